@@ -1,0 +1,295 @@
+/**
+ * @file core.h
+ * Tensors, dtypes, devices, scopes, errors, random seeds, memory statistics.
+ *
+ * Ownership in one paragraph: a function that returns a `ts_tensor *` gives it to the calling
+ * thread's innermost scope (TS_SCOPE), which releases it when the block ends. ts_keep() moves a
+ * tensor to the parent scope, ts_drop() releases it early, ts_retain()/ts_release() are for
+ * objects that hold tensors. Errors travel like NaN: a failed call returns NULL, NULL arguments
+ * propagate, and the per-thread error record keeps the root failure.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_CORE_H
+#define TESSERA_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__cplusplus)
+#define TS_BEGIN_DECLS extern "C" {
+#define TS_END_DECLS }
+#else
+#define TS_BEGIN_DECLS
+#define TS_END_DECLS
+#endif
+
+/** Marks a function as part of the public ABI. */
+#define TS_API __attribute__((visibility("default")))
+
+TS_BEGIN_DECLS
+
+/** Largest number of dimensions of a tensor. */
+#define TS_MAX_DIMS 8
+
+typedef struct ts_tensor ts_tensor;
+
+/* ------------------------------------------------------------------ status and errors ---- */
+
+/** Result of every function that does not return a tensor. Values are append-only. */
+typedef enum ts_status {
+    TS_OK = 0,
+    TS_ERR_NULL,        /**< a required tensor or pointer was NULL */
+    TS_ERR_VALUE,       /**< an argument has an invalid value */
+    TS_ERR_SHAPE,       /**< sizes or number of dimensions do not fit */
+    TS_ERR_DTYPE,       /**< a dtype is not accepted */
+    TS_ERR_DEVICE,      /**< tensors on devices that cannot be mixed */
+    TS_ERR_INDEX,       /**< an index is out of range */
+    TS_ERR_MEMORY,      /**< out of memory; everything still works */
+    TS_ERR_IO,          /**< the operating system refused a read or write */
+    TS_ERR_FORMAT,      /**< a file or string is malformed */
+    TS_ERR_AUTOGRAD,    /**< misuse of gradients: in-place writes, freed graphs, no rule */
+    TS_ERR_UNSUPPORTED, /**< no kernel for this op on this device */
+    TS_ERR_REGISTRY,    /**< a registration was refused */
+    TS_ERR_STATE,       /**< the object is not in a state that allows the call */
+    TS_ERR_INTERNAL     /**< a bug in the library */
+} ts_status;
+
+/** Short constant name of a status, e.g. "TS_ERR_SHAPE". */
+TS_API const char *ts_status_name(ts_status status);
+
+/** Code of the calling thread's last root failure; TS_OK when the record is empty. */
+TS_API ts_status ts_error_code(void);
+/** Message of the last root failure: op, argument, what was expected, what came. "" when empty. */
+TS_API const char *ts_error_message(void);
+/** Name of the op that failed, or "" when the failure was not in an op. */
+TS_API const char *ts_error_op(void);
+/** A remedy in one sentence, or "". */
+TS_API const char *ts_error_hint(void);
+/** Return address of the public function that failed (for symbolising), or NULL. */
+TS_API const void *ts_error_site(void);
+/** Empties the calling thread's record. */
+TS_API void ts_error_clear(void);
+/** Prints code, message and hint to stderr as at most three lines; nothing when the record is empty. */
+TS_API void ts_error_print(void);
+/**
+ * Makes a root failure from user code, so that an application's own errors travel the same way.
+ * @return status, for `return ts_error_set(TS_ERR_VALUE, "...", ...)`.
+ */
+TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/** As ts_error_set(), with a remedy. */
+TS_API ts_status ts_error_set_hint(ts_status status, const char *hint, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/** The status behind a pointer result: TS_OK when not NULL, else the recorded code. */
+TS_API ts_status ts_status_of_pointer(const void *pointer);
+static inline ts_status ts_status_of_status(ts_status status) { return status; }
+
+#ifndef __cplusplus
+/** Status of an expression that is either a ts_status or a pointer. */
+#define TS_STATUS_OF(expr) \
+    _Generic((expr), ts_status: ts_status_of_status, default: ts_status_of_pointer)(expr)
+/** Returns from the enclosing function (which returns ts_status) when `expr` failed. */
+#define TS_TRY(expr)                                  \
+    do {                                              \
+        ts_status ts_try_status = TS_STATUS_OF(expr); \
+        if (ts_try_status != TS_OK)                   \
+            return ts_try_status;                     \
+    } while (0)
+/** Leaves the enclosing function, which returns a pointer, with NULL when `expr` failed. */
+#define TS_TRY_NULL(expr)                 \
+    do {                                  \
+        if (TS_STATUS_OF(expr) != TS_OK)  \
+            return NULL;                  \
+    } while (0)
+#endif
+
+/* -------------------------------------------------------------------------- logging ------ */
+
+/** Receives one line without newline; `topic` is e.g. "dispatch", "memory". */
+typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
+/**
+ * Installs the log sink for all threads; NULL restores the default. The default prints to stderr
+ * the topics named in the environment variable TS_LOG (comma separated, or "all") and nothing
+ * when TS_LOG is unset.
+ */
+TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
+
+/* ----------------------------------------------------------------- dtypes and devices ---- */
+
+/** Element types. Append-only: the numbers are written to files. */
+typedef enum ts_dtype {
+    TS_F64,
+    TS_F32,
+    TS_BF16,
+    TS_F16,
+    TS_I64,
+    TS_I32,
+    TS_U8,
+    TS_BOOL,
+    TS_DTYPE_COUNT,
+    TS_DTYPE_NONE = 255 /**< "not given" in options */
+} ts_dtype;
+
+/** Bytes of one element; 0 for an invalid dtype. */
+TS_API size_t ts_dtype_size(ts_dtype dtype);
+/** "f32", "i64", ...; "?" for an invalid dtype. */
+TS_API const char *ts_dtype_name(ts_dtype dtype);
+/** True for f64, f32, bf16 and f16. */
+TS_API bool ts_dtype_is_float(ts_dtype dtype);
+/** Result dtype of combining two tensor dtypes, as PyTorch's promotion table. */
+TS_API ts_dtype ts_dtype_promote(ts_dtype a, ts_dtype b);
+
+/** A device: the number of its backend's dispatch key (0 CPU, 1 CUDA, 15 META) and an index. */
+typedef struct ts_device {
+    uint8_t backend;
+    uint8_t index;
+} ts_device;
+
+#define TS_DEVICE_CPU ((ts_device){0, 0})
+#define TS_DEVICE_META ((ts_device){15, 0})
+
+/** "cpu", "cuda:0", "meta" into a per-thread ring of eight buffers. */
+TS_API const char *ts_device_name(ts_device device);
+/** Device by name ("cpu", "cuda", "cuda:1", a plugin's name). TS_ERR_VALUE when unknown. */
+TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
+/** Device of factories that get none, for the calling thread; CPU at first. */
+TS_API ts_device ts_default_device(void);
+TS_API ts_status ts_set_default_device(ts_device device);
+
+/* ---------------------------------------------------------------------------- scalars ---- */
+
+/** A number that remembers its kind, so that integers stay integers in promotion. */
+typedef struct ts_scalar {
+    uint8_t kind; /**< one of the three kinds of ts_scalar_kind */
+    union {
+        int64_t i;
+        double d;
+    };
+} ts_scalar;
+
+typedef enum ts_scalar_kind { TS_SCALAR_BOOL = 1, TS_SCALAR_INT, TS_SCALAR_FLOAT } ts_scalar_kind;
+
+static inline ts_scalar ts_scalar_bool(bool v)
+{
+    ts_scalar s; s.kind = TS_SCALAR_BOOL; s.i = v; return s;
+}
+static inline ts_scalar ts_scalar_int(int64_t v)
+{
+    ts_scalar s; s.kind = TS_SCALAR_INT; s.i = v; return s;
+}
+static inline ts_scalar ts_scalar_float(double v)
+{
+    ts_scalar s; s.kind = TS_SCALAR_FLOAT; s.d = v; return s;
+}
+static inline ts_scalar ts_scalar_same(ts_scalar v) { return v; }
+
+#ifndef __cplusplus
+/** A ts_scalar from a C number: integers stay integers, bool stays bool. */
+#define TS_SCALAR(x)                                                                             \
+    _Generic((x), ts_scalar: ts_scalar_same, bool: ts_scalar_bool, float: ts_scalar_float,       \
+        double: ts_scalar_float, default: ts_scalar_int)(x)
+#endif
+
+/* ---------------------------------------------------------------------------- tensors ---- */
+
+/** Stands for "no tensor" where an argument is optional; NULL always means "failed". */
+TS_API extern ts_tensor *const TS_NONE;
+
+TS_API int ts_ndim(const ts_tensor *t);
+/** Size along `dim` (negative counts from the end); -1 with an error when out of range. */
+TS_API int64_t ts_size(const ts_tensor *t, int dim);
+/** Borrowed array of ts_ndim() sizes. */
+TS_API const int64_t *ts_sizes(const ts_tensor *t);
+/** Borrowed array of ts_ndim() strides, in elements. */
+TS_API const int64_t *ts_strides(const ts_tensor *t);
+TS_API int64_t ts_numel(const ts_tensor *t);
+TS_API ts_dtype ts_dtype_of(const ts_tensor *t);
+TS_API ts_device ts_device_of(const ts_tensor *t);
+TS_API bool ts_is_contiguous(const ts_tensor *t);
+/** Number of times the storage was written; views share it. */
+TS_API uint32_t ts_version(const ts_tensor *t);
+/** Address of the first element for reading; NULL for META and empty tensors. */
+TS_API const void *ts_data(const ts_tensor *t);
+/** Address of the first element for writing; bumps the version. */
+TS_API void *ts_data_mut(ts_tensor *t);
+
+/**
+ * Copies a C array into a new contiguous tensor on the CPU.
+ * @param data   numel elements of `dtype`, row-major; may be NULL when numel is 0
+ * @param sizes  ndim sizes
+ */
+TS_API ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes, int ndim);
+/** Copies all elements, row-major and in the tensor's dtype, to `data` (`bytes` must fit exactly). */
+TS_API ts_status ts_copy_to(const ts_tensor *t, void *data, size_t bytes);
+/** The one element of a tensor as a double. Waits for the device. */
+TS_API ts_status ts_item(const ts_tensor *t, double *value);
+/** The one element of an integer or bool tensor. */
+TS_API ts_status ts_item_int(const ts_tensor *t, int64_t *value);
+/** Prints values (summarised above 1,000 elements), sizes, dtype and device to stdout. */
+TS_API ts_status ts_print(const ts_tensor *t);
+
+/* ----------------------------------------------------------------------------- scopes ---- */
+
+/** A block's list of temporaries. Use TS_SCOPE; the fields are private. */
+typedef struct ts_scope {
+    struct ts_scope *parent;
+    ts_tensor *first;
+} ts_scope;
+
+TS_API int ts_scope_enter(ts_scope *scope);
+TS_API void ts_scope_leave(ts_scope *scope);
+
+#define TS_CAT_(a, b) a##b
+#define TS_CAT(a, b) TS_CAT_(a, b)
+/** First line of a block: temporaries made in the block are released when it is left in any way. */
+#define TS_SCOPE                                                                            \
+    ts_scope TS_CAT(ts_scope_, __LINE__) __attribute__((cleanup(ts_scope_leave)));          \
+    int TS_CAT(ts_entered_, __LINE__) __attribute__((unused)) = ts_scope_enter(&TS_CAT(ts_scope_, __LINE__))
+
+/** Moves t from the innermost scope to its parent and returns it. NULL-safe. */
+TS_API ts_tensor *ts_keep(ts_tensor *t);
+/** Releases a temporary before its scope ends. NULL-safe. */
+TS_API void ts_drop(ts_tensor *t);
+/** Adds a reference for an object that holds t; returns t. NULL-safe. */
+TS_API ts_tensor *ts_retain(ts_tensor *t);
+/** Gives up a reference taken by ts_retain(). NULL-safe. */
+TS_API void ts_release(ts_tensor *t);
+
+/* --------------------------------------------------------------------- random numbers ---- */
+
+/** State of the calling thread's generator: Philox4x32-10 key and next counter. */
+typedef struct ts_rng_state {
+    uint64_t seed;
+    uint64_t offset;
+} ts_rng_state;
+
+/** Seeds the calling thread's generator; the offset restarts at 0. */
+TS_API void ts_manual_seed(uint64_t seed);
+TS_API ts_rng_state ts_rng_get_state(void);
+TS_API void ts_rng_set_state(ts_rng_state state);
+
+/* ------------------------------------------------------------------ threads and memory ---- */
+
+/** Number of threads that one op may use, the caller included; TS_NUM_THREADS or the cores at first. */
+TS_API int ts_num_threads(void);
+/** TS_ERR_VALUE below 1; more than the machine has is allowed. Results never depend on it. */
+TS_API ts_status ts_set_num_threads(int threads);
+
+typedef struct ts_memory_stats {
+    int64_t in_use;         /**< bytes held by live blocks */
+    int64_t peak;           /**< largest in_use since the last reset */
+    int64_t reserved;       /**< bytes taken from the system */
+    uint64_t system_allocs; /**< calls to the system allocator so far */
+} ts_memory_stats;
+
+/** Statistics of the host allocator over all threads. */
+TS_API ts_memory_stats ts_memory_get_stats(void);
+TS_API void ts_memory_reset_peak(void);
+
+/** Library version, e.g. "0.1.0". */
+TS_API const char *ts_version_string(void);
+
+TS_END_DECLS
+#endif
