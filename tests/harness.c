@@ -1,0 +1,177 @@
+/**
+ * @file harness.c
+ * The shared main: collects the registered cases, runs them with check, writes the tally.
+ */
+// SPDX-License-Identifier: MIT
+#include "tests/harness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DEFAULT_TIMEOUT_S 60
+
+/* Lives in memory shared with the forked children. */
+typedef struct counters {
+    atomic_long passed, failed, skipped; /* samples */
+    atomic_long sampled_passed;          /* runs of cases that stand for their samples ... */
+    atomic_long sampled_failed;          /* ... and do not count themselves */
+    atomic_long skipped_runs;
+} counters;
+
+static counters *shared;
+static ts_test_case *first_case;
+static ts_test_case **next_case = &first_case;
+static bool run_skipped;
+
+void ts_test_register(ts_test_case *test)
+{
+    *next_case = test;
+    next_case = &test->next;
+}
+
+void ts_tally(int passed, int failed, int skipped)
+{
+    atomic_fetch_add(&shared->passed, passed);
+    atomic_fetch_add(&shared->failed, failed);
+    atomic_fetch_add(&shared->skipped, skipped);
+}
+
+void ts_test_note_skip(const char *format, ...)
+{
+    va_list arguments;
+    printf("%s: skipped: ", tcase_name());
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    printf("\n");
+    fflush(stdout);
+    run_skipped = true;
+}
+
+static long samples_counted(void)
+{
+    return shared->passed + shared->failed + shared->skipped;
+}
+
+/* Cases run one after another, so what the counters gain during a body are its own samples. */
+void ts_test_run_body(const ts_test_case *test, int _i)
+{
+    long samples = samples_counted();
+    long failed = shared->failed;
+    run_skipped = false;
+    test->body(_i);
+    if (run_skipped) {
+        shared->skipped_runs++;
+        return;
+    }
+    if (samples_counted() == samples)
+        return;
+    failed = shared->failed - failed;
+    if (failed == 0) {
+        shared->sampled_passed++;
+        return;
+    }
+    shared->sampled_failed++;
+    ck_abort_msg("%ld of %ld samples failed", failed, samples_counted() - samples);
+}
+
+static bool selected(const ts_test_case *test, int words, char **word)
+{
+    const char *wanted = getenv("CK_RUN_CASE");
+    if (wanted && *wanted && strcmp(wanted, test->name) != 0)
+        return false;
+    for (int i = 0; i < words; i++) {
+        if (strstr(test->name, word[i]))
+            return true;
+    }
+    return words == 0;
+}
+
+/* One TCase per case gives each its own timeout, fixtures and name for CK_RUN_CASE. */
+static void add_case(Suite *suite, const ts_test_case *test)
+{
+    TCase *tcase = tcase_create(test->name);
+    if (test->timeout > 0 || !getenv("CK_DEFAULT_TIMEOUT"))
+        tcase_set_timeout(tcase, test->timeout > 0 ? test->timeout : DEFAULT_TIMEOUT_S);
+    if (test->setup || test->teardown)
+        tcase_add_checked_fixture(tcase, test->setup, test->teardown);
+    _tcase_add_test(tcase, test->ttest, test->signal, test->exit, 0, test->loop ? test->loop : 1);
+    suite_add_tcase(suite, tcase);
+}
+
+/* O_APPEND alone keeps short lines whole; the lock also covers a tally kept on a network disk. */
+static bool write_tally(const char *path, const char *name, long passed, long failed, long skipped)
+{
+    char line[512];
+    int length = snprintf(line, sizeof line, "%ld %ld %ld %s\n", passed, failed, skipped, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    bool ok = fd >= 0 && length < (int)sizeof line && flock(fd, LOCK_EX) == 0 &&
+              write(fd, line, (size_t)length) == length;
+    if (!ok)
+        fprintf(stderr, "%s: cannot write the tally to %s: %s\n", name, path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    const char *slash = strrchr(argv[0], '/');
+    const char *name = slash ? slash + 1 : argv[0];
+    bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
+    int words = argc - 1 - list;
+    char **word = argv + 1 + list;
+
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        perror(name);
+        return 2;
+    }
+
+    Suite *suite = suite_create(name);
+    SRunner *runner = srunner_create(suite);
+    bool forks = srunner_fork_status(runner) == CK_FORK;
+    int chosen = 0, unforked = 0;
+    for (ts_test_case *test = first_case; test; test = test->next) {
+        if (!selected(test, words, word))
+            continue;
+        chosen++;
+        if (list) {
+            printf("%s\n", test->name);
+        } else if (!forks && (test->signal || test->exit)) {
+            printf("%s: skipped: needs a process of its own\n", test->name);
+            unforked++;
+        } else {
+            add_case(suite, test);
+        }
+    }
+    if (chosen == 0)
+        fprintf(stderr, "%s: no case has such a name; --list prints them\n", name);
+    if (list || chosen == 0) {
+        srunner_free(runner);
+        return chosen ? 0 : 2;
+    }
+
+    fflush(stdout);
+    srunner_run_all(runner, CK_ENV);
+    long failed = srunner_ntests_failed(runner);
+    long passed = srunner_ntests_run(runner) - failed;
+    srunner_free(runner);
+
+    passed += shared->passed - shared->sampled_passed - shared->skipped_runs;
+    failed += shared->failed - shared->sampled_failed;
+    long skipped = shared->skipped + shared->skipped_runs + unforked;
+    printf("%s: %ld passed, %ld failed, %ld skipped\n", name, passed, failed, skipped);
+    const char *tally = getenv("TS_TEST_TALLY");
+    if (tally && *tally && !write_tally(tally, name, passed, failed, skipped))
+        return 2;
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,77 @@
+/**
+ * @file harness.h
+ * Test cases that register themselves, and one main for every test executable.
+ *
+ * A test file includes this header and writes cases; it needs no list and no main:
+ *
+ *     TS_TEST(wrong_dtype_is_named)
+ *     {
+ *         ck_assert_int_eq(ts_error_code(), TS_ERR_DTYPE);
+ *     }
+ *     TS_TEST(every_dtype_round_trips, .loop = TS_DTYPE_COUNT, .timeout = 10)
+ *     {
+ *         ts_dtype dtype = (ts_dtype)_i;
+ *         ...
+ *     }
+ *
+ * The executable runs all its cases, each in a forked child; `--list` prints their names, words on
+ * the command line select the cases whose names contain one of them, CK_RUN_CASE selects one, and
+ * CK_FORK=no runs them in one process (for debuggers and TSan).
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_TESTS_HARNESS_H
+#define TESSERA_TESTS_HARNESS_H
+
+#include <check.h>
+#include <stdbool.h>
+
+typedef struct ts_test_case {
+    const char *name;
+    const char *file;
+    int line;
+    void (*body)(int _i);
+    const TTest *ttest;
+    struct ts_test_case *next;
+    /* Options, given by name after the case's own. */
+    int loop;              /* run the body with _i = 0 … loop-1; 0 means once */
+    double timeout;        /* seconds; 0 means 60 */
+    int signal;            /* the signal that the body must die of; 0 means none */
+    int exit;              /* the exit status that the body must end with; 0 means returns */
+    void (*setup)(void);   /* run in the child, before and after the body */
+    void (*teardown)(void);
+} ts_test_case;
+
+void ts_test_register(ts_test_case *test);
+void ts_test_run_body(const ts_test_case *test, int _i);
+void ts_test_note_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/**
+ * Counts samples as cases of their own. Works from the forked child of a case, its children and its
+ * threads. A case that counts samples is not counted itself, and fails when one of them failed, so
+ * the body needs no assertion about the sum.
+ */
+void ts_tally(int passed, int failed, int skipped);
+
+/** Ends the body of a case (or of a loop's turn) and counts it as skipped, for the given reason. */
+#define TS_SKIP(...)                    \
+    do {                                \
+        ts_test_note_skip(__VA_ARGS__); \
+        return;                         \
+    } while (0)
+
+/** Defines and registers a case; the options are designated initialisers of ts_test_case. */
+#define TS_TEST(title, ...)                                                                   \
+    static void title##_body(int _i);                                                         \
+    static void title##_run(int _i);                                                          \
+    static const TTest title##_ttest = {#title, title##_run, __FILE__, __LINE__};             \
+    static ts_test_case title##_case = {.name = #title, .file = __FILE__, .line = __LINE__,   \
+                                        .body = title##_body, .ttest = &title##_ttest,        \
+                                        __VA_ARGS__};                                         \
+    static void title##_run(int _i) { ts_test_run_body(&title##_case, _i); }                  \
+    __attribute__((constructor)) static void title##_register(void)                           \
+    {                                                                                         \
+        ts_test_register(&title##_case);                                                      \
+    }                                                                                         \
+    static void title##_body(int _i __attribute__((unused)))
+
+#endif
