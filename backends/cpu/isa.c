@@ -1,0 +1,58 @@
+// Run-time choice of the CPU kernels' variant.
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/isa.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static const char *const isa_names[TS_ISA_COUNT] = {"baseline", "avx2", "avx512"};
+
+const char *ts_isa_name(ts_isa isa)
+{
+    return (unsigned)isa < TS_ISA_COUNT ? isa_names[isa] : "?";
+}
+
+ts_isa ts_cpu_isa_supported(void)
+{
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    __builtin_cpu_init();
+    /* __builtin_cpu_supports includes the operating system's part (XCR0) for the AVX families;
+     * F16C is no name that every compiler knows there. */
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C) || !__builtin_cpu_supports("avx2") ||
+        !__builtin_cpu_supports("fma"))
+        return TS_ISA_BASELINE;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return TS_ISA_AVX512;
+    return TS_ISA_AVX2;
+#else
+    return TS_ISA_BASELINE;
+#endif
+}
+
+static ts_isa choose(void)
+{
+    ts_isa best = ts_cpu_isa_supported();
+    const char *wanted = getenv("TS_ISA");
+    for (int isa = 0; wanted && isa < (int)best; isa++)
+        if (strcmp(wanted, isa_names[isa]) == 0)
+            return (ts_isa)isa;
+    return best;
+}
+
+ts_isa ts_cpu_isa(void)
+{
+    static _Atomic int chosen = -1; // every thread would store the same value
+    int isa = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (isa < 0) {
+        isa = (int)choose();
+        atomic_store_explicit(&chosen, isa, memory_order_relaxed);
+    }
+    return (ts_isa)isa;
+}

@@ -1,0 +1,41 @@
+/*
+ * Which of the compiled variants of the CPU kernels runs on this machine.
+ *
+ * A kernel file exports one symbol per variant (TS_V in vec.h). The registration code declares all
+ * of them with TS_ISA_DECLARE and takes the one to use with TS_ISA_PICK:
+ *
+ *     TS_ISA_DECLARE(void, ts_cpu_register_norm, (void));
+ *     TS_ISA_PICK(ts_cpu_register_norm)();
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_ISA_H
+#define TS_BACKENDS_CPU_ISA_H
+
+typedef enum ts_isa { TS_ISA_BASELINE, TS_ISA_AVX2, TS_ISA_AVX512, TS_ISA_COUNT } ts_isa;
+
+/** Best variant that processor and operating system support. */
+ts_isa ts_cpu_isa_supported(void);
+/**
+ * The variant in use, fixed at the first call: the best supported one, or a lower one named by the
+ * environment variable TS_ISA (baseline, avx2, avx512). Other values, and variants above what the
+ * machine has, leave the choice as it is.
+ */
+ts_isa ts_cpu_isa(void);
+/** "baseline", "avx2", "avx512"; "?" for anything else. */
+const char *ts_isa_name(ts_isa isa);
+
+#if defined(__x86_64__)
+#define TS_ISA_DECLARE(type, name, params)                                                       \
+    type name##_baseline params;                                                                 \
+    type name##_avx2 params;                                                                     \
+    type name##_avx512 params
+#define TS_ISA_PICK(name)                                                                        \
+    (ts_cpu_isa() == TS_ISA_AVX512 ? name##_avx512                                               \
+     : ts_cpu_isa() == TS_ISA_AVX2 ? name##_avx2                                                 \
+                                   : name##_baseline)
+#else
+#define TS_ISA_DECLARE(type, name, params) type name##_baseline params
+#define TS_ISA_PICK(name) (name##_baseline)
+#endif
+
+#endif

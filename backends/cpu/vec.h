@@ -1,0 +1,229 @@
+/*
+ * Vectors of f32, i32 and f64 in the width of the variant that a kernel file is built for.
+ *
+ * Each kernel file is compiled once per variant with -DTS_VARIANT=baseline|avx2|avx512; TS_V(name)
+ * pastes the variant to external symbols. Everything here is static and inlined.
+ *
+ *   vf, vi   VF_LANES floats / int32_t         vm   their mask
+ *   vd, vl   VD_LANES doubles / int64_t        vdm  their mask
+ *
+ * vf, vd, vi and vl are GCC vector types: + - * / (and << >> & | ^ ~ on integers) are written as
+ * operators, a cast between vf and vi (vd and vl) reinterprets bits, and nothing is contracted:
+ * a * b + c rounds twice, vf_fma() once (twice in a baseline without FMA instructions).
+ * Comparisons go through functions, because masks are predicate registers on AVX-512.
+ *
+ * Tails: vf_load_n/vf_store_n touch exactly the first n elements (0 <= n <= VF_LANES) and run the
+ * same arithmetic as whole vectors, so a result never depends on an element's position.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_VEC_H
+#define TS_BACKENDS_CPU_VEC_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifndef TS_VARIANT
+#error "vec.h is for kernel files, which are built with -DTS_VARIANT=baseline|avx2|avx512"
+#endif
+#define TS_V_PASTE_(name, variant) name##_##variant
+#define TS_V_PASTE(name, variant) TS_V_PASTE_(name, variant)
+/** External symbol of this variant: TS_V(ts_cpu_norm) is ts_cpu_norm_avx2 in the AVX2 build. */
+#define TS_V(name) TS_V_PASTE(name, TS_VARIANT)
+
+#define VEC_IS_baseline 0
+#define VEC_IS_avx2 1
+#define VEC_IS_avx512 2
+/** 0, 1 or 2: for #if where a variant deserves its own code. */
+#define VEC_ISA TS_V_PASTE(VEC_IS, TS_VARIANT)
+
+#define VEC_FN static inline __attribute__((always_inline, unused))
+
+#if VEC_ISA == VEC_IS_avx512
+#define VEC_BYTES 64
+#elif VEC_ISA == VEC_IS_avx2
+#define VEC_BYTES 32
+#else
+#define VEC_BYTES 16
+#endif
+#define VF_LANES (VEC_BYTES / 4)
+#define VD_LANES (VEC_BYTES / 8)
+
+typedef float vf __attribute__((vector_size(VEC_BYTES), may_alias));
+typedef double vd __attribute__((vector_size(VEC_BYTES), may_alias));
+typedef int32_t vi __attribute__((vector_size(VEC_BYTES), may_alias));
+typedef uint32_t vu __attribute__((vector_size(VEC_BYTES), may_alias));
+typedef int64_t vl __attribute__((vector_size(VEC_BYTES), may_alias));
+typedef vf vf_unaligned __attribute__((aligned(4)));
+typedef vd vd_unaligned __attribute__((aligned(8)));
+typedef vi vi_unaligned __attribute__((aligned(4)));
+typedef uint16_t vh __attribute__((vector_size(VEC_BYTES / 2), may_alias)); // VF_LANES halves
+typedef vh vh_unaligned __attribute__((aligned(2)));
+typedef int8_t vec_bytes_f __attribute__((vector_size(VF_LANES)));
+typedef int8_t vec_bytes_d __attribute__((vector_size(VD_LANES)));
+
+/* ------------------------------------------------------------- loads, stores, constants ---- */
+
+VEC_FN vf vf_load(const float *p) { return *(const vf_unaligned *)p; }
+VEC_FN vd vd_load(const double *p) { return *(const vd_unaligned *)p; }
+VEC_FN vi vi_load(const int32_t *p) { return *(const vi_unaligned *)p; }
+VEC_FN void vf_store(float *p, vf v) { *(vf_unaligned *)p = v; }
+VEC_FN void vd_store(double *p, vd v) { *(vd_unaligned *)p = v; }
+VEC_FN void vi_store(int32_t *p, vi v) { *(vi_unaligned *)p = v; }
+
+VEC_FN vf vf_set1(float x) { return x - (vf){0}; }
+VEC_FN vd vd_set1(double x) { return x - (vd){0}; }
+VEC_FN vi vi_set1(int32_t x) { return x - (vi){0}; }
+VEC_FN vl vl_set1(int64_t x) { return x - (vl){0}; }
+VEC_FN vf vf_zero(void) { return (vf){0}; }
+VEC_FN vd vd_zero(void) { return (vd){0}; }
+VEC_FN vi vi_zero(void) { return (vi){0}; }
+
+/** 0, 1, 2, ... */
+VEC_FN vi vi_iota(void)
+{
+    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vi_load(lanes);
+}
+
+VEC_FN vf vf_add(vf a, vf b) { return a + b; }
+VEC_FN vf vf_sub(vf a, vf b) { return a - b; }
+VEC_FN vf vf_mul(vf a, vf b) { return a * b; }
+VEC_FN vf vf_div(vf a, vf b) { return a / b; }
+VEC_FN vd vd_add(vd a, vd b) { return a + b; }
+VEC_FN vd vd_sub(vd a, vd b) { return a - b; }
+VEC_FN vd vd_mul(vd a, vd b) { return a * b; }
+VEC_FN vd vd_div(vd a, vd b) { return a / b; }
+
+VEC_FN vf vf_abs(vf a) { return (vf)((vi)a & vi_set1(0x7fffffff)); }
+VEC_FN vf vf_neg(vf a) { return (vf)((vi)a ^ vi_set1(INT32_MIN)); }
+VEC_FN vd vd_abs(vd a) { return (vd)((vl)a & vl_set1(INT64_MAX)); }
+VEC_FN vd vd_neg(vd a) { return (vd)((vl)a ^ vl_set1(INT64_MIN)); }
+/** Magnitude of a with the sign of b. */
+VEC_FN vf vf_copysign(vf a, vf b)
+{
+    return (vf)(((vi)a & vi_set1(0x7fffffff)) | ((vi)b & vi_set1(INT32_MIN)));
+}
+VEC_FN vd vd_copysign(vd a, vd b)
+{
+    return (vd)(((vl)a & vl_set1(INT64_MAX)) | ((vl)b & vl_set1(INT64_MIN)));
+}
+
+/** (float)v, rounded to nearest. */
+VEC_FN vf vi_to_vf(vi v) { return __builtin_convertvector(v, vf); }
+/** Truncation; every lane must be within int32_t. */
+VEC_FN vi vf_trunc_to_vi(vf v) { return __builtin_convertvector(v, vi); }
+VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
+
+/*
+ * The rest needs the instruction set; each of the three files defines the same names:
+ *   masks        vm_first_n vm_and vm_or vm_xor vm_not vm_bits, the same with vdm_
+ *   compare      v{f,d}_{eq,ne,lt,le,gt,ge}, vi_{eq,lt,gt}; NaN compares as in C
+ *   select       v{f,d,i}_select(m, a, b): a where m is set, else b
+ *   arithmetic   v{f,d}_{fma,sqrt,floor,ceil,rint,trunc,min_fast,max_fast}
+ *                fma(a, b, c) = a*b + c; min_fast(a, b) = a < b ? a : b, the second when unordered
+ *   partial      v{f,d}_load_n_or(p, n, other), v{f,d}_store_n
+ *   reduce       v{f,d}_hsum, v{f,d}_hmax_fast, v{f,d}_hmin_fast: halves folded onto each other,
+ *                lane i with lane i + L/2, then L/4, ... down to one
+ *   convert      vf_to_vi (nearest even, in range), vf_widen_lo/hi, vf_narrow, vh_to_vf_f16,
+ *                vf_to_vh_f16, vu_to_vh (low 16 bits), vh_to_vu
+ *   memory       vf_gather(base, indices), vm_load_bool, vm_store_bool and vdm_
+ *   vf_ldexp_fast(x, n): x * 2^n for a normal x in [0.5, 2), integral n in [-160, 128]: one rounding
+ */
+#if VEC_ISA == VEC_IS_avx512
+#include "backends/cpu/vec_avx512.h"
+#elif VEC_ISA == VEC_IS_avx2
+#include "backends/cpu/vec_avx2.h"
+#else
+#include "backends/cpu/vec_baseline.h"
+#endif
+
+/* ---------------------------------------------------------------------- derived: masks ---- */
+
+VEC_FN bool vm_any(vm m) { return vm_bits(m) != 0; }
+VEC_FN bool vm_all(vm m) { return vm_bits(m) == (1u << VF_LANES) - 1; }
+VEC_FN bool vdm_any(vdm m) { return vdm_bits(m) != 0; }
+VEC_FN bool vdm_all(vdm m) { return vdm_bits(m) == (1u << VD_LANES) - 1; }
+VEC_FN vm vf_isnan(vf a) { return vf_ne(a, a); }
+VEC_FN vdm vd_isnan(vd a) { return vd_ne(a, a); }
+
+/** n bytes of 0 or 1 from a mask, or a mask from n bytes (any non-zero byte is true). */
+VEC_FN void vm_store_bool_n(uint8_t *p, vm m, int64_t n)
+{
+    uint8_t bytes[VF_LANES];
+    vm_store_bool(bytes, m);
+    memcpy(p, bytes, (size_t)n);
+}
+VEC_FN void vdm_store_bool_n(uint8_t *p, vdm m, int64_t n)
+{
+    uint8_t bytes[VD_LANES];
+    vdm_store_bool(bytes, m);
+    memcpy(p, bytes, (size_t)n);
+}
+VEC_FN vm vm_load_bool_n(const uint8_t *p, int64_t n)
+{
+    uint8_t bytes[VF_LANES] = {0};
+    memcpy(bytes, p, (size_t)n);
+    return vm_load_bool(bytes);
+}
+VEC_FN vdm vdm_load_bool_n(const uint8_t *p, int64_t n)
+{
+    uint8_t bytes[VD_LANES] = {0};
+    memcpy(bytes, p, (size_t)n);
+    return vdm_load_bool(bytes);
+}
+
+/* ------------------------------------------------------------- derived: min, max, tails ---- */
+
+/** Maximum and minimum in which NaN wins, as torch.maximum and torch.minimum. */
+VEC_FN vf vf_max(vf a, vf b) { return vf_select(vf_isnan(a), a, vf_max_fast(a, b)); }
+VEC_FN vf vf_min(vf a, vf b) { return vf_select(vf_isnan(a), a, vf_min_fast(a, b)); }
+VEC_FN vd vd_max(vd a, vd b) { return vd_select(vd_isnan(a), a, vd_max_fast(a, b)); }
+VEC_FN vd vd_min(vd a, vd b) { return vd_select(vd_isnan(a), a, vd_min_fast(a, b)); }
+
+VEC_FN float vf_hmax(vf v) { return vm_any(vf_isnan(v)) ? (float)NAN : vf_hmax_fast(v); }
+VEC_FN float vf_hmin(vf v) { return vm_any(vf_isnan(v)) ? (float)NAN : vf_hmin_fast(v); }
+VEC_FN double vd_hmax(vd v) { return vdm_any(vd_isnan(v)) ? (double)NAN : vd_hmax_fast(v); }
+VEC_FN double vd_hmin(vd v) { return vdm_any(vd_isnan(v)) ? (double)NAN : vd_hmin_fast(v); }
+
+/** First n elements, the other lanes 0. */
+VEC_FN vf vf_load_n(const float *p, int64_t n) { return vf_load_n_or(p, n, vf_zero()); }
+VEC_FN vd vd_load_n(const double *p, int64_t n) { return vd_load_n_or(p, n, vd_zero()); }
+VEC_FN vi vi_load_n(const int32_t *p, int64_t n)
+{
+    return (vi)vf_load_n_or((const float *)p, n, vf_zero());
+}
+VEC_FN void vi_store_n(int32_t *p, vi v, int64_t n) { vf_store_n((float *)p, (vf)v, n); }
+
+/* -------------------------------------------------------- derived: bf16 and f16 memory ---- */
+
+/** bf16 is the upper half of an f32: to nearest even, every NaN becomes 0x7fc0. */
+VEC_FN vf vh_to_vf_bf16(vh h) { return (vf)(vh_to_vu(h) << 16); }
+VEC_FN vh vf_to_vh_bf16(vf v)
+{
+    vu bits = (vu)v;
+    vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return vu_to_vh((vu)vi_select(vf_isnan(v), vi_set1(0x7fc0), (vi)rounded));
+}
+
+VEC_FN vh vh_load(const uint16_t *p) { return *(const vh_unaligned *)p; }
+VEC_FN void vh_store(uint16_t *p, vh h) { *(vh_unaligned *)p = h; }
+VEC_FN vh vh_load_n(const uint16_t *p, int64_t n)
+{
+    vh h = {0};
+    memcpy(&h, p, (size_t)n * 2);
+    return h;
+}
+VEC_FN void vh_store_n(uint16_t *p, vh h, int64_t n) { memcpy(p, &h, (size_t)n * 2); }
+
+VEC_FN vf vf_load_bf16(const uint16_t *p) { return vh_to_vf_bf16(vh_load(p)); }
+VEC_FN vf vf_load_f16(const uint16_t *p) { return vh_to_vf_f16(vh_load(p)); }
+VEC_FN vf vf_load_bf16_n(const uint16_t *p, int64_t n) { return vh_to_vf_bf16(vh_load_n(p, n)); }
+VEC_FN vf vf_load_f16_n(const uint16_t *p, int64_t n) { return vh_to_vf_f16(vh_load_n(p, n)); }
+VEC_FN void vf_store_bf16(uint16_t *p, vf v) { vh_store(p, vf_to_vh_bf16(v)); }
+VEC_FN void vf_store_f16(uint16_t *p, vf v) { vh_store(p, vf_to_vh_f16(v)); }
+VEC_FN void vf_store_bf16_n(uint16_t *p, vf v, int64_t n) { vh_store_n(p, vf_to_vh_bf16(v), n); }
+VEC_FN void vf_store_f16_n(uint16_t *p, vf v, int64_t n) { vh_store_n(p, vf_to_vh_f16(v), n); }
+
+#endif
