@@ -1,0 +1,43 @@
+/*
+ * Cases that are compiled once per variant and skip on a machine without it. The body is a function
+ * of its own, so that no instruction of the variant runs before the check.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_TESTS_CPU_VEC_TEST_H
+#define TS_TESTS_CPU_VEC_TEST_H
+
+#include "backends/cpu/isa.h"
+#include "backends/cpu/vec.h"
+#include "tests/harness.h"
+
+#define VEC_TEST(title, ...)                                                              \
+    static void title##_on_variant(void);                                                 \
+    TS_TEST(title, __VA_ARGS__)                                                           \
+    {                                                                                     \
+        if ((int)ts_cpu_isa_supported() < VEC_ISA)                                        \
+            TS_SKIP("this machine has no %s", ts_isa_name((ts_isa)VEC_ISA));              \
+        title##_on_variant();                                                             \
+    }                                                                                     \
+    static __attribute__((noinline)) void title##_on_variant(void)
+
+static inline uint32_t float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float bits_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/** Same bits, or NaN both. */
+static inline bool same_float(float a, float b)
+{
+    return float_bits(a) == float_bits(b) || (isnan(a) && isnan(b));
+}
+
+#endif
