@@ -7,20 +7,23 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import tally  # noqa: E402
+
 PROGRAM = sys.argv.pop(1)
 
 
 def run(*arguments, **variables):
     """Exit status, tally line split in words (or None) and output of one run."""
     with tempfile.TemporaryDirectory() as folder:
-        tally = os.path.join(folder, "tally")
+        counts = os.path.join(folder, "tally")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CK_", "TS_"))}
         done = subprocess.run([PROGRAM, *arguments], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False,
-                              env={**inherited, "TS_TEST_TALLY": tally, **variables})
+                              env={**inherited, "TS_TEST_TALLY": counts, **variables})
         line = None
-        if os.path.exists(tally):
-            with open(tally, encoding="utf-8") as file:
+        if os.path.exists(counts):
+            with open(counts, encoding="utf-8") as file:
                 line = file.read().split()
     return done.returncode, line, done.stdout
 
@@ -85,4 +88,4 @@ class Harness(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    tally.main()

@@ -1,6 +1,6 @@
 /**
  * @file failing.c
- * Cases that pass, fail, crash, skip and hang on purpose; tests/harness/test_harness.py runs them
+ * Cases that pass, fail, crash, skip and hang on purpose; tests/house/test_harness.py runs them
  * and compares what the harness counted.
  */
 // SPDX-License-Identifier: MIT

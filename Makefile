@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+# A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
+.DEFAULT_GOAL := help
+.PHONY: help setup build train test test-full sanitize bench rooms budgets docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install what is missing to build, test and document (Debian 12)
+	@tools/setup build test docs
+
+build: build/build.ninja ## build the library, examples and benchmarks (release) in build/
+	@ninja -C build
+
+train: build/build.ninja ## train a small GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME=1
+	@ninja -C build examples/train_gpt
+	$(if $(DATA),,@tools/collect-text build/corpus.txt)
+	build/examples/train_gpt --data '$(or $(DATA),build/corpus.txt)' --out '$(or $(OUT),runs/gpt)' \
+	    $(if $(STEPS),--steps '$(STEPS)') $(if $(SEED),--seed '$(SEED)') $(if $(RESUME),--resume)
+
+test: build-for-tests ## run all tests but the slow ones
+	@tools/run-tests --no-suite slow
+
+test-full: build-for-tests ## run all tests
+	@tools/run-tests
+
+sanitize: ## run the tests under AddressSanitizer and UBSan, in build-asan/
+	@tools/setup build test
+	@test -f build-asan/build.ninja || meson setup build-asan --buildtype=debugoptimized \
+	    -Db_ndebug=false -Db_sanitize=address,undefined -Db_lundef=false
+	@tools/run-tests -C build-asan --no-suite slow
+
+bench: build/build.ninja ## run the benchmarks
+	@ninja -C build
+	@for program in build/bench/bench_*; do \
+	    if [ -f "$$program" ] && [ -x "$$program" ]; then "$$program" || exit 1; fi; done
+
+budgets: build-for-tests ## compare instructions per call with bench/budgets.tsv
+	@ninja -C build
+	@tools/budgets
+
+rooms: ## print which room includes which; fail on what the house forbids
+	@tools/rooms
+
+docs: ## build the reference in build/docs/html; warnings are errors
+	@tools/setup docs
+	@mkdir -p build
+	@doxygen Doxyfile
+	@echo build/docs/html/index.html
+
+clean: ## remove what was built; keeps runs/
+	@rm -rf build build-asan build-ci
+
+build/build.ninja:
+	@tools/setup build
+	@meson setup build
+
+# A build folder that was configured before the test library was there has no tests yet.
+.PHONY: build-for-tests
+build-for-tests:
+	@tools/setup build test
+	@test -f build/build.ninja || meson setup build
+	@grep -q tests/libharness.a build/build.ninja || meson setup --reconfigure build

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Tests of what is delivered: each public header alone, and the symbols of the shared library.
+
+Usage: test_library.py LIBRARY RELEASE, with RELEASE yes when assertions are compiled out and no
+sanitizer is in.
+"""
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import tally  # noqa: E402
+
+INCLUDE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "include")
+LIBRARY = sys.argv.pop(1)
+RELEASE = sys.argv.pop(1) == "yes"
+# How a library ends or leaves its caller; _longjmp and the checked one come with setjmp.h.
+FORBIDDEN = {"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__assert",
+             "longjmp", "_longjmp", "siglongjmp", "__longjmp_chk"}
+
+
+def symbols(*options):
+    done = subprocess.run(["nm", "-D", *options, LIBRARY], check=True, text=True,
+                          stdout=subprocess.PIPE)
+    return {line.split()[-1].split("@")[0] for line in done.stdout.splitlines()}
+
+
+class Headers(unittest.TestCase):
+    def compiled(self, compiler, standard, language):
+        if not shutil.which(compiler):
+            self.skipTest(f"needs {compiler}")
+        headers = glob.glob(os.path.join(INCLUDE, "tessera", "*.h"))
+        self.assertTrue(headers)
+        for header in headers:
+            name = os.path.basename(header)
+            # Twice, for the guard.
+            source = f'#include "tessera/{name}"\n' * 2
+            done = subprocess.run(
+                [compiler, f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-I", INCLUDE,
+                 "-fsyntax-only", "-x", language, "-"], input=source, text=True, check=False,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.assertEqual(done.returncode, 0, f"{name} as {standard}:\n{done.stdout}")
+
+    def test_each_compiles_alone_as_c17(self):
+        self.compiled("gcc", "c17", "c")
+
+    def test_each_compiles_alone_as_cpp17(self):
+        self.compiled("g++", "c++17", "c++")
+
+
+@unittest.skipUnless(shutil.which("nm"), "needs nm")
+class Symbols(unittest.TestCase):
+    @unittest.skipUnless(RELEASE, "assertions or a sanitizer may end the process")
+    def test_nothing_that_ends_the_process_or_jumps_is_imported(self):
+        self.assertEqual(symbols("--undefined-only") & FORBIDDEN, set())
+
+    @unittest.skipUnless(RELEASE, "a sanitizer exports symbols of its own")
+    def test_only_names_with_our_prefix_are_exported(self):
+        strangers = {name for name in symbols("--defined-only")
+                     if not name.startswith(("ts_", "TS_"))}
+        self.assertEqual(strangers, set())
+
+
+if __name__ == "__main__":
+    tally.main()

@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Tests of tools/: each tool runs on a small made-up repository, build or system."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import tally  # noqa: E402
+
+TOOLS = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools")
+
+
+def plain_environment(**variables):
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TS_", "MESON", "GIT_"))}
+    return {**inherited, **variables}
+
+
+class ToolCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = os.path.realpath(tempfile.mkdtemp(prefix="tessera-tools-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def write(self, path, text, mode=0o644):
+        whole = os.path.join(self.folder, path)
+        os.makedirs(os.path.dirname(whole), exist_ok=True)
+        with open(whole, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        os.chmod(whole, mode)
+        return whole
+
+    def run_tool(self, name, *arguments, env=None, command=()):
+        done = subprocess.run([*command, os.path.join(TOOLS, name), *arguments], text=True,
+                              check=False, cwd=self.folder, env=env or plain_environment(),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
+
+class Rooms(ToolCase):
+    def setUp(self):
+        super().setUp()
+        self.write("include/tessera/core.h", "/* public */\n")
+        self.write("core/tensor.h", '#include "tessera/core.h"\n')
+        self.write("ops/kernels.h", "\n")
+        self.write("ops/op.h", "\n")
+        self.write("backends/cpu/vec.h", "\n")
+        self.write("dispatch/call.c", '#include "core/tensor.h"\n')
+        self.write("backends/cpu/add.c", '#include "vec.h"\n#include "ops/kernels.h"\n')
+        self.write("nn/linear.c", "#include <tessera/core.h>\n#include <stdio.h>\n")
+        self.write("tests/vec.c", '#include "backends/cpu/vec.h"\n')
+
+    def refused(self, path, text, message):
+        self.write(path, text)
+        status, output = self.run_tool("rooms", self.folder)
+        self.assertEqual(status, 1, output)
+        self.assertIn(message, output)
+        self.assertIn("\n1 errors\n", output)
+
+    def test_an_orderly_house_passes_and_arrows_are_counted(self):
+        status, output = self.run_tool("rooms", self.folder)
+        self.assertEqual(status, 0, output)
+        self.assertRegex(output, r"dispatch +-> core +1\n")
+        self.assertRegex(output, r"backends/cpu +-> ops +1\n")
+
+    def test_upward_includes_are_refused(self):
+        self.refused("core/bad.c", '\n#include "ops/op.h"\n', "core/bad.c:2: core may not include ops")
+
+    def test_a_private_header_in_nn_is_refused_in_any_spelling(self):
+        for line in ('#include "core/tensor.h"', "# include <core/tensor.h>",
+                     '#include "../core/tensor.h"'):
+            self.refused("nn/bad.c", line, "nn may not include core")
+
+    def test_a_public_header_includes_public_headers_only(self):
+        self.refused("include/tessera/bad.h", '#include "core/tensor.h"', "may not include core")
+
+    def test_nobody_includes_a_backend(self):
+        self.refused("autograd/bad.c", '#include "backends/cpu/vec.h"', "may not include backends/cpu")
+
+    def test_a_backend_knows_no_other(self):
+        self.refused("backends/meta/bad.c", '#include "backends/cpu/vec.h"',
+                     "backends/meta may not include backends/cpu")
+
+    def test_a_backend_sees_only_the_kernel_headers_of_ops(self):
+        self.refused("backends/cpu/bad.c", '#include "ops/op.h"', "may not include ops (ops/op.h)")
+
+    def test_a_file_of_over_a_thousand_lines_is_refused(self):
+        self.write("core/long.c", "\n" * 1000)
+        self.assertEqual(self.run_tool("rooms", self.folder)[0], 0)
+        self.refused("core/long.c", "\n" * 1001, "core/long.c: 1001 lines")
+
+
+class CollectText(ToolCase):
+    def setUp(self):
+        super().setUp()
+        for path, text in (("b.txt", "b"), ("a/z.c", "z"), ("a.c", "a"), ("B.md", "B"),
+                           ("nul.bin", b"x\0y"), ("latin.txt", b"\xff\xfe"), (".hidden", "h"),
+                           ("a/.hidden/file", "h"), ("\xe9.txt", "\xe9")):
+            self.write(path, text)
+        self.text = "Baz" + "b" + "\xe9"
+
+    def collected(self, output="build/corpus.txt"):
+        output = os.path.join(self.folder, output)
+        status, said = self.run_tool("collect-text", output, "--root", self.folder)
+        self.assertEqual(status, 0, said)
+        with open(output, encoding="utf-8") as file:
+            return file.read()
+
+    def test_a_walk_is_sorted_by_bytes_and_leaves_binary_and_written_files_out(self):
+        self.write("build/x.txt", "no")
+        self.write("runs/log.csv", "no")
+        self.assertEqual(self.collected(), self.text)
+        self.assertEqual(self.collected("corpus.txt"), self.text, "it collected its own output")
+        self.assertEqual(self.collected("corpus.txt"), self.text)
+
+    @unittest.skipUnless(shutil.which("git"), "needs git")
+    def test_git_gives_the_same_and_ignores_untracked_files(self):
+        for command in (["init", "-q"], ["add", "-A"]):
+            subprocess.run(["git", *command], cwd=self.folder, check=True, env=plain_environment())
+        self.write("untracked.txt", "no")
+        self.assertEqual(self.collected(), self.text)
+
+
+class RunTests(ToolCase):
+    """tools/run-tests with a ninja and a meson that do as told."""
+
+    def last_line(self, results, lines="", meson=0, ninja=0):
+        log = "".join(json.dumps({"name": "n", "duration": 1.0, "returncode": 0, "stdout": "said",
+                                  "command": [f"/b/{program}"], "result": result}) + "\n"
+                      for program, result in results)
+        self.write("results", log)
+        self.write("lines", lines)
+        self.write("bin/ninja", f"#!/bin/sh\nexit {ninja}\n", 0o755)
+        self.write("bin/meson", '#!/bin/sh\ncp results b/meson-logs/testlog.json\n'
+                   f'cat lines >> "$TS_TEST_TALLY"\nexit {meson}\n', 0o755)
+        os.makedirs(os.path.join(self.folder, "b/meson-logs"), exist_ok=True)
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        status, output = self.run_tool("run-tests", "-C", "b", env=plain_environment(PATH=path))
+        last = output.splitlines()[-1]
+        self.assertEqual(status, 0 if " 0 failed" in last else 1, output)
+        return last
+
+    def test_no_tests(self):
+        self.assertEqual(self.last_line([]), "0 passed, 0 failed, 0 skipped")
+
+    def test_tallies_are_summed_and_other_tests_count_one(self):
+        self.assertEqual(self.last_line([("a", "OK"), ("b", "OK"), ("c", "OK"), ("d", "SKIP")],
+                                        "10 0 2 a\n5 0 0 b\n"), "16 passed, 0 failed, 3 skipped")
+
+    def test_counted_failures_are_not_counted_twice(self):
+        self.assertEqual(self.last_line([("a", "FAIL"), ("b", "OK")], "10 3 0 a\n1 0 0 b\n", 1),
+                         "11 passed, 3 failed, 0 skipped")
+
+    def test_a_crash_before_the_tally_is_a_failure(self):
+        self.assertEqual(self.last_line([("a", "FAIL"), ("b", "TIMEOUT"), ("c", "OK")], "", 2),
+                         "1 passed, 2 failed, 0 skipped")
+
+    def test_a_failure_after_a_clean_tally_is_a_failure(self):
+        self.assertEqual(self.last_line([("a", "FAIL")], "10 0 0 a\n", 1),
+                         "10 passed, 1 failed, 0 skipped")
+
+    def test_one_executable_that_runs_twice_and_dies_once(self):
+        self.assertEqual(self.last_line([("a", "OK"), ("a", "FAIL")], "4 0 0 a\n", 1),
+                         "4 passed, 1 failed, 0 skipped")
+
+    def test_a_runner_that_breaks_is_a_failure(self):
+        self.assertEqual(self.last_line([], "", 1), "0 passed, 1 failed, 0 skipped")
+
+    def test_a_build_that_breaks_is_a_failure(self):
+        self.assertEqual(self.last_line([("a", "OK")], "", 0, 1), "0 passed, 1 failed, 0 skipped")
+
+
+class Setup(ToolCase):
+    """tools/setup with nothing in PATH but what each test puts there; never a real apt-get."""
+
+    def setUp(self):
+        super().setUp()
+        self.program("apt-get", 'echo "ran apt-get $*"')
+        self.program("env", 'shift; "$@"')
+        self.packages("gcc libc6-dev meson ninja-build pkg-config python3 uthash-dev libjansson-dev "
+                      "libxxhash-dev libopenblas-dev")
+        self.user(1000)
+
+    def program(self, name, script):
+        self.write(f"bin/{name}", f"#!/bin/sh\n{script}\n", 0o755)
+
+    def packages(self, names):
+        self.program("dpkg-query", "".join(f"echo {name}=installed;" for name in names.split()))
+
+    def user(self, number):
+        self.program("id", f"echo {number}")
+
+    def setup(self, *arguments):
+        return self.run_tool("setup", *arguments, command=["/bin/sh"],
+                             env={"PATH": os.path.join(self.folder, "bin"), "CC": "no-such-cc",
+                                  "CXX": "no-such-c++"})
+
+    def test_does_and_says_nothing_when_all_is_there(self):
+        self.assertEqual(self.setup(), (0, ""))
+
+    def test_root_installs_what_is_missing_and_says_which(self):
+        self.user(0)
+        status, output = self.setup("docs")
+        self.assertEqual(status, 0, output)
+        self.assertIn("missing Debian packages: doxygen\n", output)
+        self.assertIn("ran apt-get update", output)
+        self.assertIn("ran apt-get install -y --no-install-recommends doxygen\n", output)
+
+    def test_groups_add_up(self):
+        self.user(0)
+        _, output = self.setup("build", "test", "docs")
+        self.assertIn("packages: check g++ python3-numpy valgrind doxygen\n", output)
+
+    def test_others_use_sudo(self):
+        self.program("sudo", 'echo "sudo $*"; shift; "$@"')
+        status, output = self.setup("docs")
+        self.assertEqual(status, 0, output)
+        self.assertIn("sudo -n apt-get update", output)
+        self.assertIn("ran apt-get install -y --no-install-recommends doxygen\n", output)
+
+    def test_without_root_and_sudo_it_prints_the_line_and_changes_nothing(self):
+        status, output = self.setup("docs")
+        self.assertEqual(status, 1)
+        self.assertIn("    apt-get update && apt-get install -y --no-install-recommends doxygen\n",
+                      output)
+        self.assertNotIn("ran apt-get", output)
+
+    def test_check_changes_nothing(self):
+        self.user(0)
+        status, output = self.setup("--check", "docs")
+        self.assertEqual((status, output), (1, "setup: missing Debian packages: doxygen\n"))
+        self.assertEqual(self.setup("--check"), (0, ""))
+
+    def test_an_installation_that_fails_is_an_error(self):
+        self.user(0)
+        self.program("apt-get", "exit 100")
+        self.assertEqual(self.setup("docs")[0], 1)
+
+    def test_what_is_there_without_its_package_counts(self):
+        self.user(0)
+        self.program("doxygen", "exit 0")
+        self.assertEqual(self.setup("docs"), (0, ""))
+
+    def test_other_systems_get_the_names(self):
+        os.remove(os.path.join(self.folder, "bin/apt-get"))
+        status, output = self.setup("docs")
+        self.assertEqual(status, 1)
+        self.assertIn("Debian names: gcc libc6-dev meson", output)
+        self.assertIn("doxygen", output)
+
+    def test_a_wrong_word_is_an_error(self):
+        self.assertEqual(self.setup("everything")[0], 2)
+
+
+STAND_IN = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static volatile long sink;
+int main(int argc, char **argv)
+{
+    if (argc != 5 || strcmp(argv[1], "--only") != 0 || strcmp(argv[3], "--iters") != 0)
+        return 2;
+    int work = strcmp(argv[2], "heavy") == 0 ? 50 : 5;
+    if (strcmp(argv[2], "deaf") == 0)
+        return 0;
+    for (long i = atol(argv[4]); i > 0; i--)
+        for (int j = 0; j < work; j++)
+            sink++;
+    return 0;
+}
+"""
+
+
+@unittest.skipUnless(shutil.which("valgrind") and shutil.which("cc"), "needs valgrind and a compiler")
+class Budgets(ToolCase):
+    def setUp(self):
+        super().setUp()
+        source = self.write("bench.c", STAND_IN)
+        self.program = os.path.join(self.folder, "bench")
+        subprocess.run(["cc", "-O1", "-o", self.program, source], check=True)
+        self.table = os.path.join(self.folder, "budgets.tsv")
+
+    def budgets(self, *arguments):
+        return self.run_tool("budgets", "--program", self.program, "--table", self.table, *arguments)
+
+    def read(self):
+        with open(self.table, encoding="utf-8") as file:
+            return dict(line.rstrip("\n").split("\t") for line in file if line[0] != "#")
+
+    def test_update_then_pass_then_fail_over_three_percent(self):
+        self.assertEqual(self.budgets("--update", "light", "heavy")[0], 0)
+        values = self.read()
+        light, heavy = float(values["light"]), float(values["heavy"])
+        self.assertGreater(light, 5)
+        self.assertGreater(heavy, 5 * light)
+        status, output = self.budgets()
+        self.assertEqual(status, 0, output)
+        self.write("budgets.tsv", f"light\t{light / 1.02:.1f}\nheavy\t{heavy / 1.05:.1f}\n")
+        status, output = self.budgets()
+        self.assertEqual(status, 1, output)
+        self.assertRegex(output, r"heavy .*OVER\n1 of 2 over budget")
+
+    def test_errors_name_what_is_wrong(self):
+        self.assertIn("empty or missing", self.budgets()[1])
+        self.write("budgets.tsv", "light 5\n")
+        self.assertIn("budgets.tsv:1: expected NAME<TAB>INSTRUCTIONS", self.budgets()[1])
+        self.write("budgets.tsv", "deaf\t5\n")
+        status, output = self.budgets()
+        self.assertEqual(status, 1)
+        self.assertIn("is --iters ignored?", output)
+        self.assertIn("has no other", self.budgets("other")[1])
+
+
+if __name__ == "__main__":
+    tally.main()
