@@ -1,0 +1,48 @@
+/*
+ * The thread pool of the host: loops over independent tasks.
+ *
+ * Only kernels run in the workers: a body must not call an op, allocate, or fail, and needs no
+ * channel for errors. A body gets ranges of tasks, and which ranges depends on the number of
+ * threads, so a result must be a function of the task alone (split reductions by shape).
+ *
+ * One user thread at a time has the pool. A call from another thread meanwhile, and a call from
+ * inside a body, runs the whole range inline, so calls are safe from everywhere and never wait for
+ * each other. The calling thread works too and takes over the parts that no worker has begun, so a
+ * loop never waits for a thread to wake up.
+ *
+ * The pool starts at the first loop that is large enough, with ts_num_threads() - 1 workers (fewer
+ * when the system refuses more; at most TS_PARALLEL_MAX - 1). Workers block all signals, have the
+ * default floating-point environment, and sleep after a short spin. After fork() the child starts
+ * its own pool when it needs one. No call allocates memory, except to start threads.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_PARALLEL_H
+#define TS_CORE_PARALLEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/** Most threads that one loop uses, the caller included. */
+#define TS_PARALLEL_MAX 256
+
+/** Works on the tasks begin <= i < end. */
+typedef void (*ts_parallel_body)(void *ctx, int64_t begin, int64_t end);
+
+/**
+ * Covers the tasks 0 .. tasks-1 exactly once and returns when all are done. Each thread gets one
+ * contiguous range; ranges differ by at most one task.
+ * @param tasks  0 or less does nothing
+ * @param grain  tasks that make a thread worth while: fewer than 2 * grain tasks run inline
+ */
+void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx);
+
+/**
+ * The same, but threads fetch `chunk` tasks at a time until none is left: for tasks of unequal
+ * cost, such as the row blocks of causal attention. Ranges hold at most `chunk` tasks.
+ */
+void ts_parallel_for_dynamic(int64_t tasks, int64_t chunk, ts_parallel_body body, void *ctx);
+
+/** True inside a body, where further loops run inline. */
+bool ts_in_parallel(void);
+
+#endif
