@@ -44,7 +44,7 @@ rooms: ## print which room includes which; fail on what the house forbids
 
 docs: ## build the reference in build/docs/html; warnings are errors
 	@tools/setup docs
-	@mkdir -p build
+	@mkdir -p build docs
 	@doxygen Doxyfile
 	@echo build/docs/html/index.html
 
