@@ -12,9 +12,11 @@ setup: ## install what is missing to build, test and document (Debian 12)
 build: build/build.ninja ## build the library, examples and benchmarks (release) in build/
 	@ninja -C build
 
+# A run that goes on needs the text that it began with, not that of today.
 train: build/build.ninja ## train a small GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME=1
 	@ninja -C build examples/train_gpt
-	$(if $(DATA),,@tools/collect-text build/corpus.txt)
+	@if [ -z '$(DATA)' ] && ! { [ -n '$(RESUME)' ] && [ -f build/corpus.txt ]; }; then \
+	    tools/collect-text build/corpus.txt; fi
 	build/examples/train_gpt --data '$(or $(DATA),build/corpus.txt)' --out '$(or $(OUT),runs/gpt)' \
 	    $(if $(STEPS),--steps '$(STEPS)') $(if $(SEED),--seed '$(SEED)') $(if $(RESUME),--resume)
 
