@@ -1,6 +1,6 @@
 // The thread pool: parts of a loop are claimed through one word per worker.
 // SPDX-License-Identifier: MIT
-#define _GNU_SOURCE
+
 #include "core/parallel.h"
 
 #include <errno.h>

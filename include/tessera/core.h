@@ -221,15 +221,6 @@ TS_API void *ts_data_mut(ts_tensor *t);
  * @param sizes  ndim sizes
  */
 TS_API ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes, int ndim);
-/** Copies all elements, row-major and in the tensor's dtype, to `data` (`bytes` must fit exactly). */
-TS_API ts_status ts_copy_to(const ts_tensor *t, void *data, size_t bytes);
-/** The one element of a tensor as a double. Waits for the device. */
-TS_API ts_status ts_item(const ts_tensor *t, double *value);
-/** The one element of an integer or bool tensor. */
-TS_API ts_status ts_item_int(const ts_tensor *t, int64_t *value);
-/** Prints values (summarised above 1,000 elements), sizes, dtype and device to stdout. */
-TS_API ts_status ts_print(const ts_tensor *t);
-
 /* ----------------------------------------------------------------------------- scopes ---- */
 
 /** A block's list of temporaries. Use TS_SCOPE; the fields are private. */

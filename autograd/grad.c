@@ -1,0 +1,227 @@
+/** @file grad.c  The public face: requires_grad, gradients, backward, hooks, grad mode. */
+// SPDX-License-Identifier: MIT
+#include "autograd/engine.h"
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+#include <string.h>
+
+static ts_status need_tensor(const char *op, const ts_tensor *t)
+{
+    return t && t != TS_NONE ? TS_OK : ts_fail_null(op, NULL, "t");
+}
+
+/* -------------------------------------------------------------------------------- leaves ---- */
+
+ts_tensor *ts_set_requires_grad(ts_tensor *t, bool on)
+{
+    TS_TRY_NULL(need_tensor("set_requires_grad", t));
+    if (on && !ts_dtype_is_float((ts_dtype)t->dtype)) {
+        ts_fail_op(TS_ERR_DTYPE, "set_requires_grad", NULL, NULL, "argument 't': expected a floating dtype, got %s",
+                   ts_dtype_name((ts_dtype)t->dtype));
+        return NULL;
+    }
+    if (!on && t->node) {
+        ts_fail_op(TS_ERR_AUTOGRAD, "set_requires_grad", NULL, "use ts_detach()",
+                   "argument 't': expected a leaf, got a result of '%s'", ts_op_name(t->node->op));
+        return NULL;
+    }
+    if (on) {
+        t->flags |= TS_TENSOR_REQUIRES_GRAD;
+        t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    } else {
+        t->flags &= (uint8_t)~TS_TENSOR_REQUIRES_GRAD;
+        t->keys &= ~TS_KEYSET(TS_KEY_AUTOGRAD);
+    }
+    return t;
+}
+
+bool ts_requires_grad(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_REQUIRES_GRAD); }
+bool ts_is_leaf(const ts_tensor *t) { return t && !t->node; }
+ts_tensor *ts_grad(const ts_tensor *t) { return t && t->grad && t->grad->grad ? t->grad->grad : TS_NONE; }
+
+void ts_zero_grad(ts_tensor *t)
+{
+    if (t && t->grad && t->grad->grad) {
+        ts_tensor *g = t->grad->grad;
+        t->grad->grad = NULL;
+        ts_tensor_unref(g);
+    }
+}
+
+ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
+{
+    TS_TRY(need_tensor("set_grad", t));
+    if (!grad)
+        return ts_fail_null("set_grad", __builtin_return_address(0), "grad");
+    if (grad == TS_NONE) {
+        ts_zero_grad(t);
+        return TS_OK;
+    }
+    if (grad->dtype != t->dtype || grad->ndim != t->ndim ||
+        memcmp(grad->sizes, t->sizes, t->ndim * sizeof *t->sizes) != 0) {
+        char want[192], got[192];
+        return ts_fail_op(TS_ERR_SHAPE, "set_grad", __builtin_return_address(0), NULL,
+                          "argument 'grad': expected %s %s, got %s %s",
+                          ts_format_sizes(want, sizeof want, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
+                          ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim), ts_dtype_name((ts_dtype)grad->dtype));
+    }
+    ts_grad_meta *m = ts_grad_meta_of(t);
+    TS_TRY(m);
+    ts_tensor_ref(grad);
+    ts_zero_grad(t);
+    m->grad = grad;
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------------- hooks ---- */
+
+ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out)
+{
+    TS_TRY(need_tensor("register_hook", t));
+    if (!fn || !ts_requires_grad(t))
+        return ts_fail_op(TS_ERR_AUTOGRAD, "register_hook", __builtin_return_address(0), "ts_set_requires_grad(t, true)",
+                          "expected a function and a tensor that requires grad");
+    ts_node *n = ts_gradient_node(t);
+    TS_TRY(n);
+    ts_hook *h = ts_alloc(ts_thread_self(), sizeof *h);
+    if (!h)
+        return ts_fail_memory("a hook", sizeof *h);
+    *h = (ts_hook){NULL, fn, payload, t->output};
+    ts_hook **place = &n->hooks; /* hooks run in the order of registration */
+    while (*place)
+        place = &(*place)->next;
+    *place = h;
+    if (out)
+        *out = h;
+    return TS_OK;
+}
+
+void ts_hook_remove(ts_tensor *t, ts_hook *hook)
+{
+    ts_node *n = !t || t == TS_NONE ? NULL : t->node ? t->node : t->grad ? t->grad->accumulator : NULL;
+    for (ts_hook **place = n ? &n->hooks : NULL; place && *place; place = &(*place)->next)
+        if (*place == hook) {
+            *place = hook->next;
+            ts_free(&ts_tls, hook, sizeof *hook);
+            return;
+        }
+}
+
+/** Keeps a copy in the tensor's own record; t outlives its node's run because the caller holds it. */
+static ts_tensor *keep_grad(void *payload, ts_tensor *grad)
+{
+    return ts_set_grad(payload, grad) == TS_OK ? grad : NULL;
+}
+
+ts_status ts_retain_grad(ts_tensor *t)
+{
+    TS_TRY(need_tensor("retain_grad", t));
+    if (!t->node)
+        return ts_requires_grad(t) ? TS_OK
+                                   : ts_fail_op(TS_ERR_AUTOGRAD, "retain_grad", __builtin_return_address(0), NULL,
+                                                "argument 't': expected a tensor that requires grad");
+    return ts_register_hook(t, keep_grad, t, NULL);
+}
+
+/* ------------------------------------------------------------------------------ backward ---- */
+
+static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_tensor **gradient)
+{
+    TS_TRY(need_tensor("backward", root));
+    if (!ts_requires_grad(root))
+        return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL, "make a leaf it depends on with ts_set_requires_grad()",
+                          "argument 'root': expected a tensor that requires grad");
+    char want[192], got[192];
+    if (opts && opts->gradient) {
+        ts_tensor *g = opts->gradient;
+        if (g->ndim != root->ndim || g->dtype != root->dtype ||
+            memcmp(g->sizes, root->sizes, root->ndim * sizeof *root->sizes) != 0)
+            return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, NULL, "argument 'gradient': expected %s %s, got %s %s",
+                              ts_format_sizes(want, sizeof want, root->sizes, root->ndim),
+                              ts_dtype_name((ts_dtype)root->dtype),
+                              ts_format_sizes(got, sizeof got, g->sizes, g->ndim), ts_dtype_name((ts_dtype)g->dtype));
+        *gradient = g;
+        return TS_OK;
+    }
+    if (root->numel != 1)
+        return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, "reduce it, or give its gradient in the options",
+                          "argument 'root': expected one element, got sizes %s",
+                          ts_format_sizes(got, sizeof got, root->sizes, root->ndim));
+    *gradient = ts_ones_like(root);
+    return TS_STATUS_OF(*gradient);
+}
+
+ts_status ts_backward_ex(ts_tensor *root, const ts_backward_opts *opts)
+{
+    TS_SCOPE;
+    ts_tensor *g;
+    TS_TRY(start(root, opts, &g));
+    bool record = opts && opts->create_graph, retain = record || (opts && opts->retain_graph);
+    ts_node *n = ts_gradient_node(root);
+    TS_TRY(n);
+    return ts_engine_run(n, root->output, g, record, retain, NULL, 0);
+}
+
+ts_status ts_backward(ts_tensor *loss) { return ts_backward_ex(loss, NULL); }
+
+ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tensor **grads, const ts_backward_opts *opts)
+{
+    enum { MOST = 256 };
+    if (n < 0 || n > MOST || (n && (!inputs || !grads)))
+        return ts_fail_op(TS_ERR_VALUE, "grad_of", __builtin_return_address(0), NULL,
+                          "expected 0 to %d inputs and a place for their gradients, got %d", MOST, n);
+    ts_capture captures[MOST];
+    for (int i = 0; i < n; i++) {
+        TS_TRY(need_tensor("grad_of", inputs[i]));
+        if (!ts_requires_grad(inputs[i]))
+            return ts_fail_op(TS_ERR_AUTOGRAD, "grad_of", __builtin_return_address(0), NULL,
+                              "input %d: expected a tensor that requires grad", i);
+        ts_node *node = ts_gradient_node(inputs[i]);
+        TS_TRY(node);
+        captures[i] = (ts_capture){node, inputs[i]->output, NULL};
+    }
+    ts_status status;
+    {
+        TS_SCOPE;
+        ts_tensor *g;
+        TS_TRY(start(output, opts, &g));
+        bool record = opts && opts->create_graph, retain = record || (opts && opts->retain_graph);
+        ts_node *root = ts_gradient_node(output);
+        TS_TRY(root);
+        status = ts_engine_run(root, output->output, g, record, retain, captures, n);
+    }
+    for (int i = 0; i < n; i++) {
+        if (status == TS_OK) {
+            /* a handle of its own: the same gradient may be in a scope already */
+            ts_tensor *c = captures[i].grad;
+            grads[i] = TS_NONE;
+            if (c && c->link) {
+                grads[i] = ts_detach(c);
+                if (!grads[i])
+                    status = ts_error_code();
+                ts_tensor_unref(c);
+            } else if (c) {
+                grads[i] = ts_scope_adopt(ts_thread_self(), c);
+            }
+        } else if (captures[i].grad) {
+            ts_tensor_unref(captures[i].grad);
+        }
+    }
+    return status;
+}
+
+/* ----------------------------------------------------------------------------- grad mode ---- */
+
+bool ts_grad_enabled(void) { return !(ts_thread_self()->exclude & TS_KEYSET(TS_KEY_AUTOGRAD)); }
+
+ts_mask_guard ts_grad_push(bool enabled)
+{
+    ts_mask_guard before = ts_mask_get();
+    ts_thread *t = ts_thread_self();
+    if (enabled)
+        t->exclude &= ~TS_KEYSET(TS_KEY_AUTOGRAD);
+    else
+        t->exclude |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    return before;
+}

@@ -1,0 +1,6 @@
+/* Kernel families of the CPU backend: FAMILY(name) for backends/cpu/name.c. */
+// SPDX-License-Identifier: MIT
+FAMILY(copy)
+FAMILY(factory)
+FAMILY(pointwise)
+FAMILY(reduce)

@@ -1,0 +1,175 @@
+/**
+ * @file loops.h
+ * Pointwise loops. A kernel gives, per dtype, a loop over one run of elements with a byte stride
+ * an operand; ts_cpu_pointwise() walks the plan's dims around it and shares the work among threads.
+ *
+ * The templates below build such loops from a function of vectors or of C scalars. Contiguous and
+ * broadcast operands have their own inner loops; any other stride is gathered into a vector first,
+ * so every element sees the same arithmetic whatever its layout or position.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_LOOPS_H
+#define TS_BACKENDS_CPU_LOOPS_H
+
+#include "dispatch/op.h"
+
+/** n elements; data[0] is the result. params is what the kernel handed in. */
+typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, const void *params);
+
+/**
+ * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE when there is none.
+ * @param cost  rough cycles an element takes; decides when threads are worth it
+ */
+ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost);
+/** The same over any iteration space. */
+void ts_cpu_run(const ts_iter *it, ts_loop loop, const void *params, int cost);
+
+/** The same on the calling thread only: for loops whose runs write the same elements. */
+void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params);
+
+/** Elements of work that make a second thread worth while, at `cost` cycles each. */
+#define TS_CPU_GRAIN(cost) (32768 / (cost) + 1)
+
+/** Kernels of a family for registration; used by backend.c. */
+typedef struct ts_cpu_family {
+    const ts_kernel_def *defs;
+    int count;
+} ts_cpu_family;
+/** Last lines of a kernel file: TS_CPU_FAMILY(norm, {TS_OP_layer_norm, layer_norm, {dtypes, strided}}, ...) */
+#define TS_CPU_FAMILY(name, ...)                                       \
+    static const ts_kernel_def family_defs[] = {__VA_ARGS__};          \
+    extern const ts_cpu_family TS_V(ts_cpu_##name)[1];                 \
+    const ts_cpu_family TS_V(ts_cpu_##name)[1] = {{family_defs, TS_COUNTOF(family_defs)}};
+
+#ifdef TS_VARIANT /* the templates are for kernel files */
+#include "backends/cpu/vec.h"
+
+enum { TS_CONTIGUOUS, TS_BROADCAST, TS_STRIDED };
+
+/* One pair of load and store an element type: T scalar, V vector, p prefix, L lanes. */
+#define TS_LOOP_ACCESS(T, V, p, L)                                                            \
+    VEC_FN V p##_get(const char *at, int64_t stride, int mode, int64_t n)                     \
+    {                                                                                         \
+        if (mode == TS_CONTIGUOUS)                                                            \
+            return n == L ? p##_load((const T *)at) : p##_load_n((const T *)at, n);           \
+        if (mode == TS_BROADCAST)                                                             \
+            return p##_set1(*(const T *)at);                                                  \
+        T lanes[L] = {0};                                                                     \
+        for (int64_t k = 0; k < n; k++)                                                       \
+            lanes[k] = *(const T *)(at + k * stride);                                         \
+        return p##_load(lanes);                                                               \
+    }                                                                                         \
+    VEC_FN void p##_put(char *at, int64_t stride, int mode, int64_t n, V v)                   \
+    {                                                                                         \
+        if (mode == TS_CONTIGUOUS) {                                                          \
+            if (n == L)                                                                       \
+                p##_store((T *)at, v);                                                        \
+            else                                                                              \
+                p##_store_n((T *)at, v, n);                                                   \
+            return;                                                                           \
+        }                                                                                     \
+        T lanes[L];                                                                           \
+        p##_store(lanes, v);                                                                  \
+        for (int64_t k = 0; k < n; k++)                                                       \
+            *(T *)(at + k * stride) = lanes[k];                                               \
+    }                                                                                         \
+    VEC_FN void p##_run1(char *const *d, const int64_t *s, int64_t n, int mo, int ma,         \
+                         V (*fn)(V, const void *), const void *params)                        \
+    {                                                                                         \
+        int64_t i = 0;                                                                        \
+        for (; i + L <= n; i += L)                                                            \
+            p##_put(d[0] + i * s[0], s[0], mo, L, fn(p##_get(d[1] + i * s[1], s[1], ma, L), params)); \
+        if (i < n)                                                                            \
+            p##_put(d[0] + i * s[0], s[0], mo, n - i,                                         \
+                    fn(p##_get(d[1] + i * s[1], s[1], ma, n - i), params));                   \
+    }                                                                                         \
+    VEC_FN void p##_loop1(char *const *d, const int64_t *s, int64_t n, V (*fn)(V, const void *), const void *params) \
+    {                                                                                         \
+        int64_t z = (int64_t)sizeof(T);                                                       \
+        if (s[0] == z && s[1] == z)                                                           \
+            p##_run1(d, s, n, TS_CONTIGUOUS, TS_CONTIGUOUS, fn, params);                      \
+        else                                                                                  \
+            p##_run1(d, s, n, TS_STRIDED, TS_STRIDED, fn, params);                            \
+    }                                                                                         \
+    VEC_FN void p##_run2(char *const *d, const int64_t *s, int64_t n, int mo, int ma, int mb, \
+                         V (*fn)(V, V, const void *), const void *params)                     \
+    {                                                                                         \
+        int64_t i = 0;                                                                        \
+        for (; i + L <= n; i += L)                                                            \
+            p##_put(d[0] + i * s[0], s[0], mo, L,                                             \
+                    fn(p##_get(d[1] + i * s[1], s[1], ma, L), p##_get(d[2] + i * s[2], s[2], mb, L), params)); \
+        if (i < n)                                                                            \
+            p##_put(d[0] + i * s[0], s[0], mo, n - i,                                         \
+                    fn(p##_get(d[1] + i * s[1], s[1], ma, n - i),                             \
+                       p##_get(d[2] + i * s[2], s[2], mb, n - i), params));                   \
+    }                                                                                         \
+    VEC_FN void p##_loop2(char *const *d, const int64_t *s, int64_t n, V (*fn)(V, V, const void *), const void *params) \
+    {                                                                                         \
+        int64_t z = (int64_t)sizeof(T);                                                       \
+        if (s[0] == z && s[1] == z && s[2] == z)                                              \
+            p##_run2(d, s, n, TS_CONTIGUOUS, TS_CONTIGUOUS, TS_CONTIGUOUS, fn, params);       \
+        else if (s[0] == z && s[1] == z && s[2] == 0)                                         \
+            p##_run2(d, s, n, TS_CONTIGUOUS, TS_CONTIGUOUS, TS_BROADCAST, fn, params);        \
+        else if (s[0] == z && s[1] == 0 && s[2] == z)                                         \
+            p##_run2(d, s, n, TS_CONTIGUOUS, TS_BROADCAST, TS_CONTIGUOUS, fn, params);        \
+        else                                                                                  \
+            p##_run2(d, s, n, TS_STRIDED, TS_STRIDED, TS_STRIDED, fn, params);                \
+    }
+
+TS_LOOP_ACCESS(float, vf, vf, VF_LANES)
+TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
+
+/** static loop `name` for f32 or f64 (p = vf, vd): V name_fn(V x, params) { return expr; } */
+#define TS_LOOP1(p, name, expr)                                                               \
+    VEC_FN p name##_fn(p x, const void *params) { (void)params; return expr; }                \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    {                                                                                         \
+        p##_loop1(d, s, n, name##_fn, params);                                                \
+    }
+/** The same of two operands a and b. */
+#define TS_LOOP2(p, name, expr)                                                               \
+    VEC_FN p name##_fn(p a, p b, const void *params) { (void)params; return expr; }           \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    {                                                                                         \
+        p##_loop2(d, s, n, name##_fn, params);                                                \
+    }
+/** Plain C loops: R result type, T operand type. The compiler vectorises the contiguous case. */
+#define TS_SCALAR_LOOP1(R, T, name, expr)                                                     \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    {                                                                                         \
+        (void)params;                                                                         \
+        if (s[0] == (int64_t)sizeof(R) && s[1] == (int64_t)sizeof(T)) {                       \
+            R *out = (R *)d[0];                                                               \
+            const T *in = (const T *)d[1];                                                    \
+            for (int64_t i = 0; i < n; i++) {                                                 \
+                T x = in[i];                                                                  \
+                out[i] = (R)(expr);                                                           \
+            }                                                                                 \
+            return;                                                                           \
+        }                                                                                     \
+        for (int64_t i = 0; i < n; i++) {                                                     \
+            T x = *(const T *)(d[1] + i * s[1]);                                              \
+            *(R *)(d[0] + i * s[0]) = (R)(expr);                                              \
+        }                                                                                     \
+    }
+#define TS_SCALAR_LOOP2(R, T, name, expr)                                                     \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    {                                                                                         \
+        (void)params;                                                                         \
+        if (s[0] == (int64_t)sizeof(R) && s[1] == (int64_t)sizeof(T) && s[2] == (int64_t)sizeof(T)) { \
+            R *out = (R *)d[0];                                                               \
+            const T *ia = (const T *)d[1], *ib = (const T *)d[2];                             \
+            for (int64_t i = 0; i < n; i++) {                                                 \
+                T a = ia[i], b = ib[i];                                                       \
+                out[i] = (R)(expr);                                                           \
+            }                                                                                 \
+            return;                                                                           \
+        }                                                                                     \
+        for (int64_t i = 0; i < n; i++) {                                                     \
+            T a = *(const T *)(d[1] + i * s[1]), b = *(const T *)(d[2] + i * s[2]);           \
+            *(R *)(d[0] + i * s[0]) = (R)(expr);                                              \
+        }                                                                                     \
+    }
+#endif
+
+#endif

@@ -1,0 +1,88 @@
+/**
+ * @file alloc.h  Host memory: per-thread free lists for small blocks, one coalescing region for the rest.
+ *
+ * Blocks are 64-byte aligned. Frees name the size, so blocks carry no header of their own class.
+ * A block freed by another thread goes home through its heap's lock-free list.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_ALLOC_H
+#define TS_CORE_ALLOC_H
+
+#include "core/thread.h"
+
+#define TS_SMALL_MAX 8192
+#define TS_SMALL_CLASSES 24
+#define TS_SLAB_BYTES 65536
+
+struct ts_heap {
+    void *free[TS_SMALL_CLASSES];
+    char *bump[TS_SMALL_CLASSES];  /* uncarved rest of the class's newest slab */
+    char *limit[TS_SMALL_CLASSES];
+    _Atomic(void *) remote;        /* blocks freed by other threads */
+    ts_heap *next;                 /* list of heaps without a thread */
+};
+
+/** Base of each slab. */
+typedef struct ts_slab {
+    ts_heap *heap;
+    int klass;
+} ts_slab;
+
+extern bool ts_alloc_system; /* TS_ALLOC=system: every block straight from malloc, for memory checkers */
+
+TS_INLINE int ts_small_class(size_t bytes)
+{
+    if (bytes <= 512)
+        return (int)((bytes + 63) >> 6) - (bytes != 0);
+    int octave = 63 - __builtin_clzll(bytes - 1); /* 9 for 513..1024 */
+    return 8 + (octave - 9) * 4 + (int)(((bytes - 1) >> (octave - 2)) & 3);
+}
+size_t ts_small_class_bytes(int klass);
+
+void *ts_alloc_slow(ts_thread *thread, size_t bytes);
+void ts_free_slow(void *block, size_t bytes);
+
+/** bytes of uninitialised memory, or NULL (no error is recorded). */
+TS_INLINE void *ts_alloc(ts_thread *thread, size_t bytes)
+{
+    if (TS_LIKELY(bytes <= TS_SMALL_MAX && thread->heap)) {
+        void **list = &thread->heap->free[ts_small_class(bytes)];
+        void *block = *list;
+        if (TS_LIKELY(block != NULL)) {
+            *list = *(void **)block;
+            return block;
+        }
+    }
+    return ts_alloc_slow(thread, bytes);
+}
+
+/** Gives back a block of ts_alloc(); bytes as asked for. */
+TS_INLINE void ts_free(ts_thread *thread, void *block, size_t bytes)
+{
+    if (TS_LIKELY(bytes <= TS_SMALL_MAX && !ts_alloc_system)) {
+        ts_slab *slab = (ts_slab *)((uintptr_t)block & ~(uintptr_t)(TS_SLAB_BYTES - 1));
+        if (TS_LIKELY(slab->heap == thread->heap)) {
+            void **list = &thread->heap->free[slab->klass];
+            *(void **)block = *list;
+            *list = block;
+            return;
+        }
+    }
+    ts_free_slow(block, bytes);
+}
+
+/** A heap for a thread: an orphan or a new one; NULL when out of memory. */
+ts_heap *ts_heap_acquire(void);
+/** Makes the heap an orphan that a later thread takes over. */
+void ts_heap_abandon(ts_heap *heap);
+
+/** malloc and friends, counted, and the place where faults are injected. */
+void *ts_sys_alloc(size_t bytes);
+void *ts_sys_calloc(size_t bytes);
+void *ts_sys_realloc(void *block, size_t bytes);
+void ts_sys_free(void *block);
+
+/** For tests: called with the bytes before each system allocation; returning true makes it fail. */
+extern bool (*ts_alloc_fault)(size_t bytes);
+
+#endif

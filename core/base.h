@@ -1,0 +1,19 @@
+/** @file base.h  Compiler helpers used in every room. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_BASE_H
+#define TS_CORE_BASE_H
+
+#include "include/tessera/core.h"
+
+#define TS_LIKELY(x) __builtin_expect(!!(x), 1)
+#define TS_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define TS_INLINE static inline __attribute__((always_inline))
+#define TS_COLD __attribute__((cold, noinline))
+#define TS_UNUSED __attribute__((unused))
+#define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+TS_INLINE int64_t ts_min64(int64_t a, int64_t b) { return a < b ? a : b; }
+TS_INLINE int64_t ts_max64(int64_t a, int64_t b) { return a > b ? a : b; }
+TS_INLINE int64_t ts_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+#endif

@@ -1,0 +1,43 @@
+/** @file checked.h  The one place where sizes from outside are multiplied and added (invariant 8). */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_CHECKED_H
+#define TS_CORE_CHECKED_H
+
+#include "core/base.h"
+
+/** *out = a * b; false on overflow or a negative operand. */
+TS_INLINE bool ts_mul_size(int64_t a, int64_t b, int64_t *out)
+{
+    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
+}
+/** *out = a + b; false on overflow or a negative operand. */
+TS_INLINE bool ts_add_size(int64_t a, int64_t b, int64_t *out)
+{
+    return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);
+}
+/** Product of sizes; false on overflow or a negative size. An empty list gives 1. */
+TS_INLINE bool ts_product(const int64_t *sizes, int ndim, int64_t *out)
+{
+    int64_t n = 1;
+    for (int i = 0; i < ndim; i++)
+        if (!ts_mul_size(n, sizes[i], &n))
+            return false;
+    *out = n;
+    return true;
+}
+/**
+ * Elements and bytes of a tensor of these sizes; false when either does not fit 63 bits.
+ * A zero dimension does not hide an overflow of the others: strides must fit too.
+ */
+TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int64_t *numel, int64_t *bytes)
+{
+    int64_t n = 1, span = 1;
+    for (int i = 0; i < ndim; i++) {
+        if (!ts_mul_size(n, sizes[i], &n) || !ts_mul_size(span, sizes[i] ? sizes[i] : 1, &span))
+            return false;
+    }
+    *numel = n;
+    return ts_mul_size(span, (int64_t)item, bytes) && ts_mul_size(n, (int64_t)item, bytes);
+}
+
+#endif

@@ -1,0 +1,193 @@
+/** @file error.c  The per-thread error record and the log. */
+// SPDX-License-Identifier: MIT
+#include "core/error.h"
+#include "core/thread.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const status_names[] = {
+    [TS_OK] = "TS_OK",
+    [TS_ERR_NULL] = "TS_ERR_NULL",
+    [TS_ERR_VALUE] = "TS_ERR_VALUE",
+    [TS_ERR_SHAPE] = "TS_ERR_SHAPE",
+    [TS_ERR_DTYPE] = "TS_ERR_DTYPE",
+    [TS_ERR_DEVICE] = "TS_ERR_DEVICE",
+    [TS_ERR_INDEX] = "TS_ERR_INDEX",
+    [TS_ERR_MEMORY] = "TS_ERR_MEMORY",
+    [TS_ERR_IO] = "TS_ERR_IO",
+    [TS_ERR_FORMAT] = "TS_ERR_FORMAT",
+    [TS_ERR_AUTOGRAD] = "TS_ERR_AUTOGRAD",
+    [TS_ERR_UNSUPPORTED] = "TS_ERR_UNSUPPORTED",
+    [TS_ERR_REGISTRY] = "TS_ERR_REGISTRY",
+    [TS_ERR_STATE] = "TS_ERR_STATE",
+    [TS_ERR_INTERNAL] = "TS_ERR_INTERNAL",
+};
+
+const char *ts_status_name(ts_status status)
+{
+    return (unsigned)status < TS_COUNTOF(status_names) ? status_names[status] : "TS_ERR_?";
+}
+
+static ts_error *record(void) { return ts_thread_self()->error; }
+
+ts_status ts_error_code(void) { return record()->code; }
+const char *ts_error_message(void) { return record()->message; }
+const char *ts_error_op(void) { return record()->op; }
+const char *ts_error_hint(void) { return record()->hint; }
+const void *ts_error_site(void) { return record()->site; }
+
+void ts_error_clear(void)
+{
+    ts_error *e = record();
+    e->code = TS_OK;
+    e->site = NULL;
+    e->op[0] = e->hint[0] = e->message[0] = 0;
+}
+
+void ts_error_print(void)
+{
+    ts_error *e = record();
+    if (e->code == TS_OK)
+        return;
+    fprintf(stderr, "error: %s (%s)\n", e->message, ts_status_name(e->code));
+    if (e->hint[0])
+        fprintf(stderr, "  hint: %s\n", e->hint);
+    if (e->site)
+        fprintf(stderr, "  called from %p\n", e->site);
+}
+
+static ts_status fail(ts_status code, const char *op, const void *site, const char *hint,
+                      const char *format, va_list args)
+{
+    ts_error *e = record();
+    /* arguments may point into the record itself, so the text is made before anything is cleared */
+    char text[sizeof e->message];
+    int used = op ? snprintf(text, sizeof text, "%s: ", op) : 0;
+    vsnprintf(text + used, sizeof text - (size_t)used, format, args);
+    char advice[sizeof e->hint];
+    snprintf(advice, sizeof advice, "%s", hint ? hint : "");
+    e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
+    e->site = site;
+    snprintf(e->op, sizeof e->op, "%s", op ? op : "");
+    memcpy(e->hint, advice, sizeof advice);
+    memcpy(e->message, text, sizeof text);
+    return e->code;
+}
+
+ts_status ts_fail_op(ts_status code, const char *op, const void *site, const char *hint,
+                     const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    ts_status status = fail(code, op, site, hint, format, args);
+    va_end(args);
+    return status;
+}
+
+ts_status ts_error_set(ts_status code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    ts_status status = fail(code, NULL, NULL, NULL, format, args);
+    va_end(args);
+    return status;
+}
+
+ts_status ts_error_set_hint(ts_status code, const char *hint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    ts_status status = fail(code, NULL, NULL, hint, format, args);
+    va_end(args);
+    return status;
+}
+
+ts_status ts_fail_null(const char *op, const void *site, const char *argument)
+{
+    ts_error *e = record();
+    if (e->code != TS_OK)
+        return e->code; /* the failure that made the NULL is already on record */
+    return ts_fail_op(TS_ERR_NULL, op, site, "pass TS_NONE where an optional tensor is absent",
+                      "argument '%s': expected a tensor, got NULL", argument);
+}
+
+ts_status ts_fail_memory(const char *what, int64_t bytes)
+{
+    ts_memory_stats stats = ts_memory_get_stats();
+    return ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch",
+                             "out of memory: %s needs %lld bytes (in use %lld, reserved %lld)", what,
+                             (long long)bytes, (long long)stats.in_use, (long long)stats.reserved);
+}
+
+ts_status ts_status_of_pointer(const void *pointer)
+{
+    if (pointer)
+        return TS_OK;
+    ts_status code = ts_error_code();
+    return code != TS_OK ? code : ts_error_set(TS_ERR_NULL, "NULL without a recorded failure");
+}
+
+const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim)
+{
+    size_t used = 0;
+    used += (size_t)snprintf(buffer, size, "(");
+    for (int i = 0; i < ndim && used < size; i++)
+        used += (size_t)snprintf(buffer + used, size - used, "%s%lld", i ? ", " : "", (long long)sizes[i]);
+    if (used < size)
+        snprintf(buffer + used, size - used, ")");
+    return buffer;
+}
+
+/* --------------------------------------------------------------------------------- log ---- */
+
+static struct {
+    ts_log_fn callback;
+    void *payload;
+    char topics[128];
+} sink;
+
+void ts_log_set_callback(ts_log_fn callback, void *payload)
+{
+    sink.payload = payload;
+    sink.callback = callback;
+}
+
+bool ts_log_on(const char *topic)
+{
+    if (sink.callback)
+        return true;
+    if (!sink.topics[0])
+        return false;
+    if (strcmp(sink.topics, "all") == 0)
+        return true;
+    size_t length = strlen(topic);
+    for (const char *p = sink.topics; *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == length && strncmp(p, topic, length) == 0)
+            return true;
+    return false;
+}
+
+void ts_log(const char *topic, const char *format, ...)
+{
+    if (!ts_log_on(topic))
+        return;
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (sink.callback)
+        sink.callback(sink.payload, topic, line);
+    else
+        fprintf(stderr, "[tessera %s] %s\n", topic, line);
+}
+
+__attribute__((constructor(101))) static void log_choose(void)
+{
+    const char *topics = getenv("TS_LOG");
+    if (topics)
+        snprintf(sink.topics, sizeof sink.topics, "%s", topics);
+}

@@ -1,0 +1,31 @@
+/** @file error.h  How the library's own code makes root failures. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_ERROR_H
+#define TS_CORE_ERROR_H
+
+#include "core/base.h"
+
+/** The per-thread record. */
+struct ts_error {
+    ts_status code;
+    const void *site;
+    char op[48];
+    char hint[256];
+    char message[1200];
+};
+
+/** Root failure of an op; the message begins with "op: ". Returns code. */
+TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, const char *hint,
+                             const char *format, ...) __attribute__((format(printf, 5, 6)));
+/** The record is kept when it holds a failure already, else NULL becomes a root failure of its own. */
+TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);
+/** Out of memory for `what`, of `bytes`. */
+TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);
+/** Writes "(2, 3)" for sizes. Returns buffer. */
+const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim);
+/** Writes one log line if the topic is on. */
+void ts_log(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** True when somebody listens to topic; for lines that are dear to make. */
+bool ts_log_on(const char *topic);
+
+#endif

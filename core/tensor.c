@@ -1,0 +1,324 @@
+/** @file tensor.c  Making, reading and ending tensors. */
+// SPDX-License-Identifier: MIT
+#include "core/tensor.h"
+
+#include <string.h>
+
+const ts_device_ops *ts_devices[16];
+void (*ts_autograd_release)(ts_tensor *t);
+
+static ts_tensor none = {.refs = 1, .flags = TS_TENSOR_NONE};
+ts_tensor *const TS_NONE = &none;
+
+/* ----------------------------------------------------------------------------- storage ---- */
+
+ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
+{
+    bool host = device.backend == TS_DEVICE_CPU.backend;
+    bool inside = host && bytes <= TS_INLINE_DATA;
+    /* data behind the header starts at the next 64-byte line */
+    size_t block = inside ? 64 + (size_t)bytes : sizeof(ts_storage);
+    ts_storage *s = ts_alloc(thread, block);
+    if (TS_UNLIKELY(!s)) {
+        ts_fail_memory("a tensor", bytes);
+        return NULL;
+    }
+    _Static_assert(sizeof(ts_storage) <= 64, "a storage header fills one line");
+    atomic_init(&s->refs, 1);
+    s->version = 0;
+    s->writer = 0;
+    s->device = device;
+    s->block = (uint32_t)block;
+    s->bytes = bytes;
+    s->foreign = NULL;
+    s->release = NULL;
+    if (inside) {
+        s->data = (char *)s + 64;
+        return s;
+    }
+    s->data = NULL;
+    const ts_device_ops *ops = ts_devices[device.backend];
+    if (host) {
+        s->data = ts_alloc(thread, (size_t)bytes);
+    } else if (ops && ops->allocate) {
+        s->data = bytes ? ops->allocate(device, bytes) : NULL;
+    } else {
+        return s; /* META: sizes without memory */
+    }
+    if (TS_UNLIKELY(!s->data && bytes)) {
+        ts_free(thread, s, block);
+        ts_fail_memory("a tensor", bytes);
+        return NULL;
+    }
+    return s;
+}
+
+void ts_storage_destroy(ts_storage *s)
+{
+    ts_thread *thread = &ts_tls;
+    if (s->release)
+        s->release(s->foreign, s->data, s->bytes);
+    else if (s->data && s->data != (char *)s + 64) {
+        if (s->device.backend == TS_DEVICE_CPU.backend)
+            ts_free(thread, s->data, (size_t)s->bytes);
+        else
+            ts_devices[s->device.backend]->free(s->device, s->data, s->bytes);
+    }
+    ts_free(thread, s, s->block);
+}
+
+/* ------------------------------------------------------------------------------- tensor ---- */
+
+bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndim)
+{
+    int64_t span = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        if (sizes[i] == 0)
+            return true;
+        if (sizes[i] != 1 && strides[i] != span)
+            return false;
+        span *= sizes[i];
+    }
+    return true;
+}
+
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
+                                   int64_t numel, ts_device device)
+{
+    ts_tensor *t = ts_tensor_header(thread);
+    if (TS_UNLIKELY(!t))
+        return NULL;
+    t->storage = ts_storage_new(thread, device, numel * ts_dtype_sizes[dtype]);
+    if (TS_UNLIKELY(!t->storage)) {
+        ts_free(thread, t, sizeof *t);
+        return NULL;
+    }
+    t->keys = TS_KEYSET(device.backend);
+    t->data = t->storage->data;
+    t->numel = numel;
+    t->dtype = (uint8_t)dtype;
+    t->ndim = (uint8_t)ndim;
+    t->flags = TS_TENSOR_CONTIGUOUS;
+    int64_t span = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        t->sizes[i] = sizes[i];
+        t->strides[i] = span;
+        span *= sizes[i] > 1 ? sizes[i] : 1;
+    }
+    return t;
+}
+
+ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
+                         ts_device device)
+{
+    char text[160];
+    int64_t numel, bytes;
+    if ((unsigned)dtype >= TS_DTYPE_COUNT) {
+        ts_error_set(TS_ERR_DTYPE, "new tensor: expected a dtype, got number %d", (int)dtype);
+        return NULL;
+    }
+    if (ndim < 0 || ndim > TS_MAX_DIMS) {
+        ts_error_set(TS_ERR_SHAPE, "new tensor: expected 0 to %d dimensions, got %d", TS_MAX_DIMS, ndim);
+        return NULL;
+    }
+    if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes)) {
+        ts_error_set(TS_ERR_SHAPE, "new tensor: expected sizes >= 0 whose bytes fit 63 bits, got %s",
+                     ts_format_sizes(text, sizeof text, sizes, ndim));
+        return NULL;
+    }
+    return ts_tensor_new_unchecked(thread, dtype, sizes, ndim, numel, device);
+}
+
+ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
+                           const int64_t *strides, int ndim, int64_t offset)
+{
+    ts_tensor *t = ts_tensor_header(thread);
+    if (TS_UNLIKELY(!t))
+        return NULL;
+    atomic_fetch_add_explicit(&base->storage->refs, 1, memory_order_relaxed);
+    t->storage = base->storage;
+    t->keys = base->keys & TS_BACKEND_KEYS;
+    t->data = base->data ? base->data + offset * ts_dtype_sizes[base->dtype] : NULL;
+    t->dtype = base->dtype;
+    t->ndim = (uint8_t)ndim;
+    int64_t numel = 1;
+    for (int i = 0; i < ndim; i++) {
+        t->sizes[i] = sizes[i];
+        t->strides[i] = strides[i];
+        numel *= sizes[i];
+    }
+    t->numel = numel;
+    t->flags = TS_TENSOR_VIEW | (ts_strides_contiguous(sizes, strides, ndim) ? TS_TENSOR_CONTIGUOUS : 0);
+    return t;
+}
+
+ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, const int64_t *sizes,
+                                 int ndim, void *foreign,
+                                 void (*release)(void *foreign, void *data, int64_t bytes))
+{
+    int64_t numel, bytes;
+    if ((unsigned)dtype >= TS_DTYPE_COUNT || ndim < 0 || ndim > TS_MAX_DIMS ||
+        !ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes)) {
+        ts_error_set(TS_ERR_SHAPE, "tensor from memory: expected a dtype and 0 to %d sizes >= 0", TS_MAX_DIMS);
+        return NULL;
+    }
+    ts_tensor *t = ts_tensor_header(thread);
+    ts_storage *s = t ? ts_alloc(thread, sizeof *s) : NULL;
+    if (!s) {
+        if (t)
+            ts_free(thread, t, sizeof *t);
+        ts_fail_memory("a tensor header", sizeof *s);
+        return NULL;
+    }
+    *s = (ts_storage){.device = TS_DEVICE_CPU, .block = sizeof *s, .data = data, .bytes = bytes,
+                      .foreign = foreign, .release = release};
+    atomic_init(&s->refs, 1);
+    t->storage = s;
+    t->keys = TS_KEYSET(TS_KEY_CPU);
+    t->data = data;
+    t->dtype = (uint8_t)dtype;
+    t->ndim = (uint8_t)ndim;
+    t->flags = TS_TENSOR_CONTIGUOUS;
+    memcpy(t->sizes, sizes, (size_t)ndim * sizeof *sizes);
+    t->numel = ts_strides_fill(t->sizes, ndim, t->strides);
+    return t;
+}
+
+void ts_tensor_destroy_meta(ts_tensor *t) { ts_autograd_release(t); }
+
+void ts_tensor_destroy(ts_tensor *t)
+{
+    if (TS_UNLIKELY(t->node != NULL || t->grad != NULL))
+        ts_tensor_destroy_meta(t);
+    ts_storage_release(t->storage);
+    ts_free(&ts_tls, t, sizeof *t);
+}
+
+/* ------------------------------------------------------------------------ public readers ---- */
+
+int ts_ndim(const ts_tensor *t) { return t ? t->ndim : 0; }
+const int64_t *ts_sizes(const ts_tensor *t) { return t ? t->sizes : NULL; }
+const int64_t *ts_strides(const ts_tensor *t) { return t ? t->strides : NULL; }
+int64_t ts_numel(const ts_tensor *t) { return t ? t->numel : 0; }
+ts_dtype ts_dtype_of(const ts_tensor *t) { return t ? (ts_dtype)t->dtype : TS_DTYPE_NONE; }
+ts_device ts_device_of(const ts_tensor *t)
+{
+    return t && t->storage ? t->storage->device : TS_DEVICE_CPU;
+}
+bool ts_is_contiguous(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_CONTIGUOUS); }
+uint32_t ts_version(const ts_tensor *t) { return t && t->storage ? t->storage->version : 0; }
+const void *ts_data(const ts_tensor *t) { return t && t->numel ? t->data : NULL; }
+ts_keyset ts_keys_of(const ts_tensor *t) { return t ? t->keys : 0; }
+
+void *ts_data_mut(ts_tensor *t)
+{
+    if (!t || !t->numel)
+        return NULL;
+    ts_storage_wrote(t->storage, 0);
+    return t->data;
+}
+
+int64_t ts_size(const ts_tensor *t, int dim)
+{
+    if (!t) {
+        ts_fail_null("size", NULL, "t");
+        return -1;
+    }
+    int d = dim < 0 ? dim + t->ndim : dim;
+    if (d < 0 || d >= t->ndim) {
+        ts_fail_op(TS_ERR_INDEX, "size", NULL, NULL, "argument 'dim': expected %d to %d, got %d", -t->ndim,
+                   t->ndim - 1, dim);
+        return -1;
+    }
+    return t->sizes[d];
+}
+
+ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes, int ndim)
+{
+    ts_thread *thread = ts_thread_self();
+    ts_tensor *t = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_CPU);
+    if (!t)
+        return NULL;
+    if (t->numel && !data) {
+        ts_tensor_unref(t);
+        ts_fail_op(TS_ERR_NULL, "from_array", __builtin_return_address(0), NULL,
+                   "argument 'data': expected %lld elements, got NULL", (long long)t->numel);
+        return NULL;
+    }
+    if (t->numel)
+        memcpy(t->data, data, (size_t)t->storage->bytes);
+    return ts_scope_adopt(thread, t);
+}
+
+/* ------------------------------------------------------------------------------- scopes ---- */
+
+static void unlink_tensor(ts_tensor *t)
+{
+    *t->link = t->next;
+    if (t->next)
+        t->next->link = t->link;
+    t->next = NULL;
+    t->link = NULL;
+}
+
+int ts_scope_enter(ts_scope *scope)
+{
+    ts_thread *thread = ts_thread_self();
+    scope->parent = thread->scope;
+    scope->first = NULL;
+    thread->scope = scope;
+    return 0;
+}
+
+void ts_scope_leave(ts_scope *scope)
+{
+    ts_thread *thread = &ts_tls;
+    for (ts_tensor *t = scope->first, *next; t; t = next) {
+        next = t->next;
+        t->link = NULL;
+        t->next = NULL;
+        ts_tensor_unref(t);
+    }
+    scope->first = NULL;
+    if (scope->parent)
+        thread->scope = scope->parent;
+}
+
+ts_tensor *ts_keep(ts_tensor *t)
+{
+    ts_thread *thread = ts_thread_self();
+    if (!t || t == TS_NONE || !thread->scope->parent || !t->link)
+        return t;
+    unlink_tensor(t);
+    ts_scope *parent = thread->scope->parent;
+    t->next = parent->first;
+    t->link = &parent->first;
+    if (t->next)
+        t->next->link = &t->next;
+    parent->first = t;
+    return t;
+}
+
+void ts_drop(ts_tensor *t)
+{
+    if (!t || t == TS_NONE || !t->link)
+        return;
+    unlink_tensor(t);
+    ts_tensor_unref(t);
+}
+
+ts_tensor *ts_retain(ts_tensor *t)
+{
+    return t && t != TS_NONE ? ts_tensor_ref(t) : t;
+}
+
+void ts_release(ts_tensor *t)
+{
+    if (t && t != TS_NONE)
+        ts_tensor_unref(t);
+}
+
+ts_tensor *ts_adopt(ts_tensor *t)
+{
+    return t && t != TS_NONE ? ts_scope_adopt(ts_thread_self(), t) : t;
+}

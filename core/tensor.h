@@ -1,0 +1,168 @@
+/** @file tensor.h  The tensor and its storage. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_TENSOR_H
+#define TS_CORE_TENSOR_H
+
+#include "core/alloc.h"
+#include "core/checked.h"
+#include "core/error.h"
+#include "core/thread.h"
+
+typedef struct ts_node ts_node;
+typedef struct ts_grad_meta ts_grad_meta;
+
+/** Memory that tensors share. Written to ⇒ version up (invariant 4). */
+typedef struct ts_storage {
+    _Atomic int32_t refs;
+    uint32_t version;
+    uint16_t writer;   /* op that wrote last */
+    ts_device device;
+    uint32_t block;    /* bytes of this header's block; data that is small lies behind the header */
+    void *data;
+    int64_t bytes;
+    void *foreign;     /* for memory that came from outside: see release */
+    void (*release)(void *foreign, void *data, int64_t bytes);
+} ts_storage;
+
+enum {
+    TS_TENSOR_CONTIGUOUS = 1,
+    TS_TENSOR_REQUIRES_GRAD = 2, /* leaf asked for, or result of a recorded op */
+    TS_TENSOR_VIEW = 4,          /* made by a view op */
+    TS_TENSOR_NONE = 8           /* the TS_NONE constant */
+};
+
+struct ts_tensor {
+    ts_keyset keys;
+    ts_storage *storage;
+    char *data; /* storage->data + offset */
+    int64_t numel;
+    _Atomic int32_t refs;
+    uint8_t dtype, ndim, flags, output; /* output: which result of node this is */
+    ts_node *node;       /* owned; NULL for leaves */
+    ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
+    ts_tensor *next, **link; /* place in its scope's list; link NULL outside scopes */
+    int64_t sizes[TS_MAX_DIMS];
+    int64_t strides[TS_MAX_DIMS]; /* elements */
+};
+
+/** What a backend's memory is asked through; found by the device's key. */
+typedef struct ts_device_ops {
+    const char *name;
+    /** bytes of memory or NULL */
+    void *(*allocate)(ts_device device, int64_t bytes);
+    void (*free)(ts_device device, void *data, int64_t bytes);
+} ts_device_ops;
+
+/** NULL for a backend without memory of its own. Small host blocks bypass it. */
+extern const ts_device_ops *ts_devices[16];
+
+/** Data up to this size lies in the storage's own block. */
+#define TS_INLINE_DATA 1024
+
+TS_COLD void ts_tensor_destroy_meta(ts_tensor *t); /* releases node and grad */
+void ts_storage_destroy(ts_storage *s);
+/** Set by the autograd room. */
+extern void (*ts_autograd_release)(ts_tensor *t);
+
+/** Uninitialised storage with one reference; NULL with an error. */
+ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);
+
+TS_INLINE void ts_storage_release(ts_storage *s)
+{
+    if (atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
+        atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1)
+        ts_storage_destroy(s);
+}
+
+/** A tensor header with one reference and no scope; sizes and strides are for the caller to fill. */
+TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
+{
+    ts_tensor *t = ts_alloc(thread, sizeof *t);
+    if (TS_UNLIKELY(!t)) {
+        ts_fail_memory("a tensor header", sizeof *t);
+        return NULL;
+    }
+    atomic_init(&t->refs, 1);
+    t->node = NULL;
+    t->grad = NULL;
+    t->next = NULL;
+    t->link = NULL;
+    t->output = 0;
+    return t;
+}
+
+/**
+ * Uninitialised contiguous tensor with one reference, owned by the caller; NULL with an error.
+ * @param sizes  ndim sizes, all checked to be >= 0
+ */
+ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
+                         ts_device device);
+/** As above for a result whose numel is known: no checks. */
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
+                                   int64_t numel, ts_device device);
+/** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
+ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
+                           const int64_t *strides, int ndim, int64_t offset);
+/** Contiguous tensor over memory from outside; release is called with it at the end (also on failure: never). */
+ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, const int64_t *sizes,
+                                 int ndim, void *foreign,
+                                 void (*release)(void *foreign, void *data, int64_t bytes));
+
+void ts_tensor_destroy(ts_tensor *t);
+
+/** Gives up one reference. t is not NULL. */
+TS_INLINE void ts_tensor_unref(ts_tensor *t)
+{
+    if (atomic_load_explicit(&t->refs, memory_order_acquire) == 1 ||
+        atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1)
+        ts_tensor_destroy(t);
+}
+TS_INLINE ts_tensor *ts_tensor_ref(ts_tensor *t)
+{
+    atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    return t;
+}
+
+/** Puts an owned reference into the thread's innermost scope. */
+TS_INLINE ts_tensor *ts_scope_adopt(ts_thread *thread, ts_tensor *t)
+{
+    ts_scope *scope = thread->scope;
+    t->next = scope->first;
+    t->link = &scope->first;
+    if (t->next)
+        t->next->link = &t->next;
+    scope->first = t;
+    return t;
+}
+
+TS_INLINE bool ts_is_none(const ts_tensor *t) { return t == TS_NONE; }
+
+/** Records a write through t by op (invariant 4). */
+TS_INLINE void ts_storage_wrote(ts_storage *s, uint16_t op)
+{
+    s->version++;
+    s->writer = op;
+}
+
+/** True when strides are those of a contiguous tensor of these sizes (size-1 dims do not matter). */
+bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndim);
+/** Fills row-major strides; returns numel. */
+TS_INLINE int64_t ts_strides_fill(const int64_t *sizes, int ndim, int64_t *strides)
+{
+    int64_t n = 1, span = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        strides[i] = span;
+        n *= sizes[i];
+        span *= sizes[i] > 1 ? sizes[i] : 1;
+    }
+    return n;
+}
+
+TS_INLINE bool ts_same_device(ts_device a, ts_device b)
+{
+    return a.backend == b.backend && a.index == b.index;
+}
+
+extern const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT];
+
+#endif

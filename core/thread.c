@@ -1,0 +1,106 @@
+/** @file thread.c  Birth, list and end of per-thread state. */
+// SPDX-License-Identifier: MIT
+#include "core/thread.h"
+#include "core/alloc.h"
+#include "core/error.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+_Thread_local ts_thread ts_tls;
+void (*ts_thread_exit_hook)(ts_thread *thread) = NULL;
+
+static struct {
+    pthread_mutex_t lock;
+    ts_thread *first;
+    ts_keyset include_all;
+    uint32_t state;
+    int next_id;
+    pthread_key_t key;
+    bool has_key;
+} threads = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Where errors go when even the record of a thread could not be allocated. */
+static ts_error emergency;
+
+static void thread_exit(void *arg)
+{
+    ts_thread *t = arg;
+    while (t->scope && t->scope != &t->root)
+        ts_scope_leave(t->scope);
+    ts_scope_leave(&t->root);
+    if (ts_thread_exit_hook)
+        ts_thread_exit_hook(t);
+    pthread_mutex_lock(&threads.lock);
+    *t->link = t->next;
+    if (t->next)
+        t->next->link = t->link;
+    pthread_mutex_unlock(&threads.lock);
+    if (t->heap)
+        ts_heap_abandon(t->heap);
+    if (t->error != &emergency)
+        ts_sys_free(t->error);
+    *t = (ts_thread){0}; /* a later destructor that calls the library starts afresh */
+}
+
+void ts_thread_init(ts_thread *t)
+{
+    if (atomic_load_explicit(&t->state, memory_order_relaxed)) {
+        return;
+    }
+    t->heap = ts_heap_acquire();
+    t->error = ts_sys_calloc(sizeof *t->error);
+    if (!t->error)
+        t->error = &emergency;
+    t->root = (ts_scope){NULL, NULL};
+    t->scope = &t->root;
+    t->device = TS_DEVICE_CPU;
+    pthread_mutex_lock(&threads.lock);
+    if (!threads.has_key)
+        threads.has_key = pthread_key_create(&threads.key, thread_exit) == 0;
+    t->id = threads.next_id++;
+    atomic_store_explicit(&t->include_all, threads.include_all, memory_order_relaxed);
+    atomic_store_explicit(&t->state, TS_THREAD_READY | threads.state, memory_order_relaxed);
+    t->next = threads.first;
+    t->link = &threads.first;
+    if (t->next)
+        t->next->link = &t->next;
+    threads.first = t;
+    pthread_mutex_unlock(&threads.lock);
+    if (threads.has_key)
+        pthread_setspecific(threads.key, t);
+}
+
+void ts_thread_walk(void (*visit)(ts_thread *thread, void *ctx), void *ctx)
+{
+    pthread_mutex_lock(&threads.lock);
+    for (ts_thread *t = threads.first; t; t = t->next)
+        visit(t, ctx);
+    pthread_mutex_unlock(&threads.lock);
+}
+
+void ts_thread_defaults(ts_keyset include_set, ts_keyset include_clear, uint32_t state_set,
+                        uint32_t state_clear)
+{
+    pthread_mutex_lock(&threads.lock);
+    threads.include_all = (threads.include_all | include_set) & ~include_clear;
+    threads.state = (threads.state | state_set) & ~state_clear;
+    pthread_mutex_unlock(&threads.lock);
+}
+
+/* The main thread has no destructor at exit; its root scope is emptied when the library unloads. */
+__attribute__((destructor)) static void unload(void)
+{
+    ts_thread *self = &ts_tls;
+    if (atomic_load_explicit(&self->state, memory_order_relaxed))
+        thread_exit(self);
+    if (threads.has_key)
+        pthread_key_delete(threads.key);
+    threads.has_key = false;
+}
+
+/* ----------------------------------------------------------------------- random numbers ---- */
+
+void ts_manual_seed(uint64_t seed) { ts_thread_self()->rng = (ts_rng_state){seed, 0}; }
+ts_rng_state ts_rng_get_state(void) { return ts_thread_self()->rng; }
+void ts_rng_set_state(ts_rng_state state) { ts_thread_self()->rng = state; }

@@ -1,0 +1,352 @@
+/**
+ * @file entry.c  The generic entries in the backend slots: what every op of a kind does around its
+ * kernel, written once for all backends.
+ */
+// SPDX-License-Identifier: MIT
+#include "dispatch/op.h"
+
+#include <string.h>
+
+ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
+ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
+
+/* ------------------------------------------------------------------------------ scalars ---- */
+
+static uint16_t half_bits(float value, int exponent_bits, int mantissa_bits)
+{
+    uint32_t x;
+    memcpy(&x, &value, 4);
+    if (exponent_bits == 8) { /* bf16: round the upper half to nearest even */
+        if ((x & 0x7fffffff) > 0x7f800000)
+            return (uint16_t)((x >> 16) | 0x40);
+        return (uint16_t)((x + 0x7fff + (x >> 16 & 1)) >> 16);
+    }
+    (void)mantissa_bits;
+#if defined(__x86_64__)
+    _Float16 h = (_Float16)value;
+#else
+    __fp16 h = (__fp16)value;
+#endif
+    uint16_t bits;
+    memcpy(&bits, &h, 2);
+    return bits;
+}
+
+void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
+{
+    double d = v->tag == TS_TAG_FLOAT ? v->d : (double)v->i;
+    int64_t i = v->tag == TS_TAG_FLOAT ? (int64_t)v->d : v->i;
+    switch (dtype) {
+    case TS_F64: memcpy(place, &d, 8); break;
+    case TS_F32: *(float *)place = (float)d; break;
+    case TS_BF16: *(uint16_t *)place = half_bits((float)d, 8, 7); break;
+    case TS_F16: *(uint16_t *)place = half_bits((float)d, 5, 10); break;
+    case TS_I64: memcpy(place, &i, 8); break;
+    case TS_I32: *(int32_t *)place = (int32_t)i; break;
+    case TS_U8: *(uint8_t *)place = (uint8_t)i; break;
+    default: *(uint8_t *)place = v->tag == TS_TAG_FLOAT ? d != 0 : i != 0;
+    }
+}
+
+/* ------------------------------------------------------------------- pointwise iteration ---- */
+
+/** Adds operand k with t's strides, broadcast to the result's sizes; dims are outermost first here. */
+static void operand_add(ts_iter *it, int k, const ts_tensor *t, const ts_tensor *result)
+{
+    int item = ts_dtype_sizes[t->dtype], shift = result->ndim - t->ndim;
+    it->data[k] = t->data;
+    for (int d = 0; d < result->ndim; d++) {
+        int s = d - shift;
+        it->strides[k][d] = s < 0 || (t->sizes[s] == 1 && result->sizes[d] != 1) ? 0 : t->strides[s] * item;
+    }
+}
+
+/** Reverses dims to innermost first and merges neighbours that every operand steps through evenly. */
+static void collapse(ts_iter *it, const int64_t *sizes, int ndim)
+{
+    int n = 0;
+    int64_t steps[TS_MAX_OPERANDS][TS_MAX_DIMS];
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (sizes[d] == 1)
+            continue;
+        bool merge = n > 0;
+        for (int k = 0; merge && k < it->operands; k++)
+            merge = it->strides[k][d] == steps[k][n - 1] * it->sizes[n - 1];
+        if (merge) {
+            it->sizes[n - 1] *= sizes[d];
+            continue;
+        }
+        it->sizes[n] = sizes[d];
+        for (int k = 0; k < it->operands; k++)
+            steps[k][n] = it->strides[k][d];
+        n++;
+    }
+    if (n == 0) { /* one element */
+        it->sizes[0] = 1;
+        for (int k = 0; k < it->operands; k++)
+            steps[k][0] = 0;
+        n = 1;
+    }
+    it->ndim = n;
+    for (int k = 0; k < it->operands; k++)
+        memcpy(it->strides[k], steps[k], (size_t)n * sizeof(int64_t));
+}
+
+ts_status ts_plan_iterate(ts_frame *f)
+{
+    ts_plan *plan = f->plan;
+    ts_iter *it = &plan->iter;
+    const ts_tensor *result = f->rets[0].t;
+    bool simple = result->flags & TS_TENSOR_CONTIGUOUS;
+    int n = 1;
+    it->numel = result->numel;
+    it->data[0] = result->data;
+    it->strides[0][0] = ts_dtype_sizes[result->dtype];
+    for (int i = 0; i < f->nargs; i++) {
+        if (!(plan->operands >> i & 1) || f->args[i].tag == TS_TAG_NONE)
+            continue;
+        if (f->args[i].tag == TS_TAG_TENSOR) {
+            const ts_tensor *t = f->args[i].t;
+            it->data[n] = t->data;
+            it->strides[n][0] = t->numel == 1 ? 0 : ts_dtype_sizes[t->dtype];
+            simple = simple && (t->numel == 1 || ((t->flags & TS_TENSOR_CONTIGUOUS) && t->numel == result->numel));
+        } else {
+            ts_scalar_store(&f->args[i], plan->compute, &plan->scalars[n]);
+            it->data[n] = (char *)&plan->scalars[n];
+            it->strides[n][0] = 0;
+        }
+        n++;
+    }
+    it->operands = n;
+    if (TS_LIKELY(simple)) {
+        it->ndim = 1;
+        it->sizes[0] = it->numel;
+        return TS_OK;
+    }
+    n = 1;
+    operand_add(it, 0, result, result);
+    for (int i = 0; i < f->nargs; i++) {
+        if (!(plan->operands >> i & 1) || f->args[i].tag == TS_TAG_NONE)
+            continue;
+        if (f->args[i].tag == TS_TAG_TENSOR)
+            operand_add(it, n, f->args[i].t, result);
+        else
+            memset(it->strides[n], 0, sizeof it->strides[n]);
+        n++;
+    }
+    collapse(it, result->sizes, result->ndim);
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------------- fill ---- */
+
+/** First and last byte that t's elements touch. */
+static void extent(const ts_tensor *t, const char **first, const char **last)
+{
+    int64_t low = 0, high = 0, item = ts_dtype_sizes[t->dtype];
+    for (int d = 0; d < t->ndim; d++) {
+        int64_t reach = (t->sizes[d] - 1) * t->strides[d];
+        low += reach < 0 ? reach : 0;
+        high += reach > 0 ? reach : 0;
+    }
+    *first = t->data + low * item;
+    *last = t->data + high * item + item - 1;
+}
+
+static bool same_layout(const ts_tensor *a, const ts_tensor *b)
+{
+    if (a->data != b->data || a->ndim != b->ndim || a->dtype != b->dtype)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->sizes[d] != b->sizes[d] || (a->sizes[d] > 1 && a->strides[d] != b->strides[d]))
+            return false;
+    return true;
+}
+
+/** A destination must fit exactly and must not be read half-written. */
+static TS_COLD ts_status check_given(ts_frame *f, int i)
+{
+    const ts_tensor *out = f->rets[i].t;
+    const ts_meta *m = &f->plan->ret[i];
+    char want[192], got[192];
+    const char *op = ts_op_name(f->op);
+    bool fits = out->ndim == m->ndim;
+    for (int d = 0; fits && d < m->ndim; d++)
+        fits = out->sizes[d] == m->sizes[d];
+    if (!fits)
+        return ts_fail_op(TS_ERR_SHAPE, op, f->site, NULL, "argument 'out': expected sizes %s, got %s",
+                          ts_format_sizes(want, sizeof want, m->sizes, m->ndim),
+                          ts_format_sizes(got, sizeof got, out->sizes, out->ndim));
+    if (out->dtype != m->dtype)
+        return ts_fail_op(TS_ERR_DTYPE, op, f->site, "cast an argument, or use the form that returns a new tensor",
+                          "argument 'out': expected dtype %s, got %s", ts_dtype_name(m->dtype),
+                          ts_dtype_name((ts_dtype)out->dtype));
+    if (!ts_same_device(out->storage->device, m->device))
+        return ts_fail_op(TS_ERR_DEVICE, op, f->site, NULL, "argument 'out': expected device %s, got %s",
+                          ts_device_name(m->device), ts_device_name(out->storage->device));
+    if (!(out->flags & TS_TENSOR_CONTIGUOUS))
+        for (int d = 0; d < out->ndim; d++)
+            if (out->sizes[d] > 1 && out->strides[d] == 0)
+                return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to ts_clone() of it",
+                                  "argument 'out': expected distinct elements, got an expanded tensor");
+    for (int a = 0; a < f->nargs; a++) {
+        const ts_tensor *t = f->args[a].tag == TS_TAG_TENSOR ? f->args[a].t : NULL;
+        if (!t || t->storage != out->storage || !t->numel || !out->numel || !out->data)
+            continue;
+        if (f->plan->pointwise && (f->plan->operands >> a & 1) && same_layout(out, t))
+            continue;
+        const char *first[2], *last[2];
+        extent(out, &first[0], &last[0]);
+        extent(t, &first[1], &last[1]);
+        if (first[0] <= last[1] && first[1] <= last[0])
+            return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to another tensor, or pass ts_clone() of the argument",
+                              "argument 'out': shares memory with argument '%s'",
+                              f->table->info->schema.args[a].name);
+    }
+    return TS_OK;
+}
+
+/** Arguments as the kernel accepts them. made[] holds what is to be released after the call. */
+static ts_status convert_args(ts_frame *f, const ts_accepts *accepts, ts_value *args, ts_tensor **made, int *nmade)
+{
+    const ts_plan *plan = f->plan;
+    bool copied = false;
+    for (int i = 0; i < f->nargs; i++) {
+        if (f->args[i].tag != TS_TAG_TENSOR)
+            continue;
+        ts_tensor *t = f->args[i].t;
+        bool cast = (plan->cast >> i & 1) && t->dtype != plan->compute;
+        bool pack = !(t->flags & TS_TENSOR_CONTIGUOUS) && !accepts->strided && !plan->pointwise &&
+                    !(plan->strided >> i & 1);
+        if (TS_LIKELY(!cast && !pack))
+            continue;
+        ts_tensor *c = ts_convert(t, cast ? plan->compute : (ts_dtype)t->dtype);
+        if (!c)
+            return ts_error_code();
+        if (!copied)
+            memcpy(args, f->args, f->nargs * sizeof *args);
+        copied = true;
+        f->args = args;
+        args[i].t = c;
+        made[(*nmade)++] = c;
+    }
+    return TS_OK;
+}
+
+static TS_COLD ts_status fail_dtype(const ts_frame *f)
+{
+    return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
+                      "no kernel for dtype %s on %s", ts_dtype_name(f->plan->compute), ts_key_name(f->key));
+}
+
+ts_status ts_enter_fill(ts_frame *f)
+{
+    ts_plan plan;
+    plan.cast = plan.strided = plan.operands = 0;
+    plan.pointwise = false;
+    plan.compute = TS_F32;
+    f->plan = &plan;
+    const ts_table *table = f->table;
+    const ts_accepts *accepts = &table->accepts[f->key];
+    const ts_value *outer_args = f->args;
+    ts_value args[TS_MAX_ARGS];
+    ts_tensor *made[TS_MAX_ARGS], *shadow[TS_MAX_RETS];
+    int nmade = 0, fresh = 0, shadowed = 0;
+
+    ts_status status = table->info->infer(f);
+    if (TS_UNLIKELY(status != TS_OK))
+        goto done;
+    if (TS_UNLIKELY(accepts->dtypes && !(accepts->dtypes >> plan.compute & 1))) {
+        status = fail_dtype(f);
+        goto done;
+    }
+    for (int i = 0; i < f->nrets; i++)
+        if ((f->given >> i & 1) && (status = check_given(f, i)) != TS_OK)
+            goto done;
+    status = convert_args(f, accepts, args, made, &nmade);
+    if (TS_UNLIKELY(status != TS_OK))
+        goto done;
+
+    for (int i = 0; i < f->nrets; i++) {
+        ts_tensor *out = NULL;
+        if (f->given >> i & 1) {
+            if (plan.pointwise || accepts->strided || (f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS))
+                continue;
+        } else if (!(f->want >> i & 1)) {
+            f->rets[i] = ts_value_none();
+            continue;
+        }
+        const ts_meta *m = &plan.ret[i];
+        out = ts_tensor_new(f->thread, m->dtype, m->sizes, m->ndim, m->device);
+        if (TS_UNLIKELY(!out)) {
+            status = ts_error_code();
+            goto done;
+        }
+        if (f->given >> i & 1) { /* the kernel writes a contiguous stand-in, copied out below */
+            shadow[i] = f->rets[i].t;
+            shadowed |= 1 << i;
+        } else {
+            fresh |= 1 << i;
+        }
+        f->rets[i] = ts_value_tensor(out);
+    }
+    if (plan.pointwise)
+        ts_plan_iterate(f);
+    ts_kernel kernel = table->impl[f->key];
+    status = kernel ? kernel(f) : TS_OK;
+
+    for (int i = 0; i < f->nrets; i++) {
+        if (TS_UNLIKELY(shadowed >> i & 1)) {
+            ts_tensor *out = f->rets[i].t;
+            f->rets[i].t = shadow[i];
+            if (status == TS_OK)
+                status = ts_copy_into(shadow[i], out);
+            ts_tensor_unref(out);
+            shadowed &= ~(1 << i);
+        }
+        if (f->given >> i & 1)
+            ts_storage_wrote(f->rets[i].t->storage, f->op);
+    }
+    if (TS_UNLIKELY(table->written))
+        for (int i = 0; i < f->nargs; i++) {
+            if (!(table->written >> i & 1))
+                continue;
+            if (outer_args[i].tag == TS_TAG_TENSOR)
+                ts_storage_wrote(outer_args[i].t->storage, f->op);
+            else if (outer_args[i].tag == TS_TAG_TENSORS)
+                for (uint32_t k = 0; k < outer_args[i].count; k++)
+                    ts_storage_wrote(outer_args[i].list[k]->storage, f->op);
+        }
+done:
+    if (TS_UNLIKELY(nmade)) {
+        for (int i = 0; i < nmade; i++)
+            ts_tensor_unref(made[i]);
+        f->args = outer_args;
+    }
+    if (TS_UNLIKELY(status != TS_OK)) {
+        for (int i = 0; i < f->nrets; i++) {
+            if (shadowed >> i & 1) {
+                ts_tensor_unref(f->rets[i].t);
+                f->rets[i].t = shadow[i];
+            }
+            if (fresh >> i & 1) {
+                ts_tensor_unref(f->rets[i].t);
+                f->rets[i] = ts_value_none();
+            }
+        }
+    }
+    f->plan = NULL;
+    return status;
+}
+
+/* ------------------------------------------------------------------------ view and whole ---- */
+
+ts_status ts_enter_view(ts_frame *f)
+{
+    if (TS_UNLIKELY(f->given))
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL, "a view has no out= form");
+    ts_kernel own = f->table->impl[f->key];
+    return own ? own(f) : f->table->info->infer(f);
+}
+
+ts_status ts_enter_whole(ts_frame *f) { return f->table->impl[f->key](f); }

@@ -1,0 +1,145 @@
+/**
+ * @file invoke.h  How a public function calls its op: boxes on the C stack, one indirect call.
+ *
+ * Everything here is forced inline with constant op and argument kinds, so each public function
+ * becomes its own short call site whose branch target is stable.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_DISPATCH_INVOKE_H
+#define TS_DISPATCH_INVOKE_H
+
+#include "dispatch/op.h"
+
+/* short names for boxing */
+#define V_T(t) ts_value_tensor(t)
+#define V_OPT(t) ts_value_optional(t)
+#define V_TS(list, n) ts_value_tensors(list, n)
+#define V_I(i) ts_value_int(i)
+#define V_B(b) ts_value_bool(b)
+#define V_F(d) ts_value_float(d)
+#define V_S(s) ts_value_scalar(s)
+#define V_IS(ints, n) ts_value_ints(ints, n)
+#define V_DT(d) ts_value_dtype(d)
+#define V_DEV(d) ts_value_device(d)
+
+/** Rare things before the first slot: thread set-up, timers, random counters, depth. */
+TS_COLD ts_status ts_call_slow(ts_frame *f);
+/** Error paths of boxing. */
+TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
+TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
+/** Keys of a list, 0 with an error when a member is NULL. */
+bool ts_list_keys(const ts_value *list, ts_keyset *keys);
+
+/** A call from the top: keys from arguments and given results, then the highest slot. */
+TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets, int nrets,
+                            int given, int want, const void *site)
+{
+    ts_thread *thread = &ts_tls;
+    const ts_table *table = atomic_load_explicit(&ts_tables[op], memory_order_acquire);
+    ts_keyset keys = 0;
+#pragma GCC unroll 16
+    for (int i = 0; i < nargs; i++) {
+        if (args[i].tag == TS_TAG_TENSOR) {
+            if (TS_UNLIKELY(!args[i].t))
+                return ts_fail_null_arg(op, i, site);
+            keys |= args[i].t->keys;
+        } else if (args[i].tag == TS_TAG_TENSORS) {
+            if (TS_UNLIKELY(!ts_list_keys(&args[i], &keys)))
+                return ts_fail_null_arg(op, i, site);
+        } else if (args[i].tag == TS_TAG_DEVICE) {
+            keys |= TS_KEYSET(args[i].device.backend & 15);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < nrets; i++)
+        if (given >> i & 1)
+            keys |= rets[i].t->keys;
+
+    ts_frame f;
+    f.table = table;
+    f.args = args;
+    f.rets = rets;
+    f.thread = thread;
+    f.plan = NULL;
+    f.site = site;
+    f.op = (uint16_t)op;
+    f.nargs = (uint8_t)nargs;
+    f.nrets = (uint8_t)nrets;
+    f.want = (uint8_t)want;
+    f.given = (uint8_t)given;
+    keys = (keys | thread->include | atomic_load_explicit(&thread->include_all, memory_order_relaxed)) &
+           ~thread->exclude & table->mask;
+    f.keys = keys;
+    ts_status status;
+    if (TS_UNLIKELY((atomic_load_explicit(&thread->state, memory_order_relaxed) ^ TS_THREAD_READY) |
+                    (table->flags & TS_OP_RANDOM) | (uint32_t)(keys == 0) |
+                    (uint32_t)(thread->depth >= TS_MAX_DEPTH)))
+        return ts_call_slow(&f);
+    f.key = (uint8_t)(63 - __builtin_clzll(keys));
+    thread->depth++;
+    status = table->slot[f.key](&f);
+    thread->depth--;
+    return status;
+}
+
+/** Op with one tensor result, owned by the innermost scope. */
+TS_INLINE ts_tensor *ts_invoke(int op, const ts_value *args, int nargs, int nrets)
+{
+    ts_value rets[TS_MAX_RETS];
+#pragma GCC unroll 4
+    for (int i = 0; i < nrets; i++)
+        rets[i] = ts_value_none();
+    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, 1, __builtin_return_address(0)) != TS_OK))
+        return NULL;
+    return ts_scope_adopt(&ts_tls, rets[0].t);
+}
+
+/** As ts_invoke, with the first result given: in-place and out= forms. Returns out. */
+TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int nrets, ts_tensor *out)
+{
+    ts_value rets[TS_MAX_RETS];
+    if (TS_UNLIKELY(!out || out == TS_NONE)) {
+        ts_fail_null(ts_op_name(op), __builtin_return_address(0), "out");
+        return NULL;
+    }
+    rets[0] = ts_value_tensor(out);
+#pragma GCC unroll 4
+    for (int i = 1; i < nrets; i++)
+        rets[i] = ts_value_none();
+    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 1, 1, __builtin_return_address(0)) != TS_OK))
+        return NULL;
+    return out;
+}
+
+/** Op with several results; outs[i] may be NULL when result i is not wanted. Returns result 0. */
+TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int nrets, ts_tensor ***outs)
+{
+    ts_value rets[TS_MAX_RETS];
+    int want = 1;
+#pragma GCC unroll 4
+    for (int i = 0; i < nrets; i++) {
+        rets[i] = ts_value_none();
+        if (i && outs[i]) {
+            want |= 1 << i;
+            *outs[i] = NULL;
+        }
+    }
+    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, want, __builtin_return_address(0)) != TS_OK))
+        return NULL;
+    ts_thread *thread = &ts_tls;
+#pragma GCC unroll 4
+    for (int i = 1; i < nrets; i++)
+        if (outs[i])
+            *outs[i] = ts_scope_adopt(thread, rets[i].t);
+    return ts_scope_adopt(thread, rets[0].t);
+}
+
+/** Op without results. */
+TS_INLINE ts_status ts_invoke_status(int op, const ts_value *args, int nargs)
+{
+    return ts_call(op, args, nargs, NULL, 0, 0, 0, __builtin_return_address(0));
+}
+
+#define TS_N(args) ((int)(sizeof(args) / sizeof((args)[0])))
+
+#endif

@@ -1,0 +1,168 @@
+/**
+ * @file op.h  What is known about an op, and the plan that its infer function writes.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_DISPATCH_OP_H
+#define TS_DISPATCH_OP_H
+
+#include "core/tensor.h"
+#include "include/tessera/dispatch.h"
+
+#define TS_MAX_OPS 1024
+
+/* ------------------------------------------------------------------------------- schema ---- */
+
+/** Kinds an argument may have, as bits (1 << ts_tag). */
+typedef struct ts_param {
+    char name[24];
+    uint16_t kinds;
+    bool optional; /* may be TS_TAG_NONE */
+    bool written;  /* (a!) in the schema */
+} ts_param;
+
+typedef struct ts_schema {
+    char name[48];
+    uint8_t nargs, nrets;
+    ts_param args[TS_MAX_ARGS];
+} ts_schema;
+
+/** Parses "ns.name(Tensor self, Tensor? bias, Scalar s, int[] sizes) -> (Tensor, Tensor)". */
+ts_status ts_schema_parse(const char *text, ts_schema *schema);
+
+/* --------------------------------------------------------------------------------- plan ---- */
+
+/** Shape, dtype and device of a result. sizes points to an argument's sizes or into plan->buffer. */
+typedef struct ts_meta {
+    const int64_t *sizes;
+    ts_dtype dtype;
+    ts_device device;
+    int ndim;
+} ts_meta;
+
+/** Operands of a pointwise loop: the result first, then up to five inputs. */
+#define TS_MAX_OPERANDS 6
+
+/** A pointwise iteration space: dims collapsed, innermost first. */
+typedef struct ts_iter {
+    int ndim;                                 /* >= 1 */
+    int operands;                             /* result included */
+    int64_t numel;
+    int64_t sizes[TS_MAX_DIMS];               /* [0] is the innermost */
+    char *data[TS_MAX_OPERANDS];
+    int64_t strides[TS_MAX_OPERANDS][TS_MAX_DIMS]; /* bytes; 0 where broadcast */
+} ts_iter;
+
+/** Written by infer, completed by the generic entry, read by kernels. */
+struct ts_plan {
+    ts_dtype compute;       /* dtype in which the kernel works */
+    uint16_t cast;          /* bit i: argument i is to be of dtype compute */
+    uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
+    uint16_t operands;      /* pointwise: bit i: argument i (tensor or scalar) is an operand of the loop */
+    bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
+    ts_meta ret[TS_MAX_RETS];
+    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
+    int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */
+    int64_t outer, inner, count;
+    ts_iter iter;
+    union {
+        double d;
+        float f;
+        int64_t i;
+        int32_t i32;
+        uint8_t u8;
+        uint16_t u16;
+    } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype */
+};
+
+/* ----------------------------------------------------------------------------------- op ---- */
+
+/** What stands in the backend slots of an op. */
+typedef enum ts_op_kind {
+    TS_FILL,     /* infer, convert, allocate, kernel */
+    TS_VIEW,     /* infer makes aliases; no kernel */
+    TS_WHOLE,    /* the kernel does everything */
+    TS_COMPOSITE /* the composite does everything, on every backend without its own kernel */
+} ts_op_kind;
+
+enum {
+    TS_OP_RANDOM = 1,      /* has a reserve function */
+    TS_OP_BY_PARTS = 2,    /* composite runs with AUTOGRAD left on */
+    TS_OP_NODIFF = 4,      /* results never require grad */
+    TS_OP_RUNTIME = 8      /* registered at run time */
+};
+
+typedef ts_status (*ts_infer)(ts_frame *f);
+/** FLOPs of a call. Bytes follow from arguments and results. */
+typedef double (*ts_cost)(const ts_frame *f);
+typedef struct ts_vjp ts_vjp; /* autograd/vjp.h */
+
+typedef struct ts_op_info {
+    const char *name, *schema_text, *doc;
+    ts_op_kind kind;
+    uint32_t flags;
+    ts_infer infer;
+    ts_kernel composite;
+    const ts_vjp *vjp;
+    uint64_t (*reserve)(const ts_frame *f); /* Philox counters of a random op, else NULL */
+    ts_cost cost;
+    const void *site; /* of the registration */
+    ts_schema schema;
+} ts_op_info;
+
+/** What a backend kernel takes without conversion. */
+typedef struct ts_accepts {
+    uint16_t dtypes; /* bit per dtype that compute may be; 0 = all */
+    uint8_t strided; /* any strides, else contiguous */
+} ts_accepts;
+
+/** Immutable snapshot of one op's slots; published by a release store (F32). */
+struct ts_table {
+    ts_keyset mask;    /* keys that have a slot; others fall through */
+    uint32_t flags;    /* TS_OP_RANDOM */
+    uint16_t op;
+    uint16_t written;  /* bit i: argument i is written, (a!) in the schema */
+    const ts_op_info *info;
+    ts_kernel slot[TS_KEY_COUNT];
+    ts_kernel impl[16];       /* backend kernels beside the generic entries */
+    ts_accepts accepts[16];
+    uint8_t rule[TS_KEY_COUNT]; /* why the slot holds what it holds; for ts_op_dump */
+    const ts_table *older;    /* chain of replaced snapshots, freed at unload */
+};
+
+extern ts_op_info ts_ops[TS_MAX_OPS];
+extern _Atomic(const ts_table *) ts_tables[TS_MAX_OPS];
+
+/** Internal registration of a backend's kernels with what they accept. */
+typedef struct ts_kernel_def {
+    int op;
+    ts_kernel kernel;
+    ts_accepts accepts;
+} ts_kernel_def;
+ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site);
+
+/** Generic entries (entry.c). */
+ts_status ts_enter_fill(ts_frame *f);
+ts_status ts_enter_view(ts_frame *f);
+ts_status ts_enter_whole(ts_frame *f);
+/** Set by ops/: a contiguous tensor of dtype with t's values, owned by the caller; NULL on failure. */
+extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
+/** Set by ops/: copies values, same sizes. */
+extern ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
+/** Value of a boxed scalar in dtype, stored at place. */
+void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place);
+/** Fills plan->iter for the results and arguments of f; called by ts_enter_fill. */
+ts_status ts_plan_iterate(ts_frame *f);
+
+#define TS_DT(d) ((uint16_t)(1u << (d)))
+#define TS_DT_FLOATS (TS_DT(TS_F32) | TS_DT(TS_F64))
+#define TS_DT_ALL ((uint16_t)((1u << TS_DTYPE_COUNT) - 1))
+
+/** Argument error of the running op: names op and argument. */
+#define ts_fail_arg(f, index, code, ...) \
+    ts_fail_arg_((f), (index), (code), NULL, __VA_ARGS__)
+#define ts_fail_arg_hint(f, index, code, hint, ...) \
+    ts_fail_arg_((f), (index), (code), (hint), __VA_ARGS__)
+TS_COLD ts_status ts_fail_arg_(const ts_frame *f, int index, ts_status code, const char *hint,
+                               const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+#endif

@@ -1,0 +1,26 @@
+/** @file registry.h  Inside the registry: what ops/ and autograd/ install. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_DISPATCH_REGISTRY_H
+#define TS_DISPATCH_REGISTRY_H
+
+#include "dispatch/op.h"
+
+/** Installs the built-in rows; called once by ops/ before anything else registers. */
+ts_status ts_registry_install(const ts_op_info *rows, int count);
+
+/** Reasons a slot holds what it holds, in order of precedence. */
+enum {
+    TS_RULE_NONE,     /* falls through */
+    TS_RULE_KERNEL,
+    TS_RULE_FALLBACK_FIRST,
+    TS_RULE_COMPOSITE,
+    TS_RULE_VIEW,
+    TS_RULE_META,
+    TS_RULE_FALLBACK,
+    TS_RULE_MISSING
+};
+
+/** Slot content of an op that a backend lacks: at most ten lines, with the remedy (F37). */
+ts_status ts_missing_kernel(ts_frame *f);
+
+#endif

@@ -1,0 +1,436 @@
+/**
+ * @file timers.c  Where the ticks of a thread go.
+ *
+ * A thread always has one running cell. At a stamp the ticks since the last stamp go to it, less the
+ * stamp's own calibrated cost, which goes to the timers' own row; then another cell runs. So every
+ * tick lands in exactly one place: layers, the timers, or the unattributed cell that runs outside
+ * calls. Nothing is a remainder and nothing is clamped.
+ */
+// SPDX-License-Identifier: MIT
+#include "dispatch/timers.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+#if TS_TIMERS
+
+typedef struct cell {
+    uint64_t calls;
+    int64_t ticks;
+} cell;
+
+/** Columns of an op: its 64 keys. Rows are made when an op is first timed. */
+typedef struct row {
+    cell cells[TS_KEY_COUNT];
+} row;
+
+struct ts_timers {
+    cell *running;
+    int64_t last;      /* tick of the last stamp */
+    int64_t begun;
+    cell outside;      /* no call is running */
+    int64_t own;       /* ticks that stamps cost */
+    row *rows[TS_MAX_OPS];
+    cell lost;         /* hops whose row could not be allocated */
+    ts_timers *next;   /* of threads that ended */
+    int thread_id;
+    bool live;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    ts_timers *ended;
+    double ns_per_tick;
+    int64_t stamp_cost; /* ticks */
+    bool on;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static inline int64_t ticks(void)
+{
+#if defined(__x86_64__)
+    return (int64_t)__rdtsc();
+#else
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+#endif
+}
+
+static int64_t nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+/** Gives the ticks since the last stamp to the running cell and starts another. */
+static inline cell *stamp(ts_timers *t, cell *next)
+{
+    int64_t now = ticks();
+    cell *before = t->running;
+    before->ticks += now - t->last - state.stamp_cost;
+    t->own += state.stamp_cost;
+    t->last = now;
+    t->running = next;
+    return before;
+}
+
+/** Cost of a stamp: minimum over batches, in ticks; ns per tick over 5 ms. */
+static void calibrate(void)
+{
+    if (state.ns_per_tick > 0)
+        return;
+    int64_t t0 = ticks(), n0 = nanoseconds(), n1;
+    do
+        n1 = nanoseconds();
+    while (n1 - n0 < 5000000);
+    state.ns_per_tick = (double)(n1 - n0) / (double)(ticks() - t0);
+    ts_timers probe = {0};
+    int64_t best = INT64_MAX;
+    for (int batch = 0; batch < 20; batch++) {
+        probe.running = &probe.outside;
+        int64_t from = probe.last = ticks();
+        for (int i = 0; i < 100; i++)
+            stamp(&probe, &probe.outside);
+        int64_t cost = (ticks() - from) / 100;
+        best = cost < best ? cost : best;
+    }
+    state.stamp_cost = best;
+}
+
+static ts_timers *timers_of(ts_thread *thread)
+{
+    if (!thread->timers) {
+        thread->timers = ts_sys_calloc(sizeof *thread->timers);
+        if (!thread->timers)
+            return NULL;
+        thread->timers->thread_id = thread->id;
+    }
+    ts_timers *t = thread->timers;
+    if (!t->live) {
+        t->live = true;
+        t->running = &t->outside;
+        t->begun = t->last = ticks();
+    }
+    return t;
+}
+
+static cell *cell_of(ts_timers *t, int op, int key)
+{
+    if (TS_UNLIKELY(!t->rows[op]) && !(t->rows[op] = ts_sys_calloc(sizeof(row))))
+        return &t->lost;
+    return &t->rows[op]->cells[key];
+}
+
+ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel)
+{
+    ts_timers *t = timers_of(f->thread);
+    if (!t)
+        return kernel(f);
+    cell *c = cell_of(t, f->op, f->key);
+    c->calls++;
+    cell *before = stamp(t, c);
+    ts_status status = kernel(f);
+    stamp(t, before);
+    return status;
+}
+
+void *ts_timer_enter(ts_thread *thread, int op)
+{
+    if (TS_LIKELY(!(atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_TIMING)))
+        return NULL;
+    ts_timers *t = timers_of(thread);
+    if (!t)
+        return NULL;
+    cell *c = cell_of(t, op, 0);
+    c->calls++;
+    return stamp(t, c);
+}
+
+void ts_timer_leave(ts_thread *thread, void *token)
+{
+    if (token && thread->timers)
+        stamp(thread->timers, token);
+}
+
+/* ------------------------------------------------------------------------------ switching ---- */
+
+static void switch_thread(ts_thread *thread, void *ctx)
+{
+    bool on = *(bool *)ctx;
+    if (on)
+        atomic_fetch_or(&thread->state, TS_THREAD_TIMING);
+    else
+        atomic_fetch_and(&thread->state, ~(uint32_t)TS_THREAD_TIMING);
+}
+
+static void close_thread(ts_timers *t)
+{
+    if (t && t->live) {
+        int64_t now = ticks();
+        t->running->ticks += now - t->last;
+        t->last = now;
+    }
+}
+
+static void thread_ended(ts_thread *thread)
+{
+    ts_timers *t = thread->timers;
+    if (!t)
+        return;
+    close_thread(t);
+    t->live = false;
+    pthread_mutex_lock(&state.lock);
+    t->next = state.ended;
+    state.ended = t;
+    pthread_mutex_unlock(&state.lock);
+    thread->timers = NULL;
+}
+
+ts_status ts_timers_enable(bool on)
+{
+    ts_thread *self = ts_thread_self();
+    pthread_mutex_lock(&state.lock);
+    calibrate();
+    ts_thread_exit_hook = thread_ended;
+    state.on = on;
+    pthread_mutex_unlock(&state.lock);
+    ts_thread_defaults(0, 0, on ? TS_THREAD_TIMING : 0, on ? 0 : TS_THREAD_TIMING);
+    ts_thread_walk(switch_thread, &on);
+    if (on && !timers_of(self))
+        return ts_fail_memory("timers", sizeof(ts_timers));
+    if (!on && self->timers) {
+        close_thread(self->timers);
+        self->timers->live = false;
+    }
+    return TS_OK;
+}
+
+bool ts_timers_enabled(void) { return state.on; }
+
+static void timers_zero(ts_timers *t)
+{
+    if (!t)
+        return;
+    for (int op = 0; op < TS_MAX_OPS; op++)
+        if (t->rows[op])
+            memset(t->rows[op], 0, sizeof(row));
+    t->outside = t->lost = (cell){0, 0};
+    t->own = 0;
+    t->begun = t->last = ticks();
+}
+
+static void zero_thread(ts_thread *thread, void *ctx)
+{
+    (void)ctx;
+    timers_zero(thread->timers);
+}
+
+void ts_timers_reset(void)
+{
+    ts_thread_walk(zero_thread, NULL);
+    pthread_mutex_lock(&state.lock);
+    for (ts_timers *t = state.ended, *next; t; t = next) {
+        next = t->next;
+        for (int op = 0; op < TS_MAX_OPS; op++)
+            ts_sys_free(t->rows[op]);
+        ts_sys_free(t);
+    }
+    state.ended = NULL;
+    pthread_mutex_unlock(&state.lock);
+}
+
+__attribute__((destructor(103))) static void free_all(void) { ts_timers_reset(); }
+
+/* ------------------------------------------------------------------------------- reading ---- */
+
+typedef struct visit {
+    void (*fn)(const ts_timers *t, void *ctx);
+    void *ctx;
+} visit;
+
+static void visit_live(ts_thread *thread, void *ctx)
+{
+    visit *v = ctx;
+    if (!thread->timers)
+        return;
+    if (thread == &ts_tls)
+        close_thread(thread->timers);
+    v->fn(thread->timers, v->ctx);
+}
+
+static void each_timers(void (*fn)(const ts_timers *t, void *ctx), void *ctx)
+{
+    visit v = {fn, ctx};
+    ts_thread_walk(visit_live, &v);
+    pthread_mutex_lock(&state.lock);
+    for (const ts_timers *t = state.ended; t; t = t->next)
+        fn(t, ctx);
+    pthread_mutex_unlock(&state.lock);
+}
+
+static const char *row_name(int op) { return op == TS_TIMER_ENGINE ? "(backward engine)" : ts_op_name(op); }
+
+typedef struct query {
+    int op, key;
+    ts_timer_cell sum;
+} query;
+
+static void sum_cell(const ts_timers *t, void *ctx)
+{
+    query *q = ctx;
+    if (t->rows[q->op]) {
+        q->sum.calls += t->rows[q->op]->cells[q->key].calls;
+        q->sum.self_ns += (double)t->rows[q->op]->cells[q->key].ticks * state.ns_per_tick;
+    }
+}
+
+ts_timer_cell ts_timers_get(const char *op, const char *layer)
+{
+    query q = {ts_op_by_name(op), ts_key_by_name(layer), {0, 0}};
+    if (q.op >= 0 && q.key != TS_KEY_INVALID)
+        each_timers(sum_cell, &q);
+    return q.sum;
+}
+
+static void sum_totals(const ts_timers *t, void *ctx)
+{
+    ts_timer_totals *s = ctx;
+    int64_t attributed = t->lost.ticks;
+    for (int op = 0; op < TS_MAX_OPS; op++)
+        for (int k = 0; t->rows[op] && k < TS_KEY_COUNT; k++) {
+            attributed += t->rows[op]->cells[k].ticks;
+            s->calls += t->rows[op]->cells[k].calls;
+        }
+    s->attributed_ns += (double)attributed * state.ns_per_tick;
+    s->overhead_ns += (double)t->own * state.ns_per_tick;
+    s->unattributed_ns += (double)t->outside.ticks * state.ns_per_tick;
+    s->wall_ns += (double)(t->last - t->begun) * state.ns_per_tick;
+}
+
+ts_timer_totals ts_timers_totals(void)
+{
+    ts_timer_totals totals = {0};
+    each_timers(sum_totals, &totals);
+    return totals;
+}
+
+/* ------------------------------------------------------------------------------- writing ---- */
+
+typedef struct line {
+    const char *op, *layer;
+    uint64_t calls;
+    double self_ns;
+    int thread;
+} line;
+
+typedef struct lines {
+    line *items;
+    int count, room;
+    bool failed;
+} lines;
+
+static void lines_add(lines *all, line item)
+{
+    if (all->count == all->room) {
+        int room = all->room ? 2 * all->room : 256;
+        line *grown = ts_sys_realloc(all->items, (size_t)room * sizeof *grown);
+        if (!grown) {
+            all->failed = true;
+            return;
+        }
+        all->items = grown;
+        all->room = room;
+    }
+    all->items[all->count++] = item;
+}
+
+static void collect(const ts_timers *t, void *ctx)
+{
+    lines *all = ctx;
+    double ns = state.ns_per_tick;
+    for (int op = 0; op < TS_MAX_OPS; op++)
+        for (int k = 0; t->rows[op] && k < TS_KEY_COUNT; k++) {
+            const cell *c = &t->rows[op]->cells[k];
+            if (c->calls)
+                lines_add(all, (line){row_name(op), op == TS_TIMER_ENGINE ? "-" : ts_key_name((ts_key)k),
+                                      c->calls, (double)c->ticks * ns, t->thread_id});
+        }
+    if (t->lost.calls)
+        lines_add(all, (line){"(rows without memory)", "-", t->lost.calls, (double)t->lost.ticks * ns, t->thread_id});
+    lines_add(all, (line){"(timers)", "-", 0, (double)t->own * ns, t->thread_id});
+    lines_add(all, (line){"(unattributed)", "-", 0, (double)t->outside.ticks * ns, t->thread_id});
+}
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const line *)a)->self_ns, y = ((const line *)b)->self_ns;
+    return (x < y) - (x > y);
+}
+
+ts_status ts_timers_write(FILE *out, ts_timers_format format)
+{
+    if (!out)
+        return ts_error_set(TS_ERR_NULL, "timers_write: argument 'out': expected a file, got NULL");
+    lines all = {0};
+    each_timers(collect, &all);
+    ts_timer_totals totals = ts_timers_totals();
+    if (all.failed) {
+        ts_sys_free(all.items);
+        return ts_fail_memory("the timers' report", 0);
+    }
+    if (all.count)
+        qsort(all.items, (size_t)all.count, sizeof *all.items, by_time);
+    double wall = totals.wall_ns > 0 ? totals.wall_ns : 1;
+    if (format == TS_TIMERS_TABLE)
+        fprintf(out, "%-28s %-12s %6s %12s %12s %10s %7s\n", "op", "layer", "thread", "calls", "self ms", "ns/call", "% wall");
+    else if (format == TS_TIMERS_CSV)
+        fprintf(out, "op,layer,thread,calls,self_ns\n");
+    else
+        fprintf(out, "{\"wall_ns\": %.0f, \"overhead_ns\": %.0f, \"unattributed_ns\": %.0f, \"stamp_ns\": %.2f,\n \"rows\": [\n",
+                totals.wall_ns, totals.overhead_ns, totals.unattributed_ns,
+                (double)state.stamp_cost * state.ns_per_tick);
+    for (int i = 0; i < all.count; i++) {
+        const line *l = &all.items[i];
+        if (format == TS_TIMERS_TABLE)
+            fprintf(out, "%-28s %-12s %6d %12llu %12.3f %10.1f %6.2f%%\n", l->op, l->layer, l->thread,
+                    (unsigned long long)l->calls, l->self_ns / 1e6, l->calls ? l->self_ns / (double)l->calls : 0.0,
+                    100 * l->self_ns / wall);
+        else if (format == TS_TIMERS_CSV)
+            fprintf(out, "%s,%s,%d,%llu,%.0f\n", l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns);
+        else
+            fprintf(out, "  {\"op\": \"%s\", \"layer\": \"%s\", \"thread\": %d, \"calls\": %llu, \"self_ns\": %.0f}%s\n",
+                    l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns, i + 1 < all.count ? "," : "");
+    }
+    if (format == TS_TIMERS_TABLE)
+        fprintf(out, "%-28s %-12s %6s %12llu %12.3f\n", "wall", "", "", (unsigned long long)totals.calls, totals.wall_ns / 1e6);
+    else if (format == TS_TIMERS_JSON)
+        fprintf(out, " ]}\n");
+    ts_sys_free(all.items);
+    return ferror(out) ? ts_error_set(TS_ERR_IO, "timers_write: writing failed") : TS_OK;
+}
+
+#else /* a build without timers */
+
+void *ts_timer_enter(ts_thread *thread, int op) { (void)thread, (void)op; return NULL; }
+void ts_timer_leave(ts_thread *thread, void *token) { (void)thread, (void)token; }
+ts_status ts_timers_enable(bool on)
+{
+    return on ? ts_error_set(TS_ERR_UNSUPPORTED, "timers_enable: this build has no timers (-Dtimers=false)") : TS_OK;
+}
+bool ts_timers_enabled(void) { return false; }
+void ts_timers_reset(void) {}
+ts_timer_cell ts_timers_get(const char *op, const char *layer) { (void)op, (void)layer; return (ts_timer_cell){0, 0}; }
+ts_timer_totals ts_timers_totals(void) { return (ts_timer_totals){0}; }
+ts_status ts_timers_write(FILE *out, ts_timers_format format)
+{
+    (void)out, (void)format;
+    return ts_error_set(TS_ERR_UNSUPPORTED, "timers_write: this build has no timers (-Dtimers=false)");
+}
+
+#endif

@@ -1,0 +1,31 @@
+/** @file timers.h  Stamps at every hop. See timers.c for the accounting. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_DISPATCH_TIMERS_H
+#define TS_DISPATCH_TIMERS_H
+
+#include "dispatch/op.h"
+
+#ifndef TS_TIMERS
+#define TS_TIMERS 1
+#endif
+
+/** Runs the slot of f->key with stamps around it. */
+ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
+
+/** Pseudo ops that own time outside calls. */
+enum { TS_TIMER_ENGINE = TS_MAX_OPS - 1 };
+/** Stamps a region that is no call, e.g. the backward engine; returns the cell to give to leave. */
+void *ts_timer_enter(ts_thread *thread, int op);
+void ts_timer_leave(ts_thread *thread, void *token);
+
+/** One hop: a predictable branch when timers are off, none in a build without them. */
+TS_INLINE ts_status ts_hop(ts_frame *f, ts_kernel kernel)
+{
+#if TS_TIMERS
+    if (TS_UNLIKELY(atomic_load_explicit(&f->thread->state, memory_order_relaxed) & TS_THREAD_TIMING))
+        return ts_timed_hop(f, kernel);
+#endif
+    return kernel(f);
+}
+
+#endif

@@ -1,0 +1,301 @@
+/**
+ * @file dispatch.h
+ * The dispatcher: keys, values, frames, registration, redispatch, timers.
+ *
+ * One frame travels down the layers of a call. Each layer does one thing, masks itself and
+ * redispatches; the lowest slot belongs to a backend. One bit of the key set is one slot of the
+ * op's table, and the order of the bits is the order of priority.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_DISPATCH_H
+#define TESSERA_DISPATCH_H
+
+#include <stdio.h>
+#include "core.h"
+
+TS_BEGIN_DECLS
+
+/* ------------------------------------------------------------------------------- keys ---- */
+
+/** A set of dispatch keys: bit i stands for key i. */
+typedef uint64_t ts_keyset;
+/** Number of a key, 0 to 63; higher runs first. Names, not numbers, are the stable interface. */
+typedef uint8_t ts_key;
+
+enum {
+    TS_KEY_CPU = 0,
+    TS_KEY_CUDA = 1,       /**< 2 to 13 are named at run time by ts_register_backend() */
+    TS_KEY_LAZY = 14,
+    TS_KEY_META = 15,
+    TS_KEY_AUTOGRAD = 24,  /**< 16 to 23: layers placed between the backends and AUTOGRAD */
+    TS_KEY_TRACING = 36,
+    TS_KEY_AUTOCAST = 48,
+    TS_KEY_COUNT = 64,
+    TS_KEY_INVALID = 255
+};
+/** Keys that name backends. */
+#define TS_BACKEND_KEYS ((ts_keyset)0xffff)
+#define TS_KEYSET(key) ((ts_keyset)1 << (key))
+
+/** "CPU", "AUTOGRAD", ...; "?" for an unused bit. */
+TS_API const char *ts_key_name(ts_key key);
+/** Key by name (case matters), TS_KEY_INVALID when there is none. */
+TS_API ts_key ts_key_by_name(const char *name);
+/** Keys a tensor carries. */
+TS_API ts_keyset ts_keys_of(const ts_tensor *t);
+
+/* ----------------------------------------------------------------------------- values ---- */
+
+/** Kinds of a boxed argument. */
+typedef enum ts_tag {
+    TS_TAG_NONE = 0,
+    TS_TAG_BOOL,    /**< i; numbers equal those of ts_scalar_kind */
+    TS_TAG_INT,     /**< i */
+    TS_TAG_FLOAT,   /**< d */
+    TS_TAG_TENSOR,  /**< t; TS_TAG_NONE when an optional tensor is absent */
+    TS_TAG_TENSORS, /**< list, count */
+    TS_TAG_INTS,    /**< ints, count */
+    TS_TAG_DTYPE,   /**< i */
+    TS_TAG_DEVICE,  /**< device */
+    TS_TAG_STRING   /**< str */
+} ts_tag;
+
+/** A boxed argument or result; 16 bytes; everything in it is borrowed. */
+typedef struct ts_value {
+    uint8_t tag;
+    uint8_t reserved;
+    uint16_t reserved2;
+    uint32_t count;
+    union {
+        ts_tensor *t;
+        ts_tensor *const *list;
+        const int64_t *ints;
+        int64_t i;
+        double d;
+        ts_device device;
+        const char *str;
+    };
+} ts_value;
+
+static inline ts_value ts_value_none(void)
+{
+    ts_value v = {TS_TAG_NONE, 0, 0, 0, {0}};
+    return v;
+}
+static inline ts_value ts_value_tensor(ts_tensor *t)
+{
+    ts_value v = {TS_TAG_TENSOR, 0, 0, 0, {t}};
+    return v;
+}
+static inline ts_value ts_value_optional(ts_tensor *t)
+{
+    ts_value v = {(uint8_t)(t == TS_NONE ? TS_TAG_NONE : TS_TAG_TENSOR), 0, 0, 0, {t}};
+    return v;
+}
+static inline ts_value ts_value_tensors(ts_tensor *const *list, int64_t count)
+{
+    ts_value v = {TS_TAG_TENSORS, 0, 0, (uint32_t)count, {0}};
+    v.list = list;
+    return v;
+}
+static inline ts_value ts_value_ints(const int64_t *ints, int64_t count)
+{
+    ts_value v = {TS_TAG_INTS, 0, 0, (uint32_t)count, {0}};
+    v.ints = ints;
+    return v;
+}
+static inline ts_value ts_value_int(int64_t i)
+{
+    ts_value v = {TS_TAG_INT, 0, 0, 0, {0}};
+    v.i = i;
+    return v;
+}
+static inline ts_value ts_value_bool(bool b)
+{
+    ts_value v = {TS_TAG_BOOL, 0, 0, 0, {0}};
+    v.i = b;
+    return v;
+}
+static inline ts_value ts_value_float(double d)
+{
+    ts_value v = {TS_TAG_FLOAT, 0, 0, 0, {0}};
+    v.d = d;
+    return v;
+}
+static inline ts_value ts_value_scalar(ts_scalar s)
+{
+    ts_value v = {s.kind, 0, 0, 0, {0}};
+    v.i = s.i;
+    return v;
+}
+static inline ts_value ts_value_dtype(ts_dtype dtype)
+{
+    ts_value v = {TS_TAG_DTYPE, 0, 0, 0, {0}};
+    v.i = dtype;
+    return v;
+}
+static inline ts_value ts_value_device(ts_device device)
+{
+    ts_value v = {TS_TAG_DEVICE, 0, 0, 0, {0}};
+    v.device = device;
+    return v;
+}
+static inline ts_value ts_value_string(const char *str)
+{
+    ts_value v = {TS_TAG_STRING, 0, 0, 0, {0}};
+    v.str = str;
+    return v;
+}
+
+/* ------------------------------------------------------------------------------ frames ---- */
+
+typedef struct ts_thread ts_thread;
+typedef struct ts_table ts_table;
+typedef struct ts_plan ts_plan;
+typedef struct ts_frame ts_frame;
+
+/** The type of every kernel of every layer and backend. */
+typedef ts_status (*ts_kernel)(ts_frame *frame);
+
+/** Most arguments and results an op may have. */
+#define TS_MAX_ARGS 16
+#define TS_MAX_RETS 4
+
+/**
+ * A call in flight. It lives on the caller's C stack and never outlives the call; arguments are
+ * borrowed and const. A kernel puts results into rets: a tensor found there on entry is the
+ * destination (in-place and out= forms) and stays; a tensor the kernel puts there carries one
+ * reference, which passes to the caller.
+ */
+struct ts_frame {
+    const ts_table *table;  /**< snapshot of the op's slots */
+    ts_keyset keys;         /**< keys still to be visited, the running one included */
+    const ts_value *args;   /**< nargs values */
+    ts_value *rets;         /**< nrets values */
+    ts_thread *thread;
+    ts_plan *plan;          /**< written by the op's infer; valid in backend kernels */
+    const void *site;       /**< return address of the public function */
+    ts_rng_state rng;       /**< reserved for this call when the op is random */
+    uint16_t op;            /**< op number */
+    uint8_t nargs, nrets;
+    uint8_t key;            /**< the running key */
+    uint8_t want;           /**< bit i: result i is wanted */
+    uint8_t given;          /**< bit i: result i was given by the caller */
+};
+
+/**
+ * Continues below the running key with the same arguments. Until it returns, the running key and
+ * all above are excluded in the thread, so calls made underneath do not visit those layers.
+ */
+TS_API ts_status ts_redispatch(ts_frame *frame);
+/**
+ * Continues below the running key with other arguments (same count and kinds); keys below the
+ * running one are computed anew from them. For layers that change arguments, such as casts.
+ */
+TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
+/** Calls an op by number with boxed arguments from the top. rets as in ts_frame, results with one
+ *  reference each that the caller owns (ts_release) or gives to a scope (ts_adopt). */
+TS_API ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets, int nrets);
+/** Gives an owned reference to the innermost scope; returns t. */
+TS_API ts_tensor *ts_adopt(ts_tensor *t);
+/** Prints op and shapes, dtypes of its arguments: "add((2, 3) f32, (3) f32)". Returns length. */
+TS_API int ts_frame_describe(const ts_frame *frame, char *buffer, size_t size);
+
+/* -------------------------------------------------------------------------- registration -- */
+
+/** Number of an op by name, -1 when unknown. A cold path: not for use in a loop. */
+TS_API int ts_op_by_name(const char *name);
+/** Name of an op; "?" for an invalid number. */
+TS_API const char *ts_op_name(int op);
+/** Schema string of an op, e.g. "add(Tensor|Scalar self, Tensor|Scalar other) -> Tensor". */
+TS_API const char *ts_op_schema(int op);
+/** Number of ops known now. */
+TS_API int ts_op_count(void);
+
+/**
+ * Registers an op. Kernels may be registered before it, by name.
+ * @param schema  "ns.name(Tensor a, Scalar b) -> Tensor"
+ * @param op      receives the number; may be NULL
+ * Errors: TS_ERR_FORMAT for a malformed schema, TS_ERR_REGISTRY for a duplicate (names both sites).
+ */
+TS_API ts_status ts_register_op(const char *schema, int *op);
+/** Names a new backend; its key is one of the free bits 2 to 13. */
+TS_API ts_status ts_register_backend(const char *name, ts_key *key);
+/**
+ * Places a new layer just above the layer or boundary `above` ("" or "backends" = directly above the
+ * backends, else a key's name), in load order within its gap. A full gap is an error naming it.
+ */
+TS_API ts_status ts_register_layer(const char *name, const char *above, ts_key *key);
+
+/** A registered kernel; used to remove it. */
+typedef struct ts_registration ts_registration;
+/**
+ * Registers a kernel for (op, key). The newest wins; removing it brings the older back.
+ * @param op      name of the op; it may be registered later
+ * @param schema  the schema the kernel was written for; NULL skips the check. A mismatch is an
+ *                error now or, when the op comes later, then.
+ * @param out     receives a handle for ts_unregister(); may be NULL
+ */
+TS_API ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel,
+                                    const char *schema, ts_registration **out);
+/** Removes a kernel or fallback. The handle is invalid afterwards. */
+TS_API ts_status ts_unregister(ts_registration *registration);
+/** One kernel for all ops, present and future, that have no other for `key`. A second is an error. */
+TS_API ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registration **out);
+/** Lets the key's fallback win over composites (a backend that wants whole ops). */
+TS_API ts_status ts_key_prefer_fallback(ts_key key, bool prefer);
+
+/** Switches a layer on or off for the calling thread. Off restores what tensors carry. */
+TS_API ts_status ts_layer_enable(ts_key key, bool on);
+/** As above for all threads, present and future. */
+TS_API ts_status ts_layer_enable_all(ts_key key, bool on);
+
+/** A saved pair of key masks of the calling thread. */
+typedef struct ts_mask_guard {
+    ts_keyset include, exclude;
+} ts_mask_guard;
+/** Adds keys to the thread's include and exclude sets (exclude wins); returns what to restore. */
+TS_API ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude);
+/** Restores exactly the sets that ts_mask_push() returned. */
+TS_API void ts_mask_pop(ts_mask_guard guard);
+/** The calling thread's current masks. */
+TS_API ts_mask_guard ts_mask_get(void);
+
+/** Prints the computed table of an op: for each slot its kernel, the rule that chose it, its site. */
+TS_API ts_status ts_op_dump(const char *op, FILE *out);
+
+/* ------------------------------------------------------------------------------ timers ---- */
+
+/** Switches the timers of all threads; TS_ERR_UNSUPPORTED in a build without them. */
+TS_API ts_status ts_timers_enable(bool on);
+TS_API bool ts_timers_enabled(void);
+/** Sets all counters of all threads to zero. */
+TS_API void ts_timers_reset(void);
+
+/** Forms of the report. */
+typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON } ts_timers_format;
+/**
+ * Writes calls and self time per (op, layer) and thread, the timers' own calibrated cost and the
+ * unattributed time, which is stamped like the rest: all rows sum to the wall time exactly.
+ */
+TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
+
+/** One cell, summed over threads. */
+typedef struct ts_timer_cell {
+    uint64_t calls;
+    double self_ns;
+} ts_timer_cell;
+TS_API ts_timer_cell ts_timers_get(const char *op, const char *layer);
+
+/** Totals over threads in ns: wall = attributed + overhead + unattributed. */
+typedef struct ts_timer_totals {
+    double wall_ns, attributed_ns, overhead_ns, unattributed_ns;
+    uint64_t calls;
+} ts_timer_totals;
+TS_API ts_timer_totals ts_timers_totals(void);
+
+/** An op that does nothing; its time is the dispatcher's. Kernels may be put into its slots. */
+TS_API ts_status ts_noop(ts_tensor *a, ts_tensor *b, ts_scalar c);
+
+TS_END_DECLS
+#endif

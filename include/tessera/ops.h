@@ -1,0 +1,11 @@
+/** @file ops.h  All operator families. */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_OPS_H
+#define TESSERA_OPS_H
+
+#include "ops/copy.h"
+#include "ops/factory.h"
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+
+#endif

@@ -1,0 +1,11 @@
+/** @file tessera.h  Everything public. */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_H
+#define TESSERA_H
+
+#include "core.h"
+#include "dispatch.h"
+#include "ops.h"
+#include "autograd.h"
+
+#endif

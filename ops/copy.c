@@ -1,0 +1,226 @@
+/** @file copy.c  Copies and conversions; values out of tensors. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+ts_status ts_infer_copy(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    f->plan->pointwise = true;
+    f->plan->operands = 1;
+    f->plan->compute = (ts_dtype)t->dtype;
+    if (!f->given) {
+        ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+        return TS_OK;
+    }
+    const ts_tensor *out = f->rets[0].t;
+    int64_t sizes[TS_MAX_DIMS];
+    int ndim = 0;
+    bool fits = ts_broadcast(t->sizes, t->ndim, out->sizes, out->ndim, sizes, &ndim) && ndim == out->ndim;
+    for (int d = 0; fits && d < ndim; d++)
+        fits = sizes[d] == out->sizes[d];
+    if (!fits) {
+        char want[192], got[192];
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
+                           ts_format_sizes(want, sizeof want, out->sizes, out->ndim),
+                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+    }
+    ts_plan_result_like(f->plan, 0, out, (ts_dtype)out->dtype);
+    return TS_OK;
+}
+
+ts_status ts_infer_to(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t dtype = f->args[1].i;
+    if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
+        return ts_fail_arg(f, 1, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
+    f->plan->pointwise = true;
+    f->plan->operands = 1;
+    f->plan->compute = (ts_dtype)t->dtype;
+    ts_plan_result_like(f->plan, 0, t, (ts_dtype)dtype);
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+ts_tensor *ts_clone(ts_tensor *t)
+{
+    ts_value args[] = {V_T(t)};
+    return ts_invoke(TS_OP_copy, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
+{
+    ts_value args[] = {V_T(source)};
+    return ts_invoke_out(TS_OP_copy, args, TS_N(args), 1, destination);
+}
+
+ts_tensor *ts_to(ts_tensor *t, ts_dtype dtype)
+{
+    ts_value args[] = {V_T(t), V_DT(dtype)};
+    return ts_invoke(TS_OP_to, args, TS_N(args), 1);
+}
+
+/* ------------------------------------------------------- what the generic entry asks for ---- */
+
+static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)
+{
+    bool cast = t->dtype != dtype;
+    ts_value args[] = {V_T(t), V_DT(dtype)}, ret = ts_value_none();
+    ts_status status = ts_call(cast ? TS_OP_to : TS_OP_copy, args, cast ? 2 : 1, &ret, 1, 0, 1, NULL);
+    return status == TS_OK ? ret.t : NULL;
+}
+
+static ts_status copy_into(ts_tensor *destination, ts_tensor *source)
+{
+    ts_value args[] = {V_T(source)}, ret = V_T(destination);
+    return ts_call(TS_OP_copy, args, 1, &ret, 1, 1, 1, NULL);
+}
+
+__attribute__((constructor(110))) static void install(void)
+{
+    ts_convert = convert;
+    ts_copy_into = copy_into;
+}
+
+/* ---------------------------------------------------------------------------- reading ---- */
+
+ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
+{
+    if (!t || t == TS_NONE)
+        return ts_fail_null("copy_to", __builtin_return_address(0), "t");
+    size_t need = (size_t)t->numel * ts_dtype_sizes[t->dtype];
+    if (bytes != need || (need && !data))
+        return ts_fail_op(TS_ERR_VALUE, "copy_to", __builtin_return_address(0), NULL,
+                          "argument 'bytes': expected %zu for the tensor's elements, got %zu", need, bytes);
+    TS_SCOPE;
+    ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_clone(t);
+    TS_TRY(c);
+    if (need && !c->data)
+        return ts_fail_op(TS_ERR_DEVICE, "copy_to", __builtin_return_address(0), NULL, "a META tensor has no values");
+    if (need)
+        memcpy(data, c->data, need);
+    return TS_OK;
+}
+
+/** Element as double and integer. */
+static void read_element(const void *p, ts_dtype dtype, double *d, int64_t *i)
+{
+    *d = 0;
+    *i = 0;
+    switch (dtype) {
+    case TS_F64: memcpy(d, p, 8); break;
+    case TS_F32: *d = *(const float *)p; break;
+    case TS_BF16: {
+        uint32_t bits = (uint32_t)*(const uint16_t *)p << 16;
+        float x;
+        memcpy(&x, &bits, 4);
+        *d = x;
+        break;
+    }
+    case TS_F16: {
+        _Float16 h;
+        memcpy(&h, p, 2);
+        *d = (double)h;
+        break;
+    }
+    case TS_I64: memcpy(i, p, 8); break;
+    case TS_I32: *i = *(const int32_t *)p; break;
+    default: *i = *(const uint8_t *)p;
+    }
+    if (!ts_dtype_is_float(dtype))
+        *d = (double)*i;
+}
+
+static ts_status item(ts_tensor *t, double *d, int64_t *i, const void *site)
+{
+    if (!t || t == TS_NONE)
+        return ts_fail_null("item", site, "t");
+    char sizes[192];
+    if (t->numel != 1)
+        return ts_fail_op(TS_ERR_SHAPE, "item", site, "reduce it first, or index an element",
+                          "argument 't': expected one element, got sizes %s",
+                          ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
+    uint64_t bits[1];
+    TS_TRY(ts_copy_to(t, bits, ts_dtype_sizes[t->dtype]));
+    read_element(bits, (ts_dtype)t->dtype, d, i);
+    return TS_OK;
+}
+
+ts_status ts_item(ts_tensor *t, double *value)
+{
+    int64_t i = 0;
+    double d = 0;
+    if (!value)
+        return ts_fail_null("item", __builtin_return_address(0), "value");
+    TS_TRY(item(t, &d, &i, __builtin_return_address(0)));
+    *value = d;
+    return TS_OK;
+}
+
+ts_status ts_item_int(ts_tensor *t, int64_t *value)
+{
+    int64_t i = 0;
+    double d = 0;
+    if (!value)
+        return ts_fail_null("item_int", __builtin_return_address(0), "value");
+    if (t && t != TS_NONE && ts_dtype_is_float((ts_dtype)t->dtype))
+        return ts_fail_op(TS_ERR_DTYPE, "item_int", __builtin_return_address(0), "use ts_item()",
+                          "argument 't': expected an integer dtype, got %s", ts_dtype_name((ts_dtype)t->dtype));
+    TS_TRY(item(t, &d, &i, __builtin_return_address(0)));
+    *value = i;
+    return TS_OK;
+}
+
+/** Prints dims from `dim` on; edges only when the tensor is large. */
+static void print_dim(const char *p, const ts_tensor *t, int dim, const int64_t *steps, bool large)
+{
+    int item = ts_dtype_sizes[t->dtype];
+    if (dim == t->ndim) {
+        double d;
+        int64_t i;
+        read_element(p, (ts_dtype)t->dtype, &d, &i);
+        if (ts_dtype_is_float((ts_dtype)t->dtype))
+            printf("%.6g", d);
+        else
+            printf("%lld", (long long)i);
+        return;
+    }
+    printf("[");
+    int64_t n = t->sizes[dim];
+    for (int64_t k = 0; k < n; k++) {
+        if (k)
+            printf(dim + 1 == t->ndim ? ", " : ",\n%*s", dim + 1, "");
+        if (large && n > 6 && k == 3) {
+            printf(dim + 1 == t->ndim ? "..., " : "...,\n%*s", dim + 1, "");
+            k = n - 3;
+        }
+        print_dim(p + k * steps[dim] * item, t, dim + 1, steps, large);
+    }
+    printf("]");
+}
+
+ts_status ts_print(ts_tensor *t)
+{
+    if (!t || t == TS_NONE)
+        return ts_fail_null("print", __builtin_return_address(0), "t");
+    TS_SCOPE;
+    char sizes[192];
+    if (t->storage->data) {
+        ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_clone(t);
+        TS_TRY(c);
+        int64_t steps[TS_MAX_DIMS];
+        ts_strides_fill(c->sizes, c->ndim, steps);
+        print_dim(c->data, c, 0, steps, c->numel > 1000);
+        printf(" ");
+    }
+    printf("%s %s %s\n", ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
+           ts_device_name(t->storage->device));
+    return TS_OK;
+}

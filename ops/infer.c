@@ -1,0 +1,180 @@
+/** @file infer.c  Shape and dtype rules that all families share. */
+// SPDX-License-Identifier: MIT
+#include "ops/ops.h"
+
+#include <string.h>
+
+void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
+{
+    memcpy(plan->buffer[i], sizes, (size_t)ndim * sizeof *sizes);
+    plan->ret[i] = (ts_meta){plan->buffer[i], dtype, device, ndim};
+}
+
+ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
+{
+    const ts_tensor *first = NULL;
+    int first_arg = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < f->nargs; i++) {
+            const ts_value *v = &f->args[i];
+            uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
+            for (uint32_t k = 0; k < n; k++) {
+                const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
+                bool scalar = scalars_ok && t->ndim == 0 && t->storage->device.backend == TS_KEY_CPU;
+                if (!first && (!scalar || pass == 1)) {
+                    first = t;
+                    first_arg = i;
+                } else if (first && !scalar && !ts_same_device(first->storage->device, t->storage->device)) {
+                    return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "move one with ts_to_device()",
+                                            "expected device %s as argument '%s', got %s",
+                                            ts_device_name(first->storage->device),
+                                            f->table->info->schema.args[first_arg].name,
+                                            ts_device_name(t->storage->device));
+                }
+            }
+        }
+        if (first)
+            break;
+    }
+    if (first)
+        *device = first->storage->device;
+    return TS_OK;
+}
+
+ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out)
+{
+    int64_t n = ndim ? ndim : 1;
+    if (dim < -n || dim >= n)
+        return ts_fail_arg(f, arg, TS_ERR_INDEX, "expected a dim from %lld to %lld, got %lld", (long long)-n,
+                           (long long)n - 1, (long long)dim);
+    *out = dim < 0 ? dim + n : dim;
+    return TS_OK;
+}
+
+ts_status ts_check_float(ts_frame *f, int arg)
+{
+    const ts_tensor *t = f->args[arg].t;
+    if (ts_dtype_is_float((ts_dtype)t->dtype))
+        return TS_OK;
+    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected a floating dtype, got %s",
+                            ts_dtype_name((ts_dtype)t->dtype));
+}
+
+ts_status ts_check_ndim(ts_frame *f, int arg, int ndim)
+{
+    const ts_tensor *t = f->args[arg].t;
+    char got[192];
+    if (t->ndim == ndim)
+        return TS_OK;
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected %d dims, got %d: sizes %s", ndim, t->ndim,
+                       ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+}
+
+ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
+{
+    const ts_tensor *t = f->args[arg].t;
+    bool same = t->ndim == ndim;
+    for (int d = 0; same && d < ndim; d++)
+        same = t->sizes[d] == sizes[d];
+    char want[192], got[192];
+    if (same)
+        return TS_OK;
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s, got %s", ts_format_sizes(want, sizeof want, sizes, ndim),
+                       ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+}
+
+bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout)
+{
+    int n = na > nb ? na : nb;
+    for (int i = 0; i < n; i++) {
+        int64_t x = i < n - na ? 1 : a[i - (n - na)], y = i < n - nb ? 1 : b[i - (n - nb)];
+        if (x != y && x != 1 && y != 1)
+            return false;
+        out[i] = x == 1 ? y : x;
+    }
+    *nout = n;
+    return true;
+}
+
+/** 0 bool, 1 integer, 2 float. */
+static int category(ts_dtype d) { return ts_dtype_is_float(d) ? 2 : d == TS_BOOL ? 0 : 1; }
+
+ts_dtype ts_promote_values(const ts_value *args, int n)
+{
+    /* tensors with dims decide; 0-dim tensors and scalars matter only when of a higher category */
+    ts_dtype dims = TS_DTYPE_NONE, zero = TS_DTYPE_NONE, weak = TS_DTYPE_NONE;
+    for (int i = 0; i < n; i++) {
+        ts_dtype *slot, d;
+        if (args[i].tag == TS_TAG_TENSOR) {
+            d = (ts_dtype)args[i].t->dtype;
+            slot = args[i].t->ndim ? &dims : &zero;
+        } else if (args[i].tag >= TS_TAG_BOOL && args[i].tag <= TS_TAG_FLOAT) {
+            d = args[i].tag == TS_TAG_FLOAT ? TS_F32 : args[i].tag == TS_TAG_INT ? TS_I64 : TS_BOOL;
+            slot = &weak;
+        } else {
+            continue;
+        }
+        *slot = *slot == TS_DTYPE_NONE ? d : ts_dtype_promote(*slot, d);
+    }
+    ts_dtype result = dims;
+    if (zero != TS_DTYPE_NONE && (result == TS_DTYPE_NONE || category(zero) > category(result)))
+        result = result == TS_DTYPE_NONE ? zero : ts_dtype_promote(result, zero);
+    if (weak != TS_DTYPE_NONE && (result == TS_DTYPE_NONE || category(weak) > category(result)))
+        result = result == TS_DTYPE_NONE ? weak : category(weak) == 2 ? TS_F32 : TS_I64;
+    return result;
+}
+
+ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math)
+{
+    ts_plan *plan = f->plan;
+    const ts_value *args = f->args;
+    plan->pointwise = true;
+    plan->operands = plan->cast = (uint16_t)((1u << nargs) - 1);
+
+    /* the common case: tensors of one shape, dtype and device */
+    const ts_tensor *a = args[0].tag == TS_TAG_TENSOR ? args[0].t : NULL;
+    bool alike = a != NULL;
+    for (int i = 1; alike && i < nargs; i++) {
+        const ts_tensor *b = args[i].tag == TS_TAG_TENSOR ? args[i].t : NULL;
+        alike = b && b->ndim == a->ndim && b->dtype == a->dtype && ts_same_device(b->storage->device, a->storage->device);
+        for (int d = 0; alike && d < a->ndim; d++)
+            alike = b->sizes[d] == a->sizes[d];
+    }
+    ts_dtype compute;
+    if (TS_LIKELY(alike)) {
+        compute = (ts_dtype)a->dtype;
+        plan->ret[0] = (ts_meta){a->sizes, compute, a->storage->device, a->ndim};
+    } else {
+        int64_t sizes[TS_MAX_DIMS];
+        int ndim = 0;
+        for (int i = 0; i < nargs; i++) {
+            if (args[i].tag != TS_TAG_TENSOR)
+                continue;
+            const ts_tensor *t = args[i].t;
+            int64_t before[TS_MAX_DIMS];
+            memcpy(before, sizes, sizeof before);
+            int had = ndim;
+            if (!ts_broadcast(before, had, t->sizes, t->ndim, sizes, &ndim)) {
+                char want[192], got[192];
+                return ts_fail_arg(f, i, TS_ERR_SHAPE, "expected sizes that broadcast with %s, got %s",
+                                   ts_format_sizes(want, sizeof want, before, had),
+                                   ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+            }
+        }
+        ts_device device = TS_DEVICE_CPU;
+        TS_TRY(ts_check_devices(f, true, &device));
+        compute = ts_promote_values(args, nargs);
+        if (compute == TS_DTYPE_NONE)
+            return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected at least one tensor");
+        ts_plan_result(plan, 0, sizes, ndim, compute, device);
+        for (int i = 0; i < nargs; i++) /* 0-dim CPU tensors beside another device become scalars */
+            if (args[i].tag == TS_TAG_TENSOR && !ts_same_device(args[i].t->storage->device, device))
+                plan->strided |= (uint16_t)(1u << i);
+    }
+    if (float_math && !ts_dtype_is_float(compute))
+        plan->ret[0].dtype = compute = TS_F32;
+    plan->compute = compute;
+    if (result != TS_DTYPE_NONE)
+        plan->ret[0].dtype = result;
+    return TS_OK;
+}

@@ -1,0 +1,54 @@
+/** @file ops.h  Numbers of the operators, and what the families share. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_OPS_OPS_H
+#define TS_OPS_OPS_H
+
+#include "dispatch/invoke.h"
+#include "ops/rows.h"
+
+enum {
+#define TS_OP(name, ...) TS_OP_##name,
+#include "ops/ops.def"
+#undef TS_OP
+    TS_OP_COUNT
+};
+
+/* ------------------------------------------------------------------ helpers of infer ---- */
+
+/** Result i gets these sizes (copied into the plan), dtype and device. */
+void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);
+/** Result i is like t. Borrows t's sizes. */
+TS_INLINE void ts_plan_result_like(ts_plan *plan, int i, const ts_tensor *t, ts_dtype dtype)
+{
+    plan->ret[i] = (ts_meta){t->sizes, dtype, t->storage->device, t->ndim};
+}
+/**
+ * All tensor arguments must be on one device, which is returned through *device. Pointwise ops let a
+ * 0-dim CPU tensor stand beside another device: pass scalars_ok.
+ */
+ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device);
+/** dim in [-ndim, ndim) made non-negative; a 0-dim tensor counts as one dim. */
+ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out);
+/** Argument must be a tensor of a floating dtype. */
+ts_status ts_check_float(ts_frame *f, int arg);
+/** Argument must be a tensor with exactly ndim dims. */
+ts_status ts_check_ndim(ts_frame *f, int arg, int ndim);
+/** Sizes of the argument must equal these. */
+ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim);
+/** Broadcasts two lists of sizes into out (room for 8); false when they do not fit. */
+bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout);
+/**
+ * The pointwise plan over args[0..n): promotion with weak scalars, broadcasting, operands = these args.
+ * result: dtype of the result, or TS_DTYPE_NONE for the promoted one. float_math: integers compute in f32.
+ */
+ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math);
+/** dtype that a mix of tensors and scalars computes in (PyTorch's categories). */
+ts_dtype ts_promote_values(const ts_value *args, int n);
+
+
+/* ----------------------------------------------------------------- boxed form of options ---- */
+
+/** dtype or the default when not given. */
+TS_INLINE ts_dtype ts_or_f32(ts_dtype dtype) { return dtype == TS_DTYPE_NONE ? TS_F32 : dtype; }
+
+#endif
