@@ -36,10 +36,9 @@ ts_isa ts_cpu_isa_supported(void)
 #endif
 }
 
-static ts_isa choose(void)
+ts_isa ts_isa_choose(const char *wanted)
 {
     ts_isa best = ts_cpu_isa_supported();
-    const char *wanted = getenv("TS_ISA");
     for (int isa = 0; wanted && isa < (int)best; isa++)
         if (strcmp(wanted, isa_names[isa]) == 0)
             return (ts_isa)isa;
@@ -51,7 +50,7 @@ ts_isa ts_cpu_isa(void)
     static _Atomic int chosen = -1; // every thread would store the same value
     int isa = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (isa < 0) {
-        isa = (int)choose();
+        isa = (int)ts_isa_choose(getenv("TS_ISA"));
         atomic_store_explicit(&chosen, isa, memory_order_relaxed);
     }
     return (ts_isa)isa;
