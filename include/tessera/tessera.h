@@ -7,5 +7,6 @@
 #include "dispatch.h"
 #include "ops.h"
 #include "autograd.h"
+#include "report.h"
 
 #endif

@@ -1,0 +1,223 @@
+/**
+ * @file report.h
+ * What a run shows of itself: a progress line, a CSV log, SVG charts, tables.
+ *
+ * Every object belongs to the thread that uses it; calls on one object from several threads need
+ * a lock of the caller's. Strings given to these functions are copied. Numbers are written with a
+ * decimal point whatever the locale.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_REPORT_H
+#define TESSERA_REPORT_H
+
+#include <stdio.h>
+
+#include <tessera/core.h>
+
+TS_BEGIN_DECLS
+
+/* --------------------------------------------------------------------- progress line ---- */
+
+/** A line that tells how far a loop is. */
+typedef struct ts_progress ts_progress;
+
+/** How ts_progress draws. */
+typedef enum ts_progress_mode {
+    TS_PROGRESS_AUTO, /**< BAR on a terminal, unless TERM is dumb or unset; else PLAIN */
+    TS_PROGRESS_BAR,  /**< one line, redrawn in place */
+    TS_PROGRESS_PLAIN, /**< whole lines for logs: each interval, and each 5 % if not too soon */
+    TS_PROGRESS_QUIET  /**< nothing; rates are still counted */
+} ts_progress_mode;
+
+/** Options of ts_progress_new(); zero is the default everywhere. */
+typedef struct ts_progress_opts {
+    const char *label;     /**< first word of the line; none by default */
+    const char *item_unit; /**< plural noun of ts_progress_add_items(); "items" */
+    int64_t start_step;    /**< steps done before (a resumed run), so that the ETA is right */
+    ts_progress_mode mode; /**< TS_PROGRESS_AUTO */
+    double interval;       /**< least seconds between lines; 0.1 redrawn, 5 plain */
+    double smoothing;      /**< decay of the shown loss per step in [0, 1); 0 means 0.95 */
+    FILE *stream;          /**< borrowed; stderr */
+    double (*clock)(void); /**< seconds that only grow; the monotonic clock */
+} ts_progress_opts;
+
+/**
+ * Makes a progress line. Honours NO_COLOR, TERM=dumb, COLUMNS and the terminal's width.
+ * @param total_steps  steps of the whole run, those before start_step included; 0 when unknown
+ *                     (then there is neither bar nor ETA)
+ * @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY
+ */
+TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts);
+/**
+ * Counts one step. The loss is held by a reference and read with ts_item() only when a line is
+ * due, so that steps in between never wait for the device. The held loss keeps its graph until
+ * the next step; hand in a detached one where that matters.
+ * @param loss  one element; NULL means that the step failed, and its status is returned
+ * @return the status of the loss, TS_OK otherwise; failing to write to the stream is no error
+ */
+TS_API ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss);
+/** Counts items (tokens, images) for the rate; before ts_progress_step() of the same step. */
+TS_API ts_status ts_progress_add_items(ts_progress *progress, int64_t items);
+/** Prints a whole line (without newline in `format`) above the progress line; not when QUIET. */
+TS_API ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/** Items per second over about the last fifteen seconds; 0 before there is a measurement. */
+TS_API double ts_progress_items_per_second(const ts_progress *progress);
+/**
+ * Replaces the line by a summary of the run: steps of this run, time, rate, last loss.
+ * Later steps are TS_ERR_STATE; a second end is TS_OK and does nothing.
+ */
+TS_API ts_status ts_progress_end(ts_progress *progress);
+/** Frees; a line that was not ended stays as it is, closed by a newline. NULL-safe. */
+TS_API void ts_progress_free(ts_progress *progress);
+
+/* --------------------------------------------------------------------------- CSV log ---- */
+
+/** A log of rows of numbers, one file, appended to. */
+typedef struct ts_csv ts_csv;
+
+/**
+ * Creates (or empties) a file and writes the header. Names are quoted as RFC 4180 where needed.
+ * @return owned by the caller; NULL with TS_ERR_VALUE, TS_ERR_IO (file name and reason) or
+ *         TS_ERR_MEMORY
+ */
+TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns);
+/**
+ * Opens a log to go on after `last_step`: everything from the first row whose first column
+ * exceeds last_step is cut off, and so is a last line without newline, as a kill leaves it.
+ * A log resumed this way is byte-equal to one that was never interrupted. A missing or empty file
+ * is created. The file is changed only after all of it was checked.
+ * @return NULL with TS_ERR_FORMAT when the header differs or a first column is no integer
+ */
+TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns,
+                             int64_t last_step);
+/**
+ * Significant digits of a column from here on: 9 (the default) brings back every f32, 17 every
+ * f64. Whole numbers below 2^53 are always written in full.
+ * @param digits  1 to 17
+ */
+TS_API ts_status ts_csv_set_digits(ts_csv *csv, const char *column, int digits);
+/**
+ * Appends a row and hands it to the operating system in one write. NaN is written as nothing.
+ * When the write fails (a full disk) the part of the row that got through is taken back.
+ * @param values  ncolumns numbers
+ */
+TS_API ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns);
+/** Rows in the file, those before a resume included. */
+TS_API int64_t ts_csv_rows(const ts_csv *csv);
+/** Closes and frees; TS_ERR_IO when the system reports a late error. NULL-safe. */
+TS_API ts_status ts_csv_close(ts_csv *csv);
+
+/* ------------------------------------------------------------------------ SVG charts ---- */
+
+/** A line chart or a horizontal bar chart, collected in memory and written as one SVG file. */
+typedef struct ts_chart ts_chart;
+
+/** Options of ts_chart_new(); zero is the default everywhere. */
+typedef struct ts_chart_opts {
+    const char *title;   /**< none */
+    const char *x_title; /**< axis title, with its unit; of a bar chart: what the bars measure */
+    const char *y_title; /**< axis title, with its unit */
+    int width;           /**< pixels, 200 to 10,000; 860 */
+    int height;          /**< pixels, 150 to 10,000; 480, and for bars whatever they need */
+    bool log_x;          /**< logarithmic; values that are not positive become gaps */
+    bool log_y;          /**< as log_x */
+} ts_chart_opts;
+
+/** Options of a line; zero is the default everywhere. */
+typedef struct ts_line_opts {
+    /** Decay in [0, 1) of an exponential moving average (bias corrected) that is drawn bold over
+     *  the faint raw line; 0 draws the raw line alone. */
+    double smoothing;
+    bool bridge_gaps; /**< connect over points without a value instead of leaving a gap */
+    bool markers;     /**< a dot at every point */
+} ts_line_opts;
+
+/** @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY */
+TS_API ts_chart *ts_chart_new(const ts_chart_opts *opts);
+/**
+ * Adds a line. A NaN or infinite y, or x, is a gap. Many points are thinned when drawn, to the
+ * first, smallest, largest and last of each pixel column, which looks the same.
+ * @param x  n numbers in order; NULL counts 0, 1, 2, ...
+ * @param y  n numbers
+ */
+TS_API ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x,
+                               const double *y, int64_t n, const ts_line_opts *opts);
+/**
+ * Adds a line from two columns of a CSV file, such as a ts_csv log; empty cells are gaps.
+ * @return TS_ERR_IO, or TS_ERR_FORMAT when a column is missing or a cell is no number
+ */
+TS_API ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char *path,
+                                   const char *x_column, const char *y_column,
+                                   const ts_line_opts *opts);
+/** Adds a dashed horizontal line at y with its name, e.g. "unigram entropy". */
+TS_API ts_status ts_chart_reference(ts_chart *chart, const char *name, double y);
+/**
+ * Adds a horizontal bar from 0 to `value`. Bars of one label stand together, one per series;
+ * labels and series appear in the order of their first bar. A chart has lines or bars.
+ * @param label   text left of the bar
+ * @param series  name in the legend, deciding the colour; NULL when there is only one
+ * @param value   finite and not negative
+ */
+TS_API ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series,
+                              double value);
+/**
+ * Writes the SVG, to a temporary file in the same folder that is then renamed, so that a viewer
+ * never sees half a chart. May be called again after more points. Colours follow the viewer's
+ * light or dark scheme. A chart without data says so in its middle.
+ */
+TS_API ts_status ts_chart_write(const ts_chart *chart, const char *path);
+/** NULL-safe. */
+TS_API void ts_chart_free(ts_chart *chart);
+
+/* ---------------------------------------------------------------------------- tables ---- */
+
+/** Rows of text and numbers, printed with aligned columns. */
+typedef struct ts_table ts_table;
+
+typedef enum ts_align {
+    TS_ALIGN_AUTO, /**< right when the column's first cell is a number, else left */
+    TS_ALIGN_LEFT,
+    TS_ALIGN_RIGHT
+} ts_align;
+
+/** How a column writes its numbers. */
+typedef enum ts_number_format {
+    TS_NUMBER_GENERAL, /**< `digits` significant digits (0: 6), no trailing zeros */
+    TS_NUMBER_FIXED,   /**< `digits` decimals */
+    TS_NUMBER_SI,      /**< `digits` significant digits (0: 3) and a prefix: 1.23 µs, 45.6 k */
+    TS_NUMBER_PERCENT  /**< a fraction times 100, `digits` decimals and "%" */
+} ts_number_format;
+
+/** One column; zero is the default everywhere but for the header. */
+typedef struct ts_column {
+    const char *header;
+    ts_align align;
+    ts_number_format format;
+    int digits;       /**< 0 to 17, see ts_number_format */
+    const char *unit; /**< put behind each number; none */
+} ts_column;
+
+typedef enum ts_table_style {
+    TS_TABLE_TERMINAL, /**< padded with spaces, a rule below the header */
+    TS_TABLE_CSV,      /**< RFC 4180; numbers unscaled, without unit, to 17 digits */
+    TS_TABLE_MARKDOWN  /**< a pipe table */
+} ts_table_style;
+
+/** @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY */
+TS_API ts_table *ts_table_new(const ts_column *columns, int ncolumns);
+/** Appends a cell with text; a row is full after ncolumns cells and the next one begins. */
+TS_API ts_status ts_table_text(ts_table *table, const char *text);
+/** Appends a cell with a number; NaN is an empty cell. */
+TS_API ts_status ts_table_number(ts_table *table, double value);
+/** Draws a rule (terminal only) before the next row, e.g. totals. TS_ERR_STATE within a row. */
+TS_API ts_status ts_table_rule(ts_table *table);
+/** Number of rows begun. */
+TS_API int64_t ts_table_rows(const ts_table *table);
+/** Prints the table; missing cells of the last row are empty. TS_ERR_IO when the stream fails. */
+TS_API ts_status ts_table_print(const ts_table *table, FILE *stream, ts_table_style style);
+/** NULL-safe. */
+TS_API void ts_table_free(ts_table *table);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,246 @@
+/**
+ * @file csv.c
+ * A log of numbers that survives a kill at any moment and goes on as if nothing had happened.
+ */
+// SPDX-License-Identifier: MIT
+#include <tessera/report.h>
+
+#include "report/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DEFAULT_DIGITS = 9 };
+
+struct ts_csv {
+    int fd;
+    int ncolumns;
+    char *path;
+    char **columns;  // ncolumns
+    uint8_t *digits; // ncolumns
+    ts_text line;    // reused: a row allocates nothing once this has grown
+    int64_t size;    // bytes of whole rows in the file
+    int64_t rows;
+};
+
+static void csv_free(ts_csv *csv)
+{
+    if (csv->fd >= 0)
+        close(csv->fd);
+    for (int i = 0; csv->columns && i < csv->ncolumns; i++)
+        free(csv->columns[i]);
+    free(csv->columns);
+    free(csv->digits);
+    free(csv->path);
+    ts_text_free(&csv->line);
+    free(csv);
+}
+
+static ts_status io_error(const ts_csv *csv, const char *function, const char *what)
+{
+    return ts_error_set(TS_ERR_IO, "%s: cannot %s '%s': %s", function, what, csv->path,
+                        strerror(errno));
+}
+
+/* The object without its file; csv->line holds the header. */
+static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumns,
+                       const char *function)
+{
+    bool named = columns != NULL && ncolumns >= 1;
+
+    for (int i = 0; named && i < ncolumns; i++)
+        named = columns[i] && *columns[i] && !strpbrk(columns[i], "\r\n");
+    if (!path || !named) {
+        ts_error_set(
+            path ? TS_ERR_VALUE : TS_ERR_NULL,
+            "%s: %s: expected a path and at least one column, each with a name of one line",
+            function, path ? "columns" : "path");
+        return NULL;
+    }
+    ts_csv *csv = calloc(1, sizeof *csv);
+    if (!csv) {
+        ts_no_memory(function);
+        return NULL;
+    }
+    csv->fd = -1;
+    csv->ncolumns = ncolumns;
+    csv->columns = calloc((size_t)ncolumns, sizeof *csv->columns);
+    csv->digits = malloc((size_t)ncolumns);
+    bool ok = csv->columns && csv->digits && ts_copy_string(&csv->path, path);
+    for (int i = 0; ok && i < ncolumns; i++) {
+        ok = ts_copy_string(&csv->columns[i], columns[i]);
+        csv->digits[i] = DEFAULT_DIGITS;
+        if (i)
+            ts_text_string(&csv->line, ",");
+        ts_text_csv(&csv->line, columns[i]);
+    }
+    ts_text_string(&csv->line, "\n");
+    if (!ok || csv->line.failed) {
+        csv_free(csv);
+        ts_no_memory(function);
+        return NULL;
+    }
+    return csv;
+}
+
+/* Appends csv->line; a part that got through before a failure is taken back. */
+static ts_status append_line(ts_csv *csv, const char *function)
+{
+    if (!ts_write_all(csv->fd, csv->line.data, csv->line.size)) {
+        ts_status status = io_error(csv, function, "write");
+        // Best effort: a device has no size, and a resume repairs what stays behind.
+        if (ftruncate(csv->fd, csv->size) != 0)
+            return status;
+        return status;
+    }
+    csv->size += (int64_t)csv->line.size;
+    return TS_OK;
+}
+
+ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns)
+{
+    ts_csv *csv = csv_new(path, columns, ncolumns, __func__);
+
+    if (!csv)
+        return NULL;
+    csv->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    if (csv->fd < 0)
+        io_error(csv, __func__, "create");
+    if (csv->fd < 0 || append_line(csv, __func__) != TS_OK) {
+        csv_free(csv);
+        return NULL;
+    }
+    return csv;
+}
+
+/* Finds how much of an existing log stays: csv->size and csv->rows. csv->line is the header. */
+static ts_status scan(ts_csv *csv, const char *data, size_t size, int64_t last_step)
+{
+    static const char function[] = "ts_csv_resume";
+    const char *end = data + size;
+    size_t header = csv->line.size;
+
+    csv->size = csv->rows = 0;
+    if (size < header && memcmp(data, csv->line.data, size) == 0)
+        return TS_OK; // empty, or killed within the header
+    if (size < header || memcmp(data, csv->line.data, header) != 0)
+        return ts_error_set(TS_ERR_FORMAT, "%s: '%s': expected the header \"%.*s\", got \"%.*s\"",
+                            function, csv->path, (int)header - 1, csv->line.data,
+                            (int)strcspn(data, "\r\n"), data);
+    csv->size = (int64_t)header;
+    for (const char *line = data + header; line < end;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        char *after;
+        int commas = 0;
+
+        if (!newline)
+            break;
+        for (const char *c = line; c < newline; c++)
+            commas += *c == ',';
+        errno = 0;
+        long long step = strtoll(line, &after, 10);
+        if (after == line || errno || (*after != ',' && *after != '\n') ||
+            commas != csv->ncolumns - 1)
+            return ts_error_set(
+                TS_ERR_FORMAT,
+                "%s: '%s' line %" PRId64 ": expected %d cells with a step first, got \"%.*s\"",
+                function, csv->path, csv->rows + 2, csv->ncolumns, (int)(newline - line), line);
+        if (step > last_step)
+            break;
+        line = newline + 1;
+        csv->size = line - data;
+        csv->rows++;
+    }
+    return TS_OK;
+}
+
+static ts_status open_resumed(ts_csv *csv, int64_t last_step)
+{
+    char *data = NULL;
+    size_t size = 0;
+
+    csv->fd = open(csv->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (csv->fd < 0)
+        return io_error(csv, "ts_csv_resume", "open");
+    TS_TRY(ts_read_whole(csv->path, &data, &size, "ts_csv_resume"));
+    ts_status status = scan(csv, data, size, last_step);
+    free(data);
+    TS_TRY(status);
+    // One system call: a kill leaves either the old rows or the kept ones.
+    if ((size_t)csv->size < size && ftruncate(csv->fd, csv->size) != 0)
+        return io_error(csv, "ts_csv_resume", "truncate");
+    return csv->size ? TS_OK : append_line(csv, "ts_csv_resume");
+}
+
+ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns, int64_t last_step)
+{
+    ts_csv *csv = csv_new(path, columns, ncolumns, __func__);
+
+    if (csv && open_resumed(csv, last_step) != TS_OK) {
+        csv_free(csv);
+        return NULL;
+    }
+    return csv;
+}
+
+ts_status ts_csv_set_digits(ts_csv *csv, const char *column, int digits)
+{
+    if (!csv || !column)
+        return ts_error_set(TS_ERR_NULL, "ts_csv_set_digits: csv and column must not be NULL");
+    if (digits < 1 || digits > 17)
+        return ts_error_set(TS_ERR_VALUE, "ts_csv_set_digits: digits: expected 1 to 17, got %d",
+                            digits);
+    for (int i = 0; i < csv->ncolumns; i++) {
+        if (strcmp(csv->columns[i], column) == 0) {
+            csv->digits[i] = (uint8_t)digits;
+            return TS_OK;
+        }
+    }
+    return ts_error_set(TS_ERR_VALUE, "ts_csv_set_digits: '%s' has no column '%s'", csv->path,
+                        column);
+}
+
+ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns)
+{
+    if (!csv || !values)
+        return ts_error_set(TS_ERR_NULL, "ts_csv_row: csv and values must not be NULL");
+    if (ncolumns != csv->ncolumns)
+        return ts_error_set(TS_ERR_VALUE, "ts_csv_row: '%s': expected %d values, got %d", csv->path,
+                            csv->ncolumns, ncolumns);
+    csv->line.size = 0;
+    csv->line.failed = false;
+    for (int i = 0; i < ncolumns; i++) {
+        char cell[40];
+        ts_format_cell(cell, values[i], csv->digits[i]);
+        if (i)
+            ts_text_string(&csv->line, ",");
+        ts_text_string(&csv->line, cell);
+    }
+    ts_text_string(&csv->line, "\n");
+    TS_TRY(ts_text_status(&csv->line, "ts_csv_row"));
+    TS_TRY(append_line(csv, "ts_csv_row"));
+    csv->rows++;
+    return TS_OK;
+}
+
+int64_t ts_csv_rows(const ts_csv *csv)
+{
+    return csv ? csv->rows : 0;
+}
+
+ts_status ts_csv_close(ts_csv *csv)
+{
+    ts_status status = TS_OK;
+
+    if (!csv)
+        return TS_OK;
+    if (close(csv->fd) != 0)
+        status = io_error(csv, "ts_csv_close", "close");
+    csv->fd = -1;
+    csv_free(csv);
+    return status;
+}

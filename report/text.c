@@ -1,0 +1,382 @@
+/**
+ * @file text.c
+ * Strings, numbers as text, UTF-8 and whole files for the reports.
+ */
+// SPDX-License-Identifier: MIT
+#include "report/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <locale.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+ts_status ts_no_memory(const char *function)
+{
+    return ts_error_set(TS_ERR_MEMORY, "%s: out of memory", function);
+}
+
+bool ts_copy_string(char **copy, const char *string)
+{
+    *copy = string ? strdup(string) : NULL;
+    return *copy || !string;
+}
+
+/* The C locale object is static in the C library: making it neither allocates nor fails. */
+static locale_t c_locale(void)
+{
+    return newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+/* ------------------------------------------------------------------ growing strings ---- */
+
+static bool reserve(ts_text *text, size_t more)
+{
+    size_t need, capacity;
+
+    if (text->failed)
+        return false;
+    if (__builtin_add_overflow(text->size, more, &need) || need >= SIZE_MAX / 2) {
+        text->failed = true;
+        return false;
+    }
+    if (need < text->capacity)
+        return true;
+    capacity = need + need / 2 + 64;
+    char *data = realloc(text->data, capacity);
+    if (!data) {
+        text->failed = true;
+        return false;
+    }
+    text->data = data;
+    text->capacity = capacity;
+    return true;
+}
+
+void ts_text_append(ts_text *text, const char *bytes, size_t size)
+{
+    if (!reserve(text, size))
+        return;
+    if (size)
+        memcpy(text->data + text->size, bytes, size);
+    text->size += size;
+    text->data[text->size] = '\0';
+}
+
+void ts_text_string(ts_text *text, const char *string)
+{
+    ts_text_append(text, string, strlen(string));
+}
+
+void ts_text_repeat(ts_text *text, const char *string, int times)
+{
+    for (int i = 0; i < times; i++)
+        ts_text_string(text, string);
+}
+
+void ts_text_printf(ts_text *text, const char *format, ...)
+{
+    va_list args, again;
+    locale_t old = uselocale(c_locale());
+
+    va_start(args, format);
+    va_copy(again, args);
+    int size = vsnprintf(NULL, 0, format, args);
+    if (size < 0) {
+        text->failed = true;
+    } else if (reserve(text, (size_t)size)) {
+        vsnprintf(text->data + text->size, (size_t)size + 1, format, again);
+        text->size += (size_t)size;
+    }
+    va_end(again);
+    va_end(args);
+    uselocale(old);
+}
+
+void ts_text_xml(ts_text *text, const char *string)
+{
+    while (*string) {
+        const char *start = string;
+        uint32_t c = ts_utf8_next(&string);
+        // XML 1.0 has no way to write control characters or U+FFFE and U+FFFF.
+        bool legal =
+            c == '\t' || c == '\n' || c == '\r' || (c >= 0x20 && c < 0xfffe) || c >= 0x10000;
+        if (c == '&')
+            ts_text_string(text, "&amp;");
+        else if (c == '<')
+            ts_text_string(text, "&lt;");
+        else if (c == '>')
+            ts_text_string(text, "&gt;");
+        else if (c == '"')
+            ts_text_string(text, "&quot;");
+        else if (c == 0xfffd || !legal)
+            ts_text_string(text, "\xef\xbf\xbd");
+        else
+            ts_text_append(text, start, (size_t)(string - start));
+    }
+}
+
+void ts_text_csv(ts_text *text, const char *string)
+{
+    if (!strpbrk(string, ",\"\r\n")) {
+        ts_text_string(text, string);
+        return;
+    }
+    ts_text_append(text, "\"", 1);
+    for (; *string; string++) {
+        if (*string == '"')
+            ts_text_append(text, "\"", 1);
+        ts_text_append(text, string, 1);
+    }
+    ts_text_append(text, "\"", 1);
+}
+
+ts_status ts_text_status(const ts_text *text, const char *function)
+{
+    return text->failed ? ts_no_memory(function) : TS_OK;
+}
+
+void ts_text_free(ts_text *text)
+{
+    free(text->data);
+    *text = (ts_text){0};
+}
+
+/* -------------------------------------------------------------------------- numbers ---- */
+
+void ts_format(char *buffer, size_t size, const char *format, ...)
+{
+    va_list args;
+    locale_t old = uselocale(c_locale());
+
+    va_start(args, format);
+    vsnprintf(buffer, size, format, args);
+    va_end(args);
+    uselocale(old);
+}
+
+void ts_format_cell(char buffer[40], double value, int digits)
+{
+    buffer[0] = '\0';
+    if (isnan(value))
+        return;
+    if (fabs(value) < 0x1p53 && value == rint(value)) {
+        ts_format(buffer, 40, "%.0f", value);
+        return;
+    }
+    ts_format(buffer, 40, "%.*g", digits, value);
+    // 17 digits are exact but ugly (0.1 is 0.10000000000000001): fewer do where they are exact too.
+    for (int fewer = 15; digits == 17 && fewer < 17; fewer++) {
+        char shorter[40];
+        ts_format(shorter, sizeof shorter, "%.*g", fewer, value);
+        if (ts_parse_double(shorter, NULL) == value) {
+            strcpy(buffer, shorter);
+            break;
+        }
+    }
+}
+
+void ts_format_si(char *buffer, size_t size, double value, int digits, const char *unit, bool ascii)
+{
+    static const char *const prefixes[] = {"p", "n", "\xc2\xb5", "m", "", "k", "M", "G", "T", "P"};
+    enum { NONE = 4, LAST = 9 };
+    int at = NONE;
+    double scaled = value;
+
+    if (isfinite(value) && value != 0) {
+        at = (int)floor(log10(fabs(value)) / 3) + NONE;
+        at = at < 0 ? 0 : at > LAST ? LAST : at;
+        scaled = value / pow(10, 3 * (at - NONE));
+        // 999.96 rounds to 1000 at three digits: it belongs to the next prefix.
+        double step = pow(10, 3 - digits);
+        if (at < LAST && fabs(rint(scaled / step) * step) >= 1000) {
+            at++;
+            scaled /= 1000;
+        }
+    }
+    int before = fabs(scaled) >= 99.95 ? 3 : fabs(scaled) >= 9.995 ? 2 : 1;
+    int decimals = digits > before && value != 0 && isfinite(value) ? digits - before : 0;
+    // A count below a thousand is a whole number, not a measurement of three digits.
+    if (at == NONE && !*unit && value == rint(value))
+        decimals = 0;
+    const char *prefix = ascii && at == 2 ? "u" : prefixes[at];
+    ts_format(buffer, size, "%.*f%s%s%s", decimals, scaled, *unit || *prefix ? " " : "", prefix,
+              unit);
+}
+
+double ts_parse_double(const char *string, char **end)
+{
+    return strtod_l(string, end, c_locale());
+}
+
+/* ---------------------------------------------------------------------------- UTF-8 ---- */
+
+uint32_t ts_utf8_next(const char **string)
+{
+    const unsigned char *s = (const unsigned char *)*string;
+    int more = s[0] < 0x80 ? 0 : s[0] >= 0xf0 ? 3 : s[0] >= 0xe0 ? 2 : 1;
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    uint32_t c = more == 0 ? s[0] : s[0] & (0x3f >> more);
+
+    (*string)++;
+    if (s[0] >= 0x80 && (s[0] < 0xc2 || s[0] > 0xf4))
+        return 0xfffd;
+    for (int i = 1; i <= more; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0xfffd;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+        return 0xfffd;
+    *string += more;
+    return c;
+}
+
+int ts_text_width(const char *string)
+{
+    static const struct {
+        uint32_t first, last;
+        int width;
+    } ranges[] = {
+        {0x0300, 0x036f, 0},   {0x200b, 0x200f, 0},   {0x20d0, 0x20ff, 0},   {0xfe00, 0xfe0f, 0},
+        {0x1100, 0x115f, 2},   {0x2e80, 0x303e, 2},   {0x3041, 0xa4cf, 2},   {0xac00, 0xd7a3, 2},
+        {0xf900, 0xfaff, 2},   {0xfe30, 0xfe6f, 2},   {0xff00, 0xff60, 2},   {0xffe0, 0xffe6, 2},
+        {0x1f300, 0x1f64f, 2}, {0x1f900, 0x1f9ff, 2}, {0x20000, 0x3fffd, 2},
+    };
+    int width = 0;
+
+    while (*string) {
+        uint32_t c = ts_utf8_next(&string);
+        int own = 1;
+        for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+            if (c >= ranges[i].first && c <= ranges[i].last)
+                own = ranges[i].width;
+        width += own;
+    }
+    return width;
+}
+
+bool ts_locale_is_utf8(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value && *value)
+            return strcasestr(value, "utf-8") || strcasestr(value, "utf8");
+    }
+    return false;
+}
+
+/* ---------------------------------------------------------------------------- files ---- */
+
+bool ts_write_all(int fd, const char *data, size_t size)
+{
+    while (size) {
+        ssize_t n = write(fd, data, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return false;
+        data += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
+static ts_status refused(const char *function, const char *what, const char *path, int error)
+{
+    return ts_error_set(TS_ERR_IO, "%s: cannot %s '%s': %s", function, what, path, strerror(error));
+}
+
+/* Renaming over a device would replace the device, so it is written to as it is. */
+static ts_status write_special(const char *path, const char *data, size_t size,
+                               const char *function)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return refused(function, "open", path, errno);
+    bool ok = ts_write_all(fd, data, size);
+    int error = errno;
+    if (close(fd) != 0 && ok) {
+        ok = false;
+        error = errno;
+    }
+    return ok ? TS_OK : refused(function, "write", path, error);
+}
+
+ts_status ts_write_whole(const char *path, const char *data, size_t size, const char *function)
+{
+    static atomic_uint counter;
+    struct stat status;
+    ts_text temporary = {0};
+
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+        return write_special(path, data, size, function);
+    ts_text_printf(&temporary, "%s.%ld-%u.tmp", path, (long)getpid(),
+                   atomic_fetch_add(&counter, 1));
+    ts_status result = ts_text_status(&temporary, function);
+    if (result != TS_OK) {
+        ts_text_free(&temporary);
+        return result;
+    }
+    int fd = open(temporary.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        result = refused(function, "create", temporary.data, errno);
+        ts_text_free(&temporary);
+        return result;
+    }
+    bool ok = ts_write_all(fd, data, size) && fsync(fd) == 0;
+    int error = errno;
+    if (close(fd) != 0 && ok) {
+        ok = false;
+        error = errno;
+    }
+    if (!ok) {
+        result = refused(function, "write", temporary.data, error);
+    } else if (rename(temporary.data, path) != 0) {
+        result = refused(function, "rename a file to", path, errno);
+    }
+    if (result != TS_OK)
+        unlink(temporary.data);
+    ts_text_free(&temporary);
+    return result;
+}
+
+ts_status ts_read_whole(const char *path, char **data, size_t *size, const char *function)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ts_text text = {0};
+    int error = 0;
+
+    if (fd < 0)
+        return refused(function, "open", path, errno);
+    ts_text_append(&text, "", 0);
+    while (reserve(&text, 1 << 16)) {
+        ssize_t n = read(fd, text.data + text.size, 1 << 16);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            error = n < 0 ? errno : 0;
+            break;
+        }
+        text.size += (size_t)n;
+    }
+    close(fd);
+    if (text.failed || error) {
+        ts_text_free(&text);
+        return error ? refused(function, "read", path, error) : ts_no_memory(function);
+    }
+    text.data[text.size] = '\0';
+    *data = text.data;
+    *size = text.size;
+    return TS_OK;
+}
