@@ -1,0 +1,349 @@
+/**
+ * @file chart.c
+ * Collects what a chart shows; svg.c draws it.
+ */
+// SPDX-License-Identifier: MIT
+#include "report/chart.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+ts_chart *ts_chart_new(const ts_chart_opts *opts)
+{
+    static const ts_chart_opts defaults;
+
+    opts = opts ? opts : &defaults;
+    if ((opts->width && (opts->width < 200 || opts->width > 10000)) ||
+        (opts->height && (opts->height < 150 || opts->height > 10000))) {
+        ts_error_set(TS_ERR_VALUE,
+                     "ts_chart_new: expected a width of 200 to 10000 and a height of 150 to 10000 "
+                     "pixels, got %d and %d",
+                     opts->width, opts->height);
+        return NULL;
+    }
+    ts_chart *chart = calloc(1, sizeof *chart);
+    if (chart) {
+        char *title = NULL, *x_title = NULL, *y_title = NULL;
+        bool ok = ts_copy_string(&title, opts->title ? opts->title : "") &&
+                  ts_copy_string(&x_title, opts->x_title ? opts->x_title : "") &&
+                  ts_copy_string(&y_title, opts->y_title ? opts->y_title : "");
+        chart->opts = *opts;
+        chart->opts.title = title;
+        chart->opts.x_title = x_title;
+        chart->opts.y_title = y_title;
+        if (ok)
+            return chart;
+    }
+    ts_chart_free(chart);
+    ts_no_memory(__func__);
+    return NULL;
+}
+
+static void free_series(ts_chart_series *series)
+{
+    free(series->name);
+    free(series->x);
+    free(series->y);
+    free(series->smooth);
+}
+
+void ts_chart_free(ts_chart *chart)
+{
+    if (!chart)
+        return;
+    free((char *)chart->opts.title);
+    free((char *)chart->opts.x_title);
+    free((char *)chart->opts.y_title);
+    for (int i = 0; i < chart->nseries; i++)
+        free_series(&chart->series[i]);
+    for (int i = 0; i < chart->nreferences; i++)
+        free(chart->references[i].name);
+    for (int i = 0; i < chart->nlabels; i++)
+        free(chart->labels[i]);
+    free(chart->series);
+    free(chart->references);
+    free(chart->labels);
+    free(chart->bars);
+    free(chart);
+}
+
+/* Room for one more element of an array; the caller counts it once it is filled. */
+static bool grow(void *array_pointer, int count, size_t element)
+{
+    void **array = array_pointer;
+
+    // Capacities are 4, 8, 16, ...: the count alone tells when the array is full.
+    if (count && (count < 4 || (count & (count - 1))))
+        return true;
+    void *bigger = reallocarray(*array, count ? 2 * (size_t)count : 4, element);
+    if (!bigger)
+        return false;
+    *array = bigger;
+    return true;
+}
+
+/* Exponential moving average with bias correction (Adam, arXiv:1412.6980, section 3). */
+static void smooth_line(ts_chart_series *s, double decay)
+{
+    double mean = 0, mass = 0;
+
+    for (int64_t i = 0; i < s->n; i++) {
+        if (isfinite(s->y[i])) {
+            mean = decay * mean + (1 - decay) * s->y[i];
+            mass = decay * mass + (1 - decay);
+        }
+        s->smooth[i] = isfinite(s->y[i]) ? mean / mass : NAN;
+    }
+}
+
+static ts_status add_line(ts_chart *chart, const char *name, const double *x, const double *y,
+                          int64_t n, const ts_line_opts *opts, const char *function)
+{
+    static const ts_line_opts defaults;
+    size_t bytes = 0;
+
+    opts = opts ? opts : &defaults;
+    if (chart->nbars)
+        return ts_error_set(TS_ERR_STATE, "%s: the chart already has bars", function);
+    if (n < 0 || !(opts->smoothing >= 0 && opts->smoothing < 1))
+        return ts_error_set(TS_ERR_VALUE,
+                            "%s: '%s': expected n >= 0 and 0 <= smoothing < 1, got %" PRId64
+                            " and %g",
+                            function, name, n, opts->smoothing);
+    if (__builtin_mul_overflow((size_t)n, sizeof(double), &bytes) ||
+        !grow(&chart->series, chart->nseries, sizeof *chart->series))
+        return ts_no_memory(function);
+    ts_chart_series *s = &chart->series[chart->nseries];
+    *s = (ts_chart_series){.n = n, .bridge_gaps = opts->bridge_gaps, .markers = opts->markers};
+    s->x = malloc(bytes + 1);
+    s->y = malloc(bytes + 1);
+    s->smooth = opts->smoothing > 0 ? malloc(bytes + 1) : NULL;
+    if (!s->x || !s->y || (opts->smoothing > 0 && !s->smooth) || !ts_copy_string(&s->name, name)) {
+        free_series(s);
+        return ts_no_memory(function);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        s->x[i] = x ? x[i] : (double)i;
+        s->y[i] = y[i];
+    }
+    if (s->smooth)
+        smooth_line(s, opts->smoothing);
+    chart->nseries++;
+    return TS_OK;
+}
+
+ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x, const double *y,
+                        int64_t n, const ts_line_opts *opts)
+{
+    if (!chart || !name || (!y && n > 0))
+        return ts_error_set(TS_ERR_NULL, "ts_chart_line: chart, name and y must not be NULL");
+    return add_line(chart, name, x, y, n, opts, __func__);
+}
+
+/* ------------------------------------------------------------------- lines from CSV ---- */
+
+/* Ends the field at *cursor with NUL, unquoted, and moves on; *more tells if one follows. */
+static char *next_field(char **cursor, bool *more)
+{
+    char *field = *cursor, *from = field, *to = field;
+    bool quoted = *from == '"';
+
+    if (quoted)
+        from++;
+    while (*from && (quoted || *from != ',')) {
+        if (quoted && *from == '"') {
+            if (from[1] != '"') {
+                quoted = false;
+                from++;
+                continue;
+            }
+            from++;
+        }
+        *to++ = *from++;
+    }
+    *more = *from == ',';
+    *cursor = from + *more;
+    *to = '\0';
+    return field;
+}
+
+/* Columns of two names in a header line, -1 where missing; the line is changed. */
+static void find_columns(char *line, const char *x_name, const char *y_name, int *x, int *y)
+{
+    bool more = true;
+
+    *x = *y = -1;
+    for (int i = 0; more; i++) {
+        const char *name = next_field(&line, &more);
+        if (strcmp(name, x_name) == 0)
+            *x = i;
+        if (strcmp(name, y_name) == 0)
+            *y = i;
+    }
+}
+
+/* One number of a cell; NaN for an empty or missing one. */
+static bool parse_cell(const char *cell, double *value)
+{
+    char *end;
+
+    *value = NAN;
+    if (!*cell)
+        return true;
+    *value = ts_parse_double(cell, &end);
+    return *end == '\0';
+}
+
+typedef struct points {
+    double *x, *y;
+    int64_t n;
+} points;
+
+static ts_status parse_rows(char *data, const char *path, const char *x_name, const char *y_name,
+                            points *out)
+{
+    static const char function[] = "ts_chart_line_csv";
+    char *line = data;
+    int64_t row = 0;
+    int x = -1, y = -1;
+
+    while (*line) {
+        char *next = line + strcspn(line, "\n");
+        bool whole = *next == '\n';
+        *next = '\0';
+        line[strcspn(line, "\r")] = '\0';
+        if (row == 0)
+            find_columns(line, x_name, y_name, &x, &y);
+        if (x < 0 || y < 0)
+            break;
+        // A line without its end is still being written, or was cut off: not a point yet.
+        if (row > 0 && whole) {
+            bool more = true;
+            out->x[out->n] = out->y[out->n] = NAN;
+            for (int i = 0; more; i++) {
+                const char *cell = next_field(&line, &more);
+                double *value = i == x ? &out->x[out->n] : i == y ? &out->y[out->n] : NULL;
+                if (value && !parse_cell(cell, value))
+                    return ts_error_set(TS_ERR_FORMAT,
+                                        "%s: '%s' line %" PRId64 ": expected a number, got \"%s\"",
+                                        function, path, row + 1, cell);
+            }
+            if (x == y)
+                out->y[out->n] = out->x[out->n];
+            out->n++;
+        }
+        row++;
+        line = next + whole;
+    }
+    if (x < 0 || y < 0)
+        return ts_error_set(TS_ERR_FORMAT, "%s: '%s' has no column '%s'", function, path,
+                            x < 0 ? x_name : y_name);
+    return TS_OK;
+}
+
+ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char *path,
+                            const char *x_column, const char *y_column, const ts_line_opts *opts)
+{
+    char *data = NULL;
+    size_t size = 0, lines = 1;
+
+    if (!chart || !name || !path || !x_column || !y_column)
+        return ts_error_set(TS_ERR_NULL, "ts_chart_line_csv: arguments must not be NULL");
+    TS_TRY(ts_read_whole(path, &data, &size, __func__));
+    for (size_t i = 0; i < size; i++)
+        lines += data[i] == '\n';
+    points p = {calloc(lines, sizeof(double)), calloc(lines, sizeof(double)), 0};
+    ts_status status =
+        p.x && p.y ? parse_rows(data, path, x_column, y_column, &p) : ts_no_memory(__func__);
+    if (status == TS_OK)
+        status = add_line(chart, name, p.x, p.y, p.n, opts, __func__);
+    free(p.x);
+    free(p.y);
+    free(data);
+    return status;
+}
+
+/* -------------------------------------------------------------- references and bars ---- */
+
+ts_status ts_chart_reference(ts_chart *chart, const char *name, double y)
+{
+    if (!chart || !name)
+        return ts_error_set(TS_ERR_NULL, "ts_chart_reference: chart and name must not be NULL");
+    if (chart->nbars)
+        return ts_error_set(TS_ERR_STATE, "ts_chart_reference: the chart already has bars");
+    if (!isfinite(y))
+        return ts_error_set(TS_ERR_VALUE, "ts_chart_reference: '%s': y is not finite", name);
+    if (!grow(&chart->references, chart->nreferences, sizeof *chart->references))
+        return ts_no_memory(__func__);
+    ts_chart_reference_line *added = &chart->references[chart->nreferences];
+    if (!ts_copy_string(&added->name, name))
+        return ts_no_memory(__func__);
+    added->y = y;
+    chart->nreferences++;
+    return TS_OK;
+}
+
+/* Index of a label or series of bars, added when new; -1 when out of memory. */
+static int label_index(ts_chart *chart, const char *label)
+{
+    for (int i = 0; i < chart->nlabels; i++)
+        if (strcmp(chart->labels[i], label) == 0)
+            return i;
+    if (!grow(&chart->labels, chart->nlabels, sizeof *chart->labels) ||
+        !ts_copy_string(&chart->labels[chart->nlabels], label))
+        return -1;
+    return chart->nlabels++;
+}
+
+static int series_index(ts_chart *chart, const char *name)
+{
+    for (int i = 0; i < chart->nseries; i++)
+        if (strcmp(chart->series[i].name, name) == 0)
+            return i;
+    if (!grow(&chart->series, chart->nseries, sizeof *chart->series))
+        return -1;
+    chart->series[chart->nseries] = (ts_chart_series){0};
+    if (!ts_copy_string(&chart->series[chart->nseries].name, name))
+        return -1;
+    return chart->nseries++;
+}
+
+ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series, double value)
+{
+    if (!chart || !label)
+        return ts_error_set(TS_ERR_NULL, "ts_chart_bar: chart and label must not be NULL");
+    if (chart->nreferences || (chart->nseries && !chart->nbars))
+        return ts_error_set(TS_ERR_STATE, "ts_chart_bar: the chart already has lines");
+    if (!isfinite(value) || value < 0)
+        return ts_error_set(
+            TS_ERR_VALUE, "ts_chart_bar: '%s': expected a finite value >= 0, got %g", label, value);
+    // Room first: a label or series must not appear without its bar.
+    if (!grow(&chart->bars, chart->nbars, sizeof *chart->bars))
+        return ts_no_memory(__func__);
+    int before = chart->nlabels;
+    int at = label_index(chart, label);
+    int s = at < 0 ? -1 : series_index(chart, series ? series : "");
+    if (s < 0) {
+        if (chart->nlabels > before)
+            free(chart->labels[--chart->nlabels]);
+        return ts_no_memory(__func__);
+    }
+    chart->bars[chart->nbars++] = (ts_chart_bar_value){at, s, value};
+    return TS_OK;
+}
+
+ts_status ts_chart_write(const ts_chart *chart, const char *path)
+{
+    ts_text svg = {0};
+
+    if (!chart || !path)
+        return ts_error_set(TS_ERR_NULL, "ts_chart_write: chart and path must not be NULL");
+    ts_chart_draw(chart, &svg);
+    ts_status status = ts_text_status(&svg, __func__);
+    if (status == TS_OK)
+        status = ts_write_whole(path, svg.data, svg.size, __func__);
+    ts_text_free(&svg);
+    return status;
+}

@@ -1,0 +1,36 @@
+/**
+ * @file ticks.h
+ * Axes: from data to pixels, and where the ticks stand.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_REPORT_TICKS_H
+#define TS_REPORT_TICKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { TS_MOST_TICKS = 32 };
+
+/** One axis: the range it shows and its ticks. */
+typedef struct ts_axis {
+    bool log;
+    double low, high; /**< low < high; both positive when log */
+    int nticks;
+    double ticks[TS_MOST_TICKS];
+    int decimals; /**< of a linear axis' labels after scaling by `divisor` */
+    double divisor;
+    const char *suffix; /**< prefix that stands for the divisor, "" or "k", "M", ... */
+} ts_axis;
+
+/**
+ * An axis that shows [low, high] with about `wanted` ticks at 1, 2 or 5 times a power of ten.
+ * @param snap  widen the range to the outermost ticks
+ * Any input gives a usable axis: an empty or reversed range (also NaN) is replaced.
+ */
+ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap);
+/** Position of a value, 0 at low and 1 at high. */
+double ts_axis_place(const ts_axis *axis, double value);
+/** Label of a tick, with as many decimals as the steps need. */
+void ts_axis_label(const ts_axis *axis, double value, char *buffer, size_t size);
+
+#endif
