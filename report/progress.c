@@ -1,0 +1,441 @@
+/**
+ * @file progress.c
+ * The progress line: counts on every step, looks at the clock on every step, and reads the loss
+ * only when it draws.
+ */
+// SPDX-License-Identifier: MIT
+#include <tessera/ops.h>
+#include <tessera/report.h>
+
+#include "report/text.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SAMPLES = 32 };
+static const double sample_interval = 0.5; // 31 intervals: a window of fifteen seconds
+
+typedef struct sample {
+    double time;
+    int64_t step;
+    int64_t items;
+} sample;
+
+struct ts_progress {
+    char *label;
+    char *item_unit;
+    FILE *stream;
+    double (*clock)(void);
+    ts_progress_mode mode; // resolved, never AUTO
+    bool colour, utf8, ended, line_open;
+    int64_t total, start, step, items;
+    double interval, begin, last_draw;
+    int64_t drawn_step;
+    ts_tensor *loss;   // held; NULL before the first step
+    double last_loss;  // as read last
+    double smoothing;  // decay per step
+    double mean, mass; // moving average and the weight in it
+    int64_t mean_step; // step of the last reading
+    sample ring[SAMPLES];
+    int nsamples, newest;
+};
+
+static double monotonic_seconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value;
+}
+
+static ts_progress_mode resolve(ts_progress_mode mode, FILE *stream)
+{
+    const char *term = getenv("TERM");
+
+    if (mode != TS_PROGRESS_AUTO)
+        return mode;
+    bool redraws = isatty(fileno(stream)) && term && *term && strcmp(term, "dumb") != 0;
+    return redraws ? TS_PROGRESS_BAR : TS_PROGRESS_PLAIN;
+}
+
+ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts)
+{
+    static const ts_progress_opts defaults;
+
+    opts = opts ? opts : &defaults;
+    if (total_steps < 0 || opts->start_step < 0 ||
+        (total_steps && opts->start_step > total_steps)) {
+        ts_error_set(TS_ERR_VALUE,
+                     "ts_progress_new: expected 0 <= start_step <= total_steps, got %" PRId64
+                     " and %" PRId64,
+                     opts->start_step, total_steps);
+        return NULL;
+    }
+    if (!(opts->interval >= 0) || !(opts->smoothing >= 0 && opts->smoothing < 1) ||
+        opts->mode > TS_PROGRESS_QUIET) {
+        ts_error_set(TS_ERR_VALUE,
+                     "ts_progress_new: expected interval >= 0, 0 <= smoothing < 1 and a known "
+                     "mode, got %g, %g and %d",
+                     opts->interval, opts->smoothing, (int)opts->mode);
+        return NULL;
+    }
+    ts_progress *p = calloc(1, sizeof *p);
+    if (!p || !ts_copy_string(&p->label, opts->label ? opts->label : "") ||
+        !ts_copy_string(&p->item_unit, opts->item_unit ? opts->item_unit : "items")) {
+        ts_progress_free(p);
+        ts_no_memory(__func__);
+        return NULL;
+    }
+    p->stream = opts->stream ? opts->stream : stderr;
+    p->clock = opts->clock ? opts->clock : monotonic_seconds;
+    p->mode = resolve(opts->mode, p->stream);
+    p->utf8 = ts_locale_is_utf8();
+    p->colour = p->mode == TS_PROGRESS_BAR && !is_set("NO_COLOR");
+    p->total = total_steps;
+    p->start = p->step = p->mean_step = opts->start_step;
+    p->interval = opts->interval > 0 ? opts->interval : p->mode == TS_PROGRESS_BAR ? 0.1 : 5;
+    p->smoothing = opts->smoothing > 0 ? opts->smoothing : 0.95;
+    p->begin = p->clock();
+    p->last_draw = -INFINITY;
+    p->ring[0] = (sample){p->begin, p->step, 0};
+    p->nsamples = 1;
+    return p;
+}
+
+/* ---------------------------------------------------------------------------- rates ---- */
+
+static void take_sample(ts_progress *p, double now)
+{
+    if (now - p->ring[p->newest].time < sample_interval)
+        return;
+    p->newest = (p->newest + 1) % SAMPLES;
+    p->ring[p->newest] = (sample){now, p->step, p->items};
+    p->nsamples += p->nsamples < SAMPLES;
+}
+
+/* Steps and items per second from the oldest sample to `now`. */
+static void rates(const ts_progress *p, double now, double *steps, double *items)
+{
+    const sample *oldest = &p->ring[(p->newest + SAMPLES - p->nsamples + 1) % SAMPLES];
+    double time = now - oldest->time;
+
+    *steps = time > 0 ? (double)(p->step - oldest->step) / time : 0;
+    *items = time > 0 ? (double)(p->items - oldest->items) / time : 0;
+}
+
+double ts_progress_items_per_second(const ts_progress *p)
+{
+    double steps, items;
+
+    if (!p)
+        return 0;
+    rates(p, p->clock(), &steps, &items);
+    return items;
+}
+
+/* ----------------------------------------------------------------------------- loss ---- */
+
+/* Reads the held loss into the average; readings that are steps apart weigh as much as the gap. */
+static ts_status read_loss(ts_progress *p)
+{
+    double value, keep;
+
+    if (!p->loss || p->mean_step == p->step)
+        return TS_OK;
+    TS_TRY(ts_item(p->loss, &value));
+    keep = pow(p->smoothing, (double)(p->step - p->mean_step));
+    p->mean_step = p->step;
+    p->last_loss = value;
+    if (!isfinite(value))
+        return TS_OK;
+    p->mean = keep * p->mean + (1 - keep) * value;
+    p->mass = keep * p->mass + (1 - keep);
+    return TS_OK;
+}
+
+static double shown_loss(const ts_progress *p)
+{
+    // A loss that left the numbers must be seen at once, not averaged away.
+    return isfinite(p->last_loss) && p->mass > 0 ? p->mean / p->mass : p->last_loss;
+}
+
+/* ---------------------------------------------------------------------------- lines ---- */
+
+static void format_time(char *buffer, size_t size, double seconds)
+{
+    int64_t s = seconds > 0 && seconds < 1e9 ? (int64_t)(seconds + 0.5) : 0;
+
+    if (s >= 3600)
+        ts_format(buffer, size, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60),
+                  (int)(s % 60));
+    else
+        ts_format(buffer, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
+}
+
+/* The parts of a line as text; "" where there is nothing to say. */
+typedef struct parts {
+    char label[64], step[64], loss[48], rate[96], elapsed[32], eta[40];
+} parts;
+
+static void make_parts(const ts_progress *p, double now, parts *out)
+{
+    double steps, items;
+    char number[32], time[24];
+
+    *out = (parts){0};
+    rates(p, now, &steps, &items);
+    if (*p->label)
+        ts_format(out->label, sizeof out->label, "%s", p->label);
+    if (p->total) {
+        int digits = snprintf(NULL, 0, "%" PRId64, p->total);
+        ts_format(out->step, sizeof out->step, "%*" PRId64 "/%" PRId64, digits, p->step, p->total);
+    } else {
+        ts_format(out->step, sizeof out->step, "step %" PRId64, p->step);
+    }
+    if (p->loss)
+        ts_format(out->loss, sizeof out->loss, "loss %.4f", shown_loss(p));
+    if (p->items && items > 0) {
+        ts_format_si(number, sizeof number, items, 3, "", !p->utf8);
+        ts_format(out->rate, sizeof out->rate, "%s %s/s", number, p->item_unit);
+    } else if (steps > 0) {
+        ts_format_si(number, sizeof number, steps, 3, "", !p->utf8);
+        ts_format(out->rate, sizeof out->rate, "%s steps/s", number);
+    }
+    format_time(out->elapsed, sizeof out->elapsed, now - p->begin);
+    if (p->total && steps > 0 && p->step < p->total) {
+        format_time(time, sizeof time, (double)(p->total - p->step) / steps);
+        ts_format(out->eta, sizeof out->eta, "ETA %s", time);
+    }
+}
+
+static int terminal_width(const ts_progress *p)
+{
+    struct winsize size;
+    const char *columns = getenv("COLUMNS");
+
+    if (ioctl(fileno(p->stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        return size.ws_col;
+    int width = columns ? atoi(columns) : 0;
+    return width > 0 && width < 10000 ? width : 80;
+}
+
+static void add_bar(const ts_progress *p, ts_text *line, int width)
+{
+    double done = (double)p->step / (double)p->total * width;
+    int full = (int)done;
+    bool half = p->utf8 && done - full >= 0.5;
+
+    ts_text_string(line, p->colour ? "\x1b[36m" : p->utf8 ? "" : "[");
+    ts_text_repeat(line, p->utf8 ? "\xe2\x94\x81" : "#", full);
+    if (half)
+        ts_text_string(line, "\xe2\x95\xb8");
+    if (p->colour)
+        ts_text_string(line, "\x1b[90m");
+    // Without colour the rest of the bar would look done: leave it blank.
+    ts_text_repeat(line, !p->utf8 ? "." : p->colour ? "\xe2\x94\x81" : " ", width - full - half);
+    ts_text_string(line, p->colour ? "\x1b[0m" : p->utf8 ? "" : "]");
+}
+
+/* Drops the least needed part until the line fits into `width` columns; returns what is left. */
+static int fit(parts *out, int width)
+{
+    char *const order[] = {out->elapsed, out->rate, out->label, out->eta, out->loss};
+    const char *const all[] = {out->label, out->step, out->loss, out->rate, out->elapsed, out->eta};
+    int left = 0;
+
+    for (size_t drop = 0;; drop++) {
+        left = width;
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            left -= *all[i] ? ts_text_width(all[i]) + 2 : 0;
+        left += 2;
+        if (left >= 0 || drop == sizeof order / sizeof *order)
+            return left;
+        *order[drop] = '\0';
+    }
+}
+
+static void draw_bar(ts_progress *p, double now)
+{
+    enum { LEAST_BAR = 6, MOST_BAR = 30 };
+    parts out;
+    ts_text line = {0};
+
+    make_parts(p, now, &out);
+    // The last column stays free: some terminals wrap as soon as it is written.
+    int left = fit(&out, terminal_width(p) - 1) - 2 - (p->utf8 ? 0 : 2);
+    const char *const after[] = {out.step, out.loss, out.rate, out.elapsed, out.eta};
+
+    ts_text_string(&line, "\r\x1b[K");
+    ts_text_string(&line, out.label);
+    const char *gap = *out.label ? "  " : "";
+    if (p->total && left >= LEAST_BAR) {
+        ts_text_string(&line, gap);
+        add_bar(p, &line, left < MOST_BAR ? left : MOST_BAR);
+        gap = "  ";
+    }
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        if (*after[i]) {
+            ts_text_printf(&line, "%s%s", gap, after[i]);
+            gap = "  ";
+        }
+    }
+    if (!line.failed) {
+        fwrite(line.data, 1, line.size, p->stream);
+        fflush(p->stream);
+        p->line_open = true;
+    }
+    ts_text_free(&line);
+}
+
+static void draw_plain(ts_progress *p, double now)
+{
+    parts out;
+    const char *const all[] = {out.label, out.step, out.loss, out.rate, out.elapsed, out.eta};
+    const char *gap = "";
+    ts_text line = {0};
+
+    make_parts(p, now, &out);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (*all[i]) {
+            ts_text_printf(&line, "%s%s", gap, all[i]);
+            gap = "  ";
+        }
+    }
+    ts_text_string(&line, "\n");
+    if (!line.failed) {
+        fwrite(line.data, 1, line.size, p->stream);
+        fflush(p->stream);
+    }
+    ts_text_free(&line);
+}
+
+/* A plain log also gets a line at each 5 percent, unless a fast run would flood it. */
+static bool is_due(const ts_progress *p, double now)
+{
+    double since = now - p->last_draw;
+
+    if (p->mode == TS_PROGRESS_QUIET)
+        return false;
+    if (since >= p->interval || p->mode == TS_PROGRESS_BAR || !p->total)
+        return since >= p->interval;
+    return since >= p->interval / 5 && p->step * 20 / p->total > p->drawn_step * 20 / p->total;
+}
+
+static ts_status draw(ts_progress *p, double now)
+{
+    TS_TRY(read_loss(p));
+    if (p->mode == TS_PROGRESS_BAR)
+        draw_bar(p, now);
+    else
+        draw_plain(p, now);
+    p->last_draw = now;
+    p->drawn_step = p->step;
+    return TS_OK;
+}
+
+ts_status ts_progress_step(ts_progress *p, ts_tensor *loss)
+{
+    if (!p || !loss)
+        return ts_status_of_pointer(NULL);
+    if (p->ended)
+        return ts_error_set(TS_ERR_STATE, "ts_progress_step: the progress line has ended");
+    ts_tensor *previous = p->loss;
+    p->loss = ts_retain(loss);
+    ts_release(previous);
+    p->step++;
+    double now = p->clock();
+    take_sample(p, now);
+    return is_due(p, now) ? draw(p, now) : TS_OK;
+}
+
+ts_status ts_progress_add_items(ts_progress *p, int64_t items)
+{
+    if (!p)
+        return ts_status_of_pointer(NULL);
+    if (items < 0 || items > INT64_MAX - p->items)
+        return ts_error_set(TS_ERR_VALUE,
+                            "ts_progress_add_items: items: expected 0 to %" PRId64 ", got %" PRId64,
+                            INT64_MAX - p->items, items);
+    p->items += items;
+    return TS_OK;
+}
+
+ts_status ts_progress_message(ts_progress *p, const char *format, ...)
+{
+    va_list args;
+
+    if (!p || !format)
+        return ts_status_of_pointer(NULL);
+    if (p->mode == TS_PROGRESS_QUIET)
+        return TS_OK;
+    bool redraw = p->line_open;
+    if (redraw)
+        fputs("\r\x1b[K", p->stream);
+    p->line_open = false;
+    va_start(args, format);
+    vfprintf(p->stream, format, args);
+    va_end(args);
+    fputc('\n', p->stream);
+    fflush(p->stream);
+    return redraw ? draw(p, p->clock()) : TS_OK;
+}
+
+ts_status ts_progress_end(ts_progress *p)
+{
+    char time[24], number[32];
+
+    if (!p)
+        return ts_status_of_pointer(NULL);
+    if (p->ended)
+        return TS_OK;
+    p->ended = true;
+    ts_status status = read_loss(p);
+    double taken = p->clock() - p->begin;
+    if (p->mode != TS_PROGRESS_QUIET) {
+        ts_text line = {0};
+        format_time(time, sizeof time, taken);
+        ts_text_printf(&line, "%s%s%s%" PRId64 " steps in %s", p->line_open ? "\r\x1b[K" : "",
+                       p->label, *p->label ? ": " : "", p->step - p->start, time);
+        if (p->items && taken > 0) {
+            ts_format_si(number, sizeof number, (double)p->items / taken, 3, "", !p->utf8);
+            ts_text_printf(&line, ", %s %s/s", number, p->item_unit);
+        }
+        if (p->loss && status == TS_OK)
+            ts_text_printf(&line, ", loss %.4f", shown_loss(p));
+        ts_text_string(&line, "\n");
+        if (!line.failed)
+            fwrite(line.data, 1, line.size, p->stream);
+        fflush(p->stream);
+        p->line_open = false;
+        ts_text_free(&line);
+    }
+    ts_release(p->loss);
+    p->loss = NULL;
+    return status;
+}
+
+void ts_progress_free(ts_progress *p)
+{
+    if (!p)
+        return;
+    if (p->line_open) {
+        fputc('\n', p->stream);
+        fflush(p->stream);
+    }
+    ts_release(p->loss);
+    free(p->label);
+    free(p->item_unit);
+    free(p);
+}
