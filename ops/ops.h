@@ -1,17 +1,12 @@
-/** @file ops.h  Numbers of the operators, and what the families share. */
+/** @file ops.h  What the families of operators share. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_OPS_H
 #define TS_OPS_OPS_H
 
 #include "dispatch/invoke.h"
+#include "ops/kernel.h"
 #include "ops/rows.h"
 
-enum {
-#define TS_OP(name, ...) TS_OP_##name,
-#include "ops/ops.def"
-#undef TS_OP
-    TS_OP_COUNT
-};
 
 /* ------------------------------------------------------------------ helpers of infer ---- */
 

@@ -1,7 +1,7 @@
 /** @file copy.c  Copies and conversions between all pairs of dtypes. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
-#include "ops/ops.h"
+#include "ops/kernel.h"
 
 static float from_bf16(uint16_t h)
 {

@@ -1,7 +1,7 @@
 /** @file factory.c  Fills. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
-#include "ops/ops.h"
+#include "ops/kernel.h"
 
 static ts_status empty(ts_frame *f)
 {

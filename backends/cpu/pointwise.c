@@ -1,7 +1,7 @@
 /** @file pointwise.c  Binary arithmetic. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
-#include "ops/ops.h"
+#include "ops/kernel.h"
 
 /* name, float expression on vectors, expression on integers, expression on bool (0 or 1) */
 #define ARITHMETIC(name, float_expr, int_expr)                                       \

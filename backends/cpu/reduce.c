@@ -1,7 +1,7 @@
 /** @file reduce.c  Reductions. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
-#include "ops/ops.h"
+#include "ops/kernel.h"
 
 /* The result is the loop's operand, with stride 0 along the summed dims. */
 #define ADD_INTO(T, name, A)                                                                  \

@@ -1,0 +1,15 @@
+/** @file kernel.h  What a backend's kernels may know of the operators: their numbers and plans. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_OPS_KERNEL_H
+#define TS_OPS_KERNEL_H
+
+#include "dispatch/op.h"
+
+enum {
+#define TS_OP(name, ...) TS_OP_##name,
+#include "ops/ops.def"
+#undef TS_OP
+    TS_OP_COUNT
+};
+
+#endif
