@@ -323,6 +323,7 @@ TS_TEST(environment_sets_the_number)
     setenv("TS_NUM_THREADS", "3", 1);
     ck_assert_int_eq(ts_num_threads(), 3);
     ck_assert_int_eq(ts_set_num_threads(0), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected at least 1, got 0"));
     ck_assert_int_eq(ts_set_num_threads(-1), TS_ERR_VALUE);
     ck_assert_int_eq(ts_num_threads(), 3);
 }

@@ -11,14 +11,21 @@
 #include "tests/harness.h"
 
 #define VEC_TEST(title, ...)                                                              \
-    static void title##_on_variant(void);                                                 \
+    static void title##_on_variant(int loop);                                                \
     TS_TEST(title, __VA_ARGS__)                                                           \
     {                                                                                     \
         if ((int)ts_cpu_isa_supported() < VEC_ISA)                                        \
             TS_SKIP("this machine has no %s", ts_isa_name((ts_isa)VEC_ISA));              \
-        title##_on_variant();                                                             \
+        title##_on_variant(_i);                                                           \
     }                                                                                     \
-    static __attribute__((noinline)) void title##_on_variant(void)
+    static __attribute__((noinline)) void title##_on_variant(int loop __attribute__((unused)))
+
+/** An assertion for inner loops; ck_assert makes a system call each time. */
+#define MUST(condition, ...)                                                              \
+    do {                                                                                  \
+        if (!(condition))                                                                 \
+            ck_abort_msg(__VA_ARGS__);                                                    \
+    } while (0)
 
 static inline uint32_t float_bits(float x)
 {

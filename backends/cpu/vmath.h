@@ -1,0 +1,457 @@
+/*
+ * Elementary and activation functions on vectors of f32: polynomials after a range reduction, the
+ * same formulas in every variant, so eager and fused kernels give the same bits. A lane's result
+ * depends on nothing but its argument. f64 goes to libm lane by lane.
+ *
+ * Bounds in units in the last place (ulp) are asserted by tests/cpu/vmath.c over all of f32. They
+ * hold with FMA instructions; a baseline without them gets one ulp more. Below the normal range
+ * the unit is that of the smallest normal number, except where a line says otherwise. Infinities,
+ * NaN and signed zeros come out as the limits say: also where PyTorch's formula makes NaN of
+ * -Inf * 0 (silu, gelu: we give -0).
+ *
+ * Coefficient lists come from tools/minimax.py NAME, named at each list.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_VMATH_H
+#define TS_BACKENDS_CPU_VMATH_H
+
+#include "backends/cpu/vec.h"
+
+#define VEC_LOG2E 0x1.715476p+0f
+/* ln 2 in two parts (Cody and Waite's reduction): the first has 16 bits, so that its products with
+ * exponents are exact without FMA, too. */
+#define VEC_LN2_HI 0x1.62e4p-1f
+#define VEC_LN2_LO 0x1.7f7d1cp-20f
+
+/** c[0] + c[1] x + ... + c[n-1] x^(n-1), highest power first. */
+VEC_FN vf vec_horner(vf x, const float *c, int n)
+{
+    vf p = vf_set1(c[n - 1]);
+    for (int i = n - 2; i >= 0; i--)
+        p = vf_fma(p, x, vf_set1(c[i]));
+    return p;
+}
+VEC_FN vd vec_horner_d(vd x, const double *c, int n)
+{
+    vd p = vd_set1(c[n - 1]);
+    for (int i = n - 2; i >= 0; i--)
+        p = vd_fma(p, x, vd_set1(c[i]));
+    return p;
+}
+#define VEC_POLY(x, ...)                                                                        \
+    vec_horner(x, (const float[]){__VA_ARGS__}, (int)(sizeof((float[]){__VA_ARGS__}) / 4))
+#define VEC_POLY_D(x, ...)                                                                      \
+    vec_horner_d(x, (const double[]){__VA_ARGS__}, (int)(sizeof((double[]){__VA_ARGS__}) / 8))
+
+/* max(lo, min(hi, x)) in which NaN stays. */
+VEC_FN vf vec_clamp(vf x, float lo, float hi)
+{
+    return vf_max_fast(vf_set1(lo), vf_min_fast(vf_set1(hi), x));
+}
+
+/* ------------------------------------------------------------------------ exponentials ---- */
+
+/* exp(x + tail) for x in [-104, 89] and a small tail: 2^n times exp(r), |r| <= ln(2)/2. */
+VEC_FN vf vec_exp_tail(vf x, vf tail)
+{
+    vf n = vf_rint((x + tail) * VEC_LOG2E);
+    vf r = vf_fma(n, vf_set1(-VEC_LN2_HI), x);
+    r = vf_fma(n, vf_set1(-VEC_LN2_LO), r) + tail;
+    vf q = VEC_POLY(r, 0.49999994f, 0.166665211f, 0.041668389f, 0.0083687352f, // minimax.py exp
+                    0.00138145592f);
+    return vf_ldexp_fast(vf_fma(r * r, q, r) + 1.0f, n);
+}
+
+/** e^x: 1 ulp. */
+VEC_FN vf vf_exp(vf x) { return vec_exp_tail(vec_clamp(x, -104.0f, 89.0f), vf_zero()); }
+
+/** 2^x: 1 ulp. */
+VEC_FN vf vf_exp2(vf x)
+{
+    x = vec_clamp(x, -151.0f, 129.0f);
+    vf n = vf_rint(x);
+    vf r = x - n;
+    vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f, // minimax.py exp2
+                    0.00133988739f, 0.000153533634f);
+    return vf_ldexp_fast(vf_fma(r, q, vf_set1(1.0f)), n);
+}
+
+/** e^x - 1: 2 ulp. 2^n (e^r - 1) + (2^n - 1), with n one less and a doubling so that 2^n exists. */
+VEC_FN vf vf_expm1(vf x)
+{
+    vf c = vec_clamp(x, -18.0f, 89.0f);
+    vf n = vf_rint(c * VEC_LOG2E);
+    vf r = vf_fma(n, vf_set1(-VEC_LN2_HI), c);
+    r = vf_fma(n, vf_set1(-VEC_LN2_LO), r);
+    vf q = VEC_POLY(r, 0.5f, 0.166666657f, 0.0416663624f, 0.00833338965f, // minimax.py expm1
+                    0.00139406545f, 0.000198458787f);
+    vf e = vf_fma(r * r, q, r);
+    vf half = (vf)((vf_trunc_to_vi(n) + 126) << 23);
+    vf y = vf_fma(half, e, half - 0.5f) * 2.0f;
+    return vf_copysign(vf_select(vf_eq(n, vf_zero()), e, y), x);
+}
+
+/* -------------------------------------------------------------------------- logarithms ---- */
+
+/* x = m 2^k with m in [2/3, 4/3); returns m. Denormals are scaled first. */
+VEC_FN vf vec_split(vf x, vf *k)
+{
+    vm tiny = vf_lt(x, vf_set1(0x1p-126f));
+    vi bits = (vi)vf_select(tiny, x * 0x1p23f, x);
+    vi e = (bits - 0x3f2aaaab) & vi_set1((int32_t)0xff800000);
+    *k = vi_to_vf(e >> 23) + vf_select(tiny, vf_set1(-23.0f), vf_zero());
+    return (vf)(bits - e);
+}
+
+/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN below 0 and at NaN. */
+VEC_FN vf vec_log_limits(vf x, vf y)
+{
+    vm inside = vm_and(vf_gt(x, vf_zero()), vf_lt(x, vf_set1(INFINITY)));
+    if (__builtin_expect(vm_all(inside), 1))
+        return y;
+    vf limit = vf_select(vf_gt(x, vf_zero()), x, vf_set1(NAN));
+    limit = vf_select(vf_eq(x, vf_zero()), vf_set1(-INFINITY), limit);
+    return vf_select(inside, y, limit);
+}
+
+/* k ln 2 + log(1 + f), f in [-1/3, 1/3] */
+VEC_FN vf vec_log_sum(vf f, vf k)
+{
+    vf q = VEC_POLY(f, 0.333332151f, -0.249997973f, 0.200104058f, -0.16680488f, // minimax.py log
+                    0.140058696f, -0.121842608f, 0.139844358f, -0.128916845f);
+    vf r = vf_fma(f * f, vf_fma(f, q, vf_set1(-0.5f)), k * VEC_LN2_LO);
+    return vf_fma(k, vf_set1(VEC_LN2_HI), r + f);
+}
+
+/** Natural logarithm: 1 ulp. */
+VEC_FN vf vf_log(vf x)
+{
+    vf k, m = vec_split(x, &k);
+    return vec_log_limits(x, vec_log_sum(m - 1.0f, k));
+}
+
+/** log(1 + x): 2 ulp. What 1 + x loses in rounding is c, brought back after scaling. */
+VEC_FN vf vf_log1p(vf x)
+{
+    vf u = x + 1.0f, back = u - 1.0f;
+    vf c = (x - back) + (1.0f - (u - back));
+    vf k, m = vec_split(u, &k);
+    vi biased = 127 - vf_trunc_to_vi(k);
+    vf scale = (vf)(vi_select(vi_gt(biased, vi_zero()), biased, vi_zero()) << 23);
+    vf f = (m - 1.0f) + c * scale;
+    return vf_copysign(vec_log_limits(u, vec_log_sum(f, k)), x);
+}
+
+/** Base 2: 2 ulp. The factor log2(e) of the linear term has two parts. */
+VEC_FN vf vf_log2(vf x)
+{
+    vf k, f = vec_split(x, &k) - 1.0f;
+    vf q = VEC_POLY(f, -0.721347511f, 0.480896533f, -0.360669672f, 0.288694054f, // minimax.py log2
+                    -0.240674794f, 0.201994061f, -0.175534904f, 0.202045888f, -0.186814174f);
+    vf r = vf_fma(f, vf_set1(0x1.4ae0cp-26f), f * f * q);
+    return vec_log_limits(x, vf_fma(f, vf_set1(VEC_LOG2E), r) + k);
+}
+
+/** Base 10: 2 ulp. */
+VEC_FN vf vf_log10(vf x)
+{
+    vf k, f = vec_split(x, &k) - 1.0f;
+    vf q = VEC_POLY(f, -0.217147246f, 0.144764289f, -0.108572394f, 0.0869055688f, // minimax.py log10
+                    -0.0724503323f, 0.0608062707f, -0.0528412722f, 0.0608218722f, -0.0562366731f);
+    vf r = vf_fma(f, vf_set1(-0x1.5b235ep-27f), f * f * q);
+    r = vf_fma(k, vf_set1(0x1.3509f8p-18f), r);
+    r = vf_fma(f, vf_set1(0x1.bcb7b2p-2f), r);
+    return vec_log_limits(x, vf_fma(k, vf_set1(0x1.344p-2f), r)); // log10(2), 10 + 24 bits
+}
+
+/* -------------------------------------------------------------------- sigmoid and kin ----- */
+
+/** 1 / (1 + e^-x): 3 ulp. */
+VEC_FN vf vf_sigmoid(vf x)
+{
+    vf e = vf_exp(vf_neg(vf_abs(x)));
+    return vf_select(vf_lt(x, vf_zero()), e, vf_set1(1.0f)) / (e + 1.0f);
+}
+
+/** x sigmoid(x): 4 ulp for x > -87. */
+VEC_FN vf vf_silu(vf x)
+{
+    vf e = vf_exp(vf_neg(vf_abs(x)));
+    vf c = vf_max_fast(vf_set1(-1000.0f), x);
+    return c * vf_select(vf_lt(x, vf_zero()), e, vf_set1(1.0f)) / (e + 1.0f);
+}
+
+/** Derivative of silu: s (1 + x (1 - s)), s = sigmoid(x). Absolute error 2^-22. */
+VEC_FN vf vf_silu_grad(vf x)
+{
+    vf e = vf_exp(vf_neg(vf_abs(x)));
+    vf inverse = 1.0f / (e + 1.0f);
+    vf s = vf_select(vf_lt(x, vf_zero()), e, vf_set1(1.0f)) * inverse;
+    return vf_fma(vec_clamp(x, -1000.0f, 1000.0f), e * inverse * inverse, s);
+}
+
+/** Hyperbolic tangent: 3 ulp. */
+VEC_FN vf vf_tanh(vf x)
+{
+    vf e = vf_expm1(vf_min_fast(vf_set1(10.0f), vf_abs(x)) * 2.0f);
+    return vf_copysign(e / (e + 2.0f), x);
+}
+
+/** log(1 + e^x): 3 ulp. */
+VEC_FN vf vf_softplus(vf x)
+{
+    return vf_max_fast(x, vf_zero()) + vf_log1p(vf_exp(vf_neg(vf_abs(x))));
+}
+
+/* -------------------------------------------------------------------- erf and gelu -------- */
+
+/** Error function: 2 ulp. x + x g(x^2) up to 1, then 1 - exp(-x (1 + g(x))). */
+VEC_FN vf vf_erf(vf x)
+{
+    vf a = vf_min_fast(vf_set1(4.0f), vf_abs(x));
+    vf p = VEC_POLY(x * x, 0.128379166f, -0.37612626f, 0.112835854f, -0.0268538129f, // minimax.py erf
+                    0.00518832775f, -0.000801019429f, 7.85386292e-05f);
+    vf q = VEC_POLY(a, 0.128488988f, 0.635978341f, 0.104414709f, -0.0215389952f, // minimax.py erfc
+                    0.00200403086f, 0.000421880919f, -0.000191806685f, 3.01978853e-05f,
+                    -1.86071907e-06f);
+    vf large = 1.0f - vec_exp_tail(vf_neg(vf_fma(a, q, a)), vf_zero());
+    return vf_select(vf_lt(a, vf_set1(1.0f)), vf_fma(x, p, x), vf_copysign(large, x));
+}
+
+/* The normal distribution: Phi(x), and exp(-x^2/2) to *bell. A lower tail has its own relative
+ * accuracy: Phi(-t) = exp(-t^2/2) u g(u), u = 1 / (1 + t/2). The square is summed from an exact
+ * part and a rest, since exp makes a relative error of its argument's absolute one. */
+VEC_FN vf vec_normal_cdf(vf x, vf *bell)
+{
+    vf t = vf_min_fast(vf_set1(15.0f), vf_abs(x));
+    vf coarse = (vf)((vi)t & ~0xfff);
+    vf rest = (t - coarse) * (t + coarse);
+    *bell = vec_exp_tail(vf_max_fast(vf_set1(-104.0f), coarse * coarse * -0.5f), rest * -0.5f);
+    vf u = 1.0f / vf_fma(t, vf_set1(0.5f), vf_set1(1.0f));
+    vf g = VEC_POLY(u - 0.625f, 0.378244728f, 0.339008003f, 0.00401609577f, // minimax.py normal_tail
+                    -0.134642199f, 0.0469938666f, 0.0538239144f, -0.0702407882f, 0.0226599313f,
+                    0.0363606066f, -0.0718368292f, 0.0170000996f, 0.0681116283f);
+    vf tail = *bell * u * g;
+    return vf_select(vf_lt(x, vf_zero()), tail, 1.0f - tail);
+}
+
+/** x Phi(x), the erf form: 5 ulp for x > -13. */
+VEC_FN vf vf_gelu(vf x)
+{
+    vf bell;
+    vf cdf = vec_normal_cdf(x, &bell);
+    return vf_max_fast(vf_set1(-15.0f), x) * cdf;
+}
+
+/** Derivative: Phi(x) + x phi(x). Absolute error 2^-22. */
+VEC_FN vf vf_gelu_grad(vf x)
+{
+    vf bell;
+    vf cdf = vec_normal_cdf(x, &bell);
+    return vf_fma(vec_clamp(x, -15.0f, 15.0f), bell * 0.398942292f, cdf);
+}
+
+/* gelu's tanh form is x sigmoid(2 y), 2 y = sqrt(8/pi) (x + 0.044715 x^3). */
+#define VEC_GELU_1 1.59576917f
+#define VEC_GELU_3 0.0713548139f
+
+/**
+ * 0.5 x (1 + tanh(y)): 4 ulp for x >= -1; to the left 4 + 3 |2 y| ulp,
+ * since the five roundings of 2 y go through exp.
+ */
+VEC_FN vf vf_gelu_tanh(vf x)
+{
+    vf y = x * vf_fma(x * x, vf_set1(VEC_GELU_3), vf_set1(VEC_GELU_1));
+    vf e = vf_exp(vf_neg(vf_abs(y)));
+    vf c = vf_max_fast(vf_set1(-15.0f), x);
+    return c * vf_select(vf_lt(x, vf_zero()), e, vf_set1(1.0f)) / (e + 1.0f);
+}
+
+/** Derivative: s + x s (1 - s) (2 y)', s = sigmoid(2 y). Absolute error 2^-21. */
+VEC_FN vf vf_gelu_tanh_grad(vf x)
+{
+    vf c = vec_clamp(x, -15.0f, 15.0f), z = c * c;
+    vf y = c * vf_fma(z, vf_set1(VEC_GELU_3), vf_set1(VEC_GELU_1));
+    vf e = vf_exp(vf_neg(vf_abs(y)));
+    vf inverse = 1.0f / (e + 1.0f);
+    vf s = vf_select(vf_lt(c, vf_zero()), e, vf_set1(1.0f)) * inverse;
+    vf slope = c * vf_fma(z, vf_set1(3 * VEC_GELU_3), vf_set1(VEC_GELU_1));
+    return vf_fma(e * inverse * inverse, slope, s);
+}
+
+/* ------------------------------------------------------------------------ sin and cos ----- */
+
+/* x - n pi/2 with the nearest n, in f64: pi/2 is a 33-bit part and a rest, exact for |n| < 2^20. */
+VEC_FN vd vec_reduce_d(vd x, vd *n)
+{
+    *n = vd_rint(x * 0x1.45f306dc9c883p-1);
+    vd r = x - *n * 0x1.921fb544p+0;
+    return r - *n * 0x1.0b4611a626331p-34;
+}
+
+#define VEC_TRIG_LIMIT 0x1p20f
+
+/** Sine and cosine: 2 ulp. Beyond |x| = 2^20 libm in f64, lane by lane. */
+VEC_FN void vf_sincos(vf x, vf *sine, vf *cosine)
+{
+    vd n_lo, n_hi;
+    vd lo = vec_reduce_d(vf_widen_lo(x), &n_lo), hi = vec_reduce_d(vf_widen_hi(x), &n_hi);
+    vf r = vf_narrow(lo, hi), z = r * r;
+    vi n = vf_to_vi(vf_narrow(n_lo, n_hi));
+    vf s = VEC_POLY(z, -0.166666552f, 0.008332178f, -0.000195172732f); // minimax.py sin
+    s = vf_fma(r * z, s, r);
+    vf c = VEC_POLY(z, 0.0416666456f, -0.00138873677f, 2.44384228e-05f); // minimax.py cos
+    c = vf_fma(z * z, c, vf_fma(z, vf_set1(-0.5f), vf_set1(1.0f)));
+
+    vm swap = vi_eq(n & 1, vi_set1(1));
+    *sine = (vf)((vi)vf_select(swap, c, s) ^ ((n & 2) << 30));
+    *cosine = (vf)((vi)vf_select(swap, s, c) ^ (((n + 1) & 2) << 30));
+    *sine = vf_select(vf_eq(x, vf_zero()), x, *sine); // -0
+    vm near = vf_lt(vf_abs(x), vf_set1(VEC_TRIG_LIMIT));
+    if (__builtin_expect(vm_all(near), 1))
+        return;
+    for (int i = 0; i < VF_LANES; i++)
+        if (!(fabsf(x[i]) < VEC_TRIG_LIMIT)) {
+            (*sine)[i] = (float)sin((double)x[i]);
+            (*cosine)[i] = (float)cos((double)x[i]);
+        }
+}
+
+VEC_FN vf vf_sin(vf x)
+{
+    vf s, c;
+    vf_sincos(x, &s, &c);
+    return s;
+}
+VEC_FN vf vf_cos(vf x)
+{
+    vf s, c;
+    vf_sincos(x, &s, &c);
+    return c;
+}
+
+/* ------------------------------------------------------------------------ powers ---------- */
+
+/* y log2(x) in f64 for the lanes of one vd: m in [2/3, 4/3), k its exponent. */
+VEC_FN vd vec_pow_log2(vd m, vd k, vd y)
+{
+    vd f = m - 1.0;
+    vd q = VEC_POLY_D(f, -0.72134751962906307, 0.48089834454141728, // minimax.py pow_log2
+                      -0.36067397130023104, 0.28853940795482141, -0.2404339565196762,
+                      0.20607688315658476, -0.18080078919347509, 0.16087881958191433,
+                      -0.13750394690148576, 0.12364610176996797, -0.1659754626527907,
+                      0.1573232146882893);
+    vd log = vd_fma(f * f, q, vd_fma(f, vd_set1(0x1.71547652b82fep+0), k));
+    return vd_max_fast(vd_set1(-200.0), vd_min_fast(vd_set1(200.0), y * log));
+}
+
+/** x^y as C's pow: 2 ulp. Zeros, infinities and NaN go to libm, lane by lane. */
+VEC_FN vf vf_pow(vf x, vf y)
+{
+    vf k, m = vec_split(vf_abs(x), &k);
+    vd lo = vec_pow_log2(vf_widen_lo(m), vf_widen_lo(k), vf_widen_lo(y));
+    vd hi = vec_pow_log2(vf_widen_hi(m), vf_widen_hi(k), vf_widen_hi(y));
+    vd n_lo = vd_rint(lo), n_hi = vd_rint(hi);
+    vf n = vec_clamp(vf_narrow(n_lo, n_hi), -160.0f, 129.0f);
+    vf r = vf_narrow(lo - n_lo, hi - n_hi);
+    vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f, // minimax.py exp2
+                    0.00133988739f, 0.000153533634f);
+    vf p = vf_fma(r, q, vf_set1(1.0f));
+    vf result = vf_ldexp_fast(p, n);
+
+    /* A negative base: NaN unless y is an integer, negative when that is odd. */
+    vm negative = vf_lt(x, vf_zero());
+    if (vm_any(negative)) {
+        vm whole = vf_eq(vf_rint(y), y);
+        vf half = y * 0.5f;
+        vm odd = vm_and(whole, vf_ne(vf_rint(half), half));
+        result = vf_select(vm_and(negative, odd), vf_neg(result), result);
+        result = vf_select(vm_and(negative, vm_not(whole)), vf_set1(NAN), result);
+    }
+    vf inf = vf_set1(INFINITY);
+    vm plain = vm_and(vm_and(vf_lt(vf_abs(x), inf), vf_ne(x, vf_zero())), vf_lt(vf_abs(y), inf));
+    if (__builtin_expect(vm_all(plain), 1))
+        return result;
+    for (int i = 0; i < VF_LANES; i++)
+        if (!(fabsf(x[i]) < INFINITY && x[i] != 0.0f && fabsf(y[i]) < INFINITY))
+            result[i] = powf(x[i], y[i]);
+    return result;
+}
+
+/** 1 / sqrt(x): 2 ulp. */
+VEC_FN vf vf_rsqrt(vf x) { return 1.0f / vf_sqrt(x); }
+
+/* ------------------------------------------------------------------------ f64 ------------- */
+
+/* One lane; the formulas are those of the vectors above. */
+VEC_FN double vec_sigmoid_d(double x)
+{
+    double e = exp(-fabs(x));
+    return (x < 0 ? e : 1.0) / (1.0 + e);
+}
+VEC_FN double vec_cut_d(double x, double limit)
+{
+    return x < -limit ? -limit : x > limit ? limit : x;
+}
+VEC_FN double vec_silu_d(double x) { return (x < -1000 ? -1000 : x) * vec_sigmoid_d(x); }
+VEC_FN double vec_silu_grad_d(double x)
+{
+    return vec_sigmoid_d(x) * (1.0 + vec_cut_d(x, 1000) * vec_sigmoid_d(-x));
+}
+VEC_FN double vec_softplus_d(double x) { return (x > 0 ? x : 0.0) + log1p(exp(-fabs(x))); }
+VEC_FN double vec_cdf_d(double x) { return 0.5 * erfc(x * -0.70710678118654752440); }
+VEC_FN double vec_gelu_d(double x) { return (x < -40 ? -40 : x) * vec_cdf_d(x); }
+VEC_FN double vec_gelu_grad_d(double x)
+{
+    x = vec_cut_d(x, 40);
+    return vec_cdf_d(x) + x * exp(-0.5 * x * x) * 0.39894228040143267794;
+}
+VEC_FN double vec_gelu_y_d(double x) { return 1.59576912160573071176 * (x + 0.044715 * x * x * x); }
+VEC_FN double vec_gelu_tanh_d(double x)
+{
+    return (x < -40 ? -40 : x) * vec_sigmoid_d(vec_gelu_y_d(x));
+}
+VEC_FN double vec_gelu_tanh_grad_d(double x)
+{
+    x = vec_cut_d(x, 40);
+    double y = vec_gelu_y_d(x), s = vec_sigmoid_d(y);
+    return s + x * s * vec_sigmoid_d(-y) * 1.59576912160573071176 * (1.0 + 3 * 0.044715 * x * x);
+}
+VEC_FN double vec_rsqrt_d(double x) { return 1.0 / sqrt(x); }
+
+#define VEC_EACH(name, scalar)                                                                  \
+    VEC_FN vd vd_##name(vd x)                                                                   \
+    {                                                                                           \
+        for (int i = 0; i < VD_LANES; i++)                                                      \
+            x[i] = scalar(x[i]);                                                                \
+        return x;                                                                               \
+    }
+VEC_EACH(exp, exp)
+VEC_EACH(exp2, exp2)
+VEC_EACH(expm1, expm1)
+VEC_EACH(log, log)
+VEC_EACH(log1p, log1p)
+VEC_EACH(log2, log2)
+VEC_EACH(log10, log10)
+VEC_EACH(sin, sin)
+VEC_EACH(cos, cos)
+VEC_EACH(tanh, tanh)
+VEC_EACH(erf, erf)
+VEC_EACH(sigmoid, vec_sigmoid_d)
+VEC_EACH(silu, vec_silu_d)
+VEC_EACH(silu_grad, vec_silu_grad_d)
+VEC_EACH(softplus, vec_softplus_d)
+VEC_EACH(gelu, vec_gelu_d)
+VEC_EACH(gelu_grad, vec_gelu_grad_d)
+VEC_EACH(gelu_tanh, vec_gelu_tanh_d)
+VEC_EACH(gelu_tanh_grad, vec_gelu_tanh_grad_d)
+VEC_EACH(rsqrt, vec_rsqrt_d)
+#undef VEC_EACH
+VEC_FN vd vd_pow(vd x, vd y)
+{
+    for (int i = 0; i < VD_LANES; i++)
+        x[i] = pow(x[i], y[i]);
+    return x;
+}
+
+#endif

@@ -1,0 +1,246 @@
+// vmath.h against libm in f64 over all of f32: the documented bounds, limits, independence of lanes.
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/vmath.h"
+#include "tests/cpu/vec_test.h"
+
+#include <stdio.h>
+
+/* The sweep takes every STRIDE-th f32, negative and positive, denormals, Inf and NaN included. */
+#define STRIDE 997
+
+typedef void (*vector_fn)(float *y, const float *x);
+typedef double (*scalar_fn)(double x);
+
+typedef struct function {
+    const char *name;
+    vector_fn vector;
+    scalar_fn exact;
+    double ulp;      // bound in ulp of the result with FMA
+    double absolute; // or an absolute bound, where that is larger
+    float lo, hi;    // the ulp bound is for these arguments, both 0 for all
+} function;
+
+#define VECTOR(name)                                                                          \
+    static void run_##name(float *y, const float *x) { vf_store(y, vf_##name(vf_load(x))); }
+VECTOR(exp) VECTOR(exp2) VECTOR(expm1) VECTOR(log) VECTOR(log1p) VECTOR(log2) VECTOR(log10)
+VECTOR(sigmoid) VECTOR(silu) VECTOR(silu_grad) VECTOR(tanh) VECTOR(softplus) VECTOR(erf)
+VECTOR(gelu) VECTOR(gelu_grad) VECTOR(gelu_tanh) VECTOR(gelu_tanh_grad) VECTOR(sin) VECTOR(cos)
+VECTOR(rsqrt)
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double silu(double x) { return isinf(x) && x < 0 ? -0.0 : x * sigmoid(x); }
+static double silu_grad(double x)
+{
+    return isinf(x) ? x > 0 : sigmoid(x) * (1 + x * sigmoid(-x));
+}
+static double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
+static double gelu(double x) { return x < -1e3 ? -0.0 : x * 0.5 * erfc(-x / sqrt(2)); }
+static double gelu_grad(double x)
+{
+    if (isinf(x))
+        return x > 0;
+    return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * acos(-1));
+}
+static double gelu_tanh_2y(double x) { return sqrt(8 / acos(-1)) * (x + 0.044715 * x * x * x); }
+static double gelu_tanh(double x)
+{
+    return isinf(x) && x < 0 ? -0.0 : x * sigmoid(gelu_tanh_2y(x));
+}
+static double gelu_tanh_grad(double x)
+{
+    if (fabs(x) > 1e3)
+        return x > 0;
+    double s = sigmoid(gelu_tanh_2y(x)), t = sigmoid(-gelu_tanh_2y(x));
+    return s + x * s * t * sqrt(8 / acos(-1)) * (1 + 3 * 0.044715 * x * x);
+}
+static double rsqrt(double x) { return 1 / sqrt(x); }
+
+static const function functions[] = {
+    {"exp", run_exp, exp, 1, 0, 0, 0},
+    {"exp2", run_exp2, exp2, 1, 0, 0, 0},
+    {"expm1", run_expm1, expm1, 2, 0, 0, 0},
+    {"log", run_log, log, 1, 0, 0, 0},
+    {"log1p", run_log1p, log1p, 2, 0, 0, 0},
+    {"log2", run_log2, log2, 2, 0, 0, 0},
+    {"log10", run_log10, log10, 2, 0, 0, 0},
+    {"sin", run_sin, sin, 2, 0, 0, 0},
+    {"cos", run_cos, cos, 2, 0, 0, 0},
+    {"tanh", run_tanh, tanh, 3, 0, 0, 0},
+    {"erf", run_erf, erf, 2, 0, 0, 0},
+    {"sigmoid", run_sigmoid, sigmoid, 3, 0, 0, 0},
+    {"silu", run_silu, silu, 4, 0x1p-140, -87, INFINITY},
+    {"silu_grad", run_silu_grad, silu_grad, 0, 0x1p-22, 0, 0},
+    {"softplus", run_softplus, softplus, 3, 0, 0, 0},
+    {"gelu", run_gelu, gelu, 5, 0x1p-120, -13, INFINITY},
+    {"gelu_grad", run_gelu_grad, gelu_grad, 0, 0x1p-22, 0, 0},
+    {"gelu_tanh", run_gelu_tanh, gelu_tanh, 4, 0x1p-22, -1, INFINITY},
+    {"gelu_tanh_grad", run_gelu_tanh_grad, gelu_tanh_grad, 0, 0x1p-21, 0, 0},
+    {"rsqrt", run_rsqrt, rsqrt, 2, 0, 0, 0},
+};
+#define FUNCTIONS ((int)(sizeof functions / sizeof functions[0]))
+
+#if VEC_ISA == 0 && !defined(__FP_FAST_FMAF)
+#define EXTRA_ULP 1.0
+#else
+#define EXTRA_ULP 0.0
+#endif
+
+/* Distance of y from the exact value in units of the last place of that as f32. */
+static double ulps(float y, double exact)
+{
+    if (isnan(exact) || isnan(y))
+        return isnan(exact) && isnan(y) ? 0 : INFINITY;
+    if (fabs(exact) >= 0x1.ffffffp127 || isinf(y)) {
+        /* Overflow may begin within a unit of the largest number. */
+        bool both = isinf(y) && fabs(exact) >= 0x1.fffffcp127 && (y > 0) == (exact > 0);
+        bool last = !isinf(exact) && fabs(exact) < 0x1.000002p128 && fabsf(y) >= 0x1.fffffcp127f;
+        return both || last ? 0 : INFINITY;
+    }
+    int e;
+    frexp(exact, &e);
+    if (exact == 0 || e < -125)
+        e = -125;
+    return fabs(y - exact) / ldexp(1, e - 24);
+}
+
+static void sweep(const function *f)
+{
+    float x[VF_LANES], y[VF_LANES], worst_x = 0;
+    double worst = 0, worst_absolute = 0;
+    for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += STRIDE * VF_LANES) {
+        for (int i = 0; i < VF_LANES; i++)
+            x[i] = bits_float((uint32_t)(bits + (uint64_t)i * STRIDE));
+        f->vector(y, x);
+        for (int i = 0; i < VF_LANES; i++) {
+            double exact = f->exact(x[i]), error = fabs(y[i] - exact);
+            if (isnan(y[i]) || isnan(exact) || isinf(y[i]) || isinf(exact))
+                error = ulps(y[i], exact);
+            bool in_ulp = f->ulp > 0 && (f->lo == f->hi || (x[i] >= f->lo && x[i] <= f->hi));
+            if (!in_ulp) {
+                worst_absolute = fmax(worst_absolute, error);
+                MUST(error <= f->absolute, "%s(%a): %a instead of %a", f->name, x[i],
+                              y[i], exact);
+                continue;
+            }
+            double u = ulps(y[i], exact);
+            if (u > worst) {
+                worst = u;
+                worst_x = x[i];
+            }
+            MUST(exact != 0 || !signbit(exact) == !signbit(y[i]), "%s(%a): sign of zero",
+                          f->name, x[i]);
+        }
+    }
+    printf("%s: %.2f ulp at %a, absolute 2^%.1f\n", f->name, worst, worst_x, log2(worst_absolute));
+    ck_assert_msg(worst <= f->ulp + EXTRA_ULP, "%s(%a): %.2f ulp, documented %g", f->name, worst_x,
+                  worst, f->ulp + EXTRA_ULP);
+}
+
+VEC_TEST(bounds_hold_over_all_floats, .loop = FUNCTIONS, .timeout = 100)
+{
+    sweep(&functions[loop]);
+}
+
+VEC_TEST(gelu_tanh_tail_is_relative)
+{
+    float x[VF_LANES], y[VF_LANES];
+    for (float base = -9.0f; base < -1.0f; base += 1e-4f) {
+        for (int i = 0; i < VF_LANES; i++)
+            x[i] = base + (float)i * 3e-6f;
+        run_gelu_tanh(y, x);
+        for (int i = 0; i < VF_LANES; i++)
+            MUST(ulps(y[i], gelu_tanh(x[i])) <= 4 + 3 * fabs(gelu_tanh_2y(x[i])),
+                 "gelu_tanh(%a): %a", x[i], y[i]);
+    }
+}
+
+/* Every value in every lane among different neighbours, with Inf and NaN among them. */
+VEC_TEST(lanes_are_independent, .loop = FUNCTIONS)
+{
+    const function *f = &functions[loop];
+    const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, -1.0f, 1e30f, 1e-42f};
+    float x[VF_LANES], y[VF_LANES], alone[VF_LANES];
+    uint32_t state = 7;
+    for (int turn = 0; turn < 3000; turn++) {
+        for (int i = 0; i < VF_LANES; i++) {
+            state = state * 1664525u + 1013904223u;
+            x[i] = turn % 3 == 0 ? odd[state >> 29] : turn % 3 == 1 ? bits_float(state)
+                   : (float)(int32_t)state * 0x1p-28f;
+        }
+        f->vector(y, x);
+        for (int i = 0; i < VF_LANES; i++) {
+            float same[VF_LANES];
+            vf_store(same, vf_load_n(&x[i], 1)); // as the tail of one element
+            f->vector(alone, same);
+            MUST(same_float(y[i], alone[0]), "%s(%a): %a in lane %d, %a alone", f->name,
+                          x[i], y[i], i, alone[0]);
+        }
+    }
+}
+
+VEC_TEST(pow_follows_c)
+{
+    const float odd[] = {0.0f, -0.0f, 1.0f, -1.0f, 2.0f, -2.0f, 3.0f, -3.0f, 0.5f, -0.5f, 2.5f,
+                         INFINITY, -INFINITY, NAN, 1e-40f, -1e-40f, 3e38f, -3e38f, 16777217.0f,
+                         16777216.0f, -8388609.0f, 1.0000001f, 0.99999994f, 127.0f, -149.0f};
+    enum { N = sizeof odd / sizeof odd[0] };
+    float x[VF_LANES], y[VF_LANES], r[VF_LANES];
+    double worst = 0;
+    uint32_t state = 3;
+    for (int turn = 0; turn < 400000; turn++) {
+        for (int i = 0; i < VF_LANES; i++) {
+            state = state * 1664525u + 1013904223u;
+            x[i] = turn < N * N ? odd[turn % N] : exp2f((float)(int32_t)state * 0x1p-24f);
+            state = state * 1664525u + 1013904223u;
+            y[i] = turn < N * N ? odd[turn / N]
+                                : (float)(int32_t)state * (turn % 2 ? 0x1p-24f : 0x1p-30f);
+        }
+        vf_store(r, vf_pow(vf_load(x), vf_load(y)));
+        for (int i = 0; i < VF_LANES; i++) {
+            double exact = pow((double)x[i], (double)y[i]), u = ulps(r[i], exact);
+            MUST(u <= 2 + EXTRA_ULP, "pow(%a, %a): %a instead of %a", x[i], y[i], r[i],
+                          exact);
+            MUST(isnan(exact) || !signbit(r[i]) == !signbit(exact), "pow(%a, %a): sign of %a", x[i],
+                 y[i], r[i]);
+            worst = fmax(worst, u);
+        }
+    }
+    printf("pow: %.2f ulp\n", worst);
+}
+
+/* The f64 functions against the same formulas in long double. */
+VEC_TEST(double_functions_are_right)
+{
+    double r[VD_LANES];
+#define SAME(name, formula)                                                                   \
+    for (long double x = -30.0L; x < 30.0L; x += 0.0625L) {                                   \
+        vd_store(r, vd_##name(vd_set1((double)x)));                                           \
+        double want = (double)(formula);                                                      \
+        for (int i = 0; i < VD_LANES; i++)                                                    \
+            MUST(fabs(r[i] - want) <= fabs(want) * 0x1p-49 + 0x1p-51, "%s(%a): %a", #name,    \
+                 (double)x, r[i]);                                                            \
+    }
+    SAME(exp, expl(x))
+    SAME(tanh, tanhl(x))
+    SAME(sin, sinl(x))
+    SAME(sigmoid, 1 / (1 + expl(-x)))
+    SAME(silu, x / (1 + expl(-x)))
+    SAME(softplus, log1pl(expl(x)))
+    SAME(gelu, x * 0.5L * erfcl(-x * sqrtl(0.5L)))
+    SAME(silu_grad, (1 + x / (1 + expl(x))) / (1 + expl(-x)))
+    SAME(gelu_tanh, x / (1 + expl(-sqrtl(8 / acosl(-1)) * (x + 0.044715L * x * x * x))))
+    SAME(gelu_grad, 0.5L * erfcl(-x * sqrtl(0.5L)) + x * expl(-x * x / 2) / sqrtl(2 * acosl(-1)))
+#undef SAME
+    const double limits[] = {INFINITY, -INFINITY};
+    for (int i = 0; i < 2; i++) {
+        vd x = vd_set1(limits[i]);
+        ck_assert_double_eq(vd_silu(x)[0], i ? 0 : INFINITY);
+        ck_assert_double_eq(vd_gelu(x)[0], i ? 0 : INFINITY);
+        ck_assert_double_eq(vd_gelu_tanh(x)[0], i ? 0 : INFINITY);
+        ck_assert_double_eq(vd_silu_grad(x)[0], !i);
+        ck_assert_double_eq(vd_gelu_grad(x)[0], !i);
+        ck_assert_double_eq(vd_gelu_tanh_grad(x)[0], !i);
+    }
+    ck_assert(isnan(vd_gelu(vd_set1(NAN))[0]) && isnan(vd_silu_grad(vd_set1(NAN))[0]));
+    ck_assert_double_eq(vd_pow(vd_set1(3), vd_set1(4))[0], 81);
+}
