@@ -44,8 +44,10 @@ ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
                 return ts_fail_null_arg(f->op, i, f->site);
             keys |= args[i].t->keys;
         } else if (args[i].tag == TS_TAG_TENSORS) {
-            if (!ts_list_keys(&args[i], &keys))
+            ts_keyset list = ts_list_keys(&args[i]);
+            if (list == TS_LIST_NULL)
                 return ts_fail_null_arg(f->op, i, f->site);
+            keys |= list;
         } else if (args[i].tag == TS_TAG_DEVICE) {
             keys |= TS_KEYSET(args[i].device.backend & 15);
         }
@@ -84,16 +86,17 @@ ts_status ts_call_slow(ts_frame *f)
     return status;
 }
 
-bool ts_list_keys(const ts_value *list, ts_keyset *keys)
+ts_keyset ts_list_keys(const ts_value *list)
 {
+    ts_keyset keys = 0;
     if (list->count && !list->list)
-        return false;
+        return TS_LIST_NULL;
     for (uint32_t i = 0; i < list->count; i++) {
         if (!list->list[i])
-            return false;
-        *keys |= list->list[i]->keys;
+            return TS_LIST_NULL;
+        keys |= list->list[i]->keys;
     }
-    return true;
+    return keys;
 }
 
 ts_status ts_fail_null_arg(int op, int index, const void *site)

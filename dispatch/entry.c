@@ -102,6 +102,18 @@ ts_status ts_plan_iterate(ts_frame *f)
     it->numel = result->numel;
     it->data[0] = result->data;
     it->strides[0][0] = ts_dtype_sizes[result->dtype];
+    if (TS_LIKELY(plan->flat && simple)) {
+        for (int i = 0; i < f->nargs; i++) {
+            if (plan->operands >> i & 1) {
+                it->data[n] = f->args[i].t->data;
+                it->strides[n++][0] = ts_dtype_sizes[f->args[i].t->dtype];
+            }
+        }
+        it->operands = n;
+        it->ndim = 1;
+        it->sizes[0] = it->numel;
+        return TS_OK;
+    }
     for (int i = 0; i < f->nargs; i++) {
         if (!(plan->operands >> i & 1) || f->args[i].tag == TS_TAG_NONE)
             continue;
@@ -243,7 +255,7 @@ ts_status ts_enter_fill(ts_frame *f)
 {
     ts_plan plan;
     plan.cast = plan.strided = plan.operands = 0;
-    plan.pointwise = false;
+    plan.pointwise = plan.flat = false;
     plan.compute = TS_F32;
     f->plan = &plan;
     const ts_table *table = f->table;
@@ -260,12 +272,15 @@ ts_status ts_enter_fill(ts_frame *f)
         status = fail_dtype(f);
         goto done;
     }
-    for (int i = 0; i < f->nrets; i++)
-        if ((f->given >> i & 1) && (status = check_given(f, i)) != TS_OK)
+    if (f->given)
+        for (int i = 0; i < f->nrets; i++)
+            if ((f->given >> i & 1) && (status = check_given(f, i)) != TS_OK)
+                goto done;
+    if (plan.cast || !(accepts->strided || plan.pointwise)) {
+        status = convert_args(f, accepts, args, made, &nmade);
+        if (TS_UNLIKELY(status != TS_OK))
             goto done;
-    status = convert_args(f, accepts, args, made, &nmade);
-    if (TS_UNLIKELY(status != TS_OK))
-        goto done;
+    }
 
     for (int i = 0; i < f->nrets; i++) {
         ts_tensor *out = NULL;
@@ -277,7 +292,8 @@ ts_status ts_enter_fill(ts_frame *f)
             continue;
         }
         const ts_meta *m = &plan.ret[i];
-        out = ts_tensor_new(f->thread, m->dtype, m->sizes, m->ndim, m->device);
+        out = m->numel ? ts_tensor_new_unchecked(f->thread, m->dtype, m->sizes, m->ndim, m->numel, m->device)
+                       : ts_tensor_new(f->thread, m->dtype, m->sizes, m->ndim, m->device);
         if (TS_UNLIKELY(!out)) {
             status = ts_error_code();
             goto done;
@@ -295,7 +311,7 @@ ts_status ts_enter_fill(ts_frame *f)
     ts_kernel kernel = table->impl[f->key];
     status = kernel ? kernel(f) : TS_OK;
 
-    for (int i = 0; i < f->nrets; i++) {
+    for (int i = 0; f->given >> i; i++) {
         if (TS_UNLIKELY(shadowed >> i & 1)) {
             ts_tensor *out = f->rets[i].t;
             f->rets[i].t = shadow[i];

@@ -27,16 +27,17 @@ TS_COLD ts_status ts_call_slow(ts_frame *f);
 /** Error paths of boxing. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
-/** Keys of a list, 0 with an error when a member is NULL. */
-bool ts_list_keys(const ts_value *list, ts_keyset *keys);
+/** Keys of a list; TS_LIST_NULL when a member is NULL. Pure, so that the caller's boxes stay constants. */
+#define TS_LIST_NULL (~(ts_keyset)0)
+ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 
 /** A call from the top: keys from arguments and given results, then the highest slot. */
 TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets, int nrets,
                             int given, int want, const void *site)
 {
     ts_thread *thread = &ts_tls;
-    const ts_table *table = atomic_load_explicit(&ts_tables[op], memory_order_acquire);
     ts_keyset keys = 0;
+    /* before the acquire load: the compiler folds the kinds away while nothing can have changed them */
 #pragma GCC unroll 16
     for (int i = 0; i < nargs; i++) {
         if (args[i].tag == TS_TAG_TENSOR) {
@@ -44,8 +45,10 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
                 return ts_fail_null_arg(op, i, site);
             keys |= args[i].t->keys;
         } else if (args[i].tag == TS_TAG_TENSORS) {
-            if (TS_UNLIKELY(!ts_list_keys(&args[i], &keys)))
+            ts_keyset list = ts_list_keys(&args[i]);
+            if (TS_UNLIKELY(list == TS_LIST_NULL))
                 return ts_fail_null_arg(op, i, site);
+            keys |= list;
         } else if (args[i].tag == TS_TAG_DEVICE) {
             keys |= TS_KEYSET(args[i].device.backend & 15);
         }
@@ -55,6 +58,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
         if (given >> i & 1)
             keys |= rets[i].t->keys;
 
+    const ts_table *table = atomic_load_explicit(&ts_tables[op], memory_order_acquire);
     ts_frame f;
     f.table = table;
     f.args = args;

@@ -37,6 +37,7 @@ typedef struct ts_meta {
     ts_dtype dtype;
     ts_device device;
     int ndim;
+    int64_t numel; /* 0: not counted yet, and the sizes are to be checked */
 } ts_meta;
 
 /** Operands of a pointwise loop: the result first, then up to five inputs. */
@@ -59,6 +60,7 @@ struct ts_plan {
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
     uint16_t operands;      /* pointwise: bit i: argument i (tensor or scalar) is an operand of the loop */
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
+    bool flat;              /* pointwise: operands and result are contiguous and of one shape */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */

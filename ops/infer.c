@@ -7,7 +7,7 @@
 void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
 {
     memcpy(plan->buffer[i], sizes, (size_t)ndim * sizeof *sizes);
-    plan->ret[i] = (ts_meta){plan->buffer[i], dtype, device, ndim};
+    plan->ret[i] = (ts_meta){plan->buffer[i], dtype, device, ndim, 0};
 }
 
 ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
@@ -133,17 +133,20 @@ ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float
 
     /* the common case: tensors of one shape, dtype and device */
     const ts_tensor *a = args[0].tag == TS_TAG_TENSOR ? args[0].t : NULL;
-    bool alike = a != NULL;
+    bool alike = a != NULL, flat = alike && (a->flags & TS_TENSOR_CONTIGUOUS);
     for (int i = 1; alike && i < nargs; i++) {
         const ts_tensor *b = args[i].tag == TS_TAG_TENSOR ? args[i].t : NULL;
         alike = b && b->ndim == a->ndim && b->dtype == a->dtype && ts_same_device(b->storage->device, a->storage->device);
         for (int d = 0; alike && d < a->ndim; d++)
             alike = b->sizes[d] == a->sizes[d];
+        flat = alike && flat && (b->flags & TS_TENSOR_CONTIGUOUS);
     }
     ts_dtype compute;
     if (TS_LIKELY(alike)) {
         compute = (ts_dtype)a->dtype;
-        plan->ret[0] = (ts_meta){a->sizes, compute, a->storage->device, a->ndim};
+        plan->ret[0] = (ts_meta){a->sizes, compute, a->storage->device, a->ndim, a->numel};
+        plan->flat = flat;
+        plan->cast = 0; /* unless integers go to a float compute dtype, below */
     } else {
         int64_t sizes[TS_MAX_DIMS];
         int ndim = 0;
@@ -171,8 +174,10 @@ ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float
             if (args[i].tag == TS_TAG_TENSOR && !ts_same_device(args[i].t->storage->device, device))
                 plan->strided |= (uint16_t)(1u << i);
     }
-    if (float_math && !ts_dtype_is_float(compute))
+    if (float_math && !ts_dtype_is_float(compute)) {
         plan->ret[0].dtype = compute = TS_F32;
+        plan->cast = plan->operands;
+    }
     plan->compute = compute;
     if (result != TS_DTYPE_NONE)
         plan->ret[0].dtype = result;
