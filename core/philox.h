@@ -11,7 +11,7 @@
  *   uniform f64 in [0,1)  ((w1 << 32 | w0) >> 11) * 2^-53
  *   normal f32            Box-Muller on the words (0, 1) and (2, 3) of a block:
  *                         u1 = (float)w0 * 2^-32 + 2^-33 in (0,1], u2 = (float)w1 * 2^-32,
- *                         r = sqrt(-2 ln u1): the even lane is r cos(2 pi u2), the odd r sin(2 pi u2)
+ *                         r = sqrt(-2 ln u1); even lane r cos(2 pi u2), odd lane r sin(2 pi u2)
  *   normal f64            the same on the two 53-bit numbers k0, k1 of a block:
  *                         u1 = (k0 + 1) * 2^-53 in (0,1], u2 = k1 * 2^-53
  */

@@ -143,7 +143,8 @@ POLYNOMIALS = {
     "erfc": (lambda x: -mp.log(mp.erfc(x)) / x - 1, lambda x: x * mp.erfc(x), ERF_SPLIT, 4, 8,
              to_float),
     # Phi(-t) = exp(-t^2/2) u g(u - 5/8), u = 1 / (1 + t/2), t in [0, 15]
-    "normal_tail": (tail_of_v, lambda v: 1 / tail_of_v(v), mpf(2) / 17 - 0.625, 0.375, 11, to_float),
+    "normal_tail": (tail_of_v, lambda v: 1 / tail_of_v(v), mpf(2) / 17 - 0.625, 0.375, 11,
+                    to_float),
 }
 
 

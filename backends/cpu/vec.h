@@ -129,7 +129,7 @@ VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
  *   convert      vf_to_vi (nearest even, in range), vf_widen_lo/hi, vf_narrow, vh_to_vf_f16,
  *                vf_to_vh_f16, vu_to_vh (low 16 bits), vh_to_vu
  *   memory       vf_gather(base, indices), vm_load_bool, vm_store_bool and vdm_
- *   vf_ldexp_fast(x, n): x * 2^n for a normal x in [0.5, 2), integral n in [-160, 129]: one rounding
+ *   scale        vf_ldexp_fast(x, n) = x * 2^n, x in [0.5, 2), n whole in [-160, 129]: one rounding
  */
 #if VEC_ISA == VEC_IS_avx512
 #include "backends/cpu/vec_avx512.h"

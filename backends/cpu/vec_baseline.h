@@ -127,7 +127,7 @@ VEC_FN vf vh_to_vf_f16(vh h)
 VEC_FN vh vf_to_vh_f16(vf v)
 {
     vi a = (vi)vf_abs(v);
-    vi normal = (a + 0xfff + ((a >> 13) & 1) - (112 << 23)) >> 13;
+    vi normal = (vi)(((vu)a + 0xfffu + (((vu)a >> 13) & 1u) - (112u << 23)) >> 13);
     vi denormal = (vi)((vf)a + vf_set1(0.5f)) - (vi)vf_set1(0.5f);
     vi nan = 0x7e00 | ((a >> 13) & 0x3ff);
     vi h = vi_select(vi_lt(a, vi_set1(0x38800000)), denormal, normal);

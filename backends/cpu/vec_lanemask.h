@@ -68,7 +68,7 @@ VEC_FN vf vf_ldexp_fast(vf x, vf n)
 {
     vi whole = vf_trunc_to_vi(n);
     vi half = whole >> 1;
-    return x * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
+    return x * (vf)(((vu)half + 127u) << 23) * (vf)(((vu)(whole - half) + 127u) << 23);
 }
 
 #endif

@@ -9,7 +9,7 @@
  * NaN and signed zeros come out as the limits say: also where PyTorch's formula makes NaN of
  * -Inf * 0 (silu, gelu: we give -0).
  *
- * Coefficient lists come from tools/minimax.py NAME, named at each list.
+ * Coefficient lists come from tools/minimax.py NAME; a comment above each list has the name.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VMATH_H
@@ -51,19 +51,35 @@ VEC_FN vf vec_clamp(vf x, float lo, float hi)
 
 /* ------------------------------------------------------------------------ exponentials ---- */
 
-/* exp(x + tail) for x in [-104, 89] and a small tail: 2^n times exp(r), |r| <= ln(2)/2. */
-VEC_FN vf vec_exp_tail(vf x, vf tail)
+/* 2^n e^r, |r| <= ln(2)/2 and a little. */
+VEC_FN vf vec_exp_reduced(vf r, vf n)
 {
-    vf n = vf_rint((x + tail) * VEC_LOG2E);
-    vf r = vf_fma(n, vf_set1(-VEC_LN2_HI), x);
-    r = vf_fma(n, vf_set1(-VEC_LN2_LO), r) + tail;
-    vf q = VEC_POLY(r, 0.49999994f, 0.166665211f, 0.041668389f, 0.0083687352f, // minimax.py exp
+    /* minimax.py exp */
+    vf q = VEC_POLY(r, 0.49999994f, 0.166665211f, 0.041668389f, 0.0083687352f,
                     0.00138145592f);
     return vf_ldexp_fast(vf_fma(r * r, q, r) + 1.0f, n);
 }
 
+/* x - n ln 2 */
+VEC_FN vf vec_exp_reduce(vf x, vf n)
+{
+    return vf_fma(n, vf_set1(-VEC_LN2_LO), vf_fma(n, vf_set1(-VEC_LN2_HI), x));
+}
+
 /** e^x: 1 ulp. */
-VEC_FN vf vf_exp(vf x) { return vec_exp_tail(vec_clamp(x, -104.0f, 89.0f), vf_zero()); }
+VEC_FN vf vf_exp(vf x)
+{
+    x = vec_clamp(x, -104.0f, 89.0f);
+    vf n = vf_rint(x * VEC_LOG2E);
+    return vec_exp_reduced(vec_exp_reduce(x, n), n);
+}
+
+/* e^(x + tail) for x in [-104, 89], |tail| <= 1/8. */
+VEC_FN vf vec_exp_sum(vf x, vf tail)
+{
+    vf n = vf_rint((x + tail) * VEC_LOG2E);
+    return vec_exp_reduced(vec_exp_reduce(x, n) + tail, n);
+}
 
 /** 2^x: 1 ulp. */
 VEC_FN vf vf_exp2(vf x)
@@ -71,7 +87,8 @@ VEC_FN vf vf_exp2(vf x)
     x = vec_clamp(x, -151.0f, 129.0f);
     vf n = vf_rint(x);
     vf r = x - n;
-    vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f, // minimax.py exp2
+    /* minimax.py exp2 */
+    vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f,
                     0.00133988739f, 0.000153533634f);
     return vf_ldexp_fast(vf_fma(r, q, vf_set1(1.0f)), n);
 }
@@ -81,12 +98,12 @@ VEC_FN vf vf_expm1(vf x)
 {
     vf c = vec_clamp(x, -18.0f, 89.0f);
     vf n = vf_rint(c * VEC_LOG2E);
-    vf r = vf_fma(n, vf_set1(-VEC_LN2_HI), c);
-    r = vf_fma(n, vf_set1(-VEC_LN2_LO), r);
-    vf q = VEC_POLY(r, 0.5f, 0.166666657f, 0.0416663624f, 0.00833338965f, // minimax.py expm1
+    vf r = vec_exp_reduce(c, n);
+    /* minimax.py expm1 */
+    vf q = VEC_POLY(r, 0.5f, 0.166666657f, 0.0416663624f, 0.00833338965f,
                     0.00139406545f, 0.000198458787f);
     vf e = vf_fma(r * r, q, r);
-    vf half = (vf)((vf_trunc_to_vi(n) + 126) << 23);
+    vf half = (vf)(((vu)vf_trunc_to_vi(n) + 126u) << 23);
     vf y = vf_fma(half, e, half - 0.5f) * 2.0f;
     return vf_copysign(vf_select(vf_eq(n, vf_zero()), e, y), x);
 }
@@ -97,13 +114,13 @@ VEC_FN vf vf_expm1(vf x)
 VEC_FN vf vec_split(vf x, vf *k)
 {
     vm tiny = vf_lt(x, vf_set1(0x1p-126f));
-    vi bits = (vi)vf_select(tiny, x * 0x1p23f, x);
-    vi e = (bits - 0x3f2aaaab) & vi_set1((int32_t)0xff800000);
-    *k = vi_to_vf(e >> 23) + vf_select(tiny, vf_set1(-23.0f), vf_zero());
+    vu bits = (vu)vf_select(tiny, x * 0x1p23f, x);
+    vu e = (bits - 0x3f2aaaabu) & 0xff800000u;
+    *k = vi_to_vf((vi)e >> 23) + vf_select(tiny, vf_set1(-23.0f), vf_zero());
     return (vf)(bits - e);
 }
 
-/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN below 0 and at NaN. */
+/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN below 0 and of NaN */
 VEC_FN vf vec_log_limits(vf x, vf y)
 {
     vm inside = vm_and(vf_gt(x, vf_zero()), vf_lt(x, vf_set1(INFINITY)));
@@ -117,7 +134,8 @@ VEC_FN vf vec_log_limits(vf x, vf y)
 /* k ln 2 + log(1 + f), f in [-1/3, 1/3] */
 VEC_FN vf vec_log_sum(vf f, vf k)
 {
-    vf q = VEC_POLY(f, 0.333332151f, -0.249997973f, 0.200104058f, -0.16680488f, // minimax.py log
+    /* minimax.py log */
+    vf q = VEC_POLY(f, 0.333332151f, -0.249997973f, 0.200104058f, -0.16680488f,
                     0.140058696f, -0.121842608f, 0.139844358f, -0.128916845f);
     vf r = vf_fma(f * f, vf_fma(f, q, vf_set1(-0.5f)), k * VEC_LN2_LO);
     return vf_fma(k, vf_set1(VEC_LN2_HI), r + f);
@@ -137,7 +155,7 @@ VEC_FN vf vf_log1p(vf x)
     vf c = (x - back) + (1.0f - (u - back));
     vf k, m = vec_split(u, &k);
     vi biased = 127 - vf_trunc_to_vi(k);
-    vf scale = (vf)(vi_select(vi_gt(biased, vi_zero()), biased, vi_zero()) << 23);
+    vf scale = (vf)((vu)vi_select(vi_gt(biased, vi_zero()), biased, vi_zero()) << 23);
     vf f = (m - 1.0f) + c * scale;
     return vf_copysign(vec_log_limits(u, vec_log_sum(f, k)), x);
 }
@@ -146,7 +164,8 @@ VEC_FN vf vf_log1p(vf x)
 VEC_FN vf vf_log2(vf x)
 {
     vf k, f = vec_split(x, &k) - 1.0f;
-    vf q = VEC_POLY(f, -0.721347511f, 0.480896533f, -0.360669672f, 0.288694054f, // minimax.py log2
+    /* minimax.py log2 */
+    vf q = VEC_POLY(f, -0.721347511f, 0.480896533f, -0.360669672f, 0.288694054f,
                     -0.240674794f, 0.201994061f, -0.175534904f, 0.202045888f, -0.186814174f);
     vf r = vf_fma(f, vf_set1(0x1.4ae0cp-26f), f * f * q);
     return vec_log_limits(x, vf_fma(f, vf_set1(VEC_LOG2E), r) + k);
@@ -156,7 +175,8 @@ VEC_FN vf vf_log2(vf x)
 VEC_FN vf vf_log10(vf x)
 {
     vf k, f = vec_split(x, &k) - 1.0f;
-    vf q = VEC_POLY(f, -0.217147246f, 0.144764289f, -0.108572394f, 0.0869055688f, // minimax.py log10
+    /* minimax.py log10 */
+    vf q = VEC_POLY(f, -0.217147246f, 0.144764289f, -0.108572394f, 0.0869055688f,
                     -0.0724503323f, 0.0608062707f, -0.0528412722f, 0.0608218722f, -0.0562366731f);
     vf r = vf_fma(f, vf_set1(-0x1.5b235ep-27f), f * f * q);
     r = vf_fma(k, vf_set1(0x1.3509f8p-18f), r);
@@ -209,12 +229,14 @@ VEC_FN vf vf_softplus(vf x)
 VEC_FN vf vf_erf(vf x)
 {
     vf a = vf_min_fast(vf_set1(4.0f), vf_abs(x));
-    vf p = VEC_POLY(x * x, 0.128379166f, -0.37612626f, 0.112835854f, -0.0268538129f, // minimax.py erf
+    /* minimax.py erf */
+    vf p = VEC_POLY(x * x, 0.128379166f, -0.37612626f, 0.112835854f, -0.0268538129f,
                     0.00518832775f, -0.000801019429f, 7.85386292e-05f);
-    vf q = VEC_POLY(a, 0.128488988f, 0.635978341f, 0.104414709f, -0.0215389952f, // minimax.py erfc
+    /* minimax.py erfc */
+    vf q = VEC_POLY(a, 0.128488988f, 0.635978341f, 0.104414709f, -0.0215389952f,
                     0.00200403086f, 0.000421880919f, -0.000191806685f, 3.01978853e-05f,
                     -1.86071907e-06f);
-    vf large = 1.0f - vec_exp_tail(vf_neg(vf_fma(a, q, a)), vf_zero());
+    vf large = 1.0f - vf_exp(vf_neg(vf_fma(a, q, a)));
     return vf_select(vf_lt(a, vf_set1(1.0f)), vf_fma(x, p, x), vf_copysign(large, x));
 }
 
@@ -226,9 +248,10 @@ VEC_FN vf vec_normal_cdf(vf x, vf *bell)
     vf t = vf_min_fast(vf_set1(15.0f), vf_abs(x));
     vf coarse = (vf)((vi)t & ~0xfff);
     vf rest = (t - coarse) * (t + coarse);
-    *bell = vec_exp_tail(vf_max_fast(vf_set1(-104.0f), coarse * coarse * -0.5f), rest * -0.5f);
+    *bell = vec_exp_sum(vf_max_fast(vf_set1(-104.0f), coarse * coarse * -0.5f), rest * -0.5f);
     vf u = 1.0f / vf_fma(t, vf_set1(0.5f), vf_set1(1.0f));
-    vf g = VEC_POLY(u - 0.625f, 0.378244728f, 0.339008003f, 0.00401609577f, // minimax.py normal_tail
+    /* minimax.py normal_tail */
+    vf g = VEC_POLY(u - 0.625f, 0.378244728f, 0.339008003f, 0.00401609577f,
                     -0.134642199f, 0.0469938666f, 0.0538239144f, -0.0702407882f, 0.0226599313f,
                     0.0363606066f, -0.0718368292f, 0.0170000996f, 0.0681116283f);
     vf tail = *bell * u * g;
@@ -297,15 +320,17 @@ VEC_FN void vf_sincos(vf x, vf *sine, vf *cosine)
     vd n_lo, n_hi;
     vd lo = vec_reduce_d(vf_widen_lo(x), &n_lo), hi = vec_reduce_d(vf_widen_hi(x), &n_hi);
     vf r = vf_narrow(lo, hi), z = r * r;
-    vi n = vf_to_vi(vf_narrow(n_lo, n_hi));
-    vf s = VEC_POLY(z, -0.166666552f, 0.008332178f, -0.000195172732f); // minimax.py sin
+    vu n = (vu)vf_to_vi(vf_narrow(n_lo, n_hi));
+    /* minimax.py sin */
+    vf s = VEC_POLY(z, -0.166666552f, 0.008332178f, -0.000195172732f);
     s = vf_fma(r * z, s, r);
-    vf c = VEC_POLY(z, 0.0416666456f, -0.00138873677f, 2.44384228e-05f); // minimax.py cos
+    /* minimax.py cos */
+    vf c = VEC_POLY(z, 0.0416666456f, -0.00138873677f, 2.44384228e-05f);
     c = vf_fma(z * z, c, vf_fma(z, vf_set1(-0.5f), vf_set1(1.0f)));
 
-    vm swap = vi_eq(n & 1, vi_set1(1));
-    *sine = (vf)((vi)vf_select(swap, c, s) ^ ((n & 2) << 30));
-    *cosine = (vf)((vi)vf_select(swap, s, c) ^ (((n + 1) & 2) << 30));
+    vm swap = vi_eq((vi)(n & 1u), vi_set1(1));
+    *sine = (vf)((vu)vf_select(swap, c, s) ^ ((n & 2u) << 30));
+    *cosine = (vf)((vu)vf_select(swap, s, c) ^ (((n + 1u) & 2u) << 30));
     *sine = vf_select(vf_eq(x, vf_zero()), x, *sine); // -0
     vm near = vf_lt(vf_abs(x), vf_set1(VEC_TRIG_LIMIT));
     if (__builtin_expect(vm_all(near), 1))
@@ -336,7 +361,8 @@ VEC_FN vf vf_cos(vf x)
 VEC_FN vd vec_pow_log2(vd m, vd k, vd y)
 {
     vd f = m - 1.0;
-    vd q = VEC_POLY_D(f, -0.72134751962906307, 0.48089834454141728, // minimax.py pow_log2
+    /* minimax.py pow_log2 */
+    vd q = VEC_POLY_D(f, -0.72134751962906307, 0.48089834454141728,
                       -0.36067397130023104, 0.28853940795482141, -0.2404339565196762,
                       0.20607688315658476, -0.18080078919347509, 0.16087881958191433,
                       -0.13750394690148576, 0.12364610176996797, -0.1659754626527907,
@@ -354,7 +380,8 @@ VEC_FN vf vf_pow(vf x, vf y)
     vd n_lo = vd_rint(lo), n_hi = vd_rint(hi);
     vf n = vec_clamp(vf_narrow(n_lo, n_hi), -160.0f, 129.0f);
     vf r = vf_narrow(lo - n_lo, hi - n_hi);
-    vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f, // minimax.py exp2
+    /* minimax.py exp2 */
+    vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f,
                     0.00133988739f, 0.000153533634f);
     vf p = vf_fma(r, q, vf_set1(1.0f));
     vf result = vf_ldexp_fast(p, n);

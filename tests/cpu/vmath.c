@@ -1,4 +1,4 @@
-// vmath.h against libm in f64 over all of f32: the documented bounds, limits, independence of lanes.
+// vmath.h against libm in f64 over all of f32: documented bounds, limits, independence of lanes.
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/vmath.h"
 #include "tests/cpu/vec_test.h"
