@@ -1,0 +1,207 @@
+/** @file call.c  Redispatch, nesting, boxed calls, steady state, errors. */
+// SPDX-License-Identifier: MIT
+#include "tests/dispatch/common.h"
+
+static ts_status leaf(ts_frame *f) { (void)f; note('c'); return TS_OK; }
+
+/** Hands a frame on whose arguments cannot be read: a scan of them would fault. */
+static ts_status layer_hides_args(ts_frame *f)
+{
+    const ts_value *args = f->args;
+    f->args = (const ts_value *)8;
+    ts_status status = ts_redispatch(f);
+    f->args = args;
+    return status;
+}
+
+TS_TEST(redispatch_does_not_look_at_the_arguments)
+{
+    ts_key key;
+    OK(ts_register_layer("HIDES", "", &key));
+    OK(ts_register_kernel("noop", key, layer_hides_args, NULL, NULL));
+    OK(ts_register_kernel("noop", TS_KEY_CPU, leaf, NULL, NULL));
+    OK(ts_layer_enable(key, true));
+    ts_tensor *a = one();
+    OK(call_noop(a, a));
+    ck_assert_str_eq(ran, "c");
+}
+
+/** Forgets to redispatch and calls the op from the top. */
+static ts_status layer_recurses(ts_frame *f)
+{
+    return ts_noop(f->args[0].t, f->args[1].t, ts_scalar_int(1));
+}
+
+TS_TEST(a_layer_that_forgets_to_redispatch_fails_fast)
+{
+    ts_key key;
+    OK(ts_register_layer("RECURSES", "", &key));
+    OK(ts_register_kernel("noop", key, layer_recurses, NULL, NULL));
+    OK(ts_layer_enable(key, true));
+    ts_tensor *a = one();
+    FAILS(TS_ERR_STATE, call_noop(a, a));
+    SAYS("256");
+    ck_assert_ptr_nonnull(strstr(ts_error_hint(), "ts_redispatch"));
+    OK(ts_layer_enable(key, false));
+    OK(call_noop(a, a));
+}
+
+/** A backend kernel that is written with another op. */
+static ts_status twice(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *y = ts_add(f->args[0].t, f->args[0].t);
+    TS_TRY(y);
+    if (ts_requires_grad(y))
+        note('g');
+    f->rets[0] = ts_value_tensor(ts_retain(y));
+    return TS_OK;
+}
+
+TS_TEST(ops_called_inside_a_kernel_do_not_visit_the_layers_above)
+{
+    int op;
+    OK(ts_register_op("test.twice(Tensor self) -> Tensor", &op));
+    OK(ts_register_kernel("test.twice", TS_KEY_CPU, twice, NULL, NULL));
+    ts_tensor *w = ts_set_requires_grad(one(), true);
+    ran[0] = 0;
+    ts_value arg = ts_value_tensor(w), ret = ts_value_none();
+    OK(ts_call_boxed(op, &arg, 1, &ret, 1));
+    ck_assert_str_eq(ran, ""); /* the add inside was not recorded */
+    ck_assert(ts_requires_grad(ret.t));
+    FAILS(TS_ERR_AUTOGRAD, ts_backward(ret.t)); /* the op has no rule, and says so */
+    SAYS("test.twice");
+    ts_release(ret.t);
+}
+
+TS_TEST(a_call_allocates_nothing_in_the_steady_state)
+{
+    ts_tensor *a = one(), *w = ts_set_requires_grad(one(), true);
+    for (int round = 0; round < 2; round++) {
+        uint64_t before = ts_memory_get_stats().system_allocs;
+        for (int i = 0; i < 100000; i++) {
+            TS_SCOPE;
+            ts_noop(a, a, ts_scalar_int(1));
+            ts_add(a, a);
+            ts_backward(ts_add(w, a));
+            ts_zero_grad(w);
+        }
+        if (round)
+            ck_assert_uint_eq(ts_memory_get_stats().system_allocs - before, 0);
+    }
+    ck_assert_int_eq(ts_error_code(), TS_OK);
+}
+
+static ts_status fallback(ts_frame *f)
+{
+    note('f');
+    return ts_redispatch(f);
+}
+
+TS_TEST(a_fallback_sees_the_boxed_call_without_an_allocation)
+{
+    ts_key key;
+    OK(ts_register_layer("ALL", "", &key));
+    OK(ts_register_fallback(key, fallback, NULL));
+    OK(ts_layer_enable(key, true));
+    ts_tensor *a = one();
+    for (int i = 0; i < 1000; i++)
+        ts_drop(ts_add(a, a));
+    uint64_t before = ts_memory_get_stats().system_allocs;
+    for (int i = 0; i < 100000; i++)
+        ts_drop(ts_add(a, a));
+    ck_assert_uint_eq(ts_memory_get_stats().system_allocs - before, 0);
+}
+
+TS_TEST(a_missing_kernel_names_op_call_backend_and_remedy_in_few_lines)
+{
+    ts_tensor *other = pretend(TS_KEY_CUDA);
+    FAILS(TS_ERR_UNSUPPORTED, ts_add(other, other));
+    SAYS("add");
+    SAYS("CUDA");
+    SAYS("(1) f32");
+    ck_assert_ptr_nonnull(strstr(ts_error_hint(), "ts_to_device"));
+    int lines = 1;
+    for (const char *p = ts_error_message(); *p; p++)
+        lines += *p == '\n';
+    ck_assert_int_le(lines, 10);
+}
+
+TS_TEST(no_keys_at_all_is_a_named_error)
+{
+    ts_tensor *a = one();
+    ts_mask_guard g = ts_mask_push(0, ~(ts_keyset)0);
+    FAILS(TS_ERR_UNSUPPORTED, ts_add(a, a));
+    SAYS("no dispatch key is left");
+    ts_mask_pop(g);
+}
+
+TS_TEST(null_arguments_name_op_and_argument_and_propagate)
+{
+    ts_tensor *a = one();
+    FAILS(TS_ERR_NULL, ts_add(a, NULL));
+    SAYS("add: argument 'other'");
+    FAILS(TS_ERR_NULL, ts_add(NULL, a));
+    SAYS("add: argument 'self'");
+    FAILS(TS_ERR_NULL, ts_add_out(NULL, a, a));
+    ts_error_clear();
+    ts_error_set(TS_ERR_VALUE, "the root failure");
+    ck_assert_ptr_null(ts_mul(ts_add(NULL, a), a));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    SAYS("the root failure");
+}
+
+TS_TEST(a_boxed_call_checks_count_and_kinds)
+{
+    int add = ts_op_by_name("add");
+    ts_tensor *a = one();
+    ts_value args[2] = {ts_value_tensor(a), ts_value_int(2)}, ret = ts_value_none();
+    OK(ts_call_boxed(add, args, 2, &ret, 1));
+    double v;
+    OK(ts_item(ret.t, &v));
+    ck_assert_double_eq(v, 3);
+    ts_release(ret.t);
+    ret = ts_value_none();
+    FAILS(TS_ERR_VALUE, ts_call_boxed(add, args, 1, &ret, 1));
+    SAYS("expected 2 arguments");
+    args[1] = ts_value_string("two");
+    FAILS(TS_ERR_VALUE, ts_call_boxed(add, args, 2, &ret, 1));
+    SAYS("argument 'other'");
+    FAILS(TS_ERR_REGISTRY, ts_call_boxed(-1, args, 2, &ret, 1));
+    FAILS(TS_ERR_REGISTRY, ts_call_boxed(1 << 20, args, 2, &ret, 1));
+}
+
+/** Swaps in a doubled argument: changed arguments go through a new frame. */
+static ts_status layer_doubles(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_value args[2] = {ts_value_tensor(ts_mul_scalar(f->args[0].t, 2)), f->args[1]};
+    return ts_redispatch_new(f, args);
+}
+
+TS_TEST(a_layer_that_changes_arguments_goes_on_with_a_new_frame)
+{
+    ts_key key;
+    OK(ts_register_layer("DOUBLES", "AUTOGRAD", &key));
+    OK(ts_register_kernel("add", key, layer_doubles, NULL, NULL));
+    ts_tensor *a = one(), *w = ts_set_requires_grad(one(), true);
+    OK(ts_layer_enable(key, true));
+    double v;
+    OK(ts_item(ts_add(a, a), &v));
+    ck_assert_double_eq(v, 3);
+    ts_tensor *y = ts_add(w, a); /* keys below are computed anew: AUTOGRAD still runs */
+    OK(y);
+    ck_assert(ts_requires_grad(y));
+}
+
+TS_TEST(meta_tensors_get_shapes_without_memory)
+{
+    ts_tensor *m = ts_empty_on(TS_SIZES(1 << 20, 1 << 20), TS_F32, TS_DEVICE_META);
+    OK(m);
+    ts_tensor *row = ts_empty_on(TS_SIZES(1 << 20), TS_F32, TS_DEVICE_META);
+    ts_tensor *y = ts_add(m, row);
+    OK(y);
+    ck_assert_int_eq(ts_numel(y), (int64_t)1 << 40);
+    ck_assert_ptr_null(ts_data(y));
+    FAILS(TS_ERR_DEVICE, ts_add(m, ts_ones(TS_SIZES(1 << 20), TS_F32)));
+}

@@ -1,0 +1,76 @@
+/** @file common.h  What the dispatcher's tests share. */
+// SPDX-License-Identifier: MIT
+#ifndef TESTS_DISPATCH_COMMON_H
+#define TESTS_DISPATCH_COMMON_H
+
+#include "core/tensor.h"
+#include "dispatch/op.h"
+#include "include/tessera/tessera.h"
+#include "tests/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define OK(expr)                                                                                    \
+    do {                                                                                            \
+        if (TS_STATUS_OF(expr) != TS_OK)                                                            \
+            ck_abort_msg("%s: %s %s", #expr, ts_status_name(ts_error_code()), ts_error_message());  \
+    } while (0)
+#define FAILS(code, expr)                                                                           \
+    do {                                                                                            \
+        ts_error_clear();                                                                           \
+        ck_assert_msg(TS_STATUS_OF(expr) == (code), "%s: expected %s, got %s: %s", #expr,           \
+                      ts_status_name(code), ts_status_name(ts_error_code()), ts_error_message());   \
+    } while (0)
+#define SAYS(text) ck_assert_msg(strstr(ts_error_message(), text), "'%s' is not in: %s", text, ts_error_message())
+
+static inline double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/** One-element CPU tensor that no scope owns. */
+static inline ts_tensor *one(void) { return ts_retain(ts_ones(TS_SIZES(1), TS_F32)); }
+
+/** A tensor that pretends to live on another backend: the dispatcher looks at keys only. */
+static inline ts_tensor *pretend(ts_key backend)
+{
+    ts_tensor *t = one();
+    t->keys = TS_KEYSET(backend);
+    return t;
+}
+
+/** Order in which kernels of the tests ran: one letter each. */
+extern char ran[64];
+static inline void note(char c)
+{
+    size_t n = strlen(ran);
+    if (n + 1 < sizeof ran) {
+        ran[n] = c;
+        ran[n + 1] = 0;
+    }
+}
+static inline ts_status call_noop(ts_tensor *a, ts_tensor *b)
+{
+    ran[0] = 0;
+    return ts_noop(a, b, ts_scalar_int(1));
+}
+
+/** Fastest of many short batches, in ns a call. */
+static inline double fastest(void (*run)(void *), void *ctx)
+{
+    double best = 1e18;
+    for (int k = 0; k < 3000; k++) {
+        double t0 = seconds();
+        for (int i = 0; i < 200; i++)
+            run(ctx);
+        double t = (seconds() - t0) / 200 * 1e9;
+        best = t < best ? t : best;
+    }
+    return best;
+}
+
+#endif
