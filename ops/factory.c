@@ -3,18 +3,17 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-/** sizes, ..., dtype, device as the last two arguments. */
-static ts_status infer_sizes(ts_frame *f, int dtype_arg)
+ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
 {
-    const ts_value *sizes = &f->args[0];
+    const ts_value *sizes = &f->args[sizes_arg];
     int64_t dtype = f->args[dtype_arg].i, numel, bytes;
     if (sizes->count > TS_MAX_DIMS || (sizes->count && !sizes->ints))
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected 0 to %d sizes, got %u", TS_MAX_DIMS, sizes->count);
+        return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected 0 to %d sizes, got %u", TS_MAX_DIMS, sizes->count);
     if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
         return ts_fail_arg(f, dtype_arg, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
     if (!ts_tensor_bytes(sizes->ints, (int)sizes->count, ts_dtype_sizes[dtype], &numel, &bytes)) {
         char got[192];
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes >= 0 whose bytes fit 63 bits, got %s",
+        return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected sizes >= 0 whose bytes fit 63 bits, got %s",
                            ts_format_sizes(got, sizeof got, sizes->ints, (int)sizes->count));
     }
     f->plan->compute = (ts_dtype)dtype;
@@ -22,13 +21,13 @@ static ts_status infer_sizes(ts_frame *f, int dtype_arg)
     return TS_OK;
 }
 
-ts_status ts_infer_factory(ts_frame *f) { return infer_sizes(f, 1); }
+ts_status ts_infer_factory(ts_frame *f) { return ts_infer_sizes(f, 0, 1); }
 
 ts_status ts_infer_full(ts_frame *f)
 {
     f->plan->pointwise = true;
     f->plan->operands = 2; /* the value */
-    return infer_sizes(f, 2);
+    return ts_infer_sizes(f, 0, 2);
 }
 
 ts_status ts_infer_fill(ts_frame *f)

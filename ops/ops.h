@@ -22,6 +22,8 @@ TS_INLINE void ts_plan_result_like(ts_plan *plan, int i, const ts_tensor *t, ts_
  * 0-dim CPU tensor stand beside another device: pass scalars_ok.
  */
 ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device);
+/** The plan of a factory; dtype and device are the two arguments from dtype_arg on. */
+ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg);
 /** dim in [-ndim, ndim) made non-negative; a 0-dim tensor counts as one dim. */
 ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out);
 /** Argument must be a tensor of a floating dtype. */

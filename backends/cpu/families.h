@@ -3,4 +3,5 @@
 FAMILY(copy)
 FAMILY(factory)
 FAMILY(pointwise)
+FAMILY(random)
 FAMILY(reduce)

@@ -123,6 +123,7 @@ VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
  *   select       v{f,d,i}_select(m, a, b): a where m is set, else b
  *   arithmetic   v{f,d}_{fma,sqrt,floor,ceil,rint,trunc,min_fast,max_fast}
  *                fma(a, b, c) = a*b + c; min_fast(a, b) = a < b ? a : b, the second when unordered
+ *   integers     vl_mul_u32(a, b): 64-bit products of the low halves of the lanes, unsigned
  *   partial      v{f,d}_load_n_or(p, n, other), v{f,d}_store_n
  *   reduce       v{f,d}_hsum, v{f,d}_hmax_fast, v{f,d}_hmin_fast: halves folded onto each other,
  *                lane i with lane i + L/2, then L/4, ... down to one

@@ -84,6 +84,7 @@ VEC_FN double vd_hmin_fast(vd v) { VEC_FOLD_D(v, min); }
 #undef VEC_FOLD_D
 
 VEC_FN vi vf_to_vi(vf v) { return (vi)_mm256_cvtps_epi32((__m256)v); }
+VEC_FN vl vl_mul_u32(vl a, vl b) { return (vl)_mm256_mul_epu32((__m256i)a, (__m256i)b); }
 VEC_FN vd vf_widen_lo(vf v) { return (vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)); }
 VEC_FN vd vf_widen_hi(vf v) { return (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1)); }
 VEC_FN vf vf_narrow(vd lo, vd hi)

@@ -112,6 +112,7 @@ VEC_FN double vd_hmin_fast(vd v) { VEC_FOLD_D(v, min); }
 #undef VEC_FOLD_D
 
 VEC_FN vi vf_to_vi(vf v) { return (vi)_mm512_cvtps_epi32((__m512)v); }
+VEC_FN vl vl_mul_u32(vl a, vl b) { return (vl)_mm512_mul_epu32((__m512i)a, (__m512i)b); }
 VEC_FN vd vf_widen_lo(vf v) { return (vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)); }
 VEC_FN vd vf_widen_hi(vf v) { return (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1)); }
 VEC_FN vf vf_narrow(vd lo, vd hi)

@@ -104,6 +104,11 @@ VEC_FN double vd_hmax_fast(vd v) { return v[0] > v[1] ? v[0] : v[1]; }
 VEC_FN double vd_hmin_fast(vd v) { return v[0] < v[1] ? v[0] : v[1]; }
 
 VEC_FN vi vf_to_vi(vf v) { return vf_trunc_to_vi(vf_rint(v)); }
+VEC_FN vl vl_mul_u32(vl a, vl b)
+{
+    return (vl){(int64_t)((uint64_t)(uint32_t)a[0] * (uint32_t)b[0]),
+                (int64_t)((uint64_t)(uint32_t)a[1] * (uint32_t)b[1])};
+}
 VEC_FN vd vf_widen_lo(vf v) { return (vd){v[0], v[1]}; }
 VEC_FN vd vf_widen_hi(vf v) { return (vd){v[2], v[3]}; }
 VEC_FN vf vf_narrow(vd lo, vd hi)

@@ -6,6 +6,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
+#include "ops/random.h"
 #include "ops/reduce.h"
 
 #endif

@@ -343,3 +343,14 @@ TS_TEST(unknown_variant_keeps_the_best)
 {
     ck_assert_int_eq(ts_isa_choose("avx1024"), ts_cpu_isa_supported());
 }
+
+TS_TEST(products_of_low_halves_are_unsigned_and_whole)
+{
+    static const uint64_t a[] = {0xffffffff, 0xffffffffffffffff, 0xD2511F53, 0x100000002};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            vl p = vl_mul_u32(vl_set1((int64_t)a[i]), vl_set1((int64_t)a[j]));
+            for (int k = 0; k < VD_LANES; k++)
+                ck_assert_uint_eq((uint64_t)p[k], (a[i] & 0xffffffff) * (a[j] & 0xffffffff));
+        }
+}

@@ -1,0 +1,497 @@
+/**
+ * @file random.c  Random numbers: which words an element gets is stated in core/philox.h.
+ *
+ * Words are made in groups of sixteen blocks, vectors of them side by side; a group serves 64
+ * elements of 32-bit draws or 32 of 64-bit draws. Threads share out whole groups.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "core/parallel.h"
+#include "core/philox.h"
+#include "ops/kernel.h"
+
+enum { BLOCKS = 16, WORDS = 4 * BLOCKS };
+
+/* A word a lane of 64 bits, whose upper half holds what the products leave and is never read. */
+typedef uint64_t vu64 __attribute__((vector_size(VEC_BYTES)));
+typedef struct lanes {
+    vl c0, c1, c2, c3;
+} lanes;
+
+VEC_FN lanes philox_round(lanes c, vl k0, vl k1)
+{
+    vl p0 = vl_mul_u32(c.c0, vl_set1(TS_PHILOX_M0)), p1 = vl_mul_u32(c.c2, vl_set1(TS_PHILOX_M1));
+    return (lanes){(vl)((vu64)p1 >> 32) ^ c.c1 ^ k0, p1, (vl)((vu64)p0 >> 32) ^ c.c3 ^ k1, p0};
+}
+
+VEC_FN lanes counters(uint64_t position)
+{
+    lanes c = {vl_set1((int64_t)position), vl_set1(0), vl_set1(0), vl_set1(0)};
+    for (int i = 0; i < VD_LANES; i++)
+        c.c0[i] += i;
+    c.c1 = (vl)((vu64)c.c0 >> 32);
+    return c;
+}
+
+/** Words of VD_LANES blocks in the order of blocks. */
+VEC_FN void store_words(uint32_t *w, lanes c)
+{
+    vl low = vl_set1(0xffffffff), a = (c.c0 & low) | (c.c1 << 32), b = (c.c2 & low) | (c.c3 << 32);
+#if VD_LANES == 8
+    vl first = __builtin_shuffle(a, b, (vl){0, 8, 1, 9, 2, 10, 3, 11});
+    vl second = __builtin_shuffle(a, b, (vl){4, 12, 5, 13, 6, 14, 7, 15});
+#elif VD_LANES == 4
+    vl first = __builtin_shuffle(a, b, (vl){0, 4, 1, 5}), second = __builtin_shuffle(a, b, (vl){2, 6, 3, 7});
+#else
+    vl first = __builtin_shuffle(a, b, (vl){0, 2}), second = __builtin_shuffle(a, b, (vl){1, 3});
+#endif
+    memcpy(w, &first, sizeof first);
+    memcpy(w + 2 * VD_LANES, &second, sizeof second);
+}
+
+/** Words of the blocks position .. position+15, in order; the rounds are those of ts_philox_raw(). */
+static void group(uint64_t seed, uint64_t position, uint32_t *w)
+{
+    for (int i = 0; i < BLOCKS; i += 2 * VD_LANES) { /* two chains hide each other's latency */
+        lanes a = counters(position + (uint64_t)i), b = counters(position + (uint64_t)(i + VD_LANES));
+        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+        for (int round = 0; round < 10; round++) {
+            a = philox_round(a, vl_set1(k0), vl_set1(k1));
+            b = philox_round(b, vl_set1(k0), vl_set1(k1));
+            k0 += TS_PHILOX_W0;
+            k1 += TS_PHILOX_W1;
+        }
+        store_words(w + 4 * i, a);
+        store_words(w + 4 * (i + VD_LANES), b);
+    }
+}
+
+VEC_FN uint64_t word64(const uint32_t *w, int64_t i) { return ts_philox_join(w[2 * i], w[2 * i + 1]); }
+
+/** One draw: what each group's words are turned into. */
+typedef struct draw {
+    ts_rng_state rng;
+    int64_t numel, share; /* elements in all, and of a group */
+    char *out;
+    const char *in;
+    double a, b;
+    int64_t low;
+    uint64_t range;
+    uint32_t threshold;
+    const ts_iter *iter; /* of dropout */
+    void (*fill)(const struct draw *d, const uint32_t *w, int64_t first, int64_t n);
+} draw;
+
+static void fill_groups(void *ctx, int64_t begin, int64_t end)
+{
+    const draw *d = ctx;
+    uint32_t w[WORDS] __attribute__((aligned(64)));
+    for (int64_t g = begin; g < end; g++) {
+        group(d->rng.seed, d->rng.offset + (uint64_t)g * BLOCKS, w);
+        d->fill(d, w, g * d->share, ts_min64(d->share, d->numel - g * d->share));
+    }
+}
+
+static ts_status run(draw *d, bool wide, int cost)
+{
+    d->share = wide ? WORDS / 2 : WORDS;
+    ts_parallel_for(ts_ceil_div(d->numel, d->share), TS_CPU_GRAIN(cost * d->share), fill_groups, d);
+    return TS_OK;
+}
+
+static draw result_of(ts_frame *f)
+{
+    return (draw){.rng = f->rng, .numel = f->rets[0].t->numel, .out = f->rets[0].t->data};
+}
+
+/* ----------------------------------------------------------------------------- uniform ---- */
+
+static void uniform_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    float *out = (float *)d->out + first;
+    float low = (float)d->a, width = (float)(d->b - d->a), high = (float)d->b;
+    float last = nextafterf(high, low); /* rounding must not reach the open end */
+    for (int64_t i = 0; i < n; i++) {
+        float x = ts_philox_to_f32(w[i]) * width + low;
+        out[i] = x < high ? x : last;
+    }
+}
+
+static void uniform_f64(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    double *out = (double *)d->out + first, last = nextafter(d->b, d->a);
+    for (int64_t i = 0; i < n; i++) {
+        double x = ts_philox_to_f64(word64(w, i)) * (d->b - d->a) + d->a;
+        out[i] = x < d->b ? x : last;
+    }
+}
+
+static ts_status uniform(ts_frame *f)
+{
+    bool wide = f->plan->compute == TS_F64;
+    draw d = result_of(f);
+    d.a = f->args[1].d;
+    d.b = f->args[2].d;
+    d.fill = wide ? uniform_f64 : uniform_f32;
+    return run(&d, wide, 2);
+}
+
+/* ------------------------------------------------------------------------------ normal ---- */
+
+static void normal_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    float *out = (float *)d->out + first, z[2];
+    for (int64_t i = 0; i < n; i += 2) {
+        ts_philox_normal_pair_f32(w[i], w[i + 1], z);
+        out[i] = (float)(z[0] * d->b + d->a);
+        if (i + 1 < n)
+            out[i + 1] = (float)(z[1] * d->b + d->a);
+    }
+}
+
+static void normal_f64(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    double *out = (double *)d->out + first, z[2];
+    for (int64_t i = 0; i < n; i += 2) {
+        ts_philox_normal_pair_f64(word64(w, i), word64(w, i + 1), z);
+        out[i] = z[0] * d->b + d->a;
+        if (i + 1 < n)
+            out[i + 1] = z[1] * d->b + d->a;
+    }
+}
+
+static ts_status normal(ts_frame *f)
+{
+    bool wide = f->plan->compute == TS_F64;
+    draw d = result_of(f);
+    d.a = f->args[1].d;
+    d.b = f->args[2].d;
+    d.fill = wide ? normal_f64 : normal_f32;
+    return run(&d, wide, 40);
+}
+
+/* ---------------------------------------------------------------------------- integers ---- */
+
+/** Number below range from 64 bits: the high half of a product; each value is met within range / 2^64. */
+TS_INLINE uint64_t below(uint64_t bits, uint64_t range)
+{
+    return (uint64_t)((unsigned __int128)bits * range >> 64);
+}
+
+#define RANDINT(T, name)                                                              \
+    static void name(const draw *d, const uint32_t *w, int64_t first, int64_t n)     \
+    {                                                                                 \
+        T *out = (T *)d->out + first;                                                 \
+        for (int64_t i = 0; i < n; i++)                                               \
+            out[i] = (T)(int64_t)((uint64_t)d->low + below(word64(w, i), d->range));  \
+    }
+RANDINT(double, randint_f64)
+RANDINT(float, randint_f32)
+RANDINT(int64_t, randint_i64)
+RANDINT(int32_t, randint_i32)
+RANDINT(uint8_t, randint_u8)
+
+static ts_status randint(ts_frame *f)
+{
+    draw d = result_of(f);
+    d.low = f->args[1].i;
+    d.range = (uint64_t)f->args[2].i - (uint64_t)d.low;
+    switch (f->plan->compute) {
+    case TS_F64: d.fill = randint_f64; break;
+    case TS_F32: d.fill = randint_f32; break;
+    case TS_I64: d.fill = randint_i64; break;
+    case TS_I32: d.fill = randint_i32; break;
+    default: d.fill = randint_u8; /* u8, bool */
+    }
+    return run(&d, true, 3);
+}
+
+/* Fisher-Yates from the end: element i changes places with one of 0 .. i, drawn by number i. */
+#define SHUFFLE(T, name)                                                              \
+    static void name(T *out, int64_t n, ts_rng_state rng)                             \
+    {                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                               \
+            out[i] = (T)i;                                                            \
+        for (int64_t i = n - 1; i > 0; i--) {                                         \
+            uint64_t bits = ts_philox_u64(rng.seed, rng.offset, (uint64_t)i);         \
+            int64_t j = (int64_t)below(bits, (uint64_t)i + 1);                        \
+            T other = out[j];                                                         \
+            out[j] = out[i];                                                          \
+            out[i] = other;                                                           \
+        }                                                                             \
+    }
+SHUFFLE(int64_t, shuffle_i64)
+SHUFFLE(int32_t, shuffle_i32)
+
+static ts_status randperm(ts_frame *f)
+{
+    ts_tensor *out = f->rets[0].t;
+    if (f->plan->compute == TS_I64)
+        shuffle_i64((int64_t *)out->data, out->numel, f->rng);
+    else
+        shuffle_i32((int32_t *)out->data, out->numel, f->rng);
+    return TS_OK;
+}
+
+/* --------------------------------------------------------------------------- bernoulli ---- */
+
+/** u < p exactly, for u = bits * 2^-24: p * 2^24 rounded up. NaN and numbers outside are refused before. */
+TS_INLINE uint32_t threshold(double p) { return (uint32_t)ceil(p * 0x1p24); }
+
+static void bernoulli_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    const float *p = (const float *)d->in + first;
+    float *out = (float *)d->out + first;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = ts_philox_to_f32(w[i]) < p[i];
+}
+
+static void bernoulli_f64(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    const double *p = (const double *)d->in + first;
+    double *out = (double *)d->out + first;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = ts_philox_to_f64(word64(w, i)) < p[i];
+}
+
+static void one_p_f64(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((double *)d->out)[first + i] = ts_philox_to_f64(word64(w, i)) < d->a;
+}
+
+#define ONE_P(T, name)                                                                \
+    static void name(const draw *d, const uint32_t *w, int64_t first, int64_t n)     \
+    {                                                                                 \
+        T *out = (T *)d->out + first;                                                 \
+        for (int64_t i = 0; i < n; i++)                                               \
+            out[i] = (w[i] >> 8) < d->threshold;                                      \
+    }
+ONE_P(float, one_p_f32)
+ONE_P(int64_t, one_p_i64)
+ONE_P(int32_t, one_p_i32)
+ONE_P(uint8_t, one_p_u8)
+
+static ts_status bernoulli(ts_frame *f)
+{
+    ts_dtype dtype = f->plan->compute;
+    draw d = result_of(f);
+    if (f->args[0].tag == TS_TAG_TENSOR) {
+        const ts_tensor *p = f->args[0].t;
+        for (int64_t i = 0; i < p->numel; i++) {
+            double x = dtype == TS_F32 ? ((const float *)p->data)[i] : ((const double *)p->data)[i];
+            if (!(x >= 0 && x <= 1))
+                return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected probabilities from 0 to 1, element %lld is %g", (long long)i, x);
+        }
+        d.in = p->data;
+        d.fill = dtype == TS_F32 ? bernoulli_f32 : bernoulli_f64;
+        return run(&d, dtype == TS_F64, 2);
+    }
+    d.a = f->args[0].tag == TS_TAG_FLOAT ? f->args[0].d : (double)f->args[0].i;
+    d.threshold = threshold(d.a);
+    switch (dtype) {
+    case TS_F64: d.fill = one_p_f64; break;
+    case TS_F32: d.fill = one_p_f32; break;
+    case TS_I64: d.fill = one_p_i64; break;
+    case TS_I32: d.fill = one_p_i32; break;
+    default: d.fill = one_p_u8; /* u8, bool */
+    }
+    return run(&d, dtype == TS_F64, 2);
+}
+
+/* ----------------------------------------------------------------------------- dropout ---- */
+
+static void dropout_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    const float *in = (const float *)d->in + first;
+    float *out = (float *)d->out + first;
+    vf scale = vf_set1((float)d->b);
+    vi last = vi_set1((int32_t)d->threshold - 1);
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        int64_t m = ts_min64(VF_LANES, n - i);
+        vm keep = vi_gt(vi_shr_logical(vi_load((const int32_t *)w + i), 8), last);
+        if (m == VF_LANES)
+            vf_store(out + i, vf_select(keep, vf_load(in + i) * scale, vf_zero()));
+        else
+            vf_store_n(out + i, vf_select(keep, vf_load_n(in + i, m) * scale, vf_zero()), m);
+    }
+}
+
+static void dropout_f64(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    const double *in = (const double *)d->in + first;
+    double *out = (double *)d->out + first;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (w[i] >> 8) >= d->threshold ? in[i] * d->b : 0;
+}
+
+/** Any strides: places of single elements. Dims are innermost first; the order is row-major. */
+#define DROPOUT_STRIDED(T, name)                                                      \
+    static void name(const draw *d, const uint32_t *w, int64_t first, int64_t n)     \
+    {                                                                                 \
+        const ts_iter *it = d->iter;                                                  \
+        for (int64_t i = 0; i < n; i++) {                                             \
+            int64_t rest = first + i, to = 0, from = 0;                               \
+            for (int k = 0; k < it->ndim; k++) {                                      \
+                int64_t at = rest % it->sizes[k];                                     \
+                rest /= it->sizes[k];                                                 \
+                to += at * it->strides[0][k];                                         \
+                from += at * it->strides[1][k];                                       \
+            }                                                                         \
+            T x = *(const T *)(d->in + from);                                         \
+            *(T *)(d->out + to) = (w[i] >> 8) >= d->threshold ? x * (T)d->b : 0;      \
+        }                                                                             \
+    }
+DROPOUT_STRIDED(float, dropout_strided_f32)
+DROPOUT_STRIDED(double, dropout_strided_f64)
+
+static ts_status drop(ts_frame *f, ts_rng_state rng)
+{
+    const ts_iter *it = &f->plan->iter;
+    int64_t item = ts_dtype_sizes[f->plan->compute];
+    double p = f->args[1].d;
+    bool wide = f->plan->compute == TS_F64;
+    draw d = {.rng = rng, .numel = it->numel, .out = it->data[0], .in = it->data[1], .iter = it};
+    d.threshold = threshold(p);
+    d.b = p < 1 ? 1 / (1 - p) : 0;
+    if (it->ndim == 1 && it->strides[0][0] == item && it->strides[1][0] == item)
+        d.fill = wide ? dropout_f64 : dropout_f32;
+    else
+        d.fill = wide ? dropout_strided_f64 : dropout_strided_f32;
+    return run(&d, false, 2);
+}
+
+static ts_status dropout(ts_frame *f) { return drop(f, f->rng); }
+
+static ts_status dropout_backward(ts_frame *f)
+{
+    return drop(f, (ts_rng_state){(uint64_t)f->args[2].i, (uint64_t)f->args[3].i});
+}
+
+/* ------------------------------------------------------------------------- multinomial ---- */
+
+static double weight(const ts_tensor *p, int64_t i)
+{
+    return p->dtype == TS_F32 ? ((const float *)p->data)[i] : ((const double *)p->data)[i];
+}
+
+static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement)
+{
+    const ts_plan *plan = f->plan;
+    for (int64_t row = 0; row < plan->outer; row++) {
+        double sum = 0;
+        int64_t positive = 0;
+        for (int64_t c = 0; c < plan->count; c++) {
+            double x = weight(p, row * plan->count + c);
+            if (!(x >= 0) || isinf(x))
+                return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected finite weights >= 0, row %lld has %g at %lld",
+                                   (long long)row, x, (long long)c);
+            sum += x;
+            positive += x > 0;
+        }
+        if (!(sum > 0) || isinf(sum))
+            return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected weights with a finite sum above 0, row %lld sums to %g",
+                               (long long)row, sum);
+        if (!replacement && positive < plan->inner)
+            return ts_fail_arg_hint(f, 1, TS_ERR_VALUE, "draw with replacement",
+                                    "expected at most the %lld weights above 0 of row %lld, got %lld",
+                                    (long long)positive, (long long)row, (long long)plan->inner);
+    }
+    return TS_OK;
+}
+
+/** Inverse of the cumulated weights, which stand in scratch. */
+static void with_replacement(ts_frame *f, const ts_tensor *p, int64_t row, double *cumulated, int64_t *out)
+{
+    int64_t categories = f->plan->count, draws = f->plan->inner, last = 0;
+    double sum = 0;
+    for (int64_t c = 0; c < categories; c++) {
+        double x = weight(p, row * categories + c);
+        sum += x;
+        cumulated[c] = sum;
+        last = x > 0 ? c : last;
+    }
+    for (int64_t s = 0; s < draws; s++) {
+        double u = ts_philox_uniform_f64(f->rng.seed, f->rng.offset, (uint64_t)(row * draws + s)) * sum;
+        int64_t low = 0, high = last; /* the first category whose sum exceeds u */
+        while (low < high) {
+            int64_t middle = low + (high - low) / 2;
+            if (cumulated[middle] > u)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        out[s] = low;
+    }
+}
+
+typedef struct arrival {
+    double time;
+    int64_t category;
+} arrival;
+
+static void sift(arrival *heap, int64_t n, int64_t at)
+{
+    arrival moved = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap[child + 1].time < heap[child].time)
+            child++;
+        if (moved.time <= heap[child].time)
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = moved;
+}
+
+/** A race of exponential times: the earliest arrivals, from a heap in scratch. */
+static void without_replacement(ts_frame *f, const ts_tensor *p, int64_t row, arrival *heap, int64_t *out)
+{
+    int64_t categories = f->plan->count, n = 0;
+    for (int64_t c = 0; c < categories; c++) {
+        double x = weight(p, row * categories + c);
+        double u = ts_philox_uniform_f64(f->rng.seed, f->rng.offset, (uint64_t)(row * categories + c));
+        if (x > 0)
+            heap[n++] = (arrival){-log1p(-u) / x, c}; /* 1 - u is in (0, 1] */
+    }
+    for (int64_t i = n / 2; i-- > 0;)
+        sift(heap, n, i);
+    for (int64_t s = 0; s < f->plan->inner; s++) {
+        out[s] = heap[0].category;
+        heap[0] = heap[--n];
+        sift(heap, n, 0);
+    }
+}
+
+static ts_status multinomial(ts_frame *f)
+{
+    const ts_tensor *p = f->args[0].t;
+    bool replacement = f->args[2].i;
+    int64_t *out = (int64_t *)f->rets[0].t->data, bytes;
+    TS_TRY(check_weights(f, p, replacement));
+    if (!ts_mul_size(f->plan->count, replacement ? sizeof(double) : sizeof(arrival), &bytes))
+        return ts_fail_memory("sums of weights", INT64_MAX);
+    void *scratch = ts_alloc(f->thread, (size_t)bytes);
+    if (!scratch)
+        return ts_fail_memory("sums of weights", bytes);
+    for (int64_t row = 0; row < f->plan->outer; row++, out += f->plan->inner) {
+        if (replacement)
+            with_replacement(f, p, row, scratch, out);
+        else
+            without_replacement(f, p, row, scratch, out);
+    }
+    ts_free(f->thread, scratch, (size_t)bytes);
+    return TS_OK;
+}
+
+#define INTEGERS (TS_DT(TS_I64) | TS_DT(TS_I32))
+#define NUMBERS (TS_DT_FLOATS | INTEGERS | TS_DT(TS_U8) | TS_DT(TS_BOOL))
+
+TS_CPU_FAMILY(random,
+    {TS_OP_uniform, uniform, {TS_DT_FLOATS, 0}},
+    {TS_OP_normal, normal, {TS_DT_FLOATS, 0}},
+    {TS_OP_randint, randint, {NUMBERS, 0}},
+    {TS_OP_randperm, randperm, {INTEGERS, 0}},
+    {TS_OP_bernoulli, bernoulli, {NUMBERS, 0}},
+    {TS_OP_multinomial, multinomial, {TS_DT_FLOATS, 0}},
+    {TS_OP_dropout, dropout, {TS_DT_FLOATS, 1}},
+    {TS_OP_dropout_backward, dropout_backward, {TS_DT_FLOATS, 1}})

@@ -1,0 +1,307 @@
+/** @file random.c  Random fills, draws by weight, dropout. Layout of the bits: core/philox.h. */
+// SPDX-License-Identifier: MIT
+#include "core/philox.h"
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+#include <math.h>
+
+/* ------------------------------------------------------------------ counters of a call ---- */
+
+/* These run before infer has seen the arguments: what is invalid reserves nothing. */
+
+static uint64_t elements(const ts_value *sizes)
+{
+    int64_t n;
+    if (sizes->count > TS_MAX_DIMS || (sizes->count && !sizes->ints) ||
+        !ts_product(sizes->ints, (int)sizes->count, &n))
+        return 0;
+    return (uint64_t)n;
+}
+
+static uint64_t blocks(uint64_t n, int64_t dtype)
+{
+    return dtype == TS_F64 ? ts_philox_blocks_64(n) : ts_philox_blocks_32(n);
+}
+
+uint64_t ts_reserve_draw(const ts_frame *f) { return blocks(elements(&f->args[0]), f->args[3].i); }
+
+uint64_t ts_reserve_randint(const ts_frame *f) { return ts_philox_blocks_64(elements(&f->args[0])); }
+
+uint64_t ts_reserve_randperm(const ts_frame *f)
+{
+    return f->args[0].i > 0 ? ts_philox_blocks_64((uint64_t)f->args[0].i) : 0;
+}
+
+uint64_t ts_reserve_bernoulli(const ts_frame *f) { return blocks(elements(&f->args[1]), f->args[2].i); }
+
+uint64_t ts_reserve_multinomial(const ts_frame *f)
+{
+    const ts_tensor *p = f->args[0].t;
+    int64_t rows, draws = f->args[1].i;
+    if (p->ndim < 1 || p->ndim > 2 || draws < 1)
+        return 0;
+    if (!f->args[2].i)
+        return ts_philox_blocks_64((uint64_t)p->numel);
+    rows = p->ndim == 2 ? p->sizes[0] : 1;
+    return ts_mul_size(rows, draws, &draws) ? ts_philox_blocks_64((uint64_t)draws) : 0;
+}
+
+uint64_t ts_reserve_dropout(const ts_frame *f) { return ts_philox_blocks_32((uint64_t)f->args[0].t->numel); }
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+ts_status ts_infer_uniform(ts_frame *f)
+{
+    double low = f->args[1].d, high = f->args[2].d;
+    if (!isfinite(low))
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a finite number, got %g", low);
+    if (!(low <= high) || !isfinite(high) || !isfinite(high - low))
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a finite number of at least low = %g, got %g", low, high);
+    return ts_infer_sizes(f, 0, 3);
+}
+
+ts_status ts_infer_normal(ts_frame *f)
+{
+    double std = f->args[2].d;
+    if (!(std >= 0))
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a standard deviation of at least 0, got %g", std);
+    return ts_infer_sizes(f, 0, 3);
+}
+
+/** Smallest and largest integer of a dtype; for floats, up to which all integers are exact. */
+static void integers_of(int64_t dtype, int64_t *low, int64_t *high)
+{
+    *low = INT64_MIN;
+    *high = INT64_MAX;
+    switch (dtype) {
+    case TS_F64: *high = (int64_t)1 << 53; *low = -*high; break;
+    case TS_F32: *high = (int64_t)1 << 24; *low = -*high; break;
+    case TS_F16: *high = 2048; *low = -*high; break;
+    case TS_BF16: *high = 256; *low = -*high; break;
+    case TS_I32: *high = INT32_MAX; *low = INT32_MIN; break;
+    case TS_U8: *high = 255; *low = 0; break;
+    case TS_BOOL: *high = 1; *low = 0; break;
+    default: break;
+    }
+}
+
+ts_status ts_infer_randint(ts_frame *f)
+{
+    int64_t low = f->args[1].i, high = f->args[2].i, least, most;
+    if (low >= high)
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected more than low = %lld, got %lld", (long long)low, (long long)high);
+    TS_TRY(ts_infer_sizes(f, 0, 3));
+    integers_of(f->args[3].i, &least, &most);
+    if (low < least || high - 1 > most)
+        return ts_fail_arg(f, low < least ? 1 : 2, TS_ERR_VALUE, "expected integers from %lld to %lld for dtype %s, got [%lld, %lld)",
+                           (long long)least, (long long)most, ts_dtype_name((ts_dtype)f->args[3].i), (long long)low,
+                           (long long)high);
+    return TS_OK;
+}
+
+ts_status ts_infer_randperm(ts_frame *f)
+{
+    int64_t n = f->args[0].i, dtype = f->args[1].i, bytes, least, most;
+    if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
+        return ts_fail_arg(f, 1, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
+    integers_of(dtype, &least, &most);
+    if (n < 0 || n - 1 > most || !ts_mul_size(n, ts_dtype_sizes[dtype], &bytes))
+        return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected 0 to %lld for dtype %s, got %lld", (long long)most,
+                           ts_dtype_name((ts_dtype)dtype), (long long)n);
+    f->plan->compute = (ts_dtype)dtype;
+    ts_plan_result(f->plan, 0, &n, 1, (ts_dtype)dtype, f->args[2].device);
+    return TS_OK;
+}
+
+static ts_status check_probability(ts_frame *f, int arg, double p)
+{
+    if (p >= 0 && p <= 1)
+        return TS_OK;
+    return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected a probability from 0 to 1, got %g", p);
+}
+
+ts_status ts_infer_bernoulli(ts_frame *f)
+{
+    const ts_value *p = &f->args[0];
+    if (p->tag == TS_TAG_TENSOR) {
+        TS_TRY(ts_check_float(f, 0));
+        f->plan->compute = (ts_dtype)p->t->dtype;
+        ts_plan_result_like(f->plan, 0, p->t, (ts_dtype)p->t->dtype);
+        return TS_OK;
+    }
+    TS_TRY(check_probability(f, 0, p->tag == TS_TAG_FLOAT ? p->d : (double)p->i));
+    return ts_infer_sizes(f, 1, 2);
+}
+
+/** plan: outer rows, count categories, inner samples a row. */
+ts_status ts_infer_multinomial(ts_frame *f)
+{
+    const ts_tensor *p = f->args[0].t;
+    int64_t draws = f->args[1].i, numel, bytes, sizes[2];
+    char got[192];
+    TS_TRY(ts_check_float(f, 0));
+    if (p->ndim < 1 || p->ndim > 2 || p->sizes[p->ndim - 1] < 1)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes (C) or (N, C) with C >= 1, got %s",
+                           ts_format_sizes(got, sizeof got, p->sizes, p->ndim));
+    int64_t categories = p->sizes[p->ndim - 1];
+    if (draws < 1)
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected at least 1, got %lld", (long long)draws);
+    if (!f->args[2].i && draws > categories)
+        return ts_fail_arg_hint(f, 1, TS_ERR_VALUE, "draw with replacement",
+                                "expected at most the %lld categories without replacement, got %lld",
+                                (long long)categories, (long long)draws);
+    sizes[0] = p->ndim == 2 ? p->sizes[0] : draws;
+    sizes[1] = draws;
+    if (!ts_tensor_bytes(sizes, p->ndim, 8, &numel, &bytes))
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a number of samples whose bytes fit 63 bits, got %lld",
+                           (long long)draws);
+    f->plan->compute = (ts_dtype)p->dtype;
+    f->plan->outer = p->ndim == 2 ? p->sizes[0] : 1;
+    f->plan->count = categories;
+    f->plan->inner = draws;
+    ts_plan_result(f->plan, 0, sizes, p->ndim, TS_I64, p->storage->device);
+    return TS_OK;
+}
+
+ts_status ts_infer_dropout(ts_frame *f)
+{
+    TS_TRY(ts_check_float(f, 0));
+    TS_TRY(check_probability(f, 1, f->args[1].d));
+    return ts_infer_pointwise(f, 1, TS_DTYPE_NONE, false);
+}
+
+/* ------------------------------------------------------------------------ public forms ---- */
+
+static bool present(ts_tensor *t, const char *op, const void *site)
+{
+    if (t && t != TS_NONE)
+        return true;
+    ts_fail_null(op, site, "t");
+    return false;
+}
+
+#define SITE __builtin_return_address(0)
+
+/* boxed arguments of the three fills that begin with sizes and end with dtype and device */
+#define FILL_ARGS(sizes, ndim, a, b, dtype, device) \
+    ts_value args[] = {V_IS(sizes, ndim), a, b, V_DT(dtype), V_DEV(device)}
+
+ts_tensor *ts_uniform_on(const int64_t *sizes, int ndim, double low, double high, ts_dtype dtype, ts_device device)
+{
+    FILL_ARGS(sizes, ndim, V_F(low), V_F(high), dtype, device);
+    return ts_invoke(TS_OP_uniform, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_uniform(const int64_t *sizes, int ndim, double low, double high, ts_dtype dtype)
+{
+    FILL_ARGS(sizes, ndim, V_F(low), V_F(high), dtype, ts_thread_self()->device);
+    return ts_invoke(TS_OP_uniform, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_uniform_(ts_tensor *t, double low, double high)
+{
+    if (!present(t, "uniform", SITE))
+        return NULL;
+    ts_value args[] = {V_IS(t->sizes, t->ndim), V_F(low), V_F(high), V_DT(t->dtype), V_DEV(t->storage->device)};
+    return ts_invoke_out(TS_OP_uniform, args, TS_N(args), 1, t);
+}
+
+ts_tensor *ts_normal_on(const int64_t *sizes, int ndim, double mean, double std, ts_dtype dtype, ts_device device)
+{
+    FILL_ARGS(sizes, ndim, V_F(mean), V_F(std), dtype, device);
+    return ts_invoke(TS_OP_normal, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_normal(const int64_t *sizes, int ndim, double mean, double std, ts_dtype dtype)
+{
+    FILL_ARGS(sizes, ndim, V_F(mean), V_F(std), dtype, ts_thread_self()->device);
+    return ts_invoke(TS_OP_normal, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_normal_(ts_tensor *t, double mean, double std)
+{
+    if (!present(t, "normal", SITE))
+        return NULL;
+    ts_value args[] = {V_IS(t->sizes, t->ndim), V_F(mean), V_F(std), V_DT(t->dtype), V_DEV(t->storage->device)};
+    return ts_invoke_out(TS_OP_normal, args, TS_N(args), 1, t);
+}
+
+ts_tensor *ts_randint_on(int64_t low, int64_t high, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
+{
+    FILL_ARGS(sizes, ndim, V_I(low), V_I(high), dtype, device);
+    return ts_invoke(TS_OP_randint, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_randint(int64_t low, int64_t high, const int64_t *sizes, int ndim)
+{
+    FILL_ARGS(sizes, ndim, V_I(low), V_I(high), TS_I64, ts_thread_self()->device);
+    return ts_invoke(TS_OP_randint, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_randint_(ts_tensor *t, int64_t low, int64_t high)
+{
+    if (!present(t, "randint", SITE))
+        return NULL;
+    ts_value args[] = {V_IS(t->sizes, t->ndim), V_I(low), V_I(high), V_DT(t->dtype), V_DEV(t->storage->device)};
+    return ts_invoke_out(TS_OP_randint, args, TS_N(args), 1, t);
+}
+
+ts_tensor *ts_randperm(int64_t n)
+{
+    ts_value args[] = {V_I(n), V_DT(TS_I64), V_DEV(ts_thread_self()->device)};
+    return ts_invoke(TS_OP_randperm, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_bernoulli(ts_tensor *p)
+{
+    if (!present(p, "bernoulli", SITE))
+        return NULL;
+    ts_value args[] = {V_T(p), V_IS(p->sizes, p->ndim), V_DT(p->dtype), V_DEV(p->storage->device)};
+    return ts_invoke(TS_OP_bernoulli, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_bernoulli_p(const int64_t *sizes, int ndim, double p, ts_dtype dtype)
+{
+    ts_value args[] = {V_F(p), V_IS(sizes, ndim), V_DT(dtype), V_DEV(ts_thread_self()->device)};
+    return ts_invoke(TS_OP_bernoulli, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_bernoulli_(ts_tensor *t, double p)
+{
+    if (!present(t, "bernoulli", SITE))
+        return NULL;
+    ts_value args[] = {V_F(p), V_IS(t->sizes, t->ndim), V_DT(t->dtype), V_DEV(t->storage->device)};
+    return ts_invoke_out(TS_OP_bernoulli, args, TS_N(args), 1, t);
+}
+
+ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool replacement)
+{
+    ts_value args[] = {V_T(probs), V_I(num_samples), V_B(replacement)};
+    return ts_invoke(TS_OP_multinomial, args, TS_N(args), 1);
+}
+
+/** Nothing to drop: p = 0, or not in training, where p is checked all the same. */
+static bool keeps_all(double p, bool train) { return p == 0 || (!train && p > 0 && p <= 1); }
+
+ts_tensor *ts_dropout(ts_tensor *x, double p, bool train)
+{
+    ts_value args[] = {V_T(x), V_F(p)};
+    if (keeps_all(p, train))
+        return ts_invoke(TS_OP_alias, args, 1, 1);
+    return ts_invoke(TS_OP_dropout, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_dropout_(ts_tensor *x, double p, bool train)
+{
+    if (keeps_all(p, train))
+        return present(x, "dropout", SITE) ? x : NULL;
+    ts_value args[] = {V_T(x), V_F(p)};
+    return ts_invoke_out(TS_OP_dropout, args, TS_N(args), 1, x);
+}
+
+ts_tensor *ts_dropout_backward(ts_tensor *grad, double p, ts_rng_state at)
+{
+    ts_value args[] = {V_T(grad), V_F(p), V_I((int64_t)at.seed), V_I((int64_t)at.offset)};
+    return ts_invoke(TS_OP_dropout_backward, args, TS_N(args), 1);
+}
