@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 FAMILY(copy)
 FAMILY(factory)
+FAMILY(matmul)
 FAMILY(pointwise)
 FAMILY(random)
 FAMILY(reduce)

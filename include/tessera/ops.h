@@ -5,6 +5,7 @@
 
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/matmul.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
