@@ -122,6 +122,14 @@ ts_status ts_fail_memory(const char *what, int64_t bytes)
                              (long long)bytes, (long long)stats.in_use, (long long)stats.reserved);
 }
 
+ts_status ts_fail_within(const char *op, const void *site)
+{
+    ts_error *e = record();
+    if (e->op[0])
+        return e->code;
+    return ts_fail_op(e->code, op, site, e->hint, "%s", e->message);
+}
+
 ts_status ts_status_of_pointer(const void *pointer)
 {
     if (pointer)

@@ -21,6 +21,8 @@ TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, c
 TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);
 /** Out of memory for `what`, of `bytes`. */
 TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);
+/** Names the op in a record of a failure that did not know it. Returns the record's code. */
+TS_COLD ts_status ts_fail_within(const char *op, const void *site);
 /** Writes "(2, 3)" for sizes. Returns buffer. */
 const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim);
 /** Writes one log line if the topic is on. */

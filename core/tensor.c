@@ -7,7 +7,8 @@
 const ts_device_ops *ts_devices[16];
 void (*ts_autograd_release)(ts_tensor *t);
 
-static ts_tensor none = {.refs = 1, .flags = TS_TENSOR_NONE};
+/* the highest key: a call that requires a tensor fails before any layer sees it */
+static ts_tensor none = {.keys = TS_KEYSET(TS_KEY_ABSENT), .refs = 1, .flags = TS_TENSOR_NONE};
 ts_tensor *const TS_NONE = &none;
 
 /* ----------------------------------------------------------------------------- storage ---- */
@@ -75,8 +76,12 @@ bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndi
     for (int i = ndim - 1; i >= 0; i--) {
         if (sizes[i] == 0)
             return true;
-        if (sizes[i] != 1 && strides[i] != span)
+        if (sizes[i] != 1 && strides[i] != span) {
+            while (i > 0) /* an empty tensor is contiguous whatever its strides */
+                if (sizes[--i] == 0)
+                    return true;
             return false;
+        }
         span *= sizes[i];
     }
     return true;

@@ -104,6 +104,20 @@ ts_status ts_fail_null_arg(int op, int index, const void *site)
     return ts_fail_null(ts_op_name(op), site, ts_ops[op].schema.args[index].name);
 }
 
+ts_status ts_absent_tensor(ts_frame *f)
+{
+    const char *name = "out";
+    for (int i = f->nargs - 1; i >= 0; i--) {
+        const ts_value *v = &f->args[i];
+        bool absent = v->tag == TS_TAG_TENSOR && v->t == TS_NONE;
+        for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
+            absent |= v->list[k] == TS_NONE;
+        if (absent)
+            name = ts_ops[f->op].schema.args[i].name;
+    }
+    return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL, "argument '%s': expected a tensor, got TS_NONE", name);
+}
+
 ts_status ts_fail_no_keys(const ts_frame *f)
 {
     return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,

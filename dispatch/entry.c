@@ -61,7 +61,8 @@ static void operand_add(ts_iter *it, int k, const ts_tensor *t, const ts_tensor 
     }
 }
 
-void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim)
+/** Reverses dims to innermost first and merges neighbours that every operand steps through evenly. */
+static void collapse(ts_iter *it, const int64_t *sizes, int ndim)
 {
     int n = 0;
     int64_t steps[TS_MAX_OPERANDS][TS_MAX_DIMS];
@@ -145,7 +146,7 @@ ts_status ts_plan_iterate(ts_frame *f)
             memset(it->strides[n], 0, sizeof it->strides[n]);
         n++;
     }
-    ts_iter_collapse(it, result->sizes, result->ndim);
+    collapse(it, result->sizes, result->ndim);
     return TS_OK;
 }
 
@@ -294,7 +295,7 @@ ts_status ts_enter_fill(ts_frame *f)
         out = m->numel ? ts_tensor_new_unchecked(f->thread, m->dtype, m->sizes, m->ndim, m->numel, m->device)
                        : ts_tensor_new(f->thread, m->dtype, m->sizes, m->ndim, m->device);
         if (TS_UNLIKELY(!out)) {
-            status = ts_error_code();
+            status = ts_fail_within(ts_op_name(f->op), f->site);
             goto done;
         }
         if (f->given >> i & 1) { /* the kernel writes a contiguous stand-in, copied out below */

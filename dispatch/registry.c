@@ -48,7 +48,7 @@ static ts_keyset prefer_fallback;
 static char key_names[TS_KEY_COUNT][24] = {
     [TS_KEY_CPU] = "CPU",           [TS_KEY_CUDA] = "CUDA",         [TS_KEY_LAZY] = "LAZY",
     [TS_KEY_META] = "META",         [TS_KEY_AUTOGRAD] = "AUTOGRAD", [TS_KEY_TRACING] = "TRACING",
-    [TS_KEY_AUTOCAST] = "AUTOCAST",
+    [TS_KEY_AUTOCAST] = "AUTOCAST", [TS_KEY_ABSENT] = "ABSENT",
 };
 
 __attribute__((constructor(102))) static void lock_init(void)
@@ -149,7 +149,10 @@ static void slot_fill(ts_table *t, const op_entry *e, int k)
     ts_kernel entry = info->kind == TS_FILL ? ts_enter_fill : info->kind == TS_VIEW ? ts_enter_view : ts_enter_whole;
     int rule;
     ts_kernel kernel = NULL;
-    if (own) {
+    if (k == TS_KEY_ABSENT) {
+        rule = TS_RULE_ABSENT;
+        kernel = ts_absent_tensor;
+    } else if (own) {
         rule = TS_RULE_KERNEL;
         kernel = own->kernel;
     } else if (fallback && (prefer_fallback >> k & 1)) {
@@ -561,6 +564,7 @@ static const char *const rules[] = {
     [TS_RULE_META] = "shapes only",
     [TS_RULE_FALLBACK] = "fallback",
     [TS_RULE_MISSING] = "missing: error",
+    [TS_RULE_ABSENT] = "TS_NONE: error",
 };
 
 ts_status ts_op_dump(const char *name, FILE *out)

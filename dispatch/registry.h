@@ -17,10 +17,13 @@ enum {
     TS_RULE_VIEW,
     TS_RULE_META,
     TS_RULE_FALLBACK,
-    TS_RULE_MISSING
+    TS_RULE_MISSING,
+    TS_RULE_ABSENT
 };
 
 /** Slot content of an op that a backend lacks: at most ten lines, with the remedy (F37). */
 ts_status ts_missing_kernel(ts_frame *f);
+/** What stands in the slot of TS_KEY_ABSENT: TS_NONE was given where a tensor is required. */
+ts_status ts_absent_tensor(ts_frame *f);
 
 #endif

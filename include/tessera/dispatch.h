@@ -30,6 +30,7 @@ enum {
     TS_KEY_AUTOGRAD = 24,  /**< 16 to 23: layers placed between the backends and AUTOGRAD */
     TS_KEY_TRACING = 36,
     TS_KEY_AUTOCAST = 48,
+    TS_KEY_ABSENT = 63,    /**< carried by TS_NONE alone; its slot is the error of a tensor that is required */
     TS_KEY_COUNT = 64,
     TS_KEY_INVALID = 255
 };
