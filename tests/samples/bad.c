@@ -1,0 +1,223 @@
+/** @file bad.c  Wrong calls of every op: a named error, or a result, but never a crash. */
+// SPDX-License-Identifier: MIT
+#include "tests/samples/drive.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
+{
+    TS_SCOPE;
+    ts_made changed = *m;
+    ts_value rets[TS_MAX_RETS];
+    for (int i = 0; i < TS_MAX_RETS; i++)
+        rets[i] = ts_value_none();
+    memcpy(changed.args, args, sizeof changed.args);
+    return sample_call(c, &changed, rets);
+}
+
+/** The record holds this code and names op and argument. */
+static void expect(const ts_case *c, ts_status got, ts_status want, const char *argument, const char *text)
+{
+    if (got != want || ts_error_code() != want)
+        sample_failed(c, "expected %s, got %s: %s", ts_status_name(want), ts_status_name(got), ts_error_message());
+    else if (!strstr(ts_error_message(), c->s->op) || strcmp(ts_error_op(), c->s->op) != 0)
+        sample_failed(c, "the message does not name the op: %s", ts_error_message());
+    else if (argument && !strstr(ts_error_message(), argument))
+        sample_failed(c, "the message does not name '%s': %s", argument, ts_error_message());
+    else if (text && !strstr(ts_error_message(), text))
+        sample_failed(c, "the message does not say '%s': %s", text, ts_error_message());
+    else
+        sample_passed();
+}
+
+/** NULL and TS_NONE for each tensor, one by one; the record of an earlier failure stays. */
+static void sweep_null(ts_case *c, const ts_made *m)
+{
+    for (int i = 0; i < m->nargs; i++) {
+        const ts_param *param = &c->info->schema.args[i];
+        ts_value args[TS_MAX_ARGS], ret[TS_MAX_RETS];
+        memcpy(args, m->args, sizeof args);
+        for (int k = 0; k < TS_MAX_RETS; k++)
+            ret[k] = ts_value_none();
+        if (param->kinds >> TS_TAG_TENSOR & 1) {
+            args[i] = ts_value_tensor(NULL);
+            c->form = "NULL";
+            expect(c, call(c, m, args), TS_ERR_NULL, param->name, NULL);
+            ts_error_set(TS_ERR_IO, "an earlier failure");
+            ts_status status = ts_call_boxed(c->op, args, m->nargs, ret, c->info->schema.nrets);
+            if (status != TS_ERR_IO || strcmp(ts_error_message(), "an earlier failure") != 0)
+                sample_failed(c, "propagation changed the record to %s", ts_error_message());
+            else
+                sample_passed();
+            args[i] = ts_value_tensor(TS_NONE);
+            c->form = "TS_NONE";
+            if (call(c, m, args) == TS_OK)
+                sample_failed(c, "'%s' was accepted", param->name);
+            else
+                expect(c, ts_error_code(), ts_error_code(), param->name, NULL);
+        }
+        if (param->kinds >> TS_TAG_TENSORS & 1 && m->args[i].count) {
+            ts_tensor *list[8];
+            memcpy(list, m->args[i].list, m->args[i].count * sizeof *list);
+            list[m->args[i].count - 1] = NULL;
+            args[i] = ts_value_tensors(list, m->args[i].count);
+            c->form = "NULL in a list";
+            expect(c, call(c, m, args), TS_ERR_NULL, param->name, NULL);
+            list[m->args[i].count - 1] = TS_NONE;
+            c->form = "TS_NONE in a list";
+            if (call(c, m, args) == TS_OK)
+                sample_failed(c, "'%s' was accepted", param->name);
+            else
+                sample_passed();
+            args[i] = ts_value_tensors(NULL, 0);
+            c->form = "an empty list";
+            call(c, m, args);
+            sample_passed();
+        }
+    }
+}
+
+/** Too few arguments, too many results, and each argument as every other kind. */
+static void sweep_kinds(ts_case *c, const ts_made *m)
+{
+    ts_value rets[TS_MAX_RETS + 1];
+    for (int i = 0; i <= TS_MAX_RETS; i++)
+        rets[i] = ts_value_none();
+    int nrets = c->info->schema.nrets;
+    ts_error_clear();
+    c->form = "an argument too few";
+    expect(c, ts_call_boxed(c->op, m->args, m->nargs - 1, rets, nrets), TS_ERR_VALUE, NULL, "arguments");
+    ts_error_clear();
+    c->form = "a result too many";
+    expect(c, ts_call_boxed(c->op, m->args, m->nargs, rets, nrets + 1), TS_ERR_VALUE, NULL, "results");
+    static const int64_t ints[2] = {1, 1};
+    const ts_value kinds[] = {ts_value_none(), ts_value_bool(true), ts_value_int(1), ts_value_float(1), ts_value_none(),
+                              ts_value_tensors(NULL, 0), ts_value_ints(ints, 2), ts_value_dtype(TS_F32),
+                              ts_value_device(TS_DEVICE_CPU), ts_value_string("x")};
+    c->form = "an argument of another kind";
+    for (int i = 0; i < m->nargs; i++)
+        for (int kind = 0; kind < TS_COUNTOF(kinds); kind++) {
+            const ts_param *param = &c->info->schema.args[i];
+            if (kind == TS_TAG_TENSOR || param->kinds >> kind & 1 || (kind == TS_TAG_NONE && param->optional))
+                continue;
+            ts_value args[TS_MAX_ARGS];
+            memcpy(args, m->args, sizeof args);
+            args[i] = kinds[kind];
+            expect(c, call(c, m, args), TS_ERR_VALUE, param->name, NULL);
+        }
+}
+
+/** Fine or a named error. */
+static void survive(const ts_case *c, const ts_made *m, const ts_value *args)
+{
+    ts_status status = call(c, m, args);
+    if (status == TS_OK)
+        sample_passed();
+    else if (status == TS_ERR_MEMORY || status == TS_ERR_AUTOGRAD) /* not the op's own refusals */
+        sample_passed();
+    else
+        expect(c, status, status, NULL, NULL);
+}
+
+/** Each tensor in every dtype and in odd shapes; each number extreme. */
+static void sweep_odd(ts_case *c, const ts_made *m)
+{
+    static const struct {
+        int ndim;
+        int64_t sizes[TS_MAX_DIMS];
+    } shapes[] = {{0, {0}}, {1, {0}}, {1, {1}}, {1, {5}}, {2, {0, 3}}, {2, {3, 0}}, {2, {7, 2}}, {3, {2, 1, 3}},
+                  {4, {1, 2, 3, 4}}, {8, {1, 1, 2, 1, 1, 1, 2, 1}}};
+    static const int64_t numbers[] = {0, -1, 1, 5, 100, -100, (int64_t)1 << 45, INT64_MAX, INT64_MIN};
+    static const double reals[] = {0, -0.0, -1, 0.5, 1, 2, 1e300, -1e300, INFINITY, -INFINITY, NAN};
+    for (int i = 0; i < m->nargs; i++) {
+        ts_value args[TS_MAX_ARGS];
+        memcpy(args, m->args, sizeof args);
+        for (int k = 0; args[i].tag == TS_TAG_TENSOR && k < TS_DTYPE_COUNT + TS_COUNTOF(shapes); k++) {
+            TS_SCOPE;
+            const ts_tensor *t = m->args[i].t;
+            int s = k - TS_DTYPE_COUNT;
+            const int64_t *sizes = s < 0 ? ts_sizes(t) : shapes[s].sizes;
+            int ndim = s < 0 ? ts_ndim(t) : shapes[s].ndim;
+            double *values = calloc((size_t)ref_numel(sizes, ndim) + 1, sizeof *values);
+            args[i] = ts_value_tensor(tensor_make(values, s < 0 ? (ts_dtype)k : ts_dtype_of(t), sizes, ndim,
+                                                  LAYOUT_CONTIGUOUS, false, NULL));
+            free(values);
+            c->form = s < 0 ? "another dtype" : "another shape";
+            survive(c, m, args);
+        }
+        args[i] = m->args[i];
+        const ts_param *param = &c->info->schema.args[i];
+        c->form = "an extreme number";
+        for (int k = 0; param->kinds >> TS_TAG_INT & 1 && k < TS_COUNTOF(numbers); k++) {
+            args[i] = ts_value_int(numbers[k]);
+            survive(c, m, args);
+        }
+        for (int k = 0; param->kinds >> TS_TAG_FLOAT & 1 && k < TS_COUNTOF(reals); k++) {
+            args[i] = ts_value_float(reals[k]);
+            survive(c, m, args);
+        }
+        for (int k = 0; args[i].tag == TS_TAG_INTS && k < TS_COUNTOF(numbers); k++) {
+            int64_t ints[12];
+            for (int j = 0; j < TS_COUNTOF(ints); j++)
+                ints[j] = numbers[(k + j) % TS_COUNTOF(numbers)];
+            for (int n = 0; n <= TS_COUNTOF(ints); n += n < 4 ? 1 : 4) {
+                args[i] = ts_value_ints(ints, n);
+                survive(c, m, args);
+            }
+            args[i] = m->args[i];
+        }
+        c->form = "a wrong dtype number";
+        for (int k = -1; args[i].tag == TS_TAG_DTYPE && k < 300; k += 50) {
+            args[i] = ts_value_dtype(TS_F32);
+            args[i].i = k < 0 || k >= TS_DTYPE_COUNT ? k : TS_DTYPE_COUNT;
+            if (call(c, m, args) != TS_OK)
+                expect(c, ts_error_code(), ts_error_code(), param->name, NULL);
+            else if (k != TS_DTYPE_NONE)
+                sample_failed(c, "dtype number %d was accepted", k);
+            args[i].tag = TS_TAG_DTYPE;
+        }
+    }
+}
+
+static void listed(ts_case *c, const ts_made *m)
+{
+    c->form = "a bad call";
+    for (int k = 0; k < TS_COUNTOF(c->s->bad); k++) {
+        const ts_bad_call *bad = &c->s->bad[k];
+        if (bad->code == TS_OK)
+            continue;
+        TS_SCOPE;
+        ts_sample changed = *c->s;
+        changed.args[bad->arg] = bad->value;
+        ts_case other = *c;
+        other.s = &changed;
+        ts_made o;
+        made_build(&o, &other, NULL);
+        expect(c, call(c, m, o.args), bad->code, NULL, bad->text);
+        made_free(&o);
+    }
+}
+
+void ts_samples_bad_input(const ts_sample_family *family)
+{
+    ts_set_num_threads(1);
+    for (int k = 0; k < family->count; k++) {
+        TS_SCOPE;
+        const ts_sample *s = &family->samples[k];
+        ts_case c = sample_case(s);
+        uint16_t dtypes = s->dtypes ? s->dtypes : DT_FLOATS_;
+        c.dtype = dtypes >> TS_F32 & 1 ? TS_F32 : (ts_dtype)__builtin_ctz(dtypes);
+        c.sweep = 3;
+        ts_made m;
+        made_build(&m, &c, NULL);
+        listed(&c, &m);
+        if (k == 0 || strcmp(family->samples[k - 1].op, s->op) != 0) {
+            sweep_null(&c, &m);
+            sweep_kinds(&c, &m);
+            sweep_odd(&c, &m);
+        }
+        made_free(&m);
+    }
+}

@@ -1,0 +1,46 @@
+/** @file copy.c  Samples of copies and conversions. */
+// SPDX-License-Identifier: MIT
+#include "tests/samples/sample.h"
+
+#include <math.h>
+#include <string.h>
+
+static void ref_copy(ts_ref *r)
+{
+    double *y = ref_ret_like(r, 0, &r->a[0]);
+    memcpy(y, r->a[0].x, (size_t)r->a[0].numel * sizeof *y);
+}
+
+/** Truncation toward zero; the driver rounds to the result's dtype. */
+static void ref_to_integer(ts_ref *r)
+{
+    double *y = ref_ret_like(r, 0, &r->a[0]);
+    for (int64_t i = 0; i < r->a[0].numel; i++)
+        y[i] = trunc(r->a[0].x[i]);
+}
+
+#define EVERY (DT_ALL | TS_DT(TS_BF16) | TS_DT(TS_F16))
+/* Values in range of every destination; floating ones have fractions. */
+#define CONVERSION(name, type, ref) \
+    {"to", name, {T_UNIFORM(0, 120, SWEEP, 3), DTYPE(type)}, ref, .dtypes = EVERY, .out = {OUT(type)}, .most = 65}
+
+static const ts_sample samples[] = {
+    {"copy", "values", {T(SWEEP, 3)}, ref_copy, .dtypes = EVERY, .grad = true},
+    {"copy", "0-dim", {T()}, ref_copy, .dtypes = EVERY, .grad = true},
+    {"copy", "8 dims", {T(2, 1, 2, 1, 3, 1, 2, SWEEP)}, ref_copy, .most = 17, .many = 1009},
+    {"copy", "special", {T_SPECIAL(3, 19)}, ref_copy},
+    {"to", "f64", {T(SWEEP, 3), DTYPE(TS_F64)}, ref_copy, .dtypes = EVERY, .out = {OUT(TS_F64)}, .grad = true},
+    {"to", "f32", {T(SWEEP, 3), DTYPE(TS_F32)}, ref_copy, .dtypes = EVERY, .out = {OUT(TS_F32)}, .most = 65},
+    {"to", "special", {T_SPECIAL(3, 19), DTYPE(TS_F32)}, ref_copy, .out = {OUT(TS_F32)}},
+    {"to", "special in half", {T_SPECIAL(3, 19), DTYPE(TS_F16)}, ref_copy, .dtypes = TS_DT(TS_F32), .out = {OUT(TS_F16)}},
+    {"to", "special in bf16", {T_SPECIAL(3, 19), DTYPE(TS_BF16)}, ref_copy, .dtypes = TS_DT(TS_F32), .out = {OUT(TS_BF16)}},
+    {"to", "bool of special", {T_SPECIAL(3, 19), DTYPE(TS_BOOL)}, ref_copy, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}},
+    CONVERSION("bf16", TS_BF16, ref_copy),
+    CONVERSION("f16", TS_F16, ref_copy),
+    CONVERSION("i64", TS_I64, ref_to_integer),
+    CONVERSION("i32", TS_I32, ref_to_integer),
+    CONVERSION("u8", TS_U8, ref_to_integer),
+    CONVERSION("bool", TS_BOOL, ref_copy),
+    {"to", "negative to i32", {T_UNIFORM(-100, 100, SWEEP), DTYPE(TS_I32)}, ref_to_integer, .out = {OUT(TS_I32)}},
+};
+TS_SAMPLES(copy, samples)

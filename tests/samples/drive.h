@@ -1,0 +1,96 @@
+/** @file drive.h  What the parts of the samples' driver share: cases, made arguments, complaints. */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_TESTS_DRIVE_H
+#define TESSERA_TESTS_DRIVE_H
+
+#include <stdlib.h>
+
+#include "tests/samples/sample.h"
+
+typedef enum ts_layout {
+    LAYOUT_CONTIGUOUS,
+    LAYOUT_TRANSPOSED, /* dims in the reverse order in memory */
+    LAYOUT_EXPANDED,   /* one dim with stride 0 */
+    LAYOUT_OFFSET,     /* contiguous, from the fourth element of a larger buffer */
+    LAYOUT_STRIDED,    /* every second element of the last dim */
+    LAYOUT_MIXED,      /* each tensor another one */
+    LAYOUT_COUNT
+} ts_layout;
+
+/** One point of the matrix. */
+typedef struct ts_case {
+    const ts_sample *s;
+    int op;
+    const ts_op_info *info;
+    ts_dtype dtype;
+    ts_layout layout;
+    int64_t sweep;
+    bool meta;
+    const char *form; /* for complaints */
+} ts_case;
+
+enum { MADE_MOST = 64 };
+
+typedef struct ts_made_tensor {
+    ts_tensor *t, *base; /* base owns the buffer, sentinels included */
+    char *before;        /* the buffer's bytes as made */
+    double *values;      /* numel, row-major, rounded */
+    uint32_t version;
+    int arg;
+    bool written, differentiable;
+} ts_made_tensor;
+
+/** Boxed arguments and what stands behind them. */
+typedef struct ts_made {
+    ts_value args[TS_MAX_ARGS];
+    int nargs, ntensors;
+    ts_made_tensor tensors[MADE_MOST];
+    ts_tensor *lists[TS_MAX_ARGS][8];
+    int64_t ints[TS_MAX_ARGS][TS_MAX_DIMS];
+} ts_made;
+
+/**
+ * Makes the arguments of a case in the innermost scope.
+ * @param values  NULL, or for each tensor the values to use instead of generated ones
+ */
+void made_build(ts_made *m, const ts_case *c, double *const *values);
+void made_free(ts_made *m);
+/** NULL, or what is wrong: an argument that is not written changed, or one lost its sentinels. */
+const char *made_intact(const ts_made *m);
+/** A reference's view of the arguments, and the end of it. */
+void ref_open(ts_ref *r, const ts_case *c, const ts_made *m);
+void ref_close(ts_ref *r);
+
+/** A tensor with these values in one layout; *base owns the buffer. Values of an expanded dim are made equal. */
+ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout, bool meta,
+                       ts_tensor **base);
+/** Elements as doubles, row-major, to be freed. Reads through the strides without the library. */
+double *tensor_values(const ts_tensor *t);
+/** Elements' bytes, row-major, to be freed. */
+char *tensor_bytes(const ts_tensor *t);
+/** True when bytes of base outside t's elements are no sentinels. */
+bool tensor_spilled(const ts_tensor *t, const ts_tensor *base);
+/** Same elements: equal bits, and NaN equals NaN. */
+bool tensor_equal(const ts_tensor *a, const ts_tensor *b);
+/** x as a value of dtype. */
+double round_to(double x, ts_dtype dtype);
+double dtype_eps(ts_dtype dtype);
+/** Deterministic numbers. */
+double random_normal(uint64_t *state);
+double random_uniform(uint64_t *state);
+
+/** Counts a passed or failed sample; prints the first few failures. */
+void sample_passed(void);
+void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Result sizes and such, in text. */
+const char *meta_text(const ts_tensor *t);
+/** Calls the op with a fixed state of the generator. rets: results, owned by the scope. */
+ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
+bool sample_is_differentiable(const ts_op_info *info);
+ts_case sample_case(const ts_sample *s);
+/** dtype that result i must have. */
+ts_dtype sample_out(const ts_case *c, int i);
+bool sample_sweeps(const ts_sample *s);
+
+#endif

@@ -1,0 +1,234 @@
+/** @file gradient.c  Gradients against central differences in f64, and in f32 against f64. */
+// SPDX-License-Identifier: MIT
+#include "tests/samples/drive.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SMALL = 3 };
+static const double step = 1e-6, absolute = 1e-5, relative = 1e-3;
+
+bool sample_is_differentiable(const ts_op_info *info) { return info->vjp || (info->flags & TS_OP_BY_PARTS); }
+
+typedef struct weights {
+    double *w[TS_MAX_RETS];
+    int64_t n[TS_MAX_RETS];
+} weights;
+
+static void results_none(ts_value *rets)
+{
+    for (int i = 0; i < TS_MAX_RETS; i++)
+        rets[i] = ts_value_none();
+}
+
+/** Sum of results times weights, at other values of the arguments. NaN when the call fails. */
+static double loss_at(ts_case c, double *const *values, const weights *w)
+{
+    TS_SCOPE;
+    TS_NO_GRAD;
+    c.layout = LAYOUT_CONTIGUOUS;
+    ts_made m;
+    ts_value rets[TS_MAX_RETS];
+    results_none(rets);
+    made_build(&m, &c, values);
+    double sum = 0;
+    if (sample_call(&c, &m, rets) != TS_OK)
+        sum = NAN;
+    for (int i = 0; !isnan(sum) && i < c.info->schema.nrets; i++) {
+        if (!w->w[i])
+            continue;
+        double *y = tensor_values(rets[i].t);
+        for (int64_t e = 0; e < w->n[i]; e++)
+            sum += w->w[i][e] * y[e];
+        free(y);
+    }
+    made_free(&m);
+    return sum;
+}
+
+/**
+ * Gradients of the weighted sum with respect to each differentiable tensor, to be freed; weights are
+ * made when absent. False after a complaint.
+ */
+static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights_layout, double **grads)
+{
+    ts_value rets[TS_MAX_RETS];
+    results_none(rets);
+    for (int i = 0; i < m->ntensors; i++)
+        if (m->tensors[i].differentiable)
+            ts_set_requires_grad(m->tensors[i].t, true);
+    if (sample_call(c, m, rets) != TS_OK) {
+        sample_failed(c, "%s", ts_error_message());
+        return false;
+    }
+    bool any = false;
+    uint64_t seed = 99;
+    for (int i = 0; i < c->info->schema.nrets; i++) {
+        ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
+        if (!y || !ts_requires_grad(y))
+            continue;
+        any = true;
+        if (!w->w[i]) {
+            w->n[i] = ts_numel(y);
+            w->w[i] = malloc((size_t)(w->n[i] + 1) * sizeof(double));
+            for (int64_t e = 0; e < w->n[i]; e++)
+                w->w[i][e] = round_to(random_normal(&seed), TS_F32);
+        }
+        double *copy = malloc((size_t)(w->n[i] + 1) * sizeof(double));
+        memcpy(copy, w->w[i], (size_t)w->n[i] * sizeof(double));
+        ts_tensor *g = tensor_make(copy, ts_dtype_of(y), ts_sizes(y), ts_ndim(y), weights_layout, false, NULL);
+        free(copy);
+        ts_backward_opts opts = {.size = sizeof opts, .gradient = g, .retain_graph = true};
+        if (ts_backward_ex(y, &opts) != TS_OK) {
+            sample_failed(c, "backward of result %d: %s", i, ts_error_message());
+            return false;
+        }
+    }
+    if (!any) {
+        sample_failed(c, "no result requires grad");
+        return false;
+    }
+    for (int i = 0; i < m->ntensors; i++) {
+        ts_made_tensor *x = &m->tensors[i];
+        if (!x->differentiable)
+            continue;
+        ts_tensor *g = ts_grad(x->t);
+        bool fits = g == TS_NONE || (ts_ndim(g) == ts_ndim(x->t) && ts_dtype_of(g) == ts_dtype_of(x->t) &&
+                                     memcmp(ts_sizes(g), ts_sizes(x->t), (size_t)ts_ndim(g) * sizeof(int64_t)) == 0);
+        if (!fits) {
+            sample_failed(c, "the gradient of '%s' is %s, expected %s", c->info->schema.args[x->arg].name, meta_text(g),
+                          meta_text(x->t));
+            return false;
+        }
+        grads[i] = g == TS_NONE ? calloc((size_t)ts_numel(x->t) + 1, sizeof(double)) : tensor_values(g);
+    }
+    return true;
+}
+
+static void grads_free(double **grads, weights *w)
+{
+    for (int i = 0; i < MADE_MOST; i++)
+        free(grads[i]);
+    for (int i = 0; w && i < TS_MAX_RETS; i++)
+        free(w->w[i]);
+}
+
+/** Each element of each argument moved both ways. */
+static bool differences(const ts_case *c, const ts_made *m, const weights *w, double **grads)
+{
+    double *values[MADE_MOST];
+    for (int i = 0; i < m->ntensors; i++)
+        values[i] = m->tensors[i].values;
+    for (int i = 0; i < m->ntensors; i++) {
+        const ts_made_tensor *x = &m->tensors[i];
+        for (int64_t e = 0; x->differentiable && e < ts_numel(x->t); e++) {
+            double at = x->values[e];
+            x->values[e] = at + step;
+            double above = loss_at(*c, values, w);
+            x->values[e] = at - step;
+            double below = loss_at(*c, values, w);
+            x->values[e] = at;
+            double want = (above - below) / (2 * step);
+            if (!(fabs(grads[i][e] - want) <= absolute + relative * fabs(want))) {
+                sample_failed(c, "gradient of '%s' (tensor %d) element %lld is %.10g, differences say %.10g",
+                              c->info->schema.args[x->arg].name, i, (long long)e, grads[i][e], want);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void check_f64(ts_case c, ts_layout weights_layout)
+{
+    TS_SCOPE;
+    c.dtype = TS_F64;
+    c.form = weights_layout == LAYOUT_CONTIGUOUS ? "gradient" : "gradient from an expanded one";
+    ts_made m;
+    weights w = {0};
+    double *grads[MADE_MOST] = {0};
+    made_build(&m, &c, NULL);
+    if (weights_layout == LAYOUT_EXPANDED) { /* weights that are equal along the expanded dim */
+        TS_SCOPE;
+        TS_NO_GRAD;
+        ts_value rets[TS_MAX_RETS];
+        results_none(rets);
+        uint64_t seed = 99;
+        if (sample_call(&c, &m, rets) == TS_OK)
+            for (int i = 0; i < c.info->schema.nrets; i++) {
+                ts_tensor *y = rets[i].tag == TS_TAG_TENSOR && rets[i].t->dtype <= TS_F16 ? rets[i].t : NULL;
+                if (!y)
+                    continue;
+                w.n[i] = ts_numel(y);
+                w.w[i] = malloc((size_t)(w.n[i] + 1) * sizeof(double));
+                for (int64_t e = 0; e < w.n[i]; e++)
+                    w.w[i][e] = random_normal(&seed);
+                tensor_make(w.w[i], TS_F64, ts_sizes(y), ts_ndim(y), LAYOUT_EXPANDED, false, NULL);
+            }
+    }
+    if (analytic(&c, &m, &w, weights_layout, grads) && differences(&c, &m, &w, grads))
+        sample_passed();
+    grads_free(grads, &w);
+    made_free(&m);
+}
+
+/** The same values in f32 and f64. */
+static void check_f32(ts_case c)
+{
+    TS_SCOPE;
+    c.layout = LAYOUT_CONTIGUOUS;
+    c.dtype = TS_F32;
+    c.form = "gradient in f32";
+    ts_made single, wide;
+    weights w = {0};
+    double *grads[2][MADE_MOST] = {{0}}, *values[MADE_MOST];
+    made_build(&single, &c, NULL);
+    for (int i = 0; i < single.ntensors; i++)
+        values[i] = single.tensors[i].values;
+    ts_case d = c;
+    d.dtype = TS_F64;
+    made_build(&wide, &d, values);
+    bool good = analytic(&c, &single, &w, LAYOUT_CONTIGUOUS, grads[0]) &&
+                analytic(&d, &wide, &w, LAYOUT_CONTIGUOUS, grads[1]);
+    double depth = c.s->depth == SWEEP ? SMALL : c.s->depth ? (double)c.s->depth : 1;
+    double unit = (c.s->grad_c ? c.s->grad_c : 32) * dtype_eps(TS_F32) * sqrt(depth);
+    for (int i = 0; good && i < single.ntensors; i++) {
+        double largest = 1;
+        int64_t n = single.tensors[i].differentiable ? ts_numel(single.tensors[i].t) : 0;
+        for (int64_t e = 0; e < n; e++)
+            largest = fmax(largest, fabs(grads[1][i][e]));
+        for (int64_t e = 0; good && e < n; e++)
+            if (!(fabs(grads[0][i][e] - grads[1][i][e]) <= unit * largest)) {
+                sample_failed(&c, "gradient of '%s' (tensor %d) element %lld is %.9g, in f64 %.9g",
+                              c.info->schema.args[single.tensors[i].arg].name, i, (long long)e, grads[0][i][e],
+                              grads[1][i][e]);
+                good = false;
+            }
+    }
+    if (good)
+        sample_passed();
+    grads_free(grads[0], &w);
+    grads_free(grads[1], NULL);
+    made_free(&single);
+    made_free(&wide);
+}
+
+void ts_samples_gradients(const ts_sample_family *family)
+{
+    ts_set_num_threads(1);
+    for (int k = 0; k < family->count; k++) {
+        const ts_sample *s = &family->samples[k];
+        if (!s->grad)
+            continue;
+        ts_case c = sample_case(s);
+        c.sweep = SMALL;
+        for (int l = 0; l < (s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
+            c.layout = (ts_layout)l;
+            check_f64(c, LAYOUT_CONTIGUOUS);
+        }
+        c.layout = LAYOUT_CONTIGUOUS;
+        check_f64(c, LAYOUT_EXPANDED);
+        if ((s->dtypes ? s->dtypes : DT_FLOATS_) & TS_DT(TS_F32))
+            check_f32(c);
+    }
+}

@@ -1,0 +1,390 @@
+/** @file inputs.c  Arguments of samples: numbers, layouts, sentinels. */
+// SPDX-License-Identifier: MIT
+#include "tests/samples/drive.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SENTINEL = 0xa5 };
+
+/* ----------------------------------------------------------------------------- numbers ---- */
+
+double random_uniform(uint64_t *state)
+{
+    /* SplitMix64 */
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return (double)(z >> 11) * 0x1p-53;
+}
+
+double random_normal(uint64_t *state)
+{
+    double u = 1 - random_uniform(state), v = random_uniform(state);
+    return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
+}
+
+double dtype_eps(ts_dtype dtype)
+{
+    switch (dtype) {
+    case TS_F64: return 0x1p-52;
+    case TS_F32: return 0x1p-23;
+    case TS_BF16: return 0x1p-7;
+    case TS_F16: return 0x1p-10;
+    default: return 0;
+    }
+}
+
+/** Stores x at p as dtype; integers wrap. */
+static void store(double x, ts_dtype dtype, void *p)
+{
+    int64_t i = ts_dtype_is_float(dtype) || !(fabs(x) < 0x1p63) ? 0 : (int64_t)x;
+    uint32_t bits;
+    float f = (float)x;
+    _Float16 h = (_Float16)x;
+    switch (dtype) {
+    case TS_F64: memcpy(p, &x, 8); break;
+    case TS_F32: memcpy(p, &f, 4); break;
+    case TS_BF16:
+        memcpy(&bits, &f, 4);
+        bits = isnan(f) ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1);
+        bits >>= 16;
+        memcpy(p, &bits, 2);
+        break;
+    case TS_F16: memcpy(p, &h, 2); break;
+    case TS_I64: memcpy(p, &i, 8); break;
+    case TS_I32: memcpy(p, &(int32_t){(int32_t)(uint32_t)i}, 4); break;
+    case TS_U8: *(uint8_t *)p = (uint8_t)i; break;
+    default: *(uint8_t *)p = x != 0;
+    }
+}
+
+static double load(const void *p, ts_dtype dtype)
+{
+    union {
+        double d;
+        float f;
+        _Float16 h;
+        int64_t i;
+        int32_t i32;
+        uint32_t u32;
+        uint8_t u8;
+    } v = {0};
+    memcpy(&v, p, ts_dtype_size(dtype));
+    switch (dtype) {
+    case TS_F64: return v.d;
+    case TS_F32: return v.f;
+    case TS_BF16: v.u32 <<= 16; return v.f;
+    case TS_F16: return v.h;
+    case TS_I64: return (double)v.i;
+    case TS_I32: return v.i32;
+    default: return v.u8;
+    }
+}
+
+double round_to(double x, ts_dtype dtype)
+{
+    char bytes[8] = {0};
+    store(x, dtype, bytes);
+    return load(bytes, dtype);
+}
+
+static double special(int64_t i, ts_dtype dtype)
+{
+    bool f32 = dtype != TS_F64;
+    const double floats[] = {0.0, -0.0, 1, -1, 0.5, -2.5, INFINITY, -INFINITY, NAN, f32 ? 1e-41 : 5e-311,
+                             f32 ? -1e-44 : -5e-324, f32 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023,
+                             f32 ? 0x1p-126 : 0x1p-1022, 88.5, -104, 1e-10, 3.14159265, 709.5, -745};
+    const double wholes[] = {0, 1, -1, 2, 7, -128, 127, 255};
+    if (ts_dtype_is_float(dtype))
+        return floats[i % TS_COUNTOF(floats)];
+    return wholes[i % TS_COUNTOF(wholes)];
+}
+
+static double element(const ts_sample_arg *a, int64_t i, ts_dtype dtype, uint64_t *state)
+{
+    double x, width = a->high - a->low;
+    bool whole = !ts_dtype_is_float(dtype);
+    switch (a->gen) {
+    case GEN_UNIFORM:
+        x = a->low + width * random_uniform(state);
+        x = whole ? floor(x) : x;
+        break;
+    case GEN_WHOLE: x = floor(a->low + width * random_uniform(state)); break;
+    case GEN_SPECIAL: x = special(i, dtype); break;
+    default:
+        x = random_normal(state);
+        x = whole ? rint(3 * x) : x;
+    }
+    if (dtype == TS_U8)
+        x = fabs(x);
+    if (dtype == TS_BOOL)
+        x = x > 0;
+    return round_to(x, dtype);
+}
+
+/* ----------------------------------------------------------------------------- layouts ---- */
+
+/** Calls visit for each element of t in row-major order with the element's address. */
+static void visit(const ts_tensor *t, const char *data, void (*see)(void *ctx, int64_t i, const char *p), void *ctx)
+{
+    int64_t at[TS_MAX_DIMS] = {0}, item = (int64_t)ts_dtype_size(ts_dtype_of(t)), n = ts_numel(t);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t offset = 0;
+        for (int d = 0; d < ts_ndim(t); d++)
+            offset += at[d] * ts_strides(t)[d];
+        see(ctx, i, data + offset * item);
+        for (int d = ts_ndim(t) - 1; d >= 0; d--) {
+            if (++at[d] < ts_sizes(t)[d])
+                break;
+            at[d] = 0;
+        }
+    }
+}
+
+/** Strides of a layout; returns the buffer's elements and the offset of the first. */
+static int64_t layout_plan(const int64_t *sizes, int ndim, ts_layout layout, int64_t *strides, int64_t *offset)
+{
+    int64_t span = 1;
+    bool expanded = false;
+    if (layout == LAYOUT_TRANSPOSED) {
+        for (int d = 0; d < ndim; d++) {
+            strides[d] = span;
+            span *= sizes[d];
+        }
+    } else {
+        int64_t step = layout == LAYOUT_STRIDED ? 2 : 1;
+        for (int d = ndim - 1; d >= 0; d--) {
+            if (layout == LAYOUT_EXPANDED && !expanded && sizes[d] > 1 && (d == 0 || sizes[0] < 2 || ndim % 2)) {
+                strides[d] = 0;
+                expanded = true;
+                continue;
+            }
+            strides[d] = span * step;
+            span *= sizes[d];
+        }
+        span *= step;
+    }
+    *offset = layout == LAYOUT_OFFSET ? 3 : layout == LAYOUT_STRIDED ? 1 : 0;
+    return *offset + span + 5;
+}
+
+typedef struct filling {
+    char *to;
+    const char *from; /* the address that `to` stands for */
+    double *values;
+    ts_dtype dtype;
+    bool reading;
+} filling;
+
+static void fill_one(void *ctx, int64_t i, const char *p)
+{
+    filling *f = ctx;
+    char *place = f->to + (p - f->from);
+    if (f->reading)
+        f->values[i] = load(place, f->dtype);
+    else
+        store(f->values[i], f->dtype, place);
+}
+
+ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout, bool meta,
+                       ts_tensor **base)
+{
+    int64_t strides[TS_MAX_DIMS], offset = 0, length = ref_numel(sizes, ndim), item = (int64_t)ts_dtype_size(dtype);
+    bool plain = layout == LAYOUT_CONTIGUOUS;
+    if (!plain)
+        length = layout_plan(sizes, ndim, layout, strides, &offset);
+    ts_tensor *b, *t;
+    if (meta) {
+        b = plain ? ts_empty_on(sizes, ndim, dtype, TS_DEVICE_META) : ts_empty_on(&length, 1, dtype, TS_DEVICE_META);
+    } else {
+        char *bytes = malloc((size_t)(length * item) + 1);
+        memset(bytes, SENTINEL, (size_t)(length * item));
+        if (dtype == TS_BOOL && plain)
+            memset(bytes, 0, (size_t)length);
+        b = plain ? ts_from_array(bytes, dtype, sizes, ndim) : ts_from_array(bytes, dtype, &length, 1);
+        free(bytes);
+    }
+    ck_assert_msg(b != NULL, "an argument cannot be made: %s", ts_error_message());
+    t = b;
+    if (!plain) {
+        t = ts_adopt(ts_tensor_alias(ts_thread_self(), b, sizes, strides, ndim, offset));
+        ck_assert_ptr_nonnull(t);
+    }
+    if (!meta && values) { /* written twice, so that elements of one address agree with what is read back */
+        filling f = {t->data, t->data, values, dtype, false};
+        visit(t, t->data, fill_one, &f);
+        f.reading = true;
+        visit(t, t->data, fill_one, &f);
+    }
+    if (base)
+        *base = b;
+    return t;
+}
+
+double *tensor_values(const ts_tensor *t)
+{
+    double *values = calloc((size_t)ts_numel(t) + 1, sizeof *values);
+    filling f = {t->data, t->data, values, ts_dtype_of(t), true};
+    visit(t, t->data, fill_one, &f);
+    return values;
+}
+
+typedef struct packing {
+    char *to;
+    size_t item;
+} packing;
+
+static void pack_one(void *ctx, int64_t i, const char *p)
+{
+    packing *g = ctx;
+    memcpy(g->to + (size_t)i * g->item, p, g->item);
+}
+
+char *tensor_bytes(const ts_tensor *t)
+{
+    size_t item = ts_dtype_size(ts_dtype_of(t));
+    packing g = {calloc((size_t)ts_numel(t) + 1, item), item};
+    visit(t, t->data, pack_one, &g);
+    return g.to;
+}
+
+bool tensor_equal(const ts_tensor *a, const ts_tensor *b)
+{
+    if (ts_dtype_of(a) != ts_dtype_of(b) || ts_numel(a) != ts_numel(b))
+        return false;
+    ts_dtype dtype = ts_dtype_of(a);
+    size_t item = ts_dtype_size(dtype);
+    char *x = tensor_bytes(a), *y = tensor_bytes(b);
+    bool equal = true;
+    for (int64_t i = 0; equal && i < ts_numel(a); i++) {
+        const char *p = x + (size_t)i * item, *q = y + (size_t)i * item;
+        equal = memcmp(p, q, item) == 0 || (isnan(load(p, dtype)) && isnan(load(q, dtype)));
+    }
+    free(x);
+    free(y);
+    return equal;
+}
+
+static void blank_one(void *ctx, int64_t i, const char *p)
+{
+    (void)i;
+    memset((char *)p, SENTINEL, *(size_t *)ctx);
+}
+
+bool tensor_spilled(const ts_tensor *t, const ts_tensor *base)
+{
+    size_t bytes = (size_t)ts_numel(base) * ts_dtype_size(ts_dtype_of(base));
+    if (t == base || !bytes)
+        return false;
+    char *copy = malloc(bytes);
+    memcpy(copy, base->data, bytes);
+    size_t item = ts_dtype_size(ts_dtype_of(t));
+    visit(t, copy + (t->data - base->data), blank_one, &item);
+    bool spilled = false;
+    for (size_t i = 0; i < bytes; i++)
+        spilled |= (uint8_t)copy[i] != SENTINEL;
+    free(copy);
+    return spilled;
+}
+
+/* --------------------------------------------------------------------------- arguments ---- */
+
+static int64_t sized(const ts_case *c, int64_t size) { return size == SWEEP ? c->sweep : size; }
+
+static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a, int arg, uint64_t seed,
+                           double *const *values)
+{
+    ck_assert_int_lt(m->ntensors, MADE_MOST);
+    ts_made_tensor *x = &m->tensors[m->ntensors];
+    ts_dtype dtype = a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype;
+    int64_t sizes[TS_MAX_DIMS], numel;
+    for (int d = 0; d < a->ndim; d++)
+        sizes[d] = sized(c, a->sizes[d]);
+    numel = ref_numel(sizes, a->ndim);
+    x->arg = arg;
+    x->written = c->info->schema.args[arg].written;
+    x->differentiable = ts_dtype_is_float(dtype) && !a->nograd && !x->written;
+    x->values = malloc((size_t)(numel + 1) * sizeof *x->values);
+    if (values)
+        memcpy(x->values, values[m->ntensors], (size_t)numel * sizeof *x->values);
+    for (int64_t i = 0; !values && i < numel; i++)
+        x->values[i] = element(a, i + 5 * m->ntensors, dtype, &seed);
+    ts_layout layout = c->layout;
+    if (layout == LAYOUT_MIXED)
+        layout = (ts_layout)((m->ntensors * 2 + 1) % LAYOUT_MIXED);
+    if (layout == LAYOUT_EXPANDED && (c->s->no_expand || x->written))
+        layout = LAYOUT_STRIDED;
+    x->t = tensor_make(x->values, dtype, sizes, a->ndim, layout, c->meta, &x->base);
+    size_t bytes = (size_t)ts_numel(x->base) * ts_dtype_size(dtype);
+    x->before = malloc(bytes + 1);
+    if (!c->meta && bytes)
+        memcpy(x->before, x->base->data, bytes);
+    x->version = ts_version(x->t);
+    m->ntensors++;
+    return x->t;
+}
+
+void made_build(ts_made *m, const ts_case *c, double *const *values)
+{
+    m->nargs = c->info->schema.nargs;
+    m->ntensors = 0;
+    uint64_t seed = 1;
+    for (const char *p = c->s->op; *p; p++)
+        seed = seed * 131 + (uint8_t)*p;
+    for (int i = 0; i < m->nargs; i++) {
+        const ts_sample_arg *a = &c->s->args[i];
+        ts_value *v = &m->args[i];
+        switch (a->tag) {
+        case TS_TAG_TENSOR: *v = ts_value_tensor(make_one(m, c, a, i, seed + 77u * (unsigned)i, values)); break;
+        case TS_TAG_TENSORS:
+            ck_assert_int_le(a->count, 8);
+            for (int k = 0; k < a->count; k++)
+                m->lists[i][k] = make_one(m, c, &a->list[k], i, seed + 77u * (unsigned)i + 13u * (unsigned)(k + 1), values);
+            *v = ts_value_tensors(m->lists[i], a->count);
+            break;
+        case TS_TAG_INTS:
+            for (int k = 0; k < a->ndim; k++)
+                m->ints[i][k] = sized(c, a->sizes[k]);
+            *v = ts_value_ints(m->ints[i], a->ndim);
+            break;
+        case TS_TAG_INT: *v = ts_value_int(sized(c, a->i)); break;
+        case TS_TAG_FLOAT: *v = ts_value_float(a->d); break;
+        case TS_TAG_BOOL: *v = ts_value_bool(a->i); break;
+        case TS_TAG_DTYPE: *v = ts_value_dtype(a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype); break;
+        case TS_TAG_DEVICE: *v = ts_value_device(c->meta ? TS_DEVICE_META : TS_DEVICE_CPU); break;
+        case TS_TAG_STRING: *v = ts_value_string(a->str); break;
+        default: *v = ts_value_none();
+        }
+    }
+}
+
+void made_free(ts_made *m)
+{
+    for (int i = 0; i < m->ntensors; i++) {
+        free(m->tensors[i].values);
+        free(m->tensors[i].before);
+    }
+    m->ntensors = 0;
+}
+
+const char *made_intact(const ts_made *m)
+{
+    for (int i = 0; i < m->ntensors; i++) {
+        const ts_made_tensor *x = &m->tensors[i];
+        size_t bytes = (size_t)ts_numel(x->base) * ts_dtype_size(ts_dtype_of(x->base));
+        if (x->written) {
+            if (ts_version(x->t) == x->version)
+                return "the version of a written argument did not change";
+            if (x->base->data && tensor_spilled(x->t, x->base))
+                return "elements beside a written argument changed";
+            continue;
+        }
+        if (ts_version(x->t) != x->version)
+            return "the version of an argument that is not written changed";
+        if (x->base->data && memcmp(x->before, x->base->data, bytes) != 0)
+            return "an argument that is not written changed";
+    }
+    return NULL;
+}

@@ -1,0 +1,211 @@
+/**
+ * @file sample.h
+ * The table of op samples: each row of ops.def is driven, by boxed calls, over dtypes, layouts, sizes,
+ * forms, devices and threads against a reference in double, and its gradient against differences.
+ *
+ * To add a family, write tests/samples/<family>.c, name it in tests/meson.build, and give rows:
+ *
+ *     #include "tests/samples/sample.h"
+ *     REF_POINTWISE(ref_add, 2, a + b)             // or: static void ref_x(ts_ref *r) { … }
+ *     static const ts_sample samples[] = {
+ *         {"add", "broadcast", {T(SWEEP, 3), T(3)}, ref_add, .c = 1, .dtypes = DT_ALL, .grad = true, .inplace = true,
+ *          .bad = {{1, T(2, 5), TS_ERR_SHAPE, "broadcast"}}},
+ *     };
+ *     TS_SAMPLES(pointwise, samples)
+ *
+ * That makes the cases pointwise_values, pointwise_gradients, pointwise_bad_input;
+ * `build/tests/test_samples pointwise` runs them. A reference reads r->a[i] (x, sizes, i, d, …) and
+ * writes what ref_ret() returns; it must not call the library. Tolerance of a result y with wanted
+ * value w: c · eps(dtype) · √depth · max(|w|, scale); c = 0 asks for equal bits (of floats: equal values).
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_TESTS_SAMPLE_H
+#define TESSERA_TESTS_SAMPLE_H
+
+#include "dispatch/op.h"
+#include "include/tessera/tessera.h"
+#include "tests/harness.h"
+
+/* rows leave out what is zero */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
+/* -------------------------------------------------------------------------- arguments ---- */
+
+/** A size that runs through 0, 1, 3, 17, 33, 65, 257 (at most sample.most); 3 in gradient checks. */
+#define SWEEP ((int64_t)1 << 40)
+
+/** How the elements of a tensor are made. Integer dtypes get whole numbers of the same kind. */
+typedef enum ts_gen {
+    GEN_NORMAL,  /* mean 0, deviation 1; integers: three times that */
+    GEN_UNIFORM, /* low <= x < high */
+    GEN_WHOLE,   /* whole numbers low <= x < high */
+    GEN_SPECIAL  /* ±0, ±1, ±inf, NaN, denormals, largest, smallest, … in turn */
+} ts_gen;
+
+typedef struct ts_sample_arg {
+    uint8_t tag;   /* ts_tag; 0 is an absent optional */
+    uint8_t gen;
+    uint8_t dtype; /* of a tensor or a dtype argument: 0 the run's, else 1 + dtype */
+    bool nograd;   /* not differentiable although floating */
+    int ndim;      /* dims of a tensor, or number of ints */
+    int64_t sizes[TS_MAX_DIMS];
+    double low, high;
+    int64_t i;
+    double d;
+    const char *str;
+    const struct ts_sample_arg *list; /* members of a list */
+    int count;
+} ts_sample_arg;
+
+#define SIZES_(...) .ndim = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .sizes = {__VA_ARGS__}
+/** Tensors by sizes; T() is 0-dim. */
+#define T(...) {.tag = TS_TAG_TENSOR, SIZES_(__VA_ARGS__)}
+#define T_UNIFORM(from, to, ...) {.tag = TS_TAG_TENSOR, .gen = GEN_UNIFORM, .low = from, .high = to, SIZES_(__VA_ARGS__)}
+#define T_POSITIVE(...) T_UNIFORM(0.1, 3, __VA_ARGS__)
+#define T_WHOLE(from, to, ...) {.tag = TS_TAG_TENSOR, .gen = GEN_WHOLE, .low = from, .high = to, SIZES_(__VA_ARGS__)}
+#define T_SPECIAL(...) {.tag = TS_TAG_TENSOR, .gen = GEN_SPECIAL, SIZES_(__VA_ARGS__)}
+/** Fixed dtype, whatever the run's. */
+#define T_OF(type, ...) {.tag = TS_TAG_TENSOR, .dtype = 1 + (type), SIZES_(__VA_ARGS__)}
+/** i64 indices 0 <= x < bound. */
+#define T_INDEX(bound, ...) \
+    {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I64, .gen = GEN_WHOLE, .high = bound, SIZES_(__VA_ARGS__)}
+/** Plain arguments. */
+#define INT(v) {.tag = TS_TAG_INT, .i = (v)}
+#define FLOAT(v) {.tag = TS_TAG_FLOAT, .d = (v)}
+#define BOOL(v) {.tag = TS_TAG_BOOL, .i = (v)}
+#define INTS(...) {.tag = TS_TAG_INTS, SIZES_(__VA_ARGS__)}
+#define STRING(v) {.tag = TS_TAG_STRING, .str = (v)}
+#define DTYPE(v) {.tag = TS_TAG_DTYPE, .dtype = 1 + (v)}
+#define DTYPE_OF_RUN {.tag = TS_TAG_DTYPE}
+/** The CPU, or META in runs on META. */
+#define DEVICE {.tag = TS_TAG_DEVICE}
+#define ABSENT {.tag = TS_TAG_NONE}
+/** A list of tensors, at most 8. */
+#define LIST(...)                                                \
+    {.tag = TS_TAG_TENSORS, .list = (const ts_sample_arg[]){__VA_ARGS__}, \
+     .count = (int)(sizeof((const ts_sample_arg[]){__VA_ARGS__}) / sizeof(ts_sample_arg))}
+
+/* -------------------------------------------------------------------------- references ---- */
+
+/** An argument or result as the reference sees it: dense doubles, rounded to the run's dtype. */
+typedef struct ts_ref_arg {
+    uint8_t tag;
+    ts_dtype dtype;
+    int ndim;
+    int64_t sizes[TS_MAX_DIMS]; /* of ints: the ints */
+    int64_t numel;
+    double *x;
+    int64_t i; /* of numbers: both forms */
+    double d;
+    int count;
+    struct ts_ref_arg *list; /* count members */
+} ts_ref_arg;
+
+typedef struct ts_ref {
+    ts_dtype dtype; /* of the run */
+    int nargs, nrets;
+    ts_ref_arg a[TS_MAX_ARGS];
+    ts_ref_arg ret[TS_MAX_ARGS]; /* results, then arguments that the op writes, in their order */
+    double *scale[TS_MAX_ARGS];  /* optional: per element, replaces sample.scale (from ref_scratch) */
+    void *blocks;
+} ts_ref;
+
+/** Place for result i of these sizes, zeroed. Its dtype is sample.out[i]. */
+double *ref_ret(ts_ref *r, int i, const int64_t *sizes, int ndim);
+/** Place for result i shaped like argument a. */
+double *ref_ret_like(ts_ref *r, int i, const ts_ref_arg *a);
+/** Zeroed doubles that live as long as r. */
+double *ref_scratch(ts_ref *r, int64_t n);
+int64_t ref_numel(const int64_t *sizes, int ndim);
+/** Result 0 = fn of the first n arguments, broadcast; numbers count as 0-dim. */
+void ref_pointwise(ts_ref *r, int n, double (*fn)(const double *v));
+/** outer, size and inner of a dim (negative from the end): element (o, k, i) is x[(o*size + k)*inner + i]. */
+void ref_split(const ts_ref_arg *a, int64_t dim, int64_t *outer, int64_t *size, int64_t *inner);
+/** Element of a, broadcast, at row-major index `at` of sizes. */
+double ref_at(const ts_ref_arg *a, const int64_t *sizes, int ndim, int64_t at);
+
+/** A reference for a pointwise op: an expression in a, b, c (the first three arguments). */
+#define REF_POINTWISE(name, n, expr)                                            \
+    static double name##_element(const double *v)                               \
+    {                                                                           \
+        double a = v[0], b = v[1], c = v[2];                                    \
+        (void)a, (void)b, (void)c;                                              \
+        return expr;                                                            \
+    }                                                                           \
+    static void name(ts_ref *r) { ref_pointwise(r, n, name##_element); }
+
+/* ----------------------------------------------------------------------------- samples ---- */
+
+#define DT_FLOATS_ (TS_DT(TS_F64) | TS_DT(TS_F32))
+#define DT_INTS (TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
+#define DT_NUMBERS (DT_FLOATS_ | DT_INTS)
+#define DT_ALL (DT_NUMBERS | TS_DT(TS_BOOL))
+
+/** dtype of a result: 0 the run's, 1 + dtype, or one of these. */
+#define OUT(type) (1 + (type))
+enum { OUT_FLOAT = 100 /* the run's, or f32 when that is no float */, OUT_INT = 101 /* i64 unless float */ };
+
+/** A call that must fail: argument `arg` replaced. */
+typedef struct ts_bad_call {
+    int arg;
+    ts_sample_arg value;
+    ts_status code;
+    const char *text; /* part of the message */
+} ts_bad_call;
+
+typedef struct ts_sample {
+    const char *op, *name;
+    ts_sample_arg args[TS_MAX_ARGS];
+    void (*ref)(ts_ref *r);
+    /** Instead of ref, for random ops: judges the results in r->ret. */
+    bool (*check)(const ts_ref *r);
+    uint16_t dtypes; /* bit per dtype of the runs; 0 is f64 and f32 */
+    double c, scale; /* tolerance, see above */
+    int64_t depth;   /* 0 is 1; SWEEP is the sweep's size */
+    double grad_c;   /* f32 gradient against f64: grad_c · eps · √depth · max(1, largest |g|); 0 is 32 */
+    uint8_t out[TS_MAX_RETS];
+    int64_t most;    /* largest sweep; 0 is 257 */
+    int64_t many;    /* sweep of the comparison of 1 and 2 threads; 0 is 40,009 */
+    bool grad;       /* check gradients (small sizes, float tensors) */
+    bool inplace;    /* the form with result 0 = argument 0 is valid */
+    bool no_empty;   /* the sweep leaves out 0 */
+    bool no_layouts; /* contiguous only: values of the arguments depend on each other */
+    bool no_expand;  /* no stride 0: ties or equal values are undefined, or the argument is written */
+    bool no_meta;    /* result sizes depend on values */
+    bool undefined;  /* values are unspecified; sizes and dtypes are checked */
+    ts_bad_call bad[6];
+} ts_sample;
+
+typedef struct ts_sample_family {
+    const char *name;
+    const ts_sample *samples;
+    int count;
+    struct ts_sample_family *next;
+} ts_sample_family;
+
+extern ts_sample_family *ts_sample_families;
+void ts_samples_register(ts_sample_family *family);
+void ts_samples_values(const ts_sample_family *family);
+void ts_samples_gradients(const ts_sample_family *family);
+void ts_samples_bad_input(const ts_sample_family *family);
+
+/** Registers a family's rows and makes its cases. */
+#define TS_SAMPLES(family, rows)                                                                   \
+    static ts_sample_family family##_family = {#family, rows, TS_COUNTOF(rows), NULL};             \
+    __attribute__((constructor)) static void family##_samples_register(void)                       \
+    {                                                                                              \
+        ts_samples_register(&family##_family);                                                     \
+    }                                                                                              \
+    TS_TEST(family##_values, .timeout = 200) { ts_samples_values(&family##_family); }              \
+    TS_TEST(family##_gradients, .timeout = 200)                                                    \
+    {                                                                                              \
+        bool any = false;                                                                          \
+        for (int i = 0; i < TS_COUNTOF(rows); i++)                                                 \
+            any |= rows[i].grad;                                                                   \
+        if (!any)                                                                                  \
+            TS_SKIP("no row of this family has a gradient");                                       \
+        ts_samples_gradients(&family##_family);                                                    \
+    }                                                                                              \
+    TS_TEST(family##_bad_input, .timeout = 200) { ts_samples_bad_input(&family##_family); }
+
+#endif

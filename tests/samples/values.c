@@ -1,0 +1,396 @@
+/** @file values.c  Runs samples over the matrix and compares values, forms, devices and threads. */
+// SPDX-License-Identifier: MIT
+#include "tests/samples/drive.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------- complaints ---- */
+
+static int complaints;
+
+void sample_passed(void) { ts_tally(1, 0, 0); }
+
+void sample_failed(const ts_case *c, const char *format, ...)
+{
+    static const char *const layouts[] = {"contiguous", "transposed", "expanded", "offset", "strided", "mixed"};
+    ts_tally(0, 1, 0);
+    if (++complaints > 20)
+        return;
+    printf("%s '%s' %s %s", c->s->op, c->s->name, ts_dtype_name(c->dtype), layouts[c->layout]);
+    if (sample_sweeps(c->s))
+        printf(" size %lld", (long long)c->sweep);
+    printf(", %s: ", c->form);
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+    fflush(stdout);
+}
+
+const char *meta_text(const ts_tensor *t)
+{
+    static char ring[4][256];
+    static unsigned next;
+    char *out = ring[next++ & 3], sizes[192];
+    if (!t)
+        return "nothing";
+    snprintf(out, sizeof ring[0], "%s %s", ts_format_sizes(sizes, sizeof sizes, ts_sizes(t), ts_ndim(t)),
+             ts_dtype_name(ts_dtype_of(t)));
+    return out;
+}
+
+/* ------------------------------------------------------------------------------- calls ---- */
+
+ts_case sample_case(const ts_sample *s)
+{
+    ts_case c = {.s = s, .op = ts_op_by_name(s->op), .form = "new"};
+    ck_assert_msg(c.op >= 0, "no op is called '%s'", s->op);
+    c.info = &ts_ops[c.op];
+    return c;
+}
+
+ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets)
+{
+    int given = 0;
+    for (int i = 0; i < c->info->schema.nrets; i++)
+        given |= (rets[i].tag == TS_TAG_TENSOR) << i;
+    ts_rng_set_state((ts_rng_state){1234, 0});
+    ts_error_clear();
+    ts_status status = ts_call_boxed(c->op, m->args, m->nargs, rets, c->info->schema.nrets);
+    for (int i = 0; status == TS_OK && i < c->info->schema.nrets; i++)
+        if (!(given >> i & 1) && rets[i].tag == TS_TAG_TENSOR)
+            ts_adopt(rets[i].t);
+    return status;
+}
+
+bool sample_sweeps(const ts_sample *s)
+{
+    for (int i = 0; i < TS_MAX_ARGS; i++) {
+        const ts_sample_arg *a = &s->args[i];
+        for (int k = -1; k < a->count; k++) {
+            const ts_sample_arg *x = k < 0 ? a : &a->list[k];
+            if (x->i == SWEEP)
+                return true;
+            for (int d = 0; d < x->ndim; d++)
+                if (x->sizes[d] == SWEEP)
+                    return true;
+        }
+    }
+    return false;
+}
+
+ts_dtype sample_out(const ts_case *c, int i)
+{
+    int rule = i < TS_MAX_RETS ? c->s->out[i] : 0;
+    bool is_float = ts_dtype_is_float(c->dtype);
+    if (rule == OUT_FLOAT)
+        return is_float ? c->dtype : TS_F32;
+    if (rule == OUT_INT)
+        return is_float ? c->dtype : TS_I64;
+    return rule ? (ts_dtype)(rule - 1) : c->dtype;
+}
+
+/** Results of a call: rets, then arguments that were written. Returns how many. */
+static int results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor **out)
+{
+    int n = 0;
+    for (int i = 0; i < nrets; i++)
+        out[n++] = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
+    for (int i = 0; i < m->ntensors && n < TS_MAX_ARGS; i++)
+        if (m->tensors[i].written)
+            out[n++] = m->tensors[i].t;
+    return n;
+}
+
+/* ---------------------------------------------------------------------------- judgment ---- */
+
+/** Compares one result with the reference. */
+static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
+{
+    const ts_sample *s = c->s;
+    const ts_ref_arg *want = &r->ret[i];
+    if (!y || want->tag != TS_TAG_TENSOR) {
+        sample_failed(c, "result %d is %s", i, y ? "unknown to the reference" : "missing");
+        return false;
+    }
+    ts_dtype dtype = i < c->info->schema.nrets ? sample_out(c, i) : ts_dtype_of(y);
+    bool fits = ts_ndim(y) == want->ndim && ts_dtype_of(y) == dtype;
+    for (int d = 0; fits && d < want->ndim; d++)
+        fits = ts_sizes(y)[d] == want->sizes[d];
+    if (!fits) {
+        char sizes[192];
+        sample_failed(c, "result %d is %s, expected %s %s", i, meta_text(y),
+                      ts_format_sizes(sizes, sizeof sizes, want->sizes, want->ndim), ts_dtype_name(dtype));
+        return false;
+    }
+    if (s->undefined)
+        return true;
+    double depth = s->depth == SWEEP ? (double)c->sweep : s->depth ? (double)s->depth : 1;
+    double unit = s->c * dtype_eps(dtype) * sqrt(depth);
+    double *got = tensor_values(y);
+    bool good = true;
+    for (int64_t e = 0; good && e < want->numel; e++) {
+        double w = round_to(want->x[e], dtype), g = got[e];
+        if (isnan(w) || isnan(g))
+            good = isnan(w) && isnan(g);
+        else if (w == g)
+            good = s->c != 0 || !ts_dtype_is_float(dtype) || signbit(w) == signbit(g);
+        else
+            good = fabs(g - want->x[e]) <= unit * fmax(fabs(w), r->scale[i] ? r->scale[i][e] : s->scale) && !isinf(g);
+        if (!good)
+            sample_failed(c, "result %d element %lld is %.17g, expected %.17g", i, (long long)e, g, want->x[e]);
+    }
+    free(got);
+    return good;
+}
+
+static bool judge_all(const ts_case *c, const ts_made *m, ts_tensor **out, int n)
+{
+    ts_ref r;
+    bool good = true;
+    ref_open(&r, c, m);
+    if (c->s->check) {
+        for (int i = 0; i < n; i++) {
+            double *y = out[i] ? ref_ret(&r, i, ts_sizes(out[i]), ts_ndim(out[i])) : NULL;
+            double *x = out[i] ? tensor_values(out[i]) : NULL;
+            if (!y)
+                continue;
+            memcpy(y, x, (size_t)r.ret[i].numel * sizeof *y);
+            r.ret[i].dtype = ts_dtype_of(out[i]);
+            free(x);
+        }
+        good = c->s->check(&r);
+        if (!good)
+            sample_failed(c, "the check of the sample says no");
+    } else {
+        c->s->ref(&r);
+        for (int i = 0; good && i < n; i++)
+            good = judge(c, &r, i, out[i]);
+    }
+    ref_close(&r);
+    return good;
+}
+
+/* ------------------------------------------------------------------------------- forms ---- */
+
+static void call_failed(const ts_case *c) { sample_failed(c, "%s: %s", ts_status_name(ts_error_code()), ts_error_message()); }
+
+/** Same results as before in destinations of another layout. Composites may refuse, but not ignore. */
+static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
+{
+    TS_SCOPE;
+    int nrets = c.info->schema.nrets;
+    ts_made m;
+    made_build(&m, &c, NULL);
+    ts_value rets[TS_MAX_RETS];
+    ts_tensor *base[TS_MAX_RETS];
+    uint32_t version[TS_MAX_RETS];
+    c.form = layout == LAYOUT_TRANSPOSED ? "out= transposed" : layout == LAYOUT_STRIDED ? "out= strided" : "out= offset";
+    for (int i = 0; i < nrets; i++) {
+        rets[i] = ts_value_tensor(tensor_make(NULL, ts_dtype_of(fresh[i]), ts_sizes(fresh[i]), ts_ndim(fresh[i]), layout,
+                                              false, &base[i]));
+        version[i] = ts_version(rets[i].t);
+    }
+    ts_tensor *given = rets[0].t;
+    ts_status status = sample_call(&c, &m, rets);
+    const char *wrong = made_intact(&m);
+    bool refused = status != TS_OK && c.info->kind != TS_FILL;
+    bool good = false;
+    if (refused)
+        good = strstr(ts_error_message(), c.s->op) != NULL;
+    if (status != TS_OK && !good)
+        call_failed(&c);
+    else if (!refused && wrong)
+        sample_failed(&c, "%s", wrong);
+    else if (!refused && rets[0].t != given)
+        sample_failed(&c, "the given destination was replaced");
+    else
+        good = true;
+    for (int i = 0; good && !refused && i < nrets; i++) {
+        good = false;
+        if (!c.s->undefined && !tensor_equal(rets[i].t, fresh[i]))
+            sample_failed(&c, "result %d is not what the new form gives", i);
+        else if (tensor_spilled(rets[i].t, base[i]))
+            sample_failed(&c, "elements beside result %d changed", i);
+        else if (ts_version(rets[i].t) == version[i])
+            sample_failed(&c, "the version of result %d did not change", i);
+        else
+            good = true;
+    }
+    if (good)
+        sample_passed();
+    made_free(&m);
+}
+
+/** Result 0 is argument 0. An expanded self must be refused. */
+static void form_in_place(ts_case c, ts_tensor *const *fresh)
+{
+    TS_SCOPE;
+    c.form = "in place";
+    ts_made m;
+    made_build(&m, &c, NULL);
+    ts_made_tensor *self = &m.tensors[0];
+    ts_value rets[TS_MAX_RETS] = {ts_value_tensor(self->t)};
+    bool overlaps = false;
+    for (int d = 0; d < ts_ndim(self->t); d++)
+        overlaps |= ts_strides(self->t)[d] == 0 && ts_sizes(self->t)[d] > 1 && !ts_is_contiguous(self->t);
+    ts_status status = sample_call(&c, &m, rets);
+    uint32_t before = self->version;
+    if (overlaps) {
+        if (status == TS_OK)
+            sample_failed(&c, "an expanded destination was accepted");
+        else
+            sample_passed();
+    } else if (status != TS_OK) {
+        call_failed(&c);
+    } else {
+        self->written = true; /* for what must be intact */
+        const char *wrong = made_intact(&m);
+        if (rets[0].t != self->t)
+            sample_failed(&c, "the given destination was replaced");
+        else if (wrong)
+            sample_failed(&c, "%s", wrong);
+        else if (ts_version(self->t) != before + 1)
+            sample_failed(&c, "the version went from %u to %u, expected one step", before, ts_version(self->t));
+        else if (!tensor_equal(self->t, fresh[0]))
+            sample_failed(&c, "self is not what the new form gives");
+        else
+            sample_passed();
+    }
+    made_free(&m);
+}
+
+static void form_meta(ts_case c, ts_tensor *const *fresh, int n)
+{
+    TS_SCOPE;
+    c.meta = true;
+    c.form = "on META";
+    ts_made m;
+    ts_value rets[TS_MAX_RETS] = {ts_value_none()};
+    for (int i = 0; i < TS_MAX_RETS; i++)
+        rets[i] = ts_value_none();
+    made_build(&m, &c, NULL);
+    ts_tensor *out[TS_MAX_ARGS];
+    if (sample_call(&c, &m, rets) != TS_OK) {
+        call_failed(&c);
+        made_free(&m);
+        return;
+    }
+    bool good = results(&m, rets, c.info->schema.nrets, out) == n;
+    for (int i = 0; good && i < n; i++) {
+        good = out[i] && fresh[i] && ts_ndim(out[i]) == ts_ndim(fresh[i]) && ts_dtype_of(out[i]) == ts_dtype_of(fresh[i]) &&
+               ts_device_of(out[i]).backend == TS_KEY_META;
+        for (int d = 0; good && d < ts_ndim(out[i]); d++)
+            good = ts_sizes(out[i])[d] == ts_sizes(fresh[i])[d];
+        if (!good)
+            sample_failed(&c, "result %d is %s, on the CPU it is %s", i, meta_text(out[i]), meta_text(fresh[i]));
+    }
+    if (good)
+        sample_passed();
+    made_free(&m);
+}
+
+/** One point of the matrix with all its forms. */
+static void run_case(ts_case c)
+{
+    TS_SCOPE;
+    ts_made m;
+    ts_value rets[TS_MAX_RETS];
+    for (int i = 0; i < TS_MAX_RETS; i++)
+        rets[i] = ts_value_none();
+    made_build(&m, &c, NULL);
+    if (sample_call(&c, &m, rets) != TS_OK) {
+        call_failed(&c);
+        made_free(&m);
+        return;
+    }
+    ts_tensor *out[TS_MAX_ARGS];
+    int nrets = c.info->schema.nrets, n = results(&m, rets, nrets, out);
+    const char *wrong = made_intact(&m);
+    bool good = judge_all(&c, &m, out, n);
+    if (good && wrong)
+        sample_failed(&c, "%s", wrong);
+    else if (good)
+        sample_passed();
+    made_free(&m);
+    if (!good)
+        return;
+    if (nrets && c.info->kind != TS_VIEW && (c.layout == LAYOUT_CONTIGUOUS || c.layout == LAYOUT_MIXED)) {
+        form_out(c, out, LAYOUT_OFFSET);
+        form_out(c, out, LAYOUT_STRIDED);
+        if (ts_ndim(out[0]) > 1)
+            form_out(c, out, LAYOUT_TRANSPOSED);
+    }
+    if (c.s->inplace)
+        form_in_place(c, out);
+    if (!c.s->no_meta)
+        form_meta(c, out, n);
+}
+
+/** A large case on one thread and on two: the same bits. */
+static void run_threads(ts_case c)
+{
+    TS_SCOPE;
+    c.sweep = c.s->many ? c.s->many : 40009;
+    c.form = "2 threads";
+    ts_made m[2];
+    ts_tensor *out[2][TS_MAX_ARGS];
+    int n[2];
+    for (int k = 0; k < 2; k++) {
+        ts_value rets[TS_MAX_RETS];
+        for (int i = 0; i < TS_MAX_RETS; i++)
+            rets[i] = ts_value_none();
+        ck_assert_int_eq(ts_set_num_threads(k + 1), TS_OK);
+        made_build(&m[k], &c, NULL);
+        bool ok = sample_call(&c, &m[k], rets) == TS_OK;
+        if (!ok)
+            call_failed(&c);
+        n[k] = ok ? results(&m[k], rets, c.info->schema.nrets, out[k]) : -1;
+        made_free(&m[k]);
+    }
+    ts_set_num_threads(1);
+    bool good = n[0] >= 0 && n[0] == n[1];
+    for (int i = 0; good && i < n[0] && !c.s->undefined; i++)
+        if (!tensor_equal(out[0][i], out[1][i])) {
+            sample_failed(&c, "result %d differs from that of one thread", i);
+            good = false;
+        }
+    if (good)
+        sample_passed();
+}
+
+void ts_samples_values(const ts_sample_family *family)
+{
+    static const int64_t sweeps[] = {0, 1, 3, 17, 33, 65, 257};
+    ts_set_num_threads(1);
+    for (int k = 0; k < family->count; k++) {
+        const ts_sample *s = &family->samples[k];
+        ts_case c = sample_case(s);
+        uint16_t dtypes = s->dtypes ? s->dtypes : DT_FLOATS_;
+        bool sweep = sample_sweeps(s);
+        for (int d = 0; d < TS_DTYPE_COUNT; d++) {
+            if (!(dtypes >> d & 1))
+                continue;
+            c.dtype = (ts_dtype)d;
+            for (int z = 0; z < (sweep ? TS_COUNTOF(sweeps) : 1); z++) {
+                c.sweep = sweeps[z];
+                if ((c.sweep == 0 && sweep && s->no_empty) || c.sweep > (s->most ? s->most : 257))
+                    continue;
+                for (int l = 0; l < (s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
+                    c.layout = (ts_layout)l;
+                    run_case(c);
+                }
+            }
+            c.layout = LAYOUT_CONTIGUOUS;
+            run_threads(c);
+            if (!s->no_layouts) {
+                c.layout = LAYOUT_MIXED;
+                run_threads(c);
+            }
+        }
+    }
+}
