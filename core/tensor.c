@@ -157,14 +157,45 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
     return t;
 }
 
+/* What the caller keeps: a storage without release would be freed as our own. */
+static void release_nothing(void *foreign, void *data, int64_t bytes)
+{
+    (void)foreign, (void)data, (void)bytes;
+}
+
 ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, const int64_t *sizes,
                                  int ndim, void *foreign,
                                  void (*release)(void *foreign, void *data, int64_t bytes))
 {
+    static const char op[] = "from_blob";
+    const void *site = __builtin_return_address(0);
+    char text[160];
     int64_t numel, bytes;
-    if ((unsigned)dtype >= TS_DTYPE_COUNT || ndim < 0 || ndim > TS_MAX_DIMS ||
-        !ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes)) {
-        ts_error_set(TS_ERR_SHAPE, "tensor from memory: expected a dtype and 0 to %d sizes >= 0", TS_MAX_DIMS);
+    if ((unsigned)dtype >= TS_DTYPE_COUNT) {
+        ts_fail_op(TS_ERR_DTYPE, op, site, NULL, "argument 'dtype': expected a dtype, got number %d", (int)dtype);
+        return NULL;
+    }
+    if (ndim < 0 || ndim > TS_MAX_DIMS) {
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'ndim': expected 0 to %d, got %d", TS_MAX_DIMS, ndim);
+        return NULL;
+    }
+    if (ndim && !sizes) {
+        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'sizes': expected %d sizes, got NULL", ndim);
+        return NULL;
+    }
+    if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes)) {
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL,
+                   "argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got %s",
+                   ts_format_sizes(text, sizeof text, sizes, ndim));
+        return NULL;
+    }
+    if (numel && !data) {
+        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'data': expected %lld elements, got NULL", (long long)numel);
+        return NULL;
+    }
+    if ((uintptr_t)data % ts_dtype_sizes[dtype]) {
+        ts_fail_op(TS_ERR_VALUE, op, site, "copy the values with ts_from_array()",
+                   "argument 'data': expected an address that is a multiple of %d, got %p", ts_dtype_sizes[dtype], data);
         return NULL;
     }
     ts_tensor *t = ts_tensor_header(thread);
@@ -176,7 +207,7 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, 
         return NULL;
     }
     *s = (ts_storage){.device = TS_DEVICE_CPU, .block = sizeof *s, .data = data, .bytes = bytes,
-                      .foreign = foreign, .release = release};
+                      .foreign = foreign, .release = release ? release : release_nothing};
     atomic_init(&s->refs, 1);
     t->storage = s;
     t->keys = TS_KEYSET(TS_KEY_CPU);
@@ -253,6 +284,14 @@ ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes,
     if (t->numel)
         memcpy(t->data, data, (size_t)t->storage->bytes);
     return ts_scope_adopt(thread, t);
+}
+
+ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes, int ndim,
+                        void (*release)(void *payload, void *data, int64_t bytes), void *payload)
+{
+    ts_thread *thread = ts_thread_self();
+    ts_tensor *t = ts_tensor_from_memory(thread, data, dtype, sizes, ndim, payload, release);
+    return t ? ts_scope_adopt(thread, t) : NULL;
 }
 
 /* ------------------------------------------------------------------------------- scopes ---- */

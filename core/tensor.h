@@ -103,7 +103,7 @@ ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int6
 /** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
                            const int64_t *strides, int ndim, int64_t offset);
-/** Contiguous tensor over memory from outside; release is called with it at the end (also on failure: never). */
+/** ts_from_blob() without the scope: one reference, owned by the caller. */
 ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, const int64_t *sizes,
                                  int ndim, void *foreign,
                                  void (*release)(void *foreign, void *data, int64_t bytes));

@@ -221,6 +221,22 @@ TS_API void *ts_data_mut(ts_tensor *t);
  * @param sizes  ndim sizes
  */
 TS_API ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes, int ndim);
+/**
+ * Contiguous tensor on the CPU over memory from outside; nothing is copied, and ops that write to
+ * the tensor write there.
+ * @param data     numel elements of `dtype`, row-major, at a multiple of the element's size; may be
+ *                 NULL when numel is 0
+ * @param sizes    ndim sizes
+ * @param release  called once, in whichever thread gives up the last tensor that shares the memory,
+ *                 with payload, data and its bytes; must not call ops. NULL when the caller keeps the
+ *                 memory alive for as long as any such tensor lives (nodes of a graph hold some).
+ * @param payload  handed to release
+ *
+ * After an error release is never called and the memory is still the caller's. Errors: TS_ERR_DTYPE,
+ * TS_ERR_SHAPE, TS_ERR_NULL, TS_ERR_VALUE (alignment), TS_ERR_MEMORY.
+ */
+TS_API ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes, int ndim,
+                               void (*release)(void *payload, void *data, int64_t bytes), void *payload);
 /* ----------------------------------------------------------------------------- scopes ---- */
 
 /** A block's list of temporaries. Use TS_SCOPE; the fields are private. */
