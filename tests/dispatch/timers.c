@@ -113,7 +113,6 @@ static void *work(void *arg)
     ts_tensor *a = one();
     for (int i = 0; i < 100; i++)
         ts_drop(ts_add(a, a));
-    ts_release(a);
     return NULL;
 }
 
