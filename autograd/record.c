@@ -284,5 +284,5 @@ static ts_status record(ts_frame *f)
 __attribute__((constructor(115))) static void install(void)
 {
     if (ts_register_fallback(TS_KEY_AUTOGRAD, record, NULL) != TS_OK)
-        ts_log("autograd", "installing the AUTOGRAD layer failed: %s", ts_error_message());
+        ts_log_write("autograd", "installing the AUTOGRAD layer failed: %s", ts_error_message());
 }

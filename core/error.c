@@ -178,7 +178,7 @@ bool ts_log_on(const char *topic)
     return false;
 }
 
-void ts_log(const char *topic, const char *format, ...)
+void ts_log_write(const char *topic, const char *format, ...)
 {
     if (!ts_log_on(topic))
         return;

@@ -26,7 +26,7 @@ TS_COLD ts_status ts_fail_within(const char *op, const void *site);
 /** Writes "(2, 3)" for sizes. Returns buffer. */
 const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim);
 /** Writes one log line if the topic is on. */
-void ts_log(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void ts_log_write(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** True when somebody listens to topic; for lines that are dear to make. */
 bool ts_log_on(const char *topic);
 

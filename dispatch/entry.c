@@ -104,10 +104,17 @@ ts_status ts_plan_iterate(ts_frame *f)
     it->strides[0][0] = ts_dtype_sizes[result->dtype];
     if (TS_LIKELY(plan->flat && simple)) {
         for (int i = 0; i < f->nargs; i++) {
-            if (plan->operands >> i & 1) {
+            if (!(plan->operands >> i & 1))
+                continue;
+            if (TS_LIKELY(f->args[i].tag == TS_TAG_TENSOR)) {
                 it->data[n] = f->args[i].t->data;
-                it->strides[n++][0] = ts_dtype_sizes[f->args[i].t->dtype];
+                it->strides[n][0] = ts_dtype_sizes[f->args[i].t->dtype];
+            } else {
+                ts_scalar_store(&f->args[i], plan->compute, &plan->scalars[n]);
+                it->data[n] = (char *)&plan->scalars[n];
+                it->strides[n][0] = 0;
             }
+            n++;
         }
         it->operands = n;
         it->ndim = 1;

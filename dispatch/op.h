@@ -60,7 +60,7 @@ struct ts_plan {
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
     uint16_t operands;      /* pointwise: bit i: argument i (tensor or scalar) is an operand of the loop */
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
-    bool flat;              /* pointwise: operands and result are contiguous and of one shape */
+    bool flat;              /* pointwise: operands are numbers, or contiguous tensors of the result's shape */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */
@@ -152,6 +152,12 @@ extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
 extern ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
 /** Value of a boxed scalar in dtype, stored at place. */
 void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place);
+/** A boxed scalar as a double, and unboxed. */
+TS_INLINE double ts_value_number(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
+TS_INLINE ts_scalar ts_value_unbox(const ts_value *v)
+{
+    return v->tag == TS_TAG_FLOAT ? ts_scalar_float(v->d) : v->tag == TS_TAG_INT ? ts_scalar_int(v->i) : ts_scalar_bool(v->i);
+}
 /** Fills plan->iter for the results and arguments of f; called by ts_enter_fill. */
 ts_status ts_plan_iterate(ts_frame *f);
 

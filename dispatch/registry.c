@@ -450,7 +450,7 @@ static ts_status kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_acc
         } else {
             if (r->older && ts_log_on("dispatch")) {
                 char a[160], b[160];
-                ts_log("dispatch", "%s: kernel for %s at %s replaces the one at %s", op, ts_key_name(key),
+                ts_log_write("dispatch", "%s: kernel for %s at %s replaces the one at %s", op, ts_key_name(key),
                        site_name(site, a, sizeof a), site_name(r->older->site, b, sizeof b));
             }
             if (out)
@@ -472,7 +472,7 @@ ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, 
         ts_status s = kernel_add(ts_op_name(defs[i].op), key, defs[i].kernel, defs[i].accepts, NULL,
                                  (const void *)defs[i].kernel, NULL);
         if (s != TS_OK) {
-            ts_log("dispatch", "%s: %s", site, ts_error_message());
+            ts_log_write("dispatch", "%s: %s", site, ts_error_message());
             return s;
         }
     }

@@ -126,20 +126,41 @@ ts_dtype ts_promote_values(const ts_value *args, int n)
 
 ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math)
 {
+    return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
+}
+
+/** A tensor like a, or a number that leaves a's dtype as it is; dtypes count where typed. */
+TS_INLINE bool is_alike(const ts_tensor *a, const ts_value *v, bool typed)
+{
+    if (v->tag != TS_TAG_TENSOR)
+        return !typed || v->tag - TS_TAG_BOOL <= category((ts_dtype)a->dtype);
+    const ts_tensor *b = v->t;
+    if (b == a)
+        return true;
+    bool alike = b->ndim == a->ndim && (!typed || b->dtype == a->dtype) &&
+                 ts_same_device(b->storage->device, a->storage->device);
+    for (int d = 0; alike && d < a->ndim; d++)
+        alike = b->sizes[d] == a->sizes[d];
+    return alike;
+}
+
+ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result, bool float_math)
+{
     ts_plan *plan = f->plan;
     const ts_value *args = f->args;
     plan->pointwise = true;
-    plan->operands = plan->cast = (uint16_t)((1u << nargs) - 1);
+    uint16_t typed = (uint16_t)((1u << last) - (1u << first));
+    plan->operands = (uint16_t)((1u << nargs) - 1);
+    plan->cast = typed;
 
-    /* the common case: tensors of one shape, dtype and device */
-    const ts_tensor *a = args[0].tag == TS_TAG_TENSOR ? args[0].t : NULL;
-    bool alike = a != NULL, flat = alike && (a->flags & TS_TENSOR_CONTIGUOUS);
-    for (int i = 1; alike && i < nargs; i++) {
-        const ts_tensor *b = args[i].tag == TS_TAG_TENSOR ? args[i].t : NULL;
-        alike = b && b->ndim == a->ndim && b->dtype == a->dtype && ts_same_device(b->storage->device, a->storage->device);
-        for (int d = 0; alike && d < a->ndim; d++)
-            alike = b->sizes[d] == a->sizes[d];
-        flat = alike && flat && (b->flags & TS_TENSOR_CONTIGUOUS);
+    /* the common case: tensors of one shape, dtype and device, numbers of no higher category */
+    const ts_tensor *a = NULL;
+    for (int i = first; !a && i < last; i++)
+        a = args[i].tag == TS_TAG_TENSOR ? args[i].t : NULL;
+    bool alike = a != NULL, flat = alike;
+    for (int i = 0; alike && i < nargs; i++) {
+        alike = is_alike(a, &args[i], typed >> i & 1);
+        flat = flat && (args[i].tag != TS_TAG_TENSOR || (args[i].t->flags & TS_TENSOR_CONTIGUOUS));
     }
     ts_dtype compute;
     if (TS_LIKELY(alike)) {
@@ -166,9 +187,9 @@ ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float
         }
         ts_device device = TS_DEVICE_CPU;
         TS_TRY(ts_check_devices(f, true, &device));
-        compute = ts_promote_values(args, nargs);
+        compute = ts_promote_values(args + first, last - first);
         if (compute == TS_DTYPE_NONE)
-            return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected at least one tensor");
+            return ts_fail_arg(f, first, TS_ERR_VALUE, "expected a tensor or a number");
         ts_plan_result(plan, 0, sizes, ndim, compute, device);
         for (int i = 0; i < nargs; i++) /* 0-dim CPU tensors beside another device become scalars */
             if (args[i].tag == TS_TAG_TENSOR && !ts_same_device(args[i].t->storage->device, device))
@@ -176,7 +197,7 @@ ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float
     }
     if (float_math && !ts_dtype_is_float(compute)) {
         plan->ret[0].dtype = compute = TS_F32;
-        plan->cast = plan->operands;
+        plan->cast = typed;
     }
     plan->compute = compute;
     if (result != TS_DTYPE_NONE)

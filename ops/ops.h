@@ -39,6 +39,8 @@ bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *o
  * result: dtype of the result, or TS_DTYPE_NONE for the promoted one. float_math: integers compute in f32.
  */
 ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math);
+/** The same where only args[first..last) decide on the dtype and are cast to it; the others keep theirs. */
+ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result, bool float_math);
 /** dtype that a mix of tensors and scalars computes in (PyTorch's categories). */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 

@@ -39,5 +39,5 @@ __attribute__((constructor(110))) static void install(void)
 {
     ts_status status = ts_registry_install(rows, TS_OP_COUNT);
     if (status != TS_OK)
-        ts_log("dispatch", "installing the operators failed: %s", ts_error_message());
+        ts_log_write("dispatch", "installing the operators failed: %s", ts_error_message());
 }

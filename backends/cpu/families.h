@@ -1,7 +1,10 @@
 /* Kernel families of the CPU backend: FAMILY(name) for backends/cpu/name.c. */
 // SPDX-License-Identifier: MIT
+FAMILY(activation)
+FAMILY(compare)
 FAMILY(copy)
 FAMILY(factory)
 FAMILY(pointwise)
 FAMILY(random)
 FAMILY(reduce)
+FAMILY(unary)

@@ -44,28 +44,28 @@ typedef struct ts_cpu_family {
 #ifdef TS_VARIANT /* the templates are for kernel files */
 #include "backends/cpu/vec.h"
 
-enum { TS_CONTIGUOUS, TS_BROADCAST, TS_STRIDED };
-
-/* One pair of load and store an element type: T scalar, V vector, p prefix, L lanes. */
+/*
+ * One set of loops an element type: T scalar, V vector, p prefix, L lanes. Whole vectors run through
+ * code of their own where operands are contiguous (or, of two, one broadcast); one more copy of fn
+ * serves tails, single elements and all other strides.
+ */
 #define TS_LOOP_ACCESS(T, V, p, L)                                                            \
-    VEC_FN V p##_get(const char *at, int64_t stride, int mode, int64_t n)                     \
+    /* n <= L elements, whatever the stride */                                                \
+    VEC_FN V p##_get(const char *at, int64_t stride, int64_t n)                               \
     {                                                                                         \
-        if (mode == TS_CONTIGUOUS)                                                            \
-            return n == L ? p##_load((const T *)at) : p##_load_n((const T *)at, n);           \
-        if (mode == TS_BROADCAST)                                                             \
+        if (stride == (int64_t)sizeof(T))                                                     \
+            return p##_load_n((const T *)at, n);                                              \
+        if (stride == 0)                                                                      \
             return p##_set1(*(const T *)at);                                                  \
         T lanes[L] = {0};                                                                     \
         for (int64_t k = 0; k < n; k++)                                                       \
             lanes[k] = *(const T *)(at + k * stride);                                         \
         return p##_load(lanes);                                                               \
     }                                                                                         \
-    VEC_FN void p##_put(char *at, int64_t stride, int mode, int64_t n, V v)                   \
+    VEC_FN void p##_put(char *at, int64_t stride, int64_t n, V v)                             \
     {                                                                                         \
-        if (mode == TS_CONTIGUOUS) {                                                          \
-            if (n == L)                                                                       \
-                p##_store((T *)at, v);                                                        \
-            else                                                                              \
-                p##_store_n((T *)at, v, n);                                                   \
+        if (stride == (int64_t)sizeof(T)) {                                                   \
+            p##_store_n((T *)at, v, n);                                                       \
             return;                                                                           \
         }                                                                                     \
         T lanes[L];                                                                           \
@@ -73,47 +73,64 @@ enum { TS_CONTIGUOUS, TS_BROADCAST, TS_STRIDED };
         for (int64_t k = 0; k < n; k++)                                                       \
             *(T *)(at + k * stride) = lanes[k];                                               \
     }                                                                                         \
-    VEC_FN void p##_run1(char *const *d, const int64_t *s, int64_t n, int mo, int ma,         \
-                         V (*fn)(V, const void *), const void *params)                        \
+    VEC_FN void p##_loop1(char *const *d, const int64_t *s, int64_t n,                        \
+                          V (*fn)(V, const void *), const void *params)                       \
     {                                                                                         \
+        const int64_t z = (int64_t)sizeof(T);                                                 \
+        T *out = (T *)d[0];                                                                   \
+        const T *x = (const T *)d[1];                                                         \
         int64_t i = 0;                                                                        \
-        for (; i + L <= n; i += L)                                                            \
-            p##_put(d[0] + i * s[0], s[0], mo, L, fn(p##_get(d[1] + i * s[1], s[1], ma, L), params)); \
-        if (i < n)                                                                            \
-            p##_put(d[0] + i * s[0], s[0], mo, n - i,                                         \
-                    fn(p##_get(d[1] + i * s[1], s[1], ma, n - i), params));                   \
-    }                                                                                         \
-    VEC_FN void p##_loop1(char *const *d, const int64_t *s, int64_t n, V (*fn)(V, const void *), const void *params) \
-    {                                                                                         \
-        int64_t z = (int64_t)sizeof(T);                                                       \
         if (s[0] == z && s[1] == z)                                                           \
-            p##_run1(d, s, n, TS_CONTIGUOUS, TS_CONTIGUOUS, fn, params);                      \
-        else                                                                                  \
-            p##_run1(d, s, n, TS_STRIDED, TS_STRIDED, fn, params);                            \
+            for (; i + L <= n; i += L)                                                        \
+                p##_store(out + i, fn(p##_load(x + i), params));                              \
+        for (; i < n; i += L) {                                                               \
+            int64_t m = n - i < L ? n - i : L;                                                \
+            p##_put(d[0] + i * s[0], s[0], m, fn(p##_get(d[1] + i * s[1], s[1], m), params)); \
+        }                                                                                     \
     }                                                                                         \
-    VEC_FN void p##_run2(char *const *d, const int64_t *s, int64_t n, int mo, int ma, int mb, \
-                         V (*fn)(V, V, const void *), const void *params)                     \
+    VEC_FN void p##_loop2(char *const *d, const int64_t *s, int64_t n,                        \
+                          V (*fn)(V, V, const void *), const void *params)                    \
     {                                                                                         \
+        const int64_t z = (int64_t)sizeof(T);                                                 \
+        T *out = (T *)d[0];                                                                   \
+        const T *a = (const T *)d[1], *b = (const T *)d[2];                                   \
         int64_t i = 0;                                                                        \
-        for (; i + L <= n; i += L)                                                            \
-            p##_put(d[0] + i * s[0], s[0], mo, L,                                             \
-                    fn(p##_get(d[1] + i * s[1], s[1], ma, L), p##_get(d[2] + i * s[2], s[2], mb, L), params)); \
-        if (i < n)                                                                            \
-            p##_put(d[0] + i * s[0], s[0], mo, n - i,                                         \
-                    fn(p##_get(d[1] + i * s[1], s[1], ma, n - i),                             \
-                       p##_get(d[2] + i * s[2], s[2], mb, n - i), params));                   \
+        if (n >= L && s[0] == z) {                                                            \
+            if (s[1] == z && s[2] == z) {                                                     \
+                for (; i + L <= n; i += L)                                                    \
+                    p##_store(out + i, fn(p##_load(a + i), p##_load(b + i), params));         \
+            } else if (s[1] == z && s[2] == 0) {                                              \
+                V vb = p##_set1(*b);                                                          \
+                for (; i + L <= n; i += L)                                                    \
+                    p##_store(out + i, fn(p##_load(a + i), vb, params));                      \
+            } else if (s[1] == 0 && s[2] == z) {                                              \
+                V va = p##_set1(*a);                                                          \
+                for (; i + L <= n; i += L)                                                    \
+                    p##_store(out + i, fn(va, p##_load(b + i), params));                      \
+            }                                                                                 \
+        }                                                                                     \
+        for (; i < n; i += L) {                                                               \
+            int64_t m = n - i < L ? n - i : L;                                                \
+            p##_put(d[0] + i * s[0], s[0], m,                                                 \
+                    fn(p##_get(d[1] + i * s[1], s[1], m), p##_get(d[2] + i * s[2], s[2], m), params)); \
+        }                                                                                     \
     }                                                                                         \
-    VEC_FN void p##_loop2(char *const *d, const int64_t *s, int64_t n, V (*fn)(V, V, const void *), const void *params) \
+    VEC_FN void p##_loop3(char *const *d, const int64_t *s, int64_t n,                        \
+                          V (*fn)(V, V, V, const void *), const void *params)                 \
     {                                                                                         \
-        int64_t z = (int64_t)sizeof(T);                                                       \
-        if (s[0] == z && s[1] == z && s[2] == z)                                              \
-            p##_run2(d, s, n, TS_CONTIGUOUS, TS_CONTIGUOUS, TS_CONTIGUOUS, fn, params);       \
-        else if (s[0] == z && s[1] == z && s[2] == 0)                                         \
-            p##_run2(d, s, n, TS_CONTIGUOUS, TS_CONTIGUOUS, TS_BROADCAST, fn, params);        \
-        else if (s[0] == z && s[1] == 0 && s[2] == z)                                         \
-            p##_run2(d, s, n, TS_CONTIGUOUS, TS_BROADCAST, TS_CONTIGUOUS, fn, params);        \
-        else                                                                                  \
-            p##_run2(d, s, n, TS_STRIDED, TS_STRIDED, TS_STRIDED, fn, params);                \
+        const int64_t z = (int64_t)sizeof(T);                                                 \
+        T *out = (T *)d[0];                                                                   \
+        const T *a = (const T *)d[1], *b = (const T *)d[2], *c = (const T *)d[3];             \
+        int64_t i = 0;                                                                        \
+        if (s[0] == z && s[1] == z && s[2] == z && s[3] == z)                                 \
+            for (; i + L <= n; i += L)                                                        \
+                p##_store(out + i, fn(p##_load(a + i), p##_load(b + i), p##_load(c + i), params)); \
+        for (; i < n; i += L) {                                                               \
+            int64_t m = n - i < L ? n - i : L;                                                \
+            p##_put(d[0] + i * s[0], s[0], m,                                                 \
+                    fn(p##_get(d[1] + i * s[1], s[1], m), p##_get(d[2] + i * s[2], s[2], m),  \
+                       p##_get(d[3] + i * s[3], s[3], m), params));                           \
+        }                                                                                     \
     }
 
 TS_LOOP_ACCESS(float, vf, vf, VF_LANES)
@@ -133,7 +150,17 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
     {                                                                                         \
         p##_loop2(d, s, n, name##_fn, params);                                                \
     }
-/** Plain C loops: R result type, T operand type. The compiler vectorises the contiguous case. */
+/** The same of three operands a, b and c. */
+#define TS_LOOP3(p, name, expr)                                                               \
+    VEC_FN p name##_fn(p a, p b, p c, const void *params) { (void)params; return expr; }      \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    {                                                                                         \
+        p##_loop3(d, s, n, name##_fn, params);                                                \
+    }
+/**
+ * Plain C loops: R result type, T operand type. The compiler vectorises the contiguous case: a result
+ * may be the very memory of an operand, but never overlaps it in another way.
+ */
 #define TS_SCALAR_LOOP1(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
     {                                                                                         \
@@ -141,6 +168,7 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
         if (s[0] == (int64_t)sizeof(R) && s[1] == (int64_t)sizeof(T)) {                       \
             R *out = (R *)d[0];                                                               \
             const T *in = (const T *)d[1];                                                    \
+            _Pragma("GCC ivdep")                                                              \
             for (int64_t i = 0; i < n; i++) {                                                 \
                 T x = in[i];                                                                  \
                 out[i] = (R)(expr);                                                           \
@@ -152,22 +180,32 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
             *(R *)(d[0] + i * s[0]) = (R)(expr);                                              \
         }                                                                                     \
     }
+/** The same of operands a and b; b may also be broadcast in the vectorised case. */
 #define TS_SCALAR_LOOP2(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
     {                                                                                         \
         (void)params;                                                                         \
-        if (s[0] == (int64_t)sizeof(R) && s[1] == (int64_t)sizeof(T) && s[2] == (int64_t)sizeof(T)) { \
-            R *out = (R *)d[0];                                                               \
-            const T *ia = (const T *)d[1], *ib = (const T *)d[2];                             \
+        bool packed = s[0] == (int64_t)sizeof(R) && s[1] == (int64_t)sizeof(T);               \
+        R *out = (R *)d[0];                                                                   \
+        const T *ia = (const T *)d[1], *ib = (const T *)d[2];                                 \
+        if (packed && s[2] == (int64_t)sizeof(T)) {                                           \
+            _Pragma("GCC ivdep")                                                              \
             for (int64_t i = 0; i < n; i++) {                                                 \
                 T a = ia[i], b = ib[i];                                                       \
                 out[i] = (R)(expr);                                                           \
             }                                                                                 \
-            return;                                                                           \
-        }                                                                                     \
-        for (int64_t i = 0; i < n; i++) {                                                     \
-            T a = *(const T *)(d[1] + i * s[1]), b = *(const T *)(d[2] + i * s[2]);           \
-            *(R *)(d[0] + i * s[0]) = (R)(expr);                                              \
+        } else if (packed && s[2] == 0 && n) {                                                \
+            T b = ib[0];                                                                      \
+            _Pragma("GCC ivdep")                                                              \
+            for (int64_t i = 0; i < n; i++) {                                                 \
+                T a = ia[i];                                                                  \
+                out[i] = (R)(expr);                                                           \
+            }                                                                                 \
+        } else {                                                                              \
+            for (int64_t i = 0; i < n; i++) {                                                 \
+                T a = *(const T *)(d[1] + i * s[1]), b = *(const T *)(d[2] + i * s[2]);       \
+                *(R *)(d[0] + i * s[0]) = (R)(expr);                                          \
+            }                                                                                 \
         }                                                                                     \
     }
 #endif

@@ -1,37 +1,293 @@
-/** @file pointwise.c  Binary arithmetic. */
+/** @file pointwise.c  Arithmetic of two and three operands, and bounds. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/vmath.h"
 #include "ops/kernel.h"
 
-/* name, float expression on vectors, expression on integers, expression on bool (0 or 1) */
-#define ARITHMETIC(name, float_expr, int_expr)                                       \
-    TS_LOOP2(vf, name##_f32, float_expr)                                             \
-    TS_LOOP2(vd, name##_f64, float_expr)                                             \
-    TS_SCALAR_LOOP2(int64_t, int64_t, name##_i64, (int64_t)((uint64_t)a int_expr (uint64_t)b)) \
-    TS_SCALAR_LOOP2(int32_t, int32_t, name##_i32, (int32_t)((uint32_t)a int_expr (uint32_t)b)) \
-    TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_u8, a int_expr b)
+/* Vectors for floats; a and b are the operands. Integers wrap around, computed without a sign. */
+#define FLOATS(name, expr)       \
+    TS_LOOP2(vf, name##_f32, expr) \
+    TS_LOOP2(vd, name##_f64, expr)
+#define SCALAR_FLOATS(name, f32_expr, f64_expr)            \
+    TS_SCALAR_LOOP2(float, float, name##_f32, f32_expr)    \
+    TS_SCALAR_LOOP2(double, double, name##_f64, f64_expr)
+#define INTS(name, i64_expr, i32_expr, u8_expr)             \
+    TS_SCALAR_LOOP2(int64_t, int64_t, name##_i64, i64_expr) \
+    TS_SCALAR_LOOP2(int32_t, int32_t, name##_i32, i32_expr) \
+    TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_u8, u8_expr)
+#define WRAPPING(name, op) \
+    INTS(name, (int64_t)((uint64_t)a op (uint64_t)b), (int32_t)((uint32_t)a op (uint32_t)b), (uint8_t)(a op b))
+#define BOOLS(name, expr) TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_bool, expr)
 
-ARITHMETIC(add, a + b, +)
-ARITHMETIC(sub, a - b, -)
-ARITHMETIC(mul, a * b, *)
-TS_SCALAR_LOOP2(uint8_t, uint8_t, add_bool, (a | b) != 0)
-TS_SCALAR_LOOP2(uint8_t, uint8_t, mul_bool, (a & b) != 0)
-
-#define LOOPS(name, bool_loop) \
-    {[TS_F32] = name##_f32, [TS_F64] = name##_f64, [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8, [TS_BOOL] = bool_loop}
-
-#define KERNEL(name, bool_loop)                                          \
-    static ts_status name(ts_frame *f)                                   \
+#define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
+#define INT_LOOPS(name) [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8
+#define KERNEL(name, cost, ...)                                          \
+    static ts_status name##_kernel(ts_frame *f)                          \
     {                                                                    \
-        static const ts_loop loops[TS_DTYPE_COUNT] = LOOPS(name, bool_loop); \
-        return ts_cpu_pointwise(f, loops, NULL, 2);                      \
+        static const ts_loop loops[TS_DTYPE_COUNT] = {__VA_ARGS__};      \
+        return ts_cpu_pointwise(f, loops, NULL, cost);                   \
     }
 
-KERNEL(add, add_bool)
-KERNEL(sub, NULL)
-KERNEL(mul, mul_bool)
+/* -------------------------------------------------------------------------- + - * / ------ */
+
+FLOATS(add, a + b)
+WRAPPING(add, +)
+BOOLS(add, (a | b) != 0)
+KERNEL(add, 2, FLOAT_LOOPS(add), INT_LOOPS(add), [TS_BOOL] = add_bool)
+
+FLOATS(sub, a - b)
+WRAPPING(sub, -)
+KERNEL(sub, 2, FLOAT_LOOPS(sub), INT_LOOPS(sub))
+
+FLOATS(mul, a * b)
+WRAPPING(mul, *)
+BOOLS(mul, (a & b) != 0)
+KERNEL(mul, 2, FLOAT_LOOPS(mul), INT_LOOPS(mul), [TS_BOOL] = mul_bool)
+
+FLOATS(div, a / b)
+KERNEL(div, 2, FLOAT_LOOPS(div))
+
+/* ----------------------------------------------------- division with the divisor's sign ---- */
+
+#define DEFINE_FLOORED(T, suffix, FN)                                                           \
+    static inline T remainder_of_##suffix(T a, T b)                                             \
+    {                                                                                           \
+        T r = fmod##FN(a, b);                                                                   \
+        return r != 0 && (b < 0) != (r < 0) ? r + b : r;                                        \
+    }                                                                                           \
+    static inline T floor_of_##suffix(T a, T b)                                                 \
+    {                                                                                           \
+        if (b == 0)                                                                             \
+            return a / b;                                                                       \
+        T q = (a - remainder_of_##suffix(a, b)) / b; /* an integer up to rounding */            \
+        return q == 0 ? copysign##FN(0, a / b) : rint##FN(q);                                   \
+    }
+DEFINE_FLOORED(float, f32, f)
+DEFINE_FLOORED(double, f64, )
+
+/* The divisor is not 0 here; -1 is apart because the lowest number has no negative. */
+static inline int64_t floor_of_int(int64_t a, int64_t b)
+{
+    if (b == -1)
+        return (int64_t)-(uint64_t)a;
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+static inline int64_t remainder_of_int(int64_t a, int64_t b)
+{
+    int64_t r = b == -1 ? 0 : a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+SCALAR_FLOATS(floor_divide, floor_of_f32(a, b), floor_of_f64(a, b))
+INTS(floor_divide, floor_of_int(a, b), (int32_t)floor_of_int(a, b), a / b)
+SCALAR_FLOATS(remainder, remainder_of_f32(a, b), remainder_of_f64(a, b))
+INTS(remainder, remainder_of_int(a, b), (int32_t)remainder_of_int(a, b), a % b)
+
+/** Sets *params where the divisor is 0. */
+#define FIND_ZERO(T, name)                                                                  \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)       \
+    {                                                                                       \
+        bool *found = *(bool *const *)params;                                               \
+        for (int64_t i = 0; i < n; i++)                                                     \
+            *found |= *(const T *)(d[2] + i * s[2]) == 0;                                   \
+    }
+FIND_ZERO(int64_t, zero_i64)
+FIND_ZERO(int32_t, zero_i32)
+FIND_ZERO(uint8_t, zero_u8)
+
+static ts_status divide(ts_frame *f, const ts_loop *loops)
+{
+    static const ts_loop find[TS_DTYPE_COUNT] = {[TS_I64] = zero_i64, [TS_I32] = zero_i32, [TS_U8] = zero_u8};
+    ts_loop check = find[f->plan->compute];
+    bool zero = false, *found = &zero;
+    if (check)
+        ts_cpu_run_serial(&f->plan->iter, check, &found);
+    if (zero)
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected integers other than 0, got a 0");
+    return ts_cpu_pointwise(f, loops, NULL, 30);
+}
+static ts_status floor_divide_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(floor_divide), INT_LOOPS(floor_divide)};
+    return divide(f, loops);
+}
+static ts_status remainder_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(remainder), INT_LOOPS(remainder)};
+    return divide(f, loops);
+}
+
+/* ------------------------------------------------------------------------------ powers ---- */
+
+/** a^e by squaring, wrapping; for e < 0 the truncated inverse. */
+static int64_t power_of_int(int64_t a, int64_t e)
+{
+    if (e < 0)
+        return a == 1 ? 1 : a == -1 ? (e & 1 ? -1 : 1) : 0;
+    uint64_t result = 1, base = (uint64_t)a;
+    for (; e; e >>= 1, base *= base)
+        if (e & 1)
+            result *= base;
+    return (int64_t)result;
+}
+/* one copy: it is large */
+static __attribute__((noinline)) vf power_of_f32(vf a, vf b) { return vf_pow(a, b); }
+
+TS_LOOP2(vf, pow_f32, power_of_f32(a, b))
+TS_SCALAR_LOOP2(double, double, pow_f64, pow(a, b))
+INTS(pow, power_of_int(a, b), (int32_t)power_of_int(a, b), (uint8_t)power_of_int(a, b))
+
+/* exponents that have cheaper and more exact forms */
+FLOATS(same, ((void)b, a))
+FLOATS(pow2, ((void)b, a * a))
+FLOATS(pow3, ((void)b, a * a * a))
+TS_LOOP2(vf, root_f32, ((void)b, vf_sqrt(a)))
+TS_LOOP2(vd, root_f64, ((void)b, vd_sqrt(a)))
+TS_LOOP2(vf, inverse_root_f32, ((void)b, 1.0f / vf_sqrt(a)))
+TS_LOOP2(vd, inverse_root_f64, ((void)b, 1.0 / vd_sqrt(a)))
+TS_LOOP2(vf, inverse_f32, ((void)b, 1.0f / a))
+TS_LOOP2(vd, inverse_f64, ((void)b, 1.0 / a))
+
+static ts_status pow_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(pow), INT_LOOPS(pow)};
+    static const struct {
+        double exponent;
+        ts_loop loops[TS_DTYPE_COUNT];
+    } special[] = {
+        {1, {FLOAT_LOOPS(same)}},         {2, {FLOAT_LOOPS(pow2)}},     {3, {FLOAT_LOOPS(pow3)}},
+        {0.5, {FLOAT_LOOPS(root)}},       {-1, {FLOAT_LOOPS(inverse)}}, {-0.5, {FLOAT_LOOPS(inverse_root)}},
+    };
+    if (f->args[1].tag != TS_TAG_TENSOR && ts_dtype_is_float(f->plan->compute))
+        for (int i = 0; i < TS_COUNTOF(special); i++)
+            if (ts_value_number(&f->args[1]) == special[i].exponent)
+                return ts_cpu_pointwise(f, special[i].loops, NULL, 2);
+    return ts_cpu_pointwise(f, loops, NULL, 15);
+}
+
+/* ------------------------------------------------------------------- choice and angle ---- */
+
+TS_LOOP2(vf, maximum_f32, vf_max(a, b))
+TS_LOOP2(vd, maximum_f64, vd_max(a, b))
+INTS(maximum, a > b ? a : b, a > b ? a : b, a > b ? a : b)
+KERNEL(maximum, 2, FLOAT_LOOPS(maximum), INT_LOOPS(maximum), [TS_BOOL] = maximum_u8)
+
+TS_LOOP2(vf, minimum_f32, vf_min(a, b))
+TS_LOOP2(vd, minimum_f64, vd_min(a, b))
+INTS(minimum, a < b ? a : b, a < b ? a : b, a < b ? a : b)
+KERNEL(minimum, 2, FLOAT_LOOPS(minimum), INT_LOOPS(minimum), [TS_BOOL] = minimum_u8)
+
+SCALAR_FLOATS(atan2, atan2f(a, b), atan2(a, b))
+KERNEL(atan2, 40, FLOAT_LOOPS(atan2))
+
+/* --------------------------------------------------------------- interpolation, addc ---- */
+
+/* Loops get a number among the arguments as a double. */
+#define NUMBER_F vf_set1((float)*(const double *)params)
+#define NUMBER_D vd_set1(*(const double *)params)
+
+/* from the nearer end, so that weights 0 and 1 are exact */
+VEC_FN vf lerp_vf(vf a, vf b, vf w)
+{
+    return vf_select(vf_lt(vf_abs(w), vf_set1(0.5f)), a + w * (b - a), b - (b - a) * (1.0f - w));
+}
+VEC_FN vd lerp_vd(vd a, vd b, vd w)
+{
+    return vd_select(vd_lt(vd_abs(w), vd_set1(0.5)), a + w * (b - a), b - (b - a) * (1.0 - w));
+}
+TS_LOOP3(vf, lerp_f32, lerp_vf(a, b, c))
+TS_LOOP3(vd, lerp_f64, lerp_vd(a, b, c))
+TS_LOOP2(vf, lerp_by_f32, lerp_vf(a, b, NUMBER_F))
+TS_LOOP2(vd, lerp_by_f64, lerp_vd(a, b, NUMBER_D))
+
+static ts_status lerp_kernel(ts_frame *f)
+{
+    static const ts_loop tensor[TS_DTYPE_COUNT] = {FLOAT_LOOPS(lerp)};
+    static const ts_loop number[TS_DTYPE_COUNT] = {FLOAT_LOOPS(lerp_by)};
+    if (f->args[2].tag == TS_TAG_TENSOR)
+        return ts_cpu_pointwise(f, tensor, NULL, 3);
+    double weight = ts_value_number(&f->args[2]);
+    return ts_cpu_pointwise(f, number, &weight, 2);
+}
+
+TS_LOOP3(vf, addcmul_f32, a + NUMBER_F * b * c)
+TS_LOOP3(vd, addcmul_f64, a + NUMBER_D * b * c)
+TS_LOOP3(vf, addcdiv_f32, a + NUMBER_F * b / c)
+TS_LOOP3(vd, addcdiv_f64, a + NUMBER_D * b / c)
+
+static ts_status addcmul_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(addcmul)};
+    double value = ts_value_number(&f->args[3]);
+    return ts_cpu_pointwise(f, loops, &value, 3);
+}
+static ts_status addcdiv_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(addcdiv)};
+    double value = ts_value_number(&f->args[3]);
+    return ts_cpu_pointwise(f, loops, &value, 3);
+}
+
+/* ------------------------------------------------------------------------------ bounds ---- */
+
+/** Bounds for floats and for integers; an absent one is the widest. */
+typedef struct bounds {
+    double low, high;
+    int64_t low_int, high_int;
+} bounds;
+
+static bounds bounds_of(const ts_value *low, const ts_value *high)
+{
+    bounds b = {-INFINITY, INFINITY, INT64_MIN, INT64_MAX};
+    if (low->tag != TS_TAG_NONE) {
+        b.low = ts_value_number(low);
+        ts_scalar_store(low, TS_I64, &b.low_int);
+    }
+    if (high->tag != TS_TAG_NONE) {
+        b.high = ts_value_number(high);
+        ts_scalar_store(high, TS_I64, &b.high_int);
+    }
+    return b;
+}
+#define B ((const bounds *)params)
+#define LOW_F vf_set1((float)B->low)
+#define HIGH_F vf_set1((float)B->high)
+#define LOW_D vd_set1(B->low)
+#define HIGH_D vd_set1(B->high)
+
+static inline int64_t clamp_int(int64_t x, const bounds *b)
+{
+    int64_t m = x < b->low_int ? b->low_int : x;
+    return m > b->high_int ? b->high_int : m;
+}
+TS_LOOP1(vf, clamp_f32, vf_min(vf_max(x, LOW_F), HIGH_F))
+TS_LOOP1(vd, clamp_f64, vd_min(vd_max(x, LOW_D), HIGH_D))
+TS_SCALAR_LOOP1(int64_t, int64_t, clamp_i64, clamp_int(x, params))
+TS_SCALAR_LOOP1(int32_t, int32_t, clamp_i32, (int32_t)clamp_int(x, params))
+TS_SCALAR_LOOP1(uint8_t, uint8_t, clamp_u8, (uint8_t)clamp_int(x, params))
+
+static ts_status clamp_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(clamp), INT_LOOPS(clamp)};
+    bounds b = bounds_of(&f->args[1], &f->args[2]);
+    return ts_cpu_pointwise(f, loops, &b, 1);
+}
+
+TS_LOOP2(vf, inside_f32, vf_select(vm_and(vf_ge(b, LOW_F), vf_le(b, HIGH_F)), a, vf_zero()))
+TS_LOOP2(vd, inside_f64, vd_select(vdm_and(vd_ge(b, LOW_D), vd_le(b, HIGH_D)), a, vd_zero()))
+TS_LOOP2(vf, inside_open_f32, vf_select(vm_and(vf_gt(b, LOW_F), vf_lt(b, HIGH_F)), a, vf_zero()))
+TS_LOOP2(vd, inside_open_f64, vd_select(vdm_and(vd_gt(b, LOW_D), vd_lt(b, HIGH_D)), a, vd_zero()))
+
+static ts_status clamp_backward_kernel(ts_frame *f)
+{
+    static const ts_loop loops[2][TS_DTYPE_COUNT] = {{FLOAT_LOOPS(inside)}, {FLOAT_LOOPS(inside_open)}};
+    bounds b = bounds_of(&f->args[2], &f->args[3]);
+    return ts_cpu_pointwise(f, loops[f->args[4].i != 0], &b, 2);
+}
+
+#define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
 
 TS_CPU_FAMILY(pointwise,
-    {TS_OP_add, add, {0, 1}},
-    {TS_OP_sub, sub, {0, 1}},
-    {TS_OP_mul, mul, {0, 1}})
+    ROW(add), ROW(sub), ROW(mul), ROW(div), ROW(floor_divide), ROW(remainder), ROW(pow),
+    ROW(maximum), ROW(minimum), ROW(atan2), ROW(lerp), ROW(addcmul), ROW(addcdiv),
+    ROW(clamp), {TS_OP_hardtanh, clamp_kernel, {0, 1}}, ROW(clamp_backward))

@@ -3,10 +3,13 @@
 #ifndef TESSERA_OPS_H
 #define TESSERA_OPS_H
 
+#include "ops/activation.h"
+#include "ops/compare.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/unary.h"
 
 #endif

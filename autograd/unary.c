@@ -1,0 +1,49 @@
+/** @file unary.c  Rules of the elementary functions. */
+// SPDX-License-Identifier: MIT
+#include "autograd/vjp.h"
+#include "include/tessera/ops.h"
+#include "ops/rows.h"
+
+/** A rule in one expression of g, the result's gradient; `saved` is what it reads, X or Y. */
+#define RULE(name, saved, expr)                               \
+    static ts_status name##_rule(ts_vjp_call *b)              \
+    {                                                         \
+        ts_tensor *g = ts_grad_out(b, 0);                     \
+        return ts_give(b, 0, expr);                           \
+    }                                                         \
+    const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {[0] = saved}};
+
+#define READS_X TS_SAVE_ARG(0)
+#define READS_Y TS_SAVE_RET(0)
+#define X ts_saved_arg(b, 0)
+#define Y ts_saved_ret(b, 0)
+
+#define LN2 0.69314718055994530942
+#define LN10 2.30258509299404568402
+#define TWO_OVER_SQRT_PI 1.12837916709551257390
+
+RULE(neg, 0, ts_neg(g))
+RULE(abs, READS_X, ts_mul(g, ts_sign(X)))
+RULE(step, 0, ts_zeros_like(g)) /* piecewise constant */
+RULE(square, READS_X, ts_mul(ts_mul_scalar(g, 2), X))
+RULE(frac, 0, g)
+RULE(exp, READS_Y, ts_mul(g, Y))
+RULE(exp2, READS_Y, ts_mul(ts_mul_scalar(g, LN2), Y))
+RULE(expm1, READS_Y, ts_mul(g, ts_add_scalar(Y, 1)))
+RULE(log, READS_X, ts_div(g, X))
+RULE(log2, READS_X, ts_div(g, ts_mul_scalar(X, LN2)))
+RULE(log10, READS_X, ts_div(g, ts_mul_scalar(X, LN10)))
+RULE(log1p, READS_X, ts_div(g, ts_add_scalar(X, 1)))
+RULE(sqrt, READS_Y, ts_div(ts_mul_scalar(g, 0.5), Y))
+RULE(rsqrt, READS_Y, ts_mul(ts_mul(ts_mul_scalar(g, -0.5), Y), ts_square(Y)))
+RULE(reciprocal, READS_Y, ts_neg(ts_mul(g, ts_square(Y))))
+RULE(sin, READS_X, ts_mul(g, ts_cos(X)))
+RULE(cos, READS_X, ts_neg(ts_mul(g, ts_sin(X))))
+RULE(tan, READS_Y, ts_mul(g, ts_add_scalar(ts_square(Y), 1)))
+RULE(asin, READS_X, ts_mul(g, ts_rsqrt(ts_rsub_scalar(ts_square(X), 1))))
+RULE(acos, READS_X, ts_neg(ts_mul(g, ts_rsqrt(ts_rsub_scalar(ts_square(X), 1)))))
+RULE(atan, READS_X, ts_div(g, ts_add_scalar(ts_square(X), 1)))
+RULE(sinh, READS_X, ts_mul(g, ts_cosh(X)))
+RULE(cosh, READS_X, ts_mul(g, ts_sinh(X)))
+RULE(erf, READS_X, ts_mul(ts_mul_scalar(g, TWO_OVER_SQRT_PI), ts_exp(ts_neg(ts_square(X)))))
+RULE(erfc, READS_X, ts_mul(ts_mul_scalar(g, -TWO_OVER_SQRT_PI), ts_exp(ts_neg(ts_square(X)))))

@@ -1,0 +1,111 @@
+/** @file activation.c  Activation functions and their fused gradients. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "backends/cpu/vmath.h"
+#include "ops/kernel.h"
+
+/* x is an element; in a gradient a is the incoming gradient and b what the rule saved. */
+#define FORWARD(name, f32_expr, f64_expr) \
+    TS_LOOP1(vf, name##_f32, f32_expr)    \
+    TS_SCALAR_LOOP1(double, double, name##_f64, f64_expr)
+#define BACKWARD(name, f32_expr, f64_expr) \
+    TS_LOOP2(vf, name##_f32, f32_expr)     \
+    TS_SCALAR_LOOP2(double, double, name##_f64, f64_expr)
+#define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
+#define KERNEL(name, cost, params, ...)                                  \
+    static ts_status name##_kernel(ts_frame *f)                          \
+    {                                                                    \
+        static const ts_loop loops[TS_DTYPE_COUNT] = {__VA_ARGS__};      \
+        return ts_cpu_pointwise(f, loops, params, cost);                 \
+    }
+/* Loops get the numbers among the arguments as doubles. */
+#define P(i) (((const double *)params)[i])
+#define PF(i) vf_set1((float)P(i))
+
+/* ---------------------------------------------------------------------- piecewise linear ---- */
+
+FORWARD(relu, vf_max_fast(vf_zero(), x), x <= 0 ? 0 : x)
+TS_SCALAR_LOOP1(int64_t, int64_t, relu_i64, x > 0 ? x : 0)
+TS_SCALAR_LOOP1(int32_t, int32_t, relu_i32, x > 0 ? x : 0)
+TS_SCALAR_LOOP1(uint8_t, uint8_t, relu_u8, x)
+KERNEL(relu, 1, NULL, FLOAT_LOOPS(relu), [TS_I64] = relu_i64, [TS_I32] = relu_i32, [TS_U8] = relu_u8)
+
+BACKWARD(threshold_backward, vf_select(vf_le(b, PF(0)), vf_zero(), a), b <= P(0) ? 0 : a)
+KERNEL(threshold_backward, 2, &f->args[2].d, FLOAT_LOOPS(threshold_backward))
+
+FORWARD(leaky_relu, vf_select(vf_gt(x, vf_zero()), x, x * PF(0)), x > 0 ? x : x * P(0))
+KERNEL(leaky_relu, 1, &f->args[1].d, FLOAT_LOOPS(leaky_relu))
+BACKWARD(leaky_relu_backward, vf_select(vf_gt(b, vf_zero()), a, a * PF(0)), b > 0 ? a : a * P(0))
+KERNEL(leaky_relu_backward, 2, &f->args[2].d, FLOAT_LOOPS(leaky_relu_backward))
+
+/* -------------------------------------------------------------------------- exponential ---- */
+
+FORWARD(elu, vf_select(vf_gt(x, vf_zero()), x, PF(0) * vf_expm1(x)), x > 0 ? x : P(0) * expm1(x))
+KERNEL(elu, 4, &f->args[1].d, FLOAT_LOOPS(elu))
+BACKWARD(elu_backward, vf_select(vf_gt(b, vf_zero()), a, a * PF(0) * vf_exp(b)),
+         b > 0 ? a : a * P(0) * exp(b))
+KERNEL(elu_backward, 4, &f->args[2].d, FLOAT_LOOPS(elu_backward))
+
+FORWARD(sigmoid, vf_sigmoid(x), vec_sigmoid_d(x))
+KERNEL(sigmoid, 4, NULL, FLOAT_LOOPS(sigmoid))
+BACKWARD(sigmoid_backward, a * (1.0f - b) * b, a * (1 - b) * b)
+KERNEL(sigmoid_backward, 2, NULL, FLOAT_LOOPS(sigmoid_backward))
+
+FORWARD(tanh, vf_tanh(x), tanh(x))
+KERNEL(tanh, 4, NULL, FLOAT_LOOPS(tanh))
+BACKWARD(tanh_backward, a * (1.0f - b * b), a * (1 - b * b))
+KERNEL(tanh_backward, 2, NULL, FLOAT_LOOPS(tanh_backward))
+
+FORWARD(log_sigmoid, vf_neg(vf_softplus(vf_neg(x))), -vec_softplus_d(-x))
+KERNEL(log_sigmoid, 6, NULL, FLOAT_LOOPS(log_sigmoid))
+
+FORWARD(silu, vf_silu(x), vec_silu_d(x))
+KERNEL(silu, 4, NULL, FLOAT_LOOPS(silu))
+BACKWARD(silu_backward, a * vf_silu_grad(b), a * vec_silu_grad_d(b))
+KERNEL(silu_backward, 4, NULL, FLOAT_LOOPS(silu_backward))
+
+/* beta x, its logistic function, and where it is beyond the threshold; P(0) is beta, P(1) the threshold */
+FORWARD(softplus, vf_select(vf_gt(x * PF(0), PF(1)), x, vf_softplus(x * PF(0)) / PF(0)),
+        x * P(0) > P(1) ? x : vec_softplus_d(x * P(0)) / P(0))
+BACKWARD(softplus_backward, vf_select(vf_gt(b * PF(0), PF(1)), a, a * vf_sigmoid(b * PF(0))),
+         b * P(0) > P(1) ? a : a * vec_sigmoid_d(b * P(0)))
+
+static ts_status softplus_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(softplus)};
+    double params[] = {f->args[1].d, f->args[2].d};
+    return ts_cpu_pointwise(f, loops, params, 6);
+}
+static ts_status softplus_backward_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(softplus_backward)};
+    double params[] = {f->args[2].d, f->args[3].d};
+    return ts_cpu_pointwise(f, loops, params, 4);
+}
+
+/* --------------------------------------------------------------------------------- gelu ---- */
+
+FORWARD(gelu, vf_gelu(x), vec_gelu_d(x))
+FORWARD(gelu_tanh, vf_gelu_tanh(x), vec_gelu_tanh_d(x))
+BACKWARD(gelu_backward, a * vf_gelu_grad(b), a * vec_gelu_grad_d(b))
+BACKWARD(gelu_tanh_backward, a * vf_gelu_tanh_grad(b), a * vec_gelu_tanh_grad_d(b))
+
+static ts_status gelu_kernel(ts_frame *f)
+{
+    static const ts_loop loops[2][TS_DTYPE_COUNT] = {{FLOAT_LOOPS(gelu)}, {FLOAT_LOOPS(gelu_tanh)}};
+    return ts_cpu_pointwise(f, loops[f->args[1].i != 0], NULL, 5);
+}
+static ts_status gelu_backward_kernel(ts_frame *f)
+{
+    static const ts_loop loops[2][TS_DTYPE_COUNT] = {{FLOAT_LOOPS(gelu_backward)},
+                                                     {FLOAT_LOOPS(gelu_tanh_backward)}};
+    return ts_cpu_pointwise(f, loops[f->args[2].i != 0], NULL, 6);
+}
+
+#define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
+
+TS_CPU_FAMILY(activation,
+    ROW(relu), ROW(threshold_backward), ROW(leaky_relu), ROW(leaky_relu_backward),
+    ROW(elu), ROW(elu_backward), ROW(sigmoid), ROW(sigmoid_backward), ROW(tanh), ROW(tanh_backward),
+    ROW(log_sigmoid), ROW(silu), ROW(silu_backward), ROW(softplus), ROW(softplus_backward),
+    ROW(gelu), ROW(gelu_backward))

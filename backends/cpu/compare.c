@@ -1,0 +1,137 @@
+/** @file compare.c  Comparisons, truth values, and choices made by them. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "ops/kernel.h"
+
+#define ALL_LOOPS(name)                                                                     \
+    [TS_F32] = name##_f32, [TS_F64] = name##_f64, [TS_I64] = name##_i64, [TS_I32] = name##_i32, \
+    [TS_U8] = name##_u8, [TS_BOOL] = name##_u8
+#define KERNEL(name, ...)                                                \
+    static ts_status name##_kernel(ts_frame *f)                          \
+    {                                                                    \
+        static const ts_loop loops[TS_DTYPE_COUNT] = {__VA_ARGS__};      \
+        return ts_cpu_pointwise(f, loops, NULL, 2);                      \
+    }
+
+/* ------------------------------------------------------------------------- two operands ---- */
+
+/* Every dtype compares into bool. */
+#define COMPARE(name, expr)                              \
+    TS_SCALAR_LOOP2(uint8_t, float, name##_f32, expr)    \
+    TS_SCALAR_LOOP2(uint8_t, double, name##_f64, expr)   \
+    TS_SCALAR_LOOP2(uint8_t, int64_t, name##_i64, expr)  \
+    TS_SCALAR_LOOP2(uint8_t, int32_t, name##_i32, expr)  \
+    TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_u8, expr)   \
+    KERNEL(name, ALL_LOOPS(name))
+
+COMPARE(eq, a == b)
+COMPARE(ne, a != b)
+COMPARE(lt, a < b)
+COMPARE(le, a <= b)
+COMPARE(gt, a > b)
+COMPARE(ge, a >= b)
+COMPARE(logical_and, (a != 0) & (b != 0))
+COMPARE(logical_or, (a != 0) | (b != 0))
+COMPARE(logical_xor, (a != 0) ^ (b != 0))
+
+#define BITWISE(name, op)                                        \
+    TS_SCALAR_LOOP2(int64_t, int64_t, name##_i64, a op b)        \
+    TS_SCALAR_LOOP2(int32_t, int32_t, name##_i32, a op b)        \
+    TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_u8, a op b)         \
+    KERNEL(name, [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8, [TS_BOOL] = name##_u8)
+
+BITWISE(bitwise_and, &)
+BITWISE(bitwise_or, |)
+BITWISE(bitwise_xor, ^)
+
+/* ------------------------------------------------------------------------------- tests ---- */
+
+#define TEST(name, float_expr, int_expr)                     \
+    TS_SCALAR_LOOP1(uint8_t, float, name##_f32, float_expr)  \
+    TS_SCALAR_LOOP1(uint8_t, double, name##_f64, float_expr) \
+    TS_SCALAR_LOOP1(uint8_t, int64_t, name##_i64, int_expr)  \
+    TS_SCALAR_LOOP1(uint8_t, int32_t, name##_i32, int_expr)  \
+    TS_SCALAR_LOOP1(uint8_t, uint8_t, name##_u8, int_expr)   \
+    KERNEL(name, ALL_LOOPS(name))
+
+TEST(logical_not, x == 0, x == 0)
+TEST(isnan, x != x, ((void)x, 0))
+TEST(isinf, x == INFINITY || x == -INFINITY, ((void)x, 0))
+TEST(isfinite, x > -INFINITY && x < INFINITY, ((void)x, 1))
+
+TS_SCALAR_LOOP1(int64_t, int64_t, bitwise_not_i64, ~x)
+TS_SCALAR_LOOP1(int32_t, int32_t, bitwise_not_i32, ~x)
+TS_SCALAR_LOOP1(uint8_t, uint8_t, bitwise_not_u8, ~x)
+TS_SCALAR_LOOP1(uint8_t, uint8_t, bitwise_not_bool, !x)
+KERNEL(bitwise_not, [TS_I64] = bitwise_not_i64, [TS_I32] = bitwise_not_i32, [TS_U8] = bitwise_not_u8,
+       [TS_BOOL] = bitwise_not_bool)
+
+/* ----------------------------------------------------------------------------- choices ---- */
+
+/* Elements move unread, so a size is all there is to a dtype: operands condition, a, b. */
+#define CHOOSE(name, A, B)                             \
+    _Pragma("GCC ivdep")                               \
+    for (int64_t i = 0; i < n; i++) {                  \
+        name x = A, y = B;                             \
+        out[i] = c[i] ? x : y;                         \
+    }
+#define WHERE(T, name)                                                                            \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)             \
+    {                                                                                             \
+        (void)params;                                                                             \
+        const int64_t z = (int64_t)sizeof(T);                                                     \
+        const uint8_t *c = (const uint8_t *)d[1];                                                 \
+        T *out = (T *)d[0];                                                                       \
+        const T *a = (const T *)d[2], *b = (const T *)d[3];                                       \
+        bool packed = n && s[0] == z && s[1] == 1;                                                \
+        if (packed && s[2] == z && s[3] == z) {                                                   \
+            CHOOSE(T, a[i], b[i])                                                                 \
+        } else if (packed && s[2] == z && s[3] == 0) {                                            \
+            T only = b[0];                                                                        \
+            CHOOSE(T, a[i], only)                                                                 \
+        } else if (packed && s[2] == 0 && s[3] == z) {                                            \
+            T only = a[0];                                                                        \
+            CHOOSE(T, only, b[i])                                                                 \
+        } else {                                                                                  \
+            for (int64_t i = 0; i < n; i++)                                                       \
+                *(T *)(d[0] + i * s[0]) = *(const uint8_t *)(d[1] + i * s[1])                     \
+                                              ? *(const T *)(d[2] + i * s[2])                     \
+                                              : *(const T *)(d[3] + i * s[3]);                    \
+        }                                                                                         \
+    }
+WHERE(uint8_t, where_8)
+WHERE(uint16_t, where_16)
+WHERE(uint32_t, where_32)
+WHERE(uint64_t, where_64)
+
+static const ts_loop choose[9] = {[1] = where_8, [2] = where_16, [4] = where_32, [8] = where_64};
+
+static ts_status where_kernel(ts_frame *f)
+{
+    ts_cpu_run(&f->plan->iter, choose[ts_dtype_sizes[f->plan->compute]], NULL, 2);
+    return TS_OK;
+}
+
+/** Operands self, mask, value of the plan become mask, value, self. */
+static ts_status masked_fill_kernel(ts_frame *f)
+{
+    static const int from[] = {2, 3, 1};
+    ts_iter *it = &f->plan->iter;
+    char *data[3];
+    int64_t strides[3][TS_MAX_DIMS];
+    for (int k = 0; k < 3; k++) {
+        data[k] = it->data[from[k]];
+        memcpy(strides[k], it->strides[from[k]], sizeof strides[k]);
+    }
+    memcpy(&it->data[1], data, sizeof data);
+    memcpy(it->strides[1], strides, sizeof strides);
+    return where_kernel(f);
+}
+
+#define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
+
+TS_CPU_FAMILY(compare,
+    ROW(eq), ROW(ne), ROW(lt), ROW(le), ROW(gt), ROW(ge),
+    ROW(logical_and), ROW(logical_or), ROW(logical_xor), ROW(logical_not),
+    ROW(bitwise_and), ROW(bitwise_or), ROW(bitwise_xor), ROW(bitwise_not),
+    ROW(isnan), ROW(isinf), ROW(isfinite), ROW(where), ROW(masked_fill))

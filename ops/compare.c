@@ -1,0 +1,137 @@
+/** @file compare.c  Comparisons, truth values, and choices made by them. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+ts_status ts_infer_compare(ts_frame *f) { return ts_infer_pointwise(f, 2, TS_BOOL, false); }
+ts_status ts_infer_test(ts_frame *f) { return ts_infer_pointwise(f, 1, TS_BOOL, false); }
+
+static ts_status check_bool(ts_frame *f, int arg)
+{
+    ts_dtype dtype = (ts_dtype)f->args[arg].t->dtype;
+    if (TS_LIKELY(dtype == TS_BOOL))
+        return TS_OK;
+    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "compare with ts_ne_scalar(t, 0)", "expected bool, got %s",
+                            ts_dtype_name(dtype));
+}
+
+ts_status ts_infer_where(ts_frame *f)
+{
+    TS_TRY(check_bool(f, 0));
+    return ts_infer_pointwise_typed(f, 3, 1, 3, TS_DTYPE_NONE, false);
+}
+
+/** self alone decides on the dtype; the value must fit into it. */
+ts_status ts_infer_masked_fill(ts_frame *f)
+{
+    TS_TRY(check_bool(f, 1));
+    TS_TRY(ts_infer_pointwise_typed(f, 3, 0, 1, TS_DTYPE_NONE, false));
+    const ts_value *v = &f->args[2];
+    bool tensor = v->tag == TS_TAG_TENSOR;
+    if (tensor && v->t->ndim > 0)
+        return ts_fail_arg_hint(f, 2, TS_ERR_SHAPE, "use ts_where()", "expected a tensor without dims, got %d dims",
+                                v->t->ndim);
+    bool real = tensor ? ts_dtype_is_float((ts_dtype)v->t->dtype) : v->tag == TS_TAG_FLOAT;
+    if (real && !ts_dtype_is_float(f->plan->compute))
+        return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected an integer for self of %s, got a floating value",
+                           ts_dtype_name(f->plan->compute));
+    f->plan->cast |= 1 << 2;
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+/** The forms of a comparison: tensors, scalar on the right, destination (of bool) first. */
+#define COMPARE(name)                                                                 \
+    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *other)                           \
+    {                                                                                 \
+        ts_value args[] = {V_T(self), V_T(other)};                                    \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                          \
+    }                                                                                 \
+    ts_tensor *(ts_##name##_scalar)(ts_tensor *self, ts_scalar other)                 \
+    {                                                                                 \
+        ts_value args[] = {V_T(self), V_S(other)};                                    \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                          \
+    }                                                                                 \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, ts_tensor *other)     \
+    {                                                                                 \
+        ts_value args[] = {V_T(self), V_T(other)};                                    \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                 \
+    }
+
+COMPARE(eq)
+COMPARE(ne)
+COMPARE(lt)
+COMPARE(le)
+COMPARE(gt)
+COMPARE(ge)
+COMPARE(logical_and)
+COMPARE(logical_or)
+COMPARE(logical_xor)
+
+/** The forms of a test of one tensor: new result, destination first. */
+#define TEST(name)                                                     \
+    ts_tensor *ts_##name(ts_tensor *self)                              \
+    {                                                                  \
+        ts_value args[] = {V_T(self)};                                 \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);           \
+    }                                                                  \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self)        \
+    {                                                                  \
+        ts_value args[] = {V_T(self)};                                 \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);  \
+    }
+
+TEST(logical_not)
+TEST(bitwise_not)
+TEST(isnan)
+TEST(isinf)
+TEST(isfinite)
+
+ts_tensor *ts_bitwise_not_(ts_tensor *self)
+{
+    ts_value args[] = {V_T(self)};
+    return ts_invoke_out(TS_OP_bitwise_not, args, TS_N(args), 1, self);
+}
+
+ts_tensor *ts_where(ts_tensor *condition, ts_tensor *self, ts_tensor *other)
+{
+    ts_value args[] = {V_T(condition), V_T(self), V_T(other)};
+    return ts_invoke(TS_OP_where, args, TS_N(args), 1);
+}
+ts_tensor *ts_where_out(ts_tensor *out, ts_tensor *condition, ts_tensor *self, ts_tensor *other)
+{
+    ts_value args[] = {V_T(condition), V_T(self), V_T(other)};
+    return ts_invoke_out(TS_OP_where, args, TS_N(args), 1, out);
+}
+ts_tensor *(ts_where_scalar)(ts_tensor *condition, ts_tensor *self, ts_scalar other)
+{
+    ts_value args[] = {V_T(condition), V_T(self), V_S(other)};
+    return ts_invoke(TS_OP_where, args, TS_N(args), 1);
+}
+ts_tensor *(ts_where_scalars)(ts_tensor *condition, ts_scalar self, ts_scalar other)
+{
+    ts_value args[] = {V_T(condition), V_S(self), V_S(other)};
+    return ts_invoke(TS_OP_where, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_masked_fill(ts_tensor *self, ts_tensor *mask, ts_tensor *value)
+{
+    ts_value args[] = {V_T(self), V_T(mask), V_T(value)};
+    return ts_invoke(TS_OP_masked_fill, args, TS_N(args), 1);
+}
+ts_tensor *(ts_masked_fill_scalar)(ts_tensor *self, ts_tensor *mask, ts_scalar value)
+{
+    ts_value args[] = {V_T(self), V_T(mask), V_S(value)};
+    return ts_invoke(TS_OP_masked_fill, args, TS_N(args), 1);
+}
+ts_tensor *ts_masked_fill_(ts_tensor *self, ts_tensor *mask, ts_tensor *value)
+{
+    ts_value args[] = {V_T(self), V_T(mask), V_T(value)};
+    return ts_invoke_out(TS_OP_masked_fill, args, TS_N(args), 1, self);
+}
+ts_tensor *(ts_masked_fill_scalar_)(ts_tensor *self, ts_tensor *mask, ts_scalar value)
+{
+    ts_value args[] = {V_T(self), V_T(mask), V_S(value)};
+    return ts_invoke_out(TS_OP_masked_fill, args, TS_N(args), 1, self);
+}
