@@ -7,6 +7,7 @@
 #include "dispatch.h"
 #include "ops.h"
 #include "autograd.h"
+#include "io.h"
 #include "report.h"
 
 #endif

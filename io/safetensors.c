@@ -1,0 +1,612 @@
+/**
+ * @file safetensors.c
+ * Reading safetensors: the header becomes an index, checked in full, before any tensor is made.
+ *
+ * The header's outer object is walked here and each name and description handed to jansson on its
+ * own: so the memory is the header plus a small index whatever the header holds, and names stand
+ * in the header's own memory, decoded in place.
+ */
+// SPDX-License-Identifier: MIT
+#include "io/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "include/tessera/autograd.h"
+#include "include/tessera/ops/copy.h"
+#include "io/json.h"
+
+/* Eight sizes, two offsets, a dtype and generous white space; more is not a description. */
+#define MAX_DESCRIPTION 4096
+
+typedef struct entry {
+    int64_t begin, bytes; /* of the data, from its start */
+    int64_t sizes[TS_MAX_DIMS];
+    uint32_t name; /* position in text */
+    uint8_t dtype, ndim;
+} entry;
+
+typedef struct pair {
+    uint32_t key, value; /* positions in text */
+} pair;
+
+struct ts_safetensors {
+    int fd;
+    char *path;
+    int64_t data;     /* position in the file */
+    char *text;       /* the header, with names and metadata decoded in place */
+    entry *entries;   // count, in the order of the data
+    uint32_t *by_name; // count
+    pair *metadata;   // nmetadata, in the order of the keys
+    int64_t count, nmetadata;
+};
+
+const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT] = {
+    [TS_F64] = "F64", [TS_F32] = "F32", [TS_BF16] = "BF16", [TS_F16] = "F16",
+    [TS_I64] = "I64", [TS_I32] = "I32", [TS_U8] = "U8",     [TS_BOOL] = "BOOL",
+};
+
+/* ------------------------------------------------------------------- walking the header ---- */
+
+typedef struct parser {
+    const char *op;
+    ts_safetensors *st;
+    int64_t bytes; /* of the header */
+    int64_t at;
+    int64_t max_tensors;
+    int64_t entry_room, pair_room;
+    bool has_metadata;
+} parser;
+
+#define BAD(p, ...) ts_fail_op(TS_ERR_FORMAT, (p)->op, NULL, NULL, __VA_ARGS__)
+#define ENTRY_BAD(p, name, format, ...) \
+    BAD(p, "'%s': tensor '%s': " format, (p)->st->path, ts_quote(name), __VA_ARGS__)
+
+static void skip_space(parser *p)
+{
+    const char *text = p->st->text;
+    while (p->at < p->bytes && (text[p->at] == ' ' || text[p->at] == '\n' || text[p->at] == '\t' ||
+                                text[p->at] == '\r'))
+        p->at++;
+}
+
+/* The byte at hand after white space; 0 at the end (a zero byte is wrong wherever this is asked). */
+static char peek(parser *p)
+{
+    skip_space(p);
+    return p->at < p->bytes ? p->st->text[p->at] : 0;
+}
+
+static ts_status expect(parser *p, char c, const char *what)
+{
+    char got = peek(p);
+    if (got == c) {
+        p->at++;
+        return TS_OK;
+    }
+    return BAD(p, "'%s': header byte %lld: expected '%c' %s, got %s", p->st->path, (long long)p->at, c,
+               what, got ? ts_quote((char[]){got, 0}) : "the end");
+}
+
+/* The string at hand, decoded in place (it never grows) and ended by zero. */
+static ts_status read_string(parser *p, const char *what, uint32_t *position)
+{
+    if (peek(p) != '"')
+        return expect(p, '"', what);
+    json_error_t error;
+    char *start = p->st->text + p->at;
+    json_t *value = json_loadb(start, (size_t)(p->bytes - p->at), JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK,
+                               &error);
+    if (!value)
+        return ts_json_fail(p->op, p->st->path, &error, p->at + 8);
+    size_t length = json_string_length(value);
+    memcpy(start, json_string_value(value), length);
+    start[length] = 0;
+    *position = (uint32_t)p->at;
+    p->at += error.position;
+    json_decref(value);
+    return TS_OK;
+}
+
+/* Room for one more element of an array that doubles. */
+static ts_status grow(void **array, int64_t count, int64_t *room, size_t item)
+{
+    if (count < *room)
+        return TS_OK;
+    int64_t wanted = *room ? *room * 2 : 64, bytes;
+    void *more = ts_mul_size(wanted, (int64_t)item, &bytes) ? ts_sys_realloc(*array, (size_t)bytes) : NULL;
+    if (!more)
+        return ts_fail_memory("the index of a file", wanted * (int64_t)item);
+    *array = more;
+    *room = wanted;
+    return TS_OK;
+}
+
+/* ---------------------------------------------------------------- what an entry may hold ---- */
+
+static ts_status check_dtype(parser *p, const char *name, const json_t *value, entry *e)
+{
+    const char *text = json_string_value(value);
+    if (!text)
+        return ENTRY_BAD(p, name, "expected %s", "a string as dtype");
+    for (int d = 0; d < TS_DTYPE_COUNT; d++) {
+        if (strcmp(text, ts_safetensors_dtypes[d]) == 0) {
+            e->dtype = (uint8_t)d;
+            return TS_OK;
+        }
+    }
+    return ts_fail_op(TS_ERR_DTYPE, p->op, NULL, NULL,
+                      "'%s': tensor '%s': expected dtype F64, F32, BF16, F16, I64, I32, U8 or BOOL, got '%s'",
+                      p->st->path, ts_quote(name), ts_quote(text));
+}
+
+static ts_status check_sizes(parser *p, const char *name, const json_t *value, entry *e)
+{
+    if (!json_is_array(value))
+        return ENTRY_BAD(p, name, "expected %s", "an array as shape");
+    if (json_array_size(value) > TS_MAX_DIMS)
+        return ENTRY_BAD(p, name, "expected at most %d dimensions, got %zu", TS_MAX_DIMS,
+                         json_array_size(value));
+    e->ndim = (uint8_t)json_array_size(value);
+    for (int i = 0; i < e->ndim; i++) {
+        const json_t *size = json_array_get(value, (size_t)i);
+        if (!json_is_integer(size) || json_integer_value(size) < 0)
+            return ENTRY_BAD(p, name, "shape: expected an integer >= 0 in place %d", i);
+        e->sizes[i] = json_integer_value(size);
+    }
+    return TS_OK;
+}
+
+static ts_status check_offsets(parser *p, const char *name, const json_t *value, entry *e)
+{
+    const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
+    if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end))
+        return ENTRY_BAD(p, name, "expected %s", "two integers as data_offsets");
+    e->begin = json_integer_value(begin);
+    int64_t stop = json_integer_value(end);
+    if (e->begin < 0 || stop < e->begin)
+        return ENTRY_BAD(p, name, "data_offsets: expected 0 <= begin <= end, got %lld and %lld",
+                         (long long)e->begin, (long long)stop);
+    e->bytes = stop - e->begin;
+    return TS_OK;
+}
+
+static ts_status check_description(parser *p, const char *name, const json_t *value, entry *e)
+{
+    char sizes[200];
+    int64_t numel, bytes;
+    const json_t *dtype = json_object_get(value, "dtype"), *shape = json_object_get(value, "shape"),
+                 *offsets = json_object_get(value, "data_offsets");
+    if (json_object_size(value) != 3 || !dtype || !shape || !offsets)
+        return ENTRY_BAD(p, name, "expected %s", "exactly dtype, shape and data_offsets");
+    TS_TRY(check_dtype(p, name, dtype, e));
+    TS_TRY(check_sizes(p, name, shape, e));
+    TS_TRY(check_offsets(p, name, offsets, e));
+    ts_format_sizes(sizes, sizeof sizes, e->sizes, e->ndim);
+    if (!ts_tensor_bytes(e->sizes, e->ndim, ts_dtype_sizes[e->dtype], &numel, &bytes))
+        return ENTRY_BAD(p, name, "expected a shape whose bytes fit 63 bits, got %s", sizes);
+    if (bytes != e->bytes)
+        return ENTRY_BAD(p, name, "expected %lld bytes for %s of shape %s, got %lld", (long long)bytes,
+                         ts_safetensors_dtypes[e->dtype], sizes, (long long)e->bytes);
+    return TS_OK;
+}
+
+static ts_status read_entry(parser *p, uint32_t name)
+{
+    ts_safetensors *st = p->st;
+    json_error_t error;
+    const char *text = st->text + name;
+    entry e = {.name = name};
+    size_t length = strlen(text);
+    if (length > TS_ST_MAX_NAME)
+        return ENTRY_BAD(p, text, "expected a name of at most %d bytes, got %zu", TS_ST_MAX_NAME, length);
+    if (st->count >= p->max_tensors)
+        return BAD(p, "'%s': expected at most %lld tensors, got more", st->path, (long long)p->max_tensors);
+    if (peek(p) != '{')
+        return expect(p, '{', "of a tensor's description");
+    json_t *value = json_loadb(st->text + p->at, (size_t)ts_min64(p->bytes - p->at, MAX_DESCRIPTION),
+                               JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
+    if (!value)
+        return ts_json_fail(p->op, st->path, &error, p->at + 8);
+    p->at += error.position;
+    ts_status status = check_description(p, text, value, &e);
+    json_decref(value);
+    TS_TRY(status);
+    TS_TRY(grow((void **)&st->entries, st->count, &p->entry_room, sizeof e));
+    st->entries[st->count++] = e;
+    return TS_OK;
+}
+
+static ts_status read_metadata(parser *p)
+{
+    ts_safetensors *st = p->st;
+    if (p->has_metadata)
+        return BAD(p, "'%s': expected one %s, got two", st->path, TS_ST_METADATA);
+    p->has_metadata = true;
+    TS_TRY(expect(p, '{', "of the metadata"));
+    if (peek(p) == '}') {
+        p->at++;
+        return TS_OK;
+    }
+    for (;;) {
+        pair m;
+        TS_TRY(read_string(p, "of a metadata key", &m.key));
+        TS_TRY(expect(p, ':', "after a metadata key"));
+        TS_TRY(read_string(p, "of a metadata value (a string)", &m.value));
+        TS_TRY(grow((void **)&st->metadata, st->nmetadata, &p->pair_room, sizeof m));
+        st->metadata[st->nmetadata++] = m;
+        if (peek(p) != ',')
+            return expect(p, '}', "at the end of the metadata");
+        p->at++;
+    }
+}
+
+static ts_status read_header(parser *p)
+{
+    ts_safetensors *st = p->st;
+    p->at = 1; /* behind the '{' */
+    bool more = peek(p) != '}';
+    p->at += !more;
+    while (more) {
+        uint32_t name;
+        TS_TRY(read_string(p, "of a name", &name));
+        TS_TRY(expect(p, ':', "after a name"));
+        if (strcmp(st->text + name, TS_ST_METADATA) == 0)
+            TS_TRY(read_metadata(p));
+        else
+            TS_TRY(read_entry(p, name));
+        more = peek(p) == ',';
+        if (more)
+            p->at++;
+        else
+            TS_TRY(expect(p, '}', "at the end of the header"));
+    }
+    for (; p->at < p->bytes; p->at++)
+        if (st->text[p->at] != ' ')
+            return BAD(p, "'%s': header byte %lld: expected only spaces behind the closing brace, got 0x%02x",
+                       st->path, (long long)p->at, (unsigned char)st->text[p->at]);
+    return TS_OK;
+}
+
+/* ----------------------------------------------------------------- the index as a whole ---- */
+
+static int compare_begin(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    /* tensors without elements lie before the one that begins in the same place */
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static int compare_name(const void *a, const void *b, void *ctx)
+{
+    const ts_safetensors *st = ctx;
+    return strcmp(st->text + st->entries[*(const uint32_t *)a].name,
+                  st->text + st->entries[*(const uint32_t *)b].name);
+}
+
+static int compare_key(const void *a, const void *b, void *ctx)
+{
+    const char *text = ctx;
+    return strcmp(text + ((const pair *)a)->key, text + ((const pair *)b)->key);
+}
+
+/* Data fills the file from end to end: no hole, no overlap, nothing behind it. */
+static ts_status check_layout(parser *p, int64_t data_bytes)
+{
+    ts_safetensors *st = p->st;
+    int64_t next = 0;
+    bool sorted = true;
+    for (int64_t i = 1; i < st->count; i++)
+        sorted &= compare_begin(&st->entries[i - 1], &st->entries[i]) <= 0;
+    if (!sorted)
+        qsort(st->entries, (size_t)st->count, sizeof *st->entries, compare_begin);
+    for (int64_t i = 0; i < st->count; i++) {
+        const entry *e = &st->entries[i];
+        if (e->begin != next)
+            return ENTRY_BAD(p, st->text + e->name, "data_offsets: expected begin %lld, got %lld (%s)",
+                             (long long)next, (long long)e->begin, e->begin > next ? "a hole" : "an overlap");
+        /* both are at most 2^63-1 and neither is negative, but their sum came from outside */
+        if (!ts_add_size(next, e->bytes, &next) || next > data_bytes)
+            return ENTRY_BAD(p, st->text + e->name, "expected data of at most %lld bytes, got an end at %lld",
+                             (long long)data_bytes, (long long)next);
+    }
+    if (next != data_bytes)
+        return BAD(p, "'%s': expected %lld bytes of data by the header, got %lld", st->path, (long long)next,
+                   (long long)data_bytes);
+    return TS_OK;
+}
+
+static ts_status check_names(parser *p)
+{
+    ts_safetensors *st = p->st;
+    st->by_name = ts_sys_alloc((size_t)st->count * sizeof *st->by_name);
+    if (!st->by_name)
+        return ts_fail_memory("the index of a file", st->count * 4);
+    for (int64_t i = 0; i < st->count; i++)
+        st->by_name[i] = (uint32_t)i;
+    qsort_r(st->by_name, (size_t)st->count, sizeof *st->by_name, compare_name, st);
+    for (int64_t i = 1; i < st->count; i++)
+        if (compare_name(&st->by_name[i - 1], &st->by_name[i], st) == 0)
+            return BAD(p, "'%s': expected distinct names, got '%s' twice", st->path,
+                       ts_quote(st->text + st->entries[st->by_name[i]].name));
+    if (st->nmetadata)
+        qsort_r(st->metadata, (size_t)st->nmetadata, sizeof *st->metadata, compare_key, st->text);
+    for (int64_t i = 1; i < st->nmetadata; i++)
+        if (compare_key(&st->metadata[i - 1], &st->metadata[i], st->text) == 0)
+            return BAD(p, "'%s': expected distinct metadata keys, got '%s' twice", st->path,
+                       ts_quote(st->text + st->metadata[i].key));
+    return TS_OK;
+}
+
+static ts_status read_index(parser *p, int64_t file_bytes, int64_t max_header)
+{
+    ts_safetensors *st = p->st;
+    unsigned char prefix[8];
+    uint64_t length = 0;
+    if (file_bytes < 8)
+        return BAD(p, "'%s': expected at least 8 bytes, got %lld", st->path, (long long)file_bytes);
+    TS_TRY(ts_file_read(p->op, st->path, st->fd, prefix, 8, 0));
+    for (int i = 7; i >= 0; i--)
+        length = length << 8 | prefix[i];
+    if (length > (uint64_t)max_header)
+        return BAD(p, "'%s': expected a header of at most %lld bytes, got %llu", st->path,
+                   (long long)max_header, (unsigned long long)length);
+    if (length < 2 || length > (uint64_t)file_bytes - 8)
+        return BAD(p, "'%s': expected a header of 2 to %lld bytes (the file's end), got %llu", st->path,
+                   (long long)file_bytes - 8, (unsigned long long)length);
+    p->bytes = (int64_t)length;
+    st->data = 8 + p->bytes;
+    st->text = ts_sys_alloc((size_t)p->bytes);
+    if (!st->text)
+        return ts_fail_memory("a file's header", p->bytes);
+    TS_TRY(ts_file_read(p->op, st->path, st->fd, st->text, p->bytes, 8));
+    if (st->text[0] != '{')
+        return BAD(p, "'%s': expected a header that begins with '{', got 0x%02x", st->path,
+                   (unsigned char)st->text[0]);
+    TS_TRY(read_header(p));
+    TS_TRY(check_layout(p, file_bytes - st->data));
+    return check_names(p);
+}
+
+ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd, int64_t bytes,
+                                       const ts_safetensors_opts *opts)
+{
+    int64_t max_header = opts && opts->max_header_bytes ? opts->max_header_bytes : TS_ST_DEFAULT_HEADER;
+    int64_t max_tensors = opts && opts->max_tensors ? opts->max_tensors : TS_ST_MAX_TENSORS;
+    ts_safetensors *st = ts_sys_calloc(sizeof *st);
+    if (!st) {
+        ts_file_close(fd);
+        ts_fail_memory("a file's index", sizeof *st);
+        return NULL;
+    }
+    st->fd = fd;
+    ts_status status = TS_OK;
+    if (max_header < 2 || max_header > TS_ST_MAX_HEADER || max_tensors < 1 ||
+        max_tensors > TS_ST_MAX_TENSORS)
+        status = ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
+                            "argument 'opts': expected 2 to %d header bytes and 1 to %d tensors, got %lld and %lld",
+                            TS_ST_MAX_HEADER, TS_ST_MAX_TENSORS, (long long)max_header,
+                            (long long)max_tensors);
+    if (status == TS_OK) {
+        st->path = ts_path("%s", path);
+        status = st->path ? TS_OK : TS_ERR_MEMORY;
+    }
+    if (status == TS_OK) {
+        ts_json_ready();
+        parser p = {.op = op, .st = st, .max_tensors = max_tensors};
+        status = read_index(&p, bytes, max_header);
+    }
+    if (status != TS_OK) {
+        ts_safetensors_close(st);
+        return NULL;
+    }
+    return st;
+}
+
+ts_safetensors *ts_safetensors_open(const char *path, const ts_safetensors_opts *opts)
+{
+    static const char op[] = "safetensors_open";
+    int fd;
+    int64_t bytes;
+    if (!path) {
+        ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
+                   "argument 'path': expected a file name, got NULL");
+        return NULL;
+    }
+    if (ts_file_open(op, path, &fd, &bytes) != TS_OK)
+        return NULL;
+    return ts_safetensors_open_fd(op, path, fd, bytes, opts);
+}
+
+void ts_safetensors_close(ts_safetensors *st)
+{
+    if (!st)
+        return;
+    ts_file_close(st->fd);
+    ts_sys_free(st->path);
+    ts_sys_free(st->text);
+    ts_sys_free(st->entries);
+    ts_sys_free(st->by_name);
+    ts_sys_free(st->metadata);
+    ts_sys_free(st);
+}
+
+/* ----------------------------------------------------------------------------- the index ---- */
+
+static const entry *entry_at(const ts_safetensors *st, int64_t index)
+{
+    return st && index >= 0 && index < st->count ? &st->entries[index] : NULL;
+}
+
+int64_t ts_safetensors_count(const ts_safetensors *st) { return st ? st->count : 0; }
+
+int64_t ts_safetensors_find(const ts_safetensors *st, const char *name)
+{
+    int64_t low = 0, high = st && name ? st->count : 0;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int order = strcmp(name, st->text + st->entries[st->by_name[middle]].name);
+        if (order == 0)
+            return st->by_name[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return -1;
+}
+
+const char *ts_safetensors_name(const ts_safetensors *st, int64_t index)
+{
+    const entry *e = entry_at(st, index);
+    return e ? st->text + e->name : NULL;
+}
+ts_dtype ts_safetensors_dtype(const ts_safetensors *st, int64_t index)
+{
+    const entry *e = entry_at(st, index);
+    return e ? (ts_dtype)e->dtype : TS_DTYPE_NONE;
+}
+int ts_safetensors_ndim(const ts_safetensors *st, int64_t index)
+{
+    const entry *e = entry_at(st, index);
+    return e ? e->ndim : -1;
+}
+const int64_t *ts_safetensors_sizes(const ts_safetensors *st, int64_t index)
+{
+    const entry *e = entry_at(st, index);
+    return e ? e->sizes : NULL;
+}
+
+int64_t ts_safetensors_metadata_count(const ts_safetensors *st) { return st ? st->nmetadata : 0; }
+const char *ts_safetensors_metadata_key(const ts_safetensors *st, int64_t index)
+{
+    return st && index >= 0 && index < st->nmetadata ? st->text + st->metadata[index].key : NULL;
+}
+const char *ts_safetensors_metadata_value(const ts_safetensors *st, int64_t index)
+{
+    return st && index >= 0 && index < st->nmetadata ? st->text + st->metadata[index].value : NULL;
+}
+const char *ts_safetensors_metadata(const ts_safetensors *st, const char *key)
+{
+    for (int64_t i = 0; st && key && i < st->nmetadata; i++)
+        if (strcmp(st->text + st->metadata[i].key, key) == 0)
+            return st->text + st->metadata[i].value;
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------ the data ---- */
+
+/* Other bytes than 0 and 1 would be undefined as C's bool. */
+static ts_status read_data(const char *op, const ts_safetensors *st, const entry *e, void *data)
+{
+    TS_TRY(ts_file_read(op, st->path, st->fd, data, e->bytes, st->data + e->begin));
+    unsigned char *bytes = data;
+    for (int64_t i = 0; e->dtype == TS_BOOL && i < e->bytes; i++) {
+        if (bytes[i] > 1) {
+            int got = bytes[i];
+            memset(bytes, 0, (size_t)e->bytes);
+            return ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL,
+                              "'%s': tensor '%s': expected bools of 0 or 1, got %d in element %lld", st->path,
+                              ts_quote(st->text + e->name), got, (long long)i);
+        }
+    }
+    return TS_OK;
+}
+
+/* A new tensor with one reference, outside of all scopes. */
+static ts_tensor *load(const char *op, const ts_safetensors *st, const entry *e)
+{
+    ts_tensor *t = ts_tensor_new(ts_thread_self(), (ts_dtype)e->dtype, e->sizes, e->ndim, TS_DEVICE_CPU);
+    if (t && read_data(op, st, e, t->data) != TS_OK) {
+        ts_tensor_unref(t);
+        return NULL;
+    }
+    return t;
+}
+
+static const entry *entry_named(const char *op, const ts_safetensors *st, const char *name)
+{
+    if (!st || !name) {
+        ts_fail_null(op, NULL, st ? "name" : "st");
+        return NULL;
+    }
+    const entry *e = entry_at(st, ts_safetensors_find(st, name));
+    if (!e)
+        ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected one of %lld tensors' names, got '%s'",
+                   st->path, (long long)st->count, ts_quote(name));
+    return e;
+}
+
+ts_tensor *ts_safetensors_load(const ts_safetensors *st, const char *name)
+{
+    const entry *e = entry_named("safetensors_load", st, name);
+    ts_tensor *t = e ? load("safetensors_load", st, e) : NULL;
+    return t ? ts_scope_adopt(ts_thread_self(), t) : NULL;
+}
+
+ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index)
+{
+    static const char op[] = "safetensors_load_at";
+    const entry *e = entry_at(st, index);
+    if (!st)
+        ts_fail_null(op, NULL, "st");
+    else if (!e)
+        ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected an index below %lld, got %lld", st->path,
+                   (long long)st->count, (long long)index);
+    ts_tensor *t = e ? load(op, st, e) : NULL;
+    return t ? ts_scope_adopt(ts_thread_self(), t) : NULL;
+}
+
+ts_status ts_safetensors_load_all(const ts_safetensors *st, ts_tensor **tensors)
+{
+    static const char op[] = "safetensors_load_all";
+    ts_thread *thread = ts_thread_self();
+    if (!st || (st->count && !tensors))
+        return ts_fail_null(op, NULL, st ? "tensors" : "st");
+    for (int64_t i = 0; i < st->count; i++) {
+        tensors[i] = load(op, st, &st->entries[i]);
+        if (!tensors[i]) {
+            while (i > 0) {
+                ts_tensor_unref(tensors[--i]);
+                tensors[i] = NULL;
+            }
+            return ts_error_code();
+        }
+    }
+    for (int64_t i = 0; i < st->count; i++)
+        ts_scope_adopt(thread, tensors[i]);
+    return TS_OK;
+}
+
+ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name, ts_tensor *dst)
+{
+    static const char op[] = "safetensors_read_into";
+    char want[200], got[200];
+    const entry *e = entry_named(op, st, name);
+    if (!e)
+        return ts_error_code();
+    if (!dst || ts_is_none(dst))
+        return ts_fail_null(op, NULL, "dst");
+    if (dst->ndim != e->ndim || memcmp(dst->sizes, e->sizes, (size_t)e->ndim * sizeof *e->sizes) != 0)
+        return ts_fail_op(TS_ERR_SHAPE, op, NULL, NULL, "'%s': tensor '%s': expected shape %s, got %s in the file",
+                          st->path, ts_quote(name), ts_format_sizes(want, sizeof want, dst->sizes, dst->ndim),
+                          ts_format_sizes(got, sizeof got, e->sizes, e->ndim));
+    if (dst->dtype != e->dtype)
+        return ts_fail_op(TS_ERR_DTYPE, op, NULL, NULL, "'%s': tensor '%s': expected dtype %s, got %s in the file",
+                          st->path, ts_quote(name), ts_dtype_name((ts_dtype)dst->dtype),
+                          ts_dtype_name((ts_dtype)e->dtype));
+    if (!ts_same_device(dst->storage->device, TS_DEVICE_CPU))
+        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL, "argument 'dst': expected a tensor on cpu, got %s",
+                          ts_device_name(dst->storage->device));
+    if (dst->flags & TS_TENSOR_CONTIGUOUS) {
+        ts_storage_wrote(dst->storage, 0);
+        return read_data(op, st, e, dst->data);
+    }
+    TS_SCOPE;
+    TS_NO_GRAD;
+    ts_tensor *t = load(op, st, e);
+    return t ? TS_STATUS_OF(ts_copy_(dst, ts_scope_adopt(ts_thread_self(), t))) : ts_error_code();
+}

@@ -1,0 +1,40 @@
+/** @file safetensors.h  The format's constants, and the halves of reader and writer that checkpoints use. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_IO_SAFETENSORS_H
+#define TS_IO_SAFETENSORS_H
+
+#include "include/tessera/io.h"
+#include "io/files.h"
+
+#define TS_ST_MAX_HEADER 100000000
+#define TS_ST_DEFAULT_HEADER (16 << 20)
+#define TS_ST_MAX_TENSORS 1000000
+#define TS_ST_MAX_NAME 1024
+#define TS_ST_METADATA "__metadata__"
+
+/** The format's names of our dtypes. */
+extern const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT];
+
+/** As ts_safetensors_open() on a file that is open; the result owns fd, also after a failure. */
+ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd, int64_t bytes,
+                                       const ts_safetensors_opts *opts);
+
+/** A file that is about to be written: everything is checked and its header made. */
+typedef struct ts_st_plan {
+    const char *op;
+    ts_tensor *const *tensors; /* count, borrowed */
+    int64_t count;
+    int64_t *order; /* count indices into tensors */
+    char *header;   /* length, JSON, padding */
+    size_t header_bytes;
+} ts_st_plan;
+
+/** where: the file or section for messages. After a failure there is nothing to free. */
+ts_status ts_st_plan_make(ts_st_plan *plan, const char *op, const char *where,
+                          const char *const *names, ts_tensor *const *tensors, int64_t n,
+                          const char *const *keys, const char *const *values, int64_t nmetadata);
+void ts_st_plan_free(ts_st_plan *plan);
+/** Writes header and data; ctx is a ts_st_plan (a ts_write_fn). */
+ts_status ts_st_plan_write(ts_writer *w, void *ctx);
+
+#endif

@@ -1,0 +1,106 @@
+/**
+ * @file folder.h
+ * What the tests of this room share: a temporary folder per case, whole files in and out.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_TESTS_IO_FOLDER_H
+#define TS_TESTS_IO_FOLDER_H
+
+#include <check.h>
+#include <ftw.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tessera/tessera.h"
+#include "tests/harness.h"
+
+static char test_folder[64];
+
+static inline void folder_setup(void)
+{
+    strcpy(test_folder, "/tmp/tessera-io-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(test_folder));
+}
+
+static inline int folder_remove_one(const char *path, const struct stat *status, int kind, struct FTW *walk)
+{
+    (void)status;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
+/* Empties and removes a folder. */
+static inline void folder_remove(const char *path) { nftw(path, folder_remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+
+static inline void folder_teardown(void) { folder_remove(test_folder); }
+
+/* Cases that use files. */
+#define IN_FOLDER .setup = folder_setup, .teardown = folder_teardown
+
+/* Path of name in the temporary folder, in a ring of four. */
+static inline const char *in_folder(const char *name)
+{
+    static char ring[4][320];
+    static unsigned next;
+    char *path = ring[next++ & 3];
+    snprintf(path, sizeof ring[0], "%s/%s", test_folder, name);
+    return path;
+}
+
+static inline void write_file(const char *path, const void *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    ck_assert_msg(file != NULL, "cannot write %s", path);
+    ck_assert_uint_eq(fwrite(data, 1, bytes, file), bytes);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* A whole file, owned by the caller; NULL when it is not there. */
+static inline unsigned char *read_file(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return NULL;
+    ck_assert_int_eq(fseek(file, 0, SEEK_END), 0);
+    long size = ftell(file);
+    rewind(file);
+    unsigned char *data = malloc((size_t)size + 1);
+    ck_assert_ptr_nonnull(data);
+    ck_assert_uint_eq(fread(data, 1, (size_t)size, file), (size_t)size);
+    fclose(file);
+    *bytes = (size_t)size;
+    return data;
+}
+
+static inline int count_files(const char *path)
+{
+    int count = 0;
+    char command[400];
+    snprintf(command, sizeof command, "find '%s' -mindepth 1 | wc -l", path);
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    ck_assert_int_eq(fscanf(pipe, "%d", &count), 1);
+    pclose(pipe);
+    return count;
+}
+
+/* The record holds this failure and its message holds text. */
+#define ck_failed(code, text)                                                                    \
+    do {                                                                                         \
+        ck_assert_str_eq(ts_status_name(ts_error_code()), ts_status_name(code));                 \
+        ck_assert_msg(strstr(ts_error_message(), (text)) != NULL, "expected \"%s\" in \"%s\"", (text), \
+                      ts_error_message());                                                       \
+        ts_error_clear();                                                                        \
+    } while (0)
+
+#define ck_ok(expr)                                                                      \
+    do {                                                                                 \
+        if (TS_STATUS_OF(expr) != TS_OK)                                                 \
+            ck_abort_msg("%s: %s: %s", #expr, ts_status_name(ts_error_code()), ts_error_message()); \
+    } while (0)
+
+#endif
