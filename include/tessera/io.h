@@ -1,6 +1,6 @@
 /**
  * @file io.h
- * Tensors in files: safetensors.
+ * Tensors in files: safetensors, npy.
  *
  * Files are untrusted: everything is checked before a tensor is allocated, and what is wrong is an
  * error that names the file, what was expected and what came (TS_ERR_FORMAT). Files are replaced,
@@ -85,6 +85,16 @@ TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *
 TS_API ts_status ts_safetensors_save(const char *path, const char *const *names,
                                      ts_tensor *const *tensors, int64_t n, const char *const *keys,
                                      const char *const *values, int64_t nmetadata);
+
+/* -------------------------------------------------------------------------------- npy ---- */
+
+/**
+ * Reads a NumPy file of version 1.0, 2.0 or 3.0 to the CPU, as a contiguous tensor whatever the
+ * order in the file. Little-endian f8, f4, f2, i8, i4 and u1, b1; objects (pickles) are refused.
+ */
+TS_API ts_tensor *ts_npy_load(const char *path);
+/** Writes a tensor on the CPU as version 1.0, C order. bf16 is TS_ERR_DTYPE: NumPy has none. */
+TS_API ts_status ts_npy_save(const char *path, ts_tensor *t);
 
 TS_END_DECLS
 #endif

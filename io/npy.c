@@ -1,0 +1,289 @@
+/**
+ * @file npy.c
+ * NumPy's npy files. The header is a literal of Python with exactly three keys, read by hand:
+ * nothing is evaluated, and what NumPy itself would not write is refused.
+ */
+// SPDX-License-Identifier: MIT
+#include <stdio.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "include/tessera/autograd.h"
+#include "include/tessera/io.h"
+#include "include/tessera/ops/copy.h"
+#include "io/files.h"
+
+#define MAGIC "\x93NUMPY"
+#define MAX_HEADER 10000 /* NumPy's own limit for files that are not trusted */
+
+static const char *const descriptions[TS_DTYPE_COUNT] = {
+    [TS_F64] = "<f8", [TS_F32] = "<f4", [TS_F16] = "<f2", [TS_I64] = "<i8",
+    [TS_I32] = "<i4", [TS_U8] = "|u1",  [TS_BOOL] = "|b1",
+};
+
+typedef struct header {
+    const char *path;
+    char text[MAX_HEADER + 1];
+    const char *at;
+    bool has_descr, has_order, has_shape;
+    bool fortran;
+    ts_dtype dtype;
+    int ndim;
+    int64_t sizes[TS_MAX_DIMS]; // ndim
+} header;
+
+#define BAD(h, ...) ts_fail_op(TS_ERR_FORMAT, "npy_load", NULL, NULL, __VA_ARGS__)
+
+/* ------------------------------------------------------------------------- the header ---- */
+
+static void skip_space(header *h)
+{
+    while (*h->at == ' ' || *h->at == '\n' || *h->at == '\t')
+        h->at++;
+}
+
+static ts_status expect(header *h, char c, const char *what)
+{
+    skip_space(h);
+    if (*h->at != c)
+        return BAD(h, "'%s': header byte %d: expected '%c' %s, got '%s'", h->path, (int)(h->at - h->text), c,
+                   what, ts_quote(h->at));
+    h->at++;
+    return TS_OK;
+}
+
+/* A string without escapes, in either kind of quotes, as NumPy writes it. */
+static ts_status read_string(header *h, char *out, size_t size, const char *what)
+{
+    skip_space(h);
+    char quote = *h->at == '"' ? '"' : '\'';
+    TS_TRY(expect(h, quote, what));
+    size_t length = strcspn(h->at, "'\"\\");
+    if (h->at[length] != quote || length >= size)
+        return BAD(h, "'%s': header byte %d: expected a short string %s, got '%s'", h->path,
+                   (int)(h->at - h->text), what, ts_quote(h->at));
+    memcpy(out, h->at, length);
+    out[length] = 0;
+    h->at += length + 1;
+    return TS_OK;
+}
+
+static ts_status read_descr(header *h)
+{
+    char text[32];
+    skip_space(h);
+    if (*h->at == '[')
+        return ts_fail_op(TS_ERR_DTYPE, "npy_load", NULL, NULL, "'%s': expected one element type, got a record",
+                          h->path);
+    TS_TRY(read_string(h, text, sizeof text, "as descr"));
+    for (int d = 0; d < TS_DTYPE_COUNT; d++) {
+        if (descriptions[d] && strcmp(text, descriptions[d]) == 0) {
+            h->dtype = (ts_dtype)d;
+            return TS_OK;
+        }
+    }
+    return ts_fail_op(TS_ERR_DTYPE, "npy_load", NULL,
+                      strchr(text, 'O') ? "objects are pickles, which can run code; save numbers instead" : NULL,
+                      "'%s': expected descr <f8, <f4, <f2, <i8, <i4, |u1 or |b1, got '%s'", h->path,
+                      ts_quote(text));
+}
+
+static ts_status read_order(header *h)
+{
+    skip_space(h);
+    h->fortran = strncmp(h->at, "True", 4) == 0;
+    if (!h->fortran && strncmp(h->at, "False", 5) != 0)
+        return BAD(h, "'%s': expected True or False as fortran_order, got '%s'", h->path, ts_quote(h->at));
+    h->at += h->fortran ? 4 : 5;
+    return TS_OK;
+}
+
+static ts_status read_shape(header *h)
+{
+    TS_TRY(expect(h, '(', "of the shape"));
+    for (skip_space(h); *h->at != ')'; skip_space(h)) {
+        int64_t size = 0;
+        const char *start = h->at;
+        if (h->ndim == TS_MAX_DIMS)
+            return BAD(h, "'%s': expected at most %d dimensions, got more", h->path, TS_MAX_DIMS);
+        for (; *h->at >= '0' && *h->at <= '9'; h->at++)
+            if (!ts_mul_size(size, 10, &size) || !ts_add_size(size, *h->at - '0', &size))
+                return BAD(h, "'%s': expected sizes of 63 bits, got '%s'", h->path, ts_quote(start));
+        if (h->at == start || (*start == '0' && h->at > start + 1))
+            return BAD(h, "'%s': expected a size in the shape, got '%s'", h->path, ts_quote(start));
+        h->sizes[h->ndim++] = size;
+        skip_space(h);
+        if (*h->at == ',')
+            h->at++;
+        else if (*h->at != ')' || h->ndim == 1) /* (3) is a number in parentheses, (3,) a shape */
+            return expect(h, ',', "in the shape");
+    }
+    h->at++;
+    return TS_OK;
+}
+
+static ts_status read_key(header *h)
+{
+    char key[16];
+    TS_TRY(read_string(h, key, sizeof key, "as a key"));
+    bool *seen = strcmp(key, "descr") == 0           ? &h->has_descr
+                 : strcmp(key, "fortran_order") == 0 ? &h->has_order
+                 : strcmp(key, "shape") == 0         ? &h->has_shape
+                                                     : NULL;
+    if (!seen || *seen)
+        return BAD(h, "'%s': expected descr, fortran_order and shape once each, got '%s'%s", h->path,
+                   ts_quote(key), seen ? " twice" : "");
+    *seen = true;
+    TS_TRY(expect(h, ':', "after a key"));
+    return seen == &h->has_descr ? read_descr(h) : seen == &h->has_order ? read_order(h) : read_shape(h);
+}
+
+static ts_status parse(header *h)
+{
+    h->at = h->text;
+    TS_TRY(expect(h, '{', "of the header"));
+    for (skip_space(h); *h->at != '}'; skip_space(h)) {
+        TS_TRY(read_key(h));
+        skip_space(h);
+        if (*h->at != '}')
+            TS_TRY(expect(h, ',', "between keys"));
+    }
+    h->at++;
+    skip_space(h);
+    if (*h->at)
+        return BAD(h, "'%s': expected nothing behind the header's brace, got '%s'", h->path, ts_quote(h->at));
+    if (!h->has_descr || !h->has_order || !h->has_shape)
+        return BAD(h, "'%s': expected descr, fortran_order and shape, got less", h->path);
+    return TS_OK;
+}
+
+/* Reads and checks all before the data; *data is where that begins. */
+static ts_status read_header(header *h, int fd, int64_t file_bytes, int64_t *data)
+{
+    unsigned char start[12];
+    char sizes[200];
+    int64_t numel, bytes;
+    if (file_bytes < 10)
+        return BAD(h, "'%s': expected at least 10 bytes, got %lld", h->path, (long long)file_bytes);
+    TS_TRY(ts_file_read("npy_load", h->path, fd, start, ts_min64(12, file_bytes), 0));
+    if (memcmp(start, MAGIC, 6) != 0)
+        return BAD(h, "'%s': expected a file that begins with \\x93NUMPY", h->path);
+    if (start[6] < 1 || start[6] > 3 || start[7] != 0)
+        return BAD(h, "'%s': expected version 1.0, 2.0 or 3.0, got %d.%d", h->path, start[6], start[7]);
+    int64_t prefix = start[6] == 1 ? 10 : 12, length = start[8] | start[9] << 8;
+    if (prefix == 12 && file_bytes >= 12)
+        length |= (int64_t)start[10] << 16 | (int64_t)start[11] << 24;
+    if (length > MAX_HEADER)
+        return BAD(h, "'%s': expected a header of at most %d bytes, got %lld", h->path, MAX_HEADER,
+                   (long long)length);
+    if (length > file_bytes - prefix)
+        return BAD(h, "'%s': expected a header of %lld bytes, got %lld before the file's end", h->path,
+                   (long long)length, (long long)(file_bytes - prefix));
+    TS_TRY(ts_file_read("npy_load", h->path, fd, h->text, length, prefix));
+    h->text[length] = 0;
+    if (strlen(h->text) != (size_t)length || length == 0 || h->text[length - 1] != '\n')
+        return BAD(h, "'%s': expected a header of text that ends with a newline", h->path);
+    TS_TRY(parse(h));
+    *data = prefix + length;
+    ts_format_sizes(sizes, sizeof sizes, h->sizes, h->ndim);
+    if (!ts_tensor_bytes(h->sizes, h->ndim, ts_dtype_sizes[h->dtype], &numel, &bytes))
+        return BAD(h, "'%s': expected a shape whose bytes fit 63 bits, got %s", h->path, sizes);
+    if (bytes != file_bytes - *data)
+        return BAD(h, "'%s': expected %lld bytes of data for %s of shape %s, got %lld", h->path,
+                   (long long)bytes, ts_dtype_name(h->dtype), sizes, (long long)(file_bytes - *data));
+    return TS_OK;
+}
+
+/* ---------------------------------------------------------------------------- reading ---- */
+
+static ts_status check_bools(const header *h, unsigned char *bytes, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (bytes[i] > 1)
+            return BAD(h, "'%s': expected bools of 0 or 1, got %d in element %lld", h->path, bytes[i],
+                       (long long)i);
+    return TS_OK;
+}
+
+/* Data in Fortran order is that of the reversed shape in C order. */
+static ts_tensor *read_tensor(const header *h, int fd, int64_t at)
+{
+    ts_thread *thread = ts_thread_self();
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    for (int i = 0; i < h->ndim; i++)
+        sizes[i] = h->sizes[h->fortran ? h->ndim - 1 - i : i];
+    ts_tensor *t = ts_tensor_new(thread, h->dtype, sizes, h->ndim, TS_DEVICE_CPU);
+    if (!t)
+        return NULL;
+    ts_scope_adopt(thread, t);
+    if (ts_file_read("npy_load", h->path, fd, t->data, t->numel * ts_dtype_sizes[h->dtype], at) != TS_OK ||
+        (h->dtype == TS_BOOL && check_bools(h, (unsigned char *)t->data, t->numel) != TS_OK))
+        return NULL;
+    if (!h->fortran || h->ndim < 2)
+        return t;
+    for (int i = 0; i < h->ndim; i++)
+        strides[i] = t->strides[h->ndim - 1 - i];
+    t = ts_tensor_alias(thread, t, h->sizes, strides, h->ndim, 0);
+    return t ? ts_contiguous(ts_scope_adopt(thread, t)) : NULL;
+}
+
+ts_tensor *ts_npy_load(const char *path)
+{
+    TS_SCOPE;
+    int fd;
+    int64_t bytes, data = 0;
+    header h = {.path = path};
+    if (!path) {
+        ts_fail_op(TS_ERR_NULL, "npy_load", __builtin_return_address(0), NULL,
+                   "argument 'path': expected a file name, got NULL");
+        return NULL;
+    }
+    if (ts_file_open("npy_load", path, &fd, &bytes) != TS_OK)
+        return NULL;
+    ts_tensor *t = read_header(&h, fd, bytes, &data) == TS_OK ? read_tensor(&h, fd, data) : NULL;
+    ts_file_close(fd);
+    return ts_keep(t);
+}
+
+/* ---------------------------------------------------------------------------- writing ---- */
+
+static ts_status write_npy(ts_writer *w, void *ctx)
+{
+    ts_tensor *t = ctx;
+    char text[320];
+    int used = snprintf(text, sizeof text, MAGIC "%c%c%c%c{'descr': '%s', 'fortran_order': False, 'shape': (", 1, 0,
+                        0, 0, descriptions[t->dtype]);
+    for (int i = 0; i < t->ndim; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%lld", i ? ", " : "", (long long)t->sizes[i]);
+    used += snprintf(text + used, sizeof text - (size_t)used, "%s), }", t->ndim == 1 ? "," : "");
+    /* the data begins at a multiple of 64 bytes */
+    for (; (used + 1) % 64; used++)
+        text[used] = ' ';
+    text[used++] = '\n';
+    text[8] = (char)((used - 10) & 0xff);
+    text[9] = (char)((used - 10) >> 8);
+    TS_TRY(ts_writer_write(w, text, used));
+    return ts_writer_write(w, t->data, t->numel * ts_dtype_sizes[t->dtype]);
+}
+
+ts_status ts_npy_save(const char *path, ts_tensor *t)
+{
+    static const char op[] = "npy_save";
+    if (!path)
+        return ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
+                          "argument 'path': expected a file name, got NULL");
+    if (!t || ts_is_none(t))
+        return ts_fail_null(op, NULL, "t");
+    if (!ts_same_device(t->storage->device, TS_DEVICE_CPU))
+        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL, "argument 't': expected a tensor on cpu, got %s",
+                          ts_device_name(t->storage->device));
+    if (!descriptions[t->dtype])
+        return ts_fail_op(TS_ERR_DTYPE, op, NULL, "convert it with ts_to(t, TS_F32)",
+                          "argument 't': expected a dtype that NumPy has, got %s", ts_dtype_name((ts_dtype)t->dtype));
+    TS_SCOPE;
+    TS_NO_GRAD;
+    if (!(t->flags & TS_TENSOR_CONTIGUOUS))
+        t = ts_contiguous(t);
+    TS_TRY(t);
+    return ts_file_replace(op, path, write_npy, t);
+}
