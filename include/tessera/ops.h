@@ -7,6 +7,7 @@
 #include "ops/compare.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/optim.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"

@@ -1,0 +1,403 @@
+/**
+ * @file optim.c  Update rules over lists of tensors.
+ *
+ * All elements of a list are one range that threads share out evenly; a tensor ends where it ends.
+ * Elements of tensors that are not contiguous pass through small buffers, in row-major order, so the
+ * arithmetic is the same for every layout.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "core/parallel.h"
+#include "ops/kernel.h"
+
+enum {
+    LISTS = 4,     /* most lists of a rule */
+    STAGED = 256,  /* elements a buffer holds */
+    BLOCK = 8192   /* elements that one partial sum of a norm covers */
+};
+
+/** An update over lists: list k is args[k]; those of `written` are stored back. */
+typedef struct job {
+    const ts_value *args;
+    int lists;
+    unsigned written;
+    int64_t n;
+    int64_t *starts;     /* (n + 1): where tensor i begins in the common range */
+    const int64_t *steps;
+    /** elements at data[k], all of tensor i's dtype, contiguous */
+    void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
+    double lr, beta1, beta2, eps, decay, momentum, dampening, factor;
+    bool decoupled, nesterov;
+    double *sums;        /* of a norm: one a block */
+} job;
+
+/* -------------------------------------------------------------- elements of any layout ---- */
+
+/** Byte offset of element `at`, row-major. */
+static int64_t place_of(const ts_tensor *t, int64_t at)
+{
+    int64_t offset = 0;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        offset += at % t->sizes[d] * t->strides[d];
+        at /= t->sizes[d];
+    }
+    return offset * ts_dtype_sizes[t->dtype];
+}
+
+static void gather(const ts_tensor *t, int64_t first, int64_t n, char *buffer)
+{
+    int item = ts_dtype_sizes[t->dtype];
+    for (int64_t i = 0; i < n; i++)
+        memcpy(buffer + i * item, t->data + place_of(t, first + i), (size_t)item);
+}
+
+static void scatter(const ts_tensor *t, int64_t first, int64_t n, const char *buffer)
+{
+    int item = ts_dtype_sizes[t->dtype];
+    for (int64_t i = 0; i < n; i++)
+        memcpy(t->data + place_of(t, first + i), buffer + i * item, (size_t)item);
+}
+
+/** Elements first .. first+n of tensor i of each list. */
+static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
+{
+    void *data[LISTS];
+    bool plain = true;
+    for (int k = 0; k < j->lists; k++) {
+        const ts_tensor *t = j->args[k].list[i];
+        plain = plain && (t->flags & TS_TENSOR_CONTIGUOUS);
+        data[k] = t->data + first * ts_dtype_sizes[t->dtype];
+    }
+    if (plain) {
+        j->update(j, i, data, n);
+        return;
+    }
+    double buffers[LISTS][STAGED];
+    for (; n > 0; first += STAGED, n -= STAGED) {
+        int64_t m = ts_min64(n, STAGED);
+        for (int k = 0; k < j->lists; k++) {
+            gather(j->args[k].list[i], first, m, (char *)buffers[k]);
+            data[k] = buffers[k];
+        }
+        j->update(j, i, data, m);
+        for (int k = 0; k < j->lists; k++)
+            if (j->written >> k & 1)
+                scatter(j->args[k].list[i], first, m, (char *)buffers[k]);
+    }
+}
+
+/** The tensor (or the last of several, where some are empty) that holds position `at`. */
+static int64_t member_at(const int64_t *starts, int64_t n, int64_t at)
+{
+    int64_t low = 0, high = n - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2;
+        if (starts[middle] <= at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static void update_range(void *ctx, int64_t begin, int64_t end)
+{
+    const job *j = ctx;
+    for (int64_t i = member_at(j->starts, j->n, begin); begin < end; i++) {
+        int64_t stop = ts_min64(j->starts[i + 1], end);
+        if (stop > begin)
+            update_part(j, i, begin - j->starts[i], stop - begin);
+        begin = ts_max64(begin, stop);
+    }
+}
+
+/** Members of list 0 must be f32 or f64. */
+static ts_status check_dtypes(ts_frame *f)
+{
+    for (uint32_t k = 0; k < f->args[0].count; k++) {
+        ts_dtype dtype = (ts_dtype)f->args[0].list[k]->dtype;
+        if (dtype != TS_F32 && dtype != TS_F64)
+            return ts_fail_arg(f, 0, TS_ERR_DTYPE, "expected f32 or f64 at %u, got %s", k, ts_dtype_name(dtype));
+    }
+    return TS_OK;
+}
+
+static size_t starts_bytes(const ts_frame *f) { return ((size_t)f->args[0].count + 1) * sizeof(int64_t); }
+
+/** Where tensors begin, in elements or in blocks of them; freed by the caller. NULL with an error. */
+static int64_t *make_starts(ts_frame *f, int64_t unit)
+{
+    int64_t *starts = ts_alloc(f->thread, starts_bytes(f));
+    if (!starts) {
+        ts_fail_memory("the places of a list's tensors", (int64_t)starts_bytes(f));
+        return NULL;
+    }
+    starts[0] = 0;
+    for (uint32_t k = 0; k < f->args[0].count; k++)
+        starts[k + 1] = starts[k] + ts_ceil_div(f->args[0].list[k]->numel, unit);
+    return starts;
+}
+
+static ts_status run(ts_frame *f, job *j, int cost)
+{
+    TS_TRY(check_dtypes(f));
+    j->args = f->args;
+    j->n = f->args[0].count;
+    j->starts = make_starts(f, 1);
+    TS_TRY(j->starts);
+    ts_parallel_for(j->starts[j->n], TS_CPU_GRAIN(cost), update_range, j);
+    ts_free(f->thread, j->starts, starts_bytes(f));
+    return TS_OK;
+}
+
+#define IS_F32(j, i) ((j)->args[0].list[i]->dtype == TS_F32)
+
+/* ------------------------------------------------------------------------------- adamw ---- */
+
+/* The same source for vectors of f32 and f64: T scalar, V vector, p prefix, L lanes. */
+#define ADAMW(T, V, p, L, name)                                                               \
+    VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,     \
+                             bool decoupled)                                                  \
+    {                                                                                         \
+        bool whole = n == L;                                                                  \
+        V x = whole ? p##_load(param) : p##_load_n(param, n);                                 \
+        V g = whole ? p##_load(grad) : p##_load_n(grad, n);                                   \
+        V a = whole ? p##_load(m) : p##_load_n(m, n);                                         \
+        V b = whole ? p##_load(v) : p##_load_n(v, n);                                         \
+        if (decoupled)                                                                        \
+            x = x * p##_set1(c[0]);                                                           \
+        else                                                                                  \
+            g = p##_fma(p##_set1(c[0]), x, g);                                                \
+        a = p##_fma(p##_set1(c[1]), g - a, a);                                                \
+        b = p##_fma(p##_set1(c[3]) * g, g, p##_set1(c[2]) * b);                               \
+        V root = p##_fma(p##_sqrt(b), p##_set1(c[4]), p##_set1(c[5]));                        \
+        x = p##_fma(p##_set1(c[6]), a / root, x);                                             \
+        if (whole) {                                                                          \
+            p##_store(param, x);                                                              \
+            p##_store(m, a);                                                                  \
+            p##_store(v, b);                                                                  \
+        } else {                                                                              \
+            p##_store_n(param, x, n);                                                         \
+            p##_store_n(m, a, n);                                                             \
+            p##_store_n(v, b, n);                                                             \
+        }                                                                                     \
+    }                                                                                         \
+    static void name(T *param, const T *grad, T *m, T *v, int64_t n, const double *numbers,  \
+                     bool decoupled)                                                          \
+    {                                                                                         \
+        T c[7];                                                                               \
+        int64_t k = 0;                                                                        \
+        for (int q = 0; q < 7; q++)                                                           \
+            c[q] = (T)numbers[q];                                                             \
+        for (; k + L <= n; k += L)                                                            \
+            name##_lanes(param + k, grad + k, m + k, v + k, L, c, decoupled);                 \
+        if (k < n)                                                                            \
+            name##_lanes(param + k, grad + k, m + k, v + k, n - k, c, decoupled);             \
+    }
+ADAMW(float, vf, vf, VF_LANES, adamw_f32)
+ADAMW(double, vd, vd, VD_LANES, adamw_f64)
+
+static void adamw_update(const job *j, int64_t i, void *const *data, int64_t n)
+{
+    double step = (double)j->steps[i];
+    double numbers[7] = {j->decoupled ? 1 - j->lr * j->decay : j->decay,
+                         1 - j->beta1,
+                         j->beta2,
+                         1 - j->beta2,
+                         1 / sqrt(1 - pow(j->beta2, step)),
+                         j->eps,
+                         -j->lr / (1 - pow(j->beta1, step))};
+    if (IS_F32(j, i))
+        adamw_f32(data[0], data[1], data[2], data[3], n, numbers, j->decoupled);
+    else
+        adamw_f64(data[0], data[1], data[2], data[3], n, numbers, j->decoupled);
+}
+
+static ts_status adamw(ts_frame *f)
+{
+    job j = {.lists = 4,
+             .written = 1 | 4 | 8,
+             .steps = f->args[4].ints,
+             .update = adamw_update,
+             .lr = f->args[5].d,
+             .beta1 = f->args[6].d,
+             .beta2 = f->args[7].d,
+             .eps = f->args[8].d,
+             .decay = f->args[9].d,
+             .decoupled = f->args[10].i};
+    return run(f, &j, 4);
+}
+
+/* --------------------------------------------------------------------------------- sgd ---- */
+
+#define SGD(T, V, p, L, name)                                                                 \
+    VEC_FN void name##_lanes(T *param, const T *grad, T *buffer, int64_t n, const T *c,      \
+                             bool first, bool nesterov)                                       \
+    {                                                                                         \
+        V x = p##_load_n(param, n);                                                           \
+        V g = p##_fma(p##_set1(c[0]), x, p##_load_n(grad, n));                                \
+        if (buffer) {                                                                         \
+            V b = g;                                                                          \
+            if (!first)                                                                       \
+                b = p##_fma(p##_set1(c[1]), p##_load_n(buffer, n), p##_set1(c[2]) * g);       \
+            p##_store_n(buffer, b, n);                                                        \
+            g = nesterov ? p##_fma(p##_set1(c[1]), b, g) : b;                                 \
+        }                                                                                     \
+        p##_store_n(param, p##_fma(p##_set1(c[3]), g, x), n);                                 \
+    }                                                                                         \
+    static void name(T *param, const T *grad, T *buffer, int64_t n, const job *j, bool first) \
+    {                                                                                         \
+        T c[4] = {(T)j->decay, (T)j->momentum, (T)(1 - j->dampening), (T)-j->lr};             \
+        for (int64_t k = 0; k < n; k += L)                                                    \
+            name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, ts_min64(L, n - k), c, first, \
+                         j->nesterov);                                                        \
+    }
+SGD(float, vf, vf, VF_LANES, sgd_f32)
+SGD(double, vd, vd, VD_LANES, sgd_f64)
+
+static void sgd_update(const job *j, int64_t i, void *const *data, int64_t n)
+{
+    void *buffer = j->lists == 3 ? data[2] : NULL;
+    if (IS_F32(j, i))
+        sgd_f32(data[0], data[1], buffer, n, j, j->steps[i] == 1);
+    else
+        sgd_f64(data[0], data[1], buffer, n, j, j->steps[i] == 1);
+}
+
+static ts_status sgd(ts_frame *f)
+{
+    job j = {.lists = f->args[5].d != 0 ? 3 : 2,
+             .written = 1 | 4,
+             .steps = f->args[3].ints,
+             .update = sgd_update,
+             .lr = f->args[4].d,
+             .momentum = f->args[5].d,
+             .dampening = f->args[6].d,
+             .decay = f->args[7].d,
+             .nesterov = f->args[8].i};
+    return run(f, &j, 3);
+}
+
+/* ------------------------------------------------------------------------------- scale ---- */
+
+#define SCALE(T, V, p, L, name)                                                               \
+    static void name(T *x, int64_t n, T factor)                                               \
+    {                                                                                         \
+        int64_t k = 0;                                                                        \
+        for (; k + L <= n; k += L)                                                            \
+            p##_store(x + k, p##_load(x + k) * p##_set1(factor));                             \
+        if (k < n)                                                                            \
+            p##_store_n(x + k, p##_load_n(x + k, n - k) * p##_set1(factor), n - k);           \
+    }
+SCALE(float, vf, vf, VF_LANES, scale_f32)
+SCALE(double, vd, vd, VD_LANES, scale_f64)
+
+static void scale_update(const job *j, int64_t i, void *const *data, int64_t n)
+{
+    if (IS_F32(j, i))
+        scale_f32(data[0], n, (float)j->factor);
+    else
+        scale_f64(data[0], n, j->factor);
+}
+
+static double number_of(const ts_value *v)
+{
+    if (v->tag == TS_TAG_TENSOR)
+        return v->t->dtype == TS_F32 ? *(const float *)v->t->data : *(const double *)v->t->data;
+    return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i;
+}
+
+static ts_status scale(ts_frame *f)
+{
+    job j = {.lists = 1, .written = 1, .update = scale_update, .factor = number_of(&f->args[1])};
+    return run(f, &j, 1);
+}
+
+static ts_status clip_norm(ts_frame *f)
+{
+    job j = {.lists = 1, .written = 1, .update = scale_update};
+    j.factor = f->args[2].d / (number_of(&f->args[1]) + 1e-6);
+    return j.factor >= 1 ? check_dtypes(f) : run(f, &j, 1); /* a NaN must show */
+}
+
+/* -------------------------------------------------------------------------------- norm ---- */
+
+static double squares_f32(const float *x, int64_t n)
+{
+    vd a = vd_zero(), b = vd_zero();
+    for (int64_t k = 0; k < n; k += VF_LANES) {
+        vf v = n - k >= VF_LANES ? vf_load(x + k) : vf_load_n(x + k, n - k);
+        vd low = vf_widen_lo(v), high = vf_widen_hi(v);
+        a = vd_fma(low, low, a);
+        b = vd_fma(high, high, b);
+    }
+    return vd_hsum(a + b);
+}
+
+static double squares_f64(const double *x, int64_t n)
+{
+    vd a = vd_zero();
+    for (int64_t k = 0; k < n; k += VD_LANES) {
+        vd v = vd_load_n(x + k, ts_min64(VD_LANES, n - k));
+        a = vd_fma(v, v, a);
+    }
+    return vd_hsum(a);
+}
+
+static void sum_update(const job *j, int64_t i, void *const *data, int64_t n)
+{
+    const char *x = data[0];
+    int item = IS_F32(j, i) ? 4 : 8;
+    for (; n > 0; n -= STAGED, x += STAGED * item) { /* the parts that other layouts come in */
+        int64_t m = ts_min64(n, STAGED);
+        *j->sums += IS_F32(j, i) ? squares_f32((const float *)x, m) : squares_f64((const double *)x, m);
+    }
+}
+
+static void sum_blocks(void *ctx, int64_t begin, int64_t end)
+{
+    const job *j = ctx;
+    int64_t i = member_at(j->starts, j->n, begin);
+    for (int64_t b = begin; b < end; b++) {
+        while (b >= j->starts[i + 1])
+            i++;
+        int64_t first = (b - j->starts[i]) * BLOCK;
+        double sum = 0;
+        job part = *j;
+        part.sums = &sum;
+        update_part(&part, i, first, ts_min64(BLOCK, j->args[0].list[i]->numel - first));
+        j->sums[b] = sum;
+    }
+}
+
+static ts_status global_norm(ts_frame *f)
+{
+    TS_TRY(check_dtypes(f));
+    job j = {.args = f->args, .lists = 1, .n = f->args[0].count, .update = sum_update};
+    j.starts = make_starts(f, BLOCK);
+    TS_TRY(j.starts);
+    int64_t blocks = j.starts[j.n];
+    size_t bytes = (size_t)blocks * sizeof(double);
+    j.sums = ts_alloc(f->thread, bytes);
+    if (j.sums) {
+        ts_parallel_for(blocks, TS_CPU_GRAIN(BLOCK), sum_blocks, &j);
+        double sum = 0;
+        for (int64_t b = 0; b < blocks; b++)
+            sum += j.sums[b];
+        ts_tensor *out = f->rets[0].t;
+        if (out->dtype == TS_F32)
+            *(float *)out->data = (float)sqrt(sum);
+        else
+            *(double *)out->data = sqrt(sum);
+        ts_free(f->thread, j.sums, bytes);
+    }
+    ts_free(f->thread, j.starts, starts_bytes(f));
+    return j.sums ? TS_OK : ts_fail_memory("partial sums of a norm", (int64_t)bytes);
+}
+
+TS_CPU_FAMILY(optim,
+    {TS_OP_adamw, adamw, {0, 1}},
+    {TS_OP_sgd, sgd, {0, 1}},
+    {TS_OP_global_norm, global_norm, {0, 1}},
+    {TS_OP_scale, scale, {0, 1}},
+    {TS_OP_clip_norm, clip_norm, {0, 1}})

@@ -1,0 +1,238 @@
+/** @file optim.c  Update rules over lists of tensors. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+/** Ten operations an element of the first list, whatever the rule. */
+double ts_cost_optim(const ts_frame *f)
+{
+    double n = 0;
+    for (uint32_t k = 0; k < f->args[0].count; k++)
+        n += (double)f->args[0].list[k]->numel;
+    return 10 * n;
+}
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+/** Elements of a destination must be distinct. */
+static bool is_expanded(const ts_tensor *t)
+{
+    for (int d = 0; !(t->flags & TS_TENSOR_CONTIGUOUS) && d < t->ndim; d++)
+        if (t->sizes[d] > 1 && t->strides[d] == 0)
+            return true;
+    return false;
+}
+
+static ts_status check_member(ts_frame *f, int arg, uint32_t k)
+{
+    const ts_tensor *t = f->args[arg].list[k];
+    if (ts_is_none(t))
+        return ts_fail_arg(f, arg, TS_ERR_NULL, "expected a tensor at %u, got TS_NONE", k);
+    if (!ts_dtype_is_float((ts_dtype)t->dtype))
+        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected a floating dtype at %u, got %s", k,
+                           ts_dtype_name((ts_dtype)t->dtype));
+    if ((f->table->written >> arg & 1) && is_expanded(t))
+        return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected distinct elements at %u, got an expanded tensor", k);
+    return TS_OK;
+}
+
+/** Lists 0 .. lists-1 agree in length, sizes and dtypes, and all is on one device. */
+static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
+{
+    const ts_value *first = &f->args[0];
+    for (int a = 0; a < lists; a++) {
+        if (f->args[a].count != first->count)
+            return ts_fail_arg(f, a, TS_ERR_VALUE, "expected %u tensors, got %u", first->count, f->args[a].count);
+        for (uint32_t k = 0; k < first->count; k++) {
+            TS_TRY(check_member(f, a, k));
+            const ts_tensor *p = first->list[k], *t = f->args[a].list[k];
+            bool same = t->ndim == p->ndim;
+            for (int d = 0; same && d < p->ndim; d++)
+                same = t->sizes[d] == p->sizes[d];
+            char want[192], got[192];
+            if (!same)
+                return ts_fail_arg(f, a, TS_ERR_SHAPE, "expected sizes %s at %u, got %s",
+                                   ts_format_sizes(want, sizeof want, p->sizes, p->ndim), k,
+                                   ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+            if (t->dtype != p->dtype)
+                return ts_fail_arg(f, a, TS_ERR_DTYPE, "expected dtype %s at %u, got %s",
+                                   ts_dtype_name((ts_dtype)p->dtype), k, ts_dtype_name((ts_dtype)t->dtype));
+        }
+    }
+    if (first->count)
+        f->plan->compute = (ts_dtype)first->list[0]->dtype;
+    return ts_check_devices(f, true, device);
+}
+
+static ts_status check_steps(ts_frame *f, int arg)
+{
+    const ts_value *steps = &f->args[arg];
+    if (steps->count != f->args[0].count || (steps->count && !steps->ints))
+        return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected %u numbers, got %u", f->args[0].count, steps->count);
+    for (uint32_t k = 0; k < steps->count; k++)
+        if (steps->ints[k] < 1)
+            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected at least 1 at %u, got %lld", k, (long long)steps->ints[k]);
+    return TS_OK;
+}
+
+static ts_status check_at_least_0(ts_frame *f, int arg)
+{
+    if (f->args[arg].d >= 0) /* false for NaN */
+        return TS_OK;
+    return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected at least 0, got %g", f->args[arg].d);
+}
+
+ts_status ts_infer_adamw(ts_frame *f)
+{
+    ts_device device;
+    TS_TRY(check_lists(f, 4, &device));
+    TS_TRY(check_steps(f, 4));
+    for (int a = 5; a <= 9; a++)
+        TS_TRY(check_at_least_0(f, a));
+    for (int a = 6; a <= 7; a++)
+        if (f->args[a].d >= 1)
+            return ts_fail_arg(f, a, TS_ERR_VALUE, "expected less than 1, got %g", f->args[a].d);
+    return TS_OK;
+}
+
+ts_status ts_infer_sgd(ts_frame *f)
+{
+    ts_device device;
+    bool momentum = f->args[5].d != 0;
+    TS_TRY(check_lists(f, momentum ? 3 : 2, &device));
+    TS_TRY(check_steps(f, 3));
+    for (int a = 4; a <= 7; a++)
+        if (a != 6)
+            TS_TRY(check_at_least_0(f, a));
+    if (!(f->args[6].d - f->args[6].d == 0))
+        return ts_fail_arg(f, 6, TS_ERR_VALUE, "expected a finite number, got %g", f->args[6].d);
+    if (f->args[8].i && (!momentum || f->args[6].d != 0))
+        return ts_fail_arg(f, 8, TS_ERR_VALUE, "expected momentum > 0 and dampening 0, got %g and %g", f->args[5].d,
+                           f->args[6].d);
+    return TS_OK;
+}
+
+ts_status ts_infer_global_norm(ts_frame *f)
+{
+    ts_device device = TS_DEVICE_CPU;
+    TS_TRY(check_lists(f, 1, &device));
+    ts_dtype dtype = TS_F32;
+    for (uint32_t k = 0; k < f->args[0].count; k++)
+        if (f->args[0].list[k]->dtype == TS_F64)
+            dtype = TS_F64;
+    ts_plan_result(f->plan, 0, NULL, 0, dtype, device);
+    return TS_OK;
+}
+
+/** A factor or norm that comes as a tensor. */
+static ts_status check_number(ts_frame *f, int arg)
+{
+    if (f->args[arg].tag != TS_TAG_TENSOR)
+        return TS_OK;
+    const ts_tensor *t = f->args[arg].t;
+    char got[192];
+    if (t->numel != 1)
+        return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected one element, got sizes %s",
+                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+    if (t->dtype != TS_F32 && t->dtype != TS_F64)
+        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected f32 or f64, got %s",
+                                ts_dtype_name((ts_dtype)t->dtype));
+    return TS_OK;
+}
+
+ts_status ts_infer_scale(ts_frame *f)
+{
+    ts_device device;
+    if (f->args[1].tag == TS_TAG_TENSOR && ts_is_none(f->args[1].t))
+        return ts_fail_arg(f, 1, TS_ERR_NULL, "expected a tensor, got TS_NONE");
+    TS_TRY(check_lists(f, 1, &device));
+    return check_number(f, 1);
+}
+
+ts_status ts_infer_clip_norm(ts_frame *f)
+{
+    TS_TRY(ts_infer_scale(f));
+    return check_at_least_0(f, 2);
+}
+
+/* ------------------------------------------------------------------------ public forms ---- */
+
+/** A length that a boxed list can state. */
+static ts_status check_length(const char *op, int64_t n, const void *site)
+{
+    if (n >= 0 && n <= INT32_MAX)
+        return TS_OK;
+    return ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'n': expected 0 to %d, got %lld", INT32_MAX, (long long)n);
+}
+
+#define SITE __builtin_return_address(0)
+
+ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *exp_avg,
+                    ts_tensor *const *exp_avg_sq, const int64_t *steps, int64_t n, const ts_adamw_rule *rule)
+{
+    TS_TRY(check_length("adamw", n, SITE));
+    if (!rule)
+        return ts_fail_null("adamw", SITE, "rule");
+    if (n == 0)
+        return TS_OK;
+    ts_value args[] = {V_TS(params, n),    V_TS(grads, n),   V_TS(exp_avg, n), V_TS(exp_avg_sq, n),
+                       V_IS(steps, n),     V_F(rule->lr),    V_F(rule->beta1), V_F(rule->beta2),
+                       V_F(rule->eps),     V_F(rule->weight_decay), V_B(rule->decoupled)};
+    return ts_invoke_status(TS_OP_adamw, args, TS_N(args));
+}
+
+ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *momentum_buffers,
+                  const int64_t *steps, int64_t n, const ts_sgd_rule *rule)
+{
+    TS_TRY(check_length("sgd", n, SITE));
+    if (!rule)
+        return ts_fail_null("sgd", SITE, "rule");
+    if (n == 0)
+        return TS_OK;
+    ts_value args[] = {V_TS(params, n),
+                       V_TS(grads, n),
+                       V_TS(momentum_buffers, rule->momentum != 0 ? n : 0),
+                       V_IS(steps, n),
+                       V_F(rule->lr),
+                       V_F(rule->momentum),
+                       V_F(rule->dampening),
+                       V_F(rule->weight_decay),
+                       V_B(rule->nesterov)};
+    return ts_invoke_status(TS_OP_sgd, args, TS_N(args));
+}
+
+ts_tensor *ts_global_norm(ts_tensor *const *tensors, int64_t n)
+{
+    TS_TRY_NULL(check_length("global_norm", n, SITE));
+    if (n == 0)
+        return ts_zeros(NULL, 0, TS_F32);
+    ts_value args[] = {V_TS(tensors, n)};
+    return ts_invoke(TS_OP_global_norm, args, TS_N(args), 1);
+}
+
+ts_status(ts_scale_)(ts_tensor *const *tensors, int64_t n, ts_scalar factor)
+{
+    TS_TRY(check_length("scale", n, SITE));
+    if (n == 0)
+        return TS_OK;
+    ts_value args[] = {V_TS(tensors, n), V_S(factor)};
+    return ts_invoke_status(TS_OP_scale, args, TS_N(args));
+}
+
+ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor)
+{
+    TS_TRY(check_length("scale", n, SITE));
+    if (n == 0)
+        return TS_OK;
+    ts_value args[] = {V_TS(tensors, n), V_T(factor)};
+    return ts_invoke_status(TS_OP_scale, args, TS_N(args));
+}
+
+ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm, double max_norm)
+{
+    TS_TRY(check_length("clip_norm", n, SITE));
+    if (n == 0)
+        return TS_OK;
+    ts_value args[] = {V_TS(tensors, n), V_T(norm), V_F(max_norm)};
+    return ts_invoke_status(TS_OP_clip_norm, args, TS_N(args));
+}

@@ -1,0 +1,323 @@
+// Update rules over lists: against plain C in double, against torch.optim, in any layout.
+// SPDX-License-Identifier: MIT
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "include/tessera/tessera.h"
+#include "tests/harness.h"
+
+enum { MOST = 6 };
+/* one element, tails of vectors, several dims, empty, and enough for several threads */
+static const int64_t lengths[MOST] = {1, 7, 64, 0, 301, 40000};
+
+typedef struct list {
+    ts_tensor *t[MOST];
+} list;
+
+static double value(uint64_t seed, int64_t i)
+{
+    return sin((double)seed * 12.9898 + (double)i * 78.233);
+}
+
+static list make_list(uint64_t seed, ts_dtype dtype)
+{
+    static double values[40000];
+    list l;
+    for (int k = 0; k < MOST; k++) {
+        for (int64_t i = 0; i < lengths[k]; i++)
+            values[i] = value(seed + (uint64_t)k, i);
+        ts_tensor *t = ts_from_array(values, TS_F64, &lengths[k], 1);
+        l.t[k] = dtype == TS_F64 ? t : ts_to(t, dtype);
+        ck_assert_ptr_nonnull(l.t[k]);
+    }
+    return l;
+}
+
+static list zeros_like(const list *l)
+{
+    list z;
+    for (int k = 0; k < MOST; k++)
+        z.t[k] = ts_zeros_like(l->t[k]);
+    return z;
+}
+
+static double at(const ts_tensor *t, int64_t i)
+{
+    return ts_dtype_of(t) == TS_F64 ? ((const double *)ts_data(t))[i] : (double)((const float *)ts_data(t))[i];
+}
+
+/* c roundings of size eps to values of size 1 */
+static void assert_near(const ts_tensor *t, int64_t i, double want, int c)
+{
+    double eps = ts_dtype_of(t) == TS_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+    ck_assert_double_eq_tol(at(t, i), want, c * eps * fmax(1, fabs(want)));
+}
+
+/* -------------------------------------------------------------------- against plain C ---- */
+
+TS_TEST(adamw_follows_its_formula, .loop = 4)
+{
+    ts_dtype dtype = _i & 1 ? TS_F32 : TS_F64;
+    /* eps is large, so that m / sqrt(v) does not magnify the rounding of gradients that cancel */
+    ts_adamw_rule rule = {.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 0.01, .weight_decay = 0.3, .decoupled = _i & 2};
+    TS_SCOPE;
+    list p = make_list(1, dtype), m = zeros_like(&p), v = zeros_like(&p);
+    list before = make_list(1, dtype);
+    list g[4] = {make_list(10, dtype), make_list(20, dtype), make_list(30, dtype), make_list(40, dtype)};
+    for (int64_t step = 1; step <= 4; step++) {
+        int64_t steps[MOST] = {step, step, step, step, step, step};
+        ck_assert_int_eq(ts_adamw_(p.t, g[step - 1].t, m.t, v.t, steps, MOST, &rule), TS_OK);
+    }
+    for (int k = 0; k < MOST; k++)
+        for (int64_t i = 0; i < lengths[k]; i++) {
+            double x = at(before.t[k], i), first = 0, second = 0;
+            for (int step = 1; step <= 4; step++) {
+                double d = at(g[step - 1].t[k], i);
+                if (rule.decoupled)
+                    x -= rule.lr * rule.weight_decay * x;
+                else
+                    d += rule.weight_decay * x;
+                first = rule.beta1 * first + (1 - rule.beta1) * d;
+                second = rule.beta2 * second + (1 - rule.beta2) * d * d;
+                double mhat = first / (1 - pow(rule.beta1, step)), vhat = second / (1 - pow(rule.beta2, step));
+                x -= rule.lr * mhat / (sqrt(vhat) + rule.eps);
+            }
+            assert_near(p.t[k], i, x, 16);
+            assert_near(m.t[k], i, first, 16);
+            assert_near(v.t[k], i, second, 16);
+        }
+}
+
+TS_TEST(sgd_follows_its_formula, .loop = 8)
+{
+    ts_dtype dtype = _i & 1 ? TS_F32 : TS_F64;
+    int variant = _i >> 1; /* plain, momentum, dampening, nesterov */
+    ts_sgd_rule rule = {.lr = 0.1,
+                        .momentum = variant ? 0.9 : 0,
+                        .dampening = variant == 2 ? 0.25 : 0,
+                        .weight_decay = 0.05,
+                        .nesterov = variant == 3};
+    TS_SCOPE;
+    list p = make_list(1, dtype), b = make_list(90, dtype), before = make_list(1, dtype);
+    list g[3] = {make_list(10, dtype), make_list(20, dtype), make_list(30, dtype)};
+    for (int64_t step = 1; step <= 3; step++) {
+        int64_t steps[MOST] = {step, step, step, step, step, step};
+        ck_assert_int_eq(ts_sgd_(p.t, g[step - 1].t, variant ? b.t : NULL, steps, MOST, &rule), TS_OK);
+    }
+    for (int k = 0; k < MOST; k++)
+        for (int64_t i = 0; i < lengths[k]; i++) {
+            double x = at(before.t[k], i), buffer = 0;
+            for (int step = 1; step <= 3; step++) {
+                double d = at(g[step - 1].t[k], i) + rule.weight_decay * x;
+                if (variant) {
+                    buffer = step == 1 ? d : rule.momentum * buffer + (1 - rule.dampening) * d;
+                    d = rule.nesterov ? d + rule.momentum * buffer : buffer;
+                }
+                x -= rule.lr * d;
+            }
+            assert_near(p.t[k], i, x, 16);
+            if (variant)
+                assert_near(b.t[k], i, buffer, 16);
+        }
+}
+
+/* ------------------------------------------------------------------------ against torch ---- */
+
+/* Three steps from (0.5, -1, 2) with the gradients (0.1 t, -0.3, 0.7 / t), computed by torch.optim in f64. */
+TS_TEST(results_are_those_of_torch, .loop = 5)
+{
+    static const double start[3] = {0.5, -1, 2};
+    static const double want[5][3] = {
+        /* AdamW(lr=.01, betas=(.9, .99), eps=1e-6, weight_decay=.1), the same of Adam */
+        {0.46933724378481378, -0.96703308889970019, 1.9659434062060004},
+        {0.47042625582079506, -0.97000228889221785, 1.9710882364685163},
+        /* SGD(lr=.1, weight_decay=.01) with momentum .9 and dampening .2, with momentum .9 and nesterov, without */
+        {0.41603003327999993, -0.84418406015999992, 1.7286158472533333},
+        {0.35056756198049993, -0.75091193537099998, 1.6048631988186666},
+        {0.43854148949999999, -0.90709296899999992, 1.8658475946666666},
+    };
+    TS_SCOPE;
+    ts_tensor *p = ts_from_array(start, TS_F64, TS_SIZES(3)), *m = ts_zeros_like(p), *v = ts_zeros_like(p);
+    for (int64_t t = 1; t <= 3; t++) {
+        double grad[3] = {0.1 * (double)t, -0.3, 0.7 / (double)t};
+        ts_tensor *g = ts_from_array(grad, TS_F64, TS_SIZES(3));
+        ts_status status;
+        if (_i < 2)
+            status = ts_adamw_(&p, &g, &m, &v, &t, 1, &(ts_adamw_rule){0.01, 0.9, 0.99, 1e-6, 0.1, _i == 0});
+        else
+            status = ts_sgd_(&p, &g, &m, &t, 1,
+                             &(ts_sgd_rule){0.1, _i == 4 ? 0 : 0.9, _i == 2 ? 0.2 : 0, 0.01, _i == 3});
+        ck_assert_int_eq(status, TS_OK);
+    }
+    for (int i = 0; i < 3; i++)
+        ck_assert_double_eq_tol(at(p, i), want[_i][i], 1e-14);
+}
+
+/* ----------------------------------------------------------------------- norms and scales ---- */
+
+TS_TEST(the_norm_is_that_of_all_elements, .loop = 2)
+{
+    TS_SCOPE;
+    list l = make_list(5, _i ? TS_F64 : TS_F32);
+    double sum = 0;
+    for (int k = 0; k < MOST; k++)
+        for (int64_t i = 0; i < lengths[k]; i++)
+            sum += at(l.t[k], i) * at(l.t[k], i);
+    ts_tensor *norm = ts_global_norm(l.t, MOST);
+    ck_assert_int_eq(ts_ndim(norm), 0);
+    ck_assert_int_eq(ts_dtype_of(norm), _i ? TS_F64 : TS_F32);
+    ck_assert_double_eq_tol(at(norm, 0), sqrt(sum), (_i ? 64 * DBL_EPSILON : (double)FLT_EPSILON) * sqrt(sum));
+    ck_assert_double_eq(at(ts_global_norm(NULL, 0), 0), 0);
+    /* squares that f32 cannot hold */
+    ts_tensor *large = ts_full(TS_SIZES(4), ts_scalar_float(1e30), TS_F32);
+    ck_assert_double_eq_tol(at(ts_global_norm(&large, 1), 0), 2e30, 1e24);
+}
+
+TS_TEST(scaling_and_clipping)
+{
+    TS_SCOPE;
+    list l = make_list(5, TS_F32), before = make_list(5, TS_F32);
+    ck_assert_int_eq(ts_scale_(l.t, MOST, 2), TS_OK);
+    ck_assert_int_eq(ts_scale_by_(l.t, MOST, ts_full(NULL, 0, ts_scalar_float(0.25), TS_F64)), TS_OK);
+    for (int k = 0; k < MOST; k++)
+        for (int64_t i = 0; i < lengths[k]; i++)
+            ck_assert_double_eq(at(l.t[k], i), at(before.t[k], i) * 0.5);
+    ts_tensor *norm = ts_global_norm(l.t, MOST);
+    double n = at(norm, 0);
+    ck_assert_int_eq(ts_clip_norm_(l.t, MOST, norm, n * 2), TS_OK);
+    ck_assert_double_eq(at(l.t[4], 300), at(before.t[4], 300) * 0.5);
+    ck_assert_int_eq(ts_clip_norm_(l.t, MOST, norm, 1.5), TS_OK);
+    ck_assert_double_eq_tol(at(ts_global_norm(l.t, MOST), 0), 1.5, 1e-6);
+    /* as in PyTorch a norm that is not finite shows in what it scales */
+    ts_tensor *bad = ts_full(TS_SIZES(3), ts_scalar_float(INFINITY), TS_F32);
+    ck_assert_int_eq(ts_clip_norm_(&bad, 1, ts_global_norm(&bad, 1), 1), TS_OK);
+    ck_assert(isnan(at(bad, 1)));
+}
+
+/* -------------------------------------------------------------------- layouts, threads ---- */
+
+/** (rows, columns) stored by columns, with t's values. */
+static ts_tensor *transposed(ts_tensor *t, int64_t rows, int64_t columns)
+{
+    double buffer[4096];
+    int64_t sizes[2] = {rows, columns}, strides[2] = {1, rows};
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            buffer[c * rows + r] = at(t, r * columns + c);
+    ts_tensor *base = ts_to(ts_from_array(buffer, TS_F64, TS_SIZES(columns, rows)), ts_dtype_of(t));
+    return ts_adopt(ts_tensor_alias(ts_thread_self(), base, sizes, strides, 2, 0));
+}
+
+TS_TEST(layouts_do_not_change_a_bit, .loop = 2)
+{
+    enum { R = 31, C = 43 };
+    ts_dtype dtype = _i ? TS_F64 : TS_F32;
+    TS_SCOPE;
+    int64_t one = 1, n = R * C;
+    ts_tensor *plain[4], *turned[4];
+    ts_manual_seed(2);
+    for (int k = 0; k < 4; k++) {
+        plain[k] = ts_uniform(&n, 1, 0, 1, dtype);
+        turned[k] = transposed(plain[k], R, C);
+    }
+    turned[2] = ts_contiguous(turned[2]); /* mixed layouts in one call */
+    ts_adamw_rule rule = {0.1, 0.9, 0.99, 1e-8, 0.1, true};
+    ts_adamw_(&plain[0], &plain[1], &plain[2], &plain[3], &one, 1, &rule);
+    ck_assert_int_eq(ts_adamw_(&turned[0], &turned[1], &turned[2], &turned[3], &one, 1, &rule), TS_OK);
+    ck_assert_double_eq(at(ts_global_norm(plain, 4), 0), at(ts_global_norm(turned, 4), 0));
+    for (int k = 0; k < 4; k++) {
+        const ts_tensor *rows = ts_contiguous(turned[k]);
+        ck_assert_mem_eq(ts_data(rows), ts_data(plain[k]), (size_t)n * ts_dtype_size(dtype));
+    }
+}
+
+TS_TEST(results_do_not_depend_on_the_number_of_threads)
+{
+    TS_SCOPE;
+    list p[2], m[2], v[2];
+    double norm[2];
+    int64_t steps[MOST] = {3, 3, 3, 3, 3, 3};
+    for (int k = 0; k < 2; k++) {
+        ck_assert_int_eq(ts_set_num_threads(k ? 4 : 1), TS_OK);
+        p[k] = make_list(1, TS_F32), m[k] = make_list(2, TS_F32), v[k] = make_list(3, TS_F32);
+        for (int q = 0; q < MOST; q++)
+            v[k].t[q] = ts_mul(v[k].t[q], v[k].t[q]);
+        list g = make_list(4, TS_F32);
+        norm[k] = at(ts_global_norm(g.t, MOST), 0);
+        ts_clip_norm_(g.t, MOST, ts_global_norm(g.t, MOST), 1);
+        ck_assert_int_eq(ts_adamw_(p[k].t, g.t, m[k].t, v[k].t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true}), TS_OK);
+    }
+    ck_assert_double_eq(norm[0], norm[1]);
+    for (int q = 0; q < MOST; q++)
+        ck_assert_mem_eq(ts_data(p[0].t[q]), ts_data(p[1].t[q]), (size_t)lengths[q] * 4);
+}
+
+/* --------------------------------------------------------------------------- misuse ---- */
+
+static void expect(ts_status status, ts_status code, const char *words)
+{
+    ck_assert_int_eq(status, code);
+    ck_assert_msg(strstr(ts_error_message(), words) != NULL, "%s", ts_error_message());
+    ts_error_clear();
+}
+
+TS_TEST(misuse_is_named_and_writes_nothing)
+{
+    TS_SCOPE;
+    ts_tensor *p[2] = {ts_ones(TS_SIZES(2, 3), TS_F32), ts_ones(TS_SIZES(4), TS_F32)};
+    ts_tensor *g[2] = {ts_ones(TS_SIZES(2, 3), TS_F32), ts_ones(TS_SIZES(4), TS_F32)};
+    ts_tensor *wrong[2] = {g[0], ts_ones(TS_SIZES(5), TS_F32)}, *wide[2] = {g[0], ts_ones(TS_SIZES(4), TS_F64)};
+    ts_tensor *whole[2] = {g[0], ts_ones(TS_SIZES(4), TS_I64)}, *none[2] = {g[0], TS_NONE}, *null[2] = {g[0], NULL};
+    int64_t steps[2] = {1, 1}, early[2] = {1, 0};
+    ts_sgd_rule plain = {.lr = 1};
+    uint32_t version = ts_version(p[0]);
+    expect(ts_sgd_(p, wrong, NULL, steps, 2, &plain), TS_ERR_SHAPE, "argument 'grads': expected sizes (4) at 1, got (5)");
+    expect(ts_sgd_(p, wide, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'grads': expected dtype f32 at 1, got f64");
+    expect(ts_sgd_(whole, whole, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'params'");
+    expect(ts_sgd_(p, none, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
+    expect(ts_sgd_(p, null, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
+    expect(ts_sgd_(NULL, g, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'params'");
+    expect(ts_sgd_(p, g, NULL, early, 2, &plain), TS_ERR_VALUE, "argument 'steps'");
+    expect(ts_sgd_(p, g, NULL, NULL, 2, &plain), TS_ERR_VALUE, "argument 'steps'");
+    expect(ts_sgd_(p, g, NULL, steps, 2, NULL), TS_ERR_NULL, "argument 'rule'");
+    expect(ts_sgd_(p, g, NULL, steps, -1, &plain), TS_ERR_VALUE, "argument 'n'");
+    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = NAN}), TS_ERR_VALUE, "argument 'lr'");
+    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .nesterov = true}), TS_ERR_VALUE, "argument 'nesterov'");
+    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .momentum = 0.9}), TS_ERR_NULL, "argument 'momentum_buffers'");
+    expect(ts_adamw_(p, g, g, g, steps, 2, &(ts_adamw_rule){.lr = 1, .beta1 = 1}), TS_ERR_VALUE, "argument 'beta1'");
+    expect(ts_scale_by_(p, 2, p[0]), TS_ERR_SHAPE, "argument 'factor': expected one element");
+    expect(ts_scale_by_(p, 2, NULL), TS_ERR_NULL, "argument 'factor'");
+    expect(ts_clip_norm_(p, 2, TS_NONE, 1), TS_ERR_NULL, "argument 'norm'");
+    expect(ts_clip_norm_(p, 2, ts_global_norm(p, 2), -1), TS_ERR_VALUE, "argument 'max_norm'");
+    ck_assert_ptr_null(ts_global_norm(whole, 2));
+    expect(ts_error_code(), TS_ERR_DTYPE, "argument 'tensors'");
+    ck_assert_uint_eq(ts_version(p[0]), version);
+    ck_assert_double_eq(at(p[1], 3), 1);
+    ck_assert_int_eq(ts_sgd_(NULL, NULL, NULL, NULL, 0, &plain), TS_OK);
+
+    ts_set_requires_grad(p[0], true);
+    expect(ts_sgd_(p, g, NULL, steps, 2, &plain), TS_ERR_AUTOGRAD, "requires grad");
+    TS_NO_GRAD;
+    ck_assert_int_eq(ts_sgd_(p, g, NULL, steps, 2, &plain), TS_OK);
+    ck_assert_uint_gt(ts_version(p[0]), version);
+    ck_assert_double_eq(at(p[0], 5), 0);
+}
+
+TS_TEST(a_step_takes_no_memory_from_the_system)
+{
+    TS_SCOPE;
+    list p = make_list(1, TS_F32), g = make_list(2, TS_F32), m = zeros_like(&p), v = zeros_like(&p);
+    int64_t steps[MOST] = {1, 1, 1, 1, 1, 1};
+    uint64_t before = 0;
+    for (int round = 0; round < 3; round++) {
+        TS_SCOPE;
+        if (round == 1)
+            before = ts_memory_get_stats().system_allocs;
+        ts_clip_norm_(g.t, MOST, ts_global_norm(g.t, MOST), 1);
+        ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true}), TS_OK);
+    }
+    if (!ts_alloc_system)
+        ck_assert_uint_eq(ts_memory_get_stats().system_allocs, before);
+}
