@@ -5,6 +5,7 @@
 #include "ops/ops.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ------------------------------------------------------------------ counters of a call ---- */
 
@@ -33,7 +34,13 @@ uint64_t ts_reserve_randperm(const ts_frame *f)
     return f->args[0].i > 0 ? ts_philox_blocks_64((uint64_t)f->args[0].i) : 0;
 }
 
-uint64_t ts_reserve_bernoulli(const ts_frame *f) { return blocks(elements(&f->args[1]), f->args[2].i); }
+uint64_t ts_reserve_bernoulli(const ts_frame *f)
+{
+    const ts_value *p = &f->args[0];
+    if (p->tag == TS_TAG_TENSOR)
+        return blocks((uint64_t)p->t->numel, p->t->dtype);
+    return blocks(elements(&f->args[1]), f->args[2].i);
+}
 
 uint64_t ts_reserve_multinomial(const ts_frame *f)
 {
@@ -125,7 +132,13 @@ ts_status ts_infer_bernoulli(ts_frame *f)
 {
     const ts_value *p = &f->args[0];
     if (p->tag == TS_TAG_TENSOR) {
+        const ts_value *sizes = &f->args[1];
         TS_TRY(ts_check_float(f, 0));
+        if (sizes->count != p->t->ndim || (sizes->count && memcmp(sizes->ints, p->t->sizes, sizes->count * 8) != 0))
+            return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected the sizes of p");
+        if (f->args[2].i != p->t->dtype)
+            return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected p's %s, got number %lld",
+                               ts_dtype_name((ts_dtype)p->t->dtype), (long long)f->args[2].i);
         f->plan->compute = (ts_dtype)p->t->dtype;
         ts_plan_result_like(f->plan, 0, p->t, (ts_dtype)p->t->dtype);
         return TS_OK;

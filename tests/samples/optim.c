@@ -1,0 +1,104 @@
+/** @file optim.c  Samples of update rules over lists. */
+// SPDX-License-Identifier: MIT
+#include <math.h>
+
+#include "tests/samples/sample.h"
+
+/** Results are the members of the written lists, in order: lists[q] for q < n. */
+static double *written(ts_ref *r, int list, int q, int k)
+{
+    int count = r->a[0].count;
+    double *y = ref_ret_like(r, q * count + k, &r->a[list].list[k]);
+    for (int64_t i = 0; i < r->a[list].list[k].numel; i++)
+        y[i] = r->a[list].list[k].x[i];
+    return y;
+}
+
+static void ref_adamw(ts_ref *r)
+{
+    double lr = r->a[5].d, beta1 = r->a[6].d, beta2 = r->a[7].d, eps = r->a[8].d, decay = r->a[9].d;
+    for (int k = 0; k < r->a[0].count; k++) {
+        double *p = written(r, 0, 0, k), *m = written(r, 2, 1, k), *v = written(r, 3, 2, k);
+        double t = (double)r->a[4].sizes[k];
+        for (int64_t i = 0; i < r->a[0].list[k].numel; i++) {
+            double g = r->a[1].list[k].x[i] + (r->a[10].i ? 0 : decay * p[i]);
+            p[i] *= r->a[10].i ? 1 - lr * decay : 1;
+            m[i] = beta1 * m[i] + (1 - beta1) * g;
+            v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+            p[i] -= lr * (m[i] / (1 - pow(beta1, t))) / (sqrt(v[i] / (1 - pow(beta2, t))) + eps);
+        }
+    }
+}
+
+static void ref_sgd(ts_ref *r)
+{
+    double lr = r->a[4].d, momentum = r->a[5].d, dampening = r->a[6].d, decay = r->a[7].d;
+    for (int k = 0; k < r->a[0].count; k++) {
+        double *p = written(r, 0, 0, k), *b = r->a[2].count ? written(r, 2, 1, k) : NULL;
+        for (int64_t i = 0; i < r->a[0].list[k].numel; i++) {
+            double g = r->a[1].list[k].x[i] + decay * p[i];
+            if (b) {
+                b[i] = r->a[3].sizes[k] == 1 ? g : momentum * b[i] + (1 - dampening) * g;
+                g = r->a[8].i ? g + momentum * b[i] : b[i];
+            }
+            p[i] -= lr * g;
+        }
+    }
+}
+
+static double squares(const ts_ref *r)
+{
+    long double sum = 0; /* equal elements of an expanded dim round alike and add up */
+    for (int k = 0; k < r->a[0].count; k++)
+        for (int64_t i = 0; i < r->a[0].list[k].numel; i++)
+            sum += (long double)r->a[0].list[k].x[i] * r->a[0].list[k].x[i];
+    return (double)sum;
+}
+
+static void ref_global_norm(ts_ref *r) { *ref_ret(r, 0, NULL, 0) = sqrt(squares(r)); }
+
+static void times(ts_ref *r, double factor)
+{
+    for (int k = 0; k < r->a[0].count; k++) {
+        double *y = written(r, 0, 0, k);
+        for (int64_t i = 0; i < r->a[0].list[k].numel; i++)
+            y[i] *= factor;
+    }
+}
+
+static double number(const ts_ref_arg *a) { return a->tag == TS_TAG_TENSOR ? a->x[0] : a->d; }
+static void ref_scale(ts_ref *r) { times(r, number(&r->a[1])); }
+static void ref_clip_norm(ts_ref *r) { times(r, fmin(1, r->a[2].d / (number(&r->a[1]) + 1e-6))); }
+
+#define PAIR LIST(T(SWEEP, 3), T(7))
+#define SQUARES LIST(T_UNIFORM(0.5, 2, SWEEP, 3), T_UNIFORM(0.5, 2, 7))
+#define OTHER LIST(T(SWEEP, 3), T(8))
+
+static const ts_sample samples[] = {
+    {"adamw", "decoupled",
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.9), FLOAT(0.99), FLOAT(1e-3), FLOAT(0.1), BOOL(true)},
+     ref_adamw, .c = 16, .scale = 1, .no_expand = true,
+     .bad = {{1, OTHER, TS_ERR_SHAPE, "expected sizes (7) at 1, got (8)"}, {4, INTS(1), TS_ERR_VALUE, "expected 2 numbers"},
+             {4, INTS(1, 0), TS_ERR_VALUE, "at least 1 at 1"}, {5, FLOAT(-1), TS_ERR_VALUE, "at least 0"},
+             {7, FLOAT(1), TS_ERR_VALUE, "less than 1"}}},
+    {"adamw", "in the gradient",
+     {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.5), BOOL(false)},
+     ref_adamw, .c = 16, .scale = 4, .no_expand = true},
+    {"sgd", "plain", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(1, 2), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false)},
+     ref_sgd, .c = 4, .scale = 1, .no_expand = true},
+    {"sgd", "momentum", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false)},
+     ref_sgd, .c = 8, .scale = 1, .no_expand = true,
+     .bad = {{2, OTHER, TS_ERR_SHAPE, "expected sizes (7) at 1"}, {8, BOOL(true), TS_ERR_VALUE, "dampening 0"}}},
+    {"sgd", "nesterov", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true)},
+     ref_sgd, .c = 8, .scale = 1, .no_expand = true},
+    {"global_norm", "two", {LIST(T(SWEEP, 3), T(SWEEP))}, ref_global_norm, .c = 2, .depth = SWEEP,
+     .bad = {{0, LIST(T_OF(TS_I64, 3)), TS_ERR_DTYPE, "floating dtype"}}},
+    {"global_norm", "0-dim", {LIST(T(), T())}, ref_global_norm, .c = 2},
+    {"scale", "number", {PAIR, FLOAT(0.75)}, ref_scale, .c = 1, .no_expand = true},
+    {"scale", "tensor", {PAIR, T()}, ref_scale, .c = 1, .no_expand = true,
+     .bad = {{1, T(2), TS_ERR_SHAPE, "one element"}}},
+    {"clip_norm", "clipped", {PAIR, T_UNIFORM(4, 5), FLOAT(1)}, ref_clip_norm, .c = 2, .no_expand = true,
+     .bad = {{2, FLOAT(-1), TS_ERR_VALUE, "at least 0"}}},
+    {"clip_norm", "left alone", {PAIR, T_UNIFORM(0.5, 0.9), FLOAT(1)}, ref_clip_norm, .no_expand = true},
+};
+TS_SAMPLES(optim, samples)
