@@ -1,0 +1,328 @@
+/** @file loader.c  Token windows from a mapped file, prepared one batch ahead by a thread. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/nn/loader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/** A prepared batch. */
+typedef struct slot {
+    int64_t *x, *y; /* (B, T) each, one block */
+    ts_loader_state at;
+    bool shrunk; /* the file was too short when the slot was filled */
+} slot;
+
+enum { SLOTS = 3 };
+
+struct ts_loader {
+    ts_loader_opts opts;
+    char *path;
+    int fd;
+    const unsigned char *map;
+    size_t mapped;
+    int64_t first, tokens; /* of the range, in tokens */
+    int64_t batches;
+    ts_loader_state next;  /* to be returned */
+    slot slots[SLOTS];
+    /* the thread's side: slots head .. head + filled - 1 are ready */
+    pthread_t thread;
+    bool threaded;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    ts_loader_state ahead; /* to be prepared */
+    int head, filled;
+    uint64_t turn;         /* changes when the state is set: what is under way is stale */
+    bool stop;
+};
+
+/* --------------------------------------------------------------------------- the order ---- */
+
+static uint64_t mix(uint64_t x)
+{
+    /* Stafford's thirteenth mixer of 64 bits */
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+/**
+ * Place i of a permutation of n: a Feistel network over the next even number of bits, walked until it
+ * falls inside. No table, and any place in constant expected time.
+ */
+static int64_t permute(int64_t i, int64_t n, uint64_t key)
+{
+    int bits = 2;
+    while (((int64_t)1 << bits) < n)
+        bits += 2;
+    int half = bits / 2;
+    uint64_t mask = ((uint64_t)1 << half) - 1, x = (uint64_t)i;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (int round = 0; round < 4; round++) {
+            uint64_t swap = left ^ (mix(right + key + (uint64_t)round * 0x9e3779b97f4a7c15ull) & mask);
+            left = right;
+            right = swap;
+        }
+        x = left << half | right;
+    } while (x >= (uint64_t)n);
+    return (int64_t)x;
+}
+
+/** First token of window w of an epoch, from the start of the range. */
+static int64_t window(const ts_loader *l, int64_t epoch, int64_t w)
+{
+    int64_t t = l->opts.length;
+    if (l->opts.in_order)
+        return w * t;
+    uint64_t key = mix(l->opts.seed ^ mix((uint64_t)epoch + 1));
+    /* one window less than fit, so that any offset leaves as many */
+    int64_t windows = l->batches * l->opts.batch, spare = l->tokens - 1 - windows * t;
+    int64_t offset = (int64_t)(mix(key) % (uint64_t)((spare < t ? spare : t - 1) + 1));
+    return offset + permute(w, windows, key) * t;
+}
+
+/* -------------------------------------------------------------------------- preparation ---- */
+
+static int64_t item_size(ts_dtype dtype) { return (int64_t)ts_dtype_size(dtype); }
+
+/** Token k of the mapping, read by bytes: the range may begin anywhere. */
+static int64_t token(const ts_loader *l, int64_t k)
+{
+    int32_t narrow;
+    int64_t wide;
+    switch (l->opts.dtype) {
+    case TS_U8: return l->map[k];
+    case TS_I32: memcpy(&narrow, l->map + 4 * k, 4); return narrow;
+    default: memcpy(&wide, l->map + 8 * k, 8); return wide;
+    }
+}
+
+static void prepare(const ts_loader *l, slot *s, ts_loader_state at)
+{
+    int64_t b = l->opts.batch, t = l->opts.length;
+    struct stat now;
+    s->at = at;
+    /* reading a mapping beyond the end of its file would kill the process */
+    s->shrunk = fstat(l->fd, &now) != 0 || (size_t)now.st_size < l->mapped;
+    for (int64_t i = 0; i < b && !s->shrunk; i++) {
+        int64_t from = l->first + window(l, at.epoch, at.index * b + i), *x = s->x + i * t, *y = s->y + i * t;
+        for (int64_t k = 0; k < t; k++) {
+            x[k] = token(l, from + k);
+            y[k] = token(l, from + k + 1);
+        }
+    }
+}
+
+static ts_loader_state after(const ts_loader *l, ts_loader_state s)
+{
+    s.index++;
+    if (s.index >= l->batches)
+        s = (ts_loader_state){s.epoch + 1, 0};
+    return s;
+}
+
+static void *work(void *arg)
+{
+    ts_loader *l = arg;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        if (l->filled == SLOTS - 1) { /* the last slot is what the caller may be reading */
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        slot *s = &l->slots[(l->head + l->filled) % SLOTS];
+        ts_loader_state at = l->ahead;
+        uint64_t turn = l->turn;
+        pthread_mutex_unlock(&l->lock);
+        prepare(l, s, at);
+        pthread_mutex_lock(&l->lock);
+        if (turn == l->turn) {
+            l->filled++;
+            l->ahead = after(l, at);
+            pthread_cond_broadcast(&l->changed);
+        }
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------ open and close ---- */
+
+static ts_status check(const char *path, const ts_loader_opts *o)
+{
+    if (!path || !o)
+        return ts_error_set(TS_ERR_NULL, "loader: expected a path and options");
+    if (o->batch < 1 || o->length < 1 || o->batch > INT64_C(1) << 32 || o->length > INT64_C(1) << 32)
+        return ts_error_set(TS_ERR_VALUE, "loader: expected batch and length from 1 to 2^32, got %lld and %lld",
+                            (long long)o->batch, (long long)o->length);
+    if (o->dtype != TS_U8 && o->dtype != TS_I32 && o->dtype != TS_I64)
+        return ts_error_set(TS_ERR_DTYPE, "loader: expected tokens of dtype u8, i32 or i64, got %s", ts_dtype_name(o->dtype));
+    if (!(o->from >= 0 && o->from <= o->to && o->to <= 1))
+        return ts_error_set(TS_ERR_VALUE, "loader: expected 0 <= from <= to <= 1, got %g and %g", o->from, o->to);
+    return TS_OK;
+}
+
+static ts_status map_file(ts_loader *l)
+{
+    struct stat info;
+    l->fd = open(l->path, O_RDONLY | O_CLOEXEC);
+    if (l->fd < 0 || fstat(l->fd, &info) != 0)
+        return ts_error_set(TS_ERR_IO, "loader: cannot open '%s': %s", l->path, strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return ts_error_set(TS_ERR_IO, "loader: '%s' is no regular file", l->path);
+    double from = l->opts.from, to = l->opts.to == 0 ? 1 : l->opts.to;
+    int64_t all = info.st_size / item_size(l->opts.dtype);
+    l->first = (int64_t)((double)all * from);
+    l->tokens = (to >= 1 ? all : (int64_t)((double)all * to)) - l->first;
+    int64_t windows = (l->tokens - 1) / l->opts.length;
+    if (!l->opts.in_order && windows > l->opts.batch)
+        windows--;
+    l->batches = l->tokens > 0 ? windows / l->opts.batch : 0;
+    if (l->batches < 1)
+        return ts_error_set_hint(TS_ERR_SHAPE, "use a larger file, a smaller batch or shorter sequences",
+                                 "loader: '%s' has %lld tokens in the range; a batch of %lld x %lld needs %lld", l->path,
+                                 (long long)l->tokens, (long long)l->opts.batch, (long long)l->opts.length,
+                                 (long long)(l->opts.batch * l->opts.length + 1));
+    l->mapped = (size_t)info.st_size;
+    void *map = mmap(NULL, l->mapped, PROT_READ, MAP_PRIVATE, l->fd, 0);
+    if (map == MAP_FAILED)
+        return ts_error_set(TS_ERR_IO, "loader: cannot map '%s': %s", l->path, strerror(errno));
+    l->map = map;
+    return TS_OK;
+}
+
+static ts_status make_slots(ts_loader *l)
+{
+    size_t elements = (size_t)l->opts.batch * (size_t)l->opts.length, bytes = 2 * elements * sizeof(int64_t);
+    for (int i = 0; i < SLOTS; i++) {
+        if (!(l->slots[i].x = malloc(bytes)))
+            return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a batch needs %zu bytes", bytes);
+        l->slots[i].y = l->slots[i].x + elements;
+    }
+    return TS_OK;
+}
+
+/** The thread is a convenience: when it cannot start, batches are made in the caller's. */
+static void start(ts_loader *l)
+{
+    if (l->opts.no_thread)
+        return;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    l->threaded = pthread_create(&l->thread, NULL, work, l) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
+{
+    TS_TRY_NULL(check(path, opts));
+    ts_loader *l = calloc(1, sizeof *l);
+    char *copy = l ? malloc(strlen(path) + 1) : NULL;
+    if (!copy) {
+        free(l);
+        ts_error_set(TS_ERR_MEMORY, "loader: out of memory");
+        return NULL;
+    }
+    l->opts = *opts;
+    l->path = strcpy(copy, path);
+    l->fd = -1;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    if (map_file(l) != TS_OK || make_slots(l) != TS_OK) {
+        ts_loader_close(l);
+        return NULL;
+    }
+    start(l);
+    return l;
+}
+
+void ts_loader_close(ts_loader *l)
+{
+    if (!l)
+        return;
+    if (l->threaded) {
+        pthread_mutex_lock(&l->lock);
+        l->stop = true;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(l->thread, NULL);
+    }
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->changed);
+    for (int i = 0; i < SLOTS; i++)
+        free(l->slots[i].x);
+    if (l->map)
+        munmap((void *)l->map, l->mapped);
+    if (l->fd >= 0)
+        close(l->fd);
+    free(l->path);
+    free(l);
+}
+
+/* -------------------------------------------------------------------------------- batches ---- */
+
+static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
+{
+    if (s->shrunk)
+        return ts_error_set(TS_ERR_IO, "loader: '%s' has become shorter since it was opened", l->path);
+    int64_t sizes[2] = {l->opts.batch, l->opts.length};
+    ts_tensor *x = ts_from_array(s->x, TS_I64, sizes, 2), *y = ts_from_array(s->y, TS_I64, sizes, 2);
+    TS_TRY(x);
+    TS_TRY(y);
+    *batch = (ts_batch){x, y, s->at.epoch, s->at.index};
+    return TS_OK;
+}
+
+ts_status ts_loader_next(ts_loader *l, ts_batch *batch)
+{
+    if (!l || !batch)
+        return ts_error_set(TS_ERR_NULL, "loader_next: expected a loader and a place for the batch");
+    slot *s;
+    if (l->threaded) {
+        pthread_mutex_lock(&l->lock);
+        while (!l->filled)
+            pthread_cond_wait(&l->changed, &l->lock);
+        s = &l->slots[l->head];
+        l->head = (l->head + 1) % SLOTS;
+        l->filled--;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+    } else {
+        s = &l->slots[0];
+        prepare(l, s, l->next);
+    }
+    ts_status status = deliver(l, s, batch);
+    if (status == TS_OK)
+        l->next = after(l, l->next);
+    else
+        ts_loader_set_state(l, l->next); /* the batch is not lost: the next call tries it again */
+    return status;
+}
+
+int64_t ts_loader_batches(const ts_loader *l) { return l ? l->batches : 0; }
+int64_t ts_loader_tokens(const ts_loader *l) { return l ? l->tokens : 0; }
+ts_loader_state ts_loader_get_state(const ts_loader *l) { return l ? l->next : (ts_loader_state){0, 0}; }
+
+ts_status ts_loader_set_state(ts_loader *l, ts_loader_state state)
+{
+    if (!l)
+        return ts_error_set(TS_ERR_NULL, "loader_set_state: expected a loader, got NULL");
+    if (state.epoch < 0 || state.index < 0 || state.index >= l->batches)
+        return ts_error_set(TS_ERR_VALUE, "loader_set_state: expected an epoch >= 0 and a batch below %lld, got %lld and %lld",
+                            (long long)l->batches, (long long)state.epoch, (long long)state.index);
+    pthread_mutex_lock(&l->lock);
+    l->next = l->ahead = state;
+    l->filled = 0;
+    l->turn++;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    return TS_OK;
+}
