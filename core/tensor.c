@@ -333,6 +333,12 @@ ts_tensor *ts_keep(ts_tensor *t)
     ts_thread *thread = ts_thread_self();
     if (!t || t == TS_NONE || !thread->scope->parent || !t->link)
         return t;
+    /* what an outer scope owns lives long enough; results stand near the front, so the walk is short */
+    const ts_tensor *own = thread->scope->first;
+    while (own && own != t)
+        own = own->next;
+    if (!own)
+        return t;
     unlink_tensor(t);
     ts_scope *parent = thread->scope->parent;
     t->next = parent->first;
@@ -364,5 +370,11 @@ void ts_release(ts_tensor *t)
 
 ts_tensor *ts_adopt(ts_tensor *t)
 {
-    return t && t != TS_NONE ? ts_scope_adopt(ts_thread_self(), t) : t;
+    if (!t || t == TS_NONE)
+        return t;
+    if (t->link) { /* a handle stands in one scope at most, and this one keeps it */
+        ts_tensor_unref(t);
+        return t;
+    }
+    return ts_scope_adopt(ts_thread_self(), t);
 }

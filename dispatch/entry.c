@@ -209,18 +209,22 @@ static TS_COLD ts_status check_given(ts_frame *f, int i)
                 return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to ts_clone() of it",
                                   "argument 'out': expected distinct elements, got an expanded tensor");
     for (int a = 0; a < f->nargs; a++) {
-        const ts_tensor *t = f->args[a].tag == TS_TAG_TENSOR ? f->args[a].t : NULL;
-        if (!t || t->storage != out->storage || !t->numel || !out->numel || !out->data)
-            continue;
-        if (f->plan->pointwise && (f->plan->operands >> a & 1) && same_layout(out, t))
-            continue;
-        const char *first[2], *last[2];
-        extent(out, &first[0], &last[0]);
-        extent(t, &first[1], &last[1]);
-        if (first[0] <= last[1] && first[1] <= last[0])
-            return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to another tensor, or pass ts_clone() of the argument",
-                              "argument 'out': shares memory with argument '%s'",
-                              f->table->info->schema.args[a].name);
+        const ts_value *v = &f->args[a];
+        uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
+        for (uint32_t k = 0; k < n; k++) {
+            const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
+            if (t->storage != out->storage || !t->numel || !out->numel || !out->data)
+                continue;
+            if (f->plan->pointwise && (f->plan->operands >> a & 1) && same_layout(out, t))
+                continue;
+            const char *first[2], *last[2];
+            extent(out, &first[0], &last[0]);
+            extent(t, &first[1], &last[1]);
+            if (first[0] <= last[1] && first[1] <= last[0])
+                return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to another tensor, or pass ts_clone() of the argument",
+                                  "argument 'out': shares memory with argument '%s'",
+                                  f->table->info->schema.args[a].name);
+        }
     }
     return TS_OK;
 }

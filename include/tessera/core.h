@@ -255,7 +255,8 @@ TS_API void ts_scope_leave(ts_scope *scope);
     ts_scope TS_CAT(ts_scope_, __LINE__) __attribute__((cleanup(ts_scope_leave)));          \
     int TS_CAT(ts_entered_, __LINE__) __attribute__((unused)) = ts_scope_enter(&TS_CAT(ts_scope_, __LINE__))
 
-/** Moves t from the innermost scope to its parent and returns it. NULL-safe. */
+/** Moves t from the innermost scope to its parent and returns it; what an outer scope owns stays there.
+ *  NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
 /** Releases a temporary before its scope ends. NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);

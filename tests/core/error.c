@@ -1,0 +1,159 @@
+/** @file error.c  Errors that travel like NaN. */
+// SPDX-License-Identifier: MIT
+#include <pthread.h>
+#include <string.h>
+
+#include "include/tessera/tessera.h"
+#include "tests/harness.h"
+
+static ts_tensor *numbers(int64_t n)
+{
+    static const float zeros[16];
+    return ts_from_array(zeros, TS_F32, &n, 1);
+}
+
+TS_TEST(a_failure_names_op_argument_expected_and_got)
+{
+    TS_SCOPE;
+    ck_assert_ptr_null(ts_add(numbers(2), numbers(3)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ck_assert_str_eq(ts_error_op(), "add");
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "add: argument 'other': expected sizes that broadcast with (2), got (3)"));
+    ck_assert_ptr_nonnull(ts_error_site());
+}
+
+TS_TEST(propagation_leaves_the_root_failure)
+{
+    TS_SCOPE;
+    ts_tensor *a = numbers(2);
+    ts_tensor *bad = ts_add(a, numbers(3));
+    char first[1200];
+    strcpy(first, ts_error_message());
+    ck_assert_ptr_null(ts_mul(ts_sub(bad, a), a));
+    ck_assert_ptr_null(ts_add_(bad, a));
+    ck_assert_ptr_null(ts_add_out(bad, a, a));
+    ck_assert_ptr_null(ts_clone(bad));
+    ck_assert_int_eq(ts_backward(bad), TS_ERR_SHAPE);
+    ck_assert_int_eq(ts_item(bad, &(double){0}), TS_ERR_SHAPE);
+    ck_assert_str_eq(ts_error_message(), first);
+}
+
+TS_TEST(the_next_root_failure_overwrites)
+{
+    TS_SCOPE;
+    ts_tensor *a = numbers(2);
+    ts_add(a, numbers(3));
+    ts_to(a, (ts_dtype)77);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_DTYPE);
+    ck_assert_str_eq(ts_error_op(), "to");
+}
+
+TS_TEST(success_leaves_the_record)
+{
+    TS_SCOPE;
+    ts_tensor *a = numbers(2);
+    ts_add(a, numbers(3));
+    ck_assert_ptr_nonnull(ts_add(a, a));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+}
+
+TS_TEST(clear_empties_the_record)
+{
+    TS_SCOPE;
+    ts_add(numbers(2), numbers(3));
+    ts_error_clear();
+    ck_assert_int_eq(ts_error_code(), TS_OK);
+    ck_assert_str_eq(ts_error_message(), "");
+    ck_assert_str_eq(ts_error_op(), "");
+    ck_assert_str_eq(ts_error_hint(), "");
+    ck_assert_ptr_null(ts_error_site());
+}
+
+TS_TEST(null_with_an_empty_record_is_a_root_failure)
+{
+    TS_SCOPE;
+    ck_assert_ptr_null(ts_add(NULL, numbers(2)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "add: argument 'self'"));
+    ts_error_clear();
+    ck_assert_int_eq(ts_status_of_pointer(NULL), TS_ERR_NULL);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+}
+
+static ts_status chain(ts_tensor *a, ts_tensor *b)
+{
+    TS_SCOPE;
+    TS_TRY(ts_add(a, b));
+    TS_TRY(ts_set_num_threads(1));
+    return TS_OK;
+}
+
+TS_TEST(try_takes_pointers_and_statuses)
+{
+    TS_SCOPE;
+    ck_assert_int_eq(chain(numbers(2), numbers(2)), TS_OK);
+    ck_assert_int_eq(chain(numbers(2), numbers(3)), TS_ERR_SHAPE);
+    ck_assert_int_eq(ts_set_num_threads(0), TS_ERR_VALUE);
+}
+
+TS_TEST(an_application_makes_failures_of_its_own)
+{
+    ck_assert_int_eq(ts_error_set_hint(TS_ERR_FORMAT, "look", "line %d", 3), TS_ERR_FORMAT);
+    ck_assert_str_eq(ts_error_message(), "line 3");
+    ck_assert_str_eq(ts_error_hint(), "look");
+    /* text of the record may be an argument of the next */
+    ts_error_set(TS_ERR_IO, "while reading: %s", ts_error_message());
+    ck_assert_str_eq(ts_error_message(), "while reading: line 3");
+    ck_assert_str_eq(ts_error_hint(), "");
+}
+
+TS_TEST(a_long_message_is_cut)
+{
+    char text[4000];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    ts_error_set(TS_ERR_IO, "%s", text);
+    ck_assert_uint_gt(strlen(ts_error_message()), 1000);
+    ck_assert_uint_lt(strlen(ts_error_message()), sizeof text - 1);
+}
+
+static void *other_thread(void *arg)
+{
+    ts_status *seen = arg;
+    *seen = ts_error_code();
+    ts_error_set(TS_ERR_INDEX, "of the other thread");
+    return NULL;
+}
+
+TS_TEST(each_thread_has_a_record)
+{
+    ts_status seen = TS_ERR_INTERNAL;
+    ts_error_set(TS_ERR_IO, "of this thread");
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, other_thread, &seen), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(seen, TS_OK);
+    ck_assert_str_eq(ts_error_message(), "of this thread");
+}
+
+TS_TEST(every_status_has_a_name, .loop = TS_ERR_INTERNAL + 1)
+{
+    ck_assert_ptr_null(strchr(ts_status_name((ts_status)_i), '?'));
+    ck_assert_str_eq(ts_status_name((ts_status)1000), "TS_ERR_?");
+}
+
+static int lines;
+static void count_line(void *payload, const char *topic, const char *line)
+{
+    (void)payload;
+    ck_assert(topic[0] && line[0] && !strchr(line, '\n'));
+    lines++;
+}
+
+TS_TEST(nothing_is_logged_for_an_ordinary_error)
+{
+    TS_SCOPE;
+    ts_log_set_callback(count_line, NULL);
+    ts_add(numbers(2), numbers(3));
+    ck_assert_int_eq(lines, 0);
+}
