@@ -62,8 +62,12 @@ ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets)
     ts_error_clear();
     ts_status status = ts_call_boxed(c->op, m->args, m->nargs, rets, c->info->schema.nrets);
     for (int i = 0; status == TS_OK && i < c->info->schema.nrets; i++)
-        if (!(given >> i & 1) && rets[i].tag == TS_TAG_TENSOR)
+        if (!(given >> i & 1) && rets[i].tag == TS_TAG_TENSOR) {
+            /* an argument's own handle as a result would get a second place in a scope, and a second history */
+            ck_assert_msg(!rets[i].t->link, "%s '%s': result %d is a handle that the caller holds already", c->s->op,
+                          c->s->name, i);
             ts_adopt(rets[i].t);
+        }
     return status;
 }
 
