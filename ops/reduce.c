@@ -1,7 +1,90 @@
-/** @file reduce.c  Reductions over dims. */
+/** @file reduce.c  Reductions over dims. plan->count is the mask of the dims that go. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
+
+#include <math.h>
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+/** Mask of the dims in args[arg]: an absent or empty list means all. Sizes are only borrowed. */
+static ts_status dims_mask(ts_frame *f, int arg, int ndim, int64_t *mask)
+{
+    const ts_value *dims = &f->args[arg];
+    if (dims->tag != TS_TAG_INTS || dims->count == 0) {
+        *mask = ((int64_t)1 << ndim) - 1;
+        return TS_OK;
+    }
+    *mask = 0;
+    for (uint32_t i = 0; i < dims->count; i++) {
+        int64_t d;
+        TS_TRY(ts_check_dim(f, arg, dims->ints[i], ndim, &d));
+        if (*mask >> d & 1)
+            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected each dim once, got dim %lld twice", (long long)d);
+        *mask |= (int64_t)1 << d;
+    }
+    return TS_OK;
+}
+
+/** The plan of a reduction of args[0] over the dims in args[1], keepdim in args[2]. */
+static ts_status plan_dims(ts_frame *f, ts_dtype compute, ts_dtype result)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_plan *plan = f->plan;
+    bool keep = f->args[2].i;
+    TS_TRY(dims_mask(f, 1, t->ndim, &plan->count));
+    int n = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        if (!(plan->count >> d & 1))
+            plan->buffer[0][n++] = t->sizes[d];
+        else if (keep)
+            plan->buffer[0][n++] = 1;
+    }
+    plan->ret[0] = (ts_meta){plan->buffer[0], result, t->storage->device, n, 0};
+    plan->compute = compute;
+    plan->cast = 1;
+    plan->strided = 1;
+    return TS_OK;
+}
+
+/** Integers and bool are summed and multiplied in i64. */
+ts_status ts_infer_sum(ts_frame *f)
+{
+    ts_dtype d = (ts_dtype)f->args[0].t->dtype;
+    d = ts_dtype_is_float(d) ? d : TS_I64;
+    return plan_dims(f, d, d);
+}
+
+ts_status ts_infer_mean(ts_frame *f)
+{
+    ts_dtype d = (ts_dtype)f->args[0].t->dtype;
+    TS_TRY(ts_check_float(f, 0));
+    return plan_dims(f, d, d);
+}
+
+ts_status ts_infer_extreme(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    TS_TRY(plan_dims(f, (ts_dtype)t->dtype, (ts_dtype)t->dtype));
+    char sizes[192];
+    for (int d = 0; d < t->ndim; d++)
+        if ((f->plan->count >> d & 1) && t->sizes[d] == 0)
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least one element in dim %d, got sizes %s", d,
+                               ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
+    return TS_OK;
+}
+
+ts_status ts_infer_truth(ts_frame *f) { return plan_dims(f, TS_BOOL, TS_BOOL); }
+
+/** norm(self, dims, keepdim, p) */
+ts_status ts_infer_norm(ts_frame *f)
+{
+    double p = f->args[3].d;
+    if (!(p == 1 || p == 2 || p == (double)INFINITY))
+        return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected 1, 2 or infinity, got %g", p);
+    TS_TRY(ts_infer_mean(f));
+    return p == (double)INFINITY ? ts_infer_extreme(f) : TS_OK;
+}
 
 ts_status ts_infer_sum_to_size(ts_frame *f)
 {
@@ -17,12 +100,135 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
                            ts_format_sizes(got, sizeof got, t->sizes, t->ndim),
                            ts_format_sizes(want, sizeof want, sizes->ints, n > TS_MAX_DIMS ? TS_MAX_DIMS : n));
     f->plan->compute = (ts_dtype)t->dtype;
+    f->plan->strided = 1;
+    f->plan->count = 0;
+    for (int d = 0; d < t->ndim; d++)
+        if (d < shift || sizes->ints[d - shift] != t->sizes[d])
+            f->plan->count |= (int64_t)1 << d;
     ts_plan_result(f->plan, 0, sizes->ints, n, (ts_dtype)t->dtype, t->storage->device);
     return TS_OK;
 }
+
+/** unreduce(self, sizes, dims): a view of what a reduction left, over what was reduced. */
+ts_status ts_infer_unreduce(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    const ts_value *to = &f->args[1];
+    int64_t mask, strides[TS_MAX_DIMS], numel;
+    char want[192], got[192];
+    int n = (int)to->count;
+    if (to->count > TS_MAX_DIMS || !ts_product(to->ints, n, &numel))
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes of 0 or more", TS_MAX_DIMS);
+    TS_TRY(dims_mask(f, 2, n, &mask));
+    bool kept = t->ndim == n, fits = kept || t->ndim == n - __builtin_popcountll((uint64_t)mask);
+    for (int d = 0, s = 0; fits && d < n; d++) {
+        strides[d] = 0;
+        if ((mask >> d & 1) && !kept)
+            continue;
+        fits = t->sizes[s] == to->ints[d] || t->sizes[s] == 1;
+        strides[d] = t->sizes[s] == to->ints[d] ? t->strides[s] : 0;
+        s++;
+    }
+    if (!fits)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected the result of a reduction of sizes %s, got sizes %s",
+                           ts_format_sizes(want, sizeof want, to->ints, n),
+                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+    ts_tensor *alias = ts_tensor_alias(f->thread, t, to->ints, strides, n, 0);
+    TS_TRY(alias);
+    f->rets[0] = V_T(alias);
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
 
 ts_tensor *ts_sum_to_size(ts_tensor *t, const int64_t *sizes, int ndim)
 {
     ts_value args[] = {V_T(t), V_IS(sizes, ndim)};
     return ts_invoke(TS_OP_sum_to_size, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_unreduce(ts_tensor *t, const int64_t *sizes, int ndim, const int64_t *dims, int ndims)
+{
+    ts_value args[] = {V_T(t), V_IS(sizes, ndim), V_IS(dims, ndims)};
+    return ts_invoke(TS_OP_unreduce, args, TS_N(args), 1);
+}
+
+/** The forms of a reduction: over all dims, over some, over one, destination first. */
+#define REDUCTION(name)                                                                         \
+    ts_tensor *ts_##name(ts_tensor *self)                                                       \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), ts_value_none(), V_B(false)};                             \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim)  \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim)};                         \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, bool keepdim)                          \
+    {                                                                                           \
+        int64_t dims[] = {dim};                                                                 \
+        ts_value args[] = {V_T(self), V_IS(dims, 1), V_B(keepdim)};                             \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims, bool keepdim) \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim)};                         \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                           \
+    }
+
+REDUCTION(sum)
+REDUCTION(mean)
+REDUCTION(prod)
+REDUCTION(amax)
+REDUCTION(amin)
+REDUCTION(all)
+REDUCTION(any)
+REDUCTION(logsumexp)
+
+ts_tensor *ts_max(ts_tensor *self) { return ts_amax(self); }
+ts_tensor *ts_min(ts_tensor *self) { return ts_amin(self); }
+
+/** The forms of a variance; options NULL means a correction of 1. */
+#define VARIANCE(name)                                                                          \
+    ts_tensor *ts_##name(ts_tensor *self)                                                       \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), ts_value_none(), V_B(false), V_F(1)};                     \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_dims(ts_tensor *self, const int64_t *dims, int ndims, double correction, bool keepdim) \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(correction)};        \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, double correction, bool keepdim)       \
+    {                                                                                           \
+        int64_t dims[] = {dim};                                                                 \
+        ts_value args[] = {V_T(self), V_IS(dims, 1), V_B(keepdim), V_F(correction)};            \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims, \
+                               double correction, bool keepdim)                                 \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(correction)};        \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                           \
+    }
+
+VARIANCE(var)
+VARIANCE(std)
+
+ts_tensor *ts_norm(ts_tensor *self)
+{
+    ts_value args[] = {V_T(self), ts_value_none(), V_B(false), V_F(2)};
+    return ts_invoke(TS_OP_norm, args, TS_N(args), 1);
+}
+ts_tensor *ts_norm_dims(ts_tensor *self, double p, const int64_t *dims, int ndims, bool keepdim)
+{
+    ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(p)};
+    return ts_invoke(TS_OP_norm, args, TS_N(args), 1);
+}
+ts_tensor *ts_norm_out(ts_tensor *out, ts_tensor *self, double p, const int64_t *dims, int ndims, bool keepdim)
+{
+    ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(p)};
+    return ts_invoke_out(TS_OP_norm, args, TS_N(args), 1, out);
 }

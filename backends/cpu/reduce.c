@@ -1,48 +1,440 @@
-/** @file reduce.c  Reductions. */
+/**
+ * @file reduce.c
+ * Reductions over dims: sum, mean, prod, max, min, norms, variance, logsumexp.
+ *
+ * A reduction is a chain of passes; each folds the elements into fixed parts, a function of the
+ * layout alone, and the next pass folds the parts, until one is left. So the bits are the same on
+ * any number of threads, and the error of a sum grows with the depth of the chain, not its length.
+ *
+ *   inner pass  the elements of a result form runs: vectors along the run
+ *   outer pass  neighbouring results lie side by side (column sums): vectors across results
+ */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "core/parallel.h"
 #include "ops/kernel.h"
 
-/* The result is the loop's operand, with stride 0 along the summed dims. */
-#define ADD_INTO(T, name, A)                                                                  \
-    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
-    {                                                                                         \
-        (void)params;                                                                         \
-        if (s[0] == 0) {                                                                      \
-            A sum = *(T *)d[0];                                                               \
-            for (int64_t i = 0; i < n; i++)                                                   \
-                sum += *(const T *)(d[1] + i * s[1]);                                         \
-            *(T *)d[0] = (T)sum;                                                              \
-            return;                                                                           \
-        }                                                                                     \
-        for (int64_t i = 0; i < n; i++)                                                       \
-            *(T *)(d[0] + i * s[0]) += *(const T *)(d[1] + i * s[1]);                         \
-    }
-ADD_INTO(float, add_into_f32, float)
-ADD_INTO(double, add_into_f64, double)
+#include <stdlib.h>
 
-static ts_status sum_to_size(ts_frame *f)
+enum {
+    RUN_BLOCK = 4096, /* elements of a part in an inner pass */
+    ROW_BLOCK = 64,   /* rows of a part in an outer pass */
+    TILE = 512        /* columns of a task in an outer pass */
+};
+
+#define FOLDS                                                                                   \
+    FOLD(SUM) FOLD(PROD) FOLD(MAX) FOLD(MIN) FOLD(SQUARES) FOLD(ABS) FOLD(DEVIATIONS) FOLD(EXP) FOLD(ABSMAX)
+typedef enum fold {
+#define FOLD(name) FOLD_##name,
+    FOLDS
+#undef FOLD
+    FOLD_COUNT
+} fold;
+
+typedef enum finish {
+    FINISH_NONE,
+    FINISH_DIVIDE,      /* by the length */
+    FINISH_ROOT,
+    FINISH_DIVIDE_ROOT,
+    FINISH_LOG,         /* log(y) + parameter */
+    FINISH_FINITE       /* infinities become 0: what logsumexp may subtract */
+} finish;
+
+/** One pass: dims innermost first, steps in bytes. */
+typedef struct reduction {
+    const char *x;
+    char *out;          /* results or parts, contiguous */
+    const void *params; /* one a result, or NULL */
+    int kept, reduced;
+    int64_t kept_sizes[TS_MAX_DIMS], kept_steps[TS_MAX_DIMS];
+    int64_t sizes[TS_MAX_DIMS], steps[TS_MAX_DIMS];
+    int64_t results, length; /* products of the two; an outer pass counts results without width */
+    int64_t parts;
+    int64_t pieces, runs, all_runs; /* inner: pieces of a run, or whole runs, that make a part */
+    int64_t width, tiles;           /* outer: columns, and tasks they make; width 0 is an inner pass */
+} reduction;
+
+/* ---------------------------------------------------------------------- walking dims ------ */
+
+/** Byte offset of a place in some dims. */
+typedef struct walker {
+    int n;
+    const int64_t *sizes, *steps;
+    int64_t at[TS_MAX_DIMS], offset;
+} walker;
+
+VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64_t index)
 {
-    static const ts_loop loops[TS_DTYPE_COUNT] = {[TS_F32] = add_into_f32, [TS_F64] = add_into_f64};
-    const ts_tensor *t = f->args[0].t;
-    ts_tensor *out = f->rets[0].t;
-    ts_iter it = {.ndim = t->ndim ? t->ndim : 1, .operands = 2, .numel = t->numel, .data = {out->data, t->data}};
-    int item = ts_dtype_sizes[t->dtype], shift = t->ndim - out->ndim;
-    it.sizes[0] = 1;
-    for (int d = 0; d < t->ndim; d++) {
-        int to = t->ndim - 1 - d, o = d - shift;
-        it.sizes[to] = t->sizes[d];
-        it.strides[1][to] = t->strides[d] * item;
-        it.strides[0][to] = o < 0 || out->sizes[o] != t->sizes[d] ? 0 : out->strides[o] * item;
+    walker w;
+    w.n = n;
+    w.sizes = sizes;
+    w.steps = steps;
+    w.offset = 0;
+    for (int d = 0; d < n; d++) {
+        w.at[d] = index;
+        if (d + 1 < n) { /* the last dim takes what is left: most have one, and it needs no division */
+            w.at[d] = index % sizes[d];
+            index /= sizes[d];
+        }
+        w.offset += w.at[d] * steps[d];
     }
-    if (out->numel)
-        memset(out->data, 0, (size_t)(out->numel * item));
-    ts_loop loop = loops[f->plan->compute];
-    if (!loop)
-        return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
-                          "not defined for dtype %s on the CPU", ts_dtype_name(f->plan->compute));
-    ts_cpu_run_serial(&it, loop, NULL);
+    return w;
+}
+VEC_FN void walker_next(walker *w)
+{
+    for (int d = 0; d < w->n; d++) {
+        w->offset += w->steps[d];
+        if (++w->at[d] < w->sizes[d])
+            return;
+        w->offset -= w->sizes[d] * w->steps[d];
+        w->at[d] = 0;
+    }
+}
+
+#define TS_REAL 32
+#include "backends/cpu/reduce_real.h"
+#undef TS_REAL
+#define TS_REAL 64
+#include "backends/cpu/reduce_real.h"
+#undef TS_REAL
+
+/* ---------------------------------------------------------------------- geometry ---------- */
+
+/** Appends a dim, innermost first, merging it with its inner neighbour where the steps allow. */
+static int add_dim(int n, int64_t *sizes, int64_t *steps, int64_t size, int64_t step)
+{
+    if (size == 1)
+        return n;
+    if (n && steps[n - 1] * sizes[n - 1] == step) {
+        sizes[n - 1] *= size;
+        return n;
+    }
+    sizes[n] = size;
+    steps[n] = step;
+    return n + 1;
+}
+
+/** The first pass over t; bit d of mask: dim d is reduced. Every size is at least 1. */
+static void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
+{
+    int64_t item = ts_dtype_sizes[t->dtype];
+    r->kept = r->reduced = 0;
+    r->results = r->length = 1;
+    r->width = 0;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        int64_t size = t->sizes[d], step = t->strides[d] * item;
+        if (mask >> d & 1) {
+            r->reduced = add_dim(r->reduced, r->sizes, r->steps, size, step);
+            r->length *= size;
+        } else {
+            r->kept = add_dim(r->kept, r->kept_sizes, r->kept_steps, size, step);
+            r->results *= size;
+        }
+    }
+    if (!r->reduced) {
+        r->sizes[0] = 1;
+        r->steps[0] = item;
+        r->reduced = 1;
+    }
+    if (r->kept && r->kept_steps[0] == item) {
+        r->width = r->kept_sizes[0];
+        r->results /= r->width;
+        r->kept--;
+        memmove(r->kept_sizes, r->kept_sizes + 1, sizeof(int64_t) * (size_t)r->kept);
+        memmove(r->kept_steps, r->kept_steps + 1, sizeof(int64_t) * (size_t)r->kept);
+        return;
+    }
+    int run = 0; /* the dim that makes the runs: the one with the smallest step */
+    for (int d = 1; d < r->reduced; d++)
+        if (llabs(r->steps[d]) < llabs(r->steps[run]))
+            run = d;
+    int64_t size = r->sizes[run], step = r->steps[run];
+    for (int d = run; d > 0; d--) {
+        r->sizes[d] = r->sizes[d - 1];
+        r->steps[d] = r->steps[d - 1];
+    }
+    r->sizes[0] = size;
+    r->steps[0] = step;
+}
+
+/** Parts of a pass, which follow from the shape alone. */
+static void plan_parts(reduction *r)
+{
+    if (r->width) {
+        r->parts = ts_ceil_div(r->length, ROW_BLOCK);
+        r->tiles = ts_ceil_div(r->width, TILE);
+        return;
+    }
+    r->all_runs = r->length / r->sizes[0];
+    r->pieces = ts_ceil_div(r->sizes[0], RUN_BLOCK);
+    r->runs = ts_max64(RUN_BLOCK / r->sizes[0], 1);
+    r->parts = r->pieces > 1 ? r->pieces * r->all_runs : ts_ceil_div(r->all_runs, r->runs);
+}
+
+/** The next pass: folds the parts that this one left at `parts`. */
+static void plan_next(reduction *r, const char *parts, int64_t item)
+{
+    int64_t columns = r->width ? r->width : 1, n = r->parts;
+    r->x = parts;
+    r->params = NULL;
+    r->kept = add_dim(0, r->kept_sizes, r->kept_steps, r->results, n * columns * item);
+    r->reduced = 1;
+    r->sizes[0] = r->length = n;
+    r->steps[0] = columns * item;
+}
+
+static void run_pass(reduction *r, fold how, bool wide)
+{
+    const ts_parallel_body *body = (wide ? bodies_f64 : bodies_f32)[how];
+    int cost = how == FOLD_EXP ? wide ? 32 : 4 : 1;
+    int64_t tasks = r->results * r->parts, work;
+    if (r->width) {
+        tasks *= r->tiles;
+        work = ts_min64(ROW_BLOCK, r->length) * ts_min64(TILE, r->width);
+    } else {
+        work = ts_min64(RUN_BLOCK, r->length) * (r->steps[0] == (wide ? 8 : 4) ? 1 : 4);
+    }
+    ts_parallel_for(tasks, TS_CPU_GRAIN(cost) / work + 1, body[r->width != 0], r);
+}
+
+/** Later passes fold what the first one mapped. */
+static fold fold_of_parts(fold how)
+{
+    return how == FOLD_ABSMAX ? FOLD_MAX : how >= FOLD_SQUARES ? FOLD_SUM : how;
+}
+
+/**
+ * Folds t over the dims of mask into results, contiguous in the order of the kept dims.
+ * @param params  one value a result for FOLD_DEVIATIONS and FOLD_EXP
+ */
+static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold how, const void *params, void *results)
+{
+    int64_t item = ts_dtype_sizes[t->dtype];
+    bool wide = t->dtype == TS_F64;
+    reduction r;
+    plan_first(&r, t, mask);
+    plan_parts(&r);
+    r.x = t->data;
+    r.params = params;
+    r.out = results;
+    if (r.parts == 1) {
+        run_pass(&r, how, wide);
+        return TS_OK;
+    }
+    /* two buffers in turn; the second one holds the parts of the parts */
+    int64_t columns = r.results * (r.width ? r.width : 1);
+    int64_t first = columns * r.parts * item;
+    int64_t second = columns * ts_ceil_div(r.parts, r.width ? ROW_BLOCK : RUN_BLOCK) * item;
+    char *scratch = ts_alloc(f->thread, (size_t)(first + second));
+    if (!scratch)
+        return ts_fail_memory("the parts of a reduction", first + second);
+    char *from = scratch, *to = scratch + first;
+    r.out = from;
+    run_pass(&r, how, wide);
+    do {
+        plan_next(&r, from, item);
+        plan_parts(&r);
+        r.out = r.parts == 1 ? results : to;
+        run_pass(&r, fold_of_parts(how), wide);
+        char *swap = from;
+        from = to;
+        to = swap;
+    } while (r.parts > 1);
+    ts_free(f->thread, scratch, (size_t)(first + second));
     return TS_OK;
 }
 
-TS_CPU_FAMILY(reduce, {TS_OP_sum_to_size, sum_to_size, {0, 1}})
+static void finish_results(const ts_tensor *t, finish how, void *results, const void *params, int64_t n, double length)
+{
+    if (how != FINISH_NONE)
+        (t->dtype == TS_F64 ? finish_f64 : finish_f32)(how, results, params, n, length);
+}
+
+/* ---------------------------------------------------------------------- integers ---------- */
+
+typedef struct int_job {
+    const reduction *r;
+    fold how;
+} int_job;
+
+/* Integers fold in any order to the same value, so a result is one task. */
+#define FOLD_INTEGERS(T, name)                                                                  \
+    static void name(void *ctx, int64_t begin, int64_t end)                                     \
+    {                                                                                           \
+        const int_job *job = ctx;                                                               \
+        const reduction *r = job->r;                                                            \
+        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                  \
+        for (int64_t o = begin; o < end; o++, walker_next(&kept)) {                             \
+            walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, 0);              \
+            T y = *(const T *)(r->x + kept.offset);                                             \
+            uint64_t sum = 0, product = 1;                                                      \
+            for (int64_t i = 0; i < r->all_runs; i++, walker_next(&run)) {                      \
+                const char *x = r->x + kept.offset + run.offset;                                \
+                int64_t n = r->sizes[0], step = r->steps[0];                                    \
+                switch (job->how) {                                                             \
+                case FOLD_MAX:                                                                  \
+                    for (int64_t k = 0; k < n; k++)                                             \
+                        y = *(const T *)(x + k * step) > y ? *(const T *)(x + k * step) : y;    \
+                    break;                                                                      \
+                case FOLD_MIN:                                                                  \
+                    for (int64_t k = 0; k < n; k++)                                             \
+                        y = *(const T *)(x + k * step) < y ? *(const T *)(x + k * step) : y;    \
+                    break;                                                                      \
+                case FOLD_PROD:                                                                 \
+                    for (int64_t k = 0; k < n; k++)                                             \
+                        product *= (uint64_t) * (const T *)(x + k * step);                      \
+                    break;                                                                      \
+                default:                                                                        \
+                    for (int64_t k = 0; k < n; k++)                                             \
+                        sum += (uint64_t) * (const T *)(x + k * step);                          \
+                }                                                                               \
+            }                                                                                   \
+            if (job->how == FOLD_SUM || job->how == FOLD_PROD)                                  \
+                y = (T)(job->how == FOLD_SUM ? sum : product);                                  \
+            ((T *)r->out)[o] = y;                                                               \
+        }                                                                                       \
+    }
+FOLD_INTEGERS(int64_t, fold_i64)
+FOLD_INTEGERS(int32_t, fold_i32)
+FOLD_INTEGERS(uint8_t, fold_u8)
+
+static void reduce_integers(const ts_tensor *t, int64_t mask, fold how, void *results)
+{
+    reduction r;
+    plan_first(&r, t, mask);
+    if (r.width) { /* the columns become an ordinary kept dim again */
+        memmove(r.kept_sizes + 1, r.kept_sizes, sizeof(int64_t) * (size_t)r.kept);
+        memmove(r.kept_steps + 1, r.kept_steps, sizeof(int64_t) * (size_t)r.kept);
+        r.kept_sizes[0] = r.width;
+        r.kept_steps[0] = ts_dtype_sizes[t->dtype];
+        r.kept++;
+        r.results *= r.width;
+    }
+    r.all_runs = r.length / r.sizes[0];
+    r.x = t->data;
+    r.out = results;
+    int_job job = {&r, how};
+    ts_parallel_for(r.results, TS_CPU_GRAIN(1) / r.length + 1,
+                    t->dtype == TS_I64 ? fold_i64 : t->dtype == TS_I32 ? fold_i32 : fold_u8, &job);
+}
+
+/* ---------------------------------------------------------------------- kernels ----------- */
+
+/** Results of reducing nothing. */
+static void fill_empty(ts_tensor *out, fold how, finish last)
+{
+    double value = last == FINISH_DIVIDE || last == FINISH_DIVIDE_ROOT ? NAN
+                   : last == FINISH_LOG                                ? -INFINITY
+                                                                       : how == FOLD_PROD;
+    for (int64_t i = 0; i < out->numel; i++) {
+        switch (out->dtype) {
+        case TS_F64: ((double *)out->data)[i] = value; break;
+        case TS_F32: ((float *)out->data)[i] = (float)value; break;
+        case TS_I64: ((int64_t *)out->data)[i] = (int64_t)value; break;
+        default: ((uint8_t *)out->data)[i] = (uint8_t)value;
+        }
+    }
+}
+
+/** One fold and one last step; the plan's count holds the mask. */
+static ts_status reduce(ts_frame *f, fold how, finish last)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_tensor *out = f->rets[0].t;
+    if (!out->numel)
+        return TS_OK;
+    if (!t->numel) {
+        fill_empty(out, how, last);
+        return TS_OK;
+    }
+    if (!ts_dtype_is_float((ts_dtype)t->dtype)) {
+        reduce_integers(t, f->plan->count, how, out->data);
+        return TS_OK;
+    }
+    TS_TRY(reduce_into(f, t, f->plan->count, how, NULL, out->data));
+    finish_results(t, last, out->data, NULL, out->numel, (double)(t->numel / out->numel));
+    return TS_OK;
+}
+
+static ts_status sum(ts_frame *f) { return reduce(f, FOLD_SUM, FINISH_NONE); }
+static ts_status mean(ts_frame *f) { return reduce(f, FOLD_SUM, FINISH_DIVIDE); }
+static ts_status prod(ts_frame *f) { return reduce(f, FOLD_PROD, FINISH_NONE); }
+static ts_status amax(ts_frame *f) { return reduce(f, FOLD_MAX, FINISH_NONE); }
+static ts_status amin(ts_frame *f) { return reduce(f, FOLD_MIN, FINISH_NONE); }
+static ts_status norm(ts_frame *f)
+{
+    double p = f->args[3].d;
+    if (p == 2)
+        return reduce(f, FOLD_SQUARES, FINISH_ROOT);
+    return reduce(f, p == 1 ? FOLD_ABS : FOLD_ABSMAX, FINISH_NONE);
+}
+/** A sum of bool is whether one holds. */
+static ts_status sum_to_size(ts_frame *f)
+{
+    return reduce(f, f->plan->compute == TS_BOOL ? FOLD_MAX : FOLD_SUM, FINISH_NONE);
+}
+/** Over no element `all` holds and `any` does not: the identities of min and max on bool. */
+static ts_status all(ts_frame *f) { return reduce(f, f->args[0].t->numel ? FOLD_MIN : FOLD_PROD, FINISH_NONE); }
+static ts_status any(ts_frame *f) { return reduce(f, FOLD_MAX, FINISH_NONE); }
+
+/** The first pass computes one parameter a result, the second folds with it. */
+static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold second, finish last, double length)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_tensor *out = f->rets[0].t;
+    if (!out->numel)
+        return TS_OK;
+    if (!t->numel) {
+        fill_empty(out, second, last);
+        return TS_OK;
+    }
+    size_t bytes = (size_t)out->numel * ts_dtype_sizes[out->dtype];
+    void *params = ts_alloc(f->thread, bytes);
+    if (!params)
+        return ts_fail_memory("the parameters of a reduction", (int64_t)bytes);
+    ts_status status = reduce_into(f, t, f->plan->count, first, NULL, params);
+    if (status == TS_OK) {
+        finish_results(t, middle, params, NULL, out->numel, (double)(t->numel / out->numel));
+        status = reduce_into(f, t, f->plan->count, second, params, out->data);
+    }
+    if (status == TS_OK)
+        finish_results(t, last, out->data, params, out->numel, length);
+    ts_free(f->thread, params, bytes);
+    return status;
+}
+
+/** Divisor of a variance: elements less the correction, at least 0 as in PyTorch. */
+static double degrees(const ts_frame *f)
+{
+    int64_t results = f->rets[0].t->numel;
+    double n = results ? (double)(f->args[0].t->numel / results) - f->args[3].d : 0;
+    return n > 0 ? n : 0;
+}
+static ts_status var(ts_frame *f)
+{
+    return reduce_twice(f, FOLD_SUM, FINISH_DIVIDE, FOLD_DEVIATIONS, FINISH_DIVIDE, degrees(f));
+}
+static ts_status std(ts_frame *f)
+{
+    return reduce_twice(f, FOLD_SUM, FINISH_DIVIDE, FOLD_DEVIATIONS, FINISH_DIVIDE_ROOT, degrees(f));
+}
+static ts_status logsumexp(ts_frame *f)
+{
+    return reduce_twice(f, FOLD_MAX, FINISH_FINITE, FOLD_EXP, FINISH_LOG, 1);
+}
+
+#define REDUCIBLE (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8) | TS_DT(TS_BOOL))
+
+TS_CPU_FAMILY(reduce,
+    {TS_OP_sum_to_size, sum_to_size, {REDUCIBLE, 0}},
+    {TS_OP_sum, sum, {TS_DT_FLOATS | TS_DT(TS_I64), 0}},
+    {TS_OP_mean, mean, {TS_DT_FLOATS, 0}},
+    {TS_OP_prod, prod, {TS_DT_FLOATS | TS_DT(TS_I64), 0}},
+    {TS_OP_amax, amax, {REDUCIBLE, 0}},
+    {TS_OP_amin, amin, {REDUCIBLE, 0}},
+    {TS_OP_all, all, {TS_DT(TS_BOOL), 0}},
+    {TS_OP_any, any, {TS_DT(TS_BOOL), 0}},
+    {TS_OP_var, var, {TS_DT_FLOATS, 0}},
+    {TS_OP_std, std, {TS_DT_FLOATS, 0}},
+    {TS_OP_norm, norm, {TS_DT_FLOATS, 0}},
+    {TS_OP_logsumexp, logsumexp, {TS_DT_FLOATS, 0}})

@@ -7,10 +7,12 @@
 #include "ops/compare.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/norm.h"
 #include "ops/optim.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/softmax.h"
 #include "ops/unary.h"
 
 #endif

@@ -1,0 +1,107 @@
+/**
+ * @file norm.c
+ * Layer and RMS normalisation over the last dims, one pass over rows in each direction. Sums over
+ * rows are kept for each chunk of a fixed number of rows and added pairwise, whoever computed them.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "core/parallel.h"
+#include "ops/kernel.h"
+
+enum { ROWS_PER_CHUNK = 64 };
+
+typedef struct norm_job {
+    const void *x, *g, *weight, *bias; /* weight and bias may be NULL */
+    void *y;                           /* result, or gradient of x */
+    void *mean, *rstd;                 /* one a row; results may be NULL */
+    void *dw, *db;                     /* may be NULL */
+    void *parts;                       /* (chunks, 2, n), NULL when neither dw nor db is wanted */
+    int64_t rows, n, chunks;
+    double eps;
+    bool rms;
+} norm_job;
+
+#define TS_REAL 32
+#include "backends/cpu/norm_real.h"
+#undef TS_REAL
+#define TS_REAL 64
+#include "backends/cpu/norm_real.h"
+#undef TS_REAL
+
+static void *data_of(const ts_value *v) { return v->tag == TS_TAG_TENSOR ? v->t->data : NULL; }
+
+static ts_status forward(ts_frame *f, norm_job *job)
+{
+    job->x = data_of(&f->args[0]);
+    job->weight = data_of(&f->args[2]);
+    job->y = data_of(&f->rets[0]);
+    job->rows = f->plan->outer;
+    job->n = f->plan->count;
+    ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / ts_max64(job->n, 1) + 1,
+                    f->plan->compute == TS_F64 ? norm_forward_f64 : norm_forward_f32, job);
+    return TS_OK;
+}
+
+/** layer_norm(self, dims, weight, bias, eps) -> (result, mean, rstd) */
+static ts_status layer_norm(ts_frame *f)
+{
+    norm_job job = {.bias = data_of(&f->args[3]), .eps = f->args[4].d, .mean = data_of(&f->rets[1]),
+                    .rstd = data_of(&f->rets[2])};
+    return forward(f, &job);
+}
+
+/** rms_norm(self, dims, weight, eps) -> (result, rstd) */
+static ts_status rms_norm(ts_frame *f)
+{
+    norm_job job = {.eps = f->args[3].d, .rstd = data_of(&f->rets[1]), .rms = true};
+    return forward(f, &job);
+}
+
+static ts_status backward(ts_frame *f, norm_job *job)
+{
+    bool wide = f->plan->compute == TS_F64;
+    size_t item = wide ? 8 : 4;
+    job->g = data_of(&f->args[0]);
+    job->x = data_of(&f->args[1]);
+    job->y = data_of(&f->rets[0]);
+    job->dw = data_of(&f->rets[1]);
+    job->rows = f->plan->outer;
+    job->n = f->plan->count;
+    job->chunks = ts_ceil_div(job->rows, ROWS_PER_CHUNK);
+    size_t bytes = (job->dw || job->db) ? (size_t)job->chunks * 2 * (size_t)job->n * item : 0;
+    if (bytes && !(job->parts = ts_alloc(f->thread, bytes)))
+        return ts_fail_memory("the parts of a norm's gradient", (int64_t)bytes);
+    ts_parallel_for(job->chunks, TS_CPU_GRAIN(1) / ts_max64(job->n * ROWS_PER_CHUNK, 1) + 1,
+                    wide ? norm_backward_f64 : norm_backward_f32, job);
+    if (bytes) {
+        ts_parallel_for(2 * job->n, TS_CPU_GRAIN(1) / job->chunks + 1, wide ? norm_combine_f64 : norm_combine_f32, job);
+        ts_free(f->thread, job->parts, bytes);
+    } else { /* no rows: sums of nothing */
+        if (job->dw)
+            memset(job->dw, 0, (size_t)job->n * item);
+        if (job->db)
+            memset(job->db, 0, (size_t)job->n * item);
+    }
+    return TS_OK;
+}
+
+/** layer_norm_backward(grad, self, mean, rstd, weight) -> (dx, dw, db) */
+static ts_status layer_norm_backward(ts_frame *f)
+{
+    norm_job job = {.mean = data_of(&f->args[2]), .rstd = data_of(&f->args[3]), .weight = data_of(&f->args[4]),
+                    .db = data_of(&f->rets[2])};
+    return backward(f, &job);
+}
+
+/** rms_norm_backward(grad, self, rstd, weight) -> (dx, dw) */
+static ts_status rms_norm_backward(ts_frame *f)
+{
+    norm_job job = {.rstd = data_of(&f->args[2]), .weight = data_of(&f->args[3]), .rms = true};
+    return backward(f, &job);
+}
+
+TS_CPU_FAMILY(norm,
+    {TS_OP_layer_norm, layer_norm, {TS_DT_FLOATS, 0}},
+    {TS_OP_layer_norm_backward, layer_norm_backward, {TS_DT_FLOATS, 0}},
+    {TS_OP_rms_norm, rms_norm, {TS_DT_FLOATS, 0}},
+    {TS_OP_rms_norm_backward, rms_norm_backward, {TS_DT_FLOATS, 0}})

@@ -1,0 +1,164 @@
+/* Row normalisation for one real type; included by norm.c. Rows are n contiguous elements. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/real.h"
+
+/** Sum of (x - mean)^2 over a row. */
+VEC_FN T S(row_deviations)(const T *x, T mean, int64_t n)
+{
+    V m = F(set1)(mean), a = F(zero)(), b = a, c = a, d = a;
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        V p = F(load)(x + i) - m, q = F(load)(x + i + LANES) - m;
+        V r = F(load)(x + i + 2 * LANES) - m, s = F(load)(x + i + 3 * LANES) - m;
+        a = F(fma)(p, p, a);
+        b = F(fma)(q, q, b);
+        c = F(fma)(r, r, c);
+        d = F(fma)(s, s, d);
+    }
+    for (; i < n; i += LANES) {
+        V p = S(load_some)(x + i, n - i, m) - m;
+        a = F(fma)(p, p, a);
+    }
+    return F(hsum)((a + b) + (c + d));
+}
+
+/** y = (x - mean) * rstd * weight + bias, without mean and bias for an RMS norm. */
+VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool biased, int64_t begin, int64_t end)
+{
+    int64_t n = job->n;
+    const T *w = job->weight, *b = job->bias;
+    for (int64_t r = begin; r < end; r++) {
+        const T *x = (const T *)job->x + r * n;
+        T *y = (T *)job->y + r * n;
+        T mean = rms ? 0 : S(row_sum)(x, n) / (T)n;
+        T rstd = (T)(1 / sqrt((double)(S(row_deviations)(x, mean, n) / (T)n) + job->eps));
+        if (job->mean)
+            ((T *)job->mean)[r] = mean;
+        if (job->rstd)
+            ((T *)job->rstd)[r] = rstd;
+        V m = F(set1)(mean), s = F(set1)(rstd);
+        for (int64_t i = 0; i < n; i += LANES) {
+            V v = S(load_some)(x + i, n - i, F(zero)());
+            v = (v - m) * s; /* m is 0 for an RMS norm */
+            if (weighted && biased)
+                v = F(fma)(v, S(load_some)(w + i, n - i, F(zero)()), S(load_some)(b + i, n - i, F(zero)()));
+            else if (weighted)
+                v = v * S(load_some)(w + i, n - i, F(zero)());
+            else if (biased)
+                v = v + S(load_some)(b + i, n - i, F(zero)());
+            S(store_some)(y + i, v, n - i);
+        }
+    }
+}
+
+static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
+{
+    const norm_job *job = ctx;
+    if (job->rms)
+        S(norm_rows)(job, true, job->weight, false, begin, end);
+    else if (job->weight && job->bias)
+        S(norm_rows)(job, false, true, true, begin, end);
+    else
+        S(norm_rows)(job, false, job->weight, job->bias, begin, end);
+}
+
+enum { S(ABREAST) = 4 }; /* rows that share one sweep over the columns */
+
+/**
+ * Gradients of rows r .. r+rows-1. With h = grad * weight and z = (x - mean) * rstd,
+ *   dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm (Ba et al. 2016),
+ *   dw += grad * z, db += grad.
+ */
+VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, bool sums, int rows, int64_t r, T *dw,
+                                  T *db)
+{
+    int64_t n = job->n;
+    const T *x = (const T *)job->x + r * n, *g = (const T *)job->g + r * n, *w = job->weight;
+    T *dx = (T *)job->y + r * n;
+    V mean[S(ABREAST)], rstd[S(ABREAST)], c1[S(ABREAST)], c2[S(ABREAST)];
+    for (int k = 0; k < rows; k++) {
+        mean[k] = F(set1)(rms ? 0 : ((const T *)job->mean)[r + k]);
+        rstd[k] = F(set1)(((const T *)job->rstd)[r + k]);
+        c1[k] = c2[k] = F(zero)();
+    }
+    for (int64_t i = 0; i < n; i += LANES) {
+        V wi = weighted ? S(load_some)(w + i, n - i, F(zero)()) : F(set1)(1);
+        for (int k = 0; k < rows; k++) {
+            V gi = S(load_some)(g + k * n + i, n - i, F(zero)());
+            V h = gi * wi;
+            V z = (S(load_some)(x + k * n + i, n - i, mean[k]) - mean[k]) * rstd[k];
+            c1[k] += h;
+            c2[k] = F(fma)(h, z, c2[k]);
+        }
+    }
+    for (int k = 0; k < rows; k++) {
+        c1[k] = F(set1)(rms ? 0 : F(hsum)(c1[k]) / (T)n);
+        c2[k] = F(set1)(F(hsum)(c2[k]) / (T)n);
+    }
+    for (int64_t i = 0; i < n; i += LANES) {
+        V wi = weighted ? S(load_some)(w + i, n - i, F(zero)()) : F(set1)(1);
+        V sw = F(zero)(), sb = F(zero)();
+        for (int k = 0; k < rows; k++) {
+            V gi = S(load_some)(g + k * n + i, n - i, F(zero)());
+            V z = (S(load_some)(x + k * n + i, n - i, mean[k]) - mean[k]) * rstd[k];
+            if (sums) {
+                sw = F(fma)(gi, z, sw);
+                sb += gi;
+            }
+            V h = gi * wi;
+            S(store_some)(dx + k * n + i, rstd[k] * (h - c1[k] - z * c2[k]), n - i);
+        }
+        if (sums) {
+            S(store_some)(dw + i, S(load_some)(dw + i, n - i, F(zero)()) + sw, n - i);
+            if (db)
+                S(store_some)(db + i, S(load_some)(db + i, n - i, F(zero)()) + sb, n - i);
+        }
+    }
+}
+
+VEC_FN void S(norm_backward_chunks)(const norm_job *job, bool rms, bool weighted, bool sums, int64_t begin, int64_t end)
+{
+    for (int64_t chunk = begin; chunk < end; chunk++) {
+        T *dw = NULL, *db = NULL;
+        if (sums) {
+            dw = (T *)job->parts + chunk * 2 * job->n;
+            db = rms ? NULL : dw + job->n;
+            memset(dw, 0, 2 * (size_t)job->n * sizeof(T));
+        }
+        int64_t r = chunk * ROWS_PER_CHUNK, last = ts_min64(r + ROWS_PER_CHUNK, job->rows);
+        for (; r + S(ABREAST) <= last; r += S(ABREAST))
+            S(norm_backward_rows)(job, rms, weighted, sums, S(ABREAST), r, dw, db);
+        for (; r < last; r++)
+            S(norm_backward_rows)(job, rms, weighted, sums, 1, r, dw, db);
+    }
+}
+
+static void S(norm_backward)(void *ctx, int64_t begin, int64_t end)
+{
+    const norm_job *job = ctx;
+    if (!job->rms && job->weight && job->parts)
+        S(norm_backward_chunks)(job, false, true, true, begin, end);
+    else if (job->rms)
+        S(norm_backward_chunks)(job, true, job->weight, job->parts, begin, end);
+    else
+        S(norm_backward_chunks)(job, false, job->weight, job->parts, begin, end);
+}
+
+/** Adds the chunks' sums pairwise, columns begin .. end of dw and db laid side by side. */
+static void S(norm_combine)(void *ctx, int64_t begin, int64_t end)
+{
+    const norm_job *job = ctx;
+    int64_t n = job->n;
+    T *parts = job->parts;
+    for (int64_t span = 1; span < job->chunks; span *= 2)
+        for (int64_t c = 0; c + span < job->chunks; c += 2 * span) {
+            T *to = parts + c * 2 * n, *from = parts + (c + span) * 2 * n;
+            for (int64_t i = begin; i < end; i++)
+                to[i] += from[i];
+        }
+    for (int64_t i = begin; i < end; i++) {
+        T *to = i < n ? job->dw : job->db;
+        if (to)
+            to[i < n ? i : i - n] = parts[i];
+    }
+}

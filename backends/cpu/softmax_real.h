@@ -1,0 +1,115 @@
+/* Softmax over one dim for one real type; included by softmax.c. Tensors are (outer, n, inner). */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/real.h"
+
+/* ------------------------------------------------------------------ rows: inner == 1 ------ */
+
+static void S(softmax_rows)(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    for (int64_t r = begin; r < end; r++) {
+        const T *x = (const T *)job->x + r * job->n;
+        T *y = (T *)job->y + r * job->n;
+        T top = S(row_max)(x, job->n);
+        if (job->log) {
+            V first = F(set1)(top), rest = F(set1)(S(log_of)(S(row_exp)(NULL, x, top, job->n)));
+            for (int64_t i = 0; i < job->n; i += LANES) {
+                V xi = S(load_some)(x + i, job->n - i, F(zero)());
+                S(store_some)(y + i, (xi - first) - rest, job->n - i);
+            }
+        } else {
+            V scale = F(set1)(1 / S(row_exp)(y, x, top, job->n));
+            for (int64_t i = 0; i < job->n; i += LANES)
+                S(store_some)(y + i, S(load_some)(y + i, job->n - i, F(zero)()) * scale, job->n - i);
+        }
+    }
+}
+
+static void S(softmax_backward_rows)(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    int64_t n = job->n;
+    for (int64_t r = begin; r < end; r++) {
+        const T *g = (const T *)job->g + r * n, *y = (const T *)job->x + r * n;
+        T *dx = (T *)job->y + r * n;
+        if (job->log) {
+            V sum = F(set1)(S(row_sum)(g, n));
+            for (int64_t i = 0; i < n; i += LANES) {
+                V e = F(exp)(S(load_some)(y + i, n - i, F(zero)()));
+                S(store_some)(dx + i, S(load_some)(g + i, n - i, F(zero)()) - e * sum, n - i);
+            }
+            continue;
+        }
+        V a = F(zero)(), b = a;
+        int64_t i = 0;
+        for (; i + 2 * LANES <= n; i += 2 * LANES) {
+            a = F(fma)(F(load)(g + i), F(load)(y + i), a);
+            b = F(fma)(F(load)(g + i + LANES), F(load)(y + i + LANES), b);
+        }
+        for (; i < n; i += LANES)
+            a = F(fma)(S(load_some)(g + i, n - i, F(zero)()), S(load_some)(y + i, n - i, F(zero)()), a);
+        V dot = F(set1)(F(hsum)(a + b));
+        for (i = 0; i < n; i += LANES) {
+            V gi = S(load_some)(g + i, n - i, F(zero)()), yi = S(load_some)(y + i, n - i, F(zero)());
+            S(store_some)(dx + i, (gi - dot) * yi, n - i);
+        }
+    }
+}
+
+/* ---------------------------------------------- columns: LANES of the inner dim at a time -- */
+
+/** Task t is tile t % tiles of outer index t / tiles. */
+static void S(softmax_columns)(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    int64_t n = job->n, step = job->inner, tiles = ts_ceil_div(step, LANES);
+    for (int64_t t = begin; t < end; t++) {
+        int64_t at = t / tiles * n * step + t % tiles * LANES, left = step - t % tiles * LANES;
+        const T *x = (const T *)job->x + at;
+        T *y = (T *)job->y + at;
+        V top = F(set1)(-(T)INFINITY), sum = F(zero)();
+        for (int64_t k = 0; k < n; k++)
+            top = F(max_fast)(S(load_some)(x + k * step, left, F(zero)()), top);
+        for (int64_t k = 0; k < n; k++) {
+            V e = F(exp)(S(load_some)(x + k * step, left, F(zero)()) - top);
+            sum += e;
+            if (!job->log)
+                S(store_some)(y + k * step, e, left);
+        }
+        V last = 1 / sum;
+        if (job->log)
+            last = F(log)(sum);
+        for (int64_t k = 0; k < n; k++) {
+            if (job->log)
+                S(store_some)(y + k * step, (S(load_some)(x + k * step, left, F(zero)()) - top) - last, left);
+            else
+                S(store_some)(y + k * step, S(load_some)(y + k * step, left, F(zero)()) * last, left);
+        }
+    }
+}
+
+static void S(softmax_backward_columns)(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    int64_t n = job->n, step = job->inner, tiles = ts_ceil_div(step, LANES);
+    for (int64_t t = begin; t < end; t++) {
+        int64_t at = t / tiles * n * step + t % tiles * LANES, left = step - t % tiles * LANES;
+        const T *g = (const T *)job->g + at, *y = (const T *)job->x + at;
+        T *dx = (T *)job->y + at;
+        V sum = F(zero)();
+        for (int64_t k = 0; k < n; k++) {
+            V gk = S(load_some)(g + k * step, left, F(zero)());
+            if (job->log)
+                sum += gk;
+            else
+                sum = F(fma)(gk, S(load_some)(y + k * step, left, F(zero)()), sum);
+        }
+        for (int64_t k = 0; k < n; k++) {
+            V gk = S(load_some)(g + k * step, left, F(zero)()), yk = S(load_some)(y + k * step, left, F(zero)());
+            V d = (gk - sum) * yk;
+            if (job->log)
+                d = gk - F(exp)(yk) * sum;
+            S(store_some)(dx + k * step, d, left);
+        }
+    }
+}

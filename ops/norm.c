@@ -1,0 +1,159 @@
+/** @file norm.c  Layer and RMS normalisation. plan->outer rows of plan->count elements. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/autograd.h"
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+#include <float.h>
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+/** Rows of t when its last `last` dims are normalised. */
+static void plan_rows(ts_plan *plan, const ts_tensor *t, int last)
+{
+    plan->outer = plan->count = 1;
+    for (int d = 0; d < t->ndim; d++) {
+        if (d < t->ndim - last)
+            plan->outer *= t->sizes[d];
+        else
+            plan->count *= t->sizes[d];
+    }
+}
+
+/** An optional tensor with the sizes of t's last dims and its dtype. */
+static ts_status check_affine(ts_frame *f, int arg, const ts_tensor *t, int last)
+{
+    if (f->args[arg].tag != TS_TAG_TENSOR)
+        return TS_OK;
+    TS_TRY(ts_check_sizes(f, arg, t->sizes + t->ndim - last, last));
+    if (f->args[arg].t->dtype != t->dtype)
+        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s as argument 'self', got %s",
+                                ts_dtype_name((ts_dtype)t->dtype), ts_dtype_name((ts_dtype)f->args[arg].t->dtype));
+    return TS_OK;
+}
+
+/** Result i: one value a row, the normalised dims with size 1. */
+static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
+{
+    for (int d = 0; d < t->ndim; d++)
+        plan->buffer[i][d] = d < t->ndim - last ? t->sizes[d] : 1;
+    plan->ret[i] = (ts_meta){plan->buffer[i], (ts_dtype)t->dtype, t->storage->device, t->ndim, 0};
+}
+
+static ts_status infer_norm(ts_frame *f, int affine)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t last = f->args[1].i;
+    ts_device device;
+    TS_TRY(ts_check_float(f, 0));
+    if (last < 1 || last > t->ndim)
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld", t->ndim, (long long)last);
+    for (int i = 2; i < 2 + affine; i++)
+        TS_TRY(check_affine(f, i, t, (int)last));
+    TS_TRY(ts_check_devices(f, false, &device));
+    f->plan->compute = (ts_dtype)t->dtype;
+    plan_rows(f->plan, t, (int)last);
+    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    for (int i = 1; i < f->nrets; i++)
+        plan_statistic(f->plan, i, t, (int)last);
+    return TS_OK;
+}
+
+ts_status ts_infer_layer_norm(ts_frame *f) { return infer_norm(f, 2); }
+ts_status ts_infer_rms_norm(ts_frame *f) { return infer_norm(f, 1); }
+
+/** (grad, self, statistics ..., weight?, dims) -> (dx, dw, ...) */
+static ts_status infer_backward(ts_frame *f, int statistics)
+{
+    const ts_tensor *t = f->args[1].t;
+    int64_t last = f->args[3 + statistics].i, one[TS_MAX_DIMS];
+    ts_device device;
+    TS_TRY(ts_check_float(f, 1));
+    if (last < 1 || last > t->ndim)
+        return ts_fail_arg(f, 3 + statistics, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld", t->ndim,
+                           (long long)last);
+    for (int d = 0; d < t->ndim; d++)
+        one[d] = d < t->ndim - last ? t->sizes[d] : 1;
+    TS_TRY(ts_check_sizes(f, 0, t->sizes, t->ndim));
+    for (int i = 2; i < 2 + statistics; i++)
+        TS_TRY(ts_check_sizes(f, i, one, t->ndim));
+    TS_TRY(check_affine(f, 2 + statistics, t, (int)last));
+    TS_TRY(ts_check_devices(f, false, &device));
+    f->plan->compute = (ts_dtype)t->dtype;
+    f->plan->cast = (uint16_t)((1u << (2 + statistics)) - 1);
+    plan_rows(f->plan, t, (int)last);
+    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    for (int i = 1; i < f->nrets; i++)
+        f->plan->ret[i] = (ts_meta){t->sizes + t->ndim - last, (ts_dtype)t->dtype, t->storage->device, (int)last, 0};
+    return TS_OK;
+}
+
+ts_status ts_infer_layer_norm_backward(ts_frame *f) { return infer_backward(f, 2); }
+ts_status ts_infer_rms_norm_backward(ts_frame *f) { return infer_backward(f, 1); }
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+/** Dims of an affine argument, which say what is normalised; 1 when there is none. */
+TS_INLINE int affine_dims(const ts_tensor *weight, const ts_tensor *bias)
+{
+    if (weight && !ts_is_none(weight))
+        return weight->ndim;
+    return bias && !ts_is_none(bias) ? bias->ndim : 1;
+}
+
+ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias)
+{
+    ts_value args[] = {V_T(self), V_I(affine_dims(weight, bias)), V_OPT(weight), V_OPT(bias), V_F(1e-5)};
+    return ts_invoke(TS_OP_layer_norm, args, TS_N(args), 3);
+}
+
+/** The rules have no gradient for the statistics, so these are handed out as constants. */
+static bool without_history(ts_tensor **statistic)
+{
+    return !statistic || (*statistic = ts_detach(*statistic)) != NULL;
+}
+
+ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, const ts_norm_opts *opts)
+{
+    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    int dims = o.dims ? o.dims : affine_dims(weight, bias);
+    ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_OPT(bias), V_F(o.eps ? o.eps : 1e-5)};
+    ts_tensor **outs[3] = {NULL, o.mean, o.rstd};
+    ts_tensor *y = ts_invoke_many(TS_OP_layer_norm, args, TS_N(args), 3, outs);
+    return y && without_history(o.mean) && without_history(o.rstd) ? y : NULL;
+}
+
+ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean, ts_tensor *rstd, ts_tensor *weight,
+                                  int dims, ts_tensor **dw, ts_tensor **db)
+{
+    ts_value args[] = {V_T(grad), V_T(self), V_T(mean), V_T(rstd), V_OPT(weight), V_I(dims)};
+    ts_tensor **outs[3] = {NULL, dw, db};
+    return ts_invoke_many(TS_OP_layer_norm_backward, args, TS_N(args), 3, outs);
+}
+
+/** PyTorch's default: the dtype's own epsilon. */
+static double rms_eps(const ts_tensor *t) { return t && t->dtype == TS_F64 ? DBL_EPSILON : (double)FLT_EPSILON; }
+
+ts_tensor *ts_rms_norm(ts_tensor *self, ts_tensor *weight)
+{
+    ts_value args[] = {V_T(self), V_I(affine_dims(weight, TS_NONE)), V_OPT(weight), V_F(rms_eps(self))};
+    return ts_invoke(TS_OP_rms_norm, args, TS_N(args), 2);
+}
+
+ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_norm_opts *opts)
+{
+    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    int dims = o.dims ? o.dims : affine_dims(weight, TS_NONE);
+    ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_F(o.eps ? o.eps : rms_eps(self))};
+    ts_tensor **outs[2] = {NULL, o.rstd};
+    ts_tensor *y = ts_invoke_many(TS_OP_rms_norm, args, TS_N(args), 2, outs);
+    return y && without_history(o.rstd) ? y : NULL;
+}
+
+ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd, ts_tensor *weight, int dims,
+                                ts_tensor **dw)
+{
+    ts_value args[] = {V_T(grad), V_T(self), V_T(rstd), V_OPT(weight), V_I(dims)};
+    ts_tensor **outs[2] = {NULL, dw};
+    return ts_invoke_many(TS_OP_rms_norm_backward, args, TS_N(args), 2, outs);
+}

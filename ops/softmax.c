@@ -1,0 +1,78 @@
+/** @file softmax.c  softmax and log_softmax over one dim. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+/** plan: count = size of the dim, outer and inner = sizes before and behind it. */
+static ts_status plan_dim(ts_frame *f, const ts_tensor *t, int arg)
+{
+    ts_plan *plan = f->plan;
+    TS_TRY(ts_check_dim(f, arg, f->args[arg].i, t->ndim, &plan->dim));
+    plan->count = t->ndim ? t->sizes[plan->dim] : 1;
+    plan->outer = plan->inner = 1;
+    for (int d = 0; d < t->ndim; d++) {
+        if (d < plan->dim)
+            plan->outer *= t->sizes[d];
+        else if (d > plan->dim)
+            plan->inner *= t->sizes[d];
+    }
+    return TS_OK;
+}
+
+/** softmax(self, dim, dtype?) */
+ts_status ts_infer_softmax(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_dtype dtype = (ts_dtype)t->dtype;
+    if (f->args[2].tag == TS_TAG_DTYPE) {
+        if (f->args[2].i < 0 || f->args[2].i >= TS_DTYPE_COUNT || !ts_dtype_is_float((ts_dtype)f->args[2].i))
+            return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected a floating dtype, got %s",
+                               ts_dtype_name((ts_dtype)f->args[2].i));
+        dtype = (ts_dtype)f->args[2].i;
+        f->plan->cast = 1;
+    } else {
+        TS_TRY(ts_check_float(f, 0));
+    }
+    f->plan->compute = dtype;
+    ts_plan_result_like(f->plan, 0, t, dtype);
+    return plan_dim(f, t, 1);
+}
+
+/** softmax_backward(grad, result, dim) */
+ts_status ts_infer_softmax_backward(ts_frame *f)
+{
+    const ts_tensor *y = f->args[1].t;
+    ts_device device;
+    TS_TRY(ts_check_float(f, 1));
+    TS_TRY(ts_check_sizes(f, 0, y->sizes, y->ndim));
+    TS_TRY(ts_check_devices(f, false, &device));
+    f->plan->compute = (ts_dtype)y->dtype;
+    f->plan->cast = 1;
+    ts_plan_result_like(f->plan, 0, y, (ts_dtype)y->dtype);
+    return plan_dim(f, y, 2);
+}
+
+#define SOFTMAX(name)                                                                           \
+    ts_tensor *ts_##name(ts_tensor *self, int dim)                                              \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_I(dim), ts_value_none()};                               \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_as(ts_tensor *self, int dim, ts_dtype dtype)                         \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_I(dim), V_DT(dtype)};                                   \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, int dim)                        \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_I(dim), ts_value_none()};                               \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                           \
+    }                                                                                           \
+    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *result, int dim)                \
+    {                                                                                           \
+        ts_value args[] = {V_T(grad), V_T(result), V_I(dim)};                                   \
+        return ts_invoke(TS_OP_##name##_backward, args, TS_N(args), 1);                         \
+    }
+
+SOFTMAX(softmax)
+SOFTMAX(log_softmax)
