@@ -61,8 +61,7 @@ static void operand_add(ts_iter *it, int k, const ts_tensor *t, const ts_tensor 
     }
 }
 
-/** Reverses dims to innermost first and merges neighbours that every operand steps through evenly. */
-static void collapse(ts_iter *it, const int64_t *sizes, int ndim)
+void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim)
 {
     int n = 0;
     int64_t steps[TS_MAX_OPERANDS][TS_MAX_DIMS];
@@ -153,7 +152,7 @@ ts_status ts_plan_iterate(ts_frame *f)
             memset(it->strides[n], 0, sizeof it->strides[n]);
         n++;
     }
-    collapse(it, result->sizes, result->ndim);
+    ts_iter_collapse(it, result->sizes, result->ndim);
     return TS_OK;
 }
 

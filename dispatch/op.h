@@ -160,6 +160,9 @@ TS_INLINE ts_scalar ts_value_unbox(const ts_value *v)
 }
 /** Fills plan->iter for the results and arguments of f; called by ts_enter_fill. */
 ts_status ts_plan_iterate(ts_frame *f);
+/** Completes a space whose operands' byte strides stand outermost dim first: reverses the dims to
+ *  innermost first and merges neighbours that every operand steps through evenly. */
+void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim);
 
 #define TS_DT(d) ((uint16_t)(1u << (d)))
 #define TS_DT_FLOATS (TS_DT(TS_F32) | TS_DT(TS_F64))

@@ -96,6 +96,14 @@ bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *o
     return true;
 }
 
+void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name, const void *site)
+{
+    if (!list && n > 0)
+        ts_fail_null(op, site, name);
+    else
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected 0 to %d numbers, got %d", name, TS_MAX_DIMS, n);
+}
+
 /** 0 bool, 1 integer, 2 float. */
 static int category(ts_dtype d) { return ts_dtype_is_float(d) ? 2 : d == TS_BOOL ? 0 : 1; }
 

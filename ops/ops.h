@@ -44,6 +44,16 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
 /** dtype that a mix of tensors and scalars computes in (PyTorch's categories). */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 
+TS_COLD void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name, const void *site);
+/** False with an error unless a list of sizes or dims has 0 to 8 members. Before boxing: layers copy lists. */
+TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char *name, const void *site)
+{
+    if (TS_LIKELY((unsigned)n <= TS_MAX_DIMS && (list || !n)))
+        return true;
+    ts_fail_ints(list, n, op, name, site);
+    return false;
+}
+
 
 /* ----------------------------------------------------------------- boxed form of options ---- */
 

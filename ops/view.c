@@ -1,17 +1,251 @@
-/** @file view.c  Ops that make aliases. */
+/** @file view.c  Ops that make aliases: the same memory under other sizes and strides. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/autograd.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-ts_status ts_infer_alias(ts_frame *f)
+#include <string.h>
+
+/** Makes an alias of argument 0 the result; offset in elements. */
+static ts_status give_alias(ts_frame *f, const int64_t *sizes, const int64_t *strides, int ndim, int64_t offset)
 {
-    const ts_tensor *t = f->args[0].t;
-    ts_tensor *alias = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0);
+    ts_tensor *alias = ts_tensor_alias(f->thread, f->args[0].t, sizes, strides, ndim, offset);
     TS_TRY(alias);
     f->rets[0] = V_T(alias);
     return TS_OK;
 }
+
+ts_status ts_infer_alias(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    return give_alias(f, t->sizes, t->strides, t->ndim, 0);
+}
+
+/* ------------------------------------------------------------------------ view, reshape ---- */
+
+/** Sizes in argument 1 with its -1 computed, so that they hold as many elements as t. */
+static ts_status wanted_sizes(ts_frame *f, int64_t *sizes, int *ndim)
+{
+    const ts_tensor *t = f->args[0].t;
+    const ts_value *v = &f->args[1];
+    char want[192], got[192];
+    int64_t known = 1, unknown = -1, n = 0;
+    if (v->count > TS_MAX_DIMS)
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes, got %u", TS_MAX_DIMS, v->count);
+    *ndim = (int)v->count;
+    bool fits = true;
+    for (int d = 0; fits && d < *ndim; d++) {
+        sizes[d] = v->ints[d];
+        if (sizes[d] == -1 && unknown < 0)
+            unknown = d;
+        else
+            fits = ts_mul_size(known, sizes[d], &known);
+    }
+    if (fits && unknown >= 0) {
+        fits = known > 0 && t->numel % known == 0;
+        sizes[unknown] = fits ? t->numel / known : -1;
+    }
+    /* a zero among the sizes hides an overflow of the others: the strides must fit too */
+    if (fits && ts_tensor_bytes(sizes, *ndim, ts_dtype_sizes[t->dtype], &n, &known) && n == t->numel)
+        return TS_OK;
+    return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected sizes for %lld elements of sizes %s, at most one of them -1, got %s",
+                       (long long)t->numel, ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
+                       ts_format_sizes(got, sizeof got, v->ints, *ndim));
+}
+
+/**
+ * Strides of t under other sizes of the same numel; false when only a copy has them. Neighbouring dims
+ * that step evenly make a run; each run must be cut into new dims exactly.
+ */
+static bool view_strides(const ts_tensor *t, const int64_t *sizes, int ndim, int64_t *strides)
+{
+    if ((t->flags & TS_TENSOR_CONTIGUOUS) || t->numel == 0) {
+        ts_strides_fill(sizes, ndim, strides);
+        return true;
+    }
+    int d = ndim - 1;
+    for (int o = t->ndim - 1; o >= 0;) {
+        int64_t step = t->strides[o], run = t->sizes[o], placed = 1;
+        if (t->sizes[o--] == 1)
+            continue;
+        while (o >= 0 && (t->sizes[o] == 1 || t->strides[o] == step * run))
+            run *= t->sizes[o--];
+        for (; d >= 0 && placed < run; d--) {
+            strides[d] = step * placed;
+            placed *= sizes[d];
+        }
+        if (placed != run)
+            return false;
+    }
+    for (; d >= 0; d--)
+        strides[d] = 1;
+    return true;
+}
+
+ts_status ts_infer_view(ts_frame *f)
+{
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    int ndim;
+    const ts_tensor *t = f->args[0].t;
+    TS_TRY(wanted_sizes(f, sizes, &ndim));
+    if (view_strides(t, sizes, ndim, strides))
+        return give_alias(f, sizes, strides, ndim, 0);
+    char want[192], got[192], from[192];
+    return ts_fail_arg_hint(f, 1, TS_ERR_SHAPE, "use ts_reshape(), which copies then",
+                            "expected sizes that strides %s of sizes %s can have without a copy, got %s",
+                            ts_format_sizes(want, sizeof want, t->strides, t->ndim),
+                            ts_format_sizes(from, sizeof from, t->sizes, t->ndim),
+                            ts_format_sizes(got, sizeof got, sizes, ndim));
+}
+
+ts_status ts_infer_reshape(ts_frame *f)
+{
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    int ndim;
+    const ts_tensor *t = f->args[0].t;
+    TS_TRY(wanted_sizes(f, sizes, &ndim));
+    if (view_strides(t, sizes, ndim, strides))
+        return give_alias(f, sizes, strides, ndim, 0);
+    ts_tensor *copy = ts_convert(f->args[0].t, (ts_dtype)t->dtype);
+    TS_TRY(copy);
+    copy->ndim = (uint8_t)ndim; /* nobody else has it yet */
+    memcpy(copy->sizes, sizes, sizeof sizes);
+    ts_strides_fill(sizes, ndim, copy->strides);
+    f->rets[0] = V_T(copy);
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------- order of dims ---- */
+
+ts_status ts_infer_permute(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    const ts_value *dims = &f->args[1];
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    char got[192];
+    unsigned seen = 0;
+    bool fits = dims->count == t->ndim;
+    for (int i = 0; fits && i < t->ndim; i++) {
+        int64_t d = dims->ints[i] < 0 ? dims->ints[i] + t->ndim : dims->ints[i];
+        fits = d >= 0 && d < t->ndim && !(seen >> d & 1);
+        if (!fits)
+            break;
+        seen |= 1u << d;
+        sizes[i] = t->sizes[d];
+        strides[i] = t->strides[d];
+    }
+    if (!fits)
+        return ts_fail_arg(f, 1, TS_ERR_INDEX, "expected each of %d dims once, got %s", t->ndim,
+                           ts_format_sizes(got, sizeof got, dims->ints, dims->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)dims->count));
+    return give_alias(f, sizes, strides, t->ndim, 0);
+}
+
+ts_status ts_infer_transpose(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t a, b, sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &a));
+    TS_TRY(ts_check_dim(f, 2, f->args[2].i, t->ndim, &b));
+    memcpy(sizes, t->sizes, sizeof sizes);
+    memcpy(strides, t->strides, sizeof strides);
+    if (t->ndim) {
+        sizes[a] = t->sizes[b];
+        sizes[b] = t->sizes[a];
+        strides[a] = t->strides[b];
+        strides[b] = t->strides[a];
+    }
+    return give_alias(f, sizes, strides, t->ndim, 0);
+}
+
+/* -------------------------------------------------------------------- more and fewer dims ---- */
+
+ts_status ts_infer_expand(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    const ts_value *v = &f->args[1];
+    int64_t sizes[TS_MAX_DIMS] = {0}, strides[TS_MAX_DIMS], numel, bytes;
+    int n = (int)v->count, shift = n - t->ndim;
+    bool fits = v->count <= TS_MAX_DIMS && shift >= 0;
+    for (int d = 0; fits && d < n; d++) {
+        int64_t had = d < shift ? 1 : t->sizes[d - shift];
+        sizes[d] = v->ints[d] == -1 && d >= shift ? had : v->ints[d];
+        fits = sizes[d] >= 0 && (had == sizes[d] || had == 1);
+        strides[d] = d < shift || had != sizes[d] ? 0 : t->strides[d - shift];
+    }
+    char want[192], got[192];
+    if (fits && ts_tensor_bytes(sizes, n, ts_dtype_sizes[t->dtype], &numel, &bytes))
+        return give_alias(f, sizes, strides, n, 0);
+    return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes to which %s broadcasts, got %s", TS_MAX_DIMS,
+                       ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
+                       ts_format_sizes(got, sizeof got, v->ints, v->count > TS_MAX_DIMS ? TS_MAX_DIMS : n));
+}
+
+ts_status ts_infer_squeeze(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    const ts_value *dims = &f->args[1];
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], at;
+    unsigned drop = 0;
+    for (uint32_t i = 0; i < dims->count; i++) {
+        TS_TRY(ts_check_dim(f, 1, dims->ints[i], t->ndim, &at));
+        drop |= 1u << at;
+    }
+    int n = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        if ((drop >> d & 1) && t->sizes[d] == 1)
+            continue;
+        sizes[n] = t->sizes[d];
+        strides[n++] = t->strides[d];
+    }
+    return give_alias(f, sizes, strides, n, 0);
+}
+
+ts_status ts_infer_unsqueeze(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], at;
+    if (t->ndim == TS_MAX_DIMS)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected fewer than %d dims", TS_MAX_DIMS);
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim + 1, &at));
+    for (int d = 0, o = 0; d <= t->ndim; d++) {
+        if (d == at) {
+            sizes[d] = 1;
+            strides[d] = o < t->ndim ? t->strides[o] * t->sizes[o] : 1;
+            continue;
+        }
+        sizes[d] = t->sizes[o];
+        strides[d] = t->strides[o++];
+    }
+    return give_alias(f, sizes, strides, t->ndim + 1, 0);
+}
+
+ts_status ts_infer_as_strided(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    const ts_value *sizes = &f->args[1], *strides = &f->args[2];
+    int64_t item = ts_dtype_sizes[t->dtype], room = t->storage->bytes / item, offset = f->args[3].i, numel, bytes;
+    if (sizes->count > TS_MAX_DIMS || !ts_tensor_bytes(sizes->ints, (int)sizes->count, (size_t)item, &numel, &bytes))
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected 0 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
+    if (strides->count != sizes->count)
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected one stride a size: %u, got %u", sizes->count, strides->count);
+    int64_t last = offset;
+    bool fits = offset >= 0;
+    for (uint32_t d = 0; fits && d < sizes->count; d++) {
+        int64_t reach = 0;
+        fits = strides->ints[d] >= 0 && (!numel || (ts_mul_size(sizes->ints[d] - 1, strides->ints[d], &reach) &&
+                                                    ts_add_size(last, reach, &last)));
+    }
+    if (!fits || (numel ? last >= room : offset > room)) {
+        char a[192], b[192];
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected strides >= 0 that keep within %lld elements of storage, got %s for sizes %s at offset %lld",
+                           (long long)room, ts_format_sizes(a, sizeof a, strides->ints, (int)strides->count),
+                           ts_format_sizes(b, sizeof b, sizes->ints, (int)sizes->count), (long long)offset);
+    }
+    int64_t here = t->data ? (t->data - (char *)t->storage->data) / item : 0;
+    return give_alias(f, sizes->ints, strides->ints, (int)sizes->count, offset - here);
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
 
 ts_tensor *ts_detach(ts_tensor *t)
 {
@@ -25,4 +259,172 @@ ts_tensor *ts_contiguous(ts_tensor *t)
         return ts_clone(t);
     ts_value args[] = {V_T(t)};
     return ts_invoke(TS_OP_alias, args, TS_N(args), 1);
+}
+
+/** An op of a tensor and a list of numbers. */
+#define WITH_INTS(name, list)                                                               \
+    ts_tensor *ts_##name(ts_tensor *t, const int64_t *list, int n)                          \
+    {                                                                                       \
+        if (!ts_ints_ok(list, n, #name, #list, __builtin_return_address(0)))                \
+            return NULL;                                                                    \
+        ts_value args[] = {V_T(t), V_IS(list, n)};                                          \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                \
+    }
+
+WITH_INTS(view, sizes)
+WITH_INTS(reshape, sizes)
+WITH_INTS(permute, dims)
+WITH_INTS(expand, sizes)
+
+ts_tensor *ts_broadcast_to(ts_tensor *t, const int64_t *sizes, int ndim) { return ts_expand(t, sizes, ndim); }
+
+ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other)
+{
+    if (!other || other == TS_NONE) {
+        ts_fail_null("expand_as", __builtin_return_address(0), "other");
+        return NULL;
+    }
+    return ts_expand(t, other->sizes, other->ndim);
+}
+
+ts_tensor *ts_transpose(ts_tensor *t, int dim0, int dim1)
+{
+    ts_value args[] = {V_T(t), V_I(dim0), V_I(dim1)};
+    return ts_invoke(TS_OP_transpose, args, TS_N(args), 1);
+}
+
+/** False with an error when t is no tensor. */
+static bool given(const ts_tensor *t, const char *op, const void *site)
+{
+    if (t && t != TS_NONE)
+        return true;
+    ts_fail_null(op, site, "t");
+    return false;
+}
+
+/** dim within [-n, n) made non-negative. */
+static bool dim_within(int *dim, int n, const char *op, const char *name, const void *site)
+{
+    if (*dim < -n || *dim >= n) {
+        ts_fail_op(TS_ERR_INDEX, op, site, NULL, "argument '%s': expected a dim from %d to %d, got %d", name, -n, n - 1, *dim);
+        return false;
+    }
+    *dim += *dim < 0 ? n : 0;
+    return true;
+}
+
+ts_tensor *ts_t(ts_tensor *t)
+{
+    const void *site = __builtin_return_address(0);
+    if (!given(t, "t", site))
+        return NULL;
+    if (t->ndim > 2) {
+        ts_fail_op(TS_ERR_SHAPE, "t", site, "use ts_transpose()", "argument 't': expected at most two dims, got %d", t->ndim);
+        return NULL;
+    }
+    return t->ndim == 2 ? ts_transpose(t, 0, 1) : ts_transpose(t, 0, 0);
+}
+
+ts_tensor *ts_movedim(ts_tensor *t, int source, int destination)
+{
+    const void *site = __builtin_return_address(0);
+    if (!given(t, "movedim", site) || !dim_within(&source, t->ndim, "movedim", "source", site) ||
+        !dim_within(&destination, t->ndim, "movedim", "destination", site))
+        return NULL;
+    int64_t dims[TS_MAX_DIMS];
+    for (int to = 0, from = 0; to < t->ndim; to++) {
+        from += from == source;
+        dims[to] = to == destination ? source : from++;
+    }
+    return ts_permute(t, dims, t->ndim);
+}
+
+ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim)
+{
+    const void *site = __builtin_return_address(0);
+    if (!given(t, "flatten", site))
+        return NULL;
+    int n = t->ndim ? t->ndim : 1; /* a 0-dim tensor counts as one dim and becomes one */
+    if (!dim_within(&start_dim, n, "flatten", "start_dim", site) || !dim_within(&end_dim, n, "flatten", "end_dim", site))
+        return NULL;
+    if (end_dim < start_dim) {
+        ts_fail_op(TS_ERR_INDEX, "flatten", site, NULL, "argument 'end_dim': expected a dim from %d on, got %d", start_dim,
+                   end_dim);
+        return NULL;
+    }
+    int64_t sizes[TS_MAX_DIMS], run = 1;
+    int to = 0;
+    for (int d = 0; d < start_dim; d++)
+        sizes[to++] = t->sizes[d];
+    for (int d = start_dim; d <= end_dim && t->ndim; d++)
+        run *= t->sizes[d];
+    sizes[to++] = run;
+    for (int d = end_dim + 1; d < t->ndim; d++)
+        sizes[to++] = t->sizes[d];
+    return ts_reshape(t, sizes, to);
+}
+
+ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
+{
+    const void *site = __builtin_return_address(0);
+    if (!given(t, "unflatten", site) || !ts_ints_ok(sizes, ndim, "unflatten", "sizes", site) ||
+        !dim_within(&dim, t->ndim, "unflatten", "dim", site))
+        return NULL;
+    int64_t all[TS_MAX_DIMS], known = 1;
+    int to = 0, unknown = -1, more = ndim - 1 + t->ndim;
+    bool fits = ndim > 0 && more <= TS_MAX_DIMS;
+    for (int d = 0; d < dim && fits; d++)
+        all[to++] = t->sizes[d];
+    for (int d = 0; d < ndim && fits; d++) {
+        if (sizes[d] == -1 && unknown < 0)
+            unknown = to;
+        else
+            fits = ts_mul_size(known, sizes[d], &known);
+        all[to++] = sizes[d];
+    }
+    if (fits && unknown >= 0) {
+        fits = known > 0 && t->sizes[dim] % known == 0;
+        all[unknown] = fits ? t->sizes[dim] / known : 0;
+    } else {
+        fits = fits && known == t->sizes[dim];
+    }
+    if (!fits) {
+        char got[192];
+        ts_fail_op(TS_ERR_SHAPE, "unflatten", site, NULL,
+                   "argument 'sizes': expected sizes whose product is %lld, %d dims in all at most, got %s",
+                   (long long)t->sizes[dim], TS_MAX_DIMS, ts_format_sizes(got, sizeof got, sizes, ndim));
+        return NULL;
+    }
+    for (int d = dim + 1; d < t->ndim; d++)
+        all[to++] = t->sizes[d];
+    return ts_view(t, all, to);
+}
+
+ts_tensor *ts_squeeze(ts_tensor *t)
+{
+    static const int64_t all[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    ts_value args[] = {V_T(t), V_IS(all, t ? t->ndim : 0)};
+    return ts_invoke(TS_OP_squeeze, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_squeeze_dim(ts_tensor *t, int dim)
+{
+    int64_t dims[1] = {dim};
+    ts_value args[] = {V_T(t), V_IS(dims, 1)};
+    return ts_invoke(TS_OP_squeeze, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_unsqueeze(ts_tensor *t, int dim)
+{
+    ts_value args[] = {V_T(t), V_I(dim)};
+    return ts_invoke(TS_OP_unsqueeze, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides, int ndim, int64_t offset)
+{
+    const void *site = __builtin_return_address(0);
+    if (!ts_ints_ok(sizes, ndim, "as_strided", "sizes", site) || !ts_ints_ok(strides, ndim, "as_strided", "strides", site))
+        return NULL;
+    ts_value args[] = {V_T(t), V_IS(sizes, ndim), V_IS(strides, ndim), V_I(offset)};
+    return ts_invoke(TS_OP_as_strided, args, TS_N(args), 1);
 }

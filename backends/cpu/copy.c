@@ -1,6 +1,6 @@
 /** @file copy.c  Copies and conversions between all pairs of dtypes. */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/loops.h"
+#include "backends/cpu/copy.h"
 #include "ops/kernel.h"
 
 static float from_bf16(uint16_t h)
@@ -85,11 +85,30 @@ TS_SCALAR_LOOP1(uint32_t, uint32_t, move_32, x)
 TS_SCALAR_LOOP1(uint16_t, uint16_t, move_16, x)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, move_8, x)
 
-static ts_status copy(ts_frame *f)
+void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from)
 {
     static const ts_loop moves[9] = {[1] = move_8, [2] = move_16, [4] = move_32, [8] = move_64};
-    ts_dtype from = (ts_dtype)f->args[0].t->dtype, to = (ts_dtype)f->rets[0].t->dtype;
-    ts_cpu_run(&f->plan->iter, from == to ? moves[ts_dtype_sizes[from]] : pairs[from][to], NULL, 2);
+    ts_cpu_run(it, from == to ? moves[ts_dtype_sizes[from]] : pairs[from][to], NULL, 2);
+}
+
+void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dtype, const char *from,
+                            const int64_t *from_strides, ts_dtype from_dtype, const int64_t *sizes, int ndim)
+{
+    ts_iter it = {.operands = 2, .numel = 1, .data = {to, (char *)from}};
+    for (int d = 0; d < ndim; d++) {
+        it.numel *= sizes[d];
+        it.strides[0][d] = to_strides[d] * ts_dtype_sizes[to_dtype];
+        it.strides[1][d] = from_strides[d] * ts_dtype_sizes[from_dtype];
+    }
+    if (!it.numel)
+        return;
+    ts_iter_collapse(&it, sizes, ndim);
+    TS_V(ts_cpu_copy_run)(&it, to_dtype, from_dtype);
+}
+
+static ts_status copy(ts_frame *f)
+{
+    TS_V(ts_cpu_copy_run)(&f->plan->iter, (ts_dtype)f->rets[0].t->dtype, (ts_dtype)f->args[0].t->dtype);
     return TS_OK;
 }
 

@@ -1,13 +1,16 @@
 /* Kernel families of the CPU backend: FAMILY(name) for backends/cpu/name.c. */
 // SPDX-License-Identifier: MIT
 FAMILY(activation)
+FAMILY(cat)
 FAMILY(compare)
 FAMILY(copy)
 FAMILY(factory)
+FAMILY(matmul)
 FAMILY(norm)
 FAMILY(optim)
 FAMILY(pointwise)
 FAMILY(random)
 FAMILY(reduce)
+FAMILY(slice)
 FAMILY(softmax)
 FAMILY(unary)

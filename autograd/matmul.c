@@ -1,0 +1,83 @@
+/**
+ * @file matmul.c  Rules of products of matrices.
+ *
+ * linear and linear_backward take transposed operands without views of them, so the rules of all
+ * products are written with these two: x wᵀ is linear(x, w), aᵀ b is the second gradient of linear.
+ */
+// SPDX-License-Identifier: MIT
+#include "autograd/vjp.h"
+#include "include/tessera/ops.h"
+#include "ops/rows.h"
+
+/** aᵀ b: a (…, n), b (…, k) to (n, k). */
+static ts_tensor *transposed_product(ts_tensor *a, ts_tensor *b)
+{
+    ts_tensor *y = NULL;
+    return ts_linear_backward(a, b, TS_NONE, NULL, &y, NULL) == TS_OK ? y : NULL;
+}
+
+/** a b: a (…, n), b (n, k) to (…, k). */
+static ts_tensor *product(ts_tensor *a, ts_tensor *b)
+{
+    ts_tensor *y = NULL;
+    return ts_linear_backward(a, TS_NONE, b, &y, NULL, NULL) == TS_OK ? y : NULL;
+}
+
+/* y (m, n) = a (m, k) b (k, n): da = g bᵀ, db = aᵀ g */
+static ts_status mm(ts_vjp_call *b)
+{
+    ts_tensor *g = ts_grad_out(b, 0);
+    if (ts_needs(b, 0))
+        TS_TRY(ts_give(b, 0, ts_linear(g, ts_saved_arg(b, 1), TS_NONE)));
+    if (ts_needs(b, 1))
+        TS_TRY(ts_give(b, 1, transposed_product(ts_saved_arg(b, 0), g)));
+    return TS_OK;
+}
+const ts_vjp ts_vjp_mm = {.rule = mm, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
+
+/* y (…, n) = x (…, k) wᵀ + bias: all gradients in one call, which shares what it reads */
+static ts_status linear(ts_vjp_call *b)
+{
+    bool needs[] = {ts_needs(b, 0), ts_needs(b, 1), ts_needs(b, 2)};
+    ts_tensor *x = needs[1] ? ts_saved_arg(b, 0) : TS_NONE, *w = needs[0] ? ts_saved_arg(b, 1) : TS_NONE;
+    ts_tensor *grads[3];
+    TS_TRY(ts_linear_backward(ts_grad_out(b, 0), x, w, needs[0] ? &grads[0] : NULL, needs[1] ? &grads[1] : NULL,
+                              needs[2] ? &grads[2] : NULL));
+    for (int i = 0; i < 3; i++)
+        if (needs[i])
+            TS_TRY(ts_give(b, i, grads[i]));
+    return TS_OK;
+}
+const ts_vjp ts_vjp_linear = {.rule = linear, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
+
+/*
+ * dx = g w, dw = gᵀ x, db = sum of g over all but its last dim. With gradients hx, hw, hb of these:
+ * of g: hx wᵀ + x hwᵀ + hb; of x: g hw; of w: gᵀ hx
+ */
+static ts_status linear_backward(ts_vjp_call *b)
+{
+    ts_tensor *hx = ts_grad_out(b, 0), *hw = ts_grad_out(b, 1), *hb = ts_grad_out(b, 2);
+    if (ts_needs(b, 0)) {
+        ts_tensor *sum = NULL, *bias = hb ? hb : TS_NONE;
+        if (hx)
+            TS_TRY(sum = ts_linear(hx, ts_saved_arg(b, 2), bias));
+        if (hw) {
+            ts_tensor *part = ts_linear(ts_saved_arg(b, 1), hw, hx ? TS_NONE : bias);
+            TS_TRY(sum = sum ? ts_add(sum, part) : part);
+        }
+        if (!sum) {
+            ts_meta g = ts_arg_meta(b, 0);
+            sum = ts_add(ts_zero_(ts_empty_on(g.sizes, g.ndim, g.dtype, g.device)), hb);
+        }
+        TS_TRY(ts_give(b, 0, sum));
+    }
+    if (hw && ts_needs(b, 1))
+        TS_TRY(ts_give(b, 1, product(ts_saved_arg(b, 0), hw)));
+    if (hx && ts_needs(b, 2))
+        TS_TRY(ts_give(b, 2, transposed_product(ts_saved_arg(b, 0), hx)));
+    return TS_OK;
+}
+const ts_vjp ts_vjp_linear_backward = {
+    .rule = linear_backward,
+    .saves = {[0] = TS_SAVE_ARG(1) | TS_SAVE_ARG(2), [1] = TS_SAVE_ARG(0), [2] = TS_SAVE_ARG(0)},
+};

@@ -1,0 +1,14 @@
+/** @file copy.h  Copies between memory of any strides and dtypes, for kernels that move parts. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_COPY_H
+#define TS_BACKENDS_CPU_COPY_H
+
+#include "backends/cpu/loops.h"
+
+/** Operand 1 of the space to operand 0, converted. */
+void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from);
+/** The same for memory with strides in elements. */
+void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dtype, const char *from,
+                            const int64_t *from_strides, ts_dtype from_dtype, const int64_t *sizes, int ndim);
+
+#endif

@@ -1,0 +1,244 @@
+/** @file matmul.c  Products of matrices over a grid of tiles that is a function of the shape alone. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/gemm.h"
+#include "backends/cpu/loops.h"
+#include "core/parallel.h"
+#include "ops/kernel.h"
+
+#include <limits.h>
+
+/* ------------------------------------------------------------------------- plain loops ---- */
+
+/* Sums wrap for integers: they are kept unsigned. */
+#define PLAIN(T, U, name)                                                                            \
+    static void name(const ts_gemm *g)                                                               \
+    {                                                                                                \
+        const T *a = g->a, *b = g->b, *bias = g->bias;                                               \
+        T *c = g->c;                                                                                 \
+        for (int64_t i = 0; i < g->m; i++) {                                                         \
+            for (int64_t j = 0; j < g->n; j++)                                                       \
+                c[i * g->c_row + j] = bias ? bias[j] : 0;                                            \
+            for (int64_t p = 0; p < g->k; p++) {                                                     \
+                U x = (U)a[i * g->a_row + p * g->a_column];                                          \
+                for (int64_t j = 0; j < g->n; j++)                                                   \
+                    c[i * g->c_row + j] = (T)((U)c[i * g->c_row + j] +                               \
+                                              x * (U)b[p * g->b_row + j * g->b_column]);             \
+            }                                                                                        \
+        }                                                                                            \
+    }
+PLAIN(float, float, plain_f32)
+PLAIN(double, double, plain_f64)
+PLAIN(int64_t, uint64_t, plain_i64)
+PLAIN(int32_t, uint32_t, plain_i32)
+PLAIN(uint8_t, uint32_t, plain_u8)
+
+typedef void (*tile_fn)(const ts_gemm *g);
+
+/** What computes a tile; the CBLAS counts in int. */
+static tile_fn tile_of(const ts_gemm *g, ts_dtype dtype)
+{
+    int64_t most = ts_max64(ts_max64(g->a_row, g->a_column), ts_max64(g->b_row, g->b_column));
+    bool fits = ts_max64(ts_max64(most, g->c_row), ts_max64(g->k, g->n)) <= INT_MAX;
+    switch (dtype) {
+    case TS_F32: return fits ? ts_blas_f32 : plain_f32;
+    case TS_F64: return fits ? ts_blas_f64 : plain_f64;
+    case TS_I64: return plain_i64;
+    case TS_I32: return plain_i32;
+    default: return plain_u8;
+    }
+}
+
+/* ------------------------------------------------------------------------ the tile grid ---- */
+
+/** Products of a batch, tile by tile. */
+typedef struct grid {
+    ts_gemm g;
+    tile_fn tile;
+    int64_t item, a_step, b_step, c_step; /* bytes */
+    int64_t rows, columns;                /* of a tile */
+    int64_t down, across;                 /* tiles of one product */
+} grid;
+
+static void run_tiles(void *ctx, int64_t begin, int64_t end)
+{
+    const grid *r = ctx;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t j = task % r->across * r->columns, i = task / r->across % r->down * r->rows;
+        int64_t batch = task / r->across / r->down;
+        ts_gemm t = r->g;
+        t.m = ts_min64(r->rows, t.m - i);
+        t.n = ts_min64(r->columns, t.n - j);
+        t.a = (const char *)t.a + batch * r->a_step + i * t.a_row * r->item;
+        t.b = (const char *)t.b + batch * r->b_step + j * t.b_column * r->item;
+        t.c = (char *)t.c + batch * r->c_step + (i * t.c_row + j) * r->item;
+        t.bias = t.bias ? (const char *)t.bias + j * r->item : NULL;
+        r->tile(&t);
+    }
+}
+
+/** count products whose operands lie a_step, b_step, c_step elements apart. */
+static void multiply(const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step, int64_t b_step, int64_t c_step)
+{
+    if (!g->m || !g->n || !count)
+        return;
+    double work = (double)g->m * (double)g->n * (double)ts_max64(g->k, 1);
+    int64_t item = ts_dtype_sizes[dtype];
+    grid r = {*g, tile_of(g, dtype), item, a_step * item, b_step * item, c_step * item, g->m, g->n, 1, 1};
+    if (count == 1 && work < 1 << 18) {
+        r.tile(g);
+        return;
+    }
+    if (work >= 1 << 18) { /* else whole products are the tasks */
+        r.rows = g->m >= 1024 ? 256 : 64;
+        r.columns = g->m >= 1024 ? 512 : 128;
+        r.down = ts_ceil_div(g->m, r.rows);
+        r.across = ts_ceil_div(g->n, r.columns);
+    }
+    double each = work / (double)(r.down * r.across);
+    ts_parallel_for(count * r.down * r.across, 1 + (int64_t)((1 << 17) / (each + 1)), run_tiles, &r);
+}
+
+/** Steps of the last two dims. */
+static void matrix_steps(const ts_tensor *t, int64_t *row, int64_t *column)
+{
+    *row = t->strides[t->ndim - 2];
+    *column = t->strides[t->ndim - 1];
+}
+
+static ts_status mm(ts_frame *f)
+{
+    const ts_tensor *a = f->args[0].t, *b = f->args[1].t, *c = f->rets[0].t;
+    int last = a->ndim - 1;
+    ts_gemm g = {.m = a->sizes[last - 1], .n = b->sizes[last], .k = a->sizes[last], .a = a->data, .b = b->data, .c = c->data};
+    matrix_steps(a, &g.a_row, &g.a_column);
+    matrix_steps(b, &g.b_row, &g.b_column);
+    g.c_row = g.n;
+    multiply(&g, f->plan->compute, last == 2 ? a->sizes[0] : 1, last == 2 ? a->strides[0] : 0,
+             last == 2 ? b->strides[0] : 0, g.m * g.n);
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------------- linear ---- */
+
+/** Rows of t as one dim: count and step. All but the last dim step evenly, as infer saw to. */
+static int64_t rows_of(const ts_tensor *t, int64_t *step)
+{
+    int64_t rows = 1;
+    *step = t->sizes[t->ndim - 1];
+    for (int d = t->ndim - 2; d >= 0; d--) {
+        if (rows == 1 && t->sizes[d] > 1)
+            *step = t->strides[d];
+        rows *= t->sizes[d];
+    }
+    return rows;
+}
+
+/* y (m, n) = x (m, k) weight (n, k) transposed */
+static ts_status linear(ts_frame *f)
+{
+    const ts_tensor *x = f->args[0].t, *w = f->args[1].t;
+    ts_gemm g = {.n = w->sizes[0], .k = w->sizes[1], .a = x->data, .b = w->data, .c = f->rets[0].t->data, .a_column = 1};
+    g.m = rows_of(x, &g.a_row);
+    matrix_steps(w, &g.b_column, &g.b_row);
+    g.c_row = g.n;
+    if (f->args[2].tag == TS_TAG_TENSOR)
+        g.bias = f->args[2].t->data;
+    multiply(&g, f->plan->compute, 1, 0, 0, 0);
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------- column sums ---- */
+
+typedef struct columns {
+    const char *data;
+    char *out;
+    int64_t rows, step, n;
+} columns;
+
+#define SUM_ROWS 64 /* partial sums of this many rows are added up: short chains round less */
+
+/* A task is a block of columns that fills four vectors; sums run down the rows in a fixed order. */
+#define SUM_COLUMNS(T, V, L, p)                                                                      \
+    static void p##_columns(void *ctx, int64_t begin, int64_t end)                                   \
+    {                                                                                                \
+        const columns *s = ctx;                                                                      \
+        for (int64_t j = begin * 4 * L; j < ts_min64(end * 4 * L, s->n); j += L) {                   \
+            int64_t lanes = ts_min64(L, s->n - j);                                                   \
+            const T *at = (const T *)s->data + j;                                                    \
+            V total = p##_zero();                                                                    \
+            for (int64_t i = 0; i < s->rows; i += SUM_ROWS) {                                        \
+                int64_t rows = ts_min64(SUM_ROWS, s->rows - i);                                      \
+                V part = p##_zero();                                                                 \
+                if (lanes == L)                                                                      \
+                    for (int64_t r = 0; r < rows; r++, at += s->step)                                \
+                        part = part + p##_load(at);                                                  \
+                else                                                                                 \
+                    for (int64_t r = 0; r < rows; r++, at += s->step)                                \
+                        part = part + p##_load_n(at, lanes);                                         \
+                total = total + part;                                                                \
+            }                                                                                        \
+            p##_store_n((T *)s->out + j, total, lanes);                                              \
+        }                                                                                            \
+    }
+SUM_COLUMNS(float, vf, VF_LANES, vf)
+SUM_COLUMNS(double, vd, VD_LANES, vd)
+
+#define SUM_COLUMNS_INT(T, U, name)                                                                  \
+    static void name(void *ctx, int64_t begin, int64_t end)                                          \
+    {                                                                                                \
+        const columns *s = ctx;                                                                      \
+        for (int64_t j = begin; j < end; j++) {                                                      \
+            U sum = 0;                                                                               \
+            for (int64_t i = 0; i < s->rows; i++)                                                    \
+                sum += (U)((const T *)s->data)[i * s->step + j];                                     \
+            ((T *)s->out)[j] = (T)sum;                                                               \
+        }                                                                                            \
+    }
+SUM_COLUMNS_INT(int64_t, uint64_t, columns_i64)
+SUM_COLUMNS_INT(int32_t, uint32_t, columns_i32)
+SUM_COLUMNS_INT(uint8_t, uint32_t, columns_u8)
+
+static void sum_columns(const ts_tensor *t, ts_tensor *out)
+{
+    columns s = {.data = t->data, .out = out->data, .n = out->numel};
+    s.rows = rows_of(t, &s.step);
+    int64_t grain = 1 + 8192 / (s.rows + 1);
+    switch (t->dtype) {
+    case TS_F32: ts_parallel_for(ts_ceil_div(s.n, 4 * VF_LANES), grain, vf_columns, &s); break;
+    case TS_F64: ts_parallel_for(ts_ceil_div(s.n, 4 * VD_LANES), grain, vd_columns, &s); break;
+    case TS_I64: columns_i64(&s, 0, s.n); break;
+    case TS_I32: columns_i32(&s, 0, s.n); break;
+    default: columns_u8(&s, 0, s.n);
+    }
+}
+
+static ts_status linear_backward(ts_frame *f)
+{
+    const ts_tensor *grad = f->args[0].t;
+    int64_t n = grad->sizes[grad->ndim - 1], grad_row, rows = rows_of(grad, &grad_row);
+    if (f->rets[0].tag == TS_TAG_TENSOR) { /* (m, k) = grad (m, n) weight (n, k) */
+        const ts_tensor *w = f->args[2].t;
+        ts_gemm g = {.m = rows, .n = w->sizes[1], .k = n, .a = grad->data, .b = w->data, .c = f->rets[0].t->data,
+                     .a_row = grad_row, .a_column = 1, .c_row = w->sizes[1]};
+        matrix_steps(w, &g.b_row, &g.b_column);
+        multiply(&g, f->plan->compute, 1, 0, 0, 0);
+    }
+    if (f->rets[1].tag == TS_TAG_TENSOR) { /* (n, k) = grad (m, n) transposed, input (m, k) */
+        const ts_tensor *x = f->args[1].t;
+        int64_t k = x->sizes[x->ndim - 1];
+        ts_gemm g = {.m = n, .n = k, .k = rows, .a = grad->data, .b = x->data, .c = f->rets[1].t->data,
+                     .a_row = 1, .a_column = grad_row, .b_column = 1, .c_row = k};
+        rows_of(x, &g.b_row);
+        multiply(&g, f->plan->compute, 1, 0, 0, 0);
+    }
+    if (f->rets[2].tag == TS_TAG_TENSOR)
+        sum_columns(grad, f->rets[2].t);
+    return TS_OK;
+}
+
+#define NUMBERS (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
+TS_CPU_FAMILY(matmul,
+    {TS_OP_mm, mm, {NUMBERS, 0}},
+    {TS_OP_bmm, mm, {NUMBERS, 0}},
+    {TS_OP_linear, linear, {NUMBERS, 0}},
+    {TS_OP_linear_backward, linear_backward, {NUMBERS, 0}})

@@ -1,0 +1,75 @@
+/** @file slice.c  A tensor with a slice replaced: plan->dim, outer (start) and inner (step) say which. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/copy.h"
+#include "ops/kernel.h"
+
+/** src to the slice of out. */
+static void put(const ts_plan *plan, ts_tensor *out, const ts_tensor *src)
+{
+    int64_t strides[TS_MAX_DIMS];
+    memcpy(strides, out->strides, sizeof strides);
+    char *to = out->data + plan->outer * strides[plan->dim] * ts_dtype_sizes[out->dtype];
+    strides[plan->dim] *= plan->inner;
+    TS_V(ts_cpu_copy_part)(to, strides, (ts_dtype)out->dtype, src->data, src->strides, (ts_dtype)src->dtype, src->sizes,
+                           src->ndim);
+}
+
+/** What the slice leaves of dim: from where, how many elements, their step. */
+typedef struct rest {
+    int64_t start, length, step;
+} rest;
+
+/** Up to step + 1 parts of dim that the slice does not cover; returns part i, of length 0 when there is none. */
+static rest rest_of(const ts_plan *plan, int64_t n, int64_t length, int64_t i)
+{
+    int64_t start = plan->outer, step = plan->inner, end = start + (length ? (length - 1) * step + 1 : 0);
+    if (i == 0)
+        return (rest){0, start, 1};
+    if (i == 1)
+        return (rest){end, n - end, 1};
+    int64_t gap = i - 1; /* between the slice's elements */
+    return (rest){start + gap, length - 1, step};
+}
+
+/** keep (or zeros when NULL) to all that the slice leaves of out: each element is written once. */
+static void fill_rest(const ts_plan *plan, ts_tensor *out, const ts_tensor *keep, int64_t length)
+{
+    static const char zeros[8];
+    int64_t dim = plan->dim, none[TS_MAX_DIMS] = {0}, parts = length > 1 ? plan->inner + 1 : 2;
+    int64_t item = ts_dtype_sizes[out->dtype];
+    for (int64_t i = 0; i < parts; i++) {
+        rest r = rest_of(plan, out->sizes[dim], length, i);
+        int64_t sizes[TS_MAX_DIMS], to[TS_MAX_DIMS], from[TS_MAX_DIMS];
+        memcpy(sizes, out->sizes, sizeof sizes);
+        memcpy(to, out->strides, sizeof to);
+        memcpy(from, keep ? keep->strides : none, sizeof from);
+        sizes[dim] = r.length;
+        to[dim] *= r.step;
+        const char *source = keep ? keep->data + r.start * from[dim] * item : zeros;
+        from[dim] *= r.step;
+        TS_V(ts_cpu_copy_part)(out->data + r.start * out->strides[dim] * item, to, (ts_dtype)out->dtype, source, from,
+                               (ts_dtype)out->dtype, sizes, out->ndim);
+    }
+}
+
+static ts_status slice_backward(ts_frame *f)
+{
+    const ts_tensor *g = f->args[0].t;
+    ts_tensor *out = f->rets[0].t;
+    fill_rest(f->plan, out, NULL, g->sizes[f->plan->dim]);
+    put(f->plan, out, g);
+    return TS_OK;
+}
+
+static ts_status slice_scatter(ts_frame *f)
+{
+    const ts_tensor *src = f->args[1].t;
+    ts_tensor *out = f->rets[0].t;
+    fill_rest(f->plan, out, f->args[0].t, src->sizes[f->plan->dim]);
+    put(f->plan, out, src);
+    return TS_OK;
+}
+
+TS_CPU_FAMILY(slice,
+    {TS_OP_slice_backward, slice_backward, {0, 1}},
+    {TS_OP_slice_scatter, slice_scatter, {0, 1}})

@@ -1,0 +1,44 @@
+/**
+ * @file matmul.h
+ * Products of matrices. Operands have one dtype (f32, f64, i64, i32, u8) and device; any of them may
+ * be a transposed view, which costs nothing. A product over no elements is 0.
+ * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_OPS_MATMUL_H
+#define TESSERA_OPS_MATMUL_H
+
+#include "../core.h"
+
+TS_BEGIN_DECLS
+
+/** self (m, k) times mat2 (k, n): (m, n). */
+TS_API ts_tensor *ts_mm(ts_tensor *self, ts_tensor *mat2);
+/** As ts_mm() into out (m, n), which must share no memory with the operands. */
+TS_API ts_tensor *ts_mm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2);
+/** self (b, m, k) times mat2 (b, k, n), matrix by matrix: (b, m, n). */
+TS_API ts_tensor *ts_bmm(ts_tensor *self, ts_tensor *mat2);
+TS_API ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2);
+/**
+ * input · weightᵀ + bias.
+ * @param input   (…, K)
+ * @param weight  (N, K)
+ * @param bias    (N), or TS_NONE
+ * @return (…, N)
+ */
+TS_API ts_tensor *ts_linear(ts_tensor *input, ts_tensor *weight, ts_tensor *bias);
+TS_API ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *weight, ts_tensor *bias);
+/**
+ * Gradients of ts_linear(): grad · weight, gradᵀ · input and the column sums of grad.
+ * @param grad         (…, N)
+ * @param input        (…, K); TS_NONE when grad_weight is not wanted
+ * @param weight       (N, K); TS_NONE when grad_input is not wanted
+ * @param grad_input   receives (…, K); NULL when not wanted, as the other two
+ * @param grad_weight  receives (N, K)
+ * @param grad_bias    receives (N)
+ */
+TS_API ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight, ts_tensor **grad_input,
+                                    ts_tensor **grad_weight, ts_tensor **grad_bias);
+
+TS_END_DECLS
+#endif

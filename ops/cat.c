@@ -1,0 +1,123 @@
+/** @file cat.c  Joining tensors along a dim. plan->dim is the dim. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+#include <string.h>
+
+/** An empty 1-dim tensor counts as nothing, as in PyTorch. */
+static bool skipped(const ts_tensor *t) { return t->ndim == 1 && t->sizes[0] == 0; }
+
+/** Checks what cat and stack share; *like is the member that gives the sizes, *dtype the promoted one. */
+static ts_status check_members(ts_frame *f, bool skip, const ts_tensor **like, ts_dtype *dtype)
+{
+    const ts_value *v = &f->args[0];
+    ts_device device;
+    if (v->count == 0)
+        return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected at least one tensor, got an empty list");
+    TS_TRY(ts_check_devices(f, false, &device));
+    *like = v->list[0];
+    *dtype = (ts_dtype)v->list[0]->dtype;
+    for (uint32_t i = 0; i < v->count; i++) {
+        *dtype = ts_dtype_promote(*dtype, (ts_dtype)v->list[i]->dtype);
+        if (skip && skipped(*like))
+            *like = v->list[i];
+        if ((f->given & 1) && v->list[i]->storage == f->rets[0].t->storage)
+            return ts_fail_arg_hint(f, 0, TS_ERR_VALUE, "write to another tensor",
+                                    "expected tensors that do not share memory with 'out', member %u does", i);
+    }
+    return TS_OK;
+}
+
+ts_status ts_infer_cat(ts_frame *f)
+{
+    const ts_value *v = &f->args[0];
+    const ts_tensor *like;
+    ts_dtype dtype;
+    int64_t sizes[TS_MAX_DIMS], total = 0, dim;
+    TS_TRY(check_members(f, true, &like, &dtype));
+    if (like->ndim == 0)
+        return ts_fail_arg_hint(f, 0, TS_ERR_SHAPE, "use ts_stack()", "expected tensors with dims, got a 0-dim tensor");
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, like->ndim, &dim));
+    memcpy(sizes, like->sizes, sizeof sizes);
+    for (uint32_t i = 0; i < v->count; i++) {
+        const ts_tensor *t = v->list[i];
+        if (skipped(t))
+            continue;
+        bool fits = t->ndim == like->ndim;
+        for (int d = 0; fits && d < like->ndim; d++)
+            fits = d == dim || t->sizes[d] == like->sizes[d];
+        char want[192], got[192];
+        if (!fits || !ts_add_size(total, t->sizes[dim], &total))
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes %s in all dims but %lld, got %s as member %u",
+                               ts_format_sizes(want, sizeof want, like->sizes, like->ndim), (long long)dim,
+                               ts_format_sizes(got, sizeof got, t->sizes, t->ndim), i);
+    }
+    sizes[dim] = total;
+    f->plan->compute = dtype;
+    f->plan->dim = dim;
+    ts_plan_result(f->plan, 0, sizes, like->ndim, dtype, like->storage->device);
+    return TS_OK;
+}
+
+ts_status ts_infer_stack(ts_frame *f)
+{
+    const ts_value *v = &f->args[0];
+    const ts_tensor *like;
+    ts_dtype dtype;
+    int64_t sizes[TS_MAX_DIMS], dim;
+    TS_TRY(check_members(f, false, &like, &dtype));
+    if (like->ndim == TS_MAX_DIMS)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected tensors of fewer than %d dims", TS_MAX_DIMS);
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, like->ndim + 1, &dim));
+    for (uint32_t i = 1; i < v->count; i++) {
+        const ts_tensor *t = v->list[i];
+        char want[192], got[192];
+        if (t->ndim != like->ndim || memcmp(t->sizes, like->sizes, t->ndim * sizeof *t->sizes) != 0)
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes %s, got %s as member %u",
+                               ts_format_sizes(want, sizeof want, like->sizes, like->ndim),
+                               ts_format_sizes(got, sizeof got, t->sizes, t->ndim), i);
+    }
+    for (int d = 0; d <= like->ndim; d++)
+        sizes[d] = d == dim ? v->count : like->sizes[d - (d > dim)];
+    f->plan->compute = dtype;
+    f->plan->dim = dim;
+    ts_plan_result(f->plan, 0, sizes, like->ndim + 1, dtype, like->storage->device);
+    return TS_OK;
+}
+
+/** False with an error for a list that cannot be boxed. */
+static bool list_ok(ts_tensor *const *tensors, int n, const char *op, const void *site)
+{
+    for (int i = 0; tensors && i < n; i++)
+        if (!tensors[i] || tensors[i] == TS_NONE) {
+            ts_fail_null(op, site, "tensors");
+            return false;
+        }
+    if (tensors && n > 0)
+        return true;
+    if (!tensors)
+        ts_fail_null(op, site, "tensors");
+    else
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'tensors': expected at least one, got %d", n);
+    return false;
+}
+
+#define JOIN(name)                                                                                    \
+    ts_tensor *ts_##name(ts_tensor *const *tensors, int n, int dim)                                   \
+    {                                                                                                 \
+        if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                                 \
+            return NULL;                                                                              \
+        ts_value args[] = {V_TS(tensors, (uint32_t)n), V_I(dim)};                                     \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                          \
+    }                                                                                                 \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *const *tensors, int n, int dim)             \
+    {                                                                                                 \
+        if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                                 \
+            return NULL;                                                                              \
+        ts_value args[] = {V_TS(tensors, (uint32_t)n), V_I(dim)};                                     \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                                 \
+    }
+
+JOIN(cat)
+JOIN(stack)

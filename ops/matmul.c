@@ -1,0 +1,233 @@
+/** @file matmul.c  Products of matrices: rules of shapes, public forms, composites. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+/**
+ * True when a backend can read the last two dims (rows, columns) as they stand: one of the two is
+ * dense and the other steps over it. A leading dim is free. Anything else is copied first.
+ */
+static bool matrix_readable(const ts_tensor *t)
+{
+    int64_t rows = t->sizes[t->ndim - 2], columns = t->sizes[t->ndim - 1];
+    int64_t row = t->strides[t->ndim - 2], column = t->strides[t->ndim - 1];
+    return ((column == 1 || columns <= 1) && (row >= columns || rows <= 1)) ||
+           ((row == 1 || rows <= 1) && (column >= rows || columns <= 1));
+}
+
+/** True when all dims but the last are one dim in memory, of rows that are dense. */
+static bool rows_readable(const ts_tensor *t)
+{
+    int last = t->ndim - 1;
+    if (t->flags & TS_TENSOR_CONTIGUOUS)
+        return true;
+    if (t->sizes[last] > 1 && t->strides[last] != 1)
+        return false;
+    int64_t expected = -1; /* step of the dim outside, once one is known */
+    for (int d = last - 1; d >= 0; d--) {
+        if (t->sizes[d] == 1)
+            continue;
+        if (expected < 0 ? t->strides[d] < t->sizes[last] : t->strides[d] != expected)
+            return false;
+        expected = t->strides[d] * t->sizes[d];
+    }
+    return true;
+}
+
+/** Both of the same dtype, a number; on one device. */
+static ts_status check_pair(ts_frame *f, int i, int k, ts_device *device)
+{
+    const ts_tensor *a = f->args[i].t, *b = f->args[k].t;
+    if (a->dtype != b->dtype)
+        return ts_fail_arg_hint(f, k, TS_ERR_DTYPE, "cast one with ts_to()", "expected dtype %s as argument '%s', got %s",
+                                ts_dtype_name((ts_dtype)a->dtype), f->table->info->schema.args[i].name,
+                                ts_dtype_name((ts_dtype)b->dtype));
+    return ts_check_devices(f, false, device);
+}
+
+static ts_status fail_inner(ts_frame *f, int arg, int64_t expected, int dim)
+{
+    const ts_tensor *t = f->args[arg].t;
+    char got[192];
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected %lld as size of dim %d, got sizes %s", (long long)expected, dim,
+                       ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+}
+
+/** mm and bmm: (b…, m, k) with (b…, k, n). */
+static ts_status infer_product(ts_frame *f, int ndim)
+{
+    ts_plan *plan = f->plan;
+    TS_TRY(ts_check_ndim(f, 0, ndim));
+    TS_TRY(ts_check_ndim(f, 1, ndim));
+    const ts_tensor *a = f->args[0].t, *b = f->args[1].t;
+    ts_device device;
+    TS_TRY(check_pair(f, 0, 1, &device));
+    if (ndim == 3 && a->sizes[0] != b->sizes[0])
+        return fail_inner(f, 1, a->sizes[0], 0);
+    if (a->sizes[ndim - 1] != b->sizes[ndim - 2])
+        return fail_inner(f, 1, a->sizes[ndim - 1], ndim - 2);
+    int64_t *sizes = plan->buffer[0];
+    sizes[0] = a->sizes[0];
+    sizes[ndim - 2] = a->sizes[ndim - 2];
+    sizes[ndim - 1] = b->sizes[ndim - 1];
+    plan->ret[0] = (ts_meta){.sizes = sizes, .dtype = (ts_dtype)a->dtype, .device = device, .ndim = ndim};
+    plan->compute = (ts_dtype)a->dtype;
+    plan->strided = (uint16_t)(matrix_readable(a) | matrix_readable(b) << 1);
+    return TS_OK;
+}
+
+ts_status ts_infer_mm(ts_frame *f) { return infer_product(f, 2); }
+ts_status ts_infer_bmm(ts_frame *f) { return infer_product(f, 3); }
+
+/* input (…, K), weight (N, K), bias (N) */
+ts_status ts_infer_linear(ts_frame *f)
+{
+    ts_plan *plan = f->plan;
+    const ts_tensor *x = f->args[0].t, *w = f->args[1].t;
+    ts_device device;
+    TS_TRY(ts_check_ndim(f, 1, 2));
+    if (!x->ndim)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least 1 dim, got none");
+    TS_TRY(check_pair(f, 0, 1, &device));
+    if (x->sizes[x->ndim - 1] != w->sizes[1])
+        return fail_inner(f, 0, w->sizes[1], x->ndim - 1);
+    if (f->args[2].tag == TS_TAG_TENSOR) {
+        TS_TRY(ts_check_sizes(f, 2, w->sizes, 1));
+        TS_TRY(check_pair(f, 0, 2, &device));
+    }
+    int64_t *sizes = plan->buffer[0];
+    for (int d = 0; d < x->ndim - 1; d++)
+        sizes[d] = x->sizes[d];
+    sizes[x->ndim - 1] = w->sizes[0];
+    plan->ret[0] = (ts_meta){.sizes = sizes, .dtype = (ts_dtype)x->dtype, .device = device, .ndim = x->ndim};
+    plan->compute = (ts_dtype)x->dtype;
+    plan->strided = (uint16_t)(rows_readable(x) | matrix_readable(w) << 1);
+    return TS_OK;
+}
+
+/*
+ * grad (…, N), input (…, K), weight (N, K) -> (…, K), (N, K), (N). What a wanted result does not read
+ * may be absent: the first reads grad and weight, the second grad and input, the third grad.
+ */
+ts_status ts_infer_linear_backward(ts_frame *f)
+{
+    static const char missing[] = "expected a tensor, since gradient %d is wanted; got none";
+    ts_plan *plan = f->plan;
+    const ts_tensor *g = f->args[0].t;
+    const ts_tensor *x = f->args[1].tag == TS_TAG_TENSOR ? f->args[1].t : NULL;
+    const ts_tensor *w = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
+    ts_dtype dtype = (ts_dtype)g->dtype;
+    ts_device device = g->storage->device;
+    if (!g->ndim)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least 1 dim, got none");
+    int64_t n = g->sizes[g->ndim - 1], sizes[TS_MAX_DIMS];
+    for (int d = 0; d < g->ndim; d++)
+        sizes[d] = g->sizes[d];
+    plan->compute = dtype;
+    plan->strided = (uint16_t)rows_readable(g);
+    if (w) {
+        TS_TRY(ts_check_ndim(f, 2, 2));
+        TS_TRY(check_pair(f, 0, 2, &device));
+        if (w->sizes[0] != n)
+            return fail_inner(f, 2, n, 0);
+        sizes[g->ndim - 1] = w->sizes[1];
+        plan->strided |= (uint16_t)(matrix_readable(w) << 2);
+    } else if (f->want & 1) {
+        return ts_fail_arg(f, 2, TS_ERR_NULL, missing, 0);
+    }
+    ts_plan_result(plan, 0, sizes, g->ndim, dtype, device);
+    if (x) {
+        TS_TRY(check_pair(f, 0, 1, &device));
+        sizes[g->ndim - 1] = w || !x->ndim ? sizes[g->ndim - 1] : x->sizes[x->ndim - 1];
+        TS_TRY(ts_check_sizes(f, 1, sizes, g->ndim));
+        plan->strided |= (uint16_t)(rows_readable(x) << 1);
+    } else if (f->want & 2) {
+        return ts_fail_arg(f, 1, TS_ERR_NULL, missing, 1);
+    }
+    ts_plan_result(plan, 1, (int64_t[]){n, sizes[g->ndim - 1]}, 2, dtype, device);
+    ts_plan_result(plan, 2, &n, 1, dtype, device);
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------------- cost ---- */
+
+/** 2 m n k, from the result's elements and the columns of the first argument. */
+double ts_cost_product(const ts_frame *f)
+{
+    const ts_tensor *a = f->args[0].t;
+    if (f->rets[0].tag != TS_TAG_TENSOR || !a->ndim)
+        return 0;
+    return 2.0 * (double)f->rets[0].t->numel * (double)a->sizes[a->ndim - 1];
+}
+
+/** 2 m n k for each of the two products that is wanted. */
+double ts_cost_linear_backward(const ts_frame *f)
+{
+    const ts_tensor *g = f->args[0].t;
+    double products = (f->rets[0].tag == TS_TAG_TENSOR) + (f->rets[1].tag == TS_TAG_TENSOR);
+    const ts_value *other = f->args[1].tag == TS_TAG_TENSOR ? &f->args[1] : &f->args[2];
+    if (other->tag != TS_TAG_TENSOR)
+        return (double)g->numel;
+    return 2.0 * products * (double)g->numel * (double)other->t->sizes[other->t->ndim - 1];
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+ts_tensor *ts_mm(ts_tensor *self, ts_tensor *mat2)
+{
+    ts_value args[] = {V_T(self), V_T(mat2)};
+    return ts_invoke(TS_OP_mm, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_mm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
+{
+    ts_value args[] = {V_T(self), V_T(mat2)};
+    return ts_invoke_out(TS_OP_mm, args, TS_N(args), 1, out);
+}
+
+ts_tensor *ts_bmm(ts_tensor *self, ts_tensor *mat2)
+{
+    ts_value args[] = {V_T(self), V_T(mat2)};
+    return ts_invoke(TS_OP_bmm, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
+{
+    ts_value args[] = {V_T(self), V_T(mat2)};
+    return ts_invoke_out(TS_OP_bmm, args, TS_N(args), 1, out);
+}
+
+ts_tensor *ts_linear(ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
+{
+    ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias)};
+    return ts_invoke(TS_OP_linear, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
+{
+    ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias)};
+    return ts_invoke_out(TS_OP_linear, args, TS_N(args), 1, out);
+}
+
+ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight, ts_tensor **grad_input,
+                             ts_tensor **grad_weight, ts_tensor **grad_bias)
+{
+    ts_value args[] = {V_T(grad), V_OPT(input), V_OPT(weight)};
+    ts_tensor **outs[] = {grad_input, grad_weight, grad_bias};
+    ts_value rets[3];
+    int want = 0;
+    for (int i = 0; i < 3; i++) {
+        rets[i] = ts_value_none();
+        if (outs[i]) {
+            *outs[i] = NULL;
+            want |= 1 << i;
+        }
+    }
+    TS_TRY(ts_call(TS_OP_linear_backward, args, TS_N(args), rets, 3, 0, want, __builtin_return_address(0)));
+    for (int i = 0; i < 3; i++)
+        if (outs[i])
+            *outs[i] = ts_scope_adopt(&ts_tls, rets[i].t);
+    return TS_OK;
+}

@@ -1,0 +1,368 @@
+/** @file slice.c  Parts of a tensor: slices, splits, diagonals, and copies with a part replaced. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+#include <string.h>
+
+/** Puts an alias of argument 0 into result i; offset in elements. */
+static ts_status give_alias(ts_frame *f, int i, const int64_t *sizes, const int64_t *strides, int ndim, int64_t offset)
+{
+    ts_tensor *alias = ts_tensor_alias(f->thread, f->args[0].t, sizes, strides, ndim, offset);
+    TS_TRY(alias);
+    f->rets[i] = V_T(alias);
+    return TS_OK;
+}
+
+/** A slice after clamping: elements start, start + step, ... of dim, length of them. */
+typedef struct slice_at {
+    int64_t dim, start, step, length;
+} slice_at;
+
+/** Reads dim, start, end, step from the arguments arg .. arg + 3. */
+static ts_status slice_range(ts_frame *f, int arg, const int64_t *tensor_sizes, int ndim, slice_at *at)
+{
+    int64_t start = f->args[arg + 1].i, end = f->args[arg + 2].i;
+    at->step = f->args[arg + 3].i;
+    if (ndim == 0)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least one dim, got a 0-dim tensor");
+    TS_TRY(ts_check_dim(f, arg, f->args[arg].i, ndim, &at->dim));
+    if (at->step < 1)
+        return ts_fail_arg(f, arg + 3, TS_ERR_VALUE, "expected a step of at least 1, got %lld", (long long)at->step);
+    int64_t n = tensor_sizes[at->dim];
+    start = start < 0 ? ts_max64(start + n, 0) : ts_min64(start, n);
+    end = end < 0 ? end + n : ts_min64(end, n);
+    at->start = start;
+    at->length = end > start ? (end - start - 1) / at->step + 1 : 0;
+    return TS_OK;
+}
+
+ts_status ts_infer_slice(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    slice_at at;
+    TS_TRY(slice_range(f, 1, t->sizes, t->ndim, &at));
+    memcpy(sizes, t->sizes, sizeof sizes);
+    memcpy(strides, t->strides, sizeof strides);
+    sizes[at.dim] = at.length;
+    if (at.length > 1) /* with one element or none, the stride of a huge step could overflow */
+        strides[at.dim] *= at.step;
+    return give_alias(f, 0, sizes, strides, t->ndim, at.length ? at.start * t->strides[at.dim] : 0);
+}
+
+ts_status ts_infer_select(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], dim, index = f->args[2].i;
+    if (t->ndim == 0)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least one dim, got a 0-dim tensor");
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
+    int64_t n = t->sizes[dim];
+    if (index < -n || index >= n)
+        return ts_fail_arg(f, 2, TS_ERR_INDEX, "expected an index below %lld in dim %lld, got %lld", (long long)n,
+                           (long long)dim, (long long)index);
+    index += index < 0 ? n : 0;
+    for (int d = 0; d < t->ndim; d++) {
+        int to = d - (d > dim);
+        if (d == dim)
+            continue;
+        sizes[to] = t->sizes[d];
+        strides[to] = t->strides[d];
+    }
+    return give_alias(f, 0, sizes, strides, t->ndim - 1, index * t->strides[dim]);
+}
+
+/** Sizes and strides of the diagonal, and where it begins in t. */
+static ts_status diagonal_of(ts_frame *f, int arg, const int64_t *from, const int64_t *from_strides, int ndim,
+                             int64_t *sizes, int64_t *strides, int64_t *start)
+{
+    int64_t a, b, offset = f->args[arg].i;
+    if (ndim < 2)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least two dims, got %d", ndim);
+    TS_TRY(ts_check_dim(f, arg + 1, f->args[arg + 1].i, ndim, &a));
+    TS_TRY(ts_check_dim(f, arg + 2, f->args[arg + 2].i, ndim, &b));
+    if (a == b)
+        return ts_fail_arg(f, arg + 2, TS_ERR_INDEX, "expected a dim other than %lld, got it twice", (long long)a);
+    int n = 0;
+    for (int d = 0; d < ndim; d++) {
+        if (d == a || d == b)
+            continue;
+        sizes[n] = from[d];
+        strides[n++] = from_strides[d];
+    }
+    int64_t down = offset < 0 ? -ts_max64(offset, -from[a]) : 0, right = offset > 0 ? ts_min64(offset, from[b]) : 0;
+    sizes[n] = ts_max64(ts_min64(from[a] - down, from[b] - right), 0);
+    strides[n] = from_strides[a] + from_strides[b];
+    *start = sizes[n] ? down * from_strides[a] + right * from_strides[b] : 0;
+    return TS_OK;
+}
+
+ts_status ts_infer_diagonal(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], start = 0;
+    TS_TRY(diagonal_of(f, 1, t->sizes, t->strides, t->ndim, sizes, strides, &start));
+    return give_alias(f, 0, sizes, strides, t->ndim - 1, start);
+}
+
+ts_status ts_infer_split(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t sizes[TS_MAX_DIMS], dim, size = f->args[1].i;
+    if (t->ndim == 0)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least one dim, got a 0-dim tensor");
+    TS_TRY(ts_check_dim(f, 2, f->args[2].i, t->ndim, &dim));
+    int64_t n = t->sizes[dim];
+    if (size < 1 || (n - 1) / size >= TS_MAX_RETS)
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a size that makes 1 to %d parts of %lld elements, got %lld",
+                           TS_MAX_RETS, (long long)n, (long long)size);
+    memcpy(sizes, t->sizes, sizeof sizes);
+    ts_status status = TS_OK;
+    for (int i = 0; i < TS_MAX_RETS && status == TS_OK; i++) {
+        f->rets[i] = ts_value_none();
+        if (!(f->want >> i & 1) || (i && i > (n - 1) / size))
+            continue;
+        sizes[dim] = ts_min64(size, n - i * size);
+        status = give_alias(f, i, sizes, t->strides, t->ndim, i * size * t->strides[dim]);
+    }
+    for (int i = 0; status != TS_OK && i < TS_MAX_RETS; i++) {
+        if (f->rets[i].tag == TS_TAG_TENSOR)
+            ts_tensor_unref(f->rets[i].t);
+        f->rets[i] = ts_value_none();
+    }
+    return status;
+}
+
+/* ---------------------------------------------------------------- writing a part of a copy ---- */
+
+ts_status ts_infer_slice_backward(ts_frame *f)
+{
+    const ts_tensor *g = f->args[0].t;
+    const ts_value *v = &f->args[1];
+    int64_t sizes[TS_MAX_DIMS], numel, bytes;
+    slice_at at;
+    if (v->count > TS_MAX_DIMS || !ts_tensor_bytes(v->ints, (int)v->count, ts_dtype_sizes[g->dtype], &numel, &bytes))
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected 1 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
+    TS_TRY(slice_range(f, 2, v->ints, (int)v->count, &at));
+    memcpy(sizes, v->ints, v->count * sizeof *sizes);
+    sizes[at.dim] = at.length;
+    TS_TRY(ts_check_sizes(f, 0, sizes, (int)v->count));
+    ts_plan *plan = f->plan;
+    plan->compute = (ts_dtype)g->dtype;
+    plan->dim = at.dim;
+    plan->outer = at.start;
+    plan->inner = at.step;
+    ts_plan_result(plan, 0, v->ints, (int)v->count, (ts_dtype)g->dtype, g->storage->device);
+    return TS_OK;
+}
+
+ts_status ts_infer_slice_scatter(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t, *src = f->args[1].t;
+    int64_t sizes[TS_MAX_DIMS];
+    ts_device device;
+    slice_at at;
+    TS_TRY(slice_range(f, 2, t->sizes, t->ndim, &at));
+    memcpy(sizes, t->sizes, sizeof sizes);
+    sizes[at.dim] = at.length;
+    TS_TRY(ts_check_sizes(f, 1, sizes, t->ndim));
+    TS_TRY(ts_check_devices(f, false, &device));
+    if (src->dtype != t->dtype)
+        return ts_fail_arg_hint(f, 1, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s, got %s",
+                                ts_dtype_name((ts_dtype)t->dtype), ts_dtype_name((ts_dtype)src->dtype));
+    ts_plan *plan = f->plan;
+    plan->compute = (ts_dtype)t->dtype;
+    plan->dim = at.dim;
+    plan->outer = at.start;
+    plan->inner = at.step;
+    ts_plan_result_like(plan, 0, t, (ts_dtype)t->dtype);
+    return TS_OK;
+}
+
+ts_status ts_composite_diagonal_backward(ts_frame *f)
+{
+    TS_SCOPE;
+    const ts_tensor *g = f->args[0].t;
+    const ts_value *v = &f->args[1];
+    ts_tensor *like = ts_empty_on(v->ints, (int)v->count, (ts_dtype)g->dtype, g->storage->device);
+    ts_tensor *y = like ? ts_zero_(like) : NULL;
+    TS_TRY(y);
+    ts_tensor *place = ts_diagonal(y, f->args[2].i, (int)f->args[3].i, (int)f->args[4].i);
+    TS_TRY(place);
+    TS_TRY(ts_check_sizes(f, 0, place->sizes, place->ndim));
+    TS_TRY(ts_copy_(place, f->args[0].t));
+    f->rets[0] = V_T(ts_retain(y));
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+ts_tensor *ts_slice(ts_tensor *t, int dim, int64_t start, int64_t end, int64_t step)
+{
+    ts_value args[] = {V_T(t), V_I(dim), V_I(start), V_I(end), V_I(step)};
+    return ts_invoke(TS_OP_slice, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_select(ts_tensor *t, int dim, int64_t index)
+{
+    ts_value args[] = {V_T(t), V_I(dim), V_I(index)};
+    return ts_invoke(TS_OP_select, args, TS_N(args), 1);
+}
+
+/** t checked and dim made non-negative, for forms that are made of others. */
+static bool dim_of(ts_tensor *t, int *dim, const char *op, const void *site)
+{
+    if (!t || t == TS_NONE) {
+        ts_fail_null(op, site, "t");
+        return false;
+    }
+    if (*dim < -t->ndim || *dim >= t->ndim) {
+        ts_fail_op(TS_ERR_INDEX, op, site, NULL, "argument 'dim': expected a dim from %d to %d, got %d", -t->ndim,
+                   t->ndim - 1, *dim);
+        return false;
+    }
+    *dim += *dim < 0 ? t->ndim : 0;
+    return true;
+}
+
+ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length)
+{
+    const void *site = __builtin_return_address(0);
+    if (!dim_of(t, &dim, "narrow", site))
+        return NULL;
+    int64_t n = t->sizes[dim], first = start < 0 ? start + n : start;
+    if (first < 0 || length < 0 || first > n || length > n - first) {
+        ts_fail_op(TS_ERR_INDEX, "narrow", site, NULL,
+                   "arguments 'start' and 'length': expected a part of %lld elements, got %lld from %lld on",
+                   (long long)n, (long long)length, (long long)start);
+        return NULL;
+    }
+    return ts_slice(t, dim, first, first + length, 1);
+}
+
+ts_tensor *ts_diagonal(ts_tensor *t, int64_t offset, int dim1, int dim2)
+{
+    ts_value args[] = {V_T(t), V_I(offset), V_I(dim1), V_I(dim2)};
+    return ts_invoke(TS_OP_diagonal, args, TS_N(args), 1);
+}
+
+/** Views of `size` elements each into parts[0 .. nparts); parts is all NULL after an error. */
+static ts_status split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int nparts)
+{
+    if (nparts > TS_MAX_RETS) {
+        for (int i = 0; i < nparts; i++) {
+            int64_t start = i * size;
+            parts[i] = ts_slice(t, dim, start, i == nparts - 1 ? TS_END : start + size, 1);
+            if (!parts[i]) {
+                for (int k = 0; k < i; k++)
+                    ts_drop(parts[k]);
+                memset(parts, 0, (size_t)nparts * sizeof *parts);
+                return ts_error_code();
+            }
+        }
+        return TS_OK;
+    }
+    ts_value args[] = {V_T(t), V_I(size), V_I(dim)};
+    ts_tensor **outs[TS_MAX_RETS] = {NULL};
+    for (int i = 1; i < nparts; i++)
+        outs[i] = &parts[i];
+    parts[0] = ts_invoke_many(TS_OP_split, args, TS_N(args), TS_MAX_RETS, outs);
+    return TS_STATUS_OF(parts[0]);
+}
+
+ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int nparts)
+{
+    const void *site = __builtin_return_address(0);
+    if (!parts || nparts < 1)
+        return ts_fail_op(TS_ERR_VALUE, "split", site, NULL, "argument 'parts': expected room for at least one part");
+    memset(parts, 0, (size_t)nparts * sizeof *parts);
+    if (!dim_of(t, &dim, "split", site))
+        return ts_error_code();
+    int64_t n = t->sizes[dim], makes = size < 1 ? 0 : n ? (n - 1) / size + 1 : 1;
+    if (makes != nparts)
+        return ts_fail_op(TS_ERR_VALUE, "split", site, NULL,
+                          "argument 'size': expected parts of dim %d of size %lld to number %d, got %lld parts of %lld",
+                          dim, (long long)n, nparts, (long long)makes, (long long)size);
+    return split(t, size, dim, parts, nparts);
+}
+
+int ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts)
+{
+    const void *site = __builtin_return_address(0);
+    if (!parts || chunks < 1) {
+        ts_fail_op(TS_ERR_VALUE, "chunk", site, NULL, "argument 'chunks': expected at least 1 and room for them, got %d",
+                   chunks);
+        return 0;
+    }
+    memset(parts, 0, (size_t)chunks * sizeof *parts);
+    if (!dim_of(t, &dim, "chunk", site))
+        return 0;
+    int64_t n = t->sizes[dim], size = n ? (n - 1) / chunks + 1 : 1;
+    int made = n ? (int)((n - 1) / size + 1) : 1;
+    return split(t, size, dim, parts, made) == TS_OK ? made : 0;
+}
+
+ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)
+{
+    const void *site = __builtin_return_address(0);
+    if (n < 0 || (n && !parts))
+        return ts_fail_op(TS_ERR_VALUE, "unbind", site, NULL, "argument 'parts': expected room for %d parts", n);
+    if (n)
+        memset(parts, 0, (size_t)n * sizeof *parts);
+    if (!dim_of(t, &dim, "unbind", site))
+        return ts_error_code();
+    if (t->sizes[dim] != n)
+        return ts_fail_op(TS_ERR_VALUE, "unbind", site, NULL, "argument 'n': expected the size of dim %d, %lld, got %d", dim,
+                          (long long)t->sizes[dim], n);
+    for (int i = 0; i < n; i++) {
+        parts[i] = ts_select(t, dim, i);
+        if (!parts[i]) {
+            for (int k = 0; k < i; k++)
+                ts_drop(parts[k]);
+            memset(parts, 0, (size_t)n * sizeof *parts);
+            return ts_error_code();
+        }
+    }
+    return TS_OK;
+}
+
+ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start, int64_t end, int64_t step)
+{
+    ts_value args[] = {V_T(self), V_T(src), V_I(dim), V_I(start), V_I(end), V_I(step)};
+    return ts_invoke(TS_OP_slice_scatter, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t index)
+{
+    const void *site = __builtin_return_address(0);
+    if (!dim_of(self, &dim, "select_scatter", site))
+        return NULL;
+    int64_t n = self->sizes[dim];
+    if (index < -n || index >= n) {
+        ts_fail_op(TS_ERR_INDEX, "select_scatter", site, NULL, "argument 'index': expected an index below %lld in dim %d, got %lld",
+                   (long long)n, dim, (long long)index);
+        return NULL;
+    }
+    index += index < 0 ? n : 0;
+    TS_SCOPE;
+    ts_tensor *part = ts_unsqueeze(src, dim);
+    return part ? ts_keep(ts_slice_scatter(self, part, dim, index, index + 1, 1)) : NULL;
+}
+
+ts_tensor *ts_slice_backward(ts_tensor *g, const int64_t *sizes, int ndim, int dim, int64_t start, int64_t end,
+                             int64_t step)
+{
+    if (!ts_ints_ok(sizes, ndim, "slice_backward", "sizes", __builtin_return_address(0)))
+        return NULL;
+    ts_value args[] = {V_T(g), V_IS(sizes, ndim), V_I(dim), V_I(start), V_I(end), V_I(step)};
+    return ts_invoke(TS_OP_slice_backward, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_diagonal_backward(ts_tensor *g, const int64_t *sizes, int ndim, int64_t offset, int dim1, int dim2)
+{
+    if (!ts_ints_ok(sizes, ndim, "diagonal_backward", "sizes", __builtin_return_address(0)))
+        return NULL;
+    ts_value args[] = {V_T(g), V_IS(sizes, ndim), V_I(offset), V_I(dim1), V_I(dim2)};
+    return ts_invoke(TS_OP_diagonal_backward, args, TS_N(args), 1);
+}

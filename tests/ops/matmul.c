@@ -1,0 +1,396 @@
+/** @file matmul.c  Products of matrices: shapes, layouts, dtypes, gradients, errors, threads. */
+// SPDX-License-Identifier: MIT
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "tessera/tessera.h"
+
+/** A value in [-1, 1) that depends on seed and index. */
+static double value(uint32_t seed, int64_t i)
+{
+    uint32_t x = (uint32_t)i * 2654435761u ^ seed * 40503u;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
+    return (double)(x % 4096) / 2048 - 1;
+}
+
+/** Element of a strided tensor as a double. */
+static double at(const ts_tensor *t, const int64_t *index)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < t->ndim; d++)
+        offset += index[d] * t->strides[d];
+    switch (t->dtype) {
+    case TS_F32: return ((const float *)t->data)[offset];
+    case TS_F64: return ((const double *)t->data)[offset];
+    case TS_I64: return (double)((const int64_t *)t->data)[offset];
+    case TS_I32: return ((const int32_t *)t->data)[offset];
+    default: return ((const uint8_t *)t->data)[offset];
+    }
+}
+
+static ts_tensor *filled(uint32_t seed, ts_dtype dtype, const int64_t *sizes, int ndim)
+{
+    ts_tensor *t = ts_empty(sizes, ndim, dtype);
+    ck_assert_ptr_nonnull(t);
+    for (int64_t i = 0; i < t->numel; i++) {
+        double v = value(seed, i);
+        switch (dtype) {
+        case TS_F32: ((float *)t->data)[i] = (float)v; break;
+        case TS_F64: ((double *)t->data)[i] = v; break;
+        case TS_I64: ((int64_t *)t->data)[i] = (int64_t)(v * 100); break;
+        case TS_I32: ((int32_t *)t->data)[i] = (int32_t)(v * 100); break;
+        default: ((uint8_t *)t->data)[i] = (uint8_t)(int)(v * 5 + 5); break;
+        }
+    }
+    return t;
+}
+
+/** Layouts of a (rows, columns) matrix. */
+enum { DENSE, TRANSPOSED, PADDED, SPREAD, EXPANDED, LAYOUTS };
+
+static ts_tensor *matrix(uint32_t seed, ts_dtype dtype, int64_t rows, int64_t columns, int layout)
+{
+    ts_thread *thread = ts_thread_self();
+    int64_t sizes[] = {rows, columns};
+    switch (layout) {
+    case TRANSPOSED: {
+        ts_tensor *t = filled(seed, dtype, TS_SIZES(columns, rows));
+        return ts_adopt(ts_tensor_alias(thread, t, sizes, (int64_t[]){1, rows}, 2, 0));
+    }
+    case PADDED: {
+        ts_tensor *t = filled(seed, dtype, TS_SIZES(rows + 1, columns + 3));
+        return ts_adopt(ts_tensor_alias(thread, t, sizes, (int64_t[]){columns + 3, 1}, 2, columns + 4));
+    }
+    case SPREAD: {
+        ts_tensor *t = filled(seed, dtype, TS_SIZES(rows, columns * 2 + 1));
+        return ts_adopt(ts_tensor_alias(thread, t, sizes, (int64_t[]){columns * 2 + 1, 2}, 2, 0));
+    }
+    case EXPANDED: {
+        ts_tensor *t = filled(seed, dtype, TS_SIZES(columns));
+        return ts_adopt(ts_tensor_alias(thread, t, sizes, (int64_t[]){0, 1}, 2, 0));
+    }
+    default:
+        return filled(seed, dtype, sizes, 2);
+    }
+}
+
+/** c against sums in double: an error of at most the depth times eps of the magnitudes' sum. */
+static void check_product(const ts_tensor *c, const ts_tensor *a, const ts_tensor *b, const ts_tensor *bias)
+{
+    double eps = c->dtype == TS_F32 ? 0x1p-24 : c->dtype == TS_F64 ? 0x1p-53 : 0;
+    int64_t k = a->sizes[1];
+    for (int64_t i = 0; i < c->sizes[0]; i++)
+        for (int64_t j = 0; j < c->sizes[1]; j++) {
+            double sum = bias ? at(bias, &j) : 0, magnitude = fabs(sum);
+            for (int64_t p = 0; p < k; p++) {
+                double term = at(a, (int64_t[]){i, p}) * at(b, (int64_t[]){p, j});
+                sum += term;
+                magnitude += fabs(term);
+            }
+            double got = at(c, (int64_t[]){i, j});
+            if (c->dtype == TS_U8)
+                sum = (double)((int64_t)sum & 255);
+            ck_assert_msg(fabs(got - sum) <= (double)(k + 1) * eps * magnitude,
+                          "(%lld, %lld) of m %lld n %lld k %lld: %.9g, expected %.9g", (long long)i, (long long)j,
+                          (long long)c->sizes[0], (long long)c->sizes[1], (long long)k, got, sum);
+        }
+}
+
+static const int64_t shapes[][3] = { /* m, n, k */
+    {1, 1, 1},    {3, 5, 7},     {8, 32, 16},  {8, 4, 32},    {16, 8, 32},   {1, 64, 128},  {64, 1, 33}, {2, 3, 500},
+    {65, 129, 17}, {130, 70, 90}, {33, 17, 300}, {14, 32, 16}, {15, 33, 257}, {29, 47, 513}, {0, 3, 4},   {3, 0, 4},
+    {3, 4, 0},    {128, 128, 64}, {1030, 37, 20}, {100, 260, 40},
+};
+
+TS_TEST(mm_is_the_sum_of_products_in_every_layout, .loop = TS_COUNTOF(shapes))
+{
+    int64_t m = shapes[_i][0], n = shapes[_i][1], k = shapes[_i][2];
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64};
+    for (int d = 0; d < TS_COUNTOF(dtypes); d++)
+        for (int la = 0; la < LAYOUTS; la++)
+            for (int lb = 0; lb < LAYOUTS; lb++) {
+                TS_SCOPE;
+                ts_tensor *a = matrix(1, dtypes[d], m, k, la), *b = matrix(2, dtypes[d], k, n, lb);
+                ts_tensor *c = ts_mm(a, b);
+                ck_assert_msg(c != NULL, "%s", ts_error_message());
+                ck_assert_int_eq(c->sizes[0], m);
+                ck_assert_int_eq(c->sizes[1], n);
+                check_product(c, a, b, NULL);
+            }
+}
+
+TS_TEST(integers_multiply_exactly)
+{
+    static const ts_dtype dtypes[] = {TS_I64, TS_I32, TS_U8};
+    for (int d = 0; d < TS_COUNTOF(dtypes); d++)
+        for (int layout = 0; layout < LAYOUTS; layout++) {
+            TS_SCOPE;
+            ts_tensor *a = matrix(3, dtypes[d], 9, 21, layout), *b = matrix(4, dtypes[d], 21, 6, layout);
+            ts_tensor *c = ts_mm(a, b);
+            ck_assert_ptr_nonnull(c);
+            check_product(c, a, b, NULL);
+        }
+}
+
+TS_TEST(out_may_be_strided_and_is_overwritten_whatever_it_held)
+{
+    TS_SCOPE;
+    ts_tensor *a = matrix(1, TS_F32, 5, 6, DENSE), *b = matrix(2, TS_F32, 6, 7, DENSE);
+    ts_tensor *dense = ts_full(TS_SIZES(5, 7), TS_SCALAR(NAN), TS_F32);
+    ck_assert_ptr_eq(ts_mm_out(dense, a, b), dense);
+    check_product(dense, a, b, NULL);
+    ts_tensor *strided = matrix(0, TS_F32, 5, 7, TRANSPOSED);
+    ck_assert_ptr_eq(ts_mm_out(strided, a, b), strided);
+    check_product(strided, a, b, NULL);
+    ts_tensor *empty_sum = ts_full(TS_SIZES(5, 7), TS_SCALAR(NAN), TS_F32);
+    ck_assert_ptr_nonnull(ts_mm_out(empty_sum, ts_empty(TS_SIZES(5, 0), TS_F32), ts_empty(TS_SIZES(0, 7), TS_F32)));
+    for (int i = 0; i < 35; i++)
+        ck_assert_float_eq(((float *)empty_sum->data)[i], 0);
+    ck_assert_ptr_null(ts_mm_out(a, a, matrix(2, TS_F32, 6, 6, DENSE)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+}
+
+TS_TEST(bmm_multiplies_matrix_by_matrix)
+{
+    for (int64_t count = 0; count < 4; count++) {
+        TS_SCOPE;
+        int64_t m = count == 3 ? 70 : 5, n = count == 3 ? 90 : 4, k = count == 3 ? 64 : 3;
+        ts_tensor *a = filled(1, TS_F32, TS_SIZES(count, m, k)), *b = filled(2, TS_F32, TS_SIZES(count, n, k));
+        ts_tensor *bt = ts_adopt(ts_tensor_alias(ts_thread_self(), b, (int64_t[]){count, k, n}, (int64_t[]){n * k, 1, k}, 3, 0));
+        ts_tensor *c = ts_bmm(a, bt);
+        ck_assert_ptr_nonnull(c);
+        for (int64_t i = 0; i < count; i++) {
+            ts_tensor *ai = ts_adopt(ts_tensor_alias(ts_thread_self(), a, (int64_t[]){m, k}, (int64_t[]){k, 1}, 2, i * m * k));
+            ts_tensor *bi = ts_adopt(ts_tensor_alias(ts_thread_self(), b, (int64_t[]){k, n}, (int64_t[]){1, k}, 2, i * n * k));
+            ts_tensor *ci = ts_adopt(ts_tensor_alias(ts_thread_self(), c, (int64_t[]){m, n}, (int64_t[]){n, 1}, 2, i * m * n));
+            check_product(ci, ai, bi, NULL);
+        }
+    }
+}
+
+TS_TEST(linear_flattens_leading_dims_and_adds_the_bias, .loop = TS_COUNTOF(shapes))
+{
+    int64_t m = shapes[_i][0], n = shapes[_i][1], k = shapes[_i][2];
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64};
+    for (int d = 0; d < TS_COUNTOF(dtypes); d++)
+        for (int layout = 0; layout < LAYOUTS; layout++) {
+            TS_SCOPE;
+            ts_tensor *x = matrix(1, dtypes[d], m, k, layout), *w = matrix(2, dtypes[d], n, k, layout);
+            ts_tensor *bias = filled(5, dtypes[d], TS_SIZES(n));
+            ts_tensor *wt = ts_adopt(ts_tensor_alias(ts_thread_self(), w, (int64_t[]){k, n},
+                                                     (int64_t[]){w->strides[1], w->strides[0]}, 2, 0));
+            ts_tensor *y = ts_linear(x, w, bias);
+            ck_assert_msg(y != NULL, "%s", ts_error_message());
+            check_product(y, x, wt, bias);
+            ts_tensor *batched = ts_adopt(ts_tensor_alias(ts_thread_self(), x, (int64_t[]){1, m, 1, k},
+                                                          (int64_t[]){1, x->strides[0], 99, x->strides[1]}, 4, 0));
+            y = ts_linear(batched, w, TS_NONE);
+            ck_assert_ptr_nonnull(y);
+            ck_assert_int_eq(y->ndim, 4);
+            ck_assert_int_eq(y->sizes[3], n);
+            ts_tensor *flat = ts_adopt(ts_tensor_alias(ts_thread_self(), y, (int64_t[]){m, n}, (int64_t[]){n, 1}, 2, 0));
+            check_product(flat, x, wt, NULL);
+        }
+}
+
+TS_TEST(linear_takes_one_dim)
+{
+    TS_SCOPE;
+    const float x[] = {1, 2, 3}, w[] = {1, 0, 2, -1, 1, 0.5f};
+    ts_tensor *y = ts_linear(ts_from_array(x, TS_F32, TS_SIZES(3)), ts_from_array(w, TS_F32, TS_SIZES(2, 3)), TS_NONE);
+    ck_assert_ptr_nonnull(y);
+    ck_assert_int_eq(y->ndim, 1);
+    ck_assert_float_eq(((float *)y->data)[0], 7);
+    ck_assert_float_eq(((float *)y->data)[1], 2.5f);
+}
+
+TS_TEST(linear_backward_gives_what_is_wanted)
+{
+    TS_SCOPE;
+    ts_tensor *g = matrix(1, TS_F64, 70, 33, DENSE), *x = matrix(2, TS_F64, 70, 20, PADDED), *w = matrix(3, TS_F64, 33, 20, DENSE);
+    ts_tensor *gx = NULL, *gw = NULL, *gb = NULL;
+    ts_tensor *gt = ts_adopt(ts_tensor_alias(ts_thread_self(), g, (int64_t[]){33, 70}, (int64_t[]){1, 33}, 2, 0));
+    ck_assert_int_eq(ts_linear_backward(g, x, w, &gx, &gw, &gb), TS_OK);
+    check_product(gx, g, w, NULL);
+    check_product(gw, gt, x, NULL);
+    for (int64_t j = 0; j < 33; j++) {
+        double sum = 0;
+        for (int64_t i = 0; i < 70; i++)
+            sum += at(g, (int64_t[]){i, j});
+        ck_assert_double_eq_tol(((double *)gb->data)[j], sum, 1e-13);
+    }
+    ck_assert_int_eq(ts_linear_backward(g, TS_NONE, TS_NONE, NULL, NULL, &gb), TS_OK);
+    ck_assert_int_eq(ts_linear_backward(g, TS_NONE, w, &gx, NULL, NULL), TS_OK);
+    ck_assert_int_eq(ts_linear_backward(g, x, TS_NONE, NULL, &gw, NULL), TS_OK);
+    ck_assert_int_eq(ts_linear_backward(g, TS_NONE, w, NULL, &gw, NULL), TS_ERR_NULL);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "input"));
+    ck_assert_int_eq(ts_linear_backward(g, x, TS_NONE, &gx, NULL, NULL), TS_ERR_NULL);
+}
+
+TS_TEST(bits_do_not_depend_on_the_number_of_threads)
+{
+    static const int64_t large[][3] = {{2048, 384, 128}, {384, 128, 2048}, {130, 70, 90}, {512, 128, 2048}, {64, 512, 300}};
+    for (int s = 0; s < TS_COUNTOF(large); s++)
+        for (int layout = 0; layout < 2; layout++) {
+            TS_SCOPE;
+            int64_t m = large[s][0], n = large[s][1], k = large[s][2];
+            ts_tensor *a = matrix(1, TS_F32, m, k, layout), *w = matrix(2, TS_F32, n, k, DENSE), *g = matrix(3, TS_F32, m, n, DENSE);
+            ts_tensor *bias = filled(4, TS_F32, TS_SIZES(n));
+            ts_tensor *y[2], *gx[2], *gw[2], *gb[2];
+            for (int t = 0; t < 2; t++) {
+                ck_assert_int_eq(ts_set_num_threads(t + 1), TS_OK);
+                y[t] = ts_linear(a, w, bias);
+                ck_assert_int_eq(ts_linear_backward(g, a, w, &gx[t], &gw[t], &gb[t]), TS_OK);
+            }
+            ck_assert_mem_eq(y[0]->data, y[1]->data, (size_t)(m * n * 4));
+            ck_assert_mem_eq(gx[0]->data, gx[1]->data, (size_t)(m * k * 4));
+            ck_assert_mem_eq(gw[0]->data, gw[1]->data, (size_t)(n * k * 4));
+            ck_assert_mem_eq(gb[0]->data, gb[1]->data, (size_t)(n * 4));
+        }
+}
+
+/* ---------------------------------------------------------------------------- gradients ---- */
+
+/** Gradient that every result gets. */
+static ts_tensor *weights_of(const ts_tensor *y) { return filled(77, TS_F64, y->sizes, y->ndim); }
+
+/** Sum of y times its weights. */
+static double weighted(const ts_tensor *y)
+{
+    const double *w = (const double *)weights_of(y)->data, *x = (const double *)y->data;
+    double sum = 0;
+    for (int64_t i = 0; i < y->numel; i++)
+        sum += w[i] * x[i];
+    return sum;
+}
+
+typedef ts_tensor *(*function)(ts_tensor *const *in);
+
+static ts_tensor *f_mm(ts_tensor *const *in) { return ts_mm(in[0], in[1]); }
+static ts_tensor *f_linear(ts_tensor *const *in) { return ts_linear(in[0], in[1], in[2]); }
+static ts_tensor *f_linear_plain(ts_tensor *const *in) { return ts_linear(in[0], in[1], TS_NONE); }
+
+static const struct gradient_case {
+    const char *name;
+    function fn;
+    int inputs;
+    int64_t sizes[3][3];
+    int ndim[3];
+} gradient_cases[] = {
+    {"mm", f_mm, 2, {{3, 4}, {4, 2}}, {2, 2}},
+    {"linear", f_linear, 3, {{2, 3, 4}, {5, 4}, {5}}, {3, 2, 1}},
+    {"linear without bias", f_linear_plain, 2, {{3, 4}, {5, 4}}, {2, 2}},
+    {"linear of one row", f_linear, 3, {{4}, {5, 4}, {5}}, {1, 2, 1}},
+};
+
+/** Results whose weighted sum is differentiated: the function's, or the squares of its gradients. */
+static int results_of(const struct gradient_case *c, ts_tensor *const *in, bool second, ts_tensor **out)
+{
+    out[0] = c->fn(in);
+    ck_assert_msg(out[0] != NULL, "%s", ts_error_message());
+    if (!second)
+        return 1;
+    ts_tensor *grads[3];
+    ts_backward_opts opts = {.size = sizeof opts, .create_graph = true, .gradient = weights_of(out[0])};
+    ck_assert_msg(ts_grad_of(out[0], in, c->inputs, grads, &opts) == TS_OK, "%s", ts_error_message());
+    for (int i = 0; i < c->inputs; i++)
+        out[i] = ts_mul(grads[i], grads[i]);
+    return c->inputs;
+}
+
+TS_TEST(gradients_agree_with_finite_differences, .loop = 2 * TS_COUNTOF(gradient_cases))
+{
+    const struct gradient_case *c = &gradient_cases[_i / 2];
+    bool second = _i % 2;
+    TS_SCOPE;
+    ts_tensor *in[3], *out[3], *grads[3][3];
+    for (int i = 0; i < c->inputs; i++) {
+        in[i] = filled((uint32_t)(10 + i), TS_F64, c->sizes[i], c->ndim[i]);
+        ck_assert_ptr_nonnull(ts_set_requires_grad(in[i], true));
+    }
+    int outs = results_of(c, in, second, out);
+    for (int o = 0; o < outs; o++) {
+        ts_backward_opts opts = {.size = sizeof opts, .retain_graph = true, .gradient = weights_of(out[o])};
+        if (!ts_requires_grad(out[o])) /* the bias's gradient is linear in a constant */
+            for (int i = 0; i < c->inputs; i++)
+                grads[o][i] = TS_NONE;
+        else
+            ck_assert_msg(ts_grad_of(out[o], in, c->inputs, grads[o], &opts) == TS_OK, "%s", ts_error_message());
+    }
+    for (int i = 0; i < c->inputs; i++)
+        for (int64_t k = 0; k < in[i]->numel; k++) {
+            double sides[2], *x = (double *)in[i]->data + k, held = *x, got = 0;
+            for (int side = 0; side < 2; side++) {
+                *x = held + (side ? 1e-6 : -1e-6);
+                results_of(c, in, second, out);
+                sides[side] = 0;
+                for (int o = 0; o < outs; o++)
+                    sides[side] += weighted(out[o]);
+            }
+            *x = held;
+            for (int o = 0; o < outs; o++)
+                got += grads[o][i] == TS_NONE ? 0 : ((double *)grads[o][i]->data)[k];
+            double expected = (sides[1] - sides[0]) / 2e-6;
+            ck_assert_msg(fabs(got - expected) <= 1e-5 + 1e-3 * fabs(expected), "%s, input %d, element %lld: %g, expected %g",
+                          c->name, i, (long long)k, got, expected);
+        }
+}
+
+TS_TEST(only_needed_operands_are_kept)
+{
+    TS_SCOPE;
+    ts_tensor *x = matrix(1, TS_F32, 3, 4, DENSE), *w = matrix(2, TS_F32, 5, 4, DENSE);
+    ck_assert_ptr_nonnull(ts_set_requires_grad(w, true));
+    ts_tensor *y = ts_linear(x, w, TS_NONE);
+    ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_ones(TS_SIZES(3, 5), TS_F32)};
+    ck_assert_ptr_nonnull(ts_zero_(x)); /* the rule reads it */
+    ck_assert_int_eq(ts_backward_ex(y, &opts), TS_ERR_AUTOGRAD);
+    ts_error_clear();
+    ck_assert_ptr_nonnull(ts_set_requires_grad(w, false));
+    ck_assert_ptr_nonnull(ts_set_requires_grad(x, true));
+    y = ts_linear(x, w, TS_NONE);
+    ck_assert_int_eq(ts_backward_ex(y, &opts), TS_OK);
+    ck_assert_ptr_nonnull(ts_grad(x));
+}
+
+/* ------------------------------------------------------------------------------- errors ---- */
+
+static void expect_error(const void *result, ts_status code, const char *part)
+{
+    ck_assert_ptr_null(result);
+    ck_assert_int_eq(ts_error_code(), code);
+    ck_assert_msg(strstr(ts_error_message(), part) != NULL, "\"%s\" lacks \"%s\"", ts_error_message(), part);
+    ts_error_clear();
+}
+
+TS_TEST(errors_name_the_argument_and_what_was_expected)
+{
+    TS_SCOPE;
+    ts_tensor *a = ts_zeros(TS_SIZES(2, 3), TS_F32), *b = ts_zeros(TS_SIZES(4, 5), TS_F32);
+    ts_tensor *cube = ts_zeros(TS_SIZES(2, 3, 4), TS_F32), *wide = ts_zeros(TS_SIZES(3, 2), TS_F64);
+    expect_error(ts_mm(a, b), TS_ERR_SHAPE, "expected 3");
+    expect_error(ts_mm(a, cube), TS_ERR_SHAPE, "mat2");
+    expect_error(ts_mm(cube, b), TS_ERR_SHAPE, "self");
+    expect_error(ts_mm(a, wide), TS_ERR_DTYPE, "f32");
+    expect_error(ts_mm(NULL, b), TS_ERR_NULL, "self");
+    expect_error(ts_mm(a, NULL), TS_ERR_NULL, "mat2");
+    expect_error(ts_mm_out(NULL, a, b), TS_ERR_NULL, "out");
+    expect_error(ts_mm(ts_zeros(TS_SIZES(2, 2), TS_BOOL), ts_zeros(TS_SIZES(2, 2), TS_BOOL)), TS_ERR_DTYPE, "bool");
+    expect_error(ts_bmm(a, a), TS_ERR_SHAPE, "3 dims");
+    expect_error(ts_bmm(cube, ts_zeros(TS_SIZES(3, 4, 2), TS_F32)), TS_ERR_SHAPE, "dim 0");
+    expect_error(ts_linear(a, b, TS_NONE), TS_ERR_SHAPE, "expected 5");
+    expect_error(ts_linear(a, cube, TS_NONE), TS_ERR_SHAPE, "weight");
+    expect_error(ts_linear(ts_zeros(NULL, 0, TS_F32), b, TS_NONE), TS_ERR_SHAPE, "input");
+    expect_error(ts_linear(cube, ts_zeros(TS_SIZES(6, 4), TS_F32), ts_zeros(TS_SIZES(5), TS_F32)), TS_ERR_SHAPE, "bias");
+    expect_error(ts_linear(cube, ts_zeros(TS_SIZES(6, 4), TS_F32), NULL), TS_ERR_NULL, "bias");
+    ts_tensor *gx;
+    ck_assert_int_eq(ts_linear_backward(a, TS_NONE, b, &gx, NULL, NULL), TS_ERR_SHAPE);
+    ts_error_clear();
+    ck_assert_int_eq(ts_linear_backward(NULL, TS_NONE, b, &gx, NULL, NULL), TS_ERR_NULL);
+}
