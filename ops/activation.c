@@ -37,17 +37,12 @@ FORMS(sigmoid, sigmoid, NO_MORE)
 FORMS(tanh, tanh, NO_MORE)
 FORMS(log_sigmoid, log_sigmoid, NO_MORE)
 FORMS(silu, silu, NO_MORE)
+FORMS(mish, mish, NO_MORE)
 FORMS(gelu, gelu, NO_MORE, , V_B(false))
 FORMS(gelu_tanh, gelu, NO_MORE, , V_B(true))
 FORMS(leaky_relu, leaky_relu, SLOPE, , V_F(slope))
 FORMS(elu, elu, ALPHA, , V_F(alpha))
 FORMS(softplus, softplus, SOFT, , V_F(beta), V_F(threshold))
-
-ts_tensor *ts_mish(ts_tensor *self)
-{
-    ts_value args[] = {V_T(self)};
-    return ts_invoke(TS_OP_mish, args, TS_N(args), 1);
-}
 
 ts_tensor *ts_threshold_backward(ts_tensor *grad, ts_tensor *result, double threshold)
 {

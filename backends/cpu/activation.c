@@ -24,7 +24,7 @@
 
 /* ---------------------------------------------------------------------- piecewise linear ---- */
 
-FORWARD(relu, vf_max_fast(vf_zero(), x), x <= 0 ? 0 : x)
+FORWARD(relu, vf_max_fast(vf_zero(), x), x < 0 ? 0 : x)
 TS_SCALAR_LOOP1(int64_t, int64_t, relu_i64, x > 0 ? x : 0)
 TS_SCALAR_LOOP1(int32_t, int32_t, relu_i32, x > 0 ? x : 0)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, relu_u8, x)
@@ -83,6 +83,9 @@ static ts_status softplus_backward_kernel(ts_frame *f)
     return ts_cpu_pointwise(f, loops, params, 4);
 }
 
+FORWARD(mish, x * vf_tanh(vf_softplus(x)), x * tanh(vec_softplus_d(x)))
+KERNEL(mish, 10, NULL, FLOAT_LOOPS(mish))
+
 /* --------------------------------------------------------------------------------- gelu ---- */
 
 FORWARD(gelu, vf_gelu(x), vec_gelu_d(x))
@@ -108,4 +111,4 @@ TS_CPU_FAMILY(activation,
     ROW(relu), ROW(threshold_backward), ROW(leaky_relu), ROW(leaky_relu_backward),
     ROW(elu), ROW(elu_backward), ROW(sigmoid), ROW(sigmoid_backward), ROW(tanh), ROW(tanh_backward),
     ROW(log_sigmoid), ROW(silu), ROW(silu_backward), ROW(softplus), ROW(softplus_backward),
-    ROW(gelu), ROW(gelu_backward))
+    ROW(mish), ROW(gelu), ROW(gelu_backward))

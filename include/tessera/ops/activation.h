@@ -26,6 +26,8 @@ TS_DECLARE_UNARY(tanh)
 TS_DECLARE_UNARY(log_sigmoid)
 /** self * sigmoid(self), also called swish. */
 TS_DECLARE_UNARY(silu)
+/** self * tanh(softplus(self)). No gradient in place. */
+TS_DECLARE_UNARY(mish)
 /** self * Phi(self), Phi the normal distribution function (Hendrycks and Gimpel, 2016). */
 TS_DECLARE_UNARY(gelu)
 /** Approximation of gelu: 0.5 self (1 + tanh(sqrt(2/pi) (self + 0.044715 self^3))). */
@@ -43,8 +45,6 @@ TS_API ts_tensor *ts_elu_out(ts_tensor *out, ts_tensor *self, double alpha);
 TS_API ts_tensor *ts_softplus(ts_tensor *self, double beta, double threshold);
 TS_API ts_tensor *ts_softplus_(ts_tensor *self, double beta, double threshold);
 TS_API ts_tensor *ts_softplus_out(ts_tensor *out, ts_tensor *self, double beta, double threshold);
-/** self * tanh(softplus(self)). */
-TS_API ts_tensor *ts_mish(ts_tensor *self);
 
 /** grad where result > threshold, else 0: relu's gradient with threshold 0. */
 TS_API ts_tensor *ts_threshold_backward(ts_tensor *grad, ts_tensor *result, double threshold);
