@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""
+Our kernels beside PyTorch's, in one process and on the same memory.
+
+    bench/compare.py --suite cpu [--threads 1,2] [--only REGEX] [--out FILE]
+
+Results are compared first; then both sides take turns in short batches and the fastest batch of
+each counts. One line a case: op, shape, ours and torch's in microseconds, ratio (below 1: ours is
+faster). docs/performance.md says how to read it. PyTorch must be importable (pip install torch).
+"""
+# SPDX-License-Identifier: MIT
+import argparse
+import contextlib
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from datetime import date
+from itertools import repeat
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+BATCH_NS = 1.5e6    # a batch of calls: short, so that some batches run undisturbed
+PROCESSORS = os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else ()
+SETTLE_S = 0.03     # OpenMP's threads spin for a while after torch's last loop
+
+
+def time_python(function, turns):
+    begin = time.perf_counter_ns()
+    for _ in repeat(None, turns):
+        function()
+    return (time.perf_counter_ns() - begin) / turns
+
+
+def place(torch, library, threads, realtime):
+    """
+    Starts both pools and gives each thread of both pools a processor of its own. Otherwise a woken worker may be queued
+    behind its caller while another process has the second processor, and the case is measured with
+    one thread; libgomp's threads, which spin, would not suffer the same.
+    """
+    processors = sorted(PROCESSORS)
+    os.sched_setaffinity(0, PROCESSORS)  # pools look at it to choose between spinning and sleeping
+    x = torch.zeros(1 << 20)
+    with library.scope():
+        library.run(library.sequence([('add', [x, x])]), 3)
+    torch.add(x, x)
+    main, others = os.getpid(), 0
+    for task in sorted(int(t.name) for t in Path('/proc/self/task').iterdir()):
+        worker = re.fullmatch(r'tessera-(\d+)', Path(f'/proc/self/task/{task}/comm').read_text().strip())
+        slot = 0 if task == main else int(worker[1]) if worker else 1 + others % max(1, threads - 1)
+        others += task != main and not worker
+        os.sched_setaffinity(task, {processors[slot % len(processors)]})
+        if realtime:
+            os.sched_setscheduler(task, os.SCHED_FIFO, os.sched_param(1))
+
+
+def turns_for(measure):
+    """So many calls fill a batch."""
+    measure(1)
+    return max(1, int(BATCH_NS / min(measure(1), measure(1))))
+
+
+def verify(torch, library, sequence, case):
+    """'' when both sides agree, else what differs."""
+    if case.after:
+        library.run(sequence, 1)
+        case.theirs()
+        pairs = case.after
+    else:
+        name, args = case.ours[-1][:2]
+        ours = library.call(name, args)[:case.same]
+        theirs = case.theirs()
+        theirs = theirs if isinstance(theirs, (tuple, list)) else [theirs]
+        pairs = [(library.read(address, torch), tensor) for address, tensor in zip(ours, theirs)]
+    for i, (a, b) in enumerate(pairs):
+        if a.shape != b.shape:
+            return f'result {i}: sizes {tuple(a.shape)}, torch has {tuple(b.shape)}'
+        worst = (a.double() - b.double()).abs().max().item() if a.numel() else 0
+        limit = case.rtol * max(1e-3, b.double().abs().max().item() if b.numel() else 0)
+        if not worst <= limit:
+            return f'result {i}: differs by {worst:.3g}, allowed {limit:.3g}'
+    return ''
+
+
+def measure(library, sequence, case, threads, seconds):
+    """Fastest batch of each side in ns per call: at least 6 turns of both, then until 5 turns long
+    nothing got faster, or the time is over."""
+    def ours(turns):
+        return library.run(sequence, turns)
+
+    def theirs(turns):
+        return time_python(case.theirs, turns)
+    settle = SETTLE_S if threads > 1 else 0
+    turns = turns_for(ours), turns_for(theirs)
+    best = [math.inf, math.inf]
+    idle, rounds, deadline = 0, 0, time.monotonic() + seconds
+    while rounds < 6 or (idle < 5 and time.monotonic() < deadline):
+        before = list(best)
+        for side, run in enumerate((ours, theirs)):
+            if side == 0:
+                time.sleep(settle)
+            run(1)
+            for _ in range(3):
+                best[side] = min(best[side], run(turns[side]))
+        rounds += 1
+        idle = 0 if any(now < 0.99 * then for now, then in zip(best, before)) else idle + 1
+    return best
+
+
+def machine():
+    name = platform.machine()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path('/proc/cpuinfo').read_text().splitlines()
+        name = next(line.split(':', 1)[1].strip() for line in lines if line.startswith('model name'))
+        flags = next(line.split() for line in lines if line.startswith('flags'))
+        name += ' (AVX-512)' if 'avx512f' in flags else ' (AVX2)' if 'avx2' in flags else ''
+    cores = subprocess.run(['nproc'], capture_output=True, text=True).stdout.strip() or '?'
+    return f'{name}, {cores} cores'
+
+
+def commit():
+    def git(*words):
+        return subprocess.run(['git', '-C', str(ROOT), *words], capture_output=True, text=True).stdout.strip()
+    return git('rev-parse', '--short', 'HEAD') + (' and changes' if git('status', '--porcelain', '-uno') else '')
+
+
+def geometric_mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+
+
+def head(torch, threads):
+    one = torch.ones(1)
+    overhead = min(time_python(lambda: torch.add(one, one), 2000) for _ in range(20)) / 1e3
+    return [('date', date.today().isoformat()), ('machine', machine()), ('commit', commit()),
+            ('torch', torch.__version__), ('threads', ','.join(map(str, threads))),
+            ('command', ' '.join(['bench/compare.py', *sys.argv[1:]])),
+            ('torch per call', f'{overhead:.2f} us for one element, Python included, is part of its times')]
+
+
+def run_suite(options, torch, library, cases, write):
+    failures = []
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        library.c.ts_set_num_threads(threads)
+        if hasattr(os, 'sched_setaffinity'):
+            place(torch, library, threads, options.realtime)
+        ratios, step_ratios = [], []
+        for (name, shape), (make, in_step) in cases.items():
+            if not re.search(options.only, f'{name} {shape}'):
+                continue
+            torch.manual_seed(1)
+            with library.scope(), torch.no_grad():
+                try:
+                    case = make()
+                    sequence = library.sequence(case.ours)
+                    trouble = verify(torch, library, sequence, case)
+                    if trouble:
+                        raise ValueError(trouble)
+                    ours, theirs = measure(library, sequence, case, threads, options.seconds)
+                except Exception as error:  # one broken case must not hide the others
+                    failures.append(f'{name} {shape}: {error}')
+                    write(threads, name, shape, None, None, None, str(error).splitlines()[0])
+                    continue
+            ratios.append(ours / theirs)
+            if in_step:
+                step_ratios.append(ours / theirs)
+            write(threads, name, shape, ours / 1e3, theirs / 1e3, ours / theirs, 'step' if in_step else '')
+        for what, values in (('ops of the step', step_ratios), ('all cases', ratios)):
+            if values:
+                write(threads, 'geometric mean', what, None, None, geometric_mean(values), '')
+    return failures
+
+
+def writer(out):
+    """A function that writes a row to stdout and, tab separated, to out."""
+    columns = 'threads', 'op', 'shape', 'ours_us', 'torch_us', 'ratio', 'note'
+    print('{:>7}  {:<24} {:<24} {:>10} {:>10} {:>7}  {}'.format(*columns))
+    if out:
+        print(*columns, sep='\t', file=out)
+
+    def write(threads, name, shape, ours, theirs, ratio, note):
+        def number(x, digits):
+            return '-' if x is None else f'{x:.{digits}f}'
+        mark = ' <' if ratio is not None and ratio > 1.2 and ours is not None else ''
+        print(f'{threads:>7}  {name:<24} {shape:<24} {number(ours, 1):>10} {number(theirs, 1):>10} '
+              f'{number(ratio, 2):>7}  {note}{mark}', flush=True)
+        if out:
+            print(threads, name, shape, number(ours, 2), number(theirs, 2), number(ratio, 3), note, sep='\t', file=out,
+                  flush=True)
+    return write
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument('--suite', choices=['cpu'], required=True)
+    parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
+                        help='numbers of threads, one table each (default 1,2)')
+    parser.add_argument('--only', default='', help='cases whose "op shape" matches this expression')
+    parser.add_argument('--seconds', type=float, default=5, help='most time for a case (default 5)')
+    parser.add_argument('--realtime', action='store_true',
+                        help='real-time priority (as root): for a machine where others work too')
+    parser.add_argument('--build', default=str(ROOT / 'build'), help='folder with libtessera.so')
+    parser.add_argument('--out', help='file for the table, tab separated')
+    options = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        sys.exit('compare.py: PyTorch is not importable by ' + sys.executable + ': run it with a Python that '
+                 'has it (python3 -m venv v && v/bin/pip install torch numpy && v/bin/python bench/compare.py ...)')
+    from peers import cpu_cases, tessera
+    try:
+        library = tessera.Library(options.build)
+    except OSError as error:
+        sys.exit(f'compare.py: {error}; build first: ninja -C build')
+    out = open(options.out, 'w', encoding='utf-8') if options.out else None
+    for key, value in head(torch, options.threads):
+        print(f'# {key}: {value}')
+        if out:
+            print(f'# {key}: {value}', file=out)
+    failures = run_suite(options, torch, library, cpu_cases.CASES, writer(out))
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
