@@ -8,6 +8,7 @@
 #include "ops.h"
 #include "autograd.h"
 #include "io.h"
+#include "nn.h"
 #include "report.h"
 
 #endif

@@ -1,0 +1,12 @@
+/** @file nn.h  Modules, layers, optimizers, schedules, data. */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_NN_H
+#define TESSERA_NN_H
+
+#include "nn/init.h"
+#include "nn/layers.h"
+#include "nn/loader.h"
+#include "nn/module.h"
+#include "nn/optimizer.h"
+
+#endif

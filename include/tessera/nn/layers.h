@@ -1,0 +1,49 @@
+/**
+ * @file layers.h
+ * Layers. Parameters are f32 on the thread's default device (ts_module_to() converts), drawn from the
+ * thread's generator. Constructors return NULL with TS_ERR_VALUE or TS_ERR_MEMORY; the caller owns
+ * what they return until ts_module_add() takes it.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_NN_LAYERS_H
+#define TESSERA_NN_LAYERS_H
+
+#include "module.h"
+
+TS_BEGIN_DECLS
+
+/**
+ * x · weightᵀ + bias: (..., in) -> (..., out). Parameters "weight" (out, in) and "bias" (out), uniform
+ * within 1 / sqrt(in), as torch.nn.Linear.
+ */
+TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
+
+/** (x - mean) / sqrt(var + eps) * weight + bias over the last dim. "weight", "bias" (width); eps 0 is 1e-5. */
+TS_API ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias);
+/** x / sqrt(mean(x^2) + eps) * weight over the last dim. "weight" (width); eps 0 is the dtype's epsilon. */
+TS_API ts_module *ts_rms_norm_new(int64_t width, double eps);
+
+/** In training zeros elements with probability p and scales the others by 1 / (1 - p); else x. */
+TS_API ts_module *ts_dropout_new(double p);
+
+/** A function of one tensor as a module: ts_activation_new("GELU", ts_gelu). */
+TS_API ts_module *ts_activation_new(const char *name, ts_tensor *(*function)(ts_tensor *x));
+
+/** Options of ts_mlp_new(); zero is default. */
+typedef struct ts_mlp_opts {
+    size_t size;                            /**< sizeof(ts_mlp_opts) */
+    bool no_bias;
+    double dropout;                         /**< after the second layer */
+    ts_tensor *(*activation)(ts_tensor *x); /**< NULL: ts_gelu */
+} ts_mlp_opts;
+/** Two linear layers "fc" (hidden, width) and "proj" (width, hidden) with an activation between:
+ *  (..., width) -> (..., width). */
+TS_API ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts);
+
+/** Runs its children in the order in which they were added; they are named "0", "1", ... */
+TS_API ts_module *ts_sequential_new(void);
+/** Adds a child and takes it over, also on failure. */
+TS_API ts_status ts_sequential_add(ts_module *sequential, ts_module *child);
+
+TS_END_DECLS
+#endif

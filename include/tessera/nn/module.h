@@ -1,0 +1,139 @@
+/**
+ * @file module.h
+ * Modules: named parameters, buffers and children with a forward function.
+ *
+ * A module of one's own is a struct for what it holds and a ts_module_type for what it does:
+ *
+ *     typedef struct block { ts_module *norm, *mlp; ts_tensor *scale; } block;
+ *     static ts_tensor *block_forward(ts_module *m, ts_tensor *x)   // (B, T, C) -> (B, T, C)
+ *     {
+ *         block *b = ts_module_payload(m);
+ *         return ts_add(x, ts_mul(ts_forward(b->mlp, ts_forward(b->norm, x)), b->scale));
+ *     }
+ *     static const ts_module_type block_type = {sizeof(ts_module_type), "Block", sizeof(block), block_forward};
+ *
+ *     ts_module *m = ts_module_new(&block_type);
+ *     block *b = ts_module_payload(m);
+ *     if (ts_module_add(m, "norm", ts_layer_norm_new(C, 0, true), &b->norm) != TS_OK || ...) {
+ *         ts_module_free(m);
+ *         return NULL;
+ *     }
+ *
+ * A parent owns its children; tensors are held by reference, so one parameter may stand in two
+ * modules (tied weights). Fields given as `slot` borrow, and follow when ts_module_to() replaces a
+ * tensor. A module belongs to one thread at a time. Nothing here exits; a constructor that fails
+ * returns NULL and leaves nothing behind.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_NN_MODULE_H
+#define TESSERA_NN_MODULE_H
+
+#include "../core.h"
+
+TS_BEGIN_DECLS
+
+typedef struct ts_module ts_module;
+
+/** What a kind of module is; lives at least as long as its modules. */
+typedef struct ts_module_type {
+    size_t size;         /**< sizeof(ts_module_type) */
+    const char *name;    /**< "Linear", for messages */
+    size_t payload;      /**< bytes of the module's own struct, zeroed at first; 0 is allowed */
+    /** Result in the caller's scope, NULL on failure. NULL for modules whose forward is another function. */
+    ts_tensor *(*forward)(ts_module *m, ts_tensor *x);
+    void (*free)(void *payload); /**< optional: frees what the payload owns beside members of the module */
+} ts_module_type;
+
+/** A module without members, in training mode. Owned by the caller. */
+TS_API ts_module *ts_module_new(const ts_module_type *type);
+/** Frees a module that has no parent, with its children, and gives up its tensors. NULL-safe. */
+TS_API void ts_module_free(ts_module *m);
+/** The module's own struct, 64-byte aligned; NULL for NULL or when it has none. */
+TS_API void *ts_module_payload(const ts_module *m);
+TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
+
+/**
+ * Adds a parameter: holds t and lets it ask for gradients (t must be a leaf of a floating dtype).
+ * @param name  not empty, without '.', unique in the module
+ * @param t     NULL passes a failure on; TS_NONE: nothing is added, and *slot is TS_NONE
+ * @param slot  receives t; may be NULL
+ */
+TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, ts_tensor **slot);
+/** Adds a tensor that is no parameter. @param persistent  part of the state dict */
+TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent,
+                                      ts_tensor **slot);
+/**
+ * Adds a child and takes it over, also on failure (it is freed then), so that constructors may be
+ * written in place. NULL passes a failure on.
+ */
+TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
+
+/** Runs the module. TS_ERR_UNSUPPORTED when it has no forward of one tensor. */
+TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
+
+/** Training mode (dropout works) or evaluation, for the module and all below. */
+TS_API void ts_module_train(ts_module *m, bool train);
+TS_API bool ts_module_training(const ts_module *m);
+/** Lets all parameters ask for gradients, or none. */
+TS_API ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad);
+/** Removes the gradients of all parameters. */
+TS_API void ts_module_zero_grad(ts_module *m);
+/** Elements of all parameters; one that stands twice counts once. */
+TS_API int64_t ts_module_num_parameters(const ts_module *m);
+/**
+ * Converts parameters and buffers of floating dtypes. They become new tensors (slots follow), so
+ * optimizers are made afterwards. On failure nothing has changed.
+ */
+TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
+
+/* --------------------------------------------------------------------- walking a module ---- */
+
+/** Direct children: their number, and child and name by index (NULL when out of range). */
+TS_API int ts_module_num_children(const ts_module *m);
+TS_API ts_module *ts_module_child(const ts_module *m, int index);
+TS_API const char *ts_module_child_name(const ts_module *m, int index);
+
+/** What a tensor is to its module. */
+typedef enum ts_member_kind { TS_MEMBER_PARAMETER, TS_MEMBER_BUFFER, TS_MEMBER_TEMPORARY /**< not in the state dict */ } ts_member_kind;
+/** Sees one tensor under its dotted name ("blocks.0.norm.weight"); anything but TS_OK ends the walk. */
+typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind);
+/** Visits parameters and buffers in the order in which they were added, depth first. */
+TS_API ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx);
+/** Parameter or buffer by dotted name, borrowed; NULL with TS_ERR_INDEX. */
+TS_API ts_tensor *ts_module_tensor(const ts_module *m, const char *name);
+
+/** A list of tensors with names, as files take it. Holds a reference to each. */
+typedef struct ts_named_tensors {
+    int64_t n;
+    const char **names;
+    ts_tensor **tensors;
+} ts_named_tensors;
+/** Gives up what a list holds and empties it. NULL-safe. */
+TS_API void ts_named_tensors_free(ts_named_tensors *list);
+/** All parameters, each once, under the first of its names. */
+TS_API ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list);
+
+/* ----------------------------------------------------------------------------- state ---- */
+
+/** Parameters and persistent buffers under all their names. */
+TS_API ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list);
+
+/** What ts_module_load_state_dict() found. */
+typedef struct ts_load_report {
+    int64_t missing;    /**< names of the module that were not given */
+    int64_t unexpected; /**< given names that the module does not have, or twice */
+    int64_t mismatched; /**< names whose sizes differ */
+    char text[1000];    /**< these names (the first eight of each kind), or "" */
+} ts_load_report;
+
+/**
+ * Copies values into the module's tensors, converting dtypes. Sizes must match; with `strict` so must
+ * the names, else missing and unexpected ones are only reported. On TS_ERR_VALUE, whose message is the
+ * report, nothing has been copied.
+ * @param report  may be NULL
+ */
+TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *names, ts_tensor *const *tensors,
+                                           int64_t n, bool strict, ts_load_report *report);
+
+TS_END_DECLS
+#endif

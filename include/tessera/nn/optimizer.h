@@ -1,0 +1,115 @@
+/**
+ * @file optimizer.h
+ * SGD, Adam and AdamW over groups of parameters, learning-rate schedules, clipping.
+ *
+ * A step is one op call for all tensors of a group that have a gradient; parameters without one are
+ * left alone, and so is their count of steps. In steady state a step calls no system allocator. An
+ * optimizer belongs to one thread at a time.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_NN_OPTIMIZER_H
+#define TESSERA_NN_OPTIMIZER_H
+
+#include "module.h"
+
+TS_BEGIN_DECLS
+
+typedef struct ts_optimizer ts_optimizer;
+
+typedef enum ts_optimizer_kind { TS_SGD, TS_ADAM, TS_ADAMW } ts_optimizer_kind;
+
+/** Numbers of a group; may be changed between steps. Formulas: ops/optim.h. */
+typedef struct ts_group_opts {
+    double lr;
+    double weight_decay; /**< in the gradient for SGD and Adam, decoupled for AdamW */
+    double momentum;     /**< SGD; stays 0 when it was 0 at first: no buffers are held then */
+    double dampening;    /**< SGD */
+    bool nesterov;       /**< SGD */
+    double beta1, beta2, eps; /**< Adam, AdamW */
+} ts_group_opts;
+
+/** PyTorch's defaults with this learning rate: betas 0.9, 0.999, eps 1e-8; weight decay 0.01 for AdamW. */
+TS_API ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr);
+
+/** An optimizer without groups. */
+TS_API ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind);
+/** An optimizer with one group, the parameters of m. */
+TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_group_opts *opts);
+/** Gives up parameters and state. NULL-safe. */
+TS_API void ts_optimizer_free(ts_optimizer *o);
+
+/**
+ * Adds a group and makes its state.
+ * @param names   names of the parameters, for the names of their state; distinct over all groups
+ * @param params  n leaves that require grad, f32 or f64, none in another group; held by reference
+ * Errors: TS_ERR_VALUE, TS_ERR_MEMORY; the optimizer is as before.
+ */
+TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names, ts_tensor *const *params,
+                                        int64_t n, const ts_group_opts *opts);
+TS_API int ts_optimizer_num_groups(const ts_optimizer *o);
+/** Numbers of group `index`, to be read and changed; NULL when out of range. Valid until a group is added. */
+TS_API ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index);
+/** Parameters of all groups, borrowed, with their number; valid until a group is added. */
+TS_API ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n);
+
+/** Updates the parameters by their gradients. */
+TS_API ts_status ts_optimizer_step(ts_optimizer *o);
+/** Removes the gradients, so that the next ones are taken without a sum. */
+TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
+
+/* ------------------------------------------------------------------------- checkpoints ---- */
+
+/**
+ * State as named tensors: "exp_avg.NAME", "exp_avg_sq.NAME" or "momentum_buffer.NAME", and "steps"
+ * (n) i64, how often each parameter was stepped. They are the state itself, except "steps", a copy.
+ */
+TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
+/** Takes such a state over. All names must be there with their sizes, others must not; on
+ *  TS_ERR_VALUE nothing has changed. */
+TS_API ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names, ts_tensor *const *tensors,
+                                         int64_t n);
+
+/** A number of a group under a name such as "groups.0.lr". */
+typedef struct ts_named_number {
+    char name[48];
+    double value;
+} ts_named_number;
+/** Writes at most `room` numbers of the groups (initial_lr included) to out; returns how many there are. */
+TS_API int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t room);
+/** Sets a number by such a name; TS_ERR_INDEX for an unknown one. */
+TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double value);
+
+/* ----------------------------------------------------------------------------- clipping ---- */
+
+/**
+ * Scales the gradients of params so that their norm together is at most max_norm; as in PyTorch a
+ * norm that is not finite shows in all of them.
+ * @param norm  receives the norm before, 0-dim, in the caller's scope; may be NULL
+ */
+TS_API ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double max_norm, ts_tensor **norm);
+
+/* ---------------------------------------------------------------------------- schedules ---- */
+
+typedef enum ts_schedule_kind {
+    TS_SCHEDULE_CONSTANT, /**< 1 */
+    TS_SCHEDULE_LINEAR,   /**< from 1 to final_ratio in a line */
+    TS_SCHEDULE_COSINE,   /**< from 1 to final_ratio in half a cosine */
+    TS_SCHEDULE_WSD       /**< 1, and over the last decay_steps in a line to final_ratio */
+} ts_schedule_kind;
+
+/** A factor of the initial learning rate as a function of the step alone. */
+typedef struct ts_schedule {
+    ts_schedule_kind kind;
+    int64_t warmup_steps; /**< step s < warmup_steps gives (s + 1) / (warmup_steps + 1), for any kind */
+    int64_t total_steps;  /**< where final_ratio is reached; from there on it stays */
+    int64_t decay_steps;  /**< of WSD */
+    double final_ratio;
+} ts_schedule;
+
+/** The factor at step 0, 1, ...; NAN for a NULL or unknown schedule. */
+TS_API double ts_schedule_at(const ts_schedule *schedule, int64_t step);
+/** Sets each group's lr to its initial lr times the factor. */
+TS_API ts_status ts_schedule_apply(const ts_schedule *schedule, ts_optimizer *o, int64_t step);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,224 @@
+/** @file layers.c  Linear, norms, dropout, activations, MLP, Sequential. */
+// SPDX-License-Identifier: MIT
+#include "nn/nn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/** Frees a module whose construction failed. */
+static ts_module *built(ts_module *m, ts_status status)
+{
+    if (status == TS_OK)
+        return m;
+    ts_module_free(m);
+    return NULL;
+}
+
+static bool is_positive(int64_t n, const char *function, const char *argument)
+{
+    if (n > 0)
+        return true;
+    ts_error_set(TS_ERR_VALUE, "%s: argument '%s': expected at least 1, got %lld", function, argument, (long long)n);
+    return false;
+}
+
+/* ------------------------------------------------------------------------------- linear ---- */
+
+typedef struct linear {
+    ts_tensor *weight, *bias; // (out, in), (out) or TS_NONE
+} linear;
+
+static ts_tensor *linear_forward(ts_module *m, ts_tensor *x)
+{
+    const linear *l = ts_module_payload(m);
+    return ts_linear(x, l->weight, l->bias);
+}
+
+static const ts_module_type linear_type = {sizeof(ts_module_type), "Linear", sizeof(linear), linear_forward, NULL};
+
+static ts_status linear_build(ts_module *m, int64_t in, int64_t out, bool bias)
+{
+    linear *l = ts_module_payload(m);
+    double bound = 1 / sqrt((double)in);
+    TS_SCOPE;
+    TS_TRY(ts_module_add_parameter(m, "weight", ts_uniform(TS_SIZES(out, in), -bound, bound, TS_F32), &l->weight));
+    return ts_module_add_parameter(m, "bias", bias ? ts_uniform(TS_SIZES(out), -bound, bound, TS_F32) : TS_NONE, &l->bias);
+}
+
+ts_module *ts_linear_new(int64_t in, int64_t out, bool bias)
+{
+    if (!is_positive(in, "linear_new", "in") || !is_positive(out, "linear_new", "out"))
+        return NULL;
+    ts_module *m = ts_module_new(&linear_type);
+    return m ? built(m, linear_build(m, in, out, bias)) : NULL;
+}
+
+/* -------------------------------------------------------------------------------- norms ---- */
+
+typedef struct norm {
+    ts_tensor *weight, *bias; // (width)
+    ts_norm_opts opts;
+} norm;
+
+static ts_tensor *layer_norm_forward(ts_module *m, ts_tensor *x)
+{
+    const norm *n = ts_module_payload(m);
+    return ts_layer_norm_ex(x, n->weight, n->bias, &n->opts);
+}
+
+static ts_tensor *rms_norm_forward(ts_module *m, ts_tensor *x)
+{
+    const norm *n = ts_module_payload(m);
+    return ts_rms_norm_ex(x, n->weight, &n->opts);
+}
+
+static const ts_module_type layer_norm_type = {sizeof(ts_module_type), "LayerNorm", sizeof(norm), layer_norm_forward, NULL};
+static const ts_module_type rms_norm_type = {sizeof(ts_module_type), "RMSNorm", sizeof(norm), rms_norm_forward, NULL};
+
+static ts_module *norm_new(const ts_module_type *type, const char *function, int64_t width, double eps, bool bias)
+{
+    if (!is_positive(width, function, "width"))
+        return NULL;
+    if (!(eps >= 0)) {
+        ts_error_set(TS_ERR_VALUE, "%s: argument 'eps': expected at least 0, got %g", function, eps);
+        return NULL;
+    }
+    ts_module *m = ts_module_new(type);
+    if (!m)
+        return NULL;
+    TS_SCOPE;
+    norm *n = ts_module_payload(m);
+    n->opts = (ts_norm_opts){.size = sizeof n->opts, .eps = eps, .dims = 1};
+    ts_status status = ts_module_add_parameter(m, "weight", ts_ones(&width, 1, TS_F32), &n->weight);
+    if (status == TS_OK)
+        status = ts_module_add_parameter(m, "bias", bias ? ts_zeros(&width, 1, TS_F32) : TS_NONE, &n->bias);
+    return built(m, status);
+}
+
+ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias)
+{
+    return norm_new(&layer_norm_type, "layer_norm_new", width, eps, bias);
+}
+
+ts_module *ts_rms_norm_new(int64_t width, double eps)
+{
+    return norm_new(&rms_norm_type, "rms_norm_new", width, eps, false);
+}
+
+/* ------------------------------------------------------------------ dropout, activations ---- */
+
+static ts_tensor *dropout_forward(ts_module *m, ts_tensor *x)
+{
+    return ts_dropout(x, *(const double *)ts_module_payload(m), ts_module_training(m));
+}
+
+static const ts_module_type dropout_type = {sizeof(ts_module_type), "Dropout", sizeof(double), dropout_forward, NULL};
+
+ts_module *ts_dropout_new(double p)
+{
+    if (!(p >= 0 && p <= 1)) {
+        ts_error_set(TS_ERR_VALUE, "dropout_new: argument 'p': expected a probability from 0 to 1, got %g", p);
+        return NULL;
+    }
+    ts_module *m = ts_module_new(&dropout_type);
+    if (m)
+        *(double *)ts_module_payload(m) = p;
+    return m;
+}
+
+/* The type is the module's own, for its name. */
+typedef struct activation {
+    ts_module_type type;
+    ts_tensor *(*function)(ts_tensor *x);
+    char name[32];
+} activation;
+
+static ts_tensor *activation_forward(ts_module *m, ts_tensor *x)
+{
+    return (*(activation **)ts_module_payload(m))->function(x);
+}
+
+static void activation_free(void *payload) { free(*(activation **)payload); }
+
+ts_module *ts_activation_new(const char *name, ts_tensor *(*function)(ts_tensor *x))
+{
+    if (!name || !function) {
+        ts_nn_null("activation_new", name ? "function" : "name");
+        return NULL;
+    }
+    activation *a = ts_nn_alloc(1, sizeof *a, "an activation");
+    if (!a)
+        return NULL;
+    snprintf(a->name, sizeof a->name, "%s", name);
+    a->function = function;
+    a->type = (ts_module_type){sizeof a->type, a->name, sizeof a, activation_forward, activation_free};
+    ts_module *m = ts_module_new(&a->type);
+    if (m)
+        *(activation **)ts_module_payload(m) = a;
+    else
+        free(a);
+    return m;
+}
+
+/* ---------------------------------------------------------------------------------- mlp ---- */
+
+typedef struct mlp {
+    ts_module *fc, *proj, *dropout;
+    ts_tensor *(*activation)(ts_tensor *x);
+} mlp;
+
+static ts_tensor *mlp_forward(ts_module *m, ts_tensor *x)
+{
+    const mlp *p = ts_module_payload(m);
+    TS_SCOPE;
+    ts_tensor *h = p->activation(ts_forward(p->fc, x)); // (..., hidden)
+    ts_tensor *y = ts_forward(p->proj, h);
+    return ts_keep(p->dropout ? ts_forward(p->dropout, y) : y);
+}
+
+static const ts_module_type mlp_type = {sizeof(ts_module_type), "MLP", sizeof(mlp), mlp_forward, NULL};
+
+static ts_status mlp_build(ts_module *m, int64_t width, int64_t hidden, const ts_mlp_opts *opts)
+{
+    mlp *p = ts_module_payload(m);
+    bool bias = !opts || !opts->no_bias;
+    p->activation = opts && opts->activation ? opts->activation : ts_gelu;
+    TS_TRY(ts_module_add(m, "fc", ts_linear_new(width, hidden, bias), &p->fc));
+    TS_TRY(ts_module_add(m, "proj", ts_linear_new(hidden, width, bias), &p->proj));
+    return opts && opts->dropout != 0 ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &p->dropout) : TS_OK;
+}
+
+ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
+{
+    if (opts && opts->size != sizeof *opts) {
+        ts_error_set(TS_ERR_VALUE, "mlp_new: argument 'opts': expected size %zu, got %zu", sizeof *opts, opts->size);
+        return NULL;
+    }
+    ts_module *m = ts_module_new(&mlp_type);
+    return m ? built(m, mlp_build(m, width, hidden, opts)) : NULL;
+}
+
+/* --------------------------------------------------------------------------- sequential ---- */
+
+static ts_tensor *sequential_forward(ts_module *m, ts_tensor *x)
+{
+    TS_SCOPE;
+    int n = ts_module_num_children(m);
+    ts_tensor *y = x;
+    for (int i = 0; i < n && y; i++)
+        y = ts_forward(ts_module_child(m, i), y);
+    return n ? ts_keep(y) : y;
+}
+
+static const ts_module_type sequential_type = {sizeof(ts_module_type), "Sequential", 0, sequential_forward, NULL};
+
+ts_module *ts_sequential_new(void) { return ts_module_new(&sequential_type); }
+
+ts_status ts_sequential_add(ts_module *sequential, ts_module *child)
+{
+    char name[16];
+    snprintf(name, sizeof name, "%d", ts_module_num_children(sequential));
+    return ts_module_add(sequential, name, child, NULL);
+}

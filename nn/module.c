@@ -1,0 +1,421 @@
+/** @file module.c  Modules: their members, how they are walked, and what is done to all of them. */
+// SPDX-License-Identifier: MIT
+#include "nn/nn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NAME_MOST = 512,  /* bytes of a dotted name, its end included */
+    ALIGNMENT = 64
+};
+
+typedef struct member {
+    char *name;
+    ts_tensor *tensor; /* held; NULL for a child */
+    ts_tensor **tensor_slot;
+    ts_module *child;
+    ts_member_kind kind;
+} member;
+
+struct ts_module {
+    const ts_module_type *type;
+    ts_module *parent;
+    void *payload;
+    member *members;
+    int nmembers, room;
+    bool training;
+};
+
+ts_status ts_nn_null(const char *function, const char *argument)
+{
+    if (ts_error_code() != TS_OK)
+        return ts_error_code();
+    return ts_error_set(TS_ERR_NULL, "%s: argument '%s': got NULL", function, argument);
+}
+
+void *ts_nn_alloc(int64_t count, size_t item, const char *what)
+{
+    void *block = count < 0 ? NULL : calloc(count ? (size_t)count : 1, item);
+    if (!block)
+        ts_error_set(TS_ERR_MEMORY, "out of memory for %s", what);
+    return block;
+}
+
+bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == t)
+            return true;
+    return false;
+}
+
+/* ------------------------------------------------------------------- coming and going ---- */
+
+ts_module *ts_module_new(const ts_module_type *type)
+{
+    if (!type || type->size != sizeof *type || !type->name) {
+        ts_error_set(TS_ERR_VALUE, "module_new: argument 'type': expected a name and a size of %zu bytes", sizeof *type);
+        return NULL;
+    }
+    ts_module *m = ts_nn_alloc(1, sizeof *m, "a module");
+    if (!m)
+        return NULL;
+    m->type = type;
+    m->training = true;
+    if (type->payload) {
+        size_t bytes = (type->payload + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        m->payload = bytes >= type->payload ? aligned_alloc(ALIGNMENT, bytes) : NULL;
+        if (!m->payload) {
+            ts_error_set(TS_ERR_MEMORY, "out of memory for a %s", type->name);
+            free(m);
+            return NULL;
+        }
+        memset(m->payload, 0, bytes);
+    }
+    return m;
+}
+
+void ts_module_free(ts_module *m)
+{
+    if (!m || m->parent)
+        return;
+    if (m->type->free && m->payload)
+        m->type->free(m->payload);
+    for (int i = 0; i < m->nmembers; i++) {
+        member *e = &m->members[i];
+        ts_release(e->tensor);
+        if (e->child) {
+            e->child->parent = NULL;
+            ts_module_free(e->child);
+        }
+        free(e->name);
+    }
+    free(m->members);
+    free(m->payload);
+    free(m);
+}
+
+void *ts_module_payload(const ts_module *m) { return m ? m->payload : NULL; }
+const ts_module_type *ts_module_type_of(const ts_module *m) { return m ? m->type : NULL; }
+
+/* ------------------------------------------------------------------------------ members ---- */
+
+/** A new member under a checked name, or NULL with an error; nmembers is raised by the caller's success. */
+static member *new_member(ts_module *m, const char *function, const char *name)
+{
+    if (!name || !*name || strchr(name, '.') || strlen(name) >= NAME_MOST) {
+        ts_error_set(TS_ERR_VALUE, "%s: argument 'name': expected a short name without '.', got '%s'", function,
+                     name ? name : "NULL");
+        return NULL;
+    }
+    for (int i = 0; i < m->nmembers; i++)
+        if (strcmp(m->members[i].name, name) == 0) {
+            ts_error_set(TS_ERR_VALUE, "%s: argument 'name': this %s has a '%s' already", function, m->type->name, name);
+            return NULL;
+        }
+    if (m->nmembers == m->room) {
+        int room = m->room ? 2 * m->room : 4;
+        member *members = realloc(m->members, (size_t)room * sizeof *members);
+        if (!members) {
+            ts_error_set(TS_ERR_MEMORY, "out of memory for the members of a %s", m->type->name);
+            return NULL;
+        }
+        m->members = members;
+        m->room = room;
+    }
+    member *e = &m->members[m->nmembers];
+    *e = (member){.name = strdup(name)};
+    if (e->name)
+        return e;
+    ts_error_set(TS_ERR_MEMORY, "out of memory for the name of a member");
+    return NULL;
+}
+
+static ts_status add_tensor(ts_module *m, const char *function, const char *name, ts_tensor *t, ts_member_kind kind,
+                            ts_tensor **slot)
+{
+    if (!m || !t)
+        return ts_nn_null(function, m ? "t" : "m");
+    if (t == TS_NONE) {
+        if (slot)
+            *slot = TS_NONE;
+        return TS_OK;
+    }
+    if (kind == TS_MEMBER_PARAMETER && !ts_is_leaf(t))
+        return ts_error_set_hint(TS_ERR_AUTOGRAD, "make it under TS_NO_GRAD, or pass ts_detach() of it",
+                                 "%s: argument 't': expected a leaf as '%s', got the result of an op", function, name);
+    member *e = new_member(m, function, name);
+    if (!e)
+        return ts_error_code();
+    if (kind == TS_MEMBER_PARAMETER && !ts_set_requires_grad(t, true)) {
+        free(e->name);
+        return ts_error_code();
+    }
+    e->tensor = ts_retain(t);
+    e->tensor_slot = slot;
+    e->kind = kind;
+    m->nmembers++;
+    if (slot)
+        *slot = t;
+    return TS_OK;
+}
+
+ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, ts_tensor **slot)
+{
+    return add_tensor(m, "module_add_parameter", name, t, TS_MEMBER_PARAMETER, slot);
+}
+
+ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent, ts_tensor **slot)
+{
+    return add_tensor(m, "module_add_buffer", name, t, persistent ? TS_MEMBER_BUFFER : TS_MEMBER_TEMPORARY, slot);
+}
+
+ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot)
+{
+    if (!m || !child) {
+        ts_status status = ts_nn_null("module_add", m ? "child" : "m");
+        ts_module_free(child);
+        return status;
+    }
+    const ts_module *root = m;
+    while (root->parent)
+        root = root->parent;
+    if (child->parent || child == root)
+        return ts_error_set(TS_ERR_VALUE, "module_add: argument 'child': this %s belongs to another module, or holds this one",
+                            child->type->name);
+    member *e = new_member(m, "module_add", name);
+    if (!e) {
+        ts_module_free(child);
+        return ts_error_code();
+    }
+    e->child = child;
+    child->parent = m;
+    m->nmembers++;
+    if (slot)
+        *slot = child;
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------------ walking ---- */
+
+int ts_module_num_children(const ts_module *m)
+{
+    int n = 0;
+    for (int i = 0; m && i < m->nmembers; i++)
+        n += m->members[i].child != NULL;
+    return n;
+}
+
+static const member *child_at(const ts_module *m, int index)
+{
+    for (int i = 0; m && i < m->nmembers; i++)
+        if (m->members[i].child && index-- == 0)
+            return &m->members[i];
+    return NULL;
+}
+
+ts_module *ts_module_child(const ts_module *m, int index)
+{
+    const member *e = child_at(m, index);
+    return e ? e->child : NULL;
+}
+
+const char *ts_module_child_name(const ts_module *m, int index)
+{
+    const member *e = child_at(m, index);
+    return e ? e->name : NULL;
+}
+
+/** name holds the dotted prefix, `length` bytes of it. */
+static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_visit visit, void *ctx)
+{
+    for (int i = 0; i < m->nmembers; i++) {
+        const member *e = &m->members[i];
+        size_t n = strlen(e->name);
+        if (length + n + 2 > NAME_MOST)
+            return ts_error_set(TS_ERR_VALUE, "the name of '%s' in a %s is longer than %d bytes with those above it",
+                                e->name, m->type->name, NAME_MOST - 1);
+        memcpy(name + length, e->name, n + 1);
+        if (e->tensor) {
+            TS_TRY(visit(ctx, name, e->tensor, e->kind));
+        } else {
+            name[length + n] = '.';
+            name[length + n + 1] = 0;
+            TS_TRY(walk(e->child, name, length + n + 1, visit, ctx));
+        }
+    }
+    return TS_OK;
+}
+
+ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx)
+{
+    char name[NAME_MOST] = "";
+    if (!m || !visit)
+        return ts_nn_null("module_each", m ? "visit" : "m");
+    return walk(m, name, 0, visit, ctx);
+}
+
+ts_tensor *ts_module_tensor(const ts_module *m, const char *name)
+{
+    const char *rest = name;
+    for (const ts_module *at = m; at && rest;) {
+        size_t n = strcspn(rest, ".");
+        const member *e = NULL;
+        for (int i = 0; i < at->nmembers && !e; i++)
+            if (strncmp(at->members[i].name, rest, n) == 0 && !at->members[i].name[n])
+                e = &at->members[i];
+        if (e && e->tensor && !rest[n])
+            return e->tensor;
+        at = e ? e->child : NULL;
+        rest = rest[n] ? rest + n + 1 : NULL;
+    }
+    if (!m || !name)
+        ts_nn_null("module_tensor", m ? "name" : "m");
+    else
+        ts_error_set(TS_ERR_INDEX, "module_tensor: this %s has no '%s'", m->type->name, name);
+    return NULL;
+}
+
+/** Calls fn for the module and all below. */
+static void each_module(ts_module *m, void (*fn)(ts_module *m, void *ctx), void *ctx)
+{
+    fn(m, ctx);
+    for (int i = 0; i < m->nmembers; i++)
+        if (m->members[i].child)
+            each_module(m->members[i].child, fn, ctx);
+}
+
+/* ----------------------------------------------------------------------- on all of them ---- */
+
+ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
+{
+    if (!m || !x) {
+        ts_nn_null("forward", m ? "x" : "m");
+        return NULL;
+    }
+    if (!m->type->forward) {
+        ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of one tensor", m->type->name);
+        return NULL;
+    }
+    return m->type->forward(m, x);
+}
+
+static void set_training(ts_module *m, void *ctx) { m->training = *(bool *)ctx; }
+
+void ts_module_train(ts_module *m, bool train)
+{
+    if (m)
+        each_module(m, set_training, &train);
+}
+
+bool ts_module_training(const ts_module *m) { return m && m->training; }
+
+static ts_status set_requires_grad(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
+{
+    (void)name;
+    return kind == TS_MEMBER_PARAMETER ? TS_STATUS_OF(ts_set_requires_grad(t, *(bool *)ctx)) : TS_OK;
+}
+
+ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad)
+{
+    return ts_module_each(m, set_requires_grad, &requires_grad);
+}
+
+static void zero_grad(ts_module *m, void *ctx)
+{
+    (void)ctx;
+    for (int i = 0; i < m->nmembers; i++)
+        if (m->members[i].tensor)
+            ts_zero_grad(m->members[i].tensor);
+}
+
+void ts_module_zero_grad(ts_module *m)
+{
+    if (m)
+        each_module(m, zero_grad, NULL);
+}
+
+int64_t ts_module_num_parameters(const ts_module *m)
+{
+    ts_named_tensors list;
+    int64_t n = 0;
+    if (ts_module_parameters(m, &list) != TS_OK)
+        return -1;
+    for (int64_t i = 0; i < list.n; i++)
+        n += ts_numel(list.tensors[i]);
+    ts_named_tensors_free(&list);
+    return n;
+}
+
+/* --------------------------------------------------------------------------- conversion ---- */
+
+typedef struct exchange {
+    ts_dtype dtype;
+    ts_tensor **old, **made; /* made[i] takes the place of old[i] */
+    int64_t n, room;
+} exchange;
+
+static ts_status count_tensor(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
+{
+    (void)name, (void)t, (void)kind;
+    ((exchange *)ctx)->room++;
+    return TS_OK;
+}
+
+static ts_status convert_tensor(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
+{
+    (void)name, (void)kind;
+    exchange *x = ctx;
+    if (!ts_dtype_is_float(ts_dtype_of(t)) || ts_dtype_of(t) == x->dtype || ts_nn_contains(x->old, x->n, t))
+        return TS_OK;
+    TS_SCOPE;
+    TS_NO_GRAD;
+    ts_tensor *made = ts_to(t, x->dtype);
+    if (!made || !ts_set_requires_grad(made, ts_requires_grad(t)))
+        return ts_error_code();
+    x->old[x->n] = t;
+    x->made[x->n++] = ts_retain(made);
+    return TS_OK;
+}
+
+static void replace_tensors(ts_module *m, void *ctx)
+{
+    const exchange *x = ctx;
+    for (int i = 0; i < m->nmembers; i++) {
+        member *e = &m->members[i];
+        for (int64_t k = 0; e->tensor && k < x->n; k++) {
+            if (e->tensor != x->old[k])
+                continue;
+            e->tensor = ts_retain(x->made[k]);
+            if (e->tensor_slot)
+                *e->tensor_slot = e->tensor;
+            ts_release(x->old[k]);
+            break;
+        }
+    }
+}
+
+ts_status ts_module_to(ts_module *m, ts_dtype dtype)
+{
+    exchange x = {.dtype = dtype};
+    if (!ts_dtype_is_float(dtype))
+        return ts_error_set(TS_ERR_DTYPE, "module_to: argument 'dtype': expected a floating dtype, got %s", ts_dtype_name(dtype));
+    TS_TRY(ts_module_each(m, count_tensor, &x));
+    x.old = ts_nn_alloc(2 * x.room, sizeof *x.old, "a module's new tensors");
+    if (!x.old)
+        return TS_ERR_MEMORY;
+    x.made = x.old + x.room;
+    ts_status status = ts_module_each(m, convert_tensor, &x);
+    if (status == TS_OK) {
+        for (int64_t i = 0; i < x.n; i++)
+            ts_retain(x.old[i]); /* keeps addresses apart until all are replaced */
+        each_module(m, replace_tensors, &x);
+        for (int64_t i = 0; i < x.n; i++)
+            ts_release(x.old[i]);
+    }
+    for (int64_t i = 0; i < x.n; i++)
+        ts_release(x.made[i]);
+    free(x.old);
+    return status;
+}

@@ -1,0 +1,455 @@
+/** @file optimizer.c  Parameter groups, their state, and the step. */
+// SPDX-License-Identifier: MIT
+#include "nn/nn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct group {
+    ts_group_opts opts;
+    double initial_lr;
+    int64_t first, n; /* its parameters among all */
+} group;
+
+/* Arrays over the parameters of all groups stand in one block. */
+struct ts_optimizer {
+    ts_optimizer_kind kind;
+    group *groups;
+    int ngroups;
+    int64_t n;
+    ts_tensor **params;    /* held, as the states are */
+    ts_tensor **states[2]; /* exp_avg and exp_avg_sq, or momentum buffers; NULL where there is none */
+    ts_tensor **chosen[4]; /* scratch of a step: what is passed on */
+    char **names;
+    int64_t *steps, *chosen_steps;
+};
+
+static const char *const state_names[3][2] = {
+    [TS_SGD] = {"momentum_buffer", NULL},
+    [TS_ADAM] = {"exp_avg", "exp_avg_sq"},
+    [TS_ADAMW] = {"exp_avg", "exp_avg_sq"},
+};
+
+ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
+{
+    ts_group_opts opts = {.lr = lr};
+    if (kind != TS_SGD) {
+        opts.beta1 = 0.9;
+        opts.beta2 = 0.999;
+        opts.eps = 1e-8;
+        opts.weight_decay = kind == TS_ADAMW ? 0.01 : 0;
+    }
+    return opts;
+}
+
+/* ---------------------------------------------------------------------- coming and going ---- */
+
+ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
+{
+    if (kind != TS_SGD && kind != TS_ADAM && kind != TS_ADAMW) {
+        ts_error_set(TS_ERR_VALUE, "optimizer_new: argument 'kind': got %d", (int)kind);
+        return NULL;
+    }
+    ts_optimizer *o = ts_nn_alloc(1, sizeof *o, "an optimizer");
+    if (o)
+        o->kind = kind;
+    return o;
+}
+
+void ts_optimizer_free(ts_optimizer *o)
+{
+    if (!o)
+        return;
+    for (int64_t i = 0; i < o->n; i++) {
+        ts_release(o->params[i]);
+        ts_release(o->states[0][i]);
+        ts_release(o->states[1][i]);
+        free(o->names[i]);
+    }
+    free(o->params);
+    free(o->groups);
+    free(o);
+}
+
+ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_group_opts *opts)
+{
+    ts_named_tensors list;
+    ts_optimizer *o = ts_optimizer_new(kind);
+    if (!o)
+        return NULL;
+    ts_status status = ts_module_parameters(m, &list);
+    if (status == TS_OK) {
+        status = ts_optimizer_add_group(o, list.names, list.tensors, list.n, opts);
+        ts_named_tensors_free(&list);
+    }
+    if (status == TS_OK)
+        return o;
+    ts_optimizer_free(o);
+    return NULL;
+}
+
+/* -------------------------------------------------------------------------------- groups ---- */
+
+enum { ARRAYS = 10 }; /* of pointers or int64_t, all 8 bytes, in the block */
+
+/** Lays the arrays of n parameters out in a block. */
+static void lay_out(ts_optimizer *o, void *block, int64_t n)
+{
+    _Static_assert(sizeof(void *) == sizeof(int64_t), "one size for all arrays");
+    ts_tensor **at = block;
+    o->params = at;
+    o->states[0] = at + n;
+    o->states[1] = at + 2 * n;
+    for (int k = 0; k < 4; k++)
+        o->chosen[k] = at + (3 + k) * n;
+    o->names = (char **)(at + 7 * n);
+    o->steps = (int64_t *)(at + 8 * n);
+    o->chosen_steps = (int64_t *)(at + 9 * n);
+}
+
+static ts_status check_param(const ts_optimizer *o, const char *const *names, ts_tensor *const *params, int64_t i)
+{
+    const char *name = names[i];
+    if (!params[i] || !name)
+        return ts_nn_null("optimizer_add_group", name ? "params" : "names");
+    if (!ts_requires_grad(params[i]) || !ts_is_leaf(params[i]))
+        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: parameter '%s': expected a leaf that requires grad", name);
+    if (ts_dtype_of(params[i]) != TS_F32 && ts_dtype_of(params[i]) != TS_F64)
+        return ts_error_set(TS_ERR_DTYPE, "optimizer_add_group: parameter '%s': expected f32 or f64, got %s", name,
+                            ts_dtype_name(ts_dtype_of(params[i])));
+    bool twice = ts_nn_contains(o->params, o->n, params[i]) || ts_nn_contains(params, i, params[i]);
+    for (int64_t k = 0; k < o->n && !twice; k++)
+        twice = strcmp(o->names[k], name) == 0;
+    for (int64_t k = 0; k < i && !twice; k++)
+        twice = strcmp(names[k], name) == 0;
+    if (twice)
+        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: parameter '%s': this tensor or name is there already", name);
+    return TS_OK;
+}
+
+static bool is_number_at_least_0(double x) { return x >= 0 && isfinite(x); }
+
+static ts_status check_opts(const ts_optimizer *o, const ts_group_opts *p)
+{
+    bool sgd = o->kind == TS_SGD;
+    if (!is_number_at_least_0(p->lr) || !is_number_at_least_0(p->weight_decay))
+        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: expected lr and weight_decay >= 0, got %g and %g", p->lr,
+                            p->weight_decay);
+    if (sgd && (!is_number_at_least_0(p->momentum) || !isfinite(p->dampening) ||
+                (p->nesterov && (p->momentum == 0 || p->dampening != 0))))
+        return ts_error_set(TS_ERR_VALUE,
+                            "optimizer_add_group: expected momentum >= 0, with nesterov > 0 and dampening 0; got momentum %g, "
+                            "dampening %g", p->momentum, p->dampening);
+    if (!sgd && !(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1 && is_number_at_least_0(p->eps)))
+        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: expected betas in [0, 1) and eps >= 0, got %g, %g and %g",
+                            p->beta1, p->beta2, p->eps);
+    return TS_OK;
+}
+
+/** Names and states of parameters n0 .. n, already laid out; false leaves what was made for the caller to free. */
+static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names, ts_tensor *const *params,
+                       const ts_group_opts *opts)
+{
+    int states = o->kind == TS_SGD ? opts->momentum != 0 : 2;
+    TS_SCOPE;
+    TS_NO_GRAD;
+    for (int64_t i = n0; i < o->n; i++) {
+        o->params[i] = ts_retain(params[i - n0]);
+        o->names[i] = strdup(names[i - n0]);
+        if (!o->names[i]) {
+            ts_error_set(TS_ERR_MEMORY, "out of memory for the name of a parameter");
+            return false;
+        }
+        for (int k = 0; k < states; k++) {
+            ts_tensor *state = ts_zeros_like(params[i - n0]);
+            if (!state)
+                return false;
+            o->states[k][i] = ts_retain(state);
+            ts_drop(state);
+        }
+    }
+    return true;
+}
+
+ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names, ts_tensor *const *params, int64_t n,
+                                 const ts_group_opts *opts)
+{
+    if (!o || !opts || (n && (!names || !params)))
+        return ts_nn_null("optimizer_add_group", !o ? "o" : !opts ? "opts" : names ? "params" : "names");
+    if (n < 0 || n > INT32_MAX)
+        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: argument 'n': got %lld", (long long)n);
+    TS_TRY(check_opts(o, opts));
+    for (int64_t i = 0; i < n; i++)
+        TS_TRY(check_param(o, names, params, i));
+
+    ts_optimizer before = *o;
+    int64_t total = o->n + n;
+    void *block = ts_nn_alloc(total, ARRAYS * sizeof(void *), "the state of an optimizer");
+    group *groups = block ? ts_nn_alloc(o->ngroups + 1, sizeof *groups, "a parameter group") : NULL;
+    if (!groups) {
+        free(block);
+        return TS_ERR_MEMORY;
+    }
+    lay_out(o, block, total);
+    o->n = total;
+    if (before.n) {
+        size_t bytes = (size_t)before.n * sizeof(void *);
+        memcpy(o->params, before.params, bytes);
+        memcpy(o->states[0], before.states[0], bytes);
+        memcpy(o->states[1], before.states[1], bytes);
+        memcpy(o->names, before.names, bytes);
+        memcpy(o->steps, before.steps, bytes);
+    }
+    if (!fill_group(o, before.n, names, params, opts)) {
+        for (int64_t i = before.n; i < total; i++) {
+            ts_release(o->params[i]);
+            ts_release(o->states[0][i]);
+            ts_release(o->states[1][i]);
+            free(o->names[i]);
+        }
+        *o = before;
+        free(block);
+        free(groups);
+        return ts_error_code();
+    }
+    if (before.ngroups)
+        memcpy(groups, before.groups, (size_t)before.ngroups * sizeof *groups);
+    groups[o->ngroups++] = (group){*opts, opts->lr, before.n, n};
+    o->groups = groups;
+    free(before.params);
+    free(before.groups);
+    return TS_OK;
+}
+
+int ts_optimizer_num_groups(const ts_optimizer *o) { return o ? o->ngroups : 0; }
+
+ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index)
+{
+    return o && index >= 0 && index < o->ngroups ? &o->groups[index].opts : NULL;
+}
+
+double ts_nn_initial_lr(const ts_optimizer *o, int index) { return o->groups[index].initial_lr; }
+
+ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n)
+{
+    if (n)
+        *n = o ? o->n : 0;
+    return o ? o->params : NULL;
+}
+
+/* ---------------------------------------------------------------------------------- step ---- */
+
+static ts_status step_group(ts_optimizer *o, const group *g)
+{
+    const ts_group_opts *p = &g->opts;
+    int64_t n = 0;
+    for (int64_t i = g->first; i < g->first + g->n; i++) {
+        ts_tensor *grad = ts_grad(o->params[i]);
+        if (grad == TS_NONE)
+            continue;
+        o->chosen[0][n] = o->params[i];
+        o->chosen[1][n] = grad;
+        o->chosen[2][n] = o->states[0][i];
+        o->chosen[3][n] = o->states[1][i];
+        o->chosen_steps[n++] = o->steps[i] + 1;
+    }
+    if (o->kind == TS_SGD)
+        TS_TRY(ts_sgd_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen_steps, n,
+                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay, p->nesterov}));
+    else
+        TS_TRY(ts_adamw_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen[3], o->chosen_steps, n,
+                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW}));
+    for (int64_t i = g->first; i < g->first + g->n; i++)
+        o->steps[i] += ts_grad(o->params[i]) != TS_NONE;
+    return TS_OK;
+}
+
+ts_status ts_optimizer_step(ts_optimizer *o)
+{
+    if (!o)
+        return ts_nn_null("optimizer_step", "o");
+    TS_NO_GRAD;
+    for (int i = 0; i < o->ngroups; i++)
+        TS_TRY(step_group(o, &o->groups[i]));
+    return TS_OK;
+}
+
+void ts_optimizer_zero_grad(ts_optimizer *o)
+{
+    for (int64_t i = 0; o && i < o->n; i++)
+        ts_zero_grad(o->params[i]);
+}
+
+/* ----------------------------------------------------------------------------- checkpoints ---- */
+
+ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
+{
+    if (!o || !list)
+        return ts_nn_null("optimizer_state", o ? "list" : "o");
+    *list = (ts_named_tensors){0};
+    int64_t count = 1, at = 0;
+    size_t bytes = sizeof "steps";
+    for (int64_t i = 0; i < o->n; i++)
+        for (int k = 0; k < 2; k++)
+            if (o->states[k][i]) {
+                count++;
+                bytes += strlen(state_names[o->kind][k]) + strlen(o->names[i]) + 2;
+            }
+    TS_SCOPE;
+    ts_tensor *steps = ts_from_array(o->steps, TS_I64, &o->n, 1);
+    TS_TRY(steps);
+    char *block = ts_nn_alloc((int64_t)((size_t)count * 2 * sizeof(void *) + bytes), 1, "a list of states");
+    if (!block)
+        return TS_ERR_MEMORY;
+    *list = (ts_named_tensors){count, (const char **)(void *)block, (ts_tensor **)(void *)block + count};
+    char *text = block + (size_t)count * 2 * sizeof(void *);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < o->n; i++) {
+            if (!o->states[k][i])
+                continue;
+            list->names[at] = text;
+            list->tensors[at++] = ts_retain(o->states[k][i]);
+            text += sprintf(text, "%s.%s", state_names[o->kind][k], o->names[i]) + 1;
+        }
+    list->names[at] = strcpy(text, "steps");
+    list->tensors[at] = ts_retain(steps);
+    return TS_OK;
+}
+
+static bool same_sizes(const ts_tensor *a, const ts_tensor *b)
+{
+    bool same = ts_ndim(a) == ts_ndim(b);
+    for (int d = 0; same && d < ts_ndim(a); d++)
+        same = ts_sizes(a)[d] == ts_sizes(b)[d];
+    return same;
+}
+
+/** Checks everything, then copies; `own` is the present state. */
+static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const char *const *names,
+                            ts_tensor *const *tensors, int64_t n, int64_t *given)
+{
+    for (int64_t i = 0; i < own->n; i++) {
+        given[i] = -1;
+        for (int64_t k = 0; k < n; k++)
+            if (strcmp(names[k], own->names[i]) == 0)
+                given[i] = k;
+        if (given[i] < 0)
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is missing", own->names[i]);
+        if (!same_sizes(own->tensors[i], tensors[given[i]]))
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' has other sizes", own->names[i]);
+        if (ts_dtype_of(tensors[given[i]]) != ts_dtype_of(own->tensors[i]))
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s': expected dtype %s, got %s", own->names[i],
+                                ts_dtype_name(ts_dtype_of(own->tensors[i])), ts_dtype_name(ts_dtype_of(tensors[given[i]])));
+    }
+    for (int64_t k = 0; k < n; k++) {
+        bool known = false;
+        for (int64_t i = 0; i < own->n && !known; i++)
+            known = given[i] == k;
+        if (!known)
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is unexpected, or there twice", names[k]);
+    }
+    TS_NO_GRAD;
+    size_t bytes = (size_t)o->n * sizeof *o->steps;
+    TS_TRY(ts_copy_to(tensors[given[own->n - 1]], o->chosen_steps, bytes));
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->chosen_steps[i] < 0)
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: 'steps' has %lld", (long long)o->chosen_steps[i]);
+    for (int64_t i = 0; i < own->n - 1; i++)
+        TS_TRY(ts_copy_(own->tensors[i], tensors[given[i]]));
+    if (bytes)
+        memcpy(o->steps, o->chosen_steps, bytes);
+    return TS_OK;
+}
+
+ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names, ts_tensor *const *tensors, int64_t n)
+{
+    if (!o || (n > 0 && (!names || !tensors)))
+        return ts_nn_null("optimizer_load_state", !o ? "o" : names ? "tensors" : "names");
+    for (int64_t k = 0; k < n; k++)
+        if (!names[k] || !tensors[k] || tensors[k] == TS_NONE)
+            return ts_nn_null("optimizer_load_state", names[k] ? "tensors" : "names");
+    ts_named_tensors own;
+    TS_TRY(ts_optimizer_state(o, &own));
+    int64_t *given = ts_nn_alloc(own.n, sizeof *given, "a match of names");
+    ts_status status = given ? take_state(o, &own, names, tensors, n, given) : TS_ERR_MEMORY;
+    free(given);
+    ts_named_tensors_free(&own);
+    return status;
+}
+
+static const struct {
+    const char *name;
+    size_t offset;
+} numbers[] = {
+    {"lr", offsetof(group, opts.lr)},
+    {"initial_lr", offsetof(group, initial_lr)},
+    {"weight_decay", offsetof(group, opts.weight_decay)},
+    {"momentum", offsetof(group, opts.momentum)},
+    {"dampening", offsetof(group, opts.dampening)},
+    {"beta1", offsetof(group, opts.beta1)},
+    {"beta2", offsetof(group, opts.beta2)},
+    {"eps", offsetof(group, opts.eps)},
+};
+enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+
+static void name_number(char *name, size_t size, int group, int k)
+{
+    snprintf(name, size, "groups.%d.%s", group, numbers[k].name);
+}
+
+int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t room)
+{
+    int64_t at = 0;
+    for (int i = 0; o && i < o->ngroups; i++)
+        for (int k = 0; k < NUMBERS; k++, at++) {
+            if (at >= room || !out)
+                continue;
+            name_number(out[at].name, sizeof out[at].name, i, k);
+            out[at].value = *(const double *)((const char *)&o->groups[i] + numbers[k].offset);
+        }
+    return at;
+}
+
+ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double value)
+{
+    char text[48];
+    if (!o || !name)
+        return ts_nn_null("optimizer_set_number", o ? "name" : "o");
+    for (int i = 0; i < o->ngroups; i++)
+        for (int k = 0; k < NUMBERS; k++) {
+            name_number(text, sizeof text, i, k);
+            if (strcmp(text, name) != 0)
+                continue;
+            *(double *)((char *)&o->groups[i] + numbers[k].offset) = value;
+            return TS_OK;
+        }
+    return ts_error_set(TS_ERR_INDEX, "optimizer_set_number: no number '%s'", name);
+}
+
+/* -------------------------------------------------------------------------------- clipping ---- */
+
+ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double max_norm, ts_tensor **norm)
+{
+    enum { ON_STACK = 512 };
+    ts_tensor *few[ON_STACK], **grads = few;
+    int64_t count = 0;
+    if (n < 0 || (n && !params))
+        return ts_nn_null("clip_grad_norm", "params");
+    if (n > ON_STACK && !(grads = ts_nn_alloc(n, sizeof *grads, "a list of gradients")))
+        return TS_ERR_MEMORY;
+    for (int64_t i = 0; i < n; i++)
+        if (params[i] && ts_grad(params[i]) != TS_NONE)
+            grads[count++] = ts_grad(params[i]);
+    TS_NO_GRAD;
+    ts_tensor *total = ts_global_norm(grads, count);
+    ts_status status = total ? ts_clip_norm_(grads, count, total, max_norm) : ts_error_code();
+    if (grads != few)
+        free(grads);
+    if (norm && status == TS_OK)
+        *norm = total;
+    else
+        ts_drop(total);
+    return status;
+}

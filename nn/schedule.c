@@ -1,0 +1,45 @@
+/** @file schedule.c  Learning rates as functions of the step. */
+// SPDX-License-Identifier: MIT
+#include "nn/nn.h"
+
+#include <math.h>
+
+/** How far `step` lies between two others, from 0 to 1. */
+static double progress(int64_t step, int64_t from, int64_t to)
+{
+    if (step >= to)
+        return 1;
+    return step <= from ? 0 : (double)(step - from) / (double)(to - from);
+}
+
+double ts_schedule_at(const ts_schedule *s, int64_t step)
+{
+    if (!s)
+        return NAN;
+    if (step < 0)
+        step = 0;
+    if (step < s->warmup_steps)
+        return (double)(step + 1) / ((double)s->warmup_steps + 1);
+    double done = progress(step, s->warmup_steps, s->total_steps);
+    switch (s->kind) {
+    case TS_SCHEDULE_CONSTANT: return 1;
+    case TS_SCHEDULE_LINEAR: break;
+    case TS_SCHEDULE_COSINE: done = 0.5 * (1 - cos(M_PI * done)); break;
+    case TS_SCHEDULE_WSD: done = progress(step, s->total_steps - s->decay_steps, s->total_steps); break;
+    default: return NAN;
+    }
+    return 1 + done * (s->final_ratio - 1);
+}
+
+ts_status ts_schedule_apply(const ts_schedule *s, ts_optimizer *o, int64_t step)
+{
+    if (!s || !o)
+        return ts_nn_null("schedule_apply", s ? "o" : "schedule");
+    double factor = ts_schedule_at(s, step);
+    if (!(factor >= 0))
+        return ts_error_set(TS_ERR_VALUE, "schedule_apply: argument 'schedule': its factor at step %lld is %g", (long long)step,
+                            factor);
+    for (int i = 0; i < ts_optimizer_num_groups(o); i++)
+        ts_optimizer_group(o, i)->lr = ts_nn_initial_lr(o, i) * factor;
+    return TS_OK;
+}

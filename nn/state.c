@@ -1,0 +1,188 @@
+/** @file state.c  Lists of named tensors: parameters, state dicts, and loading them. */
+// SPDX-License-Identifier: MIT
+#include "nn/nn.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------------- lists ---- */
+
+/** Two walks: one counts, one fills. */
+typedef struct collector {
+    bool parameters; /* each parameter once; else the state */
+    int64_t n, room;
+    size_t bytes;
+    const char **names; /* NULL while counting */
+    ts_tensor **tensors;
+    char *text;
+} collector;
+
+static ts_status collect(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
+{
+    collector *c = ctx;
+    size_t bytes = strlen(name) + 1;
+    if (kind == TS_MEMBER_TEMPORARY || (c->parameters && kind != TS_MEMBER_PARAMETER))
+        return TS_OK;
+    if (!c->names) {
+        c->room++;
+        c->bytes += bytes;
+        return TS_OK;
+    }
+    if (c->parameters && ts_nn_contains(c->tensors, c->n, t))
+        return TS_OK;
+    memcpy(c->text, name, bytes);
+    c->names[c->n] = c->text;
+    c->text += bytes;
+    c->tensors[c->n++] = ts_retain(t);
+    return TS_OK;
+}
+
+static ts_status collect_all(const ts_module *m, bool parameters, ts_named_tensors *list)
+{
+    collector c = {.parameters = parameters};
+    if (!list)
+        return ts_nn_null("module", "list");
+    *list = (ts_named_tensors){0};
+    TS_TRY(ts_module_each(m, collect, &c));
+    char *block = malloc((size_t)c.room * 2 * sizeof(void *) + c.bytes + 1);
+    if (!block)
+        return ts_error_set(TS_ERR_MEMORY, "out of memory for a list of %lld tensors", (long long)c.room);
+    c.names = (const char **)(void *)block;
+    c.tensors = (ts_tensor **)(void *)(c.names + c.room);
+    c.text = (char *)(c.tensors + c.room);
+    TS_TRY(ts_module_each(m, collect, &c)); /* cannot fail after it went well once */
+    *list = (ts_named_tensors){c.n, c.names, c.tensors};
+    return TS_OK;
+}
+
+void ts_named_tensors_free(ts_named_tensors *list)
+{
+    if (!list)
+        return;
+    for (int64_t i = 0; i < list->n; i++)
+        ts_release(list->tensors[i]);
+    free(list->names);
+    *list = (ts_named_tensors){0};
+}
+
+ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list) { return collect_all(m, true, list); }
+ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list) { return collect_all(m, false, list); }
+
+/* ------------------------------------------------------------------------------ loading ---- */
+
+enum { NAMED_MOST = 8 };
+
+/** Appends to the report's text; what does not fit is cut. */
+static void say(ts_load_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(ts_load_report *r, const char *format, ...)
+{
+    size_t used = strlen(r->text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(r->text + used, sizeof r->text - used, format, args);
+    va_end(args);
+}
+
+/** One more of a kind: its name while there are few. */
+static void note(ts_load_report *r, int64_t *count, const char *kind, const char *name, const char *detail)
+{
+    if (*count == 0)
+        say(r, "%s%s: ", r->text[0] ? "; " : "", kind);
+    if (*count < NAMED_MOST)
+        say(r, "%s%s%s", *count ? ", " : "", name, detail);
+    else if (*count == NAMED_MOST)
+        say(r, ", ...");
+    ++*count;
+}
+
+static int64_t find(const ts_named_tensors *list, const char *name)
+{
+    for (int64_t i = 0; i < list->n; i++)
+        if (strcmp(list->names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+static bool same_sizes(const ts_tensor *a, const ts_tensor *b)
+{
+    bool same = ts_ndim(a) == ts_ndim(b);
+    for (int d = 0; same && d < ts_ndim(a); d++)
+        same = ts_sizes(a)[d] == ts_sizes(b)[d];
+    return same;
+}
+
+static int put_sizes(char *text, size_t size, const ts_tensor *t)
+{
+    int used = snprintf(text, size, "(");
+    for (int d = 0; d < ts_ndim(t) && used < (int)size; d++)
+        used += snprintf(text + used, size - (size_t)used, "%s%lld", d ? ", " : "", (long long)ts_sizes(t)[d]);
+    return used < (int)size ? used + snprintf(text + used, size - (size_t)used, ")") : used;
+}
+
+/** given[i]: place of the module's tensor i among the names, -1 when missing. Fills the report. */
+static void match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors, int64_t n,
+                  int64_t *given, ts_load_report *r)
+{
+    for (int64_t i = 0; i < own->n; i++)
+        given[i] = -1;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t i = find(own, names[k]);
+        if (i >= 0 && given[i] < 0)
+            given[i] = k;
+    }
+    for (int64_t i = 0; i < own->n; i++)
+        if (given[i] < 0)
+            note(r, &r->missing, "missing", own->names[i], "");
+    for (int64_t k = 0; k < n; k++) {
+        int64_t i = find(own, names[k]);
+        if (i < 0 || given[i] != k)
+            note(r, &r->unexpected, "unexpected", names[k], i < 0 ? "" : " (twice)");
+    }
+    for (int64_t i = 0; i < own->n; i++) {
+        char detail[200];
+        if (given[i] < 0 || same_sizes(own->tensors[i], tensors[given[i]]))
+            continue;
+        int used = snprintf(detail, sizeof detail, " expected ");
+        used += put_sizes(detail + used, sizeof detail - (size_t)used, own->tensors[i]);
+        if (used + 6 < (int)sizeof detail)
+            used += snprintf(detail + used, sizeof detail - (size_t)used, " got ");
+        if (used < (int)sizeof detail)
+            put_sizes(detail + used, sizeof detail - (size_t)used, tensors[given[i]]);
+        note(r, &r->mismatched, "sizes differ", own->names[i], detail);
+    }
+}
+
+static ts_status load(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors, int64_t n,
+                      bool strict, int64_t *given, ts_load_report *r)
+{
+    match(own, names, tensors, n, given, r);
+    if (r->mismatched || (strict && (r->missing || r->unexpected)))
+        return ts_error_set(TS_ERR_VALUE, "module_load_state_dict: %s", r->text);
+    TS_NO_GRAD;
+    for (int64_t i = 0; i < own->n; i++)
+        if (given[i] >= 0)
+            TS_TRY(ts_copy_(own->tensors[i], tensors[given[i]]));
+    return TS_OK;
+}
+
+ts_status ts_module_load_state_dict(ts_module *m, const char *const *names, ts_tensor *const *tensors, int64_t n,
+                                    bool strict, ts_load_report *report)
+{
+    ts_load_report local;
+    ts_load_report *r = report ? report : &local;
+    memset(r, 0, sizeof *r);
+    if (n < 0 || (n && (!names || !tensors)))
+        return ts_error_set(TS_ERR_VALUE, "module_load_state_dict: expected n >= 0 names and tensors, got %lld", (long long)n);
+    for (int64_t k = 0; k < n; k++)
+        if (!names[k] || !tensors[k] || tensors[k] == TS_NONE)
+            return ts_nn_null("module_load_state_dict", names[k] ? names[k] : "names");
+    ts_named_tensors own;
+    TS_TRY(ts_module_state_dict(m, &own));
+    int64_t *given = ts_nn_alloc(own.n, sizeof *given, "a match of names");
+    ts_status status = given ? load(&own, names, tensors, n, strict, given, r) : TS_ERR_MEMORY;
+    free(given);
+    ts_named_tensors_free(&own);
+    return status;
+}

@@ -1,0 +1,252 @@
+// Layers against what they are composed of: results and gradients, and initial values.
+// SPDX-License-Identifier: MIT
+#include <math.h>
+#include <string.h>
+
+#include "include/tessera/tessera.h"
+#include "tests/harness.h"
+
+enum { B = 5, C = 8 };
+
+static double at(const ts_tensor *t, int64_t i) { return (double)((const float *)ts_data(t))[i]; }
+
+/** Same bits. */
+static void assert_equal(const ts_tensor *a, const ts_tensor *b)
+{
+    ck_assert_ptr_nonnull(a);
+    ck_assert_ptr_nonnull(b);
+    ck_assert_int_eq(ts_numel(a), ts_numel(b));
+    ck_assert_mem_eq(ts_data(a), ts_data(b), (size_t)ts_numel(a) * 4);
+}
+
+/**
+ * Runs the module and `composed` on the same input; results and the gradients of all parameters and
+ * of the input must be the same bits.
+ */
+static void assert_composed(ts_module *m, ts_tensor *(*composed)(ts_module *m, ts_tensor *x))
+{
+    ts_named_tensors params;
+    ck_assert_ptr_nonnull(m);
+    ck_assert_int_eq(ts_module_parameters(m, &params), TS_OK);
+    TS_SCOPE;
+    ts_tensor *values = ts_normal(TS_SIZES(2, B, C), 0, 1, TS_F32), *result[2], *input[2], *grads[2][16];
+    ck_assert_int_le(params.n, 16);
+    for (int k = 0; k < 2; k++) {
+        input[k] = ts_set_requires_grad(ts_clone(values), true);
+        ts_manual_seed(77);
+        result[k] = k ? composed(m, input[k]) : ts_forward(m, input[k]);
+        ck_assert_msg(result[k] != NULL, "%s", ts_error_message());
+        ck_assert_int_eq(ts_backward(ts_sum(ts_mul(result[k], result[k]))), TS_OK);
+        for (int64_t i = 0; i < params.n; i++) {
+            ck_assert_msg(ts_grad(params.tensors[i]) != TS_NONE, "%s has no gradient", params.names[i]);
+            grads[k][i] = ts_clone(ts_grad(params.tensors[i]));
+        }
+        ts_module_zero_grad(m);
+    }
+    assert_equal(result[0], result[1]);
+    assert_equal(ts_grad(input[0]), ts_grad(input[1]));
+    for (int64_t i = 0; i < params.n; i++)
+        assert_equal(grads[0][i], grads[1][i]);
+    ts_named_tensors_free(&params);
+    ts_module_free(m);
+}
+
+static ts_tensor *param(ts_module *m, const char *name) { return ts_module_tensor(m, name); }
+
+/* -------------------------------------------------------------------------------- linear ---- */
+
+static ts_tensor *linear(ts_module *m, ts_tensor *x)
+{
+    return ts_linear(x, param(m, "weight"), param(m, "bias"));
+}
+
+TS_TEST(linear_multiplies_and_adds)
+{
+    ts_module *m = ts_linear_new(C, 3, true);
+    TS_SCOPE;
+    ts_tensor *x = ts_normal(TS_SIZES(B, C), 0, 1, TS_F32), *y = ts_forward(m, x);
+    const ts_tensor *w = param(m, "weight"), *bias = param(m, "bias");
+    for (int b = 0; b < B; b++)
+        for (int o = 0; o < 3; o++) {
+            double sum = at(bias, o);
+            for (int i = 0; i < C; i++)
+                sum += at(x, b * C + i) * at(w, o * C + i);
+            ck_assert_double_eq_tol(at(y, b * 3 + o), sum, 1e-5);
+        }
+    assert_composed(m, linear);
+    ts_module *plain = ts_linear_new(C, 3, false);
+    ck_assert_int_eq(ts_module_num_parameters(plain), 3 * C);
+    ck_assert_int_eq(ts_numel(ts_forward(plain, x)), 3 * B);
+    ck_assert_ptr_null(ts_forward(plain, ts_ones(TS_SIZES(B, C + 1), TS_F32)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ts_module_free(plain);
+}
+
+TS_TEST(linear_begins_within_its_bound)
+{
+    ts_manual_seed(5);
+    ts_module *m = ts_linear_new(100, 400, true);
+    const ts_tensor *w = param(m, "weight");
+    double squares = 0, most = 0;
+    for (int64_t i = 0; i < ts_numel(w); i++) {
+        squares += at(w, i) * at(w, i);
+        most = fmax(most, fabs(at(w, i)));
+    }
+    ck_assert_double_le(most, 0.1);
+    ck_assert_double_ge(most, 0.0999);
+    ck_assert_double_eq_tol(squares / 40000, 0.01 / 3, 5 * 0.01 * sqrt(4.0 / 45) / 200);
+    ts_module_free(m);
+}
+
+/* ------------------------------------------------------------------------- norms and so on ---- */
+
+static ts_tensor *layer_norm(ts_module *m, ts_tensor *x)
+{
+    return ts_layer_norm(x, param(m, "weight"), param(m, "bias"));
+}
+static ts_tensor *rms_norm(ts_module *m, ts_tensor *x) { return ts_rms_norm(x, param(m, "weight")); }
+static ts_tensor *dropout(ts_module *m, ts_tensor *x)
+{
+    (void)m;
+    return ts_dropout(x, 0.4, true);
+}
+
+TS_TEST(norms_and_dropout_are_their_ops)
+{
+    assert_composed(ts_layer_norm_new(C, 0, true), layer_norm);
+    assert_composed(ts_rms_norm_new(C, 0), rms_norm);
+    assert_composed(ts_dropout_new(0.4), dropout);
+    TS_SCOPE;
+    ts_module *norm = ts_layer_norm_new(C, 0.5, false), *drop = ts_dropout_new(0.9);
+    ts_tensor *x = ts_normal(TS_SIZES(1, C), 3, 2, TS_F32), *y = ts_forward(norm, x);
+    double mean = 0, var = 0;
+    for (int i = 0; i < C; i++)
+        mean += at(x, i) / C;
+    for (int i = 0; i < C; i++)
+        var += (at(x, i) - mean) * (at(x, i) - mean) / C;
+    for (int i = 0; i < C; i++)
+        ck_assert_double_eq_tol(at(y, i), (at(x, i) - mean) / sqrt(var + 0.5), 1e-5);
+    ts_module_train(drop, false);
+    assert_equal(ts_forward(drop, x), x);
+    ts_module_free(norm);
+    ts_module_free(drop);
+}
+
+/* ------------------------------------------------------------------------- mlp, sequential ---- */
+
+static ts_tensor *mlp(ts_module *m, ts_tensor *x)
+{
+    ts_tensor *h = ts_gelu(ts_linear(x, param(m, "fc.weight"), param(m, "fc.bias")));
+    return ts_dropout(ts_linear(h, param(m, "proj.weight"), param(m, "proj.bias")), 0.2, true);
+}
+static ts_tensor *silu_mlp(ts_module *m, ts_tensor *x)
+{
+    return ts_linear(ts_silu(ts_linear(x, param(m, "fc.weight"), TS_NONE)), param(m, "proj.weight"), TS_NONE);
+}
+static ts_tensor *sequential(ts_module *m, ts_tensor *x)
+{
+    return ts_linear(ts_tanh(ts_linear(x, param(m, "0.weight"), param(m, "0.bias"))), param(m, "2.weight"), TS_NONE);
+}
+
+TS_TEST(mlp_and_sequential_run_their_parts_in_order)
+{
+    assert_composed(ts_mlp_new(C, 4 * C, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .dropout = 0.2}), mlp);
+    assert_composed(ts_mlp_new(C, 3, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .no_bias = true, .activation = ts_silu}), silu_mlp);
+    ts_module *m = ts_sequential_new();
+    ts_sequential_add(m, ts_linear_new(C, 7, true));
+    ts_sequential_add(m, ts_activation_new("Tanh", ts_tanh));
+    ts_sequential_add(m, ts_linear_new(7, 2, false));
+    assert_composed(m, sequential);
+    TS_SCOPE;
+    m = ts_sequential_new();
+    ts_tensor *x = ts_ones(TS_SIZES(2), TS_F32);
+    ck_assert_ptr_eq(ts_forward(m, x), x);
+    ts_module_free(m);
+}
+
+TS_TEST(constructors_name_what_is_wrong)
+{
+    ck_assert_ptr_null(ts_linear_new(3, -1, true));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    ck_assert_ptr_null(ts_layer_norm_new(0, 0, true));
+    ck_assert_ptr_null(ts_rms_norm_new(4, -1));
+    ck_assert_ptr_null(ts_dropout_new(NAN));
+    ck_assert_ptr_null(ts_mlp_new(4, 0, NULL));
+    ck_assert_ptr_null(ts_mlp_new(4, 4, &(ts_mlp_opts){.dropout = 0.1}));
+    ck_assert_ptr_null(ts_activation_new("x", NULL));
+    ck_assert_ptr_null(ts_linear_new(INT64_MAX / 2, INT64_MAX / 2, true));
+    ck_assert_int_eq(ts_sequential_add(NULL, ts_linear_new(1, 1, true)) != TS_OK, 1);
+}
+
+/* ------------------------------------------------------------------------- initial values ---- */
+
+/** Mean and deviation of t, and whether all lies within bound. */
+static void moments(const ts_tensor *t, double *mean, double *std, double *most)
+{
+    double sum = 0, squares = 0;
+    *most = 0;
+    for (int64_t i = 0; i < ts_numel(t); i++) {
+        sum += at(t, i);
+        squares += at(t, i) * at(t, i);
+        *most = fmax(*most, fabs(at(t, i)));
+    }
+    *mean = sum / (double)ts_numel(t);
+    *std = sqrt(squares / (double)ts_numel(t) - *mean * *mean);
+}
+
+TS_TEST(initial_values_have_their_deviations)
+{
+    TS_SCOPE;
+    ts_manual_seed(8);
+    ts_tensor *t = ts_set_requires_grad(ts_zeros(TS_SIZES(200, 50, 4), TS_F32), true); // fans 200, 800
+    double mean, std, most, close = 0.01;
+    ck_assert_int_eq(ts_init_normal(t, 1, 0.5), TS_OK);
+    moments(t, &mean, &std, &most);
+    ck_assert_double_eq_tol(mean, 1, close);
+    ck_assert_double_eq_tol(std, 0.5, close);
+    ck_assert_int_eq(ts_init_xavier_normal(t, 2), TS_OK);
+    moments(t, &mean, &std, &most);
+    ck_assert_double_eq_tol(std, 2 * sqrt(2.0 / 1000), close);
+    ck_assert_int_eq(ts_init_xavier_uniform(t, 1), TS_OK);
+    moments(t, &mean, &std, &most);
+    ck_assert_double_eq_tol(most, sqrt(6.0 / 1000), 1e-4);
+    ck_assert_double_le(most, sqrt(6.0 / 1000) * (1 + 1e-7));
+    ck_assert_int_eq(ts_init_kaiming_normal(t, TS_FAN_OUT, ts_init_gain("relu", 0)), TS_OK);
+    moments(t, &mean, &std, &most);
+    ck_assert_double_eq_tol(std, sqrt(2.0 / 800), close * 0.1);
+    ck_assert_int_eq(ts_init_kaiming_uniform(t, TS_FAN_IN, 1), TS_OK);
+    moments(t, &mean, &std, &most);
+    ck_assert_double_eq_tol(most, sqrt(3.0 / 200), 1e-4);
+    ck_assert_int_eq(ts_init_constant(t, 3), TS_OK);
+    ck_assert_double_eq(at(t, 39999), 3);
+    ck_assert_int_eq(ts_init_ones(t), TS_OK);
+    ck_assert_int_eq(ts_init_zeros(t), TS_OK);
+    ck_assert_double_eq(at(t, 7), 0);
+    ck_assert(ts_is_leaf(t));
+    ck_assert_int_eq(ts_init_xavier_normal(ts_ones(TS_SIZES(3), TS_F32), 1), TS_ERR_SHAPE);
+    ck_assert_int_eq(ts_init_normal(NULL, 0, 1) != TS_OK, 1);
+    ck_assert_double_eq(ts_init_gain("what", 0), 0);
+    ck_assert_double_eq_tol(ts_init_gain("leaky_relu", 0.5), sqrt(1.6), 1e-15);
+}
+
+TS_TEST(truncated_normals_stay_inside)
+{
+    TS_SCOPE;
+    ts_manual_seed(8);
+    ts_tensor *t = ts_zeros(TS_SIZES(40000), TS_F32);
+    double mean, std, most;
+    ck_assert_int_eq(ts_init_trunc_normal(t, 0, 1, -2, 2), TS_OK);
+    moments(t, &mean, &std, &most);
+    ck_assert_double_le(most, 2);
+    ck_assert_double_eq_tol(mean, 0, 0.025);
+    ck_assert_double_eq_tol(std, 0.8796, 0.01); /* sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)) */
+    /* a far tail, where the mean is phi(6) / (1 - Phi(6)) */
+    ck_assert_int_eq(ts_init_trunc_normal(t, 0, 1, 6, 1e9), TS_OK);
+    moments(t, &mean, &std, &most);
+    ck_assert_double_eq_tol(mean, 6.1584, 0.005);
+    for (int64_t i = 0; i < 40000; i++)
+        ck_assert_double_ge(at(t, i), 6);
+    ck_assert_int_eq(ts_init_trunc_normal(t, 0, 1, 2, 2), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_init_trunc_normal(t, 0, 0, -2, 2), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_init_trunc_normal(t, 0, 1, 50, 51), TS_ERR_VALUE);
+}
