@@ -214,7 +214,7 @@ static TS_COLD ts_status check_given(ts_frame *f, int i)
             const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
             if (t->storage != out->storage || !t->numel || !out->numel || !out->data)
                 continue;
-            if (f->plan->pointwise && (f->plan->operands >> a & 1) && same_layout(out, t))
+            if ((f->plan->operands >> a & 1) && same_layout(out, t))
                 continue;
             const char *first[2], *last[2];
             extent(out, &first[0], &last[0]);

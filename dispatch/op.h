@@ -58,7 +58,8 @@ struct ts_plan {
     ts_dtype compute;       /* dtype in which the kernel works */
     uint16_t cast;          /* bit i: argument i is to be of dtype compute */
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
-    uint16_t operands;      /* pointwise: bit i: argument i (tensor or scalar) is an operand of the loop */
+    uint16_t operands;      /* bit i: argument i may be the destination itself; pointwise: it (tensor or
+                             * scalar) is an operand of the loop */
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
     bool flat;              /* pointwise: operands are numbers, or contiguous tensors of the result's shape */
     ts_meta ret[TS_MAX_RETS];

@@ -22,9 +22,6 @@ static ts_status check_members(ts_frame *f, bool skip, const ts_tensor **like, t
         *dtype = ts_dtype_promote(*dtype, (ts_dtype)v->list[i]->dtype);
         if (skip && skipped(*like))
             *like = v->list[i];
-        if ((f->given & 1) && v->list[i]->storage == f->rets[0].t->storage)
-            return ts_fail_arg_hint(f, 0, TS_ERR_VALUE, "write to another tensor",
-                                    "expected tensors that do not share memory with 'out', member %u does", i);
     }
     return TS_OK;
 }

@@ -8,6 +8,8 @@
 #include "ops/compare.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
+#include "ops/index.h"
+#include "ops/mask.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/optim.h"

@@ -51,7 +51,7 @@ TS_TEST(joining_refuses_what_does_not_fit)
     EXPECT_ERROR(ts_cat((ts_tensor *[]){ts_select(ts_select(a, 0, 0), 0, 0)}, 1, 0), TS_ERR_SHAPE, "ts_stack");
     EXPECT_ERROR(ts_stack(list, 2, 0), TS_ERR_SHAPE, "(3, 2) as member 1");
     EXPECT_ERROR(ts_stack((ts_tensor *[]){a, a}, 2, 3), TS_ERR_INDEX, "'dim'");
-    EXPECT_ERROR(ts_cat_out(a, (ts_tensor *[]){ts_slice(a, 0, 0, 1, 1), ts_slice(a, 0, 1, 2, 1)}, 2, 0), TS_ERR_VALUE, "share memory");
+    EXPECT_ERROR(ts_cat_out(a, (ts_tensor *[]){ts_slice(a, 0, 0, 1, 1), ts_slice(a, 0, 1, 2, 1)}, 2, 0), TS_ERR_VALUE, "shares memory");
     ts_tensor *meta = ts_empty_on(TS_SIZES(2, 2), TS_F32, TS_DEVICE_META);
     EXPECT_ERROR(ts_cat((ts_tensor *[]){a, meta}, 2, 0), TS_ERR_DEVICE, "meta");
     EXPECT_SIZES(ts_cat((ts_tensor *[]){meta, meta}, 2, 0), 4, 2);

@@ -1,0 +1,362 @@
+/**
+ * @file index.c  Reading and writing by index. Work is shared so that each place of the result has one
+ * owner that sees its contributions in the order of the indices: sums do not depend on the threads.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "core/parallel.h"
+#include "ops/kernel.h"
+
+typedef struct indices {
+    const void *data;
+    bool wide; /* i64, else i32 */
+} indices;
+
+VEC_FN int64_t at(indices v, int64_t k) { return v.wide ? ((const int64_t *)v.data)[k] : ((const int32_t *)v.data)[k]; }
+
+static indices indices_of(const ts_tensor *t) { return (indices){t->data, t->dtype == TS_I64}; }
+
+/** Names the first index that is out of range. */
+static TS_COLD ts_status fail_index(const ts_frame *f, int arg, const ts_tensor *t, int64_t bound)
+{
+    indices v = indices_of(t);
+    int64_t k = 0, position[TS_MAX_DIMS];
+    while (at(v, k) >= 0 && at(v, k) < bound)
+        k++;
+    int64_t rest = k;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        position[d] = rest % t->sizes[d];
+        rest /= t->sizes[d];
+    }
+    char text[192];
+    return ts_fail_arg(f, arg, TS_ERR_INDEX, "expected indices from 0 to %lld, got %lld at position %s", (long long)bound - 1,
+                       (long long)at(v, k), ts_format_sizes(text, sizeof text, position, t->ndim));
+}
+
+/** All indices must be within [0, bound); nothing is written before. */
+static ts_status check_range(const ts_frame *f, int arg, int64_t bound)
+{
+    const ts_tensor *t = f->args[arg].t;
+    int64_t n = t->numel;
+    bool bad = false;
+    if (t->dtype == TS_I64) {
+        const int64_t *p = (const int64_t *)t->data;
+        for (int64_t k = 0; k < n; k++)
+            bad |= (uint64_t)p[k] >= (uint64_t)bound;
+    } else {
+        const int32_t *p = (const int32_t *)t->data;
+        uint32_t top = bound > INT32_MAX ? (uint32_t)INT32_MAX + 1 : (uint32_t)bound;
+        for (int64_t k = 0; k < n; k++)
+            bad |= (uint32_t)p[k] >= top;
+    }
+    return TS_LIKELY(!bad) ? TS_OK : fail_index(f, arg, t, bound);
+}
+
+/* ------------------------------------------------------------------------- rows by index ---- */
+
+/** self seen as (outer, n, inner), the indexed dim in the middle; bytes is the length of an inner run. */
+typedef struct rows {
+    char *to;
+    const char *from;
+    indices index;
+    int64_t outer, n, count, inner, bytes;
+    int64_t skip;   /* an index that contributes nothing, or -1 */
+    bool zero;      /* index_add: the destination starts at zero */
+} rows;
+
+static rows rows_of(const int64_t *sizes, int ndim, int64_t dim, const ts_tensor *index, int item)
+{
+    rows r = {.index = indices_of(index), .outer = 1, .n = ndim ? sizes[dim] : 1, .count = index->numel, .inner = 1, .skip = -1};
+    for (int d = 0; d < ndim; d++) {
+        if (d < dim)
+            r.outer *= sizes[d];
+        else if (d > dim)
+            r.inner *= sizes[d];
+    }
+    r.bytes = r.inner * item;
+    return r;
+}
+
+/** One run; whole vectors inline, since a call for each row would cost as much as a short row. */
+VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
+{
+    for (; n >= VEC_BYTES; n -= VEC_BYTES, to += VEC_BYTES, from += VEC_BYTES)
+        vf_store((float *)to, vf_load((const float *)from));
+    if (n)
+        memcpy(to, from, (size_t)n);
+}
+
+static void select_rows(void *ctx, int64_t begin, int64_t end)
+{
+    const rows *r = ctx;
+    int64_t bytes = r->bytes, o = begin / r->count, k = begin % r->count;
+    for (int64_t i = begin; i < end; i++) {
+        const char *from = r->from + (o * r->n + at(r->index, k)) * bytes;
+        char *to = r->to + i * bytes;
+        switch (bytes) {
+        case 4: memcpy(to, from, 4); break;
+        case 8: memcpy(to, from, 8); break;
+        default: copy_bytes(to, from, bytes);
+        }
+        if (++k == r->count) {
+            k = 0;
+            o++;
+        }
+    }
+}
+
+static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
+{
+    const ts_tensor *self = f->args[0].t;
+    rows r = rows_of(self->sizes, self->ndim, dim, f->args[index_arg].t, ts_dtype_sizes[self->dtype]);
+    TS_TRY(check_range(f, index_arg, r.n));
+    r.from = self->data;
+    r.to = f->rets[0].t->data;
+    if (r.bytes && r.count)
+        ts_parallel_for(r.outer * r.count, TS_CPU_GRAIN(1) * 4 / r.bytes + 1, select_rows, &r);
+    return TS_OK;
+}
+
+static ts_status embedding(ts_frame *f) { return run_select(f, 1, 0); }
+static ts_status index_select(ts_frame *f) { return run_select(f, 2, f->plan->dim); }
+
+/* A task is a strip of one cache line's width down the destination, so no two threads share a line. */
+#define ADD_ROWS(T, name)                                                                            \
+    enum { name##_strip = 64 / sizeof(T) };                                                          \
+    static void name(void *ctx, int64_t begin, int64_t end)                                          \
+    {                                                                                                \
+        const rows *r = ctx;                                                                         \
+        int64_t strips = ts_ceil_div(r->inner, name##_strip);                                        \
+        while (begin < end) {                                                                        \
+            int64_t o = begin / strips, first = begin % strips;                                      \
+            int64_t many = ts_min64(strips - first, end - begin);                                    \
+            int64_t c = first * name##_strip, w = ts_min64(many * name##_strip, r->inner - c);       \
+            T *to = (T *)r->to + o * r->n * r->inner + c;                                            \
+            const T *from = (const T *)r->from + o * r->count * r->inner + c;                        \
+            for (int64_t i = 0; r->zero && i < r->n; i++)                                            \
+                memset(to + i * r->inner, 0, (size_t)w * sizeof(T));                                 \
+            for (int64_t k = 0; k < r->count; k++) {                                                 \
+                int64_t i = at(r->index, k);                                                         \
+                if (i == r->skip)                                                                    \
+                    continue;                                                                        \
+                T *row = to + i * r->inner;                                                          \
+                const T *add = from + k * r->inner;                                                  \
+                for (int64_t j = 0; j < w; j++)                                                      \
+                    row[j] = (T)(row[j] + add[j]);                                                   \
+            }                                                                                        \
+            begin += many;                                                                           \
+        }                                                                                            \
+    }
+ADD_ROWS(float, add_rows_f32)
+ADD_ROWS(double, add_rows_f64)
+ADD_ROWS(uint64_t, add_rows_i64)
+ADD_ROWS(uint32_t, add_rows_i32)
+ADD_ROWS(uint8_t, add_rows_u8)
+
+#define ADDABLE (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
+
+static void run_add(const rows *r, ts_dtype dtype, int item)
+{
+    static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
+        [TS_F32] = add_rows_f32, [TS_F64] = add_rows_f64, [TS_I64] = add_rows_i64, [TS_I32] = add_rows_i32, [TS_U8] = add_rows_u8,
+    };
+    int64_t strip = 64 / item, down = r->count + (r->zero ? r->n : 0);
+    if (r->inner && r->outer)
+        ts_parallel_for(r->outer * ts_ceil_div(r->inner, strip), TS_CPU_GRAIN(2) / (strip * down + 1) + 1, bodies[dtype], (void *)r);
+}
+
+static ts_status embedding_backward(ts_frame *f)
+{
+    const ts_tensor *g = f->args[0].t;
+    ts_tensor *out = f->rets[0].t;
+    int item = ts_dtype_sizes[g->dtype];
+    TS_TRY(check_range(f, 1, out->sizes[0]));
+    rows r = rows_of(out->sizes, 2, 0, f->args[1].t, item);
+    r.from = g->data;
+    r.to = out->data;
+    r.skip = f->args[3].i;
+    r.zero = true;
+    run_add(&r, (ts_dtype)g->dtype, item);
+    return TS_OK;
+}
+
+/** self into out, unless the call is in place. */
+static void start_from(ts_tensor *out, const ts_tensor *self)
+{
+    if (out->data != self->data && out->numel)
+        memcpy(out->data, self->data, (size_t)(self->numel * ts_dtype_sizes[self->dtype]));
+}
+
+static ts_status index_add(ts_frame *f)
+{
+    const ts_tensor *self = f->args[0].t;
+    ts_tensor *out = f->rets[0].t;
+    int item = ts_dtype_sizes[self->dtype];
+    rows r = rows_of(self->sizes, self->ndim, f->plan->dim, f->args[2].t, item);
+    TS_TRY(check_range(f, 2, r.n));
+    start_from(out, self);
+    r.from = f->args[3].t->data;
+    r.to = out->data;
+    run_add(&r, (ts_dtype)self->dtype, item);
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------ lines by index ---- */
+
+/**
+ * The index tensor seen as lines along the indexed dim. A line belongs to one thread, since only the
+ * elements of a line can meet in one place. Neighbouring lines run together, so memory is read in order.
+ */
+typedef struct lines {
+    char *indexed;       /* self of gather, result of the scatters */
+    char *plain;         /* result of gather, src of the scatters */
+    indices index;
+    int ndim;            /* of the lines: all dims but the indexed one, innermost first */
+    int64_t length;      /* of a line */
+    int64_t sizes[TS_MAX_DIMS];
+    int64_t to_indexed[TS_MAX_DIMS], to_plain[TS_MAX_DIMS], to_index[TS_MAX_DIMS]; /* strides */
+    int64_t along_indexed, along_plain, along_index;
+} lines;
+
+/** Lines together: base offsets, how many, their strides. */
+typedef struct bundle {
+    int64_t indexed, plain, index, many;
+} bundle;
+
+VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
+{
+    bundle b = {0, 0, 0, ts_min64(l->sizes[0] - line % l->sizes[0], end - line)};
+    for (int d = 0; d < l->ndim; d++) {
+        int64_t i = line % l->sizes[d];
+        line /= l->sizes[d];
+        b.indexed += i * l->to_indexed[d];
+        b.plain += i * l->to_plain[d];
+        b.index += i * l->to_index[d];
+    }
+    return b;
+}
+
+/* do: what happens to *p, the place that the index names, and *q, its partner */
+#define LINES(T, name, todo)                                                                      \
+    static void name(void *ctx, int64_t begin, int64_t end)                                       \
+    {                                                                                             \
+        const lines *l = ctx;                                                                     \
+        while (begin < end) {                                                                     \
+            bundle b = bundle_at(l, begin, end);                                                  \
+            for (int64_t k = 0; k < l->length; k++)                                               \
+                for (int64_t j = 0; j < b.many; j++) {                                            \
+                    int64_t i = at(l->index, b.index + k * l->along_index + j * l->to_index[0]);  \
+                    T *p = (T *)l->indexed + b.indexed + i * l->along_indexed + j * l->to_indexed[0]; \
+                    T *q = (T *)l->plain + b.plain + k * l->along_plain + j * l->to_plain[0];     \
+                    todo;                                                                         \
+                }                                                                                 \
+            begin += b.many;                                                                      \
+        }                                                                                         \
+    }
+LINES(uint8_t, gather_1, *q = *p)
+LINES(uint16_t, gather_2, *q = *p)
+LINES(uint32_t, gather_4, *q = *p)
+LINES(uint64_t, gather_8, *q = *p)
+LINES(uint8_t, scatter_1, *p = *q)
+LINES(uint16_t, scatter_2, *p = *q)
+LINES(uint32_t, scatter_4, *p = *q)
+LINES(uint64_t, scatter_8, *p = *q)
+LINES(float, scatter_add_f32, *p += *q)
+LINES(double, scatter_add_f64, *p += *q)
+LINES(uint64_t, scatter_add_i64, *p += *q)
+LINES(uint32_t, scatter_add_i32, *p += *q)
+LINES(uint8_t, scatter_add_u8, *p = (uint8_t)(*p + *q))
+
+/** plain NULL: one number for all (strides 0). */
+static void run_lines(const ts_frame *f, ts_tensor *indexed, const ts_tensor *plain, char *number, ts_parallel_body body)
+{
+    const ts_tensor *index = f->args[2].t;
+    int64_t dim = f->plan->dim;
+    lines l = {.indexed = indexed->data, .plain = plain ? plain->data : number, .index = indices_of(index), .length = 1};
+    if (!index->numel)
+        return;
+    for (int d = index->ndim - 1; d >= 0; d--) {
+        if (d == dim) {
+            l.length = index->sizes[d];
+            l.along_indexed = indexed->strides[d];
+            l.along_plain = plain ? plain->strides[d] : 0;
+            l.along_index = index->strides[d];
+            continue;
+        }
+        l.sizes[l.ndim] = index->sizes[d];
+        l.to_indexed[l.ndim] = indexed->strides[d];
+        l.to_plain[l.ndim] = plain ? plain->strides[d] : 0;
+        l.to_index[l.ndim++] = index->strides[d];
+    }
+    if (!l.ndim)
+        l.sizes[l.ndim++] = 1;
+    ts_parallel_for(index->numel / l.length, TS_CPU_GRAIN(4) / l.length + 1, body, &l);
+}
+
+/** Bound of the indices; a 0-dim tensor has one element. */
+static int64_t bound_of(const ts_frame *f)
+{
+    const ts_tensor *self = f->args[0].t;
+    return self->ndim ? self->sizes[f->plan->dim] : 1;
+}
+
+static ts_status gather(ts_frame *f)
+{
+    static const ts_parallel_body bodies[9] = {[1] = gather_1, [2] = gather_2, [4] = gather_4, [8] = gather_8};
+    ts_tensor *self = f->args[0].t;
+    TS_TRY(check_range(f, 2, bound_of(f)));
+    run_lines(f, self, f->rets[0].t, NULL, bodies[ts_dtype_sizes[self->dtype]]);
+    return TS_OK;
+}
+
+static ts_status scatter(ts_frame *f)
+{
+    static const ts_parallel_body bodies[9] = {[1] = scatter_1, [2] = scatter_2, [4] = scatter_4, [8] = scatter_8};
+    const ts_tensor *self = f->args[0].t;
+    ts_tensor *out = f->rets[0].t;
+    bool one = f->args[3].tag != TS_TAG_TENSOR;
+    uint64_t number = 0;
+    TS_TRY(check_range(f, 2, bound_of(f)));
+    if (one)
+        ts_scalar_store(&f->args[3], (ts_dtype)self->dtype, &number);
+    start_from(out, self);
+    run_lines(f, out, one ? NULL : f->args[3].t, (char *)&number, bodies[ts_dtype_sizes[self->dtype]]);
+    return TS_OK;
+}
+
+static ts_status scatter_add(ts_frame *f)
+{
+    static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
+        [TS_F32] = scatter_add_f32, [TS_F64] = scatter_add_f64, [TS_I64] = scatter_add_i64,
+        [TS_I32] = scatter_add_i32, [TS_U8] = scatter_add_u8,
+    };
+    const ts_tensor *self = f->args[0].t;
+    ts_tensor *out = f->rets[0].t;
+    TS_TRY(check_range(f, 2, bound_of(f)));
+    start_from(out, self);
+    run_lines(f, out, f->args[3].t, NULL, bodies[self->dtype]);
+    return TS_OK;
+}
+
+static ts_status one_hot(ts_frame *f)
+{
+    const ts_tensor *index = f->args[0].t;
+    int64_t classes = f->args[1].i, *out = (int64_t *)f->rets[0].t->data;
+    TS_TRY(check_range(f, 0, classes));
+    indices v = indices_of(index);
+    for (int64_t k = 0; k < index->numel; k++) {
+        memset(out + k * classes, 0, (size_t)classes * sizeof *out);
+        out[k * classes + at(v, k)] = 1;
+    }
+    return TS_OK;
+}
+
+TS_CPU_FAMILY(index,
+    {TS_OP_embedding, embedding, {0, 0}},
+    {TS_OP_embedding_backward, embedding_backward, {ADDABLE, 0}},
+    {TS_OP_index_select, index_select, {0, 0}},
+    {TS_OP_index_add, index_add, {ADDABLE, 0}},
+    {TS_OP_gather, gather, {0, 0}},
+    {TS_OP_scatter, scatter, {0, 0}},
+    {TS_OP_scatter_add, scatter_add, {ADDABLE, 0}},
+    {TS_OP_one_hot, one_hot, {0, 0}})

@@ -1,0 +1,270 @@
+/** @file index.c  Reading and writing by tensors of indices. plan->dim is the dim. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+static ts_status check_index(ts_frame *f, int arg)
+{
+    const ts_tensor *t = f->args[arg].t;
+    if (t->dtype == TS_I64 || t->dtype == TS_I32)
+        return TS_OK;
+    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype i64 or i32, got %s",
+                            ts_dtype_name((ts_dtype)t->dtype));
+}
+
+static ts_status check_same_dtype(ts_frame *f, int arg)
+{
+    const ts_tensor *self = f->args[0].t, *t = f->args[arg].t;
+    if (t->dtype == self->dtype)
+        return TS_OK;
+    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s, got %s",
+                            ts_dtype_name((ts_dtype)self->dtype), ts_dtype_name((ts_dtype)t->dtype));
+}
+
+/** Index i of sizes (..., C) as a result. */
+static ts_status plan_rows(ts_frame *f, const ts_tensor *index, int64_t columns, ts_dtype dtype)
+{
+    int64_t sizes[TS_MAX_DIMS];
+    if (index->ndim == TS_MAX_DIMS)
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected fewer than %d dims", TS_MAX_DIMS);
+    memcpy(sizes, index->sizes, index->ndim * sizeof *sizes);
+    sizes[index->ndim] = columns;
+    ts_plan_result(f->plan, 0, sizes, index->ndim + 1, dtype, index->storage->device);
+    return TS_OK;
+}
+
+ts_status ts_infer_embedding(ts_frame *f)
+{
+    const ts_tensor *weight = f->args[0].t;
+    ts_device device;
+    TS_TRY(ts_check_ndim(f, 0, 2));
+    TS_TRY(check_index(f, 1));
+    TS_TRY(ts_check_devices(f, false, &device));
+    if (f->args[2].i < -1 || f->args[2].i >= weight->sizes[0])
+        return ts_fail_arg(f, 2, TS_ERR_INDEX, "expected -1 or a row below %lld, got %lld", (long long)weight->sizes[0],
+                           (long long)f->args[2].i);
+    f->plan->compute = (ts_dtype)weight->dtype;
+    f->plan->dim = 0;
+    return plan_rows(f, f->args[1].t, weight->sizes[1], (ts_dtype)weight->dtype);
+}
+
+ts_status ts_infer_embedding_backward(ts_frame *f)
+{
+    const ts_tensor *g = f->args[0].t, *index = f->args[1].t;
+    int64_t sizes[2] = {f->args[2].i, 0};
+    ts_device device;
+    TS_TRY(check_index(f, 1));
+    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_ndim(f, 0, index->ndim + 1));
+    for (int d = 0; d < index->ndim; d++)
+        if (g->sizes[d] != index->sizes[d])
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected the size of 'index' in dim %d, %lld, got %lld", d,
+                               (long long)index->sizes[d], (long long)g->sizes[d]);
+    if (sizes[0] < 0)
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected at least 0, got %lld", (long long)sizes[0]);
+    sizes[1] = g->sizes[index->ndim];
+    f->plan->compute = (ts_dtype)g->dtype;
+    ts_plan_result(f->plan, 0, sizes, 2, (ts_dtype)g->dtype, device);
+    return TS_OK;
+}
+
+ts_status ts_infer_index_select(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
+    int64_t sizes[TS_MAX_DIMS], dim;
+    ts_device device;
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
+    TS_TRY(check_index(f, 2));
+    TS_TRY(ts_check_devices(f, false, &device));
+    if (index->ndim > 1)
+        return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected at most one dim, got %d", index->ndim);
+    if (t->ndim == 0 && index->numel != 1)
+        return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected one index into a 0-dim tensor, got %lld", (long long)index->numel);
+    memcpy(sizes, t->sizes, sizeof sizes);
+    if (t->ndim)
+        sizes[dim] = index->numel;
+    f->plan->compute = (ts_dtype)t->dtype;
+    f->plan->dim = dim;
+    ts_plan_result(f->plan, 0, sizes, t->ndim, (ts_dtype)t->dtype, device);
+    return TS_OK;
+}
+
+ts_status ts_infer_index_add(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
+    int64_t sizes[TS_MAX_DIMS], dim;
+    ts_device device;
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
+    TS_TRY(check_index(f, 2));
+    TS_TRY(check_same_dtype(f, 3));
+    TS_TRY(ts_check_devices(f, false, &device));
+    if (index->ndim > 1)
+        return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected at most one dim, got %d", index->ndim);
+    if (t->ndim == 0 && index->numel != 1)
+        return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected one index into a 0-dim tensor, got %lld", (long long)index->numel);
+    memcpy(sizes, t->sizes, sizeof sizes);
+    if (t->ndim)
+        sizes[dim] = index->numel;
+    TS_TRY(ts_check_sizes(f, 3, sizes, t->ndim));
+    f->plan->compute = (ts_dtype)t->dtype;
+    f->plan->dim = dim;
+    f->plan->operands = 1; /* in place on self */
+    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    return TS_OK;
+}
+
+/** What gather and the scatters share: args are self, dim, index, ... */
+static ts_status check_lines(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
+    ts_device device;
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &f->plan->dim));
+    TS_TRY(check_index(f, 2));
+    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_ndim(f, 2, t->ndim));
+    char want[192], got[192];
+    for (int d = 0; d < t->ndim && index->numel; d++)
+        if (d != f->plan->dim && index->sizes[d] > t->sizes[d])
+            return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected sizes of at most %s in all dims but %lld, got %s",
+                               ts_format_sizes(want, sizeof want, t->sizes, t->ndim), (long long)f->plan->dim,
+                               ts_format_sizes(got, sizeof got, index->sizes, index->ndim));
+    f->plan->compute = (ts_dtype)t->dtype;
+    return TS_OK;
+}
+
+ts_status ts_infer_gather(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
+    TS_TRY(check_lines(f));
+    ts_plan_result(f->plan, 0, index->sizes, index->ndim, (ts_dtype)t->dtype, t->storage->device);
+    return TS_OK;
+}
+
+ts_status ts_infer_scatter(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
+    TS_TRY(check_lines(f));
+    if (f->args[3].tag == TS_TAG_TENSOR) {
+        const ts_tensor *src = f->args[3].t;
+        char want[192], got[192];
+        TS_TRY(check_same_dtype(f, 3));
+        TS_TRY(ts_check_ndim(f, 3, t->ndim));
+        for (int d = 0; d < t->ndim && index->numel; d++)
+            if (src->sizes[d] < index->sizes[d])
+                return ts_fail_arg(f, 3, TS_ERR_SHAPE, "expected sizes of at least those of 'index', %s, got %s",
+                                   ts_format_sizes(want, sizeof want, index->sizes, index->ndim),
+                                   ts_format_sizes(got, sizeof got, src->sizes, src->ndim));
+    }
+    f->plan->operands = 1; /* in place on self */
+    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    return TS_OK;
+}
+
+ts_status ts_infer_scatter_add(ts_frame *f) { return ts_infer_scatter(f); }
+
+ts_status ts_infer_one_hot(ts_frame *f)
+{
+    TS_TRY(check_index(f, 0));
+    if (f->args[1].i < 1)
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected at least 1, got %lld", (long long)f->args[1].i);
+    f->plan->compute = TS_I64;
+    return plan_rows(f, f->args[0].t, f->args[1].i, TS_I64);
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+ts_tensor *ts_embedding(ts_tensor *weight, ts_tensor *index, int64_t padding_idx)
+{
+    ts_value args[] = {V_T(weight), V_T(index), V_I(padding_idx)};
+    return ts_invoke(TS_OP_embedding, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_embedding_backward(ts_tensor *g, ts_tensor *index, int64_t num_weights, int64_t padding_idx)
+{
+    ts_value args[] = {V_T(g), V_T(index), V_I(num_weights), V_I(padding_idx)};
+    return ts_invoke(TS_OP_embedding_backward, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_index_select(ts_tensor *self, int dim, ts_tensor *index)
+{
+    ts_value args[] = {V_T(self), V_I(dim), V_T(index)};
+    return ts_invoke(TS_OP_index_select, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_gather(ts_tensor *self, int dim, ts_tensor *index)
+{
+    ts_value args[] = {V_T(self), V_I(dim), V_T(index)};
+    return ts_invoke(TS_OP_gather, args, TS_N(args), 1);
+}
+
+/** self, dim, index, src: a new tensor, and in place. */
+#define WRITE(name)                                                                          \
+    ts_tensor *ts_##name(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src)         \
+    {                                                                                        \
+        ts_value args[] = {V_T(self), V_I(dim), V_T(index), V_T(src)};                       \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                 \
+    }                                                                                        \
+    ts_tensor *ts_##name##_(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src)      \
+    {                                                                                        \
+        ts_value args[] = {V_T(self), V_I(dim), V_T(index), V_T(src)};                       \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, self);                       \
+    }
+
+WRITE(index_add)
+WRITE(scatter)
+WRITE(scatter_add)
+
+ts_tensor *(ts_scatter_value)(ts_tensor *self, int dim, ts_tensor *index, ts_scalar value)
+{
+    ts_value args[] = {V_T(self), V_I(dim), V_T(index), V_S(value)};
+    return ts_invoke(TS_OP_scatter, args, TS_N(args), 1);
+}
+
+ts_tensor *(ts_scatter_value_)(ts_tensor *self, int dim, ts_tensor *index, ts_scalar value)
+{
+    ts_value args[] = {V_T(self), V_I(dim), V_T(index), V_S(value)};
+    return ts_invoke_out(TS_OP_scatter, args, TS_N(args), 1, self);
+}
+
+ts_tensor *ts_one_hot(ts_tensor *index, int64_t num_classes)
+{
+    ts_value args[] = {V_T(index), V_I(num_classes)};
+    return ts_invoke(TS_OP_one_hot, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_take_along_dim(ts_tensor *self, ts_tensor *index, int dim)
+{
+    const void *site = __builtin_return_address(0);
+    const char *op = "take_along_dim";
+    if (!self || self == TS_NONE || !index || index == TS_NONE) {
+        ts_fail_null(op, site, !self || self == TS_NONE ? "self" : "index");
+        return NULL;
+    }
+    int n = self->ndim, nboth = 0;
+    int64_t a[TS_MAX_DIMS], b[TS_MAX_DIMS], both[TS_MAX_DIMS];
+    if (index->ndim != n || dim < -n || dim >= n) {
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'index': expected %d dims and 'dim' among them, got %d and %d", n,
+                   index->ndim, dim);
+        return NULL;
+    }
+    dim += dim < 0 ? n : 0;
+    memcpy(a, self->sizes, sizeof a);
+    memcpy(b, index->sizes, sizeof b);
+    a[dim] = b[dim] = 1;
+    if (!ts_broadcast(a, n, b, n, both, &nboth)) {
+        char want[192], got[192];
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'index': expected sizes that broadcast with %s in all dims but %d, got %s",
+                   ts_format_sizes(want, sizeof want, self->sizes, n), dim, ts_format_sizes(got, sizeof got, index->sizes, n));
+        return NULL;
+    }
+    TS_SCOPE;
+    both[dim] = self->sizes[dim];
+    ts_tensor *x = ts_expand(self, both, n);
+    both[dim] = index->sizes[dim];
+    ts_tensor *i = ts_expand(index, both, n);
+    return x && i ? ts_keep(ts_gather(x, dim, i)) : NULL;
+}

@@ -1,0 +1,89 @@
+/** @file mask.c  Triangles, and elements chosen by a mask. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+ts_status ts_infer_triangle(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    if (t->ndim < 2)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least two dims, got %d", t->ndim);
+    f->plan->compute = (ts_dtype)t->dtype;
+    f->plan->operands = 1; /* in place on self */
+    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    return TS_OK;
+}
+
+/** Argument 1 is a mask of bools; *sizes are those of self and mask broadcast. */
+static ts_status check_mask(ts_frame *f, int64_t *sizes, int *ndim)
+{
+    const ts_tensor *t = f->args[0].t, *mask = f->args[1].t;
+    ts_device device;
+    char want[192], got[192];
+    if (mask->dtype != TS_BOOL)
+        return ts_fail_arg_hint(f, 1, TS_ERR_DTYPE, "compare, or cast with ts_to()", "expected dtype bool, got %s",
+                                ts_dtype_name((ts_dtype)mask->dtype));
+    TS_TRY(ts_check_devices(f, false, &device));
+    if (!ts_broadcast(t->sizes, t->ndim, mask->sizes, mask->ndim, sizes, ndim))
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected sizes that broadcast with %s, got %s",
+                           ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
+                           ts_format_sizes(got, sizeof got, mask->sizes, mask->ndim));
+    return TS_OK;
+}
+
+ts_status ts_infer_masked_select(ts_frame *f)
+{
+    int64_t sizes[TS_MAX_DIMS];
+    int ndim;
+    return check_mask(f, sizes, &ndim);
+}
+
+ts_status ts_infer_masked_scatter(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t, *source = f->args[2].t;
+    int64_t sizes[TS_MAX_DIMS];
+    int ndim;
+    TS_TRY(check_mask(f, sizes, &ndim));
+    if (source->dtype != t->dtype)
+        return ts_fail_arg_hint(f, 2, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s, got %s",
+                                ts_dtype_name((ts_dtype)t->dtype), ts_dtype_name((ts_dtype)source->dtype));
+    f->plan->compute = (ts_dtype)t->dtype;
+    f->plan->strided = 3; /* self and mask, which the kernel broadcasts */
+    ts_plan_result(f->plan, 0, sizes, ndim, (ts_dtype)t->dtype, t->storage->device);
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+#define TRIANGLE(name)                                                       \
+    ts_tensor *ts_##name(ts_tensor *self, int64_t diagonal)                  \
+    {                                                                        \
+        ts_value args[] = {V_T(self), V_I(diagonal)};                        \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                 \
+    }                                                                        \
+    ts_tensor *ts_##name##_(ts_tensor *self, int64_t diagonal)               \
+    {                                                                        \
+        ts_value args[] = {V_T(self), V_I(diagonal)};                        \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, self);       \
+    }
+
+TRIANGLE(tril)
+TRIANGLE(triu)
+
+ts_tensor *ts_nonzero(ts_tensor *self)
+{
+    ts_value args[] = {V_T(self)};
+    return ts_invoke(TS_OP_nonzero, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_masked_select(ts_tensor *self, ts_tensor *mask)
+{
+    ts_value args[] = {V_T(self), V_T(mask)};
+    return ts_invoke(TS_OP_masked_select, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_masked_scatter(ts_tensor *self, ts_tensor *mask, ts_tensor *source)
+{
+    ts_value args[] = {V_T(self), V_T(mask), V_T(source)};
+    return ts_invoke(TS_OP_masked_scatter, args, TS_N(args), 1);
+}
