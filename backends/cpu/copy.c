@@ -1,6 +1,7 @@
 /** @file copy.c  Copies and conversions between all pairs of dtypes. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
+#include "core/parallel.h"
 #include "ops/kernel.h"
 
 static float from_bf16(uint16_t h)
@@ -15,7 +16,7 @@ static uint16_t to_bf16(float x)
     uint32_t bits;
     memcpy(&bits, &x, 4);
     if ((bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(bits >> 16 | 0x40);
+        return 0x7fc0;
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 static float from_f16(uint16_t h)
@@ -69,26 +70,212 @@ FROM_INT(i64, int64_t)
 FROM_INT(i32, int32_t)
 FROM_INT(u8, uint8_t)
 
+/* Halves to and from f32 by vectors where both sides are contiguous; the same rounding elsewhere. */
+#define HALF(kind)                                                                                   \
+    static void kind##_widen(char *const *d, const int64_t *s, int64_t n, const void *params)        \
+    {                                                                                                \
+        if (s[0] != 4 || s[1] != 2) {                                                                \
+            kind##_to_f32(d, s, n, params);                                                          \
+            return;                                                                                  \
+        }                                                                                            \
+        float *to = (float *)d[0];                                                                   \
+        const uint16_t *from = (const uint16_t *)d[1];                                               \
+        int64_t i = 0;                                                                               \
+        for (; i + VF_LANES <= n; i += VF_LANES)                                                     \
+            vf_store(to + i, vf_load_##kind(from + i));                                              \
+        if (i < n)                                                                                   \
+            vf_store_n(to + i, vf_load_##kind##_n(from + i, n - i), n - i);                          \
+    }                                                                                                \
+    static void kind##_narrow(char *const *d, const int64_t *s, int64_t n, const void *params)       \
+    {                                                                                                \
+        if (s[0] != 2 || s[1] != 4) {                                                                \
+            f32_to_##kind(d, s, n, params);                                                          \
+            return;                                                                                  \
+        }                                                                                            \
+        uint16_t *to = (uint16_t *)d[0];                                                             \
+        const float *from = (const float *)d[1];                                                     \
+        int64_t i = 0;                                                                               \
+        for (; i + VF_LANES <= n; i += VF_LANES)                                                     \
+            vf_store_##kind(to + i, vf_load(from + i));                                              \
+        if (i < n)                                                                                   \
+            vf_store_##kind##_n(to + i, vf_load_n(from + i, n - i), n - i);                          \
+    }
+HALF(bf16)
+HALF(f16)
+
 #define ROW(from)                                                                              \
     {[TS_F64] = from##_to_f64, [TS_F32] = from##_to_f32, [TS_BF16] = from##_to_bf16,           \
      [TS_F16] = from##_to_f16, [TS_I64] = from##_to_i64, [TS_I32] = from##_to_i32,             \
      [TS_U8] = from##_to_u8, [TS_BOOL] = from##_to_bool}
 
 static const ts_loop pairs[TS_DTYPE_COUNT][TS_DTYPE_COUNT] = {
-    [TS_F64] = ROW(f64), [TS_F32] = ROW(f32), [TS_BF16] = ROW(bf16), [TS_F16] = ROW(f16),
+    [TS_F64] = ROW(f64),
+    [TS_F32] = {[TS_F64] = f32_to_f64, [TS_F32] = f32_to_f32, [TS_BF16] = bf16_narrow, [TS_F16] = f16_narrow, [TS_I64] = f32_to_i64,
+                [TS_I32] = f32_to_i32, [TS_U8] = f32_to_u8, [TS_BOOL] = f32_to_bool},
+    [TS_BF16] = {[TS_F64] = bf16_to_f64, [TS_F32] = bf16_widen, [TS_BF16] = bf16_to_bf16, [TS_F16] = bf16_to_f16, [TS_I64] = bf16_to_i64,
+                 [TS_I32] = bf16_to_i32, [TS_U8] = bf16_to_u8, [TS_BOOL] = bf16_to_bool},
+    [TS_F16] = {[TS_F64] = f16_to_f64, [TS_F32] = f16_widen, [TS_BF16] = f16_to_bf16, [TS_F16] = f16_to_f16, [TS_I64] = f16_to_i64,
+                [TS_I32] = f16_to_i32, [TS_U8] = f16_to_u8, [TS_BOOL] = f16_to_bool},
     [TS_I64] = ROW(i64), [TS_I32] = ROW(i32), [TS_U8] = ROW(u8),     [TS_BOOL] = ROW(u8),
 };
 
-/* Same dtype: bits move unchanged. */
+/* --------------------------------------------------------- same dtype: bits move unchanged ---- */
+
 TS_SCALAR_LOOP1(uint64_t, uint64_t, move_64, x)
 TS_SCALAR_LOOP1(uint32_t, uint32_t, move_32, x)
 TS_SCALAR_LOOP1(uint16_t, uint16_t, move_16, x)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, move_8, x)
 
-void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from)
+/** Bytes in lines of 64, so that threads meet at line boundaries. */
+static void move_lines(void *ctx, int64_t begin, int64_t end)
+{
+    const ts_iter *it = ctx;
+    int64_t bytes = it->numel * it->strides[0][0], last = ts_min64(end * 64, bytes);
+    memcpy(it->data[0] + begin * 64, it->data[1] + begin * 64, (size_t)(last - begin * 64));
+}
+
+/** Offsets of both operands at row `row` of the dims from `first` on. */
+VEC_FN void offsets(const ts_iter *it, int first, int skip, int64_t row, int64_t *to, int64_t *from)
+{
+    *to = *from = 0;
+    for (int d = first; d < it->ndim; d++) {
+        if (d == skip)
+            continue;
+        int64_t i = row % it->sizes[d];
+        row /= it->sizes[d];
+        *to += i * it->strides[0][d];
+        *from += i * it->strides[1][d];
+    }
+}
+
+/** Rows along dim 0, contiguous on both sides. */
+static void move_rows(void *ctx, int64_t begin, int64_t end)
+{
+    const ts_iter *it = ctx;
+    int64_t bytes = it->sizes[0] * it->strides[0][0], n = it->sizes[1];
+    while (begin < end) {
+        int64_t to, from, many = ts_min64(n - begin % n, end - begin);
+        offsets(it, 1, 0, begin, &to, &from);
+        for (int64_t r = 0; r < many; r++) {
+            char *t = it->data[0] + to + r * it->strides[0][1];
+            const char *f = it->data[1] + from + r * it->strides[1][1];
+            int64_t k = 0;
+            for (; k + VEC_BYTES <= bytes; k += VEC_BYTES)
+                vf_store((float *)(t + k), vf_load((const float *)(f + k)));
+            if (k < bytes)
+                memcpy(t + k, f + k, (size_t)(bytes - k));
+        }
+        begin += many;
+    }
+}
+
+/* Transposes an L x L tile in registers: log2(L) perfect shuffles of the rows. */
+#define TRANSPOSE(T, L, name)                                                                     \
+    typedef T name##_row __attribute__((vector_size(VEC_BYTES), may_alias));                      \
+    typedef name##_row name##_row_unaligned __attribute__((aligned(sizeof(T))));                  \
+    VEC_FN void name##_tile(char *to, int64_t to_step, const char *from, int64_t from_step)       \
+    {                                                                                             \
+        name##_row a[L], b[L], low, high;                                                         \
+        _Pragma("GCC unroll 16") for (int i = 0; i < L; i++) {                                    \
+            low[i] = (T)(i / 2 + i % 2 * L);                                                      \
+            high[i] = (T)(L / 2 + i / 2 + i % 2 * L);                                             \
+        }                                                                                         \
+        _Pragma("GCC unroll 16") for (int i = 0; i < L; i++)                                      \
+            a[i] = *(const name##_row_unaligned *)(from + i * from_step);                         \
+        _Pragma("GCC unroll 16") for (int step = 1; step < L; step *= 2) {                        \
+            _Pragma("GCC unroll 16") for (int i = 0; i < L / 2; i++) {                            \
+                b[2 * i] = __builtin_shuffle(a[i], a[i + L / 2], low);                            \
+                b[2 * i + 1] = __builtin_shuffle(a[i], a[i + L / 2], high);                       \
+            }                                                                                     \
+            _Pragma("GCC unroll 16") for (int i = 0; i < L; i++)                                  \
+                a[i] = b[i];                                                                      \
+        }                                                                                         \
+        _Pragma("GCC unroll 16") for (int i = 0; i < L; i++)                                      \
+            *(name##_row_unaligned *)(to + i * to_step) = a[i];                                   \
+    }                                                                                             \
+    /* tasks: strips of L rows of the destination, over all other dims */                         \
+    static void name(void *ctx, int64_t begin, int64_t end)                                       \
+    {                                                                                             \
+        const turn *t = ctx;                                                                      \
+        const ts_iter *it = t->it;                                                                \
+        int64_t na = it->sizes[0], nb = it->sizes[t->dim], strips = ts_ceil_div(nb, L);           \
+        int64_t tb = it->strides[0][t->dim], fa = it->strides[1][0], z = sizeof(T);               \
+        for (; begin < end; begin++) {                                                            \
+            int64_t to, from, b = begin % strips * L, a = 0;                                      \
+            offsets(it, 1, t->dim, begin / strips, &to, &from);                                   \
+            char *out = it->data[0] + to + b * tb;                                                \
+            const char *in = it->data[1] + from + b * z;                                          \
+            int64_t rows = ts_min64(L, nb - b);                                                   \
+            for (; rows == L && a + L <= na; a += L)                                              \
+                name##_tile(out + a * z, tb, in + a * fa, fa);                                    \
+            for (; a < na; a++)                                                                   \
+                for (int64_t r = 0; r < rows; r++)                                                \
+                    *(T *)(out + r * tb + a * z) = *(const T *)(in + a * fa + r * z);             \
+        }                                                                                         \
+    }
+
+/** A space whose source is contiguous along another dim than its destination. */
+typedef struct turn {
+    const ts_iter *it;
+    int dim;
+} turn;
+
+TRANSPOSE(uint32_t, VF_LANES, turn_32)
+TRANSPOSE(uint64_t, VD_LANES, turn_64)
+
+/** Dims in the order of the destination's strides, so that writes run forward. */
+static void order(ts_iter *it)
+{
+    for (int i = 1; i < it->ndim; i++)
+        for (int d = i; d > 0 && it->strides[0][d] < it->strides[0][d - 1]; d--) {
+            int64_t size = it->sizes[d];
+            it->sizes[d] = it->sizes[d - 1];
+            it->sizes[d - 1] = size;
+            for (int k = 0; k < 2; k++) {
+                int64_t stride = it->strides[k][d];
+                it->strides[k][d] = it->strides[k][d - 1];
+                it->strides[k][d - 1] = stride;
+            }
+        }
+}
+
+static void move(ts_iter *it, int item)
 {
     static const ts_loop moves[9] = {[1] = move_8, [2] = move_16, [4] = move_32, [8] = move_64};
-    ts_cpu_run(it, from == to ? moves[ts_dtype_sizes[from]] : pairs[from][to], NULL, 2);
+    order(it);
+    bool to = it->strides[0][0] == item, from = it->strides[1][0] == item;
+    if (TS_LIKELY(it->ndim == 1 && to && from)) {
+        int64_t bytes = it->numel * item;
+        if (bytes <= 65536)
+            memcpy(it->data[0], it->data[1], (size_t)bytes);
+        else
+            ts_parallel_for(ts_ceil_div(bytes, 64), 1024, move_lines, it);
+        return;
+    }
+    if (it->ndim > 1 && to && from && it->sizes[0] * item >= 16) {
+        ts_parallel_for(it->numel / it->sizes[0], 65536 / (it->sizes[0] * item) + 1, move_rows, it);
+        return;
+    }
+    for (int d = 1; to && item >= 4 && d < it->ndim; d++) {
+        if (it->strides[1][d] != item)
+            continue;
+        turn t = {it, d};
+        int lanes = VEC_BYTES / item;
+        int64_t strips = ts_ceil_div(it->sizes[d], lanes) * (it->numel / (it->sizes[0] * it->sizes[d]));
+        ts_parallel_for(strips, 65536 / (it->sizes[0] * item * lanes) + 1, item == 4 ? turn_32 : turn_64, &t);
+        return;
+    }
+    ts_cpu_run(it, moves[item], NULL, 2);
+}
+
+void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from)
+{
+    if (!it->numel)
+        return;
+    if (to == from)
+        move(it, ts_dtype_sizes[from]);
+    else
+        ts_cpu_run(it, pairs[from][to], NULL, 2);
 }
 
 void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dtype, const char *from,
@@ -100,8 +287,6 @@ void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dty
         it.strides[0][d] = to_strides[d] * ts_dtype_sizes[to_dtype];
         it.strides[1][d] = from_strides[d] * ts_dtype_sizes[from_dtype];
     }
-    if (!it.numel)
-        return;
     ts_iter_collapse(&it, sizes, ndim);
     TS_V(ts_cpu_copy_run)(&it, to_dtype, from_dtype);
 }

@@ -1,0 +1,70 @@
+/** @file copy.c  Copies between layouts, at sizes that take every path and leave tails. */
+// SPDX-License-Identifier: MIT
+#include "tests/ops/values.h"
+
+static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_I64, TS_I32, TS_BF16, TS_U8};
+
+/** Element (i, j, k) of the (a, b, c) tensor counting up, modulo what the dtype holds exactly. */
+static double wanted(int64_t i, int64_t j, int64_t k, int64_t b, int64_t c) { return (double)(((i * b + j) * c + k) % 128); }
+
+TS_TEST(permuted_copies_keep_every_element, .loop = 6)
+{
+    static const int64_t shapes[][3] = {{1, 1, 1}, {2, 3, 5}, {3, 16, 16}, {2, 33, 17}, {5, 40, 70}, {3, 130, 129}};
+    static const int64_t orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    for (int s = 0; s < 6; s++)
+        for (int o = 0; o < 6; o++)
+            for (int threads = 1; threads <= 3; threads += 2) {
+                TS_SCOPE;
+                ts_set_num_threads(threads);
+                const int64_t *n = shapes[s], *p = orders[o];
+                int64_t numel = n[0] * n[1] * n[2];
+                double *values = malloc((size_t)numel * sizeof *values);
+                for (int64_t i = 0; i < numel; i++)
+                    values[i] = (double)(i % 128);
+                ts_tensor *x = ts_to(ts_from_array(values, TS_F64, n, 3), dtypes[_i]);
+                ts_tensor *y = ts_clone(ts_permute(x, p, 3));
+                ts_tensor *into = ts_permute(ts_empty_like(x), p, 3); /* the destination strided instead */
+                ck_assert_ptr_nonnull(ts_copy_(into, y));
+                for (int pass = 0; pass < 2; pass++) {
+                    ck_assert_int_eq(ts_copy_to(ts_to(pass ? into : y, TS_F64), values, (size_t)numel * sizeof *values), TS_OK);
+                    int64_t at[3], e = 0;
+                    for (at[0] = 0; at[0] < n[p[0]]; at[0]++)
+                        for (at[1] = 0; at[1] < n[p[1]]; at[1]++)
+                            for (at[2] = 0; at[2] < n[p[2]]; at[2]++, e++) {
+                                int64_t from[3];
+                                for (int d = 0; d < 3; d++)
+                                    from[p[d]] = at[d];
+                                ck_assert(values[e] == wanted(from[0], from[1], from[2], n[1], n[2]));
+                            }
+                }
+                free(values);
+            }
+}
+
+TS_TEST(halves_convert_alike_in_vectors_and_one_by_one, .loop = 2)
+{
+    ts_dtype half = _i ? TS_F16 : TS_BF16;
+    enum { N = 1031 };
+    float values[N];
+    uint32_t state = 7;
+    for (int i = 0; i < N; i++) {
+        state = state * 1664525u + 1013904223u;
+        values[i] = (float)((int32_t)state) / 3e7f * (i % 5 ? 1.0f : 1e-4f);
+    }
+    ts_tensor *x = ts_from_array(values, TS_F32, TS_SIZES(N));
+    ts_tensor *one = ts_squeeze(ts_clone(ts_slice(ts_expand(ts_unsqueeze(x, 1), TS_SIZES(N, 3)), 1, 0, TS_END, 2)));
+    ts_tensor *h = ts_to(x, half), *strided = ts_to(ts_select(one, 1, 1), half);
+    ck_assert_int_eq(memcmp(ts_data(h), ts_data(strided), N * 2), 0);
+    ts_tensor *wide = ts_to(h, TS_F32);
+    for (int i = 0; i < N; i++) {
+        float got = ((const float *)ts_data(wide))[i], off = got - values[i], most = values[i] / (_i ? 2048 : 256);
+        ck_assert(off * off <= most * most * 1.0001f + 1e-14f);
+    }
+}
+
+TS_TEST(long_copies_are_complete)
+{
+    ts_tensor *x = count_up(TS_SIZES(70001), TS_F64), *y = ts_clone(x);
+    ck_assert_int_eq(memcmp(ts_data(x), ts_data(y), 70001 * sizeof(double)), 0);
+    ck_assert_ptr_ne(ts_data(x), ts_data(y));
+}
