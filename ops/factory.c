@@ -3,6 +3,8 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
+#include <math.h>
+
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
 {
     const ts_value *sizes = &f->args[sizes_arg];
@@ -38,6 +40,56 @@ ts_status ts_infer_fill(ts_frame *f)
     f->plan->compute = (ts_dtype)f->args[0].t->dtype;
     f->plan->strided = 1;
     return TS_OK;
+}
+
+/** One or two sizes made from other arguments; dtype and device are the last two. */
+static ts_status plan_new(ts_frame *f, const int64_t *sizes, int ndim)
+{
+    int at = f->nargs - 2;
+    int64_t dtype = f->args[at].i, numel, bytes;
+    if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
+        return ts_fail_arg(f, at, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
+    if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes))
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected numbers for a tensor whose bytes fit 63 bits");
+    f->plan->compute = (ts_dtype)dtype;
+    ts_plan_result(f->plan, 0, sizes, ndim, (ts_dtype)dtype, f->args[at + 1].device);
+    return TS_OK;
+}
+
+static double number(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
+
+ts_status ts_infer_arange(ts_frame *f)
+{
+    const ts_value *v = f->args;
+    double start = number(&v[0]), end = number(&v[1]), step = number(&v[2]);
+    if (!(step > 0 || step < 0))
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a step other than 0, got %g", step);
+    if (!((step > 0 && end >= start) || (step < 0 && end <= start)))
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected an end in the direction of the step %g from %g, got %g", step, start, end);
+    double count = ceil((end - start) / step);
+    if (!(count < 9e18))
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected a finite number of elements, got %g", count);
+    int64_t n = (int64_t)count;
+    if (v[0].tag != TS_TAG_FLOAT && v[1].tag != TS_TAG_FLOAT && v[2].tag != TS_TAG_FLOAT) {
+        /* exact for integers beyond 2^53: the distance of two i64 fits u64 */
+        uint64_t far = v[2].i > 0 ? (uint64_t)v[1].i - (uint64_t)v[0].i : (uint64_t)v[0].i - (uint64_t)v[1].i;
+        uint64_t by = v[2].i > 0 ? (uint64_t)v[2].i : 0 - (uint64_t)v[2].i;
+        n = far ? (int64_t)((far - 1) / by + 1) : 0;
+    }
+    return plan_new(f, &n, 1);
+}
+
+ts_status ts_infer_linspace(ts_frame *f)
+{
+    if (f->args[2].i < 0)
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected at least 0, got %lld", (long long)f->args[2].i);
+    return plan_new(f, &f->args[2].i, 1);
+}
+
+ts_status ts_infer_eye(ts_frame *f)
+{
+    int64_t sizes[2] = {f->args[0].i, f->args[1].i};
+    return plan_new(f, sizes, 2);
 }
 
 static ts_tensor *empty(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
@@ -106,3 +158,29 @@ ts_tensor *(ts_fill_)(ts_tensor *t, ts_scalar value)
 }
 
 ts_tensor *ts_zero_(ts_tensor *t) { return (ts_fill_)(t, ts_scalar_int(0)); }
+
+ts_tensor *(ts_arange)(ts_scalar start, ts_scalar end, ts_scalar step, ts_dtype dtype)
+{
+    bool whole = start.kind != TS_SCALAR_FLOAT && end.kind != TS_SCALAR_FLOAT && step.kind != TS_SCALAR_FLOAT;
+    ts_dtype made = dtype != TS_DTYPE_NONE ? dtype : whole ? TS_I64 : TS_F32;
+    ts_value args[] = {V_S(start), V_S(end), V_S(step), V_DT(made), V_DEV(ts_thread_self()->device)};
+    return ts_invoke(TS_OP_arange, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_linspace(double start, double end, int64_t steps, ts_dtype dtype)
+{
+    ts_value args[] = {V_F(start), V_F(end), V_I(steps), V_DT(ts_or_f32(dtype)), V_DEV(ts_thread_self()->device)};
+    return ts_invoke(TS_OP_linspace, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype)
+{
+    ts_value args[] = {V_I(rows), V_I(columns), V_DT(ts_or_f32(dtype)), V_DEV(ts_thread_self()->device)};
+    return ts_invoke(TS_OP_eye, args, TS_N(args), 1);
+}
+
+ts_tensor *(ts_scalar_tensor)(ts_scalar value, ts_dtype dtype)
+{
+    ts_dtype made = value.kind == TS_SCALAR_FLOAT ? TS_F32 : value.kind == TS_SCALAR_INT ? TS_I64 : TS_BOOL;
+    return (ts_full)(NULL, 0, value, dtype == TS_DTYPE_NONE ? made : dtype);
+}

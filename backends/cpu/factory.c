@@ -47,7 +47,63 @@ static ts_status fill(ts_frame *f)
     return ts_cpu_pointwise(f, fills, NULL, 1);
 }
 
+/** Element i of a sequence, computed in double or, between integers, exactly. */
+#define EACH(T, expr)                                \
+    for (int64_t i = 0; i < n; i++)                  \
+        ((T *)out->data)[i] = (T)(expr)
+
+static double number(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
+static int64_t whole(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? (int64_t)v->d : v->i; }
+
+static ts_status arange(ts_frame *f)
+{
+    ts_tensor *out = f->rets[0].t;
+    int64_t n = out->numel;
+    double start = number(&f->args[0]), step = number(&f->args[2]);
+    uint64_t from = (uint64_t)whole(&f->args[0]), by = (uint64_t)whole(&f->args[2]);
+    switch (out->dtype) {
+    case TS_F64: EACH(double, start + (double)i * step); break;
+    case TS_F32: EACH(float, start + (double)i * step); break;
+    case TS_I64: EACH(int64_t, from + (uint64_t)i * by); break;
+    case TS_I32: EACH(int32_t, from + (uint64_t)i * by); break;
+    default: EACH(uint8_t, from + (uint64_t)i * by);
+    }
+    return TS_OK;
+}
+
+/** The second half counts back from the end, so the ends are exact and the middle is symmetric. */
+static ts_status linspace(ts_frame *f)
+{
+    ts_tensor *out = f->rets[0].t;
+    int64_t n = out->numel;
+    double start = f->args[0].d, end = f->args[1].d, step = n > 1 ? (end - start) / (double)(n - 1) : 0;
+    if (out->dtype == TS_F64)
+        EACH(double, i < n / 2 || n == 1 ? start + (double)i * step : end - (double)(n - 1 - i) * step);
+    else
+        EACH(float, i < n / 2 || n == 1 ? start + (double)i * step : end - (double)(n - 1 - i) * step);
+    return TS_OK;
+}
+
+static ts_status eye(ts_frame *f)
+{
+    ts_tensor *out = f->rets[0].t;
+    int64_t item = ts_dtype_sizes[out->dtype], n = ts_min64(out->sizes[0], out->sizes[1]);
+    ts_value value = ts_value_int(1);
+    char one[8];
+    ts_scalar_store(&value, (ts_dtype)out->dtype, one);
+    if (out->numel)
+        memset(out->data, 0, (size_t)(out->numel * item));
+    for (int64_t i = 0; i < n; i++)
+        memcpy(out->data + i * (out->sizes[1] + 1) * item, one, (size_t)item);
+    return TS_OK;
+}
+
+#define COUNTABLE (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
+
 TS_CPU_FAMILY(factory,
+    {TS_OP_arange, arange, {COUNTABLE, 0}},
+    {TS_OP_linspace, linspace, {TS_DT_FLOATS, 0}},
+    {TS_OP_eye, eye, {0, 0}},
     {TS_OP_empty, empty, {0, 1}},
     {TS_OP_full, full, {0, 1}},
     {TS_OP_fill, fill, {0, 1}})
