@@ -238,10 +238,12 @@ void ts_writer_abandon(ts_writer *w)
 /* The folder of a path, for ts_sys_free(). */
 static char *parent_of(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return ts_path(".");
-    return ts_path("%.*s", slash == path ? 1 : (int)(slash - path), path);
+    int length = (int)strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    return length ? ts_path("%.*s", length, path) : ts_path(".");
 }
 
 static ts_status write_beside(const char *op, const char *temporary, ts_write_fn write, void *ctx)
@@ -289,11 +291,23 @@ ts_status ts_file_replace(const char *op, const char *path, ts_write_fn write, v
 
 /* -------------------------------------------------------------------------- folders ---- */
 
+static ts_status sync_parent(const char *op, const char *path)
+{
+    int fd = -1;
+    char *parent = parent_of(path);
+    ts_status status = parent ? ts_folder_open(op, parent, &fd) : ts_error_code();
+    if (status == TS_OK)
+        status = ts_folder_sync(op, parent, fd);
+    ts_file_close(fd);
+    ts_sys_free(parent);
+    return status;
+}
+
 ts_status ts_folder_make(const char *op, const char *path)
 {
     struct stat status;
     if (ts_files.mkdir(path, 0777) == 0)
-        return TS_OK;
+        return sync_parent(op, path);
     if (errno == EEXIST && ts_files.stat(path, &status) == 0) {
         if (S_ISDIR(status.st_mode))
             return TS_OK;
@@ -339,6 +353,9 @@ ts_status ts_folder_each(const char *op, const char *path,
 
 bool ts_folder_remove(const char *path)
 {
+    /* a link to a folder is a file of its own here: what it leads to is not ours to empty */
+    if (ts_files.unlink(path) == 0)
+        return true;
     DIR *dir = ts_files.opendir(path);
     struct dirent *entry;
     char file[4096];

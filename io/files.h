@@ -90,7 +90,7 @@ ts_status ts_file_replace(const char *op, const char *path, ts_write_fn write, v
 
 /* -------------------------------------------------------------------------- folders ---- */
 
-/** Makes a folder; one that is there already is no error. */
+/** Makes a folder and flushes its name; one that is there already is no error. */
 ts_status ts_folder_make(const char *op, const char *path);
 /** A descriptor for ts_folder_sync(). */
 ts_status ts_folder_open(const char *op, const char *path, int *fd);

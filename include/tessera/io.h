@@ -1,6 +1,6 @@
 /**
  * @file io.h
- * Tensors in files: safetensors, npy.
+ * Tensors in files: safetensors, npy, checkpoints of a training run.
  *
  * Files are untrusted: everything is checked before a tensor is allocated, and what is wrong is an
  * error that names the file, what was expected and what came (TS_ERR_FORMAT). Files are replaced,
@@ -95,6 +95,59 @@ TS_API ts_status ts_safetensors_save(const char *path, const char *const *names,
 TS_API ts_tensor *ts_npy_load(const char *path);
 /** Writes a tensor on the CPU as version 1.0, C order. bf16 is TS_ERR_DTYPE: NumPy has none. */
 TS_API ts_status ts_npy_save(const char *path, ts_tensor *t);
+
+/* ------------------------------------------------------------------------ checkpoints ---- */
+
+/** A group of named tensors, written as one file NAME.safetensors. */
+typedef struct ts_checkpoint_section {
+    const char *name;          /**< 1 to 64 of a-z A-Z 0-9 _ -, beginning with a letter */
+    const char *const *names;  /**< count names */
+    ts_tensor *const *tensors; /**< count tensors on the CPU */
+    int64_t count;
+} ts_checkpoint_section;
+
+/** Options of ts_checkpoint_save(); zero is the default. */
+typedef struct ts_checkpoint_opts {
+    size_t size; /**< sizeof(ts_checkpoint_opts) */
+    int keep;    /**< checkpoints left, the new one included: default 2, at least 1 */
+} ts_checkpoint_opts;
+
+/** A checkpoint whose files were read and have the sizes and hashes that its manifest states. */
+typedef struct ts_checkpoint ts_checkpoint;
+
+/**
+ * Writes dir/checkpoints/STEP/ with one safetensors file per section and manifest.json, as a whole
+ * or not at all, also when the process is killed or the machine loses power. Makes missing folders
+ * (dir's parent must be there). The new checkpoint is read back and compared with its hashes before
+ * older ones beyond `keep` are removed; one of the same step is replaced, those of later steps stay.
+ * One process at a time saves under dir; a second one gets TS_ERR_STATE.
+ * @param step       >= 0
+ * @param json_text  a JSON object of the caller's, or NULL. Integers must fit 64 bits with sign.
+ */
+TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
+                                    const ts_checkpoint_section *sections, int nsections,
+                                    const char *json_text, const ts_checkpoint_opts *opts);
+/**
+ * Opens the newest checkpoint under dir that verifies.
+ * @param checkpoint  receives it, owned by the caller; NULL (with TS_OK) when there is none at all
+ * @return TS_ERR_FORMAT when there are some and none of them verifies
+ */
+TS_API ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint);
+/** Opens the checkpoint in the folder `path` (…/STEP) after reading all of it and checking hashes. */
+TS_API ts_checkpoint *ts_checkpoint_open(const char *path);
+/** NULL-safe. */
+TS_API void ts_checkpoint_close(ts_checkpoint *checkpoint);
+
+TS_API int64_t ts_checkpoint_step(const ts_checkpoint *checkpoint);
+/** Folder of the checkpoint. Borrowed, as all below. */
+TS_API const char *ts_checkpoint_path(const ts_checkpoint *checkpoint);
+/** The caller's JSON object as text, written anew; "{}" when there was none. */
+TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
+/** Why newer checkpoints were passed over by ts_checkpoint_find(), one line each; "" when none was. */
+TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
+/** The tensors of a section; NULL with TS_ERR_INDEX when there is none of that name. */
+TS_API const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint,
+                                                      const char *name);
 
 TS_END_DECLS
 #endif

@@ -285,6 +285,7 @@ TS_TEST(a_reader_keeps_the_old_file_while_it_is_replaced, IN_FOLDER)
     ts_tensor *a = ts_full(TS_SIZES(3), TS_SCALAR(1), TS_F32), *b = ts_full(TS_SIZES(3), TS_SCALAR(2), TS_F32);
     const char *name = "t";
     float values[3];
+    ts_files.fsync = fsync;
     ck_ok(ts_safetensors_save(in_folder("file"), &name, &a, 1, NULL, NULL, 0));
     ts_safetensors *st = ts_safetensors_open(in_folder("file"), NULL);
     ck_ok(ts_safetensors_save(in_folder("file"), &name, &b, 1, NULL, NULL, 0));

@@ -1,0 +1,289 @@
+/**
+ * @file checkpoint.c
+ * Saving a checkpoint: all of it or nothing, whenever the process or the machine stops.
+ *
+ * The order of the calls is the guarantee: files, then the manifest, in a folder of another name;
+ * everything flushed and read back; only then the folder gets its name, and only after that name is
+ * flushed older checkpoints go. One of the same step steps aside under a name that readers know.
+ */
+// SPDX-License-Identifier: MIT
+#include "io/checkpoint.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "io/safetensors.h"
+
+static const char op[] = "checkpoint_save";
+
+typedef struct save {
+    int64_t step;
+    const ts_checkpoint_section *sections; // manifest.nfiles
+    ts_st_plan *plans;                     // planned of them
+    int planned;
+    ts_manifest manifest;
+    char *root;      /* dir/checkpoints */
+    char *path;      /* root/STEP */
+    char *temporary; /* root/STEP.tmp-PID */
+    char *aside;     /* root/STEP.old-PID */
+    int root_fd;     /* locked */
+} save;
+
+static ts_status refused(const char *what, const char *path)
+{
+    return ts_fail_op(TS_ERR_IO, op, NULL, NULL, "cannot %s '%s': %s", what, path, strerror(errno));
+}
+
+/* ----------------------------------------------------------------------- before writing ---- */
+
+static ts_status check_sections(const save *s)
+{
+    for (int i = 0; i < s->manifest.nfiles; i++) {
+        const char *name = s->sections[i].name;
+        if (!ts_section_name_ok(name))
+            return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
+                              "section %d: expected a name of 1 to 64 of a-z A-Z 0-9 _ - that begins with a "
+                              "letter, got '%s'", i, name ? ts_quote(name) : "NULL");
+        for (int j = 0; j < i; j++)
+            if (strcmp(name, s->sections[j].name) == 0)
+                return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "expected sections of distinct names, got '%s' twice",
+                                  name);
+    }
+    return TS_OK;
+}
+
+/* Everything that can be wrong with the arguments, and all headers, before the disk is touched. */
+static ts_status prepare(save *s, const char *dir)
+{
+    int n = s->manifest.nfiles;
+    char *text;
+    size_t bytes;
+    TS_TRY(check_sections(s));
+    s->plans = ts_sys_calloc((size_t)n * sizeof *s->plans);
+    s->manifest.files = ts_sys_calloc((size_t)n * sizeof *s->manifest.files);
+    if (!s->plans || !s->manifest.files)
+        return ts_fail_memory("a checkpoint", n * (int64_t)sizeof *s->plans);
+    for (; s->planned < n; s->planned++) {
+        const ts_checkpoint_section *section = &s->sections[s->planned];
+        strcpy(s->manifest.files[s->planned].name, section->name);
+        TS_TRY(ts_st_plan_make(&s->plans[s->planned], op, section->name, section->names, section->tensors,
+                               section->count, NULL, NULL, 0));
+    }
+    TS_TRY(ts_manifest_make(op, &s->manifest, &text, &bytes));
+    ts_sys_free(text);
+    TS_TRY(s->root = ts_path("%s/checkpoints", dir));
+    TS_TRY(s->path = ts_path("%s/%lld", s->root, (long long)s->step));
+    TS_TRY(s->temporary = ts_path("%s.tmp-%ld", s->path, (long)getpid()));
+    TS_TRY(s->aside = ts_path("%s.old-%ld", s->path, (long)getpid()));
+    return TS_OK;
+}
+
+static ts_status lock(save *s, const char *dir)
+{
+    TS_TRY(ts_folder_make(op, dir));
+    TS_TRY(ts_folder_make(op, s->root));
+    TS_TRY(ts_folder_open(op, s->root, &s->root_fd));
+    /* a file system without locks is no reason not to save */
+    if (ts_files.flock(s->root_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return ts_fail_op(TS_ERR_STATE, op, NULL, "give each run a folder of its own",
+                          "'%s': another save is going on here", s->root);
+    return TS_OK;
+}
+
+static bool has_whole(const ts_checkpoint_list *list, int64_t step)
+{
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->folders[i].step == step && list->folders[i].kind == TS_CHECKPOINT_WHOLE)
+            return true;
+    return false;
+}
+
+/* What killed saves left: unfinished folders go, one that stepped aside for nothing comes back. */
+static ts_status recover(const save *s)
+{
+    ts_checkpoint_list list;
+    ts_status status = ts_checkpoint_list_make(op, s->root, &list);
+    for (int64_t i = 0; status == TS_OK && i < list.count; i++) {
+        const ts_checkpoint_folder *f = &list.folders[i];
+        char *path = ts_path("%s/%s", s->root, f->name), *back = NULL;
+        status = TS_STATUS_OF(path);
+        if (status == TS_OK && f->kind == TS_CHECKPOINT_ASIDE && !has_whole(&list, f->step)) {
+            back = ts_path("%s/%lld", s->root, (long long)f->step);
+            status = TS_STATUS_OF(back);
+            if (status == TS_OK && ts_files.rename(path, back) != 0)
+                status = refused("bring back", path);
+        } else if (status == TS_OK && f->kind != TS_CHECKPOINT_WHOLE) {
+            if (!ts_folder_remove(path))
+                ts_log_write("io", "cannot remove %s: %s", path, strerror(errno));
+        }
+        ts_sys_free(back);
+        ts_sys_free(path);
+    }
+    ts_checkpoint_list_free(&list);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------ writing ---- */
+
+static ts_status write_section(save *s, int i)
+{
+    ts_writer w;
+    ts_manifest_file *f = &s->manifest.files[i];
+    char *path = ts_path("%s/%s.safetensors", s->temporary, f->name);
+    TS_TRY(path);
+    ts_status status = ts_writer_open(&w, op, path);
+    if (status == TS_OK) {
+        status = ts_st_plan_write(&w, &s->plans[i]);
+        f->bytes = w.bytes;
+        if (status == TS_OK)
+            status = ts_writer_finish(&w, f->hash);
+        else
+            ts_writer_abandon(&w);
+    }
+    ts_sys_free(path);
+    return status;
+}
+
+static ts_status write_manifest(save *s)
+{
+    ts_writer w;
+    char *text = NULL;
+    size_t bytes;
+    char *path = ts_path("%s/%s", s->temporary, TS_MANIFEST);
+    ts_status status = path ? ts_manifest_make(op, &s->manifest, &text, &bytes) : ts_error_code();
+    if (status == TS_OK)
+        status = ts_writer_open(&w, op, path);
+    if (status == TS_OK) {
+        status = ts_writer_write(&w, text, (int64_t)bytes);
+        if (status == TS_OK)
+            status = ts_writer_finish(&w, NULL);
+        else
+            ts_writer_abandon(&w);
+    }
+    if (text)
+        ts_sys_free(text);
+    ts_sys_free(path);
+    return status;
+}
+
+/* The folder under its temporary name, flushed and read back. */
+static ts_status write_folder(save *s)
+{
+    int fd;
+    if (ts_files.mkdir(s->temporary, 0777) != 0)
+        return refused("make the folder", s->temporary);
+    for (int i = 0; i < s->manifest.nfiles; i++)
+        TS_TRY(write_section(s, i));
+    TS_TRY(write_manifest(s));
+    TS_TRY(ts_folder_open(op, s->temporary, &fd));
+    ts_status status = ts_folder_sync(op, s->temporary, fd);
+    ts_file_close(fd);
+    TS_TRY(status);
+    ts_checkpoint *written = ts_checkpoint_read(op, s->temporary);
+    TS_TRY(written);
+    ts_checkpoint_close(written);
+    return TS_OK;
+}
+
+static ts_status put_in_place(save *s)
+{
+    struct stat old;
+    bool there = ts_files.stat(s->path, &old) == 0;
+    if (!there && errno != ENOENT)
+        return refused("examine", s->path);
+    if (there && ts_files.rename(s->path, s->aside) != 0)
+        return refused("move aside", s->path);
+    if (ts_files.rename(s->temporary, s->path) != 0) {
+        ts_status status = refused("put the new checkpoint in the place of", s->path);
+        if (there && ts_files.rename(s->aside, s->path) != 0)
+            ts_log_write("io", "cannot bring back %s: %s", s->aside, strerror(errno));
+        return status;
+    }
+    return ts_folder_sync(op, s->root, s->root_fd);
+}
+
+/* ----------------------------------------------------------------------- after the save ---- */
+
+/* A folder that is being removed must not look like a checkpoint: it loses its name first. */
+static void discard(const save *s, const ts_checkpoint_folder *f)
+{
+    char *path = ts_path("%s/%s", s->root, f->name);
+    char *doomed = path ? ts_path("%s/%lld.tmp-%ld", s->root, (long long)f->step, (long)getpid()) : NULL;
+    if (!doomed)
+        ts_log_write("io", "cannot remove %s: out of memory", f->name);
+    else if (ts_files.rename(path, doomed) != 0 || !ts_folder_remove(doomed))
+        ts_log_write("io", "cannot remove %s: %s", path, strerror(errno));
+    ts_sys_free(doomed);
+    ts_sys_free(path);
+}
+
+/* The new checkpoint is safe: what goes wrong from here on is logged and mended by the next save. */
+static void prune(const save *s, int keep)
+{
+    ts_checkpoint_list list;
+    int older = 0;
+    if (ts_checkpoint_list_make(op, s->root, &list) != TS_OK) {
+        ts_log_write("io", "cannot remove old checkpoints: %s", ts_error_message());
+        ts_error_clear();
+    }
+    for (int64_t i = 0; i < list.count; i++) {
+        const ts_checkpoint_folder *f = &list.folders[i];
+        bool whole = f->kind == TS_CHECKPOINT_WHOLE;
+        if (whole && f->step > s->step)
+            ts_log_write("io", "%s/%s is newer than step %lld, which was just saved; it stays", s->root, f->name,
+                   (long long)s->step);
+        if (whole && f->step < s->step)
+            older++;
+        if (f->kind == TS_CHECKPOINT_ASIDE || (whole && f->step < s->step && older >= keep))
+            discard(s, f);
+    }
+    ts_checkpoint_list_free(&list);
+}
+
+static void finish(save *s)
+{
+    for (int i = 0; i < s->planned; i++)
+        ts_st_plan_free(&s->plans[i]);
+    ts_sys_free(s->plans);
+    ts_sys_free(s->manifest.files);
+    ts_sys_free(s->root);
+    ts_sys_free(s->path);
+    ts_sys_free(s->temporary);
+    ts_sys_free(s->aside);
+    ts_file_close(s->root_fd);
+}
+
+ts_status ts_checkpoint_save(const char *dir, int64_t step, const ts_checkpoint_section *sections,
+                             int nsections, const char *json_text, const ts_checkpoint_opts *opts)
+{
+    int keep = opts && opts->keep ? opts->keep : 2;
+    if (!dir || !*dir || (nsections && !sections))
+        return ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
+                          "argument '%s': expected %s, got %s", dir && *dir ? "sections" : "dir",
+                          dir && *dir ? "sections" : "a folder", dir && !*dir ? "\"\"" : "NULL");
+    if (step < 0 || nsections < 0 || nsections > TS_MAX_SECTIONS || keep < 1)
+        return ts_fail_op(TS_ERR_VALUE, op, __builtin_return_address(0), NULL,
+                          "expected step >= 0, 0 to %d sections, keep >= 1, got %lld, %d, %d", TS_MAX_SECTIONS,
+                          (long long)step, nsections, keep);
+    save s = {.step = step, .sections = sections, .root_fd = -1};
+    s.manifest = (ts_manifest){.step = step, .nfiles = nsections, .json = (char *)(uintptr_t)json_text};
+    ts_status status = prepare(&s, dir);
+    if (status == TS_OK)
+        status = lock(&s, dir);
+    if (status == TS_OK)
+        status = recover(&s);
+    if (status == TS_OK) {
+        status = write_folder(&s);
+        if (status == TS_OK)
+            status = put_in_place(&s);
+        if (status == TS_OK)
+            prune(&s, keep);
+        else
+            ts_folder_remove(s.temporary);
+    }
+    finish(&s);
+    return status;
+}

@@ -1,0 +1,235 @@
+/** @file crash.c  Saves with every call failing in turn, and killed between any two calls. */
+// SPDX-License-Identifier: MIT
+#include <sys/wait.h>
+
+#include "core/alloc.h"
+#include "tests/io/faults.h"
+#include "tests/io/run.h"
+
+/* What stands before the save under test, and which save that is. */
+static const struct scenario {
+    const char *name;
+    int before[4]; /* steps saved before, life 1, ended by -1 */
+    int64_t step;  /* the save under test, life 2 */
+} scenarios[] = {
+    {"first save", {-1}, 10},
+    {"next step", {10, -1}, 20},
+    {"third step, the first one goes", {10, 20, -1}, 30},
+    {"same step again", {20, -1}, 20},
+    {"same step again beside an older one", {10, 20, -1}, 20},
+};
+enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
+static char dir[128];
+
+static void arrange(const struct scenario *s)
+{
+    snprintf(dir, sizeof dir, "%s", in_folder("run"));
+    folder_remove(dir);
+    for (const int *step = s->before; *step >= 0; step++)
+        ck_ok(run_save(dir, *step, 1, 2));
+}
+
+static int64_t newest_before(const struct scenario *s)
+{
+    int64_t newest = -1;
+    for (const int *step = s->before; *step >= 0; step++)
+        newest = *step;
+    return newest;
+}
+
+/* After a save that ended with status, or was killed: the old state or the new one, whole. */
+static void check_after(const struct scenario *s, bool must_be_new)
+{
+    int64_t step = -1;
+    int life = 0;
+    bool found = run_find(dir, &step, &life);
+    bool is_new = found && step == s->step && life == 2;
+    bool is_old = newest_before(s) < 0 ? !found : found && step == newest_before(s) && life == 1;
+    ck_assert_msg(is_new || (is_old && !must_be_new), "%s, call %d (%s): found step %lld of life %d", s->name,
+                  fault.at, fault.trace, (long long)step, life);
+
+    /* and the next save mends whatever was left behind */
+    ck_ok(run_save(dir, 40, 3, 1));
+    ck_assert(run_find(dir, &step, &life) && step == 40 && life == 3);
+    ck_assert_int_eq(count_files(dir), 1 + 1 + 3);
+}
+
+static void sweep(const struct scenario *s, fault_kind kind, int error)
+{
+    bool met = true;
+    for (int n = 1; met; n++) {
+        arrange(s);
+        fault_plant(kind, n, error);
+        ts_error_clear();
+        ts_status status = run_save(dir, s->step, 2, 2);
+        fault_lift();
+        met = fault.met;
+        /* what cannot go wrong without a fault must not go wrong for lack of one */
+        ck_assert_msg(met || status == TS_OK, "%s: %s", s->name, ts_error_message());
+        ck_assert(status == TS_OK || ts_error_message()[0]);
+        check_after(s, status == TS_OK);
+        ts_tally(1, 0, 0);
+    }
+}
+
+TS_TEST(each_call_failing_once_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+{
+    sweep(&scenarios[_i], FAULT_ONCE, EIO);
+    sweep(&scenarios[_i], FAULT_ONCE, EINTR);
+}
+
+TS_TEST(each_call_failing_for_ever_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+{
+    sweep(&scenarios[_i], FAULT_FOREVER, EIO);
+}
+
+TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+{
+    int writes = 0;
+    for (int n = 1; writes < 2; n++) { /* twice past the last write */
+        arrange(&scenarios[_i]);
+        fault_plant(FAULT_PART, n, 0);
+        ts_error_clear();
+        ts_status status = run_save(dir, scenarios[_i].step, 2, 2);
+        fault_lift();
+        ck_assert(fault.met == (status != TS_OK));
+        if (fault.met) {
+            ck_assert_int_eq(ts_error_code(), TS_ERR_IO);
+            ck_assert_ptr_nonnull(strstr(ts_error_message(), "No space left on device"));
+        }
+        writes += !fault.met;
+        check_after(&scenarios[_i], status == TS_OK);
+        ts_tally(1, 0, 0);
+    }
+}
+
+TS_TEST(short_reads_and_writes_are_no_failure, IN_FOLDER)
+{
+    arrange(&scenarios[1]);
+    fault_plant(FAULT_SHORT, 1, 0);
+    ck_ok(run_save(dir, 20, 2, 2));
+    int64_t step;
+    int life;
+    ck_assert(run_find(dir, &step, &life));
+    fault_lift();
+    ck_assert(fault.met && step == 20 && life == 2);
+}
+
+TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+{
+    const struct scenario *s = &scenarios[_i];
+    for (int n = 1, ended = 0; !ended; n++) {
+        arrange(s);
+        pid_t child = fork();
+        ck_assert_int_ge(child, 0);
+        if (child == 0) {
+            fault_plant(FAULT_KILL, n, 0);
+            _exit(run_save(dir, s->step, 2, 2) == TS_OK ? 0 : 1);
+        }
+        int status;
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 0));
+        ended = WEXITSTATUS(status) == 0;
+        check_after(s, ended);
+        ts_tally(1, 0, 0);
+    }
+}
+
+/* A crash of the machine may lose what was not flushed and keep later renames: so order is all. */
+TS_TEST(everything_is_flushed_before_it_gets_its_name, IN_FOLDER)
+{
+    arrange(&scenarios[1]);
+    fault_plant(FAULT_NONE, 0, 0);
+    ck_ok(run_save(dir, 20, 2, 2));
+    fault_lift();
+    const char *at = fault.trace;
+    static const char *const order[] = {
+        "mkdir(20.tmp-", "open(model.safetensors) write", "fsync() close() open(state.safetensors) write",
+        "fsync() close() open(manifest.json) write", "fsync() close() open(20.tmp-", "fsync() close() open(manifest.json) fstat",
+        "pread", "rename(20) fsync()",
+    };
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        const char *next = strstr(at, order[i]);
+        ck_assert_msg(next != NULL, "expected \"%s\" in \"%s\"", order[i], at);
+        at = next + 1;
+    }
+    ck_assert_ptr_null(strstr(strstr(fault.trace, "pread"), "write"));
+}
+
+/* ------------------------------------------------------------------------- single files ---- */
+
+TS_TEST(a_failing_call_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
+{
+    TS_SCOPE;
+    static const int errors[] = {EIO, ENOSPC};
+    ts_tensor *old = ts_full(TS_SIZES(50), TS_SCALAR(1), TS_F32), *new = ts_full(TS_SIZES(50), TS_SCALAR(2), TS_F32);
+    const char *name = "t";
+    float values[50];
+    bool met = true;
+    char path[128];
+    snprintf(path, sizeof path, "%s", in_folder("file"));
+    for (int n = 1; met; n++) {
+        TS_SCOPE;
+        ck_ok(_i ? ts_npy_save(path, old) : ts_safetensors_save(path, &name, &old, 1, NULL, NULL, 0));
+        fault_plant(n % 2 ? FAULT_ONCE : FAULT_PART, (n + 1) / 2, errors[n % 2]);
+        ts_status status = _i ? ts_npy_save(path, new) : ts_safetensors_save(path, &name, &new, 1, NULL, NULL, 0);
+        fault_lift();
+        met = fault.met || fault.calls >= (n + 1) / 2;
+        ts_safetensors *st = _i ? NULL : ts_safetensors_open(path, NULL);
+        ck_ok(ts_copy_to(_i ? ts_npy_load(path) : ts_safetensors_load(st, "t"), values, sizeof values));
+        ts_safetensors_close(st);
+        for (int i = 1; i < 50; i++)
+            ck_assert_float_eq(values[i], values[0]);
+        ck_assert(values[0] == 2 || (values[0] == 1 && status != TS_OK));
+        /* the new file beside is gone, unless removing it was what failed */
+        ck_assert_int_eq(count_files(test_folder), 1);
+        ts_tally(1, 0, 0);
+    }
+}
+
+/* -------------------------------------------------------------------------- out of memory ---- */
+
+static int memory_calls, memory_at;
+static bool memory_fault(size_t bytes)
+{
+    (void)bytes;
+    return ++memory_calls == memory_at;
+}
+
+/* The n-th allocation from the system fails, jansson's among them. */
+TS_TEST(running_out_of_memory_leaves_old_or_new, .timeout = 110, IN_FOLDER)
+{
+    for (memory_at = 1, memory_calls = 1; memory_calls >= memory_at; memory_at++) {
+        arrange(&scenarios[1]);
+        memory_calls = 0;
+        ts_error_clear();
+        ts_alloc_fault = memory_fault;
+        ts_status status = run_save(dir, 20, 2, 2);
+        ts_alloc_fault = NULL;
+        ck_assert_msg(status == TS_OK || status == TS_ERR_MEMORY, "allocation %d: %s", memory_at, ts_error_message());
+        check_after(&scenarios[1], status == TS_OK);
+        ts_tally(1, 0, 0);
+    }
+}
+
+TS_TEST(running_out_of_memory_while_finding_is_an_ordinary_error, .timeout = 110, IN_FOLDER)
+{
+    arrange(&scenarios[2]);
+    for (memory_at = 1, memory_calls = 1; memory_calls >= memory_at; memory_at++) {
+        ts_checkpoint *c = NULL;
+        memory_calls = 0;
+        ts_error_clear();
+        ts_alloc_fault = memory_fault;
+        ts_status status = ts_checkpoint_find(dir, &c);
+        ts_alloc_fault = NULL;
+        /* never an older one for lack of memory */
+        ck_assert_msg(status == TS_OK ? ts_checkpoint_step(c) == 20 : status == TS_ERR_MEMORY && !c,
+                      "allocation %d: %s", memory_at, ts_error_message());
+        ts_checkpoint_close(c);
+        ts_tally(1, 0, 0);
+    }
+    int64_t step;
+    int life;
+    ck_assert(run_find(dir, &step, &life) && step == 20);
+}
