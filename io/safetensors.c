@@ -13,34 +13,10 @@
 #include <string.h>
 
 #include "core/tensor.h"
-#include "include/tessera/autograd.h"
-#include "include/tessera/ops/copy.h"
 #include "io/json.h"
 
 /* Eight sizes, two offsets, a dtype and generous white space; more is not a description. */
 #define MAX_DESCRIPTION 4096
-
-typedef struct entry {
-    int64_t begin, bytes; /* of the data, from its start */
-    int64_t sizes[TS_MAX_DIMS];
-    uint32_t name; /* position in text */
-    uint8_t dtype, ndim;
-} entry;
-
-typedef struct pair {
-    uint32_t key, value; /* positions in text */
-} pair;
-
-struct ts_safetensors {
-    int fd;
-    char *path;
-    int64_t data;     /* position in the file */
-    char *text;       /* the header, with names and metadata decoded in place */
-    entry *entries;   // count, in the order of the data
-    uint32_t *by_name; // count
-    pair *metadata;   // nmetadata, in the order of the keys
-    int64_t count, nmetadata;
-};
 
 const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT] = {
     [TS_F64] = "F64", [TS_F32] = "F32", [TS_BF16] = "BF16", [TS_F16] = "F16",
@@ -125,7 +101,7 @@ static ts_status grow(void **array, int64_t count, int64_t *room, size_t item)
 
 /* ---------------------------------------------------------------- what an entry may hold ---- */
 
-static ts_status check_dtype(parser *p, const char *name, const json_t *value, entry *e)
+static ts_status check_dtype(parser *p, const char *name, const json_t *value, ts_st_entry *e)
 {
     const char *text = json_string_value(value);
     if (!text)
@@ -141,7 +117,7 @@ static ts_status check_dtype(parser *p, const char *name, const json_t *value, e
                       p->st->path, ts_quote(name), ts_quote(text));
 }
 
-static ts_status check_sizes(parser *p, const char *name, const json_t *value, entry *e)
+static ts_status check_sizes(parser *p, const char *name, const json_t *value, ts_st_entry *e)
 {
     if (!json_is_array(value))
         return ENTRY_BAD(p, name, "expected %s", "an array as shape");
@@ -158,7 +134,7 @@ static ts_status check_sizes(parser *p, const char *name, const json_t *value, e
     return TS_OK;
 }
 
-static ts_status check_offsets(parser *p, const char *name, const json_t *value, entry *e)
+static ts_status check_offsets(parser *p, const char *name, const json_t *value, ts_st_entry *e)
 {
     const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
     if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end))
@@ -172,7 +148,7 @@ static ts_status check_offsets(parser *p, const char *name, const json_t *value,
     return TS_OK;
 }
 
-static ts_status check_description(parser *p, const char *name, const json_t *value, entry *e)
+static ts_status check_description(parser *p, const char *name, const json_t *value, ts_st_entry *e)
 {
     char sizes[200];
     int64_t numel, bytes;
@@ -197,7 +173,7 @@ static ts_status read_entry(parser *p, uint32_t name)
     ts_safetensors *st = p->st;
     json_error_t error;
     const char *text = st->text + name;
-    entry e = {.name = name};
+    ts_st_entry e = {.name = name};
     size_t length = strlen(text);
     if (length > TS_ST_MAX_NAME)
         return ENTRY_BAD(p, text, "expected a name of at most %d bytes, got %zu", TS_ST_MAX_NAME, length);
@@ -230,7 +206,7 @@ static ts_status read_metadata(parser *p)
         return TS_OK;
     }
     for (;;) {
-        pair m;
+        ts_st_pair m;
         TS_TRY(read_string(p, "of a metadata key", &m.key));
         TS_TRY(expect(p, ':', "after a metadata key"));
         TS_TRY(read_string(p, "of a metadata value (a string)", &m.value));
@@ -273,7 +249,7 @@ static ts_status read_header(parser *p)
 
 static int compare_begin(const void *a, const void *b)
 {
-    const entry *x = a, *y = b;
+    const ts_st_entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
     /* tensors without elements lie before the one that begins in the same place */
@@ -290,7 +266,7 @@ static int compare_name(const void *a, const void *b, void *ctx)
 static int compare_key(const void *a, const void *b, void *ctx)
 {
     const char *text = ctx;
-    return strcmp(text + ((const pair *)a)->key, text + ((const pair *)b)->key);
+    return strcmp(text + ((const ts_st_pair *)a)->key, text + ((const ts_st_pair *)b)->key);
 }
 
 /* Data fills the file from end to end: no hole, no overlap, nothing behind it. */
@@ -304,7 +280,7 @@ static ts_status check_layout(parser *p, int64_t data_bytes)
     if (!sorted)
         qsort(st->entries, (size_t)st->count, sizeof *st->entries, compare_begin);
     for (int64_t i = 0; i < st->count; i++) {
-        const entry *e = &st->entries[i];
+        const ts_st_entry *e = &st->entries[i];
         if (e->begin != next)
             return ENTRY_BAD(p, st->text + e->name, "data_offsets: expected begin %lld, got %lld (%s)",
                              (long long)next, (long long)e->begin, e->begin > next ? "a hole" : "an overlap");
@@ -432,181 +408,4 @@ void ts_safetensors_close(ts_safetensors *st)
     ts_sys_free(st->by_name);
     ts_sys_free(st->metadata);
     ts_sys_free(st);
-}
-
-/* ----------------------------------------------------------------------------- the index ---- */
-
-static const entry *entry_at(const ts_safetensors *st, int64_t index)
-{
-    return st && index >= 0 && index < st->count ? &st->entries[index] : NULL;
-}
-
-int64_t ts_safetensors_count(const ts_safetensors *st) { return st ? st->count : 0; }
-
-int64_t ts_safetensors_find(const ts_safetensors *st, const char *name)
-{
-    int64_t low = 0, high = st && name ? st->count : 0;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        int order = strcmp(name, st->text + st->entries[st->by_name[middle]].name);
-        if (order == 0)
-            return st->by_name[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return -1;
-}
-
-const char *ts_safetensors_name(const ts_safetensors *st, int64_t index)
-{
-    const entry *e = entry_at(st, index);
-    return e ? st->text + e->name : NULL;
-}
-ts_dtype ts_safetensors_dtype(const ts_safetensors *st, int64_t index)
-{
-    const entry *e = entry_at(st, index);
-    return e ? (ts_dtype)e->dtype : TS_DTYPE_NONE;
-}
-int ts_safetensors_ndim(const ts_safetensors *st, int64_t index)
-{
-    const entry *e = entry_at(st, index);
-    return e ? e->ndim : -1;
-}
-const int64_t *ts_safetensors_sizes(const ts_safetensors *st, int64_t index)
-{
-    const entry *e = entry_at(st, index);
-    return e ? e->sizes : NULL;
-}
-
-int64_t ts_safetensors_metadata_count(const ts_safetensors *st) { return st ? st->nmetadata : 0; }
-const char *ts_safetensors_metadata_key(const ts_safetensors *st, int64_t index)
-{
-    return st && index >= 0 && index < st->nmetadata ? st->text + st->metadata[index].key : NULL;
-}
-const char *ts_safetensors_metadata_value(const ts_safetensors *st, int64_t index)
-{
-    return st && index >= 0 && index < st->nmetadata ? st->text + st->metadata[index].value : NULL;
-}
-const char *ts_safetensors_metadata(const ts_safetensors *st, const char *key)
-{
-    for (int64_t i = 0; st && key && i < st->nmetadata; i++)
-        if (strcmp(st->text + st->metadata[i].key, key) == 0)
-            return st->text + st->metadata[i].value;
-    return NULL;
-}
-
-/* ------------------------------------------------------------------------------ the data ---- */
-
-/* Other bytes than 0 and 1 would be undefined as C's bool. */
-static ts_status read_data(const char *op, const ts_safetensors *st, const entry *e, void *data)
-{
-    TS_TRY(ts_file_read(op, st->path, st->fd, data, e->bytes, st->data + e->begin));
-    unsigned char *bytes = data;
-    for (int64_t i = 0; e->dtype == TS_BOOL && i < e->bytes; i++) {
-        if (bytes[i] > 1) {
-            int got = bytes[i];
-            memset(bytes, 0, (size_t)e->bytes);
-            return ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL,
-                              "'%s': tensor '%s': expected bools of 0 or 1, got %d in element %lld", st->path,
-                              ts_quote(st->text + e->name), got, (long long)i);
-        }
-    }
-    return TS_OK;
-}
-
-/* A new tensor with one reference, outside of all scopes. */
-static ts_tensor *load(const char *op, const ts_safetensors *st, const entry *e)
-{
-    ts_tensor *t = ts_tensor_new(ts_thread_self(), (ts_dtype)e->dtype, e->sizes, e->ndim, TS_DEVICE_CPU);
-    if (t && read_data(op, st, e, t->data) != TS_OK) {
-        ts_tensor_unref(t);
-        return NULL;
-    }
-    return t;
-}
-
-static const entry *entry_named(const char *op, const ts_safetensors *st, const char *name)
-{
-    if (!st || !name) {
-        ts_fail_null(op, NULL, st ? "name" : "st");
-        return NULL;
-    }
-    const entry *e = entry_at(st, ts_safetensors_find(st, name));
-    if (!e)
-        ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected one of %lld tensors' names, got '%s'",
-                   st->path, (long long)st->count, ts_quote(name));
-    return e;
-}
-
-ts_tensor *ts_safetensors_load(const ts_safetensors *st, const char *name)
-{
-    const entry *e = entry_named("safetensors_load", st, name);
-    ts_tensor *t = e ? load("safetensors_load", st, e) : NULL;
-    return t ? ts_scope_adopt(ts_thread_self(), t) : NULL;
-}
-
-ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index)
-{
-    static const char op[] = "safetensors_load_at";
-    const entry *e = entry_at(st, index);
-    if (!st)
-        ts_fail_null(op, NULL, "st");
-    else if (!e)
-        ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected an index below %lld, got %lld", st->path,
-                   (long long)st->count, (long long)index);
-    ts_tensor *t = e ? load(op, st, e) : NULL;
-    return t ? ts_scope_adopt(ts_thread_self(), t) : NULL;
-}
-
-ts_status ts_safetensors_load_all(const ts_safetensors *st, ts_tensor **tensors)
-{
-    static const char op[] = "safetensors_load_all";
-    ts_thread *thread = ts_thread_self();
-    if (!st || (st->count && !tensors))
-        return ts_fail_null(op, NULL, st ? "tensors" : "st");
-    for (int64_t i = 0; i < st->count; i++) {
-        tensors[i] = load(op, st, &st->entries[i]);
-        if (!tensors[i]) {
-            while (i > 0) {
-                ts_tensor_unref(tensors[--i]);
-                tensors[i] = NULL;
-            }
-            return ts_error_code();
-        }
-    }
-    for (int64_t i = 0; i < st->count; i++)
-        ts_scope_adopt(thread, tensors[i]);
-    return TS_OK;
-}
-
-ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name, ts_tensor *dst)
-{
-    static const char op[] = "safetensors_read_into";
-    char want[200], got[200];
-    const entry *e = entry_named(op, st, name);
-    if (!e)
-        return ts_error_code();
-    if (!dst || ts_is_none(dst))
-        return ts_fail_null(op, NULL, "dst");
-    if (dst->ndim != e->ndim || memcmp(dst->sizes, e->sizes, (size_t)e->ndim * sizeof *e->sizes) != 0)
-        return ts_fail_op(TS_ERR_SHAPE, op, NULL, NULL, "'%s': tensor '%s': expected shape %s, got %s in the file",
-                          st->path, ts_quote(name), ts_format_sizes(want, sizeof want, dst->sizes, dst->ndim),
-                          ts_format_sizes(got, sizeof got, e->sizes, e->ndim));
-    if (dst->dtype != e->dtype)
-        return ts_fail_op(TS_ERR_DTYPE, op, NULL, NULL, "'%s': tensor '%s': expected dtype %s, got %s in the file",
-                          st->path, ts_quote(name), ts_dtype_name((ts_dtype)dst->dtype),
-                          ts_dtype_name((ts_dtype)e->dtype));
-    if (!ts_same_device(dst->storage->device, TS_DEVICE_CPU))
-        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL, "argument 'dst': expected a tensor on cpu, got %s",
-                          ts_device_name(dst->storage->device));
-    if (dst->flags & TS_TENSOR_CONTIGUOUS) {
-        ts_storage_wrote(dst->storage, 0);
-        return read_data(op, st, e, dst->data);
-    }
-    TS_SCOPE;
-    TS_NO_GRAD;
-    ts_tensor *t = load(op, st, e);
-    return t ? TS_STATUS_OF(ts_copy_(dst, ts_scope_adopt(ts_thread_self(), t))) : ts_error_code();
 }

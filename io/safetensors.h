@@ -15,6 +15,30 @@
 /** The format's names of our dtypes. */
 extern const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT];
 
+/** One tensor of an opened file. */
+typedef struct ts_st_entry {
+    int64_t begin, bytes; /* of the data, from its start */
+    int64_t sizes[TS_MAX_DIMS];
+    uint32_t name; /* position in text */
+    uint8_t dtype, ndim;
+} ts_st_entry;
+
+/** One metadata entry. */
+typedef struct ts_st_pair {
+    uint32_t key, value; /* positions in text */
+} ts_st_pair;
+
+struct ts_safetensors {
+    int fd;
+    char *path;
+    int64_t data;     /* position in the file */
+    char *text;       /* the header, with names and metadata decoded in place */
+    ts_st_entry *entries;   // count, in the order of the data
+    uint32_t *by_name; // count
+    ts_st_pair *metadata;   // nmetadata, in the order of the keys
+    int64_t count, nmetadata;
+};
+
 /** As ts_safetensors_open() on a file that is open; the result owns fd, also after a failure. */
 ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd, int64_t bytes,
                                        const ts_safetensors_opts *opts);
