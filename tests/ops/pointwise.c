@@ -1,0 +1,175 @@
+/** @file pointwise.c  What the samples cannot say of the pointwise families: errors by value, kinks, in-place gradients. */
+// SPDX-License-Identifier: MIT
+#include <math.h>
+#include <string.h>
+
+#include "include/tessera/tessera.h"
+#include "tests/harness.h"
+
+static ts_tensor *f32(int64_t n, const float *x) { return ts_from_array(x, TS_F32, &n, 1); }
+#define F32(...) f32((int64_t)(sizeof((float[]){__VA_ARGS__}) / 4), (float[]){__VA_ARGS__})
+#define I64(...) \
+    ts_from_array((int64_t[]){__VA_ARGS__}, TS_I64, (int64_t[]){(int64_t)(sizeof((int64_t[]){__VA_ARGS__}) / 8)}, 1)
+
+/** Values are exactly these (NaN equals NaN). */
+static void check_values(ts_tensor *t, int64_t n, const float *want)
+{
+    ck_assert_msg(t != NULL, "%s", ts_error_message());
+    ck_assert_int_eq(ts_numel(t), n);
+    ck_assert_int_eq(ts_dtype_of(t), TS_F32);
+    const float *x = ts_data(t);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_msg(x[i] == want[i] || (isnan(x[i]) && isnan(want[i])), "element %d is %g, expected %g", (int)i,
+                      (double)x[i], (double)want[i]);
+}
+#define CHECK(t, ...) check_values(t, (int64_t)(sizeof((float[]){__VA_ARGS__}) / 4), (float[]){__VA_ARGS__})
+
+static ts_tensor *leaf(ts_tensor *t) { return ts_set_requires_grad(t, true); }
+/** d sum(y) / d x. */
+static ts_tensor *slope(ts_tensor *y, ts_tensor *x)
+{
+    ts_tensor *loss = ts_sum_to_size(y, NULL, 0);
+    ck_assert_msg(loss && ts_backward(loss) == TS_OK, "%s", ts_error_message());
+    return ts_grad(x);
+}
+
+TS_TEST(integer_division_by_zero_is_an_error_and_writes_nothing)
+{
+    TS_SCOPE;
+    ts_tensor *a = I64(7, 8, 9), *zero = I64(2, 0, 3);
+    ck_assert_ptr_null(ts_floor_divide_(a, zero));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "other"));
+    ck_assert_ptr_null(ts_remainder_scalar_(a, 0));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    ck_assert_int_eq(memcmp(ts_data(a), (int64_t[]){7, 8, 9}, 24), 0);
+    CHECK(ts_floor_divide(F32(1, -1, 0), F32(0, 0, 0)), INFINITY, -INFINITY, NAN);
+    CHECK(ts_div(I64(1, -1, 0), I64(0, 0, 0)), INFINITY, -INFINITY, NAN);
+}
+
+TS_TEST(the_lowest_integer_divides_by_minus_one)
+{
+    TS_SCOPE;
+    int64_t x;
+    ck_assert_int_eq(ts_item_int(ts_floor_divide_scalar(I64(INT64_MIN), -1), &x), TS_OK);
+    ck_assert(x == INT64_MIN);
+    ck_assert_int_eq(ts_item_int(ts_remainder_scalar(I64(INT64_MIN), -1), &x), TS_OK);
+    ck_assert(x == 0);
+}
+
+TS_TEST(remainder_has_the_sign_of_the_divisor)
+{
+    TS_SCOPE;
+    CHECK(ts_remainder(F32(7, -7, 7, -7), F32(3, 3, -3, -3)), 1, 2, -2, -1);
+    CHECK(ts_floor_divide(F32(7, -7, 7, -7), F32(3, 3, -3, -3)), 2, -3, -3, 2);
+}
+
+TS_TEST(integer_powers_wrap_and_truncate)
+{
+    TS_SCOPE;
+    CHECK(ts_to(ts_pow(I64(2, -1, -1, 1, 0, 3), I64(-1, -3, -2, -5, 0, 4)), TS_F32), 0, -1, 1, 1, 1, 81);
+    ck_assert_ptr_null(ts_pow_scalar(I64(2), -1));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+}
+
+TS_TEST(rounding_goes_to_the_even_neighbour)
+{
+    TS_SCOPE;
+    CHECK(ts_round(F32(-2.5f, -1.5f, -0.5f, 0.5f, 1.5f, 2.5f)), -2, -2, 0, 0, 2, 2);
+}
+
+TS_TEST(numbers_may_stand_on_the_left)
+{
+    TS_SCOPE;
+    ts_tensor *x = F32(1, 2, 4);
+    CHECK(ts_rsub_scalar(x, 1), 0, -1, -3);
+    CHECK(ts_rdiv_scalar(x, 2), 2, 1, 0.5f);
+    CHECK(ts_rpow_scalar(x, 2), 2, 4, 16);
+    CHECK(ts_where_scalars(ts_gt_scalar(x, 1.5), 1.0, 0.0), 0, 1, 1);
+}
+
+TS_TEST(relu_in_place_keeps_its_gradient)
+{
+    TS_SCOPE;
+    ts_tensor *w = leaf(F32(-2, -1, 0, 1, 2)), *h = ts_mul_scalar(w, 3);
+    ck_assert_ptr_eq(ts_relu_(h), h);
+    CHECK(h, 0, 0, 0, 3, 6);
+    CHECK(slope(h, w), 0, 0, 0, 3, 3);
+}
+
+TS_TEST(a_result_that_a_rule_reads_must_not_change)
+{
+    TS_SCOPE;
+    ts_tensor *w = leaf(F32(1, 2)), *y = ts_exp(w);
+    ts_mask_guard guard = ts_grad_push(false);
+    ck_assert_ptr_nonnull(ts_add_scalar_(y, 1));
+    ts_mask_pop(guard);
+    ck_assert_int_eq(ts_backward(ts_sum_to_size(y, NULL, 0)), TS_ERR_AUTOGRAD);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "add"));
+}
+
+TS_TEST(ties_share_the_gradient)
+{
+    TS_SCOPE;
+    ts_tensor *a = leaf(F32(1, 2, 3)), *b = F32(2, 2, 2);
+    CHECK(slope(ts_maximum(a, b), a), 0, 0.5f, 1);
+    ts_tensor *c = leaf(F32(1, 2, 3));
+    CHECK(slope(ts_minimum(c, b), c), 1, 0.5f, 0);
+}
+
+TS_TEST(clamp_passes_gradients_at_its_bounds_and_hardtanh_does_not)
+{
+    TS_SCOPE;
+    ts_tensor *a = leaf(F32(-2, -1, 0, 1, 2)), *b = leaf(F32(-2, -1, 0, 1, 2)), *c = leaf(F32(-1, 0, 3, 6, 7));
+    CHECK(slope(ts_clamp(a, -1, 1), a), 0, 1, 1, 1, 0);
+    CHECK(slope(ts_hardtanh(b, -1, 1), b), 0, 0, 1, 0, 0);
+    CHECK(slope(ts_relu6(c), c), 0, 0, 1, 0, 0);
+}
+
+TS_TEST(power_of_zero_has_a_finite_gradient)
+{
+    TS_SCOPE;
+    ts_tensor *x = leaf(F32(0, 0, 2)), *e = leaf(F32(0, 1, 2));
+    ts_tensor *y = ts_pow(x, e);
+    CHECK(slope(y, x), 0, 1, 4);
+    ts_tensor *ge = ts_grad(e);
+    CHECK(ge, 0, 0, 4 * logf(2));
+}
+
+TS_TEST(bounds_of_nan_make_everything_nan)
+{
+    TS_SCOPE;
+    CHECK(ts_clamp_min(F32(1, NAN, 3), (double)NAN), NAN, NAN, NAN);
+    CHECK(ts_clamp(F32(1, NAN, 3), 2, INFINITY), 2, NAN, 3);
+}
+
+TS_TEST(comparisons_write_into_bool_only)
+{
+    TS_SCOPE;
+    ts_tensor *x = F32(1, 2);
+    ck_assert_ptr_null(ts_eq_out(F32(0, 0), x, x));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_DTYPE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "bool"));
+}
+
+TS_TEST(activations_differentiate_twice)
+{
+    TS_SCOPE;
+    const double points[] = {-1.3, -0.2, 0.4, 1.7};
+    for (int i = 0; i < 4; i++) {
+        /* d^2 tanh(x)/dx^2 = -2 y (1 - y^2), and of sigmoid y (1 - y) (1 - 2 y) */
+        ts_tensor *x = leaf((ts_full)(NULL, 0, ts_scalar_float(points[i]), TS_F64)), *g, *gg;
+        double t = tanh(points[i]), s = 1 / (1 + exp(-points[i])), got;
+        ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
+        ts_tensor *y = ts_tanh(x);
+        ck_assert_int_eq(ts_grad_of(y, &x, 1, &g, &opts), TS_OK);
+        ck_assert_int_eq(ts_grad_of(g, &x, 1, &gg, NULL), TS_OK);
+        ts_item(gg, &got);
+        ck_assert_double_eq_tol(got, -2 * t * (1 - t * t), 1e-12);
+        y = ts_sigmoid(x);
+        ck_assert_int_eq(ts_grad_of(y, &x, 1, &g, &opts), TS_OK);
+        ck_assert_int_eq(ts_grad_of(g, &x, 1, &gg, NULL), TS_OK);
+        ts_item(gg, &got);
+        ck_assert_double_eq_tol(got, s * (1 - s) * (1 - 2 * s), 1e-12);
+    }
+}
