@@ -3,7 +3,12 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-ts_status ts_infer_compare(ts_frame *f) { return ts_infer_pointwise(f, 2, TS_BOOL, false); }
+ts_status ts_infer_compare(ts_frame *f)
+{
+    TS_TRY(ts_infer_pointwise(f, 2, TS_BOOL, false));
+    TS_TRY(ts_check_fits(f, 0)); /* a number that wraps would compare as another one */
+    return ts_check_fits(f, 1);
+}
 ts_status ts_infer_test(ts_frame *f) { return ts_infer_pointwise(f, 1, TS_BOOL, false); }
 
 static ts_status check_bool(ts_frame *f, int arg)
@@ -36,7 +41,7 @@ ts_status ts_infer_masked_fill(ts_frame *f)
         return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected an integer for self of %s, got a floating value",
                            ts_dtype_name(f->plan->compute));
     f->plan->cast |= 1 << 2;
-    return TS_OK;
+    return ts_check_fits(f, 2);
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */

@@ -83,6 +83,19 @@ ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
                        ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
 }
 
+ts_status ts_check_fits(ts_frame *f, int arg)
+{
+    const ts_value *v = &f->args[arg];
+    ts_dtype compute = f->plan->compute;
+    if (TS_LIKELY(v->tag != TS_TAG_INT || (compute != TS_U8 && compute != TS_I32)))
+        return TS_OK;
+    int64_t low = compute == TS_U8 ? -UINT8_MAX : INT32_MIN, high = compute == TS_U8 ? UINT8_MAX : INT32_MAX;
+    if (v->i >= low && v->i <= high)
+        return TS_OK;
+    return ts_fail_arg_hint(f, arg, TS_ERR_VALUE, "cast the tensor with ts_to()", "expected a number that fits %s, got %lld",
+                            ts_dtype_name(compute), (long long)v->i);
+}
+
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout)
 {
     int n = na > nb ? na : nb;
@@ -152,6 +165,15 @@ TS_INLINE bool is_alike(const ts_tensor *a, const ts_value *v, bool typed)
     return alike;
 }
 
+static TS_COLD ts_status fail_broadcast(const ts_frame *f, int arg, const int64_t *sizes, int ndim)
+{
+    const ts_tensor *t = f->args[arg].t;
+    char want[192], got[192];
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes that broadcast with %s, got %s",
+                       ts_format_sizes(want, sizeof want, sizes, ndim),
+                       ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+}
+
 ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result, bool float_math)
 {
     ts_plan *plan = f->plan;
@@ -177,29 +199,32 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
         plan->flat = flat;
         plan->cast = 0; /* unless integers go to a float compute dtype, below */
     } else {
-        int64_t sizes[TS_MAX_DIMS];
-        int ndim = 0;
+        int64_t sizes[2][TS_MAX_DIMS], *so_far = sizes[0], *next = sizes[1];
+        int ndim = 0, had;
+        ts_device device = TS_DEVICE_CPU;
+        bool first_seen = false, devices = false; /* the tensors' devices differ */
         for (int i = 0; i < nargs; i++) {
             if (args[i].tag != TS_TAG_TENSOR)
                 continue;
             const ts_tensor *t = args[i].t;
-            int64_t before[TS_MAX_DIMS];
-            memcpy(before, sizes, sizeof before);
-            int had = ndim;
-            if (!ts_broadcast(before, had, t->sizes, t->ndim, sizes, &ndim)) {
-                char want[192], got[192];
-                return ts_fail_arg(f, i, TS_ERR_SHAPE, "expected sizes that broadcast with %s, got %s",
-                                   ts_format_sizes(want, sizeof want, before, had),
-                                   ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
-            }
+            had = ndim;
+            if (TS_UNLIKELY(!ts_broadcast(so_far, had, t->sizes, t->ndim, next, &ndim)))
+                return fail_broadcast(f, i, so_far, had);
+            int64_t *swap = so_far;
+            so_far = next;
+            next = swap;
+            devices |= first_seen && !ts_same_device(t->storage->device, device);
+            if (!first_seen)
+                device = t->storage->device;
+            first_seen = true;
         }
-        ts_device device = TS_DEVICE_CPU;
-        TS_TRY(ts_check_devices(f, true, &device));
+        if (TS_UNLIKELY(devices))
+            TS_TRY(ts_check_devices(f, true, &device));
         compute = ts_promote_values(args + first, last - first);
         if (compute == TS_DTYPE_NONE)
             return ts_fail_arg(f, first, TS_ERR_VALUE, "expected a tensor or a number");
-        ts_plan_result(plan, 0, sizes, ndim, compute, device);
-        for (int i = 0; i < nargs; i++) /* 0-dim CPU tensors beside another device become scalars */
+        ts_plan_result(plan, 0, so_far, ndim, compute, device);
+        for (int i = 0; devices && i < nargs; i++) /* 0-dim CPU tensors beside another device become scalars */
             if (args[i].tag == TS_TAG_TENSOR && !ts_same_device(args[i].t->storage->device, device))
                 plan->strided |= (uint16_t)(1u << i);
     }

@@ -41,6 +41,8 @@ bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *o
 ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math);
 /** The same where only args[first..last) decide on the dtype and are cast to it; the others keep theirs. */
 ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result, bool float_math);
+/** A number as argument must fit the plan's compute dtype; a negative one may wrap in u8, as in PyTorch. */
+ts_status ts_check_fits(ts_frame *f, int arg);
 /** dtype that a mix of tensors and scalars computes in (PyTorch's categories). */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 

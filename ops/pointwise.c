@@ -34,7 +34,8 @@ ts_status ts_infer_clamp(ts_frame *f)
         return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a bound here or as 'max', got none");
     TS_TRY(ts_infer_pointwise(f, 3, TS_DTYPE_NONE, false));
     f->plan->operands = f->plan->cast = 1;
-    return TS_OK;
+    TS_TRY(ts_check_fits(f, 1));
+    return ts_check_fits(f, 2);
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */

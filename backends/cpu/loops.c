@@ -18,8 +18,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
     char *data[TS_MAX_OPERANDS];
     int64_t rest = begin;
     for (int d = 0; d < it->ndim; d++) {
-        at[d] = rest % it->sizes[d];
-        rest /= it->sizes[d];
+        at[d] = rest ? rest % it->sizes[d] : 0; /* divisions are slow, and most runs begin at 0 */
+        rest = rest ? rest / it->sizes[d] : 0;
     }
     for (int k = 0; k < it->operands; k++) {
         data[k] = it->data[k];
@@ -62,7 +62,10 @@ void ts_cpu_run(const ts_iter *it, ts_loop loop, const void *params, int cost)
     if (!it->numel)
         return;
     walk w = {it, loop, params};
-    ts_parallel_for(it->numel, grain, run_range, &w);
+    if (it->numel < 2 * grain)
+        run_range(&w, 0, it->numel);
+    else
+        ts_parallel_for(it->numel, grain, run_range, &w);
 }
 
 void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)

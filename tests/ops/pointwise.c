@@ -143,6 +143,20 @@ TS_TEST(bounds_of_nan_make_everything_nan)
     CHECK(ts_clamp(F32(1, NAN, 3), 2, INFINITY), 2, NAN, 3);
 }
 
+TS_TEST(numbers_that_do_not_fit_are_not_compared)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_to(F32(44, 1), TS_U8);
+    ck_assert_ptr_null(ts_eq_scalar(x, 300));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "fits u8, got 300"));
+    ck_assert_ptr_null(ts_clamp_min(x, 300));
+    ck_assert_ptr_null(ts_masked_fill_scalar(ts_to(x, TS_I32), ts_eq(x, x), (int64_t)1 << 31));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "fits i32"));
+    CHECK(ts_to(ts_eq_scalar(x, 44), TS_F32), 1, 0);
+    CHECK(ts_to(ts_ge_scalar(x, 1.5), TS_F32), 1, 0);
+}
+
 TS_TEST(comparisons_write_into_bool_only)
 {
     TS_SCOPE;
