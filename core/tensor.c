@@ -215,7 +215,8 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, 
     t->dtype = (uint8_t)dtype;
     t->ndim = (uint8_t)ndim;
     t->flags = TS_TENSOR_CONTIGUOUS;
-    memcpy(t->sizes, sizes, (size_t)ndim * sizeof *sizes);
+    if (ndim)
+        memcpy(t->sizes, sizes, (size_t)ndim * sizeof *sizes);
     t->numel = ts_strides_fill(t->sizes, ndim, t->strides);
     return t;
 }
@@ -276,9 +277,9 @@ ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes,
     if (!t)
         return NULL;
     if (t->numel && !data) {
-        ts_tensor_unref(t);
         ts_fail_op(TS_ERR_NULL, "from_array", __builtin_return_address(0), NULL,
                    "argument 'data': expected %lld elements, got NULL", (long long)t->numel);
+        ts_tensor_unref(t);
         return NULL;
     }
     if (t->numel)

@@ -6,7 +6,8 @@
 
 void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
 {
-    memcpy(plan->buffer[i], sizes, (size_t)ndim * sizeof *sizes);
+    if (ndim)
+        memcpy(plan->buffer[i], sizes, (size_t)ndim * sizeof *sizes);
     plan->ret[i] = (ts_meta){plan->buffer[i], dtype, device, ndim, 0};
 }
 

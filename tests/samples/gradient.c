@@ -65,7 +65,7 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
     uint64_t seed = 99;
     for (int i = 0; i < c->info->schema.nrets; i++) {
         ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
-        if (!y || !ts_requires_grad(y))
+        if (!y || !ts_requires_grad(y) || (c->s->grad_rets && !(c->s->grad_rets >> i & 1)))
             continue;
         any = true;
         if (!w->w[i]) {
@@ -157,7 +157,7 @@ static void check_f64(ts_case c, ts_layout weights_layout)
         if (sample_call(&c, &m, rets) == TS_OK)
             for (int i = 0; i < c.info->schema.nrets; i++) {
                 ts_tensor *y = rets[i].tag == TS_TAG_TENSOR && rets[i].t->dtype <= TS_F16 ? rets[i].t : NULL;
-                if (!y)
+                if (!y || (c.s->grad_rets && !(c.s->grad_rets >> i & 1)))
                     continue;
                 w.n[i] = ts_numel(y);
                 w.w[i] = malloc((size_t)(w.n[i] + 1) * sizeof(double));
@@ -213,15 +213,106 @@ static void check_f32(ts_case c)
     made_free(&wide);
 }
 
+/** A gradient through an op without a rule is an error that names the op; NODIFF results ask for none. */
+static void check_none(ts_case c)
+{
+    TS_SCOPE;
+    c.dtype = (c.s->dtypes ? c.s->dtypes : DT_FLOATS_) >> TS_F32 & 1 ? TS_F32 : TS_F64;
+    c.layout = LAYOUT_CONTIGUOUS;
+    c.form = "no gradient";
+    ts_made m;
+    ts_value rets[TS_MAX_RETS];
+    results_none(rets);
+    made_build(&m, &c, NULL);
+    bool leaf = false, written = false;
+    for (int i = 0; i < m.ntensors; i++) {
+        written |= m.tensors[i].written;
+        if (m.tensors[i].differentiable)
+            leaf = ts_set_requires_grad(m.tensors[i].t, true) != NULL;
+    }
+    if (!leaf || written || sample_call(&c, &m, rets) != TS_OK) {
+        made_free(&m);
+        return;
+    }
+    bool nodiff = c.info->flags & TS_OP_NODIFF, good = true;
+    for (int i = 0; good && i < c.info->schema.nrets; i++) {
+        ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
+        if (!y || !ts_dtype_is_float(ts_dtype_of(y)) || !ts_numel(y))
+            continue;
+        ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_ones_like(y), .retain_graph = true};
+        good = nodiff ? !ts_requires_grad(y)
+                      : ts_backward_ex(y, &opts) == TS_ERR_AUTOGRAD && strstr(ts_error_message(), c.s->op) != NULL;
+        if (!good)
+            sample_failed(&c, "result %d: expected %s, got: %s", i, nodiff ? "no history" : "a named error", ts_error_message());
+    }
+    if (good)
+        sample_passed();
+    made_free(&m);
+}
+
+/** The gradient through the in-place form: the new form's, or an error that names the write. */
+static void check_in_place(ts_case c)
+{
+    TS_SCOPE;
+    c.dtype = TS_F64;
+    c.layout = LAYOUT_CONTIGUOUS;
+    c.form = "gradient in place";
+    double *grads[2][MADE_MOST] = {{0}};
+    bool refused = false, good = true;
+    for (int k = 0; k < 2 && good && !refused; k++) { /* new, then in place on a copy of self */
+        ts_made m;
+        ts_value rets[TS_MAX_RETS];
+        results_none(rets);
+        made_build(&m, &c, NULL);
+        for (int i = 0; i < m.ntensors; i++)
+            if (m.tensors[i].differentiable)
+                ts_set_requires_grad(m.tensors[i].t, true);
+        ts_tensor *self = ts_mul_scalar(m.tensors[0].t, 1.0);
+        ck_assert_ptr_nonnull(self);
+        m.args[0] = ts_value_tensor(self);
+        if (k)
+            rets[0] = ts_value_tensor(self);
+        ts_status status = sample_call(&c, &m, rets);
+        ts_backward_opts opts = {.size = sizeof opts, .gradient = status == TS_OK ? ts_full_like(rets[0].t, 0.75) : NULL};
+        if (status == TS_OK)
+            status = ts_backward_ex(rets[0].t, &opts);
+        refused = k && status == TS_ERR_AUTOGRAD && strstr(ts_error_message(), c.s->op);
+        good = status == TS_OK || refused;
+        if (!good)
+            sample_failed(&c, "%s", ts_error_message());
+        for (int i = 0; status == TS_OK && i < m.ntensors; i++)
+            if (m.tensors[i].differentiable && ts_grad(m.tensors[i].t) != TS_NONE)
+                grads[k][i] = tensor_values(ts_grad(m.tensors[i].t));
+        for (int i = 0; k && good && !refused && i < m.ntensors; i++)
+            for (int64_t e = 0; good && grads[0][i] && e < ts_numel(m.tensors[i].t); e++) {
+                good = grads[1][i] && grads[0][i][e] == grads[1][i][e];
+                if (!good)
+                    sample_failed(&c, "gradient of tensor %d element %lld is %.17g, the new form's %.17g", i, (long long)e,
+                                  grads[1][i] ? grads[1][i][e] : NAN, grads[0][i][e]);
+            }
+        made_free(&m);
+    }
+    if (good)
+        sample_passed();
+    grads_free(grads[0], NULL);
+    grads_free(grads[1], NULL);
+}
+
 void ts_samples_gradients(const ts_sample_family *family)
 {
     ts_set_num_threads(1);
     for (int k = 0; k < family->count; k++) {
         const ts_sample *s = &family->samples[k];
-        if (!s->grad)
-            continue;
         ts_case c = sample_case(s);
         c.sweep = SMALL;
+        if (!sample_is_differentiable(c.info)) {
+            check_none(c);
+            continue;
+        }
+        if (!s->grad)
+            continue;
+        if (s->inplace && s->args[0].tag == TS_TAG_TENSOR && !s->args[0].nograd)
+            check_in_place(c);
         for (int l = 0; l < (s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
             c.layout = (ts_layout)l;
             check_f64(c, LAYOUT_CONTIGUOUS);

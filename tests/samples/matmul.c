@@ -1,0 +1,96 @@
+/** @file matmul.c  Samples of matrix products. */
+// SPDX-License-Identifier: MIT
+#include "tests/samples/sample.h"
+
+#include <math.h>
+
+/* Errors of a product grow with the sum of magnitudes of its terms, which is what scales hold. */
+
+/** y (m, n) += a (m, k) * b, b read as (k, n) or, turned, as (n, k). */
+static void product(const double *a, const double *b, double *y, double *scale, int64_t m, int64_t n, int64_t k, bool turned)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t p = 0; p < k; p++) {
+                double term = a[i * k + p] * (turned ? b[j * k + p] : b[p * n + j]);
+                y[i * n + j] += term;
+                scale[i * n + j] += fabs(term);
+            }
+}
+
+static void ref_mm(ts_ref *r)
+{
+    int64_t sizes[2] = {r->a[0].sizes[0], r->a[1].sizes[1]};
+    double *y = ref_ret(r, 0, sizes, 2);
+    r->scale[0] = ref_scratch(r, r->ret[0].numel);
+    product(r->a[0].x, r->a[1].x, y, r->scale[0], sizes[0], sizes[1], r->a[0].sizes[1], false);
+}
+
+static void ref_bmm(ts_ref *r)
+{
+    int64_t batch = r->a[0].sizes[0], m = r->a[0].sizes[1], k = r->a[0].sizes[2], n = r->a[1].sizes[2];
+    double *y = ref_ret(r, 0, (int64_t[]){batch, m, n}, 3);
+    r->scale[0] = ref_scratch(r, r->ret[0].numel);
+    for (int64_t b = 0; b < batch; b++)
+        product(r->a[0].x + b * m * k, r->a[1].x + b * k * n, y + b * m * n, r->scale[0] + b * m * n, m, n, k, false);
+}
+
+static void ref_linear(ts_ref *r)
+{
+    const ts_ref_arg *x = &r->a[0], *w = &r->a[1], *bias = &r->a[2];
+    int64_t sizes[TS_MAX_DIMS], n = w->sizes[0], k = w->sizes[1], m = ref_numel(x->sizes, x->ndim - 1);
+    for (int d = 0; d < x->ndim; d++)
+        sizes[d] = d + 1 < x->ndim ? x->sizes[d] : n;
+    double *y = ref_ret(r, 0, sizes, x->ndim);
+    r->scale[0] = ref_scratch(r, r->ret[0].numel);
+    product(x->x, w->x, y, r->scale[0], m, n, k, true);
+    for (int64_t i = 0; bias->tag == TS_TAG_TENSOR && i < m * n; i++) {
+        y[i] += bias->x[i % n];
+        r->scale[0][i] += fabs(bias->x[i % n]);
+    }
+}
+
+static void ref_linear_backward(ts_ref *r)
+{
+    const ts_ref_arg *g = &r->a[0], *x = &r->a[1], *w = &r->a[2];
+    int64_t n = w->sizes[0], k = w->sizes[1], m = ref_numel(g->sizes, g->ndim - 1);
+    double *dx = ref_ret_like(r, 0, x), *dw = ref_ret_like(r, 1, w), *db = ref_ret(r, 2, &n, 1);
+    for (int i = 0; i < 3; i++)
+        r->scale[i] = ref_scratch(r, r->ret[i].numel);
+    product(g->x, w->x, dx, r->scale[0], m, k, n, false);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double v = g->x[i * n + j];
+            db[j] += v;
+            r->scale[2][j] += fabs(v);
+            for (int64_t p = 0; p < k; p++) {
+                dw[j * k + p] += v * x->x[i * k + p];
+                r->scale[1][j * k + p] += fabs(v * x->x[i * k + p]);
+            }
+        }
+}
+
+/* c covers a chain of √depth rounding errors of the terms' magnitudes */
+static const ts_sample samples[] = {
+    {"mm", "rows", {T(SWEEP, 5), T(5, 3)}, ref_mm, .c = 2, .depth = 5, .grad = true,
+     .bad = {{1, T(4, 3), TS_ERR_SHAPE, "mm"}, {1, T(5), TS_ERR_SHAPE, "2 dims"}, {0, T(2, 3, 5), TS_ERR_SHAPE, "2 dims"},
+             {1, T_OF(TS_F64, 5, 3), TS_ERR_DTYPE, "f64"}}},
+    {"mm", "inner", {T(3, SWEEP), T(SWEEP, 4)}, ref_mm, .c = 2, .depth = SWEEP, .grad = true},
+    {"mm", "square", {T(SWEEP, SWEEP), T(SWEEP, SWEEP)}, ref_mm, .c = 2, .depth = SWEEP, .most = 65, .many = 200},
+    {"mm", "one column", {T(SWEEP, 9), T(9, 1)}, ref_mm, .c = 2, .depth = 9, .grad = true},
+    {"bmm", "batch", {T(SWEEP, 3, 4), T(SWEEP, 4, 2)}, ref_bmm, .c = 2, .depth = 4, .grad = true, .many = 3001,
+     .bad = {{1, T(3, 5, 2), TS_ERR_SHAPE, "bmm"}, {1, T(4, 4, 2), TS_ERR_SHAPE, "bmm"}, {1, T(4, 2), TS_ERR_SHAPE, "3 dims"}}},
+    {"bmm", "inner", {T(2, 3, SWEEP), T(2, SWEEP, 5)}, ref_bmm, .c = 2, .depth = SWEEP, .grad = true},
+    {"bmm", "square", {T(3, SWEEP, SWEEP), T(3, SWEEP, SWEEP)}, ref_bmm, .c = 2, .depth = SWEEP, .most = 33, .many = 120},
+    {"linear", "2 dims", {T(SWEEP, 5), T(4, 5), T(4)}, ref_linear, .c = 2, .depth = 6, .grad = true,
+     .bad = {{1, T(4, 6), TS_ERR_SHAPE, "linear"}, {2, T(5), TS_ERR_SHAPE, "bias"}, {1, T(5), TS_ERR_SHAPE, "2 dims"}}},
+    {"linear", "no bias", {T(3, SWEEP), T(2, SWEEP), ABSENT}, ref_linear, .c = 2, .depth = SWEEP, .grad = true},
+    {"linear", "3 dims", {T(2, SWEEP, 3), T(5, 3), T(5)}, ref_linear, .c = 2, .depth = 4, .grad = true},
+    {"linear", "1 dim", {T(SWEEP), T(4, SWEEP), T(4)}, ref_linear, .c = 2, .depth = SWEEP, .grad = true},
+    {"linear", "wide", {T(33, 65), T(SWEEP, 65), T(SWEEP)}, ref_linear, .c = 2, .depth = 66, .most = 65, .many = 501},
+    {"linear_backward", "2 dims", {T(SWEEP, 4), T(SWEEP, 5), T(4, 5)}, ref_linear_backward, .c = 2, .depth = SWEEP, .scale = 1,
+     .grad = true},
+    {"linear_backward", "3 dims", {T(2, SWEEP, 4), T(2, SWEEP, 3), T(4, 3)}, ref_linear_backward, .c = 4, .depth = SWEEP,
+     .grad = true},
+};
+TS_SAMPLES(matmul, samples)
