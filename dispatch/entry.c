@@ -375,4 +375,52 @@ ts_status ts_enter_view(ts_frame *f)
     return own ? own(f) : f->table->info->infer(f);
 }
 
-ts_status ts_enter_whole(ts_frame *f) { return f->table->impl[f->key](f); }
+/** Composites know nothing of destinations: their results are made anew and copied to where they belong. */
+static TS_COLD ts_status whole_into(ts_frame *f)
+{
+    ts_value given[TS_MAX_RETS];
+    uint8_t was = f->given;
+    for (int i = 0; i < f->nrets; i++) {
+        given[i] = f->rets[i];
+        if (was >> i & 1)
+            f->rets[i] = ts_value_none();
+    }
+    f->given = 0;
+    ts_plan plan;
+    plan.pointwise = false;
+    ts_status status = f->table->impl[f->key](f);
+    f->given = was;
+    for (int i = 0; i < f->nrets; i++) { /* all checks come before the first write */
+        ts_tensor *y = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
+        if (status != TS_OK || !(was >> i & 1) || !y)
+            continue;
+        plan.ret[i] = (ts_meta){.sizes = y->sizes, .dtype = (ts_dtype)y->dtype, .device = y->storage->device,
+                                .ndim = y->ndim, .numel = y->numel};
+        f->plan = &plan;
+        f->rets[i] = given[i];
+        uint8_t nargs = f->nargs;
+        f->nargs = 0; /* the results are there already: sharing memory with an argument does no harm */
+        status = check_given(f, i);
+        f->nargs = nargs;
+        f->rets[i] = ts_value_tensor(y);
+        f->plan = NULL;
+    }
+    for (int i = 0; i < f->nrets; i++) {
+        ts_tensor *y = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
+        if (was >> i & 1) {
+            if (status == TS_OK && y && (status = ts_copy_into(given[i].t, y)) == TS_OK)
+                given[i].t->storage->writer = f->op;
+            f->rets[i] = given[i];
+        } else if (status != TS_OK) {
+            f->rets[i] = ts_value_none();
+        }
+        if (y && (was >> i & 1 || status != TS_OK))
+            ts_tensor_unref(y);
+    }
+    return status;
+}
+
+ts_status ts_enter_whole(ts_frame *f)
+{
+    return TS_LIKELY(!f->given) ? f->table->impl[f->key](f) : whole_into(f);
+}
