@@ -1,4 +1,4 @@
-/** @file layers.c  Linear, norms, dropout, activations, MLP, Sequential. */
+/** @file layers.c  Linear, embedding, norms, dropout, activations, MLP, Sequential. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 
@@ -53,6 +53,28 @@ ts_module *ts_linear_new(int64_t in, int64_t out, bool bias)
         return NULL;
     ts_module *m = ts_module_new(&linear_type);
     return m ? built(m, linear_build(m, in, out, bias)) : NULL;
+}
+
+/* ---------------------------------------------------------------------------- embedding ---- */
+
+static ts_tensor *embedding_forward(ts_module *m, ts_tensor *x)
+{
+    return ts_embedding(*(ts_tensor **)ts_module_payload(m), x, -1);
+}
+
+static const ts_module_type embedding_type = {sizeof(ts_module_type), "Embedding", sizeof(ts_tensor *),
+                                              embedding_forward, NULL};
+
+ts_module *ts_embedding_new(int64_t count, int64_t width)
+{
+    if (!is_positive(count, "embedding_new", "count") || !is_positive(width, "embedding_new", "width"))
+        return NULL;
+    ts_module *m = ts_module_new(&embedding_type);
+    if (!m)
+        return NULL;
+    TS_SCOPE;
+    return built(m, ts_module_add_parameter(m, "weight", ts_normal(TS_SIZES(count, width), 0, 1, TS_F32),
+                                            ts_module_payload(m)));
 }
 
 /* -------------------------------------------------------------------------------- norms ---- */

@@ -98,6 +98,27 @@ TS_TEST(linear_begins_within_its_bound)
     ts_module_free(m);
 }
 
+/* ---------------------------------------------------------------------------- embedding ---- */
+
+TS_TEST(embedding_takes_rows)
+{
+    static const int64_t indices[] = {3, 0, 3, 6};
+    ts_module *m = ts_embedding_new(7, C);
+    TS_SCOPE;
+    ts_tensor *x = ts_from_array(indices, TS_I64, TS_SIZES(2, 2)), *y = ts_forward(m, x), *w = param(m, "weight");
+    ck_assert_int_eq(ts_ndim(y), 3);
+    for (int i = 0; i < 4; i++)
+        for (int c = 0; c < C; c++)
+            ck_assert_double_eq(at(y, i * C + c), at(w, indices[i] * C + c));
+    ck_assert_int_eq(ts_backward(ts_sum(y)), TS_OK);
+    for (int r = 0; r < 7; r++)
+        ck_assert_double_eq(at(ts_grad(w), r * C), r == 3 ? 2 : r == 0 || r == 6);
+    ck_assert_ptr_null(ts_forward(m, ts_full(TS_SIZES(1), ts_scalar_int(7), TS_I64)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_INDEX);
+    ck_assert_ptr_null(ts_embedding_new(0, 3));
+    ts_module_free(m);
+}
+
 /* ------------------------------------------------------------------------- norms and so on ---- */
 
 static ts_tensor *layer_norm(ts_module *m, ts_tensor *x)

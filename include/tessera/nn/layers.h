@@ -18,6 +18,12 @@ TS_BEGIN_DECLS
  */
 TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
 
+/**
+ * Rows of a table: indices of any sizes, i64 or i32, -> (..., width). Parameter "weight" (count, width),
+ * standard normal. TS_ERR_INDEX for an index outside 0 to count - 1.
+ */
+TS_API ts_module *ts_embedding_new(int64_t count, int64_t width);
+
 /** (x - mean) / sqrt(var + eps) * weight + bias over the last dim. "weight", "bias" (width); eps 0 is 1e-5. */
 TS_API ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias);
 /** x / sqrt(mean(x^2) + eps) * weight over the last dim. "weight" (width); eps 0 is the dtype's epsilon. */
