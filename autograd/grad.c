@@ -133,7 +133,7 @@ static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_tensor 
         return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL, "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 'root': expected a tensor that requires grad");
     char want[192], got[192];
-    if (opts && opts->gradient) {
+    if (opts && opts->gradient && opts->gradient != TS_NONE) {
         ts_tensor *g = opts->gradient;
         if (g->ndim != root->ndim || g->dtype != root->dtype ||
             memcmp(g->sizes, root->sizes, root->ndim * sizeof *root->sizes) != 0)
