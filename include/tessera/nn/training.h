@@ -1,0 +1,38 @@
+/**
+ * @file training.h
+ * A training run as a whole: what has to be saved so that it goes on bit for bit.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_NN_TRAINING_H
+#define TESSERA_NN_TRAINING_H
+
+#include "loader.h"
+#include "optimizer.h"
+
+TS_BEGIN_DECLS
+
+/** The parts of a run; all borrowed. The generator is that of the calling thread. */
+typedef struct ts_training {
+    size_t size;             /**< sizeof(ts_training) */
+    ts_module *model;
+    ts_optimizer *optimizer; /**< may be NULL */
+    ts_loader *loader;       /**< may be NULL */
+    int64_t step;            /**< steps done */
+} ts_training;
+
+/**
+ * Writes a checkpoint of the run under dir (see ts_checkpoint_save() in io.h): parameters and buffers,
+ * the optimizer's state and numbers, the loader's place, the generator's state.
+ */
+TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
+/**
+ * Takes the newest checkpoint under dir that verifies over into the run, which must have been built
+ * like the one that was saved. Everything is read and verified first; names and sizes that do not fit
+ * are TS_ERR_VALUE.
+ * @param text  receives one line on what was loaded, and why newer checkpoints were passed over; may be NULL
+ * @return TS_ERR_STATE when there is no checkpoint
+ */
+TS_API ts_status ts_training_resume(ts_training *training, const char *dir, char *text, size_t text_size);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,149 @@
+/** @file training.c  Saves and resumes a whole run: the parts as sections, the numbers as JSON. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/nn/training.h"
+#include "include/tessera/io.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { NUMBERS = 512 };
+
+/* -------------------------------------------------------------------------------- numbers ---- */
+
+/** The run's numbers as JSON text; free() it. Doubles are written to 17 digits. */
+static char *describe(const ts_training *t)
+{
+    ts_rng_state rng = ts_rng_get_state();
+    ts_loader_state at = ts_loader_get_state(t->loader);
+    /* 64-bit words travel as strings: JSON integers have a sign */
+    char seed[24], offset[24];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)rng.seed);
+    snprintf(offset, sizeof offset, "%llu", (unsigned long long)rng.offset);
+    json_t *numbers = json_object();
+    ts_named_number *list = malloc(NUMBERS * sizeof *list);
+    int64_t n = t->optimizer && list ? ts_optimizer_numbers(t->optimizer, list, NUMBERS) : 0;
+    bool ok = numbers && list && n <= NUMBERS;
+    for (int64_t i = 0; ok && i < n; i++)
+        ok = json_object_set_new(numbers, list[i].name, json_real(list[i].value)) == 0;
+    free(list);
+    if (!ok) {
+        json_decref(numbers);
+        return NULL;
+    }
+    json_t *root = json_pack("{s:{s:I, s:I}, s:{s:s, s:s}, s:o}", "loader", "epoch", (json_int_t)at.epoch, "index",
+                             (json_int_t)at.index, "rng", "seed", seed, "offset", offset, "optimizer", numbers);
+    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(root);
+    return text;
+}
+
+static ts_status take_numbers(ts_training *t, const char *text, const char *where)
+{
+    json_error_t error;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error), *numbers = NULL;
+    json_int_t epoch = 0, index = 0;
+    const char *seed = NULL, *offset = NULL, *name;
+    if (!root || json_unpack(root, "{s:{s:I, s:I}, s:{s:s, s:s}, s:o}", "loader", "epoch", &epoch, "index", &index, "rng",
+                             "seed", &seed, "offset", &offset, "optimizer", &numbers) != 0) {
+        json_decref(root);
+        return ts_error_set(TS_ERR_FORMAT, "training_resume: the manifest in '%s' has no numbers of a training run", where);
+    }
+    ts_status status = t->loader ? ts_loader_set_state(t->loader, (ts_loader_state){epoch, index}) : TS_OK;
+    json_t *value;
+    if (t->optimizer)
+        json_object_foreach(numbers, name, value)
+            if (status == TS_OK)
+                status = ts_optimizer_set_number(t->optimizer, name, json_number_value(value));
+    if (status == TS_OK)
+        ts_rng_set_state((ts_rng_state){strtoull(seed, NULL, 10), strtoull(offset, NULL, 10)});
+    json_decref(root);
+    return status;
+}
+
+/* --------------------------------------------------------------------------------- tensors ---- */
+
+/** A section's tensors in the scope of the caller, with their names. */
+static ts_status read_section(const ts_checkpoint *c, const char *section, ts_named_tensors *list)
+{
+    const ts_safetensors *file = ts_checkpoint_section_of(c, section);
+    TS_TRY(file);
+    int64_t n = ts_safetensors_count(file);
+    list->names = calloc((size_t)n + 1, sizeof *list->names);
+    list->tensors = calloc((size_t)n + 1, sizeof *list->tensors);
+    if (!list->names || !list->tensors)
+        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld names", (long long)n);
+    TS_TRY(ts_safetensors_load_all(file, list->tensors));
+    for (int64_t i = 0; i < n; i++)
+        list->names[i] = ts_safetensors_name(file, i);
+    list->n = n;
+    return TS_OK;
+}
+
+static void forget(ts_named_tensors *list)
+{
+    free(list->names);
+    free(list->tensors);
+}
+
+static ts_status take_over(ts_training *t, const ts_checkpoint *c)
+{
+    TS_SCOPE;
+    ts_named_tensors model = {0}, state = {0};
+    ts_status status = read_section(c, "model", &model);
+    if (status == TS_OK && t->optimizer)
+        status = read_section(c, "state", &state);
+    if (status == TS_OK)
+        status = ts_module_load_state_dict(t->model, model.names, model.tensors, model.n, true, NULL);
+    if (status == TS_OK && t->optimizer)
+        status = ts_optimizer_load_state(t->optimizer, state.names, state.tensors, state.n);
+    if (status == TS_OK)
+        status = take_numbers(t, ts_checkpoint_json(c), ts_checkpoint_path(c));
+    if (status == TS_OK)
+        t->step = ts_checkpoint_step(c);
+    forget(&model);
+    forget(&state);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------- public ---- */
+
+static ts_status check(const ts_training *t, const char *dir, const char *op)
+{
+    return t && t->model && dir ? TS_OK : ts_error_set(TS_ERR_NULL, "%s: expected a run with a model, and a folder", op);
+}
+
+ts_status ts_training_save(const ts_training *t, const char *dir)
+{
+    TS_TRY(check(t, dir, "training_save"));
+    ts_named_tensors model = {0}, state = {0};
+    ts_status status = ts_module_state_dict(t->model, &model);
+    if (status == TS_OK && t->optimizer)
+        status = ts_optimizer_state(t->optimizer, &state);
+    char *text = status == TS_OK ? describe(t) : NULL;
+    if (status == TS_OK && !text)
+        status = ts_error_set(TS_ERR_MEMORY, "training_save: out of memory for the numbers of the run");
+    ts_checkpoint_section sections[] = {{"model", model.names, model.tensors, model.n},
+                                        {"state", state.names, state.tensors, state.n}};
+    if (status == TS_OK)
+        status = ts_checkpoint_save(dir, t->step, sections, 2, text, NULL);
+    free(text);
+    ts_named_tensors_free(&model);
+    ts_named_tensors_free(&state);
+    return status;
+}
+
+ts_status ts_training_resume(ts_training *t, const char *dir, char *text, size_t text_size)
+{
+    TS_TRY(check(t, dir, "training_resume"));
+    ts_checkpoint *c = NULL;
+    TS_TRY(ts_checkpoint_find(dir, &c));
+    if (!c)
+        return ts_error_set_hint(TS_ERR_STATE, "start a new run", "training_resume: there is no checkpoint under '%s'", dir);
+    ts_status status = take_over(t, c);
+    if (status == TS_OK && text)
+        snprintf(text, text_size, "step %lld from %s%s%s", (long long)t->step, ts_checkpoint_path(c),
+                 ts_checkpoint_report(c)[0] ? "; " : "", ts_checkpoint_report(c));
+    ts_checkpoint_close(c);
+    return status;
+}
