@@ -4,6 +4,8 @@
 #include "include/tessera/ops.h"
 #include "ops/rows.h"
 
+#include <math.h>
+
 /** t, like the result of a reduction of argument 0 over the dims in argument 1, over its elements. */
 static ts_tensor *spread(ts_vjp_call *b, ts_tensor *t)
 {
@@ -72,3 +74,75 @@ static ts_status var(ts_vjp_call *b)
     return ts_give(b, 0, ts_mul(g, deviations(b)));
 }
 const ts_vjp ts_vjp_var = {.rule = var, .saves = {[0] = TS_SAVE_ARG(0)}};
+
+/** sum over the dims of the reduction, kept with size 1. */
+static ts_tensor *sum_kept(ts_vjp_call *b, ts_tensor *t)
+{
+    const ts_value *dims = ts_arg(b, 1);
+    return dims->tag == TS_TAG_INTS ? ts_sum_dims(t, dims->ints, (int)dims->count, true) : ts_sum(t);
+}
+
+/** d std / dx = (x - mean) / ((n - correction) std), and 0 where nothing deviates */
+static ts_status std(ts_vjp_call *b)
+{
+    double n = reduced_count(b) - ts_arg(b, 3)->d;
+    ts_tensor *y = ts_saved_ret(b, 0);
+    ts_tensor *g = ts_div(ts_mul_scalar(ts_grad_out(b, 0), 1 / (n > 0 ? n : 0)), y);
+    g = ts_masked_fill_scalar(g, ts_eq_scalar(y, 0), 0);
+    return ts_give(b, 0, ts_mul(spread(b, g), deviations(b)));
+}
+const ts_vjp ts_vjp_std = {.rule = std, .saves = {[0] = TS_SAVE_ARG(0) | TS_SAVE_RET(0)}};
+
+/** g shared evenly among the elements for which `chosen` (bool, like argument 0) holds. */
+static ts_tensor *share(ts_vjp_call *b, ts_tensor *g, ts_tensor *chosen)
+{
+    ts_tensor *weight = chosen ? ts_to(chosen, (ts_dtype)g->dtype) : NULL;
+    return ts_mul(ts_div(weight, sum_kept(b, weight)), spread(b, g));
+}
+
+static ts_status extreme(ts_vjp_call *b)
+{
+    ts_tensor *chosen = ts_eq(ts_saved_arg(b, 0), spread(b, ts_saved_ret(b, 0)));
+    return ts_give(b, 0, share(b, ts_grad_out(b, 0), chosen));
+}
+const ts_vjp ts_vjp_amax = {.rule = extreme, .saves = {[0] = TS_SAVE_ARG(0) | TS_SAVE_RET(0)}};
+const ts_vjp ts_vjp_amin = {.rule = extreme, .saves = {[0] = TS_SAVE_ARG(0) | TS_SAVE_RET(0)}};
+
+/** exp(x - y) g; where all is -Inf, so is y, and 0 stands for it. */
+static ts_status logsumexp(ts_vjp_call *b)
+{
+    ts_tensor *y = ts_saved_ret(b, 0);
+    y = ts_masked_fill_scalar(y, ts_eq_scalar(y, -INFINITY), 0);
+    ts_tensor *share = ts_exp(ts_sub(ts_saved_arg(b, 0), spread(b, y)));
+    return ts_give(b, 0, ts_mul(share, spread(b, ts_grad_out(b, 0))));
+}
+const ts_vjp ts_vjp_logsumexp = {.rule = logsumexp, .saves = {[0] = TS_SAVE_ARG(0) | TS_SAVE_RET(0)}};
+
+/** p = 1: sign(x); p = 2: x / y, and 0 at y = 0; p = Inf: sign(x) shared among the largest. */
+static ts_status norm(ts_vjp_call *b)
+{
+    double p = ts_arg(b, 3)->d;
+    ts_tensor *x = ts_saved_arg(b, 0), *y = ts_saved_ret(b, 0), *g = ts_grad_out(b, 0);
+    if (p == 1)
+        return ts_give(b, 0, ts_mul(ts_sign(x), spread(b, g)));
+    if (p == 2) {
+        ts_tensor *scale = ts_masked_fill_scalar(ts_div(g, y), ts_eq_scalar(y, 0), 0);
+        return ts_give(b, 0, ts_mul(x, spread(b, scale)));
+    }
+    return ts_give(b, 0, ts_mul(ts_sign(x), share(b, g, ts_eq(ts_abs(x), spread(b, y)))));
+}
+const ts_vjp ts_vjp_norm = {.rule = norm, .saves = {[0] = TS_SAVE_ARG(0) | TS_SAVE_RET(0)}};
+
+/** The product of the others: of all that are not 0, over x, where no other element is 0. */
+static ts_status prod(ts_vjp_call *b)
+{
+    const ts_value *dims = ts_arg(b, 1);
+    ts_tensor *x = ts_saved_arg(b, 0), *g = ts_grad_out(b, 0);
+    TS_TRY(x);
+    ts_tensor *zero = ts_eq_scalar(x, 0), *count = zero ? ts_to(zero, (ts_dtype)x->dtype) : NULL;
+    ts_tensor *rest = ts_masked_fill_scalar(x, zero, 1);
+    ts_tensor *product = dims->tag == TS_TAG_INTS ? ts_prod_dims(rest, dims->ints, (int)dims->count, true) : ts_prod(rest);
+    ts_tensor *others = ts_ne(sum_kept(b, count), count);
+    return ts_give(b, 0, ts_masked_fill_scalar(ts_mul(ts_div(product, rest), spread(b, g)), others, 0));
+}
+const ts_vjp ts_vjp_prod = {.rule = prod, .saves = {[0] = TS_SAVE_ARG(0)}};

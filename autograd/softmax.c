@@ -37,3 +37,22 @@ static ts_status softmax_backward(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_softmax_backward = {
     .rule = softmax_backward, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
+
+/**
+ * dx = g - p s, p = exp(y), s = sum(g). Against an upstream u with q = sum(u p):
+ *   dg = u - q,  dy = -u p s.
+ */
+static ts_status log_softmax_backward(ts_vjp_call *b)
+{
+    ts_tensor *u = ts_grad_out(b, 0), *p = ts_exp(ts_saved_arg(b, 1));
+    int dim = (int)ts_arg(b, 2)->i;
+    if (ts_needs(b, 0))
+        TS_TRY(ts_give(b, 0, ts_reduce_to(b, 0, ts_sub(u, ts_sum_dim(ts_mul(u, p), dim, true)))));
+    if (ts_needs(b, 1)) {
+        ts_tensor *s = ts_sum_dim(ts_saved_arg(b, 0), dim, true);
+        TS_TRY(ts_give(b, 1, ts_neg(ts_mul(ts_mul(u, p), s))));
+    }
+    return TS_OK;
+}
+const ts_vjp ts_vjp_log_softmax_backward = {
+    .rule = log_softmax_backward, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};

@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"
+#include "ops/loss.h"
 #include "ops/mask.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"

@@ -349,12 +349,50 @@ static ts_tensor *loss_of(ts_tensor *x, void *payload)
     return ts_add(weighed(r->call(x, dims, 2, false)), weighed(r->call(x, dims + 1, 1, true)));
 }
 
-TS_TEST(gradients_of_sum_mean_and_var)
+TS_TEST(gradients, .loop = TS_COUNTOF(table))
 {
-    static const reduction checked[] = {{"sum", ts_sum_dims, 0}, {"mean", ts_mean_dims, 0}, {"var", call_var, 0}};
-    for (int k = 0; k < TS_COUNTOF(checked); k++) {
+    TS_SCOPE;
+    assert_gradient(numbers(4, TS_SIZES(2, 3, 4), TS_F64), loss_of, (void *)&table[_i]);
+}
+
+TS_TEST(the_gradient_of_a_product_passes_one_zero)
+{
+    for (int zeros = 1; zeros <= 2; zeros++) {
         TS_SCOPE;
-        assert_gradient(numbers(4, TS_SIZES(2, 3, 4), TS_F64), loss_of, (void *)&checked[k]);
+        ts_tensor *x = numbers(4, TS_SIZES(2, 3, 4), TS_F64);
+        ((double *)x->data)[1] = 0;
+        if (zeros == 2)
+            ((double *)x->data)[3] = 0;
+        assert_gradient(x, loss_of, (void *)&table[2]);
+    }
+}
+
+TS_TEST(equal_extremes_share_the_gradient)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_from_array((double[]){2, 1, 2, -2}, TS_F64, TS_SIZES(4));
+    ck_assert_ptr_nonnull(ts_set_requires_grad(x, true));
+    ck_assert_int_eq(ts_backward(ts_amax(x)), TS_OK);
+    const double want[] = {0.5, 0, 0.5, 0}, want_norm[] = {1. / 3, 0, 1. / 3, -1. / 3};
+    for (int64_t i = 0; i < 4; i++)
+        ck_assert_double_eq(element(ts_grad(x), i), want[i]);
+    ts_zero_grad(x);
+    ck_assert_int_eq(ts_backward(ts_norm_dims(x, INFINITY, NULL, 0, false)), TS_OK);
+    for (int64_t i = 0; i < 4; i++)
+        assert_near(ts_grad(x), i, want_norm[i], 1, 0);
+}
+
+TS_TEST(gradients_where_formulas_divide_by_zero)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_full(TS_SIZES(3), TS_SCALAR(0.0), TS_F64), *low = ts_full(TS_SIZES(2), TS_SCALAR(-INFINITY), TS_F64);
+    ck_assert_ptr_nonnull(ts_set_requires_grad(x, true));
+    ck_assert_ptr_nonnull(ts_set_requires_grad(low, true));
+    ck_assert_int_eq(ts_backward(ts_add(ts_norm(x), ts_std(x))), TS_OK);
+    ck_assert_int_eq(ts_backward(ts_logsumexp(low)), TS_OK);
+    for (int64_t i = 0; i < 2; i++) {
+        ck_assert_double_eq(element(ts_grad(x), i), 0);
+        ck_assert_double_eq(element(ts_grad(low), i), 0);
     }
 }
 

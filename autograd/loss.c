@@ -1,0 +1,50 @@
+/** @file loss.c  Rules of losses. */
+// SPDX-License-Identifier: MIT
+#include "autograd/vjp.h"
+#include "include/tessera/ops.h"
+#include "ops/rows.h"
+
+static ts_status cross_entropy(ts_vjp_call *b)
+{
+    if (!ts_grad_out(b, 0)) /* only lse was used: no public function hands it out */
+        return ts_error_set(TS_ERR_AUTOGRAD, "cross_entropy: its second result has no gradient");
+    return ts_give(b, 0, ts_cross_entropy_backward(ts_grad_out(b, 0), ts_saved_arg(b, 0), ts_saved_arg(b, 1),
+                                                   ts_saved_ret(b, 1), (ts_reduction)ts_arg(b, 2)->i, ts_arg(b, 3)->i,
+                                                   ts_arg(b, 4)->d));
+}
+const ts_vjp ts_vjp_cross_entropy = {
+    .rule = cross_entropy, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1) | TS_SAVE_RET(1), .want = 2};
+
+static ts_status nll_loss(ts_vjp_call *b)
+{
+    return ts_give(b, 0, ts_nll_loss_backward(ts_grad_out(b, 0), ts_saved_arg(b, 0), ts_saved_arg(b, 1),
+                                              (ts_reduction)ts_arg(b, 2)->i, ts_arg(b, 3)->i));
+}
+const ts_vjp ts_vjp_nll_loss = {.rule = nll_loss, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
+
+/** dx and dt to those who need them, in their dtypes. */
+static ts_status give_pair(ts_vjp_call *b, ts_tensor *dx, ts_tensor *dt)
+{
+    TS_TRY(dx);
+    if (ts_needs(b, 0))
+        TS_TRY(ts_give(b, 0, ts_reduce_to(b, 0, dx)));
+    return ts_needs(b, 1) ? ts_give(b, 1, ts_reduce_to(b, 1, dt)) : TS_OK;
+}
+
+#define PAIR(name, ...)                                                                         \
+    static ts_status name(ts_vjp_call *b)                                                       \
+    {                                                                                           \
+        ts_tensor *dt = NULL;                                                                   \
+        ts_tensor *dx = ts_##name##_backward(ts_grad_out(b, 0), ts_saved_arg(b, 0), ts_saved_arg(b, 1), \
+                                             (ts_reduction)ts_arg(b, 2)->i, ##__VA_ARGS__,      \
+                                             ts_needs(b, 1) ? &dt : NULL);                      \
+        return give_pair(b, dx, dt);                                                            \
+    }                                                                                           \
+    const ts_vjp ts_vjp_##name = {.rule = name, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
+
+PAIR(mse_loss)
+PAIR(l1_loss)
+PAIR(binary_cross_entropy_with_logits)
+PAIR(smooth_l1_loss, ts_arg(b, 3)->d)
+PAIR(huber_loss, ts_arg(b, 3)->d)
+PAIR(kl_div, ts_arg(b, 3)->i)

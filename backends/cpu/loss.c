@@ -1,0 +1,221 @@
+/**
+ * @file loss.c
+ * Losses over classes (cross_entropy, nll_loss) and over pairs of elements (mse_loss and kin), and
+ * their gradients, each in one pass. Sums go by position or by block, then in order in double.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "core/parallel.h"
+#include "include/tessera/ops/loss.h"
+#include "ops/kernel.h"
+
+enum { PAIR_BLOCK = 4096 };
+
+#define PAIRS PAIR(MSE) PAIR(L1) PAIR(SMOOTH_L1) PAIR(HUBER) PAIR(BCE) PAIR(KL) PAIR(KL_LOG)
+typedef enum pair_kind {
+#define PAIR(name) PAIR_##name,
+    PAIRS
+#undef PAIR
+    PAIR_COUNT
+} pair_kind;
+
+typedef struct class_job {
+    const void *x, *target, *g;
+    void *losses, *lse, *out; /* a loss and a log(sum(exp)) each position; gradient of x */
+    int64_t n, inner, positions, ignore;
+    double smoothing, factor;
+    bool short_target;        /* i32, else i64 */
+    bool each;                /* g has an element a position */
+} class_job;
+
+typedef struct pair_job {
+    const void *x, *t, *g;
+    void *out, *dt, *parts;
+    int64_t n;
+    double beta, factor;
+    bool each;
+} pair_job;
+
+VEC_FN int64_t target_at(const class_job *job, int64_t r)
+{
+    return job->short_target ? ((const int32_t *)job->target)[r] : ((const int64_t *)job->target)[r];
+}
+
+#define TS_REAL 32
+#include "backends/cpu/loss_real.h"
+#undef TS_REAL
+#define TS_REAL 64
+#include "backends/cpu/loss_real.h"
+#undef TS_REAL
+
+/* ---------------------------------------------------------------------- classes ----------- */
+
+/** Reads what the rows share, checks every target, counts those that are not ignored. */
+static ts_status open_classes(ts_frame *f, class_job *job, int target_arg, int64_t *count)
+{
+    const ts_plan *plan = f->plan;
+    job->target = f->args[target_arg].t->data;
+    job->short_target = f->args[target_arg].t->dtype == TS_I32;
+    job->n = plan->count;
+    job->inner = plan->inner;
+    job->positions = plan->outer * plan->inner;
+    *count = 0;
+    for (int64_t r = 0; r < job->positions; r++) {
+        int64_t c = target_at(job, r);
+        if (c == job->ignore)
+            continue;
+        if (c < 0 || c >= job->n)
+            return ts_fail_arg(f, target_arg, TS_ERR_INDEX,
+                               "expected classes from 0 to %lld (or %lld to ignore), got %lld at position %lld",
+                               (long long)job->n - 1, (long long)job->ignore, (long long)c, (long long)r);
+        ++*count;
+    }
+    return TS_OK;
+}
+
+static void run_classes(const ts_frame *f, const class_job *job, ts_parallel_body body, int cost)
+{
+    bool wide = f->plan->compute == TS_F64;
+    ts_parallel_for(job->positions, TS_CPU_GRAIN(wide ? 8 * cost : cost) / ts_max64(job->n, 1) + 1, body, (void *)job);
+}
+
+/** Forward over classes; args[2] is the reduction. */
+static ts_status forward_classes(ts_frame *f, class_job *job, ts_parallel_body body, int cost)
+{
+    bool wide = f->plan->compute == TS_F64;
+    int64_t reduction = f->args[2].i, count;
+    ts_tensor *out = f->rets[0].t;
+    job->x = f->args[0].t->data;
+    TS_TRY(open_classes(f, job, 1, &count));
+    if (reduction == TS_REDUCTION_NONE) {
+        job->losses = out->data;
+        run_classes(f, job, body, cost);
+        return TS_OK;
+    }
+    size_t bytes = (size_t)job->positions * (wide ? 8 : 4);
+    job->losses = ts_alloc(f->thread, bytes);
+    if (!job->losses)
+        return ts_fail_memory("the losses of positions", (int64_t)bytes);
+    run_classes(f, job, body, cost);
+    double factor = reduction == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
+    (wide ? total_f64 : total_f32)(job->losses, job->positions, factor, out->data);
+    ts_free(f->thread, job->losses, bytes);
+    return TS_OK;
+}
+
+/** cross_entropy(self, target, reduction, ignore_index, label_smoothing) -> (loss, lse) */
+static ts_status cross_entropy(ts_frame *f)
+{
+    class_job job = {.ignore = f->args[3].i, .smoothing = f->args[4].d};
+    if (f->rets[1].tag == TS_TAG_TENSOR)
+        job.lse = f->rets[1].t->data;
+    return forward_classes(f, &job, f->plan->compute == TS_F64 ? cross_entropy_rows_f64 : cross_entropy_rows_f32, 4);
+}
+
+/** nll_loss(self, target, reduction, ignore_index) */
+static ts_status nll_loss(ts_frame *f)
+{
+    class_job job = {.ignore = f->args[3].i};
+    return forward_classes(f, &job, f->plan->compute == TS_F64 ? nll_rows_f64 : nll_rows_f32, 1);
+}
+
+static ts_status backward_classes(ts_frame *f, class_job *job, int64_t reduction, ts_parallel_body body, int cost)
+{
+    int64_t count;
+    job->g = f->args[0].t->data;
+    job->out = f->rets[0].t->data;
+    TS_TRY(open_classes(f, job, 2, &count));
+    job->each = reduction == TS_REDUCTION_NONE;
+    job->factor = reduction == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
+    run_classes(f, job, body, cost);
+    return TS_OK;
+}
+
+/** cross_entropy_backward(grad, self, target, lse, reduction, ignore_index, label_smoothing) */
+static ts_status cross_entropy_backward(ts_frame *f)
+{
+    class_job job = {.x = f->args[1].t->data, .lse = f->args[3].t->data, .ignore = f->args[5].i,
+                     .smoothing = f->args[6].d};
+    return backward_classes(f, &job, f->args[4].i,
+                            f->plan->compute == TS_F64 ? cross_entropy_backward_rows_f64 : cross_entropy_backward_rows_f32, 4);
+}
+
+/** nll_loss_backward(grad, self, target, reduction, ignore_index) */
+static ts_status nll_loss_backward(ts_frame *f)
+{
+    class_job job = {.ignore = f->args[4].i};
+    return backward_classes(f, &job, f->args[3].i,
+                            f->plan->compute == TS_F64 ? nll_backward_rows_f64 : nll_backward_rows_f32, 1);
+}
+
+/* ---------------------------------------------------------------------- pairs ------------- */
+
+/** 1 / n for a mean, 1 / batch for batchmean, else 1. */
+static double pair_factor(const ts_tensor *x, int64_t reduction)
+{
+    if (reduction == TS_REDUCTION_MEAN)
+        return 1 / (double)x->numel;
+    return reduction == TS_REDUCTION_BATCHMEAN && x->ndim ? 1 / (double)x->sizes[0] : 1;
+}
+
+static void run_pairs(const ts_frame *f, const pair_job *job, pair_kind kind, bool backward)
+{
+    bool wide = f->plan->compute == TS_F64;
+    int cost = kind >= PAIR_BCE ? 8 : 1;
+    ts_parallel_for(ts_ceil_div(job->n, PAIR_BLOCK), TS_CPU_GRAIN(wide ? 4 * cost : cost) / PAIR_BLOCK + 1,
+                    (wide ? pair_bodies_f64 : pair_bodies_f32)[kind][backward], (void *)job);
+}
+
+/** name(self, target, reduction[, number]) */
+static ts_status forward_pairs(ts_frame *f, pair_kind kind, double beta)
+{
+    const ts_tensor *x = f->args[0].t;
+    bool wide = f->plan->compute == TS_F64;
+    double one; /* the part of a single block */
+    pair_job job = {.x = x->data, .t = f->args[1].t->data, .out = f->rets[0].t->data, .n = x->numel, .beta = beta,
+                    .each = f->args[2].i == TS_REDUCTION_NONE, .parts = &one};
+    int64_t blocks = ts_ceil_div(job.n, PAIR_BLOCK);
+    size_t bytes = !job.each && blocks > 1 ? (size_t)blocks * (wide ? 8 : 4) : 0;
+    if (bytes && !(job.parts = ts_alloc(f->thread, bytes)))
+        return ts_fail_memory("the parts of a loss", (int64_t)bytes);
+    run_pairs(f, &job, kind, false);
+    if (!job.each)
+        (wide ? total_f64 : total_f32)(job.parts, blocks, pair_factor(x, f->args[2].i), job.out);
+    if (bytes)
+        ts_free(f->thread, job.parts, bytes);
+    return TS_OK;
+}
+
+/** name_backward(grad, self, target, reduction[, number]) -> (dself, dtarget) */
+static ts_status backward_pairs(ts_frame *f, pair_kind kind, double beta)
+{
+    const ts_tensor *x = f->args[1].t;
+    pair_job job = {.g = f->args[0].t->data, .x = x->data, .t = f->args[2].t->data, .n = x->numel, .beta = beta,
+                    .each = f->args[3].i == TS_REDUCTION_NONE, .factor = pair_factor(x, f->args[3].i)};
+    if (f->rets[0].tag == TS_TAG_TENSOR)
+        job.out = f->rets[0].t->data;
+    if (f->rets[1].tag == TS_TAG_TENSOR)
+        job.dt = f->rets[1].t->data;
+    run_pairs(f, &job, kind, true);
+    return TS_OK;
+}
+
+static ts_status mse_loss(ts_frame *f) { return forward_pairs(f, PAIR_MSE, 0); }
+static ts_status mse_loss_backward(ts_frame *f) { return backward_pairs(f, PAIR_MSE, 0); }
+static ts_status l1_loss(ts_frame *f) { return forward_pairs(f, PAIR_L1, 0); }
+static ts_status l1_loss_backward(ts_frame *f) { return backward_pairs(f, PAIR_L1, 0); }
+static ts_status smooth_l1_loss(ts_frame *f) { return forward_pairs(f, PAIR_SMOOTH_L1, f->args[3].d); }
+static ts_status smooth_l1_loss_backward(ts_frame *f) { return backward_pairs(f, PAIR_SMOOTH_L1, f->args[4].d); }
+static ts_status huber_loss(ts_frame *f) { return forward_pairs(f, PAIR_HUBER, f->args[3].d); }
+static ts_status huber_loss_backward(ts_frame *f) { return backward_pairs(f, PAIR_HUBER, f->args[4].d); }
+static ts_status bce_with_logits(ts_frame *f) { return forward_pairs(f, PAIR_BCE, 0); }
+static ts_status bce_with_logits_backward(ts_frame *f) { return backward_pairs(f, PAIR_BCE, 0); }
+static ts_status kl_div(ts_frame *f) { return forward_pairs(f, f->args[3].i ? PAIR_KL_LOG : PAIR_KL, 0); }
+static ts_status kl_div_backward(ts_frame *f) { return backward_pairs(f, f->args[4].i ? PAIR_KL_LOG : PAIR_KL, 0); }
+
+#define BOTH(name) {TS_OP_##name, name, {TS_DT_FLOATS, 0}}, {TS_OP_##name##_backward, name##_backward, {TS_DT_FLOATS, 0}}
+
+TS_CPU_FAMILY(loss, BOTH(cross_entropy), BOTH(nll_loss), BOTH(mse_loss), BOTH(l1_loss), BOTH(smooth_l1_loss),
+    BOTH(huber_loss), BOTH(kl_div),
+    {TS_OP_binary_cross_entropy_with_logits, bce_with_logits, {TS_DT_FLOATS, 0}},
+    {TS_OP_binary_cross_entropy_with_logits_backward, bce_with_logits_backward, {TS_DT_FLOATS, 0}})

@@ -1,0 +1,251 @@
+/* Losses for one real type; included by loss.c. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/real.h"
+
+/* ------------------------------------------------------- classes: logits (outer, n, inner) -- */
+
+/** What a position's logits come to: log(sum(exp)) = top + rest, and the loss. */
+typedef struct S(position) {
+    T top, rest, loss;
+} S(position);
+
+/** Loss of one position from the sum of its exponentials, its own logit and the sum of x - top. */
+VEC_FN S(position) S(close_position)(const class_job *job, T top, T sum, T own, T spread)
+{
+    S(position) p = {.top = top, .rest = S(log_of)(sum)};
+    p.loss = (T)(1 - job->smoothing) * ((top - own) + p.rest);
+    if (job->smoothing != 0)
+        p.loss += (T)job->smoothing * (p.rest - spread / (T)job->n);
+    return p;
+}
+
+/** cross_entropy: tasks are positions. */
+static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
+{
+    const class_job *job = ctx;
+    int64_t n = job->n, step = job->inner;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t target = target_at(job, r);
+        bool ignored = target == job->ignore;
+        if (ignored && !job->lse) {
+            ((T *)job->losses)[r] = 0;
+            continue;
+        }
+        const T *x = (const T *)job->x + r / step * n * step + r % step;
+        T top = -(T)INFINITY, sum, spread = 0;
+        if (step == 1) {
+            top = S(row_max)(x, n);
+            sum = S(row_exp)(NULL, x, top, n);
+            if (job->smoothing != 0) {
+                V a = F(zero)(), shift = F(set1)(top);
+                for (int64_t i = 0; i < n; i += LANES)
+                    a += S(load_some)(x + i, n - i, shift) - shift;
+                spread = F(hsum)(a);
+            }
+        } else {
+            V a = F(zero)();
+            for (int64_t i = 0; i < n; i++)
+                top = x[i * step] > top ? x[i * step] : top;
+            for (int64_t i = 0; i < n; i += LANES) {
+                T lanes[LANES];
+                for (int64_t k = 0; k < LANES; k++)
+                    lanes[k] = i + k < n ? x[(i + k) * step] - top : -(T)INFINITY;
+                a += F(exp)(F(load)(lanes));
+                for (int64_t k = 0; k < LANES && i + k < n; k++)
+                    spread += lanes[k];
+            }
+            sum = F(hsum)(a);
+        }
+        S(position) p = S(close_position)(job, top, sum, ignored ? 0 : x[target * step], spread);
+        ((T *)job->losses)[r] = ignored ? 0 : p.loss;
+        if (job->lse)
+            ((T *)job->lse)[r] = p.top + p.rest;
+    }
+}
+
+/** Scale of a position's gradient: upstream, over the count for a mean; 0 when ignored. */
+VEC_FN T S(class_scale)(const class_job *job, int64_t r)
+{
+    const T *g = job->g;
+    return job->each ? g[r] : (T)(g[0] * job->factor);
+}
+
+/** dx = (exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) * scale */
+static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end)
+{
+    const class_job *job = ctx;
+    int64_t n = job->n, step = job->inner;
+    V low = F(set1)((T)(job->smoothing / (double)n));
+    for (int64_t r = begin; r < end; r++) {
+        int64_t target = target_at(job, r), at = r / step * n * step + r % step;
+        const T *x = (const T *)job->x + at;
+        T *dx = (T *)job->out + at, scale = S(class_scale)(job, r);
+        V s = F(set1)(scale), lse = F(set1)(((const T *)job->lse)[r]);
+        if (target == job->ignore) {
+            for (int64_t i = 0; i < n; i++)
+                dx[i * step] = 0;
+            continue;
+        }
+        if (step == 1) {
+            for (int64_t i = 0; i < n; i += LANES)
+                S(store_some)(dx + i, (F(exp)(S(load_some)(x + i, n - i, F(zero)()) - lse) - low) * s, n - i);
+        } else {
+            for (int64_t i = 0; i < n; i += LANES) {
+                T lanes[LANES] = {0};
+                int64_t some = ts_min64(LANES, n - i);
+                for (int64_t k = 0; k < some; k++)
+                    lanes[k] = x[(i + k) * step];
+                F(store)(lanes, (F(exp)(F(load)(lanes) - lse) - low) * s);
+                for (int64_t k = 0; k < some; k++)
+                    dx[(i + k) * step] = lanes[k];
+            }
+        }
+        dx[target * step] -= (T)(1 - job->smoothing) * scale;
+    }
+}
+
+static void S(nll_rows)(void *ctx, int64_t begin, int64_t end)
+{
+    const class_job *job = ctx;
+    int64_t n = job->n, step = job->inner;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t target = target_at(job, r);
+        const T *x = (const T *)job->x + r / step * n * step + r % step;
+        ((T *)job->losses)[r] = target == job->ignore ? 0 : -x[target * step];
+    }
+}
+
+static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
+{
+    const class_job *job = ctx;
+    int64_t n = job->n, step = job->inner;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t target = target_at(job, r);
+        T *dx = (T *)job->out + r / step * n * step + r % step;
+        for (int64_t i = 0; i < n; i++)
+            dx[i * step] = 0;
+        if (target != job->ignore)
+            dx[target * step] = -S(class_scale)(job, r);
+    }
+}
+
+/* ------------------------------------------------------------------ pairs of elements ------ */
+
+/** The loss of x against t. */
+VEC_FN V S(pair)(pair_kind kind, V x, V t, V beta)
+{
+    V d = x - t, size = F(abs)(d), zero = F(zero)();
+    switch (kind) {
+    case PAIR_MSE: return d * d;
+    case PAIR_L1: return size;
+    case PAIR_SMOOTH_L1: return F(select)(F(lt)(size, beta), d * d * 0.5f / beta, size - beta * 0.5f);
+    case PAIR_HUBER: return F(select)(F(le)(size, beta), d * d * 0.5f, beta * (size - beta * 0.5f));
+    case PAIR_BCE: return F(softplus)(x) - x * t;
+    case PAIR_KL: {
+        V y = t * (F(log)(t) - x);
+        return F(select)(F(eq)(t, zero), zero, y);
+    }
+    default: return F(exp)(t) * d * -1; /* PAIR_KL_LOG */
+    }
+}
+
+/** Its derivative by x, or by t. */
+VEC_FN V S(pair_slope)(pair_kind kind, bool by_target, V x, V t, V beta)
+{
+    V d = x - t, one = F(set1)(1), zero = F(zero)(), slope;
+    V sign = F(select)(F(gt)(d, zero), one, F(select)(F(lt)(d, zero), -one, d)); /* NaN stays */
+    switch (kind) {
+    case PAIR_MSE: slope = d * 2; break;
+    case PAIR_L1: slope = sign; break;
+    case PAIR_SMOOTH_L1: slope = F(select)(F(lt)(F(abs)(d), beta), d / beta, sign); break;
+    case PAIR_HUBER: slope = F(select)(F(le)(F(abs)(d), beta), d, sign * beta); break;
+    case PAIR_BCE:
+        if (by_target)
+            return -x;
+        return F(sigmoid)(x) - t;
+    case PAIR_KL:
+        if (by_target)
+            return F(log)(t) + one - x;
+        return -t;
+    default:
+        if (by_target)
+            return F(exp)(t) * (one - d);
+        return -F(exp)(t);
+    }
+    if (by_target)
+        slope = -slope;
+    return slope;
+}
+
+/** A task is a block of elements: its sum, or its losses. */
+VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
+{
+    V beta = F(set1)((T)job->beta);
+    for (int64_t block = begin; block < end; block++) {
+        int64_t from = block * PAIR_BLOCK, n = ts_min64(PAIR_BLOCK, job->n - from), i = 0;
+        const T *x = (const T *)job->x + from, *t = (const T *)job->t + from;
+        if (job->each) {
+            T *y = (T *)job->out + from;
+            for (; i < n; i += LANES)
+                S(store_some)(y + i, S(pair)(kind, S(load_some)(x + i, n - i, F(zero)()),
+                                             S(load_some)(t + i, n - i, F(zero)()), beta), n - i);
+            continue;
+        }
+        V a = F(zero)(), b = a, c = a, d = a;
+        for (; i + 4 * LANES <= n; i += 4 * LANES) {
+            a += S(pair)(kind, F(load)(x + i), F(load)(t + i), beta);
+            b += S(pair)(kind, F(load)(x + i + LANES), F(load)(t + i + LANES), beta);
+            c += S(pair)(kind, F(load)(x + i + 2 * LANES), F(load)(t + i + 2 * LANES), beta);
+            d += S(pair)(kind, F(load)(x + i + 3 * LANES), F(load)(t + i + 3 * LANES), beta);
+        }
+        for (; i < n; i += LANES) {
+            V y = S(pair)(kind, S(load_some)(x + i, n - i, F(zero)()), S(load_some)(t + i, n - i, F(zero)()), beta);
+            a += F(select)(M(first_n)(ts_min64(n - i, LANES)), y, F(zero)());
+        }
+        ((T *)job->parts)[block] = F(hsum)((a + b) + (c + d));
+    }
+}
+
+/** A task is a block of elements; dx and dt as wanted. */
+VEC_FN void S(pair_backward_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
+{
+    V beta = F(set1)((T)job->beta), scale = F(set1)(job->each ? 0 : (T)(*(const T *)job->g * job->factor));
+    const T *x = job->x, *t = job->t, *g = job->g;
+    int64_t last = ts_min64(end * PAIR_BLOCK, job->n);
+    for (int64_t i = begin * PAIR_BLOCK; i < last; i += LANES) {
+        V xi = S(load_some)(x + i, last - i, F(zero)()), ti = S(load_some)(t + i, last - i, F(zero)());
+        if (job->each)
+            scale = S(load_some)(g + i, last - i, F(zero)());
+        if (job->out)
+            S(store_some)((T *)job->out + i, S(pair_slope)(kind, false, xi, ti, beta) * scale, last - i);
+        if (job->dt)
+            S(store_some)((T *)job->dt + i, S(pair_slope)(kind, true, xi, ti, beta) * scale, last - i);
+    }
+}
+
+#define PAIR(name)                                                                              \
+    static void S(pair_##name)(void *ctx, int64_t begin, int64_t end)                           \
+    {                                                                                           \
+        S(pair_blocks)(PAIR_##name, ctx, begin, end);                                           \
+    }                                                                                           \
+    static void S(pair_backward_##name)(void *ctx, int64_t begin, int64_t end)                  \
+    {                                                                                           \
+        S(pair_backward_blocks)(PAIR_##name, ctx, begin, end);                                  \
+    }
+PAIRS
+#undef PAIR
+
+static const ts_parallel_body S(pair_bodies)[PAIR_COUNT][2] = {
+#define PAIR(name) [PAIR_##name] = {S(pair_##name), S(pair_backward_##name)},
+    PAIRS
+#undef PAIR
+};
+
+/** Sum of parts in order, times factor, in double: one element. */
+static void S(total)(const void *parts, int64_t n, double factor, void *out)
+{
+    double sums[4] = {0};
+    for (int64_t i = 0; i < n; i++)
+        sums[i & 3] += (double)((const T *)parts)[i];
+    *(T *)out = (T)(((sums[0] + sums[1]) + (sums[2] + sums[3])) * factor);
+}

@@ -1,0 +1,237 @@
+/** @file loss.c  Losses. Over classes plan->count is their number, outer and inner the positions around. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+static ts_status check_reduction(ts_frame *f, int arg, int most)
+{
+    if (f->args[arg].i >= 0 && f->args[arg].i <= most)
+        return TS_OK;
+    return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected a ts_reduction from 0 to %d, got %lld", most,
+                       (long long)f->args[arg].i);
+}
+
+/** Logits (C) or (N, C, ...) and their target () or (N, ...); sizes of the target go to `sizes`. */
+static ts_status plan_classes(ts_frame *f, int logits, int target, int64_t *sizes)
+{
+    const ts_tensor *x = f->args[logits].t, *t = f->args[target].t;
+    ts_plan *plan = f->plan;
+    ts_device device;
+    TS_TRY(ts_check_float(f, logits));
+    if (x->ndim == 0)
+        return ts_fail_arg(f, logits, TS_ERR_SHAPE, "expected sizes (C) or (N, C, ...), got a tensor without dims");
+    if (t->dtype != TS_I64 && t->dtype != TS_I32)
+        return ts_fail_arg_hint(f, target, TS_ERR_DTYPE, "cast class indices with ts_to()",
+                                "expected dtype i64 or i32, got %s", ts_dtype_name((ts_dtype)t->dtype));
+    int dim = x->ndim > 1;
+    if (dim)
+        sizes[0] = x->sizes[0];
+    for (int d = 2; d < x->ndim; d++)
+        sizes[d - 1] = x->sizes[d];
+    TS_TRY(ts_check_sizes(f, target, sizes, x->ndim - 1));
+    TS_TRY(ts_check_devices(f, false, &device));
+    plan->compute = (ts_dtype)x->dtype;
+    plan->count = x->sizes[dim];
+    plan->outer = dim ? x->sizes[0] : 1;
+    plan->inner = 1;
+    for (int d = 2; d < x->ndim; d++)
+        plan->inner *= x->sizes[d];
+    if (plan->count == 0)
+        return ts_fail_arg(f, logits, TS_ERR_SHAPE, "expected at least one class, got none");
+    return TS_OK;
+}
+
+static ts_status infer_classes(ts_frame *f)
+{
+    const ts_tensor *x = f->args[0].t;
+    int64_t sizes[TS_MAX_DIMS];
+    TS_TRY(plan_classes(f, 0, 1, sizes));
+    TS_TRY(check_reduction(f, 2, TS_REDUCTION_NONE));
+    int n = f->args[2].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0;
+    ts_plan_result(f->plan, 0, sizes, n, (ts_dtype)x->dtype, x->storage->device);
+    if (f->nrets > 1)
+        ts_plan_result(f->plan, 1, sizes, x->ndim - 1, (ts_dtype)x->dtype, x->storage->device);
+    return TS_OK;
+}
+
+ts_status ts_infer_cross_entropy(ts_frame *f)
+{
+    double s = f->args[4].d;
+    if (!(s >= 0 && s <= 1))
+        return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected a number from 0 to 1, got %g", s);
+    return infer_classes(f);
+}
+ts_status ts_infer_nll_loss(ts_frame *f) { return infer_classes(f); }
+
+/** (grad, self, target, ..., reduction at `arg`) */
+static ts_status infer_classes_backward(ts_frame *f, int arg)
+{
+    const ts_tensor *x = f->args[1].t;
+    int64_t sizes[TS_MAX_DIMS];
+    TS_TRY(plan_classes(f, 1, 2, sizes));
+    TS_TRY(check_reduction(f, arg, TS_REDUCTION_NONE));
+    TS_TRY(ts_check_sizes(f, 0, sizes, f->args[arg].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0));
+    if (arg == 4)
+        TS_TRY(ts_check_sizes(f, 3, sizes, x->ndim - 1));
+    f->plan->cast = arg == 4 ? 1 | 1 << 3 : 1;
+    ts_plan_result_like(f->plan, 0, x, (ts_dtype)x->dtype);
+    return TS_OK;
+}
+ts_status ts_infer_cross_entropy_backward(ts_frame *f) { return infer_classes_backward(f, 4); }
+ts_status ts_infer_nll_loss_backward(ts_frame *f) { return infer_classes_backward(f, 3); }
+
+/** self and target at `arg` and the next: one shape, which is the plan of all elements. */
+static ts_status plan_pairs(ts_frame *f, int arg, int most)
+{
+    const ts_tensor *x = f->args[arg].t, *t = f->args[arg + 1].t;
+    ts_device device;
+    TS_TRY(ts_check_sizes(f, arg + 1, x->sizes, x->ndim));
+    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(check_reduction(f, arg + 2, most));
+    ts_dtype compute = (ts_dtype)x->dtype;
+    if (t->dtype != x->dtype)
+        compute = ts_promote_values(&f->args[arg], 2);
+    if (!ts_dtype_is_float(compute))
+        return ts_check_float(f, arg);
+    f->plan->compute = compute;
+    f->plan->cast = (uint16_t)(3u << arg);
+    return TS_OK;
+}
+
+static ts_status infer_pairs(ts_frame *f, int most)
+{
+    const ts_tensor *x = f->args[0].t;
+    TS_TRY(plan_pairs(f, 0, most));
+    if (f->args[2].i == TS_REDUCTION_NONE)
+        ts_plan_result_like(f->plan, 0, x, f->plan->compute);
+    else
+        f->plan->ret[0] = (ts_meta){x->sizes, f->plan->compute, x->storage->device, 0, 1};
+    return TS_OK;
+}
+static ts_status infer_pairs_backward(ts_frame *f, int most)
+{
+    const ts_tensor *x = f->args[1].t;
+    TS_TRY(plan_pairs(f, 1, most));
+    TS_TRY(ts_check_sizes(f, 0, x->sizes, f->args[3].i == TS_REDUCTION_NONE ? x->ndim : 0));
+    f->plan->cast |= 1;
+    ts_plan_result_like(f->plan, 0, x, f->plan->compute);
+    ts_plan_result_like(f->plan, 1, x, f->plan->compute);
+    return TS_OK;
+}
+
+/** A bound that must be `positive`, or only not negative. */
+static ts_status check_bound(ts_frame *f, int arg, bool positive)
+{
+    double b = f->args[arg].d;
+    if (positive ? b > 0 : b >= 0)
+        return TS_OK;
+    return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected a number %s 0, got %g", positive ? "above" : "of at least", b);
+}
+
+ts_status ts_infer_pair(ts_frame *f) { return infer_pairs(f, TS_REDUCTION_NONE); }
+ts_status ts_infer_pair_backward(ts_frame *f) { return infer_pairs_backward(f, TS_REDUCTION_NONE); }
+ts_status ts_infer_kl_div(ts_frame *f) { return infer_pairs(f, TS_REDUCTION_BATCHMEAN); }
+ts_status ts_infer_kl_div_backward(ts_frame *f) { return infer_pairs_backward(f, TS_REDUCTION_BATCHMEAN); }
+ts_status ts_infer_smooth_l1(ts_frame *f)
+{
+    TS_TRY(check_bound(f, 3, false));
+    return ts_infer_pair(f);
+}
+ts_status ts_infer_huber(ts_frame *f)
+{
+    TS_TRY(check_bound(f, 3, true));
+    return ts_infer_pair(f);
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+ts_tensor *ts_cross_entropy(ts_tensor *self, ts_tensor *target)
+{
+    ts_value args[] = {V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), V_I(-100), V_F(0)};
+    return ts_invoke(TS_OP_cross_entropy, args, TS_N(args), 2);
+}
+ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
+{
+    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};
+    int64_t ignore = o.ignore_index ? *o.ignore_index : -100;
+    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(ignore), V_F(o.label_smoothing)};
+    return ts_invoke(TS_OP_cross_entropy, args, TS_N(args), 2);
+}
+ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_tensor *lse,
+                                     ts_reduction reduction, int64_t ignore_index, double label_smoothing)
+{
+    ts_value args[] = {V_T(grad),        V_T(self),         V_T(target),         V_T(lse),
+                       V_I(reduction),   V_I(ignore_index), V_F(label_smoothing)};
+    return ts_invoke(TS_OP_cross_entropy_backward, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target)
+{
+    ts_value args[] = {V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), V_I(-100)};
+    return ts_invoke(TS_OP_nll_loss, args, TS_N(args), 1);
+}
+ts_tensor *ts_nll_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
+{
+    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};
+    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(o.ignore_index ? *o.ignore_index : -100)};
+    return ts_invoke(TS_OP_nll_loss, args, TS_N(args), 1);
+}
+ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction,
+                                int64_t ignore_index)
+{
+    ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction), V_I(ignore_index)};
+    return ts_invoke(TS_OP_nll_loss_backward, args, TS_N(args), 1);
+}
+
+/** A loss of pairs: mean, with a reduction, backward. */
+#define PAIR(name)                                                                              \
+    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                    \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN)};                     \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)     \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_T(target), V_I(opts ? opts->reduction : TS_REDUCTION_MEAN)}; \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction, \
+                                    ts_tensor **dtarget)                                        \
+    {                                                                                           \
+        ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction)};                  \
+        ts_tensor **outs[2] = {NULL, dtarget};                                                  \
+        return ts_invoke_many(TS_OP_##name##_backward, args, TS_N(args), 2, outs);              \
+    }
+
+PAIR(mse_loss)
+PAIR(l1_loss)
+PAIR(binary_cross_entropy_with_logits)
+
+/** The same with one more argument, boxed by BOX; field of the options, its default. */
+#define PAIR_WITH(name, type, BOX, value, number)                                               \
+    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                    \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), BOX(number)};        \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)     \
+    {                                                                                           \
+        ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                      \
+        ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), BOX(value)};               \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction, \
+                                    type last, ts_tensor **dtarget)                             \
+    {                                                                                           \
+        ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction), BOX(last)};       \
+        ts_tensor **outs[2] = {NULL, dtarget};                                                  \
+        return ts_invoke_many(TS_OP_##name##_backward, args, TS_N(args), 2, outs);              \
+    }
+
+PAIR_WITH(smooth_l1_loss, double, V_F, o.beta ? *o.beta : 1, 1)
+PAIR_WITH(huber_loss, double, V_F, o.beta ? *o.beta : 1, 1)
+PAIR_WITH(kl_div, bool, V_B, o.log_target, false)

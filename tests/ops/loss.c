@@ -1,0 +1,226 @@
+// Losses against formulas in double: reductions, ignored positions, smoothing, gradients, errors, threads.
+// SPDX-License-Identifier: MIT
+#include "tests/ops/rows.h"
+
+/** Targets 0 .. classes-1 in turn, every fourth one ignored. */
+static ts_tensor *targets(const int64_t *sizes, int ndim, int64_t classes, ts_dtype dtype)
+{
+    ts_tensor *t = ts_empty(sizes, ndim, dtype);
+    for (int64_t i = 0; i < t->numel; i++) {
+        int64_t c = i % 4 == 3 ? -100 : i * 7 % classes;
+        if (dtype == TS_I64)
+            ((int64_t *)t->data)[i] = c;
+        else
+            ((int32_t *)t->data)[i] = (int32_t)c;
+    }
+    return t;
+}
+
+static const int64_t logits_sizes[][3] = {{5, 3, 1}, {70, 33, 1}, {9, 256, 1}, {3, 20, 7}, {1, 5, 65}};
+
+TS_TEST(cross_entropy_over_classes, .loop = 12)
+{
+    ts_dtype dtype = _i & 1 ? TS_F64 : TS_F32;
+    double smoothing = _i & 2 ? 0.1 : 0;
+    ts_reduction reduction = (ts_reduction)(_i / 4);
+    for (int s = 0; s < TS_COUNTOF(logits_sizes); s++) {
+        TS_SCOPE;
+        int64_t n = logits_sizes[s][0], classes = logits_sizes[s][1], inner = logits_sizes[s][2], count = 0;
+        int ndim = inner > 1 ? 3 : 2;
+        ts_tensor *x = numbers(3, logits_sizes[s], ndim, dtype);
+        ts_tensor *t = targets((const int64_t[]){n, inner}, ndim - 1, classes, _i & 4 ? TS_I32 : TS_I64);
+        ts_loss_opts opts = {.size = sizeof opts, .reduction = reduction, .label_smoothing = smoothing};
+        ts_tensor *y = ts_cross_entropy_ex(x, t, &opts);
+        ts_tensor *logs = ts_nll_loss_ex(ts_log_softmax(x, 1), t, &opts);
+        double total = 0;
+        for (int64_t r = 0; r < n * inner; r++) {
+            double sum = 0, mean = 0, target = element(t, r), loss = 0;
+            for (int64_t c = 0; c < classes; c++) {
+                double v = element(x, (r / inner * classes + c) * inner + r % inner);
+                sum += exp(v);
+                mean += v / (double)classes;
+            }
+            if (target >= 0) {
+                double own = element(x, (r / inner * classes + (int64_t)target) * inner + r % inner);
+                loss = (1 - smoothing) * (log(sum) - own) + smoothing * (log(sum) - mean);
+                count++;
+            }
+            total += loss;
+            if (reduction == TS_REDUCTION_NONE)
+                assert_near(y, r, loss, 16, 2);
+        }
+        if (reduction == TS_REDUCTION_MEAN)
+            assert_near(y, 0, total / (double)count, 16, 2);
+        else if (reduction == TS_REDUCTION_SUM)
+            assert_near(y, 0, total, 16, 2);
+        if (smoothing == 0)
+            for (int64_t i = 0; i < y->numel; i++)
+                assert_near(logs, i, element(y, i), 16, 2);
+    }
+}
+
+TS_TEST(one_position_and_all_ignored)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(3, TS_SIZES(4), TS_F32), *t = ts_full(NULL, 0, TS_SCALAR(2), TS_I64);
+    assert_near(ts_cross_entropy(x, t), 0, element(ts_logsumexp(x), 0) - element(x, 2), 8, 1);
+    t = ts_full(NULL, 0, TS_SCALAR(-100), TS_I64);
+    assert_near(ts_cross_entropy(x, t), 0, NAN, 0, 0);
+    int64_t two = 2;
+    ts_loss_opts opts = {.size = sizeof opts, .ignore_index = &two, .reduction = TS_REDUCTION_SUM};
+    assert_near(ts_cross_entropy_ex(x, ts_full(NULL, 0, TS_SCALAR(2), TS_I64), &opts), 0, 0, 0, 0);
+}
+
+TS_TEST(large_logits_are_safe)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_from_array((float[]){1e30f, 0, 3e38f, 3e38f}, TS_F32, TS_SIZES(2, 2));
+    int64_t two[] = {0, 1};
+    ts_loss_opts opts = {.size = sizeof opts, .reduction = TS_REDUCTION_NONE};
+    ts_tensor *y = ts_cross_entropy_ex(x, ts_from_array(two, TS_I64, TS_SIZES(2)), &opts);
+    assert_near(y, 0, 0, 0, 0);
+    assert_near(y, 1, log(2), 1, 0);
+}
+
+TS_TEST(targets_are_checked_before_anything)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(3, TS_SIZES(3, 4), TS_F32);
+    int64_t bad[] = {0, 1, 4};
+    ck_assert_ptr_null(ts_cross_entropy(x, ts_from_array(bad, TS_I64, TS_SIZES(3))));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_INDEX);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "'target'"));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "got 4 at position 2"));
+    bad[2] = -1;
+    ck_assert_ptr_null(ts_nll_loss(x, ts_from_array(bad, TS_I64, TS_SIZES(3))));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_INDEX);
+    ck_assert_ptr_null(ts_cross_entropy(x, numbers(1, TS_SIZES(3), TS_F32)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_DTYPE);
+    ck_assert_ptr_null(ts_cross_entropy(x, ts_zeros(TS_SIZES(4), TS_I64)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ck_assert_ptr_null(ts_mse_loss(x, ts_zeros(TS_SIZES(4), TS_F32)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ts_loss_opts opts = {.size = sizeof opts, .label_smoothing = 2};
+    ck_assert_ptr_null(ts_cross_entropy_ex(x, ts_zeros(TS_SIZES(3), TS_I64), &opts));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    opts.reduction = TS_REDUCTION_BATCHMEAN;
+    ck_assert_ptr_null(ts_l1_loss_ex(x, x, &opts));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+}
+
+/* Pairs: a reference of one pair. */
+typedef struct pair_loss {
+    ts_tensor *(*call)(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
+    double (*reference)(double x, double t);
+    bool positive, log_target; /* target in (0, 1) */
+} pair_loss;
+
+static const double half = 0.5;
+static double ref_mse(double x, double t) { return (x - t) * (x - t); }
+static double ref_l1(double x, double t) { return fabs(x - t); }
+static double ref_smooth(double x, double t) { return fabs(x - t) < half ? (x - t) * (x - t) : fabs(x - t) - half / 2; }
+static double ref_huber(double x, double t) { return fabs(x - t) <= half ? (x - t) * (x - t) / 2 : half * (fabs(x - t) - half / 2); }
+static double ref_bce(double x, double t) { return -t * log(1 / (1 + exp(-x))) - (1 - t) * log(1 / (1 + exp(x))); }
+static double ref_kl(double x, double t) { return t * (log(t) - x); }
+static double ref_kl_log(double x, double t) { return exp(t) * (t - x); }
+
+static const pair_loss pairs[] = {
+    {ts_mse_loss_ex, ref_mse, false, false},       {ts_l1_loss_ex, ref_l1, false, false},
+    {ts_smooth_l1_loss_ex, ref_smooth, false, false}, {ts_huber_loss_ex, ref_huber, false, false},
+    {ts_binary_cross_entropy_with_logits_ex, ref_bce, true, false}, {ts_kl_div_ex, ref_kl, true, false},
+    {ts_kl_div_ex, ref_kl_log, false, true},
+};
+
+static ts_tensor *pair_target(const pair_loss *p, const int64_t *sizes, int ndim, ts_dtype dtype)
+{
+    ts_tensor *t = numbers(12, sizes, ndim, dtype);
+    return p->positive ? ts_add_scalar(ts_mul_scalar(t, 0.2), 0.5) : t;
+}
+
+TS_TEST(pairs_in_every_reduction, .loop = 2 * TS_COUNTOF(pairs))
+{
+    const pair_loss *p = &pairs[_i / 2];
+    ts_dtype dtype = _i & 1 ? TS_F64 : TS_F32;
+    static const int64_t lengths[] = {1, 17, 300, 9000};
+    for (int s = 0; s < TS_COUNTOF(lengths); s++)
+        for (int reduction = 0; reduction < 3; reduction++) {
+            TS_SCOPE;
+            int64_t n = lengths[s];
+            ts_tensor *x = numbers(11, &n, 1, dtype), *t = pair_target(p, &n, 1, dtype);
+            ts_loss_opts opts = {.size = sizeof opts, .reduction = (ts_reduction)reduction, .beta = &half,
+                                 .log_target = p->log_target};
+            ts_tensor *y = p->call(x, t, &opts);
+            long double total = 0;
+            for (int64_t i = 0; i < n; i++) {
+                double want = p->reference(element(x, i), element(t, i));
+                total += want;
+                if (reduction == TS_REDUCTION_NONE)
+                    assert_near(y, i, want, 8, 4);
+            }
+            if (reduction == TS_REDUCTION_SUM)
+                assert_near(y, 0, (double)total, 32, 4);
+            else if (reduction == TS_REDUCTION_MEAN)
+                assert_near(y, 0, (double)(total / n), 32, 4);
+        }
+}
+
+TS_TEST(kl_div_of_zero_targets_and_batchmean)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(1, TS_SIZES(2, 3), TS_F64), *t = ts_from_array((double[]){0, 1, 0, 0, 0, 0}, TS_F64, TS_SIZES(2, 3));
+    ts_loss_opts opts = {.size = sizeof opts, .reduction = TS_REDUCTION_BATCHMEAN};
+    assert_near(ts_kl_div_ex(x, t, &opts), 0, -element(x, 1) / 2, 4, 0);
+}
+
+/* What a gradient check calls. */
+typedef struct check {
+    const pair_loss *pair;
+    ts_reduction reduction;
+    bool by_target, classes;
+    double smoothing;
+    int ndim;
+} check;
+
+static ts_tensor *loss(ts_tensor *v, void *payload)
+{
+    const check *c = payload;
+    ts_loss_opts opts = {.size = sizeof opts, .reduction = c->reduction, .label_smoothing = c->smoothing, .beta = &half};
+    if (c->classes) {
+        ts_tensor *t = targets((const int64_t[]){5, 3}, c->ndim - 1, 4, TS_I64);
+        return weighed(ts_cross_entropy_ex(v, t, &opts));
+    }
+    opts.log_target = c->pair->log_target;
+    ts_tensor *other = c->by_target ? numbers(11, v->sizes, v->ndim, TS_F64) : pair_target(c->pair, v->sizes, v->ndim, TS_F64);
+    return weighed(c->by_target ? c->pair->call(other, v, &opts) : c->pair->call(v, other, &opts));
+}
+
+TS_TEST(gradients_of_pairs, .loop = 6 * TS_COUNTOF(pairs))
+{
+    TS_SCOPE;
+    check c = {.pair = &pairs[_i / 6], .reduction = (ts_reduction)(_i % 3), .by_target = _i / 3 % 2};
+    int64_t n = 19;
+    assert_gradient(c.by_target ? pair_target(c.pair, &n, 1, TS_F64) : numbers(11, &n, 1, TS_F64), loss, &c);
+}
+
+TS_TEST(gradients_of_cross_entropy, .loop = 12)
+{
+    TS_SCOPE;
+    check c = {.classes = true, .reduction = (ts_reduction)(_i % 3), .smoothing = _i / 3 % 2 * 0.1, .ndim = 2 + _i / 6};
+    assert_gradient(numbers(8, (const int64_t[]){5, 4, 3}, c.ndim, TS_F64), loss, &c);
+}
+
+TS_TEST(threads_do_not_change_a_bit)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(3, TS_SIZES(1500, 130), TS_F32), *t = targets(TS_SIZES(1500), 130, TS_I64), *y[2], *m[2], *g[2];
+    for (int threads = 1; threads <= 2; threads++) {
+        ck_assert_int_eq(ts_set_num_threads(threads), TS_OK);
+        ts_tensor *v = ts_clone(x);
+        ck_assert_ptr_nonnull(ts_set_requires_grad(v, true));
+        y[threads - 1] = ts_cross_entropy(v, t);
+        ck_assert_int_eq(ts_backward(y[threads - 1]), TS_OK);
+        g[threads - 1] = ts_clone(ts_grad(v));
+        m[threads - 1] = ts_mse_loss(x, ts_neg(x));
+    }
+    ck_assert(same_bits(y[0], y[1]) && same_bits(m[0], m[1]) && same_bits(g[0], g[1]));
+}
