@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/sgemm.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
@@ -77,9 +78,11 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
 }
 
 /** count products whose operands lie a_step, b_step, c_step elements apart. */
-static void multiply(const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step, int64_t b_step, int64_t c_step)
+static void multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step, int64_t b_step, int64_t c_step)
 {
     if (!g->m || !g->n || !count)
+        return;
+    if (dtype == TS_F32 && count == 1 && TS_V(ts_sgemm)(thread, g, NULL))
         return;
     double work = (double)g->m * (double)g->n * (double)ts_max64(g->k, 1);
     int64_t item = ts_dtype_sizes[dtype];
@@ -113,7 +116,7 @@ static ts_status mm(ts_frame *f)
     matrix_steps(a, &g.a_row, &g.a_column);
     matrix_steps(b, &g.b_row, &g.b_column);
     g.c_row = g.n;
-    multiply(&g, f->plan->compute, last == 2 ? a->sizes[0] : 1, last == 2 ? a->strides[0] : 0,
+    multiply(f->thread, &g, f->plan->compute, last == 2 ? a->sizes[0] : 1, last == 2 ? a->strides[0] : 0,
              last == 2 ? b->strides[0] : 0, g.m * g.n);
     return TS_OK;
 }
@@ -143,7 +146,7 @@ static ts_status linear(ts_frame *f)
     g.c_row = g.n;
     if (f->args[2].tag == TS_TAG_TENSOR)
         g.bias = f->args[2].t->data;
-    multiply(&g, f->plan->compute, 1, 0, 0, 0);
+    multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
     return TS_OK;
 }
 
@@ -152,76 +155,72 @@ static ts_status linear(ts_frame *f)
 typedef struct columns {
     const char *data;
     char *out;
-    int64_t rows, step, n;
+    int64_t rows, step, n; /* step in elements */
+    int64_t chunk;         /* rows of a task; the sums of tasks are added in order */
 } columns;
 
-#define SUM_ROWS 64 /* partial sums of this many rows are added up: short chains round less */
-
-/* A task is a block of columns that fills four vectors; sums run down the rows in a fixed order. */
-#define SUM_COLUMNS(T, V, L, p)                                                                      \
-    static void p##_columns(void *ctx, int64_t begin, int64_t end)                                   \
-    {                                                                                                \
-        const columns *s = ctx;                                                                      \
-        for (int64_t j = begin * 4 * L; j < ts_min64(end * 4 * L, s->n); j += L) {                   \
-            int64_t lanes = ts_min64(L, s->n - j);                                                   \
-            const T *at = (const T *)s->data + j;                                                    \
-            V total = p##_zero();                                                                    \
-            for (int64_t i = 0; i < s->rows; i += SUM_ROWS) {                                        \
-                int64_t rows = ts_min64(SUM_ROWS, s->rows - i);                                      \
-                V part = p##_zero();                                                                 \
-                if (lanes == L)                                                                      \
-                    for (int64_t r = 0; r < rows; r++, at += s->step)                                \
-                        part = part + p##_load(at);                                                  \
-                else                                                                                 \
-                    for (int64_t r = 0; r < rows; r++, at += s->step)                                \
-                        part = part + p##_load_n(at, lanes);                                         \
-                total = total + part;                                                                \
-            }                                                                                        \
-            p##_store_n((T *)s->out + j, total, lanes);                                              \
-        }                                                                                            \
-    }
-SUM_COLUMNS(float, vf, VF_LANES, vf)
-SUM_COLUMNS(double, vd, VD_LANES, vd)
-
-#define SUM_COLUMNS_INT(T, U, name)                                                                  \
+/* Sums of a task's rows, read in the order of memory: (tasks, n). */
+#define SUM_COLUMNS(T, U, name)                                                                      \
     static void name(void *ctx, int64_t begin, int64_t end)                                          \
     {                                                                                                \
         const columns *s = ctx;                                                                      \
-        for (int64_t j = begin; j < end; j++) {                                                      \
-            U sum = 0;                                                                               \
-            for (int64_t i = 0; i < s->rows; i++)                                                    \
-                sum += (U)((const T *)s->data)[i * s->step + j];                                     \
-            ((T *)s->out)[j] = (T)sum;                                                               \
+        for (int64_t task = begin; task < end; task++) {                                             \
+            T *out = (T *)s->out + task * s->n;                                                      \
+            int64_t i = task * s->chunk, last = ts_min64(i + s->chunk, s->rows);                     \
+            memset(out, 0, (size_t)s->n * sizeof(T));                                                \
+            for (; i + 4 <= last; i += 4) {                                                          \
+                const T *r0 = (const T *)s->data + i * s->step, *r1 = r0 + s->step;                  \
+                const T *r2 = r1 + s->step, *r3 = r2 + s->step;                                      \
+                for (int64_t j = 0; j < s->n; j++)                                                   \
+                    out[j] = (T)((U)out[j] + (((U)r0[j] + (U)r1[j]) + ((U)r2[j] + (U)r3[j])));       \
+            }                                                                                        \
+            for (; i < last; i++)                                                                    \
+                for (int64_t j = 0; j < s->n; j++)                                                   \
+                    out[j] = (T)((U)out[j] + (U)((const T *)s->data)[i * s->step + j]);              \
         }                                                                                            \
     }
-SUM_COLUMNS_INT(int64_t, uint64_t, columns_i64)
-SUM_COLUMNS_INT(int32_t, uint32_t, columns_i32)
-SUM_COLUMNS_INT(uint8_t, uint32_t, columns_u8)
+SUM_COLUMNS(float, float, columns_f32)
+SUM_COLUMNS(double, double, columns_f64)
+SUM_COLUMNS(int64_t, uint64_t, columns_i64)
+SUM_COLUMNS(int32_t, uint32_t, columns_i32)
+SUM_COLUMNS(uint8_t, uint32_t, columns_u8)
 
-static void sum_columns(const ts_tensor *t, ts_tensor *out)
+/** Sums over all but the last dim. */
+static ts_status sum_columns(ts_thread *thread, const ts_tensor *t, ts_tensor *out)
 {
+    static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
+        [TS_F32] = columns_f32, [TS_F64] = columns_f64, [TS_I64] = columns_i64, [TS_I32] = columns_i32, [TS_U8] = columns_u8};
     columns s = {.data = t->data, .out = out->data, .n = out->numel};
     s.rows = rows_of(t, &s.step);
-    int64_t grain = 1 + 8192 / (s.rows + 1);
-    switch (t->dtype) {
-    case TS_F32: ts_parallel_for(ts_ceil_div(s.n, 4 * VF_LANES), grain, vf_columns, &s); break;
-    case TS_F64: ts_parallel_for(ts_ceil_div(s.n, 4 * VD_LANES), grain, vd_columns, &s); break;
-    case TS_I64: columns_i64(&s, 0, s.n); break;
-    case TS_I32: columns_i32(&s, 0, s.n); break;
-    default: columns_u8(&s, 0, s.n);
+    s.chunk = ts_max64(128, ts_ceil_div(s.rows, 64));
+    int64_t tasks = ts_ceil_div(s.rows, s.chunk);
+    if (tasks <= 1) {
+        bodies[t->dtype](&s, 0, 1);
+        return TS_OK;
     }
+    size_t bytes = (size_t)(tasks * out->numel) * ts_dtype_sizes[t->dtype];
+    char *parts = ts_alloc(thread, bytes ? bytes : 1);
+    if (!parts)
+        return ts_fail_memory("sums of rows", (int64_t)bytes);
+    s.out = parts;
+    ts_parallel_for(tasks, 1 + 16384 / (s.chunk * s.n + 1), bodies[t->dtype], &s);
+    columns total = {.data = parts, .out = out->data, .rows = tasks, .step = s.n, .n = s.n, .chunk = tasks};
+    bodies[t->dtype](&total, 0, 1);
+    ts_free(thread, parts, bytes ? bytes : 1);
+    return TS_OK;
 }
 
 static ts_status linear_backward(ts_frame *f)
 {
     const ts_tensor *grad = f->args[0].t;
     int64_t n = grad->sizes[grad->ndim - 1], grad_row, rows = rows_of(grad, &grad_row);
+    bool summed = f->rets[2].tag == TS_TAG_TENSOR; /* column sums, along with the product if it can */
     if (f->rets[0].tag == TS_TAG_TENSOR) { /* (m, k) = grad (m, n) weight (n, k) */
         const ts_tensor *w = f->args[2].t;
         ts_gemm g = {.m = rows, .n = w->sizes[1], .k = n, .a = grad->data, .b = w->data, .c = f->rets[0].t->data,
                      .a_row = grad_row, .a_column = 1, .c_row = w->sizes[1]};
         matrix_steps(w, &g.b_row, &g.b_column);
-        multiply(&g, f->plan->compute, 1, 0, 0, 0);
+        multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
     }
     if (f->rets[1].tag == TS_TAG_TENSOR) { /* (n, k) = grad (m, n) transposed, input (m, k) */
         const ts_tensor *x = f->args[1].t;
@@ -229,10 +228,15 @@ static ts_status linear_backward(ts_frame *f)
         ts_gemm g = {.m = n, .n = k, .k = rows, .a = grad->data, .b = x->data, .c = f->rets[1].t->data,
                      .a_row = 1, .a_column = grad_row, .b_column = 1, .c_row = k};
         rows_of(x, &g.b_row);
-        multiply(&g, f->plan->compute, 1, 0, 0, 0);
+        /* grad is read once for both */
+        summed = summed && f->plan->compute == TS_F32 && TS_V(ts_sgemm)(f->thread, &g, (float *)f->rets[2].t->data);
+        if (!summed)
+            multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
+    } else {
+        summed = false;
     }
-    if (f->rets[2].tag == TS_TAG_TENSOR)
-        sum_columns(grad, f->rets[2].t);
+    if (f->rets[2].tag == TS_TAG_TENSOR && !summed)
+        return sum_columns(f->thread, grad, f->rets[2].t);
     return TS_OK;
 }
 

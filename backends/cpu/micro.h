@@ -1,0 +1,38 @@
+/**
+ * @file micro.h  Small products that keep their whole result in registers: the core of GEMM and attention.
+ *
+ * Every element of a result is one chain of fused multiply-adds in the order of k, whatever the tile
+ * it stands in. So results depend neither on how a product is cut into tiles nor on who computes them.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_MICRO_H
+#define TS_BACKENDS_CPU_MICRO_H
+
+#include "backends/cpu/vec.h"
+
+/* Rows of the largest tile: it fills the registers with two vectors a row. */
+#if VEC_ISA == VEC_IS_avx512
+#define MICRO_ROWS 14
+#else
+#define MICRO_ROWS 6
+#endif
+#define MICRO_COLUMNS_F (2 * VF_LANES)
+#define MICRO_COLUMNS_D (2 * VD_LANES)
+
+/**
+ * c (rows, columns) = a (rows, k) b (k, columns) [+ bias (columns)], or added to c.
+ * @param a_row, a_step  elements from row to row and along k: any
+ * @param b_row          elements from row to row; whole vectors are read, also behind the last column
+ * @param bias           NULL, or `columns` elements
+ */
+#define MICRO_PARAMS(T)                                                                              \
+    int64_t k, const T *a, int64_t a_row, int64_t a_step, const T *b, int64_t b_row, T *c, int64_t c_row, \
+        int64_t columns, const T *bias, bool add
+typedef void (*ts_micro_f32)(MICRO_PARAMS(float));
+typedef void (*ts_micro_f64)(MICRO_PARAMS(double));
+
+/** [rows][vectors - 1]: of 1 to MICRO_ROWS rows, one or two vectors of columns. */
+extern const ts_micro_f32 TS_V(ts_micro_f32)[MICRO_ROWS + 1][2];
+extern const ts_micro_f64 TS_V(ts_micro_f64)[MICRO_ROWS + 1][2];
+
+#endif

@@ -1,0 +1,80 @@
+/** @file pack.h  Copies of operands in the order in which small products read them. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_PACK_H
+#define TS_BACKENDS_CPU_PACK_H
+
+#include "backends/cpu/micro.h"
+
+/* Step s of a transpose swaps the off-diagonal s × s blocks of each 2s × 2s block: lane l of the two
+ * results comes from lane l of one source and lane l ± s of the other. */
+#define PACK_LOW(l, s) ((l) & (s) ? (l) - (s) + VF_LANES : (l))
+#define PACK_HIGH(l, s) ((l) & (s) ? (l) + VF_LANES : (l) + (s))
+#if VF_LANES == 16
+#define PACK_LANES(X, s)                                                                             \
+    X(0, s), X(1, s), X(2, s), X(3, s), X(4, s), X(5, s), X(6, s), X(7, s), X(8, s), X(9, s), X(10, s), \
+        X(11, s), X(12, s), X(13, s), X(14, s), X(15, s)
+#elif VF_LANES == 8
+#define PACK_LANES(X, s) X(0, s), X(1, s), X(2, s), X(3, s), X(4, s), X(5, s), X(6, s), X(7, s)
+#else
+#define PACK_LANES(X, s) X(0, s), X(1, s), X(2, s), X(3, s)
+#endif
+#define PACK_STEP(r, s)                                                                              \
+    _Pragma("GCC unroll 16") for (int i = 0; i < VF_LANES; i++) if (!(i & (s))) {                    \
+        vf a = r[i], b = r[i + (s)];                                                                 \
+        r[i] = __builtin_shuffle(a, b, (vi){PACK_LANES(PACK_LOW, s)});                               \
+        r[i + (s)] = __builtin_shuffle(a, b, (vi){PACK_LANES(PACK_HIGH, s)});                        \
+    }
+
+/** Row i of r becomes column i. */
+VEC_FN void vf_transpose(vf r[VF_LANES])
+{
+    PACK_STEP(r, 1)
+    PACK_STEP(r, 2)
+#if VF_LANES > 4
+    PACK_STEP(r, 4)
+#endif
+#if VF_LANES > 8
+    PACK_STEP(r, 8)
+#endif
+}
+
+/**
+ * to (k, width) = from transposed: `columns` rows of k elements, the rest of the width zero.
+ * width is a multiple of VF_LANES.
+ */
+VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int64_t row, int64_t columns, int64_t k)
+{
+    for (int64_t j = 0; j < width; j += VF_LANES) {
+        int64_t lanes = columns - j < VF_LANES ? columns - j : VF_LANES;
+        int64_t p = 0;
+        if (lanes == VF_LANES)
+            for (; p + VF_LANES <= k; p += VF_LANES) {
+                vf r[VF_LANES];
+                _Pragma("GCC unroll 16") for (int i = 0; i < VF_LANES; i++) r[i] = vf_load(from + (j + i) * row + p);
+                vf_transpose(r);
+                _Pragma("GCC unroll 16") for (int i = 0; i < VF_LANES; i++) vf_store(to + (p + i) * width + j, r[i]);
+            }
+        for (; p < k; p += VF_LANES) {
+            int64_t depth = k - p < VF_LANES ? k - p : VF_LANES;
+            vf r[VF_LANES];
+            for (int i = 0; i < VF_LANES; i++)
+                r[i] = i < lanes ? vf_load_n(from + (j + i) * row + p, depth) : vf_zero();
+            vf_transpose(r);
+            for (int i = 0; i < depth; i++)
+                vf_store(to + (p + i) * width + j, r[i]);
+        }
+    }
+}
+
+/** to (k, width) = the first `columns` of k rows, the rest of the width zero. */
+VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t row, int64_t columns, int64_t k)
+{
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t j = 0; j < width; j += VF_LANES) {
+            int64_t lanes = columns - j < VF_LANES ? columns - j : VF_LANES;
+            const float *at = from + p * row + j;
+            vf_store(to + p * width + j, lanes == VF_LANES ? vf_load(at) : lanes > 0 ? vf_load_n(at, lanes) : vf_zero());
+        }
+}
+
+#endif

@@ -1,0 +1,200 @@
+/**
+ * @file sgemm.c  Products of f32 matrices on the micro-kernels.
+ *
+ * The depth k is cut into slices, evenly. A few slices at a time, the second operand is packed into
+ * panels of two vectors' columns; the panel of a slice stays in the first cache while it meets the
+ * rows of the first operand, which are read where they stand when they are dense, else from a packed
+ * copy as well. An element of the result is one chain of fused multiply-adds a slice, and the slices'
+ * sums are added in order: how tiles are dealt to threads changes no bit.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/sgemm.h"
+#include "backends/cpu/pack.h"
+#include "core/alloc.h"
+#include "core/parallel.h"
+
+#define DEPTH 256    /* most rows of a slice */
+#define AT_A_TIME 2  /* slices that are packed together; one when both operands are, for the second cache */
+#define PANEL MICRO_COLUMNS_F
+#define PAIR 2       /* blocks of rows that are packed side by side, PANEL floats in all */
+#define PACKED_BYTES (8 << 20) /* most that a packed part of the second operand takes */
+
+typedef struct product {
+    const ts_gemm *g;
+    float *b;                 /* packed: panels of `depth` rows; NULL: the second operand as it stands */
+    float *a;                 /* packed: pairs of blocks of `depth` rows; NULL: the first operand as it stands */
+    float *sums;              /* (m): of the first operand over k; NULL when not wanted */
+    int64_t first;            /* column where the part begins that is packed */
+    int64_t panels, group;    /* of this part, and of a task */
+    int64_t blocks, unit;     /* of rows, and of a task */
+    int64_t slices;           /* of k */
+    int64_t slice, last;      /* those that are packed */
+    int64_t start, depth;     /* and their rows */
+} product;
+
+/** Begin of part i when n things are dealt to `parts` as evenly as can be. */
+TS_INLINE int64_t deal(int64_t n, int64_t parts, int64_t i) { return n / parts * i + ts_min64(i, n % parts); }
+
+/** Width of the panel at a column: one vector where that is enough. */
+TS_INLINE int64_t panel_width(const ts_gemm *g, int64_t column)
+{
+    return g->n - column > VF_LANES ? PANEL : VF_LANES;
+}
+
+/* ----------------------------------------------------------------------------- packing ---- */
+
+#define PACK_ROWS 32 /* of a task, when rows are copied */
+
+/** Rows begin to end of the second operand into all panels: memory is read in its order. */
+static void pack_b_rows(void *ctx, int64_t begin, int64_t end)
+{
+    const product *r = ctx;
+    const ts_gemm *g = r->g;
+    for (int64_t p = begin * PACK_ROWS; p < ts_min64(end * PACK_ROWS, r->depth); p++)
+        for (int64_t j = 0; j < r->panels; j++) {
+            int64_t column = r->first + j * PANEL, width = panel_width(g, column);
+            vf_pack_rows(r->b + j * PANEL * r->depth + p * width, width,
+                         (const float *)g->b + (r->start + p) * g->b_row + column, 0, ts_min64(PANEL, g->n - column), 1);
+        }
+}
+
+/** Panels begin to end of a second operand whose columns are dense. */
+static void pack_b_columns(void *ctx, int64_t begin, int64_t end)
+{
+    const product *r = ctx;
+    const ts_gemm *g = r->g;
+    for (int64_t j = begin; j < end; j++) {
+        int64_t column = r->first + j * PANEL;
+        vf_pack_transposed(r->b + j * PANEL * r->depth, panel_width(g, column),
+                           (const float *)g->b + column * g->b_column + r->start, g->b_column,
+                           ts_min64(PANEL, g->n - column), r->depth);
+    }
+}
+
+/** Steps begin to end of a first operand whose columns are dense, into all pairs. */
+static void pack_a_columns(void *ctx, int64_t begin, int64_t end)
+{
+    const product *r = ctx;
+    const ts_gemm *g = r->g;
+    int64_t pairs = ts_ceil_div(r->blocks, PAIR);
+    for (int64_t p = begin * PACK_ROWS; p < ts_min64(end * PACK_ROWS, r->depth); p++)
+        for (int64_t i = 0; i < pairs; i++) {
+            int64_t row = deal(g->m, r->blocks, i * PAIR);
+            vf_pack_rows(r->a + (i * r->depth + p) * PANEL, PANEL,
+                         (const float *)g->a + row + (r->start + p) * g->a_column, 0, ts_min64(PANEL, g->m - row), 1);
+        }
+}
+
+/** Adds the sums of a packed pair's columns to those of the rows from `row`. */
+static void add_sums(const product *r, const float *a, int64_t row, int64_t rows)
+{
+    vf sum[2] = {vf_zero(), vf_zero()};
+    for (int64_t p = 0; p < r->depth; p++, a += PANEL) {
+        sum[0] += vf_load(a);
+        sum[1] += vf_load(a + VF_LANES);
+    }
+    for (int v = 0; v < 2 && v * VF_LANES < rows; v++) {
+        int64_t lanes = ts_min64(VF_LANES, rows - v * VF_LANES);
+        float *to = r->sums + row + v * VF_LANES;
+        vf before = r->slice ? vf_load_n(to, lanes) : vf_zero();
+        vf_store_n(to, before + sum[v], lanes);
+    }
+}
+
+/* ------------------------------------------------------------------------- multiplying ---- */
+
+/** Blocks of rows begin to end times panels from to, over the slices that are packed. */
+static void run_part(const product *r, int64_t begin, int64_t end, int64_t from, int64_t to)
+{
+    const ts_gemm *g = r->g;
+    const float *a = g->a;
+    int64_t first = deal(g->m, r->blocks, begin), a_row = g->a_row, a_step = g->a_column;
+    a += first * a_row + r->start * a_step;
+    if (r->a) { /* one pair */
+        a = r->a + begin / PAIR * r->depth * PANEL;
+        a_row = 1;
+        a_step = PANEL;
+        if (r->sums && !from && !r->first)
+            add_sums(r, a, first, deal(g->m, r->blocks, end) - first);
+    }
+    for (int64_t slice = r->slice; slice < r->last; slice++) {
+        int64_t p = deal(g->k, r->slices, slice), depth = deal(g->k, r->slices, slice + 1) - p;
+        for (int64_t j = from; j < to; j++) {
+            int64_t column = r->first + j * PANEL, columns = ts_min64(PANEL, g->n - column);
+            int64_t width = panel_width(g, column), b_row = r->b ? width : g->b_row;
+            const float *b = r->b ? r->b + j * PANEL * r->depth + (p - r->start) * width
+                                  : (const float *)g->b + p * b_row + column;
+            const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
+            for (int64_t i = begin; i < end; i++) {
+                int64_t row = deal(g->m, r->blocks, i), rows = deal(g->m, r->blocks, i + 1) - row;
+                TS_V(ts_micro_f32)[rows][width > VF_LANES](
+                    depth, a + (row - first) * a_row + (p - r->start) * a_step, a_row, a_step, b, b_row,
+                    (float *)g->c + row * g->c_row + column, g->c_row, columns, bias, slice > 0);
+            }
+        }
+    }
+}
+
+/* Tasks are units of rows, for one group of panels after the other. Blocks of rows that are read where
+ * they stand go through the panels together as far as they stay in the second cache. */
+static void run_units(void *ctx, int64_t begin, int64_t end)
+{
+    const product *r = ctx;
+    int64_t units = ts_ceil_div(r->blocks, r->unit), together = r->a ? 1 : 16;
+    while (begin < end) {
+        int64_t group = begin / units, unit = begin % units;
+        int64_t next = ts_min64(ts_min64(unit + together, units), unit + end - begin);
+        run_part(r, unit * r->unit, ts_min64(next * r->unit, r->blocks), group * r->group,
+                 ts_min64((group + 1) * r->group, r->panels));
+        begin += next - unit;
+    }
+}
+
+bool TS_V(ts_sgemm)(ts_thread *thread, const ts_gemm *g, float *sums)
+{
+    bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
+    if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
+        return false;
+    product r = {.g = g, .sums = sums, .slices = ts_ceil_div(g->k, DEPTH), .blocks = ts_ceil_div(g->m, MICRO_ROWS)};
+    int64_t panels = ts_ceil_div(g->n, PANEL), together;
+    int64_t work = 2 * MICRO_ROWS; /* of a block of rows, a panel and a row of it, in multiply-adds of vectors */
+    bool b_rows = g->b_column == 1 || g->n == 1;
+    bool b_stands = r.blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
+    /* packing the first operand pays when several panels meet it */
+    bool a_packed = a_columns && (sums || (panels > 1 && r.blocks > 1));
+    together = a_packed ? 1 : AT_A_TIME;
+    int64_t most = ts_min64(together * DEPTH, g->k);
+    int64_t part = b_stands ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
+    int64_t b_floats = b_stands ? 0 : part * PANEL * most;
+    int64_t a_floats = a_packed ? ts_ceil_div(r.blocks, PAIR) * PANEL * most : 0;
+    size_t bytes = (size_t)(b_floats + a_floats) * sizeof(float);
+    float *packed = bytes ? ts_alloc(thread, bytes) : NULL;
+    if (bytes && !packed)
+        return false;
+    r.b = b_stands ? NULL : packed;
+    r.a = a_packed ? packed + b_floats : NULL;
+    r.unit = a_packed ? PAIR : 1;
+    int64_t units = ts_ceil_div(r.blocks, r.unit);
+    for (int64_t j = 0; j < panels; j += part) {
+        r.first = j * PANEL;
+        r.panels = ts_min64(part, panels - j);
+        /* panels are shared out only where there are too few rows to share */
+        r.group = units >= 32 ? 32 : ts_max64(1, r.panels * units / 32);
+        for (r.slice = 0; r.slice < r.slices; r.slice = r.last) {
+            r.last = ts_min64(r.slice + together, r.slices);
+            r.start = deal(g->k, r.slices, r.slice);
+            r.depth = deal(g->k, r.slices, r.last) - r.start;
+            if (r.b && b_rows)
+                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 2048 / (PANEL * r.panels), pack_b_rows, &r);
+            else if (r.b)
+                ts_parallel_for(r.panels, 1 + 65536 / (PANEL * r.depth), pack_b_columns, &r);
+            if (r.a)
+                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 2048 / g->m, pack_a_columns, &r);
+            ts_parallel_for(units * ts_ceil_div(r.panels, r.group), 1 + 32768 / (work * r.unit * r.depth * r.group),
+                            run_units, &r);
+        }
+    }
+    if (bytes)
+        ts_free(thread, packed, bytes);
+    return true;
+}
