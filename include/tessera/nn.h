@@ -8,5 +8,6 @@
 #include "nn/loader.h"
 #include "nn/module.h"
 #include "nn/optimizer.h"
+#include "nn/training.h"
 
 #endif

@@ -43,6 +43,14 @@ static inline ts_tensor *pretend(ts_key backend)
     return t;
 }
 
+/** Value of a one-element tensor. */
+static inline double value(ts_tensor *t)
+{
+    double v = 0;
+    OK(ts_item(t, &v));
+    return v;
+}
+
 /** Order in which kernels of the tests ran: one letter each. */
 extern char ran[64];
 static inline void note(char c)
