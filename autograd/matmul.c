@@ -35,6 +35,18 @@ static ts_status mm(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_mm = {.rule = mm, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
 
+/* The same, matrix by matrix. */
+static ts_status bmm(ts_vjp_call *b)
+{
+    ts_tensor *g = ts_grad_out(b, 0);
+    if (ts_needs(b, 0))
+        TS_TRY(ts_give(b, 0, ts_bmm(g, ts_transpose(ts_saved_arg(b, 1), 1, 2))));
+    if (ts_needs(b, 1))
+        TS_TRY(ts_give(b, 1, ts_bmm(ts_transpose(ts_saved_arg(b, 0), 1, 2), g)));
+    return TS_OK;
+}
+const ts_vjp ts_vjp_bmm = {.rule = bmm, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
+
 /* y (…, n) = x (…, k) wᵀ + bias: all gradients in one call, which shares what it reads */
 static ts_status linear(ts_vjp_call *b)
 {

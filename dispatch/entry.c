@@ -261,10 +261,23 @@ static TS_COLD ts_status fail_dtype(const ts_frame *f)
                       "no kernel for dtype %s on %s", ts_dtype_name(f->plan->compute), ts_key_name(f->key));
 }
 
+/** Gives a fresh tensor of 4 dims the strides of one whose dims 1 and 2 were exchanged. */
+static TS_COLD void swap_layout(ts_tensor *t)
+{
+    const int64_t sizes[] = {t->sizes[0], t->sizes[2], t->sizes[1], t->sizes[3]};
+    int64_t strides[4];
+    ts_strides_fill(sizes, 4, strides);
+    t->strides[1] = strides[2];
+    t->strides[2] = strides[1];
+    if (!ts_strides_contiguous(t->sizes, t->strides, 4))
+        t->flags &= (uint8_t)~TS_TENSOR_CONTIGUOUS;
+}
+
 ts_status ts_enter_fill(ts_frame *f)
 {
     ts_plan plan;
     plan.cast = plan.strided = plan.operands = 0;
+    plan.swapped = 0;
     plan.pointwise = plan.flat = false;
     plan.compute = TS_F32;
     f->plan = &plan;
@@ -308,6 +321,8 @@ ts_status ts_enter_fill(ts_frame *f)
             status = ts_fail_within(ts_op_name(f->op), f->site);
             goto done;
         }
+        if (TS_UNLIKELY(plan.swapped >> i & 1))
+            swap_layout(out);
         if (f->given >> i & 1) { /* the kernel writes a contiguous stand-in, copied out below */
             shadow[i] = f->rets[i].t;
             shadowed |= 1 << i;

@@ -58,6 +58,7 @@ struct ts_plan {
     ts_dtype compute;       /* dtype in which the kernel works */
     uint16_t cast;          /* bit i: argument i is to be of dtype compute */
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
+    uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory with dims 1 and 2 exchanged */
     uint16_t operands;      /* bit i: argument i may be the destination itself; pointwise: it (tensor or
                              * scalar) is an operand of the loop */
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */

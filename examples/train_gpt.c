@@ -70,7 +70,7 @@ typedef struct gpt {
 static ts_tensor *gpt_forward(ts_module *m, ts_tensor *tokens) // (B, T) i64 -> (B, T, V)
 {
     gpt *g = ts_module_payload(m);
-    ts_tensor *x = ts_add(ts_embedding(g->wte, tokens), ts_narrow(g->wpe, 0, 0, ts_size(tokens, 1)));
+    ts_tensor *x = ts_add(ts_embedding(g->wte, tokens, -1), ts_narrow(g->wpe, 0, 0, ts_size(tokens, 1)));
     for (int i = 0; i < LAYERS; i++)
         x = ts_forward(g->blocks[i], x);
     return ts_forward(g->head, ts_forward(g->ln, x));

@@ -151,6 +151,60 @@ ts_status ts_infer_linear_backward(ts_frame *f)
     return TS_OK;
 }
 
+/* --------------------------------------------------------------------------- composites ---- */
+
+/** t as (count, rows, columns): its leading dims stretched to `batch`, then one. */
+static ts_tensor *as_batch(ts_tensor *t, const int64_t *batch, int nbatch)
+{
+    int64_t sizes[TS_MAX_DIMS];
+    for (int d = 0; d < nbatch; d++)
+        sizes[d] = batch[d];
+    sizes[nbatch] = t->sizes[t->ndim - 2];
+    sizes[nbatch + 1] = t->sizes[t->ndim - 1];
+    int64_t count = 1;
+    for (int d = 0; d < nbatch; d++)
+        count *= batch[d];
+    return ts_reshape(ts_expand(t, sizes, nbatch + 2), (int64_t[]){count, sizes[nbatch], sizes[nbatch + 1]}, 3);
+}
+
+/* A vector on the left is a row, one on the right a column; the dim added for it is taken away again. */
+ts_status ts_composite_matmul(ts_frame *f)
+{
+    ts_tensor *a = f->args[0].t, *b = f->args[1].t;
+    int na = a->ndim, nb = b->ndim, n = 0;
+    int64_t sizes[TS_MAX_DIMS + 2];
+    if (!na || !nb)
+        return ts_fail_arg(f, na ? 1 : 0, TS_ERR_SHAPE, "expected at least 1 dim, got none");
+    int inner = nb == 1 ? 0 : nb - 2;
+    if (a->sizes[na - 1] != b->sizes[inner])
+        return fail_inner(f, 1, a->sizes[na - 1], inner);
+    if (!ts_broadcast(a->sizes, na > 2 ? na - 2 : 0, b->sizes, nb > 2 ? nb - 2 : 0, sizes, &n)) {
+        char want[192], got[192];
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected leading sizes that broadcast with those of %s, got %s",
+                           ts_format_sizes(want, sizeof want, a->sizes, na), ts_format_sizes(got, sizeof got, b->sizes, nb));
+    }
+    TS_SCOPE;
+    ts_tensor *y;
+    if (na <= 2 && nb <= 2) {
+        y = ts_mm(na == 1 ? ts_unsqueeze(a, 0) : a, nb == 1 ? ts_unsqueeze(b, 1) : b);
+    } else if (nb <= 2) { /* rows of all matrices are rows of one */
+        y = ts_linear(a, nb == 1 ? ts_unsqueeze(b, 0) : ts_transpose(b, 0, 1), TS_NONE);
+    } else {
+        y = ts_bmm(TS_STATUS_OF(a = na == 1 ? ts_unsqueeze(a, 0) : a) == TS_OK ? as_batch(a, sizes, n) : NULL,
+                   as_batch(b, sizes, n));
+    }
+    TS_TRY(y);
+    int ndim = n;
+    if (na > 1)
+        sizes[ndim++] = a->sizes[a->ndim - 2];
+    if (nb > 1)
+        sizes[ndim++] = b->sizes[nb - 1];
+    if (na == 1 || nb == 1 || n > 1)
+        TS_TRY(y = ts_reshape(y, sizes, ndim));
+    f->rets[0] = V_T(ts_retain(y));
+    return TS_OK;
+}
+
 /* -------------------------------------------------------------------------------- cost ---- */
 
 /** 2 m n k, from the result's elements and the columns of the first argument. */
@@ -197,6 +251,12 @@ ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
 {
     ts_value args[] = {V_T(self), V_T(mat2)};
     return ts_invoke_out(TS_OP_bmm, args, TS_N(args), 1, out);
+}
+
+ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other)
+{
+    ts_value args[] = {V_T(self), V_T(other)};
+    return ts_invoke(TS_OP_matmul, args, TS_N(args), 1);
 }
 
 ts_tensor *ts_linear(ts_tensor *input, ts_tensor *weight, ts_tensor *bias)

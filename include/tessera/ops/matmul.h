@@ -20,6 +20,12 @@ TS_API ts_tensor *ts_mm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2);
 TS_API ts_tensor *ts_bmm(ts_tensor *self, ts_tensor *mat2);
 TS_API ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2);
 /**
+ * The product of what self and other are: two vectors (K) give their dot product, a vector beside a
+ * matrix stands for a row on the left and a column on the right, and leading dims of matrices
+ * broadcast: (…, m, k) with (…, k, n) gives (…, m, n).
+ */
+TS_API ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other);
+/**
  * input · weightᵀ + bias.
  * @param input   (…, K)
  * @param weight  (N, K)

@@ -1,0 +1,187 @@
+/**
+ * @file attention.c  Scaled dot-product attention in tiles, forward and backward.
+ *
+ * Forward keeps a running maximum and sum a row (Milakov and Gimelshein, Online normalizer calculation
+ * for softmax, 2018) while it goes through the keys tile by tile (Dao et al., FlashAttention, 2022);
+ * backward computes the probabilities again from the logarithm of the sum.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "backends/cpu/pack.h"
+#include "backends/cpu/vmath.h"
+#include "core/parallel.h"
+#include "ops/kernel.h"
+
+#include <stdatomic.h>
+
+#define FORWARD_ROWS 128 /* most rows of a forward task */
+#define BACKWARD_ROWS 64 /* rows of a backward tile */
+#define BACKWARD_KEYS 64
+
+/** A (batch, head, row, depth) operand whose depth is dense; steps in elements. */
+typedef struct operand {
+    void *data; /* NULL: not wanted */
+    int64_t batch, head, row;
+} operand;
+
+typedef struct attention {
+    operand q, k, v, out, g, dq, dk, dv;
+    void *lse;         /* (batch, heads, rows); NULL when forward need not give it */
+    const void *g_lse; /* its gradient, or NULL */
+    double scale;
+    bool causal;
+    int64_t heads, share; /* heads of the queries; how many share one head of the keys */
+    int64_t rows, keys, depth, value_depth;
+    int64_t depth_room, value_room; /* rounded up to whole panels */
+    int64_t tile;                   /* keys that are worked on together */
+    char *scratch;                  /* slot_bytes for each thread */
+    size_t slot_bytes;
+    atomic_int taken;
+} attention;
+
+/** Scratch of a thread: the pool calls a body at most once a thread. */
+static void *slot(attention *s)
+{
+    return s->scratch + (size_t)atomic_fetch_add_explicit(&s->taken, 1, memory_order_relaxed) * s->slot_bytes;
+}
+
+#define A_AT(x, b, h) ((A_T *)(x).data + (b) * (x).batch + (h) * (x).head)
+
+#define A_T float
+#define A_V vf
+#define A_L VF_LANES
+#define A_(name) name##_f32
+#define A_P(name) vf_##name
+#define A_MICRO TS_V(ts_micro_f32)
+#define A_EXP vf_exp
+#define A_TRANSPOSE vf_pack_transposed
+#include "backends/cpu/attention_loops.h"
+#undef A_T
+#undef A_V
+#undef A_L
+#undef A_
+#undef A_P
+#undef A_MICRO
+#undef A_EXP
+#undef A_TRANSPOSE
+
+VEC_FN vd exp_f64(vd x)
+{
+    for (int i = 0; i < VD_LANES; i++)
+        x[i] = exp(x[i]);
+    return x;
+}
+
+/* As vf_pack_transposed(). */
+VEC_FN void transpose_f64(double *to, int64_t width, const double *from, int64_t row, int64_t columns, int64_t k)
+{
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t j = 0; j < width; j++)
+            to[p * width + j] = j < columns ? from[j * row + p] : 0;
+}
+
+#define A_T double
+#define A_V vd
+#define A_L VD_LANES
+#define A_(name) name##_f64
+#define A_P(name) vd_##name
+#define A_MICRO TS_V(ts_micro_f64)
+#define A_EXP exp_f64
+#define A_TRANSPOSE transpose_f64
+#include "backends/cpu/attention_loops.h"
+
+/* ----------------------------------------------------------------------------- kernels ---- */
+
+static operand operand_of(const ts_value *v)
+{
+    if (v->tag != TS_TAG_TENSOR)
+        return (operand){0};
+    return (operand){v->t->data, v->t->strides[0], v->t->strides[1], v->t->strides[2]};
+}
+
+static int64_t round_up(int64_t n, int64_t to) { return ts_ceil_div(n, to) * to; }
+
+/** What forward and backward share; args: query, key, value, then scale and causal. */
+static void describe(attention *s, const ts_value *qkv, const ts_value *scale, const ts_value *causal)
+{
+    const ts_tensor *q = qkv[0].t, *k = qkv[1].t, *v = qkv[2].t;
+    s->q = operand_of(&qkv[0]);
+    s->k = operand_of(&qkv[1]);
+    s->v = operand_of(&qkv[2]);
+    s->heads = q->sizes[1];
+    s->share = k->sizes[1] ? s->heads / k->sizes[1] : 1;
+    s->rows = q->sizes[2];
+    s->keys = k->sizes[2];
+    s->depth = q->sizes[3];
+    s->value_depth = v->sizes[3];
+    int64_t panel = q->dtype == TS_F32 ? MICRO_COLUMNS_F : MICRO_COLUMNS_D;
+    s->depth_room = round_up(s->depth, panel);
+    s->value_room = round_up(s->value_depth, panel);
+    s->scale = scale->tag == TS_TAG_FLOAT ? scale->d : scale->tag == TS_TAG_NONE ? 1 / sqrt((double)s->depth) : (double)scale->i;
+    s->causal = causal->i;
+}
+
+/** Runs the tasks on the pool with a slot of `elements` for each thread. */
+static ts_status run(ts_frame *f, attention *s, int64_t tasks, int64_t elements, double work, ts_parallel_body body)
+{
+    int64_t threads = ts_min64(ts_min64(ts_num_threads(), TS_PARALLEL_MAX), tasks);
+    s->slot_bytes = (size_t)round_up(elements * ts_dtype_sizes[f->plan->compute], 64);
+    size_t bytes = (size_t)threads * s->slot_bytes;
+    s->scratch = ts_alloc(f->thread, bytes);
+    if (!s->scratch)
+        return ts_fail_memory("tiles of attention", (int64_t)bytes);
+    atomic_init(&s->taken, 0);
+    ts_parallel_for(tasks, 1 + (int64_t)((1 << 20) / (work + 1)), body, s);
+    ts_free(f->thread, s->scratch, bytes);
+    return TS_OK;
+}
+
+/* query, key, value, scale, causal -> out, lse */
+static ts_status forward(ts_frame *f)
+{
+    attention s = {.out = operand_of(&f->rets[0])};
+    const ts_value *a = f->args;
+    describe(&s, a, &a[3], &a[4]);
+    if (f->rets[1].tag == TS_TAG_TENSOR)
+        s.lse = f->rets[1].t->data;
+    int64_t tasks = a[0].t->sizes[0] * s.heads * ts_ceil_div(s.rows, FORWARD_ROWS);
+    if (!tasks)
+        return TS_OK;
+    int64_t most = ts_max64(s.depth_room, s.value_room);
+    s.tile = most <= 64 ? 256 : most <= 128 ? 128 : 64;
+    double work = (double)ts_min64(s.rows, FORWARD_ROWS) * (double)s.keys * (double)(s.depth + s.value_depth + 16);
+    return run(f, &s, tasks, s.tile * (s.depth_room + s.value_room + MICRO_ROWS), work,
+               f->plan->compute == TS_F32 ? forward_f32 : forward_f64);
+}
+
+static void zero(const ts_value *v)
+{
+    if (v->tag == TS_TAG_TENSOR && v->t->numel)
+        memset(v->t->data, 0, (size_t)v->t->numel * ts_dtype_sizes[v->t->dtype]); /* dense, in whatever order */
+}
+
+/* grad, grad_lse, query, key, value, out, lse, scale, causal -> of query, key, value */
+static ts_status backward(ts_frame *f)
+{
+    const ts_value *a = f->args;
+    attention s = {.g = operand_of(&a[0]), .out = operand_of(&a[5]), .lse = a[6].t->data,
+                   .dq = operand_of(&f->rets[0]), .dk = operand_of(&f->rets[1]), .dv = operand_of(&f->rets[2])};
+    describe(&s, &a[2], &a[7], &a[8]);
+    if (a[1].tag == TS_TAG_TENSOR)
+        s.g_lse = a[1].t->data;
+    int64_t shared = s.heads / s.share, tasks = a[2].t->sizes[0] * shared;
+    if (!tasks || !s.rows || !s.keys) {
+        for (int i = 0; i < 3; i++)
+            zero(&f->rets[i]);
+        return TS_OK;
+    }
+    s.tile = BACKWARD_KEYS;
+    int64_t elements = s.tile * (2 * s.depth_room + s.value_room) + BACKWARD_ROWS * (s.depth_room + s.value_room + 2 * s.tile) +
+                       s.share * s.rows;
+    double work = (double)s.rows * (double)s.keys * (double)s.share * (double)(s.depth + s.value_depth + 16) * 2.5;
+    return run(f, &s, tasks, elements, work, f->plan->compute == TS_F32 ? backward_f32 : backward_f64);
+}
+
+TS_CPU_FAMILY(attention,
+    {TS_OP_scaled_dot_product_attention, forward, {TS_DT_FLOATS, 0}},
+    {TS_OP_scaled_dot_product_attention_backward, backward, {TS_DT_FLOATS, 0}})
