@@ -14,7 +14,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <tessera/tessera.h>
 
@@ -263,13 +262,8 @@ static ts_status go(run *r)
         TS_TRY(ts_training_resume(&r->state, r->out, text, sizeof text));
         fprintf(stderr, "resuming at %s\n", text);
     }
-    for (char *p = strcpy(log_path, r->out) + 1; p; p = strchr(p + 1, '/')) { // mkdir -p
-        char *slash = strchr(p, '/');
-        snprintf(text, sizeof text, "%.*s", slash ? (int)(slash - log_path) : (int)strlen(log_path), log_path);
-        if (mkdir(text, 0777) != 0 && errno != EEXIST)
-            return ts_error_set(TS_ERR_IO, "cannot make the folder '%s': %s", text, strerror(errno));
-    }
-    strcat(log_path, "/log.csv");
+    TS_TRY(ts_make_folders(r->out));
+    snprintf(log_path, sizeof log_path, "%s/log.csv", r->out);
     ts_csv *log = r->resume ? ts_csv_resume(log_path, columns, 5, r->state.step) : ts_csv_create(log_path, columns, 5);
     TS_TRY(log);
     ts_progress *progress = ts_progress_new(r->steps, &(ts_progress_opts){.label = "train", .item_unit = "tokens", .start_step = r->state.step});

@@ -71,6 +71,11 @@ TS_API ts_status ts_progress_end(ts_progress *progress);
 /** Frees; a line that was not ended stays as it is, closed by a newline. NULL-safe. */
 TS_API void ts_progress_free(ts_progress *progress);
 
+/* ------------------------------------------------------------------------- folders ---- */
+
+/** Makes a folder and those above it that are missing. TS_ERR_IO names the one that cannot be made. */
+TS_API ts_status ts_make_folders(const char *path);
+
 /* --------------------------------------------------------------------------- CSV log ---- */
 
 /** A log of rows of numbers, one file, appended to. */
