@@ -119,6 +119,76 @@ TS_TEST(embedding_takes_rows)
     ts_module_free(m);
 }
 
+/* ---------------------------------------------------------------------------- attention ---- */
+
+/* H heads of queries, G of keys and values, each position and head by loops in double. */
+static void attend(const ts_tensor *qkv, int H, int G, bool causal, double *y)
+{
+    int D = C / H, width = (H + 2 * G) * D;
+    for (int b = 0; b < 2; b++)
+        for (int t = 0; t < B; t++)
+            for (int h = 0; h < H; h++) {
+                int g = h / (H / G), seen = causal ? t + 1 : B;
+                double p[B], sum = 0, *out = y + (b * B + t) * C + h * D;
+                for (int s = 0; s < seen; s++) {
+                    double score = 0;
+                    for (int d = 0; d < D; d++)
+                        score += at(qkv, (b * B + t) * width + h * D + d) * at(qkv, (b * B + s) * width + (H + g) * D + d);
+                    sum += p[s] = exp(score / sqrt(D));
+                }
+                for (int d = 0; d < D; d++) {
+                    out[d] = 0;
+                    for (int s = 0; s < seen; s++)
+                        out[d] += p[s] / sum * at(qkv, (b * B + s) * width + (H + G + g) * D + d);
+                }
+            }
+}
+
+TS_TEST(attention_mixes_positions, .loop = 3)
+{
+    static const ts_multihead_opts shared = {.size = sizeof shared, .kv_heads = 2, .no_bias = true};
+    static const ts_multihead_opts both = {.size = sizeof both, .bidirectional = true};
+    ts_module *m = ts_multihead_new(C, 4, _i == 0 ? NULL : _i == 1 ? &shared : &both);
+    ck_assert_ptr_nonnull(m);
+    double y[2 * B * C];
+    TS_SCOPE;
+    ts_tensor *x = ts_set_requires_grad(ts_normal(TS_SIZES(2, B, C), 0, 1, TS_F32), true), *out = ts_forward(m, x);
+    ck_assert_msg(out != NULL, "%s", ts_error_message());
+    ts_tensor *bias = _i == 1 ? TS_NONE : param(m, "qkv.bias");
+    attend(ts_linear(x, param(m, "qkv.weight"), bias), 4, _i == 1 ? 2 : 4, _i != 2, y);
+    const ts_tensor *w = param(m, "proj.weight");
+    for (int i = 0; i < 2 * B; i++)
+        for (int c = 0; c < C; c++) {
+            double want = _i == 1 ? 0 : at(param(m, "proj.bias"), c);
+            for (int k = 0; k < C; k++)
+                want += y[i * C + k] * at(w, c * C + k);
+            ck_assert_double_eq_tol(at(out, i * C + c), want, 1e-5);
+        }
+    /* one position's result, and what it depends on: earlier positions of its own sequence */
+    ck_assert_int_eq(ts_backward(ts_sum(ts_narrow(ts_narrow(out, 0, 1, 1), 1, 2, 1))), TS_OK);
+    for (int b = 0; b < 2; b++)
+        for (int t = 0; t < B; t++) {
+            double size = 0;
+            for (int c = 0; c < C; c++)
+                size += fabs(at(ts_grad(x), (b * B + t) * C + c));
+            ck_assert_int_eq(size > 0, b == 1 && (t <= 2 || _i == 2));
+        }
+    ck_assert(ts_grad(param(m, "qkv.weight")) != TS_NONE && ts_grad(w) != TS_NONE);
+    ts_module_free(m);
+}
+
+TS_TEST(attention_names_what_is_wrong)
+{
+    TS_SCOPE;
+    ck_assert_ptr_null(ts_multihead_new(C, 3, NULL));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "width 8, heads 3"));
+    ck_assert_ptr_null(ts_multihead_new(C, 4, &(ts_multihead_opts){.size = sizeof(ts_multihead_opts), .kv_heads = 3}));
+    ts_module *m = ts_multihead_new(C, 2, NULL);
+    ck_assert_ptr_null(ts_forward(m, ts_ones(TS_SIZES(4, C), TS_F32)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ts_module_free(m);
+}
+
 /* ------------------------------------------------------------------------- norms and so on ---- */
 
 static ts_tensor *layer_norm(ts_module *m, ts_tensor *x)

@@ -46,6 +46,21 @@ typedef struct ts_mlp_opts {
  *  (..., width) -> (..., width). */
 TS_API ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts);
 
+/** Options of ts_multihead_new(); zero is default. */
+typedef struct ts_multihead_opts {
+    size_t size;        /**< sizeof(ts_multihead_opts) */
+    int64_t kv_heads;   /**< G, heads of keys and values, shared by H / G heads of queries; 0: H */
+    bool bidirectional; /**< every position sees all; else those up to itself */
+    bool no_bias;
+    double dropout;     /**< of the result */
+} ts_multihead_opts;
+/**
+ * Self-attention: (B, T, width) -> (B, T, width), scale 1 / sqrt(width / H). Children "qkv", a linear
+ * layer to (H + 2 G) * width / H that gives queries, keys, values in this order, and "proj".
+ * @param heads  H, divides width
+ */
+TS_API ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts);
+
 /** Runs its children in the order in which they were added; they are named "0", "1", ... */
 TS_API ts_module *ts_sequential_new(void);
 /** Adds a child and takes it over, also on failure. */
