@@ -167,6 +167,28 @@ static ts_tensor *as_batch(ts_tensor *t, const int64_t *batch, int nbatch)
     return ts_reshape(ts_expand(t, sizes, nbatch + 2), (int64_t[]){count, sizes[nbatch], sizes[nbatch + 1]}, 3);
 }
 
+/** Hands y to the frame, or its values to the destination that was given, which must fit exactly. */
+static ts_status deliver(ts_frame *f, ts_tensor *y)
+{
+    if (!(f->given & 1)) {
+        f->rets[0] = V_T(ts_retain(y));
+        return TS_OK;
+    }
+    ts_tensor *out = f->rets[0].t;
+    char want[192], got[192];
+    bool fits = out->ndim == y->ndim;
+    for (int d = 0; fits && d < y->ndim; d++)
+        fits = out->sizes[d] == y->sizes[d];
+    if (!fits)
+        return ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL, "argument 'out': expected sizes %s, got %s",
+                          ts_format_sizes(want, sizeof want, y->sizes, y->ndim),
+                          ts_format_sizes(got, sizeof got, out->sizes, out->ndim));
+    if (out->dtype != y->dtype)
+        return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, NULL, "argument 'out': expected dtype %s, got %s",
+                          ts_dtype_name((ts_dtype)y->dtype), ts_dtype_name((ts_dtype)out->dtype));
+    return TS_STATUS_OF(ts_copy_(out, y));
+}
+
 /* A vector on the left is a row, one on the right a column; the dim added for it is taken away again. */
 ts_status ts_composite_matmul(ts_frame *f)
 {
@@ -175,6 +197,8 @@ ts_status ts_composite_matmul(ts_frame *f)
     int64_t sizes[TS_MAX_DIMS + 2];
     if (!na || !nb)
         return ts_fail_arg(f, na ? 1 : 0, TS_ERR_SHAPE, "expected at least 1 dim, got none");
+    ts_device device;
+    TS_TRY(check_pair(f, 0, 1, &device));
     int inner = nb == 1 ? 0 : nb - 2;
     if (a->sizes[na - 1] != b->sizes[inner])
         return fail_inner(f, 1, a->sizes[na - 1], inner);
@@ -201,8 +225,7 @@ ts_status ts_composite_matmul(ts_frame *f)
         sizes[ndim++] = b->sizes[nb - 1];
     if (na == 1 || nb == 1 || n > 1)
         TS_TRY(y = ts_reshape(y, sizes, ndim));
-    f->rets[0] = V_T(ts_retain(y));
-    return TS_OK;
+    return deliver(f, y);
 }
 
 /* -------------------------------------------------------------------------------- cost ---- */

@@ -54,6 +54,7 @@ static void *slot(attention *s)
 #define A_P(name) vf_##name
 #define A_MICRO TS_V(ts_micro_f32)
 #define A_EXP vf_exp
+#define A_FIRST vm_first_n
 #define A_TRANSPOSE vf_pack_transposed
 #include "backends/cpu/attention_loops.h"
 #undef A_T
@@ -63,6 +64,7 @@ static void *slot(attention *s)
 #undef A_P
 #undef A_MICRO
 #undef A_EXP
+#undef A_FIRST
 #undef A_TRANSPOSE
 
 VEC_FN vd exp_f64(vd x)
@@ -87,6 +89,7 @@ VEC_FN void transpose_f64(double *to, int64_t width, const double *from, int64_t
 #define A_P(name) vd_##name
 #define A_MICRO TS_V(ts_micro_f64)
 #define A_EXP exp_f64
+#define A_FIRST vdm_first_n
 #define A_TRANSPOSE transpose_f64
 #include "backends/cpu/attention_loops.h"
 

@@ -3,6 +3,7 @@
  *
  *   A_T        element type              A_V, A_L   its vector and lanes
  *   A_(name)   a function of this type   A_P(name)  a primitive of vec.h: vf_name or vd_name
+ *   A_FIRST(n) mask of the first n lanes
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
  *
  * Scores never exist as a whole: a task works on a tile of rows and keys that fits the caches.
@@ -67,28 +68,28 @@ typedef struct A_(row_state) {
 } A_(row_state);
 
 /**
- * n scores become exponentials under the largest score so far; the sum follows. Returns the factor
- * for what was summed before.
+ * n scores become exponentials under the largest score so far, zeros up to the end of a vector; the sum
+ * follows. Returns the factor for what was summed before.
  */
 static A_T A_(soften)(A_(row_state) *state, A_T *x, int64_t n)
 {
-    A_V most = A_P(set1)(state->most);
-    int64_t j = 0;
-    for (; j + A_L <= n; j += A_L)
+    A_V most = A_P(set1)(state->most), low = A_P(set1)(-(A_T)INFINITY);
+    int64_t j = 0, whole = n / A_L * A_L;
+    if (whole < n) { /* the vector that n ends in: whole loads and stores, since partial ones delay each other */
+        A_V last = A_P(select)(A_FIRST(n - whole), A_P(load)(x + whole), low);
+        A_P(store)(x + whole, last);
+        most = A_P(max)(most, last);
+    }
+    for (; j < whole; j += A_L)
         most = A_P(max)(most, A_P(load)(x + j));
-    if (j < n)
-        most = A_P(max)(most, A_P(load_n_or)(x + j, n - j, A_P(set1)(-(A_T)INFINITY)));
     A_T now = A_P(hmax)(most);
-    A_T factor = state->most == now ? 1 : (A_T)exp((double)(state->most - now));
+    A_T factor = 1; /* the first tile has nothing to scale: no call of exp(-Inf), which is slow */
+    if (state->most != now)
+        factor = state->most == -(A_T)INFINITY ? 0 : (A_T)exp((double)(state->most - now));
     A_V top = A_P(set1)(now), sum = A_P(zero)();
-    for (j = 0; j + A_L <= n; j += A_L) {
+    for (j = 0; j < n; j += A_L) {
         A_V e = A_EXP(A_P(load)(x + j) - top);
         A_P(store)(x + j, e);
-        sum = sum + e;
-    }
-    if (j < n) {
-        A_V e = A_EXP(A_P(load_n_or)(x + j, n - j, A_P(set1)(-(A_T)INFINITY)) - top);
-        A_P(store_n)(x + j, e, n - j);
         sum = sum + e;
     }
     state->most = now;
@@ -125,12 +126,12 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, int64_t batch, in
             int64_t most = A_(visible)(s, first + row + rows - 1, key, keys); /* of the last row, which sees most */
             if (!most)
                 continue;
-            A_(multiply)(rows, most, s->depth, q + row * s->q.row, s->q.row, 1, kt, s->depth, x, s->tile, false);
+            A_(multiply)(rows, ts_ceil_div(most, A_L) * A_L, s->depth, q + row * s->q.row, s->q.row, 1, kt, s->depth, x, s->tile, false);
             for (int64_t i = 0; i < rows; i++) {
                 int64_t n = A_(visible)(s, first + row + i, key, keys);
                 A_T factor = n ? A_(soften)(&state[row + i], x + i * s->tile, n) : 1;
-                for (int64_t j = n; j < most; j++)
-                    x[i * s->tile + j] = 0;
+                for (int64_t j = ts_ceil_div(n, A_L) * A_L; j < most; j += A_L)
+                    A_P(store)(x + i * s->tile + j, A_P(zero)());
                 if (key && factor != 1)
                     A_(times)(out + (row + i) * s->out.row, s->value_depth, factor);
             }
@@ -171,12 +172,18 @@ static void A_(forward)(void *ctx, int64_t begin, int64_t end)
 static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, A_T d)
 {
     for (int64_t j = 0; j < n; j += A_L) { /* rows have room for whole vectors */
-        A_V e = A_EXP(A_P(load)(p + j) - A_P(set1)(lse));
+        A_V e = A_EXP(A_P(load)(p + j) - A_P(set1)(lse)), ds = e * (A_P(load)(dp + j) - A_P(set1)(d));
+        if (n - j < A_L) {
+            e = A_P(select)(A_FIRST(n - j), e, A_P(zero)());
+            ds = A_P(select)(A_FIRST(n - j), ds, A_P(zero)());
+        }
         A_P(store)(p + j, e);
-        A_P(store)(dp + j, e * (A_P(load)(dp + j) - A_P(set1)(d)));
+        A_P(store)(dp + j, ds);
     }
-    for (int64_t j = n; j < keys; j++)
-        p[j] = dp[j] = 0;
+    for (int64_t j = ts_ceil_div(n, A_L) * A_L; j < keys; j += A_L) {
+        A_P(store)(p + j, A_P(zero)());
+        A_P(store)(dp + j, A_P(zero)());
+    }
 }
 
 /** dot(grad, out) - grad of lse for all rows of a head. */
@@ -227,8 +234,9 @@ static void A_(backward_head)(const attention *s, A_T *scratch, int64_t batch, i
                     int64_t row = count * b / blocks, rows = count * (b + 1) / blocks - row;
                     int64_t most = A_(visible)(s, first + row + rows - 1, key, keys);
                     A_T *pb = p + row * tile, *db = ds + row * tile;
-                    A_(multiply)(rows, most, s->depth, q_from + row * s->q.row, s->q.row, 1, kt, s->depth, pb, tile, false);
-                    A_(multiply)(rows, most, s->value_depth, g_from + row * s->g.row, s->g.row, 1, vt, s->value_depth, db,
+                    int64_t wide = ts_ceil_div(most, A_L) * A_L;
+                    A_(multiply)(rows, wide, s->depth, q_from + row * s->q.row, s->q.row, 1, kt, s->depth, pb, tile, false);
+                    A_(multiply)(rows, wide, s->value_depth, g_from + row * s->g.row, s->g.row, 1, vt, s->value_depth, db,
                                  tile, false);
                     for (int64_t i = 0; i < rows; i++) {
                         int64_t at = first + row + i;

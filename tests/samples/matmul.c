@@ -71,6 +71,43 @@ static void ref_linear_backward(ts_ref *r)
 }
 
 /* c covers a chain of √depth rounding errors of the terms' magnitudes */
+/** Vectors, matrices, lists of matrices: each operand as one with batch dims, matrices by broadcast. */
+static void ref_matmul(ts_ref *r)
+{
+    const ts_ref_arg *a = &r->a[0], *b = &r->a[1];
+    int64_t m = a->ndim > 1 ? a->sizes[a->ndim - 2] : 1, k = a->sizes[a->ndim - 1];
+    int64_t n = b->ndim > 1 ? b->sizes[b->ndim - 1] : 1;
+    int la = a->ndim > 2 ? a->ndim - 2 : 0, lb = b->ndim > 2 ? b->ndim - 2 : 0, leading = la > lb ? la : lb;
+    int64_t sizes[TS_MAX_DIMS + 2], count = 1;
+    for (int d = 0; d < leading; d++) {
+        int64_t x = d < leading - la ? 1 : a->sizes[d - (leading - la)], y = d < leading - lb ? 1 : b->sizes[d - (leading - lb)];
+        count *= sizes[d] = x == 1 ? y : x;
+    }
+    int ndim = leading;
+    if (a->ndim > 1)
+        sizes[ndim++] = m;
+    if (b->ndim > 1)
+        sizes[ndim++] = n;
+    double *c = ref_ret(r, 0, sizes, ndim);
+    r->scale[0] = ref_scratch(r, r->ret[0].numel);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t rest = i, at[2] = {0, 0}, step[2] = {1, 1};
+        for (int d = leading - 1; d >= 0; d--) {
+            int64_t index = rest % sizes[d];
+            rest /= sizes[d];
+            const ts_ref_arg *args[] = {a, b};
+            for (int s = 0; s < 2; s++) {
+                int own = d - (leading - (s ? lb : la));
+                if (own < 0)
+                    continue;
+                at[s] += args[s]->sizes[own] > 1 ? index * step[s] : 0;
+                step[s] *= args[s]->sizes[own];
+            }
+        }
+        product(a->x + at[0] * m * k, b->x + at[1] * k * n, c + i * m * n, r->scale[0] + i * m * n, m, n, k, false);
+    }
+}
+
 static const ts_sample samples[] = {
     {"mm", "rows", {T(SWEEP, 5), T(5, 3)}, ref_mm, .c = 2, .depth = 5, .grad = true,
      .bad = {{1, T(4, 3), TS_ERR_SHAPE, "mm"}, {1, T(5), TS_ERR_SHAPE, "2 dims"}, {0, T(2, 3, 5), TS_ERR_SHAPE, "2 dims"},
@@ -92,5 +129,16 @@ static const ts_sample samples[] = {
      .grad = true},
     {"linear_backward", "3 dims", {T(2, SWEEP, 4), T(2, SWEEP, 3), T(4, 3)}, ref_linear_backward, .c = 4, .depth = SWEEP,
      .grad = true},
+    {"matmul", "vectors", {T(SWEEP), T(SWEEP)}, ref_matmul, .c = 2, .depth = SWEEP, .grad = true,
+     .bad = {{0, T(), TS_ERR_SHAPE, "at least 1 dim"}}},
+    {"matmul", "row", {T(7), T(7, SWEEP)}, ref_matmul, .c = 2, .depth = 7, .grad = true},
+    {"matmul", "column", {T(SWEEP, 7), T(7)}, ref_matmul, .c = 2, .depth = 7, .grad = true},
+    {"matmul", "matrices", {T(SWEEP, 7), T(7, 5)}, ref_matmul, .c = 2, .depth = 7, .grad = true,
+     .bad = {{1, T(6, 5), TS_ERR_SHAPE, "expected 7"}}},
+    {"matmul", "list and matrix", {T(2, SWEEP, 7), T(7, 5)}, ref_matmul, .c = 2, .depth = 7, .many = 700, .grad = true},
+    {"matmul", "list and column", {T(2, SWEEP, 7), T(7)}, ref_matmul, .c = 2, .depth = 7, .many = 700, .grad = true},
+    {"matmul", "row and list", {T(7), T(2, 7, SWEEP)}, ref_matmul, .c = 2, .depth = 7, .many = 700, .grad = true},
+    {"matmul", "broadcast", {T(2, 1, SWEEP, 4), T(3, 4, 5)}, ref_matmul, .c = 2, .depth = 4, .many = 700, .grad = true,
+     .bad = {{0, T(2, 2, 5, 4), TS_ERR_SHAPE, "broadcast"}}},
 };
 TS_SAMPLES(matmul, samples)
