@@ -1,0 +1,252 @@
+/**
+ * @file bench_dispatch.c
+ * What a call costs the host: nanoseconds, minima over short batches, and mallocs of each case.
+ *
+ *     bench_dispatch                        all cases: key<TAB>value<TAB>unit
+ *     bench_dispatch --only NAME            one case
+ *     bench_dispatch --only NAME --iters N  exactly N calls, no timing: for instruction counts
+ *     bench_dispatch --list
+ */
+// SPDX-License-Identifier: MIT
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <tessera/tessera.h>
+
+/* ------------------------------------------------------------- every malloc is counted ---- */
+
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t n, size_t bytes);
+extern void *__libc_realloc(void *block, size_t bytes);
+extern void *__libc_memalign(size_t alignment, size_t bytes);
+static _Atomic uint64_t mallocs;
+
+static void count(void) { atomic_fetch_add_explicit(&mallocs, 1, memory_order_relaxed); }
+void *malloc(size_t bytes) { count(); return __libc_malloc(bytes); }
+void *calloc(size_t n, size_t bytes) { count(); return __libc_calloc(n, bytes); }
+void *realloc(void *block, size_t bytes) { count(); return __libc_realloc(block, bytes); }
+void *aligned_alloc(size_t alignment, size_t bytes) { count(); return __libc_memalign(alignment, bytes); }
+int posix_memalign(void **block, size_t alignment, size_t bytes)
+{
+    count();
+    *block = __libc_memalign(alignment, bytes);
+    return *block ? 0 : 12;
+}
+
+/* --------------------------------------------------------------------------------- cases ---- */
+
+static ts_tensor *a, *b, *out, *w, *m, *n;                 /* (1) and, m and n, (8, 8) */
+static ts_tensor *x, *y;                                   /* (8, 16), (8, 4) */
+static ts_module *mlp;                                     /* 16 -> 32 -> 4 */
+static ts_optimizer *sgd;
+static ts_key layers[4];
+
+static ts_status pass_on(ts_frame *f) { return ts_redispatch(f); }
+
+static void make(void)
+{
+    a = ts_retain(ts_ones(TS_SIZES(1), TS_F32));
+    b = ts_retain(ts_ones(TS_SIZES(1), TS_F32));
+    out = ts_retain(ts_ones(TS_SIZES(1), TS_F32));
+    w = ts_retain(ts_set_requires_grad(ts_ones(TS_SIZES(1), TS_F32), true));
+    m = ts_retain(ts_ones(TS_SIZES(8, 8), TS_F32));
+    n = ts_retain(ts_ones(TS_SIZES(8, 8), TS_F32));
+    x = ts_retain(ts_ones(TS_SIZES(8, 16), TS_F32));
+    y = ts_retain(ts_ones(TS_SIZES(8, 4), TS_F32));
+    ts_manual_seed(1);
+    mlp = ts_sequential_new();
+    ts_sequential_add(mlp, ts_linear_new(16, 32, true));
+    ts_sequential_add(mlp, ts_activation_new("ReLU", ts_relu));
+    ts_sequential_add(mlp, ts_linear_new(32, 4, true));
+    ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 0.01);
+    sgd = ts_optimizer_for(mlp, TS_SGD, &opts);
+    for (int i = 0; i < 4; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "BENCH%d", i);
+        if (ts_register_layer(name, "backends", &layers[i]) != TS_OK ||
+            ts_register_kernel("noop", layers[i], pass_on, NULL, NULL) != TS_OK)
+            break;
+    }
+    if (ts_error_code() != TS_OK) {
+        ts_error_print();
+        exit(1);
+    }
+}
+
+static void layers_on(int count, bool on)
+{
+    for (int i = 0; i < count; i++)
+        ts_layer_enable(layers[i], on);
+}
+static void one_layer(bool on) { layers_on(1, on); }
+static void four_layers(bool on) { layers_on(4, on); }
+static void with_timers(bool on) { ts_timers_enable(on); }
+
+static void noop_call(void) { ts_noop(a, b, ts_scalar_int(3)); }
+static void add_1(void) { ts_drop(ts_add(a, b)); }
+static void add_1_out(void) { ts_add_out(out, a, b); }
+static void add_1_inplace(void) { ts_add_(out, b); }
+static void add_1_grad(void) { ts_drop(ts_add(w, b)); }
+static void add_1_fwd_bwd(void)
+{
+    TS_SCOPE;
+    ts_backward(ts_add(w, b));
+    ts_zero_grad(w);
+}
+static void empty_1(void) { ts_drop(ts_empty(TS_SIZES(1), TS_F32)); }
+static void view_1(void) { ts_drop(ts_view(a, TS_SIZES(1, 1))); }
+static void mm_8(void) { ts_drop(ts_mm(m, n)); }
+static void mlp_step(void)
+{
+    TS_SCOPE;
+    ts_backward(ts_mse_loss(ts_forward(mlp, x), y));
+    ts_optimizer_step(sgd);
+    ts_optimizer_zero_grad(sgd);
+}
+
+typedef struct bench_case {
+    const char *name;
+    void (*run)(void);
+    void (*mode)(bool on); /* switched on around the case */
+} bench_case;
+
+static const bench_case cases[] = {
+    {"noop_call", noop_call, NULL},
+    {"noop_call_layers_1", noop_call, one_layer},
+    {"noop_call_layers_4", noop_call, four_layers},
+    {"add_1", add_1, NULL},
+    {"add_1_out", add_1_out, NULL},
+    {"add_1_inplace", add_1_inplace, NULL},
+    {"add_1_grad", add_1_grad, NULL},
+    {"add_1_fwd_bwd", add_1_fwd_bwd, NULL},
+    {"empty_1", empty_1, NULL},
+    {"view_1", view_1, NULL},
+    {"mm_8", mm_8, NULL},
+    {"mlp_step", mlp_step, NULL},
+    {"add_1_timed", add_1, with_timers},
+};
+
+/* ------------------------------------------------------------------------------ measuring ---- */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+/** ns a call: the fastest of many batches that last some 20 µs each. */
+static double measure(const bench_case *c, double *mallocs_per_call)
+{
+    for (int i = 0; i < 2000; i++)
+        c->run();
+    double t0 = now();
+    for (int i = 0; i < 200; i++)
+        c->run();
+    int batch = (int)(20000.0 / ((now() - t0) / 200)) + 1;
+    double best = 1e18;
+    uint64_t before = atomic_load(&mallocs);
+    int batches = 2000;
+    for (int k = 0; k < batches; k++) {
+        t0 = now();
+        for (int i = 0; i < batch; i++)
+            c->run();
+        double t = (now() - t0) / batch;
+        best = t < best ? t : best;
+    }
+    *mallocs_per_call = (double)(atomic_load(&mallocs) - before) / ((double)batch * batches);
+    return best;
+}
+
+static double report(const bench_case *c)
+{
+    double per_call;
+    if (c->mode)
+        c->mode(true);
+    double ns = measure(c, &per_call);
+    if (c->mode)
+        c->mode(false);
+    printf("%s\t%.2f\tns\n%s.mallocs\t%.6g\tmallocs/call\n", c->name, ns, c->name, per_call);
+    fflush(stdout);
+    return ns;
+}
+
+/** noop_call of the sister program that is built without timers; negative when it is not there. */
+static double without_timers(const char *self)
+{
+    char command[4096];
+    snprintf(command, sizeof command, "%s_notimers --only noop_call 2>/dev/null", self);
+    FILE *p = popen(command, "r");
+    double ns = -1;
+    if (p) {
+        if (fscanf(p, "noop_call %lf", &ns) != 1)
+            ns = -1;
+        pclose(p);
+    }
+    return ns;
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = NULL;
+    long iters = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            only = argv[++i];
+        } else if (strcmp(argv[i], "--iters") == 0 && i + 1 < argc) {
+            iters = atol(argv[++i]);
+        } else if (strcmp(argv[i], "--list") == 0) {
+            for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+                puts(cases[k].name);
+            return 0;
+        } else {
+            fprintf(stderr, "usage: bench_dispatch [--list] [--only NAME [--iters N]]\n");
+            return 2;
+        }
+    }
+    ts_set_num_threads(1);
+    TS_SCOPE;
+    make();
+    double found = -1, noop = 0, add = 0, add_timed = 0, layer_1 = 0, layer_4 = 0;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const bench_case *c = &cases[k];
+        if (only && strcmp(c->name, only) != 0)
+            continue;
+        found = 0;
+        if (iters) {
+            if (c->mode)
+                c->mode(true);
+            for (long i = 0; i < iters; i++)
+                c->run();
+            if (ts_error_code() != TS_OK)
+                ts_error_print();
+            return ts_error_code() != TS_OK;
+        }
+        double ns = report(c);
+        if (c->run == noop_call && !c->mode) noop = ns;
+        if (c->mode == one_layer) layer_1 = ns;
+        if (c->mode == four_layers) layer_4 = ns;
+        if (c->run == add_1 && !c->mode) add = ns;
+        if (c->mode == with_timers) add_timed = ns;
+        if (ts_error_code() != TS_OK) {
+            ts_error_print();
+            return 1;
+        }
+    }
+    if (found < 0) {
+        fprintf(stderr, "bench_dispatch: no case '%s'; see --list\n", only);
+        return 2;
+    }
+    if (only)
+        return 0;
+    printf("layer_added\t%.2f\tns\n", (layer_4 - layer_1) / 3);
+    printf("timers_on_per_op\t%.2f\tns\n", add_timed - add);
+    double bare = without_timers(argv[0]);
+    if (bare >= 0)
+        printf("timers_off\t%.2f\tns\n", noop - bare);
+    return 0;
+}
