@@ -146,8 +146,35 @@ ts_dtype ts_promote_values(const ts_value *args, int n)
     return result;
 }
 
+/** Two tensors that agree in everything, the commonest call of all, in the fewest instructions. */
+TS_INLINE bool is_plain_pair(const ts_frame *f, bool float_math)
+{
+    if (f->args[0].tag != TS_TAG_TENSOR || f->args[1].tag != TS_TAG_TENSOR)
+        return false;
+    const ts_tensor *a = f->args[0].t, *b = f->args[1].t;
+    if (a->dtype != b->dtype || a->ndim != b->ndim || !(a->flags & b->flags & TS_TENSOR_CONTIGUOUS) ||
+        !ts_same_device(a->storage->device, b->storage->device) ||
+        (float_math && !ts_dtype_is_float((ts_dtype)a->dtype)))
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->sizes[d] != b->sizes[d])
+            return false;
+    return true;
+}
+
 ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math)
 {
+    if (TS_LIKELY(nargs == 2 && is_plain_pair(f, float_math))) {
+        ts_plan *plan = f->plan;
+        const ts_tensor *a = f->args[0].t;
+        plan->pointwise = plan->flat = true;
+        plan->operands = 3;
+        plan->cast = 0;
+        plan->compute = (ts_dtype)a->dtype;
+        plan->ret[0] = (ts_meta){a->sizes, result == TS_DTYPE_NONE ? plan->compute : result, a->storage->device,
+                                 a->ndim, a->numel};
+        return TS_OK;
+    }
     return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
 }
 

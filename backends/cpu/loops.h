@@ -80,6 +80,10 @@ typedef struct ts_cpu_family {
         T *out = (T *)d[0];                                                                   \
         const T *x = (const T *)d[1];                                                         \
         int64_t i = 0;                                                                        \
+        if (n == 1) {                                                                         \
+            *out = fn(p##_set1(*x), params)[0];                                               \
+            return;                                                                           \
+        }                                                                                     \
         if (s[0] == z && s[1] == z)                                                           \
             for (; i + L <= n; i += L)                                                        \
                 p##_store(out + i, fn(p##_load(x + i), params));                              \
@@ -95,6 +99,10 @@ typedef struct ts_cpu_family {
         T *out = (T *)d[0];                                                                   \
         const T *a = (const T *)d[1], *b = (const T *)d[2];                                   \
         int64_t i = 0;                                                                        \
+        if (n == 1) {                                                                         \
+            *out = fn(p##_set1(*a), p##_set1(*b), params)[0];                                 \
+            return;                                                                           \
+        }                                                                                     \
         if (n >= L && s[0] == z) {                                                            \
             if (s[1] == z && s[2] == z) {                                                     \
                 for (; i + L <= n; i += L)                                                    \
