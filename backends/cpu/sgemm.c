@@ -5,7 +5,8 @@
  * panels of two vectors' columns; the panel of a slice stays in the first cache while it meets the
  * rows of the first operand, which are read where they stand when they are dense, else from a packed
  * copy as well. An element of the result is one chain of fused multiply-adds a slice, and the slices'
- * sums are added in order: how tiles are dealt to threads changes no bit.
+ * sums are added in order: how tiles are dealt to threads changes no bit. Where both operands are
+ * packed, as for gradients of weights, each thread has a tile of the result and packs for itself.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/sgemm.h"
@@ -17,6 +18,7 @@
 #define AT_A_TIME 2  /* slices that are packed together; one when both operands are, for the second cache */
 #define PANEL MICRO_COLUMNS_F
 #define PAIR 2       /* blocks of rows that are packed side by side, PANEL floats in all */
+#define TILE_WORK (1 << 20)    /* multiply-adds that make two tiles of one */
 #define PACKED_BYTES (8 << 20) /* most that a packed part of the second operand takes */
 
 typedef struct product {
@@ -30,6 +32,7 @@ typedef struct product {
     int64_t slices;           /* of k */
     int64_t slice, last;      /* those that are packed */
     int64_t start, depth;     /* and their rows */
+    int64_t a_at, b_at;       /* where the packed operands begin, in floats; -1: not packed */
 } product;
 
 /** Begin of part i when n things are dealt to `parts` as evenly as can be. */
@@ -150,30 +153,33 @@ static void run_units(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-bool TS_V(ts_sgemm)(ts_thread *thread, const ts_gemm *g, float *sums)
+/** How a product is cut, and the floats that its packed operands take. */
+static int64_t cut(product *r, bool a_packed, int64_t *part, int64_t *together)
 {
-    bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
-    if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
-        return false;
-    product r = {.g = g, .sums = sums, .slices = ts_ceil_div(g->k, DEPTH), .blocks = ts_ceil_div(g->m, MICRO_ROWS)};
-    int64_t panels = ts_ceil_div(g->n, PANEL), together;
+    const ts_gemm *g = r->g;
+    r->slices = ts_ceil_div(g->k, DEPTH);
+    r->blocks = ts_ceil_div(g->m, MICRO_ROWS);
+    r->unit = a_packed ? PAIR : 1;
+    *together = a_packed ? 1 : AT_A_TIME;
+    int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(*together * DEPTH, g->k);
+    bool b_stands = r->blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
+    *part = b_stands ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
+    int64_t b_floats = b_stands ? 0 : *part * PANEL * most;
+    r->a_at = a_packed ? b_floats : -1;
+    r->b_at = b_stands ? -1 : 0;
+    return b_floats + (a_packed ? ts_ceil_div(r->blocks, PAIR) * PANEL * most : 0);
+}
+
+/** The product with room for what is packed. */
+static void multiply(const ts_gemm *g, float *sums, bool a_packed, float *packed)
+{
+    product r = {.g = g, .sums = sums};
+    int64_t part, together, panels = ts_ceil_div(g->n, PANEL);
     int64_t work = 2 * MICRO_ROWS; /* of a block of rows, a panel and a row of it, in multiply-adds of vectors */
+    cut(&r, a_packed, &part, &together);
+    r.b = r.b_at < 0 ? NULL : packed + r.b_at;
+    r.a = r.a_at < 0 ? NULL : packed + r.a_at;
     bool b_rows = g->b_column == 1 || g->n == 1;
-    bool b_stands = r.blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
-    /* packing the first operand pays when several panels meet it */
-    bool a_packed = a_columns && (sums || (panels > 1 && r.blocks > 1));
-    together = a_packed ? 1 : AT_A_TIME;
-    int64_t most = ts_min64(together * DEPTH, g->k);
-    int64_t part = b_stands ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
-    int64_t b_floats = b_stands ? 0 : part * PANEL * most;
-    int64_t a_floats = a_packed ? ts_ceil_div(r.blocks, PAIR) * PANEL * most : 0;
-    size_t bytes = (size_t)(b_floats + a_floats) * sizeof(float);
-    float *packed = bytes ? ts_alloc(thread, bytes) : NULL;
-    if (bytes && !packed)
-        return false;
-    r.b = b_stands ? NULL : packed;
-    r.a = a_packed ? packed + b_floats : NULL;
-    r.unit = a_packed ? PAIR : 1;
     int64_t units = ts_ceil_div(r.blocks, r.unit);
     for (int64_t j = 0; j < panels; j += part) {
         r.first = j * PANEL;
@@ -194,7 +200,74 @@ bool TS_V(ts_sgemm)(ts_thread *thread, const ts_gemm *g, float *sums)
                             run_units, &r);
         }
     }
+}
+
+/* ------------------------------------------------------------------------------- tiles ---- */
+
+/** A product whose operands are both packed, in tiles that pack for themselves. */
+typedef struct tiles {
+    const ts_gemm *g;
+    float *sums, *packed;
+    int64_t rows, columns, across; /* of a tile; tiles side by side */
+    int64_t floats;                /* packed by a tile */
+} tiles;
+
+static void run_tiles(void *ctx, int64_t begin, int64_t end)
+{
+    const tiles *t = ctx;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t i = task / t->across * t->rows, j = task % t->across * t->columns;
+        ts_gemm g = *t->g;
+        g.m = ts_min64(t->rows, g.m - i);
+        g.n = ts_min64(t->columns, g.n - j);
+        g.a = (const float *)g.a + i * g.a_row;
+        g.b = (const float *)g.b + j * g.b_column;
+        g.bias = g.bias ? (const float *)g.bias + j : NULL;
+        g.c = (float *)g.c + i * g.c_row + j;
+        multiply(&g, t->sums && !j ? t->sums + i : NULL, true, t->packed + task * t->floats);
+    }
+}
+
+/**
+ * Cuts g into as many tiles as there are threads, or a few more. What a thread packs stays in its own
+ * caches, and it waits for no other; packed twice costs less than that. Tiles change no bit.
+ */
+static tiles tiles_of(const ts_gemm *g, float *sums)
+{
+    tiles t = {.g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1};
+    int64_t threads = ts_in_parallel() ? 1 : ts_num_threads();
+    for (int64_t count = 1; count < threads && (double)t.rows * (double)t.columns * (double)g->k > TILE_WORK; count *= 2) {
+        if (t.columns >= t.rows)
+            t.columns = ts_ceil_div(ts_ceil_div(t.columns, 2), PANEL) * PANEL;
+        else
+            t.rows = ts_ceil_div(ts_ceil_div(t.rows, 2), PAIR * MICRO_ROWS) * PAIR * MICRO_ROWS;
+    }
+    t.across = ts_ceil_div(g->n, t.columns);
+    return t;
+}
+
+bool TS_V(ts_sgemm)(ts_thread *thread, const ts_gemm *g, float *sums)
+{
+    bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
+    if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
+        return false;
+    /* packing the first operand pays when several panels meet it */
+    bool a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
+    tiles t = a_packed ? tiles_of(g, sums) : (tiles){.g = g, .rows = g->m, .columns = g->n, .across = 1};
+    int64_t count = ts_ceil_div(g->m, t.rows) * t.across, part, together;
+    ts_gemm one = *g;
+    one.m = t.rows;
+    one.n = t.columns;
+    t.floats = cut(&(product){.g = &one}, a_packed, &part, &together);
+    size_t bytes = (size_t)(count * t.floats) * sizeof(float);
+    t.packed = bytes ? ts_alloc(thread, bytes) : NULL;
+    if (bytes && !t.packed)
+        return false;
+    if (count > 1)
+        ts_parallel_for(count, 1, run_tiles, &t);
+    else
+        multiply(g, sums, a_packed, t.packed);
     if (bytes)
-        ts_free(thread, packed, bytes);
+        ts_free(thread, t.packed, bytes);
     return true;
 }
