@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from datetime import date
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 BATCH_NS = 1.5e6    # a batch of calls: short, so that some batches run undisturbed
 PROCESSORS = os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else ()
+MIB = 1 << 20
 SETTLE_S = 0.03     # OpenMP's threads spin for a while after torch's last loop
 
 
@@ -87,14 +89,11 @@ def verify(torch, library, sequence, case):
     return ''
 
 
-def measure(library, sequence, case, threads, seconds):
+def measure(ours, run_theirs, threads, seconds):
     """Fastest batch of each side in ns per call: at least 6 turns of both, then until 5 turns long
     nothing got faster, or the time is over."""
-    def ours(turns):
-        return library.run(sequence, turns)
-
     def theirs(turns):
-        return time_python(case.theirs, turns)
+        return time_python(run_theirs, turns)
     settle = SETTLE_S if threads > 1 else 0
     turns = turns_for(ours), turns_for(theirs)
     best = [math.inf, math.inf]
@@ -161,7 +160,7 @@ def run_suite(options, torch, library, cases, write):
                     trouble = verify(torch, library, sequence, case)
                     if trouble:
                         raise ValueError(trouble)
-                    ours, theirs = measure(library, sequence, case, threads, options.seconds)
+                    ours, theirs = measure(partial(library.run, sequence), case.theirs, threads, options.seconds)
                 except Exception as error:  # one broken case must not hide the others
                     failures.append(f'{name} {shape}: {error}')
                     write(threads, name, shape, None, None, None, str(error).splitlines()[0])
@@ -173,7 +172,43 @@ def run_suite(options, torch, library, cases, write):
         for what, values in (('ops of the step', step_ratios), ('all cases', ratios)):
             if values:
                 write(threads, 'geometric mean', what, None, None, geometric_mean(values), '')
+        if re.search(options.only, 'training step'):
+            try:
+                run_step(options, torch, threads, write)
+            except Exception as error:
+                failures.append(f'training step: {error}')
     return failures
+
+
+def run_step(options, torch, threads, write):
+    """The whole step: time, and memory of each side in a process of its own."""
+    from peers import gpt
+    sides = {}
+    for fused in (True, False):  # the faster one counts
+        model, tokens, targets = gpt.torch_model()
+        if fused:
+            ours = gpt.Ours(options.build, [p.data_ptr() for p in model.parameters()], tokens.data_ptr(),
+                            targets.data_ptr())
+        sides[fused] = gpt.torch_step(model, tokens, targets, fused)
+    losses = [sides[True]() for _ in range(3)]
+    ours.run(3)
+    if abs(ours.loss.value - losses[-1]) > 1e-4 * losses[-1]:
+        raise ValueError(f'losses differ after 3 steps: {ours.loss.value} and {losses[-1]}')
+    timed = [measure(ours.run, step, threads, options.seconds) for step in sides.values()]
+    ns, torch_ns = min(t[0] for t in timed), min(t[1] for t in timed)
+    write(threads, 'training step', gpt.SHAPE, ns / 1e3, torch_ns / 1e3, ns / torch_ns, '')
+    before, after, peak = ours.memory()
+    params = sum(p.numel() for p in model.parameters()) * 4
+    largest = gpt.B * gpt.T * 4 * gpt.C * 4
+    bound = before + params + (after - before) + largest
+    ours.free()
+    note = (f'ours / (in use before {before / MIB:.2f} + gradients {params / MIB:.2f} + saved '
+            f'{(after - before) / MIB:.2f} + largest result {largest / MIB:.2f})')
+    write(threads, 'peak bytes / bound', gpt.SHAPE, None, None, peak / bound, note)
+    grown = [int(subprocess.run([sys.executable, gpt.__file__, side, options.build, str(threads)], check=True,
+                                capture_output=True, text=True).stdout) for side in ('ours', 'torch')]
+    write(threads, 'growth of process', gpt.SHAPE, None, None, grown[0] / grown[1],
+          f'ours {grown[0] / MIB:.1f} MiB, torch {grown[1] / MIB:.1f} MiB')
 
 
 def writer(out):

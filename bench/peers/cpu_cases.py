@@ -14,6 +14,7 @@ import torch.nn.functional as F
 B, T, C, H, D, MLP, V, L = 16, 128, 128, 4, 32, 512, 256, 4
 N = B * T
 aten = torch.ops.aten
+MEAN = 0  # TS_REDUCTION_MEAN
 
 
 @dataclass
@@ -121,19 +122,19 @@ def _():
 @case('cross_entropy', text(N, V))
 def _():
     x, y = normal(N, V), torch.randint(0, V, (N,))
-    return Case([('cross_entropy', [x, y, None, 'mean', -100, 0.0])], partial(F.cross_entropy, x, y))
+    return Case([('cross_entropy', [x, y, MEAN, -100, 0.0])], partial(F.cross_entropy, x, y))
 
 
 @case('cross_entropy_backward', text(N, V))
 def _():
     x, y, one = normal(N, V), torch.randint(0, V, (N,)), torch.ones(())
-    log_p = torch.log_softmax(x, 1)
+    log_p, lse = torch.log_softmax(x, 1), torch.logsumexp(x, 1)
     count = torch.tensor(float(N))
 
     def theirs():
         grad = aten.nll_loss_backward(one, log_p, y, None, 1, -100, count)
         return aten._log_softmax_backward_data(grad, log_p, 1, torch.float32)
-    return Case([('cross_entropy_backward', [one, x, y])], theirs)
+    return Case([('cross_entropy_backward', [one, x, y, lse, MEAN, -100, 0.0])], theirs)
 
 
 # -------------------------------------------------------------------------------- products ----
@@ -186,7 +187,7 @@ def _():
     q, k, v = heads()
     grad = normal(B, T, H, D).transpose(1, 2)
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
-    return Case([('scaled_dot_product_attention_backward', [grad, q, k, v, out, lse, None, True])],
+    return Case([('scaled_dot_product_attention_backward', [grad, None, q, k, v, out, lse, None, True])],
                 partial(aten._scaled_dot_product_flash_attention_for_cpu_backward, grad, q, k, v, out, lse, 0.0,
                         True), same=3)
 

@@ -1,0 +1,163 @@
+/**
+ * @file compare_gpt.c
+ * A training step of a small GPT for bench/compare.py, written as a user would: forward, backward,
+ * clipping, AdamW.
+ */
+// SPDX-License-Identifier: MIT
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tessera/tessera.h"
+
+enum { PER_BLOCK = 12, AROUND = 5, MOST_LAYERS = 64, MOST = PER_BLOCK * MOST_LAYERS + AROUND };
+
+typedef struct compare_gpt {
+    int64_t B, T, C, H, L, V;
+    ts_tensor *tokens, *targets; // (B, T), (B * T)
+    ts_tensor *params[MOST], *grads[MOST], *mean[MOST], *square[MOST];
+    int64_t steps[MOST];
+    int64_t count;
+} compare_gpt;
+
+TS_API compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, const int64_t *tokens,
+                                    const int64_t *targets);
+TS_API void compare_gpt_free(compare_gpt *g);
+TS_API double compare_gpt_run(compare_gpt *g, int turns, double *loss);
+TS_API int compare_gpt_memory(compare_gpt *g, int64_t *bytes);
+
+/** Sizes of parameter i in the order of torch's parameters(); returns the number of dims. */
+static int sizes_of(const compare_gpt *g, int64_t i, int64_t *sizes)
+{
+    int64_t C = g->C, last = 2 + PER_BLOCK * g->L;
+    int64_t block[PER_BLOCK][2] = {{C, 0}, {C, 0}, {3 * C, C}, {3 * C, 0}, {C, C}, {C, 0},
+                                   {C, 0}, {C, 0}, {4 * C, C}, {4 * C, 0}, {C, 4 * C}, {C, 0}};
+    int64_t outer[AROUND][2] = {{g->V, C}, {g->T, C}, {C, 0}, {C, 0}, {g->V, C}};
+    const int64_t *s = i < 2 ? outer[i] : i < last ? block[(i - 2) % PER_BLOCK] : outer[2 + i - last];
+    sizes[0] = s[0];
+    sizes[1] = s[1];
+    return s[1] ? 2 : 1;
+}
+
+/** values: one array a parameter, or NULL for random weights and data. NULL after an error. */
+compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, const int64_t *tokens,
+                             const int64_t *targets)
+{
+    compare_gpt *g = dims[4] <= MOST_LAYERS ? calloc(1, sizeof *g) : NULL;
+    if (!g)
+        return NULL;
+    TS_SCOPE;
+    memcpy(&g->B, dims, 6 * sizeof *dims);
+    int64_t n[] = {g->B * g->T};
+    bool made = true;
+    g->tokens = ts_retain(values ? ts_from_array(tokens, TS_I64, (int64_t[]){g->B, g->T}, 2)
+                                 : ts_randint(0, g->V, (int64_t[]){g->B, g->T}, 2));
+    g->targets = ts_retain(values ? ts_from_array(targets, TS_I64, n, 1) : ts_randint(0, g->V, n, 1));
+    g->count = AROUND + PER_BLOCK * g->L;
+    for (int64_t i = 0; i < g->count; i++) {
+        int64_t sizes[2];
+        int ndim = sizes_of(g, i, sizes);
+        ts_tensor *p = values ? ts_from_array(values[i], TS_F32, sizes, ndim) : ts_normal(sizes, ndim, 0, 0.02, TS_F32);
+        g->params[i] = ts_set_requires_grad(ts_retain(p), true);
+        g->mean[i] = ts_retain(ts_zeros(sizes, ndim, TS_F32));
+        g->square[i] = ts_retain(ts_zeros(sizes, ndim, TS_F32));
+        made = made && g->params[i] && g->mean[i] && g->square[i];
+    }
+    if (made && g->tokens && g->targets)
+        return g;
+    compare_gpt_free(g);
+    return NULL;
+}
+
+void compare_gpt_free(compare_gpt *g)
+{
+    for (int64_t i = 0; i < g->count; i++) {
+        ts_release(g->params[i]);
+        ts_release(g->mean[i]);
+        ts_release(g->square[i]);
+    }
+    ts_release(g->tokens);
+    ts_release(g->targets);
+    free(g);
+}
+
+/* x (B, T, C); w: the block's twelve parameters */
+static ts_tensor *attention(const compare_gpt *g, ts_tensor *x, ts_tensor *const *w)
+{
+    ts_tensor *qkv = ts_linear(ts_layer_norm(x, w[0], w[1]), w[2], w[3]); // (B, T, 3*C)
+    ts_tensor *part[3];
+    TS_TRY_NULL(ts_split(qkv, g->C, 2, part, 3));
+    for (int i = 0; i < 3; i++) // (B, H, T, C/H)
+        part[i] = ts_transpose(ts_view(part[i], TS_SIZES(g->B, g->T, g->H, g->C / g->H)), 1, 2);
+    ts_tensor *y = ts_scaled_dot_product_attention_ex(part[0], part[1], part[2], NULL,
+                                                      &(ts_attention_opts){.size = sizeof(ts_attention_opts), .causal = true});
+    y = ts_reshape(ts_transpose(y, 1, 2), TS_SIZES(g->B, g->T, g->C));
+    return ts_add(x, ts_linear(y, w[4], w[5]));
+}
+
+static ts_tensor *mlp(ts_tensor *x, ts_tensor *const *w)
+{
+    ts_tensor *h = ts_linear(ts_layer_norm(x, w[6], w[7]), w[8], w[9]);
+    return ts_add(x, ts_linear(ts_gelu_tanh(h), w[10], w[11]));
+}
+
+static ts_tensor *forward(const compare_gpt *g)
+{
+    TS_SCOPE;
+    ts_tensor *const *w = g->params;
+    ts_tensor *x = ts_add(ts_embedding(w[0], g->tokens, -1), w[1]); // (B, T, C)
+    w += 2;
+    for (int64_t l = 0; l < g->L; l++, w += PER_BLOCK)
+        x = mlp(attention(g, x, w), w);
+    ts_tensor *logits = ts_linear(ts_layer_norm(x, w[0], w[1]), w[2], TS_NONE); // (B, T, V)
+    return ts_keep(ts_cross_entropy(ts_reshape(logits, TS_SIZES(g->B * g->T, g->V)), g->targets));
+}
+
+static ts_status update(compare_gpt *g)
+{
+    TS_SCOPE;
+    TS_NO_GRAD;
+    const ts_adamw_rule rule = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .decoupled = true};
+    for (int64_t i = 0; i < g->count; i++) {
+        g->grads[i] = ts_grad(g->params[i]);
+        g->steps[i]++;
+    }
+    TS_TRY(ts_clip_norm_(g->grads, g->count, ts_global_norm(g->grads, g->count), 1));
+    TS_TRY(ts_adamw_(g->params, g->grads, g->mean, g->square, g->steps, g->count, &rule));
+    for (int64_t i = 0; i < g->count; i++)
+        ts_zero_grad(g->params[i]);
+    return TS_OK;
+}
+
+/** Nanoseconds of a step, the mean of `turns`; -1 after a failure. loss: of the last step. */
+double compare_gpt_run(compare_gpt *g, int turns, double *loss)
+{
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int t = 0; t < turns; t++) {
+        TS_SCOPE;
+        ts_tensor *l = forward(g);
+        if (ts_backward(l) != TS_OK || update(g) != TS_OK || ts_item(l, loss) != TS_OK)
+            return -1;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / turns;
+}
+
+/**
+ * Bytes of the library's host memory in use before a step (parameters, state, data), after its
+ * forward (with what the graph saved), and at most.
+ */
+int compare_gpt_memory(compare_gpt *g, int64_t *bytes)
+{
+    TS_SCOPE;
+    ts_memory_reset_peak();
+    bytes[0] = ts_memory_get_stats().in_use;
+    ts_tensor *l = forward(g);
+    bytes[1] = ts_memory_get_stats().in_use;
+    ts_status status = ts_backward(l);
+    if (status == TS_OK)
+        status = update(g);
+    bytes[2] = ts_memory_get_stats().peak;
+    return status;
+}
