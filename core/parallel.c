@@ -23,7 +23,7 @@
 #include "tessera/core.h"
 
 /* Long enough to stay awake between the ops of a training step, short enough not to be seen. */
-#define SPIN_NS 30000
+#define SPIN_NS 100000
 
 /*
  * A worker's word. Odd: nothing to do. Even: a part of the current loop waits; whoever sets the
