@@ -75,14 +75,14 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
            ~thread->exclude & table->mask;
     f.keys = keys;
     ts_status status;
+    int32_t depth = thread->depth;
     if (TS_UNLIKELY((atomic_load_explicit(&thread->state, memory_order_relaxed) ^ TS_THREAD_READY) |
-                    (table->flags & TS_OP_RANDOM) | (uint32_t)(keys == 0) |
-                    (uint32_t)(thread->depth >= TS_MAX_DEPTH)))
+                    (table->flags & TS_OP_RANDOM) | (uint32_t)(keys == 0) | (uint32_t)(depth >= TS_MAX_DEPTH)))
         return ts_call_slow(&f);
     f.key = (uint8_t)(63 - __builtin_clzll(keys));
-    thread->depth++;
+    thread->depth = depth + 1;
     status = table->slot[f.key](&f);
-    thread->depth--;
+    thread->depth = depth; /* stored, not decremented: a chain through memory would bind call to call */
     return status;
 }
 
