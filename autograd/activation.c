@@ -1,22 +1,6 @@
 /** @file activation.c  Rules of the activation functions: one fused call each. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
-
-/** A rule in one expression of g, the result's gradient; `saved` is what it reads, X or Y. */
-#define RULE(name, saved, expr)                               \
-    static ts_status name##_rule(ts_vjp_call *b)              \
-    {                                                         \
-        ts_tensor *g = ts_grad_out(b, 0);                     \
-        return ts_give(b, 0, expr);                           \
-    }                                                         \
-    const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {[0] = saved}};
-
-#define READS_X TS_SAVE_ARG(0)
-#define READS_Y TS_SAVE_RET(0)
-#define X ts_saved_arg(b, 0)
-#define Y ts_saved_ret(b, 0)
+#include "autograd/rule.h"
 
 RULE(relu, READS_Y, ts_threshold_backward(g, Y, 0))
 RULE(leaky_relu, READS_X, ts_leaky_relu_backward(g, X, ts_arg(b, 1)->d))

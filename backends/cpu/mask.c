@@ -3,7 +3,6 @@
 #include "backends/cpu/copy.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
-#include "ops/rows.h"
 
 /* ------------------------------------------------------------------------------ triangles ---- */
 
@@ -99,7 +98,7 @@ static ts_status nonzero(ts_frame *f)
 
 static ts_status masked_select(ts_frame *f)
 {
-    TS_TRY(ts_infer_masked_select(f));
+    TS_TRY(f->table->info->infer(f));
     const ts_tensor *self = f->args[0].t, *m = f->args[1].t;
     ts_dtype dtype = (ts_dtype)self->dtype;
     int64_t sizes[TS_MAX_DIMS];
