@@ -280,6 +280,11 @@ typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON }
  * unattributed time, which is stamped like the rest: all rows sum to the wall time exactly.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
+/**
+ * The table of the `rows` costliest rows, the sum of the others in one more, and the wall time.
+ * TS_ERR_VALUE for rows below 0.
+ */
+TS_API ts_status ts_timers_write_top(FILE *out, int rows);
 
 /** One cell, summed over threads. */
 typedef struct ts_timer_cell {

@@ -107,6 +107,68 @@ TS_TEST(calls_of_layers_are_counted_and_reported_without_a_rebuild)
     FAILS(TS_ERR_NULL, ts_timers_write(NULL, TS_TIMERS_CSV));
 }
 
+/** Rows, calls and milliseconds that a table shows; the heading and the wall time do not count. */
+typedef struct shown {
+    int rows, more;
+    unsigned long long calls, wall_calls;
+    double ms, wall_ms;
+} shown;
+
+static shown table_of(int rows)
+{
+    shown s = {0};
+    char text[256], name[29];
+    FILE *file = tmpfile();
+    OK(ts_timers_write_top(file, rows));
+    rewind(file);
+    ck_assert_ptr_nonnull(fgets(text, sizeof text, file));
+    while (fgets(text, sizeof text, file)) {
+        unsigned long long calls;
+        double ms;
+        /* columns of fixed width: op 28, layer 12, thread 6 */
+        ck_assert_int_eq(sscanf(text + 48, "%llu %lf", &calls, &ms), 2);
+        snprintf(name, sizeof name, "%.28s", text);
+        if (strncmp(name, "wall ", 5) == 0) {
+            s.wall_calls = calls;
+            s.wall_ms = ms;
+            continue;
+        }
+        sscanf(name, "(%d more rows)", &s.more);
+        s.rows++;
+        s.calls += calls;
+        s.ms += ms;
+    }
+    fclose(file);
+    return s;
+}
+
+TS_TEST(the_top_rows_and_the_rest_are_everything)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    ts_tensor *w = ts_set_requires_grad(one(), true), *a = one();
+    OK(ts_timers_enable(true));
+    OK(ts_backward(ts_exp(ts_mul(ts_sub(ts_add(w, a), a), a))));
+    OK(ts_timers_enable(false));
+    shown all = table_of(1000), top = table_of(4), none = table_of(0);
+    ck_assert_int_gt(all.rows, 6);
+    ck_assert_int_eq(all.more, 0);
+    ck_assert_int_eq(top.rows, 5);
+    ck_assert_int_eq(top.more, all.rows - 4);
+    ck_assert_int_eq(none.rows, 1);
+    ck_assert_int_eq(none.more, all.rows);
+    ck_assert_int_eq(table_of(all.rows).more, 0);
+    for (int i = 0; i < 3; i++) {
+        shown s = (shown[]){all, top, none}[i];
+        ck_assert_uint_eq(s.calls, s.wall_calls);
+        ck_assert_double_eq_tol(s.ms, s.wall_ms, 0.001 * (s.rows + 1)); /* three digits each */
+    }
+    FAILS(TS_ERR_VALUE, ts_timers_write_top(stdout, -1));
+    SAYS("rows");
+    FAILS(TS_ERR_NULL, ts_timers_write_top(NULL, 3));
+}
+
 static void *work(void *arg)
 {
     (void)arg;
