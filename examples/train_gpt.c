@@ -4,8 +4,7 @@
  *
  *     train_gpt --data FILE [--out DIR] [--steps N] [--seed N] [--resume] [--save-every N] ...
  *
- * Under DIR: log.csv, loss.svg, timers.json, model.safetensors and checkpoints/. Ctrl-C saves; --resume
- * goes on bit for bit, also after a kill.
+ * All files go under DIR. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
  */
 // SPDX-License-Identifier: MIT
 #include <errno.h>
@@ -22,26 +21,13 @@ enum { LAYERS = 4, HEADS = 4, C = 128, T = 128, B = 16, V = 256 };
 /* --------------------------------------------------------------------------------- model ---- */
 
 typedef struct block {
-    ts_module *ln1, *qkv, *proj, *ln2, *mlp;
+    ts_module *ln1, *attn, *ln2, *mlp;
 } block;
-
-static ts_tensor *attention(block *b, ts_tensor *x) // (B, T, C)
-{
-    int64_t n = ts_size(x, 0), t = ts_size(x, 1);
-    ts_tensor *part[3]; // query, key, value (B, T, C), then (B, H, T, C / H)
-    if (ts_chunk(ts_forward(b->qkv, x), 3, 2, part) != 3)
-        return NULL;
-    for (int i = 0; i < 3; i++)
-        part[i] = ts_transpose(ts_view(part[i], TS_SIZES(n, t, HEADS, C / HEADS)), 1, 2);
-    ts_attention_opts causal = {.size = sizeof causal, .causal = true};
-    ts_tensor *y = ts_scaled_dot_product_attention_ex(part[0], part[1], part[2], NULL, &causal);
-    return ts_forward(b->proj, ts_reshape(ts_transpose(y, 1, 2), TS_SIZES(n, t, C)));
-}
 
 static ts_tensor *block_forward(ts_module *m, ts_tensor *x) // (B, T, C) -> (B, T, C)
 {
     block *b = ts_module_payload(m);
-    x = ts_add(x, attention(b, ts_forward(b->ln1, x)));
+    x = ts_add(x, ts_forward(b->attn, ts_forward(b->ln1, x)));
     return ts_add(x, ts_forward(b->mlp, ts_forward(b->ln2, x)));
 }
 
@@ -52,8 +38,7 @@ static ts_module *block_new(void)
     block *b = ts_module_payload(m);
     ts_mlp_opts gelu = {.size = sizeof gelu, .activation = ts_gelu_tanh};
     if (ts_module_add(m, "ln1", ts_layer_norm_new(C, 0, true), &b->ln1) == TS_OK &&
-        ts_module_add(m, "qkv", ts_linear_new(C, 3 * C, true), &b->qkv) == TS_OK &&
-        ts_module_add(m, "proj", ts_linear_new(C, C, true), &b->proj) == TS_OK &&
+        ts_module_add(m, "attn", ts_multihead_new(C, HEADS, NULL), &b->attn) == TS_OK &&
         ts_module_add(m, "ln2", ts_layer_norm_new(C, 0, true), &b->ln2) == TS_OK &&
         ts_module_add(m, "mlp", ts_mlp_new(C, 4 * C, &gelu), &b->mlp) == TS_OK)
         return m;
@@ -62,17 +47,15 @@ static ts_module *block_new(void)
 }
 
 typedef struct gpt {
-    ts_tensor *wte, *wpe; // (V, C), (T, C)
-    ts_module *blocks[LAYERS], *ln, *head;
+    ts_tensor *wpe; // (T, C)
+    ts_module *wte, *blocks, *ln, *head;
 } gpt;
 
 static ts_tensor *gpt_forward(ts_module *m, ts_tensor *tokens) // (B, T) i64 -> (B, T, V)
 {
     gpt *g = ts_module_payload(m);
-    ts_tensor *x = ts_add(ts_embedding(g->wte, tokens, -1), ts_narrow(g->wpe, 0, 0, ts_size(tokens, 1)));
-    for (int i = 0; i < LAYERS; i++)
-        x = ts_forward(g->blocks[i], x);
-    return ts_forward(g->head, ts_forward(g->ln, x));
+    ts_tensor *x = ts_add(ts_forward(g->wte, tokens), ts_narrow(g->wpe, 0, 0, ts_size(tokens, 1)));
+    return ts_forward(g->head, ts_forward(g->ln, ts_forward(g->blocks, x)));
 }
 
 /** Small normal weights; layers that write to the residual stream start smaller (as GPT-2). */
@@ -90,13 +73,11 @@ static ts_module *gpt_new(void)
     TS_SCOPE;
     ts_module *m = ts_module_new(&type);
     gpt *g = ts_module_payload(m);
-    bool ok = ts_module_add_parameter(m, "wte", ts_empty(TS_SIZES(V, C), TS_F32), g ? &g->wte : NULL) == TS_OK &&
-              ts_module_add_parameter(m, "wpe", ts_empty(TS_SIZES(T, C), TS_F32), &g->wpe) == TS_OK;
-    for (int i = 0; i < LAYERS && ok; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "block%d", i);
-        ok = ts_module_add(m, name, block_new(), &g->blocks[i]) == TS_OK;
-    }
+    bool ok = g && ts_module_add(m, "wte", ts_embedding_new(V, C), &g->wte) == TS_OK &&
+              ts_module_add_parameter(m, "wpe", ts_empty(TS_SIZES(T, C), TS_F32), &g->wpe) == TS_OK &&
+              ts_module_add(m, "blocks", ts_sequential_new(), &g->blocks) == TS_OK;
+    for (int i = 0; i < LAYERS && ok; i++)
+        ok = ts_sequential_add(g->blocks, block_new()) == TS_OK;
     if (ok && ts_module_add(m, "ln", ts_layer_norm_new(C, 0, true), &g->ln) == TS_OK &&
         ts_module_add(m, "head", ts_linear_new(C, V, false), &g->head) == TS_OK &&
         ts_module_each(m, init_weight, NULL) == TS_OK)
@@ -110,18 +91,27 @@ static ts_module *gpt_new(void)
 typedef struct run {
     const char *data, *out;
     int64_t steps, seed, save_every, val_every;
-    bool resume;
+    bool resume, stopped;
     ts_training state; // model, optimizer, training text, step
     ts_loader *val;
     double entropy;
+    char text[4096]; // the last path or message
 } run;
 
 static volatile sig_atomic_t interrupted;
 static void interrupt(int signal) { (void)signal, interrupted = 1; }
 
+/** The run's path to a file, until the next call. */
+static const char *in_out(run *r, const char *name)
+{
+    snprintf(r->text, sizeof r->text, "%s/%s", r->out, name);
+    return r->text;
+}
+
 static ts_tensor *loss_of(run *r, ts_batch *b)
 {
-    return ts_cross_entropy(ts_reshape(ts_forward(r->state.model, b->x), TS_SIZES(-1, V)), ts_reshape(b->y, TS_SIZES(-1)));
+    ts_tensor *logits = ts_forward(r->state.model, b->x); // (B, T, V)
+    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)), ts_reshape(b->y, TS_SIZES(-1)));
 }
 
 /** Mean loss over at most `most` batches of the validation text, always the same ones. */
@@ -145,7 +135,7 @@ static ts_status validate(run *r, int64_t most, double *mean)
 /** Entropy of the validation bytes taken one by one, in nats: what knowing only their counts gives. */
 static ts_status unigram_entropy(run *r)
 {
-    int64_t counts[V] = {0}, total = 0;
+    double counts[V] = {0}, total = 0;
     for (int64_t i = 0; i < ts_loader_batches(r->val); i++) {
         TS_SCOPE;
         ts_batch b;
@@ -155,18 +145,18 @@ static ts_status unigram_entropy(run *r)
             counts[y[k]]++;
     }
     for (int v = 0; v < V; v++)
-        if (counts[v])
-            r->entropy -= (double)counts[v] / (double)total * log((double)counts[v] / (double)total);
+        r->entropy -= counts[v] > 0 ? counts[v] / total * log(counts[v] / total) : 0;
     return TS_OK;
 }
 
 static ts_status train(run *r, ts_csv *log, ts_progress *progress)
 {
     ts_training *s = &r->state;
-    ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = r->steps / 20, .total_steps = r->steps, .final_ratio = 0.1};
+    ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = r->steps / 20,
+                            .total_steps = r->steps, .final_ratio = 0.1};
     int64_t n;
     ts_tensor *const *params = ts_optimizer_params(s->optimizer, &n);
-    while (s->step < r->steps && !interrupted) {
+    while (s->step < r->steps && !r->stopped) {
         TS_SCOPE;
         ts_batch batch;
         double value, val = NAN;
@@ -183,64 +173,58 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
             TS_TRY(validate(r, 8, &val));
         TS_TRY(ts_progress_add_items(progress, B * T));
         TS_TRY(ts_progress_step(progress, ts_detach(loss)));
-        double row[] = {(double)s->step, value, val, ts_optimizer_group(s->optimizer, 0)->lr, ts_progress_items_per_second(progress)};
+        double row[] = {(double)s->step, value, val, ts_optimizer_group(s->optimizer, 0)->lr,
+                        ts_progress_items_per_second(progress)};
         TS_TRY(ts_csv_row(log, row, 5));
-        if (s->step % r->save_every == 0 || interrupted || s->step == r->steps)
+        r->stopped = interrupted; /* read once: whoever stops here has saved */
+        if (s->step % r->save_every == 0 || r->stopped || s->step == r->steps)
             TS_TRY(ts_training_save(s, r->out));
     }
     return TS_OK;
 }
 
-/* -------------------------------------------------------------------------------- reports ---- */
-
-/** Prints `count` bytes drawn one by one, each from the last T. */
-static ts_status sample(run *r, int count)
+/** Prints bytes drawn one by one, each from the last T; what a terminal might obey as \xNN. */
+static ts_status sample(run *r)
 {
     TS_NO_GRAD;
-    int64_t text[T + 1] = {'\n'}, n = 1;
-    for (int i = 0; i < count; i++) {
+    int64_t text[301] = {'\n'};
+    for (int n = 1; n <= 300; n++) {
         TS_SCOPE;
-        ts_tensor *logits = ts_forward(r->state.model, ts_from_array(text, TS_I64, TS_SIZES(1, n)));
-        ts_tensor *next = ts_softmax(ts_div_scalar(ts_select(ts_select(logits, 0, 0), 0, n - 1), 0.8), 0);
-        TS_TRY(ts_item_int(ts_multinomial(next, 1, true), &text[n]));
-        putchar((int)text[n]);
-        if (n < T)
-            n++;
-        else
-            memmove(text, text + 1, T * sizeof *text);
+        int64_t seen = n < T ? n : T;
+        ts_tensor *logits = ts_forward(r->state.model, ts_from_array(text + n - seen, TS_I64, TS_SIZES(1, seen)));
+        ts_tensor *last = ts_select(ts_select(logits, 0, 0), 0, seen - 1); // (V)
+        TS_TRY(ts_item_int(ts_multinomial(ts_softmax(ts_div_scalar(last, 0.8), 0), 1, true), &text[n]));
+        printf(text[n] == '\n' || (text[n] >= ' ' && text[n] <= '~') ? "%c" : "\\x%02x", (int)text[n]);
     }
-    putchar('\n');
     return TS_OK;
 }
 
-static ts_status report(run *r, const char *log)
+static ts_status report(run *r)
 {
-    char path[4096];
     double val;
     ts_named_tensors model = {0};
     TS_TRY(ts_timers_enable(false));
     TS_TRY(validate(r, INT64_MAX, &val));
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = "Training a byte-level GPT", .x_title = "step", .y_title = "loss (nats a byte)"});
-    TS_TRY(ts_chart_line_csv(chart, "training", log, "step", "loss", &(ts_line_opts){.smoothing = 0.95}));
-    TS_TRY(ts_chart_line_csv(chart, "validation", log, "step", "val_loss", &(ts_line_opts){.bridge_gaps = true, .markers = true}));
+    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = "Training a byte-level GPT", .x_title = "step",
+                                                    .y_title = "loss (nats a byte)"});
+    ts_line_opts training = {.smoothing = 0.95}, validation = {.bridge_gaps = true, .markers = true};
+    TS_TRY(ts_chart_line_csv(chart, "training", in_out(r, "log.csv"), "step", "loss", &training));
+    TS_TRY(ts_chart_line_csv(chart, "validation", r->text, "step", "val_loss", &validation));
     TS_TRY(ts_chart_reference(chart, "unigram entropy", r->entropy));
-    snprintf(path, sizeof path, "%s/loss.svg", r->out);
-    TS_TRY(ts_chart_write(chart, path));
+    TS_TRY(ts_chart_write(chart, in_out(r, "loss.svg")));
     ts_chart_free(chart);
     TS_TRY(ts_module_state_dict(r->state.model, &model));
-    snprintf(path, sizeof path, "%s/model.safetensors", r->out);
-    TS_TRY(ts_safetensors_save(path, model.names, model.tensors, model.n, NULL, NULL, 0));
+    TS_TRY(ts_safetensors_save(in_out(r, "model.safetensors"), model.names, model.tensors, model.n, NULL, NULL, 0));
     ts_named_tensors_free(&model);
-    snprintf(path, sizeof path, "%s/timers.json", r->out);
-    FILE *timers = fopen(path, "w");
+    FILE *timers = fopen(in_out(r, "timers.json"), "w");
     if (!timers || ts_timers_write(timers, TS_TIMERS_JSON) != TS_OK || fclose(timers) != 0)
-        return ts_error_set(TS_ERR_IO, "cannot write '%s': %s", path, strerror(errno));
+        return ts_error_set(TS_ERR_IO, "cannot write '%s': %s", r->text, strerror(errno));
     printf("\nWhere the time went, by op and layer:\n\n");
-    TS_TRY(ts_timers_write(stdout, TS_TIMERS_TABLE));
+    TS_TRY(ts_timers_write_top(stdout, 20));
     printf("\nA sample:\n\n");
-    TS_TRY(sample(r, 300));
-    printf("\nvalidation loss %.4f nats a byte, unigram entropy %.4f, ratio %.3f\nwritten: %s/{log.csv, loss.svg, timers.json, model.safetensors}\n",
-           val, r->entropy, val / r->entropy, r->out);
+    TS_TRY(sample(r));
+    printf("\n\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val, r->entropy, val / r->entropy);
+    printf("written: %s/{log.csv, loss.svg, timers.json, model.safetensors}\n", r->out);
     return TS_OK;
 }
 
@@ -248,43 +232,46 @@ static ts_status go(run *r)
 {
     TS_SCOPE;
     const char *const columns[] = {"step", "loss", "val_loss", "lr", "tokens_per_s"};
-    char log_path[4096], text[1024];
-    ts_loader_opts data = {.size = sizeof data, .batch = B, .length = T, .dtype = TS_U8, .to = 0.9, .seed = (uint64_t)r->seed};
-    ts_loader_opts held_out = {.size = sizeof held_out, .batch = B, .length = T, .dtype = TS_U8, .from = 0.9, .to = 1, .in_order = true};
+    uint64_t seed = (uint64_t)r->seed;
+    ts_loader_opts data = {.size = sizeof data, .batch = B, .length = T, .dtype = TS_U8, .to = 0.9, .seed = seed};
+    ts_loader_opts held_out = data;
+    held_out.from = 0.9, held_out.to = 1, held_out.in_order = true;
     ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
-    ts_manual_seed((uint64_t)r->seed);
+    ts_manual_seed(seed);
     TS_TRY(r->state.loader = ts_loader_open(r->data, &data));
     TS_TRY(r->val = ts_loader_open(r->data, &held_out));
     TS_TRY(r->state.model = gpt_new());
     TS_TRY(r->state.optimizer = ts_optimizer_for(r->state.model, TS_ADAMW, &adamw));
     TS_TRY(unigram_entropy(r));
     if (r->resume) {
-        TS_TRY(ts_training_resume(&r->state, r->out, text, sizeof text));
-        fprintf(stderr, "resuming at %s\n", text);
+        TS_TRY(ts_training_resume(&r->state, r->out, r->text, sizeof r->text));
+        fprintf(stderr, "resuming at %s\n", r->text);
     }
     TS_TRY(ts_make_folders(r->out));
-    snprintf(log_path, sizeof log_path, "%s/log.csv", r->out);
-    ts_csv *log = r->resume ? ts_csv_resume(log_path, columns, 5, r->state.step) : ts_csv_create(log_path, columns, 5);
+    ts_csv *log = r->resume ? ts_csv_resume(in_out(r, "log.csv"), columns, 5, r->state.step)
+                            : ts_csv_create(in_out(r, "log.csv"), columns, 5);
     TS_TRY(log);
-    ts_progress *progress = ts_progress_new(r->steps, &(ts_progress_opts){.label = "train", .item_unit = "tokens", .start_step = r->state.step});
+    ts_progress *progress = ts_progress_new(r->steps, &(ts_progress_opts){
+        .label = "train", .item_unit = "tokens", .start_step = r->state.step});
     TS_TRY(progress);
-    fprintf(stderr, "%lld parameters, %lld training bytes, %d threads\n", (long long)ts_module_num_parameters(r->state.model),
-            (long long)ts_loader_tokens(r->state.loader), ts_num_threads());
+    fprintf(stderr, "%ld parameters, %d threads\n", (long)ts_module_num_parameters(r->state.model), ts_num_threads());
     TS_TRY(ts_timers_enable(true));
     ts_status status = train(r, log, progress);
     ts_progress_end(progress);
     ts_progress_free(progress);
     ts_csv_close(log);
-    if (status == TS_OK && interrupted)
+    if (status == TS_OK && r->stopped)
         fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n", (long long)r->state.step);
-    return status != TS_OK || interrupted ? status : report(r, log_path);
+    return status != TS_OK || r->stopped ? status : report(r);
 }
 
 int main(int argc, char **argv)
 {
-    run r = {.out = "runs/gpt", .steps = 1200, .seed = 1, .save_every = 200, .val_every = 50, .state.size = sizeof(ts_training)};
-    static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'}, {"steps", 1, 0, 'n'}, {"seed", 1, 0, 's'},
-        {"save-every", 1, 0, 'e'}, {"val-every", 1, 0, 'v'}, {"resume", 0, 0, 'r'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
+    run r = {.out = "runs/gpt", .steps = 1200, .seed = 1, .save_every = 200, .val_every = 50,
+             .state.size = sizeof(ts_training)};
+    static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'}, {"steps", 1, 0, 'n'},
+                                            {"seed", 1, 0, 's'}, {"save-every", 1, 0, 'e'}, {"val-every", 1, 0, 'v'},
+                                            {"resume", 0, 0, 'r'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
         switch (c) {
         case 'd': r.data = optarg; break;
@@ -297,11 +284,11 @@ int main(int argc, char **argv)
         default: r.data = NULL; optind = argc;
         }
     if (!r.data || r.steps < 1 || r.save_every < 1 || r.val_every < 1 || strlen(r.out) > 4000 || !r.out[0]) {
-        fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--steps N] [--seed N] [--resume] [--save-every N] [--val-every N]\n");
+        fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--steps N] [--seed N] [--resume]"
+                        " [--save-every N] [--val-every N]\n");
         return 2;
     }
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = interrupt}, NULL);
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = interrupt}, NULL);
+    signal(SIGINT, interrupt), signal(SIGTERM, interrupt);
     ts_status status = go(&r);
     if (status != TS_OK)
         ts_error_print();
@@ -309,5 +296,5 @@ int main(int argc, char **argv)
     ts_module_free(r.state.model);
     ts_loader_close(r.state.loader);
     ts_loader_close(r.val);
-    return status != TS_OK ? 1 : interrupted ? 130 : 0;
+    return status != TS_OK ? 1 : r.stopped ? 130 : 0;
 }
