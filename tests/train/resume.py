@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Tests of the GPT example as a process: killed, interrupted, resumed, misused. Usage: resume.py PROGRAM"""
+import csv
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import tally  # noqa: E402
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+STEPS = 40
+
+
+def pseudo_text(count):
+    """Words of a small vocabulary in an order that a seed fixes."""
+    draw = random.Random(7)
+    letters = "etaoinshrdlucm"
+    words = ["".join(draw.choice(letters) for _ in range(draw.randint(1, 8))) for _ in range(200)]
+    text = ""
+    while len(text) < count:
+        text += draw.choice(words) + draw.choice("    \n")
+    return text[:count]
+
+
+def read(*path):
+    with open(os.path.join(*path), "rb") as file:
+        return file.read()
+
+
+def log_of(folder):
+    """The log without tokens_per_s, which is wall-clock time; the other columns stay as text."""
+    with open(os.path.join(folder, "log.csv"), newline="", encoding="ascii") as file:
+        rows = list(csv.reader(file))
+    left_out = rows[0].index("tokens_per_s")
+    return [row[:left_out] + row[left_out + 1:] for row in rows]
+
+
+class Training(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        place = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
+        cls.folder = tempfile.mkdtemp(prefix="tessera-train-", dir=place)
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.data = os.path.join(cls.folder, "text.txt")
+        with open(cls.data, "w", encoding="ascii") as file:
+            file.write(pseudo_text(60000))
+        cls.straight = os.path.join(cls.folder, "straight")
+        done = cls.run_to_end(cls.straight)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr)
+
+    @classmethod
+    def command(cls, out, *more, steps=STEPS, save_every=20, data=None):
+        return [PROGRAM, "--data", data or cls.data, "--out", out, "--steps", str(steps),
+                "--save-every", str(save_every), "--val-every", "1000", *more]
+
+    @classmethod
+    def run_to_end(cls, out, *more, env=None, **options):
+        return subprocess.run(cls.command(out, *more, **options), check=False, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
+
+    def stop_at(self, out, path, number, save_every=20):
+        """Runs until path exists, then sends the signal; None when the run was done before that."""
+        with subprocess.Popen(self.command(out, save_every=save_every), text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE) as run:
+            while run.poll() is None and not os.path.exists(path):
+                time.sleep(0.002)
+            run.send_signal(number)
+            errors = run.communicate()[1]
+            return (run.returncode, errors) if run.returncode != 0 else None
+
+    def stopped(self, name, path, number, **options):
+        """A folder with a run that the signal stopped; a machine that is too fast gets more turns."""
+        for turn in range(5):
+            out = os.path.join(self.folder, f"{name}{turn}")
+            result = self.stop_at(out, os.path.join(out, path), number, **options)
+            if result:
+                return out, *result
+        self.fail("the run ended before the signal, five times")
+
+    def assert_same_run(self, out):
+        self.assertEqual(log_of(out), log_of(self.straight))
+        self.assertTrue(read(out, "model.safetensors") == read(self.straight, "model.safetensors"),
+                        "the trained models differ")
+
+    def test_killed_and_resumed_equals_straight(self):
+        self.assertEqual(len(log_of(self.straight)), STEPS + 1)
+        out, status, _ = self.stopped("killed", "checkpoints/20", signal.SIGKILL)
+        self.assertEqual(status, -signal.SIGKILL)
+        self.assertFalse(os.path.exists(os.path.join(out, "model.safetensors")))
+        done = self.run_to_end(out, "--resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("resuming at step 20 ", done.stderr)
+        self.assert_same_run(out)
+
+    def test_interrupted_saves_and_says_how_to_resume(self):
+        # no checkpoint is due before the end, so the one that is found is that of the interrupt
+        out, status, errors = self.stopped("interrupted", "log.csv", signal.SIGINT, save_every=1000)
+        self.assertEqual(status, 130, errors)
+        self.assertIn("--resume", errors)
+        saved = os.listdir(os.path.join(out, "checkpoints"))
+        steps = [int(name) for name in saved if name.isdigit()]
+        self.assertEqual(len(steps), 1, saved)
+        self.assertIn(f"saved at step {steps[0]}", errors)
+        self.assertEqual(len(log_of(out)), steps[0] + 1)
+        done = self.run_to_end(out, "--resume", save_every=1000)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_same_run(out)
+
+    def test_resuming_nothing_is_an_error(self):
+        out = os.path.join(self.folder, "empty")
+        os.mkdir(out)
+        done = self.run_to_end(out, "--resume")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("no checkpoint", done.stderr)
+        self.assertIn(out, done.stderr)
+        self.assertEqual(os.listdir(out), [])
+
+    def test_missing_data_is_an_error(self):
+        out = os.path.join(self.folder, "without-data")
+        missing = os.path.join(self.folder, "no-such-text")
+        done = self.run_to_end(out, data=missing)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(missing, done.stderr)
+        self.assertFalse(os.path.exists(out))
+
+    def test_a_full_disk_is_an_error_and_keeps_the_old_checkpoint(self):
+        disk = os.path.join(self.folder, "disk")
+        os.mkdir(disk)
+        # one checkpoint of this model takes about 10 MB: two do not fit
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk],
+                                               check=False, stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("needs to mount a small tmpfs")
+        self.addCleanup(subprocess.run, ["umount", disk], check=True)
+        out = os.path.join(disk, "run")
+        done = self.run_to_end(out, steps=3, save_every=2)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("No space left on device", done.stderr)
+        self.assertIn(out, done.stderr)
+        self.assertEqual([n for n in os.listdir(os.path.join(out, "checkpoints")) if n.isdigit()], ["2"])
+        # moved to a larger disk, the run goes on from there, and its hashes are checked on the way
+        moved = os.path.join(self.folder, "moved")
+        shutil.copytree(out, moved)
+        done = self.run_to_end(moved, "--resume", steps=3, save_every=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("resuming at step 2 ", done.stderr)
+
+    def test_threads_do_not_change_the_model(self):
+        models = []
+        for threads in "1", "2":
+            out = os.path.join(self.folder, "threads" + threads)
+            done = self.run_to_end(out, steps=10, env={"OPENBLAS_CORETYPE": "Haswell",
+                                                       "TS_NUM_THREADS": threads})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"{threads} threads", done.stderr)
+            models.append(read(out, "model.safetensors"))
+        self.assertTrue(models[0] == models[1], "the trained models differ")
+
+    def test_the_sample_is_safe_for_terminals(self):
+        done = self.run_to_end(os.path.join(self.folder, "sample"), steps=1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        sample = done.stdout.split("A sample:")[1]
+        self.assertRegex(sample, r"\A[\n -~]{300,}\Z")
+        self.assertIn("\\x", sample)  # an untrained model draws any byte
+
+    def test_usage_is_told(self):
+        for bad in (["--steps", "0"], ["--out", ""], ["--save-every", "0"], ["--nonsense"]):
+            done = self.run_to_end(os.path.join(self.folder, "unused"), *bad)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("usage: train_gpt", done.stderr)
+
+
+if __name__ == "__main__":
+    tally.main()
