@@ -1,4 +1,4 @@
-/** @file loader.c  Token windows from a mapped file, prepared one batch ahead by a thread. */
+/** @file loader.c  Token windows read from a file, prepared ahead by a thread. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/loader.h"
 
@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,17 +15,16 @@
 typedef struct slot {
     int64_t *x, *y; /* (B, T) each, one block */
     ts_loader_state at;
-    bool shrunk; /* the file was too short when the slot was filled */
+    int failed;     /* why it could not be filled: an errno, or CUT_SHORT */
 } slot;
 
-enum { SLOTS = 3 };
+enum { SLOTS = 3, CUT_SHORT = -1 };
 
 struct ts_loader {
     ts_loader_opts opts;
     char *path;
     int fd;
-    const unsigned char *map;
-    size_t mapped;
+    char *window; /* T + 1 tokens as the file has them; of who prepares */
     int64_t first, tokens; /* of the range, in tokens */
     int64_t batches;
     ts_loader_state next;  /* to be returned */
@@ -59,7 +57,7 @@ static uint64_t mix(uint64_t x)
 static int64_t permute(int64_t i, int64_t n, uint64_t key)
 {
     int bits = 2;
-    while (((int64_t)1 << bits) < n)
+    while (bits < 64 && (uint64_t)1 << bits < (uint64_t)n)
         bits += 2;
     int half = bits / 2;
     uint64_t mask = ((uint64_t)1 << half) - 1, x = (uint64_t)i;
@@ -92,30 +90,47 @@ static int64_t window(const ts_loader *l, int64_t epoch, int64_t w)
 
 static int64_t item_size(ts_dtype dtype) { return (int64_t)ts_dtype_size(dtype); }
 
-/** Token k of the mapping, read by bytes: the range may begin anywhere. */
+/** Token k of the window. */
 static int64_t token(const ts_loader *l, int64_t k)
 {
     int32_t narrow;
     int64_t wide;
     switch (l->opts.dtype) {
-    case TS_U8: return l->map[k];
-    case TS_I32: memcpy(&narrow, l->map + 4 * k, 4); return narrow;
-    default: memcpy(&wide, l->map + 8 * k, 8); return wide;
+    case TS_U8: return (unsigned char)l->window[k];
+    case TS_I32: memcpy(&narrow, l->window + 4 * k, 4); return narrow;
+    default: memcpy(&wide, l->window + 8 * k, 8); return wide;
     }
+}
+
+/**
+ * Reads T + 1 tokens from place `from` of the file. Not mapped: another process may cut a file at any
+ * moment, and touching a mapping beyond its end kills the process.
+ */
+static int read_window(const ts_loader *l, int64_t from)
+{
+    int64_t item = item_size(l->opts.dtype), bytes = (l->opts.length + 1) * item, done = 0;
+    while (done < bytes) {
+        ssize_t n = pread(l->fd, l->window + done, (size_t)(bytes - done), (off_t)(from * item + done));
+        if (n == 0)
+            return CUT_SHORT;
+        if (n < 0 && errno != EINTR)
+            return errno;
+        done += n > 0 ? n : 0;
+    }
+    return 0;
 }
 
 static void prepare(const ts_loader *l, slot *s, ts_loader_state at)
 {
     int64_t b = l->opts.batch, t = l->opts.length;
-    struct stat now;
     s->at = at;
-    /* reading a mapping beyond the end of its file would kill the process */
-    s->shrunk = fstat(l->fd, &now) != 0 || (size_t)now.st_size < l->mapped;
-    for (int64_t i = 0; i < b && !s->shrunk; i++) {
-        int64_t from = l->first + window(l, at.epoch, at.index * b + i), *x = s->x + i * t, *y = s->y + i * t;
-        for (int64_t k = 0; k < t; k++) {
-            x[k] = token(l, from + k);
-            y[k] = token(l, from + k + 1);
+    s->failed = 0;
+    for (int64_t i = 0; i < b && !s->failed; i++) {
+        int64_t *x = s->x + i * t, *y = s->y + i * t;
+        s->failed = read_window(l, l->first + window(l, at.epoch, at.index * b + i));
+        for (int64_t k = 0; k < t && !s->failed; k++) {
+            x[k] = token(l, k);
+            y[k] = token(l, k + 1);
         }
     }
 }
@@ -155,12 +170,15 @@ static void *work(void *arg)
 
 /* ------------------------------------------------------------------------ open and close ---- */
 
-static ts_status check(const char *path, const ts_loader_opts *o)
+static ts_status check(const ts_loader_opts *o)
 {
-    if (!path || !o)
-        return ts_error_set(TS_ERR_NULL, "loader: expected a path and options");
-    if (o->batch < 1 || o->length < 1 || o->batch > INT64_C(1) << 32 || o->length > INT64_C(1) << 32)
-        return ts_error_set(TS_ERR_VALUE, "loader: expected batch and length from 1 to 2^32, got %lld and %lld",
+    int64_t tokens, bytes;
+    if (o->batch < 1 || o->length < 1)
+        return ts_error_set(TS_ERR_VALUE, "loader: expected batch and length of at least 1, got %lld and %lld",
+                            (long long)o->batch, (long long)o->length);
+    if (__builtin_mul_overflow(o->batch, o->length, &tokens) ||
+        __builtin_mul_overflow(tokens, (int64_t)(2 * sizeof(int64_t)), &bytes))
+        return ts_error_set(TS_ERR_VALUE, "loader: a batch of %lld x %lld tokens does not fit 63 bits",
                             (long long)o->batch, (long long)o->length);
     if (o->dtype != TS_U8 && o->dtype != TS_I32 && o->dtype != TS_I64)
         return ts_error_set(TS_ERR_DTYPE, "loader: expected tokens of dtype u8, i32 or i64, got %s", ts_dtype_name(o->dtype));
@@ -169,7 +187,10 @@ static ts_status check(const char *path, const ts_loader_opts *o)
     return TS_OK;
 }
 
-static ts_status map_file(ts_loader *l)
+/** The first tokens of `all`; a double has too few digits for the end of a huge file. */
+static int64_t part(int64_t all, double fraction) { return fraction >= 1 ? all : (int64_t)((double)all * fraction); }
+
+static ts_status open_file(ts_loader *l)
 {
     struct stat info;
     l->fd = open(l->path, O_RDONLY | O_CLOEXEC);
@@ -177,10 +198,9 @@ static ts_status map_file(ts_loader *l)
         return ts_error_set(TS_ERR_IO, "loader: cannot open '%s': %s", l->path, strerror(errno));
     if (!S_ISREG(info.st_mode))
         return ts_error_set(TS_ERR_IO, "loader: '%s' is no regular file", l->path);
-    double from = l->opts.from, to = l->opts.to == 0 ? 1 : l->opts.to;
     int64_t all = info.st_size / item_size(l->opts.dtype);
-    l->first = (int64_t)((double)all * from);
-    l->tokens = (to >= 1 ? all : (int64_t)((double)all * to)) - l->first;
+    l->first = part(all, l->opts.from);
+    l->tokens = part(all, l->opts.to == 0 ? 1 : l->opts.to) - l->first;
     int64_t windows = (l->tokens - 1) / l->opts.length;
     if (!l->opts.in_order && windows > l->opts.batch)
         windows--;
@@ -190,11 +210,6 @@ static ts_status map_file(ts_loader *l)
                                  "loader: '%s' has %lld tokens in the range; a batch of %lld x %lld needs %lld", l->path,
                                  (long long)l->tokens, (long long)l->opts.batch, (long long)l->opts.length,
                                  (long long)(l->opts.batch * l->opts.length + 1));
-    l->mapped = (size_t)info.st_size;
-    void *map = mmap(NULL, l->mapped, PROT_READ, MAP_PRIVATE, l->fd, 0);
-    if (map == MAP_FAILED)
-        return ts_error_set(TS_ERR_IO, "loader: cannot map '%s': %s", l->path, strerror(errno));
-    l->map = map;
     return TS_OK;
 }
 
@@ -206,6 +221,9 @@ static ts_status make_slots(ts_loader *l)
             return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a batch needs %zu bytes", bytes);
         l->slots[i].y = l->slots[i].x + elements;
     }
+    bytes = ((size_t)l->opts.length + 1) * (size_t)item_size(l->opts.dtype);
+    if (!(l->window = malloc(bytes)))
+        return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a sequence needs %zu bytes", bytes);
     return TS_OK;
 }
 
@@ -223,7 +241,18 @@ static void start(ts_loader *l)
 
 ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
 {
-    TS_TRY_NULL(check(path, opts));
+    if (!path || !opts) {
+        ts_error_set(TS_ERR_NULL, "loader: expected a path and options");
+        return NULL;
+    }
+    if (opts->size < 1 || opts->size > sizeof *opts) {
+        ts_error_set(TS_ERR_VALUE, "loader: options: expected size %zu or that of an older version, got %zu",
+                     sizeof *opts, opts->size);
+        return NULL;
+    }
+    ts_loader_opts given = {0}; /* what a caller's older version does not know is zero */
+    memcpy(&given, opts, opts->size);
+    TS_TRY_NULL(check(&given));
     ts_loader *l = calloc(1, sizeof *l);
     char *copy = l ? malloc(strlen(path) + 1) : NULL;
     if (!copy) {
@@ -231,12 +260,12 @@ ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
         ts_error_set(TS_ERR_MEMORY, "loader: out of memory");
         return NULL;
     }
-    l->opts = *opts;
+    l->opts = given;
     l->path = strcpy(copy, path);
     l->fd = -1;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
-    if (map_file(l) != TS_OK || make_slots(l) != TS_OK) {
+    if (open_file(l) != TS_OK || make_slots(l) != TS_OK) {
         ts_loader_close(l);
         return NULL;
     }
@@ -259,8 +288,7 @@ void ts_loader_close(ts_loader *l)
     pthread_cond_destroy(&l->changed);
     for (int i = 0; i < SLOTS; i++)
         free(l->slots[i].x);
-    if (l->map)
-        munmap((void *)l->map, l->mapped);
+    free(l->window);
     if (l->fd >= 0)
         close(l->fd);
     free(l->path);
@@ -271,7 +299,9 @@ void ts_loader_close(ts_loader *l)
 
 static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
 {
-    if (s->shrunk)
+    if (s->failed > 0)
+        return ts_error_set(TS_ERR_IO, "loader: cannot read '%s': %s", l->path, strerror(s->failed));
+    if (s->failed)
         return ts_error_set(TS_ERR_IO, "loader: '%s' has become shorter since it was opened", l->path);
     int64_t sizes[2] = {l->opts.batch, l->opts.length};
     ts_tensor *x = ts_from_array(s->x, TS_I64, sizes, 2), *y = ts_from_array(s->y, TS_I64, sizes, 2);

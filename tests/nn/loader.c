@@ -3,6 +3,9 @@
 #include "include/tessera/nn/loader.h"
 #include "tests/dispatch/common.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <unistd.h>
 
 static char path[64];
@@ -147,6 +150,93 @@ TS_TEST(bad_files_and_options_are_named, .teardown = remove_file)
     o.from = 0.9;
     o.to = 0.5;
     FAILS(TS_ERR_VALUE, ts_loader_open(path, &o));
+}
+
+TS_TEST(batches_beyond_63_bits_are_refused, .teardown = remove_file)
+{
+    make_file(100);
+    const int64_t huge[][2] = {{INT64_C(1) << 32, INT64_C(1) << 32}, {INT64_MAX, 1}, {1, INT64_MAX}, {INT64_C(1) << 31, INT64_C(1) << 30}};
+    for (int i = 0; i < 4; i++) {
+        FAILS(TS_ERR_VALUE, ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = huge[i][0], .length = huge[i][1], .dtype = TS_U8}));
+        SAYS("63 bits");
+    }
+    /* the largest that fit: the file is too small */
+    FAILS(TS_ERR_SHAPE, ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 1, .length = INT64_MAX / 16, .dtype = TS_I64}));
+    SAYS("needs 576460752303423488");
+}
+
+TS_TEST(options_of_another_size_are_read_as_far_as_they_go, .teardown = remove_file)
+{
+    make_file(1000);
+    ts_loader_opts o = {.batch = 2, .length = 16, .dtype = TS_U8, .from = 0.5, .to = 2};
+    FAILS(TS_ERR_VALUE, ts_loader_open(path, &o));
+    SAYS("size");
+    o.size = sizeof o + 8;
+    FAILS(TS_ERR_VALUE, ts_loader_open(path, &o));
+    SAYS("size");
+    o.size = offsetof(ts_loader_opts, from); /* the range is unknown to this caller, so it is not read */
+    ts_loader *l = ts_loader_open(path, &o);
+    OK(l);
+    ck_assert_int_eq(ts_loader_tokens(l), 1000);
+    ts_loader_close(l);
+}
+
+TS_TEST(wide_tokens_are_read_from_their_places, .teardown = remove_file)
+{
+    make_file(0);
+    FILE *f = fopen(path, "wb");
+    for (int32_t i = 0; i < 100; i++)
+        fwrite(&(int32_t){i * 70000 - 9}, 4, 1, f);
+    fclose(f);
+    ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 3, .length = 11, .dtype = TS_I32, .in_order = true});
+    OK(l);
+    ck_assert_int_eq(ts_loader_batches(l), 3);
+    for (int64_t k = 0; k < 3; k++) {
+        TS_SCOPE;
+        ts_batch b;
+        OK(ts_loader_next(l, &b));
+        const int64_t *x = ts_data(b.x), *y = ts_data(b.y);
+        for (int64_t i = 0; i < 33; i++) {
+            ck_assert_int_eq(x[i], (33 * k + i) * 70000 - 9);
+            ck_assert_int_eq(y[i], (33 * k + i + 1) * 70000 - 9);
+        }
+    }
+    ts_loader_close(l);
+}
+
+/** Cuts and restores the file without a pause, as a careless writer would. */
+static atomic_bool enough;
+static void *cut(void *arg)
+{
+    while (!atomic_load(&enough))
+        if (truncate(arg, 1) != 0 || truncate(arg, 100000) != 0)
+            return arg;
+    return NULL;
+}
+
+TS_TEST(a_file_cut_while_it_is_read_never_kills, .teardown = remove_file)
+{
+    make_file(100000);
+    ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 8, .length = 1024, .dtype = TS_U8});
+    OK(l);
+    pthread_t thread;
+    atomic_store(&enough, false);
+    ck_assert_int_eq(pthread_create(&thread, NULL, cut, path), 0);
+    int delivered = 0, refused = 0;
+    for (int i = 0; i < 100000 && (delivered < 20 || refused < 20); i++) {
+        TS_SCOPE;
+        ts_batch b;
+        if (ts_loader_next(l, &b) == TS_OK)
+            delivered++;
+        else
+            refused += ts_error_code() == TS_ERR_IO;
+    }
+    atomic_store(&enough, true);
+    void *failed;
+    pthread_join(thread, &failed);
+    ck_assert_ptr_null(failed);
+    ck_assert_int_gt(refused, 0);
+    ts_loader_close(l);
 }
 
 TS_TEST(a_file_that_shrinks_is_an_error_not_a_crash, .teardown = remove_file)

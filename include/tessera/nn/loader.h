@@ -1,6 +1,6 @@
 /**
  * @file loader.h
- * Batches of token windows from a memory-mapped file, for next-token training.
+ * Batches of token windows from a file, for next-token training.
  *
  * An epoch cuts the file's range into windows of T + 1 tokens that overlap by one, starting at an
  * offset of the epoch's own, and visits them in an order that is a function of (seed, epoch). Batch k
@@ -43,11 +43,11 @@ typedef struct ts_loader_state {
 } ts_loader_state;
 
 /**
- * Maps a file. NULL on failure: TS_ERR_IO (missing, unreadable; the message names the file),
+ * Opens a file. NULL on failure: TS_ERR_IO (missing, unreadable; the message names the file),
  * TS_ERR_VALUE (options), TS_ERR_SHAPE (the range is too small for one batch), TS_ERR_MEMORY.
  */
 TS_API ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts);
-/** The next batch. TS_ERR_IO when the file has shrunk since it was opened. */
+/** The next batch. TS_ERR_IO when the file has become too short for it or cannot be read; call again. */
 TS_API ts_status ts_loader_next(ts_loader *loader, ts_batch *batch);
 /** Batches an epoch has. */
 TS_API int64_t ts_loader_batches(const ts_loader *loader);
@@ -56,7 +56,7 @@ TS_API int64_t ts_loader_tokens(const ts_loader *loader);
 TS_API ts_loader_state ts_loader_get_state(const ts_loader *loader);
 /** Goes on from `state`. TS_ERR_VALUE when it does not lie in an epoch. */
 TS_API ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state);
-/** Stops the thread and unmaps the file. NULL-safe. */
+/** Stops the thread and closes the file. NULL-safe. */
 TS_API void ts_loader_close(ts_loader *loader);
 
 TS_END_DECLS
