@@ -3,6 +3,7 @@
  * kernel, written once for all backends.
  */
 // SPDX-License-Identifier: MIT
+#include "core/convert.h"
 #include "dispatch/op.h"
 
 #include <string.h>
@@ -12,39 +13,23 @@ ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
 
 /* ------------------------------------------------------------------------------ scalars ---- */
 
-static uint16_t half_bits(float value, int exponent_bits, int mantissa_bits)
-{
-    uint32_t x;
-    memcpy(&x, &value, 4);
-    if (exponent_bits == 8) { /* bf16: round the upper half to nearest even */
-        if ((x & 0x7fffffff) > 0x7f800000)
-            return (uint16_t)((x >> 16) | 0x40);
-        return (uint16_t)((x + 0x7fff + (x >> 16 & 1)) >> 16);
-    }
-    (void)mantissa_bits;
-#if defined(__x86_64__)
-    _Float16 h = (_Float16)value;
-#else
-    __fp16 h = (__fp16)value;
-#endif
-    uint16_t bits;
-    memcpy(&bits, &h, 2);
-    return bits;
-}
-
 void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
 {
-    double d = v->tag == TS_TAG_FLOAT ? v->d : (double)v->i;
-    int64_t i = v->tag == TS_TAG_FLOAT ? (int64_t)v->d : v->i;
+    bool real = v->tag == TS_TAG_FLOAT;
+    double d = real ? v->d : (double)v->i;
+    int64_t i;
     switch (dtype) {
     case TS_F64: memcpy(place, &d, 8); break;
     case TS_F32: *(float *)place = (float)d; break;
-    case TS_BF16: *(uint16_t *)place = half_bits((float)d, 8, 7); break;
-    case TS_F16: *(uint16_t *)place = half_bits((float)d, 5, 10); break;
-    case TS_I64: memcpy(place, &i, 8); break;
-    case TS_I32: *(int32_t *)place = (int32_t)i; break;
-    case TS_U8: *(uint8_t *)place = (uint8_t)i; break;
-    default: *(uint8_t *)place = v->tag == TS_TAG_FLOAT ? d != 0 : i != 0;
+    case TS_BF16: *(uint16_t *)place = ts_f32_to_bf16((float)d); break;
+    case TS_F16: *(uint16_t *)place = ts_f32_to_f16((float)d); break;
+    case TS_I64:
+        i = real ? ts_trunc_i64(d) : v->i;
+        memcpy(place, &i, 8);
+        break;
+    case TS_I32: *(int32_t *)place = real ? ts_trunc_i32(d) : (int32_t)v->i; break;
+    case TS_U8: *(uint8_t *)place = (uint8_t)(real ? ts_trunc_i64(d) : v->i); break;
+    default: *(uint8_t *)place = real ? d != 0 : v->i != 0;
     }
 }
 

@@ -1,5 +1,6 @@
 /** @file copy.c  Copies and conversions; values out of tensors. */
 // SPDX-License-Identifier: MIT
+#include "core/convert.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
@@ -117,19 +118,8 @@ static void read_element(const void *p, ts_dtype dtype, double *d, int64_t *i)
     switch (dtype) {
     case TS_F64: memcpy(d, p, 8); break;
     case TS_F32: *d = *(const float *)p; break;
-    case TS_BF16: {
-        uint32_t bits = (uint32_t)*(const uint16_t *)p << 16;
-        float x;
-        memcpy(&x, &bits, 4);
-        *d = x;
-        break;
-    }
-    case TS_F16: {
-        _Float16 h;
-        memcpy(&h, p, 2);
-        *d = (double)h;
-        break;
-    }
+    case TS_BF16: *d = ts_bf16_to_f32(*(const uint16_t *)p); break;
+    case TS_F16: *d = ts_f16_to_f32(*(const uint16_t *)p); break;
     case TS_I64: memcpy(i, p, 8); break;
     case TS_I32: *i = *(const int32_t *)p; break;
     default: *i = *(const uint8_t *)p;

@@ -1,41 +1,9 @@
 /** @file copy.c  Copies and conversions between all pairs of dtypes. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
+#include "core/convert.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
-
-static float from_bf16(uint16_t h)
-{
-    uint32_t bits = (uint32_t)h << 16;
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-static uint16_t to_bf16(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return 0x7fc0;
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-static float from_f16(uint16_t h)
-{
-    _Float16 x;
-    memcpy(&x, &h, 2);
-    return (float)x;
-}
-static uint16_t to_f16(float x)
-{
-    _Float16 h = (_Float16)x;
-    uint16_t bits;
-    memcpy(&bits, &h, 2);
-    return bits;
-}
-
-/* Out of range and NaN have no value in an integer; they become the most negative one, on every ISA. */
-static int64_t trunc_i64(double x) { return x >= -9.2233720368547758e18 && x < 9.2233720368547758e18 ? (int64_t)x : INT64_MIN; }
-static int32_t trunc_i32(double x) { return x > -2147483649.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN; }
 
 #define KEEP(x) (x)
 #define NOT_ZERO(x) ((x) != 0)
@@ -43,29 +11,29 @@ static int32_t trunc_i32(double x) { return x > -2147483649.0 && x < 2147483648.
 /* One loop a pair: S storage type and decoding of the source, R storage type and encoding of the result. */
 #define PAIR(from, S, decode, to, R, encode) TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
 
-#define FROM_FLOAT(from, S, decode)                     \
-    PAIR(from, S, decode, f64, double, KEEP)            \
-    PAIR(from, S, decode, f32, float, KEEP)             \
-    PAIR(from, S, decode, bf16, uint16_t, to_bf16)      \
-    PAIR(from, S, decode, f16, uint16_t, to_f16)        \
-    PAIR(from, S, decode, i64, int64_t, trunc_i64)      \
-    PAIR(from, S, decode, i32, int32_t, trunc_i32)      \
-    PAIR(from, S, decode, u8, uint8_t, trunc_i64)       \
+#define FROM_FLOAT(from, S, decode)                         \
+    PAIR(from, S, decode, f64, double, KEEP)                \
+    PAIR(from, S, decode, f32, float, KEEP)                 \
+    PAIR(from, S, decode, bf16, uint16_t, ts_f32_to_bf16)   \
+    PAIR(from, S, decode, f16, uint16_t, ts_f32_to_f16)     \
+    PAIR(from, S, decode, i64, int64_t, ts_trunc_i64)       \
+    PAIR(from, S, decode, i32, int32_t, ts_trunc_i32)       \
+    PAIR(from, S, decode, u8, uint8_t, ts_trunc_i64)        \
     PAIR(from, S, decode, bool, uint8_t, NOT_ZERO)
-#define FROM_INT(from, S)                               \
-    PAIR(from, S, KEEP, f64, double, KEEP)              \
-    PAIR(from, S, KEEP, f32, float, KEEP)               \
-    PAIR(from, S, KEEP, bf16, uint16_t, to_bf16)        \
-    PAIR(from, S, KEEP, f16, uint16_t, to_f16)          \
-    PAIR(from, S, KEEP, i64, int64_t, KEEP)             \
-    PAIR(from, S, KEEP, i32, int32_t, KEEP)             \
-    PAIR(from, S, KEEP, u8, uint8_t, KEEP)              \
+#define FROM_INT(from, S)                                   \
+    PAIR(from, S, KEEP, f64, double, KEEP)                  \
+    PAIR(from, S, KEEP, f32, float, KEEP)                   \
+    PAIR(from, S, KEEP, bf16, uint16_t, ts_f32_to_bf16)     \
+    PAIR(from, S, KEEP, f16, uint16_t, ts_f32_to_f16)       \
+    PAIR(from, S, KEEP, i64, int64_t, KEEP)                 \
+    PAIR(from, S, KEEP, i32, int32_t, KEEP)                 \
+    PAIR(from, S, KEEP, u8, uint8_t, KEEP)                  \
     PAIR(from, S, KEEP, bool, uint8_t, NOT_ZERO)
 
 FROM_FLOAT(f64, double, KEEP)
 FROM_FLOAT(f32, float, KEEP)
-FROM_FLOAT(bf16, uint16_t, from_bf16)
-FROM_FLOAT(f16, uint16_t, from_f16)
+FROM_FLOAT(bf16, uint16_t, ts_bf16_to_f32)
+FROM_FLOAT(f16, uint16_t, ts_f16_to_f32)
 FROM_INT(i64, int64_t)
 FROM_INT(i32, int32_t)
 FROM_INT(u8, uint8_t)

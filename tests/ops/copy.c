@@ -62,6 +62,24 @@ TS_TEST(halves_convert_alike_in_vectors_and_one_by_one, .loop = 2)
     }
 }
 
+TS_TEST(scalars_are_rounded_as_copies_are)
+{
+    static const double values[] = {NAN, -NAN, INFINITY, -INFINITY, 0, -0.0, 1 + 0x1p-9, 1 + 0x1.8p-8, 65519, 65520, 0x1p-25,
+                                    -2.5, 300.7, 3e9, -3e9, 1e19, -1e19, 3.4e38};
+    static const ts_dtype all[] = {TS_F64, TS_F32, TS_BF16, TS_F16, TS_I64, TS_I32, TS_U8, TS_BOOL};
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+        for (int k = 0; k < 8; k++) {
+            TS_SCOPE;
+            uint64_t bits[2] = {0, 0};
+            ts_tensor *filled = ts_full((int64_t[]){1}, 1, TS_SCALAR(values[v]), all[k]);
+            ts_tensor *copied = ts_to(ts_from_array(&values[v], TS_F64, (int64_t[]){1}, 1), all[k]);
+            ck_assert_int_eq(ts_copy_to(filled, &bits[0], ts_dtype_size(all[k])), TS_OK);
+            ck_assert_int_eq(ts_copy_to(copied, &bits[1], ts_dtype_size(all[k])), TS_OK);
+            ck_assert_msg(bits[0] == bits[1], "%g as %s: %llx, a copy gives %llx", values[v], ts_dtype_name(all[k]),
+                          (unsigned long long)bits[0], (unsigned long long)bits[1]);
+        }
+}
+
 TS_TEST(long_copies_are_complete)
 {
     ts_tensor *x = count_up(TS_SIZES(70001), TS_F64), *y = ts_clone(x);
