@@ -26,11 +26,10 @@ VEC_FN lanes philox_round(lanes c, vl k0, vl k1)
 
 VEC_FN lanes counters(uint64_t position)
 {
-    lanes c = {vl_set1((int64_t)position), vl_set1(0), vl_set1(0), vl_set1(0)};
+    vu64 at = (vu64)vl_set1((int64_t)position); /* unsigned: positions may wrap */
     for (int i = 0; i < VD_LANES; i++)
-        c.c0[i] += i;
-    c.c1 = (vl)((vu64)c.c0 >> 32);
-    return c;
+        at[i] += (uint64_t)i;
+    return (lanes){(vl)at, (vl)(at >> 32), vl_set1(0), vl_set1(0)};
 }
 
 /** Words of VD_LANES blocks in the order of blocks. */
