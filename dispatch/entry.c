@@ -325,13 +325,13 @@ ts_status ts_enter_fill(ts_frame *f)
         if (TS_UNLIKELY(shadowed >> i & 1)) {
             ts_tensor *out = f->rets[i].t;
             f->rets[i].t = shadow[i];
-            if (status == TS_OK)
-                status = ts_copy_into(shadow[i], out);
+            if (status == TS_OK && (status = ts_copy_into(shadow[i], out)) == TS_OK)
+                shadow[i]->storage->writer = f->op; /* the copy has counted the write */
             ts_tensor_unref(out);
             shadowed &= ~(1 << i);
-        }
-        if (f->given >> i & 1)
+        } else if (f->given >> i & 1) {
             ts_storage_wrote(f->rets[i].t->storage, f->op);
+        }
     }
     if (TS_UNLIKELY(table->written))
         for (int i = 0; i < f->nargs; i++) {
