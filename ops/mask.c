@@ -49,6 +49,7 @@ ts_status ts_infer_masked_scatter(ts_frame *f)
                                 ts_dtype_name((ts_dtype)t->dtype), ts_dtype_name((ts_dtype)source->dtype));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->strided = 3; /* self and mask, which the kernel broadcasts */
+    f->plan->operands = 1; /* in place on self, of which the kernel makes a copy */
     ts_plan_result(f->plan, 0, sizes, ndim, (ts_dtype)t->dtype, t->storage->device);
     return TS_OK;
 }
@@ -86,4 +87,10 @@ ts_tensor *ts_masked_scatter(ts_tensor *self, ts_tensor *mask, ts_tensor *source
 {
     ts_value args[] = {V_T(self), V_T(mask), V_T(source)};
     return ts_invoke(TS_OP_masked_scatter, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_masked_scatter_(ts_tensor *self, ts_tensor *mask, ts_tensor *source)
+{
+    ts_value args[] = {V_T(self), V_T(mask), V_T(source)};
+    return ts_invoke_out(TS_OP_masked_scatter, args, TS_N(args), 1, self);
 }

@@ -21,6 +21,7 @@ TS_API ts_tensor *ts_masked_select(ts_tensor *self, ts_tensor *mask);
 /** Copy of self (broadcast with mask) with the next element of source wherever mask is true. source has
  *  at least as many elements as mask has trues, else TS_ERR_SHAPE. */
 TS_API ts_tensor *ts_masked_scatter(ts_tensor *self, ts_tensor *mask, ts_tensor *source);
+TS_API ts_tensor *ts_masked_scatter_(ts_tensor *self, ts_tensor *mask, ts_tensor *source);
 
 TS_END_DECLS
 #endif
