@@ -140,7 +140,8 @@ VEC_FN V S(pair)(pair_kind kind, V x, V t, V beta)
     case PAIR_L1: return size;
     case PAIR_SMOOTH_L1: return F(select)(F(lt)(size, beta), d * d * 0.5f / beta, size - beta * 0.5f);
     case PAIR_HUBER: return F(select)(F(le)(size, beta), d * d * 0.5f, beta * (size - beta * 0.5f));
-    case PAIR_BCE: return F(softplus)(x) - x * t;
+    case PAIR_BCE: /* the small logarithm comes last: a sum with x would swallow it before - x t cancels */
+        return (F(max_fast)(x, zero) - x * t) + F(log1p)(F(exp)(F(neg)(F(abs)(x))));
     case PAIR_KL: {
         V y = t * (F(log)(t) - x);
         return F(select)(F(eq)(t, zero), zero, y);
