@@ -17,18 +17,19 @@
 #define DEPTH 256    /* most rows of a slice */
 #define AT_A_TIME 2  /* slices that are packed together; one when both operands are, for the second cache */
 #define PANEL MICRO_COLUMNS_F
-#define PAIR 2       /* blocks of rows that are packed side by side, PANEL floats in all */
+#define BLOCK ((MICRO_ROWS + VF_LANES - 1) / VF_LANES * VF_LANES) /* floats of a step of a packed block of rows */
+#define TOGETHER 16  /* blocks of rows that meet a panel one after the other */
 #define TILE_WORK (1 << 20)    /* multiply-adds that make two tiles of one */
 #define PACKED_BYTES (8 << 20) /* most that a packed part of the second operand takes */
 
 typedef struct product {
     const ts_gemm *g;
     float *b;                 /* packed: panels of `depth` rows; NULL: the second operand as it stands */
-    float *a;                 /* packed: pairs of blocks of `depth` rows; NULL: the first operand as it stands */
+    float *a;                 /* packed: blocks of `depth` steps; NULL: the first operand as it stands */
     float *sums;              /* (m): of the first operand over k; NULL when not wanted */
     int64_t first;            /* column where the part begins that is packed */
     int64_t panels, group;    /* of this part, and of a task */
-    int64_t blocks, unit;     /* of rows, and of a task */
+    int64_t blocks;           /* of rows */
     int64_t slices;           /* of k */
     int64_t slice, last;      /* those that are packed */
     int64_t start, depth;     /* and their rows */
@@ -74,33 +75,33 @@ static void pack_b_columns(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Steps begin to end of a first operand whose columns are dense, into all pairs. */
+/** Steps begin to end of a first operand whose columns are dense, into all blocks: nearly in memory's order. */
 static void pack_a_columns(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
     const ts_gemm *g = r->g;
-    int64_t pairs = ts_ceil_div(r->blocks, PAIR);
-    for (int64_t p = begin * PACK_ROWS; p < ts_min64(end * PACK_ROWS, r->depth); p++)
-        for (int64_t i = 0; i < pairs; i++) {
-            int64_t row = deal(g->m, r->blocks, i * PAIR);
-            vf_pack_rows(r->a + (i * r->depth + p) * PANEL, PANEL,
-                         (const float *)g->a + row + (r->start + p) * g->a_column, 0, ts_min64(PANEL, g->m - row), 1);
+    for (int64_t p = begin * PACK_ROWS; p < ts_min64(end * PACK_ROWS, r->depth); p += PACK_ROWS)
+        for (int64_t i = 0; i < r->blocks; i++) {
+            int64_t row = deal(g->m, r->blocks, i);
+            vf_pack_rows(r->a + (i * r->depth + p) * BLOCK, BLOCK, (const float *)g->a + row + (r->start + p) * g->a_column,
+                         g->a_column, ts_min64(BLOCK, g->m - row), ts_min64(PACK_ROWS, r->depth - p));
         }
 }
 
-/** Adds the sums of a packed pair's columns to those of the rows from `row`. */
-static void add_sums(const product *r, const float *a, int64_t row, int64_t rows)
+/** Adds the sums of packed blocks begin to end over the steps to those of their rows. */
+static void add_sums(const product *r, int64_t begin, int64_t end)
 {
-    vf sum[2] = {vf_zero(), vf_zero()};
-    for (int64_t p = 0; p < r->depth; p++, a += PANEL) {
-        sum[0] += vf_load(a);
-        sum[1] += vf_load(a + VF_LANES);
-    }
-    for (int v = 0; v < 2 && v * VF_LANES < rows; v++) {
-        int64_t lanes = ts_min64(VF_LANES, rows - v * VF_LANES);
-        float *to = r->sums + row + v * VF_LANES;
-        vf before = r->slice ? vf_load_n(to, lanes) : vf_zero();
-        vf_store_n(to, before + sum[v], lanes);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = deal(r->g->m, r->blocks, i), rows = deal(r->g->m, r->blocks, i + 1) - row;
+        for (int64_t j = 0; j < rows; j += VF_LANES) {
+            const float *a = r->a + i * r->depth * BLOCK + j;
+            float *to = r->sums + row + j;
+            int64_t lanes = ts_min64(VF_LANES, rows - j);
+            vf sum = vf_zero();
+            for (int64_t p = 0; p < r->depth; p++)
+                sum += vf_load(a + p * BLOCK);
+            vf_store_n(to, (r->slice ? vf_load_n(to, lanes) : vf_zero()) + sum, lanes);
+        }
     }
 }
 
@@ -110,16 +111,9 @@ static void add_sums(const product *r, const float *a, int64_t row, int64_t rows
 static void run_part(const product *r, int64_t begin, int64_t end, int64_t from, int64_t to)
 {
     const ts_gemm *g = r->g;
-    const float *a = g->a;
-    int64_t first = deal(g->m, r->blocks, begin), a_row = g->a_row, a_step = g->a_column;
-    a += first * a_row + r->start * a_step;
-    if (r->a) { /* one pair */
-        a = r->a + begin / PAIR * r->depth * PANEL;
-        a_row = 1;
-        a_step = PANEL;
-        if (r->sums && !from && !r->first)
-            add_sums(r, a, first, deal(g->m, r->blocks, end) - first);
-    }
+    int64_t a_row = r->a ? 1 : g->a_row, a_step = r->a ? BLOCK : g->a_column;
+    if (r->sums && !from && !r->first)
+        add_sums(r, begin, end);
     for (int64_t slice = r->slice; slice < r->last; slice++) {
         int64_t p = deal(g->k, r->slices, slice), depth = deal(g->k, r->slices, slice + 1) - p;
         for (int64_t j = from; j < to; j++) {
@@ -130,26 +124,26 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
             const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
             for (int64_t i = begin; i < end; i++) {
                 int64_t row = deal(g->m, r->blocks, i), rows = deal(g->m, r->blocks, i + 1) - row;
-                TS_V(ts_micro_f32)[rows][width > VF_LANES](
-                    depth, a + (row - first) * a_row + (p - r->start) * a_step, a_row, a_step, b, b_row,
-                    (float *)g->c + row * g->c_row + column, g->c_row, columns, bias, slice > 0);
+                const float *a = r->a ? r->a + (i * r->depth + p - r->start) * BLOCK
+                                      : (const float *)g->a + row * a_row + p * a_step;
+                TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, a_row, a_step, b, b_row,
+                                                           (float *)g->c + row * g->c_row + column, g->c_row, columns,
+                                                           bias, slice > 0);
             }
         }
     }
 }
 
-/* Tasks are units of rows, for one group of panels after the other. Blocks of rows that are read where
- * they stand go through the panels together as far as they stay in the second cache. */
-static void run_units(void *ctx, int64_t begin, int64_t end)
+/* Tasks are blocks of rows, for one group of panels after the other. Blocks go through the panels
+ * together as far as they stay in the second cache, while a panel stays in the first. */
+static void run_blocks(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
-    int64_t units = ts_ceil_div(r->blocks, r->unit), together = r->a ? 1 : 16;
     while (begin < end) {
-        int64_t group = begin / units, unit = begin % units;
-        int64_t next = ts_min64(ts_min64(unit + together, units), unit + end - begin);
-        run_part(r, unit * r->unit, ts_min64(next * r->unit, r->blocks), group * r->group,
-                 ts_min64((group + 1) * r->group, r->panels));
-        begin += next - unit;
+        int64_t group = begin / r->blocks, block = begin % r->blocks;
+        int64_t next = ts_min64(ts_min64(block + TOGETHER, r->blocks), block + end - begin);
+        run_part(r, block, next, group * r->group, ts_min64((group + 1) * r->group, r->panels));
+        begin += next - block;
     }
 }
 
@@ -159,7 +153,6 @@ static int64_t cut(product *r, bool a_packed, int64_t *part, int64_t *together)
     const ts_gemm *g = r->g;
     r->slices = ts_ceil_div(g->k, DEPTH);
     r->blocks = ts_ceil_div(g->m, MICRO_ROWS);
-    r->unit = a_packed ? PAIR : 1;
     *together = a_packed ? 1 : AT_A_TIME;
     int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(*together * DEPTH, g->k);
     bool b_stands = r->blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
@@ -167,7 +160,7 @@ static int64_t cut(product *r, bool a_packed, int64_t *part, int64_t *together)
     int64_t b_floats = b_stands ? 0 : *part * PANEL * most;
     r->a_at = a_packed ? b_floats : -1;
     r->b_at = b_stands ? -1 : 0;
-    return b_floats + (a_packed ? ts_ceil_div(r->blocks, PAIR) * PANEL * most : 0);
+    return b_floats + (a_packed ? r->blocks * BLOCK * most : 0);
 }
 
 /** The product with room for what is packed. */
@@ -180,12 +173,11 @@ static void multiply(const ts_gemm *g, float *sums, bool a_packed, float *packed
     r.b = r.b_at < 0 ? NULL : packed + r.b_at;
     r.a = r.a_at < 0 ? NULL : packed + r.a_at;
     bool b_rows = g->b_column == 1 || g->n == 1;
-    int64_t units = ts_ceil_div(r.blocks, r.unit);
     for (int64_t j = 0; j < panels; j += part) {
         r.first = j * PANEL;
         r.panels = ts_min64(part, panels - j);
         /* panels are shared out only where there are too few rows to share */
-        r.group = units >= 32 ? 32 : ts_max64(1, r.panels * units / 32);
+        r.group = r.blocks >= 32 ? 32 : ts_max64(1, r.panels * r.blocks / 32);
         for (r.slice = 0; r.slice < r.slices; r.slice = r.last) {
             r.last = ts_min64(r.slice + together, r.slices);
             r.start = deal(g->k, r.slices, r.slice);
@@ -196,8 +188,8 @@ static void multiply(const ts_gemm *g, float *sums, bool a_packed, float *packed
                 ts_parallel_for(r.panels, 1 + 65536 / (PANEL * r.depth), pack_b_columns, &r);
             if (r.a)
                 ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 2048 / g->m, pack_a_columns, &r);
-            ts_parallel_for(units * ts_ceil_div(r.panels, r.group), 1 + 32768 / (work * r.unit * r.depth * r.group),
-                            run_units, &r);
+            ts_parallel_for(r.blocks * ts_ceil_div(r.panels, r.group), 1 + 32768 / (work * r.depth * r.group), run_blocks,
+                            &r);
         }
     }
 }
@@ -240,7 +232,7 @@ static tiles tiles_of(const ts_gemm *g, float *sums)
         if (t.columns >= t.rows)
             t.columns = ts_ceil_div(ts_ceil_div(t.columns, 2), PANEL) * PANEL;
         else
-            t.rows = ts_ceil_div(ts_ceil_div(t.rows, 2), PAIR * MICRO_ROWS) * PAIR * MICRO_ROWS;
+            t.rows = ts_ceil_div(ts_ceil_div(t.rows, 2), VF_LANES) * VF_LANES;
     }
     t.across = ts_ceil_div(g->n, t.columns);
     return t;
