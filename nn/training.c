@@ -1,7 +1,9 @@
 /** @file training.c  Saves and resumes a whole run: the parts as sections, the numbers as JSON. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/training.h"
+#include "include/tessera/autograd.h"
 #include "include/tessera/io.h"
+#include "include/tessera/ops.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -38,7 +40,8 @@ static char *describe(const ts_training *t)
     return text;
 }
 
-static ts_status take_numbers(ts_training *t, const char *text, const char *where)
+/** Sets the loader's place and the optimizer's numbers; the generator's state, which cannot fail, is for the end. */
+static ts_status take_numbers(ts_training *t, const char *text, const char *where, ts_rng_state *rng)
 {
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error), *numbers = NULL;
@@ -55,8 +58,7 @@ static ts_status take_numbers(ts_training *t, const char *text, const char *wher
         json_object_foreach(numbers, name, value)
             if (status == TS_OK)
                 status = ts_optimizer_set_number(t->optimizer, name, json_number_value(value));
-    if (status == TS_OK)
-        ts_rng_set_state((ts_rng_state){strtoull(seed, NULL, 10), strtoull(offset, NULL, 10)});
+    *rng = (ts_rng_state){strtoull(seed, NULL, 10), strtoull(offset, NULL, 10)};
     json_decref(root);
     return status;
 }
@@ -86,21 +88,69 @@ static void forget(ts_named_tensors *list)
     free(list->tensors);
 }
 
+/** What a run was before a checkpoint was taken over, to be brought back when a part does not fit. */
+typedef struct before {
+    ts_named_tensors model; /* copies */
+    ts_loader_state place;
+    ts_named_number *numbers;
+    int64_t n;
+} before;
+
+static ts_status remember(const ts_training *t, before *b)
+{
+    TS_TRY(ts_module_state_dict(t->model, &b->model));
+    for (int64_t i = 0; i < b->model.n; i++) {
+        ts_tensor *copy = ts_retain(ts_clone(ts_detach(b->model.tensors[i])));
+        TS_TRY(copy);
+        ts_release(b->model.tensors[i]);
+        b->model.tensors[i] = copy;
+    }
+    b->place = ts_loader_get_state(t->loader);
+    b->n = t->optimizer ? ts_optimizer_numbers(t->optimizer, NULL, 0) : 0;
+    b->numbers = calloc((size_t)b->n + 1, sizeof *b->numbers);
+    if (!b->numbers)
+        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld numbers", (long long)b->n);
+    if (t->optimizer)
+        ts_optimizer_numbers(t->optimizer, b->numbers, b->n);
+    return TS_OK;
+}
+
+static void bring_back(ts_training *t, const before *b)
+{
+    ts_module_load_state_dict(t->model, b->model.names, b->model.tensors, b->model.n, true, NULL);
+    if (t->loader)
+        ts_loader_set_state(t->loader, b->place);
+    for (int64_t i = 0; i < b->n; i++)
+        ts_optimizer_set_number(t->optimizer, b->numbers[i].name, b->numbers[i].value);
+}
+
+/** Model, numbers, and last the optimizer's state, which changes as a whole or not at all. */
+static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const ts_named_tensors *model, const ts_named_tensors *state)
+{
+    ts_rng_state rng;
+    TS_TRY(ts_module_load_state_dict(t->model, model->names, model->tensors, model->n, true, NULL));
+    TS_TRY(take_numbers(t, ts_checkpoint_json(c), ts_checkpoint_path(c), &rng));
+    if (t->optimizer)
+        TS_TRY(ts_optimizer_load_state(t->optimizer, state->names, state->tensors, state->n));
+    ts_rng_set_state(rng);
+    t->step = ts_checkpoint_step(c);
+    return TS_OK;
+}
+
 static ts_status take_over(ts_training *t, const ts_checkpoint *c)
 {
     TS_SCOPE;
     ts_named_tensors model = {0}, state = {0};
+    before b = {0};
     ts_status status = read_section(c, "model", &model);
     if (status == TS_OK && t->optimizer)
         status = read_section(c, "state", &state);
     if (status == TS_OK)
-        status = ts_module_load_state_dict(t->model, model.names, model.tensors, model.n, true, NULL);
-    if (status == TS_OK && t->optimizer)
-        status = ts_optimizer_load_state(t->optimizer, state.names, state.tensors, state.n);
-    if (status == TS_OK)
-        status = take_numbers(t, ts_checkpoint_json(c), ts_checkpoint_path(c));
-    if (status == TS_OK)
-        t->step = ts_checkpoint_step(c);
+        status = remember(t, &b);
+    if (status == TS_OK && (status = take_parts(t, c, &model, &state)) != TS_OK)
+        bring_back(t, &b);
+    ts_named_tensors_free(&b.model);
+    free(b.numbers);
     forget(&model);
     forget(&state);
     return status;

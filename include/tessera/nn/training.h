@@ -28,7 +28,7 @@ TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
  * Takes the newest checkpoint under dir that verifies over into the run, which must have been built
  * like the one that was saved. Everything is read and verified first; names and sizes that do not fit
- * are TS_ERR_VALUE.
+ * are TS_ERR_VALUE. On failure the run is as it was.
  * @param text  receives one line on what was loaded, and why newer checkpoints were passed over; may be NULL
  * @return TS_ERR_STATE when there is no checkpoint
  */
