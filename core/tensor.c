@@ -59,7 +59,8 @@ void ts_storage_destroy(ts_storage *s)
     ts_thread *thread = &ts_tls;
     if (s->release)
         s->release(s->foreign, s->data, s->bytes);
-    else if (s->data && s->data != (char *)s + 64) {
+    else if (s->data && s->block == sizeof *s) {
+        /* told by the header's size: a block of its own may lie right behind it as well */
         if (s->device.backend == TS_DEVICE_CPU.backend)
             ts_free(thread, s->data, (size_t)s->bytes);
         else
