@@ -129,15 +129,16 @@ static double element(const ts_sample_arg *a, int64_t i, ts_dtype dtype, uint64_
 /** Calls visit for each element of t in row-major order with the element's address. */
 static void visit(const ts_tensor *t, const char *data, void (*see)(void *ctx, int64_t i, const char *p), void *ctx)
 {
-    int64_t at[TS_MAX_DIMS] = {0}, item = (int64_t)ts_dtype_size(ts_dtype_of(t)), n = ts_numel(t);
+    const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
+    int64_t at[TS_MAX_DIMS] = {0}, item = (int64_t)ts_dtype_size(ts_dtype_of(t)), n = ts_numel(t), offset = 0;
+    int last = ts_ndim(t) - 1;
     for (int64_t i = 0; i < n; i++) {
-        int64_t offset = 0;
-        for (int d = 0; d < ts_ndim(t); d++)
-            offset += at[d] * ts_strides(t)[d];
         see(ctx, i, data + offset * item);
-        for (int d = ts_ndim(t) - 1; d >= 0; d--) {
-            if (++at[d] < ts_sizes(t)[d])
+        for (int d = last; d >= 0; d--) {
+            offset += strides[d];
+            if (++at[d] < sizes[d])
                 break;
+            offset -= sizes[d] * strides[d];
             at[d] = 0;
         }
     }
@@ -212,11 +213,12 @@ ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int
         t = ts_adopt(ts_tensor_alias(ts_thread_self(), b, sizes, strides, ndim, offset));
         ck_assert_ptr_nonnull(t);
     }
-    if (!meta && values) { /* written twice, so that elements of one address agree with what is read back */
+    if (!meta && values) {
         filling f = {t->data, t->data, values, dtype, false};
         visit(t, t->data, fill_one, &f);
         f.reading = true;
-        visit(t, t->data, fill_one, &f);
+        if (layout == LAYOUT_EXPANDED) /* elements of one address are what was written last */
+            visit(t, t->data, fill_one, &f);
     }
     if (base)
         *base = b;
