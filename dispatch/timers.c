@@ -379,7 +379,7 @@ static void print_row(FILE *out, const line *l, double wall)
     char thread[16] = "";
     if (l->thread >= 0)
         snprintf(thread, sizeof thread, "%d", l->thread);
-    fprintf(out, "%-28s %-12s %6s %12llu %12.3f %10.1f %6.2f%%\n", l->op, l->layer, thread, (unsigned long long)l->calls,
+    fprintf(out, "%-37s %-12s %6s %12llu %12.3f %10.1f %6.2f%%\n", l->op, l->layer, thread, (unsigned long long)l->calls,
             l->self_ns / 1e6, l->calls ? l->self_ns / (double)l->calls : 0.0, 100 * l->self_ns / wall);
 }
 
@@ -389,7 +389,7 @@ static void print_table(FILE *out, const lines *all, int most, const ts_timer_to
     double wall = totals->wall_ns > 0 ? totals->wall_ns : 1;
     char name[32];
     line rest = {name, "", 0, 0, -1};
-    fprintf(out, "%-28s %-12s %6s %12s %12s %10s %7s\n", "op", "layer", "thread", "calls", "self ms", "ns/call", "% wall");
+    fprintf(out, "%-37s %-12s %6s %12s %12s %10s %7s\n", "op", "layer", "thread", "calls", "self ms", "ns/call", "% wall");
     for (int i = 0; i < all->count; i++) {
         if (i < most) {
             print_row(out, &all->items[i], wall);
@@ -402,7 +402,7 @@ static void print_table(FILE *out, const lines *all, int most, const ts_timer_to
         snprintf(name, sizeof name, "(%d more rows)", all->count - most);
         print_row(out, &rest, wall);
     }
-    fprintf(out, "%-28s %-12s %6s %12llu %12.3f\n", "wall", "", "", (unsigned long long)totals->calls, totals->wall_ns / 1e6);
+    fprintf(out, "%-37s %-12s %6s %12llu %12.3f\n", "wall", "", "", (unsigned long long)totals->calls, totals->wall_ns / 1e6);
 }
 
 static void print_csv(FILE *out, const lines *all)

@@ -125,8 +125,8 @@ static shown table_of(int rows)
     while (fgets(text, sizeof text, file)) {
         unsigned long long calls;
         double ms;
-        /* columns of fixed width: op 28, layer 12, thread 6 */
-        ck_assert_int_eq(sscanf(text + 48, "%llu %lf", &calls, &ms), 2);
+        /* columns of fixed width: op 37, layer 12, thread 6 */
+        ck_assert_int_eq(sscanf(text + 57, "%llu %lf", &calls, &ms), 2);
         snprintf(name, sizeof name, "%.28s", text);
         if (strncmp(name, "wall ", 5) == 0) {
             s.wall_calls = calls;

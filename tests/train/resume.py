@@ -18,6 +18,8 @@ import tally  # noqa: E402
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 STEPS = 40
+# One thread, so that a loaded machine does not make threads wait for each other.
+ENVIRONMENT = {**os.environ, "TS_NUM_THREADS": "1"}
 
 
 def pseudo_text(count):
@@ -67,13 +69,13 @@ class Training(unittest.TestCase):
     def run_to_end(cls, out, *more, env=None, **options):
         return subprocess.run(cls.command(out, *more, **options), check=False, text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
+                              stderr=subprocess.PIPE, env={**ENVIRONMENT, **(env or {})})
 
     def stop_at(self, out, path, number, save_every=20):
         """Runs until path exists, then sends the signal; None when the run was done before that."""
         with subprocess.Popen(self.command(out, save_every=save_every), text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE) as run:
+                              stderr=subprocess.PIPE, env=ENVIRONMENT) as run:
             while run.poll() is None and not os.path.exists(path):
                 time.sleep(0.002)
             run.send_signal(number)
