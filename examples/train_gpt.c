@@ -267,7 +267,7 @@ static ts_status go(run *r)
 
 int main(int argc, char **argv)
 {
-    run r = {.out = "runs/gpt", .steps = 1200, .seed = 1, .save_every = 200, .val_every = 50,
+    run r = {.out = "runs/gpt", .steps = 1600, .seed = 1, .save_every = 200, .val_every = 50,
              .state.size = sizeof(ts_training)};
     static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'}, {"steps", 1, 0, 'n'},
                                             {"seed", 1, 0, 's'}, {"save-every", 1, 0, 'e'}, {"val-every", 1, 0, 'v'},
