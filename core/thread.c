@@ -29,8 +29,9 @@ static void thread_exit(void *arg)
     while (t->scope && t->scope != &t->root)
         ts_scope_leave(t->scope);
     ts_scope_leave(&t->root);
-    if (ts_thread_exit_hook)
-        ts_thread_exit_hook(t);
+    void (*hook)(ts_thread *) = __atomic_load_n(&ts_thread_exit_hook, __ATOMIC_ACQUIRE);
+    if (hook)
+        hook(t);
     pthread_mutex_lock(&threads.lock);
     *t->link = t->next;
     if (t->next)
@@ -66,8 +67,9 @@ void ts_thread_init(ts_thread *t)
     if (t->next)
         t->next->link = &t->next;
     threads.first = t;
+    bool has_key = threads.has_key;
     pthread_mutex_unlock(&threads.lock);
-    if (threads.has_key)
+    if (has_key)
         pthread_setspecific(threads.key, t);
 }
 

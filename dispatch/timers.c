@@ -5,12 +5,18 @@
  * stamp's own calibrated cost, which goes to the timers' own row; then another cell runs. So every
  * tick lands in exactly one place: layers, the timers, or the unattributed cell that runs outside
  * calls. Nothing is a remainder and nothing is clamped.
+ *
+ * A thread's counters are written by itself (and by a reset); others may read them at any time, so
+ * each is atomic, without order and without read-modify-write: a stamp costs what it did. Figures of
+ * a thread that is running are of slightly different moments. The order of locks is state, then the
+ * list of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
 
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -21,8 +27,7 @@
 #if TS_TIMERS
 
 typedef struct cell {
-    uint64_t calls;
-    int64_t ticks;
+    _Atomic int64_t calls, ticks;
 } cell;
 
 /** Columns of an op: its 64 keys. Rows are made when an op is first timed. */
@@ -32,11 +37,11 @@ typedef struct row {
 
 struct ts_timers {
     cell *running;
-    int64_t last;      /* tick of the last stamp */
-    int64_t begun;
-    cell outside;      /* no call is running */
-    int64_t own;       /* ticks that stamps cost */
-    row *rows[TS_MAX_OPS];
+    _Atomic int64_t last; /* tick of the last stamp */
+    _Atomic int64_t begun;
+    cell outside;         /* no call is running */
+    _Atomic int64_t own;  /* ticks that stamps cost */
+    _Atomic(row *) rows[TS_MAX_OPS];
     cell lost;         /* hops whose row could not be allocated */
     ts_timers *next;   /* of threads that ended */
     int thread_id;
@@ -46,9 +51,9 @@ struct ts_timers {
 static struct {
     pthread_mutex_t lock;
     ts_timers *ended;
-    double ns_per_tick;
-    int64_t stamp_cost; /* ticks */
-    bool on;
+    _Atomic double ns_per_tick;
+    _Atomic int64_t stamp_cost; /* ticks */
+    atomic_bool on;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static inline int64_t ticks(void)
@@ -69,14 +74,18 @@ static int64_t nanoseconds(void)
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
+static inline int64_t get(const _Atomic int64_t *place) { return atomic_load_explicit(place, memory_order_relaxed); }
+static inline void set(_Atomic int64_t *place, int64_t value) { atomic_store_explicit(place, value, memory_order_relaxed); }
+static inline void add(_Atomic int64_t *place, int64_t value) { set(place, get(place) + value); }
+
 /** Gives the ticks since the last stamp to the running cell and starts another. */
 static inline cell *stamp(ts_timers *t, cell *next)
 {
-    int64_t now = ticks();
+    int64_t now = ticks(), cost = get(&state.stamp_cost);
     cell *before = t->running;
-    before->ticks += now - t->last - state.stamp_cost;
-    t->own += state.stamp_cost;
-    t->last = now;
+    add(&before->ticks, now - get(&t->last) - cost);
+    add(&t->own, cost);
+    set(&t->last, now);
     t->running = next;
     return before;
 }
@@ -95,37 +104,49 @@ static void calibrate(void)
     int64_t best = INT64_MAX;
     for (int batch = 0; batch < 20; batch++) {
         probe.running = &probe.outside;
-        int64_t from = probe.last = ticks();
+        int64_t from = ticks();
+        set(&probe.last, from);
         for (int i = 0; i < 100; i++)
             stamp(&probe, &probe.outside);
         int64_t cost = (ticks() - from) / 100;
         best = cost < best ? cost : best;
     }
-    state.stamp_cost = best;
+    set(&state.stamp_cost, best);
 }
+
+/** A thread's timers, which only the thread itself makes and takes away; others look. */
+static ts_timers *timers_seen(ts_thread *thread) { return __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE); }
 
 static ts_timers *timers_of(ts_thread *thread)
 {
-    if (!thread->timers) {
-        thread->timers = ts_sys_calloc(sizeof *thread->timers);
-        if (!thread->timers)
-            return NULL;
-        thread->timers->thread_id = thread->id;
-    }
     ts_timers *t = thread->timers;
+    if (!t) {
+        if (!(t = ts_sys_calloc(sizeof *t)))
+            return NULL;
+        t->thread_id = thread->id;
+        __atomic_store_n(&thread->timers, t, __ATOMIC_RELEASE);
+    }
     if (!t->live) {
+        int64_t now = ticks();
         t->live = true;
         t->running = &t->outside;
-        t->begun = t->last = ticks();
+        set(&t->begun, now);
+        set(&t->last, now);
     }
     return t;
 }
 
+static row *row_of(const ts_timers *t, int op) { return atomic_load_explicit(&t->rows[op], memory_order_acquire); }
+
 static cell *cell_of(ts_timers *t, int op, int key)
 {
-    if (TS_UNLIKELY(!t->rows[op]) && !(t->rows[op] = ts_sys_calloc(sizeof(row))))
-        return &t->lost;
-    return &t->rows[op]->cells[key];
+    row *r = row_of(t, op);
+    if (TS_UNLIKELY(!r)) {
+        if (!(r = ts_sys_calloc(sizeof *r)))
+            return &t->lost;
+        atomic_store_explicit(&t->rows[op], r, memory_order_release);
+    }
+    return &r->cells[key];
 }
 
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel)
@@ -134,7 +155,7 @@ ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel)
     if (!t)
         return kernel(f);
     cell *c = cell_of(t, f->op, f->key);
-    c->calls++;
+    add(&c->calls, 1);
     cell *before = stamp(t, c);
     ts_status status = kernel(f);
     stamp(t, before);
@@ -149,7 +170,7 @@ void *ts_timer_enter(ts_thread *thread, int op)
     if (!t)
         return NULL;
     cell *c = cell_of(t, op, 0);
-    c->calls++;
+    add(&c->calls, 1);
     return stamp(t, c);
 }
 
@@ -174,8 +195,8 @@ static void close_thread(ts_timers *t)
 {
     if (t && t->live) {
         int64_t now = ticks();
-        t->running->ticks += now - t->last;
-        t->last = now;
+        add(&t->running->ticks, now - get(&t->last));
+        set(&t->last, now);
     }
 }
 
@@ -189,8 +210,8 @@ static void thread_ended(ts_thread *thread)
     pthread_mutex_lock(&state.lock);
     t->next = state.ended;
     state.ended = t;
+    __atomic_store_n(&thread->timers, NULL, __ATOMIC_RELEASE); /* a reader finds it in one place */
     pthread_mutex_unlock(&state.lock);
-    thread->timers = NULL;
 }
 
 ts_status ts_timers_enable(bool on)
@@ -198,11 +219,11 @@ ts_status ts_timers_enable(bool on)
     ts_thread *self = ts_thread_self();
     pthread_mutex_lock(&state.lock);
     calibrate();
-    ts_thread_exit_hook = thread_ended;
-    state.on = on;
-    pthread_mutex_unlock(&state.lock);
+    __atomic_store_n(&ts_thread_exit_hook, thread_ended, __ATOMIC_RELEASE);
+    atomic_store_explicit(&state.on, on, memory_order_relaxed);
     ts_thread_defaults(0, 0, on ? TS_THREAD_TIMING : 0, on ? 0 : TS_THREAD_TIMING);
     ts_thread_walk(switch_thread, &on);
+    pthread_mutex_unlock(&state.lock);
     if (on && !timers_of(self))
         return ts_fail_memory("timers", sizeof(ts_timers));
     if (!on && self->timers) {
@@ -212,34 +233,45 @@ ts_status ts_timers_enable(bool on)
     return TS_OK;
 }
 
-bool ts_timers_enabled(void) { return state.on; }
+bool ts_timers_enabled(void) { return atomic_load_explicit(&state.on, memory_order_relaxed); }
+
+static void cell_zero(cell *c)
+{
+    set(&c->calls, 0);
+    set(&c->ticks, 0);
+}
 
 static void timers_zero(ts_timers *t)
 {
     if (!t)
         return;
-    for (int op = 0; op < TS_MAX_OPS; op++)
-        if (t->rows[op])
-            memset(t->rows[op], 0, sizeof(row));
-    t->outside = t->lost = (cell){0, 0};
-    t->own = 0;
-    t->begun = t->last = ticks();
+    for (int op = 0; op < TS_MAX_OPS; op++) {
+        row *r = row_of(t, op);
+        for (int k = 0; r && k < TS_KEY_COUNT; k++)
+            cell_zero(&r->cells[k]);
+    }
+    cell_zero(&t->outside);
+    cell_zero(&t->lost);
+    int64_t now = ticks();
+    set(&t->own, 0);
+    set(&t->begun, now);
+    set(&t->last, now);
 }
 
 static void zero_thread(ts_thread *thread, void *ctx)
 {
     (void)ctx;
-    timers_zero(thread->timers);
+    timers_zero(timers_seen(thread));
 }
 
 void ts_timers_reset(void)
 {
-    ts_thread_walk(zero_thread, NULL);
     pthread_mutex_lock(&state.lock);
+    ts_thread_walk(zero_thread, NULL);
     for (ts_timers *t = state.ended, *next; t; t = next) {
         next = t->next;
         for (int op = 0; op < TS_MAX_OPS; op++)
-            ts_sys_free(t->rows[op]);
+            ts_sys_free(row_of(t, op));
         ts_sys_free(t);
     }
     state.ended = NULL;
@@ -258,18 +290,19 @@ typedef struct visit {
 static void visit_live(ts_thread *thread, void *ctx)
 {
     visit *v = ctx;
-    if (!thread->timers)
+    const ts_timers *t = timers_seen(thread);
+    if (!t)
         return;
     if (thread == &ts_tls)
         close_thread(thread->timers);
-    v->fn(thread->timers, v->ctx);
+    v->fn(t, v->ctx);
 }
 
 static void each_timers(void (*fn)(const ts_timers *t, void *ctx), void *ctx)
 {
     visit v = {fn, ctx};
+    pthread_mutex_lock(&state.lock); /* no thread moves to the ended ones, which would be seen twice */
     ts_thread_walk(visit_live, &v);
-    pthread_mutex_lock(&state.lock);
     for (const ts_timers *t = state.ended; t; t = t->next)
         fn(t, ctx);
     pthread_mutex_unlock(&state.lock);
@@ -285,9 +318,10 @@ typedef struct query {
 static void sum_cell(const ts_timers *t, void *ctx)
 {
     query *q = ctx;
-    if (t->rows[q->op]) {
-        q->sum.calls += t->rows[q->op]->cells[q->key].calls;
-        q->sum.self_ns += (double)t->rows[q->op]->cells[q->key].ticks * state.ns_per_tick;
+    const row *r = row_of(t, q->op);
+    if (r) {
+        q->sum.calls += (uint64_t)get(&r->cells[q->key].calls);
+        q->sum.self_ns += (double)get(&r->cells[q->key].ticks) * state.ns_per_tick;
     }
 }
 
@@ -302,16 +336,18 @@ ts_timer_cell ts_timers_get(const char *op, const char *layer)
 static void sum_totals(const ts_timers *t, void *ctx)
 {
     ts_timer_totals *s = ctx;
-    int64_t attributed = t->lost.ticks;
-    for (int op = 0; op < TS_MAX_OPS; op++)
-        for (int k = 0; t->rows[op] && k < TS_KEY_COUNT; k++) {
-            attributed += t->rows[op]->cells[k].ticks;
-            s->calls += t->rows[op]->cells[k].calls;
+    int64_t attributed = get(&t->lost.ticks);
+    for (int op = 0; op < TS_MAX_OPS; op++) {
+        const row *r = row_of(t, op);
+        for (int k = 0; r && k < TS_KEY_COUNT; k++) {
+            attributed += get(&r->cells[k].ticks);
+            s->calls += (uint64_t)get(&r->cells[k].calls);
         }
+    }
     s->attributed_ns += (double)attributed * state.ns_per_tick;
-    s->overhead_ns += (double)t->own * state.ns_per_tick;
-    s->unattributed_ns += (double)t->outside.ticks * state.ns_per_tick;
-    s->wall_ns += (double)(t->last - t->begun) * state.ns_per_tick;
+    s->overhead_ns += (double)get(&t->own) * state.ns_per_tick;
+    s->unattributed_ns += (double)get(&t->outside.ticks) * state.ns_per_tick;
+    s->wall_ns += (double)(get(&t->last) - get(&t->begun)) * state.ns_per_tick;
 }
 
 ts_timer_totals ts_timers_totals(void)
@@ -355,17 +391,20 @@ static void collect(const ts_timers *t, void *ctx)
 {
     lines *all = ctx;
     double ns = state.ns_per_tick;
-    for (int op = 0; op < TS_MAX_OPS; op++)
-        for (int k = 0; t->rows[op] && k < TS_KEY_COUNT; k++) {
-            const cell *c = &t->rows[op]->cells[k];
-            if (c->calls)
+    for (int op = 0; op < TS_MAX_OPS; op++) {
+        const row *r = row_of(t, op);
+        for (int k = 0; r && k < TS_KEY_COUNT; k++) {
+            int64_t calls = get(&r->cells[k].calls);
+            if (calls)
                 lines_add(all, (line){row_name(op), op == TS_TIMER_ENGINE ? "-" : ts_key_name((ts_key)k),
-                                      c->calls, (double)c->ticks * ns, t->thread_id});
+                                      (uint64_t)calls, (double)get(&r->cells[k].ticks) * ns, t->thread_id});
         }
-    if (t->lost.calls)
-        lines_add(all, (line){"(rows without memory)", "-", t->lost.calls, (double)t->lost.ticks * ns, t->thread_id});
-    lines_add(all, (line){"(timers)", "-", 0, (double)t->own * ns, t->thread_id});
-    lines_add(all, (line){"(unattributed)", "-", 0, (double)t->outside.ticks * ns, t->thread_id});
+    }
+    if (get(&t->lost.calls))
+        lines_add(all, (line){"(rows without memory)", "-", (uint64_t)get(&t->lost.calls),
+                              (double)get(&t->lost.ticks) * ns, t->thread_id});
+    lines_add(all, (line){"(timers)", "-", 0, (double)get(&t->own) * ns, t->thread_id});
+    lines_add(all, (line){"(unattributed)", "-", 0, (double)get(&t->outside.ticks) * ns, t->thread_id});
 }
 
 static int by_time(const void *a, const void *b)
@@ -415,7 +454,7 @@ static void print_csv(FILE *out, const lines *all)
 static void print_json(FILE *out, const lines *all, const ts_timer_totals *totals)
 {
     fprintf(out, "{\"wall_ns\": %.0f, \"overhead_ns\": %.0f, \"unattributed_ns\": %.0f, \"stamp_ns\": %.2f,\n \"rows\": [\n",
-            totals->wall_ns, totals->overhead_ns, totals->unattributed_ns, (double)state.stamp_cost * state.ns_per_tick);
+            totals->wall_ns, totals->overhead_ns, totals->unattributed_ns, (double)get(&state.stamp_cost) * state.ns_per_tick);
     for (int i = 0; i < all->count; i++) {
         const line *l = &all->items[i];
         fprintf(out, "  {\"op\": \"%s\", \"layer\": \"%s\", \"thread\": %d, \"calls\": %llu, \"self_ns\": %.0f}%s\n",

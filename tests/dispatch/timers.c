@@ -3,6 +3,7 @@
 #include "tests/dispatch/common.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { TRIES = 8 };
 
@@ -209,4 +210,46 @@ TS_TEST(threads_that_ended_keep_their_rows)
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 400);
     ts_timers_reset();
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 0);
+}
+
+static atomic_bool stop;
+static void *work_until_told(void *arg)
+{
+    ts_tensor *a = one();
+    while (!atomic_load(&stop))
+        ts_drop(ts_add(a, a));
+    return arg;
+}
+
+/** Reads, resets and switches beside threads that call and end; a race detector sees it too. */
+TS_TEST(timers_are_switched_and_read_while_threads_call)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    for (int round = 0; round < 5; round++) {
+        pthread_t threads[3];
+        atomic_store(&stop, false);
+        for (int i = 0; i < 3; i++)
+            pthread_create(&threads[i], NULL, i < 2 ? work_until_told : work, NULL);
+        for (int i = 0; i < 50; i++) {
+            OK(ts_timers_enable(true));
+            ck_assert(ts_timers_enabled());
+            ts_timers_get("add", "CPU");
+            ts_timer_totals t = ts_timers_totals();
+            ck_assert_double_ge(t.attributed_ns, 0);
+            if (i % 8 == 7)
+                ts_timers_reset();
+            OK(ts_timers_enable(i % 2));
+        }
+        OK(ts_timers_enable(true));
+        ts_timers_reset();
+        while (ts_timers_get("add", "CPU").calls < 1000)
+            ;
+        atomic_store(&stop, true);
+        for (int i = 0; i < 3; i++)
+            pthread_join(threads[i], NULL);
+        OK(ts_timers_enable(false));
+        ck_assert_uint_ge(ts_timers_get("add", "CPU").calls, 1000);
+    }
 }
