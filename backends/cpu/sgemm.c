@@ -6,7 +6,8 @@
  * rows of the first operand, which are read where they stand when they are dense, else from a packed
  * copy as well. An element of the result is one chain of fused multiply-adds a slice, and the slices'
  * sums are added in order: how tiles are dealt to threads changes no bit. Where both operands are
- * packed, as for gradients of weights, each thread has a tile of the result and packs for itself.
+ * packed, as for gradients of weights, each thread has a tile of the result, or of its sum over one
+ * half of k, and packs for itself.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/sgemm.h"
@@ -20,6 +21,8 @@
 #define BLOCK ((MICRO_ROWS + VF_LANES - 1) / VF_LANES * VF_LANES) /* floats of a step of a packed block of rows */
 #define TOGETHER 16  /* blocks of rows that meet a panel one after the other */
 #define TILE_WORK (1 << 20)    /* multiply-adds that make two tiles of one */
+#define PARTED_DEPTH (4 * DEPTH) /* least k that is cut in two parts */
+#define PARTED_RESULTS (1 << 16) /* and most results */
 #define PACKED_BYTES (8 << 20) /* most that a packed part of the second operand takes */
 
 typedef struct product {
@@ -47,7 +50,7 @@ TS_INLINE int64_t panel_width(const ts_gemm *g, int64_t column)
 
 /* ----------------------------------------------------------------------------- packing ---- */
 
-#define PACK_ROWS 32 /* of a task, when rows are copied */
+#define PACK_ROWS 16 /* of a task, when rows are copied */
 
 /** Rows begin to end of the second operand into all panels: memory is read in its order. */
 static void pack_b_rows(void *ctx, int64_t begin, int64_t end)
@@ -183,11 +186,11 @@ static void multiply(const ts_gemm *g, float *sums, bool a_packed, float *packed
             r.start = deal(g->k, r.slices, r.slice);
             r.depth = deal(g->k, r.slices, r.last) - r.start;
             if (r.b && b_rows)
-                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 2048 / (PANEL * r.panels), pack_b_rows, &r);
+                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 4096 / (PANEL * r.panels), pack_b_rows, &r);
             else if (r.b)
                 ts_parallel_for(r.panels, 1 + 65536 / (PANEL * r.depth), pack_b_columns, &r);
             if (r.a)
-                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 2048 / g->m, pack_a_columns, &r);
+                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 4096 / g->m, pack_a_columns, &r);
             ts_parallel_for(r.blocks * ts_ceil_div(r.panels, r.group), 1 + 32768 / (work * r.depth * r.group), run_blocks,
                             &r);
         }
@@ -199,42 +202,74 @@ static void multiply(const ts_gemm *g, float *sums, bool a_packed, float *packed
 /** A product whose operands are both packed, in tiles that pack for themselves. */
 typedef struct tiles {
     const ts_gemm *g;
-    float *sums, *packed;
+    float *sums;
+    int64_t parts;                 /* of k: the first goes to the result, the second to `rest` */
     int64_t rows, columns, across; /* of a tile; tiles side by side */
-    int64_t floats;                /* packed by a tile */
+    int64_t count;                 /* of tiles, times parts */
+    float *packed, *rest;          /* rest (m, n), then the sums (m) */
+    int64_t floats;                /* between what two tiles pack; 0 when one thread does all */
 } tiles;
 
 static void run_tiles(void *ctx, int64_t begin, int64_t end)
 {
     const tiles *t = ctx;
     for (int64_t task = begin; task < end; task++) {
-        int64_t i = task / t->across * t->rows, j = task % t->across * t->columns;
+        int64_t tile = task / t->parts, part = task % t->parts, k = deal(t->g->k, t->parts, part);
+        int64_t i = tile / t->across * t->rows, j = tile % t->across * t->columns;
         ts_gemm g = *t->g;
+        float *sums = t->sums;
+        if (part) {
+            g.c = t->rest;
+            g.c_row = g.n;
+            g.bias = NULL;
+            sums = sums ? t->rest + g.m * g.n : NULL;
+        }
+        g.k = deal(g.k, t->parts, part + 1) - k;
         g.m = ts_min64(t->rows, g.m - i);
         g.n = ts_min64(t->columns, g.n - j);
-        g.a = (const float *)g.a + i * g.a_row;
-        g.b = (const float *)g.b + j * g.b_column;
+        g.a = (const float *)g.a + i * g.a_row + k * g.a_column;
+        g.b = (const float *)g.b + j * g.b_column + k * g.b_row;
         g.bias = g.bias ? (const float *)g.bias + j : NULL;
         g.c = (float *)g.c + i * g.c_row + j;
-        multiply(&g, t->sums && !j ? t->sums + i : NULL, true, t->packed + task * t->floats);
+        multiply(&g, sums && !j ? sums + i : NULL, true, t->packed + task * t->floats);
+    }
+}
+
+/** Adds the rest to rows begin to end of the result; behind them stand the sums. */
+static void add_rest(void *ctx, int64_t begin, int64_t end)
+{
+    const tiles *t = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t n = i < t->g->m ? t->g->n : t->g->m;
+        float *to = i < t->g->m ? (float *)t->g->c + i * t->g->c_row : t->sums;
+        const float *from = t->rest + i * t->g->n;
+        for (int64_t j = 0; j < n; j += VF_LANES) {
+            int64_t lanes = ts_min64(VF_LANES, n - j);
+            vf_store_n(to + j, vf_load_n(to + j, lanes) + vf_load_n(from + j, lanes), lanes);
+        }
     }
 }
 
 /**
  * Cuts g into as many tiles as there are threads, or a few more. What a thread packs stays in its own
- * caches, and it waits for no other; packed twice costs less than that. Tiles change no bit.
+ * caches, and it waits for no other; packed twice costs less than that. Tiles change no bit; parts do,
+ * so the shape alone decides: few results of a long k, where tiles would pack as much as they multiply.
  */
 static tiles tiles_of(const ts_gemm *g, float *sums)
 {
     tiles t = {.g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1};
     int64_t threads = ts_in_parallel() ? 1 : ts_num_threads();
-    for (int64_t count = 1; count < threads && (double)t.rows * (double)t.columns * (double)g->k > TILE_WORK; count *= 2) {
+    t.parts = g->k >= PARTED_DEPTH && g->n <= PARTED_RESULTS / g->m ? 2 : 1;
+    double work = (double)g->m * (double)g->n * (double)g->k / (double)t.parts;
+    for (int64_t count = t.parts; count < threads && work > TILE_WORK; count *= 2) {
         if (t.columns >= t.rows)
             t.columns = ts_ceil_div(ts_ceil_div(t.columns, 2), PANEL) * PANEL;
         else
             t.rows = ts_ceil_div(ts_ceil_div(t.rows, 2), VF_LANES) * VF_LANES;
+        work /= 2;
     }
     t.across = ts_ceil_div(g->n, t.columns);
+    t.count = ts_ceil_div(g->m, t.rows) * t.across * t.parts;
     return t;
 }
 
@@ -245,20 +280,30 @@ bool TS_V(ts_sgemm)(ts_thread *thread, const ts_gemm *g, float *sums)
         return false;
     /* packing the first operand pays when several panels meet it */
     bool a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
-    tiles t = a_packed ? tiles_of(g, sums) : (tiles){.g = g, .rows = g->m, .columns = g->n, .across = 1};
-    int64_t count = ts_ceil_div(g->m, t.rows) * t.across, part, together;
+    tiles t = a_packed ? tiles_of(g, sums) : (tiles){.rows = g->m, .columns = g->n, .parts = 1, .count = 1};
+    bool alone = ts_in_parallel() || ts_num_threads() == 1;
+    int64_t part, together;
     ts_gemm one = *g;
     one.m = t.rows;
     one.n = t.columns;
-    t.floats = cut(&(product){.g = &one}, a_packed, &part, &together);
-    size_t bytes = (size_t)(count * t.floats) * sizeof(float);
+    one.k = ts_ceil_div(g->k, t.parts);
+    int64_t floats = cut(&(product){.g = &one}, a_packed, &part, &together), packed = floats * (alone ? 1 : t.count);
+    t.floats = alone ? 0 : floats;
+    size_t bytes = (size_t)(packed + (t.parts > 1 ? g->m * (g->n + 1) : 0)) * sizeof(float);
     t.packed = bytes ? ts_alloc(thread, bytes) : NULL;
     if (bytes && !t.packed)
         return false;
-    if (count > 1)
-        ts_parallel_for(count, 1, run_tiles, &t);
-    else
+    if (t.count == 1) {
         multiply(g, sums, a_packed, t.packed);
+    } else {
+        t.rest = t.packed + packed;
+        if (alone) /* tasks share what they pack */
+            run_tiles(&t, 0, t.count);
+        else
+            ts_parallel_for(t.count, (double)g->m * (double)g->n * (double)g->k > TILE_WORK ? 1 : t.count, run_tiles, &t);
+        if (t.parts > 1)
+            ts_parallel_for(g->m + (sums != NULL), 1 + 16384 / g->n, add_rest, &t);
+    }
     if (bytes)
         ts_free(thread, t.packed, bytes);
     return true;

@@ -233,6 +233,21 @@ TS_TEST(linear_backward_gives_what_is_wanted)
     ck_assert_int_eq(ts_linear_backward(g, x, TS_NONE, &gx, NULL, NULL), TS_ERR_NULL);
 }
 
+TS_TEST(gradient_of_weights_over_many_rows, .loop = 2)
+{
+    static const int threads[] = {1, 3};
+    int64_t rows = 1029, n = 45, k = 70;
+    TS_SCOPE;
+    ck_assert_int_eq(ts_set_num_threads(threads[_i]), TS_OK);
+    ts_tensor *g = matrix(1, TS_F32, rows, n, DENSE), *x = matrix(2, TS_F32, rows, k, PADDED);
+    ts_tensor *gt = ts_adopt(ts_tensor_alias(ts_thread_self(), g, (int64_t[]){n, rows}, (int64_t[]){1, n}, 2, 0));
+    ts_tensor *ones = ts_full(TS_SIZES(rows, 1), TS_SCALAR(1), TS_F32), *gw = NULL, *gb = NULL;
+    ck_assert_int_eq(ts_linear_backward(g, x, TS_NONE, NULL, &gw, &gb), TS_OK);
+    check_product(gw, gt, x, NULL);
+    check_product(ts_reshape(gb, TS_SIZES(n, 1)), gt, ones, NULL);
+    check_product(ts_mm(gt, x), gt, x, NULL);
+}
+
 TS_TEST(bits_do_not_depend_on_the_number_of_threads)
 {
     static const int64_t large[][3] = {{2048, 384, 128}, {384, 128, 2048}, {130, 70, 90}, {512, 128, 2048}, {64, 512, 300}};
@@ -242,14 +257,14 @@ TS_TEST(bits_do_not_depend_on_the_number_of_threads)
             int64_t m = large[s][0], n = large[s][1], k = large[s][2];
             ts_tensor *a = matrix(1, TS_F32, m, k, layout), *w = matrix(2, TS_F32, n, k, DENSE), *g = matrix(3, TS_F32, m, n, DENSE);
             ts_tensor *bias = filled(4, TS_F32, TS_SIZES(n));
-            ts_tensor *y[3], *gx[3], *gw[3], *gb[3];
-            static const int threads[] = {1, 2, 5};
-            for (int t = 0; t < 3; t++) {
+            ts_tensor *y[4], *gx[4], *gw[4], *gb[4];
+            static const int threads[] = {1, 2, 3, 5};
+            for (int t = 0; t < 4; t++) {
                 ck_assert_int_eq(ts_set_num_threads(threads[t]), TS_OK);
                 y[t] = ts_linear(a, w, bias);
                 ck_assert_int_eq(ts_linear_backward(g, a, w, &gx[t], &gw[t], &gb[t]), TS_OK);
             }
-            for (int t = 1; t < 3; t++) {
+            for (int t = 1; t < 4; t++) {
                 ck_assert_mem_eq(y[0]->data, y[t]->data, (size_t)(m * n * 4));
                 ck_assert_mem_eq(gx[0]->data, gx[t]->data, (size_t)(m * k * 4));
                 ck_assert_mem_eq(gw[0]->data, gw[t]->data, (size_t)(n * k * 4));
