@@ -1,6 +1,7 @@
 /* Kernel families of the CPU backend: FAMILY(name) for backends/cpu/name.c. */
 // SPDX-License-Identifier: MIT
 FAMILY(activation)
+FAMILY(arg)
 FAMILY(attention)
 FAMILY(cat)
 FAMILY(compare)

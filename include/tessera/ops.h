@@ -4,6 +4,7 @@
 #define TESSERA_OPS_H
 
 #include "ops/activation.h"
+#include "ops/arg.h"
 #include "ops/attention.h"
 #include "ops/cat.h"
 #include "ops/compare.h"

@@ -1,0 +1,174 @@
+/**
+ * @file arg.c
+ * Where the largest or smallest element is: the first among equals, the first NaN before all numbers.
+ * Long runs are skimmed in chunks that are looked into only when something in them beats the best so far.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "core/parallel.h"
+#include "ops/kernel.h"
+
+enum {
+    CHUNK = 64,          /* elements compared at once */
+    TILE = 64,           /* columns of a task when neighbours are different results */
+    PARTS = 64,          /* most parts of a single run */
+    PART_LENGTH = 16384  /* shortest part */
+};
+
+/** self seen as (outer, n, inner), the searched dim in the middle. */
+typedef struct search {
+    const void *x;
+    void *values;     /* (outer, inner), or NULL */
+    int64_t *indices; /* (outer, inner), or NULL */
+    int64_t n, inner;
+    int64_t parts, tiles;
+    int64_t places[PARTS]; /* outer = inner = 1: what each part found */
+} search;
+
+/*
+ * T's bodies; !(x WORSE best) is true of a better x and of NaN.
+ *   _runs     a task is a result whose elements are neighbours
+ *   _parts    a task is a part of the only run
+ *   _columns  a task is a tile of results that are neighbours
+ */
+#define SEARCH(T, name, WORSE)                                                                  \
+    VEC_FN int64_t name##_in(const T *x, int64_t from, int64_t to)                              \
+    {                                                                                           \
+        T best = x[from];                                                                       \
+        int64_t place = from;                                                                   \
+        for (int64_t k = from; k < to && best == best; k += CHUNK) {                            \
+            int64_t n = ts_min64(CHUNK, to - k);                                                \
+            int better = 0;                                                                     \
+            for (int64_t i = 0; i < n; i++)                                                     \
+                better |= !(x[k + i] WORSE best);                                               \
+            for (int64_t i = 0; better && i < n && best == best; i++)                           \
+                if (!(x[k + i] WORSE best)) {                                                   \
+                    best = x[k + i];                                                            \
+                    place = k + i;                                                              \
+                }                                                                               \
+        }                                                                                       \
+        return place;                                                                           \
+    }                                                                                           \
+    VEC_FN void name##_give(const search *s, int64_t result, T value, int64_t place)            \
+    {                                                                                           \
+        if (s->values)                                                                          \
+            ((T *)s->values)[result] = value;                                                   \
+        if (s->indices)                                                                         \
+            s->indices[result] = place;                                                         \
+    }                                                                                           \
+    static void name##_runs(void *ctx, int64_t begin, int64_t end)                              \
+    {                                                                                           \
+        const search *s = ctx;                                                                  \
+        for (int64_t o = begin; o < end; o++) {                                                 \
+            const T *x = (const T *)s->x + o * s->n;                                            \
+            int64_t place = name##_in(x, 0, s->n);                                              \
+            name##_give(s, o, x[place], place);                                                 \
+        }                                                                                       \
+    }                                                                                           \
+    static void name##_parts(void *ctx, int64_t begin, int64_t end)                             \
+    {                                                                                           \
+        search *s = ctx;                                                                        \
+        int64_t length = ts_ceil_div(s->n, s->parts);                                           \
+        for (int64_t p = begin; p < end; p++)                                                   \
+            s->places[p] = name##_in(s->x, ts_min64(p * length, s->n - 1), ts_min64((p + 1) * length, s->n)); \
+    }                                                                                           \
+    static void name##_join(search *s)                                                          \
+    {                                                                                           \
+        const T *x = s->x;                                                                      \
+        int64_t place = s->places[0];                                                           \
+        for (int64_t p = 1; p < s->parts && x[place] == x[place]; p++)                          \
+            if (!(x[s->places[p]] WORSE x[place]))                                              \
+                place = s->places[p];                                                           \
+        name##_give(s, 0, x[place], place);                                                     \
+    }                                                                                           \
+    static void name##_columns(void *ctx, int64_t begin, int64_t end)                           \
+    {                                                                                           \
+        const search *s = ctx;                                                                  \
+        T best[TILE];                                                                           \
+        int64_t place[TILE];                                                                    \
+        for (int64_t t = begin; t < end; t++) {                                                 \
+            int64_t o = t / s->tiles, first = t % s->tiles * TILE, w = ts_min64(TILE, s->inner - first); \
+            const T *x = (const T *)s->x + o * s->n * s->inner + first;                         \
+            for (int64_t c = 0; c < w; c++) {                                                   \
+                best[c] = x[c];                                                                 \
+                place[c] = 0;                                                                   \
+            }                                                                                   \
+            for (int64_t k = 1; k < s->n; k++) {                                                \
+                x += s->inner;                                                                  \
+                for (int64_t c = 0; c < w; c++) {                                               \
+                    bool better = !(x[c] WORSE best[c]) & (best[c] == best[c]);                 \
+                    best[c] = better ? x[c] : best[c];                                          \
+                    place[c] = better ? k : place[c];                                           \
+                }                                                                               \
+            }                                                                                   \
+            for (int64_t c = 0; c < w; c++)                                                     \
+                name##_give(s, o * s->inner + first + c, best[c], place[c]);                    \
+        }                                                                                       \
+    }
+#define SEARCHES(T, name) SEARCH(T, max_##name, <=) SEARCH(T, min_##name, >=)
+SEARCHES(float, f32)
+SEARCHES(double, f64)
+SEARCHES(int64_t, i64)
+SEARCHES(int32_t, i32)
+SEARCHES(uint8_t, u8)
+
+typedef struct bodies {
+    ts_parallel_body runs, parts, columns;
+    void (*join)(search *s);
+} bodies;
+
+#define BODIES(name) {name##_runs, name##_parts, name##_columns, name##_join}
+static const bodies all[TS_DTYPE_COUNT][2] = {
+    [TS_F32] = {BODIES(max_f32), BODIES(min_f32)}, [TS_F64] = {BODIES(max_f64), BODIES(min_f64)},
+    [TS_I64] = {BODIES(max_i64), BODIES(min_i64)}, [TS_I32] = {BODIES(max_i32), BODIES(min_i32)},
+    [TS_U8] = {BODIES(max_u8), BODIES(min_u8)},    [TS_BOOL] = {BODIES(max_u8), BODIES(min_u8)},
+};
+
+/** The plan's outer, count and inner are what self is seen as. */
+static void find(const ts_frame *f, bool smallest, ts_tensor *values, ts_tensor *indices)
+{
+    const ts_tensor *t = f->args[0].t;
+    const ts_plan *plan = f->plan;
+    const bodies *b = &all[t->dtype][smallest];
+    search s = {.x = t->data, .values = values ? values->data : NULL, .indices = indices ? (int64_t *)indices->data : NULL,
+                .n = plan->count, .inner = plan->inner};
+    if (!t->numel)
+        return;
+    if (s.inner > 1) {
+        s.tiles = ts_ceil_div(s.inner, TILE);
+        ts_parallel_for(plan->outer * s.tiles, TS_CPU_GRAIN(1) / (s.n * ts_min64(TILE, s.inner)) + 1, b->columns, &s);
+    } else if (plan->outer > 1 || s.n < 2 * PART_LENGTH) {
+        ts_parallel_for(plan->outer, TS_CPU_GRAIN(1) / s.n + 1, b->runs, &s);
+    } else {
+        s.parts = ts_min64(s.n / PART_LENGTH, PARTS);
+        ts_parallel_for(s.parts, TS_CPU_GRAIN(1) / (s.n / s.parts) + 1, b->parts, &s);
+        b->join(&s);
+    }
+}
+
+static ts_status argmax(ts_frame *f)
+{
+    find(f, false, NULL, f->rets[0].t);
+    return TS_OK;
+}
+static ts_status argmin(ts_frame *f)
+{
+    find(f, true, NULL, f->rets[0].t);
+    return TS_OK;
+}
+static ts_status both(ts_frame *f, bool smallest)
+{
+    find(f, smallest, f->rets[0].tag == TS_TAG_TENSOR ? f->rets[0].t : NULL,
+         f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : NULL);
+    return TS_OK;
+}
+static ts_status max_dim(ts_frame *f) { return both(f, false); }
+static ts_status min_dim(ts_frame *f) { return both(f, true); }
+
+#define COMPARABLE (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8) | TS_DT(TS_BOOL))
+
+TS_CPU_FAMILY(arg,
+    {TS_OP_argmax, argmax, {COMPARABLE, 0}},
+    {TS_OP_argmin, argmin, {COMPARABLE, 0}},
+    {TS_OP_max_dim, max_dim, {COMPARABLE, 0}},
+    {TS_OP_min_dim, min_dim, {COMPARABLE, 0}})

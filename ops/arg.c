@@ -1,0 +1,82 @@
+/**
+ * @file arg.c  Extremes with their places. The plan sees self as (outer, count, inner), the searched
+ * dim in the middle.
+ */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+/** Self, dim and keepdim are the arguments; an absent dim means all elements, as one run. */
+static ts_status plan_search(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_plan *plan = f->plan;
+    bool all = f->args[1].tag == TS_TAG_NONE, keep = f->args[2].i;
+    int64_t dim = 0;
+    int n = 0;
+    if (!all)
+        TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
+    plan->outer = plan->count = plan->inner = 1;
+    for (int d = 0; d < t->ndim; d++) {
+        bool gone = all || d == dim;
+        if (gone)
+            plan->count *= t->sizes[d];
+        else if (d < dim)
+            plan->outer *= t->sizes[d];
+        else
+            plan->inner *= t->sizes[d];
+        if (!gone || keep)
+            plan->buffer[0][n++] = gone ? 1 : t->sizes[d];
+    }
+    if (plan->count == 0) {
+        char sizes[192];
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least one element to choose from, got sizes %s",
+                           ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
+    }
+    plan->compute = (ts_dtype)t->dtype;
+    plan->ret[0] = (ts_meta){plan->buffer[0], TS_I64, t->storage->device, n, 0};
+    return TS_OK;
+}
+
+ts_status ts_infer_arg(ts_frame *f) { return plan_search(f); }
+
+ts_status ts_infer_extreme_dim(ts_frame *f)
+{
+    TS_TRY(plan_search(f));
+    f->plan->ret[1] = f->plan->ret[0];
+    f->plan->ret[0].dtype = f->plan->compute;
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+#define ARG(name)                                                                               \
+    ts_tensor *ts_##name(ts_tensor *self)                                                       \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), ts_value_none(), V_B(false)};                             \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, bool keepdim)                          \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_I(dim), V_B(keepdim)};                                  \
+        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+    }                                                                                           \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, int dim, bool keepdim)          \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_I(dim), V_B(keepdim)};                                  \
+        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                           \
+    }
+ARG(argmax)
+ARG(argmin)
+
+#define EXTREME(name)                                                                           \
+    ts_tensor *ts_##name(ts_tensor *self, int dim, bool keepdim, ts_tensor **indices)           \
+    {                                                                                           \
+        ts_value args[] = {V_T(self), V_I(dim), V_B(keepdim)};                                  \
+        ts_tensor **outs[] = {NULL, indices};                                                   \
+        return ts_invoke_many(TS_OP_##name, args, TS_N(args), 2, outs);                         \
+    }
+EXTREME(max_dim)
+EXTREME(min_dim)
