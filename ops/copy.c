@@ -48,6 +48,27 @@ ts_status ts_infer_to(ts_frame *f)
     return TS_OK;
 }
 
+/** A backend that has a kernel sees both directions; META takes sizes and has nothing to give. */
+ts_status ts_infer_to_device(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_device from = t->storage->device, to = f->args[1].device;
+    if (to.backend > TS_KEY_META)
+        return ts_fail_arg(f, 1, TS_ERR_DEVICE, "expected a device, got backend %d", to.backend);
+    if (from.backend == TS_KEY_META && to.backend != TS_KEY_META)
+        return ts_fail_arg_hint(f, 0, TS_ERR_UNSUPPORTED, "make the tensor there with ts_empty_on()",
+                                "a META tensor has no values that %s could hold", ts_device_name(to));
+    if (f->key == TS_KEY_CPU && to.backend != TS_KEY_CPU)
+        return ts_fail_arg_hint(f, 1, TS_ERR_UNSUPPORTED, "register a kernel of to_device for that backend",
+                                "expected a device that can be copied to, got %s", ts_device_name(to));
+    f->plan->pointwise = true;
+    f->plan->operands = 1;
+    f->plan->compute = (ts_dtype)t->dtype;
+    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    f->plan->ret[0].device = to;
+    return TS_OK;
+}
+
 /* -------------------------------------------------------------------------- public forms ---- */
 
 ts_tensor *ts_clone(ts_tensor *t)
@@ -66,6 +87,12 @@ ts_tensor *ts_to(ts_tensor *t, ts_dtype dtype)
 {
     ts_value args[] = {V_T(t), V_DT(dtype)};
     return ts_invoke(TS_OP_to, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_to_device(ts_tensor *t, ts_device device)
+{
+    ts_value args[] = {V_T(t), V_DEV(device)};
+    return ts_invoke(TS_OP_to_device, args, TS_N(args), 1);
 }
 
 /* ------------------------------------------------------- what the generic entry asks for ---- */

@@ -267,4 +267,5 @@ static ts_status copy(ts_frame *f)
 
 TS_CPU_FAMILY(copy,
     {TS_OP_copy, copy, {0, 1}},
-    {TS_OP_to, copy, {0, 1}})
+    {TS_OP_to, copy, {0, 1}},
+    {TS_OP_to_device, copy, {0, 1}})

@@ -19,6 +19,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/scan.h"
 #include "ops/slice.h"
 #include "ops/softmax.h"
 #include "ops/unary.h"

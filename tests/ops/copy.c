@@ -86,3 +86,19 @@ TS_TEST(long_copies_are_complete)
     ck_assert_int_eq(memcmp(ts_data(x), ts_data(y), 70001 * sizeof(double)), 0);
     ck_assert_ptr_ne(ts_data(x), ts_data(y));
 }
+
+TS_TEST(moving_copies_within_the_host_and_leaves_meta_its_sizes)
+{
+    ts_tensor *t = count_up(TS_SIZES(2, 3), TS_F32), *here = ts_to_device(ts_t(t), TS_DEVICE_CPU);
+    EXPECT(here, 0, 3, 1, 4, 2, 5);
+    ck_assert(ts_is_contiguous(here) && ts_data(here) != ts_data(t));
+    ts_tensor *meta = ts_to_device(t, TS_DEVICE_META);
+    EXPECT_SIZES(meta, 2, 3);
+    ck_assert_str_eq(ts_device_name(ts_device_of(meta)), "meta");
+    ck_assert_ptr_null(ts_data(meta));
+    EXPECT_SIZES(ts_to_device(meta, TS_DEVICE_META), 2, 3);
+    EXPECT_ERROR(ts_to_device(meta, TS_DEVICE_CPU), TS_ERR_UNSUPPORTED, "cpu");
+    EXPECT_ERROR(ts_to_device(t, ((ts_device){TS_KEY_CUDA, 0})), TS_ERR_UNSUPPORTED, "cuda:0");
+    EXPECT_ERROR(ts_to_device(t, ((ts_device){16, 0})), TS_ERR_DEVICE, "16");
+    EXPECT_ERROR(ts_to_device(NULL, TS_DEVICE_CPU), TS_ERR_NULL, "self");
+}

@@ -29,6 +29,8 @@ static const ts_sample samples[] = {
     {"copy", "0-dim", {T()}, ref_copy, .dtypes = EVERY, .grad = true},
     {"copy", "8 dims", {T(2, 1, 2, 1, 3, 1, 2, SWEEP)}, ref_copy, .most = 17, .many = 1009},
     {"copy", "special", {T_SPECIAL(3, 19)}, ref_copy},
+    {"to_device", "values", {T(SWEEP, 3), DEVICE}, ref_copy, .dtypes = EVERY, .grad = true},
+    {"to_device", "0-dim", {T(), DEVICE}, ref_copy, .grad = true},
     {"to", "f64", {T(SWEEP, 3), DTYPE(TS_F64)}, ref_copy, .dtypes = EVERY, .out = {OUT(TS_F64)}, .grad = true},
     {"to", "f32", {T(SWEEP, 3), DTYPE(TS_F32)}, ref_copy, .dtypes = EVERY, .out = {OUT(TS_F32)}, .most = 65},
     {"to", "special", {T_SPECIAL(3, 19), DTYPE(TS_F32)}, ref_copy, .out = {OUT(TS_F32)}},

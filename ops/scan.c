@@ -1,0 +1,49 @@
+/**
+ * @file scan.c  Running sums. The plan sees self as (outer, count, inner), the dim of the sums in
+ * the middle.
+ */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+/** Integers and bool are summed in i64, as by ts_sum(). */
+ts_status ts_infer_cumsum(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_plan *plan = f->plan;
+    ts_dtype dtype = ts_dtype_is_float((ts_dtype)t->dtype) ? (ts_dtype)t->dtype : TS_I64;
+    int64_t dim;
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
+    plan->outer = plan->count = plan->inner = 1;
+    for (int d = 0; d < t->ndim && t->numel; d++)
+        *(d < dim ? &plan->outer : d > dim ? &plan->inner : &plan->count) *= t->sizes[d];
+    plan->compute = dtype;
+    plan->cast = 1;
+    plan->operands = 1; /* in place on self */
+    ts_plan_result_like(plan, 0, t, dtype);
+    return TS_OK;
+}
+
+ts_tensor *ts_cumsum(ts_tensor *self, int dim)
+{
+    ts_value args[] = {V_T(self), V_I(dim), V_B(false)};
+    return ts_invoke(TS_OP_cumsum, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_cumsum_(ts_tensor *self, int dim)
+{
+    ts_value args[] = {V_T(self), V_I(dim), V_B(false)};
+    return ts_invoke_out(TS_OP_cumsum, args, TS_N(args), 1, self);
+}
+
+ts_tensor *ts_cumsum_out(ts_tensor *out, ts_tensor *self, int dim)
+{
+    ts_value args[] = {V_T(self), V_I(dim), V_B(false)};
+    return ts_invoke_out(TS_OP_cumsum, args, TS_N(args), 1, out);
+}
+
+ts_tensor *ts_cumsum_reversed(ts_tensor *self, int dim)
+{
+    ts_value args[] = {V_T(self), V_I(dim), V_B(true)};
+    return ts_invoke(TS_OP_cumsum, args, TS_N(args), 1);
+}
