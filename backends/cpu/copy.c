@@ -128,8 +128,11 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
             char *t = it->data[0] + to + r * it->strides[0][1];
             const char *f = it->data[1] + from + r * it->strides[1][1];
             int64_t k = 0;
-            for (; k + VEC_BYTES <= bytes; k += VEC_BYTES)
-                vf_store((float *)(t + k), vf_load((const float *)(f + k)));
+            for (; k + VEC_BYTES <= bytes; k += VEC_BYTES) {
+                vf v; /* rows of bytes begin anywhere, a vector of floats does not */
+                memcpy(&v, f + k, sizeof v);
+                memcpy(t + k, &v, sizeof v);
+            }
             if (k < bytes)
                 memcpy(t + k, f + k, (size_t)(bytes - k));
         }

@@ -251,7 +251,8 @@ TS_TEST(results_do_not_depend_on_the_number_of_threads)
     }
     ck_assert_double_eq(norm[0], norm[1]);
     for (int q = 0; q < MOST; q++)
-        ck_assert_mem_eq(ts_data(p[0].t[q]), ts_data(p[1].t[q]), (size_t)lengths[q] * 4);
+        if (lengths[q]) /* an empty tensor has no address */
+            ck_assert_mem_eq(ts_data(p[0].t[q]), ts_data(p[1].t[q]), (size_t)lengths[q] * 4);
 }
 
 /* --------------------------------------------------------------------------- misuse ---- */
