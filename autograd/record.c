@@ -105,7 +105,8 @@ static ts_node *node_new(const ts_frame *f)
         const ts_value *v = &f->args[i];
         n->args[i] = *v;
         if (v->tag == TS_TAG_INTS) {
-            memcpy(p, v->ints, ints_bytes(v));
+            if (v->count) /* an empty list may be NULL */
+                memcpy(p, v->ints, ints_bytes(v));
             n->args[i].ints = (int64_t *)p;
             p += ints_bytes(v);
         } else if (v->tag == TS_TAG_STRING) {
