@@ -245,8 +245,15 @@ int main(int argc, char **argv)
         return 0;
     printf("layer_added\t%.2f\tns\n", (layer_4 - layer_1) / 3);
     printf("timers_on_per_op\t%.2f\tns\n", add_timed - add);
-    double bare = without_timers(argv[0]);
-    if (bare >= 0)
-        printf("timers_off\t%.2f\tns\n", noop - bare);
+    double bare = 1e18;
+    for (int turn = 0; turn < 3; turn++) { /* in turns: what else the machine does meets both */
+        double ns, mallocs_per_call;
+        if ((ns = without_timers(argv[0])) < 0)
+            return 0;
+        bare = ns < bare ? ns : bare;
+        ns = measure(&cases[0], &mallocs_per_call);
+        noop = ns < noop ? ns : noop;
+    }
+    printf("timers_off\t%.2f\tns\n", noop - bare);
     return 0;
 }
