@@ -23,8 +23,9 @@ train: build/build.ninja ## train a small GPT; STEPS=n OUT=dir SEED=n DATA=file 
 test: build-for-tests ## run all tests but the slow ones
 	@tools/run-tests --no-suite slow
 
-test-full: build-for-tests ## run all tests
+test-full: build-for-tests ## run all tests, then those of the sanitizer build
 	@tools/run-tests
+	@$(MAKE) --no-print-directory sanitize
 
 sanitize: ## run the tests under AddressSanitizer and UBSan, in build-asan/
 	@tools/setup build test
