@@ -1,11 +1,11 @@
 /** @file drive.h  What the parts of the samples' driver share: cases, made arguments, complaints. */
 // SPDX-License-Identifier: MIT
-#ifndef TESSERA_TESTS_DRIVE_H
-#define TESSERA_TESTS_DRIVE_H
+#ifndef TESSERA_CONFORMANCE_DRIVE_H
+#define TESSERA_CONFORMANCE_DRIVE_H
 
 #include <stdlib.h>
 
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 typedef enum ts_layout {
     LAYOUT_CONTIGUOUS,
@@ -50,10 +50,10 @@ typedef struct ts_made {
 } ts_made;
 
 /**
- * Makes the arguments of a case in the innermost scope.
+ * Makes the arguments of a case in the innermost scope. False after a complaint: nothing is held then.
  * @param values  NULL, or for each tensor the values to use instead of generated ones
  */
-void made_build(ts_made *m, const ts_case *c, double *const *values);
+bool made_build(ts_made *m, const ts_case *c, double *const *values);
 void made_free(ts_made *m);
 /** NULL, or what is wrong: an argument that is not written changed, or one lost its sentinels. */
 const char *made_intact(const ts_made *m);
@@ -61,7 +61,8 @@ const char *made_intact(const ts_made *m);
 void ref_open(ts_ref *r, const ts_case *c, const ts_made *m);
 void ref_close(ts_ref *r);
 
-/** A tensor with these values in one layout; *base owns the buffer. Values of an expanded dim are made equal. */
+/** A tensor with these values in one layout, NULL on failure; *base owns the buffer. Values of an expanded dim are
+ *  made equal. */
 ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout, bool meta,
                        ts_tensor **base);
 /** Elements as doubles, row-major, to be freed. Reads through the strides without the library. */
@@ -79,7 +80,15 @@ double dtype_eps(ts_dtype dtype);
 double random_normal(uint64_t *state);
 double random_uniform(uint64_t *state);
 
-/** Counts a passed or failed sample; prints the first few failures. */
+/** What is told of each judged sample. */
+typedef struct ts_sample_sink {
+    void (*passed)(void *ctx);
+    void (*failed)(void *ctx, const ts_case *c, const char *text);
+    void *ctx;
+} ts_sample_sink;
+/** To be set before anything is driven. */
+extern ts_sample_sink sample_sink;
+
 void sample_passed(void);
 void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -88,7 +97,10 @@ const char *meta_text(const ts_tensor *t);
 /** Calls the op with a fixed state of the generator. rets: results, owned by the scope. */
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
 bool sample_is_differentiable(const ts_op_info *info);
-ts_case sample_case(const ts_sample *s);
+/** The case of a row. False, after a complaint, when no op has its name. */
+bool sample_case(const ts_sample *s, ts_case *c);
+/** Name of a layout. */
+const char *layout_name(ts_layout layout);
 /** dtype that result i must have. */
 ts_dtype sample_out(const ts_case *c, int i);
 bool sample_sweeps(const ts_sample *s);

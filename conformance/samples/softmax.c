@@ -1,6 +1,6 @@
 /** @file softmax.c  Samples of softmax and its kin. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /** @file index.c  Samples of reading and writing by index. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 /** Results are the members of the written lists, in order: lists[q] for q < n. */
 static double *written(ts_ref *r, int list, int q, int k)

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 REF_POINTWISE(ref_neg, 1, -a)
 REF_POINTWISE(ref_abs, 1, fabs(a))

@@ -1,6 +1,6 @@
 /** @file norm.c  Samples of layer and RMS normalisation. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 /* The formulas of PyTorch's documentation, with their limits where they make inf * 0. */
 static double logistic(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }

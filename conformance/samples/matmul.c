@@ -1,6 +1,6 @@
 /** @file matmul.c  Samples of matrix products. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /** @file mask.c  Samples of triangles and masks. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 /** Keeps column c of row r where sign * (c - r - diagonal) <= 0. */
 static void triangle(ts_ref *r, int sign)

@@ -2,10 +2,12 @@
  * @file sample.h
  * The table of op samples: each row of ops.def is driven, by boxed calls, over dtypes, layouts, sizes,
  * forms, devices and threads against a reference in double, and its gradient against differences.
+ * The test suite and the program ts-conformance read this one table.
  *
- * To add a family, write tests/samples/<family>.c, name it in tests/meson.build, and give rows:
+ * To add a family, write conformance/samples/<family>.c, name it in conformance/families.def and
+ * conformance/meson.build, and give rows:
  *
- *     #include "tests/samples/sample.h"
+ *     #include "conformance/sample.h"
  *     REF_POINTWISE(ref_add, 2, a + b)             // or: static void ref_x(ts_ref *r) { … }
  *     static const ts_sample samples[] = {
  *         {"add", "broadcast", {T(SWEEP, 3), T(3)}, ref_add, .c = 1, .dtypes = DT_ALL, .grad = true, .inplace = true,
@@ -13,18 +15,17 @@
  *     };
  *     TS_SAMPLES(pointwise, samples)
  *
- * That makes the cases pointwise_values, pointwise_gradients, pointwise_bad_input;
+ * tests/samples/ makes of them the cases pointwise_values, pointwise_gradients, pointwise_bad_input;
  * `build/tests/test_samples pointwise` runs them. A reference reads r->a[i] (x, sizes, i, d, …) and
  * writes what ref_ret() returns; it must not call the library. Tolerance of a result y with wanted
  * value w: c · eps(dtype) · √depth · max(|w|, scale); c = 0 asks for equal bits (of floats: equal values).
  */
 // SPDX-License-Identifier: MIT
-#ifndef TESSERA_TESTS_SAMPLE_H
-#define TESSERA_TESTS_SAMPLE_H
+#ifndef TESSERA_CONFORMANCE_SAMPLE_H
+#define TESSERA_CONFORMANCE_SAMPLE_H
 
 #include "dispatch/op.h"
 #include "include/tessera/tessera.h"
-#include "tests/harness.h"
 
 /* rows leave out what is zero */
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
@@ -177,31 +178,27 @@ typedef struct ts_sample {
     ts_bad_call bad[6];
 } ts_sample;
 
+/** The rows of a family. */
 typedef struct ts_sample_family {
     const char *name;
     const ts_sample *samples;
     int count;
-    struct ts_sample_family *next;
 } ts_sample_family;
 
-extern ts_sample_family *ts_sample_families;
-void ts_samples_register(ts_sample_family *family);
+/** Defines a family from its rows; families.def names it. */
+#define TS_SAMPLES(family, rows) const ts_sample_family ts_family_##family = {#family, rows, TS_COUNTOF(rows)};
+
+#define TS_FAMILY(family) extern const ts_sample_family ts_family_##family;
+#include "conformance/families.def"
+#undef TS_FAMILY
+
+/** All families. */
+extern const ts_sample_family *const ts_sample_families[];
+extern const int ts_sample_family_count;
+
+/** Drive a family's rows; what they find goes to sample_sink (drive.h). */
 void ts_samples_values(const ts_sample_family *family);
 void ts_samples_gradients(const ts_sample_family *family);
 void ts_samples_bad_input(const ts_sample_family *family);
-
-/** Registers a family's rows and makes its cases. */
-#define TS_SAMPLES(family, rows)                                                                   \
-    static ts_sample_family family##_family = {#family, rows, TS_COUNTOF(rows), NULL};             \
-    __attribute__((constructor)) static void family##_samples_register(void)                       \
-    {                                                                                              \
-        ts_samples_register(&family##_family);                                                     \
-    }                                                                                              \
-    TS_TEST(family##_values, .timeout = 200) { ts_samples_values(&family##_family); }              \
-    TS_TEST(family##_gradients, .timeout = 200)                                                    \
-    {                                                                                              \
-        ts_samples_gradients(&family##_family);                                                    \
-    }                                                                                              \
-    TS_TEST(family##_bad_input, .timeout = 200) { ts_samples_bad_input(&family##_family); }
 
 #endif

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 REF_POINTWISE(ref_add, 2, a + b)
 REF_POINTWISE(ref_sub, 2, a - b)

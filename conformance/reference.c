@@ -1,6 +1,6 @@
 /** @file reference.c  Helpers of references: plain loops over doubles. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/drive.h"
+#include "conformance/drive.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /** @file copy.c  Samples of copies and conversions. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 #include <string.h>

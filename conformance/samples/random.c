@@ -1,7 +1,7 @@
 /** @file random.c  Samples of random ops: their references are the formulas of core/philox.h. */
 // SPDX-License-Identifier: MIT
 #include "core/philox.h"
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 enum { SEED = 1234 }; /* of every call, with offset 0 */
 

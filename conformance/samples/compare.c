@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 REF_POINTWISE(ref_eq, 2, a == b)
 REF_POINTWISE(ref_ne, 2, a != b)

@@ -1,6 +1,6 @@
 /** @file scan.c  Samples of running sums. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 

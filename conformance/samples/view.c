@@ -1,6 +1,6 @@
 /** @file view.c  Samples of views: which element of the argument stands where. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /** @file loss.c  Samples of losses over classes and over pairs. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /** @file factory.c  Samples of factories, and of the op that does nothing. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /** @file attention.c  Samples of attention. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 

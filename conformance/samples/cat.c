@@ -1,6 +1,6 @@
 /** @file cat.c  Samples of joining. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 /** Along dim of the result, member after member; a stack has a new dim of size 1 a member. */
 static void join(ts_ref *r, bool stack)

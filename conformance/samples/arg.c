@@ -1,6 +1,6 @@
 /** @file arg.c  Samples of extremes and their places. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 

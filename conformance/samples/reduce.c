@@ -1,6 +1,6 @@
 /** @file reduce.c  Samples of reductions. */
 // SPDX-License-Identifier: MIT
-#include "tests/samples/sample.h"
+#include "conformance/sample.h"
 
 #include <math.h>
 #include <string.h>
