@@ -14,7 +14,6 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -357,143 +356,37 @@ ts_timer_totals ts_timers_totals(void)
     return totals;
 }
 
-/* ------------------------------------------------------------------------------- writing ---- */
+typedef struct rows {
+    void (*visit)(const ts_timer_row *row, void *ctx);
+    void *ctx;
+} rows;
 
-typedef struct line {
-    const char *op, *layer;
-    uint64_t calls;
-    double self_ns;
-    int thread;
-} line;
-
-typedef struct lines {
-    line *items;
-    int count, room;
-    bool failed;
-} lines;
-
-static void lines_add(lines *all, line item)
+static void each_row(const ts_timers *t, void *ctx)
 {
-    if (all->count == all->room) {
-        int room = all->room ? 2 * all->room : 256;
-        line *grown = ts_sys_realloc(all->items, (size_t)room * sizeof *grown);
-        if (!grown) {
-            all->failed = true;
-            return;
-        }
-        all->items = grown;
-        all->room = room;
-    }
-    all->items[all->count++] = item;
-}
-
-static void collect(const ts_timers *t, void *ctx)
-{
-    lines *all = ctx;
+    const rows *to = ctx;
     double ns = state.ns_per_tick;
     for (int op = 0; op < TS_MAX_OPS; op++) {
         const row *r = row_of(t, op);
         for (int k = 0; r && k < TS_KEY_COUNT; k++) {
             int64_t calls = get(&r->cells[k].calls);
             if (calls)
-                lines_add(all, (line){row_name(op), op == TS_TIMER_ENGINE ? "-" : ts_key_name((ts_key)k),
-                                      (uint64_t)calls, (double)get(&r->cells[k].ticks) * ns, t->thread_id});
+                to->visit(&(ts_timer_row){row_name(op), op == TS_TIMER_ENGINE ? "-" : ts_key_name((ts_key)k),
+                                          (uint64_t)calls, (double)get(&r->cells[k].ticks) * ns, t->thread_id}, to->ctx);
         }
     }
     if (get(&t->lost.calls))
-        lines_add(all, (line){"(rows without memory)", "-", (uint64_t)get(&t->lost.calls),
-                              (double)get(&t->lost.ticks) * ns, t->thread_id});
-    lines_add(all, (line){"(timers)", "-", 0, (double)get(&t->own) * ns, t->thread_id});
-    lines_add(all, (line){"(unattributed)", "-", 0, (double)get(&t->outside.ticks) * ns, t->thread_id});
+        to->visit(&(ts_timer_row){"(rows without memory)", "-", (uint64_t)get(&t->lost.calls),
+                                  (double)get(&t->lost.ticks) * ns, t->thread_id}, to->ctx);
+    to->visit(&(ts_timer_row){"(timers)", "-", 0, (double)get(&t->own) * ns, t->thread_id}, to->ctx);
+    to->visit(&(ts_timer_row){"(unattributed)", "-", 0, (double)get(&t->outside.ticks) * ns, t->thread_id}, to->ctx);
 }
 
-static int by_time(const void *a, const void *b)
+void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx)
 {
-    double x = ((const line *)a)->self_ns, y = ((const line *)b)->self_ns;
-    return (x < y) - (x > y);
+    each_timers(each_row, &(rows){visit, ctx});
 }
 
-static void print_row(FILE *out, const line *l, double wall)
-{
-    char thread[16] = "";
-    if (l->thread >= 0)
-        snprintf(thread, sizeof thread, "%d", l->thread);
-    fprintf(out, "%-37s %-12s %6s %12llu %12.3f %10.1f %6.2f%%\n", l->op, l->layer, thread, (unsigned long long)l->calls,
-            l->self_ns / 1e6, l->calls ? l->self_ns / (double)l->calls : 0.0, 100 * l->self_ns / wall);
-}
-
-/** The first `most` rows, the sum of the others, the wall time. */
-static void print_table(FILE *out, const lines *all, int most, const ts_timer_totals *totals)
-{
-    double wall = totals->wall_ns > 0 ? totals->wall_ns : 1;
-    char name[32];
-    line rest = {name, "", 0, 0, -1};
-    fprintf(out, "%-37s %-12s %6s %12s %12s %10s %7s\n", "op", "layer", "thread", "calls", "self ms", "ns/call", "% wall");
-    for (int i = 0; i < all->count; i++) {
-        if (i < most) {
-            print_row(out, &all->items[i], wall);
-        } else {
-            rest.calls += all->items[i].calls;
-            rest.self_ns += all->items[i].self_ns;
-        }
-    }
-    if (all->count > most) {
-        snprintf(name, sizeof name, "(%d more rows)", all->count - most);
-        print_row(out, &rest, wall);
-    }
-    fprintf(out, "%-37s %-12s %6s %12llu %12.3f\n", "wall", "", "", (unsigned long long)totals->calls, totals->wall_ns / 1e6);
-}
-
-static void print_csv(FILE *out, const lines *all)
-{
-    fprintf(out, "op,layer,thread,calls,self_ns\n");
-    for (const line *l = all->items; l < all->items + all->count; l++)
-        fprintf(out, "%s,%s,%d,%llu,%.0f\n", l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns);
-}
-
-static void print_json(FILE *out, const lines *all, const ts_timer_totals *totals)
-{
-    fprintf(out, "{\"wall_ns\": %.0f, \"overhead_ns\": %.0f, \"unattributed_ns\": %.0f, \"stamp_ns\": %.2f,\n \"rows\": [\n",
-            totals->wall_ns, totals->overhead_ns, totals->unattributed_ns, (double)get(&state.stamp_cost) * state.ns_per_tick);
-    for (int i = 0; i < all->count; i++) {
-        const line *l = &all->items[i];
-        fprintf(out, "  {\"op\": \"%s\", \"layer\": \"%s\", \"thread\": %d, \"calls\": %llu, \"self_ns\": %.0f}%s\n",
-                l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns, i + 1 < all->count ? "," : "");
-    }
-    fprintf(out, " ]}\n");
-}
-
-static ts_status write_rows(FILE *out, ts_timers_format format, int most)
-{
-    if (!out)
-        return ts_error_set(TS_ERR_NULL, "timers_write: argument 'out': expected a file, got NULL");
-    lines all = {0};
-    each_timers(collect, &all);
-    ts_timer_totals totals = ts_timers_totals();
-    if (all.failed) {
-        ts_sys_free(all.items);
-        return ts_fail_memory("the timers' report", 0);
-    }
-    if (all.count)
-        qsort(all.items, (size_t)all.count, sizeof *all.items, by_time);
-    if (format == TS_TIMERS_TABLE)
-        print_table(out, &all, most, &totals);
-    else if (format == TS_TIMERS_CSV)
-        print_csv(out, &all);
-    else
-        print_json(out, &all, &totals);
-    ts_sys_free(all.items);
-    return ferror(out) ? ts_error_set(TS_ERR_IO, "timers_write: writing failed") : TS_OK;
-}
-
-ts_status ts_timers_write(FILE *out, ts_timers_format format) { return write_rows(out, format, INT_MAX); }
-
-ts_status ts_timers_write_top(FILE *out, int rows)
-{
-    if (rows < 0)
-        return ts_error_set(TS_ERR_VALUE, "timers_write_top: argument 'rows': expected at least 0, got %d", rows);
-    return write_rows(out, TS_TIMERS_TABLE, rows);
-}
+double ts_timers_stamp_ns(void) { return (double)get(&state.stamp_cost) * state.ns_per_tick; }
 
 #else /* a build without timers */
 
@@ -507,15 +400,7 @@ bool ts_timers_enabled(void) { return false; }
 void ts_timers_reset(void) {}
 ts_timer_cell ts_timers_get(const char *op, const char *layer) { (void)op, (void)layer; return (ts_timer_cell){0, 0}; }
 ts_timer_totals ts_timers_totals(void) { return (ts_timer_totals){0}; }
-ts_status ts_timers_write(FILE *out, ts_timers_format format)
-{
-    (void)out, (void)format;
-    return ts_error_set(TS_ERR_UNSUPPORTED, "timers_write: this build has no timers (-Dtimers=false)");
-}
-ts_status ts_timers_write_top(FILE *out, int rows)
-{
-    (void)rows;
-    return ts_timers_write(out, TS_TIMERS_TABLE);
-}
+void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx) { (void)visit, (void)ctx; }
+double ts_timers_stamp_ns(void) { return 0; }
 
 #endif

@@ -18,6 +18,18 @@ enum { TS_TIMER_ENGINE = TS_MAX_OPS - 1 };
 void *ts_timer_enter(ts_thread *thread, int op);
 void ts_timer_leave(ts_thread *thread, void *token);
 
+/** One line of the report: calls and self time of (op, layer) in a thread. */
+typedef struct ts_timer_row {
+    const char *op, *layer;
+    uint64_t calls;
+    double self_ns;
+    int thread;
+} ts_timer_row;
+/** Visits the rows of all threads, those that ended included; none in a build without timers. */
+void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx);
+/** What one stamp costs, as calibrated. */
+double ts_timers_stamp_ns(void);
+
 /** One hop: a predictable branch when timers are off, none in a build without them. */
 TS_INLINE ts_status ts_hop(ts_frame *f, ts_kernel kernel)
 {

@@ -277,7 +277,8 @@ TS_API void ts_timers_reset(void);
 typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON } ts_timers_format;
 /**
  * Writes calls and self time per (op, layer) and thread, the timers' own calibrated cost and the
- * unattributed time, which is stamped like the rest: all rows sum to the wall time exactly.
+ * unattributed time, which is stamped like the rest: all rows sum to the wall time exactly. A build
+ * without timers writes no rows.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
 /**
