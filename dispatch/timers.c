@@ -43,8 +43,8 @@ struct ts_timers {
     _Atomic(row *) rows[TS_MAX_OPS];
     cell lost;         /* hops whose row could not be allocated */
     ts_timers *next;   /* of threads that ended */
+    int64_t period; /* the last period of timing it took part in; 0: none */
     int thread_id;
-    bool live;
 };
 
 static struct {
@@ -53,6 +53,8 @@ static struct {
     _Atomic double ns_per_tick;
     _Atomic int64_t stamp_cost; /* ticks */
     atomic_bool on;
+    _Atomic int64_t period; /* times switched on */
+    _Atomic int64_t off_at; /* tick of the last switch off */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static inline int64_t ticks(void)
@@ -116,6 +118,30 @@ static void calibrate(void)
 /** A thread's timers, which only the thread itself makes and takes away; others look. */
 static ts_timers *timers_seen(ts_thread *thread) { return __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE); }
 
+/** Brings a thread's own figures up to now, or to the moment when timing was switched off. */
+static void settle(ts_timers *t)
+{
+    bool current = t->period == get(&state.period);
+    if (!t->period || (!current && t->period != get(&state.period) - 1))
+        return;
+    int64_t end = current && ts_timers_enabled() ? ticks() : get(&state.off_at);
+    if (end > get(&t->last)) {
+        add(&t->running->ticks, end - get(&t->last));
+        set(&t->last, end);
+    }
+}
+
+/** A thread's first stamp in a period: what lies between periods counts for nothing. */
+static void take_part(ts_timers *t)
+{
+    settle(t);
+    int64_t now = ticks();
+    set(&t->begun, t->period ? get(&t->begun) + now - get(&t->last) : now);
+    set(&t->last, now);
+    t->running = &t->outside;
+    t->period = get(&state.period);
+}
+
 static ts_timers *timers_of(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
@@ -125,13 +151,8 @@ static ts_timers *timers_of(ts_thread *thread)
         t->thread_id = thread->id;
         __atomic_store_n(&thread->timers, t, __ATOMIC_RELEASE);
     }
-    if (!t->live) {
-        int64_t now = ticks();
-        t->live = true;
-        t->running = &t->outside;
-        set(&t->begun, now);
-        set(&t->last, now);
-    }
+    if (TS_UNLIKELY(t->period != get(&state.period)))
+        take_part(t);
     return t;
 }
 
@@ -190,22 +211,12 @@ static void switch_thread(ts_thread *thread, void *ctx)
         atomic_fetch_and(&thread->state, ~(uint32_t)TS_THREAD_TIMING);
 }
 
-static void close_thread(ts_timers *t)
-{
-    if (t && t->live) {
-        int64_t now = ticks();
-        add(&t->running->ticks, now - get(&t->last));
-        set(&t->last, now);
-    }
-}
-
 static void thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
     if (!t)
         return;
-    close_thread(t);
-    t->live = false;
+    settle(t);
     pthread_mutex_lock(&state.lock);
     t->next = state.ended;
     state.ended = t;
@@ -219,16 +230,16 @@ ts_status ts_timers_enable(bool on)
     pthread_mutex_lock(&state.lock);
     calibrate();
     __atomic_store_n(&ts_thread_exit_hook, thread_ended, __ATOMIC_RELEASE);
+    if (on && !ts_timers_enabled())
+        add(&state.period, 1);
+    else if (!on && ts_timers_enabled())
+        set(&state.off_at, ticks());
     atomic_store_explicit(&state.on, on, memory_order_relaxed);
     ts_thread_defaults(0, 0, on ? TS_THREAD_TIMING : 0, on ? 0 : TS_THREAD_TIMING);
     ts_thread_walk(switch_thread, &on);
     pthread_mutex_unlock(&state.lock);
     if (on && !timers_of(self))
         return ts_fail_memory("timers", sizeof(ts_timers));
-    if (!on && self->timers) {
-        close_thread(self->timers);
-        self->timers->live = false;
-    }
     return TS_OK;
 }
 
@@ -293,7 +304,7 @@ static void visit_live(ts_thread *thread, void *ctx)
     if (!t)
         return;
     if (thread == &ts_tls)
-        close_thread(thread->timers);
+        settle(thread->timers);
     v->fn(t, v->ctx);
 }
 

@@ -3,6 +3,7 @@
 #include "tests/dispatch/common.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 enum { TRIES = 8 };
@@ -210,6 +211,57 @@ TS_TEST(threads_that_ended_keep_their_rows)
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 400);
     ts_timers_reset();
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 0);
+}
+
+static atomic_int phase; /* of the thread: 1 called, 2 may go on, 3 called again */
+
+static void call_some(void)
+{
+    ts_tensor *a = one();
+    for (int i = 0; i < 10; i++)
+        ts_drop(ts_add(a, a));
+}
+
+static void *work_twice(void *arg)
+{
+    call_some();
+    atomic_store(&phase, 1);
+    while (atomic_load(&phase) != 2)
+        sched_yield();
+    call_some();
+    return arg;
+}
+
+TS_TEST(time_while_switched_off_counts_nowhere)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    const double off = 100e6; /* ns */
+    pthread_t thread;
+    atomic_store(&phase, 0);
+    OK(ts_timers_enable(true));
+    ts_timers_reset();
+    double on_since = seconds();
+    pthread_create(&thread, NULL, work_twice, NULL);
+    while (atomic_load(&phase) != 1)
+        sched_yield();
+    call_some();
+    OK(ts_timers_enable(false));
+    double on = seconds() - on_since;
+    spin(off);
+    on_since = seconds();
+    OK(ts_timers_enable(true));
+    call_some();
+    atomic_store(&phase, 2);
+    pthread_join(thread, NULL);
+    OK(ts_timers_enable(false));
+    on += seconds() - on_since;
+    ts_timer_totals t = ts_timers_totals();
+    double sum = t.attributed_ns + t.overhead_ns + t.unattributed_ns;
+    ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 40);
+    ck_assert_double_eq_tol(sum, t.wall_ns, 1.0);
+    ck_assert_double_le(t.wall_ns, 2.05 * on * 1e9 + 1e6); /* two threads, and nothing of `off` */
 }
 
 static atomic_bool stop;
