@@ -178,10 +178,17 @@ static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
             in->version = t->storage->version;
         }
     }
+    /* in place nothing may fail behind the write, so the alias of the result is made in front of it */
+    for (int i = 0; f->given >> i; i++) {
+        ts_tensor *t = f->rets[i].t;
+        if ((f->given >> i & 1) && (*reads & TS_SAVE_RET(i)) &&
+            !(n->outputs[i].saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)))
+            return ts_error_code();
+    }
     return TS_OK;
 }
 
-/** After the call: results get the node, and the rule its results. The alias may fail. */
+/** After the call: results get the node, and the rule its results. The alias of a new one may fail. */
 static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wanted)
 {
     for (int i = 0; i < f->nrets; i++) {
@@ -199,7 +206,7 @@ static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wa
             if (extra) {
                 o->saved = t;
                 o->own = true;
-            } else if (!(o->saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0))) {
+            } else if (!o->saved && !(o->saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0))) {
                 return ts_error_code();
             }
             if (o->saved)
