@@ -77,12 +77,10 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** count products whose operands lie a_step, b_step, c_step elements apart. */
-static void multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step, int64_t b_step, int64_t c_step)
+/** count products whose operands lie a_step, b_step, c_step elements apart, by other means than ts_sgemm_run(). */
+static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step, int64_t b_step, int64_t c_step)
 {
     if (!g->m || !g->n || !count)
-        return;
-    if (dtype == TS_F32 && count == 1 && TS_V(ts_sgemm)(thread, g, NULL))
         return;
     double work = (double)g->m * (double)g->n * (double)ts_max64(g->k, 1);
     int64_t item = ts_dtype_sizes[dtype];
@@ -101,6 +99,24 @@ static void multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_
     ts_parallel_for(count * r.down * r.across, 1 + (int64_t)((1 << 17) / (each + 1)), run_tiles, &r);
 }
 
+/** As above, by whatever suits the product best. Scratch that cannot be had is an error: another way has other bits. */
+static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step, int64_t b_step,
+                          int64_t c_step)
+{
+    ts_sgemm_plan plan;
+    if (dtype != TS_F32 || count != 1 || !TS_V(ts_sgemm_cut)(&plan, g, NULL)) {
+        multiply_tiles(g, dtype, count, a_step, b_step, c_step);
+        return TS_OK;
+    }
+    void *scratch = plan.bytes ? ts_alloc(thread, plan.bytes) : NULL;
+    if (plan.bytes && !scratch)
+        return ts_fail_memory("a matrix product", (int64_t)plan.bytes);
+    TS_V(ts_sgemm_run)(&plan, scratch);
+    if (scratch)
+        ts_free(thread, scratch, plan.bytes);
+    return TS_OK;
+}
+
 /** Steps of the last two dims. */
 static void matrix_steps(const ts_tensor *t, int64_t *row, int64_t *column)
 {
@@ -116,9 +132,8 @@ static ts_status mm(ts_frame *f)
     matrix_steps(a, &g.a_row, &g.a_column);
     matrix_steps(b, &g.b_row, &g.b_column);
     g.c_row = g.n;
-    multiply(f->thread, &g, f->plan->compute, last == 2 ? a->sizes[0] : 1, last == 2 ? a->strides[0] : 0,
-             last == 2 ? b->strides[0] : 0, g.m * g.n);
-    return TS_OK;
+    return multiply(f->thread, &g, f->plan->compute, last == 2 ? a->sizes[0] : 1, last == 2 ? a->strides[0] : 0,
+                    last == 2 ? b->strides[0] : 0, g.m * g.n);
 }
 
 /* ------------------------------------------------------------------------------- linear ---- */
@@ -146,8 +161,7 @@ static ts_status linear(ts_frame *f)
     g.c_row = g.n;
     if (f->args[2].tag == TS_TAG_TENSOR)
         g.bias = f->args[2].t->data;
-    multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
-    return TS_OK;
+    return multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
 }
 
 /* -------------------------------------------------------------------------- column sums ---- */
@@ -185,58 +199,81 @@ SUM_COLUMNS(int64_t, uint64_t, columns_i64)
 SUM_COLUMNS(int32_t, uint32_t, columns_i32)
 SUM_COLUMNS(uint8_t, uint32_t, columns_u8)
 
-/** Sums over all but the last dim. */
-static ts_status sum_columns(ts_thread *thread, const ts_tensor *t, ts_tensor *out)
+/** Sums over all but the last dim of t, planned; returns the bytes of scratch. */
+static size_t columns_cut(columns *s, const ts_tensor *t, const ts_tensor *out)
+{
+    *s = (columns){.data = t->data, .out = out->data, .n = out->numel};
+    s->rows = rows_of(t, &s->step);
+    s->chunk = ts_max64(128, ts_ceil_div(s->rows, 64));
+    return s->rows <= s->chunk ? 0 : (size_t)(ts_ceil_div(s->rows, s->chunk) * s->n) * ts_dtype_sizes[t->dtype];
+}
+
+static void columns_run(const columns *sums, ts_dtype dtype, void *scratch)
 {
     static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
         [TS_F32] = columns_f32, [TS_F64] = columns_f64, [TS_I64] = columns_i64, [TS_I32] = columns_i32, [TS_U8] = columns_u8};
-    columns s = {.data = t->data, .out = out->data, .n = out->numel};
-    s.rows = rows_of(t, &s.step);
-    s.chunk = ts_max64(128, ts_ceil_div(s.rows, 64));
+    columns s = *sums;
     int64_t tasks = ts_ceil_div(s.rows, s.chunk);
     if (tasks <= 1) {
-        bodies[t->dtype](&s, 0, 1);
-        return TS_OK;
+        bodies[dtype](&s, 0, 1);
+        return;
     }
-    size_t bytes = (size_t)(tasks * out->numel) * ts_dtype_sizes[t->dtype];
-    char *parts = ts_alloc(thread, bytes ? bytes : 1);
-    if (!parts)
-        return ts_fail_memory("sums of rows", (int64_t)bytes);
-    s.out = parts;
-    ts_parallel_for(tasks, 1 + 16384 / (s.chunk * s.n + 1), bodies[t->dtype], &s);
-    columns total = {.data = parts, .out = out->data, .rows = tasks, .step = s.n, .n = s.n, .chunk = tasks};
-    bodies[t->dtype](&total, 0, 1);
-    ts_free(thread, parts, bytes ? bytes : 1);
-    return TS_OK;
+    if (!s.n)
+        return;
+    s.out = scratch;
+    ts_parallel_for(tasks, 1 + 16384 / (s.chunk * s.n + 1), bodies[dtype], &s);
+    columns total = {.data = scratch, .out = sums->out, .rows = tasks, .step = s.n, .n = s.n, .chunk = tasks};
+    bodies[dtype](&total, 0, 1);
 }
 
 static ts_status linear_backward(ts_frame *f)
 {
     const ts_tensor *grad = f->args[0].t;
+    ts_dtype dtype = f->plan->compute;
     int64_t n = grad->sizes[grad->ndim - 1], grad_row, rows = rows_of(grad, &grad_row);
-    bool summed = f->rets[2].tag == TS_TAG_TENSOR; /* column sums, along with the product if it can */
-    if (f->rets[0].tag == TS_TAG_TENSOR) { /* (m, k) = grad (m, n) weight (n, k) */
+    bool wants_input = f->rets[0].tag == TS_TAG_TENSOR, wants_weight = f->rets[1].tag == TS_TAG_TENSOR;
+    bool wants_sums = f->rets[2].tag == TS_TAG_TENSOR, own[2] = {false, false}, summed = false;
+    ts_gemm g[2];
+    ts_sgemm_plan plan[2];
+    columns sums = {0};
+    size_t bytes = 0;
+    if (wants_input) { /* (m, k) = grad (m, n) weight (n, k) */
         const ts_tensor *w = f->args[2].t;
-        ts_gemm g = {.m = rows, .n = w->sizes[1], .k = n, .a = grad->data, .b = w->data, .c = f->rets[0].t->data,
-                     .a_row = grad_row, .a_column = 1, .c_row = w->sizes[1]};
-        matrix_steps(w, &g.b_row, &g.b_column);
-        multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
+        g[0] = (ts_gemm){.m = rows, .n = w->sizes[1], .k = n, .a = grad->data, .b = w->data, .c = f->rets[0].t->data,
+                         .a_row = grad_row, .a_column = 1, .c_row = w->sizes[1]};
+        matrix_steps(w, &g[0].b_row, &g[0].b_column);
+        own[0] = dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[0], &g[0], NULL);
+        bytes = own[0] ? plan[0].bytes : 0;
     }
-    if (f->rets[1].tag == TS_TAG_TENSOR) { /* (n, k) = grad (m, n) transposed, input (m, k) */
+    if (wants_weight) { /* (n, k) = grad (m, n) transposed, input (m, k) */
         const ts_tensor *x = f->args[1].t;
         int64_t k = x->sizes[x->ndim - 1];
-        ts_gemm g = {.m = n, .n = k, .k = rows, .a = grad->data, .b = x->data, .c = f->rets[1].t->data,
-                     .a_row = 1, .a_column = grad_row, .b_column = 1, .c_row = k};
-        rows_of(x, &g.b_row);
-        /* grad is read once for both */
-        summed = summed && f->plan->compute == TS_F32 && TS_V(ts_sgemm)(f->thread, &g, (float *)f->rets[2].t->data);
-        if (!summed)
-            multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
-    } else {
-        summed = false;
+        g[1] = (ts_gemm){.m = n, .n = k, .k = rows, .a = grad->data, .b = x->data, .c = f->rets[1].t->data,
+                         .a_row = 1, .a_column = grad_row, .b_column = 1, .c_row = k};
+        rows_of(x, &g[1].b_row);
+        /* column sums along with the product if it can: grad is read once for both */
+        summed = wants_sums && dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[1], &g[1], (float *)f->rets[2].t->data);
+        own[1] = summed || (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[1], &g[1], NULL));
+        bytes = own[1] && plan[1].bytes > bytes ? plan[1].bytes : bytes;
     }
-    if (f->rets[2].tag == TS_TAG_TENSOR && !summed)
-        return sum_columns(f->thread, grad, f->rets[2].t);
+    if (wants_sums && !summed) {
+        size_t need = columns_cut(&sums, grad, f->rets[2].t);
+        bytes = need > bytes ? need : bytes;
+    }
+    /* one block for all three, before the first of them is written */
+    void *scratch = bytes ? ts_alloc(f->thread, bytes) : NULL;
+    if (bytes && !scratch)
+        return ts_fail_memory("gradients of a linear layer", (int64_t)bytes);
+    for (int i = 0; i < 2; i++) {
+        if (own[i])
+            TS_V(ts_sgemm_run)(&plan[i], scratch);
+        else if (i ? wants_weight : wants_input)
+            multiply_tiles(&g[i], dtype, 1, 0, 0, 0);
+    }
+    if (wants_sums && !summed)
+        columns_run(&sums, dtype, scratch);
+    if (scratch)
+        ts_free(f->thread, scratch, bytes);
     return TS_OK;
 }
 

@@ -199,20 +199,10 @@ static void multiply(const ts_gemm *g, float *sums, bool a_packed, float *packed
 
 /* ------------------------------------------------------------------------------- tiles ---- */
 
-/** A product whose operands are both packed, in tiles that pack for themselves. */
-typedef struct tiles {
-    const ts_gemm *g;
-    float *sums;
-    int64_t parts;                 /* of k: the first goes to the result, the second to `rest` */
-    int64_t rows, columns, across; /* of a tile; tiles side by side */
-    int64_t count;                 /* of tiles, times parts */
-    float *packed, *rest;          /* rest (m, n), then the sums (m) */
-    int64_t floats;                /* between what two tiles pack; 0 when one thread does all */
-} tiles;
-
+/** Tiles of a product whose operands are both packed. */
 static void run_tiles(void *ctx, int64_t begin, int64_t end)
 {
-    const tiles *t = ctx;
+    const ts_sgemm_plan *t = ctx;
     for (int64_t task = begin; task < end; task++) {
         int64_t tile = task / t->parts, part = task % t->parts, k = deal(t->g->k, t->parts, part);
         int64_t i = tile / t->across * t->rows, j = tile % t->across * t->columns;
@@ -238,7 +228,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
 /** Adds the rest to rows begin to end of the result; behind them stand the sums. */
 static void add_rest(void *ctx, int64_t begin, int64_t end)
 {
-    const tiles *t = ctx;
+    const ts_sgemm_plan *t = ctx;
     for (int64_t i = begin; i < end; i++) {
         int64_t n = i < t->g->m ? t->g->n : t->g->m;
         float *to = i < t->g->m ? (float *)t->g->c + i * t->g->c_row : t->sums;
@@ -255,56 +245,58 @@ static void add_rest(void *ctx, int64_t begin, int64_t end)
  * caches, and it waits for no other; packed twice costs less than that. Tiles change no bit; parts do,
  * so the shape alone decides: few results of a long k, where tiles would pack as much as they multiply.
  */
-static tiles tiles_of(const ts_gemm *g, float *sums)
+static void cut_tiles(ts_sgemm_plan *t, const ts_gemm *g)
 {
-    tiles t = {.g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1};
-    int64_t threads = ts_in_parallel() ? 1 : ts_num_threads();
-    t.parts = g->k >= PARTED_DEPTH && g->n <= PARTED_RESULTS / g->m ? 2 : 1;
-    double work = (double)g->m * (double)g->n * (double)g->k / (double)t.parts;
-    for (int64_t count = t.parts; count < threads && work > TILE_WORK; count *= 2) {
-        if (t.columns >= t.rows)
-            t.columns = ts_ceil_div(ts_ceil_div(t.columns, 2), PANEL) * PANEL;
+    int64_t threads = t->alone ? 1 : ts_num_threads();
+    t->parts = g->k >= PARTED_DEPTH && g->n <= PARTED_RESULTS / g->m ? 2 : 1;
+    double work = (double)g->m * (double)g->n * (double)g->k / (double)t->parts;
+    for (int64_t count = t->parts; count < threads && work > TILE_WORK; count *= 2) {
+        if (t->columns >= t->rows)
+            t->columns = ts_ceil_div(ts_ceil_div(t->columns, 2), PANEL) * PANEL;
         else
-            t.rows = ts_ceil_div(ts_ceil_div(t.rows, 2), VF_LANES) * VF_LANES;
+            t->rows = ts_ceil_div(ts_ceil_div(t->rows, 2), VF_LANES) * VF_LANES;
         work /= 2;
     }
-    t.across = ts_ceil_div(g->n, t.columns);
-    t.count = ts_ceil_div(g->m, t.rows) * t.across * t.parts;
-    return t;
+    t->across = ts_ceil_div(g->n, t->columns);
+    t->count = ts_ceil_div(g->m, t->rows) * t->across * t->parts;
 }
 
-bool TS_V(ts_sgemm)(ts_thread *thread, const ts_gemm *g, float *sums)
+bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
 {
     bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
     if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
         return false;
+    *t = (ts_sgemm_plan){.g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1, .parts = 1, .count = 1};
+    t->alone = ts_in_parallel() || ts_num_threads() == 1;
     /* packing the first operand pays when several panels meet it */
-    bool a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
-    tiles t = a_packed ? tiles_of(g, sums) : (tiles){.rows = g->m, .columns = g->n, .parts = 1, .count = 1};
-    bool alone = ts_in_parallel() || ts_num_threads() == 1;
+    t->a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
+    if (t->a_packed)
+        cut_tiles(t, g);
     int64_t part, together;
     ts_gemm one = *g;
-    one.m = t.rows;
-    one.n = t.columns;
-    one.k = ts_ceil_div(g->k, t.parts);
-    int64_t floats = cut(&(product){.g = &one}, a_packed, &part, &together), packed = floats * (alone ? 1 : t.count);
-    t.floats = alone ? 0 : floats;
-    size_t bytes = (size_t)(packed + (t.parts > 1 ? g->m * (g->n + 1) : 0)) * sizeof(float);
-    t.packed = bytes ? ts_alloc(thread, bytes) : NULL;
-    if (bytes && !t.packed)
-        return false;
-    if (t.count == 1) {
-        multiply(g, sums, a_packed, t.packed);
-    } else {
-        t.rest = t.packed + packed;
-        if (alone) /* tasks share what they pack */
-            run_tiles(&t, 0, t.count);
-        else
-            ts_parallel_for(t.count, (double)g->m * (double)g->n * (double)g->k > TILE_WORK ? 1 : t.count, run_tiles, &t);
-        if (t.parts > 1)
-            ts_parallel_for(g->m + (sums != NULL), 1 + 16384 / g->n, add_rest, &t);
-    }
-    if (bytes)
-        ts_free(thread, t.packed, bytes);
+    one.m = t->rows;
+    one.n = t->columns;
+    one.k = ts_ceil_div(g->k, t->parts);
+    int64_t floats = cut(&(product){.g = &one}, t->a_packed, &part, &together);
+    t->packed_floats = floats * (t->alone ? 1 : t->count); /* alone, tasks share what they pack */
+    t->floats = t->alone ? 0 : floats;
+    t->bytes = (size_t)(t->packed_floats + (t->parts > 1 ? g->m * (g->n + 1) : 0)) * sizeof(float);
     return true;
+}
+
+void TS_V(ts_sgemm_run)(ts_sgemm_plan *t, void *scratch)
+{
+    const ts_gemm *g = t->g;
+    t->packed = scratch;
+    if (t->count == 1) {
+        multiply(g, t->sums, t->a_packed, t->packed);
+        return;
+    }
+    t->rest = t->packed + t->packed_floats;
+    if (t->alone)
+        run_tiles(t, 0, t->count);
+    else
+        ts_parallel_for(t->count, (double)g->m * (double)g->n * (double)g->k > TILE_WORK ? 1 : t->count, run_tiles, t);
+    if (t->parts > 1)
+        ts_parallel_for(g->m + (t->sums != NULL), 1 + 16384 / g->n, add_rest, t);
 }

@@ -5,13 +5,28 @@
 
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/vec.h"
-#include "core/thread.h"
+
+/** How a product is cut into tiles that pack their operands for themselves, and what that takes. */
+typedef struct ts_sgemm_plan {
+    const ts_gemm *g;
+    float *sums;
+    int64_t parts;                 /* of k: the first goes to the result, the second to `rest` */
+    int64_t rows, columns, across; /* of a tile; tiles side by side */
+    int64_t count;                 /* of tiles, times parts */
+    float *packed, *rest;          /* rest (m, n), then the sums (m) */
+    int64_t floats;                /* between what two tiles pack; 0 when one thread does all */
+    int64_t packed_floats;         /* in front of the rest */
+    bool a_packed, alone;
+    size_t bytes;                  /* of scratch; may be 0 */
+} ts_sgemm_plan;
 
 /**
- * The whole product, on the pool; scratch comes from the calling thread's allocator.
+ * Plans the product g, borrowed until it has run.
  * @param sums  receives the sums of the first operand over k, (m); NULL when not wanted
- * @return false when it leaves the product to the CBLAS or has no memory; nothing is written then
+ * @return false when it is left to the CBLAS
  */
-bool TS_V(ts_sgemm)(ts_thread *thread, const ts_gemm *g, float *sums);
+bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *plan, const ts_gemm *g, float *sums);
+/** The whole product, on the pool, with plan->bytes of scratch. */
+void TS_V(ts_sgemm_run)(ts_sgemm_plan *plan, void *scratch);
 
 #endif
