@@ -6,10 +6,10 @@
 
 void ts_node_free_saved(ts_node *node)
 {
-    node->freed = true;
     for (int i = 0; i < node->ninputs; i++) {
         ts_tensor *t = node->inputs[i].saved;
         node->inputs[i].saved = NULL;
+        node->freed |= t != NULL;
         if (t)
             ts_tensor_unref(t);
     }
@@ -18,6 +18,7 @@ void ts_node_free_saved(ts_node *node)
     for (int i = 0; i < node->nrets; i++) {
         ts_tensor *t = node->outputs[i].saved;
         node->outputs[i].saved = NULL;
+        node->freed |= t != NULL;
         if (t)
             ts_tensor_unref(t);
     }

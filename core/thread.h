@@ -32,6 +32,8 @@ struct ts_thread {
     uint64_t seq; /* Lamport clock of autograd nodes */
     ts_rng_state rng;
     ts_device device; /* of factories */
+    bool casting;     /* the AUTOCAST layer runs a cast of its own; layers below mark it */
+    uint32_t autocast; /* ts_autocast_state */
     ts_error *error;
     ts_scope root;
     ts_thread *next, **link; /* list of live threads */

@@ -147,9 +147,8 @@ ts_status ts_fail_arg_(const ts_frame *f, int index, ts_status code, const char 
 
 /* ------------------------------------------------------------------------- boxed calls ---- */
 
-ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets, int nrets)
+static ts_status call_from(const void *site, int op, const ts_value *args, int nargs, ts_value *rets, int nrets)
 {
-    const void *site = __builtin_return_address(0);
     if (op < 0 || op >= ts_op_count())
         return ts_error_set(TS_ERR_REGISTRY, "call_boxed: expected an op number below %d, got %d", ts_op_count(), op);
     const ts_schema *s = &ts_ops[op].schema;
@@ -166,6 +165,16 @@ ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets,
     for (int i = 0; i < nrets; i++)
         given |= (rets[i].tag == TS_TAG_TENSOR && rets[i].t) << i;
     return ts_call(op, args, nargs, rets, nrets, given, (1 << nrets) - 1, site);
+}
+
+ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets, int nrets)
+{
+    return call_from(__builtin_return_address(0), op, args, nargs, rets, nrets);
+}
+
+ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs, ts_value *rets, int nrets)
+{
+    return call_from(frame->site, op, args, nargs, rets, nrets);
 }
 
 /* ------------------------------------------------------------------------------- masks ---- */

@@ -197,6 +197,10 @@ TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments from the top. rets as in ts_frame, results with one
  *  reference each that the caller owns (ts_release) or gives to a scope (ts_adopt). */
 TS_API ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets, int nrets);
+/** As ts_call_boxed(), for a layer that calls another op on behalf of a frame: errors and layers below
+ *  see the frame's call site. */
+TS_API ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs, ts_value *rets,
+                             int nrets);
 /** Gives an owned reference to the innermost scope; returns t. */
 TS_API ts_tensor *ts_adopt(ts_tensor *t);
 /** Prints op and shapes, dtypes of its arguments: "add((2, 3) f32, (3) f32)". Returns length. */

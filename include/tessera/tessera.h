@@ -7,6 +7,7 @@
 #include "dispatch.h"
 #include "ops.h"
 #include "autograd.h"
+#include "autocast.h"
 #include "io.h"
 #include "nn.h"
 #include "report.h"

@@ -1,0 +1,117 @@
+/**
+ * @file autocast.h
+ * Mixed precision: inside a region, products run in bf16 or f16 and what is sensitive to rounding in
+ * f32, without a cast in the program.
+ *
+ *     {
+ *         TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
+ *         logits = ts_keep(gpt_forward(model, x));      // linear, attention in bf16; softmax in f32
+ *     }                                                  // end of the region
+ *     TS_TRY(ts_backward(ts_cross_entropy(logits, y)));  // rules use the dtypes of the forward calls
+ *
+ * A region belongs to a thread and to one kind of device; regions nest, and an inner one may switch
+ * casts off. Parameters stay f32: their casts are ordinary recorded ops through which gradients flow.
+ * A cast of a leaf that requires grad is made once and kept until the outermost region ends; a write
+ * to the leaf makes it anew. In-place and out= forms run in the dtypes that they are given.
+ *
+ * What each op does stands in docs/mixed-precision.md.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_AUTOCAST_H
+#define TESSERA_AUTOCAST_H
+
+#include "dispatch.h"
+
+TS_BEGIN_DECLS
+
+/** What autocast does in a thread, for all kinds of devices, in one number; 0 is off. */
+typedef uint32_t ts_autocast_state;
+
+/** A region that is open; lives on the caller's stack. The fields are private. */
+typedef struct ts_autocast_region {
+    struct ts_autocast_region *outer;
+    ts_keyset include, exclude;
+    ts_autocast_state state;
+    bool no_cache;
+} ts_autocast_region;
+
+/** Options of ts_autocast_enter_ex(); zero is default. */
+typedef struct ts_autocast_opts {
+    size_t size;    /**< sizeof(ts_autocast_opts) */
+    bool no_cache;  /**< cast parameters anew at each use */
+} ts_autocast_opts;
+
+/**
+ * Opens a region in the calling thread.
+ * @param region  must live until ts_autocast_exit()
+ * @param device  the kind of device whose tensors are cast; the index does not matter
+ * @param dtype   TS_BF16 or TS_F16; TS_DTYPE_NONE switches casts off inside an outer region
+ *
+ * Errors, after which no region is open: TS_ERR_DTYPE, TS_ERR_DEVICE for an unknown kind of device,
+ * TS_ERR_NULL.
+ */
+TS_API ts_status ts_autocast_enter(ts_autocast_region *region, ts_device device, ts_dtype dtype);
+/** As ts_autocast_enter(), with options. */
+TS_API ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device device, ts_dtype dtype,
+                                      const ts_autocast_opts *opts);
+/**
+ * Closes the innermost region; what was before holds again.
+ * TS_ERR_STATE when `region` is not the innermost of the calling thread: nothing changes.
+ */
+TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
+
+/** Opens a region; after an error the region is open all the same, and each op that it would have
+ *  changed fails, so that the error cannot be missed. For TS_AUTOCAST. */
+TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtype dtype);
+/** Rest of the block is a region. A declaration, like TS_SCOPE. */
+#define TS_AUTOCAST(device, dtype)                                                                      \
+    ts_autocast_region TS_CAT(ts_autocast_, __LINE__) __attribute__((cleanup(ts_autocast_exit)));      \
+    ts_status TS_CAT(ts_autocast_opened_, __LINE__) __attribute__((unused)) =                           \
+        ts_autocast_open(&TS_CAT(ts_autocast_, __LINE__), device, dtype)
+/** Rest of the block runs without casts on this kind of device. */
+#define TS_AUTOCAST_OFF(device) TS_AUTOCAST(device, TS_DTYPE_NONE)
+
+/** dtype of the casts on a kind of device in the calling thread; TS_DTYPE_NONE where there are none. */
+TS_API ts_dtype ts_autocast_dtype(ts_device device);
+
+/** The calling thread's state, to have it again elsewhere: in another thread, in a recomputation. */
+TS_API ts_autocast_state ts_autocast_get_state(void);
+/** Opens a region with a state from ts_autocast_get_state(); TS_ERR_VALUE for any other number. */
+TS_API ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state state);
+
+/* ------------------------------------------------------------------------------ the cache -- */
+
+/** Counters of the calling thread. */
+typedef struct ts_autocast_stats {
+    uint64_t casts; /**< conversions made so far */
+    uint64_t hits;  /**< conversions spared because the cache had them */
+    int64_t cached; /**< casts that the cache holds now */
+} ts_autocast_stats;
+TS_API ts_autocast_stats ts_autocast_get_stats(void);
+/** Forgets the casts that the calling thread keeps; they are made anew when needed. */
+TS_API void ts_autocast_clear_cache(void);
+
+/* ---------------------------------------------------------------------------- extensions -- */
+
+/** What the layer does with an op's floating arguments, f64 excepted. */
+typedef enum ts_autocast_policy {
+    TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
+    TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */
+    TS_AUTOCAST_WIDEST, /**< cast to the widest among them */
+    TS_AUTOCAST_KEEP    /**< runs as it is called, and so do the ops it is written with */
+} ts_autocast_policy;
+/**
+ * States an op's policy, for ops registered at run time or in the place of the library's choice.
+ * @param out  receives a handle for ts_unregister(), which restores what was before; may be NULL
+ * Errors: TS_ERR_VALUE for no policy, TS_ERR_REGISTRY.
+ */
+TS_API ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_registration **out);
+
+/**
+ * True while the layer runs a cast of its own: a layer below sees an ordinary call of `to`, whose
+ * frame has the call site of the op that the cast is for.
+ */
+TS_API bool ts_autocast_is_casting(void);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,326 @@
+/**
+ * @file autocast.c  The AUTOCAST layer: casts arguments, then calls on with a new frame that holds them.
+ *
+ * The highest of the library's layers, so its casts are calls like any other: recorded by AUTOGRAD,
+ * seen by TRACING. A kernel per policy serves all ops that ops/autocast.def names; the rest never
+ * come here. What a region says is one number per thread, two bits a kind of device.
+ */
+// SPDX-License-Identifier: MIT
+#include "core/thread.h"
+#include "core/error.h"
+#include "include/tessera/autocast.h"
+#include "include/tessera/autograd.h"
+#include "layers/cast_cache.h"
+#include "ops/kernel.h"
+
+#include <string.h>
+
+/** What two bits of a state say. FAILED: a region that could not be opened as it was asked for. */
+enum { OFF, LOWER_BF16, LOWER_F16, FAILED };
+static const ts_dtype lower[] = {TS_DTYPE_NONE, TS_BF16, TS_F16, TS_DTYPE_NONE};
+
+static _Thread_local ts_autocast_region *innermost __attribute__((tls_model("initial-exec")));
+static _Thread_local bool no_cache __attribute__((tls_model("initial-exec")));
+static _Thread_local ts_autocast_stats stats __attribute__((tls_model("initial-exec")));
+
+static unsigned mode_of(ts_autocast_state state, unsigned backend) { return state >> 2 * backend & 3; }
+
+/* -------------------------------------------------------------------------------- casts ---- */
+
+/** Floating, not f64, and on the device whose region it is. */
+static bool is_eligible(const ts_tensor *t, ts_keyset backend)
+{
+    ts_dtype dtype = ts_keys_of(t) & backend ? ts_dtype_of(t) : TS_DTYPE_NONE;
+    return ts_dtype_is_float(dtype) && dtype != TS_F64;
+}
+
+static bool needs_cast(const ts_tensor *t, ts_keyset backend, ts_dtype dtype)
+{
+    return is_eligible(t, backend) && ts_dtype_of(t) != dtype;
+}
+
+/** t in dtype, of the innermost scope; NULL with an error. */
+static ts_tensor *cast(const ts_frame *f, ts_tensor *t, ts_dtype dtype)
+{
+    bool keep = !no_cache && ts_dtype_of(t) == TS_F32 && ts_is_leaf(t) && ts_requires_grad(t);
+    ts_tensor *known = keep ? ts_cast_cache_find(t, dtype) : NULL;
+    if (known && (ts_requires_grad(known) || !ts_grad_enabled())) {
+        stats.hits++;
+        return ts_adopt(ts_retain(known)); /* what runs underneath may empty the cache */
+    }
+    ts_value args[] = {ts_value_tensor(t), ts_value_dtype(dtype)}, ret = ts_value_none();
+    bool casting = f->thread->casting;
+    f->thread->casting = true;
+    ts_status status = ts_call_for(f, TS_OP_to, args, 2, &ret, 1);
+    f->thread->casting = casting;
+    if (status != TS_OK)
+        return NULL;
+    stats.casts++;
+    if (keep)
+        ts_cast_cache_put(t, ret.t); /* a cache that cannot grow costs another cast later */
+    return ts_adopt(ret.t);
+}
+
+/** A list with its casts, for the length of the call; NULL with an error. */
+static ts_tensor **cast_list(const ts_frame *f, const ts_value *v, ts_keyset backend, ts_dtype dtype)
+{
+    ts_tensor **list = ts_alloc(f->thread, v->count * sizeof *list);
+    if (!list) {
+        ts_fail_memory("a list of casts", (int64_t)(v->count * sizeof *list));
+        return NULL;
+    }
+    for (uint32_t k = 0; k < v->count; k++) {
+        list[k] = needs_cast(v->list[k], backend, dtype) ? cast(f, v->list[k], dtype) : v->list[k];
+        if (!list[k]) {
+            ts_free(f->thread, list, v->count * sizeof *list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+/** Bit i: argument i, or a member of list i, is to be cast. */
+static uint32_t find_casts(const ts_frame *f, ts_keyset backend, ts_dtype dtype)
+{
+    uint32_t casts = 0;
+    for (int i = 0; i < f->nargs; i++) {
+        const ts_value *v = &f->args[i];
+        if (v->tag == TS_TAG_TENSOR)
+            casts |= (uint32_t)needs_cast(v->t, backend, dtype) << i;
+        for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
+            casts |= (uint32_t)needs_cast(v->list[k], backend, dtype) << i;
+    }
+    return casts;
+}
+
+/** Calls on with all eligible arguments in dtype. */
+static ts_status call_on(ts_frame *f, ts_keyset backend, ts_dtype dtype)
+{
+    uint32_t casts = find_casts(f, backend, dtype), lists = 0;
+    if (!casts)
+        return ts_redispatch(f);
+    TS_SCOPE; /* owns the casts until the call has returned */
+    ts_value args[TS_MAX_ARGS];
+    memcpy(args, f->args, f->nargs * sizeof *args);
+    ts_status status = TS_OK;
+    for (int i = 0; i < f->nargs && status == TS_OK; i++) {
+        if (!(casts >> i & 1))
+            continue;
+        if (args[i].tag == TS_TAG_TENSOR) {
+            args[i].t = cast(f, args[i].t, dtype);
+            status = TS_STATUS_OF(args[i].t);
+        } else {
+            args[i].list = cast_list(f, &f->args[i], backend, dtype);
+            status = TS_STATUS_OF(args[i].list);
+            lists |= (uint32_t)(status == TS_OK) << i;
+        }
+    }
+    if (status == TS_OK)
+        status = ts_redispatch_new(f, args);
+    for (int i = 0; lists >> i; i++)
+        if (lists >> i & 1)
+            ts_free(f->thread, (void *)args[i].list, args[i].count * sizeof *args[i].list);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------- policies ---- */
+
+/** The kind of device that a call runs on, as a key set, and its mode; OFF for what is left alone. */
+static unsigned mode_here(const ts_frame *f, ts_keyset *backend)
+{
+    ts_keyset backends = f->keys & TS_BACKEND_KEYS;
+    if (!backends || f->given)
+        return OFF;
+    unsigned key = 63 - (unsigned)__builtin_clzll(backends);
+    *backend = TS_KEYSET(key);
+    return mode_of(f->thread->autocast, key);
+}
+
+static TS_COLD ts_status fail_region(const ts_frame *f)
+{
+    return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, "pass TS_BF16 or TS_F16 and the device of the tensors",
+                      "runs in a region of TS_AUTOCAST that could not be opened");
+}
+
+static ts_status run_lower(ts_frame *f)
+{
+    ts_keyset backend = 0;
+    unsigned mode = mode_here(f, &backend);
+    return mode == OFF ? ts_redispatch(f) : mode == FAILED ? fail_region(f) : call_on(f, backend, lower[mode]);
+}
+
+static ts_status run_f32(ts_frame *f)
+{
+    ts_keyset backend = 0;
+    unsigned mode = mode_here(f, &backend);
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_DTYPE)
+            mode = mode == FAILED ? FAILED : OFF; /* the caller has said what it computes in */
+    return mode == OFF ? ts_redispatch(f) : mode == FAILED ? fail_region(f) : call_on(f, backend, TS_F32);
+}
+
+static void widen(ts_dtype *widest, const ts_tensor *t, ts_keyset backend)
+{
+    if (is_eligible(t, backend))
+        *widest = *widest == TS_DTYPE_NONE ? ts_dtype_of(t) : ts_dtype_promote(*widest, ts_dtype_of(t));
+}
+
+static ts_status run_widest(ts_frame *f)
+{
+    ts_keyset backend = 0;
+    unsigned mode = mode_here(f, &backend);
+    if (mode == FAILED)
+        return fail_region(f);
+    ts_dtype widest = TS_DTYPE_NONE;
+    for (int i = 0; i < f->nargs && mode != OFF; i++) {
+        const ts_value *v = &f->args[i];
+        if (v->tag == TS_TAG_TENSOR)
+            widen(&widest, v->t, backend);
+        for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
+            widen(&widest, v->list[k], backend);
+    }
+    return widest == TS_DTYPE_NONE ? ts_redispatch(f) : call_on(f, backend, widest);
+}
+
+/** The way down excludes this layer for all calls underneath; more is not asked for. */
+static ts_status run_keep(ts_frame *f)
+{
+    ts_keyset backend = 0;
+    return mode_here(f, &backend) == FAILED ? fail_region(f) : ts_redispatch(f);
+}
+
+static const ts_kernel kernels[] = {
+    [TS_AUTOCAST_LOWER] = run_lower,
+    [TS_AUTOCAST_F32] = run_f32,
+    [TS_AUTOCAST_WIDEST] = run_widest,
+    [TS_AUTOCAST_KEEP] = run_keep,
+};
+
+ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_registration **out)
+{
+    if ((unsigned)policy >= (unsigned)TS_COUNTOF(kernels))
+        return ts_error_set(TS_ERR_VALUE, "autocast_register: argument 'policy': got %d", (int)policy);
+    return ts_register_kernel(op, TS_KEY_AUTOCAST, kernels[policy], NULL, out);
+}
+
+static const struct {
+    int op;
+    ts_autocast_policy policy;
+} rows[] = {
+#define TS_AUTOCAST_OP(op, policy) {TS_OP_##op, TS_AUTOCAST_##policy},
+#include "ops/autocast.def"
+#undef TS_AUTOCAST_OP
+};
+
+__attribute__((constructor(116))) static void install(void)
+{
+    ts_status status = TS_OK;
+    for (int i = 0; i < TS_COUNTOF(rows) && status == TS_OK; i++)
+        status = ts_autocast_register(ts_op_name(rows[i].op), rows[i].policy, NULL);
+    if (status != TS_OK)
+        ts_log_write("autocast", "installing the AUTOCAST layer failed: %s", ts_error_message());
+}
+
+/* ------------------------------------------------------------------------------ regions ---- */
+
+/** Makes `region` the innermost one, with a new state. Nothing can fail any more. */
+static void push(ts_autocast_region *region, ts_autocast_state state, bool without_cache)
+{
+    ts_thread *t = ts_thread_self();
+    *region = (ts_autocast_region){innermost, t->include, t->exclude, t->autocast, no_cache};
+    innermost = region;
+    no_cache = without_cache;
+    t->autocast = state;
+    if (state) { /* also underneath a call or a rule that excludes the layer: the region is newer */
+        t->include |= TS_KEYSET(TS_KEY_AUTOCAST);
+        t->exclude &= ~TS_KEYSET(TS_KEY_AUTOCAST);
+    } else {
+        t->include &= ~TS_KEYSET(TS_KEY_AUTOCAST);
+    }
+    ts_cast_cache_watch();
+}
+
+static ts_autocast_state with_mode(ts_autocast_state state, unsigned backend, unsigned mode)
+{
+    return (state & ~(3u << 2 * backend)) | mode << 2 * backend;
+}
+
+static ts_status check(ts_device device, ts_dtype dtype)
+{
+    if (device.backend >= 16 || ts_key_name(device.backend)[0] == '?')
+        return ts_error_set(TS_ERR_DEVICE, "autocast: argument 'device': expected the device of a backend, got backend %d",
+                            device.backend);
+    if (dtype != TS_BF16 && dtype != TS_F16 && dtype != TS_DTYPE_NONE)
+        return ts_error_set(TS_ERR_DTYPE, "autocast: argument 'dtype': expected bf16, f16, or none for off; got %s",
+                            ts_dtype_name(dtype));
+    return TS_OK;
+}
+
+ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device device, ts_dtype dtype,
+                               const ts_autocast_opts *opts)
+{
+    if (!region)
+        return ts_fail_null("autocast", __builtin_return_address(0), "region");
+    TS_TRY(check(device, dtype));
+    unsigned mode = dtype == TS_BF16 ? LOWER_BF16 : dtype == TS_F16 ? LOWER_F16 : OFF;
+    push(region, with_mode(ts_thread_self()->autocast, device.backend, mode), opts && opts->no_cache);
+    return TS_OK;
+}
+
+ts_status ts_autocast_enter(ts_autocast_region *region, ts_device device, ts_dtype dtype)
+{
+    return ts_autocast_enter_ex(region, device, dtype, NULL);
+}
+
+ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtype dtype)
+{
+    ts_status status = ts_autocast_enter(region, device, dtype);
+    if (status != TS_OK && region)
+        push(region, device.backend < 16 ? with_mode(ts_thread_self()->autocast, device.backend, FAILED) : ~0u, true);
+    return status;
+}
+
+ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state state)
+{
+    if (!region)
+        return ts_fail_null("autocast_enter_state", __builtin_return_address(0), "region");
+    for (unsigned backend = 0; backend < 16; backend++)
+        if (mode_of(state, backend) == FAILED)
+            return ts_error_set(TS_ERR_VALUE, "autocast_enter_state: argument 'state': got 0x%x", state);
+    push(region, state, false);
+    return TS_OK;
+}
+
+ts_status ts_autocast_exit(ts_autocast_region *region)
+{
+    if (!region || region != innermost)
+        return ts_error_set_hint(TS_ERR_STATE, "close regions in the reverse order, in the thread that opened them",
+                                 "autocast_exit: argument 'region': expected the innermost region of this thread, got %s",
+                                 region ? "another" : "NULL");
+    ts_thread *t = ts_thread_self();
+    ts_keyset layer = TS_KEYSET(TS_KEY_AUTOCAST);
+    t->include = (t->include & ~layer) | (region->include & layer);
+    t->exclude = (t->exclude & ~layer) | (region->exclude & layer);
+    t->autocast = region->state;
+    no_cache = region->no_cache;
+    innermost = region->outer;
+    if (!innermost)
+        ts_cast_cache_clear();
+    return TS_OK;
+}
+
+ts_dtype ts_autocast_dtype(ts_device device)
+{
+    return device.backend < 16 ? lower[mode_of(ts_thread_self()->autocast, device.backend)] : TS_DTYPE_NONE;
+}
+
+ts_autocast_state ts_autocast_get_state(void) { return ts_thread_self()->autocast; }
+bool ts_autocast_is_casting(void) { return ts_thread_self()->casting; }
+void ts_autocast_clear_cache(void) { ts_cast_cache_clear(); }
+
+ts_autocast_stats ts_autocast_get_stats(void)
+{
+    ts_autocast_stats now = stats;
+    now.cached = ts_cast_cache_count();
+    return now;
+}

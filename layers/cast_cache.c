@@ -1,0 +1,109 @@
+/** @file cast_cache.c  Casts of leaves that a thread keeps: open addressing by the leaf's address. */
+// SPDX-License-Identifier: MIT
+#include "layers/cast_cache.h"
+#include "core/alloc.h"
+#include "core/thread.h"
+
+#include <pthread.h>
+#include <string.h>
+
+typedef struct entry {
+    ts_tensor *leaf, *cast; /* owned; leaf NULL: free */
+    uint32_t version;       /* of the leaf's storage when it was cast */
+} entry;
+
+typedef struct cache {
+    entry *entries;
+    uint32_t room, count; /* room: a power of two, at most half full; 0: no entries */
+} cache;
+
+static _Thread_local cache casts __attribute__((tls_model("initial-exec")));
+
+/** The leaf's entry, or the free one where it belongs. */
+static entry *place_of(const cache *c, const ts_tensor *leaf)
+{
+    uint32_t mask = c->room - 1, at = (uint32_t)(((uintptr_t)leaf >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
+    while (c->entries[at].leaf && c->entries[at].leaf != leaf)
+        at = (at + 1) & mask;
+    return &c->entries[at];
+}
+
+static bool grow(cache *c)
+{
+    cache wide = {.room = c->room ? 2 * c->room : 32, .count = c->count};
+    wide.entries = ts_alloc(ts_thread_self(), wide.room * sizeof(entry));
+    if (!wide.entries)
+        return false;
+    memset(wide.entries, 0, wide.room * sizeof(entry));
+    for (uint32_t i = 0; i < c->room; i++)
+        if (c->entries[i].leaf)
+            *place_of(&wide, c->entries[i].leaf) = c->entries[i];
+    if (c->room)
+        ts_free(ts_thread_self(), c->entries, c->room * sizeof(entry));
+    *c = wide;
+    return true;
+}
+
+ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype)
+{
+    const entry *e = casts.count ? place_of(&casts, t) : NULL;
+    return e && e->leaf && e->version == ts_version(t) && ts_dtype_of(e->cast) == dtype ? e->cast : NULL;
+}
+
+void ts_cast_cache_put(ts_tensor *t, ts_tensor *cast)
+{
+    if (2 * casts.count >= casts.room && !grow(&casts))
+        return;
+    entry *e = place_of(&casts, t);
+    if (e->leaf) {
+        ts_release(e->cast);
+    } else {
+        e->leaf = ts_retain(t);
+        casts.count++;
+    }
+    e->cast = ts_retain(cast);
+    e->version = ts_version(t);
+}
+
+int64_t ts_cast_cache_count(void) { return casts.count; }
+
+void ts_cast_cache_clear(void)
+{
+    cache c = casts;
+    casts = (cache){0}; /* releasing may run a user's code */
+    for (uint32_t i = 0; i < c.room; i++) {
+        ts_release(c.entries[i].cast);
+        ts_release(c.entries[i].leaf);
+    }
+    if (c.room)
+        ts_free(ts_thread_self(), c.entries, c.room * sizeof(entry));
+}
+
+/* ---------------------------------------------------------------- the end of a thread ---- */
+
+static pthread_key_t thread_key;
+static bool has_key;
+
+static void thread_ended(void *unused)
+{
+    (void)unused;
+    ts_cast_cache_clear();
+}
+
+__attribute__((constructor(116))) static void install(void)
+{
+    has_key = pthread_key_create(&thread_key, thread_ended) == 0;
+}
+
+__attribute__((destructor)) static void unload(void)
+{
+    if (has_key)
+        pthread_key_delete(thread_key);
+    has_key = false;
+}
+
+void ts_cast_cache_watch(void)
+{
+    if (has_key)
+        pthread_setspecific(thread_key, &casts); /* out of memory: only such a thread leaks */
+}

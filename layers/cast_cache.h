@@ -1,0 +1,19 @@
+/** @file cast_cache.h  Casts of leaves that a thread keeps while it is in an autocast region. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_LAYERS_CAST_CACHE_H
+#define TS_LAYERS_CAST_CACHE_H
+
+#include "include/tessera/core.h"
+
+/** The cast of t to dtype, borrowed; NULL when there is none or t was written since. */
+ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype);
+/** Keeps a cast of t, and t. Out of memory: does nothing. */
+void ts_cast_cache_put(ts_tensor *t, ts_tensor *cast);
+/** Number of casts kept. */
+int64_t ts_cast_cache_count(void);
+/** Gives them all up. */
+void ts_cast_cache_clear(void);
+/** From now on the calling thread's casts are given up at its end, whatever it leaves open. */
+void ts_cast_cache_watch(void);
+
+#endif

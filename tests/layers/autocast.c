@@ -1,0 +1,386 @@
+/** @file autocast.c  Autocast: the lists, regions, errors, what layers below see. */
+// SPDX-License-Identifier: MIT
+#include <pthread.h>
+
+#include "ops/kernel.h"
+#include "tests/dispatch/common.h"
+
+static ts_tensor *meta(ts_dtype dtype, int ndim)
+{
+    const int64_t sizes[] = {4, 4, 4, 4};
+    ts_tensor *t = ts_empty_on(sizes, ndim, dtype, TS_DEVICE_META);
+    OK(t);
+    return t;
+}
+
+/* ------------------------------------------------------------------------------- lists ---- */
+
+/* With f matrices of f32, l of the region's dtype; c, d the same with 3 dims, p, q with 4. META: what
+   counts is which dtypes reach the op. */
+#define LOWERED(CASE)                                                                               \
+    CASE(mm, ts_mm(f, l)) CASE(bmm, ts_bmm(c, c)) CASE(matmul, ts_matmul(c, l))                     \
+    CASE(linear, ts_linear(l, f, f1)) CASE(scaled_dot_product_attention, ts_scaled_dot_product_attention(p, q, p))
+#define IN_F32(CASE)                                                                                \
+    CASE(pow, ts_pow(l, l)) CASE(exp, ts_exp(l)) CASE(expm1, ts_expm1(l)) CASE(log, ts_log(l))      \
+    CASE(log2, ts_log2(l)) CASE(log10, ts_log10(l)) CASE(log1p, ts_log1p(l))                        \
+    CASE(rsqrt, ts_rsqrt(l)) CASE(reciprocal, ts_reciprocal(l)) CASE(tan, ts_tan(l))                \
+    CASE(asin, ts_asin(l)) CASE(acos, ts_acos(l)) CASE(sinh, ts_sinh(l)) CASE(cosh, ts_cosh(l))     \
+    CASE(softplus, ts_softplus(l, 1, 20)) CASE(sum, ts_sum(l)) CASE(prod, ts_prod(l))               \
+    CASE(norm, ts_norm(l)) CASE(logsumexp, ts_logsumexp_dim(l, 0, false))                           \
+    CASE(cumsum, ts_cumsum(l, 0)) CASE(softmax, ts_softmax(l, -1))                                  \
+    CASE(log_softmax, ts_log_softmax(l, -1)) CASE(layer_norm, ts_layer_norm(l, f1, f1))             \
+    CASE(rms_norm, ts_rms_norm(l, f1)) CASE(cross_entropy, ts_cross_entropy(l, i))                  \
+    CASE(nll_loss, ts_nll_loss(l, i)) CASE(mse_loss, ts_mse_loss(l, f))                             \
+    CASE(l1_loss, ts_l1_loss(f, l)) CASE(smooth_l1_loss, ts_smooth_l1_loss(l, l))                   \
+    CASE(huber_loss, ts_huber_loss(l, f))                                                           \
+    CASE(binary_cross_entropy_with_logits, ts_binary_cross_entropy_with_logits(l, f))               \
+    CASE(kl_div, ts_kl_div(l, l))
+#define WIDENED(CASE)                                                                               \
+    CASE(slice_scatter, ts_slice_scatter(l, f, 0, 0, 4, 1)) CASE(index_add, ts_index_add(l, 0, i, f)) \
+    CASE(scatter, ts_scatter(f, 0, i2, l)) CASE(scatter_add, ts_scatter_add(l, 0, i2, f))           \
+    CASE(masked_scatter, ts_masked_scatter(l, b, f))
+/* no row: they promote by themselves, or take one floating tensor and keep its dtype */
+#define WIDE_ANYHOW(CASE)                                                                           \
+    CASE(add, ts_add(l, f)) CASE(mul, ts_mul(f, l)) CASE(where, ts_where(b, l, f))                  \
+    CASE(cat, ts_cat(both, 2, 0)) CASE(stack, ts_stack(both, 2, 0))                                 \
+    CASE(addcmul, ts_addcmul(l, f, l, 2)) CASE(addcdiv, ts_addcdiv(f, l, l, 2))                     \
+    CASE(atan2, ts_atan2(l, f)) CASE(lerp, ts_lerp(l, l, f)) CASE(maximum, ts_maximum(l, f))
+#define UNTOUCHED(CASE)                                                                             \
+    CASE(relu, ts_relu(l)) CASE(gelu, ts_gelu(l)) CASE(tanh, ts_tanh(l)) CASE(mish, ts_mish(l))     \
+    CASE(mean, ts_mean(l)) CASE(dropout, ts_dropout(l, 0.5, true)) CASE(sqrt, ts_sqrt(l))                 \
+    CASE(embedding, ts_embedding(l, i, -1)) CASE(masked_fill, ts_masked_fill_scalar(l, b, 0))              \
+    CASE(reshape, ts_reshape(l, TS_SIZES(16))) CASE(gather, ts_gather(l, 0, i2))
+
+static void gives(const char *op, ts_tensor *y, ts_dtype dtype)
+{
+    ck_assert_msg(y != NULL, "%s: %s", op, ts_error_message());
+    ck_assert_msg(ts_dtype_of(y) == dtype, "%s: expected %s, got %s", op, ts_dtype_name(dtype),
+                  ts_dtype_name(ts_dtype_of(y)));
+}
+
+static void run_lists(ts_dtype dtype)
+{
+    TS_SCOPE;
+    TS_AUTOCAST(TS_DEVICE_META, dtype);
+    ts_tensor *f = meta(TS_F32, 2), *l = meta(dtype, 2), *f1 = meta(TS_F32, 1), *c = meta(TS_F32, 3);
+    ts_tensor *p = meta(TS_F32, 4), *q = meta(dtype, 4), *i = meta(TS_I64, 1), *i2 = meta(TS_I64, 2);
+    ts_tensor *b = meta(TS_BOOL, 2), *both[] = {l, f};
+#define LOWER_CASE(op, call) gives(#op, call, dtype);
+#define F32_CASE(op, call) gives(#op, call, TS_F32);
+    LOWERED(LOWER_CASE)
+    IN_F32(F32_CASE)
+    WIDENED(F32_CASE)
+    WIDE_ANYHOW(F32_CASE)
+    UNTOUCHED(LOWER_CASE)
+}
+
+TS_TEST(each_op_of_the_lists_runs_in_its_dtype)
+{
+    run_lists(TS_BF16);
+    run_lists(TS_F16);
+}
+
+enum { LOWER_ROW = 1, F32_ROW, WIDEST_ROW, KEEP_ROW };
+static int row_of(int op)
+{
+    switch (op) {
+#define TS_AUTOCAST_OP(op, policy) case TS_OP_##op: return policy##_ROW; /* twice does not compile */
+#include "ops/autocast.def"
+#undef TS_AUTOCAST_OP
+    default: return 0;
+    }
+}
+
+TS_TEST(the_lists_above_are_those_of_the_table)
+{
+    int listed[TS_OP_COUNT] = {[TS_OP_mish] = KEEP_ROW};
+#define LOWER_IS(op, call) listed[TS_OP_##op] = LOWER_ROW;
+#define F32_IS(op, call) listed[TS_OP_##op] = F32_ROW;
+#define WIDEST_IS(op, call) listed[TS_OP_##op] = WIDEST_ROW;
+    LOWERED(LOWER_IS)
+    IN_F32(F32_IS)
+    WIDENED(WIDEST_IS)
+    for (int op = 0; op < TS_OP_COUNT; op++)
+        ck_assert_msg(listed[op] == row_of(op), "%s: the test says %d, the table %d", ts_op_name(op), listed[op], row_of(op));
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+TS_TEST(each_composite_has_a_row_so_that_its_parts_are_not_cast)
+{
+    for (int op = 0; op < TS_OP_COUNT; op++) {
+        bool rule = ends_with(ts_op_name(op), "_backward"); /* runs with the layer excluded */
+        if (ts_ops[op].composite && op != TS_OP_noop && !rule)
+            ck_assert_msg(row_of(op), "%s is written with other ops: give it a row in ops/autocast.def", ts_op_name(op));
+    }
+    ts_tensor *x = ts_set_requires_grad(meta(TS_BF16, 1), true);
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    gives("mish, recorded by parts", ts_mish(x), TS_BF16);
+}
+
+TS_TEST(f64_and_integers_are_left_alone)
+{
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    gives("mm", ts_mm(meta(TS_F64, 2), meta(TS_F64, 2)), TS_F64);
+    gives("exp", ts_exp(meta(TS_F64, 2)), TS_F64);
+    gives("sum", ts_sum(meta(TS_I32, 2)), TS_I64);
+    FAILS(TS_ERR_DTYPE, ts_mm(meta(TS_F64, 2), meta(TS_F32, 2)));
+    SAYS("bf16"); /* the one was cast, the other not */
+}
+
+TS_TEST(a_dtype_that_the_caller_gives_is_the_callers)
+{
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    gives("softmax", ts_softmax_as(meta(TS_BF16, 2), 0, TS_BF16), TS_BF16);
+    gives("log_softmax", ts_log_softmax_as(meta(TS_BF16, 2), 0, TS_F64), TS_F64);
+}
+
+TS_TEST(both_halves_widen_to_f32)
+{
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    gives("scatter_add", ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_BF16, 2)), TS_F32);
+    gives("scatter_add", ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_F16, 2)), TS_F16);
+}
+
+TS_TEST(forms_with_a_destination_run_in_the_dtypes_they_are_given)
+{
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    ts_tensor *f = meta(TS_F32, 2), *out = meta(TS_F32, 2);
+    gives("mm_out", ts_mm_out(out, f, f), TS_F32);
+    gives("exp_", ts_exp_(meta(TS_BF16, 2)), TS_BF16);
+    FAILS(TS_ERR_DTYPE, ts_mm_out(meta(TS_BF16, 2), f, f)); /* as outside of a region */
+}
+
+/* ----------------------------------------------------------------------------- regions ---- */
+
+static ts_dtype product(void) { return ts_dtype_of(ts_mm(meta(TS_F32, 2), meta(TS_F32, 2))); }
+
+TS_TEST(regions_nest_and_an_inner_one_may_switch_casts_off)
+{
+    ts_mask_guard before = ts_mask_get();
+    ck_assert_int_eq(product(), TS_F32);
+    {
+        TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+        ck_assert_int_eq(ts_autocast_dtype(TS_DEVICE_META), TS_BF16);
+        ck_assert_int_eq(product(), TS_BF16);
+        {
+            TS_AUTOCAST(TS_DEVICE_META, TS_F16);
+            ck_assert_int_eq(product(), TS_F16);
+            {
+                TS_AUTOCAST_OFF(TS_DEVICE_META);
+                ck_assert_int_eq(ts_autocast_dtype(TS_DEVICE_META), TS_DTYPE_NONE);
+                ck_assert_int_eq(product(), TS_F32);
+                ck_assert_uint_eq(ts_mask_get().include, before.include); /* nobody visits the layer */
+            }
+            ck_assert_int_eq(product(), TS_F16);
+        }
+        for (int k = 0; k < 3; k++) {
+            TS_AUTOCAST_OFF(TS_DEVICE_META);
+            if (k == 1)
+                break; /* leaves the region too */
+        }
+        ck_assert_int_eq(product(), TS_BF16);
+    }
+    ck_assert_int_eq(product(), TS_F32);
+    ck_assert_uint_eq(ts_mask_get().include, before.include);
+    ck_assert_uint_eq(ts_mask_get().exclude, before.exclude);
+}
+
+TS_TEST(a_region_is_for_one_kind_of_device)
+{
+    TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
+    ck_assert_int_eq(product(), TS_F32);
+    TS_AUTOCAST(TS_DEVICE_META, TS_F16);
+    ck_assert_int_eq(product(), TS_F16);
+    ck_assert_int_eq(ts_autocast_dtype(TS_DEVICE_CPU), TS_BF16);
+    ck_assert_int_eq(ts_autocast_dtype((ts_device){TS_KEY_META, 3}), TS_F16);
+}
+
+static void *product_in_a_thread(void *state)
+{
+    ts_dtype plain = product();
+    ts_autocast_region region;
+    OK(ts_autocast_enter_state(&region, *(ts_autocast_state *)state));
+    ts_dtype cast = product();
+    OK(ts_autocast_exit(&region));
+    return (void *)(intptr_t)(plain == TS_F32 && cast == TS_BF16);
+}
+
+TS_TEST(a_region_is_for_one_thread_and_its_state_can_be_carried_to_another)
+{
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    ts_autocast_state state = ts_autocast_get_state();
+    pthread_t thread;
+    void *right;
+    ck_assert_int_eq(pthread_create(&thread, NULL, product_in_a_thread, &state), 0);
+    pthread_join(thread, &right);
+    ck_assert_ptr_nonnull(right);
+}
+
+TS_TEST(wrong_dtypes_devices_and_orders_of_regions_are_errors)
+{
+    ts_autocast_region a, b;
+    FAILS(TS_ERR_DTYPE, ts_autocast_enter(&a, TS_DEVICE_CPU, TS_F32));
+    SAYS("f32");
+    FAILS(TS_ERR_DTYPE, ts_autocast_enter(&a, TS_DEVICE_CPU, TS_I64));
+    FAILS(TS_ERR_DEVICE, ts_autocast_enter(&a, (ts_device){9, 0}, TS_BF16));
+    FAILS(TS_ERR_DEVICE, ts_autocast_enter(&a, (ts_device){200, 0}, TS_BF16));
+    FAILS(TS_ERR_NULL, ts_autocast_enter(NULL, TS_DEVICE_CPU, TS_BF16));
+    FAILS(TS_ERR_NULL, ts_autocast_enter_state(NULL, 0));
+    FAILS(TS_ERR_VALUE, ts_autocast_enter_state(&a, 3));
+    FAILS(TS_ERR_STATE, ts_autocast_exit(&a)); /* none of these is open */
+    FAILS(TS_ERR_STATE, ts_autocast_exit(NULL));
+    OK(ts_autocast_enter(&a, TS_DEVICE_META, TS_BF16));
+    OK(ts_autocast_enter(&b, TS_DEVICE_META, TS_F16));
+    FAILS(TS_ERR_STATE, ts_autocast_exit(&a));
+    SAYS("innermost");
+    ck_assert_int_eq(product(), TS_F16);
+    OK(ts_autocast_exit(&b));
+    FAILS(TS_ERR_STATE, ts_autocast_exit(&b));
+    ck_assert_int_eq(product(), TS_BF16);
+    OK(ts_autocast_exit(&a));
+    FAILS(TS_ERR_VALUE, ts_autocast_register("mm", (ts_autocast_policy)4, NULL));
+    ck_assert_int_eq(ts_autocast_dtype((ts_device){200, 0}), TS_DTYPE_NONE);
+}
+
+TS_TEST(a_block_whose_region_is_wrong_fails_instead_of_running_in_f32)
+{
+    ts_tensor *x = meta(TS_F32, 2);
+    {
+        TS_AUTOCAST(TS_DEVICE_META, TS_F64);
+        ck_assert_int_eq(ts_error_code(), TS_ERR_DTYPE);
+        FAILS(TS_ERR_STATE, ts_mm(x, x));
+        FAILS(TS_ERR_STATE, ts_exp(x));
+        FAILS(TS_ERR_STATE, ts_mish(x));
+        FAILS(TS_ERR_STATE, ts_softmax_as(x, 0, TS_F32));
+        FAILS(TS_ERR_STATE, ts_masked_scatter(x, meta(TS_BOOL, 2), x));
+        SAYS("TS_AUTOCAST");
+        OK(ts_exp(ts_ones(TS_SIZES(2), TS_F32))); /* another device */
+    }
+    {
+        TS_AUTOCAST(((ts_device){99, 0}), TS_BF16);
+        FAILS(TS_ERR_STATE, ts_mm(x, x));
+        FAILS(TS_ERR_STATE, ts_exp(ts_ones(TS_SIZES(2), TS_F32)));
+    }
+    OK(ts_mm(x, x));
+}
+
+/* -------------------------------------------------------------- what layers below see ---- */
+
+static struct {
+    int casts, others;
+    const void *site;
+} seen;
+
+static ts_status watch_to(ts_frame *f)
+{
+    if (ts_autocast_is_casting()) {
+        seen.casts++;
+        seen.site = f->site;
+    } else {
+        seen.others++;
+    }
+    ts_status status = ts_redispatch(f);
+    return status;
+}
+static const void *product_site;
+static ts_status watch_mm(ts_frame *f)
+{
+    product_site = f->site;
+    ck_assert(!ts_autocast_is_casting());
+    ck_assert_int_eq(ts_dtype_of(f->args[0].t), TS_BF16);
+    return ts_redispatch(f);
+}
+
+TS_TEST(a_layer_below_sees_casts_as_calls_with_the_site_of_their_op)
+{
+    OK(ts_register_kernel("to", TS_KEY_TRACING, watch_to, NULL, NULL));
+    OK(ts_register_kernel("mm", TS_KEY_TRACING, watch_mm, NULL, NULL));
+    OK(ts_layer_enable(TS_KEY_TRACING, true));
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    ts_tensor *x = meta(TS_F32, 2);
+    OK(ts_mm(x, ts_to(x, TS_BF16)));
+    ck_assert_int_eq(seen.casts, 1);
+    ck_assert_int_eq(seen.others, 1);
+    ck_assert_ptr_nonnull(seen.site);
+    ck_assert_ptr_eq(seen.site, product_site);
+    OK(ts_layer_enable(TS_KEY_TRACING, false));
+}
+
+static ts_dtype inner_dtype;
+static ts_status kernel_with_a_region(ts_frame *f)
+{
+    TS_SCOPE;
+    ck_assert_int_eq(ts_dtype_of(ts_mm(f->args[0].t, f->args[0].t)), TS_F32); /* the layer is behind us */
+    TS_AUTOCAST(TS_DEVICE_META, TS_F16);
+    inner_dtype = ts_dtype_of(ts_mm(f->args[0].t, f->args[0].t));
+    f->rets[0] = ts_value_tensor(ts_retain(f->args[0].t));
+    return TS_OK;
+}
+
+TS_TEST(a_region_inside_a_kernel_is_obeyed_and_ends_with_it)
+{
+    int op;
+    OK(ts_register_op("test.inner(Tensor self) -> Tensor", &op));
+    OK(ts_register_kernel("test.inner", TS_KEY_META, kernel_with_a_region, NULL, NULL));
+    OK(ts_autocast_register("test.inner", TS_AUTOCAST_KEEP, NULL));
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    ts_value arg = ts_value_tensor(meta(TS_F32, 2)), ret = ts_value_none();
+    OK(ts_call_boxed(op, &arg, 1, &ret, 1));
+    ck_assert_int_eq(inner_dtype, TS_F16);
+    ts_release(ret.t);
+    ck_assert_int_eq(product(), TS_BF16);
+}
+
+static ts_dtype dtypes[4];
+static ts_status note_dtypes(ts_frame *f)
+{
+    dtypes[0] = ts_dtype_of(f->args[0].t);
+    for (uint32_t k = 0; k < f->args[1].count && k < 2; k++)
+        dtypes[1 + k] = ts_dtype_of(f->args[1].list[k]);
+    dtypes[3] = f->args[2].tag == TS_TAG_NONE ? TS_DTYPE_NONE : ts_dtype_of(f->args[2].t);
+    return TS_OK;
+}
+
+/** Calls an op of a tensor, a list and an optional tensor; what it got stands in dtypes. */
+static void call_listed(int op, ts_dtype a, ts_dtype b, ts_dtype c)
+{
+    TS_SCOPE;
+    ts_tensor *list[] = {meta(b, 1), meta(c, 1)};
+    ts_value args[] = {ts_value_tensor(meta(a, 1)), ts_value_tensors(list, 2), ts_value_none()};
+    OK(ts_call_boxed(op, args, 3, NULL, 0));
+}
+
+TS_TEST(ops_of_users_take_part_with_lists_and_absent_tensors)
+{
+    int op;
+    OK(ts_register_op("test.listed(Tensor a, Tensor[] list, Tensor? c) -> ()", &op));
+    OK(ts_register_kernel("test.listed", TS_KEY_META, note_dtypes, NULL, NULL));
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    call_listed(op, TS_F32, TS_F32, TS_F16);
+    ck_assert(dtypes[0] == TS_F32 && dtypes[1] == TS_F32 && dtypes[2] == TS_F16); /* no row yet */
+    ts_registration *row;
+    OK(ts_autocast_register("test.listed", TS_AUTOCAST_LOWER, &row));
+    call_listed(op, TS_F32, TS_F32, TS_I64);
+    ck_assert(dtypes[0] == TS_BF16 && dtypes[1] == TS_BF16 && dtypes[2] == TS_I64 && dtypes[3] == TS_DTYPE_NONE);
+    OK(ts_unregister(row));
+    OK(ts_autocast_register("test.listed", TS_AUTOCAST_WIDEST, &row));
+    call_listed(op, TS_BF16, TS_BF16, TS_F32);
+    ck_assert(dtypes[0] == TS_F32 && dtypes[1] == TS_F32 && dtypes[2] == TS_F32);
+    call_listed(op, TS_BF16, TS_BF16, TS_F64);
+    ck_assert(dtypes[0] == TS_BF16 && dtypes[1] == TS_BF16 && dtypes[2] == TS_F64);
+    OK(ts_unregister(row));
+    call_listed(op, TS_F32, TS_BF16, TS_I64);
+    ck_assert(dtypes[0] == TS_F32 && dtypes[1] == TS_BF16);
+}
+
+TS_TEST(an_op_switches_the_layer_on_without_a_region_and_nothing_is_cast)
+{
+    OK(ts_layer_enable(TS_KEY_AUTOCAST, true));
+    ck_assert_int_eq(product(), TS_F32);
+    OK(ts_layer_enable(TS_KEY_AUTOCAST, false));
+}

@@ -1,0 +1,229 @@
+/** @file cast_cache.c  Casts of parameters: kept, made anew, given up; gradients through them. */
+// SPDX-License-Identifier: MIT
+#include <pthread.h>
+
+#include "tests/dispatch/common.h"
+
+/** A matrix of f32 that requires grad. META: no arithmetic, but the same calls. */
+static ts_tensor *leaf(ts_device device)
+{
+    ts_tensor *t = ts_empty_on(TS_SIZES(4, 4), TS_F32, device);
+    OK(t);
+    if (device.backend == TS_KEY_CPU)
+        OK(ts_fill_(t, 0.5));
+    return ts_set_requires_grad(t, true);
+}
+
+static uint64_t casts(void) { return ts_autocast_get_stats().casts; }
+static uint64_t hits(void) { return ts_autocast_get_stats().hits; }
+static int64_t cached(void) { return ts_autocast_get_stats().cached; }
+
+TS_TEST(a_parameter_is_cast_once_and_the_casts_end_with_the_outermost_region)
+{
+    ts_tensor *w = leaf(TS_DEVICE_META), *x = ts_detach(w);
+    {
+        TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+        OK(ts_mm(x, w));
+        ck_assert_uint_eq(casts(), 2);
+        ck_assert_int_eq(cached(), 1); /* x requires no grad */
+        {
+            TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+            OK(ts_mm(x, w));
+        }
+        OK(ts_mm(w, w));
+        ck_assert_uint_eq(casts(), 3);
+        ck_assert_uint_eq(hits(), 3);
+        ck_assert_int_eq(cached(), 1);
+    }
+    ck_assert_int_eq(cached(), 0);
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    OK(ts_mm(w, w));
+    ck_assert_uint_eq(casts(), 4);
+}
+
+TS_TEST(a_write_makes_the_cast_anew)
+{
+    ts_tensor *w = leaf(TS_DEVICE_META);
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    OK(ts_mm(w, w));
+    ck_assert_uint_eq(casts(), 1);
+    {
+        TS_NO_GRAD;
+        OK(ts_fill_(w, 2));
+    }
+    OK(ts_mm(w, w));
+    ck_assert_uint_eq(casts(), 2);
+    ck_assert_int_eq(cached(), 1);
+}
+
+TS_TEST(a_cast_that_was_not_recorded_does_not_serve_where_gradients_flow)
+{
+    ts_tensor *w = leaf(TS_DEVICE_META);
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    {
+        TS_NO_GRAD;
+        ck_assert(!ts_requires_grad(ts_mm(w, w)));
+    }
+    ck_assert(ts_requires_grad(ts_mm(w, w)));
+    ck_assert_uint_eq(casts(), 2);
+    TS_NO_GRAD;
+    ck_assert(!ts_requires_grad(ts_mm(w, w))); /* the recorded one serves both */
+    ck_assert_uint_eq(casts(), 2);
+}
+
+TS_TEST(another_dtype_or_no_cache_casts_again)
+{
+    ts_tensor *w = leaf(TS_DEVICE_META);
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    OK(ts_mm(w, w));
+    {
+        TS_AUTOCAST(TS_DEVICE_META, TS_F16);
+        ck_assert_int_eq(ts_dtype_of(ts_mm(w, w)), TS_F16);
+    }
+    ck_assert_uint_eq(casts(), 2);
+    ts_autocast_region region;
+    OK(ts_autocast_enter_ex(&region, TS_DEVICE_META, TS_BF16, &(ts_autocast_opts){.no_cache = true}));
+    ck_assert_int_eq(ts_dtype_of(ts_mm(w, w)), TS_BF16);
+    OK(ts_autocast_exit(&region));
+    ck_assert_uint_eq(casts(), 4);
+    ts_autocast_clear_cache();
+    ck_assert_int_eq(cached(), 0);
+    OK(ts_mm(w, w));
+    ck_assert_uint_eq(casts(), 5);
+}
+
+TS_TEST(many_parameters_have_a_cast_each)
+{
+    enum { N = 500 };
+    ts_tensor *w[N];
+    for (int i = 0; i < N; i++)
+        w[i] = leaf(TS_DEVICE_META);
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < N; i++)
+            OK(ts_mm(w[i], w[i]));
+    ck_assert_uint_eq(casts(), N);
+    ck_assert_uint_eq(hits(), 3 * N);
+    ck_assert_int_eq(cached(), N);
+}
+
+static void *leaves_a_region_open(void *unused)
+{
+    (void)unused;
+    static _Thread_local ts_autocast_region region;
+    OK(ts_autocast_enter(&region, TS_DEVICE_META, TS_BF16));
+    ts_tensor *w = leaf(TS_DEVICE_META);
+    OK(ts_mm(w, w));
+    return NULL;
+}
+
+TS_TEST(a_thread_that_ends_inside_a_region_leaves_nothing)
+{
+    int64_t before = 0;
+    for (int turn = 0; turn < 3; turn++) {
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, leaves_a_region_open, NULL), 0);
+        pthread_join(thread, NULL);
+        if (turn)
+            ck_assert_int_eq(ts_memory_get_stats().in_use, before);
+        before = ts_memory_get_stats().in_use;
+    }
+}
+
+/* ---------------------------------------------------------------------------- gradients ---- */
+
+/** A network of two products and a loss; false when something failed. */
+static bool forward_backward(ts_tensor *x, ts_tensor *w)
+{
+    TS_SCOPE;
+    TS_AUTOCAST(ts_device_of(w), TS_BF16);
+    ts_tensor *loss = ts_sum(ts_softmax(ts_linear(ts_relu(ts_mm(x, w)), w, TS_NONE), -1));
+    return ts_backward(loss) == TS_OK;
+}
+
+TS_TEST(gradients_flow_through_casts_and_rules_run_without_autocast)
+{
+    ts_tensor *w = leaf(TS_DEVICE_META), *x = leaf(TS_DEVICE_META);
+    uint64_t before = casts();
+    ck_assert(forward_backward(x, w));
+    ck_assert_int_eq(ts_dtype_of(ts_grad(w)), TS_F32);
+    ck_assert_int_eq(ts_dtype_of(ts_grad(x)), TS_F32);
+    ck_assert_uint_eq(casts() - before, 3); /* x, w, and the logits back to f32; none from the rules */
+}
+
+TS_TEST(several_backwards_inside_a_region_share_the_cast)
+{
+    ts_tensor *w = leaf(TS_DEVICE_META), *x = leaf(TS_DEVICE_META);
+    TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
+    for (int k = 0; k < 3; k++)
+        ck_assert_msg(forward_backward(x, w), "%s", ts_error_message());
+    ck_assert_int_eq(cached(), 2);
+    ck_assert_uint_eq(casts(), 2 + 3); /* the logits each time */
+}
+
+TS_TEST(a_tensor_that_is_no_leaf_keeps_its_history_through_the_cast)
+{
+    ts_tensor *w = leaf(TS_DEVICE_META), *y = ts_exp(w);
+    {
+        TS_AUTOCAST(TS_DEVICE_META, TS_F16);
+        OK(ts_backward(ts_sum(ts_mm(y, y))));
+    }
+    ck_assert_int_eq(ts_dtype_of(ts_grad(w)), TS_F32);
+}
+
+/* ------------------------------------------------------------------------------- memory ---- */
+
+TS_TEST(a_step_inside_a_region_allocates_nothing_in_the_steady_state)
+{
+    if (ts_alloc_system)
+        TS_SKIP("every block comes from the system");
+    ts_tensor *w = leaf(TS_DEVICE_META), *x = leaf(TS_DEVICE_META);
+    uint64_t before = 0;
+    for (int k = 0; k < 200; k++) {
+        if (k == 100)
+            before = ts_memory_get_stats().system_allocs;
+        ck_assert(forward_backward(x, w));
+        ts_zero_grad(w);
+        ts_zero_grad(x);
+    }
+    ck_assert_uint_eq(ts_memory_get_stats().system_allocs, before);
+}
+
+static int failing_after;
+static bool fail_once(size_t bytes)
+{
+    (void)bytes;
+    return failing_after-- == 0;
+}
+
+TS_TEST(out_of_memory_at_any_point_is_an_error_that_leaves_nothing)
+{
+    const char *fork = getenv("CK_FORK");
+    if (!ts_alloc_system && fork && strcmp(fork, "no") == 0)
+        TS_SKIP("changes how a process allocates");
+    ts_alloc_system = true; /* each block of the library is an allocation that may fail */
+    ts_tensor *w = leaf(TS_DEVICE_META), *x = leaf(TS_DEVICE_META);
+    int64_t before = 0;
+    int failures = 0;
+    for (int n = -1;; n++) {
+        ck_assert_int_lt(n, 2000);
+        ts_error_clear();
+        failing_after = n;
+        ts_alloc_fault = n < 0 ? NULL : fail_once;
+        bool ok = forward_backward(x, w);
+        ts_alloc_fault = NULL;
+        ck_assert_int_eq(cached(), 0);
+        ts_zero_grad(w);
+        ts_zero_grad(x);
+        if (n < 0)
+            before = ts_memory_get_stats().in_use;
+        ck_assert_int_eq(ts_memory_get_stats().in_use, before);
+        if (ok && failing_after >= 0)
+            break;
+        if (!ok) {
+            ck_assert_int_eq(ts_error_code(), TS_ERR_MEMORY);
+            failures++;
+        }
+    }
+    ck_assert_int_gt(failures, 30);
+}
