@@ -137,7 +137,7 @@ double ref_at(const ts_ref_arg *a, const int64_t *sizes, int ndim, int64_t at);
 
 /* ----------------------------------------------------------------------------- samples ---- */
 
-#define DT_FLOATS_ (TS_DT(TS_F64) | TS_DT(TS_F32))
+#define DT_FLOATS_ (TS_DT(TS_F64) | TS_DT(TS_F32) | TS_DT(TS_BF16) | TS_DT(TS_F16))
 #define DT_INTS (TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
 #define DT_NUMBERS (DT_FLOATS_ | DT_INTS)
 #define DT_ALL (DT_NUMBERS | TS_DT(TS_BOOL))
@@ -160,7 +160,7 @@ typedef struct ts_sample {
     void (*ref)(ts_ref *r);
     /** Instead of ref, for random ops: judges the results in r->ret. */
     bool (*check)(const ts_ref *r);
-    uint16_t dtypes; /* bit per dtype of the runs; 0 is f64 and f32 */
+    uint16_t dtypes; /* bit per dtype of the runs; 0 is all floats */
     double c, scale; /* tolerance, see above */
     int64_t depth;   /* 0 is 1; SWEEP is the sweep's size */
     double grad_c;   /* f32 gradient against f64: grad_c · eps · √depth · max(1, largest |g|); 0 is 32 */

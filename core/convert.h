@@ -37,6 +37,29 @@ TS_INLINE uint16_t ts_f32_to_f16(float x)
     return bits;
 }
 
+/**
+ * f32 on the way to bf16 or f16: what f32 cannot hold is kept in its last bit (rounding to odd), so that
+ * the second rounding gives what one rounding would have given.
+ */
+TS_INLINE float ts_odd_f32(double x)
+{
+    float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    if ((double)f == x || x != x)
+        return f;
+    bits -= (f < 0 ? -(double)f : (double)f) > (x < 0 ? -x : x); /* towards 0; of Inf the largest number */
+    bits |= 1;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+/** The same of an integer: what lies below 53 bits is kept in the last of them. */
+TS_INLINE float ts_odd_f32_of(int64_t i)
+{
+    bool large = i > INT64_C(1) << 53 || i < -(INT64_C(1) << 53);
+    return ts_odd_f32((double)(large ? (i & ~INT64_C(0x7ff)) | (int64_t)((i & 0x7ff) != 0) << 11 : i));
+}
+
 /* Out of range and NaN have no value in an integer; they become the most negative one, on every ISA. */
 TS_INLINE int64_t ts_trunc_i64(double x)
 {

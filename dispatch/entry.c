@@ -17,12 +17,13 @@ void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
 {
     bool real = v->tag == TS_TAG_FLOAT;
     double d = real ? v->d : (double)v->i;
+    float single = real ? ts_odd_f32(v->d) : ts_odd_f32_of(v->i); /* for the halves */
     int64_t i;
     switch (dtype) {
     case TS_F64: memcpy(place, &d, 8); break;
     case TS_F32: *(float *)place = (float)d; break;
-    case TS_BF16: *(uint16_t *)place = ts_f32_to_bf16((float)d); break;
-    case TS_F16: *(uint16_t *)place = ts_f32_to_f16((float)d); break;
+    case TS_BF16: *(uint16_t *)place = ts_f32_to_bf16(single); break;
+    case TS_F16: *(uint16_t *)place = ts_f32_to_f16(single); break;
     case TS_I64:
         i = real ? ts_trunc_i64(d) : v->i;
         memcpy(place, &i, 8);
@@ -246,6 +247,28 @@ static TS_COLD ts_status fail_dtype(const ts_frame *f)
                       "no kernel for dtype %s on %s", ts_dtype_name(f->plan->compute), ts_key_name(f->key));
 }
 
+static bool is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
+
+/** Arguments with f32 for every bf16 and f16, tensors and dtypes alike; made[] holds the copies. */
+static ts_status widen_args(const ts_frame *f, ts_value *args, ts_tensor **made, int *nmade)
+{
+    for (int i = 0; i < f->nargs; i++) {
+        ts_value *v = &args[i];
+        *v = f->args[i];
+        if (v->tag == TS_TAG_DTYPE && is_half(v->i))
+            v->i = TS_F32;
+        if (v->tag != TS_TAG_TENSOR || !is_half(v->t->dtype))
+            continue;
+        v->t = ts_convert(v->t, TS_F32);
+        if (!v->t)
+            return ts_error_code();
+        made[(*nmade)++] = v->t;
+    }
+    return TS_OK;
+}
+
+static TS_COLD ts_status fill_widened(ts_frame *f);
+
 /** Gives a fresh tensor of 4 dims the strides of one whose dims 1 and 2 were exchanged. */
 static TS_COLD void swap_layout(ts_tensor *t)
 {
@@ -277,8 +300,9 @@ ts_status ts_enter_fill(ts_frame *f)
     if (TS_UNLIKELY(status != TS_OK))
         goto done;
     if (TS_UNLIKELY(accepts->dtypes && !(accepts->dtypes >> plan.compute & 1))) {
-        status = fail_dtype(f);
-        goto done;
+        status = is_half(plan.compute) && accepts->dtypes & TS_DT(TS_F32) ? fill_widened(f) : fail_dtype(f);
+        f->plan = NULL;
+        return status;
     }
     if (f->given)
         for (int i = 0; i < f->nrets; i++)
@@ -362,6 +386,73 @@ done:
         }
     }
     f->plan = NULL;
+    return status;
+}
+
+/**
+ * A call in bf16 or f16 whose kernel takes f32: the call runs in f32 on copies, and its results are
+ * rounded once. A kernel that declares the dtype never comes here.
+ */
+static TS_COLD ts_status fill_widened(ts_frame *f)
+{
+    ts_plan *plan = f->plan;
+    ts_value args[TS_MAX_ARGS], wide[TS_MAX_RETS];
+    ts_tensor *made[TS_MAX_ARGS], *out[TS_MAX_RETS] = {NULL};
+    int nmade = 0;
+    ts_status status = TS_OK;
+    for (int i = 0; i < f->nargs; i++)
+        for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
+            if (is_half(f->args[i].list[k]->dtype))
+                return fail_dtype(f); /* kernels over lists say themselves what they take */
+    if (f->table->written)
+        return fail_dtype(f);
+    for (int i = 0; i < f->nrets; i++) {
+        wide[i] = ts_value_none();
+        if (f->given >> i & 1)
+            TS_TRY(check_given(f, i));
+    }
+    for (int i = 0; status == TS_OK && i < f->nrets; i++) {
+        const ts_meta *m = &plan->ret[i];
+        if (!(f->want >> i & 1) || f->given >> i & 1 || !is_half(m->dtype))
+            continue;
+        out[i] = ts_tensor_new(f->thread, m->dtype, m->sizes, m->ndim, m->device);
+        if (!out[i])
+            status = ts_fail_within(ts_op_name(f->op), f->site);
+        else if (plan->swapped >> i & 1)
+            swap_layout(out[i]);
+    }
+    if (status == TS_OK)
+        status = widen_args(f, args, made, &nmade);
+    if (status == TS_OK) {
+        ts_frame inner = *f;
+        inner.args = args;
+        inner.rets = wide;
+        inner.given = 0;
+        inner.want = (uint8_t)(f->want | f->given);
+        status = ts_enter_fill(&inner);
+    }
+    for (int i = 0; i < f->nrets; i++) {
+        ts_tensor *w = wide[i].tag == TS_TAG_TENSOR ? wide[i].t : NULL, *to = f->given >> i & 1 ? f->rets[i].t : out[i];
+        if (w && to && status == TS_OK && (status = ts_copy_into(to, w)) == TS_OK) {
+            to->storage->writer = f->op;
+            to->storage->version -= to == out[i]; /* making a result is no write to it */
+        }
+        if (w && to) {
+            ts_tensor_unref(w);
+        } else {
+            if (out[i])
+                ts_tensor_unref(out[i]);
+            out[i] = w; /* of another dtype */
+        }
+    }
+    for (int i = 0; i < f->nrets; i++) {
+        if (status != TS_OK && out[i])
+            ts_tensor_unref(out[i]);
+        if (!(f->given >> i & 1))
+            f->rets[i] = status == TS_OK && out[i] ? ts_value_tensor(out[i]) : ts_value_none();
+    }
+    for (int i = 0; i < nmade; i++)
+        ts_tensor_unref(made[i]);
     return status;
 }
 

@@ -168,6 +168,7 @@ void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim);
 
 #define TS_DT(d) ((uint16_t)(1u << (d)))
 #define TS_DT_FLOATS (TS_DT(TS_F32) | TS_DT(TS_F64))
+#define TS_DT_HALVES (TS_DT(TS_BF16) | TS_DT(TS_F16))
 #define TS_DT_ALL ((uint16_t)((1u << TS_DTYPE_COUNT) - 1))
 
 /** Argument error of the running op: names op and argument. */

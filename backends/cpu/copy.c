@@ -11,32 +11,33 @@
 /* One loop a pair: S storage type and decoding of the source, R storage type and encoding of the result. */
 #define PAIR(from, S, decode, to, R, encode) TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
 
-#define FROM_FLOAT(from, S, decode)                         \
-    PAIR(from, S, decode, f64, double, KEEP)                \
-    PAIR(from, S, decode, f32, float, KEEP)                 \
-    PAIR(from, S, decode, bf16, uint16_t, ts_f32_to_bf16)   \
-    PAIR(from, S, decode, f16, uint16_t, ts_f32_to_f16)     \
-    PAIR(from, S, decode, i64, int64_t, ts_trunc_i64)       \
-    PAIR(from, S, decode, i32, int32_t, ts_trunc_i32)       \
-    PAIR(from, S, decode, u8, uint8_t, ts_trunc_i64)        \
+/* single: what f32 makes of the value on the way to a half without a second rounding */
+#define FROM_FLOAT(from, S, decode, single)                              \
+    PAIR(from, S, decode, f64, double, KEEP)                             \
+    PAIR(from, S, decode, f32, float, KEEP)                              \
+    PAIR(from, S, single, bf16, uint16_t, ts_f32_to_bf16)                \
+    PAIR(from, S, single, f16, uint16_t, ts_f32_to_f16)                  \
+    PAIR(from, S, decode, i64, int64_t, ts_trunc_i64)                    \
+    PAIR(from, S, decode, i32, int32_t, ts_trunc_i32)                    \
+    PAIR(from, S, decode, u8, uint8_t, ts_trunc_i64)                     \
     PAIR(from, S, decode, bool, uint8_t, NOT_ZERO)
-#define FROM_INT(from, S)                                   \
-    PAIR(from, S, KEEP, f64, double, KEEP)                  \
-    PAIR(from, S, KEEP, f32, float, KEEP)                   \
-    PAIR(from, S, KEEP, bf16, uint16_t, ts_f32_to_bf16)     \
-    PAIR(from, S, KEEP, f16, uint16_t, ts_f32_to_f16)       \
-    PAIR(from, S, KEEP, i64, int64_t, KEEP)                 \
-    PAIR(from, S, KEEP, i32, int32_t, KEEP)                 \
-    PAIR(from, S, KEEP, u8, uint8_t, KEEP)                  \
+#define FROM_INT(from, S, single)                                        \
+    PAIR(from, S, KEEP, f64, double, KEEP)                               \
+    PAIR(from, S, KEEP, f32, float, KEEP)                                \
+    PAIR(from, S, single, bf16, uint16_t, ts_f32_to_bf16)                \
+    PAIR(from, S, single, f16, uint16_t, ts_f32_to_f16)                  \
+    PAIR(from, S, KEEP, i64, int64_t, KEEP)                              \
+    PAIR(from, S, KEEP, i32, int32_t, KEEP)                              \
+    PAIR(from, S, KEEP, u8, uint8_t, KEEP)                               \
     PAIR(from, S, KEEP, bool, uint8_t, NOT_ZERO)
 
-FROM_FLOAT(f64, double, KEEP)
-FROM_FLOAT(f32, float, KEEP)
-FROM_FLOAT(bf16, uint16_t, ts_bf16_to_f32)
-FROM_FLOAT(f16, uint16_t, ts_f16_to_f32)
-FROM_INT(i64, int64_t)
-FROM_INT(i32, int32_t)
-FROM_INT(u8, uint8_t)
+FROM_FLOAT(f64, double, KEEP, ts_odd_f32)
+FROM_FLOAT(f32, float, KEEP, KEEP)
+FROM_FLOAT(bf16, uint16_t, ts_bf16_to_f32, ts_bf16_to_f32)
+FROM_FLOAT(f16, uint16_t, ts_f16_to_f32, ts_f16_to_f32)
+FROM_INT(i64, int64_t, ts_odd_f32_of)
+FROM_INT(i32, int32_t, ts_odd_f32)
+FROM_INT(u8, uint8_t, KEEP)
 
 /* Halves to and from f32 by vectors where both sides are contiguous; the same rounding elsewhere. */
 #define HALF(kind)                                                                                   \
@@ -248,6 +249,8 @@ void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from)
     else
         ts_cpu_run(it, pairs[from][to], NULL, 2);
 }
+
+ts_loop TS_V(ts_cpu_copy_loop)(ts_dtype to, ts_dtype from) { return pairs[from][to]; }
 
 void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dtype, const char *from,
                             const int64_t *from_strides, ts_dtype from_dtype, const int64_t *sizes, int ndim)

@@ -5,6 +5,8 @@
 
 #include "backends/cpu/loops.h"
 
+/** The loop that converts one operand to the result. */
+ts_loop TS_V(ts_cpu_copy_loop)(ts_dtype to, ts_dtype from);
 /** Operand 1 of the space to operand 0, converted. */
 void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from);
 /** The same for memory with strides in elements. */

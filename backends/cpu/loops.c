@@ -1,7 +1,11 @@
 /** @file loops.c  Walks an iteration space around a loop, on one thread or several. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/isa.h"
 #include "core/parallel.h"
+
+/** Elements of dtype `from` converted to `to`; in copy.c. */
+TS_ISA_DECLARE(ts_loop, ts_cpu_copy_loop, (ts_dtype to, ts_dtype from));
 
 typedef struct walk {
     const ts_iter *it;
@@ -75,12 +79,77 @@ void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)
         run_range(&w, 0, it->numel);
 }
 
+/* ---------------------------------------------------------------- bf16 and f16 by way of f32 ---- */
+
+enum { BLOCK = 512 };
+
+typedef struct halves {
+    ts_loop loop, widen, narrow;
+    const void *params;
+    int operands;
+    uint8_t half; /* bit k: operand k is of the half dtype */
+} halves;
+
+static void halves_loop(char *const *data, const int64_t *strides, int64_t n, const void *params)
+{
+    const halves *h = params;
+    float blocks[TS_MAX_OPERANDS][BLOCK] __attribute__((aligned(64)));
+    char *at[TS_MAX_OPERANDS];
+    int64_t steps[TS_MAX_OPERANDS];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = ts_min64(BLOCK, n - i);
+        for (int k = 0; k < h->operands; k++) {
+            at[k] = data[k] + i * strides[k];
+            steps[k] = strides[k];
+            if (!(h->half >> k & 1))
+                continue;
+            char *pair[] = {(char *)blocks[k], at[k]};
+            at[k] = pair[0];
+            steps[k] = strides[k] ? (int64_t)sizeof(float) : 0;
+            if (k && (strides[k] || !i)) /* one value for all is converted once */
+                h->widen(pair, (int64_t[]){sizeof(float), strides[k]}, strides[k] ? m : 1, NULL);
+        }
+        h->loop(at, steps, m, h->params);
+        if (h->half & 1)
+            h->narrow((char *[]){data[0] + i * strides[0], (char *)blocks[0]},
+                      (int64_t[]){strides[0], sizeof(float)}, m, NULL);
+    }
+}
+
+/** Loop of f32 around which operands are converted; numbers are stored anew, as f32. */
+static TS_COLD void run_halves(ts_frame *f, ts_loop loop, const void *params, int cost)
+{
+    ts_plan *plan = f->plan;
+    ts_iter *it = &plan->iter;
+    ts_dtype half = plan->compute;
+    halves h = {.loop = loop, .params = params, .operands = it->operands, .half = f->rets[0].t->dtype == half,
+                .widen = TS_ISA_PICK(ts_cpu_copy_loop)(TS_F32, half),
+                .narrow = TS_ISA_PICK(ts_cpu_copy_loop)(half, TS_F32)};
+    for (int i = 0, k = 1; k < it->operands; i++) {
+        const ts_value *v = &f->args[i];
+        if (!(plan->operands >> i & 1) || v->tag == TS_TAG_NONE)
+            continue;
+        if (v->tag != TS_TAG_TENSOR)
+            ts_scalar_store(v, TS_F32, &plan->scalars[k]);
+        else if (v->t->dtype == half)
+            h.half |= (uint8_t)(1 << k);
+        k++;
+    }
+    ts_cpu_run(it, halves_loop, &h, cost + 1);
+}
+
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost)
 {
     ts_loop loop = loops[f->plan->compute];
-    if (TS_UNLIKELY(!loop))
+    if (TS_UNLIKELY(!loop)) {
+        ts_dtype compute = f->plan->compute;
+        if ((compute == TS_BF16 || compute == TS_F16) && loops[TS_F32]) {
+            run_halves(f, loops[TS_F32], params, cost);
+            return TS_OK;
+        }
         return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
-                          "not defined for dtype %s on the CPU", ts_dtype_name(f->plan->compute));
+                          "not defined for dtype %s on the CPU", ts_dtype_name(compute));
+    }
     ts_cpu_run(&f->plan->iter, loop, params, cost);
     return TS_OK;
 }

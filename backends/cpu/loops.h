@@ -17,7 +17,9 @@
 typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, const void *params);
 
 /**
- * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE when there is none.
+ * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE when there is none. bf16 and f16 without a loop
+ * of their own pass through that of f32 in blocks that stay in the first cache; a number among the
+ * operands then is an f32.
  * @param cost  rough cycles an element takes; decides when threads are worth it
  */
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost);

@@ -5,7 +5,8 @@
  * elements of 32-bit draws or 32 of 64-bit draws. Threads share out whole groups.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/loops.h"
+#include "backends/cpu/copy.h"
+#include "core/convert.h"
 #include "core/parallel.h"
 #include "core/philox.h"
 #include "ops/kernel.h"
@@ -77,6 +78,7 @@ typedef struct draw {
     int64_t low;
     uint64_t range;
     uint32_t threshold;
+    ts_dtype half;       /* of uniform: the dtype */
     const ts_iter *iter; /* of dropout */
     void (*fill)(const struct draw *d, const uint32_t *w, int64_t first, int64_t n);
 } draw;
@@ -103,6 +105,11 @@ static draw result_of(ts_frame *f)
     return (draw){.rng = f->rng, .numel = f->rets[0].t->numel, .out = f->rets[0].t->data};
 }
 
+static float half_to_f32(uint16_t bits, ts_dtype dtype)
+{
+    return dtype == TS_BF16 ? ts_bf16_to_f32(bits) : ts_f16_to_f32(bits);
+}
+
 /* ----------------------------------------------------------------------------- uniform ---- */
 
 static void uniform_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
@@ -125,13 +132,39 @@ static void uniform_f64(const draw *d, const uint32_t *w, int64_t first, int64_t
     }
 }
 
+/** Largest value of a half dtype below x. */
+static float half_below(double x, ts_dtype dtype)
+{
+    ts_value v = ts_value_float(x);
+    uint16_t bits;
+    ts_scalar_store(&v, dtype, &bits);
+    float y = half_to_f32(bits, dtype);
+    if (y < x)
+        return y;
+    return half_to_f32((uint16_t)(y > 0 ? bits - 1 : y < 0 ? bits + 1 : 0x8001), dtype);
+}
+
+/** The numbers of f32, rounded; the open end stays open. */
+static void uniform_half(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    float x[WORDS] __attribute__((aligned(64)));
+    draw single = *d;
+    single.out = (char *)x;
+    uniform_f32(&single, w, 0, n);
+    float last = d->b > d->a ? half_below(d->b, d->half) : (float)d->b;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] < last ? x[i] : last;
+    TS_V(ts_cpu_copy_loop)(d->half, TS_F32)((char *[]){d->out + first * 2, (char *)x}, (int64_t[]){2, 4}, n, NULL);
+}
+
 static ts_status uniform(ts_frame *f)
 {
     bool wide = f->plan->compute == TS_F64;
     draw d = result_of(f);
     d.a = f->args[1].d;
     d.b = f->args[2].d;
-    d.fill = wide ? uniform_f64 : uniform_f32;
+    d.half = f->plan->compute;
+    d.fill = wide ? uniform_f64 : d.half == TS_F32 ? uniform_f32 : uniform_half;
     return run(&d, wide, 2);
 }
 
@@ -486,7 +519,7 @@ static ts_status multinomial(ts_frame *f)
 #define NUMBERS (TS_DT_FLOATS | INTEGERS | TS_DT(TS_U8) | TS_DT(TS_BOOL))
 
 TS_CPU_FAMILY(random,
-    {TS_OP_uniform, uniform, {TS_DT_FLOATS, 0}},
+    {TS_OP_uniform, uniform, {TS_DT_FLOATS | TS_DT_HALVES, 0}},
     {TS_OP_normal, normal, {TS_DT_FLOATS, 0}},
     {TS_OP_randint, randint, {NUMBERS, 0}},
     {TS_OP_randperm, randperm, {INTEGERS, 0}},

@@ -80,6 +80,43 @@ TS_TEST(scalars_are_rounded_as_copies_are)
         }
 }
 
+TS_TEST(a_wide_number_becomes_a_half_in_one_rounding, .loop = 2)
+{
+    ts_dtype half = _i ? TS_F16 : TS_BF16;
+    double unit = _i ? 0x1p-10 : 0x1p-7;
+    /* just above and below the middle of two neighbours: f32 would round to the middle, then to even */
+    const double above = 1 + unit / 2 + 0x1p-40, below = 1 + unit * 1.5 - 0x1p-40;
+    const double values[] = {above, -above, below, -below, 1 + unit / 2, 0x1p-200, -1e300};
+    const double wanted[] = {1 + unit, -1 - unit, 1 + unit, -1 - unit, 1, 0, -INFINITY};
+    int64_t n = sizeof values / sizeof *values;
+    ts_tensor *copied = ts_to(ts_from_array(values, TS_F64, &n, 1), half);
+    for (int64_t i = 0; i < n; i++) {
+        double got[2];
+        ck_assert_int_eq(ts_item(ts_select(copied, 0, i), &got[0]), TS_OK);
+        ck_assert_int_eq(ts_item(ts_full(NULL, 0, TS_SCALAR(values[i]), half), &got[1]), TS_OK);
+        ck_assert_double_eq(got[0], wanted[i]);
+        ck_assert_double_eq(got[1], wanted[i]);
+    }
+    if (_i)
+        return;
+    const int64_t large = ((int64_t)1 << 62) + ((int64_t)1 << 54);
+    const int64_t wholes[] = {large + 1, -large - 1, large, large - 1, (1 << 30) + (1 << 22) + 1};
+    const double whole_wanted[] = {0x1.02p62, -0x1.02p62, 0x1p62, 0x1p62, 0x1.02p30};
+    n = sizeof wholes / sizeof *wholes;
+    ts_tensor *from = ts_from_array(wholes, TS_I64, &n, 1);
+    for (int64_t i = 0; i < n; i++) {
+        double got[3];
+        ck_assert_int_eq(ts_item(ts_to(ts_select(from, 0, i), half), &got[0]), TS_OK);
+        ck_assert_int_eq(ts_item(ts_full(NULL, 0, ts_scalar_int(wholes[i]), half), &got[1]), TS_OK);
+        ck_assert_double_eq(got[0], whole_wanted[i]);
+        ck_assert_double_eq(got[1], whole_wanted[i]);
+        if (wholes[i] > INT32_MAX || wholes[i] < INT32_MIN)
+            continue;
+        ck_assert_int_eq(ts_item(ts_to(ts_to(ts_select(from, 0, i), TS_I32), half), &got[2]), TS_OK);
+        ck_assert_double_eq(got[2], whole_wanted[i]);
+    }
+}
+
 TS_TEST(long_copies_are_complete)
 {
     ts_tensor *x = count_up(TS_SIZES(70001), TS_F64), *y = ts_clone(x);

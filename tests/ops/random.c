@@ -99,6 +99,26 @@ TS_TEST(uniform_never_reaches_its_open_end)
     ck_assert_float_eq(((const float *)ts_data(t))[9], 2);
 }
 
+TS_TEST(uniforms_of_halves_are_those_of_f32_rounded_and_stay_below_the_end, .loop = 2)
+{
+    TS_SCOPE;
+    ts_dtype half = _i ? TS_F16 : TS_BF16;
+    const double ends[][3] = {{0, 1, _i ? 0x1.ffcp-1 : 0x1.fep-1}, {-3, -2, _i ? -0x1.004p1 : -0x1.02p1},
+                              {-1, 0, _i ? -0x1p-24 : -0x1p-133}, {2, 2.001, 2}, {5, 5, 5}};
+    int64_t n = 70000;
+    for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
+        ts_manual_seed(5);
+        ts_tensor *single = ts_uniform(&n, 1, ends[k][0], ends[k][1], TS_F32);
+        ts_manual_seed(5);
+        ts_tensor *x = ts_to(ts_uniform(&n, 1, ends[k][0], ends[k][1], half), TS_F32);
+        ts_tensor *rounded = ts_to(ts_to(single, half), TS_F32);
+        const float *got = ts_data(x), *all = ts_data(rounded);
+        float last = (float)ends[k][2]; /* the number below the open end */
+        for (int64_t i = 0; i < n; i++)
+            ck_assert_float_eq(got[i], all[i] < last ? all[i] : last);
+    }
+}
+
 TS_TEST(integers_cover_their_range_evenly)
 {
     TS_SCOPE;
