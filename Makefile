@@ -27,10 +27,15 @@ test-full: build-for-tests ## run all tests, then those of the sanitizer build
 	@tools/run-tests
 	@$(MAKE) --no-print-directory sanitize
 
+# gcc 12 takes "&thread_local == NULL" from the flags of an add that the linker turns into a lea,
+# which sets none: in programs that link the library's objects UBSan then sees NULL where none is.
+# AddressSanitizer reports what is read or written through NULL all the same.
+NO_FALSE_NULL := -fno-sanitize=null
+
 sanitize: ## run the tests under AddressSanitizer and UBSan, in build-asan/
 	@tools/setup build test
 	@test -f build-asan/build.ninja || meson setup build-asan --buildtype=debugoptimized \
-	    -Db_ndebug=false -Db_sanitize=address,undefined -Db_lundef=false
+	    -Db_ndebug=false -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=$(NO_FALSE_NULL)
 	@tools/run-tests -C build-asan --no-suite slow
 
 bench: build/build.ninja ## run the benchmarks

@@ -30,7 +30,8 @@ double *ref_ret(ts_ref *r, int i, const int64_t *sizes, int ndim)
     ts_ref_arg *y = &r->ret[i];
     y->tag = TS_TAG_TENSOR;
     y->ndim = ndim;
-    memcpy(y->sizes, sizes, (size_t)ndim * sizeof *sizes);
+    if (ndim > 0) /* NULL serves for no sizes */
+        memcpy(y->sizes, sizes, (size_t)ndim * sizeof *sizes);
     y->numel = ref_numel(sizes, ndim);
     return y->x = ref_scratch(r, y->numel);
 }
