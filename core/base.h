@@ -12,6 +12,9 @@
 #define TS_UNUSED __attribute__((unused))
 #define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
+/** The bit of a dtype in a set of dtypes. */
+#define TS_DT(d) ((uint16_t)(1u << (d)))
+
 TS_INLINE int64_t ts_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 TS_INLINE int64_t ts_max64(int64_t a, int64_t b) { return a > b ? a : b; }
 TS_INLINE int64_t ts_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

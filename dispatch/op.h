@@ -80,14 +80,6 @@ struct ts_plan {
 
 /* ----------------------------------------------------------------------------------- op ---- */
 
-/** What stands in the backend slots of an op. */
-typedef enum ts_op_kind {
-    TS_FILL,     /* infer, convert, allocate, kernel */
-    TS_VIEW,     /* infer makes aliases; no kernel */
-    TS_WHOLE,    /* the kernel does everything */
-    TS_COMPOSITE /* the composite does everything, on every backend without its own kernel */
-} ts_op_kind;
-
 enum {
     TS_OP_RANDOM = 1,      /* has a reserve function */
     TS_OP_BY_PARTS = 2,    /* composite runs with AUTOGRAD left on */
@@ -166,7 +158,6 @@ ts_status ts_plan_iterate(ts_frame *f);
  *  innermost first and merges neighbours that every operand steps through evenly. */
 void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim);
 
-#define TS_DT(d) ((uint16_t)(1u << (d)))
 #define TS_DT_FLOATS (TS_DT(TS_F32) | TS_DT(TS_F64))
 #define TS_DT_HALVES (TS_DT(TS_BF16) | TS_DT(TS_F16))
 #define TS_DT_ALL ((uint16_t)((1u << TS_DTYPE_COUNT) - 1))

@@ -8,19 +8,6 @@
 /** Installs the built-in rows; called once by ops/ before anything else registers. */
 ts_status ts_registry_install(const ts_op_info *rows, int count);
 
-/** Reasons a slot holds what it holds, in order of precedence. */
-enum {
-    TS_RULE_NONE,     /* falls through */
-    TS_RULE_KERNEL,
-    TS_RULE_FALLBACK_FIRST,
-    TS_RULE_COMPOSITE,
-    TS_RULE_VIEW,
-    TS_RULE_META,
-    TS_RULE_FALLBACK,
-    TS_RULE_MISSING,
-    TS_RULE_ABSENT
-};
-
 /** Slot content of an op that a backend lacks: at most ten lines, with the remedy (F37). */
 ts_status ts_missing_kernel(ts_frame *f);
 /** What stands in the slot of TS_KEY_ABSENT: TS_NONE was given where a tensor is required. */

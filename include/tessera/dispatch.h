@@ -266,6 +266,67 @@ TS_API void ts_mask_pop(ts_mask_guard guard);
 /** The calling thread's current masks. */
 TS_API ts_mask_guard ts_mask_get(void);
 
+/* ------------------------------------------------------------- what is known of an op ---- */
+
+/** What stands in an op's backend slots. */
+typedef enum ts_op_kind {
+    TS_FILL,     /**< shapes are inferred, arguments converted, results allocated; the kernel fills */
+    TS_VIEW,     /**< results are aliases; there is no kernel */
+    TS_WHOLE,    /**< the kernel does everything */
+    TS_COMPOSITE /**< made of other ops on every backend without a kernel of its own */
+} ts_op_kind;
+
+/** How an op is differentiated. */
+typedef enum ts_op_gradient {
+    TS_GRADIENT_RULE,   /**< by a rule of its own */
+    TS_GRADIENT_PARTS,  /**< by the rules of the ops that it is made of */
+    TS_GRADIENT_NEVER,  /**< results never require grad */
+    TS_GRADIENT_REFUSED /**< a gradient through it is an error that names the op */
+} ts_op_gradient;
+
+/** One argument in an op's schema. */
+typedef struct ts_op_arg {
+    const char *name;
+    uint16_t kinds; /**< bit per ts_tag that it may be */
+    bool optional;  /**< may be TS_TAG_NONE */
+    bool written;   /**< marked (a!): the call writes to it */
+} ts_op_arg;
+
+/** What is known of an op. Strings live as long as the library. */
+typedef struct ts_op_description {
+    size_t size; /**< set by the caller: sizeof(ts_op_description) */
+    const char *name, *schema, *doc;
+    ts_op_kind kind;
+    ts_op_gradient gradient;
+    bool random;    /**< draws random numbers */
+    bool composite; /**< can be made of other ops */
+    bool runtime;   /**< registered at run time */
+    uint8_t nargs, nrets;
+    ts_op_arg args[TS_MAX_ARGS];
+} ts_op_description;
+
+/**
+ * Describes op number `op`.
+ * Errors: TS_ERR_REGISTRY for an unknown number, TS_ERR_NULL, TS_ERR_VALUE for a size of another version.
+ */
+TS_API ts_status ts_op_describe(int op, ts_op_description *description);
+
+/** Why a slot of an op's table holds what it holds, in order of precedence. */
+typedef enum ts_slot_rule {
+    TS_RULE_NONE,           /**< a layer that falls through */
+    TS_RULE_KERNEL,         /**< a kernel registered for the op and the key */
+    TS_RULE_FALLBACK_FIRST, /**< the key's fallback, which its backend prefers */
+    TS_RULE_COMPOSITE,      /**< the op's composite */
+    TS_RULE_VIEW,           /**< a view needs no kernel */
+    TS_RULE_META,           /**< shapes are enough on META */
+    TS_RULE_FALLBACK,       /**< the key's fallback */
+    TS_RULE_MISSING,        /**< nothing: a call is an error that names the remedy */
+    TS_RULE_ABSENT          /**< the error of a missing tensor */
+} ts_slot_rule;
+
+/** The rule by which op's slot for `key` was filled; TS_RULE_MISSING for an unknown op or key. */
+TS_API ts_slot_rule ts_op_slot(int op, ts_key key);
+
 /** Prints the computed table of an op: for each slot its kernel, the rule that chose it, its site. */
 TS_API ts_status ts_op_dump(const char *op, FILE *out);
 

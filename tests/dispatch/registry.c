@@ -257,3 +257,44 @@ TS_TEST(out_of_memory_while_registering_changes_nothing)
     dump("add", after, sizeof after);
     ck_assert_str_eq(before, after);
 }
+
+TS_TEST(an_op_describes_itself)
+{
+    ts_op_description d = {.size = sizeof d};
+    OK(ts_op_describe(ts_op_by_name("adamw"), &d));
+    ck_assert_str_eq(d.name, "adamw");
+    ck_assert_int_eq(d.kind, TS_FILL);
+    ck_assert_int_eq(d.gradient, TS_GRADIENT_NEVER);
+    ck_assert(d.args[0].written && !d.args[1].written && d.args[0].kinds == 1 << TS_TAG_TENSORS);
+    ck_assert(!d.random && !d.runtime);
+    OK(ts_op_describe(ts_op_by_name("dropout"), &d));
+    ck_assert(d.random && d.gradient == TS_GRADIENT_RULE && d.nrets == 1);
+    ck_assert_str_eq(d.args[1].name, "p");
+    OK(ts_op_describe(ts_op_by_name("transpose"), &d));
+    ck_assert_int_eq(d.kind, TS_VIEW);
+    int op;
+    OK(ts_register_op("test.described(Tensor? a, int n) -> (Tensor, Tensor)", &op));
+    OK(ts_op_describe(op, &d));
+    ck_assert(d.runtime && d.gradient == TS_GRADIENT_REFUSED && d.nargs == 2 && d.nrets == 2 && d.args[0].optional);
+    d.size = 8;
+    FAILS(TS_ERR_VALUE, ts_op_describe(op, &d));
+    d.size = sizeof d;
+    FAILS(TS_ERR_REGISTRY, ts_op_describe(ts_op_count(), &d));
+    FAILS(TS_ERR_NULL, ts_op_describe(op, NULL));
+}
+
+TS_TEST(a_slot_says_why_it_holds_what_it_holds)
+{
+    int add = ts_op_by_name("add");
+    ck_assert_int_eq(ts_op_slot(add, TS_KEY_CPU), TS_RULE_KERNEL);
+    ck_assert_int_eq(ts_op_slot(add, TS_KEY_META), TS_RULE_META);
+    ck_assert_int_eq(ts_op_slot(add, TS_KEY_CUDA), TS_RULE_MISSING);
+    ck_assert_int_eq(ts_op_slot(ts_op_by_name("transpose"), TS_KEY_CUDA), TS_RULE_VIEW);
+    ck_assert_int_eq(ts_op_slot(add, TS_KEY_TRACING + 1), TS_RULE_MISSING);
+    ck_assert_int_eq(ts_op_slot(-1, TS_KEY_CPU), TS_RULE_MISSING);
+    ts_registration *fallback;
+    OK(ts_register_fallback(TS_KEY_CUDA, k0, &fallback));
+    ck_assert_int_eq(ts_op_slot(add, TS_KEY_CUDA), TS_RULE_FALLBACK);
+    OK(ts_unregister(fallback));
+    ck_assert_int_eq(ts_op_slot(add, TS_KEY_CUDA), TS_RULE_MISSING);
+}
