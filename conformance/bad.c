@@ -29,14 +29,14 @@ static void expect(const ts_case *c, ts_status got, ts_status want, const char *
     else if (text && !strstr(ts_error_message(), text))
         sample_failed(c, "the message does not say '%s': %s", text, ts_error_message());
     else
-        sample_passed();
+        sample_passed(c);
 }
 
 /** NULL and TS_NONE for each tensor, one by one; the record of an earlier failure stays. */
 static void sweep_null(ts_case *c, const ts_made *m)
 {
     for (int i = 0; i < m->nargs; i++) {
-        const ts_param *param = &c->info->schema.args[i];
+        const ts_op_arg *param = &c->info->args[i];
         ts_value args[TS_MAX_ARGS], ret[TS_MAX_RETS];
         memcpy(args, m->args, sizeof args);
         for (int k = 0; k < TS_MAX_RETS; k++)
@@ -46,11 +46,11 @@ static void sweep_null(ts_case *c, const ts_made *m)
             c->form = "NULL";
             expect(c, call(c, m, args), TS_ERR_NULL, param->name, NULL);
             ts_error_set(TS_ERR_IO, "an earlier failure");
-            ts_status status = ts_call_boxed(c->op, args, m->nargs, ret, c->info->schema.nrets);
+            ts_status status = ts_call_boxed(c->op, args, m->nargs, ret, c->info->nrets);
             if (status != TS_ERR_IO || strcmp(ts_error_message(), "an earlier failure") != 0)
                 sample_failed(c, "propagation changed the record to %s", ts_error_message());
             else
-                sample_passed();
+                sample_passed(c);
             args[i] = ts_value_tensor(TS_NONE);
             c->form = "TS_NONE";
             if (call(c, m, args) == TS_OK)
@@ -70,11 +70,11 @@ static void sweep_null(ts_case *c, const ts_made *m)
             if (call(c, m, args) == TS_OK)
                 sample_failed(c, "'%s' was accepted", param->name);
             else
-                sample_passed();
+                sample_passed(c);
             args[i] = ts_value_tensors(NULL, 0);
             c->form = "an empty list";
             call(c, m, args);
-            sample_passed();
+            sample_passed(c);
         }
     }
 }
@@ -85,7 +85,7 @@ static void sweep_kinds(ts_case *c, const ts_made *m)
     ts_value rets[TS_MAX_RETS + 1];
     for (int i = 0; i <= TS_MAX_RETS; i++)
         rets[i] = ts_value_none();
-    int nrets = c->info->schema.nrets;
+    int nrets = c->info->nrets;
     ts_error_clear();
     c->form = "an argument too few";
     expect(c, ts_call_boxed(c->op, m->args, m->nargs - 1, rets, nrets), TS_ERR_VALUE, NULL, "arguments");
@@ -99,7 +99,7 @@ static void sweep_kinds(ts_case *c, const ts_made *m)
     c->form = "an argument of another kind";
     for (int i = 0; i < m->nargs; i++)
         for (int kind = 0; kind < TS_COUNTOF(kinds); kind++) {
-            const ts_param *param = &c->info->schema.args[i];
+            const ts_op_arg *param = &c->info->args[i];
             if (kind == TS_TAG_TENSOR || param->kinds >> kind & 1 || (kind == TS_TAG_NONE && param->optional))
                 continue;
             ts_value args[TS_MAX_ARGS];
@@ -114,9 +114,9 @@ static void survive(const ts_case *c, const ts_made *m, const ts_value *args)
 {
     ts_status status = call(c, m, args);
     if (status == TS_OK)
-        sample_passed();
+        sample_passed(c);
     else if (status == TS_ERR_MEMORY || status == TS_ERR_AUTOGRAD || c->info->composite) /* another op may refuse */
-        sample_passed();
+        sample_passed(c);
     else
         expect(c, status, status, NULL, NULL);
 }
@@ -142,13 +142,13 @@ static void sweep_odd(ts_case *c, const ts_made *m)
             int ndim = s < 0 ? ts_ndim(t) : shapes[s].ndim;
             double *values = calloc((size_t)ref_numel(sizes, ndim) + 1, sizeof *values);
             args[i] = ts_value_tensor(tensor_make(values, s < 0 ? (ts_dtype)k : ts_dtype_of(t), sizes, ndim,
-                                                  LAYOUT_CONTIGUOUS, false, NULL));
+                                                  LAYOUT_CONTIGUOUS, c->device, NULL));
             free(values);
             c->form = s < 0 ? "another dtype" : "another shape";
             survive(c, m, args);
         }
         args[i] = m->args[i];
-        const ts_param *param = &c->info->schema.args[i];
+        const ts_op_arg *param = &c->info->args[i];
         c->form = "an extreme number";
         for (int k = 0; param->kinds >> TS_TAG_INT & 1 && k < TS_COUNTOF(numbers); k++) {
             args[i] = ts_value_int(numbers[k]);
@@ -210,7 +210,9 @@ void ts_samples_bad_input(const ts_sample_family *family)
         ts_case c;
         if (!sample_case(s, &c))
             continue;
-        uint16_t dtypes = s->dtypes ? s->dtypes : DT_FLOATS_;
+        uint16_t dtypes = sample_dtypes(s);
+        if (!dtypes)
+            continue;
         c.dtype = dtypes >> TS_F32 & 1 ? TS_F32 : (ts_dtype)__builtin_ctz(dtypes);
         c.sweep = 3;
         ts_made m;

@@ -1,4 +1,12 @@
-/** @file drive.h  What the parts of the samples' driver share: cases, made arguments, complaints. */
+/**
+ * @file drive.h
+ * What the parts of the samples' driver share: the run, cases, made arguments, complaints.
+ *
+ * A run has one device, the candidate. On the CPU results are judged by the references, gradients in
+ * f64 by differences. On another device results are judged by the same references, and gradients by
+ * those of the CPU in f64; tensors get there and back by ts_to_device() alone. META is judged by the
+ * sizes and strides of the CPU's results.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_DRIVE_H
 #define TESSERA_CONFORMANCE_DRIVE_H
@@ -21,19 +29,41 @@ typedef enum ts_layout {
 typedef struct ts_case {
     const ts_sample *s;
     int op;
-    const ts_op_info *info;
+    const ts_op_description *info; /* valid until the next sample_case() */
     ts_dtype dtype;
     ts_layout layout;
     int64_t sweep;
-    bool meta;
+    ts_device device;
     const char *form; /* for complaints */
 } ts_case;
+
+/** What is driven and who is told; to be set before anything is driven. */
+typedef struct ts_sample_run {
+    ts_device device; /* the candidate; the CPU by default */
+    uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */
+    void *ctx;
+    /** NULL, or called before each point of the matrix. */
+    void (*begins)(void *ctx, const ts_case *c);
+    void (*passed)(void *ctx, const ts_case *c);
+    void (*failed)(void *ctx, const ts_case *c, const char *text);
+    /** The device says by an error that it lacks the kernel or the dtype. Not called for the CPU. */
+    void (*unsupported)(void *ctx, const ts_case *c, const char *text);
+} ts_sample_run;
+extern ts_sample_run sample_run;
+
+/** Counts a sample. */
+void sample_passed(const ts_case *c);
+void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Counts a call that should have succeeded: unsupported when the device says so, else failed. */
+void sample_refused(const ts_case *c);
+/** True when the record holds a refusal that another device than the CPU is free to give. */
+bool sample_is_refusal(const ts_case *c, ts_status status);
 
 enum { MADE_MOST = 64 };
 
 typedef struct ts_made_tensor {
     ts_tensor *t, *base; /* base owns the buffer, sentinels included */
-    char *before;        /* the buffer's bytes as made */
+    char *before;        /* the buffer's bytes as made; NULL on META */
     double *values;      /* numel, row-major, rounded */
     uint32_t version;
     int arg;
@@ -61,17 +91,20 @@ const char *made_intact(const ts_made *m);
 void ref_open(ts_ref *r, const ts_case *c, const ts_made *m);
 void ref_close(ts_ref *r);
 
+bool on_cpu(ts_device device);
+bool on_meta(ts_device device);
 /** A tensor with these values in one layout, NULL on failure; *base owns the buffer. Values of an expanded dim are
  *  made equal. */
-ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout, bool meta,
-                       ts_tensor **base);
-/** Elements as doubles, row-major, to be freed. Reads through the strides without the library. */
+ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout,
+                       ts_device device, ts_tensor **base);
+/** Elements as doubles, row-major, to be freed; NULL on failure. Reads through the strides without the library,
+ *  once the values are on the CPU. */
 double *tensor_values(const ts_tensor *t);
-/** Elements' bytes, row-major, to be freed. */
+/** Elements' bytes, row-major, to be freed; NULL on failure. */
 char *tensor_bytes(const ts_tensor *t);
 /** True when bytes of base outside t's elements are no sentinels. */
 bool tensor_spilled(const ts_tensor *t, const ts_tensor *base);
-/** Same elements: equal bits, and NaN equals NaN. */
+/** Same elements: equal bits, and NaN equals NaN. On META: same dtype and count. */
 bool tensor_equal(const ts_tensor *a, const ts_tensor *b);
 /** x as a value of dtype. */
 double round_to(double x, ts_dtype dtype);
@@ -80,29 +113,21 @@ double dtype_eps(ts_dtype dtype);
 double random_normal(uint64_t *state);
 double random_uniform(uint64_t *state);
 
-/** What is told of each judged sample. */
-typedef struct ts_sample_sink {
-    void (*passed)(void *ctx);
-    void (*failed)(void *ctx, const ts_case *c, const char *text);
-    void *ctx;
-} ts_sample_sink;
-/** To be set before anything is driven. */
-extern ts_sample_sink sample_sink;
-
-void sample_passed(void);
-void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
 /** Result sizes and such, in text. */
 const char *meta_text(const ts_tensor *t);
 /** Calls the op with a fixed state of the generator. rets: results, owned by the scope. */
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
-bool sample_is_differentiable(const ts_op_info *info);
-/** The case of a row. False, after a complaint, when no op has its name. */
+bool sample_is_differentiable(const ts_op_description *info);
+/** The case of a row on the run's device. False, after a complaint, when no op has its name. */
 bool sample_case(const ts_sample *s, ts_case *c);
-/** Name of a layout. */
-const char *layout_name(ts_layout layout);
+/** Dtypes in which a row is driven in this run. */
+uint16_t sample_dtypes(const ts_sample *s);
 /** dtype that result i must have. */
 ts_dtype sample_out(const ts_case *c, int i);
 bool sample_sweeps(const ts_sample *s);
+/** A size of a sample with the case's own in place of SWEEP. */
+int64_t sample_size(const ts_case *c, int64_t size);
+/** Name of a layout. */
+const char *layout_name(ts_layout layout);
 
 #endif

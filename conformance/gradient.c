@@ -8,7 +8,10 @@
 enum { SMALL = 3 };
 static const double step = 1e-6, absolute = 1e-5, relative = 1e-3;
 
-bool sample_is_differentiable(const ts_op_info *info) { return info->vjp || (info->flags & TS_OP_BY_PARTS); }
+bool sample_is_differentiable(const ts_op_description *info)
+{
+    return info->gradient == TS_GRADIENT_RULE || info->gradient == TS_GRADIENT_PARTS;
+}
 
 typedef struct weights {
     double *w[TS_MAX_RETS];
@@ -35,7 +38,7 @@ static double loss_at(ts_case c, double *const *values, const weights *w)
     double sum = 0;
     if (sample_call(&c, &m, rets) != TS_OK)
         sum = NAN;
-    for (int i = 0; !isnan(sum) && i < c.info->schema.nrets; i++) {
+    for (int i = 0; !isnan(sum) && i < c.info->nrets; i++) {
         if (!w->w[i])
             continue;
         double *y = tensor_values(rets[i].t);
@@ -64,7 +67,7 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
     }
     bool any = false;
     uint64_t seed = 99;
-    for (int i = 0; i < c->info->schema.nrets; i++) {
+    for (int i = 0; i < c->info->nrets; i++) {
         ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
         if (!y || !ts_requires_grad(y) || (c->s->grad_rets && !(c->s->grad_rets >> i & 1)))
             continue;
@@ -77,7 +80,7 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
         }
         double *copy = malloc((size_t)(w->n[i] + 1) * sizeof(double));
         memcpy(copy, w->w[i], (size_t)w->n[i] * sizeof(double));
-        ts_tensor *g = tensor_make(copy, ts_dtype_of(y), ts_sizes(y), ts_ndim(y), weights_layout, false, NULL);
+        ts_tensor *g = tensor_make(copy, ts_dtype_of(y), ts_sizes(y), ts_ndim(y), weights_layout, c->device, NULL);
         free(copy);
         if (!g) {
             sample_failed(c, "%s", ts_error_message());
@@ -101,7 +104,7 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
         bool fits = g == TS_NONE || (ts_ndim(g) == ts_ndim(x->t) && ts_dtype_of(g) == ts_dtype_of(x->t) &&
                                      memcmp(ts_sizes(g), ts_sizes(x->t), (size_t)ts_ndim(g) * sizeof(int64_t)) == 0);
         if (!fits) {
-            sample_failed(c, "the gradient of '%s' is %s, expected %s", c->info->schema.args[x->arg].name, meta_text(g),
+            sample_failed(c, "the gradient of '%s' is %s, expected %s", c->info->args[x->arg].name, meta_text(g),
                           meta_text(x->t));
             return false;
         }
@@ -136,7 +139,7 @@ static bool differences(const ts_case *c, const ts_made *m, const weights *w, do
             double want = (above - below) / (2 * step);
             if (!(fabs(grads[i][e] - want) <= absolute + relative * fabs(want))) {
                 sample_failed(c, "gradient of '%s' (tensor %d) element %lld is %.10g, differences say %.10g",
-                              c->info->schema.args[x->arg].name, i, (long long)e, grads[i][e], want);
+                              c->info->args[x->arg].name, i, (long long)e, grads[i][e], want);
                 return false;
             }
         }
@@ -161,19 +164,19 @@ static void check_f64(ts_case c, ts_layout weights_layout)
         results_none(rets);
         uint64_t seed = 99;
         if (sample_call(&c, &m, rets) == TS_OK)
-            for (int i = 0; i < c.info->schema.nrets; i++) {
-                ts_tensor *y = rets[i].tag == TS_TAG_TENSOR && rets[i].t->dtype <= TS_F16 ? rets[i].t : NULL;
+            for (int i = 0; i < c.info->nrets; i++) {
+                ts_tensor *y = rets[i].tag == TS_TAG_TENSOR && ts_dtype_is_float(ts_dtype_of(rets[i].t)) ? rets[i].t : NULL;
                 if (!y || (c.s->grad_rets && !(c.s->grad_rets >> i & 1)))
                     continue;
                 w.n[i] = ts_numel(y);
                 w.w[i] = malloc((size_t)(w.n[i] + 1) * sizeof(double));
                 for (int64_t e = 0; e < w.n[i]; e++)
                     w.w[i][e] = random_normal(&seed);
-                tensor_make(w.w[i], TS_F64, ts_sizes(y), ts_ndim(y), LAYOUT_EXPANDED, false, NULL);
+                tensor_make(w.w[i], TS_F64, ts_sizes(y), ts_ndim(y), LAYOUT_EXPANDED, TS_DEVICE_CPU, NULL);
             }
     }
     if (analytic(&c, &m, &w, weights_layout, grads) && differences(&c, &m, &w, grads))
-        sample_passed();
+        sample_passed(&c);
     grads_free(grads, &w);
     made_free(&m);
 }
@@ -210,13 +213,13 @@ static void check_f32(ts_case c)
         for (int64_t e = 0; good && e < n; e++)
             if (!(fabs(grads[0][i][e] - grads[1][i][e]) <= unit * largest)) {
                 sample_failed(&c, "gradient of '%s' (tensor %d) element %lld is %.9g, in f64 %.9g",
-                              c.info->schema.args[single.tensors[i].arg].name, i, (long long)e, grads[0][i][e],
+                              c.info->args[single.tensors[i].arg].name, i, (long long)e, grads[0][i][e],
                               grads[1][i][e]);
                 good = false;
             }
     }
     if (good)
-        sample_passed();
+        sample_passed(&c);
     grads_free(grads[0], &w);
     grads_free(grads[1], NULL);
     made_free(&single);
@@ -245,8 +248,8 @@ static void check_none(ts_case c)
         made_free(&m);
         return;
     }
-    bool nodiff = c.info->flags & TS_OP_NODIFF, good = true;
-    for (int i = 0; good && i < c.info->schema.nrets; i++) {
+    bool nodiff = c.info->gradient == TS_GRADIENT_NEVER, good = true;
+    for (int i = 0; good && i < c.info->nrets; i++) {
         ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
         if (!y || !ts_dtype_is_float(ts_dtype_of(y)) || !ts_numel(y))
             continue;
@@ -257,7 +260,7 @@ static void check_none(ts_case c)
             sample_failed(&c, "result %d: expected %s, got: %s", i, nodiff ? "no history" : "a named error", ts_error_message());
     }
     if (good)
-        sample_passed();
+        sample_passed(&c);
     made_free(&m);
 }
 
@@ -312,7 +315,7 @@ static void check_in_place(ts_case c)
         made_free(&m);
     }
     if (good)
-        sample_passed();
+        sample_passed(&c);
     grads_free(grads[0], NULL);
     grads_free(grads[1], NULL);
 }

@@ -127,15 +127,14 @@ static double element(const ts_sample_arg *a, int64_t i, ts_dtype dtype, uint64_
 
 /* ----------------------------------------------------------------------------- layouts ---- */
 
-/** Calls visit for each element of t in row-major order with the element's address. */
-static void visit(const ts_tensor *t, const char *data, void (*see)(void *ctx, int64_t i, const char *p), void *ctx)
+/** Calls see for each element in row-major order with the element's place, in elements. */
+static void visit(const int64_t *sizes, const int64_t *strides, int ndim, void (*see)(void *ctx, int64_t i, int64_t at),
+                  void *ctx)
 {
-    const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
-    int64_t at[TS_MAX_DIMS] = {0}, item = (int64_t)ts_dtype_size(ts_dtype_of(t)), n = ts_numel(t), offset = 0;
-    int last = ts_ndim(t) - 1;
+    int64_t at[TS_MAX_DIMS] = {0}, n = ref_numel(sizes, ndim), offset = 0;
     for (int64_t i = 0; i < n; i++) {
-        see(ctx, i, data + offset * item);
-        for (int d = last; d >= 0; d--) {
+        see(ctx, i, offset);
+        for (int d = ndim - 1; d >= 0; d--) {
             offset += strides[d];
             if (++at[d] < sizes[d])
                 break;
@@ -173,82 +172,112 @@ static int64_t layout_plan(const int64_t *sizes, int ndim, ts_layout layout, int
 }
 
 typedef struct filling {
-    char *to;
-    const char *from; /* the address that `to` stands for */
+    char *data; /* of element 0 */
     double *values;
     ts_dtype dtype;
-    bool reading;
 } filling;
 
-static void fill_one(void *ctx, int64_t i, const char *p)
+static void fill_one(void *ctx, int64_t i, int64_t at)
 {
     filling *f = ctx;
-    char *place = f->to + (p - f->from);
-    if (f->reading)
-        f->values[i] = load(place, f->dtype);
-    else
-        store(f->values[i], f->dtype, place);
+    store(f->values[i], f->dtype, f->data + at * (int64_t)ts_dtype_size(f->dtype));
 }
 
-ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout, bool meta,
-                       ts_tensor **base)
+static void read_one(void *ctx, int64_t i, int64_t at)
 {
-    int64_t strides[TS_MAX_DIMS], offset = 0, length = ref_numel(sizes, ndim), item = (int64_t)ts_dtype_size(dtype);
+    filling *f = ctx;
+    f->values[i] = load(f->data + at * (int64_t)ts_dtype_size(f->dtype), f->dtype);
+}
+
+bool on_cpu(ts_device device) { return device.backend == TS_DEVICE_CPU.backend; }
+bool on_meta(ts_device device) { return device.backend == TS_DEVICE_META.backend; }
+
+/** The buffer of a layout, sentinels beside the elements, on the CPU. */
+static ts_tensor *buffer_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, const int64_t *strides,
+                              int64_t offset, int64_t length, bool expanded)
+{
+    size_t item = ts_dtype_size(dtype);
+    char *bytes = malloc((size_t)length * item + 1);
+    memset(bytes, dtype == TS_BOOL && !strides ? 0 : SENTINEL, (size_t)length * item);
+    int64_t row_major[TS_MAX_DIMS], span = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        row_major[d] = span;
+        span *= sizes[d];
+    }
+    if (values) {
+        filling f = {bytes + (size_t)offset * item, values, dtype};
+        visit(sizes, strides ? strides : row_major, ndim, fill_one, &f);
+        if (expanded) /* elements of one address are what was written last */
+            visit(sizes, strides, ndim, read_one, &f);
+    }
+    ts_tensor *b = strides ? ts_from_array(bytes, dtype, &length, 1) : ts_from_array(bytes, dtype, sizes, ndim);
+    free(bytes);
+    return b;
+}
+
+ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout,
+                       ts_device device, ts_tensor **base)
+{
+    TS_NO_GRAD;
+    int64_t strides[TS_MAX_DIMS], offset = 0, length = ref_numel(sizes, ndim);
     bool plain = layout == LAYOUT_CONTIGUOUS;
     if (!plain)
         length = layout_plan(sizes, ndim, layout, strides, &offset);
-    ts_tensor *b, *t;
-    if (meta) {
-        b = plain ? ts_empty_on(sizes, ndim, dtype, TS_DEVICE_META) : ts_empty_on(&length, 1, dtype, TS_DEVICE_META);
-    } else {
-        char *bytes = malloc((size_t)(length * item) + 1);
-        memset(bytes, SENTINEL, (size_t)(length * item));
-        if (dtype == TS_BOOL && plain)
-            memset(bytes, 0, (size_t)length);
-        b = plain ? ts_from_array(bytes, dtype, sizes, ndim) : ts_from_array(bytes, dtype, &length, 1);
-        free(bytes);
-    }
-    t = b;
-    if (b && !plain)
-        t = ts_adopt(ts_tensor_alias(ts_thread_self(), b, sizes, strides, ndim, offset));
-    if (!t)
-        return NULL;
-    if (!meta && values) {
-        filling f = {t->data, t->data, values, dtype, false};
-        visit(t, t->data, fill_one, &f);
-        f.reading = true;
-        if (layout == LAYOUT_EXPANDED) /* elements of one address are what was written last */
-            visit(t, t->data, fill_one, &f);
-    }
+    ts_tensor *b;
+    if (on_meta(device))
+        b = plain ? ts_empty_on(sizes, ndim, dtype, device) : ts_empty_on(&length, 1, dtype, device);
+    else
+        b = buffer_make(values, dtype, sizes, ndim, plain ? NULL : strides, offset, length, layout == LAYOUT_EXPANDED);
+    if (b && !on_meta(device) && !on_cpu(device))
+        b = ts_to_device(b, device);
     if (base)
         *base = b;
-    return t;
+    return b && !plain ? ts_as_strided(b, sizes, strides, ndim, offset) : b;
+}
+
+/** t itself when it is on the CPU, else a copy there, in the innermost scope; NULL on failure. */
+static const ts_tensor *on_host(const ts_tensor *t)
+{
+    TS_NO_GRAD;
+    return on_cpu(ts_device_of(t)) ? t : ts_to_device((ts_tensor *)t, TS_DEVICE_CPU);
 }
 
 double *tensor_values(const ts_tensor *t)
 {
+    TS_SCOPE;
+    const ts_tensor *host = on_host(t);
+    if (!host)
+        return NULL;
     double *values = calloc((size_t)ts_numel(t) + 1, sizeof *values);
-    filling f = {t->data, t->data, values, ts_dtype_of(t), true};
-    visit(t, t->data, fill_one, &f);
+    filling f = {(char *)ts_data(host), values, ts_dtype_of(host)};
+    visit(ts_sizes(host), ts_strides(host), ts_ndim(host), read_one, &f);
     return values;
 }
 
 typedef struct packing {
     char *to;
+    const char *data;
     size_t item;
 } packing;
 
-static void pack_one(void *ctx, int64_t i, const char *p)
+static void pack_one(void *ctx, int64_t i, int64_t at)
 {
     packing *g = ctx;
-    memcpy(g->to + (size_t)i * g->item, p, g->item);
+    memcpy(g->to + (size_t)i * g->item, g->data + (size_t)at * g->item, g->item);
 }
 
 char *tensor_bytes(const ts_tensor *t)
 {
+    TS_SCOPE;
+    const ts_tensor *host = on_host(t);
+    if (!host)
+        return NULL;
     size_t item = ts_dtype_size(ts_dtype_of(t));
-    packing g = {calloc((size_t)ts_numel(t) + 1, item), item};
-    visit(t, t->data, pack_one, &g);
+    packing g = {malloc(((size_t)ts_numel(t) + 1) * item), ts_data(host), item};
+    if (ts_is_contiguous(host) && ts_numel(t))
+        memcpy(g.to, g.data, (size_t)ts_numel(t) * item);
+    else
+        visit(ts_sizes(host), ts_strides(host), ts_ndim(host), pack_one, &g);
     return g.to;
 }
 
@@ -256,10 +285,12 @@ bool tensor_equal(const ts_tensor *a, const ts_tensor *b)
 {
     if (ts_dtype_of(a) != ts_dtype_of(b) || ts_numel(a) != ts_numel(b))
         return false;
+    if (on_meta(ts_device_of(a)) || on_meta(ts_device_of(b)))
+        return true;
     ts_dtype dtype = ts_dtype_of(a);
     size_t item = ts_dtype_size(dtype);
     char *x = tensor_bytes(a), *y = tensor_bytes(b);
-    bool equal = true;
+    bool equal = x && y;
     for (int64_t i = 0; equal && i < ts_numel(a); i++) {
         const char *p = x + (size_t)i * item, *q = y + (size_t)i * item;
         equal = memcmp(p, q, item) == 0 || (isnan(load(p, dtype)) && isnan(load(q, dtype)));
@@ -269,21 +300,25 @@ bool tensor_equal(const ts_tensor *a, const ts_tensor *b)
     return equal;
 }
 
-static void blank_one(void *ctx, int64_t i, const char *p)
+static void blank_one(void *ctx, int64_t i, int64_t at)
 {
     (void)i;
-    memset((char *)p, SENTINEL, *(size_t *)ctx);
+    packing *g = ctx;
+    memset(g->to + (size_t)at * g->item, SENTINEL, g->item);
 }
 
 bool tensor_spilled(const ts_tensor *t, const ts_tensor *base)
 {
     size_t bytes = (size_t)ts_numel(base) * ts_dtype_size(ts_dtype_of(base));
-    if (t == base || !bytes)
+    if (t == base || !bytes || on_meta(ts_device_of(base)))
         return false;
-    char *copy = malloc(bytes);
-    memcpy(copy, base->data, bytes);
-    size_t item = ts_dtype_size(ts_dtype_of(t));
-    visit(t, copy + (t->data - base->data), blank_one, &item);
+    char *copy = tensor_bytes(base);
+    if (!copy)
+        return true;
+    packing g = {copy, NULL, ts_dtype_size(ts_dtype_of(t))};
+    if (ts_numel(t))
+        g.to += (const char *)ts_data(t) - (const char *)ts_data(base);
+    visit(ts_sizes(t), ts_strides(t), ts_ndim(t), blank_one, &g);
     bool spilled = false;
     for (size_t i = 0; i < bytes; i++)
         spilled |= (uint8_t)copy[i] != SENTINEL;
@@ -293,7 +328,7 @@ bool tensor_spilled(const ts_tensor *t, const ts_tensor *base)
 
 /* --------------------------------------------------------------------------- arguments ---- */
 
-static int64_t sized(const ts_case *c, int64_t size) { return size == SWEEP ? c->sweep : size; }
+int64_t sample_size(const ts_case *c, int64_t size) { return size == SWEEP ? c->sweep : size; }
 
 static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a, int arg, uint64_t seed,
                            double *const *values)
@@ -304,10 +339,10 @@ static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a,
     ts_dtype dtype = a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype;
     int64_t sizes[TS_MAX_DIMS], numel;
     for (int d = 0; d < a->ndim; d++)
-        sizes[d] = sized(c, a->sizes[d]);
+        sizes[d] = sample_size(c, a->sizes[d]);
     numel = ref_numel(sizes, a->ndim);
     x->arg = arg;
-    x->written = c->info->schema.args[arg].written;
+    x->written = c->info->args[arg].written;
     x->differentiable = ts_dtype_is_float(dtype) && !a->nograd && !x->written;
     x->values = malloc((size_t)(numel + 1) * sizeof *x->values);
     if (values)
@@ -319,15 +354,12 @@ static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a,
         layout = (ts_layout)((m->ntensors * 2 + 1) % LAYOUT_MIXED);
     if (layout == LAYOUT_EXPANDED && (c->s->no_expand || x->written))
         layout = LAYOUT_STRIDED;
-    x->t = tensor_make(x->values, dtype, sizes, a->ndim, layout, c->meta, &x->base);
+    x->t = tensor_make(x->values, dtype, sizes, a->ndim, layout, c->device, &x->base);
     if (!x->t) {
         free(x->values);
         return NULL;
     }
-    size_t bytes = (size_t)ts_numel(x->base) * ts_dtype_size(dtype);
-    x->before = malloc(bytes + 1);
-    if (!c->meta && bytes)
-        memcpy(x->before, x->base->data, bytes);
+    x->before = on_meta(c->device) ? NULL : tensor_bytes(x->base);
     x->version = ts_version(x->t);
     m->ntensors++;
     return x->t;
@@ -344,7 +376,7 @@ void made_free(ts_made *m)
 
 bool made_build(ts_made *m, const ts_case *c, double *const *values)
 {
-    m->nargs = c->info->schema.nargs;
+    m->nargs = c->info->nargs;
     m->ntensors = 0;
     uint64_t seed = 1;
     for (const char *p = c->s->op; *p; p++)
@@ -368,21 +400,24 @@ bool made_build(ts_made *m, const ts_case *c, double *const *values)
             break;
         case TS_TAG_INTS:
             for (int k = 0; k < a->ndim; k++)
-                m->ints[i][k] = sized(c, a->sizes[k]);
+                m->ints[i][k] = sample_size(c, a->sizes[k]);
             *v = ts_value_ints(m->ints[i], a->ndim);
             break;
-        case TS_TAG_INT: *v = ts_value_int(sized(c, a->i)); break;
+        case TS_TAG_INT: *v = ts_value_int(sample_size(c, a->i)); break;
         case TS_TAG_FLOAT: *v = ts_value_float(a->d); break;
         case TS_TAG_BOOL: *v = ts_value_bool(a->i); break;
         case TS_TAG_DTYPE: *v = ts_value_dtype(a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype); break;
-        case TS_TAG_DEVICE: *v = ts_value_device(c->meta ? TS_DEVICE_META : TS_DEVICE_CPU); break;
+        case TS_TAG_DEVICE: *v = ts_value_device(c->device); break;
         case TS_TAG_STRING: *v = ts_value_string(a->str); break;
         default: *v = ts_value_none();
         }
     }
     if (!good) {
         made_free(m);
-        sample_failed(c, "an argument cannot be made: %s", ts_error_message());
+        if (sample_is_refusal(c, ts_error_code()))
+            sample_refused(c);
+        else
+            sample_failed(c, "an argument cannot be made: %s", ts_error_message());
     }
     return good;
 }
@@ -391,17 +426,21 @@ const char *made_intact(const ts_made *m)
 {
     for (int i = 0; i < m->ntensors; i++) {
         const ts_made_tensor *x = &m->tensors[i];
-        size_t bytes = (size_t)ts_numel(x->base) * ts_dtype_size(ts_dtype_of(x->base));
         if (x->written) {
             if (ts_version(x->t) == x->version)
                 return "the version of a written argument did not change";
-            if (x->base->data && tensor_spilled(x->t, x->base))
+            if (tensor_spilled(x->t, x->base))
                 return "elements beside a written argument changed";
             continue;
         }
         if (ts_version(x->t) != x->version)
             return "the version of an argument that is not written changed";
-        if (x->base->data && memcmp(x->before, x->base->data, bytes) != 0)
+        if (!x->before)
+            continue;
+        char *now = tensor_bytes(x->base);
+        bool same = now && memcmp(x->before, now, (size_t)ts_numel(x->base) * ts_dtype_size(ts_dtype_of(x->base))) == 0;
+        free(now);
+        if (!same)
             return "an argument that is not written changed";
     }
     return NULL;

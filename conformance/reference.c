@@ -107,7 +107,7 @@ void ref_open(ts_ref *r, const ts_case *c, const ts_made *m)
     memset(r, 0, sizeof *r);
     r->dtype = c->dtype;
     r->nargs = m->nargs;
-    r->nrets = c->info->schema.nrets;
+    r->nrets = c->info->nrets;
     int at = 0;
     for (int i = 0; i < m->nargs; i++) {
         const ts_value *v = &m->args[i];

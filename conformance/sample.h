@@ -24,7 +24,7 @@
 #ifndef TESSERA_CONFORMANCE_SAMPLE_H
 #define TESSERA_CONFORMANCE_SAMPLE_H
 
-#include "dispatch/op.h"
+#include "core/base.h"
 #include "include/tessera/tessera.h"
 
 /* rows leave out what is zero */
@@ -78,7 +78,7 @@ typedef struct ts_sample_arg {
 #define STRING(v) {.tag = TS_TAG_STRING, .str = (v)}
 #define DTYPE(v) {.tag = TS_TAG_DTYPE, .dtype = 1 + (v)}
 #define DTYPE_OF_RUN {.tag = TS_TAG_DTYPE}
-/** The CPU, or META in runs on META. */
+/** The device of the run. */
 #define DEVICE {.tag = TS_TAG_DEVICE}
 #define ABSENT {.tag = TS_TAG_NONE}
 /** A list of tensors, at most 8. */
@@ -162,6 +162,7 @@ typedef struct ts_sample {
     bool (*check)(const ts_ref *r);
     uint16_t dtypes; /* bit per dtype of the runs; 0 is all floats */
     double c, scale; /* tolerance, see above */
+    double device_c; /* c on other devices than the CPU; 0 is c */
     int64_t depth;   /* 0 is 1; SWEEP is the sweep's size */
     double grad_c;   /* f32 gradient against f64: grad_c · eps · √depth · max(1, largest |g|); 0 is 32 */
     uint8_t out[TS_MAX_RETS];
@@ -196,7 +197,7 @@ typedef struct ts_sample_family {
 extern const ts_sample_family *const ts_sample_families[];
 extern const int ts_sample_family_count;
 
-/** Drive a family's rows; what they find goes to sample_sink (drive.h). */
+/** Drive a family's rows; what they find goes to sample_run (drive.h). */
 void ts_samples_values(const ts_sample_family *family);
 void ts_samples_gradients(const ts_sample_family *family);
 void ts_samples_bad_input(const ts_sample_family *family);

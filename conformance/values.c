@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@
 
 /* -------------------------------------------------------------------------- complaints ---- */
 
-ts_sample_sink sample_sink;
+ts_sample_run sample_run;
 
 const char *layout_name(ts_layout layout)
 {
@@ -17,20 +18,86 @@ const char *layout_name(ts_layout layout)
     return names[layout];
 }
 
-void sample_passed(void) { sample_sink.passed(sample_sink.ctx); }
+void sample_passed(const ts_case *c) { sample_run.passed(sample_run.ctx, c); }
+
+/** Appends to a text that is cut to its size. */
+static void add(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void add(char *text, size_t size, const char *format, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+static void add_arg(char *text, size_t size, const ts_case *c, const ts_sample_arg *a)
+{
+    int64_t sizes[TS_MAX_DIMS];
+    char buffer[192];
+    for (int d = 0; d < a->ndim; d++)
+        sizes[d] = sample_size(c, a->sizes[d]);
+    switch (a->tag) {
+    case TS_TAG_TENSOR:
+        add(text, size, "%s", ts_format_sizes(buffer, sizeof buffer, sizes, a->ndim));
+        if (a->dtype)
+            add(text, size, " %s", ts_dtype_name((ts_dtype)(a->dtype - 1)));
+        break;
+    case TS_TAG_TENSORS:
+        for (int k = 0; k < a->count; k++) {
+            add(text, size, k ? ", " : "[");
+            add_arg(text, size, c, &a->list[k]);
+        }
+        add(text, size, a->count ? "]" : "[]");
+        break;
+    case TS_TAG_INTS: add(text, size, "ints %s", ts_format_sizes(buffer, sizeof buffer, sizes, a->ndim)); break;
+    case TS_TAG_INT: add(text, size, "%lld", (long long)sample_size(c, a->i)); break;
+    case TS_TAG_FLOAT: add(text, size, "%g", a->d); break;
+    case TS_TAG_BOOL: add(text, size, a->i ? "true" : "false"); break;
+    case TS_TAG_STRING: add(text, size, "'%s'", a->str); break;
+    case TS_TAG_DTYPE: add(text, size, "%s", ts_dtype_name(a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype)); break;
+    case TS_TAG_DEVICE: add(text, size, "%s", ts_device_name(c->device)); break;
+    default: add(text, size, "none");
+    }
+}
+
+/** "op 'sample' dtype layout (sizes of arguments), form: what" */
+static void describe(char *text, size_t size, const ts_case *c, const char *what)
+{
+    text[0] = 0;
+    add(text, size, "%s '%s' %s %s", c->s->op, c->s->name, ts_dtype_name(c->dtype), layout_name(c->layout));
+    for (int i = 0; c->info && i < c->info->nargs; i++) {
+        add(text, size, i ? ", " : " (");
+        add_arg(text, size, c, &c->s->args[i]);
+    }
+    add(text, size, c->info && c->info->nargs ? "), %s: %s" : ", %s: %s", c->form, what);
+}
 
 void sample_failed(const ts_case *c, const char *format, ...)
 {
-    char text[2048], what[1024], size[32] = "";
-    if (sample_sweeps(c->s))
-        snprintf(size, sizeof size, " size %lld", (long long)c->sweep);
+    char text[2048], what[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    snprintf(text, sizeof text, "%s '%s' %s %s%s, %s: %s", c->s->op, c->s->name, ts_dtype_name(c->dtype),
-             layout_name(c->layout), size, c->form, what);
-    sample_sink.failed(sample_sink.ctx, c, text);
+    describe(text, sizeof text, c, what);
+    sample_run.failed(sample_run.ctx, c, text);
+}
+
+bool sample_is_refusal(const ts_case *c, ts_status status)
+{
+    return !on_cpu(sample_run.device) && c->s && (status == TS_ERR_UNSUPPORTED || status == TS_ERR_DTYPE);
+}
+
+void sample_refused(const ts_case *c)
+{
+    if (!sample_is_refusal(c, ts_error_code())) {
+        sample_failed(c, "%s: %s", ts_status_name(ts_error_code()), ts_error_message());
+        return;
+    }
+    char text[2048];
+    describe(text, sizeof text, c, ts_error_message());
+    sample_run.unsupported(sample_run.ctx, c, text);
 }
 
 const char *meta_text(const ts_tensor *t)
@@ -49,27 +116,43 @@ const char *meta_text(const ts_tensor *t)
 
 bool sample_case(const ts_sample *s, ts_case *c)
 {
-    *c = (ts_case){.s = s, .op = ts_op_by_name(s->op), .form = "new"};
-    if (c->op < 0) {
+    static ts_op_description description;
+    description.size = sizeof description;
+    *c = (ts_case){.s = s, .op = ts_op_by_name(s->op), .device = sample_run.device, .form = "new"};
+    if (ts_op_describe(c->op, &description) != TS_OK) {
         sample_failed(c, "no op has this name");
         return false;
     }
-    c->info = &ts_ops[c->op];
+    c->info = &description;
     return true;
+}
+
+uint16_t sample_dtypes(const ts_sample *s)
+{
+    uint16_t dtypes = s->dtypes ? s->dtypes : DT_FLOATS_;
+    return sample_run.dtypes ? dtypes & sample_run.dtypes : dtypes;
+}
+
+static bool is_argument(const ts_made *m, const ts_tensor *t)
+{
+    for (int i = 0; i < m->ntensors; i++)
+        if (m->tensors[i].t == t || m->tensors[i].base == t)
+            return true;
+    return false;
 }
 
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets)
 {
     int given = 0;
-    for (int i = 0; i < c->info->schema.nrets; i++)
+    for (int i = 0; i < c->info->nrets; i++)
         given |= (rets[i].tag == TS_TAG_TENSOR) << i;
     ts_rng_set_state((ts_rng_state){1234, 0});
     ts_error_clear();
-    ts_status status = ts_call_boxed(c->op, m->args, m->nargs, rets, c->info->schema.nrets);
-    for (int i = 0; status == TS_OK && i < c->info->schema.nrets; i++)
+    ts_status status = ts_call_boxed(c->op, m->args, m->nargs, rets, c->info->nrets);
+    for (int i = 0; status == TS_OK && i < c->info->nrets; i++)
         if (!(given >> i & 1) && rets[i].tag == TS_TAG_TENSOR) {
             /* an argument's own handle as a result would get a second place in a scope, and a second history */
-            if (rets[i].t->link)
+            if (is_argument(m, rets[i].t))
                 return ts_error_set(TS_ERR_INTERNAL, "%s: result %d is a handle that the caller holds already", c->s->op, i);
             ts_adopt(rets[i].t);
         }
@@ -117,6 +200,24 @@ static int results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor 
 
 /* ---------------------------------------------------------------------------- judgment ---- */
 
+/** How many times the allowed error g is off; infinite values are never near others. */
+static double excess(double g, double want, double allowed)
+{
+    double off = fabs(g - want);
+    return isinf(g) || !(off <= DBL_MAX) ? INFINITY : off <= allowed ? 0 : allowed > 0 ? off / allowed : INFINITY;
+}
+
+/** Index of a row-major element: "(2, 0)". */
+static const char *place_text(char *text, size_t size, const ts_ref_arg *a, int64_t element)
+{
+    int64_t index[TS_MAX_DIMS];
+    for (int d = a->ndim - 1; d >= 0; d--) {
+        index[d] = element % a->sizes[d];
+        element /= a->sizes[d];
+    }
+    return ts_format_sizes(text, size, index, a->ndim);
+}
+
 /** Compares one result with the reference. */
 static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
 {
@@ -128,7 +229,7 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
         sample_failed(c, "result %d is %s", i, y ? "unknown to the reference" : "missing");
         return false;
     }
-    ts_dtype dtype = i < c->info->schema.nrets ? sample_out(c, i) : ts_dtype_of(y);
+    ts_dtype dtype = i < c->info->nrets ? sample_out(c, i) : ts_dtype_of(y);
     bool fits = ts_ndim(y) == want->ndim && ts_dtype_of(y) == dtype;
     for (int d = 0; fits && d < want->ndim; d++)
         fits = ts_sizes(y)[d] == want->sizes[d];
@@ -141,22 +242,38 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
     if (s->undefined)
         return true;
     double depth = s->depth == SWEEP ? (double)c->sweep : s->depth ? (double)s->depth : 1;
-    double unit = s->c * dtype_eps(dtype) * sqrt(depth);
+    double factor = s->device_c && !on_cpu(c->device) ? s->device_c : s->c;
+    double unit = factor * dtype_eps(dtype) * sqrt(depth);
     double *got = tensor_values(y);
-    bool good = true;
-    for (int64_t e = 0; good && e < want->numel; e++) {
-        double w = round_to(want->x[e], dtype), g = got[e];
+    if (!got) {
+        sample_failed(c, "result %d cannot be read: %s", i, ts_error_message());
+        return false;
+    }
+    int64_t wrong = 0, worst = 0;
+    double most = 0;
+    for (int64_t e = 0; e < want->numel; e++) {
+        double w = round_to(want->x[e], dtype), g = got[e], off = 0;
         if (isnan(w) || isnan(g))
-            good = isnan(w) && isnan(g);
+            off = isnan(w) && isnan(g) ? 0 : INFINITY;
         else if (w == g)
-            good = s->c != 0 || !ts_dtype_is_float(dtype) || signbit(w) == signbit(g);
+            off = factor != 0 || !ts_dtype_is_float(dtype) || signbit(w) == signbit(g) ? 0 : INFINITY;
         else
-            good = fabs(g - want->x[e]) <= unit * fmax(fabs(w), r->scale[i] ? r->scale[i][e] : s->scale) && !isinf(g);
-        if (!good)
-            sample_failed(c, "result %d element %lld is %.17g, expected %.17g", i, (long long)e, g, want->x[e]);
+            off = excess(g, want->x[e], unit * fmax(fabs(w), r->scale[i] ? r->scale[i][e] : s->scale));
+        wrong += off > 1;
+        if (off > most) {
+            most = off;
+            worst = e;
+        }
+    }
+    if (wrong) {
+        char at[192];
+        double w = want->x[worst];
+        sample_failed(c, "result %d: %lld of %lld elements are wrong, worst at %s: got %.17g, expected %.17g, allowed %.3g off",
+                      i, (long long)wrong, (long long)want->numel, place_text(at, sizeof at, want, worst), got[worst], w,
+                      unit * fmax(fabs(w), r->scale[i] ? r->scale[i][worst] : s->scale));
     }
     free(got);
-    return good;
+    return !wrong;
 }
 
 static bool judge_all(const ts_case *c, const ts_made *m, ts_tensor **out, int n)
@@ -170,6 +287,11 @@ static bool judge_all(const ts_case *c, const ts_made *m, ts_tensor **out, int n
             double *x = out[i] ? tensor_values(out[i]) : NULL;
             if (!y)
                 continue;
+            if (!x) {
+                sample_failed(c, "result %d cannot be read: %s", i, ts_error_message());
+                ref_close(&r);
+                return false;
+            }
             memcpy(y, x, (size_t)r.ret[i].numel * sizeof *y);
             r.ret[i].dtype = ts_dtype_of(out[i]);
             free(x);
@@ -188,13 +310,11 @@ static bool judge_all(const ts_case *c, const ts_made *m, ts_tensor **out, int n
 
 /* ------------------------------------------------------------------------------- forms ---- */
 
-static void call_failed(const ts_case *c) { sample_failed(c, "%s: %s", ts_status_name(ts_error_code()), ts_error_message()); }
-
 /** Same results as before in destinations of another layout. Composites may refuse, but not ignore. */
 static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
 {
     TS_SCOPE;
-    int nrets = c.info->schema.nrets;
+    int nrets = c.info->nrets;
     ts_made m;
     if (!made_build(&m, &c, NULL))
         return;
@@ -206,10 +326,10 @@ static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
         rets[i] = ts_value_none();
         if (!fresh[i])
             continue;
-        ts_tensor *place = tensor_make(NULL, ts_dtype_of(fresh[i]), ts_sizes(fresh[i]), ts_ndim(fresh[i]), layout, false,
+        ts_tensor *place = tensor_make(NULL, ts_dtype_of(fresh[i]), ts_sizes(fresh[i]), ts_ndim(fresh[i]), layout, c.device,
                                        &base[i]);
         if (!place) {
-            call_failed(&c);
+            sample_refused(&c);
             made_free(&m);
             return;
         }
@@ -224,7 +344,7 @@ static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
     if (refused)
         good = strstr(ts_error_message(), c.s->op) != NULL;
     if (status != TS_OK && !good)
-        call_failed(&c);
+        sample_refused(&c);
     else if (!refused && wrong)
         sample_failed(&c, "%s", wrong);
     else if (!refused && rets[0].t != given)
@@ -245,7 +365,7 @@ static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
             good = true;
     }
     if (good)
-        sample_passed();
+        sample_passed(&c);
     made_free(&m);
 }
 
@@ -268,9 +388,9 @@ static void form_in_place(ts_case c, ts_tensor *const *fresh)
         if (status == TS_OK)
             sample_failed(&c, "an expanded destination was accepted");
         else
-            sample_passed();
+            sample_passed(&c);
     } else if (status != TS_OK) {
-        call_failed(&c);
+        sample_refused(&c);
     } else {
         self->written = true; /* for what must be intact */
         const char *wrong = made_intact(&m);
@@ -283,7 +403,7 @@ static void form_in_place(ts_case c, ts_tensor *const *fresh)
         else if (!tensor_equal(self->t, fresh[0]))
             sample_failed(&c, "self is not what the new form gives");
         else
-            sample_passed();
+            sample_passed(&c);
     }
     made_free(&m);
 }
@@ -291,7 +411,7 @@ static void form_in_place(ts_case c, ts_tensor *const *fresh)
 static void form_meta(ts_case c, ts_tensor *const *fresh, int n)
 {
     TS_SCOPE;
-    c.meta = true;
+    c.device = TS_DEVICE_META;
     c.form = "on META";
     ts_made m;
     ts_value rets[TS_MAX_RETS] = {ts_value_none()};
@@ -301,52 +421,36 @@ static void form_meta(ts_case c, ts_tensor *const *fresh, int n)
         return;
     ts_tensor *out[TS_MAX_ARGS];
     if (sample_call(&c, &m, rets) != TS_OK) {
-        call_failed(&c);
+        sample_refused(&c);
         made_free(&m);
         return;
     }
-    bool good = results(&m, rets, c.info->schema.nrets, out) == n;
+    bool good = results(&m, rets, c.info->nrets, out) == n;
     for (int i = 0; good && i < n; i++) {
         if (!out[i] && !fresh[i])
             continue;
         good = out[i] && fresh[i] && ts_ndim(out[i]) == ts_ndim(fresh[i]) && ts_dtype_of(out[i]) == ts_dtype_of(fresh[i]) &&
                ts_device_of(out[i]).backend == TS_KEY_META;
-        for (int d = 0; good && d < ts_ndim(out[i]); d++)
+        bool steps = good;
+        for (int d = 0; good && d < ts_ndim(out[i]); d++) {
             good = ts_sizes(out[i])[d] == ts_sizes(fresh[i])[d];
+            steps = steps && (ts_sizes(out[i])[d] < 2 || ts_strides(out[i])[d] == ts_strides(fresh[i])[d]);
+        }
         if (!good)
             sample_failed(&c, "result %d is %s, on the CPU it is %s", i, meta_text(out[i]), meta_text(fresh[i]));
+        else if (!steps && ts_numel(out[i])) {
+            good = false;
+            sample_failed(&c, "result %d has other strides than on the CPU", i);
+        }
     }
     if (good)
-        sample_passed();
+        sample_passed(&c);
     made_free(&m);
 }
 
-/** One point of the matrix with all its forms. */
-static void run_case(ts_case c)
+static void run_forms(ts_case c, ts_tensor *const *out, int n)
 {
-    TS_SCOPE;
-    ts_made m;
-    ts_value rets[TS_MAX_RETS];
-    for (int i = 0; i < TS_MAX_RETS; i++)
-        rets[i] = ts_value_none();
-    if (!made_build(&m, &c, NULL))
-        return;
-    if (sample_call(&c, &m, rets) != TS_OK) {
-        call_failed(&c);
-        made_free(&m);
-        return;
-    }
-    ts_tensor *out[TS_MAX_ARGS];
-    int nrets = c.info->schema.nrets, n = results(&m, rets, nrets, out);
-    const char *wrong = made_intact(&m);
-    bool good = judge_all(&c, &m, out, n);
-    if (good && wrong)
-        sample_failed(&c, "%s", wrong);
-    else if (good)
-        sample_passed();
-    made_free(&m);
-    if (!good)
-        return;
+    int nrets = c.info->nrets;
     if (nrets && c.info->kind != TS_VIEW && (c.layout == LAYOUT_CONTIGUOUS || c.layout == LAYOUT_MIXED)) {
         form_out(c, out, LAYOUT_OFFSET);
         form_out(c, out, LAYOUT_STRIDED);
@@ -355,8 +459,66 @@ static void run_case(ts_case c)
     }
     if (c.s->inplace)
         form_in_place(c, out);
-    if (!c.s->no_meta)
+    if (!c.s->no_meta && on_cpu(c.device))
         form_meta(c, out, n);
+}
+
+/** One point of the matrix with all its forms. */
+static void run_case(ts_case c)
+{
+    TS_SCOPE;
+    bool meta = on_meta(c.device);
+    if (meta && c.s->no_meta)
+        return;
+    if (sample_run.begins)
+        sample_run.begins(sample_run.ctx, &c);
+    ts_made m;
+    ts_value rets[TS_MAX_RETS];
+    for (int i = 0; i < TS_MAX_RETS; i++)
+        rets[i] = ts_value_none();
+    ts_case model = c; /* what META is held against */
+    if (meta)
+        model.device = TS_DEVICE_CPU;
+    if (!made_build(&m, &model, NULL))
+        return;
+    if (sample_call(&model, &m, rets) != TS_OK) {
+        sample_refused(&c);
+        made_free(&m);
+        return;
+    }
+    ts_tensor *out[TS_MAX_ARGS];
+    int n = results(&m, rets, c.info->nrets, out);
+    const char *wrong = made_intact(&m);
+    bool good = meta || judge_all(&c, &m, out, n);
+    if (meta)
+        form_meta(c, out, n);
+    else if (good && wrong)
+        sample_failed(&c, "%s", wrong);
+    else if (good)
+        sample_passed(&c);
+    made_free(&m);
+    if (good)
+        run_forms(c, out, n);
+}
+
+/** A large case on another device, held against the reference. */
+static void run_large(ts_case c)
+{
+    TS_SCOPE;
+    c.sweep = c.s->many ? c.s->many : 40009;
+    c.form = "large";
+    ts_made m;
+    ts_value rets[TS_MAX_RETS];
+    for (int i = 0; i < TS_MAX_RETS; i++)
+        rets[i] = ts_value_none();
+    if (!made_build(&m, &c, NULL))
+        return;
+    ts_tensor *out[TS_MAX_ARGS];
+    if (sample_call(&c, &m, rets) != TS_OK)
+        sample_refused(&c);
+    else if (judge_all(&c, &m, out, results(&m, rets, c.info->nrets, out)))
+        sample_passed(&c);
+    made_free(&m);
 }
 
 /** A large case on one thread and on two: the same bits. */
@@ -370,6 +532,8 @@ static void run_threads(ts_case c)
     int n[2] = {-1, -1};
     if (!made_build(&m, &c, NULL))
         return;
+    if (sample_run.begins)
+        sample_run.begins(sample_run.ctx, &c);
     bool written = false;
     for (int i = 0; i < m.ntensors; i++)
         written |= m.tensors[i].written;
@@ -385,8 +549,8 @@ static void run_threads(ts_case c)
         }
         bool ok = sample_call(&c, &m, rets) == TS_OK;
         if (!ok)
-            call_failed(&c);
-        n[k] = ok ? results(&m, rets, c.info->schema.nrets, out[k]) : -1;
+            sample_refused(&c);
+        n[k] = ok ? results(&m, rets, c.info->nrets, out[k]) : -1;
     }
     made_free(&m);
     ts_set_num_threads(1);
@@ -397,7 +561,7 @@ static void run_threads(ts_case c)
             good = false;
         }
     if (good)
-        sample_passed();
+        sample_passed(&c);
 }
 
 void ts_samples_values(const ts_sample_family *family)
@@ -409,7 +573,7 @@ void ts_samples_values(const ts_sample_family *family)
         ts_case c;
         if (!sample_case(s, &c))
             continue;
-        uint16_t dtypes = s->dtypes ? s->dtypes : DT_FLOATS_;
+        uint16_t dtypes = sample_dtypes(s);
         bool sweep = sample_sweeps(s);
         for (int d = 0; d < TS_DTYPE_COUNT; d++) {
             if (!(dtypes >> d & 1))
@@ -424,11 +588,10 @@ void ts_samples_values(const ts_sample_family *family)
                     run_case(c);
                 }
             }
-            c.layout = LAYOUT_CONTIGUOUS;
-            run_threads(c);
-            if (!s->no_layouts) {
-                c.layout = LAYOUT_MIXED;
-                run_threads(c);
+            void (*large)(ts_case c) = on_cpu(c.device) ? run_threads : run_large;
+            for (int l = 0; !on_meta(c.device) && l < (s->no_layouts ? 1 : 2); l++) {
+                c.layout = l ? LAYOUT_MIXED : LAYOUT_CONTIGUOUS;
+                large(c);
             }
         }
     }

@@ -90,7 +90,7 @@ static const ts_sample samples[] = {
              {2, FLOAT(-1), TS_ERR_VALUE, "at least low"}, {3, DTYPE(TS_I64), TS_ERR_DTYPE, "i64"}}},
     {"uniform", "range", {FILL, FLOAT(-3), FLOAT(2), END}, ref_uniform, .c = 2, .scale = 5},
     {"uniform", "0-dim", {INTS(), FLOAT(0), FLOAT(1), END}, ref_uniform},
-    {"normal", "standard", {FILL, FLOAT(0), FLOAT(1), END}, ref_normal, .c = 0,
+    {"normal", "standard", {FILL, FLOAT(0), FLOAT(1), END}, ref_normal, .c = 0, .device_c = 2,
      .bad = {{2, FLOAT(-1), TS_ERR_VALUE, "at least 0"}, {0, INTS(2, -1), TS_ERR_SHAPE, "sizes >= 0"}}},
     {"normal", "moved", {FILL, FLOAT(3), FLOAT(0.5), END}, ref_normal, .c = 1},
     {"randint", "bits", {FILL, INT(0), INT(2), END}, ref_randint, .dtypes = DT_ALL,

@@ -208,6 +208,8 @@ TS_API int64_t ts_numel(const ts_tensor *t);
 TS_API ts_dtype ts_dtype_of(const ts_tensor *t);
 TS_API ts_device ts_device_of(const ts_tensor *t);
 TS_API bool ts_is_contiguous(const ts_tensor *t);
+/** Writes sizes as "(2, 3)" into a buffer of `size` bytes, cut to it. Returns buffer. */
+TS_API const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim);
 /** Number of times the storage was written; views share it. */
 TS_API uint32_t ts_version(const ts_tensor *t);
 /** Address of the first element for reading; NULL for META and empty tensors. */
