@@ -12,31 +12,6 @@
 
 #include <string.h>
 
-/** A node of this run with the gradients that have arrived for its results. */
-typedef struct task {
-    ts_node *node;
-    ts_tensor *grads[TS_MAX_RETS]; /* owned */
-} task;
-
-/** One backward. Arrays come from the thread's free lists. */
-struct ts_run {
-    ts_thread *thread;
-    task *tasks;
-    uint32_t *heap;    /* indices of waiting tasks, largest seq first */
-    uint32_t *table;   /* open addressing: node -> task index + 1 */
-    uint32_t ntasks, nheap, room; /* room: of tasks and heap; table has 2 * room */
-    bool record, retain;
-    ts_capture *captures;
-    int ncaptures;
-};
-
-struct ts_vjp_call {
-    ts_run *run;
-    task *task;
-    ts_node *node;
-    ts_tensor **given; /* per input, borrowed from the rule's scope */
-};
-
 /* ---------------------------------------------------------------------------- the tables ---- */
 
 static uint32_t hash(const ts_node *n, uint32_t mask)
@@ -52,12 +27,33 @@ static void table_insert(ts_run *run, uint32_t index)
     run->table[at] = index + 1;
 }
 
+TS_INLINE ts_tensor **grads_of(ts_task *t)
+{
+    return TS_LIKELY(t->node->nrets <= TS_MAX_RETS) ? t->few : t->many;
+}
+
+/** Gives up the gradients of a task. */
+static void task_end(ts_run *run, ts_task *t)
+{
+    ts_tensor **grads = grads_of(t);
+    int n = t->node->nrets;
+    for (int k = 0; grads && k < n; k++) {
+        ts_tensor *g = grads[k];
+        grads[k] = NULL;
+        if (g)
+            ts_tensor_unref(g);
+    }
+    if (TS_UNLIKELY(n > TS_MAX_RETS) && grads) {
+        t->many = NULL;
+        ts_free(run->thread, grads, (size_t)n * sizeof *grads);
+    }
+}
+
 static void run_free(ts_run *run)
 {
-    for (uint32_t i = 0; i < run->ntasks; i++)
-        for (int k = 0; k < TS_MAX_RETS; k++)
-            if (run->tasks[i].grads[k])
-                ts_tensor_unref(run->tasks[i].grads[k]);
+    /* only those that still wait have gradients */
+    for (uint32_t i = 0; i < run->nheap; i++)
+        task_end(run, &run->tasks[run->heap[i]]);
     if (run->room) {
         ts_free(run->thread, run->tasks, run->room * sizeof *run->tasks);
         ts_free(run->thread, run->heap, run->room * sizeof *run->heap);
@@ -68,7 +64,7 @@ static void run_free(ts_run *run)
 static ts_status run_grow(ts_run *run)
 {
     uint32_t room = run->room ? 2 * run->room : 32;
-    task *tasks = ts_alloc(run->thread, room * sizeof *tasks);
+    ts_task *tasks = ts_alloc(run->thread, room * sizeof *tasks);
     uint32_t *heap = ts_alloc(run->thread, room * sizeof *heap);
     uint32_t *table = ts_alloc(run->thread, 2 * room * sizeof *table);
     if (!tasks || !heap || !table) {
@@ -128,8 +124,8 @@ static uint32_t heap_pop(ts_run *run)
     return top;
 }
 
-/** Adds a gradient (borrowed) for a result of node; the node waits from its first one on. */
-static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
+/** The task of a node; a new one waits from now on. */
+static ts_status schedule(ts_run *run, ts_node *node, uint32_t *at)
 {
     uint32_t index = 0;
     if (run->room) {
@@ -142,11 +138,29 @@ static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
         if (run->ntasks == run->room)
             TS_TRY(run_grow(run));
         index = ++run->ntasks;
-        run->tasks[index - 1] = (task){.node = node};
+        run->tasks[index - 1] = (ts_task){.node = node};
         table_insert(run, index - 1);
         heap_push(run, index - 1);
     }
-    return ts_accumulate_grad(&run->tasks[index - 1].grads[output], g, run->record);
+    *at = index - 1;
+    return TS_OK;
+}
+
+/** Adds a gradient (borrowed) for a result of node. */
+static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
+{
+    uint32_t index;
+    TS_TRY(schedule(run, node, &index));
+    ts_task *t = &run->tasks[index];
+    ts_tensor **grads = grads_of(t);
+    if (TS_UNLIKELY(!grads)) {
+        size_t bytes = node->nrets * sizeof *grads;
+        grads = t->many = ts_alloc(run->thread, bytes);
+        if (!grads)
+            return ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
+        memset(grads, 0, bytes);
+    }
+    return ts_accumulate_grad(&grads[output], g, run->record);
 }
 
 /* ---------------------------------------------------------------------------- gradients ---- */
@@ -168,8 +182,9 @@ ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record)
     TS_SCOPE;
     ts_tensor *sum = ts_add(*slot, g);
     TS_TRY(sum);
-    ts_tensor_unref(*slot);
+    ts_tensor *old = *slot;
     *slot = ts_tensor_ref(sum);
+    ts_tensor_unref(old); /* last: with it a graph may end that holds the slot's own leaf */
     return TS_OK;
 }
 
@@ -198,38 +213,114 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad)
     return TS_OK;
 }
 
-static ts_status run_hooks(ts_run *run, task *t, int output)
+/* -------------------------------------------------------------------------------- nodes ---- */
+
+/** What a hook gave for a gradient must fit it. */
+static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_tensor *g)
 {
-    (void)run;
-    for (ts_hook *h = t->node->hooks, *next; h; h = next) {
-        next = h->next;
-        if (h->output != output)
+    if (!g)
+        return ts_fail_null(ts_node_name(n), n->site, "what a hook returned");
+    if (g == old || g == TS_NONE || !old || old == TS_NONE)
+        return TS_OK;
+    bool fits = g->ndim == old->ndim && g->dtype == old->dtype;
+    for (int d = 0; fits && d < g->ndim; d++)
+        fits = g->sizes[d] == old->sizes[d];
+    if (fits)
+        return TS_OK;
+    char want[192], got[192];
+    return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL, "a hook gave %s %s for a gradient of %s %s",
+                      ts_format_sizes(got, sizeof got, g->sizes, g->ndim), ts_dtype_name((ts_dtype)g->dtype),
+                      ts_format_sizes(want, sizeof want, old->sizes, old->ndim), ts_dtype_name((ts_dtype)old->dtype));
+}
+
+/** Puts what a hook gave (borrowed) into the place of a gradient. */
+static ts_status replace(const ts_node *n, ts_tensor **place, ts_tensor *g)
+{
+    ts_tensor *old = *place;
+    TS_TRY(check_hook(n, old, g));
+    if (g == old)
+        return TS_OK;
+    *place = g == TS_NONE ? NULL : ts_tensor_ref(g);
+    if (old)
+        ts_tensor_unref(old);
+    return TS_OK;
+}
+
+static ts_status hook_status(const ts_node *n, ts_status status)
+{
+    if (status != TS_OK && ts_error_code() == TS_OK)
+        ts_fail_op(status, ts_node_name(n), n->site, NULL, "a hook failed without saying why");
+    return status;
+}
+
+/** Hooks on one gradient; ts_retain_grad() sees what the others made of it. */
+static TS_COLD ts_status run_grad_hooks(ts_node *n, ts_tensor **grads, int output)
+{
+    for (int kind = TS_HOOK_GRAD; kind <= TS_HOOK_RETAIN; kind++)
+        for (ts_hook *h = n->hooks; h; h = h->next) {
+            if (h->kind != kind || h->output != output)
+                continue;
+            TS_SCOPE;
+            ts_tensor *g = h->grad(h->payload, grads[output]);
+            if (!g)
+                return TS_STATUS_OF(g);
+            if (kind == TS_HOOK_GRAD && g != TS_NONE)
+                TS_TRY(replace(n, &grads[output], g));
+        }
+    return TS_OK;
+}
+
+/** Hooks before the rule. */
+static TS_COLD ts_status run_pre_hooks(ts_node *n, ts_tensor **grads)
+{
+    for (ts_hook *h = n->hooks; h; h = h->next) {
+        if (h->kind != TS_HOOK_PRE)
             continue;
         TS_SCOPE;
-        ts_tensor *g = h->fn(h->payload, t->grads[output]);
-        if (!g)
-            return TS_STATUS_OF(g);
-        if (g != t->grads[output]) {
-            ts_tensor_ref(g);
-            ts_tensor_unref(t->grads[output]);
-            t->grads[output] = g;
-        }
+        ts_tensor *seen[UINT8_MAX];
+        for (int i = 0; i < n->nrets; i++)
+            seen[i] = grads[i] ? grads[i] : TS_NONE;
+        TS_TRY(hook_status(n, h->pre(h->payload, n, seen, n->nrets)));
+        for (int i = 0; i < n->nrets; i++)
+            if (grads[i] || seen[i] != TS_NONE)
+                TS_TRY(replace(n, &grads[i], seen[i]));
     }
     return TS_OK;
 }
 
-static const char *node_name(const ts_node *n) { return n->op == TS_NODE_LEAF ? "leaf" : ts_op_name(n->op); }
-
-/** Runs one rule and sends what it gives. */
-static ts_status run_rule(ts_run *run, uint32_t index)
+/** Hooks after the rule, with what it made; that, and what they make, stays in the caller's scope. */
+static TS_COLD ts_status run_post_hooks(ts_run *run, ts_node *n, ts_tensor **made, int nmade, ts_tensor **grads)
 {
-    ts_node *n = run->tasks[index].node;
-    if (!n->vjp)
-        return ts_fail_op(TS_ERR_AUTOGRAD, node_name(n), n->site,
+    size_t bytes = (size_t)(nmade + n->nrets) * sizeof(ts_tensor *);
+    ts_tensor **seen = ts_alloc(run->thread, bytes);
+    if (!seen)
+        return ts_fail_memory("the gradients that a hook sees", (int64_t)bytes);
+    ts_status status = TS_OK;
+    for (ts_hook *h = n->hooks; h && status == TS_OK; h = h->next) {
+        if (h->kind != TS_HOOK_POST)
+            continue;
+        for (int i = 0; i < nmade; i++)
+            seen[i] = made[i] ? made[i] : TS_NONE;
+        for (int i = 0; i < n->nrets; i++)
+            seen[nmade + i] = grads[i] ? grads[i] : TS_NONE;
+        status = hook_status(n, h->post(h->payload, n, seen, nmade, seen + nmade, n->nrets));
+        for (int i = 0; i < nmade && status == TS_OK; i++)
+            if ((status = check_hook(n, made[i], seen[i])) == TS_OK)
+                made[i] = seen[i] == TS_NONE ? NULL : seen[i];
+    }
+    ts_free(run->thread, seen, bytes);
+    return status;
+}
+
+/** Runs one rule and sends what it gives. grads are the run's own; sending may move the tasks. */
+static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads)
+{
+    if (TS_UNLIKELY(!n->vjp))
+        return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site,
                           "detach what need not be differentiated, or register a gradient for the op",
                           "the op has no gradient rule, and a gradient through it is needed");
-    if (n->freed)
-        return ts_fail_op(TS_ERR_AUTOGRAD, node_name(n), n->site, "pass retain_graph to the first backward",
+    if (TS_UNLIKELY(n->freed))
+        return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "pass retain_graph to the first backward",
                           "backward runs a second time through a graph whose saved tensors are freed");
     enum { FEW = 8 };
     ts_tensor *few[FEW] = {0}, **given = few;
@@ -242,12 +333,15 @@ static ts_status run_rule(ts_run *run, uint32_t index)
     ts_status status;
     {
         TS_SCOPE;
-        task copy = run->tasks[index]; /* sending may move the array */
-        ts_vjp_call b = {run, &copy, n, given};
+        ts_vjp_call b = {run, n, grads, given};
         status = n->vjp->rule(&b);
-        for (int i = 0; i < n->ninputs && status == TS_OK; i++)
-            if (given[i] && n->inputs[i].next)
-                status = send(run, n->inputs[i].next, n->inputs[i].output, given[i]);
+        if (TS_UNLIKELY(n->hooks != NULL) && status == TS_OK)
+            status = run_post_hooks(run, n, given, (int)n->ninputs, grads);
+        for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
+            ts_node *next = n->inputs[i].next;
+            if (given[i] && next && next->seq >= run->floor)
+                status = send(run, next, n->inputs[i].output, given[i]);
+        }
     }
     if (given != few)
         ts_free(run->thread, given, n->ninputs * sizeof *given);
@@ -256,21 +350,53 @@ static ts_status run_rule(ts_run *run, uint32_t index)
     return status;
 }
 
-static ts_status run_task(ts_run *run, uint32_t index)
+/** Hooks, captures, then the rule or the leaf. The node is locked. */
+static ts_status run_node(ts_run *run, ts_task *t)
 {
-    task *t = &run->tasks[index];
     ts_node *n = t->node;
-    for (int i = 0; n->hooks && i < n->nrets; i++)
-        if (t->grads[i])
-            TS_TRY(run_hooks(run, t, i));
+    ts_tensor *few[TS_MAX_RETS], **grads = grads_of(t);
+    if (TS_UNLIKELY(n->hooks != NULL))
+        for (int i = 0; i < n->nrets; i++)
+            if (grads[i])
+                TS_TRY(run_grad_hooks(n, grads, i));
     for (int i = 0; i < run->ncaptures; i++) {
         ts_capture *c = &run->captures[i];
-        if (c->node == n && t->grads[c->output] && !c->grad)
-            c->grad = ts_tensor_ref(t->grads[c->output]);
+        if (c->node == n && grads[c->output] && !c->grad)
+            c->grad = ts_tensor_ref(grads[c->output]);
     }
-    if (n->op != TS_NODE_LEAF)
-        return run_rule(run, index);
-    return run->captures ? TS_OK : deliver(run, n, &t->grads[0]);
+    if (run->captures && n->seq <= run->floor)
+        return TS_OK; /* a captured leaf or node; nothing below it is asked for */
+    if (TS_UNLIKELY(n->hooks != NULL)) {
+        TS_TRY(run_pre_hooks(n, grads));
+        bool any = false;
+        for (int i = 0; i < n->nrets; i++)
+            any |= grads[i] != NULL;
+        if (!any)
+            return TS_OK; /* hooks took the last gradient away */
+    }
+    if (n->op == TS_NODE_LEAF) {
+        TS_TRY(deliver(run, n, &grads[0]));
+        if (TS_LIKELY(!n->hooks || !n->leaf))
+            return TS_OK;
+        TS_SCOPE;
+        return run_post_hooks(run, n, NULL, 0, &n->leaf->grad->grad);
+    }
+    if (grads == t->few) {
+        memcpy(few, t->few, sizeof few);
+        grads = few;
+    }
+    return run_rule(run, n, grads);
+}
+
+static ts_status run_task(ts_run *run, uint32_t index)
+{
+    ts_node *n = run->tasks[index].node;
+    if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
+        return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
+                          "the node's own backward, or a hook on it, started a backward through it");
+    ts_status status = run_node(run, &run->tasks[index]);
+    ts_node_unlock(n);
+    return status;
 }
 
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
@@ -278,6 +404,9 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
 {
     ts_run run = {.thread = ts_thread_self(), .record = record, .retain = retain, .captures = captures,
                   .ncaptures = ncaptures};
+    run.self = ts_node_self(run.thread);
+    for (int i = 0; i < ncaptures; i++)
+        run.floor = i == 0 || captures[i].node->seq < run.floor ? captures[i].node->seq : run.floor;
     /* rules never see autocast, and see autograd only when they are to be recorded */
     ts_mask_guard masks = ts_mask_get();
     ts_thread *thread = run.thread;
@@ -289,131 +418,36 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     while (status == TS_OK && run.nheap) {
         uint32_t index = heap_pop(&run);
         status = run_task(&run, index);
-        for (int k = 0; k < TS_MAX_RETS; k++) {
-            ts_tensor *g = run.tasks[index].grads[k];
-            run.tasks[index].grads[k] = NULL;
-            if (g)
-                ts_tensor_unref(g);
-        }
+        task_end(&run, &run.tasks[index]);
     }
     run_free(&run);
-    ts_node_release(root);
+    ts_node_unref(root);
     ts_timer_leave(thread, timer);
     ts_mask_pop(masks);
     return status;
 }
 
-/* ------------------------------------------------------------------------ what rules use ---- */
+/* --------------------------------------------------------------------------------- walks ---- */
 
-ts_tensor *ts_grad_out(ts_vjp_call *b, int i) { return b->task->grads[i]; }
+ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number) { return schedule(walk, node, number); }
 
-bool ts_needs(const ts_vjp_call *b, int i)
+ts_status ts_engine_walk(ts_node *root, ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number, void *ctx),
+                         void *ctx)
 {
-    for (int k = 0; k < b->node->ninputs; k++)
-        if (b->node->inputs[k].arg == i && b->node->inputs[k].next)
-            return true;
-    return false;
-}
-
-bool ts_needs_member(const ts_vjp_call *b, int i, int k)
-{
-    int at = ts_node_input(b->node, i, k);
-    return at >= 0 && b->node->inputs[at].next;
-}
-
-/** Checks that nobody wrote since the tensor was saved (F: version errors). */
-static ts_tensor *unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what)
-{
-    if (!saved) {
-        ts_fail_op(TS_ERR_INTERNAL, node_name(b->node), b->node->site, NULL, "the rule reads %s, which it does not save", what);
-        return NULL;
+    ts_run walk = {.thread = ts_thread_self()};
+    uint32_t index;
+    ts_status status = schedule(&walk, root, &index);
+    while (status == TS_OK && walk.nheap) {
+        index = heap_pop(&walk);
+        ts_node *n = walk.tasks[index].node;
+        for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
+            uint32_t next;
+            if (n->inputs[i].next)
+                status = schedule(&walk, n->inputs[i].next, &next);
+        }
+        if (status == TS_OK)
+            status = visit(&walk, n, index, ctx);
     }
-    if (saved->storage->version != version) {
-        uint16_t writer = saved->storage->writer;
-        ts_fail_op(TS_ERR_AUTOGRAD, node_name(b->node), b->node->site, "write to ts_clone() of it instead",
-                   "%s is needed for the gradient but was written in place since, last by '%s' (version %u, saved at %u)",
-                   what, writer ? ts_op_name(writer) : "ts_data_mut", saved->storage->version, version);
-        return NULL;
-    }
-    return saved;
-}
-
-ts_tensor *ts_saved_member(ts_vjp_call *b, int i, int k)
-{
-    if (b->node->args[i].tag == TS_TAG_NONE)
-        return TS_NONE;
-    int at = ts_node_input(b->node, i, k);
-    char what[64];
-    const ts_op_info *info = &ts_ops[b->node->op];
-    snprintf(what, sizeof what, "argument '%s'", info->schema.args[i].name);
-    ts_tensor *t = unpack(b, at < 0 ? NULL : b->node->inputs[at].saved, at < 0 ? 0 : b->node->inputs[at].version, what);
-    return t;
-}
-
-ts_tensor *ts_saved_arg(ts_vjp_call *b, int i) { return ts_saved_member(b, i, 0); }
-
-ts_tensor *ts_saved_ret(ts_vjp_call *b, int i)
-{
-    ts_output *o = &b->node->outputs[i];
-    ts_tensor *t = unpack(b, o->saved, o->version, "the result");
-    if (!t || o->own || !b->run->record || !ts_dtype_is_float((ts_dtype)t->dtype))
-        return t;
-    /* the weak link is closed only for as long as the rule runs */
-    ts_tensor *live = ts_tensor_alias(b->run->thread, t, t->sizes, t->strides, t->ndim, 0);
-    if (!live)
-        return NULL;
-    live->node = ts_node_ref(b->node);
-    live->output = (uint8_t)i;
-    live->flags = t->flags | TS_TENSOR_REQUIRES_GRAD;
-    live->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
-    return ts_scope_adopt(b->run->thread, live);
-}
-
-const ts_value *ts_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }
-ts_rng_state ts_vjp_rng(const ts_vjp_call *b) { return b->node->rng; }
-
-ts_meta ts_member_meta(const ts_vjp_call *b, int i, int k)
-{
-    int at = ts_node_input(b->node, i, k);
-    if (at < 0)
-        return (ts_meta){NULL, TS_DTYPE_NONE, TS_DEVICE_CPU, 0, 0};
-    const ts_input *in = &b->node->inputs[at];
-    return (ts_meta){in->sizes, (ts_dtype)in->dtype, in->device, in->ndim, 0};
-}
-
-ts_meta ts_arg_meta(const ts_vjp_call *b, int i) { return ts_member_meta(b, i, 0); }
-
-ts_status ts_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
-{
-    TS_TRY(grad);
-    int at = ts_node_input(b->node, i, k);
-    const ts_input *in = at < 0 ? NULL : &b->node->inputs[at];
-    bool fits = in && in->ndim == grad->ndim && in->dtype == grad->dtype;
-    for (int d = 0; fits && d < grad->ndim; d++)
-        fits = grad->sizes[d] == in->sizes[d];
-    if (!fits) {
-        char got[192], want[192];
-        return ts_fail_op(TS_ERR_INTERNAL, node_name(b->node), b->node->site, NULL,
-                          "the gradient of argument %d is %s %s, expected %s %s", i,
-                          ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim), ts_dtype_name((ts_dtype)grad->dtype),
-                          ts_format_sizes(want, sizeof want, in ? in->sizes : NULL, in ? in->ndim : 0),
-                          ts_dtype_name(in ? (ts_dtype)in->dtype : TS_DTYPE_NONE));
-    }
-    b->given[at] = grad;
-    return TS_OK;
-}
-
-ts_status ts_give(ts_vjp_call *b, int i, ts_tensor *grad) { return ts_give_member(b, i, 0, grad); }
-
-ts_tensor *ts_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
-{
-    if (!g)
-        return NULL;
-    ts_meta m = ts_arg_meta(b, i);
-    bool same = m.ndim == g->ndim;
-    for (int d = 0; same && d < m.ndim; d++)
-        same = m.sizes[d] == g->sizes[d];
-    if (!same)
-        g = ts_sum_to_size(g, m.sizes, m.ndim);
-    return g && g->dtype != m.dtype ? ts_to(g, m.dtype) : g;
+    run_free(&walk);
+    return status;
 }

@@ -5,8 +5,6 @@
 
 #include "autograd/node.h"
 
-typedef struct ts_run ts_run;
-
 /** A gradient to hand out instead of accumulating it. */
 typedef struct ts_capture {
     ts_node *node;   /* borrowed */
@@ -14,11 +12,51 @@ typedef struct ts_capture {
     ts_tensor *grad; /* owned; NULL while none has arrived */
 } ts_capture;
 
+/** A node of a run with the gradients that have arrived for its results (owned). */
+typedef struct ts_task {
+    ts_node *node;
+    union {
+        ts_tensor *few[TS_MAX_RETS];
+        ts_tensor **many; /* of a node with more results; NULL until the first arrives */
+    };
+} ts_task;
+
+/** One backward. Arrays come from the thread's free lists. */
+typedef struct ts_run {
+    ts_thread *thread;
+    ts_task *tasks;
+    uint32_t *heap;    /* indices of waiting tasks, largest seq first */
+    uint32_t *table;   /* open addressing: node -> task index + 1 */
+    uint32_t ntasks, nheap, room; /* room: of tasks and heap; table has 2 * room */
+    uint32_t self;     /* of ts_node_lock() */
+    bool record, retain;
+    ts_capture *captures;
+    int ncaptures;
+    uint64_t floor;    /* seq below which nothing is captured */
+} ts_run;
+
+/** What a rule gets. */
+struct ts_vjp_call {
+    ts_run *run;
+    ts_node *node;
+    ts_tensor *const *grads; /* of the results; NULL where none arrived */
+    ts_tensor **given;       /* per input, borrowed from the rule's scope */
+};
+
 /**
  * Runs the graph below `root` with the gradient of its result `output`.
  * record: record the rules' ops; retain: keep saved tensors; captures: NULL accumulates into leaves.
  */
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures);
+
+/** Number of a node in a walk, in the order of discovery; made when the node is new. */
+ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number);
+/**
+ * Visits each node below and including root once, consumers before makers; anything but TS_OK ends
+ * the walk. visit asks for the numbers of neighbours with ts_walk_number().
+ */
+ts_status ts_engine_walk(ts_node *root, ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number, void *ctx),
+                         void *ctx);
 
 #endif

@@ -1,4 +1,4 @@
-/** @file grad.c  The public face: requires_grad, gradients, backward, hooks, grad mode. */
+/** @file grad.c  The public face: requires_grad, gradients, backward, grad mode. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
 #include "include/tessera/ops.h"
@@ -23,7 +23,7 @@ ts_tensor *ts_set_requires_grad(ts_tensor *t, bool on)
     }
     if (!on && t->node) {
         ts_fail_op(TS_ERR_AUTOGRAD, "set_requires_grad", NULL, "use ts_detach()",
-                   "argument 't': expected a leaf, got a result of '%s'", ts_op_name(t->node->op));
+                   "argument 't': expected a leaf, got a result of '%s'", ts_node_name(t->node));
         return NULL;
     }
     if (on) {
@@ -72,56 +72,6 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
     ts_zero_grad(t);
     m->grad = grad;
     return TS_OK;
-}
-
-/* -------------------------------------------------------------------------------- hooks ---- */
-
-ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out)
-{
-    TS_TRY(need_tensor("register_hook", t));
-    if (!fn || !ts_requires_grad(t))
-        return ts_fail_op(TS_ERR_AUTOGRAD, "register_hook", __builtin_return_address(0), "ts_set_requires_grad(t, true)",
-                          "expected a function and a tensor that requires grad");
-    ts_node *n = ts_gradient_node(t);
-    TS_TRY(n);
-    ts_hook *h = ts_alloc(ts_thread_self(), sizeof *h);
-    if (!h)
-        return ts_fail_memory("a hook", sizeof *h);
-    *h = (ts_hook){NULL, fn, payload, t->output};
-    ts_hook **place = &n->hooks; /* hooks run in the order of registration */
-    while (*place)
-        place = &(*place)->next;
-    *place = h;
-    if (out)
-        *out = h;
-    return TS_OK;
-}
-
-void ts_hook_remove(ts_tensor *t, ts_hook *hook)
-{
-    ts_node *n = !t || t == TS_NONE ? NULL : t->node ? t->node : t->grad ? t->grad->accumulator : NULL;
-    for (ts_hook **place = n ? &n->hooks : NULL; place && *place; place = &(*place)->next)
-        if (*place == hook) {
-            *place = hook->next;
-            ts_free(&ts_tls, hook, sizeof *hook);
-            return;
-        }
-}
-
-/** Keeps a copy in the tensor's own record; t outlives its node's run because the caller holds it. */
-static ts_tensor *keep_grad(void *payload, ts_tensor *grad)
-{
-    return ts_set_grad(payload, grad) == TS_OK ? grad : NULL;
-}
-
-ts_status ts_retain_grad(ts_tensor *t)
-{
-    TS_TRY(need_tensor("retain_grad", t));
-    if (!t->node)
-        return ts_requires_grad(t) ? TS_OK
-                                   : ts_fail_op(TS_ERR_AUTOGRAD, "retain_grad", __builtin_return_address(0), NULL,
-                                                "argument 't': expected a tensor that requires grad");
-    return ts_register_hook(t, keep_grad, t, NULL);
 }
 
 /* ------------------------------------------------------------------------------ backward ---- */

@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
 
+#include <sched.h>
+#include <time.h>
+
 /* ------------------------------------------------------------------------------ release ---- */
 
 void ts_node_free_saved(ts_node *node)
 {
-    for (int i = 0; i < node->ninputs; i++) {
+    for (uint32_t i = 0; i < node->ninputs; i++) {
         ts_tensor *t = node->inputs[i].saved;
         node->inputs[i].saved = NULL;
         node->freed |= t != NULL;
@@ -28,7 +31,7 @@ void ts_node_free_saved(ts_node *node)
 static _Thread_local ts_node *garbage __attribute__((tls_model("initial-exec")));
 static _Thread_local bool sweeping __attribute__((tls_model("initial-exec")));
 
-void ts_node_release(ts_node *node)
+void ts_node_unref(ts_node *node)
 {
     if (atomic_load_explicit(&node->refs, memory_order_acquire) != 1 &&
         atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1)
@@ -42,9 +45,9 @@ void ts_node_release(ts_node *node)
         ts_node *n = garbage;
         garbage = n->garbage;
         ts_node_free_saved(n);
-        for (int i = 0; i < n->ninputs; i++)
+        for (uint32_t i = 0; i < n->ninputs; i++)
             if (n->inputs[i].next)
-                ts_node_release(n->inputs[i].next);
+                ts_node_unref(n->inputs[i].next);
         for (ts_hook *h = n->hooks, *next; h; h = next) {
             next = h->next;
             ts_free(&ts_tls, h, sizeof *h);
@@ -54,17 +57,27 @@ void ts_node_release(ts_node *node)
     sweeping = false;
 }
 
+/** A dying leaf: a run in another thread may be about to put a gradient into it. */
+static void accumulator_orphan(ts_node *n)
+{
+    bool mine = ts_node_lock(n, ts_node_self(&ts_tls));
+    n->leaf = NULL;
+    if (mine)
+        ts_node_unlock(n);
+    ts_node_unref(n);
+}
+
 static void tensor_release(ts_tensor *t)
 {
+    if (t->node && t->grad)
+        ts_hook_move(t->node, NULL, t);
     if (t->node)
-        ts_node_release(t->node);
+        ts_node_unref(t->node);
     if (t->grad) {
+        if (t->grad->accumulator)
+            accumulator_orphan(t->grad->accumulator);
         if (t->grad->grad)
             ts_tensor_unref(t->grad->grad);
-        if (t->grad->accumulator) {
-            t->grad->accumulator->leaf = NULL;
-            ts_node_release(t->grad->accumulator);
-        }
         ts_free(&ts_tls, t->grad, sizeof *t->grad);
     }
 }
@@ -75,16 +88,20 @@ __attribute__((constructor(101))) static void install(void) { ts_autograd_releas
 
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t)
 {
-    if (!t->grad) {
-        ts_grad_meta *m = ts_alloc(ts_thread_self(), sizeof *m);
-        if (!m) {
-            ts_fail_memory("a leaf's gradient record", sizeof *m);
-            return NULL;
-        }
-        *m = (ts_grad_meta){NULL, NULL};
-        t->grad = m;
+    ts_grad_meta *m = __atomic_load_n(&t->grad, __ATOMIC_ACQUIRE);
+    if (TS_LIKELY(m != NULL))
+        return m;
+    m = ts_alloc(ts_thread_self(), sizeof *m);
+    if (!m) {
+        ts_fail_memory("a leaf's gradient record", sizeof *m);
+        return NULL;
     }
-    return t->grad;
+    *m = (ts_grad_meta){NULL, NULL};
+    ts_grad_meta *first = NULL; /* threads may record the use of one leaf at the same time */
+    if (__atomic_compare_exchange_n(&t->grad, &first, m, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return m;
+    ts_free(&ts_tls, m, sizeof *m);
+    return first;
 }
 
 ts_node *ts_gradient_node(ts_tensor *t)
@@ -94,24 +111,50 @@ ts_node *ts_gradient_node(ts_tensor *t)
     ts_grad_meta *m = ts_grad_meta_of(t);
     if (!m)
         return NULL;
-    if (!m->accumulator) {
-        size_t bytes = sizeof(ts_node);
-        ts_node *n = ts_alloc(ts_thread_self(), bytes);
-        if (!n) {
-            ts_fail_memory("a leaf's accumulator", (int64_t)bytes);
-            return NULL;
-        }
-        *n = (ts_node){.op = TS_NODE_LEAF, .nrets = 1, .bytes = (uint32_t)bytes, .leaf = t};
-        atomic_init(&n->refs, 1);
-        m->accumulator = n;
+    ts_node *n = __atomic_load_n(&m->accumulator, __ATOMIC_ACQUIRE);
+    if (TS_LIKELY(n != NULL))
+        return n;
+    size_t bytes = sizeof(ts_node);
+    n = ts_alloc(ts_thread_self(), bytes);
+    if (!n) {
+        ts_fail_memory("a leaf's accumulator", (int64_t)bytes);
+        return NULL;
     }
-    return m->accumulator;
+    *n = (ts_node){.op = TS_NODE_LEAF, .nrets = 1, .bytes = (uint32_t)bytes, .leaf = t};
+    atomic_init(&n->refs, 1);
+    atomic_init(&n->owner, 0);
+    ts_node *first = NULL;
+    if (__atomic_compare_exchange_n(&m->accumulator, &first, n, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return n;
+    ts_free(&ts_tls, n, bytes);
+    return first;
 }
 
 int ts_node_input(const ts_node *node, int arg, int member)
 {
-    for (int k = 0; k < node->ninputs; k++)
+    for (uint32_t k = 0; k < node->ninputs; k++)
         if (node->inputs[k].arg == arg)
-            return k + member;
+            return (int)k + member;
     return -1;
+}
+
+/* -------------------------------------------------------------------------- ownership ---- */
+
+bool ts_node_wait(ts_node *node, uint32_t self)
+{
+    /* rare and as long as a rule of another thread: first let it run, then look less and less often */
+    for (long tries = 0, pause = 1000;; tries++) {
+        if (atomic_load_explicit(&node->owner, memory_order_relaxed) == self)
+            return false;
+        uint32_t nobody = 0;
+        if (atomic_compare_exchange_weak_explicit(&node->owner, &nobody, self, memory_order_acquire,
+                                                  memory_order_relaxed))
+            return true;
+        if (tries < 64) {
+            sched_yield();
+            continue;
+        }
+        nanosleep(&(struct timespec){0, pause}, NULL);
+        pause = pause < 500000 ? 2 * pause : pause;
+    }
 }

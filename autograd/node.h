@@ -28,35 +28,45 @@ typedef struct ts_output {
     int64_t sizes[TS_MAX_DIMS];
 } ts_output;
 
+/** When a hook runs: on a gradient that is complete, then before the rule, then after it. */
+typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_POST } ts_hook_kind;
+
 struct ts_hook {
     ts_hook *next;
-    ts_grad_hook fn;
-    void *payload;
-    int output;
+    union {
+        ts_grad_hook grad;
+        ts_node_pre_hook pre;
+        ts_node_post_hook post;
+    };
+    void *payload; /* RETAIN: the tensor, weak; it takes the hook along when it dies */
+    uint8_t kind;  /* ts_hook_kind */
+    uint8_t output;
 };
 
 /**
- * A recorded call, or the accumulator of a leaf (leaf set or orphaned, op TS_NODE_LEAF). seq grows
- * along every edge towards the root, so nodes run in order of falling seq.
+ * A recorded call, or the accumulator of a leaf (op TS_NODE_LEAF).
+ * seq grows along every edge towards the root, so nodes run in order of falling seq.
  */
 struct ts_node {
     _Atomic int32_t refs;
     uint16_t op;
     uint8_t nargs, nrets;
-    bool freed;          /* saved tensors are gone */
-    bool keep_grad;      /* accumulator or node whose tensor asked for ts_retain_grad */
-    uint16_t ninputs;
-    uint32_t bytes;      /* of this block */
+    uint32_t ninputs;
+    uint32_t bytes;           /* of this block */
+    _Atomic uint32_t owner;   /* the thread (its id + 1) whose run is in this node; 0: none */
+    bool freed;               /* saved tensors are gone */
     uint64_t seq;
-    const ts_vjp *vjp;   /* NULL: no rule; backward through it is an error */
-    const void *site;
+    const ts_vjp *vjp;        /* NULL: no rule; backward through it is an error */
+    union {
+        const void *site;
+        ts_node *garbage;     /* list of nodes being released */
+    };
     ts_rng_state rng;
-    ts_tensor *leaf;     /* of an accumulator: weak, cleared when the leaf dies */
-    ts_hook *hooks;      /* owned */
-    ts_node *garbage;    /* list of nodes being released */
-    ts_value *args;      /* nargs */
-    ts_input *inputs;    /* ninputs */
-    ts_output *outputs;  /* nrets */
+    ts_tensor *leaf;          /* of an accumulator: weak, cleared when the leaf dies */
+    ts_hook *hooks;           /* owned */
+    ts_value *args;           /* nargs */
+    ts_input *inputs;         /* ninputs */
+    ts_output *outputs;       /* nrets */
 };
 
 #define TS_NODE_LEAF 0xffff
@@ -72,7 +82,7 @@ ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
 /** The node a gradient of t goes to: t's own, or its leaf's accumulator; borrowed. NULL with an error. */
 ts_node *ts_gradient_node(ts_tensor *t);
 
-void ts_node_release(ts_node *node);
+void ts_node_unref(ts_node *node);
 /** Drops saved tensors; a later unpack is an error. */
 void ts_node_free_saved(ts_node *node);
 /** Input index of (argument, member); -1 when it is no tensor. */
@@ -89,5 +99,26 @@ TS_INLINE ts_node *ts_node_ref(ts_node *node)
     atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
     return node;
 }
+
+/** Takes the node when another thread has it; false when the calling one has it already. */
+TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
+
+/**
+ * While a run is in a node, or a leaf's gradient changes, the thread owns it: runs of several threads
+ * may share nodes and leaves. False when this thread owns it already.
+ */
+TS_INLINE bool ts_node_lock(ts_node *node, uint32_t self)
+{
+    uint32_t nobody = 0;
+    if (TS_LIKELY(atomic_compare_exchange_strong_explicit(&node->owner, &nobody, self, memory_order_acquire,
+                                                          memory_order_relaxed)))
+        return true;
+    return ts_node_wait(node, self);
+}
+TS_INLINE void ts_node_unlock(ts_node *node) { atomic_store_explicit(&node->owner, 0, memory_order_release); }
+TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thread->id + 1; }
+
+/** Takes a tensor's ts_retain_grad() from one of its nodes to the next (NULL: it dies). */
+TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
 
 #endif

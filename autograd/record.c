@@ -69,16 +69,16 @@ static size_t string_bytes(const ts_value *v) { return v->tag == TS_TAG_STRING ?
 /** A node with room for the call's arguments; inputs are filled but nothing is saved. */
 static ts_node *node_new(const ts_frame *f)
 {
-    int ninputs = 0;
+    uint32_t ninputs = 0;
     size_t tail = 0;
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
-        ninputs += v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? (int)v->count : 0;
+        ninputs += v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
         tail += ints_bytes(v) + string_bytes(v);
     }
     size_t bytes = sizeof(ts_node) + f->nargs * sizeof(ts_value) + (size_t)ninputs * sizeof(ts_input) +
                    f->nrets * sizeof(ts_output) + tail;
-    ts_node *n = ts_alloc(f->thread, bytes);
+    ts_node *n = bytes <= UINT32_MAX ? ts_alloc(f->thread, bytes) : NULL;
     if (!n) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
         return NULL;
@@ -87,8 +87,9 @@ static ts_node *node_new(const ts_frame *f)
     n->op = f->op;
     n->nargs = f->nargs;
     n->nrets = f->nrets;
-    n->freed = n->keep_grad = false;
-    n->ninputs = (uint16_t)ninputs;
+    n->freed = false;
+    atomic_init(&n->owner, 0);
+    n->ninputs = ninputs;
     n->bytes = (uint32_t)bytes;
     n->seq = 0;
     n->vjp = f->table->info->vjp;
@@ -227,8 +228,11 @@ static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wa
         t->output = (uint8_t)i;
         t->flags |= TS_TENSOR_REQUIRES_GRAD;
         t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
-        if (before)
-            ts_node_release(before); /* in place: its consumers hold it through edges */
+        if (TS_UNLIKELY(before != NULL)) { /* in place: its consumers hold it through edges */
+            if (t->grad)
+                ts_hook_move(before, n, t);
+            ts_node_unref(before);
+        }
     }
     return TS_OK;
 }
@@ -285,7 +289,7 @@ static ts_status record(ts_frame *f)
                     f->rets[i] = ts_value_none();
                 }
     }
-    ts_node_release(n); /* results hold it now, or nobody */
+    ts_node_unref(n); /* results hold it now, or nobody */
     return status;
 }
 

@@ -266,9 +266,14 @@ static int put_tensor(char *buffer, size_t size, int used, const ts_tensor *t)
 
 int ts_frame_describe(const ts_frame *f, char *buffer, size_t size)
 {
-    int used = put(buffer, size, 0, "%s(", ts_op_name(f->op));
-    for (int i = 0; i < f->nargs; i++) {
-        const ts_value *v = &f->args[i];
+    return ts_call_describe(ts_op_name(f->op), f->args, f->nargs, buffer, size);
+}
+
+int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size)
+{
+    int used = put(buffer, size, 0, "%s(", name);
+    for (int i = 0; i < nargs; i++) {
+        const ts_value *v = &args[i];
         if (i)
             used = put(buffer, size, used, ", ");
         switch (v->tag) {

@@ -45,6 +45,11 @@ TS_API ts_status ts_backward_ex(ts_tensor *root, const ts_backward_opts *opts);
 TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tensor **grads,
                             const ts_backward_opts *opts);
 
+/* -------------------------------------------------------------------------------- hooks ---- */
+
+/** A call that was recorded, or what gathers the gradient of a leaf. */
+typedef struct ts_node ts_node;
+
 /** Runs when t's gradient is complete; returns the gradient to go on with (grad itself, a
  *  replacement, or NULL for an error). */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
@@ -53,6 +58,59 @@ typedef struct ts_hook ts_hook;
 TS_API ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out);
 /** Removes a hook; t is the tensor it was registered on. */
 TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
+
+/**
+ * Runs before a node's rule, after the hooks on its tensors.
+ * @param grads  gradients of the node's n results, TS_NONE where none arrived; entries may be replaced
+ *               (same sizes and dtype), or taken away with TS_NONE: without any, the rule does not run
+ */
+typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **grads, int n);
+/**
+ * Runs after a node's rule, before the gradients go on; for a leaf, after its gradient was added up.
+ * @param input_grads  what the rule gave for its n inputs, TS_NONE where nothing; entries may be
+ *                     replaced (same sizes and dtype) or taken away. n is 0 for a leaf.
+ * @param grads        gradients of the m results; for a leaf, its whole gradient
+ */
+typedef ts_status (*ts_node_post_hook)(void *payload, ts_node *node, ts_tensor **input_grads, int n,
+                                       ts_tensor *const *grads, int m);
+/** Adds a hook to a node; hooks of a kind run in the order of registration. out may be NULL. */
+TS_API ts_status ts_node_hook_before(ts_node *node, ts_node_pre_hook fn, void *payload, ts_hook **out);
+TS_API ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload, ts_hook **out);
+/** Removes a hook of a node; also from inside a hook. */
+TS_API void ts_node_hook_remove(ts_node *node, ts_hook *hook);
+
+/* ---------------------------------------------------------------------- looking at a graph ---- */
+
+/** The node that made t, or what gathers the gradient of a leaf. Borrowed: it lives as long as t or a
+ *  graph that uses it. NULL, without an error, when t does not require grad. */
+TS_API ts_node *ts_grad_node(ts_tensor *t);
+/** Name of the node's op or function; "leaf" for a leaf. */
+TS_API const char *ts_node_name(const ts_node *node);
+/** Number of tensor arguments of the call (members of lists count one each), and of its results. */
+TS_API int ts_node_inputs(const ts_node *node);
+TS_API int ts_node_outputs(const ts_node *node);
+/** The node that made input i and, when output is not NULL, which of its results the input is. Borrowed;
+ *  NULL when the input needs no gradient or i is out of range. */
+TS_API ts_node *ts_node_next(const ts_node *node, int i, int *output);
+/** The leaf that a node gathers for, borrowed; NULL for other nodes and when the leaf is gone. */
+TS_API ts_tensor *ts_node_leaf(const ts_node *node);
+/** Keeps a node, with all below it, alive beyond its tensors; ts_node_release() gives it up. NULL-safe. */
+TS_API ts_node *ts_node_retain(ts_node *node);
+TS_API void ts_node_release(ts_node *node);
+/** Writes the recorded call with shapes, dtypes and plain arguments: "sum((2, 3) f32, (1), false)".
+ *  Returns its length, as snprintf. */
+TS_API int ts_node_describe(const ts_node *node, char *buffer, size_t size);
+
+/** Forms of ts_graph_print(). */
+typedef enum ts_graph_format { TS_GRAPH_TEXT, TS_GRAPH_DOT } ts_graph_format;
+/**
+ * Prints the graph that made t, consumers before makers: a line per node with its number, its call and
+ * the numbers of the nodes it passes gradients to; or a graph for `dot`. TS_ERR_AUTOGRAD when t does not
+ * require grad.
+ */
+TS_API ts_status ts_graph_print(ts_tensor *t, FILE *out, ts_graph_format format);
+
+/* ---------------------------------------------------------------------------- grad mode ---- */
 
 /** Grad mode of the calling thread. */
 TS_API bool ts_grad_enabled(void);

@@ -1,13 +1,10 @@
 /** @file engine.c  The graph: recording, running, sharing, ending. */
 // SPDX-License-Identifier: MIT
-#include "autograd/node.h"
-#include "tests/dispatch/common.h"
+#include "tests/autograd/common.h"
 
 #include <pthread.h>
 
 char ran[64];
-
-static ts_tensor *leaf(double v) { return ts_set_requires_grad(ts_full(TS_SIZES(1), ts_scalar_float(v), TS_F64), true); }
 
 TS_TEST(gradients_follow_the_chain_rule)
 {
@@ -270,21 +267,6 @@ TS_TEST(graphs_leave_no_memory_behind)
         before[round] = ts_memory_get_stats().in_use;
     }
     ck_assert_int_eq(before[0], before[1]);
-}
-
-TS_TEST(a_chain_of_a_million_nodes_runs_and_ends)
-{
-    TS_SCOPE;
-    ts_tensor *x = leaf(1), *y = x;
-    for (int i = 0; i < 1000000; i++) {
-        ts_tensor *next = ts_add_scalar(y, 1);
-        if (y != x)
-            ts_drop(y);
-        y = next;
-    }
-    OK(y);
-    OK(ts_backward(y));
-    ck_assert_double_eq(value(ts_grad(x)), 1);
 }
 
 static void *backward_there(void *loss)

@@ -1,0 +1,159 @@
+/** @file graph.c  Looking at a recorded graph: names, neighbours, print. */
+// SPDX-License-Identifier: MIT
+#include "autograd/engine.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+ts_node *ts_grad_node(ts_tensor *t) { return t && ts_requires_grad(t) ? ts_gradient_node(t) : NULL; }
+
+const char *ts_node_name(const ts_node *n)
+{
+    if (!n)
+        return "?";
+    return n->op == TS_NODE_LEAF ? "leaf" : ts_op_name(n->op);
+}
+
+int ts_node_inputs(const ts_node *n) { return n ? (int)n->ninputs : 0; }
+int ts_node_outputs(const ts_node *n) { return n ? n->nrets : 0; }
+ts_tensor *ts_node_leaf(const ts_node *n) { return n && n->op == TS_NODE_LEAF ? n->leaf : NULL; }
+ts_node *ts_node_retain(ts_node *n) { return n ? ts_node_ref(n) : NULL; }
+void ts_node_release(ts_node *n)
+{
+    if (n)
+        ts_node_unref(n);
+}
+
+ts_node *ts_node_next(const ts_node *n, int i, int *output)
+{
+    if (!n || i < 0 || (uint32_t)i >= n->ninputs || !n->inputs[i].next)
+        return NULL;
+    if (output)
+        *output = n->inputs[i].output;
+    return n->inputs[i].next;
+}
+
+/** A tensor as far as a description looks at it. */
+typedef struct shape {
+    ts_tensor t;
+    ts_storage storage;
+} shape;
+
+static ts_tensor *shape_of(shape *s, const ts_input *in)
+{
+    *s = (shape){.t = {.keys = TS_KEYSET(in->device.backend), .storage = &s->storage, .dtype = in->dtype, .ndim = in->ndim},
+                 .storage = {.device = in->device}};
+    memcpy(s->t.sizes, in->sizes, sizeof in->sizes);
+    return &s->t;
+}
+
+int ts_node_describe(const ts_node *n, char *buffer, size_t size)
+{
+    if (!n || n->op == TS_NODE_LEAF) {
+        const ts_tensor *t = ts_node_leaf(n);
+        char sizes[192];
+        if (!t)
+            return snprintf(buffer, size, n ? "leaf (gone)" : "?");
+        return snprintf(buffer, size, "leaf %s %s", ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim),
+                        ts_dtype_name((ts_dtype)t->dtype));
+    }
+    enum { SHOWN = 4 }; /* members of a list that a description shows */
+    ts_value args[TS_MAX_ARGS];
+    ts_tensor *lists[TS_MAX_ARGS][SHOWN];
+    size_t bytes = TS_MAX_ARGS * SHOWN * sizeof(shape);
+    shape *shapes = ts_alloc(ts_thread_self(), bytes);
+    if (!shapes)
+        return snprintf(buffer, size, "%s(...)", ts_node_name(n));
+    int used = 0;
+    for (int i = 0; i < n->nargs; i++) {
+        args[i] = n->args[i];
+        int at = ts_node_input(n, i, 0);
+        if (args[i].tag == TS_TAG_TENSOR)
+            args[i].t = shape_of(&shapes[used++], &n->inputs[at]);
+        if (args[i].tag != TS_TAG_TENSORS)
+            continue;
+        for (uint32_t k = 0; k < args[i].count && k < SHOWN; k++)
+            lists[i][k] = shape_of(&shapes[used++], &n->inputs[at + (int)k]);
+        args[i].list = lists[i];
+    }
+    int length = ts_call_describe(ts_node_name(n), args, n->nargs, buffer, size);
+    ts_free(&ts_tls, shapes, bytes);
+    return length;
+}
+
+/* --------------------------------------------------------------------------------- print ---- */
+
+typedef struct printer {
+    FILE *out;
+    ts_graph_format format;
+} printer;
+
+/** A description is at most this long; calls with long lists of numbers are cut. */
+enum { LINE = 512 };
+
+/** Text for a quoted string of `dot`. */
+static void put_quoted(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            fputc('\\', out);
+        fputc(*text, out);
+    }
+}
+
+static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx)
+{
+    const printer *p = ctx;
+    bool dot = p->format == TS_GRAPH_DOT;
+    char line[LINE];
+    ts_node_describe(n, line, sizeof line);
+    if (dot) {
+        fprintf(p->out, "  n%" PRIu32 " [label=\"", number);
+        put_quoted(p->out, line);
+        fprintf(p->out, "\"%s];\n", n->op == TS_NODE_LEAF ? ", shape=box" : "");
+    } else {
+        fprintf(p->out, "%4" PRIu32 "  %s", number, line);
+    }
+    bool first = true;
+    for (uint32_t i = 0; i < n->ninputs; i++) {
+        const ts_input *in = &n->inputs[i];
+        uint32_t next;
+        if (!in->next)
+            continue;
+        TS_TRY(ts_walk_number(walk, in->next, &next));
+        if (dot)
+            fprintf(p->out, "  n%" PRIu32 " -> n%" PRIu32 ";\n", number, next);
+        else
+            fprintf(p->out, "%s%" PRIu32, first ? "  -> " : ", ", next);
+        if (!dot && in->next->nrets > 1)
+            fprintf(p->out, ":%d", in->output);
+        first = false;
+    }
+    if (!dot)
+        fputc('\n', p->out);
+    return TS_OK;
+}
+
+ts_status ts_graph_print(ts_tensor *t, FILE *out, ts_graph_format format)
+{
+    const void *site = __builtin_return_address(0);
+    if (!t || t == TS_NONE)
+        return ts_fail_null("graph_print", site, "t");
+    if (!out || (format != TS_GRAPH_TEXT && format != TS_GRAPH_DOT))
+        return ts_fail_op(TS_ERR_VALUE, "graph_print", site, NULL, "expected a file and a format, got %p and %d",
+                          (void *)out, (int)format);
+    if (!ts_requires_grad(t))
+        return ts_fail_op(TS_ERR_AUTOGRAD, "graph_print", site, "make a leaf it depends on with ts_set_requires_grad()",
+                          "argument 't': expected a tensor that requires grad");
+    ts_node *root = ts_gradient_node(t);
+    TS_TRY(root);
+    printer p = {out, format};
+    if (format == TS_GRAPH_DOT)
+        fputs("digraph graph {\n  rankdir=TB;\n  node [shape=ellipse];\n", out);
+    TS_TRY(ts_engine_walk(root, print_node, &p));
+    if (format == TS_GRAPH_DOT)
+        fputs("}\n", out);
+    if (ferror(out))
+        return ts_fail_op(TS_ERR_IO, "graph_print", site, NULL, "writing failed");
+    return TS_OK;
+}

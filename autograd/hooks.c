@@ -1,0 +1,145 @@
+/** @file hooks.c  Functions that a backward calls on gradients and around rules. */
+// SPDX-License-Identifier: MIT
+#include "autograd/node.h"
+
+/* A hook that is removed while its node runs may be the one that runs, or the next. */
+enum { REMOVED = 255 };
+
+/** Puts a hook behind the others: hooks run in the order of registration. */
+static void append(ts_node *node, ts_hook *h)
+{
+    bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
+    ts_hook **place = &node->hooks;
+    while (*place)
+        place = &(*place)->next;
+    *place = h;
+    if (mine)
+        ts_node_unlock(node);
+}
+
+/** Takes a hook, or the one that keeps t's gradient, out of the list; NULL when it is not there or has
+ *  to stay until the node's end. */
+static ts_hook *take_out(ts_node *node, const ts_hook *hook, const ts_tensor *t)
+{
+    ts_hook *found = NULL;
+    bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
+    for (ts_hook **place = &node->hooks; *place && !found; place = &(*place)->next) {
+        ts_hook *h = *place;
+        if (h != hook && !(t && h->kind == TS_HOOK_RETAIN && h->payload == t))
+            continue;
+        if (!mine) {
+            h->kind = REMOVED;
+            return NULL;
+        }
+        found = h;
+        *place = h->next;
+        found->next = NULL;
+        break;
+    }
+    if (mine)
+        ts_node_unlock(node);
+    return found;
+}
+
+static ts_status add(ts_node *node, ts_hook hook, ts_hook **out)
+{
+    ts_hook *h = ts_alloc(ts_thread_self(), sizeof *h);
+    if (!h)
+        return ts_fail_memory("a hook", sizeof *h);
+    *h = hook;
+    append(node, h);
+    if (out)
+        *out = h;
+    return TS_OK;
+}
+
+static void remove_hook(ts_node *node, const ts_hook *hook, const ts_tensor *t)
+{
+    ts_hook *h = take_out(node, hook, t);
+    if (h)
+        ts_free(&ts_tls, h, sizeof *h);
+}
+
+void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t)
+{
+    if (!to) {
+        remove_hook(from, NULL, t);
+        return;
+    }
+    ts_hook *h = take_out(from, NULL, t);
+    if (!h)
+        return;
+    h->output = t->output;
+    append(to, h);
+}
+
+/* ------------------------------------------------------------------------------ tensors ---- */
+
+ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out)
+{
+    const void *site = __builtin_return_address(0);
+    if (!t || t == TS_NONE)
+        return ts_fail_null("register_hook", site, "t");
+    if (!fn || !ts_requires_grad(t))
+        return ts_fail_op(TS_ERR_AUTOGRAD, "register_hook", site, "ts_set_requires_grad(t, true)",
+                          "expected a function and a tensor that requires grad");
+    ts_node *n = ts_gradient_node(t);
+    TS_TRY(n);
+    return add(n, (ts_hook){.grad = fn, .payload = payload, .kind = TS_HOOK_GRAD, .output = t->output}, out);
+}
+
+void ts_hook_remove(ts_tensor *t, ts_hook *hook)
+{
+    ts_node *n = !t || t == TS_NONE ? NULL : t->node ? t->node : t->grad ? t->grad->accumulator : NULL;
+    if (n && hook)
+        remove_hook(n, hook, NULL);
+}
+
+/** Gathers the gradient of a tensor that is no leaf. */
+static ts_tensor *keep_grad(void *payload, ts_tensor *grad)
+{
+    ts_tensor *t = payload;
+    ts_grad_meta *m = ts_grad_meta_of(t);
+    return m && ts_accumulate_grad(&m->grad, grad, ts_grad_enabled()) == TS_OK ? grad : NULL;
+}
+
+ts_status ts_retain_grad(ts_tensor *t)
+{
+    const void *site = __builtin_return_address(0);
+    if (!t || t == TS_NONE)
+        return ts_fail_null("retain_grad", site, "t");
+    if (!ts_requires_grad(t))
+        return ts_fail_op(TS_ERR_AUTOGRAD, "retain_grad", site, "ts_set_requires_grad(t, true)",
+                          "argument 't': expected a tensor that requires grad");
+    if (!t->node)
+        return TS_OK; /* leaves keep theirs anyway */
+    for (const ts_hook *h = t->node->hooks; h; h = h->next)
+        if (h->kind == TS_HOOK_RETAIN && h->payload == t)
+            return TS_OK;
+    TS_TRY(ts_grad_meta_of(t)); /* also the sign by which a dying tensor knows that a hook points to it */
+    return add(t->node, (ts_hook){.grad = keep_grad, .payload = t, .kind = TS_HOOK_RETAIN, .output = t->output}, NULL);
+}
+
+/* -------------------------------------------------------------------------------- nodes ---- */
+
+ts_status ts_node_hook_before(ts_node *node, ts_node_pre_hook fn, void *payload, ts_hook **out)
+{
+    if (!node || !fn)
+        return ts_fail_op(TS_ERR_NULL, "node_hook_before", __builtin_return_address(0), NULL,
+                          "expected a node and a function, got NULL");
+    return add(node, (ts_hook){.pre = fn, .payload = payload, .kind = TS_HOOK_PRE}, out);
+}
+
+ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload, ts_hook **out)
+{
+    if (!node || !fn)
+        return ts_fail_op(TS_ERR_NULL, "node_hook_after", __builtin_return_address(0), NULL,
+                          "expected a node and a function, got NULL");
+    return add(node, (ts_hook){.post = fn, .payload = payload, .kind = TS_HOOK_POST}, out);
+}
+
+void ts_node_hook_remove(ts_node *node, ts_hook *hook)
+{
+    if (node && hook)
+        remove_hook(node, hook, NULL);
+}

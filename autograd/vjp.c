@@ -1,0 +1,117 @@
+/** @file vjp.c  What a rule reads and gives. */
+// SPDX-License-Identifier: MIT
+#include "autograd/engine.h"
+#include "include/tessera/ops.h"
+
+ts_tensor *ts_grad_out(ts_vjp_call *b, int i) { return b->grads[i]; }
+
+bool ts_needs(const ts_vjp_call *b, int i)
+{
+    for (uint32_t k = 0; k < b->node->ninputs; k++)
+        if (b->node->inputs[k].arg == i && b->node->inputs[k].next)
+            return true;
+    return false;
+}
+
+bool ts_needs_member(const ts_vjp_call *b, int i, int k)
+{
+    int at = ts_node_input(b->node, i, k);
+    return at >= 0 && b->node->inputs[at].next;
+}
+
+/** Checks that nobody wrote since the tensor was saved (F: version errors). */
+static ts_tensor *unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what)
+{
+    if (!saved) {
+        ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL, "the rule reads %s, which it does not save", what);
+        return NULL;
+    }
+    if (saved->storage->version != version) {
+        uint16_t writer = saved->storage->writer;
+        ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(b->node), b->node->site, "write to ts_clone() of it instead",
+                   "%s is needed for the gradient but was written in place since, last by '%s' (version %u, saved at %u)",
+                   what, writer ? ts_op_name(writer) : "ts_data_mut", saved->storage->version, version);
+        return NULL;
+    }
+    return saved;
+}
+
+ts_tensor *ts_saved_member(ts_vjp_call *b, int i, int k)
+{
+    if (b->node->args[i].tag == TS_TAG_NONE)
+        return TS_NONE;
+    int at = ts_node_input(b->node, i, k);
+    char what[64];
+    const ts_op_info *info = &ts_ops[b->node->op];
+    snprintf(what, sizeof what, "argument '%s'", info->schema.args[i].name);
+    ts_tensor *t = unpack(b, at < 0 ? NULL : b->node->inputs[at].saved, at < 0 ? 0 : b->node->inputs[at].version, what);
+    return t;
+}
+
+ts_tensor *ts_saved_arg(ts_vjp_call *b, int i) { return ts_saved_member(b, i, 0); }
+
+ts_tensor *ts_saved_ret(ts_vjp_call *b, int i)
+{
+    ts_output *o = &b->node->outputs[i];
+    ts_tensor *t = unpack(b, o->saved, o->version, "the result");
+    if (!t || o->own || !b->run->record || !ts_dtype_is_float((ts_dtype)t->dtype))
+        return t;
+    /* the weak link is closed only for as long as the rule runs */
+    ts_tensor *live = ts_tensor_alias(b->run->thread, t, t->sizes, t->strides, t->ndim, 0);
+    if (!live)
+        return NULL;
+    live->node = ts_node_ref(b->node);
+    live->output = (uint8_t)i;
+    live->flags = t->flags | TS_TENSOR_REQUIRES_GRAD;
+    live->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    return ts_scope_adopt(b->run->thread, live);
+}
+
+const ts_value *ts_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }
+ts_rng_state ts_vjp_rng(const ts_vjp_call *b) { return b->node->rng; }
+
+ts_meta ts_member_meta(const ts_vjp_call *b, int i, int k)
+{
+    int at = ts_node_input(b->node, i, k);
+    if (at < 0)
+        return (ts_meta){NULL, TS_DTYPE_NONE, TS_DEVICE_CPU, 0, 0};
+    const ts_input *in = &b->node->inputs[at];
+    return (ts_meta){in->sizes, (ts_dtype)in->dtype, in->device, in->ndim, 0};
+}
+
+ts_meta ts_arg_meta(const ts_vjp_call *b, int i) { return ts_member_meta(b, i, 0); }
+
+ts_status ts_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
+{
+    TS_TRY(grad);
+    int at = ts_node_input(b->node, i, k);
+    const ts_input *in = at < 0 ? NULL : &b->node->inputs[at];
+    bool fits = in && in->ndim == grad->ndim && in->dtype == grad->dtype;
+    for (int d = 0; fits && d < grad->ndim; d++)
+        fits = grad->sizes[d] == in->sizes[d];
+    if (!fits) {
+        char got[192], want[192];
+        return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
+                          "the gradient of argument %d is %s %s, expected %s %s", i,
+                          ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim), ts_dtype_name((ts_dtype)grad->dtype),
+                          ts_format_sizes(want, sizeof want, in ? in->sizes : NULL, in ? in->ndim : 0),
+                          ts_dtype_name(in ? (ts_dtype)in->dtype : TS_DTYPE_NONE));
+    }
+    b->given[at] = grad;
+    return TS_OK;
+}
+
+ts_status ts_give(ts_vjp_call *b, int i, ts_tensor *grad) { return ts_give_member(b, i, 0, grad); }
+
+ts_tensor *ts_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
+{
+    if (!g)
+        return NULL;
+    ts_meta m = ts_arg_meta(b, i);
+    bool same = m.ndim == g->ndim;
+    for (int d = 0; same && d < m.ndim; d++)
+        same = m.sizes[d] == g->sizes[d];
+    if (!same)
+        g = ts_sum_to_size(g, m.sizes, m.ndim);
+    return g && g->dtype != m.dtype ? ts_to(g, m.dtype) : g;
+}

@@ -1,0 +1,112 @@
+/** @file chain.c  Deep and wide graphs: bounded stack, linear time, nothing lost. */
+// SPDX-License-Identifier: MIT
+#include "tests/autograd/common.h"
+
+#include <limits.h>
+#include <pthread.h>
+
+/** y + 1, n times; each link dies as soon as the next is there. */
+static ts_tensor *chain(ts_tensor *x, int n)
+{
+    ts_tensor *y = x;
+    for (int i = 0; i < n; i++) {
+        ts_tensor *next = ts_add_scalar(y, 1);
+        if (y != x)
+            ts_drop(y);
+        y = next;
+    }
+    return y;
+}
+
+/** Seconds of forward, backward and release of a chain. */
+static double chain_seconds(int n)
+{
+    double t0 = seconds();
+    {
+        TS_SCOPE;
+        ts_tensor *x = leaf(1), *y = chain(x, n);
+        OK(ts_backward(y));
+        ck_assert_double_eq(value(ts_grad(x)), 1);
+    }
+    return seconds() - t0;
+}
+
+static void *long_chain(void *null)
+{
+    chain_seconds(1000000);
+    {
+        TS_SCOPE; /* saved tensors hold their makers: the release goes through tensors and nodes in turn */
+        ts_tensor *x = leaf(1), *y = x;
+        for (int i = 0; i < 100000; i++) {
+            ts_tensor *next = ts_mul(y, y);
+            if (y != x)
+                ts_drop(y);
+            y = next;
+        }
+        OK(y);
+    }
+    {
+        TS_SCOPE; /* the same with a graph that a backward recorded */
+        ts_tensor *x = leaf(1), *g = NULL;
+        ts_backward_opts create = {.size = sizeof create, .create_graph = true};
+        OK(ts_grad_of(ts_mul(chain(x, 20000), x), &x, 1, &g, &create));
+        ck_assert_double_eq(value(g), 20002);
+        FILE *nowhere = fopen("/dev/null", "w");
+        OK(ts_graph_print(chain(x, 20000), nowhere, TS_GRAPH_DOT));
+        fclose(nowhere);
+    }
+    return null;
+}
+
+TS_TEST(a_chain_of_a_million_nodes_needs_a_small_stack)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    long least = PTHREAD_STACK_MIN, stack = 128 << 10;
+    ck_assert_int_eq(pthread_attr_init(&attr), 0);
+    ck_assert_int_eq(pthread_attr_setstacksize(&attr, (size_t)(stack > least ? stack : least)), 0);
+    ck_assert_int_eq(pthread_create(&thread, &attr, long_chain, NULL), 0);
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attr);
+}
+
+TS_TEST(the_time_of_a_chain_grows_with_its_length)
+{
+    double ratio = 1e9;
+    chain_seconds(200000); /* memory comes from the system once */
+    for (int tries = 0; tries < 5 && ratio > 16; tries++) {
+        double less = chain_seconds(25000), more = chain_seconds(200000);
+        ratio = more / less;
+    }
+    ck_assert_double_le(ratio, 16); /* 8 times the nodes; quadratic would be 64 */
+}
+
+TS_TEST(a_list_of_a_hundred_thousand_leaves_loses_none)
+{
+    enum { N = 100000 };
+    TS_SCOPE;
+    ts_tensor **leaves = malloc(N * sizeof *leaves);
+    ck_assert_ptr_nonnull(leaves);
+    for (int i = 0; i < N; i++)
+        leaves[i] = leaf(i);
+    ts_tensor *all = ts_cat(leaves, N, 0);
+    OK(ts_backward(ts_sum(ts_mul(all, all))));
+    for (int i = 0; i < N; i++)
+        ck_assert_double_eq(*(const double *)ts_data(ts_grad(leaves[i])), 2.0 * i);
+    free(leaves);
+}
+
+TS_TEST(a_hundred_thousand_leaves_summed_one_by_one_lose_none)
+{
+    enum { N = 100000 };
+    TS_SCOPE;
+    ts_tensor **leaves = malloc(N * sizeof *leaves);
+    ck_assert_ptr_nonnull(leaves);
+    ts_tensor *sum = leaf(0);
+    for (int i = 0; i < N; i++)
+        sum = ts_add(sum, leaves[i] = leaf(i));
+    OK(ts_backward(sum));
+    for (int i = 0; i < N; i++)
+        ck_assert_double_eq(*(const double *)ts_data(ts_grad(leaves[i])), 1);
+    free(leaves);
+}

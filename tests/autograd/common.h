@@ -1,0 +1,29 @@
+/** @file common.h  What the tests of the graph share. */
+// SPDX-License-Identifier: MIT
+#ifndef TESTS_AUTOGRAD_COMMON_H
+#define TESTS_AUTOGRAD_COMMON_H
+
+#include "autograd/node.h"
+#include "tests/dispatch/common.h"
+
+/** A leaf of one f64 element. */
+static inline ts_tensor *leaf(double v)
+{
+    return ts_set_requires_grad(ts_full(TS_SIZES(1), ts_scalar_float(v), TS_F64), true);
+}
+
+/** Standard normal values that require grad, from the thread's generator. */
+static inline ts_tensor *parameter(int64_t rows, int64_t columns)
+{
+    return ts_set_requires_grad(ts_normal(TS_SIZES(rows, columns), 0, 1, TS_F64), true);
+}
+
+/** Largest difference of two tensors of the same sizes. */
+static inline double distance(ts_tensor *a, ts_tensor *b)
+{
+    TS_SCOPE;
+    TS_NO_GRAD;
+    return value(ts_max(ts_abs(ts_sub(a, b))));
+}
+
+#endif
