@@ -92,7 +92,7 @@ static ts_node *node_new(const ts_frame *f)
     n->ninputs = ninputs;
     n->bytes = (uint32_t)bytes;
     n->seq = 0;
-    n->vjp = f->table->info->vjp;
+    n->vjp = f->table->vjp;
     n->site = f->site;
     n->rng = f->rng;
     n->leaf = NULL;

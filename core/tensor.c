@@ -1,10 +1,10 @@
 /** @file tensor.c  Making, reading and ending tensors. */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
+#include "core/device.h"
 
 #include <string.h>
 
-const ts_device_ops *ts_devices[16];
 void (*ts_autograd_release)(ts_tensor *t);
 
 /* the highest key: a call that requires a tensor fails before any layer sees it */
@@ -38,17 +38,19 @@ ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
         return s;
     }
     s->data = NULL;
-    const ts_device_ops *ops = ts_devices[device.backend];
+    bool room = true;
     if (host) {
         s->data = ts_alloc(thread, (size_t)bytes);
-    } else if (ops && ops->allocate) {
-        s->data = bytes ? ops->allocate(device, bytes) : NULL;
-    } else {
-        return s; /* META: sizes without memory */
+        room = s->data || !bytes;
+        if (TS_UNLIKELY(!room))
+            ts_fail_memory("a tensor", bytes);
+    } else if (ts_backend_of(device)) { /* META and keys with a name alone: sizes without memory */
+        room = ts_device_check(device, "new tensor") == TS_OK;
+        if (room && bytes)
+            room = (s->data = ts_device_allocate(device, bytes, "a tensor")) != NULL;
     }
-    if (TS_UNLIKELY(!s->data && bytes)) {
+    if (TS_UNLIKELY(!room)) {
         ts_free(thread, s, block);
-        ts_fail_memory("a tensor", bytes);
         return NULL;
     }
     return s;
@@ -64,7 +66,7 @@ void ts_storage_destroy(ts_storage *s)
         if (s->device.backend == TS_DEVICE_CPU.backend)
             ts_free(thread, s->data, (size_t)s->bytes);
         else
-            ts_devices[s->device.backend]->free(s->device, s->data, s->bytes);
+            ts_device_release(s->device, s->data, s->bytes);
     }
     ts_free(thread, s, s->block);
 }

@@ -45,17 +45,6 @@ struct ts_tensor {
     int64_t strides[TS_MAX_DIMS]; /* elements */
 };
 
-/** What a backend's memory is asked through; found by the device's key. */
-typedef struct ts_device_ops {
-    const char *name;
-    /** bytes of memory or NULL */
-    void *(*allocate)(ts_device device, int64_t bytes);
-    void (*free)(ts_device device, void *data, int64_t bytes);
-} ts_device_ops;
-
-/** NULL for a backend without memory of its own. Small host blocks bypass it. */
-extern const ts_device_ops *ts_devices[16];
-
 /** Data up to this size lies in the storage's own block. */
 #define TS_INLINE_DATA 1024
 

@@ -1,5 +1,6 @@
 /** @file call.c  Redispatch, boxed calls, masks, and everything rare on the way into a call. */
 // SPDX-License-Identifier: MIT
+#include "core/device.h"
 #include "dispatch/invoke.h"
 #include "dispatch/registry.h"
 #include "dispatch/timers.h"
@@ -49,7 +50,7 @@ ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
                 return ts_fail_null_arg(f->op, i, f->site);
             keys |= list;
         } else if (args[i].tag == TS_TAG_DEVICE) {
-            keys |= TS_KEYSET(args[i].device.backend & 15);
+            keys |= ts_device_keys(args[i].device);
         }
     }
     for (int i = 0; i < f->nrets; i++)
@@ -109,6 +110,9 @@ ts_status ts_absent_tensor(ts_frame *f)
     const char *name = "out";
     for (int i = f->nargs - 1; i >= 0; i--) {
         const ts_value *v = &f->args[i];
+        if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
+            return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "ts_device_from_name() knows the devices that there are",
+                                    "expected a device, got backend number %d", v->device.backend);
         bool absent = v->tag == TS_TAG_TENSOR && v->t == TS_NONE;
         for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
             absent |= v->list[k] == TS_NONE;
@@ -129,8 +133,14 @@ ts_status ts_missing_kernel(ts_frame *f)
 {
     char call[512];
     ts_frame_describe(f, call, sizeof call);
+    bool goes = false; /* the call itself asks for the device: moving tensors is no remedy */
+    for (int i = 0; i < f->nargs; i++)
+        goes |= f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key;
+    bool loaded = f->key == TS_KEY_CPU || f->key == TS_KEY_META || ts_backend_of((ts_device){f->key, 0});
     return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
-                      "move the tensors with ts_to_device(), or register a kernel or a fallback for this backend",
+                      goes && !loaded ? "load the device's backend with ts_backend_load()"
+                      : goes          ? "make the tensor on the CPU, or register a kernel or a fallback for this backend"
+                                      : "move the tensors with ts_to_device(), or register a kernel or a fallback for this backend",
                       "no kernel for %s; called as %s", ts_key_name(f->key), call);
 }
 

@@ -15,13 +15,14 @@ ts_status ts_op_describe(int op, ts_op_description *d)
         return ts_error_set(TS_ERR_REGISTRY, "op_describe: argument 'op': expected a number below %d, got %d",
                             ts_op_count(), op);
     const ts_op_info *info = &ts_ops[op];
+    const ts_vjp *vjp = atomic_load_explicit(&ts_tables[op], memory_order_acquire)->vjp;
     *d = (ts_op_description){
         .size = sizeof *d,
         .name = info->name,
         .schema = info->schema_text,
         .doc = info->doc,
         .kind = info->kind,
-        .gradient = info->vjp                       ? TS_GRADIENT_RULE
+        .gradient = vjp                                ? TS_GRADIENT_RULE
                     : info->flags & TS_OP_BY_PARTS ? TS_GRADIENT_PARTS
                     : info->flags & TS_OP_NODIFF   ? TS_GRADIENT_NEVER
                                                    : TS_GRADIENT_REFUSED,

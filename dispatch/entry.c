@@ -4,12 +4,14 @@
  */
 // SPDX-License-Identifier: MIT
 #include "core/convert.h"
-#include "dispatch/op.h"
+#include "core/device.h"
+#include "dispatch/registry.h"
 
 #include <string.h>
 
 ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
 ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
+ts_status (*ts_across)(ts_frame *f, int arg);
 
 /* ------------------------------------------------------------------------------ scalars ---- */
 
@@ -514,4 +516,43 @@ static TS_COLD ts_status whole_into(ts_frame *f)
 ts_status ts_enter_whole(ts_frame *f)
 {
     return TS_LIKELY(!f->given) ? f->table->impl[f->key](f) : whole_into(f);
+}
+
+/* ----------------------------------------------------------------------------- devices ---- */
+
+/** Whether a kernel of key may be handed t: on its device, or one number on the CPU, which it reads there. */
+static bool is_near(const ts_tensor *t, ts_key key)
+{
+    ts_device device = t->storage->device;
+    return device.backend == key || (device.backend == TS_KEY_CPU && t->ndim == 0);
+}
+
+int ts_find_far(const ts_frame *f)
+{
+    for (int i = 0; i < f->nargs; i++) {
+        const ts_value *v = &f->args[i];
+        if (v->tag == TS_TAG_TENSOR && !is_near(v->t, f->key))
+            return i;
+        for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
+            if (!ts_is_none(v->list[k]) && !is_near(v->list[k], f->key))
+                return i;
+    }
+    for (int i = 0; i < f->nrets; i++)
+        if ((f->given >> i & 1) && f->rets[i].t->storage->device.backend != f->key)
+            return f->nargs;
+    return -1;
+}
+
+ts_status ts_enter_device(ts_frame *f)
+{
+    const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
+    if (TS_UNLIKELY(!b))
+        return ts_missing_kernel(f);
+    int far = ts_find_far(f);
+    if (TS_UNLIKELY(far >= 0))
+        return ts_across(f, far);
+    if (b->supports && !b->supports(b->state, f))
+        return ts_unsupported_call(f);
+    ts_op_kind kind = f->table->info->kind;
+    return kind == TS_FILL ? ts_enter_fill(f) : kind == TS_VIEW ? ts_enter_view(f) : ts_enter_whole(f);
 }

@@ -31,6 +31,12 @@ TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
 #define TS_LIST_NULL (~(ts_keyset)0)
 ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 
+/** The key of a device; what is no backend's number ends in the slot of TS_KEY_ABSENT, which says so. */
+TS_INLINE ts_keyset ts_device_keys(ts_device device)
+{
+    return TS_KEYSET(device.backend < 16 ? device.backend : TS_KEY_ABSENT);
+}
+
 /** A call from the top: keys from arguments and given results, then the highest slot. */
 TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets, int nrets,
                             int given, int want, const void *site)
@@ -50,7 +56,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
                 return ts_fail_null_arg(op, i, site);
             keys |= list;
         } else if (args[i].tag == TS_TAG_DEVICE) {
-            keys |= TS_KEYSET(args[i].device.backend & 15);
+            keys |= ts_device_keys(args[i].device);
         }
     }
 #pragma GCC unroll 4

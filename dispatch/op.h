@@ -118,6 +118,7 @@ struct ts_table {
     uint16_t op;
     uint16_t written;  /* bit i: argument i is written, (a!) in the schema */
     const ts_op_info *info;
+    const ts_vjp *vjp; /* the gradient rule; NULL: none */
     ts_kernel slot[TS_KEY_COUNT];
     ts_kernel impl[16];       /* backend kernels beside the generic entries */
     ts_accepts accepts[16];
@@ -140,10 +141,14 @@ ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, 
 ts_status ts_enter_fill(ts_frame *f);
 ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
+/** In front of the three where a backend has memory of its own: asks it, and checks where tensors lie. */
+ts_status ts_enter_device(ts_frame *f);
 /** Set by ops/: a contiguous tensor of dtype with t's values, owned by the caller; NULL on failure. */
 extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
 /** Set by ops/: copies values, same sizes. */
 extern ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
+/** Set by ops/: a call whose argument `arg` (nargs: a given result) is on another device than its kernel. */
+extern ts_status (*ts_across)(ts_frame *f, int arg);
 /** Value of a boxed scalar in dtype, stored at place. */
 void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place);
 /** A boxed scalar as a double, and unboxed. */

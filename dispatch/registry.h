@@ -8,9 +8,24 @@
 /** Installs the built-in rows; called once by ops/ before anything else registers. */
 ts_status ts_registry_install(const ts_op_info *rows, int count);
 
+/** Adds an op at run time; the strings of schema, name and doc are copied. */
+ts_status ts_op_add(const char *schema, ts_op_info row, int *op);
+/** Brackets several registrations; see entries.h. */
+void ts_registry_begin(void);
+ts_status ts_registry_end(ts_status status);
+/** Gives an op, known or not yet, a gradient rule, which must live as long as the process. In a transaction. */
+ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
+
 /** Slot content of an op that a backend lacks: at most ten lines, with the remedy (F37). */
 ts_status ts_missing_kernel(ts_frame *f);
-/** What stands in the slot of TS_KEY_ABSENT: TS_NONE was given where a tensor is required. */
+/** First argument (nargs: a given result) on another device than the running key's; -1 when none is. */
+int ts_find_far(const ts_frame *f);
+/** A call that a backend's kernel does not take: its fallback's, or an error. */
+ts_status ts_unsupported_call(ts_frame *f);
+/** The fallback of backends that allow it: the call on the CPU, over copies of what it touches. */
+ts_status ts_round_trip(ts_frame *f);
+/** What stands in the slot of TS_KEY_ABSENT: TS_NONE was given where a tensor is required, or a device
+ *  that no backend can have. */
 ts_status ts_absent_tensor(ts_frame *f);
 
 #endif

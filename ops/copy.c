@@ -1,6 +1,7 @@
 /** @file copy.c  Copies and conversions; values out of tensors. */
 // SPDX-License-Identifier: MIT
 #include "core/convert.h"
+#include "core/device.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
@@ -53,14 +54,9 @@ ts_status ts_infer_to_device(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
     ts_device from = t->storage->device, to = f->args[1].device;
-    if (to.backend > TS_KEY_META)
-        return ts_fail_arg(f, 1, TS_ERR_DEVICE, "expected a device, got backend %d", to.backend);
     if (from.backend == TS_KEY_META && to.backend != TS_KEY_META)
         return ts_fail_arg_hint(f, 0, TS_ERR_UNSUPPORTED, "make the tensor there with ts_empty_on()",
                                 "a META tensor has no values that %s could hold", ts_device_name(to));
-    if (f->key == TS_KEY_CPU && to.backend != TS_KEY_CPU)
-        return ts_fail_arg_hint(f, 1, TS_ERR_UNSUPPORTED, "register a kernel of to_device for that backend",
-                                "expected a device that can be copied to, got %s", ts_device_name(to));
     f->plan->pointwise = true;
     f->plan->operands = 1;
     f->plan->compute = (ts_dtype)t->dtype;
@@ -111,8 +107,35 @@ static ts_status copy_into(ts_tensor *destination, ts_tensor *source)
     return ts_call(TS_OP_copy, args, 1, &ret, 1, 1, 1, NULL);
 }
 
+/** Copies and moves go between devices; nothing else does. */
+static ts_status across(ts_frame *f, int arg)
+{
+    if (f->op == TS_OP_to_device)
+        return ts_enter_fill(f);
+    if (f->op == TS_OP_copy && f->given) {
+        ts_tensor *out = f->rets[0].t, *source = f->args[0].t;
+        if (!ts_same_device(out->storage->device, source->storage->device)) {
+            ts_value args[] = {V_T(source), V_DEV(out->storage->device)}, moved = ts_value_none();
+            TS_TRY(ts_call(TS_OP_to_device, args, 2, &moved, 1, 0, 1, f->site));
+            ts_status status = copy_into(out, moved.t);
+            ts_tensor_unref(moved.t);
+            return status;
+        }
+    }
+    const char *name = arg < f->nargs ? f->table->info->schema.args[arg].name : "out";
+    const ts_value *v = arg < f->nargs ? &f->args[arg] : &f->rets[0];
+    ts_device got = v->tag == TS_TAG_TENSOR ? v->t->storage->device : TS_DEVICE_CPU;
+    for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
+        if (v->list[k]->storage && v->list[k]->storage->device.backend != f->key)
+            got = v->list[k]->storage->device;
+    return ts_fail_op(TS_ERR_DEVICE, ts_op_name(f->op), f->site, "move it with ts_to_device()",
+                      "argument '%s': expected a tensor of %s like the others, got one on %s", name, ts_key_name(f->key),
+                      ts_device_name(got));
+}
+
 __attribute__((constructor(110))) static void install(void)
 {
+    ts_across = across;
     ts_convert = convert;
     ts_copy_into = copy_into;
 }
@@ -132,9 +155,7 @@ ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
     TS_TRY(c);
     if (need && !c->data)
         return ts_fail_op(TS_ERR_DEVICE, "copy_to", __builtin_return_address(0), NULL, "a META tensor has no values");
-    if (need)
-        memcpy(data, c->data, need);
-    return TS_OK;
+    return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)need);
 }
 
 /** Element as double and integer. */
@@ -230,7 +251,9 @@ ts_status ts_print(ts_tensor *t)
     TS_SCOPE;
     char sizes[192];
     if (t->storage->data) {
-        ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_clone(t);
+        ts_tensor *c = t->storage->device.backend != TS_KEY_CPU ? ts_to_device(t, TS_DEVICE_CPU)
+                       : t->flags & TS_TENSOR_CONTIGUOUS        ? t
+                                                                : ts_clone(t);
         TS_TRY(c);
         int64_t steps[TS_MAX_DIMS];
         ts_strides_fill(c->sizes, c->ndim, steps);

@@ -13,9 +13,6 @@ ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
         return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected 0 to %d sizes, got %u", TS_MAX_DIMS, sizes->count);
     if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
         return ts_fail_arg(f, dtype_arg, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
-    if (f->args[dtype_arg + 1].device.backend > TS_KEY_META)
-        return ts_fail_arg(f, dtype_arg + 1, TS_ERR_DEVICE, "expected a device, got backend %d",
-                           f->args[dtype_arg + 1].device.backend);
     if (!ts_tensor_bytes(sizes->ints, (int)sizes->count, ts_dtype_sizes[dtype], &numel, &bytes)) {
         char got[192];
         return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected sizes >= 0 whose bytes fit 63 bits, got %s",

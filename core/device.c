@@ -1,0 +1,324 @@
+/** @file device.c  Streams, events and copies of devices, by what their backends offer. */
+// SPDX-License-Identifier: MIT
+#include "core/device.h"
+#include "core/tensor.h"
+
+#include <string.h>
+
+_Atomic(const ts_backend *) ts_devices[16];
+ts_device_counts ts_device_count_of[16];
+
+/** An error of the backend, or one of ours when it recorded none. */
+static ts_status reported(ts_status status, ts_device device, const char *what)
+{
+    if (status == TS_OK || ts_error_code() != TS_OK)
+        return status;
+    return ts_error_set(status, "%s failed on %s", what, ts_device_name(device));
+}
+
+/* ----------------------------------------------------------------------------- devices ---- */
+
+int ts_device_count(uint8_t backend)
+{
+    if (backend == TS_KEY_CPU || backend == TS_KEY_META)
+        return 1;
+    const ts_backend *b = ts_backend_of((ts_device){backend, 0});
+    int n = b ? b->device_count ? b->device_count(b->state) : 1 : 0;
+    return n < 0 ? 0 : n > 256 ? 256 : n;
+}
+
+ts_status ts_device_check(ts_device device, const char *what)
+{
+    int count = ts_device_count(device.backend);
+    if (device.index < count)
+        return TS_OK;
+    if (count)
+        return ts_error_set(TS_ERR_DEVICE, "%s: expected one of %d devices, got %s", what, count, ts_device_name(device));
+    if (device.backend > 15 || strcmp(ts_key_name(device.backend), "?") == 0)
+        return ts_error_set_hint(TS_ERR_DEVICE, "load a backend with ts_backend_load(), and use the key it reports",
+                                 "%s: expected the device of a known backend, got backend number %d", what,
+                                 device.backend);
+    return ts_error_set_hint(TS_ERR_DEVICE, "load its backend with ts_backend_load()", "%s: no backend is loaded for %s",
+                             what, ts_device_name(device));
+}
+
+ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats)
+{
+    TS_TRY(ts_device_check(device, "device_memory_stats"));
+    if (!stats)
+        return ts_fail_null("device_memory_stats", __builtin_return_address(0), "stats");
+    const ts_backend *b = ts_backend_of(device);
+    if (device.backend == TS_KEY_CPU) {
+        *stats = ts_memory_get_stats();
+        return TS_OK;
+    }
+    if (!b || !b->memory_stats)
+        return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_stats: %s does not tell", ts_device_name(device));
+    return reported(b->memory_stats(b->state, device.index, stats), device, "device_memory_stats");
+}
+
+/* ------------------------------------------------------------------------------ memory ---- */
+
+void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
+{
+    const ts_backend *b = ts_backend_of(device);
+    void *data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
+    if (!data)
+        ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch", "out of memory on %s: %s needs %lld bytes",
+                          ts_device_name(device), what, (long long)bytes);
+    return data;
+}
+
+void ts_device_release(ts_device device, void *data, int64_t bytes)
+{
+    const ts_backend *b = ts_backend_of(device);
+    b->free(b->state, device.index, data, bytes);
+}
+
+/** Between devices that cannot reach each other, in pieces through the host. */
+static ts_status bounce(ts_device to, char *data, ts_device from, const char *source, int64_t bytes)
+{
+    enum { PIECE = 1 << 20 };
+    ts_thread *thread = ts_thread_self();
+    size_t piece = (size_t)ts_min64(bytes, PIECE);
+    char *host = ts_alloc(thread, piece);
+    if (!host)
+        return ts_fail_memory("a copy between devices", (int64_t)piece);
+    ts_status status = TS_OK;
+    for (int64_t at = 0; at < bytes && status == TS_OK; at += PIECE) {
+        int64_t n = ts_min64(bytes - at, PIECE);
+        status = ts_device_copy(TS_DEVICE_CPU, host, from, source + at, n);
+        if (status == TS_OK)
+            status = ts_device_copy(to, data + at, TS_DEVICE_CPU, host, n);
+    }
+    ts_free(thread, host, piece);
+    return status;
+}
+
+ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source, int64_t bytes)
+{
+    if (bytes <= 0)
+        return TS_OK;
+    const ts_backend *dst = ts_backend_of(to), *src = ts_backend_of(from);
+    if ((!dst && to.backend != TS_KEY_CPU) || (!src && from.backend != TS_KEY_CPU))
+        return ts_error_set(TS_ERR_DEVICE, "copy: no memory on %s", ts_device_name(dst || to.backend == TS_KEY_CPU ? from : to));
+    if (!dst && !src) {
+        memcpy(data, source, (size_t)bytes);
+        return TS_OK;
+    }
+    if (!src) {
+        atomic_fetch_add_explicit(&ts_device_count_of[to.backend].bytes_in, (uint64_t)bytes, memory_order_relaxed);
+        return reported(dst->copy_in(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to, "copy_in");
+    }
+    if (!dst) {
+        atomic_fetch_add_explicit(&ts_device_count_of[from.backend].bytes_out, (uint64_t)bytes, memory_order_relaxed);
+        ts_stream *stream = ts_stream_current(from);
+        TS_TRY(reported(src->copy_out(src->state, from.index, data, source, bytes, stream), from, "copy_out"));
+        return ts_stream_synchronize(from, stream);
+    }
+    if (ts_same_device(to, from))
+        return reported(dst->copy_within(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to, "copy_within");
+    if (dst != src || !dst->copy_between)
+        return bounce(to, data, from, source, bytes);
+    return reported(dst->copy_between(dst->state, to.index, data, from.index, source, bytes, ts_stream_current(to)), to,
+                    "copy_between");
+}
+
+static void pinned_release(void *payload, void *data, int64_t bytes)
+{
+    uintptr_t packed = (uintptr_t)payload;
+    ts_device device = {(uint8_t)(packed >> 8), (uint8_t)packed};
+    const ts_backend *b = ts_backend_of(device);
+    b->host_free(b->state, device.index, data, bytes);
+}
+
+ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
+{
+    TS_TRY_NULL(ts_device_check(device, "empty_pinned"));
+    ts_thread *thread = ts_thread_self();
+    ts_tensor *plain = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_META); /* checks, without memory */
+    if (!plain)
+        return NULL;
+    int64_t bytes = plain->storage->bytes;
+    ts_tensor_unref(plain);
+    const ts_backend *b = ts_backend_of(device);
+    if (!bytes || !b || !b->host_allocate) {
+        ts_tensor *t = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_CPU);
+        return t ? ts_scope_adopt(thread, t) : NULL;
+    }
+    void *data = b->host_allocate(b->state, device.index, bytes);
+    if (!data) {
+        ts_fail_memory("a tensor in pinned memory", bytes);
+        return NULL;
+    }
+    void *payload = (void *)((uintptr_t)device.backend << 8 | device.index);
+    ts_tensor *t = ts_from_blob(data, dtype, sizes, ndim, pinned_release, payload);
+    if (!t)
+        b->host_free(b->state, device.index, data, bytes);
+    return t;
+}
+
+/* ----------------------------------------------------------------------------- streams ---- */
+
+/* A thread's streams other than the devices' own; few devices are in use at a time. */
+enum { MOST = 8 };
+static _Thread_local struct {
+    ts_device device;
+    ts_stream *stream; /* NULL: the place is free */
+} current[MOST];
+
+ts_stream *ts_stream_current(ts_device device)
+{
+    for (int i = 0; i < MOST; i++)
+        if (current[i].stream && ts_same_device(current[i].device, device))
+            return current[i].stream;
+    return NULL;
+}
+
+ts_status ts_stream_use(ts_device device, ts_stream *stream)
+{
+    TS_TRY(ts_device_check(device, "stream_use"));
+    int at = -1;
+    for (int i = 0; i < MOST; i++) {
+        if (current[i].stream && ts_same_device(current[i].device, device)) {
+            at = i;
+            break;
+        }
+        if (!current[i].stream && at < 0)
+            at = i;
+    }
+    if (at < 0 && stream)
+        return ts_error_set(TS_ERR_STATE, "stream_use: streams of %d devices are in use by the thread already", MOST);
+    if (at >= 0) {
+        current[at].device = device;
+        current[at].stream = stream;
+    }
+    return TS_OK;
+}
+
+ts_status ts_stream_new(ts_device device, ts_stream **stream)
+{
+    TS_TRY(ts_device_check(device, "stream_new"));
+    if (!stream)
+        return ts_fail_null("stream_new", __builtin_return_address(0), "stream");
+    const ts_backend *b = ts_backend_of(device);
+    *stream = NULL;
+    if (b && b->stream_new && !(*stream = b->stream_new(b->state, device.index)))
+        return ts_error_set(TS_ERR_MEMORY, "stream_new: %s has no further stream", ts_device_name(device));
+    return TS_OK;
+}
+
+void ts_stream_free(ts_device device, ts_stream *stream)
+{
+    const ts_backend *b = ts_backend_of(device);
+    if (!stream || !b || !b->stream_free)
+        return;
+    if (ts_stream_current(device) == stream)
+        ts_stream_use(device, NULL);
+    b->stream_free(b->state, device.index, stream);
+}
+
+ts_status ts_stream_synchronize(ts_device device, ts_stream *stream)
+{
+    TS_TRY(ts_device_check(device, "stream_synchronize"));
+    const ts_backend *b = ts_backend_of(device);
+    return b && b->synchronize ? reported(b->synchronize(b->state, device.index, stream), device, "synchronize") : TS_OK;
+}
+
+ts_status ts_synchronize(ts_device device)
+{
+    const ts_backend *b = ts_backend_of(device);
+    if (!b || !b->synchronize_device)
+        return ts_stream_synchronize(device, NULL);
+    TS_TRY(ts_device_check(device, "synchronize"));
+    return reported(b->synchronize_device(b->state, device.index), device, "synchronize_device");
+}
+
+ts_status ts_record_stream(ts_tensor *t)
+{
+    if (!t || t == TS_NONE)
+        return ts_fail_null("record_stream", __builtin_return_address(0), "t");
+    ts_device device = t->storage->device;
+    const ts_backend *b = ts_backend_of(device);
+    if (!b || !b->record_stream || !t->storage->data)
+        return TS_OK;
+    return reported(b->record_stream(b->state, device.index, t->storage->data, t->storage->bytes, ts_stream_current(device)),
+                    device, "record_stream");
+}
+
+/* ------------------------------------------------------------------------------ events ---- */
+
+ts_status ts_event_new(ts_device device, ts_event **event)
+{
+    TS_TRY(ts_device_check(device, "event_new"));
+    if (!event)
+        return ts_fail_null("event_new", __builtin_return_address(0), "event");
+    const ts_backend *b = ts_backend_of(device);
+    *event = NULL;
+    if (b && b->event_new && !(*event = b->event_new(b->state, device.index)))
+        return ts_error_set(TS_ERR_MEMORY, "event_new: %s has no further event", ts_device_name(device));
+    return TS_OK;
+}
+
+void ts_event_free(ts_device device, ts_event *event)
+{
+    const ts_backend *b = ts_backend_of(device);
+    if (event && b && b->event_free)
+        b->event_free(b->state, device.index, event);
+}
+
+ts_status ts_event_record(ts_device device, ts_event *event)
+{
+    TS_TRY(ts_device_check(device, "event_record"));
+    const ts_backend *b = ts_backend_of(device);
+    if (!event)
+        return TS_OK;
+    return reported(b->event_record(b->state, device.index, event, ts_stream_current(device)), device, "event_record");
+}
+
+ts_status ts_event_wait(ts_device device, ts_event *event)
+{
+    TS_TRY(ts_device_check(device, "event_wait"));
+    const ts_backend *b = ts_backend_of(device);
+    if (!event)
+        return TS_OK;
+    return reported(b->event_wait(b->state, device.index, event, ts_stream_current(device)), device, "event_wait");
+}
+
+ts_status ts_event_synchronize(ts_device device, ts_event *event)
+{
+    TS_TRY(ts_device_check(device, "event_synchronize"));
+    const ts_backend *b = ts_backend_of(device);
+    return event ? reported(b->event_synchronize(b->state, device.index, event), device, "event_synchronize") : TS_OK;
+}
+
+ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, double *ms)
+{
+    TS_TRY(ts_device_check(device, "event_elapsed"));
+    const ts_backend *b = ts_backend_of(device);
+    if (!b || !b->event_elapsed || !start || !end || !ms)
+        return ts_error_set(TS_ERR_UNSUPPORTED, "event_elapsed: %s does not measure, or an event is NULL", ts_device_name(device));
+    return reported(b->event_elapsed(b->state, device.index, start, end, ms), device, "event_elapsed");
+}
+
+/* ------------------------------------------------------------------------- determinism ---- */
+
+static _Atomic bool deterministic;
+
+bool ts_deterministic(void) { return atomic_load(&deterministic); }
+
+ts_status ts_device_tell(const ts_backend *b)
+{
+    return b->set_deterministic ? b->set_deterministic(b->state, ts_deterministic()) : TS_OK;
+}
+
+ts_status ts_set_deterministic(bool on)
+{
+    atomic_store(&deterministic, on);
+    for (uint8_t k = 0; k < 16; k++) {
+        const ts_backend *b = ts_backend_of((ts_device){k, 0});
+        if (b)
+            TS_TRY(ts_device_tell(b));
+    }
+    return TS_OK;
+}

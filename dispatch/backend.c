@@ -1,0 +1,181 @@
+/** @file backend.c  Backends beside the CPU: their structs, their libraries, moves between devices. */
+// SPDX-License-Identifier: MIT
+#include "core/device.h"
+#include "dispatch/entries.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------------- transfers ---- */
+
+/** to_device for every backend: packs where the source is, moves bytes. */
+static ts_status transfer(ts_frame *f)
+{
+    ts_tensor *from = f->args[0].t, *to = f->rets[0].t, *packed = NULL, *landed = NULL;
+    ts_status status = TS_OK;
+    if (!(from->flags & TS_TENSOR_CONTIGUOUS)) {
+        if (!(packed = ts_convert(from, (ts_dtype)from->dtype)))
+            return ts_error_code();
+        from = packed;
+    }
+    if (!(to->flags & TS_TENSOR_CONTIGUOUS)) {
+        landed = ts_tensor_new(f->thread, (ts_dtype)to->dtype, to->sizes, to->ndim, to->storage->device);
+        status = landed ? TS_OK : ts_error_code();
+    }
+    ts_tensor *place = landed ? landed : to;
+    if (status == TS_OK)
+        status = ts_device_copy(place->storage->device, place->data, from->storage->device, from->data,
+                                from->numel * ts_dtype_sizes[from->dtype]);
+    if (status == TS_OK && landed)
+        status = ts_copy_into(to, landed);
+    if (packed)
+        ts_tensor_unref(packed);
+    if (landed)
+        ts_tensor_unref(landed);
+    return status;
+}
+
+ts_status ts_unsupported_call(ts_frame *f)
+{
+    const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
+    if (b->flags & TS_BACKEND_CPU_FALLBACK)
+        return ts_round_trip(f);
+    char call[512];
+    ts_frame_describe(f, call, sizeof call);
+    return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
+                      "move the tensors with ts_to_device(), or cast them to a dtype that the backend takes",
+                      "the kernel for %s does not take this call; called as %s", ts_key_name(f->key), call);
+}
+
+/* ------------------------------------------------------------------------ registration ---- */
+
+/** Checks what can be known without calling into the backend. what: "backend_load: 'path'". */
+static ts_status check(const ts_backend *b, const char *what)
+{
+    if (!b)
+        return ts_error_set(TS_ERR_FORMAT, "%s: expected a backend, got NULL", what);
+    if (b->abi_version != TS_BACKEND_ABI)
+        return ts_error_set_hint(TS_ERR_FORMAT, "build it against the headers of this library",
+                                 "%s: expected a backend of ABI %u, got ABI %u", what, TS_BACKEND_ABI, b->abi_version);
+    if (b->struct_size != sizeof *b)
+        return ts_error_set_hint(TS_ERR_FORMAT, "build it against the headers of this library",
+                                 "%s: expected a struct of %zu bytes, got %u", what, sizeof *b, b->struct_size);
+    const char *lacks = !b->name                                 ? "name"
+                        : !b->allocate                           ? "allocate"
+                        : !b->free                               ? "free"
+                        : !b->copy_in                            ? "copy_in"
+                        : !b->copy_out                           ? "copy_out"
+                        : !b->copy_within                        ? "copy_within"
+                        : b->host_allocate && !b->host_free      ? "host_free"
+                        : b->stream_new && !b->stream_free       ? "stream_free"
+                        : b->stream_new && !b->synchronize       ? "synchronize"
+                        : b->event_new && !b->event_free         ? "event_free"
+                        : b->event_new && !b->event_record       ? "event_record"
+                        : b->event_new && !b->event_wait         ? "event_wait"
+                        : b->event_new && !b->event_synchronize  ? "event_synchronize"
+                                                                 : NULL;
+    return lacks ? ts_error_set(TS_ERR_FORMAT, "%s: the slot '%s' is required and NULL", what, lacks) : TS_OK;
+}
+
+/** All of a backend's registrations. In a transaction. */
+static ts_status add(const ts_backend *b, const char *what, ts_key *out)
+{
+    ts_key key = TS_KEY_CUDA;
+    if (strcmp(b->name, "CUDA") != 0 || ts_reg.backends[TS_KEY_CUDA])
+        TS_TRY(ts_key_take(what, b->name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1, "the range of run-time backends", &key));
+    ts_reg.backends[key] = b;
+    ts_tables_touch_all();
+    TS_TRY(ts_kernel_add("to_device", key, transfer, (ts_accepts){0, 1}, NULL, (const void *)transfer, NULL));
+    if (b->flags & TS_BACKEND_CPU_FALLBACK)
+        TS_TRY(ts_register_fallback(key, ts_round_trip, NULL));
+    if (b->flags & TS_BACKEND_WHOLE_OPS)
+        TS_TRY(ts_key_prefer_fallback(key, true));
+    ts_error_clear();
+    ts_status status = b->install ? b->install(b->state, key) : TS_OK;
+    if (status == TS_OK)
+        status = ts_device_tell(b);
+    if (status != TS_OK && ts_error_code() == TS_OK)
+        return ts_error_set(status, "%s: install failed without a message (%s)", what, ts_status_name(status));
+    if (status != TS_OK)
+        return ts_error_set_hint(status, ts_error_hint(), "%s: %s", what, ts_error_message());
+    if (out)
+        *out = key;
+    return TS_OK;
+}
+
+static ts_status add_checked(const ts_backend *b, const char *what, ts_key *key)
+{
+    TS_TRY(check(b, what));
+    for (int k = 0; k < 16; k++)
+        if (ts_reg.backends[k] == b)
+            return ts_error_set(TS_ERR_REGISTRY, "%s: the backend '%s' is registered already", what, b->name);
+    return add(b, what, key);
+}
+
+ts_status ts_backend_register(const ts_backend *backend, ts_key *key)
+{
+    ts_key taken = TS_KEY_INVALID;
+    ts_registry_begin();
+    ts_status status = ts_registry_end(add_checked(backend, "backend_register", &taken));
+    if (status == TS_OK && key)
+        *key = taken;
+    return status;
+}
+
+/* ------------------------------------------------------------------------------ loading ---- */
+
+/* Libraries that stay: as many as there are keys for backends. Guarded by the registry's lock. */
+static void *loaded[16];
+static int nloaded;
+
+static ts_status add_library(void *library, const char *what, ts_key *key)
+{
+    for (int i = 0; i < nloaded; i++)
+        if (loaded[i] == library)
+            return ts_error_set(TS_ERR_REGISTRY, "%s: is loaded already", what);
+    void *symbol = dlsym(library, TS_BACKEND_ENTRY_NAME);
+    if (!symbol)
+        return ts_error_set_hint(TS_ERR_FORMAT, "define it with TS_BACKEND_ENTRY()", "%s: exports no '%s'", what,
+                                 TS_BACKEND_ENTRY_NAME);
+    ts_backend_entry_fn entry = (ts_backend_entry_fn)symbol;
+    TS_TRY(add_checked(entry(), what, key));
+    loaded[nloaded++] = library;
+    return TS_OK;
+}
+
+ts_status ts_backend_load(const char *path, ts_key *key)
+{
+    if (!path)
+        return ts_fail_null("backend_load", __builtin_return_address(0), "path");
+    char what[400];
+    snprintf(what, sizeof what, "backend_load: '%s'", path);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        const char *why = dlerror();
+        return ts_error_set_hint(TS_ERR_IO, "give a path with a slash, or a name that the dynamic linker finds",
+                                 "%s: cannot be opened: %s", what, why ? why : "no reason was given");
+    }
+    ts_key taken = TS_KEY_INVALID;
+    ts_registry_begin();
+    int before = nloaded;
+    ts_status status = ts_registry_end(add_library(library, what, &taken));
+    if (status != TS_OK) {
+        nloaded = before;
+        dlclose(library); /* nothing of it is left in the registry */
+        return status;
+    }
+    if (key)
+        *key = taken;
+    return TS_OK;
+}
+
+ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats)
+{
+    if (!stats)
+        return ts_fail_null("backend_get_stats", __builtin_return_address(0), "stats");
+    if (key >= 16 || !ts_backend_of((ts_device){key, 0}))
+        return ts_error_set(TS_ERR_DEVICE, "backend_get_stats: expected the key of a backend, got %d", key);
+    ts_device_counts *c = &ts_device_count_of[key];
+    *stats = (ts_backend_stats){atomic_load(&c->round_trips), atomic_load(&c->bytes_in), atomic_load(&c->bytes_out)};
+    return TS_OK;
+}

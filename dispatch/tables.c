@@ -1,0 +1,174 @@
+/**
+ * @file tables.c  What stands in each slot of an op, and why: builds, publishes and prints tables.
+ *
+ * Calls read a table through one acquire load; a replaced table lives until the library unloads.
+ */
+// SPDX-License-Identifier: MIT
+#include "dispatch/entries.h"
+
+_Atomic(const ts_table *) ts_tables[TS_MAX_OPS];
+
+/** The table of precedence: fills slot k of the table. First match wins. */
+static void slot_fill(ts_table *t, const ts_op_entry *e, int k)
+{
+    const ts_op_info *info = t->info;
+    const ts_registration *own = e->kernels[k], *fallback = ts_reg.fallbacks[k];
+    bool backend = k < 16;
+    ts_kernel entry = info->kind == TS_FILL ? ts_enter_fill : info->kind == TS_VIEW ? ts_enter_view : ts_enter_whole;
+    int rule;
+    ts_kernel kernel = NULL;
+    if (k == TS_KEY_ABSENT) {
+        rule = TS_RULE_ABSENT;
+        kernel = ts_absent_tensor;
+    } else if (own) {
+        rule = TS_RULE_KERNEL;
+        kernel = own->kernel;
+    } else if (fallback && (ts_reg.prefer_fallback >> k & 1)) {
+        rule = TS_RULE_FALLBACK_FIRST;
+    } else if (backend && info->composite) {
+        rule = TS_RULE_COMPOSITE;
+        kernel = info->composite;
+        entry = ts_enter_whole;
+    } else if (backend && info->kind == TS_VIEW) {
+        rule = TS_RULE_VIEW;
+    } else if (k == TS_KEY_META && info->kind == TS_FILL) {
+        rule = TS_RULE_META;
+    } else if (fallback) {
+        rule = TS_RULE_FALLBACK;
+    } else {
+        rule = backend ? TS_RULE_MISSING : TS_RULE_NONE;
+    }
+    t->rule[k] = (uint8_t)rule;
+    if (rule == TS_RULE_FALLBACK || rule == TS_RULE_FALLBACK_FIRST) {
+        t->slot[k] = fallback->kernel;
+    } else if (rule == TS_RULE_MISSING) {
+        t->slot[k] = ts_missing_kernel;
+    } else if (!backend) {
+        t->slot[k] = kernel; /* layers are called as they are */
+    } else {
+        /* a struct of functions means memory of its own: who calls is checked before the kernel sees it */
+        t->slot[k] = own && ts_reg.backends[k] ? ts_enter_device : entry;
+        t->impl[k] = kernel;
+        if (own)
+            t->accepts[k] = own->accepts;
+    }
+    if (rule != TS_RULE_NONE)
+        t->mask |= TS_KEYSET(k);
+}
+
+/** A new snapshot for e's op, not yet visible. Lock held. */
+static ts_table *table_build(const ts_op_entry *e)
+{
+    ts_table *t = ts_sys_calloc(sizeof *t);
+    if (!t) {
+        ts_fail_memory("a dispatch table", sizeof *t);
+        return NULL;
+    }
+    t->info = &ts_ops[e->op];
+    t->op = (uint16_t)e->op;
+    t->flags = t->info->flags & TS_OP_RANDOM;
+    t->vjp = e->vjp ? e->vjp : t->info->vjp;
+    for (int i = 0; i < t->info->schema.nargs; i++)
+        t->written |= (uint16_t)(t->info->schema.args[i].written << i);
+    for (int k = 0; k < TS_KEY_COUNT; k++)
+        slot_fill(t, e, k);
+    return t;
+}
+
+/** Undoes table_build() for a list that is linked through older. */
+static void tables_drop(ts_table *made)
+{
+    while (made) {
+        ts_table *next = (ts_table *)made->older;
+        ts_sys_free(made);
+        made = next;
+    }
+}
+
+static ts_op_entry *dirty; /* entries touched in the open transaction */
+
+void ts_tables_touch(ts_op_entry *e)
+{
+    if (e->dirty)
+        return;
+    e->dirty = true;
+    e->next_dirty = dirty;
+    dirty = e;
+}
+
+void ts_tables_touch_all(void)
+{
+    for (ts_op_entry *e = ts_reg_entries; e; e = e->hh.next)
+        ts_tables_touch(e);
+}
+
+void ts_tables_forget(void)
+{
+    for (ts_op_entry *e = dirty; e; e = e->next_dirty)
+        e->dirty = false;
+    dirty = NULL;
+}
+
+ts_status ts_tables_publish(void)
+{
+    ts_table *made = NULL;
+    for (ts_op_entry *e = dirty; e; e = e->next_dirty) {
+        if (e->op < 0)
+            continue;
+        ts_table *t = table_build(e);
+        if (!t) {
+            tables_drop(made);
+            return TS_ERR_MEMORY;
+        }
+        t->older = made;
+        made = t;
+    }
+    while (made) {
+        ts_table *next = (ts_table *)made->older;
+        made->older = atomic_load_explicit(&ts_tables[made->op], memory_order_relaxed);
+        atomic_store_explicit(&ts_tables[made->op], made, memory_order_release);
+        made = next;
+    }
+    ts_tables_forget();
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------------- dumps ---- */
+
+static const char *const rules[] = {
+    [TS_RULE_NONE] = "falls through",
+    [TS_RULE_KERNEL] = "own kernel",
+    [TS_RULE_FALLBACK_FIRST] = "fallback, preferred",
+    [TS_RULE_COMPOSITE] = "composite",
+    [TS_RULE_VIEW] = "view: no kernel",
+    [TS_RULE_META] = "shapes only",
+    [TS_RULE_FALLBACK] = "fallback",
+    [TS_RULE_MISSING] = "missing: error",
+    [TS_RULE_ABSENT] = "TS_NONE: error",
+};
+
+ts_status ts_op_dump(const char *name, FILE *out)
+{
+    int op = ts_op_by_name(name);
+    if (op < 0 || op >= ts_op_count() || !out)
+        return ts_error_set(TS_ERR_REGISTRY, "op_dump: expected a known op and a file, got '%s'", name ? name : "NULL");
+    ts_registry_begin();
+    const ts_table *t = atomic_load(&ts_tables[op]);
+    ts_op_entry *e = NULL;
+    HASH_FIND_STR(ts_reg_entries, name, e);
+    fprintf(out, "%s\n", ts_ops[op].schema_text);
+    for (int k = TS_KEY_COUNT - 1; k >= 0; k--) {
+        if (!ts_reg.key_names[k] || !e)
+            continue;
+        const ts_registration *r = t->rule[k] == TS_RULE_KERNEL ? e->kernels[k] : NULL;
+        const void *site = r ? r->site
+                           : t->rule[k] == TS_RULE_FALLBACK || t->rule[k] == TS_RULE_FALLBACK_FIRST
+                               ? ts_reg.fallbacks[k]->site
+                           : t->rule[k] == TS_RULE_COMPOSITE ? (const void *)t->info->composite : NULL;
+        char where[160] = "";
+        if (site)
+            ts_site_name(site, where, sizeof where);
+        fprintf(out, "%3d %-16s %-20s %s\n", k, ts_reg.key_names[k], rules[t->rule[k]], where);
+    }
+    return ts_registry_end(TS_OK);
+}
