@@ -149,6 +149,13 @@ ts_status ts_infer_scale(ts_frame *f)
     return check_number(f, 1);
 }
 
+ts_status ts_infer_unscale(ts_frame *f)
+{
+    TS_TRY(ts_infer_scale(f));
+    ts_plan_result(f->plan, 0, NULL, 0, TS_F32, f->args[0].count ? f->args[0].list[0]->storage->device : TS_DEVICE_CPU);
+    return TS_OK;
+}
+
 ts_status ts_infer_clip_norm(ts_frame *f)
 {
     TS_TRY(ts_infer_scale(f));
@@ -226,6 +233,15 @@ ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor)
         return TS_OK;
     ts_value args[] = {V_TS(tensors, n), V_T(factor)};
     return ts_invoke_status(TS_OP_scale, args, TS_N(args));
+}
+
+ts_tensor *(ts_unscale_)(ts_tensor *const *tensors, int64_t n, ts_scalar factor)
+{
+    TS_TRY_NULL(check_length("unscale", n, SITE));
+    if (n == 0)
+        return ts_zeros(NULL, 0, TS_F32);
+    ts_value args[] = {V_TS(tensors, n), V_S(factor)};
+    return ts_invoke(TS_OP_unscale, args, TS_N(args), 1);
 }
 
 ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm, double max_norm)

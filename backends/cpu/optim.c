@@ -29,6 +29,7 @@ typedef struct job {
     double lr, beta1, beta2, eps, decay, momentum, dampening, factor;
     bool decoupled, nesterov;
     double *sums;        /* of a norm: one a block */
+    bool *found;         /* set when a product is not finite; the same whoever comes first */
 } job;
 
 /* -------------------------------------------------------------- elements of any layout ---- */
@@ -313,6 +314,43 @@ static ts_status scale(ts_frame *f)
     return run(f, &j, 1);
 }
 
+/* x - x is 0 for numbers, NaN for the rest: a sum of such stays 0 or becomes NaN. */
+#define UNSCALE(T, V, p, L, name)                                                             \
+    static bool name(T *x, int64_t n, T factor)                                               \
+    {                                                                                         \
+        V odd = p##_zero();                                                                   \
+        int64_t k = 0;                                                                        \
+        for (; k + L <= n; k += L) {                                                          \
+            V y = p##_load(x + k) * p##_set1(factor);                                         \
+            odd = odd + (y - y);                                                              \
+            p##_store(x + k, y);                                                              \
+        }                                                                                     \
+        if (k < n) {                                                                          \
+            V y = p##_load_n(x + k, n - k) * p##_set1(factor);                                \
+            odd = odd + (y - y);                                                              \
+            p##_store_n(x + k, y, n - k);                                                     \
+        }                                                                                     \
+        return p##_hsum(odd) != 0;                                                            \
+    }
+UNSCALE(float, vf, vf, VF_LANES, unscale_f32)
+UNSCALE(double, vd, vd, VD_LANES, unscale_f64)
+
+static void unscale_update(const job *j, int64_t i, void *const *data, int64_t n)
+{
+    bool odd = IS_F32(j, i) ? unscale_f32(data[0], n, (float)j->factor) : unscale_f64(data[0], n, j->factor);
+    if (odd)
+        __atomic_store_n(j->found, true, __ATOMIC_RELAXED);
+}
+
+static ts_status unscale(ts_frame *f)
+{
+    bool found = false;
+    job j = {.lists = 1, .written = 1, .update = unscale_update, .factor = number_of(&f->args[1]), .found = &found};
+    TS_TRY(run(f, &j, 1));
+    *(float *)f->rets[0].t->data = found;
+    return TS_OK;
+}
+
 static ts_status clip_norm(ts_frame *f)
 {
     job j = {.lists = 1, .written = 1, .update = scale_update};
@@ -400,4 +438,5 @@ TS_CPU_FAMILY(optim,
     {TS_OP_sgd, sgd, {0, 1}},
     {TS_OP_global_norm, global_norm, {0, 1}},
     {TS_OP_scale, scale, {0, 1}},
+    {TS_OP_unscale, unscale, {0, 1}},
     {TS_OP_clip_norm, clip_norm, {0, 1}})

@@ -70,6 +70,21 @@ static double number(const ts_ref_arg *a) { return a->tag == TS_TAG_TENSOR ? a->
 static void ref_scale(ts_ref *r) { times(r, number(&r->a[1])); }
 static void ref_clip_norm(ts_ref *r) { times(r, fmin(1, r->a[2].d / (number(&r->a[1]) + 1e-6))); }
 
+/** The result comes before what is written. */
+static void ref_unscale(ts_ref *r)
+{
+    double *found = ref_ret(r, 0, NULL, 0), factor = number(&r->a[1]);
+    *found = 0;
+    for (int k = 0; k < r->a[0].count; k++) {
+        const ts_ref_arg *x = &r->a[0].list[k];
+        double *y = ref_ret_like(r, 1 + k, x);
+        for (int64_t i = 0; i < x->numel; i++) {
+            y[i] = x->x[i] * factor;
+            *found = *found != 0 || !isfinite(y[i]);
+        }
+    }
+}
+
 #define PAIR LIST(T(SWEEP, 3), T(7))
 #define SQUARES LIST(T_UNIFORM(0.5, 2, SWEEP, 3), T_UNIFORM(0.5, 2, 7))
 #define OTHER LIST(T(SWEEP, 3), T(8))
@@ -97,6 +112,11 @@ static const ts_sample samples[] = {
     {"scale", "number", {PAIR, FLOAT(0.75)}, ref_scale, .dtypes = TS_DT_FLOATS, .c = 1, .no_expand = true},
     {"scale", "tensor", {PAIR, T()}, ref_scale, .dtypes = TS_DT_FLOATS, .c = 1, .no_expand = true,
      .bad = {{1, T(2), TS_ERR_SHAPE, "one element"}}},
+    {"unscale", "finite", {PAIR, FLOAT(0.25)}, ref_unscale, .dtypes = TS_DT_FLOATS, .out = {1 + TS_F32}, .c = 1,
+     .no_expand = true},
+    {"unscale", "not finite", {LIST(T(SWEEP, 3), T_SPECIAL(9)), T()}, ref_unscale, .dtypes = TS_DT_FLOATS, .out = {1 + TS_F32}, .c = 1,
+     .no_expand = true,
+     .bad = {{1, T(2), TS_ERR_SHAPE, "one element"}, {0, LIST(T_OF(TS_I64, 3)), TS_ERR_DTYPE, "floating dtype"}}},
     {"clip_norm", "clipped", {PAIR, T_UNIFORM(4, 5), FLOAT(1)}, ref_clip_norm, .dtypes = TS_DT_FLOATS, .c = 2, .no_expand = true,
      .bad = {{2, FLOAT(-1), TS_ERR_VALUE, "at least 0"}}},
     {"clip_norm", "left alone", {PAIR, T_UNIFORM(0.5, 0.9), FLOAT(1)}, ref_clip_norm, .dtypes = TS_DT_FLOATS, .no_expand = true},

@@ -3,6 +3,7 @@
 #ifndef TESSERA_NN_H
 #define TESSERA_NN_H
 
+#include "nn/amp.h"
 #include "nn/init.h"
 #include "nn/layers.h"
 #include "nn/loader.h"

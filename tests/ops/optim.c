@@ -57,6 +57,34 @@ static void assert_near(const ts_tensor *t, int64_t i, double want, int c)
 
 /* -------------------------------------------------------------------- against plain C ---- */
 
+TS_TEST(unscaling_finds_one_odd_element_wherever_it_is, .loop = 2)
+{
+    static const double odd[] = {INFINITY, -INFINITY, NAN};
+    list l = make_list(1, _i ? TS_F64 : TS_F32), same = make_list(1, _i ? TS_F64 : TS_F32);
+    double found;
+    ck_assert_int_eq(ts_item(ts_unscale_(l.t, MOST, 0.25), &found), TS_OK);
+    ck_assert_double_eq(found, 0);
+    for (int k = 0; k < MOST; k++) {
+        ck_assert_int_eq(ts_version(l.t[k]), 1);
+        for (int64_t i = 0; i < lengths[k]; i++)
+            ck_assert_double_eq(at(l.t[k], i), 0.25 * at(same.t[k], i));
+    }
+    for (int k = 0; k < MOST; k++)
+        for (int64_t i = 0; i < lengths[k]; i += i < 70 || i > lengths[k] - 70 ? 1 : 1777) {
+            TS_SCOPE;
+            ts_tensor *place = ts_narrow(l.t[k], 0, i, 1), *before = ts_clone(place);
+            ck_assert_ptr_nonnull(ts_fill_(place, odd[i % 3]));
+            ck_assert_int_eq(ts_item(ts_unscale_(l.t, MOST, 1), &found), TS_OK);
+            ck_assert_double_eq(found, 1);
+            ck_assert_ptr_nonnull(ts_copy_(place, before));
+        }
+    ck_assert_ptr_nonnull(ts_fill_(l.t[0], 4)); /* the products count */
+    ck_assert_int_eq(ts_item(ts_unscale_(l.t, MOST, DBL_MAX), &found), TS_OK);
+    ck_assert_double_eq(found, 1);
+    ck_assert_int_eq(ts_item(ts_unscale_(NULL, 0, 2), &found), TS_OK);
+    ck_assert_double_eq(found, 0);
+}
+
 TS_TEST(adamw_follows_its_formula, .loop = 4)
 {
     ts_dtype dtype = _i & 1 ? TS_F32 : TS_F64;

@@ -61,11 +61,15 @@ TS_API ts_tensor *ts_global_norm(ts_tensor *const *tensors, int64_t n);
 TS_API ts_status ts_scale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
 /** Multiplies each tensor by the one element of `factor`, f32 or f64. */
 TS_API ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
+/** Multiplies each tensor by a number, as ts_scale_(). Returns 0-dim f32: 1 when a product is infinite or
+ *  NaN, else 0. One pass for all; see nn/amp.h. */
+TS_API ts_tensor *ts_unscale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
 /** Multiplies by max_norm / (norm + 1e-6) unless that is at least 1; norm as from ts_global_norm(). */
 TS_API ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm, double max_norm);
 
 #ifndef __cplusplus
 #define ts_scale_(tensors, n, factor) ts_scale_(tensors, n, TS_SCALAR(factor))
+#define ts_unscale_(tensors, n, factor) ts_unscale_(tensors, n, TS_SCALAR(factor))
 #endif
 
 TS_END_DECLS

@@ -1,0 +1,70 @@
+/**
+ * @file amp.h
+ * Scaling of gradients for training in f16, whose smallest numbers vanish: the loss is multiplied by
+ * a scale, the gradients divided by it before the step, and a step whose gradients overflowed is left
+ * out. With bf16, which has f32's range, none of this is needed. Regions: autocast.h.
+ *
+ *     TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, loss)));
+ *     TS_TRY(ts_grad_scaler_unscale(scaler, opt));                  // only to see gradients, as clipping does
+ *     TS_TRY(ts_clip_grad_norm(params, n, 1.0, NULL));
+ *     TS_TRY(ts_grad_scaler_step(scaler, opt));                     // skipped when a gradient is not finite
+ *     TS_TRY(ts_grad_scaler_update(scaler));
+ *     ts_optimizer_zero_grad(opt);
+ *
+ * The rule is that of torch.amp.GradScaler: a step with a gradient that is not finite multiplies the
+ * scale by backoff_factor; growth_interval steps without one multiply it by growth_factor, as long as
+ * it stays finite in f32. Deciding on a step reads one number from the device.
+ *
+ * A scaler belongs to one thread at a time. In steady state it calls no system allocator.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_NN_AMP_H
+#define TESSERA_NN_AMP_H
+
+#include "optimizer.h"
+
+TS_BEGIN_DECLS
+
+typedef struct ts_grad_scaler ts_grad_scaler;
+
+/** Options of ts_grad_scaler_new(); 0 is the default in brackets. */
+typedef struct ts_grad_scaler_opts {
+    size_t size;             /**< sizeof(ts_grad_scaler_opts) */
+    double init_scale;       /**< > 0 [65536] */
+    double growth_factor;    /**< > 1 [2] */
+    double backoff_factor;   /**< in (0, 1) [0.5] */
+    int64_t growth_interval; /**< steps, > 0 [2000] */
+    bool disabled;           /**< scales nothing, skips nothing: one program for all dtypes */
+} ts_grad_scaler_opts;
+
+/** A scaler; opts may be NULL. NULL with TS_ERR_VALUE or TS_ERR_MEMORY. */
+TS_API ts_grad_scaler *ts_grad_scaler_new(const ts_grad_scaler_opts *opts);
+/** NULL-safe. */
+TS_API void ts_grad_scaler_free(ts_grad_scaler *s);
+
+/** loss times the scale, in f32 at least; of the innermost scope. */
+TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
+/**
+ * Divides the gradients of o's parameters by the scale, in one call for all, and notes whether all are
+ * finite. Once per optimizer and update. Errors: TS_ERR_STATE when that is done already, TS_ERR_DTYPE
+ * for gradients other than f32 and f64.
+ */
+TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
+/** Steps o, after unscaling if that has not been done; leaves the step out when a gradient is not
+ *  finite. TS_ERR_STATE for a second step before an update. */
+TS_API ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o);
+/** Adapts the scale to what the steps since the last update found. TS_ERR_STATE when there were none. */
+TS_API ts_status ts_grad_scaler_update(ts_grad_scaler *s);
+
+/** The present scale; 1 when disabled or NULL. */
+TS_API double ts_grad_scaler_get_scale(const ts_grad_scaler *s);
+/** Number of steps left out so far. */
+TS_API int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s);
+
+/** Writes at most `room` of the scaler's numbers to out, for checkpoints; returns how many there are. */
+TS_API int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t room);
+/** Sets a number by its name; TS_ERR_INDEX for an unknown one, TS_ERR_VALUE for a wrong value. */
+TS_API ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double value);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,232 @@
+/** @file amp.c  The gradient scaler. */
+// SPDX-License-Identifier: MIT
+#include "nn/nn.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/** What has happened to an optimizer since the last update. */
+typedef enum stage { READY, UNSCALED, STEPPED } stage;
+
+typedef struct watched {
+    const ts_optimizer *o;
+    stage stage;
+    bool odd; /* a gradient is not finite */
+} watched;
+
+/* all doubles, so that checkpoints know one kind of number; counts stay far below 2^53 */
+struct ts_grad_scaler {
+    double scale, growth_factor, backoff_factor, growth_interval, growth_tracker, skipped;
+    bool disabled;
+    watched *list; /* optimizers seen since the last update */
+    int64_t n, room;
+    ts_tensor **grads; /* scratch */
+    int64_t grads_room;
+};
+
+/* ---------------------------------------------------------------------- coming and going ---- */
+
+static bool is_scale(double x) { return x >= FLT_MIN && x <= FLT_MAX; } /* its inverse is finite, too */
+static bool is_growth(double x) { return x > 1 && isfinite(x); }
+static bool is_backoff(double x) { return x > 0 && x < 1; }
+static bool is_count(double x) { return x >= 0 && x <= 0x1p53 && x == floor(x); }
+static bool is_interval(double x) { return is_count(x) && x > 0; }
+
+static const struct {
+    const char *name, *expected;
+    size_t offset;
+    bool (*fits)(double);
+} numbers[] = {
+    {"scale", "a normal positive number of f32", offsetof(ts_grad_scaler, scale), is_scale},
+    {"growth_factor", "more than 1", offsetof(ts_grad_scaler, growth_factor), is_growth},
+    {"backoff_factor", "a number between 0 and 1", offsetof(ts_grad_scaler, backoff_factor), is_backoff},
+    {"growth_interval", "a positive whole number", offsetof(ts_grad_scaler, growth_interval), is_interval},
+    {"growth_tracker", "a whole number from 0 on", offsetof(ts_grad_scaler, growth_tracker), is_count},
+    {"skipped", "a whole number from 0 on", offsetof(ts_grad_scaler, skipped), is_count},
+};
+enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+
+static double *place_of(const ts_grad_scaler *s, int k) { return (double *)((char *)s + numbers[k].offset); }
+
+static ts_status set_number(ts_grad_scaler *s, const char *function, int k, double value)
+{
+    if (!numbers[k].fits(value))
+        return ts_error_set(TS_ERR_VALUE, "%s: %s: expected %s, got %g", function, numbers[k].name, numbers[k].expected, value);
+    *place_of(s, k) = value;
+    return TS_OK;
+}
+
+ts_grad_scaler *ts_grad_scaler_new(const ts_grad_scaler_opts *opts)
+{
+    ts_grad_scaler_opts o = opts ? *opts : (ts_grad_scaler_opts){0};
+    const double given[] = {o.init_scale != 0 ? o.init_scale : 65536, o.growth_factor != 0 ? o.growth_factor : 2,
+                            o.backoff_factor != 0 ? o.backoff_factor : 0.5,
+                            o.growth_interval != 0 ? (double)o.growth_interval : 2000};
+    ts_grad_scaler *s = ts_nn_alloc(1, sizeof *s, "a gradient scaler");
+    ts_status status = s ? TS_OK : TS_ERR_MEMORY;
+    for (int k = 0; k < 4 && status == TS_OK; k++)
+        status = set_number(s, "grad_scaler_new", k, given[k]);
+    if (status == TS_OK) {
+        s->disabled = o.disabled;
+        return s;
+    }
+    free(s);
+    return NULL;
+}
+
+void ts_grad_scaler_free(ts_grad_scaler *s)
+{
+    if (!s)
+        return;
+    free(s->list);
+    free(s->grads);
+    free(s);
+}
+
+/* ---------------------------------------------------------------------------------- steps ---- */
+
+ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
+{
+    if (!s || !loss) {
+        ts_nn_null("grad_scaler_scale", s ? "loss" : "s");
+        return NULL;
+    }
+    if (s->disabled)
+        return loss;
+    bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64; /* f16 ends below the scale */
+    return ts_mul_scalar(wide ? loss : ts_to(loss, TS_F32), s->scale);
+}
+
+/** o's entry; NULL out of memory. */
+static watched *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
+{
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->list[i].o == o)
+            return &s->list[i];
+    if (s->n == s->room) {
+        int64_t room = s->room ? 2 * s->room : 4;
+        watched *list = ts_nn_alloc(room, sizeof *list, "the optimizers of a gradient scaler");
+        if (!list)
+            return NULL;
+        if (s->n)
+            memcpy(list, s->list, (size_t)s->n * sizeof *list);
+        free(s->list);
+        s->list = list;
+        s->room = room;
+    }
+    s->list[s->n] = (watched){o, READY, false};
+    return &s->list[s->n++];
+}
+
+/** Divides o's gradients by the scale and notes whether all are finite. */
+static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
+{
+    int64_t n, count = 0;
+    ts_tensor *const *params = ts_optimizer_params(o, &n);
+    if (n > s->grads_room) {
+        ts_tensor **grads = ts_nn_alloc(n, sizeof *grads, "a list of gradients");
+        if (!grads)
+            return TS_ERR_MEMORY;
+        free(s->grads);
+        s->grads = grads;
+        s->grads_room = n;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (ts_grad(params[i]) != TS_NONE)
+            s->grads[count++] = ts_grad(params[i]);
+    TS_SCOPE;
+    TS_NO_GRAD;
+    double found;
+    TS_TRY(ts_item(ts_unscale_(s->grads, count, 1 / s->scale), &found));
+    w->odd = found != 0;
+    w->stage = UNSCALED;
+    return TS_OK;
+}
+
+ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o)
+{
+    if (!s || !o)
+        return ts_nn_null("grad_scaler_unscale", s ? "o" : "s");
+    if (s->disabled)
+        return TS_OK;
+    watched *w = entry_of(s, o);
+    if (!w)
+        return TS_ERR_MEMORY;
+    if (w->stage != READY)
+        return ts_error_set_hint(TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
+                                 "grad_scaler_unscale: the gradients of this optimizer are unscaled already");
+    return unscale(s, w, o);
+}
+
+ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
+{
+    if (!s || !o)
+        return ts_nn_null("grad_scaler_step", s ? "o" : "s");
+    if (s->disabled)
+        return ts_optimizer_step(o);
+    watched *w = entry_of(s, o);
+    if (!w)
+        return TS_ERR_MEMORY;
+    if (w->stage == STEPPED)
+        return ts_error_set_hint(TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
+                                 "grad_scaler_step: this optimizer was stepped already since the last update");
+    if (w->stage == READY)
+        TS_TRY(unscale(s, w, o));
+    if (!w->odd)
+        TS_TRY(ts_optimizer_step(o));
+    s->skipped += w->odd;
+    w->stage = STEPPED;
+    return TS_OK;
+}
+
+ts_status ts_grad_scaler_update(ts_grad_scaler *s)
+{
+    if (!s)
+        return ts_nn_null("grad_scaler_update", "s");
+    if (s->disabled)
+        return TS_OK;
+    bool any = false, odd = false;
+    for (int64_t i = 0; i < s->n; i++) {
+        any |= s->list[i].stage != READY;
+        odd |= s->list[i].odd;
+    }
+    if (!any)
+        return ts_error_set_hint(TS_ERR_STATE, "call ts_grad_scaler_step() first",
+                                 "grad_scaler_update: no gradients were unscaled since the last update");
+    s->n = 0;
+    if (odd) {
+        s->scale = fmax(s->scale * s->backoff_factor, (double)FLT_MIN);
+        s->growth_tracker = 0;
+    } else if (++s->growth_tracker >= s->growth_interval) {
+        s->growth_tracker = 0;
+        if (is_scale(s->scale * s->growth_factor))
+            s->scale *= s->growth_factor;
+    }
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------------- numbers ---- */
+
+double ts_grad_scaler_get_scale(const ts_grad_scaler *s) { return s && !s->disabled ? s->scale : 1; }
+int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s) { return s ? (int64_t)s->skipped : 0; }
+
+int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t room)
+{
+    for (int k = 0; s && out && k < NUMBERS && k < room; k++) {
+        strcpy(out[k].name, numbers[k].name);
+        out[k].value = *place_of(s, k);
+    }
+    return s ? NUMBERS : 0;
+}
+
+ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double value)
+{
+    if (!s || !name)
+        return ts_nn_null("grad_scaler_set_number", s ? "name" : "s");
+    for (int k = 0; k < NUMBERS; k++)
+        if (strcmp(numbers[k].name, name) == 0)
+            return set_number(s, "grad_scaler_set_number", k, value);
+    return ts_error_set(TS_ERR_INDEX, "grad_scaler_set_number: no number '%s'", name);
+}
