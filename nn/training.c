@@ -9,9 +9,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { NUMBERS = 512 };
+enum { NUMBERS = 512, SCALER_NUMBERS = 16 };
 
 /* -------------------------------------------------------------------------------- numbers ---- */
+
+/** The scaler of a run; a program built before there was one gives a shorter struct. */
+static ts_grad_scaler *scaler_of(const ts_training *t)
+{
+    return t->size >= offsetof(ts_training, scaler) + sizeof t->scaler ? t->scaler : NULL;
+}
+
+/** n named numbers as an object; NULL out of memory. */
+static json_t *pack_numbers(const ts_named_number *list, int64_t n)
+{
+    json_t *numbers = json_object();
+    for (int64_t i = 0; i < n && numbers; i++)
+        if (json_object_set_new(numbers, list[i].name, json_real(list[i].value)) != 0) {
+            json_decref(numbers);
+            numbers = NULL;
+        }
+    return numbers;
+}
 
 /** The run's numbers as JSON text; free() it. Doubles are written to 17 digits. */
 static char *describe(const ts_training *t)
@@ -22,37 +40,54 @@ static char *describe(const ts_training *t)
     char seed[24], offset[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)rng.seed);
     snprintf(offset, sizeof offset, "%llu", (unsigned long long)rng.offset);
-    json_t *numbers = json_object();
-    ts_named_number *list = malloc(NUMBERS * sizeof *list);
+    ts_named_number *list = malloc(NUMBERS * sizeof *list), scaler[SCALER_NUMBERS];
     int64_t n = t->optimizer && list ? ts_optimizer_numbers(t->optimizer, list, NUMBERS) : 0;
-    bool ok = numbers && list && n <= NUMBERS;
-    for (int64_t i = 0; ok && i < n; i++)
-        ok = json_object_set_new(numbers, list[i].name, json_real(list[i].value)) == 0;
+    json_t *numbers = list && n <= NUMBERS ? pack_numbers(list, n) : NULL;
     free(list);
-    if (!ok) {
+    json_t *scaling = pack_numbers(scaler, ts_grad_scaler_numbers(scaler_of(t), scaler, SCALER_NUMBERS));
+    if (!numbers || !scaling) {
         json_decref(numbers);
+        json_decref(scaling);
         return NULL;
     }
-    json_t *root = json_pack("{s:{s:I, s:I}, s:{s:s, s:s}, s:o}", "loader", "epoch", (json_int_t)at.epoch, "index",
-                             (json_int_t)at.index, "rng", "seed", seed, "offset", offset, "optimizer", numbers);
+    json_t *root = json_pack("{s:{s:I, s:I}, s:{s:s, s:s}, s:o, s:o}", "loader", "epoch", (json_int_t)at.epoch, "index",
+                             (json_int_t)at.index, "rng", "seed", seed, "offset", offset, "optimizer", numbers,
+                             "scaler", scaling);
     char *text = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(root);
     return text;
 }
 
-/** Sets the loader's place and the optimizer's numbers; the generator's state, which cannot fail, is for the end. */
+/** Sets the numbers of the scaler, all of which must be there. */
+static ts_status take_scaling(ts_grad_scaler *s, const json_t *numbers, const char *where)
+{
+    ts_named_number own[SCALER_NUMBERS];
+    int64_t n = ts_grad_scaler_numbers(s, own, SCALER_NUMBERS);
+    for (int64_t i = 0; i < n; i++) {
+        const json_t *value = json_object_get(numbers, own[i].name);
+        if (!json_is_number(value))
+            return ts_error_set_hint(TS_ERR_VALUE, "resume without a scaler, or set its numbers by hand",
+                                     "training_resume: the manifest in '%s' has no '%s' for the scaler", where, own[i].name);
+        TS_TRY(ts_grad_scaler_set_number(s, own[i].name, json_number_value(value)));
+    }
+    return TS_OK;
+}
+
+/** Sets the loader's place and the numbers of scaler and optimizer; the generator's state, which cannot fail, is for the end. */
 static ts_status take_numbers(ts_training *t, const char *text, const char *where, ts_rng_state *rng)
 {
     json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error), *numbers = NULL;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error), *numbers = NULL, *scaling = NULL;
     json_int_t epoch = 0, index = 0;
     const char *seed = NULL, *offset = NULL, *name;
-    if (!root || json_unpack(root, "{s:{s:I, s:I}, s:{s:s, s:s}, s:o}", "loader", "epoch", &epoch, "index", &index, "rng",
-                             "seed", &seed, "offset", &offset, "optimizer", &numbers) != 0) {
+    if (!root || json_unpack(root, "{s:{s:I, s:I}, s:{s:s, s:s}, s:o, s?:o}", "loader", "epoch", &epoch, "index", &index,
+                             "rng", "seed", &seed, "offset", &offset, "optimizer", &numbers, "scaler", &scaling) != 0) {
         json_decref(root);
         return ts_error_set(TS_ERR_FORMAT, "training_resume: the manifest in '%s' has no numbers of a training run", where);
     }
     ts_status status = t->loader ? ts_loader_set_state(t->loader, (ts_loader_state){epoch, index}) : TS_OK;
+    if (status == TS_OK)
+        status = take_scaling(scaler_of(t), scaling, where);
     json_t *value;
     if (t->optimizer)
         json_object_foreach(numbers, name, value)
@@ -92,7 +127,7 @@ static void forget(ts_named_tensors *list)
 typedef struct before {
     ts_named_tensors model; /* copies */
     ts_loader_state place;
-    ts_named_number *numbers;
+    ts_named_number *numbers, scaler[SCALER_NUMBERS];
     int64_t n;
 } before;
 
@@ -106,6 +141,7 @@ static ts_status remember(const ts_training *t, before *b)
         b->model.tensors[i] = copy;
     }
     b->place = ts_loader_get_state(t->loader);
+    ts_grad_scaler_numbers(scaler_of(t), b->scaler, SCALER_NUMBERS);
     b->n = t->optimizer ? ts_optimizer_numbers(t->optimizer, NULL, 0) : 0;
     b->numbers = calloc((size_t)b->n + 1, sizeof *b->numbers);
     if (!b->numbers)
@@ -120,6 +156,8 @@ static void bring_back(ts_training *t, const before *b)
     ts_module_load_state_dict(t->model, b->model.names, b->model.tensors, b->model.n, true, NULL);
     if (t->loader)
         ts_loader_set_state(t->loader, b->place);
+    for (int64_t i = ts_grad_scaler_numbers(scaler_of(t), NULL, 0) - 1; i >= 0; i--)
+        ts_grad_scaler_set_number(scaler_of(t), b->scaler[i].name, b->scaler[i].value);
     for (int64_t i = 0; i < b->n; i++)
         ts_optimizer_set_number(t->optimizer, b->numbers[i].name, b->numbers[i].value);
 }

@@ -171,6 +171,67 @@ TS_TEST(a_tensor_that_is_no_leaf_keeps_its_history_through_the_cast)
     ck_assert_int_eq(ts_dtype_of(ts_grad(w)), TS_F32);
 }
 
+enum { LEAVES = 4 };
+typedef struct net {
+    ts_tensor *w[LEAVES]; /* (16, 8), (16), (8, 16), (8) */
+} net;
+
+static net make_net(void)
+{
+    static const int64_t sizes[LEAVES][2] = {{16, 8}, {16}, {8, 16}, {8}};
+    net n;
+    for (int k = 0; k < LEAVES; k++)
+        n.w[k] = ts_set_requires_grad(ts_normal(sizes[k], k % 2 ? 1 : 2, 0, 0.5, TS_F32), true);
+    return n;
+}
+
+static ts_tensor *as_it_is(ts_tensor *t) { return t; }
+static ts_tensor *to_bf16(ts_tensor *t) { return ts_to(t, TS_BF16); }
+static ts_tensor *to_f32(ts_tensor *t) { return ts_to(t, TS_F32); }
+
+/** Linear layers, a norm and attention by parts; low and high cast where autocast would. */
+static double loss_of(const net *n, ts_tensor *x, ts_tensor *(*low)(ts_tensor *), ts_tensor *(*high)(ts_tensor *))
+{
+    ts_tensor *h = ts_gelu(ts_linear(low(x), low(n->w[0]), low(n->w[1])));             // (6, 16)
+    ts_tensor *y = ts_layer_norm(high(ts_linear(h, low(n->w[2]), TS_NONE)), n->w[3], TS_NONE); // (6, 8)
+    ts_tensor *scores = ts_softmax(high(ts_mm(low(y), low(ts_transpose(y, 0, 1)))), -1); // (6, 6)
+    ts_tensor *loss = ts_sum(high(ts_square(ts_mm(low(scores), low(y)))));
+    double value;
+    OK(ts_backward(loss));
+    OK(ts_item(loss, &value));
+    return value;
+}
+
+TS_TEST(a_region_computes_what_casts_by_hand_compute)
+{
+    ts_manual_seed(5);
+    net a = make_net();
+    ts_tensor *x = ts_normal(TS_SIZES(6, 8), 0, 1, TS_F32);
+    double full = loss_of(&a, x, as_it_is, as_it_is);
+    ts_tensor *full_grads[LEAVES], *by_hand[LEAVES];
+    for (int k = 0; k < LEAVES; k++) {
+        full_grads[k] = ts_clone(ts_grad(a.w[k]));
+        ts_zero_grad(a.w[k]);
+    }
+    double hand = loss_of(&a, x, to_bf16, to_f32);
+    for (int k = 0; k < LEAVES; k++) {
+        by_hand[k] = ts_clone(ts_grad(a.w[k]));
+        ts_zero_grad(a.w[k]);
+    }
+    TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
+    ck_assert_double_eq(loss_of(&a, x, as_it_is, as_it_is), hand);
+    ck_assert_double_ne(hand, full);
+    ck_assert_double_eq_tol(hand, full, 8 * 0x1p-8 * full);
+    for (int k = 0; k < LEAVES; k++) {
+        ts_tensor *g = ts_grad(a.w[k]);
+        ck_assert_int_eq(ts_dtype_of(g), TS_F32);
+        ck_assert_mem_eq(ts_data(g), ts_data(by_hand[k]), (size_t)ts_numel(g) * sizeof(float));
+        /* errors of products of halves, some ten of them on the way to each gradient */
+        double apart = value(ts_amax(ts_abs(ts_sub(g, full_grads[k])))), size = value(ts_amax(ts_abs(full_grads[k])));
+        ck_assert_double_lt(apart, 16 * 0x1p-8 * size);
+    }
+}
+
 /* ------------------------------------------------------------------------------- memory ---- */
 
 TS_TEST(a_step_inside_a_region_allocates_nothing_in_the_steady_state)

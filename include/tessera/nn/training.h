@@ -6,6 +6,7 @@
 #ifndef TESSERA_NN_TRAINING_H
 #define TESSERA_NN_TRAINING_H
 
+#include "amp.h"
 #include "loader.h"
 #include "optimizer.h"
 
@@ -18,11 +19,12 @@ typedef struct ts_training {
     ts_optimizer *optimizer; /**< may be NULL */
     ts_loader *loader;       /**< may be NULL */
     int64_t step;            /**< steps done */
+    ts_grad_scaler *scaler;  /**< may be NULL */
 } ts_training;
 
 /**
  * Writes a checkpoint of the run under dir (see ts_checkpoint_save() in io.h): parameters and buffers,
- * the optimizer's state and numbers, the loader's place, the generator's state.
+ * the optimizer's state and numbers, the scaler's numbers, the loader's place, the generator's state.
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**

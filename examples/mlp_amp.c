@@ -1,0 +1,72 @@
+/**
+ * @file mlp_amp.c  The network of mlp.c, trained in mixed precision.
+ *
+ *     build/examples/mlp_amp [bf16|f16|f32] [steps]
+ *
+ * Products run in the dtype given, the loss in f32; f16 needs its gradients scaled. Parameters stay
+ * f32. Exit status 0 when the network has learned.
+ */
+// SPDX-License-Identifier: MIT
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/tessera.h>
+
+static ts_module *make_network(void)
+{
+    ts_module *net = ts_sequential_new();
+    if (ts_sequential_add(net, ts_linear_new(2, 64, true)) == TS_OK &&
+        ts_sequential_add(net, ts_activation_new("Tanh", ts_tanh)) == TS_OK &&
+        ts_sequential_add(net, ts_linear_new(64, 64, true)) == TS_OK &&
+        ts_sequential_add(net, ts_activation_new("Tanh", ts_tanh)) == TS_OK &&
+        ts_sequential_add(net, ts_linear_new(64, 1, true)) == TS_OK)
+        return net;
+    ts_module_free(net);
+    return NULL;
+}
+
+/** One step on fresh points of y = sin(3 a) * b. */
+static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_scaler *scaler, ts_dtype dtype, double *loss)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_uniform(TS_SIZES(128, 2), -1, 1, TS_F32);
+    ts_tensor *a = ts_narrow(x, 1, 0, 1), *b = ts_narrow(x, 1, 1, 1); // (128, 1) each
+    ts_tensor *y = ts_mul(ts_sin(ts_mul_scalar(a, 3)), b), *error;
+    {
+        TS_AUTOCAST(TS_DEVICE_CPU, dtype);           // linear layers in dtype, the loss in f32
+        error = ts_mse_loss(ts_forward(net, x), y);
+    }
+    TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, error)));
+    TS_TRY(ts_grad_scaler_unscale(scaler, optimizer)); // so that clipping sees the gradients as they are
+    TS_TRY(ts_clip_grad_norm(ts_optimizer_params(optimizer, NULL), 6, 1.0, NULL));
+    TS_TRY(ts_grad_scaler_step(scaler, optimizer));    // left out when a gradient is not finite
+    TS_TRY(ts_grad_scaler_update(scaler));
+    ts_optimizer_zero_grad(optimizer);
+    return ts_item(error, loss);
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "bf16";
+    ts_dtype dtype = strcmp(name, "f16") == 0 ? TS_F16 : strcmp(name, "bf16") == 0 ? TS_BF16 : TS_DTYPE_NONE;
+    int steps = argc > 2 ? atoi(argv[2]) : 1000;
+    double loss = 1;
+    ts_manual_seed(1);
+    ts_module *net = make_network();
+    ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.01);
+    ts_optimizer *optimizer = ts_optimizer_for(net, TS_ADAMW, &opts);
+    ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = 20, .total_steps = steps};
+    ts_grad_scaler *scaler = ts_grad_scaler_new(&(ts_grad_scaler_opts){.disabled = dtype != TS_F16});
+    for (int step = 0; optimizer && scaler && step < steps; step++) {
+        if (ts_schedule_apply(&schedule, optimizer, step) != TS_OK ||
+            train_step(net, optimizer, scaler, dtype, &loss) != TS_OK)
+            break;
+        if (step % 100 == 0 || step == steps - 1)
+            printf("step %4d  loss %.6f  scale %g\n", step, loss, ts_grad_scaler_get_scale(scaler));
+    }
+    ts_error_print(); // nothing when nothing failed
+    ts_grad_scaler_free(scaler);
+    ts_optimizer_free(optimizer);
+    ts_module_free(net);
+    return ts_error_code() == TS_OK && loss < 0.001 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
