@@ -14,6 +14,9 @@
 
 /** The bit of a dtype in a set of dtypes. */
 #define TS_DT(d) ((uint16_t)(1u << (d)))
+#define TS_DT_FLOATS (TS_DT(TS_F32) | TS_DT(TS_F64))
+#define TS_DT_HALVES (TS_DT(TS_BF16) | TS_DT(TS_F16))
+#define TS_DT_ALL ((uint16_t)((1u << TS_DTYPE_COUNT) - 1))
 
 TS_INLINE int64_t ts_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 TS_INLINE int64_t ts_max64(int64_t a, int64_t b) { return a > b ? a : b; }

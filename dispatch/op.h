@@ -166,10 +166,6 @@ void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim);
 /** ts_frame_describe() for any name and values. */
 int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size);
 
-#define TS_DT_FLOATS (TS_DT(TS_F32) | TS_DT(TS_F64))
-#define TS_DT_HALVES (TS_DT(TS_BF16) | TS_DT(TS_F16))
-#define TS_DT_ALL ((uint16_t)((1u << TS_DTYPE_COUNT) - 1))
-
 /** Argument error of the running op: names op and argument. */
 #define ts_fail_arg(f, index, code, ...) \
     ts_fail_arg_((f), (index), (code), NULL, __VA_ARGS__)
