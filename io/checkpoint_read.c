@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/checked.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 
 typedef struct section {
@@ -189,6 +190,70 @@ int64_t ts_checkpoint_step(const ts_checkpoint *c) { return c ? c->step : -1; }
 const char *ts_checkpoint_path(const ts_checkpoint *c) { return c ? c->path : NULL; }
 const char *ts_checkpoint_json(const ts_checkpoint *c) { return c ? c->json : NULL; }
 const char *ts_checkpoint_report(const ts_checkpoint *c) { return c && c->report ? c->report : ""; }
+
+/** The value at keys, in *root's hands; root is for ts_json_done() whatever comes. */
+static const json_t *value_at(const char *op, const ts_checkpoint *c, const char *const *keys, int nkeys, const void *out,
+                              json_t **root)
+{
+    *root = NULL;
+    if (!c || !keys || !out) {
+        ts_fail_op(TS_ERR_NULL, op, NULL, NULL, "argument '%s': got NULL", !c ? "checkpoint" : !keys ? "keys" : "value");
+        return NULL;
+    }
+    *root = ts_json_load(op, c->path, c->json, strlen(c->json), 0, 0, NULL);
+    const json_t *value = *root;
+    for (int i = 0; i < nkeys && value; i++) {
+        value = keys[i] ? json_object_get(value, keys[i]) : NULL;
+        if (!value)
+            ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected a value under '%s' (key %d), got none", c->path,
+                       keys[i] ? ts_quote(keys[i]) : "NULL", i);
+    }
+    return value;
+}
+
+static ts_status other_kind(const char *op, const ts_checkpoint *c, const char *expected)
+{
+    return ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected %s, got a value of another kind", c->path, expected);
+}
+
+ts_status ts_checkpoint_number(const ts_checkpoint *c, const char *const *keys, int nkeys, ts_scalar *out)
+{
+    static const char op[] = "checkpoint_number";
+    json_t *root;
+    const json_t *value = value_at(op, c, keys, nkeys, out, &root);
+    ts_status status = TS_OK;
+    if (!value)
+        status = ts_error_code();
+    else if (json_is_integer(value))
+        *out = ts_scalar_int(json_integer_value(value));
+    else if (json_is_real(value))
+        *out = ts_scalar_float(json_real_value(value));
+    else
+        status = other_kind(op, c, "a number");
+    if (root)
+        ts_json_done(root);
+    return status;
+}
+
+ts_status ts_checkpoint_text(const ts_checkpoint *c, const char *const *keys, int nkeys, char *text, size_t size)
+{
+    static const char op[] = "checkpoint_text";
+    json_t *root;
+    const json_t *value = value_at(op, c, keys, nkeys, text, &root);
+    ts_status status = TS_OK;
+    if (!value)
+        status = ts_error_code();
+    else if (!json_is_string(value))
+        status = other_kind(op, c, "a text");
+    else if (json_string_length(value) >= size)
+        status = ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "argument 'size': expected more than %zu bytes, got %zu",
+                            json_string_length(value), size);
+    else
+        memcpy(text, json_string_value(value), json_string_length(value) + 1);
+    if (root)
+        ts_json_done(root);
+    return status;
+}
 
 const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *c, const char *name)
 {

@@ -40,7 +40,7 @@ ts_file_table ts_files = {
 static ts_status refused(const char *op, const char *what, const char *path)
 {
     const char *hint = errno == ENOSPC || errno == EDQUOT ? "free some space on this disk" : NULL;
-    return ts_fail_op(TS_ERR_IO, op, NULL, hint, "cannot %s '%s': %s", what, path, strerror(errno));
+    return ts_fail_op(errno == ENOMEM ? TS_ERR_MEMORY : TS_ERR_IO, op, NULL, hint, "cannot %s '%s': %s", what, path, strerror(errno));
 }
 
 /* --------------------------------------------------------------------------- texts ---- */

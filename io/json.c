@@ -2,11 +2,42 @@
 // SPDX-License-Identifier: MIT
 #include "io/json.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "core/alloc.h"
 #include "io/files.h"
+
+/* ------------------------------------------------------------------------------ memory ---- */
+
+/* The block of the thread's parser: handed out from its start, given back as a whole. */
+static _Thread_local struct {
+    char *base;
+    size_t used, size;
+    bool open; /* a parser is at work */
+} block;
+
+static void *take(size_t bytes)
+{
+    if (!block.open)
+        return ts_sys_alloc(bytes);
+    size_t step = (bytes + 15) & ~(size_t)15;
+    assert(step >= bytes && step <= block.size - block.used);
+    if (step < bytes || step > block.size - block.used)
+        return ts_sys_alloc(bytes);
+    void *p = block.base + block.used;
+    block.used += step;
+    return p;
+}
+
+static void give(void *p)
+{
+    if (!block.base || (uintptr_t)p - (uintptr_t)block.base >= block.size)
+        ts_sys_free(p);
+}
+
+static bool ours; /* jansson allocates by take() */
 
 static void choose_memory(void)
 {
@@ -14,8 +45,9 @@ static void choose_memory(void)
     json_free_t release;
     json_get_alloc_funcs(&allocate, &release);
     /* blocks made by a program's own allocator must go back to it */
-    if (allocate == malloc && release == free)
-        json_set_alloc_funcs(ts_sys_alloc, ts_sys_free);
+    ours = allocate == malloc && release == free;
+    if (ours)
+        json_set_alloc_funcs(take, give);
 }
 
 void ts_json_ready(void)
@@ -24,13 +56,80 @@ void ts_json_ready(void)
     pthread_once(&once, choose_memory);
 }
 
-ts_status ts_json_fail(const char *op, const char *path, const json_error_t *error, int64_t at)
+/*
+ * Most that a parser takes for the value at the start of text. Each value and each member stands
+ * behind one of { [ , : and takes a few blocks (an object with its first buckets 208 bytes, a member
+ * 96 and its share of the buckets 64, all rounded up); strings are kept at most twice, and the buffer
+ * of the longest token doubles from 16.
+ */
+static size_t most_of(const char *text, size_t bytes)
 {
+    size_t marks = 1, depth = 0, i = 0;
+    for (bool quoted = false; i < bytes; i++) {
+        char c = text[i];
+        if (quoted) {
+            i += c == '\\';
+            quoted = c != '"';
+        } else if (c == '"') {
+            quoted = true;
+            continue;
+        } else if (c == '{' || c == '[') {
+            depth++;
+            marks++;
+        } else if (c == ',' || c == ':') {
+            marks++;
+        } else if ((c == '}' || c == ']') && depth) {
+            depth--;
+        } else {
+            continue;
+        }
+        if (!quoted && !depth)
+            break;
+    }
+    return 1024 + 512 * marks + 8 * ((i < bytes ? i : bytes) + 1);
+}
+
+/* ------------------------------------------------------------------------------- values ---- */
+
+json_t *ts_json_load(const char *op, const char *path, const char *text, size_t bytes, size_t flags, int64_t at,
+                     size_t *consumed)
+{
+    json_error_t error;
+    ts_json_ready();
+    if (ours) {
+        size_t most = most_of(text, bytes);
+        ts_json_done(NULL);
+        block.base = ts_sys_alloc(most);
+        if (!block.base) {
+            ts_fail_memory("a JSON value", (int64_t)most);
+            return NULL;
+        }
+        block.size = most;
+        block.used = 0;
+        block.open = true;
+    }
+    json_t *value = json_loadb(text, bytes, flags, &error);
+    block.open = false;
+    if (value) {
+        if (consumed)
+            *consumed = (size_t)error.position;
+        return value;
+    }
+    ts_json_done(NULL);
     /* a parser that ran out of memory often says nothing at all */
-    if (!error->text[0] || json_error_code(error) == json_error_out_of_memory)
-        return ts_fail_memory("a JSON value", 1);
-    return ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected JSON, got byte %lld: %s", path,
-                      (long long)(at + error->position), ts_quote(error->text));
+    if (!error.text[0] || json_error_code(&error) == json_error_out_of_memory)
+        ts_fail_memory("a JSON value", 1);
+    else
+        ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected JSON, got byte %lld: %s", path,
+                   (long long)(at + error.position), ts_quote(error.text));
+    return NULL;
+}
+
+void ts_json_done(json_t *value)
+{
+    json_decref(value);
+    ts_sys_free(block.base);
+    block.base = NULL;
 }
 
 char *ts_json_text(const json_t *value, size_t flags, size_t *bytes)

@@ -59,20 +59,17 @@ static ts_status hash_of(const json_t *root, char hash[TS_HASH_TEXT])
 
 ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **text, size_t *bytes)
 {
-    json_error_t error;
     char hash[TS_HASH_TEXT];
-    ts_json_ready();
     const char *own = manifest->json ? manifest->json : "{}";
-    json_t *user = json_loads(own, JSON_REJECT_DUPLICATES, &error);
-    if (!user)
-        return ts_json_fail(op, "json_text", &error, 0);
+    json_t *user = ts_json_load(op, "json_text", own, strlen(own), JSON_REJECT_DUPLICATES, 0, NULL);
+    TS_TRY(user);
     if (!json_is_object(user)) {
-        json_decref(user);
+        ts_json_done(user);
         return BAD("argument 'json_text': expected a JSON object, got another value");
     }
     json_t *files = describe_files(manifest);
     if (!files) {
-        json_decref(user);
+        ts_json_done(user);
         return out_of_memory();
     }
     /* takes user and files, also when it fails */
@@ -84,7 +81,7 @@ ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **t
     if (status == TS_OK && json_object_set_new(root, HASH, json_string(hash)) != 0)
         status = out_of_memory();
     *text = status == TS_OK ? ts_json_text(root, JSON_INDENT(2), bytes) : NULL;
-    json_decref(root);
+    ts_json_done(root);
     TS_TRY(status);
     TS_TRY(*text);
     if (*bytes > TS_MANIFEST_MAX) {
@@ -164,16 +161,13 @@ static ts_status read_root(const char *op, const char *path, json_t *root, ts_ma
 ts_status ts_manifest_parse(const char *op, const char *path, const char *text, size_t bytes,
                             ts_manifest *manifest)
 {
-    json_error_t error;
     *manifest = (ts_manifest){0};
     if (bytes > TS_MANIFEST_MAX)
         return BAD("'%s': expected at most %d bytes, got %zu", path, TS_MANIFEST_MAX, bytes);
-    ts_json_ready();
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return ts_json_fail(op, path, &error, 0);
+    json_t *root = ts_json_load(op, path, text, bytes, JSON_REJECT_DUPLICATES, 0, NULL);
+    TS_TRY(root);
     ts_status status = read_root(op, path, root, manifest);
-    json_decref(root);
+    ts_json_done(root);
     if (status != TS_OK)
         ts_manifest_free(manifest);
     return status;

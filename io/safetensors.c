@@ -70,18 +70,17 @@ static ts_status read_string(parser *p, const char *what, uint32_t *position)
 {
     if (peek(p) != '"')
         return expect(p, '"', what);
-    json_error_t error;
     char *start = p->st->text + p->at;
-    json_t *value = json_loadb(start, (size_t)(p->bytes - p->at), JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK,
-                               &error);
-    if (!value)
-        return ts_json_fail(p->op, p->st->path, &error, p->at + 8);
+    size_t consumed;
+    json_t *value = ts_json_load(p->op, p->st->path, start, (size_t)(p->bytes - p->at),
+                                 JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, p->at + 8, &consumed);
+    TS_TRY(value);
     size_t length = json_string_length(value);
     memcpy(start, json_string_value(value), length);
     start[length] = 0;
     *position = (uint32_t)p->at;
-    p->at += error.position;
-    json_decref(value);
+    p->at += (int64_t)consumed;
+    ts_json_done(value);
     return TS_OK;
 }
 
@@ -171,7 +170,6 @@ static ts_status check_description(parser *p, const char *name, const json_t *va
 static ts_status read_entry(parser *p, uint32_t name)
 {
     ts_safetensors *st = p->st;
-    json_error_t error;
     const char *text = st->text + name;
     ts_st_entry e = {.name = name};
     size_t length = strlen(text);
@@ -181,13 +179,13 @@ static ts_status read_entry(parser *p, uint32_t name)
         return BAD(p, "'%s': expected at most %lld tensors, got more", st->path, (long long)p->max_tensors);
     if (peek(p) != '{')
         return expect(p, '{', "of a tensor's description");
-    json_t *value = json_loadb(st->text + p->at, (size_t)ts_min64(p->bytes - p->at, MAX_DESCRIPTION),
-                               JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
-    if (!value)
-        return ts_json_fail(p->op, st->path, &error, p->at + 8);
-    p->at += error.position;
+    size_t consumed;
+    json_t *value = ts_json_load(p->op, st->path, st->text + p->at, (size_t)ts_min64(p->bytes - p->at, MAX_DESCRIPTION),
+                                 JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, p->at + 8, &consumed);
+    TS_TRY(value);
+    p->at += (int64_t)consumed;
     ts_status status = check_description(p, text, value, &e);
-    json_decref(value);
+    ts_json_done(value);
     TS_TRY(status);
     TS_TRY(grow((void **)&st->entries, st->count, &p->entry_room, sizeof e));
     st->entries[st->count++] = e;

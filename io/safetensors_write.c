@@ -11,20 +11,37 @@
 
 /* ------------------------------------------------------------------------------ checks ---- */
 
+/* As jansson sees it: no overlong forms, no surrogates, nothing above U+10FFFF. */
+static bool is_utf8(const char *text)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        int n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
+        uint32_t code = n == 1 ? *p : n ? *p & (0x7fu >> n) : 0;
+        for (int k = 1; k < n; k++) {
+            if (p[k] >> 6 != 2)
+                return false;
+            code = code << 6 | (p[k] & 0x3f);
+        }
+        if (!n || code < least[n] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+            return false;
+        p += n;
+    }
+    return true;
+}
+
 /* A JSON string; the text must be UTF-8. */
 static json_t *json_text_of(const char *op, const char *where, const char *what, const char *text)
 {
-    json_t *value = text ? json_string(text) : NULL;
-    if (value)
-        return value;
-    json_t *unchecked = text ? json_string_nocheck(text) : NULL;
-    if (text && !unchecked)
-        ts_fail_memory("a file's header", 1);
-    else
+    if (!text || !is_utf8(text)) {
         ts_fail_op(text ? TS_ERR_VALUE : TS_ERR_NULL, op, NULL, NULL, "'%s': %s: expected text in UTF-8, got %s%s%s",
                    where, what, text ? "'" : "", text ? ts_quote(text) : "NULL", text ? "'" : "");
-    json_decref(unchecked);
-    return NULL;
+        return NULL;
+    }
+    json_t *value = json_string(text);
+    if (!value)
+        ts_fail_memory("a file's header", 1);
+    return value;
 }
 
 static ts_status check_tensor(const char *op, const char *where, const char *name, const ts_tensor *t,

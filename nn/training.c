@@ -53,49 +53,71 @@ static char *describe(const ts_training *t)
     json_t *root = json_pack("{s:{s:I, s:I}, s:{s:s, s:s}, s:o, s:o}", "loader", "epoch", (json_int_t)at.epoch, "index",
                              (json_int_t)at.index, "rng", "seed", seed, "offset", offset, "optimizer", numbers,
                              "scaler", scaling);
-    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
+    /* not json_dumps(): without memory its text lacks parts */
+    size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17), size = root ? json_dumpb(root, NULL, 0, flags) : 0;
+    char *text = size ? calloc(size + 1, 1) : NULL;
+    if (text && json_dumpb(root, text, size, flags) != size) {
+        free(text);
+        text = NULL;
+    }
     json_decref(root);
     return text;
 }
 
+/** A 64-bit word that was written as text. */
+static ts_status word_at(const ts_checkpoint *c, const char *group, const char *key, uint64_t *word)
+{
+    char text[24], *end;
+    TS_TRY(ts_checkpoint_text(c, (const char *[]){group, key}, 2, text, sizeof text));
+    *word = strtoull(text, &end, 10);
+    return *end || end == text ? ts_error_set(TS_ERR_FORMAT, "training_resume: '%s': expected digits as %s.%s, got '%s'",
+                                              ts_checkpoint_path(c), group, key, text)
+                               : TS_OK;
+}
+
+static ts_status number_at(const ts_checkpoint *c, const char *group, const char *key, ts_scalar *number)
+{
+    return ts_checkpoint_number(c, (const char *[]){group, key}, 2, number);
+}
+
+static double as_double(ts_scalar x) { return x.kind == TS_SCALAR_INT ? (double)x.i : x.d; }
+
 /** Sets the numbers of the scaler, all of which must be there. */
-static ts_status take_scaling(ts_grad_scaler *s, const json_t *numbers, const char *where)
+static ts_status take_scaling(ts_grad_scaler *s, const ts_checkpoint *c)
 {
     ts_named_number own[SCALER_NUMBERS];
+    ts_scalar number;
     int64_t n = ts_grad_scaler_numbers(s, own, SCALER_NUMBERS);
     for (int64_t i = 0; i < n; i++) {
-        const json_t *value = json_object_get(numbers, own[i].name);
-        if (!json_is_number(value))
+        ts_status status = number_at(c, "scaler", own[i].name, &number);
+        if (status == TS_ERR_INDEX)
             return ts_error_set_hint(TS_ERR_VALUE, "resume without a scaler, or set its numbers by hand",
-                                     "training_resume: the manifest in '%s' has no '%s' for the scaler", where, own[i].name);
-        TS_TRY(ts_grad_scaler_set_number(s, own[i].name, json_number_value(value)));
+                                     "training_resume: the manifest in '%s' has no '%s' for the scaler",
+                                     ts_checkpoint_path(c), own[i].name);
+        TS_TRY(status);
+        TS_TRY(ts_grad_scaler_set_number(s, own[i].name, as_double(number)));
     }
     return TS_OK;
 }
 
 /** Sets the loader's place and the numbers of scaler and optimizer; the generator's state, which cannot fail, is for the end. */
-static ts_status take_numbers(ts_training *t, const char *text, const char *where, ts_rng_state *rng)
+static ts_status take_numbers(ts_training *t, const ts_checkpoint *c, const ts_named_number *names, int64_t n, ts_rng_state *rng)
 {
-    json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error), *numbers = NULL, *scaling = NULL;
-    json_int_t epoch = 0, index = 0;
-    const char *seed = NULL, *offset = NULL, *name;
-    if (!root || json_unpack(root, "{s:{s:I, s:I}, s:{s:s, s:s}, s:o, s?:o}", "loader", "epoch", &epoch, "index", &index,
-                             "rng", "seed", &seed, "offset", &offset, "optimizer", &numbers, "scaler", &scaling) != 0) {
-        json_decref(root);
-        return ts_error_set(TS_ERR_FORMAT, "training_resume: the manifest in '%s' has no numbers of a training run", where);
+    ts_scalar epoch, index, number;
+    TS_TRY(number_at(c, "loader", "epoch", &epoch));
+    TS_TRY(number_at(c, "loader", "index", &index));
+    TS_TRY(word_at(c, "rng", "seed", &rng->seed));
+    TS_TRY(word_at(c, "rng", "offset", &rng->offset));
+    if (epoch.kind != TS_SCALAR_INT || index.kind != TS_SCALAR_INT)
+        return ts_error_set(TS_ERR_FORMAT, "training_resume: '%s': expected integers as the loader's place", ts_checkpoint_path(c));
+    if (t->loader)
+        TS_TRY(ts_loader_set_state(t->loader, (ts_loader_state){epoch.i, index.i}));
+    TS_TRY(take_scaling(scaler_of(t), c));
+    for (int64_t i = 0; i < n; i++) {
+        TS_TRY(number_at(c, "optimizer", names[i].name, &number));
+        TS_TRY(ts_optimizer_set_number(t->optimizer, names[i].name, as_double(number)));
     }
-    ts_status status = t->loader ? ts_loader_set_state(t->loader, (ts_loader_state){epoch, index}) : TS_OK;
-    if (status == TS_OK)
-        status = take_scaling(scaler_of(t), scaling, where);
-    json_t *value;
-    if (t->optimizer)
-        json_object_foreach(numbers, name, value)
-            if (status == TS_OK)
-                status = ts_optimizer_set_number(t->optimizer, name, json_number_value(value));
-    *rng = (ts_rng_state){strtoull(seed, NULL, 10), strtoull(offset, NULL, 10)};
-    json_decref(root);
-    return status;
+    return TS_OK;
 }
 
 /* --------------------------------------------------------------------------------- tensors ---- */
@@ -125,7 +147,8 @@ static void forget(ts_named_tensors *list)
 
 /** What a run was before a checkpoint was taken over, to be brought back when a part does not fit. */
 typedef struct before {
-    ts_named_tensors model; /* copies */
+    ts_named_tensors model;
+    ts_tensor **copies; /* of its tensors; NULL: not yet made */
     ts_loader_state place;
     ts_named_number *numbers, scaler[SCALER_NUMBERS];
     int64_t n;
@@ -134,11 +157,12 @@ typedef struct before {
 static ts_status remember(const ts_training *t, before *b)
 {
     TS_TRY(ts_module_state_dict(t->model, &b->model));
+    b->copies = calloc((size_t)b->model.n + 1, sizeof *b->copies);
+    if (!b->copies)
+        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld tensors", (long long)b->model.n);
     for (int64_t i = 0; i < b->model.n; i++) {
-        ts_tensor *copy = ts_retain(ts_clone(ts_detach(b->model.tensors[i])));
-        TS_TRY(copy);
-        ts_release(b->model.tensors[i]);
-        b->model.tensors[i] = copy;
+        b->copies[i] = ts_retain(ts_clone(ts_detach(b->model.tensors[i])));
+        TS_TRY(b->copies[i]);
     }
     b->place = ts_loader_get_state(t->loader);
     ts_grad_scaler_numbers(scaler_of(t), b->scaler, SCALER_NUMBERS);
@@ -151,9 +175,12 @@ static ts_status remember(const ts_training *t, before *b)
     return TS_OK;
 }
 
+/* Nothing here needs memory: what lacks it may be why the run is brought back. */
 static void bring_back(ts_training *t, const before *b)
 {
-    ts_module_load_state_dict(t->model, b->model.names, b->model.tensors, b->model.n, true, NULL);
+    TS_NO_GRAD;
+    for (int64_t i = 0; i < b->model.n; i++)
+        ts_copy_(b->model.tensors[i], b->copies[i]);
     if (t->loader)
         ts_loader_set_state(t->loader, b->place);
     for (int64_t i = ts_grad_scaler_numbers(scaler_of(t), NULL, 0) - 1; i >= 0; i--)
@@ -163,11 +190,12 @@ static void bring_back(ts_training *t, const before *b)
 }
 
 /** Model, numbers, and last the optimizer's state, which changes as a whole or not at all. */
-static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const ts_named_tensors *model, const ts_named_tensors *state)
+static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const before *b, const ts_named_tensors *model,
+                            const ts_named_tensors *state)
 {
     ts_rng_state rng;
     TS_TRY(ts_module_load_state_dict(t->model, model->names, model->tensors, model->n, true, NULL));
-    TS_TRY(take_numbers(t, ts_checkpoint_json(c), ts_checkpoint_path(c), &rng));
+    TS_TRY(take_numbers(t, c, b->numbers, b->n, &rng));
     if (t->optimizer)
         TS_TRY(ts_optimizer_load_state(t->optimizer, state->names, state->tensors, state->n));
     ts_rng_set_state(rng);
@@ -185,8 +213,11 @@ static ts_status take_over(ts_training *t, const ts_checkpoint *c)
         status = read_section(c, "state", &state);
     if (status == TS_OK)
         status = remember(t, &b);
-    if (status == TS_OK && (status = take_parts(t, c, &model, &state)) != TS_OK)
+    if (status == TS_OK && (status = take_parts(t, c, &b, &model, &state)) != TS_OK)
         bring_back(t, &b);
+    for (int64_t i = 0; b.copies && i < b.model.n; i++)
+        ts_release(b.copies[i]);
+    free(b.copies);
     ts_named_tensors_free(&b.model);
     free(b.numbers);
     forget(&model);

@@ -143,6 +143,18 @@ TS_API int64_t ts_checkpoint_step(const ts_checkpoint *checkpoint);
 TS_API const char *ts_checkpoint_path(const ts_checkpoint *checkpoint);
 /** The caller's JSON object as text, written anew; "{}" when there was none. */
 TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
+/**
+ * A number or a text of the caller's object, by the keys that lead to it, outermost first:
+ * {"loader": {"epoch": 3}} is the number at {"loader", "epoch"}.
+ * @param keys   nkeys names
+ * @param value  receives an integer, or a float when the number is written with a point or an exponent
+ * Errors: TS_ERR_INDEX (no such value; the message names the key), TS_ERR_FORMAT (of another kind).
+ */
+TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const char *const *keys, int nkeys,
+                                      ts_scalar *value);
+/** As above; text receives at most size bytes with the end of the string, TS_ERR_VALUE when they are too few. */
+TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys, int nkeys, char *text,
+                                    size_t size);
 /** Why newer checkpoints were passed over by ts_checkpoint_find(), one line each; "" when none was. */
 TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
 /** The tensors of a section; NULL with TS_ERR_INDEX when there is none of that name. */

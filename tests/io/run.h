@@ -10,8 +10,8 @@ static inline ts_status run_save(const char *dir, int64_t step, int life, int ke
 {
     TS_SCOPE;
     static const char *const model[] = {"weight", "bias"}, *const state[] = {"exp_avg"};
-    char json[64];
-    snprintf(json, sizeof json, "{\"step\": %lld, \"life\": %d, \"lr\": 0.1}", (long long)step, life);
+    char json[96];
+    snprintf(json, sizeof json, "{\"step\": %lld, \"life\": %d, \"lr\": 0.1, \"who\": \"run\"}", (long long)step, life);
     ts_tensor *a[2] = {ts_full(TS_SIZES(40, 30), TS_SCALAR(step * 10 + life), TS_F32),
                        ts_full(TS_SIZES(3), TS_SCALAR(step), TS_F64)};
     ts_tensor *b[1] = {ts_full(TS_SIZES(7), TS_SCALAR(life), TS_I64)};
@@ -39,8 +39,8 @@ static inline int run_check(const ts_checkpoint *c)
     for (int i = 0; i < 1200; i++)
         ck_assert_float_eq(weight[i], (float)(step * 10 + life));
     ck_assert_double_eq(bias[2], (double)step);
-    char json[64];
-    snprintf(json, sizeof json, "{\"step\":%lld,\"life\":%d,\"lr\":0.10000000000000001}", (long long)step, life);
+    char json[96];
+    snprintf(json, sizeof json, "{\"step\":%lld,\"life\":%d,\"lr\":0.10000000000000001,\"who\":\"run\"}", (long long)step, life);
     ck_assert_str_eq(ts_checkpoint_json(c), json);
     return life;
 }
