@@ -21,6 +21,8 @@
 #ifndef TESSERA_TESTS_FAULT_H
 #define TESSERA_TESTS_FAULT_H
 
+#include <stdio.h>
+
 #include "include/tessera/tessera.h"
 #include "tests/harness.h"
 
@@ -30,7 +32,9 @@ typedef void (*fault_body)(fault_try *f, void *ctx);
 
 enum {
     /** A call that succeeds leaves blocks for the life of the library (tables, names). */
-    FAULT_KEEPS = 1
+    FAULT_KEEPS = 1,
+    /** Hundreds of equal allocations: the distance between points grows by an eighth. */
+    FAULT_SPARSE = 2
 };
 
 /**
@@ -61,19 +65,20 @@ void fault_watch(fault_try *f, const ts_tensor *t);
 /** As above for a destination: a kernel that fails has perhaps written, so the version may have gone up. */
 void fault_watch_written(fault_try *f, const ts_tensor *t);
 void fault_unwatch(fault_try *f);
+void fault_unwatch_one(fault_try *f, const ts_tensor *t);
 /** Results go into the attempt's digest. */
 void fault_see(fault_try *f, ts_tensor *t);
 void fault_see_bytes(fault_try *f, const void *data, size_t bytes);
 void fault_see_number(fault_try *f, double x);
 
 /* the texts of all swept expressions, for test_coverage.py */
-#define FAULT_TEXT_(...) \
+#define FAULT_TEXT(...) \
     static const char fault_text[] __attribute__((section("ts_faults"), used)) = #__VA_ARGS__
 
 /** An expression that gives a status or a pointer; fails, is judged, and is then repeated without a fault. */
 #define FAULTY(f, ...)                                              \
     do {                                                            \
-        FAULT_TEXT_(__VA_ARGS__);                                   \
+        FAULT_TEXT(__VA_ARGS__);                                   \
         fault_begin(f);                                             \
         ts_status fault_status = TS_STATUS_OF((__VA_ARGS__));       \
         fault_end(f);                                               \
@@ -85,7 +90,7 @@ void fault_see_number(fault_try *f, double x);
 /** An expression that cannot fail and so must not allocate. */
 #define QUIET(f, ...)                                                                      \
     do {                                                                                   \
-        FAULT_TEXT_(__VA_ARGS__);                                                          \
+        FAULT_TEXT(__VA_ARGS__);                                                          \
         long fault_before = fault_allocations();                                           \
         fault_begin(f);                                                                    \
         (void)(__VA_ARGS__);                                                               \

@@ -30,13 +30,13 @@ typedef struct op_call {
 static ts_status boxed(const op_call *o, const ts_made *m, ts_value *rets, const ts_value *given)
 {
     memcpy(rets, given, TS_MAX_RETS * sizeof *rets);
-    return ts_call_boxed(o->c.op, m->args, m->nargs, rets, o->c.info->schema.nrets);
+    return ts_call_boxed(o->c.op, m->args, m->nargs, rets, o->c.info->nrets);
 }
 
 /** Backward of each result that has a history; the graph is kept, so it may run again. */
 static ts_status backward(const op_call *o, const ts_value *rets, ts_tensor *const *seeds)
 {
-    for (int i = 0; i < o->c.info->schema.nrets; i++)
+    for (int i = 0; i < o->c.info->nrets; i++)
         if (seeds[i]) {
             ts_backward_opts opts = {.size = sizeof opts, .gradient = seeds[i], .retain_graph = true};
             TS_TRY(ts_backward_ex(rets[i].t, &opts));
@@ -52,7 +52,7 @@ static ts_status twice(const op_call *o, const ts_made *m, const ts_value *rets,
     for (int i = 0; i < m->ntensors; i++)
         if (m->tensors[i].differentiable)
             inputs[n++] = m->tensors[i].t;
-    for (int i = 0; i < o->c.info->schema.nrets; i++) {
+    for (int i = 0; i < o->c.info->nrets; i++) {
         ts_backward_opts opts = {.size = sizeof opts, .gradient = seeds[i], .create_graph = true};
         if (!seeds[i])
             continue;
@@ -79,7 +79,7 @@ static void call_op(fault_try *f, void *ctx)
 {
     const op_call *o = ctx;
     const ts_case *c = &o->c;
-    int nrets = c->info->schema.nrets;
+    int nrets = c->info->nrets;
     TS_SCOPE;
     ts_made m;
     ts_value rets[TS_MAX_RETS], given[TS_MAX_RETS];
@@ -103,7 +103,7 @@ static void call_op(fault_try *f, void *ctx)
             if (rets[i].tag == TS_TAG_TENSOR) {
                 ts_tensor *y = ts_adopt(rets[i].t);
                 given[i] = ts_value_tensor(tensor_make(NULL, ts_dtype_of(y), ts_sizes(y), ts_ndim(y),
-                                                       o->form == FORM_OUT ? LAYOUT_OFFSET : LAYOUT_TRANSPOSED, false, NULL));
+                                                       o->form == FORM_OUT ? LAYOUT_OFFSET : LAYOUT_TRANSPOSED, TS_DEVICE_CPU, NULL));
             }
     }
     for (int i = 0; i < m.ntensors && i < 10; i++)
@@ -184,19 +184,19 @@ static bool works(const op_call *o)
     if (status == TS_OK)
         status = boxed(o, &m, rets, given);
     if (status == TS_OK && (o->form == FORM_OUT || o->form == FORM_SHADOW)) {
-        for (int i = 0; i < o->c.info->schema.nrets; i++)
+        for (int i = 0; i < o->c.info->nrets; i++)
             if (rets[i].tag == TS_TAG_TENSOR) {
                 ts_tensor *y = ts_adopt(rets[i].t);
                 given[i] = ts_value_tensor(ts_empty_like(y));
             }
         status = boxed(o, &m, rets, given);
     }
-    for (int i = 0; status == TS_OK && i < o->c.info->schema.nrets; i++)
+    for (int i = 0; status == TS_OK && i < o->c.info->nrets; i++)
         if (rets[i].tag == TS_TAG_TENSOR && given[i].tag != TS_TAG_TENSOR)
             ts_adopt(rets[i].t);
     if (status == TS_OK && grad) {
         ts_tensor *seeds[TS_MAX_RETS] = {0}, *out[MADE_MOST];
-        for (int i = 0; i < o->c.info->schema.nrets; i++)
+        for (int i = 0; i < o->c.info->nrets; i++)
             if (rets[i].tag == TS_TAG_TENSOR && ts_requires_grad(rets[i].t) &&
                 !(o->c.s->grad_rets && !(o->c.s->grad_rets >> i & 1)))
                 seeds[i] = ts_full_like(rets[i].t, 0.75);
@@ -209,11 +209,11 @@ static bool works(const op_call *o)
 static bool has_form(const op_call *o)
 {
     const ts_sample *s = o->c.s;
-    const ts_op_info *info = o->c.info;
+    const ts_op_description *info = o->c.info;
     switch (o->form) {
     case FORM_NEW: return true;
     case FORM_OUT:
-    case FORM_SHADOW: return info->schema.nrets && info->kind != TS_VIEW && works(o);
+    case FORM_SHADOW: return info->nrets && info->kind != TS_VIEW && works(o);
     case FORM_IN_PLACE: return s->inplace && works(o);
     case FORM_GRAD_IN_PLACE: return s->inplace && s->grad && s->args[0].tag == TS_TAG_TENSOR && !s->args[0].nograd && works(o);
     default: return s->grad && sample_is_differentiable(info) && works(o);
