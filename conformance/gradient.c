@@ -1,4 +1,4 @@
-/** @file gradient.c  Gradients against central differences in f64, and in f32 against f64. */
+/** @file gradient.c  Gradients against central differences in f64, and in f32 and the halves against f64. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 
@@ -76,7 +76,7 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
             w->n[i] = ts_numel(y);
             w->w[i] = malloc((size_t)(w->n[i] + 1) * sizeof(double));
             for (int64_t e = 0; e < w->n[i]; e++)
-                w->w[i][e] = round_to(random_normal(&seed), TS_F32);
+                w->w[i][e] = round_to(random_normal(&seed), c->dtype == TS_F64 ? TS_F32 : c->dtype);
         }
         double *copy = malloc((size_t)(w->n[i] + 1) * sizeof(double));
         memcpy(copy, w->w[i], (size_t)w->n[i] * sizeof(double));
@@ -181,13 +181,14 @@ static void check_f64(ts_case c, ts_layout weights_layout)
     made_free(&m);
 }
 
-/** The same values in f32 and f64. */
-static void check_f32(ts_case c)
+/** The same values in a narrower dtype and f64. */
+static void check_narrow(ts_case c, ts_dtype dtype)
 {
+    static const char *const forms[] = {[TS_F32] = "gradient in f32", [TS_BF16] = "gradient in bf16", [TS_F16] = "gradient in f16"};
     TS_SCOPE;
     c.layout = LAYOUT_CONTIGUOUS;
-    c.dtype = TS_F32;
-    c.form = "gradient in f32";
+    c.dtype = dtype;
+    c.form = forms[dtype];
     ts_made single, wide;
     weights w = {0};
     double *grads[2][MADE_MOST] = {{0}}, *values[MADE_MOST];
@@ -204,7 +205,7 @@ static void check_f32(ts_case c)
     bool good = analytic(&c, &single, &w, LAYOUT_CONTIGUOUS, grads[0]) &&
                 analytic(&d, &wide, &w, LAYOUT_CONTIGUOUS, grads[1]);
     double depth = c.s->depth == SWEEP ? SMALL : c.s->depth ? (double)c.s->depth : 1;
-    double unit = (c.s->grad_c ? c.s->grad_c : 32) * dtype_eps(TS_F32) * sqrt(depth);
+    double unit = (c.s->grad_c ? c.s->grad_c : 32) * dtype_eps(dtype) * sqrt(depth);
     for (int i = 0; good && i < single.ntensors; i++) {
         double largest = 1;
         int64_t n = single.tensors[i].differentiable ? ts_numel(single.tensors[i].t) : 0;
@@ -343,7 +344,8 @@ void ts_samples_gradients(const ts_sample_family *family)
         }
         c.layout = LAYOUT_CONTIGUOUS;
         check_f64(c, LAYOUT_EXPANDED);
-        if ((s->dtypes ? s->dtypes : DT_FLOATS_) & TS_DT(TS_F32))
-            check_f32(c);
+        for (ts_dtype d = TS_F32; d <= TS_F16; d++)
+            if ((s->dtypes ? s->dtypes : DT_FLOATS_) >> d & 1)
+                check_narrow(c, d);
     }
 }

@@ -47,10 +47,15 @@ static void store(double x, ts_dtype dtype, void *p)
     switch (dtype) {
     case TS_F64: memcpy(p, &x, 8); break;
     case TS_F32: memcpy(p, &f, 4); break;
-    case TS_BF16:
+    case TS_BF16: /* to the grid of x's binade in one rounding, in double */
+        if (isfinite(x) && x != 0) {
+            int e;
+            frexp(x, &e);
+            e = e < -125 ? -125 : e;
+            f = (float)ldexp(rint(ldexp(x, 8 - e)), e - 8);
+        }
         memcpy(&bits, &f, 4);
-        bits = isnan(f) ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1);
-        bits >>= 16;
+        bits = (bits | (isnan(f) ? 0x400000 : 0)) >> 16;
         memcpy(p, &bits, 2);
         break;
     case TS_F16: memcpy(p, &h, 2); break;
@@ -93,10 +98,14 @@ double round_to(double x, ts_dtype dtype)
 
 static double special(int64_t i, ts_dtype dtype)
 {
-    bool f32 = dtype != TS_F64;
-    const double floats[] = {0.0, -0.0, 1, -1, 0.5, -2.5, INFINITY, -INFINITY, NAN, f32 ? 1e-41 : 5e-311,
-                             f32 ? -1e-44 : -5e-324, f32 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023,
-                             f32 ? 0x1p-126 : 0x1p-1022, 88.5, -104, 1e-10, 3.14159265, 709.5, -745};
+    /* two denormals, the largest, the smallest normal */
+    static const double ends[][4] = {
+        [TS_F64] = {5e-311, -5e-324, 0x1.fffffffffffffp1023, 0x1p-1022}, [TS_F32] = {1e-41, -1e-44, 0x1.fffffep127, 0x1p-126},
+        [TS_BF16] = {1e-39, -0x1p-133, 0x1.fep127, 0x1p-126},            [TS_F16] = {3e-6, -0x1p-24, 65504, 0x1p-14},
+    };
+    const double *end = ends[dtype <= TS_F16 ? dtype : TS_F32];
+    const double floats[] = {0.0, -0.0, 1, -1, 0.5, -2.5, INFINITY, -INFINITY, NAN, end[0], end[1], end[2], end[3], 88.5, -104,
+                             1e-10, 3.14159265, 709.5, -745};
     const double wholes[] = {0, 1, -1, 2, 7, -128, 127, 255};
     if (ts_dtype_is_float(dtype))
         return floats[i % TS_COUNTOF(floats)];

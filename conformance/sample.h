@@ -144,7 +144,11 @@ double ref_at(const ts_ref_arg *a, const int64_t *sizes, int ndim, int64_t at);
 
 /** dtype of a result: 0 the run's, 1 + dtype, or one of these. */
 #define OUT(type) (1 + (type))
-enum { OUT_FLOAT = 100 /* the run's, or f32 when that is no float */, OUT_INT = 101 /* i64 unless float */ };
+enum {
+    OUT_FLOAT = 100, /* the run's, or f32 when that is no float */
+    OUT_INT = 101,   /* i64 unless float */
+    OUT_WIDE = 102   /* the run's, or f32 when that is a half */
+};
 
 /** A call that must fail: argument `arg` replaced. */
 typedef struct ts_bad_call {

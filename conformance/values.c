@@ -183,6 +183,8 @@ ts_dtype sample_out(const ts_case *c, int i)
         return is_float ? c->dtype : TS_F32;
     if (rule == OUT_INT)
         return is_float ? c->dtype : TS_I64;
+    if (rule == OUT_WIDE)
+        return c->dtype == TS_F64 ? TS_F64 : TS_F32;
     return rule ? (ts_dtype)(rule - 1) : c->dtype;
 }
 
@@ -244,6 +246,7 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
     double depth = s->depth == SWEEP ? (double)c->sweep : s->depth ? (double)s->depth : 1;
     double factor = s->device_c && !on_cpu(c->device) ? s->device_c : s->c;
     double unit = factor * dtype_eps(dtype) * sqrt(depth);
+    double tiny = dtype == TS_BF16 ? 0x1p-126 : dtype == TS_F16 ? 0x1p-14 : 0; /* below, a rounding is no smaller */
     double *got = tensor_values(y);
     if (!got) {
         sample_failed(c, "result %d cannot be read: %s", i, ts_error_message());
@@ -258,7 +261,7 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
         else if (w == g)
             off = factor != 0 || !ts_dtype_is_float(dtype) || signbit(w) == signbit(g) ? 0 : INFINITY;
         else
-            off = excess(g, want->x[e], unit * fmax(fabs(w), r->scale[i] ? r->scale[i][e] : s->scale));
+            off = excess(g, want->x[e], unit * fmax(fabs(w), fmax(tiny, r->scale[i] ? r->scale[i][e] : s->scale)));
         wrong += off > 1;
         if (off > most) {
             most = off;
@@ -270,7 +273,7 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
         double w = want->x[worst];
         sample_failed(c, "result %d: %lld of %lld elements are wrong, worst at %s: got %.17g, expected %.17g, allowed %.3g off",
                       i, (long long)wrong, (long long)want->numel, place_text(at, sizeof at, want, worst), got[worst], w,
-                      unit * fmax(fabs(w), r->scale[i] ? r->scale[i][worst] : s->scale));
+                      unit * fmax(fabs(w), fmax(tiny, r->scale[i] ? r->scale[i][worst] : s->scale)));
     }
     free(got);
     return !wrong;

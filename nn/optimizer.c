@@ -13,6 +13,8 @@ typedef struct group {
     int64_t first, n; /* its parameters among all */
 } group;
 
+enum { STATES = 3, MASTER = 2 };
+
 /* Arrays over the parameters of all groups stand in one block. */
 struct ts_optimizer {
     ts_optimizer_kind kind;
@@ -20,16 +22,18 @@ struct ts_optimizer {
     int ngroups;
     int64_t n;
     ts_tensor **params;    /* held, as the states are */
-    ts_tensor **states[2]; /* exp_avg and exp_avg_sq, or momentum buffers; NULL where there is none */
+    /* exp_avg and exp_avg_sq, or momentum buffers; of bf16 and f16 parameters the f32 values that are stepped;
+     * NULL where there is none */
+    ts_tensor **states[STATES];
     ts_tensor **chosen[4]; /* scratch of a step: what is passed on */
     char **names;
     int64_t *steps, *chosen_steps;
 };
 
-static const char *const state_names[3][2] = {
-    [TS_SGD] = {"momentum_buffer", NULL},
-    [TS_ADAM] = {"exp_avg", "exp_avg_sq"},
-    [TS_ADAMW] = {"exp_avg", "exp_avg_sq"},
+static const char *const state_names[3][STATES] = {
+    [TS_SGD] = {"momentum_buffer", NULL, "master"},
+    [TS_ADAM] = {"exp_avg", "exp_avg_sq", "master"},
+    [TS_ADAMW] = {"exp_avg", "exp_avg_sq", "master"},
 };
 
 ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
@@ -58,16 +62,20 @@ ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
     return o;
 }
 
+static void release_param(ts_optimizer *o, int64_t i)
+{
+    ts_release(o->params[i]);
+    for (int k = 0; k < STATES; k++)
+        ts_release(o->states[k][i]);
+    free(o->names[i]);
+}
+
 void ts_optimizer_free(ts_optimizer *o)
 {
     if (!o)
         return;
-    for (int64_t i = 0; i < o->n; i++) {
-        ts_release(o->params[i]);
-        ts_release(o->states[0][i]);
-        ts_release(o->states[1][i]);
-        free(o->names[i]);
-    }
+    for (int64_t i = 0; i < o->n; i++)
+        release_param(o, i);
     free(o->params);
     free(o->groups);
     free(o);
@@ -92,7 +100,7 @@ ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_gr
 
 /* -------------------------------------------------------------------------------- groups ---- */
 
-enum { ARRAYS = 10 }; /* of pointers or int64_t, all 8 bytes, in the block */
+enum { ARRAYS = 11 }; /* of pointers or int64_t, all 8 bytes, in the block */
 
 /** Lays the arrays of n parameters out in a block. */
 static void lay_out(ts_optimizer *o, void *block, int64_t n)
@@ -100,13 +108,13 @@ static void lay_out(ts_optimizer *o, void *block, int64_t n)
     _Static_assert(sizeof(void *) == sizeof(int64_t), "one size for all arrays");
     ts_tensor **at = block;
     o->params = at;
-    o->states[0] = at + n;
-    o->states[1] = at + 2 * n;
+    for (int k = 0; k < STATES; k++)
+        o->states[k] = at + (1 + k) * n;
     for (int k = 0; k < 4; k++)
-        o->chosen[k] = at + (3 + k) * n;
-    o->names = (char **)(at + 7 * n);
-    o->steps = (int64_t *)(at + 8 * n);
-    o->chosen_steps = (int64_t *)(at + 9 * n);
+        o->chosen[k] = at + (4 + k) * n;
+    o->names = (char **)(at + 8 * n);
+    o->steps = (int64_t *)(at + 9 * n);
+    o->chosen_steps = (int64_t *)(at + 10 * n);
 }
 
 static ts_status check_param(const ts_optimizer *o, const char *const *names, ts_tensor *const *params, int64_t i)
@@ -116,9 +124,6 @@ static ts_status check_param(const ts_optimizer *o, const char *const *names, ts
         return ts_nn_null("optimizer_add_group", name ? "params" : "names");
     if (!ts_requires_grad(params[i]) || !ts_is_leaf(params[i]))
         return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: parameter '%s': expected a leaf that requires grad", name);
-    if (ts_dtype_of(params[i]) != TS_F32 && ts_dtype_of(params[i]) != TS_F64)
-        return ts_error_set(TS_ERR_DTYPE, "optimizer_add_group: parameter '%s': expected f32 or f64, got %s", name,
-                            ts_dtype_name(ts_dtype_of(params[i])));
     bool twice = ts_nn_contains(o->params, o->n, params[i]) || ts_nn_contains(params, i, params[i]);
     for (int64_t k = 0; k < o->n && !twice; k++)
         twice = strcmp(o->names[k], name) == 0;
@@ -162,12 +167,21 @@ static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names, ts
             ts_error_set(TS_ERR_MEMORY, "out of memory for the name of a parameter");
             return false;
         }
+        ts_dtype dtype = ts_dtype_of(params[i - n0]);
+        bool half = dtype == TS_BF16 || dtype == TS_F16;
+        ts_tensor *like = half ? ts_to(params[i - n0], TS_F32) : params[i - n0];
+        if (!like)
+            return false;
         for (int k = 0; k < states; k++) {
-            ts_tensor *state = ts_zeros_like(params[i - n0]);
+            ts_tensor *state = ts_zeros_like(like);
             if (!state)
                 return false;
             o->states[k][i] = ts_retain(state);
             ts_drop(state);
+        }
+        if (half) {
+            o->states[MASTER][i] = ts_retain(like);
+            ts_drop(like);
         }
     }
     return true;
@@ -197,18 +211,14 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names, ts_t
     if (before.n) {
         size_t bytes = (size_t)before.n * sizeof(void *);
         memcpy(o->params, before.params, bytes);
-        memcpy(o->states[0], before.states[0], bytes);
-        memcpy(o->states[1], before.states[1], bytes);
+        for (int k = 0; k < STATES; k++)
+            memcpy(o->states[k], before.states[k], bytes);
         memcpy(o->names, before.names, bytes);
         memcpy(o->steps, before.steps, bytes);
     }
     if (!fill_group(o, before.n, names, params, opts)) {
-        for (int64_t i = before.n; i < total; i++) {
-            ts_release(o->params[i]);
-            ts_release(o->states[0][i]);
-            ts_release(o->states[1][i]);
-            free(o->names[i]);
-        }
+        for (int64_t i = before.n; i < total; i++)
+            release_param(o, i);
         *o = before;
         free(block);
         free(groups);
@@ -249,7 +259,7 @@ static ts_status step_group(ts_optimizer *o, const group *g)
         ts_tensor *grad = ts_grad(o->params[i]);
         if (grad == TS_NONE)
             continue;
-        o->chosen[0][n] = o->params[i];
+        o->chosen[0][n] = o->states[MASTER][i] ? o->states[MASTER][i] : o->params[i];
         o->chosen[1][n] = grad;
         o->chosen[2][n] = o->states[0][i];
         o->chosen[3][n] = o->states[1][i];
@@ -261,8 +271,13 @@ static ts_status step_group(ts_optimizer *o, const group *g)
     else
         TS_TRY(ts_adamw_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen[3], o->chosen_steps, n,
                          &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW}));
-    for (int64_t i = g->first; i < g->first + g->n; i++)
-        o->steps[i] += ts_grad(o->params[i]) != TS_NONE;
+    for (int64_t i = g->first; i < g->first + g->n; i++) {
+        if (ts_grad(o->params[i]) == TS_NONE)
+            continue;
+        o->steps[i]++;
+        if (o->states[MASTER][i])
+            TS_TRY(ts_copy_(o->params[i], o->states[MASTER][i]));
+    }
     return TS_OK;
 }
 
@@ -292,7 +307,7 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
     int64_t count = 1, at = 0;
     size_t bytes = sizeof "steps";
     for (int64_t i = 0; i < o->n; i++)
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < STATES; k++)
             if (o->states[k][i]) {
                 count++;
                 bytes += strlen(state_names[o->kind][k]) + strlen(o->names[i]) + 2;
@@ -305,7 +320,7 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
         return TS_ERR_MEMORY;
     *list = (ts_named_tensors){count, (const char **)(void *)block, (ts_tensor **)(void *)block + count};
     char *text = block + (size_t)count * 2 * sizeof(void *);
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < STATES; k++)
         for (int64_t i = 0; i < o->n; i++) {
             if (!o->states[k][i])
                 continue;

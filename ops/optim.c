@@ -36,6 +36,14 @@ static ts_status check_member(ts_frame *f, int arg, uint32_t k)
     return TS_OK;
 }
 
+static bool is_half(ts_dtype d) { return d == TS_BF16 || d == TS_F16; }
+
+/** Gradients of f32 tensors may be halves; the state of halves may be f32. */
+static bool fits_dtype(int arg, ts_dtype param, ts_dtype dtype)
+{
+    return dtype == param || (arg == 1 ? param == TS_F32 && is_half(dtype) : dtype == TS_F32 && is_half(param));
+}
+
 /** Lists 0 .. lists-1 agree in length, sizes and dtypes, and all is on one device. */
 static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
 {
@@ -54,7 +62,7 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
                 return ts_fail_arg(f, a, TS_ERR_SHAPE, "expected sizes %s at %u, got %s",
                                    ts_format_sizes(want, sizeof want, p->sizes, p->ndim), k,
                                    ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
-            if (t->dtype != p->dtype)
+            if (!fits_dtype(a, (ts_dtype)p->dtype, (ts_dtype)t->dtype))
                 return ts_fail_arg(f, a, TS_ERR_DTYPE, "expected dtype %s at %u, got %s",
                                    ts_dtype_name((ts_dtype)p->dtype), k, ts_dtype_name((ts_dtype)t->dtype));
         }
@@ -134,10 +142,7 @@ static ts_status check_number(ts_frame *f, int arg)
     if (t->numel != 1)
         return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected one element, got sizes %s",
                            ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
-    if (t->dtype != TS_F32 && t->dtype != TS_F64)
-        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected f32 or f64, got %s",
-                                ts_dtype_name((ts_dtype)t->dtype));
-    return TS_OK;
+    return ts_check_float(f, arg);
 }
 
 ts_status ts_infer_scale(ts_frame *f)

@@ -2,11 +2,11 @@
  * @file optim.c  Update rules over lists of tensors.
  *
  * All elements of a list are one range that threads share out evenly; a tensor ends where it ends.
- * Elements of tensors that are not contiguous pass through small buffers, in row-major order, so the
- * arithmetic is the same for every layout.
+ * Elements of tensors that are not contiguous, and halves, whose arithmetic is f32, pass through small
+ * buffers, in row-major order, so the arithmetic is the same for every layout.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/loops.h"
+#include "backends/cpu/copy.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
@@ -24,7 +24,7 @@ typedef struct job {
     int64_t n;
     int64_t *starts;     /* (n + 1): where tensor i begins in the common range */
     const int64_t *steps;
-    /** elements at data[k], all of tensor i's dtype, contiguous */
+    /** elements at data[k], all f64 where tensor i is, else f32; contiguous */
     void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
     double lr, beta1, beta2, eps, decay, momentum, dampening, factor;
     bool decoupled, nesterov;
@@ -59,14 +59,49 @@ static void scatter(const ts_tensor *t, int64_t first, int64_t n, const char *bu
         memcpy(t->data + place_of(t, first + i), buffer + i * item, (size_t)item);
 }
 
+static void load(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute, void *to)
+{
+    int item = ts_dtype_sizes[t->dtype];
+    double raw[STAGED];
+    char *from = t->data + first * item;
+    if (!(t->flags & TS_TENSOR_CONTIGUOUS)) {
+        gather(t, first, n, (char *)raw);
+        from = (char *)raw;
+    }
+    if (t->dtype == compute)
+        memcpy(to, from, (size_t)(n * item));
+    else
+        TS_V(ts_cpu_copy_loop)(compute, (ts_dtype)t->dtype)((char *[]){to, from}, (int64_t[]){ts_dtype_sizes[compute], item},
+                                                            n, NULL);
+}
+
+static void store(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute, void *from)
+{
+    int item = ts_dtype_sizes[t->dtype];
+    bool plain = t->flags & TS_TENSOR_CONTIGUOUS;
+    double raw[STAGED];
+    char *to = plain ? t->data + first * item : (char *)raw;
+    if (t->dtype == compute)
+        memcpy(to, from, (size_t)(n * item));
+    else
+        TS_V(ts_cpu_copy_loop)((ts_dtype)t->dtype, compute)((char *[]){to, from}, (int64_t[]){item, ts_dtype_sizes[compute]},
+                                                            n, NULL);
+    if (!plain)
+        scatter(t, first, n, to);
+}
+
+/** dtype of the arithmetic on tensors i. */
+static ts_dtype compute_of(const job *j, int64_t i) { return j->args[0].list[i]->dtype == TS_F64 ? TS_F64 : TS_F32; }
+
 /** Elements first .. first+n of tensor i of each list. */
 static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
 {
     void *data[LISTS];
+    ts_dtype compute = compute_of(j, i);
     bool plain = true;
     for (int k = 0; k < j->lists; k++) {
         const ts_tensor *t = j->args[k].list[i];
-        plain = plain && (t->flags & TS_TENSOR_CONTIGUOUS);
+        plain = plain && (t->flags & TS_TENSOR_CONTIGUOUS) && t->dtype == compute;
         data[k] = t->data + first * ts_dtype_sizes[t->dtype];
     }
     if (plain) {
@@ -77,13 +112,13 @@ static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
     for (; n > 0; first += STAGED, n -= STAGED) {
         int64_t m = ts_min64(n, STAGED);
         for (int k = 0; k < j->lists; k++) {
-            gather(j->args[k].list[i], first, m, (char *)buffers[k]);
+            load(j->args[k].list[i], first, m, compute, buffers[k]);
             data[k] = buffers[k];
         }
         j->update(j, i, data, m);
         for (int k = 0; k < j->lists; k++)
             if (j->written >> k & 1)
-                scatter(j->args[k].list[i], first, m, (char *)buffers[k]);
+                store(j->args[k].list[i], first, m, compute, buffers[k]);
     }
 }
 
@@ -112,17 +147,6 @@ static void update_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Members of list 0 must be f32 or f64. */
-static ts_status check_dtypes(ts_frame *f)
-{
-    for (uint32_t k = 0; k < f->args[0].count; k++) {
-        ts_dtype dtype = (ts_dtype)f->args[0].list[k]->dtype;
-        if (dtype != TS_F32 && dtype != TS_F64)
-            return ts_fail_arg(f, 0, TS_ERR_DTYPE, "expected f32 or f64 at %u, got %s", k, ts_dtype_name(dtype));
-    }
-    return TS_OK;
-}
-
 static size_t starts_bytes(const ts_frame *f) { return ((size_t)f->args[0].count + 1) * sizeof(int64_t); }
 
 /** Where tensors begin, in elements or in blocks of them; freed by the caller. NULL with an error. */
@@ -141,7 +165,6 @@ static int64_t *make_starts(ts_frame *f, int64_t unit)
 
 static ts_status run(ts_frame *f, job *j, int cost)
 {
-    TS_TRY(check_dtypes(f));
     j->args = f->args;
     j->n = f->args[0].count;
     j->starts = make_starts(f, 1);
@@ -151,7 +174,7 @@ static ts_status run(ts_frame *f, job *j, int cost)
     return TS_OK;
 }
 
-#define IS_F32(j, i) ((j)->args[0].list[i]->dtype == TS_F32)
+#define IS_F32(j, i) (compute_of(j, i) == TS_F32)
 
 /* ------------------------------------------------------------------------------- adamw ---- */
 
@@ -303,8 +326,11 @@ static void scale_update(const job *j, int64_t i, void *const *data, int64_t n)
 
 static double number_of(const ts_value *v)
 {
-    if (v->tag == TS_TAG_TENSOR)
-        return v->t->dtype == TS_F32 ? *(const float *)v->t->data : *(const double *)v->t->data;
+    if (v->tag == TS_TAG_TENSOR) {
+        double x;
+        load(v->t, 0, 1, TS_F64, &x);
+        return x;
+    }
     return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i;
 }
 
@@ -355,7 +381,7 @@ static ts_status clip_norm(ts_frame *f)
 {
     job j = {.lists = 1, .written = 1, .update = scale_update};
     j.factor = f->args[2].d / (number_of(&f->args[1]) + 1e-6);
-    return j.factor >= 1 ? check_dtypes(f) : run(f, &j, 1); /* a NaN must show */
+    return j.factor >= 1 ? TS_OK : run(f, &j, 1); /* a NaN must show */
 }
 
 /* -------------------------------------------------------------------------------- norm ---- */
@@ -410,7 +436,6 @@ static void sum_blocks(void *ctx, int64_t begin, int64_t end)
 
 static ts_status global_norm(ts_frame *f)
 {
-    TS_TRY(check_dtypes(f));
     job j = {.args = f->args, .lists = 1, .n = f->args[0].count, .update = sum_update};
     j.starts = make_starts(f, BLOCK);
     TS_TRY(j.starts);

@@ -292,6 +292,48 @@ static void expect(ts_status status, ts_status code, const char *words)
     ts_error_clear();
 }
 
+/** f32 rules on halves: as on their f32 values, rounded once; the state may be f32, the gradient of f32 a half. */
+TS_TEST(halves_step_in_f32, .loop = 4)
+{
+    TS_SCOPE;
+    ts_dtype half = _i % 2 ? TS_F16 : TS_BF16;
+    bool single_params = _i / 2;
+    ts_adamw_rule rule = {0.01, 0.9, 0.99, 1e-8, 0.1, true};
+    int64_t steps[MOST] = {1, 1, 2, 3, 4, 5};
+    list p = make_list(1, half), g = make_list(20, half), w, gw;
+    for (int k = 0; k < MOST; k++) {
+        w.t[k] = ts_to(p.t[k], TS_F32);
+        gw.t[k] = ts_to(g.t[k], TS_F32);
+        if (single_params)
+            p.t[k] = ts_clone(w.t[k]);
+    }
+    list m = zeros_like(&w), v = zeros_like(&w), mw = zeros_like(&w), vw = zeros_like(&w);
+    ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST, &rule), TS_OK);
+    ck_assert_int_eq(ts_adamw_(w.t, gw.t, mw.t, vw.t, steps, MOST, &rule), TS_OK);
+    for (int k = 0; k < MOST; k++) {
+        ts_tensor *got = ts_to(p.t[k], TS_F32), *want = single_params ? w.t[k] : ts_to(ts_to(w.t[k], half), TS_F32);
+        size_t bytes = (size_t)lengths[k] * sizeof(float);
+        if (!bytes)
+            continue;
+        ck_assert_int_eq(memcmp(ts_data(got), ts_data(want), bytes), 0);
+        ck_assert_int_eq(memcmp(ts_data(m.t[k]), ts_data(mw.t[k]), bytes), 0);
+        ck_assert_int_eq(memcmp(ts_data(v.t[k]), ts_data(vw.t[k]), bytes), 0);
+    }
+    /* not the other way round */
+    ts_error_clear();
+    list small = make_list(3, half), wide = make_list(3, TS_F64);
+    ck_assert_int_eq(ts_adamw_(w.t, gw.t, small.t, vw.t, steps, MOST, &rule), TS_ERR_DTYPE);
+    ts_error_clear();
+    ck_assert_int_eq(ts_adamw_(small.t, g.t, wide.t, v.t, steps, MOST, &rule), TS_ERR_DTYPE);
+    ts_error_clear();
+    ck_assert_int_eq(ts_adamw_(small.t, gw.t, m.t, v.t, steps, MOST, &rule), TS_ERR_DTYPE);
+    ts_error_clear();
+    double norm, single;
+    ck_assert_int_eq(ts_item(ts_global_norm(g.t, MOST), &norm), TS_OK);
+    ck_assert_int_eq(ts_item(ts_global_norm(gw.t, MOST), &single), TS_OK);
+    ck_assert_double_eq(norm, single);
+}
+
 TS_TEST(misuse_is_named_and_writes_nothing)
 {
     TS_SCOPE;

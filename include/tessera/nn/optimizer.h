@@ -5,6 +5,10 @@
  * A step is one op call for all tensors of a group that have a gradient; parameters without one are
  * left alone, and so is their count of steps. In steady state a step calls no system allocator. An
  * optimizer belongs to one thread at a time.
+ *
+ * For a bf16 or f16 parameter the optimizer holds an f32 copy, made when the parameter is added: steps
+ * update that copy and the f32 state beside it, then round it into the parameter, so that steps smaller
+ * than the parameter's last bit add up. Values written to such a parameter later are overwritten.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_OPTIMIZER_H
@@ -41,7 +45,7 @@ TS_API void ts_optimizer_free(ts_optimizer *o);
 /**
  * Adds a group and makes its state.
  * @param names   names of the parameters, for the names of their state; distinct over all groups
- * @param params  n leaves that require grad, f32 or f64, none in another group; held by reference
+ * @param params  n leaves that require grad, none in another group; held by reference
  * Errors: TS_ERR_VALUE, TS_ERR_MEMORY; the optimizer is as before.
  */
 TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names, ts_tensor *const *params,
@@ -60,8 +64,8 @@ TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 /* ------------------------------------------------------------------------- checkpoints ---- */
 
 /**
- * State as named tensors: "exp_avg.NAME", "exp_avg_sq.NAME" or "momentum_buffer.NAME", and "steps"
- * (n) i64, how often each parameter was stepped. They are the state itself, except "steps", a copy.
+ * State as named tensors: "exp_avg.NAME", "exp_avg_sq.NAME" or "momentum_buffer.NAME", "master.NAME"
+ * of bf16 and f16 parameters, and "steps" (n) i64, how often each parameter was stepped. They are the state itself, except "steps", a copy.
  */
 TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
 /** Takes such a state over. All names must be there with their sizes, others must not; on

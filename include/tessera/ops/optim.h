@@ -2,8 +2,9 @@
  * @file optim.h
  * Update rules over lists of tensors: one call, one pass over memory, no dispatch per tensor.
  *
- * Lists are arrays of n tensors of f32 or f64 on one device; grads[i] and the states of i have the
- * sizes and dtype of tensor i. An empty list does nothing. What is written must not be expanded, nor
+ * Lists are arrays of n floating tensors on one device; grads[i] and the states of i have the sizes
+ * and dtype of tensor i, except that the state of a bf16 or f16 tensor may be f32, and the gradient of
+ * an f32 tensor bf16 or f16. Arithmetic is f64 for f64, else f32, rounded once when stored. An empty list does nothing. What is written must not be expanded, nor
  * share memory with another member. Parameters require grad, so steps run under TS_NO_GRAD.
  * Errors: TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_AUTOGRAD; nothing is written.
  */
@@ -59,7 +60,7 @@ TS_API ts_tensor *ts_global_norm(ts_tensor *const *tensors, int64_t n);
 
 /** Multiplies each tensor by a number. */
 TS_API ts_status ts_scale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
-/** Multiplies each tensor by the one element of `factor`, f32 or f64. */
+/** Multiplies each tensor by the one element of the floating `factor`. */
 TS_API ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
 /** Multiplies each tensor by a number, as ts_scale_(). Returns 0-dim f32: 1 when a product is infinite or
  *  NaN, else 0. One pass for all; see nn/amp.h. */
