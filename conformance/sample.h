@@ -137,7 +137,9 @@ double ref_at(const ts_ref_arg *a, const int64_t *sizes, int ndim, int64_t at);
 
 /* ----------------------------------------------------------------------------- samples ---- */
 
-#define DT_FLOATS_ (TS_DT(TS_F64) | TS_DT(TS_F32) | TS_DT(TS_BF16) | TS_DT(TS_F16))
+#define DT_WIDE (TS_DT(TS_F64) | TS_DT(TS_F32))
+#define DT_HALVES (TS_DT(TS_BF16) | TS_DT(TS_F16))
+#define DT_FLOATS_ (DT_WIDE | DT_HALVES)
 #define DT_INTS (TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
 #define DT_NUMBERS (DT_FLOATS_ | DT_INTS)
 #define DT_ALL (DT_NUMBERS | TS_DT(TS_BOOL))

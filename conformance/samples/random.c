@@ -96,7 +96,7 @@ static const ts_sample samples[] = {
     {"randint", "bits", {FILL, INT(0), INT(2), END}, ref_randint, .dtypes = DT_ALL,
      .bad = {{2, INT(0), TS_ERR_VALUE, "more than low"}, {0, TOO_LARGE, TS_ERR_SHAPE, "63 bits"}}},
     {"randint", "signed", {FILL, INT(-1000), INT(77777), END}, ref_randint,
-     .dtypes = TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32),
+     .dtypes = DT_WIDE | TS_DT(TS_I64) | TS_DT(TS_I32),
      .bad = {{3, DTYPE(TS_U8), TS_ERR_VALUE, "0 to 255"}}},
     {"randperm", "257", {INT(257), END}, .check = is_permutation, .dtypes = TS_DT(TS_I64) | TS_DT(TS_I32),
      .bad = {{0, INT(-1), TS_ERR_VALUE, "expected 0 to"}, {1, DTYPE(TS_U8), TS_ERR_VALUE, "0 to 255"}}},

@@ -68,7 +68,7 @@ TS_TEST(every_row_that_runs_in_f32_runs_in_the_halves)
     for (int op = 0; op < ts_op_count(); op++)
         for (int grad = 0; grad < 2; grad++) {
             unsigned dtypes = dtypes_of(ts_op_name(op), grad);
-            if (!(dtypes >> TS_F32 & 1) || (dtypes & TS_DT_HALVES) == TS_DT_HALVES)
+            if (!(dtypes >> TS_F32 & 1) || (dtypes & DT_HALVES) == DT_HALVES)
                 continue;
             printf("no sample drives %s'%s' in bf16 and f16\n", grad ? "the gradient of " : "", ts_op_name(op));
             lacking++;
