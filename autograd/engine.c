@@ -7,6 +7,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
+#include "core/recorder.h"
 #include "dispatch/timers.h"
 #include "include/tessera/ops.h"
 
@@ -197,19 +198,27 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad)
     ts_grad_meta *m = ts_grad_meta_of(leaf);
     if (!m)
         return ts_error_code();
-    if (m->grad)
-        return ts_accumulate_grad(&m->grad, *grad, run->record);
+    if (m->grad) {
+        const ts_tensor *before = m->grad;
+        TS_TELL(run->thread, grad_read, leaf, m->grad);
+        TS_TRY(ts_accumulate_grad(&m->grad, *grad, run->record));
+        if (m->grad != before)
+            TS_TELL(run->thread, grad_set, leaf, m->grad);
+        return TS_OK;
+    }
     bool take = run->record || (sole_owner(*grad) && ((*grad)->flags & TS_TENSOR_CONTIGUOUS) && !(*grad)->link);
     if (take) {
         m->grad = *grad;
         *grad = NULL;
         m->grad->flags &= (uint8_t)~TS_TENSOR_VIEW;
+        TS_TELL(run->thread, grad_set, leaf, m->grad);
         return TS_OK;
     }
     TS_SCOPE;
     ts_tensor *copy = ts_clone(*grad);
     TS_TRY(copy);
     m->grad = ts_tensor_ref(copy);
+    TS_TELL(run->thread, grad_set, leaf, m->grad);
     return TS_OK;
 }
 

@@ -1,6 +1,7 @@
 /** @file grad.c  The public face: requires_grad, gradients, backward, grad mode. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
+#include "core/recorder.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
@@ -38,15 +39,28 @@ ts_tensor *ts_set_requires_grad(ts_tensor *t, bool on)
 
 bool ts_requires_grad(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_REQUIRES_GRAD); }
 bool ts_is_leaf(const ts_tensor *t) { return t && !t->node; }
-ts_tensor *ts_grad(const ts_tensor *t) { return t && t->grad && t->grad->grad ? t->grad->grad : TS_NONE; }
+ts_tensor *ts_grad(const ts_tensor *t)
+{
+    if (!t || !t->grad || !t->grad->grad)
+        return TS_NONE;
+    TS_TELL(&ts_tls, grad_read, (ts_tensor *)t, t->grad->grad);
+    return t->grad->grad;
+}
+
+static bool drop_grad(ts_tensor *t)
+{
+    if (!t || !t->grad || !t->grad->grad)
+        return false;
+    ts_tensor *g = t->grad->grad;
+    t->grad->grad = NULL;
+    ts_tensor_unref(g);
+    return true;
+}
 
 void ts_zero_grad(ts_tensor *t)
 {
-    if (t && t->grad && t->grad->grad) {
-        ts_tensor *g = t->grad->grad;
-        t->grad->grad = NULL;
-        ts_tensor_unref(g);
-    }
+    if (drop_grad(t))
+        TS_TELL(&ts_tls, grad_set, t, NULL);
 }
 
 ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
@@ -69,8 +83,9 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
     ts_grad_meta *m = ts_grad_meta_of(t);
     TS_TRY(m);
     ts_tensor_ref(grad);
-    ts_zero_grad(t);
+    drop_grad(t);
     m->grad = grad;
+    TS_TELL(&ts_tls, grad_set, t, grad);
     return TS_OK;
 }
 
@@ -102,7 +117,7 @@ static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_tensor 
     return TS_STATUS_OF(*gradient);
 }
 
-ts_status ts_backward_ex(ts_tensor *root, const ts_backward_opts *opts)
+static ts_status backward(ts_tensor *root, const ts_backward_opts *opts)
 {
     TS_SCOPE;
     ts_tensor *g;
@@ -113,7 +128,32 @@ ts_status ts_backward_ex(ts_tensor *root, const ts_backward_opts *opts)
     return ts_engine_run(n, root->output, g, record, retain, NULL, 0);
 }
 
-ts_status ts_backward(ts_tensor *loss) { return ts_backward_ex(loss, NULL); }
+/** One call for a recorder, whose parts are the rules' ops. */
+static ts_status backward_at(ts_tensor *root, const ts_backward_opts *opts, const void *site)
+{
+    uint32_t region = ts_region_enter(&ts_tls, "backward", site);
+    ts_status status = backward(root, opts);
+    ts_region_leave(&ts_tls, region);
+    return status;
+}
+
+ts_status ts_backward_ex(ts_tensor *root, const ts_backward_opts *opts)
+{
+    return backward_at(root, opts, __builtin_return_address(0));
+}
+
+ts_status ts_backward(ts_tensor *loss) { return backward_at(loss, NULL, __builtin_return_address(0)); }
+
+static ts_status capture(ts_tensor *output, const ts_backward_opts *opts, ts_capture *captures, int n)
+{
+    TS_SCOPE;
+    ts_tensor *g;
+    TS_TRY(start(output, opts, &g));
+    bool record = opts && opts->create_graph, retain = record || (opts && opts->retain_graph);
+    ts_node *root = ts_gradient_node(output);
+    TS_TRY(root);
+    return ts_engine_run(root, output->output, g, record, retain, captures, n);
+}
 
 ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tensor **grads, const ts_backward_opts *opts)
 {
@@ -131,16 +171,9 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tens
         TS_TRY(node);
         captures[i] = (ts_capture){node, inputs[i]->output, NULL};
     }
-    ts_status status;
-    {
-        TS_SCOPE;
-        ts_tensor *g;
-        TS_TRY(start(output, opts, &g));
-        bool record = opts && opts->create_graph, retain = record || (opts && opts->retain_graph);
-        ts_node *root = ts_gradient_node(output);
-        TS_TRY(root);
-        status = ts_engine_run(root, output->output, g, record, retain, captures, n);
-    }
+    uint32_t region = ts_region_enter(&ts_tls, "grad_of", __builtin_return_address(0));
+    ts_status status = capture(output, opts, captures, n);
+    ts_region_leave(&ts_tls, region);
     for (int i = 0; i < n; i++) {
         if (status == TS_OK) {
             /* a handle of its own: the same gradient may be in a scope already */

@@ -6,6 +6,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
+#include "core/recorder.h"
 
 #include <string.h>
 
@@ -207,6 +208,7 @@ static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wa
             if (extra) {
                 o->saved = t;
                 o->own = true;
+                TS_TELL(f->thread, extra, i, t);
             } else if (!o->saved && !(o->saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0))) {
                 return ts_error_code();
             }
@@ -250,6 +252,20 @@ static bool any_requires_grad(const ts_frame *f)
     return false;
 }
 
+/** The composite with AUTOGRAD on: its ops record themselves, also in a trace of calls. */
+static ts_status by_parts(ts_frame *f)
+{
+    ts_recorder *r = f->thread->recorder;
+    ts_keyset exclude = f->thread->exclude;
+    uint32_t region = TS_UNLIKELY(r != NULL) ? r->parts(r, f) : TS_NO_REGION;
+    ts_status status = f->table->info->composite(f);
+    if (TS_UNLIKELY(region != TS_NO_REGION)) {
+        r->parts_end(r, region, f);
+        f->thread->exclude = exclude;
+    }
+    return status;
+}
+
 /** The AUTOGRAD layer of every op. */
 static ts_status record(ts_frame *f)
 {
@@ -263,7 +279,7 @@ static ts_status record(ts_frame *f)
     if (info->flags & TS_OP_BY_PARTS) {
         if (f->given)
             return refuse(f, "'out'", "takes part in recording; this op has no in-place gradient");
-        return info->composite(f); /* its ops record themselves */
+        return by_parts(f);
     }
     if (f->given || f->table->written)
         TS_TRY(check_writes(f, true));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
 #include "core/device.h"
+#include "core/recorder.h"
 
 #include <string.h>
 
@@ -31,6 +32,7 @@ ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
     s->device = device;
     s->block = (uint32_t)block;
     s->bytes = bytes;
+    s->id = 0;
     s->foreign = NULL;
     s->release = NULL;
     if (inside) {
@@ -287,6 +289,7 @@ ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes,
     }
     if (t->numel)
         memcpy(t->data, data, (size_t)t->storage->bytes);
+    TS_TELL(thread, constant, t);
     return ts_scope_adopt(thread, t);
 }
 

@@ -20,6 +20,7 @@ typedef struct ts_storage {
     uint32_t block;    /* bytes of this header's block; data that is small lies behind the header */
     void *data;
     int64_t bytes;
+    uint64_t id;       /* in the graph whose call made it; 0: in none */
     void *foreign;     /* for memory that came from outside: see release */
     void (*release)(void *foreign, void *data, int64_t bytes);
 } ts_storage;
@@ -40,6 +41,7 @@ struct ts_tensor {
     uint8_t dtype, ndim, flags, output; /* output: which result of node this is */
     ts_node *node;       /* owned; NULL for leaves */
     ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
+    uint64_t id;         /* in the graph that recorded it; 0: in none (tracing/graph.h) */
     ts_tensor *next, **link; /* place in its scope's list; link NULL outside scopes */
     int64_t sizes[TS_MAX_DIMS];
     int64_t strides[TS_MAX_DIMS]; /* elements */
@@ -76,6 +78,7 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
     t->grad = NULL;
     t->next = NULL;
     t->link = NULL;
+    t->id = 0;
     t->output = 0;
     return t;
 }
