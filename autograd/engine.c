@@ -198,14 +198,18 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad)
     ts_grad_meta *m = ts_grad_meta_of(leaf);
     if (!m)
         return ts_error_code();
-    if (m->grad) {
+    if (m->grad && TS_UNLIKELY(run->thread->recorder != NULL)) {
         const ts_tensor *before = m->grad;
         TS_TELL(run->thread, grad_read, leaf, m->grad);
-        TS_TRY(ts_accumulate_grad(&m->grad, *grad, run->record));
-        if (m->grad != before)
+        ts_tensor_ref(leaf); /* its last owner may be the gradient that is replaced */
+        ts_status status = ts_accumulate_grad(&m->grad, *grad, run->record);
+        if (status == TS_OK && m->grad != before)
             TS_TELL(run->thread, grad_set, leaf, m->grad);
-        return TS_OK;
+        ts_tensor_unref(leaf);
+        return status;
     }
+    if (m->grad)
+        return ts_accumulate_grad(&m->grad, *grad, run->record);
     bool take = run->record || (sole_owner(*grad) && ((*grad)->flags & TS_TENSOR_CONTIGUOUS) && !(*grad)->link);
     if (take) {
         m->grad = *grad;

@@ -47,20 +47,20 @@ ts_tensor *ts_grad(const ts_tensor *t)
     return t->grad->grad;
 }
 
-static bool drop_grad(ts_tensor *t)
+static void drop_grad(ts_tensor *t)
 {
-    if (!t || !t->grad || !t->grad->grad)
-        return false;
     ts_tensor *g = t->grad->grad;
     t->grad->grad = NULL;
-    ts_tensor_unref(g);
-    return true;
+    if (g)
+        ts_tensor_unref(g);
 }
 
 void ts_zero_grad(ts_tensor *t)
 {
-    if (drop_grad(t))
+    if (t && t->grad && t->grad->grad) {
         TS_TELL(&ts_tls, grad_set, t, NULL);
+        drop_grad(t);
+    }
 }
 
 ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)

@@ -11,5 +11,6 @@
 #include "io.h"
 #include "nn.h"
 #include "report.h"
+#include "trace.h"
 
 #endif

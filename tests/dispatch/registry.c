@@ -10,6 +10,14 @@ static ts_status k1(ts_frame *f) { (void)f; note('1'); return TS_OK; }
 static ts_status k2(ts_frame *f) { (void)f; note('2'); return TS_OK; }
 static ts_status pass(ts_frame *f) { note('p'); return ts_redispatch(f); }
 
+/** A layer of the test's own: the library's have their kernels. */
+static ts_key own_layer(void)
+{
+    ts_key key = TS_KEY_INVALID;
+    OK(ts_register_layer("OWN", "AUTOGRAD", &key));
+    return key;
+}
+
 /** The dump of an op without its first line, which names the op. */
 static void dump(const char *op, char *text, size_t size)
 {
@@ -50,12 +58,13 @@ TS_TEST(every_order_of_registration_gives_the_same_table)
 TS_TEST(a_fallback_serves_ops_old_and_new)
 {
     ts_tensor *a = one();
+    ts_key own = own_layer();
     OK(ts_register_op("test.old(Tensor a) -> ()", NULL));
     OK(ts_register_kernel("test.old", TS_KEY_CPU, k0, NULL, NULL));
-    OK(ts_register_fallback(TS_KEY_TRACING, pass, NULL));
+    OK(ts_register_fallback(own, pass, NULL));
     OK(ts_register_op("test.new(Tensor a) -> ()", NULL));
     OK(ts_register_kernel("test.new", TS_KEY_CPU, k0, NULL, NULL));
-    OK(ts_layer_enable(TS_KEY_TRACING, true));
+    OK(ts_layer_enable(own, true));
     const char *const names[] = {"test.old", "test.new"};
     for (int i = 0; i < 2; i++) {
         ts_value arg = ts_value_tensor(a);
@@ -104,8 +113,9 @@ TS_TEST(a_second_definition_and_a_second_fallback_name_both_sites)
     FAILS(TS_ERR_REGISTRY, ts_register_op("test.dup(Tensor x) -> ()", NULL));
     SAYS("first at");
     SAYS("again at");
-    OK(ts_register_fallback(TS_KEY_TRACING, pass, NULL));
-    FAILS(TS_ERR_REGISTRY, ts_register_fallback(TS_KEY_TRACING, k1, NULL));
+    ts_key own = own_layer();
+    OK(ts_register_fallback(own, pass, NULL));
+    FAILS(TS_ERR_REGISTRY, ts_register_fallback(own, k1, NULL));
     SAYS("first at");
     SAYS("again at");
 }
@@ -196,9 +206,10 @@ TS_TEST(kernels_are_registered_while_other_threads_call)
 TS_TEST(the_dump_gives_each_slot_with_its_reason)
 {
     char text[4096];
+    own_layer();
     dump("add", text, sizeof text);
     const char *const expected[][2] = {{"CPU", "own kernel"}, {"META", "shapes only"}, {"AUTOGRAD", "fallback"},
-                                       {"TRACING", "falls through"}, {"CUDA", "missing: error"}};
+                                       {"OWN", "falls through"}, {"CUDA", "missing: error"}};
     for (int i = 0; i < 5; i++) {
         char *line = NULL;
         for (char *p = text; p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) {
@@ -248,10 +259,11 @@ TS_TEST(out_of_memory_while_registering_changes_nothing)
     }
     /* a fallback touches every table: all or nothing */
     char before[4096], after[4096];
+    ts_key own = own_layer();
     dump("add", before, sizeof before);
     failing_after = 5;
     ts_alloc_fault = fail_alloc;
-    ts_status s = ts_register_fallback(TS_KEY_TRACING, pass, NULL);
+    ts_status s = ts_register_fallback(own, pass, NULL);
     ts_alloc_fault = NULL;
     ck_assert_int_eq(s, TS_ERR_MEMORY);
     dump("add", after, sizeof after);

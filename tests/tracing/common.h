@@ -1,0 +1,86 @@
+/** @file common.h  What the tests of tracing share. */
+// SPDX-License-Identifier: MIT
+#ifndef TESTS_TRACING_COMMON_H
+#define TESTS_TRACING_COMMON_H
+
+#include "core/alloc.h"
+#include "include/tessera/tessera.h"
+#include "tests/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OK(expr)                                                                                   \
+    do {                                                                                           \
+        if (TS_STATUS_OF(expr) != TS_OK)                                                           \
+            ck_abort_msg("%s: %s %s", #expr, ts_status_name(ts_error_code()), ts_error_message()); \
+    } while (0)
+#define FAILS(code, expr)                                                                          \
+    do {                                                                                           \
+        ts_error_clear();                                                                          \
+        ck_assert_msg(TS_STATUS_OF(expr) == (code), "%s: expected %s, got %s: %s", #expr,          \
+                      ts_status_name(code), ts_status_name(ts_error_code()), ts_error_message());  \
+    } while (0)
+#define SAYS(text) ck_assert_msg(strstr(ts_error_message(), text), "'%s' is not in: %s", text, ts_error_message())
+
+/** The parameters of a ts_trace_fn; its body may leave some unused. */
+#define TRACED                                                                                     \
+    void *ctx __attribute__((unused)), ts_tensor *const *in __attribute__((unused)),               \
+        int n __attribute__((unused)), ts_tensor **out __attribute__((unused)), int m __attribute__((unused))
+
+/** Normal numbers that depend on seed alone; the generator is left as it was. */
+static inline ts_tensor *numbers(uint64_t seed, const int64_t *sizes, int ndim)
+{
+    ts_rng_state before = ts_rng_get_state();
+    ts_rng_set_state((ts_rng_state){seed, 0});
+    ts_tensor *t = ts_normal(sizes, ndim, 0, 1, TS_F32);
+    ts_rng_set_state(before);
+    OK(t);
+    return t;
+}
+
+/** Equal sizes, dtypes and bits. Both contiguous. */
+static inline bool same(const ts_tensor *a, const ts_tensor *b)
+{
+    if (a == TS_NONE || b == TS_NONE)
+        return a == b;
+    return ts_ndim(a) == ts_ndim(b) && ts_dtype_of(a) == ts_dtype_of(b) && ts_is_contiguous(a) && ts_is_contiguous(b) &&
+           memcmp(ts_sizes(a), ts_sizes(b), (size_t)ts_ndim(a) * sizeof(int64_t)) == 0 &&
+           (!ts_numel(a) ||
+            memcmp(ts_data(a), ts_data(b), (size_t)ts_numel(a) * ts_dtype_size(ts_dtype_of(a))) == 0);
+}
+
+/** What ts_graph_write() writes; to be freed. */
+static inline char *written(const ts_graph *graph, ts_trace_format format)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    OK(ts_graph_write(graph, file, format));
+    fclose(file);
+    return text;
+}
+
+/** Records fn, replays it on other inputs, and checks that a call with those gives the same outputs. */
+static inline void check_replay(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, ts_tensor *const *others,
+                                ts_tensor *const *again, int n, int m)
+{
+    ts_tensor *recorded[8], *replayed[8], *called[8];
+    ts_graph *graph;
+    ts_rng_state begin = ts_rng_get_state();
+    OK(ts_trace(fn, ctx, inputs, n, recorded, m, &graph));
+    ck_assert_str_eq(ts_graph_get_info(graph).reason, "");
+    ts_rng_set_state(begin);
+    OK(ts_replay(graph, others, n, replayed, m));
+    ts_rng_state drawn = ts_rng_get_state();
+    ts_rng_set_state(begin);
+    OK(fn(ctx, again, n, called, m));
+    ck_assert_uint_eq(ts_rng_get_state().offset, drawn.offset);
+    for (int i = 0; i < m; i++)
+        ck_assert_msg(same(replayed[i], called[i]), "output %d differs", i);
+    for (int i = 0; i < n; i++)
+        ck_assert_msg(same(others[i], again[i]), "input %d differs", i);
+    ts_graph_free(graph);
+}
+
+#endif

@@ -1,0 +1,578 @@
+/**
+ * @file layer.c  The TRACING layer and ts_trace(): redispatches, then records the call.
+ *
+ * Who is who: a result carries the graph's id in its handle and in its storage, for both are new and
+ * belong to this thread. A tensor from outside may be shared with other threads, so nothing is written
+ * to it: the recorder keeps a reference, which keeps the address its own, and finds it in a table. A
+ * handle that neither knows but whose storage is known is an alias that was made without a call.
+ */
+// SPDX-License-Identifier: MIT
+#include "core/recorder.h"
+#include "include/tessera/autocast.h"
+#include "include/tessera/autograd.h"
+#include "tracing/graph.h"
+
+#include <string.h>
+
+#define TRACING TS_KEYSET(TS_KEY_TRACING)
+
+/** Handle or storage from outside -> index of its value or storage. */
+typedef struct entry {
+    const void *key;
+    uint32_t index;
+} entry;
+
+/** A call between its begin and its end; lives on the stack of the layer's kernel. */
+typedef struct flight {
+    struct flight *outer;
+    uint32_t args;
+    int32_t depth;
+    ts_rng_state rng; /* before the call */
+    bool kept, parts;
+    uint32_t outer_parent; /* while parts are recorded */
+    int32_t outer_depth;
+    ts_id rets[TS_MAX_RETS]; /* given ones, and those that AUTOGRAD keeps */
+} flight;
+
+typedef struct tracer {
+    ts_recorder events;
+    ts_graph *graph;
+    ts_thread *thread;
+    entry *table;      /* open addressing */
+    uint32_t used, room;
+    flight *flight;
+    uint32_t parent;   /* region, + 1 */
+    int32_t depth;     /* of calls around the function */
+    bool random;       /* a random op was called */
+    ts_rng_state base;
+} tracer;
+
+static bool is_visible(const tracer *r) { return !r->graph->reason && !(r->thread->exclude & TRACING); }
+
+/* ------------------------------------------------------------------ tensors from outside ---- */
+
+static entry *place(entry *table, uint32_t room, const void *key)
+{
+    uint32_t at = (uint32_t)(((uintptr_t)key >> 6) * 0x9e3779b97f4a7c15ull >> 40) & (room - 1);
+    while (table[at].key && table[at].key != key)
+        at = (at + 1) & (room - 1);
+    return &table[at];
+}
+
+static const entry *find(const tracer *r, const void *key)
+{
+    const entry *e = r->room ? place(r->table, r->room, key) : NULL;
+    return e && e->key ? e : NULL;
+}
+
+static bool remember(tracer *r, const void *key, uint32_t index)
+{
+    if (2 * r->used >= r->room) {
+        uint32_t room = r->room ? 2 * r->room : 64;
+        entry *table = ts_alloc(r->thread, room * sizeof *table);
+        if (!table)
+            return ts_graph_fail(r->graph, "out of memory in the recorder");
+        memset(table, 0, room * sizeof *table);
+        for (uint32_t i = 0; i < r->room; i++)
+            if (r->table[i].key)
+                *place(table, room, r->table[i].key) = r->table[i];
+        if (r->room)
+            ts_free(r->thread, r->table, r->room * sizeof *table);
+        r->table = table;
+        r->room = room;
+    }
+    entry *e = place(r->table, r->room, key);
+    r->used += !e->key;
+    *e = (entry){key, index};
+    return true;
+}
+
+static bool find_storage(const tracer *r, const ts_storage *s, uint32_t *storage)
+{
+    const entry *e = NULL;
+    if (ts_id_of(r->graph, s->id))
+        *storage = ts_id_index(s->id);
+    else if ((e = find(r, s)) != NULL)
+        *storage = e->index;
+    else
+        return false;
+    return true;
+}
+
+static ts_graph_storage *storage_at(const tracer *r, uint32_t i)
+{
+    return (ts_graph_storage *)r->graph->storages.data + i;
+}
+
+/** A tensor that is held by a reference for as long as the trace goes on. */
+static bool add_outside(tracer *r, ts_tensor *t, ts_source source, uint32_t slot, ts_id *id)
+{
+    ts_graph *g = r->graph;
+    uint32_t storage;
+    if (!find_storage(r, t->storage, &storage) &&
+        !(ts_graph_add_storage(g, source, t->storage->version, &storage) && remember(r, t->storage, storage)))
+        return false;
+    return ts_graph_add_value(g, t, source, slot, storage, id) && remember(r, t, ts_id_index(*id));
+}
+
+/** A result of node `slot`: handle and memory get ids unless they are known. */
+static bool add_result(tracer *r, ts_tensor *t, uint32_t slot, ts_id *id)
+{
+    ts_graph *g = r->graph;
+    ts_storage *s = t->storage;
+    const entry *e;
+    uint32_t storage;
+    if (ts_id_of(g, t->id)) {
+        *id = t->id;
+        return true;
+    }
+    /* what is new has one owner, and needs no search */
+    if (atomic_load_explicit(&t->refs, memory_order_relaxed) > 1 && (e = find(r, t)) != NULL) {
+        *id = ts_id_make(g, e->index);
+        return true;
+    }
+    bool shared = atomic_load_explicit(&s->refs, memory_order_relaxed) > 1 || ts_id_of(g, s->id);
+    if (!shared || !find_storage(r, s, &storage)) {
+        if (!ts_graph_add_storage(g, TS_SOURCE_RESULT, s->version, &storage))
+            return false;
+        s->id = ts_id_make(g, storage);
+    }
+    if (!ts_graph_add_value(g, t, TS_SOURCE_RESULT, slot, storage, id))
+        return false;
+    t->id = *id;
+    return true;
+}
+
+/** Place of t in the memory of a value that was made in the graph, or came as an input. */
+static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
+{
+    ts_graph *g = r->graph;
+    ts_id base = ts_id_make(g, storage_at(r, storage)->newest - 1);
+    const ts_graph_value *v = ts_graph_value_at(g, base);
+    int64_t offset = t->data - (char *)t->storage->data - v->offset;
+    uint32_t at, sizes, strides;
+    if (v->dtype != t->dtype || !t->data)
+        return ts_graph_fail(g, "memory is read as another dtype, without a call");
+    if (!ts_graph_add_args(g, 4, &at) || !ts_graph_add_ints(g, t->sizes, t->ndim, &sizes) ||
+        !ts_graph_add_ints(g, t->strides, t->ndim, &strides) ||
+        !ts_graph_add_value(g, t, TS_SOURCE_RESULT, g->nodes.count, storage, id))
+        return false;
+    ts_graph_arg *args = (ts_graph_arg *)g->args.data + at;
+    args[0] = (ts_graph_arg){.tag = TS_TAG_TENSOR, .id = base};
+    args[1] = (ts_graph_arg){.tag = TS_TAG_INTS, .count = t->ndim, .at = sizes};
+    args[2] = (ts_graph_arg){.tag = TS_TAG_INTS, .count = t->ndim, .at = strides};
+    args[3] = (ts_graph_arg){.tag = TS_TAG_INT, .i = offset / ts_dtype_sizes[t->dtype]};
+    return ts_graph_add_node(g, &(ts_graph_node){.rets = {*id}, .args = at, .nargs = 4, .nrets = 1, .want = 1,
+                                                 .parent = r->parent, .op = TS_OP_NONE, .kind = TS_NODE_ALIAS}, NULL);
+}
+
+/** The id of an argument. What nobody knows is captured. */
+static bool id_of(tracer *r, ts_tensor *t, ts_id *id)
+{
+    ts_graph *g = r->graph;
+    uint32_t storage, slot;
+    bool known = find_storage(r, t->storage, &storage);
+    if (known && storage_at(r, storage)->version != t->storage->version)
+        return ts_graph_fail(g, "memory was written otherwise than by calls (ts_data_mut())");
+    const entry *e;
+    const ts_graph_value *v;
+    if (ts_id_of(g, t->id)) {
+        *id = t->id;
+        return true;
+    }
+    if ((e = find(r, t)) != NULL) {
+        *id = ts_id_make(g, e->index);
+        return true;
+    }
+    if (known && (v = ts_graph_find_layout(g, storage, t)) != NULL) {
+        *id = ts_id_make(g, (uint32_t)(v - (const ts_graph_value *)g->values.data));
+        return true;
+    }
+    if (known && storage_at(r, storage)->source != TS_SOURCE_CAPTURE)
+        return add_alias(r, t, storage, id);
+    return ts_graph_add_capture(g, t, &slot) && add_outside(r, t, TS_SOURCE_CAPTURE, slot, id);
+}
+
+/* --------------------------------------------------------------------------------- calls ---- */
+
+static bool is_int_arg(const ts_frame *f, int i, const char *name)
+{
+    return i < f->nargs && f->args[i].tag == TS_TAG_INT && strcmp(f->table->info->schema.args[i].name, name) == 0;
+}
+
+/** Arguments named seed and offset that are counters of an earlier draw stay tied to the stream. */
+static void tie_counters(const tracer *r, const ts_frame *f, ts_graph_arg *args)
+{
+    for (int i = 0; i + 1 < f->nargs; i++) {
+        if (!is_int_arg(f, i, "seed") || !is_int_arg(f, i + 1, "offset"))
+            continue;
+        uint64_t seed = (uint64_t)f->args[i].i, offset = (uint64_t)f->args[i + 1].i;
+        if (seed != r->base.seed || offset < r->base.offset)
+            continue;
+        args[i].role = TS_ROLE_SEED;
+        args[i + 1].role = TS_ROLE_OFFSET;
+        args[i + 1].i = (int64_t)(offset - r->base.offset);
+    }
+}
+
+static bool put_list(tracer *r, const ts_value *v, uint32_t *at)
+{
+    ts_id id;
+    for (uint32_t k = 0; k < v->count; k++) /* first, for this may add values, whose sizes stand among the ints */
+        if (!id_of(r, v->list[k], &id))
+            return false;
+    *at = r->graph->ints.count;
+    uint32_t ignored;
+    for (uint32_t k = 0; k < v->count; k++) {
+        int64_t member;
+        if (!id_of(r, v->list[k], &id))
+            return false;
+        member = (int64_t)id;
+        if (!ts_graph_add_ints(r->graph, &member, 1, &ignored))
+            return false;
+    }
+    return true;
+}
+
+static bool put_arg(tracer *r, const ts_value *v, uint32_t at)
+{
+    ts_graph_arg a = {.tag = v->tag, .count = v->count};
+    bool ok = true;
+    switch (v->tag) {
+    case TS_TAG_TENSOR: ok = id_of(r, v->t, &a.id); break;
+    case TS_TAG_TENSORS: ok = put_list(r, v, &a.at); break;
+    case TS_TAG_INTS: ok = ts_graph_add_ints(r->graph, v->ints, v->count, &a.at); break;
+    case TS_TAG_STRING: ok = ts_graph_add_text(r->graph, v->str, &a.at); break;
+    case TS_TAG_FLOAT: a.d = v->d; break;
+    case TS_TAG_DEVICE: a.device = v->device; break;
+    default: a.i = v->i;
+    }
+    if (ok)
+        ((ts_graph_arg *)r->graph->args.data)[at] = a;
+    return ok;
+}
+
+/** Before the call: who the arguments and given results are. */
+static bool begin(tracer *r, const ts_frame *f, flight *call)
+{
+    ts_graph *g = r->graph;
+    if (!ts_graph_add_args(g, f->nargs, &call->args))
+        return false;
+    for (int i = 0; i < f->nargs; i++)
+        if (!put_arg(r, &f->args[i], call->args + (uint32_t)i))
+            return false;
+    for (int i = 0; i < f->nrets; i++)
+        if ((f->given >> i & 1) && !id_of(r, f->rets[i].t, &call->rets[i]))
+            return false;
+    call->rng = r->thread->rng;
+    if (f->table->flags & TS_OP_RANDOM) {
+        r->random = true;
+        call->rng = f->rng;
+    } else if (r->random) {
+        tie_counters(r, f, (ts_graph_arg *)g->args.data + call->args);
+    }
+    return true;
+}
+
+static void wrote(tracer *r, const ts_tensor *t)
+{
+    uint32_t storage;
+    if (!find_storage(r, t->storage, &storage))
+        return;
+    storage_at(r, storage)->version = t->storage->version;
+    storage_at(r, storage)->written = true;
+}
+
+static ts_graph_node node_of(const tracer *r, const ts_frame *f, const flight *call, ts_node_kind kind)
+{
+    ts_graph_node n = {.site = f->site, .args = call->args, .parent = r->parent, .op = f->op, .kind = (uint8_t)kind,
+                       .nargs = f->nargs, .nrets = f->nrets, .want = f->want, .given = f->given, .rng = call->rng};
+    bool ours = call->rng.seed == r->base.seed && call->rng.offset >= r->base.offset;
+    if (ours)
+        n.rng = (ts_rng_state){0, call->rng.offset - r->base.offset};
+    n.flags = (uint8_t)((ours ? 0 : TS_NODE_RNG_ABSOLUTE) | (f->table->flags & TS_OP_RANDOM ? TS_NODE_RANDOM : 0) |
+                        (r->thread->exclude & TS_KEYSET(TS_KEY_AUTOGRAD) ? TS_NODE_NO_GRAD : 0) |
+                        (r->thread->depth > r->depth + 1 ? TS_NODE_INSERTED : 0) |
+                        (r->thread->casting ? TS_NODE_AUTOCAST : 0));
+    return n;
+}
+
+/** After the call: results get ids, and the call its place. */
+static bool end(tracer *r, const ts_frame *f, flight *call)
+{
+    ts_graph *g = r->graph;
+    ts_graph_node n = node_of(r, f, call, TS_NODE_CALL);
+    for (int i = 0; i < f->nrets; i++) {
+        if (!(f->given >> i & 1) && f->rets[i].tag == TS_TAG_TENSOR) {
+            if (!add_result(r, f->rets[i].t, g->nodes.count, &call->rets[i]))
+                return false;
+        } else if (!(f->given >> i & 1) && call->rets[i]) { /* AUTOGRAD keeps it */
+            n.want |= (uint8_t)(1 << i);
+            ts_graph_value_at(g, call->rets[i])->slot = g->nodes.count;
+        } else if (f->given >> i & 1) {
+            wrote(r, f->rets[i].t);
+        }
+        n.rets[i] = call->rets[i];
+    }
+    for (int i = 0; f->table->written >> i; i++) {
+        const ts_value *v = &f->args[i];
+        if (!(f->table->written >> i & 1))
+            continue;
+        if (v->tag == TS_TAG_TENSOR)
+            wrote(r, v->t);
+        for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
+            wrote(r, v->list[k]);
+    }
+    return ts_graph_add_node(g, &n, NULL);
+}
+
+/** The TRACING layer of every op. */
+static ts_status record(ts_frame *f)
+{
+    tracer *r = (tracer *)f->thread->recorder;
+    if (!r || r->graph->reason)
+        return ts_redispatch(f);
+    flight call = {.outer = r->flight, .depth = f->thread->depth};
+    call.kept = begin(r, f, &call);
+    r->flight = &call;
+    ts_status status = ts_redispatch(f);
+    r->flight = call.outer;
+    if (status == TS_OK && call.kept && !call.parts && !r->graph->reason)
+        end(r, f, &call);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------- events ---- */
+
+static uint32_t enter(ts_recorder *events, const char *name, const void *site)
+{
+    tracer *r = (tracer *)events;
+    ts_graph_node n = {.site = site, .parent = r->parent, .op = TS_OP_NONE, .kind = TS_NODE_REGION};
+    uint32_t region;
+    if (!is_visible(r) || !ts_graph_add_text(r->graph, name, &n.name) || !ts_graph_add_node(r->graph, &n, &region))
+        return TS_NO_REGION;
+    r->graph->has_backward = true;
+    r->parent = region + 1;
+    return region;
+}
+
+static void leave(ts_recorder *events, uint32_t region)
+{
+    tracer *r = (tracer *)events;
+    ts_graph_node *n = ts_graph_node_at(r->graph, region);
+    n->end = r->graph->nodes.count;
+    r->parent = n->parent;
+}
+
+/** True while the layers below run the call that this layer passed on. */
+static flight *flight_of(const tracer *r)
+{
+    flight *call = r->flight;
+    return call && call->kept && !r->graph->reason && r->thread->depth == call->depth ? call : NULL;
+}
+
+static uint32_t parts(ts_recorder *events, const ts_frame *f)
+{
+    tracer *r = (tracer *)events;
+    flight *call = flight_of(r);
+    uint32_t region;
+    if (!call)
+        return TS_NO_REGION;
+    ts_graph_node n = node_of(r, f, call, TS_NODE_REGION);
+    if (!ts_graph_add_node(r->graph, &n, &region))
+        return TS_NO_REGION;
+    call->parts = true;
+    call->outer_parent = r->parent;
+    call->outer_depth = r->depth;
+    r->parent = region + 1;
+    r->depth = r->thread->depth;
+    r->thread->exclude &= ~TRACING;
+    return region;
+}
+
+static void parts_end(ts_recorder *events, uint32_t region, const ts_frame *f)
+{
+    tracer *r = (tracer *)events;
+    const flight *call = r->flight;
+    ts_graph_node *n = ts_graph_node_at(r->graph, region);
+    n->end = r->graph->nodes.count;
+    for (int i = 0; i < f->nrets; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR && ts_id_of(r->graph, f->rets[i].t->id))
+            n->rets[i] = f->rets[i].t->id;
+    r->parent = call->outer_parent;
+    r->depth = call->outer_depth;
+}
+
+static void extra(ts_recorder *events, int i, ts_tensor *t)
+{
+    tracer *r = (tracer *)events;
+    flight *call = flight_of(r);
+    if (call && !call->parts)
+        add_result(r, t, 0, &call->rets[i]);
+}
+
+/** Keeps a copy of the values, for the tensor may be written later. */
+static void constant(ts_recorder *events, ts_tensor *t)
+{
+    tracer *r = (tracer *)events;
+    ts_graph *g = r->graph;
+    uint32_t at, slot, storage;
+    ts_id source, id;
+    if (!is_visible(r) || !ts_graph_add_args(g, 1, &at))
+        return;
+    ts_error before = *r->thread->error; /* running out of memory is told by the graph alone */
+    ts_tensor *copy = ts_tensor_new(r->thread, (ts_dtype)t->dtype, t->sizes, t->ndim, TS_DEVICE_CPU);
+    if (!copy) {
+        *r->thread->error = before;
+        ts_graph_fail(g, "out of memory in the recorder");
+        return;
+    }
+    if (t->numel)
+        memcpy(copy->data, t->data, (size_t)t->numel * ts_dtype_sizes[t->dtype]);
+    if (ts_graph_add_capture(g, copy, &slot)) {
+        g->constants++;
+        if (ts_graph_add_storage(g, TS_SOURCE_CAPTURE, 0, &storage) &&
+            ts_graph_add_value(g, copy, TS_SOURCE_CAPTURE, slot, storage, &source) &&
+            add_result(r, t, g->nodes.count, &id)) {
+            ((ts_graph_arg *)g->args.data)[at] = (ts_graph_arg){.tag = TS_TAG_TENSOR, .id = source};
+            ts_graph_add_node(g, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent, .op = TS_OP_NONE,
+                                                  .kind = TS_NODE_CONSTANT, .nargs = 1, .nrets = 1, .want = 1}, NULL);
+        }
+    }
+    ts_tensor_unref(copy);
+}
+
+/** args[0] = leaf, args[1] = grad or none; returns where they stand. */
+static bool grad_args(tracer *r, ts_tensor *leaf, ts_tensor *grad, uint32_t *at)
+{
+    ts_id leaf_id, grad_id = 0;
+    if (!id_of(r, leaf, &leaf_id) || (grad && !id_of(r, grad, &grad_id)) || !ts_graph_add_args(r->graph, 2, at))
+        return false;
+    ts_graph_arg *args = (ts_graph_arg *)r->graph->args.data + *at;
+    args[0] = (ts_graph_arg){.tag = TS_TAG_TENSOR, .id = leaf_id};
+    args[1] = (ts_graph_arg){.tag = grad ? TS_TAG_TENSOR : TS_TAG_NONE, .id = grad_id};
+    return true;
+}
+
+static void grad_read(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
+{
+    tracer *r = (tracer *)events;
+    uint32_t at, storage;
+    ts_id id;
+    if (!is_visible(r) || find_storage(r, grad->storage, &storage) || !grad_args(r, leaf, NULL, &at) ||
+        !ts_graph_add_storage(r->graph, TS_SOURCE_RESULT, grad->storage->version, &storage))
+        return;
+    grad->storage->id = ts_id_make(r->graph, storage); /* the leaf owns it, as the thread that trains owns the leaf */
+    if (add_result(r, grad, r->graph->nodes.count, &id))
+        ts_graph_add_node(r->graph, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent, .op = TS_OP_NONE,
+                                                     .kind = TS_NODE_GET_GRAD, .nargs = 1, .nrets = 1, .want = 1}, NULL);
+}
+
+static void grad_set(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
+{
+    tracer *r = (tracer *)events;
+    uint32_t at;
+    if (is_visible(r) && grad_args(r, leaf, grad, &at))
+        ts_graph_add_node(r->graph, &(ts_graph_node){.args = at, .parent = r->parent, .op = TS_OP_NONE,
+                                                     .kind = TS_NODE_SET_GRAD, .nargs = 2}, NULL);
+}
+
+/* ------------------------------------------------------------------------------ ts_trace ---- */
+
+static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs, int noutputs,
+                            ts_graph **graph, const void *site)
+{
+    const ts_thread *thread = ts_thread_self();
+    if (!fn || !graph || (ninputs > 0 && !inputs) || (noutputs > 0 && !outputs))
+        return ts_fail_null("trace", site, !fn ? "fn" : !graph ? "graph" : ninputs > 0 && !inputs ? "inputs" : "outputs");
+    if (ninputs < 0 || noutputs < 0)
+        return ts_fail_op(TS_ERR_VALUE, "trace", site, NULL, "expected counts >= 0, got %d inputs and %d outputs", ninputs, noutputs);
+    for (int i = 0; i < ninputs; i++)
+        if (!inputs[i] || inputs[i] == TS_NONE)
+            return ts_fail_null("trace", site, "inputs");
+    if (thread->recorder)
+        return ts_fail_op(TS_ERR_STATE, "trace", site, "call the function itself: the trace that is under way records it",
+                          "a trace is under way in this thread already");
+    if (thread->exclude & TRACING)
+        return ts_fail_op(TS_ERR_STATE, "trace", site, "start the trace around the call",
+                          "the thread excludes the TRACING layer, as it is inside a kernel or a guard");
+    return TS_OK;
+}
+
+static bool add_inputs(tracer *r, ts_tensor *const *inputs, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const entry *e = find(r, inputs[i]);
+        ts_id id;
+        if (e)
+            id = ts_id_make(r->graph, e->index); /* the same tensor twice */
+        else if (!add_outside(r, inputs[i], TS_SOURCE_INPUT, (uint32_t)i, &id))
+            return false;
+        if (!ts_graph_add_id(r->graph, &r->graph->inputs, id))
+            return false;
+    }
+    return true;
+}
+
+static bool add_outputs(tracer *r, ts_tensor *const *outputs, int n)
+{
+    for (int i = 0; i < n; i++) {
+        ts_id id = 0;
+        if ((outputs[i] != TS_NONE && !id_of(r, outputs[i], &id)) || !ts_graph_add_id(r->graph, &r->graph->outputs, id))
+            return false;
+    }
+    return true;
+}
+
+ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs, int noutputs,
+                   ts_graph **graph)
+{
+    const void *site = __builtin_return_address(0);
+    if (graph)
+        *graph = NULL;
+    TS_TRY(check_args(fn, inputs, ninputs, outputs, noutputs, graph, site));
+    ts_thread *thread = ts_thread_self();
+    tracer r = {.events = {enter, leave, parts, parts_end, extra, constant, grad_read, grad_set},
+                .graph = ts_graph_new(), .thread = thread, .depth = thread->depth, .base = thread->rng};
+    if (!r.graph)
+        return ts_fail_memory("a graph", sizeof *r.graph);
+    for (int i = 0; i < noutputs; i++)
+        outputs[i] = NULL;
+    for (int i = 0; i < ninputs; i++)
+        ts_tensor_ref(inputs[i]);
+    add_inputs(&r, inputs, ninputs);
+    ts_autocast_clear_cache(); /* a cast from before would be captured, and go stale */
+
+    ts_keyset include = thread->include;
+    thread->include |= TRACING;
+    thread->recorder = &r.events;
+    ts_status status = fn(ctx, inputs, ninputs, outputs, noutputs);
+    for (int i = 0; i < noutputs && status == TS_OK; i++)
+        if (!outputs[i])
+            status = ts_fail_op(TS_ERR_NULL, "trace", site, NULL, "the function left output %d NULL", i);
+    if (status != TS_OK)
+        ts_graph_fail(r.graph, "the function failed");
+    else if (!r.graph->reason)
+        add_outputs(&r, outputs, noutputs);
+    thread->recorder = NULL;
+    thread->include = (thread->include & ~TRACING) | (include & TRACING);
+
+    ts_rng_state now = thread->rng;
+    r.graph->rng_absolute = now.seed != r.base.seed || now.offset < r.base.offset;
+    r.graph->rng = r.graph->rng_absolute ? now : (ts_rng_state){0, now.offset - r.base.offset};
+    ts_graph_finish(r.graph);
+    if (r.room)
+        ts_free(thread, r.table, r.room * sizeof *r.table);
+    for (int i = 0; i < ninputs; i++)
+        ts_tensor_unref(inputs[i]);
+    *graph = r.graph;
+    return status;
+}
+
+bool ts_tracing(void) { return ts_tls.recorder != NULL; }
+
+__attribute__((constructor(115))) static void install(void)
+{
+    if (ts_register_fallback(TS_KEY_TRACING, record, NULL) != TS_OK)
+        ts_log_write("tracing", "installing the TRACING layer failed: %s", ts_error_message());
+}
