@@ -108,26 +108,54 @@ static void mlp_step(void)
     ts_optimizer_zero_grad(sgd);
 }
 
+/* A trace holds so many calls; what it costs to begin and end it is spread over them. */
+enum { TRACED = 1000 };
+static ts_status many_adds(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+{
+    (void)ctx, (void)n, (void)outputs, (void)m;
+    for (int i = 0; i < TRACED; i++)
+        ts_drop(ts_add(inputs[0], b));
+    return TS_OK;
+}
+static void add_1_traced(void)
+{
+    ts_graph *graph;
+    ts_trace(many_adds, NULL, &a, 1, NULL, 0, &graph);
+    ts_graph_free(graph);
+}
+static ts_graph *graph;
+static void tracing(bool on)
+{
+    if (on)
+        ts_trace(many_adds, NULL, &a, 1, NULL, 0, &graph);
+    else
+        ts_graph_free(graph);
+}
+static void add_1_replayed(void) { ts_replay(graph, &a, 1, NULL, 0); }
+
 typedef struct bench_case {
     const char *name;
     void (*run)(void);
     void (*mode)(bool on); /* switched on around the case */
+    int calls;             /* of the op in one run */
 } bench_case;
 
 static const bench_case cases[] = {
-    {"noop_call", noop_call, NULL},
-    {"noop_call_layers_1", noop_call, one_layer},
-    {"noop_call_layers_4", noop_call, four_layers},
-    {"add_1", add_1, NULL},
-    {"add_1_out", add_1_out, NULL},
-    {"add_1_inplace", add_1_inplace, NULL},
-    {"add_1_grad", add_1_grad, NULL},
-    {"add_1_fwd_bwd", add_1_fwd_bwd, NULL},
-    {"empty_1", empty_1, NULL},
-    {"view_1", view_1, NULL},
-    {"mm_8", mm_8, NULL},
-    {"mlp_step", mlp_step, NULL},
-    {"add_1_timed", add_1, with_timers},
+    {"noop_call", noop_call, NULL, 1},
+    {"noop_call_layers_1", noop_call, one_layer, 1},
+    {"noop_call_layers_4", noop_call, four_layers, 1},
+    {"add_1", add_1, NULL, 1},
+    {"add_1_out", add_1_out, NULL, 1},
+    {"add_1_inplace", add_1_inplace, NULL, 1},
+    {"add_1_grad", add_1_grad, NULL, 1},
+    {"add_1_fwd_bwd", add_1_fwd_bwd, NULL, 1},
+    {"empty_1", empty_1, NULL, 1},
+    {"view_1", view_1, NULL, 1},
+    {"mm_8", mm_8, NULL, 1},
+    {"mlp_step", mlp_step, NULL, 1},
+    {"add_1_timed", add_1, with_timers, 1},
+    {"add_1_traced", add_1_traced, NULL, TRACED},
+    {"add_1_replayed", add_1_replayed, tracing, TRACED},
 };
 
 /* ------------------------------------------------------------------------------ measuring ---- */
@@ -142,12 +170,12 @@ static double now(void)
 /** ns a call: the fastest of many batches that last some 20 µs each. */
 static double measure(const bench_case *c, double *mallocs_per_call)
 {
-    for (int i = 0; i < 2000; i++)
+    for (int i = 0; i < 2000; i += c->calls)
         c->run();
     double t0 = now();
-    for (int i = 0; i < 200; i++)
+    for (int i = 0; i < 200; i += c->calls)
         c->run();
-    int batch = (int)(20000.0 / ((now() - t0) / 200)) + 1;
+    int turns = (200 + c->calls - 1) / c->calls, batch = (int)(20000.0 / ((now() - t0) / turns)) + 1;
     double best = 1e18;
     uint64_t before = atomic_load(&mallocs);
     int batches = 2000;
@@ -158,8 +186,8 @@ static double measure(const bench_case *c, double *mallocs_per_call)
         double t = (now() - t0) / batch;
         best = t < best ? t : best;
     }
-    *mallocs_per_call = (double)(atomic_load(&mallocs) - before) / ((double)batch * batches);
-    return best;
+    *mallocs_per_call = (double)(atomic_load(&mallocs) - before) / ((double)batch * batches * c->calls);
+    return best / c->calls;
 }
 
 static double report(const bench_case *c)
@@ -220,7 +248,7 @@ int main(int argc, char **argv)
         if (iters) {
             if (c->mode)
                 c->mode(true);
-            for (long i = 0; i < iters; i++)
+            for (long i = 0; i < iters; i += c->calls)
                 c->run();
             if (ts_error_code() != TS_OK)
                 ts_error_print();
