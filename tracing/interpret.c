@@ -253,10 +253,12 @@ static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, cons
 {
     const ts_graph_storage *storages = g->storages.data;
     for (uint32_t i = 0; i < g->inputs.count; i++) {
-        ts_id id = ts_graph_id_at(&g->inputs, i);
-        const ts_graph_value *v = ts_graph_value_at(g, id);
-        if (v->slot != i && inputs[v->slot] != inputs[i])
-            return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL, "inputs %u and %u were one tensor when recorded, and are two", v->slot, i);
+        uint32_t first = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, i))->slot;
+        if (inputs[first] != inputs[i])
+            return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL, "inputs %u and %u were one tensor when recorded, and are two", first, i);
+    }
+    for (uint32_t i = 0; i < g->inputs.count; i++) {
+        const ts_graph_value *v = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, i));
         for (uint32_t k = 0; storages[v->storage].written && k < g->inputs.count; k++) {
             bool shared = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, k))->storage == v->storage;
             if (shared != (inputs[k]->storage == inputs[i]->storage))
@@ -289,16 +291,16 @@ ts_status ts_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs, ts
     ts_thread *thread = ts_thread_self();
     size_t bytes = g->values.count * sizeof(ts_tensor *);
     ts_tensor **registers = bytes ? ts_alloc(thread, bytes) : NULL;
-    if (bytes && !registers)
-        return ts_fail_memory("registers of a replay", (int64_t)bytes);
-    for (uint32_t i = 0; i < g->values.count; i++) {
+    for (uint32_t i = 0; registers && i < g->values.count; i++) {
         const ts_graph_value *v = ts_graph_value_at(g, ts_id_make(g, i));
         registers[i] = v->source == TS_SOURCE_INPUT     ? inputs[v->slot]
                        : v->source == TS_SOURCE_CAPTURE ? ((ts_tensor **)g->captures.data)[v->slot]
                                                         : NULL;
     }
     for (int i = 0; i < noutputs; i++)
-        outputs[i] = NULL;
+        outputs[i] = NULL; /* here, for it may be the array of inputs too */
+    if (bytes && !registers)
+        return ts_fail_memory("registers of a replay", (int64_t)bytes);
     ts_interpretation how = {.rng = thread->rng, .exclude = TS_KEYSET(TS_KEY_AUTOCAST)};
     if (g->has_backward)
         how.exclude |= TS_KEYSET(TS_KEY_AUTOGRAD);

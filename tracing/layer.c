@@ -548,8 +548,10 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     thread->recorder = &r.events;
     ts_status status = fn(ctx, inputs, ninputs, outputs, noutputs);
     for (int i = 0; i < noutputs && status == TS_OK; i++)
-        if (!outputs[i])
-            status = ts_fail_op(TS_ERR_NULL, "trace", site, NULL, "the function left output %d NULL", i);
+        if (!outputs[i]) /* NULL travels: what made it is in the record */
+            status = ts_error_code() != TS_OK
+                         ? ts_error_code()
+                         : ts_fail_op(TS_ERR_NULL, "trace", site, NULL, "the function left output %d NULL", i);
     if (status != TS_OK)
         ts_graph_fail(r.graph, "the function failed");
     else if (!r.graph->reason)
