@@ -352,7 +352,7 @@ ts_status ts_progress_step(ts_progress *p, ts_tensor *loss)
     if (p->ended)
         return ts_error_set(TS_ERR_STATE, "ts_progress_step: the progress line has ended");
     ts_tensor *previous = p->loss;
-    p->loss = ts_retain(loss);
+    p->loss = loss == TS_NONE ? NULL : ts_retain(loss);
     ts_release(previous);
     p->step++;
     double now = p->clock();

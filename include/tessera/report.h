@@ -52,7 +52,8 @@ TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts 
  * Counts one step. The loss is held by a reference and read with ts_item() only when a line is
  * due, so that steps in between never wait for the device. The held loss keeps its graph until
  * the next step; hand in a detached one where that matters.
- * @param loss  one element; NULL means that the step failed, and its status is returned
+ * @param loss  one element; TS_NONE in a loop without one; NULL means that the step failed, and its
+ *              status is returned
  * @return the status of the loss, TS_OK otherwise; failing to write to the stream is no error
  */
 TS_API ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss);

@@ -298,3 +298,22 @@ TS_TEST(progress_honours_no_color_and_dumb_terminals, .setup = plain_environment
     ck_assert_ptr_nonnull(strstr(line, "50/100  loss 2.5000"));
     ck_assert_ptr_null(strchr(line, '#'));
 }
+
+TS_TEST(progress_of_a_loop_without_a_loss_shows_none, .setup = plain_environment)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&text, &size);
+    ts_progress *p = ts_progress_new(
+        10, &(ts_progress_opts){.item_unit = "ops", .stream = stream, .clock = test_clock, .mode = TS_PROGRESS_PLAIN});
+    for (int i = 0; i < 10; i++) {
+        now += 10;
+        ck_assert_int_eq(ts_progress_step(p, TS_NONE), TS_OK);
+    }
+    ck_assert_int_eq(ts_progress_end(p), TS_OK);
+    ts_progress_free(p);
+    fclose(stream);
+    ck_assert_ptr_nonnull(strstr(text, "10/10"));
+    ck_assert_ptr_null(strstr(text, "loss"));
+    free(text);
+}
