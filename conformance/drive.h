@@ -42,7 +42,7 @@ typedef struct ts_sample_run {
     ts_device device; /* the candidate; the CPU by default */
     uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */
     void *ctx;
-    /** NULL, or called before each point of the matrix. */
+    /** NULL, or called whenever arguments are made for a case. */
     void (*begins)(void *ctx, const ts_case *c);
     void (*passed)(void *ctx, const ts_case *c);
     void (*failed)(void *ctx, const ts_case *c, const char *text);
@@ -56,6 +56,8 @@ void sample_passed(const ts_case *c);
 void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** Counts a call that should have succeeded: unsupported when the device says so, else failed. */
 void sample_refused(const ts_case *c);
+/** "op 'sample' dtype layout (sizes of arguments), form: what", cut to the size of text. */
+void sample_text(char *text, size_t size, const ts_case *c, const char *what);
 /** True when the record holds a refusal that another device than the CPU is free to give. */
 bool sample_is_refusal(const ts_case *c, ts_status status);
 

@@ -1,4 +1,8 @@
-/** @file gradient.c  Gradients against central differences in f64, and in f32 and the halves against f64. */
+/**
+ * @file gradient.c
+ * Gradients against central differences in f64, and in f32 and the halves against f64; those of other
+ * devices against the CPU's in f64.
+ */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 
@@ -62,7 +66,7 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
         if (m->tensors[i].differentiable)
             ts_set_requires_grad(m->tensors[i].t, true);
     if (sample_call(c, m, rets) != TS_OK) {
-        sample_failed(c, "%s", ts_error_message());
+        sample_refused(c);
         return false;
     }
     bool any = false;
@@ -78,17 +82,17 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
             for (int64_t e = 0; e < w->n[i]; e++)
                 w->w[i][e] = round_to(random_normal(&seed), c->dtype == TS_F64 ? TS_F32 : c->dtype);
         }
-        double *copy = malloc((size_t)(w->n[i] + 1) * sizeof(double));
-        memcpy(copy, w->w[i], (size_t)w->n[i] * sizeof(double));
-        ts_tensor *g = tensor_make(copy, ts_dtype_of(y), ts_sizes(y), ts_ndim(y), weights_layout, c->device, NULL);
-        free(copy);
+        ts_tensor *g = tensor_make(w->w[i], ts_dtype_of(y), ts_sizes(y), ts_ndim(y), weights_layout, c->device, NULL);
         if (!g) {
-            sample_failed(c, "%s", ts_error_message());
+            sample_refused(c);
             return false;
         }
         ts_backward_opts opts = {.size = sizeof opts, .gradient = g, .retain_graph = true};
         if (ts_backward_ex(y, &opts) != TS_OK) {
-            sample_failed(c, "backward of result %d: %s", i, ts_error_message());
+            if (sample_is_refusal(c, ts_error_code()))
+                sample_refused(c);
+            else
+                sample_failed(c, "backward of result %d: %s", i, ts_error_message());
             return false;
         }
     }
@@ -108,7 +112,13 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
                           meta_text(x->t));
             return false;
         }
+        if (on_meta(c->device))
+            continue;
         grads[i] = g == TS_NONE ? calloc((size_t)ts_numel(x->t) + 1, sizeof(double)) : tensor_values(g);
+        if (!grads[i]) {
+            sample_failed(c, "the gradient of '%s' cannot be read: %s", c->info->args[x->arg].name, ts_error_message());
+            return false;
+        }
     }
     return true;
 }
@@ -181,12 +191,15 @@ static void check_f64(ts_case c, ts_layout weights_layout)
     made_free(&m);
 }
 
-/** The same values in a narrower dtype and f64. */
-static void check_narrow(ts_case c, ts_dtype dtype)
+/**
+ * The same values in a dtype on the run's device, and in f64 on the CPU. Weights of an expanded layout
+ * are equal along the expanded dim in both. On META there are sizes and dtypes to judge alone.
+ */
+static void check_narrow(ts_case c, ts_dtype dtype, ts_layout weights_layout)
 {
-    static const char *const forms[] = {[TS_F32] = "gradient in f32", [TS_BF16] = "gradient in bf16", [TS_F16] = "gradient in f16"};
+    static const char *const forms[] = {[TS_F64] = "gradient in f64", [TS_F32] = "gradient in f32",
+                                        [TS_BF16] = "gradient in bf16", [TS_F16] = "gradient in f16"};
     TS_SCOPE;
-    c.layout = LAYOUT_CONTIGUOUS;
     c.dtype = dtype;
     c.form = forms[dtype];
     ts_made single, wide;
@@ -198,15 +211,17 @@ static void check_narrow(ts_case c, ts_dtype dtype)
         values[i] = single.tensors[i].values;
     ts_case d = c;
     d.dtype = TS_F64;
+    d.layout = LAYOUT_CONTIGUOUS;
+    d.device = TS_DEVICE_CPU;
     if (!made_build(&wide, &d, values)) {
         made_free(&single);
         return;
     }
-    bool good = analytic(&c, &single, &w, LAYOUT_CONTIGUOUS, grads[0]) &&
+    bool good = analytic(&c, &single, &w, weights_layout, grads[0]) &&
                 analytic(&d, &wide, &w, LAYOUT_CONTIGUOUS, grads[1]);
     double depth = c.s->depth == SWEEP ? SMALL : c.s->depth ? (double)c.s->depth : 1;
     double unit = (c.s->grad_c ? c.s->grad_c : 32) * dtype_eps(dtype) * sqrt(depth);
-    for (int i = 0; good && i < single.ntensors; i++) {
+    for (int i = 0; good && !on_meta(c.device) && i < single.ntensors; i++) {
         double largest = 1;
         int64_t n = single.tensors[i].differentiable ? ts_numel(single.tensors[i].t) : 0;
         for (int64_t e = 0; e < n; e++)
@@ -227,11 +242,24 @@ static void check_narrow(ts_case c, ts_dtype dtype)
     made_free(&wide);
 }
 
+/** A tensor like t of one number, made without the device's factories. */
+static ts_tensor *filled(const ts_tensor *t, double number)
+{
+    double *values = malloc((size_t)(ts_numel(t) + 1) * sizeof *values);
+    for (int64_t i = 0; i < ts_numel(t); i++)
+        values[i] = number;
+    ts_tensor *y = tensor_make(values, ts_dtype_of(t), ts_sizes(t), ts_ndim(t), LAYOUT_CONTIGUOUS, ts_device_of(t), NULL);
+    free(values);
+    return y;
+}
+
 /** A gradient through an op without a rule is an error that names the op; NODIFF results ask for none. */
 static void check_none(ts_case c)
 {
     TS_SCOPE;
-    c.dtype = (c.s->dtypes ? c.s->dtypes : DT_FLOATS_) >> TS_F32 & 1 ? TS_F32 : TS_F64;
+    c.dtype = sample_dtypes(c.s) >> TS_F32 & 1 ? TS_F32 : TS_F64;
+    if (!(sample_dtypes(c.s) >> c.dtype & 1) && sample_run.dtypes)
+        return;
     c.layout = LAYOUT_CONTIGUOUS;
     c.form = "no gradient";
     ts_made m;
@@ -254,7 +282,7 @@ static void check_none(ts_case c)
         ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
         if (!y || !ts_dtype_is_float(ts_dtype_of(y)) || !ts_numel(y))
             continue;
-        ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_ones_like(y), .retain_graph = true};
+        ts_backward_opts opts = {.size = sizeof opts, .gradient = filled(y, 1), .retain_graph = true};
         good = nodiff ? !ts_requires_grad(y)
                       : ts_backward_ex(y, &opts) == TS_ERR_AUTOGRAD && strstr(ts_error_message(), c.s->op) != NULL;
         if (!good)
@@ -266,10 +294,10 @@ static void check_none(ts_case c)
 }
 
 /** The gradient through the in-place form: the new form's, or an error that names the write. */
-static void check_in_place(ts_case c)
+static void check_in_place(ts_case c, ts_dtype dtype)
 {
     TS_SCOPE;
-    c.dtype = TS_F64;
+    c.dtype = dtype;
     c.layout = LAYOUT_CONTIGUOUS;
     c.form = "gradient in place";
     double *grads[2][MADE_MOST] = {{0}};
@@ -287,7 +315,7 @@ static void check_in_place(ts_case c)
                 ts_set_requires_grad(m.tensors[i].t, true);
         ts_tensor *self = ts_mul_scalar(m.tensors[0].t, 1.0);
         if (!self) {
-            sample_failed(&c, "%s", ts_error_message());
+            sample_refused(&c);
             made_free(&m);
             good = false;
             break;
@@ -296,14 +324,14 @@ static void check_in_place(ts_case c)
         if (k)
             rets[0] = ts_value_tensor(self);
         ts_status status = sample_call(&c, &m, rets);
-        ts_backward_opts opts = {.size = sizeof opts, .gradient = status == TS_OK ? ts_full_like(rets[0].t, 0.75) : NULL};
+        ts_backward_opts opts = {.size = sizeof opts, .gradient = status == TS_OK ? filled(rets[0].t, 0.75) : NULL};
         if (status == TS_OK)
             status = ts_backward_ex(rets[0].t, &opts);
         refused = k && status == TS_ERR_AUTOGRAD && strstr(ts_error_message(), c.s->op);
         good = status == TS_OK || refused;
         if (!good)
-            sample_failed(&c, "%s", ts_error_message());
-        for (int i = 0; status == TS_OK && i < m.ntensors; i++)
+            sample_refused(&c);
+        for (int i = 0; status == TS_OK && !on_meta(c.device) && i < m.ntensors; i++)
             if (m.tensors[i].differentiable && ts_grad(m.tensors[i].t) != TS_NONE)
                 grads[k][i] = tensor_values(ts_grad(m.tensors[i].t));
         for (int i = 0; k && good && !refused && i < m.ntensors; i++)
@@ -321,6 +349,50 @@ static void check_in_place(ts_case c)
     grads_free(grads[1], NULL);
 }
 
+static bool in_place_differentiates(const ts_sample *s)
+{
+    return s->inplace && s->args[0].tag == TS_TAG_TENSOR && !s->args[0].nograd;
+}
+
+/** All floating dtypes and layouts of a device. */
+static void check_device(ts_case c)
+{
+    uint16_t dtypes = sample_dtypes(c.s);
+    if (on_meta(c.device) && c.s->no_meta)
+        return;
+    if (in_place_differentiates(c.s) && dtypes >> TS_F32 & 1)
+        check_in_place(c, TS_F32);
+    for (ts_dtype d = TS_F64; d <= TS_F16; d++) {
+        if (!(dtypes >> d & 1))
+            continue;
+        for (int l = 0; l < (c.s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
+            c.layout = (ts_layout)l;
+            check_narrow(c, d, LAYOUT_CONTIGUOUS);
+        }
+        c.layout = LAYOUT_CONTIGUOUS;
+        check_narrow(c, d, LAYOUT_EXPANDED);
+    }
+}
+
+/** f64 by differences, then the narrower dtypes. */
+static void check_cpu(ts_case c)
+{
+    if (!sample_run.dtypes || sample_run.dtypes & TS_DT(TS_F64)) {
+        if (in_place_differentiates(c.s))
+            check_in_place(c, TS_F64);
+        for (int l = 0; l < (c.s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
+            c.layout = (ts_layout)l;
+            check_f64(c, LAYOUT_CONTIGUOUS);
+        }
+        c.layout = LAYOUT_CONTIGUOUS;
+        check_f64(c, LAYOUT_EXPANDED);
+    }
+    c.layout = LAYOUT_CONTIGUOUS;
+    for (ts_dtype d = TS_F32; d <= TS_F16; d++)
+        if (sample_dtypes(c.s) >> d & 1)
+            check_narrow(c, d, LAYOUT_CONTIGUOUS);
+}
+
 void ts_samples_gradients(const ts_sample_family *family)
 {
     ts_set_num_threads(1);
@@ -336,16 +408,6 @@ void ts_samples_gradients(const ts_sample_family *family)
         }
         if (!s->grad)
             continue;
-        if (s->inplace && s->args[0].tag == TS_TAG_TENSOR && !s->args[0].nograd)
-            check_in_place(c);
-        for (int l = 0; l < (s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
-            c.layout = (ts_layout)l;
-            check_f64(c, LAYOUT_CONTIGUOUS);
-        }
-        c.layout = LAYOUT_CONTIGUOUS;
-        check_f64(c, LAYOUT_EXPANDED);
-        for (ts_dtype d = TS_F32; d <= TS_F16; d++)
-            if ((s->dtypes ? s->dtypes : DT_FLOATS_) >> d & 1)
-                check_narrow(c, d);
+        (on_cpu(c.device) ? check_cpu : check_device)(c);
     }
 }

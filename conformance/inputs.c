@@ -385,6 +385,8 @@ void made_free(ts_made *m)
 
 bool made_build(ts_made *m, const ts_case *c, double *const *values)
 {
+    if (sample_run.begins)
+        sample_run.begins(sample_run.ctx, c);
     m->nargs = c->info->nargs;
     m->ntensors = 0;
     uint64_t seed = 1;

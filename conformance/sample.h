@@ -181,6 +181,7 @@ typedef struct ts_sample {
     bool no_layouts; /* contiguous only: values of the arguments depend on each other */
     bool no_expand;  /* no stride 0: ties or equal values are undefined, or the argument is written */
     bool no_meta;    /* result sizes depend on values */
+    bool by_values;  /* values make a call wrong, not sizes: META may accept it */
     bool undefined;  /* values are unspecified; sizes and dtypes are checked */
     ts_bad_call bad[6];
 } ts_sample;

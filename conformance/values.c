@@ -61,8 +61,7 @@ static void add_arg(char *text, size_t size, const ts_case *c, const ts_sample_a
     }
 }
 
-/** "op 'sample' dtype layout (sizes of arguments), form: what" */
-static void describe(char *text, size_t size, const ts_case *c, const char *what)
+void sample_text(char *text, size_t size, const ts_case *c, const char *what)
 {
     text[0] = 0;
     add(text, size, "%s '%s' %s %s", c->s->op, c->s->name, ts_dtype_name(c->dtype), layout_name(c->layout));
@@ -80,7 +79,7 @@ void sample_failed(const ts_case *c, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    describe(text, sizeof text, c, what);
+    sample_text(text, sizeof text, c, what);
     sample_run.failed(sample_run.ctx, c, text);
 }
 
@@ -96,7 +95,7 @@ void sample_refused(const ts_case *c)
         return;
     }
     char text[2048];
-    describe(text, sizeof text, c, ts_error_message());
+    sample_text(text, sizeof text, c, ts_error_message());
     sample_run.unsupported(sample_run.ctx, c, text);
 }
 
@@ -473,8 +472,6 @@ static void run_case(ts_case c)
     bool meta = on_meta(c.device);
     if (meta && c.s->no_meta)
         return;
-    if (sample_run.begins)
-        sample_run.begins(sample_run.ctx, &c);
     ts_made m;
     ts_value rets[TS_MAX_RETS];
     for (int i = 0; i < TS_MAX_RETS; i++)
@@ -535,8 +532,6 @@ static void run_threads(ts_case c)
     int n[2] = {-1, -1};
     if (!made_build(&m, &c, NULL))
         return;
-    if (sample_run.begins)
-        sample_run.begins(sample_run.ctx, &c);
     bool written = false;
     for (int i = 0; i < m.ntensors; i++)
         written |= m.tensors[i].written;

@@ -96,7 +96,7 @@ static const ts_sample samples[] = {
     {"masked_select", "0-dim", {T(), MASK()}, ref_masked_select, .no_meta = true, .grad = true},
 
     {"masked_scatter", "same", {T(SWEEP, 3), MASK(SWEEP, 3), T(SWEEP, 3)}, ref_masked_scatter, .dtypes = EVERY, .grad = true,
-     .inplace = true,
+     .inplace = true, .by_values = true,
      .bad = {{1, T_OF(TS_U8, 3, 3), TS_ERR_DTYPE, "bool"}, {1, MASK(2, 3), TS_ERR_SHAPE, "broadcast"},
              {2, T_OF(TS_I64, 3, 3), TS_ERR_DTYPE, "dtype"}, {2, T(0), TS_ERR_SHAPE, "at least"}}},
     {"masked_scatter", "broadcast mask", {T(2, SWEEP, 3), MASK(SWEEP, 1), T(7, SWEEP)}, ref_masked_scatter, .grad = true,
