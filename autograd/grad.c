@@ -180,7 +180,8 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tens
             ts_tensor *c = captures[i].grad;
             grads[i] = TS_NONE;
             if (c && c->link) {
-                grads[i] = ts_detach(c);
+                TS_ENABLE_GRAD; /* an alias keeps the history that create_graph asked for */
+                grads[i] = ts_invoke(TS_OP_alias, (ts_value[]){V_T(c)}, 1, 1);
                 if (!grads[i])
                     status = ts_error_code();
                 ts_tensor_unref(c);

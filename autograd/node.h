@@ -22,7 +22,6 @@ typedef struct ts_input {
 typedef struct ts_output {
     ts_tensor *saved;  /* owned alias without history (no cycle); its node is this one, given at unpack */
     uint32_t version;
-    bool own;          /* made for the rule only; no history to give back */
     uint8_t dtype, ndim;
     ts_device device;
     int64_t sizes[TS_MAX_DIMS];

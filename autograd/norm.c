@@ -4,33 +4,65 @@
 #include "include/tessera/ops.h"
 #include "ops/rows.h"
 
+/**
+ * dx with what came for the statistics: d mean = 1 / n, d rstd = -rstd^3 (x - mean) / n. Both arrive when
+ * somebody uses them beside the result, as the parts of a second gradient do.
+ */
+static ts_status give_input(ts_vjp_call *b, ts_tensor *dx, ts_tensor *mean, ts_tensor *g_mean, ts_tensor *rstd,
+                            ts_tensor *g_rstd)
+{
+    ts_tensor *x = ts_saved_arg(b, 0);
+    TS_TRY(x);
+    double n = 1;
+    for (int d = x->ndim - (int)ts_arg(b, 1)->i; d < x->ndim; d++)
+        n *= (double)x->sizes[d];
+    if (g_rstd) {
+        ts_tensor *slope = ts_mul(ts_mul_scalar(g_rstd, -1 / n), ts_mul(ts_square(rstd), rstd));
+        ts_tensor *part = ts_mul(slope, mean ? ts_sub(x, mean) : x);
+        dx = dx ? ts_add(dx, part) : part;
+        TS_TRY(dx);
+    }
+    if (g_mean) {
+        ts_tensor *part = ts_mul_scalar(g_mean, 1 / n);
+        dx = dx ? ts_add(dx, part) : ts_expand(part, x->sizes, x->ndim);
+        TS_TRY(dx);
+    }
+    return dx ? ts_give(b, 0, dx) : TS_OK;
+}
+
 static ts_status layer_norm(ts_vjp_call *b)
 {
-    bool weighted = ts_needs(b, 2), biased = ts_needs(b, 3);
-    ts_tensor *dw = NULL, *db = NULL;
-    ts_tensor *dx = ts_layer_norm_backward(ts_grad_out(b, 0), ts_saved_arg(b, 0), ts_saved_ret(b, 1), ts_saved_ret(b, 2),
-                                           ts_saved_arg(b, 2), (int)ts_arg(b, 1)->i, weighted ? &dw : NULL,
-                                           biased ? &db : NULL);
-    TS_TRY(dx);
-    if (ts_needs(b, 0))
-        TS_TRY(ts_give(b, 0, dx));
-    if (weighted)
-        TS_TRY(ts_give(b, 2, dw));
-    return biased ? ts_give(b, 3, db) : TS_OK;
+    ts_tensor *g = ts_grad_out(b, 0), *mean = ts_saved_ret(b, 1), *rstd = ts_saved_ret(b, 2);
+    ts_tensor *dx = NULL;
+    if (g) {
+        bool weighted = ts_needs(b, 2), biased = ts_needs(b, 3);
+        ts_tensor *dw = NULL, *db = NULL;
+        dx = ts_layer_norm_backward(g, ts_saved_arg(b, 0), mean, rstd, ts_saved_arg(b, 2), (int)ts_arg(b, 1)->i,
+                                    weighted ? &dw : NULL, biased ? &db : NULL);
+        TS_TRY(dx);
+        if (weighted)
+            TS_TRY(ts_give(b, 2, dw));
+        if (biased)
+            TS_TRY(ts_give(b, 3, db));
+    }
+    return ts_needs(b, 0) ? give_input(b, dx, mean, ts_grad_out(b, 1), rstd, ts_grad_out(b, 2)) : TS_OK;
 }
 const ts_vjp ts_vjp_layer_norm = {
     .rule = layer_norm, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(2) | TS_SAVE_RET(1) | TS_SAVE_RET(2), .want = 6};
 
 static ts_status rms_norm(ts_vjp_call *b)
 {
-    bool weighted = ts_needs(b, 2);
-    ts_tensor *dw = NULL;
-    ts_tensor *dx = ts_rms_norm_backward(ts_grad_out(b, 0), ts_saved_arg(b, 0), ts_saved_ret(b, 1), ts_saved_arg(b, 2),
-                                         (int)ts_arg(b, 1)->i, weighted ? &dw : NULL);
-    TS_TRY(dx);
-    if (ts_needs(b, 0))
-        TS_TRY(ts_give(b, 0, dx));
-    return weighted ? ts_give(b, 2, dw) : TS_OK;
+    ts_tensor *g = ts_grad_out(b, 0), *rstd = ts_saved_ret(b, 1), *dx = NULL;
+    if (g) {
+        bool weighted = ts_needs(b, 2);
+        ts_tensor *dw = NULL;
+        dx = ts_rms_norm_backward(g, ts_saved_arg(b, 0), rstd, ts_saved_arg(b, 2), (int)ts_arg(b, 1)->i,
+                                  weighted ? &dw : NULL);
+        TS_TRY(dx);
+        if (weighted)
+            TS_TRY(ts_give(b, 2, dw));
+    }
+    return ts_needs(b, 0) ? give_input(b, dx, NULL, NULL, rstd, ts_grad_out(b, 1)) : TS_OK;
 }
 const ts_vjp ts_vjp_rms_norm = {
     .rule = rms_norm, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(2) | TS_SAVE_RET(1), .want = 2};

@@ -132,7 +132,6 @@ static ts_node *node_new(const ts_frame *f)
     }
     for (int i = 0; i < f->nrets; i++) {
         n->outputs[i].saved = NULL;
-        n->outputs[i].own = false;
         n->outputs[i].ndim = 0;
     }
     return n;
@@ -206,8 +205,7 @@ static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wa
         bool extra = !(wanted >> i & 1) && !(f->given >> i & 1);
         if (reads & TS_SAVE_RET(i)) {
             if (extra) {
-                o->saved = t;
-                o->own = true;
+                o->saved = t; /* made for the rule only */
                 TS_TELL(f->thread, extra, i, t);
             } else if (!o->saved && !(o->saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0))) {
                 return ts_error_code();
@@ -258,7 +256,7 @@ static ts_status by_parts(ts_frame *f)
     ts_recorder *r = f->thread->recorder;
     ts_keyset exclude = f->thread->exclude;
     uint32_t region = TS_UNLIKELY(r != NULL) ? r->parts(r, f) : TS_NO_REGION;
-    ts_status status = f->table->info->composite(f);
+    ts_status status = ts_run_parts(f, f->table->info->composite);
     if (TS_UNLIKELY(region != TS_NO_REGION)) {
         r->parts_end(r, region, f);
         f->thread->exclude = exclude;

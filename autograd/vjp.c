@@ -50,11 +50,24 @@ ts_tensor *ts_saved_member(ts_vjp_call *b, int i, int k)
 
 ts_tensor *ts_saved_arg(ts_vjp_call *b, int i) { return ts_saved_member(b, i, 0); }
 
+ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset)
+{
+    int at = ts_node_input(b->node, i, 0);
+    const ts_tensor *t = at < 0 ? NULL : b->node->inputs[at].saved;
+    if (!t)
+        return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
+                          "the rule asks for the layout of argument %d, which it does not save", i);
+    for (int d = 0; d < t->ndim; d++)
+        strides[d] = t->strides[d];
+    *offset = t->data ? (t->data - (char *)t->storage->data) / (int64_t)ts_dtype_sizes[t->dtype] : 0;
+    return TS_OK;
+}
+
 ts_tensor *ts_saved_ret(ts_vjp_call *b, int i)
 {
     ts_output *o = &b->node->outputs[i];
     ts_tensor *t = unpack(b, o->saved, o->version, "the result");
-    if (!t || o->own || !b->run->record || !ts_dtype_is_float((ts_dtype)t->dtype))
+    if (!t || !b->run->record || !ts_dtype_is_float((ts_dtype)t->dtype))
         return t;
     /* the weak link is closed only for as long as the rule runs */
     ts_tensor *live = ts_tensor_alias(b->run->thread, t, t->sizes, t->strides, t->ndim, 0);

@@ -47,6 +47,8 @@ bool ts_needs_member(const ts_vjp_call *b, int i, int k);
 ts_tensor *ts_saved_arg(ts_vjp_call *b, int i);
 ts_tensor *ts_saved_member(ts_vjp_call *b, int i, int k);
 ts_tensor *ts_saved_ret(ts_vjp_call *b, int i);
+/** Strides and offset in the storage, in elements, of a saved argument, whatever was written since. */
+ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
 /** Boxed argument i as it was; for tensors only the tag and, for lists, count are valid. */
 const ts_value *ts_arg(const ts_vjp_call *b, int i);
 /** Shape and dtype of tensor argument i, whether saved or not. */

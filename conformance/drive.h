@@ -120,6 +120,8 @@ const char *meta_text(const ts_tensor *t);
 /** Calls the op with a fixed state of the generator. rets: results, owned by the scope. */
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
 bool sample_is_differentiable(const ts_op_description *info);
+/** Judges the gradient of the gradient. */
+void sample_check_second(ts_case c);
 /** The case of a row on the run's device. False, after a complaint, when no op has its name. */
 bool sample_case(const ts_sample *s, ts_case *c);
 /** Dtypes in which a row is driven in this run. */

@@ -409,5 +409,7 @@ void ts_samples_gradients(const ts_sample_family *family)
         if (!s->grad)
             continue;
         (on_cpu(c.device) ? check_cpu : check_device)(c);
+        if (on_cpu(c.device))
+            sample_check_second(c);
     }
 }

@@ -174,7 +174,7 @@ typedef struct ts_sample {
     uint8_t out[TS_MAX_RETS];
     int64_t most;    /* largest sweep; 0 is 257 */
     int64_t many;    /* sweep of the comparison of 1 and 2 threads; 0 is 40,009 */
-    bool grad;       /* check gradients (small sizes, float tensors); of a row marked ONCE: the error */
+    bool grad;       /* check gradients, and theirs (small sizes, float tensors) */
     uint8_t grad_rets; /* bit per result that has a gradient; 0 is all */
     bool inplace;    /* the form with result 0 = argument 0 is valid */
     bool no_empty;   /* the sweep leaves out 0 */

@@ -283,13 +283,19 @@ static TS_COLD void swap_layout(ts_tensor *t)
         t->flags &= (uint8_t)~TS_TENSOR_CONTIGUOUS;
 }
 
+/** What a shape rule finds; the rest it writes. */
+TS_INLINE void plan_clear(ts_plan *plan)
+{
+    plan->cast = plan->strided = plan->operands = 0;
+    plan->swapped = 0;
+    plan->pointwise = plan->flat = false;
+    plan->compute = TS_F32;
+}
+
 ts_status ts_enter_fill(ts_frame *f)
 {
     ts_plan plan;
-    plan.cast = plan.strided = plan.operands = 0;
-    plan.swapped = 0;
-    plan.pointwise = plan.flat = false;
-    plan.compute = TS_F32;
+    plan_clear(&plan);
     f->plan = &plan;
     const ts_table *table = f->table;
     const ts_accepts *accepts = &table->accepts[f->key];
@@ -517,6 +523,22 @@ ts_status ts_enter_whole(ts_frame *f)
 {
     return TS_LIKELY(!f->given) ? f->table->impl[f->key](f) : whole_into(f);
 }
+
+ts_status ts_run_parts(ts_frame *f, ts_kernel composite)
+{
+    if (f->table->info->kind != TS_FILL)
+        return composite(f);
+    ts_plan plan;
+    plan_clear(&plan);
+    f->plan = &plan;
+    ts_status status = f->table->info->infer(f);
+    if (status == TS_OK)
+        status = composite(f);
+    f->plan = NULL;
+    return status;
+}
+
+ts_status ts_enter_parts(ts_frame *f) { return ts_run_parts(f, ts_enter_whole); }
 
 /* ----------------------------------------------------------------------------- devices ---- */
 

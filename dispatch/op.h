@@ -143,6 +143,9 @@ ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
 /** In front of the three where a backend has memory of its own: asks it, and checks where tensors lie. */
 ts_status ts_enter_device(ts_frame *f);
+ts_status ts_enter_parts(ts_frame *f);
+/** Runs an op by its composite. The shape rule, where there is one, checks first, and its plan stays for the composite. */
+ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
 /** Set by ops/: a contiguous tensor of dtype with t's values, owned by the caller; NULL on failure. */
 extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
 /** Set by ops/: copies values, same sizes. */

@@ -25,14 +25,14 @@ static void slot_fill(ts_table *t, const ts_op_entry *e, int k)
         kernel = own->kernel;
     } else if (fallback && (ts_reg.prefer_fallback >> k & 1)) {
         rule = TS_RULE_FALLBACK_FIRST;
+    } else if (k == TS_KEY_META && info->kind == TS_FILL) {
+        rule = TS_RULE_META;
     } else if (backend && info->composite) {
         rule = TS_RULE_COMPOSITE;
         kernel = info->composite;
-        entry = ts_enter_whole;
+        entry = info->kind == TS_FILL ? ts_enter_parts : ts_enter_whole;
     } else if (backend && info->kind == TS_VIEW) {
         rule = TS_RULE_VIEW;
-    } else if (k == TS_KEY_META && info->kind == TS_FILL) {
-        rule = TS_RULE_META;
     } else if (fallback) {
         rule = TS_RULE_FALLBACK;
     } else {

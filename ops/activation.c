@@ -1,7 +1,6 @@
 /** @file activation.c  Activation functions and their fused gradients. */
 // SPDX-License-Identifier: MIT
-#include "include/tessera/ops.h"
-#include "ops/ops.h"
+#include "ops/parts.h"
 
 /** Floating dtypes only: PyTorch has no integer form of these. */
 ts_status ts_infer_activation(ts_frame *f)
@@ -87,25 +86,23 @@ ts_tensor *ts_softplus_backward(ts_tensor *grad, ts_tensor *self, double beta, d
 
 /* -------------------------------------------------- by parts, for gradients of gradients ---- */
 
+/** Argument i in the dtype to compute in. */
+static ts_tensor *operand(const ts_frame *f, int i) { return ts_as(f->args[i].t, ts_parts_dtype(f->plan->compute)); }
+
 /** Hands y to the frame. */
-static ts_status result(ts_frame *f, ts_tensor *y)
-{
-    TS_TRY(y);
-    f->rets[0] = V_T(ts_retain(y));
-    return TS_OK;
-}
+static ts_status result(ts_frame *f, ts_tensor *y) { return ts_parts_give(f, &y, 1); }
 
 ts_status ts_composite_mish(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *x = f->args[0].t;
+    ts_tensor *x = operand(f, 0);
     return result(f, ts_mul(x, ts_tanh(ts_softplus(x, 1, 20))));
 }
 
 ts_status ts_composite_elu_backward(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *g = f->args[0].t, *x = f->args[1].t;
+    ts_tensor *g = operand(f, 0), *x = operand(f, 1);
     /* e^min(x, 0): the branch that is not taken must stay finite in its own gradient */
     ts_tensor *low = ts_mul_scalar(ts_exp(ts_clamp_max(x, 0)), f->args[2].d);
     return result(f, ts_mul(g, ts_masked_fill_scalar(low, ts_gt_scalar(x, 0), 1)));
@@ -114,7 +111,7 @@ ts_status ts_composite_elu_backward(ts_frame *f)
 ts_status ts_composite_gelu_backward(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *g = f->args[0].t, *x = f->args[1].t, *slope;
+    ts_tensor *g = operand(f, 0), *x = operand(f, 1), *slope;
     if (f->args[2].i) { /* 0.5 x (1 + t), t = tanh(k (x + c x^3)) */
         const double k = 0.79788456080286535588, c = 0.044715;
         ts_tensor *xx = ts_square(x);
@@ -133,7 +130,7 @@ ts_status ts_composite_gelu_backward(ts_frame *f)
 ts_status ts_composite_silu_backward(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *g = f->args[0].t, *x = f->args[1].t, *s = ts_sigmoid(x);
+    ts_tensor *g = operand(f, 0), *x = operand(f, 1), *s = ts_sigmoid(x);
     ts_tensor *slope = ts_mul(s, ts_add_scalar(ts_mul(x, ts_rsub_scalar(s, 1)), 1));
     return result(f, ts_mul(g, slope));
 }
@@ -141,6 +138,6 @@ ts_status ts_composite_silu_backward(ts_frame *f)
 ts_status ts_composite_softplus_backward(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *g = f->args[0].t, *bx = ts_mul_scalar(f->args[1].t, f->args[2].d);
+    ts_tensor *g = operand(f, 0), *bx = ts_mul_scalar(operand(f, 1), f->args[2].d);
     return result(f, ts_mul(g, ts_masked_fill_scalar(ts_sigmoid(bx), ts_gt_scalar(bx, f->args[3].d), 1)));
 }

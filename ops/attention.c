@@ -1,7 +1,8 @@
 /** @file attention.c  Scaled dot-product attention: rules of shapes and public forms. */
 // SPDX-License-Identifier: MIT
-#include "include/tessera/ops.h"
-#include "ops/ops.h"
+#include "ops/parts.h"
+
+#include <math.h>
 
 /** Rows are dense: a kernel reads any other strides. */
 static bool rows_dense(const ts_tensor *t) { return t->strides[3] == 1 || t->sizes[3] <= 1; }
@@ -72,6 +73,71 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
     for (int i = 0; i < 3; i++)
         result_like(f->plan, i, f->args[2 + i].t, f->args[2 + i].t->sizes);
     return TS_OK;
+}
+
+/* ------------------------------------------------------------------------------ by parts ---- */
+
+/**
+ * t (B, H, S, D) as (B G, H / G S, D): the rows of all heads that share keys. H = G for keys and values.
+ */
+static ts_tensor *by_keys(const ts_frame *f, ts_tensor *t)
+{
+    const ts_tensor *k = f->args[3].t;
+    if (!t)
+        return NULL;
+    int64_t groups = k->sizes[0] * k->sizes[1], share = k->sizes[1] ? t->sizes[1] / k->sizes[1] : 1;
+    t = ts_as(t, ts_parts_dtype(f->plan->compute));
+    return t ? ts_reshape(t, (int64_t[]){groups, share * t->sizes[2], t->sizes[3]}, 3) : NULL;
+}
+
+/** true where row i of S may not see key j of T: j > i + T - S. */
+static ts_tensor *hidden(const ts_tensor *q, const ts_tensor *k)
+{
+    int64_t sizes[] = {q->sizes[2], k->sizes[2]};
+    ts_tensor *all = ts_empty_on(sizes, 2, TS_BOOL, q->storage->device);
+    return all ? ts_triu_(ts_fill_(all, true), sizes[1] - sizes[0] + 1) : NULL;
+}
+
+/*
+ * The whole matrix of scores, S T numbers a head, stands in memory here, several times over:
+ *   p = exp(scale q kᵀ - lse), dp = g vᵀ, ds = p (dp - sum(g out) + g_lse) scale; dq = ds k, dk = dsᵀ q, dv = pᵀ g
+ */
+ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
+{
+    TS_SCOPE;
+    const ts_value *args = f->args, *scale = &args[7];
+    const ts_tensor *query = args[2].t, *key = args[3].t;
+    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    double factor = scale->tag == TS_TAG_NONE ? 1 / sqrt((double)query->sizes[3]) : ts_value_number(scale);
+    ts_tensor *g = by_keys(f, args[0].t), *q = by_keys(f, args[2].t), *k = by_keys(f, args[3].t), *v = by_keys(f, args[4].t);
+    TS_TRY(q);
+    int64_t groups = q->sizes[0], keys = key->sizes[2], rows = query->sizes[2];
+    int64_t share = rows ? q->sizes[1] / rows : 1;
+    const int64_t heads[] = {groups, share, rows, keys}, flat[] = {groups, share * rows, keys};
+    const int64_t each[] = {groups, share * rows, 1};
+
+    ts_tensor *lse = ts_reshape(ts_as(args[6].t, dtype), each, 3);
+    ts_tensor *scores = ts_sub(ts_mul_scalar(ts_bmm(q, ts_transpose(k, 1, 2)), factor),
+                               ts_masked_fill_scalar(lse, ts_eq_scalar(lse, -INFINITY), 0)); /* rows without keys */
+    if (args[8].i)
+        scores = ts_reshape(ts_masked_fill_scalar(ts_reshape(scores, heads, 4), hidden(query, key), -INFINITY), flat, 3);
+    ts_tensor *p = ts_exp(scores);
+    ts_tensor *delta = ts_sum_dim(ts_mul(g, by_keys(f, args[5].t)), 2, true);
+    if (args[1].tag == TS_TAG_TENSOR)
+        delta = ts_sub(delta, ts_reshape(ts_as(args[1].t, dtype), each, 3));
+    ts_tensor *ds = ts_mul_scalar(ts_mul(p, ts_sub(ts_bmm(g, ts_transpose(v, 1, 2)), delta)), factor);
+
+    ts_tensor *results[3] = {NULL, NULL, NULL};
+    if (f->want & 1)
+        results[0] = ts_bmm(ds, k);
+    if (f->want & 2)
+        results[1] = ts_bmm(ts_transpose(ds, 1, 2), q);
+    if (f->want & 4)
+        results[2] = ts_bmm(ts_transpose(p, 1, 2), g);
+    for (int i = 0; i < 3; i++)
+        if (f->want >> i & 1)
+            TS_TRY(results[i] = ts_reshape(results[i], f->plan->ret[i].sizes, 4));
+    return ts_parts_give(f, results, 3);
 }
 
 /** 2 B H S T (D + E), half of it when causal. */

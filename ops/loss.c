@@ -1,7 +1,6 @@
 /** @file loss.c  Losses. Over classes plan->count is their number, outer and inner the positions around. */
 // SPDX-License-Identifier: MIT
-#include "include/tessera/ops.h"
-#include "ops/ops.h"
+#include "ops/parts.h"
 
 #include <string.h>
 
@@ -145,6 +144,86 @@ ts_status ts_infer_huber(ts_frame *f)
 {
     TS_TRY(check_bound(f, 3, true));
     return ts_infer_pair(f);
+}
+
+/* ------------------------------------------------------------------------------ by parts ---- */
+
+/** dx = g (exp(x - lse) - smoothing / C), and g (smoothing - 1) more where the target is. */
+ts_status ts_composite_cross_entropy_backward(ts_frame *f)
+{
+    TS_SCOPE;
+    const ts_value *args = f->args;
+    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    ts_tensor *target = args[2].t, *counted = ts_ne_scalar(target, args[5].i), *g = ts_as(args[0].t, dtype);
+    int dim = args[1].t->ndim > 1;
+    if (args[4].i == TS_REDUCTION_MEAN) /* where nothing counts, no g is used */
+        g = ts_div(g, ts_as(ts_clamp_min(ts_sum(counted), 1), dtype));
+    g = ts_unsqueeze(ts_where_scalar(counted, g, 0), dim);
+    ts_tensor *index = ts_unsqueeze(ts_where_scalar(counted, target, 0), dim);
+    ts_tensor *p = ts_exp(ts_sub(ts_as(args[1].t, dtype), ts_unsqueeze(ts_as(args[3].t, dtype), dim)));
+    double smoothing = args[6].d;
+    ts_tensor *dx = ts_mul(ts_sub_scalar(p, smoothing / (double)f->plan->count), g);
+    dx = ts_scatter_add(dx, dim, index, ts_mul_scalar(g, smoothing - 1));
+    return ts_parts_give(f, &dx, 1);
+}
+
+/** What the slopes of a pair are made of; NULLs travel on to the results. */
+typedef struct pair_parts {
+    ts_tensor *g, *x, *t, *d; /* gradient of an element's loss, self, target, self - target */
+} pair_parts;
+
+static pair_parts pair_open(const ts_frame *f)
+{
+    const ts_tensor *self = f->args[1].t;
+    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    int64_t reduction = f->args[3].i;
+    pair_parts p = {ts_as(f->args[0].t, dtype), ts_as(f->args[1].t, dtype), ts_as(f->args[2].t, dtype), NULL};
+    p.d = ts_sub(p.x, p.t);
+    if (reduction == TS_REDUCTION_MEAN)
+        p.g = ts_mul_scalar(p.g, 1 / (double)self->numel);
+    else if (reduction == TS_REDUCTION_BATCHMEAN && self->ndim)
+        p.g = ts_mul_scalar(p.g, 1 / (double)self->sizes[0]);
+    return p;
+}
+
+/** Slopes by self and by target, times the gradient. */
+static ts_status pair_give(ts_frame *f, pair_parts *p, ts_tensor *by_self, ts_tensor *by_target)
+{
+    ts_tensor *results[] = {f->want & 1 ? ts_mul(by_self, p->g) : NULL, f->want & 2 ? ts_mul(by_target, p->g) : NULL};
+    return ts_parts_give(f, results, 2);
+}
+
+/** The slope of a loss of self - target. */
+#define DIFFERENCE_PARTS(name, slope)                                    \
+    ts_status ts_composite_##name##_backward(ts_frame *f)                \
+    {                                                                    \
+        TS_SCOPE;                                                        \
+        pair_parts p = pair_open(f);                                     \
+        ts_tensor *by_self = slope;                                      \
+        return pair_give(f, &p, by_self, f->want & 2 ? ts_neg(by_self) : NULL); \
+    }
+#define BOUND f->args[4].d
+
+DIFFERENCE_PARTS(mse_loss, ts_mul_scalar(p.d, 2))
+DIFFERENCE_PARTS(l1_loss, ts_sign(p.d))
+DIFFERENCE_PARTS(smooth_l1_loss, BOUND == 0 ? ts_sign(p.d) : ts_clamp(ts_mul_scalar(p.d, 1 / BOUND), -1, 1))
+DIFFERENCE_PARTS(huber_loss, ts_clamp(p.d, -BOUND, BOUND))
+
+ts_status ts_composite_binary_cross_entropy_with_logits_backward(ts_frame *f)
+{
+    TS_SCOPE;
+    pair_parts p = pair_open(f);
+    return pair_give(f, &p, ts_sub(ts_sigmoid(p.x), p.t), f->want & 2 ? ts_neg(p.x) : NULL);
+}
+
+ts_status ts_composite_kl_div_backward(ts_frame *f)
+{
+    TS_SCOPE;
+    pair_parts p = pair_open(f);
+    if (!f->args[4].i) /* t (log t - x) */
+        return pair_give(f, &p, ts_neg(p.t), f->want & 2 ? ts_sub(ts_add_scalar(ts_log(p.t), 1), p.x) : NULL);
+    ts_tensor *e = ts_exp(p.t); /* e^t (t - x) */
+    return pair_give(f, &p, ts_neg(e), f->want & 2 ? ts_mul(e, ts_rsub_scalar(p.d, 1)) : NULL);
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */

@@ -1,8 +1,6 @@
 /** @file norm.c  Layer and RMS normalisation. plan->outer rows of plan->count elements. */
 // SPDX-License-Identifier: MIT
-#include "include/tessera/autograd.h"
-#include "include/tessera/ops.h"
-#include "ops/ops.h"
+#include "ops/parts.h"
 
 #include <float.h>
 
@@ -91,6 +89,44 @@ static ts_status infer_backward(ts_frame *f, int statistics)
 ts_status ts_infer_layer_norm_backward(ts_frame *f) { return infer_backward(f, 2); }
 ts_status ts_infer_rms_norm_backward(ts_frame *f) { return infer_backward(f, 1); }
 
+/* ------------------------------------------------------------------------------ by parts ---- */
+
+/** Mean over the last dims, which stay with size 1. */
+static ts_tensor *row_mean(ts_tensor *t, int dims)
+{
+    static const int64_t last[] = {-1, -2, -3, -4, -5, -6, -7, -8};
+    return ts_mean_dims(t, last, dims, true);
+}
+
+/**
+ * With hat = (x - mean) rstd and gw = g w: dx = rstd (gw - mean(gw) - hat mean(gw hat)), dw = sum(g hat),
+ * db = sum(g). Without mean, for RMS normalisation, its terms are left out.
+ */
+static ts_status backward_parts(ts_frame *f, int rstd_arg)
+{
+    TS_SCOPE;
+    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    const ts_value *args = f->args;
+    bool centred = rstd_arg == 3;
+    ts_tensor *g = ts_as(args[0].t, dtype), *x = ts_as(args[1].t, dtype), *rstd = ts_as(args[rstd_arg].t, dtype);
+    ts_tensor *hat = ts_mul(centred ? ts_sub(x, ts_as(args[2].t, dtype)) : x, rstd);
+    const ts_value *weight = &args[rstd_arg + 1];
+    int dims = (int)args[rstd_arg + 2].i;
+    ts_tensor *results[3] = {NULL, NULL, NULL};
+    if (f->want & 1) {
+        ts_tensor *gw = weight->tag == TS_TAG_TENSOR ? ts_mul(g, ts_as(weight->t, dtype)) : g;
+        ts_tensor *part = centred ? ts_sub(gw, row_mean(gw, dims)) : gw;
+        results[0] = ts_mul(rstd, ts_sub(part, ts_mul(hat, row_mean(ts_mul(gw, hat), dims))));
+    }
+    for (int i = 1; i < f->nrets; i++)
+        if (f->want >> i & 1)
+            results[i] = ts_sum_to_size(i == 1 ? ts_mul(g, hat) : g, f->plan->ret[i].sizes, dims);
+    return ts_parts_give(f, results, f->nrets);
+}
+
+ts_status ts_composite_layer_norm_backward(ts_frame *f) { return backward_parts(f, 3); }
+ts_status ts_composite_rms_norm_backward(ts_frame *f) { return backward_parts(f, 2); }
+
 /* -------------------------------------------------------------------------- public forms ---- */
 
 /** Dims of an affine argument, which say what is normalised; 1 when there is none. */
@@ -107,20 +143,13 @@ ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias)
     return ts_invoke(TS_OP_layer_norm, args, TS_N(args), 3);
 }
 
-/** The rules have no gradient for the statistics, so these are handed out as constants. */
-static bool without_history(ts_tensor **statistic)
-{
-    return !statistic || (*statistic = ts_detach(*statistic)) != NULL;
-}
-
 ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, const ts_norm_opts *opts)
 {
     ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
     int dims = o.dims ? o.dims : affine_dims(weight, bias);
     ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_OPT(bias), V_F(o.eps ? o.eps : 1e-5)};
     ts_tensor **outs[3] = {NULL, o.mean, o.rstd};
-    ts_tensor *y = ts_invoke_many(TS_OP_layer_norm, args, TS_N(args), 3, outs);
-    return y && without_history(o.mean) && without_history(o.rstd) ? y : NULL;
+    return ts_invoke_many(TS_OP_layer_norm, args, TS_N(args), 3, outs);
 }
 
 ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean, ts_tensor *rstd, ts_tensor *weight,
@@ -146,8 +175,7 @@ ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_norm_opts
     int dims = o.dims ? o.dims : affine_dims(weight, TS_NONE);
     ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_F(o.eps ? o.eps : rms_eps(self))};
     ts_tensor **outs[2] = {NULL, o.rstd};
-    ts_tensor *y = ts_invoke_many(TS_OP_rms_norm, args, TS_N(args), 2, outs);
-    return y && without_history(o.rstd) ? y : NULL;
+    return ts_invoke_many(TS_OP_rms_norm, args, TS_N(args), 2, outs);
 }
 
 ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd, ts_tensor *weight, int dims,

@@ -9,7 +9,6 @@
 #define VJP(rule) extern const ts_vjp ts_vjp_##rule;
 #define NODIFF
 #define BY_PARTS
-#define ONCE
 #define TS_OP(name, schema, kind, infer, composite, gradient, reserve, cost, doc) \
     ts_status ts_infer_##infer(ts_frame *f);                                      \
     ts_status ts_composite_##composite(ts_frame *f);                              \
@@ -21,6 +20,5 @@
 #undef VJP
 #undef NODIFF
 #undef BY_PARTS
-#undef ONCE
 
 #endif

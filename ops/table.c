@@ -10,7 +10,6 @@
 #define VJP(rule) 0, &ts_vjp_##rule
 #define NODIFF TS_OP_NODIFF, NULL
 #define BY_PARTS TS_OP_BY_PARTS, NULL
-#define ONCE 0, NULL
 
 #define TS_OP(name, schema, kind, infer, composite, gradient, reserve, cost, doc) \
     ROW(name, schema, kind, infer, composite, reserve, cost, doc, gradient)

@@ -92,10 +92,10 @@ static const ts_sample samples[] = {
     {"scaled_dot_product_attention_backward", "causal",
      {T(1, 4, SWEEP, 4), T(1, 4, SWEEP), T(1, 4, SWEEP, 3), T(1, 2, SWEEP, 3), T(1, 2, SWEEP, 4), T(1, 4, SWEEP, 4),
       T_UNIFORM(4, 6, 1, 4, SWEEP), ABSENT, BOOL(true)},
-     ref_backward, .c = 64, .scale = 8, .depth = SWEEP, .most = 129, .many = 200},
+     ref_backward, .c = 64, .scale = 8, .depth = SWEEP, .most = 129, .many = 200, .grad = true},
     {"scaled_dot_product_attention_backward", "full",
      {T(2, 1, SWEEP, 2), ABSENT, T(2, 1, SWEEP, 5), T(2, 1, 7, 5), T(2, 1, 7, 2), T(2, 1, SWEEP, 2), T_UNIFORM(4, 6, 2, 1, SWEEP),
       FLOAT(0.5), BOOL(false)},
-     ref_backward, .c = 64, .scale = 8, .depth = SWEEP, .many = 200},
+     ref_backward, .c = 64, .scale = 8, .depth = SWEEP, .many = 200, .grad = true},
 };
 TS_SAMPLES(attention, samples)

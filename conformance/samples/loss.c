@@ -220,42 +220,40 @@ REF_PAIR(kl)
     {op, "0-dim", {T(), target(), MEAN, __VA_ARGS__}, ref, .c = 4, .scale = 4, .grad = true},                  \
     {op, "mixed", {T_OF(TS_F32, SWEEP), target(SWEEP), MEAN, __VA_ARGS__}, ref, POSITIONS, .dtypes = TS_DT(TS_F64)}, \
     {op "_backward", "mean", {T(), T(SWEEP, 3), target(SWEEP, 3), MEAN, __VA_ARGS__}, ref##_backward, .c = 8, .scale = 4, \
-     .bad = {{0, T(3), TS_ERR_SHAPE, "sizes"}, {2, T(3), TS_ERR_SHAPE, "sizes"}, {3, INT(4), TS_ERR_VALUE, "ts_reduction"}}}, \
-    {op "_backward", "sum", {T(), T(2, SWEEP), target(2, SWEEP), SUM, __VA_ARGS__}, ref##_backward, .c = 8, .scale = 4}, \
-    {op "_backward", "each", {T(SWEEP, 2), T(SWEEP, 2), target(SWEEP, 2), EACH, __VA_ARGS__}, ref##_backward, .c = 8, .scale = 8}
+     .grad = true, .bad = {{0, T(3), TS_ERR_SHAPE, "sizes"}, {2, T(3), TS_ERR_SHAPE, "sizes"}, {3, INT(4), TS_ERR_VALUE, "ts_reduction"}}}, \
+    {op "_backward", "sum", {T(), T(2, SWEEP), target(2, SWEEP), SUM, __VA_ARGS__}, ref##_backward, .c = 8, .scale = 4, .grad = true}, \
+    {op "_backward", "each", {T(SWEEP, 2), T(SWEEP, 2), target(SWEEP, 2), EACH, __VA_ARGS__}, ref##_backward, .c = 8, .scale = 8, .grad = true}
 #define PROBABILITY(...) T_UNIFORM(0.01, 1, __VA_ARGS__)
 #define LOG_PROBABILITY(...) T_UNIFORM(-4, 0, __VA_ARGS__)
 
 static const ts_sample samples[] = {
-    {"cross_entropy", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy, POSITIONS, .grad = true,
-     .grad_rets = 1, .bad = {BAD_CLASSES(0, 1, 2), {4, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}}},
+    {"cross_entropy", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy, POSITIONS, .grad = true, .bad = {BAD_CLASSES(0, 1, 2), {4, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}}},
     {"cross_entropy", "sum, smooth", {T(SWEEP, 7), INDEX32(7, SWEEP), SUM, NEVER, FLOAT(0.1)}, ref_cross_entropy, POSITIONS,
-     .grad = true, .grad_rets = 1},
+     .grad = true},
     {"cross_entropy", "each, ignored", {T(SWEEP, 5), T_INDEX(5, SWEEP), EACH, INT(2), FLOAT(0)}, ref_cross_entropy, .c = 4,
-     .scale = 4, .grad = true, .grad_rets = 1},
+     .scale = 4, .grad = true},
     {"cross_entropy", "mean, ignored, smooth", {T(SWEEP, 3), T_INDEX(3, SWEEP), MEAN, INT(1), FLOAT(0.3)}, ref_cross_entropy,
-     POSITIONS, .grad = true, .grad_rets = 1},
+     POSITIONS, .grad = true},
     {"cross_entropy", "more dims", {T(2, 5, SWEEP, 2), T_INDEX(5, 2, SWEEP, 2), MEAN, INT(4), FLOAT(0.2)}, ref_cross_entropy,
-     POSITIONS, .grad = true, .grad_rets = 1},
-    {"cross_entropy", "no batch", {T(9), T_INDEX(9), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy, .c = 4, .scale = 4, .grad = true,
-     .grad_rets = 1},
+     POSITIONS, .grad = true},
+    {"cross_entropy", "no batch", {T(9), T_INDEX(9), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy, .c = 4, .scale = 4, .grad = true},
     {"cross_entropy", "classes", {T(4, SWEEP), T_INDEX(1, 4), MEAN, NEVER, FLOAT(0.1)}, ref_cross_entropy, .c = 4, .scale = 8,
-     .no_empty = true, .grad = true, .grad_rets = 1},
+     .no_empty = true, .grad = true},
     {"cross_entropy", "many classes", {T(3, 257), T_INDEX(257, 3), SUM, NEVER, FLOAT(0)}, ref_cross_entropy, .c = 4, .scale = 8},
     {"cross_entropy", "large", {T_UNIFORM(-900, 900, SWEEP, 6), T_INDEX(6, SWEEP), EACH, NEVER, FLOAT(0)}, ref_cross_entropy,
      .c = 4, .scale = 900},
     {"cross_entropy_backward", "mean", {T(), T(SWEEP, 7), T_INDEX(7, SWEEP), LSE(SWEEP), MEAN, NEVER, FLOAT(0)},
-     ref_cross_entropy_backward, .c = 8, .scale = 4,
+     ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true,
      .bad = {BAD_CLASSES(1, 2, 4), {3, T(2), TS_ERR_SHAPE, "sizes"}}},
     {"cross_entropy_backward", "sum, ignored, smooth", {T(), T(SWEEP, 5), INDEX32(5, SWEEP), LSE(SWEEP), SUM, INT(3), FLOAT(0.1)},
-     ref_cross_entropy_backward, .c = 8, .scale = 4},
+     ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true},
     {"cross_entropy_backward", "each, more dims",
      {T(2, SWEEP), T(2, 5, SWEEP), T_INDEX(5, 2, SWEEP), LSE(2, SWEEP), EACH, INT(0), FLOAT(0.2)}, ref_cross_entropy_backward,
-     .c = 8, .scale = 4},
+     .c = 8, .scale = 4, .grad = true},
     {"cross_entropy_backward", "mean, more dims, ignored",
-     {T(), T(2, 9, SWEEP), T_INDEX(9, 2, SWEEP), LSE(2, SWEEP), MEAN, INT(1), FLOAT(0)}, ref_cross_entropy_backward, .c = 8, .scale = 4},
+     {T(), T(2, 9, SWEEP), T_INDEX(9, 2, SWEEP), LSE(2, SWEEP), MEAN, INT(1), FLOAT(0)}, ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true},
     {"cross_entropy_backward", "classes", {T(4), T(4, SWEEP), T_INDEX(1, 4), LSE(4), EACH, NEVER, FLOAT(0)},
-     ref_cross_entropy_backward, .c = 8, .scale = 4, .no_empty = true},
+     ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true, .no_empty = true},
 
     {"nll_loss", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER}, ref_nll_loss, POSITIONS, .grad = true,
      .bad = {BAD_CLASSES(0, 1, 2)}},
@@ -263,10 +261,10 @@ static const ts_sample samples[] = {
     {"nll_loss", "mean, more dims, ignored", {T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), MEAN, INT(0)}, ref_nll_loss, POSITIONS, .grad = true},
     {"nll_loss", "each", {T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), EACH, INT(1)}, ref_nll_loss, .grad = true},
     {"nll_loss", "no batch", {T(9), T_INDEX(9), MEAN, NEVER}, ref_nll_loss, .grad = true},
-    {"nll_loss_backward", "mean", {T(), T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER}, ref_nll_loss_backward, .c = 2,
+    {"nll_loss_backward", "mean", {T(), T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER}, ref_nll_loss_backward, .c = 2, .grad = true,
      .bad = {BAD_CLASSES(1, 2, 3), {0, T(3), TS_ERR_SHAPE, "sizes"}}},
-    {"nll_loss_backward", "sum, more dims, ignored", {T(), T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), SUM, INT(0)}, ref_nll_loss_backward},
-    {"nll_loss_backward", "each, ignored", {T(SWEEP), T(SWEEP, 5), INDEX32(5, SWEEP), EACH, INT(2)}, ref_nll_loss_backward},
+    {"nll_loss_backward", "sum, more dims, ignored", {T(), T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), SUM, INT(0)}, ref_nll_loss_backward, .grad = true},
+    {"nll_loss_backward", "each, ignored", {T(SWEEP), T(SWEEP, 5), INDEX32(5, SWEEP), EACH, INT(2)}, ref_nll_loss_backward, .grad = true},
 
     PAIRS("mse_loss", ref_mse, T),
     PAIRS("l1_loss", ref_l1, T),
@@ -284,6 +282,6 @@ static const ts_sample samples[] = {
      .depth = SWEEP, .grad = true},
     {"kl_div", "zeros", {T(SWEEP), T_WHOLE(0, 2, SWEEP), EACH, BOOL(false)}, ref_kl, .c = 4, .scale = 4},
     {"kl_div_backward", "batchmean", {T(), T(SWEEP, 3), PROBABILITY(SWEEP, 3), BATCHMEAN, BOOL(false)}, ref_kl_backward, .c = 8,
-     .scale = 4},
+     .scale = 4, .grad = true},
 };
 TS_SAMPLES(loss, samples)

@@ -316,9 +316,9 @@ typedef enum ts_slot_rule {
     TS_RULE_NONE,           /**< a layer that falls through */
     TS_RULE_KERNEL,         /**< a kernel registered for the op and the key */
     TS_RULE_FALLBACK_FIRST, /**< the key's fallback, which its backend prefers */
+    TS_RULE_META,           /**< shapes are enough on META */
     TS_RULE_COMPOSITE,      /**< the op's composite */
     TS_RULE_VIEW,           /**< a view needs no kernel */
-    TS_RULE_META,           /**< shapes are enough on META */
     TS_RULE_FALLBACK,       /**< the key's fallback */
     TS_RULE_MISSING,        /**< nothing: a call is an error that names the remedy */
     TS_RULE_ABSENT          /**< the error of a missing tensor */

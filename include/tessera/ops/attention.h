@@ -36,7 +36,8 @@ TS_API ts_tensor *ts_scaled_dot_product_attention(ts_tensor *query, ts_tensor *k
 TS_API ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key, ts_tensor *value, ts_tensor **lse,
                                                      const ts_attention_opts *opts);
 /**
- * Gradients of attention. The scores are computed again, tile by tile.
+ * Gradients of attention. The scores are computed again, tile by tile. Only when these gradients are to
+ * be differentiated once more (create_graph) do they come by parts, with the matrices of S · T scores in memory.
  * @param grad      gradient of the result, (B, H, S, E)
  * @param grad_lse  gradient of lse, (B, H, S), or TS_NONE
  * @param out, lse  what the forward call returned

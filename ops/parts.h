@@ -1,0 +1,32 @@
+/**
+ * @file parts.h  What composites share: the dtype they compute in and the way out.
+ *
+ * A composite may run on a backend without the op's kernel, or with AUTOGRAD on instead of a fused
+ * kernel (BY_PARTS). Its arguments have passed the op's shape rule, whose plan it may read; it holds its
+ * results in a scope of its own until all of them are there.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_OPS_PARTS_H
+#define TS_OPS_PARTS_H
+
+#include "include/tessera/ops.h"
+#include "ops/ops.h"
+
+/** Short floats are computed in f32, as in the fused kernels. */
+TS_INLINE ts_dtype ts_parts_dtype(ts_dtype dtype) { return dtype == TS_BF16 || dtype == TS_F16 ? TS_F32 : dtype; }
+
+/** t in a dtype; NULL travels through. */
+TS_INLINE ts_tensor *ts_as(ts_tensor *t, ts_dtype dtype) { return t && t->dtype != dtype ? ts_to(t, dtype) : t; }
+
+/** The wanted ones of n results go to the frame, in the plan's dtypes; a NULL among them means failed. */
+TS_INLINE ts_status ts_parts_give(ts_frame *f, ts_tensor **results, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (f->want >> i & 1)
+            TS_TRY(results[i] = ts_as(results[i], f->plan->ret[i].dtype));
+    for (int i = 0; i < n; i++)
+        f->rets[i] = f->want >> i & 1 ? V_T(ts_retain(results[i])) : ts_value_none();
+    return TS_OK;
+}
+
+#endif
