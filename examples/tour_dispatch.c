@@ -1,9 +1,10 @@
 /**
  * @file tour_dispatch.c
- * Follows one ts_add() under {CPU, AUTOGRAD} and says what each station does and what it costs.
+ * Follows one ts_add() under {CPU, AUTOGRAD, TRACING} and says what each station does and what it costs.
  *
- * A time stamp costs about as much as a layer, so costs come from differences: the same call with
- * and without the station, fastest of many short batches.
+ * Layers of its own, which only look, stand above and below each station. A time stamp costs about as
+ * much as a layer, so costs come from differences: the same call with and without the station, fastest
+ * of many short batches. docs/tour-of-a-call.md is this program's output, explained.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -20,43 +21,151 @@ static double now(void)
 
 static ts_tensor *a, *b, *w, *out, *meta;
 
+/* ------------------------------------------------------------------------------ the tour ---- */
+
+static ts_key above, between, below, passing;
+
+static void print_keys(const char *title, ts_keyset keys)
+{
+    printf("%s {", title);
+    const char *comma = "";
+    for (int key = TS_KEY_COUNT - 1; key >= 0; key--) {
+        bool named = ts_key_name((ts_key)key)[0] != '?' && key != TS_KEY_ABSENT && key != passing;
+        if (!(keys & TS_KEYSET(key)) || !named)
+            continue;
+        printf("%s%s", comma, ts_key_name((ts_key)key));
+        comma = ", ";
+    }
+    printf("}");
+}
+
+/** Says which keys the call has still to visit and which are masked for calls made underneath. */
+static int depth;
+static ts_status look(ts_frame *f)
+{
+    char call[256];
+    ts_frame_describe(f, call, sizeof call);
+    printf("%*s%s: %s\n%*s", 2 * depth + 2, "", ts_key_name(f->key), call, 2 * depth + 4, "");
+    print_keys("to visit", f->keys);
+    print_keys(", masked", ts_mask_get().exclude);
+    printf("\n");
+    depth++;
+    ts_status status = ts_redispatch(f);
+    depth--;
+    ts_tensor *y = status == TS_OK ? f->rets[0].t : NULL;
+    printf("%*s%s: back with %s, which %s\n", 2 * depth + 2, "", ts_key_name(f->key), y ? "a result" : "an error",
+           y && ts_requires_grad(y) ? "has a history now" : "has no history");
+    return status;
+}
+
+static ts_status one_add(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return (outputs[0] = ts_add(inputs[0], inputs[1])) ? TS_OK : ts_error_code();
+}
+
+static ts_status tour(void)
+{
+    ts_tensor *y;
+    ts_graph *graph;
+    printf("The slots of add, highest first:\n\n");
+    TS_TRY(ts_op_dump("add", stdout));
+    printf("\nOne ts_add(w, b) in a trace; w requires grad:\n\n");
+    ts_key watchers[] = {above, between, below};
+    for (int i = 0; i < 3; i++)
+        TS_TRY(ts_layer_enable(watchers[i], true));
+    ts_status status = ts_trace(one_add, NULL, (ts_tensor *[]){w, b}, 2, &y, 1, &graph);
+    for (int i = 0; i < 3; i++)
+        TS_TRY(ts_layer_enable(watchers[i], false));
+    TS_TRY(status);
+    printf("\nWhat TRACING has recorded:\n\n");
+    status = ts_graph_write(graph, stdout, TS_TRACE_TEXT);
+    ts_graph_free(graph);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------- the costs ---- */
+
 static void call_noop(void) { ts_noop(a, b, ts_scalar_int(1)); }
 static void add_meta(void) { ts_drop(ts_add(meta, meta)); }
 static void add_out(void) { ts_add_out(out, a, b); }
 static void add(void) { ts_drop(ts_add(a, b)); }
 static void add_recorded(void) { ts_drop(ts_add(w, b)); }
 
+enum { CALLS = 200 };
+
+/** ctx: the call; what it costs to begin and end the trace is spread over the calls. */
+static ts_status many(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+{
+    (void)inputs, (void)n, (void)outputs, (void)m;
+    void (*const *call)(void) = ctx;
+    for (int i = 0; i < CALLS; i++)
+        (*call)();
+    return TS_OK;
+}
+
 /** ns a call. */
-static double cost(void (*call)(void))
+static double cost(void (*call)(void), bool traced)
 {
     double best = 1e18;
     for (int batch = 0; batch < 5000; batch++) {
+        ts_graph *graph = NULL;
         double t0 = now();
-        for (int i = 0; i < 200; i++)
-            call();
-        double t = (now() - t0) / 200;
+        if (traced)
+            ts_trace(many, &call, NULL, 0, NULL, 0, &graph);
+        else
+            many(&call, NULL, 0, NULL, 0);
+        double t = (now() - t0) / CALLS;
+        ts_graph_free(graph);
         best = t < best ? t : best;
     }
     return best;
 }
 
-/* A layer that does nothing but pass on, and one that says that it was visited. */
-static ts_status pass_on(ts_frame *f) { return ts_redispatch(f); }
-
-static int depth;
-static ts_status announce(ts_frame *f)
+static double cost_of_replay(void)
 {
-    char call[256];
-    ts_frame_describe(f, call, sizeof call);
-    printf("  %*s%-9s sees %s\n", 2 * depth, "", ts_key_name(f->key), call);
-    depth++;
-    ts_status status = ts_redispatch(f);
-    depth--;
-    printf("  %*s%-9s returns %s\n", 2 * depth, "", ts_key_name(f->key), status == TS_OK ? "a result" : "an error");
-    return status;
+    double best = 1e18;
+    void (*call)(void) = add;
+    ts_graph *graph;
+    if (ts_trace(many, &call, NULL, 0, NULL, 0, &graph) != TS_OK)
+        return 0;
+    for (int batch = 0; batch < 5000; batch++) {
+        double t0 = now();
+        ts_replay(graph, NULL, 0, NULL, 0);
+        double t = (now() - t0) / CALLS;
+        best = t < best ? t : best;
+    }
+    ts_graph_free(graph);
+    return best;
 }
 
-static void row(const char *station, double ns, const char *what) { printf("%-34s %8.1f ns   %s\n", station, ns, what); }
+static ts_status pass_on(ts_frame *f) { return ts_redispatch(f); }
+
+static void row(const char *station, double ns, const char *what) { printf("%-30s %7.1f ns   %s\n", station, ns, what); }
+
+static void costs(void)
+{
+    double call = cost(call_noop, false);
+    ts_layer_enable(passing, true);
+    double layer = cost(call_noop, false) - call;
+    ts_layer_enable(passing, false);
+    double shapes = cost(add_meta, false), in_place = cost(add_out, false), plain = cost(add, false);
+    double recorded = cost(add_recorded, false), traced = cost(add, true), both = cost(add_recorded, true);
+
+    printf("\nWhat each station costs, by differences:\n\n");
+    row("call", call, "box the arguments, OR their keys, one indirect call");
+    row("a layer that passes on", layer, "mask itself, redispatch, restore");
+    row("shape rule and tensor header", shapes - call, "infer and a header from the free list (measured on META)");
+    row("kernel", in_place - call, "the loop over one element into a given result, checks of the result");
+    row("memory", plain - in_place, "a new result instead of a given one: storage and header, made and released");
+    row("AUTOGRAD", recorded - plain, "a node that keeps what the rule needs, made and released");
+    row("TRACING", traced - plain, "who the arguments are, a node of the graph, an id for the result");
+    row("TRACING above AUTOGRAD", both - recorded, "the same, over a call that is recorded for gradients too");
+    row("ts_add", plain, "no layer");
+    row("ts_add, recorded", recorded, "AUTOGRAD");
+    row("ts_add, recorded and traced", both, "TRACING and AUTOGRAD");
+    row("ts_add, replayed", cost_of_replay(), "called by the interpreter of graphs");
+}
 
 int main(void)
 {
@@ -67,43 +176,18 @@ int main(void)
     w = ts_set_requires_grad(ts_ones(TS_SIZES(1), TS_F32), true);
     meta = ts_empty_on(TS_SIZES(1), TS_F32, TS_DEVICE_META);
 
-    ts_key above, below, passing;
-    ts_register_layer("ABOVE", "AUTOGRAD", &above);
+    ts_register_layer("ABOVE", "TRACING", &above);
+    ts_register_layer("BETWEEN", "AUTOGRAD", &between);
     ts_register_layer("BELOW", "backends", &below);
     ts_register_layer("PASSING", "backends", &passing);
-    ts_register_kernel("add", above, announce, NULL, NULL);
-    ts_register_kernel("add", below, announce, NULL, NULL);
+    ts_register_kernel("add", above, look, NULL, NULL);
+    ts_register_kernel("add", between, look, NULL, NULL);
+    ts_register_kernel("add", below, look, NULL, NULL);
     ts_register_kernel("noop", passing, pass_on, NULL, NULL);
-    if (ts_error_code() != TS_OK) {
+    if (ts_error_code() != TS_OK || tour() != TS_OK) {
         ts_error_print();
         return 1;
     }
-
-    printf("The slots of add, highest first:\n\n");
-    ts_op_dump("add", stdout);
-
-    printf("\nOne ts_add(w, b), w requires grad, watched from above and below AUTOGRAD:\n\n");
-    ts_layer_enable(above, true);
-    ts_layer_enable(below, true);
-    ts_tensor *y = ts_add(w, b);
-    ts_layer_enable(above, false);
-    ts_layer_enable(below, false);
-    printf("  the result requires grad: %s\n", ts_requires_grad(y) ? "yes, AUTOGRAD attached a node" : "no");
-
-    double call = cost(call_noop);
-    ts_layer_enable(passing, true);
-    double layer = cost(call_noop) - call;
-    ts_layer_enable(passing, false);
-    double shapes = cost(add_meta), in_place = cost(add_out), plain = cost(add), recorded = cost(add_recorded);
-
-    printf("\nWhat each station costs, by differences:\n\n");
-    row("call", call, "box the arguments, OR their keys, one indirect call");
-    row("a layer that passes on", layer, "mask itself, redispatch, restore");
-    row("shape rule and tensor header", shapes - call, "infer and a header from the free list (measured on META)");
-    row("kernel", in_place - call, "the loop over one element into a given result, checks of the result");
-    row("memory", plain - in_place, "a new result instead of a given one: storage and header, made and released");
-    row("AUTOGRAD", recorded - plain, "a node that keeps what the rule needs, made and released");
-    row("ts_add, no gradient", plain, "");
-    row("ts_add, recorded", recorded, "");
-    return y ? 0 : 1;
+    costs();
+    return ts_error_code() != TS_OK;
 }

@@ -1,0 +1,237 @@
+/** @file layers.c  The TRACING layer among others: parts, composites, AUTOCAST, replays inside, threads. */
+// SPDX-License-Identifier: MIT
+#include "tests/tracing/net.h"
+
+#include <pthread.h>
+
+static ts_status product(TRACED) // by parts: (2, 3, 4) with (2, 4, 5)
+{
+    TS_SCOPE;
+    ts_tensor *y = ts_matmul(in[0], in[1]);
+    TS_TRY(ts_backward(ts_sum(ts_mul(y, y))));
+    out[0] = ts_keep(ts_detach(y));
+    return TS_OK;
+}
+
+TS_TEST(an_op_that_is_differentiated_by_parts_shows_its_parts)
+{
+    TS_SCOPE;
+    ts_tensor *in[3][2];
+    for (int k = 0; k < 3; k++) {
+        in[k][0] = ts_set_requires_grad(numbers(k == 0 ? 1 : 2, TS_SIZES(2, 3, 4)), true);
+        in[k][1] = ts_set_requires_grad(numbers(3, TS_SIZES(2, 4, 5)), true);
+    }
+    ts_tensor *y;
+    ts_graph *graph;
+    OK(ts_trace(product, NULL, in[0], 2, &y, 1, &graph));
+    ts_graph_info info = ts_graph_get_info(graph);
+    ck_assert_int_eq(info.regions, 2); /* matmul, backward */
+    ck_assert_int_eq(ts_graph_count(graph, "matmul"), 1);
+    ck_assert_int_eq(info.captures, 0);
+    OK(ts_replay(graph, in[1], 2, &y, 1));
+    ts_tensor *want;
+    OK(product(NULL, in[2], 2, &want, 1));
+    ck_assert(same(y, want));
+    for (int i = 0; i < 2; i++)
+        ck_assert(same(ts_grad(in[1][i]), ts_grad(in[2][i])));
+    ts_graph_free(graph);
+}
+
+static ts_status product_alone(TRACED) { return TS_STATUS_OF(out[0] = ts_matmul(in[0], in[1])); }
+
+TS_TEST(ops_inside_a_composite_do_not_show)
+{
+    TS_SCOPE;
+    ts_tensor *in[2] = {numbers(1, TS_SIZES(2, 3, 4)), numbers(2, TS_SIZES(2, 4, 5))}, *y;
+    ts_graph *graph;
+    OK(ts_trace(product_alone, NULL, in, 2, &y, 1, &graph));
+    ck_assert_int_eq(ts_graph_get_info(graph).calls, 1);
+    ck_assert_int_eq(ts_graph_get_info(graph).regions, 0);
+    ts_graph_free(graph);
+}
+
+static ts_status autocast_step(TRACED)
+{
+    const net *t = ctx;
+    TS_SCOPE;
+    ts_tensor *loss;
+    {
+        TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
+        loss = ts_mse_loss(ts_forward(t->module, in[0]), in[1]);
+    }
+    TS_TRY(ts_backward(loss));
+    out[0] = ts_keep(ts_detach(loss));
+    return TS_OK;
+}
+
+TS_TEST(casts_of_autocast_are_recorded_marked_and_replayed_as_they_were)
+{
+    TS_SCOPE;
+    net a = net_new(0, TS_SGD), b = net_new(0, TS_SGD);
+    ts_tensor *in[2] = {numbers(1, TS_SIZES(4, 6)), numbers(2, TS_SIZES(4, 3))}, *loss, *want;
+    ts_graph *graph;
+    OK(ts_trace(autocast_step, &a, in, 2, &loss, 1, &graph));
+    OK(autocast_step(&b, in, 2, &want, 1));
+    ck_assert(same(loss, want));
+    ts_graph_info info = ts_graph_get_info(graph);
+    ck_assert_int_ge(info.casts, 4); /* input and weights */
+    ck_assert_int_ge(ts_graph_count(graph, "to"), info.casts);
+    ts_optimizer_zero_grad(a.optimizer);
+    {
+        TS_AUTOCAST(TS_DEVICE_CPU, TS_F16); /* not what was recorded: makes no difference */
+        OK(ts_replay(graph, in, 2, &loss, 1));
+    }
+    ck_assert(same(loss, want));
+    check_same_nets(a, b, true);
+    char *text = written(graph, TS_TRACE_TEXT);
+    ck_assert_ptr_nonnull(strstr(text, "inserted by AUTOCAST"));
+    free(text);
+    ts_graph_free(graph);
+    net_free(a);
+    net_free(b);
+}
+
+static ts_status replays(TRACED) { return ts_replay(ctx, in, n, out, m); }
+
+TS_TEST(a_replay_inside_a_trace_is_recorded_call_by_call)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
+    ts_graph *inner, *outer;
+    OK(ts_trace(sums, NULL, &x, 1, &y, 1, &inner));
+    OK(ts_trace(replays, inner, &x, 1, &y, 1, &outer));
+    ts_graph_info a = ts_graph_get_info(inner), b = ts_graph_get_info(outer);
+    ck_assert_int_eq(a.calls, b.calls);
+    ck_assert_int_eq(a.constants, b.constants);
+    ts_graph_free(inner);
+    double value;
+    OK(ts_replay(outer, &x, 1, &y, 1));
+    OK(ts_item(y, &value));
+    ck_assert_double_eq(value, 3);
+    ts_graph_free(outer);
+}
+
+static ts_status nothing(TRACED)
+{
+    out[0] = ts_noop(in[0], in[0], ts_scalar_int(1)) == TS_OK ? in[0] : NULL;
+    return TS_OK;
+}
+
+static char order[8];
+static ts_status above(ts_frame *f) { strcat(order, "a"); return ts_redispatch(f); }
+static ts_status below(ts_frame *f) { strcat(order, "b"); return ts_redispatch(f); }
+
+TS_TEST(a_replay_visits_the_layers_that_are_on)
+{
+    TS_SCOPE;
+    ts_key high, low;
+    OK(ts_register_layer("HIGH", "TRACING", &high));
+    OK(ts_register_layer("LOW", "backends", &low));
+    OK(ts_register_kernel("noop", high, above, NULL, NULL));
+    OK(ts_register_kernel("noop", low, below, NULL, NULL));
+    OK(ts_layer_enable(high, true));
+    OK(ts_layer_enable(low, true));
+    ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
+    ts_graph *graph;
+    OK(ts_trace(nothing, NULL, &x, 1, &y, 1, &graph));
+    ck_assert_str_eq(order, "ab"); /* the layer in between has passed the call on */
+    ck_assert_int_eq(ts_graph_get_info(graph).calls, 1);
+    order[0] = 0;
+    OK(ts_replay(graph, &x, 1, &y, 1));
+    ck_assert_str_eq(order, "ab");
+    ts_graph_free(graph);
+}
+
+static int visits;
+static ts_status count_visit(ts_frame *f)
+{
+    visits++;
+    return ts_redispatch(f);
+}
+
+TS_TEST(without_a_trace_nobody_visits_the_layer)
+{
+    TS_SCOPE;
+    OK(ts_register_kernel("noop", TS_KEY_TRACING, count_visit, NULL, NULL)); /* in front of the recorder */
+    ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
+    OK(ts_noop(x, x, ts_scalar_int(1)));
+    ck_assert_int_eq(visits, 0);
+    ts_graph *graph;
+    OK(ts_trace(nothing, NULL, &x, 1, &y, 1, &graph));
+    ck_assert_int_eq(visits, 1);
+    OK(ts_replay(graph, &x, 1, &y, 1));
+    OK(ts_noop(x, x, ts_scalar_int(1)));
+    ck_assert_int_eq(visits, 1);
+    ts_graph_free(graph);
+}
+
+/* --------------------------------------------------------------------------------- threads ---- */
+
+static void *call_elsewhere(void *arg)
+{
+    (void)arg;
+    TS_SCOPE;
+    return ts_tracing() || !ts_neg(ts_ones(TS_SIZES(1), TS_F32)) ? (void *)1 : NULL;
+}
+
+static ts_status with_another_thread(TRACED)
+{
+    pthread_t thread;
+    void *bad = NULL;
+    if (pthread_create(&thread, NULL, call_elsewhere, NULL) != 0 || pthread_join(thread, &bad) != 0 || bad)
+        return ts_error_set(TS_ERR_STATE, "the other thread failed");
+    return TS_STATUS_OF(out[0] = ts_abs(in[0]));
+}
+
+TS_TEST(calls_of_other_threads_are_not_recorded)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
+    ts_graph *graph;
+    OK(ts_trace(with_another_thread, NULL, &x, 1, &y, 1, &graph));
+    ck_assert_int_eq(ts_graph_get_info(graph).calls, 1);
+    ts_graph_free(graph);
+}
+
+typedef struct job {
+    const ts_graph *graph;
+    net *net; /* to be traced instead, when not NULL */
+    bool good;
+} job;
+
+static void *work(void *arg)
+{
+    job *j = arg;
+    j->good = true;
+    for (int i = 0; i < 50 && j->good; i++) {
+        TS_SCOPE;
+        ts_tensor *x = numbers((uint64_t)i, TS_SIZES(4, 6)), *y, *want;
+        ts_graph *mine = NULL;
+        j->good = (j->net ? ts_trace(forward, j->net, &x, 1, &y, 1, &mine) : ts_replay(j->graph, &x, 1, &y, 1)) == TS_OK;
+        j->good = j->good && (!mine || (ts_graph_get_info(mine).captures == 4 && ts_replay(mine, &x, 1, &want, 1) == TS_OK &&
+                                        same(y, want)));
+        ts_graph_free(mine);
+    }
+    return NULL;
+}
+
+TS_TEST(threads_record_and_replay_over_shared_parameters)
+{
+    TS_SCOPE;
+    net a = net_new(0, TS_SGD);
+    ts_tensor *x = numbers(1, TS_SIZES(4, 6)), *y;
+    ts_graph *graph;
+    OK(ts_trace(forward, &a, &x, 1, &y, 1, &graph));
+    pthread_t threads[4];
+    job jobs[4];
+    for (int i = 0; i < 4; i++) {
+        jobs[i] = (job){graph, i % 2 ? &a : NULL, false};
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, work, &jobs[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        ck_assert(jobs[i].good);
+    }
+    ts_graph_free(graph);
+    net_free(a);
+}
