@@ -170,20 +170,17 @@ static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
 static bool id_of(tracer *r, ts_tensor *t, ts_id *id)
 {
     ts_graph *g = r->graph;
-    uint32_t storage, slot;
-    bool known = find_storage(r, t->storage, &storage);
-    if (known && storage_at(r, storage)->version != t->storage->version)
-        return ts_graph_fail(g, "memory was written otherwise than by calls (ts_data_mut())");
+    uint32_t storage = 0, slot;
     const entry *e;
     const ts_graph_value *v;
-    if (ts_id_of(g, t->id)) {
-        *id = t->id;
+    *id = ts_id_of(g, t->id) ? t->id : (e = find(r, t)) != NULL ? ts_id_make(g, e->index) : 0;
+    if (*id)
+        storage = ts_graph_value_at(g, *id)->storage;
+    bool known = *id || find_storage(r, t->storage, &storage);
+    if (known && storage_at(r, storage)->version != t->storage->version)
+        return ts_graph_fail(g, "memory was written otherwise than by calls (ts_data_mut())");
+    if (*id)
         return true;
-    }
-    if ((e = find(r, t)) != NULL) {
-        *id = ts_id_make(g, e->index);
-        return true;
-    }
     if (known && (v = ts_graph_find_layout(g, storage, t)) != NULL) {
         *id = ts_id_make(g, (uint32_t)(v - (const ts_graph_value *)g->values.data));
         return true;

@@ -371,3 +371,58 @@ TS_TEST(random_ops_of_a_replay_draw_where_the_generator_stands)
         ts_graph_free(graph);
     }
 }
+
+/* ---------------------------------------------------------------------- higher derivatives ---- */
+
+static ts_status penalty(TRACED) // gradient of |d sum(tanh(x w)) / dx|² with respect to w
+{
+    TS_SCOPE;
+    ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
+    ts_tensor *g, *y = ts_sum(ts_tanh(ts_mm(in[0], in[1])));
+    TS_TRY(ts_grad_of(y, &in[0], 1, &g, &opts));
+    TS_TRY(ts_backward(ts_sum(ts_mul(g, g))));
+    out[0] = ts_keep(ts_detach(g));
+    return TS_STATUS_OF(out[0]);
+}
+
+TS_TEST(a_gradient_of_a_gradient_is_replayed)
+{
+    TS_SCOPE;
+    ts_tensor *in[3][2], *y, *want;
+    for (int k = 0; k < 3; k++) {
+        in[k][0] = ts_set_requires_grad(numbers(k == 0 ? 1 : 2, TS_SIZES(4, 3)), true);
+        in[k][1] = ts_set_requires_grad(numbers(k == 0 ? 3 : 4, TS_SIZES(3, 2)), true);
+    }
+    ts_graph *graph;
+    OK(ts_trace(penalty, NULL, in[0], 2, &y, 1, &graph));
+    ck_assert_int_eq(ts_graph_get_info(graph).captures, 0);
+    ck_assert_int_eq(ts_graph_get_info(graph).regions, 2);
+    OK(ts_replay(graph, in[1], 2, &y, 1));
+    OK(penalty(NULL, in[2], 2, &want, 1));
+    ck_assert(same(y, want));
+    for (int i = 0; i < 2; i++)
+        ck_assert(same(ts_grad(in[1][i]), ts_grad(in[2][i])));
+    ts_graph_free(graph);
+}
+
+static ts_status shapes(TRACED) // (4, 6) with weights (3, 6)
+{
+    TS_SCOPE;
+    return TS_STATUS_OF(out[0] = ts_keep(ts_transpose(ts_linear(ts_add_(in[0], in[0]), ctx, TS_NONE), 0, 1)));
+}
+
+TS_TEST(a_graph_of_tensors_without_memory_is_replayed)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_empty_on(TS_SIZES(4, 6), TS_F32, TS_DEVICE_META), *y;
+    ts_tensor *w = ts_empty_on(TS_SIZES(3, 6), TS_F32, TS_DEVICE_META);
+    ts_graph *graph;
+    OK(ts_trace(shapes, w, &x, 1, &y, 1, &graph));
+    OK(ts_replay(graph, &x, 1, &y, 1));
+    ck_assert(ts_size(y, 0) == 3 && ts_size(y, 1) == 4);
+    ck_assert_int_eq(ts_device_of(y).backend, TS_DEVICE_META.backend);
+    char *text = written(graph, TS_TRACE_TEXT);
+    ck_assert_ptr_nonnull(strstr(text, "(3, 4) f32 meta = transpose("));
+    free(text);
+    ts_graph_free(graph);
+}
