@@ -1,6 +1,7 @@
 /** @file reduce.c  Rules of reductions: gradients of results spread over what was reduced. */
 // SPDX-License-Identifier: MIT
 #include "autograd/vjp.h"
+#include "include/tessera/autograd.h"
 #include "include/tessera/ops.h"
 #include "ops/rows.h"
 
@@ -133,12 +134,66 @@ static ts_status norm(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_norm = {.rule = norm, .saves = {[0] = TS_SAVE_ARG(0) | TS_SAVE_RET(0)}};
 
+/** Products of the elements before each one of the last dim, or behind it, in log2(n) steps. */
+static ts_tensor *running_product(ts_tensor *x, bool behind)
+{
+    int last = x->ndim - 1;
+    int64_t n = x->sizes[last];
+    ts_tensor *one = ts_ones_like(ts_slice(x, last, 0, 1, 1));
+    ts_tensor *p = behind ? ts_cat((ts_tensor *[]){ts_slice(x, last, 1, n, 1), one}, 2, last)
+                          : ts_cat((ts_tensor *[]){one, ts_slice(x, last, 0, n - 1, 1)}, 2, last);
+    for (int64_t step = 1; step < n; step *= 2) {
+        ts_tensor *low = ts_slice(p, last, 0, n - step, 1), *high = ts_slice(p, last, step, n, 1);
+        ts_tensor *product = ts_mul(low, high);
+        p = behind ? ts_cat((ts_tensor *[]){product, ts_slice(p, last, n - step, n, 1)}, 2, last)
+                   : ts_cat((ts_tensor *[]){ts_slice(p, last, 0, step, 1), product}, 2, last);
+    }
+    return p;
+}
+
+/**
+ * The product of the others without a division: a quotient says nothing of how the product of an element's
+ * others changes while one of them is 0. Takes log2(n) times the memory, so only a recorded backward does this.
+ */
+static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
+{
+    const ts_value *dims = ts_arg(b, 1);
+    int n = dims->tag == TS_TAG_INTS ? (int)dims->count : 0, kept = 0, gone = 0, ndim = x->ndim;
+    uint32_t mask = 0;
+    for (int i = 0; i < n; i++)
+        mask |= 1u << (dims->ints[i] < 0 ? dims->ints[i] + ndim : dims->ints[i]);
+    int64_t order[TS_MAX_DIMS], back[TS_MAX_DIMS], sizes[TS_MAX_DIMS];
+    for (int d = 0; d < ndim; d++) /* those that stay come first */
+        if (n && !(mask >> d & 1))
+            order[kept++] = d;
+    for (int d = 0; d < ndim; d++)
+        if (!n || mask >> d & 1)
+            order[kept + gone++] = d;
+    for (int d = 0; d < ndim; d++) {
+        back[order[d]] = d;
+        sizes[d] = x->sizes[order[d]];
+    }
+    int64_t rows[TS_MAX_DIMS], length = 1;
+    for (int d = 0; d < kept; d++)
+        rows[d] = sizes[d];
+    for (int d = kept; d < ndim; d++)
+        length *= sizes[d];
+    if (!gone || !x->numel)
+        return ts_ones_like(x);
+    rows[kept] = length;
+    TS_TRY_NULL(x = ts_reshape(ts_permute(x, order, ndim), rows, kept + 1));
+    ts_tensor *others = ts_mul(running_product(x, false), running_product(x, true));
+    return ts_permute(ts_reshape(others, sizes, ndim), back, ndim);
+}
+
 /** The product of the others: of all that are not 0, over x, where no other element is 0. */
 static ts_status prod(ts_vjp_call *b)
 {
     const ts_value *dims = ts_arg(b, 1);
     ts_tensor *x = ts_saved_arg(b, 0), *g = ts_grad_out(b, 0);
     TS_TRY(x);
+    if (ts_grad_enabled())
+        return ts_give(b, 0, ts_mul(others_recorded(b, x), spread(b, g)));
     ts_tensor *zero = ts_eq_scalar(x, 0), *count = zero ? ts_to(zero, (ts_dtype)x->dtype) : NULL;
     ts_tensor *rest = ts_masked_fill_scalar(x, zero, 1);
     ts_tensor *product = dims->tag == TS_TAG_INTS ? ts_prod_dims(rest, dims->ints, (int)dims->count, true) : ts_prod(rest);

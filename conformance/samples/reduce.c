@@ -220,6 +220,8 @@ static const ts_sample samples[] = {
     {"norm", "p = infinity", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(INFINITY)}, ref_norm, .c = 1, .no_expand = true,
      .no_empty = true, .grad = true},
     {"sum", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_sum, .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_INT}},
+    {"prod", "zeros", {T_WHOLE(-1, 2, SWEEP, 5), INTS(1), BOOL(false)}, ref_prod, .c = 4, .grad = true},
+    {"prod", "zeros, all dims", {T_WHOLE(-1, 2, 2, 3), ABSENT, BOOL(false)}, ref_prod, .c = 4, .grad = true},
     {"prod", "integers", {T_WHOLE(1, 3, 3, 4), INTS(1), BOOL(false)}, ref_prod, .dtypes = DT_INTS, .out = {OUT_INT}},
     {"amax", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_amax, .dtypes = DT_ALL, .no_empty = true},
     {"amin", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_amin, .dtypes = DT_ALL, .no_empty = true},

@@ -207,6 +207,63 @@ static void replay_file(const char *name)
 TS_TEST(numpy_agrees) { replay_file("numpy.json"); }
 TS_TEST(torch_agrees) { replay_file("torch.json"); }
 
+/* --------------------------------------------------------------------------- higher orders ---- */
+
+/** The loss of a case of higher.json from its leaves. */
+static ts_tensor *network(const json_t *args, ts_tensor *const *p)
+{
+    ts_tensor *x = tensor_of(json_object_get(args, "x"), TS_F64), *target = tensor_of(json_object_get(args, "target"), TS_F64);
+    ts_tensor *h = ts_gelu(ts_layer_norm(ts_linear(x, p[0], p[1]), p[2], p[3]));
+    ts_loss_opts opts = {.size = sizeof opts, .label_smoothing = 0.125};
+    return ts_cross_entropy_ex(ts_linear(h, p[4], p[5]), target, &opts);
+}
+
+static ts_tensor *attention(const json_t *args, ts_tensor *const *p)
+{
+    ts_attention_opts opts = {.size = sizeof opts, .causal = true};
+    ts_tensor *y = ts_scaled_dot_product_attention_ex(p[0], p[1], p[2], NULL, &opts);
+    return ts_sum(ts_mul(y, tensor_of(json_object_get(args, "g"), TS_F64)));
+}
+
+/** Three orders, each the gradients of sum(the order before · directions). */
+static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_tensor *const *p), int n)
+{
+    enum { MOST = 6, ORDERS = 3 };
+    TS_SCOPE;
+    json_t *file = load("higher.json"), *test = NULL, *each;
+    size_t index;
+    json_array_foreach (json_object_get(file, "cases"), index, each)
+        if (strcmp(json_string_value(json_object_get(each, "name")), name) == 0)
+            test = each;
+    ck_assert_ptr_nonnull(test);
+    const json_t *args = json_object_get(test, "args"), *rets = json_object_get(test, "rets");
+    ts_tensor *p[MOST], *v[MOST], *grads[MOST];
+    char what[64];
+    for (int i = 0; i < n; i++) {
+        snprintf(what, sizeof what, "p%d", i);
+        p[i] = ts_set_requires_grad(tensor_of(json_object_get(args, what), TS_F64), true);
+        snprintf(what, sizeof what, "v%d", i);
+        v[i] = tensor_of(json_object_get(args, what), TS_F64);
+    }
+    ts_tensor *value = loss(args, p);
+    ck_assert_msg(value && same(name, value, json_array_get(rets, 0), test, TS_F64), "%s", ts_error_message());
+    ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
+    for (int order = 0; order < ORDERS; order++) {
+        ck_assert_msg(ts_grad_of(value, p, n, grads, &opts) == TS_OK, "%s", ts_error_message());
+        value = NULL;
+        for (int i = 0; i < n; i++) {
+            snprintf(what, sizeof what, "%s: order %d of leaf %d", name, order + 1, i);
+            ck_assert(same(what, grads[i], json_array_get(rets, (size_t)(1 + order * n + i)), test, TS_F64));
+            ts_tensor *product = ts_sum(ts_mul(grads[i], v[i]));
+            value = value ? ts_add(value, product) : product;
+        }
+    }
+    json_decref(file);
+}
+
+TS_TEST(three_orders_of_a_network_are_those_of_torch) { higher("network", network, 6); }
+TS_TEST(three_orders_of_attention_are_those_of_torch) { higher("attention", attention, 3); }
+
 /** dtype of add(a, b) by shapes alone, so that every dtype takes part. */
 static ts_dtype sum_dtype(ts_value a, ts_value b)
 {
