@@ -165,6 +165,22 @@ TS_TEST(without_a_trace_nobody_visits_the_layer)
     ts_graph_free(graph);
 }
 
+TS_TEST(the_timers_have_a_row_for_the_layer)
+{
+    TS_SCOPE;
+    if (ts_timers_enable(true) != TS_OK)
+        TS_SKIP("built without timers");
+    ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
+    ts_graph *graph;
+    OK(ts_trace(sums, NULL, &x, 1, &y, 1, &graph));
+    OK(ts_replay(graph, &x, 1, &y, 1));
+    OK(ts_timers_enable(false));
+    ck_assert_uint_eq(ts_timers_get("add", "TRACING").calls, 3); /* the replay does not visit it */
+    ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 6);
+    ck_assert_double_gt(ts_timers_get("add", "TRACING").self_ns, 0);
+    ts_graph_free(graph);
+}
+
 /* --------------------------------------------------------------------------------- threads ---- */
 
 static void *call_elsewhere(void *arg)
