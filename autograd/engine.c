@@ -6,7 +6,7 @@
  * so runs over a shared graph do not see each other.
  */
 // SPDX-License-Identifier: MIT
-#include "autograd/engine.h"
+#include "autograd/recompute.h"
 #include "core/recorder.h"
 #include "dispatch/timers.h"
 #include "include/tessera/ops.h"
@@ -358,6 +358,8 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads)
     }
     if (given != few)
         ts_free(run->thread, given, n->ninputs * sizeof *given);
+    if (TS_UNLIKELY(n->segment != NULL))
+        ts_collected_done(run, n);
     if (!run->retain)
         ts_node_free_saved(n);
     return status;
@@ -433,6 +435,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
         status = run_task(&run, index);
         task_end(&run, &run.tasks[index]);
     }
+    ts_collected_free(&run);
     run_free(&run);
     ts_node_unref(root);
     ts_timer_leave(thread, timer);

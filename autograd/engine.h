@@ -5,6 +5,8 @@
 
 #include "autograd/node.h"
 
+typedef struct ts_collected ts_collected; /* autograd/recompute.h */
+
 /** A gradient to hand out instead of accumulating it. */
 typedef struct ts_capture {
     ts_node *node;   /* borrowed */
@@ -33,6 +35,7 @@ typedef struct ts_run {
     ts_capture *captures;
     int ncaptures;
     uint64_t floor;    /* seq below which nothing is captured */
+    ts_collected *collected; /* what checkpoints have computed again */
 } ts_run;
 
 /** What a rule gets. */
@@ -49,6 +52,11 @@ struct ts_vjp_call {
  */
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures);
+
+/** saved, unless it was not saved at all or was written since; then NULL with an error that says `what`. */
+ts_tensor *ts_unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what);
+/** When the rule is recorded: t with its history, result `output` of maker, in the rule's scope; else t. */
+ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
 /** Number of a node in a walk, in the order of discovery; made when the node is new. */
 ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number);

@@ -1,6 +1,6 @@
 /** @file graph.c  Looking at a recorded graph: names, neighbours, print. */
 // SPDX-License-Identifier: MIT
-#include "autograd/engine.h"
+#include "autograd/function.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -11,7 +11,7 @@ const char *ts_node_name(const ts_node *n)
 {
     if (!n)
         return "?";
-    return n->op == TS_NODE_LEAF ? "leaf" : ts_op_name(n->op);
+    return n->op == TS_NODE_LEAF ? "leaf" : n->op == TS_NODE_FUNCTION ? ts_function_of(n)->fn.name : ts_op_name(n->op);
 }
 
 int ts_node_inputs(const ts_node *n) { return n ? (int)n->ninputs : 0; }

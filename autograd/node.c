@@ -1,6 +1,6 @@
 /** @file node.c  Life and end of nodes; what a rule reads from them. */
 // SPDX-License-Identifier: MIT
-#include "autograd/node.h"
+#include "autograd/function.h"
 
 #include <sched.h>
 #include <time.h>
@@ -18,6 +18,14 @@ void ts_node_free_saved(ts_node *node)
     }
     if (node->op == TS_NODE_LEAF)
         return;
+    if (TS_UNLIKELY(node->segment != NULL)) {
+        ts_segment *segment = node->segment;
+        node->segment = NULL;
+        node->freed = true;
+        ts_segment_unref(segment);
+    }
+    if (TS_UNLIKELY(node->op == TS_NODE_FUNCTION))
+        ts_function_free_saved(node);
     for (int i = 0; i < node->nrets; i++) {
         ts_tensor *t = node->outputs[i].saved;
         node->outputs[i].saved = NULL;
@@ -45,6 +53,8 @@ void ts_node_unref(ts_node *node)
         ts_node *n = garbage;
         garbage = n->garbage;
         ts_node_free_saved(n);
+        if (TS_UNLIKELY(n->op == TS_NODE_FUNCTION))
+            ts_function_end(n);
         for (uint32_t i = 0; i < n->ninputs; i++)
             if (n->inputs[i].next)
                 ts_node_unref(n->inputs[i].next);

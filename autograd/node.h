@@ -6,15 +6,18 @@
 #include "autograd/vjp.h"
 #include "include/tessera/autograd.h"
 
+#include <string.h>
+
 /** A tensor argument of a recorded call (list members count one each). */
 typedef struct ts_input {
     ts_node *next;     /* owned: who made it, or its leaf's accumulator; NULL when it needs no gradient */
-    ts_tensor *saved;  /* owned; NULL when the rule does not read it, or freed after a backward */
-    uint32_t version;  /* of the storage when saved */
+    ts_tensor *saved;  /* owned; NULL when the rule does not read it, packed, or freed after a backward */
+    uint32_t version;  /* of the storage when saved; packed: the number in the node's segment */
     uint8_t output;    /* which result of next */
     uint8_t arg;       /* argument it belongs to */
     uint8_t dtype, ndim;
     ts_device device;
+    bool packed;
     int64_t sizes[TS_MAX_DIMS];
 } ts_input;
 
@@ -22,6 +25,7 @@ typedef struct ts_input {
 typedef struct ts_output {
     ts_tensor *saved;  /* owned alias without history (no cycle); its node is this one, given at unpack */
     uint32_t version;
+    bool packed;
     uint8_t dtype, ndim;
     ts_device device;
     int64_t sizes[TS_MAX_DIMS];
@@ -43,7 +47,7 @@ struct ts_hook {
 };
 
 /**
- * A recorded call, or the accumulator of a leaf (op TS_NODE_LEAF).
+ * A recorded call, the accumulator of a leaf (op TS_NODE_LEAF) or a user's function (TS_NODE_FUNCTION).
  * seq grows along every edge towards the root, so nodes run in order of falling seq.
  */
 struct ts_node {
@@ -61,7 +65,10 @@ struct ts_node {
         ts_node *garbage;     /* list of nodes being released */
     };
     ts_rng_state rng;
-    ts_tensor *leaf;          /* of an accumulator: weak, cleared when the leaf dies */
+    union {
+        ts_tensor *leaf;      /* of an accumulator: weak, cleared when the leaf dies */
+        struct ts_segment *segment; /* of others: owned; where packed tensors come from */
+    };
     ts_hook *hooks;           /* owned */
     ts_value *args;           /* nargs */
     ts_input *inputs;         /* ninputs */
@@ -69,6 +76,7 @@ struct ts_node {
 };
 
 #define TS_NODE_LEAF 0xffff
+#define TS_NODE_FUNCTION 0xfffe
 
 /** What a leaf (or a tensor that keeps its gradient) has beside its data. */
 struct ts_grad_meta {
@@ -93,6 +101,24 @@ int ts_node_input(const ts_node *node, int arg, int member);
  */
 ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record);
 
+TS_INLINE void ts_input_fill(ts_input *in, int arg, const ts_tensor *t)
+{
+    in->next = NULL;
+    in->saved = NULL;
+    in->packed = false;
+    in->arg = (uint8_t)arg;
+    in->dtype = t->dtype;
+    in->ndim = t->ndim;
+    in->device = t->storage->device;
+    memcpy(in->sizes, t->sizes, sizeof in->sizes); /* all: a few moves instead of a loop */
+}
+TS_INLINE void ts_output_fill(ts_output *o, const ts_tensor *t)
+{
+    o->dtype = t->dtype;
+    o->ndim = t->ndim;
+    o->device = t->storage->device;
+    memcpy(o->sizes, t->sizes, sizeof o->sizes);
+}
 TS_INLINE ts_node *ts_node_ref(ts_node *node)
 {
     atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
@@ -119,5 +145,23 @@ TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thre
 
 /** Takes a tensor's ts_retain_grad() from one of its nodes to the next (NULL: it dies). */
 TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
+
+/** Makes t the node's result i. */
+TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
+{
+    ts_node *before = t->node;
+    t->node = ts_node_ref(n);
+    t->output = (uint8_t)i;
+    t->flags |= TS_TENSOR_REQUIRES_GRAD;
+    t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    if (TS_UNLIKELY(before != NULL)) { /* in place: its consumers hold it through edges */
+        if (t->grad)
+            ts_hook_move(before, n, t);
+        ts_node_unref(before);
+    }
+}
+
+/** A write that would create or change history is refused (docs/architecture.md). */
+ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, const char *what);
 
 #endif

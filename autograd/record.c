@@ -5,7 +5,7 @@
  * before the call goes on, so a failed recording never leaves a written tensor behind.
  */
 // SPDX-License-Identifier: MIT
-#include "autograd/node.h"
+#include "autograd/recompute.h"
 #include "core/recorder.h"
 
 #include <string.h>
@@ -14,22 +14,26 @@ TS_INLINE bool requires_grad(const ts_tensor *t) { return t->flags & TS_TENSOR_R
 
 /* ------------------------------------------------------------------- the in-place rule ---- */
 
-static ts_status refuse(const ts_frame *f, const char *what, const char *why)
+static ts_status refuse_write(const char *op, const void *site, const char *what, const char *why)
 {
-    return ts_fail_op(TS_ERR_AUTOGRAD, ts_op_name(f->op), f->site,
+    return ts_fail_op(TS_ERR_AUTOGRAD, op, site,
                       "write to ts_clone() of it, use ts_slice_scatter() for a part, or wrap the write in TS_NO_GRAD",
                       "cannot write %s in place: it %s", what, why);
 }
 
-/** A write that would create or change history (see docs/architecture.md, in-place writes). */
-static ts_status check_write(const ts_frame *f, const ts_tensor *t, const char *what)
+static ts_status refuse(const ts_frame *f, const char *what, const char *why)
+{
+    return refuse_write(ts_op_name(f->op), f->site, what, why);
+}
+
+ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, const char *what)
 {
     if (requires_grad(t) && !t->node)
-        return refuse(f, what, "is a leaf that requires grad");
+        return refuse_write(op, site, what, "is a leaf that requires grad");
     if (t->flags & TS_TENSOR_VIEW)
-        return refuse(f, what, "is a view");
+        return refuse_write(op, site, what, "is a view");
     if (atomic_load_explicit(&t->storage->refs, memory_order_relaxed) > 1)
-        return refuse(f, what, "shares its memory with another live tensor");
+        return refuse_write(op, site, what, "shares its memory with another live tensor");
     return TS_OK;
 }
 
@@ -44,7 +48,7 @@ static ts_status check_writes(const ts_frame *f, bool records)
             return refuse(f, "'out'", "takes part in recording; out= forms have no gradient");
         if (!records && !requires_grad(out))
             continue;
-        TS_TRY(check_write(f, out, in_place ? "'self'" : "'out'"));
+        TS_TRY(ts_check_write(ts_op_name(f->op), f->site, out, in_place ? "'self'" : "'out'"));
         if (!records)
             return refuse(f, in_place ? "'self'" : "'out'", "has a history that this op would cut");
     }
@@ -118,20 +122,12 @@ static ts_node *node_new(const ts_frame *f)
         }
         uint32_t count = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
         for (uint32_t m = 0; m < count; m++, k++) {
-            const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[m];
-            ts_input *in = &n->inputs[k];
-            in->next = NULL;
-            in->saved = NULL;
-            in->arg = (uint8_t)i;
-            in->dtype = t->dtype;
-            in->ndim = t->ndim;
-            in->device = t->storage->device;
-            for (int d = 0; d < t->ndim; d++)
-                in->sizes[d] = t->sizes[d];
+            ts_input_fill(&n->inputs[k], i, v->tag == TS_TAG_TENSOR ? v->t : v->list[m]);
         }
     }
     for (int i = 0; i < f->nrets; i++) {
         n->outputs[i].saved = NULL;
+        n->outputs[i].packed = false;
         n->outputs[i].ndim = 0;
     }
     return n;
@@ -162,15 +158,18 @@ static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
         }
     }
     n->seq = f->thread->seq = seq + 1;
-    k = 0;
-    for (int i = 0; i < f->nargs; i++) {
+    for (uint32_t left = *reads & (TS_SAVE_RET(0) - 1); left; left &= left - 1) {
+        int i = __builtin_ctz(left);
         const ts_value *v = &f->args[i];
         uint32_t count = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
+        k = count ? ts_node_input(n, i, 0) : 0;
         for (uint32_t m = 0; m < count; m++, k++) {
-            if (!(*reads & TS_SAVE_ARG(i)))
-                continue;
             ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[m];
             ts_input *in = &n->inputs[k];
+            if (TS_UNLIKELY(f->thread->tape != NULL) && ts_tape_take(f->thread->tape, n, t, &in->version)) {
+                in->packed = true;
+                continue;
+            }
             bool overwritten = (f->given & 1) && f->rets[0].t == t;
             /* an alias of what this very call overwrites: no cycle, and unpacking it names the write */
             in->saved = overwritten ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0) : ts_tensor_ref(t);
@@ -182,7 +181,7 @@ static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
     /* in place nothing may fail behind the write, so the alias of the result is made in front of it */
     for (int i = 0; f->given >> i; i++) {
         ts_tensor *t = f->rets[i].t;
-        if ((f->given >> i & 1) && (*reads & TS_SAVE_RET(i)) &&
+        if ((f->given >> i & 1) && (*reads & TS_SAVE_RET(i)) && !f->thread->tape &&
             !(n->outputs[i].saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)))
             return ts_error_code();
     }
@@ -197,13 +196,14 @@ static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wa
             continue;
         ts_tensor *t = f->rets[i].t;
         ts_output *o = &n->outputs[i];
-        o->dtype = t->dtype;
-        o->ndim = t->ndim;
-        o->device = t->storage->device;
-        for (int d = 0; d < t->ndim; d++)
-            o->sizes[d] = t->sizes[d];
+        ts_output_fill(o, t);
         bool extra = !(wanted >> i & 1) && !(f->given >> i & 1);
-        if (reads & TS_SAVE_RET(i)) {
+        if (TS_UNLIKELY(f->thread->tape != NULL) && (reads & TS_SAVE_RET(i)) &&
+            ts_tape_take(f->thread->tape, n, t, &o->version)) {
+            o->packed = true;
+            if (extra)
+                ts_tensor_unref(t);
+        } else if (reads & TS_SAVE_RET(i)) {
             if (extra) {
                 o->saved = t; /* made for the rule only */
                 TS_TELL(f->thread, extra, i, t);
@@ -223,16 +223,7 @@ static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wa
         ts_tensor *t = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
         if (!t || !ts_dtype_is_float((ts_dtype)t->dtype))
             continue;
-        ts_node *before = t->node;
-        t->node = ts_node_ref(n);
-        t->output = (uint8_t)i;
-        t->flags |= TS_TENSOR_REQUIRES_GRAD;
-        t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
-        if (TS_UNLIKELY(before != NULL)) { /* in place: its consumers hold it through edges */
-            if (t->grad)
-                ts_hook_move(before, n, t);
-            ts_node_unref(before);
-        }
+        ts_node_attach(n, t, i);
     }
     return TS_OK;
 }

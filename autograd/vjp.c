@@ -1,6 +1,6 @@
 /** @file vjp.c  What a rule reads and gives. */
 // SPDX-License-Identifier: MIT
-#include "autograd/engine.h"
+#include "autograd/recompute.h"
 #include "include/tessera/ops.h"
 
 ts_tensor *ts_grad_out(ts_vjp_call *b, int i) { return b->grads[i]; }
@@ -19,14 +19,13 @@ bool ts_needs_member(const ts_vjp_call *b, int i, int k)
     return at >= 0 && b->node->inputs[at].next;
 }
 
-/** Checks that nobody wrote since the tensor was saved (F: version errors). */
-static ts_tensor *unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what)
+ts_tensor *ts_unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what)
 {
     if (!saved) {
         ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL, "the rule reads %s, which it does not save", what);
         return NULL;
     }
-    if (saved->storage->version != version) {
+    if (saved->storage && saved->storage->version != version) {
         uint16_t writer = saved->storage->writer;
         ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(b->node), b->node->site, "write to ts_clone() of it instead",
                    "%s is needed for the gradient but was written in place since, last by '%s' (version %u, saved at %u)",
@@ -36,16 +35,51 @@ static ts_tensor *unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, con
     return saved;
 }
 
+ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output)
+{
+    if (!t || !maker || !b->run->record || !ts_dtype_is_float((ts_dtype)t->dtype))
+        return t;
+    ts_tensor *live = ts_tensor_alias(b->run->thread, t, t->sizes, t->strides, t->ndim, 0);
+    if (!live)
+        return NULL;
+    live->node = ts_node_ref(maker);
+    live->output = (uint8_t)output;
+    live->flags = t->flags | TS_TENSOR_REQUIRES_GRAD;
+    live->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    return ts_scope_adopt(b->run->thread, live);
+}
+
+/** What a checkpoint computed again for the node, with the checks of what was saved. */
+static TS_COLD ts_tensor *unpack_again(ts_vjp_call *b, uint32_t slot, const ts_shape *expected, const char *what)
+{
+    const ts_kept *kept = ts_collected_get(b->run, b->node, slot, expected);
+    return kept ? ts_unpack(b, kept->t, kept->version, what) : NULL;
+}
+
+static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, int at)
+{
+    char what[64];
+    snprintf(what, sizeof what, "argument '%s'", ts_ops[b->node->op].schema.args[i].name);
+    if (at < 0)
+        return ts_unpack(b, NULL, 0, what);
+    const ts_input *in = &b->node->inputs[at];
+    if (!in->packed)
+        return ts_unpack(b, in->saved, in->version, what);
+    ts_shape expected = {in->dtype, in->ndim, {0}};
+    for (int d = 0; d < in->ndim; d++)
+        expected.sizes[d] = in->sizes[d];
+    return ts_relink(b, unpack_again(b, in->version, &expected, what), in->next, in->output);
+}
+
 ts_tensor *ts_saved_member(ts_vjp_call *b, int i, int k)
 {
     if (b->node->args[i].tag == TS_TAG_NONE)
         return TS_NONE;
     int at = ts_node_input(b->node, i, k);
-    char what[64];
-    const ts_op_info *info = &ts_ops[b->node->op];
-    snprintf(what, sizeof what, "argument '%s'", info->schema.args[i].name);
-    ts_tensor *t = unpack(b, at < 0 ? NULL : b->node->inputs[at].saved, at < 0 ? 0 : b->node->inputs[at].version, what);
-    return t;
+    const ts_input *in = &b->node->inputs[at];
+    if (TS_LIKELY(at >= 0 && in->saved && in->saved->storage->version == in->version))
+        return in->saved;
+    return unpack_arg(b, i, at);
 }
 
 ts_tensor *ts_saved_arg(ts_vjp_call *b, int i) { return ts_saved_member(b, i, 0); }
@@ -53,7 +87,9 @@ ts_tensor *ts_saved_arg(ts_vjp_call *b, int i) { return ts_saved_member(b, i, 0)
 ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset)
 {
     int at = ts_node_input(b->node, i, 0);
-    const ts_tensor *t = at < 0 ? NULL : b->node->inputs[at].saved;
+    const ts_tensor *t = at < 0 ? NULL : b->node->inputs[at].packed ? ts_saved_arg(b, i) : b->node->inputs[at].saved;
+    if (!t && at >= 0 && b->node->inputs[at].packed)
+        return ts_error_code();
     if (!t)
         return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
                           "the rule asks for the layout of argument %d, which it does not save", i);
@@ -65,19 +101,18 @@ ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offs
 
 ts_tensor *ts_saved_ret(ts_vjp_call *b, int i)
 {
-    ts_output *o = &b->node->outputs[i];
-    ts_tensor *t = unpack(b, o->saved, o->version, "the result");
-    if (!t || !b->run->record || !ts_dtype_is_float((ts_dtype)t->dtype))
-        return t;
+    const ts_output *o = &b->node->outputs[i];
+    ts_tensor *t;
+    if (TS_UNLIKELY(o->packed)) {
+        ts_shape expected = {o->dtype, o->ndim, {0}};
+        for (int d = 0; d < o->ndim; d++)
+            expected.sizes[d] = o->sizes[d];
+        t = unpack_again(b, o->version, &expected, "the result");
+    } else {
+        t = ts_unpack(b, o->saved, o->version, "the result");
+    }
     /* the weak link is closed only for as long as the rule runs */
-    ts_tensor *live = ts_tensor_alias(b->run->thread, t, t->sizes, t->strides, t->ndim, 0);
-    if (!live)
-        return NULL;
-    live->node = ts_node_ref(b->node);
-    live->output = (uint8_t)i;
-    live->flags = t->flags | TS_TENSOR_REQUIRES_GRAD;
-    live->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
-    return ts_scope_adopt(b->run->thread, live);
+    return ts_relink(b, t, b->node, i);
 }
 
 const ts_value *ts_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }

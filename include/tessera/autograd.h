@@ -110,6 +110,91 @@ typedef enum ts_graph_format { TS_GRAPH_TEXT, TS_GRAPH_DOT } ts_graph_format;
  */
 TS_API ts_status ts_graph_print(ts_tensor *t, FILE *out, ts_graph_format format);
 
+/* ------------------------------------------------------------------- functions of one's own ---- */
+
+/** One application of a ts_function, as its forward and backward see it. */
+typedef struct ts_function_call ts_function_call;
+
+/**
+ * A function with a backward of its own. The struct is copied when it is applied; ctx is handed through.
+ *
+ * Forward runs without recording and puts m tensors into outputs; results of the function are aliases of
+ * them. Backward gets the gradients of the m outputs and puts a gradient of input i's sizes and dtype into
+ * input_grads[i] for each input with ts_function_needs(), TS_NONE for zero; it is called only when some
+ * gradient arrived. Written with ordinary ops it can be differentiated again; one that is not says `once`.
+ */
+typedef struct ts_function {
+    size_t size;      /**< sizeof(ts_function) */
+    const char *name; /**< for errors, lasting as long as any graph */
+    ts_status (*forward)(ts_function_call *call, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m);
+    ts_status (*backward)(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m, ts_tensor **input_grads,
+                          int n);
+    /** Optional: ends ctx, once for each application, when its graph ends or at once when nothing was recorded
+     *  (errors included). May run in any thread. */
+    void (*release)(void *ctx);
+    bool none_grads;  /**< backward gets TS_NONE where no gradient arrived, instead of zeros */
+    bool once;        /**< the gradients are no functions of ops: a second backward through them is an error */
+} ts_function;
+
+/**
+ * Applies a function.
+ * @param inputs   n tensors; TS_NONE stands for an optional one that is absent, NULL passes a failure on
+ * @param outputs  receives m tensors (1 to 255), NULL after an error
+ *
+ * Errors name the function: those of forward, TS_ERR_NULL (an output is missing), TS_ERR_AUTOGRAD (an input
+ * was written that is not marked dirty), TS_ERR_VALUE, TS_ERR_MEMORY. In backward: those of backward,
+ * TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE.
+ */
+TS_API ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n,
+                                   ts_tensor **outputs, int m);
+/** Whether input i needs a gradient; in forward and backward. */
+TS_API bool ts_function_needs(const ts_function_call *call, int i);
+/**
+ * In forward: keeps tensors for backward, inputs and outputs among them; TS_NONE is kept as such. Calls add
+ * up. Another tensor is kept without history: a second derivative takes it for a constant.
+ */
+TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
+/** In backward: tensor i of those saved, in the order of saving; borrowed. NULL with an error when it was
+ *  written since (TS_ERR_AUTOGRAD) or there is none (TS_ERR_INDEX). */
+TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
+/** In forward: output k has no gradient. Outputs of integers and bool have none anyway. */
+TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);
+/**
+ * In forward, before input i is written in place: it becomes a result and must be one of the outputs.
+ * TS_ERR_AUTOGRAD when it is a leaf that requires grad, a view, or shares its memory.
+ */
+TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
+
+/* ------------------------------------------------------------- activations computed again ---- */
+
+/** A part of a forward pass: m outputs from n inputs and what ctx leads to. Run again, it must do the same. */
+typedef ts_status (*ts_recompute_fn)(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m);
+
+/** Options of ts_recompute_ex(); zero is default. */
+typedef struct ts_recompute_opts {
+    size_t size;                /**< sizeof(ts_recompute_opts) */
+    void (*release)(void *ctx); /**< ends ctx when the graph ends, or at once when nothing was recorded */
+} ts_recompute_opts;
+
+/**
+ * Activation checkpointing: runs fn without keeping what backward will read; backward runs fn again, with the
+ * same random numbers, masks, autocast state and default device, in the thread of the backward. Memory
+ * falls from all activations to those of one part and the inputs of all; of n layers in parts of √n each,
+ * 2√n are alive instead of n. Tensors that ctx leads to get their gradients; parts may be nested; hooks,
+ * ts_grad_of() and create_graph work as without it.
+ *
+ * fn and ctx must last as long as the graph. fn must not write to its inputs in place (TS_ERR_AUTOGRAD), nor
+ * start a backward through its own ops. What it computes again is compared with what it computed first:
+ * other ops, sizes or dtypes are TS_ERR_STATE in backward. Inputs that were written since, and leaves that
+ * rules read, are TS_ERR_AUTOGRAD as without it.
+ * @param inputs   TS_NONE stands for an absent one, NULL passes a failure on
+ * @param outputs  receives m tensors, in the caller's scope; NULL after an error
+ */
+TS_API ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs,
+                               int m);
+TS_API ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
+                                  ts_tensor **outputs, int m, const ts_recompute_opts *opts);
+
 /* ---------------------------------------------------------------------------- grad mode ---- */
 
 /** Grad mode of the calling thread. */

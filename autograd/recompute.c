@@ -1,0 +1,527 @@
+/** @file recompute.c  Activation checkpoints: forward on a tape, and again for what a backward reads. */
+// SPDX-License-Identifier: MIT
+#include "autograd/function.h"
+#include "include/tessera/autocast.h"
+
+#include <string.h>
+
+/** An input of a segment: held, or packed in the segment around it. */
+typedef struct segment_input {
+    ts_tensor *t; /* owned; NULL when packed; TS_NONE */
+    uint32_t version, slot;
+    bool packed, requires_grad;
+    ts_shape shape;
+} segment_input;
+
+/** One forward of a checkpointed function; owned by the nodes that it recorded. */
+struct ts_segment {
+    _Atomic int32_t refs;
+    uint32_t slots;   /* numbers given */
+    uint32_t readers; /* nodes with numbers, and segments inside that packed inputs */
+    int n, m;
+    bool open;        /* forward still runs */
+    bool broken;      /* it failed, or wrote to an input */
+    ts_recompute_fn fn;
+    void *ctx;
+    void (*release)(void *ctx);
+    const void *site;
+    ts_rng_state rng;
+    ts_mask_guard masks;
+    ts_autocast_state autocast;
+    ts_device device;
+    ts_segment *outer; /* owned; NULL when no input is packed */
+    size_t bytes;
+    ts_shape *outputs; /* m */
+    segment_input inputs[];
+};
+
+/** What a run has computed again of one segment. */
+struct ts_collected {
+    ts_collected *next;
+    ts_segment *segment; /* owned */
+    uint32_t count;      /* tensors that came */
+    uint32_t left;       /* readers that have not run */
+    size_t bytes;
+    ts_kept kept[];      /* segment->slots */
+};
+
+static const char op_name[] = "recompute";
+
+/* ------------------------------------------------------------------------------- shapes ---- */
+
+ts_shape ts_shape_of(const ts_tensor *t)
+{
+    ts_shape s = {.dtype = t->dtype, .ndim = t->ndim};
+    memcpy(s.sizes, t->sizes, t->ndim * sizeof *t->sizes);
+    return s;
+}
+
+static bool fits(const ts_shape *s, const ts_tensor *t)
+{
+    return s->dtype == t->dtype && s->ndim == t->ndim && memcmp(s->sizes, t->sizes, t->ndim * sizeof *t->sizes) == 0;
+}
+
+static ts_status fail_shape(const ts_segment *s, const char *what, const ts_shape *expected, const ts_tensor *t)
+{
+    char want[192], got[192];
+    return ts_fail_op(TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
+                      "run again, %s is %s %s; at first it was %s %s", what,
+                      ts_format_sizes(got, sizeof got, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
+                      ts_format_sizes(want, sizeof want, expected->sizes, expected->ndim),
+                      ts_dtype_name((ts_dtype)expected->dtype));
+}
+
+/* --------------------------------------------------------------------------------- tapes ---- */
+
+static void drop_inputs(ts_segment *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        ts_tensor *t = s->inputs[i].t;
+        s->inputs[i].t = NULL;
+        if (t && t != TS_NONE)
+            ts_tensor_unref(t);
+    }
+}
+
+void ts_segment_unref(ts_segment *s)
+{
+    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    drop_inputs(s);
+    if (s->outer)
+        ts_segment_unref(s->outer);
+    if (s->release)
+        s->release(s->ctx);
+    ts_free(&ts_tls, s, s->bytes);
+}
+
+static ts_segment *segment_ref(ts_segment *s)
+{
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return s;
+}
+
+/** A leaf that requires grad outlives the graph with its owner, so a node may hold it; its version is
+ *  checked then. Inputs are known by number alone: the function gets other handles when it runs again. */
+static bool is_held(const ts_tape *tape, const ts_tensor *t)
+{
+    if (t->node || !(t->flags & TS_TENSOR_REQUIRES_GRAD))
+        return false;
+    for (int i = 0; i < tape->n; i++)
+        if (tape->inputs[i] == t)
+            return false;
+    return true;
+}
+
+/** Number of t on the tape; 0 when the tape gives none. */
+static uint32_t put(ts_tape *tape, ts_tensor *t, uint16_t op)
+{
+    if (tape->segment)
+        return tape->segment->slots++;
+    ts_collected *c = tape->into;
+    if (c && c->count++ < c->segment->slots)
+        c->kept[c->count - 1] = (ts_kept){ts_tensor_ref(t), t->storage->version, op};
+    return 0;
+}
+
+bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, uint32_t *slot)
+{
+    if (is_held(tape, t))
+        return false;
+    *slot = put(tape, t, node->op);
+    if (tape->segment && !node->segment) {
+        node->segment = segment_ref(tape->segment);
+        tape->segment->readers++;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------------------- forward ---- */
+
+/** Runs the function with a tape; results go to the caller's scope. */
+static ts_status run_function(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs,
+                              int m, ts_tape *tape, const void *site)
+{
+    ts_thread *thread = ts_thread_self();
+    ts_tape *before = thread->tape;
+    ts_status status;
+    {
+        TS_SCOPE;
+        thread->tape = tape;
+        status = fn(ctx, inputs, n, outputs, m);
+        thread->tape = before;
+        if (status != TS_OK && ts_error_code() == TS_OK)
+            ts_fail_op(status, op_name, site, NULL, "the function failed without saying why");
+        for (int i = 0; i < m && status == TS_OK; i++)
+            if (!outputs[i])
+                status = ts_fail_null(op_name, site, "an output of the function");
+        for (int i = 0; i < m && status == TS_OK; i++)
+            ts_keep(outputs[i]);
+    }
+    for (int i = 0; i < m && status != TS_OK; i++)
+        outputs[i] = NULL;
+    return status;
+}
+
+static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(void *), ts_tensor *const *inputs, int n,
+                               int m, const void *site)
+{
+    ts_thread *thread = ts_thread_self();
+    size_t bytes = sizeof(ts_segment) + (size_t)n * sizeof(segment_input) + (size_t)m * sizeof(ts_shape);
+    ts_segment *s = ts_alloc(thread, bytes);
+    if (!s) {
+        ts_fail_memory("a part to compute again", (int64_t)bytes);
+        return NULL;
+    }
+    *s = (ts_segment){.n = n, .m = m, .open = true, .fn = fn, .ctx = ctx, .release = release, .site = site,
+                      .rng = thread->rng, .masks = ts_mask_get(), .autocast = ts_autocast_get_state(),
+                      .device = thread->device, .bytes = bytes};
+    atomic_init(&s->refs, 1);
+    s->outputs = (ts_shape *)(s->inputs + n);
+    ts_tape *outer = thread->tape;
+    for (int i = 0; i < n; i++) {
+        segment_input *in = &s->inputs[i];
+        *in = (segment_input){.t = inputs[i]};
+        if (inputs[i] == TS_NONE)
+            continue;
+        in->shape = ts_shape_of(inputs[i]);
+        in->version = inputs[i]->storage->version;
+        in->requires_grad = inputs[i]->flags & TS_TENSOR_REQUIRES_GRAD;
+        if (outer && !is_held(outer, inputs[i])) {
+            in->slot = put(outer, inputs[i], TS_NODE_FUNCTION);
+            in->packed = true;
+            in->t = NULL;
+            if (!s->outer) {
+                s->outer = segment_ref(outer->segment);
+                outer->segment->readers++;
+            }
+        } else {
+            ts_tensor_ref(inputs[i]);
+        }
+    }
+    return s;
+}
+
+/** The function must not have written to its inputs: their values are needed again. */
+static ts_status check_inputs(const ts_segment *s, ts_tensor *const *inputs, ts_node *const *makers)
+{
+    for (int i = 0; i < s->n; i++)
+        if (inputs[i] != TS_NONE &&
+            (inputs[i]->storage->version != s->inputs[i].version || inputs[i]->node != makers[i]))
+            return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "write to ts_clone() of it",
+                              "the function wrote to input %d, which is needed to run it again", i);
+    return TS_OK;
+}
+
+/** The first run. makers: room for n. */
+static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *), ts_tensor *const *inputs, int n,
+                         ts_tensor **outputs, int m, ts_node **makers, const void *site)
+{
+    ts_segment *s = segment_new(fn, ctx, release, inputs, n, m, site);
+    if (!s) {
+        if (release)
+            release(ctx);
+        return ts_error_code();
+    }
+    for (int i = 0; i < n; i++)
+        makers[i] = inputs[i]->node;
+    ts_tape tape = {.segment = s, .inputs = inputs, .n = n};
+    ts_status status = run_function(fn, ctx, inputs, n, outputs, m, &tape, site);
+    if (status == TS_OK)
+        status = check_inputs(s, inputs, makers);
+    for (int i = 0; i < m && status == TS_OK; i++)
+        s->outputs[i] = ts_shape_of(outputs[i]);
+    for (int i = 0; i < m && status != TS_OK; i++)
+        outputs[i] = NULL;
+    s->open = false;
+    s->broken = status != TS_OK;
+    if (s->broken)
+        drop_inputs(s); /* one that was written has a node of this segment, which would hold itself */
+    ts_segment_unref(s);
+    return status;
+}
+
+static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, int n, ts_tensor **outputs, int m,
+                       const ts_recompute_opts *opts, const void *site)
+{
+    ts_thread *thread = ts_thread_self();
+    void (*release)(void *) = opts ? opts->release : NULL;
+    ts_tensor **inputs = NULL; /* a copy: outputs may be the same array */
+    ts_status status = TS_OK;
+    if (!fn || n < 0 || m < 1 || (n && !given) || !outputs)
+        status = ts_fail_op(TS_ERR_VALUE, op_name, site, NULL, "expected a function, inputs and outputs, got n = %d, m = %d",
+                            n, m);
+    for (int i = 0; i < n && status == TS_OK; i++)
+        if (!given[i])
+            status = ts_fail_null(op_name, site, "an input");
+    size_t bytes = 2 * (size_t)(n > 0 ? n : 0) * sizeof *inputs;
+    if (status == TS_OK && !(inputs = ts_alloc(thread, bytes)))
+        status = ts_fail_memory("a function's inputs", (int64_t)bytes);
+    if (inputs && n)
+        memcpy(inputs, given, (size_t)n * sizeof *inputs);
+    for (int i = 0; i < m && outputs; i++)
+        outputs[i] = NULL;
+    ts_tape *tape = thread->tape;
+    bool again = tape && !tape->segment; /* inside a part that is computed again */
+    if (status == TS_OK && ts_grad_enabled() && !again) {
+        status = forward(fn, ctx, release, inputs, n, outputs, m, (ts_node **)(inputs + n), site);
+        release = NULL;
+    } else if (status == TS_OK && again) {
+        for (int i = 0; i < n; i++) /* in the order in which segment_new() packed them */
+            if (inputs[i] != TS_NONE && !is_held(tape, inputs[i]))
+                put(tape, inputs[i], TS_NODE_FUNCTION);
+        ts_tape nothing = {.inputs = inputs, .n = n};
+        status = run_function(fn, ctx, inputs, n, outputs, m, &nothing, site);
+    } else if (status == TS_OK) {
+        status = run_function(fn, ctx, inputs, n, outputs, m, tape, site);
+    }
+    if (inputs)
+        ts_free(thread, inputs, bytes);
+    if (release)
+        release(ctx);
+    return status;
+}
+
+ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+{
+    return apply(fn, ctx, inputs, n, outputs, m, NULL, __builtin_return_address(0));
+}
+
+ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m,
+                           const ts_recompute_opts *opts)
+{
+    const void *site = __builtin_return_address(0);
+    if (opts && opts->size != sizeof *opts)
+        return ts_fail_op(TS_ERR_VALUE, op_name, site, NULL, "argument 'opts': expected size %zu, got %zu", sizeof *opts,
+                          opts->size);
+    return apply(fn, ctx, inputs, n, outputs, m, opts, site);
+}
+
+/* --------------------------------------------------------------------------------- again ---- */
+
+static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out);
+
+/** Input i for another run: the first one's values and requirement, without its history. */
+static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *outer, ts_tensor **out)
+{
+    segment_input *in = &s->inputs[i];
+    ts_tensor *t = in->t;
+    uint32_t version = in->version;
+    if (t == TS_NONE) {
+        *out = t;
+        return TS_OK;
+    }
+    if (in->packed) {
+        t = outer->kept[in->slot].t;
+        version = outer->kept[in->slot].version;
+        if (!t)
+            return ts_fail_op(TS_ERR_INTERNAL, op_name, s->site, NULL, "input %d of an inner part is gone", i);
+        if (!fits(&in->shape, t))
+            return fail_shape(s, "an input of an inner part", &in->shape, t);
+    }
+    if (t->storage->version != version) {
+        uint16_t writer = t->storage->writer;
+        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "write to ts_clone() of it instead",
+                          "input %d is needed to run the function again but was written in place since, last by '%s'", i,
+                          writer ? ts_op_name(writer) : "ts_data_mut");
+    }
+    ts_tensor *alias = ts_tensor_alias(run->thread, t, t->sizes, t->strides, t->ndim, 0);
+    if (!alias)
+        return ts_error_code();
+    if (in->requires_grad) {
+        alias->flags |= TS_TENSOR_REQUIRES_GRAD;
+        alias->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    }
+    *out = ts_scope_adopt(run->thread, alias);
+    return TS_OK;
+}
+
+/** The collection takes away from its tensors what only their making needed. */
+static ts_status forget_history(ts_run *run, ts_collected *c)
+{
+    for (uint32_t i = 0; i < c->count; i++) {
+        ts_tensor *t = c->kept[i].t;
+        if (!t->node && !(t->flags & TS_TENSOR_REQUIRES_GRAD))
+            continue;
+        ts_tensor *alias = ts_tensor_alias(run->thread, t, t->sizes, t->strides, t->ndim, 0);
+        if (!alias)
+            return ts_error_code();
+        c->kept[i].t = alias;
+        ts_tensor_unref(t);
+    }
+    return TS_OK;
+}
+
+/** Runs the function as the first time, with the thread's state of then, and puts that of now back. */
+static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tensor **inputs, ts_tensor **outputs)
+{
+    ts_thread *thread = run->thread;
+    ts_rng_state rng = thread->rng;
+    ts_device device = thread->device;
+    ts_mask_guard masks = ts_mask_get();
+    ts_keyset tracing = TS_KEYSET(TS_KEY_TRACING); /* looks on and changes nothing: as it is now */
+    thread->rng = s->rng;
+    thread->device = s->device;
+    thread->include = (s->masks.include & ~tracing) | (masks.include & tracing);
+    thread->exclude = (s->masks.exclude & ~tracing) | (masks.exclude & tracing);
+    ts_autocast_region region;
+    ts_status status = ts_autocast_enter_state(&region, s->autocast);
+    if (status == TS_OK) {
+        ts_tape tape = {.into = c, .inputs = inputs, .n = s->n};
+        status = run_function(s->fn, s->ctx, inputs, s->n, outputs, s->m, &tape, s->site);
+        ts_autocast_exit(&region);
+    }
+    ts_mask_pop(masks);
+    thread->device = device;
+    thread->rng = rng;
+    return status;
+}
+
+static void collected_free(ts_collected *c)
+{
+    uint32_t slots = c->segment->slots;
+    for (uint32_t i = 0; i < c->count && i < slots; i++)
+        if (c->kept[i].t)
+            ts_tensor_unref(c->kept[i].t);
+    ts_segment_unref(c->segment);
+    ts_free(&ts_tls, c, c->bytes);
+}
+
+static ts_collected **find(ts_run *run, const ts_segment *s)
+{
+    ts_collected **place = &run->collected;
+    while (*place && (*place)->segment != s)
+        place = &(*place)->next;
+    return place;
+}
+
+/** A reader of a segment is through: its tensors go, and with the last reader all. */
+static void reader_done(ts_run *run, const ts_segment *s)
+{
+    ts_collected **place = find(run, s), *c = *place;
+    if (c && --c->left == 0) {
+        *place = c->next;
+        collected_free(c);
+    }
+}
+
+static void let_go(ts_collected *c, uint32_t slot)
+{
+    ts_tensor *t = c ? c->kept[slot].t : NULL;
+    if (!t)
+        return;
+    c->kept[slot].t = NULL;
+    ts_tensor_unref(t);
+}
+
+static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
+{
+    TS_SCOPE;
+    ts_collected *outer = NULL;
+    if (s->outer)
+        TS_TRY(collect(run, s->outer, &outer));
+    size_t bytes = (size_t)(s->n + s->m) * sizeof(ts_tensor *);
+    ts_tensor **inputs = ts_alloc(run->thread, bytes), **outputs = inputs + s->n;
+    if (!inputs)
+        return ts_fail_memory("a part to compute again", (int64_t)bytes);
+    memset(inputs, 0, bytes);
+    ts_status status = TS_OK;
+    for (int i = 0; i < s->n && status == TS_OK; i++)
+        status = input_again(run, s, i, outer, &inputs[i]);
+    if (status == TS_OK)
+        status = run_again(run, s, c, inputs, outputs);
+    for (int i = 0; i < s->m && status == TS_OK; i++)
+        if (!fits(&s->outputs[i], outputs[i]))
+            status = fail_shape(s, "an output", &s->outputs[i], outputs[i]);
+    if (status == TS_OK && c->count != s->slots)
+        status = ts_fail_op(TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
+                            "run again, it saved %u tensors for backward; at first %u", c->count, s->slots);
+    if (status == TS_OK)
+        status = forget_history(run, c);
+    for (int i = 0; i < s->n && status == TS_OK && outer; i++)
+        if (s->inputs[i].packed)
+            let_go(outer, s->inputs[i].slot);
+    if (status == TS_OK && outer)
+        reader_done(run, s->outer);
+    ts_free(run->thread, inputs, bytes);
+    return status;
+}
+
+/** What the run has of s, computed now if it has nothing. */
+static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
+{
+    *out = *find(run, s);
+    if (*out)
+        return TS_OK;
+    if (s->open)
+        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "move the backward out of the function",
+                          "a backward through the function's ops was started before the function was done");
+    if (s->broken)
+        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, NULL, "backward through a part whose forward failed");
+    size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_kept);
+    ts_collected *c = ts_alloc(run->thread, bytes);
+    if (!c)
+        return ts_fail_memory("tensors computed again", (int64_t)bytes);
+    *c = (ts_collected){.segment = segment_ref(s), .left = s->readers, .bytes = bytes};
+    memset(c->kept, 0, s->slots * sizeof *c->kept);
+    ts_status status = fill(run, s, c);
+    if (status != TS_OK) {
+        collected_free(c);
+        return status;
+    }
+    c->next = run->collected;
+    run->collected = c;
+    *out = c;
+    return TS_OK;
+}
+
+const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot, const ts_shape *expected)
+{
+    ts_segment *s = node->segment;
+    ts_collected *c;
+    if (!s) {
+        ts_fail_op(TS_ERR_INTERNAL, ts_node_name(node), node->site, NULL, "the rule reads what no part computes");
+        return NULL;
+    }
+    if (collect(run, s, &c) != TS_OK)
+        return NULL;
+    const ts_kept *k = &c->kept[slot];
+    if (k->op != node->op) {
+        ts_fail_op(TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
+                   "run again, it called '%s' where it had called '%s'",
+                   k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op), ts_node_name(node));
+        return NULL;
+    }
+    if (!fits(expected, k->t)) {
+        fail_shape(s, "a tensor that is saved for backward", expected, k->t);
+        return NULL;
+    }
+    return k;
+}
+
+void ts_collected_done(ts_run *run, const ts_node *n)
+{
+    ts_collected *c = *find(run, n->segment);
+    if (!c)
+        return;
+    for (uint32_t i = 0; i < n->ninputs; i++)
+        if (n->inputs[i].packed)
+            let_go(c, n->inputs[i].version);
+    for (int i = 0; i < n->nrets; i++)
+        if (n->outputs[i].packed)
+            let_go(c, n->outputs[i].version);
+    if (n->op == TS_NODE_FUNCTION)
+        for (int i = 0; i < ts_function_of(n)->nsaved; i++)
+            if (ts_function_of(n)->saved[i].packed)
+                let_go(c, ts_function_of(n)->saved[i].version);
+    reader_done(run, n->segment);
+}
+
+void ts_collected_free(ts_run *run)
+{
+    while (run->collected) {
+        ts_collected *c = run->collected;
+        run->collected = c->next;
+        collected_free(c);
+    }
+}
