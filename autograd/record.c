@@ -201,8 +201,10 @@ static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wa
         if (TS_UNLIKELY(f->thread->tape != NULL) && (reads & TS_SAVE_RET(i)) &&
             ts_tape_take(f->thread->tape, n, t, &o->version)) {
             o->packed = true;
-            if (extra)
+            if (extra) {
+                TS_TELL(f->thread, extra, i, t);
                 ts_tensor_unref(t);
+            }
         } else if (reads & TS_SAVE_RET(i)) {
             if (extra) {
                 o->saved = t; /* made for the rule only */

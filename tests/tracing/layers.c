@@ -50,6 +50,70 @@ TS_TEST(ops_inside_a_composite_do_not_show)
     ts_graph_free(graph);
 }
 
+/** x², with a backward of its own that reads what forward saved. */
+static ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    out[0] = ts_mul(in[0], in[0]);
+    return ts_function_save(call, (ts_tensor *[]){in[0], out[0]}, 2);
+}
+
+static ts_status square_backward(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m, ts_tensor **out, int n)
+{
+    (void)ctx, (void)n, (void)m;
+    ts_tensor *x = ts_function_saved_tensor(call, 0), *y = ts_function_saved_tensor(call, 1);
+    return TS_STATUS_OF(out[0] = ts_mul(grads[0], ts_div(ts_mul_scalar(y, 2), x)));
+}
+
+static const ts_function square = {.size = sizeof square, .name = "square", .forward = square_forward,
+                                   .backward = square_backward};
+
+/** A part that is computed again: norms have results that only their rules read; and random numbers. */
+static ts_status part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    TS_SCOPE;
+    ts_tensor *x = ts_layer_norm(ts_matmul(in[0], ctx), TS_NONE, TS_NONE);
+    return TS_STATUS_OF(out[0] = ts_keep(ts_dropout(ts_tanh(x), 0.5, true)));
+}
+
+static ts_status function_and_part(TRACED) // (3, 4), captured (4, 4)
+{
+    TS_SCOPE;
+    ts_tensor *y, *x = in[0];
+    TS_TRY(ts_function_apply(&square, NULL, &x, 1, &y, 1));
+    TS_TRY(ts_recompute(part, ctx, &y, 1, &y, 1));
+    TS_TRY(ts_backward(ts_mean(ts_mul(y, y))));
+    out[0] = ts_keep(ts_detach(y));
+    out[1] = ts_keep(ts_contiguous(ts_grad(x)));
+    return TS_STATUS_OF(out[1]);
+}
+
+TS_TEST(functions_with_their_own_backward_and_parts_computed_again_are_replayed)
+{
+    TS_SCOPE;
+    ts_tensor *w = ts_set_requires_grad(numbers(7, TS_SIZES(4, 4)), true), *in[3];
+    for (int k = 0; k < 3; k++)
+        in[k] = ts_set_requires_grad(numbers(k == 0 ? 1 : 2, TS_SIZES(3, 4)), true);
+    ts_tensor *recorded[2], *replayed[2], *called[2];
+    ts_graph *graph;
+    OK(ts_trace(function_and_part, w, &in[0], 1, recorded, 2, &graph));
+    ck_assert_str_eq(ts_graph_get_info(graph).reason, "");
+    ck_assert_int_eq(ts_graph_get_info(graph).captures, 1);
+    ck_assert_int_eq(ts_graph_count(graph, "layer_norm"), 2); /* forward, and again in backward */
+    ck_assert_int_eq(ts_graph_count(graph, "dropout"), 2);
+    ts_zero_grad(w);
+    ts_rng_set_state((ts_rng_state){4, 8});
+    OK(ts_replay(graph, &in[1], 1, replayed, 2));
+    ts_tensor *g = ts_clone(ts_grad(w));
+    ts_zero_grad(w);
+    ts_rng_set_state((ts_rng_state){4, 8});
+    OK(function_and_part(w, &in[2], 1, called, 2));
+    ck_assert(same(replayed[0], called[0]) && same(replayed[1], called[1]));
+    ck_assert(same(g, ts_contiguous(ts_grad(w))));
+    ts_graph_free(graph);
+}
+
 static ts_status autocast_step(TRACED)
 {
     const net *t = ctx;
