@@ -135,9 +135,10 @@ static ts_status bring_back(trip *trip, ts_frame *f, ts_value *rets)
 {
     for (int i = 0; i < trip->nmirrors; i++) {
         mirror *m = &trip->mirrors[i];
-        if (!m->written || !m->there->data)
+        if (!m->written)
             continue;
-        TS_TRY(ts_device_copy(m->there->device, m->there->data, TS_DEVICE_CPU, m->here->data, m->there->bytes));
+        if (m->there->data)
+            TS_TRY(ts_device_copy(m->there->device, m->there->data, TS_DEVICE_CPU, m->here->data, m->there->bytes));
         ts_storage_wrote(m->there, f->op);
     }
     ts_tensor *sent[TS_MAX_RETS] = {0}, *results[TS_MAX_RETS] = {0};

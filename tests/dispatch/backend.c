@@ -109,6 +109,12 @@ TS_TEST(calls_without_a_kernel_make_a_round_trip_that_is_counted)
     ts_tensor *r = ts_uniform_on(TS_SIZES(9), 0, 1, TS_F32, device);
     ts_manual_seed(5);
     same_values(r, ts_uniform(TS_SIZES(9), 0, 1, TS_F32));
+    /* a write to no elements counts too */
+    ts_tensor *none = ts_slice(dw, 0, 1, 1, 1), *empty = ts_to_device(ts_empty(TS_SIZES(0, 3), TS_F32), device);
+    version = ts_version(empty);
+    OK(ts_mul_(empty, empty));
+    ck_assert_uint_eq(ts_version(empty), version + 1);
+    OK(ts_mul_(none, none));
     OK(ts_backend_get_stats(device.backend, &after));
     ck_assert_uint_gt(after.round_trips, before.round_trips + 8);
     ck_assert_uint_gt(after.bytes_in, before.bytes_in);
