@@ -22,7 +22,7 @@ typedef struct ts_score {
 /** One op in one dtype. */
 typedef struct ts_cell {
     ts_score parts[PART_COUNT];
-    atomic_int round_trips; /* samples during which the backend went to the CPU */
+    atomic_int round_trips; /* calls that went to the CPU and back */
 } ts_cell;
 
 /** In falling order of precedence, but for NOT_LISTED: no sample has this dtype. */

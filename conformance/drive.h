@@ -44,6 +44,8 @@ typedef struct ts_sample_run {
     void *ctx;
     /** NULL, or called whenever arguments are made for a case. */
     void (*begins)(void *ctx, const ts_case *c);
+    /** NULL, or called before and after a call of the op itself. */
+    void (*calls)(void *ctx, const ts_case *c, bool after);
     void (*passed)(void *ctx, const ts_case *c);
     void (*failed)(void *ctx, const ts_case *c, const char *text);
     /** The device says by an error that it lacks the kernel or the dtype. Not called for the CPU. */

@@ -62,7 +62,7 @@ static void units_list(ts_card *card, const ts_unit *units, int n, const ts_judg
 
 /** What one process does, where its parent can see it. */
 typedef struct ts_post {
-    bool begun;
+    bool begun, finished;
     ts_part part;
     ts_case at; /* pointers in it are those of the parent too: a fork has the same addresses */
 } ts_post;
@@ -92,13 +92,18 @@ static void begins(void *ctx, const ts_case *c)
     mine.post->begun = true;
 }
 
-static void passed(void *ctx, const ts_case *c)
+static void calls(void *ctx, const ts_case *c, bool after)
 {
     (void)ctx;
     uint64_t now = round_trips();
-    if (now != mine.round_trips)
+    if (after && now != mine.round_trips && mine.post->part == PART_VALUES) /* not what is wrong on purpose */
         atomic_fetch_add(&cell_of(c)->round_trips, 1);
     mine.round_trips = now;
+}
+
+static void passed(void *ctx, const ts_case *c)
+{
+    (void)ctx;
     atomic_fetch_add(&cell_of(c)->parts[mine.post->part].passed, 1);
 }
 
@@ -172,9 +177,8 @@ static void work(ts_card *card, ts_post *post, const ts_unit *unit, ts_device de
     mine.card = card;
     mine.post = post;
     mine.key = device.backend;
-    mine.round_trips = round_trips();
-    sample_run = (ts_sample_run){.device = device, .dtypes = opts->dtypes, .begins = begins, .passed = passed,
-                                 .failed = failed, .unsupported = unsupported};
+    sample_run = (ts_sample_run){.device = device, .dtypes = opts->dtypes, .begins = begins, .calls = calls,
+                                 .passed = passed, .failed = failed, .unsupported = unsupported};
     for (int p = 0; p < PART_COUNT; p++) {
         post->part = (ts_part)p;
         if (!opts->parts || opts->parts >> p & 1)
@@ -200,14 +204,14 @@ static bool judge_here(ts_card *card, const ts_candidate *candidate, const ts_ju
 }
 
 /** How a child ended, in words; "" when it did its work. */
-static void ending(int status, int timeout, char *text, size_t size)
+static void ending(int status, const ts_post *post, int timeout, char *text, size_t size)
 {
     text[0] = 0;
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
         snprintf(text, size, "did not end within %d s", timeout);
     else if (WIFSIGNALED(status))
         snprintf(text, size, "crashed: %s", strsignal(WTERMSIG(status)));
-    else if (WEXITSTATUS(status) != 0)
+    else if (!post->finished)
         snprintf(text, size, "ended the process with status %d", WEXITSTATUS(status));
 }
 
@@ -240,6 +244,7 @@ static _Noreturn void child(ts_card *card, ts_post *post, const ts_candidate *ca
         _exit(3);
     if (unit)
         work(card, post, unit, device, opts);
+    post->finished = true;
     _exit(0);
 }
 
@@ -255,7 +260,7 @@ static bool probe(ts_card *card, ts_post *post, const ts_candidate *candidate, c
         return false;
     }
     char how[128];
-    ending(status, opts->timeout, how, sizeof how);
+    ending(status, post, opts->timeout, how, sizeof how);
     if (how[0] && !card->error[0])
         snprintf(card->error, sizeof card->error, "while it was opened, the backend %s", how);
     return !how[0];
@@ -301,7 +306,7 @@ static bool judge_apart(ts_card *card, ts_post *posts, const ts_candidate *candi
         if (pid < 0 || slot == jobs)
             continue;
         char how[128];
-        ending(status, opts->timeout, how, sizeof how);
+        ending(status, &posts[slot], opts->timeout, how, sizeof how);
         if (how[0])
             blame(card, &posts[slot], &units[owns[slot]], how);
         pids[slot] = 0;

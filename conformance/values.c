@@ -147,7 +147,11 @@ ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets)
         given |= (rets[i].tag == TS_TAG_TENSOR) << i;
     ts_rng_set_state((ts_rng_state){1234, 0});
     ts_error_clear();
+    if (sample_run.calls)
+        sample_run.calls(sample_run.ctx, c, false);
     ts_status status = ts_call_boxed(c->op, m->args, m->nargs, rets, c->info->nrets);
+    if (sample_run.calls)
+        sample_run.calls(sample_run.ctx, c, true);
     for (int i = 0; status == TS_OK && i < c->info->nrets; i++)
         if (!(given >> i & 1) && rets[i].tag == TS_TAG_TENSOR) {
             /* an argument's own handle as a result would get a second place in a scope, and a second history */
@@ -201,6 +205,17 @@ static int results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor 
 
 /* ---------------------------------------------------------------------------- judgment ---- */
 
+/** A result that is not what it should be, or that cannot be read: then the record says why. */
+static void sample_differs(const ts_case *c, int i, const char *how)
+{
+    if (sample_is_refusal(c, ts_error_code()))
+        sample_refused(c);
+    else if (ts_error_code() != TS_OK)
+        sample_failed(c, "result %d cannot be read: %s", i, ts_error_message());
+    else
+        sample_failed(c, "result %d %s", i, how);
+}
+
 /** How many times the allowed error g is off; infinite values are never near others. */
 static double excess(double g, double want, double allowed)
 {
@@ -248,7 +263,7 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
     double tiny = dtype == TS_BF16 ? 0x1p-126 : dtype == TS_F16 ? 0x1p-14 : 0; /* below, a rounding is no smaller */
     double *got = tensor_values(y);
     if (!got) {
-        sample_failed(c, "result %d cannot be read: %s", i, ts_error_message());
+        sample_differs(c, i, "");
         return false;
     }
     int64_t wrong = 0, worst = 0;
@@ -290,7 +305,7 @@ static bool judge_all(const ts_case *c, const ts_made *m, ts_tensor **out, int n
             if (!y)
                 continue;
             if (!x) {
-                sample_failed(c, "result %d cannot be read: %s", i, ts_error_message());
+                sample_differs(c, i, "");
                 ref_close(&r);
                 return false;
             }
@@ -358,7 +373,7 @@ static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
             continue;
         good = false;
         if (!c.s->undefined && !tensor_equal(rets[i].t, fresh[i]))
-            sample_failed(&c, "result %d is not what the new form gives", i);
+            sample_differs(&c, i, "is not what the new form gives");
         else if (tensor_spilled(rets[i].t, base[i]))
             sample_failed(&c, "elements beside result %d changed", i);
         else if (ts_version(rets[i].t) == version[i])
@@ -403,7 +418,7 @@ static void form_in_place(ts_case c, ts_tensor *const *fresh)
         else if (ts_version(self->t) != before + 1)
             sample_failed(&c, "the version went from %u to %u, expected one step", before, ts_version(self->t));
         else if (!tensor_equal(self->t, fresh[0]))
-            sample_failed(&c, "self is not what the new form gives");
+            sample_differs(&c, 0, "is not what the new form gives");
         else
             sample_passed(&c);
     }
@@ -555,7 +570,7 @@ static void run_threads(ts_case c)
     bool good = n[0] >= 0 && n[0] == n[1];
     for (int i = 0; good && i < n[0] && !c.s->undefined; i++)
         if (out[0][i] && !tensor_equal(out[0][i], out[1][i])) {
-            sample_failed(&c, "result %d differs from that of one thread", i);
+            sample_differs(&c, i, "differs from that of one thread");
             good = false;
         }
     if (good)
