@@ -267,7 +267,7 @@ static ts_status record(ts_frame *f)
             TS_TRY(check_writes(f, false));
         return ts_redispatch(f);
     }
-    if (info->flags & TS_OP_BY_PARTS) {
+    if ((info->flags & TS_OP_BY_PARTS) && !f->table->vjp) {
         if (f->given)
             return refuse(f, "'out'", "takes part in recording; this op has no in-place gradient");
         return by_parts(f);

@@ -312,6 +312,14 @@ static void unlink_tensor(ts_tensor *t)
     t->link = NULL;
 }
 
+ts_tensor *ts_scope_disown(ts_tensor *t)
+{
+    if (!t->link)
+        return ts_tensor_ref(t);
+    unlink_tensor(t);
+    return t;
+}
+
 int ts_scope_enter(ts_scope *scope)
 {
     ts_thread *thread = ts_thread_self();

@@ -115,6 +115,9 @@ TS_INLINE ts_tensor *ts_tensor_ref(ts_tensor *t)
     return t;
 }
 
+/** An owned reference to t: its scope's, which lets go of it, or a new one. */
+ts_tensor *ts_scope_disown(ts_tensor *t);
+
 /** Puts an owned reference into the thread's innermost scope. */
 TS_INLINE ts_tensor *ts_scope_adopt(ts_thread *thread, ts_tensor *t)
 {

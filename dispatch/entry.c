@@ -243,8 +243,11 @@ static ts_status convert_args(ts_frame *f, const ts_accepts *accepts, ts_value *
     return TS_OK;
 }
 
-static TS_COLD ts_status fail_dtype(const ts_frame *f)
+static TS_COLD ts_status fail_dtype(ts_frame *f)
 {
+    const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
+    if (b && (b->flags & TS_BACKEND_CPU_FALLBACK))
+        return ts_round_trip(f);
     return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
                       "no kernel for dtype %s on %s", ts_dtype_name(f->plan->compute), ts_key_name(f->key));
 }
@@ -540,6 +543,17 @@ ts_status ts_run_parts(ts_frame *f, ts_kernel composite)
 
 ts_status ts_enter_parts(ts_frame *f) { return ts_run_parts(f, ts_enter_whole); }
 
+ts_status ts_enter_foreign(ts_frame *f)
+{
+    ts_status status = ts_enter_whole(f);
+    for (int i = 0; status != TS_OK && i < f->nrets; i++)
+        if (!(f->given >> i & 1) && f->rets[i].tag == TS_TAG_TENSOR) {
+            ts_tensor_unref(f->rets[i].t);
+            f->rets[i] = ts_value_none();
+        }
+    return status;
+}
+
 /* ----------------------------------------------------------------------------- devices ---- */
 
 /** Whether a kernel of key may be handed t: on its device, or one number on the CPU, which it reads there. */
@@ -576,5 +590,5 @@ ts_status ts_enter_device(ts_frame *f)
     if (b->supports && !b->supports(b->state, f))
         return ts_unsupported_call(f);
     ts_op_kind kind = f->table->info->kind;
-    return kind == TS_FILL ? ts_enter_fill(f) : kind == TS_VIEW ? ts_enter_view(f) : ts_enter_whole(f);
+    return kind == TS_FILL ? ts_enter_fill(f) : kind == TS_VIEW ? ts_enter_view(f) : ts_enter_foreign(f);
 }

@@ -6,7 +6,7 @@
 #define TS_DISPATCH_OP_H
 
 #include "core/tensor.h"
-#include "include/tessera/dispatch.h"
+#include "include/tessera/kernel.h"
 
 #define TS_MAX_OPS 1024
 
@@ -141,6 +141,8 @@ ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, 
 ts_status ts_enter_fill(ts_frame *f);
 ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
+/** ts_enter_whole() for kernels from outside, which may fail after they have made results. */
+ts_status ts_enter_foreign(ts_frame *f);
 /** In front of the three where a backend has memory of its own: asks it, and checks where tensors lie. */
 ts_status ts_enter_device(ts_frame *f);
 ts_status ts_enter_parts(ts_frame *f);
@@ -152,14 +154,6 @@ extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
 extern ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
 /** Set by ops/: a call whose argument `arg` (nargs: a given result) is on another device than its kernel. */
 extern ts_status (*ts_across)(ts_frame *f, int arg);
-/** Value of a boxed scalar in dtype, stored at place. */
-void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place);
-/** A boxed scalar as a double, and unboxed. */
-TS_INLINE double ts_value_number(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
-TS_INLINE ts_scalar ts_value_unbox(const ts_value *v)
-{
-    return v->tag == TS_TAG_FLOAT ? ts_scalar_float(v->d) : v->tag == TS_TAG_INT ? ts_scalar_int(v->i) : ts_scalar_bool(v->i);
-}
 /** Fills plan->iter for the results and arguments of f; called by ts_enter_fill. */
 ts_status ts_plan_iterate(ts_frame *f);
 /** Completes a space whose operands' byte strides stand outermost dim first: reverses the dims to

@@ -111,25 +111,6 @@ static ts_status bring_args(trip *trip, const ts_frame *f, ts_value *args)
     return TS_OK;
 }
 
-/** Device of the call: of a device argument, else of the first tensor that is on it. */
-static ts_device device_of(const ts_frame *f)
-{
-    ts_device device = {f->key, 0};
-    for (int i = f->nargs - 1; i >= 0; i--) {
-        const ts_value *v = &f->args[i];
-        uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-        for (uint32_t k = 0; k < n; k++) {
-            const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
-            if (!ts_is_none(t) && t->storage->device.backend == f->key)
-                device = t->storage->device;
-        }
-    }
-    for (int i = 0; i < f->nargs; i++)
-        if (f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key)
-            device = f->args[i].device;
-    return device;
-}
-
 /** Writes go back to where they belong; results of the CPU are replaced by the device's. */
 static ts_status bring_back(trip *trip, ts_frame *f, ts_value *rets)
 {
@@ -177,7 +158,7 @@ ts_status ts_round_trip(ts_frame *f)
     int far = ts_find_far(f);
     if (far >= 0)
         return ts_across(f, far);
-    trip trip = {.thread = f->thread, .device = device_of(f)};
+    trip trip = {.thread = f->thread, .device = ts_kernel_device(f)};
     for (int i = 0; i < f->nargs; i++)
         trip.room += f->args[i].tag == TS_TAG_TENSOR ? 1 : f->args[i].tag == TS_TAG_TENSORS ? (int)f->args[i].count : 0;
     trip.room += f->nrets;

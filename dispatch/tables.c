@@ -15,6 +15,8 @@ static void slot_fill(ts_table *t, const ts_op_entry *e, int k)
     const ts_registration *own = e->kernels[k], *fallback = ts_reg.fallbacks[k];
     bool backend = k < 16;
     ts_kernel entry = info->kind == TS_FILL ? ts_enter_fill : info->kind == TS_VIEW ? ts_enter_view : ts_enter_whole;
+    if (entry == ts_enter_whole && (info->flags & TS_OP_RUNTIME))
+        entry = ts_enter_foreign;
     int rule;
     ts_kernel kernel = NULL;
     if (k == TS_KEY_ABSENT) {

@@ -42,6 +42,27 @@ ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
     return TS_OK;
 }
 
+ts_status ts_rule_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
+{
+    if (i < 0 || i >= f->nrets || ndim < 0 || ndim > TS_MAX_DIMS || (ndim && !sizes) || (unsigned)dtype >= TS_DTYPE_COUNT)
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+                          "rule_result: expected a result below %d, 0 to %d sizes and a dtype, got %d, %d and %d", f->nrets,
+                          TS_MAX_DIMS, i, ndim, (int)dtype);
+    ts_device device = ts_kernel_device(f);
+    TS_TRY(ts_check_devices(f, false, &device));
+    ts_plan_result(f->plan, i, sizes, ndim, dtype, device);
+    return TS_OK;
+}
+
+ts_status ts_rule_pointwise(ts_frame *f, int n, ts_dtype result, bool float_math)
+{
+    if (n < 1 || n > f->nargs || n >= TS_MAX_OPERANDS || f->nrets != 1)
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+                          "rule_pointwise: expected 1 to %d arguments and one result, got %d and %d", TS_MAX_OPERANDS - 1, n,
+                          f->nrets);
+    return ts_infer_pointwise(f, n, result, float_math);
+}
+
 ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out)
 {
     int64_t n = ndim ? ndim : 1;

@@ -61,9 +61,9 @@ TS_API ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *e
 TS_API ts_status ts_record_stream(ts_tensor *t);
 
 /**
- * Uninitialised contiguous tensor on the CPU in memory that `device` copies from and to without a stop
- * (pinned memory); ordinary memory where the backend has none. Values of a copy to it are there after
- * ts_synchronize() or a wait on the stream.
+ * Uninitialised contiguous tensor on the CPU in memory that `device` copies from without a stop (pinned
+ * memory); ordinary memory where the backend has none. A copy from it is only queued: write to it again
+ * after ts_synchronize() or a wait on the stream. Copies to the CPU wait by themselves, to it as to any.
  * @param sizes  ndim sizes
  */
 TS_API ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);

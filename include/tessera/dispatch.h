@@ -148,6 +148,14 @@ static inline ts_value ts_value_string(const char *str)
     return v;
 }
 
+/** A boxed number as a double. */
+static inline double ts_value_number(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
+/** A boxed number with its kind. */
+static inline ts_scalar ts_value_unbox(const ts_value *v)
+{
+    return v->tag == TS_TAG_FLOAT ? ts_scalar_float(v->d) : v->tag == TS_TAG_INT ? ts_scalar_int(v->i) : ts_scalar_bool(v->i);
+}
+
 /* ------------------------------------------------------------------------------ frames ---- */
 
 typedef struct ts_thread ts_thread;

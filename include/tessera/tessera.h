@@ -5,8 +5,12 @@
 
 #include "core.h"
 #include "dispatch.h"
+#include "device.h"
+#include "backend.h"
+#include "kernel.h"
 #include "ops.h"
 #include "autograd.h"
+#include "gradient.h"
 #include "autocast.h"
 #include "io.h"
 #include "nn.h"

@@ -1,0 +1,219 @@
+/** @file kernel.c  What kernels outside the library see of a call: the public form of frame and plan. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/kernel.h"
+#include "core/convert.h"
+#include "core/device.h"
+#include "dispatch/entries.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+_Static_assert(TS_KERNEL_OPERANDS == TS_MAX_OPERANDS, "the public form holds every operand");
+
+/* ------------------------------------------------------------------------ registration ---- */
+
+ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel, const ts_kernel_opts *opts, ts_registration **out)
+{
+    ts_kernel_opts o = {.size = sizeof o};
+    if (opts && opts->size != sizeof o)
+        return ts_error_set(TS_ERR_VALUE, "register_kernel_ex: argument 'opts': expected size %zu, got %zu", sizeof o, opts->size);
+    if (opts)
+        o = *opts;
+    if (o.dtypes & ~(uint32_t)TS_DT_ALL)
+        return ts_error_set(TS_ERR_VALUE, "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes", o.dtypes & ~(uint32_t)TS_DT_ALL);
+    ts_accepts accepts = {(uint16_t)o.dtypes, o.strided};
+    ts_registry_begin();
+    return ts_registry_end(ts_kernel_add(op, key, kernel, accepts, o.schema, (const void *)kernel, out));
+}
+
+ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
+{
+    ts_op_opts o = {.size = sizeof o};
+    if (opts && opts->size != sizeof o)
+        return ts_error_set(TS_ERR_VALUE, "register_op_ex: argument 'opts': expected size %zu, got %zu", sizeof o, opts->size);
+    if (opts)
+        o = *opts;
+    ts_op_info row = {
+        .kind = o.rule ? TS_FILL : o.composite ? TS_COMPOSITE : TS_WHOLE,
+        .infer = o.rule,
+        .composite = o.composite,
+        .reserve = o.reserve,
+        /* gradients go through the ops of a composite, unless a rule is registered */
+        .flags = o.not_differentiable ? TS_OP_NODIFF : o.composite ? TS_OP_BY_PARTS : 0,
+        .doc = o.doc,
+        .site = __builtin_return_address(0),
+    };
+    return ts_op_add(schema, row, op);
+}
+
+/* -------------------------------------------------------------------------- in a kernel ---- */
+
+ts_dtype ts_kernel_dtype(const ts_frame *f) { return f->plan ? f->plan->compute : TS_DTYPE_NONE; }
+
+ts_device ts_kernel_device(const ts_frame *f)
+{
+    for (int i = 0; i < f->nrets; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR && f->rets[i].t->storage->device.backend == f->key)
+            return f->rets[i].t->storage->device;
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key)
+            return f->args[i].device;
+    for (int i = 0; i < f->nargs; i++) {
+        const ts_value *v = &f->args[i];
+        uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
+        for (uint32_t k = 0; k < n; k++) {
+            const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
+            if (!ts_is_none(t) && t->storage->device.backend == f->key)
+                return t->storage->device;
+        }
+    }
+    return (ts_device){f->key, 0};
+}
+
+ts_stream *ts_kernel_stream(const ts_frame *f) { return ts_stream_current(ts_kernel_device(f)); }
+void *ts_kernel_data(const ts_tensor *t) { return t && t->numel ? t->data : NULL; }
+
+ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
+{
+    const ts_plan *plan = f->plan;
+    if (!plan || !plan->pointwise)
+        return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, NULL, "kernel_space: the op is not pointwise");
+    const ts_iter *it = &plan->iter;
+    space->ndim = it->ndim;
+    space->operands = it->operands;
+    space->numel = it->numel;
+    memcpy(space->sizes, it->sizes, sizeof space->sizes);
+    int arg = -1;
+    for (int k = 0; k < it->operands; k++) {
+        ts_operand *o = &space->operand[k];
+        const ts_value *v = &f->rets[0];
+        if (k) {
+            do
+                v = &f->args[++arg];
+            while (!(plan->operands >> arg & 1) || v->tag == TS_TAG_NONE);
+        }
+        bool tensor = v->tag == TS_TAG_TENSOR;
+        o->data = it->data[k];
+        memcpy(o->strides, it->strides[k], sizeof o->strides);
+        o->arg = (int8_t)arg;
+        o->dtype = tensor ? (ts_dtype)v->t->dtype : plan->compute;
+        o->host = !tensor || (f->key != TS_KEY_CPU && v->t->storage->device.backend == TS_KEY_CPU);
+    }
+    return TS_OK;
+}
+
+double ts_operand_number(const ts_operand *o)
+{
+    double d = 0;
+    float s;
+    int64_t i;
+    int32_t i32;
+    uint16_t h;
+    switch (o->dtype) {
+    case TS_F64: memcpy(&d, o->data, sizeof d); return d;
+    case TS_F32: memcpy(&s, o->data, sizeof s); return s;
+    case TS_BF16: memcpy(&h, o->data, sizeof h); return ts_bf16_to_f32(h);
+    case TS_F16: memcpy(&h, o->data, sizeof h); return ts_f16_to_f32(h);
+    case TS_I64: memcpy(&i, o->data, sizeof i); return (double)i;
+    case TS_I32: memcpy(&i32, o->data, sizeof i32); return i32;
+    default: return *(const uint8_t *)o->data;
+    }
+}
+
+ts_rows ts_kernel_rows(const ts_frame *f)
+{
+    const ts_plan *p = f->plan;
+    return p ? (ts_rows){p->dim, p->outer, p->count, p->inner} : (ts_rows){0, 0, 0, 0};
+}
+
+ts_status ts_kernel_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
+{
+    if (i < 0 || i >= f->nrets || (ndim && !sizes))
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL, "kernel_result: expected a result below %d and sizes, got %d",
+                          f->nrets, i);
+    if (f->rets[i].tag == TS_TAG_TENSOR) {
+        const ts_tensor *t = f->rets[i].t;
+        bool fits = t->ndim == ndim && t->dtype == dtype;
+        for (int d = 0; fits && d < ndim; d++)
+            fits = t->sizes[d] == sizes[d];
+        return fits ? TS_OK : ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL, "result %d: the given tensor does not fit", i);
+    }
+    if (!(f->want >> i & 1))
+        return TS_OK;
+    ts_tensor *t = ts_tensor_new(f->thread, dtype, sizes, ndim, ts_kernel_device(f));
+    if (!t)
+        return ts_fail_within(ts_op_name(f->op), f->site);
+    f->rets[i] = ts_value_tensor(t);
+    return TS_OK;
+}
+
+ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
+{
+    TS_TRY(t);
+    if (i < 0 || i >= f->nrets || ts_is_none(t))
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL, "kernel_give: expected a tensor for a result below %d, got %d",
+                          f->nrets, i);
+    if (!(f->want >> i & 1))
+        return TS_OK;
+    bool borrowed = false; /* an argument stays the caller's: the result is another handle of it */
+    for (int a = 0; a < f->nargs; a++) {
+        borrowed |= f->args[a].tag == TS_TAG_TENSOR && f->args[a].t == t;
+        for (uint32_t k = 0; f->args[a].tag == TS_TAG_TENSORS && k < f->args[a].count; k++)
+            borrowed |= f->args[a].list[k] == t;
+    }
+    ts_tensor *owned = borrowed ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0) : ts_scope_disown(t);
+    TS_TRY(owned);
+    f->rets[i] = ts_value_tensor(owned);
+    return TS_OK;
+}
+
+void *ts_scratch_take(ts_device device, int64_t bytes)
+{
+    if (bytes <= 0) {
+        ts_error_set(TS_ERR_VALUE, "scratch_take: argument 'bytes': expected more than 0, got %lld", (long long)bytes);
+        return NULL;
+    }
+    if (device.backend != TS_KEY_CPU && !ts_backend_of(device)) {
+        ts_error_set(TS_ERR_DEVICE, "scratch_take: no memory on %s", ts_device_name(device));
+        return NULL;
+    }
+    if (device.backend != TS_KEY_CPU)
+        return ts_device_allocate(device, bytes, "scratch");
+    void *data = ts_alloc(ts_thread_self(), (size_t)bytes);
+    if (!data)
+        ts_fail_memory("scratch", bytes);
+    return data;
+}
+
+void ts_scratch_give(ts_device device, void *data, int64_t bytes)
+{
+    if (data && device.backend == TS_KEY_CPU)
+        ts_free(&ts_tls, data, (size_t)bytes);
+    else if (data)
+        ts_device_release(device, data, bytes);
+}
+
+ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const char *hint, const char *format, ...)
+{
+    char text[900];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const char *name = arg >= 0 && arg < f->nargs ? f->table->info->schema.args[arg].name : "?";
+    return ts_fail_op(status, ts_op_name(f->op), f->site, hint, "argument '%s': %s", name, text);
+}
+
+void ts_rule_compute(ts_frame *f, ts_dtype dtype, uint32_t cast)
+{
+    f->plan->compute = dtype;
+    f->plan->cast = (uint16_t)cast;
+}
+
+void ts_rule_rows(ts_frame *f, ts_rows rows)
+{
+    f->plan->dim = rows.dim;
+    f->plan->outer = rows.outer;
+    f->plan->count = rows.count;
+    f->plan->inner = rows.inner;
+}

@@ -1,0 +1,148 @@
+/**
+ * @file kernel.h
+ * What a kernel sees of its call, and what a shape rule says about it: for backends and operators that
+ * live outside the library.
+ *
+ * A kernel of an op with a shape rule is called when everything is decided: arguments are checked, cast
+ * to the dtype to compute in and packed if need be, results are there. It reads the frame (arguments in
+ * frame->args, results in frame->rets, frame->rng for a random op) and the functions below, and writes
+ * the results. A pointwise kernel needs ts_kernel_space() alone.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_KERNEL_H
+#define TESSERA_KERNEL_H
+
+#include "backend.h"
+
+TS_BEGIN_DECLS
+
+/* ------------------------------------------------------------------------ registration ---- */
+
+/** The bit of a dtype in ts_kernel_opts.dtypes. */
+#define TS_DTYPE_BIT(dtype) (1u << (dtype))
+
+/** What a kernel takes; zero is default. */
+typedef struct ts_kernel_opts {
+    size_t size;        /**< sizeof(ts_kernel_opts) */
+    const char *schema; /**< the schema it was written for; NULL skips the check */
+    uint32_t dtypes;    /**< bits of the dtypes it computes in; 0: all. Other calls are an error of the op,
+                             or go to the CPU where the backend allows that */
+    bool strided;       /**< takes tensors of any strides; else they are packed before the call */
+} ts_kernel_opts;
+
+/** ts_register_kernel() with options; NULL is all zero. TS_ERR_VALUE for a size of another library. */
+TS_API ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel, const ts_kernel_opts *opts,
+                                       ts_registration **out);
+
+/* ------------------------------------------------------------------------ in a kernel ---- */
+
+/** The dtype that the shape rule chose to compute in; TS_DTYPE_NONE for an op without a rule. */
+TS_API ts_dtype ts_kernel_dtype(const ts_frame *frame);
+/** The device whose kernel runs. */
+TS_API ts_device ts_kernel_device(const ts_frame *frame);
+/** The stream that work goes to: the thread's current one of that device. */
+TS_API ts_stream *ts_kernel_stream(const ts_frame *frame);
+/** Address of a tensor's first element in its device's memory; NULL for an empty tensor. Writes are
+ *  counted by what called the kernel. */
+TS_API void *ts_kernel_data(const ts_tensor *t);
+
+/** Operands of a pointwise op: its result and up to five arguments. */
+#define TS_KERNEL_OPERANDS 6
+
+/** One operand. */
+typedef struct ts_operand {
+    void *data;                    /**< first element */
+    int64_t strides[TS_MAX_DIMS];  /**< in bytes, innermost dim first; 0 where the operand is broadcast */
+    ts_dtype dtype;
+    int8_t arg;                    /**< its place among the arguments; -1 for the result */
+    bool host;                     /**< one number in host memory, to be read before the kernel returns */
+} ts_operand;
+
+/** The space a pointwise kernel runs over: dims of size 1 are gone, neighbours that all operands step
+ *  through evenly are one. Contiguous operands give one dim. */
+typedef struct ts_space {
+    int ndim;                     /**< at least 1 */
+    int operands;                 /**< the result, operand[0], included */
+    int64_t numel;
+    int64_t sizes[TS_MAX_DIMS];   /**< innermost dim first */
+    ts_operand operand[TS_KERNEL_OPERANDS];
+} ts_space;
+
+/** The space of the running pointwise op. TS_ERR_STATE for any other op. Arguments that are absent (such
+ *  as a bound of clamp) are not among the operands. */
+TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
+/** The number that a host operand holds. */
+TS_API double ts_operand_number(const ts_operand *operand);
+
+/** What shape rules of ops that are not pointwise leave for their kernels. */
+typedef struct ts_rows {
+    int64_t dim;   /**< the dim that the op works along */
+    int64_t outer; /**< elements before it */
+    int64_t count; /**< elements along it; reductions: bit d is set when dim d goes */
+    int64_t inner; /**< elements behind it */
+} ts_rows;
+/**
+ * Those numbers. Of softmax: dim, outer, count, inner. Of norms: outer rows of count elements. Of losses
+ * over classes, arg ops and scans: outer, count, inner. Of sum, mean and their like: count alone. Others
+ * are not set.
+ */
+TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
+
+/**
+ * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape rule; a
+ * result that was given must fit and stays.
+ * @param sizes  ndim sizes
+ */
+TS_API ts_status ts_kernel_result(ts_frame *frame, int i, const int64_t *sizes, int ndim, ts_dtype dtype);
+/** Gives a tensor that the kernel made with other ops as result i. NULL passes a failure on. */
+TS_API ts_status ts_kernel_give(ts_frame *frame, int i, ts_tensor *t);
+
+/** Memory for the time of a call, from the device's allocator (the CPU's for host scratch); NULL with an
+ *  error. bytes above 0. */
+TS_API void *ts_scratch_take(ts_device device, int64_t bytes);
+/** Gives it back; work that uses it may still be queued on the current stream. */
+TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
+
+/** Writes a boxed number as an element of `dtype`, rounded as a cast would. */
+TS_API void ts_scalar_store(const ts_value *value, ts_dtype dtype, void *element);
+/** An error about argument `arg` of the running op, with a remedy (NULL: none). Returns status. */
+TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status status, const char *hint, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* ------------------------------------------------------------- operators at run time ---- */
+
+/** What an op registered at run time has beside its kernels; zero is default. */
+typedef struct ts_op_opts {
+    size_t size; /**< sizeof(ts_op_opts) */
+    /** Checks arguments and says what the results are, by the ts_rule_ functions. Every call runs it, on
+     *  every backend (META needs nothing else); casts, out= and in-place forms follow from it. NULL: the
+     *  kernel does everything, or the composite. */
+    ts_kernel rule;
+    /** The op written with other ops, for backends without a kernel. */
+    ts_kernel composite;
+    /** Counters of random numbers that a call takes, for frame->rng. NULL: none. */
+    uint64_t (*reserve)(const ts_frame *frame);
+    /** Results never require grad. Else, without ts_register_vjp(), a gradient through it is an error. */
+    bool not_differentiable;
+    const char *doc; /**< one line, copied */
+} ts_op_opts;
+/** ts_register_op() with options; NULL is all zero. */
+TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);
+
+/** Result i of a rule: sizes (copied) and dtype, on the device of the tensor arguments, which must be one. */
+TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, int ndim, ts_dtype dtype);
+/**
+ * A whole rule: arguments 0 to n - 1 (tensors or numbers) broadcast to result 0 and are cast to one dtype,
+ * by promotion.
+ * @param result      dtype of the result; TS_DTYPE_NONE: the promoted one
+ * @param float_math  integers compute in f32
+ */
+TS_API ts_status ts_rule_pointwise(ts_frame *frame, int n, ts_dtype result, bool float_math);
+/** The dtype to compute in, and bits of the arguments that are to be cast to it. */
+TS_API void ts_rule_compute(ts_frame *frame, ts_dtype dtype, uint32_t cast);
+/** Numbers for the kernel. */
+TS_API void ts_rule_rows(ts_frame *frame, ts_rows rows);
+/* A rule reports wrong arguments with ts_kernel_error(). */
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,267 @@
+/** @file kernel.c  Operators registered at run time: rules, kernels, composites, gradients, by public headers. */
+// SPDX-License-Identifier: MIT
+#include "tests/dispatch/offset.h"
+
+/* y = a * b * s, broadcast; a pointwise op with a rule, written as a user would */
+static ts_status scaled_rule(ts_frame *f) { return ts_rule_pointwise(f, 2, TS_DTYPE_NONE, true); }
+
+/** Walks a space element by element; run is handed one address an operand. */
+static void each(const ts_space *s, uintptr_t lift, void (*run)(void **at, void *ctx), void *ctx)
+{
+    for (int64_t i = 0; i < s->numel; i++) {
+        int64_t rest = i, offset[TS_KERNEL_OPERANDS] = {0};
+        for (int d = 0; d < s->ndim; d++) {
+            for (int k = 0; k < s->operands; k++)
+                offset[k] += rest % s->sizes[d] * s->operand[k].strides[d];
+            rest /= s->sizes[d];
+        }
+        void *at[TS_KERNEL_OPERANDS];
+        for (int k = 0; k < s->operands; k++)
+            at[k] = (void *)((uintptr_t)s->operand[k].data - (s->operand[k].host ? 0 : lift) + (uintptr_t)offset[k]);
+        run(at, ctx);
+    }
+}
+
+static void scaled_f32(void **at, void *ctx)
+{
+    *(float *)at[0] = *(float *)at[1] * *(float *)at[2] * (float)*(double *)ctx;
+}
+
+static ts_space seen; /* the last space that the kernel saw */
+static ts_status scaled_kernel(ts_frame *f)
+{
+    double s = ts_value_number(&f->args[2]);
+    TS_TRY(ts_kernel_space(f, &seen));
+    ck_assert_int_eq(ts_kernel_dtype(f), TS_F32);
+    each(&seen, ts_kernel_device(f).backend == TS_KEY_CPU ? 0 : OFFSET, scaled_f32, &s);
+    return TS_OK;
+}
+
+static ts_status scaled_vjp(ts_vjp_call *call)
+{
+    ts_tensor *g = (ts_mul_scalar)(ts_grad_out(call, 0), ts_value_unbox(ts_arg(call, 2)));
+    if (ts_needs(call, 0))
+        TS_TRY(ts_give(call, 0, ts_reduce_to(call, 0, ts_mul(g, ts_saved_arg(call, 1)))));
+    if (ts_needs(call, 1))
+        TS_TRY(ts_give(call, 1, ts_reduce_to(call, 1, ts_mul(g, ts_saved_arg(call, 0)))));
+    return TS_OK;
+}
+
+static int scaled = -1;
+static const char scaled_schema[] = "test.scaled(Tensor a, Tensor|Scalar b, Scalar s) -> Tensor";
+
+static void register_scaled(bool gradient)
+{
+    ts_op_opts opts = {.size = sizeof opts, .rule = scaled_rule, .doc = "a * b * s"};
+    ts_kernel_opts kernel = {.size = sizeof kernel, .schema = scaled_schema, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    ts_vjp_opts saves = {.size = sizeof saves, .saves_for = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
+    OK(ts_register_op_ex(scaled_schema, &opts, &scaled));
+    OK(ts_register_kernel_ex("test.scaled", TS_KEY_CPU, scaled_kernel, &kernel, NULL));
+    if (gradient)
+        OK(ts_register_vjp("test.scaled", scaled_vjp, &saves));
+}
+
+static ts_tensor *call_scaled(ts_tensor *a, ts_tensor *b, double s)
+{
+    ts_value args[] = {ts_value_tensor(a), ts_value_tensor(b), ts_value_float(s)}, ret = ts_value_none();
+    return ts_call_boxed(scaled, args, 3, &ret, 1) == TS_OK ? ts_adopt(ret.t) : NULL;
+}
+
+TS_TEST(an_op_with_a_rule_gets_broadcasting_casts_shapes_and_destinations)
+{
+    TS_SCOPE;
+    register_scaled(false);
+    ts_tensor *a = ts_arange(0, 6, 1, TS_F32), *b = ts_arange(1, 4, 1, TS_F32);
+    ts_tensor *y = call_scaled(ts_view(a, TS_SIZES(2, 3)), b, 2);
+    OK(y);
+    ts_tensor *want = ts_mul_scalar(ts_mul(ts_view(a, TS_SIZES(2, 3)), b), 2);
+    ck_assert(value(ts_all(ts_eq(y, want))) == 1);
+    ck_assert_int_eq(seen.ndim, 2);
+    ck_assert_int_eq(seen.operand[2].strides[1], 0); /* broadcast */
+    OK(call_scaled(a, a, 1));
+    ck_assert_int_eq(seen.ndim, 1); /* contiguous: one dim */
+    /* integers are cast by the rule, other shapes refused by it */
+    OK(y = call_scaled(ts_to(a, TS_I32), a, 1));
+    ck_assert_int_eq(ts_dtype_of(y), TS_F32);
+    FAILS(TS_ERR_SHAPE, call_scaled(a, b, 1));
+    SAYS("test.scaled: argument 'b'");
+    FAILS(TS_ERR_DTYPE, call_scaled(ts_to(a, TS_F64), a, 1));
+    /* a number is an operand in host memory */
+    ts_value args[] = {ts_value_tensor(a), ts_value_float(3), ts_value_int(1)}, ret = ts_value_none();
+    OK(ts_call_boxed(scaled, args, 3, &ret, 1));
+    ts_release(ret.t);
+    ck_assert(seen.operand[2].host && !seen.operand[1].host && seen.operand[2].arg == 1);
+    ck_assert_double_eq(ts_operand_number(&seen.operand[2]), 3);
+    /* META and a destination */
+    ts_tensor *meta = ts_to_device(a, TS_DEVICE_META);
+    OK(y = call_scaled(meta, meta, 1));
+    ck_assert_int_eq(ts_size(y, 0), 6);
+    ret = ts_value_tensor(a);
+    OK(ts_call_boxed(scaled, (ts_value[]){ts_value_tensor(a), ts_value_tensor(a), ts_value_int(1)}, 3, &ret, 1));
+    ck_assert_double_eq(value(ts_select(a, 0, 5)), 25);
+}
+
+TS_TEST(an_op_registered_at_run_time_has_the_gradient_of_its_rule)
+{
+    TS_SCOPE;
+    register_scaled(true);
+    ts_tensor *a = ts_set_requires_grad(ts_arange(1, 7, 1, TS_F32), true), *b = ts_set_requires_grad((ts_full)(TS_SIZES(1), ts_scalar_float(2), TS_F32), true);
+    OK(ts_backward(ts_sum(call_scaled(a, b, 3))));
+    ck_assert_double_eq(value(ts_select(ts_grad(a), 0, 2)), 6);
+    ck_assert_double_eq(value(ts_grad(b)), 3 * 21);
+    ts_op_description d = {.size = sizeof d};
+    OK(ts_op_describe(scaled, &d));
+    ck_assert_int_eq(d.gradient, TS_GRADIENT_RULE);
+}
+
+TS_TEST(a_gradient_through_an_op_without_a_rule_is_an_error_that_names_the_op)
+{
+    TS_SCOPE;
+    register_scaled(false);
+    ts_tensor *a = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true), *y = call_scaled(a, a, 1);
+    OK(y);
+    ck_assert(ts_requires_grad(y)); /* loud in backward, not silently constant */
+    FAILS(TS_ERR_AUTOGRAD, ts_backward(ts_sum(y)));
+    SAYS("test.scaled");
+    ck_assert(ts_grad(a) == TS_NONE);
+    OK(ts_register_vjp("test.scaled", scaled_vjp,
+                       &(ts_vjp_opts){.size = sizeof(ts_vjp_opts), .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}));
+    OK(ts_backward(ts_sum(call_scaled(a, a, 1)))); /* what is recorded from now on has it */
+    ck_assert_double_eq(value(ts_select(ts_grad(a), 0, 0)), 2);
+}
+
+static ts_status cube(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *x = f->args[0].t;
+    return ts_kernel_give(f, 0, ts_mul(ts_mul(x, x), x));
+}
+static ts_status same(ts_frame *f) { return ts_kernel_give(f, 0, f->args[0].t); }
+static ts_status minus_one(ts_vjp_call *call) { return ts_give(call, 0, ts_neg(ts_ones_like(ts_grad_out(call, 0)))); }
+
+TS_TEST(a_composite_is_differentiated_by_its_parts_unless_it_has_a_rule)
+{
+    TS_SCOPE;
+    int op;
+    ts_op_opts opts = {.size = sizeof opts, .composite = cube};
+    OK(ts_register_op_ex("test.cube(Tensor x) -> Tensor", &opts, &op));
+    ts_tensor *x = ts_set_requires_grad((ts_full)(TS_SIZES(1), ts_scalar_float(2), TS_F32), true);
+    ts_value arg = ts_value_tensor(x), ret = ts_value_none();
+    OK(ts_call_boxed(op, &arg, 1, &ret, 1));
+    ts_tensor *y = ts_adopt(ret.t);
+    ck_assert_double_eq(value(y), 8);
+    OK(ts_backward(ts_sum(y)));
+    ck_assert_double_eq(value(ts_grad(x)), 12);
+    OK(ts_register_vjp("test.cube", minus_one, NULL));
+    ts_zero_grad(x);
+    ret = ts_value_none();
+    OK(ts_call_boxed(op, &arg, 1, &ret, 1));
+    OK(ts_backward(ts_sum(ts_adopt(ret.t))));
+    ck_assert_double_eq(value(ts_grad(x)), -1);
+    /* an argument handed on is another handle of it */
+    opts.composite = same;
+    OK(ts_register_op_ex("test.same(Tensor x) -> Tensor", &opts, &op));
+    ts_tensor *a = one();
+    arg = ts_value_tensor(a), ret = ts_value_none();
+    OK(ts_call_boxed(op, &arg, 1, &ret, 1));
+    ck_assert(ret.t != a && ts_data(ret.t) == ts_data(a));
+    ts_release(ret.t);
+}
+
+/* a result whose size is known only when the kernel has looked */
+static bool fail_late;
+static ts_status positive(ts_frame *f)
+{
+    ts_tensor *x = f->args[0].t;
+    const float *p = ts_kernel_data(x);
+    int64_t n = 0;
+    for (int64_t i = 0; i < ts_numel(x); i++)
+        n += p[i] > 0;
+    TS_TRY(ts_kernel_result(f, 0, &n, 1, TS_I64));
+    if (fail_late)
+        return ts_kernel_error(f, 0, TS_ERR_VALUE, "be lucky", "planted");
+    void *scratch = ts_scratch_take(TS_DEVICE_CPU, 100);
+    TS_TRY(scratch);
+    int64_t *out = ts_kernel_data(f->rets[0].t);
+    for (int64_t i = 0; i < ts_numel(x); i++)
+        if (p[i] > 0)
+            *out++ = i;
+    ts_scratch_give(TS_DEVICE_CPU, scratch, 100);
+    return TS_OK;
+}
+
+TS_TEST(a_kernel_without_a_rule_makes_its_results_and_a_late_failure_leaves_none)
+{
+    TS_SCOPE;
+    int op;
+    OK(ts_register_op("test.positive(Tensor x) -> Tensor", &op));
+    OK(ts_register_kernel("test.positive", TS_KEY_CPU, positive, NULL, NULL));
+    ts_tensor *x = ts_sub_scalar(ts_arange(0, 1000, 1, TS_F32), 400);
+    ts_value arg = ts_value_tensor(x), ret = ts_value_none();
+    OK(ts_call_boxed(op, &arg, 1, &ret, 1));
+    ck_assert_int_eq(ts_numel(ret.t), 599);
+    ts_release(ret.t);
+    fail_late = true;
+    int64_t before = ts_memory_get_stats().in_use;
+    ret = ts_value_none();
+    FAILS(TS_ERR_VALUE, ts_call_boxed(op, &arg, 1, &ret, 1));
+    SAYS("test.positive: argument 'x': planted");
+    ck_assert_str_eq(ts_error_hint(), "be lucky");
+    ck_assert_int_eq(ret.tag, TS_TAG_NONE);
+    ck_assert_int_eq(ts_memory_get_stats().in_use, before);
+}
+
+/* --------------------------------------------------------------------- on a backend ---- */
+
+static bool takes_small(void *state, const ts_frame *f)
+{
+    (void)state;
+    return f->args[0].tag != TS_TAG_TENSOR || ts_numel(f->args[0].t) < 100;
+}
+
+static ts_status install_scaled(void *state, ts_key key)
+{
+    (void)state;
+    ts_kernel_opts opts = {.size = sizeof opts, .schema = scaled_schema, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    return ts_register_kernel_ex("test.scaled", key, scaled_kernel, &opts, NULL);
+}
+
+TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goes_to_the_cpu)
+{
+    static offset_state memory = {.devices = 1};
+    static const ts_backend b = {OFFSET_BACKEND("PICKY", TS_BACKEND_CPU_FALLBACK, &memory), .install = install_scaled,
+                                 .supports = takes_small};
+    ts_key key;
+    ts_backend_stats stats;
+    register_scaled(true);
+    OK(ts_backend_register(&b, &key));
+    TS_SCOPE;
+    ts_device device = {key, 0};
+    ts_tensor *a = ts_to_device(ts_arange(0, 6, 1, TS_F32), device), *y;
+    OK(y = call_scaled(ts_view(a, TS_SIZES(2, 3)), ts_to_device(ts_arange(1, 4, 1, TS_F32), device), 2));
+    ck_assert_double_eq(value(ts_select(ts_view(y, TS_SIZES(6)), 0, 5)), 30);
+    /* a number of the CPU's beside it is in host memory */
+    OK(y = call_scaled(a, (ts_full)(NULL, 0, ts_scalar_float(4), TS_F32), 1));
+    ck_assert(seen.operand[2].host);
+    ck_assert_double_eq(value(ts_select(y, 0, 5)), 20);
+    OK(ts_backend_get_stats(key, &stats));
+    uint64_t before = stats.round_trips;
+    /* too large for `supports`, and a dtype that the kernel was not registered for */
+    ts_tensor *large = ts_to_device(ts_ones(TS_SIZES(128), TS_F32), device);
+    OK(call_scaled(large, large, 1));
+    OK(ts_backend_get_stats(key, &stats));
+    ck_assert_uint_eq(stats.round_trips, before + 1);
+    FAILS(TS_ERR_DTYPE, call_scaled(ts_to(a, TS_F64), a, 1)); /* which the CPU's does not take either */
+    SAYS("CPU");
+}
+
+TS_TEST(registrations_of_another_library_are_refused_by_their_size)
+{
+    FAILS(TS_ERR_VALUE, ts_register_op_ex("test.x(Tensor x) -> Tensor", &(ts_op_opts){.size = 3}, NULL));
+    FAILS(TS_ERR_VALUE, ts_register_kernel_ex("add", TS_KEY_CPU, cube, &(ts_kernel_opts){.size = 3}, NULL));
+    FAILS(TS_ERR_VALUE, ts_register_kernel_ex("add", TS_KEY_CPU, cube,
+                                              &(ts_kernel_opts){.size = sizeof(ts_kernel_opts), .dtypes = 1u << 20}, NULL));
+    FAILS(TS_ERR_VALUE, ts_register_vjp("add", minus_one, &(ts_vjp_opts){.size = 3}));
+    FAILS(TS_ERR_NULL, ts_register_vjp("add", NULL, NULL));
+    FAILS(TS_ERR_REGISTRY, ts_register_vjp(NULL, minus_one, NULL));
+}
