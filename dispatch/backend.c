@@ -85,7 +85,7 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
         TS_TRY(ts_key_take(what, b->name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1, "the range of run-time backends", &key));
     ts_reg.backends[key] = b;
     ts_tables_touch_all();
-    TS_TRY(ts_kernel_add("to_device", key, transfer, (ts_accepts){0, 1}, NULL, (const void *)transfer, NULL));
+    TS_TRY(ts_kernel_add("to_device", key, transfer, (ts_accepts){.strided = 1}, NULL, (const void *)transfer, NULL));
     if (b->flags & TS_BACKEND_CPU_FALLBACK)
         TS_TRY(ts_register_fallback(key, ts_round_trip, NULL));
     if (b->flags & TS_BACKEND_WHOLE_OPS)

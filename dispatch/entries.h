@@ -20,6 +20,9 @@
 extern void *ts_registry_oom;
 #include <uthash.h>
 
+/** In ts_registration.accepts.strided: contiguous even where the op's rule lets strides pass. */
+#define TS_STRIDES_PACKED 2
+
 /** A kernel or fallback. Handles that were given out outlive their removal, so a stale one is told. */
 struct ts_registration {
     char op[48]; /* "" for a fallback */

@@ -226,8 +226,8 @@ static ts_status convert_args(ts_frame *f, const ts_accepts *accepts, ts_value *
             continue;
         ts_tensor *t = f->args[i].t;
         bool cast = (plan->cast >> i & 1) && t->dtype != plan->compute;
-        bool pack = !(t->flags & TS_TENSOR_CONTIGUOUS) && !accepts->strided && !plan->pointwise &&
-                    !(plan->strided >> i & 1);
+        bool read = f->table->packed >> f->key & 1 ? !(f->table->written >> i & 1) : !(plan->strided >> i & 1);
+        bool pack = !(t->flags & TS_TENSOR_CONTIGUOUS) && !accepts->strided && !plan->pointwise && read;
         if (TS_LIKELY(!cast && !pack))
             continue;
         ts_tensor *c = ts_convert(t, cast ? plan->compute : (ts_dtype)t->dtype);
@@ -341,7 +341,7 @@ ts_status ts_enter_fill(ts_frame *f)
             status = ts_fail_within(ts_op_name(f->op), f->site);
             goto done;
         }
-        if (TS_UNLIKELY(plan.swapped >> i & 1))
+        if (TS_UNLIKELY((plan.swapped >> i & 1) && !(table->packed >> f->key & 1)))
             swap_layout(out);
         if (f->given >> i & 1) { /* the kernel writes a contiguous stand-in, copied out below */
             shadow[i] = f->rets[i].t;

@@ -117,6 +117,7 @@ struct ts_table {
     uint32_t flags;    /* TS_OP_RANDOM */
     uint16_t op;
     uint16_t written;  /* bit i: argument i is written, (a!) in the schema */
+    uint16_t packed;   /* bit k: the kernel of backend k is from outside and gets no strides that a rule lets pass */
     const ts_op_info *info;
     const ts_vjp *vjp; /* the gradient rule; NULL: none */
     ts_kernel slot[TS_KEY_COUNT];

@@ -295,7 +295,7 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
 ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel, const char *schema, ts_registration **out)
 {
     ts_registry_begin();
-    return ts_registry_end(ts_kernel_add(op, key, kernel, (ts_accepts){0}, schema, (const void *)kernel, out));
+    return ts_registry_end(ts_kernel_add(op, key, kernel, (ts_accepts){.strided = TS_STRIDES_PACKED}, schema, (const void *)kernel, out));
 }
 
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site)

@@ -51,8 +51,10 @@ static void slot_fill(ts_table *t, const ts_op_entry *e, int k)
         /* a struct of functions means memory of its own: who calls is checked before the kernel sees it */
         t->slot[k] = own && ts_reg.backends[k] ? ts_enter_device : entry;
         t->impl[k] = kernel;
-        if (own)
-            t->accepts[k] = own->accepts;
+        if (own) {
+            t->accepts[k] = (ts_accepts){own->accepts.dtypes, own->accepts.strided == 1};
+            t->packed |= (uint16_t)((own->accepts.strided == TS_STRIDES_PACKED) << k);
+        }
     }
     if (rule != TS_RULE_NONE)
         t->mask |= TS_KEYSET(k);

@@ -1,13 +1,15 @@
 /**
  * @file mlp.c  Trains a small network on a function of two numbers: y = sin(3 a) * b.
  *
- *     build/examples/mlp [steps]
+ *     build/examples/mlp [--plugin path] [steps]
  *
- * Prints the loss as it falls. Exit status 0 when the network has learned.
+ * Prints the loss as it falls. With a plugin, a backend's shared library, everything happens on its
+ * device: nothing below names one. Exit status 0 when the network has learned.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <tessera/tessera.h>
 
 static ts_module *make_network(void)
@@ -37,8 +39,24 @@ static ts_status train_step(ts_module *net, ts_optimizer *optimizer, double *los
     return ts_item(mean, loss);
 }
 
+/** Loads a backend and makes its first device the one that tensors and parameters are made on. */
+static ts_status use_plugin(const char *path, ts_device *device)
+{
+    TS_TRY(ts_backend_load(path, &device->backend));
+    printf("training on %s\n", ts_device_name(*device));
+    return ts_set_default_device(*device);
+}
+
 int main(int argc, char **argv)
 {
+    ts_device device = TS_DEVICE_CPU;
+    if (argc > 2 && strcmp(argv[1], "--plugin") == 0) {
+        if (use_plugin(argv[2], &device) != TS_OK) {
+            ts_error_print();
+            return EXIT_FAILURE;
+        }
+        argc -= 2, argv += 2;
+    }
     int steps = argc > 1 ? atoi(argv[1]) : 1000;
     double loss = 1;
     ts_manual_seed(1);
@@ -52,6 +70,9 @@ int main(int argc, char **argv)
         if (step % 100 == 0 || step == steps - 1)
             printf("step %4d  loss %.6f\n", step, loss);
     }
+    ts_backend_stats stats;
+    if (device.backend != TS_DEVICE_CPU.backend && ts_backend_get_stats(device.backend, &stats) == TS_OK)
+        printf("%llu calls had no kernel there and went over the CPU\n", (unsigned long long)stats.round_trips);
     ts_error_print(); // nothing when nothing failed
     ts_optimizer_free(optimizer);
     ts_module_free(net);

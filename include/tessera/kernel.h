@@ -27,7 +27,8 @@ typedef struct ts_kernel_opts {
     const char *schema; /**< the schema it was written for; NULL skips the check */
     uint32_t dtypes;    /**< bits of the dtypes it computes in; 0: all. Other calls are an error of the op,
                              or go to the CPU where the backend allows that */
-    bool strided;       /**< takes tensors of any strides; else they are packed before the call */
+    bool strided;       /**< takes tensors of any strides; else they are packed before the call, except for
+                             arguments that the op writes and members of lists, which come as they are */
 } ts_kernel_opts;
 
 /** ts_register_kernel() with options; NULL is all zero. TS_ERR_VALUE for a size of another library. */

@@ -335,7 +335,9 @@ TS_TEST(a_registration_that_was_removed_is_told_from_one_that_lives)
     FAILS(TS_ERR_REGISTRY, ts_unregister(r));
     SAYS("removed before");
     OK(call_noop(one(), one()));
-    OK(ts_register_fallback(TS_KEY_TRACING, pass, &r));
+    ts_key layer;
+    OK(ts_register_layer("REMOVED", "", &layer));
+    OK(ts_register_fallback(layer, pass, &r));
     OK(ts_unregister(r));
     FAILS(TS_ERR_REGISTRY, ts_unregister(r));
 }
