@@ -6,6 +6,7 @@
  * so runs over a shared graph do not see each other.
  */
 // SPDX-License-Identifier: MIT
+#include "autograd/anomaly.h"
 #include "autograd/recompute.h"
 #include "core/recorder.h"
 #include "dispatch/timers.h"
@@ -348,6 +349,8 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads)
         TS_SCOPE;
         ts_vjp_call b = {run, n, grads, given};
         status = n->vjp->rule(&b);
+        if (TS_UNLIKELY(run->anomaly) && status == TS_OK)
+            status = ts_anomaly_check(n, given, (int)n->ninputs, "the gradient that its backward gave for input");
         if (TS_UNLIKELY(n->hooks != NULL) && status == TS_OK)
             status = run_post_hooks(run, n, given, (int)n->ninputs, grads);
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
@@ -410,6 +413,8 @@ static ts_status run_task(ts_run *run, uint32_t index)
         return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
                           "the node's own backward, or a hook on it, started a backward through it");
     ts_status status = run_node(run, &run->tasks[index]);
+    if (TS_UNLIKELY(run->anomaly) && status != TS_OK)
+        status = ts_anomaly_explain(n, status);
     ts_node_unlock(n);
     return status;
 }
@@ -420,6 +425,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     ts_run run = {.thread = ts_thread_self(), .record = record, .retain = retain, .captures = captures,
                   .ncaptures = ncaptures};
     run.self = ts_node_self(run.thread);
+    run.anomaly = ts_anomaly_enabled();
     for (int i = 0; i < ncaptures; i++)
         run.floor = i == 0 || captures[i].node->seq < run.floor ? captures[i].node->seq : run.floor;
     /* rules never see autocast, and see autograd only when they are to be recorded */
@@ -429,7 +435,11 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     thread->exclude = (record ? thread->exclude & ~grad : thread->exclude | grad) | TS_KEYSET(TS_KEY_AUTOCAST);
     void *timer = ts_timer_enter(thread, TS_TIMER_ENGINE);
     ts_node_ref(root);
-    ts_status status = send(&run, root, output, gradient);
+    ts_status status = TS_UNLIKELY(run.anomaly)
+                           ? ts_anomaly_check(root, &gradient, 1, "backward starts with a gradient that is not finite: result")
+                           : TS_OK;
+    if (status == TS_OK)
+        status = send(&run, root, output, gradient);
     while (status == TS_OK && run.nheap) {
         uint32_t index = heap_pop(&run);
         status = run_task(&run, index);

@@ -31,7 +31,7 @@ typedef struct ts_run {
     uint32_t *table;   /* open addressing: node -> task index + 1 */
     uint32_t ntasks, nheap, room; /* room: of tasks and heap; table has 2 * room */
     uint32_t self;     /* of ts_node_lock() */
-    bool record, retain;
+    bool record, retain, anomaly;
     ts_capture *captures;
     int ncaptures;
     uint64_t floor;    /* seq below which nothing is captured */

@@ -1,5 +1,6 @@
 /** @file function.c  Functions with a backward of their own: applied, recorded as one node, run. */
 // SPDX-License-Identifier: MIT
+#include "autograd/anomaly.h"
 #include "autograd/function.h"
 #include "include/tessera/ops.h"
 
@@ -29,13 +30,14 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
 {
     ts_thread *thread = ts_thread_self();
     size_t bytes = sizeof(ts_node) + sizeof(ts_value) + sizeof(ts_function_call) + (size_t)n * (sizeof(ts_input) + 1) +
-                   (size_t)m * (sizeof(ts_output) + 1);
+                   (size_t)m * (sizeof(ts_output) + 1), trail = ts_trail_bytes();
+    bytes = (bytes + trail + 7) & ~(size_t)7;
     ts_node *node = bytes <= UINT32_MAX ? ts_alloc(thread, bytes) : NULL;
     if (!node) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
         return NULL;
     }
-    *node = (ts_node){.op = TS_NODE_FUNCTION, .nargs = 1, .nrets = (uint8_t)m, .ninputs = (uint32_t)n,
+    *node = (ts_node){.op = TS_NODE_FUNCTION, .nargs = 1, .nrets = (uint8_t)m, .ninputs = (uint32_t)n, .saves = true,
                       .bytes = (uint32_t)bytes, .vjp = &function_vjp, .site = site};
     atomic_init(&node->refs, 1);
     atomic_init(&node->owner, 0);
@@ -54,6 +56,8 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
         else
             ts_input_fill(&node->inputs[i], 0, inputs[i]);
     }
+    if (trail)
+        ts_trail_take(node);
     return node;
 }
 

@@ -9,6 +9,9 @@
 
 void ts_node_free_saved(ts_node *node)
 {
+    if (!node->saves)
+        return;
+    node->saves = false;
     for (uint32_t i = 0; i < node->ninputs; i++) {
         ts_tensor *t = node->inputs[i].saved;
         node->inputs[i].saved = NULL;

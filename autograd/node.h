@@ -57,7 +57,9 @@ struct ts_node {
     uint32_t ninputs;
     uint32_t bytes;           /* of this block */
     _Atomic uint32_t owner;   /* the thread (its id + 1) whose run is in this node; 0: none */
+    bool saves;               /* may hold saved tensors */
     bool freed;               /* saved tensors are gone */
+    bool trail;               /* the block ends with a ts_trail */
     uint64_t seq;
     const ts_vjp *vjp;        /* NULL: no rule; backward through it is an error */
     union {

@@ -5,6 +5,7 @@
  * before the call goes on, so a failed recording never leaves a written tensor behind.
  */
 // SPDX-License-Identifier: MIT
+#include "autograd/anomaly.h"
 #include "autograd/recompute.h"
 #include "core/recorder.h"
 
@@ -75,14 +76,14 @@ static size_t string_bytes(const ts_value *v) { return v->tag == TS_TAG_STRING ?
 static ts_node *node_new(const ts_frame *f)
 {
     uint32_t ninputs = 0;
-    size_t tail = 0;
+    size_t tail = 0, trail = ts_trail_bytes();
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
         ninputs += v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
         tail += ints_bytes(v) + string_bytes(v);
     }
     size_t bytes = sizeof(ts_node) + f->nargs * sizeof(ts_value) + (size_t)ninputs * sizeof(ts_input) +
-                   f->nrets * sizeof(ts_output) + tail;
+                   f->nrets * sizeof(ts_output) + tail + trail;
     ts_node *n = bytes <= UINT32_MAX ? ts_alloc(f->thread, bytes) : NULL;
     if (!n) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
@@ -92,7 +93,7 @@ static ts_node *node_new(const ts_frame *f)
     n->op = f->op;
     n->nargs = f->nargs;
     n->nrets = f->nrets;
-    n->freed = false;
+    n->saves = n->freed = n->trail = false;
     atomic_init(&n->owner, 0);
     n->ninputs = ninputs;
     n->bytes = (uint32_t)bytes;
@@ -130,6 +131,8 @@ static ts_node *node_new(const ts_frame *f)
         n->outputs[i].packed = false;
         n->outputs[i].ndim = 0;
     }
+    if (TS_UNLIKELY(trail))
+        ts_trail_take(n);
     return n;
 }
 
@@ -158,6 +161,7 @@ static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
         }
     }
     n->seq = f->thread->seq = seq + 1;
+    n->saves = *reads != 0;
     for (uint32_t left = *reads & (TS_SAVE_RET(0) - 1); left; left &= left - 1) {
         int i = __builtin_ctz(left);
         const ts_value *v = &f->args[i];

@@ -165,6 +165,18 @@ TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);
  */
 TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 
+/* -------------------------------------------------------------------------------- anomaly ---- */
+
+/**
+ * Switches a mode for finding where a gradient goes wrong, in all threads. While it is on, each recorded
+ * call keeps the C call chain it came from, and a backward looks at every gradient that a rule gives: the
+ * first NaN or Inf ends it with TS_ERR_AUTOGRAD. That and all other errors of a backward then name the
+ * forward call with shapes, dtypes and call site. Costs several times the step while on, nothing while off.
+ * Names of static functions need a program linked with -rdynamic; else the file and offset are for addr2line.
+ */
+TS_API void ts_anomaly_enable(bool on);
+TS_API bool ts_anomaly_enabled(void);
+
 /* ------------------------------------------------------------- activations computed again ---- */
 
 /** A part of a forward pass: m outputs from n inputs and what ctx leads to. Run again, it must do the same. */
