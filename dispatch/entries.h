@@ -80,8 +80,6 @@ void ts_tables_forget(void);
 void ts_registration_free(ts_registration *r);
 /** Keeps a removed registration until the library unloads. */
 void ts_registration_bury(ts_registration *r);
-/** Symbol and library of a code address, for messages. Returns buffer. */
-const char *ts_site_name(const void *site, char *buffer, size_t size);
 /** Gives the first free key from `from` to `to` a name. In a transaction. */
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full, ts_key *key);
 /** A kernel of the library's own for a backend; in a transaction. */

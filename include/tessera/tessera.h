@@ -12,6 +12,7 @@
 #include "autograd.h"
 #include "gradient.h"
 #include "autocast.h"
+#include "layers.h"
 #include "io.h"
 #include "nn.h"
 #include "report.h"

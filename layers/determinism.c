@@ -1,0 +1,157 @@
+/**
+ * @file determinism.c  The determinism checker: each call twice, over copies of what it writes, bit for bit.
+ *
+ * The second call goes down with the same frame: the same random numbers, the same keys. What the first
+ * one wrote is the program's; the second's is compared and dropped.
+ */
+// SPDX-License-Identifier: MIT
+#include "layers/watch.h"
+#include "include/tessera/ops.h"
+
+#include <string.h>
+
+/** A tensor that the call writes, and its copy from before. */
+typedef struct twin {
+    ts_tensor *mine;
+    ts_tensor *copy; /* owned */
+} twin;
+
+typedef struct twins {
+    twin *list;
+    int count;
+} twins;
+
+/** The copy that stands for t, which may be another handle of the same elements; t itself when unwritten. */
+static ts_tensor *stand_in(const twins *w, ts_tensor *t)
+{
+    for (int i = 0; i < w->count; i++)
+        if (t == w->list[i].mine || (!ts_is_none(t) && t->storage == w->list[i].mine->storage &&
+                                     t->data == w->list[i].mine->data && t->numel == w->list[i].mine->numel))
+            return w->list[i].copy;
+    return t;
+}
+
+static ts_status add_twin(twins *w, ts_tensor *t)
+{
+    if (!ts_has_values(t) || stand_in(w, t) != t)
+        return TS_OK;
+    TS_SCOPE;
+    ts_tensor *copy = ts_clone(t);
+    TS_TRY(copy);
+    w->list[w->count++] = (twin){t, ts_tensor_ref(copy)};
+    return TS_OK;
+}
+
+/** Copies of everything that the call is about to write. */
+static ts_status copy_written(const ts_frame *f, twins *w)
+{
+    for (int i = 0; i < f->nrets; i++)
+        if (f->given >> i & 1)
+            TS_TRY(add_twin(w, f->rets[i].t));
+    for (int i = 0; i < f->nargs; i++) {
+        if (!ts_is_written_arg(f, i))
+            continue;
+        if (f->args[i].tag == TS_TAG_TENSOR)
+            TS_TRY(add_twin(w, f->args[i].t));
+        for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
+            TS_TRY(add_twin(w, f->args[i].list[k]));
+    }
+    return TS_OK;
+}
+
+/** Whether a and b have the same sizes, dtype and bits. */
+static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
+{
+    *same = a->ndim == b->ndim && a->dtype == b->dtype && memcmp(a->sizes, b->sizes, a->ndim * sizeof *a->sizes) == 0;
+    if (!*same || !ts_has_values(a) || !ts_has_values(b))
+        return TS_OK;
+    TS_SCOPE;
+    ts_tensor *x = ts_contiguous(ts_to_device(a, TS_DEVICE_CPU)), *y = ts_contiguous(ts_to_device(b, TS_DEVICE_CPU));
+    TS_TRY(x);
+    TS_TRY(y);
+    *same = memcmp(x->data, y->data, (size_t)x->numel * ts_dtype_sizes[x->dtype]) == 0;
+    return TS_OK;
+}
+
+/** Runs the call again over the copies, and says what differs: "" when nothing does. */
+static ts_status run_again(ts_frame *f, const twins *w, ts_tensor **members, char *what, size_t size)
+{
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    ts_frame again = *f;
+    again.args = args;
+    again.rets = rets;
+    for (int i = 0; i < f->nargs; i++) {
+        args[i] = f->args[i];
+        if (args[i].tag == TS_TAG_TENSOR) {
+            args[i].t = stand_in(w, args[i].t);
+        } else if (args[i].tag == TS_TAG_TENSORS) {
+            for (uint32_t k = 0; k < args[i].count; k++)
+                members[k] = stand_in(w, args[i].list[k]);
+            args[i].list = members;
+            members += args[i].count;
+        }
+    }
+    for (int i = 0; i < f->nrets; i++)
+        rets[i] = f->given >> i & 1 ? ts_value_tensor(stand_in(w, f->rets[i].t)) : ts_value_none();
+    TS_TRY(ts_redispatch(&again));
+
+    ts_mask_guard masks = ts_mask_push(0, ~TS_BACKEND_KEYS);
+    ts_status status = TS_OK;
+    bool same = true;
+    for (int i = 0; i < f->nrets && same && status == TS_OK; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR && rets[i].tag == TS_TAG_TENSOR) {
+            status = compare(f->rets[i].t, rets[i].t, &same);
+            if (!same)
+                snprintf(what, size, "a second run gave other bits in result %d", i);
+        }
+    for (int i = 0; i < w->count && same && status == TS_OK; i++) {
+        status = compare(w->list[i].mine, w->list[i].copy, &same);
+        if (!same)
+            snprintf(what, size, "a second run wrote other bits");
+    }
+    ts_mask_pop(masks);
+    ts_watcher_take_back(&again);
+    return status;
+}
+
+static ts_status check(ts_frame *f)
+{
+    const ts_op_info *info = f->table->info;
+    if (info->kind == TS_VIEW || strcmp(info->name, "empty") == 0)
+        return ts_redispatch(f);
+    int tensors = f->nrets, members = 0;
+    for (int i = 0; i < f->nargs; i++) {
+        tensors += f->args[i].tag == TS_TAG_TENSORS ? (int)f->args[i].count : 1;
+        members += f->args[i].tag == TS_TAG_TENSORS ? (int)f->args[i].count : 0;
+    }
+    size_t bytes = (size_t)tensors * sizeof(twin) + (size_t)members * sizeof(ts_tensor *);
+    char *block = ts_alloc(f->thread, bytes);
+    if (!block)
+        return ts_fail_memory("the determinism checker's copies", (int64_t)bytes);
+    twins w = {(twin *)block, 0};
+    char what[80] = "";
+    ts_mask_guard masks = ts_mask_push(0, ~TS_BACKEND_KEYS);
+    ts_status status = copy_written(f, &w);
+    ts_mask_pop(masks);
+    if (status == TS_OK)
+        status = ts_redispatch(f);
+    if (status == TS_OK) {
+        status = run_again(f, &w, (ts_tensor **)(w.list + tensors), what, sizeof what);
+        if (status == TS_OK && what[0]) {
+            char call[700];
+            ts_watcher_report(&ts_watch_determinism, f, what);
+            ts_watcher_describe(f, what, call, sizeof call);
+            status = ts_fail_op(TS_ERR_STATE, info->name, f->site, NULL, "%s", call);
+        }
+        if (status != TS_OK)
+            ts_watcher_take_back(f);
+    }
+    for (int i = 0; i < w.count; i++)
+        ts_tensor_unref(w.list[i].copy);
+    ts_free(f->thread, block, bytes);
+    return status;
+}
+
+ts_watcher ts_watch_determinism = {.name = "determinism", .layer = "TWICE", .kernel = check};
+
+ts_status ts_determinism_checker(ts_layer_scope scope, bool on) { return ts_watcher_switch(&ts_watch_determinism, scope, on); }

@@ -1,0 +1,34 @@
+/** @file watch.h  What layers that watch calls share: their place, their switch, their reports. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_LAYERS_WATCH_H
+#define TS_LAYERS_WATCH_H
+
+#include "core/tensor.h"
+#include "dispatch/op.h"
+#include "include/tessera/layers.h"
+
+/** A watching layer; its key is taken when it is first switched on. */
+typedef struct ts_watcher {
+    const char *name;  /* in reports and TS_LAYERS */
+    const char *layer; /* of the key */
+    ts_kernel kernel;
+    ts_key key;
+    bool placed;
+} ts_watcher;
+
+ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
+/** Gives a report to whoever listens. What: what was found, behind the call and its results. */
+void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what);
+/** "add((2, 3) f32, ...) -> (2, 3) f32, what [site]". Returns buffer. */
+const char *ts_watcher_describe(const ts_frame *f, const char *what, char *buffer, size_t size);
+/** Releases the results that the call made, because a watcher turns it into a failure. */
+void ts_watcher_take_back(ts_frame *f);
+
+/** Whether result i or argument i is something that the call wrote. */
+TS_INLINE bool ts_is_written_arg(const ts_frame *f, int i) { return f->table->written >> i & 1; }
+/** Whether a tensor has values that can be looked at. */
+TS_INLINE bool ts_has_values(const ts_tensor *t) { return t && !ts_is_none(t) && t->numel && t->data; }
+
+extern ts_watcher ts_watch_nans, ts_watch_shapes, ts_watch_determinism;
+
+#endif
