@@ -16,7 +16,8 @@
  *
  * The executable runs all its cases, each in a forked child; `--list` prints their names, words on
  * the command line select the cases whose names contain one of them, CK_RUN_CASE selects one, and
- * CK_FORK=no runs them in one process (for debuggers and TSan).
+ * CK_FORK=no runs one case in the process itself (for debuggers), and each of several in a process that is
+ * started anew and does not fork (for TSan).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_HARNESS_H
