@@ -202,6 +202,8 @@ TS_TEST(a_replay_visits_the_layers_that_are_on)
     ck_assert_int_eq(ts_graph_get_info(graph).calls, 1);
     order[0] = 0;
     OK(ts_replay(graph, &x, 1, &y, 1));
+    OK(ts_layer_enable(high, false));
+    OK(ts_layer_enable(low, false));
     ck_assert_str_eq(order, "ab");
     ts_graph_free(graph);
 }
@@ -216,7 +218,8 @@ static ts_status count_visit(ts_frame *f)
 TS_TEST(without_a_trace_nobody_visits_the_layer)
 {
     TS_SCOPE;
-    OK(ts_register_kernel("noop", TS_KEY_TRACING, count_visit, NULL, NULL)); /* in front of the recorder */
+    ts_registration *counter;
+    OK(ts_register_kernel("noop", TS_KEY_TRACING, count_visit, NULL, &counter)); /* in front of the recorder */
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     OK(ts_noop(x, x, ts_scalar_int(1)));
     ck_assert_int_eq(visits, 0);
@@ -225,6 +228,7 @@ TS_TEST(without_a_trace_nobody_visits_the_layer)
     ck_assert_int_eq(visits, 1);
     OK(ts_replay(graph, &x, 1, &y, 1));
     OK(ts_noop(x, x, ts_scalar_int(1)));
+    OK(ts_unregister(counter));
     ck_assert_int_eq(visits, 1);
     ts_graph_free(graph);
 }
@@ -234,6 +238,7 @@ TS_TEST(the_timers_have_a_row_for_the_layer)
     TS_SCOPE;
     if (ts_timers_enable(true) != TS_OK)
         TS_SKIP("built without timers");
+    ts_timers_reset();
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     ts_graph *graph;
     OK(ts_trace(sums, NULL, &x, 1, &y, 1, &graph));
