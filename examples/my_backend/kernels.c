@@ -35,7 +35,7 @@ static float f_sin(const float *x) { return sinf(x[0]); }
 static float f_cos(const float *x) { return cosf(x[0]); }
 static float f_tanh(const float *x) { return tanhf(x[0]); }
 static float f_tanh_backward(const float *x) { return x[0] * (1 - x[1] * x[1]); }
-static float f_relu(const float *x) { return x[0] > 0 || x[0] != x[0] ? x[0] : 0; }
+static float f_relu(const float *x) { return x[0] < 0 ? 0 : x[0]; }
 
 /** Walks the space row by row of its innermost dim. */
 static ts_status pointwise(ts_frame *f, function fn)
