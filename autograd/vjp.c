@@ -129,14 +129,28 @@ ts_meta ts_member_meta(const ts_vjp_call *b, int i, int k)
 
 ts_meta ts_arg_meta(const ts_vjp_call *b, int i) { return ts_member_meta(b, i, 0); }
 
+static bool fits_input(const ts_input *in, const ts_tensor *t)
+{
+    bool fits = in->ndim == t->ndim && in->dtype == t->dtype;
+    for (int d = 0; fits && d < t->ndim; d++)
+        fits = t->sizes[d] == in->sizes[d];
+    return fits;
+}
+
 ts_status ts_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
     TS_TRY(grad);
     int at = ts_node_input(b->node, i, k);
     const ts_input *in = at < 0 ? NULL : &b->node->inputs[at];
-    bool fits = in && in->ndim == grad->ndim && in->dtype == grad->dtype;
-    for (int d = 0; fits && d < grad->ndim; d++)
-        fits = grad->sizes[d] == in->sizes[d];
+    bool fits = in && fits_input(in, grad);
+    if (!fits && in && in->ndim <= grad->ndim) {
+        /* the argument was broadcast or promoted, and the rule left it at that */
+        grad = ts_sum_to_size(grad, in->sizes, in->ndim);
+        if (grad && grad->dtype != in->dtype)
+            grad = ts_to(grad, (ts_dtype)in->dtype);
+        TS_TRY(grad);
+        fits = fits_input(in, grad);
+    }
     if (!fits) {
         char got[192], want[192];
         return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,

@@ -337,3 +337,17 @@ TS_TEST(out_of_memory_in_forward_or_backward_is_an_ordinary_error)
     ck_assert_int_gt(failures, 10);
     ck_assert_int_lt(failures, 199);
 }
+
+/* Found by chance: arguments of the fused derivatives may be broadcast like those of any pointwise op. */
+TS_TEST(a_second_gradient_has_the_sizes_of_what_was_broadcast)
+{
+    TS_SCOPE;
+    ts_tensor *g = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F32), true);
+    ts_tensor *y = ts_set_requires_grad(ts_full(TS_SIZES(3), TS_SCALAR(0.25), TS_F32), true);
+    ck_assert_int_eq(ts_backward(ts_sum(ts_sigmoid_backward(g, y))), TS_OK);
+    ck_assert_int_eq(ts_ndim(ts_grad(y)), 1);
+    float values[3];
+    ck_assert_int_eq(ts_copy_to(ts_grad(y), values, sizeof values), TS_OK);
+    for (int i = 0; i < 3; i++) /* two rows of 1 - 2 y */
+        ck_assert_float_eq(values[i], 1);
+}
