@@ -47,6 +47,27 @@ static ts_status bmm(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_bmm = {.rule = bmm, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
 
+/* y = beta self + alpha mat1 mat2 */
+static ts_status addmm(ts_vjp_call *b)
+{
+    ts_tensor *g = ts_grad_out(b, 0);
+    const ts_value *beta = ts_arg(b, 3), *alpha = ts_arg(b, 4);
+    if (ts_needs(b, 0)) {
+        ts_tensor *sum = ts_reduce_to(b, 0, g); /* first: self may be a row */
+        TS_TRY(ts_give(b, 0, ts_value_number(beta) == 1 ? sum : (ts_mul_scalar)(sum, ts_value_unbox(beta))));
+    }
+    if (!ts_needs(b, 1) && !ts_needs(b, 2))
+        return TS_OK;
+    if (ts_value_number(alpha) != 1)
+        g = (ts_mul_scalar)(g, ts_value_unbox(alpha));
+    if (ts_needs(b, 1))
+        TS_TRY(ts_give(b, 1, ts_linear(g, ts_saved_arg(b, 2), TS_NONE)));
+    if (ts_needs(b, 2))
+        TS_TRY(ts_give(b, 2, transposed_product(ts_saved_arg(b, 1), g)));
+    return TS_OK;
+}
+const ts_vjp ts_vjp_addmm = {.rule = addmm, .saves = {[1] = TS_SAVE_ARG(2), [2] = TS_SAVE_ARG(1)}};
+
 /* y (…, n) = x (…, k) wᵀ + bias: all gradients in one call, which shares what it reads */
 static ts_status linear(ts_vjp_call *b)
 {

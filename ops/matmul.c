@@ -1,7 +1,6 @@
 /** @file matmul.c  Products of matrices: rules of shapes, public forms, composites. */
 // SPDX-License-Identifier: MIT
-#include "include/tessera/ops.h"
-#include "ops/ops.h"
+#include "ops/parts.h"
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
@@ -55,31 +54,62 @@ static ts_status fail_inner(ts_frame *f, int arg, int64_t expected, int dim)
                        ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
 }
 
-/** mm and bmm: (b…, m, k) with (b…, k, n). */
-static ts_status infer_product(ts_frame *f, int ndim)
+/** The product of the arguments `at` and the next: (b…, m, k) with (b…, k, n). */
+static ts_status infer_product(ts_frame *f, int at, int ndim)
 {
     ts_plan *plan = f->plan;
-    TS_TRY(ts_check_ndim(f, 0, ndim));
-    TS_TRY(ts_check_ndim(f, 1, ndim));
-    const ts_tensor *a = f->args[0].t, *b = f->args[1].t;
+    TS_TRY(ts_check_ndim(f, at, ndim));
+    TS_TRY(ts_check_ndim(f, at + 1, ndim));
+    const ts_tensor *a = f->args[at].t, *b = f->args[at + 1].t;
     ts_device device;
-    TS_TRY(check_pair(f, 0, 1, &device));
+    TS_TRY(check_pair(f, at, at + 1, &device));
     if (ndim == 3 && a->sizes[0] != b->sizes[0])
-        return fail_inner(f, 1, a->sizes[0], 0);
+        return fail_inner(f, at + 1, a->sizes[0], 0);
     if (a->sizes[ndim - 1] != b->sizes[ndim - 2])
-        return fail_inner(f, 1, a->sizes[ndim - 1], ndim - 2);
+        return fail_inner(f, at + 1, a->sizes[ndim - 1], ndim - 2);
     int64_t *sizes = plan->buffer[0];
     sizes[0] = a->sizes[0];
     sizes[ndim - 2] = a->sizes[ndim - 2];
     sizes[ndim - 1] = b->sizes[ndim - 1];
     plan->ret[0] = (ts_meta){.sizes = sizes, .dtype = (ts_dtype)a->dtype, .device = device, .ndim = ndim};
     plan->compute = (ts_dtype)a->dtype;
-    plan->strided = (uint16_t)(matrix_readable(a) | matrix_readable(b) << 1);
+    plan->strided = (uint16_t)((matrix_readable(a) | matrix_readable(b) << 1) << at);
     return TS_OK;
 }
 
-ts_status ts_infer_mm(ts_frame *f) { return infer_product(f, 2); }
-ts_status ts_infer_bmm(ts_frame *f) { return infer_product(f, 3); }
+ts_status ts_infer_mm(ts_frame *f) { return infer_product(f, 0, 2); }
+ts_status ts_infer_bmm(ts_frame *f) { return infer_product(f, 0, 3); }
+
+/** A factor of integers is one itself. */
+static ts_status check_factor(ts_frame *f, int arg)
+{
+    if (ts_dtype_is_float(f->plan->compute) || f->args[arg].tag != TS_TAG_FLOAT)
+        return TS_OK;
+    return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected a whole number for dtype %s, got %g",
+                       ts_dtype_name(f->plan->compute), f->args[arg].d);
+}
+
+/* self (broadcast to m, n), mat1 (m, k), mat2 (k, n), beta, alpha */
+ts_status ts_infer_addmm(ts_frame *f)
+{
+    const ts_tensor *self = f->args[0].t;
+    ts_device device;
+    TS_TRY(infer_product(f, 1, 2));
+    TS_TRY(check_pair(f, 1, 0, &device));
+    const int64_t *sizes = f->plan->buffer[0];
+    bool fits = self->ndim <= 2;
+    for (int d = 0; fits && d < self->ndim; d++)
+        fits = self->sizes[d] == 1 || self->sizes[d] == sizes[2 - self->ndim + d];
+    if (!fits) {
+        char want[192], got[192];
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
+                           ts_format_sizes(want, sizeof want, sizes, 2),
+                           ts_format_sizes(got, sizeof got, self->sizes, self->ndim));
+    }
+    f->plan->strided |= 1;
+    TS_TRY(check_factor(f, 3));
+    return check_factor(f, 4);
+}
 
 /* input (…, K), weight (N, K), bias (N) */
 ts_status ts_infer_linear(ts_frame *f)
@@ -228,6 +258,23 @@ ts_status ts_composite_matmul(ts_frame *f)
     return deliver(f, y);
 }
 
+/** t times a number that is not 1. */
+static ts_tensor *times(ts_tensor *t, const ts_value *factor)
+{
+    return ts_value_number(factor) == 1 ? t : (ts_mul_scalar)(t, ts_value_unbox(factor));
+}
+
+ts_status ts_composite_addmm(ts_frame *f)
+{
+    TS_SCOPE;
+    const ts_value *args = f->args;
+    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    ts_tensor *y = times(ts_mm(ts_as(args[1].t, dtype), ts_as(args[2].t, dtype)), &args[4]);
+    if (ts_value_number(&args[3]) != 0)
+        y = ts_add(y, times(ts_as(args[0].t, dtype), &args[3]));
+    return ts_parts_give(f, &y, 1);
+}
+
 /* -------------------------------------------------------------------------------- cost ---- */
 
 /** 2 m n k, from the result's elements and the columns of the first argument. */
@@ -237,6 +284,11 @@ double ts_cost_product(const ts_frame *f)
     if (f->rets[0].tag != TS_TAG_TENSOR || !a->ndim)
         return 0;
     return 2.0 * (double)f->rets[0].t->numel * (double)a->sizes[a->ndim - 1];
+}
+
+double ts_cost_addmm(const ts_frame *f)
+{
+    return f->rets[0].tag == TS_TAG_TENSOR ? 2.0 * (double)f->rets[0].t->numel * ((double)f->args[1].t->sizes[1] + 1) : 0;
 }
 
 /** 2 m n k for each of the two products that is wanted. */
@@ -274,6 +326,28 @@ ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
 {
     ts_value args[] = {V_T(self), V_T(mat2)};
     return ts_invoke_out(TS_OP_bmm, args, TS_N(args), 1, out);
+}
+
+static ts_value factor_of(const ts_scalar *s) { return s ? V_S(*s) : V_I(1); }
+
+ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
+{
+    ts_value args[] = {V_T(self), V_T(mat1), V_T(mat2), V_I(1), V_I(1)};
+    return ts_invoke(TS_OP_addmm, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
+{
+    ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
+    ts_value args[] = {V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta), factor_of(o.alpha)};
+    return ts_invoke(TS_OP_addmm, args, TS_N(args), 1);
+}
+
+ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
+{
+    ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
+    ts_value args[] = {V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta), factor_of(o.alpha)};
+    return ts_invoke_out(TS_OP_addmm, args, TS_N(args), 1, out);
 }
 
 ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other)

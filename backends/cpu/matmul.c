@@ -136,6 +136,69 @@ static ts_status mm(ts_frame *f)
                     last == 2 ? b->strides[0] : 0, g.m * g.n);
 }
 
+/* -------------------------------------------------------------------------------- addmm ---- */
+
+/** c = beta x + alpha c by rows; x is broadcast by steps of 0. */
+typedef struct sum_job {
+    char *c;
+    const char *x;
+    int64_t n, x_row, x_column; /* in elements */
+    double beta_d, alpha_d;
+    int64_t beta_i, alpha_i;
+} sum_job;
+
+#define SUM_ROWS(T, U, name, suffix)                                                                 \
+    static void name(void *ctx, int64_t begin, int64_t end)                                          \
+    {                                                                                                \
+        const sum_job *s = ctx;                                                                      \
+        U beta = (U)s->beta_##suffix, alpha = (U)s->alpha_##suffix;                                  \
+        for (int64_t i = begin; i < end; i++) {                                                      \
+            T *c = (T *)s->c + i * s->n;                                                             \
+            const T *x = (const T *)s->x + i * s->x_row;                                             \
+            if (s->beta_d == 0)                                                                      \
+                for (int64_t j = 0; j < s->n; j++)                                                   \
+                    c[j] = (T)(alpha * (U)c[j]);                                                     \
+            else                                                                                     \
+                for (int64_t j = 0; j < s->n; j++)                                                   \
+                    c[j] = (T)(beta * (U)x[j * s->x_column] + alpha * (U)c[j]);                      \
+        }                                                                                            \
+    }
+SUM_ROWS(float, float, sum_f32, d)
+SUM_ROWS(double, double, sum_f64, d)
+SUM_ROWS(int64_t, uint64_t, sum_i64, i)
+SUM_ROWS(int32_t, uint32_t, sum_i32, i)
+SUM_ROWS(uint8_t, uint32_t, sum_u8, i)
+
+/* addmm(self, mat1, mat2, beta, alpha) */
+static ts_status addmm(ts_frame *f)
+{
+    static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
+        [TS_F32] = sum_f32, [TS_F64] = sum_f64, [TS_I64] = sum_i64, [TS_I32] = sum_i32, [TS_U8] = sum_u8};
+    const ts_tensor *x = f->args[0].t, *a = f->args[1].t, *b = f->args[2].t, *c = f->rets[0].t;
+    const ts_value *beta = &f->args[3], *alpha = &f->args[4];
+    sum_job s = {.c = c->data, .x = x->data, .n = c->sizes[1], .beta_d = ts_value_number(beta),
+                 .alpha_d = ts_value_number(alpha)};
+    if (beta->tag != TS_TAG_FLOAT)
+        s.beta_i = beta->i;
+    if (alpha->tag != TS_TAG_FLOAT)
+        s.alpha_i = alpha->i;
+    if (x->ndim > 0 && x->sizes[x->ndim - 1] > 1)
+        s.x_column = x->strides[x->ndim - 1];
+    if (x->ndim > 1 && x->sizes[0] > 1)
+        s.x_row = x->strides[0];
+    ts_gemm g = {.m = a->sizes[0], .n = s.n, .k = s.alpha_d == 0 ? 0 : a->sizes[1], .a = a->data, .b = b->data, .c = c->data};
+    matrix_steps(a, &g.a_row, &g.a_column);
+    matrix_steps(b, &g.b_row, &g.b_column);
+    g.c_row = g.n;
+    bool plain = s.alpha_d == 1 && (s.beta_d == 0 || (s.beta_d == 1 && !s.x_row && s.x_column == 1));
+    if (plain && s.beta_d == 1) /* a row is what linear calls a bias */
+        g.bias = x->data;
+    TS_TRY(multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0));
+    if (!plain)
+        ts_parallel_for(g.m, TS_CPU_GRAIN(4) / ts_max64(s.n, 1) + 1, bodies[f->plan->compute], &s);
+    return TS_OK;
+}
+
 /* ------------------------------------------------------------------------------- linear ---- */
 
 /** Rows of t as one dim: count and step. All but the last dim step evenly, as infer saw to. */
@@ -281,5 +344,6 @@ static ts_status linear_backward(ts_frame *f)
 TS_CPU_FAMILY(matmul,
     {TS_OP_mm, mm, {NUMBERS, 0}},
     {TS_OP_bmm, mm, {NUMBERS, 0}},
+    {TS_OP_addmm, addmm, {NUMBERS, 0}},
     {TS_OP_linear, linear, {NUMBERS, 0}},
     {TS_OP_linear_backward, linear_backward, {NUMBERS, 0}})

@@ -26,6 +26,21 @@ static void ref_mm(ts_ref *r)
     product(r->a[0].x, r->a[1].x, y, r->scale[0], sizes[0], sizes[1], r->a[0].sizes[1], false);
 }
 
+/** beta self + alpha mat1 mat2 */
+static void ref_addmm(ts_ref *r)
+{
+    const ts_ref_arg *x = &r->a[0], *a = &r->a[1], *b = &r->a[2];
+    int64_t sizes[2] = {a->sizes[0], b->sizes[1]};
+    double *y = ref_ret(r, 0, sizes, 2), beta = r->a[3].d, alpha = r->a[4].d;
+    r->scale[0] = ref_scratch(r, r->ret[0].numel);
+    product(a->x, b->x, y, r->scale[0], sizes[0], sizes[1], a->sizes[1], false);
+    for (int64_t i = 0; i < r->ret[0].numel; i++) {
+        double part = beta == 0 ? 0 : beta * ref_at(x, sizes, 2, i);
+        y[i] = part + alpha * y[i];
+        r->scale[0][i] = fabs(part) + fabs(alpha) * r->scale[0][i];
+    }
+}
+
 static void ref_bmm(ts_ref *r)
 {
     int64_t batch = r->a[0].sizes[0], m = r->a[0].sizes[1], k = r->a[0].sizes[2], n = r->a[1].sizes[2];
@@ -115,6 +130,17 @@ static const ts_sample samples[] = {
     {"mm", "inner", {T(3, SWEEP), T(SWEEP, 4)}, ref_mm, .c = 2, .depth = SWEEP, .grad = true},
     {"mm", "square", {T(SWEEP, SWEEP), T(SWEEP, SWEEP)}, ref_mm, .c = 2, .depth = SWEEP, .most = 65, .many = 200},
     {"mm", "one column", {T(SWEEP, 9), T(9, 1)}, ref_mm, .c = 2, .depth = 9, .grad = true},
+    {"addmm", "matrix", {T(SWEEP, 3), T(SWEEP, 5), T(5, 3), INT(1), INT(1)}, ref_addmm, .c = 2, .depth = 6, .grad = true,
+     .bad = {{0, T(2, 3), TS_ERR_SHAPE, "broadcast to (3, 3)"}, {0, T(1, 3, 3), TS_ERR_SHAPE, "broadcast"},
+             {2, T(4, 3), TS_ERR_SHAPE, "mat2"}, {0, T_OF(TS_I64, 3, 3), TS_ERR_DTYPE, "self"}}},
+    {"addmm", "row", {T(7), T(3, SWEEP), T(SWEEP, 7), INT(1), INT(1)}, ref_addmm, .c = 2, .depth = SWEEP, .grad = true},
+    {"addmm", "column, factors", {T(SWEEP, 1), T(SWEEP, 4), T(4, 2), FLOAT(0.75), FLOAT(-1.5)}, ref_addmm, .c = 3, .depth = 5,
+     .grad = true, .many = 3001},
+    {"addmm", "number, factors", {T(), T(2, SWEEP), T(SWEEP, 3), FLOAT(2), INT(1)}, ref_addmm, .c = 3, .depth = SWEEP, .grad = true},
+    {"addmm", "beta 0", {T(SWEEP, 3), T(SWEEP, 5), T(5, 3), INT(0), FLOAT(2)}, ref_addmm, .c = 2, .depth = 5, .grad = true},
+    {"addmm", "alpha 0", {T(SWEEP, 3), T(SWEEP, 5), T(5, 3), FLOAT(2), INT(0)}, ref_addmm, .c = 2, .grad = true},
+    {"addmm", "integers", {T_WHOLE(-3, 4, SWEEP, 3), T_WHOLE(-3, 4, SWEEP, 5), T_WHOLE(-3, 4, 5, 3), INT(-2), INT(3)}, ref_addmm,
+     .dtypes = TS_DT(TS_I64) | TS_DT(TS_I32), .bad = {{3, FLOAT(0.5), TS_ERR_DTYPE, "whole number"}}},
     {"bmm", "batch", {T(SWEEP, 3, 4), T(SWEEP, 4, 2)}, ref_bmm, .c = 2, .depth = 4, .grad = true, .many = 3001,
      .bad = {{1, T(3, 5, 2), TS_ERR_SHAPE, "bmm"}, {1, T(4, 4, 2), TS_ERR_SHAPE, "bmm"}, {1, T(4, 2), TS_ERR_SHAPE, "3 dims"}}},
     {"bmm", "inner", {T(2, 3, SWEEP), T(2, SWEEP, 5)}, ref_bmm, .c = 2, .depth = SWEEP, .grad = true},

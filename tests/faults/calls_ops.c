@@ -386,6 +386,11 @@ CALLS(matmul_and_norm)
     INPLACE(b, ts_mm_out(x, a, square));
     NEW(ts_bmm(batch, other));
     INPLACE(ts_zeros(TS_SIZES(2, 3, 3), TS_F32), ts_bmm_out(x, batch, other));
+    NEW(ts_addmm(bias, a, square));
+    ts_scalar half = ts_scalar_float(0.5);
+    ts_addmm_opts factors = {.size = sizeof factors, .beta = &half, .alpha = &half};
+    NEW(ts_addmm_ex(a, a, square, &factors));
+    INPLACE(b, ts_addmm_out(x, a, a, square, &factors));
     NEW(ts_matmul(a, weight));
     NEW(ts_linear(a, square, bias));
     INPLACE(b, ts_linear_out(x, a, square, bias));

@@ -19,6 +19,26 @@ TS_API ts_tensor *ts_mm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2);
 /** self (b, m, k) times mat2 (b, k, n), matrix by matrix: (b, m, n). */
 TS_API ts_tensor *ts_bmm(ts_tensor *self, ts_tensor *mat2);
 TS_API ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2);
+/** Options of ts_addmm_ex(); zero is default. */
+typedef struct ts_addmm_opts {
+    size_t size;            /**< sizeof(ts_addmm_opts) */
+    const ts_scalar *beta;  /**< factor of self; NULL: 1. At 0 self is not read. */
+    const ts_scalar *alpha; /**< factor of the product; NULL: 1 */
+} ts_addmm_opts;
+
+/**
+ * self + mat1 · mat2.
+ * @param self  broadcasts to (m, n); its dtype is the operands'
+ * @param mat1  (m, k)
+ * @param mat2  (k, n)
+ * @return (m, n)
+ */
+TS_API ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2);
+/** beta · self + alpha · mat1 · mat2. Factors of integers are integers (TS_ERR_DTYPE). */
+TS_API ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts);
+/** The same into out (m, n), which must share no memory with the operands. */
+TS_API ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
+                               const ts_addmm_opts *opts);
 /**
  * The product of what self and other are: two vectors (K) give their dot product, a vector beside a
  * matrix stands for a row on the left and a column on the right, and leading dims of matrices
