@@ -272,7 +272,50 @@ static ts_status widen_args(const ts_frame *f, ts_value *args, ts_tensor **made,
     return TS_OK;
 }
 
-static TS_COLD ts_status fill_widened(ts_frame *f);
+ts_status ts_run_widened(ts_frame *f)
+{
+    ts_value args[TS_MAX_ARGS], wide[TS_MAX_RETS];
+    ts_tensor *made[TS_MAX_ARGS];
+    int nmade = 0;
+    ts_frame inner = *f;
+    inner.args = args;
+    inner.rets = wide;
+    inner.given = inner.want = 0;
+    for (int i = 0; i < f->nrets; i++) {
+        wide[i] = ts_value_none();
+        inner.want |= (uint8_t)((f->rets[i].tag == TS_TAG_TENSOR) << i);
+    }
+    ts_status status = widen_args(f, args, made, &nmade);
+    if (status == TS_OK)
+        status = ts_enter_fill(&inner);
+    for (int i = 0; i < f->nrets; i++) {
+        if (wide[i].tag != TS_TAG_TENSOR)
+            continue;
+        ts_tensor *w = wide[i].t, *out = f->rets[i].t;
+        if (w->dtype == out->dtype && !(f->given >> i & 1)) {
+            f->rets[i].t = w;
+            w = out;
+        } else if (status == TS_OK && (status = ts_copy_into(out, w)) == TS_OK) {
+            out->storage->version--; /* the entry that called counts the write */
+        }
+        ts_tensor_unref(w);
+    }
+    for (int i = 0; i < nmade; i++)
+        ts_tensor_unref(made[i]);
+    return status;
+}
+
+/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors that are read, or numbers. */
+static TS_COLD bool can_widen(const ts_frame *f, const ts_accepts *accepts)
+{
+    if (!is_half(f->plan->compute) || !(accepts->dtypes >> TS_F32 & 1) || f->table->written)
+        return false;
+    for (int i = 0; i < f->nargs; i++)
+        for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
+            if (is_half(f->args[i].list[k]->dtype))
+                return false; /* kernels over lists say themselves what they take */
+    return true;
+}
 
 /** Gives a fresh tensor of 4 dims the strides of one whose dims 1 and 2 were exchanged. */
 static TS_COLD void swap_layout(ts_tensor *t)
@@ -310,10 +353,15 @@ ts_status ts_enter_fill(ts_frame *f)
     ts_status status = table->info->infer(f);
     if (TS_UNLIKELY(status != TS_OK))
         goto done;
+    ts_kernel kernel = table->impl[f->key];
     if (TS_UNLIKELY(accepts->dtypes && !(accepts->dtypes >> plan.compute & 1))) {
-        status = is_half(plan.compute) && accepts->dtypes & TS_DT(TS_F32) ? fill_widened(f) : fail_dtype(f);
-        f->plan = NULL;
-        return status;
+        static const ts_accepts anything = {0, 1};
+        if (!can_widen(f, accepts)) {
+            status = fail_dtype(f);
+            goto done;
+        }
+        accepts = &anything;
+        kernel = ts_run_widened;
     }
     if (f->given)
         for (int i = 0; i < f->nrets; i++)
@@ -353,7 +401,6 @@ ts_status ts_enter_fill(ts_frame *f)
     }
     if (plan.pointwise)
         ts_plan_iterate(f);
-    ts_kernel kernel = table->impl[f->key];
     status = kernel ? kernel(f) : TS_OK;
 
     for (int i = 0; f->given >> i; i++) {
@@ -397,73 +444,6 @@ done:
         }
     }
     f->plan = NULL;
-    return status;
-}
-
-/**
- * A call in bf16 or f16 whose kernel takes f32: the call runs in f32 on copies, and its results are
- * rounded once. A kernel that declares the dtype never comes here.
- */
-static TS_COLD ts_status fill_widened(ts_frame *f)
-{
-    ts_plan *plan = f->plan;
-    ts_value args[TS_MAX_ARGS], wide[TS_MAX_RETS];
-    ts_tensor *made[TS_MAX_ARGS], *out[TS_MAX_RETS] = {NULL};
-    int nmade = 0;
-    ts_status status = TS_OK;
-    for (int i = 0; i < f->nargs; i++)
-        for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
-            if (is_half(f->args[i].list[k]->dtype))
-                return fail_dtype(f); /* kernels over lists say themselves what they take */
-    if (f->table->written)
-        return fail_dtype(f);
-    for (int i = 0; i < f->nrets; i++) {
-        wide[i] = ts_value_none();
-        if (f->given >> i & 1)
-            TS_TRY(check_given(f, i));
-    }
-    for (int i = 0; status == TS_OK && i < f->nrets; i++) {
-        const ts_meta *m = &plan->ret[i];
-        if (!(f->want >> i & 1) || f->given >> i & 1 || !is_half(m->dtype))
-            continue;
-        out[i] = ts_tensor_new(f->thread, m->dtype, m->sizes, m->ndim, m->device);
-        if (!out[i])
-            status = ts_fail_within(ts_op_name(f->op), f->site);
-        else if (plan->swapped >> i & 1)
-            swap_layout(out[i]);
-    }
-    if (status == TS_OK)
-        status = widen_args(f, args, made, &nmade);
-    if (status == TS_OK) {
-        ts_frame inner = *f;
-        inner.args = args;
-        inner.rets = wide;
-        inner.given = 0;
-        inner.want = (uint8_t)(f->want | f->given);
-        status = ts_enter_fill(&inner);
-    }
-    for (int i = 0; i < f->nrets; i++) {
-        ts_tensor *w = wide[i].tag == TS_TAG_TENSOR ? wide[i].t : NULL, *to = f->given >> i & 1 ? f->rets[i].t : out[i];
-        if (w && to && status == TS_OK && (status = ts_copy_into(to, w)) == TS_OK) {
-            to->storage->writer = f->op;
-            to->storage->version -= to == out[i]; /* making a result is no write to it */
-        }
-        if (w && to) {
-            ts_tensor_unref(w);
-        } else {
-            if (out[i])
-                ts_tensor_unref(out[i]);
-            out[i] = w; /* of another dtype */
-        }
-    }
-    for (int i = 0; i < f->nrets; i++) {
-        if (status != TS_OK && out[i])
-            ts_tensor_unref(out[i]);
-        if (!(f->given >> i & 1))
-            f->rets[i] = status == TS_OK && out[i] ? ts_value_tensor(out[i]) : ts_value_none();
-    }
-    for (int i = 0; i < nmade; i++)
-        ts_tensor_unref(made[i]);
     return status;
 }
 

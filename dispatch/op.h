@@ -149,6 +149,11 @@ ts_status ts_enter_device(ts_frame *f);
 ts_status ts_enter_parts(ts_frame *f);
 /** Runs an op by its composite. The shape rule, where there is one, checks first, and its plan stays for the composite. */
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
+/**
+ * As a kernel, of bf16 or f16: runs the call in f32 on copies and rounds the results once. It stands in
+ * for kernels that do not take the halves; one that does may call it for what it has no fast way to do.
+ */
+TS_COLD ts_status ts_run_widened(ts_frame *f);
 /** Set by ops/: a contiguous tensor of dtype with t's values, owned by the caller; NULL on failure. */
 extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
 /** Set by ops/: copies values, same sizes. */

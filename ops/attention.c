@@ -47,7 +47,7 @@ ts_status ts_infer_scaled_dot_product_attention(ts_frame *f)
     const ts_tensor *q = f->args[0].t;
     f->plan->compute = (ts_dtype)q->dtype;
     result_like(f->plan, 0, q, (int64_t[]){q->sizes[0], q->sizes[1], q->sizes[2], f->args[2].t->sizes[3]});
-    ts_plan_result(f->plan, 1, q->sizes, 3, (ts_dtype)q->dtype, q->storage->device);
+    ts_plan_result(f->plan, 1, q->sizes, 3, ts_statistic_dtype((ts_dtype)q->dtype), q->storage->device);
     return TS_OK;
 }
 
@@ -64,7 +64,7 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
         if (!ndims[i] || f->args[i].tag != TS_TAG_TENSOR)
             continue;
         TS_TRY(ts_check_sizes(f, i, sizes, ndims[i]));
-        if (t->dtype != q->dtype)
+        if (t->dtype != q->dtype && (ndims[i] == 4 || t->dtype != ts_statistic_dtype((ts_dtype)q->dtype)))
             return ts_fail_arg(f, i, TS_ERR_DTYPE, "expected dtype %s as argument 'query', got %s",
                                ts_dtype_name((ts_dtype)q->dtype), ts_dtype_name((ts_dtype)t->dtype));
         if (ndims[i] == 4)

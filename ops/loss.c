@@ -53,7 +53,7 @@ static ts_status infer_classes(ts_frame *f)
     int n = f->args[2].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0;
     ts_plan_result(f->plan, 0, sizes, n, (ts_dtype)x->dtype, x->storage->device);
     if (f->nrets > 1)
-        ts_plan_result(f->plan, 1, sizes, x->ndim - 1, (ts_dtype)x->dtype, x->storage->device);
+        ts_plan_result(f->plan, 1, sizes, x->ndim - 1, ts_statistic_dtype((ts_dtype)x->dtype), x->storage->device);
     return TS_OK;
 }
 
@@ -76,7 +76,8 @@ static ts_status infer_classes_backward(ts_frame *f, int arg)
     TS_TRY(ts_check_sizes(f, 0, sizes, f->args[arg].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0));
     if (arg == 4)
         TS_TRY(ts_check_sizes(f, 3, sizes, x->ndim - 1));
-    f->plan->cast = arg == 4 ? 1 | 1 << 3 : 1;
+    bool lse = arg == 4 && ts_statistic_dtype(f->plan->compute) == f->plan->compute; /* of halves it is f32, and stays so */
+    f->plan->cast = lse ? 1 | 1 << 3 : 1;
     ts_plan_result_like(f->plan, 0, x, (ts_dtype)x->dtype);
     return TS_OK;
 }

@@ -35,7 +35,7 @@ static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
 {
     for (int d = 0; d < t->ndim; d++)
         plan->buffer[i][d] = d < t->ndim - last ? t->sizes[d] : 1;
-    plan->ret[i] = (ts_meta){plan->buffer[i], (ts_dtype)t->dtype, t->storage->device, t->ndim, 0};
+    plan->ret[i] = (ts_meta){plan->buffer[i], ts_statistic_dtype((ts_dtype)t->dtype), t->storage->device, t->ndim, 0};
 }
 
 static ts_status infer_norm(ts_frame *f, int affine)
@@ -78,7 +78,8 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     TS_TRY(check_affine(f, 2 + statistics, t, (int)last));
     TS_TRY(ts_check_devices(f, false, &device));
     f->plan->compute = (ts_dtype)t->dtype;
-    f->plan->cast = (uint16_t)((1u << (2 + statistics)) - 1);
+    /* of halves the statistics are f32, and stay so */
+    f->plan->cast = ts_statistic_dtype(f->plan->compute) == f->plan->compute ? (uint16_t)((1u << (2 + statistics)) - 1) : 3;
     plan_rows(f->plan, t, (int)last);
     ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
     for (int i = 1; i < f->nrets; i++)

@@ -57,6 +57,9 @@ TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char
 }
 
 
+/** dtype of what a kernel keeps for its gradient beside a result of dtype d: halves would lose too much. */
+TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d) { return d == TS_BF16 || d == TS_F16 ? TS_F32 : d; }
+
 /* ----------------------------------------------------------------- boxed form of options ---- */
 
 /** dtype or the default when not given. */

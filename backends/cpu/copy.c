@@ -143,7 +143,7 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
 
 /* Transposes an L x L tile in registers: log2(L) perfect shuffles of the rows. */
 #define TRANSPOSE(T, L, name)                                                                     \
-    typedef T name##_row __attribute__((vector_size(VEC_BYTES), may_alias));                      \
+    typedef T name##_row __attribute__((vector_size(L * sizeof(T)), may_alias));                  \
     typedef name##_row name##_row_unaligned __attribute__((aligned(sizeof(T))));                  \
     VEC_FN void name##_tile(char *to, int64_t to_step, const char *from, int64_t from_step)       \
     {                                                                                             \
@@ -192,6 +192,7 @@ typedef struct turn {
     int dim;
 } turn;
 
+TRANSPOSE(uint16_t, VF_LANES, turn_16)
 TRANSPOSE(uint32_t, VF_LANES, turn_32)
 TRANSPOSE(uint64_t, VD_LANES, turn_64)
 
@@ -228,13 +229,14 @@ static void move(ts_iter *it, int item)
         ts_parallel_for(it->numel / it->sizes[0], 65536 / (it->sizes[0] * item) + 1, move_rows, it);
         return;
     }
-    for (int d = 1; to && item >= 4 && d < it->ndim; d++) {
+    static const ts_parallel_body turns[9] = {[2] = turn_16, [4] = turn_32, [8] = turn_64};
+    for (int d = 1; to && turns[item] && d < it->ndim; d++) {
         if (it->strides[1][d] != item)
             continue;
         turn t = {it, d};
-        int lanes = VEC_BYTES / item;
+        int lanes = item == 8 ? VD_LANES : VF_LANES;
         int64_t strips = ts_ceil_div(it->sizes[d], lanes) * (it->numel / (it->sizes[0] * it->sizes[d]));
-        ts_parallel_for(strips, 65536 / (it->sizes[0] * item * lanes) + 1, item == 4 ? turn_32 : turn_64, &t);
+        ts_parallel_for(strips, 65536 / (it->sizes[0] * item * lanes) + 1, turns[item], &t);
         return;
     }
     ts_cpu_run(it, moves[item], NULL, 2);

@@ -4,7 +4,7 @@
  * rows are kept for each chunk of a fixed number of rows and added pairwise, whoever computed them.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/loops.h"
+#include "backends/cpu/rows.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
@@ -19,6 +19,7 @@ typedef struct norm_job {
     int64_t rows, n, chunks;
     double eps;
     bool rms;
+    ts_dtype half;                     /* of x and y where they are halves; all else is f32 */
 } norm_job;
 
 #define TS_REAL 32
@@ -30,6 +31,42 @@ typedef struct norm_job {
 
 static void *data_of(const ts_value *v) { return v->tag == TS_TAG_TENSOR ? v->t->data : NULL; }
 
+static void forward_of_halves(void *ctx, int64_t begin, int64_t end)
+{
+    const norm_job *job = ctx;
+    float x[TS_ROW_MOST], y[TS_ROW_MOST];
+    norm_job part = *job;
+    part.x = x;
+    part.y = y;
+    for (int64_t many = rows_together(job->n); begin < end; begin += many) {
+        int64_t rows = ts_min64(many, end - begin), first = begin * job->n * 2, n = rows * job->n;
+        part.mean = job->mean ? (float *)job->mean + begin : NULL;
+        part.rstd = job->rstd ? (float *)job->rstd + begin : NULL;
+        rows_widen(x, (const char *)job->x + first, job->half, n);
+        norm_forward_f32(&part, 0, rows);
+        rows_narrow((char *)job->y + first, y, job->half, n);
+    }
+}
+
+/** Weights of halves are widened once; statistics are f32. */
+static ts_status forward_half(ts_frame *f, norm_job *job)
+{
+    float weight[TS_ROW_MOST], bias[TS_ROW_MOST];
+    if (job->n > TS_ROW_MOST)
+        return ts_run_widened(f);
+    job->half = f->plan->compute;
+    if (job->weight) {
+        rows_widen(weight, job->weight, job->half, job->n);
+        job->weight = weight;
+    }
+    if (job->bias) {
+        rows_widen(bias, job->bias, job->half, job->n);
+        job->bias = bias;
+    }
+    ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / ts_max64(job->n, 1) + 1, forward_of_halves, job);
+    return TS_OK;
+}
+
 static ts_status forward(ts_frame *f, norm_job *job)
 {
     job->x = data_of(&f->args[0]);
@@ -37,6 +74,8 @@ static ts_status forward(ts_frame *f, norm_job *job)
     job->y = data_of(&f->rets[0]);
     job->rows = f->plan->outer;
     job->n = f->plan->count;
+    if (is_half(f->plan->compute))
+        return forward_half(f, job);
     ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / ts_max64(job->n, 1) + 1,
                     f->plan->compute == TS_F64 ? norm_forward_f64 : norm_forward_f32, job);
     return TS_OK;
@@ -101,7 +140,7 @@ static ts_status rms_norm_backward(ts_frame *f)
 }
 
 TS_CPU_FAMILY(norm,
-    {TS_OP_layer_norm, layer_norm, {TS_DT_FLOATS, 0}},
+    {TS_OP_layer_norm, layer_norm, {TS_DT_FLOATS | TS_DT_HALVES, 0}},
     {TS_OP_layer_norm_backward, layer_norm_backward, {TS_DT_FLOATS, 0}},
-    {TS_OP_rms_norm, rms_norm, {TS_DT_FLOATS, 0}},
+    {TS_OP_rms_norm, rms_norm, {TS_DT_FLOATS | TS_DT_HALVES, 0}},
     {TS_OP_rms_norm_backward, rms_norm_backward, {TS_DT_FLOATS, 0}})

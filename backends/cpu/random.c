@@ -5,7 +5,7 @@
  * elements of 32-bit draws or 32 of 64-bit draws. Threads share out whole groups.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/copy.h"
+#include "backends/cpu/rows.h"
 #include "core/convert.h"
 #include "core/parallel.h"
 #include "core/philox.h"
@@ -78,7 +78,7 @@ typedef struct draw {
     int64_t low;
     uint64_t range;
     uint32_t threshold;
-    ts_dtype half;       /* of uniform: the dtype */
+    ts_dtype half;       /* of uniform and dropout: the dtype */
     const ts_iter *iter; /* of dropout */
     void (*fill)(const struct draw *d, const uint32_t *w, int64_t first, int64_t n);
 } draw;
@@ -154,7 +154,7 @@ static void uniform_half(const draw *d, const uint32_t *w, int64_t first, int64_
     float last = d->b > d->a ? half_below(d->b, d->half) : (float)d->b;
     for (int64_t i = 0; i < n; i++)
         x[i] = x[i] < last ? x[i] : last;
-    TS_V(ts_cpu_copy_loop)(d->half, TS_F32)((char *[]){d->out + first * 2, (char *)x}, (int64_t[]){2, 4}, n, NULL);
+    rows_narrow(d->out + first * 2, x, d->half, n);
 }
 
 static ts_status uniform(ts_frame *f)
@@ -357,6 +357,16 @@ static void dropout_f64(const draw *d, const uint32_t *w, int64_t first, int64_t
         out[i] = (w[i] >> 8) >= d->threshold ? in[i] * d->b : 0;
 }
 
+static void dropout_half(const draw *d, const uint32_t *w, int64_t first, int64_t n)
+{
+    float x[WORDS] __attribute__((aligned(64)));
+    draw single = *d;
+    single.in = single.out = (char *)x;
+    rows_widen(x, d->in + first * 2, d->half, n);
+    dropout_f32(&single, w, 0, n);
+    rows_narrow(d->out + first * 2, x, d->half, n);
+}
+
 /** Any strides: places of single elements. Dims are innermost first; the order is row-major. */
 #define DROPOUT_STRIDED(T, name)                                                      \
     static void name(const draw *d, const uint32_t *w, int64_t first, int64_t n)     \
@@ -386,8 +396,12 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
     draw d = {.rng = rng, .numel = it->numel, .out = it->data[0], .in = it->data[1], .iter = it};
     d.threshold = threshold(p);
     d.b = p < 1 ? 1 / (1 - p) : 0;
-    if (it->ndim == 1 && it->strides[0][0] == item && it->strides[1][0] == item)
-        d.fill = wide ? dropout_f64 : dropout_f32;
+    bool half = is_half(f->plan->compute), plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[1][0] == item;
+    d.half = f->plan->compute;
+    if (half && !plain)
+        return ts_run_widened(f);
+    if (plain)
+        d.fill = half ? dropout_half : wide ? dropout_f64 : dropout_f32;
     else
         d.fill = wide ? dropout_strided_f64 : dropout_strided_f32;
     return run(&d, false, 2);
@@ -525,5 +539,5 @@ TS_CPU_FAMILY(random,
     {TS_OP_randperm, randperm, {INTEGERS, 0}},
     {TS_OP_bernoulli, bernoulli, {NUMBERS, 0}},
     {TS_OP_multinomial, multinomial, {TS_DT_FLOATS, 0}},
-    {TS_OP_dropout, dropout, {TS_DT_FLOATS, 1}},
-    {TS_OP_dropout_backward, dropout_backward, {TS_DT_FLOATS, 1}})
+    {TS_OP_dropout, dropout, {TS_DT_FLOATS | TS_DT_HALVES, 1}},
+    {TS_OP_dropout_backward, dropout_backward, {TS_DT_FLOATS | TS_DT_HALVES, 1}})

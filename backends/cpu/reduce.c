@@ -10,7 +10,7 @@
  *   outer pass  neighbouring results lie side by side (column sums): vectors across results
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/loops.h"
+#include "backends/cpu/rows.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
@@ -52,6 +52,8 @@ typedef struct reduction {
     int64_t parts;
     int64_t pieces, runs, all_runs; /* inner: pieces of a run, or whole runs, that make a part */
     int64_t width, tiles;           /* outer: columns, and tasks they make; width 0 is an inner pass */
+    bool widen;                     /* x is of a half dtype, and folded in f32 */
+    ts_dtype half;
 } reduction;
 
 /* ---------------------------------------------------------------------- walking dims ------ */
@@ -118,6 +120,8 @@ static int add_dim(int n, int64_t *sizes, int64_t *steps, int64_t size, int64_t 
 static void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 {
     int64_t item = ts_dtype_sizes[t->dtype];
+    r->half = (ts_dtype)t->dtype;
+    r->widen = is_half(r->half);
     r->kept = r->reduced = 0;
     r->results = r->length = 1;
     r->width = 0;
@@ -177,6 +181,7 @@ static void plan_next(reduction *r, const char *parts, int64_t item)
     int64_t columns = r->width ? r->width : 1, n = r->parts;
     r->x = parts;
     r->params = NULL;
+    r->widen = false;
     r->kept = add_dim(0, r->kept_sizes, r->kept_steps, r->results, n * columns * item);
     r->reduced = 1;
     r->sizes[0] = r->length = n;
@@ -209,8 +214,8 @@ static fold fold_of_parts(fold how)
  */
 static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold how, const void *params, void *results)
 {
-    int64_t item = ts_dtype_sizes[t->dtype];
     bool wide = t->dtype == TS_F64;
+    int64_t item = wide ? 8 : 4;
     reduction r;
     plan_first(&r, t, mask);
     plan_parts(&r);
@@ -336,6 +341,16 @@ static void fill_empty(ts_tensor *out, fold how, finish last)
     }
 }
 
+/** Memory for n folded results or parameters; of halves they are f32. */
+static void *results_new(ts_frame *f, int64_t n, size_t *bytes)
+{
+    *bytes = (size_t)n * (f->plan->compute == TS_F64 ? 8 : 4);
+    void *data = ts_alloc(f->thread, *bytes);
+    if (!data)
+        ts_fail_memory("the results of a reduction", (int64_t)*bytes);
+    return data;
+}
+
 /** One fold and one last step; the plan's count holds the mask. */
 static ts_status reduce(ts_frame *f, fold how, finish last)
 {
@@ -344,6 +359,8 @@ static ts_status reduce(ts_frame *f, fold how, finish last)
     if (!out->numel)
         return TS_OK;
     if (!t->numel) {
+        if (is_half((ts_dtype)t->dtype))
+            return ts_run_widened(f);
         fill_empty(out, how, last);
         return TS_OK;
     }
@@ -351,9 +368,19 @@ static ts_status reduce(ts_frame *f, fold how, finish last)
         reduce_integers(t, f->plan->count, how, out->data);
         return TS_OK;
     }
-    TS_TRY(reduce_into(f, t, f->plan->count, how, NULL, out->data));
-    finish_results(t, last, out->data, NULL, out->numel, (double)(t->numel / out->numel));
-    return TS_OK;
+    bool half = is_half((ts_dtype)t->dtype);
+    size_t bytes = 0;
+    void *y = half ? results_new(f, out->numel, &bytes) : out->data;
+    TS_TRY(y);
+    ts_status status = reduce_into(f, t, f->plan->count, how, NULL, y);
+    if (status == TS_OK)
+        finish_results(t, last, y, NULL, out->numel, (double)(t->numel / out->numel));
+    if (half) {
+        if (status == TS_OK)
+            rows_narrow(out->data, y, (ts_dtype)t->dtype, out->numel);
+        ts_free(f->thread, y, bytes);
+    }
+    return status;
 }
 
 static ts_status sum(ts_frame *f) { return reduce(f, FOLD_SUM, FINISH_NONE); }
@@ -385,21 +412,28 @@ static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold secon
     if (!out->numel)
         return TS_OK;
     if (!t->numel) {
+        if (is_half((ts_dtype)t->dtype))
+            return ts_run_widened(f);
         fill_empty(out, second, last);
         return TS_OK;
     }
-    size_t bytes = (size_t)out->numel * ts_dtype_sizes[out->dtype];
-    void *params = ts_alloc(f->thread, bytes);
-    if (!params)
-        return ts_fail_memory("the parameters of a reduction", (int64_t)bytes);
-    ts_status status = reduce_into(f, t, f->plan->count, first, NULL, params);
+    bool half = is_half((ts_dtype)t->dtype);
+    size_t bytes, more = 0;
+    void *params = results_new(f, out->numel, &bytes);
+    void *y = !params ? NULL : half ? results_new(f, out->numel, &more) : out->data;
+    ts_status status = y ? reduce_into(f, t, f->plan->count, first, NULL, params) : ts_error_code();
     if (status == TS_OK) {
         finish_results(t, middle, params, NULL, out->numel, (double)(t->numel / out->numel));
-        status = reduce_into(f, t, f->plan->count, second, params, out->data);
+        status = reduce_into(f, t, f->plan->count, second, params, y);
     }
     if (status == TS_OK)
-        finish_results(t, last, out->data, params, out->numel, length);
-    ts_free(f->thread, params, bytes);
+        finish_results(t, last, y, params, out->numel, length);
+    if (status == TS_OK && half)
+        rows_narrow(out->data, y, (ts_dtype)t->dtype, out->numel);
+    if (y && half)
+        ts_free(f->thread, y, more);
+    if (params)
+        ts_free(f->thread, params, bytes);
     return status;
 }
 
@@ -423,18 +457,19 @@ static ts_status logsumexp(ts_frame *f)
     return reduce_twice(f, FOLD_MAX, FINISH_FINITE, FOLD_EXP, FINISH_LOG, 1);
 }
 
-#define REDUCIBLE (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8) | TS_DT(TS_BOOL))
+#define FLOATING (TS_DT_FLOATS | TS_DT_HALVES)
+#define REDUCIBLE (FLOATING | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8) | TS_DT(TS_BOOL))
 
 TS_CPU_FAMILY(reduce,
     {TS_OP_sum_to_size, sum_to_size, {REDUCIBLE, 0}},
-    {TS_OP_sum, sum, {TS_DT_FLOATS | TS_DT(TS_I64), 0}},
-    {TS_OP_mean, mean, {TS_DT_FLOATS, 0}},
-    {TS_OP_prod, prod, {TS_DT_FLOATS | TS_DT(TS_I64), 0}},
+    {TS_OP_sum, sum, {FLOATING | TS_DT(TS_I64), 0}},
+    {TS_OP_mean, mean, {FLOATING, 0}},
+    {TS_OP_prod, prod, {FLOATING | TS_DT(TS_I64), 0}},
     {TS_OP_amax, amax, {REDUCIBLE, 0}},
     {TS_OP_amin, amin, {REDUCIBLE, 0}},
     {TS_OP_all, all, {TS_DT(TS_BOOL), 0}},
     {TS_OP_any, any, {TS_DT(TS_BOOL), 0}},
-    {TS_OP_var, var, {TS_DT_FLOATS, 0}},
-    {TS_OP_std, std, {TS_DT_FLOATS, 0}},
-    {TS_OP_norm, norm, {TS_DT_FLOATS, 0}},
-    {TS_OP_logsumexp, logsumexp, {TS_DT_FLOATS, 0}})
+    {TS_OP_var, var, {FLOATING, 0}},
+    {TS_OP_std, std, {FLOATING, 0}},
+    {TS_OP_norm, norm, {FLOATING, 0}},
+    {TS_OP_logsumexp, logsumexp, {FLOATING, 0}})

@@ -72,11 +72,29 @@ VEC_FN void S(fold_run)(fold how, V acc[4], const char *x, int64_t step, int64_t
     }
 }
 
+/** A run of at most RUN_BLOCK elements; of halves a copy in `wide`, whose step is then that of T. */
+VEC_FN const char *S(run_of)(const reduction *r, const char *x, int64_t *step, int64_t n, T *wide)
+{
+#if TS_REAL == 32
+    *step = r->steps[0];
+    if (r->widen) {
+        TS_V(ts_cpu_copy_loop)(TS_F32, r->half)((char *[]){(char *)wide, (char *)x}, (int64_t[]){sizeof(T), *step}, n, NULL);
+        *step = sizeof(T);
+        return (const char *)wide;
+    }
+#else
+    (void)n, (void)wide;
+    *step = r->steps[0];
+#endif
+    return x;
+}
+
 /** Inner pass: task = result * parts + part; a part is a piece of one run, or some whole runs. */
 VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t end)
 {
     walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin / r->parts);
     int64_t part = begin % r->parts;
+    T wide[RUN_BLOCK];
     for (int64_t task = begin; task < end; task++) {
         V p = F(set1)(r->params ? ((const T *)r->params)[task / r->parts] : 0);
         V zero = S(identity)(how), acc[4] = {zero, zero, zero, zero};
@@ -85,12 +103,15 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
         if (r->pieces > 1) {
             int64_t from = part % r->pieces * RUN_BLOCK;
             walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, part / r->pieces);
-            S(fold_run)(how, acc, x + run.offset + from * step, step, ts_min64(RUN_BLOCK, n - from), p);
+            int64_t some = ts_min64(RUN_BLOCK, n - from);
+            const char *at = S(run_of)(r, x + run.offset + from * step, &step, some, wide);
+            S(fold_run)(how, acc, at, step, some, p);
         } else {
             int64_t first = part * r->runs, last = ts_min64(first + r->runs, r->all_runs);
             walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, first);
             for (int64_t i = first; i < last; i++) {
-                S(fold_run)(how, acc, x + run.offset, step, n, p);
+                const char *at = S(run_of)(r, x + run.offset, &step, n, wide);
+                S(fold_run)(how, acc, at, step, n, p);
                 if (i + 1 < last)
                     walker_next(&run);
             }
@@ -104,8 +125,8 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** Rows at the given offsets folded into `width` vectors of columns that begin at column j. */
-VEC_FN void S(fold_columns)(fold how, const char *x, const int64_t *rows, int64_t n, int64_t j, int width,
+/** Rows at the given offsets folded into `width` vectors of columns that begin at column j, in x at column `at`. */
+VEC_FN void S(fold_columns)(fold how, const char *x, const int64_t *rows, int64_t n, int64_t at, int64_t j, int width,
                             int64_t left, const T *params, T *out)
 {
     V acc[8], p[8];
@@ -114,13 +135,35 @@ VEC_FN void S(fold_columns)(fold how, const char *x, const int64_t *rows, int64_
         p[k] = params ? S(load_some)(params + j + k * LANES, left - k * LANES, F(zero)()) : F(zero)();
     }
     for (int64_t i = 0; i < n; i++) {
-        const T *row = (const T *)(x + rows[i]) + j;
+        const T *row = (const T *)(x + rows[i]) + at;
         for (int k = 0; k < width; k++)
             acc[k] = S(fold)(how, acc[k], S(map)(how, S(load_some)(row + k * LANES, left - k * LANES, F(zero)()), p[k]));
     }
     for (int k = 0; k < width; k++)
         S(store_some)(out + j + k * LANES, acc[k], left - k * LANES);
 }
+
+#if TS_REAL == 32
+/** Columns j .. last of rows of halves, by way of an f32 copy of a few columns. */
+VEC_FN void S(fold_halves)(fold how, const reduction *r, const char *x, const int64_t *rows, int64_t n, int64_t j,
+                           int64_t last, const T *params, T *out)
+{
+    enum { SOME = 8 * LANES };
+    T wide[ROW_BLOCK * SOME];
+    int64_t places[ROW_BLOCK];
+    for (; j < last; j += SOME) {
+        int64_t some = ts_min64(SOME, last - j), k = 0;
+        for (int64_t i = 0; i < n; i++) {
+            places[i] = i * SOME * (int64_t)sizeof(T);
+            rows_widen(wide + i * SOME, x + rows[i] + j * 2, r->half, some);
+        }
+        if (some == SOME)
+            S(fold_columns)(how, (const char *)wide, places, n, 0, j, 8, SOME, params, out);
+        for (; some < SOME && k < some; k += LANES)
+            S(fold_columns)(how, (const char *)wide, places, n, k, j + k, 1, some - k, params, out);
+    }
+}
+#endif
 
 /** Outer pass: task = (outer result * parts + part) * tiles + tile; a part is ROW_BLOCK rows. */
 VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t end)
@@ -140,10 +183,16 @@ VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
         const T *params = r->params ? (const T *)r->params + outer * r->width : NULL;
         T *out = (T *)r->out + (outer * r->parts + part) * r->width;
         int64_t j = tile * TILE, last = ts_min64(j + TILE, r->width);
+#if TS_REAL == 32
+        if (r->widen) {
+            S(fold_halves)(how, r, x, rows, n, j, last, params, out);
+            continue;
+        }
+#endif
         for (; j + 8 * LANES <= last; j += 8 * LANES)
-            S(fold_columns)(how, x, rows, n, j, 8, 8 * LANES, params, out);
+            S(fold_columns)(how, x, rows, n, j, j, 8, 8 * LANES, params, out);
         for (; j < last; j += LANES)
-            S(fold_columns)(how, x, rows, n, j, 1, last - j, params, out);
+            S(fold_columns)(how, x, rows, n, j, j, 1, last - j, params, out);
     }
 }
 

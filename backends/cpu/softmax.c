@@ -1,6 +1,6 @@
 /** @file softmax.c  softmax and log_softmax over one dim, and their gradients. */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/loops.h"
+#include "backends/cpu/rows.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
@@ -9,6 +9,8 @@ typedef struct softmax_job {
     void *y;
     int64_t n, inner;
     bool log;
+    ts_dtype half;              /* of halves: the dtype, */
+    ts_parallel_body single;    /* and the rows of f32 */
 } softmax_job;
 
 #define TS_REAL 32
@@ -18,17 +20,41 @@ typedef struct softmax_job {
 #include "backends/cpu/softmax_real.h"
 #undef TS_REAL
 
+/** Rows of halves, by way of f32. */
+static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    float x[TS_ROW_MOST], g[TS_ROW_MOST], y[TS_ROW_MOST];
+    softmax_job part = *job;
+    part.x = x;
+    part.g = g;
+    part.y = y;
+    for (int64_t many = rows_together(job->n); begin < end; begin += many) {
+        int64_t rows = ts_min64(many, end - begin), first = begin * job->n * 2, n = rows * job->n;
+        rows_widen(x, (const char *)job->x + first, job->half, n);
+        if (job->g)
+            rows_widen(g, (const char *)job->g + first, job->half, n);
+        job->single(&part, 0, rows);
+        rows_narrow((char *)job->y + first, y, job->half, n);
+    }
+}
+
 /** Rows where the dim is the last one, else tiles of columns; f64 calls libm, so it is dearer. */
 static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodies[2][2])
 {
     const ts_plan *plan = f->plan;
-    bool wide = plan->compute == TS_F64;
+    bool wide = plan->compute == TS_F64, half = is_half(plan->compute);
     job->n = plan->count;
     job->inner = plan->inner;
+    if (half && (job->inner != 1 || job->n > TS_ROW_MOST))
+        return ts_run_widened(f);
+    job->half = plan->compute;
+    job->single = bodies[0][0];
     int64_t lanes = plan->inner == 1 ? 1 : wide ? VD_LANES : VF_LANES;
     int64_t tasks = plan->outer * ts_ceil_div(plan->inner, lanes);
     if (job->n)
-        ts_parallel_for(tasks, TS_CPU_GRAIN(wide ? 32 : 2) / (job->n * lanes) + 1, bodies[wide][plan->inner != 1], job);
+        ts_parallel_for(tasks, TS_CPU_GRAIN(wide ? 32 : 2) / (job->n * lanes) + 1,
+                        half ? rows_of_halves : bodies[wide][plan->inner != 1], job);
     return TS_OK;
 }
 
@@ -53,7 +79,7 @@ static ts_status softmax_backward(ts_frame *f) { return backward(f, false); }
 static ts_status log_softmax_backward(ts_frame *f) { return backward(f, true); }
 
 TS_CPU_FAMILY(softmax,
-    {TS_OP_softmax, softmax, {TS_DT_FLOATS, 0}},
-    {TS_OP_log_softmax, log_softmax, {TS_DT_FLOATS, 0}},
-    {TS_OP_softmax_backward, softmax_backward, {TS_DT_FLOATS, 0}},
-    {TS_OP_log_softmax_backward, log_softmax_backward, {TS_DT_FLOATS, 0}})
+    {TS_OP_softmax, softmax, {TS_DT_FLOATS | TS_DT_HALVES, 0}},
+    {TS_OP_log_softmax, log_softmax, {TS_DT_FLOATS | TS_DT_HALVES, 0}},
+    {TS_OP_softmax_backward, softmax_backward, {TS_DT_FLOATS | TS_DT_HALVES, 0}},
+    {TS_OP_log_softmax_backward, log_softmax_backward, {TS_DT_FLOATS | TS_DT_HALVES, 0}})

@@ -81,14 +81,14 @@ static void ref_backward(ts_ref *r)
 
 /* Rounding of a score, up to 4 deviations large, moves weights relatively; hence the scales. */
 static const ts_sample samples[] = {
-    {"scaled_dot_product_attention", "full", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), ABSENT, BOOL(false)}, ref_forward,
+    {"scaled_dot_product_attention", "full", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), ABSENT, BOOL(false)}, ref_forward, .out = {0, OUT_WIDE},
      .c = 32, .scale = 4, .many = 300, .grad = true,
      .bad = {{0, T(2, 3, 5), TS_ERR_SHAPE, "4 dims"}, {1, T(2, 3, 9, 5), TS_ERR_SHAPE, "divisor"},
              {2, T(2, 2, 8, 3), TS_ERR_SHAPE, "expected sizes"}, {1, T_OF(TS_I64, 2, 2, 9, 5), TS_ERR_DTYPE, "dtype"}}},
     {"scaled_dot_product_attention", "causal", {T(1, 4, SWEEP, 4), T(1, 2, SWEEP, 4), T(1, 2, SWEEP, 4), FLOAT(0.4), BOOL(true)},
-     ref_forward, .c = 32, .scale = 4, .many = 200, .grad = true},
+     ref_forward, .out = {0, OUT_WIDE}, .c = 32, .scale = 4, .many = 200, .grad = true},
     {"scaled_dot_product_attention", "keys", {T(1, 1, 2, 3), T(1, 1, SWEEP, 3), T(1, 1, SWEEP, 17), INT(1), BOOL(true)},
-     ref_forward, .c = 32, .scale = 4, .many = 300, .no_empty = true},
+     ref_forward, .out = {0, OUT_WIDE}, .c = 32, .scale = 4, .many = 300, .no_empty = true},
     {"scaled_dot_product_attention_backward", "causal",
      {T(1, 4, SWEEP, 4), T(1, 4, SWEEP), T(1, 4, SWEEP, 3), T(1, 2, SWEEP, 3), T(1, 2, SWEEP, 4), T(1, 4, SWEEP, 4),
       T_UNIFORM(4, 6, 1, 4, SWEEP), ABSENT, BOOL(true)},
