@@ -338,13 +338,17 @@ TS_INLINE void plan_clear(ts_plan *plan)
     plan->compute = TS_F32;
 }
 
-ts_status ts_enter_fill(ts_frame *f)
+static TS_COLD ts_status fill_unaccepted(ts_frame *f, const ts_accepts *accepts);
+
+/** widened: the kernel is ts_run_widened(), whatever the table holds. */
+static inline __attribute__((always_inline)) ts_status fill(ts_frame *f, bool widened)
 {
+    static const ts_accepts anything = {0, 1};
     ts_plan plan;
     plan_clear(&plan);
     f->plan = &plan;
     const ts_table *table = f->table;
-    const ts_accepts *accepts = &table->accepts[f->key];
+    const ts_accepts *accepts = widened ? &anything : &table->accepts[f->key];
     const ts_value *outer_args = f->args;
     ts_value args[TS_MAX_ARGS];
     ts_tensor *made[TS_MAX_ARGS], *shadow[TS_MAX_RETS];
@@ -353,16 +357,8 @@ ts_status ts_enter_fill(ts_frame *f)
     ts_status status = table->info->infer(f);
     if (TS_UNLIKELY(status != TS_OK))
         goto done;
-    ts_kernel kernel = table->impl[f->key];
-    if (TS_UNLIKELY(accepts->dtypes && !(accepts->dtypes >> plan.compute & 1))) {
-        static const ts_accepts anything = {0, 1};
-        if (!can_widen(f, accepts)) {
-            status = fail_dtype(f);
-            goto done;
-        }
-        accepts = &anything;
-        kernel = ts_run_widened;
-    }
+    if (TS_UNLIKELY(accepts->dtypes && !(accepts->dtypes >> plan.compute & 1)))
+        return fill_unaccepted(f, accepts);
     if (f->given)
         for (int i = 0; i < f->nrets; i++)
             if ((f->given >> i & 1) && (status = check_given(f, i)) != TS_OK)
@@ -401,6 +397,7 @@ ts_status ts_enter_fill(ts_frame *f)
     }
     if (plan.pointwise)
         ts_plan_iterate(f);
+    ts_kernel kernel = widened ? ts_run_widened : table->impl[f->key];
     status = kernel ? kernel(f) : TS_OK;
 
     for (int i = 0; f->given >> i; i++) {
@@ -443,6 +440,16 @@ done:
             }
         }
     }
+    f->plan = NULL;
+    return status;
+}
+
+ts_status ts_enter_fill(ts_frame *f) { return fill(f, false); }
+
+/** Again from the shape rule on, with the widened run as the kernel, or an error. */
+static TS_COLD ts_status fill_unaccepted(ts_frame *f, const ts_accepts *accepts)
+{
+    ts_status status = can_widen(f, accepts) ? fill(f, true) : fail_dtype(f);
     f->plan = NULL;
     return status;
 }
