@@ -17,7 +17,7 @@ static ts_status cross_entropy(ts_vjp_call *b)
         ts_tensor *part = ts_mul(ts_exp(ts_sub(x, ts_unsqueeze(lse, dim))), ts_unsqueeze(g_lse, dim));
         dx = dx ? ts_add(dx, part) : part;
     }
-    return ts_give(b, 0, dx);
+    return ts_give(b, 0, ts_reduce_to(b, 0, dx)); /* of halves lse is f32 */
 }
 const ts_vjp ts_vjp_cross_entropy = {
     .rule = cross_entropy, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1) | TS_SAVE_RET(1), .want = 2};

@@ -27,7 +27,7 @@ static ts_status give_input(ts_vjp_call *b, ts_tensor *dx, ts_tensor *mean, ts_t
         dx = dx ? ts_add(dx, part) : ts_expand(part, x->sizes, x->ndim);
         TS_TRY(dx);
     }
-    return dx ? ts_give(b, 0, dx) : TS_OK;
+    return dx ? ts_give(b, 0, ts_reduce_to(b, 0, dx)) : TS_OK; /* of halves the statistics are f32 */
 }
 
 static ts_status layer_norm(ts_vjp_call *b)

@@ -85,3 +85,39 @@ TS_TEST(a_perceptron_of_halves_learns_as_one_of_f32, .loop = 2)
     ck_assert_double_lt(got, first / 20);
     ck_assert_double_lt(got, 1.5 * single + 1e-3);
 }
+
+/** Sum of x's second-order gradient path through one of the ops that keep f32 statistics beside halves. */
+static ts_tensor *kept(int op, ts_tensor *x)
+{
+    switch (op) {
+    case 0: return ts_layer_norm(x, ts_ones(TS_SIZES(8), ts_dtype_of(x)), TS_NONE);
+    case 1: return ts_rms_norm(x, TS_NONE);
+    case 2: return ts_cross_entropy(x, ts_zeros(TS_SIZES(4), TS_I64));
+    default: {
+        ts_tensor *q = ts_reshape(x, TS_SIZES(1, 1, 4, 8));
+        return ts_scaled_dot_product_attention(q, q, q);
+    }
+    }
+}
+
+TS_TEST(statistics_of_f32_serve_second_gradients_of_halves, .loop = 8)
+{
+    TS_SCOPE;
+    double norms[2];
+    for (int k = 0; k < 2; k++) {
+        ts_manual_seed(1);
+        ts_dtype dtype = k ? half_of(_i % 2) : TS_F32;
+        ts_tensor *x = ts_set_requires_grad(ts_to(ts_normal(TS_SIZES(4, 8), 0, 1, TS_F32), dtype), true);
+        ts_tensor *loss = ts_sum(ts_square(kept(_i / 2, x)));
+        ck_assert_ptr_nonnull(loss);
+        ck_assert_int_eq(ts_backward_ex(loss, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .create_graph = true}), TS_OK);
+        ts_tensor *g = ts_grad(x);
+        ck_assert_int_eq(ts_dtype_of(g), dtype);
+        ts_tensor *again = ts_sum(ts_square(ts_to(g, TS_F32)));
+        ts_zero_grad(x);
+        ck_assert_msg(ts_backward(again) == TS_OK, "%s", ts_error_message());
+        ck_assert_int_eq(ts_dtype_of(ts_grad(x)), dtype);
+        ck_assert_int_eq(ts_item(ts_global_norm((ts_tensor *[]){ts_detach(ts_grad(x))}, 1), &norms[k]), TS_OK);
+    }
+    ck_assert_double_eq_tol(norms[1], norms[0], 0.1 * norms[0] + 0.1);
+}
