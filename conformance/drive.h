@@ -34,8 +34,16 @@ typedef struct ts_case {
     ts_layout layout;
     int64_t sweep;
     ts_device device;
+    bool large;       /* see LARGE_FACTOR */
     const char *form; /* for complaints */
 } ts_case;
+
+/**
+ * A large case is there for tails and grids. Among its 10⁵ elements are some nearer to zero than any of a
+ * small one, and its reference sums in double too: c counts this many times, of the result's largest.
+ */
+#define LARGE_FACTOR 8
+
 
 /** What is driven and who is told; to be set before anything is driven. */
 typedef struct ts_sample_run {

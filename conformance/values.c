@@ -223,6 +223,16 @@ static double excess(double g, double want, double allowed)
     return isinf(g) || !(off <= DBL_MAX) ? INFINITY : off <= allowed ? 0 : allowed > 0 ? off / allowed : INFINITY;
 }
 
+/** The least size that errors are measured by: where a rounding grows no smaller, or a large case's largest. */
+static double least_size(const ts_case *c, const ts_ref_arg *want, ts_dtype dtype)
+{
+    double least = dtype == TS_BF16 ? 0x1p-126 : dtype == TS_F16 ? 0x1p-14 : 0;
+    for (int64_t e = 0; c->large && e < want->numel; e++)
+        if (isfinite(want->x[e]))
+            least = fmax(least, fabs(want->x[e]));
+    return least;
+}
+
 /** Index of a row-major element: "(2, 0)". */
 static const char *place_text(char *text, size_t size, const ts_ref_arg *a, int64_t element)
 {
@@ -259,8 +269,8 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
         return true;
     double depth = s->depth == SWEEP ? (double)c->sweep : s->depth ? (double)s->depth : 1;
     double factor = s->device_c && !on_cpu(c->device) ? s->device_c : s->c;
-    double unit = factor * dtype_eps(dtype) * sqrt(depth);
-    double tiny = dtype == TS_BF16 ? 0x1p-126 : dtype == TS_F16 ? 0x1p-14 : 0; /* below, a rounding is no smaller */
+    double unit = factor * dtype_eps(dtype) * sqrt(depth) * (c->large ? LARGE_FACTOR : 1);
+    double least = least_size(c, want, dtype);
     double *got = tensor_values(y);
     if (!got) {
         sample_differs(c, i, "");
@@ -275,7 +285,7 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
         else if (w == g)
             off = factor != 0 || !ts_dtype_is_float(dtype) || signbit(w) == signbit(g) ? 0 : INFINITY;
         else
-            off = excess(g, want->x[e], unit * fmax(fabs(w), fmax(tiny, r->scale[i] ? r->scale[i][e] : s->scale)));
+            off = excess(g, want->x[e], unit * fmax(fabs(w), fmax(least, r->scale[i] ? r->scale[i][e] : s->scale)));
         wrong += off > 1;
         if (off > most) {
             most = off;
@@ -287,7 +297,7 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
         double w = want->x[worst];
         sample_failed(c, "result %d: %lld of %lld elements are wrong, worst at %s: got %.17g, expected %.17g, allowed %.3g off",
                       i, (long long)wrong, (long long)want->numel, place_text(at, sizeof at, want, worst), got[worst], w,
-                      unit * fmax(fabs(w), fmax(tiny, r->scale[i] ? r->scale[i][worst] : s->scale)));
+                      unit * fmax(fabs(w), fmax(least, r->scale[i] ? r->scale[i][worst] : s->scale)));
     }
     free(got);
     return !wrong;
@@ -522,6 +532,7 @@ static void run_large(ts_case c)
     TS_SCOPE;
     c.sweep = c.s->many ? c.s->many : 40009;
     c.form = "large";
+    c.large = true;
     ts_made m;
     ts_value rets[TS_MAX_RETS];
     for (int i = 0; i < TS_MAX_RETS; i++)

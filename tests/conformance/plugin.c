@@ -23,6 +23,15 @@ static bool is(const char *name) { return strcmp(mode(), name) == 0; }
 static void *device_address(char *p) { return (void *)((uintptr_t)p ^ (uintptr_t)1 << 60); }
 static char *host_address(const void *p) { return (char *)((uintptr_t)p ^ (uintptr_t)1 << 60); }
 
+/** Takes strides for those of a contiguous tensor, where that stays within the memory. */
+static bool forgets_strides(const ts_tensor *t)
+{
+    for (int d = 0; d < ts_ndim(t); d++)
+        if (ts_strides(t)[d] == 0)
+            return false;
+    return is("layout");
+}
+
 /** Bytes from a tensor's first element to the one at row-major index i. */
 static int64_t place(const ts_tensor *t, int64_t i)
 {
@@ -47,7 +56,8 @@ static ts_status relu(ts_frame *frame)
     if (is("late"))
         return ts_error_set(TS_ERR_MEMORY, "relu: no room");
     for (int64_t i = 0; i < n; i++) {
-        char *from = host_address(ts_data(x)) + place(is("layout") ? y : x, i), *to = host_address(ts_data(y)) + place(y, i);
+        char *from = host_address(ts_data(x)) + (forgets_strides(x) ? i * (int64_t)sizeof(float) : place(x, i));
+        char *to = host_address(ts_data(y)) + place(y, i);
         float value;
         memcpy(&value, from, sizeof value);
         value = value < 0 ? 0 : value;

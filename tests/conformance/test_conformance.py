@@ -14,11 +14,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 import tally  # noqa: E402
 
-PROGRAM, PLUGIN = sys.argv.pop(1), sys.argv.pop(1)
+PROGRAM, PLUGIN, MINE = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
+# A crash is to be seen by the program, not by a sanitizer.
+SANITIZER = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 
 
 def judge(*arguments, mode=""):
-    env = {**os.environ, "TS_TEST_PLUGIN": mode}
+    env = {**os.environ, "ASAN_OPTIONS": SANITIZER, "TS_TEST_PLUGIN": mode}
     done = subprocess.run([PROGRAM, *arguments], text=True, check=False, env=env, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return done.returncode, done.stdout, done.stderr
@@ -81,6 +83,12 @@ class Passing(Case):
         self.assertEqual(self.verdicts(card, "relu")["f64"], "fallback")
         self.assertEqual(self.verdicts(card, "normal")["f32"], "fallback")
         self.assertEqual(judge("--plugin", PLUGIN, "--op", "relu,neg", "--strict")[0], 1)
+
+    def test_the_example_of_a_backend_conforms(self):
+        card, _ = self.card("--plugin", MINE, "--op", "relu,tanh,sum,linear")
+        self.assertEqual(card["totals"]["fail"], 0)
+        for op in ("relu", "tanh", "sum", "linear"):
+            self.assertEqual(self.verdicts(card, op)["f32"], "pass", op)
 
     def test_what_a_backend_lacks_is_unsupported(self):
         card, out = self.card("--plugin", PLUGIN, "--op", "relu,neg", mode="lacking")
