@@ -133,9 +133,14 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
         s->grads = grads;
         s->grads_room = n;
     }
-    for (int64_t i = 0; i < n; i++)
-        if (ts_grad(params[i]) != TS_NONE)
-            s->grads[count++] = ts_grad(params[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (ts_grad(params[i]) == TS_NONE)
+            continue;
+        if (ts_dtype_of(params[i]) == TS_F16)
+            return ts_error_set_hint(TS_ERR_DTYPE, "keep parameters in f32 and run the forward in TS_AUTOCAST",
+                                     "grad_scaler_unscale: gradients of f16 would vanish without their scale");
+        s->grads[count++] = ts_grad(params[i]);
+    }
     TS_SCOPE;
     TS_NO_GRAD;
     double found;

@@ -190,6 +190,20 @@ TS_TEST(wrong_orders_and_numbers_are_errors)
     ts_grad_scaler_free(s);
 }
 
+TS_TEST(gradients_of_f16_are_refused)
+{
+    TS_SCOPE;
+    ts_grad_scaler *s = scaler_of(2, 0);
+    ts_optimizer *o = ts_optimizer_new(TS_SGD);
+    ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 1);
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(2), TS_F16), true);
+    ck_ok(ts_optimizer_add_group(o, (const char *const[]){"w"}, &w, 1, &opts));
+    ck_ok(ts_backward(ts_grad_scaler_scale(s, ts_sum(w))));
+    ck_assert(fails(TS_ERR_DTYPE, ts_grad_scaler_step(s, o), "gradients of f16"));
+    ts_optimizer_free(o);
+    ts_grad_scaler_free(s);
+}
+
 TS_TEST(a_disabled_scaler_leaves_everything_as_it_is)
 {
     TS_SCOPE;

@@ -47,7 +47,7 @@ TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
 /**
  * Divides the gradients of o's parameters by the scale, in one call for all, and notes whether all are
  * finite. Once per optimizer and update. Errors: TS_ERR_STATE when that is done already, TS_ERR_DTYPE
- * for gradients other than f32 and f64.
+ * for gradients of f16, which would vanish without their scale.
  */
 TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
 /** Steps o, after unscaling if that has not been done; leaves the step out when a gradient is not
