@@ -154,7 +154,7 @@ static void keep_graph(kept *k, const ts_node *root)
         const ts_node *node = k->nodes[at];
         int64_t bytes = 0;
         k->headers += node->bytes;
-        for (int i = 0; i < node->ninputs; i++) {
+        for (uint32_t i = 0; i < node->ninputs; i++) {
             const ts_input *in = &node->inputs[i];
             keep_node(k, in->next);
             keep_storage(k, in->saved, true);
