@@ -6,8 +6,8 @@
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## install what is missing to build, test and document (Debian 12)
-	@tools/setup build test docs
+setup: ## install what is missing to build, test, document and package (Debian 12)
+	@tools/setup build test docs package
 
 build: build/build.ninja ## build the library, examples and benchmarks (release) in build/
 	@ninja -C build

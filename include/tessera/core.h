@@ -195,7 +195,9 @@ static inline ts_scalar ts_scalar_same(ts_scalar v) { return v; }
 /* ---------------------------------------------------------------------------- tensors ---- */
 
 /** Stands for "no tensor" where an argument is optional; NULL always means "failed". */
-TS_API extern ts_tensor *const TS_NONE;
+TS_API extern ts_tensor *const ts_none;
+/** Spelled like the constant it is; exported under a name with the library's prefix. */
+#define TS_NONE ts_none
 
 TS_API int ts_ndim(const ts_tensor *t);
 /** Size along `dim` (negative counts from the end); -1 with an error when out of range. */

@@ -213,8 +213,8 @@ class Setup(ToolCase):
 
     def test_groups_add_up(self):
         self.user(0)
-        _, output = self.setup("build", "test", "docs")
-        self.assertIn("packages: check g++ python3-numpy valgrind doxygen\n", output)
+        _, output = self.setup("build", "test", "docs", "package")
+        self.assertIn("packages: check python3-numpy valgrind g++ doxygen cmake groff-base\n", output)
 
     def test_others_use_sudo(self):
         self.program("sudo", 'echo "sudo $*"; shift; "$@"')
