@@ -242,7 +242,8 @@ static void start(ts_loader *l)
 ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
 {
     if (!path || !opts) {
-        ts_error_set(TS_ERR_NULL, "loader: expected a path and options");
+        ts_error_set(TS_ERR_NULL, "loader_open: argument '%s': expected %s, got NULL", path ? "opts" : "path",
+                     path ? "options" : "a path");
         return NULL;
     }
     if (opts->size < 1 || opts->size > sizeof *opts) {

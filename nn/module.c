@@ -31,7 +31,7 @@ ts_status ts_nn_null(const char *function, const char *argument)
 {
     if (ts_error_code() != TS_OK)
         return ts_error_code();
-    return ts_error_set(TS_ERR_NULL, "%s: argument '%s': got NULL", function, argument);
+    return ts_error_set(TS_ERR_NULL, "%s: argument '%s': expected an object, got NULL", function, argument);
 }
 
 void *ts_nn_alloc(int64_t count, size_t item, const char *what)

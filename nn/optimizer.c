@@ -53,7 +53,7 @@ ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
 ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
 {
     if (kind != TS_SGD && kind != TS_ADAM && kind != TS_ADAMW) {
-        ts_error_set(TS_ERR_VALUE, "optimizer_new: argument 'kind': got %d", (int)kind);
+        ts_error_set(TS_ERR_VALUE, "optimizer_new: argument 'kind': expected TS_SGD, TS_ADAM or TS_ADAMW, got %d", (int)kind);
         return NULL;
     }
     ts_optimizer *o = ts_nn_alloc(1, sizeof *o, "an optimizer");
