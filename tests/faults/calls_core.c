@@ -197,10 +197,13 @@ CALLS_WITH(layers, FAULT_KEEPS, .loop = 0)
 /* These make a new table for each op, one allocation like the other. */
 CALLS_WITH(fallbacks, FAULT_KEEPS | FAULT_SPARSE, .loop = 0)
 {
+    static ts_key layer;
     ts_registration *fallback = NULL;
-    FAULTY(f, ts_register_fallback(TS_KEY_TRACING, go_on, &fallback));
-    FAULTY(f, ts_key_prefer_fallback(TS_KEY_TRACING, true));
-    FAULTY(f, ts_key_prefer_fallback(TS_KEY_TRACING, false));
+    if (!layer)
+        ck_assert_int_eq(ts_register_layer("FALLS", "backends", &layer), TS_OK);
+    FAULTY(f, ts_register_fallback(layer, go_on, &fallback));
+    FAULTY(f, ts_key_prefer_fallback(layer, true));
+    FAULTY(f, ts_key_prefer_fallback(layer, false));
     FAULTY(f, ts_unregister(fallback));
 }
 

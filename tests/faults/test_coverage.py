@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Each exported function is swept by the programs of this folder or stands in exempt.txt.
+
+Usage: test_coverage.py LIBRARY EXEMPT PROGRAM...
+The programs carry the texts of the expressions that they sweep in a section, ts_faults.
+"""
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import tally  # noqa: E402
+
+LIBRARY, EXEMPT, *PROGRAMS = sys.argv[1:]
+del sys.argv[1:]
+
+
+# (ts_manual_seed(5), ts_uniform_(x)): what stands before the last comma prepares
+PREPARES = re.compile(r"(ts_rng_set_state\(\(ts_rng_state\){9, 0}\)|ts_manual_seed\(\d\)|ts_zero_grad\([wy]\)|rewind\(out\)), ")
+
+
+def output(*command):
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def exported():
+    lines = output("nm", "-D", "--defined-only", LIBRARY).splitlines()
+    return {line.split()[-1].split("@")[0] for line in lines if line.split()[-2] in "TW"}
+
+
+def swept():
+    """The first call of each text; what stands within it is an argument."""
+    names = set()
+    for program in PROGRAMS:
+        for line in output("readelf", "-p", "ts_faults", program).splitlines():
+            text = line.split("]", 1)[-1]
+            found = re.search(r"\b(ts_\w+)\(", PREPARES.sub("", text))
+            names |= {found.group(1)} if found else set()
+    return names
+
+
+def exempt():
+    rows = {}
+    with open(EXEMPT, encoding="utf-8") as file:
+        for line in file:
+            if line.strip() and not line.startswith("#"):
+                name, reason = line.split(None, 1)
+                rows[name] = reason.strip()
+    return rows
+
+
+class Coverage(unittest.TestCase):
+    maxDiff = None
+
+    def test_each_exported_function_is_swept_or_exempt(self):
+        self.assertEqual(sorted(exported() - swept() - set(exempt())), [],
+                         "sweep them in tests/faults/calls_*.c, or say in exempt.txt why not")
+
+    def test_nothing_is_exempt_that_is_swept_or_gone(self):
+        self.assertEqual(sorted(set(exempt()) & swept()), [])
+        self.assertEqual(sorted(set(exempt()) - exported()), [])
+
+    def test_each_exemption_has_a_reason(self):
+        self.assertEqual([name for name, reason in exempt().items() if len(reason) < 10], [])
+
+
+if __name__ == "__main__":
+    tally.main()
