@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define OK(expr) ck_assert_msg(TS_STATUS_OF(expr) == TS_OK, "%s: %s", #expr, ts_error_message())
 
@@ -190,4 +191,22 @@ TS_TEST(a_checked_training_gives_the_same_bits_with_dropout_and_writes_in_place)
     float got[6];
     OK(ts_copy_to(x, got, sizeof got));
     ck_assert(got[0] == 7 && got[1] == 2 && got[5] == 50);
+}
+
+TS_TEST(a_call_that_nobody_watches_but_the_environment)
+{
+    TS_SCOPE;
+    OK(ts_neg(ts_ones(TS_SIZES(2), TS_F32)));
+}
+
+TS_TEST(the_environment_switches_layers_on_for_a_program_as_it_is)
+{
+    char self[2000] = "", command[2200], text[4000];
+    ck_assert_int_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+    snprintf(command, sizeof command, "TS_LAYERS=nan,shapes TS_LOG= '%s' nobody_watches 2>&1", self);
+    FILE *output = popen(command, "r");
+    ck_assert_ptr_nonnull(output);
+    text[fread(text, 1, sizeof text - 1, output)] = 0;
+    ck_assert_int_eq(pclose(output), 0);
+    says(text, "shapes: neg((2) f32) -> (2) f32");
 }
