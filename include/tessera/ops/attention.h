@@ -30,7 +30,7 @@ TS_API ts_tensor *ts_scaled_dot_product_attention(ts_tensor *query, ts_tensor *k
 /**
  * The same with options.
  * @param lse   receives the natural logarithm of each row's sum of exponentials, (B, H, S), -Inf for rows
- *              that see no key; may be NULL
+ *              that see no key; f32 for bf16 and f16; may be NULL
  * @param opts  NULL for defaults
  */
 TS_API ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key, ts_tensor *value, ts_tensor **lse,

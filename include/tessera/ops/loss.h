@@ -39,7 +39,7 @@ TS_API ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const 
 /**
  * (softmax(self) - smoothed target) * grad, over the positions that count for a mean.
  * @param grad  () or, for TS_REDUCTION_NONE, the sizes of target
- * @param lse   log(sum(exp(self))) over classes, sizes of target: the forward op's second result
+ * @param lse   log(sum(exp(self))) over classes, sizes of target, f32 for halves: the forward op's second result
  */
 TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_tensor *lse,
                                             ts_reduction reduction, int64_t ignore_index, double label_smoothing);

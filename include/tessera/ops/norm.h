@@ -19,7 +19,7 @@ typedef struct ts_norm_opts {
     double eps;       /**< 0: 1e-5 for layer_norm, the dtype's epsilon for rms_norm */
     int dims;         /**< last dims that are normalised; 0: those of weight or bias, else 1 */
     ts_tensor **mean; /**< receives the means, normalised dims with size 1; may be NULL */
-    ts_tensor **rstd; /**< receives 1 / sqrt(variance + eps), the same sizes; may be NULL */
+    ts_tensor **rstd; /**< receives 1 / sqrt(variance + eps), the same sizes; both f32 for halves; may be NULL */
 } ts_norm_opts;
 
 /**
