@@ -266,3 +266,41 @@ CALLS_WITH(training, 0, .setup = make_text, .teardown = folder_teardown)
     ts_module_free(run.model);
     folder_remove(in_folder("run"));
 }
+
+/* ----------------------------------------------------------------------------- scaling ---- */
+
+CALLS(grad_scaler)
+{
+    TS_SCOPE;
+    ts_manual_seed(3);
+    ts_module *m = ts_linear_new(4, 3, true);
+    ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 0.1);
+    ts_optimizer *o = ts_optimizer_for(m, TS_SGD, &opts);
+    ts_grad_scaler *s = NULL;
+    ck_assert_ptr_nonnull(o);
+    ts_tensor *w = ts_module_tensor(m, "weight"), *b = ts_module_tensor(m, "bias"), *found = NULL;
+    FAULTY(f, s = ts_grad_scaler_new(NULL));
+    NEW(ts_grad_scaler_scale(s, ts_scalar_tensor(TS_SCALAR(2), TS_F32)));
+    ck_assert_int_eq(ts_set_grad(w, ts_ones_like(w)), TS_OK);
+    ck_assert_int_eq(ts_set_grad(b, ts_ones_like(b)), TS_OK);
+    fault_watch_written(f, ts_grad(w));
+    FAULTY(f, ts_grad_scaler_unscale(s, o));
+    fault_unwatch(f);
+    fault_see(f, ts_grad(w));
+    fault_watch_written(f, w);
+    FAULTY(f, ts_grad_scaler_step(s, o));
+    fault_unwatch(f);
+    fault_see(f, w);
+    FAULTY(f, ts_grad_scaler_update(s));
+    QUIET(f, ts_grad_scaler_get_scale(s));
+    QUIET(f, ts_grad_scaler_skipped(s));
+    ts_named_number numbers[8];
+    QUIET(f, ts_grad_scaler_numbers(s, numbers, 8));
+    QUIET(f, ts_grad_scaler_set_number(s, numbers[0].name, numbers[0].value));
+    ts_tensor *both[] = {ts_ones_like(w), ts_ones_like(b)};
+    FAULTY(f, found = ts_unscale_(both, 2, 0.5));
+    fault_see(f, found);
+    QUIET(f, ts_grad_scaler_free(s));
+    ts_optimizer_free(o);
+    ts_module_free(m);
+}
