@@ -72,21 +72,29 @@ ts_status ts_infer_embedding_backward(ts_frame *f)
     return TS_OK;
 }
 
-ts_status ts_infer_index_select(ts_frame *f)
+/** Checks dim and index, a list of places along dim of self; sizes of what stands at these places. */
+static ts_status places_along(ts_frame *f, int64_t *dim, int64_t *sizes)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
-    int64_t sizes[TS_MAX_DIMS], dim;
-    ts_device device;
-    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
+    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, dim));
     TS_TRY(check_index(f, 2));
-    TS_TRY(ts_check_devices(f, false, &device));
     if (index->ndim > 1)
         return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected at most one dim, got %d", index->ndim);
     if (t->ndim == 0 && index->numel != 1)
         return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected one index into a 0-dim tensor, got %lld", (long long)index->numel);
-    memcpy(sizes, t->sizes, sizeof sizes);
+    memcpy(sizes, t->sizes, TS_MAX_DIMS * sizeof *sizes);
     if (t->ndim)
-        sizes[dim] = index->numel;
+        sizes[*dim] = index->numel;
+    return TS_OK;
+}
+
+ts_status ts_infer_index_select(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t sizes[TS_MAX_DIMS], dim;
+    ts_device device;
+    TS_TRY(places_along(f, &dim, sizes));
+    TS_TRY(ts_check_devices(f, false, &device));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->dim = dim;
     ts_plan_result(f->plan, 0, sizes, t->ndim, (ts_dtype)t->dtype, device);
@@ -95,20 +103,12 @@ ts_status ts_infer_index_select(ts_frame *f)
 
 ts_status ts_infer_index_add(ts_frame *f)
 {
-    const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
+    const ts_tensor *t = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS], dim;
     ts_device device;
-    TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
-    TS_TRY(check_index(f, 2));
+    TS_TRY(places_along(f, &dim, sizes));
     TS_TRY(check_same_dtype(f, 3));
     TS_TRY(ts_check_devices(f, false, &device));
-    if (index->ndim > 1)
-        return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected at most one dim, got %d", index->ndim);
-    if (t->ndim == 0 && index->numel != 1)
-        return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected one index into a 0-dim tensor, got %lld", (long long)index->numel);
-    memcpy(sizes, t->sizes, sizeof sizes);
-    if (t->ndim)
-        sizes[dim] = index->numel;
     TS_TRY(ts_check_sizes(f, 3, sizes, t->ndim));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->dim = dim;
