@@ -1,0 +1,453 @@
+/**
+ * @file alloc.c  Device memory that is kept for the next call.
+ *
+ * Memory comes from cudaMalloc in segments and is handed out in blocks of multiples of 512 bytes. A
+ * block belongs to the stream it was asked for: given back, it serves the same stream at once, since the
+ * stream's order keeps its users apart. A block that other streams used waits for events of theirs.
+ * Free blocks stand in bins, four to each power of two; neighbours that are free are one block.
+ *
+ * Requests of up to 1 MiB share segments of 2 MiB, those of up to 10 MiB segments of 20 MiB; larger ones
+ * have segments of their own size. When the device is full, everything unused goes back to it and the
+ * request is tried again. TS_CUDA_ALLOC=system hands each request to cudaMalloc, for memory checkers.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/runtime.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ROUND = 512,
+    BINS = 48 * 4,
+    STREAMS = 32,     /* whose blocks are kept apart; more share the last pool's segments by waiting */
+    USERS = 4         /* other streams that a block remembers */
+};
+static const int64_t small_request = 1 << 20, small_segment = 2 << 20, middle_request = 10 << 20,
+                     middle_segment = 20 << 20, large_round = 2 << 20;
+
+typedef struct block {
+    struct block *before, *after; /* neighbours by address in the segment */
+    struct block *next, **link;   /* place in a bin, in the table of taken blocks, or among those that wait */
+    char *data;
+    int64_t bytes;
+    struct pool *pool;
+    bool taken;
+    int nusers;
+    cudaStream_t users[USERS];
+    cudaEvent_t events[USERS];
+} block;
+
+/** Free blocks of one stream and one class of segments. */
+typedef struct pool {
+    cudaStream_t stream;
+    bool small;
+    uint64_t some[BINS / 64]; /* which bins hold blocks */
+    block *bins[BINS];
+} pool;
+
+typedef struct heap {
+    pthread_mutex_t lock;
+    pool pools[2 * STREAMS];
+    int npools;
+    block **taken; /* by address */
+    int64_t buckets, ntaken;
+    block *waiting; /* given back, used by other streams */
+    block *spare;   /* headers without memory */
+    ts_memory_stats stats;
+} heap;
+
+static heap heaps[TS_CUDA_DEVICES] = {[0 ... TS_CUDA_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+
+static bool direct(void)
+{
+    static _Atomic int known;
+    int is = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!is) {
+        const char *text = getenv("TS_CUDA_ALLOC");
+        atomic_store(&known, is = text && strcmp(text, "system") == 0 ? 2 : 1);
+    }
+    return is == 2;
+}
+
+/* ------------------------------------------------------------------------------ lists ---- */
+
+static void put(block **list, block *b)
+{
+    b->next = *list;
+    b->link = list;
+    if (b->next)
+        b->next->link = &b->next;
+    *list = b;
+}
+
+static void take(block *b)
+{
+    *b->link = b->next;
+    if (b->next)
+        b->next->link = b->link;
+}
+
+/** bytes >= ROUND: the power of two in units of ROUND, and the next two bits. */
+static int bin_of(int64_t bytes)
+{
+    uint64_t units = (uint64_t)bytes / ROUND;
+    int power = 63 - __builtin_clzll(units);
+    int quarter = power >= 2 ? (int)(units >> (power - 2) & 3) : (int)(units << (2 - power) & 3);
+    int bin = power * 4 + quarter;
+    return bin < BINS ? bin : BINS - 1;
+}
+
+static void bin_put(block *b)
+{
+    int bin = bin_of(b->bytes);
+    put(&b->pool->bins[bin], b);
+    b->pool->some[bin / 64] |= 1ull << bin % 64;
+}
+
+static void bin_take(block *b)
+{
+    int bin = bin_of(b->bytes);
+    take(b);
+    if (!b->pool->bins[bin])
+        b->pool->some[bin / 64] &= ~(1ull << bin % 64);
+}
+
+static block *header(heap *h)
+{
+    block *b = h->spare;
+    if (b) {
+        h->spare = b->next;
+        memset(b, 0, sizeof *b);
+        return b;
+    }
+    enum { MANY = 64 };
+    block *fresh = calloc(MANY, sizeof *fresh); /* kept for good */
+    if (!fresh)
+        return NULL;
+    for (int i = 1; i < MANY; i++) {
+        fresh[i].next = h->spare;
+        h->spare = &fresh[i];
+    }
+    return fresh;
+}
+
+static void header_drop(heap *h, block *b)
+{
+    b->next = h->spare;
+    h->spare = b;
+}
+
+/* ----------------------------------------------------------------------- taken blocks ---- */
+
+static block **bucket(heap *h, const void *data)
+{
+    uint64_t key = (uint64_t)(uintptr_t)data / ROUND * 0x9e3779b97f4a7c15ull;
+    return &h->taken[key >> 32 & (uint64_t)(h->buckets - 1)];
+}
+
+static bool table_grow(heap *h)
+{
+    int64_t was = h->buckets, now = was ? 2 * was : 1024;
+    block **old = h->taken, **fresh = calloc((size_t)now, sizeof *fresh);
+    if (!fresh)
+        return was > 0; /* longer chains, no more */
+    h->taken = fresh;
+    h->buckets = now;
+    for (int64_t i = 0; i < was; i++)
+        for (block *b = old[i], *next; b; b = next) {
+            next = b->next;
+            put(bucket(h, b->data), b);
+        }
+    free(old);
+    return true;
+}
+
+static block *find_taken(heap *h, const void *data)
+{
+    block *b = h->buckets ? *bucket(h, data) : NULL;
+    while (b && b->data != data)
+        b = b->next;
+    return b;
+}
+
+/* ---------------------------------------------------------------------- free and merge ---- */
+
+static void merge(heap *h, block *b, block *gone)
+{
+    b->bytes += gone->bytes;
+    if (gone->data < b->data)
+        b->data = gone->data;
+    if (gone == b->before) {
+        b->before = gone->before;
+        if (b->before)
+            b->before->after = b;
+    } else {
+        b->after = gone->after;
+        if (b->after)
+            b->after->before = b;
+    }
+    header_drop(h, gone);
+}
+
+/** A block nobody uses any more. */
+static void settle(heap *h, block *b)
+{
+    block *beside[] = {b->before, b->after};
+    b->taken = false;
+    b->nusers = 0;
+    for (int i = 0; i < 2; i++)
+        if (beside[i] && !beside[i]->taken) {
+            bin_take(beside[i]);
+            merge(h, b, beside[i]);
+        }
+    bin_put(b);
+}
+
+/** Gives blocks free whose users are done; all of them when told to wait. */
+static void poll(heap *h, bool wait)
+{
+    for (block *b = h->waiting, *next; b; b = next) {
+        next = b->next;
+        while (b->nusers && (wait ? cudaEventSynchronize(b->events[b->nusers - 1])
+                                  : cudaEventQuery(b->events[b->nusers - 1])) != cudaErrorNotReady)
+            cudaEventDestroy(b->events[--b->nusers]);
+        if (!b->nusers) {
+            take(b);
+            settle(h, b);
+        }
+    }
+}
+
+/** Returns segments that are wholly unused to the device. */
+static void flush(heap *h)
+{
+    poll(h, true);
+    cudaDeviceSynchronize();
+    for (int p = 0; p < h->npools; p++)
+        for (int bin = 0; bin < BINS; bin++)
+            for (block *b = h->pools[p].bins[bin], *next; b; b = next) {
+                next = b->next;
+                if (b->before || b->after)
+                    continue;
+                bin_take(b);
+                cudaFree(b->data);
+                h->stats.reserved -= b->bytes;
+                header_drop(h, b);
+            }
+    cudaGetLastError();
+}
+
+/* ---------------------------------------------------------------------------- allocate ---- */
+
+static pool *pool_of(heap *h, cudaStream_t stream, bool small)
+{
+    for (int i = 0; i < h->npools; i++)
+        if (h->pools[i].stream == stream && h->pools[i].small == small)
+            return &h->pools[i];
+    if (h->npools == 2 * STREAMS)
+        return NULL;
+    pool *p = &h->pools[h->npools++];
+    p->stream = stream;
+    p->small = small;
+    return p;
+}
+
+static block *find_free(pool *p, int64_t bytes)
+{
+    int bin = bin_of(bytes);
+    for (block *b = p->bins[bin]; b; b = b->next)
+        if (b->bytes >= bytes)
+            return b;
+    for (int word = (bin + 1) / 64, skip = (bin + 1) % 64; word < BINS / 64; word++, skip = 0) {
+        uint64_t some = p->some[word] >> skip << skip;
+        if (some)
+            return p->bins[word * 64 + __builtin_ctzll(some)];
+    }
+    return NULL;
+}
+
+static cudaError_t from_device(heap *h, void **data, int64_t bytes)
+{
+    h->stats.system_allocs++;
+    cudaError_t e = cudaMalloc(data, (size_t)bytes);
+    if (e != cudaSuccess)
+        cudaGetLastError();
+    return e;
+}
+
+static block *segment(heap *h, pool *p, int64_t bytes, cudaError_t *error)
+{
+    int64_t size = p->small ? small_segment : bytes < middle_request ? middle_segment
+                                                                     : (bytes + large_round - 1) / large_round * large_round;
+    block *b = header(h);
+    void *data = NULL;
+    if (!b)
+        return NULL;
+    *error = from_device(h, &data, size);
+    if (*error == cudaErrorMemoryAllocation) {
+        flush(h);
+        *error = from_device(h, &data, size);
+        if (*error == cudaErrorMemoryAllocation && size != bytes)
+            *error = from_device(h, &data, size = bytes);
+    }
+    if (*error != cudaSuccess) {
+        header_drop(h, b);
+        return NULL;
+    }
+    h->stats.reserved += size;
+    b->data = data;
+    b->bytes = size;
+    b->pool = p;
+    bin_put(b);
+    return b;
+}
+
+static void split(heap *h, block *b, int64_t bytes)
+{
+    int64_t rest = b->bytes - bytes;
+    block *tail;
+    if (rest < (b->pool->small ? ROUND : small_request) || !(tail = header(h)))
+        return;
+    tail->data = b->data + bytes;
+    tail->bytes = rest;
+    tail->pool = b->pool;
+    tail->before = b;
+    tail->after = b->after;
+    if (tail->after)
+        tail->after->before = tail;
+    b->after = tail;
+    b->bytes = bytes;
+    bin_put(tail);
+}
+
+static void *fail(const heap *h, const ts_cuda_device *d, int64_t bytes, cudaError_t error)
+{
+    size_t left = 0, total = 0;
+    cudaMemGetInfo(&left, &total);
+    cudaGetLastError();
+    if (error == cudaSuccess || error == cudaErrorMemoryAllocation)
+        ts_error_set(TS_ERR_MEMORY, "cuda:%d: out of memory: asked for %lld bytes; tensors hold %lld, kept for reuse %lld, "
+                     "free on the device %zu of %zu", d->index, (long long)bytes, (long long)h->stats.in_use,
+                     (long long)(h->stats.reserved - h->stats.in_use), left, total);
+    else
+        ts_cuda_check(error, "cuda:%d: allocating %lld bytes", d->index, (long long)bytes);
+    return NULL;
+}
+
+static void count(heap *h, int64_t bytes)
+{
+    h->stats.in_use += bytes;
+    if (h->stats.in_use > h->stats.peak)
+        h->stats.peak = h->stats.in_use;
+}
+
+void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream)
+{
+    (void)state;
+    const ts_cuda_device *d = ts_cuda_use(device);
+    if (!d)
+        return NULL;
+    heap *h = &heaps[device];
+    cudaError_t error = cudaSuccess;
+    void *data = NULL;
+    if (bytes > INT64_MAX - large_round)
+        return fail(h, d, bytes, cudaErrorMemoryAllocation);
+    bytes = (bytes + ROUND - 1) / ROUND * ROUND;
+    pthread_mutex_lock(&h->lock);
+    if (direct()) {
+        error = from_device(h, &data, bytes);
+        if (data) {
+            h->stats.reserved += bytes;
+            count(h, bytes);
+        }
+    } else {
+        if (h->waiting)
+            poll(h, false);
+        pool *p = pool_of(h, ts_cuda_stream(d, stream), bytes <= small_request);
+        block *b = p ? find_free(p, bytes) : NULL;
+        if (h->ntaken >= h->buckets && !table_grow(h))
+            b = NULL;
+        else if (!b && p)
+            b = segment(h, p, bytes, &error);
+        if (b) {
+            bin_take(b);
+            split(h, b, bytes);
+            b->taken = true;
+            put(bucket(h, b->data), b);
+            h->ntaken++;
+            count(h, b->bytes);
+            data = b->data;
+        }
+    }
+    pthread_mutex_unlock(&h->lock);
+    return data ? data : fail(h, d, bytes, error);
+}
+
+void ts_cuda_free(void *state, int device, void *data, int64_t bytes)
+{
+    (void)state;
+    heap *h = &heaps[device];
+    if (!ts_cuda_use(device))
+        return;
+    pthread_mutex_lock(&h->lock);
+    block *b = find_taken(h, data);
+    if (b) {
+        take(b);
+        h->ntaken--;
+        h->stats.in_use -= b->bytes;
+        int users = 0;
+        for (int i = 0; i < b->nusers; i++) {
+            if (cudaEventCreateWithFlags(&b->events[users], cudaEventDisableTiming) != cudaSuccess ||
+                cudaEventRecord(b->events[users], b->users[i]) != cudaSuccess)
+                cudaStreamSynchronize(b->users[i]);
+            else
+                users++;
+        }
+        b->nusers = users;
+        if (users)
+            put(&h->waiting, b);
+        else
+            settle(h, b);
+    } else {
+        bytes = (bytes + ROUND - 1) / ROUND * ROUND;
+        h->stats.in_use -= bytes;
+        h->stats.reserved -= bytes;
+        cudaFree(data); /* waits for the device */
+        cudaGetLastError();
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes, ts_stream *stream)
+{
+    (void)state, (void)bytes;
+    const ts_cuda_device *d = ts_cuda_use(device);
+    if (!d)
+        return ts_error_code();
+    heap *h = &heaps[device];
+    cudaStream_t user = ts_cuda_stream(d, stream);
+    ts_status status = TS_OK;
+    pthread_mutex_lock(&h->lock);
+    block *b = find_taken(h, data);
+    bool known = !b || b->pool->stream == user;
+    for (int i = 0; b && i < b->nusers; i++)
+        known = known || b->users[i] == user;
+    if (!known && b->nusers < USERS)
+        b->users[b->nusers++] = user;
+    else if (!known)
+        status = ts_error_set(TS_ERR_STATE, "record_stream: a tensor may be used on at most %d other streams", USERS);
+    pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+ts_status ts_cuda_memory_stats(void *state, int device, ts_memory_stats *stats)
+{
+    (void)state;
+    heap *h = &heaps[device];
+    pthread_mutex_lock(&h->lock);
+    *stats = h->stats;
+    pthread_mutex_unlock(&h->lock);
+    return TS_OK;
+}

@@ -1,0 +1,205 @@
+/** @file backend.c  The backend's struct: copies, streams, events, and the kernels of all families. */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/runtime.h"
+
+#define FAMILY(name) extern const ts_cuda_family ts_cuda_##name;
+#include "backends/cuda/families.h"
+#undef FAMILY
+
+static ts_status install(void *state, ts_key key)
+{
+    (void)state;
+    static const ts_cuda_family *const families[] = {
+#define FAMILY(name) &ts_cuda_##name,
+#include "backends/cuda/families.h"
+#undef FAMILY
+    };
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (int k = 0; k < families[i]->count; k++) {
+            const ts_cuda_kernel *kernel = &families[i]->kernels[k];
+            ts_kernel_opts opts = {.size = sizeof opts, .dtypes = kernel->dtypes, .strided = kernel->strided};
+            TS_TRY(ts_register_kernel_ex(kernel->op, key, kernel->kernel, &opts, NULL));
+        }
+    return TS_OK;
+}
+
+static int device_count(void *state)
+{
+    (void)state;
+    return ts_cuda_count();
+}
+
+/* ------------------------------------------------------------------------------ copies ---- */
+
+static ts_status copy(int device, void *to, const void *from, int64_t bytes, ts_stream *stream, enum cudaMemcpyKind kind)
+{
+    const ts_cuda_device *d = ts_cuda_use(device);
+    if (!d)
+        return ts_error_code();
+    return ts_cuda_check(cudaMemcpyAsync(to, from, (size_t)bytes, kind, ts_cuda_stream(d, stream)),
+                         "cuda:%d: copy of %lld bytes", device, (long long)bytes);
+}
+static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+{
+    (void)state;
+    return copy(device, to, from, bytes, stream, cudaMemcpyHostToDevice);
+}
+static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+{
+    (void)state;
+    return copy(device, to, from, bytes, stream, cudaMemcpyDeviceToHost);
+}
+static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+{
+    (void)state;
+    return copy(device, to, from, bytes, stream, cudaMemcpyDeviceToDevice);
+}
+static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from, int64_t bytes,
+                              ts_stream *stream)
+{
+    (void)state;
+    const ts_cuda_device *d = ts_cuda_use(device);
+    if (!d)
+        return ts_error_code();
+    return ts_cuda_check(cudaMemcpyPeerAsync(to, device, from, from_device, (size_t)bytes, ts_cuda_stream(d, stream)),
+                         "cuda:%d: copy of %lld bytes from cuda:%d", device, (long long)bytes, from_device);
+}
+
+static void *host_allocate(void *state, int device, int64_t bytes)
+{
+    (void)state;
+    void *data = NULL;
+    if (!ts_cuda_use(device) ||
+        ts_cuda_check(cudaHostAlloc(&data, (size_t)bytes, cudaHostAllocPortable), "pinned memory of %lld bytes",
+                      (long long)bytes) != TS_OK)
+        return NULL;
+    return data;
+}
+static void host_free(void *state, int device, void *data, int64_t bytes)
+{
+    (void)state, (void)bytes;
+    if (ts_cuda_use(device))
+        cudaFreeHost(data); /* waits for copies that use it */
+}
+
+/* ------------------------------------------------------------------- streams and events ---- */
+
+static ts_status synchronize(void *state, int device, ts_stream *stream)
+{
+    (void)state;
+    ts_cuda_device *d = ts_cuda_use(device);
+    if (!d)
+        return ts_error_code();
+    TS_TRY(ts_cuda_check(cudaStreamSynchronize(ts_cuda_stream(d, stream)), "cuda:%d: waiting for a stream", device));
+    return ts_cuda_check_fault(d);
+}
+static ts_status synchronize_device(void *state, int device)
+{
+    (void)state;
+    ts_cuda_device *d = ts_cuda_use(device);
+    if (!d)
+        return ts_error_code();
+    TS_TRY(ts_cuda_check(cudaDeviceSynchronize(), "cuda:%d: waiting for the device", device));
+    return ts_cuda_check_fault(d);
+}
+static ts_stream *stream_new(void *state, int device)
+{
+    (void)state;
+    cudaStream_t stream = NULL;
+    if (!ts_cuda_use(device) ||
+        ts_cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream of cuda:%d", device) != TS_OK)
+        return NULL;
+    return (ts_stream *)stream;
+}
+static void stream_free(void *state, int device, ts_stream *stream)
+{
+    (void)state;
+    if (ts_cuda_use(device)) {
+        cudaStreamSynchronize((cudaStream_t)stream);
+        cudaStreamDestroy((cudaStream_t)stream);
+    }
+}
+static ts_event *event_new(void *state, int device)
+{
+    (void)state;
+    cudaEvent_t event = NULL;
+    if (!ts_cuda_use(device) || ts_cuda_check(cudaEventCreate(&event), "an event of cuda:%d", device) != TS_OK)
+        return NULL;
+    return (ts_event *)event;
+}
+static void event_free(void *state, int device, ts_event *event)
+{
+    (void)state;
+    if (ts_cuda_use(device))
+        cudaEventDestroy((cudaEvent_t)event);
+}
+static ts_status event_record(void *state, int device, ts_event *event, ts_stream *stream)
+{
+    (void)state;
+    const ts_cuda_device *d = ts_cuda_use(device);
+    return d ? ts_cuda_check(cudaEventRecord((cudaEvent_t)event, ts_cuda_stream(d, stream)), "cuda:%d: recording an event",
+                             device)
+             : ts_error_code();
+}
+static ts_status event_wait(void *state, int device, ts_event *event, ts_stream *stream)
+{
+    (void)state;
+    const ts_cuda_device *d = ts_cuda_use(device);
+    return d ? ts_cuda_check(cudaStreamWaitEvent(ts_cuda_stream(d, stream), (cudaEvent_t)event, 0),
+                             "cuda:%d: waiting for an event", device)
+             : ts_error_code();
+}
+static ts_status event_synchronize(void *state, int device, ts_event *event)
+{
+    (void)state;
+    return ts_cuda_use(device) ? ts_cuda_check(cudaEventSynchronize((cudaEvent_t)event), "cuda:%d: waiting for an event", device)
+                               : ts_error_code();
+}
+static ts_status event_elapsed(void *state, int device, ts_event *start, ts_event *end, double *ms)
+{
+    (void)state;
+    float elapsed = 0;
+    if (!ts_cuda_use(device))
+        return ts_error_code();
+    TS_TRY(ts_cuda_check(cudaEventElapsedTime(&elapsed, (cudaEvent_t)start, (cudaEvent_t)end), "cuda:%d: time of events",
+                         device));
+    *ms = elapsed;
+    return TS_OK;
+}
+
+/* A result is always the sum of the same numbers in the same order here: nothing is to be chosen. */
+static ts_status set_deterministic(void *state, bool on)
+{
+    (void)state, (void)on;
+    return TS_OK;
+}
+
+static const ts_backend backend = {
+    .struct_size = sizeof backend,
+    .abi_version = TS_BACKEND_ABI,
+    .name = "CUDA",
+    .install = install,
+    .device_count = device_count,
+    .allocate = ts_cuda_allocate,
+    .free = ts_cuda_free,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .copy_within = copy_within,
+    .copy_between = copy_between,
+    .host_allocate = host_allocate,
+    .host_free = host_free,
+    .synchronize = synchronize,
+    .synchronize_device = synchronize_device,
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .event_new = event_new,
+    .event_free = event_free,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_synchronize = event_synchronize,
+    .event_elapsed = event_elapsed,
+    .record_stream = ts_cuda_record_stream,
+    .set_deterministic = set_deterministic,
+    .memory_stats = ts_cuda_memory_stats,
+};
+TS_BACKEND_ENTRY(&backend)

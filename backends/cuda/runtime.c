@@ -1,0 +1,151 @@
+/** @file runtime.c  Devices, errors, and the ring of launches that an asynchronous error is reported with. */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/runtime.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------ errors ---- */
+
+/* The last launches of the process, oldest overwritten: what an error that comes late may belong to. */
+enum { RING = 16 };
+static _Atomic uint32_t launches, known_good;
+static _Atomic(const char *) ring[RING];
+
+/** Errors after which the device's context can no longer be used. */
+static bool is_sticky(cudaError_t e)
+{
+    return e == cudaErrorIllegalAddress || e == cudaErrorLaunchFailure || e == cudaErrorIllegalInstruction ||
+           e == cudaErrorMisalignedAddress || e == cudaErrorInvalidAddressSpace || e == cudaErrorInvalidPc ||
+           e == cudaErrorHardwareStackError || e == cudaErrorLaunchTimeout || e == cudaErrorAssert ||
+           e == cudaErrorECCUncorrectable;
+}
+
+static void describe_ring(char *text, size_t size)
+{
+    uint32_t end = atomic_load(&launches), begin = atomic_load(&known_good);
+    if (end - begin > RING)
+        begin = end - RING;
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t i = begin; i != end && used + 40 < size; i++) {
+        const char *op = atomic_load(&ring[i % RING]);
+        used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", op ? op : "?");
+    }
+}
+
+ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
+{
+    if (__builtin_expect(error == cudaSuccess, 1))
+        return TS_OK;
+    char what[256], since[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(what, sizeof what, format, list);
+    va_end(list);
+    cudaGetLastError(); /* CUDA's own record, which later calls would report again */
+    ts_status status = error == cudaErrorMemoryAllocation ? TS_ERR_MEMORY : TS_ERR_DEVICE;
+    if (!is_sticky(error))
+        return ts_error_set(status, "%s: CUDA reports %s: %s", what, cudaGetErrorName(error), cudaGetErrorString(error));
+    describe_ring(since, sizeof since);
+    return ts_error_set_hint(TS_ERR_DEVICE, "run with TS_SYNC=1 to learn which call it was; the device is lost to this process",
+                             "%s: CUDA reports %s: %s; launched since the device was last known to be well: %s", what,
+                             cudaGetErrorName(error), cudaGetErrorString(error), since[0] ? since : "nothing");
+}
+
+static bool synchronous(void)
+{
+    static _Atomic int known; /* 0 not asked, 1 no, 2 yes */
+    int is = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!is) {
+        const char *text = getenv("TS_SYNC");
+        atomic_store(&known, is = text && strcmp(text, "1") == 0 ? 2 : 1);
+    }
+    return is == 2;
+}
+
+ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
+{
+    uint32_t i = atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed);
+    atomic_store_explicit(&ring[i % RING], ts_op_name(frame->op), memory_order_relaxed);
+    if (__builtin_expect(synchronous() && error == cudaSuccess, 0)) {
+        error = cudaStreamSynchronize(stream);
+        if (error == cudaSuccess) {
+            atomic_store(&known_good, i + 1);
+            return ts_cuda_check_fault(ts_cuda_use(ts_kernel_device(frame).index));
+        }
+    }
+    return ts_cuda_check(error, "%s", ts_op_name(frame->op));
+}
+
+/* ----------------------------------------------------------------------------- devices ---- */
+
+static ts_cuda_device devices[TS_CUDA_DEVICES];
+static atomic_bool ready[TS_CUDA_DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local int current = -1;
+
+int ts_cuda_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return count < TS_CUDA_DEVICES ? count : TS_CUDA_DEVICES;
+}
+
+static ts_status prepare(int index)
+{
+    ts_cuda_device *d = &devices[index];
+    int major = 0, least = 0, greatest = 0;
+    d->index = index;
+    TS_TRY(ts_cuda_check(cudaSetDevice(index), "cuda:%d", index));
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, index), "cuda:%d", index));
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "cuda:%d", index));
+    d->clusters = major >= 9;
+    TS_TRY(ts_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof *d->fault, cudaHostAllocPortable | cudaHostAllocMapped),
+                         "cuda:%d", index));
+    memset(d->fault, 0, sizeof *d->fault);
+    TS_TRY(ts_cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cuda:%d", index));
+    return ts_cuda_check(cudaStreamCreateWithPriority(&d->stream, cudaStreamNonBlocking, least), "a stream of cuda:%d", index);
+}
+
+ts_status ts_cuda_check_fault(ts_cuda_device *d)
+{
+    if (__builtin_expect(!__atomic_load_n(&d->fault->some, __ATOMIC_ACQUIRE), 1))
+        return TS_OK;
+    ts_cuda_fault fault = *d->fault;
+    __atomic_store_n(&d->fault->some, 0, __ATOMIC_RELEASE);
+    return ts_error_set_hint(TS_ERR_INDEX, "run with TS_SYNC=1 to be told by the call itself",
+                             "%s: index %lld is out of range for %lld; found by a kernel on cuda:%d, before the device was waited for",
+                             ts_op_name(fault.op), (long long)fault.index, (long long)fault.bound, d->index);
+}
+
+ts_cuda_device *ts_cuda_use(int index)
+{
+    if (__builtin_expect(index < 0 || index >= TS_CUDA_DEVICES, 0)) {
+        ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a device below %d", index, TS_CUDA_DEVICES);
+        return NULL;
+    }
+    ts_cuda_device *d = &devices[index];
+    if (__builtin_expect(!atomic_load_explicit(&ready[index], memory_order_acquire), 0)) {
+        pthread_mutex_lock(&lock);
+        ts_status status = atomic_load(&ready[index]) ? TS_OK : prepare(index);
+        if (status == TS_OK)
+            atomic_store_explicit(&ready[index], true, memory_order_release);
+        pthread_mutex_unlock(&lock);
+        if (status != TS_OK)
+            return NULL;
+    }
+    if (__builtin_expect(current != index, 0)) {
+        if (ts_cuda_check(cudaSetDevice(index), "cuda:%d", index) != TS_OK)
+            return NULL;
+        current = index;
+    }
+    return d;
+}

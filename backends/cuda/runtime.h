@@ -1,0 +1,74 @@
+/** @file runtime.h  What the files of this backend share on the host: errors, devices, streams, memory. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_RUNTIME_H
+#define TS_CUDA_RUNTIME_H
+
+#include <cuda_runtime_api.h>
+
+#include "tessera/kernel.h"
+
+TS_BEGIN_DECLS
+
+/** Most devices that are used; the others of a machine are left alone. */
+#define TS_CUDA_DEVICES 16
+
+/** What kernels report when an index in device memory is out of range: the first such index since it was
+ *  last read. It lies in host memory that the device can write; waiting for the device reads it. */
+typedef struct ts_cuda_fault {
+    int32_t some;
+    int32_t op;
+    int64_t index, bound;
+} ts_cuda_fault;
+
+/** What is known of a device, asked once. */
+typedef struct ts_cuda_device {
+    int index;
+    int sms;             /* multiprocessors */
+    bool clusters;       /* sm_90 and later */
+    cudaStream_t stream; /* the device's own */
+    ts_cuda_fault *fault;
+} ts_cuda_device;
+
+/** Counts devices; 0, without an error, where there is no driver or no GPU. */
+int ts_cuda_count(void);
+/** A device, made ready at its first use and current in the calling thread; NULL with an error. */
+ts_cuda_device *ts_cuda_use(int index);
+/** A backend's stream as CUDA's: NULL is the device's own. */
+static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_stream *stream)
+{
+    return stream ? (cudaStream_t)stream : device->stream;
+}
+
+/** TS_OK, or the error with what was being done: "copy of 64 bytes to cuda:0". Empties CUDA's own record. */
+ts_status ts_cuda_check(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** After a launch: its own error; with TS_SYNC=1 waits, so that the culprit is named. */
+ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
+
+/** TS_ERR_INDEX, once, when a kernel has met an index that is out of range. */
+ts_status ts_cuda_check_fault(ts_cuda_device *device);
+
+/* alloc.c: the slots of the backend's struct */
+void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream);
+void ts_cuda_free(void *state, int device, void *data, int64_t bytes);
+ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes, ts_stream *stream);
+ts_status ts_cuda_memory_stats(void *state, int device, ts_memory_stats *stats);
+
+/** A kernel of an op. */
+typedef struct ts_cuda_kernel {
+    const char *op;
+    ts_kernel kernel;
+    uint32_t dtypes;
+    bool strided;
+} ts_cuda_kernel;
+/** Kernels of a family; families.h lists them. Last lines of a kernel file: TS_CUDA_FAMILY(norm, {...}, ...) */
+typedef struct ts_cuda_family {
+    const ts_cuda_kernel *kernels;
+    int count;
+} ts_cuda_family;
+#define TS_CUDA_FAMILY(name, ...)                                            \
+    static const ts_cuda_kernel family_kernels[] = {__VA_ARGS__};            \
+    extern "C" const ts_cuda_family ts_cuda_##name;                          \
+    const ts_cuda_family ts_cuda_##name = {family_kernels, (int)(sizeof family_kernels / sizeof *family_kernels)};
+
+TS_END_DECLS
+#endif
