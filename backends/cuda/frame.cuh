@@ -1,0 +1,66 @@
+/** @file frame.cuh  What launchers have in common: device, stream, data, the element type of a call. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_FRAME_CUH
+#define TS_CUDA_FRAME_CUH
+
+#include "backends/cuda/runtime.h"
+#include "backends/cuda/types.cuh"
+
+/** Returns a status that is not TS_OK. */
+#define TS_CUDA_TRY(expr)                 \
+    do {                                  \
+        ts_status ts_try_status = (expr); \
+        if (ts_try_status != TS_OK)       \
+            return ts_try_status;         \
+    } while (0)
+
+namespace ts {
+
+/** Sets of dtypes, for registration. */
+enum : uint32_t {
+    halves = TS_DTYPE_BIT(TS_BF16) | TS_DTYPE_BIT(TS_F16),
+    floats = TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | halves,
+    integers = TS_DTYPE_BIT(TS_I64) | TS_DTYPE_BIT(TS_I32) | TS_DTYPE_BIT(TS_U8),
+    booleans = TS_DTYPE_BIT(TS_BOOL),
+    numbers = floats | integers,
+    everything = numbers | booleans
+};
+
+/** A boxed number. */
+inline double number_of(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
+/** Elements of a boxed tensor; NULL for one that is absent or not wanted. */
+template <class T> T *data_of(const ts_value &v) { return v.tag == TS_TAG_TENSOR ? (T *)ts_kernel_data(v.t) : nullptr; }
+
+/** Where a call runs. */
+struct call {
+    ts_cuda_device *device;
+    cudaStream_t stream;
+};
+
+/** Runs launch(call), which returns CUDA's error, on the frame's device and stream. */
+template <class F> ts_status on_device(ts_frame *f, F &&launch)
+{
+    call c = {ts_cuda_use(ts_kernel_device(f).index), nullptr};
+    if (!c.device)
+        return ts_error_code();
+    c.stream = ts_cuda_stream(c.device, ts_kernel_stream(f));
+    return ts_cuda_launched(f, launch(c), c.stream);
+}
+
+/** Runs launch.operator()<T>(call) for the floating dtype that the call computes in. */
+template <class F> ts_status with_float(ts_frame *f, F &&launch)
+{
+    ts_dtype dtype = ts_kernel_dtype(f);
+    return on_device(f, [&](const call &c) {
+        switch (dtype) {
+        case TS_F64: return launch.template operator()<double>(c);
+        case TS_BF16: return launch.template operator()<bf16>(c);
+        case TS_F16: return launch.template operator()<f16>(c);
+        default: return launch.template operator()<float>(c);
+        }
+    });
+}
+
+} // namespace ts
+
+#endif

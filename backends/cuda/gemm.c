@@ -1,0 +1,222 @@
+/**
+ * @file gemm.c  cuBLASLt: handles, plans, workspace.
+ *
+ * cuBLASLt thinks in columns, tensors here in rows: c = a b by rows is c' = b' a' by columns, so b is
+ * its first operand and a its second. What a product needs beside pointers (layouts, an algorithm) is
+ * found once for its shape and kept; a call looks it up, takes workspace and launches.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/gemm.h"
+
+#include <cublasLt.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORKSPACE = 32 << 20, BUCKETS = 1024 };
+
+/** All that a plan depends on. Compared as bytes: zeroed before it is filled. */
+typedef struct key {
+    int64_t m, n, k, batches;
+    int64_t lda, ldb, ldc, stride_a, stride_b, stride_c;
+    uint8_t device, dtype, transposed_a, transposed_b, bias, aligned;
+} key;
+
+typedef struct plan {
+    struct plan *next;
+    key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace;
+} plan;
+
+static cublasLtHandle_t handles[TS_CUDA_DEVICES];
+static _Atomic(plan *) plans[BUCKETS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static ts_status check(cublasStatus_t status, const ts_frame *f)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return TS_OK;
+    return ts_error_set(status == CUBLAS_STATUS_ALLOC_FAILED ? TS_ERR_MEMORY : TS_ERR_DEVICE, "%s: cuBLASLt reports %s",
+                        ts_op_name(f->op), cublasLtGetStatusString(status));
+}
+
+static cudaDataType_t type_of(ts_dtype dtype)
+{
+    return dtype == TS_F64 ? CUDA_R_64F : dtype == TS_BF16 ? CUDA_R_16BF : dtype == TS_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+static void layout(cublasStatus_t *status, cublasLtMatrixLayout_t *made, const key *k, int64_t rows, int64_t columns,
+                   int64_t leading, int64_t stride)
+{
+    int32_t batches = (int32_t)k->batches;
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        *status = cublasLtMatrixLayoutCreate(made, type_of((ts_dtype)k->dtype), (uint64_t)rows, (uint64_t)columns, leading);
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        *status = cublasLtMatrixLayoutSetAttribute(*made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches, sizeof batches);
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        *status = cublasLtMatrixLayoutSetAttribute(*made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
+}
+
+static void attribute(cublasStatus_t *status, cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t name,
+                      const void *value, size_t size)
+{
+    if (*status == CUBLAS_STATUS_SUCCESS)
+        *status = cublasLtMatmulDescSetAttribute(product, name, value, size);
+}
+
+static void drop(plan *p)
+{
+    if (p->product)
+        cublasLtMatmulDescDestroy(p->product);
+    if (p->a)
+        cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b)
+        cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c)
+        cublasLtMatrixLayoutDestroy(p->c);
+    free(p);
+}
+
+/** k->m ... are those of the column view: (m, k) (k, n). */
+static cublasStatus_t make(const key *k, plan **out)
+{
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    plan *p = calloc(1, sizeof *p);
+    if (!p)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    p->key = *k;
+    bool wide = k->dtype == TS_F64;
+    status = cublasLtMatmulDescCreate(&p->product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F);
+    cublasOperation_t op_a = k->transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = k->transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    attribute(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
+    attribute(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
+    if (k->bias)
+        attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    layout(&status, &p->a, k, k->transposed_a ? k->k : k->m, k->transposed_a ? k->m : k->k, k->lda, k->stride_a);
+    layout(&status, &p->b, k, k->transposed_b ? k->n : k->k, k->transposed_b ? k->k : k->n, k->ldb, k->stride_b);
+    layout(&status, &p->c, k, k->m, k->n, k->ldc, k->stride_c);
+    cublasLtMatmulPreference_t want = NULL;
+    cublasLtMatmulHeuristicResult_t found = {0};
+    size_t most = WORKSPACE;
+    uint32_t aligned = k->aligned;
+    int count = 0;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulPreferenceCreate(&want);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+    static const cublasLtMatmulPreferenceAttributes_t places[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    for (size_t i = 0; i < sizeof places / sizeof *places && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = cublasLtMatmulPreferenceSetAttribute(want, places[i], &aligned, sizeof aligned);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulAlgoGetHeuristic(handles[k->device], p->product, p->a, p->b, p->c, p->c, want, 1, &found, &count);
+    if (want)
+        cublasLtMatmulPreferenceDestroy(want);
+    if (status == CUBLAS_STATUS_SUCCESS && !count)
+        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        drop(p);
+        return status;
+    }
+    p->algo = found.algo;
+    p->workspace = found.workspaceSize;
+    *out = p;
+    return status;
+}
+
+static plan *find(_Atomic(plan *) *bucket, const key *k)
+{
+    plan *p = atomic_load_explicit(bucket, memory_order_acquire);
+    while (p && memcmp(&p->key, k, sizeof *k) != 0)
+        p = p->next;
+    return p;
+}
+
+static ts_status plan_of(const ts_frame *f, const key *k, plan **out)
+{
+    const uint64_t *words = (const uint64_t *)k;
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof *k / 8; i++)
+        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 29;
+    _Atomic(plan *) *bucket = &plans[hash % BUCKETS];
+    if (__builtin_expect((*out = find(bucket, k)) != NULL, 1))
+        return TS_OK;
+    pthread_mutex_lock(&lock);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (!(*out = find(bucket, k))) {
+        if (!handles[k->device])
+            status = cublasLtCreate(&handles[k->device]);
+        if (status == CUBLAS_STATUS_SUCCESS)
+            status = make(k, out);
+        if (status == CUBLAS_STATUS_SUCCESS) {
+            (*out)->next = atomic_load(bucket);
+            atomic_store_explicit(bucket, *out, memory_order_release);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return check(status, f);
+}
+
+static unsigned alignment(const void *a, const void *b, const void *c)
+{
+    uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | 256;
+    return (unsigned)(bits & -bits) > 128 ? 128 : (unsigned)(bits & -bits);
+}
+
+ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                       const ts_cuda_matrix *c, int64_t batches, const void *bias)
+{
+    ts_device where = ts_kernel_device(f);
+    const ts_cuda_device *device = ts_cuda_use(where.index);
+    if (!device)
+        return ts_error_code();
+    key k;
+    memset(&k, 0, sizeof k);
+    k.m = c->columns;
+    k.n = c->rows;
+    k.k = a->columns;
+    k.batches = batches;
+    /* an operand whose columns are dense is one of rows seen transposed */
+    k.transposed_a = b->column != 1;
+    k.transposed_b = a->column != 1;
+    k.lda = k.transposed_a ? b->column : b->row;
+    k.ldb = k.transposed_b ? a->column : a->row;
+    k.ldc = c->row;
+    k.stride_a = b->batch;
+    k.stride_b = a->batch;
+    k.stride_c = c->batch;
+    k.device = where.index;
+    k.dtype = (uint8_t)dtype;
+    k.bias = bias != NULL;
+    k.aligned = (uint8_t)alignment(a->data, b->data, c->data);
+    plan *p;
+    TS_TRY(plan_of(f, &k, &p));
+    void *workspace = NULL;
+    if (p->workspace && !(workspace = ts_scratch_take(where, (int64_t)p->workspace)))
+        return ts_error_code();
+    cudaStream_t stream = ts_cuda_stream(device, ts_kernel_stream(f));
+    static const double one = 1, zero = 0;
+    static const float one_f = 1, zero_f = 0;
+    bool wide = dtype == TS_F64;
+    cublasLtMatmulDesc_t product = p->product;
+    cublasLtMatmulDescOpaque_t with_bias;
+    if (bias) { /* the pointer is part of the description: a copy of it, since others use the plan too */
+        memcpy(&with_bias, p->product, sizeof with_bias);
+        product = (cublasLtMatmulDesc_t)&with_bias;
+        cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    }
+    cublasStatus_t status =
+        cublasLtMatmul(handles[where.index], product, wide ? (const void *)&one : &one_f, b->data, p->a, a->data, p->b,
+                       wide ? (const void *)&zero : &zero_f, c->data, p->c, c->data, p->c, &p->algo, workspace,
+                       p->workspace, stream);
+    if (workspace)
+        ts_scratch_give(where, workspace, (int64_t)p->workspace);
+    TS_TRY(check(status, f));
+    return ts_cuda_launched(f, cudaSuccess, stream);
+}

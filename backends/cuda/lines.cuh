@@ -1,0 +1,61 @@
+/**
+ * @file lines.cuh
+ * Lines of any length and step, read as often as a formula wants: what rows.cuh does not hold. Element i
+ * of line (o, j) is at o * count * inner + i * inner + j. A block takes X neighbouring lines, so that
+ * steps of `inner` still meet in one access, and Y threads along each.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_LINES_CUH
+#define TS_CUDA_LINES_CUH
+
+#include "backends/cuda/rows.cuh"
+
+namespace ts {
+
+struct lines {
+    int64_t outer, count, inner;
+};
+
+template <int X, int Y> struct line_place {
+    int64_t first;  /* offset of element 0 */
+    int64_t number; /* o * inner + j */
+    bool some;
+
+    __device__ __forceinline__ line_place(const lines &l)
+    {
+        int64_t tiles = (l.inner + X - 1) / X;
+        int64_t o = blockIdx.x / tiles, j = blockIdx.x % tiles * X + threadIdx.x;
+        some = j < l.inner;
+        first = o * l.count * l.inner + j;
+        number = o * l.inner + j;
+    }
+};
+
+/** Reduces over the Y threads of each line; all of them get the result. */
+template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_reduce(A x)
+{
+    __shared__ A part[Y][X];
+    __syncthreads();
+    part[threadIdx.y][threadIdx.x] = x;
+    __syncthreads();
+#pragma unroll
+    for (int half = Y / 2; half; half /= 2) {
+        if (threadIdx.y < half)
+            part[threadIdx.y][threadIdx.x] = OP::of(part[threadIdx.y][threadIdx.x], part[threadIdx.y + half][threadIdx.x]);
+        __syncthreads();
+    }
+    return part[0][threadIdx.x];
+}
+
+/** Launches kernel<X, Y>(l, args...) by f.operator()<X, Y>(grid, block): wide tiles where lines lie side by side. */
+template <class F> void lines_dispatch(const lines &l, F &&f)
+{
+    if (l.inner == 1)
+        f.template operator()<1, 256>(dim3((unsigned)l.outer), dim3(1, 256));
+    else
+        f.template operator()<32, 16>(dim3((unsigned)(l.outer * ((l.inner + 31) / 32))), dim3(32, 16));
+}
+
+} // namespace ts
+
+#endif

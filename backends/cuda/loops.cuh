@@ -1,0 +1,267 @@
+/**
+ * @file loops.cuh
+ * Pointwise kernels. A family gives a function of elements; ts::pointwise() runs it over the call's space.
+ *
+ * There is one kernel per function and dtype, in two widths. Where every operand of the innermost dim is
+ * contiguous (or one element for all of it), a thread moves 16 bytes of the widest operand an access, four
+ * accesses in flight; else one element an access. The other dims are walked by multiplications that stand
+ * for divisions. Functions compute in f32 for bf16 and f16.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_LOOPS_CUH
+#define TS_CUDA_LOOPS_CUH
+
+#include <string.h>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "backends/cuda/frame.cuh"
+
+namespace ts {
+
+/** Division by a number that is known before: n / d for n < 2^31, d > 0. */
+struct divisor {
+    uint32_t d, magic, shift;
+    divisor() = default;
+    explicit divisor(uint32_t by) : d(by), magic(0), shift(0)
+    {
+        while ((1ull << shift) < by)
+            shift++;
+        magic = (uint32_t)(((1ull << 32) * ((1ull << shift) - by)) / by + 1);
+    }
+    __device__ __forceinline__ uint32_t of(uint32_t n) const { return (__umulhi(n, magic) + n) >> shift; }
+};
+
+enum access_way : uint8_t { way_array, way_one, way_number };
+
+/** What a kernel is told: sizes in accesses, strides in bytes an access. */
+template <int OPERANDS> struct loop_space {
+    uint32_t accesses;   /* of V elements */
+    uint32_t tail;       /* elements behind them; only where ndim is 1 */
+    int ndim;
+    divisor sizes[TS_MAX_DIMS];
+    int64_t strides[OPERANDS][TS_MAX_DIMS];
+    int64_t one[OPERANDS]; /* bytes of one element's step, for the tail */
+    char *data[OPERANDS];
+    double number[OPERANDS]; /* bits of a number that the host gave, in the operand's type */
+    access_way way[OPERANDS];
+};
+
+enum { LOOP_THREADS = 256, LOOP_UNROLL = 4 };
+
+template <class T> __device__ __forceinline__ T bits_as(double bits)
+{
+    T x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/** Loads V elements of operand K. */
+template <int K, int V, class T, int N>
+__device__ __forceinline__ vec<T, V> fetch(const loop_space<N> &s, int64_t offset)
+{
+    vec<T, V> v;
+    if (V > 1 && s.way[K] == way_array)
+        return *reinterpret_cast<const vec<T, V> *>(s.data[K] + offset);
+    T x = s.way[K] == way_number ? bits_as<T>(s.number[K]) : *reinterpret_cast<const T *>(s.data[K] + offset);
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        v.at[e] = x;
+    return v;
+}
+
+template <int V, class F, class R, class... T, int... K>
+__device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s, const F &fn, std::integer_sequence<int, K...>)
+{
+    constexpr int N = sizeof...(T) + 1;
+    uint32_t first = blockIdx.x * (LOOP_THREADS * LOOP_UNROLL) + threadIdx.x;
+    int64_t offset[LOOP_UNROLL][N];
+#pragma unroll
+    for (int u = 0; u < LOOP_UNROLL; u++) {
+        uint32_t i = first + u * LOOP_THREADS;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            offset[u][k] = 0;
+        for (int d = 0; d < s.ndim - 1; d++) {
+            uint32_t q = s.sizes[d].of(i), r = i - q * s.sizes[d].d;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                offset[u][k] += r * s.strides[k][d];
+            i = q;
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            offset[u][k] += i * s.strides[k][s.ndim - 1];
+    }
+    std::tuple<vec<T, V>...> in[LOOP_UNROLL];
+#pragma unroll
+    for (int u = 0; u < LOOP_UNROLL; u++)
+        if (first + u * LOOP_THREADS < s.accesses)
+            in[u] = std::tuple<vec<T, V>...>(fetch<K + 1, V, T>(s, offset[u][K + 1])...);
+#pragma unroll
+    for (int u = 0; u < LOOP_UNROLL; u++)
+        if (first + u * LOOP_THREADS < s.accesses) {
+            vec<R, V> out;
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                out.at[e] = narrow<R>(fn(widen(std::get<K>(in[u]).at[e])...));
+            *reinterpret_cast<vec<R, V> *>(s.data[0] + offset[u][0]) = out;
+        }
+    if (V > 1 && blockIdx.x == gridDim.x - 1 && threadIdx.x < s.tail) {
+        int64_t i = (int64_t)s.accesses * V + threadIdx.x;
+        *reinterpret_cast<R *>(s.data[0] + i * s.one[0]) =
+            narrow<R>(fn(widen(fetch<K + 1, 1, T>(s, i * s.one[K + 1]).at[0])...));
+    }
+}
+
+template <int V, class F, class R, class... T>
+__global__ void __launch_bounds__(LOOP_THREADS) loop_kernel(const __grid_constant__ loop_space<sizeof...(T) + 1> s, const F fn)
+{
+    loop_body<V, F, R, T...>(s, fn, std::make_integer_sequence<int, (int)sizeof...(T)>());
+}
+
+/** Launches one part of a space of fewer than 2^31 accesses. */
+template <int V, class F, class R, class... T>
+cudaError_t loop_launch(const ts_space &space, const F &fn, cudaStream_t stream)
+{
+    constexpr int N = sizeof...(T) + 1;
+    constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
+    loop_space<N> s;
+    s.ndim = space.ndim;
+    s.tail = V > 1 && space.ndim == 1 ? (uint32_t)(space.sizes[0] % V) : 0;
+    int64_t accesses = 1;
+    for (int d = 0; d < space.ndim; d++) {
+        int64_t size = d == 0 ? space.sizes[0] / V : space.sizes[d];
+        s.sizes[d] = divisor((uint32_t)(size > 0 ? size : 1));
+        accesses *= size;
+    }
+    s.accesses = (uint32_t)accesses;
+    for (int k = 0; k < N; k++) {
+        const ts_operand &o = space.operand[k];
+        s.data[k] = (char *)o.data;
+        s.way[k] = o.host ? way_number : o.strides[0] == item[k] ? way_array : way_one;
+        s.one[k] = o.strides[0];
+        if (o.host)
+            memcpy(&s.number[k], o.data, item[k]);
+        for (int d = 0; d < space.ndim; d++)
+            s.strides[k][d] = d == 0 ? o.strides[0] * V : o.strides[d];
+    }
+    int64_t per_block = LOOP_THREADS * LOOP_UNROLL, blocks = (accesses + per_block - 1) / per_block;
+    loop_kernel<V, F, R, T...><<<(unsigned)(blocks ? blocks : 1), LOOP_THREADS, 0, stream>>>(s, fn);
+    return cudaPeekAtLastError();
+}
+
+/** Whether every operand of the innermost dim can be moved V elements at a time. */
+template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], int V)
+{
+    if (V == 1 || (space.ndim > 1 && space.sizes[0] % V) || space.sizes[0] < V)
+        return false;
+    for (int k = 0; k < N; k++) {
+        const ts_operand &o = space.operand[k];
+        int64_t bytes = (int64_t)item[k] * V;
+        if (o.host)
+            continue;
+        if (o.strides[0] == 0 && k > 0)
+            continue;
+        if (o.strides[0] != item[k] || (uintptr_t)o.data % bytes)
+            return false;
+        for (int d = 1; d < space.ndim; d++)
+            if (o.strides[d] % bytes)
+                return false;
+    }
+    return true;
+}
+
+/** Runs fn over a space: R the result's element, T... the operands'. */
+template <class F, class R, class... T> ts_status loop_run(ts_frame *f, ts_space space, const F &fn)
+{
+    constexpr int N = sizeof...(T) + 1;
+    constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
+    constexpr int widest = [] {
+        constexpr int sizes[N] = {(int)sizeof(R), (int)sizeof(T)...};
+        int most = 1;
+        for (int k = 0; k < N; k++)
+            most = sizes[k] > most ? sizes[k] : most;
+        return most;
+    }();
+    constexpr int V = 16 / widest;
+    ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    if (!device)
+        return ts_error_code();
+    cudaStream_t stream = ts_cuda_stream(device, ts_kernel_stream(f));
+    if (space.numel == 0)
+        return TS_OK;
+    bool wide = loop_is_wide<N>(space, item, V);
+    /* parts along the outermost dim whose accesses can be counted in 31 bits */
+    int last = space.ndim - 1;
+    int64_t whole = space.sizes[last], around = space.numel / whole, most = ((int64_t)1 << 31) - 4096;
+    int64_t step = whole;
+    if (space.numel > most)
+        step = most / around > 0 ? most / around : 1;
+    if (last == 0 && step < whole)
+        step = step / 4096 * 4096;
+    for (int64_t from = 0; from < whole; from += step) {
+        ts_space part = space;
+        part.sizes[last] = whole - from < step ? whole - from : step;
+        for (int k = 0; k < N; k++)
+            if (!space.operand[k].host)
+                part.operand[k].data = (char *)space.operand[k].data + from * space.operand[k].strides[last];
+        cudaError_t e = wide ? loop_launch<V, F, R, T...>(part, fn, stream) : loop_launch<1, F, R, T...>(part, fn, stream);
+        TS_CUDA_TRY(ts_cuda_launched(f, e, stream));
+    }
+    return TS_OK;
+}
+
+/** N operands of T. */
+template <class F, class R, class T, int... I>
+ts_status loop_same(ts_frame *f, const ts_space &space, const F &fn, std::integer_sequence<int, I...>)
+{
+    return loop_run<F, R, std::conditional_t<I >= 0, T, T>...>(f, space, fn);
+}
+
+struct same_as_operands;
+
+/**
+ * The running op as fn of N operands of one dtype, which is among DTYPES; R is the result's element type
+ * where it differs (bool for comparisons).
+ */
+template <uint32_t DTYPES, int N, class R = same_as_operands, class F> ts_status pointwise(ts_frame *f, const F &fn)
+{
+    ts_space space;
+    TS_CUDA_TRY(ts_kernel_space(f, &space));
+    auto run = [&]<class T>() {
+        using result = std::conditional_t<std::is_same_v<R, same_as_operands>, T, R>;
+        return loop_same<F, result, T>(f, space, fn, std::make_integer_sequence<int, N>());
+    };
+    ts_dtype dtype = ts_kernel_dtype(f);
+    if constexpr (DTYPES & TS_DTYPE_BIT(TS_F32))
+        if (dtype == TS_F32)
+            return run.template operator()<float>();
+    if constexpr (DTYPES & TS_DTYPE_BIT(TS_BF16))
+        if (dtype == TS_BF16)
+            return run.template operator()<bf16>();
+    if constexpr (DTYPES & TS_DTYPE_BIT(TS_F16))
+        if (dtype == TS_F16)
+            return run.template operator()<f16>();
+    if constexpr (DTYPES & TS_DTYPE_BIT(TS_F64))
+        if (dtype == TS_F64)
+            return run.template operator()<double>();
+    if constexpr (DTYPES & TS_DTYPE_BIT(TS_I64))
+        if (dtype == TS_I64)
+            return run.template operator()<int64_t>();
+    if constexpr (DTYPES & TS_DTYPE_BIT(TS_I32))
+        if (dtype == TS_I32)
+            return run.template operator()<int32_t>();
+    if constexpr (DTYPES & TS_DTYPE_BIT(TS_U8))
+        if (dtype == TS_U8)
+            return run.template operator()<uint8_t>();
+    if constexpr (DTYPES & TS_DTYPE_BIT(TS_BOOL))
+        if (dtype == TS_BOOL)
+            return run.template operator()<bool>();
+    return ts_kernel_error(f, 0, TS_ERR_DTYPE, "cast with ts_to()", "no kernel for dtype %s", ts_dtype_name(dtype));
+}
+
+} // namespace ts
+
+#endif

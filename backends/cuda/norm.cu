@@ -1,0 +1,188 @@
+/** @file norm.cu  Layer and RMS normalisation over the last dims, forward and backward. */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/frame.cuh"
+#include "backends/cuda/lines.cuh"
+#include "backends/cuda/norm_rows.cuh"
+
+using namespace ts;
+
+/* ------------------------------------------------------------ rows that registers do not hold ---- */
+
+enum { LONG = 256 }; /* threads of a row */
+
+template <class T, bool RMS>
+static __global__ void __launch_bounds__(LONG) long_kernel(const T *x, const T *weight, const T *bias, T *y, wide_t<T> *mean,
+                                                          wide_t<T> *rstd, int64_t n, double eps)
+{
+    using A = wide_t<T>;
+    const T *row = x + blockIdx.x * n;
+    A sum = 0, centre = 0;
+    if constexpr (!RMS) {
+        for (int64_t i = threadIdx.y; i < n; i += LONG)
+            sum += widen(row[i]);
+        centre = line_reduce<1, LONG, op_sum>(sum) / (A)n;
+    }
+    sum = 0;
+    for (int64_t i = threadIdx.y; i < n; i += LONG) {
+        A d = widen(row[i]) - centre;
+        sum += d * d;
+    }
+    A factor = rsqrt(line_reduce<1, LONG, op_sum>(sum) / (A)n + (A)eps);
+    if (threadIdx.y == 0) {
+        if (mean)
+            mean[blockIdx.x] = centre;
+        if (rstd)
+            rstd[blockIdx.x] = factor;
+    }
+    for (int64_t i = threadIdx.y; i < n; i += LONG) {
+        A z = (widen(row[i]) - centre) * factor;
+        z = weight ? z * widen(weight[i]) : z;
+        y[blockIdx.x * n + i] = narrow<T>(bias ? z + widen(bias[i]) : z);
+    }
+}
+
+template <class T, bool RMS>
+static __global__ void __launch_bounds__(LONG) long_backward_kernel(const T *g, const T *x, const T *weight,
+                                                                   const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
+                                                                   int64_t n)
+{
+    using A = wide_t<T>;
+    int64_t first = blockIdx.x * n;
+    A centre = RMS ? (A)0 : mean[blockIdx.x], factor = rstd[blockIdx.x], along = 0, shift = 0;
+    for (int64_t i = threadIdx.y; i < n; i += LONG) {
+        A q = widen(g[first + i]) * (weight ? widen(weight[i]) : (A)1);
+        along += q * (widen(x[first + i]) - centre) * factor;
+        shift += q;
+    }
+    along = line_reduce<1, LONG, op_sum>(along) / (A)n;
+    shift = RMS ? (A)0 : line_reduce<1, LONG, op_sum>(shift) / (A)n;
+    for (int64_t i = threadIdx.y; i < n; i += LONG) {
+        A q = widen(g[first + i]) * (weight ? widen(weight[i]) : (A)1);
+        dx[first + i] = narrow<T>(factor * (q - shift - (widen(x[first + i]) - centre) * factor * along));
+    }
+}
+
+/** Sums of g h and of g over the rows of one share: line blockIdx.y of two (shares, n). */
+template <class T, bool RMS>
+static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *mean, const wide_t<T> *rstd, wide_t<T> *dweight,
+                                      wide_t<T> *dbias, int64_t rows, int64_t n)
+{
+    using A = wide_t<T>;
+    int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    A dw = 0, db = 0;
+    if (i < n)
+        for (int64_t r = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; r < rows; r += (int64_t)gridDim.y * blockDim.y) {
+            A a = widen(g[r * n + i]);
+            dw += a * (widen(x[r * n + i]) - (RMS ? (A)0 : mean[r])) * rstd[r];
+            db += a;
+        }
+    dw = line_reduce<32, 16, op_sum>(dw);
+    db = line_reduce<32, 16, op_sum>(db);
+    if (i < n && threadIdx.y == 0) {
+        if (dweight)
+            dweight[blockIdx.y * n + i] = dw;
+        if (dbias)
+            dbias[blockIdx.y * n + i] = db;
+    }
+}
+
+template <class T, bool RMS>
+static cudaError_t backward_long(const T *g, const T *x, const T *weight, const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
+                                 T *dweight, T *dbias, wide_t<T> *scratch, int64_t lines, int64_t rows, int64_t n,
+                                 cudaStream_t stream)
+{
+    dim3 sum_block(32, 32);
+    if (dx)
+        long_backward_kernel<T, RMS><<<(unsigned)rows, dim3(1, LONG), 0, stream>>>(g, x, weight, mean, rstd, dx, n);
+    if (!dweight && !dbias)
+        return cudaPeekAtLastError();
+    wide_t<T> *dw = dweight ? scratch : nullptr, *db = dbias ? scratch + lines * n : nullptr;
+    dim3 grid((unsigned)((n + 31) / 32), (unsigned)lines);
+    columns_kernel<T, RMS><<<grid, dim3(32, 16), 0, stream>>>(g, x, mean, rstd, dw, db, rows, n);
+    if (dw)
+        column_sum_kernel<T><<<grid.x, sum_block, 0, stream>>>(dw, dweight, lines, n);
+    if (db)
+        column_sum_kernel<T><<<grid.x, sum_block, 0, stream>>>(db, dbias, lines, n);
+    return cudaPeekAtLastError();
+}
+
+/* ------------------------------------------------------------------------------- kernels ---- */
+
+template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double eps)
+{
+    return with_float(f, [&]<class T>(const call &c) {
+        using A = wide_t<T>;
+        ts_rows r = ts_kernel_rows(f);
+        const T *x = data_of<T>(f->args[0]), *weight = data_of<T>(f->args[2]);
+        const T *bias = bias_arg ? data_of<T>(f->args[bias_arg]) : nullptr;
+        T *y = data_of<T>(f->rets[0]);
+        A *mean = RMS ? nullptr : data_of<A>(f->rets[1]), *rstd = data_of<A>(f->rets[RMS ? 1 : 2]);
+        if (!r.outer || !r.count)
+            return cudaSuccess;
+        if constexpr (sizeof(T) < 8) {
+            cudaError_t e = norm_rows<T, RMS>(x, weight, bias, y, mean, rstd, r.outer, r.count, eps, c.device->clusters,
+                                              c.stream);
+            if (e != cudaErrorNotSupported)
+                return e;
+        }
+        long_kernel<T, RMS><<<(unsigned)r.outer, dim3(1, LONG), 0, c.stream>>>(x, weight, bias, y, mean, rstd, r.count, eps);
+        return cudaPeekAtLastError();
+    });
+}
+
+/** layer_norm(self, dims, weight, bias, eps) -> (result, mean, rstd) */
+static ts_status layer_norm(ts_frame *f) { return forward<false>(f, 3, f->args[4].d); }
+/** rms_norm(self, dims, weight, eps) -> (result, rstd) */
+static ts_status rms_norm(ts_frame *f) { return forward<true>(f, 0, f->args[3].d); }
+
+/** (grad, self, mean unless RMS, rstd, weight) -> (dx, dweight, dbias unless RMS) */
+template <bool RMS> static ts_status backward(ts_frame *f)
+{
+    ts_rows r = ts_kernel_rows(f);
+    bool sums = f->rets[1].tag == TS_TAG_TENSOR || (!RMS && f->rets[2].tag == TS_TAG_TENSOR);
+    ts_device where = ts_kernel_device(f);
+    ts_cuda_device *device = ts_cuda_use(where.index);
+    if (!device)
+        return ts_error_code();
+    /* a line for each block that stays; most of them have fewer */
+    int64_t lines = (int64_t)device->sms * 16, item = ts_kernel_dtype(f) == TS_F64 ? 8 : 4;
+    int64_t bytes = sums && r.count ? 2 * lines * r.count * item : 0;
+    void *scratch = nullptr;
+    if (bytes && !(scratch = ts_scratch_take(where, bytes)))
+        return ts_error_code();
+    ts_status status = with_float(f, [&]<class T>(const call &c) {
+        using A = wide_t<T>;
+        const T *g = data_of<T>(f->args[0]), *x = data_of<T>(f->args[1]), *weight = data_of<T>(f->args[RMS ? 3 : 4]);
+        const A *mean = RMS ? nullptr : data_of<A>(f->args[2]), *rstd = data_of<A>(f->args[RMS ? 2 : 3]);
+        T *dx = data_of<T>(f->rets[0]), *dw = data_of<T>(f->rets[1]), *db = RMS ? nullptr : data_of<T>(f->rets[2]);
+        if (!r.count)
+            return cudaSuccess;
+        if (!r.outer) { /* sums of nothing */
+            if (dw)
+                cudaMemsetAsync(dw, 0, r.count * sizeof(T), c.stream);
+            if (db)
+                cudaMemsetAsync(db, 0, r.count * sizeof(T), c.stream);
+            return cudaPeekAtLastError();
+        }
+        if constexpr (sizeof(T) < 8) {
+            cudaError_t e = norm_backward_rows<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch, r.outer, r.count,
+                                                       c.device->clusters, c.device->sms, c.stream);
+            if (e != cudaErrorNotSupported)
+                return e;
+        }
+        int64_t shares = r.outer / 64 < 1 ? 1 : r.outer / 64 < lines ? r.outer / 64 : lines;
+        return backward_long<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch, shares, r.outer, r.count, c.stream);
+    });
+    if (scratch)
+        ts_scratch_give(where, scratch, bytes);
+    return status;
+}
+static ts_status layer_norm_backward(ts_frame *f) { return backward<false>(f); }
+static ts_status rms_norm_backward(ts_frame *f) { return backward<true>(f); }
+
+TS_CUDA_FAMILY(norm,
+    {"layer_norm", layer_norm, floats, false},
+    {"layer_norm_backward", layer_norm_backward, floats, false},
+    {"rms_norm", rms_norm, floats, false},
+    {"rms_norm_backward", rms_norm_backward, floats, false},
+)

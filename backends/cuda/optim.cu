@@ -1,0 +1,397 @@
+/**
+ * @file optim.cu
+ * Steps of optimizers over lists of tensors: one launch for all of them. Pointers and sizes travel as the
+ * kernel's own arguments; a block finds its tensor by bisection. Longer lists take several launches.
+ */
+// SPDX-License-Identifier: MIT
+#include <math.h>
+
+#include "backends/cuda/frame.cuh"
+#include "backends/cuda/lines.cuh"
+#include "tessera/ops.h"
+
+using namespace ts;
+
+enum { MEMBERS = 256, THREADS = 256, SHARE = 4096 /* elements a block */ };
+
+/** Members of LISTS parallel lists; numbers are what differs between members. */
+template <int LISTS> struct table {
+    int count;
+    int first[MEMBERS + 1]; /* block at which a member begins */
+    int64_t numel[MEMBERS];
+    void *data[LISTS][MEMBERS];
+    double number[2][MEMBERS];
+};
+
+/** Elements [from, to) of a member that this block takes. */
+struct share {
+    int member;
+    int64_t from, to;
+};
+template <int LISTS> static __device__ __forceinline__ share share_of(const table<LISTS> &t)
+{
+    int low = 0, high = t.count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (t.first[middle] <= (int)blockIdx.x)
+            low = middle;
+        else
+            high = middle;
+    }
+    int64_t from = (int64_t)(blockIdx.x - t.first[low]) * SHARE, to = from + SHARE;
+    return {low, from, to < t.numel[low] ? to : t.numel[low]};
+}
+
+/** Calls fn(place, V) over a share: V elements where pointers allow, else one. */
+template <int V, class F> static __device__ __forceinline__ void over_share(const share &s, bool aligned, F &&fn)
+{
+    int64_t wide = aligned ? s.from + (s.to - s.from) / V * V : s.from;
+#pragma unroll 4
+    for (int64_t i = s.from + (int64_t)threadIdx.x * V; i < wide; i += THREADS * V)
+        fn.template operator()<V>(i);
+    for (int64_t i = wide + threadIdx.x; i < s.to; i += THREADS)
+        fn.template operator()<1>(i);
+}
+template <int V, class T> static __device__ __forceinline__ vec<T, V> load_at(const void *data, int64_t i)
+{
+    return *reinterpret_cast<const vec<T, V> *>((const T *)data + i);
+}
+template <int V, class T> static __device__ __forceinline__ void store_at(void *data, int64_t i, vec<T, V> x)
+{
+    *reinterpret_cast<vec<T, V> *>((T *)data + i) = x;
+}
+template <int LISTS> static __device__ __forceinline__ bool aligned_all(const table<LISTS> &t, int member)
+{
+    uintptr_t bits = 0;
+#pragma unroll
+    for (int k = 0; k < LISTS; k++)
+        bits |= (uintptr_t)t.data[k][member];
+    return (bits & 15) == 0;
+}
+
+/** Launches f(table, blocks, stream) over all members, MEMBERS at a time. */
+template <int LISTS, class N, class F>
+static ts_status over_members(ts_frame *f, const int (&args)[LISTS], N &&numbers, F &&launch)
+{
+    int64_t n = f->args[args[0]].count;
+    for (int k = 0; k < LISTS; k++)
+        for (int64_t i = 0; i < n; i++)
+            if (!ts_is_contiguous(f->args[args[k]].list[i]))
+                return ts_kernel_error(f, args[k], TS_ERR_UNSUPPORTED, "pass ts_contiguous() of it",
+                                       "expected contiguous tensors, member %lld is not", (long long)i);
+    return on_device(f, [&](const call &c) {
+        table<LISTS> t;
+        cudaError_t e = cudaSuccess;
+        for (int64_t begin = 0; begin < n && e == cudaSuccess; begin += MEMBERS) {
+            t.count = 0;
+            t.first[0] = 0;
+            for (int64_t i = begin; i < n && i < begin + MEMBERS; i++) {
+                int64_t numel = ts_numel(f->args[args[0]].list[i]);
+                if (!numel)
+                    continue;
+                int m = t.count++;
+                t.numel[m] = numel;
+                t.first[m + 1] = t.first[m] + (int)((numel + SHARE - 1) / SHARE);
+                for (int k = 0; k < LISTS; k++)
+                    t.data[k][m] = ts_kernel_data(f->args[args[k]].list[i]);
+                numbers(i, t.number[0][m], t.number[1][m]);
+            }
+            if (t.count) {
+                launch(t, (unsigned)t.first[t.count], c.stream);
+                e = cudaPeekAtLastError();
+            }
+        }
+        return e;
+    });
+}
+
+static ts_dtype dtype_of(const ts_frame *f, int arg) { return f->args[arg].count ? ts_dtype_of(f->args[arg].list[0]) : TS_F32; }
+
+/** Whether all members of a list are of one dtype. */
+static bool all_are(const ts_frame *f, int arg, ts_dtype dtype)
+{
+    for (uint32_t i = 0; i < f->args[arg].count; i++)
+        if (ts_dtype_of(f->args[arg].list[i]) != dtype)
+            return false;
+    return true;
+}
+static ts_status fail_mixed(ts_frame *f)
+{
+    return ts_kernel_error(f, 0, TS_ERR_UNSUPPORTED, "give each dtype a parameter group of its own",
+                           "expected parameters and gradients of one dtype, and state of f32 (f64 for f64)");
+}
+
+/* -------------------------------------------------------------------------------- adamw ---- */
+
+struct adamw_numbers {
+    double decay, beta1, beta2, eps;
+    bool decoupled;
+};
+
+/** P parameters and gradients, S state: all arithmetic is in S. */
+template <class P, class S>
+static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_constant__ table<4> t, adamw_numbers c)
+{
+    share s = share_of(t);
+    void *p = t.data[0][s.member], *g = t.data[1][s.member], *m = t.data[2][s.member], *v = t.data[3][s.member];
+    S scale = (S)t.number[0][s.member], rate = (S)t.number[1][s.member], decay = (S)c.decay, eps = (S)c.eps;
+    S blend1 = (S)(1 - c.beta1), keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2);
+    over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
+        vec<P, V> x = load_at<V, P>(p, i), up = load_at<V, P>(g, i);
+        vec<S, V> a = load_at<V, S>(m, i), b = load_at<V, S>(v, i);
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            S w = (S)widen(x.at[e]), d = (S)widen(up.at[e]);
+            if (c.decoupled)
+                w *= decay;
+            else
+                d += decay * w;
+            a.at[e] += blend1 * (d - a.at[e]);
+            b.at[e] = blend2 * d * d + keep2 * b.at[e];
+            w += rate * (a.at[e] / (sqrt(b.at[e]) * scale + eps));
+            x.at[e] = narrow<P>(w);
+        }
+        store_at<V, P>(p, i, x);
+        store_at<V, S>(m, i, a);
+        store_at<V, S>(v, i, b);
+    });
+}
+
+/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled) */
+static ts_status adamw(ts_frame *f)
+{
+    double lr = f->args[5].d, beta1 = f->args[6].d, beta2 = f->args[7].d, decay = f->args[9].d;
+    bool decoupled = f->args[10].i;
+    adamw_numbers c = {decoupled ? 1 - lr * decay : decay, beta1, beta2, f->args[8].d, decoupled};
+    auto numbers = [&](int64_t i, double &scale, double &rate) {
+        double step = (double)f->args[4].ints[i];
+        scale = 1 / sqrt(1 - pow(beta2, step));
+        rate = -lr / (1 - pow(beta1, step));
+    };
+    ts_dtype p = dtype_of(f, 0), s = p == TS_F64 ? TS_F64 : TS_F32;
+    if (!all_are(f, 0, p) || !all_are(f, 1, p) || !all_are(f, 2, s) || !all_are(f, 3, s))
+        return fail_mixed(f);
+    const int args[] = {0, 1, 2, 3};
+    return over_members<4>(f, args, numbers, [&](const table<4> &t, unsigned blocks, cudaStream_t stream) {
+        switch (p) {
+        case TS_F64: adamw_kernel<double, double><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        case TS_BF16: adamw_kernel<bf16, float><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        case TS_F16: adamw_kernel<f16, float><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        default: adamw_kernel<float, float><<<blocks, THREADS, 0, stream>>>(t, c);
+        }
+    });
+}
+
+/* ---------------------------------------------------------------------------------- sgd ---- */
+
+struct sgd_numbers {
+    double lr, momentum, blend, decay;
+    bool nesterov;
+};
+
+template <class P, class S, int LISTS>
+static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_constant__ table<LISTS> t, sgd_numbers c)
+{
+    share s = share_of(t);
+    bool first = t.number[0][s.member] == 1;
+    over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
+        vec<P, V> x = load_at<V, P>(t.data[0][s.member], i), up = load_at<V, P>(t.data[1][s.member], i);
+        vec<S, V> b;
+        if constexpr (LISTS == 3)
+            if (!first)
+                b = load_at<V, S>(t.data[2][s.member], i);
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            S w = (S)widen(x.at[e]), g = (S)widen(up.at[e]) + (S)c.decay * w;
+            if constexpr (LISTS == 3) {
+                b.at[e] = first ? g : (S)c.momentum * b.at[e] + (S)c.blend * g;
+                g = c.nesterov ? g + (S)c.momentum * b.at[e] : b.at[e];
+            }
+            x.at[e] = narrow<P>(w - (S)c.lr * g);
+        }
+        store_at<V, P>(t.data[0][s.member], i, x);
+        if constexpr (LISTS == 3)
+            store_at<V, S>(t.data[2][s.member], i, b);
+    });
+}
+
+/** sgd(params, grads, momentum_buffers, steps, lr, momentum, dampening, weight_decay, nesterov) */
+static ts_status sgd(ts_frame *f)
+{
+    sgd_numbers c = {f->args[4].d, f->args[5].d, 1 - f->args[6].d, f->args[7].d, f->args[8].i != 0};
+    bool buffers = c.momentum != 0;
+    auto numbers = [&](int64_t i, double &step, double &unused) {
+        step = (double)f->args[3].ints[i];
+        unused = 0;
+    };
+    ts_dtype p = dtype_of(f, 0), s = p == TS_F64 ? TS_F64 : TS_F32;
+    if (!all_are(f, 0, p) || !all_are(f, 1, p) || (buffers && !all_are(f, 2, s)))
+        return fail_mixed(f);
+    auto launch = [&]<int LISTS>(const table<LISTS> &t, unsigned blocks, cudaStream_t stream) {
+        switch (p) {
+        case TS_F64: sgd_kernel<double, double, LISTS><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        case TS_BF16: sgd_kernel<bf16, float, LISTS><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        case TS_F16: sgd_kernel<f16, float, LISTS><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        default: sgd_kernel<float, float, LISTS><<<blocks, THREADS, 0, stream>>>(t, c);
+        }
+    };
+    const int two[] = {0, 1}, three[] = {0, 1, 2};
+    return buffers ? over_members<3>(f, three, numbers, launch) : over_members<2>(f, two, numbers, launch);
+}
+
+/* ------------------------------------------------------------------ scaling and the norm ---- */
+
+static auto no_numbers = [](int64_t, double &a, double &b) { a = b = 0; };
+
+/** A number of the host, or in device memory; for clipping the factor is most / (number + 1e-6), at most 1. */
+struct factor_of {
+    double number;
+    const void *data;
+    ts_dtype dtype;
+    double most; /* of clipping; 0: none */
+
+    factor_of(const ts_value &v, double limit) : number(0), data(nullptr), dtype(TS_F32), most(limit)
+    {
+        if (v.tag == TS_TAG_TENSOR) {
+            data = ts_kernel_data(v.t);
+            dtype = ts_dtype_of(v.t);
+        } else {
+            number = number_of(&v);
+        }
+    }
+    __device__ __forceinline__ double get() const
+    {
+        double x = !data ? number : dtype == TS_F64 ? *(const double *)data : dtype == TS_F32 ? (double)*(const float *)data
+                   : dtype == TS_BF16 ? (double)widen(*(const bf16 *)data) : (double)widen(*(const f16 *)data);
+        return most > 0 ? most / (x + 1e-6) : x;
+    }
+};
+
+/** x factor; *found becomes 1 where a product is not finite. */
+template <class P> static __global__ void __launch_bounds__(THREADS)
+    scale_kernel(const __grid_constant__ table<1> t, factor_of how, float *found)
+{
+    using A = wide_t<P>;
+    double by = how.get();
+    if (how.most > 0 && by >= 1) /* a NaN must show */
+        return;
+    A factor = (A)by;
+    share s = share_of(t);
+    bool odd = false;
+    over_share<vec16<P>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
+        vec<P, V> x = load_at<V, P>(t.data[0][s.member], i);
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            x.at[e] = narrow<P>(widen(x.at[e]) * factor);
+            A y = widen(x.at[e]);
+            odd = odd || y - y != 0;
+        }
+        store_at<V, P>(t.data[0][s.member], i, x);
+    });
+    if (found && odd)
+        *found = 1;
+}
+
+static ts_status run_scale(ts_frame *f, const factor_of &how, float *found)
+{
+    ts_dtype p = dtype_of(f, 0);
+    if (!all_are(f, 0, p))
+        return fail_mixed(f);
+    const int args[] = {0};
+    return over_members<1>(f, args, no_numbers, [&](const table<1> &t, unsigned blocks, cudaStream_t stream) {
+        switch (p) {
+        case TS_F64: scale_kernel<double><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
+        case TS_BF16: scale_kernel<bf16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
+        case TS_F16: scale_kernel<f16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
+        default: scale_kernel<float><<<blocks, THREADS, 0, stream>>>(t, how, found);
+        }
+    });
+}
+static ts_status scale(ts_frame *f) { return run_scale(f, factor_of(f->args[1], 0), nullptr); }
+static ts_status clip_norm(ts_frame *f) { return run_scale(f, factor_of(f->args[1], f->args[2].d), nullptr); }
+static ts_status unscale(ts_frame *f)
+{
+    float *found = (float *)ts_kernel_data(f->rets[0].t);
+    TS_CUDA_TRY(on_device(f, [&](const call &c) { return cudaMemsetAsync(found, 0, sizeof *found, c.stream); }));
+    return run_scale(f, factor_of(f->args[1], 0), found);
+}
+
+template <class P> static __global__ void __launch_bounds__(THREADS) squares_kernel(const __grid_constant__ table<1> t, double *parts)
+{
+    share s = share_of(t);
+    double sum = 0;
+    over_share<vec16<P>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
+        vec<P, V> x = load_at<V, P>(t.data[0][s.member], i);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            sum += (double)widen(x.at[e]) * (double)widen(x.at[e]);
+    });
+#pragma unroll
+    for (int lane = 16; lane; lane >>= 1)
+        sum += __shfl_xor_sync(0xffffffffu, sum, lane);
+    __shared__ double warps[THREADS / 32];
+    if (threadIdx.x % 32 == 0)
+        warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < THREADS / 32; w++)
+            sum += warps[w];
+        parts[blockIdx.x] = sum;
+    }
+}
+template <class R> static __global__ void root_kernel(const double *parts, int64_t n, R *out)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.y; i < n; i += 1024)
+        sum += parts[i];
+    sum = line_reduce<1, 1024, op_sum>(sum);
+    if (threadIdx.y == 0)
+        *out = narrow<R>((wide_t<R>)sqrt(sum));
+}
+
+/** global_norm(tensors) -> a number */
+static ts_status global_norm(ts_frame *f)
+{
+    ts_dtype p = dtype_of(f, 0);
+    if (!all_are(f, 0, p))
+        return fail_mixed(f);
+    int64_t blocks = 1;
+    for (uint32_t i = 0; i < f->args[0].count; i++)
+        blocks += (ts_numel(f->args[0].list[i]) + SHARE - 1) / SHARE;
+    ts_device where = ts_kernel_device(f);
+    double *parts = (double *)ts_scratch_take(where, blocks * 8), *next = parts;
+    if (!parts)
+        return ts_error_code();
+    const int args[] = {0};
+    ts_status status = over_members<1>(f, args, no_numbers, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
+        switch (p) {
+        case TS_F64: squares_kernel<double><<<some, THREADS, 0, stream>>>(t, next); break;
+        case TS_BF16: squares_kernel<bf16><<<some, THREADS, 0, stream>>>(t, next); break;
+        case TS_F16: squares_kernel<f16><<<some, THREADS, 0, stream>>>(t, next); break;
+        default: squares_kernel<float><<<some, THREADS, 0, stream>>>(t, next);
+        }
+        next += some;
+    });
+    if (status == TS_OK)
+        status = on_device(f, [&](const call &c) {
+            void *out = ts_kernel_data(f->rets[0].t);
+            switch (ts_dtype_of(f->rets[0].t)) {
+            case TS_F64: root_kernel<double><<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (double *)out); break;
+            case TS_BF16: root_kernel<bf16><<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (bf16 *)out); break;
+            case TS_F16: root_kernel<f16><<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (f16 *)out); break;
+            default: root_kernel<float><<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (float *)out);
+            }
+            return cudaPeekAtLastError();
+        });
+    ts_scratch_give(where, parts, blocks * 8);
+    return status;
+}
+
+TS_CUDA_FAMILY(optim,
+    {"adamw", adamw, 0, true},
+    {"sgd", sgd, 0, true},
+    {"scale", scale, 0, true},
+    {"unscale", unscale, 0, true},
+    {"clip_norm", clip_norm, 0, true},
+    {"global_norm", global_norm, 0, true},
+)
