@@ -77,11 +77,11 @@ static rows rows_of(const int64_t *sizes, int ndim, int64_t dim, const ts_tensor
     return r;
 }
 
-/** One run; whole vectors inline, since a call for each row would cost as much as a short row. */
+/** One run, of any alignment; whole vectors inline, since a call for each row would cost as much as a short row. */
 VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
 {
     for (; n >= VEC_BYTES; n -= VEC_BYTES, to += VEC_BYTES, from += VEC_BYTES)
-        vf_store((float *)to, vf_load((const float *)from));
+        memcpy(to, from, VEC_BYTES);
     if (n)
         memcpy(to, from, (size_t)n);
 }
