@@ -236,19 +236,23 @@ cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wi
 {
     bool aligned = aligned16(x) && aligned16(g) && aligned16(dx) && aligned16(weight);
     return rows_dispatch<T, rows_stay>(n, aligned, clusters, [&]<class S, int V>() {
-        constexpr int stages = 4;
-        auto kernel = norm_backward_kernel<T, S, V, RMS, stages>;
-        constexpr int shared = row_ring<T, S, V, 2, stages>::bytes;
-        static const int64_t most = blocks_that_fit<S>(kernel, shared, sms); /* asked once */
-        int64_t need = (rows + S::rows - 1) / S::rows, lines = need < most ? need : most;
-        wide_t<T> *dw = dweight ? scratch : nullptr, *db = dbias ? scratch + lines * n : nullptr;
-        cudaError_t e = rows_launch<S>(kernel, lines, shared, stream, g, x, weight, mean, rstd, dx, dw, db, rows, n);
-        dim3 block(32, 32);
-        if (e == cudaSuccess && dw)
-            column_sum_kernel<T><<<(unsigned)((n + 31) / 32), block, 0, stream>>>(dw, dweight, lines, n);
-        if (e == cudaSuccess && db)
-            column_sum_kernel<T><<<(unsigned)((n + 31) / 32), block, 0, stream>>>(db, dbias, lines, n);
-        return e == cudaSuccess ? cudaGetLastError() : e;
+        /* two stages: with more of them fewer blocks fit beside each other, which costs more than it brings */
+        constexpr int stages = 2, shared = row_ring<T, S, V, 2, stages>::bytes, most_shared = 220 * 1024;
+        if constexpr (shared > most_shared) {
+            return cudaErrorNotSupported;
+        } else {
+            auto kernel = norm_backward_kernel<T, S, V, RMS, stages>;
+            static const int64_t most = blocks_that_fit<S>(kernel, shared, sms); /* asked once */
+            int64_t need = (rows + S::rows - 1) / S::rows, lines = need < most ? need : most;
+            wide_t<T> *dw = dweight ? scratch : nullptr, *db = dbias ? scratch + lines * n : nullptr;
+            cudaError_t e = rows_launch<S>(kernel, lines, shared, stream, g, x, weight, mean, rstd, dx, dw, db, rows, n);
+            dim3 block(32, 32);
+            if (e == cudaSuccess && dw)
+                column_sum_kernel<T><<<(unsigned)((n + 31) / 32), block, 0, stream>>>(dw, dweight, lines, n);
+            if (e == cudaSuccess && db)
+                column_sum_kernel<T><<<(unsigned)((n + 31) / 32), block, 0, stream>>>(db, dbias, lines, n);
+            return e == cudaSuccess ? cudaGetLastError() : e;
+        }
     }, cudaErrorNotSupported);
 }
 
