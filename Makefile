@@ -13,14 +13,15 @@ build: build/build.ninja ## build the library, examples and benchmarks (release)
 	@ninja -C build
 
 # A run that goes on needs the text that it began with, not that of today.
-train: build/build.ninja ## train a small GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME=1
-	@ninja -C build examples/train_gpt
+train: build/build.ninja ## train a small GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME=1 DEVICE=cpu|cuda
+	@ninja -C build trainer
 	@if [ -z '$(DATA)' ] && ! { [ -n '$(RESUME)' ] && [ -f build/corpus.txt ]; }; then \
 	    tools/collect-text build/corpus.txt; fi
 	build/examples/train_gpt --data '$(or $(DATA),build/corpus.txt)' --out '$(or $(OUT),runs/gpt)' \
-	    $(if $(STEPS),--steps '$(STEPS)') $(if $(SEED),--seed '$(SEED)') $(if $(RESUME),--resume)
+	    $(if $(DEVICE),--device '$(DEVICE)') $(if $(STEPS),--steps '$(STEPS)') $(if $(SEED),--seed '$(SEED)') $(if $(RESUME),--resume)
 
 test: build-for-tests ## run all tests but the slow ones
+	@tools/gpu-suite current
 	@tools/run-tests --no-suite slow
 
 test-full: build-for-tests ## run all tests, then those of the sanitizer build

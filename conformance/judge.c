@@ -148,7 +148,7 @@ static ts_status candidate_open(const ts_candidate *candidate, ts_card *card, ts
         *device = (ts_device){key, 0};
         snprintf(card->plugin, sizeof card->plugin, "%s", candidate->plugin);
     } else {
-        TS_TRY(ts_device_from_name(candidate->name, device));
+        TS_TRY(ts_device_open(candidate->name, device, NULL, 0));
     }
     TS_TRY(round_trip(*device));
     snprintf(card->backend, sizeof card->backend, "%s", ts_key_name(device->backend));

@@ -2,7 +2,7 @@
  * @file train_gpt.c
  * Trains a byte-level GPT on one file and shows what each layer of the dispatcher cost.
  *
- *     train_gpt --data FILE [--out DIR] [--steps N] [--seed N] [--resume] [--save-every N] ...
+ *     train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N] [--resume] ...
  *
  * All files go under DIR. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
  */
@@ -89,7 +89,8 @@ static ts_module *gpt_new(void)
 /* ----------------------------------------------------------------------------------- run ---- */
 
 typedef struct run {
-    const char *data, *out;
+    const char *data, *out, *device_name;
+    ts_device device; // of model, optimizer and batches
     int64_t steps, seed, save_every, val_every;
     bool resume, stopped;
     ts_training state; // model, optimizer, training text, step
@@ -108,10 +109,13 @@ static const char *in_out(run *r, const char *name)
     return r->text;
 }
 
+/** The tensor itself, or its copy where the model is. */
+static ts_tensor *there(run *r, ts_tensor *t) { return r->device.backend ? ts_to_device(t, r->device) : t; }
+
 static ts_tensor *loss_of(run *r, ts_batch *b)
 {
-    ts_tensor *logits = ts_forward(r->state.model, b->x); // (B, T, V)
-    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)), ts_reshape(b->y, TS_SIZES(-1)));
+    ts_tensor *logits = ts_forward(r->state.model, there(r, b->x)); // (B, T, V)
+    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)), ts_reshape(there(r, b->y), TS_SIZES(-1)));
 }
 
 /** Mean loss over at most `most` batches of the validation text, always the same ones. */
@@ -191,8 +195,9 @@ static ts_status sample(run *r)
     for (int n = 1; n <= 300; n++) {
         TS_SCOPE;
         int64_t seen = n < T ? n : T;
-        ts_tensor *logits = ts_forward(r->state.model, ts_from_array(text + n - seen, TS_I64, TS_SIZES(1, seen)));
-        ts_tensor *last = ts_select(ts_select(logits, 0, 0), 0, seen - 1); // (V)
+        ts_tensor *seen_text = ts_from_array(text + n - seen, TS_I64, TS_SIZES(1, seen));
+        ts_tensor *logits = ts_forward(r->state.model, there(r, seen_text));
+        ts_tensor *last = ts_to_device(ts_select(ts_select(logits, 0, 0), 0, seen - 1), TS_DEVICE_CPU); // (V)
         TS_TRY(ts_item_int(ts_multinomial(ts_softmax(ts_div_scalar(last, 0.8), 0), 1, true), &text[n]));
         printf(text[n] == '\n' || (text[n] >= ' ' && text[n] <= '~') ? "%c" : "\\x%02x", (int)text[n]);
     }
@@ -237,6 +242,9 @@ static ts_status go(run *r)
     ts_loader_opts held_out = data;
     held_out.from = 0.9, held_out.to = 1, held_out.in_order = true;
     ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
+    char why[256];
+    TS_TRY(ts_device_open(r->device_name, &r->device, why, sizeof why));
+    TS_TRY(ts_set_default_device(r->device));
     ts_manual_seed(seed);
     TS_TRY(r->state.loader = ts_loader_open(r->data, &data));
     TS_TRY(r->val = ts_loader_open(r->data, &held_out));
@@ -254,7 +262,8 @@ static ts_status go(run *r)
     ts_progress *progress = ts_progress_new(r->steps, &(ts_progress_opts){
         .label = "train", .item_unit = "tokens", .start_step = r->state.step});
     TS_TRY(progress);
-    fprintf(stderr, "%ld parameters, %d threads\n", (long)ts_module_num_parameters(r->state.model), ts_num_threads());
+    fprintf(stderr, "%ld parameters, on %s (%s), %d threads\n", (long)ts_module_num_parameters(r->state.model),
+            ts_device_name(r->device), why, ts_num_threads());
     if (ts_timers_enable(true) != TS_OK)
         ts_error_print(); // a build without timers trains all the same
     ts_status status = train(r, log, progress);
@@ -267,15 +276,17 @@ static ts_status go(run *r)
 
 int main(int argc, char **argv)
 {
-    run r = {.out = "runs/gpt", .steps = 1600, .seed = 1, .save_every = 200, .val_every = 50,
+    run r = {.out = "runs/gpt", .device_name = "cpu", .steps = 1600, .seed = 1, .save_every = 200, .val_every = 50,
              .state.size = sizeof(ts_training)};
     static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'}, {"steps", 1, 0, 'n'},
+                                            {"device", 1, 0, 'g'},
                                             {"seed", 1, 0, 's'}, {"save-every", 1, 0, 'e'}, {"val-every", 1, 0, 'v'},
                                             {"resume", 0, 0, 'r'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
         switch (c) {
         case 'd': r.data = optarg; break;
         case 'o': r.out = optarg; break;
+        case 'g': r.device_name = optarg; break;
         case 'n': r.steps = atoll(optarg); break;
         case 's': r.seed = atoll(optarg); break;
         case 'e': r.save_every = atoll(optarg); break;
@@ -284,8 +295,8 @@ int main(int argc, char **argv)
         default: r.data = NULL; optind = argc;
         }
     if (!r.data || r.steps < 1 || r.save_every < 1 || r.val_every < 1 || strlen(r.out) > 4000 || !r.out[0]) {
-        fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--steps N] [--seed N] [--resume]"
-                        " [--save-every N] [--val-every N]\n");
+        fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N]"
+                        " [--resume] [--save-every N] [--val-every N]\n");
         return 2;
     }
     signal(SIGINT, interrupt), signal(SIGTERM, interrupt);

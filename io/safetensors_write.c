@@ -61,10 +61,9 @@ static ts_status check_tensor(const char *op, const char *where, const char *nam
                           strlen(name), ts_quote(name));
     if (strcmp(name, TS_ST_METADATA) == 0)
         return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "'%s': the name '%s' is the format's own", where, name);
-    if (!ts_same_device(t->storage->device, TS_DEVICE_CPU))
-        return ts_fail_op(TS_ERR_DEVICE, op, NULL, "copy it to the cpu first",
-                          "'%s': expected tensor '%s' on cpu, got %s", where, ts_quote(name),
-                          ts_device_name(t->storage->device));
+    if (ts_same_device(t->storage->device, TS_DEVICE_META))
+        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL, "'%s': expected values of tensor '%s', got meta", where,
+                          ts_quote(name));
     return TS_OK;
 }
 
@@ -261,7 +260,9 @@ static ts_status write_tensor(ts_writer *w, ts_tensor *t)
         return TS_OK;
     TS_SCOPE;
     TS_NO_GRAD;
-    if (!(t->flags & TS_TENSOR_CONTIGUOUS))
+    if (!ts_same_device(t->storage->device, TS_DEVICE_CPU))
+        t = ts_to_device(t, TS_DEVICE_CPU);
+    else if (!(t->flags & TS_TENSOR_CONTIGUOUS))
         t = ts_contiguous(t);
     TS_TRY(t);
     return ts_writer_write(w, t->data, t->numel * ts_dtype_sizes[t->dtype]);

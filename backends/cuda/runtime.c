@@ -89,14 +89,37 @@ static atomic_bool ready[TS_CUDA_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local int current = -1;
 
+/** Records why there is no device. */
+static void say_why(cudaError_t error)
+{
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    cudaGetLastError();
+    if (driver == 0)
+        ts_error_set_hint(TS_ERR_DEVICE, "install the driver that the GPU's maker offers", "no NVIDIA driver answers (libcuda.so.1)");
+    else if (error == cudaErrorInsufficientDriver || driver / 1000 < CUDART_VERSION / 1000)
+        ts_error_set_hint(TS_ERR_DEVICE, "install a newer driver", "the NVIDIA driver is for CUDA %d.%d, this library needs %d.0",
+                          driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
+    else if (error == cudaErrorNoDevice || error == cudaSuccess)
+        ts_error_set_hint(TS_ERR_DEVICE, "look at nvidia-smi and CUDA_VISIBLE_DEVICES", "the NVIDIA driver shows no GPU");
+    else
+        ts_error_set(TS_ERR_DEVICE, "CUDA reports %s: %s", cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
 int ts_cuda_count(void)
 {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) {
-        cudaGetLastError();
+    static _Atomic int known; /* asked until there is one: devices neither come nor go in a process */
+    int count = atomic_load_explicit(&known, memory_order_relaxed);
+    if (count)
+        return count;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+        say_why(error);
         return 0;
     }
-    return count < TS_CUDA_DEVICES ? count : TS_CUDA_DEVICES;
+    count = count < TS_CUDA_DEVICES ? count : TS_CUDA_DEVICES;
+    atomic_store_explicit(&known, count, memory_order_relaxed);
+    return count;
 }
 
 static ts_status prepare(int index)
@@ -107,6 +130,8 @@ static ts_status prepare(int index)
     TS_TRY(ts_cuda_check(cudaSetDevice(index), "cuda:%d", index));
     TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, index), "cuda:%d", index));
     TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "cuda:%d", index));
+    if (major < 8)
+        return ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a GPU of compute capability 8.0 or later, got %d.x", index, major);
     d->clusters = major >= 9;
     TS_TRY(ts_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof *d->fault, cudaHostAllocPortable | cudaHostAllocMapped),
                          "cuda:%d", index));

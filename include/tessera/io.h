@@ -73,7 +73,7 @@ TS_API ts_status ts_safetensors_load_all(const ts_safetensors *st, ts_tensor **t
 TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name, ts_tensor *dst);
 
 /**
- * Writes tensors on the CPU, contiguous or not. The bytes depend on names, values and metadata
+ * Writes tensors, contiguous or not, of any device but META; each is copied to the CPU as its turn comes. The bytes depend on names, values and metadata
  * alone, not on the order in which they are given: data is ordered by dtype (i64, f64, f32, i32,
  * bf16, f16, u8, bool), then by name; metadata by key.
  * @param names    n distinct names in UTF-8 of at most 1,024 bytes, none "__metadata__"
@@ -102,7 +102,7 @@ TS_API ts_status ts_npy_save(const char *path, ts_tensor *t);
 typedef struct ts_checkpoint_section {
     const char *name;          /**< 1 to 64 of a-z A-Z 0-9 _ -, beginning with a letter */
     const char *const *names;  /**< count names */
-    ts_tensor *const *tensors; /**< count tensors on the CPU */
+    ts_tensor *const *tensors; /**< count tensors of any device but META */
     int64_t count;
 } ts_checkpoint_section;
 

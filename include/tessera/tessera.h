@@ -7,6 +7,7 @@
 #include "dispatch.h"
 #include "device.h"
 #include "backend.h"
+#include "open.h"
 #include "kernel.h"
 #include "ops.h"
 #include "autograd.h"

@@ -260,7 +260,7 @@ TS_TEST(misuse_of_the_writer_is_named_and_leaves_the_file, IN_FOLDER)
     REFUSED(TS_ERR_NULL, "expected a name for tensor 0", &null, &t, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_NULL, "'x'", x, &missing, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_VALUE, "TS_NONE", x, &none, 1, NULL, NULL, 0);
-    REFUSED(TS_ERR_DEVICE, "on cpu, got meta", x, &meta, 1, NULL, NULL, 0);
+    REFUSED(TS_ERR_DEVICE, "expected values of tensor 'x', got meta", x, &meta, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_NULL, "got NULL", NULL, NULL, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_VALUE, "got -1", x, &t, -1, NULL, NULL, 0);
     REFUSED(TS_ERR_VALUE, "'x' twice", x, &t, 1, x, x, 2);

@@ -37,6 +37,15 @@ static ts_status copy(void *state, int device, void *to, const void *from, int64
     return TS_OK;
 }
 
+#ifdef NO_DEVICE
+static int device_count(void *state)
+{
+    (void)state;
+    ts_error_set_hint(TS_ERR_DEVICE, "plug it in", "the cable hangs loose");
+    return 0;
+}
+#endif
+
 /** relu in f32, packed; tells by its result that it ran: 10 more. */
 static ts_status relu(ts_frame *f)
 {
@@ -64,6 +73,9 @@ static ts_status install(void *state, ts_key key)
 static const ts_backend backend = {
     .struct_size = BYTES, .abi_version = ABI, .name = NAME, .flags = TS_BACKEND_CPU_FALLBACK, .install = install,
     .allocate = allocate, .free = release, .copy_in = copy, .copy_out = copy, .copy_within = copy,
+#ifdef NO_DEVICE
+    .device_count = device_count,
+#endif
 };
 
 #ifdef NO_SYMBOL
