@@ -34,11 +34,20 @@ ts_status ts_device_check(ts_device device, const char *what)
         return TS_OK;
     if (count)
         return ts_error_set(TS_ERR_DEVICE, "%s: expected one of %d devices, got %s", what, count, ts_device_name(device));
+    const ts_backend *b = ts_backend_of(device);
+    if (b) { /* it may say why it has none */
+        ts_error_clear();
+        b->device_count(b->state);
+        if (ts_error_code() == TS_OK)
+            return ts_error_set(TS_ERR_DEVICE, "%s: there is no %s device", what, ts_key_name(device.backend));
+        return ts_error_set_hint(TS_ERR_DEVICE, ts_error_hint(), "%s: there is no %s device: %s", what,
+                                 ts_key_name(device.backend), ts_error_message());
+    }
     if (device.backend > 15 || strcmp(ts_key_name(device.backend), "?") == 0)
         return ts_error_set_hint(TS_ERR_DEVICE, "load a backend with ts_backend_load(), and use the key it reports",
                                  "%s: expected the device of a known backend, got backend number %d", what,
                                  device.backend);
-    return ts_error_set_hint(TS_ERR_DEVICE, "load its backend with ts_backend_load()", "%s: no backend is loaded for %s",
+    return ts_error_set_hint(TS_ERR_DEVICE, "load its backend with ts_backend_open() or ts_backend_load()", "%s: no backend is loaded for %s",
                              what, ts_device_name(device));
 }
 

@@ -1,0 +1,143 @@
+/** @file memory.c  The device's allocator: reuse along a stream, memory that other streams use, a full device. */
+// SPDX-License-Identifier: MIT
+#include "tests/cuda/cuda.h"
+
+enum { MIB = 1 << 20 };
+
+TS_TEST(memory_of_a_released_tensor_serves_the_next_call_of_the_stream)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_tensor *t = full_on(device, MIB, 1);
+    const void *was = ts_data(t);
+    ts_drop(t);
+    uint64_t calls = memory_of(device).system_allocs;
+    ck_assert_ptr_eq(ts_data(full_on(device, MIB, 2)), was);
+    ck_assert_uint_eq(memory_of(device).system_allocs, calls);
+}
+
+/* Sizes and life times at random: nothing overlaps, all that is given back can be had again. */
+TS_TEST(blocks_never_overlap_and_none_is_lost_under_random_use, .timeout = 120)
+{
+    GPU(device);
+    enum { LIVE = 64, TURNS = 4000 };
+    ts_tensor *live[LIVE] = {0};
+    float mark[LIVE] = {0};
+    int64_t before = memory_of(device).in_use;
+    srand(7);
+    for (int turn = 0; turn < TURNS; turn++) {
+        TS_SCOPE;
+        int i = rand() % LIVE;
+        if (live[i]) {
+            if (turn % 8 == 0)
+                ck_assert_msg(all_are(live[i], mark[i]), "turn %d: a block of %lld lost its values", turn, (long long)ts_numel(live[i]));
+            ts_release(live[i]);
+        }
+        int64_t n = 1 + (int64_t)(rand() % 1000) * (1 << rand() % 14) / (1 + rand() % 50);
+        mark[i] = (float)(turn % 4096);
+        live[i] = ts_retain(full_on(device, n, mark[i]));
+        ck_assert_msg(live[i], "%s", ts_error_message());
+    }
+    for (int i = 0; i < LIVE; i++) {
+        ck_assert(!live[i] || all_are(live[i], mark[i]));
+        ts_release(live[i]);
+    }
+    ck_assert_int_eq(memory_of(device).in_use, before);
+}
+
+/** Some milliseconds of work on the current stream. */
+static void keep_busy(ts_tensor *a, int products)
+{
+    for (int i = 0; i < products; i++)
+        ts_drop(ts_mm(a, a));
+}
+
+/* The reader's stream is far behind: without the record the writer would have the block back at once. */
+TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout = 120)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { ROUNDS = 200 };
+    ts_stream *reader;
+    ts_event *written;
+    ts_tensor *a = full_on(device, 2048 * 2048, 1e-3), *seen[ROUNDS];
+    a = ts_view(a, TS_SIZES(2048, 2048));
+    OK(ts_stream_new(device, &reader));
+    OK(ts_event_new(device, &written));
+    OK(ts_synchronize(device));
+    for (int i = 0; i < ROUNDS; i++) {
+        ts_tensor *x = full_on(device, MIB / 4, i);
+        OK(ts_event_record(device, written));
+        OK(ts_stream_use(device, reader));
+        OK(ts_event_wait(device, written));
+        if (i % 20 == 0)
+            keep_busy(a, 20);
+        seen[i] = ts_add(x, x);
+        ck_assert_ptr_nonnull(seen[i]);
+        OK(ts_record_stream(x));
+        OK(ts_stream_use(device, NULL));
+        ts_drop(x);
+    }
+    OK(ts_synchronize(device));
+    for (int i = 0; i < ROUNDS; i++)
+        ck_assert_msg(all_are(seen[i], (float)(2 * i)), "round %d read what was written later", i);
+    ts_event_free(device, written);
+    ts_stream_free(device, reader);
+}
+
+/** Takes pieces until none fits; returns how many. */
+static int fill(ts_device device, int64_t bytes, ts_tensor **pieces, int most)
+{
+    int n = 0;
+    while (n < most && (pieces[n] = ts_retain(ts_empty_on(TS_SIZES(bytes), TS_U8, device))))
+        n++;
+    ck_assert_int_lt(n, most);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_MEMORY);
+    ts_error_clear();
+    return n;
+}
+
+TS_TEST(a_full_device_is_an_ordinary_error_and_room_again_when_something_goes_1000_times, .timeout = 300)
+{
+    GPU(device);
+    enum { MOST = 4096 };
+    static ts_tensor *large[MOST], *small[MOST];
+    int64_t gib = (int64_t)1 << 30;
+    int nlarge = fill(device, 2 * gib, large, MOST), nsmall = fill(device, 64 * MIB, small, MOST);
+    ck_assert_int_gt(nlarge, 0);
+    for (int i = 0; i < 1000; i++) {
+        TS_SCOPE;
+        ck_assert_ptr_null(ts_empty_on(TS_SIZES(2 * gib), TS_U8, device));
+        ck_assert_int_eq(ts_error_code(), TS_ERR_MEMORY);
+        ck_assert_msg(strstr(ts_error_message(), "cuda:0"), "%s", ts_error_message());
+        ts_error_clear();
+        int k = i % nlarge;
+        ts_release(large[k]);
+        large[k] = ts_retain(ts_empty_on(TS_SIZES(2 * gib), TS_U8, device));
+        ck_assert_msg(large[k], "turn %d: %s", i, ts_error_message());
+    }
+    /* and for work: a small sum in what one of the small pieces leaves */
+    if (nsmall)
+        ts_release(small[--nsmall]);
+    else
+        ts_release(large[--nlarge]);
+    ck_assert(all_are(ts_adopt(ts_retain(full_on(device, 1000, 3))), 3));
+    for (int i = 0; i < nlarge; i++)
+        ts_release(large[i]);
+    for (int i = 0; i < nsmall; i++)
+        ts_release(small[i]);
+}
+
+/* What is kept in pieces of one size must go back to the device when another size is wanted. */
+TS_TEST(memory_kept_for_reuse_goes_back_when_the_device_is_full)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { MOST = 4096 };
+    static ts_tensor *pieces[MOST];
+    int64_t gib = (int64_t)1 << 30;
+    int n = fill(device, 2 * gib, pieces, MOST);
+    for (int i = 0; i < n; i++)
+        ts_release(pieces[i]);
+    ck_assert_msg(ts_empty_on(TS_SIZES((n - 1) * 2 * gib), TS_U8, device), "%s", ts_error_message());
+}

@@ -1,0 +1,132 @@
+/** @file streams.c  What happens later: work on several streams, copies beside it, errors that a kernel finds. */
+// SPDX-License-Identifier: MIT
+#include "tests/cuda/cuda.h"
+
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+TS_TEST(a_call_returns_before_its_work_is_done_and_reading_values_waits)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_tensor *a = ts_view(full_on(device, 8192 * 8192, 1), TS_SIZES(8192, 8192)), *b = ts_mm(a, a);
+    double value;
+    OK(ts_synchronize(device));
+    double t0 = now();
+    for (int i = 0; i < 10; i++)
+        b = ts_mm(a, a);
+    double queued = now() - t0;
+    OK(ts_item(ts_select(ts_select(b, 0, 8191), 0, 8191), &value));
+    double waited = now() - t0;
+    ck_assert_double_eq(value, 8192);
+    ck_assert_msg(queued < waited / 4, "10 products took %.3g s to queue of %.3g s", queued, waited);
+}
+
+TS_TEST(events_measure_the_device_and_order_streams)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_event *begin, *end;
+    ts_stream *other;
+    double ms = 0;
+    ts_tensor *a = ts_view(full_on(device, 4096 * 4096, 1), TS_SIZES(4096, 4096)), *b = NULL;
+    OK(ts_event_new(device, &begin));
+    OK(ts_event_new(device, &end));
+    OK(ts_stream_new(device, &other));
+    ts_mm(a, a);
+    OK(ts_event_record(device, begin));
+    for (int i = 0; i < 5; i++)
+        b = ts_mm(a, a);
+    OK(ts_event_record(device, end));
+    OK(ts_stream_use(device, other));
+    OK(ts_event_wait(device, end));
+    ts_tensor *c = ts_add(b, b); /* of what the first stream makes last */
+    OK(ts_stream_synchronize(device, other));
+    OK(ts_event_elapsed(device, begin, end, &ms));
+    ck_assert_msg(all_are(c, 8192), "read before it was written");
+    OK(ts_stream_use(device, NULL));
+    ck_assert_msg(ms > 0.1 && ms < 1000, "%g ms", ms);
+    ts_event_free(device, begin);
+    ts_event_free(device, end);
+    ts_stream_free(device, other);
+}
+
+TS_TEST(a_copy_from_pinned_memory_runs_beside_work_on_another_stream)
+{
+    GPU(device);
+    TS_SCOPE;
+    int64_t n = (int64_t)256 << 20; /* bytes; some 5 to 10 ms */
+    ts_tensor *host = ts_empty_pinned(TS_SIZES(n), TS_U8, device);
+    ts_tensor *a = ts_view(full_on(device, 4096 * 4096, 1), TS_SIZES(4096, 4096));
+    ts_stream *copies;
+    OK(ts_stream_new(device, &copies));
+    memset(ts_data_mut(host), 3, (size_t)n);
+    double alone[2], both;
+    for (int turn = 0; turn < 2; turn++) { /* the first one warms up */
+        OK(ts_synchronize(device));
+        double t0 = now();
+        for (int i = 0; i < 4; i++)
+            ts_mm(a, a);
+        OK(ts_synchronize(device));
+        alone[0] = now() - t0;
+        OK(ts_stream_use(device, copies));
+        t0 = now();
+        ts_drop(ts_to_device(host, device));
+        OK(ts_synchronize(device));
+        alone[1] = now() - t0;
+        t0 = now();
+        ts_tensor *there = ts_to_device(host, device);
+        double queued = now() - t0;
+        OK(ts_stream_use(device, NULL));
+        for (int i = 0; i < 4; i++)
+            ts_mm(a, a);
+        OK(ts_synchronize(device));
+        both = now() - t0;
+        ck_assert_msg(queued < alone[1] / 2, "the copy was not queued but waited for: %g of %g s", queued, alone[1]);
+        ts_drop(there);
+    }
+    double least = alone[0] < alone[1] ? alone[0] : alone[1];
+    ck_assert_msg(both < alone[0] + alone[1] - least / 2, "work %.3g s, copy %.3g s, both %.3g s", alone[0], alone[1], both);
+    ts_stream_free(device, copies);
+}
+
+TS_TEST(an_index_that_a_kernel_finds_out_of_range_is_told_once_by_the_next_wait)
+{
+    GPU(device);
+    TS_SCOPE;
+    int64_t bad[] = {1, 2, 99};
+    ts_tensor *x = ts_view(full_on(device, 30, 1), TS_SIZES(3, 10));
+    ts_tensor *target = ts_to_device(ts_from_array(bad, TS_I64, TS_SIZES(3)), device);
+    OK(ts_cross_entropy(x, target));
+    ck_assert_int_eq(ts_synchronize(device), TS_ERR_INDEX);
+    ck_assert_msg(strstr(ts_error_message(), "99") && strstr(ts_error_message(), "cross_entropy"), "%s", ts_error_message());
+    ts_error_clear();
+    OK(ts_synchronize(device));
+    ck_assert(all_are(full_on(device, 100, 5), 5)); /* the device goes on */
+}
+
+TS_TEST(with_TS_SYNC_the_call_itself_tells)
+{
+    setenv("TS_SYNC", "1", 1);
+    GPU(device);
+    TS_SCOPE;
+    int64_t bad[] = {-7};
+    ts_tensor *x = ts_view(full_on(device, 10, 1), TS_SIZES(1, 10));
+    ts_tensor *target = ts_to_device(ts_from_array(bad, TS_I64, TS_SIZES(1)), device);
+    ck_assert_ptr_null(ts_cross_entropy(x, target));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_INDEX);
+    ck_assert_msg(strstr(ts_error_message(), "-7"), "%s", ts_error_message());
+}
+
+TS_TEST(a_device_that_is_not_there_is_an_error_that_says_how_many_there_are)
+{
+    GPU(device);
+    ck_assert_int_eq(ts_device_open("cuda:15", &device, NULL, 0), TS_ERR_DEVICE);
+    ck_assert_msg(strstr(ts_error_message(), "cuda:15"), "%s", ts_error_message());
+}
