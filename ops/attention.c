@@ -1,8 +1,50 @@
 /** @file attention.c  Scaled dot-product attention: rules of shapes and public forms. */
 // SPDX-License-Identifier: MIT
+#include "core/checked.h"
+#include "core/philox.h"
 #include "ops/parts.h"
 
 #include <math.h>
+#include <string.h>
+
+/** Where a call's arguments are: query, key and value from `first` on, the options from `mask` on. */
+typedef struct places {
+    int first, mask, cu_seqlens, max_seqlens, scale, window, softcap, dropout_p;
+} places;
+static const places forward = {0, 3, 4, 5, 6, 7, 8, 9}, backward = {2, 7, 8, 9, 10, 11, 12, 13};
+enum { SEED = 14, OFFSET = 15 }; /* of backward alone */
+
+static bool is_backward(const ts_frame *f) { return f->op == TS_OP_scaled_dot_product_attention_backward; }
+
+ts_attention ts_kernel_attention(const ts_frame *f)
+{
+    const places *at = is_backward(f) ? &backward : &forward;
+    const ts_value *a = f->args, *scale = &a[at->scale];
+    const ts_tensor *q = a[at->first].t, *k = a[at->first + 1].t, *v = a[at->first + 2].t;
+    ts_attention c = {.query = q, .key = k, .value = v, .batch = q->sizes[0], .heads = q->sizes[1], .groups = k->sizes[1],
+                      .rows = q->sizes[2], .keys = k->sizes[2], .depth = q->sizes[3], .value_depth = v->sizes[3],
+                      .softcap = a[at->softcap].d, .dropout_p = a[at->dropout_p].d};
+    if (a[at->mask].tag == TS_TAG_TENSOR)
+        c.mask = a[at->mask].t;
+    if (a[at->cu_seqlens].tag == TS_TAG_TENSORS) {
+        c.cu_seqlens_q = a[at->cu_seqlens].list[0];
+        c.cu_seqlens_k = a[at->cu_seqlens].list[1];
+        c.batch = c.cu_seqlens_q->sizes[0] - 1;
+        c.rows = a[at->max_seqlens].ints[0];
+        c.keys = a[at->max_seqlens].ints[1];
+    }
+    c.left = c.right = (int64_t)((uint64_t)c.rows + (uint64_t)c.keys); /* not checked yet when counters are reserved */
+    if (a[at->window].tag == TS_TAG_INTS) {
+        const int64_t *window = a[at->window].ints;
+        c.left = window[0] < 0 || window[0] > c.left ? c.left : window[0];
+        c.right = window[1] < 0 || window[1] > c.right ? c.right : window[1];
+    }
+    c.scale = scale->tag == TS_TAG_NONE ? 1 / sqrt((double)c.depth) : ts_value_number(scale);
+    c.rng = is_backward(f) ? (ts_rng_state){(uint64_t)a[SEED].i, (uint64_t)a[OFFSET].i} : f->rng;
+    return c;
+}
+
+/* --------------------------------------------------------------------------------- rules ---- */
 
 /** Rows are dense: a kernel reads any other strides. */
 static bool rows_dense(const ts_tensor *t) { return t->strides[3] == 1 || t->sizes[3] <= 1; }
@@ -38,27 +80,112 @@ static ts_status check_operands(ts_frame *f, int first)
                            (long long)q->sizes[0], (long long)q->sizes[1], (long long)q->sizes[3],
                            ts_format_sizes(got, sizeof got, k->sizes, 4));
     }
+    f->plan->compute = (ts_dtype)q->dtype;
     return ts_check_sizes(f, first + 2, (int64_t[]){k->sizes[0], k->sizes[1], k->sizes[2], v->sizes[3]}, 4);
+}
+
+/** Two lists of bounds, and two numbers, beside tensors of one packed batch. */
+static ts_status check_packed(ts_frame *f, const places *at)
+{
+    const ts_value *lists = &f->args[at->cu_seqlens], *most = &f->args[at->max_seqlens];
+    if (lists->tag == TS_TAG_NONE && most->tag == TS_TAG_NONE)
+        return TS_OK;
+    if (lists->tag == TS_TAG_NONE || lists->count != 2)
+        return ts_fail_arg(f, at->cu_seqlens, TS_ERR_VALUE, "expected two tensors, of queries and of keys, got %u",
+                           lists->tag == TS_TAG_NONE ? 0 : lists->count);
+    if (most->tag == TS_TAG_NONE || most->count != 2 || (uint64_t)most->ints[0] > INT32_MAX || (uint64_t)most->ints[1] > INT32_MAX) {
+        char got[192] = "none";
+        if (most->tag == TS_TAG_INTS)
+            ts_format_sizes(got, sizeof got, most->ints, most->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)most->count);
+        return ts_fail_arg(f, at->max_seqlens, TS_ERR_VALUE, "expected two numbers from 0 to 2147483647 beside argument 'cu_seqlens', got %s", got);
+    }
+    for (int i = 0; i < 2; i++) {
+        const ts_tensor *t = lists->list[i], *first = lists->list[0];
+        char got[192];
+        if (t->dtype != TS_I32)
+            return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype i32, got %s",
+                                    ts_dtype_name((ts_dtype)t->dtype));
+        if (t->ndim != 1 || t->sizes[0] < 1 || t->sizes[0] != first->sizes[0])
+            return ts_fail_arg(f, at->cu_seqlens, TS_ERR_SHAPE, "expected sizes (%s), got %s",
+                               i ? "as of the other" : "sequences + 1", ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+    }
+    if (f->args[at->first].t->sizes[0] != 1)
+        return ts_fail_arg(f, at->first, TS_ERR_SHAPE, "expected sizes (1, heads, tokens, depth) beside argument 'cu_seqlens', got %lld batches",
+                           (long long)f->args[at->first].t->sizes[0]);
+    return TS_OK;
+}
+
+static ts_status check_mask(ts_frame *f, int arg, const int64_t *sizes)
+{
+    const ts_tensor *t = f->args[arg].t;
+    ts_dtype own = f->plan->compute;
+    char want[192], got[192];
+    if (t->dtype != TS_BOOL && t->dtype != own && t->dtype != ts_statistic_dtype(own))
+        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype bool or %s as argument 'query', got %s",
+                                ts_dtype_name(own), ts_dtype_name((ts_dtype)t->dtype));
+    bool fits = t->ndim <= 4;
+    for (int d = 0; fits && d < t->ndim; d++)
+        fits = t->sizes[d] == 1 || t->sizes[d] == sizes[4 - t->ndim + d];
+    f->plan->strided |= (uint16_t)(1u << arg);
+    return fits ? TS_OK
+                : ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
+                              ts_format_sizes(want, sizeof want, sizes, 4), ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+}
+
+static ts_status check_options(ts_frame *f, const places *at)
+{
+    const ts_value *a = f->args, *window = &a[at->window];
+    double softcap = a[at->softcap].d, p = a[at->dropout_p].d;
+    if (window->tag == TS_TAG_INTS && (window->count != 2 || window->ints[0] < -1 || window->ints[1] < -1)) {
+        char got[192];
+        return ts_fail_arg(f, at->window, TS_ERR_VALUE, "expected (left, right), each at least 0, or -1 for no bound, got %s",
+                           ts_format_sizes(got, sizeof got, window->ints, window->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)window->count));
+    }
+    if (!(softcap >= 0) || isinf(softcap))
+        return ts_fail_arg(f, at->softcap, TS_ERR_VALUE, "expected a finite number of at least 0, got %g", softcap);
+    if (!(p >= 0 && p <= 1))
+        return ts_fail_arg(f, at->dropout_p, TS_ERR_VALUE, "expected a probability from 0 to 1, got %g", p);
+    TS_TRY(check_packed(f, at));
+    if (a[at->mask].tag == TS_TAG_NONE && p == 0)
+        return TS_OK;
+    ts_attention c = ts_kernel_attention(f);
+    int64_t sizes[] = {c.batch, c.heads, c.rows, c.keys}, pairs;
+    if (a[at->mask].tag == TS_TAG_TENSOR)
+        TS_TRY(check_mask(f, at->mask, sizes));
+    if (p > 0 && !ts_product(sizes, 4, &pairs))
+        return ts_fail_arg(f, at->dropout_p, TS_ERR_SHAPE, "expected fewer than 2^63 pairs of rows and keys to draw for");
+    return TS_OK;
+}
+
+/** A counter for four pairs of rows and keys; of a call that is wrong, any number. */
+uint64_t ts_reserve_scaled_dot_product_attention(const ts_frame *f)
+{
+    const ts_value *a = f->args, *lists = &a[forward.cu_seqlens], *most = &a[forward.max_seqlens];
+    bool packed = lists->tag == TS_TAG_TENSORS;
+    if (!(a[forward.dropout_p].d > 0) || a[0].t->ndim != 4 || a[1].t->ndim != 4 ||
+        (packed && (lists->count != 2 || lists->list[0]->ndim != 1 || most->tag != TS_TAG_INTS || most->count != 2)))
+        return 0;
+    ts_attention c = ts_kernel_attention(f);
+    return ts_philox_blocks_32((uint64_t)c.batch * (uint64_t)c.heads * (uint64_t)c.rows * (uint64_t)c.keys);
 }
 
 ts_status ts_infer_scaled_dot_product_attention(ts_frame *f)
 {
-    TS_TRY(check_operands(f, 0));
+    TS_TRY(check_operands(f, forward.first));
+    TS_TRY(check_options(f, &forward));
     const ts_tensor *q = f->args[0].t;
-    f->plan->compute = (ts_dtype)q->dtype;
     result_like(f->plan, 0, q, (int64_t[]){q->sizes[0], q->sizes[1], q->sizes[2], f->args[2].t->sizes[3]});
     ts_plan_result(f->plan, 1, q->sizes, 3, ts_statistic_dtype((ts_dtype)q->dtype), q->storage->device);
     return TS_OK;
 }
 
-/* grad, grad_lse, query, key, value, out, lse, scale, causal */
 ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
 {
-    TS_TRY(check_operands(f, 2));
+    TS_TRY(check_operands(f, backward.first));
+    TS_TRY(check_options(f, &backward));
     const ts_tensor *q = f->args[2].t;
     int64_t sizes[] = {q->sizes[0], q->sizes[1], q->sizes[2], f->args[4].t->sizes[3]};
-    static const uint8_t ndims[] = {[0] = 4, [1] = 3, [5] = 4, [6] = 3};
-    f->plan->compute = (ts_dtype)q->dtype;
+    static const uint8_t ndims[] = {[0] = 4, [1] = 3, [5] = 4, [6] = 3}; /* grad, grad_lse, out, lse */
     for (int i = 0; i < 7; i++) {
         const ts_tensor *t = f->args[i].t;
         if (!ndims[i] || f->args[i].tag != TS_TAG_TENSOR)
@@ -78,93 +205,244 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
 /* ------------------------------------------------------------------------------ by parts ---- */
 
 /**
- * t (B, H, S, D) as (B G, H / G S, D): the rows of all heads that share keys. H = G for keys and values.
+ * Packed sequences as a padded batch and back: (1, H, tokens, D) <-> (B, H, S, D). Tokens of the padding
+ * are some token's, and hidden.
  */
-static ts_tensor *by_keys(const ts_frame *f, ts_tensor *t)
+typedef struct padding {
+    ts_tensor *from;   /* (B S), which token each place takes; NULL: not packed */
+    ts_tensor *to;     /* (tokens), each one's place among the B S */
+    ts_tensor *length; /* (B, 1, 1, 1) i64 */
+    int64_t batch, most;
+} padding;
+
+/** 0 to n - 1 on a device, i64. */
+static ts_tensor *count_up(int64_t n, ts_device device)
 {
-    const ts_tensor *k = f->args[3].t;
-    if (!t)
-        return NULL;
-    int64_t groups = k->sizes[0] * k->sizes[1], share = k->sizes[1] ? t->sizes[1] / k->sizes[1] : 1;
-    t = ts_as(t, ts_parts_dtype(f->plan->compute));
-    return t ? ts_reshape(t, (int64_t[]){groups, share * t->sizes[2], t->sizes[3]}, 3) : NULL;
+    ts_tensor *ones = ts_empty_on(&n, 1, TS_I64, device);
+    return ones ? ts_sub_scalar(ts_cumsum(ts_fill_(ones, 1), 0), 1) : NULL;
 }
 
-/** true where row i of S may not see key j of T: j > i + T - S. */
-static ts_tensor *hidden(const ts_tensor *q, const ts_tensor *k)
+/** bounds (B + 1); no empty list of tokens or places. */
+static ts_status padding_of(padding *p, ts_tensor *bounds, int64_t tokens, int64_t most)
 {
-    int64_t sizes[] = {q->sizes[2], k->sizes[2]};
-    ts_tensor *all = ts_empty_on(sizes, 2, TS_BOOL, q->storage->device);
-    return all ? ts_triu_(ts_fill_(all, true), sizes[1] - sizes[0] + 1) : NULL;
+    *p = (padding){.batch = bounds->sizes[0] - 1, .most = most};
+    ts_device device = bounds->storage->device;
+    bounds = ts_to(bounds, TS_I64);
+    ts_tensor *start = ts_unsqueeze(ts_narrow(bounds, 0, 0, p->batch), 1), *end = ts_unsqueeze(ts_narrow(bounds, 0, 1, p->batch), 1);
+    p->length = ts_reshape(ts_sub(end, start), (int64_t[]){p->batch, 1, 1, 1}, 4);
+    p->from = ts_reshape(ts_clamp_max(ts_add(start, count_up(most, device)), tokens - 1), (int64_t[]){p->batch * most}, 1);
+    ts_tensor *token = count_up(tokens, device), *sequence = ts_sum_dim(ts_le(end, token), 0, false); /* ends before it */
+    p->to = ts_add(ts_sub(token, ts_index_select(bounds, 0, sequence)), ts_mul_scalar(sequence, most));
+    return TS_STATUS_OF(p->to && p->from && p->length ? p->to : NULL);
+}
+
+/** (1, H, tokens, D) to (B, H, S, D). */
+static ts_tensor *pad(const padding *p, ts_tensor *t)
+{
+    if (!p->from)
+        return t;
+    t = ts_unflatten(ts_index_select(t, 2, p->from), 2, (int64_t[]){p->batch, p->most}, 2); /* (1, H, B, S, D) */
+    return ts_transpose(ts_squeeze_dim(t, 0), 0, 1);
+}
+
+static ts_tensor *unpad(const padding *p, ts_tensor *t)
+{
+    if (!p->from)
+        return t;
+    t = ts_flatten(ts_transpose(t, 0, 1), 1, 2); /* (H, B S, D) */
+    return ts_unsqueeze(ts_index_select(t, 1, p->to), 0);
+}
+
+/** t (B, H, S, D) as (B G, H / G S, D): the rows of all heads that share keys. H = G for keys and values. */
+static ts_tensor *by_keys(ts_tensor *t, int64_t groups)
+{
+    int64_t share = t && groups ? t->sizes[1] / groups : 1;
+    return t ? ts_reshape(t, (int64_t[]){t->sizes[0] * groups, share * t->sizes[2], t->sizes[3]}, 3) : NULL;
+}
+
+static ts_tensor *either(ts_tensor *a, ts_tensor *b) { return a == TS_NONE ? b : ts_logical_or(a, b); }
+
+/** true where a row may not see a key, broadcasting to (B, H, S, T); TS_NONE: all see all. */
+static ts_tensor *hidden(const ts_attention *c, const padding *rows, const padding *keys)
+{
+    ts_device device = c->query->storage->device;
+    ts_tensor *all = TS_NONE, *row = ts_unsqueeze(count_up(c->rows, device), 1), *key = count_up(c->keys, device);
+    ts_tensor *ahead = ts_sub(key, row); /* how far a key is behind the row's own, (S, T) or (B, 1, S, T) */
+    ahead = rows->from ? ts_sub(ahead, ts_sub(keys->length, rows->length)) : ts_sub_scalar(ahead, c->keys - c->rows);
+    if (c->right < c->rows + c->keys)
+        all = either(all, ts_gt_scalar(ahead, c->right));
+    if (c->left < c->rows + c->keys)
+        all = either(all, ts_lt_scalar(ahead, -c->left));
+    if (rows->from)
+        all = either(either(all, ts_ge(row, rows->length)), ts_ge(key, keys->length));
+    if (c->mask)
+        all = either(all, c->mask->dtype == TS_BOOL ? ts_logical_not((ts_tensor *)c->mask)
+                                                    : ts_eq_scalar((ts_tensor *)c->mask, -INFINITY));
+    return all;
+}
+
+/** What dropout multiplies the weights by, in their shape. */
+static ts_tensor *kept(const ts_attention *c, ts_dtype dtype)
+{
+    int64_t sizes[] = {c->batch, c->heads, c->rows, c->keys};
+    ts_tensor *ones = ts_empty_on(sizes, 4, dtype, c->query->storage->device);
+    return by_keys(ones ? ts_dropout_backward(ts_fill_(ones, 1), c->dropout_p, c->rng) : NULL, c->groups);
+}
+
+static ts_tensor *zeros(const ts_meta *m)
+{
+    ts_tensor *t = ts_empty_on(m->sizes, m->ndim, m->dtype, m->device);
+    return t ? ts_zero_(t) : NULL;
 }
 
 /*
- * The whole matrix of scores, S T numbers a head, stands in memory here, several times over:
- *   p = exp(scale q kᵀ - lse), dp = g vᵀ, ds = p (dp - sum(g out) + g_lse) scale; dq = ds k, dk = dsᵀ q, dv = pᵀ g
+ * The whole matrix of scores, S T numbers a head, stands in memory here, several times over; docs/attention.md
+ * has the formulas.
  */
 ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
 {
     TS_SCOPE;
-    const ts_value *args = f->args, *scale = &args[7];
-    const ts_tensor *query = args[2].t, *key = args[3].t;
+    const ts_value *args = f->args;
+    ts_attention c = ts_kernel_attention(f);
     ts_dtype dtype = ts_parts_dtype(f->plan->compute);
-    double factor = scale->tag == TS_TAG_NONE ? 1 / sqrt((double)query->sizes[3]) : ts_value_number(scale);
-    ts_tensor *g = by_keys(f, args[0].t), *q = by_keys(f, args[2].t), *k = by_keys(f, args[3].t), *v = by_keys(f, args[4].t);
-    TS_TRY(q);
-    int64_t groups = q->sizes[0], keys = key->sizes[2], rows = query->sizes[2];
-    int64_t share = rows ? q->sizes[1] / rows : 1;
-    const int64_t heads[] = {groups, share, rows, keys}, flat[] = {groups, share * rows, keys};
-    const int64_t each[] = {groups, share * rows, 1};
+    ts_tensor *results[3] = {NULL, NULL, NULL}, *in[7] = {NULL};
+    padding rows = {0}, keys = {0};
+    bool packed = c.cu_seqlens_q != NULL;
+    if (packed && (!c.query->sizes[2] || !c.key->sizes[2])) { /* no token to stand in a padding */
+        for (int i = 0; i < 3; i++)
+            if (f->want >> i & 1)
+                TS_TRY(results[i] = zeros(&f->plan->ret[i]));
+        return ts_parts_give(f, results, 3);
+    }
+    if (packed) {
+        TS_TRY(padding_of(&rows, (ts_tensor *)c.cu_seqlens_q, c.query->sizes[2], c.rows));
+        TS_TRY(padding_of(&keys, (ts_tensor *)c.cu_seqlens_k, c.key->sizes[2], c.keys));
+    }
+    for (int i = 0; i < 7; i++) { /* grad, grad_lse, query, key, value, out, lse */
+        bool statistic = i == 1 || i == 6;
+        if (args[i].tag == TS_TAG_TENSOR)
+            TS_TRY(in[i] = by_keys(pad(i == 3 || i == 4 ? &keys : &rows, ts_as(statistic ? ts_unsqueeze(args[i].t, 3) : args[i].t, dtype)),
+                                   c.groups));
+    }
+    ts_tensor *g = in[0], *q = in[2], *k = in[3], *v = in[4], *lse = in[6];
 
-    ts_tensor *lse = ts_reshape(ts_as(args[6].t, dtype), each, 3);
-    ts_tensor *scores = ts_sub(ts_mul_scalar(ts_bmm(q, ts_transpose(k, 1, 2)), factor),
-                               ts_masked_fill_scalar(lse, ts_eq_scalar(lse, -INFINITY), 0)); /* rows without keys */
-    if (args[8].i)
-        scores = ts_reshape(ts_masked_fill_scalar(ts_reshape(scores, heads, 4), hidden(query, key), -INFINITY), flat, 3);
-    ts_tensor *p = ts_exp(scores);
-    ts_tensor *delta = ts_sum_dim(ts_mul(g, by_keys(f, args[5].t)), 2, true);
-    if (args[1].tag == TS_TAG_TENSOR)
-        delta = ts_sub(delta, ts_reshape(ts_as(args[1].t, dtype), each, 3));
-    ts_tensor *ds = ts_mul_scalar(ts_mul(p, ts_sub(ts_bmm(g, ts_transpose(v, 1, 2)), delta)), factor);
+    const int64_t heads[] = {c.batch, c.heads, c.rows, c.keys};
+    ts_tensor *scores = ts_mul_scalar(ts_bmm(q, ts_transpose(k, 1, 2)), c.scale), *slope = TS_NONE;
+    if (c.softcap > 0) {
+        ts_tensor *tanh = ts_tanh(ts_mul_scalar(scores, 1 / c.softcap));
+        slope = ts_rsub_scalar(ts_mul(tanh, tanh), 1);
+        scores = ts_mul_scalar(tanh, c.softcap);
+    }
+    TS_TRY(scores);
+    ts_tensor *masked = ts_reshape(scores, heads, 4), *hide = hidden(&c, &rows, &keys);
+    if (c.mask && c.mask->dtype != TS_BOOL)
+        masked = ts_add(masked, ts_as((ts_tensor *)c.mask, dtype));
+    if (hide != TS_NONE)
+        masked = ts_masked_fill_scalar(masked, hide, -INFINITY);
+    scores = ts_reshape(masked, scores->sizes, 3);
+    ts_tensor *p = ts_exp(ts_sub(scores, ts_masked_fill_scalar(lse, ts_eq_scalar(lse, -INFINITY), 0))); /* rows without keys */
+    ts_tensor *dp = ts_bmm(g, ts_transpose(v, 1, 2)), *weights = p;
+    if (c.dropout_p > 0) {
+        ts_tensor *factor = kept(&c, dtype);
+        dp = ts_mul(dp, factor);
+        weights = ts_mul(p, factor);
+    }
+    ts_tensor *delta = ts_sum_dim(ts_mul(g, in[5]), 2, true);
+    ts_tensor *dt = ts_mul(p, ts_sub(dp, in[1] ? ts_sub(delta, in[1]) : delta));
+    dt = ts_mul_scalar(slope == TS_NONE ? dt : ts_mul(dt, slope), c.scale);
 
-    ts_tensor *results[3] = {NULL, NULL, NULL};
     if (f->want & 1)
-        results[0] = ts_bmm(ds, k);
+        results[0] = ts_bmm(dt, k);
     if (f->want & 2)
-        results[1] = ts_bmm(ts_transpose(ds, 1, 2), q);
+        results[1] = ts_bmm(ts_transpose(dt, 1, 2), q);
     if (f->want & 4)
-        results[2] = ts_bmm(ts_transpose(p, 1, 2), g);
-    for (int i = 0; i < 3; i++)
+        results[2] = ts_bmm(ts_transpose(weights, 1, 2), g);
+    for (int i = 0; i < 3; i++) {
+        const padding *p = i ? &keys : &rows;
+        const int64_t *sizes = f->plan->ret[i].sizes;
         if (f->want >> i & 1)
-            TS_TRY(results[i] = ts_reshape(results[i], f->plan->ret[i].sizes, 4));
+            TS_TRY(results[i] = unpad(p, ts_reshape(results[i], (int64_t[]){c.batch, sizes[1], i ? c.keys : c.rows, sizes[3]}, 4)));
+    }
     return ts_parts_give(f, results, 3);
 }
 
-/** 2 B H S T (D + E), half of it when causal. */
-static double cost(const ts_frame *f, int first, const ts_value *causal)
+/** 2 B H S T (D + E), of the pairs within the window; half of them when causal. */
+static double cost(const ts_frame *f)
 {
-    const ts_tensor *q = f->args[first].t, *k = f->args[first + 1].t, *v = f->args[first + 2].t;
-    double scores = (double)q->sizes[0] * (double)q->sizes[1] * (double)q->sizes[2] * (double)k->sizes[2];
-    return scores * (double)(q->sizes[3] + v->sizes[3]) * (causal->i ? 1 : 2);
+    ts_attention c = ts_kernel_attention(f);
+    double pairs = (double)c.query->sizes[0] * (double)c.heads * (double)c.query->sizes[2] * (double)c.keys;
+    double seen = (double)(c.left + c.right) + 1, keys = (double)c.keys;
+    if (c.right == 0 && seen > keys)
+        pairs /= 2;
+    else if (seen < keys)
+        pairs *= seen / keys;
+    return 2 * pairs * (double)(c.depth + c.value_depth);
 }
 
-double ts_cost_scaled_dot_product_attention(const ts_frame *f) { return cost(f, 0, &f->args[4]); }
+double ts_cost_scaled_dot_product_attention(const ts_frame *f) { return cost(f); }
 /* five products to the forward's two */
-double ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { return 2.5 * cost(f, 2, &f->args[8]); }
+double ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { return 2.5 * cost(f); }
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-static const ts_attention_opts defaults = {sizeof defaults, 0, false};
+enum { OPTIONS = 7 }; /* arguments that both ops take behind their tensors */
 
-/** 0 stands for 1 / sqrt(D), which the kernel works out. */
-static ts_value scale_of(const ts_attention_opts *opts)
+/** The options as arguments; `numbers` holds what they point to. */
+typedef struct boxes {
+    ts_tensor *cu_seqlens[2];
+    int64_t max_seqlens[2], window[2];
+} boxes;
+
+/** Size of the struct in version 0.1.0's first form: scale and causal. */
+#define LEAST_SIZE offsetof(ts_attention_opts, mask)
+
+static bool read_options(ts_attention_opts *o, const ts_attention_opts *given, const char *op, const void *site)
 {
-    return opts->scale == 0 ? ts_value_none() : V_F(opts->scale);
+    *o = (ts_attention_opts){.size = sizeof *o};
+    if (!given)
+        return true;
+    if (given->size < LEAST_SIZE || given->size > sizeof *o) {
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'opts': expected a size from %zu to %zu, got %zu", LEAST_SIZE, sizeof *o,
+                   given->size);
+        return false;
+    }
+    memcpy(o, given, given->size);
+    return true;
+}
+
+static bool is_absent(const ts_tensor *t) { return !t || t == TS_NONE; }
+
+/** false with an error for options that cannot be boxed. */
+static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, const char *op, const void *site)
+{
+    bool packed = !is_absent(o->cu_seqlens_q), bounded = o->window || o->causal;
+    if (!o->window && (o->window_left || o->window_right)) {
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'window': expected true beside window_left or window_right, got false");
+        return false;
+    }
+    if (packed == is_absent(o->cu_seqlens_k) || (!packed && (o->max_seqlen_q || o->max_seqlen_k))) {
+        ts_fail_null(op, site, packed ? "cu_seqlens_k" : "cu_seqlens_q");
+        return false;
+    }
+    *b = (boxes){{o->cu_seqlens_q, o->cu_seqlens_k}, {o->max_seqlen_q, o->max_seqlen_k},
+                 {o->window ? o->window_left : -1, o->causal ? 0 : o->window ? o->window_right : -1}};
+    const ts_value boxed[OPTIONS] = {
+        is_absent(o->mask) ? ts_value_none() : V_T(o->mask),
+        packed ? V_TS(b->cu_seqlens, 2) : ts_value_none(),
+        packed ? V_IS(b->max_seqlens, 2) : ts_value_none(),
+        o->scale == 0 ? ts_value_none() : V_F(o->scale), /* 1 / sqrt(D), which the kernel works out */
+        bounded ? V_IS(b->window, 2) : ts_value_none(),
+        V_F(o->softcap),
+        V_F(o->dropout_p),
+    };
+    memcpy(args, boxed, sizeof boxed);
+    return true;
 }
 
 ts_tensor *ts_scaled_dot_product_attention(ts_tensor *query, ts_tensor *key, ts_tensor *value)
 {
-    ts_value args[] = {V_T(query), V_T(key), V_T(value), ts_value_none(), V_B(false)};
+    ts_value none = ts_value_none();
+    ts_value args[] = {V_T(query), V_T(key), V_T(value), none, none, none, none, none, V_F(0), V_F(0)};
     ts_tensor **outs[2] = {NULL, NULL};
     return ts_invoke_many(TS_OP_scaled_dot_product_attention, args, TS_N(args), 2, outs);
 }
@@ -172,8 +450,14 @@ ts_tensor *ts_scaled_dot_product_attention(ts_tensor *query, ts_tensor *key, ts_
 ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key, ts_tensor *value, ts_tensor **lse,
                                               const ts_attention_opts *opts)
 {
-    opts = opts ? opts : &defaults;
-    ts_value args[] = {V_T(query), V_T(key), V_T(value), scale_of(opts), V_B(opts->causal)};
+    const char *op = "scaled_dot_product_attention";
+    ts_attention_opts o;
+    boxes b;
+    ts_value args[3 + OPTIONS] = {V_T(query), V_T(key), V_T(value)};
+    if (lse)
+        *lse = NULL;
+    if (!read_options(&o, opts, op, __builtin_return_address(0)) || !box_options(args + 3, &b, &o, op, __builtin_return_address(0)))
+        return NULL;
     ts_tensor **outs[2] = {NULL, lse};
     return ts_invoke_many(TS_OP_scaled_dot_product_attention, args, TS_N(args), 2, outs);
 }
@@ -182,10 +466,10 @@ ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *g
                                                    ts_tensor *value, ts_tensor *out, ts_tensor *lse,
                                                    const ts_attention_opts *opts, ts_tensor **grads[3])
 {
-    opts = opts ? opts : &defaults;
-    ts_value args[] = {V_T(grad), V_OPT(grad_lse), V_T(query), V_T(key), V_T(value), V_T(out), V_T(lse), scale_of(opts),
-                       V_B(opts->causal)};
-    ts_value rets[3];
+    const char *op = "scaled_dot_product_attention_backward";
+    ts_attention_opts o;
+    boxes b;
+    ts_value rets[3], args[9 + OPTIONS] = {V_T(grad), V_OPT(grad_lse), V_T(query), V_T(key), V_T(value), V_T(out), V_T(lse)};
     int want = 0;
     for (int i = 0; i < 3; i++) {
         rets[i] = ts_value_none();
@@ -194,6 +478,10 @@ ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *g
             want |= 1 << i;
         }
     }
+    if (!read_options(&o, opts, op, __builtin_return_address(0)) || !box_options(args + 7, &b, &o, op, __builtin_return_address(0)))
+        return ts_error_code();
+    args[SEED] = V_I((int64_t)o.rng.seed);
+    args[OFFSET] = V_I((int64_t)o.rng.offset);
     TS_TRY(ts_call(TS_OP_scaled_dot_product_attention_backward, args, TS_N(args), rets, 3, 0, want, __builtin_return_address(0)));
     for (int i = 0; i < 3; i++)
         if (grads[i])

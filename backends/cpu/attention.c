@@ -104,10 +104,13 @@ static operand operand_of(const ts_value *v)
 
 static int64_t round_up(int64_t n, int64_t to) { return ts_ceil_div(n, to) * to; }
 
-/** What forward and backward share; args: query, key, value, then scale and causal. */
-static void describe(attention *s, const ts_value *qkv, const ts_value *scale, const ts_value *causal)
+/** What forward and backward share; qkv: the three arguments query, key and value. */
+static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
 {
-    const ts_tensor *q = qkv[0].t, *k = qkv[1].t, *v = qkv[2].t;
+    ts_attention c = ts_kernel_attention(f);
+    if (c.mask || c.cu_seqlens_q || c.left < c.rows + c.keys || (c.right && c.right < c.rows + c.keys) || c.softcap > 0 || c.dropout_p > 0)
+        return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site, NULL, "the CPU takes scale and causal alone so far");
+    const ts_tensor *q = c.query, *k = c.key, *v = c.value;
     s->q = operand_of(&qkv[0]);
     s->k = operand_of(&qkv[1]);
     s->v = operand_of(&qkv[2]);
@@ -120,8 +123,9 @@ static void describe(attention *s, const ts_value *qkv, const ts_value *scale, c
     int64_t panel = q->dtype == TS_F32 ? MICRO_COLUMNS_F : MICRO_COLUMNS_D;
     s->depth_room = round_up(s->depth, panel);
     s->value_room = round_up(s->value_depth, panel);
-    s->scale = scale->tag == TS_TAG_FLOAT ? scale->d : scale->tag == TS_TAG_NONE ? 1 / sqrt((double)s->depth) : (double)scale->i;
-    s->causal = causal->i;
+    s->scale = c.scale;
+    s->causal = c.right == 0;
+    return TS_OK;
 }
 
 /** Runs the tasks on the pool with a slot of `elements` for each thread. */
@@ -139,12 +143,12 @@ static ts_status run(ts_frame *f, attention *s, int64_t tasks, int64_t elements,
     return TS_OK;
 }
 
-/* query, key, value, scale, causal -> out, lse */
+/* query, key, value, options -> out, lse */
 static ts_status forward(ts_frame *f)
 {
     attention s = {.out = operand_of(&f->rets[0])};
     const ts_value *a = f->args;
-    describe(&s, a, &a[3], &a[4]);
+    TS_TRY(describe(&s, f, a));
     if (f->rets[1].tag == TS_TAG_TENSOR)
         s.lse = f->rets[1].t->data;
     int64_t tasks = a[0].t->sizes[0] * s.heads * ts_ceil_div(s.rows, FORWARD_ROWS);
@@ -163,13 +167,13 @@ static void zero(const ts_value *v)
         memset(v->t->data, 0, (size_t)v->t->numel * ts_dtype_sizes[v->t->dtype]); /* dense, in whatever order */
 }
 
-/* grad, grad_lse, query, key, value, out, lse, scale, causal -> of query, key, value */
+/* grad, grad_lse, query, key, value, out, lse, options -> of query, key, value */
 static ts_status backward(ts_frame *f)
 {
     const ts_value *a = f->args;
     attention s = {.g = operand_of(&a[0]), .out = operand_of(&a[5]), .lse = a[6].t->data,
                    .dq = operand_of(&f->rets[0]), .dk = operand_of(&f->rets[1]), .dv = operand_of(&f->rets[2])};
-    describe(&s, &a[2], &a[7], &a[8]);
+    TS_TRY(describe(&s, f, &a[2]));
     if (a[1].tag == TS_TAG_TENSOR)
         s.g_lse = a[1].t->data;
     int64_t shared = s.heads / s.share, tasks = a[2].t->sizes[0] * shared;

@@ -178,7 +178,7 @@ def heads():
 @case('attention', text(B, H, T, D))
 def _():
     q, k, v = heads()
-    return Case([('scaled_dot_product_attention', [q, k, v, None, True])],
+    return Case([('scaled_dot_product_attention', [q, k, v, None, None, None, None, [-1, 0], 0.0, 0.0])],
                 partial(F.scaled_dot_product_attention, q, k, v, is_causal=True))
 
 
@@ -187,7 +187,8 @@ def _():
     q, k, v = heads()
     grad = normal(B, T, H, D).transpose(1, 2)
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
-    return Case([('scaled_dot_product_attention_backward', [grad, None, q, k, v, out, lse, None, True])],
+    return Case([('scaled_dot_product_attention_backward', [grad, None, q, k, v, out, lse, None, None, None, None, [-1, 0], 0.0, 0.0, 0,
+                                                             0])],
                 partial(aten._scaled_dot_product_flash_attention_for_cpu_backward, grad, q, k, v, out, lse, 0.0,
                         True), same=3)
 

@@ -89,6 +89,22 @@ typedef struct ts_rows {
  */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
 
+/** What a call of attention asks for, forward or backward; docs/attention.md has the formulas. */
+typedef struct ts_attention {
+    const ts_tensor *query, *key, *value;
+    const ts_tensor *mask;                        /**< 0 to 4 dims, bool or floating, to be broadcast; NULL: none */
+    const ts_tensor *cu_seqlens_q, *cu_seqlens_k; /**< (batch + 1) i32, any stride; NULL: not packed */
+    int64_t batch;                                /**< B; of packed sequences their number */
+    int64_t heads, groups;                        /**< H of queries, G of keys and values */
+    int64_t rows, keys;                           /**< Sq and Sk; of packed sequences the bounds max_seqlens */
+    int64_t depth, value_depth;                   /**< D and E */
+    int64_t left, right;                          /**< the window: 0 to rows + keys, which is no bound */
+    double scale, softcap, dropout_p;             /**< softcap 0: none */
+    ts_rng_state rng;                             /**< of the forward call's draw, when dropout_p > 0 */
+} ts_attention;
+/** The running call of scaled_dot_product_attention or its backward, decoded; of no other op. */
+TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
+
 /**
  * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape rule; a
  * result that was given must fit and stays.
