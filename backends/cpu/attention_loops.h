@@ -50,7 +50,7 @@ static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t 
 {
     for (int64_t j = 0; j < n; j += A_PANEL) {
         int64_t columns = ts_min64(A_PANEL, n - j);
-        A_MICRO[m][columns > A_L](k, a, a_row, a_step, b + j * depth, A_PANEL, c + j, c_row, columns, NULL, add);
+        A_MICRO[m][columns > A_L](k, a, a_row, a_step, b + j * depth, A_PANEL, c + j, c_row, columns, NULL, add, b, 0);
     }
 }
 

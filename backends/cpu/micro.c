@@ -2,30 +2,61 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/micro.h"
 
+#define MICRO_AHEAD 12 /* steps from a load of what is copied to its prefetch */
+
 /* Three pointers five rows apart reach all rows with scaled addresses; a pointer a row would not
  * leave enough registers for addresses. */
 #define MICRO_BODY(T, V, p, L)                                                                       \
-    VEC_FN void p##_micro(const int rows, const int vectors, MICRO_PARAMS(T))                        \
+    VEC_FN void p##_micro(const int rows, const int vectors, const bool copy, MICRO_PARAMS(T), T *a_to, T *b_to, \
+                          T *sums)                                                                   \
     {                                                                                                \
-        V sum[MICRO_ROWS][2];                                                                        \
+        V sum[MICRO_ROWS][2], total[(MICRO_ROWS + L - 1) / L];                                       \
         _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                      \
             _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) sum[i][j] = p##_zero();        \
+        _Pragma("GCC unroll 4") for (int i = 0; copy && i < rows; i += L) total[i / L] = p##_zero(); \
+        _Alignas(64) T unwanted[2 * L]; /* copies that nobody wants */                               \
+        const int64_t a_to_step = a_to ? MICRO_BLOCK : 0, b_to_step = b_to ? vectors * L : 0;        \
+        a_to = a_to ? a_to : unwanted;                                                               \
+        b_to = b_to ? b_to : unwanted;                                                               \
         const int64_t s = a_row * (int64_t)sizeof(T), s3 = 3 * s, step = a_step * (int64_t)sizeof(T); \
         const char *at[3] = {(const char *)a, (const char *)a + 5 * s, (const char *)a + 10 * s};    \
         for (int64_t n = k; n > 0; n--) {                                                            \
             V x[2];                                                                                  \
             _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) x[j] = p##_load(b + j * L);    \
+            if (copy) {                                                                              \
+                __builtin_prefetch(at[0] + MICRO_AHEAD * step + (rows - 1) * (int64_t)sizeof(T));    \
+                _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) {                          \
+                    __builtin_prefetch(b + MICRO_AHEAD * b_row + j * L);                             \
+                    p##_store(b_to + j * L, x[j]);                                                   \
+                }                                                                                    \
+                _Pragma("GCC unroll 4") for (int i = 0; i < rows; i += L) {                          \
+                    V y = p##_load_n((const T *)at[0] + i, rows - i < L ? rows - i : L);             \
+                    total[i / L] = total[i / L] + y;                                                 \
+                    p##_store(a_to + i, y);                                                          \
+                }                                                                                    \
+                __builtin_prefetch(a_to + MICRO_AHEAD * a_to_step, 1);                               \
+                a_to += a_to_step;                                                                   \
+                b_to += b_to_step;                                                                   \
+            }                                                                                        \
             _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++) {                                \
                 const int r = i % 5;                                                                 \
                 V y = p##_set1(*(const T *)(at[i / 5] + (r == 3 ? s3 : r * s)));                     \
                 _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++)                            \
                     sum[i][j] = p##_fma(y, x[j], sum[i][j]);                                         \
             }                                                                                        \
+            __builtin_prefetch(fetch, 0, 2);                                                         \
+            fetch += fetch_step;                                                                     \
             b += b_row;                                                                              \
             at[0] += step;                                                                           \
             at[1] += step;                                                                           \
             at[2] += step;                                                                           \
         }                                                                                            \
+        if (copy && sums)                                                                            \
+            _Pragma("GCC unroll 4") for (int i = 0; i < rows; i += L) {                              \
+                int64_t lanes = rows - i < L ? rows - i : L;                                         \
+                V before = add ? p##_load_n(sums + i, lanes) : p##_zero();                           \
+                p##_store_n(sums + i, before + total[i / L], lanes);                                 \
+            }                                                                                        \
         if (columns == vectors * L) {                                                                \
             if (bias)                                                                                \
                 _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) {                          \
@@ -58,12 +89,21 @@
 MICRO_BODY(float, vf, vf, VF_LANES)
 MICRO_BODY(double, vd, vd, VD_LANES)
 
-#define MICRO_ARGS k, a, a_row, a_step, b, b_row, c, c_row, columns, bias, add
-#define MICRO_DEFINE(rows)                                                                           \
-    static void vf_micro_##rows##_1(MICRO_PARAMS(float)) { vf_micro(rows, 1, MICRO_ARGS); }          \
-    static void vf_micro_##rows##_2(MICRO_PARAMS(float)) { vf_micro(rows, 2, MICRO_ARGS); }          \
-    static void vd_micro_##rows##_1(MICRO_PARAMS(double)) { vd_micro(rows, 1, MICRO_ARGS); }         \
-    static void vd_micro_##rows##_2(MICRO_PARAMS(double)) { vd_micro(rows, 2, MICRO_ARGS); }
+#define MICRO_ARGS k, a, a_row, a_step, b, b_row, c, c_row, columns, bias, add, fetch, fetch_step
+#define MICRO_DEFINE_ONE(rows, n)                                                                    \
+    static void vf_micro_##rows##_##n(MICRO_PARAMS(float))                                           \
+    {                                                                                                \
+        vf_micro(rows, n, false, MICRO_ARGS, NULL, NULL, NULL);                                      \
+    }                                                                                                \
+    static void vd_micro_##rows##_##n(MICRO_PARAMS(double))                                          \
+    {                                                                                                \
+        vd_micro(rows, n, false, MICRO_ARGS, NULL, NULL, NULL);                                      \
+    }                                                                                                \
+    static void vf_micro_copy_##rows##_##n(MICRO_PARAMS(float), float *a_to, float *b_to, float *sums) \
+    {                                                                                                \
+        vf_micro(rows, n, true, MICRO_ARGS, a_to, b_to, sums);                                       \
+    }
+#define MICRO_DEFINE(rows) MICRO_DEFINE_ONE(rows, 1) MICRO_DEFINE_ONE(rows, 2)
 #if MICRO_ROWS == 14
 #define MICRO_EACH(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #else
@@ -75,3 +115,5 @@ MICRO_EACH(MICRO_DEFINE)
 #define ROW_D(rows) [rows] = {vd_micro_##rows##_1, vd_micro_##rows##_2},
 const ts_micro_f32 TS_V(ts_micro_f32)[MICRO_ROWS + 1][2] = {MICRO_EACH(ROW_F)};
 const ts_micro_f64 TS_V(ts_micro_f64)[MICRO_ROWS + 1][2] = {MICRO_EACH(ROW_D)};
+#define ROW_COPY(rows) [rows] = {vf_micro_copy_##rows##_1, vf_micro_copy_##rows##_2},
+const ts_micro_copy_f32 TS_V(ts_micro_copy_f32)[MICRO_ROWS + 1][2] = {MICRO_EACH(ROW_COPY)};

@@ -1,13 +1,17 @@
 /**
  * @file sgemm.c  Products of f32 matrices on the micro-kernels.
  *
- * The depth k is cut into slices, evenly. A few slices at a time, the second operand is packed into
- * panels of two vectors' columns; the panel of a slice stays in the first cache while it meets the
- * rows of the first operand, which are read where they stand when they are dense, else from a packed
- * copy as well. An element of the result is one chain of fused multiply-adds a slice, and the slices'
- * sums are added in order: how tiles are dealt to threads changes no bit. Where both operands are
- * packed, as for gradients of weights, each thread has a tile of the result, or of its sum over one
- * half of k, and packs for itself.
+ * The depth k is cut into slices, evenly, and the second operand into panels of two vectors' columns. The
+ * panel of a slice is packed and stays in the first cache while it meets the rows of the first operand,
+ * which are read where they stand when they are dense, else from a packed copy as well. An element of the
+ * result is one chain of fused multiply-adds a slice, and the slices' sums are added in order: how tiles
+ * are dealt to threads changes no bit.
+ *
+ * Beside a dense first operand a few slices of the second are packed in advance. Where both are packed, as
+ * for gradients of weights, each thread has a tile of the result, or of its sum over one half of k, and
+ * packs for itself: the products that meet an operand first copy it. The others ask meanwhile for the lines
+ * of memory that come next; gradients are larger than the second cache, and waiting for them would cost
+ * as much as packing.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/sgemm.h"
@@ -16,9 +20,9 @@
 #include "core/parallel.h"
 
 #define DEPTH 256    /* most rows of a slice */
-#define AT_A_TIME 2  /* slices that are packed together; one when both operands are, for the second cache */
+#define AT_A_TIME 2  /* slices of the second operand that are packed together */
+#define LINE (64 / (int64_t)sizeof(float))
 #define PANEL MICRO_COLUMNS_F
-#define BLOCK ((MICRO_ROWS + VF_LANES - 1) / VF_LANES * VF_LANES) /* floats of a step of a packed block of rows */
 #define TOGETHER 16  /* blocks of rows that meet a panel one after the other */
 #define TILE_WORK (1 << 20)    /* multiply-adds that make two tiles of one */
 #define PARTED_DEPTH (4 * DEPTH) /* least k that is cut in two parts */
@@ -28,15 +32,12 @@
 typedef struct product {
     const ts_gemm *g;
     float *b;                 /* packed: panels of `depth` rows; NULL: the second operand as it stands */
-    float *a;                 /* packed: blocks of `depth` steps; NULL: the first operand as it stands */
-    float *sums;              /* (m): of the first operand over k; NULL when not wanted */
     int64_t first;            /* column where the part begins that is packed */
     int64_t panels, group;    /* of this part, and of a task */
     int64_t blocks;           /* of rows */
     int64_t slices;           /* of k */
     int64_t slice, last;      /* those that are packed */
     int64_t start, depth;     /* and their rows */
-    int64_t a_at, b_at;       /* where the packed operands begin, in floats; -1: not packed */
 } product;
 
 /** Begin of part i when n things are dealt to `parts` as evenly as can be. */
@@ -78,45 +79,12 @@ static void pack_b_columns(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Steps begin to end of a first operand whose columns are dense, into all blocks: nearly in memory's order. */
-static void pack_a_columns(void *ctx, int64_t begin, int64_t end)
-{
-    const product *r = ctx;
-    const ts_gemm *g = r->g;
-    for (int64_t p = begin * PACK_ROWS; p < ts_min64(end * PACK_ROWS, r->depth); p += PACK_ROWS)
-        for (int64_t i = 0; i < r->blocks; i++) {
-            int64_t row = deal(g->m, r->blocks, i);
-            vf_pack_rows(r->a + (i * r->depth + p) * BLOCK, BLOCK, (const float *)g->a + row + (r->start + p) * g->a_column,
-                         g->a_column, ts_min64(BLOCK, g->m - row), ts_min64(PACK_ROWS, r->depth - p));
-        }
-}
-
-/** Adds the sums of packed blocks begin to end over the steps to those of their rows. */
-static void add_sums(const product *r, int64_t begin, int64_t end)
-{
-    for (int64_t i = begin; i < end; i++) {
-        int64_t row = deal(r->g->m, r->blocks, i), rows = deal(r->g->m, r->blocks, i + 1) - row;
-        for (int64_t j = 0; j < rows; j += VF_LANES) {
-            const float *a = r->a + i * r->depth * BLOCK + j;
-            float *to = r->sums + row + j;
-            int64_t lanes = ts_min64(VF_LANES, rows - j);
-            vf sum = vf_zero();
-            for (int64_t p = 0; p < r->depth; p++)
-                sum += vf_load(a + p * BLOCK);
-            vf_store_n(to, (r->slice ? vf_load_n(to, lanes) : vf_zero()) + sum, lanes);
-        }
-    }
-}
-
 /* ------------------------------------------------------------------------- multiplying ---- */
 
 /** Blocks of rows begin to end times panels from to, over the slices that are packed. */
 static void run_part(const product *r, int64_t begin, int64_t end, int64_t from, int64_t to)
 {
     const ts_gemm *g = r->g;
-    int64_t a_row = r->a ? 1 : g->a_row, a_step = r->a ? BLOCK : g->a_column;
-    if (r->sums && !from && !r->first)
-        add_sums(r, begin, end);
     for (int64_t slice = r->slice; slice < r->last; slice++) {
         int64_t p = deal(g->k, r->slices, slice), depth = deal(g->k, r->slices, slice + 1) - p;
         for (int64_t j = from; j < to; j++) {
@@ -125,13 +93,16 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
             const float *b = r->b ? r->b + j * PANEL * r->depth + (p - r->start) * width
                                   : (const float *)g->b + p * b_row + column;
             const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
+            bool fetching = j == from && g->a_column == 1;
             for (int64_t i = begin; i < end; i++) {
                 int64_t row = deal(g->m, r->blocks, i), rows = deal(g->m, r->blocks, i + 1) - row;
-                const float *a = r->a ? r->a + (i * r->depth + p - r->start) * BLOCK
-                                      : (const float *)g->a + row * a_row + p * a_step;
-                TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, a_row, a_step, b, b_row,
+                const float *a = (const float *)g->a + row * g->a_row + p * g->a_column;
+                const float *fetch = b;
+                if (fetching && i + TOGETHER < r->blocks) /* the block that comes after those of this call */
+                    fetch = (const float *)g->a + deal(g->m, r->blocks, i + TOGETHER) * g->a_row + p * LINE;
+                TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, g->a_row, g->a_column, b, b_row,
                                                            (float *)g->c + row * g->c_row + column, g->c_row, columns,
-                                                           bias, slice > 0);
+                                                           bias, slice > 0, fetch, fetch == b ? 0 : LINE);
             }
         }
     }
@@ -150,31 +121,25 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** How a product is cut, and the floats that its packed operands take. */
-static int64_t cut(product *r, bool a_packed, int64_t *part, int64_t *together)
+/** How a product is cut whose first operand stays in place, and the floats that the second one takes. */
+static int64_t cut(product *r, int64_t *part)
 {
     const ts_gemm *g = r->g;
     r->slices = ts_ceil_div(g->k, DEPTH);
     r->blocks = ts_ceil_div(g->m, MICRO_ROWS);
-    *together = a_packed ? 1 : AT_A_TIME;
-    int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(*together * DEPTH, g->k);
+    int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(AT_A_TIME * DEPTH, g->k);
     bool b_stands = r->blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
     *part = b_stands ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
-    int64_t b_floats = b_stands ? 0 : *part * PANEL * most;
-    r->a_at = a_packed ? b_floats : -1;
-    r->b_at = b_stands ? -1 : 0;
-    return b_floats + (a_packed ? r->blocks * BLOCK * most : 0);
+    return b_stands ? 0 : *part * PANEL * most;
 }
 
 /** The product with room for what is packed. */
-static void multiply(const ts_gemm *g, float *sums, bool a_packed, float *packed)
+static void multiply(const ts_gemm *g, float *packed)
 {
-    product r = {.g = g, .sums = sums};
-    int64_t part, together, panels = ts_ceil_div(g->n, PANEL);
+    product r = {.g = g};
+    int64_t part, panels = ts_ceil_div(g->n, PANEL);
     int64_t work = 2 * MICRO_ROWS; /* of a block of rows, a panel and a row of it, in multiply-adds of vectors */
-    cut(&r, a_packed, &part, &together);
-    r.b = r.b_at < 0 ? NULL : packed + r.b_at;
-    r.a = r.a_at < 0 ? NULL : packed + r.a_at;
+    r.b = cut(&r, &part) ? packed : NULL;
     bool b_rows = g->b_column == 1 || g->n == 1;
     for (int64_t j = 0; j < panels; j += part) {
         r.first = j * PANEL;
@@ -182,19 +147,143 @@ static void multiply(const ts_gemm *g, float *sums, bool a_packed, float *packed
         /* panels are shared out only where there are too few rows to share */
         r.group = r.blocks >= 32 ? 32 : ts_max64(1, r.panels * r.blocks / 32);
         for (r.slice = 0; r.slice < r.slices; r.slice = r.last) {
-            r.last = ts_min64(r.slice + together, r.slices);
+            r.last = ts_min64(r.slice + AT_A_TIME, r.slices);
             r.start = deal(g->k, r.slices, r.slice);
             r.depth = deal(g->k, r.slices, r.last) - r.start;
             if (r.b && b_rows)
                 ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 4096 / (PANEL * r.panels), pack_b_rows, &r);
             else if (r.b)
                 ts_parallel_for(r.panels, 1 + 65536 / (PANEL * r.depth), pack_b_columns, &r);
-            if (r.a)
-                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 4096 / g->m, pack_a_columns, &r);
             ts_parallel_for(r.blocks * ts_ceil_div(r.panels, r.group), 1 + 32768 / (work * r.depth * r.group), run_blocks,
                             &r);
         }
     }
+}
+
+/* ------------------------------------------------------------------------ both packed ---- */
+
+/** How a product is cut that packs both operands. */
+typedef struct packing {
+    int64_t slices, depth; /* of k, and most rows of one */
+    int64_t blocks, group; /* of rows: in all, and packed at a time */
+    int64_t panels, part;  /* in all, and in a row before blocks are packed again */
+    int64_t kept;          /* panels that are packed at a time */
+} packing;
+
+static packing cut_both(const ts_gemm *g)
+{
+    packing c = {.slices = ts_ceil_div(g->k, DEPTH), .blocks = ts_ceil_div(g->m, MICRO_ROWS),
+                 .panels = ts_ceil_div(g->n, PANEL)};
+    c.depth = ts_ceil_div(g->k, c.slices);
+    c.group = ts_min64(c.blocks, TOGETHER);
+    bool once = c.group == c.blocks; /* a panel meets all blocks, then the next one takes its place */
+    c.part = once ? c.panels : ts_min64(c.panels, PACKED_BYTES / (PANEL * 4) / c.depth);
+    c.kept = once ? 1 : c.part;
+    return c;
+}
+
+static int64_t packing_floats(const packing *c) { return (c->group * MICRO_BLOCK + c->kept * PANEL) * c->depth; }
+
+/** Packs rows p to p + depth of the panel at a column. */
+static void pack_panel(const ts_gemm *g, int64_t p, int64_t depth, int64_t column, float *to)
+{
+    const float *from = (const float *)g->b + p * g->b_row + column * g->b_column;
+    int64_t width = panel_width(g, column), columns = ts_min64(PANEL, g->n - column);
+    if (g->b_column == 1 || g->n == 1)
+        vf_pack_rows(to, width, from, g->b_row, columns, depth);
+    else
+        vf_pack_transposed(to, width, from, g->b_column, columns, depth);
+}
+
+/** Columns of lines that the next group of blocks, or the next slice, is made of. */
+typedef struct ahead {
+    const float *a, *b;
+    int64_t a_lines, b_lines; /* that nobody asked for yet */
+} ahead;
+
+static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64_t first, int64_t begin)
+{
+    bool last = begin + c->group >= c->blocks; /* of the slice */
+    int64_t block = last ? 0 : begin + c->group;
+    slice += last;
+    if (slice == c->slices)
+        return (ahead){0};
+    int64_t p = deal(g->k, c->slices, slice), row = deal(g->m, c->blocks, block);
+    int64_t rows = deal(g->m, c->blocks, ts_min64(block + c->group, c->blocks)) - row;
+    int64_t columns = last && g->b_column == 1 ? ts_min64(c->part * PANEL, g->n - first * PANEL) : 0;
+    return (ahead){.a = (const float *)g->a + row + p * g->a_column, .a_lines = ts_ceil_div(rows, LINE),
+                   .b = (const float *)g->b + p * g->b_row + first * PANEL, .b_lines = ts_ceil_div(columns, LINE)};
+}
+
+/** Where the next column of lines begins, and its step; `idle` and 0 when all are taken. */
+static const float *take_lines(ahead *next, const ts_gemm *g, const float *idle, int64_t *step)
+{
+    if (next->a_lines) {
+        next->a_lines--;
+        *step = g->a_column;
+        return next->a + next->a_lines * LINE;
+    }
+    if (next->b_lines) {
+        next->b_lines--;
+        *step = g->b_row;
+        return next->b + next->b_lines * LINE;
+    }
+    *step = 0;
+    return idle;
+}
+
+/**
+ * A slice of the group of blocks at `begin` times the part of the panels at `first`. A block is copied on
+ * its way to the first panel; a panel on its way to the first block when it is dense and full, else before.
+ */
+static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t first, int64_t begin, float *sums,
+                      float *packed)
+{
+    int64_t p = deal(g->k, c->slices, slice), depth = deal(g->k, c->slices, slice + 1) - p;
+    int64_t last = ts_min64(first + c->part, c->panels), end = ts_min64(begin + c->group, c->blocks);
+    float *blocks = packed + c->kept * PANEL * c->depth;
+    ahead next = look_ahead(g, c, slice, first, begin);
+    for (int64_t j = first; j < last; j++) {
+        int64_t column = j * PANEL, columns = ts_min64(PANEL, g->n - column), width = panel_width(g, column);
+        const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
+        float *panel = packed + (j - first) % c->kept * PANEL * c->depth;
+        bool copied = begin > 0;
+        if (!copied && (g->b_column != 1 || columns < width)) {
+            pack_panel(g, p, depth, column, panel);
+            copied = true;
+        }
+        for (int64_t i = begin; i < end; i++, copied = true) {
+            int64_t row = deal(g->m, c->blocks, i), rows = deal(g->m, c->blocks, i + 1) - row;
+            float *block = blocks + (i - begin) * MICRO_BLOCK * c->depth;
+            float *to = (float *)g->c + row * g->c_row + column;
+            bool new_block = j == first;
+            const float *a = new_block ? (const float *)g->a + row + p * g->a_column : block;
+            const float *b = copied ? panel : (const float *)g->b + p * g->b_row + column;
+            int64_t a_step = new_block ? g->a_column : MICRO_BLOCK, b_row = copied ? width : g->b_row, fetch_step;
+            if (new_block || !copied) {
+                TS_V(ts_micro_copy_f32)[rows][width > VF_LANES](depth, a, 1, a_step, b, b_row, to, g->c_row, columns,
+                                                                bias, slice > 0, b, 0, new_block ? block : NULL,
+                                                                copied ? NULL : panel, sums && !j ? sums + row : NULL);
+            } else {
+                const float *fetch = take_lines(&next, g, b, &fetch_step);
+                TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, 1, a_step, b, b_row, to, g->c_row, columns, bias,
+                                                           slice > 0, fetch, fetch_step);
+            }
+        }
+    }
+}
+
+/**
+ * A product on one thread that packs both operands on the way.
+ * @param sums  of the first operand over k, (m); NULL when not wanted
+ */
+static void multiply_both(const ts_gemm *g, float *sums, float *packed)
+{
+    const packing c = cut_both(g);
+    for (int64_t first = 0; first < c.panels; first += c.part)
+        for (int64_t slice = 0; slice < c.slices; slice++)
+            for (int64_t begin = 0; begin < c.blocks; begin += c.group)
+                run_group(g, &c, slice, first, begin, sums, packed);
 }
 
 /* ------------------------------------------------------------------------------- tiles ---- */
@@ -221,7 +310,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
         g.b = (const float *)g.b + j * g.b_column + k * g.b_row;
         g.bias = g.bias ? (const float *)g.bias + j : NULL;
         g.c = (float *)g.c + i * g.c_row + j;
-        multiply(&g, sums && !j ? sums + i : NULL, true, t->packed + task * t->floats);
+        multiply_both(&g, sums && !j ? sums + i : NULL, t->packed + task * t->floats);
     }
 }
 
@@ -272,12 +361,17 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
     t->a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
     if (t->a_packed)
         cut_tiles(t, g);
-    int64_t part, together;
+    int64_t part, floats;
     ts_gemm one = *g;
     one.m = t->rows;
     one.n = t->columns;
     one.k = ts_ceil_div(g->k, t->parts);
-    int64_t floats = cut(&(product){.g = &one}, t->a_packed, &part, &together);
+    if (t->a_packed) {
+        packing c = cut_both(&one);
+        floats = packing_floats(&c);
+    } else {
+        floats = cut(&(product){.g = &one}, &part);
+    }
     t->packed_floats = floats * (t->alone ? 1 : t->count); /* alone, tasks share what they pack */
     t->floats = t->alone ? 0 : floats;
     t->bytes = (size_t)(t->packed_floats + (t->parts > 1 ? g->m * (g->n + 1) : 0)) * sizeof(float);
@@ -288,8 +382,8 @@ void TS_V(ts_sgemm_run)(ts_sgemm_plan *t, void *scratch)
 {
     const ts_gemm *g = t->g;
     t->packed = scratch;
-    if (t->count == 1) {
-        multiply(g, t->sums, t->a_packed, t->packed);
+    if (!t->a_packed) {
+        multiply(g, t->packed);
         return;
     }
     t->rest = t->packed + t->packed_floats;
