@@ -3,6 +3,7 @@
 Our kernels beside PyTorch's, in one process and on the same memory.
 
     bench/compare.py --suite cpu [--threads 1,2] [--only REGEX] [--out FILE]
+    bench/compare.py --suite cuda [--compile] [--only REGEX] [--out FILE] [--build build-cuda]
 
 Results are compared first; then both sides take turns in short batches and the fastest batch of
 each counts. One line a case: op, shape, ours and torch's in microseconds, ratio (below 1: ours is
@@ -230,16 +231,42 @@ def writer(out):
     return write
 
 
+def write_head(lines, out):
+    for key, value in lines:
+        print(f'# {key}: {value}')
+        if out:
+            print(f'# {key}: {value}', file=out)
+
+
+def compare_on_gpu(options, torch, out):
+    from peers import cuda, cuda_suite, tessera
+    try:
+        library = cuda.Library(options.build, torch)
+    except (OSError, tessera.Failed) as error:
+        sys.exit(f'compare.py: {error}')
+    gpu = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}'
+    write_head([('date', date.today().isoformat()), ('machine', f'{gpu}; {machine()}'), ('commit', options.commit or commit()),
+                ('torch', torch.__version__), ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))], out)
+    failures = cuda_suite.run(options, torch, library, cuda_suite.writer(out))
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('--suite', choices=['cpu'], required=True)
+    parser.add_argument('--suite', choices=['cpu', 'cuda'], required=True)
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='numbers of threads, one table each (default 1,2)')
     parser.add_argument('--only', default='', help='cases whose "op shape" matches this expression')
     parser.add_argument('--seconds', type=float, default=5, help='most time for a case (default 5)')
     parser.add_argument('--realtime', action='store_true',
                         help='real-time priority (as root): for a machine where others work too')
+    parser.add_argument('--compile', action='store_true', help='cuda: measure torch.compile as well')
+    parser.add_argument('--jobs', type=int, default=len(PROCESSORS) or 1, help='cuda: processes that compile first')
+    parser.add_argument('--minutes', type=float, default=60, help='cuda: most time for all cases')
     parser.add_argument('--build', default=str(ROOT / 'build'), help='folder with libtessera.so')
+    parser.add_argument('--commit', help='what to call the sources where there is no version control')
     parser.add_argument('--out', help='file for the table, tab separated')
     options = parser.parse_args()
     try:
@@ -247,16 +274,15 @@ def main():
     except ImportError:
         sys.exit('compare.py: PyTorch is not importable by ' + sys.executable + ': run it with a Python that '
                  'has it (python3 -m venv v && v/bin/pip install torch numpy && v/bin/python bench/compare.py ...)')
+    out = open(options.out, 'w', encoding='utf-8') if options.out else None
+    if options.suite == 'cuda':
+        return compare_on_gpu(options, torch, out)
     from peers import cpu_cases, tessera
     try:
         library = tessera.Library(options.build)
     except OSError as error:
         sys.exit(f'compare.py: {error}; build first: ninja -C build')
-    out = open(options.out, 'w', encoding='utf-8') if options.out else None
-    for key, value in head(torch, options.threads):
-        print(f'# {key}: {value}')
-        if out:
-            print(f'# {key}: {value}', file=out)
+    write_head(head(torch, options.threads), out)
     failures = run_suite(options, torch, library, cpu_cases.CASES, writer(out))
     for failure in failures:
         print(failure, file=sys.stderr)

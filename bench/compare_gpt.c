@@ -13,7 +13,7 @@
 enum { PER_BLOCK = 12, AROUND = 5, MOST_LAYERS = 64, MOST = PER_BLOCK * MOST_LAYERS + AROUND };
 
 typedef struct compare_gpt {
-    int64_t B, T, C, H, L, V;
+    int64_t B, T, C, H, L, V, half; // half: the forward runs under autocast to bf16
     ts_tensor *tokens, *targets; // (B, T), (B * T)
     ts_tensor *params[MOST], *grads[MOST], *mean[MOST], *square[MOST];
     int64_t steps[MOST];
@@ -39,6 +39,12 @@ static int sizes_of(const compare_gpt *g, int64_t i, int64_t *sizes)
     return s[1] ? 2 : 1;
 }
 
+/** The tensor on the thread's default device. */
+static ts_tensor *placed(ts_tensor *t)
+{
+    return ts_default_device().backend == TS_DEVICE_CPU.backend ? t : ts_to_device(t, ts_default_device());
+}
+
 /** values: one array a parameter, or NULL for random weights and data. NULL after an error. */
 compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, const int64_t *tokens,
                              const int64_t *targets)
@@ -47,17 +53,17 @@ compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, co
     if (!g)
         return NULL;
     TS_SCOPE;
-    memcpy(&g->B, dims, 6 * sizeof *dims);
+    memcpy(&g->B, dims, 7 * sizeof *dims);
     int64_t n[] = {g->B * g->T};
     bool made = true;
-    g->tokens = ts_retain(values ? ts_from_array(tokens, TS_I64, (int64_t[]){g->B, g->T}, 2)
+    g->tokens = ts_retain(values ? placed(ts_from_array(tokens, TS_I64, (int64_t[]){g->B, g->T}, 2))
                                  : ts_randint(0, g->V, (int64_t[]){g->B, g->T}, 2));
-    g->targets = ts_retain(values ? ts_from_array(targets, TS_I64, n, 1) : ts_randint(0, g->V, n, 1));
+    g->targets = ts_retain(values ? placed(ts_from_array(targets, TS_I64, n, 1)) : ts_randint(0, g->V, n, 1));
     g->count = AROUND + PER_BLOCK * g->L;
     for (int64_t i = 0; i < g->count; i++) {
         int64_t sizes[2];
         int ndim = sizes_of(g, i, sizes);
-        ts_tensor *p = values ? ts_from_array(values[i], TS_F32, sizes, ndim) : ts_normal(sizes, ndim, 0, 0.02, TS_F32);
+        ts_tensor *p = values ? placed(ts_from_array(values[i], TS_F32, sizes, ndim)) : ts_normal(sizes, ndim, 0, 0.02, TS_F32);
         g->params[i] = ts_set_requires_grad(ts_retain(p), true);
         g->mean[i] = ts_retain(ts_zeros(sizes, ndim, TS_F32));
         g->square[i] = ts_retain(ts_zeros(sizes, ndim, TS_F32));
@@ -104,6 +110,7 @@ static ts_tensor *mlp(ts_tensor *x, ts_tensor *const *w)
 static ts_tensor *forward(const compare_gpt *g)
 {
     TS_SCOPE;
+    TS_AUTOCAST(ts_device_of(g->tokens), g->half ? TS_BF16 : TS_DTYPE_NONE);
     ts_tensor *const *w = g->params;
     ts_tensor *x = ts_add(ts_embedding(w[0], g->tokens, -1), w[1]); // (B, T, C)
     w += 2;

@@ -8,7 +8,11 @@ import ctypes
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from peers import tessera  # noqa: E402, it is a program too
+
 B, T, C, H, L, V = 16, 128, 128, 4, 4, 256
+HALF = False  # the forward under autocast to bf16
 SHAPE = f'B={B} T={T} C={C} H={H} L={L} V={V}'
 
 
@@ -16,7 +20,7 @@ class Ours:
     """The step of compare_gpt.c."""
 
     def __init__(self, build, values=None, tokens=None, targets=None):
-        ctypes.CDLL(str(Path(build).resolve() / 'libtessera.so'), mode=ctypes.RTLD_GLOBAL)
+        tessera.library(build)
         self.c = c = ctypes.CDLL(str(Path(build).resolve() / 'bench' / 'libcompare.so'))
         c.compare_gpt_new.restype = ctypes.c_void_p
         c.compare_gpt_run.restype = ctypes.c_double
@@ -25,7 +29,7 @@ class Ours:
         pointers = (ctypes.c_void_p * len(values))(*values) if values else None
         self.loss = ctypes.c_double()
         c.compare_gpt_new.argtypes = [ctypes.c_void_p] * 4
-        self.model = c.compare_gpt_new((ctypes.c_int64 * 6)(B, T, C, H, L, V), pointers, tokens, targets)
+        self.model = c.compare_gpt_new((ctypes.c_int64 * 7)(B, T, C, H, L, V, HALF), pointers, tokens, targets)
         if not self.model:
             raise MemoryError('compare_gpt_new')
 
@@ -92,7 +96,8 @@ def torch_step(model, tokens, targets, fused):
     optimizer = torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=fused)
 
     def step():
-        loss = model(tokens, targets)
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=HALF):
+            loss = model(tokens, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
@@ -117,7 +122,7 @@ def growth(side, build, threads):
     """Prints the peak of resident memory over steps less that before there was a model."""
     steps = 5
     if side == 'ours':
-        library = ctypes.CDLL(str(Path(build).resolve() / 'libtessera.so'), mode=ctypes.RTLD_GLOBAL)
+        library = tessera.library(build)
         library.ts_set_num_threads(threads)
         forget_peak()
         before = status('VmRSS')

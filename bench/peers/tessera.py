@@ -36,10 +36,17 @@ class Missing(Failed):
     """The library has no such op."""
 
 
+def library(build):
+    """libtessera of a build folder, or of one that was carried."""
+    names = 'libtessera.so', 'libtessera.so.0'
+    paths = [Path(build).resolve() / name for name in names]
+    return ctypes.CDLL(str(next((path for path in paths if path.exists()), paths[0])), mode=ctypes.RTLD_GLOBAL)
+
+
 class Library:
     def __init__(self, build):
         build = Path(build).resolve()
-        self.c = c = ctypes.CDLL(str(build / 'libtessera.so'), mode=ctypes.RTLD_GLOBAL)
+        self.c = c = library(build)
         self.loop = ctypes.CDLL(str(build / 'bench' / 'libcompare.so'))
         pointer, size_list = ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)
         for name, result, arguments in [
@@ -63,7 +70,7 @@ class Library:
             function = getattr(c, name)
             function.restype, function.argtypes = result, arguments
         self.loop.compare_run.restype = ctypes.c_double
-        self.loop.compare_run.argtypes = [ctypes.POINTER(CallStruct), ctypes.c_int, ctypes.c_int]
+        self.loop.compare_run.argtypes = [ctypes.POINTER(CallStruct), ctypes.c_int, ctypes.c_int, ctypes.c_int]
         self.alive = []  # what C points to
 
     @contextlib.contextmanager
@@ -167,9 +174,9 @@ class Library:
         memory = (C_TYPES[dtype] * count).from_address(self.c.ts_data(dense))
         return torch.frombuffer(memory, dtype=torch_dtype).clone().reshape(sizes)
 
-    def run(self, sequence, turns):
-        """Nanoseconds of one turn through the sequence."""
-        ns = self.loop.compare_run(sequence, len(sequence), turns)
+    def run(self, sequence, turns, hold=False):
+        """Nanoseconds of one turn through the sequence; hold: results live to its end."""
+        ns = self.loop.compare_run(sequence, len(sequence), turns, hold)
         if ns < 0:
             raise self.fail()
         return ns

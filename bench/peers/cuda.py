@@ -1,0 +1,86 @@
+"""Tessera on a GPU by ctypes, beside torch: tensors are copied from torch's, since a backend owns its memory."""
+# SPDX-License-Identifier: MIT
+import ctypes
+
+from peers import tessera
+
+HALVES = {'torch.bfloat16': 2, 'torch.float16': 3}
+
+
+class Device(ctypes.Structure):
+    """ts_device."""
+    _fields_ = [('backend', ctypes.c_uint8), ('index', ctypes.c_uint8)]
+
+
+class Library(tessera.Library):
+    def __init__(self, build, torch):
+        super().__init__(build)
+        self.torch = torch
+        c, pointer = self.c, ctypes.c_void_p
+        for name, result, arguments in [
+                ('ts_device_open', ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(Device), pointer, ctypes.c_size_t]),
+                ('ts_empty_on', pointer, [ctypes.POINTER(ctypes.c_int64), ctypes.c_int, ctypes.c_int, Device]),
+                ('ts_data_mut', pointer, [pointer]),
+                ('ts_set_default_device', ctypes.c_int, [Device]),
+                ('ts_synchronize', ctypes.c_int, [Device]),
+                ('ts_event_new', ctypes.c_int, [Device, ctypes.POINTER(pointer)]),
+                ('ts_event_record', ctypes.c_int, [Device, pointer]),
+                ('ts_event_synchronize', ctypes.c_int, [Device, pointer]),
+                ('ts_event_elapsed', ctypes.c_int, [Device, pointer, pointer, ctypes.POINTER(ctypes.c_double)])]:
+            function = getattr(c, name)
+            function.restype, function.argtypes = result, arguments
+        self.device = Device()
+        self.check(c.ts_device_open(b'cuda', ctypes.byref(self.device), None, 0))
+        self.events = [pointer(), pointer()]
+        for event in self.events:
+            self.check(c.ts_event_new(self.device, ctypes.byref(event)))
+        self.runtime = ctypes.CDLL('libcudart.so.13')
+        self.copies = {}  # of torch's tensors, by object
+
+    def check(self, status):
+        if status:
+            raise self.fail()
+
+    def copy(self, to, source, count):
+        self.torch.cuda.synchronize()
+        self.check(self.c.ts_synchronize(self.device))
+        if self.runtime.cudaMemcpy(ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(count), 3):
+            raise tessera.Failed('cudaMemcpy')
+
+    def tensor(self, t):
+        """A copy of t, made once, in the innermost scope."""
+        found = self.copies.get(id(t))
+        if found:
+            return found[0]
+        if not t.is_contiguous():  # the transpose of one that is
+            address = self.call('transpose', [tessera.Value(tessera.TENSOR, u=tessera.Union(p=self.tensor(t.t()))), 0, 1])[0]
+        else:
+            dtype = {**tessera.DTYPES, **HALVES}[str(t.dtype)]
+            sizes = (ctypes.c_int64 * max(t.dim(), 1))(*t.shape)
+            address = self.c.ts_empty_on(sizes, t.dim(), dtype, self.device)
+            if not address:
+                raise self.fail()
+            self.copy(self.c.ts_data_mut(address), t.data_ptr(), t.numel() * t.element_size())
+        self.copies[id(t)] = address, t
+        return address
+
+    def read(self, address, like):
+        """A torch tensor with a copy of the values, of the sizes and dtype of `like`."""
+        made = self.torch.empty(like.shape, dtype=like.dtype, device='cuda')
+        self.copy(made.data_ptr(), self.c.ts_data(address), made.numel() * made.element_size())
+        return made
+
+    def forget(self):
+        self.copies.clear()
+
+    def microseconds(self, sequence, turns):
+        """Time on the device of one turn."""
+        begin, end = self.events
+        ms = ctypes.c_double()
+        self.check(self.c.ts_synchronize(self.device))
+        self.check(self.c.ts_event_record(self.device, begin))
+        self.run(sequence, turns, hold=True)
+        self.check(self.c.ts_event_record(self.device, end))
+        self.check(self.c.ts_event_synchronize(self.device, end))
+        self.check(self.c.ts_event_elapsed(self.device, begin, end, ctypes.byref(ms)))
+        return ms.value * 1e3 / turns

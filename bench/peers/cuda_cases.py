@@ -1,0 +1,186 @@
+"""
+What bench/compare.py measures on a GPU. A case makes sets of arguments, and says what our ops and a
+function of torch's do with one set; `bytes` is the least that must move: each input read once, each
+result written once.
+"""
+# SPDX-License-Identifier: MIT
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+
+aten = torch.ops.aten
+MIB = 1 << 20
+TENSOR = 64 * MIB  # bytes of a large tensor, beyond the second cache (60 MB)
+COLUMNS = 768, 1024, 4096, 8192, 16384, 32768, 131072
+MEAN = 0  # TS_REDUCTION_MEAN
+EPS = 1e-5
+
+
+@dataclass
+class Case:
+    make: Callable            # () -> tuple of tensors, one set of arguments
+    theirs: Callable          # torch's function of one set
+    ours: Callable            # one set -> calls (op, args) or (op, args, given results)
+    bytes: int = 0            # moved at least
+    flops: int = 0            # of products; then the roof is that of products
+    same: int = 1             # so many results of the last call are compared; 0: the first arguments are
+    compiles: bool = True     # torch.compile has something to do
+    sets: int = 0             # 0: as many as are larger than the caches
+
+
+CASES = {}  # (op, shape, dtype) -> Case
+
+
+def size_of(dtype):
+    return torch.empty((), dtype=dtype).element_size()
+
+
+def normal(*sizes, dtype=torch.float32):
+    return torch.randn(*sizes, dtype=torch.float32, device='cuda').to(dtype)
+
+
+def short(dtype):
+    return {torch.float32: 'f32', torch.bfloat16: 'bf16'}[dtype]
+
+
+# ------------------------------------------------------------------------------- pointwise ----
+
+def pointwise(dtype):
+    n = TENSOR // size_of(dtype)
+
+    def add(name, inputs, theirs, ours):
+        CASES[name, str(n), short(dtype)] = Case(lambda: tuple(normal(n, dtype=dtype) for _ in range(inputs)), theirs, ours,
+                                                 bytes=(inputs + 1) * TENSOR)
+    add('add', 2, torch.add, lambda a, b: [('add', [a, b])])
+    add('tanh', 1, torch.tanh, lambda a: [('tanh', [a])])
+    add('gelu', 1, lambda a: F.gelu(a, approximate='tanh'), lambda a: [('gelu', [a, True])])
+    add('gelu_backward', 2, lambda g, a: aten.gelu_backward(g, a, approximate='tanh'),
+        lambda g, a: [('gelu_backward', [g, a, True])])
+
+
+# ------------------------------------------------------------------------------------ rows ----
+
+def stats(x, dims):
+    x = x.float()
+    mean = x.mean(-1, keepdim=True)
+    return mean, torch.rsqrt(x.var(-1, correction=0, keepdim=True) + EPS)
+
+
+def rows(dtype, n):
+    m = -(-TENSOR // (n * size_of(dtype)))
+    m = -(-m // 8) * 8
+    one = m * n * size_of(dtype)
+    shape = f'{m}x{n}'
+
+    def add(name, passes, make, theirs, ours, same=1):
+        CASES[name, shape, short(dtype)] = Case(make, theirs, ours, bytes=passes * one, same=same)
+
+    def plain(k):
+        return lambda: tuple(normal(m, n, dtype=dtype) for _ in range(k))
+
+    def softmax_result(log):
+        def make():
+            y = (F.log_softmax if log else F.softmax)(normal(m, n), -1).to(dtype)
+            return normal(m, n, dtype=dtype), y
+        return make
+
+    def norm(both):
+        def make():
+            x, w, b = normal(m, n, dtype=dtype), normal(n, dtype=dtype), normal(n, dtype=dtype)
+            return (x, w, b) if both else (x, w)
+        return make
+
+    def norm_grad(layer):
+        def make():
+            x, w, b = normal(m, n, dtype=dtype), normal(n, dtype=dtype), normal(n, dtype=dtype)
+            g = normal(m, n, dtype=dtype)
+            if layer:
+                return (g, x, *stats(x, n), w, b)
+            return g, x, torch.rsqrt(x.float().square().mean(-1, keepdim=True) + EPS), w
+        return make
+
+    add('softmax', 2, plain(1), lambda x: F.softmax(x, -1), lambda x: [('softmax', [x, -1, None])])
+    add('log_softmax', 2, plain(1), lambda x: F.log_softmax(x, -1), lambda x: [('log_softmax', [x, -1, None])])
+    add('softmax_backward', 3, softmax_result(False), lambda g, y: aten._softmax_backward_data(g, y, -1, dtype),
+        lambda g, y: [('softmax_backward', [g, y, -1])])
+    add('log_softmax_backward', 3, softmax_result(True), lambda g, y: aten._log_softmax_backward_data(g, y, -1, dtype),
+        lambda g, y: [('log_softmax_backward', [g, y, -1])])
+    add('layer_norm', 2, norm(True), lambda x, w, b: torch.native_layer_norm(x, [n], w, b, EPS),
+        lambda x, w, b: [('layer_norm', [x, 1, w, b, EPS])])
+    add('layer_norm_backward', 3, norm_grad(True),
+        lambda g, x, mean, rstd, w, b: aten.native_layer_norm_backward(g, x, [n], mean, rstd, w, b, [True] * 3),
+        lambda g, x, mean, rstd, w, b: [('layer_norm_backward', [g, x, mean, rstd, w, 1])], same=3)
+    add('rms_norm', 2, norm(False), lambda x, w: aten._fused_rms_norm(x, [n], w, EPS),
+        lambda x, w: [('rms_norm', [x, 1, w, EPS])])
+    add('rms_norm_backward', 3, norm_grad(False),
+        lambda g, x, rstd, w: aten._fused_rms_norm_backward(g, x, [n], rstd, w, [True, True]),
+        lambda g, x, rstd, w: [('rms_norm_backward', [g, x, rstd, w, 1])], same=2)
+
+
+# ------------------------------------------------------------------------------------ loss ----
+
+def loss(dtype, m, n):
+    def make():
+        return (normal(m, n, dtype=dtype), torch.randint(0, n, (m,), device='cuda'), torch.ones((), dtype=dtype, device='cuda'),
+                torch.empty((), dtype=dtype, device='cuda'), torch.empty(m, device='cuda'))
+
+    def theirs(x, y, *_):
+        x = x.detach().requires_grad_(True)
+        return torch.autograd.grad(F.cross_entropy(x, y), x)[0]
+
+    def ours(x, y, one, mean, lse):
+        return [('cross_entropy', [x, y, MEAN, -100, 0.0], [mean, lse]),
+                ('cross_entropy_backward', [one, x, y, lse, MEAN, -100, 0.0])]
+    CASES['cross_entropy and gradient', f'{m}x{n}', short(dtype)] = Case(make, theirs, ours, bytes=2 * m * n * size_of(dtype),
+                                                                         sets=2)
+
+
+# ------------------------------------------------------------------------------- optimizer ----
+
+def adamw():
+    V, T, C, L = 50304, 1024, 768, 12
+    block = [(C,), (C,), (3 * C, C), (3 * C,), (C, C), (C,), (C,), (C,), (4 * C, C), (4 * C,), (C, 4 * C), (C,)]
+    shapes = [(V, C), (T, C)] + block * L + [(C,), (C,)]
+    count, n = len(shapes), sum(torch.Size(s).numel() for s in shapes)
+
+    def make():
+        lists = [[normal(*s) for s in shapes] for _ in range(2)] + [[torch.zeros(s, device='cuda') for s in shapes]
+                                                                   for _ in range(2)]
+        return *lists, [torch.tensor(1.0, device='cuda') for _ in shapes]
+
+    def theirs(params, grads, mean, square, steps):
+        torch._fused_adamw_(params, grads, mean, square, [], steps, lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=0.01,
+                            eps=1e-8, amsgrad=False, maximize=False)
+        return params
+
+    def ours(params, grads, mean, square, steps):
+        return [('adamw', [params, grads, mean, square, [1] * count, 1e-3, 0.9, 0.999, 1e-8, 0.01, True])]
+    CASES['adamw', f'GPT-2, {count} tensors, {n}', 'f32'] = Case(make, theirs, ours, bytes=7 * 4 * n, same=0, compiles=False,
+                                                                 sets=1)
+
+
+# -------------------------------------------------------------------------------- products ----
+
+def linear(m, k, n):
+    dtype = torch.bfloat16
+    CASES['linear', f'{m}x{k} -> {n}', 'bf16'] = Case(
+        lambda: (normal(m, k, dtype=dtype), normal(n, k, dtype=dtype), normal(n, dtype=dtype)), F.linear,
+        lambda x, w, b: [('linear', [x, w, b])], flops=2 * m * k * n, compiles=False)
+    CASES['mm for dx', f'{m}x{n} by {n}x{k}', 'bf16'] = Case(
+        lambda: (normal(m, n, dtype=dtype), normal(n, k, dtype=dtype)), torch.mm,
+        lambda g, w: [('mm', [g, w])], flops=2 * m * k * n, compiles=False)
+    CASES['mm for dW', f'{n}x{m} by {m}x{k}', 'bf16'] = Case(
+        lambda: (normal(m, n, dtype=dtype).t(), normal(m, k, dtype=dtype)), torch.mm,
+        lambda g, x: [('mm', [g, x])], flops=2 * m * k * n, compiles=False)
+
+
+for d in torch.bfloat16, torch.float32:
+    pointwise(d)
+    for columns in COLUMNS:
+        rows(d, columns)
+loss(torch.bfloat16, 8192, 50304)
+adamw()
+for k_, n_ in (768, 2304), (768, 768), (768, 3072), (3072, 768), (768, 50304):
+    linear(8192, k_, n_)

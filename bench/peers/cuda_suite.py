@@ -1,0 +1,219 @@
+"""
+Runs cuda_cases.py: ours, torch eager and torch.compile beside each other, and beside the roof of the device.
+
+One turn goes once through several sets of arguments, together larger than the caches, and every result
+of a turn has memory of its own, on both sides. Torch's turns are replays of a CUDA graph, so its cost on
+the host is not in the figures; ours are calls, queued faster than they run. The roof of a case is the time
+of a device copy that reads and writes as many bytes, over sets as large; of a product, the rate of
+8192x8192x8192 in bf16.
+"""
+# SPDX-License-Identifier: MIT
+import concurrent.futures
+import math
+import multiprocessing
+import re
+import statistics
+import time
+from functools import partial
+
+ROOM = 512 << 20  # bytes of a turn's arguments and results, at least
+TURN_US = 20e3    # of a batch
+
+
+def sets_of(case):
+    return case.sets or max(2, math.ceil(ROOM / max(case.bytes, 1))) if case.bytes else 4
+
+
+def graph_of(torch, function, sets):
+    """A graph of one turn."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for arguments in sets[:1] * 3:
+            function(*arguments)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [function(*arguments) for arguments in sets]
+    return graph, kept
+
+
+def replay_us(torch, graph, turns):
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(turns):
+        graph.replay()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3 / turns
+
+
+def in_turns(sides):
+    """Median microseconds of a turn of each side, batches taking turns."""
+    turns = [max(1, int(TURN_US / max(side(2), 1))) for side in sides]
+    found = [[side(n) for side, n in zip(sides, turns)] for _ in range(5)]
+    return [statistics.median(column) for column in zip(*found)]
+
+
+class Roof:
+    def __init__(self, torch):
+        self.torch, self.copies, self.rate = torch, {}, None
+
+    def us(self, case):
+        return self.product(case.flops) if case.flops else self.copy(case.bytes)
+
+    def copy(self, count):
+        """One of more than 256 MiB is as long as its pieces: copies of gigabytes run slower than kernels do."""
+        torch, half = self.torch, -(-count // 2)
+        piece = min(half, ROOM // 2)
+        if piece not in self.copies:
+            sets = [tuple(torch.zeros(piece, dtype=torch.uint8, device='cuda') for _ in range(2))
+                    for _ in range(max(2, math.ceil(ROOM / (2 * piece))))]
+            graph, _ = graph_of(torch, lambda a, b: a.copy_(b), sets)
+            self.copies[piece] = in_turns([partial(replay_us, torch, graph)])[0] / len(sets)
+        return self.copies[piece] * half / piece
+
+    def product(self, flops):
+        if not self.rate:
+            n, torch = 8192, self.torch
+            sets = [tuple(torch.randn(n, n, device='cuda').bfloat16() for _ in range(2)) for _ in range(2)]
+            graph, _ = graph_of(torch, torch.mm, sets)
+            self.rate = 2 * n ** 3 * len(sets) / in_turns([partial(replay_us, torch, graph)])[0]
+        return flops / self.rate
+
+
+def compiled(torch, case):
+    torch._dynamo.reset()
+    return torch.compile(case.theirs, dynamic=False)
+
+
+def warm(names):
+    """Compiles cases in a process of its own, for the cache on disk."""
+    import torch
+    from peers import cuda_cases
+    for name in names:
+        try:
+            case = cuda_cases.CASES[name]
+            compiled(torch, case)(*case.make())
+        except Exception:  # it is reported when the case's turn comes
+            pass
+        torch.cuda.empty_cache()
+
+
+def differences(torch, library, case, arguments, dtype):
+    """'' when both sides agree, else what differs."""
+    calls = case.ours(*arguments)
+    for call in calls[:-1]:
+        library.call(*call)
+    ours = library.call(*calls[-1])
+    theirs = case.theirs(*arguments)
+    theirs = list(theirs) if isinstance(theirs, (tuple, list)) else [theirs]
+    pairs = [(ours[i], theirs[i]) for i in range(case.same)] or \
+        [(library.tensor(t), t) for t in arguments[0][:20]]
+    for i, (address, right) in enumerate(pairs):
+        a, b = library.read(address, right).double(), right.double()
+        worst, most = (a - b).abs().max().item(), b.abs().max().item()
+        limit = (2e-2 if dtype == 'bf16' else 1e-4) * most
+        if not worst <= limit:
+            return f'result {i}: differs by {worst:.3g}, allowed {limit:.3g}'
+    return ''
+
+
+def measure(torch, library, case, dtype, roof, compile_too):
+    sets = [case.make() for _ in range(sets_of(case))]
+    note = differences(torch, library, case, sets[0], dtype)
+    if note:
+        raise ValueError(note)
+    sequence = library.sequence([call for arguments in sets for call in case.ours(*arguments)])
+    graphs = [graph_of(torch, case.theirs, sets)]
+    if compile_too and case.compiles:
+        graphs.append(graph_of(torch, compiled(torch, case), sets))
+    sides = [partial(library.microseconds, sequence)] + [partial(replay_us, torch, graph) for graph, _ in graphs]
+    times = [us / len(sets) for us in in_turns(sides)]
+    return times[0], times[1], times[2] if len(times) > 2 else None, roof.us(case)
+
+
+# B, T, C, H, L, V, and whether the forward runs under autocast to bf16
+STEPS = {'small': (16, 128, 128, 4, 4, 256, False), 'GPT-2 124M': (8, 1024, 768, 12, 12, 50304, True)}
+
+
+def step(torch, library, name, build):
+    """Microseconds of a training step of each side, from the same weights; the median of a few."""
+    from peers import gpt
+    gpt.B, gpt.T, gpt.C, gpt.H, gpt.L, gpt.V, gpt.HALF = STEPS[name]
+    model, tokens, targets = gpt.torch_model()
+    library.check(library.c.ts_set_default_device(library.device))
+    ours = gpt.Ours(build, [p.data_ptr() for p in model.parameters()], tokens.data_ptr(), targets.data_ptr())
+    theirs = gpt.torch_step(model.cuda(), tokens.cuda(), targets.cuda(), True)
+    losses = [theirs() for _ in range(3)]
+    ours.run(3)
+    limit = 2e-2 if gpt.HALF else 1e-3
+    if not abs(ours.loss.value - losses[-1]) <= limit * losses[-1]:
+        raise ValueError(f'losses differ after 3 steps: {ours.loss.value} and {losses[-1]}')
+
+    def theirs_us(turns):
+        begin = time.perf_counter()
+        for _ in range(turns):
+            theirs()
+        return (time.perf_counter() - begin) * 1e6 / turns
+    found = [(ours.run(5) / 1e3, theirs_us(5)) for _ in range(5)]
+    ours.free()
+    return [statistics.median(column) for column in zip(*found)]
+
+
+def run_steps(options, torch, library, write, failures):
+    for name in STEPS:
+        key = 'training step', name, 'bf16' if STEPS[name][-1] else 'f32'
+        if re.search(options.only, ' '.join(key)):
+            try:
+                mine, theirs = step(torch, library, name, options.build)
+                write(key, mine, theirs, None, None)
+            except Exception as error:
+                failures.append(f'{" ".join(key)}: {error}')
+                write(key, None, None, None, None, str(error).splitlines()[0] if str(error) else repr(error))
+            torch.cuda.empty_cache()
+
+
+def run(options, torch, library, write):
+    from peers import cuda_cases
+    chosen = [name for name in cuda_cases.CASES if re.search(options.only, ' '.join(name))]
+    if options.compile:
+        todo = [name for name in chosen if cuda_cases.CASES[name].compiles]
+        with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context('spawn')) as pool:
+            list(pool.map(warm, [todo[i::options.jobs] for i in range(options.jobs)]))
+    roof, failures, deadline = Roof(torch), [], time.monotonic() + options.minutes * 60
+    for name in chosen:
+        if time.monotonic() > deadline:
+            failures.append(f'{name} and what follows: out of time')
+            break
+        torch.manual_seed(1)
+        case = cuda_cases.CASES[name]
+        with library.scope():
+            try:
+                write(name, *measure(torch, library, case, name[2], roof, options.compile))
+            except Exception as error:  # one broken case must not hide the others
+                failures.append(f'{" ".join(name)}: {error}')
+                write(name, None, None, None, None, str(error).splitlines()[0] if str(error) else repr(error))
+            library.forget()
+        torch.cuda.empty_cache()
+    run_steps(options, torch, library, write, failures)
+    return failures
+
+
+def writer(out):
+    """A function that writes a row to stdout and, tab separated, to out. The last column: how much of the roof is reached."""
+    columns = 'op', 'shape', 'dtype', 'ours_us', 'eager_us', 'compiled_us', 'roof_us', 'of_roof', 'note'
+    print('{:<26} {:<28} {:<5} {:>9} {:>9} {:>11} {:>9} {:>8}  {}'.format(*columns))
+    if out:
+        print(*columns, sep='\t', file=out)
+
+    def write(name, ours, eager, compiled_us, roof, note=''):
+        def number(x, digits=1):
+            return '-' if x is None else f'{x:.{digits}f}'
+        share = roof / ours if ours and roof else None
+        row = *name, number(ours), number(eager), number(compiled_us), number(roof), number(share, 3), note
+        mark = ' <' if ours and ours > 1.02 * min(x for x in (eager, compiled_us) if x) else ''
+        print('{:<26} {:<28} {:<5} {:>9} {:>9} {:>11} {:>9} {:>8}  {}'.format(*row) + mark, flush=True)
+        if out:
+            print(*row, sep='\t', file=out, flush=True)
+    return write
