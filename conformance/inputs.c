@@ -339,6 +339,9 @@ bool tensor_spilled(const ts_tensor *t, const ts_tensor *base)
 
 int64_t sample_size(const ts_case *c, int64_t size) { return size == SWEEP ? c->sweep : size; }
 
+/** The i-th of n bounds from 0 to top. */
+static double bound(int64_t top, int64_t i, int64_t n) { return n > 1 ? (double)(top * i / (n - 1)) : 0; }
+
 static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a, int arg, uint64_t seed,
                            double *const *values)
 {
@@ -357,7 +360,8 @@ static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a,
     if (values)
         memcpy(x->values, values[m->ntensors], (size_t)numel * sizeof *x->values);
     for (int64_t i = 0; !values && i < numel; i++)
-        x->values[i] = element(a, i + 5 * m->ntensors, dtype, &seed);
+        x->values[i] = a->gen == GEN_BOUNDS ? bound(sample_size(c, (int64_t)a->high), i, numel)
+                                            : element(a, i + 5 * m->ntensors, dtype, &seed);
     ts_layout layout = c->layout;
     if (layout == LAYOUT_MIXED)
         layout = (ts_layout)((m->ntensors * 2 + 1) % LAYOUT_MIXED);

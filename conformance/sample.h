@@ -40,6 +40,7 @@ typedef enum ts_gen {
     GEN_NORMAL,  /* mean 0, deviation 1; integers: three times that */
     GEN_UNIFORM, /* low <= x < high */
     GEN_WHOLE,   /* whole numbers low <= x < high */
+    GEN_BOUNDS,  /* 0 to high in even steps, rounded down: bounds of packed sequences */
     GEN_SPECIAL  /* ±0, ±1, ±inf, NaN, denormals, largest, smallest, … in turn */
 } ts_gen;
 
@@ -70,6 +71,8 @@ typedef struct ts_sample_arg {
 /** i64 indices 0 <= x < bound. */
 #define T_INDEX(bound, ...) \
     {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I64, .gen = GEN_WHOLE, .high = bound, SIZES_(__VA_ARGS__)}
+/** n i32 bounds of sequences, from 0 to `top` tokens (or SWEEP). */
+#define T_BOUNDS(top, n) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I32, .gen = GEN_BOUNDS, .high = (double)(top), .ndim = 1, .sizes = {n}}
 /** Plain arguments. */
 #define INT(v) {.tag = TS_TAG_INT, .i = (v)}
 #define FLOAT(v) {.tag = TS_TAG_FLOAT, .d = (v)}

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "backends/cpu/pack.h"
+#include "backends/cpu/philox.h"
 #include "backends/cpu/vmath.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
@@ -17,6 +18,7 @@
 #define FORWARD_ROWS 128 /* most rows of a forward task */
 #define BACKWARD_ROWS 64 /* rows of a backward tile */
 #define BACKWARD_KEYS 64
+#define MOST_KEYS 256 /* of any tile */
 
 /** A (batch, head, row, depth) operand whose depth is dense; steps in elements. */
 typedef struct operand {
@@ -25,19 +27,48 @@ typedef struct operand {
 } operand;
 
 typedef struct attention {
+    ts_attention c; /* the call; c.rows and c.keys are those of mask and dropout */
     operand q, k, v, out, g, dq, dk, dv;
-    void *lse;         /* (batch, heads, rows); NULL when forward need not give it */
-    const void *g_lse; /* its gradient, or NULL */
-    double scale;
-    bool causal;
-    int64_t heads, share; /* heads of the queries; how many share one head of the keys */
-    int64_t rows, keys, depth, value_depth;
+    void *lse;             /* (query's batch, heads, tokens); NULL when forward need not give it */
+    const void *saved_lse; /* backward's */
+    const void *g_lse;     /* its gradient, or NULL */
+    int64_t heads, share;  /* heads of the queries; how many share one head of the keys */
+    int64_t rows, keys;    /* of the longest part */
+    int64_t depth, value_depth;
     int64_t depth_room, value_room; /* rounded up to whole panels */
     int64_t tile;                   /* keys that are worked on together */
+    int64_t mask[4];                /* steps of c.mask by part, head, row and key; 0 where it is broadcast */
+    uint32_t threshold;             /* of dropout: numbers of 24 bits below it drop */
+    double grown;                   /* and what the other weights are multiplied by */
+    bool dressed;                   /* scores get more than a right end of what they see */
+    bool zeroed;                    /* results of backward are 0 to begin with, for not every tile may reach them */
     char *scratch;                  /* slot_bytes for each thread */
     size_t slot_bytes;
     atomic_int taken;
 } attention;
+
+/** A problem of its own: one of the batch, or one packed sequence. */
+typedef struct part {
+    int64_t index; /* among the parts */
+    int64_t batch; /* its place in the tensors */
+    int64_t rows, keys, row0, key0;
+} part;
+
+static int64_t bound(const ts_tensor *t, int64_t i) { return ((const int32_t *)t->data)[i * t->strides[0]]; }
+
+static part part_of(const attention *s, int64_t i)
+{
+    const ts_tensor *q = s->c.cu_seqlens_q, *k = s->c.cu_seqlens_k;
+    if (!q)
+        return (part){i, i, s->rows, s->keys, 0, 0};
+    return (part){i, 0, bound(q, i + 1) - bound(q, i), bound(k, i + 1) - bound(k, i), bound(q, i), bound(k, i)};
+}
+
+/** Place of a row's statistic. */
+static int64_t statistic(const attention *s, const part *at, int64_t head, int64_t i)
+{
+    return (at->batch * s->heads + head) * s->c.query->sizes[2] + at->row0 + i;
+}
 
 /** Scratch of a thread: the pool calls a body at most once a thread. */
 static void *slot(attention *s)
@@ -104,27 +135,65 @@ static operand operand_of(const ts_value *v)
 
 static int64_t round_up(int64_t n, int64_t to) { return ts_ceil_div(n, to) * to; }
 
+/** Numbers of a packed batch; the longest part's length through *longest. */
+static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tokens, int64_t most, int64_t *longest)
+{
+    int arg = 0; /* the list that t is in */
+    while (f->args[arg].tag != TS_TAG_TENSORS)
+        arg++;
+    int64_t parts = t->sizes[0] - 1;
+    *longest = 0;
+    if (bound(t, 0) != 0 || bound(t, parts) != tokens)
+        return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected bounds from 0 to the %lld tokens, got %lld to %lld", (long long)tokens,
+                           (long long)bound(t, 0), (long long)bound(t, parts));
+    for (int64_t i = 0; i < parts; i++) {
+        int64_t length = bound(t, i + 1) - bound(t, i);
+        if (length < 0 || length > most)
+            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected sequences of 0 to %lld tokens, which max_seqlens says, number %lld has %lld",
+                               (long long)most, (long long)i, (long long)length);
+        *longest = ts_max64(*longest, length);
+    }
+    return TS_OK;
+}
+
+/** Steps of the mask, aligned at its last dim. */
+static void describe_mask(attention *s)
+{
+    const ts_tensor *t = s->c.mask;
+    for (int d = 0; d < t->ndim; d++)
+        s->mask[4 - t->ndim + d] = t->sizes[d] == 1 ? 0 : t->strides[d];
+}
+
 /** What forward and backward share; qkv: the three arguments query, key and value. */
 static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
 {
-    ts_attention c = ts_kernel_attention(f);
-    if (c.mask || c.cu_seqlens_q || c.left < c.rows + c.keys || (c.right && c.right < c.rows + c.keys) || c.softcap > 0 || c.dropout_p > 0)
-        return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site, NULL, "the CPU takes scale and causal alone so far");
-    const ts_tensor *q = c.query, *k = c.key, *v = c.value;
+    const ts_attention *c = &s->c;
+    s->c = ts_kernel_attention(f);
     s->q = operand_of(&qkv[0]);
     s->k = operand_of(&qkv[1]);
     s->v = operand_of(&qkv[2]);
-    s->heads = q->sizes[1];
-    s->share = k->sizes[1] ? s->heads / k->sizes[1] : 1;
-    s->rows = q->sizes[2];
-    s->keys = k->sizes[2];
-    s->depth = q->sizes[3];
-    s->value_depth = v->sizes[3];
-    int64_t panel = q->dtype == TS_F32 ? MICRO_COLUMNS_F : MICRO_COLUMNS_D;
+    s->heads = c->heads;
+    s->share = c->groups ? c->heads / c->groups : 1;
+    s->rows = c->rows;
+    s->keys = c->keys;
+    if (c->cu_seqlens_q) {
+        TS_TRY(check_bounds(f, c->cu_seqlens_q, c->query->sizes[2], c->rows, &s->rows));
+        TS_TRY(check_bounds(f, c->cu_seqlens_k, c->key->sizes[2], c->keys, &s->keys));
+    }
+    s->depth = c->depth;
+    s->value_depth = c->value_depth;
+    int64_t panel = c->query->dtype == TS_F32 ? MICRO_COLUMNS_F : MICRO_COLUMNS_D;
     s->depth_room = round_up(s->depth, panel);
     s->value_room = round_up(s->value_depth, panel);
-    s->scale = c.scale;
-    s->causal = c.right == 0;
+    bool narrow = c->left < c->rows + c->keys;
+    s->dressed = narrow || c->mask || c->softcap > 0;
+    s->zeroed = narrow || c->cu_seqlens_q;
+    if (c->mask)
+        describe_mask(s);
+    if (c->dropout_p > 0) {
+        s->threshold = (uint32_t)ceil(c->dropout_p * 0x1p24);
+        s->grown = c->dropout_p < 1 ? 1 / (1 - c->dropout_p) : 0;
+    }
     return TS_OK;
 }
 
@@ -151,11 +220,11 @@ static ts_status forward(ts_frame *f)
     TS_TRY(describe(&s, f, a));
     if (f->rets[1].tag == TS_TAG_TENSOR)
         s.lse = f->rets[1].t->data;
-    int64_t tasks = a[0].t->sizes[0] * s.heads * ts_ceil_div(s.rows, FORWARD_ROWS);
+    int64_t tasks = s.c.batch * s.heads * ts_ceil_div(s.rows, FORWARD_ROWS);
     if (!tasks)
         return TS_OK;
     int64_t most = ts_max64(s.depth_room, s.value_room);
-    s.tile = most <= 64 ? 256 : most <= 128 ? 128 : 64;
+    s.tile = most <= 64 ? MOST_KEYS : most <= 128 ? 128 : 64;
     double work = (double)ts_min64(s.rows, FORWARD_ROWS) * (double)s.keys * (double)(s.depth + s.value_depth + 16);
     return run(f, &s, tasks, s.tile * (s.depth_room + s.value_room + MICRO_ROWS), work,
                f->plan->compute == TS_F32 ? forward_f32 : forward_f64);
@@ -171,17 +240,18 @@ static void zero(const ts_value *v)
 static ts_status backward(ts_frame *f)
 {
     const ts_value *a = f->args;
-    attention s = {.g = operand_of(&a[0]), .out = operand_of(&a[5]), .lse = a[6].t->data,
+    attention s = {.g = operand_of(&a[0]), .out = operand_of(&a[5]), .saved_lse = a[6].t->data,
                    .dq = operand_of(&f->rets[0]), .dk = operand_of(&f->rets[1]), .dv = operand_of(&f->rets[2])};
     TS_TRY(describe(&s, f, &a[2]));
     if (a[1].tag == TS_TAG_TENSOR)
         s.g_lse = a[1].t->data;
-    int64_t shared = s.heads / s.share, tasks = a[2].t->sizes[0] * shared;
-    if (!tasks || !s.rows || !s.keys) {
+    int64_t shared = s.heads / s.share, tasks = s.c.batch * shared;
+    if (!tasks || !s.rows || !s.keys || s.zeroed) {
         for (int i = 0; i < 3; i++)
             zero(&f->rets[i]);
-        return TS_OK;
     }
+    if (!tasks || !s.rows || !s.keys)
+        return TS_OK;
     s.tile = BACKWARD_KEYS;
     int64_t elements = s.tile * (2 * s.depth_room + s.value_room) + BACKWARD_ROWS * (s.depth_room + s.value_room + 2 * s.tile) +
                        s.share * s.rows;

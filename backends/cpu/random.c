@@ -1,70 +1,15 @@
 /**
  * @file random.c  Random numbers: which words an element gets is stated in core/philox.h.
  *
- * Words are made in groups of sixteen blocks, vectors of them side by side; a group serves 64
- * elements of 32-bit draws or 32 of 64-bit draws. Threads share out whole groups.
+ * A group of words (backends/cpu/philox.h) serves 64 elements of 32-bit draws or 32 of 64-bit draws.
+ * Threads share out whole groups.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cpu/philox.h"
 #include "backends/cpu/rows.h"
 #include "core/convert.h"
 #include "core/parallel.h"
-#include "core/philox.h"
 #include "ops/kernel.h"
-
-enum { BLOCKS = 16, WORDS = 4 * BLOCKS };
-
-/* A word a lane of 64 bits, whose upper half holds what the products leave and is never read. */
-typedef uint64_t vu64 __attribute__((vector_size(VEC_BYTES)));
-typedef struct lanes {
-    vl c0, c1, c2, c3;
-} lanes;
-
-VEC_FN lanes philox_round(lanes c, vl k0, vl k1)
-{
-    vl p0 = vl_mul_u32(c.c0, vl_set1(TS_PHILOX_M0)), p1 = vl_mul_u32(c.c2, vl_set1(TS_PHILOX_M1));
-    return (lanes){(vl)((vu64)p1 >> 32) ^ c.c1 ^ k0, p1, (vl)((vu64)p0 >> 32) ^ c.c3 ^ k1, p0};
-}
-
-VEC_FN lanes counters(uint64_t position)
-{
-    vu64 at = (vu64)vl_set1((int64_t)position); /* unsigned: positions may wrap */
-    for (int i = 0; i < VD_LANES; i++)
-        at[i] += (uint64_t)i;
-    return (lanes){(vl)at, (vl)(at >> 32), vl_set1(0), vl_set1(0)};
-}
-
-/** Words of VD_LANES blocks in the order of blocks. */
-VEC_FN void store_words(uint32_t *w, lanes c)
-{
-    vl low = vl_set1(0xffffffff), a = (c.c0 & low) | (c.c1 << 32), b = (c.c2 & low) | (c.c3 << 32);
-#if VD_LANES == 8
-    vl first = __builtin_shuffle(a, b, (vl){0, 8, 1, 9, 2, 10, 3, 11});
-    vl second = __builtin_shuffle(a, b, (vl){4, 12, 5, 13, 6, 14, 7, 15});
-#elif VD_LANES == 4
-    vl first = __builtin_shuffle(a, b, (vl){0, 4, 1, 5}), second = __builtin_shuffle(a, b, (vl){2, 6, 3, 7});
-#else
-    vl first = __builtin_shuffle(a, b, (vl){0, 2}), second = __builtin_shuffle(a, b, (vl){1, 3});
-#endif
-    memcpy(w, &first, sizeof first);
-    memcpy(w + 2 * VD_LANES, &second, sizeof second);
-}
-
-/** Words of the blocks position .. position+15, in order; the rounds are those of ts_philox_raw(). */
-static void group(uint64_t seed, uint64_t position, uint32_t *w)
-{
-    for (int i = 0; i < BLOCKS; i += 2 * VD_LANES) { /* two chains hide each other's latency */
-        lanes a = counters(position + (uint64_t)i), b = counters(position + (uint64_t)(i + VD_LANES));
-        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-        for (int round = 0; round < 10; round++) {
-            a = philox_round(a, vl_set1(k0), vl_set1(k1));
-            b = philox_round(b, vl_set1(k0), vl_set1(k1));
-            k0 += TS_PHILOX_W0;
-            k1 += TS_PHILOX_W1;
-        }
-        store_words(w + 4 * i, a);
-        store_words(w + 4 * (i + VD_LANES), b);
-    }
-}
 
 VEC_FN uint64_t word64(const uint32_t *w, int64_t i) { return ts_philox_join(w[2 * i], w[2 * i + 1]); }
 
@@ -86,16 +31,16 @@ typedef struct draw {
 static void fill_groups(void *ctx, int64_t begin, int64_t end)
 {
     const draw *d = ctx;
-    uint32_t w[WORDS] __attribute__((aligned(64)));
+    uint32_t w[PHILOX_WORDS] __attribute__((aligned(64)));
     for (int64_t g = begin; g < end; g++) {
-        group(d->rng.seed, d->rng.offset + (uint64_t)g * BLOCKS, w);
+        philox_group(d->rng.seed, d->rng.offset + (uint64_t)g * PHILOX_BLOCKS, w);
         d->fill(d, w, g * d->share, ts_min64(d->share, d->numel - g * d->share));
     }
 }
 
 static ts_status run(draw *d, bool wide, int cost)
 {
-    d->share = wide ? WORDS / 2 : WORDS;
+    d->share = wide ? PHILOX_WORDS / 2 : PHILOX_WORDS;
     ts_parallel_for(ts_ceil_div(d->numel, d->share), TS_CPU_GRAIN(cost * d->share), fill_groups, d);
     return TS_OK;
 }
@@ -147,7 +92,7 @@ static float half_below(double x, ts_dtype dtype)
 /** The numbers of f32, rounded; the open end stays open. */
 static void uniform_half(const draw *d, const uint32_t *w, int64_t first, int64_t n)
 {
-    float x[WORDS] __attribute__((aligned(64)));
+    float x[PHILOX_WORDS] __attribute__((aligned(64)));
     draw single = *d;
     single.out = (char *)x;
     uniform_f32(&single, w, 0, n);
@@ -359,7 +304,7 @@ static void dropout_f64(const draw *d, const uint32_t *w, int64_t first, int64_t
 
 static void dropout_half(const draw *d, const uint32_t *w, int64_t first, int64_t n)
 {
-    float x[WORDS] __attribute__((aligned(64)));
+    float x[PHILOX_WORDS] __attribute__((aligned(64)));
     draw single = *d;
     single.in = single.out = (char *)x;
     rows_widen(x, d->in + first * 2, d->half, n);

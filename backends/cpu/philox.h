@@ -1,0 +1,69 @@
+/**
+ * @file philox.h  Words of Philox in groups of sixteen blocks, vectors of them side by side; core/philox.h
+ * says which words an element gets.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_PHILOX_H
+#define TS_BACKENDS_CPU_PHILOX_H
+
+#include "backends/cpu/vec.h"
+#include "core/philox.h"
+
+#include <string.h>
+
+enum { PHILOX_BLOCKS = 16, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
+
+/* A word a lane of 64 bits, whose upper half holds what the products leave and is never read. */
+typedef uint64_t vu64 __attribute__((vector_size(VEC_BYTES)));
+typedef struct philox_lanes {
+    vl c0, c1, c2, c3;
+} philox_lanes;
+
+VEC_FN philox_lanes philox_round(philox_lanes c, vl k0, vl k1)
+{
+    vl p0 = vl_mul_u32(c.c0, vl_set1(TS_PHILOX_M0)), p1 = vl_mul_u32(c.c2, vl_set1(TS_PHILOX_M1));
+    return (philox_lanes){(vl)((vu64)p1 >> 32) ^ c.c1 ^ k0, p1, (vl)((vu64)p0 >> 32) ^ c.c3 ^ k1, p0};
+}
+
+VEC_FN philox_lanes philox_counters(uint64_t position)
+{
+    vu64 at = (vu64)vl_set1((int64_t)position); /* unsigned: positions may wrap */
+    for (int i = 0; i < VD_LANES; i++)
+        at[i] += (uint64_t)i;
+    return (philox_lanes){(vl)at, (vl)(at >> 32), vl_set1(0), vl_set1(0)};
+}
+
+/** Words of VD_LANES blocks in the order of blocks. */
+VEC_FN void philox_store(uint32_t *w, philox_lanes c)
+{
+    vl low = vl_set1(0xffffffff), a = (c.c0 & low) | (c.c1 << 32), b = (c.c2 & low) | (c.c3 << 32);
+#if VD_LANES == 8
+    vl first = __builtin_shuffle(a, b, (vl){0, 8, 1, 9, 2, 10, 3, 11});
+    vl second = __builtin_shuffle(a, b, (vl){4, 12, 5, 13, 6, 14, 7, 15});
+#elif VD_LANES == 4
+    vl first = __builtin_shuffle(a, b, (vl){0, 4, 1, 5}), second = __builtin_shuffle(a, b, (vl){2, 6, 3, 7});
+#else
+    vl first = __builtin_shuffle(a, b, (vl){0, 2}), second = __builtin_shuffle(a, b, (vl){1, 3});
+#endif
+    memcpy(w, &first, sizeof first);
+    memcpy(w + 2 * VD_LANES, &second, sizeof second);
+}
+
+/** Words of the blocks position .. position+15, in order; the rounds are those of ts_philox_raw(). */
+static inline void philox_group(uint64_t seed, uint64_t position, uint32_t *w)
+{
+    for (int i = 0; i < PHILOX_BLOCKS; i += 2 * VD_LANES) { /* two chains hide each other's latency */
+        philox_lanes a = philox_counters(position + (uint64_t)i), b = philox_counters(position + (uint64_t)(i + VD_LANES));
+        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+        for (int round = 0; round < 10; round++) {
+            a = philox_round(a, vl_set1(k0), vl_set1(k1));
+            b = philox_round(b, vl_set1(k0), vl_set1(k1));
+            k0 += TS_PHILOX_W0;
+            k1 += TS_PHILOX_W1;
+        }
+        philox_store(w + 4 * i, a);
+        philox_store(w + 4 * (i + VD_LANES), b);
+    }
+}
+
+#endif
