@@ -23,7 +23,8 @@
 #define AT_A_TIME 2  /* slices of the second operand that are packed together */
 #define LINE (64 / (int64_t)sizeof(float))
 #define PANEL MICRO_COLUMNS_F
-#define TOGETHER 16  /* blocks of rows that meet a panel one after the other */
+#define TOGETHER 4   /* blocks of rows that meet a panel one after the other */
+#define PACKED_TOGETHER 16 /* and of packed ones */
 #define TILE_WORK (1 << 20)    /* multiply-adds that make two tiles of one */
 #define PARTED_DEPTH (4 * DEPTH) /* least k that is cut in two parts */
 #define PARTED_RESULTS (1 << 16) /* and most results */
@@ -175,7 +176,7 @@ static packing cut_both(const ts_gemm *g)
     packing c = {.slices = ts_ceil_div(g->k, DEPTH), .blocks = ts_ceil_div(g->m, MICRO_ROWS),
                  .panels = ts_ceil_div(g->n, PANEL)};
     c.depth = ts_ceil_div(g->k, c.slices);
-    c.group = ts_min64(c.blocks, TOGETHER);
+    c.group = ts_min64(c.blocks, PACKED_TOGETHER);
     bool once = c.group == c.blocks; /* a panel meets all blocks, then the next one takes its place */
     c.part = once ? c.panels : ts_min64(c.panels, PACKED_BYTES / (PANEL * 4) / c.depth);
     c.kept = once ? 1 : c.part;
