@@ -124,14 +124,10 @@ ts_status ts_backend_register(const ts_backend *backend, ts_key *key)
 
 /* ------------------------------------------------------------------------------ loading ---- */
 
-/* Libraries that stay: as many as there are keys for backends. Guarded by the registry's lock. */
-static void *loaded[16];
-static int nloaded;
-
 static ts_status add_library(void *library, const char *what, ts_key *key)
 {
-    for (int i = 0; i < nloaded; i++)
-        if (loaded[i] == library)
+    for (int k = 0; k < 16; k++)
+        if (ts_reg.libraries[k] == library)
             return ts_error_set(TS_ERR_REGISTRY, "%s: is loaded already", what);
     void *symbol = dlsym(library, TS_BACKEND_ENTRY_NAME);
     if (!symbol)
@@ -139,7 +135,7 @@ static ts_status add_library(void *library, const char *what, ts_key *key)
                                  TS_BACKEND_ENTRY_NAME);
     ts_backend_entry_fn entry = (ts_backend_entry_fn)symbol;
     TS_TRY(add_checked(entry(), what, key));
-    loaded[nloaded++] = library;
+    ts_reg.libraries[*key] = library;
     return TS_OK;
 }
 
@@ -157,10 +153,8 @@ ts_status ts_backend_load(const char *path, ts_key *key)
     }
     ts_key taken = TS_KEY_INVALID;
     ts_registry_begin();
-    int before = nloaded;
     ts_status status = ts_registry_end(add_library(library, what, &taken));
     if (status != TS_OK) {
-        nloaded = before;
         dlclose(library); /* nothing of it is left in the registry */
         return status;
     }

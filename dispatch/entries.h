@@ -53,6 +53,7 @@ typedef struct ts_registry {
     ts_registration *fallbacks[TS_KEY_COUNT];
     ts_keyset prefer_fallback;
     const ts_backend *backends[16]; /* that keys belong to; NULL for keys with a name alone */
+    void *libraries[16];            /* that backends were loaded from, and which stay; NULL: the program's */
     const char *key_names[TS_KEY_COUNT];   /* ts_key_names as the lock's holder knows them */
     int ops; /* defined; those past ts_op_count() are not published yet */
 } ts_registry;

@@ -195,10 +195,27 @@ ts_status ts_register_op(const char *schema, int *op)
 
 /* -------------------------------------------------------------------------------- keys ---- */
 
+enum { NAME_BYTES = 24 };
+
+/** A copy of a key's name that never changes: readers take no lock, and may hold the name of a key whose
+ *  transaction failed since. NULL when there were too many such names. */
+static const char *name_keep(const char *name)
+{
+    static char names[4 * TS_KEY_COUNT][NAME_BYTES];
+    static int used;
+    int i = 0;
+    while (i < used && strcmp(names[i], name) != 0)
+        i++;
+    if (i == TS_COUNTOF(names))
+        return NULL;
+    if (i == used)
+        strcpy(names[used++], name);
+    return names[i];
+}
+
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full, ts_key *key)
 {
-    static char names[TS_KEY_COUNT][24];
-    if (!name || !name[0] || strlen(name) >= sizeof names[0] || strcmp(name, "?") == 0)
+    if (!name || !name[0] || strlen(name) >= NAME_BYTES || strcmp(name, "?") == 0)
         return ts_error_set(TS_ERR_REGISTRY, "%s: expected a name of 1 to 23 characters, got '%s'", what,
                             name ? name : "NULL");
     if (ts_key_by_name(name) != TS_KEY_INVALID)
@@ -208,8 +225,11 @@ ts_status ts_key_take(const char *what, const char *name, int from, int to, cons
         k++;
     if (k > to)
         return ts_error_set(TS_ERR_REGISTRY, "%s: no room for '%s': %s (keys %d to %d) is full", what, name, full, from, to);
-    ts_reg.key_names[k] = strcpy(names[k], name);
-    atomic_store_explicit(&ts_key_names[k], names[k], memory_order_release);
+    const char *kept = name_keep(name);
+    if (!kept)
+        return ts_error_set(TS_ERR_REGISTRY, "%s: no room for '%s': too many registrations failed", what, name);
+    ts_reg.key_names[k] = kept;
+    atomic_store_explicit(&ts_key_names[k], kept, memory_order_release);
     if (key)
         *key = (ts_key)k;
     return TS_OK;
