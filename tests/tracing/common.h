@@ -4,24 +4,9 @@
 #define TESTS_TRACING_COMMON_H
 
 #include "core/alloc.h"
-#include "include/tessera/tessera.h"
-#include "tests/harness.h"
+#include "tests/expect.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-#define OK(expr)                                                                                   \
-    do {                                                                                           \
-        if (TS_STATUS_OF(expr) != TS_OK)                                                           \
-            ck_abort_msg("%s: %s %s", #expr, ts_status_name(ts_error_code()), ts_error_message()); \
-    } while (0)
-#define FAILS(code, expr)                                                                          \
-    do {                                                                                           \
-        ts_error_clear();                                                                          \
-        ck_assert_msg(TS_STATUS_OF(expr) == (code), "%s: expected %s, got %s: %s", #expr,          \
-                      ts_status_name(code), ts_status_name(ts_error_code()), ts_error_message());  \
-    } while (0)
-#define SAYS(text) ck_assert_msg(strstr(ts_error_message(), text), "'%s' is not in: %s", text, ts_error_message())
 
 /** The parameters of a ts_trace_fn; its body may leave some unused. */
 #define TRACED                                                                                     \
