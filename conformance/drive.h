@@ -64,6 +64,8 @@ extern ts_sample_run sample_run;
 /** Counts a sample. */
 void sample_passed(const ts_case *c);
 void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** The same of a result that is not what it should be, or that cannot be read: then the record says why. */
+void sample_differs(const ts_case *c, int i, const char *how);
 /** Counts a call that should have succeeded: unsupported when the device says so, else failed. */
 void sample_refused(const ts_case *c);
 /** "op 'sample' dtype layout (sizes of arguments), form: what", cut to the size of text. */
@@ -129,6 +131,11 @@ double random_uniform(uint64_t *state);
 const char *meta_text(const ts_tensor *t);
 /** Calls the op with a fixed state of the generator. rets: results, owned by the scope. */
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
+/** Results of a call: rets, then arguments that were written. Returns how many. */
+int sample_results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor **out);
+/** Runs the other forms of a call whose n results are known, as far as they apply; that on META alone. */
+void sample_forms(ts_case c, ts_tensor *const *out, int n);
+void sample_form_meta(ts_case c, ts_tensor *const *fresh, int n);
 bool sample_is_differentiable(const ts_op_description *info);
 /** Judges the gradient of the gradient. */
 void sample_check_second(ts_case c);
