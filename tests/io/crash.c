@@ -4,58 +4,17 @@
 
 #include "core/alloc.h"
 #include "tests/io/faults.h"
-#include "tests/io/run.h"
+#include "tests/io/scenario.h"
 
-/* What stands before the save under test, and which save that is. */
-static const struct scenario {
-    const char *name;
-    int before[4]; /* steps saved before, life 1, ended by -1 */
-    int64_t step;  /* the save under test, life 2 */
-} scenarios[] = {
-    {"first save", {-1}, 10},
-    {"next step", {10, -1}, 20},
-    {"third step, the first one goes", {10, 20, -1}, 30},
-    {"same step again", {20, -1}, 20},
-    {"same step again beside an older one", {10, 20, -1}, 20},
-};
-enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
-
-static char dir[128];
-
-static void arrange(const struct scenario *s)
+/* After a save that ended with a status, or was killed. */
+static void check_saved(const scenario *s, bool must_be_new)
 {
-    snprintf(dir, sizeof dir, "%s", in_folder("run"));
-    folder_remove(dir);
-    for (const int *step = s->before; *step >= 0; step++)
-        ck_ok(run_save(dir, *step, 1, 2));
+    char place[sizeof fault.trace + 40];
+    snprintf(place, sizeof place, "call %d (%s)", fault.at, fault.trace);
+    check_after(s, must_be_new, place);
 }
 
-static int64_t newest_before(const struct scenario *s)
-{
-    int64_t newest = -1;
-    for (const int *step = s->before; *step >= 0; step++)
-        newest = *step;
-    return newest;
-}
-
-/* After a save that ended with status, or was killed: the old state or the new one, whole. */
-static void check_after(const struct scenario *s, bool must_be_new)
-{
-    int64_t step = -1;
-    int life = 0;
-    bool found = run_find(dir, &step, &life);
-    bool is_new = found && step == s->step && life == 2;
-    bool is_old = newest_before(s) < 0 ? !found : found && step == newest_before(s) && life == 1;
-    ck_assert_msg(is_new || (is_old && !must_be_new), "%s, call %d (%s): found step %lld of life %d", s->name,
-                  fault.at, fault.trace, (long long)step, life);
-
-    /* and the next save mends whatever was left behind */
-    ck_ok(run_save(dir, 40, 3, 1));
-    ck_assert(run_find(dir, &step, &life) && step == 40 && life == 3);
-    ck_assert_int_eq(count_files(dir), 1 + 1 + 3);
-}
-
-static void sweep(const struct scenario *s, fault_kind kind, int error)
+static void sweep(const scenario *s, fault_kind kind, int error)
 {
     bool met = true;
     for (int n = 1; met; n++) {
@@ -68,7 +27,7 @@ static void sweep(const struct scenario *s, fault_kind kind, int error)
         /* what cannot go wrong without a fault must not go wrong for lack of one */
         ck_assert_msg(met || status == TS_OK, "%s: %s", s->name, ts_error_message());
         ck_assert(status == TS_OK || ts_error_message()[0]);
-        check_after(s, status == TS_OK);
+        check_saved(s, status == TS_OK);
         ts_tally(1, 0, 0);
     }
 }
@@ -99,7 +58,7 @@ TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, .timeout = 11
             ck_assert_ptr_nonnull(strstr(ts_error_message(), "No space left on device"));
         }
         writes += !fault.met;
-        check_after(&scenarios[_i], status == TS_OK);
+        check_saved(&scenarios[_i], status == TS_OK);
         ts_tally(1, 0, 0);
     }
 }
@@ -118,7 +77,7 @@ TS_TEST(short_reads_and_writes_are_no_failure, IN_FOLDER)
 
 TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
 {
-    const struct scenario *s = &scenarios[_i];
+    const scenario *s = &scenarios[_i];
     for (int n = 1, ended = 0; !ended; n++) {
         arrange(s);
         pid_t child = fork();
@@ -131,7 +90,7 @@ TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, .time
         ck_assert_int_eq(waitpid(child, &status, 0), child);
         ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 0));
         ended = WEXITSTATUS(status) == 0;
-        check_after(s, ended);
+        check_saved(s, ended);
         ts_tally(1, 0, 0);
     }
 }
@@ -208,7 +167,7 @@ TS_TEST(running_out_of_memory_leaves_old_or_new, .timeout = 110, IN_FOLDER)
         ts_status status = run_save(dir, 20, 2, 2);
         ts_alloc_fault = NULL;
         ck_assert_msg(status == TS_OK || status == TS_ERR_MEMORY, "allocation %d: %s", memory_at, ts_error_message());
-        check_after(&scenarios[1], status == TS_OK);
+        check_saved(&scenarios[1], status == TS_OK);
         ts_tally(1, 0, 0);
     }
 }

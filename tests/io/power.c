@@ -10,7 +10,7 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 
-#include "tests/io/run.h"
+#include "tests/io/scenario.h"
 
 typedef enum step_kind { STEP_CREATE, STEP_WRITE, STEP_FLUSH, STEP_RENAME, STEP_UNLINK, STEP_MKDIR, STEP_RMDIR } step_kind;
 
@@ -198,56 +198,27 @@ static fate data_fate(int f) { return (fate)(f % 3); }
 
 /* ---------------------------------------------------------------------------- checkpoints ---- */
 
-static const struct scenario {
-    const char *name;
-    int before[4]; /* steps saved before, life 1, ended by -1 */
-    int64_t step;  /* the save that is recorded, life 2 */
-} scenarios[] = {
-    {"first save", {-1}, 10},
-    {"next step", {10, -1}, 20},
-    {"third step, the first one goes", {10, 20, -1}, 30},
-    {"same step again", {20, -1}, 20},
-    {"same step again beside an older one", {10, 20, -1}, 20},
-};
-enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
-
-static char dir[128];
-
-static int64_t arrange(const struct scenario *s)
+/* The folder that the run lies in is older than the crash. */
+static void arrange_in_folder(const scenario *s)
 {
-    int64_t newest = -1;
-    snprintf(dir, sizeof dir, "%s", in_folder("run"));
-    folder_remove(dir);
-    ck_assert_int_eq(mkdir(dir, 0777), 0);
-    for (const int *at = s->before; *at >= 0; at++) {
-        ck_ok(run_save(dir, *at, 1, 2));
-        newest = *at;
-    }
-    return newest;
+    arrange(s);
+    mkdir(dir, 0777);
 }
 
 TS_TEST(a_power_cut_at_any_point_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
 {
-    const struct scenario *s = &scenarios[_i];
-    int64_t newest = arrange(s);
+    const scenario *s = &scenarios[_i];
+    arrange_in_folder(s);
     begin_record();
     ck_ok(run_save(dir, s->step, 2, 2));
     end_record();
     for (int end = 0; end <= nsteps; end++)
         for (int f = 0; f < FATES; f++) {
-            arrange(s);
+            char place[80];
+            arrange_in_folder(s);
             crash(end, names_fate(f), data_fate(f), (uint64_t)end * FATES + (uint64_t)f);
-            int64_t at = -1;
-            int life = 0;
-            bool found = run_find(dir, &at, &life);
-            bool is_new = found && at == s->step && life == 2;
-            bool is_old = newest < 0 ? !found : found && at == newest && life == 1;
-            ck_assert_msg(is_new || (is_old && end < nsteps), "%s, cut after step %d of %d, fate %d: found step %lld of life %d",
-                          s->name, end, nsteps, f, (long long)at, life);
-            /* the next save goes through and mends what was left */
-            ck_ok(run_save(dir, 40, 3, 1));
-            ck_assert(run_find(dir, &at, &life) && at == 40 && life == 3);
-            ck_assert_int_eq(count_files(dir), 1 + 1 + 3);
+            snprintf(place, sizeof place, "cut after step %d of %d, fate %d", end, nsteps, f);
+            check_after(s, end == nsteps, place);
             ts_tally(1, 0, 0);
         }
     printf("%s: %d crash points\n", s->name, (nsteps + 1) * FATES);
