@@ -60,10 +60,7 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
     enum { SHOWN = 4 }; /* members of a list that a description shows */
     ts_value args[TS_MAX_ARGS];
     ts_tensor *lists[TS_MAX_ARGS][SHOWN];
-    size_t bytes = TS_MAX_ARGS * SHOWN * sizeof(shape);
-    shape *shapes = ts_alloc(ts_thread_self(), bytes);
-    if (!shapes)
-        return snprintf(buffer, size, "%s(...)", ts_node_name(n));
+    shape shapes[TS_MAX_ARGS * SHOWN]; /* no memory: errors of a backend are told with it */
     int used = 0;
     for (int i = 0; i < n->nargs; i++) {
         args[i] = n->args[i];
@@ -76,9 +73,7 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
             lists[i][k] = shape_of(&shapes[used++], &n->inputs[at + (int)k]);
         args[i].list = lists[i];
     }
-    int length = ts_call_describe(ts_node_name(n), args, n->nargs, buffer, size);
-    ts_free(&ts_tls, shapes, bytes);
-    return length;
+    return ts_call_describe(ts_node_name(n), args, n->nargs, buffer, size);
 }
 
 /* --------------------------------------------------------------------------------- print ---- */

@@ -213,7 +213,7 @@ ts_status ts_stream_new(ts_device device, ts_stream **stream)
     const ts_backend *b = ts_backend_of(device);
     *stream = NULL;
     if (b && b->stream_new && !(*stream = b->stream_new(b->state, device.index)))
-        return ts_error_set(TS_ERR_MEMORY, "stream_new: %s has no further stream", ts_device_name(device));
+        return ts_error_set(TS_ERR_MEMORY, "stream_new: out of memory, or %s has no further stream", ts_device_name(device));
     return TS_OK;
 }
 
@@ -265,7 +265,7 @@ ts_status ts_event_new(ts_device device, ts_event **event)
     const ts_backend *b = ts_backend_of(device);
     *event = NULL;
     if (b && b->event_new && !(*event = b->event_new(b->state, device.index)))
-        return ts_error_set(TS_ERR_MEMORY, "event_new: %s has no further event", ts_device_name(device));
+        return ts_error_set(TS_ERR_MEMORY, "event_new: out of memory, or %s has no further event", ts_device_name(device));
     return TS_OK;
 }
 

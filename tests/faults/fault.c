@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "core/alloc.h"
 
@@ -272,48 +274,80 @@ __attribute__((constructor)) static void share_points(void)
 
 long fault_points(void) { return atomic_load(points); }
 
-static bool attempt(fault_try *f, fault_body body, void *ctx, int at, bool forever)
+/** What an attempt came to. */
+typedef struct outcome {
+    bool met, good;
+    uint64_t digest;
+    long left; /* blocks more than before */
+} outcome;
+
+static outcome attempt_here(const char *name, fault_body body, void *ctx, int at, bool forever)
 {
-    *f = (fault_try){.name = f->name, .digest = 0xcbf29ce484222325u, .good = true};
+    fault_try f = {.name = name, .digest = 0xcbf29ce484222325u, .good = true};
+    long before = blocks();
     plan.at = at;
     plan.forever = forever;
     plan.met = false;
     plan.count = 0;
-    body(f, ctx);
-    fault_unwatch(f);
+    body(&f, ctx);
+    fault_unwatch(&f);
     armed = false;
-    return plan.met;
+    return (outcome){plan.met, f.good, f.digest, blocks() - before};
+}
+
+static outcome attempt_apart(const char *name, fault_body body, void *ctx, int at, bool forever)
+{
+    outcome *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(shared, MAP_FAILED);
+    int status = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        *shared = attempt_here(name, body, ctx, at, forever);
+        _exit(0);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        printf("%s, allocation %d%s: the process ended with status %d\n", name, at, forever ? " and all that follow" : "", status);
+        *shared = (outcome){.met = at > 0};
+    }
+    outcome o = *shared;
+    munmap(shared, sizeof *shared);
+    return o;
+}
+
+/** Complains when an attempt that met a fault did not end as one without. */
+static bool as_without(const char *name, outcome o, outcome without, unsigned flags)
+{
+    fault_try f = {.name = name, .good = o.good};
+    if (f.good && o.digest != without.digest)
+        fault_wrong(&f, "the call after the failed one gave other results");
+    /* a registration that was rolled back is kept like one that was removed: block and schema */
+    if (f.good && (flags & FAULT_KEEPS ? o.left > without.left + 4 : o.left != 0))
+        fault_wrong(&f, "%ld blocks were lost", o.left - without.left);
+    return f.good;
 }
 
 long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags)
 {
-    fault_try f = {.name = name};
+    outcome (*attempt)(const char *, fault_body, void *, int, bool) = flags & FAULT_FRESH ? attempt_apart : attempt_here;
+    outcome o, without;
     long done = 0;
     install();
-    attempt(&f, body, ctx, 0, false); /* caches, buffers and names that stay */
-    attempt(&f, body, ctx, 0, false);
-    long before = blocks();
-    attempt(&f, body, ctx, 0, false);
-    long growth = blocks() - before;
-    uint64_t digest = f.digest;
-    if (f.good && growth && !(flags & FAULT_KEEPS))
-        fault_wrong(&f, "without a fault it leaves %ld blocks behind", growth);
-    if (!f.good) {
+    attempt(name, body, ctx, 0, false); /* caches, buffers and names that stay */
+    attempt(name, body, ctx, 0, false);
+    without = attempt(name, body, ctx, 0, false);
+    if (without.good && without.left && !(flags & FAULT_KEEPS)) {
+        printf("%s: without a fault it leaves %ld blocks behind\n", name, without.left);
+        without.good = false;
+    }
+    if (!without.good) {
         ts_tally(0, 1, 0);
         return 0;
     }
     for (int forever = 0; forever < 2; forever++)
-        for (int at = 1;; at += flags & FAULT_SPARSE ? 1 + at / 8 : 1) {
-            before = blocks();
-            if (!attempt(&f, body, ctx, at, forever))
-                break;
-            long left = blocks() - before;
-            if (f.good && f.digest != digest)
-                fault_wrong(&f, "the call after the failed one gave other results");
-            /* a registration that was rolled back is kept like one that was removed: block and schema */
-            if (f.good && (flags & FAULT_KEEPS ? left > growth + 4 : left != 0))
-                fault_wrong(&f, "%ld blocks were lost", left);
-            ts_tally(f.good, !f.good, 0);
+        for (int at = 1; (o = attempt(name, body, ctx, at, forever)).met; at += flags & FAULT_SPARSE ? 1 + at / 8 : 1) {
+            bool good = as_without(name, o, without, flags);
+            ts_tally(good, !good, 0);
             done++;
         }
     if (done == 0) /* nothing is allocated, nothing can fail */

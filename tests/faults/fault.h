@@ -34,7 +34,10 @@ enum {
     /** A call that succeeds leaves blocks for the life of the library (tables, names). */
     FAULT_KEEPS = 1,
     /** Hundreds of equal allocations: the distance between points grows by an eighth. */
-    FAULT_SPARSE = 2
+    FAULT_SPARSE = 2,
+    /** The body changes the process for good (a layer takes its place, a backend its name): each attempt
+     *  runs in a process of its own, which has seen none before. */
+    FAULT_FRESH = 4
 };
 
 /**

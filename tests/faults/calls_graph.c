@@ -1,0 +1,109 @@
+/** @file calls_graph.c  Nodes, their hooks, the anomaly mode and ops registered with a gradient run out of memory. */
+// SPDX-License-Identifier: MIT
+#include "tests/faults/calls.h"
+
+static ts_status double_before(void *payload, ts_node *node, ts_tensor **grads, int n)
+{
+    (void)payload, (void)node;
+    for (int i = 0; i < n; i++)
+        TS_TRY(grads[i] = ts_mul_scalar(grads[i], 2));
+    return TS_OK;
+}
+
+static ts_status double_after(void *payload, ts_node *node, ts_tensor **in, int n, ts_tensor *const *out, int m)
+{
+    (void)out, (void)m;
+    return double_before(payload, node, in, n);
+}
+
+CALLS(nodes)
+{
+    TS_SCOPE;
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F32), true);
+    ts_node *node = NULL;
+    ts_hook *before = NULL, *after = NULL;
+    char text[200];
+    int output;
+    fault_watch(f, w);
+    FAULTY(f, node = ts_grad_node(w));
+    QUIET(f, ts_node_leaf(node));
+    QUIET(f, ts_node_name(node));
+    ts_tensor *y = ts_mul(w, w), *z = ts_sum(y);
+    node = ts_grad_node(y);
+    QUIET(f, ts_node_inputs(node));
+    QUIET(f, ts_node_outputs(node));
+    QUIET(f, ts_node_next(node, 0, &output));
+    QUIET(f, ts_node_describe(node, text, sizeof text));
+    QUIET(f, ts_node_retain(node));
+    QUIET(f, ts_node_release(node));
+    FAULTY(f, ts_node_hook_before(node, double_before, NULL, &before));
+    FAULTY(f, ts_node_hook_after(node, double_after, NULL, &after));
+    ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
+    FAULTY(f, (ts_zero_grad(w), ts_backward_ex(z, &retain)));
+    fault_see(f, ts_grad(w));
+    QUIET(f, ts_node_hook_remove(node, before));
+    QUIET(f, ts_node_hook_remove(node, after));
+    FAULTY(f, (ts_zero_grad(w), ts_backward_ex(z, &retain)));
+    fault_see(f, ts_grad(w));
+}
+
+CALLS(anomalies)
+{
+    TS_SCOPE;
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F32), true);
+    fault_watch(f, w);
+    QUIET(f, ts_anomaly_enable(true));
+    QUIET(f, ts_anomaly_enabled());
+    /* a graph is given up by a failed backward too: it is made again */
+    FAULTY(f, (ts_zero_grad(w), ts_backward(ts_sum(ts_mul(w, w)))));
+    ts_anomaly_enable(false);
+    fault_see(f, ts_grad(w));
+}
+
+/* ------------------------------------------------------------------- ops with a gradient ---- */
+
+static ts_status rule(ts_frame *frame) { return ts_rule_pointwise(frame, 1, TS_DTYPE_NONE, true); }
+
+/** 2 a, of packed f32. */
+static ts_status kernel(ts_frame *frame)
+{
+    const float *a = ts_kernel_data(frame->args[0].t);
+    float *y = ts_kernel_data(frame->rets[0].t);
+    for (int64_t i = 0; i < ts_numel(frame->rets[0].t); i++)
+        y[i] = 2 * a[i];
+    return TS_OK;
+}
+
+static ts_status gradient(ts_vjp_call *call)
+{
+    ts_tensor *doubled = ts_mul_scalar(ts_grad_out(call, 0), 2);
+    return ts_give(call, 0, ts_reduce_to(call, 0, doubled));
+}
+
+static ts_tensor *call_op(int op, ts_tensor *a)
+{
+    ts_value args[] = {ts_value_tensor(a)}, y = ts_value_none();
+    return ts_call_boxed(op, args, 1, &y, 1) == TS_OK ? ts_adopt(y.t) : NULL;
+}
+
+CALLS_WITH(ops_with_a_gradient, FAULT_KEEPS, .loop = 0)
+{
+    static int number;
+    char schema[80], name[40];
+    int op = -1;
+    snprintf(name, sizeof name, "fault.doubled%d", number++);
+    snprintf(schema, sizeof schema, "%s(Tensor a) -> Tensor", name);
+    ts_op_opts about = {.size = sizeof about, .rule = rule, .doc = "2 a"};
+    ts_kernel_opts takes = {.size = sizeof takes, .schema = schema, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    ts_vjp_opts reads = {.size = sizeof reads};
+    FAULTY(f, ts_register_op_ex(schema, &about, &op));
+    FAULTY(f, ts_register_kernel_ex(name, TS_KEY_CPU, kernel, &takes, NULL));
+    FAULTY(f, ts_register_vjp(name, gradient, &reads));
+    TS_SCOPE;
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F32), true), *y = NULL;
+    fault_watch(f, w);
+    FAULTY(f, y = call_op(op, w));
+    fault_see(f, y);
+    FAULTY(f, (ts_zero_grad(w), ts_backward(ts_sum(call_op(op, w)))));
+    fault_see(f, ts_grad(w));
+}
