@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test test-full sanitize bench rooms budgets docs clean
+.PHONY: help setup build train test test-full sanitize tsan bench rooms budgets docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,9 +24,9 @@ test: build-for-tests ## run all tests but the slow ones
 	@tools/gpu-suite current
 	@tools/run-tests --no-suite slow
 
-test-full: build-for-tests ## run all tests, then those of the sanitizer build
+test-full: build-for-tests ## run all tests, then those of the sanitizer builds
 	@tools/run-tests
-	@$(MAKE) --no-print-directory sanitize
+	@$(MAKE) --no-print-directory sanitize tsan
 
 # gcc 12 takes "&thread_local == NULL" from the flags of an add that the linker turns into a lea,
 # which sets none: in programs that link the library's objects UBSan then sees NULL where none is.
@@ -38,6 +38,12 @@ sanitize: ## run the tests under AddressSanitizer and UBSan, in build-asan/
 	@test -f build-asan/build.ninja || meson setup build-asan --buildtype=debugoptimized \
 	    -Db_ndebug=false -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=$(NO_FALSE_NULL)
 	@tools/run-tests -C build-asan --no-suite slow
+
+tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsan/
+	@tools/setup build test
+	@test -f build-tsan/build.ninja || meson setup build-tsan --buildtype=debugoptimized \
+	    -Db_ndebug=false -Db_sanitize=thread -Db_lundef=false -Dexamples=false -Dbench=false
+	@tools/run-tests -C build-tsan
 
 bench: build/build.ninja ## run the benchmarks
 	@ninja -C build

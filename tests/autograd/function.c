@@ -1,6 +1,7 @@
 /** @file function.c  Functions with a backward of their own. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
+#include "tests/blocks.h"
 
 static int released;
 static void count_release(void *ctx) { (void)ctx, released++; }
@@ -351,7 +352,8 @@ static bool fail_alloc(size_t bytes) { (void)bytes; return failing_after-- == 0;
 
 TS_TEST(out_of_memory_in_a_function_is_an_ordinary_error)
 {
-    ts_alloc_system = true;
+    if (!blocks_from_malloc())
+        TS_SKIP(TOO_LATE);
     fault none = NONE;
     int failures = 0, applied = 0;
     for (int n = 0; n < 300; n++) {

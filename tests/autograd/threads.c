@@ -1,76 +1,45 @@
 /** @file threads.c  Graphs between threads: made here and run there, leaves and retained graphs shared. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
+#include "tests/threads.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 enum { THREADS = 4, ROUNDS = 200 };
 
-/** Starts `body` in all threads at once, each with its number in the context, and waits for them. */
-typedef struct job {
-    void (*body)(struct job *j);
-    int number;
-    pthread_barrier_t *start;
-    ts_tensor **tensors;
-    atomic_int *failures;
-} job;
-
-static void *run_job(void *ctx)
+static bool use_leaves(int number, void *ctx)
 {
-    job *j = ctx;
-    pthread_barrier_wait(j->start);
-    j->body(j);
-    return NULL;
-}
-
-static int together(void (*body)(job *), ts_tensor **tensors)
-{
-    pthread_t threads[THREADS];
-    job jobs[THREADS];
-    pthread_barrier_t start;
-    atomic_int failures = 0;
-    pthread_barrier_init(&start, NULL, THREADS);
-    for (int i = 0; i < THREADS; i++) {
-        jobs[i] = (job){body, i, &start, tensors, &failures};
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, run_job, &jobs[i]), 0);
-    }
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-    pthread_barrier_destroy(&start);
-    return failures;
-}
-
-static void use_leaves(job *j)
-{
+    ts_tensor **leaves = ctx;
+    bool good = true;
     for (int i = 0; i < ROUNDS; i++) {
         TS_SCOPE;
-        ts_tensor *y = ts_mul_scalar(ts_mul(j->tensors[0], j->tensors[1]), j->number + 1);
-        if (ts_backward(y) != TS_OK)
-            atomic_fetch_add(j->failures, 1);
+        good &= ts_backward(ts_mul_scalar(ts_mul(leaves[0], leaves[1]), number + 1)) == TS_OK;
     }
+    return good;
 }
 
-TS_TEST(threads_with_graphs_of_their_own_add_to_the_same_leaves)
+TS_TEST(threads_with_graphs_of_their_own_add_to_the_same_leaves, .threads = true)
 {
     for (int round = 0; round < 20; round++) { /* each time the leaves are used for the first time by all at once */
         TS_SCOPE;
         ts_tensor *leaves[2] = {leaf(3), leaf(5)};
-        ck_assert_int_eq(together(use_leaves, leaves), 0);
+        ck_assert_int_eq(ts_together(THREADS, use_leaves, leaves), THREADS);
         ck_assert_double_eq(value(ts_grad(leaves[0])), 5.0 * ROUNDS * (1 + 2 + 3 + 4));
         ck_assert_double_eq(value(ts_grad(leaves[1])), 3.0 * ROUNDS * (1 + 2 + 3 + 4));
     }
 }
 
-static void run_shared(job *j)
+static bool run_shared(int number, void *y)
 {
+    (void)number;
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
+    bool good = true;
     for (int i = 0; i < ROUNDS; i++)
-        if (ts_backward_ex(j->tensors[0], &retain) != TS_OK)
-            atomic_fetch_add(j->failures, 1);
+        good &= ts_backward_ex(y, &retain) == TS_OK;
+    return good;
 }
 
-TS_TEST(threads_run_over_one_retained_graph)
+TS_TEST(threads_run_over_one_retained_graph, .threads = true)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(2), *y = x;
@@ -80,28 +49,35 @@ TS_TEST(threads_run_over_one_retained_graph)
     OK(ts_backward_ex(y, &retain));
     double once = value(ts_grad(x));
     ts_zero_grad(x);
-    ck_assert_int_eq(together(run_shared, &y), 0);
+    ck_assert_int_eq(ts_together(THREADS, run_shared, y), THREADS);
     ck_assert_double_eq_tol(value(ts_grad(x)), once * ROUNDS * THREADS, 1e-9 * ROUNDS);
 }
 
-static void run_once(job *j)
+typedef struct one_graph {
+    ts_tensor *y;
+    atomic_int told; /* threads that came too late, and heard why */
+} one_graph;
+
+static bool run_once(int number, void *ctx)
 {
-    if (ts_backward(j->tensors[0]) != TS_OK) {
-        atomic_fetch_add(j->failures, 1);
-        if (ts_error_code() != TS_ERR_AUTOGRAD || !strstr(ts_error_message(), "second time"))
-            atomic_fetch_add(j->failures, 100);
-    }
+    (void)number;
+    one_graph *g = ctx;
+    if (ts_backward(g->y) == TS_OK)
+        return true;
+    g->told += ts_error_code() == TS_ERR_AUTOGRAD && strstr(ts_error_message(), "second time");
+    return false;
 }
 
-TS_TEST(of_threads_that_free_one_graph_the_later_ones_are_told)
+TS_TEST(of_threads_that_free_one_graph_the_later_ones_are_told, .threads = true)
 {
     for (int round = 0; round < 50; round++) {
         TS_SCOPE;
         ts_tensor *x = leaf(2), *y = x;
         for (int i = 0; i < 10; i++)
             y = ts_mul(y, ts_exp(ts_neg(y)));
-        int failures = together(run_once, &y);
-        ck_assert_int_eq(failures, THREADS - 1);
+        one_graph g = {.y = y};
+        ck_assert_int_eq(ts_together(THREADS, run_once, &g), 1);
+        ck_assert_int_eq(g.told, THREADS - 1);
     }
 }
 
@@ -112,7 +88,7 @@ static ts_status part(void *w, ts_tensor *const *in, int n, ts_tensor **out, int
     return TS_OK;
 }
 
-TS_TEST(each_thread_computes_parts_of_a_retained_graph_again_for_itself)
+TS_TEST(each_thread_computes_parts_of_a_retained_graph_again_for_itself, .threads = true)
 {
     TS_SCOPE;
     ts_manual_seed(11);
@@ -125,26 +101,26 @@ TS_TEST(each_thread_computes_parts_of_a_retained_graph_again_for_itself)
     OK(ts_backward_ex(y, &retain));
     ts_tensor *once = ts_clone(ts_grad(w));
     ts_zero_grad(w);
-    ck_assert_int_eq(together(run_shared, &y), 0);
+    ck_assert_int_eq(ts_together(THREADS, run_shared, y), THREADS);
     ck_assert_double_le(distance(ts_mul_scalar(once, ROUNDS * THREADS), ts_grad(w)), 1e-9 * ROUNDS);
 }
 
-static void record_and_hand_over(job *j)
+static bool record_and_hand_over(int number, void *ctx)
 {
     TS_SCOPE;
-    ts_tensor *y = j->tensors[THREADS];
+    ts_tensor **t = ctx, *y = t[THREADS];
     for (int i = 0; i < 50; i++)
-        y = ts_mul(ts_add(y, j->tensors[THREADS]), y);
-    ts_tensor *z = ts_sum(ts_sin(y));
-    j->tensors[j->number] = ts_retain(z);
+        y = ts_mul(ts_add(y, t[THREADS]), y);
+    t[number] = ts_retain(ts_sum(ts_sin(y)));
+    return t[number] != NULL;
 }
 
-TS_TEST(graphs_made_in_many_threads_run_in_one_and_end_there)
+TS_TEST(graphs_made_in_many_threads_run_in_one_and_end_there, .threads = true)
 {
     TS_SCOPE;
     ts_tensor *t[THREADS + 1] = {0}, *one_alone;
     t[THREADS] = leaf(0.01);
-    ck_assert_int_eq(together(record_and_hand_over, t), 0);
+    ck_assert_int_eq(ts_together(THREADS, record_and_hand_over, t), THREADS);
     OK(ts_grad_of(t[0], &t[THREADS], 1, &one_alone, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .retain_graph = true}));
     ts_tensor *sum = t[0];
     for (int i = 1; i < THREADS; i++)
@@ -155,17 +131,20 @@ TS_TEST(graphs_made_in_many_threads_run_in_one_and_end_there)
         ts_release(t[i]);
 }
 
-static void run_or_drop(job *j)
+/** The first thread gives up the last tensor of the list, while the others run over graphs of theirs. */
+static bool run_or_drop(int number, void *ctx)
 {
+    ts_tensor **t = ctx;
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
-    if (j->number == 0)
-        ts_release(j->tensors[THREADS]); /* the last owner of the leaf */
-    for (int i = 0; i < 20 && j->number; i++)
-        if (ts_backward_ex(j->tensors[j->number], &retain) != TS_OK)
-            atomic_fetch_add(j->failures, 1);
+    bool good = true;
+    if (number == 0)
+        ts_release(t[THREADS]);
+    for (int i = 0; i < 20 && number; i++)
+        good &= ts_backward_ex(t[number], &retain) == TS_OK;
+    return good;
 }
 
-TS_TEST(a_leaf_may_end_while_others_run_over_its_graph)
+TS_TEST(a_leaf_may_end_while_others_run_over_its_graph, .threads = true)
 {
     for (int round = 0; round < 50; round++) {
         TS_SCOPE;
@@ -176,10 +155,100 @@ TS_TEST(a_leaf_may_end_while_others_run_over_its_graph)
             for (int i = 0; i < THREADS; i++)
                 t[i] = ts_retain(ts_add_scalar(ts_mul_scalar(t[THREADS], 3), i));
         }
-        ck_assert_int_eq(together(run_or_drop, t), 0);
+        ck_assert_int_eq(ts_together(THREADS, run_or_drop, t), THREADS);
         for (int i = 0; i < THREADS; i++)
             ts_release(t[i]);
     }
+}
+
+TS_TEST(a_tensor_that_keeps_its_gradient_may_end_while_others_run_over_its_graph, .threads = true)
+{
+    for (int round = 0; round < 50; round++) {
+        TS_SCOPE;
+        ts_tensor *x = leaf(2), *t[THREADS + 1];
+        {
+            TS_SCOPE;
+            t[THREADS] = ts_retain(ts_mul_scalar(x, 3));
+            OK(ts_retain_grad(t[THREADS]));
+            for (int i = 0; i < THREADS; i++)
+                t[i] = ts_retain(ts_add_scalar(t[THREADS], i));
+        }
+        ck_assert_int_eq(ts_together(THREADS, run_or_drop, t), THREADS);
+        ck_assert_double_eq(value(ts_grad(x)), 3 * 20 * (THREADS - 1));
+        for (int i = 0; i < THREADS; i++)
+            ts_release(t[i]);
+    }
+}
+
+static ts_tensor *count_gradient(void *calls, ts_tensor *grad)
+{
+    ++*(atomic_int *)calls;
+    return ts_mul_scalar(grad, 2);
+}
+static ts_status count_before(void *calls, ts_node *node, ts_tensor **grads, int n)
+{
+    (void)node, (void)grads, (void)n;
+    ++*(atomic_int *)calls;
+    return TS_OK;
+}
+static ts_status count_after(void *calls, ts_node *node, ts_tensor **in, int n, ts_tensor *const *out, int m)
+{
+    (void)node, (void)in, (void)n, (void)out, (void)m;
+    ++*(atomic_int *)calls;
+    return TS_OK;
+}
+
+static ts_status square(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    out[0] = ts_mul(in[0], in[0]);
+    return ts_function_save(call, in, 1);
+}
+static ts_status square_back(ts_function_call *call, void *calls, ts_tensor *const *g, int m, ts_tensor **out, int n)
+{
+    (void)m, (void)n;
+    ++*(atomic_int *)calls;
+    out[0] = ts_mul_scalar(ts_mul(g[0], ts_function_saved_tensor(call, 0)), 2);
+    return TS_STATUS_OF(out[0]);
+}
+
+TS_TEST(hooks_and_functions_of_a_shared_graph_are_called_by_all_its_threads, .threads = true)
+{
+    TS_SCOPE;
+    atomic_int calls = 0;
+    ts_function f = {.size = sizeof f, .name = "square", .forward = square, .backward = square_back};
+    ts_tensor *x = leaf(3), *y;
+    OK(ts_function_apply(&f, &calls, &x, 1, &y, 1));
+    OK(ts_register_hook(y, count_gradient, &calls, NULL));
+    OK(ts_node_hook_before(ts_grad_node(y), count_before, &calls, NULL));
+    OK(ts_node_hook_after(ts_grad_node(y), count_after, &calls, NULL));
+    ck_assert_int_eq(ts_together(THREADS, run_shared, y), THREADS);
+    ck_assert_int_eq(calls, 4 * ROUNDS * THREADS);
+    ck_assert_double_eq(value(ts_grad(x)), 2 * 2 * 3 * ROUNDS * THREADS);
+}
+
+static bool differentiate_twice(int number, void *ctx)
+{
+    (void)number;
+    ts_tensor **xy = ctx, *first, *second;
+    ts_backward_opts create = {.size = sizeof create, .create_graph = true};
+    ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
+    for (int i = 0; i < ROUNDS; i++) {
+        TS_SCOPE;
+        double v;
+        if (ts_grad_of(xy[1], xy, 1, &first, &create) != TS_OK || ts_grad_of(first, xy, 1, &second, &retain) != TS_OK ||
+            ts_item(second, &v) != TS_OK || v != 12)
+            return false;
+    }
+    return true;
+}
+
+TS_TEST(threads_take_second_gradients_of_one_graph, .threads = true)
+{
+    TS_SCOPE;
+    ts_tensor *xy[2] = {leaf(2)};
+    xy[1] = ts_mul(ts_mul(xy[0], xy[0]), xy[0]); /* x³: 6 x */
+    ck_assert_int_eq(ts_together(THREADS, differentiate_twice, xy), THREADS);
 }
 
 static ts_status nothing(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)

@@ -1,12 +1,12 @@
 /** @file alloc.c  The host allocator against a model, over threads, and when memory runs out. */
 // SPDX-License-Identifier: MIT
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/tensor.h"
 #include "include/tessera/tessera.h"
-#include "tests/harness.h"
+#include "tests/blocks.h"
+#include "tests/threads.h"
 
 typedef struct held {
     unsigned char *p;
@@ -75,10 +75,10 @@ enum { BOARD = 64, WORKERS = 4 };
 static held board[BOARD];
 static pthread_mutex_t board_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void *trade(void *arg)
+static bool trade(int number, void *turns)
 {
-    uint64_t state = (uint64_t)(uintptr_t)arg;
-    for (int i = 0; i < (ts_alloc_system ? 500 : 5000); i++) {
+    uint64_t state = (uint64_t)number + 1;
+    for (int i = 0; i < *(int *)turns; i++) {
         held mine = take(&state), theirs;
         pthread_mutex_lock(&board_lock);
         held *place = &board[next(&state) % BOARD];
@@ -88,18 +88,16 @@ static void *trade(void *arg)
         if (theirs.p)
             give(&theirs);
     }
-    return NULL;
+    return true;
 }
 
-TS_TEST(blocks_may_be_freed_by_another_thread)
+TS_TEST(blocks_may_be_freed_by_another_thread, .threads = true)
 {
-    for (int round = 0; round < 2; round++) { /* the second takes over the heaps of the first */
-        pthread_t threads[WORKERS];
-        for (int i = 0; i < WORKERS; i++)
-            ck_assert_int_eq(pthread_create(&threads[i], NULL, trade, (void *)(uintptr_t)(i + 1)), 0);
-        for (int i = 0; i < WORKERS; i++)
-            ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-    }
+    int turns = ts_alloc_system ? 300 : 5000; /* a sanitizer is slow */
+    if (!blocks_from_heaps())
+        TS_SKIP(TOO_LATE);
+    for (int round = 0; round < 2; round++) /* the second takes over the heaps of the first */
+        ck_assert_int_eq(ts_together(WORKERS, trade, &turns), WORKERS);
     for (int i = 0; i < BOARD; i++)
         if (board[i].p)
             give(&board[i]);
@@ -117,8 +115,8 @@ TS_TEST(foreign_frees_go_home_and_are_used_again)
 {
     static held blocks[1000];
     int64_t reserved = 0;
-    if (ts_alloc_system)
-        TS_SKIP("every block comes from the system");
+    if (!blocks_from_heaps())
+        TS_SKIP(TOO_LATE);
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < 1000; i++) {
             blocks[i] = (held){ts_alloc(ts_thread_self(), 500), 500, (unsigned char)i};
@@ -134,10 +132,53 @@ TS_TEST(foreign_frees_go_home_and_are_used_again)
     ck_assert_int_eq(ts_memory_get_stats().reserved, reserved);
 }
 
+/* Blocks of one thread that others free, while it takes new ones. */
+enum { HANDED = 3000, HANDED_BYTES = 200 };
+typedef struct handed {
+    pthread_barrier_t made;
+    void *first[HANDED], *second[HANDED];
+} handed;
+
+static void write_blocks(void **blocks)
+{
+    for (int i = 0; i < HANDED; i++)
+        if ((blocks[i] = ts_alloc(ts_thread_self(), HANDED_BYTES)))
+            memset(blocks[i], i, HANDED_BYTES);
+}
+
+static bool make_or_free(int number, void *ctx)
+{
+    handed *h = ctx;
+    bool good = true;
+    if (number == 0)
+        write_blocks(h->first);
+    pthread_barrier_wait(&h->made);
+    if (number == 0)
+        write_blocks(h->second); /* in what comes home meanwhile */
+    for (int i = 0; i < HANDED; i++) {
+        void *block = number == 0 ? h->second[i] : i % (WORKERS - 1) == number - 1 ? h->first[i] : NULL;
+        good &= number > 0 || (block && *((unsigned char *)block + HANDED_BYTES - 1) == (unsigned char)i);
+        if (block)
+            ts_free(ts_thread_self(), block, HANDED_BYTES);
+    }
+    return good;
+}
+
+TS_TEST(blocks_come_home_while_their_thread_takes_others, .threads = true)
+{
+    if (!blocks_from_heaps())
+        TS_SKIP(TOO_LATE);
+    static handed h;
+    pthread_barrier_init(&h.made, NULL, WORKERS);
+    for (int round = 0; round < 10; round++)
+        ck_assert_int_eq(ts_together(WORKERS, make_or_free, &h), WORKERS);
+    pthread_barrier_destroy(&h.made);
+}
+
 TS_TEST(neighbours_merge)
 {
-    if (ts_alloc_system)
-        TS_SKIP("every block comes from the system");
+    if (!blocks_from_heaps())
+        TS_SKIP(TOO_LATE);
     enum { PARTS = 64 };
     const size_t part = 100 * 1000;
     ts_thread *self = ts_thread_self();
@@ -212,8 +253,8 @@ TS_TEST(out_of_memory_is_an_ordinary_error)
 
 TS_TEST(a_step_in_steady_state_asks_the_system_for_nothing)
 {
-    if (ts_alloc_system)
-        TS_SKIP("every block comes from the system");
+    if (!blocks_from_heaps())
+        TS_SKIP(TOO_LATE);
     TS_SCOPE;
     ts_tensor *small = ts_ones(TS_SIZES(4), TS_F32), *large = ts_ones(TS_SIZES(512, 1024), TS_F32);
     ts_tensor *leaf = ts_set_requires_grad(ts_ones(TS_SIZES(4), TS_F32), true);

@@ -1,10 +1,9 @@
 /** @file error.c  Errors that travel like NaN. */
 // SPDX-License-Identifier: MIT
-#include <pthread.h>
 #include <string.h>
 
 #include "include/tessera/tessera.h"
-#include "tests/harness.h"
+#include "tests/threads.h"
 
 static ts_tensor *numbers(int64_t n)
 {
@@ -145,6 +144,28 @@ TS_TEST(each_thread_has_a_record)
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(seen, TS_OK);
     ck_assert_str_eq(ts_error_message(), "of this thread");
+}
+
+/** Fails in ways of its own, and reads what was recorded. */
+static bool fail_often(int number, void *ctx)
+{
+    (void)ctx;
+    char expected[80];
+    bool good = true;
+    for (int i = 0; i < 500; i++) {
+        TS_SCOPE;
+        ts_error_clear();
+        snprintf(expected, sizeof expected, "broadcast with (%d), got (%d)", 2 + number, 7 + i % 5);
+        good &= !ts_add(numbers(2 + number), numbers(7 + i % 5)) && ts_error_code() == TS_ERR_SHAPE;
+        good &= strcmp(ts_error_op(), "add") == 0 && strstr(ts_error_message(), expected);
+    }
+    return good;
+}
+
+TS_TEST(threads_that_fail_at_once_read_each_its_own_failure, .threads = true)
+{
+    ck_assert_int_eq(ts_together(4, fail_often, NULL), 4);
+    ck_assert_int_eq(ts_error_code(), TS_OK);
 }
 
 TS_TEST(every_status_has_a_name, .loop = TS_ERR_INTERNAL + 1)

@@ -1,10 +1,9 @@
 // The thread pool: every index once, from everywhere, with any number of threads.
 // SPDX-License-Identifier: MIT
 #include "core/parallel.h"
-#include "tests/harness.h"
+#include "tests/threads.h"
 
 #include <fenv.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -68,7 +67,7 @@ static bool each_once(const counted *c)
     return good;
 }
 
-TS_TEST(every_task_once_for_any_number_of_threads, .loop = 8)
+TS_TEST(every_task_once_for_any_number_of_threads, .loop = 8, .threads = true)
 {
     const int64_t sizes[] = {1, 2, 3, 7, 8, 9, 64, 1000, 4999}, grains[] = {0, 1, 3, 100, 1 << 20};
     ck_assert_int_eq(ts_set_num_threads(_i + 1), TS_OK);
@@ -169,7 +168,7 @@ static void loop_inside(counted *c, int64_t task)
     free(inner);
 }
 
-TS_TEST(nested_loops_run_inline)
+TS_TEST(nested_loops_run_inline, .threads = true)
 {
     ts_set_num_threads(4);
     counted *c = new_count(64, 1);
@@ -196,7 +195,7 @@ static void *user_thread(void *failed)
     return NULL;
 }
 
-TS_TEST(many_user_threads_share_the_pool)
+TS_TEST(many_user_threads_share_the_pool, .threads = true)
 {
     ts_set_num_threads(4);
     pthread_t users[8];
@@ -208,6 +207,44 @@ TS_TEST(many_user_threads_share_the_pool)
     for (int i = 0; i < 8; i++)
         pthread_join(users[i], NULL);
     ck_assert_int_eq(failed, 0);
+}
+
+/* Without atomics: what the owner wrote is there for the parts, and what they wrote for the owner. */
+typedef struct sums {
+    int64_t in[MOST], out[MOST];
+} sums;
+
+static void double_all(void *ctx, int64_t begin, int64_t end)
+{
+    sums *s = ctx;
+    for (int64_t i = begin; i < end; i++)
+        s->out[i] = 2 * s->in[i];
+}
+
+static bool double_often(int number, void *ctx)
+{
+    (void)ctx;
+    bool good = true;
+    sums *s = calloc(1, sizeof *s);
+    for (int turn = 0; turn < 100; turn++) {
+        int64_t tasks = 64 + 13 * turn;
+        for (int64_t i = 0; i < tasks; i++)
+            s->in[i] = number + i;
+        if (turn % 2)
+            ts_parallel_for(tasks, 1, double_all, s);
+        else
+            ts_parallel_for_dynamic(tasks, 5, double_all, s);
+        for (int64_t i = 0; i < tasks; i++)
+            good &= s->out[i] == 2 * (number + i);
+    }
+    free(s);
+    return good;
+}
+
+TS_TEST(a_loop_hands_plain_memory_to_its_parts_and_back, .threads = true)
+{
+    ts_set_num_threads(4);
+    ck_assert_int_eq(ts_together(2, double_often, NULL), 2);
 }
 
 TS_TEST(a_forked_child_starts_its_own_pool)

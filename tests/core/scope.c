@@ -1,10 +1,8 @@
 /** @file scope.c  Who owns a tensor, and until when. */
 // SPDX-License-Identifier: MIT
-#include <pthread.h>
-
 #include "core/tensor.h"
 #include "include/tessera/tessera.h"
-#include "tests/harness.h"
+#include "tests/threads.h"
 
 /** Memory from outside whose release counts, so that the end of a tensor can be seen. */
 static _Atomic int released;
@@ -170,6 +168,33 @@ TS_TEST(the_last_owner_may_be_another_thread)
     ck_assert_int_eq(pthread_create(&thread, NULL, release_it, held), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(released, 1);
+}
+
+enum { OWNERS = 4 };
+
+/** Reads through a handle and a view of its own, then gives the handle up; the last one's end frees it. */
+static bool read_and_release(int number, void *ctx)
+{
+    TS_SCOPE;
+    ts_tensor *t = ctx, *view = ts_slice(t, 0, number, number + 1, 1);
+    bool good = view && *(const double *)ts_data(view) == number + 1;
+    ts_release(t);
+    return good;
+}
+
+TS_TEST(threads_release_one_tensor_at_once, .threads = true)
+{
+    for (int round = 1; round <= 200; round++) {
+        ts_tensor *t;
+        {
+            TS_SCOPE;
+            t = watched();
+            for (int i = 0; i < OWNERS; i++)
+                ts_retain(t);
+        }
+        ck_assert_int_eq(ts_together(OWNERS, read_and_release, t), OWNERS);
+        ck_assert_int_eq(released, round);
+    }
 }
 
 TS_TEST(a_view_holds_the_storage)

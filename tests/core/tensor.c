@@ -8,6 +8,7 @@
 
 #include "core/tensor.h"
 #include "include/tessera/tessera.h"
+#include "tests/blocks.h"
 #include "tests/harness.h"
 
 TS_TEST(from_array_copies_and_copy_to_returns_it, .loop = TS_DTYPE_COUNT)
@@ -227,10 +228,8 @@ TS_TEST(promotion_is_symmetric_and_keeps_the_stronger, .loop = TS_DTYPE_COUNT)
 /* A header that is a block of its own may lie right in front of its data, as if that were inside. */
 TS_TEST(data_of_its_own_is_freed_wherever_it_lies)
 {
-    const char *fork = getenv("CK_FORK");
-    if (!ts_alloc_system && fork && strcmp(fork, "no") == 0)
-        TS_SKIP("changes how a process allocates");
-    ts_alloc_system = true;
+    if (!blocks_from_malloc())
+        TS_SKIP(TOO_LATE);
     int64_t before = ts_memory_get_stats().in_use;
     for (int i = 0; i < 200; i++) {
         TS_SCOPE;

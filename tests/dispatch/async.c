@@ -6,6 +6,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/offset.h"
+#include "tests/threads.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -415,7 +416,7 @@ static double first(ts_tensor *t)
 
 /* ----------------------------------------------------------------------------- cases ---- */
 
-TS_TEST(ops_return_before_their_work_is_done_and_reading_values_waits, MOCK)
+TS_TEST(ops_return_before_their_work_is_done_and_reading_values_waits, .threads = true, MOCK)
 {
     TS_SCOPE;
     ts_tensor *a = full_there(3);
@@ -430,7 +431,7 @@ TS_TEST(ops_return_before_their_work_is_done_and_reading_values_waits, MOCK)
     ck_assert_double_eq(first(y), 54);
 }
 
-TS_TEST(memory_is_not_reused_before_the_work_on_it_is_done, MOCK)
+TS_TEST(memory_is_not_reused_before_the_work_on_it_is_done, .threads = true, MOCK)
 {
     TS_SCOPE;
     ts_tensor *y;
@@ -461,7 +462,7 @@ TS_TEST(memory_is_not_reused_before_the_work_on_it_is_done, MOCK)
     ck_assert_ptr_null(ts_stream_current(device));
 }
 
-TS_TEST(an_event_orders_streams_that_are_otherwise_free_of_each_other, MOCK)
+TS_TEST(an_event_orders_streams_that_are_otherwise_free_of_each_other, .threads = true, MOCK)
 {
     TS_SCOPE;
     ts_stream *s;
@@ -537,7 +538,32 @@ TS_TEST(backends_are_told_of_the_deterministic_mode, MOCK)
     ck_assert(!deterministic);
 }
 
-TS_TEST(asynchronous_kernels_and_round_trips_mix_in_one_training, MOCK)
+/** A chain of products on a stream of the thread's own. */
+static bool multiply_on_stream(int number, void *streams)
+{
+    TS_SCOPE;
+    if (ts_stream_use(device, ((ts_stream **)streams)[number]) != TS_OK)
+        return false;
+    ts_tensor *x = full_there(1 + number), *y = x;
+    for (int i = 0; i < 20; i++)
+        y = ts_mul(ts_mul_scalar(y, 2), ts_to_device((ts_full)(TS_SIZES(1000), ts_scalar_float(0.5), TS_F32), device));
+    double last = 0;
+    return ts_item(ts_select(y, 0, 999), &last) == TS_OK && last == 1 + number &&
+           ts_stream_current(device) == ((ts_stream **)streams)[number];
+}
+
+TS_TEST(threads_work_on_streams_of_their_own, .threads = true, MOCK)
+{
+    ts_stream *of[3];
+    for (int i = 0; i < 3; i++)
+        OK(ts_stream_new(device, &of[i]));
+    ck_assert_int_eq(ts_together(3, multiply_on_stream, of), 3);
+    ck_assert_ptr_null(ts_stream_current(device));
+    for (int i = 0; i < 3; i++)
+        ts_stream_free(device, of[i]);
+}
+
+TS_TEST(asynchronous_kernels_and_round_trips_mix_in_one_training, .threads = true, MOCK)
 {
     double losses[2];
     for (int d = 0; d < 2; d++) {

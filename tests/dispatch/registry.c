@@ -184,7 +184,7 @@ static void *caller(void *a)
 }
 static ts_status quiet(ts_frame *f) { (void)f; return TS_OK; }
 
-TS_TEST(kernels_are_registered_while_other_threads_call)
+TS_TEST(kernels_are_registered_while_other_threads_call, .threads = true)
 {
     ts_tensor *a = one();
     pthread_t threads[3];

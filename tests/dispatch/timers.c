@@ -196,7 +196,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-TS_TEST(threads_that_ended_keep_their_rows)
+TS_TEST(threads_that_ended_keep_their_rows, .threads = true)
 {
 #if !TS_TIMERS
     TS_SKIP("built without timers");
@@ -232,7 +232,7 @@ static void *work_twice(void *arg)
     return arg;
 }
 
-TS_TEST(time_while_switched_off_counts_nowhere)
+TS_TEST(time_while_switched_off_counts_nowhere, .threads = true)
 {
 #if !TS_TIMERS
     TS_SKIP("built without timers");
@@ -274,7 +274,7 @@ static void *work_until_told(void *arg)
 }
 
 /** Reads, resets and switches beside threads that call and end; a race detector sees it too. */
-TS_TEST(timers_are_switched_and_read_while_threads_call)
+TS_TEST(timers_are_switched_and_read_while_threads_call, .threads = true)
 {
 #if !TS_TIMERS
     TS_SKIP("built without timers");

@@ -72,6 +72,13 @@ static void *count_one(void *unused)
     return NULL;
 }
 
+TS_TEST(counts_in_a_thread, .threads = true)
+{
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, count_one, NULL), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+}
+
 TS_TEST(samples_that_pass)
 {
     pthread_t thread;

@@ -66,7 +66,18 @@ class Harness(unittest.TestCase):
         self.counted("samples_then", 2, 1, 0, status=1)
 
     def test_all_at_once_is_the_sum(self):
-        self.counted("", 6 + 2 + 11 + 5 + 2, 1 + 1 + 1 + 3 + 1, 1 + 2, status=1)
+        self.counted("", 6 + 2 + 1 + 11 + 5 + 2, 1 + 1 + 1 + 3 + 1, 1 + 2, status=1)
+
+    def test_cases_where_threads_meet_can_be_had_alone(self):
+        _, _, output = run("--list", "--threads")
+        self.assertEqual(output.split(), ["counts_in_a_thread"])
+        for fork in ("yes", "no"):
+            returned, line, _ = run("--threads", CK_FORK=fork)
+            self.assertEqual((returned, line[:3]), (0, ["1", "0", "0"]))
+
+    def test_a_failed_case_without_fork_runs_no_ends_of_blocks(self):
+        returned, line, output = run("fails_an_assertion", CK_FORK="no")
+        self.assertEqual((returned, line[:3]), (1, ["0", "1", "0"]), output)
 
     def test_list_prints_names_only_and_runs_nothing(self):
         returned, line, output = run("--list", "pass")

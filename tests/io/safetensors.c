@@ -7,6 +7,7 @@
 #include "core/tensor.h"
 #include "tests/io/folder.h"
 #include "tests/io/golden.h"
+#include "tests/threads.h"
 
 static ts_safetensors *open_golden(void)
 {
@@ -277,6 +278,34 @@ TS_TEST(misuse_of_the_writer_is_named_and_leaves_the_file, IN_FOLDER)
     ck_assert_mem_eq(data, golden, bytes);
     free(data);
     ck_assert_int_eq(count_files(test_folder), 1);
+}
+
+static bool read_all(int number, void *ctx)
+{
+    ts_safetensors *st = ctx;
+    for (int i = 0; i < 50; i++) {
+        TS_SCOPE;
+        int at = (number + i) % ts_safetensors_count(st);
+        int64_t first;
+        ts_tensor *t = ts_safetensors_load_at(st, at);
+        if (!t || ts_item_int(ts_select(t, 0, 0), &first) != TS_OK || first != at || ts_safetensors_find(st, "none") != -1)
+            return false;
+    }
+    return true;
+}
+
+TS_TEST(threads_read_one_opened_file_at_once, .threads = true, IN_FOLDER)
+{
+    TS_SCOPE;
+    static const char *const names[] = {"a", "b", "c"};
+    ts_tensor *tensors[3];
+    for (int i = 0; i < 3; i++)
+        tensors[i] = (ts_full)(TS_SIZES(1000), ts_scalar_int(i), TS_I64);
+    ck_ok(ts_safetensors_save(in_folder("shared"), names, tensors, 3, NULL, NULL, 0));
+    ts_safetensors *st = ts_safetensors_open(in_folder("shared"), NULL);
+    ck_ok(st);
+    ck_assert_int_eq(ts_together(4, read_all, st), 4);
+    ts_safetensors_close(st);
 }
 
 TS_TEST(a_reader_keeps_the_old_file_while_it_is_replaced, IN_FOLDER)

@@ -1,8 +1,8 @@
 /** @file cast_cache.c  Casts of parameters: kept, made anew, given up; gradients through them. */
 // SPDX-License-Identifier: MIT
-#include <pthread.h>
-
+#include "tests/blocks.h"
 #include "tests/dispatch/common.h"
+#include "tests/threads.h"
 
 /** A matrix of f32 that requires grad. META: no arithmetic, but the same calls. */
 static ts_tensor *leaf(ts_device device)
@@ -141,6 +141,28 @@ static bool forward_backward(ts_tensor *x, ts_tensor *w)
     return ts_backward(loss) == TS_OK;
 }
 
+/** A region and its casts are the thread's; the parameter and its gradient are everybody's. */
+static bool train_in_a_region(int number, void *w)
+{
+    (void)number;
+    for (int i = 0; i < 50; i++) {
+        TS_SCOPE;
+        TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
+        ts_tensor *y = ts_mm(ts_ones(TS_SIZES(4, 4), TS_F32), w);
+        if (ts_backward(ts_sum(ts_mm(y, w))) != TS_OK || cached() != 1)
+            return false;
+    }
+    return cached() == 0;
+}
+
+TS_TEST(threads_cast_a_parameter_that_they_share_each_for_itself, .threads = true)
+{
+    ts_tensor *w = leaf(TS_DEVICE_CPU);
+    ck_assert_int_eq(ts_together(3, train_in_a_region, w), 3);
+    OK(ts_grad(w));
+    ck_assert_int_eq(cached(), 0);
+}
+
 TS_TEST(gradients_flow_through_casts_and_rules_run_without_autocast)
 {
     ts_tensor *w = leaf(TS_DEVICE_META), *x = leaf(TS_DEVICE_META);
@@ -259,10 +281,8 @@ static bool fail_once(size_t bytes)
 
 TS_TEST(out_of_memory_at_any_point_is_an_error_that_leaves_nothing)
 {
-    const char *fork = getenv("CK_FORK");
-    if (!ts_alloc_system && fork && strcmp(fork, "no") == 0)
-        TS_SKIP("changes how a process allocates");
-    ts_alloc_system = true; /* each block of the library is an allocation that may fail */
+    if (!blocks_from_malloc())
+        TS_SKIP(TOO_LATE);
     ts_tensor *w = leaf(TS_DEVICE_META), *x = leaf(TS_DEVICE_META);
     int64_t before = 0;
     int failures = 0;

@@ -1,16 +1,12 @@
 /** @file watch.c  The NaN finder, the shape logger, the determinism checker. */
 // SPDX-License-Identifier: MIT
-#include <tessera/tessera.h>
-
-#include "tests/harness.h"
+#include "tests/expect.h"
+#include "tests/threads.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define OK(expr) ck_assert_msg(TS_STATUS_OF(expr) == TS_OK, "%s: %s", #expr, ts_error_message())
 
 static char lines[16][1000];
 static char layers[16][16];
@@ -129,6 +125,31 @@ static ts_status drift(ts_frame *f)
     TS_TRY(ts_kernel_result(f, 0, &one, 1, TS_F32));
     *(float *)ts_kernel_data(f->rets[0].t) = counter++;
     return TS_OK;
+}
+
+static bool ask_layers(int number, void *found)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_sub_scalar(ts_ones(TS_SIZES(4), TS_F32), 2);
+    if (ts_nan_finder(TS_THIS_THREAD, true) != TS_OK || ts_determinism_checker(TS_THIS_THREAD, true) != TS_OK)
+        return false;
+    for (int i = 0; i < 100; i++) {
+        TS_SCOPE;
+        if (!ts_add(x, x))
+            return false;
+    }
+    ((bool *)found)[number] = !ts_log(x);
+    return ts_nan_finder(TS_THIS_THREAD, false) == TS_OK && ts_determinism_checker(TS_THIS_THREAD, false) == TS_OK;
+}
+
+TS_TEST(of_threads_that_switch_layers_on_at_once_one_finds_the_first_nan, .threads = true)
+{
+    bool found[4] = {false};
+    listen();
+    ck_assert_int_eq(ts_together(4, ask_layers, found), 4);
+    ck_assert_int_eq(found[0] + found[1] + found[2] + found[3], 1);
+    ck_assert_int_eq(nlines, 1);
+    ts_nan_finder_reset();
 }
 
 TS_TEST(the_determinism_checker_finds_an_op_that_gives_other_bits)

@@ -27,7 +27,7 @@ static void same(ts_tensor *a, ts_tensor *b)
     ck_assert_int_eq(memcmp(ts_data(a), ts_data(b), (size_t)ts_numel(a) * 8), 0);
 }
 
-TS_TEST(targets_are_the_tokens_after, .teardown = remove_file)
+TS_TEST(targets_are_the_tokens_after, .threads = true, .teardown = remove_file)
 {
     make_file(10000);
     for (int threads = 0; threads < 2; threads++) {
@@ -75,7 +75,7 @@ TS_TEST(an_epoch_visits_each_window_once, .teardown = remove_file)
     ts_loader_close(l);
 }
 
-TS_TEST(batches_are_a_function_of_seed_epoch_and_number, .teardown = remove_file)
+TS_TEST(batches_are_a_function_of_seed_epoch_and_number, .threads = true, .teardown = remove_file)
 {
     make_file(3000);
     ts_loader_opts o = {.size = sizeof o, .batch = 2, .length = 32, .dtype = TS_U8, .seed = 5};
@@ -214,7 +214,7 @@ static void *cut(void *arg)
     return NULL;
 }
 
-TS_TEST(a_file_cut_while_it_is_read_never_kills, .teardown = remove_file)
+TS_TEST(a_file_cut_while_it_is_read_never_kills, .threads = true, .teardown = remove_file)
 {
     make_file(100000);
     ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 8, .length = 1024, .dtype = TS_U8});

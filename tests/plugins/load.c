@@ -1,14 +1,11 @@
 /** @file load.c  Loading backends: what is refused and how, what stays, two at a time. By public headers. */
 // SPDX-License-Identifier: MIT
-#include <tessera/tessera.h>
-
-#include "tests/harness.h"
+#include "tests/expect.h"
+#include "tests/threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define OK(expr) ck_assert_msg(TS_STATUS_OF(expr) == TS_OK, "%s: %s", #expr, ts_error_message())
 
 static const char *path_of(const char *name)
 {
@@ -91,4 +88,26 @@ TS_TEST(two_loaded_backends_work_side_by_side)
     ts_device named;
     OK(ts_device_from_name("second:0", &named));
     ck_assert_int_eq(named.backend, b.backend);
+}
+
+/** Two threads load libraries of their own; two load what cannot be loaded, or what is loaded by then. */
+static bool load(int number, void *ctx)
+{
+    static const char *const names[] = {"good", "second", "wrong_schema", "good"};
+    char path[4096];
+    ts_key *keys = ctx;
+    snprintf(path, sizeof path, "%s/plugin_%s.so", TS_PLUGINS, names[number]);
+    return ts_backend_load(path, &keys[number]) == TS_OK;
+}
+
+TS_TEST(libraries_are_loaded_by_several_threads_at_once, .threads = true)
+{
+    ts_key keys[4];
+    memset(keys, TS_KEY_INVALID, sizeof keys);
+    ck_assert_int_eq(ts_together(4, load, keys), 2);
+    ck_assert_int_ne(keys[1], TS_KEY_INVALID);
+    ck_assert_int_eq(keys[2], TS_KEY_INVALID);
+    ck_assert((keys[0] == TS_KEY_INVALID) != (keys[3] == TS_KEY_INVALID));
+    refused("good", TS_ERR_REGISTRY, "is loaded already");
+    refused("second", TS_ERR_REGISTRY, "is loaded already");
 }

@@ -1,5 +1,6 @@
 /** @file errors.c  Wrong use, foreign writes, and memory that runs out. */
 // SPDX-License-Identifier: MIT
+#include "tests/blocks.h"
 #include "tests/tracing/common.h"
 
 static ts_status sum_of_two(TRACED) { return TS_STATUS_OF(out[0] = ts_add(in[0], in[1])); }
@@ -204,19 +205,10 @@ static bool fail_for_ever(size_t bytes)
     return failing_after-- <= 0;
 }
 
-static bool can_count(void)
-{
-    const char *fork = getenv("CK_FORK");
-    if (!ts_alloc_system && fork && strcmp(fork, "no") == 0)
-        return false;
-    ts_alloc_system = true; /* each block of the library is an allocation that may fail */
-    return true;
-}
-
 TS_TEST(memory_that_runs_out_while_recording_disturbs_nothing, .loop = 2)
 {
-    if (!can_count())
-        TS_SKIP("changes how a process allocates");
+    if (!blocks_from_malloc())
+        TS_SKIP(TOO_LATE);
     TS_SCOPE;
     OK(net = ts_linear_new(4, 3, true));
     ts_tensor *in[2] = {numbers(1, TS_SIZES(2, 4, 4)), numbers(2, TS_SIZES(3, 5))}, *out, *want;
@@ -267,8 +259,8 @@ TS_TEST(memory_that_runs_out_while_recording_disturbs_nothing, .loop = 2)
 
 TS_TEST(memory_that_runs_out_in_a_replay_is_an_error_that_leaves_nothing)
 {
-    if (!can_count())
-        TS_SKIP("changes how a process allocates");
+    if (!blocks_from_malloc())
+        TS_SKIP(TOO_LATE);
     TS_SCOPE;
     OK(net = ts_linear_new(4, 3, true));
     ts_tensor *in[2] = {numbers(1, TS_SIZES(2, 4, 4)), numbers(2, TS_SIZES(3, 5))}, *out;

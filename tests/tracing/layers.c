@@ -268,7 +268,7 @@ static ts_status with_another_thread(TRACED)
     return TS_STATUS_OF(out[0] = ts_abs(in[0]));
 }
 
-TS_TEST(calls_of_other_threads_are_not_recorded)
+TS_TEST(calls_of_other_threads_are_not_recorded, .threads = true)
 {
     TS_SCOPE;
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
@@ -300,7 +300,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-TS_TEST(threads_record_and_replay_over_shared_parameters)
+TS_TEST(threads_record_and_replay_over_shared_parameters, .threads = true)
 {
     TS_SCOPE;
     net a = net_new(0, TS_SGD);

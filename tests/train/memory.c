@@ -1,7 +1,7 @@
 /** @file memory.c  What training holds: nothing grows, nothing is left, and the peak is what has to be kept. */
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
-#include "core/alloc.h"
+#include "tests/blocks.h"
 #include "tests/dispatch/common.h"
 
 enum { V = 256 };
@@ -69,11 +69,8 @@ static void finish_step(ts_optimizer *o, ts_tensor *loss)
 /** Twice: as it is used, for calls of the system's allocator; then block by block, to the byte. */
 TS_TEST(training_neither_grows_nor_leaves_anything, .loop = 2)
 {
-    const char *fork = getenv("CK_FORK");
-    if (_i && !ts_alloc_system && fork && strcmp(fork, "no") == 0)
-        TS_SKIP("changes how a process allocates");
-    if (_i)
-        ts_alloc_system = true;
+    if (_i && !blocks_from_malloc())
+        TS_SKIP(TOO_LATE);
     const shape s = {.layers = 2, .heads = 4, .width = 32, .length = 24, .batch = 3, .dropout = 0.1};
     ts_manual_seed(1);
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 1e-3);
