@@ -1,4 +1,4 @@
-/** @file index.cuh  Indices in device memory: reading and checking them. */
+/** @file index.cuh  Values in device memory that may be wrong: indices and numbers, checked by kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_CUH
 #define TS_CUDA_INDEX_CUH
@@ -7,15 +7,55 @@
 
 namespace ts {
 
-/** A list of i64 or i32, and where to report what is out of range. */
+/** Where kernels report wrong elements of one argument. */
+struct reporter {
+    ts_cuda_caller caller;
+    const char *expected; /* the host's; never read here */
+    ts_cuda_fault *fault;
+
+    reporter(const ts_frame *f, int arg, const char *what, ts_cuda_device *device)
+        : caller{f->table, f->site, f->op, f->nargs, (uint8_t)arg}, expected(what), fault(device->fault)
+    {
+    }
+    /** True for the one thread that may write. */
+    __device__ __forceinline__ bool claim() const
+    {
+        return !*(volatile int32_t *)&fault->some && atomicCAS(&fault->some, 0, -1) == 0;
+    }
+    __device__ __forceinline__ void publish(int32_t kind, int64_t position) const
+    {
+        fault->caller = caller;
+        fault->expected = expected;
+        fault->position = position;
+        __threadfence_system();
+        *(volatile int32_t *)&fault->some = kind;
+    }
+    __device__ __noinline__ void wrong_index(int64_t index, int64_t bound, int64_t position) const
+    {
+        if (!claim())
+            return;
+        fault->index = index;
+        fault->bound = bound;
+        publish(1, position);
+    }
+    __device__ __noinline__ void wrong_number(double number, int64_t position) const
+    {
+        if (!claim())
+            return;
+        fault->number = number;
+        publish(2, position);
+    }
+};
+
+/** A list of i64 or i32, an argument of the call. */
 struct indices {
     const void *data;
     bool is_short;
-    int32_t op;
-    ts_cuda_fault *fault;
+    reporter out;
 
-    indices(const ts_frame *f, const ts_tensor *t, ts_cuda_device *device)
-        : data(ts_kernel_data(t)), is_short(ts_dtype_of(t) == TS_I32), op(f->op), fault(device->fault)
+    /** @param what  what the error calls them */
+    indices(const ts_frame *f, const ts_tensor *t, ts_cuda_device *device, const char *what = "indices")
+        : data(ts_kernel_data(t)), is_short(ts_dtype_of(t) == TS_I32), out(f, place_of(f, t), what, device)
     {
     }
     __device__ __forceinline__ int64_t at(int64_t i) const
@@ -28,18 +68,17 @@ struct indices {
         int64_t index = at(i);
         if (index >= 0 && index < bound)
             return index;
-        report(index, bound);
+        out.wrong_index(index, bound, i);
         return -1;
     }
-    __device__ __noinline__ void report(int64_t index, int64_t bound) const
+
+private:
+    static int place_of(const ts_frame *f, const ts_tensor *t)
     {
-        if (*(volatile int32_t *)&fault->some)
-            return;
-        fault->op = op;
-        fault->index = index;
-        fault->bound = bound;
-        __threadfence_system();
-        *(volatile int32_t *)&fault->some = 1;
+        int arg = 0;
+        while (arg < f->nargs && !(f->args[arg].tag == TS_TAG_TENSOR && f->args[arg].t == t))
+            arg++;
+        return arg;
     }
 };
 

@@ -142,13 +142,23 @@ static ts_status prepare(int index)
 
 ts_status ts_cuda_check_fault(ts_cuda_device *d)
 {
-    if (__builtin_expect(!__atomic_load_n(&d->fault->some, __ATOMIC_ACQUIRE), 1))
+    int32_t some = __atomic_load_n(&d->fault->some, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(some <= 0, 1))
         return TS_OK;
     ts_cuda_fault fault = *d->fault;
     __atomic_store_n(&d->fault->some, 0, __ATOMIC_RELEASE);
-    return ts_error_set_hint(TS_ERR_INDEX, "run with TS_SYNC=1 to be told by the call itself",
-                             "%s: index %lld is out of range for %lld; found by a kernel on cuda:%d, before the device was waited for",
-                             ts_op_name(fault.op), (long long)fault.index, (long long)fault.bound, d->index);
+    /* the call is over, but the error belongs to it */
+    const ts_cuda_caller *caller = &fault.caller;
+    ts_frame frame = {.table = caller->table, .site = caller->site, .op = caller->op, .nargs = caller->nargs};
+    const char *hint = "run with TS_SYNC=1 to be told by the call itself";
+    if (some == 1)
+        return ts_kernel_error(&frame, caller->arg, TS_ERR_INDEX, hint,
+                               "expected %s from 0 to %lld, got %lld at position %lld; found by a kernel on cuda:%d",
+                               fault.expected, (long long)fault.bound - 1, (long long)fault.index, (long long)fault.position,
+                               d->index);
+    return ts_kernel_error(&frame, caller->arg, TS_ERR_VALUE, hint,
+                           "expected %s, got %g at position %lld; found by a kernel on cuda:%d", fault.expected, fault.number,
+                           (long long)fault.position, d->index);
 }
 
 ts_cuda_device *ts_cuda_use(int index)

@@ -12,12 +12,23 @@ TS_BEGIN_DECLS
 /** Most devices that are used; the others of a machine are left alone. */
 #define TS_CUDA_DEVICES 16
 
-/** What kernels report when an index in device memory is out of range: the first such index since it was
- *  last read. It lies in host memory that the device can write; waiting for the device reads it. */
+/** Which argument of which call a kernel works on: what a report needs that is read after the call. */
+typedef struct ts_cuda_caller {
+    const ts_table *table;
+    const void *site;
+    uint16_t op;
+    uint8_t nargs, arg;
+} ts_cuda_caller;
+
+/** What kernels report when a value in device memory is wrong: the first since it was last read. It lies in
+ *  host memory that the device can write; waiting for the device reads it. */
 typedef struct ts_cuda_fault {
-    int32_t some;
-    int32_t op;
-    int64_t index, bound;
+    int32_t some;         /* 0 nothing, 1 an index, 2 a number, -1 being written */
+    ts_cuda_caller caller;
+    const char *expected; /* host text: "indices", "probabilities from 0 to 1" */
+    int64_t position;     /* among the elements of the argument */
+    int64_t index, bound; /* an index, expected within [0, bound) */
+    double number;
 } ts_cuda_fault;
 
 /** What is known of a device, asked once. */
@@ -44,7 +55,7 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...) __attribute_
 /** After a launch: its own error; with TS_SYNC=1 waits, so that the culprit is named. */
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
 
-/** TS_ERR_INDEX, once, when a kernel has met an index that is out of range. */
+/** TS_ERR_INDEX or TS_ERR_VALUE, once, when a kernel has met a wrong index or number. */
 ts_status ts_cuda_check_fault(ts_cuda_device *device);
 
 /* alloc.c: the slots of the backend's struct */
