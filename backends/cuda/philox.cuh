@@ -1,0 +1,51 @@
+/** @file philox.cuh  Philox4x32-10 on the device: the formulas of core/philox.h. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_PHILOX_CUH
+#define TS_CUDA_PHILOX_CUH
+
+#include <stdint.h>
+
+namespace ts {
+
+/** Four random words. */
+struct philox_block {
+    uint32_t w[4];
+
+    /** Block at a position of a seed's stream. */
+    __device__ __forceinline__ philox_block(uint64_t seed, uint64_t position)
+    {
+        uint32_t c0 = (uint32_t)position, c1 = (uint32_t)(position >> 32), c2 = 0, c3 = 0;
+        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+#pragma unroll
+        for (int round = 0; round < 10; round++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+            c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+            c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+            c1 = (uint32_t)p1;
+            c3 = (uint32_t)p0;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        w[0] = c0, w[1] = c1, w[2] = c2, w[3] = c3;
+    }
+    /** The i-th of two 64-bit words. */
+    __device__ __forceinline__ uint64_t word64(int i) const { return (uint64_t)w[2 * i + 1] << 32 | w[2 * i]; }
+};
+
+/** Uniform in [0, 1). */
+__device__ __forceinline__ float philox_f32(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
+__device__ __forceinline__ double philox_f64(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }
+
+/** The 64 bits, and the number in [0, 1), of element i of the draw at `offset`. */
+__device__ __forceinline__ uint64_t philox_u64(uint64_t seed, uint64_t offset, uint64_t i)
+{
+    return philox_block(seed, offset + i / 2).word64((int)(i % 2));
+}
+__device__ __forceinline__ double philox_uniform(uint64_t seed, uint64_t offset, uint64_t i)
+{
+    return philox_f64(philox_u64(seed, offset, i));
+}
+
+} // namespace ts
+
+#endif

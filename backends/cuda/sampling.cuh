@@ -1,0 +1,218 @@
+/** @file sampling.cuh  Permutations, and draws by rows of weights. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_SAMPLING_CUH
+#define TS_CUDA_SAMPLING_CUH
+
+#include "backends/cuda/index.cuh"
+#include "backends/cuda/philox.cuh"
+
+namespace ts {
+
+/* -------------------------------------------------------------------------- permutations ---- */
+
+/*
+ * The CPU's shuffle: for i from n - 1 down, element i changes places with partner h(i) among 0 .. i. What
+ * lies at place q before step i came there by the latest step before, the smallest j > i with h(j) = q; it
+ * had lain at j before step j. So the result at i is the end of a chain: to the smallest j > i with the same
+ * partner, then from j to the smallest k > j whose partner is j, and on while there is one; the end's own
+ * number is what lay there at first. Chains are short: their expected length is below ln n.
+ */
+template <class I> struct permutation {
+    I *partner;        /* h(i) */
+    I *latest, *other; /* a list of the steps with a partner: its head, and the step after one */
+    I *first;          /* the smallest step above q whose partner is q */
+    static constexpr I none = (I)-1;
+
+    permutation(void *scratch, int64_t n) : partner((I *)scratch), latest(partner + n), other(latest + n), first(other + n) {}
+    static int64_t bytes(int64_t n) { return 4 * n * (int64_t)sizeof(I); }
+};
+
+template <class I> static __global__ void partners_kernel(permutation<I> p, int64_t n, ts_rng_state rng)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n)
+        return;
+    I q = (I)__umul64hi(philox_u64(rng.seed, rng.offset, (uint64_t)i), (uint64_t)i + 1);
+    p.partner[i] = q;
+    p.other[i] = atomicExch(&p.latest[q], (I)i);
+    if (q != (I)i)
+        atomicMin(&p.first[q], (I)i);
+}
+
+template <class T, class I> static __global__ void follow_kernel(permutation<I> p, T *out, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n)
+        return;
+    I q = p.partner[i], at = p.none;
+    if (q == (I)i)
+        at = p.first[i];
+    else
+        for (I j = p.latest[q]; j != p.none; j = p.other[j])
+            at = j > (I)i && j < at ? j : at;
+    for (I next = at; next != p.none; next = p.first[at])
+        at = next;
+    out[i] = (T)(at == p.none ? q : at);
+}
+
+template <class T, class I> cudaError_t permute(T *out, int64_t n, ts_rng_state rng, void *scratch, cudaStream_t stream)
+{
+    permutation<I> p(scratch, n);
+    unsigned blocks = (unsigned)((n + 255) / 256);
+    cudaMemsetAsync(p.latest, 0xff, n * sizeof(I), stream);
+    cudaMemsetAsync(p.first, 0xff, n * sizeof(I), stream);
+    partners_kernel<<<blocks, 256, 0, stream>>>(p, n, rng);
+    follow_kernel<<<blocks, 256, 0, stream>>>(p, out, n);
+    return cudaPeekAtLastError();
+}
+
+/* ----------------------------------------------------------------------- rows of weights ---- */
+
+enum { SAMPLE_THREADS = 1024 };
+
+static __device__ __forceinline__ void check_weight(const reporter &out, double x, int64_t position)
+{
+    if (!(x >= 0) || isinf(x))
+        out.wrong_number(x, position);
+}
+
+/**
+ * Draws with replacement: the first category at which the sum of weights exceeds u times all of it. A thread
+ * sums a run of categories; draws find the run by bisection, and walk on from its start.
+ */
+template <class T>
+static __global__ void __launch_bounds__(SAMPLE_THREADS)
+    sample_kernel(const T *p, int64_t *y, int64_t n, int64_t draws, ts_rng_state rng, reporter out)
+{
+    __shared__ double before[SAMPLE_THREADS + 1], warps[32]; /* sum of the runs before one */
+    int64_t row = blockIdx.x, run = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS, from = threadIdx.x * run;
+    int64_t to = from + run < n ? from + run : n;
+    const T *weights = p + row * n;
+    double sum = 0;
+#pragma unroll 8
+    for (int64_t c = from; c < to; c++) {
+        double x = (double)widen(weights[c]);
+        check_weight(out, x, row * n + c);
+        sum += x;
+    }
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        double below = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += lane >= step ? below : 0;
+    }
+    if (lane == 31)
+        warps[warp] = sum;
+    __syncthreads();
+    for (int w = 0; w < warp; w++)
+        sum += warps[w];
+    before[threadIdx.x + 1] = sum;
+    if (threadIdx.x == 0)
+        before[0] = 0;
+    __syncthreads();
+    double all = before[SAMPLE_THREADS];
+    bool fine = all > 0 && !isinf(all);
+    if (!fine && threadIdx.x == 0)
+        out.wrong_number(all, row * n);
+    for (int64_t s = threadIdx.x; s < draws; s += SAMPLE_THREADS) {
+        double u = philox_uniform(rng.seed, rng.offset, (uint64_t)(row * draws + s)) * all;
+        int low = 0, high = SAMPLE_THREADS - 1; /* a run whose end exceeds u */
+        while (low < high) {
+            int middle = (low + high) / 2;
+            if (before[middle + 1] > u)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        double reached = before[low];
+        int64_t at = -1;
+        for (int64_t c = low * run; fine && c < n && !(at >= 0 && reached > u); c++) {
+            double x = (double)widen(weights[c]);
+            reached += x;
+            at = x > 0 ? c : at;
+        }
+        for (int64_t c = low * run; fine && at < 0 && c-- > 0;) /* rounding brought u to the end of all */
+            at = widen(weights[c]) > 0 ? c : -1;
+        y[row * draws + s] = fine ? at : 0;
+    }
+}
+
+/** When each category arrives in a race of exponential times; those of weight 0 never do. */
+template <class T>
+static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, ts_rng_state rng, reporter out)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += (int64_t)gridDim.x * blockDim.x) {
+        double x = (double)widen(p[i]);
+        check_weight(out, x, i);
+        times[i] = x > 0 ? -log1p(-philox_uniform(rng.seed, rng.offset, (uint64_t)i)) / x : (double)INFINITY;
+    }
+}
+
+/** Of equal times the lower category is first. */
+struct arrival {
+    double time;
+    int64_t category;
+    __device__ __forceinline__ bool before(const arrival &b) const
+    {
+        return time < b.time || (time == b.time && category < b.category);
+    }
+    __device__ __forceinline__ void meet(const arrival &b)
+    {
+        if (b.before(*this))
+            *this = b;
+    }
+    __device__ __forceinline__ void meet_lanes()
+    {
+#pragma unroll
+        for (int lane = 16; lane; lane >>= 1)
+            meet({__shfl_xor_sync(0xffffffffu, time, lane), __shfl_xor_sync(0xffffffffu, category, lane)});
+    }
+};
+
+/**
+ * The earliest arrivals of a row, in order: draws without replacement. A thread knows the earliest of its own
+ * categories; when it has won, its warp looks for its next.
+ */
+static __global__ void __launch_bounds__(SAMPLE_THREADS)
+    race_kernel(const double *times, int64_t *y, int64_t n, int64_t draws, reporter out)
+{
+    int64_t row = blockIdx.x, own = threadIdx.x;
+    int lane = threadIdx.x % 32;
+    const double *time = times + row * n;
+    const arrival never = {(double)INFINITY, INT64_MAX};
+    __shared__ arrival firsts[2][32];
+    arrival mine = never;
+#pragma unroll 4
+    for (int64_t c = own; c < n; c += SAMPLE_THREADS)
+        mine.meet({time[c], c});
+    for (int64_t s = 0; s < draws; s++) {
+        arrival best = mine;
+        best.meet_lanes();
+        if (lane == 0)
+            firsts[s & 1][threadIdx.x / 32] = best;
+        __syncthreads();
+        arrival won = firsts[s & 1][lane];
+        won.meet_lanes();
+        if (isinf(won.time) && threadIdx.x == 0)
+            out.wrong_number((double)s, row * n);
+        if (threadIdx.x == 0)
+            y[row * draws + s] = isinf(won.time) ? 0 : won.category;
+        unsigned winner = __ballot_sync(0xffffffffu, mine.category == won.category);
+        if (!winner)
+            continue;
+        int64_t first = threadIdx.x - lane + (__ffs((int)winner) - 1);
+        arrival next = never;
+        for (int64_t c = first + (int64_t)lane * SAMPLE_THREADS; c < n; c += 32 * SAMPLE_THREADS) {
+            arrival other = {time[c], c};
+            if (won.before(other))
+                next.meet(other);
+        }
+        next.meet_lanes();
+        if (winner >> lane & 1)
+            mine = next;
+    }
+}
+
+} // namespace ts
+
+#endif
