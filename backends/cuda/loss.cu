@@ -4,9 +4,11 @@
  * gradients. Sums go by position or block, then in a fixed order by one block, in double.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/exponentials.cuh"
 #include "backends/cuda/index.cuh"
 #include "backends/cuda/lines.cuh"
 #include "backends/cuda/softmax_rows.cuh"
+#include "backends/cuda/statistics.cuh"
 #include "tessera/ops/loss.h"
 
 using namespace ts;
@@ -16,31 +18,15 @@ using namespace ts;
 enum { TOTAL = 1024 };
 
 /** Adds n numbers; *count, where given, holds how many of them count for a mean. */
-template <class A, class R> static __global__ void total_kernel(const A *parts, int64_t n, double factor, const int64_t *count, R *out)
+template <class R>
+static __global__ void total_kernel(const double *parts, int64_t n, double factor, const unsigned long long *count, R *out)
 {
     double sum = 0;
     for (int64_t i = threadIdx.y; i < n; i += TOTAL)
-        sum += (double)parts[i];
+        sum += parts[i];
     sum = line_reduce<1, TOTAL, op_sum>(sum);
     if (threadIdx.y == 0)
         *out = narrow<R>((wide_t<R>)(count ? sum / (double)*count : sum * factor));
-}
-
-template <class A, class R> static __global__ void narrow_kernel(const A *x, R *y, int64_t n)
-{
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        y[i] = narrow<R>(x[i]);
-}
-
-/** Positions whose target is not ignored. */
-static __global__ void count_kernel(indices target, int64_t n, int64_t ignored, int64_t *count)
-{
-    double sum = 0;
-    for (int64_t i = threadIdx.y; i < n; i += TOTAL)
-        sum += target.at(i) != ignored;
-    sum = line_reduce<1, TOTAL, op_sum>(sum);
-    if (threadIdx.y == 0)
-        *count = (int64_t)sum;
 }
 
 /* ------------------------------------------------------------------------------ classes ---- */
@@ -51,46 +37,142 @@ struct classes {
     double smoothing;
 };
 
-template <class T, int X, int Y>
-static __global__ void __launch_bounds__(X *Y)
-    cross_entropy_lines(classes c, const T *x, indices target, wide_t<T> *loss, wide_t<T> *lse)
+enum { POSITIONS = 256 }; /* of a block */
+
+/** Adds to *count the positions whose target is not ignored. */
+static __global__ void __launch_bounds__(POSITIONS)
+    count_kernel(indices target, int64_t n, int64_t ignored, unsigned long long *count)
+{
+    int64_t i = (int64_t)blockIdx.x * POSITIONS + threadIdx.x;
+    int some = __syncthreads_count(i < n && target.at(i) != ignored);
+    if (threadIdx.x == 0 && some)
+        atomicAdd(count, (unsigned long long)some);
+}
+
+/** Losses of a block's positions: each, or their sum. */
+template <class T, class F>
+static __device__ __forceinline__ void give_losses(const classes &c, const indices &target, F &&loss, T *out, double *parts)
 {
     using A = wide_t<T>;
-    line_place<X, Y> at(c.l);
-    A top = minus_infinity<A>(), sum = 0, spread = 0;
-    if (at.some)
-        for (int64_t i = threadIdx.y; i < c.l.count; i += Y)
-            top = op_max::of(top, widen(x[at.first + i * c.l.inner]));
-    top = line_reduce<X, Y, op_max>(top);
-    if (at.some)
-        for (int64_t i = threadIdx.y; i < c.l.count; i += Y) {
-            A z = widen(x[at.first + i * c.l.inner]);
-            sum += exp(z - top);
-            spread += z - top;
-        }
-    sum = line_reduce<X, Y, op_sum>(sum);
-    if (c.smoothing != 0)
-        spread = line_reduce<X, Y, op_sum>(spread);
-    if (!at.some || threadIdx.y)
-        return;
-    A rest = log(sum), value = 0;
-    if (target.at(at.number) != c.ignored) {
-        int64_t goal = target.checked(at.number, c.l.count);
-        A own = goal < 0 ? (A)NAN : widen(x[at.first + goal * c.l.inner]);
-        value = (A)(1 - c.smoothing) * (top - own + rest);
-        if (c.smoothing != 0)
-            value += (A)c.smoothing * (rest - spread / (A)c.l.count);
+    int64_t at = (int64_t)blockIdx.x * POSITIONS + threadIdx.y, positions = c.l.outer * c.l.inner;
+    A value = 0;
+    if (at < positions && target.at(at) != c.ignored) {
+        int64_t goal = target.checked(at, c.l.count), first = at / c.l.inner * c.l.count * c.l.inner + at % c.l.inner;
+        value = goal < 0 ? (A)NAN : loss(at, first + goal * c.l.inner);
     }
-    loss[at.number] = value;
-    if (lse)
-        lse[at.number] = top + rest;
+    if (out && at < positions)
+        out[at] = narrow<T>(value);
+    if (out)
+        return;
+    double sum = line_reduce<1, POSITIONS, op_sum>((double)value);
+    if (threadIdx.y == 0)
+        parts[blockIdx.x] = sum;
+}
+
+/** Losses from what is known of each position's exponentials. */
+template <class T>
+static __global__ void __launch_bounds__(POSITIONS)
+    cross_entropy_kernel(classes c, const T *x, indices target, const exponentials<wide_t<T>> *known, wide_t<T> *lse, T *out, double *parts)
+{
+    using A = wide_t<T>;
+    int64_t mine = (int64_t)blockIdx.x * POSITIONS + threadIdx.y;
+    if (lse && mine < c.l.outer * c.l.inner)
+        lse[mine] = exponentials_fold<A>().finish(known[mine]);
+    give_losses<T>(c, target, [&](int64_t at, int64_t own) {
+        A rest = log(known[at].sum), top = exponentials_fold<A>::base(known[at].top);
+        A value = (A)(1 - c.smoothing) * (top - widen(x[own]) + rest);
+        if (c.smoothing != 0)
+            value += (A)c.smoothing * (rest + top - known[at].total / (A)c.l.count);
+        return value;
+    }, out, parts);
+}
+
+template <class T>
+static __global__ void __launch_bounds__(POSITIONS) nll_kernel(classes c, const T *x, indices target, T *out, double *parts)
+{
+    give_losses<T>(c, target, [&](int64_t, int64_t own) { return -widen(x[own]); }, out, parts);
 }
 
 /** dx = (exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) scale */
+template <class T> struct cross_entropy_slope {
+    using A = wide_t<T>;
+    int64_t goal;
+    A lse, scale, even, own; /* scale 0: ignored */
+
+    __device__ __forceinline__ cross_entropy_slope(const classes &c, const T *g, bool each, const unsigned long long *count,
+                                                   const indices &target, const wide_t<T> *known, int64_t at)
+        : goal(target.at(at)), lse(known[at]), scale(each ? widen(g[at]) : widen(*g)), even((A)(c.smoothing / (double)c.l.count)),
+          own((A)(1 - c.smoothing))
+    {
+        if (count)
+            scale /= (A)*count;
+        if (goal == c.ignored)
+            scale = 0;
+    }
+    __device__ __forceinline__ T of(A x, int64_t k) const
+    {
+        return narrow<T>(scale == 0 ? (A)0 : (exp_of<T>(x, lse) - even - (k == goal ? own : (A)0)) * scale);
+    }
+};
+
 template <class T>
-static __global__ void cross_entropy_backward_kernel(classes c, const T *g, bool each, const int64_t *count, const T *x,
+static __global__ void cross_entropy_backward_kernel(classes c, const T *g, bool each, const unsigned long long *count, const T *x,
                                                      indices target, const wide_t<T> *lse, T *dx, int64_t n)
 {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count, at = i / c.l.inner / c.l.count * c.l.inner + j;
+        cross_entropy_slope<T> slope(c, g, each, count, target, lse, at);
+        if (k == 0 && slope.goal != c.ignored)
+            target.checked(at, c.l.count);
+        dx[i] = slope.of(widen(x[i]), k);
+    }
+}
+
+enum { LONG = 256, LONG_UNROLL = 4 };
+
+/** The same for classes side by side, many of them: blockIdx.y is the position. */
+template <class T>
+static __global__ void __launch_bounds__(LONG)
+    cross_entropy_backward_long(classes c, const T *g, bool each, const unsigned long long *count, const T *x, indices target,
+                                const wide_t<T> *lse, T *dx, bool aligned)
+{
+    constexpr int V = vec16<T>;
+    int64_t at = blockIdx.y, n = c.l.count, begin = (int64_t)blockIdx.x * (LONG * LONG_UNROLL * V) + threadIdx.x * V;
+    const T *row = x + at * n;
+    wide_t<T> in[LONG_UNROLL][V];
+#pragma unroll
+    for (int u = 0; u < LONG_UNROLL; u++) {
+        int64_t first = begin + u * (LONG * V);
+        if (first < n)
+            load_piece<T, V>(row + first, 1, aligned, n - first < V ? (int)(n - first) : V, in[u]);
+    }
+    cross_entropy_slope<T> slope(c, g, each, count, target, lse, at);
+    if (begin == 0 && slope.goal != c.ignored)
+        target.checked(at, n);
+#pragma unroll
+    for (int u = 0; u < LONG_UNROLL; u++) {
+        int64_t first = begin + u * (LONG * V);
+        if (first >= n)
+            break;
+        vec<T, V> out;
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            out.at[e] = slope.of(in[u][e], first + e);
+        if (aligned && n - first >= V) {
+            store_stream(reinterpret_cast<vec<T, V> *>(dx + at * n + first), out);
+        } else {
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                if (first + e < n)
+                    dx[at * n + first + e] = out.at[e];
+        }
+    }
+}
+
+template <class T>
+static __global__ void nll_backward_kernel(classes c, const T *g, bool each, const unsigned long long *count, indices target, T *dx,
+                                           int64_t n)
+{
     using A = wide_t<T>;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count, at = i / c.l.inner / c.l.count * c.l.inner + j;
@@ -98,49 +180,21 @@ static __global__ void cross_entropy_backward_kernel(classes c, const T *g, bool
         A scale = each ? widen(g[at]) : widen(*g);
         if (count)
             scale /= (A)*count;
-        A z = exp(widen(x[i]) - lse[at]) - (A)(c.smoothing / (double)c.l.count) - (k == goal ? (A)(1 - c.smoothing) : (A)0);
-        dx[i] = narrow<T>(goal == c.ignored ? (A)0 : z * scale);
-    }
-}
-
-template <class T>
-static __global__ void nll_kernel(classes c, const T *x, indices target, wide_t<T> *loss, int64_t positions)
-{
-    using A = wide_t<T>;
-    int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= positions)
-        return;
-    A value = 0;
-    if (target.at(at) != c.ignored) {
-        int64_t goal = target.checked(at, c.l.count);
-        value = goal < 0 ? (A)NAN : -widen(x[at / c.l.inner * c.l.count * c.l.inner + goal * c.l.inner + at % c.l.inner]);
-    }
-    loss[at] = value;
-}
-
-template <class T>
-static __global__ void nll_backward_kernel(classes c, const T *g, bool each, const int64_t *count, indices target, T *dx, int64_t n)
-{
-    using A = wide_t<T>;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count, at = i / c.l.inner / c.l.count * c.l.inner + j;
-        int64_t goal = target.at(at);
-        A scale = each ? widen(g[at]) : widen(*g);
-        if (count)
-            scale /= (A)*count;
+        if (k == 0 && goal != c.ignored)
+            target.checked(at, c.l.count);
         dx[i] = narrow<T>(goal != c.ignored && k == goal ? -scale : (A)0);
     }
 }
 
 static unsigned blocks_for(int64_t n) { return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535); }
 
-/** Memory of a call: a number a position, and the count. */
+/** Memory of a call: a count, then what else it wants. */
 struct class_scratch {
     ts_device where;
     int64_t bytes;
     char *data;
 
-    class_scratch(ts_frame *f, int64_t positions) : where(ts_kernel_device(f)), bytes(positions * 8 + 8)
+    class_scratch(ts_frame *f, int64_t more) : where(ts_kernel_device(f)), bytes(more + 16)
     {
         data = (char *)ts_scratch_take(where, bytes);
     }
@@ -149,8 +203,16 @@ struct class_scratch {
         if (data)
             ts_scratch_give(where, data, bytes);
     }
-    int64_t *count() const { return (int64_t *)data; }
-    void *parts() const { return data + 8; }
+    /** Counts positions for a mean. */
+    unsigned long long *count(const indices &target, int64_t positions, int64_t ignored, cudaStream_t stream) const
+    {
+        cudaMemsetAsync(data, 0, 8, stream);
+        if (positions)
+            count_kernel<<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, stream>>>(
+                target, positions, ignored, (unsigned long long *)data);
+        return (unsigned long long *)data;
+    }
+    void *parts() const { return data + 16; }
 };
 
 static classes classes_of(const ts_frame *f, int ignore_arg, double smoothing)
@@ -159,66 +221,87 @@ static classes classes_of(const ts_frame *f, int ignore_arg, double smoothing)
     return {{r.outer, r.count, r.inner}, f->args[ignore_arg].i, smoothing};
 }
 
+/** Logits (outer, classes, inner), reduced over classes. */
+static reduction over_classes(const classes &c)
+{
+    reduction r = {{2, 1}, {{c.l.inner, c.l.outer}, {c.l.count}}, {{1, c.l.count * c.l.inner}, {c.l.inner}}};
+    r.results = c.l.outer * c.l.inner;
+    r.count = c.l.count;
+    return r;
+}
+
 template <bool NLL> static ts_status forward_classes(ts_frame *f)
 {
     classes c = classes_of(f, 3, NLL ? 0 : f->args[4].d);
-    int64_t reduction = f->args[2].i, positions = c.l.outer * c.l.inner;
-    class_scratch scratch(f, positions);
-    if (!scratch.data)
+    int64_t reduction = f->args[2].i, positions = c.l.outer * c.l.inner, blocks = (positions + POSITIONS - 1) / POSITIONS;
+    class_scratch sums(f, blocks * 8), states(f, NLL ? 0 : positions * (int64_t)sizeof(exponentials<double>));
+    if (!sums.data || !states.data)
         return ts_error_code();
-    return with_float(f, [&]<class T>(const call &k) {
+    auto run = [&]<class T>() {
         using A = wide_t<T>;
-        indices target(f, f->args[1].t, k.device);
         const T *x = data_of<T>(f->args[0]);
-        A *loss = (A *)scratch.parts();
-        T *out = data_of<T>(f->rets[0]);
-        if (positions) {
-            if constexpr (NLL) {
-                nll_kernel<T><<<(unsigned)((positions + 255) / 256), 256, 0, k.stream>>>(c, x, target, loss, positions);
-            } else {
-                A *lse = data_of<A>(f->rets[1]);
-                lines_dispatch(c.l, [&]<int X, int Y>(dim3 grid, dim3 block) {
-                    cross_entropy_lines<T, X, Y><<<grid, block, 0, k.stream>>>(c, x, target, loss, lse);
-                });
+        exponentials<A> *known = (exponentials<A> *)states.parts();
+        if constexpr (!NLL)
+            TS_CUDA_TRY(reduce_into<T>(f, over_classes(c), exponentials_fold<A>{}, x, known, (T *)nullptr));
+        return on_device(f, [&](const call &k) {
+            indices target(f, f->args[1].t, k.device, "classes");
+            T *out = data_of<T>(f->rets[0]), *each = reduction == TS_REDUCTION_NONE ? out : nullptr;
+            double *parts = (double *)sums.parts();
+            if (positions) {
+                if constexpr (NLL)
+                    nll_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(c, x, target, each, parts);
+                else
+                    cross_entropy_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
+                        c, x, target, known, data_of<A>(f->rets[1]), each, parts);
             }
-        }
-        if (reduction == TS_REDUCTION_NONE) {
-            if (positions)
-                narrow_kernel<A, T><<<blocks_for(positions), 256, 0, k.stream>>>(loss, out, positions);
+            if (each)
+                return cudaPeekAtLastError();
+            unsigned long long *count = reduction == TS_REDUCTION_MEAN ? sums.count(target, positions, c.ignored, k.stream) : nullptr;
+            total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, 1, count, out);
             return cudaPeekAtLastError();
-        }
-        int64_t *count = reduction == TS_REDUCTION_MEAN ? scratch.count() : nullptr;
-        if (count)
-            count_kernel<<<1, dim3(1, TOTAL), 0, k.stream>>>(target, positions, c.ignored, count);
-        total_kernel<A, T><<<1, dim3(1, TOTAL), 0, k.stream>>>(loss, positions, 1, count, out);
-        return cudaPeekAtLastError();
-    });
+        });
+    };
+    switch (ts_kernel_dtype(f)) {
+    case TS_F64: return run.template operator()<double>();
+    case TS_BF16: return run.template operator()<bf16>();
+    case TS_F16: return run.template operator()<f16>();
+    default: return run.template operator()<float>();
+    }
 }
 
 /** (grad, self, target, [lse,] reduction, ignore_index[, smoothing]) -> gradient of self */
 template <bool NLL> static ts_status backward_classes(ts_frame *f)
 {
+    TS_SCOPE;
     classes c = classes_of(f, NLL ? 4 : 5, NLL ? 0 : f->args[6].d);
     int64_t reduction = f->args[NLL ? 3 : 4].i, positions = c.l.outer * c.l.inner;
+    ts_tensor *known = NLL ? nullptr : statistics(f->args[3]);
     class_scratch scratch(f, 0);
-    if (!scratch.data)
+    if (!scratch.data || !(NLL || known))
         return ts_error_code();
     return with_float(f, [&]<class T>(const call &k) {
         using A = wide_t<T>;
-        indices target(f, f->args[2].t, k.device);
+        indices target(f, f->args[2].t, k.device, "classes");
         const T *g = data_of<T>(f->args[0]), *x = data_of<T>(f->args[1]);
         T *dx = data_of<T>(f->rets[0]);
         bool each = reduction == TS_REDUCTION_NONE;
-        int64_t *count = reduction == TS_REDUCTION_MEAN ? scratch.count() : nullptr, n = positions * c.l.count;
+        int64_t n = positions * c.l.count;
         if (!n)
             return cudaSuccess;
-        if (count)
-            count_kernel<<<1, dim3(1, TOTAL), 0, k.stream>>>(target, positions, c.ignored, count);
-        if constexpr (NLL)
+        unsigned long long *count = reduction == TS_REDUCTION_MEAN ? scratch.count(target, positions, c.ignored, k.stream) : nullptr;
+        if constexpr (NLL) {
             nll_backward_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, target, dx, n);
-        else
-            cross_entropy_backward_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, x, target,
-                                                                                 data_of<A>(f->args[3]), dx, n);
+        } else {
+            const A *lse = (const A *)ts_kernel_data(known);
+            constexpr int64_t share = LONG * LONG_UNROLL * vec16<T>;
+            if (c.l.inner == 1 && c.l.count >= 512 && positions < 65536) {
+                bool aligned = (((uintptr_t)x | (uintptr_t)dx) & 15) == 0 && c.l.count % vec16<T> == 0;
+                dim3 grid((unsigned)((c.l.count + share - 1) / share), (unsigned)positions);
+                cross_entropy_backward_long<T><<<grid, LONG, 0, k.stream>>>(c, g, each, count, x, target, lse, dx, aligned);
+            } else {
+                cross_entropy_backward_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, x, target, lse, dx, n);
+            }
+        }
         return cudaPeekAtLastError();
     });
 }
@@ -311,7 +394,7 @@ static double pair_factor(const ts_tensor *x, int64_t reduction)
 template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
 {
     int64_t n = ts_numel(f->args[0].t), reduction = f->args[2].i, blocks = (n + PAIR_SHARE - 1) / PAIR_SHARE;
-    class_scratch scratch(f, blocks);
+    class_scratch scratch(f, blocks * 8);
     if (!scratch.data)
         return ts_error_code();
     return with_float(f, [&]<class T>(const call &k) {
@@ -325,8 +408,7 @@ template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
         double *parts = (double *)scratch.parts();
         if (n)
             pair_sums_kernel<T><<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(pair, x, t, parts, n);
-        total_kernel<double, T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, pair_factor(f->args[0].t, reduction),
-                                                                   nullptr, out);
+        total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, pair_factor(f->args[0].t, reduction), nullptr, out);
         return cudaPeekAtLastError();
     });
 }

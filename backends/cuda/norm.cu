@@ -3,6 +3,7 @@
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/lines.cuh"
 #include "backends/cuda/norm_rows.cuh"
+#include "backends/cuda/statistics.cuh"
 
 using namespace ts;
 
@@ -138,7 +139,11 @@ static ts_status rms_norm(ts_frame *f) { return forward<true>(f, 0, f->args[3].d
 /** (grad, self, mean unless RMS, rstd, weight) -> (dx, dweight, dbias unless RMS) */
 template <bool RMS> static ts_status backward(ts_frame *f)
 {
+    TS_SCOPE;
     ts_rows r = ts_kernel_rows(f);
+    ts_tensor *rstds = statistics(f->args[RMS ? 2 : 3]), *means = RMS ? nullptr : statistics(f->args[2]);
+    if (!rstds || !(RMS || means))
+        return ts_error_code();
     bool sums = f->rets[1].tag == TS_TAG_TENSOR || (!RMS && f->rets[2].tag == TS_TAG_TENSOR);
     ts_device where = ts_kernel_device(f);
     ts_cuda_device *device = ts_cuda_use(where.index);
@@ -153,7 +158,7 @@ template <bool RMS> static ts_status backward(ts_frame *f)
     ts_status status = with_float(f, [&]<class T>(const call &c) {
         using A = wide_t<T>;
         const T *g = data_of<T>(f->args[0]), *x = data_of<T>(f->args[1]), *weight = data_of<T>(f->args[RMS ? 3 : 4]);
-        const A *mean = RMS ? nullptr : data_of<A>(f->args[2]), *rstd = data_of<A>(f->args[RMS ? 2 : 3]);
+        const A *mean = RMS ? nullptr : (const A *)ts_kernel_data(means), *rstd = (const A *)ts_kernel_data(rstds);
         T *dx = data_of<T>(f->rets[0]), *dw = data_of<T>(f->rets[1]), *db = RMS ? nullptr : data_of<T>(f->rets[2]);
         if (!r.count)
             return cudaSuccess;

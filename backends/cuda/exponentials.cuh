@@ -1,0 +1,48 @@
+/** @file exponentials.cuh  The fold behind logarithms of sums of exponentials. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_EXPONENTIALS_CUH
+#define TS_CUDA_EXPONENTIALS_CUH
+
+#include "backends/cuda/reduce.cuh"
+
+namespace ts {
+
+/** The largest element, the sum of exp(x - largest), and the sum of x. */
+template <class X> struct exponentials {
+    X top, sum, total;
+};
+template <class X> struct exponentials_fold {
+    using state = exponentials<X>;
+
+    /** What exponents are relative to: infinities would give NaN. */
+    static __device__ __forceinline__ X base(X top) { return top - top == 0 ? top : (X)0; }
+    static __device__ __forceinline__ X moved(const state &s, X to) { return s.sum == 0 ? (X)0 : s.sum * exp(base(s.top) - to); }
+    __device__ __forceinline__ state none() const { return {-(X)INFINITY, 0, 0}; }
+    __device__ __forceinline__ state merge(const state &a, const state &b) const
+    {
+        X top = a.top > b.top ? a.top : b.top, to = base(top);
+        return {top, moved(a, to) + moved(b, to), a.total + b.total};
+    }
+    template <int N> __device__ __forceinline__ void take(state &s, const X (&x)[N]) const
+    {
+        X top = s.top;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            top = x[e] > top ? x[e] : top;
+        X to = base(top);
+        if (top > s.top) {
+            s.sum = moved(s, to);
+            s.top = top;
+        }
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            s.sum += exp(x[e] - to);
+            s.total += x[e];
+        }
+    }
+    __device__ __forceinline__ X finish(const state &s) const { return log(s.sum) + base(s.top); }
+};
+
+} // namespace ts
+
+#endif
