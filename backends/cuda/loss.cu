@@ -245,7 +245,8 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
             TS_CUDA_TRY(reduce_into<T>(f, over_classes(c), exponentials_fold<A>{}, x, known, (T *)nullptr));
         return on_device(f, [&](const call &k) {
             indices target(f, f->args[1].t, k.device, "classes");
-            T *out = data_of<T>(f->rets[0]), *each = reduction == TS_REDUCTION_NONE ? out : nullptr;
+            bool none = reduction == TS_REDUCTION_NONE;
+            T *out = data_of<T>(f->rets[0]), *each = none ? out : nullptr;
             double *parts = (double *)sums.parts();
             if (positions) {
                 if constexpr (NLL)
@@ -254,7 +255,7 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
                     cross_entropy_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
                         c, x, target, known, data_of<A>(f->rets[1]), each, parts);
             }
-            if (each)
+            if (none)
                 return cudaPeekAtLastError();
             unsigned long long *count = reduction == TS_REDUCTION_MEAN ? sums.count(target, positions, c.ignored, k.stream) : nullptr;
             total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, 1, count, out);
