@@ -18,16 +18,18 @@ static void plan_rows(ts_plan *plan, const ts_tensor *t, int last)
     }
 }
 
-/** An optional tensor with the sizes of t's last dims and its dtype. */
-static ts_status check_affine(ts_frame *f, int arg, const ts_tensor *t, int last)
+/** A tensor with the sizes of t's last dims and its dtype. */
+static ts_status check_beside(ts_frame *f, int arg, const ts_tensor *t, int last)
 {
-    if (f->args[arg].tag != TS_TAG_TENSOR)
-        return TS_OK;
     TS_TRY(ts_check_sizes(f, arg, t->sizes + t->ndim - last, last));
     if (f->args[arg].t->dtype != t->dtype)
         return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s as argument 'self', got %s",
                                 ts_dtype_name((ts_dtype)t->dtype), ts_dtype_name((ts_dtype)f->args[arg].t->dtype));
     return TS_OK;
+}
+static ts_status check_affine(ts_frame *f, int arg, const ts_tensor *t, int last)
+{
+    return f->args[arg].tag == TS_TAG_TENSOR ? check_beside(f, arg, t, last) : TS_OK;
 }
 
 /** Result i: one value a row, the normalised dims with size 1. */
@@ -38,27 +40,32 @@ static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
     plan->ret[i] = (ts_meta){plan->buffer[i], ts_statistic_dtype((ts_dtype)t->dtype), t->storage->device, t->ndim, 0};
 }
 
-static ts_status infer_norm(ts_frame *f, int affine)
+/** (self, what is added to it, dims, affine ...) -> (result, sums, statistics ...); terms is 1 where nothing is added */
+static ts_status infer_norm(ts_frame *f, int terms, int affine)
 {
     const ts_tensor *t = f->args[0].t;
-    int64_t last = f->args[1].i;
+    int64_t last = f->args[terms].i;
     ts_device device;
     TS_TRY(ts_check_float(f, 0));
+    for (int i = 1; i < terms; i++)
+        TS_TRY(check_beside(f, i, t, t->ndim));
     if (last < 1 || last > t->ndim)
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld", t->ndim, (long long)last);
-    for (int i = 2; i < 2 + affine; i++)
+        return ts_fail_arg(f, terms, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld", t->ndim, (long long)last);
+    for (int i = terms + 1; i <= terms + affine; i++)
         TS_TRY(check_affine(f, i, t, (int)last));
     TS_TRY(ts_check_devices(f, false, &device));
     f->plan->compute = (ts_dtype)t->dtype;
     plan_rows(f->plan, t, (int)last);
-    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
-    for (int i = 1; i < f->nrets; i++)
+    for (int i = 0; i < terms; i++)
+        ts_plan_result_like(f->plan, i, t, (ts_dtype)t->dtype);
+    for (int i = terms; i < f->nrets; i++)
         plan_statistic(f->plan, i, t, (int)last);
     return TS_OK;
 }
 
-ts_status ts_infer_layer_norm(ts_frame *f) { return infer_norm(f, 2); }
-ts_status ts_infer_rms_norm(ts_frame *f) { return infer_norm(f, 1); }
+ts_status ts_infer_layer_norm(ts_frame *f) { return infer_norm(f, 1, 2); }
+ts_status ts_infer_add_layer_norm(ts_frame *f) { return infer_norm(f, 2, 2); }
+ts_status ts_infer_rms_norm(ts_frame *f) { return infer_norm(f, 1, 1); }
 
 /** (grad, self, statistics ..., weight?, dims) -> (dx, dw, ...) */
 static ts_status infer_backward(ts_frame *f, int statistics)
@@ -91,6 +98,16 @@ ts_status ts_infer_layer_norm_backward(ts_frame *f) { return infer_backward(f, 2
 ts_status ts_infer_rms_norm_backward(ts_frame *f) { return infer_backward(f, 1); }
 
 /* ------------------------------------------------------------------------------ by parts ---- */
+
+/** The norm of the sum as it is rounded. */
+ts_status ts_composite_add_layer_norm(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *results[4] = {NULL, ts_add(f->args[0].t, f->args[1].t), NULL, NULL}, **outs[3] = {NULL, &results[2], &results[3]};
+    ts_value norm[] = {V_T(results[1]), f->args[2], f->args[3], f->args[4], f->args[5]};
+    results[0] = ts_invoke_many(TS_OP_layer_norm, norm, TS_N(norm), 3, outs);
+    return ts_parts_give(f, results, 4);
+}
 
 /** Mean over the last dims, which stay with size 1. */
 static ts_tensor *row_mean(ts_tensor *t, int dims)
@@ -151,6 +168,21 @@ ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
     ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_OPT(bias), V_F(o.eps ? o.eps : 1e-5)};
     ts_tensor **outs[3] = {NULL, o.mean, o.rstd};
     return ts_invoke_many(TS_OP_layer_norm, args, TS_N(args), 3, outs);
+}
+
+ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_tensor *weight, ts_tensor *bias, ts_tensor **sum)
+{
+    return ts_add_layer_norm_ex(self, residual, weight, bias, sum, NULL);
+}
+
+ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight, ts_tensor *bias, ts_tensor **sum,
+                                const ts_norm_opts *opts)
+{
+    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    int dims = o.dims ? o.dims : affine_dims(weight, bias);
+    ts_value args[] = {V_T(self), V_T(residual), V_I(dims), V_OPT(weight), V_OPT(bias), V_F(o.eps ? o.eps : 1e-5)};
+    ts_tensor **outs[4] = {NULL, sum, o.mean, o.rstd};
+    return ts_invoke_many(TS_OP_add_layer_norm, args, TS_N(args), 4, outs);
 }
 
 ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean, ts_tensor *rstd, ts_tensor *weight,

@@ -1,6 +1,6 @@
 /** @file norm.c  Samples of layer and RMS normalisation. */
 // SPDX-License-Identifier: MIT
-#include "conformance/sample.h"
+#include "conformance/drive.h"
 
 #include <math.h>
 
@@ -23,15 +23,15 @@ static double *per_row(ts_ref *r, int i, const ts_ref_arg *x, int64_t dims)
 
 static double affine(const ts_ref_arg *a, int64_t i, double absent) { return a->tag == TS_TAG_TENSOR ? a->x[i] : absent; }
 
-/** (x - mean) / sqrt(var + eps) * weight + bias; mean; 1 / sqrt(var + eps) */
-static void ref_layer_norm(ts_ref *r)
+/** (x - mean) / sqrt(var + eps) * weight + bias; mean; 1 / sqrt(var + eps). x is given; the dims are argument `at`. */
+static void layer_norm(ts_ref *r, const double *values, int at)
 {
     const ts_ref_arg *x = &r->a[0];
-    int64_t dims = r->a[1].i, n = row_size(x, dims), rows = n ? x->numel / n : 0;
-    double eps = r->a[4].d, *y = ref_ret_like(r, 0, x), *mean = per_row(r, 1, x, dims), *rstd = per_row(r, 2, x, dims);
+    int64_t dims = r->a[at].i, n = row_size(x, dims), rows = n ? x->numel / n : 0;
+    double eps = r->a[at + 3].d, *y = ref_ret_like(r, 0, x), *mean = per_row(r, at, x, dims), *rstd = per_row(r, at + 1, x, dims);
     r->scale[0] = ref_scratch(r, x->numel);
     for (int64_t i = 0; i < rows; i++) {
-        const double *row = x->x + i * n;
+        const double *row = values + i * n;
         long double m = 0, v = 0; /* equal elements must leave nothing */
         for (int64_t k = 0; k < n; k++)
             m += row[k] / (long double)n;
@@ -40,12 +40,23 @@ static void ref_layer_norm(ts_ref *r)
         mean[i] = (double)m;
         rstd[i] = 1 / sqrt((double)v + eps);
         for (int64_t k = 0; k < n; k++) {
-            double w = affine(&r->a[2], k, 1), b = affine(&r->a[3], k, 0);
+            double w = affine(&r->a[at + 1], k, 1), b = affine(&r->a[at + 2], k, 0);
             y[i * n + k] = (double)(row[k] - m) * rstd[i] * w + b;
             /* what rounding x and its mean leaves, when they cancel */
             r->scale[0][i * n + k] = (fabs(row[k]) + fabs((double)m)) * rstd[i] * fabs(w) + fabs(b);
         }
     }
+}
+
+static void ref_layer_norm(ts_ref *r) { layer_norm(r, r->a[0].x, 1); }
+
+/** The sum is rounded before it is normalised. */
+static void ref_add_layer_norm(ts_ref *r)
+{
+    double *sum = ref_ret_like(r, 1, &r->a[0]);
+    for (int64_t i = 0; i < r->a[0].numel; i++)
+        sum[i] = round_to(r->a[0].x[i] + r->a[1].x[i], r->dtype);
+    layer_norm(r, sum, 2);
 }
 
 /** From the definition: dx = rstd (gw - mean(gw) - xhat mean(gw xhat)), dw = sum(g xhat), db = sum(g) */
@@ -119,6 +130,14 @@ static const ts_sample samples[] = {
      ref_layer_norm_backward, .c = 16, .depth = SWEEP, .scale = 64, .grad = true},
     {"layer_norm_backward", "two dims", {T(SWEEP, 2, 3), T(SWEEP, 2, 3), T(SWEEP, 1, 1), T_POSITIVE(SWEEP, 1, 1), T(2, 3), INT(2)},
      ref_layer_norm_backward, .c = 16, .depth = SWEEP, .scale = 64, .grad = true},
+    {"add_layer_norm", "rows", {T(SWEEP, 5), T(SWEEP, 5), INT(1), T(5), T(5), FLOAT(1e-5)}, ref_add_layer_norm,
+     .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 5, .scale = 4, .grad = true, .grad_c = 256,
+     .bad = {{3, T(4), TS_ERR_SHAPE, "weight"}, {1, T(4), TS_ERR_SHAPE, "residual"}, {2, INT(3), TS_ERR_SHAPE, "dims"},
+             {1, T_OF(TS_I64, 3, 5), TS_ERR_DTYPE, "residual"}}},
+    {"add_layer_norm", "wide", {T(4, 257), T(4, 257), INT(1), T(257), T(257), FLOAT(1e-5)}, ref_add_layer_norm,
+     .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 4, .depth = 257, .scale = 1},
+    {"add_layer_norm", "two dims, no affine", {T(SWEEP, 3, 4), T(SWEEP, 3, 4), INT(2), ABSENT, ABSENT, FLOAT(1e-5)}, ref_add_layer_norm,
+     .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 12, .scale = 4, .grad = true, .grad_c = 256},
     {"rms_norm", "rows", {T(SWEEP, 5), INT(1), T(5), FLOAT(1e-6)}, ref_rms_norm, .out = {0, OUT_WIDE}, .c = 8, .depth = 5, .scale = 1, .grad = true,
      .grad_c = 256, .bad = {{2, T(4), TS_ERR_SHAPE, "weight"}, {1, INT(3), TS_ERR_SHAPE, "dims"}}},
     {"rms_norm", "wide", {T(4, 257), INT(1), T(257), FLOAT(1e-6)}, ref_rms_norm, .out = {0, OUT_WIDE}, .c = 4, .depth = 257, .scale = 1},

@@ -403,6 +403,10 @@ CALLS(matmul_and_norm)
     ts_norm_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
     NEW(ts_layer_norm(a, weight, bias));
     NEW(ts_layer_norm_ex(a, weight, bias, &opts));
+    ts_tensor *sum = NULL;
+    NEW(ts_add_layer_norm(a, b, weight, bias, &sum));
+    NEW(ts_add_layer_norm_ex(a, b, weight, bias, &sum, &opts));
+    fault_see(f, sum);
     NEW(ts_layer_norm_backward(b, a, mean, rstd, weight, 1, &dw, &db));
     fault_see(f, dw);
     NEW(ts_rms_norm(a, weight));

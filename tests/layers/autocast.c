@@ -30,6 +30,7 @@ static ts_tensor *meta(ts_dtype dtype, int ndim)
     CASE(norm, ts_norm(l)) CASE(logsumexp, ts_logsumexp_dim(l, 0, false))                           \
     CASE(cumsum, ts_cumsum(l, 0)) CASE(softmax, ts_softmax(l, -1))                                  \
     CASE(log_softmax, ts_log_softmax(l, -1)) CASE(layer_norm, ts_layer_norm(l, f1, f1))             \
+    CASE(add_layer_norm, ts_add_layer_norm(l, l, f1, f1, NULL))                                     \
     CASE(rms_norm, ts_rms_norm(l, f1)) CASE(cross_entropy, ts_cross_entropy(l, i))                  \
     CASE(nll_loss, ts_nll_loss(l, i)) CASE(mse_loss, ts_mse_loss(l, f))                             \
     CASE(l1_loss, ts_l1_loss(f, l)) CASE(smooth_l1_loss, ts_smooth_l1_loss(l, l))                   \

@@ -104,6 +104,23 @@ TS_TEST(gradients_without_weight, .loop = 2)
     assert_gradient(numbers(4, TS_SIZES(3, 19), TS_F64), plain_loss, _i ? &_i : NULL);
 }
 
+TS_TEST(add_layer_norm_is_the_sum_and_its_layer_norm, .loop = 4)
+{
+    TS_SCOPE;
+    static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
+    ts_dtype dtype = dtypes[_i];
+    ts_tensor *x = ts_to(numbers(1, TS_SIZES(7, 33), TS_F32), dtype), *r = ts_to(numbers(2, TS_SIZES(7, 33), TS_F32), dtype);
+    ts_tensor *w = ts_to(numbers(3, TS_SIZES(33), TS_F32), dtype), *sum, *mean, *rstd, *mean2, *rstd2;
+    ts_norm_opts opts = {.size = sizeof opts, .eps = 1e-3, .mean = &mean, .rstd = &rstd};
+    ts_norm_opts again = {.size = sizeof again, .eps = 1e-3, .mean = &mean2, .rstd = &rstd2};
+    ts_tensor *y = ts_add_layer_norm_ex(x, r, w, w, &sum, &opts);
+    ck_assert(same_bits(sum, ts_add(x, r)));
+    ck_assert(same_bits(y, ts_layer_norm_ex(sum, w, w, &again)));
+    ck_assert(same_bits(mean, mean2));
+    ck_assert(same_bits(rstd, rstd2));
+    ck_assert(same_bits(ts_add_layer_norm(x, r, w, w, NULL), ts_layer_norm(sum, w, w)));
+}
+
 TS_TEST(threads_do_not_change_a_bit)
 {
     TS_SCOPE;

@@ -33,6 +33,17 @@ TS_API ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *b
 /** The same with options. */
 TS_API ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, const ts_norm_opts *opts);
 /**
+ * The layer norm of self + residual, and the sum: the two steps between the blocks of a transformer in
+ * one pass over memory. Halves are rounded when they are summed; the norm is that of the rounded sum.
+ * @param residual  self's sizes and dtype
+ * @param sum       receives self + residual; may be NULL
+ */
+TS_API ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_tensor *weight, ts_tensor *bias,
+                                    ts_tensor **sum);
+/** The same with options. */
+TS_API ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight, ts_tensor *bias,
+                                       ts_tensor **sum, const ts_norm_opts *opts);
+/**
  * Gradients of a layer norm from what it returned. Returns the gradient of self.
  * @param dims  number of last dims that were normalised
  * @param dw    receives the gradient of weight; may be NULL
