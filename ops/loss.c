@@ -64,6 +64,15 @@ ts_status ts_infer_cross_entropy(ts_frame *f)
         return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected a number from 0 to 1, got %g", s);
     return infer_classes(f);
 }
+/** The gradient, and the loss as cross_entropy has it. */
+ts_status ts_infer_cross_entropy_grad(ts_frame *f)
+{
+    TS_TRY(ts_infer_cross_entropy(f));
+    ts_meta loss = f->plan->ret[0];
+    ts_plan_result(f->plan, 1, loss.sizes, loss.ndim, loss.dtype, loss.device);
+    ts_plan_result_like(f->plan, 0, f->args[0].t, loss.dtype);
+    return TS_OK;
+}
 ts_status ts_infer_nll_loss(ts_frame *f) { return infer_classes(f); }
 
 /** (grad, self, target, ..., reduction at `arg`) */
@@ -168,6 +177,17 @@ ts_status ts_composite_cross_entropy_backward(ts_frame *f)
     return ts_parts_give(f, &dx, 1);
 }
 
+ts_status ts_composite_cross_entropy_grad(ts_frame *f)
+{
+    TS_SCOPE;
+    const ts_value *args = f->args;
+    ts_tensor *lse = NULL, *results[2], **outs[2] = {NULL, &lse};
+    results[1] = ts_invoke_many(TS_OP_cross_entropy, args, f->nargs, 2, outs);
+    results[0] = ts_cross_entropy_backward(ts_ones_like(results[1]), args[0].t, args[1].t, lse, (ts_reduction)args[2].i,
+                                           args[3].i, args[4].d);
+    return ts_parts_give(f, results, 2);
+}
+
 /** What the slopes of a pair are made of; NULLs travel on to the results. */
 typedef struct pair_parts {
     ts_tensor *g, *x, *t, *d; /* gradient of an element's loss, self, target, self - target */
@@ -247,6 +267,31 @@ ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor
     ts_value args[] = {V_T(grad),        V_T(self),         V_T(target),         V_T(lse),
                        V_I(reduction),   V_I(ignore_index), V_F(label_smoothing)};
     return ts_invoke(TS_OP_cross_entropy_backward, args, TS_N(args), 1);
+}
+
+/** Boxed arguments of cross_entropy_grad. */
+#define GRAD_ARGS(self, target, opts)                                                                   \
+    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                                  \
+    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(o.ignore_index ? *o.ignore_index : -100), \
+                       V_F(o.label_smoothing)}
+
+ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts, ts_tensor **loss)
+{
+    GRAD_ARGS(self, target, opts);
+    ts_tensor **outs[2] = {NULL, loss};
+    return ts_invoke_many(TS_OP_cross_entropy_grad, args, TS_N(args), 2, outs);
+}
+ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
+{
+    GRAD_ARGS(self, target, opts);
+    ts_value rets[2] = {V_T(self), ts_value_none()};
+    const void *site = __builtin_return_address(0);
+    if (!self || self == TS_NONE) {
+        ts_fail_null("cross_entropy_grad", site, "self");
+        return NULL;
+    }
+    TS_TRY_NULL(ts_call(TS_OP_cross_entropy_grad, args, TS_N(args), rets, 2, 1, 3, site));
+    return ts_adopt(rets[1].t);
 }
 
 ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target)

@@ -79,6 +79,36 @@ static void ref_cross_entropy_backward(ts_ref *r)
     }
 }
 
+static void ref_cross_entropy_grad(ts_ref *r)
+{
+    classes k = classes_of(&r->a[0], &r->a[1], r->a[3].i);
+    double *losses = ref_scratch(r, k.positions), *y = ref_ret_like(r, 0, k.x), smoothing = r->a[4].d;
+    int64_t reduction = r->a[2].i;
+    for (int64_t p = 0; p < k.positions; p++) {
+        const double *x = k.x->x + first(&k, p);
+        double most = -INFINITY, sum = 0, all = 0, g = reduction == TS_REDUCTION_MEAN ? 1 / (double)k.counting : 1;
+        if (k.target->x[p] == k.ignore)
+            continue;
+        for (int64_t c = 0; c < k.n; c++)
+            most = fmax(most, x[c * k.step]);
+        for (int64_t c = 0; c < k.n; c++) {
+            sum += exp(x[c * k.step] - most);
+            all += x[c * k.step];
+        }
+        double lse = most + log(sum), own = x[(int64_t)k.target->x[p] * k.step];
+        losses[p] = (1 - smoothing) * (lse - own) + smoothing * (lse - all / (double)k.n);
+        for (int64_t c = 0; c < k.n; c++)
+            y[first(&k, p) + c * k.step] = g * (exp(x[c * k.step] - lse) - smoothing / (double)k.n -
+                                                (k.target->x[p] == (double)c ? 1 - smoothing : 0));
+    }
+    bool each = reduction == TS_REDUCTION_NONE;
+    double *loss = ref_ret(r, 1, k.target->sizes, each ? k.target->ndim : 0);
+    for (int64_t p = 0; p < k.positions; p++)
+        loss[each ? p : 0] += losses[p];
+    if (reduction == TS_REDUCTION_MEAN)
+        loss[0] /= (double)k.counting;
+}
+
 static void ref_nll_loss(ts_ref *r)
 {
     classes k = classes_of(&r->a[0], &r->a[1], r->a[3].i);
@@ -255,6 +285,15 @@ static const ts_sample samples[] = {
     {"cross_entropy_backward", "classes", {T(4), T(4, SWEEP), T_INDEX(1, 4), LSE(4), EACH, NEVER, FLOAT(0)},
      ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true, .no_empty = true},
 
+    {"cross_entropy_grad", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy_grad, POSITIONS,
+     .inplace = true, .bad = {{1, T_INDEX(7, 2), TS_ERR_SHAPE, "sizes"}, {1, T_OF(TS_F32, 3), TS_ERR_DTYPE, "i64 or i32"},
+                              {0, T(), TS_ERR_SHAPE, "(N, C"}, {2, INT(3), TS_ERR_VALUE, "from 0 to 2"}, {4, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}}},
+    {"cross_entropy_grad", "sum, ignored, smooth", {T(SWEEP, 5), INDEX32(5, SWEEP), SUM, INT(3), FLOAT(0.1)}, ref_cross_entropy_grad,
+     POSITIONS, .inplace = true},
+    {"cross_entropy_grad", "each, more dims", {T(2, 5, SWEEP), T_INDEX(5, 2, SWEEP), EACH, INT(0), FLOAT(0.2)}, ref_cross_entropy_grad,
+     .c = 8, .scale = 4, .inplace = true},
+    {"cross_entropy_grad", "many classes", {T(3, 1032), T_INDEX(1032, 3), MEAN, NEVER, FLOAT(0.1)}, ref_cross_entropy_grad, .c = 8,
+     .scale = 8, .inplace = true},
     {"nll_loss", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER}, ref_nll_loss, POSITIONS, .grad = true,
      .bad = {BAD_CLASSES(0, 1, 2)}},
     {"nll_loss", "sum, ignored", {T(SWEEP, 5), INDEX32(5, SWEEP), SUM, INT(2)}, ref_nll_loss, POSITIONS, .grad = true},

@@ -442,6 +442,10 @@ CALLS(loss)
     NEW(ts_cross_entropy(a, target));
     NEW(ts_cross_entropy_ex(a, target, &opts));
     NEW(ts_cross_entropy_backward(one, a, target, lse, TS_REDUCTION_SUM, -100, 0));
+    ts_tensor *loss = NULL;
+    NEW(ts_cross_entropy_grad(a, target, &opts, &loss));
+    fault_see(f, loss);
+    INPLACE(b, ts_cross_entropy_grad_(x, target, &opts));
     NEW(ts_nll_loss(a, target));
     NEW(ts_nll_loss_ex(a, target, &opts));
     NEW(ts_nll_loss_backward(one, a, target, TS_REDUCTION_SUM, -100));

@@ -202,6 +202,20 @@ TS_TEST(gradients_of_pairs, .loop = 6 * TS_COUNTOF(pairs))
     assert_gradient(c.by_target ? pair_target(c.pair, &n, 1, TS_F64) : numbers(11, &n, 1, TS_F64), loss, &c);
 }
 
+TS_TEST(cross_entropy_grad_is_loss_and_gradient_also_in_place, .loop = 3)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(3, TS_SIZES(9, 20), TS_F32), *t = targets(TS_SIZES(9), 20, TS_I64), *loss;
+    ts_loss_opts opts = {.size = sizeof opts, .reduction = (ts_reduction)_i, .label_smoothing = 0.1};
+    ts_tensor *grad = ts_cross_entropy_grad(x, t, &opts, &loss), *v = ts_set_requires_grad(ts_clone(x), true);
+    ts_tensor *y = ts_cross_entropy_ex(v, t, &opts);
+    ck_assert_int_eq(ts_backward(opts.reduction == TS_REDUCTION_NONE ? ts_sum(y) : y), TS_OK);
+    ck_assert(same_bits(loss, ts_detach(y)));
+    ck_assert(same_bits(grad, ts_grad(v)));
+    ck_assert(same_bits(ts_cross_entropy_grad_(x, t, &opts), loss));
+    ck_assert(same_bits(x, grad));
+}
+
 TS_TEST(gradients_of_cross_entropy, .loop = 12)
 {
     TS_SCOPE;

@@ -44,6 +44,16 @@ TS_API ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const 
 TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_tensor *lse,
                                             ts_reduction reduction, int64_t ignore_index, double label_smoothing);
 
+/**
+ * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for TS_REDUCTION_NONE), and the
+ * loss: what a training step without recording needs of logits that are read but once. Itself not differentiable.
+ * @param opts  reduction, ignore_index, label_smoothing; NULL: the mean
+ * @param loss  receives the loss; may be NULL
+ */
+TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts, ts_tensor **loss);
+/** The same into self, whose values become the gradient; returns the loss. */
+TS_API ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
+
 /** -self[target], self holding log-probabilities: the mean over positions. */
 TS_API ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target);
 /** The same with reduction and ignore_index. */
