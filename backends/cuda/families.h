@@ -1,6 +1,7 @@
 /* Kernel families of the CUDA backend: FAMILY(name) for backends/cuda/name.cu. */
 // SPDX-License-Identifier: MIT
 FAMILY(activation)
+FAMILY(attention)
 FAMILY(compare)
 FAMILY(copy)
 FAMILY(factory)

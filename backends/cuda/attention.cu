@@ -1,0 +1,241 @@
+/**
+ * @file attention.cu
+ * Scaled dot-product attention and its gradients: what a call is, and which kernels serve it.
+ *
+ * Halves whose depths are multiples of 8 up to 256 go to tensor cores: on Hopper by wgmma, where there is
+ * nothing but a window; else by mma. Everything else, f32 and f64 among it, goes to plain kernels.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/attention.cuh"
+#include "backends/cuda/frame.cuh"
+#include "tessera/ops.h"
+
+#include <math.h>
+
+using namespace ts;
+
+enum { PLAIN, MMA, WGMMA };
+
+/** Whether dims of t that are stepped through lie `grain` elements apart, the last one densely. */
+static bool lies_well(const ts_tensor *t, int grain)
+{
+    const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
+    if (sizes[3] > 1 && strides[3] != 1)
+        return false;
+    for (int d = 0; d < 3; d++)
+        if (sizes[d] > 1 && strides[d] % grain)
+            return false;
+    return grain == 1 || (uintptr_t)ts_kernel_data(t) % 16 == 0;
+}
+
+static attention_operand operand_of(const ts_tensor *t, bool packed)
+{
+    const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
+    return {ts_kernel_data(t), packed || sizes[0] == 1 ? 0 : strides[0], strides[1], strides[2]};
+}
+
+/** An argument as the kernels read it: in place, or one copy. */
+static ts_status read_operand(attention_operand *to, ts_tensor *t, const attention_call &c, int grain)
+{
+    if (!lies_well(t, grain)) {
+        t = ts_clone(t);
+        TS_CUDA_TRY(ts_status_of_pointer(t));
+    }
+    *to = operand_of(t, c.q_starts);
+    return TS_OK;
+}
+/** Statistics are read densely, of halves in f32, as which they may not have come; NULL for one that is absent. */
+static ts_status read_statistic(const void **to, const ts_value &v, ts_dtype dtype)
+{
+    *to = nullptr;
+    if (v.tag != TS_TAG_TENSOR)
+        return TS_OK;
+    ts_tensor *t = ts_contiguous(ts_to(v.t, dtype == TS_F64 ? TS_F64 : TS_F32));
+    TS_CUDA_TRY(ts_status_of_pointer(t));
+    *to = ts_kernel_data(t);
+    return TS_OK;
+}
+
+/** A result as the kernels write it: in place, or a tensor that result_done() copies from. */
+struct result {
+    ts_tensor *wanted, *made;
+};
+static ts_status begin_result(result *r, const ts_value &v, bool fits)
+{
+    r->wanted = v.tag == TS_TAG_TENSOR ? v.t : nullptr;
+    r->made = r->wanted;
+    if (!r->wanted || fits)
+        return TS_OK;
+    r->made = ts_empty_on(ts_sizes(v.t), ts_ndim(v.t), ts_dtype_of(v.t), ts_device_of(v.t));
+    return ts_status_of_pointer(r->made);
+}
+static ts_status end_result(const result &r)
+{
+    return r.made == r.wanted ? TS_OK : ts_status_of_pointer(ts_copy_(r.wanted, r.made));
+}
+
+static bool takes_tensor_cores(const ts_attention &a, ts_dtype dtype)
+{
+    int64_t most = a.depth > a.value_depth ? a.depth : a.value_depth;
+    return (dtype == TS_BF16 || dtype == TS_F16) && a.depth > 0 && a.value_depth > 0 && a.depth % 8 == 0 && a.value_depth % 8 == 0 && most <= 256;
+}
+
+/** What is the same forward and backward; operands come later. */
+static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device, attention_call *c)
+{
+    constexpr int64_t most = 1 << 29;
+    if (a.rows >= most || a.keys >= most || ts_size(a.query, 2) >= most || ts_size(a.key, 2) >= most)
+        return ts_kernel_error(f, 0, TS_ERR_SHAPE, nullptr, "expected fewer than 2^29 rows and keys on CUDA, got %lld and %lld", (long long)a.rows,
+                               (long long)a.keys);
+    c->type = dtype == TS_F64 ? ATTENTION_F64 : dtype == TS_BF16 ? ATTENTION_BF16 : dtype == TS_F16 ? ATTENTION_F16 : ATTENTION_F32;
+    c->processors = device->sms;
+    c->scale = a.scale;
+    c->batches = (int)a.batch;
+    c->heads = (int)a.heads;
+    c->share = a.groups ? (int)(a.heads / a.groups) : 1;
+    c->rows = (int)a.rows;
+    c->keys = (int)a.keys;
+    c->depth = (int)a.depth;
+    c->value_depth = (int)a.value_depth;
+    c->left = (int)a.left;
+    c->right = (int)a.right;
+    c->q_tokens = ts_size(a.query, 2);
+    c->k_tokens = ts_size(a.key, 2);
+    if (a.cu_seqlens_q) {
+        c->q_starts = (const int *)ts_kernel_data(a.cu_seqlens_q);
+        c->k_starts = (const int *)ts_kernel_data(a.cu_seqlens_k);
+        c->q_starts_step = ts_strides(a.cu_seqlens_q)[0];
+        c->k_starts_step = ts_strides(a.cu_seqlens_k)[0];
+    }
+    c->softcap = (float)a.softcap;
+    if (a.mask) {
+        ts_dtype of = ts_dtype_of(a.mask);
+        c->mask = ts_kernel_data(a.mask);
+        c->mask_type = of == TS_BOOL ? MASK_BOOL : of == dtype ? MASK_OWN : MASK_F32;
+        int n = ts_ndim(a.mask);
+        for (int d = 0; d < n; d++)
+            c->mask_steps[4 - n + d] = ts_size(a.mask, d) == 1 ? 0 : ts_strides(a.mask)[d];
+    }
+    c->dropout = a.dropout_p > 0;
+    c->dropped = (uint32_t)ceil(a.dropout_p * 0x1p24);
+    c->grow = a.dropout_p < 1 ? 1 / (1 - a.dropout_p) : 0;
+    c->seed = a.rng.seed;
+    c->offset = a.rng.offset;
+    /* the maximum of raw scores is that of scaled ones only if the scale is a positive number */
+    c->rules = c->mask_type != NO_MASK || c->dropout || c->softcap > 0 || !(a.scale > 0) || isinf(a.scale);
+    c->to_log2 = c->rules ? log2_e : (float)(a.scale * log2_e);
+    return TS_OK;
+}
+
+static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device)
+{
+    if (!takes_tensor_cores(a, dtype))
+        return PLAIN;
+    int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
+    return device->clusters && !c.rules && !c.q_starts && c.keys > 0 && depth <= 128 ? WGMMA : MMA;
+}
+
+template <class T> static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t stream)
+{
+    cudaError_t e = path == WGMMA ? attention_wgmma_forward<T>(c, stream) : cudaErrorNotSupported;
+    return e == cudaErrorNotSupported ? attention_mma_forward<T>(c, stream) : e;
+}
+
+template <class T> static cudaError_t run_backward(const attention_call &c, int path, cudaStream_t stream)
+{
+    cudaError_t e = attention_pairs<T>(c, stream);
+    for (int keys = 1; keys >= 0 && e == cudaSuccess; keys--) {
+        if (keys ? !c.dk.data && !c.dv.data : !c.dq.data)
+            continue;
+        e = path == WGMMA ? attention_wgmma_backward<T>(c, keys, stream) : cudaErrorNotSupported;
+        if (e == cudaErrorNotSupported)
+            e = attention_mma_backward<T>(c, keys, stream);
+    }
+    return e;
+}
+
+static ts_status forward(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_attention a = ts_kernel_attention(f);
+    ts_dtype dtype = ts_kernel_dtype(f);
+    attention_call c = {};
+    ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    if (!device)
+        return ts_error_code();
+    TS_CUDA_TRY(describe(f, a, dtype, device, &c));
+    int path = best_path(c, a, dtype, device), grain = path == PLAIN ? 1 : 8;
+    if (!ts_numel(f->rets[0].t) && !ts_numel(a.query))
+        return TS_OK;
+
+    result out, lse;
+    TS_CUDA_TRY(begin_result(&out, f->rets[0], lies_well(f->rets[0].t, grain)));
+    TS_CUDA_TRY(begin_result(&lse, f->rets[1], f->rets[1].tag != TS_TAG_TENSOR || ts_is_contiguous(f->rets[1].t)));
+    TS_CUDA_TRY(read_operand(&c.q, f->args[0].t, c, grain));
+    TS_CUDA_TRY(read_operand(&c.k, f->args[1].t, c, grain));
+    TS_CUDA_TRY(read_operand(&c.v, f->args[2].t, c, grain));
+    c.out = operand_of(out.made, c.q_starts);
+    c.lse = lse.made ? ts_kernel_data(lse.made) : nullptr;
+    TS_CUDA_TRY(on_device(f, [&](const call &on) {
+        if (path == PLAIN)
+            return dtype == TS_F64 ? attention_plain_forward<double>(c, on.stream) : attention_plain_forward<float>(c, on.stream);
+        return dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream) : run_forward<f16>(c, path, on.stream);
+    }));
+    TS_CUDA_TRY(end_result(out));
+    return end_result(lse);
+}
+
+/* grad, grad_lse, query, key, value, out, lse, the options -> of query, key, value */
+static ts_status backward(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_attention a = ts_kernel_attention(f);
+    ts_dtype dtype = ts_kernel_dtype(f);
+    attention_call c = {};
+    ts_device where = ts_kernel_device(f);
+    ts_cuda_device *device = ts_cuda_use(where.index);
+    if (!device)
+        return ts_error_code();
+    TS_CUDA_TRY(describe(f, a, dtype, device, &c));
+    int path = best_path(c, a, dtype, device), grain = path == PLAIN ? 1 : 8;
+
+    result grads[3];
+    attention_operand *places[3] = {&c.dq, &c.dk, &c.dv};
+    for (int i = 0; i < 3; i++) {
+        bool wanted = f->rets[i].tag == TS_TAG_TENSOR;
+        TS_CUDA_TRY(begin_result(&grads[i], f->rets[i], !wanted || lies_well(f->rets[i].t, grain)));
+        if (grads[i].made)
+            *places[i] = operand_of(grads[i].made, c.q_starts);
+    }
+    TS_CUDA_TRY(read_operand(&c.g, f->args[0].t, c, grain));
+    TS_CUDA_TRY(read_operand(&c.q, f->args[2].t, c, grain));
+    TS_CUDA_TRY(read_operand(&c.k, f->args[3].t, c, grain));
+    TS_CUDA_TRY(read_operand(&c.v, f->args[4].t, c, grain));
+    TS_CUDA_TRY(read_operand(&c.out, f->args[5].t, c, grain));
+    TS_CUDA_TRY(read_statistic(&c.g_lse, f->args[1], dtype));
+    const void *lse;
+    TS_CUDA_TRY(read_statistic(&lse, f->args[6], dtype));
+    c.lse = (void *)lse;
+
+    /* kernels on Hopper copy pairs of whole tiles of rows */
+    c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
+    int64_t bytes = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows * (dtype == TS_F64 ? 16 : 8);
+    if (bytes && !(c.pairs = ts_scratch_take(where, bytes)))
+        return ts_error_code();
+    ts_status status = on_device(f, [&](const call &on) {
+        if (path == PLAIN)
+            return dtype == TS_F64 ? attention_plain_backward<double>(c, on.stream) : attention_plain_backward<float>(c, on.stream);
+        return dtype == TS_BF16 ? run_backward<bf16>(c, path, on.stream) : run_backward<f16>(c, path, on.stream);
+    });
+    if (c.pairs)
+        ts_scratch_give(where, c.pairs, bytes);
+    TS_CUDA_TRY(status);
+    for (int i = 0; i < 3; i++)
+        TS_CUDA_TRY(end_result(grads[i]));
+    return TS_OK;
+}
+
+TS_CUDA_FAMILY(attention,
+    {"scaled_dot_product_attention", forward, floats, true},
+    {"scaled_dot_product_attention_backward", backward, floats, true},
+)

@@ -1,0 +1,172 @@
+/**
+ * @file attention.cuh
+ * What a call of attention is to its kernels, and what they share; docs/attention.md has the formulas.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_ATTENTION_CUH
+#define TS_CUDA_ATTENTION_CUH
+
+#include <cuda_runtime_api.h>
+
+#include "backends/cuda/philox.cuh"
+#include "backends/cuda/types.cuh"
+
+namespace ts {
+
+/** A (batch, head, row, depth) operand whose depth is dense; steps in elements, of packed sequences 0 for the batch. */
+struct attention_operand {
+    void *data; /* NULL: not wanted */
+    int64_t batch, head, row;
+
+    template <class T> __device__ __forceinline__ T *of(int b, int h, int64_t r) const
+    {
+        return (T *)data + b * batch + h * head + r * row;
+    }
+};
+
+enum attention_type { ATTENTION_F32, ATTENTION_F64, ATTENTION_BF16, ATTENTION_F16 };
+enum attention_mask_type { NO_MASK, MASK_BOOL, MASK_OWN, MASK_F32 };
+
+struct attention_call {
+    attention_type type;
+    attention_operand q, k, v, out, g, dq, dk, dv;
+    void *lse;         /* (batches, heads, rows) or, packed, (heads, tokens); NULL when forward need not give it */
+    const void *g_lse; /* its gradient, or NULL */
+    void *pairs;       /* backward: each row's lse and its delta, from attention_pairs_kernel() or its like */
+    int64_t pair_rows; /* rows of a head there */
+    double scale;      /* of the scores */
+    float to_log2;     /* what makes a power of two of a raw score, or of one that rules have worked on */
+    int batches, heads, share; /* share: heads of queries to one of keys */
+    int rows, keys, depth, value_depth;
+    int processors;   /* of the device */
+    int left, right;  /* the window; rows + keys at most */
+    /* packed sequences: where each begins, step by step; rows and keys are bounds of their lengths then */
+    const int *q_starts, *k_starts;
+    int64_t q_starts_step, k_starts_step;
+    int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */
+    /* rules: what the plain kernels on tensor cores do not know */
+    bool rules;
+    float softcap; /* 0: none */
+    int mask_type;
+    const void *mask;
+    int64_t mask_steps[4];
+    bool dropout;
+    uint32_t dropped; /* of 2^24 */
+    double grow;      /* 1 / (1 - p) */
+    uint64_t seed, offset;
+};
+
+constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+
+/** One sequence: its rows and keys, where they begin in the tensors, and which pairs are visible. */
+struct attention_span {
+    int64_t first_row, first_key;
+    int64_t first_statistic; /* place of its first row, of head 0, among lse */
+    int rows, keys;
+    int low, high; /* row i sees the keys j with  low <= j - i <= high */
+};
+
+__device__ __forceinline__ int attention_clamped(int64_t x, int64_t low, int64_t high) { return (int)(x < low ? low : x > high ? high : x); }
+
+__device__ __forceinline__ attention_span span_of(const attention_call &c, int batch)
+{
+    attention_span s = {0, 0, (int64_t)batch * c.heads * c.rows, c.rows, c.keys};
+    if (c.q_starts) { /* numbers that nobody has checked: stay within the tensors */
+        s.first_row = attention_clamped(c.q_starts[batch * c.q_starts_step], 0, c.q_tokens);
+        s.first_key = attention_clamped(c.k_starts[batch * c.k_starts_step], 0, c.k_tokens);
+        s.rows = min(c.rows, attention_clamped(c.q_starts[(batch + 1) * c.q_starts_step], s.first_row, c.q_tokens) - (int)s.first_row);
+        s.keys = min(c.keys, attention_clamped(c.k_starts[(batch + 1) * c.k_starts_step], s.first_key, c.k_tokens) - (int)s.first_key);
+        s.first_statistic = s.first_row;
+    }
+    s.low = s.keys - s.rows - c.left;
+    s.high = s.keys - s.rows + c.right;
+    return s;
+}
+/** Place of a row among lse. */
+__device__ __forceinline__ int64_t statistic_of(const attention_call &c, const attention_span &s, int head, int row)
+{
+    return s.first_statistic + head * c.q_tokens + row;
+}
+
+/** Its place among the pairs. */
+__device__ __forceinline__ int64_t pair_of(const attention_call &c, const attention_span &s, int batch, int head, int row)
+{
+    return ((c.q_starts ? 0 : (int64_t)batch * c.heads) + head) * c.pair_rows + s.first_row + row;
+}
+
+/** Runs of rows or keys. */
+struct attention_range {
+    int first, end;
+};
+
+/** Keys that any of the rows first to end - 1 sees. */
+__device__ __forceinline__ attention_range keys_of_rows(const attention_span &s, int first, int end)
+{
+    return {max(0, first + s.low), min(s.keys, end + s.high)};
+}
+/** Rows that see any of the keys first to end - 1. */
+__device__ __forceinline__ attention_range rows_of_keys(const attention_span &s, int first, int end)
+{
+    return {max(0, first - s.high), min(s.rows, end - s.low)};
+}
+/** Whether every row first_row to end_row - 1 sees every key first_key to end_key - 1, and all of them are there. */
+__device__ __forceinline__ bool sees_all(const attention_span &s, int first_row, int end_row, int first_key, int end_key)
+{
+    return end_key <= s.keys && end_row <= s.rows && first_key - (end_row - 1) >= s.low && end_key - 1 - first_row <= s.high;
+}
+__device__ __forceinline__ bool sees(const attention_span &s, int row, int key)
+{
+    return key < s.keys && row < s.rows && key - row >= s.low && key - row <= s.high;
+}
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+__device__ __forceinline__ float tanh_of(float x) { return tanhf(x); }
+__device__ __forceinline__ double tanh_of(double x) { return tanh(x); }
+
+/** What scale, softcap and mask make of a raw score; `slope` is the derivative by the scaled score. own(i): element i of a
+ *  mask of the query's dtype. */
+template <class A, class F>
+__device__ __forceinline__ A attention_score(const attention_call &c, A raw, int batch, int head, int row, int key, A &slope, F &&own)
+{
+    A x = raw * (A)c.scale;
+    slope = 1;
+    if (c.softcap > 0) {
+        A t = tanh_of(x / (A)c.softcap);
+        x = (A)c.softcap * t;
+        slope = 1 - t * t;
+    }
+    if (c.mask_type != NO_MASK) {
+        int64_t at = batch * c.mask_steps[0] + head * c.mask_steps[1] + row * c.mask_steps[2] + key * c.mask_steps[3];
+        if (c.mask_type == MASK_BOOL)
+            return ((const uint8_t *)c.mask)[at] ? x : (A)-INFINITY;
+        A added = c.mask_type == MASK_OWN ? own(at) : (A)((const float *)c.mask)[at];
+        return added == (A)-INFINITY ? added : x + added;
+    }
+    return x;
+}
+
+/** What dropout multiplies a pair's weight by. */
+template <class A> __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, int head, int row, int key)
+{
+    uint64_t n = (((uint64_t)batch * c.heads + head) * c.rows + row) * c.keys + key;
+    philox_block b(c.seed, c.offset + n / 4);
+    uint32_t w = n % 4 < 2 ? (n % 2 ? b.w[1] : b.w[0]) : (n % 2 ? b.w[3] : b.w[2]);
+    return (w >> 8) < c.dropped ? 0 : (A)c.grow;
+}
+
+/* ---------------------------------------------------------------------------- launches ---- */
+
+/* T: bf16 or f16. cudaErrorNotSupported: not on this device, or not these operands. */
+template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStream_t stream);
+template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream);
+template <class T> cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream);
+template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
+template <class T> cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream);
+/* A: float or double, in which is computed */
+template <class A> cudaError_t attention_plain_forward(const attention_call &c, cudaStream_t stream);
+template <class A> cudaError_t attention_plain_backward(const attention_call &c, cudaStream_t stream);
+
+} // namespace ts
+
+#endif
