@@ -77,17 +77,23 @@ static ts_status end_result(const result &r)
 static bool takes_tensor_cores(const ts_attention &a, ts_dtype dtype)
 {
     int64_t most = a.depth > a.value_depth ? a.depth : a.value_depth;
-    return (dtype == TS_BF16 || dtype == TS_F16) && a.depth > 0 && a.value_depth > 0 && a.depth % 8 == 0 && a.value_depth % 8 == 0 && most <= 256;
+    return (dtype == TS_BF16 || dtype == TS_F16) && a.depth > 0 && a.value_depth > 0 && a.depth % 8 == 0 &&
+           a.value_depth % 8 == 0 && most <= 256;
 }
 
 /** What is the same forward and backward; operands come later. */
-static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device, attention_call *c)
+static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device,
+                          attention_call *c)
 {
     constexpr int64_t most = 1 << 29;
     if (a.rows >= most || a.keys >= most || ts_size(a.query, 2) >= most || ts_size(a.key, 2) >= most)
-        return ts_kernel_error(f, 0, TS_ERR_SHAPE, nullptr, "expected fewer than 2^29 rows and keys on CUDA, got %lld and %lld", (long long)a.rows,
+        return ts_kernel_error(f, 0, TS_ERR_SHAPE, nullptr,
+                               "expected fewer than 2^29 rows and keys on CUDA, got %lld and %lld", (long long)a.rows,
                                (long long)a.keys);
-    c->type = dtype == TS_F64 ? ATTENTION_F64 : dtype == TS_BF16 ? ATTENTION_BF16 : dtype == TS_F16 ? ATTENTION_F16 : ATTENTION_F32;
+    c->type = dtype == TS_F64    ? ATTENTION_F64
+              : dtype == TS_BF16 ? ATTENTION_BF16
+              : dtype == TS_F16  ? ATTENTION_F16
+                                 : ATTENTION_F32;
     c->processors = device->sms;
     c->scale = a.scale;
     c->batches = (int)a.batch;
@@ -178,7 +184,8 @@ static ts_status forward(ts_frame *f)
     c.lse = lse.made ? ts_kernel_data(lse.made) : nullptr;
     TS_CUDA_TRY(on_device(f, [&](const call &on) {
         if (path == PLAIN)
-            return dtype == TS_F64 ? attention_plain_forward<double>(c, on.stream) : attention_plain_forward<float>(c, on.stream);
+            return dtype == TS_F64 ? attention_plain_forward<double>(c, on.stream)
+                                   : attention_plain_forward<float>(c, on.stream);
         return dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream) : run_forward<f16>(c, path, on.stream);
     }));
     TS_CUDA_TRY(end_result(out));
@@ -224,7 +231,8 @@ static ts_status backward(ts_frame *f)
         return ts_error_code();
     ts_status status = on_device(f, [&](const call &on) {
         if (path == PLAIN)
-            return dtype == TS_F64 ? attention_plain_backward<double>(c, on.stream) : attention_plain_backward<float>(c, on.stream);
+            return dtype == TS_F64 ? attention_plain_backward<double>(c, on.stream)
+                                   : attention_plain_backward<float>(c, on.stream);
         return dtype == TS_BF16 ? run_backward<bf16>(c, path, on.stream) : run_backward<f16>(c, path, on.stream);
     });
     if (c.pairs)
@@ -235,7 +243,5 @@ static ts_status backward(ts_frame *f)
     return TS_OK;
 }
 
-TS_CUDA_FAMILY(attention,
-    {"scaled_dot_product_attention", forward, floats, true},
-    {"scaled_dot_product_attention_backward", backward, floats, true},
-)
+TS_CUDA_FAMILY(attention, {"scaled_dot_product_attention", forward, floats, true},
+               {"scaled_dot_product_attention_backward", backward, floats, true}, )

@@ -11,7 +11,8 @@
 #include "backends/cuda/philox.cuh"
 #include "backends/cuda/types.cuh"
 
-namespace ts {
+namespace ts
+{
 
 /** A (batch, head, row, depth) operand whose depth is dense; steps in elements, of packed sequences 0 for the batch. */
 struct attention_operand {
@@ -38,8 +39,8 @@ struct attention_call {
     float to_log2;     /* what makes a power of two of a raw score, or of one that rules have worked on */
     int batches, heads, share; /* share: heads of queries to one of keys */
     int rows, keys, depth, value_depth;
-    int processors;   /* of the device */
-    int left, right;  /* the window; rows + keys at most */
+    int processors;  /* of the device */
+    int left, right; /* the window; rows + keys at most */
     /* packed sequences: where each begins, step by step; rows and keys are bounds of their lengths then */
     const int *q_starts, *k_starts;
     int64_t q_starts_step, k_starts_step;
@@ -66,7 +67,10 @@ struct attention_span {
     int low, high; /* row i sees the keys j with  low <= j - i <= high */
 };
 
-__device__ __forceinline__ int attention_clamped(int64_t x, int64_t low, int64_t high) { return (int)(x < low ? low : x > high ? high : x); }
+__device__ __forceinline__ int attention_clamped(int64_t x, int64_t low, int64_t high)
+{
+    return (int)(x < low ? low : x > high ? high : x);
+}
 
 __device__ __forceinline__ attention_span span_of(const attention_call &c, int batch)
 {
@@ -74,8 +78,10 @@ __device__ __forceinline__ attention_span span_of(const attention_call &c, int b
     if (c.q_starts) { /* numbers that nobody has checked: stay within the tensors */
         s.first_row = attention_clamped(c.q_starts[batch * c.q_starts_step], 0, c.q_tokens);
         s.first_key = attention_clamped(c.k_starts[batch * c.k_starts_step], 0, c.k_tokens);
-        s.rows = min(c.rows, attention_clamped(c.q_starts[(batch + 1) * c.q_starts_step], s.first_row, c.q_tokens) - (int)s.first_row);
-        s.keys = min(c.keys, attention_clamped(c.k_starts[(batch + 1) * c.k_starts_step], s.first_key, c.k_tokens) - (int)s.first_key);
+        s.rows = min(c.rows, attention_clamped(c.q_starts[(batch + 1) * c.q_starts_step], s.first_row, c.q_tokens) -
+                                 (int)s.first_row);
+        s.keys = min(c.keys, attention_clamped(c.k_starts[(batch + 1) * c.k_starts_step], s.first_key, c.k_tokens) -
+                                 (int)s.first_key);
         s.first_statistic = s.first_row;
     }
     s.low = s.keys - s.rows - c.left;
@@ -89,7 +95,8 @@ __device__ __forceinline__ int64_t statistic_of(const attention_call &c, const a
 }
 
 /** Its place among the pairs. */
-__device__ __forceinline__ int64_t pair_of(const attention_call &c, const attention_span &s, int batch, int head, int row)
+__device__ __forceinline__ int64_t pair_of(const attention_call &c, const attention_span &s, int batch, int head,
+                                           int row)
 {
     return ((c.q_starts ? 0 : (int64_t)batch * c.heads) + head) * c.pair_rows + s.first_row + row;
 }
@@ -110,9 +117,11 @@ __device__ __forceinline__ attention_range rows_of_keys(const attention_span &s,
     return {max(0, first - s.high), min(s.rows, end - s.low)};
 }
 /** Whether every row first_row to end_row - 1 sees every key first_key to end_key - 1, and all of them are there. */
-__device__ __forceinline__ bool sees_all(const attention_span &s, int first_row, int end_row, int first_key, int end_key)
+__device__ __forceinline__ bool sees_all(const attention_span &s, int first_row, int end_row, int first_key,
+                                         int end_key)
 {
-    return end_key <= s.keys && end_row <= s.rows && first_key - (end_row - 1) >= s.low && end_key - 1 - first_row <= s.high;
+    return end_key <= s.keys && end_row <= s.rows && first_key - (end_row - 1) >= s.low &&
+           end_key - 1 - first_row <= s.high;
 }
 __device__ __forceinline__ bool sees(const attention_span &s, int row, int key)
 {
@@ -121,13 +130,20 @@ __device__ __forceinline__ bool sees(const attention_span &s, int row, int key)
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-__device__ __forceinline__ float tanh_of(float x) { return tanhf(x); }
-__device__ __forceinline__ double tanh_of(double x) { return tanh(x); }
+__device__ __forceinline__ float tanh_of(float x)
+{
+    return tanhf(x);
+}
+__device__ __forceinline__ double tanh_of(double x)
+{
+    return tanh(x);
+}
 
-/** What scale, softcap and mask make of a raw score; `slope` is the derivative by the scaled score. own(i): element i of a
- *  mask of the query's dtype. */
+/** What scale, softcap and mask make of a raw score; `slope` is the derivative by the scaled score. own(i): element i
+ * of a mask of the query's dtype. */
 template <class A, class F>
-__device__ __forceinline__ A attention_score(const attention_call &c, A raw, int batch, int head, int row, int key, A &slope, F &&own)
+__device__ __forceinline__ A attention_score(const attention_call &c, A raw, int batch, int head, int row, int key,
+                                             A &slope, F &&own)
 {
     A x = raw * (A)c.scale;
     slope = 1;
@@ -147,7 +163,8 @@ __device__ __forceinline__ A attention_score(const attention_call &c, A raw, int
 }
 
 /** What dropout multiplies a pair's weight by. */
-template <class A> __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, int head, int row, int key)
+template <class A>
+__device__ __forceinline__ A attention_kept(const attention_call &c, int batch, int head, int row, int key)
 {
     uint64_t n = (((uint64_t)batch * c.heads + head) * c.rows + row) * c.keys + key;
     philox_block b(c.seed, c.offset + n / 4);

@@ -5,11 +5,13 @@
 
 #include "backends/cuda/attention.cuh"
 
-namespace ts {
+namespace ts
+{
 
 /** Launches a kernel of `rows` rows a block on all rows of `heads` heads, with as much shared memory as it wants. */
 template <class... P, class... X>
-cudaError_t attention_launch(void (*kernel)(P...), int64_t heads, int64_t length, int rows, int threads, int bytes, cudaStream_t stream, const X &...x)
+cudaError_t attention_launch(void (*kernel)(P...), int64_t heads, int64_t length, int rows, int threads, int bytes,
+                             cudaStream_t stream, const X &...x)
 {
     int64_t blocks = heads * ((length + rows - 1) / rows);
     if (!blocks)

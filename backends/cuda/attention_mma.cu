@@ -3,12 +3,14 @@
 #include "backends/cuda/attention_launch.cuh"
 #include "backends/cuda/attention_mma.cuh"
 
-namespace ts {
+namespace ts
+{
 
 template <class T, int DEPTH, bool RULES> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_mma_shape<DEPTH, RULES>;
-    return attention_launch(attention_mma_kernel<T, DEPTH, RULES>, (int64_t)c.batches * c.heads, c.rows, S::rows, S::threads, S::bytes, stream, c);
+    return attention_launch(attention_mma_kernel<T, DEPTH, RULES>, (int64_t)c.batches * c.heads, c.rows, S::rows,
+                            S::threads, S::bytes, stream, c);
 }
 
 template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream)

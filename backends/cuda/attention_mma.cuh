@@ -13,7 +13,8 @@
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/mma.cuh"
 
-namespace ts {
+namespace ts
+{
 
 /** s[m][n] = the products of rows 16 m of a and rows 8 n of b, over DEPTH columns. */
 template <class T, int DEPTH, int TALL, int WIDE>
@@ -71,7 +72,8 @@ __device__ __forceinline__ void accumulate(float (&sum)[TALL][COLUMNS / 8][4], c
 
 /** Rounds a warp's 16 x COLUMNS accumulators into rows row to row + 15 of a tile, from column 16 first on. */
 template <class T, int DEPTH, int COLUMNS>
-__device__ __forceinline__ void put(mma_tile<DEPTH> tile, int row, int first, const float (&x)[COLUMNS / 8][4], float low, float high)
+__device__ __forceinline__ void put(mma_tile<DEPTH> tile, int row, int first, const float (&x)[COLUMNS / 8][4],
+                                    float low, float high)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -83,9 +85,11 @@ __device__ __forceinline__ void put(mma_tile<DEPTH> tile, int row, int first, co
     }
 }
 
-/** Writes ROWS rows of a tile, from row `row` on, as far as there are `rows` and `columns` of them; THREADS threads, of which this is `thread`. */
+/** Writes ROWS rows of a tile, from row `row` on, as far as there are `rows` and `columns` of them; THREADS threads, of
+ * which this is `thread`. */
 template <int ROWS, int THREADS, class T, int DEPTH>
-__device__ __forceinline__ void write_rows(mma_tile<DEPTH> tile, int row, T *to, int64_t step, int rows, int columns, int thread)
+__device__ __forceinline__ void write_rows(mma_tile<DEPTH> tile, int row, T *to, int64_t step, int rows, int columns,
+                                           int thread)
 {
     constexpr int chunks = DEPTH / 8;
 #pragma unroll 1
@@ -94,7 +98,9 @@ __device__ __forceinline__ void write_rows(mma_tile<DEPTH> tile, int row, T *to,
         if (r < rows && chunk * 8 < columns) {
             uint4 x;
             asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(tile.at(row + r, chunk)) : "memory");
+                         : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                         : "r"(tile.at(row + r, chunk))
+                         : "memory");
             *(uint4 *)(to + r * step + chunk * 8) = x;
         }
     }
@@ -122,13 +128,15 @@ static __global__ void __launch_bounds__(128) attention_mma_kernel(const __grid_
     mma_tile<DEPTH> q{shared_address(shared)}, k{q.base + S::rows * DEPTH * 2}, v{k.base + WIDE * DEPTH * 2};
 
     /* the last rows of a head come first: under a causal mask they are the longest */
-    int blocks = (c.rows + S::rows - 1) / S::rows, head = (int)(blockIdx.x / blocks % c.heads), batch = (int)(blockIdx.x / blocks / c.heads);
+    int blocks = (c.rows + S::rows - 1) / S::rows, head = (int)(blockIdx.x / blocks % c.heads),
+        batch = (int)(blockIdx.x / blocks / c.heads);
     attention_span span = span_of(c, batch);
     int first = (blocks - 1 - (int)(blockIdx.x % blocks)) * S::rows, rows = min(S::rows, span.rows - first);
     if (rows <= 0)
         return;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp * 16 * TALL;
-    const T *keys = c.k.of<const T>(batch, head / c.share, span.first_key), *values = c.v.of<const T>(batch, head / c.share, span.first_key);
+    const T *keys = c.k.of<const T>(batch, head / c.share, span.first_key),
+            *values = c.v.of<const T>(batch, head / c.share, span.first_key);
     attention_range seen = keys_of_rows(span, first, first + rows);
 
     float o[TALL][DEPTH / 8][4] = {}, top[TALL][2], sum[TALL][2] = {};
@@ -226,7 +234,8 @@ static __global__ void __launch_bounds__(128) attention_mma_kernel(const __grid_
     for (int m = 0; m < TALL; m++)
         put<T, DEPTH, DEPTH>(q, mine + 16 * m, 0, o[m], inverse[m][0], inverse[m][1]);
     __syncwarp();
-    write_rows<16 * TALL, 32>(q, mine, c.out.of<T>(batch, head, span.first_row + first + mine), c.out.row, rows - mine, c.value_depth, lane);
+    write_rows<16 * TALL, 32>(q, mine, c.out.of<T>(batch, head, span.first_row + first + mine), c.out.row, rows - mine,
+                              c.value_depth, lane);
 }
 
 } // namespace ts

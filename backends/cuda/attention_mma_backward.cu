@@ -4,14 +4,16 @@
 #include "backends/cuda/attention_mma_backward.cuh"
 #include "backends/cuda/attention_pairs.cuh"
 
-namespace ts {
+namespace ts
+{
 
-template <class T, int DEPTH, bool KEYS, bool RULES> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
+template <class T, int DEPTH, bool KEYS, bool RULES>
+static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_mma_backward_shape<DEPTH, KEYS>;
     int64_t heads = (int64_t)c.batches * (KEYS ? c.heads / c.share : c.heads);
-    return attention_launch(attention_mma_backward_kernel<T, DEPTH, KEYS, RULES>, heads, KEYS ? c.keys : c.rows, S::rows, S::threads, S::bytes,
-                            stream, c);
+    return attention_launch(attention_mma_backward_kernel<T, DEPTH, KEYS, RULES>, heads, KEYS ? c.keys : c.rows,
+                            S::rows, S::threads, S::bytes, stream, c);
 }
 template <class T, bool KEYS> static cudaError_t choose(const attention_call &c, cudaStream_t stream)
 {
@@ -29,7 +31,8 @@ template <class T> cudaError_t attention_mma_backward(const attention_call &c, b
 
 template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStream_t stream)
 {
-    return attention_launch(attention_pairs_kernel<T>, 1, (c.q_starts ? 1 : c.batches) * c.heads * c.pair_rows, 8, 256, 0, stream, c);
+    return attention_launch(attention_pairs_kernel<T>, 1, (c.q_starts ? 1 : c.batches) * c.heads * c.pair_rows, 8, 256,
+                            0, stream, c);
 }
 
 template cudaError_t attention_mma_backward<bf16>(const attention_call &, bool, cudaStream_t);

@@ -15,12 +15,14 @@
 
 #include "backends/cuda/attention_mma.cuh"
 
-namespace ts {
+namespace ts
+{
 
 /** Sizes of a block. SPLIT warps share 16 rows, each adding up its part of the columns. */
 template <int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
     static constexpr int depth = DEPTH_, split = depth > 128 ? 2 : 1;
-    static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / split, wide = depth > 128 || (KEYS && depth > 64) ? 32 : 64;
+    static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / split,
+                         wide = depth > 128 || (KEYS && depth > 64) ? 32 : 64;
     static constexpr int stages = depth > 128 ? 1 : 2;
     static constexpr int pair = wide * depth * 2 * 2;
     static constexpr int bytes = rows * depth * 2 * 2 + stages * (pair + wide * (int)sizeof(float2));
@@ -37,30 +39,41 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
     float2 *pairs = (float2 *)(shared + S::rows * DEPTH * 4 + S::stages * S::pair);
 
     /* the longest first: under a causal mask the first keys and the last rows */
-    int most = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads, blocks = (most + S::rows - 1) / S::rows;
-    int head = (int)(blockIdx.x / blocks % heads), batch = (int)(blockIdx.x / blocks / heads), block = (int)(blockIdx.x % blocks);
+    int most = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads,
+        blocks = (most + S::rows - 1) / S::rows;
+    int head = (int)(blockIdx.x / blocks % heads), batch = (int)(blockIdx.x / blocks / heads),
+        block = (int)(blockIdx.x % blocks);
     attention_span span = span_of(c, batch);
-    int first = (KEYS ? block : blocks - 1 - block) * S::rows, held = min(S::rows, (KEYS ? span.keys : span.rows) - first);
+    int first = (KEYS ? block : blocks - 1 - block) * S::rows,
+        held = min(S::rows, (KEYS ? span.keys : span.rows) - first);
     if (held <= 0)
         return;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / S::split * 16, part = warp % S::split * (COLUMNS / 16);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / S::split * 16,
+        part = warp % S::split * (COLUMNS / 16);
 
-    const attention_operand &own1 = KEYS ? c.k : c.q, &own2 = KEYS ? c.v : c.g, &other1 = KEYS ? c.q : c.k, &other2 = KEYS ? c.g : c.v;
+    const attention_operand &own1 = KEYS ? c.k : c.q, &own2 = KEYS ? c.v : c.g, &other1 = KEYS ? c.q : c.k,
+                            &other2 = KEYS ? c.g : c.v;
     attention_range seen = KEYS ? rows_of_keys(span, first, first + held) : keys_of_rows(span, first, first + held);
     int begin = seen.first / WIDE, tiles = seen.end > seen.first ? (seen.end - 1) / WIDE + 1 - begin : 0;
-    int first_head = KEYS ? head * c.share : head, total = KEYS ? tiles * c.share : tiles; /* tiles that pass, head by head */
+    int first_head = KEYS ? head * c.share : head,
+        total = KEYS ? tiles * c.share : tiles; /* tiles that pass, head by head */
     int limit = KEYS ? span.rows : span.keys;
-    int64_t own_start = (KEYS ? span.first_key : span.first_row) + first, other_start = KEYS ? span.first_row : span.first_key;
+    int64_t own_start = (KEYS ? span.first_key : span.first_row) + first,
+            other_start = KEYS ? span.first_row : span.first_key;
 
     auto fetch = [&](int i) {
-        int stage = i % S::stages, from = (begin + i % tiles) * WIDE, h = KEYS ? first_head + i / tiles : head / c.share;
+        int stage = i % S::stages, from = (begin + i % tiles) * WIDE,
+            h = KEYS ? first_head + i / tiles : head / c.share;
         mma_tile<DEPTH> to1{passing + stage * S::pair}, to2{to1.base + WIDE * DEPTH * 2};
-        to1.template load<WIDE, 256>(other1.of<const T>(batch, h, other_start + from), other1.row, limit - from, c.depth);
-        to2.template load<WIDE, 256>(other2.of<const T>(batch, h, other_start + from), other2.row, limit - from, c.value_depth);
+        to1.template load<WIDE, 256>(other1.of<const T>(batch, h, other_start + from), other1.row, limit - from,
+                                     c.depth);
+        to2.template load<WIDE, 256>(other2.of<const T>(batch, h, other_start + from), other2.row, limit - from,
+                                     c.value_depth);
         if (KEYS && threadIdx.x < WIDE) {
             int row = from + (int)threadIdx.x;
             /* rows past the end get probabilities of 0 */
-            pairs[stage * WIDE + threadIdx.x] = row < span.rows ? ((const float2 *)c.pairs)[pair_of(c, span, batch, h, row)] : float2{INFINITY, 0};
+            pairs[stage * WIDE + threadIdx.x] =
+                row < span.rows ? ((const float2 *)c.pairs)[pair_of(c, span, batch, h, row)] : float2{INFINITY, 0};
         }
     };
 
@@ -76,7 +89,8 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 int row = mine + lane / 4 + 8 * half;
-                own_pairs[half] = row < held ? ((const float2 *)c.pairs)[pair_of(c, span, batch, head, first + row)] : float2{INFINITY, 0};
+                own_pairs[half] = row < held ? ((const float2 *)c.pairs)[pair_of(c, span, batch, head, first + row)]
+                                             : float2{INFINITY, 0};
             }
     }
     for (int i = 0; i < total; i++) {
@@ -97,12 +111,14 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
         float s[1][WIDE / 8][4], dp[1][WIDE / 8][4];
         products<T, DEPTH, 1, WIDE>(s, held1.from(mine), passing1);
         products<T, DEPTH, 1, WIDE>(dp, held2.from(mine), passing2);
-        bool whole = KEYS ? sees_all(span, from, from + WIDE, first, first + held) : sees_all(span, first, first + held, from, from + WIDE);
+        bool whole = KEYS ? sees_all(span, from, from + WIDE, first, first + held)
+                          : sees_all(span, first, first + held, from, from + WIDE);
 #pragma unroll
         for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int own = first + mine + lane / 4 + e / 2 * 8, place = n * 8 + lane % 4 * 2 + e % 2, other = from + place;
+                int own = first + mine + lane / 4 + e / 2 * 8, place = n * 8 + lane % 4 * 2 + e % 2,
+                    other = from + place;
                 float2 pair = KEYS ? pairs[stage * WIDE + place] : own_pairs[e / 2];
                 int row = KEYS ? other : own, key = KEYS ? own : other;
                 bool visible = whole || sees(span, row, key);
@@ -132,7 +148,8 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
     if (to.data)
         write_rows<S::rows, 256>(held1, 0, to.of<T>(batch, head, own_start), to.row, held, c.depth, (int)threadIdx.x);
     if (KEYS && c.dv.data)
-        write_rows<S::rows, 256>(held2, 0, c.dv.of<T>(batch, head, own_start), c.dv.row, held, c.value_depth, (int)threadIdx.x);
+        write_rows<S::rows, 256>(held2, 0, c.dv.of<T>(batch, head, own_start), c.dv.row, held, c.value_depth,
+                                 (int)threadIdx.x);
 }
 
 } // namespace ts

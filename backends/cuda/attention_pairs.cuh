@@ -5,14 +5,16 @@
 
 #include "backends/cuda/attention.cuh"
 
-namespace ts {
+namespace ts
+{
 
 /**
  * lse as a power of two, and delta = the sum of g out, less g_lse; a warp a row of the tensors. Rows that see
  * nothing get a power of 0, for their scores are -Inf; rows that only fill up a head get +Inf, so that all
  * their probabilities are 0.
  */
-template <class T> static __global__ void __launch_bounds__(256) attention_pairs_kernel(const __grid_constant__ attention_call c)
+template <class T>
+static __global__ void __launch_bounds__(256) attention_pairs_kernel(const __grid_constant__ attention_call c)
 {
     int64_t index = (int64_t)blockIdx.x * 8 + threadIdx.x / 32, heads = index / c.pair_rows, row = index % c.pair_rows;
     int head = (int)(heads % c.heads), batch = (int)(heads / c.heads), lane = threadIdx.x % 32;
@@ -35,7 +37,8 @@ template <class T> static __global__ void __launch_bounds__(256) attention_pairs
     if (lane == 0) {
         int64_t at = heads * c.q_tokens + row;
         float lse = ((const float *)c.lse)[at];
-        ((float2 *)c.pairs)[index] = {lse == -INFINITY ? 0 : lse * log2_e, c.g_lse ? sum - ((const float *)c.g_lse)[at] : sum};
+        ((float2 *)c.pairs)[index] = {lse == -INFINITY ? 0 : lse * log2_e,
+                                      c.g_lse ? sum - ((const float *)c.g_lse)[at] : sum};
     }
 }
 

@@ -12,7 +12,8 @@
 
 #include "backends/cuda/attention.cuh"
 
-namespace ts {
+namespace ts
+{
 
 enum { SIDE = 32, SLICE = 128, PLAIN_THREADS = 256 };
 
@@ -48,14 +49,18 @@ struct plain_matrix {
     int64_t start, step;
     int rows, columns;
 
-    __device__ __forceinline__ plain_matrix(const attention_operand &x, int batch, int head, int64_t first, int rows, int columns)
-        : data(x.data), start(batch * x.batch + head * x.head + first * x.row), step(x.row), rows(rows), columns(columns)
+    __device__ __forceinline__ plain_matrix(const attention_operand &x, int batch, int head, int64_t first, int rows,
+                                            int columns)
+        : data(x.data), start(batch * x.batch + head * x.head + first * x.row), step(x.row), rows(rows),
+          columns(columns)
     {
     }
 };
 
 /** Rows row to row + SIDE - 1, columns column to column + SIDE - 1; zeros where there are none. */
-template <class A> __device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A> &to, const plain_matrix &m, int row, int column)
+template <class A>
+__device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A> &to, const plain_matrix &m, int row,
+                                           int column)
 {
     for (int i = threadIdx.x; i < SIDE * SIDE; i += PLAIN_THREADS) {
         int r = i / SIDE, k = i % SIDE;
@@ -66,8 +71,9 @@ template <class A> __device__ __forceinline__ void plain_load(const attention_ca
 
 /** s = the products of rows of a and b, over all columns. */
 template <class A>
-__device__ __forceinline__ void plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int row, const plain_matrix &b,
-                                               int other, plain_tile<A> &left, plain_tile<A> &right)
+__device__ __forceinline__ void plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int row,
+                                               const plain_matrix &b, int other, plain_tile<A> &left,
+                                               plain_tile<A> &right)
 {
     int x = threadIdx.x % 16, y = threadIdx.x / 16;
     s[0][0] = s[0][1] = s[1][0] = s[1][1] = 0;
@@ -86,8 +92,9 @@ __device__ __forceinline__ void plain_products(const attention_call &c, A (&s)[2
 
 /** sum += p times the SIDE rows of b from `row` on, columns from `column` on. */
 template <class A>
-__device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&sum)[2][SLICE / 16], const plain_tile<A> &p, const plain_matrix &b,
-                                                 int row, int column, plain_tile<A> &right)
+__device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&sum)[2][SLICE / 16],
+                                                 const plain_tile<A> &p, const plain_matrix &b, int row, int column,
+                                                 plain_tile<A> &right)
 {
     int x = threadIdx.x % 16, y = threadIdx.x / 16;
 #pragma unroll
@@ -107,8 +114,8 @@ __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&su
 
 /** Writes a block's sums, times the factors of its rows. */
 template <class A>
-__device__ __forceinline__ void plain_write(const attention_call &c, const attention_operand &to, const plain_matrix &m, int row, int column,
-                                            const A (&sum)[2][SLICE / 16], const A (&factor)[2])
+__device__ __forceinline__ void plain_write(const attention_call &c, const attention_operand &to, const plain_matrix &m,
+                                            int row, int column, const A (&sum)[2][SLICE / 16], const A (&factor)[2])
 {
     int x = threadIdx.x % 16, y = threadIdx.x / 16;
 #pragma unroll
@@ -123,7 +130,8 @@ __device__ __forceinline__ void plain_write(const attention_call &c, const atten
 
 /** The score of a pair, -Inf where it is hidden. */
 template <class A>
-__device__ __forceinline__ A plain_score(const attention_call &c, const attention_span &span, A raw, int batch, int head, int row, int key, A &slope)
+__device__ __forceinline__ A plain_score(const attention_call &c, const attention_span &span, A raw, int batch,
+                                         int head, int row, int key, A &slope)
 {
     slope = 1;
     if (!sees(span, row, key))
@@ -132,18 +140,22 @@ __device__ __forceinline__ A plain_score(const attention_call &c, const attentio
     return attention_score(c, raw, batch, head, row, key, slope, own);
 }
 
-template <class A> static __global__ void __launch_bounds__(PLAIN_THREADS) attention_plain_kernel(const __grid_constant__ attention_call c, int slices)
+template <class A>
+static __global__ void __launch_bounds__(PLAIN_THREADS)
+    attention_plain_kernel(const __grid_constant__ attention_call c, int slices)
 {
     __shared__ plain_tile<A> left, right, p;
     __shared__ A top[SIDE], sum[SIDE], shrink[SIDE];
-    int blocks = (c.rows + SIDE - 1) / SIDE, x = threadIdx.x % 16, y = threadIdx.x / 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int blocks = (c.rows + SIDE - 1) / SIDE, x = threadIdx.x % 16, y = threadIdx.x / 16, warp = threadIdx.x / 32,
+        lane = threadIdx.x % 32;
     int64_t index = blockIdx.x / slices;
-    int column = (int)(blockIdx.x % slices) * SLICE, first = (int)(index % blocks) * SIDE, head = (int)(index / blocks % c.heads),
-        batch = (int)(index / blocks / c.heads);
+    int column = (int)(blockIdx.x % slices) * SLICE, first = (int)(index % blocks) * SIDE,
+        head = (int)(index / blocks % c.heads), batch = (int)(index / blocks / c.heads);
     attention_span span = span_of(c, batch);
     if (first >= span.rows)
         return;
-    plain_matrix q(c.q, batch, head, span.first_row, span.rows, c.depth), k(c.k, batch, head / c.share, span.first_key, span.keys, c.depth),
+    plain_matrix q(c.q, batch, head, span.first_row, span.rows, c.depth),
+        k(c.k, batch, head / c.share, span.first_key, span.keys, c.depth),
         v(c.v, batch, head / c.share, span.first_key, span.keys, c.value_depth);
     attention_range seen = keys_of_rows(span, first, min(first + SIDE, span.rows));
     A o[2][SLICE / 16] = {}, s[2][2], slope;
@@ -198,7 +210,9 @@ template <class A> static __global__ void __launch_bounds__(PLAIN_THREADS) atten
 }
 
 /** A row's lse, 0 where it sees nothing, and delta = the sum of g out, less g_lse; a warp a row of the tensors. */
-template <class A> static __global__ void __launch_bounds__(PLAIN_THREADS) attention_plain_pairs_kernel(const __grid_constant__ attention_call c)
+template <class A>
+static __global__ void __launch_bounds__(PLAIN_THREADS)
+    attention_plain_pairs_kernel(const __grid_constant__ attention_call c)
 {
     int64_t index = (int64_t)blockIdx.x * 8 + threadIdx.x / 32, heads = index / c.q_tokens, row = index % c.q_tokens;
     int head = (int)(heads % c.heads), batch = (int)(heads / c.heads), lane = threadIdx.x % 32;
@@ -213,20 +227,23 @@ template <class A> static __global__ void __launch_bounds__(PLAIN_THREADS) atten
         sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (lane == 0) {
         A lse = ((const A *)c.lse)[index];
-        ((plain_pair<A> *)c.pairs)[index] = {lse == (A)-INFINITY ? 0 : lse, c.g_lse ? sum - ((const A *)c.g_lse)[index] : sum};
+        ((plain_pair<A> *)c.pairs)[index] = {lse == (A)-INFINITY ? 0 : lse,
+                                             c.g_lse ? sum - ((const A *)c.g_lse)[index] : sum};
     }
 }
 
 /** As attention_mma_backward_kernel(): of keys, or of queries. */
 template <class A, bool KEYS>
-static __global__ void __launch_bounds__(PLAIN_THREADS) attention_plain_backward_kernel(const __grid_constant__ attention_call c, int slices)
+static __global__ void __launch_bounds__(PLAIN_THREADS)
+    attention_plain_backward_kernel(const __grid_constant__ attention_call c, int slices)
 {
     __shared__ plain_tile<A> left, right, p, ds;
     __shared__ plain_pair<A> pairs[SIDE];
     int most = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads, blocks = (most + SIDE - 1) / SIDE;
     int64_t index = blockIdx.x / slices;
-    int column = (int)(blockIdx.x % slices) * SLICE, first = (int)(index % blocks) * SIDE, head = (int)(index / blocks % heads),
-        batch = (int)(index / blocks / heads), x = threadIdx.x % 16, y = threadIdx.x / 16;
+    int column = (int)(blockIdx.x % slices) * SLICE, first = (int)(index % blocks) * SIDE,
+        head = (int)(index / blocks % heads), batch = (int)(index / blocks / heads), x = threadIdx.x % 16,
+        y = threadIdx.x / 16;
     attention_span span = span_of(c, batch);
     int held = min((int)SIDE, (KEYS ? span.keys : span.rows) - first);
     if (held <= 0)
@@ -234,20 +251,25 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) attention_plain_backward
     attention_range seen = KEYS ? rows_of_keys(span, first, first + held) : keys_of_rows(span, first, first + held);
     A sum1[2][SLICE / 16] = {}, sum2[2][SLICE / 16] = {}, s[2][2], dp[2][2], slope;
     for (int h = KEYS ? head * c.share : head; h < (KEYS ? (head + 1) * c.share : head + 1); h++) {
-        plain_matrix q(c.q, batch, h, span.first_row, span.rows, c.depth), g(c.g, batch, h, span.first_row, span.rows, c.value_depth),
-            k(c.k, batch, h / c.share, span.first_key, span.keys, c.depth), v(c.v, batch, h / c.share, span.first_key, span.keys, c.value_depth);
+        plain_matrix q(c.q, batch, h, span.first_row, span.rows, c.depth),
+            g(c.g, batch, h, span.first_row, span.rows, c.value_depth),
+            k(c.k, batch, h / c.share, span.first_key, span.keys, c.depth),
+            v(c.v, batch, h / c.share, span.first_key, span.keys, c.value_depth);
         for (int from = seen.first; from < seen.end; from += SIDE) {
             int first_row = KEYS ? from : first;
             __syncthreads();
             if (threadIdx.x < SIDE && first_row + (int)threadIdx.x < span.rows)
-                pairs[threadIdx.x] = ((const plain_pair<A> *)c.pairs)[pair_of(c, span, batch, h, first_row + (int)threadIdx.x)];
+                pairs[threadIdx.x] =
+                    ((const plain_pair<A> *)c.pairs)[pair_of(c, span, batch, h, first_row + (int)threadIdx.x)];
             plain_products(c, s, KEYS ? k : q, first, KEYS ? q : k, from, left, right);
             plain_products(c, dp, KEYS ? v : g, first, KEYS ? g : v, from, left, right);
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int own = y + i / 2 * 16, other = x + i % 2 * 16, row = KEYS ? from + other : first + own, key = KEYS ? first + own : from + other;
-                A score = plain_score<A>(c, span, s[i / 2][i % 2], batch, h, row, key, slope), kept = 1, weight = 0, slant = 0;
+                int own = y + i / 2 * 16, other = x + i % 2 * 16, row = KEYS ? from + other : first + own,
+                    key = KEYS ? first + own : from + other;
+                A score = plain_score<A>(c, span, s[i / 2][i % 2], batch, h, row, key, slope), kept = 1, weight = 0,
+                  slant = 0;
                 if (score > (A)-INFINITY || score != score) {
                     plain_pair<A> pair = pairs[row - first_row];
                     if (c.dropout)

@@ -14,7 +14,8 @@
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/wgmma.cuh"
 
-namespace ts {
+namespace ts
+{
 
 template <int DEPTH_> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = depth == 64 ? 3 : 2, rows = 64 * groups, wide = 128, stages = 2;
@@ -31,7 +32,8 @@ struct attention_place {
  * Blocks with the most keys first (the last rows of a head under a causal mask), among as many heads as have
  * their keys and values in the cache together.
  */
-__device__ __forceinline__ attention_place attention_longest_first(int64_t index, int blocks, int heads, int64_t all, int together)
+__device__ __forceinline__ attention_place attention_longest_first(int64_t index, int blocks, int heads, int64_t all,
+                                                                   int together)
 {
     int64_t section = index / ((int64_t)together * blocks), first = section * together, rest = index - first * blocks;
     int here = (int)(all - first < together ? all - first : together);
@@ -41,7 +43,8 @@ __device__ __forceinline__ attention_place attention_longest_first(int64_t index
 
 /** Makes scores probabilities, relative to the maximum so far; returns by what sums so far shrink. */
 template <int N>
-__device__ __forceinline__ void attention_softmax(float (&s)[N][4], float (&top)[2], float (&sum)[2], float (&shrink)[2], float to_log2)
+__device__ __forceinline__ void attention_softmax(float (&s)[N][4], float (&top)[2], float (&sum)[2],
+                                                  float (&shrink)[2], float to_log2)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -89,14 +92,16 @@ template <int ROWS, int WIDE> struct attention_work {
 template <class T, int DEPTH>
 static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap q_map,
-                           const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map, int together)
+                           const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map,
+                           int together)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = attention_wgmma_shape<DEPTH>;
     constexpr int WIDE = S::wide;
     using work = attention_work<S::rows, WIDE>;
     extern __shared__ char shared[];
-    uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + S::q_bytes, k = out + S::q_bytes, v = k + S::stages * S::tile_bytes;
+    uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + S::q_bytes, k = out + S::q_bytes,
+             v = k + S::stages * S::tile_bytes;
     uint32_t q_full = v + S::stages * S::tile_bytes, q_empty = q_full + 8;
     tile_ring<S::stages> keys{q_empty + 8}, values{keys.barriers + keys.bytes};
     int blocks = (c.rows + S::rows - 1) / S::rows;
@@ -123,7 +128,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH>::threads, 
                     int at = passed + i;
                     ring.wait_empty(at);
                     barrier_expect(ring.full(at), S::tile_bytes);
-                    tma_load_tile<WIDE, DEPTH>(to + at % S::stages * S::tile_bytes, map, (w.last - i) * WIDE, w.head / c.share, w.batch, ring.full(at));
+                    tma_load_tile<WIDE, DEPTH>(to + at % S::stages * S::tile_bytes, map, (w.last - i) * WIDE,
+                                               w.head / c.share, w.batch, ring.full(at));
                 };
                 barrier_wait(q_empty, ~round & 1);
                 barrier_expect(q_full, S::q_bytes);
@@ -232,8 +238,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH>::threads, 
                     ((float *)c.lse)[statistic_of(c, w.span, w.head, row + 8 * half)] =
                         total == 0 ? -INFINITY : top[half] * (c.to_log2 * ln_2) + logf(total);
             }
-            write_group<T, S::rows>(out, group * 64, o, shrink[0], shrink[1], c.out.of<T>(w.batch, w.head, begin), c.out.row, c.rows - begin,
-                                    c.value_depth);
+            write_group<T, S::rows>(out, group * 64, o, shrink[0], shrink[1], c.out.of<T>(w.batch, w.head, begin),
+                                    c.out.row, c.rows - begin, c.value_depth);
         }
     }
 #endif
