@@ -172,7 +172,7 @@ static __global__ void __launch_bounds__(128) attention_mma_kernel(const __grid_
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 int row = first + mine + 16 * m + lane / 4 + 8 * half;
-                if (RULES || !whole)
+                if ((RULES && c.rules) || !whole)
 #pragma unroll
                     for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
@@ -198,11 +198,16 @@ static __global__ void __launch_bounds__(128) attention_mma_kernel(const __grid_
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
                         float p = exp2_fast(s[m][n][2 * half + e] * c.to_log2 - base);
-                        total += p;
-                        if (RULES && c.dropout)
-                            p *= attention_kept<float>(c, batch, head, row, from + n * 8 + lane % 4 * 2 + e);
                         s[m][n][2 * half + e] = p;
+                        total += p;
                     }
+                if (RULES && c.dropout)
+#pragma unroll
+                    for (int n = 0; n < WIDE / 8; n++)
+#pragma unroll
+                        for (int e = 0; e < 2; e++)
+                            s[m][n][2 * half + e] *=
+                                attention_kept<float>(c, batch, head, row, from + n * 8 + lane % 4 * 2 + e);
                 sum[m][half] = sum[m][half] * shrink + total;
 #pragma unroll
                 for (int n = 0; n < DEPTH / 8; n++) {
