@@ -50,7 +50,8 @@ static ts_status read_statistic(const void **to, const ts_value &v, ts_dtype dty
     *to = nullptr;
     if (v.tag != TS_TAG_TENSOR)
         return TS_OK;
-    ts_tensor *t = ts_contiguous(ts_to(v.t, dtype == TS_F64 ? TS_F64 : TS_F32));
+    ts_dtype wide = dtype == TS_F64 ? TS_F64 : TS_F32;
+    ts_tensor *t = ts_dtype_of(v.t) == wide ? ts_contiguous(v.t) : ts_to(v.t, wide);
     TS_CUDA_TRY(ts_status_of_pointer(t));
     *to = ts_kernel_data(t);
     return TS_OK;

@@ -11,8 +11,7 @@
 #include "backends/cuda/philox.cuh"
 #include "backends/cuda/types.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /** A (batch, head, row, depth) operand whose depth is dense; steps in elements, of packed sequences 0 for the batch. */
 struct attention_operand {

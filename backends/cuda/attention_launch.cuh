@@ -5,8 +5,7 @@
 
 #include "backends/cuda/attention.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /** Launches a kernel of `rows` rows a block on all rows of `heads` heads, with as much shared memory as it wants. */
 template <class... P, class... X>

@@ -3,8 +3,7 @@
 #include "backends/cuda/attention_launch.cuh"
 #include "backends/cuda/attention_mma.cuh"
 
-namespace ts
-{
+namespace ts {
 
 template <class T, int DEPTH, bool RULES> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {

@@ -13,8 +13,7 @@
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/mma.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /** s[m][n] = the products of rows 16 m of a and rows 8 n of b, over DEPTH columns. */
 template <class T, int DEPTH, int TALL, int WIDE>

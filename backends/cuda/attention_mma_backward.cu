@@ -4,8 +4,7 @@
 #include "backends/cuda/attention_mma_backward.cuh"
 #include "backends/cuda/attention_pairs.cuh"
 
-namespace ts
-{
+namespace ts {
 
 template <class T, int DEPTH, bool KEYS, bool RULES>
 static cudaError_t launch(const attention_call &c, cudaStream_t stream)

@@ -15,8 +15,7 @@
 
 #include "backends/cuda/attention_mma.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /** Sizes of a block. SPLIT warps share 16 rows, each adding up its part of the columns. */
 template <int DEPTH_, bool KEYS> struct attention_mma_backward_shape {

@@ -5,8 +5,7 @@
 
 #include "backends/cuda/attention.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /**
  * lse as a power of two, and delta = the sum of g out, less g_lse; a warp a row of the tensors. Rows that see

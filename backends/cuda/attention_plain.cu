@@ -1,44 +1,36 @@
 /** @file attention_plain.cu  Launches of attention_plain.cuh. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention_plain.cuh"
+#include "backends/cuda/attention_launch.cuh"
 
-namespace ts
-{
+namespace ts {
 
-static int slices_of(int columns)
-{
-    return columns > SLICE ? (columns + SLICE - 1) / SLICE : 1;
-}
-static unsigned blocks_of(int64_t heads, int rows, int slices)
-{
-    return (unsigned)(heads * ((rows + SIDE - 1) / SIDE) * slices);
-}
+static int slices_of(int columns) { return columns > SLICE ? (columns + SLICE - 1) / SLICE : 1; }
 
 template <class A> cudaError_t attention_plain_forward(const attention_call &c, cudaStream_t stream)
 {
     int slices = slices_of(c.value_depth);
-    attention_plain_kernel<A>
-        <<<blocks_of((int64_t)c.batches * c.heads, c.rows, slices), PLAIN_THREADS, 0, stream>>>(c, slices);
-    return cudaPeekAtLastError();
+    return attention_launch(attention_plain_kernel<A>, (int64_t)c.batches * c.heads * slices, c.rows, SIDE,
+                            PLAIN_THREADS, 0, stream, c, slices);
+}
+
+template <class A, bool KEYS> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
+{
+    int slices = slices_of(KEYS && c.value_depth > c.depth ? c.value_depth : c.depth);
+    int64_t heads = (int64_t)c.batches * (KEYS ? c.heads / c.share : c.heads);
+    return attention_launch(attention_plain_backward_kernel<A, KEYS>, heads * slices, KEYS ? c.keys : c.rows, SIDE,
+                            PLAIN_THREADS, 0, stream, c, slices);
 }
 
 template <class A> cudaError_t attention_plain_backward(const attention_call &c, cudaStream_t stream)
 {
-    int64_t rows = (c.q_starts ? 1 : c.batches) * c.heads * c.pair_rows;
-    if (rows)
-        attention_plain_pairs_kernel<A><<<(unsigned)((rows + 7) / 8), PLAIN_THREADS, 0, stream>>>(c);
-    if ((c.dk.data || c.dv.data) && c.keys) {
-        int slices = slices_of(c.depth > c.value_depth ? c.depth : c.value_depth);
-        attention_plain_backward_kernel<A, true>
-            <<<blocks_of((int64_t)c.batches * (c.heads / c.share), c.keys, slices), PLAIN_THREADS, 0, stream>>>(c,
-                                                                                                                slices);
-    }
-    if (c.dq.data && c.rows) {
-        int slices = slices_of(c.depth);
-        attention_plain_backward_kernel<A, false>
-            <<<blocks_of((int64_t)c.batches * c.heads, c.rows, slices), PLAIN_THREADS, 0, stream>>>(c, slices);
-    }
-    return cudaPeekAtLastError();
+    cudaError_t e = attention_launch(attention_plain_pairs_kernel<A>, 1,
+                                     (c.q_starts ? 1 : c.batches) * c.heads * c.pair_rows, 8, PLAIN_THREADS, 0, stream, c);
+    if (e == cudaSuccess && (c.dk.data || c.dv.data))
+        e = launch<A, true>(c, stream);
+    if (e == cudaSuccess && c.dq.data)
+        e = launch<A, false>(c, stream);
+    return e;
 }
 
 template cudaError_t attention_plain_forward<float>(const attention_call &, cudaStream_t);

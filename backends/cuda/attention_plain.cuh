@@ -12,8 +12,7 @@
 
 #include "backends/cuda/attention.cuh"
 
-namespace ts
-{
+namespace ts {
 
 enum { SIDE = 32, SLICE = 128, PLAIN_THREADS = 256 };
 

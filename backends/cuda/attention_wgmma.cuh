@@ -14,8 +14,7 @@
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/wgmma.cuh"
 
-namespace ts
-{
+namespace ts {
 
 template <int DEPTH_> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = depth == 64 ? 3 : 2, rows = 64 * groups, wide = 128, stages = 2;

@@ -4,8 +4,7 @@
 #include "backends/cuda/attention_wgmma_backward.cuh"
 #include "backends/cuda/tma.h"
 
-namespace ts
-{
+namespace ts {
 
 template <class T, int DEPTH, bool KEYS> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {

@@ -10,8 +10,7 @@
 
 #include "backends/cuda/attention_wgmma.cuh"
 
-namespace ts
-{
+namespace ts {
 
 template <int DEPTH_, bool KEYS> struct attention_wgmma_backward_shape {
     static constexpr int depth = DEPTH_, groups = 2, rows = 64 * groups, wide = KEYS ? 64 : 128;

@@ -13,8 +13,7 @@
 
 #include "backends/cuda/types.cuh"
 
-namespace ts
-{
+namespace ts {
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {

@@ -8,8 +8,7 @@
 
 #include "backends/cuda/attention.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /** The driver's function, through the runtime, so that nothing links to the driver; NULL: it has none. */
 inline decltype(&cuTensorMapEncodeTiled) tma_encoder()

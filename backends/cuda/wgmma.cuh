@@ -17,8 +17,7 @@
 
 #include "backends/cuda/mma.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /* --------------------------------------------------------------------------- barriers ---- */
 
