@@ -225,6 +225,14 @@ static ts_tensor *attention(const json_t *args, ts_tensor *const *p)
     return ts_sum(ts_mul(y, tensor_of(json_object_get(args, "g"), TS_F64)));
 }
 
+static ts_tensor *attention_options(const json_t *args, ts_tensor *const *p)
+{
+    ts_attention_opts opts = {.size = sizeof opts, .scale = 0.75, .softcap = 1.5, .window = true, .window_left = 2, .window_right = 1};
+    opts.mask = tensor_of(json_object_get(args, "bias"), TS_F64);
+    ts_tensor *y = ts_scaled_dot_product_attention_ex(p[0], p[1], p[2], NULL, &opts);
+    return ts_sum(ts_mul(y, tensor_of(json_object_get(args, "g"), TS_F64)));
+}
+
 /** Three orders, each the gradients of sum(the order before · directions). */
 static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_tensor *const *p), int n)
 {
@@ -310,3 +318,4 @@ TS_TEST(promotion_is_that_of_torch)
     ck_assert_int_eq(seen, TS_DTYPE_COUNT);
     json_decref(file);
 }
+TS_TEST(three_orders_of_attention_with_options_are_those_of_torch) { higher("attention_options", attention_options, 3); }
