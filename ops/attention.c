@@ -107,7 +107,7 @@ static ts_status check_packed(ts_frame *f, const places *at)
                                     ts_dtype_name((ts_dtype)t->dtype));
         if (t->ndim != 1 || t->sizes[0] < 1 || t->sizes[0] != first->sizes[0])
             return ts_fail_arg(f, at->cu_seqlens, TS_ERR_SHAPE, "expected sizes (%s), got %s",
-                               i ? "as of the other" : "sequences + 1", ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                               i ? "as the first list" : "sequences + 1", ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
     }
     if (f->args[at->first].t->sizes[0] != 1)
         return ts_fail_arg(f, at->first, TS_ERR_SHAPE, "expected sizes (1, heads, tokens, depth) beside argument 'cu_seqlens', got %lld batches",

@@ -242,6 +242,84 @@ TS_TEST(reductions_say_what_is_wrong)
           "TS_ERR_DTYPE: var: argument 'self': expected a floating dtype, got i64 | cast with ts_to()");
 }
 
+/** Attention of (1, 2, 6, 4) with options; a gradient is asked for. */
+static ts_status attend(ts_attention_opts o)
+{
+    ts_tensor *q = ts_set_requires_grad(ts_ones(TS_SIZES(1, 2, 6, 4), TS_F32), true);
+    o.size = sizeof o;
+    return ts_backward(ts_sum(ts_scaled_dot_product_attention_ex(q, q, q, NULL, &o)));
+}
+#define ATTEND(...) (attend((ts_attention_opts){__VA_ARGS__}))
+
+static ts_tensor *bounds(int32_t a, int32_t b, int32_t c)
+{
+    return ts_from_array((int32_t[]){a, b, c}, TS_I32, TS_SIZES(3));
+}
+#define PACKED(a, b, c) .cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = bounds(a, b, c), .max_seqlen_q = 3, .max_seqlen_k = 3
+
+TS_TEST(options_of_attention_say_what_is_wrong)
+{
+    OPERANDS;
+    ts_tensor *mask = ts_set_requires_grad(ts_ones(TS_SIZES(6), TS_F32), true);
+    WRONG(ATTEND(.mask = A),
+          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'mask': expected sizes that broad"
+          "cast to (1, 2, 6, 6), got (2, 3)");
+    WRONG(ATTEND(.mask = ts_ones(TS_SIZES(6), TS_F64)),
+          "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'mask': expected dtype bool or f3"
+          "2 as argument 'query', got f64 | cast with ts_to()");
+    WRONG(ATTEND(.mask = mask),
+          "TS_ERR_AUTOGRAD: scaled_dot_product_attention: argument 'mask': requires grad, and att"
+          "ention has no gradient for it | pass ts_detach() of it, or write attention with ops of"
+          " their own");
+    WRONG(ATTEND(.window = true, .window_left = -2),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'window': expected (left, right),"
+          " each at least 0, or -1 for no bound, got (-2, 0)");
+    WRONG(ATTEND(.window_left = 3),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'window': expected true beside wi"
+          "ndow_left or window_right, got false");
+    WRONG(ATTEND(.softcap = -1),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'softcap': expected a finite numb"
+          "er of at least 0, got -1");
+    WRONG(ATTEND(.dropout_p = 1.5),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'dropout_p': expected a probabili"
+          "ty from 0 to 1, got 1.5");
+    WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6)),
+          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens_k': expected a tensor,"
+          " got NULL | pass TS_NONE where an optional tensor is absent");
+    WRONG(ATTEND(.max_seqlen_q = 3),
+          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens_q': expected a tensor,"
+          " got NULL | pass TS_NONE where an optional tensor is absent");
+    WRONG(ATTEND(.cu_seqlens_q = N, .cu_seqlens_k = N),
+          "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'cu_seqlens': expected dtype i32,"
+          " got i64 | cast with ts_to()");
+    WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = ts_zeros(TS_SIZES(4), TS_I32)),
+          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'cu_seqlens': expected sizes (as "
+          "the first list), got (4)");
+    WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = bounds(0, 3, 6), .max_seqlen_q = -1),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'max_seqlens': expected two numbe"
+          "rs from 0 to 2147483647 beside argument 'cu_seqlens', got (-1, 0)");
+    WRONG(ATTEND(PACKED(0, 3, 5)),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected bounds fro"
+          "m 0 to the 6 tokens, got 0 to 5");
+    WRONG(ATTEND(PACKED(1, 3, 6)),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected bounds fro"
+          "m 0 to the 6 tokens, got 1 to 6");
+    WRONG(ATTEND(PACKED(0, 1, 6)),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected 0 to 3 tok"
+          "ens a sequence, as argument 'max_seqlens' says, got 5 in number 1");
+    WRONG(ATTEND(PACKED(0, 7, 6)),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected 0 to 3 tok"
+          "ens a sequence, as argument 'max_seqlens' says, got 7 in number 0");
+    ts_tensor *q = ts_ones(TS_SIZES(2, 1, 3, 4), TS_F32);
+    ts_attention_opts packed = {.size = sizeof packed, PACKED(0, 3, 6)}, small = {.size = 8};
+    WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &packed)),
+          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'query': expected sizes (1, heads"
+          ", tokens, depth) beside argument 'cu_seqlens', got 2 batches");
+    WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &small)),
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'opts': expected a size from 24 t"
+          "o 120, got 8");
+}
+
 TS_TEST(products_and_layers_say_what_is_wrong)
 {
     OPERANDS;
