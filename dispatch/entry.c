@@ -532,6 +532,8 @@ ts_status ts_enter_parts(ts_frame *f) { return ts_run_parts(f, ts_enter_whole); 
 
 ts_status ts_enter_foreign(ts_frame *f)
 {
+    if (f->table->info->infer) /* checks that a kernel from outside could not make with the same words */
+        TS_TRY(f->table->info->infer(f));
     ts_status status = ts_enter_whole(f);
     for (int i = 0; status != TS_OK && i < f->nrets; i++)
         if (!(f->given >> i & 1) && f->rets[i].tag == TS_TAG_TENSOR) {

@@ -268,3 +268,34 @@ TS_TEST(registrations_of_another_library_are_refused_by_their_size)
     FAILS(TS_ERR_NULL, ts_register_vjp("add", NULL, NULL));
     FAILS(TS_ERR_REGISTRY, ts_register_vjp(NULL, minus_one, NULL));
 }
+
+/* an op whose sizes depend on values has no plan, but a rule that checks */
+static int selected;
+static ts_status select_nothing(ts_frame *f)
+{
+    int64_t n = 0;
+    selected++;
+    return ts_kernel_result(f, 0, &n, 1, ts_dtype_of(f->args[0].t));
+}
+static ts_status install_select(void *state, ts_key key)
+{
+    (void)state;
+    return ts_register_kernel("masked_select", key, select_nothing, NULL, NULL);
+}
+
+TS_TEST(a_backends_kernel_of_an_op_with_sizes_by_values_runs_behind_the_ops_own_checks)
+{
+    static offset_state memory = {.devices = 1};
+    static const ts_backend b = {OFFSET_BACKEND("CHOOSY", 0, &memory), .install = install_select};
+    ts_key key;
+    OK(ts_backend_register(&b, &key));
+    TS_SCOPE;
+    ts_device device = {key, 0};
+    ts_tensor *a = ts_to_device(ts_arange(0, 6, 1, TS_F32), device), *y;
+    OK(y = ts_masked_select(a, ts_to_device(ts_ones(TS_SIZES(6), TS_BOOL), device)));
+    ck_assert_int_eq(selected, 1);
+    FAILS(TS_ERR_DTYPE, ts_masked_select(a, a));
+    SAYS("masked_select: argument 'mask': expected dtype bool");
+    FAILS(TS_ERR_SHAPE, ts_masked_select(a, ts_to_device(ts_ones(TS_SIZES(5), TS_BOOL), device)));
+    ck_assert_int_eq(selected, 1);
+}
