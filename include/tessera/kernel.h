@@ -84,8 +84,9 @@ typedef struct ts_rows {
 } ts_rows;
 /**
  * Those numbers. Of softmax: dim, outer, count, inner. Of norms: outer rows of count elements. Of losses
- * over classes, arg ops and scans: outer, count, inner. Of sum, mean and their like: count alone. Others
- * are not set.
+ * over classes, arg ops and scans: outer, count, inner. Of sum, mean and their like: count alone. Of ops by
+ * index, cat and stack: dim alone. Of slice_scatter and slice_backward: dim, in outer where the slice begins,
+ * in inner its step. Others are not set.
  */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
 
@@ -106,7 +107,8 @@ typedef struct ts_attention {
 TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 
 /**
- * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape rule; a
+ * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape rule and
+ * those whose sizes depend on values (nonzero, masked_select: arguments come as they are, but checked); a
  * result that was given must fit and stays.
  * @param sizes  ndim sizes
  */
