@@ -1,6 +1,8 @@
 /** @file copy.cu  Copies and conversions between dtypes. */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/copy.cuh"
 #include "backends/cuda/loops.cuh"
+#include "backends/cuda/transpose.cuh"
 
 using namespace ts;
 
@@ -47,21 +49,73 @@ template <class R> struct convert {
     }
 };
 
-static ts_status copy(ts_frame *f)
+enum { LARGE = 1 << 20 /* bytes from which CUDA's own copy is faster than a kernel */ };
+
+ts_status ts::copy_space(ts_frame *f, const ts_space &space)
 {
-    ts_space space;
-    TS_CUDA_TRY(ts_kernel_space(f, &space));
     ts_dtype to = space.operand[0].dtype, from = space.operand[1].dtype;
+    int a, b;
+    int64_t item = (int64_t)ts_dtype_size(to), bytes = space.numel * item;
+    const ts_operand &out = space.operand[0], &in = space.operand[1];
+    if (to == from && space.ndim == 1 && !in.host && out.strides[0] == item && in.strides[0] == item && bytes >= LARGE)
+        return on_device(f, [&](const call &c) {
+            return cudaMemcpyAsync(out.data, in.data, (size_t)bytes, cudaMemcpyDeviceToDevice, c.stream);
+        });
+    auto move = [&]<class E>() { return turns(space, &a, &b) ? turn<E>(f, space, a, b) : loop_run<same, E, E>(f, space, same{}); };
     if (to == from)
         switch (ts_dtype_size(to)) {
-        case 8: return loop_run<same, int64_t, int64_t>(f, space, same{});
-        case 4: return loop_run<same, int32_t, int32_t>(f, space, same{});
-        case 2: return loop_run<same, int16_t, int16_t>(f, space, same{});
-        default: return loop_run<same, int8_t, int8_t>(f, space, same{});
+        case 8: return move.template operator()<int64_t>();
+        case 4: return move.template operator()<int32_t>();
+        case 2: return move.template operator()<int16_t>();
+        default: return move.template operator()<int8_t>();
         }
     return with_type(to, [&]<class R>() {
         return with_type(from, [&]<class A>() { return loop_run<convert<R>, R, A>(f, space, convert<R>{}); });
     });
+}
+
+ts_status ts::copy_part(ts_frame *f, const layout &to, const layout &from, const int64_t *sizes, int ndim)
+{
+    const layout *sides[] = {&to, &from};
+    ts_space space = {};
+    space.operands = 2;
+    space.numel = 1;
+    for (int k = 0; k < 2; k++) {
+        space.operand[k].data = sides[k]->data;
+        space.operand[k].dtype = sides[k]->dtype;
+    }
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (sizes[d] == 1)
+            continue;
+        int n = space.ndim;
+        bool even = n > 0;
+        int64_t steps[2];
+        for (int k = 0; k < 2; k++) {
+            steps[k] = sides[k]->strides[d] * (int64_t)ts_dtype_size(sides[k]->dtype);
+            even = even && steps[k] == space.operand[k].strides[n - 1] * space.sizes[n - 1];
+        }
+        space.numel *= sizes[d];
+        if (even) {
+            space.sizes[n - 1] *= sizes[d];
+            continue;
+        }
+        space.sizes[n] = sizes[d];
+        for (int k = 0; k < 2; k++)
+            space.operand[k].strides[n] = steps[k];
+        space.ndim++;
+    }
+    if (!space.ndim) { /* one element */
+        space.ndim = 1;
+        space.sizes[0] = 1;
+    }
+    return space.numel ? copy_space(f, space) : TS_OK;
+}
+
+static ts_status copy(ts_frame *f)
+{
+    ts_space space;
+    TS_CUDA_TRY(ts_kernel_space(f, &space));
+    return copy_space(f, space);
 }
 
 TS_CUDA_FAMILY(copy,

@@ -1,0 +1,24 @@
+/** @file copy.cuh  Copies for the kernels of other families. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_COPY_CUH
+#define TS_CUDA_COPY_CUH
+
+#include "backends/cuda/frame.cuh"
+
+namespace ts {
+
+/** An element type, and where elements lie: strides count elements, outermost dim first. */
+struct layout {
+    void *data;
+    const int64_t *strides;
+    ts_dtype dtype;
+};
+
+/** Copies operand 1 of a space to operand 0, converting between dtypes; any strides. */
+ts_status copy_space(ts_frame *f, const ts_space &space);
+/** The same for `ndim` sizes; `from` may have strides of 0. */
+ts_status copy_part(ts_frame *f, const layout &to, const layout &from, const int64_t *sizes, int ndim);
+
+} // namespace ts
+
+#endif

@@ -1,0 +1,144 @@
+/**
+ * @file units.cuh
+ * Data that moves and is not computed with. Elements count as units of 1 to 16 bytes, whatever their dtype
+ * is, and each unit of a contiguous result is a function of its number. Numbers are of 32 bits while they
+ * fit, so that divisions are multiplications; else of 64.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_UNITS_CUH
+#define TS_CUDA_UNITS_CUH
+
+#include "backends/cuda/loops.cuh"
+
+namespace ts {
+
+/** The largest unit that divides everything in `bits`: addresses and lengths in bytes, ORed. */
+inline int unit_of(uint64_t bits)
+{
+    bits |= 16;
+    return (int)(bits & -bits);
+}
+
+/** Calls f.operator()<type>() for the type of a unit. */
+template <class F> auto with_unit(int bytes, F &&f)
+{
+    switch (bytes) {
+    case 16: return f.template operator()<uint4>();
+    case 8: return f.template operator()<uint2>();
+    case 4: return f.template operator()<uint32_t>();
+    case 2: return f.template operator()<uint16_t>();
+    default: return f.template operator()<uint8_t>();
+    }
+}
+
+/** Elements behind a dim of a contiguous tensor. Strides do not say: those of dims of size 1 may be any. */
+inline int64_t elements_behind(const ts_tensor *t, int dim)
+{
+    int64_t n = 1;
+    for (int d = dim + 1; d < ts_ndim(t); d++)
+        n *= ts_size(t, d);
+    return n;
+}
+
+/** Division of numbers of type I by one that is known before. */
+template <class I> struct split;
+template <> struct split<uint32_t> : divisor {
+    split() = default;
+    explicit split(int64_t by) : divisor((uint32_t)(by > 0 ? by : 1)) {}
+};
+template <> struct split<uint64_t> {
+    uint64_t d;
+    split() = default;
+    explicit split(int64_t by) : d((uint64_t)(by > 0 ? by : 1)) {}
+    __device__ __forceinline__ uint64_t of(uint64_t n) const { return n / d; }
+};
+
+/** Calls f.operator()<I>() with a type that numbers below `count` fit, and the sums that split makes of them. */
+template <class F> auto with_numbers(int64_t count, F &&f)
+{
+    return count < (int64_t)1 << 31 ? f.template operator()<uint32_t>() : f.template operator()<uint64_t>();
+}
+
+enum { UNITS_THREADS = 256, UNITS_UNROLL = 4, UNITS_BLOCK = UNITS_THREADS * UNITS_UNROLL };
+
+inline unsigned units_blocks(int64_t n) { return (unsigned)((n + UNITS_BLOCK - 1) / UNITS_BLOCK); }
+
+/** out[i] = fn(i): every thread has four units on their way before it writes the first. */
+template <class U, class I, class F>
+__global__ void __launch_bounds__(UNITS_THREADS) units_kernel(U *out, I n, const __grid_constant__ F fn)
+{
+    I first = (I)blockIdx.x * UNITS_BLOCK + threadIdx.x;
+    U x[UNITS_UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNITS_UNROLL; u++)
+        if (first + u * UNITS_THREADS < n)
+            x[u] = fn(first + u * UNITS_THREADS);
+#pragma unroll
+    for (int u = 0; u < UNITS_UNROLL; u++)
+        if (first + u * UNITS_THREADS < n)
+            out[first + u * UNITS_THREADS] = x[u];
+}
+
+/** Launches it for n units. */
+template <class U, class I, class F> cudaError_t fill_units(void *out, int64_t n, const F &fn, cudaStream_t stream)
+{
+    if (n)
+        units_kernel<U, I, F><<<units_blocks(n), UNITS_THREADS, 0, stream>>>((U *)out, (I)n, fn);
+    return cudaPeekAtLastError();
+}
+
+/** Places in N tensors of the same element of a space, by its number; dims stand innermost first. */
+template <class I, int N> struct walk {
+    int ndim;
+    split<I> sizes[TS_MAX_DIMS];
+    int64_t steps[N][TS_MAX_DIMS];
+
+    /** Dims of size 1 go, neighbours that all tensors step through evenly become one. */
+    walk(const int64_t *dims, int n, const int64_t *const (&strides)[N]) : ndim(0)
+    {
+        int64_t before = 1;
+        for (int d = n - 1; d >= 0; d--) {
+            if (dims[d] == 1)
+                continue;
+            bool even = ndim > 0;
+            for (int k = 0; even && k < N; k++)
+                even = strides[k][d] == steps[k][ndim - 1] * before;
+            if (even) {
+                before *= dims[d];
+                sizes[ndim - 1] = split<I>(before);
+                continue;
+            }
+            before = dims[d];
+            sizes[ndim] = split<I>(before);
+            for (int k = 0; k < N; k++)
+                steps[k][ndim] = strides[k][d];
+            ndim++;
+        }
+        if (!ndim) { /* one element */
+            sizes[0] = split<I>(1);
+            for (int k = 0; k < N; k++)
+                steps[k][0] = 0;
+            ndim = 1;
+        }
+    }
+    __device__ __forceinline__ void at(I i, int64_t (&place)[N]) const
+    {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            place[k] = 0;
+        for (int d = 0; d < ndim - 1; d++) {
+            I q = sizes[d].of(i), r = i - q * sizes[d].d;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                place[k] += (int64_t)r * steps[k][d];
+            i = q;
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            place[k] += (int64_t)i * steps[k][ndim - 1];
+    }
+};
+
+} // namespace ts
+
+#endif
