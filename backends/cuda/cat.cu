@@ -1,0 +1,135 @@
+/**
+ * @file cat.cu
+ * Joining. The result is rows of bytes, and each member owns the same part of every row. Members that are
+ * contiguous and of the result's dtype are copied together: a block finds its member by bisection and moves
+ * units of up to 16 bytes. Every byte is read once and written once. Other members are copied one by one.
+ */
+// SPDX-License-Identifier: MIT
+#include <string.h>
+
+#include "backends/cuda/copy.cuh"
+#include "backends/cuda/units.cuh"
+
+using namespace ts;
+
+enum { MEMBERS = 128 };
+
+/** Members of one launch; a row of a member is `row.d` units. */
+struct members {
+    int count;
+    int64_t total; /* units of a row of the result */
+    unsigned first[MEMBERS + 1];
+    uint32_t units[MEMBERS];
+    split<uint32_t> row[MEMBERS];
+    int64_t offset[MEMBERS]; /* in a row of the result */
+    const void *data[MEMBERS];
+};
+
+template <class U> static __global__ void __launch_bounds__(UNITS_THREADS) members_kernel(const __grid_constant__ members m, U *out)
+{
+    int low = 0, high = m.count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (m.first[middle] <= blockIdx.x)
+            low = middle;
+        else
+            high = middle;
+    }
+    const U *from = (const U *)m.data[low];
+    uint32_t n = m.units[low], first = (blockIdx.x - m.first[low]) * UNITS_BLOCK + threadIdx.x;
+    U x[UNITS_UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNITS_UNROLL; u++)
+        if (first + u * UNITS_THREADS < n)
+            x[u] = from[first + u * UNITS_THREADS];
+#pragma unroll
+    for (int u = 0; u < UNITS_UNROLL; u++) {
+        uint32_t i = first + u * UNITS_THREADS;
+        if (i >= n)
+            continue;
+        uint32_t o = m.row[low].of(i), r = i - o * m.row[low].d;
+        out[(int64_t)o * m.total + m.offset[low] + r] = x[u];
+    }
+}
+
+/** What a member is to the result: where it begins, and its length along dim. */
+struct part {
+    const ts_tensor *t;
+    int64_t at, length;
+    bool packed; /* goes with others */
+};
+
+/** A member of any strides and dtype. */
+static ts_status copy_alone(ts_frame *f, ts_tensor *out, int dim, bool stack, const part &p)
+{
+    int64_t to[TS_MAX_DIMS], item = (int64_t)ts_dtype_size(ts_dtype_of(out));
+    int ndim = ts_ndim(p.t);
+    for (int d = 0; d < ndim; d++)
+        to[d] = ts_strides(out)[d + (stack && d >= dim)];
+    char *data = (char *)ts_kernel_data(out) + p.at * elements_behind(out, dim) * item;
+    return copy_part(f, {data, to, ts_dtype_of(out)}, {ts_kernel_data(p.t), ts_strides(p.t), ts_dtype_of(p.t)}, ts_sizes(p.t),
+                     ndim);
+}
+
+static ts_status join(ts_frame *f, bool stack)
+{
+    const ts_value *list = &f->args[0];
+    ts_tensor *out = f->rets[0].t;
+    if (!ts_numel(out))
+        return TS_OK;
+    int dim = (int)ts_kernel_rows(f).dim;
+    int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)), step = elements_behind(out, dim) * item, row = ts_size(out, dim) * step;
+    int64_t outer = ts_numel(out) * item / row, at = 0;
+    auto part_of = [&](uint32_t i, int64_t begin) {
+        const ts_tensor *t = list->list[i];
+        part p = {t, begin, 0, false};
+        if (!ts_numel(t) || ts_ndim(t) + stack != ts_ndim(out))
+            return p; /* counts as nothing */
+        p.length = stack ? 1 : ts_size(t, dim);
+        p.packed = ts_is_contiguous(t) && ts_dtype_of(t) == ts_dtype_of(out) && outer * p.length * step < (int64_t)1 << 31;
+        return p;
+    };
+    uint64_t bits = (uint64_t)row | (uint64_t)(uintptr_t)ts_kernel_data(out);
+    for (uint32_t i = 0; i < list->count; i++) {
+        part p = part_of(i, at);
+        if (p.packed)
+            bits |= (uint64_t)(p.length * step) | (uint64_t)(uintptr_t)ts_kernel_data(p.t);
+        else if (p.length)
+            TS_CUDA_TRY(copy_alone(f, out, dim, stack, p));
+        at += p.length;
+    }
+    int64_t unit = unit_of(bits);
+    return on_device(f, [&](const call &c) {
+        members m;
+        m.total = row / unit;
+        m.count = 0;
+        m.first[0] = 0;
+        at = 0;
+        for (uint32_t i = 0; i < list->count; i++) {
+            part p = part_of(i, at);
+            at += p.length;
+            if (p.packed) {
+                int n = m.count++;
+                m.units[n] = (uint32_t)(outer * p.length * step / unit);
+                m.row[n] = split<uint32_t>(p.length * step / unit);
+                m.offset[n] = p.at * step / unit;
+                m.data[n] = ts_kernel_data(p.t);
+                m.first[n + 1] = m.first[n] + units_blocks(m.units[n]);
+            }
+            if (m.count == MEMBERS || (m.count && i + 1 == list->count)) {
+                with_unit((int)unit, [&]<class U>() {
+                    members_kernel<U><<<m.first[m.count], UNITS_THREADS, 0, c.stream>>>(m, (U *)ts_kernel_data(out));
+                });
+                m.count = 0;
+            }
+        }
+        return cudaPeekAtLastError();
+    });
+}
+static ts_status cat(ts_frame *f) { return join(f, false); }
+static ts_status stack(ts_frame *f) { return join(f, true); }
+
+TS_CUDA_FAMILY(cat,
+    {"cat", cat, 0, false},
+    {"stack", stack, 0, false},
+)

@@ -1,0 +1,274 @@
+/**
+ * @file index_lines.cuh
+ * Scatters line by line along the indexed dim: only elements of one line can meet in one place. A block
+ * holds a line of the result in shared memory, lets the line's indices write there, and stores it, so that
+ * self, index, source and result cross the bus once each. Lines side by side share sectors of 32 bytes; they
+ * belong to blocks that run at the same time, and meet in the second cache. Of many short lines, a thread
+ * takes one each; long lines of few are cut in shares, whose sums are added in order.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_INDEX_LINES_CUH
+#define TS_CUDA_INDEX_LINES_CUH
+
+#include "backends/cuda/index.cuh"
+#include "backends/cuda/units.cuh"
+
+namespace ts {
+
+enum {
+    LINE_SHARED = 200 * 1024,    /* bytes of shared memory at most */
+    LINE_THREADS = 512,          /* of a block at most */
+    LINE_ROWS = 4,               /* elements of a thread at a time */
+    LINE_MANY = 64,              /* blocks that keep the device busy, whatever the length */
+    LINE_LENGTH = 32 * 1024,     /* longest line, where there are fewer */
+    LINE_SHORT = 64,             /* longest line for one thread */
+    LINE_SHORT_MANY = 8 * 1024   /* and how many there must be */
+};
+
+/** Lines of the index, and where the same lines are in self (and result) and source: steps count elements. */
+struct line_shape {
+    bool fits;
+    bool all;           /* every line of self has a line of the index */
+    int64_t count;      /* lines */
+    int64_t shares;     /* of each, and elements of one */
+    uint32_t share;
+    uint32_t length, n; /* elements of one; of one of self */
+    int64_t along_self, along_src, along_index;
+    walk<uint32_t, 3> lines; /* self, source, index */
+
+    line_shape(const ts_tensor *self, const ts_tensor *index, const ts_tensor *src, int dim, int bytes, bool sums);
+    bool brief() const { return length <= LINE_SHORT && n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY; }
+    unsigned threads() const
+    {
+        unsigned most = length > n ? length : n, few = 64;
+        while (few < LINE_THREADS && few * 8 < most)
+            few *= 2;
+        return few;
+    }
+};
+
+/** Whether a block can hold a line, with `bytes` an element, and blocks are enough or have little to do; sums can be cut. */
+inline line_shape::line_shape(const ts_tensor *self, const ts_tensor *index, const ts_tensor *src, int dim, int bytes, bool sums)
+    : fits(false), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1), along_src(1), along_index(1), lines(nullptr, 0, {})
+{
+    int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS], along = ts_ndim(self) ? ts_size(index, dim) : 1;
+    int64_t bound = ts_ndim(self) ? ts_size(self, dim) : 1;
+    if (!ts_numel(index) || !ts_numel(self))
+        return;
+    count = ts_numel(index) / along;
+    all = count == ts_numel(self) / bound;
+    for (int d = 0; d < ts_ndim(self); d++) {
+        sizes[d] = d == dim ? 1 : ts_size(index, d);
+        steps[0][d] = elements_behind(self, d);
+        steps[1][d] = elements_behind(src, d);
+        steps[2][d] = elements_behind(index, d);
+    }
+    if (ts_ndim(self)) {
+        along_self = steps[0][dim];
+        along_src = steps[1][dim];
+        along_index = steps[2][dim];
+    }
+    const int64_t most = ((int64_t)1 << 31) - 1, *const strides[3] = {steps[0], steps[1], steps[2]};
+    if (along > most || count > most || bound > LINE_SHARED / bytes - 8)
+        return;
+    lines = walk<uint32_t, 3>(sizes, ts_ndim(self), strides);
+    length = (uint32_t)along;
+    n = (uint32_t)bound;
+    if (sums && count < LINE_MANY) { /* some 512 blocks, each of which has four times the work of beginning and ending */
+        shares = along / (4 * bound + 4096) < 512 / count ? along / (4 * bound + 4096) : 512 / count;
+        shares = shares > 1 ? shares : 1;
+    }
+    share = (uint32_t)((along + shares - 1) / shares);
+    shares = (along + share - 1) / share;
+    /* a long line of which little is written is better left where it is */
+    fits = (count * shares >= LINE_MANY || share <= LINE_LENGTH) && bound <= 8 * along + 4096;
+}
+
+/** Elements with room to the next multiple of 8. */
+static inline __host__ __device__ int64_t line_padded(int64_t n) { return (n + 7) / 8 * 8; }
+
+template <class K> cudaError_t line_room(K *kernel, int64_t bytes)
+{
+    return bytes > 48 * 1024 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) : cudaSuccess;
+}
+
+/** A line of this block or thread: where it begins in self, source and index. */
+struct line_at {
+    int64_t self, src, index;
+    __device__ __forceinline__ line_at(const line_shape &l, uint32_t line)
+    {
+        int64_t at[3];
+        l.lines.at(line, at);
+        self = at[0], src = at[1], index = at[2];
+    }
+};
+
+/** The last of equal indices wins: the largest number, whoever comes first. */
+template <class U>
+__global__ void __launch_bounds__(LINE_THREADS)
+    lines_set_kernel(const __grid_constant__ line_shape l, indices index, const U *self, const U *src, U *out)
+{
+    extern __shared__ uint32_t winner[];
+    line_at at(l, blockIdx.x);
+    for (uint32_t j = threadIdx.x; j < l.n; j += blockDim.x)
+        winner[j] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (uint32_t k = threadIdx.x; k < l.length; k += blockDim.x) {
+        int64_t to = index.checked(at.index + k * l.along_index, l.n);
+        if (to >= 0)
+            atomicMax(&winner[to], k + 1);
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (uint32_t j = threadIdx.x; j < l.n; j += blockDim.x) {
+        uint32_t k = winner[j];
+        out[at.self + j * l.along_self] = k ? src[at.src + (k - 1) * l.along_src] : self[at.self + j * l.along_self];
+    }
+}
+
+/**
+ * Sums in the order of the index: it is taken LINE_ROWS widths of the block at a time. In a warp the first of
+ * equal indices adds for all of them, lane after lane; then the warps whose indices meet take turns, lowest
+ * first. With `sums` the line begins at zero and goes there: [share][line].
+ */
+template <class T>
+__global__ void __launch_bounds__(LINE_THREADS)
+    lines_add_kernel(const __grid_constant__ line_shape l, indices index, const T *self, const T *src, T *out, wide_t<T> *sums)
+{
+    using A = wide_t<T>;
+    extern __shared__ __align__(8) char room[];
+    A *line = (A *)room;
+    uint32_t *claim = (uint32_t *)(line + line_padded(l.n)), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const uint32_t nobody = 0xffffffffu;
+    line_at at(l, blockIdx.x);
+#pragma unroll 4
+    for (uint32_t j = threadIdx.x; j < l.n; j += blockDim.x) {
+        line[j] = sums ? A{} : widen(self[at.self + j * l.along_self]);
+        claim[j] = nobody;
+    }
+    int64_t first = (int64_t)blockIdx.y * l.share, end = first + l.share < l.length ? first + l.share : l.length;
+    int32_t next[LINE_ROWS];
+    T coming[LINE_ROWS];
+    auto fetch = [&](int64_t begin) {
+#pragma unroll
+        for (int r = 0; r < LINE_ROWS; r++) {
+            int64_t k = begin + r * blockDim.x + threadIdx.x;
+            next[r] = k < end ? (int32_t)index.checked(at.index + k * l.along_index, l.n) : -1;
+            coming[r] = k < end ? src[at.src + k * l.along_src] : T{};
+        }
+    };
+    fetch(first);
+    __syncthreads();
+    for (int64_t begin = first; begin < end; begin += LINE_ROWS * blockDim.x) {
+        int32_t to[LINE_ROWS];
+        A value[LINE_ROWS];
+        unsigned pending = 0;
+#pragma unroll
+        for (int r = 0; r < LINE_ROWS; r++) {
+            to[r] = next[r];
+            value[r] = widen(coming[r]);
+        }
+        fetch(begin + LINE_ROWS * blockDim.x); /* on its way while these are added */
+#pragma unroll
+        for (int r = 0; r < LINE_ROWS; r++) {
+            unsigned peers = __match_any_sync(0xffffffffu, to[r] < 0 ? l.n + lane : (uint32_t)to[r]);
+            unsigned below = peers & ((1u << lane) - 1), rest = below ? 0 : peers & ~(1u << lane);
+            while (__any_sync(0xffffffffu, rest)) {
+                A other = (A)__shfl_sync(0xffffffffu, value[r], rest ? __ffs(rest) - 1 : (int)lane);
+                if (rest)
+                    value[r] += other;
+                rest &= rest - 1;
+            }
+            pending |= (unsigned)(to[r] >= 0 && !below) << r;
+        }
+        do {
+#pragma unroll
+            for (int r = 0; r < LINE_ROWS; r++)
+                if (pending >> r & 1)
+                    atomicMin(&claim[to[r]], r * warps + warp);
+            __syncthreads();
+#pragma unroll
+            for (int r = 0; r < LINE_ROWS; r++)
+                if ((pending >> r & 1) && claim[to[r]] == r * warps + warp) {
+                    line[to[r]] += value[r];
+                    claim[to[r]] = nobody;
+                    pending &= ~(1u << r);
+                }
+        } while (__syncthreads_or(pending));
+    }
+#pragma unroll 4
+    for (uint32_t j = threadIdx.x; j < l.n; j += blockDim.x)
+        if (sums)
+            sums[((int64_t)blockIdx.y * l.count + blockIdx.x) * l.n + j] = line[j];
+        else
+            out[at.self + j * l.along_self] = narrow<T>(line[j]);
+}
+
+/** Adds the sums of shares to self. */
+template <class T>
+__global__ void __launch_bounds__(256)
+    lines_join_kernel(const __grid_constant__ line_shape l, const wide_t<T> *sums, const T *self, T *out)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, all = l.count * l.n;
+    if (i >= all)
+        return;
+    line_at at(l, (uint32_t)(i / l.n));
+    int64_t place = at.self + i % l.n * l.along_self;
+    wide_t<T> sum = widen(self[place]);
+#pragma unroll 8
+    for (int64_t s = 0; s < l.shares; s++)
+        sum += sums[s * all + i];
+    out[place] = narrow<T>(sum);
+}
+
+/** out holds self already. Elements are added one after the other, and in T: there are few. */
+template <class T>
+__global__ void __launch_bounds__(256) lines_brief_kernel(const __grid_constant__ line_shape l, indices index, const T *src, T *out)
+{
+    uint32_t line = blockIdx.x * blockDim.x + threadIdx.x;
+    if (line >= l.count)
+        return;
+    line_at at(l, line);
+#pragma unroll 4
+    for (uint32_t k = 0; k < l.length; k++) {
+        int64_t to = index.checked(at.index + k * l.along_index, l.n);
+        T *place = &out[at.self + to * l.along_self];
+        if (to >= 0)
+            *place = narrow<T>(widen(*place) + widen(src[at.src + k * l.along_src]));
+    }
+}
+
+template <class U>
+cudaError_t lines_set(const line_shape &l, const indices &index, const U *self, const U *src, U *out, cudaStream_t stream)
+{
+    int64_t bytes = l.n * (int64_t)sizeof(uint32_t);
+    cudaError_t e = line_room(lines_set_kernel<U>, bytes);
+    if (e == cudaSuccess)
+        lines_set_kernel<U><<<(unsigned)l.count, l.threads(), bytes, stream>>>(l, index, self, src, out);
+    return e == cudaSuccess ? cudaPeekAtLastError() : e;
+}
+
+/** Bytes of scratch for the sums of shares; 0 where lines are whole. */
+template <class T> int64_t lines_bytes(const line_shape &l)
+{
+    return l.shares > 1 ? l.shares * l.count * l.n * (int64_t)sizeof(wide_t<T>) : 0;
+}
+
+template <class T>
+cudaError_t lines_add(const line_shape &l, const indices &index, const T *self, const T *src, T *out, void *scratch, cudaStream_t stream)
+{
+    int64_t bytes = line_padded(l.n) * (int64_t)sizeof(wide_t<T>) + l.n * (int64_t)sizeof(uint32_t);
+    wide_t<T> *sums = (wide_t<T> *)scratch;
+    cudaError_t e = line_room(lines_add_kernel<T>, bytes);
+    if (e != cudaSuccess)
+        return e;
+    lines_add_kernel<T><<<dim3((unsigned)l.count, (unsigned)l.shares), l.threads(), bytes, stream>>>(l, index, self, src, out, sums);
+    if (sums)
+        lines_join_kernel<T><<<(unsigned)((l.count * l.n + 255) / 256), 256, 0, stream>>>(l, sums, self, out);
+    return cudaPeekAtLastError();
+}
+
+} // namespace ts
+
+#endif

@@ -1,0 +1,333 @@
+/**
+ * @file mask.cu
+ * Triangles, and elements chosen by a mask. Choosing goes by tiles: a launch counts each tile's trues, one
+ * block sums the counts, and a tile's elements then know their places, in order. Where the size of the
+ * result depends on the data, the host waits for the count.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/block.cuh"
+#include "backends/cuda/copy.cuh"
+#include "backends/cuda/launch_rows.cuh"
+#include "backends/cuda/units.cuh"
+
+using namespace ts;
+
+/* ------------------------------------------------------------------------------ triangles ---- */
+
+/** Vectors of V elements of E; what a vector loses wholly is not read. */
+template <class E, int V, class I> struct triangle {
+    const E *from;
+    split<I> across, rows; /* vectors of a row, rows of a matrix */
+    int64_t diagonal;
+    bool lower;
+
+    __device__ __forceinline__ vec<E, V> operator()(I i) const
+    {
+        I row = across.of(i), r = row - rows.of(row) * rows.d;
+        int64_t first = (int64_t)(i - row * across.d) * V - (int64_t)r - diagonal; /* of its columns, from the diagonal on */
+        bool some = lower ? first <= 0 : first + V > 0;
+        vec<E, V> v = {};
+        if (some)
+            v = *reinterpret_cast<const vec<E, V> *>(from + (int64_t)i * V);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            if (lower ? first + e > 0 : first + e < 0)
+                v.at[e] = E{};
+        return v;
+    }
+};
+
+static ts_status cut(ts_frame *f, bool lower)
+{
+    const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
+    if (!ts_numel(out))
+        return TS_OK;
+    int n = ts_ndim(self);
+    int64_t rows = ts_size(self, n - 2), columns = ts_size(self, n - 1), diagonal = f->args[1].i;
+    diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
+    const void *from = ts_kernel_data(self);
+    void *to = ts_kernel_data(out);
+    auto run = [&]<class E>(const call &c) {
+        auto launch = [&]<int V>() {
+            return with_numbers(ts_numel(out) / V, [&]<class I>() {
+                triangle<E, V, I> fn = {(const E *)from, split<I>(columns / V), split<I>(rows), diagonal, lower};
+                return fill_units<vec<E, V>, I>(to, ts_numel(out) / V, fn, c.stream);
+            });
+        };
+        return columns % vec16<E> == 0 && aligned16(from) && aligned16(to) ? launch.template operator()<vec16<E>>()
+                                                                           : launch.template operator()<1>();
+    };
+    return on_device(f, [&](const call &c) {
+        switch (ts_dtype_size(ts_dtype_of(self))) {
+        case 8: return run.template operator()<uint64_t>(c);
+        case 4: return run.template operator()<uint32_t>(c);
+        case 2: return run.template operator()<uint16_t>(c);
+        default: return run.template operator()<uint8_t>(c);
+        }
+    });
+}
+static ts_status tril(ts_frame *f) { return cut(f, true); }
+static ts_status triu(ts_frame *f) { return cut(f, false); }
+
+/* ------------------------------------------------------------------------------- choosing ---- */
+
+enum { THREADS = 256, OWN = 16 /* flags of a thread */, TILE = THREADS * OWN, SUMMERS = 1024 };
+
+/** A thread's flags of the mask, one bit each; the mask lies at a multiple of 16. */
+static __device__ __forceinline__ unsigned flags_of(const uint8_t *mask, int64_t n)
+{
+    int64_t first = (int64_t)blockIdx.x * TILE + threadIdx.x * OWN;
+    unsigned bits = 0;
+    if (first + OWN <= n) {
+        vec<uint8_t, OWN> v = *reinterpret_cast<const vec<uint8_t, OWN> *>(mask + first);
+#pragma unroll
+        for (int e = 0; e < OWN; e++)
+            bits |= (unsigned)(v.at[e] != 0) << e;
+    } else {
+        for (int e = 0; first + e < n; e++)
+            bits |= (unsigned)(mask[first + e] != 0) << e;
+    }
+    return bits;
+}
+
+static __global__ void __launch_bounds__(THREADS) tally_kernel(const uint8_t *mask, int64_t n, int64_t *counts)
+{
+    int all;
+    block_exclusive<THREADS>(__popc(flags_of(mask, n)), &all);
+    if (threadIdx.x == 0)
+        counts[blockIdx.x] = all;
+}
+
+/** Counts become the number of trues before each tile; counts[tiles] is that of all. */
+static __global__ void __launch_bounds__(SUMMERS) sum_kernel(int64_t *counts, int64_t tiles)
+{
+    int64_t before = 0, all;
+    for (int64_t begin = 0; begin < tiles; begin += SUMMERS, before += all) {
+        int64_t i = begin + threadIdx.x, x = i < tiles ? counts[i] : 0;
+        int64_t upto = block_exclusive<SUMMERS>(x, &all);
+        if (i < tiles)
+            counts[i] = before + upto;
+    }
+    if (threadIdx.x == 0)
+        counts[tiles] = before;
+}
+
+/** fn(i, place, chosen) for each element i; place is the number of trues before it. Neighbours go to neighbours. */
+template <class F>
+static __global__ void __launch_bounds__(THREADS) place_kernel(const uint8_t *mask, int64_t n, const int64_t *counts, const __grid_constant__ F fn)
+{
+    __shared__ uint16_t ranks[TILE]; /* trues before it in the tile, and its own flag on top */
+    unsigned bits = flags_of(mask, n);
+    int all, rank = block_exclusive<THREADS>(__popc(bits), &all);
+#pragma unroll
+    for (int e = 0; e < OWN; e++) {
+        ranks[threadIdx.x * OWN + e] = (uint16_t)(rank | (bits >> e & 1) << 15);
+        rank += bits >> e & 1;
+    }
+    __syncthreads();
+    int64_t first = (int64_t)blockIdx.x * TILE, base = counts[blockIdx.x];
+#pragma unroll 4
+    for (int e = threadIdx.x; e < TILE; e += THREADS)
+        if (first + e < n)
+            fn(first + e, base + (ranks[e] & 0x7fff), ranks[e] >> 15);
+}
+
+/** What the host keeps of a mask: its flags as bytes, counts, copies that were made; released at the end of the call. */
+struct chooser {
+    ts_frame *f;
+    ts_device where;
+    int64_t n, tiles;
+    const uint8_t *mask = nullptr;
+    int64_t *counts = nullptr;
+    void *made[3] = {};
+    int64_t sizes[3] = {};
+
+    chooser(ts_frame *frame, int64_t numel) : f(frame), where(ts_kernel_device(frame)), n(numel), tiles((numel + TILE - 1) / TILE) {}
+    ~chooser()
+    {
+        for (int i = 0; i < 3; i++)
+            if (made[i])
+                ts_scratch_give(where, made[i], sizes[i]);
+    }
+    void *take(int i, int64_t bytes) { return made[i] = ts_scratch_take(where, sizes[i] = bytes); }
+
+    /** Elements of t, broadcast to `dims`, as dtype and contiguous; NULL with an error. */
+    const void *packed(int i, const ts_tensor *t, ts_dtype dtype, const int64_t *dims, int ndim)
+    {
+        int64_t from[TS_MAX_DIMS], to[TS_MAX_DIMS], step = 1;
+        if (ts_is_contiguous(t) && ts_numel(t) == n && ts_dtype_of(t) == dtype && aligned16(ts_kernel_data(t)))
+            return ts_kernel_data(t);
+        for (int d = ndim - 1; d >= 0; d--) {
+            int s = d - (ndim - ts_ndim(t));
+            from[d] = s < 0 || ts_size(t, s) != dims[d] ? 0 : ts_strides(t)[s];
+            to[d] = step;
+            step *= dims[d];
+        }
+        void *copy = take(i, n * (int64_t)ts_dtype_size(dtype));
+        if (!copy)
+            return nullptr;
+        ts_status status = copy_part(f, {copy, to, dtype}, {ts_kernel_data(t), from, ts_dtype_of(t)}, dims, ndim);
+        return status == TS_OK ? copy : nullptr;
+    }
+    /** Counts the trues of t by tiles. */
+    ts_status tally(const ts_tensor *t, const int64_t *dims, int ndim)
+    {
+        mask = (const uint8_t *)packed(0, t, TS_BOOL, dims, ndim);
+        counts = mask ? (int64_t *)take(1, (tiles + 1) * (int64_t)sizeof *counts) : nullptr;
+        if (!counts)
+            return ts_error_code();
+        return on_device(f, [&](const call &c) {
+            tally_kernel<<<(unsigned)tiles, THREADS, 0, c.stream>>>(mask, n, counts);
+            sum_kernel<<<1, SUMMERS, 0, c.stream>>>(counts, tiles);
+            return cudaPeekAtLastError();
+        });
+    }
+    /** How many trues there are; waits for the device. */
+    ts_status total(int64_t *trues)
+    {
+        ts_cuda_device *device = nullptr;
+        TS_CUDA_TRY(on_device(f, [&](const call &c) {
+            device = c.device;
+            cudaError_t e = cudaMemcpyAsync(trues, counts + tiles, sizeof *trues, cudaMemcpyDeviceToHost, c.stream);
+            return e == cudaSuccess ? cudaStreamSynchronize(c.stream) : e;
+        }));
+        return ts_cuda_check_fault(device);
+    }
+    template <class F> ts_status place(const F &fn)
+    {
+        return on_device(f, [&](const call &c) {
+            place_kernel<F><<<(unsigned)tiles, THREADS, 0, c.stream>>>(mask, n, counts, fn);
+            return cudaPeekAtLastError();
+        });
+    }
+};
+
+template <class I> struct coordinates {
+    int64_t *to;
+    int ndim;
+    split<I> sizes[TS_MAX_DIMS];
+
+    __device__ __forceinline__ void operator()(int64_t i, int64_t place, bool chosen) const
+    {
+        if (!chosen)
+            return;
+        I rest = (I)i;
+        for (int d = ndim - 1; d >= 0; d--) {
+            I q = sizes[d].of(rest);
+            to[place * ndim + d] = (int64_t)(rest - q * sizes[d].d);
+            rest = q;
+        }
+    }
+};
+
+static ts_status nonzero(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int ndim = ts_ndim(t);
+    int64_t sizes[2] = {0, ndim};
+    chooser choose(f, ts_numel(t));
+    if (choose.n) {
+        TS_CUDA_TRY(choose.tally(t, ts_sizes(t), ndim));
+        TS_CUDA_TRY(choose.total(&sizes[0]));
+    }
+    TS_CUDA_TRY(ts_kernel_result(f, 0, sizes, 2, TS_I64));
+    int64_t *to = data_of<int64_t>(f->rets[0]);
+    if (!to)
+        return TS_OK;
+    return with_numbers(choose.n, [&]<class I>() {
+        coordinates<I> fn = {to, ndim, {}};
+        for (int d = 0; d < ndim; d++)
+            fn.sizes[d] = split<I>(ts_size(t, d));
+        return choose.place(fn);
+    });
+}
+
+template <class E> struct moved {
+    const E *from;
+    E *to;
+    __device__ __forceinline__ void operator()(int64_t i, int64_t place, bool chosen) const
+    {
+        if (chosen)
+            to[place] = from[i];
+    }
+};
+
+/** Sizes of self and mask broadcast, which the op's rule has found to fit. */
+static int broadcast(const ts_tensor *a, const ts_tensor *b, int64_t *sizes, int64_t *numel)
+{
+    int ndim = ts_ndim(a) > ts_ndim(b) ? ts_ndim(a) : ts_ndim(b);
+    *numel = 1;
+    for (int d = 0; d < ndim; d++) {
+        int i = d - (ndim - ts_ndim(a)), k = d - (ndim - ts_ndim(b));
+        sizes[d] = i < 0 || (k >= 0 && ts_size(a, i) == 1) ? ts_size(b, k) : ts_size(a, i);
+        *numel *= sizes[d];
+    }
+    return ndim;
+}
+
+/** Calls f.operator()<E>() with an element of the size of a dtype's. */
+template <class F> static ts_status with_element(ts_dtype dtype, F &&f)
+{
+    switch (ts_dtype_size(dtype)) {
+    case 8: return f.template operator()<uint64_t>();
+    case 4: return f.template operator()<uint32_t>();
+    case 2: return f.template operator()<uint16_t>();
+    default: return f.template operator()<uint8_t>();
+    }
+}
+
+static ts_status masked_select(ts_frame *f)
+{
+    const ts_tensor *self = f->args[0].t, *mask = f->args[1].t;
+    int64_t sizes[TS_MAX_DIMS], numel, trues = 0;
+    int ndim = broadcast(self, mask, sizes, &numel);
+    chooser choose(f, numel);
+    const void *from = nullptr;
+    if (numel) {
+        TS_CUDA_TRY(choose.tally(mask, sizes, ndim));
+        if (!(from = choose.packed(2, self, ts_dtype_of(self), sizes, ndim)))
+            return ts_error_code();
+        TS_CUDA_TRY(choose.total(&trues));
+    }
+    TS_CUDA_TRY(ts_kernel_result(f, 0, &trues, 1, ts_dtype_of(self)));
+    if (!trues)
+        return TS_OK;
+    return with_element(ts_dtype_of(self), [&]<class E>() {
+        return choose.place(moved<E>{(const E *)from, data_of<E>(f->rets[0])});
+    });
+}
+
+template <class E> struct replaced {
+    const E *self, *source;
+    E *to;
+    __device__ __forceinline__ void operator()(int64_t i, int64_t place, bool chosen) const { to[i] = chosen ? source[place] : self[i]; }
+};
+
+static ts_status masked_scatter(ts_frame *f)
+{
+    const ts_tensor *self = f->args[0].t, *mask = f->args[1].t, *source = f->args[2].t, *out = f->rets[0].t;
+    int64_t trues = 0;
+    chooser choose(f, ts_numel(out));
+    if (!choose.n)
+        return TS_OK;
+    TS_CUDA_TRY(choose.tally(mask, ts_sizes(out), ts_ndim(out)));
+    const void *from = choose.packed(2, self, ts_dtype_of(self), ts_sizes(out), ts_ndim(out));
+    if (!from)
+        return ts_error_code();
+    if (ts_numel(source) < choose.n) /* else there is enough, whatever the mask holds */
+        TS_CUDA_TRY(choose.total(&trues));
+    if (trues > ts_numel(source))
+        return ts_kernel_error(f, 2, TS_ERR_SHAPE, nullptr, "expected at least %lld elements, one for each true of 'mask', got %lld",
+                               (long long)trues, (long long)ts_numel(source));
+    return with_element(ts_dtype_of(self), [&]<class E>() {
+        return choose.place(replaced<E>{(const E *)from, (const E *)ts_kernel_data(source), data_of<E>(f->rets[0])});
+    });
+}
+
+TS_CUDA_FAMILY(mask,
+    {"tril", tril, 0, false},
+    {"triu", triu, 0, false},
+    {"nonzero", nonzero, 0, true},
+    {"masked_select", masked_select, 0, true},
+    {"masked_scatter", masked_scatter, 0, false},
+)
