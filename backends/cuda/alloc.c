@@ -4,7 +4,9 @@
  * Memory comes from cudaMalloc in segments and is handed out in blocks of multiples of 512 bytes. A
  * block belongs to the stream it was asked for: given back, it serves the same stream at once, since the
  * stream's order keeps its users apart. A block that other streams used waits for events of theirs.
- * Free blocks stand in bins, four to each power of two; neighbours that are free are one block.
+ * Free blocks stand in bins, four to each power of two; neighbours that are free are one block. Blocks of
+ * up to 16 KiB stay apart after their use, ready for the next request of that size; they are joined with
+ * their neighbours before a further segment is taken.
  *
  * Requests of up to 1 MiB share segments of 2 MiB, those of up to 10 MiB segments of 20 MiB; larger ones
  * have segments of their own size. When the device is full, everything unused goes back to it and the
@@ -22,7 +24,8 @@ enum {
     ROUND = 512,
     BINS = 48 * 4,
     STREAMS = 32,     /* whose blocks are kept apart; more share the last pool's segments by waiting */
-    USERS = 4         /* other streams that a block remembers */
+    USERS = 4,        /* other streams that a block remembers */
+    READY = 32        /* sizes, in units of ROUND, whose blocks stay apart */
 };
 static const int64_t small_request = 1 << 20, small_segment = 2 << 20, middle_request = 10 << 20,
                      middle_segment = 20 << 20, large_round = 2 << 20;
@@ -45,6 +48,7 @@ typedef struct pool {
     bool small;
     uint64_t some[BINS / 64]; /* which bins hold blocks */
     block *bins[BINS];
+    block *ready[READY]; /* by size; these count as taken for their neighbours */
 } pool;
 
 typedef struct heap {
@@ -205,6 +209,30 @@ static void settle(heap *h, block *b)
     bin_put(b);
 }
 
+/** Puts a block where the next request of its size finds it. */
+static void give_back(heap *h, block *b)
+{
+    if (b->bytes > READY * ROUND) {
+        settle(h, b);
+    } else {
+        b->nusers = 0;
+        put(&b->pool->ready[b->bytes / ROUND - 1], b);
+    }
+}
+
+/** Joins a pool's blocks that stayed apart; false when there were none. */
+static bool join(heap *h, pool *p)
+{
+    bool any = false;
+    for (int i = 0; i < READY; i++)
+        for (block *b = p->ready[i]; b; b = p->ready[i]) {
+            take(b);
+            settle(h, b);
+            any = true;
+        }
+    return any;
+}
+
 /** Gives blocks free whose users are done; all of them when told to wait. */
 static void poll(heap *h, bool wait)
 {
@@ -215,7 +243,7 @@ static void poll(heap *h, bool wait)
             cudaEventDestroy(b->events[--b->nusers]);
         if (!b->nusers) {
             take(b);
-            settle(h, b);
+            give_back(h, b);
         }
     }
 }
@@ -225,6 +253,8 @@ static void flush(heap *h)
 {
     poll(h, true);
     cudaDeviceSynchronize();
+    for (int p = 0; p < h->npools; p++)
+        join(h, &h->pools[p]);
     for (int p = 0; p < h->npools; p++)
         for (int bin = 0; bin < BINS; bin++)
             for (block *b = h->pools[p].bins[bin], *next; b; b = next) {
@@ -254,7 +284,7 @@ static pool *pool_of(heap *h, cudaStream_t stream, bool small)
     return p;
 }
 
-static block *find_free(pool *p, int64_t bytes)
+static block *find_in_bins(const pool *p, int64_t bytes)
 {
     int bin = bin_of(bytes);
     for (block *b = p->bins[bin]; b; b = b->next)
@@ -266,6 +296,21 @@ static block *find_free(pool *p, int64_t bytes)
             return p->bins[word * 64 + __builtin_ctzll(some)];
     }
     return NULL;
+}
+
+/** A free block of at least so many bytes, taken out of its list; NULL without. */
+static block *find_free(heap *h, pool *p, int64_t bytes)
+{
+    block *b = bytes <= READY * ROUND ? p->ready[bytes / ROUND - 1] : NULL;
+    if (b) {
+        take(b);
+        return b;
+    }
+    if (!(b = find_in_bins(p, bytes)) && join(h, p))
+        b = find_in_bins(p, bytes);
+    if (b)
+        bin_take(b);
+    return b;
 }
 
 static cudaError_t from_device(heap *h, void **data, int64_t bytes)
@@ -300,7 +345,6 @@ static block *segment(heap *h, pool *p, int64_t bytes, cudaError_t *error)
     b->data = data;
     b->bytes = size;
     b->pool = p;
-    bin_put(b);
     return b;
 }
 
@@ -366,14 +410,13 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
         if (h->waiting)
             poll(h, false);
         pool *p = pool_of(h, ts_cuda_stream(d, stream), bytes <= small_request);
-        block *b = p ? find_free(p, bytes) : NULL;
-        if (h->ntaken >= h->buckets && !table_grow(h))
-            b = NULL;
-        else if (!b && p)
+        bool room = h->ntaken < h->buckets || table_grow(h);
+        block *b = p && room ? find_free(h, p, bytes) : NULL;
+        if (!b && p && room)
             b = segment(h, p, bytes, &error);
         if (b) {
-            bin_take(b);
-            split(h, b, bytes);
+            if (b->bytes > bytes)
+                split(h, b, bytes);
             b->taken = true;
             put(bucket(h, b->data), b);
             h->ntaken++;
@@ -409,7 +452,7 @@ void ts_cuda_free(void *state, int device, void *data, int64_t bytes)
         if (users)
             put(&h->waiting, b);
         else
-            settle(h, b);
+            give_back(h, b);
     } else {
         bytes = (bytes + ROUND - 1) / ROUND * ROUND;
         h->stats.in_use -= bytes;

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "backends/cuda/frame.cuh"
+#include "backends/cuda/launch.h"
 
 namespace ts {
 
@@ -121,35 +122,36 @@ __global__ void __launch_bounds__(LOOP_THREADS) loop_kernel(const __grid_constan
     loop_body<V, F, R, T...>(s, fn, std::make_integer_sequence<int, (int)sizeof...(T)>());
 }
 
-/** Launches one part of a space of fewer than 2^31 accesses. */
+/** Launches `size` of the outermost dim of a space, from `from` on: fewer than 2^31 accesses. */
 template <int V, class F, class R, class... T>
-cudaError_t loop_launch(const ts_space &space, const F &fn, cudaStream_t stream)
+cudaError_t loop_launch(const ts_space &space, int64_t from, int64_t size, const F &fn, cudaStream_t stream)
 {
     constexpr int N = sizeof...(T) + 1;
     constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
+    int last = space.ndim - 1;
     loop_space<N> s;
     s.ndim = space.ndim;
-    s.tail = V > 1 && space.ndim == 1 ? (uint32_t)(space.sizes[0] % V) : 0;
-    int64_t accesses = 1;
-    for (int d = 0; d < space.ndim; d++) {
-        int64_t size = d == 0 ? space.sizes[0] / V : space.sizes[d];
-        s.sizes[d] = divisor((uint32_t)(size > 0 ? size : 1));
-        accesses *= size;
+    s.tail = V > 1 && last == 0 ? (uint32_t)(size % V) : 0;
+    int64_t accesses = last == 0 ? size / V : size;
+    for (int d = 0; d < last; d++) {
+        int64_t within = d == 0 ? space.sizes[0] / V : space.sizes[d];
+        s.sizes[d] = divisor((uint32_t)within);
+        accesses *= within;
     }
     s.accesses = (uint32_t)accesses;
     for (int k = 0; k < N; k++) {
         const ts_operand &o = space.operand[k];
-        s.data[k] = (char *)o.data;
+        s.data[k] = (char *)o.data + (o.host ? 0 : from * o.strides[last]);
         s.way[k] = o.host ? way_number : o.strides[0] == item[k] ? way_array : way_one;
         s.one[k] = o.strides[0];
         if (o.host)
             memcpy(&s.number[k], o.data, item[k]);
-        for (int d = 0; d < space.ndim; d++)
+        for (int d = 0; d <= last; d++)
             s.strides[k][d] = d == 0 ? o.strides[0] * V : o.strides[d];
     }
     int64_t per_block = LOOP_THREADS * LOOP_UNROLL, blocks = (accesses + per_block - 1) / per_block;
-    loop_kernel<V, F, R, T...><<<(unsigned)(blocks ? blocks : 1), LOOP_THREADS, 0, stream>>>(s, fn);
-    return cudaPeekAtLastError();
+    ts_cuda_grid grid = {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
+    return launch(loop_kernel<V, F, R, T...>, grid, stream, s, fn);
 }
 
 /** Whether every operand of the innermost dim can be moved V elements at a time. */
@@ -174,7 +176,7 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
 }
 
 /** Runs fn over a space: R the result's element, T... the operands'. */
-template <class F, class R, class... T> ts_status loop_run(ts_frame *f, ts_space space, const F &fn)
+template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
 {
     constexpr int N = sizeof...(T) + 1;
     constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
@@ -202,12 +204,9 @@ template <class F, class R, class... T> ts_status loop_run(ts_frame *f, ts_space
     if (last == 0 && step < whole)
         step = step / 4096 * 4096;
     for (int64_t from = 0; from < whole; from += step) {
-        ts_space part = space;
-        part.sizes[last] = whole - from < step ? whole - from : step;
-        for (int k = 0; k < N; k++)
-            if (!space.operand[k].host)
-                part.operand[k].data = (char *)space.operand[k].data + from * space.operand[k].strides[last];
-        cudaError_t e = wide ? loop_launch<V, F, R, T...>(part, fn, stream) : loop_launch<1, F, R, T...>(part, fn, stream);
+        int64_t size = whole - from < step ? whole - from : step;
+        cudaError_t e = wide ? loop_launch<V, F, R, T...>(space, from, size, fn, stream)
+                             : loop_launch<1, F, R, T...>(space, from, size, fn, stream);
         TS_CUDA_TRY(ts_cuda_launched(f, e, stream));
     }
     return TS_OK;
