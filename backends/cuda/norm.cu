@@ -92,19 +92,14 @@ static cudaError_t backward_long(const T *g, const T *x, const T *weight, const 
                                  T *dweight, T *dbias, wide_t<T> *scratch, int64_t lines, int64_t rows, int64_t n,
                                  cudaStream_t stream)
 {
-    dim3 sum_block(32, 32);
     if (dx)
         long_backward_kernel<T, RMS><<<(unsigned)rows, dim3(1, LONG), 0, stream>>>(g, x, weight, mean, rstd, dx, n);
     if (!dweight && !dbias)
         return cudaPeekAtLastError();
-    wide_t<T> *dw = dweight ? scratch : nullptr, *db = dbias ? scratch + lines * n : nullptr;
+    wide_t<T> *dw = dweight ? scratch : nullptr, *db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
     dim3 grid((unsigned)((n + 31) / 32), (unsigned)lines);
     columns_kernel<T, RMS><<<grid, dim3(32, 16), 0, stream>>>(g, x, mean, rstd, dw, db, rows, n);
-    if (dw)
-        column_sum_kernel<T><<<grid.x, sum_block, 0, stream>>>(dw, dweight, lines, n);
-    if (db)
-        column_sum_kernel<T><<<grid.x, sum_block, 0, stream>>>(db, dbias, lines, n);
-    return cudaPeekAtLastError();
+    return column_sums<T>(scratch, dweight, dbias, lines, n, stream);
 }
 
 /* ------------------------------------------------------------------------------- kernels ---- */
@@ -121,8 +116,7 @@ template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double e
         if (!r.outer || !r.count)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8) {
-            cudaError_t e = norm_rows<T, RMS>(x, weight, bias, y, mean, rstd, r.outer, r.count, eps, c.device->clusters,
-                                              c.stream);
+            cudaError_t e = norm_rows<T, RMS>(x, weight, bias, y, mean, rstd, r.outer, r.count, eps, c.device, c.stream);
             if (e != cudaErrorNotSupported)
                 return e;
         }
@@ -149,7 +143,7 @@ template <bool RMS> static ts_status backward(ts_frame *f)
     ts_cuda_device *device = ts_cuda_use(where.index);
     if (!device)
         return ts_error_code();
-    /* a line for each block that stays; most of them have fewer */
+    /* a line for each block that stays; long rows have fewer */
     int64_t lines = (int64_t)device->sms * 16, item = ts_kernel_dtype(f) == TS_F64 ? 8 : 4;
     int64_t bytes = sums && r.count ? 2 * lines * r.count * item : 0;
     void *scratch = nullptr;
@@ -171,7 +165,7 @@ template <bool RMS> static ts_status backward(ts_frame *f)
         }
         if constexpr (sizeof(T) < 8) {
             cudaError_t e = norm_backward_rows<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch, r.outer, r.count,
-                                                       c.device->clusters, c.device->sms, c.stream);
+                                                       c.device, c.stream);
             if (e != cudaErrorNotSupported)
                 return e;
         }

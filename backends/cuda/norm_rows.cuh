@@ -1,23 +1,18 @@
 /**
  * @file norm_rows.cuh  Layer and RMS normalisation over rows, forward and backward.
  *
- * Blocks stay: each takes every gridDim-th row, keeps weight and bias in registers, and loads the next
- * row while it works on one. In the backward a thread owns the same columns in every row, so sums over
- * rows for the weight's and the bias' gradients stay in registers too; a second kernel adds the blocks.
+ * In the backward a thread owns the same columns in every row of its block, so sums over rows for the
+ * weight's and the bias' gradients stay in registers; a second kernel adds the blocks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_ROWS_CUH
 #define TS_CUDA_NORM_ROWS_CUH
 
-#include "backends/cuda/launch_rows.cuh"
+#include "backends/cuda/row_stream.cuh"
 
 namespace ts {
 
-/** Row of a staying block: the first, and the step to the next. */
-template <class S> __device__ __forceinline__ int64_t row_step()
-{
-    return (int64_t)gridDim.x / S::cluster * S::rows;
-}
+/* ------------------------------------------------------------------- rows in registers ---- */
 
 template <class T, class S, int V, bool RMS>
 __global__ void __launch_bounds__(S::threads *S::rows)
@@ -25,33 +20,36 @@ __global__ void __launch_bounds__(S::threads *S::rows)
                 double eps)
 {
     using A = wide_t<T>;
+    using part_t = row_part<T, S, V>;
     A *place = row_place<S, 1, A>();
     int64_t r = row_index<S>();
     int64_t m = r < rows ? n : 0;
-    row_part<T, S, V> part;
+    part_t part;
     part.load(x + r * n, m, narrow<T>((A)0));
-    A scale = (A)1 / (A)n, centre = 0, sums[1] = {0};
+    A scale = (A)1 / (A)n, centre = 0, sums[1] = {0}, z[V], w[V], b[V];
     if constexpr (!RMS) {
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++)
+        for (int j = 0; j < S::vecs; j++) {
+            unpack<T, V>(part.at[j], z);
 #pragma unroll
-            for (int e = 0; e < V; e++)
-                sums[0] += widen(part.at[j].at[e]);
+            for (int k = 0; k < V; k++)
+                sums[0] += z[k];
+        }
         row_reduce<S, op_sum>(sums, place, 0);
         centre = sums[0] * scale;
         sums[0] = 0;
     }
 #pragma unroll
     for (int j = 0; j < S::vecs; j++)
-        if (part.inside(j, n))
+        if (part.inside(j, n)) {
+            unpack<T, V>(part.at[j], z);
 #pragma unroll
-            for (int e = 0; e < V; e++) {
-                A d = widen(part.at[j].at[e]) - centre;
-                sums[0] += d * d;
-            }
+            for (int k = 0; k < V; k++)
+                sums[0] += (z[k] - centre) * (z[k] - centre);
+        }
     row_reduce<S, op_sum>(sums, place, 1);
-    A factor = rsqrt(sums[0] * scale + (A)eps);
-    if (row_part<T, S, V>::first() == 0 && m) {
+    A factor = rsqrt(sums[0] * scale + (A)eps), minus = -centre * factor;
+    if (part_t::first() == 0 && m) {
         if (mean)
             mean[r] = centre;
         if (rstd)
@@ -59,141 +57,262 @@ __global__ void __launch_bounds__(S::threads *S::rows)
     }
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
-        int64_t i = (int64_t)(row_part<T, S, V>::first() + j * S::group) * V;
+        int64_t i = (int64_t)(part_t::first() + j * S::threads) * V;
         if (i >= m)
             continue;
-        vec<T, V> w, b;
+        unpack<T, V>(part.at[j], z);
         if (weight)
-            w = *reinterpret_cast<const vec<T, V> *>(weight + i);
+            unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(weight + i), w);
         if (bias)
-            b = *reinterpret_cast<const vec<T, V> *>(bias + i);
+            unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(bias + i), b);
 #pragma unroll
-        for (int e = 0; e < V; e++) {
-            A z = (widen(part.at[j].at[e]) - centre) * factor;
+        for (int k = 0; k < V; k++) {
+            z[k] = z[k] * factor + minus;
             if (weight)
-                z *= widen(w.at[e]);
+                z[k] *= w[k];
             if (bias)
-                z += widen(b.at[e]);
-            part.at[j].at[e] = narrow<T>(z);
+                z[k] += b[k];
         }
+        part.at[j] = pack<T, V>(z);
     }
     part.store(y + r * n, m);
 }
 
-/**
- * dx, and for each block its share of the weight's and the bias' gradients: (blocks, n) each.
- * With h = (x - mean) rstd and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
- */
-template <class T, class S, int V, bool RMS, int STAGES>
-__global__ void __launch_bounds__(S::threads *S::rows)
-    norm_backward_kernel(const T *g, const T *x, const T *weight, const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
-                         wide_t<T> *dweight, wide_t<T> *dbias, int64_t rows, int64_t n)
-{
-    using A = wide_t<T>;
-    using part_t = row_part<T, S, V>;
-    extern __shared__ uint4 shared[];
-    row_ring<T, S, V, 2, STAGES> ring = {reinterpret_cast<vec<T, V> *>(shared)};
-    A *place = row_place<S, 2, A>();
-    part_t w;
-    A dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
-#pragma unroll
-    for (int j = 0; j < S::vecs; j++)
-#pragma unroll
-        for (int e = 0; e < V; e++) {
-            dw[j][e] = 0;
-            if constexpr (!RMS)
-                db[j][e] = 0;
-        }
-    if (weight)
-        w.load(weight, n, narrow<T>((A)0));
-    int64_t r = row_index<S>(), step = row_step<S>(), turns = (rows + step - 1) / step;
-#pragma unroll
-    for (int stage = 0; stage < STAGES - 1; stage++) {
-        int64_t ahead = r + stage * step;
-        ring.begin(stage, 0, g + ahead * n, ahead < rows ? n : 0);
-        ring.begin(stage, 1, x + ahead * n, ahead < rows ? n : 0);
-        ring.commit();
+/* ------------------------------------------------------------- rows in shared memory ---- */
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+/** The sum, and the sum of squares of distances from the mean (Chan, Golub, LeVeque 1983). */
+struct mean_sums {
+    __device__ __forceinline__ float join(float a, float b) const { return a + b; }
+    __device__ __forceinline__ float adjust(float2 own, float sum, float own_count, float whole_count) const
+    {
+        float d = own.x - own_count * sum / whole_count;
+        return own_count > 0 ? own.y + d * d / own_count : 0;
     }
-    A scale = (A)1 / (A)n;
-    int stage = 0;
-    for (int64_t turn = 0; turn < turns; turn++, r += step) {
-        bool some = r < rows;
-        A centre = some && !RMS ? mean[r] : (A)0, factor = some ? rstd[r] : (A)0;
-        int64_t ahead = r + (STAGES - 1) * step;
-        int free = stage == 0 ? STAGES - 1 : stage - 1;
-        ring.begin(free, 0, g + ahead * n, ahead < rows ? n : 0);
-        ring.begin(free, 1, x + ahead * n, ahead < rows ? n : 0);
-        ring.commit();
-        ring.template wait<STAGES - 1>();
-        vec<T, V> up[S::vecs], in[S::vecs];
-        A sums[2] = {0, 0};
+};
+
+template <class T, class S, bool RMS> struct norm_formula : mean_sums {
+    static constexpr int V = vec16<T>;
+    T *y;
+    float *mean, *rstd, eps;
+    vec<T, V> w[S::vecs], b[S::vecs];
+
+    template <class R> __device__ __forceinline__ void begin(const R &r, const T *weight, const T *bias)
+    {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-            up[j] = *ring.slot(stage, 0, j);
-            in[j] = *ring.slot(stage, 1, j);
-            if (some && part_t::inside(j, n))
 #pragma unroll
-                for (int e = 0; e < V; e++) {
-                    A a = widen(up[j].at[e]), h = (widen(in[j].at[e]) - centre) * factor;
-                    A q = weight ? a * widen(w.at[j].at[e]) : a;
-                    sums[0] += q * h;
-                    dw[j][e] += a * h;
+            for (int k = 0; k < V; k++) {
+                w[j].at[k] = narrow<T>(1.0f);
+                b[j].at[k] = narrow<T>(0.0f);
+            }
+            if (weight && r.inside(j))
+                w[j] = *reinterpret_cast<const vec<T, V> *>(weight + r.column(j));
+            if (bias && r.inside(j))
+                b[j] = *reinterpret_cast<const vec<T, V> *>(bias + r.column(j));
+        }
+    }
+    __device__ __forceinline__ float adjust(float2 own, float sum, float own_count, float whole_count) const
+    {
+        return RMS ? own.y : mean_sums::adjust(own, sum, own_count, whole_count);
+    }
+    template <class R> __device__ __forceinline__ float2 first(const R &r) const
+    {
+        /* relative to an element of this thread's own: what it costs in precision, it brings in distance */
+        float z[V], sum = 0, squares = 0, pivot = 0, own = r.own_count();
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j)) {
+                r.get(0, j, z);
+                if (!RMS && j == 0)
+                    pivot = z[0];
+#pragma unroll
+                for (int k = 0; k < V; k++) {
+                    float d = z[k] - pivot;
+                    sum += d;
+                    squares = fmaf(d, d, squares);
+                }
+            }
+        if (!RMS && own > 0) {
+            squares = fmaxf(squares - sum * sum / own, 0.0f);
+            sum = fmaf(own, pivot, sum);
+        }
+        return make_float2(sum, squares);
+    }
+    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
+    {
+        float n = (float)r.n, centre = RMS ? 0 : whole.x / n, factor = rsqrtf(whole.y / n + eps), minus = -centre * factor;
+        if (r.column(0) == 0) {
+            if (mean)
+                mean[r.row] = centre;
+            if (rstd)
+                rstd[r.row] = factor;
+        }
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j)) {
+                float z[V], wz[V], bz[V];
+                r.get(0, j, z);
+                unpack<T, V>(w[j], wz);
+                unpack<T, V>(b[j], bz);
+#pragma unroll
+                for (int k = 0; k < V; k++)
+                    z[k] = fmaf(fmaf(z[k], factor, minus), wz[k], bz[k]);
+                r.put(y, j, z);
+            }
+    }
+};
+
+/**
+ * dx, and for each block its share of the weight's and the bias' gradients. With h = (x - mean) rstd
+ * and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
+ */
+template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
+    static constexpr int V = vec16<T>;
+    T *dx;
+    vec<T, V> *w; /* of this thread, in shared memory */
+    const float *mean, *rstd;
+    float2 next, even, odd; /* mean and rstd of the row to come; -mean rstd and rstd of those that are worked on */
+    float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
+
+    template <class R> __device__ __forceinline__ void begin(const R &r, const T *weight)
+    {
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++) {
+            vec<T, V> one;
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                one.at[k] = narrow<T>(1.0f);
+                dw[j][k] = 0;
+                if constexpr (!RMS)
+                    db[j][k] = 0;
+            }
+            if (r.inside(j))
+                w[j * S::threads] = weight ? *reinterpret_cast<const vec<T, V> *>(weight + r.column(j)) : one;
+        }
+        fetch(r.row, r.rows);
+    }
+    __device__ __forceinline__ void fetch(int64_t row, int64_t rows)
+    {
+        if (row < rows)
+            next = make_float2(RMS ? 0 : mean[row], rstd[row]);
+    }
+    template <class R> __device__ __forceinline__ float2 first(const R &r)
+    {
+        float factor = next.y, minus = -next.x * factor;
+        if (r.turn & 1)
+            odd = make_float2(minus, factor);
+        else
+            even = make_float2(minus, factor);
+        fetch(r.row + r.step, r.rows);
+        float2 sum = {0, 0};
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j)) {
+                float up[V], in[V], wj[V];
+                r.get(0, j, up);
+                r.get(1, j, in);
+                unpack<T, V>(w[j * S::threads], wj);
+#pragma unroll
+                for (int k = 0; k < V; k++) {
+                    float h = fmaf(in[k], factor, minus), q = up[k] * wj[k];
+                    sum.x = fmaf(q, h, sum.x);
+                    dw[j][k] = fmaf(up[k], h, dw[j][k]);
                     if constexpr (!RMS) {
-                        sums[1] += q;
-                        db[j][e] += a;
+                        sum.y += q;
+                        db[j][k] += up[k];
                     }
                 }
-        }
-        row_reduce<S, op_sum>(sums, place, (int)turn);
-        A along = sums[0] * scale, shift = RMS ? (A)0 : sums[1] * scale;
-        if (dx && some)
-#pragma unroll
-            for (int j = 0; j < S::vecs; j++)
-                if (part_t::inside(j, n)) {
-#pragma unroll
-                    for (int e = 0; e < V; e++) {
-                        A h = (widen(in[j].at[e]) - centre) * factor, q = widen(up[j].at[e]);
-                        if (weight)
-                            q *= widen(w.at[j].at[e]);
-                        up[j].at[e] = narrow<T>(factor * (q - shift - h * along));
-                    }
-                    store_stream(reinterpret_cast<vec<T, V> *>(dx + r * n) + part_t::first() + j * S::group, up[j]);
-                }
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+            }
+        return sum;
     }
-    ring.template wait<0>();
-    if (!dweight && !dbias)
-        return;
-    /* rows of a block, one after the other, then the block's line of the partial sums */
-    int64_t line = (int64_t)blockIdx.x / S::cluster * n;
-    for (int k = 0; k < S::rows; k++) {
-        if (S::rows == 1 || threadIdx.x / S::threads == (unsigned)k) {
+    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
+    {
+        if (!dx)
+            return;
+        float2 here = r.turn & 1 ? odd : even;
+        float minus = here.x, factor = here.y, scale = 1 / (float)r.n;
+        float along = -factor * whole.x * scale, slope = along * factor;
+        float shift = RMS ? 0 : fmaf(along, minus, -factor * whole.y * scale);
 #pragma unroll
-            for (int j = 0; j < S::vecs; j++)
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j)) {
+                float up[V], in[V], wj[V];
+                r.get(0, j, up);
+                r.get(1, j, in);
+                unpack<T, V>(w[j * S::threads], wj);
 #pragma unroll
-                for (int e = 0; e < V; e++) {
-                    int64_t i = (int64_t)(part_t::first() + j * S::group) * V + e;
-                    if (i >= n)
-                        continue;
-                    if (dweight)
-                        dweight[line + i] = k ? dweight[line + i] + dw[j][e] : dw[j][e];
-                    if constexpr (!RMS)
-                        if (dbias)
-                            dbias[line + i] = k ? dbias[line + i] + db[j][e] : db[j][e];
-                }
-        }
-        __syncthreads();
+                for (int k = 0; k < V; k++)
+                    up[k] = fmaf(factor * up[k], wj[k], fmaf(slope, in[k], shift));
+                r.put(dx, j, up);
+            }
     }
+    /** Writes the block's line of sums. */
+    template <class R> __device__ __forceinline__ void end(const R &r, float *out, const float (&sums)[S::vecs][V]) const
+    {
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j))
+#pragma unroll
+                for (int k = 0; k < V; k += 4)
+                    *reinterpret_cast<float4 *>(out + r.column(j) + k) =
+                        make_float4(sums[j][k], sums[j][k + 1], sums[j][k + 2], sums[j][k + 3]);
+    }
+};
+
+#endif /* sm_90 */
+
+template <class T, class S, bool RMS>
+__global__ void __launch_bounds__(S::threads, S::blocks)
+    norm_stream_kernel(const T *x, const T *weight, const T *bias, T *y, float *mean, float *rstd, int64_t rows, int64_t n,
+                       float eps)
+{
+#if __CUDA_ARCH__ >= 900
+    TS_STREAM(s, T, S, 1, rows, n, x);
+    norm_formula<T, S, RMS> f;
+    f.y = y, f.mean = mean, f.rstd = rstd, f.eps = eps;
+    f.begin(s, weight, bias);
+    s.run(f);
+#endif
 }
 
-/** Sums of columns of (lines, n) in a fixed order: 32 columns and 32 shares of the lines a block. */
-template <class T> __global__ void __launch_bounds__(1024) column_sum_kernel(const wide_t<T> *part, T *out, int64_t lines, int64_t n)
+template <class T, class S, bool RMS>
+__global__ void __launch_bounds__(S::threads, S::blocks)
+    norm_backward_stream_kernel(const T *g, const T *x, const T *weight, const float *mean, const float *rstd, T *dx,
+                                float *dweight, float *dbias, int64_t rows, int64_t n)
+{
+#if __CUDA_ARCH__ >= 900
+    TS_STREAM(s, T, S, 2, rows, n, g, x);
+    norm_backward_formula<T, S, RMS> f;
+    f.dx = dx, f.mean = mean, f.rstd = rstd;
+    f.w = reinterpret_cast<vec<T, vec16<T>> *>(ts_ring + ring_bytes<T, S, 2>) + threadIdx.x;
+    f.begin(s, weight);
+    s.run(f);
+    int64_t line = (int64_t)(blockIdx.x / S::cluster) * n;
+    if (dweight)
+        f.end(s, dweight + line, f.dw);
+    if constexpr (!RMS)
+        if (dbias)
+            f.end(s, dbias + line, f.db);
+#endif
+}
+
+/**
+ * Sums of columns of (lines, n) in a fixed order: 32 columns and 32 shares of the lines a block. Two
+ * matrices at once, one after the other in memory; an output that is NULL has none.
+ */
+template <class T>
+__global__ void __launch_bounds__(1024) column_sum_kernel(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n)
 {
     using A = wide_t<T>;
     __shared__ A share[32][33];
+    T *out = blockIdx.y || !first ? second : first;
+    part += blockIdx.y * lines * n;
     int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
     A sum = 0;
     if (column < n)
+#pragma unroll 4
         for (int64_t i = threadIdx.y; i < lines; i += 32)
             sum += part[i * n + column];
     share[threadIdx.y][threadIdx.x] = sum;
@@ -207,53 +326,54 @@ template <class T> __global__ void __launch_bounds__(1024) column_sum_kernel(con
         out[column] = narrow<T>(sum);
 }
 
-/** Blocks that stay: as many as fit at once. */
-template <class S, class K> int64_t blocks_that_fit(K kernel, int shared, int sms)
-{
-    int per_sm = 0;
-    if (shared > 48 * 1024)
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, S::threads * S::rows, shared);
-    return (int64_t)sms * (per_sm > 0 ? per_sm : 1) / S::cluster;
-}
+/* ------------------------------------------------------------------------- host side ---- */
 
 template <class T, bool RMS>
 cudaError_t norm_rows(const T *x, const T *weight, const T *bias, T *y, wide_t<T> *mean, wide_t<T> *rstd, int64_t rows,
-                      int64_t n, double eps, bool clusters, cudaStream_t stream)
+                      int64_t n, double eps, const ts_cuda_device *d, cudaStream_t stream)
 {
     bool aligned = aligned16(x) && aligned16(y) && aligned16(weight) && aligned16(bias);
-    return rows_dispatch<T, rows_once>(n, aligned, clusters, [&]<class S, int V>() {
-        return rows_launch<S>(norm_kernel<T, S, V, RMS>, (rows + S::rows - 1) / S::rows, 0, stream, x, weight, bias, y, mean,
-                              rstd, rows, n, eps);
-    }, cudaErrorNotSupported);
+    cudaError_t e = stream_dispatch<T, rows_wide_kept>(n, aligned, d, [&]<class S>() {
+        return stream_launch<S>(norm_stream_kernel<T, S, RMS>, ring_bytes<T, S, 1>, rows, d->sms, stream, [](int64_t) {}, x,
+                                weight, bias, y, mean, rstd, rows, n, eps);
+    });
+    if (e == cudaErrorNotSupported)
+        e = rows_dispatch<T>(n, aligned, [&]<class S, int V>() {
+            return rows_launch<S>(norm_kernel<T, S, V, RMS>, rows, stream, x, weight, bias, y, mean, rstd, rows, n, eps);
+        });
+    return e;
 }
 
-/** scratch: a line of n for each staying block, twice. */
+/** Adds the lines of one or two matrices of sums. */
+template <class T>
+cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n, cudaStream_t stream)
+{
+    dim3 grid((unsigned)((n + 31) / 32), (first != nullptr) + (second != nullptr));
+    if (grid.y)
+        column_sum_kernel<T><<<grid, dim3(32, 32), 0, stream>>>(part, first, second, lines, n);
+    return cudaPeekAtLastError();
+}
+
+/** scratch: a line of n for each block that stays, for each sum that is wanted. */
 template <class T, bool RMS>
 cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
-                               T *dweight, T *dbias, wide_t<T> *scratch, int64_t rows, int64_t n, bool clusters, int sms,
+                               T *dweight, T *dbias, wide_t<T> *scratch, int64_t rows, int64_t n, const ts_cuda_device *d,
                                cudaStream_t stream)
 {
     bool aligned = aligned16(x) && aligned16(g) && aligned16(dx) && aligned16(weight);
-    return rows_dispatch<T, rows_stay>(n, aligned, clusters, [&]<class S, int V>() {
-        /* two stages: with more of them fewer blocks fit beside each other, which costs more than it brings */
-        constexpr int stages = 2, shared = row_ring<T, S, V, 2, stages>::bytes, most_shared = 220 * 1024;
-        if constexpr (shared > most_shared) {
-            return cudaErrorNotSupported;
-        } else {
-            auto kernel = norm_backward_kernel<T, S, V, RMS, stages>;
-            static const int64_t most = blocks_that_fit<S>(kernel, shared, sms); /* asked once */
-            int64_t need = (rows + S::rows - 1) / S::rows, lines = need < most ? need : most;
-            wide_t<T> *dw = dweight ? scratch : nullptr, *db = dbias ? scratch + lines * n : nullptr;
-            cudaError_t e = rows_launch<S>(kernel, lines, shared, stream, g, x, weight, mean, rstd, dx, dw, db, rows, n);
-            dim3 block(32, 32);
-            if (e == cudaSuccess && dw)
-                column_sum_kernel<T><<<(unsigned)((n + 31) / 32), block, 0, stream>>>(dw, dweight, lines, n);
-            if (e == cudaSuccess && db)
-                column_sum_kernel<T><<<(unsigned)((n + 31) / 32), block, 0, stream>>>(db, dbias, lines, n);
-            return e == cudaSuccess ? cudaGetLastError() : e;
-        }
-    }, cudaErrorNotSupported);
+    return stream_dispatch<T, rows_sum>(n, aligned, d, [&]<class S>() {
+        constexpr int shared = ring_bytes<T, S, 2> + S::threads * S::vecs * 16;
+        float *dw = nullptr, *db = nullptr;
+        int64_t lines = 0;
+        auto place = [&](int64_t clusters) {
+            lines = clusters;
+            dw = dweight ? scratch : nullptr;
+            db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
+        };
+        cudaError_t e = stream_launch<S>(norm_backward_stream_kernel<T, S, RMS>, shared, rows, d->sms, stream, place, g, x,
+                                         weight, mean, rstd, dx, std::ref(dw), std::ref(db), rows, n);
+        return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, lines, n, stream) : e;
+    });
 }
 
 } // namespace ts

@@ -16,15 +16,16 @@ static __global__ void __launch_bounds__(X *Y) lines_kernel(lines l, const T *x,
         for (int64_t i = threadIdx.y; i < l.count; i += Y)
             top = op_max::of(top, widen(x[at.first + i * l.inner]));
     top = line_reduce<X, Y, op_max>(top);
+    exp_from<T> above(top);
     if (at.some)
         for (int64_t i = threadIdx.y; i < l.count; i += Y)
-            sum += exp_of<T>(widen(x[at.first + i * l.inner]), top);
+            sum += above(widen(x[at.first + i * l.inner]));
     sum = line_reduce<X, Y, op_sum>(sum);
     A scale = LOG ? log(sum) : 1 / sum;
     if (at.some)
         for (int64_t i = threadIdx.y; i < l.count; i += Y) {
             A z = widen(x[at.first + i * l.inner]);
-            y[at.first + i * l.inner] = narrow<T>(LOG ? z - top - scale : exp_of<T>(z, top) * scale);
+            y[at.first + i * l.inner] = narrow<T>(LOG ? z - top - scale : above(z) * scale);
         }
 }
 
@@ -40,10 +41,11 @@ static __global__ void __launch_bounds__(X *Y) lines_backward_kernel(lines l, co
             sum += LOG ? a : a * widen(y[at.first + i * l.inner]);
         }
     sum = line_reduce<X, Y, op_sum>(sum);
+    exp_from<T> exp_of(0);
     if (at.some)
         for (int64_t i = threadIdx.y; i < l.count; i += Y) {
             A a = widen(g[at.first + i * l.inner]), b = widen(y[at.first + i * l.inner]);
-            dx[at.first + i * l.inner] = narrow<T>(LOG ? a - exp_of<T>(b, 0) * sum : b * (a - sum));
+            dx[at.first + i * l.inner] = narrow<T>(LOG ? a - exp_of(b) * sum : b * (a - sum));
         }
 }
 
@@ -57,7 +59,7 @@ template <bool LOG> static ts_status forward(ts_frame *f)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8)
             if (r.inner == 1) {
-                cudaError_t e = softmax_rows<T, LOG>(x, y, r.outer, r.count, c.device->clusters, c.stream);
+                cudaError_t e = softmax_rows<T, LOG>(x, y, r.outer, r.count, c.device, c.stream);
                 if (e != cudaErrorNotSupported)
                     return e;
             }
@@ -81,7 +83,7 @@ template <bool LOG> static ts_status backward(ts_frame *f)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8)
             if (r.inner == 1) {
-                cudaError_t e = softmax_backward_rows<T, LOG>(g, y, dx, r.outer, r.count, c.device->clusters, c.stream);
+                cudaError_t e = softmax_backward_rows<T, LOG>(g, y, dx, r.outer, r.count, c.device, c.stream);
                 if (e != cudaErrorNotSupported)
                     return e;
             }

@@ -3,20 +3,12 @@
 #ifndef TS_CUDA_SOFTMAX_ROWS_CUH
 #define TS_CUDA_SOFTMAX_ROWS_CUH
 
-#include "backends/cuda/launch_rows.cuh"
+#include "backends/cuda/row_stream.cuh"
+#include "backends/cuda/softmax_exp.cuh"
 
 namespace ts {
 
-template <class A> __device__ __forceinline__ A minus_infinity() { return -(A)INFINITY; }
-
-/** exp(x - m): ex2 for what is rounded to 8 or 11 bits afterwards, else the exact function. */
-template <class T> __device__ __forceinline__ wide_t<T> exp_of(wide_t<T> x, wide_t<T> m)
-{
-    if constexpr (sizeof(T) == 2)
-        return exp2f((x - m) * 1.4426950408889634f);
-    else
-        return exp(x - m);
-}
+/* ------------------------------------------------------------------- rows in registers ---- */
 
 /**
  * Largest value and sum of exp(x - largest) of a row. Each thread sums relative to its own largest
@@ -31,19 +23,22 @@ template <class T, class S, int V> struct row_exps {
     {
         A mine[1] = {minus_infinity<A>()};
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++)
+        for (int j = 0; j < S::vecs; j++) {
+            unpack<T, V>(x.at[j], e[j]);
 #pragma unroll
             for (int k = 0; k < V; k++)
-                mine[0] = op_max::of(mine[0], e[j][k] = widen(x.at[j].at[k]));
+                mine[0] = op_max::of(mine[0], e[j][k]);
+        }
         A base = mine[0] == minus_infinity<A>() ? 0 : mine[0], sums[1] = {0};
+        exp_from<T> above(base);
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
 #pragma unroll
             for (int k = 0; k < V; k++)
-                sums[0] += e[j][k] = exp_of<T>(e[j][k], base);
+                sums[0] += e[j][k] = above(e[j][k]);
         row_reduce<S, op_max>(mine, place, 0);
         top = mine[0];
-        shift = exp_of<T>(base, top);
+        shift = exp_from<T>(top)(base);
         sums[0] *= shift;
         row_reduce<S, op_sum>(sums, place, 1);
         sum = sums[0];
@@ -63,10 +58,15 @@ __global__ void __launch_bounds__(S::threads *S::rows) softmax_kernel(const T *x
     all.of(part, place);
     A scale = LOG ? log(all.sum) : all.shift / all.sum;
 #pragma unroll
-    for (int j = 0; j < S::vecs; j++)
+    for (int j = 0; j < S::vecs; j++) {
+        A z[V];
+        if constexpr (LOG)
+            unpack<T, V>(part.at[j], z);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            part.at[j].at[k] = narrow<T>(LOG ? widen(part.at[j].at[k]) - all.top - scale : all.e[j][k] * scale);
+            z[k] = LOG ? z[k] - all.top - scale : all.e[j][k] * scale;
+        part.at[j] = pack<T, V>(z);
+    }
     part.store(y + r * n, m);
 }
 
@@ -82,39 +82,178 @@ __global__ void __launch_bounds__(S::threads *S::rows)
     row_part<T, S, V> up, out;
     up.load(g + r * n, m, narrow<T>((A)0));
     out.load(y + r * n, m, narrow<T>((A)0));
-    A sum[1] = {0};
+    A sum[1] = {0}, a[V], b[V];
 #pragma unroll
-    for (int j = 0; j < S::vecs; j++)
+    for (int j = 0; j < S::vecs; j++) {
+        unpack<T, V>(up.at[j], a);
+        unpack<T, V>(out.at[j], b);
 #pragma unroll
-        for (int e = 0; e < V; e++)
-            sum[0] += LOG ? widen(up.at[j].at[e]) : widen(up.at[j].at[e]) * widen(out.at[j].at[e]);
+        for (int k = 0; k < V; k++)
+            sum[0] += LOG ? a[k] : a[k] * b[k];
+    }
     row_reduce<S, op_sum>(sum, place, 0);
+    exp_from<T> exp_of(0);
 #pragma unroll
-    for (int j = 0; j < S::vecs; j++)
+    for (int j = 0; j < S::vecs; j++) {
+        unpack<T, V>(up.at[j], a);
+        unpack<T, V>(out.at[j], b);
 #pragma unroll
-        for (int e = 0; e < V; e++) {
-            A a = widen(up.at[j].at[e]), b = widen(out.at[j].at[e]);
-            up.at[j].at[e] = narrow<T>(LOG ? a - exp_of<T>(b, 0) * sum[0] : b * (a - sum[0]));
-        }
+        for (int k = 0; k < V; k++)
+            a[k] = LOG ? a[k] - exp_of(b[k]) * sum[0] : b[k] * (a[k] - sum[0]);
+        up.at[j] = pack<T, V>(a);
+    }
     up.store(dx + r * n, m);
 }
 
-template <class T, bool LOG>
-cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, bool clusters, cudaStream_t stream)
+/* ------------------------------------------------------------- rows in shared memory ---- */
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+/** The largest value, and the sum of exponentials relative to it. */
+template <class T> struct exp_sums {
+    __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
+    __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
+    {
+        return own.x == -INFINITY ? 0 : own.y * exp_from<T>(top)(own.x);
+    }
+    template <class R> __device__ __forceinline__ float2 first(const R &r) const
+    {
+        float top = -INFINITY, sum = 0;
+#pragma unroll
+        for (int j = 0; j < R::vecs; j++)
+            if (r.inside(j)) {
+                float z[R::V];
+                r.get(0, j, z);
+#pragma unroll
+                for (int k = 0; k < R::V; k++)
+                    top = fmaxf(top, z[k]);
+            }
+        exp_from<T> above(top == -INFINITY ? 0 : top);
+#pragma unroll
+        for (int j = 0; j < R::vecs; j++)
+            if (r.inside(j)) {
+                float z[R::V];
+                r.get(0, j, z);
+#pragma unroll
+                for (int k = 0; k < R::V; k++)
+                    sum += above(z[k]);
+            }
+        return make_float2(top, sum);
+    }
+};
+
+template <class T, bool LOG> struct softmax_formula : exp_sums<T> {
+    T *y;
+
+    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
+    {
+        float scale = LOG ? logf(whole.y) : 1 / whole.y;
+        exp_from<T> above(whole.x);
+#pragma unroll
+        for (int j = 0; j < R::vecs; j++)
+            if (r.inside(j)) {
+                float z[R::V];
+                r.get(0, j, z);
+#pragma unroll
+                for (int k = 0; k < R::V; k++)
+                    z[k] = LOG ? z[k] - whole.x - scale : above(z[k]) * scale;
+                r.put(y, j, z);
+            }
+    }
+};
+
+template <class T, bool LOG> struct softmax_backward_formula : plain_sums {
+    T *dx;
+
+    template <class R> __device__ __forceinline__ float2 first(const R &r) const
+    {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < R::vecs; j++)
+            if (r.inside(j)) {
+                float a[R::V], b[R::V];
+                r.get(0, j, a);
+                if constexpr (!LOG)
+                    r.get(1, j, b);
+#pragma unroll
+                for (int k = 0; k < R::V; k++)
+                    sum = LOG ? sum + a[k] : fmaf(a[k], b[k], sum);
+            }
+        return make_float2(sum, 0);
+    }
+    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
+    {
+        exp_from<T> exp_of(0);
+#pragma unroll
+        for (int j = 0; j < R::vecs; j++)
+            if (r.inside(j)) {
+                float a[R::V], b[R::V];
+                r.get(0, j, a);
+                r.get(1, j, b);
+#pragma unroll
+                for (int k = 0; k < R::V; k++)
+                    a[k] = LOG ? a[k] - exp_of(b[k]) * whole.x : b[k] * (a[k] - whole.x);
+                r.put(dx, j, a);
+            }
+    }
+};
+
+#endif /* sm_90 */
+
+template <class T, class S, bool LOG>
+__global__ void __launch_bounds__(S::threads, S::blocks) softmax_stream_kernel(const T *x, T *y, int64_t rows, int64_t n)
 {
-    return rows_dispatch<T, rows_once>(n, aligned16(x) && aligned16(y), clusters, [&]<class S, int V>() {
-        return rows_launch<S>(softmax_kernel<T, S, V, LOG>, (rows + S::rows - 1) / S::rows, 0, stream, x, y, rows, n);
-    }, cudaErrorNotSupported);
+#if __CUDA_ARCH__ >= 900
+    TS_STREAM(s, T, S, 1, rows, n, x);
+    softmax_formula<T, LOG> f;
+    f.y = y;
+    s.run(f);
+#endif
+}
+
+template <class T, class S, bool LOG>
+__global__ void __launch_bounds__(S::threads, S::blocks)
+    softmax_backward_stream_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)
+{
+#if __CUDA_ARCH__ >= 900
+    TS_STREAM(s, T, S, 2, rows, n, g, y);
+    softmax_backward_formula<T, LOG> f;
+    f.dx = dx;
+    s.run(f);
+#endif
+}
+
+/* ------------------------------------------------------------------------- host side ---- */
+
+template <class T, bool LOG>
+cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cuda_device *d, cudaStream_t stream)
+{
+    bool aligned = aligned16(x) && aligned16(y);
+    cudaError_t e = rows_dispatch<T>(n, aligned, [&]<class S, int V>() {
+        return rows_launch<S>(softmax_kernel<T, S, V, LOG>, rows, stream, x, y, rows, n);
+    });
+    if (e == cudaErrorNotSupported)
+        e = stream_dispatch<T, rows_wide>(n, aligned, d, [&]<class S>() {
+            return stream_launch<S>(softmax_stream_kernel<T, S, LOG>, ring_bytes<T, S, 1>, rows, d->sms, stream,
+                                    [](int64_t) {}, x, y, rows, n);
+        });
+    return e;
 }
 
 template <class T, bool LOG>
-cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, int64_t n, bool clusters,
+cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, int64_t n, const ts_cuda_device *d,
                                   cudaStream_t stream)
 {
-    return rows_dispatch<T, rows_once>(n, aligned16(g) && aligned16(y) && aligned16(dx), clusters, [&]<class S, int V>() {
-        return rows_launch<S>(softmax_backward_kernel<T, S, V, LOG>, (rows + S::rows - 1) / S::rows, 0, stream, g, y, dx,
-                              rows, n);
-    }, cudaErrorNotSupported);
+    bool aligned = aligned16(g) && aligned16(y) && aligned16(dx);
+    cudaError_t e = stream_dispatch<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {
+        return stream_launch<S>(softmax_backward_stream_kernel<T, S, LOG>, ring_bytes<T, S, 2>, rows, d->sms, stream,
+                                [](int64_t) {}, g, y, dx, rows, n);
+    });
+    if (e == cudaErrorNotSupported)
+        e = rows_dispatch<T>(n, aligned, [&]<class S, int V>() {
+            return rows_launch<S>(softmax_backward_kernel<T, S, V, LOG>, rows, stream, g, y, dx, rows, n);
+        });
+    return e;
 }
 
 } // namespace ts

@@ -7,6 +7,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include <type_traits>
+
 namespace ts {
 
 using bf16 = __nv_bfloat16;
@@ -40,6 +42,44 @@ template <class T, int N> struct alignas(sizeof(T) * N) vec {
 };
 /** Elements of T in 16 bytes. */
 template <class T> constexpr int vec16 = 16 / (int)sizeof(T);
+
+/** The numbers of a vector, halves two at a time where the hardware converts them so. */
+template <class T, int N> __device__ __forceinline__ void unpack(const vec<T, N> &v, wide_t<T> (&x)[N])
+{
+    if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
+        const uint32_t *u = reinterpret_cast<const uint32_t *>(&v);
+#pragma unroll
+        for (int k = 0; k < N; k += 2) {
+            x[k] = __uint_as_float(u[k / 2] << 16);
+            x[k + 1] = __uint_as_float(u[k / 2] & 0xffff0000u);
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            x[k] = widen(v.at[k]);
+    }
+}
+/** Rounds each number once. */
+template <class T, int N> __device__ __forceinline__ vec<T, N> pack(const wide_t<T> (&x)[N])
+{
+    vec<T, N> v;
+    if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
+        __nv_bfloat162 *u = reinterpret_cast<__nv_bfloat162 *>(&v);
+#pragma unroll
+        for (int k = 0; k < N; k += 2)
+            u[k / 2] = __floats2bfloat162_rn(x[k], x[k + 1]);
+    } else if constexpr (std::is_same_v<T, f16> && N % 2 == 0) {
+        __half2 *u = reinterpret_cast<__half2 *>(&v);
+#pragma unroll
+        for (int k = 0; k < N; k += 2)
+            u[k / 2] = __floats2half2_rn(x[k], x[k + 1]);
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v.at[k] = narrow<T>(x[k]);
+    }
+    return v;
+}
 
 /** Streaming accesses: data that this kernel touches once. */
 template <class V> __device__ __forceinline__ V load_stream(const V *p)

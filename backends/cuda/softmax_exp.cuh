@@ -1,0 +1,36 @@
+/** @file softmax_exp.cuh  Exponentials relative to a row's largest value. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_SOFTMAX_EXP_CUH
+#define TS_CUDA_SOFTMAX_EXP_CUH
+
+#include "backends/cuda/types.cuh"
+
+namespace ts {
+
+template <class A> __device__ __forceinline__ A minus_infinity() { return -(A)INFINITY; }
+
+/** 2^x by the unit for it: for what is rounded to 8 or 11 bits afterwards. */
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/** Makes exp(x - m) of x: one multiply-add and ex2 where T is a half, else the exact function. */
+template <class T> struct exp_from {
+    using A = wide_t<T>;
+    A base;
+    __device__ __forceinline__ explicit exp_from(A m) : base(sizeof(T) == 2 ? -m * (A)1.4426950408889634 : m) {}
+    __device__ __forceinline__ A operator()(A x) const
+    {
+        if constexpr (sizeof(T) == 2)
+            return exp2_fast(fmaf(x, 1.4426950408889634f, base));
+        else
+            return exp(x - base);
+    }
+};
+
+} // namespace ts
+
+#endif
