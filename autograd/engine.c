@@ -327,7 +327,7 @@ static TS_COLD ts_status run_post_hooks(ts_run *run, ts_node *n, ts_tensor **mad
 }
 
 /** Runs one rule and sends what it gives. grads are the run's own; sending may move the tasks. */
-static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads)
+static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locked)
 {
     if (TS_UNLIKELY(!n->vjp))
         return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site,
@@ -351,7 +351,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads)
         status = n->vjp->rule(&b);
         if (TS_UNLIKELY(run->anomaly) && status == TS_OK)
             status = ts_anomaly_check(n, given, (int)n->ninputs, "the gradient that its backward gave for input");
-        if (TS_UNLIKELY(n->hooks != NULL) && status == TS_OK)
+        if (locked && TS_UNLIKELY(n->hooks != NULL) && status == TS_OK)
             status = run_post_hooks(run, n, given, (int)n->ninputs, grads);
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
             ts_node *next = n->inputs[i].next;
@@ -368,12 +368,12 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads)
     return status;
 }
 
-/** Hooks, captures, then the rule or the leaf. The node is locked. */
-static ts_status run_node(ts_run *run, ts_task *t)
+/** Hooks, captures, then the rule or the leaf. Only a locked node has hooks. */
+static ts_status run_node(ts_run *run, ts_task *t, bool locked)
 {
     ts_node *n = t->node;
     ts_tensor *few[TS_MAX_RETS], **grads = grads_of(t);
-    if (TS_UNLIKELY(n->hooks != NULL))
+    if (locked && TS_UNLIKELY(n->hooks != NULL))
         for (int i = 0; i < n->nrets; i++)
             if (grads[i])
                 TS_TRY(run_grad_hooks(n, grads, i));
@@ -384,7 +384,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
     }
     if (run->captures && n->seq <= run->floor)
         return TS_OK; /* a captured leaf or node; nothing below it is asked for */
-    if (TS_UNLIKELY(n->hooks != NULL)) {
+    if (locked && TS_UNLIKELY(n->hooks != NULL)) {
         TS_TRY(run_pre_hooks(n, grads));
         bool any = false;
         for (int i = 0; i < n->nrets; i++)
@@ -403,19 +403,22 @@ static ts_status run_node(ts_run *run, ts_task *t)
         memcpy(few, t->few, sizeof few);
         grads = few;
     }
-    return run_rule(run, n, grads);
+    return run_rule(run, n, grads, locked);
 }
 
 static ts_status run_task(ts_run *run, uint32_t index)
 {
     ts_node *n = run->tasks[index].node;
-    if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
+    /* another thread may be adding the first hook: it runs if it is seen here */
+    bool locked = n->guarded || __atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE);
+    if (locked && TS_UNLIKELY(!ts_node_lock(n, run->self)))
         return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
                           "the node's own backward, or a hook on it, started a backward through it");
-    ts_status status = run_node(run, &run->tasks[index]);
+    ts_status status = run_node(run, &run->tasks[index], locked);
     if (TS_UNLIKELY(run->anomaly) && status != TS_OK)
         status = ts_anomaly_explain(n, status);
-    ts_node_unlock(n);
+    if (locked)
+        ts_node_unlock(n);
     return status;
 }
 
@@ -440,6 +443,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
                            : TS_OK;
     if (status == TS_OK)
         status = send(&run, root, output, gradient);
+    ts_tensor_unref(gradient);
     while (status == TS_OK && run.nheap) {
         uint32_t index = heap_pop(&run);
         status = run_task(&run, index);

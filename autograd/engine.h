@@ -47,7 +47,7 @@ struct ts_vjp_call {
 };
 
 /**
- * Runs the graph below `root` with the gradient of its result `output`.
+ * Runs the graph below `root` with the gradient of its result `output`, whose reference it takes over.
  * record: record the rules' ops; retain: keep saved tensors; captures: NULL accumulates into leaves.
  */
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,

@@ -38,7 +38,7 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
         return NULL;
     }
     *node = (ts_node){.op = TS_NODE_FUNCTION, .nargs = 1, .nrets = (uint8_t)m, .ninputs = (uint32_t)n, .saves = true,
-                      .bytes = (uint32_t)bytes, .vjp = &function_vjp, .site = site};
+                      .guarded = true, .bytes = (uint32_t)bytes, .vjp = &function_vjp, .site = site};
     atomic_init(&node->refs, 1);
     atomic_init(&node->owner, 0);
     node->inputs = (ts_input *)(node + 1);

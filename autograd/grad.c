@@ -91,40 +91,49 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 
 /* ------------------------------------------------------------------------------ backward ---- */
 
-static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_tensor **gradient)
+/**
+ * What a run starts with: the root's node, and its gradient, owned. One that is made here is the run's
+ * alone, which may hand it to a leaf.
+ */
+static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_node **node, ts_tensor **gradient)
 {
     TS_TRY(need_tensor("backward", root));
     if (!ts_requires_grad(root))
         return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL, "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 'root': expected a tensor that requires grad");
     char want[192], got[192];
-    if (opts && opts->gradient && opts->gradient != TS_NONE) {
-        ts_tensor *g = opts->gradient;
+    ts_tensor *g = opts && opts->gradient != TS_NONE ? opts->gradient : NULL;
+    if (g) {
         if (g->ndim != root->ndim || g->dtype != root->dtype ||
             memcmp(g->sizes, root->sizes, root->ndim * sizeof *root->sizes) != 0)
             return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, NULL, "argument 'gradient': expected %s %s, got %s %s",
                               ts_format_sizes(want, sizeof want, root->sizes, root->ndim),
                               ts_dtype_name((ts_dtype)root->dtype),
                               ts_format_sizes(got, sizeof got, g->sizes, g->ndim), ts_dtype_name((ts_dtype)g->dtype));
-        *gradient = g;
-        return TS_OK;
-    }
-    if (root->numel != 1)
+    } else if (root->numel != 1) {
         return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, "reduce it, or give its gradient in the options",
                           "argument 'root': expected one element, got sizes %s",
                           ts_format_sizes(got, sizeof got, root->sizes, root->ndim));
-    *gradient = ts_ones_like(root);
-    return TS_STATUS_OF(*gradient);
+    }
+    *node = ts_gradient_node(root);
+    TS_TRY(*node);
+    if (g) {
+        *gradient = ts_tensor_ref(g);
+        return TS_OK;
+    }
+    g = ts_ones_like(root);
+    TS_TRY(g);
+    *gradient = ts_scope_disown(g);
+    return TS_OK;
 }
 
 static ts_status backward(ts_tensor *root, const ts_backward_opts *opts)
 {
     TS_SCOPE;
+    ts_node *n;
     ts_tensor *g;
-    TS_TRY(start(root, opts, &g));
+    TS_TRY(start(root, opts, &n, &g));
     bool record = opts && opts->create_graph, retain = record || (opts && opts->retain_graph);
-    ts_node *n = ts_gradient_node(root);
-    TS_TRY(n);
     return ts_engine_run(n, root->output, g, record, retain, NULL, 0);
 }
 
@@ -147,11 +156,10 @@ ts_status ts_backward(ts_tensor *loss) { return backward_at(loss, NULL, __builti
 static ts_status capture(ts_tensor *output, const ts_backward_opts *opts, ts_capture *captures, int n)
 {
     TS_SCOPE;
+    ts_node *root;
     ts_tensor *g;
-    TS_TRY(start(output, opts, &g));
+    TS_TRY(start(output, opts, &root, &g));
     bool record = opts && opts->create_graph, retain = record || (opts && opts->retain_graph);
-    ts_node *root = ts_gradient_node(output);
-    TS_TRY(root);
     return ts_engine_run(root, output->output, g, record, retain, captures, n);
 }
 

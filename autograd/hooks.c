@@ -12,7 +12,7 @@ static void append(ts_node *node, ts_hook *h)
     ts_hook **place = &node->hooks;
     while (*place)
         place = &(*place)->next;
-    *place = h;
+    __atomic_store_n(place, h, __ATOMIC_RELEASE); /* a run looks whether there are hooks before it locks */
     if (mine)
         ts_node_unlock(node);
 }
@@ -32,7 +32,7 @@ static ts_hook *take_out(ts_node *node, const ts_hook *hook, const ts_tensor *t)
             return NULL;
         }
         found = h;
-        *place = h->next;
+        __atomic_store_n(place, h->next, __ATOMIC_RELEASE);
         found->next = NULL;
         break;
     }

@@ -133,7 +133,7 @@ ts_node *ts_gradient_node(ts_tensor *t)
         ts_fail_memory("a leaf's accumulator", (int64_t)bytes);
         return NULL;
     }
-    *n = (ts_node){.op = TS_NODE_LEAF, .nrets = 1, .bytes = (uint32_t)bytes, .leaf = t};
+    *n = (ts_node){.op = TS_NODE_LEAF, .nrets = 1, .guarded = true, .bytes = (uint32_t)bytes, .leaf = t};
     atomic_init(&n->refs, 1);
     atomic_init(&n->owner, 0);
     ts_node *first = NULL;

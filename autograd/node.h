@@ -58,6 +58,7 @@ struct ts_node {
     uint32_t bytes;           /* of this block */
     _Atomic uint32_t owner;   /* the thread (its id + 1) whose run is in this node; 0: none */
     bool saves;               /* may hold saved tensors */
+    bool guarded;             /* runs change it: one at a time; never changes */
     bool freed;               /* saved tensors are gone */
     bool trail;               /* the block ends with a ts_trail */
     uint64_t seq;
@@ -126,13 +127,27 @@ TS_INLINE ts_node *ts_node_ref(ts_node *node)
     atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
     return node;
 }
+/* While no other thread can know a node, its references are counted without locking the bus. */
+TS_INLINE ts_node *ts_node_ref_new(ts_node *node)
+{
+    atomic_store_explicit(&node->refs, atomic_load_explicit(&node->refs, memory_order_relaxed) + 1, memory_order_relaxed);
+    return node;
+}
+TS_INLINE void ts_node_unref_new(ts_node *node)
+{
+    int32_t refs = atomic_load_explicit(&node->refs, memory_order_relaxed);
+    if (refs > 1)
+        atomic_store_explicit(&node->refs, refs - 1, memory_order_relaxed);
+    else
+        ts_node_unref(node);
+}
 
 /** Takes the node when another thread has it; false when the calling one has it already. */
 TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
 
 /**
- * While a run is in a node, or a leaf's gradient changes, the thread owns it: runs of several threads
- * may share nodes and leaves. False when this thread owns it already.
+ * While a run is in a node that it changes, or a leaf's gradient changes, the thread owns it: runs of
+ * several threads may share nodes and leaves. False when this thread owns it already.
  */
 TS_INLINE bool ts_node_lock(ts_node *node, uint32_t self)
 {
@@ -148,11 +163,11 @@ TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thre
 /** Takes a tensor's ts_retain_grad() from one of its nodes to the next (NULL: it dies). */
 TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
 
-/** Makes t the node's result i. */
+/** Makes t the result i of a node that is new. */
 TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
 {
     ts_node *before = t->node;
-    t->node = ts_node_ref(n);
+    t->node = ts_node_ref_new(n);
     t->output = (uint8_t)i;
     t->flags |= TS_TENSOR_REQUIRES_GRAD;
     t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);

@@ -93,7 +93,7 @@ static ts_node *node_new(const ts_frame *f)
     n->op = f->op;
     n->nargs = f->nargs;
     n->nrets = f->nrets;
-    n->saves = n->freed = n->trail = false;
+    n->saves = n->guarded = n->freed = n->trail = false;
     atomic_init(&n->owner, 0);
     n->ninputs = ninputs;
     n->bytes = (uint32_t)bytes;
@@ -161,7 +161,7 @@ static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
         }
     }
     n->seq = f->thread->seq = seq + 1;
-    n->saves = *reads != 0;
+    n->saves = n->guarded = *reads != 0;
     for (uint32_t left = *reads & (TS_SAVE_RET(0) - 1); left; left &= left - 1) {
         int i = __builtin_ctz(left);
         const ts_value *v = &f->args[i];
@@ -300,7 +300,7 @@ static ts_status record(ts_frame *f)
                     f->rets[i] = ts_value_none();
                 }
     }
-    ts_node_unref(n); /* results hold it now, or nobody */
+    ts_node_unref_new(n); /* results hold it now, or nobody */
     return status;
 }
 
