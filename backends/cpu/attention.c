@@ -187,7 +187,6 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
     s->value_room = round_up(s->value_depth, panel);
     bool narrow = c->left < c->rows + c->keys;
     s->dressed = narrow || c->mask || c->softcap > 0;
-    s->zeroed = narrow || c->cu_seqlens_q;
     if (c->mask)
         describe_mask(s);
     if (c->dropout_p > 0) {
@@ -195,6 +194,16 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
         s->grown = c->dropout_p < 1 ? 1 / (1 - c->dropout_p) : 0;
     }
     return TS_OK;
+}
+
+/** Results are dense, in whatever order. */
+static void zero_results(ts_frame *f)
+{
+    for (int i = 0; i < f->nrets; i++) {
+        const ts_value *v = &f->rets[i];
+        if (v->tag == TS_TAG_TENSOR && v->t->numel)
+            memset(v->t->data, 0, (size_t)v->t->numel * ts_dtype_sizes[v->t->dtype]);
+    }
 }
 
 /** Runs the tasks on the pool with a slot of `elements` for each thread. */
@@ -206,6 +215,8 @@ static ts_status run(ts_frame *f, attention *s, int64_t tasks, int64_t elements,
     s->scratch = ts_alloc(f->thread, bytes);
     if (!s->scratch)
         return ts_fail_memory("tiles of attention", (int64_t)bytes);
+    if (s->zeroed)
+        zero_results(f);
     atomic_init(&s->taken, 0);
     ts_parallel_for(tasks, 1 + (int64_t)((1 << 20) / (work + 1)), body, s);
     ts_free(f->thread, s->scratch, bytes);
@@ -230,12 +241,6 @@ static ts_status forward(ts_frame *f)
                f->plan->compute == TS_F32 ? forward_f32 : forward_f64);
 }
 
-static void zero(const ts_value *v)
-{
-    if (v->tag == TS_TAG_TENSOR && v->t->numel)
-        memset(v->t->data, 0, (size_t)v->t->numel * ts_dtype_sizes[v->t->dtype]); /* dense, in whatever order */
-}
-
 /* grad, grad_lse, query, key, value, out, lse, options -> of query, key, value */
 static ts_status backward(ts_frame *f)
 {
@@ -246,12 +251,11 @@ static ts_status backward(ts_frame *f)
     if (a[1].tag == TS_TAG_TENSOR)
         s.g_lse = a[1].t->data;
     int64_t shared = s.heads / s.share, tasks = s.c.batch * shared;
-    if (!tasks || !s.rows || !s.keys || s.zeroed) {
-        for (int i = 0; i < 3; i++)
-            zero(&f->rets[i]);
-    }
-    if (!tasks || !s.rows || !s.keys)
+    s.zeroed = s.c.left < s.c.rows + s.c.keys || s.c.cu_seqlens_q;
+    if (!tasks || !s.rows || !s.keys) {
+        zero_results(f);
         return TS_OK;
+    }
     s.tile = BACKWARD_KEYS;
     int64_t elements = s.tile * (2 * s.depth_room + s.value_room) + BACKWARD_ROWS * (s.depth_room + s.value_room + 2 * s.tile) +
                        s.share * s.rows;
