@@ -46,6 +46,14 @@ template <class A, bool MAX> struct best {
     }
 };
 
+/** The best of a warp's, in every lane. */
+template <class A, bool MAX> static __device__ __forceinline__ void warp_best(best<A, MAX> &b)
+{
+#pragma unroll
+    for (int lane = 16; lane; lane >>= 1)
+        b.join({(A)__shfl_xor_sync(0xffffffffu, b.value, lane), __shfl_xor_sync(0xffffffffu, b.place, lane)});
+}
+
 /** Lines to search, and where results go: for several shares the bests of each share. */
 template <class T> struct search {
     lines l;
@@ -88,9 +96,7 @@ static __global__ void __launch_bounds__(256) rows_kernel(const __grid_constant_
         for (int e = 0; e < V; e++)
             b.see(widen(v.at[e]), i + e);
     }
-#pragma unroll
-    for (int lane = 16; lane; lane >>= 1)
-        b.join({(wide_t<T>)__shfl_xor_sync(0xffffffffu, b.value, lane), __shfl_xor_sync(0xffffffffu, b.place, lane)});
+    warp_best(b);
     if constexpr (WARPS > 1) {
         __shared__ B of[WARPS];
         if (threadIdx.x % 32 == 0)
@@ -114,7 +120,7 @@ static __global__ void __launch_bounds__(X *Y) columns_kernel(const __grid_const
     end = end < s.l.count ? end : s.l.count;
     B b = B::none();
     if (at.some)
-#pragma unroll 4
+#pragma unroll 8
         for (int64_t i = (int64_t)blockIdx.y * s.share + threadIdx.y; i < end; i += Y)
             b.see(widen(s.x[at.first + i * s.l.inner]), i);
     of[threadIdx.y][threadIdx.x] = b;
@@ -126,16 +132,20 @@ static __global__ void __launch_bounds__(X *Y) columns_kernel(const __grid_const
     give<T, MAX>(s, at.number, b);
 }
 
-/** The best of the shares of each line. */
-template <class T, bool MAX> static __global__ void shares_kernel(search<T> s, int64_t count, int shares, const best<wide_t<T>, true> *bests)
+/** The best of the shares of each line: a warp a line. */
+template <class T, bool MAX>
+static __global__ void __launch_bounds__(256) shares_kernel(search<T> s, int64_t count, int shares, const best<wide_t<T>, true> *bests)
 {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (i >= count)
         return;
-    best<wide_t<T>, MAX> b = {bests[i].value, bests[i].place};
-    for (int p = 1; p < shares; p++)
+    best<wide_t<T>, MAX> b = best<wide_t<T>, MAX>::none();
+#pragma unroll 4
+    for (int p = threadIdx.x % 32; p < shares; p += 32)
         b.join({bests[p * count + i].value, bests[p * count + i].place});
-    give<T, MAX>(s, i, b);
+    warp_best(b);
+    if (threadIdx.x % 32 == 0)
+        give<T, MAX>(s, i, b);
 }
 
 template <class T, bool MAX> static ts_status run(ts_frame *f, const ts_value *values, const ts_value *places)
@@ -149,7 +159,7 @@ template <class T, bool MAX> static ts_status run(ts_frame *f, const ts_value *v
     bool columns = r.inner > 1, wide = r.count % V == 0 && aligned16(s.x), brief = r.count <= 1024;
     int64_t results = r.outer * r.inner;
     int64_t blocks = columns ? r.outer * ((r.inner + 31) / 32) : brief ? (r.outer + 7) / 8 : r.outer;
-    int64_t shares = 2048 / blocks; /* results do not depend on it */
+    int64_t shares = 1024 / blocks; /* results do not depend on it */
     int64_t most = r.count / (columns ? 512 : 8192);
     shares = shares < most ? shares : most;
     shares = shares > 1 ? shares : 1;
@@ -170,7 +180,7 @@ template <class T, bool MAX> static ts_status run(ts_frame *f, const ts_value *v
         if (shares > 1) {
             search<T> last = s;
             last.bests = nullptr;
-            shares_kernel<T, MAX><<<(unsigned)((results + 255) / 256), 256, 0, c.stream>>>(last, results, (int)shares, s.bests);
+            shares_kernel<T, MAX><<<(unsigned)((results + 7) / 8), 256, 0, c.stream>>>(last, results, (int)shares, s.bests);
         }
         return cudaPeekAtLastError();
     });

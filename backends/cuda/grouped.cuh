@@ -5,11 +5,11 @@
  * threads owns a key and adds its rows, so there are no atomic additions and the bits are always the same.
  *
  * A key that many rows have would keep one group busy for long. So SPAN sorted rows that all have one key
- * are added by a group of their own before, and the owner takes their sum: a chain is SPAN times shorter.
- * Which rows these are depends on the keys alone.
+ * are added by a group of their own before, then SPAN of these sums, and the owner takes the largest that
+ * fit: a chain is SPAN * SPAN times shorter. Which rows these are depends on the keys alone.
  *
  * Bytes for `count` rows of `inner` elements: each row once, each result that has rows once (every result,
- * where all are written), and a thirty-second of the rows at most for sums of spans, beside the sort.
+ * where all are written), and about a thirty-second of the rows at most for sums of spans, beside the sort.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUPED_CUH
@@ -20,7 +20,7 @@
 
 namespace ts {
 
-enum { SPAN = 32, AHEAD = 8 };
+enum { SPAN = 32 };
 
 /** Rows of (outer, count, inner) are added to rows of (outer, bound, inner); keys from bound on count as nothing. */
 struct grouping {
@@ -89,19 +89,25 @@ template <class A, int V, int COLS> struct grouped_sum {
     }
 };
 
-/** spans[o][t]: sum of sorted rows t SPAN and on, where all have the same key. */
-template <class T, int V, int COLS, class I>
-static __global__ void __launch_bounds__(256) grouped_spans_kernel(grouping g, sorted<I> s, const T *__restrict__ x, wide_t<T> *spans)
+/**
+ * spans[o][t]: sum of sorted rows t * step and on, `step` of them, where all have the same key; of SPAN rows
+ * of x by their places, or of SPAN sums of the level below, which stand in order.
+ */
+template <class T, class X, int V, int COLS, class I>
+static __global__ void __launch_bounds__(256)
+    grouped_spans_kernel(grouping g, sorted<I> s, int64_t step, const X *__restrict__ x, wide_t<T> *spans)
 {
-    int64_t t = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, all = g.count / SPAN, units = g.inner / V;
-    if (t >= all || s.keys[t * SPAN] != s.keys[t * SPAN + SPAN - 1] || (int64_t)s.keys[t * SPAN] >= g.bound)
+    int64_t t = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, all = g.count / step, units = g.inner / V;
+    if (t >= all || s.keys[t * step] != s.keys[t * step + step - 1] || (int64_t)s.keys[t * step] >= g.bound)
         return;
+    bool rows = step == SPAN;
+    int64_t below = rows ? g.count : g.count / (step / SPAN);
     for (int64_t o = blockIdx.y; o < g.outer; o += gridDim.y)
         for (int64_t c = threadIdx.x; c < units; c += COLS * blockDim.x) {
             grouped_sum<wide_t<T>, V, COLS> sum;
 #pragma unroll 4
             for (int q = 0; q < SPAN; q++)
-                sum.add(x + (o * g.count + (int64_t)s.places[t * SPAN + q]) * g.inner + c * V, units - c);
+                sum.add(x + (o * below + (rows ? (int64_t)s.places[t * SPAN + q] : t * SPAN + q)) * g.inner + c * V, units - c);
             sum.store(spans + (o * all + t) * g.inner + c * V, units - c);
         }
 }
@@ -109,7 +115,8 @@ static __global__ void __launch_bounds__(256) grouped_spans_kernel(grouping g, s
 /** With `first` every key's row is written; else only those with rows are, and what is there is added to. */
 template <class T, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)
-    grouped_kernel(grouping g, sorted<I> s, const I *first, const T *__restrict__ x, const wide_t<T> *__restrict__ spans, T *out)
+    grouped_kernel(grouping g, sorted<I> s, const I *first, const T *__restrict__ x, const wide_t<T> *__restrict__ spans,
+                   const wide_t<T> *__restrict__ spans2, T *out)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, units = g.inner / V;
     if (i >= (first ? g.bound : g.count))
@@ -124,39 +131,32 @@ static __global__ void __launch_bounds__(256)
             T *to = out + (o * g.bound + (int64_t)key) * g.inner + c * V;
             if (!first)
                 sum.add(to, units - c);
-            auto all = [&](int64_t q, int many) { return q + many <= g.count && s.keys[q + many - 1] == key; };
-            auto row = [&](int64_t q) { sum.add(x + (o * g.count + (int64_t)s.places[q]) * g.inner + c * V, units - c); };
-            auto span = [&](int64_t q) { sum.add(spans + (o * (g.count / SPAN) + q / SPAN) * g.inner + c * V, units - c); };
-            int64_t q = begin;
-            while (q < g.count && s.keys[q] == key)
-                if (q % SPAN == 0 && all(q, AHEAD * SPAN)) { /* several on their way at once */
-#pragma unroll
-                    for (int k = 0; k < AHEAD; k++, q += SPAN)
-                        span(q);
-                } else if (q % SPAN == 0 && all(q, SPAN)) {
-                    span(q);
+            auto whole = [&](int64_t q, int step) { return q % step == 0 && q + step <= g.count && s.keys[q + step - 1] == key; };
+            for (int64_t q = begin; q < g.count && s.keys[q] == key;)
+                if (!whole(q, SPAN)) {
+                    sum.add(x + (o * g.count + (int64_t)s.places[q]) * g.inner + c * V, units - c);
+                    q++;
+                } else if (!whole(q, SPAN * SPAN)) {
+                    sum.add(spans + (o * (g.count / SPAN) + q / SPAN) * g.inner + c * V, units - c);
                     q += SPAN;
-                } else if (q % AHEAD == 0 && all(q, AHEAD)) {
-#pragma unroll
-                    for (int k = 0; k < AHEAD; k++, q++)
-                        row(q);
                 } else {
-                    row(q++);
+                    sum.add(spans2 + (o * (g.count / (SPAN * SPAN)) + q / (SPAN * SPAN)) * g.inner + c * V, units - c);
+                    q += SPAN * SPAN;
                 }
             sum.store(to, units - c);
         }
 }
 
-/** At a multiple of 32, since something else follows. */
-template <class T> int64_t spans_bytes(const grouping &g)
+/** Bytes for sums of `step` rows, to a multiple of 32, since something else follows. */
+template <class T> int64_t spans_bytes(const grouping &g, int64_t step)
 {
-    return (g.outer * (g.count / SPAN) * g.inner * (int64_t)sizeof(wide_t<T>) + 31) / 32 * 32;
+    return (g.outer * (g.count / step) * g.inner * (int64_t)sizeof(wide_t<T>) + 31) / 32 * 32;
 }
 
 /** Bytes of scratch beside the sorter: sums of spans, and `first` when every row is written. */
 template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
 {
-    return spans_bytes<T>(g) + (every ? g.bound * (int64_t)sizeof(I) : 0);
+    return spans_bytes<T>(g, SPAN) + spans_bytes<T>(g, SPAN * SPAN) + (every ? g.bound * (int64_t)sizeof(I) : 0);
 }
 
 /** Adds rows of x by sorted keys; `scratch` is grouped_bytes() at a multiple of 32. */
@@ -164,8 +164,10 @@ template <class T, class I>
 void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, void *scratch, bool every, cudaStream_t stream)
 {
     sorted<I> s = {sort.keys[sort.now], sort.places[sort.now]};
-    wide_t<T> *spans = (wide_t<T> *)scratch;
-    I *first = every ? (I *)((char *)scratch + spans_bytes<T>(g)) : nullptr;
+    using A = wide_t<T>;
+    char *behind = (char *)scratch + spans_bytes<T>(g, SPAN);
+    A *spans = (A *)scratch, *spans2 = (A *)behind;
+    I *first = every ? (I *)(behind + spans_bytes<T>(g, SPAN * SPAN)) : nullptr;
     auto launch = [&]<int V, int COLS>() {
         int64_t across = (g.inner / V + COLS - 1) / COLS;
         unsigned width = 1;
@@ -176,8 +178,11 @@ void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, v
             return dim3((unsigned)((rows + block.y - 1) / block.y), (unsigned)(g.outer < 65535 ? g.outer : 65535));
         };
         if (g.count >= SPAN)
-            grouped_spans_kernel<T, V, COLS, I><<<grid(g.count / SPAN), block, 0, stream>>>(g, s, x, spans);
-        grouped_kernel<T, V, COLS, I><<<grid(every ? g.bound : g.count), block, 0, stream>>>(g, s, first, x, spans, out);
+            grouped_spans_kernel<T, T, V, COLS, I><<<grid(g.count / SPAN), block, 0, stream>>>(g, s, SPAN, x, spans);
+        if (g.count >= SPAN * SPAN)
+            grouped_spans_kernel<T, A, V, COLS, I>
+                <<<grid(g.count / (SPAN * SPAN)), block, 0, stream>>>(g, s, SPAN * SPAN, spans, spans2);
+        grouped_kernel<T, V, COLS, I><<<grid(every ? g.bound : g.count), block, 0, stream>>>(g, s, first, x, spans, spans2, out);
     };
     if (every)
         grouped_first_kernel<I><<<(unsigned)((g.bound + 255) / 256 < 65535 ? (g.bound + 255) / 256 : 65535), 256, 0, stream>>>(

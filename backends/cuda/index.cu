@@ -30,13 +30,19 @@ static __global__ void range_kernel(indices index, int64_t n, int64_t bound)
 }
 static unsigned grid_for(int64_t n) { return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535); }
 
+/** Waits for the device: of a result without elements, nobody ever would. */
 static ts_status check_alone(ts_frame *f, const ts_tensor *index, int64_t bound)
 {
     int64_t n = ts_numel(index);
-    return n ? on_device(f, [&](const call &c) {
+    ts_cuda_device *device = nullptr;
+    if (!n)
+        return TS_OK;
+    TS_CUDA_TRY(on_device(f, [&](const call &c) {
+        device = c.device;
         range_kernel<<<grid_for(n), 256, 0, c.stream>>>(indices(f, index, c.device), n, bound);
-        return cudaPeekAtLastError();
-    }) : TS_OK;
+        return cudaStreamSynchronize(c.stream);
+    }));
+    return ts_cuda_check_fault(device);
 }
 
 /* -------------------------------------------------------------------------- rows by index ---- */

@@ -21,6 +21,7 @@ enum {
     LINE_ROWS = 4,               /* elements of a thread at a time */
     LINE_MANY = 64,              /* blocks that keep the device busy, whatever the length */
     LINE_LENGTH = 32 * 1024,     /* longest line, where there are fewer */
+    LINE_FEW = 512,              /* places so few that lanes of a warp often meet */
     LINE_SHORT = 64,             /* longest line for one thread */
     LINE_SHORT_MANY = 8 * 1024   /* and how many there must be */
 };
@@ -128,9 +129,9 @@ __global__ void __launch_bounds__(LINE_THREADS)
 }
 
 /**
- * Sums in the order of the index: it is taken LINE_ROWS widths of the block at a time. In a warp the first of
- * equal indices adds for all of them, lane after lane; then the warps whose indices meet take turns, lowest
- * first. With `sums` the line begins at zero and goes there: [share][line].
+ * Sums in the order of the index: it is taken LINE_ROWS widths of the block at a time, and elements that meet
+ * in one place take turns, lowest first. Where places are few, the first of a warp's equal indices adds for
+ * all of them before, lane after lane. With `sums` the line begins at zero and goes there: [share][line].
  */
 template <class T>
 __global__ void __launch_bounds__(LINE_THREADS)
@@ -139,7 +140,8 @@ __global__ void __launch_bounds__(LINE_THREADS)
     using A = wide_t<T>;
     extern __shared__ __align__(8) char room[];
     A *line = (A *)room;
-    uint32_t *claim = (uint32_t *)(line + line_padded(l.n)), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    uint32_t *claim = (uint32_t *)(line + line_padded(l.n)), lane = threadIdx.x % 32;
+    bool few = l.n < LINE_FEW;
     const uint32_t nobody = 0xffffffffu;
     line_at at(l, blockIdx.x);
 #pragma unroll 4
@@ -172,25 +174,29 @@ __global__ void __launch_bounds__(LINE_THREADS)
         fetch(begin + LINE_ROWS * blockDim.x); /* on its way while these are added */
 #pragma unroll
         for (int r = 0; r < LINE_ROWS; r++) {
-            unsigned peers = __match_any_sync(0xffffffffu, to[r] < 0 ? l.n + lane : (uint32_t)to[r]);
-            unsigned below = peers & ((1u << lane) - 1), rest = below ? 0 : peers & ~(1u << lane);
-            while (__any_sync(0xffffffffu, rest)) {
-                A other = (A)__shfl_sync(0xffffffffu, value[r], rest ? __ffs(rest) - 1 : (int)lane);
-                if (rest)
-                    value[r] += other;
-                rest &= rest - 1;
+            bool own = to[r] >= 0;
+            if (few) {
+                unsigned peers = __match_any_sync(0xffffffffu, own ? (uint32_t)to[r] : l.n + lane);
+                unsigned below = peers & ((1u << lane) - 1), rest = below ? 0 : peers & ~(1u << lane);
+                while (__any_sync(0xffffffffu, rest)) {
+                    A other = (A)__shfl_sync(0xffffffffu, value[r], rest ? __ffs(rest) - 1 : (int)lane);
+                    if (rest)
+                        value[r] += other;
+                    rest &= rest - 1;
+                }
+                own = own && !below;
             }
-            pending |= (unsigned)(to[r] >= 0 && !below) << r;
+            pending |= (unsigned)own << r;
         }
         do {
 #pragma unroll
             for (int r = 0; r < LINE_ROWS; r++)
                 if (pending >> r & 1)
-                    atomicMin(&claim[to[r]], r * warps + warp);
+                    atomicMin(&claim[to[r]], r * blockDim.x + threadIdx.x);
             __syncthreads();
 #pragma unroll
             for (int r = 0; r < LINE_ROWS; r++)
-                if ((pending >> r & 1) && claim[to[r]] == r * warps + warp) {
+                if ((pending >> r & 1) && claim[to[r]] == r * blockDim.x + threadIdx.x) {
                     line[to[r]] += value[r];
                     claim[to[r]] = nobody;
                     pending &= ~(1u << r);

@@ -24,12 +24,15 @@ struct scan {
     bool reverse;
 };
 
+/** Share of this block. The last is first, since the launch before has just left it in the second cache. */
+static __device__ __forceinline__ unsigned own_share() { return gridDim.y - 1 - blockIdx.y; }
+
 /** What the shares before this one add up to. */
 template <class A> static __device__ __forceinline__ A carry_of(const A *sums, int64_t lines, int64_t line)
 {
     A carry = 0;
 #pragma unroll 8
-    for (unsigned p = 0; p < blockIdx.y; p++)
+    for (unsigned p = 0; p < own_share(); p++)
         carry += sums[p * lines + line];
     return carry;
 }
@@ -104,7 +107,7 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
     __shared__ L part[own];
     __shared__ A base[own + 1];
     int lane = threadIdx.x % 32, warp = WARPS == 1 ? 0 : threadIdx.x / 32, place = threadIdx.x % threads;
-    int64_t row = own_row<WARPS>(), last = s.n / V - 1, unit = blockIdx.y * s.share / V, end = unit + s.share / V;
+    int64_t row = own_row<WARPS>(), last = s.n / V - 1, unit = own_share() * s.share / V, end = unit + s.share / V;
     if (row >= s.outer)
         return;
     x += row * s.n;
@@ -188,13 +191,14 @@ static __global__ void __launch_bounds__(X *Y) columns_kernel(scan s, const T *x
     using A = typename running<T>::type;
     using L = typename running<T>::near;
     __shared__ L part[2][Y][X];
+    unsigned share = TOTAL ? blockIdx.y : own_share();
     int64_t tiles = (s.inner + X - 1) / X, o = blockIdx.x / tiles, column = blockIdx.x % tiles * X + threadIdx.x;
     bool some = column < s.inner;
-    int64_t line = o * s.inner + column, first = o * s.n * s.inner + column, end = (int64_t)(blockIdx.y + 1) * s.share;
+    int64_t line = o * s.inner + column, first = o * s.n * s.inner + column, end = (int64_t)(share + 1) * s.share;
     end = end < s.n ? end : s.n;
     A carry = TOTAL || !some ? 0 : carry_of(sums, s.outer * s.inner, line);
     int turn = 0;
-    for (int64_t begin = (int64_t)blockIdx.y * s.share; begin < end; begin += Y * DEPTH, turn ^= 1) {
+    for (int64_t begin = (int64_t)share * s.share; begin < end; begin += Y * DEPTH, turn ^= 1) {
         T v[DEPTH];
         int64_t k = begin + threadIdx.y * DEPTH;
         auto at = [&](int e) { return first + (s.reverse ? s.n - 1 - (k + e) : k + e) * s.inner; };

@@ -51,6 +51,60 @@ template <class E> __global__ void __launch_bounds__(TURN_THREADS) turn_kernel(c
     }
 }
 
+/* Elements of 1 and 2 bytes move by words of P of them: a thread reads P words that lie P elements along a
+ * apart and below each other, turns the P x P elements, and has P words of the destination. */
+
+/** Turns 2 x 2 elements of 2 bytes, or 4 x 4 of 1 byte. */
+template <int P> __device__ __forceinline__ void turn_words(uint32_t (&w)[P])
+{
+    if constexpr (P == 2) {
+        uint32_t low = __byte_perm(w[0], w[1], 0x5410);
+        w[1] = __byte_perm(w[0], w[1], 0x7632);
+        w[0] = low;
+    } else {
+        uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
+        uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
+        w[0] = __byte_perm(a, b, 0x5410);
+        w[1] = __byte_perm(a, b, 0x7632);
+        w[2] = __byte_perm(c, d, 0x5410);
+        w[3] = __byte_perm(c, d, 0x7632);
+    }
+}
+
+/** Tiles of 32 x 32 such blocks. Sizes and steps are multiples of P; those of t count elements. */
+template <int P>
+__global__ void __launch_bounds__(TURN_THREADS) turn_words_kernel(const __grid_constant__ turned t, uint32_t *to, const uint32_t *from)
+{
+    constexpr int rounds = 32 * 32 / TURN_THREADS, rows = TURN_THREADS / 32;
+    __shared__ uint32_t tile[P][32][33]; /* [which of P][along b][along a] */
+    uint32_t i = t.across_b.of(blockIdx.x), j = t.across_a.of(i);
+    uint32_t b = (blockIdx.x - i * t.across_b.d) * 32, a = (i - j * t.across_a.d) * 32; /* in blocks */
+    uint32_t x = threadIdx.x % 32, y = threadIdx.x / 32, end_a = t.a / P, end_b = t.b / P;
+    int64_t at[2], from_step = t.from_step / P, to_step = t.to_step / P; /* in words */
+    t.rest.at(j, at);
+    uint32_t w[rounds][P];
+#pragma unroll
+    for (int r = 0; r < rounds; r++)
+#pragma unroll
+        for (int p = 0; p < P; p++)
+            if (a + y + r * rows < end_a && b + x < end_b)
+                w[r][p] = from[at[1] / P + ((int64_t)(a + y + r * rows) * P + p) * from_step + b + x];
+#pragma unroll
+    for (int r = 0; r < rounds; r++) {
+        turn_words<P>(w[r]);
+#pragma unroll
+        for (int p = 0; p < P; p++)
+            tile[p][x][y + r * rows] = w[r][p];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < rounds; r++)
+#pragma unroll
+        for (int p = 0; p < P; p++)
+            if (b + y + r * rows < end_b && a + x < end_a)
+                to[at[0] / P + ((int64_t)(b + y + r * rows) * P + p) * to_step + a + x] = tile[p][y + r * rows][x];
+}
+
 /** Dims a and b of a copy that turns; false for others. */
 inline bool turns(const ts_space &s, int *a, int *b)
 {
@@ -77,12 +131,26 @@ template <class E> ts_status turn(ts_frame *f, const ts_space &s, int a, int b)
             from[n++] = s.operand[1].strides[d] / item;
             tiles *= s.sizes[d];
         }
-    int64_t across_a = (s.sizes[a] + TURN - 1) / TURN, across_b = (s.sizes[b] + TURN - 1) / TURN;
+    constexpr int P = sizeof(E) < 4 ? 4 / (int)sizeof(E) : 1;
+    uint64_t bits = (uint64_t)(s.sizes[a] | s.sizes[b]) * item; /* whether all of it is words */
+    for (int k = 0; k < 2; k++) {
+        bits |= (uint64_t)(uintptr_t)s.operand[k].data | (uint64_t)s.operand[k].strides[k ? a : b];
+        for (int d = 0; d < n; d++)
+            bits |= (uint64_t)((k ? from : to)[d] * item);
+    }
+    bool words = P > 1 && unit_of(bits) >= 4;
+    int64_t side = words ? 32 * P : TURN, across_a = (s.sizes[a] + side - 1) / side, across_b = (s.sizes[b] + side - 1) / side;
     tiles *= across_a * across_b;
     const int64_t *const strides[2] = {to, from};
     turned t = {(uint32_t)s.sizes[a], (uint32_t)s.sizes[b], s.operand[0].strides[b] / item, s.operand[1].strides[a] / item,
                 split<uint32_t>(across_a), split<uint32_t>(across_b), walk<uint32_t, 2>(sizes, n, strides)};
     return on_device(f, [&](const call &c) {
+        if constexpr (P > 1)
+            if (words) {
+                turn_words_kernel<P><<<(unsigned)tiles, TURN_THREADS, 0, c.stream>>>(t, (uint32_t *)s.operand[0].data,
+                                                                                    (const uint32_t *)s.operand[1].data);
+                return cudaPeekAtLastError();
+            }
         turn_kernel<E><<<(unsigned)tiles, TURN_THREADS, 0, c.stream>>>(t, (E *)s.operand[0].data, (const E *)s.operand[1].data);
         return cudaPeekAtLastError();
     });
