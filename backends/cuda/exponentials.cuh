@@ -4,6 +4,7 @@
 #define TS_CUDA_EXPONENTIALS_CUH
 
 #include "backends/cuda/reduce.cuh"
+#include "backends/cuda/softmax_rows.cuh"
 
 namespace ts {
 
@@ -11,16 +12,18 @@ namespace ts {
 template <class X> struct exponentials {
     X top, sum, total;
 };
-template <class X> struct exponentials_fold {
+/** Of elements of T. */
+template <class T> struct exponentials_fold {
+    using X = wide_t<T>;
     using state = exponentials<X>;
 
     /** What exponents are relative to: infinities would give NaN. */
     static __device__ __forceinline__ X base(X top) { return top - top == 0 ? top : (X)0; }
-    static __device__ __forceinline__ X moved(const state &s, X to) { return s.sum == 0 ? (X)0 : s.sum * exp(base(s.top) - to); }
+    static __device__ __forceinline__ X moved(const state &s, X to) { return s.sum == 0 ? (X)0 : s.sum * exp_of<T>(base(s.top), to); }
     __device__ __forceinline__ state none() const { return {-(X)INFINITY, 0, 0}; }
     __device__ __forceinline__ state merge(const state &a, const state &b) const
     {
-        X top = a.top > b.top ? a.top : b.top, to = base(top);
+        X top = op_max::of(a.top, b.top), to = base(top);
         return {top, moved(a, to) + moved(b, to), a.total + b.total};
     }
     template <int N> __device__ __forceinline__ void take(state &s, const X (&x)[N]) const
@@ -28,7 +31,7 @@ template <class X> struct exponentials_fold {
         X top = s.top;
 #pragma unroll
         for (int e = 0; e < N; e++)
-            top = x[e] > top ? x[e] : top;
+            top = op_max::of(top, x[e]);
         X to = base(top);
         if (top > s.top) {
             s.sum = moved(s, to);
@@ -36,7 +39,7 @@ template <class X> struct exponentials_fold {
         }
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            s.sum += exp(x[e] - to);
+            s.sum += exp_of<T>(x[e], to);
             s.total += x[e];
         }
     }

@@ -77,9 +77,9 @@ static __global__ void __launch_bounds__(POSITIONS)
     using A = wide_t<T>;
     int64_t mine = (int64_t)blockIdx.x * POSITIONS + threadIdx.y;
     if (lse && mine < c.l.outer * c.l.inner)
-        lse[mine] = exponentials_fold<A>().finish(known[mine]);
+        lse[mine] = exponentials_fold<T>().finish(known[mine]);
     give_losses<T>(c, target, [&](int64_t at, int64_t own) {
-        A rest = log(known[at].sum), top = exponentials_fold<A>::base(known[at].top);
+        A rest = log(known[at].sum), top = exponentials_fold<T>::base(known[at].top);
         A value = (A)(1 - c.smoothing) * (top - widen(x[own]) + rest);
         if (c.smoothing != 0)
             value += (A)c.smoothing * (rest + top - known[at].total / (A)c.l.count);
@@ -109,9 +109,11 @@ template <class T> struct cross_entropy_slope {
         if (goal == c.ignored)
             scale = 0;
     }
-    __device__ __forceinline__ T of(A x, int64_t k) const
+    /** of a class that is not the target, and of the target */
+    __device__ __forceinline__ T other(A x) const { return narrow<T>(scale == 0 ? (A)0 : (exp_of<T>(x, lse) - even) * scale); }
+    __device__ __forceinline__ T own_class(A x) const
     {
-        return narrow<T>(scale == 0 ? (A)0 : (exp_of<T>(x, lse) - even - (k == goal ? own : (A)0)) * scale);
+        return narrow<T>(scale == 0 ? (A)0 : (exp_of<T>(x, lse) - even - own) * scale);
     }
 };
 
@@ -124,7 +126,7 @@ static __global__ void cross_entropy_backward_kernel(classes c, const T *g, bool
         cross_entropy_slope<T> slope(c, g, each, count, target, lse, at);
         if (k == 0 && slope.goal != c.ignored)
             target.checked(at, c.l.count);
-        dx[i] = slope.of(widen(x[i]), k);
+        dx[i] = k == slope.goal ? slope.own_class(widen(x[i])) : slope.other(widen(x[i]));
     }
 }
 
@@ -139,12 +141,12 @@ static __global__ void __launch_bounds__(LONG)
     constexpr int V = vec16<T>;
     int64_t at = blockIdx.y, n = c.l.count, begin = (int64_t)blockIdx.x * (LONG * LONG_UNROLL * V) + threadIdx.x * V;
     const T *row = x + at * n;
-    wide_t<T> in[LONG_UNROLL][V];
+    vec<T, V> in[LONG_UNROLL];
 #pragma unroll
     for (int u = 0; u < LONG_UNROLL; u++) {
         int64_t first = begin + u * (LONG * V);
         if (first < n)
-            load_piece<T, V>(row + first, 1, aligned, n - first < V ? (int)(n - first) : V, in[u]);
+            in[u] = load_piece<T, V>(row + first, 1, aligned, n - first < V ? (int)(n - first) : V);
     }
     cross_entropy_slope<T> slope(c, g, each, count, target, lse, at);
     if (begin == 0 && slope.goal != c.ignored)
@@ -157,7 +159,13 @@ static __global__ void __launch_bounds__(LONG)
         vec<T, V> out;
 #pragma unroll
         for (int e = 0; e < V; e++)
-            out.at[e] = slope.of(in[u][e], first + e);
+            out.at[e] = slope.other(widen(in[u].at[e]));
+        if (slope.goal >= first && slope.goal < first + V) {
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                if (slope.goal == first + e)
+                    out.at[e] = slope.own_class(widen(in[u].at[e]));
+        }
         if (aligned && n - first >= V) {
             store_stream(reinterpret_cast<vec<T, V> *>(dx + at * n + first), out);
         } else {
@@ -242,7 +250,7 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
         const T *x = data_of<T>(f->args[0]);
         exponentials<A> *known = (exponentials<A> *)states.parts();
         if constexpr (!NLL)
-            TS_CUDA_TRY(reduce_into<T>(f, over_classes(c), exponentials_fold<A>{}, x, known, (T *)nullptr));
+            TS_CUDA_TRY(reduce_into<T>(f, over_classes(c), exponentials_fold<T>{}, x, known, (T *)nullptr));
         return on_device(f, [&](const call &k) {
             indices target(f, f->args[1].t, k.device, "classes");
             bool none = reduction == TS_REDUCTION_NONE;

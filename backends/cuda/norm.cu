@@ -1,9 +1,11 @@
 /** @file norm.cu  Layer and RMS normalisation over the last dims, forward and backward. */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/add_norm_rows.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/lines.cuh"
 #include "backends/cuda/norm_rows.cuh"
 #include "backends/cuda/statistics.cuh"
+#include "tessera/ops/pointwise.h"
 
 using namespace ts;
 
@@ -130,6 +132,39 @@ static ts_status layer_norm(ts_frame *f) { return forward<false>(f, 3, f->args[4
 /** rms_norm(self, dims, weight, eps) -> (result, rstd) */
 static ts_status rms_norm(ts_frame *f) { return forward<true>(f, 0, f->args[3].d); }
 
+/** add_layer_norm(self, residual, dims, weight, bias, eps) -> (result, sum, mean, rstd) */
+static ts_status add_layer_norm(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_rows r = ts_kernel_rows(f);
+    ts_tensor *x = f->args[0].t, *residual = f->args[1].t, *sum = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : nullptr;
+    double eps = f->args[5].d;
+    auto rows = [&]<class T>(const call &c) {
+        add_norm<T> a = {data_of<T>(f->args[0]), data_of<T>(f->args[1]), data_of<T>(f->args[3]), data_of<T>(f->args[4]),
+                         data_of<T>(f->rets[0]), data_of<T>(f->rets[1]), data_of<wide_t<T>>(f->rets[2]), data_of<wide_t<T>>(f->rets[3]),
+                         r.outer, r.count, eps};
+        if constexpr (sizeof(T) < 8)
+            return add_norm_rows<T>(a, c.device->clusters, c.stream);
+        return cudaErrorNotSupported;
+    };
+    bool held = false;
+    TS_CUDA_TRY(with_float(f, [&]<class T>(const call &c) {
+        cudaError_t e = r.outer && r.count ? rows.template operator()<T>(c) : cudaSuccess;
+        held = e != cudaErrorNotSupported;
+        return held ? e : cudaSuccess;
+    }));
+    if (held)
+        return TS_OK;
+    if (!(sum = sum ? ts_add_out(sum, x, residual) : ts_add(x, residual)))
+        return ts_error_code();
+    return with_float(f, [&]<class T>(const call &c) {
+        long_kernel<T, false><<<(unsigned)r.outer, dim3(1, LONG), 0, c.stream>>>(
+            (const T *)ts_kernel_data(sum), data_of<T>(f->args[3]), data_of<T>(f->args[4]), data_of<T>(f->rets[0]),
+            data_of<wide_t<T>>(f->rets[2]), data_of<wide_t<T>>(f->rets[3]), r.count, eps);
+        return cudaPeekAtLastError();
+    });
+}
+
 /** (grad, self, mean unless RMS, rstd, weight) -> (dx, dweight, dbias unless RMS) */
 template <bool RMS> static ts_status backward(ts_frame *f)
 {
@@ -182,6 +217,7 @@ static ts_status rms_norm_backward(ts_frame *f) { return backward<true>(f); }
 TS_CUDA_FAMILY(norm,
     {"layer_norm", layer_norm, floats, false},
     {"layer_norm_backward", layer_norm_backward, floats, false},
+    {"add_layer_norm", add_layer_norm, floats, false},
     {"rms_norm", rms_norm, floats, false},
     {"rms_norm_backward", rms_norm_backward, floats, false},
 )

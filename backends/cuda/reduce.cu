@@ -187,8 +187,8 @@ static ts_status logsumexp(ts_frame *f)
 {
     switch (ts_kernel_dtype(f)) {
     case TS_F64: return reduce<double>(f, exponentials_fold<double>{});
-    case TS_BF16: return reduce<bf16>(f, exponentials_fold<float>{});
-    case TS_F16: return reduce<f16>(f, exponentials_fold<float>{});
+    case TS_BF16: return reduce<bf16>(f, exponentials_fold<bf16>{});
+    case TS_F16: return reduce<f16>(f, exponentials_fold<f16>{});
     default: return reduce<float>(f, exponentials_fold<float>{});
     }
 }

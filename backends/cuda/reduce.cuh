@@ -33,7 +33,7 @@ struct reduction {
     int ndim[2];
     int64_t sizes[2][TS_MAX_DIMS], steps[2][TS_MAX_DIMS];
     int64_t results, count; /* products of the sizes */
-    bool aligned;           /* the innermost dim can be read 16 bytes at a time */
+    bool aligned, even;     /* the dim that is read along can be read 16 bytes at a time; to its end */
     int64_t pieces;         /* of V elements in the dim that is read along */
     quotient by_pieces;
     int64_t share;          /* pieces, or elements, that one block of a result takes */
@@ -79,21 +79,37 @@ inline reduction reduction_of(const ts_tensor *t, int64_t mask)
 
 /* ------------------------------------------------------------------------------ elements ---- */
 
-/** n of V neighbours, `step` apart, widened. */
-template <class T, int V>
-__device__ __forceinline__ void load_piece(const T *from, int64_t step, bool aligned, int n, wide_t<T> (&x)[V])
+/** n of V neighbours, `step` apart. */
+template <class T, int V> __device__ __forceinline__ vec<T, V> load_piece(const T *from, int64_t step, bool aligned, int n)
 {
-    if (aligned && n == V) {
-        vec<T, V> v = *reinterpret_cast<const vec<T, V> *>(from);
+    vec<T, V> x;
+    if (aligned && n == V)
+        return *reinterpret_cast<const vec<T, V> *>(from);
 #pragma unroll
-        for (int e = 0; e < V; e++)
-            x[e] = widen(v.at[e]);
+    for (int e = 0; e < V; e++)
+        if (e < n)
+            x.at[e] = from[e * step];
+    return x;
+}
+
+/** n of V elements go into a state: together where all are there. */
+template <class T, int V, class FOLD>
+__device__ __forceinline__ void take_piece(const FOLD &fold, typename FOLD::state &state, const vec<T, V> &piece, int n)
+{
+    wide_t<T> x[V];
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        x[e] = widen(piece.at[e]);
+    if (n == V) {
+        fold.take(state, x);
         return;
     }
 #pragma unroll
     for (int e = 0; e < V; e++)
-        if (e < n)
-            x[e] = widen(from[e * step]);
+        if (e < n) {
+            wide_t<T> one[1] = {x[e]};
+            fold.take(state, one);
+        }
 }
 
 template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
@@ -146,7 +162,6 @@ template <class T, class FOLD, int GROUP>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_along_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x, typename FOLD::state *parts, T *y)
 {
-    using X = wide_t<T>;
     constexpr int V = vec16<T>, U = IN_FLIGHT;
     int64_t result = (int64_t)blockIdx.x * (REDUCE_THREADS / GROUP) + threadIdx.x / GROUP;
     if (result >= r.results)
@@ -155,29 +170,26 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     int64_t length = r.sizes[1][0], step = r.steps[1][0], begin = (int64_t)blockIdx.y * r.share, end = begin + r.share;
     int64_t all = r.count / (length ? length : 1) * r.pieces;
     end = end < all ? end : all;
+    /* where a piece begins along its run, and in memory */
+    auto first_of = [&](int64_t piece) { return r.ndim[1] > 1 ? (piece - r.by_pieces.of(piece) * r.pieces) * V : piece * V; };
+    auto place_of = [&](int64_t piece) {
+        return r.ndim[1] > 1 ? first_of(piece) * step + r.offset(1, 1, r.by_pieces.of(piece)) : piece * V * step;
+    };
     typename FOLD::state state = fold.none();
-    for (int64_t p = begin + threadIdx.x % GROUP; p < end; p += GROUP * U) {
-        X in[U][V];
-        int n[U];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            int64_t at = p + u * GROUP, run = r.ndim[1] > 1 ? r.by_pieces.of(at) : 0, first = (at - run * r.pieces) * V;
-            n[u] = at >= end ? 0 : length - first < V ? (int)(length - first) : V;
-            if (n[u] > 0)
-                load_piece<T, V>(from + first * step + (r.ndim[1] > 1 ? r.offset(1, 1, run) : 0), step, r.aligned, n[u], in[u]);
-        }
+    int64_t p = begin + threadIdx.x % GROUP;
+    for (; r.even && p + (U - 1) * GROUP < end; p += GROUP * U) {
+        vec<T, V> in[U];
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (n[u] == V) {
-                fold.take(state, in[u]);
-            } else {
+            in[u] = *reinterpret_cast<const vec<T, V> *>(from + place_of(p + u * GROUP));
 #pragma unroll
-                for (int e = 0; e < V; e++)
-                    if (e < n[u]) {
-                        X one[1] = {in[u][e]};
-                        fold.take(state, one);
-                    }
-            }
+        for (int u = 0; u < U; u++)
+            take_piece<T, V>(fold, state, in[u], V);
+    }
+    for (; p < end; p += GROUP) {
+        int64_t left = length - first_of(p);
+        int n = left < V ? (int)left : V;
+        take_piece<T, V>(fold, state, load_piece<T, V>(from + place_of(p), step, r.aligned, n), n);
     }
     state = merge_group<GROUP>(fold, state);
     if (threadIdx.x % GROUP == 0)
@@ -204,13 +216,13 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     if (n) {
         const T *from = x + first * step + r.offset(0, 1, row);
         for (int64_t i = begin + line; i < end; i += (int64_t)lines * U) {
-            X in[U][V];
+            vec<T, V> in[U];
             bool whole = i + (int64_t)lines * (U - 1) < end;
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 int64_t at = i + (int64_t)lines * u;
                 if (at < end)
-                    load_piece<T, V>(from + (r.ndim[1] > 1 ? r.offset(1, 0, at) : at * r.steps[1][0]), step, r.aligned, n, in[u]);
+                    in[u] = load_piece<T, V>(from + (r.ndim[1] > 1 ? r.offset(1, 0, at) : at * r.steps[1][0]), step, r.aligned, n);
             }
 #pragma unroll
             for (int e = 0; e < V; e++) {
@@ -219,7 +231,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
                 X column[U];
 #pragma unroll
                 for (int u = 0; u < U; u++)
-                    column[u] = in[u][e];
+                    column[u] = widen(in[u].at[e]);
                 if (whole) {
                     fold.take(state[e], column);
                 } else {
@@ -267,8 +279,8 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 
 /* -------------------------------------------------------------------------------- launch ---- */
 
-/** Blocks that keep a device busy: a constant, so that the order of sums is the same on all. */
-enum { BUSY = 1024 };
+/** Blocks that keep a device busy: constants, so that the order of sums is the same on all. */
+enum { BUSY = 1024, MANY = 2048 /* results that keep it busy with a warp each */ };
 
 /** Reduces x: into y, or where they are wanted into states. */
 template <class T, class FOLD>
@@ -286,6 +298,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, ty
     for (int which = 0; which < 2; which++)
         for (int d = which == read; d < r.ndim[which]; d++)
             r.aligned = r.aligned && (r.sizes[which][d] == 1 || r.steps[which][d] % V == 0);
+    r.even = r.aligned && r.sizes[read][0] % V == 0;
     int64_t length = r.sizes[1][0] ? r.sizes[1][0] : 1, all = beside ? r.count : r.count / length * r.pieces, blocks, group = 256;
     r.by_pieces = quotient(r.pieces ? r.pieces : 1, all + 2 * IN_FLIGHT * REDUCE_THREADS);
     int across = 1;
@@ -295,7 +308,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, ty
             across *= 2;
         blocks = (pieces + across - 1) / across;
     } else {
-        group = all <= 32 * IN_FLIGHT ? 32 : REDUCE_THREADS;
+        group = all <= 32 * IN_FLIGHT || r.results >= MANY ? 32 : REDUCE_THREADS;
         blocks = (r.results + REDUCE_THREADS / group - 1) / (REDUCE_THREADS / group);
     }
     /* shares that give every thread a few turns, until there is work for the whole device */
