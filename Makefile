@@ -59,7 +59,7 @@ rooms: ## print which room includes which; fail on what the house forbids
 
 docs: ## build the reference in build/docs/html; warnings are errors
 	@tools/setup docs
-	@mkdir -p build docs
+	@rm -rf build/docs && tools/doc-headers build/docs/include
 	@doxygen Doxyfile
 	@echo build/docs/html/index.html
 

@@ -87,6 +87,7 @@ typedef struct ts_autocast_stats {
     uint64_t hits;  /**< conversions spared because the cache had them */
     int64_t cached; /**< casts that the cache holds now */
 } ts_autocast_stats;
+/** What the calling thread counted. */
 TS_API ts_autocast_stats ts_autocast_get_stats(void);
 /** Forgets the casts that the calling thread keeps; they are made anew when needed. */
 TS_API void ts_autocast_clear_cache(void);

@@ -171,6 +171,7 @@ typedef struct ts_scalar {
 
 typedef enum ts_scalar_kind { TS_SCALAR_BOOL = 1, TS_SCALAR_INT, TS_SCALAR_FLOAT } ts_scalar_kind;
 
+/** A ts_scalar from a number of one kind; TS_SCALAR() chooses among them. */
 static inline ts_scalar ts_scalar_bool(bool v)
 {
     ts_scalar s; s.kind = TS_SCALAR_BOOL; s.i = v; return s;
@@ -199,6 +200,7 @@ TS_API extern ts_tensor *const ts_none;
 /** Spelled like the constant it is; exported under a name with the library's prefix. */
 #define TS_NONE ts_none
 
+/** Number of dims; 0 for a tensor of one number. */
 TS_API int ts_ndim(const ts_tensor *t);
 /** Size along `dim` (negative counts from the end); -1 with an error when out of range. */
 TS_API int64_t ts_size(const ts_tensor *t, int dim);
@@ -249,6 +251,7 @@ typedef struct ts_scope {
     ts_tensor *first;
 } ts_scope;
 
+/** What TS_SCOPE does at the begin and at the end of its block. */
 TS_API int ts_scope_enter(ts_scope *scope);
 TS_API void ts_scope_leave(ts_scope *scope);
 

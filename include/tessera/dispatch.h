@@ -78,6 +78,7 @@ typedef struct ts_value {
     };
 } ts_value;
 
+/** A ts_value of each kind; lists are borrowed. ts_value_optional() takes TS_NONE for "not given". */
 static inline ts_value ts_value_none(void)
 {
     ts_value v = {TS_TAG_NONE, 0, 0, 0, {0}};
@@ -365,6 +366,7 @@ typedef struct ts_timer_cell {
     uint64_t calls;
     double self_ns;
 } ts_timer_cell;
+/** The cell of an op at a layer; zeros if there was none. */
 TS_API ts_timer_cell ts_timers_get(const char *op, const char *layer);
 
 /** Totals over threads in ns: wall = attributed + overhead + unattributed. */
@@ -372,6 +374,7 @@ typedef struct ts_timer_totals {
     double wall_ns, attributed_ns, overhead_ns, unattributed_ns;
     uint64_t calls;
 } ts_timer_totals;
+/** Of all threads since the last reset. */
 TS_API ts_timer_totals ts_timers_totals(void);
 
 /** An op that does nothing; its time is the dispatcher's. Kernels may be put into its slots. */

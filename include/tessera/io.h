@@ -138,6 +138,7 @@ TS_API ts_checkpoint *ts_checkpoint_open(const char *path);
 /** NULL-safe. */
 TS_API void ts_checkpoint_close(ts_checkpoint *checkpoint);
 
+/** The step that it was saved under. */
 TS_API int64_t ts_checkpoint_step(const ts_checkpoint *checkpoint);
 /** Folder of the checkpoint. Borrowed, as all below. */
 TS_API const char *ts_checkpoint_path(const ts_checkpoint *checkpoint);

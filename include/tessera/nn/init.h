@@ -14,10 +14,13 @@
 
 TS_BEGIN_DECLS
 
+/** The same value everywhere. */
 TS_API ts_status ts_init_zeros(ts_tensor *t);
 TS_API ts_status ts_init_ones(ts_tensor *t);
 TS_API ts_status ts_init_constant(ts_tensor *t, double value);
+/** Uniform in [low, high). */
 TS_API ts_status ts_init_uniform(ts_tensor *t, double low, double high);
+/** Normal. */
 TS_API ts_status ts_init_normal(ts_tensor *t, double mean, double std);
 /** Normal, cut at low and high (absolute values, low < high): by the inverse of the distribution. */
 TS_API ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low, double high);

@@ -50,6 +50,7 @@ TS_API void ts_optimizer_free(ts_optimizer *o);
  */
 TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names, ts_tensor *const *params,
                                         int64_t n, const ts_group_opts *opts);
+/** Number of groups. */
 TS_API int ts_optimizer_num_groups(const ts_optimizer *o);
 /** Numbers of group `index`, to be read and changed; NULL when out of range. Valid until a group is added. */
 TS_API ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index);
