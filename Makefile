@@ -64,7 +64,7 @@ docs: ## build the reference in build/docs/html; warnings are errors
 	@echo build/docs/html/index.html
 
 clean: ## remove what was built; keeps runs/
-	@rm -rf build build-asan build-ci build-cuda build-tsan
+	@rm -rf build build-asan build-ci build-clang build-cuda build-tsan
 
 build/build.ninja:
 	@tools/setup build

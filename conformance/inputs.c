@@ -37,28 +37,51 @@ double dtype_eps(ts_dtype dtype)
     }
 }
 
+/** x to a grid of so many bits a binade in one rounding; below 2^least it gets no finer. */
+static double on_grid(double x, int bits, int least)
+{
+    int e;
+    if (!isfinite(x) || x == 0)
+        return x;
+    frexp(x, &e);
+    e = e < least ? least : e;
+    return ldexp(rint(ldexp(x, bits - e)), e - bits);
+}
+
+/** Of a number on f16's grid: in units of its binade, whose leading bit adds one to the exponent. */
+static uint16_t f16_bits(double x)
+{
+    int sign = signbit(x) ? 0x8000 : 0, e;
+    if (!(fabs(x) <= 65504))
+        return (uint16_t)(sign | (isnan(x) ? 0x7e00 : 0x7c00));
+    frexp(x, &e);
+    e = x == 0 || e < -13 ? -13 : e;
+    return (uint16_t)(sign | ((e + 13) * 1024 + (int)ldexp(fabs(x), 11 - e)));
+}
+
+static double f16_value(uint16_t h)
+{
+    int e = h >> 10 & 31, fraction = h & 1023;
+    double x = e == 31 ? (fraction ? NAN : INFINITY) : ldexp(e ? 1024 + fraction : fraction, (e ? e : 1) - 25);
+    return h & 0x8000 ? -x : x;
+}
+
 /** Stores x at p as dtype; integers wrap. */
 static void store(double x, ts_dtype dtype, void *p)
 {
     int64_t i = ts_dtype_is_float(dtype) || !(fabs(x) < 0x1p63) ? 0 : (int64_t)x;
     uint32_t bits;
     float f = (float)x;
-    _Float16 h = (_Float16)x;
     switch (dtype) {
     case TS_F64: memcpy(p, &x, 8); break;
     case TS_F32: memcpy(p, &f, 4); break;
-    case TS_BF16: /* to the grid of x's binade in one rounding, in double */
-        if (isfinite(x) && x != 0) {
-            int e;
-            frexp(x, &e);
-            e = e < -125 ? -125 : e;
-            f = (float)ldexp(rint(ldexp(x, 8 - e)), e - 8);
-        }
+    case TS_BF16:
+        f = (float)on_grid(x, 8, -125);
         memcpy(&bits, &f, 4);
         bits = (bits | (isnan(f) ? 0x400000 : 0)) >> 16;
         memcpy(p, &bits, 2);
         break;
-    case TS_F16: memcpy(p, &h, 2); break;
+    case TS_F16: memcpy(p, &(uint16_t){f16_bits(on_grid(x, 11, -13))}, 2); break;
     case TS_I64: memcpy(p, &i, 8); break;
     case TS_I32: memcpy(p, &(int32_t){(int32_t)(uint32_t)i}, 4); break;
     case TS_U8: *(uint8_t *)p = (uint8_t)i; break;
@@ -71,7 +94,7 @@ static double load(const void *p, ts_dtype dtype)
     union {
         double d;
         float f;
-        _Float16 h;
+        uint16_t h;
         int64_t i;
         int32_t i32;
         uint32_t u32;
@@ -82,7 +105,7 @@ static double load(const void *p, ts_dtype dtype)
     case TS_F64: return v.d;
     case TS_F32: return v.f;
     case TS_BF16: v.u32 <<= 16; return v.f;
-    case TS_F16: return v.h;
+    case TS_F16: return f16_value(v.h);
     case TS_I64: return (double)v.i;
     case TS_I32: return v.i32;
     default: return v.u8;

@@ -12,6 +12,17 @@
 #define TS_UNUSED __attribute__((unused))
 #define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
+/* In front of a loop. TS_UNROLL(n): n rounds in a row, or all if there are fewer. TS_INDEPENDENT: no
+ * round reads what another one writes; clang finds out at run time. */
+#define TS_PRAGMA(words) _Pragma(#words)
+#ifdef __clang__
+#define TS_UNROLL(n) TS_PRAGMA(unroll n)
+#define TS_INDEPENDENT
+#else
+#define TS_UNROLL(n) TS_PRAGMA(GCC unroll n)
+#define TS_INDEPENDENT TS_PRAGMA(GCC ivdep)
+#endif
+
 /** The bit of a dtype in a set of dtypes. */
 #define TS_DT(d) ((uint16_t)(1u << (d)))
 #define TS_DT_FLOATS (TS_DT(TS_F32) | TS_DT(TS_F64))

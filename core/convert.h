@@ -25,16 +25,31 @@ TS_INLINE uint16_t ts_f32_to_bf16(float x)
 }
 TS_INLINE float ts_f16_to_f32(uint16_t h)
 {
-    _Float16 x;
-    memcpy(&x, &h, 2);
-    return (float)x;
+    /* exponent and fraction at f32's places are the value times 2^-112; from 65,536 on Inf or NaN */
+    uint32_t bits = (uint32_t)(h & 0x7fff) << 13, special = h & 0x3ff ? 0x7fc00000 : 0x7f800000;
+    float x;
+    memcpy(&x, &bits, 4);
+    x *= 0x1p112f;
+    memcpy(&bits, &x, 4);
+    bits |= (h & 0x7c00) == 0x7c00 ? special : 0;
+    bits |= (uint32_t)(h & 0x8000) << 16;
+    memcpy(&x, &bits, 4);
+    return x;
 }
 TS_INLINE uint16_t ts_f32_to_f16(float x)
 {
-    _Float16 h = (_Float16)x;
-    uint16_t bits;
-    memcpy(&bits, &h, 2);
-    return bits;
+    uint32_t bits, magnitude, small;
+    memcpy(&bits, &x, 4);
+    magnitude = bits & 0x7fffffff;
+    /* below 2^-14: the sum with 0.5, whose last bit is worth 2^-24 as f16's there */
+    float sum = (x < 0 ? -x : x) + 0.5f;
+    memcpy(&small, &sum, 4);
+    small -= 0x3f000000;
+    uint32_t h = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
+    h = magnitude < 0x38800000 ? small : h;
+    h = magnitude > 0x477fffff ? 0x7c00 : h;
+    h = magnitude > 0x7f800000 ? 0x7e00 | (magnitude >> 13 & 0x3ff) : h;
+    return (uint16_t)(h | (bits >> 16 & 0x8000));
 }
 
 /**

@@ -44,7 +44,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     ts_thread *thread = &ts_tls;
     ts_keyset keys = 0;
     /* before the acquire load: the compiler folds the kinds away while nothing can have changed them */
-#pragma GCC unroll 16
+    TS_UNROLL(16)
     for (int i = 0; i < nargs; i++) {
         if (args[i].tag == TS_TAG_TENSOR) {
             if (TS_UNLIKELY(!args[i].t))
@@ -59,7 +59,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
             keys |= ts_device_keys(args[i].device);
         }
     }
-#pragma GCC unroll 4
+    TS_UNROLL(4)
     for (int i = 0; i < nrets; i++)
         if (given >> i & 1)
             keys |= rets[i].t->keys;
@@ -96,7 +96,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
 TS_INLINE ts_tensor *ts_invoke(int op, const ts_value *args, int nargs, int nrets)
 {
     ts_value rets[TS_MAX_RETS];
-#pragma GCC unroll 4
+    TS_UNROLL(4)
     for (int i = 0; i < nrets; i++)
         rets[i] = ts_value_none();
     if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, 1, __builtin_return_address(0)) != TS_OK))
@@ -113,7 +113,7 @@ TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int 
         return NULL;
     }
     rets[0] = ts_value_tensor(out);
-#pragma GCC unroll 4
+    TS_UNROLL(4)
     for (int i = 1; i < nrets; i++)
         rets[i] = ts_value_none();
     if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 1, 1, __builtin_return_address(0)) != TS_OK))
@@ -126,7 +126,7 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
 {
     ts_value rets[TS_MAX_RETS];
     int want = 1;
-#pragma GCC unroll 4
+    TS_UNROLL(4)
     for (int i = 0; i < nrets; i++) {
         rets[i] = ts_value_none();
         if (i && outs[i]) {
@@ -137,7 +137,7 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
     if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, want, __builtin_return_address(0)) != TS_OK))
         return NULL;
     ts_thread *thread = &ts_tls;
-#pragma GCC unroll 4
+    TS_UNROLL(4)
     for (int i = 1; i < nrets; i++)
         if (outs[i])
             *outs[i] = ts_scope_adopt(thread, rets[i].t);

@@ -70,7 +70,7 @@ KERNEL(bitwise_not, [TS_I64] = bitwise_not_i64, [TS_I32] = bitwise_not_i32, [TS_
 
 /* Elements move unread, so a size is all there is to a dtype: operands condition, a, b. */
 #define CHOOSE(name, A, B)                             \
-    _Pragma("GCC ivdep")                               \
+    TS_INDEPENDENT                                     \
     for (int64_t i = 0; i < n; i++) {                  \
         name x = A, y = B;                             \
         out[i] = c[i] ? x : y;                         \

@@ -147,22 +147,18 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
     typedef name##_row name##_row_unaligned __attribute__((aligned(sizeof(T))));                  \
     VEC_FN void name##_tile(char *to, int64_t to_step, const char *from, int64_t from_step)       \
     {                                                                                             \
-        name##_row a[L], b[L], low, high;                                                         \
-        _Pragma("GCC unroll 16") for (int i = 0; i < L; i++) {                                    \
-            low[i] = (T)(i / 2 + i % 2 * L);                                                      \
-            high[i] = (T)(L / 2 + i / 2 + i % 2 * L);                                             \
-        }                                                                                         \
-        _Pragma("GCC unroll 16") for (int i = 0; i < L; i++)                                      \
+        name##_row a[L], b[L];                                                                    \
+        TS_UNROLL(16) for (int i = 0; i < L; i++)                                                 \
             a[i] = *(const name##_row_unaligned *)(from + i * from_step);                         \
-        _Pragma("GCC unroll 16") for (int step = 1; step < L; step *= 2) {                        \
-            _Pragma("GCC unroll 16") for (int i = 0; i < L / 2; i++) {                            \
-                b[2 * i] = __builtin_shuffle(a[i], a[i + L / 2], low);                            \
-                b[2 * i + 1] = __builtin_shuffle(a[i], a[i + L / 2], high);                       \
+        TS_UNROLL(16) for (int step = 1; step < L; step *= 2) {                                   \
+            TS_UNROLL(16) for (int i = 0; i < L / 2; i++) {                                       \
+                b[2 * i] = VEC_ZIP_LOW(a[i], a[i + L / 2], L);                                    \
+                b[2 * i + 1] = VEC_ZIP_HIGH(a[i], a[i + L / 2], L);                               \
             }                                                                                     \
-            _Pragma("GCC unroll 16") for (int i = 0; i < L; i++)                                  \
+            TS_UNROLL(16) for (int i = 0; i < L; i++)                                             \
                 a[i] = b[i];                                                                      \
         }                                                                                         \
-        _Pragma("GCC unroll 16") for (int i = 0; i < L; i++)                                      \
+        TS_UNROLL(16) for (int i = 0; i < L; i++)                                                 \
             *(name##_row_unaligned *)(to + i * to_step) = a[i];                                   \
     }                                                                                             \
     /* tasks: strips of L rows of the destination, over all other dims */                         \

@@ -178,7 +178,7 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
         if (s[0] == (int64_t)sizeof(R) && s[1] == (int64_t)sizeof(T)) {                       \
             R *out = (R *)d[0];                                                               \
             const T *in = (const T *)d[1];                                                    \
-            _Pragma("GCC ivdep")                                                              \
+            TS_INDEPENDENT                                                                    \
             for (int64_t i = 0; i < n; i++) {                                                 \
                 T x = in[i];                                                                  \
                 out[i] = (R)(expr);                                                           \
@@ -199,14 +199,14 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
         R *out = (R *)d[0];                                                                   \
         const T *ia = (const T *)d[1], *ib = (const T *)d[2];                                 \
         if (packed && s[2] == (int64_t)sizeof(T)) {                                           \
-            _Pragma("GCC ivdep")                                                              \
+            TS_INDEPENDENT                                                                    \
             for (int64_t i = 0; i < n; i++) {                                                 \
                 T a = ia[i], b = ib[i];                                                       \
                 out[i] = (R)(expr);                                                           \
             }                                                                                 \
         } else if (packed && s[2] == 0 && n) {                                                \
             T b = ib[0];                                                                      \
-            _Pragma("GCC ivdep")                                                              \
+            TS_INDEPENDENT                                                                    \
             for (int64_t i = 0; i < n; i++) {                                                 \
                 T a = ia[i];                                                                  \
                 out[i] = (R)(expr);                                                           \

@@ -11,9 +11,9 @@
                           T *sums)                                                                   \
     {                                                                                                \
         V sum[MICRO_ROWS][2], total[(MICRO_ROWS + L - 1) / L];                                       \
-        _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                      \
-            _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) sum[i][j] = p##_zero();        \
-        _Pragma("GCC unroll 4") for (int i = 0; copy && i < rows; i += L) total[i / L] = p##_zero(); \
+        TS_UNROLL(16) for (int i = 0; i < rows; i++)                                                 \
+            TS_UNROLL(2) for (int j = 0; j < vectors; j++) sum[i][j] = p##_zero();                   \
+        TS_UNROLL(4) for (int i = 0; copy && i < rows; i += L) total[i / L] = p##_zero();            \
         _Alignas(64) T unwanted[2 * L]; /* copies that nobody wants */                               \
         const int64_t a_to_step = a_to ? MICRO_BLOCK : 0, b_to_step = b_to ? vectors * L : 0;        \
         a_to = a_to ? a_to : unwanted;                                                               \
@@ -22,14 +22,14 @@
         const char *at[3] = {(const char *)a, (const char *)a + 5 * s, (const char *)a + 10 * s};    \
         for (int64_t n = k; n > 0; n--) {                                                            \
             V x[2];                                                                                  \
-            _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) x[j] = p##_load(b + j * L);    \
+            TS_UNROLL(2) for (int j = 0; j < vectors; j++) x[j] = p##_load(b + j * L);               \
             if (copy) {                                                                              \
                 __builtin_prefetch(at[0] + MICRO_AHEAD * step + (rows - 1) * (int64_t)sizeof(T));    \
-                _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) {                          \
+                TS_UNROLL(2) for (int j = 0; j < vectors; j++) {                                     \
                     __builtin_prefetch(b + MICRO_AHEAD * b_row + j * L);                             \
                     p##_store(b_to + j * L, x[j]);                                                   \
                 }                                                                                    \
-                _Pragma("GCC unroll 4") for (int i = 0; i < rows; i += L) {                          \
+                TS_UNROLL(4) for (int i = 0; i < rows; i += L) {                                     \
                     V y = p##_load_n((const T *)at[0] + i, rows - i < L ? rows - i : L);             \
                     total[i / L] = total[i / L] + y;                                                 \
                     p##_store(a_to + i, y);                                                          \
@@ -38,10 +38,10 @@
                 a_to += a_to_step;                                                                   \
                 b_to += b_to_step;                                                                   \
             }                                                                                        \
-            _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++) {                                \
+            TS_UNROLL(16) for (int i = 0; i < rows; i++) {                                           \
                 const int r = i % 5;                                                                 \
                 V y = p##_set1(*(const T *)(at[i / 5] + (r == 3 ? s3 : r * s)));                     \
-                _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++)                            \
+                TS_UNROLL(2) for (int j = 0; j < vectors; j++)                                       \
                     sum[i][j] = p##_fma(y, x[j], sum[i][j]);                                         \
             }                                                                                        \
             __builtin_prefetch(fetch, 0, 2);                                                         \
@@ -52,30 +52,30 @@
             at[2] += step;                                                                           \
         }                                                                                            \
         if (copy && sums)                                                                            \
-            _Pragma("GCC unroll 4") for (int i = 0; i < rows; i += L) {                              \
+            TS_UNROLL(4) for (int i = 0; i < rows; i += L) {                                         \
                 int64_t lanes = rows - i < L ? rows - i : L;                                         \
                 V before = add ? p##_load_n(sums + i, lanes) : p##_zero();                           \
                 p##_store_n(sums + i, before + total[i / L], lanes);                                 \
             }                                                                                        \
         if (columns == vectors * L) {                                                                \
             if (bias)                                                                                \
-                _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) {                          \
+                TS_UNROLL(2) for (int j = 0; j < vectors; j++) {                                     \
                     V y = p##_load(bias + j * L);                                                    \
-                    _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++) sum[i][j] = sum[i][j] + y; \
+                    TS_UNROLL(16) for (int i = 0; i < rows; i++) sum[i][j] = sum[i][j] + y;          \
                 }                                                                                    \
             if (add)                                                                                 \
-                _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                              \
-                    _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++)                        \
+                TS_UNROLL(16) for (int i = 0; i < rows; i++)                                         \
+                    TS_UNROLL(2) for (int j = 0; j < vectors; j++)                                   \
                         sum[i][j] = p##_load(c + i * c_row + j * L) + sum[i][j];                     \
-            _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                  \
-                _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++)                            \
+            TS_UNROLL(16) for (int i = 0; i < rows; i++)                                             \
+                TS_UNROLL(2) for (int j = 0; j < vectors; j++)                                       \
                     p##_store(c + i * c_row + j * L, sum[i][j]);                                     \
             return;                                                                                  \
         }                                                                                            \
-        _Pragma("GCC unroll 2") for (int j = 0; j < vectors; j++) {                                  \
+        TS_UNROLL(2) for (int j = 0; j < vectors; j++) {                                             \
             int64_t lanes = j + 1 < vectors ? L : columns - j * L;                                   \
             V y = bias ? p##_load_n(bias + j * L, lanes) : p##_zero();                               \
-            _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++) {                                \
+            TS_UNROLL(16) for (int i = 0; i < rows; i++) {                                           \
                 T *to = c + i * c_row + j * L;                                                       \
                 V v = sum[i][j];                                                                     \
                 if (bias)                                                                            \

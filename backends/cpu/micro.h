@@ -9,6 +9,7 @@
 #define TS_BACKENDS_CPU_MICRO_H
 
 #include "backends/cpu/vec.h"
+#include "core/base.h"
 
 /* Rows of the largest tile: it fills the registers with two vectors a row. */
 #if VEC_ISA == VEC_IS_avx512

@@ -9,20 +9,11 @@
  * results comes from lane l of one source and lane l ± s of the other. */
 #define PACK_LOW(l, s) ((l) & (s) ? (l) - (s) + VF_LANES : (l))
 #define PACK_HIGH(l, s) ((l) & (s) ? (l) + VF_LANES : (l) + (s))
-#if VF_LANES == 16
-#define PACK_LANES(X, s)                                                                             \
-    X(0, s), X(1, s), X(2, s), X(3, s), X(4, s), X(5, s), X(6, s), X(7, s), X(8, s), X(9, s), X(10, s), \
-        X(11, s), X(12, s), X(13, s), X(14, s), X(15, s)
-#elif VF_LANES == 8
-#define PACK_LANES(X, s) X(0, s), X(1, s), X(2, s), X(3, s), X(4, s), X(5, s), X(6, s), X(7, s)
-#else
-#define PACK_LANES(X, s) X(0, s), X(1, s), X(2, s), X(3, s)
-#endif
 #define PACK_STEP(r, s)                                                                              \
-    _Pragma("GCC unroll 16") for (int i = 0; i < VF_LANES; i++) if (!(i & (s))) {                    \
+    TS_UNROLL(16) for (int i = 0; i < VF_LANES; i++) if (!(i & (s))) {                               \
         vf a = r[i], b = r[i + (s)];                                                                 \
-        r[i] = __builtin_shuffle(a, b, (vi){PACK_LANES(PACK_LOW, s)});                               \
-        r[i + (s)] = __builtin_shuffle(a, b, (vi){PACK_LANES(PACK_HIGH, s)});                        \
+        r[i] = __builtin_shufflevector(a, b, VEC_INDICES(VF_LANES, PACK_LOW, s));                    \
+        r[i + (s)] = __builtin_shufflevector(a, b, VEC_INDICES(VF_LANES, PACK_HIGH, s));             \
     }
 
 /** Row i of r becomes column i. */
@@ -50,9 +41,9 @@ VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int6
         if (lanes == VF_LANES)
             for (; p + VF_LANES <= k; p += VF_LANES) {
                 vf r[VF_LANES];
-                _Pragma("GCC unroll 16") for (int i = 0; i < VF_LANES; i++) r[i] = vf_load(from + (j + i) * row + p);
+                TS_UNROLL(16) for (int i = 0; i < VF_LANES; i++) r[i] = vf_load(from + (j + i) * row + p);
                 vf_transpose(r);
-                _Pragma("GCC unroll 16") for (int i = 0; i < VF_LANES; i++) vf_store(to + (p + i) * width + j, r[i]);
+                TS_UNROLL(16) for (int i = 0; i < VF_LANES; i++) vf_store(to + (p + i) * width + j, r[i]);
             }
         for (; p < k; p += VF_LANES) {
             int64_t depth = k - p < VF_LANES ? k - p : VF_LANES;

@@ -37,14 +37,7 @@ VEC_FN philox_lanes philox_counters(uint64_t position)
 VEC_FN void philox_store(uint32_t *w, philox_lanes c)
 {
     vl low = vl_set1(0xffffffff), a = (c.c0 & low) | (c.c1 << 32), b = (c.c2 & low) | (c.c3 << 32);
-#if VD_LANES == 8
-    vl first = __builtin_shuffle(a, b, (vl){0, 8, 1, 9, 2, 10, 3, 11});
-    vl second = __builtin_shuffle(a, b, (vl){4, 12, 5, 13, 6, 14, 7, 15});
-#elif VD_LANES == 4
-    vl first = __builtin_shuffle(a, b, (vl){0, 4, 1, 5}), second = __builtin_shuffle(a, b, (vl){2, 6, 3, 7});
-#else
-    vl first = __builtin_shuffle(a, b, (vl){0, 2}), second = __builtin_shuffle(a, b, (vl){1, 3});
-#endif
+    vl first = VEC_ZIP_LOW(a, b, VD_LANES), second = VEC_ZIP_HIGH(a, b, VD_LANES);
     memcpy(w, &first, sizeof first);
     memcpy(w + 2 * VD_LANES, &second, sizeof second);
 }

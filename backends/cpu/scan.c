@@ -37,7 +37,7 @@ typedef struct scan {
             for (int64_t k = 0; k < s->n; k++, at += s->step * s->inner) {                      \
                 const T *x = (const T *)s->x + at;                                              \
                 T *y = (T *)s->out + at;                                                        \
-                _Pragma("GCC ivdep")                                                            \
+                TS_INDEPENDENT                                                                  \
                 for (int64_t c = 0; c < w; c++)                                                 \
                     y[c] = (T)(sums[c] += (A)x[c]);                                             \
             }                                                                                   \

@@ -42,13 +42,17 @@
 
 #if VEC_ISA == VEC_IS_avx512
 #define VEC_BYTES 64
+#define VF_LANES 16
+#define VD_LANES 8
 #elif VEC_ISA == VEC_IS_avx2
 #define VEC_BYTES 32
+#define VF_LANES 8
+#define VD_LANES 4
 #else
 #define VEC_BYTES 16
+#define VF_LANES 4
+#define VD_LANES 2
 #endif
-#define VF_LANES (VEC_BYTES / 4)
-#define VD_LANES (VEC_BYTES / 8)
 
 typedef float vf __attribute__((vector_size(VEC_BYTES), may_alias));
 typedef double vd __attribute__((vector_size(VEC_BYTES), may_alias));
@@ -62,6 +66,23 @@ typedef uint16_t vh __attribute__((vector_size(VEC_BYTES / 2), may_alias)); // V
 typedef vh vh_unaligned __attribute__((aligned(2)));
 typedef int8_t vec_bytes_f __attribute__((vector_size(VF_LANES)));
 typedef int8_t vec_bytes_d __attribute__((vector_size(VD_LANES)));
+
+/* ----------------------------------------------------------------------------- shuffles ---- */
+
+/** lane(0, a), lane(1, a), ... of n lanes: the indices that __builtin_shufflevector() takes. */
+#define VEC_INDICES(n, lane, a) TS_V_PASTE(VEC_INDICES, n)(lane, a)
+#define VEC_INDICES_2(lane, a) lane(0, a), lane(1, a)
+#define VEC_INDICES_4(lane, a) VEC_INDICES_2(lane, a), lane(2, a), lane(3, a)
+#define VEC_INDICES_8(lane, a) VEC_INDICES_4(lane, a), lane(4, a), lane(5, a), lane(6, a), lane(7, a)
+#define VEC_INDICES_16(lane, a)                                                                 \
+    VEC_INDICES_8(lane, a), lane(8, a), lane(9, a), lane(10, a), lane(11, a), lane(12, a),      \
+        lane(13, a), lane(14, a), lane(15, a)
+
+/** Of vectors of n lanes: those of a and of b in turn, from the lower or the upper halves. */
+#define VEC_ZIP_LOW(a, b, n) __builtin_shufflevector(a, b, VEC_INDICES(n, VEC_LOW_LANE, n))
+#define VEC_ZIP_HIGH(a, b, n) __builtin_shufflevector(a, b, VEC_INDICES(n, VEC_HIGH_LANE, n))
+#define VEC_LOW_LANE(i, n) ((i) / 2 + (i) % 2 * (n))
+#define VEC_HIGH_LANE(i, n) ((n) / 2 + (i) / 2 + (i) % 2 * (n))
 
 /* ------------------------------------------------------------- loads, stores, constants ---- */
 

@@ -272,7 +272,7 @@ TS_TEST(a_forked_child_starts_its_own_pool)
 static void *loop_until_told(void *stop)
 {
     while (!atomic_load((atomic_bool *)stop))
-        user_thread(&(atomic_int){0});
+        user_thread(&(int){0});
     return NULL;
 }
 
