@@ -121,6 +121,18 @@ TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int 
     return out;
 }
 
+/* All that most public functions do: their arguments boxed, as V_T(self) or V_I(dim), and the call. */
+#define TS_INVOKE(op, ...)                                        \
+    ({                                                            \
+        const ts_value args_[] = {__VA_ARGS__};                   \
+        ts_invoke(op, args_, TS_N(args_), 1);                     \
+    })
+#define TS_INVOKE_OUT(out, op, ...)                               \
+    ({                                                            \
+        const ts_value args_[] = {__VA_ARGS__};                   \
+        ts_invoke_out(op, args_, TS_N(args_), 1, out);            \
+    })
+
 /** Op with several results; outs[i] may be NULL when result i is not wanted. Returns result 0. */
 TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int nrets, ts_tensor ***outs)
 {

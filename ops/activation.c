@@ -13,18 +13,15 @@ ts_status ts_infer_activation(ts_frame *f)
 #define FORMS(name, op, params, ...)                                 \
     ts_tensor *ts_##name params(ts_tensor *self)                     \
     {                                                                \
-        ts_value args[] = {V_T(self) __VA_ARGS__};                   \
-        return ts_invoke(TS_OP_##op, args, TS_N(args), 1);           \
+        return TS_INVOKE(TS_OP_##op, V_T(self) __VA_ARGS__);         \
     }                                                                \
     ts_tensor *ts_##name##_ params(ts_tensor *self)                  \
     {                                                                \
-        ts_value args[] = {V_T(self) __VA_ARGS__};                   \
-        return ts_invoke_out(TS_OP_##op, args, TS_N(args), 1, self); \
+        return TS_INVOKE_OUT(self, TS_OP_##op, V_T(self) __VA_ARGS__); \
     }                                                                \
     ts_tensor *ts_##name##_out params(ts_tensor *out, ts_tensor *self) \
     {                                                                \
-        ts_value args[] = {V_T(self) __VA_ARGS__};                   \
-        return ts_invoke_out(TS_OP_##op, args, TS_N(args), 1, out);  \
+        return TS_INVOKE_OUT(out, TS_OP_##op, V_T(self) __VA_ARGS__); \
     }
 #define NO_MORE(...) (__VA_ARGS__)
 #define SLOPE(...) (__VA_ARGS__, double slope)
@@ -45,43 +42,35 @@ FORMS(softplus, softplus, SOFT, , V_F(beta), V_F(threshold))
 
 ts_tensor *ts_threshold_backward(ts_tensor *grad, ts_tensor *result, double threshold)
 {
-    ts_value args[] = {V_T(grad), V_T(result), V_F(threshold)};
-    return ts_invoke(TS_OP_threshold_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_threshold_backward, V_T(grad), V_T(result), V_F(threshold));
 }
 ts_tensor *ts_leaky_relu_backward(ts_tensor *grad, ts_tensor *self, double slope)
 {
-    ts_value args[] = {V_T(grad), V_T(self), V_F(slope)};
-    return ts_invoke(TS_OP_leaky_relu_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_leaky_relu_backward, V_T(grad), V_T(self), V_F(slope));
 }
 ts_tensor *ts_elu_backward(ts_tensor *grad, ts_tensor *self, double alpha)
 {
-    ts_value args[] = {V_T(grad), V_T(self), V_F(alpha)};
-    return ts_invoke(TS_OP_elu_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_elu_backward, V_T(grad), V_T(self), V_F(alpha));
 }
 ts_tensor *ts_sigmoid_backward(ts_tensor *grad, ts_tensor *result)
 {
-    ts_value args[] = {V_T(grad), V_T(result)};
-    return ts_invoke(TS_OP_sigmoid_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_sigmoid_backward, V_T(grad), V_T(result));
 }
 ts_tensor *ts_tanh_backward(ts_tensor *grad, ts_tensor *result)
 {
-    ts_value args[] = {V_T(grad), V_T(result)};
-    return ts_invoke(TS_OP_tanh_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_tanh_backward, V_T(grad), V_T(result));
 }
 ts_tensor *ts_gelu_backward(ts_tensor *grad, ts_tensor *self, bool tanh_form)
 {
-    ts_value args[] = {V_T(grad), V_T(self), V_B(tanh_form)};
-    return ts_invoke(TS_OP_gelu_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_gelu_backward, V_T(grad), V_T(self), V_B(tanh_form));
 }
 ts_tensor *ts_silu_backward(ts_tensor *grad, ts_tensor *self)
 {
-    ts_value args[] = {V_T(grad), V_T(self)};
-    return ts_invoke(TS_OP_silu_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_silu_backward, V_T(grad), V_T(self));
 }
 ts_tensor *ts_softplus_backward(ts_tensor *grad, ts_tensor *self, double beta, double threshold)
 {
-    ts_value args[] = {V_T(grad), V_T(self), V_F(beta), V_F(threshold)};
-    return ts_invoke(TS_OP_softplus_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_softplus_backward, V_T(grad), V_T(self), V_F(beta), V_F(threshold));
 }
 
 /* -------------------------------------------------- by parts, for gradients of gradients ---- */

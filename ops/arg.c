@@ -55,18 +55,15 @@ ts_status ts_infer_extreme_dim(ts_frame *f)
 #define ARG(name)                                                                               \
     ts_tensor *ts_##name(ts_tensor *self)                                                       \
     {                                                                                           \
-        ts_value args[] = {V_T(self), ts_value_none(), V_B(false)};                             \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), ts_value_none(), V_B(false));                 \
     }                                                                                           \
     ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, bool keepdim)                          \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_I(dim), V_B(keepdim)};                                  \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(dim), V_B(keepdim));                      \
     }                                                                                           \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, int dim, bool keepdim)          \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_I(dim), V_B(keepdim)};                                  \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                           \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_I(dim), V_B(keepdim));             \
     }
 ARG(argmax)
 ARG(argmin)

@@ -105,15 +105,13 @@ static bool list_ok(ts_tensor *const *tensors, int n, const char *op, const void
     {                                                                                                 \
         if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                                 \
             return NULL;                                                                              \
-        ts_value args[] = {V_TS(tensors, (uint32_t)n), V_I(dim)};                                     \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                          \
+        return TS_INVOKE(TS_OP_##name, V_TS(tensors, (uint32_t)n), V_I(dim));                         \
     }                                                                                                 \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *const *tensors, int n, int dim)             \
     {                                                                                                 \
         if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                                 \
             return NULL;                                                                              \
-        ts_value args[] = {V_TS(tensors, (uint32_t)n), V_I(dim)};                                     \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                                 \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_TS(tensors, (uint32_t)n), V_I(dim));                \
     }
 
 JOIN(cat)

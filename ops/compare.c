@@ -50,18 +50,15 @@ ts_status ts_infer_masked_fill(ts_frame *f)
 #define COMPARE(name)                                                                 \
     ts_tensor *ts_##name(ts_tensor *self, ts_tensor *other)                           \
     {                                                                                 \
-        ts_value args[] = {V_T(self), V_T(other)};                                    \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                          \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(other));                        \
     }                                                                                 \
     ts_tensor *(ts_##name##_scalar)(ts_tensor *self, ts_scalar other)                 \
     {                                                                                 \
-        ts_value args[] = {V_T(self), V_S(other)};                                    \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                          \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_S(other));                        \
     }                                                                                 \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, ts_tensor *other)     \
     {                                                                                 \
-        ts_value args[] = {V_T(self), V_T(other)};                                    \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                 \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_T(other));               \
     }
 
 COMPARE(eq)
@@ -78,13 +75,11 @@ COMPARE(logical_xor)
 #define TEST(name)                                                     \
     ts_tensor *ts_##name(ts_tensor *self)                              \
     {                                                                  \
-        ts_value args[] = {V_T(self)};                                 \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);           \
+        return TS_INVOKE(TS_OP_##name, V_T(self));                     \
     }                                                                  \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self)        \
     {                                                                  \
-        ts_value args[] = {V_T(self)};                                 \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);  \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self));            \
     }
 
 TEST(logical_not)
@@ -95,48 +90,39 @@ TEST(isfinite)
 
 ts_tensor *ts_bitwise_not_(ts_tensor *self)
 {
-    ts_value args[] = {V_T(self)};
-    return ts_invoke_out(TS_OP_bitwise_not, args, TS_N(args), 1, self);
+    return TS_INVOKE_OUT(self, TS_OP_bitwise_not, V_T(self));
 }
 
 ts_tensor *ts_where(ts_tensor *condition, ts_tensor *self, ts_tensor *other)
 {
-    ts_value args[] = {V_T(condition), V_T(self), V_T(other)};
-    return ts_invoke(TS_OP_where, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_where, V_T(condition), V_T(self), V_T(other));
 }
 ts_tensor *ts_where_out(ts_tensor *out, ts_tensor *condition, ts_tensor *self, ts_tensor *other)
 {
-    ts_value args[] = {V_T(condition), V_T(self), V_T(other)};
-    return ts_invoke_out(TS_OP_where, args, TS_N(args), 1, out);
+    return TS_INVOKE_OUT(out, TS_OP_where, V_T(condition), V_T(self), V_T(other));
 }
 ts_tensor *(ts_where_scalar)(ts_tensor *condition, ts_tensor *self, ts_scalar other)
 {
-    ts_value args[] = {V_T(condition), V_T(self), V_S(other)};
-    return ts_invoke(TS_OP_where, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_where, V_T(condition), V_T(self), V_S(other));
 }
 ts_tensor *(ts_where_scalars)(ts_tensor *condition, ts_scalar self, ts_scalar other)
 {
-    ts_value args[] = {V_T(condition), V_S(self), V_S(other)};
-    return ts_invoke(TS_OP_where, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_where, V_T(condition), V_S(self), V_S(other));
 }
 
 ts_tensor *ts_masked_fill(ts_tensor *self, ts_tensor *mask, ts_tensor *value)
 {
-    ts_value args[] = {V_T(self), V_T(mask), V_T(value)};
-    return ts_invoke(TS_OP_masked_fill, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_masked_fill, V_T(self), V_T(mask), V_T(value));
 }
 ts_tensor *(ts_masked_fill_scalar)(ts_tensor *self, ts_tensor *mask, ts_scalar value)
 {
-    ts_value args[] = {V_T(self), V_T(mask), V_S(value)};
-    return ts_invoke(TS_OP_masked_fill, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_masked_fill, V_T(self), V_T(mask), V_S(value));
 }
 ts_tensor *ts_masked_fill_(ts_tensor *self, ts_tensor *mask, ts_tensor *value)
 {
-    ts_value args[] = {V_T(self), V_T(mask), V_T(value)};
-    return ts_invoke_out(TS_OP_masked_fill, args, TS_N(args), 1, self);
+    return TS_INVOKE_OUT(self, TS_OP_masked_fill, V_T(self), V_T(mask), V_T(value));
 }
 ts_tensor *(ts_masked_fill_scalar_)(ts_tensor *self, ts_tensor *mask, ts_scalar value)
 {
-    ts_value args[] = {V_T(self), V_T(mask), V_S(value)};
-    return ts_invoke_out(TS_OP_masked_fill, args, TS_N(args), 1, self);
+    return TS_INVOKE_OUT(self, TS_OP_masked_fill, V_T(self), V_T(mask), V_S(value));
 }

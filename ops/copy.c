@@ -69,26 +69,22 @@ ts_status ts_infer_to_device(ts_frame *f)
 
 ts_tensor *ts_clone(ts_tensor *t)
 {
-    ts_value args[] = {V_T(t)};
-    return ts_invoke(TS_OP_copy, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_copy, V_T(t));
 }
 
 ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
 {
-    ts_value args[] = {V_T(source)};
-    return ts_invoke_out(TS_OP_copy, args, TS_N(args), 1, destination);
+    return TS_INVOKE_OUT(destination, TS_OP_copy, V_T(source));
 }
 
 ts_tensor *ts_to(ts_tensor *t, ts_dtype dtype)
 {
-    ts_value args[] = {V_T(t), V_DT(dtype)};
-    return ts_invoke(TS_OP_to, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_to, V_T(t), V_DT(dtype));
 }
 
 ts_tensor *ts_to_device(ts_tensor *t, ts_device device)
 {
-    ts_value args[] = {V_T(t), V_DEV(device)};
-    return ts_invoke(TS_OP_to_device, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_to_device, V_T(t), V_DEV(device));
 }
 
 /* ------------------------------------------------------- what the generic entry asks for ---- */

@@ -91,8 +91,7 @@ ts_status ts_infer_eye(ts_frame *f)
 
 static ts_tensor *empty(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
 {
-    ts_value args[] = {V_IS(sizes, ndim), V_DT(dtype), V_DEV(device)};
-    return ts_invoke(TS_OP_empty, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_empty, V_IS(sizes, ndim), V_DT(dtype), V_DEV(device));
 }
 
 ts_tensor *ts_empty(const int64_t *sizes, int ndim, ts_dtype dtype)
@@ -107,8 +106,7 @@ ts_tensor *ts_empty_on(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device
 
 static ts_tensor *full(const int64_t *sizes, int ndim, ts_scalar value, ts_dtype dtype, ts_device device)
 {
-    ts_value args[] = {V_IS(sizes, ndim), V_S(value), V_DT(dtype), V_DEV(device)};
-    return ts_invoke(TS_OP_full, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_full, V_IS(sizes, ndim), V_S(value), V_DT(dtype), V_DEV(device));
 }
 
 ts_tensor *(ts_full)(const int64_t *sizes, int ndim, ts_scalar value, ts_dtype dtype)
@@ -160,20 +158,18 @@ ts_tensor *(ts_arange)(ts_scalar start, ts_scalar end, ts_scalar step, ts_dtype 
 {
     bool whole = start.kind != TS_SCALAR_FLOAT && end.kind != TS_SCALAR_FLOAT && step.kind != TS_SCALAR_FLOAT;
     ts_dtype made = dtype != TS_DTYPE_NONE ? dtype : whole ? TS_I64 : TS_F32;
-    ts_value args[] = {V_S(start), V_S(end), V_S(step), V_DT(made), V_DEV(ts_thread_self()->device)};
-    return ts_invoke(TS_OP_arange, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_arange, V_S(start), V_S(end), V_S(step), V_DT(made), V_DEV(ts_thread_self()->device));
 }
 
 ts_tensor *ts_linspace(double start, double end, int64_t steps, ts_dtype dtype)
 {
-    ts_value args[] = {V_F(start), V_F(end), V_I(steps), V_DT(ts_or_f32(dtype)), V_DEV(ts_thread_self()->device)};
-    return ts_invoke(TS_OP_linspace, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_linspace, V_F(start), V_F(end), V_I(steps), V_DT(ts_or_f32(dtype)),
+                     V_DEV(ts_thread_self()->device));
 }
 
 ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype)
 {
-    ts_value args[] = {V_I(rows), V_I(columns), V_DT(ts_or_f32(dtype)), V_DEV(ts_thread_self()->device)};
-    return ts_invoke(TS_OP_eye, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_eye, V_I(rows), V_I(columns), V_DT(ts_or_f32(dtype)), V_DEV(ts_thread_self()->device));
 }
 
 ts_tensor *(ts_scalar_tensor)(ts_scalar value, ts_dtype dtype)

@@ -264,9 +264,8 @@ ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const ts_loss
 ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_tensor *lse,
                                      ts_reduction reduction, int64_t ignore_index, double label_smoothing)
 {
-    ts_value args[] = {V_T(grad),        V_T(self),         V_T(target),         V_T(lse),
-                       V_I(reduction),   V_I(ignore_index), V_F(label_smoothing)};
-    return ts_invoke(TS_OP_cross_entropy_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_cross_entropy_backward, V_T(grad), V_T(self), V_T(target), V_T(lse), V_I(reduction),
+                     V_I(ignore_index), V_F(label_smoothing));
 }
 
 /** Boxed arguments of cross_entropy_grad. */
@@ -296,33 +295,29 @@ ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target, const ts_l
 
 ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target)
 {
-    ts_value args[] = {V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), V_I(-100)};
-    return ts_invoke(TS_OP_nll_loss, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_nll_loss, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), V_I(-100));
 }
 ts_tensor *ts_nll_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
 {
     ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};
-    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(o.ignore_index ? *o.ignore_index : -100)};
-    return ts_invoke(TS_OP_nll_loss, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_nll_loss, V_T(self), V_T(target), V_I(o.reduction),
+                     V_I(o.ignore_index ? *o.ignore_index : -100));
 }
 ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction,
                                 int64_t ignore_index)
 {
-    ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction), V_I(ignore_index)};
-    return ts_invoke(TS_OP_nll_loss_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_nll_loss_backward, V_T(grad), V_T(self), V_T(target), V_I(reduction), V_I(ignore_index));
 }
 
 /** A loss of pairs: mean, with a reduction, backward. */
 #define PAIR(name)                                                                              \
     ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                    \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN)};                     \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN));         \
     }                                                                                           \
     ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)     \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_T(target), V_I(opts ? opts->reduction : TS_REDUCTION_MEAN)}; \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(opts ? opts->reduction : TS_REDUCTION_MEAN)); \
     }                                                                                           \
     ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction, \
                                     ts_tensor **dtarget)                                        \
@@ -340,14 +335,12 @@ PAIR(binary_cross_entropy_with_logits)
 #define PAIR_WITH(name, type, BOX, value, number)                                               \
     ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                    \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), BOX(number)};        \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), BOX(number)); \
     }                                                                                           \
     ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)     \
     {                                                                                           \
         ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                      \
-        ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), BOX(value)};               \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(o.reduction), BOX(value));   \
     }                                                                                           \
     ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction, \
                                     type last, ts_tensor **dtarget)                             \

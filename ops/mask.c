@@ -59,13 +59,11 @@ ts_status ts_infer_masked_scatter(ts_frame *f)
 #define TRIANGLE(name)                                                       \
     ts_tensor *ts_##name(ts_tensor *self, int64_t diagonal)                  \
     {                                                                        \
-        ts_value args[] = {V_T(self), V_I(diagonal)};                        \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                 \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(diagonal));            \
     }                                                                        \
     ts_tensor *ts_##name##_(ts_tensor *self, int64_t diagonal)               \
     {                                                                        \
-        ts_value args[] = {V_T(self), V_I(diagonal)};                        \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, self);       \
+        return TS_INVOKE_OUT(self, TS_OP_##name, V_T(self), V_I(diagonal));  \
     }
 
 TRIANGLE(tril)
@@ -73,24 +71,20 @@ TRIANGLE(triu)
 
 ts_tensor *ts_nonzero(ts_tensor *self)
 {
-    ts_value args[] = {V_T(self)};
-    return ts_invoke(TS_OP_nonzero, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_nonzero, V_T(self));
 }
 
 ts_tensor *ts_masked_select(ts_tensor *self, ts_tensor *mask)
 {
-    ts_value args[] = {V_T(self), V_T(mask)};
-    return ts_invoke(TS_OP_masked_select, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_masked_select, V_T(self), V_T(mask));
 }
 
 ts_tensor *ts_masked_scatter(ts_tensor *self, ts_tensor *mask, ts_tensor *source)
 {
-    ts_value args[] = {V_T(self), V_T(mask), V_T(source)};
-    return ts_invoke(TS_OP_masked_scatter, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_masked_scatter, V_T(self), V_T(mask), V_T(source));
 }
 
 ts_tensor *ts_masked_scatter_(ts_tensor *self, ts_tensor *mask, ts_tensor *source)
 {
-    ts_value args[] = {V_T(self), V_T(mask), V_T(source)};
-    return ts_invoke_out(TS_OP_masked_scatter, args, TS_N(args), 1, self);
+    return TS_INVOKE_OUT(self, TS_OP_masked_scatter, V_T(self), V_T(mask), V_T(source));
 }

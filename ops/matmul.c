@@ -306,66 +306,56 @@ double ts_cost_linear_backward(const ts_frame *f)
 
 ts_tensor *ts_mm(ts_tensor *self, ts_tensor *mat2)
 {
-    ts_value args[] = {V_T(self), V_T(mat2)};
-    return ts_invoke(TS_OP_mm, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_mm, V_T(self), V_T(mat2));
 }
 
 ts_tensor *ts_mm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
 {
-    ts_value args[] = {V_T(self), V_T(mat2)};
-    return ts_invoke_out(TS_OP_mm, args, TS_N(args), 1, out);
+    return TS_INVOKE_OUT(out, TS_OP_mm, V_T(self), V_T(mat2));
 }
 
 ts_tensor *ts_bmm(ts_tensor *self, ts_tensor *mat2)
 {
-    ts_value args[] = {V_T(self), V_T(mat2)};
-    return ts_invoke(TS_OP_bmm, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_bmm, V_T(self), V_T(mat2));
 }
 
 ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
 {
-    ts_value args[] = {V_T(self), V_T(mat2)};
-    return ts_invoke_out(TS_OP_bmm, args, TS_N(args), 1, out);
+    return TS_INVOKE_OUT(out, TS_OP_bmm, V_T(self), V_T(mat2));
 }
 
 static ts_value factor_of(const ts_scalar *s) { return s ? V_S(*s) : V_I(1); }
 
 ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
 {
-    ts_value args[] = {V_T(self), V_T(mat1), V_T(mat2), V_I(1), V_I(1)};
-    return ts_invoke(TS_OP_addmm, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), V_I(1), V_I(1));
 }
 
 ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
 {
     ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
-    ts_value args[] = {V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta), factor_of(o.alpha)};
-    return ts_invoke(TS_OP_addmm, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta), factor_of(o.alpha));
 }
 
 ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
 {
     ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
-    ts_value args[] = {V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta), factor_of(o.alpha)};
-    return ts_invoke_out(TS_OP_addmm, args, TS_N(args), 1, out);
+    return TS_INVOKE_OUT(out, TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta), factor_of(o.alpha));
 }
 
 ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other)
 {
-    ts_value args[] = {V_T(self), V_T(other)};
-    return ts_invoke(TS_OP_matmul, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_matmul, V_T(self), V_T(other));
 }
 
 ts_tensor *ts_linear(ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
 {
-    ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias)};
-    return ts_invoke(TS_OP_linear, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_linear, V_T(input), V_T(weight), V_OPT(bias));
 }
 
 ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
 {
-    ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias)};
-    return ts_invoke_out(TS_OP_linear, args, TS_N(args), 1, out);
+    return TS_INVOKE_OUT(out, TS_OP_linear, V_T(input), V_T(weight), V_OPT(bias));
 }
 
 ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight, ts_tensor **grad_input,

@@ -218,8 +218,7 @@ ts_tensor *ts_global_norm(ts_tensor *const *tensors, int64_t n)
     TS_TRY_NULL(check_length("global_norm", n, SITE));
     if (n == 0)
         return ts_zeros(NULL, 0, TS_F32);
-    ts_value args[] = {V_TS(tensors, n)};
-    return ts_invoke(TS_OP_global_norm, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_global_norm, V_TS(tensors, n));
 }
 
 ts_status(ts_scale_)(ts_tensor *const *tensors, int64_t n, ts_scalar factor)
@@ -245,8 +244,7 @@ ts_tensor *(ts_unscale_)(ts_tensor *const *tensors, int64_t n, ts_scalar factor)
     TS_TRY_NULL(check_length("unscale", n, SITE));
     if (n == 0)
         return ts_zeros(NULL, 0, TS_F32);
-    ts_value args[] = {V_TS(tensors, n), V_S(factor)};
-    return ts_invoke(TS_OP_unscale, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_unscale, V_TS(tensors, n), V_S(factor));
 }
 
 ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm, double max_norm)

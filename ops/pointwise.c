@@ -44,35 +44,29 @@ ts_status ts_infer_clamp(ts_frame *f)
 #define BINARY(name)                                                                  \
     ts_tensor *ts_##name(ts_tensor *self, ts_tensor *other)                           \
     {                                                                                 \
-        ts_value args[] = {V_T(self), V_T(other)};                                    \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                          \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(other));                        \
     }                                                                                 \
     ts_tensor *(ts_##name##_scalar)(ts_tensor *self, ts_scalar other)                 \
     {                                                                                 \
-        ts_value args[] = {V_T(self), V_S(other)};                                    \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                          \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_S(other));                        \
     }                                                                                 \
     ts_tensor *ts_##name##_(ts_tensor *self, ts_tensor *other)                        \
     {                                                                                 \
-        ts_value args[] = {V_T(self), V_T(other)};                                    \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, self);                \
+        return TS_INVOKE_OUT(self, TS_OP_##name, V_T(self), V_T(other));              \
     }                                                                                 \
     ts_tensor *(ts_##name##_scalar_)(ts_tensor *self, ts_scalar other)                \
     {                                                                                 \
-        ts_value args[] = {V_T(self), V_S(other)};                                    \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, self);                \
+        return TS_INVOKE_OUT(self, TS_OP_##name, V_T(self), V_S(other));              \
     }                                                                                 \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, ts_tensor *other)     \
     {                                                                                 \
-        ts_value args[] = {V_T(self), V_T(other)};                                    \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                 \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_T(other));               \
     }
 /** A scalar on the left. */
 #define REVERSE(name, op)                                                             \
     ts_tensor *(ts_##name##_scalar)(ts_tensor *self, ts_scalar other)                 \
     {                                                                                 \
-        ts_value args[] = {V_S(other), V_T(self)};                                    \
-        return ts_invoke(TS_OP_##op, args, TS_N(args), 1);                            \
+        return TS_INVOKE(TS_OP_##op, V_S(other), V_T(self));                          \
     }
 
 BINARY(add)
@@ -94,36 +88,30 @@ REVERSE(rpow, pow)
 
 ts_tensor *ts_lerp(ts_tensor *self, ts_tensor *end, ts_tensor *weight)
 {
-    ts_value args[] = {V_T(self), V_T(end), V_T(weight)};
-    return ts_invoke(TS_OP_lerp, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_lerp, V_T(self), V_T(end), V_T(weight));
 }
 ts_tensor *(ts_lerp_scalar)(ts_tensor *self, ts_tensor *end, ts_scalar weight)
 {
-    ts_value args[] = {V_T(self), V_T(end), V_S(weight)};
-    return ts_invoke(TS_OP_lerp, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_lerp, V_T(self), V_T(end), V_S(weight));
 }
 ts_tensor *ts_lerp_(ts_tensor *self, ts_tensor *end, ts_tensor *weight)
 {
-    ts_value args[] = {V_T(self), V_T(end), V_T(weight)};
-    return ts_invoke_out(TS_OP_lerp, args, TS_N(args), 1, self);
+    return TS_INVOKE_OUT(self, TS_OP_lerp, V_T(self), V_T(end), V_T(weight));
 }
 ts_tensor *(ts_lerp_scalar_)(ts_tensor *self, ts_tensor *end, ts_scalar weight)
 {
-    ts_value args[] = {V_T(self), V_T(end), V_S(weight)};
-    return ts_invoke_out(TS_OP_lerp, args, TS_N(args), 1, self);
+    return TS_INVOKE_OUT(self, TS_OP_lerp, V_T(self), V_T(end), V_S(weight));
 }
 
 /** self + value * (a op b) and its in-place form. */
 #define ADDC(name)                                                                              \
     ts_tensor *(ts_##name)(ts_tensor *self, ts_tensor *a, ts_tensor *b, ts_scalar value)        \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_T(a), V_T(b), V_S(value)};                              \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(a), V_T(b), V_S(value));                  \
     }                                                                                           \
     ts_tensor *(ts_##name##_)(ts_tensor *self, ts_tensor *a, ts_tensor *b, ts_scalar value)     \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_T(a), V_T(b), V_S(value)};                              \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, self);                          \
+        return TS_INVOKE_OUT(self, TS_OP_##name, V_T(self), V_T(a), V_T(b), V_S(value));        \
     }
 ADDC(addcmul)
 ADDC(addcdiv)
@@ -132,18 +120,15 @@ ADDC(addcdiv)
 #define BOUNDS(name, op, low, high, ...)                                        \
     ts_tensor *(ts_##name)(ts_tensor *self, __VA_ARGS__)                        \
     {                                                                           \
-        ts_value args[] = {V_T(self), low, high};                               \
-        return ts_invoke(TS_OP_##op, args, TS_N(args), 1);                      \
+        return TS_INVOKE(TS_OP_##op, V_T(self), low, high);                     \
     }                                                                           \
     ts_tensor *(ts_##name##_)(ts_tensor *self, __VA_ARGS__)                     \
     {                                                                           \
-        ts_value args[] = {V_T(self), low, high};                               \
-        return ts_invoke_out(TS_OP_##op, args, TS_N(args), 1, self);            \
+        return TS_INVOKE_OUT(self, TS_OP_##op, V_T(self), low, high);           \
     }                                                                           \
     ts_tensor *(ts_##name##_out)(ts_tensor *out, ts_tensor *self, __VA_ARGS__)  \
     {                                                                           \
-        ts_value args[] = {V_T(self), low, high};                               \
-        return ts_invoke_out(TS_OP_##op, args, TS_N(args), 1, out);             \
+        return TS_INVOKE_OUT(out, TS_OP_##op, V_T(self), low, high);            \
     }
 BOUNDS(clamp, clamp, V_S(min), V_S(max), ts_scalar min, ts_scalar max)
 BOUNDS(clamp_min, clamp, V_S(min), ts_value_none(), ts_scalar min)
@@ -152,13 +137,11 @@ BOUNDS(hardtanh, hardtanh, V_S(min), V_S(max), ts_scalar min, ts_scalar max)
 
 ts_tensor *ts_relu6(ts_tensor *self)
 {
-    ts_value args[] = {V_T(self), V_I(0), V_I(6)};
-    return ts_invoke(TS_OP_hardtanh, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_hardtanh, V_T(self), V_I(0), V_I(6));
 }
 
 ts_tensor *ts_clamp_backward(ts_tensor *grad, ts_tensor *self, const ts_scalar *min, const ts_scalar *max, bool open)
 {
-    ts_value args[] = {V_T(grad), V_T(self), min ? V_S(*min) : ts_value_none(),
-                       max ? V_S(*max) : ts_value_none(), V_B(open)};
-    return ts_invoke(TS_OP_clamp_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_clamp_backward, V_T(grad), V_T(self), min ? V_S(*min) : ts_value_none(),
+                     max ? V_S(*max) : ts_value_none(), V_B(open));
 }

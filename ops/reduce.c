@@ -143,38 +143,32 @@ ts_status ts_infer_unreduce(ts_frame *f)
 
 ts_tensor *ts_sum_to_size(ts_tensor *t, const int64_t *sizes, int ndim)
 {
-    ts_value args[] = {V_T(t), V_IS(sizes, ndim)};
-    return ts_invoke(TS_OP_sum_to_size, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_sum_to_size, V_T(t), V_IS(sizes, ndim));
 }
 
 ts_tensor *ts_unreduce(ts_tensor *t, const int64_t *sizes, int ndim, const int64_t *dims, int ndims)
 {
-    ts_value args[] = {V_T(t), V_IS(sizes, ndim), V_IS(dims, ndims)};
-    return ts_invoke(TS_OP_unreduce, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_unreduce, V_T(t), V_IS(sizes, ndim), V_IS(dims, ndims));
 }
 
 /** The forms of a reduction: over all dims, over some, over one, destination first. */
 #define REDUCTION(name)                                                                         \
     ts_tensor *ts_##name(ts_tensor *self)                                                       \
     {                                                                                           \
-        ts_value args[] = {V_T(self), ts_value_none(), V_B(false)};                             \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), ts_value_none(), V_B(false));                 \
     }                                                                                           \
     ts_tensor *ts_##name##_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim)  \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim)};                         \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim));             \
     }                                                                                           \
     ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, bool keepdim)                          \
     {                                                                                           \
         int64_t dims[] = {dim};                                                                 \
-        ts_value args[] = {V_T(self), V_IS(dims, 1), V_B(keepdim)};                             \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, 1), V_B(keepdim));                 \
     }                                                                                           \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims, bool keepdim) \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim)};                         \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                           \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim));    \
     }
 
 REDUCTION(sum)
@@ -193,25 +187,21 @@ ts_tensor *ts_min(ts_tensor *self) { return ts_amin(self); }
 #define VARIANCE(name)                                                                          \
     ts_tensor *ts_##name(ts_tensor *self)                                                       \
     {                                                                                           \
-        ts_value args[] = {V_T(self), ts_value_none(), V_B(false), V_F(1)};                     \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), ts_value_none(), V_B(false), V_F(1));         \
     }                                                                                           \
     ts_tensor *ts_##name##_dims(ts_tensor *self, const int64_t *dims, int ndims, double correction, bool keepdim) \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(correction)};        \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(correction)); \
     }                                                                                           \
     ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, double correction, bool keepdim)       \
     {                                                                                           \
         int64_t dims[] = {dim};                                                                 \
-        ts_value args[] = {V_T(self), V_IS(dims, 1), V_B(keepdim), V_F(correction)};            \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, 1), V_B(keepdim), V_F(correction)); \
     }                                                                                           \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims, \
                                double correction, bool keepdim)                                 \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(correction)};        \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                           \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(correction)); \
     }
 
 VARIANCE(var)
@@ -219,16 +209,13 @@ VARIANCE(std)
 
 ts_tensor *ts_norm(ts_tensor *self)
 {
-    ts_value args[] = {V_T(self), ts_value_none(), V_B(false), V_F(2)};
-    return ts_invoke(TS_OP_norm, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_norm, V_T(self), ts_value_none(), V_B(false), V_F(2));
 }
 ts_tensor *ts_norm_dims(ts_tensor *self, double p, const int64_t *dims, int ndims, bool keepdim)
 {
-    ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(p)};
-    return ts_invoke(TS_OP_norm, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_norm, V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(p));
 }
 ts_tensor *ts_norm_out(ts_tensor *out, ts_tensor *self, double p, const int64_t *dims, int ndims, bool keepdim)
 {
-    ts_value args[] = {V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(p)};
-    return ts_invoke_out(TS_OP_norm, args, TS_N(args), 1, out);
+    return TS_INVOKE_OUT(out, TS_OP_norm, V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(p));
 }

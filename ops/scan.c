@@ -26,24 +26,20 @@ ts_status ts_infer_cumsum(ts_frame *f)
 
 ts_tensor *ts_cumsum(ts_tensor *self, int dim)
 {
-    ts_value args[] = {V_T(self), V_I(dim), V_B(false)};
-    return ts_invoke(TS_OP_cumsum, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_cumsum, V_T(self), V_I(dim), V_B(false));
 }
 
 ts_tensor *ts_cumsum_(ts_tensor *self, int dim)
 {
-    ts_value args[] = {V_T(self), V_I(dim), V_B(false)};
-    return ts_invoke_out(TS_OP_cumsum, args, TS_N(args), 1, self);
+    return TS_INVOKE_OUT(self, TS_OP_cumsum, V_T(self), V_I(dim), V_B(false));
 }
 
 ts_tensor *ts_cumsum_out(ts_tensor *out, ts_tensor *self, int dim)
 {
-    ts_value args[] = {V_T(self), V_I(dim), V_B(false)};
-    return ts_invoke_out(TS_OP_cumsum, args, TS_N(args), 1, out);
+    return TS_INVOKE_OUT(out, TS_OP_cumsum, V_T(self), V_I(dim), V_B(false));
 }
 
 ts_tensor *ts_cumsum_reversed(ts_tensor *self, int dim)
 {
-    ts_value args[] = {V_T(self), V_I(dim), V_B(true)};
-    return ts_invoke(TS_OP_cumsum, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_cumsum, V_T(self), V_I(dim), V_B(true));
 }

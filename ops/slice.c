@@ -200,14 +200,12 @@ ts_status ts_composite_diagonal_backward(ts_frame *f)
 
 ts_tensor *ts_slice(ts_tensor *t, int dim, int64_t start, int64_t end, int64_t step)
 {
-    ts_value args[] = {V_T(t), V_I(dim), V_I(start), V_I(end), V_I(step)};
-    return ts_invoke(TS_OP_slice, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_slice, V_T(t), V_I(dim), V_I(start), V_I(end), V_I(step));
 }
 
 ts_tensor *ts_select(ts_tensor *t, int dim, int64_t index)
 {
-    ts_value args[] = {V_T(t), V_I(dim), V_I(index)};
-    return ts_invoke(TS_OP_select, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_select, V_T(t), V_I(dim), V_I(index));
 }
 
 /** t checked and dim made non-negative, for forms that are made of others. */
@@ -243,8 +241,7 @@ ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length)
 
 ts_tensor *ts_diagonal(ts_tensor *t, int64_t offset, int dim1, int dim2)
 {
-    ts_value args[] = {V_T(t), V_I(offset), V_I(dim1), V_I(dim2)};
-    return ts_invoke(TS_OP_diagonal, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_diagonal, V_T(t), V_I(offset), V_I(dim1), V_I(dim2));
 }
 
 /** Views of `size` elements each into parts[0 .. nparts); parts is all NULL after an error. */
@@ -329,8 +326,7 @@ ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)
 
 ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start, int64_t end, int64_t step)
 {
-    ts_value args[] = {V_T(self), V_T(src), V_I(dim), V_I(start), V_I(end), V_I(step)};
-    return ts_invoke(TS_OP_slice_scatter, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_slice_scatter, V_T(self), V_T(src), V_I(dim), V_I(start), V_I(end), V_I(step));
 }
 
 ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t index)
@@ -355,14 +351,12 @@ ts_tensor *ts_slice_backward(ts_tensor *g, const int64_t *sizes, int ndim, int d
 {
     if (!ts_ints_ok(sizes, ndim, "slice_backward", "sizes", __builtin_return_address(0)))
         return NULL;
-    ts_value args[] = {V_T(g), V_IS(sizes, ndim), V_I(dim), V_I(start), V_I(end), V_I(step)};
-    return ts_invoke(TS_OP_slice_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_slice_backward, V_T(g), V_IS(sizes, ndim), V_I(dim), V_I(start), V_I(end), V_I(step));
 }
 
 ts_tensor *ts_diagonal_backward(ts_tensor *g, const int64_t *sizes, int ndim, int64_t offset, int dim1, int dim2)
 {
     if (!ts_ints_ok(sizes, ndim, "diagonal_backward", "sizes", __builtin_return_address(0)))
         return NULL;
-    ts_value args[] = {V_T(g), V_IS(sizes, ndim), V_I(offset), V_I(dim1), V_I(dim2)};
-    return ts_invoke(TS_OP_diagonal_backward, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_diagonal_backward, V_T(g), V_IS(sizes, ndim), V_I(offset), V_I(dim1), V_I(dim2));
 }

@@ -55,23 +55,19 @@ ts_status ts_infer_softmax_backward(ts_frame *f)
 #define SOFTMAX(name)                                                                           \
     ts_tensor *ts_##name(ts_tensor *self, int dim)                                              \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_I(dim), ts_value_none()};                               \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(dim), ts_value_none());                   \
     }                                                                                           \
     ts_tensor *ts_##name##_as(ts_tensor *self, int dim, ts_dtype dtype)                         \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_I(dim), V_DT(dtype)};                                   \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(dim), V_DT(dtype));                       \
     }                                                                                           \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, int dim)                        \
     {                                                                                           \
-        ts_value args[] = {V_T(self), V_I(dim), ts_value_none()};                               \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);                           \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_I(dim), ts_value_none());          \
     }                                                                                           \
     ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *result, int dim)                \
     {                                                                                           \
-        ts_value args[] = {V_T(grad), V_T(result), V_I(dim)};                                   \
-        return ts_invoke(TS_OP_##name##_backward, args, TS_N(args), 1);                         \
+        return TS_INVOKE(TS_OP_##name##_backward, V_T(grad), V_T(result), V_I(dim));            \
     }
 
 SOFTMAX(softmax)

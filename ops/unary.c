@@ -10,18 +10,15 @@ ts_status ts_infer_unary_float(ts_frame *f) { return ts_infer_pointwise(f, 1, TS
 #define UNARY(name)                                                    \
     ts_tensor *ts_##name(ts_tensor *self)                              \
     {                                                                  \
-        ts_value args[] = {V_T(self)};                                 \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);           \
+        return TS_INVOKE(TS_OP_##name, V_T(self));                     \
     }                                                                  \
     ts_tensor *ts_##name##_(ts_tensor *self)                           \
     {                                                                  \
-        ts_value args[] = {V_T(self)};                                 \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, self); \
+        return TS_INVOKE_OUT(self, TS_OP_##name, V_T(self));           \
     }                                                                  \
     ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self)        \
     {                                                                  \
-        ts_value args[] = {V_T(self)};                                 \
-        return ts_invoke_out(TS_OP_##name, args, TS_N(args), 1, out);  \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self));            \
     }
 
 UNARY(neg)

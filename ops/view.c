@@ -249,16 +249,14 @@ ts_status ts_infer_as_strided(ts_frame *f)
 
 ts_tensor *ts_detach(ts_tensor *t)
 {
-    ts_value args[] = {V_T(t)};
-    return ts_invoke(TS_OP_detach, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_detach, V_T(t));
 }
 
 ts_tensor *ts_contiguous(ts_tensor *t)
 {
     if (t && !(t->flags & TS_TENSOR_CONTIGUOUS))
         return ts_clone(t);
-    ts_value args[] = {V_T(t)};
-    return ts_invoke(TS_OP_alias, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_alias, V_T(t));
 }
 
 /** An op of a tensor and a list of numbers. */
@@ -267,8 +265,7 @@ ts_tensor *ts_contiguous(ts_tensor *t)
     {                                                                                       \
         if (!ts_ints_ok(list, n, #name, #list, __builtin_return_address(0)))                \
             return NULL;                                                                    \
-        ts_value args[] = {V_T(t), V_IS(list, n)};                                          \
-        return ts_invoke(TS_OP_##name, args, TS_N(args), 1);                                \
+        return TS_INVOKE(TS_OP_##name, V_T(t), V_IS(list, n));                              \
     }
 
 WITH_INTS(view, sizes)
@@ -289,8 +286,7 @@ ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other)
 
 ts_tensor *ts_transpose(ts_tensor *t, int dim0, int dim1)
 {
-    ts_value args[] = {V_T(t), V_I(dim0), V_I(dim1)};
-    return ts_invoke(TS_OP_transpose, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_transpose, V_T(t), V_I(dim0), V_I(dim1));
 }
 
 /** False with an error when t is no tensor. */
@@ -403,21 +399,18 @@ ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
 ts_tensor *ts_squeeze(ts_tensor *t)
 {
     static const int64_t all[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
-    ts_value args[] = {V_T(t), V_IS(all, t ? t->ndim : 0)};
-    return ts_invoke(TS_OP_squeeze, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_squeeze, V_T(t), V_IS(all, t ? t->ndim : 0));
 }
 
 ts_tensor *ts_squeeze_dim(ts_tensor *t, int dim)
 {
     int64_t dims[1] = {dim};
-    ts_value args[] = {V_T(t), V_IS(dims, 1)};
-    return ts_invoke(TS_OP_squeeze, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_squeeze, V_T(t), V_IS(dims, 1));
 }
 
 ts_tensor *ts_unsqueeze(ts_tensor *t, int dim)
 {
-    ts_value args[] = {V_T(t), V_I(dim)};
-    return ts_invoke(TS_OP_unsqueeze, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_unsqueeze, V_T(t), V_I(dim));
 }
 
 ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides, int ndim, int64_t offset)
@@ -425,6 +418,5 @@ ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *stri
     const void *site = __builtin_return_address(0);
     if (!ts_ints_ok(sizes, ndim, "as_strided", "sizes", site) || !ts_ints_ok(strides, ndim, "as_strided", "strides", site))
         return NULL;
-    ts_value args[] = {V_T(t), V_IS(sizes, ndim), V_IS(strides, ndim), V_I(offset)};
-    return ts_invoke(TS_OP_as_strided, args, TS_N(args), 1);
+    return TS_INVOKE(TS_OP_as_strided, V_T(t), V_IS(sizes, ndim), V_IS(strides, ndim), V_I(offset));
 }
