@@ -8,8 +8,7 @@
 
 /* --------------------------------------------------------------------------- transfers ---- */
 
-/** to_device for every backend: packs where the source is, moves bytes. */
-static ts_status transfer(ts_frame *f)
+ts_status ts_transfer(ts_frame *f)
 {
     ts_tensor *from = f->args[0].t, *to = f->rets[0].t, *packed = NULL, *landed = NULL;
     ts_status status = TS_OK;
@@ -85,7 +84,7 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
         TS_TRY(ts_key_take(what, b->name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1, "the range of run-time backends", &key));
     ts_reg.backends[key] = b;
     ts_tables_touch_all();
-    TS_TRY(ts_kernel_add("to_device", key, transfer, (ts_accepts){.strided = 1}, NULL, (const void *)transfer, NULL));
+    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.strided = 1}, NULL, (const void *)ts_transfer, NULL));
     if (b->flags & TS_BACKEND_CPU_FALLBACK)
         TS_TRY(ts_register_fallback(key, ts_round_trip, NULL));
     if (b->flags & TS_BACKEND_WHOLE_OPS)

@@ -576,7 +576,8 @@ ts_status ts_enter_device(ts_frame *f)
     int far = ts_find_far(f);
     if (TS_UNLIKELY(far >= 0))
         return ts_across(f, far);
-    if (b->supports && !b->supports(b->state, f))
+    bool own = f->table->impl[f->key] != ts_transfer; /* which is the library's */
+    if (own && b->supports && !b->supports(b->state, f))
         return ts_unsupported_call(f);
     ts_op_kind kind = f->table->info->kind;
     return kind == TS_FILL ? ts_enter_fill(f) : kind == TS_VIEW ? ts_enter_view(f) : ts_enter_foreign(f);

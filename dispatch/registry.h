@@ -22,6 +22,8 @@ ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
 ts_status ts_missing_kernel(ts_frame *f);
 /** First argument (nargs: a given result) on another device than the running key's; -1 when none is. */
 int ts_find_far(const ts_frame *f);
+/** to_device for every backend: packs where the source is, moves bytes. */
+ts_status ts_transfer(ts_frame *f);
 /** A call that a backend's kernel does not take: its fallback's, or an error. */
 ts_status ts_unsupported_call(ts_frame *f);
 /** The fallback of backends that allow it: the call on the CPU, over copies of what it touches. */

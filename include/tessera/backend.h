@@ -105,7 +105,7 @@ typedef struct ts_backend {
     /** Memory is used on a stream other than the one it was allocated for. (optional: free waits for all) */
     ts_status (*record_stream)(void *state, int device, void *data, int64_t bytes, ts_stream *stream);
 
-    /** Whether the kernel of the frame's op takes this call; asked before each. When it does not, the
+    /** Whether the backend's kernel for the frame's op takes this call; asked before each. When it does not, the
      *  fallback does, or the call is an error. (optional: yes) */
     bool (*supports)(void *state, const ts_frame *frame);
     /** Chooses ways whose results do not depend on scheduling, or any. (optional: they never do) */

@@ -258,6 +258,30 @@ TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goe
     SAYS("CPU");
 }
 
+static bool takes_scaled(void *state, const ts_frame *f)
+{
+    (void)state;
+    ck_assert_str_eq(ts_op_name(f->op), "test.scaled");
+    return true;
+}
+
+TS_TEST(a_backend_is_asked_about_its_own_kernels_alone)
+{
+    static offset_state memory = {.devices = 2};
+    static const ts_backend b = {OFFSET_BACKEND("ASKED", TS_BACKEND_CPU_FALLBACK, &memory), .install = install_scaled,
+                                 .supports = takes_scaled};
+    ts_key key;
+    register_scaled(true);
+    OK(ts_backend_register(&b, &key));
+    TS_SCOPE;
+    ts_tensor *there, *other, *y;
+    OK(there = ts_to_device(ts_arange(0, 6, 1, TS_F32), (ts_device){key, 0})); /* moves are the library's */
+    OK(other = ts_to_device(there, (ts_device){key, 1}));
+    OK(ts_to_device(ts_slice(other, 0, 0, TS_END, 2), TS_DEVICE_CPU));
+    OK(y = ts_add(call_scaled(there, there, 2), there)); /* add has no kernel there */
+    ck_assert_double_eq(value(ts_select(y, 0, 3)), 21);
+}
+
 TS_TEST(registrations_of_another_library_are_refused_by_their_size)
 {
     FAILS(TS_ERR_VALUE, ts_register_op_ex("test.x(Tensor x) -> Tensor", &(ts_op_opts){.size = 3}, NULL));
