@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test test-full sanitize tsan bench rooms budgets docs clean
+.PHONY: help setup build train test test-full sanitize tsan fuzz bench rooms budgets docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +45,15 @@ tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsa
 	    -Db_ndebug=false -Db_sanitize=thread -Db_lundef=false -Dexamples=false -Dbench=false
 	@tools/run-tests -C build-tsan
 
+FUZZ_FLAGS := --buildtype=debugoptimized -Db_ndebug=false -Db_sanitize=address,undefined -Db_lundef=false \
+    -Dcuda=disabled -Dexamples=false -Dbench=false
+
+fuzz: ## search for inputs that break us, in build-fuzz/; SECONDS=n each, HARNESS=name
+	@tools/setup build test fuzz
+	@test -f build-fuzz/build.ninja || CC=clang meson setup build-fuzz -Dfuzz=true $(FUZZ_FLAGS)
+	@ninja -C build-fuzz harnesses
+	@tools/fuzz --seconds '$(or $(SECONDS),60)' $(HARNESS)
+
 bench: build/build.ninja ## run the benchmarks
 	@ninja -C build
 	@for program in build/bench/bench_*; do \
@@ -64,7 +73,7 @@ docs: ## build the reference in build/docs/html; warnings are errors
 	@echo build/docs/html/index.html
 
 clean: ## remove what was built; keeps runs/
-	@rm -rf build build-asan build-ci build-clang build-cuda build-tsan
+	@rm -rf build build-asan build-ci build-clang build-cuda build-fuzz build-tsan
 
 build/build.ninja:
 	@tools/setup build

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
+#if TS_WIDE_VARIANTS
 #include <cpuid.h>
 #endif
 
@@ -19,7 +19,7 @@ const char *ts_isa_name(ts_isa isa)
 
 ts_isa ts_cpu_isa_supported(void)
 {
-#if defined(__x86_64__)
+#if TS_WIDE_VARIANTS
     unsigned a, b, c, d;
     __builtin_cpu_init();
     /* __builtin_cpu_supports includes the operating system's part (XCR0) for the AVX families;

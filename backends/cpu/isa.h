@@ -26,7 +26,7 @@ ts_isa ts_isa_choose(const char *wanted);
 /** "baseline", "avx2", "avx512"; "?" for anything else. */
 const char *ts_isa_name(ts_isa isa);
 
-#if defined(__x86_64__)
+#if TS_WIDE_VARIANTS
 #define TS_ISA_DECLARE(type, name, params)                                                       \
     type name##_baseline params;                                                                 \
     type name##_avx2 params;                                                                     \
