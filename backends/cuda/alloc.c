@@ -428,32 +428,40 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
     return data ? data : fail(h, d, bytes, error);
 }
 
+/** Puts events behind the work of other streams; the block waits for them. */
+static void wait_for_users(heap *h, block *b)
+{
+    int users = 0;
+    for (int i = 0; i < b->nusers; i++) {
+        if (cudaEventCreateWithFlags(&b->events[users], cudaEventDisableTiming) != cudaSuccess ||
+            cudaEventRecord(b->events[users], b->users[i]) != cudaSuccess)
+            cudaStreamSynchronize(b->users[i]);
+        else
+            users++;
+    }
+    b->nusers = users;
+    if (users)
+        put(&h->waiting, b);
+    else
+        give_back(h, b);
+}
+
 void ts_cuda_free(void *state, int device, void *data, int64_t bytes)
 {
     (void)state;
     heap *h = &heaps[device];
-    if (!ts_cuda_use(device))
-        return;
     pthread_mutex_lock(&h->lock);
     block *b = find_taken(h, data);
     if (b) {
         take(b);
         h->ntaken--;
         h->stats.in_use -= b->bytes;
-        int users = 0;
-        for (int i = 0; i < b->nusers; i++) {
-            if (cudaEventCreateWithFlags(&b->events[users], cudaEventDisableTiming) != cudaSuccess ||
-                cudaEventRecord(b->events[users], b->users[i]) != cudaSuccess)
-                cudaStreamSynchronize(b->users[i]);
-            else
-                users++;
-        }
-        b->nusers = users;
-        if (users)
-            put(&h->waiting, b);
-        else
-            give_back(h, b);
-    } else {
+    }
+    if (b && !b->nusers) { /* nearly always: CUDA is not called */
+        give_back(h, b);
+    } else if (ts_cuda_use(device) && b) {
+        wait_for_users(h, b);
+    } else if (!b) {
         bytes = (bytes + ROUND - 1) / ROUND * ROUND;
         h->stats.in_use -= bytes;
         h->stats.reserved -= bytes;

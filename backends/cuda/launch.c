@@ -6,22 +6,26 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-typedef CUresult (*launch_fn)(const CUlaunchConfig *config, CUfunction kernel, void **arguments, void **extra);
+typedef CUresult (*plain_fn)(CUfunction kernel, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz,
+                             unsigned shared, CUstream stream, void **arguments, void **extra);
+typedef CUresult (*config_fn)(const CUlaunchConfig *config, CUfunction kernel, void **arguments, void **extra);
 
-/* The runtime finds the driver's function, so that nothing here links to libcuda. */
-static launch_fn driver(void)
+/* The driver's functions, which the runtime finds, so that nothing here links to libcuda. The second one is set last. */
+static _Atomic(plain_fn) plain_launch;
+static _Atomic(config_fn) config_launch;
+
+static cudaError_t find_driver(void)
 {
-    static _Atomic(launch_fn) known;
-    launch_fn found = atomic_load_explicit(&known, memory_order_relaxed);
-    if (__builtin_expect(!found, 0)) {
-        enum cudaDriverEntryPointQueryResult result;
-        void *symbol = NULL;
-        if (cudaGetDriverEntryPointByVersion("cuLaunchKernelEx", &symbol, 12000, cudaEnableDefault, &result) != cudaSuccess)
-            return NULL;
-        found = (launch_fn)symbol;
-        atomic_store(&known, found);
-    }
-    return found;
+    enum cudaDriverEntryPointQueryResult result;
+    void *plain = NULL, *config = NULL;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuLaunchKernel", &plain, 12000, cudaEnableDefault, &result);
+    if (error == cudaSuccess)
+        error = cudaGetDriverEntryPointByVersion("cuLaunchKernelEx", &config, 12000, cudaEnableDefault, &result);
+    if (error != cudaSuccess || !plain || !config)
+        return error != cudaSuccess ? error : cudaErrorNotSupported;
+    atomic_store(&plain_launch, (plain_fn)plain);
+    atomic_store_explicit(&config_launch, (config_fn)config, memory_order_release);
+    return cudaSuccess;
 }
 
 /* Each kernel has one place; where two have the same, the second one is looked up each time. */
@@ -60,14 +64,23 @@ cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **
         if (error != cudaSuccess)
             return error;
     }
-    launch_fn launch = driver();
-    if (__builtin_expect(!launch, 0))
-        return cudaErrorNotSupported;
+    config_fn launch = atomic_load_explicit(&config_launch, memory_order_acquire);
+    if (__builtin_expect(!launch, 0)) {
+        cudaError_t error = find_driver();
+        if (error != cudaSuccess)
+            return error;
+        launch = atomic_load(&config_launch);
+    }
+    /* the two enums have the same numbers */
+    if (grid->cluster <= 1)
+        return (cudaError_t)atomic_load_explicit(&plain_launch, memory_order_relaxed)(
+            handle, grid->blocks.x, grid->blocks.y, grid->blocks.z, grid->threads.x, grid->threads.y, grid->threads.z,
+            grid->shared, stream, arguments, NULL);
     CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {grid->cluster, 1, 1}};
     CUlaunchConfig config = {
         .gridDimX = grid->blocks.x, .gridDimY = grid->blocks.y, .gridDimZ = grid->blocks.z,
         .blockDimX = grid->threads.x, .blockDimY = grid->threads.y, .blockDimZ = grid->threads.z,
-        .sharedMemBytes = grid->shared, .hStream = stream, .attrs = &cluster, .numAttrs = grid->cluster > 1,
+        .sharedMemBytes = grid->shared, .hStream = stream, .attrs = &cluster, .numAttrs = 1,
     };
-    return (cudaError_t)launch(&config, handle, arguments, NULL); /* the two enums have the same numbers */
+    return (cudaError_t)launch(&config, handle, arguments, NULL);
 }

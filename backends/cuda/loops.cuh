@@ -122,6 +122,22 @@ __global__ void __launch_bounds__(LOOP_THREADS) loop_kernel(const __grid_constan
     loop_body<V, F, R, T...>(s, fn, std::make_integer_sequence<int, (int)sizeof...(T)>());
 }
 
+/** The dims behind the first one; apart, so that the common launch of one dim stays short. Returns their accesses. */
+template <int V, int N> __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_space &space, int64_t last_size)
+{
+    int last = space.ndim - 1;
+    int64_t accesses = last_size;
+    for (int d = 0; d < last; d++) {
+        int64_t within = d == 0 ? space.sizes[0] / V : space.sizes[d];
+        s.sizes[d] = divisor((uint32_t)within);
+        accesses *= within;
+    }
+    for (int k = 0; k < N; k++)
+        for (int d = 1; d <= last; d++)
+            s.strides[k][d] = space.operand[k].strides[d];
+    return accesses;
+}
+
 /** Launches `size` of the outermost dim of a space, from `from` on: fewer than 2^31 accesses. */
 template <int V, class F, class R, class... T>
 cudaError_t loop_launch(const ts_space &space, int64_t from, int64_t size, const F &fn, cudaStream_t stream)
@@ -132,23 +148,17 @@ cudaError_t loop_launch(const ts_space &space, int64_t from, int64_t size, const
     loop_space<N> s;
     s.ndim = space.ndim;
     s.tail = V > 1 && last == 0 ? (uint32_t)(size % V) : 0;
-    int64_t accesses = last == 0 ? size / V : size;
-    for (int d = 0; d < last; d++) {
-        int64_t within = d == 0 ? space.sizes[0] / V : space.sizes[d];
-        s.sizes[d] = divisor((uint32_t)within);
-        accesses *= within;
-    }
-    s.accesses = (uint32_t)accesses;
     for (int k = 0; k < N; k++) {
         const ts_operand &o = space.operand[k];
         s.data[k] = (char *)o.data + (o.host ? 0 : from * o.strides[last]);
         s.way[k] = o.host ? way_number : o.strides[0] == item[k] ? way_array : way_one;
         s.one[k] = o.strides[0];
+        s.strides[k][0] = o.strides[0] * V;
         if (o.host)
             memcpy(&s.number[k], o.data, item[k]);
-        for (int d = 0; d <= last; d++)
-            s.strides[k][d] = d == 0 ? o.strides[0] * V : o.strides[d];
     }
+    int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
+    s.accesses = (uint32_t)accesses;
     int64_t per_block = LOOP_THREADS * LOOP_UNROLL, blocks = (accesses + per_block - 1) / per_block;
     ts_cuda_grid grid = {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
     return launch(loop_kernel<V, F, R, T...>, grid, stream, s, fn);
@@ -197,12 +207,13 @@ template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts
     bool wide = loop_is_wide<N>(space, item, V);
     /* parts along the outermost dim whose accesses can be counted in 31 bits */
     int last = space.ndim - 1;
-    int64_t whole = space.sizes[last], around = space.numel / whole, most = ((int64_t)1 << 31) - 4096;
-    int64_t step = whole;
-    if (space.numel > most)
+    int64_t whole = space.sizes[last], most = ((int64_t)1 << 31) - 4096, step = whole;
+    if (space.numel > most) {
+        int64_t around = space.numel / whole;
         step = most / around > 0 ? most / around : 1;
-    if (last == 0 && step < whole)
-        step = step / 4096 * 4096;
+        if (last == 0)
+            step = step / 4096 * 4096;
+    }
     for (int64_t from = 0; from < whole; from += step) {
         int64_t size = whole - from < step ? whole - from : step;
         cudaError_t e = wide ? loop_launch<V, F, R, T...>(space, from, size, fn, stream)

@@ -20,6 +20,12 @@ static ts_cuda_matrix matrix_of(const ts_tensor *t)
     return m;
 }
 
+/** Whether the product takes it as it lies: rows or columns are dense and do not overlap. */
+static bool is_plain(const ts_cuda_matrix *m)
+{
+    return (m->column == 1 && m->row >= m->columns) || (m->row == 1 && m->column >= m->rows);
+}
+
 /** All dims but the last as rows. */
 static ts_cuda_matrix rows_of(const ts_tensor *t)
 {
@@ -52,13 +58,32 @@ static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_mat
     return ts_cuda_gemm(f, ts_kernel_dtype(f), a, b, c, batches, bias ? ts_kernel_data(bias) : NULL);
 }
 
+/** An operand as it lies, or a dense copy. */
+static ts_status operand(ts_tensor *t, ts_cuda_matrix *m)
+{
+    *m = matrix_of(t);
+    if (is_plain(m))
+        return TS_OK;
+    t = ts_contiguous(t);
+    TS_TRY(t);
+    *m = matrix_of(t);
+    return TS_OK;
+}
+
+/* A transposed operand, as in gradients of weights, is read as it lies; only results are always dense. */
 static ts_status mm(ts_frame *f)
 {
-    ts_tensor *y = f->rets[0].t;
-    ts_cuda_matrix a = matrix_of(f->args[0].t), b = matrix_of(f->args[1].t), c = matrix_of(y);
+    TS_SCOPE;
+    ts_tensor *result = f->rets[0].t, *y = ts_is_contiguous(result) ? result : ts_contiguous(result);
+    ts_cuda_matrix a, b, c;
+    TS_TRY(y);
+    TS_TRY(operand(f->args[0].t, &a));
+    TS_TRY(operand(f->args[1].t, &b));
+    c = matrix_of(y);
     c.row = c.columns;
     c.column = 1;
-    return product(f, &a, &b, &c, ts_ndim(y) > 2 ? ts_size(y, 0) : 1, y, NULL);
+    TS_TRY(product(f, &a, &b, &c, ts_ndim(y) > 2 ? ts_size(y, 0) : 1, y, NULL));
+    return y == result ? TS_OK : ts_status_of_pointer(ts_copy_(result, y));
 }
 
 /* input (..., K), weight (N, K), bias (N) -> (..., N) */
@@ -92,8 +117,8 @@ static ts_status linear_backward(ts_frame *f)
 
 #define FLOATS (TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | TS_DTYPE_BIT(TS_BF16) | TS_DTYPE_BIT(TS_F16))
 static const ts_cuda_kernel kernels[] = {
-    {"mm", mm, FLOATS, false},
-    {"bmm", mm, FLOATS, false},
+    {"mm", mm, FLOATS, true},
+    {"bmm", mm, FLOATS, true},
     {"linear", linear, FLOATS, false},
     {"linear_backward", linear_backward, FLOATS, false},
 };
