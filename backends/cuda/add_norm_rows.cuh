@@ -56,7 +56,7 @@ template <class T, class S, int V> __global__ void __launch_bounds__(S::threads 
     }
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
-        int64_t i = (int64_t)(part_t::first() + j * S::group) * V;
+        int64_t i = (int64_t)(part_t::first() + j * S::threads) * V;
         if (i >= m)
             continue;
         vec<T, V> w, b;
@@ -75,13 +75,13 @@ template <class T, class S, int V> __global__ void __launch_bounds__(S::threads 
 }
 
 /** cudaErrorNotSupported where no shape holds a row. */
-template <class T> cudaError_t add_norm_rows(const add_norm<T> &a, bool clusters, cudaStream_t stream)
+template <class T> cudaError_t add_norm_rows(const add_norm<T> &a, cudaStream_t stream)
 {
     bool aligned = aligned16(a.x) && aligned16(a.residual) && aligned16(a.weight) && aligned16(a.bias) && aligned16(a.y) &&
                    aligned16(a.sum);
-    return rows_dispatch<T, rows_once>(a.n, aligned, clusters, [&]<class S, int V>() {
-        return rows_launch<S>(add_norm_kernel<T, S, V>, (a.rows + S::rows - 1) / S::rows, 0, stream, a);
-    }, cudaErrorNotSupported);
+    return rows_dispatch<T>(a.n, aligned, [&]<class S, int V>() {
+        return rows_launch<S>(add_norm_kernel<T, S, V>, a.rows, stream, a);
+    });
 }
 
 } // namespace ts

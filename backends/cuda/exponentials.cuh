@@ -4,7 +4,8 @@
 #define TS_CUDA_EXPONENTIALS_CUH
 
 #include "backends/cuda/reduce.cuh"
-#include "backends/cuda/softmax_rows.cuh"
+#include "backends/cuda/rows.cuh"
+#include "backends/cuda/softmax_exp.cuh"
 
 namespace ts {
 
@@ -19,7 +20,7 @@ template <class T> struct exponentials_fold {
 
     /** What exponents are relative to: infinities would give NaN. */
     static __device__ __forceinline__ X base(X top) { return top - top == 0 ? top : (X)0; }
-    static __device__ __forceinline__ X moved(const state &s, X to) { return s.sum == 0 ? (X)0 : s.sum * exp_of<T>(base(s.top), to); }
+    static __device__ __forceinline__ X moved(const state &s, X to) { return s.sum == 0 ? (X)0 : s.sum * exp_from<T>(to)(base(s.top)); }
     __device__ __forceinline__ state none() const { return {-(X)INFINITY, 0, 0}; }
     __device__ __forceinline__ state merge(const state &a, const state &b) const
     {
@@ -33,13 +34,14 @@ template <class T> struct exponentials_fold {
         for (int e = 0; e < N; e++)
             top = op_max::of(top, x[e]);
         X to = base(top);
+        exp_from<T> above(to);
         if (top > s.top) {
             s.sum = moved(s, to);
             s.top = top;
         }
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            s.sum += exp_of<T>(x[e], to);
+            s.sum += above(x[e]);
             s.total += x[e];
         }
     }

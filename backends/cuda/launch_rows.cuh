@@ -3,6 +3,7 @@
 #ifndef TS_CUDA_LAUNCH_ROWS_CUH
 #define TS_CUDA_LAUNCH_ROWS_CUH
 
+#include "backends/cuda/launch.h"
 #include "backends/cuda/rows.cuh"
 
 namespace ts {
@@ -44,8 +45,8 @@ template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F
 template <class S, class... P, class... A>
 cudaError_t rows_launch(void (*kernel)(P...), int64_t rows, cudaStream_t stream, A... args)
 {
-    kernel<<<(unsigned)((rows + S::rows - 1) / S::rows), S::threads * S::rows, 0, stream>>>(static_cast<P>(args)...);
-    return cudaPeekAtLastError();
+    ts_cuda_grid grid = {dim3((unsigned)((rows + S::rows - 1) / S::rows)), dim3(S::threads * S::rows), 0, 1};
+    return launch(kernel, grid, stream, static_cast<P>(args)...);
 }
 
 } // namespace ts

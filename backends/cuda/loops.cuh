@@ -58,18 +58,35 @@ template <class T> __device__ __forceinline__ T bits_as(double bits)
     return x;
 }
 
-/** Loads V elements of operand K. */
+/**
+ * Loads V elements of operand K, as the words in which they move: to take halves apart here would make each
+ * access wait for the one before it.
+ */
 template <int K, int V, class T, int N>
-__device__ __forceinline__ vec<T, V> fetch(const loop_space<N> &s, int64_t offset)
+__device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int64_t offset)
 {
-    vec<T, V> v;
     if (V > 1 && s.way[K] == way_array)
-        return *reinterpret_cast<const vec<T, V> *>(s.data[K] + offset);
+        return *reinterpret_cast<const word_of<vec<T, V>> *>(s.data[K] + offset);
     T x = s.way[K] == way_number ? bits_as<T>(s.number[K]) : *reinterpret_cast<const T *>(s.data[K] + offset);
+    vec<T, V> v;
 #pragma unroll
     for (int e = 0; e < V; e++)
         v.at[e] = x;
-    return v;
+    return to_word(v);
+}
+
+/** fn of V elements of each operand. */
+template <int V, class F, class R, class... T>
+__device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const word_of<vec<T, V>> &...in)
+{
+    wide_t<R> out[V];
+    auto each = [&](const unpacked<T, V> &...x) {
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            out[e] = static_cast<wide_t<R>>(fn(x.at[e]...));
+    };
+    each(unpacked<T, V>(from_word<vec<T, V>>(in))...);
+    return to_word(pack<R, V>(out));
 }
 
 template <int V, class F, class R, class... T, int... K>
@@ -95,24 +112,20 @@ __device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s,
         for (int k = 0; k < N; k++)
             offset[u][k] += i * s.strides[k][s.ndim - 1];
     }
-    std::tuple<vec<T, V>...> in[LOOP_UNROLL];
+    std::tuple<word_of<vec<T, V>>...> in[LOOP_UNROLL];
 #pragma unroll
     for (int u = 0; u < LOOP_UNROLL; u++)
         if (first + u * LOOP_THREADS < s.accesses)
-            in[u] = std::tuple<vec<T, V>...>(fetch<K + 1, V, T>(s, offset[u][K + 1])...);
+            in[u] = std::tuple<word_of<vec<T, V>>...>(fetch<K + 1, V, T>(s, offset[u][K + 1])...);
 #pragma unroll
     for (int u = 0; u < LOOP_UNROLL; u++)
-        if (first + u * LOOP_THREADS < s.accesses) {
-            vec<R, V> out;
-#pragma unroll
-            for (int e = 0; e < V; e++)
-                out.at[e] = narrow<R>(fn(widen(std::get<K>(in[u]).at[e])...));
-            *reinterpret_cast<vec<R, V> *>(s.data[0] + offset[u][0]) = out;
-        }
+        if (first + u * LOOP_THREADS < s.accesses)
+            *reinterpret_cast<word_of<vec<R, V>> *>(s.data[0] + offset[u][0]) =
+                loop_apply<V, F, R, T...>(fn, std::get<K>(in[u])...);
     if (V > 1 && blockIdx.x == gridDim.x - 1 && threadIdx.x < s.tail) {
         int64_t i = (int64_t)s.accesses * V + threadIdx.x;
-        *reinterpret_cast<R *>(s.data[0] + i * s.one[0]) =
-            narrow<R>(fn(widen(fetch<K + 1, 1, T>(s, i * s.one[K + 1]).at[0])...));
+        *reinterpret_cast<word_of<vec<R, 1>> *>(s.data[0] + i * s.one[0]) =
+            loop_apply<1, F, R, T...>(fn, fetch<K + 1, 1, T>(s, i * s.one[K + 1])...);
     }
 }
 

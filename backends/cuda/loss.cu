@@ -110,10 +110,10 @@ template <class T> struct cross_entropy_slope {
             scale = 0;
     }
     /** of a class that is not the target, and of the target */
-    __device__ __forceinline__ T other(A x) const { return narrow<T>(scale == 0 ? (A)0 : (exp_of<T>(x, lse) - even) * scale); }
+    __device__ __forceinline__ T other(A x) const { return narrow<T>(scale == 0 ? (A)0 : (exp_from<T>(lse)(x) - even) * scale); }
     __device__ __forceinline__ T own_class(A x) const
     {
-        return narrow<T>(scale == 0 ? (A)0 : (exp_of<T>(x, lse) - even - own) * scale);
+        return narrow<T>(scale == 0 ? (A)0 : (exp_from<T>(lse)(x) - even - own) * scale);
     }
 };
 

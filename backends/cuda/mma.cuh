@@ -15,11 +15,6 @@
 
 namespace ts {
 
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /** Copies 16 bytes, or writes zeros. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool some)
 {
@@ -132,14 +127,6 @@ template <> __device__ __forceinline__ uint32_t pack2<f16>(float first, float se
     uint32_t x;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(second), "f"(first));
     return x;
-}
-
-/** 2^x, to about 2 ulp; 0 for -Inf. */
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 } // namespace ts

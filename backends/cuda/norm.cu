@@ -144,7 +144,7 @@ static ts_status add_layer_norm(ts_frame *f)
                          data_of<T>(f->rets[0]), data_of<T>(f->rets[1]), data_of<wide_t<T>>(f->rets[2]), data_of<wide_t<T>>(f->rets[3]),
                          r.outer, r.count, eps};
         if constexpr (sizeof(T) < 8)
-            return add_norm_rows<T>(a, c.device->clusters, c.stream);
+            return add_norm_rows<T>(a, c.stream);
         return cudaErrorNotSupported;
     };
     bool held = false;

@@ -13,6 +13,7 @@
 
 #include <functional>
 
+#include "backends/cuda/barrier.cuh"
 #include "backends/cuda/launch_rows.cuh"
 #include "backends/cuda/runtime.h"
 
@@ -25,55 +26,6 @@ template <int THREADS_, int VECS_, int CLUSTER_, int STAGES_, int BLOCKS_> struc
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
-/** Barriers in shared memory that count arrivals and bytes (PTX ISA, mbarrier). */
-struct barrier {
-    uint64_t state;
-
-    __device__ __forceinline__ unsigned address() const { return (unsigned)__cvta_generic_to_shared(&state); }
-    __device__ __forceinline__ void init(unsigned arrivals)
-    {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
-    }
-    /** One arrival, and bytes to wait for beside it. */
-    __device__ __forceinline__ void expect(unsigned bytes)
-    {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
-    }
-    __device__ __forceinline__ void wait(unsigned parity)
-    {
-        asm volatile("{\n.reg .pred p;\nagain:\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-                     "@!p bra again;\n}" ::"r"(address()), "r"(parity) : "memory");
-    }
-};
-
-/** Begins to copy bytes (a multiple of 16) from global memory; they count at the barrier. */
-__device__ __forceinline__ void copy_bulk(void *to, const void *from, unsigned bytes, barrier *done)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(bytes), "r"(done->address())
-                 : "memory");
-}
-
-__device__ __forceinline__ unsigned cluster_rank()
-{
-    unsigned r;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return r;
-}
-/** The same place in the shared memory of another block of the cluster. */
-__device__ __forceinline__ unsigned peer_address(const void *mine, unsigned rank)
-{
-    unsigned a;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"((unsigned)__cvta_generic_to_shared(mine)), "r"(rank));
-    return a;
-}
-__device__ __forceinline__ void cluster_wait_all()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 
 /**
  * ARRAYS inputs of (rows, n) elements, read row by row. run() takes a formula with
@@ -95,7 +47,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
     struct exchange_place { /* four turns: a block may be two ahead of another one, which reads the last */
         float2 shares[4][S::warps];
         float2 across[4][S::cluster];
-        barrier full[S::stages], sent[4];
+        uint64_t full[S::stages], sent[4]; /* barriers */
     };
 
     const T *in[ARRAYS];
@@ -145,10 +97,11 @@ template <class T, class S, int ARRAYS> struct row_stream {
     {
         if (threadIdx.x == 0 && r < rows) {
             int64_t from = r * n + (S::cluster > 1 ? cluster_rank() * (int64_t)count * V : 0);
-            place->full[to].expect(ARRAYS * count * 16);
+            uint32_t full = shared_address(&place->full[to]);
+            barrier_expect(full, ARRAYS * count * 16);
 #pragma unroll
             for (int a = 0; a < ARRAYS; a++)
-                copy_bulk(ring + (to * ARRAYS + a) * slots, in[a] + from, count * 16, &place->full[to]);
+                bulk_load(shared_address(ring + (to * ARRAYS + a) * slots), in[a] + from, count * 16, full);
         }
     }
     __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange)
@@ -160,13 +113,13 @@ template <class T, class S, int ARRAYS> struct row_stream {
         count = (int)(n / V / S::cluster);
         if (threadIdx.x == 0) {
             for (int s = 0; s < S::stages; s++)
-                place->full[s].init(1);
+                barrier_init(shared_address(&place->full[s]), 1);
             for (int t = 0; t < 4; t++)
-                place->sent[t].init(1);
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+                barrier_init(shared_address(&place->sent[t]), 1);
+            barriers_ready();
         }
         if constexpr (S::cluster > 1)
-            cluster_wait_all();
+            cluster_meet();
         else
             __syncthreads();
 #pragma unroll
@@ -195,20 +148,18 @@ template <class T, class S, int ARRAYS> struct row_stream {
     /** Sends the block's numbers to all blocks of the cluster. */
     __device__ __forceinline__ void send(float2 x)
     {
-        barrier *sent = &place->sent[turn & 3];
+        uint32_t sent = shared_address(&place->sent[turn & 3]);
         if (threadIdx.x == 0)
-            sent->expect(S::cluster * 8);
+            barrier_expect(sent, S::cluster * 8);
         if (threadIdx.x < S::cluster)
-            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-                             peer_address(&place->across[turn & 3][cluster_rank()], threadIdx.x)),
-                         "f"(x.x), "f"(x.y), "r"(peer_address(sent, threadIdx.x))
-                         : "memory");
+            peer_store(peer_address(shared_address(&place->across[turn & 3][cluster_rank()]), threadIdx.x), x,
+                       peer_address(sent, threadIdx.x));
     }
     template <class F> __device__ __forceinline__ float2 whole(const F &f)
     {
         if constexpr (S::cluster == 1)
             return over_block(f);
-        place->sent[turn & 3].wait(turn >> 2 & 1);
+        barrier_wait_peers(shared_address(&place->sent[turn & 3]), turn >> 2 & 1);
         return combine<S::cluster>(place->across[turn & 3][threadIdx.x % S::cluster], (float)(count * V), (float)n, f);
     }
     template <class F> __device__ __forceinline__ void run(F &&f)
@@ -217,7 +168,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
         stage = turn = 0;
         if constexpr (S::warps == 1) { /* nobody to wait for */
             for (; row < rows; row += step, turn++) {
-                place->full[stage].wait(parity);
+                barrier_wait(shared_address(&place->full[stage]), parity);
                 float2 x = combine<32>(f.first(*this), own_count(), (float)(count * V), f);
                 f.second(*this, x);
                 __syncwarp();
@@ -232,7 +183,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
             for (;; turn++) {
                 bool some = row < rows;
                 if (some) {
-                    place->full[stage].wait(parity);
+                    barrier_wait(shared_address(&place->full[stage]), parity);
                     float2 x = combine<32>(f.first(*this), own_count(), warp_count(threadIdx.x / 32), f);
                     if (threadIdx.x % 32 == 0)
                         place->shares[turn & 3][threadIdx.x / 32] = x;
@@ -284,6 +235,30 @@ struct plain_sums {
 /** Bytes of the ring. */
 template <class T, class S, int ARRAYS> constexpr int ring_bytes = S::stages * ARRAYS * S::threads * S::vecs * 16;
 
+/** Clusters that fit on the device at once. */
+template <class S> int64_t blocks_that_stay(const void *kernel, int shared, int sms)
+{
+    int fit = 0;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (S::cluster == 1) {
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, S::threads, shared);
+        return fit * sms;
+    }
+    if (S::cluster > 8)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {S::cluster, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(S::cluster);
+    config.blockDim = dim3(S::threads);
+    config.dynamicSmemBytes = shared;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    cudaOccupancyMaxActiveClusters(&fit, kernel, &config);
+    return fit;
+}
+
 /**
  * Host side: launches kernel<<<...>>>(args...) with as many blocks as stay at once. prepare(clusters)
  * is told how many clusters that are, at most one for each row, before the arguments are read.
@@ -291,35 +266,13 @@ template <class T, class S, int ARRAYS> constexpr int ring_bytes = S::stages * A
 template <class S, class F, class... P, class... A>
 cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, int sms, cudaStream_t stream, F &&prepare, A... args)
 {
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = S::cluster;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(S::cluster);
-    config.blockDim = dim3(S::threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = S::cluster > 1;
-    static const int64_t most = [&] { /* asked once */
-        int fit = 0;
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-        if (S::cluster > 8)
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-        if (S::cluster > 1) {
-            cudaOccupancyMaxActiveClusters(&fit, kernel, &config);
-            return fit;
-        }
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, S::threads, shared);
-        return fit * sms;
-    }();
+    static const int64_t most = blocks_that_stay<S>((const void *)kernel, shared, sms); /* asked once */
     if (most < 1)
         return cudaErrorNotSupported;
     int64_t clusters = rows < most ? rows : most;
     prepare(clusters);
-    config.gridDim = dim3((unsigned)(clusters * S::cluster));
-    return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+    ts_cuda_grid grid = {dim3((unsigned)(clusters * S::cluster)), dim3(S::threads), (unsigned)shared, S::cluster};
+    return launch(kernel, grid, stream, static_cast<P>(args)...);
 }
 
 /**

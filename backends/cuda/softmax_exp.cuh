@@ -9,14 +9,6 @@ namespace ts {
 
 template <class A> __device__ __forceinline__ A minus_infinity() { return -(A)INFINITY; }
 
-/** 2^x by the unit for it: for what is rounded to 8 or 11 bits afterwards. */
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /** Makes exp(x - m) of x: one multiply-add and ex2 where T is a half, else the exact function. */
 template <class T> struct exp_from {
     using A = wide_t<T>;

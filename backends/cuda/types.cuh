@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <type_traits>
 
@@ -35,6 +36,14 @@ template <> struct narrow_to<f16> {
     __device__ __forceinline__ static f16 from(float x) { return __float2half_rn(x); }
 };
 template <class T, class X> __device__ __forceinline__ T narrow(X x) { return narrow_to<T>::from(x); }
+
+/** 2^x by the unit for it: for what is rounded to 8 or 11 bits afterwards. */
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 /** N elements that move in one access. */
 template <class T, int N> struct alignas(sizeof(T) * N) vec {
@@ -79,6 +88,39 @@ template <class T, int N> __device__ __forceinline__ vec<T, N> pack(const wide_t
             v.at[k] = narrow<T>(x[k]);
     }
     return v;
+}
+
+/** The numbers of a vector. */
+template <class T, int N> struct unpacked {
+    wide_t<T> at[N];
+    __device__ __forceinline__ explicit unpacked(const vec<T, N> &v) { unpack<T, N>(v, at); }
+};
+
+/** The unsigned word in which a vector moves. */
+template <int BYTES> struct word;
+template <> struct word<1> { using type = uint8_t; };
+template <> struct word<2> { using type = uint16_t; };
+template <> struct word<4> { using type = uint32_t; };
+template <> struct word<8> { using type = uint2; };
+template <> struct word<16> { using type = uint4; };
+template <class V> using word_of = typename word<sizeof(V)>::type;
+
+template <class V> __device__ __forceinline__ word_of<V> to_word(const V &v)
+{
+    word_of<V> w;
+    memcpy(&w, &v, sizeof w);
+    return w;
+}
+template <class V> __device__ __forceinline__ V from_word(const word_of<V> &w)
+{
+    V v;
+    memcpy(&v, &w, sizeof v);
+    return v;
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
 }
 
 /** Streaming accesses: data that this kernel touches once. */

@@ -1,8 +1,7 @@
 /**
  * @file wgmma.cuh
- * What Hopper (sm_90a) adds: tiles that the copy engine brings (TMA), barriers in shared memory that count its
- * bytes, and products of four warps together straight from shared memory (PTX ISA: cp.async.bulk.tensor,
- * mbarrier, wgmma, setmaxnreg).
+ * What Hopper (sm_90a) adds: tiles that the copy engine brings (TMA) and products of four warps together
+ * straight from shared memory (PTX ISA: cp.async.bulk.tensor, wgmma, setmaxnreg).
  *
  * A tile of R rows lies as slabs of 64 columns of 2 bytes, R rows of 128 bytes each, as the copy engine
  * writes it with its 128-byte swizzle: chunk c of 16 bytes of row r is at place c xor (r mod 8). Slabs begin
@@ -15,40 +14,13 @@
 
 #include <cuda.h>
 
+#include "backends/cuda/barrier.cuh"
 #include "backends/cuda/mma.cuh"
 
 namespace ts {
 
-/* --------------------------------------------------------------------------- barriers ---- */
+/* ----------------------------------------------------------------- turns and copies ---- */
 
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-/** After the last barrier_init(), before other threads or the copy engine see the barriers. */
-__device__ __forceinline__ void barriers_ready()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/** Arrives, and makes the phase wait for so many bytes of copies. */
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-/** Waits for the end of the phase of this parity; of a new barrier, phase 1 counts as ended. */
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
-{
-    asm volatile("{\n\t.reg .pred done;\n\t"
-                 "wait_again:\n\t"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-                 "@!done bra wait_again;\n\t}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
 /** Barriers by number: waits with, or tells, `threads` threads. */
 __device__ __forceinline__ void turn_wait(int number, int threads)
 {
@@ -66,13 +38,6 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, in
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
                  "%5}], [%6];" ::"r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(barrier)
-                 : "memory");
-}
-/** Copies bytes; addresses and size are multiples of 16. */
-__device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
 /** A tile of ROWS x COLUMNS, slab by slab. */

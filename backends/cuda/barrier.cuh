@@ -1,0 +1,91 @@
+/**
+ * @file barrier.cuh
+ * Barriers in shared memory that count arrivals and bytes, copies whose bytes they count, and blocks of a
+ * cluster that reach into each other's shared memory (PTX ISA: mbarrier, cp.async.bulk, mapa, st.async). For
+ * sm_90 and later.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_BARRIER_CUH
+#define TS_CUDA_BARRIER_CUH
+
+#include "backends/cuda/types.cuh"
+
+namespace ts {
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+/** After the last barrier_init(), before other threads or the copy engine see the barriers. */
+__device__ __forceinline__ void barriers_ready()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/** Arrives, and makes the phase wait for so many bytes of copies. */
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/** Waits for the end of the phase of this parity; of a new barrier, phase 1 counts as ended. */
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
+{
+    asm volatile("{\n\t.reg .pred done;\n\t"
+                 "wait_again:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+                 "@!done bra wait_again;\n\t}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+/** Copies bytes; addresses and size are multiples of 16. */
+__device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+/* ------------------------------------------------------------------------------ clusters ---- */
+
+__device__ __forceinline__ uint32_t cluster_rank()
+{
+    uint32_t r;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+/** The place of the same address in another block of the cluster. */
+__device__ __forceinline__ uint32_t peer_address(uint32_t mine, uint32_t rank)
+{
+    uint32_t a;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(mine), "r"(rank));
+    return a;
+}
+/** All threads of all blocks of the cluster meet. */
+__device__ __forceinline__ void cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/** Writes to another block, which counts the 8 bytes at its barrier. */
+__device__ __forceinline__ void peer_store(uint32_t to, float2 x, uint32_t barrier)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(x.x),
+                 "f"(x.y), "r"(barrier)
+                 : "memory");
+}
+/** Like barrier_wait(), for what other blocks of the cluster wrote. */
+__device__ __forceinline__ void barrier_wait_peers(uint32_t barrier, int parity)
+{
+    asm volatile("{\n\t.reg .pred done;\n\t"
+                 "wait_again:\n\t"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
+                 "@!done bra wait_again;\n\t}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+} // namespace ts
+
+#endif
