@@ -10,13 +10,13 @@ static ts_cuda_matrix matrix_of(const ts_tensor *t)
     int n = ts_ndim(t);
     const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
     ts_cuda_matrix m = {ts_kernel_data(t), sizes[n - 2], sizes[n - 1], strides[n - 2], strides[n - 1], n > 2 ? strides[n - 3] : 0};
-    /* a dim of one element has any stride: let the other one be dense */
-    if (m.columns == 1 && m.row == 1)
-        m.column = m.rows;
-    else if (m.columns == 1 || m.column == 1)
-        m.column = 1, m.row = m.row < m.columns || m.rows == 1 ? m.columns : m.row;
+    /* a dim of one element has any stride: let the other one be dense, if it is not repeated */
+    if (m.rows == 1 && m.columns == 1)
+        m.row = m.column = 1;
     else if (m.rows == 1)
-        m.row = 1, m.column = m.column < m.rows ? m.rows : m.column;
+        m.row = m.column == 1 ? m.columns : 1;
+    else if (m.columns == 1)
+        m.column = m.row == 1 ? m.rows : 1;
     return m;
 }
 
