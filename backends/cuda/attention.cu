@@ -11,10 +11,12 @@
 #include "tessera/ops.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 using namespace ts;
 
-enum { PLAIN, MMA, WGMMA };
+enum { PLAIN, MMA, WGMMA }; /* the later the better */
 
 /** Whether dims of t that are stepped through lie `grain` elements apart, the last one densely. */
 static bool lies_well(const ts_tensor *t, int grain)
@@ -134,12 +136,26 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype, co
     return TS_OK;
 }
 
+/** The best kernels that TS_CUDA_ATTENTION allows, so that the others can be tried on the same call. */
+static int allowed_path()
+{
+    static int known; /* 1 + path */
+    int is = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!is) {
+        const char *text = getenv("TS_CUDA_ATTENTION");
+        is = 1 + (text && !strcmp(text, "plain") ? PLAIN : text && !strcmp(text, "mma") ? MMA : WGMMA);
+        __atomic_store_n(&known, is, __ATOMIC_RELAXED);
+    }
+    return is - 1;
+}
+
 static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device)
 {
-    if (!takes_tensor_cores(a, dtype))
+    int depth = c.depth > c.value_depth ? c.depth : c.value_depth, most = allowed_path();
+    if (most == PLAIN || !takes_tensor_cores(a, dtype))
         return PLAIN;
-    int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
-    return device->clusters && !c.rules && !c.q_starts && c.keys > 0 && depth <= 128 ? WGMMA : MMA;
+    bool hopper = device->clusters && !c.rules && !c.q_starts && c.keys > 0 && depth <= 128;
+    return most == WGMMA && hopper ? WGMMA : MMA;
 }
 
 template <class T> static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t stream)
