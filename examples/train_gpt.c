@@ -276,7 +276,7 @@ static ts_status go(run *r)
 
 int main(int argc, char **argv)
 {
-    run r = {.out = "runs/gpt", .device_name = "cpu", .steps = 1600, .seed = 1, .save_every = 200, .val_every = 50,
+    run r = {.out = "runs/gpt", .device_name = "auto", .steps = 1600, .seed = 1, .save_every = 200, .val_every = 50,
              .state.size = sizeof(ts_training)};
     static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'}, {"steps", 1, 0, 'n'},
                                             {"device", 1, 0, 'g'},
