@@ -4,6 +4,7 @@ Our kernels beside PyTorch's, in one process and on the same memory.
 
     bench/compare.py --suite cpu [--threads 1,2] [--only REGEX] [--out FILE]
     bench/compare.py --suite cuda [--compile] [--only REGEX] [--out FILE] [--build build-cuda]
+    bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
 
 Results are compared first; then both sides take turns in short batches and the fastest batch of
 each counts. One line a case: op, shape, ours and torch's in microseconds, ratio (below 1: ours is
@@ -239,7 +240,8 @@ def write_head(lines, out):
 
 
 def compare_on_gpu(options, torch, out):
-    from peers import cuda, cuda_suite, tessera
+    from peers import attention_suite, cuda, cuda_suite, tessera
+    suite = attention_suite if options.suite == 'attention' else cuda_suite
     try:
         library = cuda.Library(options.build, torch)
     except (OSError, tessera.Failed) as error:
@@ -247,7 +249,7 @@ def compare_on_gpu(options, torch, out):
     gpu = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}'
     write_head([('date', date.today().isoformat()), ('machine', f'{gpu}; {machine()}'), ('commit', options.commit or commit()),
                 ('torch', torch.__version__), ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))], out)
-    failures = cuda_suite.run(options, torch, library, cuda_suite.writer(out))
+    failures = suite.run(options, torch, library, suite.writer(out))
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0
@@ -255,7 +257,7 @@ def compare_on_gpu(options, torch, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('--suite', choices=['cpu', 'cuda'], required=True)
+    parser.add_argument('--suite', choices=['cpu', 'cuda', 'attention'], required=True)
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='numbers of threads, one table each (default 1,2)')
     parser.add_argument('--only', default='', help='cases whose "op shape" matches this expression')
@@ -264,7 +266,7 @@ def main():
                         help='real-time priority (as root): for a machine where others work too')
     parser.add_argument('--compile', action='store_true', help='cuda: measure torch.compile as well')
     parser.add_argument('--jobs', type=int, default=len(PROCESSORS) or 1, help='cuda: processes that compile first')
-    parser.add_argument('--minutes', type=float, default=60, help='cuda: most time for all cases')
+    parser.add_argument('--minutes', type=float, default=60, help='on a GPU: most time for all cases')
     parser.add_argument('--build', default=str(ROOT / 'build'), help='folder with libtessera.so')
     parser.add_argument('--commit', help='what to call the sources where there is no version control')
     parser.add_argument('--out', help='file for the table, tab separated')
@@ -275,7 +277,7 @@ def main():
         sys.exit('compare.py: PyTorch is not importable by ' + sys.executable + ': run it with a Python that '
                  'has it (python3 -m venv v && v/bin/pip install torch numpy && v/bin/python bench/compare.py ...)')
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
-    if options.suite == 'cuda':
+    if options.suite != 'cpu':
         return compare_on_gpu(options, torch, out)
     from peers import cpu_cases, tessera
     try:

@@ -1,6 +1,6 @@
 /**
- * @file plot_cuda.c  Charts of a table that bench/compare.py --suite cuda wrote: how much of the device's
- * copy rate the row operators reach, over the length of a row.
+ * @file plot_cuda.c  Charts of a table that bench/compare.py wrote: of --suite cuda, how much of the device's copy
+ * rate the row operators reach over the length of a row; of --suite attention, rates over the number of rows.
  *
  *     plot_cuda TABLE.tsv FOLDER     writes FOLDER/cuda-OP-DTYPE.svg
  */
@@ -12,11 +12,21 @@
 #include <tessera/tessera.h>
 
 enum { MOST = 64, SIDES = 3 };
-static const char *const names[SIDES] = {"Tessera", "PyTorch", "torch.compile"};
+
+/** What the charts of a suite have in common. */
+typedef struct suite {
+    const char *sides[SIDES];
+    const char *x_title, *y_title;
+    double scale;          /* of column 6 over microseconds */
+    const char *reference; /* the name of y = 100, or NULL */
+} suite;
+static const suite rows_suite = {{"Tessera", "PyTorch", "torch.compile"},
+                                 "elements of a row", "% of a device copy's rate", 100, "copy"};
+static const suite attention_suite = {{"Tessera", "PyTorch, flash", "PyTorch, cuDNN"}, "rows", "TFLOP/s", 1e-3, NULL};
 
 /** The points of one chart, in the order of the table. */
 typedef struct points {
-    double columns[MOST], share[SIDES][MOST];
+    double x[MOST], y[SIDES][MOST];
     int n;
 } points;
 
@@ -34,40 +44,43 @@ static bool is(const char *text, const char *word)
     return strncmp(text, word, n) == 0 && text[n] == '\t';
 }
 
-/** Takes the line when it is one of op and dtype: op, shape, dtype, ours, eager, compiled, roof. */
-static void take(points *p, const char *line, const char *op, const char *dtype)
+/** Takes the line when it is one of op and dtype: op, shape, dtype, the time of each side, what y goes by; x is the
+ *  last size of the shape. */
+static void take(points *p, const suite *of, const char *line, const char *op, const char *dtype)
 {
-    const char *x = strchr(column(line, 1), 'x');
+    char shape[64];
+    snprintf(shape, sizeof shape, "%.*s", (int)strcspn(column(line, 1), "\t"), column(line, 1));
+    const char *x = strrchr(shape, 'x');
     double roof = atof(column(line, 6));
     if (!is(line, op) || !is(column(line, 2), dtype) || !x || roof <= 0 || p->n == MOST)
         return;
-    p->columns[p->n] = atof(x + 1);
+    p->x[p->n] = atof(x + 1);
     for (int s = 0; s < SIDES; s++) {
         double us = atof(column(line, 3 + s));
-        p->share[s][p->n] = us > 0 ? 100 * roof / us : NAN;
+        p->y[s][p->n] = us > 0 ? of->scale * roof / us : NAN;
     }
     p->n++;
 }
 
-static ts_status draw(const points *p, const char *op, const char *dtype, const char *folder)
+static ts_status draw(const points *p, const suite *of, const char *op, const char *dtype, const char *folder)
 {
     char title[128], path[4096];
     ts_line_opts dots = {.markers = true};
     snprintf(title, sizeof title, "%s, %s", op, dtype);
     snprintf(path, sizeof path, "%s/cuda-%s-%s.svg", folder, op, dtype);
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = title, .x_title = "elements of a row", .log_x = true,
-                                                    .y_title = "% of a device copy's rate", .width = 560, .height = 320});
+    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = title, .x_title = of->x_title, .log_x = true,
+                                                    .y_title = of->y_title, .width = 560, .height = 320});
     TS_TRY(chart);
     ts_status status = TS_OK;
     for (int s = 0; s < SIDES && status == TS_OK; s++) {
         bool any = false;
         for (int i = 0; i < p->n; i++)
-            any = any || !isnan(p->share[s][i]);
+            any = any || !isnan(p->y[s][i]);
         if (any)
-            status = ts_chart_line(chart, names[s], p->columns, p->share[s], p->n, &dots);
+            status = ts_chart_line(chart, of->sides[s], p->x, p->y[s], p->n, &dots);
     }
-    if (status == TS_OK)
-        status = ts_chart_reference(chart, "copy", 100);
+    if (status == TS_OK && of->reference)
+        status = ts_chart_reference(chart, of->reference, 100);
     if (status == TS_OK)
         status = ts_chart_write(chart, path);
     ts_chart_free(chart);
@@ -76,8 +89,18 @@ static ts_status draw(const points *p, const char *op, const char *dtype, const 
 
 int main(int argc, char **argv)
 {
-    static const char *const ops[] = {"softmax", "softmax_backward", "log_softmax", "log_softmax_backward",
-                                      "layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"};
+    static const struct {
+        const char *name;
+        const suite *of;
+    } ops[] = {{"softmax", &rows_suite}, {"softmax_backward", &rows_suite}, {"log_softmax", &rows_suite},
+               {"log_softmax_backward", &rows_suite}, {"layer_norm", &rows_suite},
+               {"layer_norm_backward", &rows_suite}, {"rms_norm", &rows_suite}, {"rms_norm_backward", &rows_suite},
+               {"attention_hd64_full", &attention_suite}, {"attention_hd64_causal", &attention_suite},
+               {"attention_hd128_full", &attention_suite}, {"attention_hd128_causal", &attention_suite},
+               {"attention_backward_hd64_full", &attention_suite},
+               {"attention_backward_hd64_causal", &attention_suite},
+               {"attention_backward_hd128_full", &attention_suite},
+               {"attention_backward_hd128_causal", &attention_suite}};
     static const char *const dtypes[] = {"bf16", "f32"};
     FILE *table = argc == 3 ? fopen(argv[1], "r") : NULL;
     if (!table) {
@@ -90,8 +113,8 @@ int main(int argc, char **argv)
             points p = {.n = 0};
             rewind(table);
             while (fgets(line, sizeof line, table))
-                take(&p, line, ops[o], dtypes[d]);
-            if (p.n && draw(&p, ops[o], dtypes[d], argv[2]) != TS_OK) {
+                take(&p, ops[o].of, line, ops[o].name, dtypes[d]);
+            if (p.n && draw(&p, ops[o].of, ops[o].name, dtypes[d], argv[2]) != TS_OK) {
                 ts_error_print();
                 fclose(table);
                 return 1;

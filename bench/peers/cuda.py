@@ -22,6 +22,7 @@ class Library(tessera.Library):
                 ('ts_empty_on', pointer, [ctypes.POINTER(ctypes.c_int64), ctypes.c_int, ctypes.c_int, Device]),
                 ('ts_data_mut', pointer, [pointer]),
                 ('ts_set_default_device', ctypes.c_int, [Device]),
+                ('ts_set_deterministic', ctypes.c_int, [ctypes.c_bool]),
                 ('ts_synchronize', ctypes.c_int, [Device]),
                 ('ts_event_new', ctypes.c_int, [Device, ctypes.POINTER(pointer)]),
                 ('ts_event_record', ctypes.c_int, [Device, pointer]),

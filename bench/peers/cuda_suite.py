@@ -48,9 +48,9 @@ def replay_us(torch, graph, turns):
     return begin.elapsed_time(end) * 1e3 / turns
 
 
-def in_turns(sides):
+def in_turns(sides, batch_us=TURN_US):
     """Median microseconds of a turn of each side, batches taking turns."""
-    turns = [max(1, int(TURN_US / max(side(2), 1))) for side in sides]
+    turns = [max(1, int(batch_us / max(side(2), 1))) for side in sides]
     found = [[side(n) for side, n in zip(sides, turns)] for _ in range(5)]
     return [statistics.median(column) for column in zip(*found)]
 

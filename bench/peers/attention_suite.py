@@ -1,0 +1,164 @@
+"""
+Attention, forward and backward, beside torch's with its flash and with its cuDNN backend forced.
+
+B * S = 16,384 and H * D = 2,048, as the papers on FlashAttention have it; bf16, random normal data, tensors of
+64 MiB, two sets of them in turns, so that no side finds its operands in the caches. All sides make the
+statistics that a backward needs. Torch's turns are replays of CUDA graphs, ours are calls, queued faster than
+they run. Rates count 4 B H S^2 D operations forward, half of it causal, 2.5 times that backward, whatever a
+side really computes.
+"""
+# SPDX-License-Identifier: MIT
+import re
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from peers.cuda_suite import graph_of, in_turns, replay_us
+
+TOKENS, WIDTH = 16384, 2048
+ROWS = 512, 1024, 2048, 4096, 8192, 16384
+DEPTHS = 64, 128
+PEERS = 'flash', 'cudnn'
+SETS = 2
+TURN_US = 10e3
+
+
+@dataclass
+class Case:
+    depth: int
+    causal: bool
+    rows: int
+    backward: bool
+    deterministic: bool
+
+    @property
+    def sizes(self):
+        return TOKENS // self.rows, WIDTH // self.depth, self.rows, self.depth
+
+    @property
+    def name(self):
+        """(op, shape, dtype)"""
+        op = '_'.join(['attention', *['backward'] * self.backward, f'hd{self.depth}', 'causal' if self.causal else 'full',
+                       *['deterministic'] * self.deterministic])
+        return op, 'x'.join(map(str, self.sizes[:3])), 'bf16'
+
+    @property
+    def flops(self):
+        b, h, s, d = self.sizes
+        return 4 * b * h * s * s * d // (2 if self.causal else 1) * (2.5 if self.backward else 1)
+
+    @property
+    def peers(self):
+        """Torch does not offer cuDNN's backward in deterministic mode."""
+        return PEERS[:1] if self.deterministic else PEERS
+
+
+CASES = [Case(depth, causal, rows, backward, deterministic)
+         for backward, deterministic in ((False, False), (True, False), (True, True))
+         for depth in DEPTHS for causal in (False, True) for rows in ROWS]
+
+
+class Sides:
+    """What each side does with one set of arguments: (query, key, value, grad, results of each peer's forward)."""
+
+    def __init__(self, torch, case):
+        self.torch, self.case, self.aten = torch, case, torch.ops.aten
+
+    def forward(self, peer, q, k, v):
+        if peer == 'flash':
+            return self.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, self.case.causal)
+        return self.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, self.case.causal)
+
+    def backward(self, peer, q, k, v, g, found):
+        out, lse, q_starts, k_starts, q_most, k_most, seed, offset = found[:8]
+        if peer == 'flash':
+            return self.aten._scaled_dot_product_flash_attention_backward(
+                g, q, k, v, out, lse, q_starts, k_starts, q_most, k_most, 0.0, self.case.causal, seed, offset)
+        return self.aten._scaled_dot_product_cudnn_attention_backward(
+            g, q, k, v, out, lse, seed, offset, None, q_starts, k_starts, q_most, k_most, 0.0, self.case.causal)
+
+    def make(self):
+        q, k, v, g = (self.torch.randn(self.case.sizes, device='cuda').bfloat16() for _ in range(4))
+        found = {peer: self.forward(peer, q, k, v) for peer in self.case.peers} if self.case.backward else {}
+        dense = [x.contiguous() for x in found['flash'][:2]] if found else []
+        return q, k, v, g, found, dense
+
+    def theirs(self, peer, q, k, v, g, found, _):
+        return self.backward(peer, q, k, v, g, found[peer]) if self.case.backward else self.forward(peer, q, k, v)[:2]
+
+    def ours(self, q, k, v, g, _, dense):
+        options = [None] * 4 + [[-1, 0] if self.case.causal else None, 0.0, 0.0]
+        if self.case.backward:
+            return 'scaled_dot_product_attention_backward', [g, None, q, k, v, *dense, *options, 0, 0]
+        return 'scaled_dot_product_attention', [q, k, v, *options]
+
+
+def check(library, sides, arguments):
+    """Each peer's results are ours to 2 % of their largest element, or it is an error."""
+    ours = library.call(*sides.ours(*arguments))
+    for peer in sides.case.peers:
+        theirs = sides.theirs(peer, *arguments)
+        if not sides.case.backward and peer == 'cudnn':
+            theirs = theirs[:1]  # its statistics have a shape of their own
+        for i, right in enumerate(theirs):
+            a, b = library.read(ours[i], right).float(), right.float()
+            worst, limit = (a - b).abs().max().item(), 2e-2 * b.abs().max().item()
+            if not worst <= limit:
+                raise ValueError(f'result {i}: differs from {peer} by {worst:.3g}, allowed {limit:.3g}')
+
+
+def measure(torch, library, case):
+    """Microseconds of ours and of each peer."""
+    sides = Sides(torch, case)
+    sets = [sides.make() for _ in range(SETS)]
+    check(library, sides, sets[0])
+    sequence = library.sequence([sides.ours(*arguments) for arguments in sets])
+    graphs = [graph_of(torch, partial(sides.theirs, peer), sets) for peer in case.peers]
+    runs = [partial(library.microseconds, sequence)] + [partial(replay_us, torch, graph) for graph, _ in graphs]
+    return [us / SETS for us in in_turns(runs, TURN_US)]
+
+
+def run(options, torch, library, write):
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a kernel more that only torch would run
+    failures, deadline = [], time.monotonic() + options.minutes * 60
+    for case in CASES:
+        label = ' '.join(case.name)
+        if not re.search(options.only, label):
+            continue
+        if time.monotonic() > deadline:
+            failures.append(f'{label} and what follows: out of time')
+            break
+        torch.manual_seed(1)
+        torch.use_deterministic_algorithms(case.deterministic)
+        library.check(library.c.ts_set_deterministic(case.deterministic))
+        with library.scope(), torch.no_grad():
+            try:
+                write(case, measure(torch, library, case))
+            except Exception as error:  # one broken case must not hide the others
+                failures.append(f'{label}: {error}')
+                write(case, [], str(error).splitlines()[0] if str(error) else repr(error))
+            library.forget()
+        torch.cuda.empty_cache()
+    return failures
+
+
+def writer(out):
+    """A function that writes a row to stdout and, tab separated, to out."""
+    columns = ('op', 'shape', 'dtype', 'ours_us', 'flash_us', 'cudnn_us', 'gflop', 'ours_tflops', 'flash_tflops',
+               'cudnn_tflops', 'note')
+    form = '{:<44} {:<11} {:<5} {:>9} {:>9} {:>9} {:>9} {:>11} {:>12} {:>12}  {}'
+    print(form.format(*columns))
+    if out:
+        print(*columns, sep='\t', file=out)
+
+    def write(case, times, note=''):
+        times = [*times, None, None, None][:1 + len(PEERS)]
+        rates = [us and case.flops / us / 1e6 for us in times]
+        row = *case.name, *(f'{us:.1f}' if us else '-' for us in times), f'{case.flops / 1e9:.1f}', \
+            *(f'{rate:.0f}' if rate else '-' for rate in rates), note
+        last = max(filter(None, rates[1:]), default=0)
+        mark = f'{rates[0] / last:.2f} of the faster' if rates[0] and last else ''
+        print(form.format(*row) + mark, flush=True)
+        if out:
+            print(*row, sep='\t', file=out, flush=True)
+    return write
