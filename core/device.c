@@ -27,9 +27,17 @@ int ts_device_count(uint8_t backend)
     return n < 0 ? 0 : n > 256 ? 256 : n;
 }
 
+/* Devices that a backend was seen to have: they neither come nor go, so it is asked until there are enough. */
+static _Atomic int counted[16];
+
 ts_status ts_device_check(ts_device device, const char *what)
 {
+    if (TS_LIKELY(device.backend < 16 &&
+                  device.index < atomic_load_explicit(&counted[device.backend], memory_order_relaxed)))
+        return TS_OK;
     int count = ts_device_count(device.backend);
+    if (device.backend < 16)
+        atomic_store_explicit(&counted[device.backend], count, memory_order_relaxed);
     if (device.index < count)
         return TS_OK;
     if (count)
@@ -175,10 +183,11 @@ static _Thread_local struct {
     ts_device device;
     ts_stream *stream; /* NULL: the place is free */
 } current[MOST];
+static _Thread_local int used; /* places behind these are free */
 
 ts_stream *ts_stream_current(ts_device device)
 {
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < used; i++)
         if (current[i].stream && ts_same_device(current[i].device, device))
             return current[i].stream;
     return NULL;
@@ -201,6 +210,9 @@ ts_status ts_stream_use(ts_device device, ts_stream *stream)
     if (at >= 0) {
         current[at].device = device;
         current[at].stream = stream;
+        used = at < used ? used : at + 1;
+        while (used && !current[used - 1].stream)
+            used--;
     }
     return TS_OK;
 }

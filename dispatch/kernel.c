@@ -73,6 +73,15 @@ ts_device ts_kernel_device(const ts_frame *f)
 ts_stream *ts_kernel_stream(const ts_frame *f) { return ts_stream_current(ts_kernel_device(f)); }
 void *ts_kernel_data(const ts_tensor *t) { return t && t->numel ? t->data : NULL; }
 
+/** One dim, as nearly always, is one move. */
+TS_INLINE void copy_dims(int64_t *to, const int64_t *from, int ndim)
+{
+    if (TS_LIKELY(ndim == 1))
+        to[0] = from[0];
+    else
+        memcpy(to, from, TS_MAX_DIMS * sizeof *to);
+}
+
 ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 {
     const ts_plan *plan = f->plan;
@@ -82,7 +91,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
     space->ndim = it->ndim;
     space->operands = it->operands;
     space->numel = it->numel;
-    memcpy(space->sizes, it->sizes, sizeof space->sizes);
+    copy_dims(space->sizes, it->sizes, it->ndim);
     int arg = -1;
     for (int k = 0; k < it->operands; k++) {
         ts_operand *o = &space->operand[k];
@@ -94,7 +103,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
         }
         bool tensor = v->tag == TS_TAG_TENSOR;
         o->data = it->data[k];
-        memcpy(o->strides, it->strides[k], sizeof o->strides);
+        copy_dims(o->strides, it->strides[k], it->ndim);
         o->arg = (int8_t)arg;
         o->dtype = tensor ? (ts_dtype)v->t->dtype : plan->compute;
         o->host = !tensor || (f->key != TS_KEY_CPU && v->t->storage->device.backend == TS_KEY_CPU);

@@ -15,7 +15,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/runtime.h"
 
-#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ typedef struct pool {
 } pool;
 
 typedef struct heap {
-    pthread_mutex_t lock;
+    atomic_flag lock;
     pool pools[2 * STREAMS];
     int npools;
     block **taken; /* by address */
@@ -62,7 +62,15 @@ typedef struct heap {
     ts_memory_stats stats;
 } heap;
 
-static heap heaps[TS_CUDA_DEVICES] = {[0 ... TS_CUDA_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+static heap heaps[TS_CUDA_DEVICES] = {[0 ... TS_CUDA_DEVICES - 1] = {.lock = ATOMIC_FLAG_INIT}};
+
+/* Held for some ten instructions, but for the rare call into CUDA: one exchange and one store, half of a mutex. */
+static void lock(heap *h)
+{
+    while (atomic_flag_test_and_set_explicit(&h->lock, memory_order_acquire))
+        sched_yield();
+}
+static void unlock(heap *h) { atomic_flag_clear_explicit(&h->lock, memory_order_release); }
 
 static bool direct(void)
 {
@@ -399,7 +407,7 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
     if (bytes > INT64_MAX - large_round)
         return fail(h, d, bytes, cudaErrorMemoryAllocation);
     bytes = (bytes + ROUND - 1) / ROUND * ROUND;
-    pthread_mutex_lock(&h->lock);
+    lock(h);
     if (direct()) {
         error = from_device(h, &data, bytes);
         if (data) {
@@ -424,7 +432,7 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
             data = b->data;
         }
     }
-    pthread_mutex_unlock(&h->lock);
+    unlock(h);
     return data ? data : fail(h, d, bytes, error);
 }
 
@@ -450,7 +458,7 @@ void ts_cuda_free(void *state, int device, void *data, int64_t bytes)
 {
     (void)state;
     heap *h = &heaps[device];
-    pthread_mutex_lock(&h->lock);
+    lock(h);
     block *b = find_taken(h, data);
     if (b) {
         take(b);
@@ -468,7 +476,7 @@ void ts_cuda_free(void *state, int device, void *data, int64_t bytes)
         cudaFree(data); /* waits for the device */
         cudaGetLastError();
     }
-    pthread_mutex_unlock(&h->lock);
+    unlock(h);
 }
 
 ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes, ts_stream *stream)
@@ -480,7 +488,7 @@ ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t byt
     heap *h = &heaps[device];
     cudaStream_t user = ts_cuda_stream(d, stream);
     ts_status status = TS_OK;
-    pthread_mutex_lock(&h->lock);
+    lock(h);
     block *b = find_taken(h, data);
     bool known = !b || b->pool->stream == user;
     for (int i = 0; b && i < b->nusers; i++)
@@ -489,7 +497,7 @@ ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t byt
         b->users[b->nusers++] = user;
     else if (!known)
         status = ts_error_set(TS_ERR_STATE, "record_stream: a tensor may be used on at most %d other streams", USERS);
-    pthread_mutex_unlock(&h->lock);
+    unlock(h);
     return status;
 }
 
@@ -497,8 +505,8 @@ ts_status ts_cuda_memory_stats(void *state, int device, ts_memory_stats *stats)
 {
     (void)state;
     heap *h = &heaps[device];
-    pthread_mutex_lock(&h->lock);
+    lock(h);
     *stats = h->stats;
-    pthread_mutex_unlock(&h->lock);
+    unlock(h);
     return TS_OK;
 }

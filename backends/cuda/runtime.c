@@ -11,10 +11,12 @@
 
 /* ------------------------------------------------------------------------------ errors ---- */
 
-/* The last launches of the process, oldest overwritten: what an error that comes late may belong to. */
+/* The ops of the last launches, oldest overwritten: what an error that comes late may belong to. Counted by a load
+ * and a store, which every launch pays: of two threads that meet, one entry may be lost. */
 enum { RING = 16 };
 static _Atomic uint32_t launches, known_good;
-static _Atomic(const char *) ring[RING];
+static _Atomic uint16_t ring[RING];
+static atomic_bool synchronous; /* TS_SYNC=1, read before the first device is ready */
 
 /** Errors after which the device's context can no longer be used. */
 static bool is_sticky(cudaError_t e)
@@ -33,8 +35,7 @@ static void describe_ring(char *text, size_t size)
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t i = begin; i != end && used + 40 < size; i++) {
-        const char *op = atomic_load(&ring[i % RING]);
-        used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", op ? op : "?");
+        used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", ts_op_name(atomic_load(&ring[i % RING])));
     }
 }
 
@@ -57,22 +58,10 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
                              cudaGetErrorName(error), cudaGetErrorString(error), since[0] ? since : "nothing");
 }
 
-static bool synchronous(void)
+/** What is rare after a launch. */
+static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, cudaError_t error, cudaStream_t stream, uint32_t i)
 {
-    static _Atomic int known; /* 0 not asked, 1 no, 2 yes */
-    int is = atomic_load_explicit(&known, memory_order_relaxed);
-    if (!is) {
-        const char *text = getenv("TS_SYNC");
-        atomic_store(&known, is = text && strcmp(text, "1") == 0 ? 2 : 1);
-    }
-    return is == 2;
-}
-
-ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
-{
-    uint32_t i = atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed);
-    atomic_store_explicit(&ring[i % RING], ts_op_name(frame->op), memory_order_relaxed);
-    if (__builtin_expect(synchronous() && error == cudaSuccess, 0)) {
+    if (error == cudaSuccess) {
         error = cudaStreamSynchronize(stream);
         if (error == cudaSuccess) {
             atomic_store(&known_good, i + 1);
@@ -82,12 +71,22 @@ ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_
     return ts_cuda_check(error, "%s", ts_op_name(frame->op));
 }
 
+ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
+{
+    uint32_t i = atomic_load_explicit(&launches, memory_order_relaxed);
+    atomic_store_explicit(&ring[i % RING], frame->op, memory_order_relaxed);
+    atomic_store_explicit(&launches, i + 1, memory_order_relaxed);
+    if (__builtin_expect(error == cudaSuccess && !atomic_load_explicit(&synchronous, memory_order_relaxed), 1))
+        return TS_OK;
+    return wait_or_fail(frame, error, stream, i);
+}
+
 /* ----------------------------------------------------------------------------- devices ---- */
 
 static ts_cuda_device devices[TS_CUDA_DEVICES];
 static atomic_bool ready[TS_CUDA_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local int current = -1;
+static _Thread_local ts_cuda_device *current; /* as cudaSetDevice() was told last */
 
 /** Records why there is no device. */
 static void say_why(cudaError_t error)
@@ -126,6 +125,8 @@ static ts_status prepare(int index)
 {
     ts_cuda_device *d = &devices[index];
     int major = 0, least = 0, greatest = 0;
+    const char *sync = getenv("TS_SYNC");
+    atomic_store(&synchronous, sync && strcmp(sync, "1") == 0);
     d->index = index;
     TS_TRY(ts_cuda_check(cudaSetDevice(index), "cuda:%d", index));
     TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, index), "cuda:%d", index));
@@ -161,14 +162,13 @@ ts_status ts_cuda_check_fault(ts_cuda_device *d)
                            (long long)fault.position, d->index);
 }
 
-ts_cuda_device *ts_cuda_use(int index)
+static __attribute__((noinline)) ts_cuda_device *use_another(int index)
 {
-    if (__builtin_expect(index < 0 || index >= TS_CUDA_DEVICES, 0)) {
+    if (index < 0 || index >= TS_CUDA_DEVICES) {
         ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a device below %d", index, TS_CUDA_DEVICES);
         return NULL;
     }
-    ts_cuda_device *d = &devices[index];
-    if (__builtin_expect(!atomic_load_explicit(&ready[index], memory_order_acquire), 0)) {
+    if (!atomic_load_explicit(&ready[index], memory_order_acquire)) {
         pthread_mutex_lock(&lock);
         ts_status status = atomic_load(&ready[index]) ? TS_OK : prepare(index);
         if (status == TS_OK)
@@ -177,10 +177,13 @@ ts_cuda_device *ts_cuda_use(int index)
         if (status != TS_OK)
             return NULL;
     }
-    if (__builtin_expect(current != index, 0)) {
-        if (ts_cuda_check(cudaSetDevice(index), "cuda:%d", index) != TS_OK)
-            return NULL;
-        current = index;
-    }
-    return d;
+    if (ts_cuda_check(cudaSetDevice(index), "cuda:%d", index) != TS_OK)
+        return NULL;
+    return current = &devices[index];
+}
+
+ts_cuda_device *ts_cuda_use(int index)
+{
+    ts_cuda_device *d = current;
+    return __builtin_expect(d && d->index == index, 1) ? d : use_another(index);
 }
