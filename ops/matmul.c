@@ -137,6 +137,15 @@ ts_status ts_infer_linear(ts_frame *f)
     return TS_OK;
 }
 
+/* As linear -> (…, N), (…, N) */
+ts_status ts_infer_linear_gelu(ts_frame *f)
+{
+    TS_TRY(ts_check_float(f, 0));
+    TS_TRY(ts_infer_linear(f));
+    f->plan->ret[1] = f->plan->ret[0];
+    return TS_OK;
+}
+
 /*
  * grad (…, N), input (…, K), weight (N, K) -> (…, K), (N, K), (N). What a wanted result does not read
  * may be absent: the first reads grad and weight, the second grad and input, the third grad.
@@ -275,6 +284,14 @@ ts_status ts_composite_addmm(ts_frame *f)
     return ts_parts_give(f, &y, 1);
 }
 
+ts_status ts_composite_linear_gelu(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *bias = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : TS_NONE;
+    ts_tensor *x = ts_linear(f->args[0].t, f->args[1].t, bias);
+    return ts_parts_give(f, (ts_tensor *[]){f->args[3].i ? ts_gelu_tanh(x) : ts_gelu(x), x}, 2);
+}
+
 /* -------------------------------------------------------------------------------- cost ---- */
 
 /** 2 m n k, from the result's elements and the columns of the first argument. */
@@ -377,4 +394,10 @@ ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weigh
         if (outs[i])
             *outs[i] = ts_scope_adopt(&ts_tls, rets[i].t);
     return TS_OK;
+}
+
+ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias, bool tanh_form, ts_tensor **linear)
+{
+    ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias), V_B(tanh_form)};
+    return ts_invoke_many(TS_OP_linear_gelu, args, TS_N(args), 2, (ts_tensor **[]){NULL, linear});
 }

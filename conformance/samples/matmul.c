@@ -65,6 +65,20 @@ static void ref_linear(ts_ref *r)
     }
 }
 
+/** Errors of the linear part go through gelu, whose slope is at most 1.13. */
+static void ref_linear_gelu(ts_ref *r)
+{
+    ref_linear(r);
+    double *y = r->ret[0].x, *x = ref_ret_like(r, 1, &r->ret[0]);
+    bool tanh_form = r->a[3].i;
+    r->scale[1] = ref_scratch(r, r->ret[0].numel);
+    for (int64_t i = 0; i < r->ret[0].numel; i++) {
+        x[i] = y[i];
+        r->scale[1][i] = r->scale[0][i];
+        y[i] *= tanh_form ? 0.5 * (1 + tanh(sqrt(2 / M_PI) * (x[i] + 0.044715 * x[i] * x[i] * x[i]))) : 0.5 * erfc(-x[i] / sqrt(2));
+    }
+}
+
 static void ref_linear_backward(ts_ref *r)
 {
     const ts_ref_arg *g = &r->a[0], *x = &r->a[1], *w = &r->a[2];
@@ -155,6 +169,11 @@ static const ts_sample samples[] = {
      .grad = true},
     {"linear_backward", "3 dims", {T(2, SWEEP, 4), T(2, SWEEP, 3), T(4, 3)}, ref_linear_backward, .c = 4, .depth = SWEEP,
      .grad = true},
+    {"linear_gelu", "2 dims, erf", {T(SWEEP, 5), T(4, 5), T(4), BOOL(false)}, ref_linear_gelu, .c = 4, .depth = 6, .grad = true,
+     .bad = {{1, T(4, 6), TS_ERR_SHAPE, "linear_gelu"}, {2, T(5), TS_ERR_SHAPE, "bias"}, {0, T_OF(TS_I64, 3, 5), TS_ERR_DTYPE, "floating"}}},
+    {"linear_gelu", "2 dims, tanh", {T(SWEEP, 8), T(16, 8), T(16), BOOL(true)}, ref_linear_gelu, .c = 4, .depth = 9, .grad = true},
+    {"linear_gelu", "no bias", {T(3, SWEEP), T(2, SWEEP), ABSENT, BOOL(true)}, ref_linear_gelu, .c = 4, .depth = SWEEP, .grad = true},
+    {"linear_gelu", "3 dims", {T(2, SWEEP, 3), T(5, 3), T(5), BOOL(true)}, ref_linear_gelu, .c = 4, .depth = 4, .grad = true},
     {"matmul", "vectors", {T(SWEEP), T(SWEEP)}, ref_matmul, .c = 2, .depth = SWEEP, .grad = true,
      .bad = {{0, T(), TS_ERR_SHAPE, "at least 1 dim"}}},
     {"matmul", "row", {T(7), T(7, SWEEP)}, ref_matmul, .c = 2, .depth = 7, .grad = true},

@@ -336,6 +336,8 @@ TS_TEST(products_and_layers_say_what_is_wrong)
           "TS_ERR_SHAPE: matmul: argument 'other': expected 3 as size of dim 0, got sizes (2)");
     WRONG((ts_linear(A, B, TS_NONE)),
           "TS_ERR_SHAPE: linear: argument 'input': expected 5 as size of dim 1, got sizes (2, 3)");
+    WRONG((ts_linear_gelu(A, A, ts_ones(TS_SIZES(3), TS_F32), true, NULL)),
+          "TS_ERR_SHAPE: linear_gelu: argument 'bias': expected sizes (2), got (3)");
     WRONG((ts_layer_norm(A, ts_ones(TS_SIZES(4), TS_F32), TS_NONE)),
           "TS_ERR_SHAPE: layer_norm: argument 'weight': expected sizes (3), got (4)");
     WRONG((ts_add_layer_norm(A, ts_ones(TS_SIZES(3), TS_F32), TS_NONE, TS_NONE, NULL)),

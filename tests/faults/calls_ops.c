@@ -394,7 +394,9 @@ CALLS(matmul_and_norm)
     NEW(ts_matmul(a, weight));
     NEW(ts_linear(a, square, bias));
     INPLACE(b, ts_linear_out(x, a, square, bias));
-    ts_tensor *da = NULL, *dw = NULL, *db = NULL;
+    ts_tensor *da = NULL, *dw = NULL, *db = NULL, *linear = NULL;
+    NEW(ts_linear_gelu(a, square, bias, true, &linear));
+    fault_see(f, linear);
     FAULTY(f, ts_linear_backward(b, a, square, &da, &dw, &db));
     fault_see(f, da);
     fault_see(f, dw);

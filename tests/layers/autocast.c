@@ -20,7 +20,8 @@ static ts_tensor *meta(ts_dtype dtype, int ndim)
 #define LOWERED(CASE)                                                                               \
     CASE(mm, ts_mm(f, l)) CASE(bmm, ts_bmm(c, c)) CASE(matmul, ts_matmul(c, l))                     \
     CASE(addmm, ts_addmm(f1, f, l))                                                                 \
-    CASE(linear, ts_linear(l, f, f1)) CASE(scaled_dot_product_attention, ts_scaled_dot_product_attention(p, q, p))
+    CASE(linear, ts_linear(l, f, f1)) CASE(linear_gelu, ts_linear_gelu(l, f, f1, true, NULL))       \
+    CASE(scaled_dot_product_attention, ts_scaled_dot_product_attention(p, q, p))
 #define IN_F32(CASE)                                                                                \
     CASE(pow, ts_pow(l, l)) CASE(exp, ts_exp(l)) CASE(expm1, ts_expm1(l)) CASE(log, ts_log(l))      \
     CASE(log2, ts_log2(l)) CASE(log10, ts_log10(l)) CASE(log1p, ts_log1p(l))                        \

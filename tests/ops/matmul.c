@@ -211,6 +211,25 @@ TS_TEST(linear_takes_one_dim)
     ck_assert_float_eq(((float *)y->data)[1], 2.5f);
 }
 
+static bool same_bits(const ts_tensor *a, const ts_tensor *b)
+{
+    return a->numel == b->numel && memcmp(a->data, b->data, (size_t)a->numel * ts_dtype_sizes[a->dtype]) == 0;
+}
+
+TS_TEST(linear_gelu_is_linear_and_its_gelu, .loop = 4)
+{
+    TS_SCOPE;
+    static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
+    ts_dtype dtype = dtypes[_i / 2];
+    bool tanh_form = _i % 2;
+    ts_tensor *x = ts_to(filled(1, TS_F32, TS_SIZES(2, 5, 33)), dtype), *w = ts_to(filled(2, TS_F32, TS_SIZES(17, 33)), dtype);
+    ts_tensor *bias = ts_to(filled(3, TS_F32, TS_SIZES(17)), dtype), *linear, *expected = ts_linear(x, w, bias);
+    ts_tensor *y = ts_linear_gelu(x, w, bias, tanh_form, &linear);
+    ck_assert(same_bits(linear, expected));
+    ck_assert(same_bits(y, tanh_form ? ts_gelu_tanh(expected) : ts_gelu(expected)));
+    ck_assert(same_bits(ts_linear_gelu(x, w, bias, tanh_form, NULL), y));
+}
+
 TS_TEST(linear_backward_gives_what_is_wanted)
 {
     TS_SCOPE;

@@ -65,6 +65,16 @@ TS_API ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *wei
  */
 TS_API ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight, ts_tensor **grad_input,
                                     ts_tensor **grad_weight, ts_tensor **grad_bias);
+/**
+ * The gelu of ts_linear() in one call: the first half of a transformer's MLP.
+ * @param input      (…, K), of a floating dtype
+ * @param weight     (N, K)
+ * @param bias       (N), or TS_NONE
+ * @param tanh_form  as ts_gelu_tanh(), else as ts_gelu()
+ * @param linear     receives input · weightᵀ + bias (…, N), which ts_gelu_backward() reads; may be NULL
+ * @return (…, N)
+ */
+TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias, bool tanh_form, ts_tensor **linear);
 
 TS_END_DECLS
 #endif
