@@ -87,20 +87,21 @@ static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
     return (double)ts_philox_uniform_f32(p->seed, p->offset, n) < p->dropout_p ? 0 : 1 / (1 - p->dropout_p);
 }
 
-static void forward_row(const problem *p, int64_t b, int64_t h, int64_t i, double *y, double *lse)
+/** s: place for the scores of a row. */
+static void forward_row(const problem *p, int64_t b, int64_t h, int64_t i, double *s, double *y, double *lse)
 {
     double most = -INFINITY, sum = 0;
     int64_t keys = count_of(p, 1, b);
     for (int64_t j = 0; j < keys; j++)
-        most = fmax(most, score(p, b, h, i, j, NULL));
+        most = fmax(most, s[j] = score(p, b, h, i, j, NULL));
     *lse = most;
     if (most == -INFINITY) /* sees no key: zeros */
         return;
     for (int64_t j = 0; j < keys; j++)
-        sum += exp(score(p, b, h, i, j, NULL) - most);
+        sum += exp(s[j] - most);
     *lse = most + log(sum);
     for (int64_t j = 0; j < keys; j++) {
-        double w = exp(score(p, b, h, i, j, NULL) - *lse) * kept(p, b, h, i, j);
+        double w = exp(s[j] - *lse) * kept(p, b, h, i, j);
         for (int64_t e = 0; e < p->value_depth; e++)
             y[e] += w * p->v->x[key_at(p, b, h, j) * p->value_depth + e];
     }
@@ -111,12 +112,23 @@ static void ref_forward(ts_ref *r)
     problem p = problem_of(r->a, r->a + 3);
     const int64_t *sizes = r->a[0].sizes;
     double *y = ref_ret(r, 0, (int64_t[]){sizes[0], sizes[1], sizes[2], p.value_depth}, 4), *lse = ref_ret(r, 1, sizes, 3);
+    double *s = ref_scratch(r, p.k->sizes[2]);
     for (int64_t b = 0; b < p.batch; b++)
         for (int64_t h = 0; h < p.heads; h++)
             for (int64_t i = 0; i < count_of(&p, 0, b); i++) {
                 int64_t at = row_at(&p, b, h, i);
-                forward_row(&p, b, h, i, y + at * p.value_depth, lse + at);
+                forward_row(&p, b, h, i, s, y + at * p.value_depth, lse + at);
             }
+}
+
+/** The same for halves on tensor cores: lse within 1e-5, as FlashAttention's own tests ask, at c = 2. */
+static void ref_forward_tiles(ts_ref *r)
+{
+    ref_forward(r);
+    const ts_ref_arg *lse = &r->ret[1];
+    r->scale[1] = ref_scratch(r, lse->numel);
+    for (int64_t i = 0; i < lse->numel; i++)
+        r->scale[1][i] = 1e-5 / (2 * 0x1p-23) * (1 + fabs(lse->x[i]));
 }
 
 /** Gradients that row i sends to itself, to keys and to values. out and lse may hold anything. */
@@ -170,6 +182,11 @@ static void ref_backward(ts_ref *r)
 
 /* grad, grad_lse, query, key, value, out, lse of a backward over H heads and G of keys */
 #define OPERANDS(H, G) T(1, H, SWEEP, 4), T(1, H, SWEEP), T(1, H, SWEEP, 3), T(1, G, SWEEP, 3), T(1, G, SWEEP, 4), T(1, H, SWEEP, 4), T_UNIFORM(4, 6, 1, H, SWEEP)
+
+/* Halves whose depths tensor cores take; weights and gradients of scores are rounded to halves there, once. */
+#define FORWARD_TILES(name, ...) {"scaled_dot_product_attention", name, __VA_ARGS__, ref_forward_tiles, .dtypes = DT_HALVES, .out = {0, OUT_WIDE}, .c = 2, .scale = 1
+#define BACKWARD_TILES(name, ...) {"scaled_dot_product_attention_backward", name, __VA_ARGS__, ref_backward, .dtypes = DT_HALVES, .c = 2, .scale = 2
+#define OPERANDS_OF(H, G, D, E) T(1, H, SWEEP, E), T(1, H, SWEEP), T(1, H, SWEEP, D), T(1, G, SWEEP, D), T(1, G, SWEEP, E), T(1, H, SWEEP, E), T_UNIFORM(4, 6, 1, H, SWEEP)
 
 /* Rounding of a score, up to 4 deviations large, moves weights relatively; hence the scales. */
 static const ts_sample samples[] = {
@@ -227,5 +244,22 @@ static const ts_sample samples[] = {
      .most = 129, .many = 200, .grad = true, .no_expand = true},
     BACKWARD("packed, all", {OPERANDS(4, 2), PACKED_AS(T_OF(TS_BOOL, 2, 1, 1, SWEEP), 2, SWEEP, SWEEP), ABSENT, INTS(9, 4), FLOAT(2), FLOAT(0.2), INT(5), INT(7)}),
      .most = 65, .many = 150, .grad = true, .no_expand = true},
+
+    FORWARD_TILES("64 deep", {T(1, 2, SWEEP, 64), T(1, 1, 150, 64), T(1, 1, 150, 64), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
+    FORWARD_TILES("64 deep, causal", {T(1, 2, 70, 64), T(1, 2, SWEEP, 64), T(1, 2, SWEEP, 72), DENSE, ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
+     .most = 65, .many = 150, .no_empty = true},
+    FORWARD_TILES("72 deep, window", {T(1, 2, SWEEP, 72), T(1, 1, 90, 72), T(1, 1, 90, 40), DENSE, FLOAT(0.2), INTS(30, 5), FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
+    FORWARD_TILES("128 deep, causal", {T(1, 2, SWEEP, 128), T(1, 1, 140, 128), T(1, 1, 140, 128), DENSE, ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
+    FORWARD_TILES("192 deep", {T(1, 1, SWEEP, 192), T(1, 1, 70, 192), T(1, 1, 70, 128), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0)}), .most = 33, .many = 70},
+    FORWARD_TILES("64 deep, packed", {T(1, 2, SWEEP, 64), T(1, 1, 100, 64), T(1, 1, 100, 64), PACKED_AS(ABSENT, 3, SWEEP, 100), ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
+     .most = 65, .many = 150, .no_expand = true},
+    FORWARD_TILES("128 deep, all", {T(1, 2, SWEEP, 128), T(1, 1, 70, 128), T(1, 1, 70, 64), SEEN(SWEEP, 70), ABSENT, INTS(50, 9), FLOAT(2), FLOAT(0.2)}), .most = 33, .many = 70},
+
+    BACKWARD_TILES("64 deep, causal", {OPERANDS_OF(2, 1, 64, 64), DENSE, ABSENT, CAUSAL, FLOAT(0), NO_DROPOUT}), .most = 33, .many = 150},
+    BACKWARD_TILES("72 deep, window", {OPERANDS_OF(2, 2, 72, 40), DENSE, ABSENT, INTS(30, 5), FLOAT(0), NO_DROPOUT}), .most = 33, .many = 150},
+    BACKWARD_TILES("128 deep", {OPERANDS_OF(2, 1, 128, 128), DENSE, ABSENT, ABSENT, FLOAT(0), NO_DROPOUT}), .most = 33, .many = 130},
+    BACKWARD_TILES("192 deep", {OPERANDS_OF(1, 1, 192, 128), DENSE, ABSENT, CAUSAL, FLOAT(0), NO_DROPOUT}), .most = 33, .many = 70},
+    BACKWARD_TILES("64 deep, all", {OPERANDS_OF(2, 1, 64, 64), SEEN(SWEEP, SWEEP), ABSENT, INTS(50, 9), FLOAT(2), FLOAT(0.2), INT(5), INT(7)}),
+     .most = 33, .many = 100},
 };
 TS_SAMPLES(attention, samples)
