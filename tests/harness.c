@@ -83,6 +83,7 @@ void ts_test_run_body(const ts_test_case *test, int _i)
         return;
     }
     shared->sampled_failed++;
+    fflush(stdout); /* what the samples said: the child ends at once */
     ck_abort_msg("%ld of %ld samples failed", failed, samples_counted() - samples);
 }
 
