@@ -23,9 +23,5 @@ TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *arg
 TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);
 /** Names the op in a record of a failure that did not know it. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
-/** Writes one log line if the topic is on. */
-void ts_log_write(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/** True when somebody listens to topic; for lines that are dear to make. */
-bool ts_log_on(const char *topic);
 
 #endif

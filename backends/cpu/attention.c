@@ -164,6 +164,16 @@ static void describe_mask(attention *s)
         s->mask[4 - t->ndim + d] = t->sizes[d] == 1 ? 0 : t->strides[d];
 }
 
+static void say_path(const ts_frame *f, bool dressed)
+{
+    if (!ts_log_on("attention"))
+        return;
+    char call[512];
+    ts_frame_describe(f, call, sizeof call);
+    ts_log_write("attention", "cpu, tiles in %s%s: %s", ts_dtype_name(f->plan->compute),
+                 dressed ? ", scores masked or capped" : "", call);
+}
+
 /** What forward and backward share; qkv: the three arguments query, key and value. */
 static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
 {
@@ -193,6 +203,7 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
         s->threshold = (uint32_t)ceil(c->dropout_p * 0x1p24);
         s->grown = c->dropout_p < 1 ? 1 / (1 - c->dropout_p) : 0;
     }
+    say_path(f, s->dressed);
     return TS_OK;
 }
 

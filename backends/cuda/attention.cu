@@ -149,18 +149,46 @@ static int allowed_path()
     return is - 1;
 }
 
-static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device)
+/** The best path, and why not a better one. */
+static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device,
+                     const char **why)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth, most = allowed_path();
-    if (most == PLAIN || !takes_tensor_cores(a, dtype))
+    *why = most == PLAIN                               ? "TS_CUDA_ATTENTION"
+           : dtype != TS_BF16 && dtype != TS_F16       ? "not bf16 or f16"
+           : !takes_tensor_cores(a, dtype)             ? "a depth is no multiple of 8 up to 256"
+                                                       : nullptr;
+    if (*why)
         return PLAIN;
-    bool hopper = device->clusters && !c.rules && !c.q_starts && c.keys > 0 && depth <= 128;
-    return most == WGMMA && hopper ? WGMMA : MMA;
+    *why = most == MMA        ? "TS_CUDA_ATTENTION"
+           : !device->clusters ? "not a Hopper GPU"
+           : depth > 128      ? "a depth above 128"
+           : c.q_starts       ? "packed sequences"
+           : c.mask           ? "a mask"
+           : c.dropout        ? "dropout"
+           : c.softcap > 0    ? "a softcap"
+           : c.rules          ? "a scale that is not a positive number"
+           : !c.keys          ? "no keys"
+                              : nullptr;
+    return *why ? MMA : WGMMA;
+}
+
+/** Tells those who listen which kernels serve a call. */
+static void say_path(const ts_frame *f, int path, const char *why)
+{
+    static const char *const names[] = {"plain", "mma", "wgmma"};
+    if (!ts_log_on("attention"))
+        return;
+    char call[512];
+    ts_frame_describe(f, call, sizeof call);
+    ts_log_write("attention", "cuda, %s kernels%s%s: %s", names[path], why ? ", because of: " : "", why ? why : "", call);
 }
 
 template <class T> static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t stream)
 {
     cudaError_t e = path == WGMMA ? attention_wgmma_forward<T>(c, stream) : cudaErrorNotSupported;
+    if (path == WGMMA && e == cudaErrorNotSupported)
+        ts_log_write("attention", "cuda, mma kernels after all: the copy engine does not take these operands");
     return e == cudaErrorNotSupported ? attention_mma_forward<T>(c, stream) : e;
 }
 
@@ -187,7 +215,9 @@ static ts_status forward(ts_frame *f)
     if (!device)
         return ts_error_code();
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
-    int path = best_path(c, a, dtype, device), grain = path == PLAIN ? 1 : 8;
+    const char *why;
+    int path = best_path(c, a, dtype, device, &why), grain = path == PLAIN ? 1 : 8;
+    say_path(f, path, why);
     if (!ts_numel(f->rets[0].t) && !ts_numel(a.query))
         return TS_OK;
 
@@ -221,7 +251,9 @@ static ts_status backward(ts_frame *f)
     if (!device)
         return ts_error_code();
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
-    int path = best_path(c, a, dtype, device), grain = path == PLAIN ? 1 : 8;
+    const char *why;
+    int path = best_path(c, a, dtype, device, &why), grain = path == PLAIN ? 1 : 8;
+    say_path(f, path, why);
 
     result grads[3];
     attention_operand *places[3] = {&c.dq, &c.dk, &c.dv};

@@ -115,6 +115,10 @@ typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
  * when TS_LOG is unset.
  */
 TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
+/** Whether somebody listens to `topic`: for lines that are dear to make. */
+TS_API bool ts_log_on(const char *topic);
+/** Writes one line, without newline, if somebody listens to `topic`; of its text the first 1,023 bytes. */
+TS_API void ts_log_write(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ----------------------------------------------------------------- dtypes and devices ---- */
 

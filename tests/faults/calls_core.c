@@ -45,6 +45,8 @@ CALLS(core)
     QUIET(f, ts_error_clear());
     QUIET(f, ts_error_print());
     QUIET(f, ts_log_set_callback(NULL, NULL));
+    QUIET(f, ts_log_on("nobody listens"));
+    QUIET(f, ts_log_write("nobody listens", "%s", "text"));
     QUIET(f, ts_manual_seed(1));
     QUIET(f, ts_rng_set_state(ts_rng_get_state()));
     QUIET(f, ts_rng_get_state());

@@ -325,3 +325,30 @@ TS_TEST(autocast_lowers_operands_and_an_added_mask)
     ts_tensor *low = ts_to(q, TS_BF16);
     ck_assert_double_eq(distance(y, ts_scaled_dot_product_attention_ex(low, low, low, NULL, &opts)), 0);
 }
+
+static char paths[4][512];
+static int npaths;
+static void keep_path(void *payload, const char *topic, const char *line)
+{
+    (void)payload;
+    if (strcmp(topic, "attention") == 0 && npaths < 4)
+        snprintf(paths[npaths++], sizeof paths[0], "%s", line);
+}
+
+TS_TEST(the_log_says_which_path_each_call_takes)
+{
+    TS_SCOPE;
+    ts_tensor *x = leaf(drawn(TS_F32, 1, 2, 5, 8));
+    ts_attention_opts causal = {.size = sizeof causal, .causal = true, .softcap = 2};
+    OK(ts_scaled_dot_product_attention_ex(x, x, x, NULL, &causal)); /* nobody listens */
+    ts_log_set_callback(keep_path, NULL);
+    ts_tensor *y = ts_scaled_dot_product_attention_ex(x, x, x, NULL, NULL);
+    OK(y);
+    OK(ts_scaled_dot_product_attention_ex(x, x, x, NULL, &causal));
+    OK(ts_backward(ts_sum(y)));
+    ts_log_set_callback(NULL, NULL);
+    ck_assert_int_eq(npaths, 3);
+    ck_assert_ptr_nonnull(strstr(paths[0], "cpu, tiles in f32: scaled_dot_product_attention((1, 2, 5, 8) f32"));
+    ck_assert_ptr_nonnull(strstr(paths[1], "cpu, tiles in f32, scores masked or capped: scaled_dot_product_attention("));
+    ck_assert_ptr_nonnull(strstr(paths[2], "cpu, tiles in f32: scaled_dot_product_attention_backward("));
+}
