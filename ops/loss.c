@@ -71,6 +71,7 @@ ts_status ts_infer_cross_entropy_grad(ts_frame *f)
     ts_meta loss = f->plan->ret[0];
     ts_plan_result(f->plan, 1, loss.sizes, loss.ndim, loss.dtype, loss.device);
     ts_plan_result_like(f->plan, 0, f->args[0].t, loss.dtype);
+    f->plan->operands = 1; /* in place on self */
     return TS_OK;
 }
 ts_status ts_infer_nll_loss(ts_frame *f) { return infer_classes(f); }

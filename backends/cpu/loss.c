@@ -140,6 +140,31 @@ static ts_status cross_entropy_backward(ts_frame *f)
                             f->plan->compute == TS_F64 ? cross_entropy_backward_rows_f64 : cross_entropy_backward_rows_f32, 4);
 }
 
+/** cross_entropy_grad(self, target, reduction, ignore_index, label_smoothing) -> (gradient for an incoming 1, loss) */
+static ts_status cross_entropy_grad(ts_frame *f)
+{
+    bool wide = f->plan->compute == TS_F64, each = f->args[2].i == TS_REDUCTION_NONE;
+    int64_t count;
+    void *loss = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t->data : NULL;
+    class_job job = {.x = f->args[0].t->data, .ignore = f->args[3].i, .smoothing = f->args[4].d,
+                     .g = wide ? (const void *)&one_f64 : &one_f32};
+    if (f->rets[0].tag == TS_TAG_TENSOR)
+        job.out = f->rets[0].t->data;
+    TS_TRY(open_classes(f, &job, 1, &count));
+    job.factor = f->args[2].i == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
+    size_t bytes = (size_t)job.positions * (wide ? 8 : 4);
+    char *sums = ts_alloc(f->thread, 2 * bytes);
+    if (!sums)
+        return ts_fail_memory("the sums of positions", 2 * (int64_t)bytes);
+    job.lse = sums;
+    job.losses = each && loss ? loss : sums + bytes;
+    run_classes(f, &job, wide ? cross_entropy_grad_rows_f64 : cross_entropy_grad_rows_f32, 8);
+    if (loss && !each)
+        (wide ? total_f64 : total_f32)(job.losses, job.positions, job.factor, loss);
+    ts_free(f->thread, sums, 2 * bytes);
+    return TS_OK;
+}
+
 /** nll_loss_backward(grad, self, target, reduction, ignore_index) */
 static ts_status nll_loss_backward(ts_frame *f)
 {
@@ -215,7 +240,7 @@ static ts_status kl_div_backward(ts_frame *f) { return backward_pairs(f, f->args
 
 #define BOTH(name) {TS_OP_##name, name, {TS_DT_FLOATS, 0}}, {TS_OP_##name##_backward, name##_backward, {TS_DT_FLOATS, 0}}
 
-TS_CPU_FAMILY(loss, BOTH(cross_entropy), BOTH(nll_loss), BOTH(mse_loss), BOTH(l1_loss), BOTH(smooth_l1_loss),
+TS_CPU_FAMILY(loss, BOTH(cross_entropy), {TS_OP_cross_entropy_grad, cross_entropy_grad, {TS_DT_FLOATS, 0}}, BOTH(nll_loss), BOTH(mse_loss), BOTH(l1_loss), BOTH(smooth_l1_loss),
     BOTH(huber_loss), BOTH(kl_div),
     {TS_OP_binary_cross_entropy_with_logits, bce_with_logits, {TS_DT_FLOATS, 0}},
     {TS_OP_binary_cross_entropy_with_logits_backward, bce_with_logits_backward, {TS_DT_FLOATS, 0}})

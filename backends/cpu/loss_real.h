@@ -104,6 +104,19 @@ static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end
     }
 }
 
+static const T S(one) = 1;
+
+/** cross_entropy_grad: a position's gradient while its logits, whose place it may take, are in a cache. */
+static void S(cross_entropy_grad_rows)(void *ctx, int64_t begin, int64_t end)
+{
+    const class_job *job = ctx;
+    for (int64_t r = begin; r < end; r++) {
+        S(cross_entropy_rows)(ctx, r, r + 1);
+        if (job->out)
+            S(cross_entropy_backward_rows)(ctx, r, r + 1);
+    }
+}
+
 static void S(nll_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;

@@ -369,6 +369,9 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_cross_entropy(A, ts_full(TS_SIZES(2), TS_SCALAR(8), TS_I64))),
           "TS_ERR_INDEX: cross_entropy: argument 'target': expected classes from 0 to 2 (or -100 to ignore)"
           ", got 8 at position 0");
+    WRONG((ts_cross_entropy_grad(A, ts_full(TS_SIZES(2), TS_SCALAR(8), TS_I64), NULL, NULL)),
+          "TS_ERR_INDEX: cross_entropy_grad: argument 'target': expected classes from 0 to 2 (or -100 to ig"
+          "nore), got 8 at position 0");
     WRONG((ts_mse_loss(A, B)),
           "TS_ERR_SHAPE: mse_loss: argument 'target': expected sizes (2, 3), got (4, 5)");
     WRONG((ts_multinomial(A, 5, false)),

@@ -216,6 +216,45 @@ TS_TEST(cross_entropy_grad_is_loss_and_gradient_also_in_place, .loop = 3)
     ck_assert(same_bits(x, grad));
 }
 
+/** In place on views: any strides, and no memory beside the logits. */
+TS_TEST(cross_entropy_grad_in_place_on_a_turned_view, .loop = 4)
+{
+    TS_SCOPE;
+    static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
+    ts_tensor *base = ts_to(numbers(3, TS_SIZES(20, 9), TS_F64), dtypes[_i]), *t = targets(TS_SIZES(7), 20, TS_I64), *loss;
+    ts_tensor *x = ts_narrow(ts_transpose(base, 0, 1), 0, 1, 7), *before = ts_clone(base); // (7, 20)
+    ts_tensor *grad = ts_cross_entropy_grad(x, t, NULL, &loss);
+    uint32_t version = ts_version(base);
+    ck_assert(same_bits(ts_cross_entropy_grad_(x, t, NULL), loss));
+    ck_assert(same_bits(ts_clone(x), grad));
+    ck_assert_uint_eq(ts_version(base), version + 1);
+    for (int side = 0; side < 2; side++)
+        ck_assert(same_bits(ts_clone(ts_narrow(base, 1, 8 * side, 1)), ts_clone(ts_narrow(before, 1, 8 * side, 1))));
+}
+
+/** The destination is self or lies elsewhere; anything between would be read half-written. */
+TS_TEST(cross_entropy_grad_refuses_a_destination_that_overlaps)
+{
+    TS_SCOPE;
+    ts_tensor *base = numbers(3, TS_SIZES(10, 20), TS_F32), *before = ts_clone(base), *x = ts_narrow(base, 0, 0, 9);
+    ts_value args[] = {ts_value_tensor(x), ts_value_tensor(targets(TS_SIZES(9), 20, TS_I64)), ts_value_int(TS_REDUCTION_MEAN),
+                       ts_value_int(-100), ts_value_float(0)};
+    ts_value rets[] = {ts_value_tensor(ts_narrow(base, 0, 1, 9)), ts_value_none()};
+    ck_assert_int_eq(ts_call_boxed(ts_op_by_name("cross_entropy_grad"), args, 5, rets, 2), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "cross_entropy_grad: argument 'out': shares memory with argument 'self'"));
+    ck_assert(same_bits(base, before));
+}
+
+TS_TEST(cross_entropy_grad_in_place_leaves_the_logits_when_a_target_is_wrong)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(3, TS_SIZES(3, 4), TS_F32), *before = ts_clone(x);
+    int64_t bad[] = {0, 1, 4};
+    ck_assert_ptr_null(ts_cross_entropy_grad_(x, ts_from_array(bad, TS_I64, TS_SIZES(3)), NULL));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_INDEX);
+    ck_assert(same_bits(x, before));
+}
+
 TS_TEST(gradients_of_cross_entropy, .loop = 12)
 {
     TS_SCOPE;
