@@ -7,22 +7,27 @@
 #include <math.h>
 #include <string.h>
 
-/** Where a call's arguments are: query, key and value from `first` on, the options from `mask` on. */
+/** Where a call's arguments are: query, key, value from `first` on, options from `mask` on. */
 typedef struct places {
     int first, mask, cu_seqlens, max_seqlens, scale, window, softcap, dropout_p;
 } places;
 static const places forward = {0, 3, 4, 5, 6, 7, 8, 9}, backward = {2, 7, 8, 9, 10, 11, 12, 13};
 enum { SEED = 14, OFFSET = 15 }; /* of backward alone */
 
-static bool is_backward(const ts_frame *f) { return f->op == TS_OP_scaled_dot_product_attention_backward; }
+static bool is_backward(const ts_frame *f)
+{
+    return f->op == TS_OP_scaled_dot_product_attention_backward;
+}
 
 ts_attention ts_kernel_attention(const ts_frame *f)
 {
     const places *at = is_backward(f) ? &backward : &forward;
     const ts_value *a = f->args, *scale = &a[at->scale];
     const ts_tensor *q = a[at->first].t, *k = a[at->first + 1].t, *v = a[at->first + 2].t;
-    ts_attention c = {.query = q, .key = k, .value = v, .batch = q->sizes[0], .heads = q->sizes[1], .groups = k->sizes[1],
-                      .rows = q->sizes[2], .keys = k->sizes[2], .depth = q->sizes[3], .value_depth = v->sizes[3],
+    ts_attention c = {.query = q, .key = k, .value = v,
+                      .batch = q->sizes[0], .heads = q->sizes[1], .groups = k->sizes[1],
+                      .rows = q->sizes[2], .keys = k->sizes[2],
+                      .depth = q->sizes[3], .value_depth = v->sizes[3],
                       .softcap = a[at->softcap].d, .dropout_p = a[at->dropout_p].d};
     if (a[at->mask].tag == TS_TAG_TENSOR)
         c.mask = a[at->mask].t;
@@ -33,7 +38,8 @@ ts_attention ts_kernel_attention(const ts_frame *f)
         c.rows = a[at->max_seqlens].ints[0];
         c.keys = a[at->max_seqlens].ints[1];
     }
-    c.left = c.right = (int64_t)((uint64_t)c.rows + (uint64_t)c.keys); /* not checked yet when counters are reserved */
+    /* not checked yet when counters are reserved */
+    c.left = c.right = (int64_t)((uint64_t)c.rows + (uint64_t)c.keys);
     if (a[at->window].tag == TS_TAG_INTS) {
         const int64_t *window = a[at->window].ints;
         c.left = window[0] < 0 || window[0] > c.left ? c.left : window[0];
@@ -57,7 +63,7 @@ static void result_like(ts_plan *plan, int i, const ts_tensor *t, const int64_t 
         plan->swapped |= (uint8_t)(1u << i);
 }
 
-/** query (B, H, S, D), key (B, G, T, D), value (B, G, T, E) from argument `first` on; H is a multiple of G. */
+/** query (B, H, S, D), key (B, G, T, D), value (B, G, T, E) from `first` on; H a multiple of G. */
 static ts_status check_operands(ts_frame *f, int first)
 {
     const ts_value *a = f->args + first;
@@ -67,8 +73,10 @@ static ts_status check_operands(ts_frame *f, int first)
     for (int i = 0; i < 3; i++) {
         TS_TRY(ts_check_ndim(f, first + i, 4));
         if (a[i].t->dtype != q->dtype)
-            return ts_fail_arg_hint(f, first + i, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s as argument 'query', got %s",
-                                    ts_dtype_name((ts_dtype)q->dtype), ts_dtype_name((ts_dtype)a[i].t->dtype));
+            return ts_fail_arg_hint(f, first + i, TS_ERR_DTYPE, "cast with ts_to()",
+                                    "expected dtype %s as argument 'query', got %s",
+                                    ts_dtype_name((ts_dtype)q->dtype),
+                                    ts_dtype_name((ts_dtype)a[i].t->dtype));
         f->plan->strided |= (uint16_t)(rows_dense(a[i].t) << (first + i));
     }
     TS_TRY(ts_check_devices(f, false, &device));
@@ -76,12 +84,14 @@ static ts_status check_operands(ts_frame *f, int first)
         (k->sizes[1] ? q->sizes[1] % k->sizes[1] != 0 : q->sizes[1] != 0)) {
         char got[192];
         return ts_fail_arg(f, first + 1, TS_ERR_SHAPE,
-                           "expected sizes (%lld, a divisor of %lld, any, %lld) to go with argument 'query', got %s",
+                           "expected sizes (%lld, a divisor of %lld, any, %lld) to go with "
+                           "argument 'query', got %s",
                            (long long)q->sizes[0], (long long)q->sizes[1], (long long)q->sizes[3],
                            ts_format_sizes(got, sizeof got, k->sizes, 4));
     }
     f->plan->compute = (ts_dtype)q->dtype;
-    return ts_check_sizes(f, first + 2, (int64_t[]){k->sizes[0], k->sizes[1], k->sizes[2], v->sizes[3]}, 4);
+    return ts_check_sizes(f, first + 2,
+                          (int64_t[]){k->sizes[0], k->sizes[1], k->sizes[2], v->sizes[3]}, 4);
 }
 
 /** Two lists of bounds, and two numbers, beside tensors of one packed batch. */
@@ -91,26 +101,35 @@ static ts_status check_packed(ts_frame *f, const places *at)
     if (lists->tag == TS_TAG_NONE && most->tag == TS_TAG_NONE)
         return TS_OK;
     if (lists->tag == TS_TAG_NONE || lists->count != 2)
-        return ts_fail_arg(f, at->cu_seqlens, TS_ERR_VALUE, "expected two tensors, of queries and of keys, got %u",
+        return ts_fail_arg(f, at->cu_seqlens, TS_ERR_VALUE,
+                           "expected two tensors, of queries and of keys, got %u",
                            lists->tag == TS_TAG_NONE ? 0 : lists->count);
-    if (most->tag == TS_TAG_NONE || most->count != 2 || (uint64_t)most->ints[0] > INT32_MAX || (uint64_t)most->ints[1] > INT32_MAX) {
+    if (most->tag == TS_TAG_NONE || most->count != 2 || (uint64_t)most->ints[0] > INT32_MAX ||
+        (uint64_t)most->ints[1] > INT32_MAX) {
         char got[192] = "none";
         if (most->tag == TS_TAG_INTS)
-            ts_format_sizes(got, sizeof got, most->ints, most->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)most->count);
-        return ts_fail_arg(f, at->max_seqlens, TS_ERR_VALUE, "expected two numbers from 0 to 2147483647 beside argument 'cu_seqlens', got %s", got);
+            ts_format_sizes(got, sizeof got, most->ints,
+                            most->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)most->count);
+        return ts_fail_arg(
+            f, at->max_seqlens, TS_ERR_VALUE,
+            "expected two numbers from 0 to 2147483647 beside argument 'cu_seqlens', got %s", got);
     }
     for (int i = 0; i < 2; i++) {
         const ts_tensor *t = lists->list[i], *first = lists->list[0];
         char got[192];
         if (t->dtype != TS_I32)
-            return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype i32, got %s",
+            return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()",
+                                    "expected dtype i32, got %s",
                                     ts_dtype_name((ts_dtype)t->dtype));
         if (t->ndim != 1 || t->sizes[0] < 1 || t->sizes[0] != first->sizes[0])
             return ts_fail_arg(f, at->cu_seqlens, TS_ERR_SHAPE, "expected sizes (%s), got %s",
-                               i ? "as the first list" : "sequences + 1", ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                               i ? "as the first list" : "sequences + 1",
+                               ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
     }
     if (f->args[at->first].t->sizes[0] != 1)
-        return ts_fail_arg(f, at->first, TS_ERR_SHAPE, "expected sizes (1, heads, tokens, depth) beside argument 'cu_seqlens', got %lld batches",
+        return ts_fail_arg(f, at->first, TS_ERR_SHAPE,
+                           "expected sizes (1, heads, tokens, depth) beside argument 'cu_seqlens', "
+                           "got %lld batches",
                            (long long)f->args[at->first].t->sizes[0]);
     return TS_OK;
 }
@@ -121,7 +140,8 @@ static ts_status check_mask(ts_frame *f, int arg, const int64_t *sizes)
     ts_dtype own = f->plan->compute;
     char want[192], got[192];
     if (t->dtype != TS_BOOL && t->dtype != own && t->dtype != ts_statistic_dtype(own))
-        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype bool or %s as argument 'query', got %s",
+        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
+                                "expected dtype bool or %s as argument 'query', got %s",
                                 ts_dtype_name(own), ts_dtype_name((ts_dtype)t->dtype));
     bool fits = t->ndim <= 4;
     for (int d = 0; fits && d < t->ndim; d++)
@@ -129,22 +149,29 @@ static ts_status check_mask(ts_frame *f, int arg, const int64_t *sizes)
     f->plan->strided |= (uint16_t)(1u << arg);
     return fits ? TS_OK
                 : ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
-                              ts_format_sizes(want, sizeof want, sizes, 4), ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                              ts_format_sizes(want, sizeof want, sizes, 4),
+                              ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
 }
 
 static ts_status check_options(ts_frame *f, const places *at)
 {
     const ts_value *a = f->args, *window = &a[at->window];
     double softcap = a[at->softcap].d, p = a[at->dropout_p].d;
-    if (window->tag == TS_TAG_INTS && (window->count != 2 || window->ints[0] < -1 || window->ints[1] < -1)) {
+    if (window->tag == TS_TAG_INTS &&
+        (window->count != 2 || window->ints[0] < -1 || window->ints[1] < -1)) {
         char got[192];
-        return ts_fail_arg(f, at->window, TS_ERR_VALUE, "expected (left, right), each at least 0, or -1 for no bound, got %s",
-                           ts_format_sizes(got, sizeof got, window->ints, window->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)window->count));
+        return ts_fail_arg(
+            f, at->window, TS_ERR_VALUE,
+            "expected (left, right), each at least 0, or -1 for no bound, got %s",
+            ts_format_sizes(got, sizeof got, window->ints,
+                            window->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)window->count));
     }
     if (!(softcap >= 0) || isinf(softcap))
-        return ts_fail_arg(f, at->softcap, TS_ERR_VALUE, "expected a finite number of at least 0, got %g", softcap);
+        return ts_fail_arg(f, at->softcap, TS_ERR_VALUE,
+                           "expected a finite number of at least 0, got %g", softcap);
     if (!(p >= 0 && p <= 1))
-        return ts_fail_arg(f, at->dropout_p, TS_ERR_VALUE, "expected a probability from 0 to 1, got %g", p);
+        return ts_fail_arg(f, at->dropout_p, TS_ERR_VALUE,
+                           "expected a probability from 0 to 1, got %g", p);
     TS_TRY(check_packed(f, at));
     if (a[at->mask].tag == TS_TAG_NONE && p == 0)
         return TS_OK;
@@ -153,7 +180,8 @@ static ts_status check_options(ts_frame *f, const places *at)
     if (a[at->mask].tag == TS_TAG_TENSOR)
         TS_TRY(check_mask(f, at->mask, sizes));
     if (p > 0 && !ts_product(sizes, 4, &pairs))
-        return ts_fail_arg(f, at->dropout_p, TS_ERR_SHAPE, "expected fewer than 2^63 pairs of rows and keys to draw for");
+        return ts_fail_arg(f, at->dropout_p, TS_ERR_SHAPE,
+                           "expected fewer than 2^63 pairs of rows and keys to draw for");
     return TS_OK;
 }
 
@@ -163,10 +191,12 @@ uint64_t ts_reserve_scaled_dot_product_attention(const ts_frame *f)
     const ts_value *a = f->args, *lists = &a[forward.cu_seqlens], *most = &a[forward.max_seqlens];
     bool packed = lists->tag == TS_TAG_TENSORS;
     if (!(a[forward.dropout_p].d > 0) || a[0].t->ndim != 4 || a[1].t->ndim != 4 ||
-        (packed && (lists->count != 2 || lists->list[0]->ndim != 1 || most->tag != TS_TAG_INTS || most->count != 2)))
+        (packed && (lists->count != 2 || lists->list[0]->ndim != 1 || most->tag != TS_TAG_INTS ||
+                    most->count != 2)))
         return 0;
     ts_attention c = ts_kernel_attention(f);
-    return ts_philox_blocks_32((uint64_t)c.batch * (uint64_t)c.heads * (uint64_t)c.rows * (uint64_t)c.keys);
+    return ts_philox_blocks_32((uint64_t)c.batch * (uint64_t)c.heads * (uint64_t)c.rows *
+                               (uint64_t)c.keys);
 }
 
 ts_status ts_infer_scaled_dot_product_attention(ts_frame *f)
@@ -174,8 +204,10 @@ ts_status ts_infer_scaled_dot_product_attention(ts_frame *f)
     TS_TRY(check_operands(f, forward.first));
     TS_TRY(check_options(f, &forward));
     const ts_tensor *q = f->args[0].t;
-    result_like(f->plan, 0, q, (int64_t[]){q->sizes[0], q->sizes[1], q->sizes[2], f->args[2].t->sizes[3]});
-    ts_plan_result(f->plan, 1, q->sizes, 3, ts_statistic_dtype((ts_dtype)q->dtype), q->storage->device);
+    result_like(f->plan, 0, q,
+                (int64_t[]){q->sizes[0], q->sizes[1], q->sizes[2], f->args[2].t->sizes[3]});
+    ts_plan_result(f->plan, 1, q->sizes, 3, ts_statistic_dtype((ts_dtype)q->dtype),
+                   q->storage->device);
     return TS_OK;
 }
 
@@ -185,15 +217,18 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
     TS_TRY(check_options(f, &backward));
     const ts_tensor *q = f->args[2].t;
     int64_t sizes[] = {q->sizes[0], q->sizes[1], q->sizes[2], f->args[4].t->sizes[3]};
-    static const uint8_t ndims[] = {[0] = 4, [1] = 3, [5] = 4, [6] = 3}; /* grad, grad_lse, out, lse */
+    /* grad, grad_lse, out, lse */
+    static const uint8_t ndims[] = {[0] = 4, [1] = 3, [5] = 4, [6] = 3};
     for (int i = 0; i < 7; i++) {
         const ts_tensor *t = f->args[i].t;
         if (!ndims[i] || f->args[i].tag != TS_TAG_TENSOR)
             continue;
         TS_TRY(ts_check_sizes(f, i, sizes, ndims[i]));
-        if (t->dtype != q->dtype && (ndims[i] == 4 || t->dtype != ts_statistic_dtype((ts_dtype)q->dtype)))
+        if (t->dtype != q->dtype &&
+            (ndims[i] == 4 || t->dtype != ts_statistic_dtype((ts_dtype)q->dtype)))
             return ts_fail_arg(f, i, TS_ERR_DTYPE, "expected dtype %s as argument 'query', got %s",
-                               ts_dtype_name((ts_dtype)q->dtype), ts_dtype_name((ts_dtype)t->dtype));
+                               ts_dtype_name((ts_dtype)q->dtype),
+                               ts_dtype_name((ts_dtype)t->dtype));
         if (ndims[i] == 4)
             f->plan->strided |= (uint16_t)(rows_dense(t) << i);
     }
@@ -205,8 +240,8 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
 /* ------------------------------------------------------------------------------ by parts ---- */
 
 /**
- * Packed sequences as a padded batch and back: (1, H, tokens, D) <-> (B, H, S, D). Tokens of the padding
- * are some token's, and hidden.
+ * Packed sequences as a padded batch and back: (1, H, tokens, D) <-> (B, H, S, D). Tokens of the
+ * padding are some token's, and hidden.
  */
 typedef struct padding {
     ts_tensor *from;   /* (B S), which token each place takes; NULL: not packed */
@@ -228,11 +263,15 @@ static ts_status padding_of(padding *p, ts_tensor *bounds, int64_t tokens, int64
     *p = (padding){.batch = bounds->sizes[0] - 1, .most = most};
     ts_device device = bounds->storage->device;
     bounds = ts_to(bounds, TS_I64);
-    ts_tensor *start = ts_unsqueeze(ts_narrow(bounds, 0, 0, p->batch), 1), *end = ts_unsqueeze(ts_narrow(bounds, 0, 1, p->batch), 1);
+    ts_tensor *start = ts_unsqueeze(ts_narrow(bounds, 0, 0, p->batch), 1),
+              *end = ts_unsqueeze(ts_narrow(bounds, 0, 1, p->batch), 1);
     p->length = ts_reshape(ts_sub(end, start), (int64_t[]){p->batch, 1, 1, 1}, 4);
-    p->from = ts_reshape(ts_clamp_max(ts_add(start, count_up(most, device)), tokens - 1), (int64_t[]){p->batch * most}, 1);
-    ts_tensor *token = count_up(tokens, device), *sequence = ts_sum_dim(ts_le(end, token), 0, false); /* ends before it */
-    p->to = ts_add(ts_sub(token, ts_index_select(bounds, 0, sequence)), ts_mul_scalar(sequence, most));
+    p->from = ts_reshape(ts_clamp_max(ts_add(start, count_up(most, device)), tokens - 1),
+                         (int64_t[]){p->batch * most}, 1);
+    ts_tensor *token = count_up(tokens, device),
+              *sequence = ts_sum_dim(ts_le(end, token), 0, false); /* ends before it */
+    token = ts_sub(token, ts_index_select(bounds, 0, sequence));
+    p->to = ts_add(token, ts_mul_scalar(sequence, most));
     return TS_STATUS_OF(p->to && p->from && p->length ? p->to : NULL);
 }
 
@@ -241,7 +280,8 @@ static ts_tensor *pad(const padding *p, ts_tensor *t)
 {
     if (!p->from)
         return t;
-    t = ts_unflatten(ts_index_select(t, 2, p->from), 2, (int64_t[]){p->batch, p->most}, 2); /* (1, H, B, S, D) */
+    t = ts_index_select(t, 2, p->from);
+    t = ts_unflatten(t, 2, (int64_t[]){p->batch, p->most}, 2); // (1, H, B, S, D)
     return ts_transpose(ts_squeeze_dim(t, 0), 0, 1);
 }
 
@@ -253,22 +293,29 @@ static ts_tensor *unpad(const padding *p, ts_tensor *t)
     return ts_unsqueeze(ts_index_select(t, 1, p->to), 0);
 }
 
-/** t (B, H, S, D) as (B G, H / G S, D): the rows of all heads that share keys. H = G for keys and values. */
+/** t (B, H, S, D) as (B G, H / G S, D): rows of heads that share keys. H = G for keys and values. */
 static ts_tensor *by_keys(ts_tensor *t, int64_t groups)
 {
     int64_t share = t && groups ? t->sizes[1] / groups : 1;
-    return t ? ts_reshape(t, (int64_t[]){t->sizes[0] * groups, share * t->sizes[2], t->sizes[3]}, 3) : NULL;
+    return t ? ts_reshape(t, (int64_t[]){t->sizes[0] * groups, share * t->sizes[2], t->sizes[3]}, 3)
+             : NULL;
 }
 
-static ts_tensor *either(ts_tensor *a, ts_tensor *b) { return a == TS_NONE ? b : ts_logical_or(a, b); }
+static ts_tensor *either(ts_tensor *a, ts_tensor *b)
+{
+    return a == TS_NONE ? b : ts_logical_or(a, b);
+}
 
 /** true where a row may not see a key, broadcasting to (B, H, S, T); TS_NONE: all see all. */
 static ts_tensor *hidden(const ts_attention *c, const padding *rows, const padding *keys)
 {
     ts_device device = c->query->storage->device;
-    ts_tensor *all = TS_NONE, *row = ts_unsqueeze(count_up(c->rows, device), 1), *key = count_up(c->keys, device);
-    ts_tensor *ahead = ts_sub(key, row); /* how far a key is behind the row's own, (S, T) or (B, 1, S, T) */
-    ahead = rows->from ? ts_sub(ahead, ts_sub(keys->length, rows->length)) : ts_sub_scalar(ahead, c->keys - c->rows);
+    ts_tensor *all = TS_NONE, *key = count_up(c->keys, device);
+    ts_tensor *row = ts_unsqueeze(count_up(c->rows, device), 1);
+    /* how far a key is behind the row's own, (S, T) or (B, 1, S, T) */
+    ts_tensor *ahead = ts_sub(key, row);
+    ahead = rows->from ? ts_sub(ahead, ts_sub(keys->length, rows->length))
+                       : ts_sub_scalar(ahead, c->keys - c->rows);
     if (c->right < c->rows + c->keys)
         all = either(all, ts_gt_scalar(ahead, c->right));
     if (c->left < c->rows + c->keys)
@@ -276,8 +323,9 @@ static ts_tensor *hidden(const ts_attention *c, const padding *rows, const paddi
     if (rows->from)
         all = either(either(all, ts_ge(row, rows->length)), ts_ge(key, keys->length));
     if (c->mask)
-        all = either(all, c->mask->dtype == TS_BOOL ? ts_logical_not((ts_tensor *)c->mask)
-                                                    : ts_eq_scalar((ts_tensor *)c->mask, -INFINITY));
+        all = either(all, c->mask->dtype == TS_BOOL
+                              ? ts_logical_not((ts_tensor *)c->mask)
+                              : ts_eq_scalar((ts_tensor *)c->mask, -INFINITY));
     return all;
 }
 
@@ -286,7 +334,8 @@ static ts_tensor *kept(const ts_attention *c, ts_dtype dtype)
 {
     int64_t sizes[] = {c->batch, c->heads, c->rows, c->keys};
     ts_tensor *ones = ts_empty_on(sizes, 4, dtype, c->query->storage->device);
-    return by_keys(ones ? ts_dropout_backward(ts_fill_(ones, 1), c->dropout_p, c->rng) : NULL, c->groups);
+    return by_keys(ones ? ts_dropout_backward(ts_fill_(ones, 1), c->dropout_p, c->rng) : NULL,
+                   c->groups);
 }
 
 static ts_tensor *zeros(const ts_meta *m)
@@ -296,8 +345,8 @@ static ts_tensor *zeros(const ts_meta *m)
 }
 
 /*
- * The whole matrix of scores, S T numbers a head, stands in memory here, several times over; docs/attention.md
- * has the formulas.
+ * The whole matrix of scores, S T numbers a head, stands in memory here, several times over;
+ * docs/attention.md has the formulas.
  */
 ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
 {
@@ -320,9 +369,10 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     }
     for (int i = 0; i < 7; i++) { /* grad, grad_lse, query, key, value, out, lse */
         bool statistic = i == 1 || i == 6;
-        if (args[i].tag == TS_TAG_TENSOR)
-            TS_TRY(in[i] = by_keys(pad(i == 3 || i == 4 ? &keys : &rows, ts_as(statistic ? ts_unsqueeze(args[i].t, 3) : args[i].t, dtype)),
-                                   c.groups));
+        if (args[i].tag != TS_TAG_TENSOR)
+            continue;
+        ts_tensor *t = ts_as(statistic ? ts_unsqueeze(args[i].t, 3) : args[i].t, dtype);
+        TS_TRY(in[i] = by_keys(pad(i == 3 || i == 4 ? &keys : &rows, t), c.groups));
     }
     ts_tensor *g = in[0], *q = in[2], *k = in[3], *v = in[4], *lse = in[6];
 
@@ -340,7 +390,8 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     if (hide != TS_NONE)
         masked = ts_masked_fill_scalar(masked, hide, -INFINITY);
     scores = ts_reshape(masked, scores->sizes, 3);
-    ts_tensor *p = ts_exp(ts_sub(scores, ts_masked_fill_scalar(lse, ts_eq_scalar(lse, -INFINITY), 0))); /* rows without keys */
+    lse = ts_masked_fill_scalar(lse, ts_eq_scalar(lse, -INFINITY), 0); /* rows without keys */
+    ts_tensor *p = ts_exp(ts_sub(scores, lse));
     ts_tensor *dp = ts_bmm(g, ts_transpose(v, 1, 2)), *weights = p;
     if (c.dropout_p > 0) {
         ts_tensor *factor = kept(&c, dtype);
@@ -360,8 +411,9 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     for (int i = 0; i < 3; i++) {
         const padding *p = i ? &keys : &rows;
         const int64_t *sizes = f->plan->ret[i].sizes;
+        const int64_t padded[] = {c.batch, sizes[1], i ? c.keys : c.rows, sizes[3]};
         if (f->want >> i & 1)
-            TS_TRY(results[i] = unpad(p, ts_reshape(results[i], (int64_t[]){c.batch, sizes[1], i ? c.keys : c.rows, sizes[3]}, 4)));
+            TS_TRY(results[i] = unpad(p, ts_reshape(results[i], padded, 4)));
     }
     return ts_parts_give(f, results, 3);
 }
@@ -370,7 +422,8 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
 static double cost(const ts_frame *f)
 {
     ts_attention c = ts_kernel_attention(f);
-    double pairs = (double)c.query->sizes[0] * (double)c.heads * (double)c.query->sizes[2] * (double)c.keys;
+    double rows = (double)c.query->sizes[0] * (double)c.heads * (double)c.query->sizes[2];
+    double pairs = rows * (double)c.keys;
     double seen = (double)(c.left + c.right) + 1, keys = (double)c.keys;
     if (c.right == 0 && seen > keys)
         pairs /= 2;
@@ -396,14 +449,16 @@ typedef struct boxes {
 /** Size of the struct in version 0.1.0's first form: scale and causal. */
 #define LEAST_SIZE offsetof(ts_attention_opts, mask)
 
-static bool read_options(ts_attention_opts *o, const ts_attention_opts *given, const char *op, const void *site)
+static bool read_options(ts_attention_opts *o, const ts_attention_opts *given, const char *op,
+                         const void *site)
 {
     *o = (ts_attention_opts){.size = sizeof *o};
     if (!given)
         return true;
     if (given->size < LEAST_SIZE || given->size > sizeof *o) {
-        ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'opts': expected a size from %zu to %zu, got %zu", LEAST_SIZE, sizeof *o,
-                   given->size);
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL,
+                   "argument 'opts': expected a size from %zu to %zu, got %zu", LEAST_SIZE,
+                   sizeof *o, given->size);
         return false;
     }
     memcpy(o, given, given->size);
@@ -413,24 +468,30 @@ static bool read_options(ts_attention_opts *o, const ts_attention_opts *given, c
 static bool is_absent(const ts_tensor *t) { return !t || t == TS_NONE; }
 
 /** false with an error for options that cannot be boxed. */
-static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, const char *op, const void *site)
+static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, const char *op,
+                        const void *site)
 {
     bool packed = !is_absent(o->cu_seqlens_q), bounded = o->window || o->causal;
     if (!o->window && (o->window_left || o->window_right)) {
-        ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'window': expected true beside window_left or window_right, got false");
+        ts_fail_op(
+            TS_ERR_VALUE, op, site, NULL,
+            "argument 'window': expected true beside window_left or window_right, got false");
         return false;
     }
     if (packed == is_absent(o->cu_seqlens_k) || (!packed && (o->max_seqlen_q || o->max_seqlen_k))) {
         ts_fail_null(op, site, packed ? "cu_seqlens_k" : "cu_seqlens_q");
         return false;
     }
-    *b = (boxes){{o->cu_seqlens_q, o->cu_seqlens_k}, {o->max_seqlen_q, o->max_seqlen_k},
-                 {o->window ? o->window_left : -1, o->causal ? 0 : o->window ? o->window_right : -1}};
+    *b = (boxes){{o->cu_seqlens_q, o->cu_seqlens_k},
+                 {o->max_seqlen_q, o->max_seqlen_k},
+                 {o->window ? o->window_left : -1,
+                  o->causal ? 0 : o->window ? o->window_right : -1}};
     const ts_value boxed[OPTIONS] = {
         is_absent(o->mask) ? ts_value_none() : V_T(o->mask),
         packed ? V_TS(b->cu_seqlens, 2) : ts_value_none(),
         packed ? V_IS(b->max_seqlens, 2) : ts_value_none(),
-        o->scale == 0 ? ts_value_none() : V_F(o->scale), /* 1 / sqrt(D), which the kernel works out */
+        /* absent: 1 / sqrt(D), which the kernel works out */
+        o->scale == 0 ? ts_value_none() : V_F(o->scale),
         bounded ? V_IS(b->window, 2) : ts_value_none(),
         V_F(o->softcap),
         V_F(o->dropout_p),
@@ -442,13 +503,14 @@ static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, co
 ts_tensor *ts_scaled_dot_product_attention(ts_tensor *query, ts_tensor *key, ts_tensor *value)
 {
     ts_value none = ts_value_none();
-    ts_value args[] = {V_T(query), V_T(key), V_T(value), none, none, none, none, none, V_F(0), V_F(0)};
+    ts_value args[] = {V_T(query), V_T(key), V_T(value), none, none, none,
+                       none, none, V_F(0), V_F(0)};
     ts_tensor **outs[2] = {NULL, NULL};
     return ts_invoke_many(TS_OP_scaled_dot_product_attention, args, TS_N(args), 2, outs);
 }
 
-ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key, ts_tensor *value, ts_tensor **lse,
-                                              const ts_attention_opts *opts)
+ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key, ts_tensor *value,
+                                              ts_tensor **lse, const ts_attention_opts *opts)
 {
     const char *op = "scaled_dot_product_attention";
     ts_attention_opts o;
@@ -456,20 +518,24 @@ ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key, 
     ts_value args[3 + OPTIONS] = {V_T(query), V_T(key), V_T(value)};
     if (lse)
         *lse = NULL;
-    if (!read_options(&o, opts, op, __builtin_return_address(0)) || !box_options(args + 3, &b, &o, op, __builtin_return_address(0)))
+    if (!read_options(&o, opts, op, __builtin_return_address(0)) ||
+        !box_options(args + 3, &b, &o, op, __builtin_return_address(0)))
         return NULL;
     ts_tensor **outs[2] = {NULL, lse};
     return ts_invoke_many(TS_OP_scaled_dot_product_attention, args, TS_N(args), 2, outs);
 }
 
-ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *grad_lse, ts_tensor *query, ts_tensor *key,
+ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *grad_lse,
+                                                   ts_tensor *query, ts_tensor *key,
                                                    ts_tensor *value, ts_tensor *out, ts_tensor *lse,
-                                                   const ts_attention_opts *opts, ts_tensor **grads[3])
+                                                   const ts_attention_opts *opts,
+                                                   ts_tensor **grads[3])
 {
     const char *op = "scaled_dot_product_attention_backward";
     ts_attention_opts o;
     boxes b;
-    ts_value rets[3], args[9 + OPTIONS] = {V_T(grad), V_OPT(grad_lse), V_T(query), V_T(key), V_T(value), V_T(out), V_T(lse)};
+    ts_value rets[3], args[9 + OPTIONS] = {V_T(grad), V_OPT(grad_lse), V_T(query), V_T(key),
+                                           V_T(value), V_T(out), V_T(lse)};
     int want = 0;
     for (int i = 0; i < 3; i++) {
         rets[i] = ts_value_none();
@@ -478,11 +544,13 @@ ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *g
             want |= 1 << i;
         }
     }
-    if (!read_options(&o, opts, op, __builtin_return_address(0)) || !box_options(args + 7, &b, &o, op, __builtin_return_address(0)))
+    if (!read_options(&o, opts, op, __builtin_return_address(0)) ||
+        !box_options(args + 7, &b, &o, op, __builtin_return_address(0)))
         return ts_error_code();
     args[SEED] = V_I((int64_t)o.rng.seed);
     args[OFFSET] = V_I((int64_t)o.rng.offset);
-    TS_TRY(ts_call(TS_OP_scaled_dot_product_attention_backward, args, TS_N(args), rets, 3, 0, want, __builtin_return_address(0)));
+    TS_TRY(ts_call(TS_OP_scaled_dot_product_attention_backward, args, TS_N(args), rets, 3, 0, want,
+                   __builtin_return_address(0)));
     for (int i = 0; i < 3; i++)
         if (grads[i])
             *grads[i] = ts_scope_adopt(&ts_tls, rets[i].t);
