@@ -120,7 +120,8 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
                     other = from + place;
                 float2 pair = KEYS ? pairs[stage * WIDE + place] : own_pairs[e / 2];
                 int row = KEYS ? other : own, key = KEYS ? own : other;
-                bool visible = whole || sees(span, row, key);
+                /* rows and keys past the end, which a whole tile may have, have no place in a mask */
+                bool visible = (whole && !(RULES && c.rules)) || sees(span, row, key);
                 float x = s[0][n][e], slope = 1, kept = 1;
                 if (RULES && c.rules && visible) {
                     int h = KEYS ? first_head + i / tiles : head;
