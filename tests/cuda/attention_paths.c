@@ -1,4 +1,4 @@
-/** @file attention.c  Which kernels serve a call of attention, as the log tells it. */
+/** @file attention_paths.c  Which kernels serve a call of attention, as the log tells it. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 

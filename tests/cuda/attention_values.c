@@ -1,0 +1,143 @@
+/** @file attention_values.c  Attention on a GPU against separate ops: lengths, depths, options, dtypes, layouts; each kind of kernel. */
+// SPDX-License-Identifier: MIT
+#include "tests/cuda/attention.h"
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static const int64_t lengths[] = {1, 3, 64, 97, 108, 113, 128, 203, 217, 239, 256, 512, 799, 1024, 2048};
+
+/** Heads of queries and of keys: each its own, some shared, one for all. */
+static const int64_t sharing[][2] = {{2, 2}, {4, 2}, {3, 1}, {6, 2}, {1, 1}};
+
+static problem of_lengths(int i, ts_dtype dtype, int64_t depth)
+{
+    problem p = {.dtype = dtype, .batch = 1 + i % 2, .rows = lengths[i / COUNT(lengths) % COUNT(lengths)],
+                 .keys = lengths[i % COUNT(lengths)], .depth = depth, .lies = (layout)(i % LAYOUTS),
+                 .causal = i % 3 != 0, .lse_gradient = i % 7 == 0};
+    p.heads = sharing[i % COUNT(sharing)][0];
+    p.groups = sharing[i % COUNT(sharing)][1];
+    return p;
+}
+
+TS_TEST(attention_of_halves_of_all_pairs_of_lengths_errs_as_separate_ops_do, .loop = TENSOR_CORES, .timeout = 120)
+{
+    static const int64_t depths[] = {64, 128, 72, 192, 96, 40, 256, 112, 8, 136};
+    keep_to(_i);
+    GPU(device);
+    for (int i = 0; i < COUNT(lengths) * COUNT(lengths); i++) {
+        problem p = of_lengths(i, i % 2 ? TS_F16 : TS_BF16, depths[i / 2 % COUNT(depths)]);
+        judge(&p, device, device);
+    }
+}
+
+TS_TEST(attention_of_halves_of_every_depth_errs_as_separate_ops_do, .loop = TENSOR_CORES, .timeout = 120)
+{
+    keep_to(_i);
+    GPU(device);
+    for (int64_t depth = 8, i = 0; depth <= 256; depth += 8)
+        for (int k = 0; k < 4; k++, i++) {
+            problem p = of_lengths((int)i, k % 2 ? TS_F16 : TS_BF16, depth);
+            p.rows = k < 2 ? 203 : 128;
+            p.keys = k < 2 ? 239 : 113;
+            /* values of another depth: on the other side of 64 and 128 for some */
+            p.value_depth = i % 3 ? depth : 8 + (depth + 88) % 256;
+            judge(&p, device, device);
+        }
+}
+
+/* Rows leave out what every problem has. TS_DTYPE_NONE: a mask of the query's dtype. */
+static const problem options[] = {
+    {.scale = 0.3},
+    {.scale = -0.2, .causal = true},
+    {.window = true, .left = 30, .right = 0},
+    {.window = true, .left = 0, .right = 0},
+    {.window = true, .left = 70, .right = 5, .lse_gradient = true},
+    {.window = true, .left = -1, .right = 40},
+    {.window = true, .left = 130, .right = -1},
+    {.mask = "bhqk", .mask_dtype = TS_BOOL},
+    {.mask = "b11k", .mask_dtype = TS_BOOL, .causal = true},
+    {.mask = "k", .mask_dtype = TS_BOOL, .lse_gradient = true},
+    {.mask = "BHqk", .mask_dtype = TS_BOOL},
+    {.mask = "q1", .mask_dtype = TS_BOOL}, /* whole rows */
+    {.mask = "bhqk", .mask_dtype = TS_DTYPE_NONE},
+    {.mask = "hqk", .mask_dtype = TS_F32, .causal = true},
+    {.mask = "BHqk", .mask_dtype = TS_DTYPE_NONE},
+    {.mask = "b1q1", .mask_dtype = TS_F32, .lse_gradient = true},
+    {.softcap = 3},
+    {.softcap = 2, .causal = true, .lse_gradient = true},
+    {.dropout_p = 0.2},
+    {.dropout_p = 0.5, .causal = true, .lse_gradient = true},
+    {.packed = true, .batch = 5},
+    {.packed = true, .batch = 8, .causal = true},
+    {.packed = true, .batch = 4, .window = true, .left = 50, .right = 3, .lse_gradient = true},
+    {.packed = true, .batch = 3, .mask = "b1qk", .mask_dtype = TS_BOOL},
+    {.packed = true, .batch = 6, .dropout_p = 0.2, .softcap = 2, .causal = true},
+    {.mask = "1hqk", .mask_dtype = TS_DTYPE_NONE, .softcap = 2, .dropout_p = 0.2, .scale = 0.1, .window = true, .left = 90, .right = 9},
+};
+
+static void judge_options(ts_device device, const ts_dtype *dtypes, int ndtypes)
+{
+    static const int64_t depths[] = {64, 72, 128, 192, 256, 32}, sizes[][2] = {{97, 113}, {203, 128}, {64, 239}, {256, 256}, {399, 217}};
+    int turn = 0;
+    for (int i = 0; i < COUNT(options); i++)
+        for (int d = 0; d < COUNT(depths); d++, turn++) {
+            problem p = options[i];
+            p.dtype = dtypes[(i + d) % ndtypes];
+            p.depth = depths[d];
+            p.batch = p.batch ? p.batch : 2;
+            p.heads = sharing[turn % COUNT(sharing)][0];
+            p.groups = sharing[turn % COUNT(sharing)][1];
+            p.rows = sizes[turn % COUNT(sizes)][0];
+            p.keys = sizes[turn % COUNT(sizes)][1];
+            p.lies = (layout)(turn / 2 % LAYOUTS);
+            if (p.mask_dtype == TS_DTYPE_NONE)
+                p.mask_dtype = p.dtype;
+            judge(&p, device, device);
+        }
+}
+
+TS_TEST(attention_of_halves_with_each_option_errs_as_separate_ops_do, .loop = TENSOR_CORES, .timeout = 120)
+{
+    static const ts_dtype halves[] = {TS_BF16, TS_F16};
+    keep_to(_i);
+    GPU(device);
+    judge_options(device, halves, COUNT(halves));
+}
+
+TS_TEST(attention_of_f32_with_each_option_errs_as_separate_ops_do, .timeout = 120)
+{
+    static const ts_dtype wide[] = {TS_F32};
+    GPU(device);
+    judge_options(device, wide, COUNT(wide));
+}
+
+TS_TEST(attention_by_plain_kernels_errs_as_separate_ops_do, .timeout = 120)
+{
+    static const int64_t depths[] = {64, 5, 128, 33, 250};
+    static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
+    keep_to(KERNELS - 1);
+    GPU(device);
+    for (int i = 0, n = COUNT(lengths); i < n * n; i += 4) {
+        problem p = of_lengths(i, dtypes[i % 3], depths[i % COUNT(depths)]);
+        if (p.rows * p.keys <= 1024 * 1024)
+            judge(&p, device, device);
+    }
+}
+
+/* One problem for each kernel and each way through it, judged on the CPU: what checkers of memory and of
+ * races, which slow a kernel down a hundredfold, are given to look at. */
+TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout = 600)
+{
+    static const problem choice[] = {
+        {TS_BF16, 1, 2, 1, 203, 239, 64, .causal = true},                    /* Hopper's, depth 64 */
+        {TS_F16, 1, 2, 1, 130, 150, 128, 72, FRAMED, .lse_gradient = true},  /* and 128 */
+        {TS_BF16, 2, 1, 1, 100, 97, 64, .packed = true, .causal = true},     /* of sm_80, depth 64 */
+        {TS_F16, 2, 2, 1, 70, 100, 128, .packed = true},                     /* 128 */
+        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                        /* 256 */
+        {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk", .mask_dtype = TS_BOOL},
+        {TS_F32, 1, 2, 1, 40, 33, 20, .mask = "k", .mask_dtype = TS_F32},
+    };
+    GPU(device);
+    for (int i = 0; i < COUNT(choice); i++)
+        judge(&choice[i], device, TS_DEVICE_CPU);
+}

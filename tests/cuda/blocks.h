@@ -1,0 +1,27 @@
+/** @file blocks.h  What blocks.cu computes by the building blocks of tensor cores, for blocks.c to judge. */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_TESTS_CUDA_BLOCKS_H
+#define TESSERA_TESTS_CUDA_BLOCKS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** A use of a building block, computed from small whole numbers, of which all sums are exact. */
+typedef struct block_row {
+    const char *name;
+    int (*run)(void); /* how many elements are not exactly what the host computes; -1: CUDA reports an error */
+} block_row;
+
+extern const block_row block_rows[];
+extern const int block_row_count;
+
+/** Whether the current device is one of Hopper's; and the text of CUDA's last error. */
+int block_device(void);
+const char *block_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
