@@ -115,11 +115,13 @@ template <class T> __device__ __forceinline__ auto own_mask(const attention_call
 template <int DEPTH_, bool RULES> struct attention_mma_shape {
     static constexpr int depth = DEPTH_, tall = depth > 128 || RULES ? 1 : 2, wide = depth > 64 ? 32 : 64;
     static constexpr int rows = 64 * tall, threads = 128;
+    static constexpr int blocks = depth == 128 && RULES ? 3 : 2; /* that registers leave a multiprocessor room for */
     static constexpr int bytes = (rows + 2 * wide) * depth * 2;
 };
 
 template <class T, int DEPTH, bool RULES>
-static __global__ void __launch_bounds__(128) attention_mma_kernel(const __grid_constant__ attention_call c)
+static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>::blocks)
+    attention_mma_kernel(const __grid_constant__ attention_call c)
 {
     using S = attention_mma_shape<DEPTH, RULES>;
     constexpr int TALL = S::tall, WIDE = S::wide;

@@ -278,6 +278,36 @@ int main(int argc, char **argv)
 
 
 @unittest.skipUnless(shutil.which("valgrind") and shutil.which("cc"), "needs valgrind and a compiler")
+class PtxasGate(ToolCase):
+    FINE = ("ptxas info    : Compiling entry function '_Z4fineIfE' for 'sm_90a'\n"
+            "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+            "ptxas info    : Used 168 registers, used 16 barriers\n")
+
+    def judge(self, told, listed="sum.cu fine\n"):
+        self.write("build/backends/cuda/sum.ptxas", told)
+        return self.run_tool("ptxas-gate", "build", self.write("list", listed))
+
+    def test_kernels_without_spills_pass(self):
+        self.assertEqual(self.judge(self.FINE), (0, "ptxas-gate: 1 kernels, 0 bad\n"))
+
+    def test_a_listed_kernel_that_spills_fails_and_others_may(self):
+        spilled = self.FINE.replace("0 bytes spill stores", "8 bytes spill stores")
+        status, output = self.judge(spilled)
+        self.assertEqual(status, 1)
+        self.assertIn("_Z4fineIfE for sm_90a: 8 bytes of spills, 168 registers", output)
+        self.assertEqual(self.judge(self.FINE + spilled.replace("fine", "other"))[0], 0)
+
+    def test_a_line_that_no_kernel_fits_fails(self):
+        self.assertEqual(self.judge(self.FINE, "sum.cu gone\n")[0], 1)
+
+    def test_products_that_wait_for_each_other_fail_in_any_kernel(self):
+        for remark in ("(C7520) Potential Performance Loss: wgmma.mma_async instructions are serialized due to",
+                       "(C7517) warpgroup.wait is injected in around line 76"):
+            status, output = self.judge(f"ptxas info    : {remark} in function '_Z5other'\n" + self.FINE)
+            self.assertEqual(status, 1)
+            self.assertIn(remark, output)
+
+
 class Budgets(ToolCase):
     def setUp(self):
         super().setUp()
