@@ -3,7 +3,7 @@
 Our kernels beside PyTorch's, in one process and on the same memory.
 
     bench/compare.py --suite cpu [--threads 1,2] [--only REGEX] [--out FILE]
-    bench/compare.py --suite cuda [--compile] [--only REGEX] [--out FILE] [--build build-cuda]
+    bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE] [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
 
 Results are compared first; then both sides take turns in short batches and the fastest batch of
@@ -266,6 +266,10 @@ def main():
                         help='real-time priority (as root): for a machine where others work too')
     parser.add_argument('--compile', action='store_true', help='cuda: measure torch.compile as well')
     parser.add_argument('--jobs', type=int, default=len(PROCESSORS) or 1, help='cuda: processes that compile first')
+    parser.add_argument('--widths', default='', type=lambda s: [int(n) for n in s.split(',')] if s else [],
+                        help='cuda: only ops on rows, of so many columns')
+    parser.add_argument('--begin-with', metavar='FILE', help='cuda: compile, then measure when FILE is there: the GPU has '
+                        'other users until then')
     parser.add_argument('--minutes', type=float, default=60, help='on a GPU: most time for all cases')
     parser.add_argument('--build', default=str(ROOT / 'build'), help='folder with libtessera.so')
     parser.add_argument('--commit', help='what to call the sources where there is no version control')

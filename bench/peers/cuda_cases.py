@@ -5,6 +5,7 @@ result written once.
 """
 # SPDX-License-Identifier: MIT
 from dataclasses import dataclass
+from functools import partial
 from typing import Callable
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 
 aten = torch.ops.aten
 MIB = 1 << 20
-TENSOR = 64 * MIB  # bytes of a large tensor, beyond the second cache (60 MB)
+TENSOR = 256 * MIB  # bytes of a large tensor: launch, first and last byte are 1 % of its time, and no cache holds it
 COLUMNS = 768, 1024, 4096, 8192, 16384, 32768, 131072
 MEAN = 0  # TS_REDUCTION_MEAN
 EPS = 1e-5
@@ -28,6 +29,7 @@ class Case:
     same: int = 1             # so many results of the last call are compared; 0: the first arguments are
     compiles: bool = True     # torch.compile has something to do
     sets: int = 0             # 0: as many as are larger than the caches
+    columns: int = 0          # of ops on rows
 
 
 CASES = {}  # (op, shape, dtype) -> Case
@@ -54,10 +56,20 @@ def pointwise(dtype):
         CASES[name, str(n), short(dtype)] = Case(lambda: tuple(normal(n, dtype=dtype) for _ in range(inputs)), theirs, ours,
                                                  bytes=(inputs + 1) * TENSOR)
     add('add', 2, torch.add, lambda a, b: [('add', [a, b])])
+    add('mul', 2, torch.mul, lambda a, b: [('mul', [a, b])])
+    add('exp', 1, torch.exp, lambda a: [('exp', [a])])
+    add('relu', 1, torch.relu, lambda a: [('relu', [a])])
+    add('relu backward', 2, lambda g, a: aten.threshold_backward(g, a, 0), lambda g, a: [('threshold_backward', [g, a, 0.0])])
     add('tanh', 1, torch.tanh, lambda a: [('tanh', [a])])
-    add('gelu', 1, lambda a: F.gelu(a, approximate='tanh'), lambda a: [('gelu', [a, True])])
-    add('gelu_backward', 2, lambda g, a: aten.gelu_backward(g, a, approximate='tanh'),
-        lambda g, a: [('gelu_backward', [g, a, True])])
+    add('tanh_backward', 2, aten.tanh_backward, lambda g, y: [('tanh_backward', [g, y])])
+    add('sigmoid', 1, torch.sigmoid, lambda a: [('sigmoid', [a])])
+    add('silu', 1, F.silu, lambda a: [('silu', [a])])
+    add('silu_backward', 2, aten.silu_backward, lambda g, a: [('silu_backward', [g, a])])
+    for form in 'none', 'tanh':
+        tanh = form == 'tanh'
+        add('gelu' + ' (tanh)' * tanh, 1, partial(F.gelu, approximate=form), lambda a, tanh=tanh: [('gelu', [a, tanh])])
+        add('gelu_backward' + ' (tanh)' * tanh, 2, partial(aten.gelu_backward, approximate=form),
+            lambda g, a, tanh=tanh: [('gelu_backward', [g, a, tanh])])
 
 
 # ------------------------------------------------------------------------------------ rows ----
@@ -75,7 +87,7 @@ def rows(dtype, n):
     shape = f'{m}x{n}'
 
     def add(name, passes, make, theirs, ours, same=1):
-        CASES[name, shape, short(dtype)] = Case(make, theirs, ours, bytes=passes * one, same=same)
+        CASES[name, shape, short(dtype)] = Case(make, theirs, ours, bytes=passes * one, same=same, columns=n)
 
     def plain(k):
         return lambda: tuple(normal(m, n, dtype=dtype) for _ in range(k))
@@ -91,6 +103,10 @@ def rows(dtype, n):
             x, w, b = normal(m, n, dtype=dtype), normal(n, dtype=dtype), normal(n, dtype=dtype)
             return (x, w, b) if both else (x, w)
         return make
+
+    def add_layer_norm(r, x, w, b):
+        s = x + r
+        return torch.native_layer_norm(s, [n], w, b, EPS)[0], s
 
     def norm_grad(layer):
         def make():
@@ -112,6 +128,8 @@ def rows(dtype, n):
     add('layer_norm_backward', 3, norm_grad(True),
         lambda g, x, mean, rstd, w, b: aten.native_layer_norm_backward(g, x, [n], mean, rstd, w, b, [True] * 3),
         lambda g, x, mean, rstd, w, b: [('layer_norm_backward', [g, x, mean, rstd, w, 1])], same=3)
+    add('add_layer_norm', 4, lambda: (normal(m, n, dtype=dtype), *norm(True)()), add_layer_norm,
+        lambda r, x, w, b: [('add_layer_norm', [x, r, 1, w, b, EPS])], same=2)
     add('rms_norm', 2, norm(False), lambda x, w: aten._fused_rms_norm(x, [n], w, EPS),
         lambda x, w: [('rms_norm', [x, 1, w, EPS])])
     add('rms_norm_backward', 3, norm_grad(False),

@@ -6,18 +6,22 @@ of a turn has memory of its own, on both sides. Torch's turns are replays of a C
 the host is not in the figures; ours are calls, queued faster than they run. The roof of a case is the time
 of a device copy that reads and writes as many bytes, over sets as large; of a product, the rate of
 8192x8192x8192 in bf16.
+
+torch.compile takes seconds a case on the host, so several processes share the cases: each compiles its own,
+and when all have, they measure one at a time.
 """
 # SPDX-License-Identifier: MIT
-import concurrent.futures
+import contextlib
 import math
 import multiprocessing
+import os
 import re
 import statistics
 import time
 from functools import partial
 
 ROOM = 512 << 20  # bytes of a turn's arguments and results, at least
-TURN_US = 20e3    # of a batch
+BATCH_US = 6e3    # so many turns are timed together
 
 
 def sets_of(case):
@@ -48,7 +52,7 @@ def replay_us(torch, graph, turns):
     return begin.elapsed_time(end) * 1e3 / turns
 
 
-def in_turns(sides, batch_us=TURN_US):
+def in_turns(sides, batch_us=BATCH_US):
     """Median microseconds of a turn of each side, batches taking turns."""
     turns = [max(1, int(batch_us / max(side(2), 1))) for side in sides]
     found = [[side(n) for side, n in zip(sides, turns)] for _ in range(5)]
@@ -63,9 +67,9 @@ class Roof:
         return self.product(case.flops) if case.flops else self.copy(case.bytes)
 
     def copy(self, count):
-        """One of more than 256 MiB is as long as its pieces: copies of gigabytes run slower than kernels do."""
+        """One of more than 512 MiB is as long as its pieces: copies of gigabytes run slower than kernels do."""
         torch, half = self.torch, -(-count // 2)
-        piece = min(half, ROOM // 2)
+        piece = min(half, ROOM)
         if piece not in self.copies:
             sets = [tuple(torch.zeros(piece, dtype=torch.uint8, device='cuda') for _ in range(2))
                     for _ in range(max(2, math.ceil(ROOM / (2 * piece))))]
@@ -80,24 +84,6 @@ class Roof:
             graph, _ = graph_of(torch, torch.mm, sets)
             self.rate = 2 * n ** 3 * len(sets) / in_turns([partial(replay_us, torch, graph)])[0]
         return flops / self.rate
-
-
-def compiled(torch, case):
-    torch._dynamo.reset()
-    return torch.compile(case.theirs, dynamic=False)
-
-
-def warm(names):
-    """Compiles cases in a process of its own, for the cache on disk."""
-    import torch
-    from peers import cuda_cases
-    for name in names:
-        try:
-            case = cuda_cases.CASES[name]
-            compiled(torch, case)(*case.make())
-        except Exception:  # it is reported when the case's turn comes
-            pass
-        torch.cuda.empty_cache()
 
 
 def differences(torch, library, case, arguments, dtype):
@@ -119,18 +105,59 @@ def differences(torch, library, case, arguments, dtype):
     return ''
 
 
-def measure(torch, library, case, dtype, roof, compile_too):
-    sets = [case.make() for _ in range(sets_of(case))]
-    note = differences(torch, library, case, sets[0], dtype)
-    if note:
-        raise ValueError(note)
-    sequence = library.sequence([call for arguments in sets for call in case.ours(*arguments)])
-    graphs = [graph_of(torch, case.theirs, sets)]
-    if compile_too and case.compiles:
-        graphs.append(graph_of(torch, compiled(torch, case), sets))
-    sides = [partial(library.microseconds, sequence)] + [partial(replay_us, torch, graph) for graph, _ in graphs]
-    times = [us / len(sets) for us in in_turns(sides)]
-    return times[0], times[1], times[2] if len(times) > 2 else None, roof.us(case)
+class Bench:
+    """Cases that one process compiles and measures."""
+    def __init__(self, torch, library):
+        self.torch, self.library, self.compiled = torch, library, {}
+
+    def compile(self, name):
+        from peers import cuda_cases
+        case = cuda_cases.CASES[name]
+        if not case.compiles:
+            return
+        self.torch._dynamo.config.recompile_limit = 1 << 20  # cases share lines of code, and would give up
+        self.torch._dynamo.config.accumulated_recompile_limit = 1 << 20
+        self.compiled[name] = self.torch.compile(case.theirs, dynamic=False)
+        with contextlib.suppress(Exception):  # it is reported when the case's turn comes
+            self.compiled[name](*case.make())
+        self.torch.cuda.empty_cache()
+
+    def measure(self, name):
+        """(ours, eager, compiled or None) in microseconds."""
+        from peers import cuda_cases
+        torch, library, case = self.torch, self.library, cuda_cases.CASES[name]
+        torch.manual_seed(1)
+        try:
+            with library.scope():
+                sets = [case.make() for _ in range(sets_of(case))]
+                note = differences(torch, library, case, sets[0], name[2])
+                if note:
+                    raise ValueError(note)
+                sequence = library.sequence([call for arguments in sets for call in case.ours(*arguments)])
+                graphs = [graph_of(torch, function, sets) for function in (case.theirs, self.compiled.get(name)) if function]
+                sides = [partial(library.microseconds, sequence)] + [partial(replay_us, torch, graph) for graph, _ in graphs]
+                times = [us / len(sets) for us in in_turns(sides)]
+                return times[0], times[1], times[2] if len(times) > 2 else None
+        finally:
+            library.forget()
+            sets = graphs = sides = None
+            torch.cuda.empty_cache()
+
+
+def work(pipe, build, names):
+    """A process of run()'s: compiles, says so, and measures what it is told to."""
+    os.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'  # there are as many of us as processors
+    import torch
+    from peers import cuda
+    bench = Bench(torch, cuda.Library(build, torch))
+    for name in names:
+        bench.compile(name)
+    pipe.send('ready')
+    for name in iter(pipe.recv, None):
+        try:
+            pipe.send((bench.measure(name), ''))
+        except Exception as error:  # one broken case must not hide the others
+            pipe.send((None, str(error).splitlines()[0] if str(error) else repr(error)))
 
 
 # B, T, C, H, L, V, and whether the forward runs under autocast to bf16
@@ -174,46 +201,100 @@ def run_steps(options, torch, library, write, failures):
             torch.cuda.empty_cache()
 
 
+def chosen_cases(options):
+    from peers import cuda_cases
+    return [name for name, case in cuda_cases.CASES.items() if re.search(options.only, ' '.join(name)) and
+            (not options.widths or case.columns in options.widths)]
+
+
 def run(options, torch, library, write):
     from peers import cuda_cases
-    chosen = [name for name in cuda_cases.CASES if re.search(options.only, ' '.join(name))]
+    chosen, failures, pipes = chosen_cases(options), [], []
+    jobs = min(options.jobs, len(chosen)) if options.compile else 1
     if options.compile:
-        todo = [name for name in chosen if cuda_cases.CASES[name].compiles]
-        with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context('spawn')) as pool:
-            list(pool.map(warm, [todo[i::options.jobs] for i in range(options.jobs)]))
-    roof, failures, deadline = Roof(torch), [], time.monotonic() + options.minutes * 60
-    for name in chosen:
+        context = multiprocessing.get_context('spawn')
+        for i in range(jobs):
+            here, there = context.Pipe()
+            context.Process(target=work, args=(there, options.build, chosen[i::jobs]), daemon=True).start()
+            pipes.append(here)
+        for pipe in pipes:
+            pipe.recv()
+    if options.begin_with:
+        print('compiled', flush=True)
+        while not os.path.exists(options.begin_with):
+            time.sleep(0.1)
+    bench, roof = Bench(torch, library), Roof(torch)
+    deadline = time.monotonic() + options.minutes * 60
+    for i, name in enumerate(chosen):
         if time.monotonic() > deadline:
             failures.append(f'{name} and what follows: out of time')
             break
-        torch.manual_seed(1)
-        case = cuda_cases.CASES[name]
-        with library.scope():
+        if pipes:
+            pipes[i % jobs].send(name)
+            times, trouble = pipes[i % jobs].recv()
+        else:
             try:
-                write(name, *measure(torch, library, case, name[2], roof, options.compile))
-            except Exception as error:  # one broken case must not hide the others
-                failures.append(f'{" ".join(name)}: {error}')
-                write(name, None, None, None, None, str(error).splitlines()[0] if str(error) else repr(error))
-            library.forget()
-        torch.cuda.empty_cache()
-    run_steps(options, torch, library, write, failures)
+                times, trouble = bench.measure(name), ''
+            except Exception as error:
+                times, trouble = None, str(error).splitlines()[0] if str(error) else repr(error)
+        if trouble:
+            failures.append(f'{" ".join(name)}: {trouble}')
+            write(name, None, None, None, None, trouble)
+        else:
+            write(name, *times, roof.us(cuda_cases.CASES[name]))
+    for pipe in pipes:
+        pipe.send(None)
+    if not options.widths:
+        run_steps(options, torch, library, write, failures)
+    write.summary()
     return failures
 
 
-def writer(out):
-    """A function that writes a row to stdout and, tab separated, to out. The last column: how much of the roof is reached."""
+class Writer:
+    """Writes a row to stdout and, tab separated, to out; `of_roof` is how much of the roof is reached."""
     columns = 'op', 'shape', 'dtype', 'ours_us', 'eager_us', 'compiled_us', 'roof_us', 'of_roof', 'note'
-    print('{:<26} {:<28} {:<5} {:>9} {:>9} {:>11} {:>9} {:>8}  {}'.format(*columns))
-    if out:
-        print(*columns, sep='\t', file=out)
+    form = '{:<26} {:<16} {:<5} {:>9} {:>9} {:>11} {:>9} {:>8}  {}'
 
-    def write(name, ours, eager, compiled_us, roof, note=''):
+    def __init__(self, out):
+        self.out, self.rows = out, []
+        print(self.form.format(*self.columns))
+        if out:
+            print(*self.columns, sep='\t', file=out)
+
+    def __call__(self, name, ours, eager, compiled_us, roof, note=''):
         def number(x, digits=1):
             return '-' if x is None else f'{x:.{digits}f}'
         share = roof / ours if ours and roof else None
         row = *name, number(ours), number(eager), number(compiled_us), number(roof), number(share, 3), note
         mark = ' <' if ours and ours > 1.02 * min(x for x in (eager, compiled_us) if x) else ''
-        print('{:<26} {:<28} {:<5} {:>9} {:>9} {:>11} {:>9} {:>8}  {}'.format(*row) + mark, flush=True)
-        if out:
-            print(*row, sep='\t', file=out, flush=True)
-    return write
+        print(self.form.format(*row) + mark, flush=True)
+        if self.out:
+            print(*row, sep='\t', file=self.out, flush=True)
+        if ours:
+            self.rows.append((name, ours, eager, compiled_us, share))
+
+    def summary(self):
+        """What the rows say together: a line for each kind of op, also in out."""
+        def kind(name):
+            return ('rows' if 'x' in name[1] else 'pointwise') + (', backward' if 'backward' in name[0] else '')
+        pointwise_or_rows = [row for row in self.rows if row[4] and row[0][0].split(' ')[0] not in ('linear', 'mm', 'adamw')]
+        for which in sorted({kind(row[0]) for row in pointwise_or_rows}):
+            rows = [row for row in pointwise_or_rows if kind(row[0]) == which]
+            lowest = min(rows, key=lambda row: row[4])
+            line = (f'# {which}: {len(rows)} cases; of the roof {geometric_mean([row[4] for row in rows]):.3f}, '
+                    f'least {lowest[4]:.3f} ({" ".join(lowest[0])})')
+            for column, peer in (2, 'eager'), (3, 'torch.compile'):
+                ratios = [(row[column] / row[1], ' '.join(row[0])) for row in rows if row[column]]
+                if ratios:
+                    line += (f'; {peer} takes {geometric_mean([r for r, _ in ratios]):.3f} times as long, '
+                             f'least {min(ratios)[0]:.3f} ({min(ratios)[1]})')
+            print(line)
+            if self.out:
+                print(line, file=self.out)
+
+
+writer = Writer  # what compare.py asks a suite for
+
+
+def geometric_mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
