@@ -18,11 +18,12 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
     for (int i = 0; i < TS_MAX_RETS; i++)
         rets[i] = ts_value_none();
     memcpy(changed.args, args, sizeof changed.args);
+    /* what only values make wrong, a device may report when it is waited for: this call's error, and no other's */
+    bool late = !on_cpu(c->device) && !on_meta(c->device);
+    if (late)
+        ts_synchronize(c->device);
     ts_status status = sample_call(c, &changed, rets);
-    for (int i = 0; status == TS_OK && !on_cpu(c->device) && !on_meta(c->device) && i < c->info->nrets; i++)
-        if (rets[i].tag == TS_TAG_TENSOR && !ts_to_device(rets[i].t, TS_DEVICE_CPU)) /* what it reports late */
-            status = ts_error_code();
-    return status;
+    return status == TS_OK && late ? ts_synchronize(c->device) : status;
 }
 
 /** What the CPU said to the calls of a sweep, in order. */

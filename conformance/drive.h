@@ -49,6 +49,7 @@ typedef struct ts_case {
 typedef struct ts_sample_run {
     ts_device device; /* the candidate; the CPU by default */
     uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */
+    bool brief;       /* values in one size and two layouts, beside large cases: for checkers that are slow */
     void *ctx;
     /** NULL, or called whenever arguments are made for a case. */
     void (*begins)(void *ctx, const ts_case *c);

@@ -177,7 +177,7 @@ static void work(ts_card *card, ts_post *post, const ts_unit *unit, ts_device de
     mine.card = card;
     mine.post = post;
     mine.key = device.backend;
-    sample_run = (ts_sample_run){.device = device, .dtypes = opts->dtypes, .begins = begins, .calls = calls,
+    sample_run = (ts_sample_run){.device = device, .dtypes = opts->dtypes, .brief = opts->brief, .begins = begins, .calls = calls,
                                  .passed = passed, .failed = failed, .unsupported = unsupported};
     for (int p = 0; p < PART_COUNT; p++) {
         post->part = (ts_part)p;

@@ -23,6 +23,7 @@ typedef struct ts_judge_opts {
     ts_choice ops, families;
     uint16_t dtypes;  /* bit per dtype; 0 is all */
     uint8_t parts;    /* bit per ts_part; 0 is all */
+    bool brief;       /* as in drive.h */
     bool isolate;     /* each op in a process of its own */
     int jobs;         /* processes at a time, when isolated */
     int timeout;      /* seconds per op, when isolated */

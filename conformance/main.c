@@ -25,6 +25,7 @@ static const char usage[] =
     "  --family NAME     families of operators\n"
     "  --dtype NAME      f64 f32 bf16 f16 i64 i32 u8 bool\n"
     "  --part NAME       values, gradients, errors\n"
+    "  --brief           of the values one size and two layouts, beside the large cases: for slow checkers\n"
     "  --list            print what would be judged, and end\n"
     "how\n"
     "  --isolate         each operator in a process of its own, so that a crash ends one alone;\n"
@@ -140,7 +141,7 @@ static const struct option options[] = {
     {"jobs", required_argument, NULL, 0},    {"timeout", required_argument, NULL, 0}, {"strict", no_argument, NULL, 0},
     {"card", no_argument, NULL, 0},          {"json", required_argument, NULL, 0},    {"tsv", required_argument, NULL, 0},
     {"matrix", required_argument, NULL, 0},  {"quiet", no_argument, NULL, 0},         {"version", no_argument, NULL, 0},
-    {"help", no_argument, NULL, 0},          {0}};
+    {"help", no_argument, NULL, 0},          {"brief", no_argument, NULL, 0},         {0}};
 
 /** False when the program is to end with *status. */
 static bool parse(int argc, char **argv, settings *s, int *status)
@@ -167,6 +168,8 @@ static bool parse(int argc, char **argv, settings *s, int *status)
             good = number(name, optarg, name[0] == 'j' ? &s->judge.jobs : &s->judge.timeout);
         } else if (strcmp(name, "isolate") == 0 || strcmp(name, "no-isolate") == 0) {
             s->isolate = name[0] == 'i' ? 1 : -1;
+        } else if (strcmp(name, "brief") == 0) {
+            s->judge.brief = true;
         } else if (strcmp(name, "json") == 0) {
             s->json = optarg;
         } else if (strcmp(name, "tsv") == 0) {

@@ -227,6 +227,11 @@ static void run_threads(ts_case c)
         sample_passed(&c);
 }
 
+static bool chosen(int64_t size, ts_layout layout, bool sweep)
+{
+    return !sample_run.brief || ((size == 33 || !sweep) && (layout == LAYOUT_CONTIGUOUS || layout == LAYOUT_MIXED));
+}
+
 void ts_samples_values(const ts_sample_family *family)
 {
     static const int64_t sweeps[] = {0, 1, 3, 17, 33, 65, 257};
@@ -249,7 +254,8 @@ void ts_samples_values(const ts_sample_family *family)
                 for (int l = 0; l < (s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
                     c.layout = (ts_layout)l;
                     /* halves run by way of f32: of the layouts, one and all */
-                    if (!(DT_HALVES >> d & 1) || l == LAYOUT_CONTIGUOUS || l == LAYOUT_MIXED)
+                    bool all = !(DT_HALVES >> d & 1) || l == LAYOUT_CONTIGUOUS || l == LAYOUT_MIXED;
+                    if (all && chosen(c.sweep, c.layout, sweep))
                         run_case(c);
                 }
             }
