@@ -98,6 +98,7 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype, co
               : dtype == TS_F16  ? ATTENTION_F16
                                  : ATTENTION_F32;
     c->processors = device->sms;
+    c->shared = device->shared;
     c->scale = a.scale;
     c->batches = (int)a.batch;
     c->heads = (int)a.heads;
@@ -161,7 +162,7 @@ static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dt
     if (*why)
         return PLAIN;
     *why = most == MMA        ? "TS_CUDA_ATTENTION"
-           : !device->clusters ? "not a Hopper GPU"
+           : !device->hopper   ? "not a Hopper GPU, or no code for one"
            : depth > 128      ? "a depth above 128"
            : c.q_starts       ? "packed sequences"
            : c.mask           ? "a mask"

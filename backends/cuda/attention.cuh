@@ -39,6 +39,7 @@ struct attention_call {
     int batches, heads, share; /* share: heads of queries to one of keys */
     int rows, keys, depth, value_depth;
     int processors;  /* of the device */
+    int shared;      /* bytes of shared memory that a block may have */
     int left, right; /* the window; rows + keys at most */
     /* packed sequences: where each begins, step by step; rows and keys are bounds of their lengths then */
     const int *q_starts, *k_starts;

@@ -17,7 +17,8 @@ static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 template <class T, bool KEYS> static cudaError_t choose(const attention_call &c, cudaStream_t stream)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
-    if (depth > 128)
+    /* tiles of 256 columns come one at a time: they fit where two of 128 do not (sm_86, sm_89, sm_120) */
+    if (depth > 128 || ((depth > 64 || c.rules) && attention_mma_backward_shape<128, KEYS>::bytes > c.shared))
         return launch<T, 256, KEYS, true>(c, stream);
     if (c.rules)
         return launch<T, 128, KEYS, true>(c, stream);

@@ -242,6 +242,7 @@ template <class S> int64_t blocks_that_stay(const void *kernel, int shared, int 
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     if (S::cluster == 1) {
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, S::threads, shared);
+        cudaGetLastError(); /* of a GPU with less shared memory, where none fit */
         return fit * sms;
     }
     if (S::cluster > 8)
@@ -256,6 +257,7 @@ template <class S> int64_t blocks_that_stay(const void *kernel, int shared, int 
     config.attrs = &cluster;
     config.numAttrs = 1;
     cudaOccupancyMaxActiveClusters(&fit, kernel, &config);
+    cudaGetLastError();
     return fit;
 }
 

@@ -124,16 +124,21 @@ int ts_cuda_count(void)
 static ts_status prepare(int index)
 {
     ts_cuda_device *d = &devices[index];
-    int major = 0, least = 0, greatest = 0;
+    int major = 0, minor = 0, code = 0, least = 0, greatest = 0;
     const char *sync = getenv("TS_SYNC");
     atomic_store(&synchronous, sync && strcmp(sync, "1") == 0);
     d->index = index;
     TS_TRY(ts_cuda_check(cudaSetDevice(index), "cuda:%d", index));
     TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, index), "cuda:%d", index));
     TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "cuda:%d", index));
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index), "cuda:%d", index));
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index), "cuda:%d", index));
     if (major < 8)
-        return ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a GPU of compute capability 8.0 or later, got %d.x", index, major);
-    d->clusters = major >= 9;
+        return ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a GPU of compute capability 8.0 or later, got %d.%d", index, major,
+                            minor);
+    TS_TRY(ts_cuda_check(ts_cuda_code(&code), "cuda:%d: code for compute capability %d.%d", index, major, minor));
+    d->clusters = code >= 90;
+    d->hopper = code == 90 && major == 9 && minor == 0;
     TS_TRY(ts_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof *d->fault, cudaHostAllocPortable | cudaHostAllocMapped),
                          "cuda:%d", index));
     memset(d->fault, 0, sizeof *d->fault);

@@ -35,7 +35,9 @@ typedef struct ts_cuda_fault {
 typedef struct ts_cuda_device {
     int index;
     int sms;             /* multiprocessors */
-    bool clusters;       /* sm_90 and later */
+    int shared;          /* bytes of shared memory that a block may have */
+    bool clusters;       /* sm_90 and later, and code for it */
+    bool hopper;         /* sm_90 itself, and code for it: instructions of sm_90a are on no other GPU */
     cudaStream_t stream; /* the device's own */
     ts_cuda_fault *fault;
 } ts_cuda_device;
@@ -44,6 +46,9 @@ typedef struct ts_cuda_device {
 int ts_cuda_count(void);
 /** A device, made ready at its first use and current in the calling thread; NULL with an error. */
 ts_cuda_device *ts_cuda_use(int index);
+/** The capability for which the code was compiled that runs on the current device, 10 major + minor: below the
+ *  device's own where the driver compiled PTX. The kernels of another capability may be empty in it. */
+cudaError_t ts_cuda_code(int *capability);
 /** A backend's stream as CUDA's: NULL is the device's own. */
 static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_stream *stream)
 {
