@@ -80,7 +80,11 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
 {
     const ts_backend *b = ts_backend_of(device);
     void *data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
-    if (!data)
+    if (!data && ts_error_code() == TS_ERR_DEVICE) { /* a device that is lost says so, unless the record is an older one */
+        ts_error_clear();
+        data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
+    }
+    if (!data && ts_error_code() != TS_ERR_DEVICE)
         ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch", "out of memory on %s: %s needs %lld bytes",
                           ts_device_name(device), what, (long long)bytes);
     return data;

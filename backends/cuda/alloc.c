@@ -465,15 +465,17 @@ void ts_cuda_free(void *state, int device, void *data, int64_t bytes)
         h->ntaken--;
         h->stats.in_use -= b->bytes;
     }
-    if (b && !b->nusers) { /* nearly always: CUDA is not called */
+    bool well = !ts_cuda_is_lost(device);
+    if (b && (!b->nusers || !well)) { /* nearly always: CUDA is not called */
         give_back(h, b);
-    } else if (ts_cuda_use(device) && b) {
+    } else if (b && ts_cuda_use(device)) {
         wait_for_users(h, b);
     } else if (!b) {
         bytes = (bytes + ROUND - 1) / ROUND * ROUND;
         h->stats.in_use -= bytes;
         h->stats.reserved -= bytes;
-        cudaFree(data); /* waits for the device */
+        if (well && ts_cuda_use(device))
+            cudaFree(data); /* waits for the device */
         cudaGetLastError();
     }
     unlock(h);

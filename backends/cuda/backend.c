@@ -75,10 +75,13 @@ static void *host_allocate(void *state, int device, int64_t bytes)
         return NULL;
     return data;
 }
+/** For what cannot fail: a device that is lost has nothing left to give back. */
+static bool use_quietly(int device) { return !ts_cuda_is_lost(device) && ts_cuda_use(device); }
+
 static void host_free(void *state, int device, void *data, int64_t bytes)
 {
     (void)state, (void)bytes;
-    if (ts_cuda_use(device))
+    if (use_quietly(device))
         cudaFreeHost(data); /* waits for copies that use it */
 }
 
@@ -90,7 +93,9 @@ static ts_status synchronize(void *state, int device, ts_stream *stream)
     ts_cuda_device *d = ts_cuda_use(device);
     if (!d)
         return ts_error_code();
+    uint32_t end = ts_cuda_launches();
     TS_TRY(ts_cuda_check(cudaStreamSynchronize(ts_cuda_stream(d, stream)), "cuda:%d: waiting for a stream", device));
+    ts_cuda_waited(device, ts_cuda_stream(d, stream), end);
     return ts_cuda_check_fault(d);
 }
 static ts_status synchronize_device(void *state, int device)
@@ -99,7 +104,9 @@ static ts_status synchronize_device(void *state, int device)
     ts_cuda_device *d = ts_cuda_use(device);
     if (!d)
         return ts_error_code();
+    uint32_t end = ts_cuda_launches();
     TS_TRY(ts_cuda_check(cudaDeviceSynchronize(), "cuda:%d: waiting for the device", device));
+    ts_cuda_waited(device, NULL, end);
     return ts_cuda_check_fault(d);
 }
 static ts_stream *stream_new(void *state, int device)
@@ -114,7 +121,7 @@ static ts_stream *stream_new(void *state, int device)
 static void stream_free(void *state, int device, ts_stream *stream)
 {
     (void)state;
-    if (ts_cuda_use(device)) {
+    if (use_quietly(device)) {
         cudaStreamSynchronize((cudaStream_t)stream);
         cudaStreamDestroy((cudaStream_t)stream);
     }
@@ -130,7 +137,7 @@ static ts_event *event_new(void *state, int device)
 static void event_free(void *state, int device, ts_event *event)
 {
     (void)state;
-    if (ts_cuda_use(device))
+    if (use_quietly(device))
         cudaEventDestroy((cudaEvent_t)event);
 }
 static ts_status event_record(void *state, int device, ts_event *event, ts_stream *stream)

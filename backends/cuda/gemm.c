@@ -40,6 +40,7 @@ static ts_status check(cublasStatus_t status, const ts_frame *f)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return TS_OK;
+    TS_TRY(ts_cuda_check(cudaPeekAtLastError(), "%s", ts_op_name(f->op))); /* of an earlier kernel, perhaps */
     return ts_error_set(status == CUBLAS_STATUS_ALLOC_FAILED ? TS_ERR_MEMORY : TS_ERR_DEVICE, "%s: cuBLASLt reports %s",
                         ts_op_name(f->op), cublasLtGetStatusString(status));
 }

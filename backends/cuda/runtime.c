@@ -11,12 +11,25 @@
 
 /* ------------------------------------------------------------------------------ errors ---- */
 
-/* The ops of the last launches, oldest overwritten: what an error that comes late may belong to. Counted by a load
- * and a store, which every launch pays: of two threads that meet, one entry may be lost. */
+/* The last launches, oldest overwritten: what an error that comes late may belong to. An entry is op, device and
+ * stream in one word; 0 once a wait has shown that it ended well. Counted by a load and a store, which every launch
+ * pays: of two threads that meet, one entry may be lost. */
 enum { RING = 16 };
-static _Atomic uint32_t launches, known_good;
-static _Atomic uint16_t ring[RING];
+static _Atomic uint32_t launches;
+static _Atomic uint64_t ring[RING];
 static atomic_bool synchronous; /* TS_SYNC=1, read before the first device is ready */
+
+/** Bits from the top: op + 1 (16), device (4), stream (44, without the zeros of its alignment). */
+static uint64_t entry_of(unsigned op, int device, cudaStream_t stream)
+{
+    _Static_assert(TS_CUDA_DEVICES <= 16, "four bits");
+    return (uint64_t)(op + 1) << 48 | (uint64_t)device << 44 | ((uint64_t)(uintptr_t)stream >> 4 & (((uint64_t)1 << 44) - 1));
+}
+
+static ts_cuda_device devices[TS_CUDA_DEVICES];
+static char lost_by[TS_CUDA_DEVICES][512]; /* why a device is lost; written once, before the flag is set */
+static atomic_bool lost[TS_CUDA_DEVICES];
+static _Thread_local ts_cuda_device *current; /* as cudaSetDevice() was told last */
 
 /** Errors after which the device's context can no longer be used. */
 static bool is_sticky(cudaError_t e)
@@ -27,35 +40,68 @@ static bool is_sticky(cudaError_t e)
            e == cudaErrorECCUncorrectable;
 }
 
-static void describe_ring(char *text, size_t size)
+static void describe_ring(int device, char *text, size_t size)
 {
-    uint32_t end = atomic_load(&launches), begin = atomic_load(&known_good);
-    if (end - begin > RING)
-        begin = end - RING;
-    size_t used = 0;
+    uint32_t end = atomic_load(&launches);
+    size_t used = 0, named = 0;
     text[0] = '\0';
-    for (uint32_t i = begin; i != end && used + 40 < size; i++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", ts_op_name(atomic_load(&ring[i % RING])));
+    for (uint32_t i = end - RING; i != end && used + 40 < size; i++) {
+        uint64_t entry = atomic_load(&ring[i % RING]);
+        if (entry && (int)(entry >> 44 & 15) == device)
+            used += (size_t)snprintf(text + used, size - used, "%s%s", named++ ? ", " : "", ts_op_name((int)(entry >> 48) - 1));
     }
+    if (named == RING && used + 20 < size)
+        snprintf(text + used, size - used, ", after others");
 }
+
+uint32_t ts_cuda_launches(void) { return atomic_load_explicit(&launches, memory_order_relaxed); }
+
+void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end)
+{
+    uint64_t mask = stream ? ~(uint64_t)0 >> 16 : (uint64_t)15 << 44, same = entry_of(0, device, stream) & mask;
+    for (uint32_t i = end - RING; i != end; i++)
+        if ((atomic_load_explicit(&ring[i % RING], memory_order_relaxed) & mask) == same)
+            atomic_store_explicit(&ring[i % RING], 0, memory_order_relaxed);
+}
+
+/** Remembers why, for the calls that follow. */
+static void lose(ts_cuda_device *d, const char *why)
+{
+    static pthread_mutex_t losing = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&losing);
+    int index = (int)(d - devices);
+    if (!atomic_load(&lost[index])) {
+        snprintf(lost_by[index], sizeof lost_by[index], "%s", why);
+        atomic_store_explicit(&lost[index], true, memory_order_release);
+        __atomic_store_n(&d->index, -1, __ATOMIC_RELAXED); /* so that no thread takes it for the one it wants */
+    }
+    pthread_mutex_unlock(&losing);
+}
+
+bool ts_cuda_is_lost(int device) { return atomic_load_explicit(&lost[device], memory_order_acquire); }
+
+static const char *const after_loss = "tensors on the CPU are still good; start the process anew to use the device, with TS_SYNC=1 "
+                                      "to be told which call it was";
 
 ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
 {
     if (__builtin_expect(error == cudaSuccess, 1))
         return TS_OK;
-    char what[256], since[512];
+    char what[128], since[256], text[512];
     va_list list;
     va_start(list, format);
     vsnprintf(what, sizeof what, format, list);
     va_end(list);
     cudaGetLastError(); /* CUDA's own record, which later calls would report again */
     ts_status status = error == cudaErrorMemoryAllocation ? TS_ERR_MEMORY : TS_ERR_DEVICE;
-    if (!is_sticky(error))
-        return ts_error_set(status, "%s: CUDA reports %s: %s", what, cudaGetErrorName(error), cudaGetErrorString(error));
-    describe_ring(since, sizeof since);
-    return ts_error_set_hint(TS_ERR_DEVICE, "run with TS_SYNC=1 to learn which call it was; the device is lost to this process",
-                             "%s: CUDA reports %s: %s; launched since the device was last known to be well: %s", what,
-                             cudaGetErrorName(error), cudaGetErrorString(error), since[0] ? since : "nothing");
+    int used = snprintf(text, sizeof text, "%s: CUDA reports %s: %.100s", what, cudaGetErrorName(error), cudaGetErrorString(error));
+    if (!is_sticky(error) || !current)
+        return ts_error_set(status, "%s", text);
+    describe_ring((int)(current - devices), since, sizeof since);
+    snprintf(text + used, sizeof text - (size_t)used, "; launched since the device was last known to be well: %s",
+             since[0] ? since : "nothing");
+    lose(current, text);
+    return ts_error_set_hint(TS_ERR_DEVICE, after_loss, "%s", text);
 }
 
 /** What is rare after a launch. */
@@ -64,8 +110,8 @@ static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, c
     if (error == cudaSuccess) {
         error = cudaStreamSynchronize(stream);
         if (error == cudaSuccess) {
-            atomic_store(&known_good, i + 1);
-            return ts_cuda_check_fault(ts_cuda_use(ts_kernel_device(frame).index));
+            ts_cuda_waited(current->index, stream, i + 1);
+            return ts_cuda_check_fault(current);
         }
     }
     return ts_cuda_check(error, "%s", ts_op_name(frame->op));
@@ -74,7 +120,7 @@ static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, c
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
 {
     uint32_t i = atomic_load_explicit(&launches, memory_order_relaxed);
-    atomic_store_explicit(&ring[i % RING], frame->op, memory_order_relaxed);
+    atomic_store_explicit(&ring[i % RING], entry_of(frame->op, (int)(current - devices), stream), memory_order_relaxed);
     atomic_store_explicit(&launches, i + 1, memory_order_relaxed);
     if (__builtin_expect(error == cudaSuccess && !atomic_load_explicit(&synchronous, memory_order_relaxed), 1))
         return TS_OK;
@@ -83,10 +129,8 @@ ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_
 
 /* ----------------------------------------------------------------------------- devices ---- */
 
-static ts_cuda_device devices[TS_CUDA_DEVICES];
 static atomic_bool ready[TS_CUDA_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local ts_cuda_device *current; /* as cudaSetDevice() was told last */
 
 /** Records why there is no device. */
 static void say_why(cudaError_t error)
@@ -181,6 +225,10 @@ static __attribute__((noinline)) ts_cuda_device *use_another(int index)
         pthread_mutex_unlock(&lock);
         if (status != TS_OK)
             return NULL;
+    }
+    if (ts_cuda_is_lost(index)) {
+        ts_error_set_hint(TS_ERR_DEVICE, after_loss, "cuda:%d is lost to this process since %s", index, lost_by[index]);
+        return NULL;
     }
     if (ts_cuda_check(cudaSetDevice(index), "cuda:%d", index) != TS_OK)
         return NULL;

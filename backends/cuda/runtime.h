@@ -44,8 +44,10 @@ typedef struct ts_cuda_device {
 
 /** Counts devices; 0, without an error, where there is no driver or no GPU. */
 int ts_cuda_count(void);
-/** A device, made ready at its first use and current in the calling thread; NULL with an error. */
+/** A device, made ready at its first use and current in the calling thread; NULL with an error, as for one that is lost. */
 ts_cuda_device *ts_cuda_use(int index);
+/** Whether a kernel that CUDA stopped has made the device unusable. */
+bool ts_cuda_is_lost(int device);
 /** The capability for which the code was compiled that runs on the current device, 10 major + minor: below the
  *  device's own where the driver compiled PTX. The kernels of another capability may be empty in it. */
 cudaError_t ts_cuda_code(int *capability);
@@ -59,6 +61,9 @@ static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_strea
 ts_status ts_cuda_check(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** After a launch: its own error; with TS_SYNC=1 waits, so that the culprit is named. */
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
+/** How many launches there were so far, and: the first `end` of them have ended well, those on `stream` (NULL: on any). */
+uint32_t ts_cuda_launches(void);
+void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end);
 
 /** TS_ERR_INDEX or TS_ERR_VALUE, once, when a kernel has met a wrong index or number. */
 ts_status ts_cuda_check_fault(ts_cuda_device *device);

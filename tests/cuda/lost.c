@@ -1,0 +1,65 @@
+/** @file lost.c  A kernel that faults: the device is lost, the program is not. */
+// SPDX-License-Identifier: MIT
+#include "tests/cuda/driver.h"
+
+static const char wild[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
+                           ".visible .entry wild()\n{\n"
+                           "    .reg .b64 %at;\n    .reg .b32 %x;\n"
+                           "    mov.u64 %at, 64;\n    mov.u32 %x, 1;\n"
+                           "    st.global.u32 [%at], %x;\n    ret;\n}\n";
+
+/** That a call failed because of the fault, and says so. */
+static void says_lost(ts_status status, const char *call)
+{
+    ck_assert_msg(status == TS_ERR_DEVICE && ts_error_code() == TS_ERR_DEVICE, "%s: %s", call, ts_status_name(status));
+    ck_assert_msg(strstr(ts_error_message(), "cuda:0 is lost") && strstr(ts_error_message(), "IllegalAddress"), "%s: %s", call,
+                  ts_error_message());
+    ck_assert_msg(strstr(ts_error_hint(), "CPU"), "%s: %s", call, ts_error_hint());
+    ts_error_clear();
+}
+
+TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_goes_on)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_stream *stream, *other;
+    ts_event *event;
+    float values[3] = {1, 2, 3};
+    ts_tensor *here = ts_from_array(values, TS_F32, TS_SIZES(3));
+    OK(ts_stream_new(device, &stream));
+    OK(ts_stream_new(device, &other));
+    OK(ts_event_new(device, &event));
+    OK(ts_stream_use(device, stream));
+    ts_tensor *there = ts_to_device(here, device), *pinned = ts_empty_pinned(TS_SIZES(3), TS_F32, device);
+    OK(ts_sigmoid(there));
+    OK(ts_synchronize(device)); /* so that the error does not name it */
+    ts_tensor *sum = ts_add(there, there), *product = ts_mul(there, there);
+    launch_ptx(wild, "wild", stream, NULL);
+
+    ck_assert_int_eq(ts_synchronize(device), TS_ERR_DEVICE);
+    const char *message = ts_error_message();
+    ck_assert_msg(strstr(message, "cudaErrorIllegalAddress"), "%s", message);
+    ck_assert_msg(strstr(message, "launched since the device was last known to be well: add, mul"), "%s", message);
+    ts_error_clear();
+
+    says_lost(TS_STATUS_OF(ts_add(there, there)), "an op");
+    says_lost(TS_STATUS_OF(ts_mm(ts_view(sum, TS_SIZES(3, 1)), ts_view(product, TS_SIZES(1, 3)))), "a product");
+    says_lost(TS_STATUS_OF(ts_empty_on(TS_SIZES(1 << 20), TS_F32, device)), "an allocation");
+    says_lost(ts_copy_to(there, values, sizeof values), "a copy to the CPU");
+    says_lost(TS_STATUS_OF(ts_to_device(here, device)), "a copy from the CPU");
+    says_lost(TS_STATUS_OF(ts_empty_pinned(TS_SIZES(3), TS_F32, device)), "pinned memory");
+    says_lost(ts_synchronize(device), "a wait");
+    says_lost(ts_stream_synchronize(device, stream), "a wait for a stream");
+    says_lost(ts_event_record(device, event), "an event");
+    says_lost(ts_stream_new(device, &other), "a stream");
+
+    ts_event_free(device, event);
+    ts_stream_free(device, stream);
+    ts_drop(there);
+    ts_drop(pinned);
+    ck_assert_msg(ts_error_code() == TS_OK, "giving back set an error: %s", ts_error_message());
+
+    double value;
+    OK(ts_item(ts_sum(ts_mul(here, here)), &value));
+    ck_assert_double_eq(value, 14);
+}
