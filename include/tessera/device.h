@@ -15,7 +15,7 @@
 
 TS_BEGIN_DECLS
 
-/** A queue of work on a device; made and read by its backend alone. NULL is the device's own stream. */
+/** A queue of work on a device; NULL is its own. On CUDA a cudaStream_t, which the program may have made itself. */
 typedef struct ts_stream ts_stream;
 /** A mark in a stream; made and read by its backend alone. */
 typedef struct ts_event ts_event;

@@ -16,6 +16,42 @@ TS_TEST(memory_of_a_released_tensor_serves_the_next_call_of_the_stream)
     ck_assert_uint_eq(memory_of(device).system_allocs, calls);
 }
 
+TS_TEST(statistics_tell_what_tensors_hold_what_is_kept_and_the_most_there_was)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_drop(full_on(device, MIB, 1));
+    ts_memory_stats before = memory_of(device);
+    ts_tensor *a = full_on(device, 8 * MIB, 1), *b = full_on(device, 8 * MIB, 1);
+    ts_memory_stats held = memory_of(device);
+    ck_assert_int_eq(held.in_use - before.in_use, 64 * (int64_t)MIB);
+    ck_assert_int_eq(held.peak, held.in_use);
+    ck_assert_int_ge(held.reserved, held.in_use);
+    ck_assert_uint_gt(held.system_allocs, before.system_allocs);
+    ts_drop(a);
+    ts_drop(b);
+    ts_memory_stats after = memory_of(device);
+    ck_assert_int_eq(after.in_use, before.in_use);
+    ck_assert_int_eq(after.peak, held.peak);
+    ck_assert_int_eq(after.reserved, held.reserved);
+}
+
+TS_TEST(without_a_cache_each_tensor_is_memory_of_the_device_s_own)
+{
+    setenv("TS_CUDA_ALLOC", "system", 1);
+    GPU(device);
+    TS_SCOPE;
+    ts_memory_stats before = memory_of(device);
+    for (int i = 1; i <= 10; i++) {
+        ts_tensor *t = full_on(device, 1000, i);
+        ck_assert(all_are(t, (float)i));
+        ck_assert_int_eq(memory_of(device).reserved - before.reserved, 4096);
+        ts_drop(t);
+        ck_assert_uint_eq(memory_of(device).system_allocs - before.system_allocs, (uint64_t)i);
+        ck_assert_int_eq(memory_of(device).reserved, before.reserved);
+    }
+}
+
 /* Sizes and life times at random: nothing overlaps, all that is given back can be had again. */
 TS_TEST(blocks_never_overlap_and_none_is_lost_under_random_use, .timeout = 120)
 {

@@ -1,6 +1,6 @@
 /** @file streams.c  What happens later: work on several streams, copies beside it, errors that a kernel finds. */
 // SPDX-License-Identifier: MIT
-#include "tests/cuda/cuda.h"
+#include "tests/cuda/driver.h"
 
 #include <time.h>
 
@@ -55,6 +55,38 @@ TS_TEST(events_measure_the_device_and_order_streams)
     ts_event_free(device, begin);
     ts_event_free(device, end);
     ts_stream_free(device, other);
+}
+
+TS_TEST(a_stream_that_the_program_made_itself_serves_as_the_current_one)
+{
+    GPU(device);
+    TS_SCOPE;
+    int (*create)(void **stream, unsigned flags) = driver_function("cuStreamCreate");
+    int (*query)(void *stream) = driver_function("cuStreamQuery");
+    int (*destroy)(void *stream) = driver_function("cuStreamDestroy_v2");
+    void *own = NULL;
+    enum { NON_BLOCKING = 1, NOT_READY = 600 };
+    ts_tensor *x = full_on(device, 1000, 3), *flag = ts_empty_pinned(TS_SIZES(1), TS_I32, device);
+    volatile int32_t *open = ts_data_mut(flag);
+    OK(ts_synchronize(device));
+    ck_assert_int_eq(create(&own, NON_BLOCKING), 0);
+    OK(ts_stream_use(device, own));
+    ck_assert_ptr_eq(ts_stream_current(device), own);
+    OK(ts_add(x, x)); /* its kernel is loaded */
+    OK(ts_stream_synchronize(device, own));
+    ck_assert_int_eq(query(own), 0);
+    stop_stream(own, open);
+    ts_tensor *y = ts_add(x, x);
+    ck_assert_int_eq(query(own), NOT_READY);
+    OK(ts_stream_use(device, NULL));
+    ck_assert_msg(all_are(full_on(device, 10, 1), 1), "the device's own stream does not wait for it");
+    ck_assert_int_eq(query(own), NOT_READY);
+    *open = 1;
+    OK(ts_stream_synchronize(device, own));
+    ck_assert(all_are(y, 6));
+    ts_drop(y);
+    OK(ts_synchronize(device));
+    ck_assert_int_eq(destroy(own), 0);
 }
 
 TS_TEST(a_copy_from_pinned_memory_runs_beside_work_on_another_stream)

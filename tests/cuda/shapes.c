@@ -1,0 +1,145 @@
+/** @file shapes.c  Kernels that only certain shapes reach, which the samples of ts-conformance do not have: beside the CPU. */
+// SPDX-License-Identifier: MIT
+#include "tests/cuda/cuda.h"
+
+#include <math.h>
+
+enum { LEAVES = 4 };
+
+/** What is compared: a function of leaves, and what it is about. */
+typedef struct subject {
+    ts_tensor *(*run)(ts_tensor *const *leaves, int which);
+    int which; /* passed on */
+    ts_dtype dtype;
+    int n; /* leaves */
+    int64_t sizes[LEAVES][4];
+    int ndims[LEAVES];
+} subject;
+
+/** Result and gradients of sum(run(leaves) * weight), as f32 on the CPU. */
+static void run_on(ts_device device, const subject *s, ts_dtype dtype, ts_tensor *const *drawn, ts_tensor *weight,
+                   ts_tensor *got[1 + LEAVES])
+{
+    ts_tensor *leaves[LEAVES] = {0};
+    bool there = device.backend != TS_DEVICE_CPU.backend;
+    for (int i = 0; i < s->n; i++) {
+        ts_tensor *t = ts_to(drawn[i], dtype);
+        leaves[i] = ts_set_requires_grad(there ? ts_to_device(t, device) : ts_clone(t), true);
+    }
+    ts_tensor *y = s->run(leaves, s->which);
+    OK(y);
+    OK(ts_backward(ts_sum(ts_mul(ts_to(y, TS_F32), there ? ts_to_device(weight, device) : weight))));
+    for (int i = 0; i <= s->n; i++) {
+        ts_tensor *t = i == s->n ? ts_detach(y) : ts_grad(leaves[i]);
+        got[i] = ts_to(there ? ts_to_device(t, TS_DEVICE_CPU) : t, TS_F32);
+        OK(got[i]);
+    }
+}
+
+/* The CPU computes in f32 from the same values. Halves are rounded when stored, in the result, in its gradient and in
+ * those of the leaves; f32 differs by the order of its sums. Bound: `units` eps of the largest element. */
+static void compare(ts_device device, const subject *s, double units)
+{
+    TS_SCOPE;
+    ts_tensor *drawn[LEAVES], *got[1 + LEAVES], *want[1 + LEAVES], *shape[LEAVES];
+    double eps = s->dtype == TS_BF16 ? 0x1p-8 : s->dtype == TS_F16 ? 0x1p-11 : 0x1p-23;
+    ts_manual_seed(11);
+    for (int i = 0; i < s->n; i++) {
+        drawn[i] = ts_to(ts_normal(s->sizes[i], s->ndims[i], 0, 1, TS_F32), s->dtype);
+        shape[i] = ts_to(drawn[i], TS_F32);
+    }
+    ts_tensor *y = s->run(shape, s->which);
+    OK(y);
+    ts_tensor *weight = ts_normal(ts_sizes(y), ts_ndim(y), 0, 1, TS_F32);
+    run_on(TS_DEVICE_CPU, s, TS_F32, drawn, weight, want);
+    run_on(device, s, s->dtype, drawn, weight, got);
+    for (int i = 0; i <= s->n; i++) {
+        double off, most;
+        OK(ts_item(ts_max(ts_abs(ts_sub(got[i], want[i]))), &off));
+        OK(ts_item(ts_max(ts_abs(want[i])), &most));
+        ck_assert_msg(off <= units * eps * most, "%s of %d, %s: %g off, largest %g, allowed %g",
+                      i == s->n ? "result" : "gradient", i, ts_dtype_name(s->dtype), off, most, units * eps * most);
+    }
+}
+
+/* -------------------------------------------------------------------------------- rows ---- */
+
+static ts_tensor *softmax(ts_tensor *const *leaves, int log)
+{
+    return log ? ts_log_softmax(leaves[0], -1) : ts_softmax(leaves[0], -1);
+}
+static ts_tensor *layer_norm(ts_tensor *const *leaves, int rms)
+{
+    return rms ? ts_rms_norm(leaves[0], leaves[1]) : ts_layer_norm(leaves[0], leaves[1], leaves[2]);
+}
+static ts_tensor *add_layer_norm(ts_tensor *const *leaves, int unused)
+{
+    (void)unused;
+    ts_tensor *sum, *y = ts_add_layer_norm(leaves[0], leaves[3], leaves[1], leaves[2], &sum);
+    return ts_add(y, sum);
+}
+
+/* What a warp, a block, and clusters of two and more blocks take, in f32; halves take twice as much. */
+static const int64_t lengths[] = {768, 4096, 12288, 32768, 65536};
+enum { LENGTHS = 5, ROWS = 37 };
+
+TS_TEST(softmax_of_rows_of_any_length_is_that_of_the_CPU, .loop = 2 * LENGTHS)
+{
+    GPU(device);
+    for (int log = 0; log < 2; log++)
+        compare(device, &(subject){softmax, log, _i % 2 ? TS_BF16 : TS_F32, 1, {{ROWS, lengths[_i / 2]}}, {2}}, _i % 2 ? 4 : 32);
+}
+
+TS_TEST(norms_of_rows_of_any_length_are_those_of_the_CPU, .loop = 2 * LENGTHS)
+{
+    GPU(device);
+    int64_t n = lengths[_i / 2];
+    ts_dtype dtype = _i % 2 ? TS_BF16 : TS_F32;
+    for (int rms = 0; rms < 2; rms++)
+        compare(device, &(subject){layer_norm, rms, dtype, 3 - rms, {{ROWS, n}, {n}, {n}}, {2, 1, 1}}, _i % 2 ? 8 : 32);
+    compare(device, &(subject){add_layer_norm, 0, dtype, 4, {{ROWS, n}, {n}, {n}, {ROWS, n}}, {2, 1, 1, 2}}, _i % 2 ? 8 : 32);
+}
+
+/* ----------------------------------------------------------------------- sorts and sums ---- */
+
+enum { WORDS = 1 << 16 };
+static int64_t words[WORDS];
+
+static ts_tensor *embed(ts_tensor *const *leaves, int unused)
+{
+    (void)unused;
+    ts_tensor *index = ts_from_array(words, TS_I64, TS_SIZES(WORDS));
+    ts_device device = ts_device_of(leaves[0]);
+    return ts_embedding(leaves[0], device.backend == TS_DEVICE_CPU.backend ? index : ts_to_device(index, device), -1);
+}
+
+TS_TEST(the_gradient_of_an_embedding_by_many_equal_indices_is_that_of_the_CPU)
+{
+    GPU(device);
+    for (int i = 0; i < WORDS; i++)
+        words[i] = (int64_t)i * i % 1009;
+    compare(device, &(subject){embed, 0, TS_F32, 1, {{1009, 64}}, {2}}, 64);
+}
+
+static ts_tensor *scan(ts_tensor *const *leaves, int dim) { return ts_cumsum(leaves[0], dim); }
+
+TS_TEST(running_sums_over_many_blocks_are_those_of_the_CPU, .loop = 2)
+{
+    GPU(device);
+    compare(device, &(subject){scan, _i, TS_F32, 1, {{_i ? 3 : 70000, _i ? 70000 : 3}}, {2}}, 128);
+}
+
+TS_TEST(permutations_and_draws_are_those_of_the_CPU)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { N = 200000 };
+    ts_device devices[] = {TS_DEVICE_CPU, device};
+    static int64_t order[2][N];
+    for (int d = 0; d < 2; d++) {
+        ts_manual_seed(2);
+        OK(ts_set_default_device(devices[d]));
+        OK(ts_copy_to(ts_randperm(N), order[d], sizeof order[d]));
+    }
+    ck_assert_mem_eq(order[0], order[1], sizeof order[0]);
+}
