@@ -13,12 +13,18 @@ typedef enum stage { READY, UNSCALED, STEPPED } stage;
 typedef struct watched {
     const ts_optimizer *o;
     stage stage;
-    bool odd; /* a gradient is not finite */
+    ts_tensor *found; /* held: not 0 when a gradient is not finite; NULL before it is unscaled */
 } watched;
 
-/* all doubles, so that checkpoints know one kind of number; counts stay far below 2^53 */
+/** Numbers that steps change, on the device that takes them. */
+enum { SCALE, TRACKER, SKIPPED, CHANGING };
+
+/* all doubles, so that checkpoints know one kind of number */
 struct ts_grad_scaler {
     double scale, growth_factor, backoff_factor, growth_interval, growth_tracker, skipped;
+    /* Held: scale, growth_tracker and skipped once a device has them, f32 without dims, which stand for those above; a
+     * change makes others. NULL before. */
+    ts_tensor *there[CHANGING];
     bool disabled;
     watched *list; /* optimizers seen since the last update */
     int64_t n, room;
@@ -31,7 +37,7 @@ struct ts_grad_scaler {
 static bool is_scale(double x) { return x >= FLT_MIN && x <= FLT_MAX; } /* its inverse is finite, too */
 static bool is_growth(double x) { return x > 1 && isfinite(x); }
 static bool is_backoff(double x) { return x > 0 && x < 1; }
-static bool is_count(double x) { return x >= 0 && x <= 0x1p53 && x == floor(x); }
+static bool is_count(double x) { return x >= 0 && x <= 0x1p24 && x == floor(x); } /* f32 counts to here */
 static bool is_interval(double x) { return is_count(x) && x > 0; }
 
 static const struct {
@@ -42,13 +48,71 @@ static const struct {
     {"scale", "a normal positive number of f32", offsetof(ts_grad_scaler, scale), is_scale},
     {"growth_factor", "more than 1", offsetof(ts_grad_scaler, growth_factor), is_growth},
     {"backoff_factor", "a number between 0 and 1", offsetof(ts_grad_scaler, backoff_factor), is_backoff},
-    {"growth_interval", "a positive whole number", offsetof(ts_grad_scaler, growth_interval), is_interval},
-    {"growth_tracker", "a whole number from 0 on", offsetof(ts_grad_scaler, growth_tracker), is_count},
-    {"skipped", "a whole number from 0 on", offsetof(ts_grad_scaler, skipped), is_count},
+    {"growth_interval", "a whole number from 1 to 2^24", offsetof(ts_grad_scaler, growth_interval), is_interval},
+    {"growth_tracker", "a whole number from 0 to 2^24", offsetof(ts_grad_scaler, growth_tracker), is_count},
+    {"skipped", "a whole number from 0 to 2^24", offsetof(ts_grad_scaler, skipped), is_count},
 };
-enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+static const size_t places[CHANGING] = {offsetof(ts_grad_scaler, scale), offsetof(ts_grad_scaler, growth_tracker),
+                                        offsetof(ts_grad_scaler, skipped)};
+enum { NUMBERS = sizeof numbers / sizeof numbers[0], SCALE_NUMBER = 0, SKIPPED_NUMBER = NUMBERS - 1 };
 
 static double *place_of(const ts_grad_scaler *s, int k) { return (double *)((char *)s + numbers[k].offset); }
+
+/** A number as the device has it, for which this waits; as it was last known when the device fails. */
+static double number_of(const ts_grad_scaler *s, int k)
+{
+    double x = *place_of(s, k);
+    for (int i = 0; i < CHANGING; i++)
+        if (s->there[i] && places[i] == numbers[k].offset)
+            ts_item(s->there[i], &x);
+    return x;
+}
+
+static void forget(ts_grad_scaler *s)
+{
+    for (int i = 0; i < CHANGING; i++) {
+        ts_release(s->there[i]);
+        s->there[i] = NULL;
+    }
+}
+
+/** Puts tensors of the caller's scope in the places of the numbers that change. */
+static void replace(ts_grad_scaler *s, ts_tensor *const *fresh)
+{
+    for (int i = 0; i < CHANGING; i++) {
+        ts_tensor *old = s->there[i];
+        s->there[i] = ts_retain(fresh[i]);
+        ts_release(old);
+    }
+}
+
+/** Has the numbers on a device. */
+static ts_status bring(ts_grad_scaler *s, ts_device device)
+{
+    TS_SCOPE;
+    TS_NO_GRAD;
+    ts_tensor *fresh[CHANGING];
+    for (int i = 0; i < CHANGING; i++) {
+        if (!s->there[i]) {
+            fresh[i] = ts_fill_(ts_empty_on(NULL, 0, TS_F32, device), *(const double *)((const char *)s + places[i]));
+        } else {
+            ts_device at = ts_device_of(s->there[i]);
+            if (at.backend == device.backend && at.index == device.index)
+                return TS_OK;
+            fresh[i] = ts_to_device(s->there[i], device);
+        }
+        TS_TRY(fresh[i]);
+    }
+    replace(s, fresh);
+    return TS_OK;
+}
+
+/** t, or a copy, on a device. */
+static ts_tensor *on(ts_tensor *t, ts_device device)
+{
+    ts_device at = t ? ts_device_of(t) : device;
+    return at.backend == device.backend && at.index == device.index ? t : ts_to_device(t, device);
+}
 
 static ts_status set_number(ts_grad_scaler *s, const char *function, int k, double value)
 {
@@ -80,6 +144,9 @@ void ts_grad_scaler_free(ts_grad_scaler *s)
 {
     if (!s)
         return;
+    for (int64_t i = 0; i < s->room; i++)
+        ts_release(s->list[i].found);
+    forget(s);
     free(s->list);
     free(s->grads);
     free(s);
@@ -95,8 +162,9 @@ ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
     }
     if (s->disabled)
         return loss;
+    TS_TRY_NULL(bring(s, ts_device_of(loss)));
     bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64; /* f16 ends below the scale */
-    return ts_mul_scalar(wide ? loss : ts_to(loss, TS_F32), s->scale);
+    return ts_mul(wide ? loss : ts_to(loss, TS_F32), s->there[SCALE]);
 }
 
 /** o's entry; NULL out of memory. */
@@ -116,11 +184,12 @@ static watched *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
         s->list = list;
         s->room = room;
     }
-    s->list[s->n] = (watched){o, READY, false};
+    s->list[s->n].o = o;
+    s->list[s->n].stage = READY;
     return &s->list[s->n++];
 }
 
-/** Divides o's gradients by the scale and notes whether all are finite. */
+/** Divides o's gradients by the scale and has noted on the device whether all are finite. */
 static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
 {
     int64_t n, count = 0;
@@ -143,9 +212,13 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
     }
     TS_SCOPE;
     TS_NO_GRAD;
-    double found;
-    TS_TRY(ts_item(ts_unscale_(s->grads, count, 1 / s->scale), &found));
-    w->odd = found != 0;
+    ts_device device = count ? ts_device_of(s->grads[0]) : TS_DEVICE_CPU;
+    if (!s->there[SCALE])
+        TS_TRY(bring(s, device));
+    ts_tensor *found = ts_unscale_by_(s->grads, count, on(ts_reciprocal(s->there[SCALE]), device));
+    TS_TRY(found);
+    ts_release(w->found);
+    w->found = ts_retain(found);
     w->stage = UNSCALED;
     return TS_OK;
 }
@@ -179,9 +252,13 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
                                  "grad_scaler_step: this optimizer was stepped already since the last update");
     if (w->stage == READY)
         TS_TRY(unscale(s, w, o));
-    if (!w->odd)
-        TS_TRY(ts_optimizer_step(o));
-    s->skipped += w->odd;
+    TS_SCOPE;
+    TS_NO_GRAD;
+    ts_tensor *fresh[CHANGING] = {s->there[SCALE], s->there[TRACKER]};
+    fresh[SKIPPED] = ts_add(s->there[SKIPPED], on(w->found, ts_device_of(s->there[SKIPPED])));
+    TS_TRY(fresh[SKIPPED]);
+    TS_TRY(ts_nn_step_unless(o, w->found));
+    replace(s, fresh);
     w->stage = STEPPED;
     return TS_OK;
 }
@@ -192,36 +269,41 @@ ts_status ts_grad_scaler_update(ts_grad_scaler *s)
         return ts_nn_null("grad_scaler_update", "s");
     if (s->disabled)
         return TS_OK;
-    bool any = false, odd = false;
-    for (int64_t i = 0; i < s->n; i++) {
-        any |= s->list[i].stage != READY;
-        odd |= s->list[i].odd;
-    }
-    if (!any)
+    TS_SCOPE;
+    TS_NO_GRAD;
+    ts_tensor *found = NULL;
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->list[i].stage != READY) {
+            ts_tensor *more = on(s->list[i].found, ts_device_of(s->there[SCALE]));
+            TS_TRY(found = found ? ts_maximum(found, more) : more);
+        }
+    if (!found)
         return ts_error_set_hint(TS_ERR_STATE, "call ts_grad_scaler_step() first",
                                  "grad_scaler_update: no gradients were unscaled since the last update");
+    /* one choice, made where the numbers are: the host does not know what was found */
+    ts_tensor *odd = ts_gt_scalar(found, 0), *scale = s->there[SCALE], *steps = ts_add_scalar(s->there[TRACKER], 1);
+    ts_tensor *due = ts_ge_scalar(steps, s->growth_interval), *grown = ts_mul_scalar(scale, s->growth_factor);
+    ts_tensor *fits = ts_logical_and(due, ts_le_scalar(grown, FLT_MAX));
+    ts_tensor *less = ts_maximum_scalar(ts_mul_scalar(scale, s->backoff_factor), FLT_MIN);
+    ts_tensor *fresh[CHANGING] = {ts_where(odd, less, ts_where(fits, grown, scale)),
+                                  ts_masked_fill_scalar(steps, ts_logical_or(odd, due), 0), s->there[SKIPPED]};
+    TS_TRY(fresh[SCALE]);
+    TS_TRY(fresh[TRACKER]);
+    replace(s, fresh);
     s->n = 0;
-    if (odd) {
-        s->scale = fmax(s->scale * s->backoff_factor, (double)FLT_MIN);
-        s->growth_tracker = 0;
-    } else if (++s->growth_tracker >= s->growth_interval) {
-        s->growth_tracker = 0;
-        if (is_scale(s->scale * s->growth_factor))
-            s->scale *= s->growth_factor;
-    }
     return TS_OK;
 }
 
 /* -------------------------------------------------------------------------------- numbers ---- */
 
-double ts_grad_scaler_get_scale(const ts_grad_scaler *s) { return s && !s->disabled ? s->scale : 1; }
-int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s) { return s ? (int64_t)s->skipped : 0; }
+double ts_grad_scaler_get_scale(const ts_grad_scaler *s) { return s && !s->disabled ? number_of(s, SCALE_NUMBER) : 1; }
+int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s) { return s ? (int64_t)number_of(s, SKIPPED_NUMBER) : 0; }
 
 int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t room)
 {
     for (int k = 0; s && out && k < NUMBERS && k < room; k++) {
         strcpy(out[k].name, numbers[k].name);
-        out[k].value = *place_of(s, k);
+        out[k].value = number_of(s, k);
     }
     return s ? NUMBERS : 0;
 }
@@ -231,7 +313,13 @@ ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double 
     if (!s || !name)
         return ts_nn_null("grad_scaler_set_number", s ? "name" : "s");
     for (int k = 0; k < NUMBERS; k++)
-        if (strcmp(numbers[k].name, name) == 0)
-            return set_number(s, "grad_scaler_set_number", k, value);
+        if (strcmp(numbers[k].name, name) == 0) {
+            TS_TRY(set_number(s, "grad_scaler_set_number", k, value));
+            for (int i = 0; i < NUMBERS && s->there[SCALE]; i++)
+                if (i != k)
+                    *place_of(s, i) = number_of(s, i);
+            forget(s);
+            return TS_OK;
+        }
     return ts_error_set(TS_ERR_INDEX, "grad_scaler_set_number: no number '%s'", name);
 }

@@ -14,5 +14,8 @@ bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);
 
 /** Learning rate that a group began with. */
 double ts_nn_initial_lr(const ts_optimizer *o, int group);
+/** A step that the device leaves out unless the one element of `found` (f32) is 0; the host does not wait. Steps left
+ *  out do not count. */
+ts_status ts_nn_step_unless(ts_optimizer *o, ts_tensor *found);
 
 #endif

@@ -11,9 +11,10 @@ typedef struct group {
     ts_group_opts opts;
     double initial_lr;
     int64_t first, n; /* its parameters among all */
+    ts_tensor *skipped; /* (n) f32 on their device: how many of the steps counted were left out there; NULL: none */
 } group;
 
-enum { STATES = 3, MASTER = 2 };
+enum { STATES = 3, MASTER = 2, CHOSEN = 5, SKIPPED = 4 };
 
 /* Arrays over the parameters of all groups stand in one block. */
 struct ts_optimizer {
@@ -25,7 +26,7 @@ struct ts_optimizer {
     /* exp_avg and exp_avg_sq, or momentum buffers; of bf16 and f16 parameters the f32 values that are stepped;
      * NULL where there is none */
     ts_tensor **states[STATES];
-    ts_tensor **chosen[4]; /* scratch of a step: what is passed on */
+    ts_tensor **chosen[CHOSEN]; /* scratch of a step: what is passed on */
     char **names;
     int64_t *steps, *chosen_steps;
 };
@@ -76,6 +77,8 @@ void ts_optimizer_free(ts_optimizer *o)
         return;
     for (int64_t i = 0; i < o->n; i++)
         release_param(o, i);
+    for (int i = 0; i < o->ngroups; i++)
+        ts_release(o->groups[i].skipped);
     free(o->params);
     free(o->groups);
     free(o);
@@ -100,7 +103,7 @@ ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_gr
 
 /* -------------------------------------------------------------------------------- groups ---- */
 
-enum { ARRAYS = 11 }; /* of pointers or int64_t, all 8 bytes, in the block */
+enum { ARRAYS = 1 + STATES + CHOSEN + 3 }; /* of pointers or int64_t, all 8 bytes, in the block */
 
 /** Lays the arrays of n parameters out in a block. */
 static void lay_out(ts_optimizer *o, void *block, int64_t n)
@@ -110,11 +113,11 @@ static void lay_out(ts_optimizer *o, void *block, int64_t n)
     o->params = at;
     for (int k = 0; k < STATES; k++)
         o->states[k] = at + (1 + k) * n;
-    for (int k = 0; k < 4; k++)
-        o->chosen[k] = at + (4 + k) * n;
-    o->names = (char **)(at + 8 * n);
-    o->steps = (int64_t *)(at + 9 * n);
-    o->chosen_steps = (int64_t *)(at + 10 * n);
+    for (int k = 0; k < CHOSEN; k++)
+        o->chosen[k] = at + (1 + STATES + k) * n;
+    o->names = (char **)(at + (ARRAYS - 3) * n);
+    o->steps = (int64_t *)(at + (ARRAYS - 2) * n);
+    o->chosen_steps = (int64_t *)(at + (ARRAYS - 1) * n);
 }
 
 static ts_status check_param(const ts_optimizer *o, const char *const *names, ts_tensor *const *params, int64_t i)
@@ -226,7 +229,7 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names, ts_t
     }
     if (before.ngroups)
         memcpy(groups, before.groups, (size_t)before.ngroups * sizeof *groups);
-    groups[o->ngroups++] = (group){*opts, opts->lr, before.n, n};
+    groups[o->ngroups++] = (group){*opts, opts->lr, before.n, n, NULL};
     o->groups = groups;
     free(before.params);
     free(before.groups);
@@ -251,9 +254,49 @@ ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n)
 
 /* ---------------------------------------------------------------------------------- step ---- */
 
-static ts_status step_group(ts_optimizer *o, const group *g)
+/** The tensor in which a group's device counts steps that it leaves out. */
+static ts_status count_skipped(const ts_optimizer *o, group *g)
 {
+    if (g->skipped || !g->n)
+        return TS_OK;
+    TS_SCOPE;
+    ts_tensor *counts = ts_fill_(ts_empty_on(&g->n, 1, TS_F32, ts_device_of(o->params[g->first])), 0);
+    TS_TRY(counts);
+    g->skipped = ts_retain(counts);
+    return TS_OK;
+}
+
+/** How often each parameter was stepped indeed; waits for devices that left steps out. */
+static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
+{
+    TS_SCOPE;
+    if (o->n)
+        memset(steps, 0, (size_t)o->n * sizeof *steps);
+    for (int i = 0; i < o->ngroups; i++) {
+        const group *g = &o->groups[i];
+        if (g->skipped)
+            TS_TRY(ts_copy_to(ts_to(g->skipped, TS_I64), steps + g->first, (size_t)g->n * sizeof *steps));
+    }
+    for (int64_t i = 0; i < o->n; i++)
+        steps[i] = o->steps[i] - steps[i];
+    return TS_OK;
+}
+
+static void set_steps(ts_optimizer *o, const int64_t *steps)
+{
+    if (o->n)
+        memcpy(o->steps, steps, (size_t)o->n * sizeof *steps);
+    for (int i = 0; i < o->ngroups; i++) {
+        ts_release(o->groups[i].skipped);
+        o->groups[i].skipped = NULL;
+    }
+}
+
+static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *found)
+{
+    TS_SCOPE;
     const ts_group_opts *p = &g->opts;
+    const ts_step_guard guard = {found, o->chosen[SKIPPED]};
     int64_t n = 0;
     for (int64_t i = g->first; i < g->first + g->n; i++) {
         ts_tensor *grad = ts_grad(o->params[i]);
@@ -263,14 +306,16 @@ static ts_status step_group(ts_optimizer *o, const group *g)
         o->chosen[1][n] = grad;
         o->chosen[2][n] = o->states[0][i];
         o->chosen[3][n] = o->states[1][i];
+        if (found)
+            TS_TRY(o->chosen[SKIPPED][n] = ts_select(g->skipped, 0, i - g->first));
         o->chosen_steps[n++] = o->steps[i] + 1;
     }
     if (o->kind == TS_SGD)
         TS_TRY(ts_sgd_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen_steps, n,
-                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay, p->nesterov}));
+                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay, p->nesterov, guard}));
     else
         TS_TRY(ts_adamw_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen[3], o->chosen_steps, n,
-                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW}));
+                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW, guard}));
     for (int64_t i = g->first; i < g->first + g->n; i++) {
         if (ts_grad(o->params[i]) == TS_NONE)
             continue;
@@ -281,13 +326,30 @@ static ts_status step_group(ts_optimizer *o, const group *g)
     return TS_OK;
 }
 
+ts_status ts_nn_step_unless(ts_optimizer *o, ts_tensor *found)
+{
+    TS_NO_GRAD;
+    for (int i = 0; i < o->ngroups; i++)
+        TS_TRY(count_skipped(o, &o->groups[i]));
+    for (int i = 0; i < o->ngroups; i++)
+        TS_TRY(step_group(o, &o->groups[i], found));
+    return TS_OK;
+}
+
 ts_status ts_optimizer_step(ts_optimizer *o)
 {
     if (!o)
         return ts_nn_null("optimizer_step", "o");
     TS_NO_GRAD;
+    bool skipped = false;
     for (int i = 0; i < o->ngroups; i++)
-        TS_TRY(step_group(o, &o->groups[i]));
+        skipped = skipped || o->groups[i].skipped;
+    if (skipped) { /* earlier steps had a scaler */
+        TS_TRY(count_steps(o, o->chosen_steps));
+        set_steps(o, o->chosen_steps);
+    }
+    for (int i = 0; i < o->ngroups; i++)
+        TS_TRY(step_group(o, &o->groups[i], NULL));
     return TS_OK;
 }
 
@@ -313,7 +375,8 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
                 bytes += strlen(state_names[o->kind][k]) + strlen(o->names[i]) + 2;
             }
     TS_SCOPE;
-    ts_tensor *steps = ts_from_array(o->steps, TS_I64, &o->n, 1);
+    TS_TRY(count_steps(o, o->chosen_steps));
+    ts_tensor *steps = ts_from_array(o->chosen_steps, TS_I64, &o->n, 1);
     TS_TRY(steps);
     char *block = ts_nn_alloc((int64_t)((size_t)count * 2 * sizeof(void *) + bytes), 1, "a list of states");
     if (!block)
@@ -373,8 +436,7 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
             return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: 'steps' has %lld", (long long)o->chosen_steps[i]);
     for (int64_t i = 0; i < own->n - 1; i++)
         TS_TRY(ts_copy_(own->tensors[i], tensors[given[i]]));
-    if (bytes)
-        memcpy(o->steps, o->chosen_steps, bytes);
+    set_steps(o, o->chosen_steps);
     return TS_OK;
 }
 

@@ -69,7 +69,43 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
     }
     if (first->count)
         f->plan->compute = (ts_dtype)first->list[0]->dtype;
-    return ts_check_devices(f, true, device);
+    TS_TRY(ts_check_devices(f, true, device));
+    for (int a = 0; a < lists; a++) /* numbers may be elsewhere, members of lists not, however small */
+        for (uint32_t k = 0; k < first->count; k++)
+            if (!ts_same_device(f->args[a].list[k]->storage->device, *device))
+                return ts_fail_arg_hint(f, a, TS_ERR_DEVICE, "move it with ts_to_device()", "expected device %s at %u, got %s",
+                                        ts_device_name(*device), k, ts_device_name(f->args[a].list[k]->storage->device));
+    return TS_OK;
+}
+
+static ts_status check_guard_number(ts_frame *f, int arg, const ts_tensor *t, ts_device device)
+{
+    char got[192];
+    if (ts_is_none(t))
+        return ts_fail_arg(f, arg, TS_ERR_NULL, "expected a tensor, got TS_NONE");
+    if (t->dtype != TS_F32)
+        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected dtype f32, got %s", ts_dtype_name((ts_dtype)t->dtype));
+    if (t->numel != 1)
+        return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected one element, got sizes %s",
+                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+    if (f->args[0].count && !ts_same_device(t->storage->device, device))
+        return ts_fail_arg_hint(f, arg, TS_ERR_DEVICE, "move it with ts_to_device()", "expected device %s, got %s",
+                                ts_device_name(device), ts_device_name(t->storage->device));
+    return TS_OK;
+}
+
+/** What may leave a step out: a number, and a number for each tensor; or neither. */
+static ts_status check_guard(ts_frame *f, int arg, ts_device device)
+{
+    const ts_value *found = &f->args[arg], *skipped = &f->args[arg + 1];
+    uint32_t n = found->tag == TS_TAG_TENSOR ? f->args[0].count : 0, got = skipped->tag == TS_TAG_TENSORS ? skipped->count : 0;
+    if (got != n)
+        return ts_fail_arg(f, arg + 1, TS_ERR_VALUE, "expected %u tensors, got %u", n, got);
+    if (found->tag == TS_TAG_TENSOR)
+        TS_TRY(check_guard_number(f, arg, found->t, device));
+    for (uint32_t k = 0; k < n; k++)
+        TS_TRY(check_guard_number(f, arg + 1, skipped->list[k], device));
+    return TS_OK;
 }
 
 static ts_status check_steps(ts_frame *f, int arg)
@@ -100,7 +136,7 @@ ts_status ts_infer_adamw(ts_frame *f)
     for (int a = 6; a <= 7; a++)
         if (f->args[a].d >= 1)
             return ts_fail_arg(f, a, TS_ERR_VALUE, "expected less than 1, got %g", f->args[a].d);
-    return TS_OK;
+    return check_guard(f, 11, device);
 }
 
 ts_status ts_infer_sgd(ts_frame *f)
@@ -117,7 +153,7 @@ ts_status ts_infer_sgd(ts_frame *f)
     if (f->args[8].i && (!momentum || f->args[6].d != 0))
         return ts_fail_arg(f, 8, TS_ERR_VALUE, "expected momentum > 0 and dampening 0, got %g and %g", f->args[5].d,
                            f->args[6].d);
-    return TS_OK;
+    return check_guard(f, 9, device);
 }
 
 ts_status ts_infer_global_norm(ts_frame *f)
@@ -179,6 +215,11 @@ static ts_status check_length(const char *op, int64_t n, const void *site)
 
 #define SITE __builtin_return_address(0)
 
+/* two arguments */
+#define V_GUARD(guard, n)                                \
+    (guard).found ? V_T((guard).found) : ts_value_none(), \
+        (guard).found ? V_TS((guard).skipped, n) : ts_value_none()
+
 ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *exp_avg,
                     ts_tensor *const *exp_avg_sq, const int64_t *steps, int64_t n, const ts_adamw_rule *rule)
 {
@@ -189,7 +230,8 @@ ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor
         return TS_OK;
     ts_value args[] = {V_TS(params, n),    V_TS(grads, n),   V_TS(exp_avg, n), V_TS(exp_avg_sq, n),
                        V_IS(steps, n),     V_F(rule->lr),    V_F(rule->beta1), V_F(rule->beta2),
-                       V_F(rule->eps),     V_F(rule->weight_decay), V_B(rule->decoupled)};
+                       V_F(rule->eps),     V_F(rule->weight_decay), V_B(rule->decoupled),
+                       V_GUARD(rule->guard, n)};
     return ts_invoke_status(TS_OP_adamw, args, TS_N(args));
 }
 
@@ -209,7 +251,8 @@ ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *
                        V_F(rule->momentum),
                        V_F(rule->dampening),
                        V_F(rule->weight_decay),
-                       V_B(rule->nesterov)};
+                       V_B(rule->nesterov),
+                       V_GUARD(rule->guard, n)};
     return ts_invoke_status(TS_OP_sgd, args, TS_N(args));
 }
 
@@ -245,6 +288,14 @@ ts_tensor *(ts_unscale_)(ts_tensor *const *tensors, int64_t n, ts_scalar factor)
     if (n == 0)
         return ts_zeros(NULL, 0, TS_F32);
     return TS_INVOKE(TS_OP_unscale, V_TS(tensors, n), V_S(factor));
+}
+
+ts_tensor *ts_unscale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor)
+{
+    TS_TRY_NULL(check_length("unscale", n, SITE));
+    if (n == 0)
+        return ts_zeros(NULL, 0, TS_F32);
+    return TS_INVOKE(TS_OP_unscale, V_TS(tensors, n), V_T(factor));
 }
 
 ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm, double max_norm)

@@ -24,6 +24,7 @@ typedef struct job {
     int64_t n;
     int64_t *starts;     /* (n + 1): where tensor i begins in the common range */
     const int64_t *steps;
+    const ts_value *skipped; /* of steps, per tensor; none: 0 */
     /** elements at data[k], all f64 where tensor i is, else f32; contiguous */
     void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
     double lr, beta1, beta2, eps, decay, momentum, dampening, factor;
@@ -174,6 +175,23 @@ static ts_status run(ts_frame *f, job *j, int cost)
     return TS_OK;
 }
 
+/** Whether a step is to be left out; if so, that is counted. found and skipped are args[guard] and the next one. */
+static bool left_out(const ts_frame *f, int guard)
+{
+    const ts_value *found = &f->args[guard], *skipped = &f->args[guard + 1];
+    if (found->tag != TS_TAG_TENSOR || *(const float *)found->t->data == 0)
+        return false;
+    for (uint32_t i = 0; i < skipped->count; i++)
+        *(float *)skipped->list[i]->data += 1;
+    return true;
+}
+
+/** The number of tensor i's step, from 1 on. */
+static int64_t step_of(const job *j, int64_t i)
+{
+    return j->steps[i] - (j->skipped->tag == TS_TAG_TENSORS ? (int64_t)*(const float *)j->skipped->list[i]->data : 0);
+}
+
 #define IS_F32(j, i) (compute_of(j, i) == TS_F32)
 
 /* ------------------------------------------------------------------------------- adamw ---- */
@@ -223,7 +241,7 @@ ADAMW(double, vd, vd, VD_LANES, adamw_f64)
 
 static void adamw_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
-    double step = (double)j->steps[i];
+    double step = (double)step_of(j, i);
     double numbers[7] = {j->decoupled ? 1 - j->lr * j->decay : j->decay,
                          1 - j->beta1,
                          j->beta2,
@@ -248,8 +266,9 @@ static ts_status adamw(ts_frame *f)
              .beta2 = f->args[7].d,
              .eps = f->args[8].d,
              .decay = f->args[9].d,
-             .decoupled = f->args[10].i};
-    return run(f, &j, 4);
+             .decoupled = f->args[10].i,
+             .skipped = &f->args[12]};
+    return left_out(f, 11) ? TS_OK : run(f, &j, 4);
 }
 
 /* --------------------------------------------------------------------------------- sgd ---- */
@@ -283,9 +302,9 @@ static void sgd_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
     void *buffer = j->lists == 3 ? data[2] : NULL;
     if (IS_F32(j, i))
-        sgd_f32(data[0], data[1], buffer, n, j, j->steps[i] == 1);
+        sgd_f32(data[0], data[1], buffer, n, j, step_of(j, i) == 1);
     else
-        sgd_f64(data[0], data[1], buffer, n, j, j->steps[i] == 1);
+        sgd_f64(data[0], data[1], buffer, n, j, step_of(j, i) == 1);
 }
 
 static ts_status sgd(ts_frame *f)
@@ -298,8 +317,9 @@ static ts_status sgd(ts_frame *f)
              .momentum = f->args[5].d,
              .dampening = f->args[6].d,
              .decay = f->args[7].d,
-             .nesterov = f->args[8].i};
-    return run(f, &j, 3);
+             .nesterov = f->args[8].i,
+             .skipped = &f->args[10]};
+    return left_out(f, 9) ? TS_OK : run(f, &j, 3);
 }
 
 /* ------------------------------------------------------------------------------- scale ---- */

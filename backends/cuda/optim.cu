@@ -23,6 +23,12 @@ template <int LISTS> struct table {
     double number[2][MEMBERS];
 };
 
+/** The same for steps that may be left out: unless *found is 0, which only the device knows. */
+template <int LISTS> struct guarded_table : table<LISTS> {
+    const float *found;
+    float *skipped[MEMBERS]; /* how many of a member's steps were left out */
+};
+
 /** Elements [from, to) of a member that this block takes. */
 struct share {
     int member;
@@ -41,6 +47,17 @@ template <int LISTS> static __device__ __forceinline__ share share_of(const tabl
     int64_t from = (int64_t)(blockIdx.x - t.first[low]) * SHARE, to = from + SHARE;
     return {low, from, to < t.numel[low] ? to : t.numel[low]};
 }
+
+/** Whether a step is left out; the first block of a member counts that, and no block reads the count then. */
+template <int LISTS> static __device__ __forceinline__ bool left_out(const guarded_table<LISTS> &t, const share &s)
+{
+    if (*t.found == 0)
+        return false;
+    if (s.from == 0 && threadIdx.x == 0)
+        *t.skipped[s.member] += 1;
+    return true;
+}
+template <int LISTS> static __device__ __forceinline__ bool left_out(const table<LISTS> &, const share &) { return false; }
 
 /** Calls fn(place, V) over a share: V elements where pointers allow, else one. */
 template <int V, class F> static __device__ __forceinline__ void over_share(const share &s, bool aligned, F &&fn)
@@ -69,8 +86,8 @@ template <int LISTS> static __device__ __forceinline__ bool aligned_all(const ta
     return (bits & 15) == 0;
 }
 
-/** Launches f(table, blocks, stream) over all members, MEMBERS at a time. */
-template <int LISTS, class N, class F>
+/** Launches f(table, blocks, stream) over all members, MEMBERS at a time. numbers(table, place, i) writes the rest. */
+template <class TABLE, int LISTS, class N, class F>
 static ts_status over_members(ts_frame *f, const int (&args)[LISTS], N &&numbers, F &&launch)
 {
     int64_t n = f->args[args[0]].count;
@@ -80,7 +97,7 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], N &&numbers
                 return ts_kernel_error(f, args[k], TS_ERR_UNSUPPORTED, "pass ts_contiguous() of it",
                                        "expected contiguous tensors, member %lld is not", (long long)i);
     return on_device(f, [&](const call &c) {
-        table<LISTS> t;
+        TABLE t;
         cudaError_t e = cudaSuccess;
         for (int64_t begin = 0; begin < n && e == cudaSuccess; begin += MEMBERS) {
             t.count = 0;
@@ -94,7 +111,7 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], N &&numbers
                 t.first[m + 1] = t.first[m] + (int)((numel + SHARE - 1) / SHARE);
                 for (int k = 0; k < LISTS; k++)
                     t.data[k][m] = ts_kernel_data(f->args[args[k]].list[i]);
-                numbers(i, t.number[0][m], t.number[1][m]);
+                numbers(t, m, i);
             }
             if (t.count) {
                 launch(t, (unsigned)t.first[t.count], c.stream);
@@ -124,17 +141,46 @@ static ts_status fail_mixed(ts_frame *f)
 /* -------------------------------------------------------------------------------- adamw ---- */
 
 struct adamw_numbers {
-    double decay, beta1, beta2, eps;
+    double lr, decay, beta1, beta2, eps;
     bool decoupled;
 };
 
+/** Factors of the root and of the quotient in step number `step`. */
+static __host__ __device__ __forceinline__ void adamw_factors(const adamw_numbers &c, double step, double &scale, double &rate)
+{
+    scale = 1 / sqrt(1 - pow(c.beta2, step));
+    rate = -c.lr / (1 - pow(c.beta1, step));
+}
+
+/** Those of a member: the host's, unless the device knows of steps that were left out. */
+static __device__ __forceinline__ void factors_of(const table<4> &t, const share &s, const adamw_numbers &, double &scale,
+                                                  double &rate)
+{
+    scale = t.number[0][s.member];
+    rate = t.number[1][s.member];
+}
+static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, const share &s, const adamw_numbers &c,
+                                                  double &scale, double &rate)
+{
+    __shared__ double both[2];
+    if (threadIdx.x == 0)
+        adamw_factors(c, t.number[0][s.member] - (double)*t.skipped[s.member], both[0], both[1]);
+    __syncthreads();
+    scale = both[0];
+    rate = both[1];
+}
+
 /** P parameters and gradients, S state: all arithmetic is in S. */
-template <class P, class S>
-static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_constant__ table<4> t, adamw_numbers c)
+template <class P, class S, class TABLE>
+static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_constant__ TABLE t, adamw_numbers c)
 {
     share s = share_of(t);
+    if (left_out(t, s))
+        return;
+    double of_root, of_quotient;
+    factors_of(t, s, c, of_root, of_quotient);
     void *p = t.data[0][s.member], *g = t.data[1][s.member], *m = t.data[2][s.member], *v = t.data[3][s.member];
-    S scale = (S)t.number[0][s.member], rate = (S)t.number[1][s.member], decay = (S)c.decay, eps = (S)c.eps;
+    S scale = (S)of_root, rate = (S)of_quotient, decay = (S)c.decay, eps = (S)c.eps;
     S blend1 = (S)(1 - c.beta1), keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2);
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(p, i), up = load_at<V, P>(g, i);
@@ -157,27 +203,45 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_cons
     });
 }
 
-/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled) */
+/** Launches over members with a guard, which is arguments `guard` and the next one, or without. */
+template <int LISTS, class N, class F>
+static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int guard, N &&numbers, F &&launch)
+{
+    if (f->args[guard].tag != TS_TAG_TENSOR)
+        return over_members<table<LISTS>>(f, args, numbers, launch);
+    return over_members<guarded_table<LISTS>>(
+        f, args,
+        [&](guarded_table<LISTS> &t, int m, int64_t i) {
+            numbers(t, m, i);
+            t.found = (const float *)ts_kernel_data(f->args[guard].t);
+            t.skipped[m] = (float *)ts_kernel_data(f->args[guard + 1].list[i]);
+        },
+        launch);
+}
+
+/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled, found, skipped) */
 static ts_status adamw(ts_frame *f)
 {
     double lr = f->args[5].d, beta1 = f->args[6].d, beta2 = f->args[7].d, decay = f->args[9].d;
     bool decoupled = f->args[10].i;
-    adamw_numbers c = {decoupled ? 1 - lr * decay : decay, beta1, beta2, f->args[8].d, decoupled};
-    auto numbers = [&](int64_t i, double &scale, double &rate) {
+    adamw_numbers c = {lr, decoupled ? 1 - lr * decay : decay, beta1, beta2, f->args[8].d, decoupled};
+    auto numbers = [&](auto &t, int m, int64_t i) {
         double step = (double)f->args[4].ints[i];
-        scale = 1 / sqrt(1 - pow(beta2, step));
-        rate = -lr / (1 - pow(beta1, step));
+        if constexpr (std::is_same_v<decltype(t), table<4> &>)
+            adamw_factors(c, step, t.number[0][m], t.number[1][m]);
+        else
+            t.number[0][m] = step;
     };
     ts_dtype p = dtype_of(f, 0), s = p == TS_F64 ? TS_F64 : TS_F32;
     if (!all_are(f, 0, p) || !all_are(f, 1, p) || !all_are(f, 2, s) || !all_are(f, 3, s))
         return fail_mixed(f);
     const int args[] = {0, 1, 2, 3};
-    return over_members<4>(f, args, numbers, [&](const table<4> &t, unsigned blocks, cudaStream_t stream) {
+    return over_steps<4>(f, args, 11, numbers, [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
         switch (p) {
-        case TS_F64: adamw_kernel<double, double><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        case TS_BF16: adamw_kernel<bf16, float><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        case TS_F16: adamw_kernel<f16, float><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        default: adamw_kernel<float, float><<<blocks, THREADS, 0, stream>>>(t, c);
+        case TS_F64: adamw_kernel<double, double, T><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        case TS_BF16: adamw_kernel<bf16, float, T><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        case TS_F16: adamw_kernel<f16, float, T><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        default: adamw_kernel<float, float, T><<<blocks, THREADS, 0, stream>>>(t, c);
         }
     });
 }
@@ -189,11 +253,22 @@ struct sgd_numbers {
     bool nesterov;
 };
 
-template <class P, class S, int LISTS>
-static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_constant__ table<LISTS> t, sgd_numbers c)
+template <int LISTS> static __device__ __forceinline__ bool is_first(const table<LISTS> &t, int member)
+{
+    return t.number[0][member] == 1;
+}
+template <int LISTS> static __device__ __forceinline__ bool is_first(const guarded_table<LISTS> &t, int member)
+{
+    return t.number[0][member] - (double)*t.skipped[member] == 1;
+}
+
+template <class P, class S, int LISTS, class TABLE>
+static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_constant__ TABLE t, sgd_numbers c)
 {
     share s = share_of(t);
-    bool first = t.number[0][s.member] == 1;
+    if (left_out(t, s))
+        return;
+    bool first = is_first(t, s.member);
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(t.data[0][s.member], i), up = load_at<V, P>(t.data[1][s.member], i);
         vec<S, V> b;
@@ -215,33 +290,30 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_consta
     });
 }
 
-/** sgd(params, grads, momentum_buffers, steps, lr, momentum, dampening, weight_decay, nesterov) */
+/** sgd(params, grads, momentum_buffers, steps, lr, momentum, dampening, weight_decay, nesterov, found, skipped) */
 static ts_status sgd(ts_frame *f)
 {
     sgd_numbers c = {f->args[4].d, f->args[5].d, 1 - f->args[6].d, f->args[7].d, f->args[8].i != 0};
     bool buffers = c.momentum != 0;
-    auto numbers = [&](int64_t i, double &step, double &unused) {
-        step = (double)f->args[3].ints[i];
-        unused = 0;
-    };
+    auto numbers = [&](auto &t, int m, int64_t i) { t.number[0][m] = (double)f->args[3].ints[i]; };
     ts_dtype p = dtype_of(f, 0), s = p == TS_F64 ? TS_F64 : TS_F32;
     if (!all_are(f, 0, p) || !all_are(f, 1, p) || (buffers && !all_are(f, 2, s)))
         return fail_mixed(f);
-    auto launch = [&]<int LISTS>(const table<LISTS> &t, unsigned blocks, cudaStream_t stream) {
+    auto launch = [&]<template <int> class T, int LISTS>(const T<LISTS> &t, unsigned blocks, cudaStream_t stream) {
         switch (p) {
-        case TS_F64: sgd_kernel<double, double, LISTS><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        case TS_BF16: sgd_kernel<bf16, float, LISTS><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        case TS_F16: sgd_kernel<f16, float, LISTS><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        default: sgd_kernel<float, float, LISTS><<<blocks, THREADS, 0, stream>>>(t, c);
+        case TS_F64: sgd_kernel<double, double, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        case TS_BF16: sgd_kernel<bf16, float, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        case TS_F16: sgd_kernel<f16, float, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c); break;
+        default: sgd_kernel<float, float, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c);
         }
     };
     const int two[] = {0, 1}, three[] = {0, 1, 2};
-    return buffers ? over_members<3>(f, three, numbers, launch) : over_members<2>(f, two, numbers, launch);
+    return buffers ? over_steps<3>(f, three, 9, numbers, launch) : over_steps<2>(f, two, 9, numbers, launch);
 }
 
 /* ------------------------------------------------------------------ scaling and the norm ---- */
 
-static auto no_numbers = [](int64_t, double &a, double &b) { a = b = 0; };
+static auto no_numbers = [](table<1> &, int, int64_t) {};
 
 /** A number of the host, or in device memory; for clipping the factor is most / (number + 1e-6), at most 1. */
 struct factor_of {
@@ -255,14 +327,22 @@ struct factor_of {
         if (v.tag == TS_TAG_TENSOR) {
             data = ts_kernel_data(v.t);
             dtype = ts_dtype_of(v.t);
+            if (ts_device_of(v.t).backend == TS_DEVICE_CPU.backend) {
+                number = read();
+                data = nullptr;
+            }
         } else {
             number = number_of(&v);
         }
     }
+    __host__ __device__ __forceinline__ double read() const
+    {
+        return dtype == TS_F64 ? *(const double *)data : dtype == TS_F32 ? (double)*(const float *)data
+               : dtype == TS_BF16 ? (double)(float)*(const bf16 *)data : (double)(float)*(const f16 *)data;
+    }
     __device__ __forceinline__ double get() const
     {
-        double x = !data ? number : dtype == TS_F64 ? *(const double *)data : dtype == TS_F32 ? (double)*(const float *)data
-                   : dtype == TS_BF16 ? (double)widen(*(const bf16 *)data) : (double)widen(*(const f16 *)data);
+        double x = data ? read() : number;
         return most > 0 ? most / (x + 1e-6) : x;
     }
 };
@@ -298,7 +378,7 @@ static ts_status run_scale(ts_frame *f, const factor_of &how, float *found)
     if (!all_are(f, 0, p))
         return fail_mixed(f);
     const int args[] = {0};
-    return over_members<1>(f, args, no_numbers, [&](const table<1> &t, unsigned blocks, cudaStream_t stream) {
+    return over_members<table<1>>(f, args, no_numbers, [&](const table<1> &t, unsigned blocks, cudaStream_t stream) {
         switch (p) {
         case TS_F64: scale_kernel<double><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
         case TS_BF16: scale_kernel<bf16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
@@ -363,7 +443,7 @@ static ts_status global_norm(ts_frame *f)
     if (!parts)
         return ts_error_code();
     const int args[] = {0};
-    ts_status status = over_members<1>(f, args, no_numbers, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
+    ts_status status = over_members<table<1>>(f, args, no_numbers, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
         switch (p) {
         case TS_F64: squares_kernel<double><<<some, THREADS, 0, stream>>>(t, next); break;
         case TS_BF16: squares_kernel<bf16><<<some, THREADS, 0, stream>>>(t, next); break;

@@ -218,7 +218,7 @@ def _():
     def theirs():  # steps stay at 1, on both sides
         torch._fused_adamw_(params, grads, state[0], state[1], [], steps, lr=1e-3, beta1=0.9, beta2=0.999,
                             weight_decay=0.01, eps=1e-8, amsgrad=False, maximize=False)
-    return Case([('adamw', [ours, grads, state[2], state[3], [1] * len(params), 1e-3, 0.9, 0.999, 1e-8, 0.01, True])],
+    return Case([('adamw', [ours, grads, state[2], state[3], [1] * len(params), 1e-3, 0.9, 0.999, 1e-8, 0.01, True, None, None])],
                 theirs, after=list(zip(ours, params)))
 
 

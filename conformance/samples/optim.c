@@ -14,13 +14,27 @@ static double *written(ts_ref *r, int list, int q, int k)
     return y;
 }
 
+/** Whether a step is left out, which is list q + 1 of the results: found and skipped are arguments guard and guard + 1. */
+static bool left_out(ts_ref *r, int guard, int q)
+{
+    bool out = r->a[guard].tag == TS_TAG_TENSOR && r->a[guard].x[0] != 0;
+    for (int k = 0; k < r->a[guard + 1].count; k++)
+        *written(r, guard + 1, q, k) += out;
+    return out;
+}
+static double step_of(const ts_ref *r, int steps, int skipped, int k)
+{
+    return (double)r->a[steps].sizes[k] - (r->a[skipped].count ? r->a[skipped].list[k].x[0] : 0);
+}
+
 static void ref_adamw(ts_ref *r)
 {
+    bool out = left_out(r, 11, 3);
     double lr = r->a[5].d, beta1 = r->a[6].d, beta2 = r->a[7].d, eps = r->a[8].d, decay = r->a[9].d;
     for (int k = 0; k < r->a[0].count; k++) {
         double *p = written(r, 0, 0, k), *m = written(r, 2, 1, k), *v = written(r, 3, 2, k);
-        double t = (double)r->a[4].sizes[k];
-        for (int64_t i = 0; i < r->a[0].list[k].numel; i++) {
+        double t = step_of(r, 4, 12, k);
+        for (int64_t i = 0; i < r->a[0].list[k].numel && !out; i++) {
             double g = r->a[1].list[k].x[i] + (r->a[10].i ? 0 : decay * p[i]);
             p[i] *= r->a[10].i ? 1 - lr * decay : 1;
             m[i] = beta1 * m[i] + (1 - beta1) * g;
@@ -33,12 +47,13 @@ static void ref_adamw(ts_ref *r)
 static void ref_sgd(ts_ref *r)
 {
     double lr = r->a[4].d, momentum = r->a[5].d, dampening = r->a[6].d, decay = r->a[7].d;
+    bool out = left_out(r, 9, r->a[2].count ? 2 : 1);
     for (int k = 0; k < r->a[0].count; k++) {
         double *p = written(r, 0, 0, k), *b = r->a[2].count ? written(r, 2, 1, k) : NULL;
-        for (int64_t i = 0; i < r->a[0].list[k].numel; i++) {
+        for (int64_t i = 0; i < r->a[0].list[k].numel && !out; i++) {
             double g = r->a[1].list[k].x[i] + decay * p[i];
             if (b) {
-                b[i] = r->a[3].sizes[k] == 1 ? g : momentum * b[i] + (1 - dampening) * g;
+                b[i] = step_of(r, 3, 10, k) == 1 ? g : momentum * b[i] + (1 - dampening) * g;
                 g = r->a[8].i ? g + momentum * b[i] : b[i];
             }
             p[i] -= lr * g;
@@ -89,23 +104,40 @@ static void ref_unscale(ts_ref *r)
 #define SQUARES LIST(T_UNIFORM(0.5, 2, SWEEP, 3), T_UNIFORM(0.5, 2, 7))
 #define OTHER LIST(T(SWEEP, 3), T(8))
 
+/* one number of f32 */
+#define NUMBER(from, to) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_F32, .gen = GEN_WHOLE, .low = from, .high = to}
+#define UNGUARDED ABSENT, ABSENT
+#define GUARDED(found) NUMBER(found, found), LIST(NUMBER(1, 1), NUMBER(2, 2))
+
 static const ts_sample samples[] = {
     {"adamw", "decoupled",
-     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.9), FLOAT(0.99), FLOAT(1e-3), FLOAT(0.1), BOOL(true)},
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.9), FLOAT(0.99), FLOAT(1e-3), FLOAT(0.1), BOOL(true), UNGUARDED},
      ref_adamw, .c = 16, .scale = 1, .no_expand = true,
      .bad = {{1, OTHER, TS_ERR_SHAPE, "expected sizes (7) at 1, got (8)"}, {4, INTS(1), TS_ERR_VALUE, "expected 2 numbers"},
              {4, INTS(1, 0), TS_ERR_VALUE, "at least 1 at 1"}, {5, FLOAT(-1), TS_ERR_VALUE, "at least 0"},
              {7, FLOAT(1), TS_ERR_VALUE, "less than 1"}}},
     {"adamw", "in the gradient",
-     {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.5), BOOL(false)},
+     {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.5), BOOL(false), UNGUARDED},
      ref_adamw, .c = 16, .scale = 4, .no_expand = true},
-    {"sgd", "plain", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(1, 2), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false)},
+    {"adamw", "guarded, taken",
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(0)},
+     ref_adamw, .c = 16, .scale = 4, .no_expand = true,
+     .bad = {{11, T_OF(TS_F32, 2), TS_ERR_SHAPE, "one element"}, {11, T_OF(TS_I64), TS_ERR_DTYPE, "f32"},
+             {12, LIST(NUMBER(0, 0)), TS_ERR_VALUE, "expected 2 tensors, got 1"}, {11, ABSENT, TS_ERR_VALUE, "expected 0 tensors"}}},
+    {"adamw", "guarded, left out",
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(1)},
+     ref_adamw, .no_expand = true},
+    {"sgd", "plain", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(1, 2), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false), UNGUARDED},
      ref_sgd, .c = 4, .scale = 1, .no_expand = true},
-    {"sgd", "momentum", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false)},
+    {"sgd", "momentum", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false), UNGUARDED},
      ref_sgd, .c = 8, .scale = 1, .no_expand = true,
      .bad = {{2, OTHER, TS_ERR_SHAPE, "expected sizes (7) at 1"}, {8, BOOL(true), TS_ERR_VALUE, "dampening 0"}}},
-    {"sgd", "nesterov", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true)},
+    {"sgd", "nesterov", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), UNGUARDED},
      ref_sgd, .c = 8, .scale = 1, .no_expand = true},
+    {"sgd", "guarded, first", {PAIR, PAIR, PAIR, INTS(2, 4), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), GUARDED(0)},
+     ref_sgd, .c = 8, .scale = 1, .no_expand = true},
+    {"sgd", "guarded, left out", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(2, 4), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false), GUARDED(1)},
+     ref_sgd, .no_expand = true},
     {"global_norm", "two", {LIST(T(SWEEP, 3), T(SWEEP))}, ref_global_norm, .out = {OUT_WIDE}, .c = 2, .depth = SWEEP,
      .bad = {{0, LIST(T_OF(TS_I64, 3)), TS_ERR_DTYPE, "floating dtype"}}},
     {"global_norm", "0-dim", {LIST(T(), T())}, ref_global_norm, .out = {OUT_WIDE}, .c = 2},

@@ -300,6 +300,9 @@ CALLS(grad_scaler)
     ts_tensor *both[] = {ts_ones_like(w), ts_ones_like(b)};
     FAULTY(f, found = ts_unscale_(both, 2, 0.5));
     fault_see(f, found);
+    ts_tensor *half = ts_full(NULL, 0, ts_scalar_float(0.5), TS_F32);
+    FAULTY(f, found = ts_unscale_by_(both, 2, half));
+    fault_see(f, found);
     QUIET(f, ts_grad_scaler_free(s));
     ts_optimizer_free(o);
     ts_module_free(m);

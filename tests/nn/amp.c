@@ -86,6 +86,43 @@ TS_TEST(an_overflow_skips_the_step_and_halves_the_scale)
     }
 }
 
+/* Adam divides by 1 - beta^t: a step too many in t shows in the next step's size. */
+TS_TEST(a_step_left_out_does_not_count_with_or_without_the_scaler_afterwards, .loop = 2)
+{
+    TS_SCOPE;
+    ts_grad_scaler *s = scaler_of(1, 0);
+    ts_group_opts opts = ts_optimizer_defaults(TS_ADAM, 0.1);
+    one_param p[2];
+    for (int k = 0; k < 2; k++) {
+        p[k] = (one_param){ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true), ts_optimizer_new(TS_ADAM)};
+        ck_ok(ts_optimizer_add_group(p[k].o, (const char *const[]){"w"}, &p[k].w, 1, &opts));
+    }
+    static const double grads[] = {1, NAN, -3, 0.5};
+    for (int i = 0; i < 4; i++) {
+        give(&p[0], grads[i]);
+        if (_i && i == 3) {
+            ck_ok(ts_optimizer_step(p[0].o)); /* by itself, which has to know of the one left out */
+        } else {
+            ck_ok(ts_grad_scaler_step(s, p[0].o));
+            ck_ok(ts_grad_scaler_update(s));
+        }
+        ck_ok(ts_grad_scaler_set_number(s, "scale", 1));
+        if (i == 1)
+            continue;
+        give(&p[1], grads[i]);
+        ck_ok(ts_optimizer_step(p[1].o));
+        ck_assert_double_eq(at(p[0].w, 2), at(p[1].w, 2));
+    }
+    ts_named_tensors state;
+    ck_ok(ts_optimizer_state(p[0].o, &state));
+    ck_assert_str_eq(state.names[state.n - 1], "steps");
+    ck_assert_int_eq(*(const int64_t *)ts_data(state.tensors[state.n - 1]), 3);
+    ts_named_tensors_free(&state);
+    for (int k = 0; k < 2; k++)
+        ts_optimizer_free(p[k].o);
+    ts_grad_scaler_free(s);
+}
+
 TS_TEST(the_scale_grows_after_an_interval_without_overflows_and_stays_finite)
 {
     TS_SCOPE;

@@ -173,10 +173,10 @@ TS_TEST(results_are_those_of_torch, .loop = 5)
         ts_tensor *g = ts_from_array(grad, TS_F64, TS_SIZES(3));
         ts_status status;
         if (_i < 2)
-            status = ts_adamw_(&p, &g, &m, &v, &t, 1, &(ts_adamw_rule){0.01, 0.9, 0.99, 1e-6, 0.1, _i == 0});
+            status = ts_adamw_(&p, &g, &m, &v, &t, 1, &(ts_adamw_rule){0.01, 0.9, 0.99, 1e-6, 0.1, _i == 0, {0}});
         else
             status = ts_sgd_(&p, &g, &m, &t, 1,
-                             &(ts_sgd_rule){0.1, _i == 4 ? 0 : 0.9, _i == 2 ? 0.2 : 0, 0.01, _i == 3});
+                             &(ts_sgd_rule){0.1, _i == 4 ? 0 : 0.9, _i == 2 ? 0.2 : 0, 0.01, _i == 3, {0}});
         ck_assert_int_eq(status, TS_OK);
     }
     for (int i = 0; i < 3; i++)
@@ -251,7 +251,7 @@ TS_TEST(layouts_do_not_change_a_bit, .loop = 2)
         turned[k] = transposed(plain[k], R, C);
     }
     turned[2] = ts_contiguous(turned[2]); /* mixed layouts in one call */
-    ts_adamw_rule rule = {0.1, 0.9, 0.99, 1e-8, 0.1, true};
+    ts_adamw_rule rule = {0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}};
     ts_adamw_(&plain[0], &plain[1], &plain[2], &plain[3], &one, 1, &rule);
     ck_assert_int_eq(ts_adamw_(&turned[0], &turned[1], &turned[2], &turned[3], &one, 1, &rule), TS_OK);
     ck_assert_double_eq(at(ts_global_norm(plain, 4), 0), at(ts_global_norm(turned, 4), 0));
@@ -275,7 +275,7 @@ TS_TEST(results_do_not_depend_on_the_number_of_threads)
         list g = make_list(4, TS_F32);
         norm[k] = at(ts_global_norm(g.t, MOST), 0);
         ts_clip_norm_(g.t, MOST, ts_global_norm(g.t, MOST), 1);
-        ck_assert_int_eq(ts_adamw_(p[k].t, g.t, m[k].t, v[k].t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true}), TS_OK);
+        ck_assert_int_eq(ts_adamw_(p[k].t, g.t, m[k].t, v[k].t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}}), TS_OK);
     }
     ck_assert_double_eq(norm[0], norm[1]);
     for (int q = 0; q < MOST; q++)
@@ -298,7 +298,7 @@ TS_TEST(halves_step_in_f32, .loop = 4)
     TS_SCOPE;
     ts_dtype half = _i % 2 ? TS_F16 : TS_BF16;
     bool single_params = _i / 2;
-    ts_adamw_rule rule = {0.01, 0.9, 0.99, 1e-8, 0.1, true};
+    ts_adamw_rule rule = {0.01, 0.9, 0.99, 1e-8, 0.1, true, {0}};
     int64_t steps[MOST] = {1, 1, 2, 3, 4, 5};
     list p = make_list(1, half), g = make_list(20, half), w, gw;
     for (int k = 0; k < MOST; k++) {
@@ -387,7 +387,7 @@ TS_TEST(a_step_takes_no_memory_from_the_system)
         if (round == 1)
             before = ts_memory_get_stats().system_allocs;
         ts_clip_norm_(g.t, MOST, ts_global_norm(g.t, MOST), 1);
-        ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true}), TS_OK);
+        ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}}), TS_OK);
     }
     if (!ts_alloc_system)
         ck_assert_uint_eq(ts_memory_get_stats().system_allocs, before);

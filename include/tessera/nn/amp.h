@@ -13,7 +13,8 @@
  *
  * The rule is that of torch.amp.GradScaler: a step with a gradient that is not finite multiplies the
  * scale by backoff_factor; growth_interval steps without one multiply it by growth_factor, as long as
- * it stays finite in f32. Deciding on a step reads one number from the device.
+ * it stays finite in f32. Whether a gradient is finite, the scale and what follows from them stay on the
+ * device: a step does not wait for it. What reads a number of the scaler does.
  *
  * A scaler belongs to one thread at a time. In steady state it calls no system allocator.
  */
@@ -33,7 +34,7 @@ typedef struct ts_grad_scaler_opts {
     double init_scale;       /**< > 0 [65536] */
     double growth_factor;    /**< > 1 [2] */
     double backoff_factor;   /**< in (0, 1) [0.5] */
-    int64_t growth_interval; /**< steps, > 0 [2000] */
+    int64_t growth_interval; /**< steps, 1 to 2^24 [2000] */
     bool disabled;           /**< scales nothing, skips nothing: one program for all dtypes */
 } ts_grad_scaler_opts;
 
@@ -50,15 +51,15 @@ TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
  * for gradients of f16, which would vanish without their scale.
  */
 TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
-/** Steps o, after unscaling if that has not been done; leaves the step out when a gradient is not
+/** Steps o, after unscaling if that has not been done; the device leaves the step out when a gradient is not
  *  finite. TS_ERR_STATE for a second step before an update. */
 TS_API ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o);
 /** Adapts the scale to what the steps since the last update found. TS_ERR_STATE when there were none. */
 TS_API ts_status ts_grad_scaler_update(ts_grad_scaler *s);
 
-/** The present scale; 1 when disabled or NULL. */
+/** The present scale, once the device has been waited for; 1 when disabled or NULL. */
 TS_API double ts_grad_scaler_get_scale(const ts_grad_scaler *s);
-/** Number of steps left out so far. */
+/** Number of steps left out so far, once the device has been waited for. */
 TS_API int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s);
 
 /** Writes at most `room` of the scaler's numbers to out, for checkpoints; returns how many there are. */

@@ -16,6 +16,16 @@
 
 TS_BEGIN_DECLS
 
+/**
+ * What leaves a step out without the host's knowing, as ts_unscale_() finds it; all members are read.
+ * Numbers of f32 on the device of the tensors.
+ */
+typedef struct ts_step_guard {
+    ts_tensor *found;           /**< NULL: every step is taken; else one element: unless it is 0, nothing changes but
+                                     skipped, to whose members 1 is added */
+    ts_tensor *const *skipped;  /**< with found: n tensors of one element, how many of steps[i] were left out */
+} ts_step_guard;
+
 /** Numbers of an Adam step; all are read. */
 typedef struct ts_adamw_rule {
     double lr;           /**< >= 0 */
@@ -23,10 +33,11 @@ typedef struct ts_adamw_rule {
     double eps;          /**< >= 0; usual: 1e-8 */
     double weight_decay; /**< >= 0 */
     bool decoupled;      /**< AdamW: p shrinks by lr * weight_decay; else Adam: g += weight_decay * p */
+    ts_step_guard guard;
 } ts_adamw_rule;
 
 /**
- * Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), for t = steps[i] from 1 on:
+ * Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), for t = steps[i] from 1 on, less what was skipped:
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  * @param exp_avg, exp_avg_sq  m and v, zero before the first step
@@ -43,6 +54,7 @@ typedef struct ts_sgd_rule {
     double dampening;    /**< 0 with nesterov */
     double weight_decay; /**< >= 0; added to the gradient */
     bool nesterov;       /**< needs momentum > 0 */
+    ts_step_guard guard;
 } ts_sgd_rule;
 
 /**
@@ -65,6 +77,8 @@ TS_API ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *f
 /** Multiplies each tensor by a number, as ts_scale_(). Returns 0-dim f32: 1 when a product is infinite or
  *  NaN, else 0. One pass for all; see nn/amp.h. */
 TS_API ts_tensor *ts_unscale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
+/** The same by the one element of the floating `factor`. */
+TS_API ts_tensor *ts_unscale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
 /** Multiplies by max_norm / (norm + 1e-6) unless that is at least 1; norm as from ts_global_norm(). */
 TS_API ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm, double max_norm);
 
