@@ -3,16 +3,20 @@
 #include "tests/cuda/blocks.h"
 #include "tests/cuda/cuda.h"
 
-TS_TEST(building_blocks_of_tensor_cores_are_exact_on_whole_numbers)
+static void judge_table(const block_table *table)
 {
     GPU(device);
     OK(ts_synchronize(device));
     if (!block_device())
         TS_SKIP("not a Hopper GPU");
-    for (int i = 0; i < block_row_count; i++) {
-        int wrong = block_rows[i].run();
+    for (int i = 0; i < table->count; i++) {
+        const block_row *row = &table->rows[i];
+        int wrong = row->run();
         if (wrong)
-            printf("%s: %d elements are wrong%s%s\n", block_rows[i].name, wrong, wrong < 0 ? ": " : "", wrong < 0 ? block_error() : "");
+            printf("%s: %d elements are wrong%s%s\n", row->name, wrong, wrong < 0 ? ": " : "", wrong < 0 ? block_error() : "");
         ts_tally(!wrong, wrong != 0, 0);
     }
 }
+
+TS_TEST(products_of_whole_numbers_on_tensor_cores_are_exact) { judge_table(&block_products); }
+TS_TEST(copies_to_and_from_shared_memory_are_whole) { judge_table(&block_copies); }

@@ -1,4 +1,4 @@
-/** @file blocks.h  What blocks.cu computes by the building blocks of tensor cores, for blocks.c to judge. */
+/** @file blocks.h  What is computed by the building blocks of tensor cores, for blocks.c to judge. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_BLOCKS_H
 #define TESSERA_TESTS_CUDA_BLOCKS_H
@@ -13,8 +13,12 @@ typedef struct block_row {
     int (*run)(void); /* how many elements are not exactly what the host computes; -1: CUDA reports an error */
 } block_row;
 
-extern const block_row block_rows[];
-extern const int block_row_count;
+typedef struct block_table {
+    const block_row *rows;
+    int count;
+} block_table;
+
+extern const block_table block_products, block_copies;
 
 /** Whether the current device is one of Hopper's; and the text of CUDA's last error. */
 int block_device(void);
