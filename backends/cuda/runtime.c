@@ -1,6 +1,6 @@
 /** @file runtime.c  Devices, errors, and the ring of launches that an asynchronous error is reported with. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/current.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static uint64_t entry_of(unsigned op, int device, cudaStream_t stream)
 static ts_cuda_device devices[TS_CUDA_DEVICES];
 static char lost_by[TS_CUDA_DEVICES][512]; /* why a device is lost; written once, before the flag is set */
 static atomic_bool lost[TS_CUDA_DEVICES];
-static _Thread_local ts_cuda_device *current; /* as cudaSetDevice() was told last */
+_Thread_local ts_cuda_device *ts_cuda_current;
 
 /** Errors after which the device's context can no longer be used. */
 static bool is_sticky(cudaError_t e)
@@ -95,12 +95,12 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
     cudaGetLastError(); /* CUDA's own record, which later calls would report again */
     ts_status status = error == cudaErrorMemoryAllocation ? TS_ERR_MEMORY : TS_ERR_DEVICE;
     int used = snprintf(text, sizeof text, "%s: CUDA reports %s: %.100s", what, cudaGetErrorName(error), cudaGetErrorString(error));
-    if (!is_sticky(error) || !current)
+    if (!is_sticky(error) || !ts_cuda_current)
         return ts_error_set(status, "%s", text);
-    describe_ring((int)(current - devices), since, sizeof since);
+    describe_ring(ts_cuda_current->index, since, sizeof since);
     snprintf(text + used, sizeof text - (size_t)used, "; launched since the device was last known to be well: %s",
              since[0] ? since : "nothing");
-    lose(current, text);
+    lose(ts_cuda_current, text);
     return ts_error_set_hint(TS_ERR_DEVICE, after_loss, "%s", text);
 }
 
@@ -110,8 +110,8 @@ static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, c
     if (error == cudaSuccess) {
         error = cudaStreamSynchronize(stream);
         if (error == cudaSuccess) {
-            ts_cuda_waited(current->index, stream, i + 1);
-            return ts_cuda_check_fault(current);
+            ts_cuda_waited(ts_cuda_current->index, stream, i + 1);
+            return ts_cuda_check_fault(ts_cuda_current);
         }
     }
     return ts_cuda_check(error, "%s", ts_op_name(frame->op));
@@ -120,7 +120,7 @@ static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, c
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
 {
     uint32_t i = atomic_load_explicit(&launches, memory_order_relaxed);
-    atomic_store_explicit(&ring[i % RING], entry_of(frame->op, (int)(current - devices), stream), memory_order_relaxed);
+    atomic_store_explicit(&ring[i % RING], entry_of(frame->op, ts_cuda_current->index, stream), memory_order_relaxed);
     atomic_store_explicit(&launches, i + 1, memory_order_relaxed);
     if (__builtin_expect(error == cudaSuccess && !atomic_load_explicit(&synchronous, memory_order_relaxed), 1))
         return TS_OK;
@@ -232,11 +232,11 @@ static __attribute__((noinline)) ts_cuda_device *use_another(int index)
     }
     if (ts_cuda_check(cudaSetDevice(index), "cuda:%d", index) != TS_OK)
         return NULL;
-    return current = &devices[index];
+    return ts_cuda_current = &devices[index];
 }
 
 ts_cuda_device *ts_cuda_use(int index)
 {
-    ts_cuda_device *d = current;
+    ts_cuda_device *d = ts_cuda_current;
     return __builtin_expect(d && d->index == index, 1) ? d : use_another(index);
 }
