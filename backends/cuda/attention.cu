@@ -212,7 +212,8 @@ static ts_status forward(ts_frame *f)
     ts_attention a = ts_kernel_attention(f);
     ts_dtype dtype = ts_kernel_dtype(f);
     attention_call c = {};
-    ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    ts_device where = ts_kernel_device(f);
+    ts_cuda_device *device = ts_cuda_use(where.index);
     if (!device)
         return ts_error_code();
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
@@ -230,12 +231,17 @@ static ts_status forward(ts_frame *f)
     TS_CUDA_TRY(read_operand(&c.v, f->args[2].t, c, grain));
     c.out = operand_of(out.made, c.q_starts);
     c.lse = lse.made ? ts_kernel_data(lse.made) : nullptr;
-    TS_CUDA_TRY(on_device(f, [&](const call &on) {
+    if (path == WGMMA && !(c.taken = (unsigned *)ts_scratch_take(where, sizeof *c.taken)))
+        return ts_error_code();
+    ts_status status = on_device(f, [&](const call &on) {
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_forward<double>(c, on.stream)
                                    : attention_plain_forward<float>(c, on.stream);
         return dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream) : run_forward<f16>(c, path, on.stream);
-    }));
+    });
+    if (c.taken)
+        ts_scratch_give(where, c.taken, sizeof *c.taken);
+    TS_CUDA_TRY(status);
     TS_CUDA_TRY(end_result(out));
     return end_result(lse);
 }

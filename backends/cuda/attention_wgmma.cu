@@ -6,22 +6,32 @@
 
 namespace ts {
 
-template <class T, int DEPTH> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
+/** Whether all rows see all keys. */
+static bool sees_everything(const attention_call &c)
 {
-    using S = attention_wgmma_shape<DEPTH>;
-    CUtensorMap q, k, v;
+    return c.left >= c.rows + c.keys && c.right >= c.rows + c.keys;
+}
+
+template <class T, int DEPTH, int GROUPS> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
+{
+    using S = attention_wgmma_shape<DEPTH, GROUPS>;
+    CUtensorMap q, k, v, out;
     int few = c.heads / c.share;
     if (!tma_map<T>(&q, c.q, c.depth, c.rows, c.heads, c.batches, S::rows) ||
         !tma_map<T>(&k, c.k, c.depth, c.keys, few, c.batches, S::wide) ||
-        !tma_map<T>(&v, c.v, c.value_depth, c.keys, few, c.batches, S::wide))
+        !tma_map<T>(&v, c.v, c.value_depth, c.keys, few, c.batches, S::wide) ||
+        !tma_map<T>(&out, c.out, c.value_depth, c.rows, c.heads, c.batches, 64))
         return cudaErrorNotSupported;
-    int64_t heads = (int64_t)c.batches * c.heads, blocks = heads * ((c.rows + S::rows - 1) / S::rows);
+    int64_t heads = (int64_t)c.batches * c.heads, all = heads * ((c.rows + S::rows - 1) / S::rows);
+    if (all > INT32_MAX)
+        return cudaErrorNotSupported;
     int together = attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads);
-    /* Blocks that stay start faster; but long rows that see unequal numbers of keys are shared out better by
-     * the machine, a block at a time. */
-    bool equal = c.left >= c.rows + c.keys && c.right >= c.rows + c.keys, stay = equal || c.keys <= 2048 * 128 / DEPTH;
-    return attention_launch(attention_wgmma_kernel<T, DEPTH>, 1, stay && blocks > c.processors ? c.processors : blocks,
-                            1, S::threads, S::bytes, stream, c, q, k, v, together);
+    /* rows that see as many keys as any others are shared out well beforehand */
+    unsigned *taken = all > c.processors && !sees_everything(c) ? c.taken : nullptr;
+    cudaError_t e = taken ? cudaMemsetAsync(taken, 0, sizeof *taken, stream) : cudaSuccess;
+    return e == cudaSuccess ? attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS>, 1, all < c.processors ? all : c.processors, 1,
+                                               S::threads, S::bytes, stream, c, q, k, v, out, together, taken)
+                            : e;
 }
 
 template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream)
@@ -29,8 +39,10 @@ template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, 
 #ifndef TS_CUDA_SM90A /* the kernels are empty */
     return cudaErrorNotSupported;
 #else
-    return (c.depth > c.value_depth ? c.depth : c.value_depth) <= 64 ? launch<T, 64>(c, stream)
-                                                                     : launch<T, 128>(c, stream);
+    if (c.depth > 64 || c.value_depth > 64)
+        return launch<T, 128, 2>(c, stream);
+    /* fewer rows a block waste less at the diagonal; more hide more */
+    return c.keys <= 1024 && !sees_everything(c) ? launch<T, 64, 2>(c, stream) : launch<T, 64, 3>(c, stream);
 #endif
 }
 

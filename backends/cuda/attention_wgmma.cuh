@@ -5,58 +5,64 @@
  * A block is one group of four warps that brings tiles, and two or three groups that each own 64 rows of
  * queries. A group starts the scores of the next tile of keys, then the products of the last tile's
  * probabilities with their values, and works out the next probabilities while the latter run. Groups take
- * turns at the tensor cores, so that one multiplies while another exponentiates.
+ * turns at the tensor cores, so that one multiplies while another exponentiates. A block goes from rows to
+ * rows without a stop: the first scores of the next rows start before the last products of these, and
+ * results leave through the copy engine.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_CUH
 #define TS_CUDA_ATTENTION_WGMMA_CUH
 
-#include "backends/cuda/attention.cuh"
+#include "backends/cuda/attention_schedule.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace ts {
 
-template <int DEPTH_> struct attention_wgmma_shape {
-    static constexpr int depth = DEPTH_, groups = depth == 64 ? 3 : 2, rows = 64 * groups, wide = 128, stages = 2;
-    static constexpr int threads = 128 * (groups + 1), many = groups == 2 ? 240 : 160, few = groups == 2 ? 24 : 32;
+template <int DEPTH_, int GROUPS> struct attention_wgmma_shape {
+    static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups, wide = 128, stages = depth == 64 ? 4 : 2;
+    static constexpr int threads = 128 * (groups + 1), many = groups == 2 ? 232 : 160, few = groups == 2 ? 40 : 32;
     static constexpr int q_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
-    static constexpr int bytes = 1024 + 2 * q_bytes + 2 * stages * tile_bytes + 16 + 2 * tile_ring<stages>::bytes;
+    static constexpr int bytes =
+        1024 + 3 * q_bytes + 2 * stages * tile_bytes + tile_ring<2>::bytes + 2 * tile_ring<stages>::bytes;
 };
 
-/** Which rows of which head a block works on. */
-struct attention_place {
-    int block, head, batch;
+/** Rows that a block works on, and how many tiles of keys they see; 0 tiles: the end of the work. */
+struct alignas(16) attention_rows {
+    int first, head, batch, tiles;
 };
+
 /**
- * Blocks with the most keys first (the last rows of a head under a causal mask), among as many heads as have
- * their keys and values in the cache together.
+ * Makes scores probabilities, relative to the maximum so far; returns by what sums so far shrink, and whether they
+ * do. A maximum that grows by less than a factor of 2^8 is left where it is: probabilities may well exceed 1.
  */
-__device__ __forceinline__ attention_place attention_longest_first(int64_t index, int blocks, int heads, int64_t all,
-                                                                   int together)
-{
-    int64_t section = index / ((int64_t)together * blocks), first = section * together, rest = index - first * blocks;
-    int here = (int)(all - first < together ? all - first : together);
-    int64_t which = first + rest % here;
-    return {(int)(rest / here), (int)(which % heads), (int)(which / heads)};
-}
-
-/** Makes scores probabilities, relative to the maximum so far; returns by what sums so far shrink. */
 template <int N>
-__device__ __forceinline__ void attention_softmax(float (&s)[N][4], float (&top)[2], float (&sum)[2],
+__device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)[2], float (&sum)[2],
                                                   float (&shrink)[2], float to_log2)
 {
+    float now[2];
+    bool grows = false;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float before = top[half], now = before;
+        now[half] = top[half];
 #pragma unroll
         for (int n = 0; n < N; n++)
-            now = fmaxf(now, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-        now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 1));
-        now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
-        top[half] = now;
-        float base = now == -INFINITY ? 0 : now * to_log2; /* rows that have seen nothing yet */
-        shrink[half] = exp2_fast(before * to_log2 - base);
-        float total = 0;
+            now[half] = fmaxf(now[half], fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+        now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 1));
+        now[half] = fmaxf(now[half], __shfl_xor_sync(0xffffffffu, now[half], 2));
+        grows = grows || (now[half] - top[half]) * to_log2 > 8;
+    }
+    grows = __any_sync(0xffffffffu, grows);
+    if (grows) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            shrink[half] = now[half] == -INFINITY ? 1 : exp2_fast((top[half] - now[half]) * to_log2);
+            sum[half] *= shrink[half];
+            top[half] = now[half];
+        }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float base = top[half] == -INFINITY ? 0 : top[half] * to_log2, total = 0; /* rows that have seen nothing yet */
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
@@ -65,190 +71,260 @@ __device__ __forceinline__ void attention_softmax(float (&s)[N][4], float (&top)
                 s[n][2 * half + e] = p;
                 total += p;
             }
-        sum[half] = sum[half] * shrink[half] + total;
+        sum[half] += total;
+    }
+    return grows;
+}
+
+/** Hides what rows `row` and row + 8 do not see of the keys from `from` on. */
+template <int N>
+__device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention_span &span, int row, int from)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int low = max(0, row + 8 * half + span.low), high = min(span.keys - 1, row + 8 * half + span.high);
+        unsigned seen = max(0, high - low + 1);
+        int key = from + threadIdx.x % 4 * 2 - low;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if ((unsigned)(key + n * 8 + e) >= seen)
+                    s[n][2 * half + e] = -INFINITY;
     }
 }
 
-/** The rows that a block works on next, and the tiles of WIDE keys that they see, from the last on down. */
-template <int ROWS, int WIDE> struct attention_work {
-    attention_span span;
-    int head, batch, first, last, tiles;
-
-    __device__ __forceinline__ attention_work(const attention_call &c, int64_t index, int blocks, int together)
-    {
-        attention_place at = attention_longest_first(index, blocks, c.heads, (int64_t)c.heads * c.batches, together);
-        head = at.head;
-        batch = at.batch;
-        span = span_of(c, batch);
-        first = (blocks - 1 - at.block) * ROWS;
-        attention_range seen = keys_of_rows(span, first, min(first + ROWS, span.rows));
-        last = seen.end > seen.first ? (seen.end - 1) / WIDE : -1;
-        tiles = last < 0 ? 0 : last + 1 - seen.first / WIDE;
-    }
-};
-
-/* Blocks stay: while a group writes one result, the next tiles are on their way. */
-template <class T, int DEPTH>
-static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH>::threads, 1)
+template <class T, int DEPTH, int GROUPS>
+static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap q_map,
                            const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map,
-                           int together)
+                           const __grid_constant__ CUtensorMap out_map, int together, unsigned *counter)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using S = attention_wgmma_shape<DEPTH>;
+    using S = attention_wgmma_shape<DEPTH, GROUPS>;
     constexpr int WIDE = S::wide;
-    using work = attention_work<S::rows, WIDE>;
     extern __shared__ char shared[];
-    uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + S::q_bytes, k = out + S::q_bytes,
+    __shared__ attention_rows told[2];
+    uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + 2 * S::q_bytes, k = out + S::q_bytes,
              v = k + S::stages * S::tile_bytes;
-    uint32_t q_full = v + S::stages * S::tile_bytes, q_empty = q_full + 8;
-    tile_ring<S::stages> keys{q_empty + 8}, values{keys.barriers + keys.bytes};
-    int blocks = (c.rows + S::rows - 1) / S::rows;
-    int64_t all = (int64_t)c.heads * c.batches * blocks;
+    tile_ring<2> rows{v + S::stages * S::tile_bytes};
+    tile_ring<S::stages> keys{rows.barriers + rows.bytes}, values{keys.barriers + keys.bytes};
+    const attention_span span = {0, 0, 0, c.rows, c.keys, c.keys - c.rows - c.left, c.keys - c.rows + c.right};
+    auto last_tile = [&](int first) { return (min(c.keys, min(first + S::rows, c.rows) + span.high) - 1) / WIDE; };
+
+    /* what a warp writes of rows that see no keys */
+    auto clear_rows = [&](const attention_place &at, int first) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < S::rows * (DEPTH / 8); i += 32) {
+            int row = first + i / (DEPTH / 8), column = i % (DEPTH / 8) * 8;
+            if (row < c.rows && column < c.value_depth)
+                *(uint4 *)(c.out.of<T>(at.batch, at.head, row) + column) = uint4{};
+            if (row < c.rows && column == 0 && c.lse)
+                ((float *)c.lse)[((int64_t)at.batch * c.heads + at.head) * c.rows + row] = -INFINITY;
+        }
+    };
 
     if (threadIdx.x == 0) {
-        barrier_init(q_full, 1);
-        barrier_init(q_empty, S::groups);
+        rows.init(S::groups);
         keys.init(S::groups);
         values.init(S::groups);
         barriers_ready();
     }
     __syncthreads();
 
-    int group = threadIdx.x / 128 - 1, passed = 0, round = 0; /* tiles of keys, and of rows, so far */
+    int group = threadIdx.x / 128 - 1, round = 0, passed = 0; /* tiles of rows, and of keys, so far */
     if (group < 0) {
         registers_shrink<S::few>();
-        if (threadIdx.x == 0)
-            for (int64_t index = blockIdx.x; index < all; index += gridDim.x) {
-                work w(c, index, blocks, together);
-                if (!w.tiles)
-                    continue;
-                auto fetch = [&](const tile_ring<S::stages> &ring, uint32_t to, const CUtensorMap *map, int i) {
-                    int at = passed + i;
-                    ring.wait_empty(at);
-                    barrier_expect(ring.full(at), S::tile_bytes);
-                    tma_load_tile<WIDE, DEPTH>(to + at % S::stages * S::tile_bytes, map, (w.last - i) * WIDE,
-                                               w.head / c.share, w.batch, ring.full(at));
-                };
-                barrier_wait(q_empty, ~round & 1);
-                barrier_expect(q_full, S::q_bytes);
-                tma_load_tile<S::rows, DEPTH>(q, &q_map, w.first, w.head, w.batch, q_full);
-                fetch(keys, k, &k_map, 0);
-                for (int i = 0; i < w.tiles; i++) {
-                    if (i + 1 < w.tiles)
-                        fetch(keys, k, &k_map, i + 1);
-                    fetch(values, v, &v_map, i);
+        if (threadIdx.x >= 32)
+            return;
+        unsigned blocks = (c.rows + S::rows - 1) / S::rows, heads = c.heads * c.batches, all = heads * blocks;
+        int v_row = 0; /* of the values that are due: they come after the next keys */
+        auto fetch_values = [&](int of) {
+            int at = passed - 1;
+            values.wait_empty(at);
+            barrier_expect(values.full(at), S::tile_bytes);
+            tma_load_tile<WIDE, DEPTH>(v + at % S::stages * S::tile_bytes, &v_map, v_row,
+                                       told[of % 2].head / c.share, told[of % 2].batch, values.full(at));
+        };
+        for (unsigned index = blockIdx.x, next; index < all; index = next) {
+            next = gridDim.x + index;
+            if (counter && threadIdx.x == 0)
+                next = gridDim.x + atomicAdd(counter, 1);
+            attention_place at = attention_longest_first(index, blocks, c.heads, heads, together);
+            int first = (blocks - 1 - at.block) * S::rows;
+            attention_range seen = keys_of_rows(span, first, min(first + S::rows, c.rows));
+            if (seen.end <= seen.first) {
+                clear_rows(at, first);
+            } else if (threadIdx.x == 0) {
+                int last = last_tile(first), tiles = last + 1 - seen.first / WIDE;
+                rows.wait_empty(round);
+                told[round % 2] = {first, at.head, at.batch, tiles};
+                barrier_expect(rows.full(round), S::q_bytes);
+                tma_load_tile<S::rows, DEPTH>(q + round % 2 * S::q_bytes, &q_map, first, at.head, at.batch,
+                                              rows.full(round));
+#pragma unroll 1
+                for (int i = 0; i < tiles; i++) {
+                    keys.wait_empty(passed);
+                    barrier_expect(keys.full(passed), S::tile_bytes);
+                    tma_load_tile<WIDE, DEPTH>(k + passed % S::stages * S::tile_bytes, &k_map, (last - i) * WIDE,
+                                               at.head / c.share, at.batch, keys.full(passed));
+                    if (passed)
+                        fetch_values(i ? round : round - 1);
+                    v_row = (last - i) * WIDE;
+                    passed++;
                 }
-                passed += w.tiles;
                 round++;
             }
-    } else {
-        registers_grow<S::many>();
-        int thread = threadIdx.x % 128, lane = thread % 32;
-        uint32_t own_q = q + group * 64 * 128;
-        auto release = [&](uint32_t barrier) {
-            if (thread == 0)
-                barrier_arrive(barrier);
-        };
-        constexpr int turn = 2 * 128;
-        if (group == S::groups - 1)
-            turn_give(1, turn);
-        for (int64_t index = blockIdx.x; index < all; index += gridDim.x) {
-            work w(c, index, blocks, together);
-            int begin = w.first + group * 64, row = begin + thread / 32 * 16 + lane / 4; /* and row + 8 */
-            float o[DEPTH / 8][4] = {}, s[WIDE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, shrink[2];
-            uint32_t p[WIDE / 16][4];
-            auto mask = [&](int i) {
-                int from = (w.last - i) * WIDE;
-                if (sees_all(w.span, begin, min(begin + 64, w.span.rows), from, from + WIDE))
-                    return;
+            if (counter)
+                next = __shfl_sync(0xffffffffu, next, 0);
+        }
+        if (threadIdx.x == 0) {
+            if (passed)
+                fetch_values(round - 1);
+            rows.wait_empty(round);
+            told[round % 2].tiles = 0;
+            barrier_arrive(rows.full(round));
+        }
+        return;
+    }
+
+    registers_grow<S::many>();
+    constexpr int turn = 2 * 128;
+    int thread = threadIdx.x % 128, lane = thread % 32, mine = group * 64 + thread / 32 * 16 + lane / 4;
+    float o[DEPTH / 8][4] = {}, s[WIDE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, shrink[2];
+    uint32_t p[WIDE / 16][4];
+    auto release = [&](uint32_t barrier) {
+        if (thread == 0)
+            barrier_arrive(barrier);
+    };
+    auto start_scores = [&] {
+        settle(s);
+        wgmma_begin();
+        wgmma_products<T, DEPTH, S::rows, WIDE>(s, q + round % 2 * S::q_bytes + group * 64 * 128,
+                                                k + passed % S::stages * S::tile_bytes);
+        wgmma_commit();
+    };
+    auto start_sums = [&] { /* of the tile before */
+        values.wait_full(passed - 1);
+        wgmma_begin();
+        wgmma_accumulate<T, WIDE>(o, p, v + (passed - 1) % S::stages * S::tile_bytes);
+        wgmma_commit();
+    };
+    auto mask = [&](int first, int i) {
+        int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
+        if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
+            attention_mask(s, span, first + mine, from);
+    };
+    /* writes the rows before those of `round` */
+    auto finish = [&] {
+        attention_rows r = told[(round - 1) % 2];
 #pragma unroll
-                for (int n = 0; n < WIDE / 8; n++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        int key = from + n * 8 + lane % 4 * 2 + e % 2, apart = key - row - e / 2 * 8;
-                        if (key >= w.span.keys || apart < w.span.low || apart > w.span.high)
-                            s[n][e] = -INFINITY;
-                    }
-            };
-            auto stage = [&](int i) { return (passed + i) % S::stages * S::tile_bytes; };
-            if (w.tiles) {
-                barrier_wait(q_full, round & 1);
-                keys.wait_full(passed);
-                settle(s);
-                wgmma_begin();
-                wgmma_products<T, DEPTH, S::rows, WIDE>(s, own_q, k + stage(0));
-                wgmma_commit();
-                wgmma_wait<0>();
-                settle(s);
-                release(keys.empty(passed));
-                mask(0);
-                attention_softmax(s, top, sum, shrink, c.to_log2);
-                pack_left<T>(p, s);
-            }
-            for (int i = 1; i < w.tiles; i++) {
-                keys.wait_full(passed + i);
-                turn_wait(1 + group, turn);
-                settle(s);
-                settle(o);
-                wgmma_begin();
-                wgmma_products<T, DEPTH, S::rows, WIDE>(s, own_q, k + stage(i));
-                wgmma_commit();
-                values.wait_full(passed + i - 1);
-                wgmma_begin();
-                wgmma_accumulate<T, WIDE>(o, p, v + stage(i - 1));
-                wgmma_commit();
-                turn_give(1 + (group + 1) % S::groups, turn);
-                wgmma_wait<1>();
-                settle(s);
-                release(keys.empty(passed + i));
-                mask(i);
-                attention_softmax(s, top, sum, shrink, c.to_log2);
-                wgmma_wait<0>();
-                settle(o);
-                release(values.empty(passed + i - 1));
-                pack_left<T>(p, s);
+        for (int half = 0; half < 2; half++) {
+            float total = sum[half];
+            total += __shfl_xor_sync(0xffffffffu, total, 1);
+            total += __shfl_xor_sync(0xffffffffu, total, 2);
+            shrink[half] = total == 0 ? 0 : 1 / total;
+            int row = r.first + mine + 8 * half;
+            if (c.lse && lane % 4 == 0 && row < c.rows)
+                ((float *)c.lse)[((int64_t)r.batch * c.heads + r.head) * c.rows + row] =
+                    total == 0 ? -INFINITY : top[half] * (c.to_log2 * ln_2) + logf(total);
+        }
+        if (thread == 0)
+            tma_stores_wait();
+        turn_wait(8 + group, 128);
+        release(rows.empty(round - 1));
+        put_group<T>(out + group * 64 * DEPTH * 2, o, shrink[0], shrink[1]);
+        tma_sees_shared();
+        turn_wait(8 + group, 128);
+        if (thread == 0)
+            tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, &out_map, r.first + group * 64, r.head, r.batch);
+    };
+
+    if (group == S::groups - 1)
+        turn_give(1, turn);
+    int first, tiles;
+    auto meet_rows = [&] {
+        rows.wait_full(round);
+        first = told[round % 2].first;
+        tiles = told[round % 2].tiles;
+    };
+    meet_rows();
+    if (!tiles)
+        return;
+    keys.wait_full(passed);
+    start_scores();
+    wgmma_wait<0>();
+    settle(s);
+    release(keys.empty(passed));
+    mask(first, 0);
+    attention_softmax(s, top, sum, shrink, c.to_log2);
+    pack_left<T>(p, s);
+    passed++;
+    while (true) {
+        for (int i = 1; i < tiles; i++, passed++) {
+            keys.wait_full(passed);
+            turn_wait(1 + group, turn);
+            settle(o);
+            start_scores();
+            start_sums();
+            turn_give(1 + (group + 1) % S::groups, turn);
+            wgmma_wait<1>();
+            settle(s);
+            release(keys.empty(passed));
+            mask(first, i);
+            bool shrinks = attention_softmax(s, top, sum, shrink, c.to_log2);
+            wgmma_wait<0>();
+            settle(o);
+            release(values.empty(passed - 1));
+            pack_left<T>(p, s);
+            if (shrinks)
 #pragma unroll
                 for (int n = 0; n < DEPTH / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         o[n][e] *= shrink[e / 2];
-            }
-            if (w.tiles) {
-                release(q_empty);
-                values.wait_full(passed + w.tiles - 1);
-                settle(o);
-                wgmma_begin();
-                wgmma_accumulate<T, WIDE>(o, p, v + stage(w.tiles - 1));
-                wgmma_commit();
-                wgmma_wait<0>();
-                settle(o);
-                release(values.empty(passed + w.tiles - 1));
-                passed += w.tiles;
-                round++;
-            }
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float total = sum[half];
-                total += __shfl_xor_sync(0xffffffffu, total, 1);
-                total += __shfl_xor_sync(0xffffffffu, total, 2);
-                shrink[half] = total == 0 ? 0 : 1 / total;
-                if (c.lse && lane % 4 == 0 && row + 8 * half < c.rows)
-                    ((float *)c.lse)[statistic_of(c, w.span, w.head, row + 8 * half)] =
-                        total == 0 ? -INFINITY : top[half] * (c.to_log2 * ln_2) + logf(total);
-            }
-            write_group<T, S::rows>(out, group * 64, o, shrink[0], shrink[1], c.out.of<T>(w.batch, w.head, begin),
-                                    c.out.row, c.rows - begin, c.value_depth);
         }
+        round++;
+        meet_rows();
+        if (!tiles)
+            break;
+        keys.wait_full(passed);
+        turn_wait(1 + group, turn);
+        settle(o);
+        start_scores();
+        start_sums();
+        turn_give(1 + (group + 1) % S::groups, turn);
+        wgmma_wait<1>();
+        settle(s);
+        release(keys.empty(passed));
+        mask(first, 0);
+        float next_top[2] = {-INFINITY, -INFINITY}, next_sum[2] = {};
+        attention_softmax(s, next_top, next_sum, shrink, c.to_log2);
+        wgmma_wait<0>();
+        settle(o);
+        release(values.empty(passed - 1));
+        passed++;
+        pack_left<T>(p, s);
+        finish();
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            top[half] = next_top[half];
+            sum[half] = next_sum[half];
+        }
+#pragma unroll
+        for (int n = 0; n < DEPTH / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[n][e] = 0;
     }
+    settle(o);
+    start_sums();
+    wgmma_wait<0>();
+    settle(o);
+    finish();
+    if (thread == 0)
+        tma_stores_wait();
 #endif
-}
-
-/** How many heads' keys and values, or whatever `bytes` a head are, fit into the second-level cache. */
-inline int attention_together(int64_t bytes, int64_t heads)
-{
-    int64_t fit = bytes > 0 ? (32 << 20) / bytes : heads;
-    return (int)(fit < 1 ? 1 : fit > heads ? heads : fit);
 }
 
 } // namespace ts

@@ -8,7 +8,8 @@
 #ifndef TS_CUDA_ATTENTION_WGMMA_BACKWARD_CUH
 #define TS_CUDA_ATTENTION_WGMMA_BACKWARD_CUH
 
-#include "backends/cuda/attention_wgmma.cuh"
+#include "backends/cuda/attention_schedule.cuh"
+#include "backends/cuda/wgmma.cuh"
 
 namespace ts {
 
@@ -40,7 +41,7 @@ static __global__ void __launch_bounds__(384, 1)
 
     int length = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads,
         blocks = (length + S::rows - 1) / S::rows;
-    attention_place at = attention_longest_first(blockIdx.x, blocks, heads, (int64_t)heads * c.batches, together);
+    attention_place at = attention_longest_first(blockIdx.x, blocks, heads, heads * c.batches, together);
     attention_span span = span_of(c, at.batch);
     int first = (KEYS ? at.block : blocks - 1 - at.block) * S::rows, held = min(S::rows, length - first);
     attention_range seen = KEYS ? rows_of_keys(span, first, first + held) : keys_of_rows(span, first, first + held);

@@ -50,6 +50,28 @@ __device__ __forceinline__ void tma_load_tile(uint32_t to, const CUtensorMap *ma
         tma_load(to + slab * ROWS * 128, map, slab * 64, row, head, batch, barrier);
 }
 
+/** What the threads wrote to shared memory becomes visible to the copy engine; before they meet. */
+__device__ __forceinline__ void tma_sees_shared()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/** Copies a tile of ROWS x COLUMNS, slab by slab, to the map's tensor, as far as it reaches. */
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void tma_store_tile(uint32_t from, const CUtensorMap *map, int row, int head, int batch)
+{
+#pragma unroll
+    for (int slab = 0; slab < COLUMNS / 64; slab++)
+        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(map),
+                     "r"(slab * 64), "r"(row), "r"(head), "r"(batch), "r"(from + slab * ROWS * 128)
+                     : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/** Waits until this thread's stores have read what they store. */
+__device__ __forceinline__ void tma_stores_wait()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 /** Registers of a thread, from here on; all warps of a group of four call it. */
 template <int COUNT> __device__ __forceinline__ void registers_grow()
 {
@@ -303,6 +325,23 @@ template <int STAGES> struct tile_ring {
     __device__ __forceinline__ void wait_full(int i) const { barrier_wait(full(i), i / STAGES & 1); }
     __device__ __forceinline__ void wait_empty(int i) const { barrier_wait(empty(i), ~(i / STAGES) & 1); }
 };
+
+/** Rounds the accumulators of a group of four warps, times the factors of their rows, into a tile of 64 rows. */
+template <class T, int N>
+__device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4], float low, float high)
+{
+    int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        int chunk = n + lane / 16;
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         tile + chunk / 8 * (64 * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4)),
+                     "r"(pack2<T>(x[n][0] * low, x[n][1] * low)), "r"(pack2<T>(x[n][2] * high, x[n][3] * high)),
+                     "r"(pack2<T>(x[n + 1][0] * low, x[n + 1][1] * low)),
+                     "r"(pack2<T>(x[n + 1][2] * high, x[n + 1][3] * high))
+                     : "memory");
+    }
+}
 
 /**
  * Rounds the accumulators of a group of four warps, times the factors of their rows, into their 64 rows, from
