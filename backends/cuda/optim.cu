@@ -21,12 +21,14 @@ template <int LISTS> struct table {
     int64_t numel[MEMBERS];
     void *data[LISTS][MEMBERS];
     double number[2][MEMBERS];
+    static constexpr int least = 0; /* blocks of a member without elements */
 };
 
 /** The same for steps that may be left out: unless *found is 0, which only the device knows. */
 template <int LISTS> struct guarded_table : table<LISTS> {
     const float *found;
     float *skipped[MEMBERS]; /* how many of a member's steps were left out */
+    static constexpr int least = 1; /* which counts them */
 };
 
 /** Elements [from, to) of a member that this block takes. */
@@ -104,11 +106,11 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], N &&numbers
             t.first[0] = 0;
             for (int64_t i = begin; i < n && i < begin + MEMBERS; i++) {
                 int64_t numel = ts_numel(f->args[args[0]].list[i]);
-                if (!numel)
+                if (!numel && !TABLE::least)
                     continue;
                 int m = t.count++;
                 t.numel[m] = numel;
-                t.first[m + 1] = t.first[m] + (int)((numel + SHARE - 1) / SHARE);
+                t.first[m + 1] = t.first[m] + (numel ? (int)((numel + SHARE - 1) / SHARE) : TABLE::least);
                 for (int k = 0; k < LISTS; k++)
                     t.data[k][m] = ts_kernel_data(f->args[args[k]].list[i]);
                 numbers(t, m, i);
@@ -134,8 +136,7 @@ static bool all_are(const ts_frame *f, int arg, ts_dtype dtype)
 }
 static ts_status fail_mixed(ts_frame *f)
 {
-    return ts_kernel_error(f, 0, TS_ERR_UNSUPPORTED, "give each dtype a parameter group of its own",
-                           "expected parameters and gradients of one dtype, and state of f32 (f64 for f64)");
+    return ts_kernel_error(f, 0, TS_ERR_UNSUPPORTED, "give each dtype a list of its own", "expected tensors of one dtype");
 }
 
 /* -------------------------------------------------------------------------------- adamw ---- */
@@ -170,8 +171,8 @@ static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, con
     rate = both[1];
 }
 
-/** P parameters and gradients, S state: all arithmetic is in S. */
-template <class P, class S, class TABLE>
+/** P parameters, G gradients, S state: all arithmetic is in S. */
+template <class P, class G, class S, class TABLE>
 static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_constant__ TABLE t, adamw_numbers c)
 {
     share s = share_of(t);
@@ -183,7 +184,8 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_cons
     S scale = (S)of_root, rate = (S)of_quotient, decay = (S)c.decay, eps = (S)c.eps;
     S blend1 = (S)(1 - c.beta1), keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2);
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
-        vec<P, V> x = load_at<V, P>(p, i), up = load_at<V, P>(g, i);
+        vec<P, V> x = load_at<V, P>(p, i);
+        vec<G, V> up = load_at<V, G>(g, i);
         vec<S, V> a = load_at<V, S>(m, i), b = load_at<V, S>(v, i);
 #pragma unroll
         for (int e = 0; e < V; e++) {
@@ -219,6 +221,28 @@ static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int guard, N 
         launch);
 }
 
+/** Calls fn<P, G, S>() for the dtypes of parameters, gradients and state; of f32 parameters, which may be the masters of
+ *  halves, gradients may be halves. */
+template <class F> static ts_status with_types(ts_frame *f, int states, F &&fn)
+{
+    ts_dtype p = dtype_of(f, 0), g = dtype_of(f, 1), s = p == TS_F64 ? TS_F64 : TS_F32;
+    bool same = all_are(f, 0, p) && all_are(f, 1, g);
+    for (int k = 0; k < states; k++)
+        same = same && all_are(f, 2 + k, s);
+    if (!same)
+        return ts_kernel_error(f, 0, TS_ERR_UNSUPPORTED, "give each dtype a parameter group of its own",
+                               "expected parameters of one dtype, gradients of one, and state of f32 (f64 for f64)");
+    switch (p) {
+    case TS_F64: return fn.template operator()<double, double, double>();
+    case TS_BF16: return fn.template operator()<bf16, bf16, float>();
+    case TS_F16: return fn.template operator()<f16, f16, float>();
+    default:
+        return g == TS_BF16  ? fn.template operator()<float, bf16, float>()
+               : g == TS_F16 ? fn.template operator()<float, f16, float>()
+                             : fn.template operator()<float, float, float>();
+    }
+}
+
 /** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled, found, skipped) */
 static ts_status adamw(ts_frame *f)
 {
@@ -232,17 +256,11 @@ static ts_status adamw(ts_frame *f)
         else
             t.number[0][m] = step;
     };
-    ts_dtype p = dtype_of(f, 0), s = p == TS_F64 ? TS_F64 : TS_F32;
-    if (!all_are(f, 0, p) || !all_are(f, 1, p) || !all_are(f, 2, s) || !all_are(f, 3, s))
-        return fail_mixed(f);
     const int args[] = {0, 1, 2, 3};
-    return over_steps<4>(f, args, 11, numbers, [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
-        switch (p) {
-        case TS_F64: adamw_kernel<double, double, T><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        case TS_BF16: adamw_kernel<bf16, float, T><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        case TS_F16: adamw_kernel<f16, float, T><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        default: adamw_kernel<float, float, T><<<blocks, THREADS, 0, stream>>>(t, c);
-        }
+    return with_types(f, 2, [&]<class P, class G, class S> {
+        return over_steps<4>(f, args, 11, numbers, [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
+            adamw_kernel<P, G, S, T><<<blocks, THREADS, 0, stream>>>(t, c);
+        });
     });
 }
 
@@ -262,7 +280,7 @@ template <int LISTS> static __device__ __forceinline__ bool is_first(const guard
     return t.number[0][member] - (double)*t.skipped[member] == 1;
 }
 
-template <class P, class S, int LISTS, class TABLE>
+template <class P, class G, class S, int LISTS, class TABLE>
 static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_constant__ TABLE t, sgd_numbers c)
 {
     share s = share_of(t);
@@ -270,7 +288,8 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_consta
         return;
     bool first = is_first(t, s.member);
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
-        vec<P, V> x = load_at<V, P>(t.data[0][s.member], i), up = load_at<V, P>(t.data[1][s.member], i);
+        vec<P, V> x = load_at<V, P>(t.data[0][s.member], i);
+        vec<G, V> up = load_at<V, G>(t.data[1][s.member], i);
         vec<S, V> b;
         if constexpr (LISTS == 3)
             if (!first)
@@ -296,19 +315,13 @@ static ts_status sgd(ts_frame *f)
     sgd_numbers c = {f->args[4].d, f->args[5].d, 1 - f->args[6].d, f->args[7].d, f->args[8].i != 0};
     bool buffers = c.momentum != 0;
     auto numbers = [&](auto &t, int m, int64_t i) { t.number[0][m] = (double)f->args[3].ints[i]; };
-    ts_dtype p = dtype_of(f, 0), s = p == TS_F64 ? TS_F64 : TS_F32;
-    if (!all_are(f, 0, p) || !all_are(f, 1, p) || (buffers && !all_are(f, 2, s)))
-        return fail_mixed(f);
-    auto launch = [&]<template <int> class T, int LISTS>(const T<LISTS> &t, unsigned blocks, cudaStream_t stream) {
-        switch (p) {
-        case TS_F64: sgd_kernel<double, double, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        case TS_BF16: sgd_kernel<bf16, float, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        case TS_F16: sgd_kernel<f16, float, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c); break;
-        default: sgd_kernel<float, float, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c);
-        }
-    };
     const int two[] = {0, 1}, three[] = {0, 1, 2};
-    return buffers ? over_steps<3>(f, three, 9, numbers, launch) : over_steps<2>(f, two, 9, numbers, launch);
+    return with_types(f, buffers ? 1 : 0, [&]<class P, class G, class S> {
+        auto launch = [&]<template <int> class T, int LISTS>(const T<LISTS> &t, unsigned blocks, cudaStream_t stream) {
+            sgd_kernel<P, G, S, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c);
+        };
+        return buffers ? over_steps<3>(f, three, 9, numbers, launch) : over_steps<2>(f, two, 9, numbers, launch);
+    });
 }
 
 /* ------------------------------------------------------------------ scaling and the norm ---- */
