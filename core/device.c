@@ -80,11 +80,7 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
 {
     const ts_backend *b = ts_backend_of(device);
     void *data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
-    if (!data && ts_error_code() == TS_ERR_DEVICE) { /* a device that is lost says so, unless the record is an older one */
-        ts_error_clear();
-        data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
-    }
-    if (!data && ts_error_code() != TS_ERR_DEVICE)
+    if (!data && ts_error_code() != TS_ERR_DEVICE) /* which may be lost */
         ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch", "out of memory on %s: %s needs %lld bytes",
                           ts_device_name(device), what, (long long)bytes);
     return data;
@@ -169,7 +165,8 @@ ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_de
     }
     void *data = b->host_allocate(b->state, device.index, bytes);
     if (!data) {
-        ts_fail_memory("a tensor in pinned memory", bytes);
+        if (ts_error_code() != TS_ERR_DEVICE) /* which may be lost */
+            ts_fail_memory("a tensor in pinned memory", bytes);
         return NULL;
     }
     void *payload = (void *)((uintptr_t)device.backend << 8 | device.index);
