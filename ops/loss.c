@@ -64,12 +64,12 @@ ts_status ts_infer_cross_entropy(ts_frame *f)
         return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected a number from 0 to 1, got %g", s);
     return infer_classes(f);
 }
-/** The gradient, and the loss as cross_entropy has it. */
+/** The gradient, and the loss, which nobody differentiates: of halves it stays f32. */
 ts_status ts_infer_cross_entropy_grad(ts_frame *f)
 {
     TS_TRY(ts_infer_cross_entropy(f));
     ts_meta loss = f->plan->ret[0];
-    ts_plan_result(f->plan, 1, loss.sizes, loss.ndim, loss.dtype, loss.device);
+    ts_plan_result(f->plan, 1, loss.sizes, loss.ndim, ts_statistic_dtype(loss.dtype), loss.device);
     ts_plan_result_like(f->plan, 0, f->args[0].t, loss.dtype);
     f->plan->operands = 1; /* in place on self */
     return TS_OK;
@@ -182,10 +182,11 @@ ts_status ts_composite_cross_entropy_grad(ts_frame *f)
 {
     TS_SCOPE;
     const ts_value *args = f->args;
-    ts_tensor *lse = NULL, *results[2], **outs[2] = {NULL, &lse};
-    results[1] = ts_invoke_many(TS_OP_cross_entropy, args, f->nargs, 2, outs);
-    results[0] = ts_cross_entropy_backward(ts_ones_like(results[1]), args[0].t, args[1].t, lse, (ts_reduction)args[2].i,
-                                           args[3].i, args[4].d);
+    ts_tensor *x = ts_as(args[0].t, ts_parts_dtype(f->plan->compute)), *lse = NULL, *results[2], **outs[2] = {NULL, &lse};
+    TS_TRY(x);
+    ts_value parts[] = {V_T(x), args[1], args[2], args[3], args[4]};
+    results[1] = ts_invoke_many(TS_OP_cross_entropy, parts, TS_N(parts), 2, outs);
+    results[0] = ts_cross_entropy_backward(ts_ones_like(results[1]), x, args[1].t, lse, (ts_reduction)args[2].i, args[3].i, args[4].d);
     return ts_parts_give(f, results, 2);
 }
 

@@ -48,7 +48,7 @@ TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts
  * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for TS_REDUCTION_NONE), and the
  * loss: what a training step without recording needs of logits that are read but once. Itself not differentiable.
  * @param opts  reduction, ignore_index, label_smoothing; NULL: the mean
- * @param loss  receives the loss; may be NULL
+ * @param loss  receives the loss, f32 for halves; may be NULL
  */
 TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts, ts_tensor **loss);
 /** The same into self, whose values become the gradient; returns the loss. */
