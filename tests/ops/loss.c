@@ -255,6 +255,25 @@ TS_TEST(cross_entropy_grad_in_place_leaves_the_logits_when_a_target_is_wrong)
     ck_assert(same_bits(x, before));
 }
 
+/** As docs/write-a-training-loop.md has it: the loss is not recorded, and what is begins with the gradient of the logits. */
+TS_TEST(a_backward_from_cross_entropy_grad_is_the_recorded_one, .loop = 2)
+{
+    TS_SCOPE;
+    bool in_place = _i;
+    ts_tensor *x = numbers(3, TS_SIZES(9, 6), TS_F32), *t = targets(TS_SIZES(9), 20, TS_I64), *loss;
+    ts_tensor *w = ts_set_requires_grad(numbers(5, TS_SIZES(20, 6), TS_F32), true), *y = ts_cross_entropy(ts_linear(x, w, TS_NONE), t);
+    ck_assert_int_eq(ts_backward(y), TS_OK);
+    ts_tensor *right = ts_clone(ts_grad(w)), *logits = ts_linear(x, w, TS_NONE), *plain = ts_detach(logits);
+    ts_zero_grad(w);
+    ts_tensor *grad = in_place ? plain : ts_cross_entropy_grad(plain, t, NULL, &loss);
+    if (in_place)
+        loss = ts_cross_entropy_grad_(plain, t, NULL);
+    ts_backward_opts opts = {.size = sizeof opts, .gradient = grad};
+    ck_assert_int_eq(ts_backward_ex(logits, &opts), TS_OK);
+    ck_assert(same_bits(ts_grad(w), right));
+    ck_assert(same_bits(loss, ts_detach(y)));
+}
+
 TS_TEST(gradients_of_cross_entropy, .loop = 12)
 {
     TS_SCOPE;
