@@ -193,15 +193,23 @@ template <class T> static cudaError_t run_forward(const attention_call &c, int p
     return e == cudaErrorNotSupported ? attention_mma_forward<T>(c, stream) : e;
 }
 
-template <class T> static cudaError_t run_backward(const attention_call &c, int path, cudaStream_t stream)
+/** Whether queries get their gradients in the pass of keys and values, as sums in an order of the machine's. */
+static bool takes_one_pass(const attention_call &c, int path)
+{
+    return path == WGMMA && !ts_deterministic() && c.dq.data && (c.dk.data || c.dv.data);
+}
+
+template <class T> static cudaError_t run_backward(attention_call c, int path, cudaStream_t stream)
 {
     cudaError_t e = attention_pairs<T>(c, stream);
     for (int keys = 1; keys >= 0 && e == cudaSuccess; keys--) {
-        if (keys ? !c.dk.data && !c.dv.data : !c.dq.data)
+        if (keys ? !c.dk.data && !c.dv.data : !c.dq.data || c.sums)
             continue;
         e = path == WGMMA ? attention_wgmma_backward<T>(c, keys, stream) : cudaErrorNotSupported;
-        if (e == cudaErrorNotSupported)
+        if (e == cudaErrorNotSupported) {
+            c.sums = nullptr;
             e = attention_mma_backward<T>(c, keys, stream);
+        }
     }
     return e;
 }
@@ -282,9 +290,12 @@ static ts_status backward(ts_frame *f)
 
     /* kernels on Hopper copy pairs of whole tiles of rows */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
-    int64_t bytes = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows * (dtype == TS_F64 ? 16 : 8);
+    int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows, pairs = rows * (dtype == TS_F64 ? 16 : 8),
+            bytes = pairs + (takes_one_pass(c, path) ? rows * attention_sum_columns(c) * (int64_t)sizeof(float) : 0);
     if (bytes && !(c.pairs = ts_scratch_take(where, bytes)))
         return ts_error_code();
+    if (bytes > pairs)
+        c.sums = (float *)((char *)c.pairs + pairs);
     ts_status status = on_device(f, [&](const call &on) {
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_backward<double>(c, on.stream)

@@ -34,6 +34,7 @@ struct attention_call {
     const void *g_lse; /* its gradient, or NULL */
     void *pairs;       /* backward: each row's lse and its delta, from attention_pairs_kernel() or its like */
     int64_t pair_rows; /* rows of a head there */
+    float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
     unsigned *taken;   /* forward on Hopper: room for a count of rows that blocks have taken */
     double scale;      /* of the scores */
     float to_log2;     /* what makes a power of two of a raw score, or of one that rules have worked on */
@@ -57,6 +58,12 @@ struct attention_call {
     double grow;      /* 1 / (1 - p) */
     uint64_t seed, offset;
 };
+
+/** Columns of a row of the sums. */
+__host__ __device__ inline int attention_sum_columns(const attention_call &c)
+{
+    return c.depth <= 64 && c.value_depth <= 64 ? 64 : 128;
+}
 
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 

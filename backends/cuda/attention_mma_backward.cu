@@ -29,10 +29,16 @@ template <class T> cudaError_t attention_mma_backward(const attention_call &c, b
     return keys ? choose<T, true>(c, stream) : choose<T, false>(c, stream);
 }
 
+template <class T, int LANES> static cudaError_t launch_pairs(const attention_call &c, cudaStream_t stream)
+{
+    return attention_launch(attention_pairs_kernel<T, LANES>, (int64_t)(c.q_starts ? 1 : c.batches) * c.heads,
+                            c.pair_rows, 256 / LANES, 256, 0, stream, c);
+}
 template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStream_t stream)
 {
-    return attention_launch(attention_pairs_kernel<T>, 1, (c.q_starts ? 1 : c.batches) * c.heads * c.pair_rows, 8, 256,
-                            0, stream, c);
+    return c.value_depth <= 64    ? launch_pairs<T, 8>(c, stream)
+           : c.value_depth <= 128 ? launch_pairs<T, 16>(c, stream)
+                                  : launch_pairs<T, 32>(c, stream);
 }
 
 template cudaError_t attention_mma_backward<bf16>(const attention_call &, bool, cudaStream_t);

@@ -1,39 +1,71 @@
-/** @file attention_wgmma_backward.cu  Launches of attention_wgmma_backward.cuh. */
+/** @file attention_wgmma_backward.cu  Launches of attention_wgmma_keys.cuh and of
+ * attention_wgmma_queries.cuh. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention_launch.cuh"
-#include "backends/cuda/attention_wgmma_backward.cuh"
+#include "backends/cuda/attention_wgmma_keys.cuh"
+#include "backends/cuda/attention_wgmma_queries.cuh"
 #include "backends/cuda/tma.h"
 
 namespace ts {
 
-template <class T, int DEPTH, bool KEYS> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
-{
-    using S = attention_wgmma_backward_shape<DEPTH, KEYS>;
+struct backward_maps {
     CUtensorMap q, g, k, v;
-    int few = c.heads / c.share, q_box = KEYS ? S::wide : S::rows, k_box = KEYS ? S::rows : S::wide;
-    if (!tma_map<T>(&q, c.q, c.depth, c.rows, c.heads, c.batches, q_box) ||
-        !tma_map<T>(&g, c.g, c.value_depth, c.rows, c.heads, c.batches, q_box) ||
-        !tma_map<T>(&k, c.k, c.depth, c.keys, few, c.batches, k_box) ||
-        !tma_map<T>(&v, c.v, c.value_depth, c.keys, few, c.batches, k_box))
-        return cudaErrorNotSupported;
-    int64_t heads = (int64_t)c.batches * (KEYS ? few : c.heads);
-    int together =
-        attention_together(KEYS ? (int64_t)c.rows * DEPTH * 4 * c.share : (int64_t)c.keys * DEPTH * 4 / c.share, heads);
-    return attention_launch(attention_wgmma_backward_kernel<T, DEPTH, KEYS>, heads, KEYS ? c.keys : c.rows, S::rows,
-                            S::threads, S::bytes, stream, c, KEYS ? k : q, KEYS ? v : g, KEYS ? q : k, KEYS ? g : v,
-                            together);
-}
-template <class T, bool KEYS> static cudaError_t choose(const attention_call &c, cudaStream_t stream)
+
+    /** Boxes of so many rows and keys; false: operands that cannot be described. */
+    template <class T> bool make(const attention_call &c, int rows, int keys)
+    {
+        int few = c.heads / c.share;
+        return tma_map<T>(&q, c.q, c.depth, c.rows, c.heads, c.batches, rows) &&
+               tma_map<T>(&g, c.g, c.value_depth, c.rows, c.heads, c.batches, rows) &&
+               tma_map<T>(&k, c.k, c.depth, c.keys, few, c.batches, keys) &&
+               tma_map<T>(&v, c.v, c.value_depth, c.keys, few, c.batches, keys);
+    }
+};
+
+template <class T, int DEPTH, bool SUMS> static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
 {
-    return (c.depth > c.value_depth ? c.depth : c.value_depth) <= 64 ? launch<T, 64, KEYS>(c, stream)
-                                                                     : launch<T, 128, KEYS>(c, stream);
+    using S = attention_wgmma_keys_shape<DEPTH>;
+    backward_maps maps;
+    int64_t heads = (int64_t)c.batches * (c.heads / c.share), blocks = heads * ((c.keys + S::keys - 1) / S::keys);
+    if (blocks > INT32_MAX || !maps.make<T>(c, S::rows, S::keys))
+        return cudaErrorNotSupported;
+    int together = attention_together((int64_t)c.rows * DEPTH * (SUMS ? 8 : 4) * c.share, heads);
+    /* blocks that stay load the next keys while they write the last; but long rows of unequal numbers of keys are
+     * shared out better by the machine */
+    bool equal = c.left >= c.rows + c.keys && c.right >= c.rows + c.keys,
+         stay = equal || (DEPTH == 64 && c.rows <= 2048);
+    cudaError_t e = attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS>, 1,
+                                     stay && blocks > c.processors ? c.processors : blocks, 1, S::threads, S::bytes,
+                                     stream, c, maps.k, maps.v, maps.q, maps.g, together);
+    if constexpr (SUMS)
+        if (e == cudaSuccess)
+            e = attention_launch(attention_wgmma_sums_kernel<T, DEPTH>, (int64_t)c.batches * c.heads,
+                                 c.pair_rows * DEPTH / 4096, 2, 256, 0, stream, c);
+    return e;
+}
+template <class T, int DEPTH> static cudaError_t launch_queries(const attention_call &c, cudaStream_t stream)
+{
+    using S = attention_wgmma_queries_shape<DEPTH>;
+    backward_maps maps;
+    if (!maps.make<T>(c, S::rows, S::wide))
+        return cudaErrorNotSupported;
+    int64_t heads = (int64_t)c.batches * c.heads;
+    return attention_launch(attention_wgmma_queries_kernel<T, DEPTH>, heads, c.rows, S::rows, S::threads, S::bytes,
+                            stream, c, maps.q, maps.g, maps.k, maps.v,
+                            attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads));
+}
+template <class T, int DEPTH> static cudaError_t choose(const attention_call &c, bool keys, cudaStream_t stream)
+{
+    return !keys    ? launch_queries<T, DEPTH>(c, stream)
+           : c.sums ? launch_keys<T, DEPTH, true>(c, stream)
+                    : launch_keys<T, DEPTH, false>(c, stream);
 }
 template <class T> cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream)
 {
 #ifndef TS_CUDA_SM90A /* the kernels are empty */
     return cudaErrorNotSupported;
 #else
-    return keys ? choose<T, true>(c, stream) : choose<T, false>(c, stream);
+    return attention_sum_columns(c) == 64 ? choose<T, 64>(c, keys, stream) : choose<T, 128>(c, keys, stream);
 #endif
 }
 

@@ -174,7 +174,7 @@ static ts_status event_elapsed(void *state, int device, ts_event *start, ts_even
     return TS_OK;
 }
 
-/* A result is always the sum of the same numbers in the same order here: nothing is to be chosen. */
+/* Kernels that can do without a fixed order of sums ask ts_deterministic() at each call: nothing is to be told. */
 static ts_status set_deterministic(void *state, bool on)
 {
     (void)state, (void)on;

@@ -114,6 +114,14 @@ template <> __device__ __forceinline__ void mma<f16>(float (&d)[4], const uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/** Four tiles of 8 x 8, each transposed: lanes 8 i to 8 i + 7 say where the rows of the i-th go. */
+__device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&x)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
 /** Two neighbours of a row, rounded, the first in the lower half. */
 template <class T> __device__ __forceinline__ uint32_t pack2(float first, float second);
 template <> __device__ __forceinline__ uint32_t pack2<bf16>(float first, float second)

@@ -108,6 +108,16 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N][4])
             asm volatile("" : "+f"(d[n][e])::"memory");
 }
 
+/** Tells the compiler that what accumulators held is of no use, before products that overwrite them. */
+template <int N> __device__ __forceinline__ void forget(float (&d)[N][4])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            asm volatile("" : "=f"(d[n][e])::"memory");
+}
+
 /** Descriptor of a tile whose columns are the depth; add 2 for the next 16 columns of a slab. */
 __device__ __forceinline__ uint64_t by_columns(uint32_t at)
 {
@@ -124,20 +134,21 @@ template <int ROWS> __device__ __forceinline__ uint64_t by_rows(uint32_t at)
 template <class T, int N> struct wgmma;
 
 template <> struct wgmma<bf16, 64> {
-    /** a and b by columns; some = 0: d is overwritten. */
+    /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
+    template <int ROWS = 0>
     static __device__ __forceinline__ void columns(float (&d)[8][4], uint64_t a, uint64_t b, int some)
     {
         asm volatile(
             "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
             "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
             "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-            "%32, %33, p, 1, 1, 0, 0;\n\t}"
+            "%32, %33, p, 1, 1, 0, %35;\n\t}"
             : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
               "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
               "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
               "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
               "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-            : "l"(a), "l"(b), "r"(some));
+            : "l"(a), "l"(b), "r"(some), "n"(ROWS));
     }
     /** a from registers, b by rows; d grows. */
     static __device__ __forceinline__ void rows(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b)
@@ -156,7 +167,8 @@ template <> struct wgmma<bf16, 64> {
 };
 
 template <> struct wgmma<bf16, 128> {
-    /** a and b by columns; some = 0: d is overwritten. */
+    /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
+    template <int ROWS = 0>
     static __device__ __forceinline__ void columns(float (&d)[16][4], uint64_t a, uint64_t b, int some)
     {
         asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
@@ -164,7 +176,7 @@ template <> struct wgmma<bf16, 128> {
                      "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
                      "%29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                     "%64, %65, p, 1, 1, 0, 0;\n\t}"
+                     "%64, %65, p, 1, 1, 0, %67;\n\t}"
                      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
                        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
                        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
@@ -176,7 +188,7 @@ template <> struct wgmma<bf16, 128> {
                        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
                        "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
                        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                     : "l"(a), "l"(b), "r"(some));
+                     : "l"(a), "l"(b), "r"(some), "n"(ROWS));
     }
     /** a from registers, b by rows; d grows. */
     static __device__ __forceinline__ void rows(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b)
@@ -202,20 +214,21 @@ template <> struct wgmma<bf16, 128> {
 };
 
 template <> struct wgmma<f16, 64> {
-    /** a and b by columns; some = 0: d is overwritten. */
+    /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
+    template <int ROWS = 0>
     static __device__ __forceinline__ void columns(float (&d)[8][4], uint64_t a, uint64_t b, int some)
     {
         asm volatile(
             "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
             "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
             "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-            "%32, %33, p, 1, 1, 0, 0;\n\t}"
+            "%32, %33, p, 1, 1, 0, %35;\n\t}"
             : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
               "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
               "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
               "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
               "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-            : "l"(a), "l"(b), "r"(some));
+            : "l"(a), "l"(b), "r"(some), "n"(ROWS));
     }
     /** a from registers, b by rows; d grows. */
     static __device__ __forceinline__ void rows(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b)
@@ -234,7 +247,8 @@ template <> struct wgmma<f16, 64> {
 };
 
 template <> struct wgmma<f16, 128> {
-    /** a and b by columns; some = 0: d is overwritten. */
+    /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
+    template <int ROWS = 0>
     static __device__ __forceinline__ void columns(float (&d)[16][4], uint64_t a, uint64_t b, int some)
     {
         asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
@@ -242,7 +256,7 @@ template <> struct wgmma<f16, 128> {
                      "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
                      "%29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                     "%64, %65, p, 1, 1, 0, 0;\n\t}"
+                     "%64, %65, p, 1, 1, 0, %67;\n\t}"
                      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
                        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
                        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
@@ -254,7 +268,7 @@ template <> struct wgmma<f16, 128> {
                        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
                        "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
                        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                     : "l"(a), "l"(b), "r"(some));
+                     : "l"(a), "l"(b), "r"(some), "n"(ROWS));
     }
     /** a from registers, b by rows; d grows. */
     static __device__ __forceinline__ void rows(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b)
@@ -287,6 +301,15 @@ __device__ __forceinline__ void wgmma_products(float (&d)[N][4], uint32_t a, uin
     for (int k = 0; k < DEPTH / 16; k++)
         wgmma<T, N * 8>::columns(d, by_columns(a + k / 4 * A_ROWS * 128) + k % 4 * 2,
                                  by_columns(b + k / 4 * B_ROWS * 128) + k % 4 * 2, k > 0);
+}
+/** d = a b over the columns of a, in slabs A_STEP bytes apart, and the B_ROWS rows of b. */
+template <class T, int B_ROWS, int A_STEP, int N>
+__device__ __forceinline__ void wgmma_crossed(float (&d)[N][4], uint32_t a, uint32_t b)
+{
+#pragma unroll
+    for (int k = 0; k < B_ROWS / 16; k++)
+        wgmma<T, N * 8>::template columns<1>(d, by_columns(a + k / 4 * A_STEP) + k % 4 * 2,
+                                             by_rows<B_ROWS>(b) + k * 128, k > 0);
 }
 /** d += p b, with p rounded in registers and the B_ROWS rows of b as its depth. */
 template <class T, int B_ROWS, int N>

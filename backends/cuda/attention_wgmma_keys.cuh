@@ -1,0 +1,306 @@
+/**
+ * @file attention_wgmma_keys.cuh
+ * Gradients of keys and values on Hopper, and on demand those of queries in the same pass (Shah et
+ * al., FlashAttention-3, 2024).
+ *
+ * A block holds a tile of (k, v) while tiles of (q, g) pass by. Each of two groups of four warps
+ * owns 64 keys and works out transposed scores: the left operands, in registers, of what it adds to
+ * dk and dv. With SUMS, scores' gradients also go to shared memory, where the other group finds its
+ * missing half of the depth of dq; the copy engine adds tiles of dq to memory, in f32 and in no
+ * fixed order.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
+#define TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
+
+#include "backends/cuda/attention_schedule.cuh"
+#include "backends/cuda/wgmma.cuh"
+
+namespace ts {
+
+template <int DEPTH_> struct attention_wgmma_keys_shape {
+    static constexpr int depth = DEPTH_, groups = 2, keys = 64 * groups, rows = depth == 64 ? 128 : 64;
+    static constexpr int stages = depth == 64 ? 2 : 3, threads = 128 * (groups + 1);
+    static constexpr int held_bytes = keys * depth * 2, tile_bytes = rows * depth * 2, pair_bytes = rows * 8;
+    static constexpr int stage_bytes = 2 * tile_bytes;
+    static constexpr int slab_bytes = rows * 128;  /* scores' gradients of a group's keys */
+    static constexpr int part_bytes = 64 * 64 * 4; /* a group's part of a tile of dq */
+    static constexpr int bytes = 1024 + 2 * held_bytes + stages * (stage_bytes + pair_bytes) +
+                                 groups * (2 * slab_bytes + part_bytes) + 16 + tile_ring<stages>::bytes;
+};
+
+/** The keys that a block works on next, and the tiles of ROWS rows that see them, head by head. */
+template <int KEYS, int ROWS> struct attention_keys_work {
+    attention_span span;
+    int head, batch, first, start, tiles, total;
+
+    __device__ __forceinline__ attention_keys_work(const attention_call &c, unsigned index, unsigned blocks, unsigned together)
+    {
+        int heads = c.heads / c.share;
+        attention_place at = attention_longest_first(index, blocks, heads, heads * c.batches, together);
+        head = at.head;
+        batch = at.batch;
+        span = span_of(c, batch);
+        first = at.block * KEYS;
+        attention_range seen = rows_of_keys(span, first, min(first + KEYS, span.keys));
+        start = seen.first / ROWS;
+        tiles = seen.end > seen.first ? (seen.end - 1) / ROWS + 1 - start : 0;
+        total = tiles * c.share;
+    }
+};
+
+template <class T, int DEPTH, bool SUMS>
+static __global__ void __launch_bounds__(384, 1)
+    attention_wgmma_keys_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap k_map,
+                                const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap q_map,
+                                const __grid_constant__ CUtensorMap g_map, int together)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using S = attention_wgmma_keys_shape<DEPTH>;
+    constexpr int ROWS = S::rows;
+    using work = attention_keys_work<S::keys, ROWS>;
+    extern __shared__ char shared[];
+    uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes, passing = v + S::held_bytes;
+    uint32_t slabs = passing + S::stages * S::stage_bytes, parts = slabs + S::groups * 2 * S::slab_bytes;
+    uint32_t pairs = parts + S::groups * S::part_bytes, held_full = pairs + S::stages * S::pair_bytes,
+             held_empty = held_full + 8;
+    tile_ring<S::stages> ring{held_empty + 8};
+    unsigned blocks = (c.keys + S::keys - 1) / S::keys, all = c.heads / c.share * c.batches * blocks;
+
+    if (threadIdx.x == 0) {
+        barrier_init(held_full, 1);
+        barrier_init(held_empty, S::groups);
+        ring.init(S::groups);
+        barriers_ready();
+    }
+    __syncthreads();
+
+    int group = threadIdx.x / 128 - 1, passed = 0, round = 0; /* tiles of rows, and of keys, so far */
+    if (group < 0) {
+        registers_shrink<24>();
+        if (threadIdx.x == 0)
+            for (unsigned index = blockIdx.x; index < all; index += gridDim.x) {
+                work w(c, index, blocks, together);
+                if (!w.total)
+                    continue;
+                barrier_wait(held_empty, ~round & 1);
+                barrier_expect(held_full, 2 * S::held_bytes);
+                tma_load_tile<S::keys, DEPTH>(k, &k_map, w.first, w.head, w.batch, held_full);
+                tma_load_tile<S::keys, DEPTH>(v, &v_map, w.first, w.head, w.batch, held_full);
+                int tile = 0, head = w.head * c.share;
+                for (int i = passed; i < passed + w.total; i++) {
+                    int stage = i % S::stages, from = (w.start + tile) * ROWS;
+                    uint32_t to = passing + stage * S::stage_bytes;
+                    ring.wait_empty(i);
+                    barrier_expect(ring.full(i), S::stage_bytes + S::pair_bytes);
+                    tma_load_tile<ROWS, DEPTH>(to, &q_map, from, head, w.batch, ring.full(i));
+                    tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, &g_map, from, head, w.batch, ring.full(i));
+                    bulk_load(pairs + stage * S::pair_bytes,
+                              (const float2 *)c.pairs + pair_of(c, w.span, w.batch, head, from), S::pair_bytes,
+                              ring.full(i));
+                    if (++tile == w.tiles)
+                        tile = 0, head++;
+                }
+                passed += w.total;
+                round++;
+            }
+    } else {
+        registers_grow<240>();
+        int thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
+        uint32_t own_k = k + group * 64 * 128, own_v = v + group * 64 * 128,
+                 own_slabs = slabs + group * 2 * S::slab_bytes, part = parts + group * S::part_bytes;
+        /* where stores of scores' gradients, transposed, begin for this lane: a row of 8 keys */
+        uint32_t place = own_slabs + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+        /* of a tile of dq, a group has 64 rows of depth 64, or 64 columns of 64 rows */
+        uint32_t dq_left = slabs + (ROWS == 128 ? group * 64 * 128 : 0),
+                 dq_right = k + (ROWS == 128 ? 0 : group * S::keys * 128);
+        /* numbers of barriers; those of scores take turns, for a group may be a tile ahead of the other */
+        enum { SCORES = 1, STORED = SCORES + 2 * S::groups, DONE = STORED + S::groups };
+
+        for (unsigned index = blockIdx.x; index < all; index += gridDim.x) {
+            work w(c, index, blocks, together);
+            int begin = w.first + group * 64, own = begin + warp * 16 + lane / 4; /* and own + 8 */
+            float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {}, s[ROWS / 8][4], dp[ROWS / 8][4], dq[8][4];
+            uint32_t p[ROWS / 16][4], ds[ROWS / 16][4];
+            auto stage = [&](int i) { return (uint32_t)((passed + i) % S::stages); };
+            auto begin_scores = [&](int i) {
+                ring.wait_full(passed + i);
+                forget(s);
+                wgmma_begin();
+                wgmma_products<T, DEPTH, S::keys, ROWS>(s, own_k, passing + stage(i) * S::stage_bytes);
+                wgmma_commit();
+            };
+            float *to =
+                c.sums + pair_of(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH + group * 64 * 64;
+            if (w.total) {
+                barrier_wait(held_full, round & 1);
+                begin_scores(0);
+                wgmma_wait<0>();
+                settle(s);
+            }
+            int tile = 0;
+            for (int i = 0; i < w.total; i++) {
+                int from = (w.start + tile) * ROWS;
+                uint32_t q = passing + stage(i) * S::stage_bytes, g = q + S::tile_bytes,
+                         own_pairs = pairs + stage(i) * S::pair_bytes + lane % 4 * 16, buffer = i % 2 * S::slab_bytes;
+                /* (lse, delta) of this lane's two columns of eight */
+                auto pairs_of = [&](int n) {
+                    float4 two;
+                    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                                 : "=f"(two.x), "=f"(two.y), "=f"(two.z), "=f"(two.w)
+                                 : "r"(own_pairs + n * 64)
+                                 : "memory");
+                    return two;
+                };
+                forget(dp);
+                wgmma_begin();
+                wgmma_products<T, DEPTH, S::keys, ROWS>(dp, own_v, g);
+                wgmma_commit();
+#pragma unroll
+                for (int n = 0; n < ROWS / 8; n++) {
+                    float4 two = pairs_of(n);
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        s[n][e] = exp2_fast(s[n][e] * c.to_log2 - (e % 2 ? two.z : two.x));
+                }
+                if (!sees_all(w.span, from, min(from + ROWS, c.rows), begin, begin + 64))
+#pragma unroll
+                    for (int n = 0; n < ROWS / 8; n++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) {
+                            int key = own + e / 2 * 8, row = from + n * 8 + lane % 4 * 2 + e % 2;
+                            if (key >= w.span.keys || key - row < w.span.low || key - row > w.span.high)
+                                s[n][e] = 0;
+                        }
+                pack_left<T>(p, s);
+                settle(dv);
+                wgmma_begin();
+                wgmma_accumulate<T, ROWS>(dv, p, g);
+                wgmma_commit();
+                wgmma_wait<1>();
+                settle(dp);
+#pragma unroll
+                for (int n = 0; n < ROWS / 8; n++) {
+                    float4 two = pairs_of(n);
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        dp[n][e] = s[n][e] * (dp[n][e] - (e % 2 ? two.w : two.y));
+                }
+                pack_left<T>(ds, dp);
+                if constexpr (SUMS) {
+#pragma unroll
+                    for (int n = 0; n < ROWS / 16; n++)
+                        store_transposed(place + buffer + n * 16 * 128, ds[n]);
+                    tma_sees_shared();
+                    turn_give(SCORES + i % 2 * 2 + group, 256);
+                    if (thread == 0)
+                        tma_stores_wait(); /* of this group's part of the tile before */
+                }
+                settle(dk);
+                wgmma_begin();
+                wgmma_accumulate<T, ROWS>(dk, ds, q);
+                wgmma_commit();
+                if constexpr (SUMS) {
+                    turn_wait(SCORES + i % 2 * 2 + 1 - group, 256);
+                    forget(dq);
+                    wgmma_begin();
+                    wgmma_crossed<T, S::keys, 2 * S::slab_bytes>(dq, dq_left + buffer, dq_right);
+                    wgmma_commit();
+                }
+                wgmma_wait<1 + SUMS>();
+                settle(dv);
+                /* the last ones, which nobody needs, are cheaper than a loop that ends in its
+                 * middle */
+                begin_scores(i + 1 < w.total ? i + 1 : i);
+                if constexpr (SUMS) {
+                    wgmma_wait<1>();
+                    settle(dq);
+#pragma unroll
+                    for (int n = 0; n < 8; n++)
+                        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(part + (n * 128 + thread) * 16),
+                                     "f"(dq[n][0]), "f"(dq[n][1]), "f"(dq[n][2]), "f"(dq[n][3])
+                                     : "memory");
+                    tma_sees_shared();
+                    turn_wait(STORED + group, 128);
+                    if (thread == 0)
+                        bulk_add(to, part, S::part_bytes);
+                    to += ROWS * DEPTH;
+                }
+                wgmma_wait<0>();
+                settle(s);
+                settle(dk);
+                if (thread == 0)
+                    barrier_arrive(ring.empty(passed + i));
+                if (++tile == w.tiles)
+                    tile = 0, to += (c.pair_rows - w.tiles * ROWS) * DEPTH;
+            }
+            if (w.total) {
+                if (SUMS && thread == 0)
+                    tma_stores_wait();
+                turn_wait(DONE, 256); /* with k, and with this group's slabs */
+                if (thread == 0)
+                    barrier_arrive(held_empty);
+                passed += w.total;
+                round++;
+            }
+            wgmma_wait<0>();
+            settle(dk);
+            settle(dv);
+            if (c.dk.data)
+                write_group<T, 64>(own_slabs, 0, dk, (float)c.scale, (float)c.scale, c.dk.of<T>(w.batch, w.head, begin),
+                                   c.dk.row, c.keys - begin, c.depth);
+            if (c.dv.data)
+                write_group<T, 64>(part, 0, dv, 1, 1, c.dv.of<T>(w.batch, w.head, begin), c.dv.row, c.keys - begin,
+                                   c.value_depth);
+            turn_wait(STORED + group, 128);
+        }
+        if (SUMS && thread == 0)
+            bulk_wait();
+    }
+#endif
+}
+
+/** dq of the sums, which lie as groups held them; a warp has 16 rows of 64 columns. */
+template <class T, int DEPTH>
+static __global__ void __launch_bounds__(256) attention_wgmma_sums_kernel(const __grid_constant__ attention_call c)
+{
+    constexpr int ROWS = attention_wgmma_keys_shape<DEPTH>::rows;
+    uint32_t parts = (uint32_t)(c.pair_rows * DEPTH / 4096), blocks = parts / 2, heads = blockIdx.x / blocks;
+    int part = blockIdx.x % blocks * 2 + threadIdx.x / 128, head = (int)(heads % c.heads),
+        batch = (int)(heads / c.heads);
+    int thread = threadIdx.x % 128, lane = thread % 32;
+    int row = part / 2 * ROWS + (ROWS == 128 ? part % 2 * 64 : 0) + thread / 32 * 16 + lane / 4,
+        column = (ROWS == 128 ? 0 : part % 2 * 64) + lane % 4 * 8;
+    const float4 *from = (const float4 *)c.sums + ((int64_t)heads * parts + part) * 1024 + thread;
+    float scale = (float)c.scale;
+    uint32_t x[2][2][4]; /* rows, columns / 32, and of the four next lanes */
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float4 v = from[n * 128];
+        x[0][n / 4][n % 4] = pack2<T>(v.x * scale, v.y * scale);
+        x[1][n / 4][n % 4] = pack2<T>(v.z * scale, v.w * scale);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            uint32_t(&y)[4] = x[half][side];
+#pragma unroll
+            for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (!(i & step)) {
+                        bool upper = lane & step;
+                        uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? y[i] : y[i | step], step);
+                        y[i] = upper ? got : y[i];
+                        y[i | step] = upper ? y[i | step] : got;
+                    }
+            if (row + half * 8 < c.rows && column + side * 32 < c.depth)
+                *(uint4 *)(c.dq.of<T>(batch, head, row + half * 8) + column + side * 32) =
+                    make_uint4(y[0], y[1], y[2], y[3]);
+        }
+}
+
+} // namespace ts
+
+#endif

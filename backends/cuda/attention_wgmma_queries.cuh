@@ -1,0 +1,142 @@
+/**
+ * @file attention_wgmma_queries.cuh
+ * Gradients of queries on Hopper by themselves, each a sum in a fixed order: a block holds a tile
+ * of (q, g) while tiles of (k, v) pass by. What a group of four warps computes is the left operand,
+ * in registers, of the product that it adds up.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH
+#define TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH
+
+#include "backends/cuda/attention_schedule.cuh"
+#include "backends/cuda/wgmma.cuh"
+
+namespace ts {
+
+template <int DEPTH_> struct attention_wgmma_queries_shape {
+    static constexpr int depth = DEPTH_, groups = 2, rows = 64 * groups, wide = 128;
+    static constexpr bool flush = depth == 128;
+    static constexpr int stages = wide * depth > 64 * 128 ? 2 : 3, threads = 128 * (groups + 1);
+    static constexpr int held_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
+    static constexpr int stage_bytes = 2 * tile_bytes;
+    static constexpr int bytes = 1024 + 2 * held_bytes + stages * stage_bytes + 8 + tile_ring<stages>::bytes;
+};
+
+template <class T, int DEPTH>
+static __global__ void __launch_bounds__(384, 1)
+    attention_wgmma_queries_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap q_map,
+                                   const __grid_constant__ CUtensorMap g_map, const __grid_constant__ CUtensorMap k_map,
+                                   const __grid_constant__ CUtensorMap v_map, int together)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using S = attention_wgmma_queries_shape<DEPTH>;
+    constexpr int WIDE = S::wide;
+    extern __shared__ char shared[];
+    uint32_t q = (shared_address(shared) + 1023) & ~1023u, g = q + S::held_bytes, passing = g + S::held_bytes,
+             held_full = passing + S::stages * S::stage_bytes;
+    tile_ring<S::stages> ring{held_full + 8};
+
+    int blocks = (c.rows + S::rows - 1) / S::rows;
+    attention_place at = attention_longest_first(blockIdx.x, blocks, c.heads, c.heads * c.batches, together);
+    attention_span span = span_of(c, at.batch);
+    int first = (blocks - 1 - at.block) * S::rows;
+    attention_range seen = keys_of_rows(span, first, min(first + S::rows, c.rows));
+    int start = seen.first / WIDE, tiles = seen.end > seen.first ? (seen.end - 1) / WIDE + 1 - start : 0;
+
+    if (threadIdx.x == 0) {
+        barrier_init(held_full, 1);
+        ring.init(S::groups);
+        barriers_ready();
+    }
+    __syncthreads();
+
+    int group = threadIdx.x / 128 - 1;
+    if (group < 0) {
+        registers_shrink<24>();
+        if (threadIdx.x == 0 && tiles) {
+            barrier_expect(held_full, 2 * S::held_bytes);
+            tma_load_tile<S::rows, DEPTH>(q, &q_map, first, at.head, at.batch, held_full);
+            tma_load_tile<S::rows, DEPTH>(g, &g_map, first, at.head, at.batch, held_full);
+            for (int i = 0; i < tiles; i++) {
+                uint32_t to = passing + i % S::stages * S::stage_bytes;
+                ring.wait_empty(i);
+                barrier_expect(ring.full(i), S::stage_bytes);
+                tma_load_tile<WIDE, DEPTH>(to, &k_map, (start + i) * WIDE, at.head / c.share, at.batch, ring.full(i));
+                tma_load_tile<WIDE, DEPTH>(to + S::tile_bytes, &v_map, (start + i) * WIDE, at.head / c.share, at.batch,
+                                           ring.full(i));
+            }
+        }
+    } else {
+        registers_grow<240>();
+        int thread = threadIdx.x % 128, lane = thread % 32, begin = first + group * 64,
+            own = begin + thread / 32 * 16 + lane / 4; /* and own + 8 */
+        uint32_t own_q = q + group * 64 * 128, own_g = g + group * 64 * 128;
+        float dq[DEPTH / 8][4] = {}, s[WIDE / 8][4], dp[WIDE / 8][4];
+        uint32_t ds[WIDE / 16][4];
+        float2 pairs[2] = {}; /* (lse, delta) */
+        if (tiles) {
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                pairs[half] = own + 8 * half < c.rows
+                                  ? ((const float2 *)c.pairs)[pair_of(c, span, at.batch, at.head, own + 8 * half)]
+                                  : float2{INFINITY, 0};
+            barrier_wait(held_full, 0);
+        }
+        for (int i = 0; i < tiles; i++) {
+            int from = (start + i) * WIDE;
+            uint32_t k = passing + i % S::stages * S::stage_bytes, v = k + S::tile_bytes;
+            ring.wait_full(i);
+            forget(s);
+            forget(dp);
+            wgmma_begin();
+            wgmma_products<T, DEPTH, S::rows, WIDE>(s, own_q, k);
+            wgmma_commit();
+            wgmma_products<T, DEPTH, S::rows, WIDE>(dp, own_g, v);
+            wgmma_commit();
+            wgmma_wait<1>();
+            settle(s);
+            if (i > 0 && thread == 0) /* what was added up of the tiles before is done, too */
+                barrier_arrive(ring.empty(i - 1));
+#pragma unroll
+            for (int n = 0; n < WIDE / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[n][e] = exp2_fast(s[n][e] * c.to_log2 - pairs[e / 2].x);
+            if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
+#pragma unroll
+                for (int n = 0; n < WIDE / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        int row = own + e / 2 * 8, key = from + n * 8 + lane % 4 * 2 + e % 2;
+                        if (key >= span.keys || key - row < span.low || key - row > span.high)
+                            s[n][e] = 0;
+                    }
+            wgmma_wait<0>();
+            settle(dp);
+#pragma unroll
+            for (int n = 0; n < WIDE / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    dp[n][e] = s[n][e] * (dp[n][e] - pairs[e / 2].y);
+            pack_left<T>(ds, dp);
+            settle(dq);
+            wgmma_begin();
+            wgmma_accumulate<T, WIDE>(dq, ds, k);
+            wgmma_commit();
+            if constexpr (S::flush) {
+                wgmma_wait<0>();
+                settle(dq);
+            }
+        }
+        wgmma_wait<0>();
+        settle(dq);
+        if (c.dq.data)
+            write_group<T, S::rows>(q, group * 64, dq, (float)c.scale, (float)c.scale,
+                                    c.dq.of<T>(at.batch, at.head, begin), c.dq.row, c.rows - begin, c.depth);
+    }
+#endif
+}
+
+} // namespace ts
+
+#endif
