@@ -199,6 +199,16 @@ int peers()
 
 /* -------------------------------------------------------------------------------- results ---- */
 
+/** Of 128 rows of N columns, with 8 between rows that stay 55: x times 2 or -1 as far as there are rows and columns. */
+template <int N, class T> int wrong_results(const both<float> &x, const both<T> &out, int rows, int columns)
+{
+    int wrong = 0, step = N + 8;
+    for (int r = 0; r < 128; r++)
+        for (int c = 0; c < step; c++)
+            wrong += out[r * step + c] != (r < rows && c < columns ? x[r * N + c] * (r % 16 < 8 ? 2 : -1) : 55);
+    return wrong;
+}
+
 /** Two groups write 64 rows each; the upper eight of sixteen rows times 2, the lower times -1. */
 template <class T, int N>
 __global__ void __launch_bounds__(256) write_kernel(const float *x, T *out, int step, int rows, int columns)
@@ -221,12 +231,41 @@ template <class T, int N, int ROWS, int COLUMNS> int write()
     out.all(55);
     if (!run(write_kernel<T, N>, 1, 256, 1024 + 128 * N * 2, x.device, out.device, step, ROWS, COLUMNS))
         return -1;
-    int wrong = 0;
-    out.down();
-    for (int r = 0; r < 128; r++)
-        for (int c = 0; c < step; c++)
-            wrong += out[r * step + c] != (r < ROWS && c < COLUMNS ? x[r * N + c] * (r % 16 < 8 ? 2 : -1) : 55);
-    return wrong;
+    return wrong_results<N>(x, out.down(), ROWS, COLUMNS);
+}
+
+/** The same through the copy engine, which knows where rows and columns end. */
+template <class T, int N>
+__global__ void __launch_bounds__(256) store_kernel(const float *x, const __grid_constant__ CUtensorMap map)
+{
+#if HOPPER
+    extern __shared__ char shared[];
+    int group = threadIdx.x / 128;
+    uint32_t tile = tiles_of(shared) + group * 64 * N * 2;
+    float d[N / 8][4];
+    get(d, x + group * 64 * N);
+    put_group<T>(tile, d, 2, -1);
+    tma_sees_shared();
+    turn_wait(8 + group, 128);
+    if (threadIdx.x % 128 == 0) {
+        tma_store_tile<64, N>(tile, &map, group * 64, 0, 0);
+        tma_stores_wait();
+    }
+#endif
+}
+
+template <class T, int N, int ROWS, int COLUMNS> int store()
+{
+    constexpr int step = N + 8;
+    both<float> x(128 * N);
+    both<T> out(128 * step);
+    CUtensorMap map;
+    x.whole(17);
+    out.all(55);
+    if (!tma_map<T>(&map, {out.device, 0, 0, step}, COLUMNS, ROWS, 1, 1, 64) ||
+        !run(store_kernel<T, N>, 1, 256, 1024 + 128 * N * 2, x.device, map))
+        return -1;
+    return wrong_results<N>(x, out.down(), ROWS, COLUMNS);
 }
 
 } // namespace
@@ -245,5 +284,8 @@ static const block_row rows[] = {
     HALVES("results, 64 columns, all rows", write, 64, 128, 64),
     HALVES("results, 128 columns, some rows and columns", write, 128, 101, 72),
     HALVES("results, 64 columns, no row of the second group", write, 64, 3, 64),
+    HALVES("results by the copy engine, 64 columns, all rows", store, 64, 128, 64),
+    HALVES("results by the copy engine, 128 columns, some rows and columns", store, 128, 101, 72),
+    HALVES("results by the copy engine, 64 columns, no row of the second group", store, 64, 3, 40),
 };
 const block_table block_copies = {rows, sizeof rows / sizeof *rows};
