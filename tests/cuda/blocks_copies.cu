@@ -159,6 +159,38 @@ int bulk()
     return wrong;
 }
 
+/** Adds numbers of shared memory to those of global memory, twice. */
+__global__ void __launch_bounds__(128) bulk_add_kernel(const float *from, float *to)
+{
+#if HOPPER
+    __shared__ __align__(128) float here[1024];
+    for (int i = threadIdx.x; i < 1024; i += 128)
+        here[i] = from[i];
+    tma_sees_shared();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        bulk_add(to, shared_address(here), 4096);
+        tma_stores_wait();
+        bulk_add(to + 256, shared_address(here), 1024);
+        bulk_wait();
+    }
+#endif
+}
+int bulk_sums()
+{
+    both<float> x(1024), out(1024), before(1024);
+    x.whole(15);
+    before.whole(16);
+    out.whole(16);
+    if (!run(bulk_add_kernel, 1, 128, 0, x.device, out.device))
+        return -1;
+    int wrong = 0;
+    out.down();
+    for (int i = 0; i < 1024; i++)
+        wrong += out[i] != before[i] + x[i] + (i >= 256 && i < 512 ? x[i - 256] : 0);
+    return wrong;
+}
+
 /** Each of four blocks tells each its number. */
 __global__ void __launch_bounds__(32) __cluster_dims__(4, 1, 1) peers_kernel(float *out)
 {
@@ -280,6 +312,7 @@ static const block_row rows[] = {
     {"bf16 ring of tiles to two groups", ring<bf16>},
     {"f16 ring of tiles to two groups", ring<f16>},
     {"copies of bytes", bulk},
+    {"sums of what is there and what comes", bulk_sums},
     {"words to other blocks of a cluster", peers},
     HALVES("results, 64 columns, all rows", write, 64, 128, 64),
     HALVES("results, 128 columns, some rows and columns", write, 128, 101, 72),

@@ -118,6 +118,69 @@ template <class T, int ROWS, int N> int accumulate_rows()
     return wrong;
 }
 
+/* ------------------------- gradients of queries: left operand stored transposed, right one by rows ---- */
+
+/** Two groups store 64 rows each of left (128 x ROWS), transposed, and each multiply 64 x 128 of it by 64 columns
+ * of b's 128 rows: 64 rows a group where DEPTH is 64, 64 columns a group where it is 128. */
+template <class T, int DEPTH, int ROWS>
+__global__ void __launch_bounds__(256) crossed_kernel(const float *left, const __grid_constant__ CUtensorMap b_map, float *out)
+{
+#if HOPPER
+    extern __shared__ char shared[];
+    constexpr int slab = ROWS * 128;
+    uint32_t b = tiles_of(shared), slabs = b + 128 * DEPTH * 2, full = slabs + 2 * slab;
+    int group = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        barrier_init(full, 1);
+        barriers_ready();
+        barrier_expect(full, 128 * DEPTH * 2);
+        tma_load_tile<128, DEPTH>(b, &b_map, 0, 0, 0, full);
+    }
+    float s[ROWS / 8][4], d[8][4];
+    uint32_t p[ROWS / 16][4];
+    get(s, left + group * 64 * ROWS);
+    pack_left<T>(p, s);
+    for (int n = 0; n < ROWS / 16; n++) {
+        int row = n * 16 + lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
+        store_transposed(slabs + group * slab + row * 128 + (chunk ^ row % 8) * 16, p[n]);
+    }
+    tma_sees_shared();
+    __syncthreads();
+    barrier_wait(full, 0);
+    forget(d);
+    wgmma_begin();
+    wgmma_crossed<T, 128, slab>(d, slabs + (ROWS == 128 ? group * 64 * 128 : 0), b + (DEPTH == 128 ? group * 128 * 128 : 0));
+    wgmma_commit();
+    wgmma_wait<0>();
+    settle(d);
+    give(out + group * 64 * 64, d);
+#endif
+}
+
+template <class T, int DEPTH, int ROWS> int crossed()
+{
+    both<float> left(128 * ROWS), out(2 * 64 * 64);
+    both<T> b(128 * DEPTH);
+    left.whole(13);
+    b.whole(14);
+    out.all(NAN);
+    if (!run(crossed_kernel<T, DEPTH, ROWS>, 1, 256, 1024 + 128 * DEPTH * 2 + 2 * ROWS * 128 + 8, left.device,
+             map_of(b, 128, DEPTH, 128), out.device))
+        return -1;
+    int wrong = 0;
+    out.down();
+    for (int group = 0; group < 2; group++)
+        for (int i = 0; i < 64; i++)
+            for (int j = 0; j < 64; j++) {
+                float sum = 0;
+                int row = i + (ROWS == 128 ? group * 64 : 0), column = j + (DEPTH == 128 ? group * 64 : 0);
+                for (int k = 0; k < 128; k++)
+                    sum += left[k * ROWS + row] * b[k * DEPTH + column];
+                wrong += out[(group * 64 + i) * 64 + j] != sum;
+            }
+    return wrong;
+}
+
 /* --------------------------------------------------------------------- products of sm_80 ---- */
 
 /** Warp w: rows 16 w to 16 w + 15 of a times 32 rows of b, by columns; then `left` times b, by rows. */
@@ -190,6 +253,9 @@ static const block_row rows[] = {
     HALVES("64 x 64 += registers, 128 rows", accumulate_rows, 128, 64),
     HALVES("64 x 128 += registers, 64 rows", accumulate_rows, 64, 128),
     HALVES("64 x 128 += registers, 128 rows", accumulate_rows, 128, 128),
+    /* ds k of a pass of keys */
+    HALVES("two times 64 x 64, left one stored transposed, by rows", crossed, 64, 128),
+    HALVES("two times 64 x 64, left one stored transposed, by columns", crossed, 128, 64),
     HALVES("mma, 64 columns", mma_tiles, 64, 64, 64),
     HALVES("mma, 72 of 128 columns, 50 rows", mma_tiles, 128, 50, 72),
     HALVES("mma, 256 columns", mma_tiles, 256, 64, 256),
