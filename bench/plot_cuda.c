@@ -22,7 +22,7 @@ typedef struct suite {
 } suite;
 static const suite rows_suite = {{"Tessera", "PyTorch", "torch.compile"},
                                  "elements of a row", "% of a device copy's rate", 100, "copy"};
-static const suite attention_suite = {{"Tessera", "PyTorch, flash", "PyTorch, cuDNN"}, "rows", "TFLOP/s", 1e-3, NULL};
+static const suite attention_suite = {{"Tessera", "PyTorch, flash", "PyTorch, cuDNN"}, "rows", "TFLOP/s", 1e3, NULL};
 
 /** The points of one chart, in the order of the table. */
 typedef struct points {
