@@ -69,8 +69,8 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype);
  * Judges a problem: results of halves against f64, within twice the error of separate ops in the same dtype and
  * twice what adding and taking away 0.3 rounds; gradients under a softcap within three times that error and 3e-4
  * more (Shah et al., FlashAttention-3, test suite). Of f32: within 32 eps sqrt(depth) of the largest, or of 1.
- * lse within 1e-5, absolute and relative. Rows that see no key are 0, their lse -Inf. Nothing is NaN. Counts
- * the problem as a sample; prints what is wrong.
+ * lse within 1e-5, absolute and relative. Rows that see no key are 0, their lse -Inf. Nothing is NaN. All this
+ * in deterministic mode, too. Counts the problem as a sample; prints what is wrong.
  * @param where  of the reference
  */
 void judge(const problem *p, ts_device device, ts_device where);

@@ -302,55 +302,76 @@ bool same_bits(ts_tensor *a, ts_tensor *b)
 static void describe(const problem *p, char *text, size_t size)
 {
     static const char *const layouts[LAYOUTS] = {"dense", "swapped", "framed", "repeated", "odd"};
-    snprintf(text, size, "%s %s (%lld, %lld/%lld, %lld x %lld, %lld/%lld)%s%s scale %g window %lld %lld softcap %g dropout %g mask %s%s%s",
+    snprintf(text, size, "%s %s (%lld, %lld/%lld, %lld x %lld, %lld/%lld)%s%s scale %g window %lld %lld softcap %g dropout %g mask %s%s%s%s",
              ts_dtype_name(p->dtype), layouts[p->lies], (long long)p->batch, (long long)p->heads, (long long)p->groups,
              (long long)p->rows, (long long)p->keys, (long long)p->depth, (long long)p->value_depth,
              p->packed ? " packed" : "", p->causal ? " causal" : "", p->scale, p->window ? (long long)p->left : -1,
              p->window ? (long long)p->right : -1, p->softcap, p->dropout_p, p->mask ? ts_dtype_name(p->mask_dtype) : "",
-             p->mask ? p->mask : "none", p->lse_gradient ? ", gradient of lse" : "");
+             p->mask ? p->mask : "none", p->lse_gradient ? ", gradient of lse" : "",
+             ts_deterministic() ? ", deterministic" : "");
 }
 
-/** How far result i of halves may be from what f64 gives. */
-static double bound_of_halves(const problem *p, int i, const results *ref, const results *low)
+/** How far results may be from what f64 gives; low: separate ops in the problem's dtype, where that is a half. */
+static void bounds_of(const problem *p, const results *ref, const results *low, double most[RESULTS])
 {
-    bool softcap = i > OUT && p->softcap > 0;
-    ts_tensor *more = ts_to(ts_add_scalar(ts_to(ref->all[i], TS_F64), 0.3), p->dtype);
-    ts_tensor *rounded = ts_to(ts_sub_scalar(ts_to(more, TS_F64), 0.3), p->dtype);
-    return (softcap ? 3 : 2) * apart(low->all[i], ref->all[i]) + 2 * apart(rounded, ref->all[i]) + (softcap ? 3e-4 : 0);
+    for (int i = 0; i < RESULTS; i++) {
+        bool softcap = i > OUT && p->softcap > 0;
+        if (!low) {
+            most[i] = 32 * 0x1p-24 * sqrt((double)p->depth) * fmax(1, largest(ref->all[i]));
+            continue;
+        }
+        ts_tensor *more = ts_to(ts_add_scalar(ts_to(ref->all[i], TS_F64), 0.3), p->dtype);
+        ts_tensor *rounded = ts_to(ts_sub_scalar(ts_to(more, TS_F64), 0.3), p->dtype);
+        most[i] = (softcap ? 3 : 2) * apart(low->all[i], ref->all[i]) + 2 * apart(rounded, ref->all[i]) + (softcap ? 3e-4 : 0);
+    }
+}
+
+/** How many of the judgements on results fail; prints them. All on one device. */
+static int wrong_results(const char *text, const results *got, const results *ref, const double most[RESULTS])
+{
+    static const char *const names[RESULTS] = {"out", "gradient of query", "gradient of key", "gradient of value"};
+    int wrong = 0;
+    for (int i = 0; i < RESULTS; i++) {
+        double is = apart(got->all[i], ref->all[i]);
+        if (!(is <= most[i]) && ++wrong)
+            printf("%s: %s is %g off, at most %g\n", text, names[i], is, most[i]);
+    }
+    ts_tensor *dead = ref->dead, *rows = ts_unsqueeze(ts_to(dead, ts_dtype_of(got->all[OUT])), 3);
+    for (int i = OUT; i <= DQ; i++)
+        if (largest(ts_mul(got->all[i], rows)) != 0 && ++wrong)
+            printf("%s: %s is not 0 where a row sees no key\n", text, names[i]);
+    if (largest(ts_ne(ts_eq_scalar(got->lse, -INFINITY), dead)) != 0 && ++wrong)
+        printf("%s: lse is not -Inf where a row sees no key, and nowhere else\n", text);
+    ts_tensor *alive = ts_to(ts_masked_fill_scalar(got->lse, dead, 0), TS_F64), *want = ts_masked_fill_scalar(ref->lse, dead, 0);
+    ts_tensor *allowed = ts_mul_scalar(ts_add_scalar(ts_abs(want), 1), 1e-5);
+    double beyond = largest(ts_relu(ts_sub(ts_abs(ts_sub(alive, want)), allowed)));
+    if (beyond != 0 && ++wrong)
+        printf("%s: lse is %g off beyond 1e-5\n", text, beyond);
+    return wrong;
 }
 
 void judge(const problem *p, ts_device device, ts_device where)
 {
-    static const char *const names[RESULTS] = {"out", "gradient of query", "gradient of key", "gradient of value"};
     TS_SCOPE;
-    char text[300];
+    char text[320];
+    double most[RESULTS];
     int wrong = 0;
-    describe(p, text, sizeof text);
     operands o = draw(p, device), there = operands_to(p, &o, where);
     bool half = p->dtype == TS_BF16 || p->dtype == TS_F16;
-    results got = by_attention(&o), ref = by_ops(p, &there, TS_F64), low = {0};
+    results ref = by_ops(p, &there, TS_F64), low = {0};
     if (half)
         low = by_ops(p, &there, p->dtype);
     TS_NO_GRAD;
-    for (int i = 0; i < RESULTS; i++) {
-        double most = half ? bound_of_halves(p, i, &ref, &low) : 32 * 0x1p-24 * sqrt((double)p->depth) * fmax(1, largest(ref.all[i]));
-        double is = apart(ts_to_device(got.all[i], where), ref.all[i]);
-        if (!(is <= most) && ++wrong)
-            printf("%s: %s is %g off, at most %g\n", text, names[i], is, most);
+    bounds_of(p, &ref, half ? &low : NULL, most);
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        OK(ts_set_deterministic(deterministic));
+        describe(p, text, sizeof text);
+        results got = by_attention(&o);
+        for (int i = 0; i < RESULTS; i++)
+            OK(got.all[i] = ts_to_device(got.all[i], where));
+        OK(got.lse = ts_to_device(got.lse, where));
+        wrong += wrong_results(text, &got, &ref, most);
     }
-
-    ts_tensor *lse = ts_to_device(got.lse, where), *dead = ref.dead;
-    double none = largest(ts_ne(ts_eq_scalar(lse, -INFINITY), dead));
-    ts_tensor *alive = ts_to(ts_masked_fill_scalar(lse, dead, 0), TS_F64), *want = ts_masked_fill_scalar(ref.lse, dead, 0);
-    double beyond = largest(ts_relu(ts_sub(ts_abs(ts_sub(alive, want)), ts_mul_scalar(ts_add_scalar(ts_abs(want), 1), 1e-5))));
-    if (none && ++wrong)
-        printf("%s: lse is not -Inf where a row sees no key, and nowhere else\n", text);
-    if (beyond != 0 && ++wrong)
-        printf("%s: lse is %g off beyond 1e-5\n", text, beyond);
-
-    ts_tensor *rows = ts_unsqueeze(ts_to(dead, p->dtype), 3);
-    for (int i = OUT; i <= DQ; i++)
-        if (largest(ts_mul(ts_to_device(got.all[i], where), rows)) != 0 && ++wrong)
-            printf("%s: %s is not 0 where a row sees no key\n", text, names[i]);
+    OK(ts_set_deterministic(false));
     ts_tally(!wrong, wrong > 0, 0);
 }
