@@ -149,7 +149,9 @@ static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tok
     for (int64_t i = 0; i < parts; i++) {
         int64_t length = bound(t, i + 1) - bound(t, i);
         if (length < 0 || length > most)
-            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected 0 to %lld tokens a sequence, as argument 'max_seqlens' says, got %lld in number %lld",
+            return ts_fail_arg(f, arg, TS_ERR_VALUE,
+                               "expected 0 to %lld tokens a sequence, as argument 'max_seqlens' "
+                               "says, got %lld in number %lld",
                                (long long)most, (long long)length, (long long)i);
         *longest = ts_max64(*longest, length);
     }

@@ -30,7 +30,10 @@ static double dot(const double *a, const double *b)
     return sum;
 }
 static const double *row_of(const double *x, int64_t i) { return x + i * DEPTH; }
-static double score(const head *h, int64_t i, int64_t j) { return dot(row_of(h->q, i), row_of(h->k, j)) / 8; }
+static double score(const head *h, int64_t i, int64_t j)
+{
+    return dot(row_of(h->q, i), row_of(h->k, j)) / 8;
+}
 
 /** A sum whose terms' left factors are rounded to 8 bits: the sum, and the deviation that this gives it. */
 typedef struct rounded_sum {
@@ -46,12 +49,15 @@ static void add(rounded_sum *to, double weight, const double *row)
 }
 
 /* Of 6,000 elements the largest is some four deviations off; half a unit of bf16 is 2^-9. The result is rounded once more. */
-static int wrong(const rounded_sum *want, const double *got, double factor, const char *what, int64_t row)
+static int wrong(const rounded_sum *want, const double *got, double factor, const char *what,
+                 int64_t row)
 {
     for (int d = 0; d < DEPTH; d++) {
-        double x = want->x[d] * factor, most = 6 * 0x1p-9 * sqrt(want->square[d]) * factor + 0x1p-8 * fabs(x) + 1e-7;
+        double x = want->x[d] * factor,
+               most = 6 * 0x1p-9 * sqrt(want->square[d]) * factor + 0x1p-8 * fabs(x) + 1e-7;
         if (!(fabs(got[d] - x) <= most)) {
-            printf("%s of row %lld, element %d: %g, expected %g, at most %g off\n", what, (long long)row, d, got[d], x, most);
+            printf("%s of row %lld, element %d: %g, expected %g, at most %g off\n", what,
+                   (long long)row, d, got[d], x, most);
             return 1;
         }
     }
@@ -79,7 +85,8 @@ static int wrong_row(const head *h, int64_t i)
         printf("lse of row %lld: %.9g, expected %.9g\n", (long long)i, h->lse[i], lse);
         return 1;
     }
-    return wrong(&y, row_of(h->got[OUT], i), 1, "result", i) + wrong(&dq, row_of(h->got[DQ], i), 1.0 / 8, "gradient of query", i);
+    return wrong(&y, row_of(h->got[OUT], i), 1, "result", i) +
+           wrong(&dq, row_of(h->got[DQ], i), 1.0 / 8, "gradient of query", i);
 }
 
 /** The gradients of key and value j; P by the lse that backward was given. */
@@ -92,7 +99,8 @@ static int wrong_key(const head *h, int64_t j)
         add(&dv, w, g);
         add(&dk, w * (dot(g, row_of(h->v, j)) - dot(g, row_of(h->out, i))), row_of(h->q, i));
     }
-    return wrong(&dk, row_of(h->got[DK], j), 1.0 / 8, "gradient of key", j) + wrong(&dv, row_of(h->got[DV], j), 1, "gradient of value", j);
+    return wrong(&dk, row_of(h->got[DK], j), 1.0 / 8, "gradient of key", j) +
+           wrong(&dv, row_of(h->got[DV], j), 1, "gradient of value", j);
 }
 
 static void judge_samples(const problem *p, const operands *o, const results *r)
@@ -130,9 +138,10 @@ TS_TEST(memory_of_attention_is_linear_in_up_to_131072_rows, .loop = 3, .timeout 
     int64_t before = memory_of(device).in_use;
     results r = by_attention(&o);
     OK(ts_synchronize(device));
-    int64_t grown = memory_of(device).peak - before, most = (RESULTS + 2) * operand + HEADS * p.rows * 64 + (1 << 21);
-    ck_assert_msg(grown <= most, "%lld rows: %lld bytes beside the operands, at most %lld", (long long)p.rows, (long long)grown,
-                  (long long)most);
+    int64_t grown = memory_of(device).peak - before,
+            most = (RESULTS + 2) * operand + HEADS * p.rows * 64 + (1 << 21);
+    ck_assert_msg(grown <= most, "%lld rows: %lld bytes beside the operands, at most %lld",
+                  (long long)p.rows, (long long)grown, (long long)most);
     ck_assert_int_ge(memory_of(device).peak, before + RESULTS * operand);
     for (int i = 0; i < RESULTS; i++)
         ck_assert_double_lt(largest(r.all[i]), INFINITY);

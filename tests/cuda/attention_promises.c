@@ -1,4 +1,7 @@
-/** @file attention_promises.c  What attention on a GPU promises beside values: the CPU's dropout, the same bits each time, what is hidden, copies, memory. */
+/**
+ * @file attention_promises.c
+ * What attention on a GPU promises beside values: the CPU's dropout, the same bits each time, what is hidden, copies.
+ */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
 
@@ -15,17 +18,20 @@ static void compare_masks(ts_dtype dtype, int64_t length, ts_device device)
     const double p = 0.3;
     ts_manual_seed(length);
     OK(ts_uniform(TS_SIZES(9), 0, 1, TS_F32)); /* so that the draw does not begin at 0 */
-    ts_tensor *zero = ts_zero_(ts_empty_on(TS_SIZES(BATCH, HEADS, length, DEPTH), dtype, device)), *lse;
+    ts_tensor *zero = ts_zero_(ts_empty_on(TS_SIZES(BATCH, HEADS, length, DEPTH), dtype, device)),
+              *lse;
     ts_tensor *eye = ts_to_device(ts_eye(length, length, dtype), device);
     ts_tensor *v = ts_expand(eye, TS_SIZES(BATCH, HEADS, length, length));
     ts_attention_opts opts = {.size = sizeof opts, .dropout_p = p, .rng = ts_rng_get_state()};
-    ts_tensor *y = ts_scaled_dot_product_attention_ex(zero, zero, v, &lse, &opts), *dv, **wanted[3] = {NULL, NULL, &dv};
+    ts_tensor *y = ts_scaled_dot_product_attention_ex(zero, zero, v, &lse, &opts), *dv,
+              **wanted[3] = {NULL, NULL, &dv};
     OK(y);
     OK(ts_scaled_dot_product_attention_backward(v, TS_NONE, zero, zero, v, y, lse, &opts, wanted));
     uint64_t after = ts_rng_get_state().offset;
 
     ts_rng_set_state(opts.rng);
-    ts_tensor *kept = ts_ne_scalar(ts_dropout(ts_ones(TS_SIZES(BATCH, HEADS, length, length), TS_F32), p, true), 0);
+    ts_tensor *ones = ts_ones(TS_SIZES(BATCH, HEADS, length, length), TS_F32);
+    ts_tensor *kept = ts_ne_scalar(ts_dropout(ones, p, true), 0);
     OK(kept);
     ck_assert_uint_eq(ts_rng_get_state().offset, after);
     ts_tensor *of_y = ts_ne_scalar(ts_to_device(y, TS_DEVICE_CPU), 0);
@@ -35,8 +41,9 @@ static void compare_masks(ts_dtype dtype, int64_t length, ts_device device)
     OK(ts_item(ts_mean(ts_to(of_y, TS_F64)), &part));
     bool good = same && same_backward && fabs(part - (1 - p)) <= 0.01;
     if (!good)
-        printf("%s, %lld rows: forward %s, backward %s, kept %g\n", ts_dtype_name(dtype), (long long)length,
-               same ? "same" : "others", same_backward ? "same" : "others", part);
+        printf("%s, %lld rows: forward %s, backward %s, kept %g\n", ts_dtype_name(dtype),
+               (long long)length, same ? "same" : "others", same_backward ? "same" : "others",
+               part);
     ts_tally(good, !good, 0);
 }
 
@@ -71,7 +78,8 @@ TS_TEST(attention_in_deterministic_mode_gives_the_same_bits_each_time, .loop = T
         results first = by_attention(&o);
         int other = 0;
         for (int k = 1; k < REPEATS; k++) {
-            ts_tensor *moved = ts_empty_on(TS_SIZES(1 << (10 + 2 * k)), TS_F32, device); /* results lie elsewhere */
+            /* results lie elsewhere */
+            ts_tensor *moved = ts_empty_on(TS_SIZES(1 << (10 + 2 * k)), TS_F32, device);
             OK(moved);
             results again = by_attention(&o);
             other += !same_bits(again.lse, first.lse);
@@ -79,7 +87,8 @@ TS_TEST(attention_in_deterministic_mode_gives_the_same_bits_each_time, .loop = T
                 other += !same_bits(again.all[n], first.all[n]);
         }
         if (other)
-            printf("problem %d: %d of %d results have other bits\n", (int)i, other, (REPEATS - 1) * (RESULTS + 1));
+            printf("problem %d: %d of %d results have other bits\n", (int)i, other,
+                   (REPEATS - 1) * (RESULTS + 1));
         ts_tally(!other, other > 0, 0);
     }
 }
@@ -97,9 +106,11 @@ TS_TEST(a_gradient_has_the_same_bits_whichever_others_are_wanted, .loop = TENSOR
         ts_tensor *grads[3], **wanted[3];
         for (int i = 0; i < 3; i++)
             wanted[i] = some >> i & 1 ? &grads[i] : NULL;
-        OK(ts_scaled_dot_product_attention_backward(o.g, o.g_lse, o.q, o.k, o.v, r.all[OUT], r.lse, &o.opts, wanted));
+        OK(ts_scaled_dot_product_attention_backward(o.g, o.g_lse, o.q, o.k, o.v, r.all[OUT], r.lse,
+                                                    &o.opts, wanted));
         for (int i = 0; i < 3; i++)
-            ck_assert_msg(!wanted[i] || same_bits(grads[i], r.all[DQ + i]), "gradient %d of choice %d", i, some);
+            ck_assert_msg(!wanted[i] || same_bits(grads[i], r.all[DQ + i]),
+                          "gradient %d of choice %d", i, some);
     }
 }
 
@@ -116,7 +127,10 @@ static ts_tensor *spoilt(ts_tensor *t, int64_t first, double x)
 }
 
 /** Whether rows 0 to n - 1 have the same bits. */
-static bool same_rows(ts_tensor *a, ts_tensor *b, int64_t n) { return same_bits(ts_narrow(a, 2, 0, n), ts_narrow(b, 2, 0, n)); }
+static bool same_rows(ts_tensor *a, ts_tensor *b, int64_t n)
+{
+    return same_bits(ts_narrow(a, 2, 0, n), ts_narrow(b, 2, 0, n));
+}
 
 static const problem windowed[] = {
     {TS_BF16, 1, 2, 1, 1024, 1024, 64, .window = true, .left = 100, .right = 0},
@@ -172,7 +186,8 @@ TS_TEST(what_other_packed_sequences_hold_does_not_reach_a_sequence, .loop = TENS
             results clean = by_attention(&o), r = by_attention(&bad);
             bool same = true;
             for (int n = 0; n < RESULTS; n++)
-                same = same && same_rows(r.all[n], clean.all[n], n < DK ? o.q_starts[1] : o.k_starts[1]);
+                same = same &&
+                       same_rows(r.all[n], clean.all[n], n < DK ? o.q_starts[1] : o.k_starts[1]);
             if (!same)
                 printf("problem %d: %g of another sequence is seen\n", (int)i, odd[k]);
             ts_tally(same, !same, 0);
@@ -195,10 +210,13 @@ TS_TEST(what_keys_hold_that_a_mask_hides_does_not_reach_the_result, .loop = TENS
             TS_SCOPE;
             const problem *p = &problems[i];
             operands o = draw(p, device);
-            ts_tensor *hidden = ts_dtype_of(o.opts.mask) == TS_BOOL ? ts_logical_not(o.opts.mask) : ts_eq_scalar(o.opts.mask, -INFINITY);
+            ts_tensor *hidden = ts_dtype_of(o.opts.mask) == TS_BOOL
+                                    ? ts_logical_not(o.opts.mask)
+                                    : ts_eq_scalar(o.opts.mask, -INFINITY);
             int64_t batch = ts_ndim(hidden) > 1 ? p->batch : 1;
             hidden = ts_reshape(hidden, TS_SIZES(batch, 1, p->keys, 1));
-            ts_tensor *bad = ts_masked_fill_scalar(o.k, hidden, ts_scalar_float(odd[k])), *lse[2], *y[2];
+            ts_tensor *bad = ts_masked_fill_scalar(o.k, hidden, ts_scalar_float(odd[k])), *lse[2],
+                      *y[2];
             OK(y[0] = ts_scaled_dot_product_attention_ex(o.q, o.k, o.v, &lse[0], &o.opts));
             OK(y[1] = ts_scaled_dot_product_attention_ex(o.q, bad, o.v, &lse[1], &o.opts));
             bool same = same_bits(y[0], y[1]) && same_bits(lse[0], lse[1]) && isinf(largest(bad));
@@ -247,8 +265,9 @@ TS_TEST(an_operand_that_tensor_cores_cannot_read_costs_one_copy_and_others_none,
             if (!lies && !which)
                 fewest = blocks;
             uint64_t copies = lies == ODD ? (uint64_t)__builtin_popcount((unsigned)which) : 0;
-            ck_assert_msg(blocks == fewest + copies, "layout %d, operands %d: %d blocks, expected %d", lies, which, (int)blocks,
-                          (int)(fewest + copies));
+            ck_assert_msg(blocks == fewest + copies,
+                          "layout %d, operands %d: %d blocks, expected %d", lies, which,
+                          (int)blocks, (int)(fewest + copies));
         }
     ck_assert_uint_gt(fewest, 0);
 }

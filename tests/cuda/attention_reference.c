@@ -12,7 +12,8 @@ void keep_to(int which)
 
 /* ------------------------------------------------------------------------------ operands ---- */
 
-static ts_tensor *normal(ts_device device, ts_dtype dtype, int64_t a, int64_t b, int64_t c, int64_t d)
+static ts_tensor *normal(ts_device device, ts_dtype dtype, int64_t a, int64_t b, int64_t c,
+                         int64_t d)
 {
     ts_tensor *t = ts_normal_on(TS_SIZES(a, b, c, d), 0, 1, dtype, device);
     OK(t);
@@ -23,7 +24,8 @@ static ts_tensor *normal(ts_device device, ts_dtype dtype, int64_t a, int64_t b,
 static ts_tensor *framed(ts_tensor *t, int64_t below, int64_t beside)
 {
     const int64_t *n = ts_sizes(t);
-    ts_tensor *base = ts_empty_on(TS_SIZES(n[0], n[1], n[2] + below, n[3] + beside), ts_dtype_of(t), ts_device_of(t));
+    ts_tensor *base = ts_empty_on(TS_SIZES(n[0], n[1], n[2] + below, n[3] + beside), ts_dtype_of(t),
+                                  ts_device_of(t));
     OK(ts_fill_(base, NAN));
     return ts_copy_(ts_narrow(ts_narrow(base, 2, 0, n[2]), 3, 0, n[3]), t);
 }
@@ -71,12 +73,17 @@ static ts_tensor *draw_mask(const problem *p, ts_device device)
     int n = (int)strlen(p->mask);
     for (int d = 0; d < n; d++) {
         char c = p->mask[d];
-        spread[d] = c == 'b' || c == 'B' ? p->batch : c == 'h' || c == 'H' ? p->heads : c == 'q' ? p->rows : c == 'k' ? p->keys : 1;
+        spread[d] = strchr("bB", c)   ? p->batch
+                    : strchr("hH", c) ? p->heads
+                    : c == 'q'        ? p->rows
+                    : c == 'k'        ? p->keys
+                                      : 1;
         sizes[d] = c == 'B' || c == 'H' ? 1 : spread[d];
     }
     ts_tensor *x = ts_normal_on(sizes, n, 0, 1, TS_F32, device), *hidden = ts_gt_scalar(x, 0.8);
-    x = p->mask_dtype == TS_BOOL ? ts_logical_not(hidden)
-                                 : ts_to(ts_masked_fill_scalar(x, hidden, -INFINITY), p->mask_dtype);
+    x = p->mask_dtype == TS_BOOL
+            ? ts_logical_not(hidden)
+            : ts_to(ts_masked_fill_scalar(x, hidden, -INFINITY), p->mask_dtype);
     OK(x = ts_expand(x, spread, n));
     return x;
 }
@@ -84,16 +91,18 @@ static ts_tensor *draw_mask(const problem *p, ts_device device)
 operands draw(const problem *p, ts_device device)
 {
     operands o = {0};
-    int64_t values = p->value_depth ? p->value_depth : p->depth, batch = p->batch, rows = p->rows, keys = p->keys;
-    o.opts = (ts_attention_opts){.size = sizeof o.opts, .scale = p->scale, .causal = p->causal, .window = p->window,
-                                 .window_left = p->left, .window_right = p->right, .softcap = p->softcap,
+    int64_t values = p->value_depth ? p->value_depth : p->depth, batch = p->batch, rows = p->rows,
+            keys = p->keys;
+    o.opts = (ts_attention_opts){.size = sizeof o.opts, .scale = p->scale, .causal = p->causal,
+                                 .window = p->window, .window_left = p->left,
+                                 .window_right = p->right, .softcap = p->softcap,
                                  .dropout_p = p->dropout_p};
     if (p->packed) {
         starts_of(p, &o);
-        o.opts.cu_seqlens_q = ts_to_device(ts_from_array(o.q_starts, TS_I32, TS_SIZES(batch + 1)), device);
-        o.opts.cu_seqlens_k = ts_to_device(ts_from_array(o.k_starts, TS_I32, TS_SIZES(batch + 1)), device);
-        OK(o.opts.cu_seqlens_q);
-        OK(o.opts.cu_seqlens_k);
+        ts_tensor *q_starts = ts_from_array(o.q_starts, TS_I32, TS_SIZES(batch + 1));
+        ts_tensor *k_starts = ts_from_array(o.k_starts, TS_I32, TS_SIZES(batch + 1));
+        OK(o.opts.cu_seqlens_q = ts_to_device(q_starts, device));
+        OK(o.opts.cu_seqlens_k = ts_to_device(k_starts, device));
         o.opts.max_seqlen_q = rows;
         o.opts.max_seqlen_k = keys;
         rows = o.q_starts[batch];
@@ -103,9 +112,11 @@ operands draw(const problem *p, ts_device device)
     o.q = laid(normal(device, p->dtype, batch, p->heads, rows, p->depth), p->lies);
     o.k = laid(normal(device, p->dtype, batch, p->groups, keys, p->depth), p->lies);
     o.v = laid(normal(device, p->dtype, batch, p->groups, keys, values), p->lies);
-    o.g = laid(normal(device, p->dtype, batch, p->heads, rows, values), (layout)((p->lies + 1) % LAYOUTS));
+    o.g = laid(normal(device, p->dtype, batch, p->heads, rows, values),
+               (layout)((p->lies + 1) % LAYOUTS));
     ts_dtype wide = p->dtype == TS_F64 ? TS_F64 : TS_F32;
-    o.g_lse = p->lse_gradient ? ts_select(normal(device, wide, batch, p->heads, rows, 1), 3, 0) : TS_NONE;
+    ts_tensor *g_lse = normal(device, wide, batch, p->heads, rows, 1);
+    o.g_lse = p->lse_gradient ? ts_select(g_lse, 3, 0) : TS_NONE;
     if (p->mask)
         o.opts.mask = draw_mask(p, device);
     o.opts.rng = ts_rng_get_state();
@@ -115,8 +126,8 @@ operands draw(const problem *p, ts_device device)
 operands operands_to(const problem *p, const operands *o, ts_device device)
 {
     operands to = *o;
-    ts_tensor **all[] = {&to.q, &to.k, &to.v, &to.g, p->lse_gradient ? &to.g_lse : NULL, &to.opts.mask,
-                         &to.opts.cu_seqlens_q, &to.opts.cu_seqlens_k};
+    ts_tensor **all[] = {&to.q, &to.k, &to.v, &to.g, p->lse_gradient ? &to.g_lse : NULL,
+                         &to.opts.mask, &to.opts.cu_seqlens_q, &to.opts.cu_seqlens_k};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && *all[i])
             OK(*all[i] = ts_to_device(*all[i], device));
@@ -132,7 +143,8 @@ results by_attention(const operands *o)
     r.all[OUT] = ts_scaled_dot_product_attention_ex(o->q, o->k, o->v, &r.lse, &o->opts);
     OK(r.all[OUT]);
     ts_tensor **wanted[] = {&r.all[DQ], &r.all[DK], &r.all[DV]};
-    OK(ts_scaled_dot_product_attention_backward(o->g, o->g_lse, o->q, o->k, o->v, r.all[OUT], r.lse, &o->opts, wanted));
+    OK(ts_scaled_dot_product_attention_backward(o->g, o->g_lse, o->q, o->k, o->v, r.all[OUT], r.lse,
+                                                &o->opts, wanted));
     return r;
 }
 
@@ -166,9 +178,11 @@ static ts_tensor *times(ts_tensor *t, double x)
 }
 
 /** Scores of one sequence, -Inf where hidden; what is hidden goes to `hidden`. */
-static ts_tensor *scores(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor *mask, ts_tensor **hidden)
+static ts_tensor *scores(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor *mask,
+                         ts_tensor **hidden)
 {
-    int64_t batch = ts_size(q, 0), rows = ts_size(q, 2), keys = ts_size(k, 2), share = p->heads / p->groups;
+    int64_t batch = ts_size(q, 0), rows = ts_size(q, 2), keys = ts_size(k, 2),
+            share = p->heads / p->groups;
     double scale = p->scale != 0 ? p->scale : 1 / sqrt((double)p->depth);
     q = ts_reshape(q, TS_SIZES(batch, p->groups, share * rows, p->depth));
     ts_tensor *s = ts_matmul(q, ts_transpose(times(k, scale), 2, 3));
@@ -178,7 +192,8 @@ static ts_tensor *scores(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor
 
     ts_device device = ts_device_of(q);
     int64_t left = p->window ? p->left : -1, right = p->causal ? 0 : p->window ? p->right : -1;
-    ts_tensor *ahead = ts_sub(count(keys, device), ts_unsqueeze(ts_add_scalar(count(rows, device), keys - rows), 1));
+    ts_tensor *own = ts_unsqueeze(ts_add_scalar(count(rows, device), keys - rows), 1);
+    ts_tensor *ahead = ts_sub(count(keys, device), own);
     *hidden = ts_gt_scalar(ahead, right < 0 ? keys + rows : right);
     if (left >= 0)
         *hidden = ts_logical_or(*hidden, ts_lt_scalar(ahead, -left));
@@ -194,11 +209,13 @@ static ts_tensor *scores(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor
 }
 
 /** One sequence of queries and keys, or all of a dense problem. kept: what dropout multiplies by, or NULL. */
-static ts_tensor *attend(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor *v, ts_tensor *mask, ts_tensor *kept,
-                         ts_tensor **lse, ts_tensor **dead)
+static ts_tensor *attend(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor *v,
+                         ts_tensor *mask, ts_tensor *kept, ts_tensor **lse, ts_tensor **dead)
 {
-    int64_t batch = ts_size(q, 0), rows = ts_size(q, 2), keys = ts_size(k, 2), share = p->heads / p->groups;
-    ts_tensor *hidden, *s = scores(p, q, k, mask, &hidden), *top = ts_amax_dim(ts_detach(s), 3, true);
+    int64_t batch = ts_size(q, 0), rows = ts_size(q, 2), keys = ts_size(k, 2),
+            share = p->heads / p->groups;
+    ts_tensor *hidden, *s = scores(p, q, k, mask, &hidden),
+                       *top = ts_amax_dim(ts_detach(s), 3, true);
     *dead = ts_eq_scalar(top, -INFINITY);
     top = ts_masked_fill_scalar(top, *dead, 0);
     ts_tensor *sum = ts_sum_dim(ts_exp(ts_sub(s, top)), 3, true);
@@ -222,18 +239,21 @@ static ts_tensor *nothing(ts_tensor *q, int64_t values, ts_tensor **lse, ts_tens
     *dead = ts_fill_(ts_empty_on(TS_SIZES(n[0], n[1], n[2]), TS_BOOL, ts_device_of(q)), true);
     OK(*lse);
     OK(*dead);
-    return ts_zero_(ts_empty_on(TS_SIZES(n[0], n[1], n[2], values), ts_dtype_of(q), ts_device_of(q)));
+    const int64_t sizes[] = {n[0], n[1], n[2], values};
+    return ts_zero_(ts_empty_on(sizes, 4, ts_dtype_of(q), ts_device_of(q)));
 }
 
 results by_ops(const problem *p, const operands *o, ts_dtype dtype)
 {
     results r = {0};
-    ts_tensor *in[3] = {o->q, o->k, o->v}, *kept = NULL, *ys[SEQUENCES], *lses[SEQUENCES], *deads[SEQUENCES];
+    ts_tensor *in[3] = {o->q, o->k, o->v}, *kept = NULL, *ys[SEQUENCES], *lses[SEQUENCES],
+              *deads[SEQUENCES];
     for (int i = 0; i < 3; i++)
         OK(in[i] = ts_set_requires_grad(ts_detach(ts_contiguous(ts_to(in[i], dtype))), true));
     if (p->dropout_p > 0) {
         ts_rng_set_state(o->opts.rng);
-        kept = ts_empty_on(TS_SIZES(p->batch, p->heads, p->rows, p->keys), TS_F32, ts_device_of(o->q));
+        const int64_t sizes[] = {p->batch, p->heads, p->rows, p->keys};
+        kept = ts_empty_on(sizes, 4, TS_F32, ts_device_of(o->q));
         OK(kept = ts_dropout(ts_fill_(kept, 1), p->dropout_p, true));
     }
     int n = 0;
@@ -247,8 +267,8 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype)
         int64_t rows = ts_size(q, 2), keys = ts_size(k, 2);
         if (!rows)
             continue;
-        ys[n] = keys ? attend(p, q, k, v, pairs_of(p, o->opts.mask, b, rows, keys), pairs_of(p, kept, b, rows, keys),
-                              &lses[n], &deads[n])
+        ys[n] = keys ? attend(p, q, k, v, pairs_of(p, o->opts.mask, b, rows, keys),
+                              pairs_of(p, kept, b, rows, keys), &lses[n], &deads[n])
                      : nothing(q, ts_size(v, 3), &lses[n], &deads[n]);
         n++;
     }
@@ -256,8 +276,10 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype)
     r.dead = n > 1 ? ts_cat(deads, n, 2) : deads[0];
     OK(y);
     ts_tensor *objective = ts_sum(ts_mul(y, ts_to(o->g, dtype)));
-    if (p->lse_gradient)
-        objective = ts_add(objective, ts_sum(ts_masked_fill_scalar(ts_mul(lse, ts_to(o->g_lse, dtype)), r.dead, 0)));
+    if (p->lse_gradient) {
+        ts_tensor *of_lse = ts_masked_fill_scalar(ts_mul(lse, ts_to(o->g_lse, dtype)), r.dead, 0);
+        objective = ts_add(objective, ts_sum(of_lse));
+    }
     OK(ts_grad_of(objective, in, 3, r.all + DQ, NULL));
     r.all[OUT] = ts_detach(y);
     r.lse = ts_detach(lse);
@@ -302,17 +324,21 @@ bool same_bits(ts_tensor *a, ts_tensor *b)
 static void describe(const problem *p, char *text, size_t size)
 {
     static const char *const layouts[LAYOUTS] = {"dense", "swapped", "framed", "repeated", "odd"};
-    snprintf(text, size, "%s %s (%lld, %lld/%lld, %lld x %lld, %lld/%lld)%s%s scale %g window %lld %lld softcap %g dropout %g mask %s%s%s%s",
-             ts_dtype_name(p->dtype), layouts[p->lies], (long long)p->batch, (long long)p->heads, (long long)p->groups,
-             (long long)p->rows, (long long)p->keys, (long long)p->depth, (long long)p->value_depth,
-             p->packed ? " packed" : "", p->causal ? " causal" : "", p->scale, p->window ? (long long)p->left : -1,
-             p->window ? (long long)p->right : -1, p->softcap, p->dropout_p, p->mask ? ts_dtype_name(p->mask_dtype) : "",
+    snprintf(text, size,
+             "%s %s (%lld, %lld/%lld, %lld x %lld, %lld/%lld)%s%s scale %g window %lld %lld "
+             "softcap %g dropout %g mask %s%s%s%s",
+             ts_dtype_name(p->dtype), layouts[p->lies], (long long)p->batch, (long long)p->heads,
+             (long long)p->groups, (long long)p->rows, (long long)p->keys, (long long)p->depth,
+             (long long)p->value_depth, p->packed ? " packed" : "", p->causal ? " causal" : "",
+             p->scale, p->window ? (long long)p->left : -1, p->window ? (long long)p->right : -1,
+             p->softcap, p->dropout_p, p->mask ? ts_dtype_name(p->mask_dtype) : "",
              p->mask ? p->mask : "none", p->lse_gradient ? ", gradient of lse" : "",
              ts_deterministic() ? ", deterministic" : "");
 }
 
 /** How far results may be from what f64 gives; low: separate ops in the problem's dtype, where that is a half. */
-static void bounds_of(const problem *p, const results *ref, const results *low, double most[RESULTS])
+static void bounds_of(const problem *p, const results *ref, const results *low,
+                      double most[RESULTS])
 {
     for (int i = 0; i < RESULTS; i++) {
         bool softcap = i > OUT && p->softcap > 0;
@@ -322,14 +348,17 @@ static void bounds_of(const problem *p, const results *ref, const results *low, 
         }
         ts_tensor *more = ts_to(ts_add_scalar(ts_to(ref->all[i], TS_F64), 0.3), p->dtype);
         ts_tensor *rounded = ts_to(ts_sub_scalar(ts_to(more, TS_F64), 0.3), p->dtype);
-        most[i] = (softcap ? 3 : 2) * apart(low->all[i], ref->all[i]) + 2 * apart(rounded, ref->all[i]) + (softcap ? 3e-4 : 0);
+        most[i] = (softcap ? 3 : 2) * apart(low->all[i], ref->all[i]) +
+                  2 * apart(rounded, ref->all[i]) + (softcap ? 3e-4 : 0);
     }
 }
 
 /** How many of the judgements on results fail; prints them. All on one device. */
-static int wrong_results(const char *text, const results *got, const results *ref, const double most[RESULTS])
+static int wrong_results(const char *text, const results *got, const results *ref,
+                         const double most[RESULTS])
 {
-    static const char *const names[RESULTS] = {"out", "gradient of query", "gradient of key", "gradient of value"};
+    static const char *const names[RESULTS] = {"out", "gradient of query", "gradient of key",
+                                               "gradient of value"};
     int wrong = 0;
     for (int i = 0; i < RESULTS; i++) {
         double is = apart(got->all[i], ref->all[i]);
@@ -342,7 +371,8 @@ static int wrong_results(const char *text, const results *got, const results *re
             printf("%s: %s is not 0 where a row sees no key\n", text, names[i]);
     if (largest(ts_ne(ts_eq_scalar(got->lse, -INFINITY), dead)) != 0 && ++wrong)
         printf("%s: lse is not -Inf where a row sees no key, and nowhere else\n", text);
-    ts_tensor *alive = ts_to(ts_masked_fill_scalar(got->lse, dead, 0), TS_F64), *want = ts_masked_fill_scalar(ref->lse, dead, 0);
+    ts_tensor *alive = ts_to(ts_masked_fill_scalar(got->lse, dead, 0), TS_F64),
+              *want = ts_masked_fill_scalar(ref->lse, dead, 0);
     ts_tensor *allowed = ts_mul_scalar(ts_add_scalar(ts_abs(want), 1), 1e-5);
     double beyond = largest(ts_relu(ts_sub(ts_abs(ts_sub(alive, want)), allowed)));
     if (beyond != 0 && ++wrong)

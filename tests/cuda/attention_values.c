@@ -1,10 +1,14 @@
-/** @file attention_values.c  Attention on a GPU against separate ops: lengths, depths, options, dtypes, layouts; each kind of kernel. */
+/**
+ * @file attention_values.c
+ * Attention on a GPU against separate ops: lengths, depths, options, dtypes, layouts; each kind of kernel.
+ */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static const int64_t lengths[] = {1, 3, 64, 97, 108, 113, 128, 203, 217, 239, 256, 512, 799, 1024, 2048};
+static const int64_t lengths[] = {1, 3, 64, 97, 108, 113, 128, 203, 217, 239, 256, 512, 799, 1024,
+                                  2048};
 
 /** Heads of queries and of keys: each its own, some shared, one for all. */
 static const int64_t sharing[][2] = {{2, 2}, {4, 2}, {3, 1}, {6, 2}, {1, 1}};
@@ -85,12 +89,14 @@ static const problem options[] = {
     {.packed = true, .batch = 4, .window = true, .left = 50, .right = 3, .lse_gradient = true},
     {.packed = true, .batch = 3, .mask = "b1qk", .mask_dtype = TS_BOOL},
     {.packed = true, .batch = 6, .dropout_p = 0.2, .softcap = 2, .causal = true},
-    {.mask = "1hqk", .mask_dtype = TS_DTYPE_NONE, .softcap = 2, .dropout_p = 0.2, .scale = 0.1, .window = true, .left = 90, .right = 9},
+    {.mask = "1hqk", .mask_dtype = TS_DTYPE_NONE, .softcap = 2, .dropout_p = 0.2, .scale = 0.1,
+     .window = true, .left = 90, .right = 9},
 };
 
 static void judge_options(ts_device device, const ts_dtype *dtypes, int ndtypes)
 {
-    static const int64_t depths[] = {64, 72, 128, 192, 256, 32}, sizes[][2] = {{97, 113}, {203, 128}, {64, 239}, {256, 256}, {399, 217}};
+    static const int64_t depths[] = {64, 72, 128, 192, 256, 32};
+    static const int64_t sizes[][2] = {{97, 113}, {203, 128}, {64, 239}, {256, 256}, {399, 217}};
     int turn = 0;
     for (int i = 0; i < COUNT(options); i++)
         for (int d = 0; d < COUNT(depths); d++, turn++) {

@@ -13,7 +13,8 @@ static void judge_table(const block_table *table)
         const block_row *row = &table->rows[i];
         int wrong = row->run();
         if (wrong)
-            printf("%s: %d elements are wrong%s%s\n", row->name, wrong, wrong < 0 ? ": " : "", wrong < 0 ? block_error() : "");
+            printf("%s: %d elements are wrong%s%s\n", row->name, wrong, wrong < 0 ? ": " : "",
+                   wrong < 0 ? block_error() : "");
         ts_tally(!wrong, wrong != 0, 0);
     }
 }
