@@ -20,7 +20,8 @@ enum { WORKSPACE = 32 << 20, BUCKETS = 1024 };
 typedef struct key {
     int64_t m, n, k, batches;
     int64_t lda, ldb, ldc, stride_a, stride_b, stride_c;
-    uint8_t device, dtype, transposed_a, transposed_b, bias, aligned;
+    uint8_t device, dtype, transposed_a, transposed_b;
+    uint32_t epilogue; /* a cublasLtEpilogue_t */
 } key;
 
 typedef struct plan {
@@ -30,6 +31,7 @@ typedef struct plan {
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
     size_t workspace;
+    bool missing; /* there is no algorithm */
 } plan;
 
 static cublasLtHandle_t handles[TS_CUDA_DEVICES];
@@ -48,6 +50,18 @@ static ts_status check(cublasStatus_t status, const ts_frame *f)
 static cudaDataType_t type_of(ts_dtype dtype)
 {
     return dtype == TS_F64 ? CUDA_R_64F : dtype == TS_BF16 ? CUDA_R_16BF : dtype == TS_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+/** TS_CUDA_TF32=1: f32 products on tensor cores, of operands with 10 bits of mantissa. */
+static bool tf32(void)
+{
+    static _Atomic int known; /* 0 not asked, 1 no, 2 yes */
+    int is = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!is) {
+        const char *text = getenv("TS_CUDA_TF32");
+        atomic_store(&known, is = text && strcmp(text, "1") == 0 ? 2 : 1);
+    }
+    return is == 2;
 }
 
 static void layout(cublasStatus_t *status, cublasLtMatrixLayout_t *made, const key *k, int64_t rows, int64_t columns,
@@ -69,6 +83,26 @@ static void attribute(cublasStatus_t *status, cublasLtMatmulDesc_t product, cubl
         *status = cublasLtMatmulDescSetAttribute(product, name, value, size);
 }
 
+static cublasLtEpilogue_t epilogue_of(const ts_cuda_epilogue *then)
+{
+    if (then->sums)
+        return CUBLASLT_EPILOGUE_BGRADB; /* a is the second operand there */
+    if (then->gelu)
+        return then->bias ? then->linear ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS
+                          : then->linear ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
+    return then->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/** Addresses are part of the description. */
+static void point(cublasStatus_t *status, cublasLtMatmulDesc_t product, const ts_cuda_epilogue *then)
+{
+    const void *row = then->sums ? then->sums : then->bias;
+    if (row)
+        attribute(status, product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &row, sizeof row);
+    if (then->linear)
+        attribute(status, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &then->linear, sizeof then->linear);
+}
+
 static void drop(plan *p)
 {
     if (p->product)
@@ -82,8 +116,8 @@ static void drop(plan *p)
     free(p);
 }
 
-/** k->m ... are those of the column view: (m, k) (k, n). */
-static cublasStatus_t make(const key *k, plan **out)
+/** k->m ... are those of the column view: (m, k) (k, n). then: of the call that asks first */
+static cublasStatus_t make(const key *k, const ts_cuda_epilogue *then, plan **out)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     plan *p = calloc(1, sizeof *p);
@@ -91,20 +125,24 @@ static cublasStatus_t make(const key *k, plan **out)
         return CUBLAS_STATUS_ALLOC_FAILED;
     p->key = *k;
     bool wide = k->dtype == TS_F64;
-    status = cublasLtMatmulDescCreate(&p->product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F);
+    cublasComputeType_t compute = wide                             ? CUBLAS_COMPUTE_64F
+                                  : k->dtype == TS_F32 && tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                   : CUBLAS_COMPUTE_32F;
+    status = cublasLtMatmulDescCreate(&p->product, compute, wide ? CUDA_R_64F : CUDA_R_32F);
     cublasOperation_t op_a = k->transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = k->transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     attribute(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
     attribute(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
-    if (k->bias)
-        attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &k->epilogue, sizeof k->epilogue);
+    if (then->linear)
+        attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldc, sizeof k->ldc);
+    point(&status, p->product, then);
     layout(&status, &p->a, k, k->transposed_a ? k->k : k->m, k->transposed_a ? k->m : k->k, k->lda, k->stride_a);
     layout(&status, &p->b, k, k->transposed_b ? k->n : k->k, k->transposed_b ? k->k : k->n, k->ldb, k->stride_b);
     layout(&status, &p->c, k, k->m, k->n, k->ldc, k->stride_c);
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found = {0};
     size_t most = WORKSPACE;
-    uint32_t aligned = k->aligned;
+    const uint32_t aligned = 16;
     int count = 0;
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulPreferenceCreate(&want);
@@ -119,8 +157,10 @@ static cublasStatus_t make(const key *k, plan **out)
         status = cublasLtMatmulAlgoGetHeuristic(handles[k->device], p->product, p->a, p->b, p->c, p->c, want, 1, &found, &count);
     if (want)
         cublasLtMatmulPreferenceDestroy(want);
-    if (status == CUBLAS_STATUS_SUCCESS && !count)
-        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && !count)) {
+        p->missing = true;
+        status = CUBLAS_STATUS_SUCCESS;
+    }
     if (status != CUBLAS_STATUS_SUCCESS) {
         drop(p);
         return status;
@@ -139,7 +179,7 @@ static plan *find(_Atomic(plan *) *bucket, const key *k)
     return p;
 }
 
-static ts_status plan_of(const ts_frame *f, const key *k, plan **out)
+static ts_status plan_of(const ts_frame *f, const key *k, const ts_cuda_epilogue *then, plan **out)
 {
     const uint64_t *words = (const uint64_t *)k;
     uint64_t hash = 0;
@@ -154,7 +194,7 @@ static ts_status plan_of(const ts_frame *f, const key *k, plan **out)
         if (!handles[k->device])
             status = cublasLtCreate(&handles[k->device]);
         if (status == CUBLAS_STATUS_SUCCESS)
-            status = make(k, out);
+            status = make(k, then, out);
         if (status == CUBLAS_STATUS_SUCCESS) {
             (*out)->next = atomic_load(bucket);
             atomic_store_explicit(bucket, *out, memory_order_release);
@@ -164,19 +204,9 @@ static ts_status plan_of(const ts_frame *f, const key *k, plan **out)
     return check(status, f);
 }
 
-static unsigned alignment(const void *a, const void *b, const void *c)
+static key key_of(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                  const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then)
 {
-    uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | 256;
-    return (unsigned)(bits & -bits) > 128 ? 128 : (unsigned)(bits & -bits);
-}
-
-ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
-                       const ts_cuda_matrix *c, int64_t batches, const void *bias)
-{
-    ts_device where = ts_kernel_device(f);
-    const ts_cuda_device *device = ts_cuda_use(where.index);
-    if (!device)
-        return ts_error_code();
     key k;
     memset(&k, 0, sizeof k);
     k.m = c->columns;
@@ -192,12 +222,32 @@ ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *
     k.stride_a = b->batch;
     k.stride_b = a->batch;
     k.stride_c = c->batch;
-    k.device = where.index;
+    k.device = ts_kernel_device(f).index;
     k.dtype = (uint8_t)dtype;
-    k.bias = bias != NULL;
-    k.aligned = (uint8_t)alignment(a->data, b->data, c->data);
+    k.epilogue = epilogue_of(then);
+    return k;
+}
+
+bool ts_cuda_gemm_is_there(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                           const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then)
+{
+    key k = key_of(f, dtype, a, b, c, batches, then);
     plan *p;
-    TS_TRY(plan_of(f, &k, &p));
+    return !ts_cuda_use(k.device) || plan_of(f, &k, then, &p) != TS_OK || !p->missing;
+}
+
+ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                       const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then)
+{
+    ts_device where = ts_kernel_device(f);
+    const ts_cuda_device *device = ts_cuda_use(where.index);
+    if (!device)
+        return ts_error_code();
+    key k = key_of(f, dtype, a, b, c, batches, then);
+    plan *p;
+    TS_TRY(plan_of(f, &k, then, &p));
+    if (p->missing)
+        return check(CUBLAS_STATUS_NOT_SUPPORTED, f);
     void *workspace = NULL;
     if (p->workspace && !(workspace = ts_scratch_take(where, (int64_t)p->workspace)))
         return ts_error_code();
@@ -206,16 +256,17 @@ ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *
     static const float one_f = 1, zero_f = 0;
     bool wide = dtype == TS_F64;
     cublasLtMatmulDesc_t product = p->product;
-    cublasLtMatmulDescOpaque_t with_bias;
-    if (bias) { /* the pointer is part of the description: a copy of it, since others use the plan too */
-        memcpy(&with_bias, p->product, sizeof with_bias);
-        product = (cublasLtMatmulDesc_t)&with_bias;
-        cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    cublasLtMatmulDescOpaque_t own;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (k.epilogue != CUBLASLT_EPILOGUE_DEFAULT) { /* a copy, since others use the plan too */
+        memcpy(&own, p->product, sizeof own);
+        product = (cublasLtMatmulDesc_t)&own;
+        point(&status, product, then);
     }
-    cublasStatus_t status =
-        cublasLtMatmul(handles[where.index], product, wide ? (const void *)&one : &one_f, b->data, p->a, a->data, p->b,
-                       wide ? (const void *)&zero : &zero_f, c->data, p->c, c->data, p->c, &p->algo, workspace,
-                       p->workspace, stream);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmul(handles[where.index], product, wide ? (const void *)&one : &one_f, b->data, p->a,
+                                a->data, p->b, wide ? (const void *)&zero : &zero_f, c->data, p->c, c->data, p->c,
+                                &p->algo, workspace, p->workspace, stream);
     if (workspace)
         ts_scratch_give(where, workspace, (int64_t)p->workspace);
     TS_TRY(check(status, f));

@@ -26,18 +26,11 @@ static bool is_plain(const ts_cuda_matrix *m)
     return (m->column == 1 && m->row >= m->columns) || (m->row == 1 && m->column >= m->rows);
 }
 
-/** All dims but the last as rows. */
+/** All dims but the last as rows of a dense tensor. */
 static ts_cuda_matrix rows_of(const ts_tensor *t)
 {
-    int n = ts_ndim(t);
-    const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
-    int64_t columns = sizes[n - 1], rows = columns ? ts_numel(t) / columns : 0, step = columns;
-    for (int d = n - 2; d >= 0; d--)
-        if (sizes[d] > 1) {
-            step = strides[d];
-            break;
-        }
-    return (ts_cuda_matrix){ts_kernel_data(t), rows, columns, step < columns ? columns : step, 1, 0};
+    int64_t columns = ts_size(t, -1), rows = columns ? ts_numel(t) / columns : 0;
+    return (ts_cuda_matrix){ts_kernel_data(t), rows, columns, columns ? columns : 1, 1, 0};
 }
 
 static ts_cuda_matrix transposed(ts_cuda_matrix m)
@@ -45,36 +38,74 @@ static ts_cuda_matrix transposed(ts_cuda_matrix m)
     return (ts_cuda_matrix){m.data, m.columns, m.rows, m.column, m.row, m.batch};
 }
 
-/** c = a b; nothing to add up gives zeros, or the bias. */
-static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
-                         int64_t batches, ts_tensor *result, ts_tensor *bias)
-{
-    if (!c->rows || !c->columns || !batches)
-        return TS_OK;
-    if (!a->columns) {
-        TS_SCOPE;
-        return bias ? ts_status_of_pointer(ts_copy_(result, bias)) : ts_status_of_pointer((ts_fill_)(result, ts_scalar_int(0)));
-    }
-    return ts_cuda_gemm(f, ts_kernel_dtype(f), a, b, c, batches, bias ? ts_kernel_data(bias) : NULL);
-}
+/* --------------------------------------------------------------------- where operands lie ---- */
+
+/*
+ * cuBLASLt has other algorithms for data that lie unevenly, whose sums have another order. So that bits depend on
+ * shapes alone, all products are those of data at multiples of 16 bytes: the rare others are copied, which in
+ * halves costs less than the algorithm that reads them as they lie.
+ */
+static bool is_even(const ts_tensor *t) { return (uintptr_t)ts_kernel_data(t) % 16 == 0; }
+
+static ts_tensor *even(ts_tensor *t) { return is_even(t) ? t : ts_clone(t); }
 
 /** An operand as it lies, or a dense copy. */
 static ts_status operand(ts_tensor *t, ts_cuda_matrix *m)
 {
     *m = matrix_of(t);
-    if (is_plain(m))
+    if (is_plain(m) && is_even(t))
         return TS_OK;
-    t = ts_contiguous(t);
-    TS_TRY(t);
+    TS_TRY(t = even(ts_contiguous(t)));
     *m = matrix_of(t);
     return TS_OK;
 }
+
+/** An operand's rows. */
+static ts_status operand_rows(ts_tensor *t, ts_cuda_matrix *m)
+{
+    if (ts_ndim(t) == 2)
+        return operand(t, m);
+    TS_TRY(t = even(ts_contiguous(t)));
+    *m = rows_of(t);
+    return TS_OK;
+}
+
+/** Where a result is written: to itself, or to a stand-in for one that is not dense or lies unevenly. */
+static ts_tensor *stand_in(ts_tensor *result)
+{
+    return ts_is_contiguous(result) && is_even(result)
+               ? result
+               : ts_empty_on(ts_sizes(result), ts_ndim(result), ts_dtype_of(result), ts_device_of(result));
+}
+static ts_status deliver(ts_tensor *result, ts_tensor *y)
+{
+    return y == result ? TS_OK : ts_status_of_pointer(ts_copy_(result, y));
+}
+
+/* ------------------------------------------------------------------------------- products ---- */
+
+/** c = a b and then what follows; nothing to add up gives zeros, or the bias. */
+static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
+                         int64_t batches, ts_tensor *y, ts_tensor *bias, ts_cuda_epilogue then)
+{
+    if (!c->rows || !c->columns || !batches)
+        return TS_OK;
+    if (!a->columns)
+        return ts_status_of_pointer(bias ? ts_copy_(y, bias) : (ts_fill_)(y, ts_scalar_int(0)));
+    if (bias) {
+        TS_TRY(bias = even(ts_contiguous(bias)));
+        then.bias = ts_kernel_data(bias);
+    }
+    return ts_cuda_gemm(f, ts_kernel_dtype(f), a, b, c, batches, &then);
+}
+
+static const ts_cuda_epilogue nothing = {0};
 
 /* A transposed operand, as in gradients of weights, is read as it lies; only results are always dense. */
 static ts_status mm(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *result = f->rets[0].t, *y = ts_is_contiguous(result) ? result : ts_contiguous(result);
+    ts_tensor *result = f->rets[0].t, *y = stand_in(result);
     ts_cuda_matrix a, b, c;
     TS_TRY(y);
     TS_TRY(operand(f->args[0].t, &a));
@@ -82,36 +113,103 @@ static ts_status mm(ts_frame *f)
     c = matrix_of(y);
     c.row = c.columns;
     c.column = 1;
-    TS_TRY(product(f, &a, &b, &c, ts_ndim(y) > 2 ? ts_size(y, 0) : 1, y, NULL));
-    return y == result ? TS_OK : ts_status_of_pointer(ts_copy_(result, y));
+    TS_TRY(product(f, &a, &b, &c, ts_ndim(y) > 2 ? ts_size(y, 0) : 1, y, NULL, nothing));
+    return deliver(result, y);
 }
 
-/* input (..., K), weight (N, K), bias (N) -> (..., N) */
+static ts_tensor *bias_of(const ts_frame *f) { return f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL; }
+
+/** input (..., K), weight (N, K), bias (N) -> y (..., N), which is dense */
+static ts_status linear_into(ts_frame *f, ts_tensor *y, ts_cuda_epilogue then)
+{
+    ts_cuda_matrix x, w, c = rows_of(y);
+    TS_TRY(operand_rows(f->args[0].t, &x));
+    TS_TRY(operand(f->args[1].t, &w));
+    w = transposed(w);
+    return product(f, &x, &w, &c, 1, y, bias_of(f), then);
+}
+
 static ts_status linear(ts_frame *f)
 {
-    ts_tensor *y = f->rets[0].t;
-    ts_cuda_matrix x = rows_of(f->args[0].t), w = transposed(matrix_of(f->args[1].t)), c = rows_of(y);
-    return product(f, &x, &w, &c, 1, y, f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL);
+    TS_SCOPE;
+    ts_tensor *result = f->rets[0].t, *y = stand_in(result);
+    TS_TRY(y);
+    TS_TRY(linear_into(f, y, nothing));
+    return deliver(result, y);
+}
+
+/** Halves in rows of whole 16 bytes. In f32 an epilogue's gelu is less exact than a kernel's, and no quicker. */
+static bool is_half_in_vectors(const ts_frame *f)
+{
+    ts_dtype dtype = ts_kernel_dtype(f);
+    int64_t columns = ts_size(f->args[1].t, 0), inner = ts_size(f->args[1].t, 1);
+    return (dtype == TS_BF16 || dtype == TS_F16) && columns % 8 == 0 && inner % 8 == 0 && inner;
+}
+
+/* input (..., K), weight (N, K), bias (N), tanh -> gelu (..., N), what it is taken of (..., N) */
+static ts_status linear_gelu(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *result = f->rets[0].t, *kept = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : NULL;
+    ts_tensor *y = stand_in(result), *x = kept ? stand_in(kept) : y;
+    TS_TRY(y);
+    TS_TRY(x);
+    if (f->args[3].i && is_half_in_vectors(f)) { /* the tanh form is the one that epilogues have */
+        TS_TRY(linear_into(f, y, (ts_cuda_epilogue){.gelu = true, .linear = kept ? ts_kernel_data(x) : NULL}));
+    } else {
+        TS_TRY(linear_into(f, x, nothing));
+        TS_TRY(f->args[3].i ? ts_gelu_tanh_out(y, x) : ts_gelu_out(y, x));
+    }
+    TS_TRY(deliver(result, y));
+    return kept ? deliver(kept, x) : TS_OK;
+}
+
+/** Sums of grad (..., N) over all dims but the last. */
+static ts_status column_sums(ts_tensor *result, ts_tensor *grad)
+{
+    static const int64_t dims[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    int leading = ts_ndim(grad) - 1;
+    return ts_status_of_pointer(leading ? ts_sum_out(result, grad, dims, leading, false) : ts_copy_(result, grad));
+}
+
+/**
+ * gradᵀ input into dw, and into db (NULL: not wanted) the sums of grad where the product's epilogue can add them up
+ * as it reads them: *summed tells.
+ */
+static ts_status weight_gradient(ts_frame *f, const ts_cuda_matrix *g, ts_tensor *dw, ts_tensor *db, bool *summed)
+{
+    ts_cuda_matrix up = transposed(*g), x, c = rows_of(dw);
+    ts_cuda_epilogue then = {.sums = db ? ts_kernel_data(db) : NULL};
+    ts_dtype dtype = ts_kernel_dtype(f);
+    TS_TRY(operand_rows(f->args[1].t, &x));
+    *summed = then.sums && dtype != TS_F64 && c.rows && c.columns && up.columns &&
+              ts_cuda_gemm_is_there(f, dtype, &up, &x, &c, 1, &then);
+    return product(f, &up, &x, &c, 1, dw, NULL, *summed ? then : nothing);
 }
 
 /* grad (..., N), input (..., K), weight (N, K) -> (..., K), (N, K), (N) */
 static ts_status linear_backward(ts_frame *f)
 {
-    ts_tensor *grad = f->args[0].t;
-    ts_cuda_matrix g = rows_of(grad);
-    if (f->rets[0].tag == TS_TAG_TENSOR) {
-        ts_cuda_matrix w = matrix_of(f->args[2].t), c = rows_of(f->rets[0].t);
-        TS_TRY(product(f, &g, &w, &c, 1, f->rets[0].t, NULL));
+    TS_SCOPE;
+    ts_tensor *grad = f->args[0].t, *y[3] = {NULL};
+    ts_cuda_matrix g;
+    bool summed = false;
+    for (int i = 0; i < 3; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR)
+            TS_TRY(y[i] = stand_in(f->rets[i].t));
+    TS_TRY(operand_rows(grad, &g));
+    if (y[0]) {
+        ts_cuda_matrix w, c = rows_of(y[0]);
+        TS_TRY(operand(f->args[2].t, &w));
+        TS_TRY(product(f, &g, &w, &c, 1, y[0], NULL, nothing));
     }
-    if (f->rets[1].tag == TS_TAG_TENSOR) {
-        ts_cuda_matrix up = transposed(g), x = rows_of(f->args[1].t), c = matrix_of(f->rets[1].t);
-        TS_TRY(product(f, &up, &x, &c, 1, f->rets[1].t, NULL));
-    }
-    if (f->rets[2].tag == TS_TAG_TENSOR) {
-        TS_SCOPE;
-        int64_t n = ts_size(grad, -1);
-        TS_TRY(ts_copy_(f->rets[2].t, ts_sum_to_size(grad, &n, 1)));
-    }
+    if (y[1])
+        TS_TRY(weight_gradient(f, &g, y[1], y[2], &summed));
+    if (y[2] && !summed)
+        TS_TRY(column_sums(y[2], grad));
+    for (int i = 0; i < 3; i++)
+        if (y[i])
+            TS_TRY(deliver(f->rets[i].t, y[i]));
     return TS_OK;
 }
 
@@ -119,7 +217,8 @@ static ts_status linear_backward(ts_frame *f)
 static const ts_cuda_kernel kernels[] = {
     {"mm", mm, FLOATS, true},
     {"bmm", mm, FLOATS, true},
-    {"linear", linear, FLOATS, false},
-    {"linear_backward", linear_backward, FLOATS, false},
+    {"linear", linear, FLOATS, true},
+    {"linear_gelu", linear_gelu, FLOATS, true},
+    {"linear_backward", linear_backward, FLOATS, true},
 };
 const ts_cuda_family ts_cuda_matmul = {kernels, sizeof kernels / sizeof *kernels};
