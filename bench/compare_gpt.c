@@ -103,8 +103,8 @@ static ts_tensor *attention(const compare_gpt *g, ts_tensor *x, ts_tensor *const
 
 static ts_tensor *mlp(ts_tensor *x, ts_tensor *const *w)
 {
-    ts_tensor *h = ts_linear(ts_layer_norm(x, w[6], w[7]), w[8], w[9]);
-    return ts_add(x, ts_linear(ts_gelu_tanh(h), w[10], w[11]));
+    ts_tensor *h = ts_linear_gelu(ts_layer_norm(x, w[6], w[7]), w[8], w[9], true, NULL);
+    return ts_add(x, ts_linear(h, w[10], w[11]));
 }
 
 static ts_tensor *forward(const compare_gpt *g) // (B*T, V)

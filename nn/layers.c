@@ -195,7 +195,10 @@ static ts_tensor *mlp_forward(ts_module *m, ts_tensor *x)
 {
     const mlp *p = ts_module_payload(m);
     TS_SCOPE;
-    ts_tensor *h = p->activation(ts_forward(p->fc, x)); // (..., hidden)
+    const linear *fc = ts_module_payload(p->fc);
+    bool tanh_form = p->activation == ts_gelu_tanh;
+    ts_tensor *h = tanh_form || p->activation == ts_gelu ? ts_linear_gelu(x, fc->weight, fc->bias, tanh_form, NULL)
+                                                         : p->activation(ts_forward(p->fc, x)); // (..., hidden)
     ts_tensor *y = ts_forward(p->proj, h);
     return ts_keep(p->dropout ? ts_forward(p->dropout, y) : y);
 }
