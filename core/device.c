@@ -218,6 +218,14 @@ ts_status ts_stream_use(ts_device device, ts_stream *stream)
     return TS_OK;
 }
 
+/** After a backend gave none: the device is lost, which is on record, or there is no room. */
+static ts_status gave_none(ts_device device, const char *what)
+{
+    if (ts_error_code() == TS_ERR_DEVICE)
+        return TS_ERR_DEVICE;
+    return ts_error_set(TS_ERR_MEMORY, "%s_new: out of memory, or %s has no further %s", what, ts_device_name(device), what);
+}
+
 ts_status ts_stream_new(ts_device device, ts_stream **stream)
 {
     TS_TRY(ts_device_check(device, "stream_new"));
@@ -226,7 +234,7 @@ ts_status ts_stream_new(ts_device device, ts_stream **stream)
     const ts_backend *b = ts_backend_of(device);
     *stream = NULL;
     if (b && b->stream_new && !(*stream = b->stream_new(b->state, device.index)))
-        return ts_error_set(TS_ERR_MEMORY, "stream_new: out of memory, or %s has no further stream", ts_device_name(device));
+        return gave_none(device, "stream");
     return TS_OK;
 }
 
@@ -278,7 +286,7 @@ ts_status ts_event_new(ts_device device, ts_event **event)
     const ts_backend *b = ts_backend_of(device);
     *event = NULL;
     if (b && b->event_new && !(*event = b->event_new(b->state, device.index)))
-        return ts_error_set(TS_ERR_MEMORY, "event_new: out of memory, or %s has no further event", ts_device_name(device));
+        return gave_none(device, "event");
     return TS_OK;
 }
 

@@ -23,7 +23,7 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     GPU(device);
     TS_SCOPE;
     ts_stream *stream, *other;
-    ts_event *event;
+    ts_event *event, *later;
     float values[3] = {1, 2, 3};
     ts_tensor *here = ts_from_array(values, TS_F32, TS_SIZES(3));
     OK(ts_stream_new(device, &stream));
@@ -52,6 +52,7 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     says_lost(ts_stream_synchronize(device, stream), "a wait for a stream");
     says_lost(ts_event_record(device, event), "an event");
     says_lost(ts_stream_new(device, &other), "a stream");
+    says_lost(ts_event_new(device, &later), "an event that is new");
 
     ts_event_free(device, event);
     ts_stream_free(device, stream);
