@@ -28,10 +28,13 @@ template <class T, int DEPTH, int GROUPS> static cudaError_t launch(const attent
     int together = attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads);
     /* rows that see as many keys as any others are shared out well beforehand */
     unsigned *taken = all > c.processors && !sees_everything(c) ? c.taken : nullptr;
+    /* two groups that have much to do fall into step by themselves */
+    bool turns = DEPTH <= 64 || c.keys < 2048;
     cudaError_t e = taken ? cudaMemsetAsync(taken, 0, sizeof *taken, stream) : cudaSuccess;
-    return e == cudaSuccess ? attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS>, 1, all < c.processors ? all : c.processors, 1,
-                                               S::threads, S::bytes, stream, c, q, k, v, out, together, taken)
-                            : e;
+    if (e != cudaSuccess)
+        return e;
+    return attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS>, 1, all < c.processors ? all : c.processors, 1,
+                            S::threads, S::bytes, stream, c, q, k, v, out, together, taken, turns);
 }
 
 template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream)

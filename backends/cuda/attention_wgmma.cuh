@@ -98,7 +98,7 @@ template <class T, int DEPTH, int GROUPS>
 static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap q_map,
                            const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map,
-                           const __grid_constant__ CUtensorMap out_map, int together, unsigned *counter)
+                           const __grid_constant__ CUtensorMap out_map, int together, unsigned *counter, bool turns)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = attention_wgmma_shape<DEPTH, GROUPS>;
@@ -240,7 +240,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
             tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, &out_map, r.first + group * 64, r.head, r.batch);
     };
 
-    if (group == S::groups - 1)
+    if (turns && group == S::groups - 1)
         turn_give(1, turn);
     int first, tiles;
     auto meet_rows = [&] {
@@ -263,11 +263,13 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     while (true) {
         for (int i = 1; i < tiles; i++, passed++) {
             keys.wait_full(passed);
-            turn_wait(1 + group, turn);
+            if (turns)
+                turn_wait(1 + group, turn);
             settle(o);
             start_scores();
             start_sums();
-            turn_give(1 + (group + 1) % S::groups, turn);
+            if (turns)
+                turn_give(1 + (group + 1) % S::groups, turn);
             wgmma_wait<1>();
             settle(s);
             release(keys.empty(passed));
@@ -289,11 +291,13 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         if (!tiles)
             break;
         keys.wait_full(passed);
-        turn_wait(1 + group, turn);
+        if (turns)
+            turn_wait(1 + group, turn);
         settle(o);
         start_scores();
         start_sums();
-        turn_give(1 + (group + 1) % S::groups, turn);
+        if (turns)
+            turn_give(1 + (group + 1) % S::groups, turn);
         wgmma_wait<1>();
         settle(s);
         release(keys.empty(passed));
