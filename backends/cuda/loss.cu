@@ -4,10 +4,8 @@
  * gradients. Sums go by position or block, then in a fixed order by one block, in double.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/exponentials.cuh"
-#include "backends/cuda/index.cuh"
 #include "backends/cuda/lines.cuh"
-#include "backends/cuda/softmax_rows.cuh"
+#include "backends/cuda/loss_rows.cuh"
 #include "backends/cuda/statistics.cuh"
 #include "tessera/ops/loss.h"
 
@@ -50,10 +48,10 @@ static __global__ void __launch_bounds__(POSITIONS)
 }
 
 /** Losses of a block's positions: each, or their sum. */
-template <class T, class F>
-static __device__ __forceinline__ void give_losses(const classes &c, const indices &target, F &&loss, T *out, double *parts)
+template <class R, class F>
+static __device__ __forceinline__ void give_losses(const classes &c, const indices &target, F &&loss, R *out, double *parts)
 {
-    using A = wide_t<T>;
+    using A = wide_t<R>;
     int64_t at = (int64_t)blockIdx.x * POSITIONS + threadIdx.y, positions = c.l.outer * c.l.inner;
     A value = 0;
     if (at < positions && target.at(at) != c.ignored) {
@@ -61,7 +59,7 @@ static __device__ __forceinline__ void give_losses(const classes &c, const indic
         value = goal < 0 ? (A)NAN : loss(at, first + goal * c.l.inner);
     }
     if (out && at < positions)
-        out[at] = narrow<T>(value);
+        out[at] = narrow<R>(value);
     if (out)
         return;
     double sum = line_reduce<1, POSITIONS, op_sum>((double)value);
@@ -69,20 +67,36 @@ static __device__ __forceinline__ void give_losses(const classes &c, const indic
         parts[blockIdx.x] = sum;
 }
 
-/** Losses from what is known of each position's exponentials. */
-template <class T>
+/** What is known of each position's logits. */
+template <class T> struct position_sums {
+    using A = wide_t<T>;
+    const exponentials<A> *known;
+    const A *own;    /* the target's logit; NULL: it is still among the logits */
+    const A *totals; /* (parts, positions): sums of logits; NULL: `known` has them */
+    int parts;
+
+    __device__ __forceinline__ A total(int64_t at, int64_t positions) const
+    {
+        A sum = totals ? (A)0 : known[at].total;
+        for (int p = 0; totals && p < parts; p++)
+            sum += totals[p * positions + at];
+        return sum;
+    }
+};
+
+template <class T, class R>
 static __global__ void __launch_bounds__(POSITIONS)
-    cross_entropy_kernel(classes c, const T *x, indices target, const exponentials<wide_t<T>> *known, wide_t<T> *lse, T *out, double *parts)
+    cross_entropy_kernel(classes c, const T *x, indices target, position_sums<T> sums, wide_t<T> *lse, R *out, double *parts)
 {
     using A = wide_t<T>;
-    int64_t mine = (int64_t)blockIdx.x * POSITIONS + threadIdx.y;
-    if (lse && mine < c.l.outer * c.l.inner)
-        lse[mine] = exponentials_fold<T>().finish(known[mine]);
-    give_losses<T>(c, target, [&](int64_t at, int64_t own) {
-        A rest = log(known[at].sum), top = exponentials_fold<T>::base(known[at].top);
-        A value = (A)(1 - c.smoothing) * (top - widen(x[own]) + rest);
+    int64_t mine = (int64_t)blockIdx.x * POSITIONS + threadIdx.y, positions = c.l.outer * c.l.inner;
+    if (lse && mine < positions)
+        lse[mine] = exponentials_fold<T>().finish(sums.known[mine]);
+    give_losses(c, target, [&](int64_t at, int64_t own) {
+        A rest = log(sums.known[at].sum), top = exponentials_fold<T>::base(sums.known[at].top);
+        A value = (A)(1 - c.smoothing) * (top - (sums.own ? sums.own[at] : widen(x[own])) + rest);
         if (c.smoothing != 0)
-            value += (A)c.smoothing * (rest + top - known[at].total / (A)c.l.count);
+            value += (A)c.smoothing * (rest + top - sums.total(at, positions) / (A)c.l.count);
         return value;
     }, out, parts);
 }
@@ -99,10 +113,11 @@ template <class T> struct cross_entropy_slope {
     int64_t goal;
     A lse, scale, even, own; /* scale 0: ignored */
 
+    /** g NULL: 1 */
     __device__ __forceinline__ cross_entropy_slope(const classes &c, const T *g, bool each, const unsigned long long *count,
                                                    const indices &target, const wide_t<T> *known, int64_t at)
-        : goal(target.at(at)), lse(known[at]), scale(each ? widen(g[at]) : widen(*g)), even((A)(c.smoothing / (double)c.l.count)),
-          own((A)(1 - c.smoothing))
+        : goal(target.at(at)), lse(known[at]), scale(!g ? (A)1 : each ? widen(g[at]) : widen(*g)),
+          even((A)(c.smoothing / (double)c.l.count)), own((A)(1 - c.smoothing))
     {
         if (count)
             scale /= (A)*count;
@@ -132,24 +147,35 @@ static __global__ void cross_entropy_backward_kernel(classes c, const T *g, bool
 
 enum { LONG = 256, LONG_UNROLL = 4 };
 
-/** The same for classes side by side, many of them: blockIdx.y is the position. */
+/**
+ * The same for classes side by side, many of them: blockIdx.y is the position. aligned: x and dx are to 16 bytes; where
+ * rows are not, vectors begin before them.
+ */
 template <class T>
 static __global__ void __launch_bounds__(LONG)
     cross_entropy_backward_long(classes c, const T *g, bool each, const unsigned long long *count, const T *x, indices target,
                                 const wide_t<T> *lse, T *dx, bool aligned)
 {
     constexpr int V = vec16<T>;
-    int64_t at = blockIdx.y, n = c.l.count, begin = (int64_t)blockIdx.x * (LONG * LONG_UNROLL * V) + threadIdx.x * V;
+    int64_t at = blockIdx.y, n = c.l.count, start = blockIdx.x * (LONG * LONG_UNROLL * V) + threadIdx.x * V;
+    int64_t begin = aligned ? start - at * n % V : start;
     const T *row = x + at * n;
+    T *to = dx + at * n;
     vec<T, V> in[LONG_UNROLL];
 #pragma unroll
     for (int u = 0; u < LONG_UNROLL; u++) {
         int64_t first = begin + u * (LONG * V);
-        if (first < n)
-            in[u] = load_piece<T, V>(row + first, 1, aligned, n - first < V ? (int)(n - first) : V);
+        if (aligned && first >= 0 && first + V <= n) {
+            in[u] = *reinterpret_cast<const vec<T, V> *>(row + first);
+        } else {
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                if (first + e >= 0 && first + e < n)
+                    in[u].at[e] = row[first + e];
+        }
     }
     cross_entropy_slope<T> slope(c, g, each, count, target, lse, at);
-    if (begin == 0 && slope.goal != c.ignored)
+    if (start == 0 && slope.goal != c.ignored)
         target.checked(at, n);
 #pragma unroll
     for (int u = 0; u < LONG_UNROLL; u++) {
@@ -166,13 +192,13 @@ static __global__ void __launch_bounds__(LONG)
                 if (slope.goal == first + e)
                     out.at[e] = slope.own_class(widen(in[u].at[e]));
         }
-        if (aligned && n - first >= V) {
-            store_stream(reinterpret_cast<vec<T, V> *>(dx + at * n + first), out);
+        if (aligned && first >= 0 && first + V <= n) {
+            store_stream(reinterpret_cast<vec<T, V> *>(to + first), out);
         } else {
 #pragma unroll
             for (int e = 0; e < V; e++)
-                if (first + e < n)
-                    dx[at * n + first + e] = out.at[e];
+                if (first + e >= 0 && first + e < n)
+                    to[first + e] = out.at[e];
         }
     }
 }
@@ -238,6 +264,17 @@ static reduction over_classes(const classes &c)
     return r;
 }
 
+/** Runs run.operator()<T>() for the floating dtype that the call computes in. */
+template <class F> static ts_status of_float(ts_frame *f, F &&run)
+{
+    switch (ts_kernel_dtype(f)) {
+    case TS_F64: return run.template operator()<double>();
+    case TS_BF16: return run.template operator()<bf16>();
+    case TS_F16: return run.template operator()<f16>();
+    default: return run.template operator()<float>();
+    }
+}
+
 template <bool NLL> static ts_status forward_classes(ts_frame *f)
 {
     classes c = classes_of(f, 3, NLL ? 0 : f->args[4].d);
@@ -260,8 +297,8 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
                 if constexpr (NLL)
                     nll_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(c, x, target, each, parts);
                 else
-                    cross_entropy_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
-                        c, x, target, known, data_of<A>(f->rets[1]), each, parts);
+                    cross_entropy_kernel<T, T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
+                        c, x, target, {known}, data_of<A>(f->rets[1]), each, parts);
             }
             if (none)
                 return cudaPeekAtLastError();
@@ -270,11 +307,23 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
             return cudaPeekAtLastError();
         });
     };
-    switch (ts_kernel_dtype(f)) {
-    case TS_F64: return run.template operator()<double>();
-    case TS_BF16: return run.template operator()<bf16>();
-    case TS_F16: return run.template operator()<f16>();
-    default: return run.template operator()<float>();
+    return of_float(f, run);
+}
+
+/** Of one position or more; g NULL: 1. */
+template <class T>
+static void launch_slopes(const classes &c, const T *g, bool each, const unsigned long long *count, const T *x, const indices &target,
+                          const wide_t<T> *lse, T *dx, cudaStream_t stream)
+{
+    constexpr int64_t share = LONG * LONG_UNROLL * vec16<T>;
+    int64_t positions = c.l.outer * c.l.inner, n = positions * c.l.count;
+    if (c.l.inner == 1 && c.l.count >= 512 && positions < 65536) {
+        bool aligned = aligned16(x) && aligned16(dx);
+        int64_t most = c.l.count + (c.l.count % vec16<T> ? vec16<T> - 1 : 0); /* with what lies before */
+        dim3 grid((unsigned)((most + share - 1) / share), (unsigned)positions);
+        cross_entropy_backward_long<T><<<grid, LONG, 0, stream>>>(c, g, each, count, x, target, lse, dx, aligned);
+    } else {
+        cross_entropy_backward_kernel<T><<<blocks_for(n), 256, 0, stream>>>(c, g, each, count, x, target, lse, dx, n);
     }
 }
 
@@ -301,21 +350,87 @@ template <bool NLL> static ts_status backward_classes(ts_frame *f)
         if constexpr (NLL) {
             nll_backward_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, target, dx, n);
         } else {
-            const A *lse = (const A *)ts_kernel_data(known);
-            constexpr int64_t share = LONG * LONG_UNROLL * vec16<T>;
-            if (c.l.inner == 1 && c.l.count >= 512 && positions < 65536) {
-                bool aligned = (((uintptr_t)x | (uintptr_t)dx) & 15) == 0 && c.l.count % vec16<T> == 0;
-                dim3 grid((unsigned)((c.l.count + share - 1) / share), (unsigned)positions);
-                cross_entropy_backward_long<T><<<grid, LONG, 0, k.stream>>>(c, g, each, count, x, target, lse, dx, aligned);
-            } else {
-                cross_entropy_backward_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, x, target, lse, dx, n);
-            }
+            launch_slopes<T>(c, g, each, count, x, target, (const A *)ts_kernel_data(known), dx, k.stream);
         }
         return cudaPeekAtLastError();
     });
 }
 
+/** What cross_entropy_grad keeps of each position for the time of a call. */
+template <class T> struct grad_scratch {
+    using A = wide_t<T>;
+    int64_t positions, blocks, rooms;
+    class_scratch memory;
+
+    grad_scratch(ts_frame *f, const classes &c)
+        : positions(c.l.outer * c.l.inner), blocks((positions + POSITIONS - 1) / POSITIONS),
+          rooms(c.smoothing != 0 ? positions * logit_parts<T>(c.l.count) : 0),
+          memory(f, blocks * 8 + positions * (int64_t)(sizeof(exponentials<A>) + sizeof(A)) + rooms * (int64_t)sizeof(A))
+    {
+    }
+    double *parts() const { return (double *)memory.parts(); }
+    exponentials<A> *known() const { return (exponentials<A> *)(parts() + blocks); }
+    A *numbers() const { return (A *)(known() + positions); } /* targets' logits; in two passes logarithms of sums */
+    A *totals() const { return rooms ? numbers() + positions : nullptr; }
+};
+
+/** cross_entropy_grad(self, target, reduction, ignore_index, label_smoothing) -> (gradient for an incoming 1, loss) */
+template <class T> static ts_status grad_classes(ts_frame *f)
+{
+    using A = wide_t<T>;
+    classes c = classes_of(f, 3, f->args[4].d);
+    bool none = f->args[2].i == TS_REDUCTION_NONE, once = false;
+    grad_scratch<T> s(f, c);
+    if (!s.memory.data)
+        return ts_error_code();
+    const T *x = data_of<T>(f->args[0]);
+    T *dx = data_of<T>(f->rets[0]);
+    A *loss = data_of<A>(f->rets[1]);
+    bool apart = aligned16(x) && !aligned16(dx); /* then made elsewhere in the same order, and copied: the same bits */
+    int64_t bytes = s.positions * c.l.count * (int64_t)sizeof(T);
+    class_scratch copy(f, apart ? bytes : 0);
+    if (!copy.data)
+        return ts_error_code();
+    T *place = apart ? (T *)copy.parts() : dx;
+    unsigned long long *count = nullptr;
+    position_sums<T> sums = {s.known()};
+    TS_CUDA_TRY(on_device(f, [&](const call &k) {
+        indices target(f, f->args[1].t, k.device, "classes");
+        if (f->args[2].i == TS_REDUCTION_MEAN)
+            count = s.memory.count(target, s.positions, c.ignored, k.stream);
+        cudaError_t e = cudaErrorNotSupported;
+        if constexpr (sizeof(T) < 8)
+            if (dx && c.l.inner == 1)
+                e = cross_entropy_grad_rows<T>({x, target, place, count, s.known(), s.numbers(), s.totals(), s.positions,
+                                                c.l.count, c.ignored, (A)(c.smoothing / (double)c.l.count), (A)(1 - c.smoothing)},
+                                               &sums.parts, k.device, k.stream);
+        once = e != cudaErrorNotSupported;
+        return once ? e : cudaSuccess;
+    }));
+    if (once)
+        sums.own = s.numbers(), sums.totals = s.totals();
+    else
+        TS_CUDA_TRY(reduce_into<T>(f, over_classes(c), exponentials_fold<T>{}, x, s.known(), (T *)nullptr));
+    return on_device(f, [&](const call &k) {
+        indices target(f, f->args[1].t, k.device, "classes");
+        if (s.positions)
+            cross_entropy_kernel<T, A><<<(unsigned)s.blocks, dim3(1, POSITIONS), 0, k.stream>>>(
+                c, x, target, sums, once ? nullptr : s.numbers(), none ? loss : nullptr, s.parts());
+        if (once && apart)
+            cudaMemcpyAsync(dx, place, bytes, cudaMemcpyDeviceToDevice, k.stream);
+        if (dx && !once)
+            launch_slopes<T>(c, nullptr, false, count, x, target, s.numbers(), dx, k.stream);
+        if (loss && !none)
+            total_kernel<A><<<1, dim3(1, TOTAL), 0, k.stream>>>(s.parts(), s.blocks, 1, count, loss);
+        return cudaPeekAtLastError();
+    });
+}
+
 static ts_status cross_entropy(ts_frame *f) { return forward_classes<false>(f); }
+static ts_status cross_entropy_grad(ts_frame *f)
+{
+    return of_float(f, [&]<class T>() { return grad_classes<T>(f); });
+}
 static ts_status nll_loss(ts_frame *f) { return forward_classes<true>(f); }
 static ts_status cross_entropy_backward(ts_frame *f) { return backward_classes<false>(f); }
 static ts_status nll_loss_backward(ts_frame *f) { return backward_classes<true>(f); }
@@ -447,5 +562,5 @@ static ts_status kl_div_backward(ts_frame *f) { return f->args[4].i ? backward_p
 
 #define ROWS(name) {#name, name, floats, false}, {#name "_backward", name##_backward, floats, false}
 TS_CUDA_FAMILY(loss,
-    ROWS(cross_entropy), ROWS(nll_loss), ROWS(mse_loss), ROWS(l1_loss), ROWS(smooth_l1_loss), ROWS(huber_loss),
-    ROWS(binary_cross_entropy_with_logits), ROWS(kl_div))
+    ROWS(cross_entropy), {"cross_entropy_grad", cross_entropy_grad, floats, false}, ROWS(nll_loss), ROWS(mse_loss),
+    ROWS(l1_loss), ROWS(smooth_l1_loss), ROWS(huber_loss), ROWS(binary_cross_entropy_with_logits), ROWS(kl_div))

@@ -1,149 +1,215 @@
-/** @file loss_rows.cuh  Cross-entropy over rows: loss, log-sum-exp and gradient in one pass over the logits. */
+/**
+ * @file loss_rows.cuh
+ * Cross-entropy over rows of logits: the gradient for an incoming 1, and what the losses are made of, from one
+ * pass.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOSS_ROWS_CUH
 #define TS_CUDA_LOSS_ROWS_CUH
 
+#include "backends/cuda/exponentials.cuh"
+#include "backends/cuda/index.cuh"
 #include "backends/cuda/softmax_rows.cuh"
 
 namespace ts {
 
-/**
- * loss[r] = lse - x[target]; where dx is given (x itself is allowed), dx = (exp(x - lse) - onehot) factor.
- * Rows whose target is `ignored` have loss 0 and gradient 0. factor is read from the device.
- */
+/** What a pass over rows of logits reads and leaves. */
+template <class T> struct logit_rows {
+    using A = wide_t<T>;
+    enum { IGNORED = -2, NO_CLASS = -1 /* for others to report */ };
+    const T *x;
+    indices target;
+    T *dx;                           /* x itself is allowed */
+    const unsigned long long *count; /* divides the gradient; NULL: nothing does */
+    exponentials<A> *known;          /* of each row, but for its total */
+    A *own;                          /* the target's logit, where it is a class */
+    A *totals;                       /* (parts, rows): sums of logits; NULL: not wanted */
+    int64_t rows, n, ignored;
+    A even, hot; /* of a target's distribution: each class's share, and what its own class has more */
+
+    __device__ __forceinline__ int goal(int64_t c) const
+    {
+        return c == ignored ? IGNORED : c >= 0 && c < n ? (int)c : NO_CLASS;
+    }
+    /** What a row's gradient is multiplied with. */
+    __device__ __forceinline__ A factor() const { return count ? (A)1 / (A)*count : (A)1; }
+    /** Once the thread of the target's class has written it as another one: p factor is as much as its probability gives. */
+    __device__ __forceinline__ void correct(int64_t row, int goal, A logit, A p_factor, A factor) const
+    {
+        own[row] = logit;
+        dx[row * n + goal] = narrow<T>(p_factor - even * factor - hot * factor);
+    }
+};
+
+/** Parts of a row that sum its logits for themselves, at most: warps of a cluster's blocks, or one. */
+template <class T> int64_t logit_parts(int64_t n) { return n > 2048 * vec16<T> ? 32 * 8 : 1; }
+
+template <class A, int V> __device__ __forceinline__ A sum_of(const A (&z)[V])
+{
+    A sum = 0;
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        sum += z[k];
+    return sum;
+}
+
+/** dx of V classes, of which none is the target. */
+template <class A, int V> __device__ __forceinline__ void slopes_of(A (&e)[V], A scale, A even)
+{
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        e[k] = fma(e[k], scale, -even);
+}
+
+/* ------------------------------------------------------------------- rows in registers ---- */
+
 template <class T, class S, int V>
-__global__ void __launch_bounds__(S::threads *S::rows)
-    cross_entropy_kernel(const T *x, const int64_t *target, wide_t<T> *loss, wide_t<T> *lse, T *dx, const wide_t<T> *factor,
-                         int64_t rows, int64_t n, int64_t ignored)
+__global__ void __launch_bounds__(S::threads *S::rows) cross_entropy_grad_kernel(const __grid_constant__ logit_rows<T> a)
 {
     using A = wide_t<T>;
+    using part_t = row_part<T, S, V>;
     A *place = row_place<S, 1, A>();
-    int64_t r = row_index<S>();
-    int64_t m = r < rows ? n : 0;
-    row_part<T, S, V> part;
-    part.load(x + r * n, m, narrow<T>(minus_infinity<A>()));
-    int64_t goal = m ? target[r] : ignored;
-    bool counts = goal != ignored, one = row_part<T, S, V>::first() == 0 && m;
-    A z = one && counts ? widen(x[r * n + goal]) : (A)0;
+    int64_t r = row_index<S>(), m = r < a.rows ? a.n : 0;
+    bool first = part_t::first() == 0 && m;
+    part_t part;
+    part.load(a.x + r * a.n, m, narrow<T>(minus_infinity<A>()));
+    int goal = m ? a.goal(a.target.at(r)) : a.IGNORED;
+    bool mine = goal >= 0 && goal / V % S::threads == part_t::first();
+    A logit = mine ? widen(a.x[r * a.n + goal]) : (A)0;
+    if (a.totals) {
+        A total[1] = {0};
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (part_t::inside(j, m))
+                total[0] += sum_of(unpacked<T, V>(part.at[j]).at);
+        row_reduce<S, op_sum>(total, place, 1);
+        if (first)
+            a.totals[r] = total[0];
+    }
     row_exps<T, S, V> all;
     all.of(part, place);
-    if (one) {
-        A total = all.top + log(all.sum);
-        loss[r] = counts ? total - z : (A)0;
-        if (lse)
-            lse[r] = total;
-    }
-    if (!dx)
-        return;
-    A factor_here = counts ? (factor ? *factor : (A)1) : (A)0, scale = factor_here * all.shift / all.sum;
+    if (first)
+        a.known[r] = {all.top, all.sum, 0};
+    A factor = a.factor(), scale = factor / all.sum, even = a.even * factor, own_scale = scale * all.shift();
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
-        int at = (int)(goal - (int64_t)(row_part<T, S, V>::first() + j * S::threads) * V);
-        if (counts && at >= 0 && at < V) {
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                part.at[j].at[k] = narrow<T>(all.e[j][k] * scale - (k == at ? factor_here : (A)0));
-        } else {
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                part.at[j].at[k] = narrow<T>(counts ? all.e[j][k] * scale : (A)0);
-        }
+        slopes_of(all.e[j], own_scale, even);
+        part.at[j] = goal == a.IGNORED ? vec<T, V>{} : pack<T, V>(all.e[j]);
     }
-    part.store(dx + r * n, m);
+    part.store(a.dx + r * a.n, m);
+    if (mine)
+        a.correct(r, goal, logit, exp_from<T>(all.top)(logit) * scale, factor);
 }
+
+/* --------------------------------------------------------------- rows in shared memory ---- */
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-template <class T> struct cross_entropy_formula : exp_sums<T> {
-    const T *x;
-    const int64_t *target;
-    float *loss, *lse;
-    T *dx;
-    int64_t ignored;
-    float scale_of_all;
-    int64_t next, even, odd;    /* targets: of the row to come, and of those that are worked on */
-    float even_own, odd_own;    /* the target's logit: dx may be x */
+/** A thread's part of a row stays in registers as exponentials. */
+template <class T, int VECS> struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
+    const logit_rows<T> &a;
+    float factor;
+    int64_t next; /* target of the row to come: not looked at before, so that nobody waits for it */
+    int goal;     /* of this row */
+    bool mine;    /* it is one of this thread's classes */
+    T own;        /* then its logit: not looked at either */
 
-    __device__ __forceinline__ void fetch(int64_t row, int64_t rows)
+    __device__ __forceinline__ explicit cross_entropy_grad_formula(const logit_rows<T> &rows) : a(rows), factor(rows.factor()) {}
+    __device__ __forceinline__ void fetch(int64_t row)
     {
-        if (row < rows)
-            next = target[row];
+        if (row < a.rows)
+            next = a.target.at(row);
     }
     template <class R> __device__ __forceinline__ float2 first(const R &r)
     {
-        float own = r.column(0) == 0 && next != ignored ? widen(x[r.row * r.n + next]) : 0;
-        if (r.turn & 1) {
-            odd = next;
-            odd_own = own;
-        } else {
-            even = next;
-            even_own = own;
-        }
-        fetch(r.row + r.step, r.rows);
-        return exp_sums<T>::first(r);
-    }
-    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
-    {
-        int64_t goal = r.turn & 1 ? odd : even;
-        bool counts = goal != ignored;
-        if (r.column(0) == 0) {
-            float total = whole.x + logf(whole.y);
-            loss[r.row] = counts ? total - (r.turn & 1 ? odd_own : even_own) : 0;
-            if (lse)
-                lse[r.row] = total;
-        }
-        if (!dx)
-            return;
-        float scale = scale_of_all / whole.y;
-        exp_from<T> above(whole.x);
+        goal = a.goal(next);
+        fetch(r.row + r.step);
+        mine = false;
 #pragma unroll
-        for (int j = 0; j < R::vecs; j++)
+        for (int j = 0; j < VECS; j++)
+            mine |= (unsigned)(goal - (int)r.column(j)) < R::V && r.inside(j);
+        if (mine)
+            own = a.x[r.row * r.n + goal];
+        if (a.totals)
+            leave_total(r);
+#pragma unroll
+        for (int j = 0; j < VECS; j++)
+            if (r.inside(j))
+                r.get(0, j, this->e[j]);
+        this->take([&](int j) { return r.inside(j); });
+        return make_float2(this->top, this->sum);
+    }
+    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole)
+    {
+        this->top = whole.x;
+        if (r.column(0) == 0)
+            a.known[r.row] = {whole.x, whole.y, 0};
+        if (goal == a.IGNORED) {
+            const float none[R::V] = {};
+#pragma unroll
+            for (int j = 0; j < VECS; j++)
+                if (r.inside(j))
+                    r.put(a.dx, j, none);
+            return;
+        }
+        float scale = factor / whole.y, own_scale = scale * this->shift(), even = a.even * factor;
+#pragma unroll
+        for (int j = 0; j < VECS; j++)
+            if (r.inside(j)) {
+                slopes_of(this->e[j], own_scale, even);
+                r.put(a.dx, j, this->e[j]);
+            }
+        if (mine)
+            a.correct(r.row, goal, widen(own), exp_from<T>(whole.x)(widen(own)) * scale, factor);
+    }
+    /** Each warp its part. */
+    template <class R> __device__ __forceinline__ void leave_total(const R &r) const
+    {
+        float total = 0;
+#pragma unroll
+        for (int j = 0; j < VECS; j++)
             if (r.inside(j)) {
                 float z[R::V];
                 r.get(0, j, z);
-#pragma unroll
-                for (int k = 0; k < R::V; k++)
-                    z[k] = counts ? above(z[k]) * scale : 0;
-                int64_t at = goal - r.column(j);
-                if (counts && at >= 0 && at < R::V)
-#pragma unroll
-                    for (int k = 0; k < R::V; k++)
-                        z[k] -= k == at ? scale_of_all : 0;
-                r.put(dx, j, z);
+                total += sum_of(z);
             }
+#pragma unroll
+        for (int lane = 16; lane; lane >>= 1)
+            total += __shfl_xor_sync(0xffffffffu, total, lane);
+        if (threadIdx.x % 32 == 0)
+            a.totals[(cluster_rank() * (blockDim.x / 32) + threadIdx.x / 32) * a.rows + r.row] = total;
     }
 };
 
 #endif /* sm_90 */
 
 template <class T, class S>
-__global__ void __launch_bounds__(S::threads, S::blocks)
-    cross_entropy_stream_kernel(const T *x, const int64_t *target, float *loss, float *lse, T *dx, const float *factor,
-                                int64_t rows, int64_t n, int64_t ignored)
+__global__ void __launch_bounds__(S::threads, S::blocks) cross_entropy_grad_stream_kernel(const __grid_constant__ logit_rows<T> a)
 {
 #if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, 1, rows, n, x);
-    cross_entropy_formula<T> f;
-    f.x = x, f.target = target, f.loss = loss, f.lse = lse, f.dx = dx, f.ignored = ignored;
-    f.scale_of_all = factor ? *factor : 1;
-    f.fetch(s.row, rows);
-    s.run(f);
+    TS_STREAM(s, T, S, 1, a.rows, a.n, a.x);
+    cross_entropy_grad_formula<T, S::vecs> f(a);
+    f.fetch(s.row);
+    s.run_held(f);
 #endif
 }
 
+/* ------------------------------------------------------------------------- host side ---- */
+
+/** `parts` receives how many parts the totals have; cudaErrorNotSupported where no shape holds a row. */
 template <class T>
-cudaError_t cross_entropy_rows(const T *x, const int64_t *target, wide_t<T> *loss, wide_t<T> *lse, T *dx,
-                               const wide_t<T> *factor, int64_t rows, int64_t n, int64_t ignored, const ts_cuda_device *d,
-                               cudaStream_t stream)
+cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts_cuda_device *d, cudaStream_t stream)
 {
-    bool aligned = aligned16(x) && aligned16(dx);
-    cudaError_t e = rows_dispatch<T>(n, aligned, [&]<class S, int V>() {
-        return rows_launch<S>(cross_entropy_kernel<T, S, V>, rows, stream, x, target, loss, lse, dx, factor, rows, n, ignored);
+    *parts = 1;
+    cudaError_t e = rows_dispatch<T>(a.n, aligned16(a.x), [&]<class S, int V>() {
+        return rows_launch<S>(cross_entropy_grad_kernel<T, S, V>, a.rows, stream, a);
     });
     if (e == cudaErrorNotSupported)
-        e = stream_dispatch<T, rows_wide>(n, aligned, d, [&]<class S>() {
-            return stream_launch<S>(cross_entropy_stream_kernel<T, S>, ring_bytes<T, S, 1>, rows, d->sms, stream, [](int64_t) {},
-                                    x, target, loss, lse, dx, factor, rows, n, ignored);
+        e = stream_dispatch<T, rows_wide_held>(a.n, aligned16(a.x), d, [&]<class S>() {
+            static_assert(S::warps * S::cluster <= 32 * 8, "the caller has room for them");
+            *parts = S::warps * S::cluster;
+            return stream_launch<S>(cross_entropy_grad_stream_kernel<T, S>, ring_bytes<T, S, 1>, a.rows, d->sms, stream,
+                                    [](int64_t) {}, a);
         });
     return e;
 }

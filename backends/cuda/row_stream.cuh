@@ -215,6 +215,31 @@ template <class T, class S, int ARRAYS> struct row_stream {
             }
         }
     }
+    /**
+     * For formulas whose first() leaves in registers what their second() needs: second() follows at once, and
+     * the row's place in the ring is free before the numbers have crossed.
+     */
+    template <class F> __device__ __forceinline__ void run_held(F &&f)
+    {
+        int parity = 0;
+        stage = turn = 0;
+        for (; row < rows; row += step, turn++) {
+            barrier_wait(shared_address(&place->full[stage]), parity);
+            float2 x = combine<32>(f.first(*this), own_count(), warp_count(threadIdx.x / 32), f);
+            if (threadIdx.x % 32 == 0)
+                place->shares[turn & 3][threadIdx.x / 32] = x;
+            __syncthreads();
+            fetch(stage, row + S::stages * step);
+            if constexpr (S::cluster > 1)
+                if (threadIdx.x < 32)
+                    send(over_block(f));
+            f.second(*this, whole(f));
+            if (++stage == S::stages) {
+                stage = 0;
+                parity ^= 1;
+            }
+        }
+    }
 };
 
 /** Numbers that are added. */
@@ -278,18 +303,18 @@ cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, int sm
 }
 
 /**
- * rows_wide: rows too long for registers, of one input; rows_wide_kept: with what belongs to columns in
- * registers; rows_wide_pairs: of two inputs. rows_sum: rows of any length of two inputs, in blocks that
- * keep sums over many of them.
+ * rows_wide: rows too long for registers, of one input; rows_wide_held: the same for run_held(); rows_wide_kept:
+ * with what belongs to columns in registers; rows_wide_pairs: of two inputs. rows_sum: rows of any length of two
+ * inputs, in blocks that keep sums over many of them.
  */
-enum stream_way { rows_wide, rows_wide_kept, rows_wide_pairs, rows_sum };
+enum stream_way { rows_wide, rows_wide_held, rows_wide_kept, rows_wide_pairs, rows_sum };
 
 /** Like rows_dispatch(), for rows whose segments fill whole vectors. */
 template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F &&f)
 {
     constexpr int V = vec16<T>;
     int64_t v = n / V;
-    constexpr int64_t short_of = WAY == rows_wide ? 2048 : WAY == rows_wide_pairs ? 1024 : WAY == rows_wide_kept ? 4096 / V : 0;
+    constexpr int64_t short_of = WAY <= rows_wide_held ? 2048 : WAY == rows_wide_pairs ? 1024 : WAY == rows_wide_kept ? 4096 / V : 0;
     if (!d->clusters || !aligned || n % V || v <= short_of) /* too short for it to be the better way */
         return cudaErrorNotSupported;
 #define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS) \
@@ -302,6 +327,12 @@ template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t 
         if constexpr (sizeof(T) == 4) {
             TS_SHAPE(32768, 512, 8, 8, 3, 1)
         }
+    } else if constexpr (WAY == rows_wide_held) {
+        constexpr int threads = sizeof(T) == 2 ? 512 : 1024, vecs = 4096 / threads; /* a thread holds 64 numbers, or 16 */
+        TS_SHAPE(4096, threads, vecs, 1, 3, 1)
+        TS_SHAPE(8192, threads, vecs, 2, 3, 1)
+        TS_SHAPE(16384, threads, vecs, 4, 3, 1)
+        TS_SHAPE(32768, threads, vecs, 8, 3, 1)
     } else if constexpr (WAY == rows_wide_kept) {
         TS_SHAPE(1024, 256, 4, 1, 4, 2)
         TS_SHAPE(2048, 512, 4, 1, 4, 1)

@@ -8,40 +8,56 @@
 
 namespace ts {
 
-/* ------------------------------------------------------------------- rows in registers ---- */
-
 /**
- * Largest value and sum of exp(x - largest) of a row. Each thread sums relative to its own largest
- * value, so the two are reduced together and each element costs one exponential: e keeps them.
+ * A thread's elements of a row, as exponentials relative to the largest of them: so the row's largest value and its sum
+ * of exponentials are reduced together, and each element costs one exponential.
  */
-template <class T, class S, int V> struct row_exps {
+template <class T, int VECS, int V> struct own_exps {
     using A = wide_t<T>;
-    A e[S::vecs][V];
-    A top, sum, shift; /* exp(x - top) = e * shift */
+    A e[VECS][V];
+    A base, top, sum; /* top and sum of the thread, then of the row: exp(x - top) = e shift() */
 
-    __device__ __forceinline__ void of(const row_part<T, S, V> &x, A *place)
+    /** e holds the elements of vector j where inside(j). */
+    template <class I> __device__ __forceinline__ void take(I &&inside)
     {
-        A mine[1] = {minus_infinity<A>()};
+        top = minus_infinity<A>();
+        sum = 0;
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++) {
-            unpack<T, V>(x.at[j], e[j]);
+        for (int j = 0; j < VECS; j++)
+            if (inside(j))
 #pragma unroll
-            for (int k = 0; k < V; k++)
-                mine[0] = op_max::of(mine[0], e[j][k]);
-        }
-        A base = mine[0] == minus_infinity<A>() ? 0 : mine[0], sums[1] = {0};
+                for (int k = 0; k < V; k++)
+                    top = op_max::of(top, e[j][k]);
+        base = top == minus_infinity<A>() ? 0 : top;
         exp_from<T> above(base);
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++)
+        for (int j = 0; j < VECS; j++)
+            if (inside(j))
 #pragma unroll
-            for (int k = 0; k < V; k++)
-                sums[0] += e[j][k] = above(e[j][k]);
-        row_reduce<S, op_max>(mine, place, 0);
-        top = mine[0];
-        shift = exp_from<T>(top)(base);
-        sums[0] *= shift;
+                for (int k = 0; k < V; k++)
+                    sum += e[j][k] = above(e[j][k]);
+    }
+    __device__ __forceinline__ A shift() const { return exp_from<T>(top)(base); }
+};
+
+/* ------------------------------------------------------------------- rows in registers ---- */
+
+template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
+    using A = wide_t<T>;
+
+    /** x is filled up with -infinity. */
+    __device__ __forceinline__ void of(const row_part<T, S, V> &x, A *place)
+    {
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            unpack<T, V>(x.at[j], this->e[j]);
+        this->take([](int) { return true; });
+        A most[1] = {this->top}, sums[1];
+        row_reduce<S, op_max>(most, place, 0);
+        this->top = most[0];
+        sums[0] = this->sum * this->shift();
         row_reduce<S, op_sum>(sums, place, 1);
-        sum = sums[0];
+        this->sum = sums[0];
     }
 };
 
@@ -56,7 +72,7 @@ __global__ void __launch_bounds__(S::threads *S::rows) softmax_kernel(const T *x
     part.load(x + r * n, m, narrow<T>(minus_infinity<A>()));
     row_exps<T, S, V> all;
     all.of(part, place);
-    A scale = LOG ? log(all.sum) : all.shift / all.sum;
+    A scale = LOG ? log(all.sum) : all.shift() / all.sum;
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
         A z[V];
@@ -109,6 +125,19 @@ __global__ void __launch_bounds__(S::threads *S::rows)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
+/** Writes of each vector j of a row what f(j, z) makes of its elements in the first input. */
+template <class R, class T, class F> __device__ __forceinline__ void rewrite(const R &r, T *out, F &&f)
+{
+#pragma unroll
+    for (int j = 0; j < R::vecs; j++)
+        if (r.inside(j)) {
+            float z[R::V];
+            r.get(0, j, z);
+            f(j, z);
+            r.put(out, j, z);
+        }
+}
+
 /** The largest value, and the sum of exponentials relative to it. */
 template <class T> struct exp_sums {
     __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
@@ -149,16 +178,11 @@ template <class T, bool LOG> struct softmax_formula : exp_sums<T> {
     {
         float scale = LOG ? logf(whole.y) : 1 / whole.y;
         exp_from<T> above(whole.x);
+        rewrite(r, y, [&](int, float(&z)[R::V]) {
 #pragma unroll
-        for (int j = 0; j < R::vecs; j++)
-            if (r.inside(j)) {
-                float z[R::V];
-                r.get(0, j, z);
-#pragma unroll
-                for (int k = 0; k < R::V; k++)
-                    z[k] = LOG ? z[k] - whole.x - scale : above(z[k]) * scale;
-                r.put(y, j, z);
-            }
+            for (int k = 0; k < R::V; k++)
+                z[k] = LOG ? z[k] - whole.x - scale : above(z[k]) * scale;
+        });
     }
 };
 
@@ -184,17 +208,13 @@ template <class T, bool LOG> struct softmax_backward_formula : plain_sums {
     template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
     {
         exp_from<T> exp_of(0);
+        rewrite(r, dx, [&](int j, float(&a)[R::V]) {
+            float b[R::V];
+            r.get(1, j, b);
 #pragma unroll
-        for (int j = 0; j < R::vecs; j++)
-            if (r.inside(j)) {
-                float a[R::V], b[R::V];
-                r.get(0, j, a);
-                r.get(1, j, b);
-#pragma unroll
-                for (int k = 0; k < R::V; k++)
-                    a[k] = LOG ? a[k] - exp_of(b[k]) * whole.x : b[k] * (a[k] - whole.x);
-                r.put(dx, j, a);
-            }
+            for (int k = 0; k < R::V; k++)
+                a[k] = LOG ? a[k] - exp_of(b[k]) * whole.x : b[k] * (a[k] - whole.x);
+        });
     }
 };
 
