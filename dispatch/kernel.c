@@ -89,7 +89,6 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
         return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, NULL, "kernel_space: the op is not pointwise");
     const ts_iter *it = &plan->iter;
     space->ndim = it->ndim;
-    space->operands = it->operands;
     space->numel = it->numel;
     copy_dims(space->sizes, it->sizes, it->ndim);
     int arg = -1;
@@ -108,6 +107,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
         o->dtype = tensor ? (ts_dtype)v->t->dtype : plan->compute;
         o->host = !tensor || (f->key != TS_KEY_CPU && v->t->storage->device.backend == TS_KEY_CPU);
     }
+    space->operands = it->operands; /* not beside ndim: one load of both would wait for two stores */
     return TS_OK;
 }
 
