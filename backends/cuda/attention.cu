@@ -291,11 +291,12 @@ static ts_status backward(ts_frame *f)
     /* kernels on Hopper copy pairs of whole tiles of rows */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
     int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows, pairs = rows * (dtype == TS_F64 ? 16 : 8),
-            bytes = pairs + (takes_one_pass(c, path) ? rows * attention_sum_columns(c) * (int64_t)sizeof(float) : 0);
+            sums = takes_one_pass(c, path) ? rows * attention_sum_columns(c) * (int64_t)sizeof(float) : 0,
+            bytes = pairs + sums + (path == WGMMA ? (int64_t)sizeof *c.taken : 0);
     if (bytes && !(c.pairs = ts_scratch_take(where, bytes)))
         return ts_error_code();
-    if (bytes > pairs)
-        c.sums = (float *)((char *)c.pairs + pairs);
+    c.sums = sums ? (float *)((char *)c.pairs + pairs) : nullptr;
+    c.taken = path == WGMMA ? (unsigned *)((char *)c.pairs + pairs + sums) : nullptr;
     ts_status status = on_device(f, [&](const call &on) {
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_backward<double>(c, on.stream)

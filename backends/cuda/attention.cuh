@@ -35,7 +35,7 @@ struct attention_call {
     void *pairs;       /* backward: each row's lse and its delta, from attention_pairs_kernel() or its like */
     int64_t pair_rows; /* rows of a head there */
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
-    unsigned *taken;   /* forward on Hopper: room for a count of rows that blocks have taken */
+    unsigned *taken;   /* on Hopper: room for a count of rows or keys that blocks have taken */
     double scale;      /* of the scores */
     float to_log2;     /* what makes a power of two of a raw score, or of one that rules have worked on */
     int batches, heads, share; /* share: heads of queries to one of keys */

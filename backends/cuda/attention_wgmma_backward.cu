@@ -30,13 +30,12 @@ template <class T, int DEPTH, bool SUMS> static cudaError_t launch_keys(const at
     if (blocks > INT32_MAX || !maps.make<T>(c, S::rows, S::keys))
         return cudaErrorNotSupported;
     int together = attention_together((int64_t)c.rows * DEPTH * (SUMS ? 8 : 4) * c.share, heads);
-    /* blocks that stay load the next keys while they write the last; but long rows of unequal numbers of keys are
-     * shared out better by the machine */
-    bool equal = c.left >= c.rows + c.keys && c.right >= c.rows + c.keys,
-         stay = equal || (DEPTH == 64 && c.rows <= 2048);
-    cudaError_t e = attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS>, 1,
-                                     stay && blocks > c.processors ? c.processors : blocks, 1, S::threads, S::bytes,
-                                     stream, c, maps.k, maps.v, maps.q, maps.g, together);
+    unsigned *counter = blocks > c.processors ? c.taken : nullptr;
+    cudaError_t e = counter ? cudaMemsetAsync(counter, 0, sizeof *counter, stream) : cudaSuccess;
+    if (e == cudaSuccess)
+        e = attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS>, 1,
+                             blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes, stream, c, maps.k,
+                             maps.v, maps.q, maps.g, together, counter);
     if constexpr (SUMS)
         if (e == cudaSuccess)
             e = attention_launch(attention_wgmma_sums_kernel<T, DEPTH>, (int64_t)c.batches * c.heads,

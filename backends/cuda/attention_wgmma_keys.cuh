@@ -23,10 +23,9 @@ template <int DEPTH_> struct attention_wgmma_keys_shape {
     static constexpr int stages = depth == 64 ? 2 : 3, threads = 128 * (groups + 1);
     static constexpr int held_bytes = keys * depth * 2, tile_bytes = rows * depth * 2, pair_bytes = rows * 8;
     static constexpr int stage_bytes = 2 * tile_bytes;
-    static constexpr int slab_bytes = rows * 128;  /* scores' gradients of a group's keys */
-    static constexpr int part_bytes = 64 * 64 * 4; /* a group's part of a tile of dq */
-    static constexpr int bytes = 1024 + 2 * held_bytes + stages * (stage_bytes + pair_bytes) +
-                                 groups * (2 * slab_bytes + part_bytes) + 16 + tile_ring<stages>::bytes;
+    static constexpr int slab_bytes = rows * 128; /* scores' gradients of a group's keys */
+    static constexpr int bytes = 1024 + 2 * held_bytes + stages * (stage_bytes + pair_bytes) + groups * 2 * slab_bytes +
+                                 16 + tile_ring<stages>::bytes;
 };
 
 /** The keys that a block works on next, and the tiles of ROWS rows that see them, head by head. */
@@ -34,7 +33,8 @@ template <int KEYS, int ROWS> struct attention_keys_work {
     attention_span span;
     int head, batch, first, start, tiles, total;
 
-    __device__ __forceinline__ attention_keys_work(const attention_call &c, unsigned index, unsigned blocks, unsigned together)
+    __device__ __forceinline__ attention_keys_work(const attention_call &c, unsigned index, unsigned blocks,
+                                                   unsigned together)
     {
         int heads = c.heads / c.share;
         attention_place at = attention_longest_first(index, blocks, heads, heads * c.batches, together);
@@ -53,17 +53,17 @@ template <class T, int DEPTH, bool SUMS>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_keys_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap k_map,
                                 const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap q_map,
-                                const __grid_constant__ CUtensorMap g_map, int together)
+                                const __grid_constant__ CUtensorMap g_map, int together, unsigned *counter)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = attention_wgmma_keys_shape<DEPTH>;
     constexpr int ROWS = S::rows;
     using work = attention_keys_work<S::keys, ROWS>;
     extern __shared__ char shared[];
+    __shared__ unsigned told; /* which keys the block works on; `all`: the end of the work */
     uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes, passing = v + S::held_bytes;
-    uint32_t slabs = passing + S::stages * S::stage_bytes, parts = slabs + S::groups * 2 * S::slab_bytes;
-    uint32_t pairs = parts + S::groups * S::part_bytes, held_full = pairs + S::stages * S::pair_bytes,
-             held_empty = held_full + 8;
+    uint32_t slabs = passing + S::stages * S::stage_bytes, pairs = slabs + S::groups * 2 * S::slab_bytes,
+             held_full = pairs + S::stages * S::pair_bytes, held_empty = held_full + 8;
     tile_ring<S::stages> ring{held_empty + 8};
     unsigned blocks = (c.keys + S::keys - 1) / S::keys, all = c.heads / c.share * c.batches * blocks;
 
@@ -79,45 +79,50 @@ static __global__ void __launch_bounds__(384, 1)
     if (group < 0) {
         registers_shrink<24>();
         if (threadIdx.x == 0)
-            for (unsigned index = blockIdx.x; index < all; index += gridDim.x) {
-                work w(c, index, blocks, together);
-                if (!w.total)
-                    continue;
+            for (unsigned index = blockIdx.x; true; index = counter ? gridDim.x + atomicAdd(counter, 1) : all) {
                 barrier_wait(held_empty, ~round & 1);
+                told = index;
+                if (index >= all) {
+                    barrier_arrive(held_full);
+                    break;
+                }
+                work w(c, index, blocks, together);
                 barrier_expect(held_full, 2 * S::held_bytes);
                 tma_load_tile<S::keys, DEPTH>(k, &k_map, w.first, w.head, w.batch, held_full);
                 tma_load_tile<S::keys, DEPTH>(v, &v_map, w.first, w.head, w.batch, held_full);
-                int tile = 0, head = w.head * c.share;
-                for (int i = passed; i < passed + w.total; i++) {
-                    int stage = i % S::stages, from = (w.start + tile) * ROWS;
-                    uint32_t to = passing + stage * S::stage_bytes;
-                    ring.wait_empty(i);
-                    barrier_expect(ring.full(i), S::stage_bytes + S::pair_bytes);
-                    tma_load_tile<ROWS, DEPTH>(to, &q_map, from, head, w.batch, ring.full(i));
-                    tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, &g_map, from, head, w.batch, ring.full(i));
+                int from = w.start * ROWS, head = w.head * c.share;
+#pragma unroll 1
+                for (int left = w.total; left; left--, passed++) {
+                    uint32_t stage = (uint32_t)passed % S::stages, to = passing + stage * S::stage_bytes;
+                    ring.wait_empty(passed);
+                    barrier_expect(ring.full(passed), S::stage_bytes + S::pair_bytes);
+                    tma_load_tile<ROWS, DEPTH>(to, &q_map, from, head, w.batch, ring.full(passed));
+                    tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, &g_map, from, head, w.batch, ring.full(passed));
                     bulk_load(pairs + stage * S::pair_bytes,
                               (const float2 *)c.pairs + pair_of(c, w.span, w.batch, head, from), S::pair_bytes,
-                              ring.full(i));
-                    if (++tile == w.tiles)
-                        tile = 0, head++;
+                              ring.full(passed));
+                    from += ROWS;
+                    if (from == (w.start + w.tiles) * ROWS)
+                        from = w.start * ROWS, head++;
                 }
-                passed += w.total;
                 round++;
             }
     } else {
         registers_grow<240>();
         int thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
         uint32_t own_k = k + group * 64 * 128, own_v = v + group * 64 * 128,
-                 own_slabs = slabs + group * 2 * S::slab_bytes, part = parts + group * S::part_bytes;
-        /* where stores of scores' gradients, transposed, begin for this lane: a row of 8 keys */
-        uint32_t place = own_slabs + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+                 own_slabs = slabs + group * 2 * S::slab_bytes;
         /* of a tile of dq, a group has 64 rows of depth 64, or 64 columns of 64 rows */
         uint32_t dq_left = slabs + (ROWS == 128 ? group * 64 * 128 : 0),
                  dq_right = k + (ROWS == 128 ? 0 : group * S::keys * 128);
         /* numbers of barriers; those of scores take turns, for a group may be a tile ahead of the other */
-        enum { SCORES = 1, STORED = SCORES + 2 * S::groups, DONE = STORED + S::groups };
+        enum { SCORES = 1, DONE = SCORES + 2 * S::groups, WRITTEN };
 
-        for (unsigned index = blockIdx.x; index < all; index += gridDim.x) {
+        for (; true; round++) {
+            barrier_wait(held_full, round & 1);
+            unsigned index = told;
+            if (index >= all)
+                break;
             work w(c, index, blocks, together);
             int begin = w.first + group * 64, own = begin + warp * 16 + lane / 4; /* and own + 8 */
             float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {}, s[ROWS / 8][4], dp[ROWS / 8][4], dq[8][4];
@@ -130,10 +135,9 @@ static __global__ void __launch_bounds__(384, 1)
                 wgmma_products<T, DEPTH, S::keys, ROWS>(s, own_k, passing + stage(i) * S::stage_bytes);
                 wgmma_commit();
             };
-            float *to =
-                c.sums + pair_of(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH + group * 64 * 64;
+            float *to = c.sums + pair_of(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH +
+                        group * 64 * 64 + thread * 4;
             if (w.total) {
-                barrier_wait(held_full, round & 1);
                 begin_scores(0);
                 wgmma_wait<0>();
                 settle(s);
@@ -188,13 +192,9 @@ static __global__ void __launch_bounds__(384, 1)
                 }
                 pack_left<T>(ds, dp);
                 if constexpr (SUMS) {
-#pragma unroll
-                    for (int n = 0; n < ROWS / 16; n++)
-                        store_transposed(place + buffer + n * 16 * 128, ds[n]);
+                    put_transposed(own_slabs + buffer, ds);
                     tma_sees_shared();
                     turn_give(SCORES + i % 2 * 2 + group, 256);
-                    if (thread == 0)
-                        tma_stores_wait(); /* of this group's part of the tile before */
                 }
                 settle(dk);
                 wgmma_begin();
@@ -209,21 +209,14 @@ static __global__ void __launch_bounds__(384, 1)
                 }
                 wgmma_wait<1 + SUMS>();
                 settle(dv);
-                /* the last ones, which nobody needs, are cheaper than a loop that ends in its
-                 * middle */
+                /* the last ones, which nobody needs, are cheaper than a loop that ends in its middle */
                 begin_scores(i + 1 < w.total ? i + 1 : i);
                 if constexpr (SUMS) {
                     wgmma_wait<1>();
                     settle(dq);
 #pragma unroll
                     for (int n = 0; n < 8; n++)
-                        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(part + (n * 128 + thread) * 16),
-                                     "f"(dq[n][0]), "f"(dq[n][1]), "f"(dq[n][2]), "f"(dq[n][3])
-                                     : "memory");
-                    tma_sees_shared();
-                    turn_wait(STORED + group, 128);
-                    if (thread == 0)
-                        bulk_add(to, part, S::part_bytes);
+                        add_to_memory(to + n * 128 * 4, dq[n]);
                     to += ROWS * DEPTH;
                 }
                 wgmma_wait<0>();
@@ -234,15 +227,10 @@ static __global__ void __launch_bounds__(384, 1)
                 if (++tile == w.tiles)
                     tile = 0, to += (c.pair_rows - w.tiles * ROWS) * DEPTH;
             }
-            if (w.total) {
-                if (SUMS && thread == 0)
-                    tma_stores_wait();
-                turn_wait(DONE, 256); /* with k, and with this group's slabs */
-                if (thread == 0)
-                    barrier_arrive(held_empty);
-                passed += w.total;
-                round++;
-            }
+            turn_wait(DONE, 256); /* with k, and with this group's slabs */
+            if (thread == 0)
+                barrier_arrive(held_empty);
+            passed += w.total;
             wgmma_wait<0>();
             settle(dk);
             settle(dv);
@@ -250,12 +238,10 @@ static __global__ void __launch_bounds__(384, 1)
                 write_group<T, 64>(own_slabs, 0, dk, (float)c.scale, (float)c.scale, c.dk.of<T>(w.batch, w.head, begin),
                                    c.dk.row, c.keys - begin, c.depth);
             if (c.dv.data)
-                write_group<T, 64>(part, 0, dv, 1, 1, c.dv.of<T>(w.batch, w.head, begin), c.dv.row, c.keys - begin,
+                write_group<T, 64>(own_slabs, 0, dv, 1, 1, c.dv.of<T>(w.batch, w.head, begin), c.dv.row, c.keys - begin,
                                    c.value_depth);
-            turn_wait(STORED + group, 128);
+            turn_wait(WRITTEN + group, 128);
         }
-        if (SUMS && thread == 0)
-            bulk_wait();
     }
 #endif
 }

@@ -47,20 +47,6 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int byt
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-/** Adds numbers in shared memory to numbers in global memory; addresses and size are multiples of 16. */
-__device__ __forceinline__ void bulk_add(float *to, uint32_t from, int bytes)
-{
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n\t"
-                 "cp.async.bulk.commit_group;" ::"l"(to),
-                 "r"(from), "r"(bytes)
-                 : "memory");
-}
-/** Waits until all that this thread adds is there. */
-__device__ __forceinline__ void bulk_wait()
-{
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
 /* ------------------------------------------------------------------------------ clusters ---- */
 
 __device__ __forceinline__ uint32_t cluster_rank()

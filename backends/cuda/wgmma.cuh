@@ -329,6 +329,14 @@ template <class T, int N> __device__ __forceinline__ void pack_left(uint32_t (&p
             p[k][i] = pack2<T>(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
+/** Adds to four neighbours in memory, at a multiple of 16 bytes, in no order (PTX ISA: red, for sm_90). */
+__device__ __forceinline__ void add_to_memory(float *to, const float (&x)[4])
+{
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+                 "f"(x[3])
+                 : "memory");
+}
+
 /* ------------------------------------------------------------------------------- rings ---- */
 
 /** Barriers of a ring of tiles: STAGES full ones, then STAGES empty ones. */
@@ -364,6 +372,15 @@ __device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4],
                      "r"(pack2<T>(x[n + 1][2] * high, x[n + 1][3] * high))
                      : "memory");
     }
+}
+
+/** Stores a group's accumulators, packed as a left operand, turned around: 16 N rows of a slab of its 64 rows. */
+template <int N> __device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p)[N][4])
+{
+    int lane = threadIdx.x % 32, r = lane / 16 * 8 + lane % 8, chunk = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        store_transposed(slab + n * 16 * 128 + r * 128 + ((chunk ^ r % 8) << 4), p[n]);
 }
 
 /**
