@@ -3,9 +3,9 @@
  * Pointwise kernels. A family gives a function of elements; ts::pointwise() runs it over the call's space.
  *
  * There is one kernel per function and dtype, in two widths. Where every operand of the innermost dim is
- * contiguous (or one element for all of it), a thread moves 16 bytes of the widest operand an access, four
- * accesses in flight; else one element an access. The other dims are walked by multiplications that stand
- * for divisions. Functions compute in f32 for bf16 and f16.
+ * contiguous (or one element for all of it), a thread moves 16 bytes of the widest operand; else four single
+ * elements. The other dims are walked by multiplications that stand for divisions. Functions compute in f32 for
+ * bf16 and f16; one that has a member near() is asked for what a half does not tell from the result.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH
@@ -47,9 +47,12 @@ template <int OPERANDS> struct loop_space {
     char *data[OPERANDS];
     double number[OPERANDS]; /* bits of a number that the host gave, in the operand's type */
     access_way way[OPERANDS];
+    bool flat; /* one dim, along which every operand is an array */
 };
 
-enum { LOOP_THREADS = 256, LOOP_UNROLL = 4 };
+enum { LOOP_THREADS = 256 };
+/** Accesses of a thread. One of 16 bytes: more in flight on the device than it needs cost the memory's rate 5 %. */
+template <int V> constexpr int loop_unroll = V > 1 ? 1 : 4;
 
 template <class T> __device__ __forceinline__ T bits_as(double bits)
 {
@@ -83,20 +86,37 @@ __device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const word
     auto each = [&](const unpacked<T, V> &...x) {
 #pragma unroll
         for (int e = 0; e < V; e++)
-            out[e] = static_cast<wide_t<R>>(fn(x.at[e]...));
+            if constexpr (sizeof(R) == 2 && requires { fn.near(x.at[e]...); })
+                out[e] = fn.near(x.at[e]...);
+            else
+                out[e] = static_cast<wide_t<R>>(fn(x.at[e]...));
     };
     each(unpacked<T, V>(from_word<vec<T, V>>(in))...);
     return to_word(pack<R, V>(out));
+}
+
+/** One access where nothing need be asked. */
+template <int V, class F, class R, class... T, int... K>
+__device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s, const F &fn, uint32_t i,
+                                          std::integer_sequence<int, K...>)
+{
+    std::tuple<word_of<vec<T, V>>...> in(reinterpret_cast<const word_of<vec<T, V>> *>(s.data[K + 1])[i]...);
+    reinterpret_cast<word_of<vec<R, V>> *>(s.data[0])[i] = loop_apply<V, F, R, T...>(fn, std::get<K>(in)...);
 }
 
 template <int V, class F, class R, class... T, int... K>
 __device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s, const F &fn, std::integer_sequence<int, K...>)
 {
     constexpr int N = sizeof...(T) + 1;
-    uint32_t first = blockIdx.x * (LOOP_THREADS * LOOP_UNROLL) + threadIdx.x;
-    int64_t offset[LOOP_UNROLL][N];
+    constexpr int unroll = loop_unroll<V>;
+    uint32_t first = blockIdx.x * (LOOP_THREADS * unroll) + threadIdx.x;
+    if (V > 1 && s.flat && blockIdx.x < gridDim.x - 1) {
+        loop_flat<V, F, R, T...>(s, fn, first, std::integer_sequence<int, K...>());
+        return;
+    }
+    int64_t offset[unroll][N];
 #pragma unroll
-    for (int u = 0; u < LOOP_UNROLL; u++) {
+    for (int u = 0; u < unroll; u++) {
         uint32_t i = first + u * LOOP_THREADS;
 #pragma unroll
         for (int k = 0; k < N; k++)
@@ -112,13 +132,13 @@ __device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s,
         for (int k = 0; k < N; k++)
             offset[u][k] += i * s.strides[k][s.ndim - 1];
     }
-    std::tuple<word_of<vec<T, V>>...> in[LOOP_UNROLL];
+    std::tuple<word_of<vec<T, V>>...> in[unroll];
 #pragma unroll
-    for (int u = 0; u < LOOP_UNROLL; u++)
+    for (int u = 0; u < unroll; u++)
         if (first + u * LOOP_THREADS < s.accesses)
             in[u] = std::tuple<word_of<vec<T, V>>...>(fetch<K + 1, V, T>(s, offset[u][K + 1])...);
 #pragma unroll
-    for (int u = 0; u < LOOP_UNROLL; u++)
+    for (int u = 0; u < unroll; u++)
         if (first + u * LOOP_THREADS < s.accesses)
             *reinterpret_cast<word_of<vec<R, V>> *>(s.data[0] + offset[u][0]) =
                 loop_apply<V, F, R, T...>(fn, std::get<K>(in[u])...);
@@ -161,10 +181,12 @@ cudaError_t loop_launch(const ts_space &space, int64_t from, int64_t size, const
     loop_space<N> s;
     s.ndim = space.ndim;
     s.tail = V > 1 && last == 0 ? (uint32_t)(size % V) : 0;
+    s.flat = last == 0;
     for (int k = 0; k < N; k++) {
         const ts_operand &o = space.operand[k];
         s.data[k] = (char *)o.data + (o.host ? 0 : from * o.strides[last]);
         s.way[k] = o.host ? way_number : o.strides[0] == item[k] ? way_array : way_one;
+        s.flat = s.flat && s.way[k] == way_array;
         s.one[k] = o.strides[0];
         s.strides[k][0] = o.strides[0] * V;
         if (o.host)
@@ -172,7 +194,7 @@ cudaError_t loop_launch(const ts_space &space, int64_t from, int64_t size, const
     }
     int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
     s.accesses = (uint32_t)accesses;
-    int64_t per_block = LOOP_THREADS * LOOP_UNROLL, blocks = (accesses + per_block - 1) / per_block;
+    int64_t per_block = LOOP_THREADS * loop_unroll<V>, blocks = (accesses + per_block - 1) / per_block;
     ts_cuda_grid grid = {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
     return launch(loop_kernel<V, F, R, T...>, grid, stream, s, fn);
 }
