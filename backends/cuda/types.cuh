@@ -45,6 +45,23 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
+/** 1 / x by the unit for it, to a unit in the last place; 0 beyond 2^126. */
+__device__ __forceinline__ float reciprocal_fast(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/** 1 / x to a unit in the last place, subnormal results too. */
+__device__ __forceinline__ float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
+
 /** N elements that move in one access. */
 template <class T, int N> struct alignas(sizeof(T) * N) vec {
     T at[N];
