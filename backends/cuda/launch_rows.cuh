@@ -17,8 +17,10 @@ inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
 template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
 {
     constexpr int V = vec16<T>;
-#define TS_SHAPE(most, W, N, width) \
-    if (v <= most)                  \
+#define TS_SHAPE(most, W, N, width)                               \
+    if (v == most && width > 1)                                   \
+        return f.template operator()<row_shape<W, N, true>, width>(); \
+    if (v <= most)                                                \
         return f.template operator()<row_shape<W, N>, width>();
     if (aligned && n % V == 0) {
         int64_t v = n / V;
@@ -26,7 +28,8 @@ template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F
         TS_SHAPE(64, 1, 2, V)
         TS_SHAPE(96, 1, 3, V)
         TS_SHAPE(128, 1, 4, V)
-        TS_SHAPE(256, 2, 4, V)
+        TS_SHAPE(192, 2, 3, V)
+        TS_SHAPE(256, sizeof(T) == 4 ? 4 : 2, sizeof(T) == 4 ? 2 : 4, V)
         TS_SHAPE(512, 4, 4, V)
         TS_SHAPE(1024, 8, 4, V)
         TS_SHAPE(2048, 16, 4, V)

@@ -1,8 +1,8 @@
 /** @file norm.cu  Layer and RMS normalisation over the last dims, forward and backward. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/add_norm_rows.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/lines.cuh"
+#include "backends/cuda/norm_backward_rows.cuh"
 #include "backends/cuda/norm_rows.cuh"
 #include "backends/cuda/statistics.cuh"
 #include "tessera/ops/pointwise.h"
@@ -118,7 +118,8 @@ template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double e
         if (!r.outer || !r.count)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8) {
-            cudaError_t e = norm_rows<T, RMS>(x, weight, bias, y, mean, rstd, r.outer, r.count, eps, c.device, c.stream);
+            norm_rows<T> a = {x, nullptr, weight, bias, y, nullptr, mean, rstd, r.outer, r.count, (float)eps};
+            cudaError_t e = norm_forward<T, RMS, false>(a, c.device, c.stream);
             if (e != cudaErrorNotSupported)
                 return e;
         }
@@ -140,11 +141,12 @@ static ts_status add_layer_norm(ts_frame *f)
     ts_tensor *x = f->args[0].t, *residual = f->args[1].t, *sum = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : nullptr;
     double eps = f->args[5].d;
     auto rows = [&]<class T>(const call &c) {
-        add_norm<T> a = {data_of<T>(f->args[0]), data_of<T>(f->args[1]), data_of<T>(f->args[3]), data_of<T>(f->args[4]),
-                         data_of<T>(f->rets[0]), data_of<T>(f->rets[1]), data_of<wide_t<T>>(f->rets[2]), data_of<wide_t<T>>(f->rets[3]),
-                         r.outer, r.count, eps};
-        if constexpr (sizeof(T) < 8)
-            return add_norm_rows<T>(a, c.stream);
+        if constexpr (sizeof(T) < 8) {
+            norm_rows<T> a = {data_of<T>(f->args[0]), data_of<T>(f->args[1]), data_of<T>(f->args[3]), data_of<T>(f->args[4]),
+                              data_of<T>(f->rets[0]), data_of<T>(f->rets[1]), data_of<float>(f->rets[2]),
+                              data_of<float>(f->rets[3]), r.outer, r.count, (float)eps};
+            return norm_forward<T, false, true>(a, c.device, c.stream);
+        }
         return cudaErrorNotSupported;
     };
     bool held = false;

@@ -1,8 +1,8 @@
 /**
- * @file norm_rows.cuh  Layer and RMS normalisation over rows, forward and backward.
+ * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two.
  *
- * In the backward a thread owns the same columns in every row of its block, so sums over rows for the
- * weight's and the bias' gradients stay in registers; a second kernel adds the blocks.
+ * A row's mean and variance cross threads in one step: each part gives its sum and the sum of squares of
+ * distances from its own mean.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_ROWS_CUH
@@ -12,368 +12,236 @@
 
 namespace ts {
 
-/* ------------------------------------------------------------------- rows in registers ---- */
+template <class T> struct norm_rows {
+    const T *x, *residual; /* residual, sum: of ADD alone */
+    const T *weight, *bias;
+    T *y, *sum;
+    float *mean, *rstd;
+    int64_t rows, n;
+    float eps;
+};
 
-template <class T, class S, int V, bool RMS>
-__global__ void __launch_bounds__(S::threads *S::rows)
-    norm_kernel(const T *x, const T *weight, const T *bias, T *y, wide_t<T> *mean, wide_t<T> *rstd, int64_t rows, int64_t n,
-                double eps)
-{
-    using A = wide_t<T>;
-    using part_t = row_part<T, S, V>;
-    A *place = row_place<S, 1, A>();
-    int64_t r = row_index<S>();
-    int64_t m = r < rows ? n : 0;
-    part_t part;
-    part.load(x + r * n, m, narrow<T>((A)0));
-    A scale = (A)1 / (A)n, centre = 0, sums[1] = {0}, z[V], w[V], b[V];
-    if constexpr (!RMS) {
-#pragma unroll
-        for (int j = 0; j < S::vecs; j++) {
-            unpack<T, V>(part.at[j], z);
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                sums[0] += z[k];
-        }
-        row_reduce<S, op_sum>(sums, place, 0);
-        centre = sums[0] * scale;
-        sums[0] = 0;
+/** Sums, and sums of squares of distances from the mean (Chan, Golub, LeVeque 1983); RMS: of squares. */
+template <bool RMS> struct norm_sums {
+    __device__ __forceinline__ float join(float a, float b) const { return a + b; }
+    __device__ __forceinline__ float adjust(float2 own, float sum, float own_count, float whole_count) const
+    {
+        if (RMS)
+            return own.y;
+        float d = own.x - own_count * __fdividef(sum, whole_count);
+        return own_count > 0 ? own.y + __fdividef(d * d, own_count) : 0;
     }
-#pragma unroll
-    for (int j = 0; j < S::vecs; j++)
-        if (part.inside(j, n)) {
-            unpack<T, V>(part.at[j], z);
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                sums[0] += (z[k] - centre) * (z[k] - centre);
-        }
-    row_reduce<S, op_sum>(sums, place, 1);
-    A factor = rsqrt(sums[0] * scale + (A)eps), minus = -centre * factor;
-    if (part_t::first() == 0 && m) {
-        if (mean)
-            mean[r] = centre;
-        if (rstd)
-            rstd[r] = factor;
-    }
-#pragma unroll
-    for (int j = 0; j < S::vecs; j++) {
-        int64_t i = (int64_t)(part_t::first() + j * S::threads) * V;
-        if (i >= m)
-            continue;
-        unpack<T, V>(part.at[j], z);
-        if (weight)
-            unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(weight + i), w);
-        if (bias)
-            unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(bias + i), b);
+};
+
+/** Those of a thread: relative to an element of its own, which costs precision where it brings distance. */
+template <bool RMS> struct norm_own_sums {
+    float pivot = 0, sum = 0, squares = 0;
+
+    /** `some`: 1, or 0 for elements that are not there. */
+    template <int V> __device__ __forceinline__ void take(const float (&z)[V], float some, bool first)
+    {
+        if (!RMS && first)
+            pivot = z[0];
+        float shift = -pivot * some;
 #pragma unroll
         for (int k = 0; k < V; k++) {
-            z[k] = z[k] * factor + minus;
-            if (weight)
-                z[k] *= w[k];
-            if (bias)
-                z[k] += b[k];
+            float d = RMS ? z[k] : fmaf(z[k], some, shift);
+            sum += d;
+            squares = fmaf(d, d, squares);
         }
-        part.at[j] = pack<T, V>(z);
     }
-    part.store(y + r * n, m);
+    __device__ __forceinline__ float2 of(float count) const
+    {
+        if (RMS || count == 0)
+            return make_float2(sum, squares);
+        return make_float2(fmaf(count, pivot, sum), fmaxf(squares - __fdividef(sum * sum, count), 0.0f));
+    }
+};
+
+/** What a row's elements are moved by and multiplied with. */
+template <bool RMS> struct norm_factor {
+    float centre, factor, minus;
+
+    __device__ __forceinline__ norm_factor(float2 whole, float count, float eps)
+    {
+        centre = RMS ? 0 : __fdividef(whole.x, count);
+        factor = rsqrtf(__fdividef(whole.y, count) + eps);
+        minus = -centre * factor;
+    }
+    template <class T> __device__ __forceinline__ void leave(const norm_rows<T> &a, int64_t row) const
+    {
+        if (a.mean)
+            a.mean[row] = centre;
+        if (a.rstd)
+            a.rstd[row] = factor;
+    }
+    template <class T, int V>
+    __device__ __forceinline__ void apply(float (&z)[V], const vec<T, V> &weight, const vec<T, V> &bias) const
+    {
+        float w[V], b[V];
+        unpack<T, V>(weight, w);
+        unpack<T, V>(bias, b);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            z[k] = fmaf(fmaf(z[k], factor, minus), w[k], b[k]);
+    }
+};
+
+template <class T, int V> __device__ __forceinline__ vec<T, V> all_of(T x)
+{
+    vec<T, V> v;
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        v.at[e] = x;
+    return v;
+}
+/** x + y as it is rounded. */
+template <class T, int V> __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T, V> &y)
+{
+    float a[V], b[V];
+    unpack<T, V>(x, a);
+    unpack<T, V>(y, b);
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        a[k] += b[k];
+    return pack<T, V>(a);
+}
+
+/* ------------------------------------------------------------------- rows in registers ---- */
+
+/** Threads that a multiprocessor is to hold: as many as leave each the registers that it needs. */
+template <class S, int V, bool ADD> constexpr int norm_threads = V == 1 || ADD ? 512 : S::full ? 1024 : 640;
+
+template <class T, class S, int V, bool RMS, bool ADD>
+__global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> / (S::threads * S::rows))
+    norm_kernel(const __grid_constant__ norm_rows<T> a)
+{
+    using part_t = row_part<T, S, V>;
+    float2 *place = row_place<S, 1, float2>();
+    int64_t n = S::full ? S::threads * S::vecs * V : a.n;
+    int64_t r = row_index<S>(), m = S::rows == 1 || r < a.rows ? n : 0, at = r * n;
+    constexpr bool early = sizeof(T) == 4; /* where there are registers, weights are loaded while the row's sums are made */
+    part_t row;
+    vec<T, V> weight[early ? S::vecs : 1], bias[early ? S::vecs : 1];
+    row.load(a.x + at, m, narrow<T>(0.0f));
+    if constexpr (ADD) {
+        part_t residual;
+        residual.load(a.residual + at, m, narrow<T>(0.0f));
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            row.at[j] = rounded_sum<T, V>(row.at[j], residual.at[j]);
+        if (a.sum)
+            row.store(a.sum + at, m);
+    }
+    auto load = [&](int j, int to) {
+        weight[to] = part_t::kept(a.weight, j, m, narrow<T>(1.0f));
+        bias[to] = part_t::kept(a.bias, j, m, narrow<T>(0.0f));
+    };
+    if constexpr (early)
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            load(j, j);
+    norm_own_sums<RMS> own;
+    float count = 0, z[V];
+#pragma unroll
+    for (int j = 0; j < S::vecs; j++) {
+        float some = part_t::inside(j, m) ? 1 : 0;
+        count += some * V;
+        unpack<T, V>(row.at[j], z);
+        own.take(z, some, j == 0);
+    }
+    norm_factor<RMS> f(row_combine<S, V>(own.of(count), count, (int)n, norm_sums<RMS>(), place), (float)n, a.eps);
+    if (part_t::first() == 0 && m)
+        f.leave(a, r);
+#pragma unroll
+    for (int j = 0; j < S::vecs; j++) {
+        unpack<T, V>(row.at[j], z);
+        if (!early)
+            load(j, 0);
+        f.apply(z, weight[early ? j : 0], bias[early ? j : 0]);
+        row.at[j] = pack<T, V>(z);
+    }
+    row.store(a.y + at, m);
 }
 
 /* ------------------------------------------------------------- rows in shared memory ---- */
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-/** The sum, and the sum of squares of distances from the mean (Chan, Golub, LeVeque 1983). */
-struct mean_sums {
-    __device__ __forceinline__ float join(float a, float b) const { return a + b; }
-    __device__ __forceinline__ float adjust(float2 own, float sum, float own_count, float whole_count) const
-    {
-        float d = own.x - own_count * sum / whole_count;
-        return own_count > 0 ? own.y + d * d / own_count : 0;
-    }
-};
-
-template <class T, class S, bool RMS> struct norm_formula : mean_sums {
+template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<RMS> {
     static constexpr int V = vec16<T>;
-    T *y;
-    float *mean, *rstd, eps;
-    vec<T, V> w[S::vecs], b[S::vecs];
+    const norm_rows<T> &a;
+    vec<T, V> weight[S::vecs], bias[S::vecs];
 
-    template <class R> __device__ __forceinline__ void begin(const R &r, const T *weight, const T *bias)
+    template <class R> __device__ __forceinline__ norm_formula(const R &r, const norm_rows<T> &rows) : a(rows)
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-#pragma unroll
-            for (int k = 0; k < V; k++) {
-                w[j].at[k] = narrow<T>(1.0f);
-                b[j].at[k] = narrow<T>(0.0f);
-            }
-            if (weight && r.inside(j))
-                w[j] = *reinterpret_cast<const vec<T, V> *>(weight + r.column(j));
-            if (bias && r.inside(j))
-                b[j] = *reinterpret_cast<const vec<T, V> *>(bias + r.column(j));
+            weight[j] = a.weight && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(a.weight + r.column(j))
+                                                : all_of<T, V>(narrow<T>(1.0f));
+            bias[j] = a.bias && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(a.bias + r.column(j))
+                                            : all_of<T, V>(narrow<T>(0.0f));
         }
     }
-    __device__ __forceinline__ float adjust(float2 own, float sum, float own_count, float whole_count) const
+    template <class R> __device__ __forceinline__ vec<T, V> get(const R &r, int j) const
     {
-        return RMS ? own.y : mean_sums::adjust(own, sum, own_count, whole_count);
+        return ADD ? rounded_sum<T, V>(r.at(0, j), r.at(1, j)) : r.at(0, j);
     }
     template <class R> __device__ __forceinline__ float2 first(const R &r) const
     {
-        /* relative to an element of this thread's own: what it costs in precision, it brings in distance */
-        float z[V], sum = 0, squares = 0, pivot = 0, own = r.own_count();
-#pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            if (r.inside(j)) {
-                r.get(0, j, z);
-                if (!RMS && j == 0)
-                    pivot = z[0];
-#pragma unroll
-                for (int k = 0; k < V; k++) {
-                    float d = z[k] - pivot;
-                    sum += d;
-                    squares = fmaf(d, d, squares);
-                }
-            }
-        if (!RMS && own > 0) {
-            squares = fmaxf(squares - sum * sum / own, 0.0f);
-            sum = fmaf(own, pivot, sum);
-        }
-        return make_float2(sum, squares);
-    }
-    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
-    {
-        float n = (float)r.n, centre = RMS ? 0 : whole.x / n, factor = rsqrtf(whole.y / n + eps), minus = -centre * factor;
-        if (r.column(0) == 0) {
-            if (mean)
-                mean[r.row] = centre;
-            if (rstd)
-                rstd[r.row] = factor;
-        }
-#pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            if (r.inside(j)) {
-                float z[V], wz[V], bz[V];
-                r.get(0, j, z);
-                unpack<T, V>(w[j], wz);
-                unpack<T, V>(b[j], bz);
-#pragma unroll
-                for (int k = 0; k < V; k++)
-                    z[k] = fmaf(fmaf(z[k], factor, minus), wz[k], bz[k]);
-                r.put(y, j, z);
-            }
-    }
-};
-
-/**
- * dx, and for each block its share of the weight's and the bias' gradients. With h = (x - mean) rstd
- * and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
- */
-template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
-    static constexpr int V = vec16<T>;
-    T *dx;
-    vec<T, V> *w; /* of this thread, in shared memory */
-    const float *mean, *rstd;
-    float2 next, even, odd; /* mean and rstd of the row to come; -mean rstd and rstd of those that are worked on */
-    float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
-
-    template <class R> __device__ __forceinline__ void begin(const R &r, const T *weight)
-    {
+        norm_own_sums<RMS> own;
+        float z[V];
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-            vec<T, V> one;
-#pragma unroll
-            for (int k = 0; k < V; k++) {
-                one.at[k] = narrow<T>(1.0f);
-                dw[j][k] = 0;
-                if constexpr (!RMS)
-                    db[j][k] = 0;
-            }
-            if (r.inside(j))
-                w[j * S::threads] = weight ? *reinterpret_cast<const vec<T, V> *>(weight + r.column(j)) : one;
+            vec<T, V> v = get(r, j);
+            if (ADD && a.sum)
+                r.put(a.sum, j, v);
+            unpack<T, V>(v, z);
+            own.take(z, r.inside(j) ? 1 : 0, j == 0);
         }
-        fetch(r.row, r.rows);
-    }
-    __device__ __forceinline__ void fetch(int64_t row, int64_t rows)
-    {
-        if (row < rows)
-            next = make_float2(RMS ? 0 : mean[row], rstd[row]);
-    }
-    template <class R> __device__ __forceinline__ float2 first(const R &r)
-    {
-        float factor = next.y, minus = -next.x * factor;
-        if (r.turn & 1)
-            odd = make_float2(minus, factor);
-        else
-            even = make_float2(minus, factor);
-        fetch(r.row + r.step, r.rows);
-        float2 sum = {0, 0};
-#pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            if (r.inside(j)) {
-                float up[V], in[V], wj[V];
-                r.get(0, j, up);
-                r.get(1, j, in);
-                unpack<T, V>(w[j * S::threads], wj);
-#pragma unroll
-                for (int k = 0; k < V; k++) {
-                    float h = fmaf(in[k], factor, minus), q = up[k] * wj[k];
-                    sum.x = fmaf(q, h, sum.x);
-                    dw[j][k] = fmaf(up[k], h, dw[j][k]);
-                    if constexpr (!RMS) {
-                        sum.y += q;
-                        db[j][k] += up[k];
-                    }
-                }
-            }
-        return sum;
+        return own.of(r.elements);
     }
     template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
     {
-        if (!dx)
-            return;
-        float2 here = r.turn & 1 ? odd : even;
-        float minus = here.x, factor = here.y, scale = 1 / (float)r.n;
-        float along = -factor * whole.x * scale, slope = along * factor;
-        float shift = RMS ? 0 : fmaf(along, minus, -factor * whole.y * scale);
+        norm_factor<RMS> f(whole, (float)r.n, a.eps);
+        if (r.column(0) == 0)
+            f.leave(a, r.row);
+        float z[V];
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            if (r.inside(j)) {
-                float up[V], in[V], wj[V];
-                r.get(0, j, up);
-                r.get(1, j, in);
-                unpack<T, V>(w[j * S::threads], wj);
-#pragma unroll
-                for (int k = 0; k < V; k++)
-                    up[k] = fmaf(factor * up[k], wj[k], fmaf(slope, in[k], shift));
-                r.put(dx, j, up);
-            }
-    }
-    /** Writes the block's line of sums. */
-    template <class R> __device__ __forceinline__ void end(const R &r, float *out, const float (&sums)[S::vecs][V]) const
-    {
-#pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            if (r.inside(j))
-#pragma unroll
-                for (int k = 0; k < V; k += 4)
-                    *reinterpret_cast<float4 *>(out + r.column(j) + k) =
-                        make_float4(sums[j][k], sums[j][k + 1], sums[j][k + 2], sums[j][k + 3]);
+        for (int j = 0; j < S::vecs; j++) {
+            unpack<T, V>(get(r, j), z);
+            f.apply(z, weight[j], bias[j]);
+            r.put(a.y, j, pack<T, V>(z));
+        }
     }
 };
 
 #endif /* sm_90 */
 
-template <class T, class S, bool RMS>
-__global__ void __launch_bounds__(S::threads, S::blocks)
-    norm_stream_kernel(const T *x, const T *weight, const T *bias, T *y, float *mean, float *rstd, int64_t rows, int64_t n,
-                       float eps)
+template <class T, class S, bool RMS, bool ADD>
+__global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks + 1) / 2) norm_stream_kernel(const __grid_constant__ norm_rows<T> a)
 {
 #if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, 1, rows, n, x);
-    norm_formula<T, S, RMS> f;
-    f.y = y, f.mean = mean, f.rstd = rstd, f.eps = eps;
-    f.begin(s, weight, bias);
+    TS_STREAM(s, T, S, ADD + 1, a.rows, a.n, a.x, a.residual);
+    norm_formula<T, S, RMS, ADD> f(s, a);
     s.run(f);
 #endif
-}
-
-template <class T, class S, bool RMS>
-__global__ void __launch_bounds__(S::threads, S::blocks)
-    norm_backward_stream_kernel(const T *g, const T *x, const T *weight, const float *mean, const float *rstd, T *dx,
-                                float *dweight, float *dbias, int64_t rows, int64_t n)
-{
-#if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, 2, rows, n, g, x);
-    norm_backward_formula<T, S, RMS> f;
-    f.dx = dx, f.mean = mean, f.rstd = rstd;
-    f.w = reinterpret_cast<vec<T, vec16<T>> *>(ts_ring + ring_bytes<T, S, 2>) + threadIdx.x;
-    f.begin(s, weight);
-    s.run(f);
-    int64_t line = (int64_t)(blockIdx.x / S::cluster) * n;
-    if (dweight)
-        f.end(s, dweight + line, f.dw);
-    if constexpr (!RMS)
-        if (dbias)
-            f.end(s, dbias + line, f.db);
-#endif
-}
-
-/**
- * Sums of columns of (lines, n) in a fixed order: 32 columns and 32 shares of the lines a block. Two
- * matrices at once, one after the other in memory; an output that is NULL has none.
- */
-template <class T>
-__global__ void __launch_bounds__(1024) column_sum_kernel(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n)
-{
-    using A = wide_t<T>;
-    __shared__ A share[32][33];
-    T *out = blockIdx.y || !first ? second : first;
-    part += blockIdx.y * lines * n;
-    int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
-    A sum = 0;
-    if (column < n)
-#pragma unroll 4
-        for (int64_t i = threadIdx.y; i < lines; i += 32)
-            sum += part[i * n + column];
-    share[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    sum = share[threadIdx.x][threadIdx.y];
-#pragma unroll
-    for (int lane = 16; lane; lane >>= 1)
-        sum += __shfl_xor_sync(0xffffffffu, sum, lane);
-    column = (int64_t)blockIdx.x * 32 + threadIdx.y;
-    if (threadIdx.x == 0 && column < n)
-        out[column] = narrow<T>(sum);
 }
 
 /* ------------------------------------------------------------------------- host side ---- */
 
-template <class T, bool RMS>
-cudaError_t norm_rows(const T *x, const T *weight, const T *bias, T *y, wide_t<T> *mean, wide_t<T> *rstd, int64_t rows,
-                      int64_t n, double eps, const ts_cuda_device *d, cudaStream_t stream)
+/** cudaErrorNotSupported where no shape holds a row. Rows are aligned: on_aligned() saw to it. */
+template <class T, bool RMS, bool ADD> cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {
-    bool aligned = aligned16(x) && aligned16(y) && aligned16(weight) && aligned16(bias);
-    cudaError_t e = stream_dispatch<T, rows_wide_kept>(n, aligned, d, [&]<class S>() {
-        return stream_launch<S>(norm_stream_kernel<T, S, RMS>, ring_bytes<T, S, 1>, rows, d->sms, stream, [](int64_t) {}, x,
-                                weight, bias, y, mean, rstd, rows, n, eps);
+    cudaError_t e = stream_dispatch<T, ADD ? rows_wide_pairs : rows_wide_kept>(a.n, true, d, [&]<class S>() {
+        return stream_launch<S>(norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, d->sms, stream,
+                                [](int64_t) {}, a);
     });
     if (e == cudaErrorNotSupported)
-        e = rows_dispatch<T>(n, aligned, [&]<class S, int V>() {
-            return rows_launch<S>(norm_kernel<T, S, V, RMS>, rows, stream, x, weight, bias, y, mean, rstd, rows, n, eps);
+        e = rows_dispatch<T>(a.n, true, [&]<class S, int V>() {
+            return rows_launch<S>(norm_kernel<T, S, V, RMS, ADD>, a.rows, stream, a);
         });
     return e;
-}
-
-/** Adds the lines of one or two matrices of sums. */
-template <class T>
-cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n, cudaStream_t stream)
-{
-    dim3 grid((unsigned)((n + 31) / 32), (first != nullptr) + (second != nullptr));
-    if (grid.y)
-        column_sum_kernel<T><<<grid, dim3(32, 32), 0, stream>>>(part, first, second, lines, n);
-    return cudaPeekAtLastError();
-}
-
-/** scratch: a line of n for each block that stays, for each sum that is wanted. */
-template <class T, bool RMS>
-cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
-                               T *dweight, T *dbias, wide_t<T> *scratch, int64_t rows, int64_t n, const ts_cuda_device *d,
-                               cudaStream_t stream)
-{
-    bool aligned = aligned16(x) && aligned16(g) && aligned16(dx) && aligned16(weight);
-    return stream_dispatch<T, rows_sum>(n, aligned, d, [&]<class S>() {
-        constexpr int shared = ring_bytes<T, S, 2> + S::threads * S::vecs * 16;
-        float *dw = nullptr, *db = nullptr;
-        int64_t lines = 0;
-        auto place = [&](int64_t clusters) {
-            lines = clusters;
-            dw = dweight ? scratch : nullptr;
-            db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
-        };
-        cudaError_t e = stream_launch<S>(norm_backward_stream_kernel<T, S, RMS>, shared, rows, d->sms, stream, place, g, x,
-                                         weight, mean, rstd, dx, std::ref(dw), std::ref(db), rows, n);
-        return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, lines, n, stream) : e;
-    });
 }
 
 } // namespace ts

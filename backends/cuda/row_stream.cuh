@@ -2,10 +2,10 @@
  * @file row_stream.cuh
  * Kernels over long rows: blocks that stay, and rows that are on their way while others are worked on.
  *
- * A row of n elements belongs to CLUSTER blocks, a segment of n / CLUSTER elements each. One thread has
- * the copy engine bring the segments of the next rows into a ring in shared memory; a thread reads its
- * vectors t, t + threads, ... there. A row is described by two numbers that cross threads, warps and
- * blocks, in an order that the shape alone decides. For sm_90 and later.
+ * A row of n elements belongs to CLUSTER blocks, a segment of n / CLUSTER elements each, and in a block to its
+ * warps, which own neighbouring vectors. Each warp has the copy engine bring its part of the next rows into a
+ * ring of its own in shared memory. A row is described by two numbers that every warp gives to every other one
+ * of the row, in an order that the shape alone decides. For sm_90 and later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROW_STREAM_CUH
@@ -20,9 +20,10 @@
 namespace ts {
 
 /** How a row is spread; BLOCKS of them are to fit on a multiprocessor. */
-template <int THREADS_, int VECS_, int CLUSTER_, int STAGES_, int BLOCKS_> struct stream_shape {
+template <int THREADS_, int VECS_, int CLUSTER_, int STAGES_, int BLOCKS_, bool FULL_ = false> struct stream_shape {
     static constexpr int threads = THREADS_, vecs = VECS_, cluster = CLUSTER_, stages = STAGES_, blocks = BLOCKS_;
     static constexpr int warps = threads / 32;
+    static constexpr bool full = FULL_; /* the row is as long as the shape can hold */
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -35,185 +36,150 @@ template <int THREADS_, int VECS_, int CLUSTER_, int STAGES_, int BLOCKS_> struc
  *                                             a part's second number, once the whole's first is known;
  *                                             second numbers so adjusted are added
  *   void second(stream, float2 whole)         writes the row
- * first() of a row comes before second() of the row before it, so the time in which numbers cross the
- * block and the cluster is used.
+ * Nothing is waited for but a warp's own data and the others' numbers. first() of a row comes before second() of the row before it, so
+ * the time in which numbers cross the block and the cluster is used.
  */
 template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int V = vec16<T>, vecs = S::vecs;
     using vector = vec<T, V>;
-    static constexpr int slots = S::threads * S::vecs;
-    static_assert((S::warps & (S::warps - 1)) == 0 && S::warps <= 32, "warps that one warp can add up");
+    static constexpr int slots = 32 * vecs;             /* of a warp */
+    static constexpr int parts = S::warps * S::cluster; /* of a row: one for each warp */
+    static_assert((parts & (parts - 1)) == 0, "lanes share them evenly");
 
-    struct exchange_place { /* four turns: a block may be two ahead of another one, which reads the last */
-        float2 shares[4][S::warps];
-        float2 across[4][S::cluster];
-        uint64_t full[S::stages], sent[4]; /* barriers */
+    struct exchange_place { /* four turns: a warp may be two ahead of another one, which reads the last */
+        float2 shares[4][parts];
+        uint64_t full[S::stages][S::warps], all[4]; /* barriers */
     };
 
-    const T *in[ARRAYS];
+    const T *in[2]; /* ARRAYS of them */
     int64_t rows, n;
-    vector *ring; /* (stages, ARRAYS, threads * vecs) */
+    vector *ring; /* this warp's: (stages, ARRAYS, warps, 32 * vecs) */
     exchange_place *place;
     int64_t row, step; /* row that first() or second() works on */
     int count;         /* vectors of this block's segment */
+    int chunk, own;    /* of a warp that has its full share; of this warp */
+    float elements;    /* of this thread */
     int stage;         /* where the row lies */
     int turn;          /* which row of this block's it is */
 
+    static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+    static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }
+    __device__ __forceinline__ int64_t segment() const
+    {
+        return S::cluster > 1 ? (int64_t)cluster_rank() * count * V : 0;
+    }
     __device__ __forceinline__ int64_t column(int j) const
     {
-        int64_t at = (j * S::threads + threadIdx.x) * V;
-        if constexpr (S::cluster > 1)
-            at += (int64_t)cluster_rank() * count * V;
-        return at;
+        return segment() + (int64_t)(warp() * chunk + j * 32 + lane()) * V;
     }
-    __device__ __forceinline__ bool inside(int j) const { return (int)threadIdx.x + j * S::threads < count; }
+    __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
     /** This thread's vector j of an input's row. */
-    __device__ __forceinline__ void get(int a, int j, float (&x)[V]) const
+    __device__ __forceinline__ vector at(int a, int j) const
     {
-        unpack<T, V>(ring[(stage * ARRAYS + a) * slots + j * S::threads + threadIdx.x], x);
+        return ring[(stage * ARRAYS + a) * S::warps * slots + j * 32 + lane()];
     }
-    __device__ __forceinline__ void put(T *out, int j, const float (&x)[V]) const
+    __device__ __forceinline__ void get(int a, int j, float (&x)[V]) const { unpack<T, V>(at(a, j), x); }
+    __device__ __forceinline__ void put(T *out, int j, const vector &x) const
     {
-        store_stream((vector *)(out + row * n + column(j)), pack<T, V>(x));
+        if (inside(j))
+            store_stream((vector *)(out + row * n + column(j)), x);
     }
-    /** Elements of a thread, of a warp. */
-    __device__ __forceinline__ float own_count() const
+    __device__ __forceinline__ void put(T *out, int j, const float (&x)[V]) const { put(out, j, pack<T, V>(x)); }
+    /** Elements of a part. */
+    __device__ __forceinline__ float part_count(int part) const
     {
-        int c = 0;
-#pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            c += inside(j);
-        return (float)(c * V);
-    }
-    __device__ __forceinline__ float warp_count(int warp) const
-    {
-        int c = 0;
-#pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            c += max(0, min(32, count - (j * S::threads + 32 * warp)));
-        return (float)(c * V);
+        if (S::full)
+            return slots * V;
+        return (float)(min(max(count - part % S::warps * chunk, 0), chunk) * V);
     }
     __device__ __forceinline__ void fetch(int to, int64_t r)
     {
-        if (threadIdx.x == 0 && r < rows) {
-            int64_t from = r * n + (S::cluster > 1 ? cluster_rank() * (int64_t)count * V : 0);
-            uint32_t full = shared_address(&place->full[to]);
-            barrier_expect(full, ARRAYS * count * 16);
+        if (r >= rows || own == 0)
+            return;
+        int64_t from = r * n + segment() + (int64_t)warp() * chunk * V;
+        uint32_t full = shared_address(&place->full[to][warp()]);
+        if (lane() == 0) {
+            barrier_expect(full, ARRAYS * own * 16);
 #pragma unroll
             for (int a = 0; a < ARRAYS; a++)
-                bulk_load(shared_address(ring + (to * ARRAYS + a) * slots), in[a] + from, count * 16, full);
+                bulk_load(shared_address(ring + (to * ARRAYS + a) * S::warps * slots), in[a] + from, own * 16, full);
         }
     }
     __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange)
     {
-        ring = memory;
+        ring = memory + warp() * slots;
         place = exchange;
         row = blockIdx.x / S::cluster;
         step = gridDim.x / S::cluster;
+        if (S::full)
+            n = (int64_t)S::threads * S::vecs * S::cluster * V;
         count = (int)(n / V / S::cluster);
+        chunk = (count + S::threads - 1) / S::threads * 32;
+        own = S::full ? slots : min(max(count - warp() * chunk, 0), chunk);
         if (threadIdx.x == 0) {
             for (int s = 0; s < S::stages; s++)
-                barrier_init(shared_address(&place->full[s]), 1);
+                for (int w = 0; w < S::warps; w++)
+                    barrier_init(shared_address(&place->full[s][w]), 1);
             for (int t = 0; t < 4; t++)
-                barrier_init(shared_address(&place->sent[t]), 1);
+                barrier_init(shared_address(&place->all[t]), S::cluster > 1 ? 1 : S::warps);
             barriers_ready();
         }
         if constexpr (S::cluster > 1)
             cluster_meet();
         else
             __syncthreads();
+        elements = 0;
+        vector nothing;
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            nothing.at[k] = narrow<T>(0.0f);
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++) {
+            elements += inside(j) ? V : 0;
+            if (!inside(j)) /* zeros, for formulas that read all, which spares branches */
+                for (int s = 0; s < S::stages * ARRAYS; s++)
+                    ring[s * S::warps * slots + j * 32 + lane()] = nothing;
+        }
 #pragma unroll
         for (int s = 0; s < S::stages; s++)
             fetch(s, row + s * step);
     }
-    /** The two numbers of WIDTH parts, one in each lane. */
-    template <int WIDTH, class F>
-    static __device__ __forceinline__ float2 combine(float2 own, float own_count, float whole_count, const F &f)
+    template <class F> __device__ __forceinline__ float2 over_warp(const F &f, float2 own) const
     {
-        float x = own.x;
-#pragma unroll
-        for (int lane = WIDTH / 2; lane; lane >>= 1)
-            x = f.join(x, __shfl_xor_sync(0xffffffffu, x, lane));
-        float y = f.adjust(own, x, own_count, whole_count);
-#pragma unroll
-        for (int lane = WIDTH / 2; lane; lane >>= 1)
-            y += __shfl_xor_sync(0xffffffffu, y, lane);
-        return make_float2(x, y);
+        const float2 one[1] = {own};
+        return combine<32>(one, [&](int) { return elements; }, part_count(warp()), f);
     }
-    template <class F> __device__ __forceinline__ float2 over_block(const F &f) const
-    {
-        int warp = threadIdx.x % S::warps;
-        return combine<S::warps>(place->shares[turn & 3][warp], warp_count(warp), (float)(count * V), f);
-    }
-    /** Sends the block's numbers to all blocks of the cluster. */
+    /** Gives the warp's numbers to all warps of the row. */
     __device__ __forceinline__ void send(float2 x)
     {
-        uint32_t sent = shared_address(&place->sent[turn & 3]);
-        if (threadIdx.x == 0)
-            barrier_expect(sent, S::cluster * 8);
-        if (threadIdx.x < S::cluster)
-            peer_store(peer_address(shared_address(&place->across[turn & 3][cluster_rank()]), threadIdx.x), x,
-                       peer_address(sent, threadIdx.x));
+        uint32_t all = shared_address(&place->all[turn & 3]);
+        float2 *shares = place->shares[turn & 3];
+        if constexpr (S::cluster == 1) {
+            if (lane() == 0) {
+                shares[warp()] = x;
+                barrier_arrive(all);
+            }
+        } else {
+            if (threadIdx.x == 0)
+                barrier_expect(all, parts * 8);
+            if (lane() < S::cluster)
+                peer_store(peer_address(shared_address(&shares[cluster_rank() * S::warps + warp()]), lane()), x,
+                           peer_address(all, lane()));
+        }
     }
     template <class F> __device__ __forceinline__ float2 whole(const F &f)
     {
+        constexpr int width = parts < 32 ? parts : 32, each = parts / width;
+        uint32_t all = shared_address(&place->all[turn & 3]);
         if constexpr (S::cluster == 1)
-            return over_block(f);
-        barrier_wait_peers(shared_address(&place->sent[turn & 3]), turn >> 2 & 1);
-        return combine<S::cluster>(place->across[turn & 3][threadIdx.x % S::cluster], (float)(count * V), (float)n, f);
-    }
-    template <class F> __device__ __forceinline__ void run(F &&f)
-    {
-        int parity = 0;
-        stage = turn = 0;
-        if constexpr (S::warps == 1) { /* nobody to wait for */
-            for (; row < rows; row += step, turn++) {
-                barrier_wait(shared_address(&place->full[stage]), parity);
-                float2 x = combine<32>(f.first(*this), own_count(), (float)(count * V), f);
-                f.second(*this, x);
-                __syncwarp();
-                fetch(stage, row + S::stages * step);
-                if (++stage == S::stages) {
-                    stage = 0;
-                    parity ^= 1;
-                }
-            }
-        } else {
-            int before = 0;
-            for (;; turn++) {
-                bool some = row < rows;
-                if (some) {
-                    barrier_wait(shared_address(&place->full[stage]), parity);
-                    float2 x = combine<32>(f.first(*this), own_count(), warp_count(threadIdx.x / 32), f);
-                    if (threadIdx.x % 32 == 0)
-                        place->shares[turn & 3][threadIdx.x / 32] = x;
-                    __syncthreads();
-                    if constexpr (S::cluster > 1)
-                        if (threadIdx.x < 32)
-                            send(over_block(f));
-                    if (turn >= 2) /* everyone is done with the row before the one before */
-                        fetch(before ? before - 1 : S::stages - 1, row + (S::stages - 2) * step);
-                }
-                int now = stage;
-                if (turn) {
-                    stage = before;
-                    row -= step;
-                    turn--;
-                    f.second(*this, whole(f));
-                    turn++;
-                    row += step;
-                }
-                if (!some)
-                    break;
-                before = now;
-                stage = now + 1;
-                if (stage == S::stages) {
-                    stage = 0;
-                    parity ^= 1;
-                }
-                row += step;
-            }
-        }
+            barrier_wait(all, turn >> 2 & 1);
+        else
+            barrier_wait_peers(all, turn >> 2 & 1);
+        float2 share[each];
+#pragma unroll
+        for (int e = 0; e < each; e++)
+            share[e] = place->shares[turn & 3][e * width + lane() % width];
+        return combine<width>(share, [&](int e) { return part_count(e * width + lane() % width); }, (float)n, f);
     }
     /**
      * For formulas whose first() leaves in registers what their second() needs: second() follows at once, and
@@ -224,20 +190,65 @@ template <class T, class S, int ARRAYS> struct row_stream {
         int parity = 0;
         stage = turn = 0;
         for (; row < rows; row += step, turn++) {
-            barrier_wait(shared_address(&place->full[stage]), parity);
-            float2 x = combine<32>(f.first(*this), own_count(), warp_count(threadIdx.x / 32), f);
-            if (threadIdx.x % 32 == 0)
-                place->shares[turn & 3][threadIdx.x / 32] = x;
-            __syncthreads();
+            if (own)
+                barrier_wait(shared_address(&place->full[stage][warp()]), parity);
+            float2 x = f.first(*this);
+            __syncwarp();
             fetch(stage, row + S::stages * step);
-            if constexpr (S::cluster > 1)
-                if (threadIdx.x < 32)
-                    send(over_block(f));
-            f.second(*this, whole(f));
+            x = over_warp(f, x);
+            if constexpr (parts > 1) {
+                send(x);
+                x = whole(f);
+            }
+            f.second(*this, x);
             if (++stage == S::stages) {
                 stage = 0;
                 parity ^= 1;
             }
+        }
+    }
+    template <class F> __device__ __forceinline__ void run(F &&f)
+    {
+        int parity = 0, before = 0;
+        stage = turn = 0;
+        for (;; turn++) {
+            bool some = row < rows;
+            float2 x = {0, 0};
+            if (some) {
+                if (own)
+                    barrier_wait(shared_address(&place->full[stage][warp()]), parity);
+                x = over_warp(f, f.first(*this));
+                if constexpr (parts > 1)
+                    send(x);
+            }
+            if constexpr (parts == 1) { /* nobody to wait for */
+                if (!some)
+                    break;
+                f.second(*this, x);
+                __syncwarp();
+                fetch(stage, row + S::stages * step);
+            } else {
+                if (turn) {
+                    int now = stage;
+                    stage = before;
+                    row -= step;
+                    turn--;
+                    f.second(*this, whole(f));
+                    __syncwarp();
+                    fetch(stage, row + S::stages * step);
+                    turn++;
+                    row += step;
+                    stage = now;
+                }
+                if (!some)
+                    break;
+                before = stage;
+            }
+            if (++stage == S::stages) {
+                stage = 0;
+                parity ^= 1;
+            }
+            row += step;
         }
     }
 };
@@ -314,16 +325,26 @@ template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t 
 {
     constexpr int V = vec16<T>;
     int64_t v = n / V;
-    constexpr int64_t short_of = WAY <= rows_wide_held ? 2048 : WAY == rows_wide_pairs ? 1024 : WAY == rows_wide_kept ? 4096 / V : 0;
+    constexpr int64_t short_of = WAY <= rows_wide_held ? 2048 : WAY == rows_wide_pairs ? 1024 : WAY == rows_wide_kept ? 2048 : 0;
     if (!d->clusters || !aligned || n % V || v <= short_of) /* too short for it to be the better way */
         return cudaErrorNotSupported;
-#define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS) \
-    if (v <= most && v % CLUSTER == 0)                         \
-        return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>>();
+    /* Without branches more is on its way at a time, which takes registers that these have. */
+    constexpr int exact_vecs = WAY == rows_wide_kept ? 8 : WAY == rows_sum && sizeof(T) == 2 ? 4 : 0;
+#define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                           \
+    {                                                                                                    \
+        constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most;                   \
+        if (exact && v == most)                                                                          \
+            return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, exact>>(); \
+        if (v <= most && v % CLUSTER == 0)                                                               \
+            return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>>();        \
+    }
     if constexpr (WAY == rows_wide) {
-        TS_SHAPE(4096, 512, 4, 2, 4, 1)
-        TS_SHAPE(8192, 512, 4, 4, 3, 2)
-        TS_SHAPE(16384, 512, 4, 8, 3, 2)
+        if constexpr (sizeof(T) == 2) {
+            TS_SHAPE(4096, 512, 4, 2, 5, 1)
+        }
+        TS_SHAPE(4096, 512, 8, 1, 3, 1)
+        TS_SHAPE(8192, 256, 8, 4, 3, 2)
+        TS_SHAPE(16384, 512, 8, 4, 3, 1)
         if constexpr (sizeof(T) == 4) {
             TS_SHAPE(32768, 512, 8, 8, 3, 1)
         }
@@ -333,40 +354,46 @@ template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t 
         TS_SHAPE(8192, threads, vecs, 2, 3, 1)
         TS_SHAPE(16384, threads, vecs, 4, 3, 1)
         TS_SHAPE(32768, threads, vecs, 8, 3, 1)
+    } else if constexpr (WAY == rows_wide_kept && sizeof(T) == 2) {
+        TS_SHAPE(4096, 256, 4, 4, 3, 2)
+        TS_SHAPE(4096, 256, 8, 2, 3, 1)
+        TS_SHAPE(8192, 256, 8, 4, 3, 1)
+        TS_SHAPE(16384, 256, 8, 8, 3, 1)
     } else if constexpr (WAY == rows_wide_kept) {
-        TS_SHAPE(1024, 256, 4, 1, 4, 2)
-        TS_SHAPE(2048, 512, 4, 1, 4, 1)
-        TS_SHAPE(4096, 512, 4, 2, 4, 1)
-        TS_SHAPE(8192, 512, 4, 4, 4, 1)
-        TS_SHAPE(16384, 512, 4, 8, 4, 1)
-        if constexpr (sizeof(T) == 4) {
-            TS_SHAPE(32768, 512, 4, 16, 4, 1)
-        }
+        TS_SHAPE(4096, 256, 8, 2, 3, 2)
+        TS_SHAPE(8192, 256, 8, 4, 3, 2)
+        TS_SHAPE(16384, 256, 8, 8, 3, 2)
+        TS_SHAPE(32768, 512, 4, 16, 3, 1)
     } else if constexpr (WAY == rows_wide_pairs) {
+        TS_SHAPE(2048, 128, 4, 4, 3, 4)
         TS_SHAPE(2048, 512, 4, 1, 3, 1)
-        TS_SHAPE(4096, 512, 4, 2, 3, 1)
-        TS_SHAPE(8192, 512, 4, 4, 3, 1)
-        TS_SHAPE(16384, 512, 4, 8, 3, 1)
+        TS_SHAPE(4096, 128, 4, 8, 3, 4)
+        TS_SHAPE(8192, 256, 4, 8, 3, 2)
+        TS_SHAPE(16384, 256, 4, 16, 3, 2)
         if constexpr (sizeof(T) == 4) {
             TS_SHAPE(32768, 512, 4, 16, 3, 1)
         }
-    } else if constexpr (sizeof(T) == 2) { /* sums of 16 or 32 columns a thread */
-        TS_SHAPE(128, 32, 4, 1, 4, 12)
+    } else if constexpr (sizeof(T) == 2) { /* sums of 16 to 64 columns a thread */
+        TS_SHAPE(96, 32, 4, 1, 4, 12)
+        TS_SHAPE(128, 64, 2, 1, 4, 10)
         TS_SHAPE(256, 128, 2, 1, 4, 6)
         TS_SHAPE(512, 128, 4, 1, 4, 3)
+        TS_SHAPE(1024, 128, 4, 2, 4, 3)
         TS_SHAPE(1024, 256, 4, 1, 3, 2)
-        TS_SHAPE(2048, 512, 2, 2, 5, 1)
-        TS_SHAPE(4096, 512, 2, 4, 5, 1)
-        TS_SHAPE(8192, 256, 4, 8, 3, 2)
-        TS_SHAPE(16384, 512, 4, 8, 3, 1)
+        TS_SHAPE(2048, 128, 4, 4, 4, 3)
+        TS_SHAPE(4096, 128, 4, 8, 4, 3)
+        TS_SHAPE(8192, 256, 8, 4, 3, 1)
+        TS_SHAPE(16384, 256, 8, 8, 3, 1)
     } else {
         TS_SHAPE(128, 64, 2, 1, 4, 8)
-        TS_SHAPE(256, 64, 4, 1, 4, 6)
+        TS_SHAPE(192, 64, 3, 1, 5, 6)
+        TS_SHAPE(256, 128, 2, 1, 5, 5)
         TS_SHAPE(512, 128, 4, 1, 4, 4)
+        TS_SHAPE(1024, 128, 4, 2, 5, 2)
         TS_SHAPE(1024, 256, 4, 1, 3, 2)
-        TS_SHAPE(2048, 512, 2, 2, 5, 1)
-        TS_SHAPE(4096, 512, 2, 4, 5, 1)
-        TS_SHAPE(8192, 256, 4, 8, 3, 2)
+        TS_SHAPE(2048, 256, 4, 2, 5, 1)
+        TS_SHAPE(4096, 128, 4, 8, 4, 3)
+        TS_SHAPE(8192, 512, 2, 8, 5, 1)
         TS_SHAPE(16384, 512, 4, 8, 3, 1)
         TS_SHAPE(32768, 512, 4, 16, 3, 1)
     }

@@ -16,11 +16,12 @@
 namespace ts {
 
 /** How a row is spread; chosen by rows_dispatch(). */
-template <int WARPS_, int VECS_> struct row_shape {
+template <int WARPS_, int VECS_, bool FULL_ = false> struct row_shape {
     static constexpr int warps = WARPS_, vecs = VECS_;
     /** Threads of a block that work on one row, and rows of a block. */
     static constexpr int threads = 32 * warps;
     static constexpr int rows = warps >= 3 ? 1 : 4 / warps;
+    static constexpr bool full = FULL_; /* the row is as long as the shape can hold */
 };
 
 struct op_sum {
@@ -61,6 +62,55 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
     }
 }
 
+/**
+ * Two numbers of a row from those of its parts, EACH of them in each of WIDTH lanes: first numbers are joined by
+ * f.join(a, b); second ones, adjusted by f.adjust(own, whole first, own count, whole count), are added.
+ */
+template <int WIDTH, int EACH, class C, class F>
+__device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_count, float whole_count, const F &f)
+{
+    float x = own[0].x, y = 0;
+#pragma unroll
+    for (int e = 1; e < EACH; e++)
+        x = f.join(x, own[e].x);
+#pragma unroll
+    for (int lane = WIDTH / 2; lane; lane >>= 1)
+        x = f.join(x, __shfl_xor_sync(0xffffffffu, x, lane));
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        y += f.adjust(own[e], x, own_count(e), whole_count);
+#pragma unroll
+    for (int lane = WIDTH / 2; lane; lane >>= 1)
+        y += __shfl_xor_sync(0xffffffffu, y, lane);
+    return make_float2(x, y);
+}
+
+/** Two numbers of a row from those of its threads, which have `count` of its n elements; see combine(). */
+template <class S, int V, class F>
+__device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f, float2 *place)
+{
+    auto part_count = [&](int warp) {
+        if (S::full)
+            return (float)(S::vecs * 32 * V);
+        int c = 0;
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            c += max(0, min(32 * V, n - (j * S::threads + 32 * warp) * V));
+        return (float)c;
+    };
+    const float2 one[1] = {own};
+    int warp = threadIdx.x % S::threads / 32, lane = threadIdx.x % 32;
+    float2 x = combine<32>(one, [&](int) { return count; }, S::warps == 1 ? (float)n : part_count(warp), f);
+    if constexpr (S::warps > 1) {
+        if (lane == 0)
+            place[warp] = x;
+        __syncthreads();
+        const float2 part[1] = {place[lane % S::warps]};
+        x = combine<S::warps>(part, [&](int) { return part_count(lane % S::warps); }, (float)n, f);
+    }
+    return x;
+}
+
 /** A thread's part of a row. V elements an access: vec16<T> where rows are aligned, else 1. */
 template <class T, class S, int V> struct row_part {
     vec<T, V> at[S::vecs];
@@ -75,7 +125,7 @@ template <class T, class S, int V> struct row_part {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
             int64_t i = (int64_t)(first() + j * S::threads) * V;
-            if (i < n) {
+            if (S::full ? n > 0 : i < n) {
                 if constexpr (sizeof(at[j]) == 16)
                     at[j] = load_stream(reinterpret_cast<const vec<T, V> *>(row + i));
                 else
@@ -87,12 +137,23 @@ template <class T, class S, int V> struct row_part {
             }
         }
     }
+    /** Vector j of a line that other rows need too; `fill` alone for one that is NULL. */
+    static __device__ __forceinline__ vec<T, V> kept(const T *line, int j, int64_t n, T fill)
+    {
+        if (line && inside(j, n))
+            return *reinterpret_cast<const vec<T, V> *>(line + (int64_t)(first() + j * S::threads) * V);
+        vec<T, V> v;
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            v.at[e] = fill;
+        return v;
+    }
     __device__ __forceinline__ void store(T *row, int64_t n) const
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
             int64_t i = (int64_t)(first() + j * S::threads) * V;
-            if (i < n) {
+            if (S::full ? n > 0 : i < n) {
                 if constexpr (sizeof(at[j]) == 16)
                     store_stream(reinterpret_cast<vec<T, V> *>(row + i), at[j]);
                 else
@@ -102,7 +163,7 @@ template <class T, class S, int V> struct row_part {
     }
     static __device__ __forceinline__ bool inside(int j, int64_t n)
     {
-        return (int64_t)(first() + j * S::threads) * V < n;
+        return S::full ? n > 0 : (int64_t)(first() + j * S::threads) * V < n;
     }
 };
 

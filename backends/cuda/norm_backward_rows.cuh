@@ -1,0 +1,205 @@
+/**
+ * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows.
+ *
+ * A thread owns the same columns in every row of its block, so sums over rows for the weight's and the bias'
+ * gradients stay in registers; a second kernel adds the blocks.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_NORM_BACKWARD_ROWS_CUH
+#define TS_CUDA_NORM_BACKWARD_ROWS_CUH
+
+#include "backends/cuda/row_stream.cuh"
+
+namespace ts {
+
+/** Bytes of shared memory for weights; none of f32, since registers are left for them. */
+template <class T, class S> constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+/**
+ * dx, and for each block its share of the weight's and the bias' gradients. With h = (x - mean) rstd
+ * and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
+ */
+template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
+    static constexpr int V = vec16<T>;
+    static constexpr bool kept = !kept_bytes<T, S>; /* weights in registers */
+    T *dx;
+    vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* of this thread */
+    const float *mean, *rstd;
+    float2 next, even, odd; /* mean and rstd of the row to come; -mean rstd and rstd of those that are worked on */
+    float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
+
+    __device__ __forceinline__ vec<T, V> &weight_at(int j) { return kept ? w[j] : w_shared[j * S::threads]; }
+    __device__ __forceinline__ const vec<T, V> &weight_at(int j) const { return kept ? w[j] : w_shared[j * S::threads]; }
+    template <class R> __device__ __forceinline__ void begin(const R &r, const T *weight)
+    {
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++) {
+            vec<T, V> one;
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                one.at[k] = narrow<T>(1.0f);
+                dw[j][k] = 0;
+                if constexpr (!RMS)
+                    db[j][k] = 0;
+            }
+            weight_at(j) = weight && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(weight + r.column(j)) : one;
+        }
+        fetch(r.row, r.rows);
+    }
+    __device__ __forceinline__ void fetch(int64_t row, int64_t rows)
+    {
+        if (row < rows)
+            next = make_float2(RMS ? 0 : mean[row], rstd[row]);
+    }
+    template <class R> __device__ __forceinline__ float2 first(const R &r)
+    {
+        float factor = next.y, minus = -next.x * factor;
+        if (r.turn & 1)
+            odd = make_float2(minus, factor);
+        else
+            even = make_float2(minus, factor);
+        fetch(r.row + r.step, r.rows);
+        float2 sum = {0, 0};
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j)) {
+                float up[V], in[V], wj[V];
+                r.get(0, j, up);
+                r.get(1, j, in);
+                unpack<T, V>(weight_at(j), wj);
+#pragma unroll
+                for (int k = 0; k < V; k++) {
+                    float h = fmaf(in[k], factor, minus), q = up[k] * wj[k];
+                    sum.x = fmaf(q, h, sum.x);
+                    dw[j][k] = fmaf(up[k], h, dw[j][k]);
+                    if constexpr (!RMS) {
+                        sum.y += q;
+                        db[j][k] += up[k];
+                    }
+                }
+            }
+        return sum;
+    }
+    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
+    {
+        if (!dx)
+            return;
+        float2 here = r.turn & 1 ? odd : even;
+        float minus = here.x, factor = here.y, scale = 1 / (float)r.n;
+        float along = -factor * whole.x * scale, slope = along * factor;
+        float shift = RMS ? 0 : fmaf(along, minus, -factor * whole.y * scale);
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j)) {
+                float up[V], in[V], wj[V];
+                r.get(0, j, up);
+                r.get(1, j, in);
+                unpack<T, V>(weight_at(j), wj);
+#pragma unroll
+                for (int k = 0; k < V; k++)
+                    up[k] = fmaf(factor * up[k], wj[k], fmaf(slope, in[k], shift));
+                r.put(dx, j, up);
+            }
+    }
+    /** Writes the block's line of sums. */
+    template <class R> __device__ __forceinline__ void end(const R &r, float *out, const float (&sums)[S::vecs][V]) const
+    {
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j))
+#pragma unroll
+                for (int k = 0; k < V; k += 4)
+                    *reinterpret_cast<float4 *>(out + r.column(j) + k) =
+                        make_float4(sums[j][k], sums[j][k + 1], sums[j][k + 2], sums[j][k + 3]);
+    }
+};
+
+#endif /* sm_90 */
+
+template <class T, class S, bool RMS>
+__global__ void __launch_bounds__(S::threads, S::blocks)
+    norm_backward_stream_kernel(const T *g, const T *x, const T *weight, const float *mean, const float *rstd, T *dx,
+                                float *dweight, float *dbias, int64_t rows, int64_t n)
+{
+#if __CUDA_ARCH__ >= 900
+    TS_STREAM(s, T, S, 2, rows, n, g, x);
+    norm_backward_formula<T, S, RMS> f;
+    f.dx = dx, f.mean = mean, f.rstd = rstd;
+    f.w_shared = reinterpret_cast<vec<T, vec16<T>> *>(ts_ring + ring_bytes<T, S, 2>) + threadIdx.x;
+    f.begin(s, weight);
+    s.run(f);
+    int64_t line = (int64_t)(blockIdx.x / S::cluster) * n;
+    if (dweight)
+        f.end(s, dweight + line, f.dw);
+    if constexpr (!RMS)
+        if (dbias)
+            f.end(s, dbias + line, f.db);
+#endif
+}
+
+/**
+ * Sums of columns of (lines, n) in a fixed order: 32 columns and 32 shares of the lines a block. Two
+ * matrices at once, one after the other in memory; an output that is NULL has none.
+ */
+template <class T>
+__global__ void __launch_bounds__(1024) column_sum_kernel(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n)
+{
+    using A = wide_t<T>;
+    __shared__ A share[32][33];
+    T *out = blockIdx.y || !first ? second : first;
+    part += blockIdx.y * lines * n;
+    int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    A sum = 0;
+    if (column < n)
+#pragma unroll 4
+        for (int64_t i = threadIdx.y; i < lines; i += 32)
+            sum += part[i * n + column];
+    share[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    sum = share[threadIdx.x][threadIdx.y];
+#pragma unroll
+    for (int lane = 16; lane; lane >>= 1)
+        sum += __shfl_xor_sync(0xffffffffu, sum, lane);
+    column = (int64_t)blockIdx.x * 32 + threadIdx.y;
+    if (threadIdx.x == 0 && column < n)
+        out[column] = narrow<T>(sum);
+}
+
+/* ------------------------------------------------------------------------- host side ---- */
+
+/** Adds the lines of one or two matrices of sums. */
+template <class T>
+cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n, cudaStream_t stream)
+{
+    dim3 grid((unsigned)((n + 31) / 32), (first != nullptr) + (second != nullptr));
+    if (grid.y)
+        column_sum_kernel<T><<<grid, dim3(32, 32), 0, stream>>>(part, first, second, lines, n);
+    return cudaPeekAtLastError();
+}
+
+/** scratch: a line of n for each block that stays, for each sum that is wanted. */
+template <class T, bool RMS>
+cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
+                               T *dweight, T *dbias, wide_t<T> *scratch, int64_t rows, int64_t n, const ts_cuda_device *d,
+                               cudaStream_t stream)
+{
+    return stream_dispatch<T, rows_sum>(n, true, d, [&]<class S>() { /* aligned: on_aligned() saw to it */
+        constexpr int shared = ring_bytes<T, S, 2> + kept_bytes<T, S>;
+        float *dw = nullptr, *db = nullptr;
+        int64_t lines = 0;
+        auto place = [&](int64_t clusters) {
+            lines = clusters;
+            dw = dweight ? scratch : nullptr;
+            db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
+        };
+        cudaError_t e = stream_launch<S>(norm_backward_stream_kernel<T, S, RMS>, shared, rows, d->sms, stream, place, g, x,
+                                         weight, mean, rstd, dx, std::ref(dw), std::ref(db), rows, n);
+        return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, lines, n, stream) : e;
+    });
+}
+
+} // namespace ts
+
+#endif
