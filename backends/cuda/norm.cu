@@ -1,5 +1,6 @@
 /** @file norm.cu  Layer and RMS normalisation over the last dims, forward and backward. */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/aligned.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/lines.cuh"
 #include "backends/cuda/norm_backward_rows.cuh"
@@ -217,9 +218,9 @@ static ts_status layer_norm_backward(ts_frame *f) { return backward<false>(f); }
 static ts_status rms_norm_backward(ts_frame *f) { return backward<true>(f); }
 
 TS_CUDA_FAMILY(norm,
-    {"layer_norm", layer_norm, floats, false},
-    {"layer_norm_backward", layer_norm_backward, floats, false},
-    {"add_layer_norm", add_layer_norm, floats, false},
-    {"rms_norm", rms_norm, floats, false},
-    {"rms_norm_backward", rms_norm_backward, floats, false},
+    {"layer_norm", on_aligned<layer_norm>, floats, false},
+    {"layer_norm_backward", on_aligned<layer_norm_backward>, floats, false},
+    {"add_layer_norm", on_aligned<add_layer_norm>, floats, false},
+    {"rms_norm", on_aligned<rms_norm>, floats, false},
+    {"rms_norm_backward", on_aligned<rms_norm_backward>, floats, false},
 )

@@ -1,6 +1,6 @@
 /** @file softmax.cu  softmax and log_softmax over one dim, and their gradients. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/frame.cuh"
+#include "backends/cuda/aligned.cuh"
 #include "backends/cuda/lines.cuh"
 #include "backends/cuda/softmax_rows.cuh"
 
@@ -98,8 +98,8 @@ static ts_status softmax_backward(ts_frame *f) { return backward<false>(f); }
 static ts_status log_softmax_backward(ts_frame *f) { return backward<true>(f); }
 
 TS_CUDA_FAMILY(softmax,
-    {"softmax", softmax, floats, false},
-    {"log_softmax", log_softmax, floats, false},
-    {"softmax_backward", softmax_backward, floats, false},
-    {"log_softmax_backward", log_softmax_backward, floats, false},
+    {"softmax", on_aligned<softmax>, floats, false},
+    {"log_softmax", on_aligned<log_softmax>, floats, false},
+    {"softmax_backward", on_aligned<softmax_backward>, floats, false},
+    {"log_softmax_backward", on_aligned<log_softmax_backward>, floats, false},
 )

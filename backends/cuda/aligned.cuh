@@ -1,0 +1,60 @@
+/** @file aligned.cuh  Operands of rows that do not begin at 16 bytes: copied to where they do, so that rows are read and
+ *  summed in one way only, which their length alone decides. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_ALIGNED_CUH
+#define TS_CUDA_ALIGNED_CUH
+
+#include <string.h>
+
+#include "backends/cuda/frame.cuh"
+#include "backends/cuda/launch_rows.cuh"
+#include "tessera/dispatch.h"
+#include "tessera/ops/copy.h"
+#include "tessera/ops/factory.h"
+
+namespace ts {
+
+inline bool lies_badly(const ts_value &v) { return v.tag == TS_TAG_TENSOR && !aligned16(ts_kernel_data(v.t)); }
+
+/** The call with copies of the tensors that lie badly; results are copied back. */
+inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
+{
+    TS_SCOPE;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    memcpy(args, f->args, f->nargs * sizeof *args);
+    memcpy(rets, f->rets, f->nrets * sizeof *rets);
+    for (int i = 0; i < f->nargs; i++)
+        if (lies_badly(args[i]) && !(args[i].t = ts_clone(args[i].t)))
+            return ts_error_code();
+    for (int i = 0; i < f->nrets; i++)
+        if (lies_badly(rets[i]) && !(rets[i].t = ts_empty_like(rets[i].t)))
+            return ts_error_code();
+    ts_frame moved = *f;
+    moved.args = args;
+    moved.rets = rets;
+    TS_CUDA_TRY(kernel(&moved));
+    return on_device(f, [&](const call &c) {
+        cudaError_t e = cudaSuccess;
+        for (int i = 0; i < f->nrets && e == cudaSuccess; i++)
+            if (lies_badly(f->rets[i]))
+                e = cudaMemcpyAsync(ts_kernel_data(f->rets[i].t), ts_kernel_data(rets[i].t), ts_numel(rets[i].t) * ts_dtype_size(ts_dtype_of(rets[i].t)),
+                                    cudaMemcpyDeviceToDevice, c.stream);
+        return e;
+    });
+}
+
+/** A kernel of rows whose tensors begin at 16 bytes where rows fill whole vectors. */
+template <ts_kernel KERNEL> ts_status on_aligned(ts_frame *f)
+{
+    bool copies = false;
+    for (int i = 0; i < f->nargs; i++)
+        copies = copies || lies_badly(f->args[i]);
+    for (int i = 0; i < f->nrets; i++)
+        copies = copies || lies_badly(f->rets[i]);
+    bool whole = ts_kernel_rows(f).count * (int64_t)ts_dtype_size(ts_kernel_dtype(f)) % 16 == 0;
+    return copies && whole ? call_with_copies(f, KERNEL) : KERNEL(f);
+}
+
+} // namespace ts
+
+#endif
