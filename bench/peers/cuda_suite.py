@@ -67,9 +67,9 @@ class Roof:
         return self.product(case.flops) if case.flops else self.copy(case.bytes)
 
     def copy(self, count):
-        """One of more than 512 MiB is as long as its pieces: copies of gigabytes run slower than kernels do."""
+        """One of more than 256 MiB is as long as its pieces: larger copies run slower than kernels do."""
         torch, half = self.torch, -(-count // 2)
-        piece = min(half, ROOM)
+        piece = min(half, ROOM // 2)
         if piece not in self.copies:
             sets = [tuple(torch.zeros(piece, dtype=torch.uint8, device='cuda') for _ in range(2))
                     for _ in range(max(2, math.ceil(ROOM / (2 * piece))))]
