@@ -47,6 +47,7 @@ class Library(tessera.Library):
         self.check(self.c.ts_synchronize(self.device))
         if self.runtime.cudaMemcpy(ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(count), 3):
             raise tessera.Failed('cudaMemcpy')
+        self.torch.cuda.synchronize()  # from device to device it returns before it has ended
 
     def tensor(self, t):
         """A copy of t, made once, in the innermost scope."""
