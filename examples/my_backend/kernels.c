@@ -182,7 +182,8 @@ static ts_status linear_backward_kernel(ts_frame *f)
 
 /* --------------------------------------------------------------------------- optimizer ---- */
 
-/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled). */
+/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled), and found, skipped,
+ *  which come with a gradient scaler: the library steps those. */
 static ts_status adamw_kernel(ts_frame *f)
 {
     const ts_value *a = f->args;
@@ -233,7 +234,7 @@ static const row rows[] = {
      "linear_backward(Tensor grad, Tensor? input, Tensor? weight) -> (Tensor, Tensor, Tensor)"},
     {"adamw", adamw_kernel,
      "adamw(Tensor[](a!) params, Tensor[] grads, Tensor[](b!) exp_avg, Tensor[](c!) exp_avg_sq, int[] steps, float lr, "
-     "float beta1, float beta2, float eps, float weight_decay, bool decoupled) -> ()"},
+     "float beta1, float beta2, float eps, float weight_decay, bool decoupled, Tensor? found, Tensor[]?(d!) skipped) -> ()"},
 };
 
 static int adamw = -1, copy = -1;
@@ -255,6 +256,8 @@ bool my_kernels_support(const ts_frame *f)
 {
     if (f->op == copy)
         return !f->given || ts_dtype_of(f->rets[0].t) == ts_dtype_of(f->args[0].t);
+    if (f->op == adamw && f->args[11].tag == TS_TAG_TENSOR)
+        return false; // of a gradient scaler
     for (int a = 0; f->op == adamw && a < 4; a++)
         for (uint32_t k = 0; k < f->args[a].count; k++)
             if (ts_dtype_of(f->args[a].list[k]) != TS_F32 || !ts_is_contiguous(f->args[a].list[k]))
