@@ -6,6 +6,8 @@
 
 namespace ts {
 
+#ifdef TS_CUDA_SM90A /* else the kernels are empty */
+
 /** Whether all rows see all keys. */
 static bool sees_everything(const attention_call &c)
 {
@@ -39,15 +41,20 @@ template <class T, int DEPTH, int GROUPS> static cudaError_t launch(const attent
 
 template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream)
 {
-#ifndef TS_CUDA_SM90A /* the kernels are empty */
-    return cudaErrorNotSupported;
-#else
     if (c.depth > 64 || c.value_depth > 64)
         return launch<T, 128, 2>(c, stream);
     /* fewer rows a block waste less at the diagonal; more hide more */
     return c.keys <= 1024 && !sees_everything(c) ? launch<T, 64, 2>(c, stream) : launch<T, 64, 3>(c, stream);
-#endif
 }
+
+#else
+
+template <class T> cudaError_t attention_wgmma_forward(const attention_call &, cudaStream_t)
+{
+    return cudaErrorNotSupported;
+}
+
+#endif
 
 template cudaError_t attention_wgmma_forward<bf16>(const attention_call &, cudaStream_t);
 template cudaError_t attention_wgmma_forward<f16>(const attention_call &, cudaStream_t);

@@ -8,6 +8,8 @@
 
 namespace ts {
 
+#ifdef TS_CUDA_SM90A /* else the kernels are empty */
+
 struct backward_maps {
     CUtensorMap q, g, k, v;
 
@@ -61,12 +63,17 @@ template <class T, int DEPTH> static cudaError_t choose(const attention_call &c,
 }
 template <class T> cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream)
 {
-#ifndef TS_CUDA_SM90A /* the kernels are empty */
-    return cudaErrorNotSupported;
-#else
     return attention_sum_columns(c) == 64 ? choose<T, 64>(c, keys, stream) : choose<T, 128>(c, keys, stream);
-#endif
 }
+
+#else
+
+template <class T> cudaError_t attention_wgmma_backward(const attention_call &, bool, cudaStream_t)
+{
+    return cudaErrorNotSupported;
+}
+
+#endif
 
 template cudaError_t attention_wgmma_backward<bf16>(const attention_call &, bool, cudaStream_t);
 template cudaError_t attention_wgmma_backward<f16>(const attention_call &, bool, cudaStream_t);
