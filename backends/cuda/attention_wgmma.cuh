@@ -210,6 +210,27 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         wgmma_accumulate<T, WIDE>(o, p, v + (passed - 1) % S::stages * S::tile_bytes);
         wgmma_commit();
     };
+    /* scores of this tile beside the sums of the last; scores are there when it returns */
+    auto next_scores = [&] {
+        keys.wait_full(passed);
+        if (turns)
+            turn_wait(1 + group, turn);
+        settle(o);
+        start_scores();
+        start_sums();
+        if (turns)
+            turn_give(1 + (group + 1) % S::groups, turn);
+        wgmma_wait<1>();
+        settle(s);
+        release(keys.empty(passed));
+    };
+    auto end_sums = [&] {
+        wgmma_wait<0>();
+        settle(o);
+        release(values.empty(passed - 1));
+        pack_left<T>(p, s);
+        passed++;
+    };
     auto mask = [&](int first, int i) {
         int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
         if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
@@ -261,24 +282,11 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     pack_left<T>(p, s);
     passed++;
     while (true) {
-        for (int i = 1; i < tiles; i++, passed++) {
-            keys.wait_full(passed);
-            if (turns)
-                turn_wait(1 + group, turn);
-            settle(o);
-            start_scores();
-            start_sums();
-            if (turns)
-                turn_give(1 + (group + 1) % S::groups, turn);
-            wgmma_wait<1>();
-            settle(s);
-            release(keys.empty(passed));
+        for (int i = 1; i < tiles; i++) {
+            next_scores();
             mask(first, i);
             bool shrinks = attention_softmax(s, top, sum, shrink, c.to_log2);
-            wgmma_wait<0>();
-            settle(o);
-            release(values.empty(passed - 1));
-            pack_left<T>(p, s);
+            end_sums();
             if (shrinks)
 #pragma unroll
                 for (int n = 0; n < DEPTH / 8; n++)
@@ -290,25 +298,11 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         meet_rows();
         if (!tiles)
             break;
-        keys.wait_full(passed);
-        if (turns)
-            turn_wait(1 + group, turn);
-        settle(o);
-        start_scores();
-        start_sums();
-        if (turns)
-            turn_give(1 + (group + 1) % S::groups, turn);
-        wgmma_wait<1>();
-        settle(s);
-        release(keys.empty(passed));
+        next_scores();
         mask(first, 0);
         float next_top[2] = {-INFINITY, -INFINITY}, next_sum[2] = {};
         attention_softmax(s, next_top, next_sum, shrink, c.to_log2);
-        wgmma_wait<0>();
-        settle(o);
-        release(values.empty(passed - 1));
-        passed++;
-        pack_left<T>(p, s);
+        end_sums();
         finish();
 #pragma unroll
         for (int half = 0; half < 2; half++) {
