@@ -30,8 +30,19 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     float2 next, even, odd; /* mean and rstd of the row to come; -mean rstd and rstd of those that are worked on */
     float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
 
-    __device__ __forceinline__ vec<T, V> &weight_at(int j) { return kept ? w[j] : w_shared[j * S::threads]; }
-    __device__ __forceinline__ const vec<T, V> &weight_at(int j) const { return kept ? w[j] : w_shared[j * S::threads]; }
+    /** f(j, grad, x, weight): the numbers of each vector j of the row. */
+    template <class R, class F> __device__ __forceinline__ void each(const R &r, F &&f) const
+    {
+#pragma unroll
+        for (int j = 0; j < S::vecs; j++)
+            if (r.inside(j)) {
+                float up[V], in[V], wj[V];
+                r.get(0, j, up);
+                r.get(1, j, in);
+                unpack<T, V>(kept ? w[j] : w_shared[j * S::threads], wj);
+                f(j, up, in, wj);
+            }
+    }
     template <class R> __device__ __forceinline__ void begin(const R &r, const T *weight)
     {
 #pragma unroll
@@ -44,7 +55,8 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
                 if constexpr (!RMS)
                     db[j][k] = 0;
             }
-            weight_at(j) = weight && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(weight + r.column(j)) : one;
+            (kept ? w[j] : w_shared[j * S::threads]) =
+                weight && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(weight + r.column(j)) : one;
         }
         fetch(r.row, r.rows);
     }
@@ -62,24 +74,18 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
             even = make_float2(minus, factor);
         fetch(r.row + r.step, r.rows);
         float2 sum = {0, 0};
+        each(r, [&](int j, const float(&up)[V], const float(&in)[V], const float(&wj)[V]) {
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            if (r.inside(j)) {
-                float up[V], in[V], wj[V];
-                r.get(0, j, up);
-                r.get(1, j, in);
-                unpack<T, V>(weight_at(j), wj);
-#pragma unroll
-                for (int k = 0; k < V; k++) {
-                    float h = fmaf(in[k], factor, minus), q = up[k] * wj[k];
-                    sum.x = fmaf(q, h, sum.x);
-                    dw[j][k] = fmaf(up[k], h, dw[j][k]);
-                    if constexpr (!RMS) {
-                        sum.y += q;
-                        db[j][k] += up[k];
-                    }
+            for (int k = 0; k < V; k++) {
+                float h = fmaf(in[k], factor, minus), q = up[k] * wj[k];
+                sum.x = fmaf(q, h, sum.x);
+                dw[j][k] = fmaf(up[k], h, dw[j][k]);
+                if constexpr (!RMS) {
+                    sum.y += q;
+                    db[j][k] += up[k];
                 }
             }
+        });
         return sum;
     }
     template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
@@ -90,18 +96,12 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
         float minus = here.x, factor = here.y, scale = 1 / (float)r.n;
         float along = -factor * whole.x * scale, slope = along * factor;
         float shift = RMS ? 0 : fmaf(along, minus, -factor * whole.y * scale);
+        each(r, [&](int j, float(&up)[V], const float(&in)[V], const float(&wj)[V]) {
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            if (r.inside(j)) {
-                float up[V], in[V], wj[V];
-                r.get(0, j, up);
-                r.get(1, j, in);
-                unpack<T, V>(weight_at(j), wj);
-#pragma unroll
-                for (int k = 0; k < V; k++)
-                    up[k] = fmaf(factor * up[k], wj[k], fmaf(slope, in[k], shift));
-                r.put(dx, j, up);
-            }
+            for (int k = 0; k < V; k++)
+                up[k] = fmaf(factor * up[k], wj[k], fmaf(slope, in[k], shift));
+            r.put(dx, j, up);
+        });
     }
     /** Writes the block's line of sums. */
     template <class R> __device__ __forceinline__ void end(const R &r, float *out, const float (&sums)[S::vecs][V]) const
