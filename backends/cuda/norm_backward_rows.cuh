@@ -140,42 +140,50 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 }
 
 /**
- * Sums of columns of (lines, n) in a fixed order: 32 columns and 32 shares of the lines a block. Two
+ * Sums of columns of (lines, n) in a fixed order: COLUMNS columns and SHARES shares of the lines a block. Two
  * matrices at once, one after the other in memory; an output that is NULL has none.
  */
-template <class T>
-__global__ void __launch_bounds__(1024) column_sum_kernel(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n)
+template <class T, int COLUMNS, int SHARES>
+__global__ void __launch_bounds__(COLUMNS *SHARES)
+    column_sum_kernel(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n)
 {
     using A = wide_t<T>;
-    __shared__ A share[32][33];
+    __shared__ A share[SHARES][COLUMNS];
     T *out = blockIdx.y || !first ? second : first;
     part += blockIdx.y * lines * n;
-    int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    int64_t column = (int64_t)blockIdx.x * COLUMNS + threadIdx.x;
     A sum = 0;
     if (column < n)
-#pragma unroll 4
-        for (int64_t i = threadIdx.y; i < lines; i += 32)
+#pragma unroll 8
+        for (int64_t i = threadIdx.y; i < lines; i += SHARES)
             sum += part[i * n + column];
     share[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    sum = share[threadIdx.x][threadIdx.y];
+    if (threadIdx.y > 0 || column >= n)
+        return;
 #pragma unroll
-    for (int lane = 16; lane; lane >>= 1)
-        sum += __shfl_xor_sync(0xffffffffu, sum, lane);
-    column = (int64_t)blockIdx.x * 32 + threadIdx.y;
-    if (threadIdx.x == 0 && column < n)
-        out[column] = narrow<T>(sum);
+    for (int y = 1; y < SHARES; y++)
+        sum += share[y][threadIdx.x];
+    out[column] = narrow<T>(sum);
 }
 
 /* ------------------------------------------------------------------------- host side ---- */
 
-/** Adds the lines of one or two matrices of sums. */
+/** Adds the lines of one or two matrices of sums: the fewer lines, the more columns there are to keep the GPU busy. */
 template <class T>
 cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n, cudaStream_t stream)
 {
-    dim3 grid((unsigned)((n + 31) / 32), (first != nullptr) + (second != nullptr));
-    if (grid.y)
-        column_sum_kernel<T><<<grid, dim3(32, 32), 0, stream>>>(part, first, second, lines, n);
+    unsigned outputs = (first != nullptr) + (second != nullptr);
+    auto launch = [&]<int COLUMNS, int SHARES>() {
+        dim3 grid((unsigned)((n + COLUMNS - 1) / COLUMNS), outputs);
+        column_sum_kernel<T, COLUMNS, SHARES><<<grid, dim3(COLUMNS, SHARES), 0, stream>>>(part, first, second, lines, n);
+    };
+    if (outputs && lines <= 128)
+        launch.template operator()<32, 4>();
+    else if (outputs && lines <= 512)
+        launch.template operator()<32, 16>();
+    else if (outputs)
+        launch.template operator()<8, 64>();
     return cudaPeekAtLastError();
 }
 
