@@ -13,7 +13,7 @@
  * request is tried again. TS_CUDA_ALLOC=system hands each request to cudaMalloc, for memory checkers.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/alloc.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -23,7 +23,7 @@
 enum {
     ROUND = 512,
     BINS = 48 * 4,
-    STREAMS = 32,     /* whose blocks are kept apart; more share the last pool's segments by waiting */
+    STREAMS = 32,     /* whose blocks are kept; those of further ones come straight from the device */
     USERS = 4,        /* other streams that a block remembers */
     READY = 32        /* sizes, in units of ROUND, whose blocks stay apart */
 };
@@ -44,7 +44,7 @@ typedef struct block {
 
 /** Free blocks of one stream and one class of segments. */
 typedef struct pool {
-    cudaStream_t stream;
+    cudaStream_t stream; /* NULL: it has ended, and another may have the blocks */
     bool small;
     uint64_t some[BINS / 64]; /* which bins hold blocks */
     block *bins[BINS];
@@ -281,12 +281,16 @@ static void flush(heap *h)
 
 static pool *pool_of(heap *h, cudaStream_t stream, bool small)
 {
-    for (int i = 0; i < h->npools; i++)
+    pool *p = NULL;
+    for (int i = 0; i < h->npools; i++) {
         if (h->pools[i].stream == stream && h->pools[i].small == small)
             return &h->pools[i];
-    if (h->npools == 2 * STREAMS)
+        if (!h->pools[i].stream && h->pools[i].small == small)
+            p = &h->pools[i];
+    }
+    if (!p && h->npools == 2 * STREAMS)
         return NULL;
-    pool *p = &h->pools[h->npools++];
+    p = p ? p : &h->pools[h->npools++];
     p->stream = stream;
     p->small = small;
     return p;
@@ -330,6 +334,16 @@ static cudaError_t from_device(heap *h, void **data, int64_t bytes)
     return e;
 }
 
+/** From a device that is full, a second time when everything unused has gone back to it. */
+static cudaError_t from_device_or_flush(heap *h, void **data, int64_t bytes)
+{
+    cudaError_t e = from_device(h, data, bytes);
+    if (e != cudaErrorMemoryAllocation)
+        return e;
+    flush(h);
+    return from_device(h, data, bytes);
+}
+
 static block *segment(heap *h, pool *p, int64_t bytes, cudaError_t *error)
 {
     int64_t size = p->small ? small_segment : bytes < middle_request ? middle_segment
@@ -338,13 +352,9 @@ static block *segment(heap *h, pool *p, int64_t bytes, cudaError_t *error)
     void *data = NULL;
     if (!b)
         return NULL;
-    *error = from_device(h, &data, size);
-    if (*error == cudaErrorMemoryAllocation) {
-        flush(h);
-        *error = from_device(h, &data, size);
-        if (*error == cudaErrorMemoryAllocation && size != bytes)
-            *error = from_device(h, &data, size = bytes);
-    }
+    *error = from_device_or_flush(h, &data, size);
+    if (*error == cudaErrorMemoryAllocation && size != bytes)
+        *error = from_device(h, &data, size = bytes);
     if (*error != cudaSuccess) {
         header_drop(h, b);
         return NULL;
@@ -408,8 +418,9 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
         return fail(h, d, bytes, cudaErrorMemoryAllocation);
     bytes = (bytes + ROUND - 1) / ROUND * ROUND;
     lock(h);
-    if (direct()) {
-        error = from_device(h, &data, bytes);
+    pool *p = direct() ? NULL : pool_of(h, ts_cuda_stream(d, stream), bytes <= small_request);
+    if (!p) {
+        error = from_device_or_flush(h, &data, bytes);
         if (data) {
             h->stats.reserved += bytes;
             count(h, bytes);
@@ -417,10 +428,9 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
     } else {
         if (h->waiting)
             poll(h, false);
-        pool *p = pool_of(h, ts_cuda_stream(d, stream), bytes <= small_request);
         bool room = h->ntaken < h->buckets || table_grow(h);
-        block *b = p && room ? find_free(h, p, bytes) : NULL;
-        if (!b && p && room)
+        block *b = room ? find_free(h, p, bytes) : NULL;
+        if (!b && room)
             b = segment(h, p, bytes, &error);
         if (b) {
             if (b->bytes > bytes)
@@ -501,6 +511,21 @@ ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t byt
         status = ts_error_set(TS_ERR_STATE, "record_stream: a tensor may be used on at most %d other streams", USERS);
     unlock(h);
     return status;
+}
+
+void ts_cuda_stream_ended(int device, cudaStream_t stream)
+{
+    heap *h = &heaps[device];
+    lock(h);
+    for (int i = 0; i < h->npools; i++)
+        if (h->pools[i].stream == stream)
+            h->pools[i].stream = NULL;
+    for (int64_t i = 0; i < h->buckets; i++)
+        for (block *b = h->taken[i]; b; b = b->next)
+            for (int k = b->nusers; k-- > 0;)
+                if (b->users[k] == stream)
+                    b->users[k] = b->users[--b->nusers];
+    unlock(h);
 }
 
 ts_status ts_cuda_memory_stats(void *state, int device, ts_memory_stats *stats)

@@ -1,6 +1,6 @@
 /** @file backend.c  The backend's struct: copies, streams, events, and the kernels of all families. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/alloc.h"
 
 #define FAMILY(name) extern const ts_cuda_family ts_cuda_##name;
 #include "backends/cuda/families.h"
@@ -123,6 +123,7 @@ static void stream_free(void *state, int device, ts_stream *stream)
     (void)state;
     if (use_quietly(device)) {
         cudaStreamSynchronize((cudaStream_t)stream);
+        ts_cuda_stream_ended(device, (cudaStream_t)stream);
         cudaStreamDestroy((cudaStream_t)stream);
     }
 }

@@ -121,6 +121,56 @@ TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout
     ts_stream_free(device, reader);
 }
 
+TS_TEST(streams_that_come_and_go_share_what_is_kept_and_many_at_a_time_have_memory_too)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { AT_ONCE = 80, TURNS = 100 };
+    ts_stream *streams[AT_ONCE];
+    ts_tensor *live[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++) {
+        OK(ts_stream_new(device, &streams[i]));
+        OK(ts_stream_use(device, streams[i]));
+        live[i] = full_on(device, 1000 + i, i);
+        ck_assert_msg(live[i], "stream %d: %s", i, ts_error_message());
+    }
+    for (int i = 0; i < AT_ONCE; i++) {
+        OK(ts_stream_use(device, streams[i]));
+        ck_assert_msg(all_are(live[i], (float)i), "stream %d", i);
+        ts_drop(live[i]);
+        ts_stream_free(device, streams[i]);
+    }
+    uint64_t before = memory_of(device).system_allocs;
+    for (int i = 0; i < TURNS; i++) {
+        OK(ts_stream_new(device, &streams[0]));
+        OK(ts_stream_use(device, streams[0]));
+        ck_assert(all_are(full_on(device, 1000, i), (float)i));
+        ts_stream_free(device, streams[0]);
+    }
+    ck_assert_uint_eq(memory_of(device).system_allocs, before);
+}
+
+/* An event behind a stream that is no more would be an error of CUDA's. */
+TS_TEST(memory_that_was_used_on_a_stream_may_be_released_after_the_stream)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_stream *reader;
+    ts_tensor *x = full_on(device, 1000, 2), *y;
+    OK(ts_synchronize(device));
+    OK(ts_stream_new(device, &reader));
+    OK(ts_stream_use(device, reader));
+    OK(y = ts_add(x, x));
+    OK(ts_record_stream(x));
+    ts_stream_free(device, reader);
+    const void *was = ts_data(x);
+    ts_drop(x);
+    ts_tensor *next = full_on(device, 1000, 3);
+    ck_assert_ptr_eq(ts_data(next), was);
+    OK(ts_cumsum(next, 0));
+    ck_assert(all_are(y, 4) && all_are(next, 3));
+}
+
 /** Takes pieces until none fits; returns how many. */
 static int fill(ts_device device, int64_t bytes, ts_tensor **pieces, int most)
 {
