@@ -54,15 +54,41 @@ static ts_status copy_within(void *state, int device, void *to, const void *from
     (void)state;
     return copy(device, to, from, bytes, stream, cudaMemcpyDeviceToDevice);
 }
+/** What is queued later on a stream waits for what is on another, a stream of `device`, now. */
+static ts_status follow(cudaStream_t later, int device, cudaStream_t stream)
+{
+    cudaEvent_t event = NULL;
+    if (!ts_cuda_use(device))
+        return ts_error_code();
+    cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaEventRecord(event, stream);
+    if (error == cudaSuccess)
+        error = cudaStreamWaitEvent(later, event, 0);
+    if (event)
+        cudaEventDestroy(event); /* when it has happened */
+    return ts_cuda_check(error, "cuda:%d: ordering streams", device);
+}
+
+/* The source was made on a stream of its own device, which may use its memory again as soon as it is released. */
 static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from, int64_t bytes,
                               ts_stream *stream)
 {
     (void)state;
+    const ts_cuda_device *source = ts_cuda_use(from_device);
+    if (!source)
+        return ts_error_code();
+    cudaStream_t first = ts_cuda_stream(source, ts_stream_current((ts_device){TS_KEY_CUDA, (uint8_t)from_device}));
     const ts_cuda_device *d = ts_cuda_use(device);
     if (!d)
         return ts_error_code();
-    return ts_cuda_check(cudaMemcpyPeerAsync(to, device, from, from_device, (size_t)bytes, ts_cuda_stream(d, stream)),
-                         "cuda:%d: copy of %lld bytes from cuda:%d", device, (long long)bytes, from_device);
+    cudaStream_t own = ts_cuda_stream(d, stream);
+    TS_TRY(follow(own, from_device, first));
+    if (!ts_cuda_use(device))
+        return ts_error_code();
+    TS_TRY(ts_cuda_check(cudaMemcpyPeerAsync(to, device, from, from_device, (size_t)bytes, own),
+                         "cuda:%d: copy of %lld bytes from cuda:%d", device, (long long)bytes, from_device));
+    return follow(first, device, own);
 }
 
 static void *host_allocate(void *state, int device, int64_t bytes)

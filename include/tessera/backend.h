@@ -74,7 +74,7 @@ typedef struct ts_backend {
     ts_status (*copy_out)(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream);
     /** Device to itself; the two do not overlap. */
     ts_status (*copy_within)(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream);
-    /** Between two devices of this backend, on a stream of `device`, the destination. (optional: by the host) */
+    /** Between two devices, on a stream of `device`, the destination, and in turn on the source's. (optional: by the host) */
     ts_status (*copy_between)(void *state, int device, void *to, int from_device, const void *from, int64_t bytes,
                               ts_stream *stream);
 
