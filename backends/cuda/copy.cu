@@ -26,7 +26,15 @@ struct same {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
 };
 
-/** From any dtype to R. A float becomes an integer by truncation, modulo the integer's range. */
+/** A float without its fraction; out of range and NaN become the most negative integer, as on the CPU. */
+template <class I> __device__ __forceinline__ I truncated(double x)
+{
+    constexpr double end = sizeof(I) == 8 ? 0x1p63 : 0x1p31;
+    bool fits = sizeof(I) == 8 ? x >= -end && x < end : x > -end - 1 && x < end;
+    return fits ? (I)x : (I)((I)1 << (sizeof(I) * 8 - 1));
+}
+
+/** From any dtype to R; u8 is the last byte of i64. */
 template <class R> struct convert {
     template <class A> __device__ __forceinline__ auto operator()(A x) const
     {
@@ -34,8 +42,8 @@ template <class R> struct convert {
             return x != 0;
         else if constexpr (std::is_same_v<wide_t<R>, float> && std::is_same_v<A, double> && !std::is_same_v<R, float>)
             return odd(x);
-        else if constexpr (std::is_floating_point_v<A> && std::is_same_v<R, uint8_t>)
-            return (uint8_t)(int64_t)x;
+        else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>)
+            return (R)truncated<std::conditional_t<std::is_same_v<R, int32_t>, int32_t, int64_t>>(x);
         else
             return (wide_t<R>)x;
     }

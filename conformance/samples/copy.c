@@ -19,6 +19,25 @@ static void ref_to_integer(ts_ref *r)
         y[i] = trunc(r->a[0].x[i]);
 }
 
+/** What no i64 holds becomes the most negative one. */
+static void ref_to_i64(ts_ref *r)
+{
+    double *y = ref_ret_like(r, 0, &r->a[0]);
+    for (int64_t i = 0; i < r->a[0].numel; i++) {
+        double x = trunc(r->a[0].x[i]);
+        y[i] = x >= -0x1p63 && x < 0x1p63 ? x : -0x1p63;
+    }
+}
+/** The same of an i32. */
+static void ref_to_i32(ts_ref *r)
+{
+    double *y = ref_ret_like(r, 0, &r->a[0]);
+    for (int64_t i = 0; i < r->a[0].numel; i++) {
+        double x = trunc(r->a[0].x[i]);
+        y[i] = x >= -0x1p31 && x < 0x1p31 ? x : -0x1p31;
+    }
+}
+
 #define EVERY (DT_ALL | TS_DT(TS_BF16) | TS_DT(TS_F16))
 /* Values in range of every destination; floating ones have fractions. */
 #define CONVERSION(name, type, ref) \
@@ -37,6 +56,10 @@ static const ts_sample samples[] = {
     {"to", "special in half", {T_SPECIAL(3, 19), DTYPE(TS_F16)}, ref_copy, .dtypes = TS_DT(TS_F32), .out = {OUT(TS_F16)}},
     {"to", "special in bf16", {T_SPECIAL(3, 19), DTYPE(TS_BF16)}, ref_copy, .dtypes = TS_DT(TS_F32), .out = {OUT(TS_BF16)}},
     {"to", "bool of special", {T_SPECIAL(3, 19), DTYPE(TS_BOOL)}, ref_copy, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}},
+    {"to", "special to i64", {T_SPECIAL(3, 19), DTYPE(TS_I64)}, ref_to_i64, .dtypes = DT_FLOATS_, .out = {OUT(TS_I64)}},
+    {"to", "special to i32", {T_SPECIAL(3, 19), DTYPE(TS_I32)}, ref_to_i32, .dtypes = DT_FLOATS_, .out = {OUT(TS_I32)}},
+    {"to", "beyond i64", {T_UNIFORM(-1e19, 1e19, SWEEP), DTYPE(TS_I64)}, ref_to_i64, .dtypes = DT_WIDE, .out = {OUT(TS_I64)}, .most = 65},
+    {"to", "beyond i32", {T_UNIFORM(-3e9, 3e9, SWEEP), DTYPE(TS_I32)}, ref_to_i32, .dtypes = DT_WIDE, .out = {OUT(TS_I32)}, .most = 65},
     CONVERSION("bf16", TS_BF16, ref_copy),
     CONVERSION("f16", TS_F16, ref_copy),
     CONVERSION("i64", TS_I64, ref_to_integer),
