@@ -299,9 +299,12 @@ static ts_status scatter(ts_frame *f)
     char number[8] = {};
     if (!ts_numel(out))
         return check_alone(f, index, ts_size(self, dim));
+    const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    if (!device)
+        return ts_error_code();
     if (!src)
         ts_scalar_store(&f->args[3], ts_dtype_of(self), number);
-    line_shape lines(self, index, src ? src : index, dim, (int)sizeof(uint32_t), false);
+    line_shape lines(device, self, index, src ? src : index, dim, (int)sizeof(uint32_t), false);
     bool held = src && lines.fits && !lines.brief();
     if (!held || !lines.all)
         TS_CUDA_TRY(on_device(f, [&](const call &c) { return start_from(out, self, c.stream); }));
@@ -362,8 +365,11 @@ static ts_status scatter_add(ts_frame *f)
     int dim = (int)ts_kernel_rows(f).dim;
     if (!ts_numel(out))
         return check_alone(f, index, ts_size(self, dim));
+    const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    if (!device)
+        return ts_error_code();
     return with_number(ts_kernel_dtype(f), [&]<class T>() {
-        line_shape lines(self, index, src, dim, (int)sizeof(wide_t<T>) + (int)sizeof(uint32_t), true);
+        line_shape lines(device, self, index, src, dim, (int)sizeof(wide_t<T>) + (int)sizeof(uint32_t), true);
         bool brief = lines.fits && lines.brief() && std::is_same_v<T, wide_t<T>>; /* halves would be rounded at each step */
         bool held = lines.fits && !brief;
         if (!held || !lines.all)

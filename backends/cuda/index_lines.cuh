@@ -16,7 +16,7 @@
 namespace ts {
 
 enum {
-    LINE_SHARED = 200 * 1024,    /* bytes of shared memory at most */
+    LINE_SHARED = 200 * 1024,    /* bytes of shared memory at most, where the device has so much */
     LINE_THREADS = 512,          /* of a block at most */
     LINE_ROWS = 4,               /* elements of a thread at a time */
     LINE_MANY = 64,              /* blocks that keep the device busy, whatever the length */
@@ -37,7 +37,8 @@ struct line_shape {
     int64_t along_self, along_src, along_index;
     walk<uint32_t, 3> lines; /* self, source, index */
 
-    line_shape(const ts_tensor *self, const ts_tensor *index, const ts_tensor *src, int dim, int bytes, bool sums);
+    line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
+               bool sums);
     bool brief() const { return length <= LINE_SHORT && n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY; }
     unsigned threads() const
     {
@@ -49,7 +50,8 @@ struct line_shape {
 };
 
 /** Whether a block can hold a line, with `bytes` an element, and blocks are enough or have little to do; sums can be cut. */
-inline line_shape::line_shape(const ts_tensor *self, const ts_tensor *index, const ts_tensor *src, int dim, int bytes, bool sums)
+inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index, const ts_tensor *src, int dim,
+                              int bytes, bool sums)
     : fits(false), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1), along_src(1), along_index(1), lines(nullptr, 0, {})
 {
     int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS], along = ts_ndim(self) ? ts_size(index, dim) : 1;
@@ -70,7 +72,8 @@ inline line_shape::line_shape(const ts_tensor *self, const ts_tensor *index, con
         along_index = steps[2][dim];
     }
     const int64_t most = ((int64_t)1 << 31) - 1, *const strides[3] = {steps[0], steps[1], steps[2]};
-    if (along > most || count > most || bound > LINE_SHARED / bytes - 8)
+    int room = device->shared < LINE_SHARED ? device->shared : LINE_SHARED;
+    if (along > most || count > most || bound > room / bytes - 8)
         return;
     lines = walk<uint32_t, 3>(sizes, ts_ndim(self), strides);
     length = (uint32_t)along;
