@@ -63,7 +63,7 @@ static void result_like(ts_plan *plan, int i, const ts_tensor *t, const int64_t 
         plan->swapped |= (uint8_t)(1u << i);
 }
 
-/** query (B, H, S, D), key (B, G, T, D), value (B, G, T, E) from `first` on; H a multiple of G. */
+/** query (B, H, S, D), key (B, G, T, D), value (B, G, T, E) from `first` on; H a multiple of G, both or neither 0. */
 static ts_status check_operands(ts_frame *f, int first)
 {
     const ts_value *a = f->args + first;
@@ -81,7 +81,7 @@ static ts_status check_operands(ts_frame *f, int first)
     }
     TS_TRY(ts_check_devices(f, false, &device));
     if (k->sizes[0] != q->sizes[0] || k->sizes[3] != q->sizes[3] ||
-        (k->sizes[1] ? q->sizes[1] % k->sizes[1] != 0 : q->sizes[1] != 0)) {
+        (k->sizes[1] && q->sizes[1] ? q->sizes[1] % k->sizes[1] != 0 : q->sizes[1] != k->sizes[1])) {
         char got[192];
         return ts_fail_arg(f, first + 1, TS_ERR_SHAPE,
                            "expected sizes (%lld, a divisor of %lld, any, %lld) to go with "

@@ -193,6 +193,7 @@ static const ts_sample samples[] = {
     FORWARD("full", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0)}),
      .many = 300, .grad = true,
      .bad = {{0, T(2, 3, 5), TS_ERR_SHAPE, "4 dims"}, {1, T(2, 3, 9, 5), TS_ERR_SHAPE, "divisor"},
+             {0, T(2, 0, SWEEP, 5), TS_ERR_SHAPE, "divisor of 0"},
              {2, T(2, 2, 8, 3), TS_ERR_SHAPE, "expected sizes"}, {1, T_OF(TS_I64, 2, 2, 9, 5), TS_ERR_DTYPE, "dtype"},
              {3, T(2, 1, SWEEP, 8), TS_ERR_SHAPE, "broadcast"}, {3, T_OF(TS_I32, 9), TS_ERR_DTYPE, "bool"}}},
     FORWARD("options", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), DENSE, ABSENT, INTS(5, 5), FLOAT(3), FLOAT(0)}),
