@@ -1,5 +1,6 @@
 /** @file pointwise.cu  Arithmetic of two and three operands, and bounds. */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/index.cuh"
 #include "backends/cuda/loops.cuh"
 
 using namespace ts;
@@ -30,7 +31,7 @@ template <class A> __device__ __forceinline__ A smaller(A a, A b)
         return a < b ? a : b;
 }
 
-/** The remainder has the divisor's sign; an integer divided by 0 gives 0, since no kernel can stop. */
+/** The remainder has the divisor's sign; an integer divided by 0 gives 0, and is told of (by_integer). */
 template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
 {
     if constexpr (real<A>) {
@@ -75,8 +76,6 @@ BINARY(add, everything, a + b)
 BINARY(sub, numbers, a - b)
 BINARY(mul, everything, a * b)
 BINARY(div, floats, a / b)
-BINARY(floor_divide, numbers, floor_of(a, b))
-BINARY(remainder, numbers, remainder_of(a, b))
 BINARY(power, numbers, power_of(a, b))
 BINARY(square, floats, ((void)b, a * a))
 BINARY(cube, floats, ((void)b, a * a * a))
@@ -84,6 +83,31 @@ BINARY(root, floats, ((void)b, sqrt(a)))
 BINARY(maximum, everything, larger(a, b))
 BINARY(minimum, everything, smaller(a, b))
 BINARY(atan2, floats, ::atan2(a, b))
+
+/** OP of any numbers; a divisor that is the integer 0 is reported. */
+template <class OP> struct by_integer {
+    reporter out;
+    template <class A> __device__ __forceinline__ A operator()(A a, A b) const
+    {
+        if constexpr (!real<A>)
+            if (b == 0)
+                out.wrong_number(0, -1);
+        return OP::of(a, b);
+    }
+};
+template <class OP> static ts_status divided(ts_frame *f)
+{
+    ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    return device ? pointwise<numbers, 2>(f, by_integer<OP>{reporter(f, 1, "integers other than 0", device)}) : ts_error_code();
+}
+struct floor_divide_op {
+    template <class A> static __device__ __forceinline__ A of(A a, A b) { return floor_of(a, b); }
+};
+struct remainder_op {
+    template <class A> static __device__ __forceinline__ A of(A a, A b) { return remainder_of(a, b); }
+};
+static ts_status floor_divide(ts_frame *f) { return divided<floor_divide_op>(f); }
+static ts_status remainder(ts_frame *f) { return divided<remainder_op>(f); }
 
 /** Exponents that have cheaper and more exact forms. */
 static ts_status pow(ts_frame *f)

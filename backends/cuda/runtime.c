@@ -206,6 +206,9 @@ ts_status ts_cuda_check_fault(ts_cuda_device *d)
                                "expected %s from 0 to %lld, got %lld at position %lld; found by a kernel on cuda:%d",
                                fault.expected, (long long)fault.bound - 1, (long long)fault.index, (long long)fault.position,
                                d->index);
+    if (fault.position < 0)
+        return ts_kernel_error(&frame, caller->arg, TS_ERR_VALUE, hint, "expected %s, got %g; found by a kernel on cuda:%d",
+                               fault.expected, fault.number, d->index);
     return ts_kernel_error(&frame, caller->arg, TS_ERR_VALUE, hint,
                            "expected %s, got %g at position %lld; found by a kernel on cuda:%d", fault.expected, fault.number,
                            (long long)fault.position, d->index);

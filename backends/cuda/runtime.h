@@ -26,7 +26,7 @@ typedef struct ts_cuda_fault {
     int32_t some;         /* 0 nothing, 1 an index, 2 a number, -1 being written */
     ts_cuda_caller caller;
     const char *expected; /* host text: "indices", "probabilities from 0 to 1" */
-    int64_t position;     /* among the elements of the argument */
+    int64_t position;     /* among the elements of the argument; of a number -1: not known */
     int64_t index, bound; /* an index, expected within [0, bound) */
     double number;
 } ts_cuda_fault;

@@ -143,6 +143,23 @@ TS_TEST(an_index_that_a_kernel_finds_out_of_range_is_told_once_by_the_next_wait)
     ck_assert(all_are(full_on(device, 100, 5), 5)); /* the device goes on */
 }
 
+TS_TEST(an_integer_divided_by_0_is_told_by_the_next_wait, .loop = 2)
+{
+    GPU(device);
+    TS_SCOPE;
+    int64_t some[] = {7, -7, 0}, none[] = {2, 0, 1};
+    ts_tensor *a = ts_to_device(ts_from_array(some, TS_I64, TS_SIZES(3)), device);
+    ts_tensor *b = ts_to_device(ts_from_array(none, TS_I64, TS_SIZES(3)), device);
+    OK(_i ? ts_remainder(a, b) : ts_floor_divide(a, b));
+    ck_assert_int_eq(ts_synchronize(device), TS_ERR_VALUE);
+    ck_assert_msg(strstr(ts_error_message(), _i ? "remainder" : "floor_divide") &&
+                      strstr(ts_error_message(), "argument 'other': expected integers other than 0, got 0; found"),
+                  "%s", ts_error_message());
+    ts_error_clear();
+    OK(ts_floor_divide(b, ts_add_scalar(b, 1)));
+    OK(ts_synchronize(device));
+}
+
 TS_TEST(with_TS_SYNC_the_call_itself_tells)
 {
     setenv("TS_SYNC", "1", 1);
