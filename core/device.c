@@ -3,6 +3,7 @@
 #include "core/device.h"
 #include "core/tensor.h"
 
+#include <stdio.h>
 #include <string.h>
 
 _Atomic(const ts_backend *) ts_devices[16];
@@ -80,9 +81,14 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
 {
     const ts_backend *b = ts_backend_of(device);
     void *data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
-    if (!data && ts_error_code() != TS_ERR_DEVICE) /* which may be lost */
-        ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch", "out of memory on %s: %s needs %lld bytes",
-                          ts_device_name(device), what, (long long)bytes);
+    if (!data && ts_error_code() != TS_ERR_DEVICE) { /* which may be lost */
+        ts_memory_stats stats;
+        char held[80] = "";
+        if (b->memory_stats && b->memory_stats(b->state, device.index, &stats) == TS_OK)
+            snprintf(held, sizeof held, " (in use %lld, reserved %lld)", (long long)stats.in_use, (long long)stats.reserved);
+        ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch", "out of memory on %s: %s needs %lld bytes%s",
+                          ts_device_name(device), what, (long long)bytes, held);
+    }
     return data;
 }
 

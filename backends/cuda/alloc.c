@@ -384,15 +384,10 @@ static void split(heap *h, block *b, int64_t bytes)
     bin_put(tail);
 }
 
-static void *fail(const heap *h, const ts_cuda_device *d, int64_t bytes, cudaError_t error)
+static void *fail(const ts_cuda_device *d, int64_t bytes, cudaError_t error)
 {
-    size_t left = 0, total = 0;
-    cudaMemGetInfo(&left, &total);
-    cudaGetLastError();
     if (error == cudaSuccess || error == cudaErrorMemoryAllocation)
-        ts_error_set(TS_ERR_MEMORY, "cuda:%d: out of memory: asked for %lld bytes; tensors hold %lld, kept for reuse %lld, "
-                     "free on the device %zu of %zu", d->index, (long long)bytes, (long long)h->stats.in_use,
-                     (long long)(h->stats.reserved - h->stats.in_use), left, total);
+        ts_error_set(TS_ERR_MEMORY, "cuda:%d: no room for %lld bytes", d->index, (long long)bytes);
     else
         ts_cuda_check(error, "cuda:%d: allocating %lld bytes", d->index, (long long)bytes);
     return NULL;
@@ -415,7 +410,7 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
     cudaError_t error = cudaSuccess;
     void *data = NULL;
     if (bytes > INT64_MAX - large_round)
-        return fail(h, d, bytes, cudaErrorMemoryAllocation);
+        return fail(d, bytes, cudaErrorMemoryAllocation);
     bytes = (bytes + ROUND - 1) / ROUND * ROUND;
     lock(h);
     pool *p = direct() ? NULL : pool_of(h, ts_cuda_stream(d, stream), bytes <= small_request);
@@ -443,7 +438,7 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
         }
     }
     unlock(h);
-    return data ? data : fail(h, d, bytes, error);
+    return data ? data : fail(d, bytes, error);
 }
 
 /** Puts events behind the work of other streams; the block waits for them. */
