@@ -99,7 +99,7 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype, co
                                  : ATTENTION_F32;
     c->processors = device->sms;
     c->shared = device->shared;
-    c->scale = a.scale;
+    c->scale = a.depth ? a.scale : 0; /* scores without columns are 0, and 1 / sqrt(0) is not finite */
     c->batches = (int)a.batch;
     c->heads = (int)a.heads;
     c->share = a.groups ? (int)(a.heads / a.groups) : 1;

@@ -239,6 +239,24 @@ TS_TEST(without_keys_results_and_gradients_are_zero, .loop = 3)
     ck_assert_double_eq(largest(ts_ne_scalar(r.lse, -INFINITY)), 0);
 }
 
+TS_TEST(without_columns_of_queries_all_keys_weigh_alike, .loop = 3)
+{
+    static const ts_dtype dtypes[] = {TS_BF16, TS_F16, TS_F32};
+    TS_SCOPE;
+    GPU(device);
+    for (int values = 0; values < 16; values += 8) {
+        problem p = {dtypes[_i], 2, 4, 2, 70, 8, 0, .value_depth = values};
+        operands o = draw(&p, device);
+        o.v = ts_fill_(ts_empty_on(TS_SIZES(2, 2, 8, values), dtypes[_i], device), 3);
+        o.g = ts_fill_(ts_empty_on(TS_SIZES(2, 4, 70, values), dtypes[_i], device), 1);
+        results r = by_attention(&o);
+        ck_assert_double_eq(largest(ts_sub_scalar(r.all[OUT], 3)), 0);
+        ck_assert_double_le(largest(ts_sub_scalar(r.lse, log(8))), 1e-6);
+        ck_assert_int_eq(ts_numel(r.lse), 2 * 4 * 70);
+        ck_assert_double_le(largest(ts_sub_scalar(r.all[DV], 2 * 70 / 8.0)), 0x1p-8 * 18);
+    }
+}
+
 /* ---------------------------------------------------------------------- copies, addresses ---- */
 
 /* Blocks come straight from the system here, which counts them. */
