@@ -121,6 +121,57 @@ TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout
     ts_stream_free(device, reader);
 }
 
+/* Each block is made on one stream and read on another, at random, and released while both may be far behind. */
+TS_TEST(values_survive_random_use_of_blocks_on_several_streams, .timeout = 120)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { STREAMS = 4, TURNS = 3000, SEEN = 100 };
+    ts_stream *streams[STREAMS];
+    ts_event *written;
+    ts_tensor *sums[SEEN] = {0}, *busy = ts_retain(ts_view(full_on(device, 1 << 20, 1e-3), TS_SIZES(1024, 1024)));
+    float expected[SEEN] = {0};
+    int64_t before = memory_of(device).in_use;
+    for (int i = 0; i < STREAMS; i++)
+        OK(ts_stream_new(device, &streams[i]));
+    OK(ts_event_new(device, &written));
+    OK(ts_synchronize(device));
+    srand(11);
+    for (int turn = 0; turn < TURNS; turn++) {
+        TS_SCOPE;
+        int maker = rand() % STREAMS, reader = rand() % STREAMS, place = rand() % SEEN;
+        int64_t n = 1 + (int64_t)(rand() % 1000) * (1 << rand() % 10);
+        OK(ts_stream_use(device, streams[maker]));
+        ts_tensor *x = full_on(device, n, turn % 512);
+        OK(ts_event_record(device, written));
+        OK(ts_stream_use(device, streams[reader]));
+        OK(ts_event_wait(device, written));
+        if (rand() % 20 == 0)
+            keep_busy(busy, 10);
+        ts_tensor *sum = ts_add(x, x);
+        OK(sum);
+        OK(ts_record_stream(x));
+        if (sums[place]) {
+            OK(ts_synchronize(device));
+            ck_assert_msg(all_are(sums[place], expected[place]), "turn %d: a sum has other values", turn);
+            ts_release(sums[place]);
+        }
+        sums[place] = rand() % 8 ? NULL : ts_retain(sum);
+        expected[place] = (float)(2 * (turn % 512));
+    }
+    OK(ts_synchronize(device));
+    for (int i = 0; i < SEEN; i++) {
+        ck_assert(!sums[i] || all_are(sums[i], expected[i]));
+        ts_release(sums[i]);
+    }
+    ck_assert_int_eq(memory_of(device).in_use, before);
+    ts_release(busy);
+    OK(ts_stream_use(device, NULL));
+    ts_event_free(device, written);
+    for (int i = 0; i < STREAMS; i++)
+        ts_stream_free(device, streams[i]);
+}
+
 TS_TEST(streams_that_come_and_go_share_what_is_kept_and_many_at_a_time_have_memory_too)
 {
     GPU(device);
