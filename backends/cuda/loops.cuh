@@ -5,7 +5,8 @@
  * There is one kernel per function and dtype, in two widths. Where every operand of the innermost dim is
  * contiguous (or one element for all of it), a thread moves 16 bytes of the widest operand; else four single
  * elements. The other dims are walked by multiplications that stand for divisions. Functions compute in f32 for
- * bf16 and f16; one that has a member near() is asked for what a half does not tell from the result.
+ * bf16 and f16, and get numbers beside them in f32; one that has a member near() is asked for what a half does
+ * not tell from the result.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH
@@ -45,7 +46,7 @@ template <int OPERANDS> struct loop_space {
     int64_t strides[OPERANDS][TS_MAX_DIMS];
     int64_t one[OPERANDS]; /* bytes of one element's step, for the tail */
     char *data[OPERANDS];
-    double number[OPERANDS]; /* bits of a number that the host gave, in the operand's type */
+    double number[OPERANDS]; /* bits of a number that the host gave, in the type that the operand is computed in */
     access_way way[OPERANDS];
     bool flat; /* one dim, along which every operand is an array */
 };
@@ -70,7 +71,13 @@ __device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int6
 {
     if (V > 1 && s.way[K] == way_array)
         return *reinterpret_cast<const word_of<vec<T, V>> *>(s.data[K] + offset);
-    T x = s.way[K] == way_number ? bits_as<T>(s.number[K]) : *reinterpret_cast<const T *>(s.data[K] + offset);
+    T x;
+    if (s.way[K] != way_number)
+        x = *reinterpret_cast<const T *>(s.data[K] + offset);
+    else if constexpr (is_half<T>)
+        x = T(); /* widened() has the number */
+    else
+        x = bits_as<T>(s.number[K]);
     vec<T, V> v;
 #pragma unroll
     for (int e = 0; e < V; e++)
@@ -78,20 +85,31 @@ __device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int6
     return to_word(v);
 }
 
+/** Operand K as fn takes it. A number beside halves is none of them. */
+template <int K, int V, class T, int N>
+__device__ __forceinline__ unpacked<T, V> widened(const loop_space<N> &s, const word_of<vec<T, V>> &in)
+{
+    unpacked<T, V> x(from_word<vec<T, V>>(in));
+    if constexpr (is_half<T>)
+        if (s.way[K] == way_number) {
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                x.at[e] = bits_as<float>(s.number[K]);
+        }
+    return x;
+}
+
 /** fn of V elements of each operand. */
 template <int V, class F, class R, class... T>
-__device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const word_of<vec<T, V>> &...in)
+__device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const unpacked<T, V> &...x)
 {
     wide_t<R> out[V];
-    auto each = [&](const unpacked<T, V> &...x) {
 #pragma unroll
-        for (int e = 0; e < V; e++)
-            if constexpr (sizeof(R) == 2 && requires { fn.near(x.at[e]...); })
-                out[e] = fn.near(x.at[e]...);
-            else
-                out[e] = static_cast<wide_t<R>>(fn(x.at[e]...));
-    };
-    each(unpacked<T, V>(from_word<vec<T, V>>(in))...);
+    for (int e = 0; e < V; e++)
+        if constexpr (sizeof(R) == 2 && requires { fn.near(x.at[e]...); })
+            out[e] = fn.near(x.at[e]...);
+        else
+            out[e] = static_cast<wide_t<R>>(fn(x.at[e]...));
     return to_word(pack<R, V>(out));
 }
 
@@ -101,7 +119,8 @@ __device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s,
                                           std::integer_sequence<int, K...>)
 {
     std::tuple<word_of<vec<T, V>>...> in(reinterpret_cast<const word_of<vec<T, V>> *>(s.data[K + 1])[i]...);
-    reinterpret_cast<word_of<vec<R, V>> *>(s.data[0])[i] = loop_apply<V, F, R, T...>(fn, std::get<K>(in)...);
+    reinterpret_cast<word_of<vec<R, V>> *>(s.data[0])[i] =
+        loop_apply<V, F, R, T...>(fn, unpacked<T, V>(from_word<vec<T, V>>(std::get<K>(in)))...);
 }
 
 template <int V, class F, class R, class... T, int... K>
@@ -141,11 +160,11 @@ __device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s,
     for (int u = 0; u < unroll; u++)
         if (first + u * LOOP_THREADS < s.accesses)
             *reinterpret_cast<word_of<vec<R, V>> *>(s.data[0] + offset[u][0]) =
-                loop_apply<V, F, R, T...>(fn, std::get<K>(in[u])...);
+                loop_apply<V, F, R, T...>(fn, widened<K + 1, V, T>(s, std::get<K>(in[u]))...);
     if (V > 1 && blockIdx.x == gridDim.x - 1 && threadIdx.x < s.tail) {
         int64_t i = (int64_t)s.accesses * V + threadIdx.x;
         *reinterpret_cast<word_of<vec<R, 1>> *>(s.data[0] + i * s.one[0]) =
-            loop_apply<1, F, R, T...>(fn, fetch<K + 1, 1, T>(s, i * s.one[K + 1])...);
+            loop_apply<1, F, R, T...>(fn, widened<K + 1, 1, T>(s, fetch<K + 1, 1, T>(s, i * s.one[K + 1]))...);
     }
 }
 
@@ -171,12 +190,28 @@ template <int V, int N> __attribute__((noinline)) int64_t loop_outer_dims(loop_s
     return accesses;
 }
 
+/** A host operand of `item` bytes, for the kernel. Beside halves a number is f32, and a tensor's element becomes it. */
+inline void loop_number(const ts_frame *f, const ts_operand &o, int item, bool half, double *number)
+{
+    float single;
+    if (!half) {
+        memcpy(number, o.data, item);
+        return;
+    }
+    if (f->args[o.arg].tag == TS_TAG_TENSOR)
+        single = (float)ts_operand_number(&o);
+    else
+        ts_scalar_store(&f->args[o.arg], TS_F32, &single);
+    memcpy(number, &single, sizeof single);
+}
+
 /** Launches `size` of the outermost dim of a space, from `from` on: fewer than 2^31 accesses. */
 template <int V, class F, class R, class... T>
-cudaError_t loop_launch(const ts_space &space, int64_t from, int64_t size, const F &fn, cudaStream_t stream)
+cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, int64_t size, const F &fn, cudaStream_t stream)
 {
     constexpr int N = sizeof...(T) + 1;
     constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
+    constexpr bool half[N] = {false, is_half<T>...};
     int last = space.ndim - 1;
     loop_space<N> s;
     s.ndim = space.ndim;
@@ -190,7 +225,7 @@ cudaError_t loop_launch(const ts_space &space, int64_t from, int64_t size, const
         s.one[k] = o.strides[0];
         s.strides[k][0] = o.strides[0] * V;
         if (o.host)
-            memcpy(&s.number[k], o.data, item[k]);
+            loop_number(f, o, item[k], half[k], &s.number[k]);
     }
     int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
     s.accesses = (uint32_t)accesses;
@@ -251,8 +286,8 @@ template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts
     }
     for (int64_t from = 0; from < whole; from += step) {
         int64_t size = whole - from < step ? whole - from : step;
-        cudaError_t e = wide ? loop_launch<V, F, R, T...>(space, from, size, fn, stream)
-                             : loop_launch<1, F, R, T...>(space, from, size, fn, stream);
+        cudaError_t e = wide ? loop_launch<V, F, R, T...>(f, space, from, size, fn, stream)
+                             : loop_launch<1, F, R, T...>(f, space, from, size, fn, stream);
         TS_CUDA_TRY(ts_cuda_launched(f, e, stream));
     }
     return TS_OK;

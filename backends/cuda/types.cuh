@@ -20,6 +20,7 @@ template <class T> struct wide { using type = T; };
 template <> struct wide<bf16> { using type = float; };
 template <> struct wide<f16> { using type = float; };
 template <class T> using wide_t = typename wide<T>::type;
+template <class T> constexpr bool is_half = !std::is_same_v<wide_t<T>, T>;
 
 template <class T> __device__ __forceinline__ wide_t<T> widen(T x) { return x; }
 template <> __device__ __forceinline__ float widen<bf16>(bf16 x) { return __bfloat162float(x); }

@@ -57,6 +57,9 @@ static void ref_add_bool(ts_ref *r)
         r->ret[0].x[i] = r->ret[0].x[i] != 0;
 }
 
+/* exact in f32, and nearly half a unit from the next bf16 and f16: a result shows whether it was rounded before */
+#define NO_HALF 0x1.0121p0
+
 #define BROADCASTS(op, ref, types)                                                                                \
     {op, "same sizes", {T(SWEEP, 3), T(SWEEP, 3)}, ref, .c = 1, .dtypes = types, .grad = true, .inplace = true},  \
     {op, "row", {T(2, SWEEP, 5), T(5)}, ref, .c = 1, .dtypes = types, .grad = true, .inplace = true},             \
@@ -71,6 +74,8 @@ static void ref_add_bool(ts_ref *r)
     {op, "real scalar", {T(SWEEP, 2), FLOAT(0.75)}, ref, .c = 1, .grad = true, .inplace = true},                  \
     {op, "real scalar with integers", {T(SWEEP, 2), FLOAT(0.75)}, ref, .c = 1, .dtypes = DT_INTS, .out = {OUT_FLOAT}}, \
     {op, "scalar first", {FLOAT(0.75), T(SWEEP, 2)}, ref, .c = 1, .grad = true},                                  \
+    {op, "scalar that is no half", {T(SWEEP, 2), FLOAT(NO_HALF)}, ref, .c = 1, .inplace = true},                  \
+    {op, "scalar first that is no half", {FLOAT(NO_HALF), T(SWEEP, 2)}, ref, .c = 1},                             \
     {op, "special", {T_SPECIAL(20, 19), T_SPECIAL(20, 1)}, ref, .c = 0},                                          \
     {op, "integer and real tensors", {T(SWEEP, 3), T_OF(TS_F32, 3)}, ref, .c = 1, .dtypes = DT_INTS | TS_DT(TS_F32), \
      .out = {OUT_FLOAT}},                                                                                         \
@@ -90,16 +95,22 @@ static const ts_sample samples[] = {
     {"div", "integers", {T(SWEEP, 3), T_WHOLE(1, 9, SWEEP, 3)}, ref_div, .c = 1, .dtypes = DT_INTS, .out = {OUT_FLOAT}},
     {"div", "by a number", {T(SWEEP, 3), FLOAT(0.75)}, ref_div, .c = 1, .grad = true, .inplace = true},
     {"div", "of a number", {INT(2), T_UNIFORM(0.5, 4, SWEEP, 3)}, ref_div, .c = 1, .grad = true},
+    {"div", "by a number that is no half", {T(SWEEP, 3), FLOAT(NO_HALF)}, ref_div, .c = 1, .inplace = true},
+    {"div", "of a number that is no half", {FLOAT(NO_HALF), T_UNIFORM(0.5, 4, SWEEP, 3)}, ref_div, .c = 1},
     {"div", "special", {T_SPECIAL(20, 19), T_SPECIAL(20, 1)}, ref_div, .c = 0},
 
     {"floor_divide", "values", {T_UNIFORM(-20, 20, SWEEP, 3), T_WHOLE(1, 5, SWEEP, 3)}, ref_floor_divide,
      .dtypes = DT_NUMBERS, .inplace = true, .no_expand = true},
     {"floor_divide", "negative divisor", {T_UNIFORM(-20, 20, SWEEP, 3), INT(-3)}, ref_floor_divide,
      .dtypes = DT_FLOATS_ | TS_DT(TS_I64) | TS_DT(TS_I32), .inplace = true},
+    {"floor_divide", "by a number that is no half", {T_UNIFORM(100, 250, SWEEP, 3), FLOAT(NO_HALF)}, ref_floor_divide,
+     .dtypes = DT_HALVES, .inplace = true},
     {"remainder", "values", {T_UNIFORM(-20, 20, SWEEP, 3), T_WHOLE(1, 5, SWEEP, 3)}, ref_remainder,
      .dtypes = DT_NUMBERS, .inplace = true, .c = 1, .scale = 5, .grad = true},
     {"remainder", "negative divisor", {T_UNIFORM(-20, 20, SWEEP, 3), INT(-3)}, ref_remainder,
      .dtypes = DT_FLOATS_ | TS_DT(TS_I64) | TS_DT(TS_I32), .inplace = true, .c = 1, .scale = 3, .grad = true},
+    {"remainder", "by a number that is no half", {T_UNIFORM(-20, 20, SWEEP, 3), FLOAT(NO_HALF)}, ref_remainder,
+     .dtypes = DT_HALVES, .inplace = true, .c = 1},
 
     {"pow", "same sizes", {T_POSITIVE(SWEEP, 3), T(SWEEP, 3)}, ref_pow, .c = 2, .grad = true, .inplace = true},
     {"pow", "row", {T_POSITIVE(2, SWEEP, 3), T(3)}, ref_pow, .c = 2, .grad = true, .inplace = true},
@@ -117,6 +128,8 @@ static const ts_sample samples[] = {
     {"pow", "-1/2", {T_POSITIVE(SWEEP, 3), FLOAT(-0.5)}, ref_pow, .c = 3, .grad = true},
     {"pow", "2.5", {T_POSITIVE(SWEEP, 3), FLOAT(2.5)}, ref_pow, .c = 2, .grad = true},
     {"pow", "of a number", {FLOAT(1.5), T(SWEEP, 3)}, ref_pow, .c = 2, .grad = true},
+    {"pow", "by a number that is no half", {T_POSITIVE(SWEEP, 3), FLOAT(4 * NO_HALF)}, ref_pow, .c = 2},
+    {"pow", "of a number that is no half", {FLOAT(NO_HALF), T_UNIFORM(0, 8, SWEEP, 3)}, ref_pow, .c = 2},
 
     {"maximum", "same sizes", {T(SWEEP, 3), T(SWEEP, 3)}, ref_maximum, .dtypes = DT_ALL, .grad = true, .inplace = true},
     {"maximum", "row", {T(SWEEP, 3), T(3)}, ref_maximum, .dtypes = DT_ALL, .grad = true, .inplace = true},

@@ -163,3 +163,41 @@ TS_TEST(permutations_and_draws_are_those_of_the_CPU)
     }
     ck_assert_mem_eq(order[0], order[1], sizeof order[0]);
 }
+
+/* ------------------------------------------------------------------------ numbers ---- */
+
+static ts_tensor *sum_of(ts_tensor *x, ts_tensor *n) { return ts_add(x, n); }
+static ts_tensor *difference_of(ts_tensor *x, ts_tensor *n) { return ts_sub(n, x); }
+static ts_tensor *product_of(ts_tensor *x, ts_tensor *n) { return ts_mul(n, x); }
+static ts_tensor *quotient_of(ts_tensor *x, ts_tensor *n) { return ts_div(x, n); }
+
+/** The same bits from both devices; their dtype is a float. */
+static void same_bits(ts_tensor *there, ts_tensor *here, const char *what)
+{
+    int64_t differ;
+    OK(there);
+    OK(here);
+    ck_assert_int_eq(ts_dtype_of(there), ts_dtype_of(here));
+    OK(ts_item_int(ts_sum(ts_to(ts_ne(ts_to_device(there, TS_DEVICE_CPU), here), TS_I64)), &differ));
+    ck_assert_msg(differ == 0, "%s, %s: %lld elements differ", what, ts_dtype_name(ts_dtype_of(here)), (long long)differ);
+}
+
+/* additions, products and quotients of f32 are exact to the last bit, and the result is rounded once */
+TS_TEST(a_number_beside_a_tensor_is_computed_with_as_on_the_CPU)
+{
+    GPU(device);
+    static ts_tensor *(*const run[])(ts_tensor *, ts_tensor *) = {sum_of, difference_of, product_of, quotient_of};
+    for (ts_dtype dtype = TS_F64; dtype <= TS_F16; dtype++) {
+        TS_SCOPE;
+        ts_tensor *x = ts_to(ts_normal(TS_SIZES(3, 67), 0, 1, TS_F32), dtype), *n = ts_scalar_tensor(1.0 / 3, dtype);
+        ts_tensor *gx = ts_to_device(x, device), *turned = ts_transpose(gx, 0, 1);
+        for (int i = 0; i < 4; i++) { /* n stays in the CPU's memory */
+            same_bits(run[i](gx, n), run[i](x, n), "a tensor without dims");
+            same_bits(run[i](turned, n), ts_transpose(run[i](x, n), 0, 1), "a tensor without dims, other strides");
+        }
+        same_bits(ts_add_scalar(gx, 1.0 / 3), ts_add_scalar(x, 1.0 / 3), "add");
+        same_bits(ts_rsub_scalar(gx, 1.0 / 3), ts_rsub_scalar(x, 1.0 / 3), "rsub");
+        same_bits(ts_mul_scalar(turned, 1.0 / 3), ts_transpose(ts_mul_scalar(x, 1.0 / 3), 0, 1), "mul");
+        same_bits(ts_div_scalar(gx, 3.1), ts_div_scalar(x, 3.1), "div");
+    }
+}
