@@ -74,7 +74,7 @@ ts_status ts_infer_extreme(ts_frame *f)
     return TS_OK;
 }
 
-ts_status ts_infer_truth(ts_frame *f) { return plan_dims(f, TS_BOOL, TS_BOOL); }
+ts_status ts_infer_truth(ts_frame *f) { return plan_dims(f, (ts_dtype)f->args[0].t->dtype, TS_BOOL); }
 
 /** norm(self, dims, keepdim, p) */
 ts_status ts_infer_norm(ts_frame *f)

@@ -303,25 +303,66 @@ FOLD_INTEGERS(int64_t, fold_i64)
 FOLD_INTEGERS(int32_t, fold_i32)
 FOLD_INTEGERS(uint8_t, fold_u8)
 
+/** A pass in which each result is folded whole, by one task. */
+static void plan_whole(reduction *r, const ts_tensor *t, int64_t mask, void *results)
+{
+    plan_first(r, t, mask);
+    if (r->width) { /* the columns become an ordinary kept dim again */
+        memmove(r->kept_sizes + 1, r->kept_sizes, sizeof(int64_t) * (size_t)r->kept);
+        memmove(r->kept_steps + 1, r->kept_steps, sizeof(int64_t) * (size_t)r->kept);
+        r->kept_sizes[0] = r->width;
+        r->kept_steps[0] = ts_dtype_sizes[t->dtype];
+        r->kept++;
+        r->results *= r->width;
+    }
+    r->all_runs = r->length / r->sizes[0];
+    r->x = t->data;
+    r->out = results;
+}
+
 static void reduce_integers(const ts_tensor *t, int64_t mask, fold how, void *results)
 {
     reduction r;
-    plan_first(&r, t, mask);
-    if (r.width) { /* the columns become an ordinary kept dim again */
-        memmove(r.kept_sizes + 1, r.kept_sizes, sizeof(int64_t) * (size_t)r.kept);
-        memmove(r.kept_steps + 1, r.kept_steps, sizeof(int64_t) * (size_t)r.kept);
-        r.kept_sizes[0] = r.width;
-        r.kept_steps[0] = ts_dtype_sizes[t->dtype];
-        r.kept++;
-        r.results *= r.width;
-    }
-    r.all_runs = r.length / r.sizes[0];
-    r.x = t->data;
-    r.out = results;
+    plan_whole(&r, t, mask, results);
     int_job job = {&r, how};
     ts_parallel_for(r.results, TS_CPU_GRAIN(1) / r.length + 1,
                     t->dtype == TS_I64 ? fold_i64 : t->dtype == TS_I32 ? fold_i32 : fold_u8, &job);
 }
+
+/* ---------------------------------------------------------------------- truth ------------- */
+
+typedef struct truth_job {
+    const reduction *r;
+    uint64_t bits; /* of an element that count: not the sign of a float */
+    bool all;      /* a zero is looked for, else an element that is none */
+} truth_job;
+
+/* Elements are words of their size; a result is known when the first that decides is found. */
+#define FOLD_TRUTH(T, name)                                                                     \
+    static void name(void *ctx, int64_t begin, int64_t end)                                     \
+    {                                                                                           \
+        typedef T word __attribute__((may_alias));                                              \
+        const truth_job *job = ctx;                                                             \
+        const reduction *r = job->r;                                                            \
+        T bits = (T)job->bits;                                                                  \
+        int64_t n = r->sizes[0], step = r->steps[0];                                            \
+        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                  \
+        for (int64_t o = begin; o < end; o++, walker_next(&kept)) {                             \
+            walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, 0);              \
+            int found = 0;                                                                      \
+            for (int64_t i = 0; i < r->all_runs && !found; i++, walker_next(&run)) {            \
+                const char *x = r->x + kept.offset + run.offset;                                \
+                for (int64_t k = 0; k < n && !found;)                                           \
+                    for (int64_t last = ts_min64(n, k + RUN_BLOCK); k < last; k++)              \
+                        found |= ((*(const word *)(x + k * step) & bits) == 0) == job->all;     \
+            }                                                                                   \
+            ((uint8_t *)r->out)[o] = (uint8_t)(found != job->all);                              \
+        }                                                                                       \
+    }
+FOLD_TRUTH(uint64_t, truth_8)
+FOLD_TRUTH(uint32_t, truth_4)
+FOLD_TRUTH(uint16_t, truth_2)
+FOLD_TRUTH(uint8_t, truth_1)
 
 /* ---------------------------------------------------------------------- kernels ----------- */
 
@@ -400,9 +441,28 @@ static ts_status sum_to_size(ts_frame *f)
 {
     return reduce(f, f->plan->compute == TS_BOOL ? FOLD_MAX : FOLD_SUM, FINISH_NONE);
 }
-/** Over no element `all` holds and `any` does not: the identities of min and max on bool. */
-static ts_status all(ts_frame *f) { return reduce(f, f->args[0].t->numel ? FOLD_MIN : FOLD_PROD, FINISH_NONE); }
-static ts_status any(ts_frame *f) { return reduce(f, FOLD_MAX, FINISH_NONE); }
+/** Over no element `all` holds and `any` does not. */
+static ts_status truth(ts_frame *f, bool all)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_tensor *out = f->rets[0].t;
+    size_t item = ts_dtype_sizes[t->dtype];
+    if (!out->numel)
+        return TS_OK;
+    if (!t->numel) {
+        memset(out->data, all, (size_t)out->numel);
+        return TS_OK;
+    }
+    reduction r;
+    plan_whole(&r, t, f->plan->count, out->data);
+    bool real = ts_dtype_is_float((ts_dtype)t->dtype);
+    truth_job job = {&r, UINT64_MAX >> (64 - 8 * item + real), all};
+    ts_parallel_for(r.results, TS_CPU_GRAIN(1) / r.length + 1,
+                    item == 8 ? truth_8 : item == 4 ? truth_4 : item == 2 ? truth_2 : truth_1, &job);
+    return TS_OK;
+}
+static ts_status all(ts_frame *f) { return truth(f, true); }
+static ts_status any(ts_frame *f) { return truth(f, false); }
 
 /** The first pass computes one parameter a result, the second folds with it. */
 static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold second, finish last, double length)
@@ -467,8 +527,8 @@ TS_CPU_FAMILY(reduce,
     {TS_OP_prod, prod, {FLOATING | TS_DT(TS_I64), 0}},
     {TS_OP_amax, amax, {REDUCIBLE, 0}},
     {TS_OP_amin, amin, {REDUCIBLE, 0}},
-    {TS_OP_all, all, {TS_DT(TS_BOOL), 0}},
-    {TS_OP_any, any, {TS_DT(TS_BOOL), 0}},
+    {TS_OP_all, all, {REDUCIBLE, 0}},
+    {TS_OP_any, any, {REDUCIBLE, 0}},
     {TS_OP_var, var, {FLOATING, 0}},
     {TS_OP_std, std, {FLOATING, 0}},
     {TS_OP_norm, norm, {FLOATING, 0}},

@@ -102,9 +102,6 @@ static ts_status sum(ts_frame *f) { return whole<op_add>(f); }
 static ts_status prod(ts_frame *f) { return whole<op_multiply>(f); }
 static ts_status amax(ts_frame *f) { return whole<op_largest>(f); }
 static ts_status amin(ts_frame *f) { return whole<op_smallest>(f); }
-/** On bool the smallest is whether all hold; of nothing, that none does not. */
-static ts_status all(ts_frame *f) { return plain<bool, op_smallest, keep>(f, 1, false); }
-static ts_status any(ts_frame *f) { return plain<bool, op_add, keep>(f, 1, false); }
 
 /** Elements of one result. */
 static int64_t length_of(const ts_frame *f)
@@ -127,6 +124,40 @@ static ts_status norm(ts_frame *f)
     double p = f->args[3].d;
     return p == 1 ? real<op_add, absolute>(f) : p == 2 ? real<op_add, squared>(f, 1, true) : real<op_largest, absolute>(f);
 }
+
+/* ---------------------------------------------------------------------------------- truth ---- */
+
+/** Whether an element that decides is among words X: for `all` a zero, else one that is none. */
+template <class X> struct truth_fold {
+    using state = int32_t;
+    X bits; /* of an element that count: not the sign of a float */
+    bool all;
+
+    __device__ __forceinline__ state none() const { return 0; }
+    __device__ __forceinline__ state merge(state a, state b) const { return a | b; }
+    template <int N> __device__ __forceinline__ void take(state &s, const X (&x)[N]) const
+    {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            s |= ((x[e] & bits) == 0) == all;
+    }
+    __device__ __forceinline__ bool finish(state s) const { return (s != 0) != all; }
+};
+
+static ts_status truth(ts_frame *f, bool all)
+{
+    ts_dtype dtype = ts_kernel_dtype(f);
+    int64_t size = (int64_t)ts_dtype_size(dtype);
+    uint64_t bits = UINT64_MAX >> (64 - 8 * size + ts_dtype_is_float(dtype));
+    switch (size) {
+    case 8: return reduce<uint64_t, bool>(f, truth_fold<uint64_t>{bits, all});
+    case 4: return reduce<uint32_t, bool>(f, truth_fold<uint32_t>{(uint32_t)bits, all});
+    case 2: return reduce<uint16_t, bool>(f, truth_fold<uint16_t>{(uint16_t)bits, all});
+    default: return reduce<uint8_t, bool>(f, truth_fold<uint8_t>{(uint8_t)bits, all});
+    }
+}
+static ts_status all(ts_frame *f) { return truth(f, true); }
+static ts_status any(ts_frame *f) { return truth(f, false); }
 
 /* ----------------------------------------------------------------------------- variances ---- */
 
@@ -200,8 +231,8 @@ TS_CUDA_FAMILY(reduce,
     {"prod", prod, floats | TS_DTYPE_BIT(TS_I64), false},
     {"amax", amax, everything, false},
     {"amin", amin, everything, false},
-    {"all", all, booleans, false},
-    {"any", any, booleans, false},
+    {"all", all, everything, false},
+    {"any", any, everything, false},
     {"var", var, floats, false},
     {"std", deviation, floats, false},
     {"norm", norm, floats, false},

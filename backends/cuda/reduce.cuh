@@ -147,20 +147,20 @@ template <int GROUP, class FOLD, class A> __device__ __forceinline__ A merge_gro
 }
 
 /** A state, or what the fold makes of it. */
-template <class T, class FOLD, class A> __device__ __forceinline__ void give(const FOLD &fold, const A &state, A *parts, T *y, int64_t at)
+template <class R, class FOLD, class A> __device__ __forceinline__ void give(const FOLD &fold, const A &state, A *parts, R *y, int64_t at)
 {
     if (parts)
         parts[at] = state;
     else
-        y[at] = narrow<T>(fold.finish(state));
+        y[at] = narrow<R>(fold.finish(state));
 }
 
 /* ------------------------------------------------------------------------------- kernels ---- */
 
-/** GROUP threads a result; pieces lie along the innermost dim that goes. */
-template <class T, class FOLD, int GROUP>
+/** GROUP threads a result; pieces lie along the innermost dim that goes. Elements are T, results R. */
+template <class T, class R, class FOLD, int GROUP>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
-    reduce_along_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x, typename FOLD::state *parts, T *y)
+    reduce_along_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x, typename FOLD::state *parts, R *y)
 {
     constexpr int V = vec16<T>, U = IN_FLIGHT;
     int64_t result = (int64_t)blockIdx.x * (REDUCE_THREADS / GROUP) + threadIdx.x / GROUP;
@@ -197,9 +197,9 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 }
 
 /** Threads own V neighbouring results each; `across` of them lie side by side, the others share the elements. */
-template <class T, class FOLD>
+template <class T, class R, class FOLD>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
-    reduce_beside_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x, typename FOLD::state *parts, T *y, int across)
+    reduce_beside_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x, typename FOLD::state *parts, R *y, int across)
 {
     using X = wide_t<T>;
     using A = typename FOLD::state;
@@ -261,9 +261,9 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 }
 
 /** Merges the shares of a result: a block of threads each, or where there are many results a thread each. */
-template <class T, class FOLD, int GROUP>
+template <class R, class FOLD, int GROUP>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
-    merge_shares_kernel(FOLD fold, const typename FOLD::state *parts, typename FOLD::state *states, T *y, int64_t results, int shares)
+    merge_shares_kernel(FOLD fold, const typename FOLD::state *parts, typename FOLD::state *states, R *y, int64_t results, int shares)
 {
     int64_t result = GROUP > 1 ? (int64_t)blockIdx.x : (int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x;
     if (result >= results)
@@ -283,8 +283,8 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 enum { BUSY = 1024, MANY = 2048 /* results that keep it busy with a warp each */ };
 
 /** Reduces x: into y, or where they are wanted into states. */
-template <class T, class FOLD>
-ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, typename FOLD::state *states, T *y)
+template <class T, class FOLD, class R>
+ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, typename FOLD::state *states, R *y)
 {
     using A = typename FOLD::state;
     constexpr int64_t V = vec16<T>;
@@ -325,16 +325,16 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, ty
         dim3 grid((unsigned)blocks, (unsigned)shares);
         A *to = parts ? parts : states;
         if (beside)
-            reduce_beside_kernel<T, FOLD><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y, across);
+            reduce_beside_kernel<T, R, FOLD><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y, across);
         else if (group == 32)
-            reduce_along_kernel<T, FOLD, 32><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
+            reduce_along_kernel<T, R, FOLD, 32><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
         else
-            reduce_along_kernel<T, FOLD, REDUCE_THREADS><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
+            reduce_along_kernel<T, R, FOLD, REDUCE_THREADS><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
         if (parts && r.results < BUSY)
-            merge_shares_kernel<T, FOLD, REDUCE_THREADS>
+            merge_shares_kernel<R, FOLD, REDUCE_THREADS>
                 <<<(unsigned)r.results, REDUCE_THREADS, 0, c.stream>>>(fold, parts, states, y, r.results, (int)shares);
         else if (parts)
-            merge_shares_kernel<T, FOLD, 1><<<(unsigned)((r.results + REDUCE_THREADS - 1) / REDUCE_THREADS), REDUCE_THREADS, 0,
+            merge_shares_kernel<R, FOLD, 1><<<(unsigned)((r.results + REDUCE_THREADS - 1) / REDUCE_THREADS), REDUCE_THREADS, 0,
                                              c.stream>>>(fold, parts, states, y, r.results, (int)shares);
         return cudaPeekAtLastError();
     });
@@ -343,11 +343,11 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, ty
     return status;
 }
 
-/** Reduces the first argument, of T, over the plan's dims into the first result. */
-template <class T, class FOLD> ts_status reduce(ts_frame *f, const FOLD &fold)
+/** Reduces the first argument, of T, over the plan's dims into the first result, of R. */
+template <class T, class R = T, class FOLD> ts_status reduce(ts_frame *f, const FOLD &fold)
 {
     reduction r = reduction_of(f->args[0].t, ts_kernel_rows(f).count);
-    return reduce_into<T>(f, r, fold, data_of<T>(f->args[0]), nullptr, data_of<T>(f->rets[0]));
+    return reduce_into<T>(f, r, fold, data_of<T>(f->args[0]), nullptr, data_of<R>(f->rets[0]));
 }
 
 } // namespace ts

@@ -212,6 +212,13 @@ static const ts_sample samples[] = {
     OVER("all", ref_all, T),
     OVER("any", ref_any, T),
 #undef SPECIFIC
+#define TRUTH(op)                                                                                                  \
+    {#op, "zeros", {T_WHOLE(0, 1, 3, SWEEP), INTS(1), BOOL(false)}, ref_##op, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}}, \
+    {#op, "some zeros", {T_WHOLE(0, 2, SWEEP, 3), INTS(1), BOOL(false)}, ref_##op, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}}, \
+    {#op, "one of a row", {T_WHOLE(0, 40, SWEEP, 17), INTS(1), BOOL(true)}, ref_##op, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}}, \
+    {#op, "special", {T_SPECIAL(20, 1), INTS(1), BOOL(false)}, ref_##op, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}}
+    TRUTH(all),
+    TRUTH(any),
 #define SPECIFIC .no_empty = true
     OVER("norm", ref_norm, T, FLOAT(2)),
 #undef SPECIFIC
