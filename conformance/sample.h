@@ -186,7 +186,7 @@ typedef struct ts_sample {
     bool no_meta;    /* result sizes depend on values */
     bool by_values;  /* values make a call wrong, not sizes: META may accept it */
     bool undefined;  /* values are unspecified; sizes and dtypes are checked */
-    ts_bad_call bad[6];
+    ts_bad_call bad[8];
 } ts_sample;
 
 /** The rows of a family. */
