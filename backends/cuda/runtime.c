@@ -1,4 +1,7 @@
-/** @file runtime.c  Devices, errors, and the ring of launches that an asynchronous error is reported with. */
+/**
+ * @file runtime.c  Devices, errors, and the ring of launches that an asynchronous error is reported
+ * with.
+ */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
 
@@ -11,9 +14,9 @@
 
 /* ------------------------------------------------------------------------------ errors ---- */
 
-/* The last launches, oldest overwritten: what an error that comes late may belong to. An entry is op, device and
- * stream in one word; 0 once a wait has shown that it ended well. Counted by a load and a store, which every launch
- * pays: of two threads that meet, one entry may be lost. */
+/* The last launches, oldest overwritten: what an error that comes late may belong to. An entry is
+ * op, device and stream in one word; 0 once a wait has shown that it ended well. Counted by a load
+ * and a store, which every launch pays: of two threads that meet, one entry may be lost. */
 enum { RING = 16 };
 static _Atomic uint32_t launches;
 static _Atomic uint64_t ring[RING];
@@ -23,21 +26,24 @@ static atomic_bool synchronous; /* TS_SYNC=1, read before the first device is re
 static uint64_t entry_of(unsigned op, int device, cudaStream_t stream)
 {
     _Static_assert(TS_CUDA_DEVICES <= 16, "four bits");
-    return (uint64_t)(op + 1) << 48 | (uint64_t)device << 44 | ((uint64_t)(uintptr_t)stream >> 4 & (((uint64_t)1 << 44) - 1));
+    return (uint64_t)(op + 1) << 48 | (uint64_t)device << 44 |
+           ((uint64_t)(uintptr_t)stream >> 4 & (((uint64_t)1 << 44) - 1));
 }
 
 static ts_cuda_device devices[TS_CUDA_DEVICES];
-static char lost_by[TS_CUDA_DEVICES][512]; /* why a device is lost; written once, before the flag is set */
+/* why a device is lost; written once, before the flag is set */
+static char lost_by[TS_CUDA_DEVICES][512];
 static atomic_bool lost[TS_CUDA_DEVICES];
 _Thread_local ts_cuda_device *ts_cuda_current;
 
 /** Errors after which the device's context can no longer be used. */
 static bool is_sticky(cudaError_t e)
 {
-    return e == cudaErrorIllegalAddress || e == cudaErrorLaunchFailure || e == cudaErrorIllegalInstruction ||
-           e == cudaErrorMisalignedAddress || e == cudaErrorInvalidAddressSpace || e == cudaErrorInvalidPc ||
-           e == cudaErrorHardwareStackError || e == cudaErrorLaunchTimeout || e == cudaErrorAssert ||
-           e == cudaErrorECCUncorrectable;
+    return e == cudaErrorIllegalAddress || e == cudaErrorLaunchFailure ||
+           e == cudaErrorIllegalInstruction || e == cudaErrorMisalignedAddress ||
+           e == cudaErrorInvalidAddressSpace || e == cudaErrorInvalidPc ||
+           e == cudaErrorHardwareStackError || e == cudaErrorLaunchTimeout ||
+           e == cudaErrorAssert || e == cudaErrorECCUncorrectable;
 }
 
 static void describe_ring(int device, char *text, size_t size)
@@ -48,7 +54,8 @@ static void describe_ring(int device, char *text, size_t size)
     for (uint32_t i = end - RING; i != end && used + 40 < size; i++) {
         uint64_t entry = atomic_load(&ring[i % RING]);
         if (entry && (int)(entry >> 44 & 15) == device)
-            used += (size_t)snprintf(text + used, size - used, "%s%s", named++ ? ", " : "", ts_op_name((int)(entry >> 48) - 1));
+            used += (size_t)snprintf(text + used, size - used, "%s%s", named++ ? ", " : "",
+                                     ts_op_name((int)(entry >> 48) - 1));
     }
     if (named == RING && used + 20 < size)
         snprintf(text + used, size - used, ", after others");
@@ -58,7 +65,8 @@ uint32_t ts_cuda_launches(void) { return atomic_load_explicit(&launches, memory_
 
 void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end)
 {
-    uint64_t mask = stream ? ~(uint64_t)0 >> 16 : (uint64_t)15 << 44, same = entry_of(0, device, stream) & mask;
+    uint64_t mask = stream ? ~(uint64_t)0 >> 16 : (uint64_t)15 << 44;
+    uint64_t same = entry_of(0, device, stream) & mask;
     for (uint32_t i = end - RING; i != end; i++)
         if ((atomic_load_explicit(&ring[i % RING], memory_order_relaxed) & mask) == same)
             atomic_store_explicit(&ring[i % RING], 0, memory_order_relaxed);
@@ -73,15 +81,20 @@ static void lose(ts_cuda_device *d, const char *why)
     if (!atomic_load(&lost[index])) {
         snprintf(lost_by[index], sizeof lost_by[index], "%s", why);
         atomic_store_explicit(&lost[index], true, memory_order_release);
-        __atomic_store_n(&d->index, -1, __ATOMIC_RELAXED); /* so that no thread takes it for the one it wants */
+        /* so that no thread takes it for the one it wants */
+        __atomic_store_n(&d->index, -1, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&losing);
 }
 
-bool ts_cuda_is_lost(int device) { return atomic_load_explicit(&lost[device], memory_order_acquire); }
+bool ts_cuda_is_lost(int device)
+{
+    return atomic_load_explicit(&lost[device], memory_order_acquire);
+}
 
-static const char *const after_loss = "tensors on the CPU are still good; start the process anew to use the device, with TS_SYNC=1 "
-                                      "to be told which call it was";
+static const char *const after_loss =
+    "tensors on the CPU are still good; start the process anew to use the device, with TS_SYNC=1 "
+    "to be told which call it was";
 
 ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
 {
@@ -94,18 +107,21 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
     va_end(list);
     cudaGetLastError(); /* CUDA's own record, which later calls would report again */
     ts_status status = error == cudaErrorMemoryAllocation ? TS_ERR_MEMORY : TS_ERR_DEVICE;
-    int used = snprintf(text, sizeof text, "%s: CUDA reports %s: %.100s", what, cudaGetErrorName(error), cudaGetErrorString(error));
+    int used = snprintf(text, sizeof text, "%s: CUDA reports %s: %.100s", what,
+                        cudaGetErrorName(error), cudaGetErrorString(error));
     if (!is_sticky(error) || !ts_cuda_current)
         return ts_error_set(status, "%s", text);
     describe_ring(ts_cuda_current->index, since, sizeof since);
-    snprintf(text + used, sizeof text - (size_t)used, "; launched since the device was last known to be well: %s",
+    snprintf(text + used, sizeof text - (size_t)used,
+             "; launched since the device was last known to be well: %s",
              since[0] ? since : "nothing");
     lose(ts_cuda_current, text);
     return ts_error_set_hint(TS_ERR_DEVICE, after_loss, "%s", text);
 }
 
 /** What is rare after a launch. */
-static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, cudaError_t error, cudaStream_t stream, uint32_t i)
+static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, cudaError_t error,
+                                                        cudaStream_t stream, uint32_t i)
 {
     if (error == cudaSuccess) {
         error = cudaStreamSynchronize(stream);
@@ -120,9 +136,11 @@ static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, c
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
 {
     uint32_t i = atomic_load_explicit(&launches, memory_order_relaxed);
-    atomic_store_explicit(&ring[i % RING], entry_of(frame->op, ts_cuda_current->index, stream), memory_order_relaxed);
+    atomic_store_explicit(&ring[i % RING], entry_of(frame->op, ts_cuda_current->index, stream),
+                          memory_order_relaxed);
     atomic_store_explicit(&launches, i + 1, memory_order_relaxed);
-    if (__builtin_expect(error == cudaSuccess && !atomic_load_explicit(&synchronous, memory_order_relaxed), 1))
+    if (__builtin_expect(
+            error == cudaSuccess && !atomic_load_explicit(&synchronous, memory_order_relaxed), 1))
         return TS_OK;
     return wait_or_fail(frame, error, stream, i);
 }
@@ -139,19 +157,24 @@ static void say_why(cudaError_t error)
     cudaDriverGetVersion(&driver);
     cudaGetLastError();
     if (driver == 0)
-        ts_error_set_hint(TS_ERR_DEVICE, "install the driver that the GPU's maker offers", "no NVIDIA driver answers (libcuda.so.1)");
+        ts_error_set_hint(TS_ERR_DEVICE, "install the driver that the GPU's maker offers",
+                          "no NVIDIA driver answers (libcuda.so.1)");
     else if (error == cudaErrorInsufficientDriver || driver / 1000 < CUDART_VERSION / 1000)
-        ts_error_set_hint(TS_ERR_DEVICE, "install a newer driver", "the NVIDIA driver is for CUDA %d.%d, this library needs %d.0",
+        ts_error_set_hint(TS_ERR_DEVICE, "install a newer driver",
+                          "the NVIDIA driver is for CUDA %d.%d, this library needs %d.0",
                           driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
     else if (error == cudaErrorNoDevice || error == cudaSuccess)
-        ts_error_set_hint(TS_ERR_DEVICE, "look at nvidia-smi and CUDA_VISIBLE_DEVICES", "the NVIDIA driver shows no GPU");
+        ts_error_set_hint(TS_ERR_DEVICE, "look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+                          "the NVIDIA driver shows no GPU");
     else
-        ts_error_set(TS_ERR_DEVICE, "CUDA reports %s: %s", cudaGetErrorName(error), cudaGetErrorString(error));
+        ts_error_set(TS_ERR_DEVICE, "CUDA reports %s: %s", cudaGetErrorName(error),
+                     cudaGetErrorString(error));
 }
 
 int ts_cuda_count(void)
 {
-    static _Atomic int known; /* asked until there is one: devices neither come nor go in a process */
+    /* asked until there is one: devices neither come nor go in a process */
+    static _Atomic int known;
     int count = atomic_load_explicit(&known, memory_order_relaxed);
     if (count)
         return count;
@@ -173,21 +196,30 @@ static ts_status prepare(int index)
     atomic_store(&synchronous, sync && strcmp(sync, "1") == 0);
     d->index = index;
     TS_TRY(ts_cuda_check(cudaSetDevice(index), "cuda:%d", index));
-    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, index), "cuda:%d", index));
-    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "cuda:%d", index));
-    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index), "cuda:%d", index));
-    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index), "cuda:%d", index));
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, index),
+                         "cuda:%d", index));
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index),
+                         "cuda:%d", index));
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index),
+                         "cuda:%d", index));
+    TS_TRY(ts_cuda_check(
+        cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
+        "cuda:%d", index));
     if (major < 8)
-        return ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a GPU of compute capability 8.0 or later, got %d.%d", index, major,
-                            minor);
-    TS_TRY(ts_cuda_check(ts_cuda_code(&code), "cuda:%d: code for compute capability %d.%d", index, major, minor));
+        return ts_error_set(TS_ERR_DEVICE,
+                            "cuda:%d: expected a GPU of compute capability 8.0 or later, got %d.%d",
+                            index, major, minor);
+    TS_TRY(ts_cuda_check(ts_cuda_code(&code), "cuda:%d: code for compute capability %d.%d", index,
+                         major, minor));
     d->clusters = code >= 90;
     d->hopper = code == 90 && major == 9 && minor == 0;
-    TS_TRY(ts_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof *d->fault, cudaHostAllocPortable | cudaHostAllocMapped),
+    TS_TRY(ts_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof *d->fault,
+                                       cudaHostAllocPortable | cudaHostAllocMapped),
                          "cuda:%d", index));
     memset(d->fault, 0, sizeof *d->fault);
     TS_TRY(ts_cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cuda:%d", index));
-    return ts_cuda_check(cudaStreamCreateWithPriority(&d->stream, cudaStreamNonBlocking, least), "a stream of cuda:%d", index);
+    return ts_cuda_check(cudaStreamCreateWithPriority(&d->stream, cudaStreamNonBlocking, least),
+                         "a stream of cuda:%d", index);
 }
 
 ts_status ts_cuda_check_fault(ts_cuda_device *d)
@@ -199,19 +231,22 @@ ts_status ts_cuda_check_fault(ts_cuda_device *d)
     __atomic_store_n(&d->fault->some, 0, __ATOMIC_RELEASE);
     /* the call is over, but the error belongs to it */
     const ts_cuda_caller *caller = &fault.caller;
-    ts_frame frame = {.table = caller->table, .site = caller->site, .op = caller->op, .nargs = caller->nargs};
+    ts_frame frame = {
+        .table = caller->table, .site = caller->site, .op = caller->op, .nargs = caller->nargs};
     const char *hint = "run with TS_SYNC=1 to be told by the call itself";
     if (some == 1)
-        return ts_kernel_error(&frame, caller->arg, TS_ERR_INDEX, hint,
-                               "expected %s from 0 to %lld, got %lld at position %lld; found by a kernel on cuda:%d",
-                               fault.expected, (long long)fault.bound - 1, (long long)fault.index, (long long)fault.position,
-                               d->index);
+        return ts_kernel_error(
+            &frame, caller->arg, TS_ERR_INDEX, hint,
+            "expected %s from 0 to %lld, got %lld at position %lld; found by a kernel on cuda:%d",
+            fault.expected, (long long)fault.bound - 1, (long long)fault.index,
+            (long long)fault.position, d->index);
     if (fault.position < 0)
-        return ts_kernel_error(&frame, caller->arg, TS_ERR_VALUE, hint, "expected %s, got %g; found by a kernel on cuda:%d",
-                               fault.expected, fault.number, d->index);
+        return ts_kernel_error(&frame, caller->arg, TS_ERR_VALUE, hint,
+                               "expected %s, got %g; found by a kernel on cuda:%d", fault.expected,
+                               fault.number, d->index);
     return ts_kernel_error(&frame, caller->arg, TS_ERR_VALUE, hint,
-                           "expected %s, got %g at position %lld; found by a kernel on cuda:%d", fault.expected, fault.number,
-                           (long long)fault.position, d->index);
+                           "expected %s, got %g at position %lld; found by a kernel on cuda:%d",
+                           fault.expected, fault.number, (long long)fault.position, d->index);
 }
 
 static __attribute__((noinline)) ts_cuda_device *use_another(int index)
@@ -230,7 +265,8 @@ static __attribute__((noinline)) ts_cuda_device *use_another(int index)
             return NULL;
     }
     if (ts_cuda_is_lost(index)) {
-        ts_error_set_hint(TS_ERR_DEVICE, after_loss, "cuda:%d is lost to this process since %s", index, lost_by[index]);
+        ts_error_set_hint(TS_ERR_DEVICE, after_loss, "cuda:%d is lost to this process since %s",
+                          index, lost_by[index]);
         return NULL;
     }
     if (ts_cuda_check(cudaSetDevice(index), "cuda:%d", index) != TS_OK)

@@ -15,12 +15,18 @@ typedef struct problem {
     uint64_t seed, offset;
 } problem;
 
-/** qkv: query, key, value; options: mask, cu_seqlens, max_seqlens, scale, window, softcap, dropout_p. */
+/**
+ * qkv: query, key, value; options: mask, cu_seqlens, max_seqlens, scale, window, softcap,
+ * dropout_p.
+ */
 static problem problem_of(const ts_ref_arg *qkv, const ts_ref_arg *options)
 {
-    problem p = {.q = qkv, .k = qkv + 1, .v = qkv + 2, .batch = qkv->sizes[0], .heads = qkv->sizes[1],
-                 .share = qkv->sizes[1] / qkv[1].sizes[1], .rows = qkv->sizes[2], .keys = qkv[1].sizes[2], .depth = qkv->sizes[3],
-                 .value_depth = qkv[2].sizes[3], .left = -1, .right = -1, .scale = options[3].d, .softcap = options[5].d,
+    problem p = {.q = qkv, .k = qkv + 1, .v = qkv + 2, .batch = qkv->sizes[0],
+                 .heads = qkv->sizes[1],
+                 .share = qkv->sizes[1] / qkv[1].sizes[1], .rows = qkv->sizes[2],
+                 .keys = qkv[1].sizes[2], .depth = qkv->sizes[3],
+                 .value_depth = qkv[2].sizes[3], .left = -1, .right = -1, .scale = options[3].d,
+                 .softcap = options[5].d,
                  .dropout_p = options[6].d, .seed = SEED};
     if (options[0].tag == TS_TAG_TENSOR)
         p.mask = options;
@@ -40,10 +46,15 @@ static problem problem_of(const ts_ref_arg *qkv, const ts_ref_arg *options)
 }
 
 /** First token and number of tokens of part b; of: 0 queries, 1 keys. */
-static int64_t start_of(const problem *p, int of, int64_t b) { return p->bounds ? (int64_t)p->bounds[of].x[b] : 0; }
+static int64_t start_of(const problem *p, int of, int64_t b)
+{
+    return p->bounds ? (int64_t)p->bounds[of].x[b] : 0;
+}
 static int64_t count_of(const problem *p, int of, int64_t b)
 {
-    return p->bounds ? (int64_t)(p->bounds[of].x[b + 1] - p->bounds[of].x[b]) : of ? p->keys : p->rows;
+    if (p->bounds)
+        return (int64_t)(p->bounds[of].x[b + 1] - p->bounds[of].x[b]);
+    return of ? p->keys : p->rows;
 }
 
 /** Place of row i of head h, or of the key j that head h reads, among rows of a tensor. */
@@ -53,10 +64,14 @@ static int64_t row_at(const problem *p, int64_t b, int64_t h, int64_t i)
 }
 static int64_t key_at(const problem *p, int64_t b, int64_t h, int64_t j)
 {
-    return ((p->bounds ? 0 : b) * p->k->sizes[1] + h / p->share) * p->k->sizes[2] + start_of(p, 1, b) + j;
+    int64_t head = (p->bounds ? 0 : b) * p->k->sizes[1] + h / p->share;
+    return head * p->k->sizes[2] + start_of(p, 1, b) + j;
 }
 
-/** Score of row i and key j, -Inf when it is hidden. slope: the softcap's derivative; NULL when not asked for. */
+/**
+ * Score of row i and key j, -Inf when it is hidden. slope: the softcap's derivative; NULL when not
+ * asked for.
+ */
 static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j, double *slope)
 {
     int64_t ahead = j - i - (count_of(p, 1, b) - count_of(p, 0, b));
@@ -64,7 +79,8 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
         return -INFINITY;
     double sum = 0, bias = 0;
     for (int64_t d = 0; d < p->depth; d++)
-        sum += p->q->x[row_at(p, b, h, i) * p->depth + d] * p->k->x[key_at(p, b, h, j) * p->depth + d];
+        sum += p->q->x[row_at(p, b, h, i) * p->depth + d] *
+               p->k->x[key_at(p, b, h, j) * p->depth + d];
     sum *= p->scale;
     double u = p->softcap > 0 ? tanh(sum / p->softcap) : 0;
     if (slope)
@@ -84,11 +100,13 @@ static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
     uint64_t n = (uint64_t)(((b * p->heads + h) * p->rows + i) * p->keys + j);
     if (p->dropout_p == 0)
         return 1;
-    return (double)ts_philox_uniform_f32(p->seed, p->offset, n) < p->dropout_p ? 0 : 1 / (1 - p->dropout_p);
+    bool dropped = (double)ts_philox_uniform_f32(p->seed, p->offset, n) < p->dropout_p;
+    return dropped ? 0 : 1 / (1 - p->dropout_p);
 }
 
 /** s: place for the scores of a row. */
-static void forward_row(const problem *p, int64_t b, int64_t h, int64_t i, double *s, double *y, double *lse)
+static void forward_row(const problem *p, int64_t b, int64_t h, int64_t i, double *s, double *y,
+                        double *lse)
 {
     double most = -INFINITY, sum = 0;
     int64_t keys = count_of(p, 1, b);
@@ -111,7 +129,8 @@ static void ref_forward(ts_ref *r)
 {
     problem p = problem_of(r->a, r->a + 3);
     const int64_t *sizes = r->a[0].sizes;
-    double *y = ref_ret(r, 0, (int64_t[]){sizes[0], sizes[1], sizes[2], p.value_depth}, 4), *lse = ref_ret(r, 1, sizes, 3);
+    const int64_t out_sizes[] = {sizes[0], sizes[1], sizes[2], p.value_depth};
+    double *y = ref_ret(r, 0, out_sizes, 4), *lse = ref_ret(r, 1, sizes, 3);
     double *s = ref_scratch(r, p.k->sizes[2]);
     for (int64_t b = 0; b < p.batch; b++)
         for (int64_t h = 0; h < p.heads; h++)
@@ -121,7 +140,10 @@ static void ref_forward(ts_ref *r)
             }
 }
 
-/** The same for halves on tensor cores: lse within 1e-5, as FlashAttention's own tests ask, at c = 2. */
+/**
+ * The same for halves on tensor cores: lse within 1e-5, as FlashAttention's own tests ask, at
+ * c = 2.
+ */
 static void ref_forward_tiles(ts_ref *r)
 {
     ref_forward(r);
@@ -132,7 +154,8 @@ static void ref_forward_tiles(ts_ref *r)
 }
 
 /** Gradients that row i sends to itself, to keys and to values. out and lse may hold anything. */
-static void backward_row(const problem *p, const ts_ref *r, int64_t b, int64_t h, int64_t i, double *const *to)
+static void backward_row(const problem *p, const ts_ref *r, int64_t b, int64_t h, int64_t i,
+                         double *const *to)
 {
     int64_t at = row_at(p, b, h, i), values = p->value_depth;
     const double *g = r->a[0].x + at * values, *out = r->a[5].x + at * values;
@@ -162,7 +185,8 @@ static void ref_backward(ts_ref *r)
     problem p = problem_of(r->a + 2, r->a + 7);
     p.seed = (uint64_t)r->a[14].i;
     p.offset = (uint64_t)r->a[15].i;
-    double *to[] = {ref_ret_like(r, 0, &r->a[2]), ref_ret_like(r, 1, &r->a[3]), ref_ret_like(r, 2, &r->a[4])};
+    double *to[] = {ref_ret_like(r, 0, &r->a[2]), ref_ret_like(r, 1, &r->a[3]),
+                    ref_ret_like(r, 2, &r->a[4])};
     for (int64_t b = 0; b < p.batch; b++)
         for (int64_t h = 0; h < p.heads; h++)
             for (int64_t i = 0; i < count_of(&p, 0, b); i++)
@@ -173,94 +197,144 @@ static void ref_backward(ts_ref *r)
 #define DENSE ABSENT, ABSENT, ABSENT
 #define MASKED(...) {.tag = TS_TAG_TENSOR, .nograd = true, SIZES_(__VA_ARGS__)}, ABSENT, ABSENT
 #define SEEN(...) T_OF(TS_BOOL, __VA_ARGS__), ABSENT, ABSENT
-#define PACKED_AS(mask, parts, tokens_q, tokens_k) mask, LIST(T_BOUNDS(tokens_q, parts + 1), T_BOUNDS(tokens_k, parts + 1)), INTS(tokens_q, tokens_k)
+#define PACKED_AS(mask, parts, tokens_q, tokens_k) mask, \
+    LIST(T_BOUNDS(tokens_q, parts + 1), T_BOUNDS(tokens_k, parts + 1)), INTS(tokens_q, tokens_k)
 #define NO_DROPOUT FLOAT(0), INT(0), INT(0)
 #define CAUSAL INTS(-1, 0)
 
-#define FORWARD(name, ...) {"scaled_dot_product_attention", name, __VA_ARGS__, ref_forward, .out = {0, OUT_WIDE}, .c = 32, .scale = 4
-#define BACKWARD(name, ...) {"scaled_dot_product_attention_backward", name, __VA_ARGS__, ref_backward, .c = 64, .scale = 8, .depth = SWEEP
+#define FORWARD(name, ...) {"scaled_dot_product_attention", name, __VA_ARGS__, ref_forward, \
+    .out = {0, OUT_WIDE}, .c = 32, .scale = 4
+#define BACKWARD(name, ...) {"scaled_dot_product_attention_backward", name, __VA_ARGS__, \
+    ref_backward, .c = 64, .scale = 8, .depth = SWEEP
 
 /* grad, grad_lse, query, key, value, out, lse of a backward over H heads and G of keys */
-#define OPERANDS(H, G) T(1, H, SWEEP, 4), T(1, H, SWEEP), T(1, H, SWEEP, 3), T(1, G, SWEEP, 3), T(1, G, SWEEP, 4), T(1, H, SWEEP, 4), T_UNIFORM(4, 6, 1, H, SWEEP)
+#define OPERANDS(H, G) T(1, H, SWEEP, 4), T(1, H, SWEEP), T(1, H, SWEEP, 3), T(1, G, SWEEP, 3), \
+    T(1, G, SWEEP, 4), T(1, H, SWEEP, 4), T_UNIFORM(4, 6, 1, H, SWEEP)
 
-/* Halves whose depths tensor cores take; weights and gradients of scores are rounded to halves there, once. */
-#define FORWARD_TILES(name, ...) {"scaled_dot_product_attention", name, __VA_ARGS__, ref_forward_tiles, .dtypes = DT_HALVES, .out = {0, OUT_WIDE}, .c = 2, .scale = 1
-#define BACKWARD_TILES(name, ...) {"scaled_dot_product_attention_backward", name, __VA_ARGS__, ref_backward, .dtypes = DT_HALVES, .c = 2, .scale = 2
-#define OPERANDS_OF(H, G, D, E) T(1, H, SWEEP, E), T(1, H, SWEEP), T(1, H, SWEEP, D), T(1, G, SWEEP, D), T(1, G, SWEEP, E), T(1, H, SWEEP, E), T_UNIFORM(4, 6, 1, H, SWEEP)
+/* Halves whose depths tensor cores take; weights and gradients of scores are rounded to halves
+ * there, once. */
+#define FORWARD_TILES(name, ...) {"scaled_dot_product_attention", name, __VA_ARGS__, \
+    ref_forward_tiles, .dtypes = DT_HALVES, .out = {0, OUT_WIDE}, .c = 2, .scale = 1
+#define BACKWARD_TILES(name, ...) {"scaled_dot_product_attention_backward", name, __VA_ARGS__, \
+    ref_backward, .dtypes = DT_HALVES, .c = 2, .scale = 2
+#define OPERANDS_OF(H, G, D, E) T(1, H, SWEEP, E), T(1, H, SWEEP), T(1, H, SWEEP, D), \
+    T(1, G, SWEEP, D), T(1, G, SWEEP, E), T(1, H, SWEEP, E), T_UNIFORM(4, 6, 1, H, SWEEP)
 
 /* Rounding of a score, up to 4 deviations large, moves weights relatively; hence the scales. */
 static const ts_sample samples[] = {
-    FORWARD("full", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0)}),
+    FORWARD("full", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), DENSE, ABSENT, ABSENT,
+         FLOAT(0), FLOAT(0)}),
      .many = 300, .grad = true,
      .bad = {{0, T(2, 3, 5), TS_ERR_SHAPE, "4 dims"}, {1, T(2, 3, 9, 5), TS_ERR_SHAPE, "divisor"},
              {0, T(2, 0, SWEEP, 5), TS_ERR_SHAPE, "divisor of 0"},
-             {2, T(2, 2, 8, 3), TS_ERR_SHAPE, "expected sizes"}, {1, T_OF(TS_I64, 2, 2, 9, 5), TS_ERR_DTYPE, "dtype"},
-             {3, T(2, 1, SWEEP, 8), TS_ERR_SHAPE, "broadcast"}, {3, T_OF(TS_I32, 9), TS_ERR_DTYPE, "bool"}}},
-    FORWARD("options", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), DENSE, ABSENT, INTS(5, 5), FLOAT(3), FLOAT(0)}),
+             {2, T(2, 2, 8, 3), TS_ERR_SHAPE, "expected sizes"},
+             {1, T_OF(TS_I64, 2, 2, 9, 5), TS_ERR_DTYPE, "dtype"},
+             {3, T(2, 1, SWEEP, 8), TS_ERR_SHAPE, "broadcast"},
+             {3, T_OF(TS_I32, 9), TS_ERR_DTYPE, "bool"}}},
+    FORWARD("options", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), DENSE, ABSENT, INTS(5, 5),
+         FLOAT(3), FLOAT(0)}),
      .many = 300, .grad = true,
-     .bad = {{7, INTS(5), TS_ERR_VALUE, "(left, right)"}, {7, INTS(-2, 0), TS_ERR_VALUE, "(left, right)"},
-             {8, FLOAT(-1), TS_ERR_VALUE, "at least 0"}, {8, FLOAT(NAN), TS_ERR_VALUE, "at least 0"},
-             {9, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}, {5, INTS(3, 3), TS_ERR_VALUE, "two tensors"}}},
-    FORWARD("causal", {T(1, 4, SWEEP, 4), T(1, 2, SWEEP, 4), T(1, 2, SWEEP, 4), DENSE, FLOAT(0.4), CAUSAL, FLOAT(0), FLOAT(0)}),
+     .bad = {{7, INTS(5), TS_ERR_VALUE, "(left, right)"},
+             {7, INTS(-2, 0), TS_ERR_VALUE, "(left, right)"},
+             {8, FLOAT(-1), TS_ERR_VALUE, "at least 0"},
+             {8, FLOAT(NAN), TS_ERR_VALUE, "at least 0"},
+             {9, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"},
+             {5, INTS(3, 3), TS_ERR_VALUE, "two tensors"}}},
+    FORWARD("causal", {T(1, 4, SWEEP, 4), T(1, 2, SWEEP, 4), T(1, 2, SWEEP, 4), DENSE, FLOAT(0.4),
+         CAUSAL, FLOAT(0), FLOAT(0)}),
      .many = 200, .grad = true},
-    FORWARD("keys", {T(1, 1, 2, 3), T(1, 1, SWEEP, 3), T(1, 1, SWEEP, 17), DENSE, INT(1), CAUSAL, FLOAT(0), FLOAT(0)}),
+    FORWARD("keys", {T(1, 1, 2, 3), T(1, 1, SWEEP, 3), T(1, 1, SWEEP, 17), DENSE, INT(1), CAUSAL,
+         FLOAT(0), FLOAT(0)}),
      .many = 300, .no_empty = true},
-    FORWARD("window", {T(1, 4, SWEEP, 4), T(1, 2, 40, 4), T(1, 2, 40, 4), DENSE, ABSENT, INTS(7, 3), FLOAT(0), FLOAT(0)}),
+    FORWARD("window", {T(1, 4, SWEEP, 4), T(1, 2, 40, 4), T(1, 2, 40, 4), DENSE, ABSENT, INTS(7, 3),
+         FLOAT(0), FLOAT(0)}),
      .many = 200, .grad = true},
-    FORWARD("softcap", {T(1, 2, SWEEP, 4), T(1, 2, 9, 4), T(1, 2, 9, 4), DENSE, FLOAT(1), ABSENT, FLOAT(1.5), FLOAT(0)}),
+    FORWARD("softcap", {T(1, 2, SWEEP, 4), T(1, 2, 9, 4), T(1, 2, 9, 4), DENSE, FLOAT(1), ABSENT,
+         FLOAT(1.5), FLOAT(0)}),
      .many = 300, .grad = true},
-    FORWARD("mask", {T(2, 2, SWEEP, 4), T(2, 1, 9, 4), T(2, 1, 9, 4), SEEN(2, 1, SWEEP, 9), ABSENT, ABSENT, FLOAT(0), FLOAT(0)}),
+    FORWARD("mask", {T(2, 2, SWEEP, 4), T(2, 1, 9, 4), T(2, 1, 9, 4), SEEN(2, 1, SWEEP, 9), ABSENT,
+         ABSENT, FLOAT(0), FLOAT(0)}),
      .many = 200, .grad = true},
-    FORWARD("mask of keys", {T(2, 2, 5, 4), T(2, 1, SWEEP, 4), T(2, 1, SWEEP, 4), SEEN(2, 1, 1, SWEEP), ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
-     .many = 200, .no_empty = true, .grad = true, .grad_rets = 1 /* lse is -Inf where a row sees none */},
-    FORWARD("added mask", {T(2, 2, SWEEP, 4), T(2, 1, 9, 4), T(2, 1, 9, 4), MASKED(2, SWEEP, 9), ABSENT, ABSENT, FLOAT(2), FLOAT(0)}),
+    FORWARD("mask of keys", {T(2, 2, 5, 4), T(2, 1, SWEEP, 4), T(2, 1, SWEEP, 4),
+         SEEN(2, 1, 1, SWEEP), ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
+     .many = 200, .no_empty = true, .grad = true,
+     .grad_rets = 1 /* lse is -Inf where a row sees none */},
+    FORWARD("added mask", {T(2, 2, SWEEP, 4), T(2, 1, 9, 4), T(2, 1, 9, 4), MASKED(2, SWEEP, 9),
+         ABSENT, ABSENT, FLOAT(2), FLOAT(0)}),
      .many = 200, .grad = true},
-    FORWARD("dropout", {T(2, 2, SWEEP, 4), T(2, 1, 9, 4), T(2, 1, 9, 4), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0.3)}),
+    FORWARD("dropout", {T(2, 2, SWEEP, 4), T(2, 1, 9, 4), T(2, 1, 9, 4), DENSE, ABSENT, ABSENT,
+         FLOAT(0), FLOAT(0.3)}),
      .many = 300, .grad = true},
-    FORWARD("all dropped", {T(2, 2, SWEEP, 4), T(2, 1, 9, 4), T(2, 1, 9, 4), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(1)}), .many = 100},
-    FORWARD("packed", {T(1, 2, SWEEP, 4), T(1, 1, 7, 4), T(1, 1, 7, 4), PACKED_AS(ABSENT, 2, SWEEP, 7), ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
+    FORWARD("all dropped", {T(2, 2, SWEEP, 4), T(2, 1, 9, 4), T(2, 1, 9, 4), DENSE, ABSENT, ABSENT,
+         FLOAT(0), FLOAT(1)}), .many = 100},
+    FORWARD("packed", {T(1, 2, SWEEP, 4), T(1, 1, 7, 4), T(1, 1, 7, 4),
+         PACKED_AS(ABSENT, 2, SWEEP, 7), ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
      .many = 300, .grad = true, .no_expand = true,
-     .bad = {{5, INTS(7), TS_ERR_VALUE, "two numbers"}, {5, INTS(-1, 7), TS_ERR_VALUE, "two numbers"},
+     .bad = {{5, INTS(7), TS_ERR_VALUE, "two numbers"},
+             {5, INTS(-1, 7), TS_ERR_VALUE, "two numbers"},
              {4, LIST(T_BOUNDS(3, 3)), TS_ERR_VALUE, "two tensors"},
              {4, LIST(T_OF(TS_I64, 3), T_OF(TS_I64, 3)), TS_ERR_DTYPE, "i32"},
              {4, LIST(T_BOUNDS(3, 3), T_BOUNDS(7, 4)), TS_ERR_SHAPE, "as the first list"},
              {0, T(2, 2, SWEEP, 4), TS_ERR_SHAPE, "query"}}},
     FORWARD("packed, all", {T(1, 4, SWEEP, 3), T(1, 2, SWEEP, 3), T(1, 2, SWEEP, 5),
-                            PACKED_AS(T_OF(TS_BOOL, SWEEP), 5, SWEEP, SWEEP), ABSENT, INTS(9, 4), FLOAT(2), FLOAT(0.2)}),
+                            PACKED_AS(T_OF(TS_BOOL, SWEEP), 5, SWEEP, SWEEP), ABSENT, INTS(9, 4),
+                            FLOAT(2), FLOAT(0.2)}),
      .many = 150, .most = 65, .grad = true, .no_expand = true},
-    FORWARD("all", {T(2, 4, SWEEP, 3), T(2, 2, 11, 3), T(2, 2, 11, 5), MASKED(4, SWEEP, 11), ABSENT, INTS(6, 4), FLOAT(2), FLOAT(0.2)}),
+    FORWARD("all", {T(2, 4, SWEEP, 3), T(2, 2, 11, 3), T(2, 2, 11, 5), MASKED(4, SWEEP, 11), ABSENT,
+         INTS(6, 4), FLOAT(2), FLOAT(0.2)}),
      .many = 150, .grad = true},
 
-    BACKWARD("causal", {OPERANDS(4, 2), DENSE, ABSENT, CAUSAL, FLOAT(0), NO_DROPOUT}), .most = 129, .many = 200, .grad = true},
-    BACKWARD("full", {T(2, 1, SWEEP, 2), ABSENT, T(2, 1, SWEEP, 5), T(2, 1, 7, 5), T(2, 1, 7, 2), T(2, 1, SWEEP, 2),
-                      T_UNIFORM(4, 6, 2, 1, SWEEP), DENSE, FLOAT(0.5), ABSENT, FLOAT(0), NO_DROPOUT}), .many = 200, .grad = true},
-    BACKWARD("window", {OPERANDS(4, 2), DENSE, ABSENT, INTS(7, 3), FLOAT(0), NO_DROPOUT}), .most = 129, .many = 200, .grad = true},
-    BACKWARD("softcap", {OPERANDS(2, 2), DENSE, FLOAT(1), ABSENT, FLOAT(1.5), NO_DROPOUT}), .most = 65, .many = 200, .grad = true},
-    BACKWARD("mask", {OPERANDS(2, 1), SEEN(SWEEP, SWEEP), ABSENT, ABSENT, FLOAT(0), NO_DROPOUT}), .most = 65, .many = 150, .grad = true},
-    BACKWARD("added mask", {OPERANDS(2, 1), MASKED(2, 1, SWEEP), ABSENT, CAUSAL, FLOAT(0), NO_DROPOUT}),
+    BACKWARD("causal", {OPERANDS(4, 2), DENSE, ABSENT, CAUSAL, FLOAT(0), NO_DROPOUT}), .most = 129,
+     .many = 200, .grad = true},
+    BACKWARD("full", {T(2, 1, SWEEP, 2), ABSENT, T(2, 1, SWEEP, 5), T(2, 1, 7, 5), T(2, 1, 7, 2),
+         T(2, 1, SWEEP, 2), T_UNIFORM(4, 6, 2, 1, SWEEP), DENSE, FLOAT(0.5), ABSENT, FLOAT(0),
+         NO_DROPOUT}), .many = 200, .grad = true},
+    BACKWARD("window", {OPERANDS(4, 2), DENSE, ABSENT, INTS(7, 3), FLOAT(0), NO_DROPOUT}),
+     .most = 129, .many = 200, .grad = true},
+    BACKWARD("softcap", {OPERANDS(2, 2), DENSE, FLOAT(1), ABSENT, FLOAT(1.5), NO_DROPOUT}),
+     .most = 65, .many = 200, .grad = true},
+    BACKWARD("mask", {OPERANDS(2, 1), SEEN(SWEEP, SWEEP), ABSENT, ABSENT, FLOAT(0), NO_DROPOUT}),
      .most = 65, .many = 150, .grad = true},
-    BACKWARD("dropout", {OPERANDS(2, 1), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0.3), INT(5), INT(7)}),
+    BACKWARD("added mask", {OPERANDS(2, 1), MASKED(2, 1, SWEEP), ABSENT, CAUSAL, FLOAT(0),
+         NO_DROPOUT}),
      .most = 65, .many = 150, .grad = true},
-    BACKWARD("packed", {OPERANDS(2, 1), PACKED_AS(ABSENT, 2, SWEEP, SWEEP), ABSENT, CAUSAL, FLOAT(0), NO_DROPOUT}),
+    BACKWARD("dropout", {OPERANDS(2, 1), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0.3), INT(5),
+         INT(7)}),
+     .most = 65, .many = 150, .grad = true},
+    BACKWARD("packed", {OPERANDS(2, 1), PACKED_AS(ABSENT, 2, SWEEP, SWEEP), ABSENT, CAUSAL,
+         FLOAT(0), NO_DROPOUT}),
      .most = 129, .many = 200, .grad = true, .no_expand = true},
-    BACKWARD("packed, all", {OPERANDS(4, 2), PACKED_AS(T_OF(TS_BOOL, 2, 1, 1, SWEEP), 2, SWEEP, SWEEP), ABSENT, INTS(9, 4), FLOAT(2), FLOAT(0.2), INT(5), INT(7)}),
+    BACKWARD("packed, all", {OPERANDS(4, 2), PACKED_AS(T_OF(TS_BOOL, 2, 1, 1, SWEEP), 2, SWEEP,
+         SWEEP), ABSENT, INTS(9, 4), FLOAT(2), FLOAT(0.2), INT(5), INT(7)}),
      .most = 65, .many = 150, .grad = true, .no_expand = true},
 
-    FORWARD_TILES("64 deep", {T(1, 2, SWEEP, 64), T(1, 1, 150, 64), T(1, 1, 150, 64), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
-    FORWARD_TILES("64 deep, causal", {T(1, 2, 70, 64), T(1, 2, SWEEP, 64), T(1, 2, SWEEP, 72), DENSE, ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
+    FORWARD_TILES("64 deep", {T(1, 2, SWEEP, 64), T(1, 1, 150, 64), T(1, 1, 150, 64), DENSE, ABSENT,
+         ABSENT, FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
+    FORWARD_TILES("64 deep, causal", {T(1, 2, 70, 64), T(1, 2, SWEEP, 64), T(1, 2, SWEEP, 72),
+         DENSE, ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
      .most = 65, .many = 150, .no_empty = true},
-    FORWARD_TILES("72 deep, window", {T(1, 2, SWEEP, 72), T(1, 1, 90, 72), T(1, 1, 90, 40), DENSE, FLOAT(0.2), INTS(30, 5), FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
-    FORWARD_TILES("128 deep, causal", {T(1, 2, SWEEP, 128), T(1, 1, 140, 128), T(1, 1, 140, 128), DENSE, ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
-    FORWARD_TILES("192 deep", {T(1, 1, SWEEP, 192), T(1, 1, 70, 192), T(1, 1, 70, 128), DENSE, ABSENT, ABSENT, FLOAT(0), FLOAT(0)}), .most = 33, .many = 70},
-    FORWARD_TILES("64 deep, packed", {T(1, 2, SWEEP, 64), T(1, 1, 100, 64), T(1, 1, 100, 64), PACKED_AS(ABSENT, 3, SWEEP, 100), ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
+    FORWARD_TILES("72 deep, window", {T(1, 2, SWEEP, 72), T(1, 1, 90, 72), T(1, 1, 90, 40), DENSE,
+         FLOAT(0.2), INTS(30, 5), FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
+    FORWARD_TILES("128 deep, causal", {T(1, 2, SWEEP, 128), T(1, 1, 140, 128), T(1, 1, 140, 128),
+         DENSE, ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}), .most = 33, .many = 150},
+    FORWARD_TILES("192 deep", {T(1, 1, SWEEP, 192), T(1, 1, 70, 192), T(1, 1, 70, 128), DENSE,
+         ABSENT, ABSENT, FLOAT(0), FLOAT(0)}), .most = 33, .many = 70},
+    FORWARD_TILES("64 deep, packed", {T(1, 2, SWEEP, 64), T(1, 1, 100, 64), T(1, 1, 100, 64),
+         PACKED_AS(ABSENT, 3, SWEEP, 100), ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
      .most = 65, .many = 150, .no_expand = true},
-    FORWARD_TILES("128 deep, all", {T(1, 2, SWEEP, 128), T(1, 1, 70, 128), T(1, 1, 70, 64), SEEN(SWEEP, 70), ABSENT, INTS(50, 9), FLOAT(2), FLOAT(0.2)}), .most = 33, .many = 70},
+    FORWARD_TILES("128 deep, all", {T(1, 2, SWEEP, 128), T(1, 1, 70, 128), T(1, 1, 70, 64),
+         SEEN(SWEEP, 70), ABSENT, INTS(50, 9), FLOAT(2), FLOAT(0.2)}), .most = 33, .many = 70},
 
-    BACKWARD_TILES("64 deep, causal", {OPERANDS_OF(2, 1, 64, 64), DENSE, ABSENT, CAUSAL, FLOAT(0), NO_DROPOUT}), .most = 33, .many = 150},
-    BACKWARD_TILES("72 deep, window", {OPERANDS_OF(2, 2, 72, 40), DENSE, ABSENT, INTS(30, 5), FLOAT(0), NO_DROPOUT}), .most = 33, .many = 150},
-    BACKWARD_TILES("128 deep", {OPERANDS_OF(2, 1, 128, 128), DENSE, ABSENT, ABSENT, FLOAT(0), NO_DROPOUT}), .most = 33, .many = 130},
-    BACKWARD_TILES("192 deep", {OPERANDS_OF(1, 1, 192, 128), DENSE, ABSENT, CAUSAL, FLOAT(0), NO_DROPOUT}), .most = 33, .many = 70},
-    BACKWARD_TILES("64 deep, all", {OPERANDS_OF(2, 1, 64, 64), SEEN(SWEEP, SWEEP), ABSENT, INTS(50, 9), FLOAT(2), FLOAT(0.2), INT(5), INT(7)}),
+    BACKWARD_TILES("64 deep, causal", {OPERANDS_OF(2, 1, 64, 64), DENSE, ABSENT, CAUSAL, FLOAT(0),
+         NO_DROPOUT}), .most = 33, .many = 150},
+    BACKWARD_TILES("72 deep, window", {OPERANDS_OF(2, 2, 72, 40), DENSE, ABSENT, INTS(30, 5),
+         FLOAT(0), NO_DROPOUT}), .most = 33, .many = 150},
+    BACKWARD_TILES("128 deep", {OPERANDS_OF(2, 1, 128, 128), DENSE, ABSENT, ABSENT, FLOAT(0),
+         NO_DROPOUT}), .most = 33, .many = 130},
+    BACKWARD_TILES("192 deep", {OPERANDS_OF(1, 1, 192, 128), DENSE, ABSENT, CAUSAL, FLOAT(0),
+         NO_DROPOUT}), .most = 33, .many = 70},
+    BACKWARD_TILES("64 deep, all", {OPERANDS_OF(2, 1, 64, 64), SEEN(SWEEP, SWEEP), ABSENT,
+         INTS(50, 9), FLOAT(2), FLOAT(0.2), INT(5), INT(7)}),
      .most = 33, .many = 100},
 };
 TS_SAMPLES(attention, samples)

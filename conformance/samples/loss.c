@@ -23,10 +23,14 @@ static classes classes_of(const ts_ref_arg *x, const ts_ref_arg *target, int64_t
     return k;
 }
 
-static int64_t first(const classes *k, int64_t p) { return p / k->step * k->n * k->step + p % k->step; }
+static int64_t first(const classes *k, int64_t p)
+{
+    return p / k->step * k->n * k->step + p % k->step;
+}
 
 /** Losses of positions as result 0, by the reduction. */
-static void give(ts_ref *r, const double *losses, int64_t n, int64_t reduction, double count, const int64_t *sizes, int ndim)
+static void give(ts_ref *r, const double *losses, int64_t n, int64_t reduction, double count,
+                 const int64_t *sizes, int ndim)
 {
     double *y = ref_ret(r, 0, sizes, reduction == TS_REDUCTION_NONE ? ndim : 0);
     for (int64_t p = 0; p < n; p++)
@@ -59,7 +63,8 @@ static void ref_cross_entropy(ts_ref *r)
         }
         lse[p] = most + log(sum);
         if (k.target->x[p] != k.ignore)
-            losses[p] = (1 - smoothing) * (lse[p] - x[(int64_t)k.target->x[p] * k.step]) + smoothing * (lse[p] - all / (double)k.n);
+            losses[p] = (1 - smoothing) * (lse[p] - x[(int64_t)k.target->x[p] * k.step]) +
+                        smoothing * (lse[p] - all / (double)k.n);
     }
     give(r, losses, k.positions, r->a[2].i, (double)k.counting, k.target->sizes, k.target->ndim);
 }
@@ -73,7 +78,8 @@ static void ref_cross_entropy_backward(ts_ref *r)
         double g = upstream(&r->a[0], p, r->a[4].i, (double)k.counting);
         for (int64_t c = 0; c < k.n && k.target->x[p] != k.ignore; c++) {
             int64_t at = first(&k, p) + c * k.step;
-            double want = smoothing / (double)k.n + (k.target->x[p] == (double)c ? 1 - smoothing : 0);
+            bool chosen = k.target->x[p] == (double)c;
+            double want = smoothing / (double)k.n + (chosen ? 1 - smoothing : 0);
             y[at] = (exp(k.x->x[at] - r->a[3].x[p]) - want) * g;
         }
     }
@@ -82,11 +88,13 @@ static void ref_cross_entropy_backward(ts_ref *r)
 static void ref_cross_entropy_grad(ts_ref *r)
 {
     classes k = classes_of(&r->a[0], &r->a[1], r->a[3].i);
-    double *losses = ref_scratch(r, k.positions), *y = ref_ret_like(r, 0, k.x), smoothing = r->a[4].d;
+    double *losses = ref_scratch(r, k.positions), *y = ref_ret_like(r, 0, k.x);
+    double smoothing = r->a[4].d;
     int64_t reduction = r->a[2].i;
     for (int64_t p = 0; p < k.positions; p++) {
         const double *x = k.x->x + first(&k, p);
-        double most = -INFINITY, sum = 0, all = 0, g = reduction == TS_REDUCTION_MEAN ? 1 / (double)k.counting : 1;
+        double most = -INFINITY, sum = 0, all = 0;
+        double g = reduction == TS_REDUCTION_MEAN ? 1 / (double)k.counting : 1;
         if (k.target->x[p] == k.ignore)
             continue;
         for (int64_t c = 0; c < k.n; c++)
@@ -125,7 +133,8 @@ static void ref_nll_loss_backward(ts_ref *r)
     double *y = ref_ret_like(r, 0, k.x);
     for (int64_t p = 0; p < k.positions; p++)
         if (k.target->x[p] != k.ignore)
-            y[first(&k, p) + (int64_t)k.target->x[p] * k.step] = -upstream(&r->a[0], p, r->a[3].i, (double)k.counting);
+            y[first(&k, p) + (int64_t)k.target->x[p] * k.step] =
+                -upstream(&r->a[0], p, r->a[3].i, (double)k.counting);
 }
 
 /* ----------------------------------------------------------------------- pairs ------------ */
@@ -187,7 +196,9 @@ static double kl(double x, double t, double log_target, double *dx, double *dt)
 
 static double pair_count(const ts_ref_arg *x, int64_t reduction)
 {
-    return reduction != TS_REDUCTION_BATCHMEAN ? (double)x->numel : x->ndim ? (double)x->sizes[0] : 1;
+    if (reduction != TS_REDUCTION_BATCHMEAN)
+        return (double)x->numel;
+    return x->ndim ? (double)x->sizes[0] : 1;
 }
 
 static void pairs(ts_ref *r, pair_fn *fn)
@@ -229,106 +240,159 @@ REF_PAIR(kl)
 #define BATCHMEAN INT(TS_REDUCTION_BATCHMEAN)
 #define NEVER INT(-100)
 #define INDEX32(bound, ...) \
-    {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I32, .gen = GEN_WHOLE, .high = bound, SIZES_(__VA_ARGS__)}
+    {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I32, .gen = GEN_WHOLE, .high = bound, \
+     SIZES_(__VA_ARGS__)}
 #define ABOVE(...) \
-    {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I64, .gen = GEN_WHOLE, .low = 7, .high = 9, SIZES_(__VA_ARGS__)}
+    {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I64, .gen = GEN_WHOLE, .low = 7, .high = 9, \
+     SIZES_(__VA_ARGS__)}
 #define LSE(...) T_UNIFORM(2, 4, __VA_ARGS__)
-#define BAD_CLASSES(self, target, reduction)                                                                   \
-    {target, ABOVE(3), TS_ERR_INDEX, "classes from 0 to 6"}, {target, T_INDEX(7, 2), TS_ERR_SHAPE, "sizes"},   \
-    {target, T_OF(TS_F32, 3), TS_ERR_DTYPE, "i64 or i32"}, {self, T(), TS_ERR_SHAPE, "(N, C"},                 \
+#define BAD_CLASSES(self, target, reduction) \
+    {target, ABOVE(3), TS_ERR_INDEX, "classes from 0 to 6"}, \
+    {target, T_INDEX(7, 2), TS_ERR_SHAPE, "sizes"}, \
+    {target, T_OF(TS_F32, 3), TS_ERR_DTYPE, "i64 or i32"}, {self, T(), TS_ERR_SHAPE, "(N, C"}, \
     {reduction, INT(3), TS_ERR_VALUE, "from 0 to 2"}
 
 /* A loss is a difference of numbers of about 4; sums of positions have the error of a chain. */
 #define POSITIONS .c = 4, .scale = 4, .depth = SWEEP
 /* forward and backward of an op over pairs: `last` is what follows the reduction */
-#define PAIRS(op, ref, target, ...)                                                                            \
-    {op, "mean", {T(SWEEP, 3), target(SWEEP, 3), MEAN, __VA_ARGS__}, ref, POSITIONS, .grad = true,             \
-     .bad = {{1, T(3), TS_ERR_SHAPE, "sizes"}, {2, INT(4), TS_ERR_VALUE, "ts_reduction"},                      \
-             {2, INT(-1), TS_ERR_VALUE, "ts_reduction"}}},                                                     \
-    {op, "sum", {T(2, SWEEP), target(2, SWEEP), SUM, __VA_ARGS__}, ref, POSITIONS, .grad = true},              \
-    {op, "each", {T(SWEEP, 2), target(SWEEP, 2), EACH, __VA_ARGS__}, ref, .c = 4, .scale = 4, .grad = true},   \
-    {op, "0-dim", {T(), target(), MEAN, __VA_ARGS__}, ref, .c = 4, .scale = 4, .grad = true},                  \
-    {op, "mixed", {T_OF(TS_F32, SWEEP), target(SWEEP), MEAN, __VA_ARGS__}, ref, POSITIONS, .dtypes = TS_DT(TS_F64)}, \
-    {op "_backward", "mean", {T(), T(SWEEP, 3), target(SWEEP, 3), MEAN, __VA_ARGS__}, ref##_backward, .c = 8, .scale = 4, \
-     .grad = true, .bad = {{0, T(3), TS_ERR_SHAPE, "sizes"}, {2, T(3), TS_ERR_SHAPE, "sizes"}, {3, INT(4), TS_ERR_VALUE, "ts_reduction"}}}, \
-    {op "_backward", "sum", {T(), T(2, SWEEP), target(2, SWEEP), SUM, __VA_ARGS__}, ref##_backward, .c = 8, .scale = 4, .grad = true}, \
-    {op "_backward", "each", {T(SWEEP, 2), T(SWEEP, 2), target(SWEEP, 2), EACH, __VA_ARGS__}, ref##_backward, .c = 8, .scale = 8, .grad = true}
+#define PAIRS(op, ref, target, ...) \
+    {op, "mean", {T(SWEEP, 3), target(SWEEP, 3), MEAN, __VA_ARGS__}, ref, POSITIONS, .grad = true, \
+     .bad = {{1, T(3), TS_ERR_SHAPE, "sizes"}, {2, INT(4), TS_ERR_VALUE, "ts_reduction"}, \
+             {2, INT(-1), TS_ERR_VALUE, "ts_reduction"}}}, \
+    {op, "sum", {T(2, SWEEP), target(2, SWEEP), SUM, __VA_ARGS__}, ref, POSITIONS, .grad = true}, \
+    {op, "each", {T(SWEEP, 2), target(SWEEP, 2), EACH, __VA_ARGS__}, ref, .c = 4, .scale = 4, \
+     .grad = true}, \
+    {op, "0-dim", {T(), target(), MEAN, __VA_ARGS__}, ref, .c = 4, .scale = 4, .grad = true}, \
+    {op, "mixed", {T_OF(TS_F32, SWEEP), target(SWEEP), MEAN, __VA_ARGS__}, ref, POSITIONS, \
+     .dtypes = TS_DT(TS_F64)}, \
+    {op "_backward", "mean", {T(), T(SWEEP, 3), target(SWEEP, 3), MEAN, __VA_ARGS__}, \
+     ref##_backward, .c = 8, .scale = 4, .grad = true, \
+     .bad = {{0, T(3), TS_ERR_SHAPE, "sizes"}, {2, T(3), TS_ERR_SHAPE, "sizes"}, \
+             {3, INT(4), TS_ERR_VALUE, "ts_reduction"}}}, \
+    {op "_backward", "sum", {T(), T(2, SWEEP), target(2, SWEEP), SUM, __VA_ARGS__}, \
+     ref##_backward, .c = 8, .scale = 4, .grad = true}, \
+    {op "_backward", "each", {T(SWEEP, 2), T(SWEEP, 2), target(SWEEP, 2), EACH, __VA_ARGS__}, \
+     ref##_backward, .c = 8, .scale = 8, .grad = true}
 #define PROBABILITY(...) T_UNIFORM(0.01, 1, __VA_ARGS__)
 #define LOG_PROBABILITY(...) T_UNIFORM(-4, 0, __VA_ARGS__)
 
 static const ts_sample samples[] = {
-    {"cross_entropy", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy, .out = {0, OUT_WIDE}, POSITIONS, .grad = true, .bad = {BAD_CLASSES(0, 1, 2), {4, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}}},
-    {"cross_entropy", "sum, smooth", {T(SWEEP, 7), INDEX32(7, SWEEP), SUM, NEVER, FLOAT(0.1)}, ref_cross_entropy, .out = {0, OUT_WIDE}, POSITIONS,
+    {"cross_entropy", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER, FLOAT(0)},
+     ref_cross_entropy, .out = {0, OUT_WIDE}, POSITIONS, .grad = true,
+     .bad = {BAD_CLASSES(0, 1, 2), {4, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}}},
+    {"cross_entropy", "sum, smooth", {T(SWEEP, 7), INDEX32(7, SWEEP), SUM, NEVER, FLOAT(0.1)},
+     ref_cross_entropy, .out = {0, OUT_WIDE}, POSITIONS,
      .grad = true},
-    {"cross_entropy", "each, ignored", {T(SWEEP, 5), T_INDEX(5, SWEEP), EACH, INT(2), FLOAT(0)}, ref_cross_entropy, .out = {0, OUT_WIDE}, .c = 4,
+    {"cross_entropy", "each, ignored", {T(SWEEP, 5), T_INDEX(5, SWEEP), EACH, INT(2), FLOAT(0)},
+     ref_cross_entropy, .out = {0, OUT_WIDE}, .c = 4,
      .scale = 4, .grad = true},
-    {"cross_entropy", "mean, ignored, smooth", {T(SWEEP, 3), T_INDEX(3, SWEEP), MEAN, INT(1), FLOAT(0.3)}, ref_cross_entropy, .out = {0, OUT_WIDE},
+    {"cross_entropy", "mean, ignored, smooth", {T(SWEEP, 3), T_INDEX(3, SWEEP), MEAN, INT(1),
+         FLOAT(0.3)}, ref_cross_entropy, .out = {0, OUT_WIDE},
      POSITIONS, .grad = true},
-    {"cross_entropy", "more dims", {T(2, 5, SWEEP, 2), T_INDEX(5, 2, SWEEP, 2), MEAN, INT(4), FLOAT(0.2)}, ref_cross_entropy, .out = {0, OUT_WIDE},
+    {"cross_entropy", "more dims", {T(2, 5, SWEEP, 2), T_INDEX(5, 2, SWEEP, 2), MEAN, INT(4),
+         FLOAT(0.2)}, ref_cross_entropy, .out = {0, OUT_WIDE},
      POSITIONS, .grad = true},
-    {"cross_entropy", "no batch", {T(9), T_INDEX(9), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy, .out = {0, OUT_WIDE}, .c = 4, .scale = 4, .grad = true},
-    {"cross_entropy", "classes", {T(4, SWEEP), T_INDEX(1, 4), MEAN, NEVER, FLOAT(0.1)}, ref_cross_entropy, .out = {0, OUT_WIDE}, .c = 4, .scale = 8,
+    {"cross_entropy", "no batch", {T(9), T_INDEX(9), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy,
+     .out = {0, OUT_WIDE}, .c = 4, .scale = 4, .grad = true},
+    {"cross_entropy", "classes", {T(4, SWEEP), T_INDEX(1, 4), MEAN, NEVER, FLOAT(0.1)},
+     ref_cross_entropy, .out = {0, OUT_WIDE}, .c = 4, .scale = 8,
      .no_empty = true, .grad = true},
-    {"cross_entropy", "many classes", {T(3, 257), T_INDEX(257, 3), SUM, NEVER, FLOAT(0)}, ref_cross_entropy, .out = {0, OUT_WIDE}, .c = 4, .scale = 8},
-    {"cross_entropy", "large", {T_UNIFORM(-900, 900, SWEEP, 6), T_INDEX(6, SWEEP), EACH, NEVER, FLOAT(0)}, ref_cross_entropy, .out = {0, OUT_WIDE},
+    {"cross_entropy", "many classes", {T(3, 257), T_INDEX(257, 3), SUM, NEVER, FLOAT(0)},
+     ref_cross_entropy, .out = {0, OUT_WIDE}, .c = 4, .scale = 8},
+    {"cross_entropy", "large", {T_UNIFORM(-900, 900, SWEEP, 6), T_INDEX(6, SWEEP), EACH, NEVER,
+         FLOAT(0)}, ref_cross_entropy, .out = {0, OUT_WIDE},
      .c = 4, .scale = 900},
-    {"cross_entropy_backward", "mean", {T(), T(SWEEP, 7), T_INDEX(7, SWEEP), LSE(SWEEP), MEAN, NEVER, FLOAT(0)},
+    {"cross_entropy_backward", "mean", {T(), T(SWEEP, 7), T_INDEX(7, SWEEP), LSE(SWEEP), MEAN,
+         NEVER, FLOAT(0)},
      ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true,
      .bad = {BAD_CLASSES(1, 2, 4), {3, T(2), TS_ERR_SHAPE, "sizes"}}},
-    {"cross_entropy_backward", "sum, ignored, smooth", {T(), T(SWEEP, 5), INDEX32(5, SWEEP), LSE(SWEEP), SUM, INT(3), FLOAT(0.1)},
+    {"cross_entropy_backward", "sum, ignored, smooth",
+     {T(), T(SWEEP, 5), INDEX32(5, SWEEP), LSE(SWEEP), SUM, INT(3), FLOAT(0.1)},
      ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true},
     {"cross_entropy_backward", "each, more dims",
-     {T(2, SWEEP), T(2, 5, SWEEP), T_INDEX(5, 2, SWEEP), LSE(2, SWEEP), EACH, INT(0), FLOAT(0.2)}, ref_cross_entropy_backward,
+     {T(2, SWEEP), T(2, 5, SWEEP), T_INDEX(5, 2, SWEEP), LSE(2, SWEEP), EACH, INT(0), FLOAT(0.2)},
+     ref_cross_entropy_backward,
      .c = 8, .scale = 4, .grad = true},
     {"cross_entropy_backward", "mean, more dims, ignored",
-     {T(), T(2, 9, SWEEP), T_INDEX(9, 2, SWEEP), LSE(2, SWEEP), MEAN, INT(1), FLOAT(0)}, ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true},
-    {"cross_entropy_backward", "classes", {T(4), T(4, SWEEP), T_INDEX(1, 4), LSE(4), EACH, NEVER, FLOAT(0)},
+     {T(), T(2, 9, SWEEP), T_INDEX(9, 2, SWEEP), LSE(2, SWEEP), MEAN, INT(1), FLOAT(0)},
+     ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true},
+    {"cross_entropy_backward", "classes", {T(4), T(4, SWEEP), T_INDEX(1, 4), LSE(4), EACH, NEVER,
+         FLOAT(0)},
      ref_cross_entropy_backward, .c = 8, .scale = 4, .grad = true, .no_empty = true},
 
-    {"cross_entropy_grad", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy_grad, .out = {0, OUT_WIDE}, POSITIONS,
-     .inplace = true, .bad = {{1, T_INDEX(7, 2), TS_ERR_SHAPE, "sizes"}, {1, T_OF(TS_F32, 3), TS_ERR_DTYPE, "i64 or i32"},
-                              {0, T(), TS_ERR_SHAPE, "(N, C"}, {2, INT(3), TS_ERR_VALUE, "from 0 to 2"}, {4, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}}},
-    {"cross_entropy_grad", "sum, ignored, smooth", {T(SWEEP, 5), INDEX32(5, SWEEP), SUM, INT(3), FLOAT(0.1)}, ref_cross_entropy_grad, .out = {0, OUT_WIDE},
+    {"cross_entropy_grad", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER, FLOAT(0)},
+     ref_cross_entropy_grad, .out = {0, OUT_WIDE}, POSITIONS,
+     .inplace = true,
+     .bad = {{1, T_INDEX(7, 2), TS_ERR_SHAPE, "sizes"},
+             {1, T_OF(TS_F32, 3), TS_ERR_DTYPE, "i64 or i32"},
+             {0, T(), TS_ERR_SHAPE, "(N, C"},
+             {2, INT(3), TS_ERR_VALUE, "from 0 to 2"},
+             {4, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}}},
+    {"cross_entropy_grad", "sum, ignored, smooth",
+     {T(SWEEP, 5), INDEX32(5, SWEEP), SUM, INT(3), FLOAT(0.1)}, ref_cross_entropy_grad,
+     .out = {0, OUT_WIDE},
      POSITIONS, .inplace = true},
-    {"cross_entropy_grad", "each, more dims", {T(2, 5, SWEEP), T_INDEX(5, 2, SWEEP), EACH, INT(0), FLOAT(0.2)}, ref_cross_entropy_grad, .out = {0, OUT_WIDE},
+    {"cross_entropy_grad", "each, more dims", {T(2, 5, SWEEP), T_INDEX(5, 2, SWEEP), EACH, INT(0),
+         FLOAT(0.2)}, ref_cross_entropy_grad, .out = {0, OUT_WIDE},
      .c = 8, .scale = 4, .inplace = true},
-    {"cross_entropy_grad", "many classes", {T(3, 1032), T_INDEX(1032, 3), MEAN, NEVER, FLOAT(0.1)}, ref_cross_entropy_grad, .out = {0, OUT_WIDE}, .c = 8,
+    {"cross_entropy_grad", "many classes", {T(3, 1032), T_INDEX(1032, 3), MEAN, NEVER, FLOAT(0.1)},
+     ref_cross_entropy_grad, .out = {0, OUT_WIDE}, .c = 8,
      .scale = 8, .inplace = true},
-    {"cross_entropy_grad", "wide rows", {T(3, 20480), T_INDEX(20480, 3), MEAN, NEVER, FLOAT(0)}, ref_cross_entropy_grad, .out = {0, OUT_WIDE}, .c = 8,
+    {"cross_entropy_grad", "wide rows", {T(3, 20480), T_INDEX(20480, 3), MEAN, NEVER, FLOAT(0)},
+     ref_cross_entropy_grad, .out = {0, OUT_WIDE}, .c = 8,
      .scale = 8, .inplace = true},
-    {"cross_entropy_grad", "wide rows, sum, ignored, smooth", {T(3, 8200), INDEX32(2, 3), SUM, INT(1), FLOAT(0.1)},
+    {"cross_entropy_grad", "wide rows, sum, ignored, smooth",
+     {T(3, 8200), INDEX32(2, 3), SUM, INT(1), FLOAT(0.1)},
      ref_cross_entropy_grad, .out = {0, OUT_WIDE}, .c = 8, .scale = 8, .inplace = true},
-    {"cross_entropy_grad", "wide rows, each, smooth", {T(2, 36864), T_INDEX(36864, 2), EACH, NEVER, FLOAT(0.3)}, ref_cross_entropy_grad, .out = {0, OUT_WIDE},
+    {"cross_entropy_grad", "wide rows, each, smooth",
+     {T(2, 36864), T_INDEX(36864, 2), EACH, NEVER, FLOAT(0.3)}, ref_cross_entropy_grad,
+     .out = {0, OUT_WIDE},
      .c = 8, .scale = 8, .inplace = true},
-    {"cross_entropy_grad", "wide rows, not aligned", {T(2, 8209), T_INDEX(8209, 2), MEAN, NEVER, FLOAT(0.1)}, ref_cross_entropy_grad, .out = {0, OUT_WIDE},
+    {"cross_entropy_grad", "wide rows, not aligned",
+     {T(2, 8209), T_INDEX(8209, 2), MEAN, NEVER, FLOAT(0.1)}, ref_cross_entropy_grad,
+     .out = {0, OUT_WIDE},
      .c = 8, .scale = 8, .inplace = true},
-    {"nll_loss", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER}, ref_nll_loss, POSITIONS, .grad = true,
+    {"nll_loss", "mean", {T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER}, ref_nll_loss, POSITIONS,
+     .grad = true,
      .bad = {BAD_CLASSES(0, 1, 2)}},
-    {"nll_loss", "sum, ignored", {T(SWEEP, 5), INDEX32(5, SWEEP), SUM, INT(2)}, ref_nll_loss, POSITIONS, .grad = true},
-    {"nll_loss", "mean, more dims, ignored", {T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), MEAN, INT(0)}, ref_nll_loss, POSITIONS, .grad = true},
-    {"nll_loss", "each", {T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), EACH, INT(1)}, ref_nll_loss, .grad = true},
+    {"nll_loss", "sum, ignored", {T(SWEEP, 5), INDEX32(5, SWEEP), SUM, INT(2)}, ref_nll_loss,
+     POSITIONS, .grad = true},
+    {"nll_loss", "mean, more dims, ignored", {T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), MEAN, INT(0)},
+     ref_nll_loss, POSITIONS, .grad = true},
+    {"nll_loss", "each", {T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), EACH, INT(1)}, ref_nll_loss,
+     .grad = true},
     {"nll_loss", "no batch", {T(9), T_INDEX(9), MEAN, NEVER}, ref_nll_loss, .grad = true},
-    {"nll_loss_backward", "mean", {T(), T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER}, ref_nll_loss_backward, .c = 2, .grad = true,
+    {"nll_loss_backward", "mean", {T(), T(SWEEP, 7), T_INDEX(7, SWEEP), MEAN, NEVER},
+     ref_nll_loss_backward, .c = 2, .grad = true,
      .bad = {BAD_CLASSES(1, 2, 3), {0, T(3), TS_ERR_SHAPE, "sizes"}}},
-    {"nll_loss_backward", "sum, more dims, ignored", {T(), T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), SUM, INT(0)}, ref_nll_loss_backward, .grad = true},
-    {"nll_loss_backward", "each, ignored", {T(SWEEP), T(SWEEP, 5), INDEX32(5, SWEEP), EACH, INT(2)}, ref_nll_loss_backward, .grad = true},
+    {"nll_loss_backward", "sum, more dims, ignored",
+     {T(), T(2, 3, SWEEP), T_INDEX(3, 2, SWEEP), SUM, INT(0)}, ref_nll_loss_backward, .grad = true},
+    {"nll_loss_backward", "each, ignored", {T(SWEEP), T(SWEEP, 5), INDEX32(5, SWEEP), EACH, INT(2)},
+     ref_nll_loss_backward, .grad = true},
 
     PAIRS("mse_loss", ref_mse, T),
     PAIRS("l1_loss", ref_l1, T),
     PAIRS("smooth_l1_loss", ref_smooth_l1, T, FLOAT(0.7)),
-    {"smooth_l1_loss", "beta 0", {T(SWEEP, 2), T(SWEEP, 2), EACH, FLOAT(0)}, ref_smooth_l1, .c = 2, .scale = 4, .grad = true,
-     .bad = {{3, FLOAT(-1), TS_ERR_VALUE, "at least 0"}, {3, FLOAT(NAN), TS_ERR_VALUE, "at least 0"}}},
+    {"smooth_l1_loss", "beta 0", {T(SWEEP, 2), T(SWEEP, 2), EACH, FLOAT(0)}, ref_smooth_l1, .c = 2,
+     .scale = 4, .grad = true,
+     .bad = {{3, FLOAT(-1), TS_ERR_VALUE, "at least 0"},
+             {3, FLOAT(NAN), TS_ERR_VALUE, "at least 0"}}},
     PAIRS("huber_loss", ref_huber, T, FLOAT(0.7)),
-    {"huber_loss", "whole", {T_WHOLE(-3, 4, SWEEP), T_WHOLE(-3, 4, SWEEP), EACH, FLOAT(1)}, ref_huber,
+    {"huber_loss", "whole", {T_WHOLE(-3, 4, SWEEP), T_WHOLE(-3, 4, SWEEP), EACH, FLOAT(1)},
+     ref_huber,
      .bad = {{3, FLOAT(0), TS_ERR_VALUE, "above 0"}, {3, FLOAT(NAN), TS_ERR_VALUE, "above 0"}}},
     PAIRS("binary_cross_entropy_with_logits", ref_bce, PROBABILITY),
-    {"binary_cross_entropy_with_logits", "large", {T_UNIFORM(-900, 900, SWEEP), T_WHOLE(0, 2, SWEEP), EACH}, ref_bce, .c = 4},
+    {"binary_cross_entropy_with_logits", "large",
+     {T_UNIFORM(-900, 900, SWEEP), T_WHOLE(0, 2, SWEEP), EACH}, ref_bce, .c = 4},
     PAIRS("kl_div", ref_kl, PROBABILITY, BOOL(false)),
     PAIRS("kl_div", ref_kl, LOG_PROBABILITY, BOOL(true)),
-    {"kl_div", "batchmean", {T(SWEEP, 3), PROBABILITY(SWEEP, 3), BATCHMEAN, BOOL(false)}, ref_kl, .c = 4, .scale = 16,
+    {"kl_div", "batchmean", {T(SWEEP, 3), PROBABILITY(SWEEP, 3), BATCHMEAN, BOOL(false)}, ref_kl,
+     .c = 4, .scale = 16,
      .depth = SWEEP, .grad = true},
-    {"kl_div", "zeros", {T(SWEEP), T_WHOLE(0, 2, SWEEP), EACH, BOOL(false)}, ref_kl, .c = 4, .scale = 4},
-    {"kl_div_backward", "batchmean", {T(), T(SWEEP, 3), PROBABILITY(SWEEP, 3), BATCHMEAN, BOOL(false)}, ref_kl_backward, .c = 8,
+    {"kl_div", "zeros", {T(SWEEP), T_WHOLE(0, 2, SWEEP), EACH, BOOL(false)}, ref_kl, .c = 4,
+     .scale = 4},
+    {"kl_div_backward", "batchmean", {T(), T(SWEEP, 3), PROBABILITY(SWEEP, 3), BATCHMEAN,
+         BOOL(false)}, ref_kl_backward, .c = 8,
      .scale = 4, .grad = true},
 };
 TS_SAMPLES(loss, samples)
