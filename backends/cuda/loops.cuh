@@ -48,7 +48,7 @@ template <int OPERANDS> struct loop_space {
     char *data[OPERANDS];
     double number[OPERANDS]; /* bits of a number that the host gave, in the type that the operand is computed in */
     access_way way[OPERANDS];
-    bool flat; /* one dim, along which every operand is an array */
+    bool flat; /* one dim, along which operands are arrays, or beside arrays numbers */
 };
 
 enum { LOOP_THREADS = 256 };
@@ -62,6 +62,22 @@ template <class T> __device__ __forceinline__ T bits_as(double bits)
     return x;
 }
 
+/** Whether a number among the operands T is one of f32: beside halves it is, a lone operand is an element. */
+template <class T, int N> constexpr bool number_is_wide = is_half<T> && N > 2;
+
+/** A number as V elements, or what stands for it until widened(). */
+template <int K, int V, class T, int N> __device__ __forceinline__ word_of<vec<T, V>> splat(const loop_space<N> &s)
+{
+    vec<T, V> v;
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        if constexpr (number_is_wide<T, N>)
+            v.at[e] = T();
+        else
+            v.at[e] = bits_as<T>(s.number[K]);
+    return to_word(v);
+}
+
 /**
  * Loads V elements of operand K, as the words in which they move: to take halves apart here would make each
  * access wait for the one before it.
@@ -71,26 +87,22 @@ __device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int6
 {
     if (V > 1 && s.way[K] == way_array)
         return *reinterpret_cast<const word_of<vec<T, V>> *>(s.data[K] + offset);
-    T x;
-    if (s.way[K] != way_number)
-        x = *reinterpret_cast<const T *>(s.data[K] + offset);
-    else if constexpr (is_half<T>)
-        x = T(); /* widened() has the number */
-    else
-        x = bits_as<T>(s.number[K]);
+    if (s.way[K] == way_number)
+        return splat<K, V, T>(s);
     vec<T, V> v;
+    v.at[0] = *reinterpret_cast<const T *>(s.data[K] + offset);
 #pragma unroll
-    for (int e = 0; e < V; e++)
-        v.at[e] = x;
+    for (int e = 1; e < V; e++)
+        v.at[e] = v.at[0];
     return to_word(v);
 }
 
-/** Operand K as fn takes it. A number beside halves is none of them. */
+/** Operand K as fn takes it. */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ unpacked<T, V> widened(const loop_space<N> &s, const word_of<vec<T, V>> &in)
 {
     unpacked<T, V> x(from_word<vec<T, V>>(in));
-    if constexpr (is_half<T>)
+    if constexpr (number_is_wide<T, N>)
         if (s.way[K] == way_number) {
 #pragma unroll
             for (int e = 0; e < V; e++)
@@ -113,14 +125,22 @@ __device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const unpa
     return to_word(pack<R, V>(out));
 }
 
-/** One access where nothing need be asked. */
+/** Access i of operand K in the flat space. Where there is but one operand, it is no number. */
+template <int K, int V, class T, int N>
+__device__ __forceinline__ word_of<vec<T, V>> fetch_flat(const loop_space<N> &s, uint32_t i)
+{
+    if (N == 2 || s.way[K] == way_array)
+        return reinterpret_cast<const word_of<vec<T, V>> *>(s.data[K])[i];
+    return splat<K, V, T>(s);
+}
+
 template <int V, class F, class R, class... T, int... K>
 __device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s, const F &fn, uint32_t i,
                                           std::integer_sequence<int, K...>)
 {
-    std::tuple<word_of<vec<T, V>>...> in(reinterpret_cast<const word_of<vec<T, V>> *>(s.data[K + 1])[i]...);
+    std::tuple<word_of<vec<T, V>>...> in(fetch_flat<K + 1, V, T>(s, i)...);
     reinterpret_cast<word_of<vec<R, V>> *>(s.data[0])[i] =
-        loop_apply<V, F, R, T...>(fn, unpacked<T, V>(from_word<vec<T, V>>(std::get<K>(in)))...);
+        loop_apply<V, F, R, T...>(fn, widened<K + 1, V, T>(s, std::get<K>(in))...);
 }
 
 template <int V, class F, class R, class... T, int... K>
@@ -190,11 +210,11 @@ template <int V, int N> __attribute__((noinline)) int64_t loop_outer_dims(loop_s
     return accesses;
 }
 
-/** A host operand of `item` bytes, for the kernel. Beside halves a number is f32, and a tensor's element becomes it. */
-inline void loop_number(const ts_frame *f, const ts_operand &o, int item, bool half, double *number)
+/** A host operand of `item` bytes as the kernel wants it: wide, a number is not rounded to the half beside it. */
+inline void loop_number(const ts_frame *f, const ts_operand &o, int item, bool wide, double *number)
 {
     float single;
-    if (!half) {
+    if (!wide) {
         memcpy(number, o.data, item);
         return;
     }
@@ -211,7 +231,7 @@ cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, 
 {
     constexpr int N = sizeof...(T) + 1;
     constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
-    constexpr bool half[N] = {false, is_half<T>...};
+    constexpr bool wide[N] = {false, number_is_wide<T, N>...};
     int last = space.ndim - 1;
     loop_space<N> s;
     s.ndim = space.ndim;
@@ -221,11 +241,11 @@ cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, 
         const ts_operand &o = space.operand[k];
         s.data[k] = (char *)o.data + (o.host ? 0 : from * o.strides[last]);
         s.way[k] = o.host ? way_number : o.strides[0] == item[k] ? way_array : way_one;
-        s.flat = s.flat && s.way[k] == way_array;
+        s.flat = s.flat && (s.way[k] == way_array || (N > 2 && o.host));
         s.one[k] = o.strides[0];
         s.strides[k][0] = o.strides[0] * V;
         if (o.host)
-            loop_number(f, o, item[k], half[k], &s.number[k]);
+            loop_number(f, o, item[k], wide[k], &s.number[k]);
     }
     int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
     s.accesses = (uint32_t)accesses;
