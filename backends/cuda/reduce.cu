@@ -127,37 +127,36 @@ static ts_status norm(ts_frame *f)
 
 /* ---------------------------------------------------------------------------------- truth ---- */
 
-/** Whether an element that decides is among words X: for `all` a zero, else one that is none. */
-template <class X> struct truth_fold {
-    using state = int32_t;
-    X bits; /* of an element that count: not the sign of a float */
-    bool all;
+/** Of words X, without the bits that do not count: of all the smallest, of any the bits together. */
+template <class X, bool ALL> struct truth_fold {
+    using state = std::conditional_t<sizeof(X) == 8, uint64_t, uint32_t>;
+    X counts; /* not the sign of a float */
 
-    __device__ __forceinline__ state none() const { return 0; }
-    __device__ __forceinline__ state merge(state a, state b) const { return a | b; }
+    __device__ __forceinline__ state none() const { return ALL ? (state)-1 : 0; }
+    __device__ __forceinline__ state merge(state a, state b) const { return ALL ? (a < b ? a : b) : a | b; }
     template <int N> __device__ __forceinline__ void take(state &s, const X (&x)[N]) const
     {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            s |= ((x[e] & bits) == 0) == all;
+            s = merge(s, x[e] & counts);
     }
-    __device__ __forceinline__ bool finish(state s) const { return (s != 0) != all; }
+    __device__ __forceinline__ bool finish(state s) const { return s != 0; }
 };
 
-static ts_status truth(ts_frame *f, bool all)
+template <bool ALL> static ts_status truth(ts_frame *f)
 {
     ts_dtype dtype = ts_kernel_dtype(f);
     int64_t size = (int64_t)ts_dtype_size(dtype);
-    uint64_t bits = UINT64_MAX >> (64 - 8 * size + ts_dtype_is_float(dtype));
+    uint64_t counts = UINT64_MAX >> (64 - 8 * size + ts_dtype_is_float(dtype));
     switch (size) {
-    case 8: return reduce<uint64_t, bool>(f, truth_fold<uint64_t>{bits, all});
-    case 4: return reduce<uint32_t, bool>(f, truth_fold<uint32_t>{(uint32_t)bits, all});
-    case 2: return reduce<uint16_t, bool>(f, truth_fold<uint16_t>{(uint16_t)bits, all});
-    default: return reduce<uint8_t, bool>(f, truth_fold<uint8_t>{(uint8_t)bits, all});
+    case 8: return reduce<uint64_t, bool>(f, truth_fold<uint64_t, ALL>{counts});
+    case 4: return reduce<uint32_t, bool>(f, truth_fold<uint32_t, ALL>{(uint32_t)counts});
+    case 2: return reduce<uint16_t, bool>(f, truth_fold<uint16_t, ALL>{(uint16_t)counts});
+    default: return reduce<uint8_t, bool>(f, truth_fold<uint8_t, ALL>{(uint8_t)counts});
     }
 }
-static ts_status all(ts_frame *f) { return truth(f, true); }
-static ts_status any(ts_frame *f) { return truth(f, false); }
+static ts_status all(ts_frame *f) { return truth<true>(f); }
+static ts_status any(ts_frame *f) { return truth<false>(f); }
 
 /* ----------------------------------------------------------------------------- variances ---- */
 
