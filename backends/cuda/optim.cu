@@ -1,13 +1,15 @@
 /**
  * @file optim.cu
- * Steps of optimizers over lists of tensors: one launch for all of them. Pointers and sizes travel as the
- * kernel's own arguments; a block finds its tensor by bisection. Longer lists take several launches.
+ * Steps of optimizers over lists of tensors: one launch for all of them that have the same dtypes. Pointers and sizes
+ * travel as the kernel's own arguments; a block finds its tensor by bisection. Longer lists take several launches.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
+#include <stdlib.h>
 
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/lines.cuh"
+#include "tessera/autograd.h"
 #include "tessera/ops.h"
 
 using namespace ts;
@@ -88,26 +90,84 @@ template <int LISTS> static __device__ __forceinline__ bool aligned_all(const ta
     return (bits & 15) == 0;
 }
 
-/** Launches f(table, blocks, stream) over all members, MEMBERS at a time. numbers(table, place, i) writes the rest. */
-template <class TABLE, int LISTS, class N, class F>
-static ts_status over_members(ts_frame *f, const int (&args)[LISTS], N &&numbers, F &&launch)
+static ts_dtype dtype_of(const ts_frame *f, int arg, int64_t member) { return ts_dtype_of(f->args[arg].list[member]); }
+
+/** Whether two members have the same dtypes, list by list. */
+template <int LISTS> static bool alike(const ts_frame *f, const int (&args)[LISTS], int64_t i, int64_t j)
+{
+    for (int k = 0; k < LISTS; k++)
+        if (dtype_of(f, args[k], i) != dtype_of(f, args[k], j))
+            return false;
+    return true;
+}
+
+/** Calls run(member) for the first member of each combination of dtypes. */
+template <int LISTS, class F> static ts_status by_dtypes(ts_frame *f, const int (&args)[LISTS], F &&run)
 {
     int64_t n = f->args[args[0]].count;
-    for (int k = 0; k < LISTS; k++)
-        for (int64_t i = 0; i < n; i++)
-            if (!ts_is_contiguous(f->args[args[k]].list[i]))
-                return ts_kernel_error(f, args[k], TS_ERR_UNSUPPORTED, "pass ts_contiguous() of it",
-                                       "expected contiguous tensors, member %lld is not", (long long)i);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = 0;
+        while (j < i && !alike(f, args, i, j))
+            j++;
+        if (j == i)
+            TS_CUDA_TRY(run(i));
+    }
+    return TS_OK;
+}
+
+/** Runs a kernel over dense copies of members that are not dense, and hands on what it wrote; bit a: list a is written. */
+static ts_status densely(ts_frame *f, uint32_t written, ts_kernel kernel)
+{
+    int64_t members = 0;
+    bool dense = true;
+    for (int a = 0; a < f->nargs; a++)
+        for (uint32_t i = 0; f->args[a].tag == TS_TAG_TENSORS && i < f->args[a].count; i++, members++)
+            dense = dense && ts_is_contiguous(f->args[a].list[i]);
+    if (dense)
+        return kernel(f);
+    TS_SCOPE;
+    TS_NO_GRAD;
+    ts_tensor **list = (ts_tensor **)malloc(members * sizeof *list);
+    if (!list)
+        return ts_error_set(TS_ERR_MEMORY, "%s: out of memory: a list of %lld tensors", ts_op_name(f->op), (long long)members);
+    ts_value args[TS_MAX_ARGS];
+    ts_frame copy = *f;
+    ts_status status = TS_OK;
+    int64_t at = 0;
+    copy.args = args;
+    for (int a = 0; a < f->nargs; a++) {
+        args[a] = f->args[a];
+        if (args[a].tag != TS_TAG_TENSORS)
+            continue;
+        args[a].list = list + at;
+        for (uint32_t i = 0; i < args[a].count && status == TS_OK; i++) {
+            ts_tensor *t = f->args[a].list[i];
+            status = ts_status_of_pointer(list[at++] = ts_is_contiguous(t) ? t : ts_clone(t));
+        }
+    }
+    status = status == TS_OK ? kernel(&copy) : status;
+    for (int a = 0; a < f->nargs; a++)
+        for (uint32_t i = 0; (written >> a & 1) && args[a].tag == TS_TAG_TENSORS && i < args[a].count && status == TS_OK; i++)
+            if (args[a].list[i] != f->args[a].list[i])
+                status = ts_status_of_pointer(ts_copy_(f->args[a].list[i], args[a].list[i]));
+    free(list);
+    return status;
+}
+
+/** Launches f(table, blocks, stream) over the members that are like one, MEMBERS at a time. numbers(table, place, i) writes
+ *  the rest. */
+template <class TABLE, int LISTS, class N, class F>
+static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t like, N &&numbers, F &&launch)
+{
+    int64_t n = f->args[args[0]].count;
     return on_device(f, [&](const call &c) {
         TABLE t;
         cudaError_t e = cudaSuccess;
-        for (int64_t begin = 0; begin < n && e == cudaSuccess; begin += MEMBERS) {
-            t.count = 0;
-            t.first[0] = 0;
-            for (int64_t i = begin; i < n && i < begin + MEMBERS; i++) {
-                int64_t numel = ts_numel(f->args[args[0]].list[i]);
-                if (!numel && !TABLE::least)
-                    continue;
+        t.count = 0;
+        t.first[0] = 0;
+        for (int64_t i = 0; i < n && e == cudaSuccess; i++) {
+            int64_t numel = ts_numel(f->args[args[0]].list[i]);
+            if ((numel || TABLE::least) && alike(f, args, i, like)) {
                 int m = t.count++;
                 t.numel[m] = numel;
                 t.first[m + 1] = t.first[m] + (numel ? (int)((numel + SHARE - 1) / SHARE) : TABLE::least);
@@ -115,28 +175,14 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], N &&numbers
                     t.data[k][m] = ts_kernel_data(f->args[args[k]].list[i]);
                 numbers(t, m, i);
             }
-            if (t.count) {
+            if (t.count == MEMBERS || (t.count && i + 1 == n)) {
                 launch(t, (unsigned)t.first[t.count], c.stream);
                 e = cudaPeekAtLastError();
+                t.count = 0;
             }
         }
         return e;
     });
-}
-
-static ts_dtype dtype_of(const ts_frame *f, int arg) { return f->args[arg].count ? ts_dtype_of(f->args[arg].list[0]) : TS_F32; }
-
-/** Whether all members of a list are of one dtype. */
-static bool all_are(const ts_frame *f, int arg, ts_dtype dtype)
-{
-    for (uint32_t i = 0; i < f->args[arg].count; i++)
-        if (ts_dtype_of(f->args[arg].list[i]) != dtype)
-            return false;
-    return true;
-}
-static ts_status fail_mixed(ts_frame *f)
-{
-    return ts_kernel_error(f, 0, TS_ERR_UNSUPPORTED, "give each dtype a list of its own", "expected tensors of one dtype");
 }
 
 /* -------------------------------------------------------------------------------- adamw ---- */
@@ -171,10 +217,11 @@ static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, con
     rate = both[1];
 }
 
-/** P parameters, G gradients, S state: all arithmetic is in S. */
-template <class P, class G, class S, class TABLE>
+/** P parameters, G gradients, M state; all arithmetic is in S. */
+template <class P, class G, class M, class TABLE>
 static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_constant__ TABLE t, adamw_numbers c)
 {
+    using S = wide_t<P>;
     share s = share_of(t);
     if (left_out(t, s))
         return;
@@ -186,7 +233,9 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_cons
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(p, i);
         vec<G, V> up = load_at<V, G>(g, i);
-        vec<S, V> a = load_at<V, S>(m, i), b = load_at<V, S>(v, i);
+        S first[V], second[V];
+        unpack<M, V>(load_at<V, M>(m, i), first);
+        unpack<M, V>(load_at<V, M>(v, i), second);
 #pragma unroll
         for (int e = 0; e < V; e++) {
             S w = (S)widen(x.at[e]), d = (S)widen(up.at[e]);
@@ -194,25 +243,25 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_cons
                 w *= decay;
             else
                 d += decay * w;
-            a.at[e] += blend1 * (d - a.at[e]);
-            b.at[e] = blend2 * d * d + keep2 * b.at[e];
-            w += rate * (a.at[e] / (sqrt(b.at[e]) * scale + eps));
+            first[e] += blend1 * (d - first[e]);
+            second[e] = blend2 * d * d + keep2 * second[e];
+            w += rate * (first[e] / (sqrt(second[e]) * scale + eps));
             x.at[e] = narrow<P>(w);
         }
         store_at<V, P>(p, i, x);
-        store_at<V, S>(m, i, a);
-        store_at<V, S>(v, i, b);
+        store_at<V, M>(m, i, pack<M, V>(first));
+        store_at<V, M>(v, i, pack<M, V>(second));
     });
 }
 
 /** Launches over members with a guard, which is arguments `guard` and the next one, or without. */
 template <int LISTS, class N, class F>
-static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int guard, N &&numbers, F &&launch)
+static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int64_t like, int guard, N &&numbers, F &&launch)
 {
     if (f->args[guard].tag != TS_TAG_TENSOR)
-        return over_members<table<LISTS>>(f, args, numbers, launch);
+        return over_members<table<LISTS>>(f, args, like, numbers, launch);
     return over_members<guarded_table<LISTS>>(
-        f, args,
+        f, args, like,
         [&](guarded_table<LISTS> &t, int m, int64_t i) {
             numbers(t, m, i);
             t.found = (const float *)ts_kernel_data(f->args[guard].t);
@@ -221,21 +270,16 @@ static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int guard, N 
         launch);
 }
 
-/** Calls fn<P, G, S>() for the dtypes of parameters, gradients and state; of f32 parameters, which may be the masters of
- *  halves, gradients may be halves. */
-template <class F> static ts_status with_types(ts_frame *f, int states, F &&fn)
+/** Calls fn<P, G, M>() for the dtypes of a member's parameter, gradient and state: of f32 parameters, which may be the
+ *  masters of halves, gradients may be halves; of halves, the state may be f32, and is without a list. */
+template <int LISTS, class F> static ts_status with_types(const ts_frame *f, const int (&args)[LISTS], int64_t member, F &&fn)
 {
-    ts_dtype p = dtype_of(f, 0), g = dtype_of(f, 1), s = p == TS_F64 ? TS_F64 : TS_F32;
-    bool same = all_are(f, 0, p) && all_are(f, 1, g);
-    for (int k = 0; k < states; k++)
-        same = same && all_are(f, 2 + k, s);
-    if (!same)
-        return ts_kernel_error(f, 0, TS_ERR_UNSUPPORTED, "give each dtype a parameter group of its own",
-                               "expected parameters of one dtype, gradients of one, and state of f32 (f64 for f64)");
-    switch (p) {
+    ts_dtype g = dtype_of(f, 1, member);
+    bool wide = LISTS < 3 || dtype_of(f, 2, member) == TS_F32;
+    switch (dtype_of(f, 0, member)) {
     case TS_F64: return fn.template operator()<double, double, double>();
-    case TS_BF16: return fn.template operator()<bf16, bf16, float>();
-    case TS_F16: return fn.template operator()<f16, f16, float>();
+    case TS_BF16: return wide ? fn.template operator()<bf16, bf16, float>() : fn.template operator()<bf16, bf16, bf16>();
+    case TS_F16: return wide ? fn.template operator()<f16, f16, float>() : fn.template operator()<f16, f16, f16>();
     default:
         return g == TS_BF16  ? fn.template operator()<float, bf16, float>()
                : g == TS_F16 ? fn.template operator()<float, f16, float>()
@@ -257,9 +301,15 @@ static ts_status adamw(ts_frame *f)
             t.number[0][m] = step;
     };
     const int args[] = {0, 1, 2, 3};
-    return with_types(f, 2, [&]<class P, class G, class S> {
-        return over_steps<4>(f, args, 11, numbers, [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
-            adamw_kernel<P, G, S, T><<<blocks, THREADS, 0, stream>>>(t, c);
+    for (uint32_t i = 0; i < f->args[0].count; i++)
+        if (dtype_of(f, 2, i) != dtype_of(f, 3, i))
+            return ts_kernel_error(f, 3, TS_ERR_UNSUPPORTED, "cast with ts_to()", "expected dtype %s as argument 'exp_avg' at %u, got %s",
+                                   ts_dtype_name(dtype_of(f, 2, i)), i, ts_dtype_name(dtype_of(f, 3, i)));
+    return by_dtypes(f, args, [&](int64_t like) {
+        return with_types(f, args, like, [&]<class P, class G, class M> {
+            return over_steps<4>(f, args, like, 11, numbers, [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
+                adamw_kernel<P, G, M, T><<<blocks, THREADS, 0, stream>>>(t, c);
+            });
         });
     });
 }
@@ -280,9 +330,10 @@ template <int LISTS> static __device__ __forceinline__ bool is_first(const guard
     return t.number[0][member] - (double)*t.skipped[member] == 1;
 }
 
-template <class P, class G, class S, int LISTS, class TABLE>
+template <class P, class G, class M, int LISTS, class TABLE>
 static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_constant__ TABLE t, sgd_numbers c)
 {
+    using S = wide_t<P>;
     share s = share_of(t);
     if (left_out(t, s))
         return;
@@ -290,22 +341,23 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_consta
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(t.data[0][s.member], i);
         vec<G, V> up = load_at<V, G>(t.data[1][s.member], i);
-        vec<S, V> b;
+        vec<M, V> b;
         if constexpr (LISTS == 3)
             if (!first)
-                b = load_at<V, S>(t.data[2][s.member], i);
+                b = load_at<V, M>(t.data[2][s.member], i);
 #pragma unroll
         for (int e = 0; e < V; e++) {
             S w = (S)widen(x.at[e]), g = (S)widen(up.at[e]) + (S)c.decay * w;
             if constexpr (LISTS == 3) {
-                b.at[e] = first ? g : (S)c.momentum * b.at[e] + (S)c.blend * g;
-                g = c.nesterov ? g + (S)c.momentum * b.at[e] : b.at[e];
+                S step = first ? g : (S)c.momentum * (S)widen(b.at[e]) + (S)c.blend * g;
+                g = c.nesterov ? g + (S)c.momentum * step : step;
+                b.at[e] = narrow<M>(step);
             }
             x.at[e] = narrow<P>(w - (S)c.lr * g);
         }
         store_at<V, P>(t.data[0][s.member], i, x);
         if constexpr (LISTS == 3)
-            store_at<V, S>(t.data[2][s.member], i, b);
+            store_at<V, M>(t.data[2][s.member], i, b);
     });
 }
 
@@ -315,13 +367,17 @@ static ts_status sgd(ts_frame *f)
     sgd_numbers c = {f->args[4].d, f->args[5].d, 1 - f->args[6].d, f->args[7].d, f->args[8].i != 0};
     bool buffers = c.momentum != 0;
     auto numbers = [&](auto &t, int m, int64_t i) { t.number[0][m] = (double)f->args[3].ints[i]; };
+    auto run = [&]<int LISTS>(const int (&args)[LISTS]) {
+        return by_dtypes(f, args, [&](int64_t like) {
+            return with_types(f, args, like, [&]<class P, class G, class M> {
+                return over_steps<LISTS>(f, args, like, 9, numbers, [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
+                    sgd_kernel<P, G, M, LISTS, T><<<blocks, THREADS, 0, stream>>>(t, c);
+                });
+            });
+        });
+    };
     const int two[] = {0, 1}, three[] = {0, 1, 2};
-    return with_types(f, buffers ? 1 : 0, [&]<class P, class G, class S> {
-        auto launch = [&]<template <int> class T, int LISTS>(const T<LISTS> &t, unsigned blocks, cudaStream_t stream) {
-            sgd_kernel<P, G, S, LISTS, T<LISTS>><<<blocks, THREADS, 0, stream>>>(t, c);
-        };
-        return buffers ? over_steps<3>(f, three, 9, numbers, launch) : over_steps<2>(f, two, 9, numbers, launch);
-    });
+    return buffers ? run(three) : run(two);
 }
 
 /* ------------------------------------------------------------------ scaling and the norm ---- */
@@ -387,17 +443,16 @@ template <class P> static __global__ void __launch_bounds__(THREADS)
 
 static ts_status run_scale(ts_frame *f, const factor_of &how, float *found)
 {
-    ts_dtype p = dtype_of(f, 0);
-    if (!all_are(f, 0, p))
-        return fail_mixed(f);
     const int args[] = {0};
-    return over_members<table<1>>(f, args, no_numbers, [&](const table<1> &t, unsigned blocks, cudaStream_t stream) {
-        switch (p) {
-        case TS_F64: scale_kernel<double><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
-        case TS_BF16: scale_kernel<bf16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
-        case TS_F16: scale_kernel<f16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
-        default: scale_kernel<float><<<blocks, THREADS, 0, stream>>>(t, how, found);
-        }
+    return by_dtypes(f, args, [&](int64_t like) {
+        return over_members<table<1>>(f, args, like, no_numbers, [&](const table<1> &t, unsigned blocks, cudaStream_t stream) {
+            switch (dtype_of(f, 0, like)) {
+            case TS_F64: scale_kernel<double><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
+            case TS_BF16: scale_kernel<bf16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
+            case TS_F16: scale_kernel<f16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
+            default: scale_kernel<float><<<blocks, THREADS, 0, stream>>>(t, how, found);
+            }
+        });
     });
 }
 static ts_status scale(ts_frame *f) { return run_scale(f, factor_of(f->args[1], 0), nullptr); }
@@ -445,9 +500,6 @@ template <class R> static __global__ void root_kernel(const double *parts, int64
 /** global_norm(tensors) -> a number */
 static ts_status global_norm(ts_frame *f)
 {
-    ts_dtype p = dtype_of(f, 0);
-    if (!all_are(f, 0, p))
-        return fail_mixed(f);
     int64_t blocks = 1;
     for (uint32_t i = 0; i < f->args[0].count; i++)
         blocks += (ts_numel(f->args[0].list[i]) + SHARE - 1) / SHARE;
@@ -456,14 +508,16 @@ static ts_status global_norm(ts_frame *f)
     if (!parts)
         return ts_error_code();
     const int args[] = {0};
-    ts_status status = over_members<table<1>>(f, args, no_numbers, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
-        switch (p) {
-        case TS_F64: squares_kernel<double><<<some, THREADS, 0, stream>>>(t, next); break;
-        case TS_BF16: squares_kernel<bf16><<<some, THREADS, 0, stream>>>(t, next); break;
-        case TS_F16: squares_kernel<f16><<<some, THREADS, 0, stream>>>(t, next); break;
-        default: squares_kernel<float><<<some, THREADS, 0, stream>>>(t, next);
-        }
-        next += some;
+    ts_status status = by_dtypes(f, args, [&](int64_t like) {
+        return over_members<table<1>>(f, args, like, no_numbers, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
+            switch (dtype_of(f, 0, like)) {
+            case TS_F64: squares_kernel<double><<<some, THREADS, 0, stream>>>(t, next); break;
+            case TS_BF16: squares_kernel<bf16><<<some, THREADS, 0, stream>>>(t, next); break;
+            case TS_F16: squares_kernel<f16><<<some, THREADS, 0, stream>>>(t, next); break;
+            default: squares_kernel<float><<<some, THREADS, 0, stream>>>(t, next);
+            }
+            next += some;
+        });
     });
     if (status == TS_OK)
         status = on_device(f, [&](const call &c) {
@@ -480,11 +534,14 @@ static ts_status global_norm(ts_frame *f)
     return status;
 }
 
+/** An op over lists as they are; the lists that it writes are named by bits. */
+template <ts_kernel KERNEL, uint32_t WRITTEN> static ts_status of_lists(ts_frame *f) { return densely(f, WRITTEN, KERNEL); }
+
 TS_CUDA_FAMILY(optim,
-    {"adamw", adamw, 0, true},
-    {"sgd", sgd, 0, true},
-    {"scale", scale, 0, true},
-    {"unscale", unscale, 0, true},
-    {"clip_norm", clip_norm, 0, true},
-    {"global_norm", global_norm, 0, true},
+    {"adamw", of_lists<adamw, 1 << 0 | 1 << 2 | 1 << 3>, 0, true},
+    {"sgd", of_lists<sgd, 1 << 0 | 1 << 2>, 0, true},
+    {"scale", of_lists<scale, 1 << 0>, 0, true},
+    {"unscale", of_lists<unscale, 1 << 0>, 0, true},
+    {"clip_norm", of_lists<clip_norm, 1 << 0>, 0, true},
+    {"global_norm", of_lists<global_norm, 0>, 0, true},
 )

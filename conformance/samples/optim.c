@@ -102,6 +102,7 @@ static void ref_unscale(ts_ref *r)
 
 #define PAIR LIST(T(SWEEP, 3), T(7))
 #define SQUARES LIST(T_UNIFORM(0.5, 2, SWEEP, 3), T_UNIFORM(0.5, 2, 7))
+#define MIXED LIST(T(SWEEP, 3), T_OF(TS_BF16, 7))
 #define OTHER LIST(T(SWEEP, 3), T(8))
 
 /* one number of f32 */
@@ -123,6 +124,9 @@ static const ts_sample samples[] = {
      {PAIR, LIST(T_OF(TS_BF16, SWEEP, 3), T_OF(TS_BF16, 7)), PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9),
       FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED},
      ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
+    {"adamw", "mixed", /* parameters of f32 and of a half, whose state is f32 */
+     {MIXED, MIXED, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED},
+     ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
     {"adamw", "guarded, taken",
      {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(0)},
      ref_adamw, .c = 16, .scale = 4, .no_expand = true,
@@ -140,14 +144,18 @@ static const ts_sample samples[] = {
      ref_sgd, .c = 8, .scale = 1, .no_expand = true},
     {"sgd", "gradients of f16", {PAIR, LIST(T_OF(TS_F16, SWEEP, 3), T_OF(TS_F16, 7)), PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), UNGUARDED},
      ref_sgd, .dtypes = TS_DT(TS_F32), .c = 8, .scale = 1, .no_expand = true},
+    {"sgd", "mixed", {MIXED, MIXED, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false), UNGUARDED},
+     ref_sgd, .dtypes = TS_DT(TS_F32), .c = 8, .scale = 1, .no_expand = true},
     {"sgd", "guarded, first", {PAIR, PAIR, PAIR, INTS(2, 4), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), GUARDED(0)},
      ref_sgd, .c = 8, .scale = 1, .no_expand = true},
     {"sgd", "guarded, left out", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(2, 4), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false), GUARDED(1)},
      ref_sgd, .no_expand = true},
     {"global_norm", "two", {LIST(T(SWEEP, 3), T(SWEEP))}, ref_global_norm, .out = {OUT_WIDE}, .c = 2, .depth = SWEEP,
      .bad = {{0, LIST(T_OF(TS_I64, 3)), TS_ERR_DTYPE, "floating dtype"}}},
+    {"global_norm", "mixed", {MIXED}, ref_global_norm, .dtypes = TS_DT(TS_F32), .out = {OUT_WIDE}, .c = 2, .depth = SWEEP},
     {"global_norm", "0-dim", {LIST(T(), T())}, ref_global_norm, .out = {OUT_WIDE}, .c = 2},
     {"scale", "number", {PAIR, FLOAT(0.75)}, ref_scale, .c = 1, .no_expand = true},
+    {"scale", "mixed", {MIXED, FLOAT(0.75)}, ref_scale, .dtypes = TS_DT(TS_F32), .c = 1, .no_expand = true},
     {"scale", "tensor", {PAIR, T()}, ref_scale, .c = 1, .no_expand = true,
      .bad = {{1, T(2), TS_ERR_SHAPE, "one element"}}},
     {"unscale", "finite", {PAIR, FLOAT(0.25)}, ref_unscale, .out = {1 + TS_F32}, .c = 1,
