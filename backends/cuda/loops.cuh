@@ -275,6 +275,25 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
+template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn);
+
+/** Each of the outermost dim by itself, where already one has more accesses than 31 bits count. */
+template <class F, class R, class... T>
+__attribute__((noinline)) ts_status loop_each(ts_frame *f, const ts_space &space, const F &fn)
+{
+    int last = space.ndim - 1;
+    ts_space part = space;
+    part.ndim = last;
+    part.numel = space.numel / space.sizes[last];
+    for (int64_t i = 0; i < space.sizes[last]; i++) {
+        for (int k = 0; k < 1 + (int)sizeof...(T); k++)
+            if (!space.operand[k].host)
+                part.operand[k].data = (char *)space.operand[k].data + i * space.operand[k].strides[last];
+        TS_CUDA_TRY((loop_run<F, R, T...>(f, part, fn)));
+    }
+    return TS_OK;
+}
+
 /** Runs fn over a space: R the result's element, T... the operands'. */
 template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
 {
@@ -300,7 +319,9 @@ template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts
     int64_t whole = space.sizes[last], most = ((int64_t)1 << 31) - 4096, step = whole;
     if (space.numel > most) {
         int64_t around = space.numel / whole;
-        step = most / around > 0 ? most / around : 1;
+        if (around > most)
+            return loop_each<F, R, T...>(f, space, fn);
+        step = most / around;
         if (last == 0)
             step = step / 4096 * 4096;
     }

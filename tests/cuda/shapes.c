@@ -149,6 +149,23 @@ TS_TEST(running_sums_over_many_blocks_are_those_of_the_CPU, .loop = 2)
     compare(device, &(subject){scan, _i, TS_F32, 1, {{_i ? 3 : 70000, _i ? 70000 : 3}}, {2}}, 128);
 }
 
+/* The dims do not join, and two of them have more elements than 31 bits count. */
+TS_TEST(pointwise_ops_reach_every_element_of_dims_with_more_than_2_to_the_31)
+{
+    GPU(device);
+    TS_SCOPE;
+    int64_t n = ((int64_t)1 << 30) + 1;
+    ts_tensor *x = ts_zero_(ts_empty_on(TS_SIZES(2, 3, n), TS_U8, device)), *y = ts_fill_(ts_empty_on(TS_SIZES(2, 1, n), TS_U8, device), 1);
+    OK(ts_fill_(ts_narrow(y, 2, n - 7, 7), 5));
+    ts_tensor *z = ts_add(x, y);
+    OK(z);
+    for (int i = 0; i < 6; i++) {
+        int64_t same;
+        OK(ts_item_int(ts_sum(ts_eq(ts_select(ts_select(z, 0, i / 3), 0, i % 3), ts_select(ts_select(y, 0, i / 3), 0, 0))), &same));
+        ck_assert_int_eq(same, n);
+    }
+}
+
 TS_TEST(permutations_and_draws_are_those_of_the_CPU)
 {
     GPU(device);
