@@ -7,10 +7,12 @@
 
 namespace ts {
 
-/** The 64 bits of a product, in one instruction: from C the compiler adds a zero to the high word of each. */
-__device__ __forceinline__ void product(uint32_t a, uint32_t b, uint32_t &low, uint32_t &high)
+/** A product in one instruction: from C the compiler adds a zero to its high word. */
+__device__ __forceinline__ uint64_t product(uint32_t a, uint32_t b)
 {
-    asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }" : "=r"(low), "=r"(high) : "r"(a), "r"(b));
+    uint64_t p;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(p) : "r"(a), "r"(b));
+    return p;
 }
 
 /** Four random words. */
@@ -24,13 +26,12 @@ struct philox_block {
         uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
         for (int round = 0; round < 10; round++) {
-            uint32_t low0, high0, low1, high1;
-            product(0xD2511F53u, c0, low0, high0);
-            product(0xCD9E8D57u, c2, low1, high1);
-            c0 = high1 ^ c1 ^ k0;
-            c2 = high0 ^ c3 ^ k1;
-            c1 = low1;
-            c3 = low0;
+            /* one of the two: with both, kernels of attention that need all their registers spill some */
+            uint64_t p0 = product(0xD2511F53u, c0), p1 = (uint64_t)0xCD9E8D57u * c2;
+            c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+            c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+            c1 = (uint32_t)p1;
+            c3 = (uint32_t)p0;
             k0 += 0x9E3779B9u;
             k1 += 0xBB67AE85u;
         }
