@@ -3,7 +3,7 @@
  *
  * cuBLASLt thinks in columns, tensors here in rows: c = a b by rows is c' = b' a' by columns, so b is
  * its first operand and a its second. What a product needs beside pointers (layouts, an algorithm) is
- * found once for its shape and kept; a call looks it up, takes workspace and launches.
+ * found once for its shape and kept, for the first PLANS shapes; a call looks it up, takes workspace and launches.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/gemm.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORKSPACE = 32 << 20, BUCKETS = 1024 };
+enum { WORKSPACE = 32 << 20, BUCKETS = 1024, PLANS = 4096 };
 
 /** All that a plan depends on. Compared as bytes: zeroed before it is filled. */
 typedef struct key {
@@ -32,11 +32,13 @@ typedef struct plan {
     cublasLtMatmulAlgo_t algo;
     size_t workspace;
     bool missing; /* there is no algorithm */
+    bool kept;    /* else it is the caller's, who drops it */
 } plan;
 
 static cublasLtHandle_t handles[TS_CUDA_DEVICES];
 static _Atomic(plan *) plans[BUCKETS];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int nplans;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for what is written */
 
 static ts_status check(cublasStatus_t status, const ts_frame *f)
 {
@@ -195,13 +197,21 @@ static ts_status plan_of(const ts_frame *f, const key *k, const ts_cuda_epilogue
             status = cublasLtCreate(&handles[k->device]);
         if (status == CUBLAS_STATUS_SUCCESS)
             status = make(k, then, out);
-        if (status == CUBLAS_STATUS_SUCCESS) {
+        if (status == CUBLAS_STATUS_SUCCESS && nplans < PLANS) {
+            nplans++;
+            (*out)->kept = true;
             (*out)->next = atomic_load(bucket);
             atomic_store_explicit(bucket, *out, memory_order_release);
         }
     }
     pthread_mutex_unlock(&lock);
     return check(status, f);
+}
+
+static void done_with(plan *p)
+{
+    if (!p->kept)
+        drop(p);
 }
 
 static key key_of(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
@@ -233,32 +243,31 @@ bool ts_cuda_gemm_is_there(const ts_frame *f, ts_dtype dtype, const ts_cuda_matr
 {
     key k = key_of(f, dtype, a, b, c, batches, then);
     plan *p;
-    return !ts_cuda_use(k.device) || plan_of(f, &k, then, &p) != TS_OK || !p->missing;
+    if (!ts_cuda_use(k.device) || plan_of(f, &k, then, &p) != TS_OK)
+        return true;
+    bool missing = p->missing;
+    done_with(p);
+    return !missing;
 }
 
-ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
-                       const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then)
+/** Takes workspace and launches. */
+static ts_status launch(const ts_frame *f, const ts_cuda_device *device, const plan *p, const ts_cuda_matrix *a,
+                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, const ts_cuda_epilogue *then)
 {
-    ts_device where = ts_kernel_device(f);
-    const ts_cuda_device *device = ts_cuda_use(where.index);
-    if (!device)
-        return ts_error_code();
-    key k = key_of(f, dtype, a, b, c, batches, then);
-    plan *p;
-    TS_TRY(plan_of(f, &k, then, &p));
     if (p->missing)
         return check(CUBLAS_STATUS_NOT_SUPPORTED, f);
+    ts_device where = ts_kernel_device(f);
     void *workspace = NULL;
     if (p->workspace && !(workspace = ts_scratch_take(where, (int64_t)p->workspace)))
         return ts_error_code();
     cudaStream_t stream = ts_cuda_stream(device, ts_kernel_stream(f));
     static const double one = 1, zero = 0;
     static const float one_f = 1, zero_f = 0;
-    bool wide = dtype == TS_F64;
+    bool wide = p->key.dtype == TS_F64;
     cublasLtMatmulDesc_t product = p->product;
     cublasLtMatmulDescOpaque_t own;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    if (k.epilogue != CUBLASLT_EPILOGUE_DEFAULT) { /* a copy, since others use the plan too */
+    if (p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT) { /* a copy, since others use the plan too */
         memcpy(&own, p->product, sizeof own);
         product = (cublasLtMatmulDesc_t)&own;
         point(&status, product, then);
@@ -271,4 +280,21 @@ ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *
         ts_scratch_give(where, workspace, (int64_t)p->workspace);
     TS_TRY(check(status, f));
     return ts_cuda_launched(f, cudaSuccess, stream);
+}
+
+ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                       const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then)
+{
+    const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    if (!device)
+        return ts_error_code();
+    if (batches > INT32_MAX)
+        return ts_error_set(TS_ERR_UNSUPPORTED, "%s: expected at most %d matrices, got %lld", ts_op_name(f->op), INT32_MAX,
+                            (long long)batches);
+    key k = key_of(f, dtype, a, b, c, batches, then);
+    plan *p;
+    TS_TRY(plan_of(f, &k, then, &p));
+    ts_status status = launch(f, device, p, a, b, c, then);
+    done_with(p);
+    return status;
 }

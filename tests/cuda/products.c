@@ -83,3 +83,19 @@ TS_TEST(linear_gelu_is_gelu_of_linear_within_the_rounding_of_its_dtype, .loop = 
     ck_assert_double_le(apart(y, tanh_form ? ts_gelu_tanh(wide) : ts_gelu(wide)), bound);
     ck_assert_double_le(apart(ts_linear_gelu(x, w, bias, tanh_form, NULL), y), 0);
 }
+
+/* Of shapes beyond the first few thousand each call makes its plan anew. */
+TS_TEST(products_of_more_shapes_than_there_are_plans_kept_are_right, .timeout = 120)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { SHAPES = 4608 };
+    ts_tensor *ones = full_on(device, SHAPES, 1);
+    for (int64_t n = 1; n <= SHAPES; n++) {
+        TS_SCOPE;
+        ts_tensor *some = ts_narrow(ones, 0, 0, n);
+        double sum;
+        OK(ts_item(ts_mm(ts_view(some, TS_SIZES(1, n)), ts_view(some, TS_SIZES(n, 1))), &sum));
+        ck_assert_double_eq(sum, (double)n);
+    }
+}
