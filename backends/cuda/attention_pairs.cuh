@@ -12,7 +12,7 @@ namespace ts {
  * lse as a power of two, and delta = the sum of g out, less g_lse; LANES lanes a row of the
  * tensors, 8 columns each. Rows that see nothing get a power of 0, for their scores are -Inf; rows
  * that only fill up a head get +Inf, so that all their probabilities are 0. Where dq is to be added
- * up, the sums begin as zeros.
+ * up, the sums begin as zeros, and so does the count of keys that blocks have taken.
  */
 template <class T, int LANES>
 static __global__ void __launch_bounds__(256) attention_pairs_kernel(const __grid_constant__ attention_call c)
@@ -23,6 +23,8 @@ static __global__ void __launch_bounds__(256) attention_pairs_kernel(const __gri
     int head = (int)(heads % c.heads), batch = (int)(heads / c.heads), lane = threadIdx.x % LANES;
     bool there = row < c.pair_rows, filled = row < c.q_tokens;
     float sum = 0;
+    if (c.taken && blockIdx.x == 0 && threadIdx.x == 0)
+        *c.taken = 0;
     if (filled && lane * 8 < c.value_depth) {
         unpacked<T, 8> out(*(const vec<T, 8> *)(c.out.of<const T>(batch, head, row) + lane * 8)),
             g(*(const vec<T, 8> *)(c.g.of<const T>(batch, head, row) + lane * 8));

@@ -32,12 +32,10 @@ template <class T, int DEPTH, bool SUMS> static cudaError_t launch_keys(const at
     if (blocks > INT32_MAX || !maps.make<T>(c, S::rows, S::keys))
         return cudaErrorNotSupported;
     int together = attention_together((int64_t)c.rows * DEPTH * (SUMS ? 8 : 4) * c.share, heads);
-    unsigned *counter = blocks > c.processors ? c.taken : nullptr;
-    cudaError_t e = counter ? cudaMemsetAsync(counter, 0, sizeof *counter, stream) : cudaSuccess;
-    if (e == cudaSuccess)
-        e = attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS>, 1,
-                             blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes, stream, c, maps.k,
-                             maps.v, maps.q, maps.g, together, counter);
+    unsigned *counter = blocks > c.processors ? c.taken : nullptr; /* attention_pairs_kernel made it 0 */
+    cudaError_t e = attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS>, 1,
+                                     blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes, stream, c,
+                                     maps.k, maps.v, maps.q, maps.g, together, counter);
     if constexpr (SUMS)
         if (e == cudaSuccess)
             e = attention_launch(attention_wgmma_sums_kernel<T, DEPTH>, (int64_t)c.batches * c.heads,
