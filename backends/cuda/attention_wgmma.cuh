@@ -7,7 +7,7 @@
  * probabilities with their values, and works out the next probabilities while the latter run. Groups take
  * turns at the tensor cores, so that one multiplies while another exponentiates. A block goes from rows to
  * rows without a stop: the first scores of the next rows start before the last products of these, and
- * results leave through the copy engine.
+ * results leave through the copy engine while the second ones are computed.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_CUH
@@ -76,20 +76,26 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     return grows;
 }
 
+/** Bit i: this lane's key number i of a row is among the first `keys` ones; of each 8 keys a lane has two. */
+template <int N> __device__ __forceinline__ uint32_t attention_first_keys(int keys)
+{
+    int mine = keys - (int)(threadIdx.x % 4) * 2, count = mine <= 0 ? 0 : mine / 8 * 2 + min(mine % 8, 2);
+    return count >= 2 * N ? ~0u : (1u << count) - 1;
+}
 /** Hides what rows `row` and row + 8 do not see of the keys from `from` on. */
 template <int N>
 __device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention_span &span, int row, int from)
 {
+    static_assert(N <= 16, "a bit for each of a row's keys");
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int low = max(0, row + 8 * half + span.low), high = min(span.keys - 1, row + 8 * half + span.high);
-        unsigned seen = max(0, high - low + 1);
-        int key = from + threadIdx.x % 4 * 2 - low;
+        int low = row + 8 * half + span.low, high = min(span.keys - 1, row + 8 * half + span.high);
+        uint32_t seen = attention_first_keys<N>(high + 1 - from) & ~attention_first_keys<N>(low - from);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                if ((unsigned)(key + n * 8 + e) >= seen)
+                if (!(seen >> (2 * n + e) & 1))
                     s[n][2 * half + e] = -INFINITY;
     }
 }
@@ -104,7 +110,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     using S = attention_wgmma_shape<DEPTH, GROUPS>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
-    __shared__ attention_rows told[2];
+    __shared__ attention_rows told[4]; /* queries are given back before their results are written */
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + 2 * S::q_bytes, k = out + S::q_bytes,
              v = k + S::stages * S::tile_bytes;
     tile_ring<2> rows{v + S::stages * S::tile_bytes};
@@ -144,7 +150,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
             values.wait_empty(at);
             barrier_expect(values.full(at), S::tile_bytes);
             tma_load_tile<WIDE, DEPTH>(v + at % S::stages * S::tile_bytes, &v_map, v_row,
-                                       told[of % 2].head / c.share, told[of % 2].batch, values.full(at));
+                                       told[of % 4].head / c.share, told[of % 4].batch, values.full(at));
         };
         for (unsigned index = blockIdx.x, next; index < all; index = next) {
             next = gridDim.x + index;
@@ -158,7 +164,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
             } else if (threadIdx.x == 0) {
                 int last = last_tile(first), tiles = last + 1 - seen.first / WIDE;
                 rows.wait_empty(round);
-                told[round % 2] = {first, at.head, at.batch, tiles};
+                told[round % 4] = {first, at.head, at.batch, tiles};
                 barrier_expect(rows.full(round), S::q_bytes);
                 tma_load_tile<S::rows, DEPTH>(q + round % 2 * S::q_bytes, &q_map, first, at.head, at.batch,
                                               rows.full(round));
@@ -182,7 +188,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
             if (passed)
                 fetch_values(round - 1);
             rows.wait_empty(round);
-            told[round % 2].tiles = 0;
+            told[round % 4].tiles = 0;
             barrier_arrive(rows.full(round));
         }
         return;
@@ -192,10 +198,26 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     constexpr int turn = 2 * 128;
     int thread = threadIdx.x % 128, lane = thread % 32, mine = group * 64 + thread / 32 * 16 + lane / 4;
     float o[DEPTH / 8][4] = {}, s[WIDE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, shrink[2];
+    float next_top[2], next_sum[2]; /* of the rows of `round`, until those before them are written */
     uint32_t p[WIDE / 16][4];
+    int first, tiles; /* of the rows of `round` */
     auto release = [&](uint32_t barrier) {
         if (thread == 0)
             barrier_arrive(barrier);
+    };
+    auto meet_rows = [&] {
+        rows.wait_full(round);
+        first = told[round % 4].first;
+        tiles = told[round % 4].tiles;
+    };
+    auto take_turn = [&] {
+        keys.wait_full(passed);
+        if (turns)
+            turn_wait(1 + group, turn);
+    };
+    auto give_turn = [&] {
+        if (turns)
+            turn_give(1 + (group + 1) % S::groups, turn);
     };
     auto start_scores = [&] {
         settle(s);
@@ -206,23 +228,21 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     };
     auto start_sums = [&] { /* of the tile before */
         values.wait_full(passed - 1);
+        settle(o);
         wgmma_begin();
         wgmma_accumulate<T, WIDE>(o, p, v + (passed - 1) % S::stages * S::tile_bytes);
         wgmma_commit();
     };
-    /* scores of this tile beside the sums of the last; scores are there when it returns */
-    auto next_scores = [&] {
-        keys.wait_full(passed);
-        if (turns)
-            turn_wait(1 + group, turn);
-        settle(o);
-        start_scores();
-        start_sums();
-        if (turns)
-            turn_give(1 + (group + 1) % S::groups, turn);
-        wgmma_wait<1>();
+    /* of tile i of the rows, whose scores are done; whether sums are to shrink */
+    auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2]) {
         settle(s);
         release(keys.empty(passed));
+        if (i == tiles - 1)
+            release(rows.empty(round));
+        int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
+        if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
+            attention_mask(s, span, first + mine, from);
+        return attention_softmax(s, of_top, of_sum, shrink, c.to_log2);
     };
     auto end_sums = [&] {
         wgmma_wait<0>();
@@ -231,95 +251,102 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         pack_left<T>(p, s);
         passed++;
     };
-    auto mask = [&](int first, int i) {
-        int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
-        if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
-            attention_mask(s, span, first + mine, from);
+    /* what comes of tile i of the rows, and of the sums beside it, when both have started */
+    auto step = [&](int i) {
+        wgmma_wait<1>();
+        bool shrinks = probabilities(i, top, sum);
+        end_sums();
+        if (shrinks)
+#pragma unroll
+            for (int n = 0; n < DEPTH / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    o[n][e] *= shrink[e / 2];
     };
-    /* writes the rows before those of `round` */
-    auto finish = [&] {
-        attention_rows r = told[(round - 1) % 2];
+    /* writes the rows before those of `round`, and goes on with these if there are more */
+    auto finish = [&](bool more) {
+        attention_rows r = told[(round - 1) % 4];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float total = sum[half];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            shrink[half] = total == 0 ? 0 : 1 / total;
+            shrink[half] = total == 0 ? 0 : reciprocal(total);
             int row = r.first + mine + 8 * half;
+            float lse = total == 0 ? -INFINITY : top[half] * (c.to_log2 * ln_2) + __logf(total);
             if (c.lse && lane % 4 == 0 && row < c.rows)
-                ((float *)c.lse)[((int64_t)r.batch * c.heads + r.head) * c.rows + row] =
-                    total == 0 ? -INFINITY : top[half] * (c.to_log2 * ln_2) + logf(total);
+                ((float *)c.lse)[((int64_t)r.batch * c.heads + r.head) * c.rows + row] = lse;
+            if (more) {
+                top[half] = next_top[half];
+                sum[half] = next_sum[half];
+            }
         }
         if (thread == 0)
             tma_stores_wait();
         turn_wait(8 + group, 128);
-        release(rows.empty(round - 1));
         put_group<T>(out + group * 64 * DEPTH * 2, o, shrink[0], shrink[1]);
         tma_sees_shared();
         turn_wait(8 + group, 128);
         if (thread == 0)
             tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, &out_map, r.first + group * 64, r.head, r.batch);
+        if (more)
+#pragma unroll
+            for (int n = 0; n < DEPTH / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    o[n][e] = 0;
     };
 
     if (turns && group == S::groups - 1)
         turn_give(1, turn);
-    int first, tiles;
-    auto meet_rows = [&] {
-        rows.wait_full(round);
-        first = told[round % 2].first;
-        tiles = told[round % 2].tiles;
-    };
     meet_rows();
     if (!tiles)
         return;
     keys.wait_full(passed);
     start_scores();
     wgmma_wait<0>();
-    settle(s);
-    release(keys.empty(passed));
-    mask(first, 0);
-    attention_softmax(s, top, sum, shrink, c.to_log2);
+    probabilities(0, top, sum);
     pack_left<T>(p, s);
     passed++;
     while (true) {
-        for (int i = 1; i < tiles; i++) {
-            next_scores();
-            mask(first, i);
-            bool shrinks = attention_softmax(s, top, sum, shrink, c.to_log2);
-            end_sums();
-            if (shrinks)
-#pragma unroll
-                for (int n = 0; n < DEPTH / 8; n++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        o[n][e] *= shrink[e / 2];
+        int i = 1;
+        /* scores of the rows run beside the end of those before; one call for both cases, with what is beside it under
+         * conditions, would make ptxas serialize products (C7514) */
+        if (round && tiles > 1) {
+            take_turn();
+            start_scores();
+            give_turn();
+            finish(true);
+            start_sums();
+            step(i++);
+        } else if (round) {
+            finish(true);
+        }
+        for (; i < tiles; i++) {
+            take_turn();
+            start_scores();
+            start_sums();
+            give_turn();
+            step(i);
         }
         round++;
         meet_rows();
         if (!tiles)
             break;
-        next_scores();
-        mask(first, 0);
-        float next_top[2] = {-INFINITY, -INFINITY}, next_sum[2] = {};
-        attention_softmax(s, next_top, next_sum, shrink, c.to_log2);
+        take_turn();
+        start_scores();
+        start_sums();
+        give_turn();
+        wgmma_wait<1>();
+        next_top[0] = next_top[1] = -INFINITY;
+        next_sum[0] = next_sum[1] = 0;
+        probabilities(0, next_top, next_sum);
         end_sums();
-        finish();
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            top[half] = next_top[half];
-            sum[half] = next_sum[half];
-        }
-#pragma unroll
-        for (int n = 0; n < DEPTH / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                o[n][e] = 0;
     }
-    settle(o);
     start_sums();
     wgmma_wait<0>();
     settle(o);
-    finish();
+    finish(false);
     if (thread == 0)
         tma_stores_wait();
 #endif
