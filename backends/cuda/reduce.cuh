@@ -79,17 +79,19 @@ inline reduction reduction_of(const ts_tensor *t, int64_t mask)
 
 /* ------------------------------------------------------------------------------ elements ---- */
 
-/** n of V neighbours, `step` apart. */
-template <class T, int V> __device__ __forceinline__ vec<T, V> load_piece(const T *from, int64_t step, bool aligned, int n)
+/** n of V neighbours, `step` apart, as the words in which they move: each access would wait for the one
+ *  before it, were halves taken apart here. */
+template <class T, int V>
+__device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t step, bool aligned, int n)
 {
-    vec<T, V> x;
     if (aligned && n == V)
-        return *reinterpret_cast<const vec<T, V> *>(from);
+        return *reinterpret_cast<const word_of<vec<T, V>> *>(from);
+    vec<T, V> x = {};
 #pragma unroll
     for (int e = 0; e < V; e++)
         if (e < n)
             x.at[e] = from[e * step];
-    return x;
+    return to_word(x);
 }
 
 /** n of V elements go into a state: together where all are there. */
@@ -189,7 +191,8 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     for (; p < end; p += GROUP) {
         int64_t left = length - first_of(p);
         int n = left < V ? (int)left : V;
-        take_piece<T, V>(fold, state, load_piece<T, V>(from + place_of(p), step, r.aligned, n), n);
+        word_of<vec<T, V>> in = load_piece<T, V>(from + place_of(p), step, r.aligned, n);
+        take_piece<T, V>(fold, state, from_word<vec<T, V>>(in), n);
     }
     state = merge_group<GROUP>(fold, state);
     if (threadIdx.x % GROUP == 0)
@@ -216,7 +219,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     if (n) {
         const T *from = x + first * step + r.offset(0, 1, row);
         for (int64_t i = begin + line; i < end; i += (int64_t)lines * U) {
-            vec<T, V> in[U];
+            word_of<vec<T, V>> in[U];
             bool whole = i + (int64_t)lines * (U - 1) < end;
 #pragma unroll
             for (int u = 0; u < U; u++) {
@@ -231,7 +234,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
                 X column[U];
 #pragma unroll
                 for (int u = 0; u < U; u++)
-                    column[u] = widen(in[u].at[e]);
+                    column[u] = widen(from_word<vec<T, V>>(in[u]).at[e]);
                 if (whole) {
                     fold.take(state[e], column);
                 } else {
