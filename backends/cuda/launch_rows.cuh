@@ -12,15 +12,16 @@ inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
 /**
  * Calls f.operator()<shape, V>() for the shape that holds rows of n elements of T, and returns what it
- * returns; cudaErrorNotSupported when no shape holds them.
+ * returns; cudaErrorNotSupported when no shape holds them. FULL: some lengths have shapes of their own.
  */
-template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
+template <class T, bool FULL = true, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
 {
     constexpr int V = vec16<T>;
-#define TS_SHAPE(most, W, N, width)                               \
-    if (v == most && width > 1)                                   \
-        return f.template operator()<row_shape<W, N, true>, width>(); \
-    if (v <= most)                                                \
+#define TS_SHAPE(most, W, N, width)                                       \
+    if constexpr (FULL && width > 1)                                      \
+        if (v == most)                                                    \
+            return f.template operator()<row_shape<W, N, true>, width>(); \
+    if (v <= most)                                                        \
         return f.template operator()<row_shape<W, N>, width>();
     if (aligned && n % V == 0) {
         int64_t v = n / V;

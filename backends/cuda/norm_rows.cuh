@@ -83,18 +83,10 @@ template <bool RMS> struct norm_factor {
         unpack<T, V>(bias, b);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            z[k] = fmaf(fmaf(z[k], factor, minus), w[k], b[k]);
+            z[k] = RMS ? z[k] * factor * w[k] : fmaf(fmaf(z[k], factor, minus), w[k], b[k]);
     }
 };
 
-template <class T, int V> __device__ __forceinline__ vec<T, V> all_of(T x)
-{
-    vec<T, V> v;
-#pragma unroll
-    for (int e = 0; e < V; e++)
-        v.at[e] = x;
-    return v;
-}
 /** x + y as it is rounded. */
 template <class T, int V> __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T, V> &y)
 {
@@ -110,19 +102,17 @@ template <class T, int V> __device__ __forceinline__ vec<T, V> rounded_sum(const
 /* ------------------------------------------------------------------- rows in registers ---- */
 
 /** Threads that a multiprocessor is to hold: as many as leave each the registers that it needs. */
-template <class S, int V, bool ADD> constexpr int norm_threads = V == 1 || ADD ? 512 : S::full ? 1024 : 640;
+template <class S, int V, bool ADD> constexpr int norm_threads = S::full ? 1024 : V == 1 || ADD ? 512 : 640;
 
 template <class T, class S, int V, bool RMS, bool ADD>
 __global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> / (S::threads * S::rows))
     norm_kernel(const __grid_constant__ norm_rows<T> a)
 {
-    using part_t = row_part<T, S, V>;
+    using part_t = row_part<T, S, V, false>; /* not STREAM: by 4 % quicker, if both loads and stores are without */
     float2 *place = row_place<S, 1, float2>();
     int64_t n = S::full ? S::threads * S::vecs * V : a.n;
     int64_t r = row_index<S>(), m = S::rows == 1 || r < a.rows ? n : 0, at = r * n;
-    constexpr bool early = sizeof(T) == 4; /* where there are registers, weights are loaded while the row's sums are made */
     part_t row;
-    vec<T, V> weight[early ? S::vecs : 1], bias[early ? S::vecs : 1];
     row.load(a.x + at, m, narrow<T>(0.0f));
     if constexpr (ADD) {
         part_t residual;
@@ -133,14 +123,6 @@ __global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> /
         if (a.sum)
             row.store(a.sum + at, m);
     }
-    auto load = [&](int j, int to) {
-        weight[to] = part_t::kept(a.weight, j, m, narrow<T>(1.0f));
-        bias[to] = part_t::kept(a.bias, j, m, narrow<T>(0.0f));
-    };
-    if constexpr (early)
-#pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            load(j, j);
     norm_own_sums<RMS> own;
     float count = 0, z[V];
 #pragma unroll
@@ -156,12 +138,9 @@ __global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> /
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
         unpack<T, V>(row.at[j], z);
-        if (!early)
-            load(j, 0);
-        f.apply(z, weight[early ? j : 0], bias[early ? j : 0]);
-        row.at[j] = pack<T, V>(z);
+        f.apply(z, part_t::kept(a.weight, j, m, narrow<T>(1.0f)), part_t::kept(RMS ? nullptr : a.bias, j, m, narrow<T>(0.0f)));
+        part_t::put(a.y + at, j, m, pack<T, V>(z)); /* before more weights are loaded: quicker than all at the end */
     }
-    row.store(a.y + at, m);
 }
 
 /* ------------------------------------------------------------- rows in shared memory ---- */
@@ -230,18 +209,45 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
 
 /* ------------------------------------------------------------------------- host side ---- */
 
+/**
+ * Rows of v whole vectors that have a kernel of their own: a block each, which takes 2 % less time than some, but for
+ * the shortest, of which a GPU does not begin enough. More threads are quicker where their registers suffice.
+ */
+template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(int64_t v, F &&f)
+{
+    constexpr bool light = RMS || ADD || sizeof(T) == 4, half = sizeof(T) == 2;
+#define TS_SHAPE(most, W, N, ROWS) \
+    if (v == most)                 \
+        return f.template operator()<row_shape<W, N, true, ROWS>, vec16<T>>();
+    TS_SHAPE(32, 1, 1, 4)
+    TS_SHAPE(64, 1, 2, 4)
+    TS_SHAPE(96, 1, 3, 1)
+    TS_SHAPE(128, 1, 4, 1)
+    TS_SHAPE(192, 2, 3, 1)
+    TS_SHAPE(256, 4, 2, 1)
+    TS_SHAPE(512, 4, 4, 1)
+    TS_SHAPE(1024, light ? 16 : 8, light ? 2 : 4, 1)
+    TS_SHAPE(2048, 16, 4, 1)
+    if constexpr (RMS || ADD) {
+        TS_SHAPE(4096, 32, 4, 1)
+    } else if constexpr (!half) { /* of halves, blocks that stay are quicker */
+        TS_SHAPE(4096, 16, 8, 1)
+    }
+#undef TS_SHAPE
+    return cudaErrorNotSupported;
+}
+
 /** cudaErrorNotSupported where no shape holds a row. Rows are aligned: on_aligned() saw to it. */
 template <class T, bool RMS, bool ADD> cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {
-    cudaError_t e = stream_dispatch<T, ADD ? rows_wide_pairs : rows_wide_kept>(a.n, true, d, [&]<class S>() {
-        return stream_launch<S>(norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, d->sms, stream,
-                                [](int64_t) {}, a);
-    });
+    auto rows = [&]<class S, int V>() { return rows_launch<S>(norm_kernel<T, S, V, RMS, ADD>, a.rows, stream, a); };
+    cudaError_t e = a.n % vec16<T> ? cudaErrorNotSupported : norm_full_dispatch<T, RMS, ADD>(a.n / vec16<T>, rows);
     if (e == cudaErrorNotSupported)
-        e = rows_dispatch<T>(a.n, true, [&]<class S, int V>() {
-            return rows_launch<S>(norm_kernel<T, S, V, RMS, ADD>, a.rows, stream, a);
+        e = stream_dispatch<T, ADD ? rows_wide_pairs_kept : rows_wide_kept>(a.n, true, d, [&]<class S>() {
+            return stream_launch<S>(norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, d->sms, stream,
+                                    [](int64_t) {}, a);
         });
-    return e;
+    return e == cudaErrorNotSupported ? rows_dispatch<T, false>(a.n, true, rows) : e;
 }
 
 } // namespace ts

@@ -315,21 +315,22 @@ cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, int sm
 
 /**
  * rows_wide: rows too long for registers, of one input; rows_wide_held: the same for run_held(); rows_wide_kept:
- * with what belongs to columns in registers; rows_wide_pairs: of two inputs. rows_sum: rows of any length of two
- * inputs, in blocks that keep sums over many of them.
+ * with what belongs to columns in registers; rows_wide_pairs: of two inputs; rows_wide_pairs_kept: both. rows_sum:
+ * rows of any length of two inputs, in blocks that keep sums over many of them.
  */
-enum stream_way { rows_wide, rows_wide_held, rows_wide_kept, rows_wide_pairs, rows_sum };
+enum stream_way { rows_wide, rows_wide_held, rows_wide_kept, rows_wide_pairs, rows_wide_pairs_kept, rows_sum };
 
 /** Like rows_dispatch(), for rows whose segments fill whole vectors. */
 template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F &&f)
 {
     constexpr int V = vec16<T>;
     int64_t v = n / V;
-    constexpr int64_t short_of = WAY <= rows_wide_held ? 2048 : WAY == rows_wide_pairs ? 1024 : WAY == rows_wide_kept ? 2048 : 0;
+    constexpr bool pairs = WAY == rows_wide_pairs || WAY == rows_wide_pairs_kept;
+    constexpr int64_t short_of = WAY == rows_sum ? 0 : pairs ? 1024 : 2048;
     if (!d->clusters || !aligned || n % V || v <= short_of) /* too short for it to be the better way */
         return cudaErrorNotSupported;
     /* Without branches more is on its way at a time, which takes registers that these have. */
-    constexpr int exact_vecs = WAY == rows_wide_kept ? 8 : WAY == rows_sum && sizeof(T) == 2 ? 4 : 0;
+    constexpr int exact_vecs = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept ? 8 : WAY == rows_sum && sizeof(T) == 2 ? 4 : 0;
 #define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                           \
     {                                                                                                    \
         constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most;                   \
@@ -361,9 +362,17 @@ template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t 
         TS_SHAPE(16384, 256, 8, 8, 3, 1)
     } else if constexpr (WAY == rows_wide_kept) {
         TS_SHAPE(4096, 256, 8, 2, 3, 2)
-        TS_SHAPE(8192, 256, 8, 4, 3, 2)
+        TS_SHAPE(8192, 256, 8, 4, 2, 2)
         TS_SHAPE(16384, 256, 8, 8, 3, 2)
         TS_SHAPE(32768, 512, 4, 16, 3, 1)
+    } else if constexpr (WAY == rows_wide_pairs_kept) {
+        TS_SHAPE(2048, 512, 4, 1, 3, 1)
+        TS_SHAPE(4096, 512, 4, 2, 3, 1)
+        TS_SHAPE(8192, 512, 4, 4, 3, 1)
+        TS_SHAPE(16384, 512, 4, 8, 3, 1)
+        if constexpr (sizeof(T) == 4) {
+            TS_SHAPE(32768, 512, 4, 16, 3, 1)
+        }
     } else if constexpr (WAY == rows_wide_pairs) {
         TS_SHAPE(2048, 128, 4, 4, 3, 4)
         TS_SHAPE(2048, 512, 4, 1, 3, 1)

@@ -15,12 +15,10 @@
 
 namespace ts {
 
-/** How a row is spread; chosen by rows_dispatch(). */
-template <int WARPS_, int VECS_, bool FULL_ = false> struct row_shape {
-    static constexpr int warps = WARPS_, vecs = VECS_;
-    /** Threads of a block that work on one row, and rows of a block. */
-    static constexpr int threads = 32 * warps;
-    static constexpr int rows = warps >= 3 ? 1 : 4 / warps;
+/** How a row is spread, and how many rows a block has; chosen by rows_dispatch(). */
+template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)> struct row_shape {
+    static constexpr int warps = WARPS_, vecs = VECS_, rows = ROWS_;
+    static constexpr int threads = 32 * warps; /* that work on one row */
     static constexpr bool full = FULL_; /* the row is as long as the shape can hold */
 };
 
@@ -111,8 +109,20 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
     return x;
 }
 
-/** A thread's part of a row. V elements an access: vec16<T> where rows are aligned, else 1. */
-template <class T, class S, int V> struct row_part {
+template <class T, int N> __device__ __forceinline__ vec<T, N> all_of(T x)
+{
+    vec<T, N> v;
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        v.at[e] = x;
+    return v;
+}
+
+/**
+ * A thread's part of a row. V elements an access: vec16<T> where rows are aligned, else 1. STREAM: accesses of 16 bytes
+ * pass through the caches.
+ */
+template <class T, class S, int V, bool STREAM = true> struct row_part {
     vec<T, V> at[S::vecs];
 
     static __device__ __forceinline__ int first()
@@ -126,40 +136,34 @@ template <class T, class S, int V> struct row_part {
         for (int j = 0; j < S::vecs; j++) {
             int64_t i = (int64_t)(first() + j * S::threads) * V;
             if (S::full ? n > 0 : i < n) {
-                if constexpr (sizeof(at[j]) == 16)
+                if constexpr (STREAM && sizeof(at[j]) == 16)
                     at[j] = load_stream(reinterpret_cast<const vec<T, V> *>(row + i));
                 else
                     at[j] = *reinterpret_cast<const vec<T, V> *>(row + i);
-            } else {
-#pragma unroll
-                for (int e = 0; e < V; e++)
-                    at[j].at[e] = fill;
-            }
+            } else
+                at[j] = all_of<T, V>(fill);
         }
     }
     /** Vector j of a line that other rows need too; `fill` alone for one that is NULL. */
     static __device__ __forceinline__ vec<T, V> kept(const T *line, int j, int64_t n, T fill)
     {
-        if (line && inside(j, n))
-            return *reinterpret_cast<const vec<T, V> *>(line + (int64_t)(first() + j * S::threads) * V);
-        vec<T, V> v;
-#pragma unroll
-        for (int e = 0; e < V; e++)
-            v.at[e] = fill;
-        return v;
+        return line && inside(j, n) ? reinterpret_cast<const vec<T, V> *>(line)[first() + j * S::threads] : all_of<T, V>(fill);
     }
     __device__ __forceinline__ void store(T *row, int64_t n) const
     {
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++) {
-            int64_t i = (int64_t)(first() + j * S::threads) * V;
-            if (S::full ? n > 0 : i < n) {
-                if constexpr (sizeof(at[j]) == 16)
-                    store_stream(reinterpret_cast<vec<T, V> *>(row + i), at[j]);
-                else
-                    *reinterpret_cast<vec<T, V> *>(row + i) = at[j];
-            }
-        }
+        for (int j = 0; j < S::vecs; j++)
+            put(row, j, n, at[j]);
+    }
+    static __device__ __forceinline__ void put(T *row, int j, int64_t n, const vec<T, V> &x)
+    {
+        vec<T, V> *to = reinterpret_cast<vec<T, V> *>(row + (int64_t)(first() + j * S::threads) * V);
+        if (!inside(j, n))
+            return;
+        if constexpr (STREAM && sizeof(x) == 16)
+            store_stream(to, x);
+        else
+            *to = x;
     }
     static __device__ __forceinline__ bool inside(int j, int64_t n)
     {
