@@ -97,7 +97,7 @@ static void compare_norms(ts_device device, ts_dtype dtype, int64_t rows, int64_
 
 /* What a warp, a block, and clusters of two and more blocks take, in f32; halves take twice as much. Some lengths leave
  * parts of a kernel's shape empty. There are more rows than blocks that stay on a GPU. */
-static const int64_t lengths[] = {136, 640, 768, 3000, 4096, 8192, 12288, 12296, 24576, 32768, 65536};
+static const int64_t lengths[] = {136, 640, 768, 1024, 3000, 4096, 8192, 12288, 12296, 16384, 24576, 32768, 65536};
 enum { LENGTHS = sizeof lengths / sizeof *lengths, ROWS = 300 };
 
 TS_TEST(softmax_of_rows_of_any_length_is_that_of_the_CPU, .loop = 2 * LENGTHS)
