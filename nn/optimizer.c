@@ -312,10 +312,10 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *found)
     }
     if (o->kind == TS_SGD)
         TS_TRY(ts_sgd_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen_steps, n,
-                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay, p->nesterov, guard}));
+                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay, p->nesterov, guard, NULL}));
     else
         TS_TRY(ts_adamw_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen[3], o->chosen_steps, n,
-                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW, guard}));
+                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW, guard, NULL}));
     for (int64_t i = g->first; i < g->first + g->n; i++) {
         if (ts_grad(o->params[i]) == TS_NONE)
             continue;

@@ -78,7 +78,8 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
     return TS_OK;
 }
 
-static ts_status check_guard_number(ts_frame *f, int arg, const ts_tensor *t, ts_device device)
+/** One element of f32 where the lists are. */
+static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_device device)
 {
     char got[192];
     if (ts_is_none(t))
@@ -94,18 +95,20 @@ static ts_status check_guard_number(ts_frame *f, int arg, const ts_tensor *t, ts
     return TS_OK;
 }
 
-/** What may leave a step out: a number, and a number for each tensor; or neither. */
-static ts_status check_guard(ts_frame *f, int arg, ts_device device)
+/** What may leave a step out: a number, and a number for each tensor, or neither; then what gradients are multiplied by,
+ *  if anything. */
+static ts_status check_guard_and_scale(ts_frame *f, int arg, ts_device device)
 {
     const ts_value *found = &f->args[arg], *skipped = &f->args[arg + 1];
     uint32_t n = found->tag == TS_TAG_TENSOR ? f->args[0].count : 0, got = skipped->tag == TS_TAG_TENSORS ? skipped->count : 0;
     if (got != n)
         return ts_fail_arg(f, arg + 1, TS_ERR_VALUE, "expected %u tensors, got %u", n, got);
     if (found->tag == TS_TAG_TENSOR)
-        TS_TRY(check_guard_number(f, arg, found->t, device));
+        TS_TRY(check_f32_number(f, arg, found->t, device));
     for (uint32_t k = 0; k < n; k++)
-        TS_TRY(check_guard_number(f, arg + 1, skipped->list[k], device));
-    return TS_OK;
+        TS_TRY(check_f32_number(f, arg + 1, skipped->list[k], device));
+    const ts_value *grad_scale = &f->args[arg + 2];
+    return grad_scale->tag == TS_TAG_TENSOR ? check_f32_number(f, arg + 2, grad_scale->t, device) : TS_OK;
 }
 
 static ts_status check_steps(ts_frame *f, int arg)
@@ -136,7 +139,7 @@ ts_status ts_infer_adamw(ts_frame *f)
     for (int a = 6; a <= 7; a++)
         if (f->args[a].d >= 1)
             return ts_fail_arg(f, a, TS_ERR_VALUE, "expected less than 1, got %g", f->args[a].d);
-    return check_guard(f, 11, device);
+    return check_guard_and_scale(f, 11, device);
 }
 
 ts_status ts_infer_sgd(ts_frame *f)
@@ -153,7 +156,7 @@ ts_status ts_infer_sgd(ts_frame *f)
     if (f->args[8].i && (!momentum || f->args[6].d != 0))
         return ts_fail_arg(f, 8, TS_ERR_VALUE, "expected momentum > 0 and dampening 0, got %g and %g", f->args[5].d,
                            f->args[6].d);
-    return check_guard(f, 9, device);
+    return check_guard_and_scale(f, 9, device);
 }
 
 ts_status ts_infer_global_norm(ts_frame *f)
@@ -219,6 +222,7 @@ static ts_status check_length(const char *op, int64_t n, const void *site)
 #define V_GUARD(guard, n)                                \
     (guard).found ? V_T((guard).found) : ts_value_none(), \
         (guard).found ? V_TS((guard).skipped, n) : ts_value_none()
+#define V_OPTIONAL(t) ((t) ? V_T(t) : ts_value_none())
 
 ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *exp_avg,
                     ts_tensor *const *exp_avg_sq, const int64_t *steps, int64_t n, const ts_adamw_rule *rule)
@@ -231,7 +235,7 @@ ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor
     ts_value args[] = {V_TS(params, n),    V_TS(grads, n),   V_TS(exp_avg, n), V_TS(exp_avg_sq, n),
                        V_IS(steps, n),     V_F(rule->lr),    V_F(rule->beta1), V_F(rule->beta2),
                        V_F(rule->eps),     V_F(rule->weight_decay), V_B(rule->decoupled),
-                       V_GUARD(rule->guard, n)};
+                       V_GUARD(rule->guard, n), V_OPTIONAL(rule->grad_scale)};
     return ts_invoke_status(TS_OP_adamw, args, TS_N(args));
 }
 
@@ -252,7 +256,8 @@ ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *
                        V_F(rule->dampening),
                        V_F(rule->weight_decay),
                        V_B(rule->nesterov),
-                       V_GUARD(rule->guard, n)};
+                       V_GUARD(rule->guard, n),
+                       V_OPTIONAL(rule->grad_scale)};
     return ts_invoke_status(TS_OP_sgd, args, TS_N(args));
 }
 

@@ -27,7 +27,8 @@ typedef struct job {
     const ts_value *skipped; /* of steps, per tensor; none: 0 */
     /** elements at data[k], all f64 where tensor i is, else f32; contiguous */
     void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
-    double lr, beta1, beta2, eps, decay, momentum, dampening, factor;
+    double lr, beta1, beta2, eps, decay, momentum, dampening;
+    double factor;       /* of each element, or of gradients in a step */
     bool decoupled, nesterov;
     double *sums;        /* of a norm: one a block */
     bool *found;         /* set when a product is not finite; the same whoever comes first */
@@ -192,6 +193,12 @@ static int64_t step_of(const job *j, int64_t i)
     return j->steps[i] - (j->skipped->tag == TS_TAG_TENSORS ? (int64_t)*(const float *)j->skipped->list[i]->data : 0);
 }
 
+/** What a step multiplies gradients by; by 1 is exact. */
+static double grad_scale(const ts_frame *f, int arg)
+{
+    return f->args[arg].tag == TS_TAG_TENSOR ? (double)*(const float *)f->args[arg].t->data : 1;
+}
+
 #define IS_F32(j, i) (compute_of(j, i) == TS_F32)
 
 /* ------------------------------------------------------------------------------- adamw ---- */
@@ -203,7 +210,7 @@ static int64_t step_of(const job *j, int64_t i)
     {                                                                                         \
         bool whole = n == L;                                                                  \
         V x = whole ? p##_load(param) : p##_load_n(param, n);                                 \
-        V g = whole ? p##_load(grad) : p##_load_n(grad, n);                                   \
+        V g = p##_set1(c[7]) * (whole ? p##_load(grad) : p##_load_n(grad, n));                \
         V a = whole ? p##_load(m) : p##_load_n(m, n);                                         \
         V b = whole ? p##_load(v) : p##_load_n(v, n);                                         \
         if (decoupled)                                                                        \
@@ -227,9 +234,9 @@ static int64_t step_of(const job *j, int64_t i)
     static void name(T *param, const T *grad, T *m, T *v, int64_t n, const double *numbers,  \
                      bool decoupled)                                                          \
     {                                                                                         \
-        T c[7];                                                                               \
+        T c[8];                                                                               \
         int64_t k = 0;                                                                        \
-        for (int q = 0; q < 7; q++)                                                           \
+        for (int q = 0; q < 8; q++)                                                           \
             c[q] = (T)numbers[q];                                                             \
         for (; k + L <= n; k += L)                                                            \
             name##_lanes(param + k, grad + k, m + k, v + k, L, c, decoupled);                 \
@@ -242,13 +249,14 @@ ADAMW(double, vd, vd, VD_LANES, adamw_f64)
 static void adamw_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
     double step = (double)step_of(j, i);
-    double numbers[7] = {j->decoupled ? 1 - j->lr * j->decay : j->decay,
+    double numbers[8] = {j->decoupled ? 1 - j->lr * j->decay : j->decay,
                          1 - j->beta1,
                          j->beta2,
                          1 - j->beta2,
                          1 / sqrt(1 - pow(j->beta2, step)),
                          j->eps,
-                         -j->lr / (1 - pow(j->beta1, step))};
+                         -j->lr / (1 - pow(j->beta1, step)),
+                         j->factor};
     if (IS_F32(j, i))
         adamw_f32(data[0], data[1], data[2], data[3], n, numbers, j->decoupled);
     else
@@ -267,7 +275,8 @@ static ts_status adamw(ts_frame *f)
              .eps = f->args[8].d,
              .decay = f->args[9].d,
              .decoupled = f->args[10].i,
-             .skipped = &f->args[12]};
+             .skipped = &f->args[12],
+             .factor = grad_scale(f, 13)};
     return left_out(f, 11) ? TS_OK : run(f, &j, 4);
 }
 
@@ -278,7 +287,7 @@ static ts_status adamw(ts_frame *f)
                              bool first, bool nesterov)                                       \
     {                                                                                         \
         V x = p##_load_n(param, n);                                                           \
-        V g = p##_fma(p##_set1(c[0]), x, p##_load_n(grad, n));                                \
+        V g = p##_fma(p##_set1(c[0]), x, p##_set1(c[4]) * p##_load_n(grad, n));               \
         if (buffer) {                                                                         \
             V b = g;                                                                          \
             if (!first)                                                                       \
@@ -290,7 +299,7 @@ static ts_status adamw(ts_frame *f)
     }                                                                                         \
     static void name(T *param, const T *grad, T *buffer, int64_t n, const job *j, bool first) \
     {                                                                                         \
-        T c[4] = {(T)j->decay, (T)j->momentum, (T)(1 - j->dampening), (T)-j->lr};             \
+        T c[5] = {(T)j->decay, (T)j->momentum, (T)(1 - j->dampening), (T)-j->lr, (T)j->factor}; \
         for (int64_t k = 0; k < n; k += L)                                                    \
             name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, ts_min64(L, n - k), c, first, \
                          j->nesterov);                                                        \
@@ -318,7 +327,8 @@ static ts_status sgd(ts_frame *f)
              .dampening = f->args[6].d,
              .decay = f->args[7].d,
              .nesterov = f->args[8].i,
-             .skipped = &f->args[10]};
+             .skipped = &f->args[10],
+             .factor = grad_scale(f, 11)};
     return left_out(f, 9) ? TS_OK : run(f, &j, 3);
 }
 

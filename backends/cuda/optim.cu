@@ -185,11 +185,25 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t lik
     });
 }
 
+/* ---------------------------------------------------------------------- scales of gradients ---- */
+
+/** What a step multiplies gradients by, in device memory; NULL: 1. */
+static const float *grad_scale(const ts_frame *f, int arg)
+{
+    return f->args[arg].tag == TS_TAG_TENSOR ? (const float *)ts_kernel_data(f->args[arg].t) : nullptr;
+}
+template <class S> static __device__ __forceinline__ S read_scale(const float *at) { return at ? (S)*at : (S)1; }
+
+/** Products that no sum is fused with: times 1 leaves the bits of what follows. */
+static __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
+static __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
+
 /* -------------------------------------------------------------------------------- adamw ---- */
 
 struct adamw_numbers {
     double lr, decay, beta1, beta2, eps;
     bool decoupled;
+    const float *grad_scale;
 };
 
 /** Factors of the root and of the quotient in step number `step`. */
@@ -229,7 +243,7 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_cons
     factors_of(t, s, c, of_root, of_quotient);
     void *p = t.data[0][s.member], *g = t.data[1][s.member], *m = t.data[2][s.member], *v = t.data[3][s.member];
     S scale = (S)of_root, rate = (S)of_quotient, decay = (S)c.decay, eps = (S)c.eps;
-    S blend1 = (S)(1 - c.beta1), keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2);
+    S blend1 = (S)(1 - c.beta1), keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2), by = read_scale<S>(c.grad_scale);
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(p, i);
         vec<G, V> up = load_at<V, G>(g, i);
@@ -238,7 +252,7 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_cons
         unpack<M, V>(load_at<V, M>(v, i), second);
 #pragma unroll
         for (int e = 0; e < V; e++) {
-            S w = (S)widen(x.at[e]), d = (S)widen(up.at[e]);
+            S w = (S)widen(x.at[e]), d = times((S)widen(up.at[e]), by);
             if (c.decoupled)
                 w *= decay;
             else
@@ -287,12 +301,12 @@ template <int LISTS, class F> static ts_status with_types(const ts_frame *f, con
     }
 }
 
-/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled, found, skipped) */
+/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled, found, skipped, grad_scale) */
 static ts_status adamw(ts_frame *f)
 {
     double lr = f->args[5].d, beta1 = f->args[6].d, beta2 = f->args[7].d, decay = f->args[9].d;
     bool decoupled = f->args[10].i;
-    adamw_numbers c = {lr, decoupled ? 1 - lr * decay : decay, beta1, beta2, f->args[8].d, decoupled};
+    adamw_numbers c = {lr, decoupled ? 1 - lr * decay : decay, beta1, beta2, f->args[8].d, decoupled, grad_scale(f, 13)};
     auto numbers = [&](auto &t, int m, int64_t i) {
         double step = (double)f->args[4].ints[i];
         if constexpr (std::is_same_v<decltype(t), table<4> &>)
@@ -319,6 +333,7 @@ static ts_status adamw(ts_frame *f)
 struct sgd_numbers {
     double lr, momentum, blend, decay;
     bool nesterov;
+    const float *grad_scale;
 };
 
 template <int LISTS> static __device__ __forceinline__ bool is_first(const table<LISTS> &t, int member)
@@ -338,6 +353,7 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_consta
     if (left_out(t, s))
         return;
     bool first = is_first(t, s.member);
+    S by = read_scale<S>(c.grad_scale);
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(t.data[0][s.member], i);
         vec<G, V> up = load_at<V, G>(t.data[1][s.member], i);
@@ -347,7 +363,7 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_consta
                 b = load_at<V, M>(t.data[2][s.member], i);
 #pragma unroll
         for (int e = 0; e < V; e++) {
-            S w = (S)widen(x.at[e]), g = (S)widen(up.at[e]) + (S)c.decay * w;
+            S w = (S)widen(x.at[e]), g = times((S)widen(up.at[e]), by) + (S)c.decay * w;
             if constexpr (LISTS == 3) {
                 S step = first ? g : (S)c.momentum * (S)widen(b.at[e]) + (S)c.blend * g;
                 g = c.nesterov ? g + (S)c.momentum * step : step;
@@ -361,10 +377,11 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_consta
     });
 }
 
-/** sgd(params, grads, momentum_buffers, steps, lr, momentum, dampening, weight_decay, nesterov, found, skipped) */
+/** sgd(params, grads, momentum_buffers, steps, lr, momentum, dampening, weight_decay, nesterov, found, skipped,
+ *  grad_scale) */
 static ts_status sgd(ts_frame *f)
 {
-    sgd_numbers c = {f->args[4].d, f->args[5].d, 1 - f->args[6].d, f->args[7].d, f->args[8].i != 0};
+    sgd_numbers c = {f->args[4].d, f->args[5].d, 1 - f->args[6].d, f->args[7].d, f->args[8].i != 0, grad_scale(f, 11)};
     bool buffers = c.momentum != 0;
     auto numbers = [&](auto &t, int m, int64_t i) { t.number[0][m] = (double)f->args[3].ints[i]; };
     auto run = [&]<int LISTS>(const int (&args)[LISTS]) {

@@ -27,6 +27,8 @@ static double step_of(const ts_ref *r, int steps, int skipped, int k)
     return (double)r->a[steps].sizes[k] - (r->a[skipped].count ? r->a[skipped].list[k].x[0] : 0);
 }
 
+static double grad_scale(const ts_ref_arg *a) { return a->tag == TS_TAG_TENSOR ? a->x[0] : 1; }
+
 static void ref_adamw(ts_ref *r)
 {
     bool out = left_out(r, 11, 3);
@@ -35,7 +37,7 @@ static void ref_adamw(ts_ref *r)
         double *p = written(r, 0, 0, k), *m = written(r, 2, 1, k), *v = written(r, 3, 2, k);
         double t = step_of(r, 4, 12, k);
         for (int64_t i = 0; i < r->a[0].list[k].numel && !out; i++) {
-            double g = r->a[1].list[k].x[i] + (r->a[10].i ? 0 : decay * p[i]);
+            double g = grad_scale(&r->a[13]) * r->a[1].list[k].x[i] + (r->a[10].i ? 0 : decay * p[i]);
             p[i] *= r->a[10].i ? 1 - lr * decay : 1;
             m[i] = beta1 * m[i] + (1 - beta1) * g;
             v[i] = beta2 * v[i] + (1 - beta2) * g * g;
@@ -51,7 +53,7 @@ static void ref_sgd(ts_ref *r)
     for (int k = 0; k < r->a[0].count; k++) {
         double *p = written(r, 0, 0, k), *b = r->a[2].count ? written(r, 2, 1, k) : NULL;
         for (int64_t i = 0; i < r->a[0].list[k].numel && !out; i++) {
-            double g = r->a[1].list[k].x[i] + decay * p[i];
+            double g = grad_scale(&r->a[11]) * r->a[1].list[k].x[i] + decay * p[i];
             if (b) {
                 b[i] = step_of(r, 3, 10, k) == 1 ? g : momentum * b[i] + (1 - dampening) * g;
                 g = r->a[8].i ? g + momentum * b[i] : b[i];
@@ -107,49 +109,89 @@ static void ref_unscale(ts_ref *r)
 
 /* one number of f32 */
 #define NUMBER(from, to) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_F32, .gen = GEN_WHOLE, .low = from, .high = to}
+#define FACTOR(from, to) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_F32, .gen = GEN_UNIFORM, .low = from, .high = to}
 #define UNGUARDED ABSENT, ABSENT
 #define GUARDED(found) NUMBER(found, found), LIST(NUMBER(1, 1), NUMBER(2, 2))
 
 static const ts_sample samples[] = {
     {"adamw", "decoupled",
-     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.9), FLOAT(0.99), FLOAT(1e-3), FLOAT(0.1), BOOL(true), UNGUARDED},
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.9), FLOAT(0.99), FLOAT(1e-3), FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_adamw, .c = 16, .scale = 1, .no_expand = true,
      .bad = {{1, OTHER, TS_ERR_SHAPE, "expected sizes (7) at 1, got (8)"}, {4, INTS(1), TS_ERR_VALUE, "expected 2 numbers"},
              {4, INTS(1, 0), TS_ERR_VALUE, "at least 1 at 1"}, {5, FLOAT(-1), TS_ERR_VALUE, "at least 0"},
              {7, FLOAT(1), TS_ERR_VALUE, "less than 1"}}},
     {"adamw", "in the gradient",
-     {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.5), BOOL(false), UNGUARDED},
+     {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.5), BOOL(false), UNGUARDED, ABSENT},
      ref_adamw, .c = 16, .scale = 4, .no_expand = true},
     {"adamw", "gradients of bf16", /* of masters */
      {PAIR, LIST(T_OF(TS_BF16, SWEEP, 3), T_OF(TS_BF16, 7)), PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9),
-      FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED},
+      FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
     {"adamw", "mixed", /* parameters of f32 and of a half, whose state is f32 */
-     {MIXED, MIXED, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED},
+     {MIXED, MIXED, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
     {"adamw", "guarded, taken",
-     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(0)},
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(0), ABSENT},
      ref_adamw, .c = 16, .scale = 4, .no_expand = true,
      .bad = {{11, T_OF(TS_F32, 2), TS_ERR_SHAPE, "one element"}, {11, T_OF(TS_I64), TS_ERR_DTYPE, "f32"},
              {12, LIST(NUMBER(0, 0)), TS_ERR_VALUE, "expected 2 tensors, got 1"}, {11, ABSENT, TS_ERR_VALUE, "expected 0 tensors"}}},
     {"adamw", "guarded, left out",
-     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(1)},
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(1), ABSENT},
      ref_adamw, .no_expand = true},
-    {"sgd", "plain", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(1, 2), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false), UNGUARDED},
+    {"adamw", "scaled",
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED,
+      FACTOR(0.2, 0.4)},
+     ref_adamw, .c = 16, .scale = 4, .no_expand = true,
+     .bad = {{13, T_OF(TS_F32, 2), TS_ERR_SHAPE, "one element"}, {13, T_OF(TS_F64), TS_ERR_DTYPE, "f32"}}},
+    {"adamw", "scaled, in the gradient", /* the decay is not */
+     {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.5), BOOL(false), UNGUARDED,
+      FACTOR(0.2, 0.4)},
+     ref_adamw, .c = 16, .scale = 4, .no_expand = true},
+    {"adamw", "scaled gradients of f16",
+     {PAIR, LIST(T_OF(TS_F16, SWEEP, 3), T_OF(TS_F16, 7)), PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9),
+      FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED, FACTOR(0.2, 0.4)},
+     ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
+    {"adamw", "scaled, mixed",
+     {MIXED, MIXED, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED,
+      FACTOR(0.2, 0.4)},
+     ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
+    {"adamw", "scaled, guarded, taken",
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(0),
+      FACTOR(0.2, 0.4)},
+     ref_adamw, .c = 16, .scale = 4, .no_expand = true},
+    {"adamw", "scaled, guarded, left out",
+     {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2), FLOAT(0.1), BOOL(true), GUARDED(1),
+      FACTOR(0.2, 0.4)},
+     ref_adamw, .no_expand = true},
+    {"sgd", "plain", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(1, 2), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false), UNGUARDED, ABSENT},
      ref_sgd, .c = 4, .scale = 1, .no_expand = true},
-    {"sgd", "momentum", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false), UNGUARDED},
+    {"sgd", "momentum", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false), UNGUARDED, ABSENT},
      ref_sgd, .c = 8, .scale = 1, .no_expand = true,
      .bad = {{2, OTHER, TS_ERR_SHAPE, "expected sizes (7) at 1"}, {8, BOOL(true), TS_ERR_VALUE, "dampening 0"}}},
-    {"sgd", "nesterov", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), UNGUARDED},
+    {"sgd", "nesterov", {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_sgd, .c = 8, .scale = 1, .no_expand = true},
-    {"sgd", "gradients of f16", {PAIR, LIST(T_OF(TS_F16, SWEEP, 3), T_OF(TS_F16, 7)), PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), UNGUARDED},
+    {"sgd", "gradients of f16", {PAIR, LIST(T_OF(TS_F16, SWEEP, 3), T_OF(TS_F16, 7)), PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_sgd, .dtypes = TS_DT(TS_F32), .c = 8, .scale = 1, .no_expand = true},
-    {"sgd", "mixed", {MIXED, MIXED, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false), UNGUARDED},
+    {"sgd", "mixed", {MIXED, MIXED, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false), UNGUARDED, ABSENT},
      ref_sgd, .dtypes = TS_DT(TS_F32), .c = 8, .scale = 1, .no_expand = true},
-    {"sgd", "guarded, first", {PAIR, PAIR, PAIR, INTS(2, 4), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), GUARDED(0)},
+    {"sgd", "guarded, first", {PAIR, PAIR, PAIR, INTS(2, 4), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), GUARDED(0), ABSENT},
      ref_sgd, .c = 8, .scale = 1, .no_expand = true},
-    {"sgd", "guarded, left out", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(2, 4), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false), GUARDED(1)},
+    {"sgd", "guarded, left out", {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(2, 4), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false), GUARDED(1), ABSENT},
      ref_sgd, .no_expand = true},
+    {"sgd", "scaled, plain",
+     {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(1, 2), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1), BOOL(false), UNGUARDED, FACTOR(2, 3)},
+     ref_sgd, .c = 8, .scale = 1, .no_expand = true},
+    {"sgd", "scaled, nesterov",
+     {PAIR, PAIR, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), UNGUARDED, FACTOR(0.2, 0.4)},
+     ref_sgd, .c = 8, .scale = 1, .no_expand = true,
+     .bad = {{11, T_OF(TS_F32, 2), TS_ERR_SHAPE, "one element"}, {11, T_OF(TS_I64), TS_ERR_DTYPE, "f32"}}},
+    {"sgd", "scaled gradients of bf16",
+     {PAIR, LIST(T_OF(TS_BF16, SWEEP, 3), T_OF(TS_BF16, 7)), PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), UNGUARDED, FACTOR(0.2, 0.4)},
+     ref_sgd, .dtypes = TS_DT(TS_F32), .c = 8, .scale = 1, .no_expand = true},
+    {"sgd", "scaled, mixed", {MIXED, MIXED, PAIR, INTS(1, 2), FLOAT(0.1), FLOAT(0.9), FLOAT(0.5), FLOAT(0.1), BOOL(false), UNGUARDED, FACTOR(0.2, 0.4)},
+     ref_sgd, .dtypes = TS_DT(TS_F32), .c = 8, .scale = 1, .no_expand = true},
+    {"sgd", "scaled, guarded", {PAIR, PAIR, PAIR, INTS(2, 4), FLOAT(0.1), FLOAT(0.9), FLOAT(0), FLOAT(0.1), BOOL(true), GUARDED(0), FACTOR(0.2, 0.4)},
+     ref_sgd, .c = 8, .scale = 1, .no_expand = true},
     {"global_norm", "two", {LIST(T(SWEEP, 3), T(SWEEP))}, ref_global_norm, .out = {OUT_WIDE}, .c = 2, .depth = SWEEP,
      .bad = {{0, LIST(T_OF(TS_I64, 3)), TS_ERR_DTYPE, "floating dtype"}}},
     {"global_norm", "mixed", {MIXED}, ref_global_norm, .dtypes = TS_DT(TS_F32), .out = {OUT_WIDE}, .c = 2, .depth = SWEEP},

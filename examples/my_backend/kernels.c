@@ -182,19 +182,20 @@ static ts_status linear_backward_kernel(ts_frame *f)
 
 /* --------------------------------------------------------------------------- optimizer ---- */
 
-/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled), and found, skipped,
- *  which come with a gradient scaler: the library steps those. */
+/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled, found, skipped,
+ *  grad_scale); found and skipped come with a gradient scaler: the library steps those. */
 static ts_status adamw_kernel(ts_frame *f)
 {
     const ts_value *a = f->args;
     double lr = a[5].d, beta1 = a[6].d, beta2 = a[7].d, eps = a[8].d, decay = a[9].d;
+    double scale = a[13].tag == TS_TAG_TENSOR ? *at(a[13].t) : 1;
     bool decoupled = a[10].i;
     for (uint32_t t = 0; t < a[0].count; t++) {
         float *p = at(a[0].list[t]), *m = at(a[2].list[t]), *v = at(a[3].list[t]);
         const float *grad = at(a[1].list[t]);
         double step = (double)a[4].ints[t], c1 = 1 - pow(beta1, step), c2 = sqrt(1 - pow(beta2, step));
         for (int64_t i = 0; i < ts_numel(a[0].list[t]); i++) {
-            double g = grad[i] + (decoupled ? 0 : decay * p[i]);
+            double g = scale * grad[i] + (decoupled ? 0 : decay * p[i]);
             double x = decoupled ? p[i] * (1 - lr * decay) : p[i];
             m[i] = (float)(beta1 * m[i] + (1 - beta1) * g);
             v[i] = (float)(beta2 * v[i] + (1 - beta2) * g * g);
@@ -234,7 +235,8 @@ static const row rows[] = {
      "linear_backward(Tensor grad, Tensor? input, Tensor? weight) -> (Tensor, Tensor, Tensor)"},
     {"adamw", adamw_kernel,
      "adamw(Tensor[](a!) params, Tensor[] grads, Tensor[](b!) exp_avg, Tensor[](c!) exp_avg_sq, int[] steps, float lr, "
-     "float beta1, float beta2, float eps, float weight_decay, bool decoupled, Tensor? found, Tensor[]?(d!) skipped) -> ()"},
+     "float beta1, float beta2, float eps, float weight_decay, bool decoupled, Tensor? found, Tensor[]?(d!) skipped, "
+     "Tensor? grad_scale) -> ()"},
 };
 
 static int adamw = -1, copy = -1;

@@ -481,7 +481,7 @@ CALLS(optimizer_ops)
     ts_tensor *v[] = {ts_zeros_like(a), ts_zeros_like(b)};
     int64_t steps[] = {1, 1};
     ts_adamw_rule adam = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
-    ts_sgd_rule sgd = {.lr = 0.1, .momentum = 0.9};
+    ts_sgd_rule sgd = {.lr = 0.1, .momentum = 0.9, .grad_scale = ts_full(NULL, 0, ts_scalar_float(0.5), TS_F32)};
     fault_watch_written(f, params[0]);
     fault_watch_written(f, m[1]);
     FAULTY(f, ts_adamw_(params, grads, m, v, steps, 2, &adam));

@@ -34,6 +34,8 @@ typedef struct ts_adamw_rule {
     double weight_decay; /**< >= 0 */
     bool decoupled;      /**< AdamW: p shrinks by lr * weight_decay; else Adam: g += weight_decay * p */
     ts_step_guard guard;
+    ts_tensor *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors: g is the gradient times it, in
+                                the arithmetic of the step, and the gradient itself is only read */
 } ts_adamw_rule;
 
 /**
@@ -55,6 +57,8 @@ typedef struct ts_sgd_rule {
     double weight_decay; /**< >= 0; added to the gradient */
     bool nesterov;       /**< needs momentum > 0 */
     ts_step_guard guard;
+    ts_tensor *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors: g is the gradient times it, in
+                                the arithmetic of the step, and the gradient itself is only read */
 } ts_sgd_rule;
 
 /**
