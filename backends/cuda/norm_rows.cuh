@@ -101,8 +101,19 @@ template <class T, int V> __device__ __forceinline__ vec<T, V> rounded_sum(const
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
+/** A row that is read twice, the second time from the first cache: its registers are left to more threads. */
+template <int WARPS, int VECS> struct twice_shape : row_shape<WARPS, VECS, true, 1> {};
+template <class S> constexpr bool read_twice = false;
+template <int WARPS, int VECS> constexpr bool read_twice<twice_shape<WARPS, VECS>> = true;
+
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+constexpr int sm_threads = 2048; /* that a multiprocessor can hold */
+#else
+constexpr int sm_threads = 1536;
+#endif
 /** Threads that a multiprocessor is to hold: as many as leave each the registers that it needs. */
-template <class S, int V, bool ADD> constexpr int norm_threads = S::full ? 1024 : V == 1 || ADD ? 512 : 640;
+template <class S, int V, bool ADD>
+constexpr int norm_threads = read_twice<S> ? (S::warps == 32 ? sm_threads : 1536) : S::full ? 1024 : V == 1 || ADD ? 512 : 640;
 
 template <class T, class S, int V, bool RMS, bool ADD>
 __global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> / (S::threads * S::rows))
@@ -135,6 +146,10 @@ __global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> /
     norm_factor<RMS> f(row_combine<S, V>(own.of(count), count, (int)n, norm_sums<RMS>(), place), (float)n, a.eps);
     if (part_t::first() == 0 && m)
         f.leave(a, r);
+    if constexpr (read_twice<S>) {
+        static_assert(!ADD, "a sum would be computed twice");
+        row.load(a.x + at, m, narrow<T>(0.0f));
+    }
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
         unpack<T, V>(row.at[j], z);
@@ -227,10 +242,16 @@ template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(i
     TS_SHAPE(256, 4, 2, 1)
     TS_SHAPE(512, 4, 4, 1)
     TS_SHAPE(1024, light ? 16 : 8, light ? 2 : 4, 1)
+    if constexpr (half && !ADD) {
+        if (!RMS && v == 2048)
+            return f.template operator()<twice_shape<16, 4>, vec16<T>>();
+        if (v == 4096)
+            return f.template operator()<twice_shape<32, 4>, vec16<T>>();
+    }
     TS_SHAPE(2048, 16, 4, 1)
     if constexpr (RMS || ADD) {
         TS_SHAPE(4096, 32, 4, 1)
-    } else if constexpr (!half) { /* of halves, blocks that stay are quicker */
+    } else {
         TS_SHAPE(4096, 16, 8, 1)
     }
 #undef TS_SHAPE
