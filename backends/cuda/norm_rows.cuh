@@ -248,10 +248,12 @@ template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(i
         if (v == 4096)
             return f.template operator()<twice_shape<32, 4>, vec16<T>>();
     }
-    TS_SHAPE(2048, 16, 4, 1)
-    if constexpr (RMS || ADD) {
+    if constexpr (RMS || ADD || !half) {
+        TS_SHAPE(2048, 16, 4, 1)
+    }
+    if constexpr (ADD || (RMS && !half)) {
         TS_SHAPE(4096, 32, 4, 1)
-    } else {
+    } else if constexpr (!half) {
         TS_SHAPE(4096, 16, 8, 1)
     }
 #undef TS_SHAPE
