@@ -64,7 +64,7 @@ template <class A, int V> __device__ __forceinline__ void slopes_of(A (&e)[V], A
 /* ------------------------------------------------------------------- rows in registers ---- */
 
 template <class T, class S, int V>
-__global__ void __launch_bounds__(S::threads *S::rows) cross_entropy_grad_kernel(const __grid_constant__ logit_rows<T> a)
+__global__ void __launch_bounds__(S::threads *S::rows, 1) cross_entropy_grad_kernel(const __grid_constant__ logit_rows<T> a)
 {
     using A = wide_t<T>;
     using part_t = row_part<T, S, V>;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(S::threads *S::rows) cross_entropy_grad_kernel
             a.totals[r] = total[0];
     }
     row_exps<T, S, V> all;
-    all.of(part, place);
+    all.of(part, row_place<S, 1, float2>());
     if (first)
         a.known[r] = {all.top, all.sum, 0};
     A factor = a.factor(), scale = factor / all.sum, even = a.even * factor, own_scale = scale * all.shift();
@@ -141,7 +141,7 @@ template <class T, int VECS> struct cross_entropy_grad_formula : exp_sums<T>, ow
     }
     template <class R> __device__ __forceinline__ void second(const R &r, float2 whole)
     {
-        this->top = whole.x;
+        this->settle(whole);
         if (r.column(0) == 0)
             a.known[r.row] = {whole.x, whole.y, 0};
         if (goal == a.IGNORED) {

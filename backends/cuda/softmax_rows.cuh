@@ -37,7 +37,24 @@ template <class T, int VECS, int V> struct own_exps {
                 for (int k = 0; k < V; k++)
                     sum += e[j][k] = above(e[j][k]);
     }
+    /** Takes the row's numbers. A thread that has no number above -infinity has zeros, or NaN, whose shift is 1. */
+    __device__ __forceinline__ void settle(float2 whole)
+    {
+        if (top == minus_infinity<A>())
+            base = whole.x;
+        top = whole.x;
+        sum = whole.y;
+    }
     __device__ __forceinline__ A shift() const { return exp_from<T>(top)(base); }
+};
+
+/** How the largest values of two parts, and their sums of exponentials relative to them, become the row's. */
+template <class T> struct joined_exps {
+    __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
+    __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
+    {
+        return own.x == -INFINITY ? own.y : own.y * exp_from<T>(top)(own.x); /* own.y: 0, or NaN where all are */
+    }
 };
 
 /* ------------------------------------------------------------------- rows in registers ---- */
@@ -46,18 +63,13 @@ template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
     using A = wide_t<T>;
 
     /** x is filled up with -infinity. */
-    __device__ __forceinline__ void of(const row_part<T, S, V> &x, A *place)
+    __device__ __forceinline__ void of(const row_part<T, S, V> &x, float2 *place)
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
             unpack<T, V>(x.at[j], this->e[j]);
         this->take([](int) { return true; });
-        A most[1] = {this->top}, sums[1];
-        row_reduce<S, op_max>(most, place, 0);
-        this->top = most[0];
-        sums[0] = this->sum * this->shift();
-        row_reduce<S, op_sum>(sums, place, 1);
-        this->sum = sums[0];
+        this->settle(row_combine<S, V>(make_float2(this->top, this->sum), 0, 0, joined_exps<T>(), place));
     }
 };
 
@@ -65,7 +77,7 @@ template <class T, class S, int V, bool LOG>
 __global__ void __launch_bounds__(S::threads *S::rows) softmax_kernel(const T *x, T *y, int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
-    A *place = row_place<S, 1, A>();
+    float2 *place = row_place<S, 1, float2>();
     int64_t r = row_index<S>();
     int64_t m = r < rows ? n : 0;
     row_part<T, S, V> part;
@@ -138,13 +150,8 @@ template <class R, class T, class F> __device__ __forceinline__ void rewrite(con
         }
 }
 
-/** The largest value, and the sum of exponentials relative to it. */
-template <class T> struct exp_sums {
-    __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
-    __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
-    {
-        return own.x == -INFINITY ? 0 : own.y * exp_from<T>(top)(own.x);
-    }
+/** The largest value, and the sum, of a thread whose elements stay in the ring. */
+template <class T> struct exp_sums : joined_exps<T> {
     template <class R> __device__ __forceinline__ float2 first(const R &r) const
     {
         float top = -INFINITY, sum = 0;
