@@ -326,11 +326,12 @@ template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t 
     constexpr int V = vec16<T>;
     int64_t v = n / V;
     constexpr bool pairs = WAY == rows_wide_pairs || WAY == rows_wide_pairs_kept;
-    constexpr int64_t short_of = WAY == rows_sum ? 0 : pairs ? 1024 : 2048;
+    constexpr int64_t short_of = WAY == rows_sum ? 0 : pairs ? 1024 : WAY == rows_wide ? 2048 * (int)sizeof(T) : 2048;
     if (!d->clusters || !aligned || n % V || v <= short_of) /* too short for it to be the better way */
         return cudaErrorNotSupported;
     /* Without branches more is on its way at a time, which takes registers that these have. */
-    constexpr int exact_vecs = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept ? 8 : WAY == rows_sum && sizeof(T) == 2 ? 4 : 0;
+    constexpr bool kept = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept;
+    constexpr int exact_vecs = kept || (WAY == rows_wide && sizeof(T) == 4) ? 8 : WAY == rows_sum && sizeof(T) == 2 ? 4 : 0;
 #define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                           \
     {                                                                                                    \
         constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most;                   \
@@ -341,10 +342,8 @@ template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t 
     }
     if constexpr (WAY == rows_wide) {
         if constexpr (sizeof(T) == 2) {
-            TS_SHAPE(4096, 512, 4, 2, 5, 1)
+            TS_SHAPE(8192, 256, 8, 4, 3, 2)
         }
-        TS_SHAPE(4096, 512, 8, 1, 3, 1)
-        TS_SHAPE(8192, 256, 8, 4, 3, 2)
         TS_SHAPE(16384, 512, 8, 4, 3, 1)
         if constexpr (sizeof(T) == 4) {
             TS_SHAPE(32768, 512, 8, 8, 3, 1)

@@ -118,6 +118,12 @@ template <class T, int N> __device__ __forceinline__ vec<T, N> all_of(T x)
     return v;
 }
 
+/** Elements of a row: known before it runs where the shape is full. */
+template <class S, int V> __device__ __forceinline__ int64_t row_elements(int64_t n)
+{
+    return S::full ? S::threads * S::vecs * V : n;
+}
+
 /**
  * A thread's part of a row. V elements an access: vec16<T> where rows are aligned, else 1. STREAM: accesses of 16 bytes
  * pass through the caches.
@@ -168,6 +174,16 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
     static __device__ __forceinline__ bool inside(int j, int64_t n)
     {
         return S::full ? n > 0 : (int64_t)(first() + j * S::threads) * V < n;
+    }
+    /** Has numbers of halves taken out of their vectors again, not kept in twice the registers. */
+    __device__ __forceinline__ void renew()
+    {
+        if constexpr (sizeof(T) == 2 && sizeof(at[0]) == 16)
+#pragma unroll
+            for (int j = 0; j < S::vecs; j++) {
+                uint4 &u = reinterpret_cast<uint4 &>(at[j]);
+                asm volatile("" : "+r"(u.x), "+r"(u.y), "+r"(u.z), "+r"(u.w));
+            }
     }
 };
 

@@ -37,7 +37,7 @@ template <class T, int VECS, int V> struct own_exps {
                 for (int k = 0; k < V; k++)
                     sum += e[j][k] = above(e[j][k]);
     }
-    /** Takes the row's numbers. A thread that has no number above -infinity has zeros, or NaN, whose shift is 1. */
+    /** Takes the row's numbers. A thread without one above -infinity has zeros, or NaN: its shift is 1. */
     __device__ __forceinline__ void settle(float2 whole)
     {
         if (top == minus_infinity<A>())
@@ -48,7 +48,7 @@ template <class T, int VECS, int V> struct own_exps {
     __device__ __forceinline__ A shift() const { return exp_from<T>(top)(base); }
 };
 
-/** How the largest values of two parts, and their sums of exponentials relative to them, become the row's. */
+/** How parts' largest values, and their sums of exponentials relative to them, become the row's. */
 template <class T> struct joined_exps {
     __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
     __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
@@ -63,7 +63,7 @@ template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
     using A = wide_t<T>;
 
     /** x is filled up with -infinity. */
-    __device__ __forceinline__ void of(const row_part<T, S, V> &x, float2 *place)
+    template <class P> __device__ __forceinline__ void of(const P &x, float2 *place)
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
@@ -78,13 +78,15 @@ __global__ void __launch_bounds__(S::threads *S::rows) softmax_kernel(const T *x
 {
     using A = wide_t<T>;
     float2 *place = row_place<S, 1, float2>();
-    int64_t r = row_index<S>();
-    int64_t m = r < rows ? n : 0;
-    row_part<T, S, V> part;
+    n = row_elements<S, V>(n);
+    int64_t r = row_index<S>(), m = S::rows == 1 || r < rows ? n : 0;
+    row_part<T, S, V, false> part;
     part.load(x + r * n, m, narrow<T>(minus_infinity<A>()));
     row_exps<T, S, V> all;
     all.of(part, place);
     A scale = LOG ? log(all.sum) : all.shift() / all.sum;
+    if (LOG)
+        part.renew();
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
         A z[V];
@@ -100,14 +102,14 @@ __global__ void __launch_bounds__(S::threads *S::rows) softmax_kernel(const T *x
 
 /** dx = y (g - sum(g y)); for the logarithm dx = g - exp(y) sum(g). */
 template <class T, class S, int V, bool LOG>
-__global__ void __launch_bounds__(S::threads *S::rows)
+__global__ void __launch_bounds__(S::threads *S::rows, S::full ? 1024 / (S::threads * S::rows) : 1)
     softmax_backward_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
     A *place = row_place<S, 1, A>();
-    int64_t r = row_index<S>();
-    int64_t m = r < rows ? n : 0;
-    row_part<T, S, V> up, out;
+    n = row_elements<S, V>(n);
+    int64_t r = row_index<S>(), m = S::rows == 1 || r < rows ? n : 0;
+    row_part<T, S, V, false> up, out;
     up.load(g + r * n, m, narrow<T>((A)0));
     out.load(y + r * n, m, narrow<T>((A)0));
     A sum[1] = {0}, a[V], b[V];
@@ -120,6 +122,10 @@ __global__ void __launch_bounds__(S::threads *S::rows)
             sum[0] += LOG ? a[k] : a[k] * b[k];
     }
     row_reduce<S, op_sum>(sum, place, 0);
+    if (S::full) {
+        up.renew();
+        out.renew();
+    }
     exp_from<T> exp_of(0);
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
@@ -252,11 +258,62 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 
 /* ------------------------------------------------------------------------- host side ---- */
 
+/**
+ * Like rows_dispatch(), for kernels of INPUTS tensors that have nothing but their row to wait for: the
+ * multiprocessor's other blocks, and those that follow, fill that time, and do it better than streams as
+ * long as the registers of a block hold a row. Many threads of few vectors are best where a row is short:
+ * of two inputs one vector each. Halves of two inputs just fit where no length is asked for, and 8192
+ * vectors where the exponentials are as many bytes.
+ */
+template <class T, int INPUTS, class F> cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)
+{
+    constexpr int V = vec16<T>;
+    if (!aligned || n % V)
+        return rows_dispatch_single<T>(n, f);
+    int64_t v = n / V;
+#define TS_EXACT(most, WARPS, VECS) \
+    if (v == most)                  \
+        return f.template operator()<row_shape<WARPS, VECS, true>, V>();
+#define TS_SHAPE(most, WARPS, VECS) \
+    TS_EXACT(most, WARPS, VECS)     \
+    if (v < most)                   \
+        return f.template operator()<row_shape<WARPS, VECS>, V>();
+    TS_SHAPE(32, 1, 1)
+    TS_SHAPE(64, 1, 2)
+    if constexpr (INPUTS == 1) {
+        TS_SHAPE(96, 1, 3)
+        TS_SHAPE(128, 2, 2)
+        TS_SHAPE(192, 2, 3)
+        TS_SHAPE(256, 4, 2)
+        TS_SHAPE(512, 4, 4)
+        TS_SHAPE(1024, 8, 4)
+    } else {
+        TS_SHAPE(96, 3, 1)
+        TS_SHAPE(128, 4, 1)
+        TS_SHAPE(192, 6, 1)
+        TS_SHAPE(256, 8, 1)
+        TS_SHAPE(512, 8, 2)
+        TS_SHAPE(1024, 16, 2)
+    }
+    TS_SHAPE(2048, 16, 4)
+    if constexpr (INPUTS == 1 || sizeof(T) == 4) {
+        TS_SHAPE(4096, 32, 4)
+    } else {
+        TS_EXACT(4096, 32, 4)
+    }
+    if constexpr (INPUTS == 1 && sizeof(T) == 4) {
+        TS_SHAPE(8192, 32, 8)
+    }
+#undef TS_SHAPE
+#undef TS_EXACT
+    return cudaErrorNotSupported;
+}
+
 template <class T, bool LOG>
 cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cuda_device *d, cudaStream_t stream)
 {
     bool aligned = aligned16(x) && aligned16(y);
-    cudaError_t e = rows_dispatch<T>(n, aligned, [&]<class S, int V>() {
+    cudaError_t e = softmax_dispatch<T, 1>(n, aligned, [&]<class S, int V>() {
         return rows_launch<S>(softmax_kernel<T, S, V, LOG>, rows, stream, x, y, rows, n);
     });
     if (e == cudaErrorNotSupported)
@@ -272,13 +329,13 @@ cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, i
                                   cudaStream_t stream)
 {
     bool aligned = aligned16(g) && aligned16(y) && aligned16(dx);
-    cudaError_t e = stream_dispatch<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {
-        return stream_launch<S>(softmax_backward_stream_kernel<T, S, LOG>, ring_bytes<T, S, 2>, rows, d->sms, stream,
-                                [](int64_t) {}, g, y, dx, rows, n);
+    cudaError_t e = softmax_dispatch<T, 2>(n, aligned, [&]<class S, int V>() {
+        return rows_launch<S>(softmax_backward_kernel<T, S, V, LOG>, rows, stream, g, y, dx, rows, n);
     });
     if (e == cudaErrorNotSupported)
-        e = rows_dispatch<T>(n, aligned, [&]<class S, int V>() {
-            return rows_launch<S>(softmax_backward_kernel<T, S, V, LOG>, rows, stream, g, y, dx, rows, n);
+        e = stream_dispatch<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {
+            return stream_launch<S>(softmax_backward_stream_kernel<T, S, LOG>, ring_bytes<T, S, 2>, rows, d->sms, stream,
+                                    [](int64_t) {}, g, y, dx, rows, n);
         });
     return e;
 }
