@@ -133,12 +133,13 @@ static ts_status update(compare_gpt *g)
 {
     TS_SCOPE;
     TS_NO_GRAD;
-    const ts_adamw_rule rule = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .decoupled = true};
+    ts_adamw_rule rule = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .decoupled = true};
     for (int64_t i = 0; i < g->count; i++) {
         g->grads[i] = ts_grad(g->params[i]);
         g->steps[i]++;
     }
-    TS_TRY(ts_clip_norm_(g->grads, g->count, ts_global_norm(g->grads, g->count), 1));
+    ts_tensor *norm = ts_global_norm(g->grads, g->count);
+    TS_TRY(rule.grad_scale = ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), 1), 1)); /* clips to 1 */
     TS_TRY(ts_adamw_(g->params, g->grads, g->mean, g->square, g->steps, g->count, &rule));
     for (int64_t i = 0; i < g->count; i++)
         ts_zero_grad(g->params[i]);

@@ -158,8 +158,6 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
     ts_training *s = &r->state;
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = r->steps / 20,
                             .total_steps = r->steps, .final_ratio = 0.1};
-    int64_t n;
-    ts_tensor *const *params = ts_optimizer_params(s->optimizer, &n);
     while (s->step < r->steps && !r->stopped) {
         TS_SCOPE;
         ts_batch batch;
@@ -168,7 +166,6 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
         TS_TRY(ts_loader_next(s->loader, &batch));
         ts_tensor *loss = loss_of(r, &batch);
         TS_TRY(ts_backward(loss));
-        TS_TRY(ts_clip_grad_norm(params, n, 1.0, NULL));
         TS_TRY(ts_optimizer_step(s->optimizer));
         ts_optimizer_zero_grad(s->optimizer);
         s->step++;
@@ -250,6 +247,7 @@ static ts_status go(run *r)
     TS_TRY(r->val = ts_loader_open(r->data, &held_out));
     TS_TRY(r->state.model = gpt_new());
     TS_TRY(r->state.optimizer = ts_optimizer_for(r->state.model, TS_ADAMW, &adamw));
+    TS_TRY(ts_optimizer_set_max_norm(r->state.optimizer, 1));
     TS_TRY(unigram_entropy(r));
     if (r->resume) {
         TS_TRY(ts_training_resume(&r->state, r->out, r->text, sizeof r->text));

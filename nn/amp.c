@@ -257,7 +257,7 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
     ts_tensor *fresh[CHANGING] = {s->there[SCALE], s->there[TRACKER]};
     fresh[SKIPPED] = ts_add(s->there[SKIPPED], on(w->found, ts_device_of(s->there[SKIPPED])));
     TS_TRY(fresh[SKIPPED]);
-    TS_TRY(ts_nn_step_unless(o, w->found));
+    TS_TRY(ts_nn_step(o, NULL, NULL, w->found));
     replace(s, fresh);
     w->stage = STEPPED;
     return TS_OK;

@@ -14,8 +14,14 @@ bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);
 
 /** Learning rate that a group began with. */
 double ts_nn_initial_lr(const ts_optimizer *o, int group);
-/** A step that the device leaves out unless the one element of `found` (f32) is 0; the host does not wait. Steps left
- *  out do not count. */
-ts_status ts_nn_step_unless(ts_optimizer *o, ts_tensor *found);
+/** Norm of all gradients of an optimizer together, as ts_global_norm(); in the caller's scope. */
+ts_tensor *ts_nn_grad_norm(ts_optimizer *o);
+/**
+ * A step for which the host does not wait. All are numbers on the parameters' device, and may be NULL.
+ * @param norm    of the gradients times factor, for clipping; NULL: taken where needed, of the gradients as they are
+ * @param factor  f32: what gradients are multiplied by as they are read, before they are clipped
+ * @param found   f32: unless it is 0, the device leaves the step out, which then does not count
+ */
+ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_tensor *found);
 
 #endif

@@ -19,6 +19,7 @@ enum { STATES = 3, MASTER = 2, CHOSEN = 5, SKIPPED = 4 };
 /* Arrays over the parameters of all groups stand in one block. */
 struct ts_optimizer {
     ts_optimizer_kind kind;
+    double max_norm; /* 0: gradients are taken as they are */
     group *groups;
     int ngroups;
     int64_t n;
@@ -245,6 +246,17 @@ ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index)
 
 double ts_nn_initial_lr(const ts_optimizer *o, int index) { return o->groups[index].initial_lr; }
 
+ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm)
+{
+    if (!o)
+        return ts_nn_null("optimizer_set_max_norm", "o");
+    if (!is_number_at_least_0(max_norm))
+        return ts_error_set(TS_ERR_VALUE, "optimizer_set_max_norm: argument 'max_norm': expected a finite number of at least 0, got %g",
+                            max_norm);
+    o->max_norm = max_norm;
+    return TS_OK;
+}
+
 ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n)
 {
     if (n)
@@ -292,7 +304,22 @@ static void set_steps(ts_optimizer *o, const int64_t *steps)
     }
 }
 
-static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *found)
+ts_tensor *ts_nn_grad_norm(ts_optimizer *o)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < o->n; i++)
+        if (ts_grad(o->params[i]) != TS_NONE)
+            o->chosen[1][n++] = ts_grad(o->params[i]);
+    return ts_global_norm(o->chosen[1], n);
+}
+
+/** min(1, max_norm / (norm + 1e-6)), in f32; a norm that is NaN shows. */
+static ts_tensor *clip_factor(const ts_optimizer *o, ts_tensor *norm)
+{
+    return ts_to(ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), o->max_norm), 1), TS_F32);
+}
+
+static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, ts_tensor *found)
 {
     TS_SCOPE;
     const ts_group_opts *p = &g->opts;
@@ -312,10 +339,11 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *found)
     }
     if (o->kind == TS_SGD)
         TS_TRY(ts_sgd_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen_steps, n,
-                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay, p->nesterov, guard, NULL}));
+                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay, p->nesterov, guard, factor}));
     else
         TS_TRY(ts_adamw_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen[3], o->chosen_steps, n,
-                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW, guard, NULL}));
+                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW, guard,
+                                          factor}));
     for (int64_t i = g->first; i < g->first + g->n; i++) {
         if (ts_grad(o->params[i]) == TS_NONE)
             continue;
@@ -326,13 +354,18 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *found)
     return TS_OK;
 }
 
-ts_status ts_nn_step_unless(ts_optimizer *o, ts_tensor *found)
+ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_tensor *found)
 {
+    TS_SCOPE;
     TS_NO_GRAD;
-    for (int i = 0; i < o->ngroups; i++)
+    for (int i = 0; i < o->ngroups && found; i++)
         TS_TRY(count_skipped(o, &o->groups[i]));
+    if (o->max_norm > 0) {
+        ts_tensor *clip = clip_factor(o, norm ? norm : ts_nn_grad_norm(o));
+        TS_TRY(factor = factor ? ts_mul(factor, clip) : clip);
+    }
     for (int i = 0; i < o->ngroups; i++)
-        TS_TRY(step_group(o, &o->groups[i], found));
+        TS_TRY(step_group(o, &o->groups[i], factor, found));
     return TS_OK;
 }
 
@@ -348,9 +381,7 @@ ts_status ts_optimizer_step(ts_optimizer *o)
         TS_TRY(count_steps(o, o->chosen_steps));
         set_steps(o, o->chosen_steps);
     }
-    for (int i = 0; i < o->ngroups; i++)
-        TS_TRY(step_group(o, &o->groups[i], NULL));
-    return TS_OK;
+    return ts_nn_step(o, NULL, NULL, NULL);
 }
 
 void ts_optimizer_zero_grad(ts_optimizer *o)

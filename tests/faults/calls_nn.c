@@ -168,6 +168,7 @@ static void sweep_optimizer(fault_try *f, ts_optimizer_kind kind)
         FAULTY(f, ts_clip_grad_norm(ts_optimizer_params(o, &n), n, 1, &norm));
         fault_unwatch(f);
         fault_see(f, norm);
+        QUIET(f, ts_optimizer_set_max_norm(o, step * 0.5));
         fault_watch_written(f, w);
         fault_watch_written(f, b);
         FAULTY(f, ts_optimizer_step(o));

@@ -1,5 +1,6 @@
 // Optimizers, clipping, schedules: against the update rules in plain C, and their checkpoints.
 // SPDX-License-Identifier: MIT
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -110,6 +111,7 @@ TS_TEST(a_step_takes_no_memory_from_the_system)
         set_grads(params, step);
         ts_tensor *norm;
         ck_assert_int_eq(ts_clip_grad_norm(params, N, 1, &norm), TS_OK);
+        ck_assert_int_eq(ts_optimizer_set_max_norm(o, 0.5), TS_OK);
         ck_assert_int_eq(ts_optimizer_step(o), TS_OK);
         ts_optimizer_zero_grad(o);
     }
@@ -139,6 +141,70 @@ TS_TEST(clipping_scales_all_gradients_together)
     ck_assert_double_eq_tol(value(ts_grad(params[2]), 0), gradient_at(0, 2, 0) * 0.5 / (sqrt(sum) + 1e-6), 1e-14);
     ck_assert_int_eq(ts_clip_grad_norm(params, N, -1, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_clip_grad_norm(NULL, 1, 1, NULL) != TS_OK, 1);
+}
+
+/* An f32 factor has 2^-24 of rounding itself, and some of the ops before it. */
+TS_TEST(a_step_that_clips_is_clipping_then_a_step_and_leaves_gradients_alone, .loop = 6)
+{
+    ts_optimizer_kind kind = (ts_optimizer_kind)(_i % 3);
+    double max_norm = _i / 3 ? 100 : 0.3; /* above the norm, and below */
+    TS_SCOPE;
+    ts_tensor *params[2][N];
+    ts_optimizer *o[2];
+    ts_group_opts first = ts_optimizer_defaults(kind, 0.05), second = ts_optimizer_defaults(kind, 0.2);
+    first.momentum = kind == TS_SGD ? 0.9 : 0;
+    for (int k = 0; k < 2; k++) {
+        make_params(params[k]);
+        o[k] = ts_optimizer_new(kind);
+        ck_assert_int_eq(ts_optimizer_add_group(o[k], names, params[k], 1, &first), TS_OK);
+        ck_assert_int_eq(ts_optimizer_add_group(o[k], names + 1, params[k] + 1, 2, &second), TS_OK);
+    }
+    ck_assert_int_eq(ts_optimizer_set_max_norm(o[0], max_norm), TS_OK);
+    for (int step = 0; step < 5; step++) {
+        for (int k = 0; k < 2; k++) {
+            ts_optimizer_zero_grad(o[k]);
+            set_grads(params[k], step);
+            if (k == 1)
+                ck_assert_int_eq(ts_clip_grad_norm(params[k], N, max_norm, NULL), TS_OK);
+            ck_assert_int_eq(ts_optimizer_step(o[k]), TS_OK);
+        }
+        for (int i = 0; i < N; i++)
+            for (int64_t j = 0; j < ts_numel(params[0][i]) && ts_grad(params[0][i]) != TS_NONE; j++)
+                ck_assert_double_eq(value(ts_grad(params[0][i]), j), gradient_at(step, i, j));
+    }
+    for (int i = 0; i < N; i++)
+        for (int64_t k = 0; k < ts_numel(params[0][i]); k++)
+            ck_assert_double_le(fabs(value(params[0][i], k) - value(params[1][i], k)), max_norm < 1 ? 4 * (double)FLT_EPSILON : 0);
+    for (int k = 0; k < 2; k++)
+        ts_optimizer_free(o[k]);
+}
+
+TS_TEST(clipping_in_steps_begins_and_ends_with_its_number)
+{
+    TS_SCOPE;
+    ts_tensor *params[N];
+    make_params(params);
+    double x = value(params[2], 0), g = gradient_at(0, 2, 0);
+    ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 1);
+    ts_optimizer *o = ts_optimizer_new(TS_SGD);
+    ck_assert_int_eq(ts_optimizer_add_group(o, names + 2, params + 2, 1, &opts), TS_OK);
+    ck_assert_int_eq(ts_optimizer_set_max_norm(o, 0.25 * fabs(g)), TS_OK);
+    ck_assert_int_eq(ts_optimizer_step(o), TS_OK); /* no gradients, no norm */
+    ck_assert_double_eq(value(params[2], 0), x);
+    set_grads(params, 0);
+    ck_assert_int_eq(ts_optimizer_step(o), TS_OK);
+    ck_assert_double_eq_tol(value(params[2], 0), x - 0.25 * g, 2e-6); /* of the 1e-6 beside the norm */
+    ck_assert_int_eq(ts_optimizer_set_max_norm(o, -1), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_optimizer_set_max_norm(o, NAN), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_optimizer_set_max_norm(o, INFINITY), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "'max_norm': expected a finite number of at least 0, got inf"));
+    ts_error_clear();
+    ck_assert_int_eq(ts_optimizer_set_max_norm(NULL, 1), TS_ERR_NULL);
+    x = value(params[2], 0);
+    ck_assert_int_eq(ts_optimizer_set_max_norm(o, 0), TS_OK);
+    ck_assert_int_eq(ts_optimizer_step(o), TS_OK);
+    ck_assert_double_eq(value(params[2], 0), x - g);
+    ts_optimizer_free(o);
 }
 
 /* ---------------------------------------------------------------------------- checkpoints ---- */

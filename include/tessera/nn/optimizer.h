@@ -57,7 +57,18 @@ TS_API ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index);
 /** Parameters of all groups, borrowed, with their number; valid until a group is added. */
 TS_API ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n);
 
-/** Updates the parameters by their gradients. */
+/**
+ * Clips in each step from now on: the rule reads every gradient times min(1, max_norm / (norm + 1e-6)), where norm is
+ * that of all gradients of all groups together, which are then on one device. Unlike with ts_clip_grad_norm(), which
+ * scales the gradients themselves, they stay as they are, so a step is one pass that reads them and one that steps;
+ * the device does it without the host's waiting. As there, a norm that is not finite shows in the parameters. The factor
+ * is f32, for gradients of f64 too. It is no part of the optimizer's state.
+ * @param max_norm  finite and >= 0; 0, as at first: no clipping
+ * Errors: TS_ERR_VALUE, TS_ERR_NULL; the step's: TS_ERR_DEVICE, before it writes.
+ */
+TS_API ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm);
+
+/** Updates the parameters by their gradients, which are only read. */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o);
 /** Removes the gradients, so that the next ones are taken without a sum. */
 TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
@@ -87,7 +98,7 @@ TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, doub
 /* ----------------------------------------------------------------------------- clipping ---- */
 
 /**
- * Scales the gradients of params so that their norm together is at most max_norm; as in PyTorch a
+ * Scales the gradients of params themselves (ts_optimizer_set_max_norm() does not write them) so that their norm together is at most max_norm; as in PyTorch a
  * norm that is not finite shows in all of them.
  * @param norm  receives the norm before, 0-dim, in the caller's scope; may be NULL
  */
