@@ -189,6 +189,12 @@ static watched *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
     return &s->list[s->n++];
 }
 
+static void note_found(watched *w, ts_tensor *found)
+{
+    ts_release(w->found);
+    w->found = ts_retain(found);
+}
+
 /** Divides o's gradients by the scale and has noted on the device whether all are finite. */
 static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
 {
@@ -217,9 +223,25 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
         TS_TRY(bring(s, device));
     ts_tensor *found = ts_unscale_by_(s->grads, count, on(ts_reciprocal(s->there[SCALE]), device));
     TS_TRY(found);
-    ts_release(w->found);
-    w->found = ts_retain(found);
+    note_found(w, found);
     w->stage = UNSCALED;
+    return TS_OK;
+}
+
+/** What a step by gradients that are still scaled takes: one over the scale, and the norm of gradients times it, which
+ *  also tells whether all are finite. They are only read. */
+static ts_status find_norm(ts_grad_scaler *s, watched *w, ts_optimizer *o, ts_tensor **norm, ts_tensor **inverse)
+{
+    ts_tensor *scaled = ts_nn_grad_norm(o);
+    TS_TRY(scaled);
+    ts_device device = ts_device_of(scaled);
+    if (!s->there[SCALE])
+        TS_TRY(bring(s, device));
+    *inverse = on(ts_reciprocal(s->there[SCALE]), device);
+    *norm = ts_mul(scaled, *inverse);
+    ts_tensor *found = ts_to(ts_logical_not(ts_isfinite(*norm)), TS_F32);
+    TS_TRY(found);
+    note_found(w, found);
     return TS_OK;
 }
 
@@ -250,14 +272,15 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
     if (w->stage == STEPPED)
         return ts_error_set_hint(TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
                                  "grad_scaler_step: this optimizer was stepped already since the last update");
-    if (w->stage == READY)
-        TS_TRY(unscale(s, w, o));
     TS_SCOPE;
     TS_NO_GRAD;
+    ts_tensor *norm = NULL, *inverse = NULL; /* of gradients that were unscaled there is nothing to know */
+    if (w->stage == READY)
+        TS_TRY(find_norm(s, w, o, &norm, &inverse));
     ts_tensor *fresh[CHANGING] = {s->there[SCALE], s->there[TRACKER]};
     fresh[SKIPPED] = ts_add(s->there[SKIPPED], on(w->found, ts_device_of(s->there[SKIPPED])));
     TS_TRY(fresh[SKIPPED]);
-    TS_TRY(ts_nn_step(o, NULL, NULL, w->found));
+    TS_TRY(ts_nn_step(o, norm, inverse, w->found));
     replace(s, fresh);
     w->stage = STEPPED;
     return TS_OK;

@@ -227,7 +227,7 @@ TS_TEST(wrong_orders_and_numbers_are_errors)
     ts_grad_scaler_free(s);
 }
 
-TS_TEST(gradients_of_f16_are_refused)
+TS_TEST(gradients_of_f16_are_not_unscaled_in_place)
 {
     TS_SCOPE;
     ts_grad_scaler *s = scaler_of(2, 0);
@@ -236,8 +236,82 @@ TS_TEST(gradients_of_f16_are_refused)
     ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(2), TS_F16), true);
     ck_ok(ts_optimizer_add_group(o, (const char *const[]){"w"}, &w, 1, &opts));
     ck_ok(ts_backward(ts_grad_scaler_scale(s, ts_sum(w))));
-    ck_assert(fails(TS_ERR_DTYPE, ts_grad_scaler_step(s, o), "gradients of f16"));
+    ck_assert(fails(TS_ERR_DTYPE, ts_grad_scaler_unscale(s, o), "gradients of f16"));
     ts_optimizer_free(o);
+    ts_grad_scaler_free(s);
+}
+
+/* 2^-26 is below half of f16's smallest number, and the master of w is f32. */
+TS_TEST(a_step_takes_gradients_of_f16_that_would_vanish_without_their_scale)
+{
+    TS_SCOPE;
+    ts_grad_scaler *s = scaler_of(1024, 0);
+    ts_optimizer *o = ts_optimizer_new(TS_SGD);
+    ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 0x1p26);
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(2), TS_F16), true);
+    double x;
+    ck_ok(ts_optimizer_add_group(o, (const char *const[]){"w"}, &w, 1, &opts));
+    ck_ok(ts_set_grad(w, ts_full(TS_SIZES(2), ts_scalar_float(0x1p-16), TS_F16)));
+    ck_ok(ts_grad_scaler_step(s, o));
+    ck_ok(ts_item(ts_select(ts_detach(w), 0, 1), &x));
+    ck_assert_double_eq(x, 0);
+    ts_optimizer_free(o);
+    ts_grad_scaler_free(s);
+}
+
+/* Scales are powers of two, so unscaling on the way is exact, and only the norm of what is scaled rounds otherwise. */
+TS_TEST(a_fused_step_is_unscaling_clipping_and_a_step_and_leaves_gradients_alone, .loop = 6)
+{
+    static const double grads[] = {1, -3, INFINITY, 0.5, NAN, 2}, limits[] = {0, 1, 1000}; /* none, below and above norms */
+    ts_optimizer_kind kind = _i % 2 ? TS_SGD : TS_ADAMW;
+    double max_norm = limits[_i / 2];
+    TS_SCOPE;
+    ts_grad_scaler *s[2] = {scaler_of(1024, 2), scaler_of(1024, 2)};
+    ts_group_opts opts = ts_optimizer_defaults(kind, 0.1);
+    opts.momentum = kind == TS_SGD ? 0.9 : 0;
+    one_param p[2];
+    for (int k = 0; k < 2; k++) {
+        p[k] = (one_param){ts_set_requires_grad(ts_ones(TS_SIZES(5), TS_F32), true), ts_optimizer_new(kind)};
+        ck_ok(ts_optimizer_add_group(p[k].o, (const char *const[]){"w"}, &p[k].w, 1, &opts));
+    }
+    ck_ok(ts_optimizer_set_max_norm(p[0].o, max_norm));
+    for (int i = 0; i < 6; i++) {
+        double scale = ts_grad_scaler_get_scale(s[0]), before = at(p[0].w, 1);
+        ck_assert_double_eq(scale, ts_grad_scaler_get_scale(s[1]));
+        for (int k = 0; k < 2; k++)
+            give(&p[k], grads[i] * scale);
+        ck_ok(ts_grad_scaler_step(s[0], p[0].o));
+        ck_ok(ts_grad_scaler_unscale(s[1], p[1].o));
+        if (max_norm > 0)
+            ck_ok(ts_clip_grad_norm(&p[1].w, 1, max_norm, NULL));
+        ck_ok(ts_grad_scaler_step(s[1], p[1].o));
+        for (int k = 0; k < 2; k++)
+            ck_ok(ts_grad_scaler_update(s[k]));
+        ck_assert(at(ts_grad(p[0].w), 4) == grads[i] * scale || isnan(grads[i]));
+        ck_assert(isfinite(grads[i]) != (at(p[0].w, 1) == before));
+        for (int e = 0; e < 5; e++)
+            ck_assert_double_le(fabs(at(p[0].w, e) - at(p[1].w, e)), max_norm == 1 ? 8 * (double)FLT_EPSILON : 0);
+    }
+    ck_assert_int_eq(ts_grad_scaler_skipped(s[0]), 2);
+    ck_assert_int_eq(ts_grad_scaler_skipped(s[1]), 2);
+    for (int k = 0; k < 2; k++) {
+        ts_optimizer_free(p[k].o);
+        ts_grad_scaler_free(s[k]);
+    }
+}
+
+TS_TEST(an_optimizer_that_clips_does_so_after_an_explicit_unscaling_too)
+{
+    TS_SCOPE;
+    ts_grad_scaler *s = scaler_of(65536, 0);
+    one_param p = make_param(2);
+    ck_ok(ts_optimizer_set_max_norm(p.o, 1));
+    give(&p, 65536 * 3.0);
+    ck_ok(ts_grad_scaler_unscale(s, p.o));
+    ck_ok(ts_grad_scaler_step(s, p.o));
+    ck_assert_double_eq(at(ts_grad(p.w), 0), 3);
+    ck_assert_double_eq_tol(at(p.w, 0), 1 - sqrt(0.5), 1e-6);
+    ts_optimizer_free(p.o);
     ts_grad_scaler_free(s);
 }
 

@@ -1,15 +1,16 @@
 /**
  * @file amp.h
  * Scaling of gradients for training in f16, whose smallest numbers vanish: the loss is multiplied by
- * a scale, the gradients divided by it before the step, and a step whose gradients overflowed is left
+ * a scale, the gradients divided by it as the step reads them, and a step whose gradients overflowed is left
  * out. With bf16, which has f32's range, none of this is needed. Regions: autocast.h.
  *
  *     TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, loss)));
- *     TS_TRY(ts_grad_scaler_unscale(scaler, opt));                  // only to see gradients, as clipping does
- *     TS_TRY(ts_clip_grad_norm(params, n, 1.0, NULL));
  *     TS_TRY(ts_grad_scaler_step(scaler, opt));                     // skipped when a gradient is not finite
  *     TS_TRY(ts_grad_scaler_update(scaler));
  *     ts_optimizer_zero_grad(opt);
+ *
+ * A step clips by the optimizer's own number, ts_optimizer_set_max_norm(). Whoever looks at gradients before the step
+ * calls ts_grad_scaler_unscale() first.
  *
  * The rule is that of torch.amp.GradScaler: a step with a gradient that is not finite multiplies the
  * scale by backoff_factor; growth_interval steps without one multiply it by growth_factor, as long as
@@ -46,13 +47,15 @@ TS_API void ts_grad_scaler_free(ts_grad_scaler *s);
 /** loss times the scale, in f32 at least; of the innermost scope. */
 TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
 /**
- * Divides the gradients of o's parameters by the scale, in one call for all, and notes whether all are
- * finite. Once per optimizer and update. Errors: TS_ERR_STATE when that is done already, TS_ERR_DTYPE
- * for gradients of f16, which would vanish without their scale.
+ * Divides the gradients of o's parameters by the scale, in one call that writes all, and notes whether all are
+ * finite. Only for those who look at them: a step needs it not. Once per optimizer and update. Errors: TS_ERR_STATE when that is done already, TS_ERR_DTYPE
+ * for gradients of f16, which would vanish without their scale (a step takes them).
  */
 TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
-/** Steps o, after unscaling if that has not been done; the device leaves the step out when a gradient is not
- *  finite. TS_ERR_STATE for a second step before an update. */
+/** Steps o: by gradients that ts_grad_scaler_unscale() has divided, or else divided by the scale as they are read and
+ *  left as they are. Clips if o does, by the norm of what is divided. The device leaves the step out when a gradient is
+ *  not finite, of the second kind also when the norm of all is not, in f32 or, with gradients of f64, in f64.
+ *  TS_ERR_STATE for a second step before an update. */
 TS_API ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o);
 /** Adapts the scale to what the steps since the last update found. TS_ERR_STATE when there were none. */
 TS_API ts_status ts_grad_scaler_update(ts_grad_scaler *s);
