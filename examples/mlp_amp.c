@@ -37,9 +37,7 @@ static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_sca
         error = ts_mse_loss(ts_forward(net, x), y);
     }
     TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, error)));
-    TS_TRY(ts_grad_scaler_unscale(scaler, optimizer)); // so that clipping sees the gradients as they are
-    TS_TRY(ts_clip_grad_norm(ts_optimizer_params(optimizer, NULL), 6, 1.0, NULL));
-    TS_TRY(ts_grad_scaler_step(scaler, optimizer));    // left out when a gradient is not finite
+    TS_TRY(ts_grad_scaler_step(scaler, optimizer)); // unscales and clips; left out when a gradient is not finite
     TS_TRY(ts_grad_scaler_update(scaler));
     ts_optimizer_zero_grad(optimizer);
     return ts_item(error, loss);
@@ -55,6 +53,7 @@ int main(int argc, char **argv)
     ts_module *net = make_network();
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.01);
     ts_optimizer *optimizer = ts_optimizer_for(net, TS_ADAMW, &opts);
+    ts_optimizer_set_max_norm(optimizer, 1);
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = 20, .total_steps = steps};
     ts_grad_scaler *scaler = ts_grad_scaler_new(&(ts_grad_scaler_opts){.disabled = dtype != TS_F16});
     for (int step = 0; optimizer && scaler && step < steps; step++) {
