@@ -48,8 +48,9 @@ TS_API void ts_grad_scaler_free(ts_grad_scaler *s);
 TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
 /**
  * Divides the gradients of o's parameters by the scale, in one call that writes all, and notes whether all are
- * finite. Only for those who look at them: a step needs it not. Once per optimizer and update. Errors: TS_ERR_STATE when that is done already, TS_ERR_DTYPE
- * for gradients of f16, which would vanish without their scale (a step takes them).
+ * finite. A step does without; this is for those who look at gradients before it. Once per optimizer and update.
+ * Errors: TS_ERR_STATE when that is done already, TS_ERR_DTYPE for gradients of f16, which would vanish without
+ * their scale (a step takes them).
  */
 TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
 /** Steps o: by gradients that ts_grad_scaler_unscale() has divided, or else divided by the scale as they are read and
