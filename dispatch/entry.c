@@ -545,26 +545,38 @@ ts_status ts_enter_foreign(ts_frame *f)
 
 /* ----------------------------------------------------------------------------- devices ---- */
 
-/** Whether a kernel of key may be handed t: on its device, or one number on the CPU, which it reads there. */
-static bool is_near(const ts_tensor *t, ts_key key)
+/**
+ * Whether a kernel of key may be handed t: on its device, or one number on the CPU, which it reads there.
+ * *index is that of the first tensor of the key, -1 before it is seen.
+ */
+static bool is_near(const ts_tensor *t, ts_key key, int *index)
 {
     ts_device device = t->storage->device;
-    return device.backend == key || (device.backend == TS_KEY_CPU && t->ndim == 0);
+    if (device.backend != key)
+        return device.backend == TS_KEY_CPU && t->ndim == 0;
+    if (*index < 0)
+        *index = device.index;
+    return device.index == *index;
 }
 
 int ts_find_far(const ts_frame *f)
 {
+    int index = -1;
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
-        if (v->tag == TS_TAG_TENSOR && !is_near(v->t, f->key))
+        if (v->tag == TS_TAG_TENSOR && !is_near(v->t, f->key, &index))
             return i;
         for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
-            if (!ts_is_none(v->list[k]) && !is_near(v->list[k], f->key))
+            if (!ts_is_none(v->list[k]) && !is_near(v->list[k], f->key, &index))
                 return i;
     }
-    for (int i = 0; i < f->nrets; i++)
-        if ((f->given >> i & 1) && f->rets[i].t->storage->device.backend != f->key)
+    for (int i = 0; i < f->nrets; i++) {
+        if (!(f->given >> i & 1))
+            continue;
+        ts_device device = f->rets[i].t->storage->device;
+        if (device.backend != f->key || (index >= 0 && device.index != index))
             return f->nargs;
+    }
     return -1;
 }
 

@@ -20,7 +20,8 @@ ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
 
 /** Slot content of an op that a backend lacks: at most ten lines, with the remedy (F37). */
 ts_status ts_missing_kernel(ts_frame *f);
-/** First argument (nargs: a given result) on another device than the running key's; -1 when none is. */
+/** First argument (nargs: a given result) on another device than the running key's, or on another one of its devices than
+ *  the tensors before it; -1 when none is. */
 int ts_find_far(const ts_frame *f);
 /** to_device for every backend: packs where the source is, moves bytes. */
 ts_status ts_transfer(ts_frame *f);

@@ -118,15 +118,20 @@ static ts_status across(ts_frame *f, int arg)
             return status;
         }
     }
-    const char *name = arg < f->nargs ? f->table->info->schema.args[arg].name : "out";
-    const ts_value *v = arg < f->nargs ? &f->args[arg] : &f->rets[0];
-    ts_device got = v->tag == TS_TAG_TENSOR ? v->t->storage->device : TS_DEVICE_CPU;
-    for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
-        if (v->list[k]->storage && v->list[k]->storage->device.backend != f->key)
-            got = v->list[k]->storage->device;
+    ts_device device = ts_kernel_device(f);
+    TS_TRY(ts_check_devices(f, true, &device));
+    /* the tensors agree with each other, but not with a device that was named or with a destination */
+    const char *name = "out";
+    ts_device got = device;
+    if (arg < f->nargs) {
+        name = f->table->info->schema.args[arg].name;
+        device = ts_kernel_device(f);
+    }
+    for (int i = 0; i < f->nrets && arg == f->nargs; i++)
+        if ((f->given >> i & 1) && !ts_same_device(f->rets[i].t->storage->device, device))
+            got = f->rets[i].t->storage->device;
     return ts_fail_op(TS_ERR_DEVICE, ts_op_name(f->op), f->site, "move it with ts_to_device()",
-                      "argument '%s': expected a tensor of %s like the others, got one on %s", name, ts_key_name(f->key),
-                      ts_device_name(got));
+                      "argument '%s': expected device %s, got %s", name, ts_device_name(device), ts_device_name(got));
 }
 
 __attribute__((constructor(110))) static void install(void)

@@ -21,6 +21,8 @@ ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
             uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
             for (uint32_t k = 0; k < n; k++) {
                 const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
+                if (ts_is_none(t))
+                    continue;
                 bool scalar = scalars_ok && t->ndim == 0 && t->storage->device.backend == TS_KEY_CPU;
                 if (!first && (!scalar || pass == 1)) {
                     first = t;

@@ -1,5 +1,6 @@
 /** @file backend.c  Backends with memory of their own: registration, errors, moves, round trips. */
 // SPDX-License-Identifier: MIT
+#include "dispatch/registry.h"
 #include "tests/dispatch/offset.h"
 
 char ran[64];
@@ -70,6 +71,45 @@ TS_TEST(copies_between_devices_go_both_ways_into_strided_destinations)
     OK(ts_zero_(y));
     OK(ts_copy_(y, there));
     same_values(y, there);
+}
+
+static int copied_between;
+static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from, int64_t bytes,
+                              ts_stream *stream)
+{
+    copied_between += device != from_device;
+    return offset_within(state, device, to, from, bytes, stream);
+}
+static ts_status copy_on_one_device(ts_frame *f)
+{
+    return ts_same_device(f->args[0].t->storage->device, f->rets[0].t->storage->device)
+               ? ts_round_trip(f)
+               : ts_error_set(TS_ERR_STATE, "a kernel was handed two devices");
+}
+static ts_status install_copy(void *state, ts_key key)
+{
+    (void)state;
+    return ts_register_kernel("copy", key, copy_on_one_device, NULL, NULL);
+}
+
+/* A kernel of one device cannot read another's memory: the source is moved first. */
+TS_TEST(a_copy_into_a_tensor_of_another_device_of_the_backend_moves_its_source_first, .loop = 2)
+{
+    static const ts_backend twins[] = {
+        {OFFSET_BACKEND("TWINS", TS_BACKEND_CPU_FALLBACK, &memory[0]), .copy_between = copy_between},
+        {OFFSET_BACKEND("TWINS", TS_BACKEND_CPU_FALLBACK, &memory[0]), .copy_between = copy_between, .install = install_copy}};
+    TS_SCOPE;
+    ts_device device = device_of(&twins[_i]), other = {device.backend, 1};
+    ts_tensor *x = ts_arange(0, 4, 1, TS_F32), *y = ts_zeros(TS_SIZES(4, 6), TS_F64), *there = ts_to_device(y, device);
+    ts_tensor *far = ts_to_device(x, other);
+    OK(ts_copy_(ts_transpose(ts_slice(there, 1, 0, 6, 2), 0, 1), far)); /* repeated, converted, between other elements */
+    ck_assert_int_eq(copied_between, 1);
+    OK(ts_copy_(ts_transpose(ts_slice(y, 1, 0, 6, 2), 0, 1), x));
+    same_values(there, y);
+    FAILS(TS_ERR_DEVICE, ts_neg_out(ts_empty_on(TS_SIZES(4), TS_F32, device), far));
+    SAYS("neg: argument 'out': expected device twins:1, got twins:0");
+    FAILS(TS_ERR_DEVICE, ts_mul_(far, ts_to_device(x, device)));
+    SAYS("mul: argument 'other': expected device twins:1 as argument 'self', got twins:0");
 }
 
 TS_TEST(calls_without_a_kernel_make_a_round_trip_that_is_counted)
@@ -192,7 +232,7 @@ TS_TEST(two_backends_work_in_one_process_and_mixing_them_is_a_named_error)
     SAYS("third:0");
     FAILS(TS_ERR_DEVICE, ts_add(on_a, on_b));
     FAILS(TS_ERR_DEVICE, call_noop(on_a, x));
-    SAYS("on cpu");
+    SAYS("got cpu");
 }
 
 /* ----------------------------------------------------------------------- transactions ---- */
