@@ -52,18 +52,4 @@ static inline ts_status call_noop(ts_tensor *a, ts_tensor *b)
     return ts_noop(a, b, ts_scalar_int(1));
 }
 
-/** Fastest of many short batches, in ns a call. */
-static inline double fastest(void (*run)(void *), void *ctx)
-{
-    double best = 1e18;
-    for (int k = 0; k < 3000; k++) {
-        double t0 = seconds();
-        for (int i = 0; i < 200; i++)
-            run(ctx);
-        double t = (seconds() - t0) / 200 * 1e9;
-        best = t < best ? t : best;
-    }
-    return best;
-}
-
 #endif

@@ -1,0 +1,46 @@
+/**
+ * @file instructions.h
+ * Instructions of a call, counted one by one: what it costs, on a busy machine as on a quiet one.
+ *
+ *     long before = ts_instructions(call, ctx);
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_TESTS_INSTRUCTIONS_H
+#define TESSERA_TESTS_INSTRUCTIONS_H
+
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+
+/**
+ * Instructions between the start of the body and its end in a forked child, with the few of the counting
+ * itself, always the same ones; -1 where a process may not trace its child. What the body does but once
+ * should be done before.
+ */
+static inline long ts_instructions(void (*body)(void *ctx), void *ctx)
+{
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
+            _exit(1);
+        raise(SIGSTOP);
+        body(ctx);
+        _exit(0);
+    }
+    long count = -1;
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    while (WIFSTOPPED(status)) {
+        count++;
+        if (ptrace(PTRACE_SINGLESTEP, child, NULL, NULL) != 0)
+            kill(child, SIGKILL);
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? count : -1;
+}
+
+#endif
