@@ -231,16 +231,15 @@ static const char *drawn(int columns, bool *colour)
         100, &(ts_progress_opts){
                  .label = "train", .item_unit = "tokens", .stream = stream, .clock = test_clock});
     steps(p, 50, 2.5f);
-    size_t size_read = 0;
-    fcntl(master, F_SETFL, O_NONBLOCK);
+    ts_progress_free(p);
+    fclose(stream);
+    size_t size_read = 0; // a terminal hands over when it likes: all is there at its end, which is an error
     for (ssize_t n; (n = read(master, raw + size_read, sizeof raw - 1 - size_read)) > 0;)
         size_read += (size_t)n;
+    close(master);
     while (size_read && (raw[size_read - 1] == '\n' || raw[size_read - 1] == '\r'))
         size_read--;
     raw[size_read] = '\0';
-    ts_progress_free(p);
-    fclose(stream);
-    close(master);
     *colour = strstr(raw, "\x1b[36m") != NULL;
     const char *from = strrchr(raw, '\r');
     size_t length = 0;
