@@ -257,27 +257,6 @@ class Setup(ToolCase):
         self.assertEqual(self.setup("everything")[0], 2)
 
 
-STAND_IN = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-static volatile long sink;
-int main(int argc, char **argv)
-{
-    if (argc != 5 || strcmp(argv[1], "--only") != 0 || strcmp(argv[3], "--iters") != 0)
-        return 2;
-    int work = strcmp(argv[2], "heavy") == 0 ? 50 : 5;
-    if (strcmp(argv[2], "deaf") == 0)
-        return 0;
-    for (long i = atol(argv[4]); i > 0; i--)
-        for (int j = 0; j < work; j++)
-            sink++;
-    return 0;
-}
-"""
-
-
-@unittest.skipUnless(shutil.which("valgrind") and shutil.which("cc"), "needs valgrind and a compiler")
 class PtxasGate(ToolCase):
     FINE = ("ptxas info    : Compiling entry function '_Z4fineIfE' for 'sm_90a'\n"
             "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
@@ -308,6 +287,146 @@ class PtxasGate(ToolCase):
             self.assertIn(remark, output)
 
 
+class GpuSuite(ToolCase):
+    """tools/gpu-suite as it is carried, with programs that write down how they are called."""
+
+    FAMILIES = ("attention", "matmul", "reduce")
+
+    def setUp(self):
+        super().setUp()
+        for name in ("gpu-suite", "racecheck.txt"):
+            shutil.copy(os.path.join(TOOLS, name), self.folder)
+        self.write("sources.sha256", "abc\n")
+        self.write("ptx80/libtessera_cuda.so.0", "")
+        self.write("bin/nvidia-smi", "#!/bin/sh\necho A GPU, 1\n", 0o755)
+        note = ('#!/bin/sh\necho "${0##*/} $* force=$CUDA_FORCE_PTX_JIT cache=$CUDA_CACHE_PATH '
+                'most=$CUDA_CACHE_MAXSIZE library=$TS_CUDA" >> calls\n')
+        listed = "".join(f"{family}\\top\\n" for family in self.FAMILIES)
+        self.conformance = note + (f'[ "$1" = --list ] && {{ printf "{listed}"; exit 0; }}\n'
+                                   'while [ $# -gt 0 ]; do [ "$1" = --json ] && cp card.json "$2"; '
+                                   'shift; done\necho "cuda:0: conforms"\n')
+        self.write("ts-conformance", self.conformance, 0o755)
+        for name in ("test_cuda", "test_cuda_attention", "test_cuda_blocks"):
+            self.write(name, note + f"echo {name}: 5 passed, 0 failed, 1 skipped\n", 0o755)
+        self.card()
+
+    def card(self, **verdicts):
+        ops = [{"op": op, "dtypes": {"i64": {"verdict": verdict}}} for op, verdict in verdicts.items()]
+        self.write("card.json", json.dumps({"cards": [{"ops": ops}]}))
+
+    def suite(self, *arguments):
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        status, output = self.run_tool(os.path.join(self.folder, "gpu-suite"), "run", *arguments,
+                                       env=plain_environment(PATH=path))
+        with open(os.path.join(self.folder, "gpu.json"), encoding="utf-8") as file:
+            return status, output, json.load(file)
+
+    def calls(self):
+        with open(os.path.join(self.folder, "calls"), encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file]
+
+    def test_ptx_is_compiled_by_many_before_samples_and_these_before_tests(self):
+        status, output, found = self.suite("--only", "ptx80")
+        self.assertEqual(status, 0, output)
+        steps = found["ptx80"]["steps"]
+        self.assertEqual(list(steps), ["compiled", "samples", "products", "compiled without force", "tests"])
+        self.assertEqual(steps["tests"]["verdict"], "15 passed, 0 failed, 3 skipped")
+        self.assertTrue(all(step["seconds"] >= 0 for step in steps.values()))
+        calls = [line for line in self.calls() if "--list" not in line]
+        order = ["samples" if "--json" in call else "tests" if call.startswith("test_cuda ") else "compile"
+                 for call in calls]
+        many = order.index("samples")
+        self.assertGreater(many, 15, "a process for each family")
+        self.assertEqual(order[many:many + 2], ["samples", "samples"])
+        self.assertEqual(order.index("tests"), 2 * many + 2)
+        self.assertTrue(all("force=1 " in call for call in calls[:many + 1]))
+        self.assertFalse(any("force=1 " in call for call in calls[many + 1:]))
+        self.assertIn("--family attention,reduce force=1", calls[many])
+        self.assertIn("--family matmul force= ", calls[many + 1])
+
+    def test_what_the_driver_compiles_lies_in_one_folder_that_goes_away(self):
+        self.suite("--only", "ptx80")
+        caches = {line.split("cache=")[1].split()[0] for line in self.calls() if "--list" not in line}
+        self.assertEqual(len(caches), 1)
+        self.assertFalse(os.path.exists(caches.pop()))
+        self.assertTrue(all(line.endswith(f"most={1 << 30} library={self.folder}/ptx80/libtessera_cuda.so.0")
+                            for line in self.calls() if "--list" not in line))
+
+    def test_a_step_that_takes_too_long_fails_and_the_next_runs(self):
+        self.write("ts-conformance", self.conformance.replace("#!/bin/sh\n",
+                   '#!/bin/sh\ncase "$*" in *attention,reduce*) exec sleep 60;; esac\n'), 0o755)
+        status, output, found = self.suite("--only", "ptx80", "--limit", "4")
+        self.assertEqual(status, 1, output)
+        steps = found["ptx80"]["steps"]
+        self.assertEqual(steps["samples"]["failed"], 124)
+        self.assertEqual(steps["samples"]["verdict"], "status 124")
+        self.assertEqual(steps["tests"]["failed"], 0)
+
+    def test_what_has_ended_stays_when_the_run_is_killed(self):
+        self.write("test_cuda", "#!/bin/sh\nkill -KILL $PPID\n", 0o755)
+        status, _, found = self.suite("--only", "ptx80")
+        self.assertEqual(status, -9)
+        self.assertEqual(list(found["ptx80"]["steps"])[-1], "compiled without force")
+        self.assertIn("1 steps unfinished", found["ptx80"]["verdict"])
+        self.assertGreater(found["ptx80"]["failed"], 0)
+
+    def test_a_family_that_the_driver_cannot_compile_is_named(self):
+        self.write("ts-conformance", self.conformance.replace("#!/bin/sh\n",
+                   '#!/bin/sh\ncase "$*" in *cumsum*) echo no PTX; exit 1;; esac\n'), 0o755)
+        status, output, _ = self.suite("--only", "ptx80")
+        self.assertEqual(status, 1)
+        self.assertIn("scan: status 1: no PTX", output)
+
+    def test_unsupported_operators_fail_unless_they_are_listed(self):
+        self.card(add="pass", addmm="unsupported")
+        status, output, found = self.suite("--only", "samples")
+        self.assertEqual(status, 0, output)
+        self.assertIn("but addmm i64: unsupported", found["samples"]["verdict"])
+        for verdicts in ({"add": "unsupported"}, {"addmm": "fallback"}):
+            self.card(**verdicts)
+            status, output, _ = self.suite("--only", "samples")
+            self.assertEqual(status, 1)
+            (op, verdict), = verdicts.items()
+            self.assertIn(f"FAIL {op} i64: {verdict}", output)
+
+    def test_samples_without_their_table_fail(self):
+        os.remove(os.path.join(self.folder, "card.json"))
+        self.assertEqual(self.suite("--only", "samples")[0], 1)
+
+    def test_parts_of_the_same_sources_stay_and_others_go(self):
+        self.suite("--only", "samples")
+        self.assertIn("samples", self.suite("--only", "tests")[2])
+        self.write("sources.sha256", "def\n")
+        self.assertNotIn("samples", self.suite("--only", "tests")[2])
+
+    def test_without_a_gpu_nothing_runs_and_nothing_fails(self):
+        self.write("gpu.json", "{}")
+        self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
+        status, output, _ = self.suite()
+        self.assertEqual((status, output), (0, "gpu-suite: skipped: nvidia-smi shows no GPU\n"))
+
+
+STAND_IN = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static volatile long sink;
+int main(int argc, char **argv)
+{
+    if (argc != 5 || strcmp(argv[1], "--only") != 0 || strcmp(argv[3], "--iters") != 0)
+        return 2;
+    int work = strcmp(argv[2], "heavy") == 0 ? 50 : 5;
+    if (strcmp(argv[2], "deaf") == 0)
+        return 0;
+    for (long i = atol(argv[4]); i > 0; i--)
+        for (int j = 0; j < work; j++)
+            sink++;
+    return 0;
+}
+"""
+
+
+@unittest.skipUnless(shutil.which("valgrind") and shutil.which("cc"), "needs valgrind and a compiler")
 class Budgets(ToolCase):
     def setUp(self):
         super().setUp()
