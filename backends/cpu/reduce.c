@@ -377,6 +377,7 @@ static void fill_empty(ts_tensor *out, fold how, finish last)
         case TS_F64: ((double *)out->data)[i] = value; break;
         case TS_F32: ((float *)out->data)[i] = (float)value; break;
         case TS_I64: ((int64_t *)out->data)[i] = (int64_t)value; break;
+        case TS_I32: ((int32_t *)out->data)[i] = (int32_t)value; break;
         default: ((uint8_t *)out->data)[i] = (uint8_t)value;
         }
     }
