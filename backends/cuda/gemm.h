@@ -34,5 +34,14 @@ ts_status ts_cuda_gemm(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matr
 bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                            const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
 
+/**
+ * c = a b + bias in integers, which wrap around, in batches. Operands may have any steps; c has
+ * rows that are dense.
+ * @param bias  a row of c's columns; NULL: none
+ */
+ts_status ts_cuda_gemm_integers(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                                const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                                const void *bias);
+
 TS_END_DECLS
 #endif

@@ -96,7 +96,9 @@ static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_mat
         TS_TRY(bias = even(ts_contiguous(bias)));
         then.bias = ts_kernel_data(bias);
     }
-    return ts_cuda_gemm(f, ts_kernel_dtype(f), a, b, c, batches, &then);
+    ts_dtype dtype = ts_kernel_dtype(f);
+    return ts_dtype_is_float(dtype) ? ts_cuda_gemm(f, dtype, a, b, c, batches, &then)
+                                    : ts_cuda_gemm_integers(f, dtype, a, b, c, batches, then.bias);
 }
 
 static const ts_cuda_epilogue nothing = {0};
@@ -169,6 +171,8 @@ static ts_status column_sums(ts_tensor *result, ts_tensor *grad)
 {
     static const int64_t dims[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
     int leading = ts_ndim(grad) - 1;
+    if (!ts_dtype_is_float(ts_dtype_of(grad))) /* whose sums are i64 there */
+        return ts_status_of_pointer(ts_copy_(result, ts_sum_to_size(grad, ts_sizes(result), 1)));
     return ts_status_of_pointer(leading ? ts_sum_out(result, grad, dims, leading, false) : ts_copy_(result, grad));
 }
 
@@ -182,8 +186,8 @@ static ts_status weight_gradient(ts_frame *f, const ts_cuda_matrix *g, ts_tensor
     ts_cuda_epilogue then = {.sums = db ? ts_kernel_data(db) : NULL};
     ts_dtype dtype = ts_kernel_dtype(f);
     TS_TRY(operand_rows(f->args[1].t, &x));
-    *summed = then.sums && dtype != TS_F64 && c.rows && c.columns && up.columns &&
-              ts_cuda_gemm_is_there(f, dtype, &up, &x, &c, 1, &then);
+    *summed = then.sums && ts_dtype_is_float(dtype) && dtype != TS_F64 && c.rows && c.columns &&
+              up.columns && ts_cuda_gemm_is_there(f, dtype, &up, &x, &c, 1, &then);
     return product(f, &up, &x, &c, 1, dw, NULL, *summed ? then : nothing);
 }
 
@@ -214,11 +218,12 @@ static ts_status linear_backward(ts_frame *f)
 }
 
 #define FLOATS (TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | TS_DTYPE_BIT(TS_BF16) | TS_DTYPE_BIT(TS_F16))
+#define NUMBERS (FLOATS | TS_DTYPE_BIT(TS_I64) | TS_DTYPE_BIT(TS_I32) | TS_DTYPE_BIT(TS_U8))
 static const ts_cuda_kernel kernels[] = {
-    {"mm", mm, FLOATS, true},
-    {"bmm", mm, FLOATS, true},
-    {"linear", linear, FLOATS, true},
+    {"mm", mm, NUMBERS, true},
+    {"bmm", mm, NUMBERS, true},
+    {"linear", linear, NUMBERS, true},
     {"linear_gelu", linear_gelu, FLOATS, true},
-    {"linear_backward", linear_backward, FLOATS, true},
+    {"linear_backward", linear_backward, NUMBERS, true},
 };
 const ts_cuda_family ts_cuda_matmul = {kernels, sizeof kernels / sizeof *kernels};

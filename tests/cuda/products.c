@@ -66,6 +66,47 @@ TS_TEST(a_linear_layer_reads_transposed_repeated_and_uneven_operands_as_if_they_
     ck_assert_double_le(apart(db, db2), bound);
 }
 
+static void same_as_on_the_cpu(ts_tensor *got, ts_tensor *expected)
+{
+    double same;
+    OK(ts_item(ts_all(ts_eq(ts_to_device(got, TS_DEVICE_CPU), expected)), &same));
+    ck_assert(same);
+}
+
+/* Sizes about the tile of 64 x 64 and its steps of 16; all bits of the operands are set or not, so
+ * sums wrap. */
+TS_TEST(products_of_integers_are_the_cpus_whatever_their_sizes_and_steps, .loop = 3)
+{
+    GPU(device);
+    static const ts_dtype integers[] = {TS_I64, TS_I32, TS_U8};
+    static const int64_t sizes[][3] = {{1, 1, 1},     {1, 65, 17}, {64, 64, 16}, {65, 63, 15},
+                                       {130, 1, 200}, {3, 5, 0},   {0, 5, 3}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        TS_SCOPE;
+        int64_t m = sizes[s][0], n = sizes[s][1], k = sizes[s][2];
+        ts_tensor *a =
+            ts_to(ts_randint(INT64_MIN / 2, INT64_MAX / 2, TS_SIZES(BATCH, m, k)), integers[_i]);
+        ts_tensor *b =
+            ts_to(ts_randint(INT64_MIN / 2, INT64_MAX / 2, TS_SIZES(BATCH, n, k)), integers[_i]);
+        ts_tensor *bias = ts_select(ts_select(ts_bmm(b, ts_transpose(b, 1, 2)), 0, 0), 0, 0);
+        ts_tensor *a1 = ts_select(a, 0, 1), *b1 = ts_select(b, 0, 1), *on[] = {a, b, bias};
+        for (int i = 0; i < 3; i++) { /* where no vector begins */
+            ts_tensor *there = ts_to_device(on[i], device);
+            on[i] = ts_copy_(like_at(there, 1), there);
+        }
+        ts_tensor *on_a1 = ts_select(on[0], 0, 1), *on_b1 = ts_select(on[1], 0, 1);
+        same_as_on_the_cpu(ts_bmm(on[0], ts_transpose(on[1], 1, 2)),
+                           ts_bmm(a, ts_transpose(b, 1, 2)));
+        same_as_on_the_cpu(ts_mm(on_a1, ts_t(on_b1)), ts_mm(a1, ts_t(b1)));
+        same_as_on_the_cpu(ts_linear(on_a1, on_b1, on[2]), ts_linear(a1, b1, bias));
+        ts_tensor *g = ts_mm(a1, ts_t(b1)), *d[3], *on_d[3];
+        OK(ts_linear_backward(g, a1, b1, &d[0], &d[1], &d[2]));
+        OK(ts_linear_backward(ts_to_device(g, device), on_a1, on_b1, &on_d[0], &on_d[1], &on_d[2]));
+        for (int i = 0; i < 3; i++)
+            same_as_on_the_cpu(on_d[i], d[i]);
+    }
+}
+
 /* Of halves the tanh form is part of the product: from the sum that is not yet rounded, by an approximate tanh. */
 TS_TEST(linear_gelu_is_gelu_of_linear_within_the_rounding_of_its_dtype, .loop = 8)
 {

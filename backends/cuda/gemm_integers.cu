@@ -1,0 +1,123 @@
+/**
+ * @file gemm_integers.cu
+ * Products of matrices of integers, which cuBLASLt lacks: the tiled product over shared memory.
+ *
+ * Each result is a row of a times a column of b, so by itself it would fetch all k elements of
+ * both. A block makes a tile of SIDE x SIDE results and goes along k in steps of DEPTH: its threads
+ * bring the pieces of SIDE rows and SIDE columns that a step needs into shared memory, wait for
+ * each other, and take from there. An element comes from memory once for SIDE results. A thread has
+ * OWN x OWN of them in registers, and reads 2 OWN elements from shared memory for OWN * OWN
+ * products.
+ *
+ * Sums wrap around, and those have one value in whichever order they are added.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/frame.cuh"
+#include "backends/cuda/gemm.h"
+
+using namespace ts;
+
+enum { SIDE = 64, DEPTH = 16, OWN = 4, ACROSS = SIDE / OWN, THREADS = ACROSS * ACROSS };
+
+/** The type that products of T are added in: unsigned, of which C++ says that it wraps. */
+template <class T> struct sums_of {
+    using type = uint32_t;
+};
+template <> struct sums_of<int64_t> {
+    using type = uint64_t;
+};
+
+/** DEPTH elements along k of SIDE rows or columns; each step along k begins a bank further. */
+template <class U> using piece = U[DEPTH][SIDE + 1];
+
+/**
+ * Brings a piece of a's rows or b's columns to shared memory, with zeros behind their ends.
+ * Neighbouring threads read neighbouring elements, whichever way these lie.
+ * @param lines  rows or columns that are left, `line` elements apart
+ * @param depth  elements of each that are left, `step` apart
+ */
+template <class T, class U>
+static __device__ __forceinline__ void bring(piece<U> &to, const T *from, int64_t lines,
+                                             int64_t line, int64_t depth, int64_t step)
+{
+#pragma unroll
+    for (int e = threadIdx.x; e < SIDE * DEPTH; e += THREADS) {
+        int s = step == 1 ? e / DEPTH : e % SIDE, p = step == 1 ? e % DEPTH : e / SIDE;
+        to[p][s] = s < lines && p < depth ? (U)from[s * line + p * step] : 0;
+    }
+}
+
+/** c = a b + bias, tile by tile; bias is a row, or NULL. Matrices lie as their steps say. */
+template <class T>
+static __global__ void __launch_bounds__(THREADS)
+    product_kernel(const __grid_constant__ ts_cuda_matrix a,
+                   const __grid_constant__ ts_cuda_matrix b,
+                   const __grid_constant__ ts_cuda_matrix c, int64_t tiles, const T *bias)
+{
+    using U = typename sums_of<T>::type;
+    __shared__ piece<U> rows, columns;
+    int64_t across = (c.columns + SIDE - 1) / SIDE, down = (c.rows + SIDE - 1) / SIDE;
+    /* a thread's first result, from which its others are ACROSS apart */
+    int y = threadIdx.x / ACROSS, x = threadIdx.x % ACROSS;
+    for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        int64_t i = t / across % down * SIDE, j = t % across * SIDE, batch = t / across / down;
+        const T *a_at = (const T *)a.data + batch * a.batch + i * a.row;
+        const T *b_at = (const T *)b.data + batch * b.batch + j * b.column;
+        T *c_at = (T *)c.data + batch * c.batch + i * c.row + j;
+        U sum[OWN][OWN] = {};
+        for (int64_t p = 0; p < a.columns; p += DEPTH) {
+            bring<T, U>(rows, a_at + p * a.column, c.rows - i, a.row, a.columns - p, a.column);
+            bring<T, U>(columns, b_at + p * b.row, c.columns - j, b.column, a.columns - p, b.row);
+            __syncthreads();
+#pragma unroll
+            for (int q = 0; q < DEPTH; q++) {
+                U u[OWN], v[OWN];
+#pragma unroll
+                for (int r = 0; r < OWN; r++) {
+                    u[r] = rows[q][y + r * ACROSS];
+                    v[r] = columns[q][x + r * ACROSS];
+                }
+#pragma unroll
+                for (int r = 0; r < OWN; r++)
+#pragma unroll
+                    for (int s = 0; s < OWN; s++)
+                        sum[r][s] += u[r] * v[s];
+            }
+            __syncthreads(); /* before the pieces are written again */
+        }
+#pragma unroll
+        for (int r = 0; r < OWN; r++)
+#pragma unroll
+            for (int s = 0; s < OWN; s++) {
+                int64_t row = y + r * ACROSS, column = x + s * ACROSS;
+                if (i + row < c.rows && j + column < c.columns)
+                    c_at[row * c.row + column] = (T)(sum[r][s] + (bias ? (U)bias[j + column] : 0));
+            }
+    }
+}
+
+template <class T>
+static cudaError_t run(const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
+                       int64_t batches, const void *bias, cudaStream_t stream)
+{
+    int64_t tiles = batches * ((c->rows + SIDE - 1) / SIDE) * ((c->columns + SIDE - 1) / SIDE);
+    unsigned blocks = (unsigned)(tiles < INT32_MAX ? tiles : INT32_MAX);
+    product_kernel<T><<<blocks, THREADS, 0, stream>>>(*a, *b, *c, tiles, (const T *)bias);
+    return cudaPeekAtLastError();
+}
+
+ts_status ts_cuda_gemm_integers(ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a,
+                                const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                                const void *bias)
+{
+    return on_device(f, [&](const call &at) {
+        switch (dtype) {
+        case TS_I64:
+            return run<int64_t>(a, b, c, batches, bias, at.stream);
+        case TS_I32:
+            return run<int32_t>(a, b, c, batches, bias, at.stream);
+        default:
+            return run<uint8_t>(a, b, c, batches, bias, at.stream);
+        }
+    });
+}
