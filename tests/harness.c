@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define DEFAULT_TIMEOUT_S 60
+#define DEFAULT_TIMEOUT_S 120
 
 /* Lives in memory shared with the forked children. */
 typedef struct counters {

@@ -51,7 +51,7 @@ typedef struct ts_test_case {
     struct ts_test_case *next;
     /* Options, given by name after the case's own. */
     int loop;              /* run the body with _i = 0 … loop-1; 0 means once */
-    double timeout;        /* seconds; 0 means 60 */
+    double timeout;        /* seconds; 0 means 120 */
     int signal;            /* the signal that the body must die of; 0 means none */
     int exit;              /* the exit status that the body must end with; 0 means returns */
     bool threads;          /* threads meet in it: `make tsan` runs it, and finds it by this very text */

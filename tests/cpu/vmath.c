@@ -136,7 +136,7 @@ static void sweep(const function *f)
                   worst, f->ulp + EXTRA_ULP);
 }
 
-VEC_TEST(bounds_hold_over_all_floats, .loop = FUNCTIONS, .timeout = 100)
+VEC_TEST(bounds_hold_over_all_floats, .loop = FUNCTIONS)
 {
     sweep(&functions[loop]);
 }

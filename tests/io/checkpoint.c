@@ -125,7 +125,7 @@ static void check_falls_back(const char *what, const char *why)
     ts_checkpoint_close(c);
 }
 
-TS_TEST(any_flipped_byte_of_any_file_falls_back, .loop = 3, .timeout = 110, IN_RUN)
+TS_TEST(any_flipped_byte_of_any_file_falls_back, .loop = 3, IN_RUN)
 {
     size_t bytes = 0;
     ck_ok(run_save(dir, 10, 1, 0));

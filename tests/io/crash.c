@@ -32,18 +32,18 @@ static void sweep(const scenario *s, fault_kind kind, int error)
     }
 }
 
-TS_TEST(each_call_failing_once_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+TS_TEST(each_call_failing_once_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 {
     sweep(&scenarios[_i], FAULT_ONCE, EIO);
     sweep(&scenarios[_i], FAULT_ONCE, EINTR);
 }
 
-TS_TEST(each_call_failing_for_ever_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+TS_TEST(each_call_failing_for_ever_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 {
     sweep(&scenarios[_i], FAULT_FOREVER, EIO);
 }
 
-TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 {
     int writes = 0;
     for (int n = 1; writes < 2; n++) { /* twice past the last write */
@@ -75,7 +75,7 @@ TS_TEST(short_reads_and_writes_are_no_failure, IN_FOLDER)
     ck_assert(fault.met && step == 20 && life == 2);
 }
 
-TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 {
     const scenario *s = &scenarios[_i];
     for (int n = 1, ended = 0; !ended; n++) {
@@ -157,7 +157,7 @@ static bool memory_fault(size_t bytes)
 }
 
 /* The n-th allocation from the system fails, jansson's among them. */
-TS_TEST(running_out_of_memory_leaves_old_or_new, .timeout = 110, IN_FOLDER)
+TS_TEST(running_out_of_memory_leaves_old_or_new, IN_FOLDER)
 {
     for (memory_at = 1, memory_calls = 1; memory_calls >= memory_at; memory_at++) {
         arrange(&scenarios[1]);
@@ -172,7 +172,7 @@ TS_TEST(running_out_of_memory_leaves_old_or_new, .timeout = 110, IN_FOLDER)
     }
 }
 
-TS_TEST(running_out_of_memory_while_finding_is_an_ordinary_error, .timeout = 110, IN_FOLDER)
+TS_TEST(running_out_of_memory_while_finding_is_an_ordinary_error, IN_FOLDER)
 {
     arrange(&scenarios[2]);
     for (memory_at = 1, memory_calls = 1; memory_calls >= memory_at; memory_at++) {

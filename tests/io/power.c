@@ -205,7 +205,7 @@ static void arrange_in_folder(const scenario *s)
     mkdir(dir, 0777);
 }
 
-TS_TEST(a_power_cut_at_any_point_leaves_old_or_new, .loop = SCENARIOS, .timeout = 110, IN_FOLDER)
+TS_TEST(a_power_cut_at_any_point_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 {
     const scenario *s = &scenarios[_i];
     arrange_in_folder(s);
