@@ -28,7 +28,8 @@ FORWARD(relu, vf_max_fast(vf_zero(), x), x < 0 ? 0 : x)
 TS_SCALAR_LOOP1(int64_t, int64_t, relu_i64, x > 0 ? x : 0)
 TS_SCALAR_LOOP1(int32_t, int32_t, relu_i32, x > 0 ? x : 0)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, relu_u8, x)
-KERNEL(relu, 1, NULL, FLOAT_LOOPS(relu), [TS_I64] = relu_i64, [TS_I32] = relu_i32, [TS_U8] = relu_u8)
+KERNEL(relu, 1, NULL,
+       FLOAT_LOOPS(relu), [TS_I64] = relu_i64, [TS_I32] = relu_i32, [TS_U8] = relu_u8)
 
 BACKWARD(threshold_backward, vf_select(vf_le(b, PF(0)), vf_zero(), a), b <= P(0) ? 0 : a)
 KERNEL(threshold_backward, 2, &f->args[2].d, FLOAT_LOOPS(threshold_backward))
@@ -64,7 +65,8 @@ KERNEL(silu, 4, NULL, FLOAT_LOOPS(silu))
 BACKWARD(silu_backward, a * vf_silu_grad(b), a * vec_silu_grad_d(b))
 KERNEL(silu_backward, 4, NULL, FLOAT_LOOPS(silu_backward))
 
-/* beta x, its logistic function, and where it is beyond the threshold; P(0) is beta, P(1) the threshold */
+/* beta x, its logistic function, and where it is beyond the threshold;
+ * P(0) is beta, P(1) the threshold */
 FORWARD(softplus, vf_select(vf_gt(x * PF(0), PF(1)), x, vf_softplus(x * PF(0)) / PF(0)),
         x * P(0) > P(1) ? x : vec_softplus_d(x * P(0)) / P(0))
 BACKWARD(softplus_backward, vf_select(vf_gt(b * PF(0), PF(1)), a, a * vf_sigmoid(b * PF(0))),

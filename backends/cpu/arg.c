@@ -1,7 +1,8 @@
 /**
  * @file arg.c
- * Where the largest or smallest element is: the first among equals, the first NaN before all numbers.
- * Long runs are skimmed in chunks that are looked into only when something in them beats the best so far.
+ * Where the largest or smallest element is: the first among equals, the first NaN before
+ * all numbers. Long runs are skimmed in chunks that are looked into only when something
+ * in them beats the best so far.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -31,79 +32,81 @@ typedef struct search {
  *   _parts    a task is a part of the only run
  *   _columns  a task is a tile of results that are neighbours
  */
-#define SEARCH(T, name, WORSE)                                                                  \
-    VEC_FN int64_t name##_in(const T *x, int64_t from, int64_t to)                              \
-    {                                                                                           \
-        T best = x[from];                                                                       \
-        int64_t place = from;                                                                   \
-        for (int64_t k = from; k < to && best == best; k += CHUNK) {                            \
-            int64_t n = ts_min64(CHUNK, to - k);                                                \
-            int better = 0;                                                                     \
-            for (int64_t i = 0; i < n; i++)                                                     \
-                better |= !(x[k + i] WORSE best);                                               \
-            for (int64_t i = 0; better && i < n && best == best; i++)                           \
-                if (!(x[k + i] WORSE best)) {                                                   \
-                    best = x[k + i];                                                            \
-                    place = k + i;                                                              \
-                }                                                                               \
-        }                                                                                       \
-        return place;                                                                           \
-    }                                                                                           \
-    VEC_FN void name##_give(const search *s, int64_t result, T value, int64_t place)            \
-    {                                                                                           \
-        if (s->values)                                                                          \
-            ((T *)s->values)[result] = value;                                                   \
-        if (s->indices)                                                                         \
-            s->indices[result] = place;                                                         \
-    }                                                                                           \
-    static void name##_runs(void *ctx, int64_t begin, int64_t end)                              \
-    {                                                                                           \
-        const search *s = ctx;                                                                  \
-        for (int64_t o = begin; o < end; o++) {                                                 \
-            const T *x = (const T *)s->x + o * s->n;                                            \
-            int64_t place = name##_in(x, 0, s->n);                                              \
-            name##_give(s, o, x[place], place);                                                 \
-        }                                                                                       \
-    }                                                                                           \
-    static void name##_parts(void *ctx, int64_t begin, int64_t end)                             \
-    {                                                                                           \
-        search *s = ctx;                                                                        \
-        int64_t length = ts_ceil_div(s->n, s->parts);                                           \
-        for (int64_t p = begin; p < end; p++)                                                   \
-            s->places[p] = name##_in(s->x, ts_min64(p * length, s->n - 1), ts_min64((p + 1) * length, s->n)); \
-    }                                                                                           \
-    static void name##_join(search *s)                                                          \
-    {                                                                                           \
-        const T *x = s->x;                                                                      \
-        int64_t place = s->places[0];                                                           \
-        for (int64_t p = 1; p < s->parts && x[place] == x[place]; p++)                          \
-            if (!(x[s->places[p]] WORSE x[place]))                                              \
-                place = s->places[p];                                                           \
-        name##_give(s, 0, x[place], place);                                                     \
-    }                                                                                           \
-    static void name##_columns(void *ctx, int64_t begin, int64_t end)                           \
-    {                                                                                           \
-        const search *s = ctx;                                                                  \
-        T best[TILE];                                                                           \
-        int64_t place[TILE];                                                                    \
-        for (int64_t t = begin; t < end; t++) {                                                 \
-            int64_t o = t / s->tiles, first = t % s->tiles * TILE, w = ts_min64(TILE, s->inner - first); \
-            const T *x = (const T *)s->x + o * s->n * s->inner + first;                         \
-            for (int64_t c = 0; c < w; c++) {                                                   \
-                best[c] = x[c];                                                                 \
-                place[c] = 0;                                                                   \
-            }                                                                                   \
-            for (int64_t k = 1; k < s->n; k++) {                                                \
-                x += s->inner;                                                                  \
-                for (int64_t c = 0; c < w; c++) {                                               \
-                    bool better = !(x[c] WORSE best[c]) & (best[c] == best[c]);                 \
-                    best[c] = better ? x[c] : best[c];                                          \
-                    place[c] = better ? k : place[c];                                           \
-                }                                                                               \
-            }                                                                                   \
-            for (int64_t c = 0; c < w; c++)                                                     \
-                name##_give(s, o * s->inner + first + c, best[c], place[c]);                    \
-        }                                                                                       \
+#define SEARCH(T, name, WORSE)                                                                     \
+    VEC_FN int64_t name##_in(const T *x, int64_t from, int64_t to)                                 \
+    {                                                                                              \
+        T best = x[from];                                                                          \
+        int64_t place = from;                                                                      \
+        for (int64_t k = from; k < to && best == best; k += CHUNK) {                               \
+            int64_t n = ts_min64(CHUNK, to - k);                                                   \
+            int better = 0;                                                                        \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                better |= !(x[k + i] WORSE best);                                                  \
+            for (int64_t i = 0; better && i < n && best == best; i++)                              \
+                if (!(x[k + i] WORSE best)) {                                                      \
+                    best = x[k + i];                                                               \
+                    place = k + i;                                                                 \
+                }                                                                                  \
+        }                                                                                          \
+        return place;                                                                              \
+    }                                                                                              \
+    VEC_FN void name##_give(const search *s, int64_t result, T value, int64_t place)               \
+    {                                                                                              \
+        if (s->values)                                                                             \
+            ((T *)s->values)[result] = value;                                                      \
+        if (s->indices)                                                                            \
+            s->indices[result] = place;                                                            \
+    }                                                                                              \
+    static void name##_runs(void *ctx, int64_t begin, int64_t end)                                 \
+    {                                                                                              \
+        const search *s = ctx;                                                                     \
+        for (int64_t o = begin; o < end; o++) {                                                    \
+            const T *x = (const T *)s->x + o * s->n;                                               \
+            int64_t place = name##_in(x, 0, s->n);                                                 \
+            name##_give(s, o, x[place], place);                                                    \
+        }                                                                                          \
+    }                                                                                              \
+    static void name##_parts(void *ctx, int64_t begin, int64_t end)                                \
+    {                                                                                              \
+        search *s = ctx;                                                                           \
+        int64_t length = ts_ceil_div(s->n, s->parts);                                              \
+        for (int64_t p = begin; p < end; p++)                                                      \
+            s->places[p] =                                                                         \
+                name##_in(s->x, ts_min64(p * length, s->n - 1), ts_min64((p + 1) * length, s->n)); \
+    }                                                                                              \
+    static void name##_join(search *s)                                                             \
+    {                                                                                              \
+        const T *x = s->x;                                                                         \
+        int64_t place = s->places[0];                                                              \
+        for (int64_t p = 1; p < s->parts && x[place] == x[place]; p++)                             \
+            if (!(x[s->places[p]] WORSE x[place]))                                                 \
+                place = s->places[p];                                                              \
+        name##_give(s, 0, x[place], place);                                                        \
+    }                                                                                              \
+    static void name##_columns(void *ctx, int64_t begin, int64_t end)                              \
+    {                                                                                              \
+        const search *s = ctx;                                                                     \
+        T best[TILE];                                                                              \
+        int64_t place[TILE];                                                                       \
+        for (int64_t t = begin; t < end; t++) {                                                    \
+            int64_t o = t / s->tiles, first = t % s->tiles * TILE,                                 \
+                    w = ts_min64(TILE, s->inner - first);                                          \
+            const T *x = (const T *)s->x + o * s->n * s->inner + first;                            \
+            for (int64_t c = 0; c < w; c++) {                                                      \
+                best[c] = x[c];                                                                    \
+                place[c] = 0;                                                                      \
+            }                                                                                      \
+            for (int64_t k = 1; k < s->n; k++) {                                                   \
+                x += s->inner;                                                                     \
+                for (int64_t c = 0; c < w; c++) {                                                  \
+                    bool better = !(x[c] WORSE best[c]) & (best[c] == best[c]);                    \
+                    best[c] = better ? x[c] : best[c];                                             \
+                    place[c] = better ? k : place[c];                                              \
+                }                                                                                  \
+            }                                                                                      \
+            for (int64_t c = 0; c < w; c++)                                                        \
+                name##_give(s, o * s->inner + first + c, best[c], place[c]);                       \
+        }                                                                                          \
     }
 #define SEARCHES(T, name) SEARCH(T, max_##name, <=) SEARCH(T, min_##name, >=)
 SEARCHES(float, f32)
@@ -130,13 +133,15 @@ static void find(const ts_frame *f, bool smallest, ts_tensor *values, ts_tensor 
     const ts_tensor *t = f->args[0].t;
     const ts_plan *plan = f->plan;
     const bodies *b = &all[t->dtype][smallest];
-    search s = {.x = t->data, .values = values ? values->data : NULL, .indices = indices ? (int64_t *)indices->data : NULL,
+    search s = {.x = t->data, .values = values ? values->data : NULL,
+                .indices = indices ? (int64_t *)indices->data : NULL,
                 .n = plan->count, .inner = plan->inner};
     if (!t->numel)
         return;
     if (s.inner > 1) {
         s.tiles = ts_ceil_div(s.inner, TILE);
-        ts_parallel_for(plan->outer * s.tiles, TS_CPU_GRAIN(1) / (s.n * ts_min64(TILE, s.inner)) + 1, b->columns, &s);
+        ts_parallel_for(plan->outer * s.tiles,
+                        TS_CPU_GRAIN(1) / (s.n * ts_min64(TILE, s.inner)) + 1, b->columns, &s);
     } else if (plan->outer > 1 || s.n < 2 * PART_LENGTH) {
         ts_parallel_for(plan->outer, TS_CPU_GRAIN(1) / s.n + 1, b->runs, &s);
     } else {

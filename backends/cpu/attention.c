@@ -1,9 +1,9 @@
 /**
  * @file attention.c  Scaled dot-product attention in tiles, forward and backward.
  *
- * Forward keeps a running maximum and sum a row (Milakov and Gimelshein, Online normalizer calculation
- * for softmax, 2018) while it goes through the keys tile by tile (Dao et al., FlashAttention, 2022);
- * backward computes the probabilities again from the logarithm of the sum.
+ * Forward keeps a running maximum and sum a row (Milakov and Gimelshein, Online normalizer
+ * calculation for softmax, 2018) while it goes through the keys tile by tile (Dao et al.,
+ * FlashAttention, 2022); backward computes the probabilities again from the logarithm of the sum.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -37,11 +37,13 @@ typedef struct attention {
     int64_t depth, value_depth;
     int64_t depth_room, value_room; /* rounded up to whole panels */
     int64_t tile;                   /* keys that are worked on together */
-    int64_t mask[4];                /* steps of c.mask by part, head, row and key; 0 where it is broadcast */
+    int64_t mask[4];                /* steps of c.mask by part, head, row and key;
+                                       0 where it is broadcast */
     uint32_t threshold;             /* of dropout: numbers of 24 bits below it drop */
     double grown;                   /* and what the other weights are multiplied by */
     bool dressed;                   /* scores get more than a right end of what they see */
-    bool zeroed;                    /* results of backward are 0 to begin with, for not every tile may reach them */
+    bool zeroed;                    /* results of backward are 0 to begin with,
+                                       for not every tile may reach them */
     char *scratch;                  /* slot_bytes for each thread */
     size_t slot_bytes;
     atomic_int taken;
@@ -54,14 +56,18 @@ typedef struct part {
     int64_t rows, keys, row0, key0;
 } part;
 
-static int64_t bound(const ts_tensor *t, int64_t i) { return ((const int32_t *)t->data)[i * t->strides[0]]; }
+static int64_t bound(const ts_tensor *t, int64_t i)
+{
+    return ((const int32_t *)t->data)[i * t->strides[0]];
+}
 
 static part part_of(const attention *s, int64_t i)
 {
     const ts_tensor *q = s->c.cu_seqlens_q, *k = s->c.cu_seqlens_k;
     if (!q)
         return (part){i, i, s->rows, s->keys, 0, 0};
-    return (part){i, 0, bound(q, i + 1) - bound(q, i), bound(k, i + 1) - bound(k, i), bound(q, i), bound(k, i)};
+    return (part){i, 0, bound(q, i + 1) - bound(q, i), bound(k, i + 1) - bound(k, i), bound(q, i),
+                  bound(k, i)};
 }
 
 /** Place of a row's statistic. */
@@ -73,7 +79,8 @@ static int64_t statistic(const attention *s, const part *at, int64_t head, int64
 /** Scratch of a thread: the pool calls a body at most once a thread. */
 static void *slot(attention *s)
 {
-    return s->scratch + (size_t)atomic_fetch_add_explicit(&s->taken, 1, memory_order_relaxed) * s->slot_bytes;
+    return s->scratch +
+           (size_t)atomic_fetch_add_explicit(&s->taken, 1, memory_order_relaxed) * s->slot_bytes;
 }
 
 #define A_AT(x, b, h) ((A_T *)(x).data + (b) * (x).batch + (h) * (x).head)
@@ -106,7 +113,8 @@ VEC_FN vd exp_f64(vd x)
 }
 
 /* As vf_pack_transposed(). */
-VEC_FN void transpose_f64(double *to, int64_t width, const double *from, int64_t row, int64_t columns, int64_t k)
+VEC_FN void transpose_f64(double *to, int64_t width, const double *from, int64_t row,
+                          int64_t columns, int64_t k)
 {
     for (int64_t p = 0; p < k; p++)
         for (int64_t j = 0; j < width; j++)
@@ -136,7 +144,8 @@ static operand operand_of(const ts_value *v)
 static int64_t round_up(int64_t n, int64_t to) { return ts_ceil_div(n, to) * to; }
 
 /** Numbers of a packed batch; the longest part's length through *longest. */
-static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tokens, int64_t most, int64_t *longest)
+static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tokens, int64_t most,
+                              int64_t *longest)
 {
     int arg = 0; /* the list that t is in */
     while (f->args[arg].tag != TS_TAG_TENSORS)
@@ -144,8 +153,9 @@ static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tok
     int64_t parts = t->sizes[0] - 1;
     *longest = 0;
     if (bound(t, 0) != 0 || bound(t, parts) != tokens)
-        return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected bounds from 0 to the %lld tokens, got %lld to %lld", (long long)tokens,
-                           (long long)bound(t, 0), (long long)bound(t, parts));
+        return ts_fail_arg(f, arg, TS_ERR_VALUE,
+                           "expected bounds from 0 to the %lld tokens, got %lld to %lld",
+                           (long long)tokens, (long long)bound(t, 0), (long long)bound(t, parts));
     for (int64_t i = 0; i < parts; i++) {
         int64_t length = bound(t, i + 1) - bound(t, i);
         if (length < 0 || length > most)
@@ -220,7 +230,8 @@ static void zero_results(ts_frame *f)
 }
 
 /** Runs the tasks on the pool with a slot of `elements` for each thread. */
-static ts_status run(ts_frame *f, attention *s, int64_t tasks, int64_t elements, double work, ts_parallel_body body)
+static ts_status run(ts_frame *f, attention *s, int64_t tasks, int64_t elements, double work,
+                     ts_parallel_body body)
 {
     int64_t threads = ts_min64(ts_min64(ts_num_threads(), TS_PARALLEL_MAX), tasks);
     s->slot_bytes = (size_t)round_up(elements * ts_dtype_sizes[f->plan->compute], 64);
@@ -249,7 +260,8 @@ static ts_status forward(ts_frame *f)
         return TS_OK;
     int64_t most = ts_max64(s.depth_room, s.value_room);
     s.tile = most <= 64 ? MOST_KEYS : most <= 128 ? 128 : 64;
-    double work = (double)ts_min64(s.rows, FORWARD_ROWS) * (double)s.keys * (double)(s.depth + s.value_depth + 16);
+    double work = (double)ts_min64(s.rows, FORWARD_ROWS) * (double)s.keys *
+                  (double)(s.depth + s.value_depth + 16);
     return run(f, &s, tasks, s.tile * (s.depth_room + s.value_room + MICRO_ROWS), work,
                f->plan->compute == TS_F32 ? forward_f32 : forward_f64);
 }
@@ -259,7 +271,8 @@ static ts_status backward(ts_frame *f)
 {
     const ts_value *a = f->args;
     attention s = {.g = operand_of(&a[0]), .out = operand_of(&a[5]), .saved_lse = a[6].t->data,
-                   .dq = operand_of(&f->rets[0]), .dk = operand_of(&f->rets[1]), .dv = operand_of(&f->rets[2])};
+                   .dq = operand_of(&f->rets[0]), .dk = operand_of(&f->rets[1]),
+                   .dv = operand_of(&f->rets[2])};
     TS_TRY(describe(&s, f, &a[2]));
     if (a[1].tag == TS_TAG_TENSOR)
         s.g_lse = a[1].t->data;
@@ -270,10 +283,13 @@ static ts_status backward(ts_frame *f)
         return TS_OK;
     }
     s.tile = BACKWARD_KEYS;
-    int64_t elements = s.tile * (2 * s.depth_room + s.value_room) + BACKWARD_ROWS * (s.depth_room + s.value_room + 2 * s.tile) +
+    int64_t elements = s.tile * (2 * s.depth_room + s.value_room) +
+                       BACKWARD_ROWS * (s.depth_room + s.value_room + 2 * s.tile) +
                        s.share * s.rows;
-    double work = (double)s.rows * (double)s.keys * (double)s.share * (double)(s.depth + s.value_depth + 16) * 2.5;
-    return run(f, &s, tasks, elements, work, f->plan->compute == TS_F32 ? backward_f32 : backward_f64);
+    double work = (double)s.rows * (double)s.keys * (double)s.share *
+                  (double)(s.depth + s.value_depth + 16) * 2.5;
+    return run(f, &s, tasks, elements, work,
+               f->plan->compute == TS_F32 ? backward_f32 : backward_f64);
 }
 
 TS_CPU_FAMILY(attention,

@@ -7,8 +7,8 @@
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
  *
  * Scores never exist as a whole: a task works on a tile of rows and keys that fits the caches.
- * K is scaled when it is packed, so forward and backward see the same scores to the last bit. Hidden pairs
- * stay out of every sum: attention_scores.h says how a row of scores is made ready.
+ * K is scaled when it is packed, so forward and backward see the same scores to the last bit.
+ * Hidden pairs stay out of every sum: attention_scores.h says how a row of scores is made ready.
  */
 // SPDX-License-Identifier: MIT
 
@@ -22,8 +22,8 @@ static int64_t A_(blocks)(int64_t n) { return ts_ceil_div(n, MICRO_ROWS); }
 /* ------------------------------------------------------------------------------ products ---- */
 
 /**
- * to = panels of (k, width): `columns` columns of k rows of a matrix, times scale; zeros fill the last panel.
- * Returns whether all of it is finite.
+ * to = panels of (k, width): `columns` columns of k rows of a matrix, times scale;
+ * zeros fill the last panel. Returns whether all of it is finite.
  */
 static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns, A_T scale)
 {
@@ -43,8 +43,10 @@ static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t c
     return A_P(hsum)(odd) == 0;
 }
 
-/** The same of a transposed matrix: `columns` rows of k elements. What is not finite stays in its column. */
-static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns, A_T scale)
+/** The same of a transposed matrix: `columns` rows of k elements.
+ * What is not finite stays in its column. */
+static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns,
+                                A_T scale)
 {
     for (int64_t j = 0; j < columns; j += A_PANEL, to += k * A_PANEL) {
         A_TRANSPOSE(to, A_PANEL, from + j * row, row, ts_min64(A_PANEL, columns - j), k);
@@ -54,21 +56,23 @@ static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k
 }
 
 /**
- * c (m, n) = a (m, k) b (k, n), or added to c, where b is packed in panels of `depth` rows, of which
- * the first k count.
+ * c (m, n) = a (m, k) b (k, n), or added to c, where b is packed in panels of `depth` rows,
+ * of which the first k count.
  */
-static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row, int64_t a_step, const A_T *b,
-                         int64_t depth, A_T *c, int64_t c_row, bool add)
+static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
+                         int64_t a_step, const A_T *b, int64_t depth, A_T *c, int64_t c_row,
+                         bool add)
 {
     for (int64_t j = 0; j < n; j += A_PANEL) {
         int64_t columns = ts_min64(A_PANEL, n - j);
-        A_MICRO[m][columns > A_L](k, a, a_row, a_step, b + j * depth, A_PANEL, c + j, c_row, columns, NULL, add, b, 0);
+        A_MICRO[m][columns > A_L](k, a, a_row, a_step, b + j * depth, A_PANEL, c + j, c_row,
+                                  columns, NULL, add, b, 0);
     }
 }
 
 /** multiply() by weights a. Where b is not all finite, a weight of 0 leaves its row of b out. */
-static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row, int64_t a_step, const A_T *b, int64_t depth,
-                      bool finite, A_T *c, int64_t c_row, bool add)
+static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row, int64_t a_step,
+                      const A_T *b, int64_t depth, bool finite, A_T *c, int64_t c_row, bool add)
 {
     if (TS_LIKELY(finite)) {
         A_(multiply)(m, n, k, a, a_row, a_step, b, depth, c, c_row, add);
@@ -79,7 +83,8 @@ static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_r
             A_T sum = add ? c[i * c_row + j] : 0;
             for (int64_t p = 0; p < k; p++)
                 if (a[i * a_row + p * a_step] != 0)
-                    sum += a[i * a_row + p * a_step] * b[j / A_PANEL * A_PANEL * depth + p * A_PANEL + j % A_PANEL];
+                    sum += a[i * a_row + p * a_step] *
+                           b[j / A_PANEL * A_PANEL * depth + p * A_PANEL + j % A_PANEL];
             c[i * c_row + j] = sum;
         }
 }
@@ -100,11 +105,13 @@ static void A_(times)(A_T *x, int64_t n, A_T factor)
 #define A_KEYS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->key0 * (x).row)
 
 /** Rows first to first + count of one head. */
-static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, int64_t head, int64_t first, int64_t count)
+static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, int64_t head,
+                             int64_t first, int64_t count)
 {
     A_T *kt = scratch, *v = kt + s->tile * s->depth_room, *x = v + s->tile * s->value_room;
     const A_T *q = A_ROWS(s->q, at, head) + first * s->q.row;
-    const A_T *k_all = A_KEYS(s->k, at, head / s->share), *v_all = A_KEYS(s->v, at, head / s->share);
+    const A_T *k_all = A_KEYS(s->k, at, head / s->share),
+              *v_all = A_KEYS(s->v, at, head / s->share);
     A_T *out = A_ROWS(s->out, at, head) + first * s->out.row;
     A_(row_state) state[FORWARD_ROWS];
     for (int64_t i = 0; i < count; i++)
@@ -117,10 +124,12 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
         bool finite = A_(pack)(v, v_all + key * s->v.row, s->v.row, keys, s->value_depth, 1);
         for (int64_t b = 0; b < blocks; b++) {
             int64_t row = count * b / blocks, rows = count * (b + 1) / blocks - row;
-            int64_t most = A_(visible)(s, at, first + row + rows - 1, key, keys); /* of the last row, which sees most */
+            /* of the last row, which sees most */
+            int64_t most = A_(visible)(s, at, first + row + rows - 1, key, keys);
             if (!most)
                 continue;
-            A_(multiply)(rows, ts_ceil_div(most, A_L) * A_L, s->depth, q + row * s->q.row, s->q.row, 1, kt, s->depth, x, s->tile, false);
+            A_(multiply)(rows, ts_ceil_div(most, A_L) * A_L, s->depth, q + row * s->q.row, s->q.row,
+                         1, kt, s->depth, x, s->tile, false);
             for (int64_t i = 0; i < rows; i++) {
                 int64_t at_row = first + row + i, n = A_(visible)(s, at, at_row, key, keys);
                 if (s->dressed && n)
@@ -133,7 +142,8 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
                 if (key > begin && factor != 1)
                     A_(times)(out + (row + i) * s->out.row, s->value_depth, factor);
             }
-            A_(weigh)(rows, s->value_depth, most, x, s->tile, 1, v, keys, finite, out + row * s->out.row, s->out.row, key > begin);
+            A_(weigh)(rows, s->value_depth, most, x, s->tile, 1, v, keys, finite,
+                      out + row * s->out.row, s->out.row, key > begin);
         }
     }
     for (int64_t i = 0; i < count; i++) {
@@ -144,7 +154,8 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
         else
             memset(to, 0, (size_t)s->value_depth * sizeof *to);
         if (s->lse)
-            ((A_T *)s->lse)[statistic(s, at, head, first + i)] = any ? state[i].most + (A_T)log((double)state[i].sum) : -(A_T)INFINITY;
+            ((A_T *)s->lse)[statistic(s, at, head, first + i)] =
+                any ? state[i].most + (A_T)log((double)state[i].sum) : -(A_T)INFINITY;
     }
 }
 
@@ -155,7 +166,8 @@ static void A_(forward)(void *ctx, int64_t begin, int64_t end)
     int64_t most = ts_ceil_div(s->rows, FORWARD_ROWS);
     for (int64_t task = begin; task < end; task++) {
         part at = part_of(s, task / most / s->heads);
-        int64_t chunk = task % most, head = task / most % s->heads, chunks = ts_ceil_div(at.rows, FORWARD_ROWS);
+        int64_t chunk = task % most, head = task / most % s->heads,
+                chunks = ts_ceil_div(at.rows, FORWARD_ROWS);
         if (chunk >= chunks)
             continue;
         int64_t first = at.rows * chunk / chunks;
@@ -169,13 +181,15 @@ static void A_(forward)(void *ctx, int64_t begin, int64_t end)
 static void A_(deltas)(const attention *s, A_T *delta, const part *at, int64_t head)
 {
     for (int64_t i = 0; i < at->rows; i++) {
-        const A_T *g = A_ROWS(s->g, at, head) + i * s->g.row, *o = A_ROWS(s->out, at, head) + i * s->out.row;
+        const A_T *g = A_ROWS(s->g, at, head) + i * s->g.row,
+                  *o = A_ROWS(s->out, at, head) + i * s->out.row;
         A_V sum = A_P(zero)();
         int64_t j = 0;
         for (; j + A_L <= s->value_depth; j += A_L)
             sum = A_P(fma)(A_P(load)(g + j), A_P(load)(o + j), sum);
         if (j < s->value_depth)
-            sum = A_P(fma)(A_P(load_n)(g + j, s->value_depth - j), A_P(load_n)(o + j, s->value_depth - j), sum);
+            sum = A_P(fma)(A_P(load_n)(g + j, s->value_depth - j),
+                           A_P(load_n)(o + j, s->value_depth - j), sum);
         delta[i] = A_P(hsum)(sum);
         if (s->g_lse)
             delta[i] -= ((const A_T *)s->g_lse)[statistic(s, at, head, i)];
@@ -186,7 +200,8 @@ static void A_(deltas)(const attention *s, A_T *delta, const part *at, int64_t h
 static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, int64_t shared)
 {
     int64_t tile = s->tile, chunk = BACKWARD_ROWS;
-    A_T *kt = scratch, *vt = kt + tile * s->depth_room, *k = vt + tile * s->value_room, *q = k + tile * s->depth_room;
+    A_T *kt = scratch, *vt = kt + tile * s->depth_room, *k = vt + tile * s->value_room,
+        *q = k + tile * s->depth_room;
     A_T *g = q + chunk * s->depth_room, *p = g + chunk * s->value_room, *ds = p + chunk * tile;
     A_T *delta = ds + chunk * tile; /* (share, rows) */
     A_T scale = (A_T)s->c.scale;
@@ -197,12 +212,15 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
         int64_t keys = ts_min64(tile, at->keys - key), key_blocks = A_(blocks)(keys);
         const A_T *k_from = A_KEYS(s->k, at, shared) + key * s->k.row;
         A_(pack_transposed)(kt, k_from, s->k.row, s->depth, keys, scale);
-        A_(pack_transposed)(vt, A_KEYS(s->v, at, shared) + key * s->v.row, s->v.row, s->value_depth, keys, 1);
+        A_(pack_transposed)(vt, A_KEYS(s->v, at, shared) + key * s->v.row, s->v.row, s->value_depth,
+                            keys, 1);
         if (s->dq.data)
             finite_k = A_(pack)(k, k_from, s->k.row, keys, s->depth, scale);
         bool added = s->zeroed; /* dk and dv of these keys hold something */
-        /* rows before `start` and from `end` on see none of the keys; whole chunks of them are left out */
-        int64_t diagonal = key - (at->keys - at->rows), start = ts_max64(0, diagonal - s->c.right) / chunk * chunk;
+        /* rows before `start` and from `end` on see none of the keys;
+         * whole chunks of them are left out */
+        int64_t diagonal = key - (at->keys - at->rows),
+                start = ts_max64(0, diagonal - s->c.right) / chunk * chunk;
         int64_t end = ts_min64(at->rows, diagonal + keys + s->c.left);
         for (int64_t h = 0; h < s->share; h++) {
             int64_t head = shared * s->share + h;
@@ -216,20 +234,23 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                     int64_t most = A_(visible)(s, at, first + row + rows - 1, key, keys);
                     A_T *pb = p + row * tile, *db = ds + row * tile;
                     int64_t wide = ts_ceil_div(most, A_L) * A_L;
-                    A_(multiply)(rows, wide, s->depth, q_from + row * s->q.row, s->q.row, 1, kt, s->depth, pb, tile, false);
-                    A_(multiply)(rows, wide, s->value_depth, g_from + row * s->g.row, s->g.row, 1, vt, s->value_depth, db,
-                                 tile, false);
+                    A_(multiply)(rows, wide, s->depth, q_from + row * s->q.row, s->q.row, 1, kt,
+                                 s->depth, pb, tile, false);
+                    A_(multiply)(rows, wide, s->value_depth, g_from + row * s->g.row, s->g.row, 1,
+                                 vt, s->value_depth, db, tile, false);
                     for (int64_t i = 0; i < rows; i++) {
                         int64_t r = first + row + i, n = A_(visible)(s, at, r, key, keys);
                         if (s->dressed || s->c.dropout_p > 0)
-                            A_(dressed_gradient)(s, at, head, r, key, pb + i * tile, db + i * tile, n, keys, lse[r],
-                                                 delta[h * at->rows + r]);
+                            A_(dressed_gradient)(s, at, head, r, key, pb + i * tile, db + i * tile,
+                                                 n, keys, lse[r], delta[h * at->rows + r]);
                         else
-                            A_(row_gradient)(pb + i * tile, db + i * tile, n, keys, lse[r], delta[h * at->rows + r]);
+                            A_(row_gradient)(pb + i * tile, db + i * tile, n, keys, lse[r],
+                                             delta[h * at->rows + r]);
                     }
                     if (s->dq.data)
                         A_(weigh)(rows, s->depth, most, db, tile, 1, k, keys, finite_k,
-                                  A_ROWS(s->dq, at, head) + (first + row) * s->dq.row, s->dq.row, key > 0 || s->zeroed);
+                                  A_ROWS(s->dq, at, head) + (first + row) * s->dq.row, s->dq.row,
+                                  key > 0 || s->zeroed);
                 }
                 if (s->dk.data)
                     finite_q = A_(pack)(q, q_from, s->q.row, count, s->depth, scale);
@@ -238,13 +259,18 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                 for (int64_t b = 0; b < key_blocks; b++) {
                     int64_t row = keys * b / key_blocks, rows = keys * (b + 1) / key_blocks - row;
                     /* the first row of the chunk that sees one of these keys */
-                    int64_t from = ts_min64(count, ts_max64(0, diagonal + row - s->c.right - first));
+                    int64_t from =
+                        ts_min64(count, ts_max64(0, diagonal + row - s->c.right - first));
                     if (s->dv.data)
-                        A_(weigh)(rows, s->value_depth, count - from, p + from * tile + row, 1, tile, g + from * A_PANEL, count,
-                                  finite_g, A_KEYS(s->dv, at, shared) + (key + row) * s->dv.row, s->dv.row, added);
+                        A_(weigh)(rows, s->value_depth, count - from, p + from * tile + row, 1,
+                                  tile, g + from * A_PANEL, count, finite_g,
+                                  A_KEYS(s->dv, at, shared) + (key + row) * s->dv.row, s->dv.row,
+                                  added);
                     if (s->dk.data)
-                        A_(weigh)(rows, s->depth, count - from, ds + from * tile + row, 1, tile, q + from * A_PANEL, count,
-                                  finite_q, A_KEYS(s->dk, at, shared) + (key + row) * s->dk.row, s->dk.row, added);
+                        A_(weigh)(rows, s->depth, count - from, ds + from * tile + row, 1, tile,
+                                  q + from * A_PANEL, count, finite_q,
+                                  A_KEYS(s->dk, at, shared) + (key + row) * s->dk.row, s->dk.row,
+                                  added);
                 }
                 added = true;
             }

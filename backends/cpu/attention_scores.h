@@ -1,17 +1,20 @@
 /*
- * What happens to a row of scores on its way to weights, for one element type; attention_loops.h includes
- * this file. Hidden pairs become -Inf, whatever they were; n scores stand in x, which has room for whole vectors.
+ * What happens to a row of scores on its way to weights, for one element type;
+ * attention_loops.h includes this file. Hidden pairs become -Inf, whatever they were; n scores
+ * stand in x, which has room for whole vectors.
  */
 // SPDX-License-Identifier: MIT
 
 /** Keys from `first` on that row i may see, of `keys`. */
-TS_INLINE int64_t A_(visible)(const attention *s, const part *at, int64_t i, int64_t first, int64_t keys)
+TS_INLINE int64_t A_(visible)(const attention *s, const part *at, int64_t i, int64_t first,
+                              int64_t keys)
 {
     return ts_max64(0, ts_min64(keys, i + at->keys - at->rows + s->c.right + 1 - first));
 }
 
 /** Of n keys from `first` on, how many at their beginning are left of row i's window. */
-TS_INLINE int64_t A_(passed)(const attention *s, const part *at, int64_t i, int64_t first, int64_t n)
+TS_INLINE int64_t A_(passed)(const attention *s, const part *at, int64_t i, int64_t first,
+                             int64_t n)
 {
     return ts_max64(0, ts_min64(n, i + at->keys - at->rows - s->c.left - first));
 }
@@ -40,24 +43,33 @@ static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n
             x[j] = bias[j * step] == -(A_T)INFINITY ? -(A_T)INFINITY : x[j] + bias[j * step];
 }
 
-/** Softcap, mask and the left end of the window, over the n first scores of row i for keys from `key` on. */
-static void A_(dress)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key, A_T *x, int64_t n, A_T *slope)
+/** Softcap, mask and the left end of the window, over the n first scores
+ * of row i for keys from `key` on. */
+static void A_(dress)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
+                      A_T *x, int64_t n, A_T *slope)
 {
     if (s->c.softcap > 0)
         A_(cap)(x, n, (A_T)s->c.softcap, slope);
     if (s->c.mask)
-        A_(add_mask)(s, s->c.mask->data + (at->index * s->mask[0] + head * s->mask[1] + i * s->mask[2] + key * s->mask[3]) *
-                                              ts_dtype_sizes[s->c.mask->dtype], x, n);
+        A_(add_mask)(s,
+                     s->c.mask->data + (at->index * s->mask[0] + head * s->mask[1] +
+                                        i * s->mask[2] + key * s->mask[3]) *
+                                           ts_dtype_sizes[s->c.mask->dtype],
+                     x, n);
     for (int64_t j = 0, hidden = A_(passed)(s, at, i, key, n); j < hidden; j++)
         x[j] = -(A_T)INFINITY;
 }
 
 /** What dropout multiplies n weights of row i by, for keys from `key` on. */
-static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key, A_T *factor, int64_t n)
+static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
+                     A_T *factor, int64_t n)
 {
     uint32_t words[MOST_KEYS + 2 * PHILOX_WORDS] __attribute__((aligned(64)));
-    uint64_t first = (((uint64_t)at->index * (uint64_t)s->heads + (uint64_t)head) * (uint64_t)s->c.rows + (uint64_t)i) *
-                     (uint64_t)s->c.keys + (uint64_t)key;
+    uint64_t first =
+        (((uint64_t)at->index * (uint64_t)s->heads + (uint64_t)head) * (uint64_t)s->c.rows +
+         (uint64_t)i) *
+            (uint64_t)s->c.keys +
+        (uint64_t)key;
     const uint32_t *w = words + first % 4;
     for (int64_t j = 0; j < n + 3; j += PHILOX_WORDS)
         philox_group(s->c.rng.seed, s->c.rng.offset + first / 4 + (uint64_t)j / 4, words + j);
@@ -66,7 +78,8 @@ static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i
 }
 
 /** Drops some of n weights and lets the others grow. */
-static void A_(thin)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key, A_T *x, int64_t n)
+static void A_(thin)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
+                     A_T *x, int64_t n)
 {
     A_T factor[MOST_KEYS];
     A_(draw)(s, at, head, i, key, factor, n);
@@ -82,14 +95,15 @@ typedef struct A_(row_state) {
 } A_(row_state);
 
 /**
- * n scores become exponentials under the largest score so far, zeros up to the end of a vector; the sum
- * follows. Returns the factor for what was summed before.
+ * n scores become exponentials under the largest score so far, zeros up to the end of a vector;
+ * the sum follows. Returns the factor for what was summed before.
  */
 static A_T A_(soften)(A_(row_state) *state, A_T *x, int64_t n)
 {
     A_V most = A_P(set1)(state->most), low = A_P(set1)(-(A_T)INFINITY);
     int64_t j = 0, whole = n / A_L * A_L;
-    if (whole < n) { /* the vector that n ends in: whole loads and stores, since partial ones delay each other */
+    /* the vector that n ends in: whole loads and stores, since partial ones delay each other */
+    if (whole < n) {
         A_V last = A_P(select)(A_FIRST(n - whole), A_P(load)(x + whole), low);
         A_P(store)(x + whole, last);
         most = A_P(max)(most, last);
@@ -100,7 +114,8 @@ static A_T A_(soften)(A_(row_state) *state, A_T *x, int64_t n)
     A_T factor = 1; /* the first tile has nothing to scale: no call of exp(-Inf), which is slow */
     if (state->most != now)
         factor = state->most == -(A_T)INFINITY ? 0 : (A_T)exp((double)(state->most - now));
-    A_V top = A_P(set1)(now == -(A_T)INFINITY ? 0 : now), sum = A_P(zero)(); /* all hidden so far: e^-Inf is 0 */
+    /* all hidden so far: e^-Inf is 0 */
+    A_V top = A_P(set1)(now == -(A_T)INFINITY ? 0 : now), sum = A_P(zero)();
     for (j = 0; j < n; j += A_L) {
         A_V e = A_EXP(A_P(load)(x + j) - top);
         A_P(store)(x + j, e);
@@ -114,13 +129,14 @@ static A_T A_(soften)(A_(row_state) *state, A_T *x, int64_t n)
 /* ---------------------------------------------------------------------------- backward ---- */
 
 /**
- * With p = exp(score - lse) and d = grad · out - grad of lse, a row at a time: p and p (dp - d) over the
- * n visible of `keys` scores, zeros over the rest.
+ * With p = exp(score - lse) and d = grad · out - grad of lse, a row at a time: p and p (dp - d)
+ * over the n visible of `keys` scores, zeros over the rest.
  */
 static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, A_T d)
 {
     for (int64_t j = 0; j < n; j += A_L) { /* rows have room for whole vectors */
-        A_V e = A_EXP(A_P(load)(p + j) - A_P(set1)(lse)), ds = e * (A_P(load)(dp + j) - A_P(set1)(d));
+        A_V e = A_EXP(A_P(load)(p + j) - A_P(set1)(lse)),
+            ds = e * (A_P(load)(dp + j) - A_P(set1)(d));
         if (n - j < A_L) {
             e = A_P(select)(A_FIRST(n - j), e, A_P(zero)());
             ds = A_P(select)(A_FIRST(n - j), ds, A_P(zero)());
@@ -134,9 +150,11 @@ static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, 
     }
 }
 
-/** The same with options: p receives the weights as dropout left them, and hidden pairs are 0 whatever dp is. */
-static void A_(dressed_gradient)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key, A_T *p, A_T *dp, int64_t n,
-                                 int64_t keys, A_T lse, A_T d)
+/** The same with options: p receives the weights as dropout left them,
+ * and hidden pairs are 0 whatever dp is. */
+static void A_(dressed_gradient)(const attention *s, const part *at, int64_t head, int64_t i,
+                                 int64_t key, A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse,
+                                 A_T d)
 {
     A_T factor[BACKWARD_KEYS], slope[BACKWARD_KEYS] __attribute__((aligned(64)));
     A_(dress)(s, at, head, i, key, p, n, slope);
@@ -144,10 +162,12 @@ static void A_(dressed_gradient)(const attention *s, const part *at, int64_t hea
         A_(draw)(s, at, head, i, key, factor, n);
     for (int64_t j = 0; j < n; j += A_L) {
         A_V x = A_P(load)(p + j);
-        A_P(store)(p + j, A_P(select)(A_P(eq)(x, A_P(set1)(-(A_T)INFINITY)), A_P(zero)(), A_EXP(x - A_P(set1)(lse))));
+        A_P(store)(p + j, A_P(select)(A_P(eq)(x, A_P(set1)(-(A_T)INFINITY)), A_P(zero)(),
+                                      A_EXP(x - A_P(set1)(lse))));
     }
     for (int64_t j = 0; j < n; j++) {
-        A_T e = p[j], grown = s->c.dropout_p > 0 ? factor[j] : 1, part = grown == 0 ? 0 : grown * dp[j];
+        A_T e = p[j], grown = s->c.dropout_p > 0 ? factor[j] : 1,
+            part = grown == 0 ? 0 : grown * dp[j];
         p[j] = grown * e;
         dp[j] = e == 0 ? 0 : e * (part - d) * (s->c.softcap > 0 ? slope[j] : 1);
     }

@@ -13,7 +13,8 @@ extern void openblas_set_num_threads(int threads) __attribute__((weak));
  * Row-major transpose flag and leading dim of an operand with these steps. A single row or column
  * has a step that means nothing and may be too small for the CBLAS.
  */
-static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_t column, int *leading)
+static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_t column,
+                              int *leading)
 {
     bool dense_rows = column == 1 || columns == 1;
     if (dense_rows && rows > 1 && row < columns) /* one column: dense either way */
@@ -25,23 +26,23 @@ static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_
 }
 
 /* Rows start as the bias, so that the product is added to what is in the cache. */
-#define BLAS(T, name, gemm)                                                                          \
-    void name(const ts_gemm *g)                                                                      \
-    {                                                                                                \
-        T *c = g->c;                                                                                 \
-        for (int64_t i = 0; i < g->m && (g->bias || !g->k); i++) {                                   \
-            if (g->bias)                                                                             \
-                memcpy(c + i * g->c_row, g->bias, (size_t)g->n * sizeof(T));                         \
-            else                                                                                     \
-                memset(c + i * g->c_row, 0, (size_t)g->n * sizeof(T));                               \
-        }                                                                                            \
-        if (!g->m || !g->n || !g->k)                                                                 \
-            return;                                                                                  \
-        int lda, ldb;                                                                                \
-        CBLAS_TRANSPOSE ta = layout(g->m, g->k, g->a_row, g->a_column, &lda);                        \
-        CBLAS_TRANSPOSE tb = layout(g->k, g->n, g->b_row, g->b_column, &ldb);                        \
-        gemm(CblasRowMajor, ta, tb, (int)g->m, (int)g->n, (int)g->k, 1, g->a, lda, g->b, ldb,        \
-             g->bias ? 1 : 0, c, (int)ts_max64(g->c_row, g->n));                                     \
+#define BLAS(T, name, gemm)                                                                        \
+    void name(const ts_gemm *g)                                                                    \
+    {                                                                                              \
+        T *c = g->c;                                                                               \
+        for (int64_t i = 0; i < g->m && (g->bias || !g->k); i++) {                                 \
+            if (g->bias)                                                                           \
+                memcpy(c + i * g->c_row, g->bias, (size_t)g->n * sizeof(T));                       \
+            else                                                                                   \
+                memset(c + i * g->c_row, 0, (size_t)g->n * sizeof(T));                             \
+        }                                                                                          \
+        if (!g->m || !g->n || !g->k)                                                               \
+            return;                                                                                \
+        int lda, ldb;                                                                              \
+        CBLAS_TRANSPOSE ta = layout(g->m, g->k, g->a_row, g->a_column, &lda);                      \
+        CBLAS_TRANSPOSE tb = layout(g->k, g->n, g->b_row, g->b_column, &ldb);                      \
+        gemm(CblasRowMajor, ta, tb, (int)g->m, (int)g->n, (int)g->k, 1, g->a, lda, g->b, ldb,      \
+             g->bias ? 1 : 0, c, (int)ts_max64(g->c_row, g->n));                                   \
     }
 BLAS(float, ts_blas_f32, cblas_sgemm)
 BLAS(double, ts_blas_f64, cblas_dgemm)

@@ -5,7 +5,8 @@
 
 static void put(ts_tensor *out, char *to, const int64_t *strides, const ts_tensor *t)
 {
-    TS_V(ts_cpu_copy_part)(to, strides, (ts_dtype)out->dtype, t->data, t->strides, (ts_dtype)t->dtype, t->sizes, t->ndim);
+    TS_V(ts_cpu_copy_part)(to, strides, (ts_dtype)out->dtype, t->data, t->strides,
+                           (ts_dtype)t->dtype, t->sizes, t->ndim);
 }
 
 static ts_status cat(ts_frame *f)
@@ -28,7 +29,8 @@ static ts_status stack(ts_frame *f)
 {
     const ts_value *list = &f->args[0];
     ts_tensor *out = f->rets[0].t;
-    int64_t strides[TS_MAX_DIMS], dim = f->plan->dim, step = out->strides[dim] * ts_dtype_sizes[out->dtype];
+    int64_t strides[TS_MAX_DIMS], dim = f->plan->dim,
+            step = out->strides[dim] * ts_dtype_sizes[out->dtype];
     for (int d = 0; d + 1 < out->ndim; d++)
         strides[d] = out->strides[d + (d >= dim)];
     for (uint32_t i = 0; i < list->count; i++)

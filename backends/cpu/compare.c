@@ -38,7 +38,8 @@ COMPARE(logical_xor, (a != 0) ^ (b != 0))
     TS_SCALAR_LOOP2(int64_t, int64_t, name##_i64, a op b)        \
     TS_SCALAR_LOOP2(int32_t, int32_t, name##_i32, a op b)        \
     TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_u8, a op b)         \
-    KERNEL(name, [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8, [TS_BOOL] = name##_u8)
+    KERNEL(name, [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8,                \
+           [TS_BOOL] = name##_u8)
 
 BITWISE(bitwise_and, &)
 BITWISE(bitwise_or, |)
@@ -63,8 +64,8 @@ TS_SCALAR_LOOP1(int64_t, int64_t, bitwise_not_i64, ~x)
 TS_SCALAR_LOOP1(int32_t, int32_t, bitwise_not_i32, ~x)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, bitwise_not_u8, ~x)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, bitwise_not_bool, !x)
-KERNEL(bitwise_not, [TS_I64] = bitwise_not_i64, [TS_I32] = bitwise_not_i32, [TS_U8] = bitwise_not_u8,
-       [TS_BOOL] = bitwise_not_bool)
+KERNEL(bitwise_not, [TS_I64] = bitwise_not_i64, [TS_I32] = bitwise_not_i32,
+       [TS_U8] = bitwise_not_u8, [TS_BOOL] = bitwise_not_bool)
 
 /* ----------------------------------------------------------------------------- choices ---- */
 

@@ -8,8 +8,10 @@
 #define KEEP(x) (x)
 #define NOT_ZERO(x) ((x) != 0)
 
-/* One loop a pair: S storage type and decoding of the source, R storage type and encoding of the result. */
-#define PAIR(from, S, decode, to, R, encode) TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
+/* One loop a pair: S storage type and decoding of the source, R storage type
+ * and encoding of the result. */
+#define PAIR(from, S, decode, to, R, encode)                                                       \
+    TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
 
 /* single: what f32 makes of the value on the way to a half without a second rounding */
 #define FROM_FLOAT(from, S, decode, single)                              \
@@ -39,35 +41,36 @@ FROM_INT(i64, int64_t, ts_odd_f32_of)
 FROM_INT(i32, int32_t, ts_odd_f32)
 FROM_INT(u8, uint8_t, KEEP)
 
-/* Halves to and from f32 by vectors where both sides are contiguous; the same rounding elsewhere. */
-#define HALF(kind)                                                                                   \
-    static void kind##_widen(char *const *d, const int64_t *s, int64_t n, const void *params)        \
-    {                                                                                                \
-        if (s[0] != 4 || s[1] != 2) {                                                                \
-            kind##_to_f32(d, s, n, params);                                                          \
-            return;                                                                                  \
-        }                                                                                            \
-        float *to = (float *)d[0];                                                                   \
-        const uint16_t *from = (const uint16_t *)d[1];                                               \
-        int64_t i = 0;                                                                               \
-        for (; i + VF_LANES <= n; i += VF_LANES)                                                     \
-            vf_store(to + i, vf_load_##kind(from + i));                                              \
-        if (i < n)                                                                                   \
-            vf_store_n(to + i, vf_load_##kind##_n(from + i, n - i), n - i);                          \
-    }                                                                                                \
-    static void kind##_narrow(char *const *d, const int64_t *s, int64_t n, const void *params)       \
-    {                                                                                                \
-        if (s[0] != 2 || s[1] != 4) {                                                                \
-            f32_to_##kind(d, s, n, params);                                                          \
-            return;                                                                                  \
-        }                                                                                            \
-        uint16_t *to = (uint16_t *)d[0];                                                             \
-        const float *from = (const float *)d[1];                                                     \
-        int64_t i = 0;                                                                               \
-        for (; i + VF_LANES <= n; i += VF_LANES)                                                     \
-            vf_store_##kind(to + i, vf_load(from + i));                                              \
-        if (i < n)                                                                                   \
-            vf_store_##kind##_n(to + i, vf_load_n(from + i, n - i), n - i);                          \
+/* Halves to and from f32 by vectors where both sides are contiguous;
+ * the same rounding elsewhere. */
+#define HALF(kind)                                                                                 \
+    static void kind##_widen(char *const *d, const int64_t *s, int64_t n, const void *params)      \
+    {                                                                                              \
+        if (s[0] != 4 || s[1] != 2) {                                                              \
+            kind##_to_f32(d, s, n, params);                                                        \
+            return;                                                                                \
+        }                                                                                          \
+        float *to = (float *)d[0];                                                                 \
+        const uint16_t *from = (const uint16_t *)d[1];                                             \
+        int64_t i = 0;                                                                             \
+        for (; i + VF_LANES <= n; i += VF_LANES)                                                   \
+            vf_store(to + i, vf_load_##kind(from + i));                                            \
+        if (i < n)                                                                                 \
+            vf_store_n(to + i, vf_load_##kind##_n(from + i, n - i), n - i);                        \
+    }                                                                                              \
+    static void kind##_narrow(char *const *d, const int64_t *s, int64_t n, const void *params)     \
+    {                                                                                              \
+        if (s[0] != 2 || s[1] != 4) {                                                              \
+            f32_to_##kind(d, s, n, params);                                                        \
+            return;                                                                                \
+        }                                                                                          \
+        uint16_t *to = (uint16_t *)d[0];                                                           \
+        const float *from = (const float *)d[1];                                                   \
+        int64_t i = 0;                                                                             \
+        for (; i + VF_LANES <= n; i += VF_LANES)                                                   \
+            vf_store_##kind(to + i, vf_load(from + i));                                            \
+        if (i < n)                                                                                 \
+            vf_store_##kind##_n(to + i, vf_load_n(from + i, n - i), n - i);                        \
     }
 HALF(bf16)
 HALF(f16)
@@ -79,11 +82,14 @@ HALF(f16)
 
 static const ts_loop pairs[TS_DTYPE_COUNT][TS_DTYPE_COUNT] = {
     [TS_F64] = ROW(f64),
-    [TS_F32] = {[TS_F64] = f32_to_f64, [TS_F32] = f32_to_f32, [TS_BF16] = bf16_narrow, [TS_F16] = f16_narrow, [TS_I64] = f32_to_i64,
+    [TS_F32] = {[TS_F64] = f32_to_f64, [TS_F32] = f32_to_f32, [TS_BF16] = bf16_narrow,
+                [TS_F16] = f16_narrow, [TS_I64] = f32_to_i64,
                 [TS_I32] = f32_to_i32, [TS_U8] = f32_to_u8, [TS_BOOL] = f32_to_bool},
-    [TS_BF16] = {[TS_F64] = bf16_to_f64, [TS_F32] = bf16_widen, [TS_BF16] = bf16_to_bf16, [TS_F16] = bf16_to_f16, [TS_I64] = bf16_to_i64,
+    [TS_BF16] = {[TS_F64] = bf16_to_f64, [TS_F32] = bf16_widen, [TS_BF16] = bf16_to_bf16,
+                 [TS_F16] = bf16_to_f16, [TS_I64] = bf16_to_i64,
                  [TS_I32] = bf16_to_i32, [TS_U8] = bf16_to_u8, [TS_BOOL] = bf16_to_bool},
-    [TS_F16] = {[TS_F64] = f16_to_f64, [TS_F32] = f16_widen, [TS_BF16] = f16_to_bf16, [TS_F16] = f16_to_f16, [TS_I64] = f16_to_i64,
+    [TS_F16] = {[TS_F64] = f16_to_f64, [TS_F32] = f16_widen, [TS_BF16] = f16_to_bf16,
+                [TS_F16] = f16_to_f16, [TS_I64] = f16_to_i64,
                 [TS_I32] = f16_to_i32, [TS_U8] = f16_to_u8, [TS_BOOL] = f16_to_bool},
     [TS_I64] = ROW(i64), [TS_I32] = ROW(i32), [TS_U8] = ROW(u8),     [TS_BOOL] = ROW(u8),
 };
@@ -231,7 +237,8 @@ static void move(ts_iter *it, int item)
             continue;
         turn t = {it, d};
         int lanes = item == 8 ? VD_LANES : VF_LANES;
-        int64_t strips = ts_ceil_div(it->sizes[d], lanes) * (it->numel / (it->sizes[0] * it->sizes[d]));
+        int64_t strips =
+            ts_ceil_div(it->sizes[d], lanes) * (it->numel / (it->sizes[0] * it->sizes[d]));
         ts_parallel_for(strips, 65536 / (it->sizes[0] * item * lanes) + 1, turns[item], &t);
         return;
     }
@@ -250,8 +257,9 @@ void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from)
 
 ts_loop TS_V(ts_cpu_copy_loop)(ts_dtype to, ts_dtype from) { return pairs[from][to]; }
 
-void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dtype, const char *from,
-                            const int64_t *from_strides, ts_dtype from_dtype, const int64_t *sizes, int ndim)
+void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dtype,
+                            const char *from, const int64_t *from_strides, ts_dtype from_dtype,
+                            const int64_t *sizes, int ndim)
 {
     ts_iter it = {.operands = 2, .numel = 1, .data = {to, (char *)from}};
     for (int d = 0; d < ndim; d++) {
@@ -265,7 +273,8 @@ void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dty
 
 static ts_status copy(ts_frame *f)
 {
-    TS_V(ts_cpu_copy_run)(&f->plan->iter, (ts_dtype)f->rets[0].t->dtype, (ts_dtype)f->args[0].t->dtype);
+    TS_V(ts_cpu_copy_run)(&f->plan->iter, (ts_dtype)f->rets[0].t->dtype,
+                          (ts_dtype)f->args[0].t->dtype);
     return TS_OK;
 }
 

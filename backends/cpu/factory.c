@@ -9,17 +9,17 @@ static ts_status empty(ts_frame *f)
     return TS_OK;
 }
 
-#define FILL(bits)                                                                                   \
-    static void fill_##bits(char *const *d, const int64_t *s, int64_t n, const void *params)        \
-    {                                                                                                \
-        (void)params;                                                                                \
-        uint##bits##_t v = *(const uint##bits##_t *)d[1];                                            \
-        if (s[0] == sizeof v)                                                                        \
-            for (int64_t i = 0; i < n; i++)                                                          \
-                ((uint##bits##_t *)d[0])[i] = v;                                                     \
-        else                                                                                         \
-            for (int64_t i = 0; i < n; i++)                                                          \
-                *(uint##bits##_t *)(d[0] + i * s[0]) = v;                                            \
+#define FILL(bits)                                                                                 \
+    static void fill_##bits(char *const *d, const int64_t *s, int64_t n, const void *params)       \
+    {                                                                                              \
+        (void)params;                                                                              \
+        uint##bits##_t v = *(const uint##bits##_t *)d[1];                                          \
+        if (s[0] == sizeof v)                                                                      \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                ((uint##bits##_t *)d[0])[i] = v;                                                   \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                *(uint##bits##_t *)(d[0] + i * s[0]) = v;                                          \
     }
 FILL(8)
 FILL(16)
@@ -33,7 +33,8 @@ static const ts_loop fills[TS_DTYPE_COUNT] = {
 
 static ts_status full(ts_frame *f) { return ts_cpu_pointwise(f, fills, NULL, 1); }
 
-/** fill writes its argument, so the iteration space is made here: the tensor as if it were a result. */
+/** fill writes its argument, so the iteration space is made here: the tensor
+ * as if it were a result. */
 static ts_status fill(ts_frame *f)
 {
     ts_value args[2] = {f->args[1]}, ret = f->args[0];
@@ -76,11 +77,14 @@ static ts_status linspace(ts_frame *f)
 {
     ts_tensor *out = f->rets[0].t;
     int64_t n = out->numel;
-    double start = f->args[0].d, end = f->args[1].d, step = n > 1 ? (end - start) / (double)(n - 1) : 0;
+    double start = f->args[0].d, end = f->args[1].d,
+           step = n > 1 ? (end - start) / (double)(n - 1) : 0;
     if (out->dtype == TS_F64)
-        EACH(double, i < n / 2 || n == 1 ? start + (double)i * step : end - (double)(n - 1 - i) * step);
+        EACH(double,
+             i < n / 2 || n == 1 ? start + (double)i * step : end - (double)(n - 1 - i) * step);
     else
-        EACH(float, i < n / 2 || n == 1 ? start + (double)i * step : end - (double)(n - 1 - i) * step);
+        EACH(float,
+             i < n / 2 || n == 1 ? start + (double)i * step : end - (double)(n - 1 - i) * step);
     return TS_OK;
 }
 

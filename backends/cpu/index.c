@@ -1,6 +1,7 @@
 /**
- * @file index.c  Reading and writing by index. Work is shared so that each place of the result has one
- * owner that sees its contributions in the order of the indices: sums do not depend on the threads.
+ * @file index.c  Reading and writing by index. Work is shared so that each place
+ * of the result has one owner that sees its contributions in the order of the indices: sums do
+ * not depend on the threads.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -12,7 +13,10 @@ typedef struct indices {
     bool wide; /* i64, else i32 */
 } indices;
 
-VEC_FN int64_t at(indices v, int64_t k) { return v.wide ? ((const int64_t *)v.data)[k] : ((const int32_t *)v.data)[k]; }
+VEC_FN int64_t at(indices v, int64_t k)
+{
+    return v.wide ? ((const int64_t *)v.data)[k] : ((const int32_t *)v.data)[k];
+}
 
 static indices indices_of(const ts_tensor *t) { return (indices){t->data, t->dtype == TS_I64}; }
 
@@ -29,8 +33,10 @@ static TS_COLD ts_status fail_index(const ts_frame *f, int arg, const ts_tensor 
         rest /= t->sizes[d];
     }
     char text[192];
-    return ts_fail_arg(f, arg, TS_ERR_INDEX, "expected indices from 0 to %lld, got %lld at position %s", (long long)bound - 1,
-                       (long long)at(v, k), ts_format_sizes(text, sizeof text, position, t->ndim));
+    return ts_fail_arg(f, arg, TS_ERR_INDEX,
+                       "expected indices from 0 to %lld, got %lld at position %s",
+                       (long long)bound - 1, (long long)at(v, k),
+                       ts_format_sizes(text, sizeof text, position, t->ndim));
 }
 
 /** All indices must be within [0, bound); nothing is written before. */
@@ -54,7 +60,8 @@ static ts_status check_range(const ts_frame *f, int arg, int64_t bound)
 
 /* ------------------------------------------------------------------------- rows by index ---- */
 
-/** self seen as (outer, n, inner), the indexed dim in the middle; bytes is the length of an inner run. */
+/** self seen as (outer, n, inner), the indexed dim in the middle;
+ * bytes is the length of an inner run. */
 typedef struct rows {
     char *to;
     const char *from;
@@ -66,7 +73,8 @@ typedef struct rows {
 
 static rows rows_of(const int64_t *sizes, int ndim, int64_t dim, const ts_tensor *index, int item)
 {
-    rows r = {.index = indices_of(index), .outer = 1, .n = ndim ? sizes[dim] : 1, .count = index->numel, .inner = 1, .skip = -1};
+    rows r = {.index = indices_of(index), .outer = 1, .n = ndim ? sizes[dim] : 1,
+              .count = index->numel, .inner = 1, .skip = -1};
     for (int d = 0; d < ndim; d++) {
         if (d < dim)
             r.outer *= sizes[d];
@@ -77,7 +85,8 @@ static rows rows_of(const int64_t *sizes, int ndim, int64_t dim, const ts_tensor
     return r;
 }
 
-/** One run, of any alignment; whole vectors inline, since a call for each row would cost as much as a short row. */
+/** One run, of any alignment; whole vectors inline, since a call for each row would cost
+ * as much as a short row. */
 VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
 {
     for (; n >= VEC_BYTES; n -= VEC_BYTES, to += VEC_BYTES, from += VEC_BYTES)
@@ -108,7 +117,8 @@ static void select_rows(void *ctx, int64_t begin, int64_t end)
 static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
 {
     const ts_tensor *self = f->args[0].t;
-    rows r = rows_of(self->sizes, self->ndim, dim, f->args[index_arg].t, ts_dtype_sizes[self->dtype]);
+    rows r =
+        rows_of(self->sizes, self->ndim, dim, f->args[index_arg].t, ts_dtype_sizes[self->dtype]);
     TS_TRY(check_range(f, index_arg, r.n));
     r.from = self->data;
     r.to = f->rets[0].t->data;
@@ -120,32 +130,33 @@ static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
 static ts_status embedding(ts_frame *f) { return run_select(f, 1, 0); }
 static ts_status index_select(ts_frame *f) { return run_select(f, 2, f->plan->dim); }
 
-/* A task is a strip of one cache line's width down the destination, so no two threads share a line. */
-#define ADD_ROWS(T, name)                                                                            \
-    enum { name##_strip = 64 / sizeof(T) };                                                          \
-    static void name(void *ctx, int64_t begin, int64_t end)                                          \
-    {                                                                                                \
-        const rows *r = ctx;                                                                         \
-        int64_t strips = ts_ceil_div(r->inner, name##_strip);                                        \
-        while (begin < end) {                                                                        \
-            int64_t o = begin / strips, first = begin % strips;                                      \
-            int64_t many = ts_min64(strips - first, end - begin);                                    \
-            int64_t c = first * name##_strip, w = ts_min64(many * name##_strip, r->inner - c);       \
-            T *to = (T *)r->to + o * r->n * r->inner + c;                                            \
-            const T *from = (const T *)r->from + o * r->count * r->inner + c;                        \
-            for (int64_t i = 0; r->zero && i < r->n; i++)                                            \
-                memset(to + i * r->inner, 0, (size_t)w * sizeof(T));                                 \
-            for (int64_t k = 0; k < r->count; k++) {                                                 \
-                int64_t i = at(r->index, k);                                                         \
-                if (i == r->skip)                                                                    \
-                    continue;                                                                        \
-                T *row = to + i * r->inner;                                                          \
-                const T *add = from + k * r->inner;                                                  \
-                for (int64_t j = 0; j < w; j++)                                                      \
-                    row[j] = (T)(row[j] + add[j]);                                                   \
-            }                                                                                        \
-            begin += many;                                                                           \
-        }                                                                                            \
+/* A task is a strip of one cache line's width down the destination,
+ * so no two threads share a line. */
+#define ADD_ROWS(T, name)                                                                          \
+    enum { name##_strip = 64 / sizeof(T) };                                                        \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const rows *r = ctx;                                                                       \
+        int64_t strips = ts_ceil_div(r->inner, name##_strip);                                      \
+        while (begin < end) {                                                                      \
+            int64_t o = begin / strips, first = begin % strips;                                    \
+            int64_t many = ts_min64(strips - first, end - begin);                                  \
+            int64_t c = first * name##_strip, w = ts_min64(many * name##_strip, r->inner - c);     \
+            T *to = (T *)r->to + o * r->n * r->inner + c;                                          \
+            const T *from = (const T *)r->from + o * r->count * r->inner + c;                      \
+            for (int64_t i = 0; r->zero && i < r->n; i++)                                          \
+                memset(to + i * r->inner, 0, (size_t)w * sizeof(T));                               \
+            for (int64_t k = 0; k < r->count; k++) {                                               \
+                int64_t i = at(r->index, k);                                                       \
+                if (i == r->skip)                                                                  \
+                    continue;                                                                      \
+                T *row = to + i * r->inner;                                                        \
+                const T *add = from + k * r->inner;                                                \
+                for (int64_t j = 0; j < w; j++)                                                    \
+                    row[j] = (T)(row[j] + add[j]);                                                 \
+            }                                                                                      \
+            begin += many;                                                                         \
+        }                                                                                          \
     }
 ADD_ROWS(float, add_rows_f32)
 ADD_ROWS(double, add_rows_f64)
@@ -158,11 +169,13 @@ ADD_ROWS(uint8_t, add_rows_u8)
 static void run_add(const rows *r, ts_dtype dtype, int item)
 {
     static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
-        [TS_F32] = add_rows_f32, [TS_F64] = add_rows_f64, [TS_I64] = add_rows_i64, [TS_I32] = add_rows_i32, [TS_U8] = add_rows_u8,
+        [TS_F32] = add_rows_f32, [TS_F64] = add_rows_f64, [TS_I64] = add_rows_i64,
+        [TS_I32] = add_rows_i32, [TS_U8] = add_rows_u8,
     };
     int64_t strip = 64 / item, down = r->count + (r->zero ? r->n : 0);
     if (r->inner && r->outer)
-        ts_parallel_for(r->outer * ts_ceil_div(r->inner, strip), TS_CPU_GRAIN(2) / (strip * down + 1) + 1, bodies[dtype], (void *)r);
+        ts_parallel_for(r->outer * ts_ceil_div(r->inner, strip),
+                        TS_CPU_GRAIN(2) / (strip * down + 1) + 1, bodies[dtype], (void *)r);
 }
 
 static ts_status embedding_backward(ts_frame *f)
@@ -204,8 +217,9 @@ static ts_status index_add(ts_frame *f)
 /* ------------------------------------------------------------------------ lines by index ---- */
 
 /**
- * The index tensor seen as lines along the indexed dim. A line belongs to one thread, since only the
- * elements of a line can meet in one place. Neighbouring lines run together, so memory is read in order.
+ * The index tensor seen as lines along the indexed dim. A line belongs to one thread,
+ * since only the elements of a line can meet in one place. Neighbouring lines run together,
+ * so memory is read in order.
  */
 typedef struct lines {
     char *indexed;       /* self of gather, result of the scatters */
@@ -237,21 +251,22 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
 }
 
 /* do: what happens to *p, the place that the index names, and *q, its partner */
-#define LINES(T, name, todo)                                                                      \
-    static void name(void *ctx, int64_t begin, int64_t end)                                       \
-    {                                                                                             \
-        const lines *l = ctx;                                                                     \
-        while (begin < end) {                                                                     \
-            bundle b = bundle_at(l, begin, end);                                                  \
-            for (int64_t k = 0; k < l->length; k++)                                               \
-                for (int64_t j = 0; j < b.many; j++) {                                            \
-                    int64_t i = at(l->index, b.index + k * l->along_index + j * l->to_index[0]);  \
-                    T *p = (T *)l->indexed + b.indexed + i * l->along_indexed + j * l->to_indexed[0]; \
-                    T *q = (T *)l->plain + b.plain + k * l->along_plain + j * l->to_plain[0];     \
-                    todo;                                                                         \
-                }                                                                                 \
-            begin += b.many;                                                                      \
-        }                                                                                         \
+#define LINES(T, name, todo)                                                                       \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const lines *l = ctx;                                                                      \
+        while (begin < end) {                                                                      \
+            bundle b = bundle_at(l, begin, end);                                                   \
+            for (int64_t k = 0; k < l->length; k++)                                                \
+                for (int64_t j = 0; j < b.many; j++) {                                             \
+                    int64_t i = at(l->index, b.index + k * l->along_index + j * l->to_index[0]);   \
+                    T *p =                                                                         \
+                        (T *)l->indexed + b.indexed + i * l->along_indexed + j * l->to_indexed[0]; \
+                    T *q = (T *)l->plain + b.plain + k * l->along_plain + j * l->to_plain[0];      \
+                    todo;                                                                          \
+                }                                                                                  \
+            begin += b.many;                                                                       \
+        }                                                                                          \
     }
 LINES(uint8_t, gather_1, *q = *p)
 LINES(uint16_t, gather_2, *q = *p)
@@ -268,11 +283,13 @@ LINES(uint32_t, scatter_add_i32, *p += *q)
 LINES(uint8_t, scatter_add_u8, *p = (uint8_t)(*p + *q))
 
 /** plain NULL: one number for all (strides 0). */
-static void run_lines(const ts_frame *f, ts_tensor *indexed, const ts_tensor *plain, char *number, ts_parallel_body body)
+static void run_lines(const ts_frame *f, ts_tensor *indexed, const ts_tensor *plain, char *number,
+                      ts_parallel_body body)
 {
     const ts_tensor *index = f->args[2].t;
     int64_t dim = f->plan->dim;
-    lines l = {.indexed = indexed->data, .plain = plain ? plain->data : number, .index = indices_of(index), .length = 1};
+    lines l = {.indexed = indexed->data, .plain = plain ? plain->data : number,
+               .index = indices_of(index), .length = 1};
     if (!index->numel)
         return;
     for (int d = index->ndim - 1; d >= 0; d--) {
@@ -302,7 +319,8 @@ static int64_t bound_of(const ts_frame *f)
 
 static ts_status gather(ts_frame *f)
 {
-    static const ts_parallel_body bodies[9] = {[1] = gather_1, [2] = gather_2, [4] = gather_4, [8] = gather_8};
+    static const ts_parallel_body bodies[9] = {
+        [1] = gather_1, [2] = gather_2, [4] = gather_4, [8] = gather_8};
     ts_tensor *self = f->args[0].t;
     TS_TRY(check_range(f, 2, bound_of(f)));
     run_lines(f, self, f->rets[0].t, NULL, bodies[ts_dtype_sizes[self->dtype]]);
@@ -311,7 +329,8 @@ static ts_status gather(ts_frame *f)
 
 static ts_status scatter(ts_frame *f)
 {
-    static const ts_parallel_body bodies[9] = {[1] = scatter_1, [2] = scatter_2, [4] = scatter_4, [8] = scatter_8};
+    static const ts_parallel_body bodies[9] = {
+        [1] = scatter_1, [2] = scatter_2, [4] = scatter_4, [8] = scatter_8};
     const ts_tensor *self = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
     bool one = f->args[3].tag != TS_TAG_TENSOR;
@@ -320,7 +339,8 @@ static ts_status scatter(ts_frame *f)
     if (one)
         ts_scalar_store(&f->args[3], (ts_dtype)self->dtype, &number);
     start_from(out, self);
-    run_lines(f, out, one ? NULL : f->args[3].t, (char *)&number, bodies[ts_dtype_sizes[self->dtype]]);
+    run_lines(f, out, one ? NULL : f->args[3].t, (char *)&number,
+              bodies[ts_dtype_sizes[self->dtype]]);
     return TS_OK;
 }
 

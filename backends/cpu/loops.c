@@ -79,7 +79,7 @@ void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)
         run_range(&w, 0, it->numel);
 }
 
-/* ---------------------------------------------------------------- bf16 and f16 by way of f32 ---- */
+/* -------------------------------------------------------------- bf16 and f16 by way of f32 ---- */
 
 enum { BLOCK = 512 };
 
@@ -122,7 +122,8 @@ static TS_COLD void run_halves(ts_frame *f, ts_loop loop, const void *params, in
     ts_plan *plan = f->plan;
     ts_iter *it = &plan->iter;
     ts_dtype half = plan->compute;
-    halves h = {.loop = loop, .params = params, .operands = it->operands, .half = f->rets[0].t->dtype == half,
+    halves h = {.loop = loop, .params = params, .operands = it->operands,
+                .half = f->rets[0].t->dtype == half,
                 .widen = TS_ISA_PICK(ts_cpu_copy_loop)(TS_F32, half),
                 .narrow = TS_ISA_PICK(ts_cpu_copy_loop)(half, TS_F32)};
     for (int i = 0, k = 1; k < it->operands; i++) {

@@ -17,9 +17,9 @@
 typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, const void *params);
 
 /**
- * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE when there is none. bf16 and f16 without a loop
- * of their own pass through that of f32 in blocks that stay in the first cache; a number among the
- * operands then is an f32.
+ * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE when there is none. bf16 and f16
+ * without a loop of their own pass through that of f32 in blocks that stay in the first cache;
+ * a number among the operands then is an f32.
  * @param cost  rough cycles an element takes; decides when threads are worth it
  */
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost);
@@ -37,7 +37,8 @@ typedef struct ts_cpu_family {
     const ts_kernel_def *defs;
     int count;
 } ts_cpu_family;
-/** Last lines of a kernel file: TS_CPU_FAMILY(norm, {TS_OP_layer_norm, layer_norm, {dtypes, strided}}, ...) */
+/** Last lines of a kernel file: TS_CPU_FAMILY(norm, {TS_OP_layer_norm, layer_norm,
+ * {dtypes, strided}}, ...) */
 #define TS_CPU_FAMILY(name, ...)                                       \
     static const ts_kernel_def family_defs[] = {__VA_ARGS__};          \
     extern const ts_cpu_family TS_V(ts_cpu_##name)[1];                 \
@@ -47,100 +48,101 @@ typedef struct ts_cpu_family {
 #include "backends/cpu/vec.h"
 
 /*
- * One set of loops an element type: T scalar, V vector, p prefix, L lanes. Whole vectors run through
- * code of their own where operands are contiguous (or, of two, one broadcast); one more copy of fn
- * serves tails, single elements and all other strides.
+ * One set of loops an element type: T scalar, V vector, p prefix, L lanes. Whole vectors
+ * run through code of their own where operands are contiguous (or, of two, one broadcast);
+ * one more copy of fn serves tails, single elements and all other strides.
  */
-#define TS_LOOP_ACCESS(T, V, p, L)                                                            \
-    /* n <= L elements, whatever the stride */                                                \
-    VEC_FN V p##_get(const char *at, int64_t stride, int64_t n)                               \
-    {                                                                                         \
-        if (stride == (int64_t)sizeof(T))                                                     \
-            return p##_load_n((const T *)at, n);                                              \
-        if (stride == 0)                                                                      \
-            return p##_set1(*(const T *)at);                                                  \
-        T lanes[L] = {0};                                                                     \
-        for (int64_t k = 0; k < n; k++)                                                       \
-            lanes[k] = *(const T *)(at + k * stride);                                         \
-        return p##_load(lanes);                                                               \
-    }                                                                                         \
-    VEC_FN void p##_put(char *at, int64_t stride, int64_t n, V v)                             \
-    {                                                                                         \
-        if (stride == (int64_t)sizeof(T)) {                                                   \
-            p##_store_n((T *)at, v, n);                                                       \
-            return;                                                                           \
-        }                                                                                     \
-        T lanes[L];                                                                           \
-        p##_store(lanes, v);                                                                  \
-        for (int64_t k = 0; k < n; k++)                                                       \
-            *(T *)(at + k * stride) = lanes[k];                                               \
-    }                                                                                         \
-    VEC_FN void p##_loop1(char *const *d, const int64_t *s, int64_t n,                        \
-                          V (*fn)(V, const void *), const void *params)                       \
-    {                                                                                         \
-        const int64_t z = (int64_t)sizeof(T);                                                 \
-        T *out = (T *)d[0];                                                                   \
-        const T *x = (const T *)d[1];                                                         \
-        int64_t i = 0;                                                                        \
-        if (n == 1) {                                                                         \
-            *out = fn(p##_set1(*x), params)[0];                                               \
-            return;                                                                           \
-        }                                                                                     \
-        if (s[0] == z && s[1] == z)                                                           \
-            for (; i + L <= n; i += L)                                                        \
-                p##_store(out + i, fn(p##_load(x + i), params));                              \
-        for (; i < n; i += L) {                                                               \
-            int64_t m = n - i < L ? n - i : L;                                                \
-            p##_put(d[0] + i * s[0], s[0], m, fn(p##_get(d[1] + i * s[1], s[1], m), params)); \
-        }                                                                                     \
-    }                                                                                         \
-    VEC_FN void p##_loop2(char *const *d, const int64_t *s, int64_t n,                        \
-                          V (*fn)(V, V, const void *), const void *params)                    \
-    {                                                                                         \
-        const int64_t z = (int64_t)sizeof(T);                                                 \
-        T *out = (T *)d[0];                                                                   \
-        const T *a = (const T *)d[1], *b = (const T *)d[2];                                   \
-        int64_t i = 0;                                                                        \
-        if (n == 1) {                                                                         \
-            *out = fn(p##_set1(*a), p##_set1(*b), params)[0];                                 \
-            return;                                                                           \
-        }                                                                                     \
-        if (n >= L && s[0] == z) {                                                            \
-            if (s[1] == z && s[2] == z) {                                                     \
-                for (; i + L <= n; i += L)                                                    \
-                    p##_store(out + i, fn(p##_load(a + i), p##_load(b + i), params));         \
-            } else if (s[1] == z && s[2] == 0) {                                              \
-                V vb = p##_set1(*b);                                                          \
-                for (; i + L <= n; i += L)                                                    \
-                    p##_store(out + i, fn(p##_load(a + i), vb, params));                      \
-            } else if (s[1] == 0 && s[2] == z) {                                              \
-                V va = p##_set1(*a);                                                          \
-                for (; i + L <= n; i += L)                                                    \
-                    p##_store(out + i, fn(va, p##_load(b + i), params));                      \
-            }                                                                                 \
-        }                                                                                     \
-        for (; i < n; i += L) {                                                               \
-            int64_t m = n - i < L ? n - i : L;                                                \
-            p##_put(d[0] + i * s[0], s[0], m,                                                 \
-                    fn(p##_get(d[1] + i * s[1], s[1], m), p##_get(d[2] + i * s[2], s[2], m), params)); \
-        }                                                                                     \
-    }                                                                                         \
-    VEC_FN void p##_loop3(char *const *d, const int64_t *s, int64_t n,                        \
-                          V (*fn)(V, V, V, const void *), const void *params)                 \
-    {                                                                                         \
-        const int64_t z = (int64_t)sizeof(T);                                                 \
-        T *out = (T *)d[0];                                                                   \
-        const T *a = (const T *)d[1], *b = (const T *)d[2], *c = (const T *)d[3];             \
-        int64_t i = 0;                                                                        \
-        if (s[0] == z && s[1] == z && s[2] == z && s[3] == z)                                 \
-            for (; i + L <= n; i += L)                                                        \
+#define TS_LOOP_ACCESS(T, V, p, L)                                                                 \
+    /* n <= L elements, whatever the stride */                                                     \
+    VEC_FN V p##_get(const char *at, int64_t stride, int64_t n)                                    \
+    {                                                                                              \
+        if (stride == (int64_t)sizeof(T))                                                          \
+            return p##_load_n((const T *)at, n);                                                   \
+        if (stride == 0)                                                                           \
+            return p##_set1(*(const T *)at);                                                       \
+        T lanes[L] = {0};                                                                          \
+        for (int64_t k = 0; k < n; k++)                                                            \
+            lanes[k] = *(const T *)(at + k * stride);                                              \
+        return p##_load(lanes);                                                                    \
+    }                                                                                              \
+    VEC_FN void p##_put(char *at, int64_t stride, int64_t n, V v)                                  \
+    {                                                                                              \
+        if (stride == (int64_t)sizeof(T)) {                                                        \
+            p##_store_n((T *)at, v, n);                                                            \
+            return;                                                                                \
+        }                                                                                          \
+        T lanes[L];                                                                                \
+        p##_store(lanes, v);                                                                       \
+        for (int64_t k = 0; k < n; k++)                                                            \
+            *(T *)(at + k * stride) = lanes[k];                                                    \
+    }                                                                                              \
+    VEC_FN void p##_loop1(char *const *d, const int64_t *s, int64_t n, V (*fn)(V, const void *),   \
+                          const void *params)                                                      \
+    {                                                                                              \
+        const int64_t z = (int64_t)sizeof(T);                                                      \
+        T *out = (T *)d[0];                                                                        \
+        const T *x = (const T *)d[1];                                                              \
+        int64_t i = 0;                                                                             \
+        if (n == 1) {                                                                              \
+            *out = fn(p##_set1(*x), params)[0];                                                    \
+            return;                                                                                \
+        }                                                                                          \
+        if (s[0] == z && s[1] == z)                                                                \
+            for (; i + L <= n; i += L)                                                             \
+                p##_store(out + i, fn(p##_load(x + i), params));                                   \
+        for (; i < n; i += L) {                                                                    \
+            int64_t m = n - i < L ? n - i : L;                                                     \
+            p##_put(d[0] + i * s[0], s[0], m, fn(p##_get(d[1] + i * s[1], s[1], m), params));      \
+        }                                                                                          \
+    }                                                                                              \
+    VEC_FN void p##_loop2(char *const *d, const int64_t *s, int64_t n,                             \
+                          V (*fn)(V, V, const void *), const void *params)                         \
+    {                                                                                              \
+        const int64_t z = (int64_t)sizeof(T);                                                      \
+        T *out = (T *)d[0];                                                                        \
+        const T *a = (const T *)d[1], *b = (const T *)d[2];                                        \
+        int64_t i = 0;                                                                             \
+        if (n == 1) {                                                                              \
+            *out = fn(p##_set1(*a), p##_set1(*b), params)[0];                                      \
+            return;                                                                                \
+        }                                                                                          \
+        if (n >= L && s[0] == z) {                                                                 \
+            if (s[1] == z && s[2] == z) {                                                          \
+                for (; i + L <= n; i += L)                                                         \
+                    p##_store(out + i, fn(p##_load(a + i), p##_load(b + i), params));              \
+            } else if (s[1] == z && s[2] == 0) {                                                   \
+                V vb = p##_set1(*b);                                                               \
+                for (; i + L <= n; i += L)                                                         \
+                    p##_store(out + i, fn(p##_load(a + i), vb, params));                           \
+            } else if (s[1] == 0 && s[2] == z) {                                                   \
+                V va = p##_set1(*a);                                                               \
+                for (; i + L <= n; i += L)                                                         \
+                    p##_store(out + i, fn(va, p##_load(b + i), params));                           \
+            }                                                                                      \
+        }                                                                                          \
+        for (; i < n; i += L) {                                                                    \
+            int64_t m = n - i < L ? n - i : L;                                                     \
+            p##_put(                                                                               \
+                d[0] + i * s[0], s[0], m,                                                          \
+                fn(p##_get(d[1] + i * s[1], s[1], m), p##_get(d[2] + i * s[2], s[2], m), params)); \
+        }                                                                                          \
+    }                                                                                              \
+    VEC_FN void p##_loop3(char *const *d, const int64_t *s, int64_t n,                             \
+                          V (*fn)(V, V, V, const void *), const void *params)                      \
+    {                                                                                              \
+        const int64_t z = (int64_t)sizeof(T);                                                      \
+        T *out = (T *)d[0];                                                                        \
+        const T *a = (const T *)d[1], *b = (const T *)d[2], *c = (const T *)d[3];                  \
+        int64_t i = 0;                                                                             \
+        if (s[0] == z && s[1] == z && s[2] == z && s[3] == z)                                      \
+            for (; i + L <= n; i += L)                                                             \
                 p##_store(out + i, fn(p##_load(a + i), p##_load(b + i), p##_load(c + i), params)); \
-        for (; i < n; i += L) {                                                               \
-            int64_t m = n - i < L ? n - i : L;                                                \
-            p##_put(d[0] + i * s[0], s[0], m,                                                 \
-                    fn(p##_get(d[1] + i * s[1], s[1], m), p##_get(d[2] + i * s[2], s[2], m),  \
-                       p##_get(d[3] + i * s[3], s[3], m), params));                           \
-        }                                                                                     \
+        for (; i < n; i += L) {                                                                    \
+            int64_t m = n - i < L ? n - i : L;                                                     \
+            p##_put(d[0] + i * s[0], s[0], m,                                                      \
+                    fn(p##_get(d[1] + i * s[1], s[1], m), p##_get(d[2] + i * s[2], s[2], m),       \
+                       p##_get(d[3] + i * s[3], s[3], m), params));                                \
+        }                                                                                          \
     }
 
 TS_LOOP_ACCESS(float, vf, vf, VF_LANES)
@@ -168,8 +170,8 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
         p##_loop3(d, s, n, name##_fn, params);                                                \
     }
 /**
- * Plain C loops: R result type, T operand type. The compiler vectorises the contiguous case: a result
- * may be the very memory of an operand, but never overlaps it in another way.
+ * Plain C loops: R result type, T operand type. The compiler vectorises the contiguous case:
+ * a result may be the very memory of an operand, but never overlaps it in another way.
  */
 #define TS_SCALAR_LOOP1(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \

@@ -38,7 +38,8 @@ typedef struct pair_job {
 
 VEC_FN int64_t target_at(const class_job *job, int64_t r)
 {
-    return job->short_target ? ((const int32_t *)job->target)[r] : ((const int64_t *)job->target)[r];
+    return job->short_target ? ((const int32_t *)job->target)[r]
+                             : ((const int64_t *)job->target)[r];
 }
 
 #define TS_REAL 32
@@ -65,9 +66,10 @@ static ts_status open_classes(ts_frame *f, class_job *job, int target_arg, int64
         if (c == job->ignore)
             continue;
         if (c < 0 || c >= job->n)
-            return ts_fail_arg(f, target_arg, TS_ERR_INDEX,
-                               "expected classes from 0 to %lld (or %lld to ignore), got %lld at position %lld",
-                               (long long)job->n - 1, (long long)job->ignore, (long long)c, (long long)r);
+            return ts_fail_arg(
+                f, target_arg, TS_ERR_INDEX,
+                "expected classes from 0 to %lld (or %lld to ignore), got %lld at position %lld",
+                (long long)job->n - 1, (long long)job->ignore, (long long)c, (long long)r);
         ++*count;
     }
     return TS_OK;
@@ -76,7 +78,8 @@ static ts_status open_classes(ts_frame *f, class_job *job, int target_arg, int64
 static void run_classes(const ts_frame *f, const class_job *job, ts_parallel_body body, int cost)
 {
     bool wide = f->plan->compute == TS_F64;
-    ts_parallel_for(job->positions, TS_CPU_GRAIN(wide ? 8 * cost : cost) / ts_max64(job->n, 1) + 1, body, (void *)job);
+    ts_parallel_for(job->positions, TS_CPU_GRAIN(wide ? 8 * cost : cost) / ts_max64(job->n, 1) + 1,
+                    body, (void *)job);
 }
 
 /** Forward over classes; args[2] is the reduction. */
@@ -109,7 +112,8 @@ static ts_status cross_entropy(ts_frame *f)
     class_job job = {.ignore = f->args[3].i, .smoothing = f->args[4].d};
     if (f->rets[1].tag == TS_TAG_TENSOR)
         job.lse = f->rets[1].t->data;
-    return forward_classes(f, &job, f->plan->compute == TS_F64 ? cross_entropy_rows_f64 : cross_entropy_rows_f32, 4);
+    return forward_classes(
+        f, &job, f->plan->compute == TS_F64 ? cross_entropy_rows_f64 : cross_entropy_rows_f32, 4);
 }
 
 /** nll_loss(self, target, reduction, ignore_index) */
@@ -119,7 +123,8 @@ static ts_status nll_loss(ts_frame *f)
     return forward_classes(f, &job, f->plan->compute == TS_F64 ? nll_rows_f64 : nll_rows_f32, 1);
 }
 
-static ts_status backward_classes(ts_frame *f, class_job *job, int64_t reduction, ts_parallel_body body, int cost)
+static ts_status backward_classes(ts_frame *f, class_job *job, int64_t reduction,
+                                  ts_parallel_body body, int cost)
 {
     int64_t count;
     job->g = f->args[0].t->data;
@@ -137,10 +142,13 @@ static ts_status cross_entropy_backward(ts_frame *f)
     class_job job = {.x = f->args[1].t->data, .lse = f->args[3].t->data, .ignore = f->args[5].i,
                      .smoothing = f->args[6].d};
     return backward_classes(f, &job, f->args[4].i,
-                            f->plan->compute == TS_F64 ? cross_entropy_backward_rows_f64 : cross_entropy_backward_rows_f32, 4);
+                            f->plan->compute == TS_F64 ? cross_entropy_backward_rows_f64
+                                                       : cross_entropy_backward_rows_f32,
+                            4);
 }
 
-/** cross_entropy_grad(self, target, reduction, ignore_index, label_smoothing) -> (gradient for an incoming 1, loss) */
+/** cross_entropy_grad(self, target, reduction, ignore_index, label_smoothing) ->
+ * (gradient for an incoming 1, loss) */
 static ts_status cross_entropy_grad(ts_frame *f)
 {
     bool wide = f->plan->compute == TS_F64, each = f->args[2].i == TS_REDUCTION_NONE;
@@ -169,8 +177,9 @@ static ts_status cross_entropy_grad(ts_frame *f)
 static ts_status nll_loss_backward(ts_frame *f)
 {
     class_job job = {.ignore = f->args[4].i};
-    return backward_classes(f, &job, f->args[3].i,
-                            f->plan->compute == TS_F64 ? nll_backward_rows_f64 : nll_backward_rows_f32, 1);
+    return backward_classes(
+        f, &job, f->args[3].i,
+        f->plan->compute == TS_F64 ? nll_backward_rows_f64 : nll_backward_rows_f32, 1);
 }
 
 /* ---------------------------------------------------------------------- pairs ------------- */
@@ -187,7 +196,8 @@ static void run_pairs(const ts_frame *f, const pair_job *job, pair_kind kind, bo
 {
     bool wide = f->plan->compute == TS_F64;
     int cost = kind >= PAIR_BCE ? 8 : 1;
-    ts_parallel_for(ts_ceil_div(job->n, PAIR_BLOCK), TS_CPU_GRAIN(wide ? 4 * cost : cost) / PAIR_BLOCK + 1,
+    ts_parallel_for(ts_ceil_div(job->n, PAIR_BLOCK),
+                    TS_CPU_GRAIN(wide ? 4 * cost : cost) / PAIR_BLOCK + 1,
                     (wide ? pair_bodies_f64 : pair_bodies_f32)[kind][backward], (void *)job);
 }
 
@@ -197,7 +207,8 @@ static ts_status forward_pairs(ts_frame *f, pair_kind kind, double beta)
     const ts_tensor *x = f->args[0].t;
     bool wide = f->plan->compute == TS_F64;
     double one; /* the part of a single block */
-    pair_job job = {.x = x->data, .t = f->args[1].t->data, .out = f->rets[0].t->data, .n = x->numel, .beta = beta,
+    pair_job job = {.x = x->data, .t = f->args[1].t->data, .out = f->rets[0].t->data, .n = x->numel,
+                    .beta = beta,
                     .each = f->args[2].i == TS_REDUCTION_NONE, .parts = &one};
     int64_t blocks = ts_ceil_div(job.n, PAIR_BLOCK);
     size_t bytes = !job.each && blocks > 1 ? (size_t)blocks * (wide ? 8 : 4) : 0;
@@ -215,8 +226,10 @@ static ts_status forward_pairs(ts_frame *f, pair_kind kind, double beta)
 static ts_status backward_pairs(ts_frame *f, pair_kind kind, double beta)
 {
     const ts_tensor *x = f->args[1].t;
-    pair_job job = {.g = f->args[0].t->data, .x = x->data, .t = f->args[2].t->data, .n = x->numel, .beta = beta,
-                    .each = f->args[3].i == TS_REDUCTION_NONE, .factor = pair_factor(x, f->args[3].i)};
+    pair_job job = {.g = f->args[0].t->data, .x = x->data, .t = f->args[2].t->data, .n = x->numel,
+                    .beta = beta,
+                    .each = f->args[3].i == TS_REDUCTION_NONE,
+                    .factor = pair_factor(x, f->args[3].i)};
     if (f->rets[0].tag == TS_TAG_TENSOR)
         job.out = f->rets[0].t->data;
     if (f->rets[1].tag == TS_TAG_TENSOR)
@@ -229,18 +242,36 @@ static ts_status mse_loss(ts_frame *f) { return forward_pairs(f, PAIR_MSE, 0); }
 static ts_status mse_loss_backward(ts_frame *f) { return backward_pairs(f, PAIR_MSE, 0); }
 static ts_status l1_loss(ts_frame *f) { return forward_pairs(f, PAIR_L1, 0); }
 static ts_status l1_loss_backward(ts_frame *f) { return backward_pairs(f, PAIR_L1, 0); }
-static ts_status smooth_l1_loss(ts_frame *f) { return forward_pairs(f, PAIR_SMOOTH_L1, f->args[3].d); }
-static ts_status smooth_l1_loss_backward(ts_frame *f) { return backward_pairs(f, PAIR_SMOOTH_L1, f->args[4].d); }
+static ts_status smooth_l1_loss(ts_frame *f)
+{
+    return forward_pairs(f, PAIR_SMOOTH_L1, f->args[3].d);
+}
+static ts_status smooth_l1_loss_backward(ts_frame *f)
+{
+    return backward_pairs(f, PAIR_SMOOTH_L1, f->args[4].d);
+}
 static ts_status huber_loss(ts_frame *f) { return forward_pairs(f, PAIR_HUBER, f->args[3].d); }
-static ts_status huber_loss_backward(ts_frame *f) { return backward_pairs(f, PAIR_HUBER, f->args[4].d); }
+static ts_status huber_loss_backward(ts_frame *f)
+{
+    return backward_pairs(f, PAIR_HUBER, f->args[4].d);
+}
 static ts_status bce_with_logits(ts_frame *f) { return forward_pairs(f, PAIR_BCE, 0); }
 static ts_status bce_with_logits_backward(ts_frame *f) { return backward_pairs(f, PAIR_BCE, 0); }
-static ts_status kl_div(ts_frame *f) { return forward_pairs(f, f->args[3].i ? PAIR_KL_LOG : PAIR_KL, 0); }
-static ts_status kl_div_backward(ts_frame *f) { return backward_pairs(f, f->args[4].i ? PAIR_KL_LOG : PAIR_KL, 0); }
+static ts_status kl_div(ts_frame *f)
+{
+    return forward_pairs(f, f->args[3].i ? PAIR_KL_LOG : PAIR_KL, 0);
+}
+static ts_status kl_div_backward(ts_frame *f)
+{
+    return backward_pairs(f, f->args[4].i ? PAIR_KL_LOG : PAIR_KL, 0);
+}
 
-#define BOTH(name) {TS_OP_##name, name, {TS_DT_FLOATS, 0}}, {TS_OP_##name##_backward, name##_backward, {TS_DT_FLOATS, 0}}
+#define BOTH(name) {TS_OP_##name, name, {TS_DT_FLOATS, 0}},                                        \
+    {TS_OP_##name##_backward, name##_backward, {TS_DT_FLOATS, 0}}
 
-TS_CPU_FAMILY(loss, BOTH(cross_entropy), {TS_OP_cross_entropy_grad, cross_entropy_grad, {TS_DT_FLOATS, 0}}, BOTH(nll_loss), BOTH(mse_loss), BOTH(l1_loss), BOTH(smooth_l1_loss),
+TS_CPU_FAMILY(loss, BOTH(cross_entropy),
+              {TS_OP_cross_entropy_grad, cross_entropy_grad, {TS_DT_FLOATS, 0}}, BOTH(nll_loss),
+              BOTH(mse_loss), BOTH(l1_loss), BOTH(smooth_l1_loss),
     BOTH(huber_loss), BOTH(kl_div),
     {TS_OP_binary_cross_entropy_with_logits, bce_with_logits, {TS_DT_FLOATS, 0}},
     {TS_OP_binary_cross_entropy_with_logits_backward, bce_with_logits_backward, {TS_DT_FLOATS, 0}})

@@ -88,7 +88,8 @@ static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end
         }
         if (step == 1) {
             for (int64_t i = 0; i < n; i += LANES)
-                S(store_some)(dx + i, (F(exp)(S(load_some)(x + i, n - i, F(zero)()) - lse) - low) * s, n - i);
+                S(store_some)(
+                    dx + i, (F(exp)(S(load_some)(x + i, n - i, F(zero)()) - lse) - low) * s, n - i);
         } else {
             for (int64_t i = 0; i < n; i += LANES) {
                 T lanes[LANES] = {0};
@@ -106,7 +107,8 @@ static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end
 
 static const T S(one) = 1;
 
-/** cross_entropy_grad: a position's gradient while its logits, whose place it may take, are in a cache. */
+/** cross_entropy_grad: a position's gradient while its logits,
+ * whose place it may take, are in a cache. */
 static void S(cross_entropy_grad_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
@@ -151,9 +153,11 @@ VEC_FN V S(pair)(pair_kind kind, V x, V t, V beta)
     switch (kind) {
     case PAIR_MSE: return d * d;
     case PAIR_L1: return size;
-    case PAIR_SMOOTH_L1: return F(select)(F(lt)(size, beta), d * d * 0.5f / beta, size - beta * 0.5f);
+    case PAIR_SMOOTH_L1:
+        return F(select)(F(lt)(size, beta), d * d * 0.5f / beta, size - beta * 0.5f);
     case PAIR_HUBER: return F(select)(F(le)(size, beta), d * d * 0.5f, beta * (size - beta * 0.5f));
-    case PAIR_BCE: /* the small logarithm comes last: a sum with x would swallow it before - x t cancels */
+    /* the small logarithm comes last: a sum with x would swallow it before - x t cancels */
+    case PAIR_BCE:
         return (F(max_fast)(x, zero) - x * t) + F(log1p)(F(exp)(F(neg)(F(abs)(x))));
     case PAIR_KL: {
         V y = t * (F(log)(t) - x);
@@ -213,7 +217,8 @@ VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, i
             d += S(pair)(kind, F(load)(x + i + 3 * LANES), F(load)(t + i + 3 * LANES), beta);
         }
         for (; i < n; i += LANES) {
-            V y = S(pair)(kind, S(load_some)(x + i, n - i, F(zero)()), S(load_some)(t + i, n - i, F(zero)()), beta);
+            V y = S(pair)(kind, S(load_some)(x + i, n - i, F(zero)()),
+                          S(load_some)(t + i, n - i, F(zero)()), beta);
             a += F(select)(M(first_n)(ts_min64(n - i, LANES)), y, F(zero)());
         }
         ((T *)job->parts)[block] = F(hsum)((a + b) + (c + d));
@@ -223,17 +228,21 @@ VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, i
 /** A task is a block of elements; dx and dt as wanted. */
 VEC_FN void S(pair_backward_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
-    V beta = F(set1)((T)job->beta), scale = F(set1)(job->each ? 0 : (T)(*(const T *)job->g * job->factor));
+    V beta = F(set1)((T)job->beta),
+      scale = F(set1)(job->each ? 0 : (T)(*(const T *)job->g * job->factor));
     const T *x = job->x, *t = job->t, *g = job->g;
     int64_t last = ts_min64(end * PAIR_BLOCK, job->n);
     for (int64_t i = begin * PAIR_BLOCK; i < last; i += LANES) {
-        V xi = S(load_some)(x + i, last - i, F(zero)()), ti = S(load_some)(t + i, last - i, F(zero)());
+        V xi = S(load_some)(x + i, last - i, F(zero)()),
+          ti = S(load_some)(t + i, last - i, F(zero)());
         if (job->each)
             scale = S(load_some)(g + i, last - i, F(zero)());
         if (job->out)
-            S(store_some)((T *)job->out + i, S(pair_slope)(kind, false, xi, ti, beta) * scale, last - i);
+            S(store_some)((T *)job->out + i, S(pair_slope)(kind, false, xi, ti, beta) * scale,
+                          last - i);
         if (job->dt)
-            S(store_some)((T *)job->dt + i, S(pair_slope)(kind, true, xi, ti, beta) * scale, last - i);
+            S(store_some)((T *)job->dt + i, S(pair_slope)(kind, true, xi, ti, beta) * scale,
+                          last - i);
     }
 }
 

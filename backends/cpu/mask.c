@@ -1,4 +1,5 @@
-/** @file mask.c  Triangles, and elements chosen by a mask: the results' sizes may depend on the data. */
+/** @file mask.c  Triangles, and elements chosen by a mask:
+ * the results' sizes may depend on the data. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
 #include "core/parallel.h"
@@ -20,12 +21,15 @@ static void triangle_rows(void *ctx, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r++) {
         /* the first column above the diagonal of this row */
         int64_t cut = r % t->rows + (t->lower ? 1 : 0);
-        cut = t->diagonal > t->columns - cut ? t->columns : t->diagonal < -cut ? 0 : cut + t->diagonal;
+        cut = t->diagonal > t->columns - cut ? t->columns
+              : t->diagonal < -cut           ? 0
+                                             : cut + t->diagonal;
         int64_t first = t->lower ? 0 : cut, keep = t->lower ? cut : t->columns - cut;
         int64_t zero = t->lower ? cut : 0, zeros = t->columns - keep;
         char *to = t->to + r * t->columns * t->item;
         if (t->to != t->from)
-            memcpy(to + first * t->item, t->from + (r * t->columns + first) * t->item, (size_t)(keep * t->item));
+            memcpy(to + first * t->item, t->from + (r * t->columns + first) * t->item,
+                   (size_t)(keep * t->item));
         memset(to + zero * t->item, 0, (size_t)(zeros * t->item));
     }
 }
@@ -34,10 +38,12 @@ static ts_status cut(ts_frame *f, bool lower)
 {
     const ts_tensor *self = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
-    triangle t = {out->data, self->data, self->sizes[self->ndim - 2], self->sizes[self->ndim - 1], f->args[1].i,
+    triangle t = {out->data, self->data, self->sizes[self->ndim - 2], self->sizes[self->ndim - 1],
+                  f->args[1].i,
                   ts_dtype_sizes[self->dtype], lower};
     if (self->numel)
-        ts_parallel_for(self->numel / t.columns, TS_CPU_GRAIN(1) / t.columns + 1, triangle_rows, &t);
+        ts_parallel_for(self->numel / t.columns, TS_CPU_GRAIN(1) / t.columns + 1, triangle_rows,
+                        &t);
     return TS_OK;
 }
 
@@ -47,7 +53,8 @@ static ts_status triu(ts_frame *f) { return cut(f, false); }
 /* -------------------------------------------------------------------------------- nonzero ---- */
 
 /** A contiguous copy of t in dtype with these sizes; 1 byte an element when dtype is bool. */
-static ts_tensor *packed(ts_frame *f, const ts_tensor *t, ts_dtype dtype, const int64_t *sizes, int ndim)
+static ts_tensor *packed(ts_frame *f, const ts_tensor *t, ts_dtype dtype, const int64_t *sizes,
+                         int ndim)
 {
     ts_tensor *c = ts_tensor_new(f->thread, dtype, sizes, ndim, t->storage->device);
     if (!c)
@@ -57,7 +64,8 @@ static ts_tensor *packed(ts_frame *f, const ts_tensor *t, ts_dtype dtype, const 
         int s = d - (ndim - t->ndim);
         strides[d] = s < 0 || t->sizes[s] != sizes[d] ? 0 : t->strides[s];
     }
-    TS_V(ts_cpu_copy_part)(c->data, c->strides, dtype, t->data, strides, (ts_dtype)t->dtype, sizes, ndim);
+    TS_V(ts_cpu_copy_part)(c->data, c->strides, dtype, t->data, strides, (ts_dtype)t->dtype, sizes,
+                           ndim);
     return c;
 }
 
@@ -137,8 +145,10 @@ static ts_status masked_scatter(ts_frame *f)
     ts_status status = from ? TS_OK : ts_error_code();
     int64_t n = from ? count(mask) : 0;
     if (n > source->numel)
-        status = ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected at least %lld elements, one for each true of 'mask', got %lld",
-                             (long long)n, (long long)source->numel);
+        status =
+            ts_fail_arg(f, 2, TS_ERR_SHAPE,
+                        "expected at least %lld elements, one for each true of 'mask', got %lld",
+                        (long long)n, (long long)source->numel);
     if (status == TS_OK) {
         const char *next = source->data;
         for (int64_t i = 0; i < out->numel; i++) {

@@ -1,4 +1,5 @@
-/** @file matmul.c  Products of matrices over a grid of tiles that is a function of the shape alone. */
+/** @file matmul.c  Products of matrices over a grid of tiles
+ * that is a function of the shape alone. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/loops.h"
@@ -11,21 +12,21 @@
 /* ------------------------------------------------------------------------- plain loops ---- */
 
 /* Sums wrap for integers: they are kept unsigned. */
-#define PLAIN(T, U, name)                                                                            \
-    static void name(const ts_gemm *g)                                                               \
-    {                                                                                                \
-        const T *a = g->a, *b = g->b, *bias = g->bias;                                               \
-        T *c = g->c;                                                                                 \
-        for (int64_t i = 0; i < g->m; i++) {                                                         \
-            for (int64_t j = 0; j < g->n; j++)                                                       \
-                c[i * g->c_row + j] = bias ? bias[j] : 0;                                            \
-            for (int64_t p = 0; p < g->k; p++) {                                                     \
-                U x = (U)a[i * g->a_row + p * g->a_column];                                          \
-                for (int64_t j = 0; j < g->n; j++)                                                   \
-                    c[i * g->c_row + j] = (T)((U)c[i * g->c_row + j] +                               \
-                                              x * (U)b[p * g->b_row + j * g->b_column]);             \
-            }                                                                                        \
-        }                                                                                            \
+#define PLAIN(T, U, name)                                                                          \
+    static void name(const ts_gemm *g)                                                             \
+    {                                                                                              \
+        const T *a = g->a, *b = g->b, *bias = g->bias;                                             \
+        T *c = g->c;                                                                               \
+        for (int64_t i = 0; i < g->m; i++) {                                                       \
+            for (int64_t j = 0; j < g->n; j++)                                                     \
+                c[i * g->c_row + j] = bias ? bias[j] : 0;                                          \
+            for (int64_t p = 0; p < g->k; p++) {                                                   \
+                U x = (U)a[i * g->a_row + p * g->a_column];                                        \
+                for (int64_t j = 0; j < g->n; j++)                                                 \
+                    c[i * g->c_row + j] = (T)((U)c[i * g->c_row + j] +                             \
+                                              x * (U)b[p * g->b_row + j * g->b_column]);           \
+            }                                                                                      \
+        }                                                                                          \
     }
 PLAIN(float, float, plain_f32)
 PLAIN(double, double, plain_f64)
@@ -77,14 +78,17 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** count products whose operands lie a_step, b_step, c_step elements apart, by other means than ts_sgemm_run(). */
-static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step, int64_t b_step, int64_t c_step)
+/** count products whose operands lie a_step, b_step, c_step elements apart,
+ * by other means than ts_sgemm_run(). */
+static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step,
+                           int64_t b_step, int64_t c_step)
 {
     if (!g->m || !g->n || !count)
         return;
     double work = (double)g->m * (double)g->n * (double)ts_max64(g->k, 1);
     int64_t item = ts_dtype_sizes[dtype];
-    grid r = {*g, tile_of(g, dtype), item, a_step * item, b_step * item, c_step * item, g->m, g->n, 1, 1};
+    grid r = {
+        *g, tile_of(g, dtype), item, a_step * item, b_step * item, c_step * item, g->m, g->n, 1, 1};
     if (count == 1 && work < 1 << 18) {
         r.tile(g);
         return;
@@ -96,12 +100,14 @@ static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int6
         r.across = ts_ceil_div(g->n, r.columns);
     }
     double each = work / (double)(r.down * r.across);
-    ts_parallel_for(count * r.down * r.across, 1 + (int64_t)((1 << 17) / (each + 1)), run_tiles, &r);
+    ts_parallel_for(count * r.down * r.across, 1 + (int64_t)((1 << 17) / (each + 1)), run_tiles,
+                    &r);
 }
 
-/** As above, by whatever suits the product best. Scratch that cannot be had is an error: another way has other bits. */
-static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step, int64_t b_step,
-                          int64_t c_step)
+/** As above, by whatever suits the product best. Scratch that cannot be had is an error:
+ * another way has other bits. */
+static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_t count,
+                          int64_t a_step, int64_t b_step, int64_t c_step)
 {
     ts_sgemm_plan plan;
     if (dtype != TS_F32 || count != 1 || !TS_V(ts_sgemm_cut)(&plan, g, NULL)) {
@@ -128,12 +134,13 @@ static ts_status mm(ts_frame *f)
 {
     const ts_tensor *a = f->args[0].t, *b = f->args[1].t, *c = f->rets[0].t;
     int last = a->ndim - 1;
-    ts_gemm g = {.m = a->sizes[last - 1], .n = b->sizes[last], .k = a->sizes[last], .a = a->data, .b = b->data, .c = c->data};
+    ts_gemm g = {.m = a->sizes[last - 1], .n = b->sizes[last], .k = a->sizes[last], .a = a->data,
+                 .b = b->data, .c = c->data};
     matrix_steps(a, &g.a_row, &g.a_column);
     matrix_steps(b, &g.b_row, &g.b_column);
     g.c_row = g.n;
-    return multiply(f->thread, &g, f->plan->compute, last == 2 ? a->sizes[0] : 1, last == 2 ? a->strides[0] : 0,
-                    last == 2 ? b->strides[0] : 0, g.m * g.n);
+    return multiply(f->thread, &g, f->plan->compute, last == 2 ? a->sizes[0] : 1,
+                    last == 2 ? a->strides[0] : 0, last == 2 ? b->strides[0] : 0, g.m * g.n);
 }
 
 /* -------------------------------------------------------------------------------- addmm ---- */
@@ -147,21 +154,21 @@ typedef struct sum_job {
     int64_t beta_i, alpha_i;
 } sum_job;
 
-#define SUM_ROWS(T, U, name, suffix)                                                                 \
-    static void name(void *ctx, int64_t begin, int64_t end)                                          \
-    {                                                                                                \
-        const sum_job *s = ctx;                                                                      \
-        U beta = (U)s->beta_##suffix, alpha = (U)s->alpha_##suffix;                                  \
-        for (int64_t i = begin; i < end; i++) {                                                      \
-            T *c = (T *)s->c + i * s->n;                                                             \
-            const T *x = (const T *)s->x + i * s->x_row;                                             \
-            if (s->beta_d == 0)                                                                      \
-                for (int64_t j = 0; j < s->n; j++)                                                   \
-                    c[j] = (T)(alpha * (U)c[j]);                                                     \
-            else                                                                                     \
-                for (int64_t j = 0; j < s->n; j++)                                                   \
-                    c[j] = (T)(beta * (U)x[j * s->x_column] + alpha * (U)c[j]);                      \
-        }                                                                                            \
+#define SUM_ROWS(T, U, name, suffix)                                                               \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const sum_job *s = ctx;                                                                    \
+        U beta = (U)s->beta_##suffix, alpha = (U)s->alpha_##suffix;                                \
+        for (int64_t i = begin; i < end; i++) {                                                    \
+            T *c = (T *)s->c + i * s->n;                                                           \
+            const T *x = (const T *)s->x + i * s->x_row;                                           \
+            if (s->beta_d == 0)                                                                    \
+                for (int64_t j = 0; j < s->n; j++)                                                 \
+                    c[j] = (T)(alpha * (U)c[j]);                                                   \
+            else                                                                                   \
+                for (int64_t j = 0; j < s->n; j++)                                                 \
+                    c[j] = (T)(beta * (U)x[j * s->x_column] + alpha * (U)c[j]);                    \
+        }                                                                                          \
     }
 SUM_ROWS(float, float, sum_f32, d)
 SUM_ROWS(double, double, sum_f64, d)
@@ -172,8 +179,11 @@ SUM_ROWS(uint8_t, uint32_t, sum_u8, i)
 /* addmm(self, mat1, mat2, beta, alpha) */
 static ts_status addmm(ts_frame *f)
 {
-    static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
-        [TS_F32] = sum_f32, [TS_F64] = sum_f64, [TS_I64] = sum_i64, [TS_I32] = sum_i32, [TS_U8] = sum_u8};
+    static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {[TS_F32] = sum_f32,
+                                                            [TS_F64] = sum_f64,
+                                                            [TS_I64] = sum_i64,
+                                                            [TS_I32] = sum_i32,
+                                                            [TS_U8] = sum_u8};
     const ts_tensor *x = f->args[0].t, *a = f->args[1].t, *b = f->args[2].t, *c = f->rets[0].t;
     const ts_value *beta = &f->args[3], *alpha = &f->args[4];
     sum_job s = {.c = c->data, .x = x->data, .n = c->sizes[1], .beta_d = ts_value_number(beta),
@@ -186,11 +196,13 @@ static ts_status addmm(ts_frame *f)
         s.x_column = x->strides[x->ndim - 1];
     if (x->ndim > 1 && x->sizes[0] > 1)
         s.x_row = x->strides[0];
-    ts_gemm g = {.m = a->sizes[0], .n = s.n, .k = s.alpha_d == 0 ? 0 : a->sizes[1], .a = a->data, .b = b->data, .c = c->data};
+    ts_gemm g = {.m = a->sizes[0], .n = s.n, .k = s.alpha_d == 0 ? 0 : a->sizes[1], .a = a->data,
+                 .b = b->data, .c = c->data};
     matrix_steps(a, &g.a_row, &g.a_column);
     matrix_steps(b, &g.b_row, &g.b_column);
     g.c_row = g.n;
-    bool plain = s.alpha_d == 1 && (s.beta_d == 0 || (s.beta_d == 1 && !s.x_row && s.x_column == 1));
+    bool plain =
+        s.alpha_d == 1 && (s.beta_d == 0 || (s.beta_d == 1 && !s.x_row && s.x_column == 1));
     if (plain && s.beta_d == 1) /* a row is what linear calls a bias */
         g.bias = x->data;
     TS_TRY(multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0));
@@ -218,7 +230,8 @@ static int64_t rows_of(const ts_tensor *t, int64_t *step)
 static ts_status linear(ts_frame *f)
 {
     const ts_tensor *x = f->args[0].t, *w = f->args[1].t;
-    ts_gemm g = {.n = w->sizes[0], .k = w->sizes[1], .a = x->data, .b = w->data, .c = f->rets[0].t->data, .a_column = 1};
+    ts_gemm g = {.n = w->sizes[0], .k = w->sizes[1], .a = x->data, .b = w->data,
+                 .c = f->rets[0].t->data, .a_column = 1};
     g.m = rows_of(x, &g.a_row);
     matrix_steps(w, &g.b_column, &g.b_row);
     g.c_row = g.n;
@@ -237,24 +250,24 @@ typedef struct columns {
 } columns;
 
 /* Sums of a task's rows, read in the order of memory: (tasks, n). */
-#define SUM_COLUMNS(T, U, name)                                                                      \
-    static void name(void *ctx, int64_t begin, int64_t end)                                          \
-    {                                                                                                \
-        const columns *s = ctx;                                                                      \
-        for (int64_t task = begin; task < end; task++) {                                             \
-            T *out = (T *)s->out + task * s->n;                                                      \
-            int64_t i = task * s->chunk, last = ts_min64(i + s->chunk, s->rows);                     \
-            memset(out, 0, (size_t)s->n * sizeof(T));                                                \
-            for (; i + 4 <= last; i += 4) {                                                          \
-                const T *r0 = (const T *)s->data + i * s->step, *r1 = r0 + s->step;                  \
-                const T *r2 = r1 + s->step, *r3 = r2 + s->step;                                      \
-                for (int64_t j = 0; j < s->n; j++)                                                   \
-                    out[j] = (T)((U)out[j] + (((U)r0[j] + (U)r1[j]) + ((U)r2[j] + (U)r3[j])));       \
-            }                                                                                        \
-            for (; i < last; i++)                                                                    \
-                for (int64_t j = 0; j < s->n; j++)                                                   \
-                    out[j] = (T)((U)out[j] + (U)((const T *)s->data)[i * s->step + j]);              \
-        }                                                                                            \
+#define SUM_COLUMNS(T, U, name)                                                                    \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const columns *s = ctx;                                                                    \
+        for (int64_t task = begin; task < end; task++) {                                           \
+            T *out = (T *)s->out + task * s->n;                                                    \
+            int64_t i = task * s->chunk, last = ts_min64(i + s->chunk, s->rows);                   \
+            memset(out, 0, (size_t)s->n * sizeof(T));                                              \
+            for (; i + 4 <= last; i += 4) {                                                        \
+                const T *r0 = (const T *)s->data + i * s->step, *r1 = r0 + s->step;                \
+                const T *r2 = r1 + s->step, *r3 = r2 + s->step;                                    \
+                for (int64_t j = 0; j < s->n; j++)                                                 \
+                    out[j] = (T)((U)out[j] + (((U)r0[j] + (U)r1[j]) + ((U)r2[j] + (U)r3[j])));     \
+            }                                                                                      \
+            for (; i < last; i++)                                                                  \
+                for (int64_t j = 0; j < s->n; j++)                                                 \
+                    out[j] = (T)((U)out[j] + (U)((const T *)s->data)[i * s->step + j]);            \
+        }                                                                                          \
     }
 SUM_COLUMNS(float, float, columns_f32)
 SUM_COLUMNS(double, double, columns_f64)
@@ -268,13 +281,18 @@ static size_t columns_cut(columns *s, const ts_tensor *t, const ts_tensor *out)
     *s = (columns){.data = t->data, .out = out->data, .n = out->numel};
     s->rows = rows_of(t, &s->step);
     s->chunk = ts_max64(128, ts_ceil_div(s->rows, 64));
-    return s->rows <= s->chunk ? 0 : (size_t)(ts_ceil_div(s->rows, s->chunk) * s->n) * ts_dtype_sizes[t->dtype];
+    return s->rows <= s->chunk
+               ? 0
+               : (size_t)(ts_ceil_div(s->rows, s->chunk) * s->n) * ts_dtype_sizes[t->dtype];
 }
 
 static void columns_run(const columns *sums, ts_dtype dtype, void *scratch)
 {
-    static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
-        [TS_F32] = columns_f32, [TS_F64] = columns_f64, [TS_I64] = columns_i64, [TS_I32] = columns_i32, [TS_U8] = columns_u8};
+    static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {[TS_F32] = columns_f32,
+                                                            [TS_F64] = columns_f64,
+                                                            [TS_I64] = columns_i64,
+                                                            [TS_I32] = columns_i32,
+                                                            [TS_U8] = columns_u8};
     columns s = *sums;
     int64_t tasks = ts_ceil_div(s.rows, s.chunk);
     if (tasks <= 1) {
@@ -285,7 +303,8 @@ static void columns_run(const columns *sums, ts_dtype dtype, void *scratch)
         return;
     s.out = scratch;
     ts_parallel_for(tasks, 1 + 16384 / (s.chunk * s.n + 1), bodies[dtype], &s);
-    columns total = {.data = scratch, .out = sums->out, .rows = tasks, .step = s.n, .n = s.n, .chunk = tasks};
+    columns total = {
+        .data = scratch, .out = sums->out, .rows = tasks, .step = s.n, .n = s.n, .chunk = tasks};
     bodies[dtype](&total, 0, 1);
 }
 
@@ -294,7 +313,8 @@ static ts_status linear_backward(ts_frame *f)
     const ts_tensor *grad = f->args[0].t;
     ts_dtype dtype = f->plan->compute;
     int64_t n = grad->sizes[grad->ndim - 1], grad_row, rows = rows_of(grad, &grad_row);
-    bool wants_input = f->rets[0].tag == TS_TAG_TENSOR, wants_weight = f->rets[1].tag == TS_TAG_TENSOR;
+    bool wants_input = f->rets[0].tag == TS_TAG_TENSOR,
+         wants_weight = f->rets[1].tag == TS_TAG_TENSOR;
     bool wants_sums = f->rets[2].tag == TS_TAG_TENSOR, own[2] = {false, false}, summed = false;
     ts_gemm g[2];
     ts_sgemm_plan plan[2];
@@ -302,7 +322,8 @@ static ts_status linear_backward(ts_frame *f)
     size_t bytes = 0;
     if (wants_input) { /* (m, k) = grad (m, n) weight (n, k) */
         const ts_tensor *w = f->args[2].t;
-        g[0] = (ts_gemm){.m = rows, .n = w->sizes[1], .k = n, .a = grad->data, .b = w->data, .c = f->rets[0].t->data,
+        g[0] = (ts_gemm){.m = rows, .n = w->sizes[1], .k = n, .a = grad->data, .b = w->data,
+                         .c = f->rets[0].t->data,
                          .a_row = grad_row, .a_column = 1, .c_row = w->sizes[1]};
         matrix_steps(w, &g[0].b_row, &g[0].b_column);
         own[0] = dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[0], &g[0], NULL);
@@ -311,11 +332,13 @@ static ts_status linear_backward(ts_frame *f)
     if (wants_weight) { /* (n, k) = grad (m, n) transposed, input (m, k) */
         const ts_tensor *x = f->args[1].t;
         int64_t k = x->sizes[x->ndim - 1];
-        g[1] = (ts_gemm){.m = n, .n = k, .k = rows, .a = grad->data, .b = x->data, .c = f->rets[1].t->data,
+        g[1] = (ts_gemm){.m = n, .n = k, .k = rows, .a = grad->data, .b = x->data,
+                         .c = f->rets[1].t->data,
                          .a_row = 1, .a_column = grad_row, .b_column = 1, .c_row = k};
         rows_of(x, &g[1].b_row);
         /* column sums along with the product if it can: grad is read once for both */
-        summed = wants_sums && dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[1], &g[1], (float *)f->rets[2].t->data);
+        summed = wants_sums && dtype == TS_F32 &&
+                 TS_V(ts_sgemm_cut)(&plan[1], &g[1], (float *)f->rets[2].t->data);
         own[1] = summed || (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[1], &g[1], NULL));
         bytes = own[1] && plan[1].bytes > bytes ? plan[1].bytes : bytes;
     }

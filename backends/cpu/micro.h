@@ -1,8 +1,10 @@
 /**
- * @file micro.h  Small products that keep their whole result in registers: the core of GEMM and attention.
+ * @file micro.h  Small products that keep their whole result in registers:
+ * the core of GEMM and attention.
  *
- * Every element of a result is one chain of fused multiply-adds in the order of k, whatever the tile
- * it stands in. So results depend neither on how a product is cut into tiles nor on who computes them.
+ * Every element of a result is one chain of fused multiply-adds in the order of k,
+ * whatever the tile it stands in. So results depend neither on how a product is cut into tiles
+ * nor on who computes them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_MICRO_H
@@ -19,18 +21,22 @@
 #endif
 #define MICRO_COLUMNS_F (2 * VF_LANES)
 #define MICRO_COLUMNS_D (2 * VD_LANES)
-#define MICRO_BLOCK ((MICRO_ROWS + VF_LANES - 1) / VF_LANES * VF_LANES) /* floats of a step of a packed block of rows */
+/* floats of a step of a packed block of rows */
+#define MICRO_BLOCK ((MICRO_ROWS + VF_LANES - 1) / VF_LANES * VF_LANES)
 
 /**
  * c (rows, columns) = a (rows, k) b (k, columns) [+ bias (columns)], or added to c.
  * @param a_row, a_step  elements from row to row and along k: any
- * @param b_row          elements from row to row; whole vectors are read, also behind the last column
+ * @param b_row          elements from row to row; whole vectors are read,
+ *                       also behind the last column
  * @param bias           NULL, or `columns` elements
- * @param fetch          of what comes next: a line of it is asked for at each step, fetch_step elements
- *                       apart. Anything readable will do: b with steps of 0 asks for nothing new
+ * @param fetch          of what comes next: a line of it is asked for at each step,
+ *                       fetch_step elements apart. Anything readable will do: b with steps
+ *                       of 0 asks for nothing new
  */
-#define MICRO_PARAMS(T)                                                                              \
-    int64_t k, const T *a, int64_t a_row, int64_t a_step, const T *b, int64_t b_row, T *c, int64_t c_row, \
+#define MICRO_PARAMS(T)                                                                            \
+    int64_t k, const T *a, int64_t a_row, int64_t a_step, const T *b, int64_t b_row, T *c,         \
+            int64_t c_row,                                                                         \
         int64_t columns, const T *bias, bool add, const T *fetch, int64_t fetch_step
 typedef void (*ts_micro_f32)(MICRO_PARAMS(float));
 typedef void (*ts_micro_f64)(MICRO_PARAMS(double));
@@ -40,8 +46,9 @@ extern const ts_micro_f32 TS_V(ts_micro_f32)[MICRO_ROWS + 1][2];
 extern const ts_micro_f64 TS_V(ts_micro_f64)[MICRO_ROWS + 1][2];
 
 /**
- * The same product of operands that are on their way into the caches, with copies for the products that
- * follow: the copying hides behind the multiplying. a_row is 1; exactly `rows` elements of a step are read.
+ * The same product of operands that are on their way into the caches, with copies for
+ * the products that follow: the copying hides behind the multiplying. a_row is 1; exactly `rows`
+ * elements of a step are read.
  * @param a_to  NULL, or receives a: (k, MICRO_BLOCK), zeros behind the rows
  * @param b_to  NULL, or receives b: (k, vectors)
  * @param sums  NULL, or receives the sums of a over k, (rows); with `add` they are added to it

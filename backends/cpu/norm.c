@@ -113,7 +113,8 @@ static ts_status backward(ts_frame *f, norm_job *job)
     ts_parallel_for(job->chunks, TS_CPU_GRAIN(1) / ts_max64(job->n * ROWS_PER_CHUNK, 1) + 1,
                     wide ? norm_backward_f64 : norm_backward_f32, job);
     if (bytes) {
-        ts_parallel_for(2 * job->n, TS_CPU_GRAIN(1) / job->chunks + 1, wide ? norm_combine_f64 : norm_combine_f32, job);
+        ts_parallel_for(2 * job->n, TS_CPU_GRAIN(1) / job->chunks + 1,
+                        wide ? norm_combine_f64 : norm_combine_f32, job);
         ts_free(f->thread, job->parts, bytes);
     } else { /* no rows: sums of nothing */
         if (job->dw)
@@ -127,7 +128,8 @@ static ts_status backward(ts_frame *f, norm_job *job)
 /** layer_norm_backward(grad, self, mean, rstd, weight) -> (dx, dw, db) */
 static ts_status layer_norm_backward(ts_frame *f)
 {
-    norm_job job = {.mean = data_of(&f->args[2]), .rstd = data_of(&f->args[3]), .weight = data_of(&f->args[4]),
+    norm_job job = {.mean = data_of(&f->args[2]), .rstd = data_of(&f->args[3]),
+                    .weight = data_of(&f->args[4]),
                     .db = data_of(&f->rets[2])};
     return backward(f, &job);
 }

@@ -23,7 +23,8 @@ VEC_FN T S(row_deviations)(const T *x, T mean, int64_t n)
 }
 
 /** y = (x - mean) * rstd * weight + bias, without mean and bias for an RMS norm. */
-VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool biased, int64_t begin, int64_t end)
+VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool biased, int64_t begin,
+                         int64_t end)
 {
     int64_t n = job->n;
     const T *w = job->weight, *b = job->bias;
@@ -41,7 +42,8 @@ VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool bias
             V v = S(load_some)(x + i, n - i, F(zero)());
             v = (v - m) * s; /* m is 0 for an RMS norm */
             if (weighted && biased)
-                v = F(fma)(v, S(load_some)(w + i, n - i, F(zero)()), S(load_some)(b + i, n - i, F(zero)()));
+                v = F(fma)(v, S(load_some)(w + i, n - i, F(zero)()),
+                           S(load_some)(b + i, n - i, F(zero)()));
             else if (weighted)
                 v = v * S(load_some)(w + i, n - i, F(zero)());
             else if (biased)
@@ -69,8 +71,8 @@ enum { S(ABREAST) = 4 }; /* rows that share one sweep over the columns */
  *   dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm (Ba et al. 2016),
  *   dw += grad * z, db += grad.
  */
-VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, bool sums, int rows, int64_t r, T *dw,
-                                  T *db)
+VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, bool sums, int rows,
+                                  int64_t r, T *dw, T *db)
 {
     int64_t n = job->n;
     const T *x = (const T *)job->x + r * n, *g = (const T *)job->g + r * n, *w = job->weight;
@@ -116,7 +118,8 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
     }
 }
 
-VEC_FN void S(norm_backward_chunks)(const norm_job *job, bool rms, bool weighted, bool sums, int64_t begin, int64_t end)
+VEC_FN void S(norm_backward_chunks)(const norm_job *job, bool rms, bool weighted, bool sums,
+                                    int64_t begin, int64_t end)
 {
     for (int64_t chunk = begin; chunk < end; chunk++) {
         T *dw = NULL, *db = NULL;

@@ -2,8 +2,8 @@
  * @file optim.c  Update rules over lists of tensors.
  *
  * All elements of a list are one range that threads share out evenly; a tensor ends where it ends.
- * Elements of tensors that are not contiguous, and halves, whose arithmetic is f32, pass through small
- * buffers, in row-major order, so the arithmetic is the same for every layout.
+ * Elements of tensors that are not contiguous, and halves, whose arithmetic is f32, pass through
+ * small buffers, in row-major order, so the arithmetic is the same for every layout.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
@@ -73,8 +73,8 @@ static void load(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute,
     if (t->dtype == compute)
         memcpy(to, from, (size_t)(n * item));
     else
-        TS_V(ts_cpu_copy_loop)(compute, (ts_dtype)t->dtype)((char *[]){to, from}, (int64_t[]){ts_dtype_sizes[compute], item},
-                                                            n, NULL);
+        TS_V(ts_cpu_copy_loop)(compute, (ts_dtype)t->dtype)(
+            (char *[]){to, from}, (int64_t[]){ts_dtype_sizes[compute], item}, n, NULL);
 }
 
 static void store(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute, void *from)
@@ -86,14 +86,17 @@ static void store(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute
     if (t->dtype == compute)
         memcpy(to, from, (size_t)(n * item));
     else
-        TS_V(ts_cpu_copy_loop)((ts_dtype)t->dtype, compute)((char *[]){to, from}, (int64_t[]){item, ts_dtype_sizes[compute]},
-                                                            n, NULL);
+        TS_V(ts_cpu_copy_loop)((ts_dtype)t->dtype, compute)(
+            (char *[]){to, from}, (int64_t[]){item, ts_dtype_sizes[compute]}, n, NULL);
     if (!plain)
         scatter(t, first, n, to);
 }
 
 /** dtype of the arithmetic on tensors i. */
-static ts_dtype compute_of(const job *j, int64_t i) { return j->args[0].list[i]->dtype == TS_F64 ? TS_F64 : TS_F32; }
+static ts_dtype compute_of(const job *j, int64_t i)
+{
+    return j->args[0].list[i]->dtype == TS_F64 ? TS_F64 : TS_F32;
+}
 
 /** Elements first .. first+n of tensor i of each list. */
 static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
@@ -149,9 +152,13 @@ static void update_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-static size_t starts_bytes(const ts_frame *f) { return ((size_t)f->args[0].count + 1) * sizeof(int64_t); }
+static size_t starts_bytes(const ts_frame *f)
+{
+    return ((size_t)f->args[0].count + 1) * sizeof(int64_t);
+}
 
-/** Where tensors begin, in elements or in blocks of them; freed by the caller. NULL with an error. */
+/** Where tensors begin, in elements or in blocks of them;
+ * freed by the caller. NULL with an error. */
 static int64_t *make_starts(ts_frame *f, int64_t unit)
 {
     int64_t *starts = ts_alloc(f->thread, starts_bytes(f));
@@ -176,7 +183,8 @@ static ts_status run(ts_frame *f, job *j, int cost)
     return TS_OK;
 }
 
-/** Whether a step is to be left out; if so, that is counted. found and skipped are args[guard] and the next one. */
+/** Whether a step is to be left out; if so, that is counted.
+ * found and skipped are args[guard] and the next one. */
 static bool left_out(const ts_frame *f, int guard)
 {
     const ts_value *found = &f->args[guard], *skipped = &f->args[guard + 1];
@@ -190,7 +198,9 @@ static bool left_out(const ts_frame *f, int guard)
 /** The number of tensor i's step, from 1 on. */
 static int64_t step_of(const job *j, int64_t i)
 {
-    return j->steps[i] - (j->skipped->tag == TS_TAG_TENSORS ? (int64_t)*(const float *)j->skipped->list[i]->data : 0);
+    return j->steps[i] - (j->skipped->tag == TS_TAG_TENSORS
+                              ? (int64_t)*(const float *)j->skipped->list[i]->data
+                              : 0);
 }
 
 /** What a step multiplies gradients by; by 1 is exact. */
@@ -282,27 +292,28 @@ static ts_status adamw(ts_frame *f)
 
 /* --------------------------------------------------------------------------------- sgd ---- */
 
-#define SGD(T, V, p, L, name)                                                                 \
-    VEC_FN void name##_lanes(T *param, const T *grad, T *buffer, int64_t n, const T *c,      \
-                             bool first, bool nesterov)                                       \
-    {                                                                                         \
-        V x = p##_load_n(param, n);                                                           \
-        V g = p##_fma(p##_set1(c[0]), x, p##_set1(c[4]) * p##_load_n(grad, n));               \
-        if (buffer) {                                                                         \
-            V b = g;                                                                          \
-            if (!first)                                                                       \
-                b = p##_fma(p##_set1(c[1]), p##_load_n(buffer, n), p##_set1(c[2]) * g);       \
-            p##_store_n(buffer, b, n);                                                        \
-            g = nesterov ? p##_fma(p##_set1(c[1]), b, g) : b;                                 \
-        }                                                                                     \
-        p##_store_n(param, p##_fma(p##_set1(c[3]), g, x), n);                                 \
-    }                                                                                         \
-    static void name(T *param, const T *grad, T *buffer, int64_t n, const job *j, bool first) \
-    {                                                                                         \
-        T c[5] = {(T)j->decay, (T)j->momentum, (T)(1 - j->dampening), (T)-j->lr, (T)j->factor}; \
-        for (int64_t k = 0; k < n; k += L)                                                    \
-            name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, ts_min64(L, n - k), c, first, \
-                         j->nesterov);                                                        \
+#define SGD(T, V, p, L, name)                                                                      \
+    VEC_FN void name##_lanes(T *param, const T *grad, T *buffer, int64_t n, const T *c,            \
+                             bool first, bool nesterov)                                            \
+    {                                                                                              \
+        V x = p##_load_n(param, n);                                                                \
+        V g = p##_fma(p##_set1(c[0]), x, p##_set1(c[4]) * p##_load_n(grad, n));                    \
+        if (buffer) {                                                                              \
+            V b = g;                                                                               \
+            if (!first)                                                                            \
+                b = p##_fma(p##_set1(c[1]), p##_load_n(buffer, n), p##_set1(c[2]) * g);            \
+            p##_store_n(buffer, b, n);                                                             \
+            g = nesterov ? p##_fma(p##_set1(c[1]), b, g) : b;                                      \
+        }                                                                                          \
+        p##_store_n(param, p##_fma(p##_set1(c[3]), g, x), n);                                      \
+    }                                                                                              \
+    static void name(T *param, const T *grad, T *buffer, int64_t n, const job *j, bool first)      \
+    {                                                                                              \
+        T c[5] = {(T)j->decay, (T)j->momentum, (T)(1 - j->dampening), (T)-j->lr, (T)j->factor};    \
+        for (int64_t k = 0; k < n; k += L)                                                         \
+            name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, ts_min64(L, n - k), c,   \
+                         first,                                                                    \
+                         j->nesterov);                                                             \
     }
 SGD(float, vf, vf, VF_LANES, sgd_f32)
 SGD(double, vd, vd, VD_LANES, sgd_f64)
@@ -393,7 +404,8 @@ UNSCALE(double, vd, vd, VD_LANES, unscale_f64)
 
 static void unscale_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
-    bool odd = IS_F32(j, i) ? unscale_f32(data[0], n, (float)j->factor) : unscale_f64(data[0], n, j->factor);
+    bool odd = IS_F32(j, i) ? unscale_f32(data[0], n, (float)j->factor)
+                            : unscale_f64(data[0], n, j->factor);
     if (odd)
         __atomic_store_n(j->found, true, __ATOMIC_RELAXED);
 }
@@ -401,7 +413,8 @@ static void unscale_update(const job *j, int64_t i, void *const *data, int64_t n
 static ts_status unscale(ts_frame *f)
 {
     bool found = false;
-    job j = {.lists = 1, .written = 1, .update = unscale_update, .factor = number_of(&f->args[1]), .found = &found};
+    job j = {.lists = 1, .written = 1, .update = unscale_update, .factor = number_of(&f->args[1]),
+             .found = &found};
     TS_TRY(run(f, &j, 1));
     *(float *)f->rets[0].t->data = found;
     return TS_OK;
@@ -444,7 +457,8 @@ static void sum_update(const job *j, int64_t i, void *const *data, int64_t n)
     int item = IS_F32(j, i) ? 4 : 8;
     for (; n > 0; n -= STAGED, x += STAGED * item) { /* the parts that other layouts come in */
         int64_t m = ts_min64(n, STAGED);
-        *j->sums += IS_F32(j, i) ? squares_f32((const float *)x, m) : squares_f64((const double *)x, m);
+        *j->sums +=
+            IS_F32(j, i) ? squares_f32((const float *)x, m) : squares_f64((const double *)x, m);
     }
 }
 

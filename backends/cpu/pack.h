@@ -5,15 +5,15 @@
 
 #include "backends/cpu/micro.h"
 
-/* Step s of a transpose swaps the off-diagonal s × s blocks of each 2s × 2s block: lane l of the two
- * results comes from lane l of one source and lane l ± s of the other. */
+/* Step s of a transpose swaps the off-diagonal s × s blocks of each 2s × 2s block:
+ * lane l of the two results comes from lane l of one source and lane l ± s of the other. */
 #define PACK_LOW(l, s) ((l) & (s) ? (l) - (s) + VF_LANES : (l))
 #define PACK_HIGH(l, s) ((l) & (s) ? (l) + VF_LANES : (l) + (s))
-#define PACK_STEP(r, s)                                                                              \
-    TS_UNROLL(16) for (int i = 0; i < VF_LANES; i++) if (!(i & (s))) {                               \
-        vf a = r[i], b = r[i + (s)];                                                                 \
-        r[i] = __builtin_shufflevector(a, b, VEC_INDICES(VF_LANES, PACK_LOW, s));                    \
-        r[i + (s)] = __builtin_shufflevector(a, b, VEC_INDICES(VF_LANES, PACK_HIGH, s));             \
+#define PACK_STEP(r, s)                                                                            \
+    TS_UNROLL(16) for (int i = 0; i < VF_LANES; i++) if (!(i & (s))) {                             \
+        vf a = r[i], b = r[i + (s)];                                                               \
+        r[i] = __builtin_shufflevector(a, b, VEC_INDICES(VF_LANES, PACK_LOW, s));                  \
+        r[i + (s)] = __builtin_shufflevector(a, b, VEC_INDICES(VF_LANES, PACK_HIGH, s));           \
     }
 
 /** Row i of r becomes column i. */
@@ -33,7 +33,8 @@ VEC_FN void vf_transpose(vf r[VF_LANES])
  * to (k, width) = from transposed: `columns` rows of k elements, the rest of the width zero.
  * width is a multiple of VF_LANES.
  */
-VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int64_t row, int64_t columns, int64_t k)
+VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int64_t row,
+                               int64_t columns, int64_t k)
 {
     for (int64_t j = 0; j < width; j += VF_LANES) {
         int64_t lanes = columns - j < VF_LANES ? columns - j : VF_LANES;
@@ -41,9 +42,11 @@ VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int6
         if (lanes == VF_LANES)
             for (; p + VF_LANES <= k; p += VF_LANES) {
                 vf r[VF_LANES];
-                TS_UNROLL(16) for (int i = 0; i < VF_LANES; i++) r[i] = vf_load(from + (j + i) * row + p);
+                TS_UNROLL(16)
+                for (int i = 0; i < VF_LANES; i++) r[i] = vf_load(from + (j + i) * row + p);
                 vf_transpose(r);
-                TS_UNROLL(16) for (int i = 0; i < VF_LANES; i++) vf_store(to + (p + i) * width + j, r[i]);
+                TS_UNROLL(16)
+                for (int i = 0; i < VF_LANES; i++) vf_store(to + (p + i) * width + j, r[i]);
             }
         for (; p < k; p += VF_LANES) {
             int64_t depth = k - p < VF_LANES ? k - p : VF_LANES;
@@ -58,13 +61,16 @@ VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int6
 }
 
 /** to (k, width) = the first `columns` of k rows, the rest of the width zero. */
-VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t row, int64_t columns, int64_t k)
+VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t row, int64_t columns,
+                         int64_t k)
 {
     for (int64_t p = 0; p < k; p++)
         for (int64_t j = 0; j < width; j += VF_LANES) {
             int64_t lanes = columns - j < VF_LANES ? columns - j : VF_LANES;
             const float *at = from + p * row + j;
-            vf_store(to + p * width + j, lanes == VF_LANES ? vf_load(at) : lanes > 0 ? vf_load_n(at, lanes) : vf_zero());
+            vf_store(to + p * width + j, lanes == VF_LANES ? vf_load(at)
+                                         : lanes > 0       ? vf_load_n(at, lanes)
+                                                           : vf_zero());
         }
 }
 

@@ -1,6 +1,6 @@
 /**
- * @file philox.h  Words of Philox in groups of sixteen blocks, vectors of them side by side; core/philox.h
- * says which words an element gets.
+ * @file philox.h  Words of Philox in groups of sixteen blocks, vectors of them side by side;
+ * core/philox.h says which words an element gets.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_PHILOX_H
@@ -22,7 +22,8 @@ typedef struct philox_lanes {
 VEC_FN philox_lanes philox_round(philox_lanes c, vl k0, vl k1)
 {
     vl p0 = vl_mul_u32(c.c0, vl_set1(TS_PHILOX_M0)), p1 = vl_mul_u32(c.c2, vl_set1(TS_PHILOX_M1));
-    return (philox_lanes){(vl)((vu64)p1 >> 32) ^ c.c1 ^ k0, p1, (vl)((vu64)p0 >> 32) ^ c.c3 ^ k1, p0};
+    return (philox_lanes){(vl)((vu64)p1 >> 32) ^ c.c1 ^ k0, p1, (vl)((vu64)p0 >> 32) ^ c.c3 ^ k1,
+                          p0};
 }
 
 VEC_FN philox_lanes philox_counters(uint64_t position)
@@ -42,11 +43,14 @@ VEC_FN void philox_store(uint32_t *w, philox_lanes c)
     memcpy(w + 2 * VD_LANES, &second, sizeof second);
 }
 
-/** Words of the blocks position .. position+15, in order; the rounds are those of ts_philox_raw(). */
+/** Words of the blocks position .. position+15, in order;
+ * the rounds are those of ts_philox_raw(). */
 static inline void philox_group(uint64_t seed, uint64_t position, uint32_t *w)
 {
-    for (int i = 0; i < PHILOX_BLOCKS; i += 2 * VD_LANES) { /* two chains hide each other's latency */
-        philox_lanes a = philox_counters(position + (uint64_t)i), b = philox_counters(position + (uint64_t)(i + VD_LANES));
+    /* two chains hide each other's latency */
+    for (int i = 0; i < PHILOX_BLOCKS; i += 2 * VD_LANES) {
+        philox_lanes a = philox_counters(position + (uint64_t)i),
+                     b = philox_counters(position + (uint64_t)(i + VD_LANES));
         uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
         for (int round = 0; round < 10; round++) {
             a = philox_round(a, vl_set1(k0), vl_set1(k1));

@@ -16,7 +16,8 @@
     TS_SCALAR_LOOP2(int32_t, int32_t, name##_i32, i32_expr) \
     TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_u8, u8_expr)
 #define WRAPPING(name, op) \
-    INTS(name, (int64_t)((uint64_t)a op (uint64_t)b), (int32_t)((uint32_t)a op (uint32_t)b), (uint8_t)(a op b))
+    INTS(name, (int64_t)((uint64_t)a op (uint64_t)b), (int32_t)((uint32_t)a op (uint32_t)b),       \
+         (uint8_t)(a op b))
 #define BOOLS(name, expr) TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_bool, expr)
 
 #define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
@@ -97,7 +98,8 @@ FIND_ZERO(uint8_t, zero_u8)
 
 static ts_status divide(ts_frame *f, const ts_loop *loops)
 {
-    static const ts_loop find[TS_DTYPE_COUNT] = {[TS_I64] = zero_i64, [TS_I32] = zero_i32, [TS_U8] = zero_u8};
+    static const ts_loop find[TS_DTYPE_COUNT] = {
+        [TS_I64] = zero_i64, [TS_I32] = zero_i32, [TS_U8] = zero_u8};
     ts_loop check = find[f->plan->compute];
     bool zero = false, *found = &zero;
     if (check)
@@ -108,7 +110,8 @@ static ts_status divide(ts_frame *f, const ts_loop *loops)
 }
 static ts_status floor_divide_kernel(ts_frame *f)
 {
-    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(floor_divide), INT_LOOPS(floor_divide)};
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(floor_divide),
+                                                  INT_LOOPS(floor_divide)};
     return divide(f, loops);
 }
 static ts_status remainder_kernel(ts_frame *f)
@@ -155,8 +158,9 @@ static ts_status pow_kernel(ts_frame *f)
         double exponent;
         ts_loop loops[TS_DTYPE_COUNT];
     } special[] = {
-        {1, {FLOAT_LOOPS(same)}},         {2, {FLOAT_LOOPS(pow2)}},     {3, {FLOAT_LOOPS(pow3)}},
-        {0.5, {FLOAT_LOOPS(root)}},       {-1, {FLOAT_LOOPS(inverse)}}, {-0.5, {FLOAT_LOOPS(inverse_root)}},
+        {1, {FLOAT_LOOPS(same)}},     {2, {FLOAT_LOOPS(pow2)}},
+        {3, {FLOAT_LOOPS(pow3)}},     {0.5, {FLOAT_LOOPS(root)}},
+        {-1, {FLOAT_LOOPS(inverse)}}, {-0.5, {FLOAT_LOOPS(inverse_root)}},
     };
     if (f->args[1].tag != TS_TAG_TENSOR && ts_dtype_is_float(f->plan->compute))
         for (int i = 0; i < TS_COUNTOF(special); i++)
@@ -280,7 +284,8 @@ TS_LOOP2(vd, inside_open_f64, vd_select(vdm_and(vd_gt(b, LOW_D), vd_lt(b, HIGH_D
 
 static ts_status clamp_backward_kernel(ts_frame *f)
 {
-    static const ts_loop loops[2][TS_DTYPE_COUNT] = {{FLOAT_LOOPS(inside)}, {FLOAT_LOOPS(inside_open)}};
+    static const ts_loop loops[2][TS_DTYPE_COUNT] = {{FLOAT_LOOPS(inside)},
+                                                     {FLOAT_LOOPS(inside_open)}};
     bounds b = bounds_of(&f->args[2], &f->args[3]);
     return ts_cpu_pointwise(f, loops[f->args[4].i != 0], &b, 2);
 }

@@ -1,8 +1,8 @@
 /**
  * @file random.c  Random numbers: which words an element gets is stated in core/philox.h.
  *
- * A group of words (backends/cpu/philox.h) serves 64 elements of 32-bit draws or 32 of 64-bit draws.
- * Threads share out whole groups.
+ * A group of words (backends/cpu/philox.h) serves 64 elements of 32-bit draws
+ * or 32 of 64-bit draws. Threads share out whole groups.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/philox.h"
@@ -11,7 +11,10 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
-VEC_FN uint64_t word64(const uint32_t *w, int64_t i) { return ts_philox_join(w[2 * i], w[2 * i + 1]); }
+VEC_FN uint64_t word64(const uint32_t *w, int64_t i)
+{
+    return ts_philox_join(w[2 * i], w[2 * i + 1]);
+}
 
 /** One draw: what each group's words are turned into. */
 typedef struct draw {
@@ -149,7 +152,8 @@ static ts_status normal(ts_frame *f)
 
 /* ---------------------------------------------------------------------------- integers ---- */
 
-/** Number below range from 64 bits: the high half of a product; each value is met within range / 2^64. */
+/** Number below range from 64 bits: the high half of a product;
+ * each value is met within range / 2^64. */
 TS_INLINE uint64_t below(uint64_t bits, uint64_t range)
 {
     return (uint64_t)((unsigned __int128)bits * range >> 64);
@@ -212,7 +216,8 @@ static ts_status randperm(ts_frame *f)
 
 /* --------------------------------------------------------------------------- bernoulli ---- */
 
-/** u < p exactly, for u = bits * 2^-24: p * 2^24 rounded up. NaN and numbers outside are refused before. */
+/** u < p exactly, for u = bits * 2^-24: p * 2^24 rounded up.
+ * NaN and numbers outside are refused before. */
 TS_INLINE uint32_t threshold(double p) { return (uint32_t)ceil(p * 0x1p24); }
 
 static void bernoulli_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
@@ -258,7 +263,9 @@ static ts_status bernoulli(ts_frame *f)
         for (int64_t i = 0; i < p->numel; i++) {
             double x = dtype == TS_F32 ? ((const float *)p->data)[i] : ((const double *)p->data)[i];
             if (!(x >= 0 && x <= 1))
-                return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected probabilities from 0 to 1, element %lld is %g", (long long)i, x);
+                return ts_fail_arg(f, 0, TS_ERR_VALUE,
+                                   "expected probabilities from 0 to 1, element %lld is %g",
+                                   (long long)i, x);
         }
         d.in = p->data;
         d.fill = dtype == TS_F32 ? bernoulli_f32 : bernoulli_f64;
@@ -341,7 +348,8 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
     draw d = {.rng = rng, .numel = it->numel, .out = it->data[0], .in = it->data[1], .iter = it};
     d.threshold = threshold(p);
     d.b = p < 1 ? 1 / (1 - p) : 0;
-    bool half = is_half(f->plan->compute), plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[1][0] == item;
+    bool half = is_half(f->plan->compute),
+         plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[1][0] == item;
     d.half = f->plan->compute;
     if (half && !plain)
         return ts_run_widened(f);
@@ -375,24 +383,28 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
         for (int64_t c = 0; c < plan->count; c++) {
             double x = weight(p, row * plan->count + c);
             if (!(x >= 0) || isinf(x))
-                return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected finite weights >= 0, row %lld has %g at %lld",
+                return ts_fail_arg(f, 0, TS_ERR_VALUE,
+                                   "expected finite weights >= 0, row %lld has %g at %lld",
                                    (long long)row, x, (long long)c);
             sum += x;
             positive += x > 0;
         }
         if (!(sum > 0) || isinf(sum))
-            return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected weights with a finite sum above 0, row %lld sums to %g",
+            return ts_fail_arg(f, 0, TS_ERR_VALUE,
+                               "expected weights with a finite sum above 0, row %lld sums to %g",
                                (long long)row, sum);
         if (!replacement && positive < plan->inner)
-            return ts_fail_arg_hint(f, 1, TS_ERR_VALUE, "draw with replacement",
-                                    "expected at most the %lld weights above 0 of row %lld, got %lld",
-                                    (long long)positive, (long long)row, (long long)plan->inner);
+            return ts_fail_arg_hint(
+                f, 1, TS_ERR_VALUE, "draw with replacement",
+                "expected at most the %lld weights above 0 of row %lld, got %lld",
+                (long long)positive, (long long)row, (long long)plan->inner);
     }
     return TS_OK;
 }
 
 /** Inverse of the cumulated weights, which stand in scratch. */
-static void with_replacement(ts_frame *f, const ts_tensor *p, int64_t row, double *cumulated, int64_t *out)
+static void with_replacement(ts_frame *f, const ts_tensor *p, int64_t row, double *cumulated,
+                             int64_t *out)
 {
     int64_t categories = f->plan->count, draws = f->plan->inner, last = 0;
     double sum = 0;
@@ -403,7 +415,8 @@ static void with_replacement(ts_frame *f, const ts_tensor *p, int64_t row, doubl
         last = x > 0 ? c : last;
     }
     for (int64_t s = 0; s < draws; s++) {
-        double u = ts_philox_uniform_f64(f->rng.seed, f->rng.offset, (uint64_t)(row * draws + s)) * sum;
+        double u =
+            ts_philox_uniform_f64(f->rng.seed, f->rng.offset, (uint64_t)(row * draws + s)) * sum;
         int64_t low = 0, high = last; /* the first category whose sum exceeds u */
         while (low < high) {
             int64_t middle = low + (high - low) / 2;
@@ -435,12 +448,14 @@ static void sift(arrival *heap, int64_t n, int64_t at)
 }
 
 /** A race of exponential times: the earliest arrivals, from a heap in scratch. */
-static void without_replacement(ts_frame *f, const ts_tensor *p, int64_t row, arrival *heap, int64_t *out)
+static void without_replacement(ts_frame *f, const ts_tensor *p, int64_t row, arrival *heap,
+                                int64_t *out)
 {
     int64_t categories = f->plan->count, n = 0;
     for (int64_t c = 0; c < categories; c++) {
         double x = weight(p, row * categories + c);
-        double u = ts_philox_uniform_f64(f->rng.seed, f->rng.offset, (uint64_t)(row * categories + c));
+        double u =
+            ts_philox_uniform_f64(f->rng.seed, f->rng.offset, (uint64_t)(row * categories + c));
         if (x > 0)
             heap[n++] = (arrival){-log1p(-u) / x, c}; /* 1 - u is in (0, 1] */
     }

@@ -22,8 +22,9 @@ enum {
     TILE = 512        /* columns of a task in an outer pass */
 };
 
-#define FOLDS                                                                                   \
-    FOLD(SUM) FOLD(PROD) FOLD(MAX) FOLD(MIN) FOLD(SQUARES) FOLD(ABS) FOLD(DEVIATIONS) FOLD(EXP) FOLD(ABSMAX)
+#define FOLDS                                                                                      \
+    FOLD(SUM)                                                                                      \
+    FOLD(PROD) FOLD(MAX) FOLD(MIN) FOLD(SQUARES) FOLD(ABS) FOLD(DEVIATIONS) FOLD(EXP) FOLD(ABSMAX)
 typedef enum fold {
 #define FOLD(name) FOLD_##name,
     FOLDS
@@ -51,7 +52,8 @@ typedef struct reduction {
     int64_t results, length; /* products of the two; an outer pass counts results without width */
     int64_t parts;
     int64_t pieces, runs, all_runs; /* inner: pieces of a run, or whole runs, that make a part */
-    int64_t width, tiles;           /* outer: columns, and tasks they make; width 0 is an inner pass */
+    int64_t width, tiles;           /* outer: columns, and tasks they make;
+                                       width 0 is an inner pass */
     bool widen;                     /* x is of a half dtype, and folded in f32 */
     ts_dtype half;
 } reduction;
@@ -74,7 +76,8 @@ VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64
     w.offset = 0;
     for (int d = 0; d < n; d++) {
         w.at[d] = index;
-        if (d + 1 < n) { /* the last dim takes what is left: most have one, and it needs no division */
+        /* the last dim takes what is left: most have one, and it needs no division */
+        if (d + 1 < n) {
             w.at[d] = index % sizes[d];
             index /= sizes[d];
         }
@@ -212,7 +215,8 @@ static fold fold_of_parts(fold how)
  * Folds t over the dims of mask into results, contiguous in the order of the kept dims.
  * @param params  one value a result for FOLD_DEVIATIONS and FOLD_EXP
  */
-static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold how, const void *params, void *results)
+static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold how,
+                             const void *params, void *results)
 {
     bool wide = t->dtype == TS_F64;
     int64_t item = wide ? 8 : 4;
@@ -249,7 +253,8 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     return TS_OK;
 }
 
-static void finish_results(const ts_tensor *t, finish how, void *results, const void *params, int64_t n, double length)
+static void finish_results(const ts_tensor *t, finish how, void *results, const void *params,
+                           int64_t n, double length)
 {
     if (how != FINISH_NONE)
         (t->dtype == TS_F64 ? finish_f64 : finish_f32)(how, results, params, n, length);
@@ -459,14 +464,19 @@ static ts_status truth(ts_frame *f, bool all)
     bool real = ts_dtype_is_float((ts_dtype)t->dtype);
     truth_job job = {&r, UINT64_MAX >> (64 - 8 * item + real), all};
     ts_parallel_for(r.results, TS_CPU_GRAIN(1) / r.length + 1,
-                    item == 8 ? truth_8 : item == 4 ? truth_4 : item == 2 ? truth_2 : truth_1, &job);
+                    item == 8   ? truth_8
+                    : item == 4 ? truth_4
+                    : item == 2 ? truth_2
+                                : truth_1,
+                    &job);
     return TS_OK;
 }
 static ts_status all(ts_frame *f) { return truth(f, true); }
 static ts_status any(ts_frame *f) { return truth(f, false); }
 
 /** The first pass computes one parameter a result, the second folds with it. */
-static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold second, finish last, double length)
+static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold second, finish last,
+                              double length)
 {
     const ts_tensor *t = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
@@ -511,7 +521,8 @@ static ts_status var(ts_frame *f)
 }
 static ts_status std(ts_frame *f)
 {
-    return reduce_twice(f, FOLD_SUM, FINISH_DIVIDE, FOLD_DEVIATIONS, FINISH_DIVIDE_ROOT, degrees(f));
+    return reduce_twice(f, FOLD_SUM, FINISH_DIVIDE, FOLD_DEVIATIONS, FINISH_DIVIDE_ROOT,
+                        degrees(f));
 }
 static ts_status logsumexp(ts_frame *f)
 {

@@ -4,7 +4,10 @@
 
 VEC_FN V S(identity)(fold how)
 {
-    return F(set1)(how == FOLD_PROD ? 1 : how == FOLD_MAX ? -(T)INFINITY : how == FOLD_MIN ? (T)INFINITY : 0);
+    return F(set1)(how == FOLD_PROD  ? 1
+                   : how == FOLD_MAX ? -(T)INFINITY
+                   : how == FOLD_MIN ? (T)INFINITY
+                                     : 0);
 }
 /** What an element contributes; p belongs to its result: a mean, or the largest element. */
 VEC_FN V S(map)(fold how, V x, V p)
@@ -68,17 +71,20 @@ VEC_FN void S(fold_run)(fold how, V acc[4], const char *x, int64_t step, int64_t
             lanes[k] = *(const T *)(x + (i + k) * step);
         V v = S(map)(how, F(load)(lanes), p);
         int64_t k = i / LANES % 4;
-        acc[k] = S(fold)(how, acc[k], some == LANES ? v : F(select)(M(first_n)(some), v, S(identity)(how)));
+        acc[k] = S(fold)(how, acc[k],
+                         some == LANES ? v : F(select)(M(first_n)(some), v, S(identity)(how)));
     }
 }
 
-/** A run of at most RUN_BLOCK elements; of halves a copy in `wide`, whose step is then that of T. */
+/** A run of at most RUN_BLOCK elements; of halves a copy in `wide`,
+ * whose step is then that of T. */
 VEC_FN const char *S(run_of)(const reduction *r, const char *x, int64_t *step, int64_t n, T *wide)
 {
 #if TS_REAL == 32
     *step = r->steps[0];
     if (r->widen) {
-        TS_V(ts_cpu_copy_loop)(TS_F32, r->half)((char *[]){(char *)wide, (char *)x}, (int64_t[]){sizeof(T), *step}, n, NULL);
+        TS_V(ts_cpu_copy_loop)(TS_F32, r->half)((char *[]){(char *)wide, (char *)x},
+                                                (int64_t[]){sizeof(T), *step}, n, NULL);
         *step = sizeof(T);
         return (const char *)wide;
     }
@@ -125,19 +131,23 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** Rows at the given offsets folded into `width` vectors of columns that begin at column j, in x at column `at`. */
-VEC_FN void S(fold_columns)(fold how, const char *x, const int64_t *rows, int64_t n, int64_t at, int64_t j, int width,
-                            int64_t left, const T *params, T *out)
+/** Rows at the given offsets folded into `width` vectors of columns that begin
+ * at column j, in x at column `at`. */
+VEC_FN void S(fold_columns)(fold how, const char *x, const int64_t *rows, int64_t n, int64_t at,
+                            int64_t j, int width, int64_t left, const T *params, T *out)
 {
     V acc[8], p[8];
     for (int k = 0; k < width; k++) {
         acc[k] = S(identity)(how);
-        p[k] = params ? S(load_some)(params + j + k * LANES, left - k * LANES, F(zero)()) : F(zero)();
+        p[k] =
+            params ? S(load_some)(params + j + k * LANES, left - k * LANES, F(zero)()) : F(zero)();
     }
     for (int64_t i = 0; i < n; i++) {
         const T *row = (const T *)(x + rows[i]) + at;
         for (int k = 0; k < width; k++)
-            acc[k] = S(fold)(how, acc[k], S(map)(how, S(load_some)(row + k * LANES, left - k * LANES, F(zero)()), p[k]));
+            acc[k] = S(fold)(
+                how, acc[k],
+                S(map)(how, S(load_some)(row + k * LANES, left - k * LANES, F(zero)()), p[k]));
     }
     for (int k = 0; k < width; k++)
         S(store_some)(out + j + k * LANES, acc[k], left - k * LANES);
@@ -145,8 +155,8 @@ VEC_FN void S(fold_columns)(fold how, const char *x, const int64_t *rows, int64_
 
 #if TS_REAL == 32
 /** Columns j .. last of rows of halves, by way of an f32 copy of a few columns. */
-VEC_FN void S(fold_halves)(fold how, const reduction *r, const char *x, const int64_t *rows, int64_t n, int64_t j,
-                           int64_t last, const T *params, T *out)
+VEC_FN void S(fold_halves)(fold how, const reduction *r, const char *x, const int64_t *rows,
+                           int64_t n, int64_t j, int64_t last, const T *params, T *out)
 {
     enum { SOME = 8 * LANES };
     T wide[ROW_BLOCK * SOME];
@@ -170,7 +180,8 @@ VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
 {
     int64_t rows[ROW_BLOCK];
     for (int64_t task = begin; task < end; task++) {
-        int64_t tile = task % r->tiles, part = task / r->tiles % r->parts, outer = task / r->tiles / r->parts;
+        int64_t tile = task % r->tiles, part = task / r->tiles % r->parts,
+                outer = task / r->tiles / r->parts;
         int64_t first = part * ROW_BLOCK, n = ts_min64(ROW_BLOCK, r->length - first);
         walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, outer);
         walker row = walker_at(r->reduced, r->sizes, r->steps, first);

@@ -14,7 +14,8 @@ enum { TS_ROW_MOST = 4096 /* elements of a buffer: the longest row */ };
 /** Elements of a half dtype to f32, contiguous on both sides; and back. */
 VEC_FN void rows_widen(float *to, const void *from, ts_dtype half, int64_t n)
 {
-    TS_V(ts_cpu_copy_loop)(TS_F32, half)((char *[]){(char *)to, (char *)from}, (int64_t[]){4, 2}, n, NULL);
+    TS_V(ts_cpu_copy_loop)(TS_F32, half)((char *[]){(char *)to, (char *)from}, (int64_t[]){4, 2}, n,
+                                         NULL);
 }
 VEC_FN void rows_narrow(void *to, const float *from, ts_dtype half, int64_t n)
 {

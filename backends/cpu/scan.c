@@ -1,4 +1,5 @@
-/** @file scan.c  Running sums along a dim; those of f32 are kept in f64. A sum runs in one thread. */
+/** @file scan.c  Running sums along a dim; those of f32 are kept in f64.
+ * A sum runs in one thread. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "core/parallel.h"
@@ -56,7 +57,8 @@ static ts_status cumsum(ts_frame *f)
     if (!t->numel)
         return TS_OK;
     scan s = {.x = t->data, .out = f->rets[0].t->data, .n = plan->count, .inner = plan->inner,
-              .tiles = ts_ceil_div(plan->inner, TILE), .first = reverse ? plan->count - 1 : 0, .step = reverse ? -1 : 1};
+              .tiles = ts_ceil_div(plan->inner, TILE), .first = reverse ? plan->count - 1 : 0,
+              .step = reverse ? -1 : 1};
     bool columns = s.inner > 1;
     ts_parallel_body body = t->dtype == TS_F32   ? columns ? f32_columns : f32_runs
                             : t->dtype == TS_F64 ? columns ? f64_columns : f64_runs

@@ -1,17 +1,17 @@
 /**
  * @file sgemm.c  Products of f32 matrices on the micro-kernels.
  *
- * The depth k is cut into slices, evenly, and the second operand into panels of two vectors' columns. The
- * panel of a slice is packed and stays in the first cache while it meets the rows of the first operand,
- * which are read where they stand when they are dense, else from a packed copy as well. An element of the
- * result is one chain of fused multiply-adds a slice, and the slices' sums are added in order: how tiles
- * are dealt to threads changes no bit.
+ * The depth k is cut into slices, evenly, and the second operand into panels of two vectors'
+ * columns. The panel of a slice is packed and stays in the first cache while it meets the rows
+ * of the first operand, which are read where they stand when they are dense, else from a packed
+ * copy as well. An element of the result is one chain of fused multiply-adds a slice,
+ * and the slices' sums are added in order: how tiles are dealt to threads changes no bit.
  *
- * Beside a dense first operand a few slices of the second are packed in advance. Where both are packed, as
- * for gradients of weights, each thread has a tile of the result, or of its sum over one half of k, and
- * packs for itself: the products that meet an operand first copy it. The others ask meanwhile for the lines
- * of memory that come next; gradients are larger than the second cache, and waiting for them would cost
- * as much as packing.
+ * Beside a dense first operand a few slices of the second are packed in advance. Where both are
+ * packed, as for gradients of weights, each thread has a tile of the result, or of its sum over
+ * one half of k, and packs for itself: the products that meet an operand first copy it. The others
+ * ask meanwhile for the lines of memory that come next; gradients are larger than the second cache,
+ * and waiting for them would cost as much as packing.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/sgemm.h"
@@ -32,7 +32,8 @@
 
 typedef struct product {
     const ts_gemm *g;
-    float *b;                 /* packed: panels of `depth` rows; NULL: the second operand as it stands */
+    float *b;                 /* packed: panels of `depth` rows; NULL:
+                                 the second operand as it stands */
     int64_t first;            /* column where the part begins that is packed */
     int64_t panels, group;    /* of this part, and of a task */
     int64_t blocks;           /* of rows */
@@ -42,7 +43,10 @@ typedef struct product {
 } product;
 
 /** Begin of part i when n things are dealt to `parts` as evenly as can be. */
-TS_INLINE int64_t deal(int64_t n, int64_t parts, int64_t i) { return n / parts * i + ts_min64(i, n % parts); }
+TS_INLINE int64_t deal(int64_t n, int64_t parts, int64_t i)
+{
+    return n / parts * i + ts_min64(i, n % parts);
+}
 
 /** Width of the panel at a column: one vector where that is enough. */
 TS_INLINE int64_t panel_width(const ts_gemm *g, int64_t column)
@@ -63,7 +67,8 @@ static void pack_b_rows(void *ctx, int64_t begin, int64_t end)
         for (int64_t j = 0; j < r->panels; j++) {
             int64_t column = r->first + j * PANEL, width = panel_width(g, column);
             vf_pack_rows(r->b + j * PANEL * r->depth + p * width, width,
-                         (const float *)g->b + (r->start + p) * g->b_row + column, 0, ts_min64(PANEL, g->n - column), 1);
+                         (const float *)g->b + (r->start + p) * g->b_row + column, 0,
+                         ts_min64(PANEL, g->n - column), 1);
         }
 }
 
@@ -99,11 +104,14 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
                 int64_t row = deal(g->m, r->blocks, i), rows = deal(g->m, r->blocks, i + 1) - row;
                 const float *a = (const float *)g->a + row * g->a_row + p * g->a_column;
                 const float *fetch = b;
-                if (fetching && i + TOGETHER < r->blocks) /* the block that comes after those of this call */
-                    fetch = (const float *)g->a + deal(g->m, r->blocks, i + TOGETHER) * g->a_row + p * LINE;
-                TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, g->a_row, g->a_column, b, b_row,
-                                                           (float *)g->c + row * g->c_row + column, g->c_row, columns,
-                                                           bias, slice > 0, fetch, fetch == b ? 0 : LINE);
+                /* the block that comes after those of this call */
+                if (fetching && i + TOGETHER < r->blocks)
+                    fetch = (const float *)g->a + deal(g->m, r->blocks, i + TOGETHER) * g->a_row +
+                            p * LINE;
+                TS_V(ts_micro_f32)[rows][width > VF_LANES](
+                    depth, a, g->a_row, g->a_column, b, b_row,
+                    (float *)g->c + row * g->c_row + column, g->c_row, columns, bias, slice > 0,
+                    fetch, fetch == b ? 0 : LINE);
             }
         }
     }
@@ -122,7 +130,8 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** How a product is cut whose first operand stays in place, and the floats that the second one takes. */
+/** How a product is cut whose first operand stays in place,
+ * and the floats that the second one takes. */
 static int64_t cut(product *r, int64_t *part)
 {
     const ts_gemm *g = r->g;
@@ -139,7 +148,8 @@ static void multiply(const ts_gemm *g, float *packed)
 {
     product r = {.g = g};
     int64_t part, panels = ts_ceil_div(g->n, PANEL);
-    int64_t work = 2 * MICRO_ROWS; /* of a block of rows, a panel and a row of it, in multiply-adds of vectors */
+    /* of a block of rows, a panel and a row of it, in multiply-adds of vectors */
+    int64_t work = 2 * MICRO_ROWS;
     r.b = cut(&r, &part) ? packed : NULL;
     bool b_rows = g->b_column == 1 || g->n == 1;
     for (int64_t j = 0; j < panels; j += part) {
@@ -152,11 +162,12 @@ static void multiply(const ts_gemm *g, float *packed)
             r.start = deal(g->k, r.slices, r.slice);
             r.depth = deal(g->k, r.slices, r.last) - r.start;
             if (r.b && b_rows)
-                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 4096 / (PANEL * r.panels), pack_b_rows, &r);
+                ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 4096 / (PANEL * r.panels),
+                                pack_b_rows, &r);
             else if (r.b)
                 ts_parallel_for(r.panels, 1 + 65536 / (PANEL * r.depth), pack_b_columns, &r);
-            ts_parallel_for(r.blocks * ts_ceil_div(r.panels, r.group), 1 + 32768 / (work * r.depth * r.group), run_blocks,
-                            &r);
+            ts_parallel_for(r.blocks * ts_ceil_div(r.panels, r.group),
+                            1 + 32768 / (work * r.depth * r.group), run_blocks, &r);
         }
     }
 }
@@ -177,13 +188,17 @@ static packing cut_both(const ts_gemm *g)
                  .panels = ts_ceil_div(g->n, PANEL)};
     c.depth = ts_ceil_div(g->k, c.slices);
     c.group = ts_min64(c.blocks, PACKED_TOGETHER);
-    bool once = c.group == c.blocks; /* a panel meets all blocks, then the next one takes its place */
+    /* a panel meets all blocks, then the next one takes its place */
+    bool once = c.group == c.blocks;
     c.part = once ? c.panels : ts_min64(c.panels, PACKED_BYTES / (PANEL * 4) / c.depth);
     c.kept = once ? 1 : c.part;
     return c;
 }
 
-static int64_t packing_floats(const packing *c) { return (c->group * MICRO_BLOCK + c->kept * PANEL) * c->depth; }
+static int64_t packing_floats(const packing *c)
+{
+    return (c->group * MICRO_BLOCK + c->kept * PANEL) * c->depth;
+}
 
 /** Packs rows p to p + depth of the panel at a column. */
 static void pack_panel(const ts_gemm *g, int64_t p, int64_t depth, int64_t column, float *to)
@@ -202,7 +217,8 @@ typedef struct ahead {
     int64_t a_lines, b_lines; /* that nobody asked for yet */
 } ahead;
 
-static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64_t first, int64_t begin)
+static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
+                        int64_t begin)
 {
     bool last = begin + c->group >= c->blocks; /* of the slice */
     int64_t block = last ? 0 : begin + c->group;
@@ -211,9 +227,12 @@ static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64
         return (ahead){0};
     int64_t p = deal(g->k, c->slices, slice), row = deal(g->m, c->blocks, block);
     int64_t rows = deal(g->m, c->blocks, ts_min64(block + c->group, c->blocks)) - row;
-    int64_t columns = last && g->b_column == 1 ? ts_min64(c->part * PANEL, g->n - first * PANEL) : 0;
-    return (ahead){.a = (const float *)g->a + row + p * g->a_column, .a_lines = ts_ceil_div(rows, LINE),
-                   .b = (const float *)g->b + p * g->b_row + first * PANEL, .b_lines = ts_ceil_div(columns, LINE)};
+    int64_t columns =
+        last && g->b_column == 1 ? ts_min64(c->part * PANEL, g->n - first * PANEL) : 0;
+    return (ahead){.a = (const float *)g->a + row + p * g->a_column,
+                   .a_lines = ts_ceil_div(rows, LINE),
+                   .b = (const float *)g->b + p * g->b_row + first * PANEL,
+                   .b_lines = ts_ceil_div(columns, LINE)};
 }
 
 /** Where the next column of lines begins, and its step; `idle` and 0 when all are taken. */
@@ -234,18 +253,21 @@ static const float *take_lines(ahead *next, const ts_gemm *g, const float *idle,
 }
 
 /**
- * A slice of the group of blocks at `begin` times the part of the panels at `first`. A block is copied on
- * its way to the first panel; a panel on its way to the first block when it is dense and full, else before.
+ * A slice of the group of blocks at `begin` times the part of the panels at `first`. A block
+ * is copied on its way to the first panel; a panel on its way to the first block when it is
+ * dense and full, else before.
  */
-static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t first, int64_t begin, float *sums,
-                      float *packed)
+static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
+                      int64_t begin, float *sums, float *packed)
 {
     int64_t p = deal(g->k, c->slices, slice), depth = deal(g->k, c->slices, slice + 1) - p;
-    int64_t last = ts_min64(first + c->part, c->panels), end = ts_min64(begin + c->group, c->blocks);
+    int64_t last = ts_min64(first + c->part, c->panels),
+            end = ts_min64(begin + c->group, c->blocks);
     float *blocks = packed + c->kept * PANEL * c->depth;
     ahead next = look_ahead(g, c, slice, first, begin);
     for (int64_t j = first; j < last; j++) {
-        int64_t column = j * PANEL, columns = ts_min64(PANEL, g->n - column), width = panel_width(g, column);
+        int64_t column = j * PANEL, columns = ts_min64(PANEL, g->n - column),
+                width = panel_width(g, column);
         const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
         float *panel = packed + (j - first) % c->kept * PANEL * c->depth;
         bool copied = begin > 0;
@@ -260,15 +282,18 @@ static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t
             bool new_block = j == first;
             const float *a = new_block ? (const float *)g->a + row + p * g->a_column : block;
             const float *b = copied ? panel : (const float *)g->b + p * g->b_row + column;
-            int64_t a_step = new_block ? g->a_column : MICRO_BLOCK, b_row = copied ? width : g->b_row, fetch_step;
+            int64_t a_step = new_block ? g->a_column : MICRO_BLOCK,
+                    b_row = copied ? width : g->b_row, fetch_step;
             if (new_block || !copied) {
-                TS_V(ts_micro_copy_f32)[rows][width > VF_LANES](depth, a, 1, a_step, b, b_row, to, g->c_row, columns,
-                                                                bias, slice > 0, b, 0, new_block ? block : NULL,
-                                                                copied ? NULL : panel, sums && !j ? sums + row : NULL);
+                TS_V(ts_micro_copy_f32)[rows][width > VF_LANES](
+                    depth, a, 1, a_step, b, b_row, to, g->c_row, columns, bias, slice > 0, b, 0,
+                    new_block ? block : NULL, copied ? NULL : panel,
+                    sums && !j ? sums + row : NULL);
             } else {
                 const float *fetch = take_lines(&next, g, b, &fetch_step);
-                TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, 1, a_step, b, b_row, to, g->c_row, columns, bias,
-                                                           slice > 0, fetch, fetch_step);
+                TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, 1, a_step, b, b_row, to,
+                                                           g->c_row, columns, bias, slice > 0,
+                                                           fetch, fetch_step);
             }
         }
     }
@@ -331,9 +356,10 @@ static void add_rest(void *ctx, int64_t begin, int64_t end)
 }
 
 /**
- * Cuts g into as many tiles as there are threads, or a few more. What a thread packs stays in its own
- * caches, and it waits for no other; packed twice costs less than that. Tiles change no bit; parts do,
- * so the shape alone decides: few results of a long k, where tiles would pack as much as they multiply.
+ * Cuts g into as many tiles as there are threads, or a few more. What a thread packs stays in its
+ * own caches, and it waits for no other; packed twice costs less than that. Tiles change no bit;
+ * parts do, so the shape alone decides: few results of a long k, where tiles would pack
+ * as much as they multiply.
  */
 static void cut_tiles(ts_sgemm_plan *t, const ts_gemm *g)
 {
@@ -356,7 +382,8 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
     bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
     if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
         return false;
-    *t = (ts_sgemm_plan){.g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1, .parts = 1, .count = 1};
+    *t = (ts_sgemm_plan){
+        .g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1, .parts = 1, .count = 1};
     t->alone = ts_in_parallel() || ts_num_threads() == 1;
     /* packing the first operand pays when several panels meet it */
     t->a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
@@ -391,7 +418,9 @@ void TS_V(ts_sgemm_run)(ts_sgemm_plan *t, void *scratch)
     if (t->alone)
         run_tiles(t, 0, t->count);
     else
-        ts_parallel_for(t->count, (double)g->m * (double)g->n * (double)g->k > TILE_WORK ? 1 : t->count, run_tiles, t);
+        ts_parallel_for(t->count,
+                        (double)g->m * (double)g->n * (double)g->k > TILE_WORK ? 1 : t->count,
+                        run_tiles, t);
     if (t->parts > 1)
         ts_parallel_for(g->m + (t->sums != NULL), 1 + 16384 / g->n, add_rest, t);
 }

@@ -1,4 +1,5 @@
-/** @file slice.c  A tensor with a slice replaced: plan->dim, outer (start) and inner (step) say which. */
+/** @file slice.c  A tensor with a slice replaced: plan->dim, outer (start)
+ * and inner (step) say which. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
 #include "ops/kernel.h"
@@ -10,8 +11,8 @@ static void put(const ts_plan *plan, ts_tensor *out, const ts_tensor *src)
     memcpy(strides, out->strides, sizeof strides);
     char *to = out->data + plan->outer * strides[plan->dim] * ts_dtype_sizes[out->dtype];
     strides[plan->dim] *= plan->inner;
-    TS_V(ts_cpu_copy_part)(to, strides, (ts_dtype)out->dtype, src->data, src->strides, (ts_dtype)src->dtype, src->sizes,
-                           src->ndim);
+    TS_V(ts_cpu_copy_part)(to, strides, (ts_dtype)out->dtype, src->data, src->strides,
+                           (ts_dtype)src->dtype, src->sizes, src->ndim);
 }
 
 /** What the slice leaves of dim: from where, how many elements, their step. */
@@ -19,10 +20,12 @@ typedef struct rest {
     int64_t start, length, step;
 } rest;
 
-/** Up to step + 1 parts of dim that the slice does not cover; returns part i, of length 0 when there is none. */
+/** Up to step + 1 parts of dim that the slice does not cover; returns part i,
+ * of length 0 when there is none. */
 static rest rest_of(const ts_plan *plan, int64_t n, int64_t length, int64_t i)
 {
-    int64_t start = plan->outer, step = plan->inner, end = start + (length ? (length - 1) * step + 1 : 0);
+    int64_t start = plan->outer, step = plan->inner,
+            end = start + (length ? (length - 1) * step + 1 : 0);
     if (i == 0)
         return (rest){0, start, 1};
     if (i == 1)
@@ -47,8 +50,9 @@ static void fill_rest(const ts_plan *plan, ts_tensor *out, const ts_tensor *keep
         to[dim] *= r.step;
         const char *source = keep ? keep->data + r.start * from[dim] * item : zeros;
         from[dim] *= r.step;
-        TS_V(ts_cpu_copy_part)(out->data + r.start * out->strides[dim] * item, to, (ts_dtype)out->dtype, source, from,
-                               (ts_dtype)out->dtype, sizes, out->ndim);
+        TS_V(ts_cpu_copy_part)(out->data + r.start * out->strides[dim] * item, to,
+                               (ts_dtype)out->dtype, source, from, (ts_dtype)out->dtype, sizes,
+                               out->ndim);
     }
 }
 

@@ -70,9 +70,11 @@ static ts_status log_softmax(ts_frame *f) { return forward(f, true); }
 
 static ts_status backward(ts_frame *f, bool log)
 {
-    static const ts_parallel_body bodies[2][2] = {{softmax_backward_rows_f32, softmax_backward_columns_f32},
-                                                  {softmax_backward_rows_f64, softmax_backward_columns_f64}};
-    softmax_job job = {.g = f->args[0].t->data, .x = f->args[1].t->data, .y = f->rets[0].t->data, .log = log};
+    static const ts_parallel_body bodies[2][2] = {
+        {softmax_backward_rows_f32, softmax_backward_columns_f32},
+        {softmax_backward_rows_f64, softmax_backward_columns_f64}};
+    softmax_job job = {
+        .g = f->args[0].t->data, .x = f->args[1].t->data, .y = f->rets[0].t->data, .log = log};
     return run(f, &job, bodies);
 }
 static ts_status softmax_backward(ts_frame *f) { return backward(f, false); }

@@ -20,7 +20,8 @@ static void S(softmax_rows)(void *ctx, int64_t begin, int64_t end)
         } else {
             V scale = F(set1)(1 / S(row_exp)(y, x, top, job->n));
             for (int64_t i = 0; i < job->n; i += LANES)
-                S(store_some)(y + i, S(load_some)(y + i, job->n - i, F(zero)()) * scale, job->n - i);
+                S(store_some)(y + i, S(load_some)(y + i, job->n - i, F(zero)()) * scale,
+                              job->n - i);
         }
     }
 }
@@ -47,10 +48,12 @@ static void S(softmax_backward_rows)(void *ctx, int64_t begin, int64_t end)
             b = F(fma)(F(load)(g + i + LANES), F(load)(y + i + LANES), b);
         }
         for (; i < n; i += LANES)
-            a = F(fma)(S(load_some)(g + i, n - i, F(zero)()), S(load_some)(y + i, n - i, F(zero)()), a);
+            a = F(fma)(S(load_some)(g + i, n - i, F(zero)()), S(load_some)(y + i, n - i, F(zero)()),
+                       a);
         V dot = F(set1)(F(hsum)(a + b));
         for (i = 0; i < n; i += LANES) {
-            V gi = S(load_some)(g + i, n - i, F(zero)()), yi = S(load_some)(y + i, n - i, F(zero)());
+            V gi = S(load_some)(g + i, n - i, F(zero)()),
+              yi = S(load_some)(y + i, n - i, F(zero)());
             S(store_some)(dx + i, (gi - dot) * yi, n - i);
         }
     }
@@ -81,9 +84,11 @@ static void S(softmax_columns)(void *ctx, int64_t begin, int64_t end)
             last = F(log)(sum);
         for (int64_t k = 0; k < n; k++) {
             if (job->log)
-                S(store_some)(y + k * step, (S(load_some)(x + k * step, left, F(zero)()) - top) - last, left);
+                S(store_some)(y + k * step,
+                              (S(load_some)(x + k * step, left, F(zero)()) - top) - last, left);
             else
-                S(store_some)(y + k * step, S(load_some)(y + k * step, left, F(zero)()) * last, left);
+                S(store_some)(y + k * step, S(load_some)(y + k * step, left, F(zero)()) * last,
+                              left);
         }
     }
 }
@@ -105,7 +110,8 @@ static void S(softmax_backward_columns)(void *ctx, int64_t begin, int64_t end)
                 sum = F(fma)(gk, S(load_some)(y + k * step, left, F(zero)()), sum);
         }
         for (int64_t k = 0; k < n; k++) {
-            V gk = S(load_some)(g + k * step, left, F(zero)()), yk = S(load_some)(y + k * step, left, F(zero)());
+            V gk = S(load_some)(g + k * step, left, F(zero)()),
+              yk = S(load_some)(y + k * step, left, F(zero)());
             V d = (gk - sum) * yk;
             if (job->log)
                 d = gk - F(exp)(yk) * sum;

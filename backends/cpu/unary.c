@@ -4,7 +4,8 @@
 #include "backends/cpu/vmath.h"
 #include "ops/kernel.h"
 
-/* The loops of f64 are plain C, those of f32 vectors; x is the element or the vector of elements. */
+/* The loops of f64 are plain C, those of f32 vectors; x is the element
+ * or the vector of elements. */
 #define FLOATS(name, f32_expr, f64_expr)     \
     TS_LOOP1(vf, name##_f32, f32_expr)       \
     TS_SCALAR_LOOP1(double, double, name##_f64, f64_expr)
@@ -46,7 +47,8 @@ INTS(sign, (x > 0) - (x < 0), (x > 0) - (x < 0), x > 0)
 KERNEL(sign, 1, FLOAT_LOOPS(sign), INT_LOOPS(sign), [TS_BOOL] = sign_u8)
 
 FLOATS(square, x * x, x * x)
-INTS(square, (int64_t)((uint64_t)x * (uint64_t)x), (int32_t)((uint32_t)x * (uint32_t)x), (uint8_t)(x * x))
+INTS(square, (int64_t)((uint64_t)x *(uint64_t)x), (int32_t)((uint32_t)x *(uint32_t)x),
+     (uint8_t)(x * x))
 KERNEL(square, 1, FLOAT_LOOPS(square), INT_LOOPS(square))
 
 INTS(same, x, x, x)
@@ -96,7 +98,8 @@ LIBM_FUNCTION(erfc)
 #define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
 
 TS_CPU_FAMILY(unary,
-    ROW(neg), ROW(abs), ROW(sign), ROW(square), ROW(floor), ROW(ceil), ROW(round), ROW(trunc), ROW(frac),
+    ROW(neg), ROW(abs), ROW(sign), ROW(square), ROW(floor), ROW(ceil), ROW(round), ROW(trunc),
+    ROW(frac),
     ROW(exp), ROW(exp2), ROW(expm1), ROW(log), ROW(log2), ROW(log10), ROW(log1p),
     ROW(sqrt), ROW(rsqrt), ROW(reciprocal), ROW(sin), ROW(cos), ROW(tan),
     ROW(asin), ROW(acos), ROW(atan), ROW(sinh), ROW(cosh), ROW(erf), ROW(erfc))

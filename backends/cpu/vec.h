@@ -73,7 +73,8 @@ typedef int8_t vec_bytes_d __attribute__((vector_size(VD_LANES)));
 #define VEC_INDICES(n, lane, a) TS_V_PASTE(VEC_INDICES, n)(lane, a)
 #define VEC_INDICES_2(lane, a) lane(0, a), lane(1, a)
 #define VEC_INDICES_4(lane, a) VEC_INDICES_2(lane, a), lane(2, a), lane(3, a)
-#define VEC_INDICES_8(lane, a) VEC_INDICES_4(lane, a), lane(4, a), lane(5, a), lane(6, a), lane(7, a)
+#define VEC_INDICES_8(lane, a)                                                                     \
+    VEC_INDICES_4(lane, a), lane(4, a), lane(5, a), lane(6, a), lane(7, a)
 #define VEC_INDICES_16(lane, a)                                                                 \
     VEC_INDICES_8(lane, a), lane(8, a), lane(9, a), lane(10, a), lane(11, a), lane(12, a),      \
         lane(13, a), lane(14, a), lane(15, a)

@@ -215,7 +215,8 @@ VEC_FN vf vf_silu_grad(vf x)
     return vf_fma(vec_clamp(x, -1000.0f, 1000.0f), e * inverse * inverse, s);
 }
 
-/** Hyperbolic tangent: 3 ulp. With e^2|x| - 1, in the one range where it needs no care at the ends. */
+/** Hyperbolic tangent: 3 ulp. With e^2|x| - 1, in the one range
+ * where it needs no care at the ends. */
 VEC_FN vf vf_tanh(vf x)
 {
     vf n, e = vec_expm1_rest(vf_min_fast(vf_set1(10.0f), vf_abs(x)) * 2.0f, &n);
