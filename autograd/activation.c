@@ -57,5 +57,5 @@ static ts_status sigmoid_backward_rule(ts_vjp_call *b)
                                     ts_rsub_scalar(ts_mul_scalar(POINT, 2), 1))));
     return TS_OK;
 }
-const ts_vjp ts_vjp_sigmoid_backward = {.rule = sigmoid_backward_rule,
-                                        .saves = {[0] = READS_POINT, [1] = READS_GRAD | READS_POINT}};
+const ts_vjp ts_vjp_sigmoid_backward = {
+    .rule = sigmoid_backward_rule, .saves = {[0] = READS_POINT, [1] = READS_GRAD | READS_POINT}};

@@ -1,4 +1,5 @@
-/** @file anomaly.c  The mode that looks at every gradient and remembers where each call came from. */
+/** @file anomaly.c  The mode that looks at every gradient and remembers
+ * where each call came from. */
 // SPDX-License-Identifier: MIT
 #include "autograd/anomaly.h"
 #include "dispatch/entries.h"
@@ -60,7 +61,8 @@ static void put_call(const ts_node *node, char *text, size_t size)
 /** "NaN", "Inf", or NULL for a tensor of finite numbers; an error goes to *status. */
 static const char *not_finite(ts_tensor *t, ts_status *status)
 {
-    if (!ts_dtype_is_float((ts_dtype)t->dtype) || !(t->keys & ~TS_KEYSET(TS_KEY_META) & TS_BACKEND_KEYS))
+    if (!ts_dtype_is_float((ts_dtype)t->dtype) ||
+        !(t->keys & ~TS_KEYSET(TS_KEY_META) & TS_BACKEND_KEYS))
         return NULL;
     TS_SCOPE;
     TS_NO_GRAD;
@@ -78,8 +80,9 @@ ts_status ts_anomaly_check(const ts_node *node, ts_tensor *const *given, int n, 
         const char *kind = given[i] ? not_finite(given[i], &status) : NULL;
         TS_TRY(status);
         if (kind)
-            return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(node), node->site, "look at the values of the forward call",
-                              "%s %d is %s", what, i, kind);
+            return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(node), node->site,
+                              "look at the values of the forward call", "%s %d is %s", what, i,
+                              kind);
     }
     return TS_OK;
 }
@@ -95,7 +98,9 @@ ts_status ts_anomaly_explain(const ts_node *node, ts_status status)
     char op[48], hint[256];
     snprintf(op, sizeof op, "%s", ts_error_op());
     snprintf(hint, sizeof hint, "%s", ts_error_hint());
-    size_t skip = op[0] && strncmp(message, op, strlen(op)) == 0 && message[strlen(op)] == ':' ? strlen(op) + 2 : 0;
-    return ts_fail_op(ts_error_code(), op[0] ? op : ts_node_name(node), node->site, hint, "%.*s; forward call: %s", 380,
-                      message + skip, text);
+    size_t skip = op[0] && strncmp(message, op, strlen(op)) == 0 && message[strlen(op)] == ':'
+                      ? strlen(op) + 2
+                      : 0;
+    return ts_fail_op(ts_error_code(), op[0] ? op : ts_node_name(node), node->site, hint,
+                      "%.*s; forward call: %s", 380, message + skip, text);
 }

@@ -5,7 +5,10 @@
 #include "ops/rows.h"
 
 /** g in the dtype that the member had. */
-static ts_tensor *as(ts_tensor *g, ts_dtype dtype) { return g && ts_dtype_of(g) != dtype ? ts_to(g, dtype) : g; }
+static ts_tensor *as(ts_tensor *g, ts_dtype dtype)
+{
+    return g && ts_dtype_of(g) != dtype ? ts_to(g, dtype) : g;
+}
 
 static ts_status cat(ts_vjp_call *b)
 {
@@ -18,7 +21,8 @@ static ts_status cat(ts_vjp_call *b)
         bool nothing = m.ndim == 1 && m.sizes[0] == 0;
         int64_t length = nothing ? 0 : m.sizes[dim];
         if (ts_needs_member(b, 0, k)) {
-            ts_tensor *part = nothing ? ts_empty_on(m.sizes, 1, m.dtype, m.device) : ts_slice(g, dim, start, start + length, 1);
+            ts_tensor *part = nothing ? ts_empty_on(m.sizes, 1, m.dtype, m.device)
+                                      : ts_slice(g, dim, start, start + length, 1);
             TS_TRY(ts_give_member(b, 0, k, as(part, m.dtype)));
         }
         start += length;
@@ -33,7 +37,8 @@ static ts_status stack(ts_vjp_call *b)
     int n = (int)ts_arg(b, 0)->count;
     for (int k = 0; k < n; k++)
         if (ts_needs_member(b, 0, k))
-            TS_TRY(ts_give_member(b, 0, k, as(ts_select(g, (int)ts_arg(b, 1)->i, k), ts_member_meta(b, 0, k).dtype)));
+            TS_TRY(ts_give_member(
+                b, 0, k, as(ts_select(g, (int)ts_arg(b, 1)->i, k), ts_member_meta(b, 0, k).dtype)));
     return TS_OK;
 }
 const ts_vjp ts_vjp_stack = {.rule = stack};

@@ -4,7 +4,10 @@
 #include "include/tessera/ops.h"
 #include "ops/rows.h"
 
-static ts_status copy(ts_vjp_call *b) { return ts_give(b, 0, ts_reduce_to(b, 0, ts_grad_out(b, 0))); }
+static ts_status copy(ts_vjp_call *b)
+{
+    return ts_give(b, 0, ts_reduce_to(b, 0, ts_grad_out(b, 0)));
+}
 const ts_vjp ts_vjp_copy = {.rule = copy};
 const ts_vjp ts_vjp_to = {.rule = copy};
 

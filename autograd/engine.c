@@ -1,9 +1,9 @@
 /**
  * @file engine.c  Runs rules in reverse.
  *
- * Nodes wait in a heap ordered by seq, which falls along every edge, so when a node comes up all its
- * consumers have run and its gradients are complete: no counts are needed. Buffers live in the run,
- * so runs over a shared graph do not see each other.
+ * Nodes wait in a heap ordered by seq, which falls along every edge, so when a node comes
+ * up all its consumers have run and its gradients are complete: no counts are needed.
+ * Buffers live in the run, so runs over a shared graph do not see each other.
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/anomaly.h"
@@ -211,7 +211,8 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad)
     }
     if (m->grad)
         return ts_accumulate_grad(&m->grad, *grad, run->record);
-    bool take = run->record || (sole_owner(*grad) && ((*grad)->flags & TS_TENSOR_CONTIGUOUS) && !(*grad)->link);
+    bool take = run->record ||
+                (sole_owner(*grad) && ((*grad)->flags & TS_TENSOR_CONTIGUOUS) && !(*grad)->link);
     if (take) {
         m->grad = *grad;
         *grad = NULL;
@@ -242,9 +243,11 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
     if (fits)
         return TS_OK;
     char want[192], got[192];
-    return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL, "a hook gave %s %s for a gradient of %s %s",
-                      ts_format_sizes(got, sizeof got, g->sizes, g->ndim), ts_dtype_name((ts_dtype)g->dtype),
-                      ts_format_sizes(want, sizeof want, old->sizes, old->ndim), ts_dtype_name((ts_dtype)old->dtype));
+    return ts_fail_op(
+        TS_ERR_SHAPE, ts_node_name(n), n->site, NULL, "a hook gave %s %s for a gradient of %s %s",
+        ts_format_sizes(got, sizeof got, g->sizes, g->ndim), ts_dtype_name((ts_dtype)g->dtype),
+        ts_format_sizes(want, sizeof want, old->sizes, old->ndim),
+        ts_dtype_name((ts_dtype)old->dtype));
 }
 
 /** Puts what a hook gave (borrowed) into the place of a gradient. */
@@ -302,8 +305,10 @@ static TS_COLD ts_status run_pre_hooks(ts_node *n, ts_tensor **grads)
     return TS_OK;
 }
 
-/** Hooks after the rule, with what it made; that, and what they make, stays in the caller's scope. */
-static TS_COLD ts_status run_post_hooks(ts_run *run, ts_node *n, ts_tensor **made, int nmade, ts_tensor **grads)
+/** Hooks after the rule, with what it made; that, and what they make,
+ * stays in the caller's scope. */
+static TS_COLD ts_status run_post_hooks(ts_run *run, ts_node *n, ts_tensor **made, int nmade,
+                                        ts_tensor **grads)
 {
     size_t bytes = (size_t)(nmade + n->nrets) * sizeof(ts_tensor *);
     ts_tensor **seen = ts_alloc(run->thread, bytes);
@@ -330,12 +335,14 @@ static TS_COLD ts_status run_post_hooks(ts_run *run, ts_node *n, ts_tensor **mad
 static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locked)
 {
     if (TS_UNLIKELY(!n->vjp))
-        return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site,
-                          "detach what need not be differentiated, or register a gradient for the op",
-                          "the op has no gradient rule, and a gradient through it is needed");
+        return ts_fail_op(
+            TS_ERR_AUTOGRAD, ts_node_name(n), n->site,
+            "detach what need not be differentiated, or register a gradient for the op",
+            "the op has no gradient rule, and a gradient through it is needed");
     if (TS_UNLIKELY(n->freed))
-        return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "pass retain_graph to the first backward",
-                          "backward runs a second time through a graph whose saved tensors are freed");
+        return ts_fail_op(
+            TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "pass retain_graph to the first backward",
+            "backward runs a second time through a graph whose saved tensors are freed");
     enum { FEW = 8 };
     ts_tensor *few[FEW] = {0}, **given = few;
     if (n->ninputs > FEW) {
@@ -350,7 +357,8 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locke
         ts_vjp_call b = {run, n, grads, given};
         status = n->vjp->rule(&b);
         if (TS_UNLIKELY(run->anomaly) && status == TS_OK)
-            status = ts_anomaly_check(n, given, (int)n->ninputs, "the gradient that its backward gave for input");
+            status = ts_anomaly_check(n, given, (int)n->ninputs,
+                                      "the gradient that its backward gave for input");
         if (locked && TS_UNLIKELY(n->hooks != NULL) && status == TS_OK)
             status = run_post_hooks(run, n, given, (int)n->ninputs, grads);
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
@@ -412,8 +420,9 @@ static ts_status run_task(ts_run *run, uint32_t index)
     /* another thread may be adding the first hook: it runs if it is seen here */
     bool locked = n->guarded || __atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE);
     if (locked && TS_UNLIKELY(!ts_node_lock(n, run->self)))
-        return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
-                          "the node's own backward, or a hook on it, started a backward through it");
+        return ts_fail_op(
+            TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
+            "the node's own backward, or a hook on it, started a backward through it");
     ts_status status = run_node(run, &run->tasks[index], locked);
     if (TS_UNLIKELY(run->anomaly) && status != TS_OK)
         status = ts_anomaly_explain(n, status);
@@ -425,7 +434,8 @@ static ts_status run_task(ts_run *run, uint32_t index)
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures)
 {
-    ts_run run = {.thread = ts_thread_self(), .record = record, .retain = retain, .captures = captures,
+    ts_run run = {.thread = ts_thread_self(), .record = record, .retain = retain,
+                  .captures = captures,
                   .ncaptures = ncaptures};
     run.self = ts_node_self(run.thread);
     run.anomaly = ts_anomaly_enabled();
@@ -435,12 +445,15 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     ts_mask_guard masks = ts_mask_get();
     ts_thread *thread = run.thread;
     ts_keyset grad = TS_KEYSET(TS_KEY_AUTOGRAD);
-    thread->exclude = (record ? thread->exclude & ~grad : thread->exclude | grad) | TS_KEYSET(TS_KEY_AUTOCAST);
+    thread->exclude =
+        (record ? thread->exclude & ~grad : thread->exclude | grad) | TS_KEYSET(TS_KEY_AUTOCAST);
     void *timer = ts_timer_enter(thread, TS_TIMER_ENGINE);
     ts_node_ref(root);
-    ts_status status = TS_UNLIKELY(run.anomaly)
-                           ? ts_anomaly_check(root, &gradient, 1, "backward starts with a gradient that is not finite: result")
-                           : TS_OK;
+    ts_status status =
+        TS_UNLIKELY(run.anomaly)
+            ? ts_anomaly_check(root, &gradient, 1,
+                               "backward starts with a gradient that is not finite: result")
+            : TS_OK;
     if (status == TS_OK)
         status = send(&run, root, output, gradient);
     ts_tensor_unref(gradient);
@@ -459,9 +472,14 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
 
 /* --------------------------------------------------------------------------------- walks ---- */
 
-ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number) { return schedule(walk, node, number); }
+ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number)
+{
+    return schedule(walk, node, number);
+}
 
-ts_status ts_engine_walk(ts_node *root, ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number, void *ctx),
+ts_status ts_engine_walk(ts_node *root,
+                         ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number,
+                                            void *ctx),
                          void *ctx)
 {
     ts_run walk = {.thread = ts_thread_self()};

@@ -47,15 +47,18 @@ struct ts_vjp_call {
 };
 
 /**
- * Runs the graph below `root` with the gradient of its result `output`, whose reference it takes over.
- * record: record the rules' ops; retain: keep saved tensors; captures: NULL accumulates into leaves.
+ * Runs the graph below `root` with the gradient of its result `output`,
+ * whose reference it takes over. record: record the rules' ops; retain: keep saved tensors;
+ * captures: NULL accumulates into leaves.
  */
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures);
 
-/** saved, unless it was not saved at all or was written since; then NULL with an error that says `what`. */
+/** saved, unless it was not saved at all or was written since;
+ * then NULL with an error that says `what`. */
 ts_tensor *ts_unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what);
-/** When the rule is recorded: t with its history, result `output` of maker, in the rule's scope; else t. */
+/** When the rule is recorded: t with its history, result `output` of maker,
+ * in the rule's scope; else t. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
 /** Number of a node in a walk, in the order of discovery; made when the node is new. */
@@ -64,7 +67,9 @@ ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number);
  * Visits each node below and including root once, consumers before makers; anything but TS_OK ends
  * the walk. visit asks for the numbers of neighbours with ts_walk_number().
  */
-ts_status ts_engine_walk(ts_node *root, ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number, void *ctx),
+ts_status ts_engine_walk(ts_node *root,
+                         ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number,
+                                            void *ctx),
                          void *ctx);
 
 #endif

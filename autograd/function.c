@@ -19,26 +19,31 @@ static ts_status fail_in(const ts_function_call *call, const char *where, ts_sta
 {
     const char *name = call->fn.name;
     if (ts_error_code() == TS_OK)
-        return ts_fail_op(status, name, call->node->site, NULL, "%s failed without saying why", where);
-    return ts_fail_op(ts_error_code(), name, call->node->site, ts_error_hint(), "in %s: %s", where, ts_error_message());
+        return ts_fail_op(status, name, call->node->site, NULL, "%s failed without saying why",
+                          where);
+    return ts_fail_op(ts_error_code(), name, call->node->site, ts_error_hint(), "in %s: %s", where,
+                      ts_error_message());
 }
 
 /* --------------------------------------------------------------------------------- node ---- */
 
 /** A node with room for the call; edges are not made yet. NULL with an error. */
-static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n, int m, const void *site)
+static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n, int m,
+                         const void *site)
 {
     ts_thread *thread = ts_thread_self();
-    size_t bytes = sizeof(ts_node) + sizeof(ts_value) + sizeof(ts_function_call) + (size_t)n * (sizeof(ts_input) + 1) +
-                   (size_t)m * (sizeof(ts_output) + 1), trail = ts_trail_bytes();
+    size_t bytes = sizeof(ts_node) + sizeof(ts_value) + sizeof(ts_function_call) +
+                   (size_t)n * (sizeof(ts_input) + 1) + (size_t)m * (sizeof(ts_output) + 1),
+           trail = ts_trail_bytes();
     bytes = (bytes + trail + 7) & ~(size_t)7;
     ts_node *node = bytes <= UINT32_MAX ? ts_alloc(thread, bytes) : NULL;
     if (!node) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
         return NULL;
     }
-    *node = (ts_node){.op = TS_NODE_FUNCTION, .nargs = 1, .nrets = (uint8_t)m, .ninputs = (uint32_t)n, .saves = true,
-                      .guarded = true, .bytes = (uint32_t)bytes, .vjp = &function_vjp, .site = site};
+    *node = (ts_node){.op = TS_NODE_FUNCTION, .nargs = 1, .nrets = (uint8_t)m,
+                      .ninputs = (uint32_t)n, .saves = true, .guarded = true,
+                      .bytes = (uint32_t)bytes, .vjp = &function_vjp, .site = site};
     atomic_init(&node->refs, 1);
     atomic_init(&node->owner, 0);
     node->inputs = (ts_input *)(node + 1);
@@ -108,14 +113,16 @@ static ts_status only_in_forward(const ts_function_call *call, const char *what)
 {
     if (call && call->forward)
         return TS_OK;
-    return ts_fail_op(TS_ERR_STATE, call ? call->fn.name : what, NULL, NULL, "%s may be called in forward only", what);
+    return ts_fail_op(TS_ERR_STATE, call ? call->fn.name : what, NULL, NULL,
+                      "%s may be called in forward only", what);
 }
 
 ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n)
 {
     TS_TRY(only_in_forward(call, "ts_function_save"));
     if (n < 0 || n > INT32_MAX / 2 - call->nsaved || (n && !tensors))
-        return ts_fail_op(TS_ERR_VALUE, call->fn.name, NULL, NULL, "save: expected tensors, got %d", n);
+        return ts_fail_op(TS_ERR_VALUE, call->fn.name, NULL, NULL, "save: expected tensors, got %d",
+                          n);
     for (int i = 0; i < n; i++)
         if (!tensors[i])
             return ts_fail_null(call->fn.name, NULL, "a tensor to save");
@@ -125,7 +132,8 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
         int room = call->nsaved + n > 4 ? 2 * (call->nsaved + n) : 4;
         ts_function_saved *saved = ts_alloc(ts_thread_self(), (size_t)room * sizeof *saved);
         if (!saved)
-            return ts_fail_memory("the list of saved tensors", (int64_t)((size_t)room * sizeof *saved));
+            return ts_fail_memory("the list of saved tensors",
+                                  (int64_t)((size_t)room * sizeof *saved));
         if (call->saved) {
             memcpy(saved, call->saved, (size_t)call->nsaved * sizeof *saved);
             ts_free(&ts_tls, call->saved, (size_t)call->room * sizeof *saved);
@@ -137,7 +145,8 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
         ts_tensor *t = tensors[i];
         call->saved[call->nsaved++] =
             t == TS_NONE ? (ts_function_saved){.t = t, .input = -1, .output = -1}
-                         : (ts_function_saved){ts_tensor_ref(t), t->storage->version, -1, -1, false, ts_shape_of(t)};
+                         : (ts_function_saved){ts_tensor_ref(t), t->storage->version, -1, -1, false,
+                                               ts_shape_of(t)};
     }
     return TS_OK;
 }
@@ -146,8 +155,9 @@ ts_status ts_function_mark_constant(ts_function_call *call, int k)
 {
     TS_TRY(only_in_forward(call, "ts_function_mark_constant"));
     if (k < 0 || k >= call->node->nrets)
-        return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL, "mark_constant: expected an output below %d, got %d",
-                          call->node->nrets, k);
+        return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
+                          "mark_constant: expected an output below %d, got %d", call->node->nrets,
+                          k);
     call->marks[call->node->ninputs + (uint32_t)k] |= CONSTANT;
     return TS_OK;
 }
@@ -156,8 +166,8 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 {
     TS_TRY(only_in_forward(call, "ts_function_mark_dirty"));
     if (i < 0 || (uint32_t)i >= call->node->ninputs || call->node->inputs[i].dtype == TS_DTYPE_NONE)
-        return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL, "mark_dirty: expected an input below %u, got %d",
-                          call->node->ninputs, i);
+        return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
+                          "mark_dirty: expected an input below %u, got %d", call->node->ninputs, i);
     char what[32];
     snprintf(what, sizeof what, "input %d", i);
     if (call->records)
@@ -170,7 +180,8 @@ ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
 {
     if (!call || !call->running || i < 0 || i >= call->nsaved) {
         ts_fail_op(TS_ERR_INDEX, call ? call->fn.name : "function_saved_tensor", NULL, NULL,
-                   "expected a saved tensor below %d, in backward, got %d", call ? call->nsaved : 0, i);
+                   "expected a saved tensor below %d, in backward, got %d", call ? call->nsaved : 0,
+                   i);
         return NULL;
     }
     ts_vjp_call *b = call->running;
@@ -183,24 +194,27 @@ ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
         const ts_kept *kept = ts_collected_get(b->run, call->node, s->version, &s->shape);
         ts_tensor *t = kept ? ts_unpack(b, kept->t, kept->version, what) : NULL;
         return s->input < 0 ? ts_relink(b, t, s->output < 0 ? NULL : call->node, s->output)
-                            : ts_relink(b, t, call->node->inputs[s->input].next, call->node->inputs[s->input].output);
+                            : ts_relink(b, t, call->node->inputs[s->input].next,
+                                        call->node->inputs[s->input].output);
     }
     ts_tensor *t = ts_unpack(b, s->t, s->version, what);
-    return ts_relink(b, t, s->output < 0 ? NULL : call->node, s->output); /* an input has its history itself */
+    /* an input has its history itself */
+    return ts_relink(b, t, s->output < 0 ? NULL : call->node, s->output);
 }
 
 /* ------------------------------------------------------------------------------- forward ---- */
 
 /** What forward must not have done. */
-static ts_status check_forward(const ts_function_call *call, ts_tensor *const *inputs, const uint32_t *versions,
-                               ts_tensor *const *outputs)
+static ts_status check_forward(const ts_function_call *call, ts_tensor *const *inputs,
+                               const uint32_t *versions, ts_tensor *const *outputs)
 {
     const char *name = call->fn.name;
     const void *site = call->node->site;
     int n = (int)call->node->ninputs, m = call->node->nrets;
     for (int k = 0; k < m; k++)
         if (!outputs[k] || outputs[k] == TS_NONE)
-            return outputs[k] ? ts_fail_op(TS_ERR_NULL, name, site, NULL, "forward gave TS_NONE for output %d", k)
+            return outputs[k] ? ts_fail_op(TS_ERR_NULL, name, site, NULL,
+                                           "forward gave TS_NONE for output %d", k)
                    : ts_error_code() != TS_OK
                        ? fail_in(call, "forward", TS_ERR_NULL)
                        : ts_fail_op(TS_ERR_NULL, name, site, NULL, "forward gave no output %d", k);
@@ -209,19 +223,23 @@ static ts_status check_forward(const ts_function_call *call, ts_tensor *const *i
             continue;
         bool dirty = call->marks[i] & DIRTY, found = false;
         if (!dirty && inputs[i]->storage->version != versions[i])
-            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, "call ts_function_mark_dirty() before the write",
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site,
+                              "call ts_function_mark_dirty() before the write",
                               "forward wrote to input %d in place without marking it dirty", i);
         for (int k = 0; k < m; k++) {
             if (outputs[k] != inputs[i])
                 continue;
             if (dirty && call->marks[n + k] & CONSTANT)
-                return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL, "output %d is a dirty input and marked constant", k);
+                return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
+                                  "output %d is a dirty input and marked constant", k);
             if (dirty && found)
-                return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL, "input %d is dirty and two outputs", i);
+                return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
+                                  "input %d is dirty and two outputs", i);
             found = true;
         }
         if (dirty && !found)
-            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, "return it as an output", "input %d is dirty but no output", i);
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, "return it as an output",
+                              "input %d is dirty but no output", i);
     }
     return TS_OK;
 }
@@ -244,7 +262,8 @@ static ts_tensor *alias_of(const ts_tensor *t)
 }
 
 /** Says which saved tensor is what. A dirty one must not hold the node that holds it. */
-static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs, ts_tensor *const *outputs)
+static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs,
+                            ts_tensor *const *outputs)
 {
     int n = (int)call->node->ninputs;
     for (int i = 0; i < call->nsaved; i++) {
@@ -268,7 +287,8 @@ static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs, ts
     return TS_OK;
 }
 
-/** After forward: saved tensors, then results with one reference each: the dirty input itself or an alias. */
+/** After forward: saved tensors, then results with one reference each:
+ * the dirty input itself or an alias. */
 static ts_status finish(ts_function_call *call, ts_tensor *const *inputs, ts_tensor **outputs)
 {
     ts_node *node = call->node;
@@ -278,7 +298,8 @@ static ts_status finish(ts_function_call *call, ts_tensor *const *inputs, ts_ten
     TS_TRY(name_saved(call, inputs, outputs));
     for (int k = 0; k < m; k++) {
         int i = find(inputs, n, outputs[k]);
-        results[k] = i >= 0 && call->marks[i] & DIRTY ? ts_tensor_ref(outputs[k]) : alias_of(outputs[k]);
+        results[k] =
+            i >= 0 && call->marks[i] & DIRTY ? ts_tensor_ref(outputs[k]) : alias_of(outputs[k]);
         if (results[k])
             continue;
         while (k--)
@@ -342,24 +363,26 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
 }
 
 /** The function, or an error; what was given is whole. */
-static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m,
-                             const void *site)
+static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n,
+                             ts_tensor **outputs, int m, const void *site)
 {
     const char *op = fn && fn->name ? fn->name : "function_apply";
     if (!fn || fn->size != sizeof *fn || !fn->name || !fn->forward || !fn->backward)
-        return ts_fail_op(TS_ERR_VALUE, op, site, NULL,
-                          "expected a ts_function of size %zu with name, forward and backward, got size %zu", sizeof *fn,
-                          fn ? fn->size : 0);
+        return ts_fail_op(
+            TS_ERR_VALUE, op, site, NULL,
+            "expected a ts_function of size %zu with name, forward and backward, got size %zu",
+            sizeof *fn, fn ? fn->size : 0);
     if (n < 0 || m < 1 || m > MOST_OUTPUTS || (n && !inputs) || !outputs)
-        return ts_fail_op(TS_ERR_VALUE, op, site, NULL, "expected inputs and 1 to %d outputs, got %d and %d",
-                          MOST_OUTPUTS, n, m);
+        return ts_fail_op(TS_ERR_VALUE, op, site, NULL,
+                          "expected inputs and 1 to %d outputs, got %d and %d", MOST_OUTPUTS, n, m);
     for (int i = 0; i < n; i++)
         if (!inputs[i])
             return ts_fail_null(op, site, "an input");
     return TS_OK;
 }
 
-ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n,
+                            ts_tensor **outputs, int m)
 {
     const void *site = __builtin_return_address(0);
     ts_status status = check_apply(fn, inputs, n, outputs, m, site);
@@ -424,7 +447,8 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
     for (int d = 0; same && d < g->ndim; d++)
         same = g->sizes[d] == in->sizes[d];
     if (!same)
-        return ts_fail_op(TS_ERR_SHAPE, name, site, NULL, "backward gave sizes %s for the gradient of input %d, expected %s",
+        return ts_fail_op(TS_ERR_SHAPE, name, site, NULL,
+                          "backward gave sizes %s for the gradient of input %d, expected %s",
                           ts_format_sizes(got, sizeof got, g->sizes, g->ndim), i,
                           ts_format_sizes(want, sizeof want, in->sizes, in->ndim));
     if (g->dtype != in->dtype)
@@ -432,7 +456,8 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
                           "backward gave dtype %s for the gradient of input %d, expected %s",
                           ts_dtype_name((ts_dtype)g->dtype), i, ts_dtype_name((ts_dtype)in->dtype));
     if (!ts_same_device(g->storage->device, in->device))
-        return ts_fail_op(TS_ERR_DEVICE, name, site, NULL, "backward gave the gradient of input %d on %s, expected %s", i,
+        return ts_fail_op(TS_ERR_DEVICE, name, site, NULL,
+                          "backward gave the gradient of input %d on %s, expected %s", i,
                           ts_device_name(g->storage->device), ts_device_name(in->device));
     b->given[i] = g;
     return TS_OK;
@@ -475,8 +500,9 @@ static ts_status bar_second(ts_vjp_call *b, const ts_function_call *call)
 
 static ts_status once_only(ts_vjp_call *b)
 {
-    return ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(b->node), b->node->site, "write its backward with ops",
-                      "the function can be differentiated once only, and a gradient of its gradient is needed");
+    return ts_fail_op(
+        TS_ERR_AUTOGRAD, ts_node_name(b->node), b->node->site, "write its backward with ops",
+        "the function can be differentiated once only, and a gradient of its gradient is needed");
 }
 
 static ts_status rule(ts_vjp_call *b)

@@ -26,7 +26,10 @@ struct ts_function_call {
     uint8_t *marks;       /* of inputs, then of outputs */
 };
 
-TS_INLINE ts_function_call *ts_function_of(const ts_node *n) { return (ts_function_call *)(n->args + n->nargs); }
+TS_INLINE ts_function_call *ts_function_of(const ts_node *n)
+{
+    return (ts_function_call *)(n->args + n->nargs);
+}
 /** Part of ts_node_free_saved() and of a node's end. */
 void ts_function_free_saved(ts_node *n);
 void ts_function_end(ts_node *n);

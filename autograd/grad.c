@@ -18,7 +18,8 @@ ts_tensor *ts_set_requires_grad(ts_tensor *t, bool on)
 {
     TS_TRY_NULL(need_tensor("set_requires_grad", t));
     if (on && !ts_dtype_is_float((ts_dtype)t->dtype)) {
-        ts_fail_op(TS_ERR_DTYPE, "set_requires_grad", NULL, NULL, "argument 't': expected a floating dtype, got %s",
+        ts_fail_op(TS_ERR_DTYPE, "set_requires_grad", NULL, NULL,
+                   "argument 't': expected a floating dtype, got %s",
                    ts_dtype_name((ts_dtype)t->dtype));
         return NULL;
     }
@@ -77,8 +78,10 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
         char want[192], got[192];
         return ts_fail_op(TS_ERR_SHAPE, "set_grad", __builtin_return_address(0), NULL,
                           "argument 'grad': expected %s %s, got %s %s",
-                          ts_format_sizes(want, sizeof want, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
-                          ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim), ts_dtype_name((ts_dtype)grad->dtype));
+                          ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
+                          ts_dtype_name((ts_dtype)t->dtype),
+                          ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim),
+                          ts_dtype_name((ts_dtype)grad->dtype));
     }
     ts_grad_meta *m = ts_grad_meta_of(t);
     TS_TRY(m);
@@ -92,26 +95,31 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 /* ------------------------------------------------------------------------------ backward ---- */
 
 /**
- * What a run starts with: the root's node, and its gradient, owned. One that is made here is the run's
- * alone, which may hand it to a leaf.
+ * What a run starts with: the root's node, and its gradient, owned.
+ * One that is made here is the run's alone, which may hand it to a leaf.
  */
-static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_node **node, ts_tensor **gradient)
+static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_node **node,
+                       ts_tensor **gradient)
 {
     TS_TRY(need_tensor("backward", root));
     if (!ts_requires_grad(root))
-        return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL, "make a leaf it depends on with ts_set_requires_grad()",
+        return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL,
+                          "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 'root': expected a tensor that requires grad");
     char want[192], got[192];
     ts_tensor *g = opts && opts->gradient != TS_NONE ? opts->gradient : NULL;
     if (g) {
         if (g->ndim != root->ndim || g->dtype != root->dtype ||
             memcmp(g->sizes, root->sizes, root->ndim * sizeof *root->sizes) != 0)
-            return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, NULL, "argument 'gradient': expected %s %s, got %s %s",
+            return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, NULL,
+                              "argument 'gradient': expected %s %s, got %s %s",
                               ts_format_sizes(want, sizeof want, root->sizes, root->ndim),
                               ts_dtype_name((ts_dtype)root->dtype),
-                              ts_format_sizes(got, sizeof got, g->sizes, g->ndim), ts_dtype_name((ts_dtype)g->dtype));
+                              ts_format_sizes(got, sizeof got, g->sizes, g->ndim),
+                              ts_dtype_name((ts_dtype)g->dtype));
     } else if (root->numel != 1) {
-        return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, "reduce it, or give its gradient in the options",
+        return ts_fail_op(TS_ERR_SHAPE, "backward", NULL,
+                          "reduce it, or give its gradient in the options",
                           "argument 'root': expected one element, got sizes %s",
                           ts_format_sizes(got, sizeof got, root->sizes, root->ndim));
     }
@@ -151,9 +159,13 @@ ts_status ts_backward_ex(ts_tensor *root, const ts_backward_opts *opts)
     return backward_at(root, opts, __builtin_return_address(0));
 }
 
-ts_status ts_backward(ts_tensor *loss) { return backward_at(loss, NULL, __builtin_return_address(0)); }
+ts_status ts_backward(ts_tensor *loss)
+{
+    return backward_at(loss, NULL, __builtin_return_address(0));
+}
 
-static ts_status capture(ts_tensor *output, const ts_backward_opts *opts, ts_capture *captures, int n)
+static ts_status capture(ts_tensor *output, const ts_backward_opts *opts, ts_capture *captures,
+                         int n)
 {
     TS_SCOPE;
     ts_node *root;
@@ -163,12 +175,14 @@ static ts_status capture(ts_tensor *output, const ts_backward_opts *opts, ts_cap
     return ts_engine_run(root, output->output, g, record, retain, captures, n);
 }
 
-ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tensor **grads, const ts_backward_opts *opts)
+ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tensor **grads,
+                     const ts_backward_opts *opts)
 {
     enum { MOST = 256 };
     if (n < 0 || n > MOST || (n && (!inputs || !grads)))
         return ts_fail_op(TS_ERR_VALUE, "grad_of", __builtin_return_address(0), NULL,
-                          "expected 0 to %d inputs and a place for their gradients, got %d", MOST, n);
+                          "expected 0 to %d inputs and a place for their gradients, got %d", MOST,
+                          n);
     ts_capture captures[MOST];
     for (int i = 0; i < n; i++) {
         TS_TRY(need_tensor("grad_of", inputs[i]));

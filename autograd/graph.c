@@ -5,13 +5,18 @@
 #include <inttypes.h>
 #include <string.h>
 
-ts_node *ts_grad_node(ts_tensor *t) { return t && ts_requires_grad(t) ? ts_gradient_node(t) : NULL; }
+ts_node *ts_grad_node(ts_tensor *t)
+{
+    return t && ts_requires_grad(t) ? ts_gradient_node(t) : NULL;
+}
 
 const char *ts_node_name(const ts_node *n)
 {
     if (!n)
         return "?";
-    return n->op == TS_NODE_LEAF ? "leaf" : n->op == TS_NODE_FUNCTION ? ts_function_of(n)->fn.name : ts_op_name(n->op);
+    return n->op == TS_NODE_LEAF       ? "leaf"
+           : n->op == TS_NODE_FUNCTION ? ts_function_of(n)->fn.name
+                                       : ts_op_name(n->op);
 }
 
 int ts_node_inputs(const ts_node *n) { return n ? (int)n->ninputs : 0; }
@@ -41,7 +46,8 @@ typedef struct shape {
 
 static ts_tensor *shape_of(shape *s, const ts_input *in)
 {
-    *s = (shape){.t = {.keys = TS_KEYSET(in->device.backend), .storage = &s->storage, .dtype = in->dtype, .ndim = in->ndim},
+    *s = (shape){.t = {.keys = TS_KEYSET(in->device.backend), .storage = &s->storage,
+                       .dtype = in->dtype, .ndim = in->ndim},
                  .storage = {.device = in->device}};
     memcpy(s->t.sizes, in->sizes, sizeof in->sizes);
     return &s->t;
@@ -54,7 +60,8 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
         char sizes[192];
         if (!t)
             return snprintf(buffer, size, n ? "leaf (gone)" : "?");
-        return snprintf(buffer, size, "leaf %s %s", ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim),
+        return snprintf(buffer, size, "leaf %s %s",
+                        ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim),
                         ts_dtype_name((ts_dtype)t->dtype));
     }
     enum { SHOWN = 4 }; /* members of a list that a description shows */
@@ -135,10 +142,11 @@ ts_status ts_graph_print(ts_tensor *t, FILE *out, ts_graph_format format)
     if (!t || t == TS_NONE)
         return ts_fail_null("graph_print", site, "t");
     if (!out || (format != TS_GRAPH_TEXT && format != TS_GRAPH_DOT))
-        return ts_fail_op(TS_ERR_VALUE, "graph_print", site, NULL, "expected a file and a format, got %p and %d",
-                          (void *)out, (int)format);
+        return ts_fail_op(TS_ERR_VALUE, "graph_print", site, NULL,
+                          "expected a file and a format, got %p and %d", (void *)out, (int)format);
     if (!ts_requires_grad(t))
-        return ts_fail_op(TS_ERR_AUTOGRAD, "graph_print", site, "make a leaf it depends on with ts_set_requires_grad()",
+        return ts_fail_op(TS_ERR_AUTOGRAD, "graph_print", site,
+                          "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 't': expected a tensor that requires grad");
     ts_node *root = ts_gradient_node(t);
     TS_TRY(root);

@@ -12,13 +12,14 @@ static void append(ts_node *node, ts_hook *h)
     ts_hook **place = &node->hooks;
     while (*place)
         place = &(*place)->next;
-    __atomic_store_n(place, h, __ATOMIC_RELEASE); /* a run looks whether there are hooks before it locks */
+    /* a run looks whether there are hooks before it locks */
+    __atomic_store_n(place, h, __ATOMIC_RELEASE);
     if (mine)
         ts_node_unlock(node);
 }
 
-/** Takes a hook, or the one that keeps t's gradient, out of the list; NULL when it is not there or has
- *  to stay until the node's end. */
+/** Takes a hook, or the one that keeps t's gradient, out of the list;
+ *  NULL when it is not there or has to stay until the node's end. */
 static ts_hook *take_out(ts_node *node, const ts_hook *hook, const ts_tensor *t)
 {
     ts_hook *found = NULL;
@@ -85,12 +86,17 @@ ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook
                           "expected a function and a tensor that requires grad");
     ts_node *n = ts_gradient_node(t);
     TS_TRY(n);
-    return add(n, (ts_hook){.grad = fn, .payload = payload, .kind = TS_HOOK_GRAD, .output = t->output}, out);
+    return add(n,
+               (ts_hook){.grad = fn, .payload = payload, .kind = TS_HOOK_GRAD, .output = t->output},
+               out);
 }
 
 void ts_hook_remove(ts_tensor *t, ts_hook *hook)
 {
-    ts_node *n = !t || t == TS_NONE ? NULL : t->node ? t->node : t->grad ? t->grad->accumulator : NULL;
+    ts_node *n = !t || t == TS_NONE ? NULL
+                 : t->node          ? t->node
+                 : t->grad          ? t->grad->accumulator
+                                    : NULL;
     if (n && hook)
         remove_hook(n, hook, NULL);
 }
@@ -116,8 +122,12 @@ ts_status ts_retain_grad(ts_tensor *t)
     for (const ts_hook *h = t->node->hooks; h; h = h->next)
         if (h->kind == TS_HOOK_RETAIN && h->payload == t)
             return TS_OK;
-    TS_TRY(ts_grad_meta_of(t)); /* also the sign by which a dying tensor knows that a hook points to it */
-    return add(t->node, (ts_hook){.grad = keep_grad, .payload = t, .kind = TS_HOOK_RETAIN, .output = t->output}, NULL);
+    /* also the sign by which a dying tensor knows that a hook points to it */
+    TS_TRY(ts_grad_meta_of(t));
+    return add(
+        t->node,
+        (ts_hook){.grad = keep_grad, .payload = t, .kind = TS_HOOK_RETAIN, .output = t->output},
+        NULL);
 }
 
 /* -------------------------------------------------------------------------------- nodes ---- */

@@ -12,7 +12,9 @@ static ts_tensor *zeros(ts_meta m)
 
 static ts_status embedding(ts_vjp_call *b)
 {
-    return ts_give(b, 0, ts_embedding_backward(ts_grad_out(b, 0), ts_saved_arg(b, 1), ts_arg_meta(b, 0).sizes[0], ts_arg(b, 2)->i));
+    return ts_give(b, 0,
+                   ts_embedding_backward(ts_grad_out(b, 0), ts_saved_arg(b, 1),
+                                         ts_arg_meta(b, 0).sizes[0], ts_arg(b, 2)->i));
 }
 const ts_vjp ts_vjp_embedding = {.rule = embedding, .saves = {[0] = TS_SAVE_ARG(1)}};
 
@@ -27,12 +29,16 @@ static ts_status embedding_backward(ts_vjp_call *b)
     }
     return ts_give(b, 0, ts_embedding(gg, ts_saved_arg(b, 1), -1));
 }
-const ts_vjp ts_vjp_embedding_backward = {.rule = embedding_backward, .saves = {[0] = TS_SAVE_ARG(1)}};
+const ts_vjp ts_vjp_embedding_backward = {.rule = embedding_backward,
+                                          .saves = {[0] = TS_SAVE_ARG(1)}};
 
 static ts_status index_select(ts_vjp_call *b)
 {
     ts_tensor *into = zeros(ts_arg_meta(b, 0));
-    return ts_give(b, 0, into ? ts_index_add(into, (int)ts_arg(b, 1)->i, ts_saved_arg(b, 2), ts_grad_out(b, 0)) : NULL);
+    return ts_give(
+        b, 0,
+        into ? ts_index_add(into, (int)ts_arg(b, 1)->i, ts_saved_arg(b, 2), ts_grad_out(b, 0))
+             : NULL);
 }
 const ts_vjp ts_vjp_index_select = {.rule = index_select, .saves = {[0] = TS_SAVE_ARG(2)}};
 
@@ -41,14 +47,19 @@ static ts_status index_add(ts_vjp_call *b)
     ts_tensor *g = ts_grad_out(b, 0);
     if (ts_needs(b, 0))
         TS_TRY(ts_give(b, 0, g));
-    return ts_needs(b, 3) ? ts_give(b, 3, ts_index_select(g, (int)ts_arg(b, 1)->i, ts_saved_arg(b, 2))) : TS_OK;
+    return ts_needs(b, 3)
+               ? ts_give(b, 3, ts_index_select(g, (int)ts_arg(b, 1)->i, ts_saved_arg(b, 2)))
+               : TS_OK;
 }
 const ts_vjp ts_vjp_index_add = {.rule = index_add, .saves = {[3] = TS_SAVE_ARG(2)}};
 
 static ts_status gather(ts_vjp_call *b)
 {
     ts_tensor *into = zeros(ts_arg_meta(b, 0));
-    return ts_give(b, 0, into ? ts_scatter_add(into, (int)ts_arg(b, 1)->i, ts_saved_arg(b, 2), ts_grad_out(b, 0)) : NULL);
+    return ts_give(
+        b, 0,
+        into ? ts_scatter_add(into, (int)ts_arg(b, 1)->i, ts_saved_arg(b, 2), ts_grad_out(b, 0))
+             : NULL);
 }
 const ts_vjp ts_vjp_gather = {.rule = gather, .saves = {[0] = TS_SAVE_ARG(2)}};
 
@@ -75,7 +86,8 @@ static ts_status scatter(ts_vjp_call *b)
         TS_TRY(ts_give(b, 0, ts_scatter_value(g, (int)ts_arg(b, 1)->i, ts_saved_arg(b, 2), 0)));
     return ts_needs(b, 3) ? ts_give(b, 3, read_back(b, g)) : TS_OK;
 }
-const ts_vjp ts_vjp_scatter = {.rule = scatter, .saves = {[0] = TS_SAVE_ARG(2), [3] = TS_SAVE_ARG(2)}};
+const ts_vjp ts_vjp_scatter = {.rule = scatter,
+                               .saves = {[0] = TS_SAVE_ARG(2), [3] = TS_SAVE_ARG(2)}};
 
 static ts_status scatter_add(ts_vjp_call *b)
 {

@@ -4,10 +4,16 @@
 #include "include/tessera/ops.h"
 #include "ops/rows.h"
 
-static ts_status tril(ts_vjp_call *b) { return ts_give(b, 0, ts_tril(ts_grad_out(b, 0), ts_arg(b, 1)->i)); }
+static ts_status tril(ts_vjp_call *b)
+{
+    return ts_give(b, 0, ts_tril(ts_grad_out(b, 0), ts_arg(b, 1)->i));
+}
 const ts_vjp ts_vjp_tril = {.rule = tril};
 
-static ts_status triu(ts_vjp_call *b) { return ts_give(b, 0, ts_triu(ts_grad_out(b, 0), ts_arg(b, 1)->i)); }
+static ts_status triu(ts_vjp_call *b)
+{
+    return ts_give(b, 0, ts_triu(ts_grad_out(b, 0), ts_arg(b, 1)->i));
+}
 const ts_vjp ts_vjp_triu = {.rule = triu};
 
 static ts_tensor *zeros(const int64_t *sizes, int ndim, ts_meta like)
@@ -43,6 +49,8 @@ static ts_status masked_scatter(ts_vjp_call *b)
         n *= m.sizes[d];
     ts_tensor *used = ts_masked_select(g, mask);
     TS_TRY(used);
-    return ts_give(b, 2, ts_reshape(ts_slice_backward(used, &n, 1, 0, 0, ts_numel(used), 1), m.sizes, m.ndim));
+    return ts_give(
+        b, 2, ts_reshape(ts_slice_backward(used, &n, 1, 0, 0, ts_numel(used), 1), m.sizes, m.ndim));
 }
-const ts_vjp ts_vjp_masked_scatter = {.rule = masked_scatter, .saves = {[0] = TS_SAVE_ARG(1), [2] = TS_SAVE_ARG(1)}};
+const ts_vjp ts_vjp_masked_scatter = {.rule = masked_scatter,
+                                      .saves = {[0] = TS_SAVE_ARG(1), [2] = TS_SAVE_ARG(1)}};

@@ -54,7 +54,8 @@ static ts_status addmm(ts_vjp_call *b)
     const ts_value *beta = ts_arg(b, 3), *alpha = ts_arg(b, 4);
     if (ts_needs(b, 0)) {
         ts_tensor *sum = ts_reduce_to(b, 0, g); /* first: self may be a row */
-        TS_TRY(ts_give(b, 0, ts_value_number(beta) == 1 ? sum : (ts_mul_scalar)(sum, ts_value_unbox(beta))));
+        TS_TRY(ts_give(
+            b, 0, ts_value_number(beta) == 1 ? sum : (ts_mul_scalar)(sum, ts_value_unbox(beta))));
     }
     if (!ts_needs(b, 1) && !ts_needs(b, 2))
         return TS_OK;
@@ -68,11 +69,13 @@ static ts_status addmm(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_addmm = {.rule = addmm, .saves = {[1] = TS_SAVE_ARG(2), [2] = TS_SAVE_ARG(1)}};
 
-/* y (…, n) = x (…, k) wᵀ + bias, whose gradient is g: all gradients in one call, which shares what it reads */
+/* y (…, n) = x (…, k) wᵀ + bias, whose gradient is g: all gradients in one call,
+ * which shares what it reads */
 static ts_status give_linear(ts_vjp_call *b, ts_tensor *g)
 {
     bool needs[] = {ts_needs(b, 0), ts_needs(b, 1), ts_needs(b, 2)};
-    ts_tensor *x = needs[1] ? ts_saved_arg(b, 0) : TS_NONE, *w = needs[0] ? ts_saved_arg(b, 1) : TS_NONE;
+    ts_tensor *x = needs[1] ? ts_saved_arg(b, 0) : TS_NONE,
+              *w = needs[0] ? ts_saved_arg(b, 1) : TS_NONE;
     ts_tensor *grads[3];
     TS_TRY(ts_linear_backward(g, x, w, needs[0] ? &grads[0] : NULL, needs[1] ? &grads[1] : NULL,
                               needs[2] ? &grads[2] : NULL));
@@ -82,7 +85,8 @@ static ts_status give_linear(ts_vjp_call *b, ts_tensor *g)
     return TS_OK;
 }
 static ts_status linear(ts_vjp_call *b) { return give_linear(b, ts_grad_out(b, 0)); }
-const ts_vjp ts_vjp_linear = {.rule = linear, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
+const ts_vjp ts_vjp_linear = {.rule = linear,
+                              .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
 
 /* Of gelu first; to its gradient comes that of the linear part, when somebody uses it too. */
 static ts_status linear_gelu(ts_vjp_call *b)
@@ -95,8 +99,10 @@ static ts_status linear_gelu(ts_vjp_call *b)
     TS_TRY(g);
     return give_linear(b, g);
 }
-const ts_vjp ts_vjp_linear_gelu = {
-    .rule = linear_gelu, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}, .always = TS_SAVE_RET(1), .want = 2};
+const ts_vjp ts_vjp_linear_gelu = {.rule = linear_gelu,
+                                   .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)},
+                                   .always = TS_SAVE_RET(1),
+                                   .want = 2};
 
 /*
  * dx = g w, dw = gᵀ x, db = sum of g over all but its last dim. With gradients hx, hw, hb of these:

@@ -95,7 +95,10 @@ static void tensor_release(ts_tensor *t)
     }
 }
 
-__attribute__((constructor(101))) static void install(void) { ts_autograd_release = tensor_release; }
+__attribute__((constructor(101))) static void install(void)
+{
+    ts_autograd_release = tensor_release;
+}
 
 /* ------------------------------------------------------------------------------- leaves ---- */
 
@@ -133,11 +136,13 @@ ts_node *ts_gradient_node(ts_tensor *t)
         ts_fail_memory("a leaf's accumulator", (int64_t)bytes);
         return NULL;
     }
-    *n = (ts_node){.op = TS_NODE_LEAF, .nrets = 1, .guarded = true, .bytes = (uint32_t)bytes, .leaf = t};
+    *n = (ts_node){
+        .op = TS_NODE_LEAF, .nrets = 1, .guarded = true, .bytes = (uint32_t)bytes, .leaf = t};
     atomic_init(&n->refs, 1);
     atomic_init(&n->owner, 0);
     ts_node *first = NULL;
-    if (__atomic_compare_exchange_n(&m->accumulator, &first, n, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    if (__atomic_compare_exchange_n(&m->accumulator, &first, n, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE))
         return n;
     ts_free(&ts_tls, n, bytes);
     return first;
@@ -155,7 +160,8 @@ int ts_node_input(const ts_node *node, int arg, int member)
 
 bool ts_node_wait(ts_node *node, uint32_t self)
 {
-    /* rare and as long as a rule of another thread: first let it run, then look less and less often */
+    /* rare and as long as a rule of another thread: first let it run,
+     * then look less and less often */
     for (long tries = 0, pause = 1000;; tries++) {
         if (atomic_load_explicit(&node->owner, memory_order_relaxed) == self)
             return false;

@@ -10,8 +10,10 @@
 
 /** A tensor argument of a recorded call (list members count one each). */
 typedef struct ts_input {
-    ts_node *next;     /* owned: who made it, or its leaf's accumulator; NULL when it needs no gradient */
-    ts_tensor *saved;  /* owned; NULL when the rule does not read it, packed, or freed after a backward */
+    ts_node *next;     /* owned: who made it, or its leaf's accumulator;
+                          NULL when it needs no gradient */
+    ts_tensor *saved;  /* owned; NULL when the rule does not read it, packed,
+                          or freed after a backward */
     uint32_t version;  /* of the storage when saved; packed: the number in the node's segment */
     uint8_t output;    /* which result of next */
     uint8_t arg;       /* argument it belongs to */
@@ -23,7 +25,8 @@ typedef struct ts_input {
 
 /** A result of a recorded call. */
 typedef struct ts_output {
-    ts_tensor *saved;  /* owned alias without history (no cycle); its node is this one, given at unpack */
+    ts_tensor *saved;  /* owned alias without history (no cycle);
+                          its node is this one, given at unpack */
     uint32_t version;
     bool packed;
     uint8_t dtype, ndim;
@@ -47,8 +50,9 @@ struct ts_hook {
 };
 
 /**
- * A recorded call, the accumulator of a leaf (op TS_NODE_LEAF) or a user's function (TS_NODE_FUNCTION).
- * seq grows along every edge towards the root, so nodes run in order of falling seq.
+ * A recorded call, the accumulator of a leaf (op TS_NODE_LEAF) or a user's function
+ * (TS_NODE_FUNCTION). seq grows along every edge towards the root, so nodes run
+ * in order of falling seq.
  */
 struct ts_node {
     _Atomic int32_t refs;
@@ -89,7 +93,8 @@ struct ts_grad_meta {
 
 /** Gradient meta of t, made on demand; NULL with an error. */
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
-/** The node a gradient of t goes to: t's own, or its leaf's accumulator; borrowed. NULL with an error. */
+/** The node a gradient of t goes to: t's own, or its leaf's accumulator;
+ * borrowed. NULL with an error. */
 ts_node *ts_gradient_node(ts_tensor *t);
 
 void ts_node_unref(ts_node *node);
@@ -130,7 +135,8 @@ TS_INLINE ts_node *ts_node_ref(ts_node *node)
 /* While no other thread can know a node, its references are counted without locking the bus. */
 TS_INLINE ts_node *ts_node_ref_new(ts_node *node)
 {
-    atomic_store_explicit(&node->refs, atomic_load_explicit(&node->refs, memory_order_relaxed) + 1, memory_order_relaxed);
+    atomic_store_explicit(&node->refs, atomic_load_explicit(&node->refs, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
     return node;
 }
 TS_INLINE void ts_node_unref_new(ts_node *node)
@@ -146,18 +152,21 @@ TS_INLINE void ts_node_unref_new(ts_node *node)
 TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
 
 /**
- * While a run is in a node that it changes, or a leaf's gradient changes, the thread owns it: runs of
- * several threads may share nodes and leaves. False when this thread owns it already.
+ * While a run is in a node that it changes, or a leaf's gradient changes, the thread owns it:
+ * runs of several threads may share nodes and leaves. False when this thread owns it already.
  */
 TS_INLINE bool ts_node_lock(ts_node *node, uint32_t self)
 {
     uint32_t nobody = 0;
-    if (TS_LIKELY(atomic_compare_exchange_strong_explicit(&node->owner, &nobody, self, memory_order_acquire,
-                                                          memory_order_relaxed)))
+    if (TS_LIKELY(atomic_compare_exchange_strong_explicit(
+            &node->owner, &nobody, self, memory_order_acquire, memory_order_relaxed)))
         return true;
     return ts_node_wait(node, self);
 }
-TS_INLINE void ts_node_unlock(ts_node *node) { atomic_store_explicit(&node->owner, 0, memory_order_release); }
+TS_INLINE void ts_node_unlock(ts_node *node)
+{
+    atomic_store_explicit(&node->owner, 0, memory_order_release);
+}
 TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thread->id + 1; }
 
 /** Takes a tensor's ts_retain_grad() from one of its nodes to the next (NULL: it dies). */

@@ -52,7 +52,8 @@ static ts_status div_rule(ts_vjp_call *b)
     }
     return TS_OK;
 }
-const ts_vjp ts_vjp_div = {.rule = div_rule, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
+const ts_vjp ts_vjp_div = {.rule = div_rule,
+                           .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
 
 static ts_status remainder_rule(ts_vjp_call *b)
 {
@@ -61,13 +62,15 @@ static ts_status remainder_rule(ts_vjp_call *b)
         TS_TRY(ts_give(b, 0, ts_reduce_to(b, 0, g)));
     if (ts_needs(b, 1)) {
         ts_tensor *other = ts_saved_arg(b, 1);
-        ts_tensor *self = ts_arg(b, 0)->tag == TS_TAG_TENSOR ? ts_saved_arg(b, 0)
-                                                              : (ts_full_like)(other, ts_value_unbox(ts_arg(b, 0)));
+        ts_tensor *self = ts_arg(b, 0)->tag == TS_TAG_TENSOR
+                              ? ts_saved_arg(b, 0)
+                              : (ts_full_like)(other, ts_value_unbox(ts_arg(b, 0)));
         TS_TRY(ts_give(b, 1, ts_reduce_to(b, 1, ts_neg(ts_mul(g, ts_floor_divide(self, other))))));
     }
     return TS_OK;
 }
-const ts_vjp ts_vjp_remainder = {.rule = remainder_rule, .saves = {[1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
+const ts_vjp ts_vjp_remainder = {.rule = remainder_rule,
+                                 .saves = {[1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
 
 /** g e x^(e-1) for a number e. */
 static ts_tensor *pow_number(ts_tensor *g, ts_tensor *x, double e)
@@ -169,7 +172,8 @@ static ts_status lerp_rule(ts_vjp_call *b)
     }
     return TS_OK;
 }
-const ts_vjp ts_vjp_lerp = {.rule = lerp_rule, .saves = {[0] = TS_SAVE_ARG(2), [1] = TS_SAVE_ARG(2), [2] = BOTH}};
+const ts_vjp ts_vjp_lerp = {.rule = lerp_rule,
+                            .saves = {[0] = TS_SAVE_ARG(2), [1] = TS_SAVE_ARG(2), [2] = BOTH}};
 
 static ts_status addcmul_rule(ts_vjp_call *b)
 {
@@ -184,7 +188,8 @@ static ts_status addcmul_rule(ts_vjp_call *b)
         }
     return TS_OK;
 }
-const ts_vjp ts_vjp_addcmul = {.rule = addcmul_rule, .saves = {[1] = TS_SAVE_ARG(2), [2] = TS_SAVE_ARG(1)}};
+const ts_vjp ts_vjp_addcmul = {.rule = addcmul_rule,
+                               .saves = {[1] = TS_SAVE_ARG(2), [2] = TS_SAVE_ARG(1)}};
 
 static ts_status addcdiv_rule(ts_vjp_call *b)
 {
@@ -202,8 +207,8 @@ static ts_status addcdiv_rule(ts_vjp_call *b)
     }
     return TS_OK;
 }
-const ts_vjp ts_vjp_addcdiv = {.rule = addcdiv_rule,
-                               .saves = {[1] = TS_SAVE_ARG(2), [2] = TS_SAVE_ARG(1) | TS_SAVE_ARG(2)}};
+const ts_vjp ts_vjp_addcdiv = {
+    .rule = addcdiv_rule, .saves = {[1] = TS_SAVE_ARG(2), [2] = TS_SAVE_ARG(1) | TS_SAVE_ARG(2)}};
 
 /* ------------------------------------------------------------------------------ bounds ---- */
 
@@ -212,10 +217,17 @@ static ts_tensor *inside(ts_vjp_call *b, ts_tensor *g, int self, int i, bool ope
 {
     const ts_value *low = ts_arg(b, i), *high = ts_arg(b, i + 1);
     ts_scalar min = ts_value_unbox(low), max = ts_value_unbox(high);
-    return ts_clamp_backward(g, ts_saved_arg(b, self), low->tag ? &min : NULL, high->tag ? &max : NULL, open);
+    return ts_clamp_backward(g, ts_saved_arg(b, self), low->tag ? &min : NULL,
+                             high->tag ? &max : NULL, open);
 }
-static ts_status clamp_rule(ts_vjp_call *b) { return ts_give(b, 0, inside(b, ts_grad_out(b, 0), 0, 1, false)); }
-static ts_status hardtanh_rule(ts_vjp_call *b) { return ts_give(b, 0, inside(b, ts_grad_out(b, 0), 0, 1, true)); }
+static ts_status clamp_rule(ts_vjp_call *b)
+{
+    return ts_give(b, 0, inside(b, ts_grad_out(b, 0), 0, 1, false));
+}
+static ts_status hardtanh_rule(ts_vjp_call *b)
+{
+    return ts_give(b, 0, inside(b, ts_grad_out(b, 0), 0, 1, true));
+}
 static ts_status clamp_backward_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_grad_out(b, 0);

@@ -1,4 +1,5 @@
-/** @file random.c  Rules of dropout: the mask is drawn again from the counters of the forward call. */
+/** @file random.c  Rules of dropout: the mask is drawn again
+ * from the counters of the forward call. */
 // SPDX-License-Identifier: MIT
 #include "autograd/vjp.h"
 #include "include/tessera/ops.h"

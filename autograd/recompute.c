@@ -1,4 +1,5 @@
-/** @file recompute.c  Activation checkpoints: forward on a tape, and again for what a backward reads. */
+/** @file recompute.c  Activation checkpoints: forward on a tape,
+ * and again for what a backward reads. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
 #include "include/tessera/autocast.h"
@@ -58,17 +59,20 @@ ts_shape ts_shape_of(const ts_tensor *t)
 
 static bool fits(const ts_shape *s, const ts_tensor *t)
 {
-    return s->dtype == t->dtype && s->ndim == t->ndim && memcmp(s->sizes, t->sizes, t->ndim * sizeof *t->sizes) == 0;
+    return s->dtype == t->dtype && s->ndim == t->ndim &&
+           memcmp(s->sizes, t->sizes, t->ndim * sizeof *t->sizes) == 0;
 }
 
-static ts_status fail_shape(const ts_segment *s, const char *what, const ts_shape *expected, const ts_tensor *t)
+static ts_status fail_shape(const ts_segment *s, const char *what, const ts_shape *expected,
+                            const ts_tensor *t)
 {
     char want[192], got[192];
-    return ts_fail_op(TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-                      "run again, %s is %s %s; at first it was %s %s", what,
-                      ts_format_sizes(got, sizeof got, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
-                      ts_format_sizes(want, sizeof want, expected->sizes, expected->ndim),
-                      ts_dtype_name((ts_dtype)expected->dtype));
+    return ts_fail_op(
+        TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
+        "run again, %s is %s %s; at first it was %s %s", what,
+        ts_format_sizes(got, sizeof got, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
+        ts_format_sizes(want, sizeof want, expected->sizes, expected->ndim),
+        ts_dtype_name((ts_dtype)expected->dtype));
 }
 
 /* --------------------------------------------------------------------------------- tapes ---- */
@@ -101,8 +105,9 @@ static ts_segment *segment_ref(ts_segment *s)
     return s;
 }
 
-/** A leaf that requires grad outlives the graph with its owner, so a node may hold it; its version is
- *  checked then. Inputs are known by number alone: the function gets other handles when it runs again. */
+/** A leaf that requires grad outlives the graph with its owner, so a node may hold it;
+ *  its version is checked then. Inputs are known by number alone: the function gets other
+ *  handles when it runs again. */
 static bool is_held(const ts_tape *tape, const ts_tensor *t)
 {
     if (t->node || !(t->flags & TS_TENSOR_REQUIRES_GRAD))
@@ -139,8 +144,8 @@ bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, uint32_t *slot)
 /* ------------------------------------------------------------------------------- forward ---- */
 
 /** Runs the function with a tape; results go to the caller's scope. */
-static ts_status run_function(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs,
-                              int m, ts_tape *tape, const void *site)
+static ts_status run_function(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
+                              ts_tensor **outputs, int m, ts_tape *tape, const void *site)
 {
     ts_thread *thread = ts_thread_self();
     ts_tape *before = thread->tape;
@@ -163,19 +168,21 @@ static ts_status run_function(ts_recompute_fn fn, void *ctx, ts_tensor *const *i
     return status;
 }
 
-static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(void *), ts_tensor *const *inputs, int n,
-                               int m, const void *site)
+static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(void *),
+                               ts_tensor *const *inputs, int n, int m, const void *site)
 {
     ts_thread *thread = ts_thread_self();
-    size_t bytes = sizeof(ts_segment) + (size_t)n * sizeof(segment_input) + (size_t)m * sizeof(ts_shape);
+    size_t bytes =
+        sizeof(ts_segment) + (size_t)n * sizeof(segment_input) + (size_t)m * sizeof(ts_shape);
     ts_segment *s = ts_alloc(thread, bytes);
     if (!s) {
         ts_fail_memory("a part to compute again", (int64_t)bytes);
         return NULL;
     }
-    *s = (ts_segment){.n = n, .m = m, .open = true, .fn = fn, .ctx = ctx, .release = release, .site = site,
-                      .rng = thread->rng, .masks = ts_mask_get(), .autocast = ts_autocast_get_state(),
-                      .device = thread->device, .bytes = bytes};
+    *s = (ts_segment){.n = n, .m = m, .open = true, .fn = fn, .ctx = ctx, .release = release,
+                      .site = site, .rng = thread->rng, .masks = ts_mask_get(),
+                      .autocast = ts_autocast_get_state(), .device = thread->device,
+                      .bytes = bytes};
     atomic_init(&s->refs, 1);
     s->outputs = (ts_shape *)(s->inputs + n);
     ts_tape *outer = thread->tape;
@@ -214,8 +221,9 @@ static ts_status check_inputs(const ts_segment *s, ts_tensor *const *inputs, ts_
 }
 
 /** The first run. makers: room for n. */
-static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *), ts_tensor *const *inputs, int n,
-                         ts_tensor **outputs, int m, ts_node **makers, const void *site)
+static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
+                         ts_tensor *const *inputs, int n, ts_tensor **outputs, int m,
+                         ts_node **makers, const void *site)
 {
     ts_segment *s = segment_new(fn, ctx, release, inputs, n, m, site);
     if (!s) {
@@ -236,21 +244,22 @@ static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
     s->open = false;
     s->broken = status != TS_OK;
     if (s->broken)
-        drop_inputs(s); /* one that was written has a node of this segment, which would hold itself */
+        /* one that was written has a node of this segment, which would hold itself */
+        drop_inputs(s);
     ts_segment_unref(s);
     return status;
 }
 
-static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, int n, ts_tensor **outputs, int m,
-                       const ts_recompute_opts *opts, const void *site)
+static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, int n,
+                       ts_tensor **outputs, int m, const ts_recompute_opts *opts, const void *site)
 {
     ts_thread *thread = ts_thread_self();
     void (*release)(void *) = opts ? opts->release : NULL;
     ts_tensor **inputs = NULL; /* a copy: outputs may be the same array */
     ts_status status = TS_OK;
     if (!fn || n < 0 || m < 1 || (n && !given) || !outputs)
-        status = ts_fail_op(TS_ERR_VALUE, op_name, site, NULL, "expected a function, inputs and outputs, got n = %d, m = %d",
-                            n, m);
+        status = ts_fail_op(TS_ERR_VALUE, op_name, site, NULL,
+                            "expected a function, inputs and outputs, got n = %d, m = %d", n, m);
     for (int i = 0; i < n && status == TS_OK; i++)
         if (!given[i])
             status = ts_fail_null(op_name, site, "an input");
@@ -282,18 +291,19 @@ static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, i
     return status;
 }
 
-ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
+                       ts_tensor **outputs, int m)
 {
     return apply(fn, ctx, inputs, n, outputs, m, NULL, __builtin_return_address(0));
 }
 
-ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m,
-                           const ts_recompute_opts *opts)
+ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
+                          ts_tensor **outputs, int m, const ts_recompute_opts *opts)
 {
     const void *site = __builtin_return_address(0);
     if (opts && opts->size != sizeof *opts)
-        return ts_fail_op(TS_ERR_VALUE, op_name, site, NULL, "argument 'opts': expected size %zu, got %zu", sizeof *opts,
-                          opts->size);
+        return ts_fail_op(TS_ERR_VALUE, op_name, site, NULL,
+                          "argument 'opts': expected size %zu, got %zu", sizeof *opts, opts->size);
     return apply(fn, ctx, inputs, n, outputs, m, opts, site);
 }
 
@@ -302,7 +312,8 @@ ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *input
 static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out);
 
 /** Input i for another run: the first one's values and requirement, without its history. */
-static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *outer, ts_tensor **out)
+static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *outer,
+                             ts_tensor **out)
 {
     segment_input *in = &s->inputs[i];
     ts_tensor *t = in->t;
@@ -315,15 +326,17 @@ static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *ou
         t = outer->kept[in->slot].t;
         version = outer->kept[in->slot].version;
         if (!t)
-            return ts_fail_op(TS_ERR_INTERNAL, op_name, s->site, NULL, "input %d of an inner part is gone", i);
+            return ts_fail_op(TS_ERR_INTERNAL, op_name, s->site, NULL,
+                              "input %d of an inner part is gone", i);
         if (!fits(&in->shape, t))
             return fail_shape(s, "an input of an inner part", &in->shape, t);
     }
     if (t->storage->version != version) {
         uint16_t writer = t->storage->writer;
         return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "write to ts_clone() of it instead",
-                          "input %d is needed to run the function again but was written in place since, last by '%s'", i,
-                          writer ? ts_op_name(writer) : "ts_data_mut");
+                          "input %d is needed to run the function again but was written in place "
+                          "since, last by '%s'",
+                          i, writer ? ts_op_name(writer) : "ts_data_mut");
     }
     ts_tensor *alias = ts_tensor_alias(run->thread, t, t->sizes, t->strides, t->ndim, 0);
     if (!alias)
@@ -352,8 +365,10 @@ static ts_status forget_history(ts_run *run, ts_collected *c)
     return TS_OK;
 }
 
-/** Runs the function as the first time, with the thread's state of then, and puts that of now back. */
-static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tensor **inputs, ts_tensor **outputs)
+/** Runs the function as the first time, with the thread's state of then,
+ * and puts that of now back. */
+static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tensor **inputs,
+                           ts_tensor **outputs)
 {
     ts_thread *thread = run->thread;
     ts_rng_state rng = thread->rng;
@@ -434,8 +449,9 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
         if (!fits(&s->outputs[i], outputs[i]))
             status = fail_shape(s, "an output", &s->outputs[i], outputs[i]);
     if (status == TS_OK && c->count != s->slots)
-        status = ts_fail_op(TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-                            "run again, it saved %u tensors for backward; at first %u", c->count, s->slots);
+        status = ts_fail_op(
+            TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
+            "run again, it saved %u tensors for backward; at first %u", c->count, s->slots);
     if (status == TS_OK)
         status = forget_history(run, c);
     for (int i = 0; i < s->n && status == TS_OK && outer; i++)
@@ -454,10 +470,12 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
     if (*out)
         return TS_OK;
     if (s->open)
-        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "move the backward out of the function",
-                          "a backward through the function's ops was started before the function was done");
+        return ts_fail_op(
+            TS_ERR_AUTOGRAD, op_name, s->site, "move the backward out of the function",
+            "a backward through the function's ops was started before the function was done");
     if (s->broken)
-        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, NULL, "backward through a part whose forward failed");
+        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, NULL,
+                          "backward through a part whose forward failed");
     size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_kept);
     ts_collected *c = ts_alloc(run->thread, bytes);
     if (!c)
@@ -480,16 +498,18 @@ const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot, const
     ts_segment *s = node->segment;
     ts_collected *c;
     if (!s) {
-        ts_fail_op(TS_ERR_INTERNAL, ts_node_name(node), node->site, NULL, "the rule reads what no part computes");
+        ts_fail_op(TS_ERR_INTERNAL, ts_node_name(node), node->site, NULL,
+                   "the rule reads what no part computes");
         return NULL;
     }
     if (collect(run, s, &c) != TS_OK)
         return NULL;
     const ts_kept *k = &c->kept[slot];
     if (k->op != node->op) {
-        ts_fail_op(TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-                   "run again, it called '%s' where it had called '%s'",
-                   k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op), ts_node_name(node));
+        ts_fail_op(
+            TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
+            "run again, it called '%s' where it had called '%s'",
+            k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op), ts_node_name(node));
         return NULL;
     }
     if (!fits(expected, k->t)) {

@@ -1,10 +1,10 @@
 /**
  * @file recompute.h  Graphs that save nothing and compute again what their rules read.
  *
- * While a checkpointed function runs forward, its thread records on a tape: nodes get their edges as
- * always, but instead of tensors they keep numbers of a segment. The first rule that reads one runs the
- * function again on a tape that collects what nodes would have saved, in the same order. The graph is
- * the first one throughout, so leaves, hooks and double backward do not know of it.
+ * While a checkpointed function runs forward, its thread records on a tape: nodes get their edges
+ * as always, but instead of tensors they keep numbers of a segment. The first rule that reads one
+ * runs the function again on a tape that collects what nodes would have saved, in the same order.
+ * The graph is the first one throughout, so leaves, hooks and double backward do not know of it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_RECOMPUTE_H
@@ -42,9 +42,10 @@ typedef struct ts_kept {
     uint16_t op;  /* of the node that wanted it */
 } ts_kept;
 
-/** What node saved under a number, computed again when need be; NULL with an error. Lives until the node
- *  has run. */
-const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot, const ts_shape *expected);
+/** What node saved under a number, computed again when need be; NULL with an error.
+ *  Lives until the node has run. */
+const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot,
+                                const ts_shape *expected);
 /** node has run: what was computed for it goes. */
 void ts_collected_done(ts_run *run, const ts_node *node);
 /** The end of a run. */

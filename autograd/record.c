@@ -1,8 +1,9 @@
 /**
- * @file record.c  The AUTOGRAD layer: redispatches, then attaches a node that keeps what the rule needs.
+ * @file record.c  The AUTOGRAD layer: redispatches, then attaches a node
+ * that keeps what the rule needs.
  *
- * One kernel serves all ops: it is the fallback of the AUTOGRAD key. Everything that can fail is done
- * before the call goes on, so a failed recording never leaves a written tensor behind.
+ * One kernel serves all ops: it is the fallback of the AUTOGRAD key. Everything that can fail is
+ * done before the call goes on, so a failed recording never leaves a written tensor behind.
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/anomaly.h"
@@ -18,7 +19,8 @@ TS_INLINE bool requires_grad(const ts_tensor *t) { return t->flags & TS_TENSOR_R
 static ts_status refuse_write(const char *op, const void *site, const char *what, const char *why)
 {
     return ts_fail_op(TS_ERR_AUTOGRAD, op, site,
-                      "write to ts_clone() of it, use ts_slice_scatter() for a part, or wrap the write in TS_NO_GRAD",
+                      "write to ts_clone() of it, use ts_slice_scatter() for a part, or wrap the "
+                      "write in TS_NO_GRAD",
                       "cannot write %s in place: it %s", what, why);
 }
 
@@ -69,8 +71,14 @@ static ts_status check_writes(const ts_frame *f, bool records)
 
 /* -------------------------------------------------------------------------------- nodes ---- */
 
-static size_t ints_bytes(const ts_value *v) { return v->tag == TS_TAG_INTS ? v->count * sizeof(int64_t) : 0; }
-static size_t string_bytes(const ts_value *v) { return v->tag == TS_TAG_STRING ? (strlen(v->str) + 8) & ~(size_t)7 : 0; }
+static size_t ints_bytes(const ts_value *v)
+{
+    return v->tag == TS_TAG_INTS ? v->count * sizeof(int64_t) : 0;
+}
+static size_t string_bytes(const ts_value *v)
+{
+    return v->tag == TS_TAG_STRING ? (strlen(v->str) + 8) & ~(size_t)7 : 0;
+}
 
 /** A node with room for the call's arguments; inputs are filled but nothing is saved. */
 static ts_node *node_new(const ts_frame *f)
@@ -82,8 +90,8 @@ static ts_node *node_new(const ts_frame *f)
         ninputs += v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
         tail += ints_bytes(v) + string_bytes(v);
     }
-    size_t bytes = sizeof(ts_node) + f->nargs * sizeof(ts_value) + (size_t)ninputs * sizeof(ts_input) +
-                   f->nrets * sizeof(ts_output) + tail + trail;
+    size_t bytes = sizeof(ts_node) + f->nargs * sizeof(ts_value) +
+                   (size_t)ninputs * sizeof(ts_input) + f->nrets * sizeof(ts_output) + tail + trail;
     ts_node *n = bytes <= UINT32_MAX ? ts_alloc(f->thread, bytes) : NULL;
     if (!n) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
@@ -170,29 +178,36 @@ static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
         for (uint32_t m = 0; m < count; m++, k++) {
             ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[m];
             ts_input *in = &n->inputs[k];
-            if (TS_UNLIKELY(f->thread->tape != NULL) && ts_tape_take(f->thread->tape, n, t, &in->version)) {
+            if (TS_UNLIKELY(f->thread->tape != NULL) &&
+                ts_tape_take(f->thread->tape, n, t, &in->version)) {
                 in->packed = true;
                 continue;
             }
             bool overwritten = (f->given & 1) && f->rets[0].t == t;
-            /* an alias of what this very call overwrites: no cycle, and unpacking it names the write */
-            in->saved = overwritten ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0) : ts_tensor_ref(t);
+            /* an alias of what this very call overwrites: no cycle,
+             * and unpacking it names the write */
+            in->saved = overwritten
+                            ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)
+                            : ts_tensor_ref(t);
             if (!in->saved)
                 return ts_error_code();
             in->version = t->storage->version;
         }
     }
-    /* in place nothing may fail behind the write, so the alias of the result is made in front of it */
+    /* in place nothing may fail behind the write, so the alias
+     * of the result is made in front of it */
     for (int i = 0; f->given >> i; i++) {
         ts_tensor *t = f->rets[i].t;
         if ((f->given >> i & 1) && (*reads & TS_SAVE_RET(i)) && !f->thread->tape &&
-            !(n->outputs[i].saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)))
+            !(n->outputs[i].saved =
+                  ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)))
             return ts_error_code();
     }
     return TS_OK;
 }
 
-/** After the call: results get the node, and the rule its results. The alias of a new one may fail. */
+/** After the call: results get the node, and the rule its results.
+ * The alias of a new one may fail. */
 static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wanted)
 {
     for (int i = 0; i < f->nrets; i++) {
@@ -213,7 +228,8 @@ static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wa
             if (extra) {
                 o->saved = t; /* made for the rule only */
                 TS_TELL(f->thread, extra, i, t);
-            } else if (!o->saved && !(o->saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0))) {
+            } else if (!o->saved && !(o->saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides,
+                                                                 t->ndim, 0))) {
                 return ts_error_code();
             }
             if (o->saved)

@@ -7,7 +7,8 @@
 
 #include <math.h>
 
-/** t, like the result of a reduction of argument 0 over the dims in argument 1, over its elements. */
+/** t, like the result of a reduction of argument 0 over the dims
+ * in argument 1, over its elements. */
 static ts_tensor *spread(ts_vjp_call *b, ts_tensor *t)
 {
     const ts_value *dims = ts_arg(b, 1);
@@ -54,7 +55,8 @@ static ts_status unreduce(ts_vjp_call *b)
     ts_tensor *g = ts_grad_out(b, 0);
     if (m.ndim == (int)sizes->count)
         return ts_give(b, 0, ts_sum_to_size(g, m.sizes, m.ndim));
-    return ts_give(b, 0, ts_sum_to_size(ts_sum_dims(g, dims->ints, (int)dims->count, false), m.sizes, m.ndim));
+    return ts_give(
+        b, 0, ts_sum_to_size(ts_sum_dims(g, dims->ints, (int)dims->count, false), m.sizes, m.ndim));
 }
 const ts_vjp ts_vjp_unreduce = {.rule = unreduce};
 
@@ -63,7 +65,8 @@ static ts_tensor *deviations(ts_vjp_call *b)
 {
     const ts_value *dims = ts_arg(b, 1);
     ts_tensor *x = ts_saved_arg(b, 0);
-    ts_tensor *mean = dims->tag == TS_TAG_INTS ? ts_mean_dims(x, dims->ints, (int)dims->count, true) : ts_mean(x);
+    ts_tensor *mean =
+        dims->tag == TS_TAG_INTS ? ts_mean_dims(x, dims->ints, (int)dims->count, true) : ts_mean(x);
     return ts_sub(x, mean);
 }
 
@@ -80,7 +83,8 @@ const ts_vjp ts_vjp_var = {.rule = var, .saves = {[0] = TS_SAVE_ARG(0)}};
 static ts_tensor *sum_kept(ts_vjp_call *b, ts_tensor *t)
 {
     const ts_value *dims = ts_arg(b, 1);
-    return dims->tag == TS_TAG_INTS ? ts_sum_dims(t, dims->ints, (int)dims->count, true) : ts_sum(t);
+    return dims->tag == TS_TAG_INTS ? ts_sum_dims(t, dims->ints, (int)dims->count, true)
+                                    : ts_sum(t);
 }
 
 /** d std / dx = (x - mean) / ((n - correction) std), and 0 where nothing deviates */
@@ -117,7 +121,8 @@ static ts_status logsumexp(ts_vjp_call *b)
     ts_tensor *share = ts_exp(ts_sub(ts_saved_arg(b, 0), spread(b, y)));
     return ts_give(b, 0, ts_mul(share, spread(b, ts_grad_out(b, 0))));
 }
-const ts_vjp ts_vjp_logsumexp = {.rule = logsumexp, .saves = {[0] = TS_SAVE_ARG(0) | TS_SAVE_RET(0)}};
+const ts_vjp ts_vjp_logsumexp = {.rule = logsumexp,
+                                 .saves = {[0] = TS_SAVE_ARG(0) | TS_SAVE_RET(0)}};
 
 /** p = 1: sign(x); p = 2: x / y, and 0 at y = 0; p = Inf: sign(x) shared among the largest. */
 static ts_status norm(ts_vjp_call *b)
@@ -152,8 +157,9 @@ static ts_tensor *running_product(ts_tensor *x, bool behind)
 }
 
 /**
- * The product of the others without a division: a quotient says nothing of how the product of an element's
- * others changes while one of them is 0. Takes log2(n) times the memory, so only a recorded backward does this.
+ * The product of the others without a division: a quotient says nothing of how the product
+ * of an element's others changes while one of them is 0. Takes log2(n) times the memory,
+ * so only a recorded backward does this.
  */
 static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
 {
@@ -196,8 +202,11 @@ static ts_status prod(ts_vjp_call *b)
         return ts_give(b, 0, ts_mul(others_recorded(b, x), spread(b, g)));
     ts_tensor *zero = ts_eq_scalar(x, 0), *count = zero ? ts_to(zero, (ts_dtype)x->dtype) : NULL;
     ts_tensor *rest = ts_masked_fill_scalar(x, zero, 1);
-    ts_tensor *product = dims->tag == TS_TAG_INTS ? ts_prod_dims(rest, dims->ints, (int)dims->count, true) : ts_prod(rest);
+    ts_tensor *product = dims->tag == TS_TAG_INTS
+                             ? ts_prod_dims(rest, dims->ints, (int)dims->count, true)
+                             : ts_prod(rest);
     ts_tensor *others = ts_ne(sum_kept(b, count), count);
-    return ts_give(b, 0, ts_masked_fill_scalar(ts_mul(ts_div(product, rest), spread(b, g)), others, 0));
+    return ts_give(b, 0,
+                   ts_masked_fill_scalar(ts_mul(ts_div(product, rest), spread(b, g)), others, 0));
 }
 const ts_vjp ts_vjp_prod = {.rule = prod, .saves = {[0] = TS_SAVE_ARG(0)}};

@@ -16,9 +16,12 @@ static owned_rule *rules; /* guarded by the registry's lock */
 ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *opts)
 {
     if (!rule)
-        return ts_error_set(TS_ERR_NULL, "register_vjp: argument 'rule': expected a function, got NULL");
+        return ts_error_set(TS_ERR_NULL,
+                            "register_vjp: argument 'rule': expected a function, got NULL");
     if (opts && opts->size != sizeof *opts)
-        return ts_error_set(TS_ERR_VALUE, "register_vjp: argument 'opts': expected size %zu, got %zu", sizeof *opts, opts->size);
+        return ts_error_set(TS_ERR_VALUE,
+                            "register_vjp: argument 'opts': expected size %zu, got %zu",
+                            sizeof *opts, opts->size);
     owned_rule *o = ts_sys_calloc(sizeof *o);
     if (!o)
         return ts_fail_memory("a gradient rule", sizeof *o);

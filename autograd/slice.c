@@ -9,15 +9,17 @@
 static ts_status slice(ts_vjp_call *b)
 {
     ts_meta m = ts_arg_meta(b, 0);
-    return ts_give(b, 0, ts_slice_backward(ts_grad_out(b, 0), m.sizes, m.ndim, (int)ts_arg(b, 1)->i, ts_arg(b, 2)->i,
-                                           ts_arg(b, 3)->i, ts_arg(b, 4)->i));
+    return ts_give(b, 0,
+                   ts_slice_backward(ts_grad_out(b, 0), m.sizes, m.ndim, (int)ts_arg(b, 1)->i,
+                                     ts_arg(b, 2)->i, ts_arg(b, 3)->i, ts_arg(b, 4)->i));
 }
 const ts_vjp ts_vjp_slice = {.rule = slice};
 
 static ts_status slice_backward(ts_vjp_call *b)
 {
-    return ts_give(b, 0, ts_slice(ts_grad_out(b, 0), (int)ts_arg(b, 2)->i, ts_arg(b, 3)->i, ts_arg(b, 4)->i,
-                                  ts_arg(b, 5)->i));
+    return ts_give(b, 0,
+                   ts_slice(ts_grad_out(b, 0), (int)ts_arg(b, 2)->i, ts_arg(b, 3)->i,
+                            ts_arg(b, 4)->i, ts_arg(b, 5)->i));
 }
 const ts_vjp ts_vjp_slice_backward = {.rule = slice_backward};
 
@@ -36,14 +38,17 @@ const ts_vjp ts_vjp_select = {.rule = select};
 static ts_status diagonal(ts_vjp_call *b)
 {
     ts_meta m = ts_arg_meta(b, 0);
-    return ts_give(b, 0, ts_diagonal_backward(ts_grad_out(b, 0), m.sizes, m.ndim, ts_arg(b, 1)->i, (int)ts_arg(b, 2)->i,
-                                              (int)ts_arg(b, 3)->i));
+    return ts_give(b, 0,
+                   ts_diagonal_backward(ts_grad_out(b, 0), m.sizes, m.ndim, ts_arg(b, 1)->i,
+                                        (int)ts_arg(b, 2)->i, (int)ts_arg(b, 3)->i));
 }
 const ts_vjp ts_vjp_diagonal = {.rule = diagonal};
 
 static ts_status diagonal_backward(ts_vjp_call *b)
 {
-    return ts_give(b, 0, ts_diagonal(ts_grad_out(b, 0), ts_arg(b, 2)->i, (int)ts_arg(b, 3)->i, (int)ts_arg(b, 4)->i));
+    return ts_give(b, 0,
+                   ts_diagonal(ts_grad_out(b, 0), ts_arg(b, 2)->i, (int)ts_arg(b, 3)->i,
+                               (int)ts_arg(b, 4)->i));
 }
 const ts_vjp ts_vjp_diagonal_backward = {.rule = diagonal_backward};
 

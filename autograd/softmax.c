@@ -6,14 +6,16 @@
 
 static ts_status softmax(ts_vjp_call *b)
 {
-    ts_tensor *dx = ts_softmax_backward(ts_grad_out(b, 0), ts_saved_ret(b, 0), (int)ts_arg(b, 1)->i);
+    ts_tensor *dx =
+        ts_softmax_backward(ts_grad_out(b, 0), ts_saved_ret(b, 0), (int)ts_arg(b, 1)->i);
     return ts_give(b, 0, ts_reduce_to(b, 0, dx));
 }
 const ts_vjp ts_vjp_softmax = {.rule = softmax, .saves = {[0] = TS_SAVE_RET(0)}};
 
 static ts_status log_softmax(ts_vjp_call *b)
 {
-    ts_tensor *dx = ts_log_softmax_backward(ts_grad_out(b, 0), ts_saved_ret(b, 0), (int)ts_arg(b, 1)->i);
+    ts_tensor *dx =
+        ts_log_softmax_backward(ts_grad_out(b, 0), ts_saved_ret(b, 0), (int)ts_arg(b, 1)->i);
     return ts_give(b, 0, ts_reduce_to(b, 0, dx));
 }
 const ts_vjp ts_vjp_log_softmax = {.rule = log_softmax, .saves = {[0] = TS_SAVE_RET(0)}};
@@ -30,13 +32,15 @@ static ts_status softmax_backward(ts_vjp_call *b)
         TS_TRY(ts_give(b, 0, ts_reduce_to(b, 0, ts_softmax_backward(u, y, dim))));
     if (ts_needs(b, 1)) {
         ts_tensor *g = ts_saved_arg(b, 0);
-        ts_tensor *s = ts_sum_dim(ts_mul(g, y), dim, true), *q = ts_sum_dim(ts_mul(u, y), dim, true);
+        ts_tensor *s = ts_sum_dim(ts_mul(g, y), dim, true),
+                  *q = ts_sum_dim(ts_mul(u, y), dim, true);
         TS_TRY(ts_give(b, 1, ts_sub(ts_mul(u, ts_sub(g, s)), ts_mul(g, q))));
     }
     return TS_OK;
 }
 const ts_vjp ts_vjp_softmax_backward = {
-    .rule = softmax_backward, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
+    .rule = softmax_backward,
+    .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
 
 /**
  * dx = g - p s, p = exp(y), s = sum(g). Against an upstream u with q = sum(u p):
@@ -55,4 +59,5 @@ static ts_status log_softmax_backward(ts_vjp_call *b)
     return TS_OK;
 }
 const ts_vjp ts_vjp_log_softmax_backward = {
-    .rule = log_softmax_backward, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
+    .rule = log_softmax_backward,
+    .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};

@@ -28,11 +28,15 @@ const ts_vjp ts_vjp_permute = {.rule = permute};
 
 static ts_status transpose(ts_vjp_call *b)
 {
-    return ts_give(b, 0, ts_transpose(ts_grad_out(b, 0), (int)ts_arg(b, 1)->i, (int)ts_arg(b, 2)->i));
+    return ts_give(b, 0,
+                   ts_transpose(ts_grad_out(b, 0), (int)ts_arg(b, 1)->i, (int)ts_arg(b, 2)->i));
 }
 const ts_vjp ts_vjp_transpose = {.rule = transpose};
 
-static ts_status expand(ts_vjp_call *b) { return ts_give(b, 0, ts_reduce_to(b, 0, ts_grad_out(b, 0))); }
+static ts_status expand(ts_vjp_call *b)
+{
+    return ts_give(b, 0, ts_reduce_to(b, 0, ts_grad_out(b, 0)));
+}
 const ts_vjp ts_vjp_expand = {.rule = expand};
 
 /* ------------------------------------------------------------------------- any strides ---- */
@@ -72,12 +76,13 @@ static ts_tensor *place_index(const place *p, ts_device device)
 static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta like)
 {
     ts_tensor *into = ts_empty_on(&n, 1, like.dtype, like.device);
-    return into ? ts_index_add(ts_zero_(into), 0, index, ts_reshape(src, (int64_t[]){-1}, 1)) : NULL;
+    return into ? ts_index_add(ts_zero_(into), 0, index, ts_reshape(src, (int64_t[]){-1}, 1))
+                : NULL;
 }
 
 /**
- * The gradient is summed where the result's elements lie in the storage and read where the argument's do.
- * Elements of the argument that lie in one place share what is there.
+ * The gradient is summed where the result's elements lie in the storage and read
+ * where the argument's do. Elements of the argument that lie in one place share what is there.
  */
 static ts_status as_strided(ts_vjp_call *b)
 {
@@ -90,7 +95,8 @@ static ts_status as_strided(ts_vjp_call *b)
         to.strides[d] = strides->ints[d];
     int64_t end = place_end(&of), other = place_end(&to);
     end = end > other ? end : other;
-    ts_tensor *index = place_index(&of, m.device), *sum = spread(place_index(&to, m.device), ts_grad_out(b, 0), end, m);
+    ts_tensor *index = place_index(&of, m.device),
+              *sum = spread(place_index(&to, m.device), ts_grad_out(b, 0), end, m);
     ts_tensor *ones = ts_empty_on(m.sizes, m.ndim, m.dtype, m.device);
     ts_tensor *count = ones ? spread(index, ts_fill_(ones, 1), end, m) : NULL;
     ts_tensor *g = ts_index_select(ts_div(sum, ts_clamp_min(count, 1)), 0, index);

@@ -22,14 +22,18 @@ bool ts_needs_member(const ts_vjp_call *b, int i, int k)
 ts_tensor *ts_unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what)
 {
     if (!saved) {
-        ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL, "the rule reads %s, which it does not save", what);
+        ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
+                   "the rule reads %s, which it does not save", what);
         return NULL;
     }
     if (saved->storage && saved->storage->version != version) {
         uint16_t writer = saved->storage->writer;
-        ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(b->node), b->node->site, "write to ts_clone() of it instead",
-                   "%s is needed for the gradient but was written in place since, last by '%s' (version %u, saved at %u)",
-                   what, writer ? ts_op_name(writer) : "ts_data_mut", saved->storage->version, version);
+        ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(b->node), b->node->site,
+                   "write to ts_clone() of it instead",
+                   "%s is needed for the gradient but was written in place since, last by '%s' "
+                   "(version %u, saved at %u)",
+                   what, writer ? ts_op_name(writer) : "ts_data_mut", saved->storage->version,
+                   version);
         return NULL;
     }
     return saved;
@@ -50,7 +54,8 @@ ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output)
 }
 
 /** What a checkpoint computed again for the node, with the checks of what was saved. */
-static TS_COLD ts_tensor *unpack_again(ts_vjp_call *b, uint32_t slot, const ts_shape *expected, const char *what)
+static TS_COLD ts_tensor *unpack_again(ts_vjp_call *b, uint32_t slot, const ts_shape *expected,
+                                       const char *what)
 {
     const ts_kept *kept = ts_collected_get(b->run, b->node, slot, expected);
     return kept ? ts_unpack(b, kept->t, kept->version, what) : NULL;
@@ -87,7 +92,9 @@ ts_tensor *ts_saved_arg(ts_vjp_call *b, int i) { return ts_saved_member(b, i, 0)
 ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset)
 {
     int at = ts_node_input(b->node, i, 0);
-    const ts_tensor *t = at < 0 ? NULL : b->node->inputs[at].packed ? ts_saved_arg(b, i) : b->node->inputs[at].saved;
+    const ts_tensor *t = at < 0                       ? NULL
+                         : b->node->inputs[at].packed ? ts_saved_arg(b, i)
+                                                      : b->node->inputs[at].saved;
     if (!t && at >= 0 && b->node->inputs[at].packed)
         return ts_error_code();
     if (!t)
@@ -95,7 +102,8 @@ ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offs
                           "the rule asks for the layout of argument %d, which it does not save", i);
     for (int d = 0; d < t->ndim; d++)
         strides[d] = t->strides[d];
-    *offset = t->data ? (t->data - (char *)t->storage->data) / (int64_t)ts_dtype_sizes[t->dtype] : 0;
+    *offset =
+        t->data ? (t->data - (char *)t->storage->data) / (int64_t)ts_dtype_sizes[t->dtype] : 0;
     return TS_OK;
 }
 
@@ -153,11 +161,13 @@ ts_status ts_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
     }
     if (!fits) {
         char got[192], want[192];
-        return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
-                          "the gradient of argument %d is %s %s, expected %s %s", i,
-                          ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim), ts_dtype_name((ts_dtype)grad->dtype),
-                          ts_format_sizes(want, sizeof want, in ? in->sizes : NULL, in ? in->ndim : 0),
-                          ts_dtype_name(in ? (ts_dtype)in->dtype : TS_DTYPE_NONE));
+        return ts_fail_op(
+            TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
+            "the gradient of argument %d is %s %s, expected %s %s", i,
+            ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim),
+            ts_dtype_name((ts_dtype)grad->dtype),
+            ts_format_sizes(want, sizeof want, in ? in->sizes : NULL, in ? in->ndim : 0),
+            ts_dtype_name(in ? (ts_dtype)in->dtype : TS_DTYPE_NONE));
     }
     b->given[at] = grad;
     return TS_OK;

@@ -29,10 +29,12 @@ struct ts_vjp {
     ts_status (*rule)(ts_vjp_call *b);
     uint32_t saves[TS_MAX_ARGS]; /* what the rule reads when argument i needs a gradient */
     uint32_t always;             /* what it reads whichever argument needs one */
-    uint8_t want;                /* results the rule reads: made even when the caller does not want them */
+    uint8_t want;                /* results the rule reads: made even
+                                    when the caller does not want them */
 };
 
-/** Strides and offset in the storage, in elements, of a saved argument, whatever was written since. */
+/** Strides and offset in the storage, in elements, of a saved argument,
+ * whatever was written since. */
 ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
 /** Shape and dtype of tensor argument i, whether saved or not. */
 ts_meta ts_arg_meta(const ts_vjp_call *b, int i);

@@ -22,8 +22,8 @@ static void account(int64_t delta)
 {
     int64_t now = atomic_fetch_add_explicit(&in_use, delta, memory_order_relaxed) + delta;
     int64_t top = atomic_load_explicit(&peak, memory_order_relaxed);
-    while (now > top && !atomic_compare_exchange_weak_explicit(&peak, &top, now, memory_order_relaxed,
-                                                               memory_order_relaxed))
+    while (now > top && !atomic_compare_exchange_weak_explicit(
+                            &peak, &top, now, memory_order_relaxed, memory_order_relaxed))
         ;
 }
 
@@ -260,7 +260,8 @@ size_t ts_small_class_bytes(int klass)
     return ((size_t)512 << octave) + (size_t)(quarter + 1) * ((size_t)128 << octave);
 }
 
-/** A 64-KiB slab aligned to its size; taken from the system sixteen at a time and never returned. */
+/** A 64-KiB slab aligned to its size; taken from the system sixteen
+ * at a time and never returned. */
 static char *slab_new(void)
 {
     pthread_mutex_lock(&slab_lock);
@@ -351,8 +352,8 @@ void ts_free_slow(void *block, size_t bytes)
     void *head = atomic_load_explicit(&slab->heap->remote, memory_order_relaxed);
     do
         *(void **)block = head;
-    while (!atomic_compare_exchange_weak_explicit(&slab->heap->remote, &head, block, memory_order_release,
-                                                  memory_order_relaxed));
+    while (!atomic_compare_exchange_weak_explicit(&slab->heap->remote, &head, block,
+                                                  memory_order_release, memory_order_relaxed));
 }
 
 ts_heap *ts_heap_acquire(void)

@@ -28,13 +28,15 @@ int ts_device_count(uint8_t backend)
     return n < 0 ? 0 : n > 256 ? 256 : n;
 }
 
-/* Devices that a backend was seen to have: they neither come nor go, so it is asked until there are enough. */
+/* Devices that a backend was seen to have: they neither come nor go,
+ * so it is asked until there are enough. */
 static _Atomic int counted[16];
 
 ts_status ts_device_check(ts_device device, const char *what)
 {
     if (TS_LIKELY(device.backend < 16 &&
-                  device.index < atomic_load_explicit(&counted[device.backend], memory_order_relaxed)))
+                  device.index <
+                      atomic_load_explicit(&counted[device.backend], memory_order_relaxed)))
         return TS_OK;
     int count = ts_device_count(device.backend);
     if (device.backend < 16)
@@ -42,22 +44,26 @@ ts_status ts_device_check(ts_device device, const char *what)
     if (device.index < count)
         return TS_OK;
     if (count)
-        return ts_error_set(TS_ERR_DEVICE, "%s: expected one of %d devices, got %s", what, count, ts_device_name(device));
+        return ts_error_set(TS_ERR_DEVICE, "%s: expected one of %d devices, got %s", what, count,
+                            ts_device_name(device));
     const ts_backend *b = ts_backend_of(device);
     if (b) { /* it may say why it has none */
         ts_error_clear();
         b->device_count(b->state);
         if (ts_error_code() == TS_OK)
-            return ts_error_set(TS_ERR_DEVICE, "%s: there is no %s device", what, ts_key_name(device.backend));
-        return ts_error_set_hint(TS_ERR_DEVICE, ts_error_hint(), "%s: there is no %s device: %s", what,
-                                 ts_key_name(device.backend), ts_error_message());
+            return ts_error_set(TS_ERR_DEVICE, "%s: there is no %s device", what,
+                                ts_key_name(device.backend));
+        return ts_error_set_hint(TS_ERR_DEVICE, ts_error_hint(), "%s: there is no %s device: %s",
+                                 what, ts_key_name(device.backend), ts_error_message());
     }
     if (device.backend > 15 || strcmp(ts_key_name(device.backend), "?") == 0)
-        return ts_error_set_hint(TS_ERR_DEVICE, "load a backend with ts_backend_load(), and use the key it reports",
-                                 "%s: expected the device of a known backend, got backend number %d", what,
-                                 device.backend);
-    return ts_error_set_hint(TS_ERR_DEVICE, "load its backend with ts_backend_open() or ts_backend_load()", "%s: no backend is loaded for %s",
-                             what, ts_device_name(device));
+        return ts_error_set_hint(
+            TS_ERR_DEVICE, "load a backend with ts_backend_load(), and use the key it reports",
+            "%s: expected the device of a known backend, got backend number %d", what,
+            device.backend);
+    return ts_error_set_hint(TS_ERR_DEVICE,
+                             "load its backend with ts_backend_open() or ts_backend_load()",
+                             "%s: no backend is loaded for %s", what, ts_device_name(device));
 }
 
 ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats)
@@ -71,7 +77,8 @@ ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats)
         return TS_OK;
     }
     if (!b || !b->memory_stats)
-        return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_stats: %s does not tell", ts_device_name(device));
+        return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_stats: %s does not tell",
+                            ts_device_name(device));
     return reported(b->memory_stats(b->state, device.index, stats), device, "device_memory_stats");
 }
 
@@ -85,9 +92,11 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
         ts_memory_stats stats;
         char held[80] = "";
         if (b->memory_stats && b->memory_stats(b->state, device.index, &stats) == TS_OK)
-            snprintf(held, sizeof held, " (in use %lld, reserved %lld)", (long long)stats.in_use, (long long)stats.reserved);
-        ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch", "out of memory on %s: %s needs %lld bytes%s",
-                          ts_device_name(device), what, (long long)bytes, held);
+            snprintf(held, sizeof held, " (in use %lld, reserved %lld)", (long long)stats.in_use,
+                     (long long)stats.reserved);
+        ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch",
+                          "out of memory on %s: %s needs %lld bytes%s", ts_device_name(device),
+                          what, (long long)bytes, held);
     }
     return data;
 }
@@ -118,33 +127,43 @@ static ts_status bounce(ts_device to, char *data, ts_device from, const char *so
     return status;
 }
 
-ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source, int64_t bytes)
+ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
+                         int64_t bytes)
 {
     if (bytes <= 0)
         return TS_OK;
     const ts_backend *dst = ts_backend_of(to), *src = ts_backend_of(from);
     if ((!dst && to.backend != TS_KEY_CPU) || (!src && from.backend != TS_KEY_CPU))
-        return ts_error_set(TS_ERR_DEVICE, "copy: no memory on %s", ts_device_name(dst || to.backend == TS_KEY_CPU ? from : to));
+        return ts_error_set(TS_ERR_DEVICE, "copy: no memory on %s",
+                            ts_device_name(dst || to.backend == TS_KEY_CPU ? from : to));
     if (!dst && !src) {
         memcpy(data, source, (size_t)bytes);
         return TS_OK;
     }
     if (!src) {
-        atomic_fetch_add_explicit(&ts_device_count_of[to.backend].bytes_in, (uint64_t)bytes, memory_order_relaxed);
-        return reported(dst->copy_in(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to, "copy_in");
+        atomic_fetch_add_explicit(&ts_device_count_of[to.backend].bytes_in, (uint64_t)bytes,
+                                  memory_order_relaxed);
+        return reported(
+            dst->copy_in(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to,
+            "copy_in");
     }
     if (!dst) {
-        atomic_fetch_add_explicit(&ts_device_count_of[from.backend].bytes_out, (uint64_t)bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&ts_device_count_of[from.backend].bytes_out, (uint64_t)bytes,
+                                  memory_order_relaxed);
         ts_stream *stream = ts_stream_current(from);
-        TS_TRY(reported(src->copy_out(src->state, from.index, data, source, bytes, stream), from, "copy_out"));
+        TS_TRY(reported(src->copy_out(src->state, from.index, data, source, bytes, stream), from,
+                        "copy_out"));
         return ts_stream_synchronize(from, stream);
     }
     if (ts_same_device(to, from))
-        return reported(dst->copy_within(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to, "copy_within");
+        return reported(
+            dst->copy_within(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to,
+            "copy_within");
     if (dst != src || !dst->copy_between)
         return bounce(to, data, from, source, bytes);
-    return reported(dst->copy_between(dst->state, to.index, data, from.index, source, bytes, ts_stream_current(to)), to,
-                    "copy_between");
+    return reported(dst->copy_between(dst->state, to.index, data, from.index, source, bytes,
+                                      ts_stream_current(to)),
+                    to, "copy_between");
 }
 
 static void pinned_release(void *payload, void *data, int64_t bytes)
@@ -159,7 +178,8 @@ ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_de
 {
     TS_TRY_NULL(ts_device_check(device, "empty_pinned"));
     ts_thread *thread = ts_thread_self();
-    ts_tensor *plain = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_META); /* checks, without memory */
+    /* checks, without memory */
+    ts_tensor *plain = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_META);
     if (!plain)
         return NULL;
     int64_t bytes = plain->storage->bytes;
@@ -213,7 +233,9 @@ ts_status ts_stream_use(ts_device device, ts_stream *stream)
             at = i;
     }
     if (at < 0 && stream)
-        return ts_error_set(TS_ERR_STATE, "stream_use: streams of %d devices are in use by the thread already", MOST);
+        return ts_error_set(TS_ERR_STATE,
+                            "stream_use: streams of %d devices are in use by the thread already",
+                            MOST);
     if (at >= 0) {
         current[at].device = device;
         current[at].stream = stream;
@@ -229,7 +251,8 @@ static ts_status gave_none(ts_device device, const char *what)
 {
     if (ts_error_code() == TS_ERR_DEVICE)
         return TS_ERR_DEVICE;
-    return ts_error_set(TS_ERR_MEMORY, "%s_new: out of memory, or %s has no further %s", what, ts_device_name(device), what);
+    return ts_error_set(TS_ERR_MEMORY, "%s_new: out of memory, or %s has no further %s", what,
+                        ts_device_name(device), what);
 }
 
 ts_status ts_stream_new(ts_device device, ts_stream **stream)
@@ -258,7 +281,9 @@ ts_status ts_stream_synchronize(ts_device device, ts_stream *stream)
 {
     TS_TRY(ts_device_check(device, "stream_synchronize"));
     const ts_backend *b = ts_backend_of(device);
-    return b && b->synchronize ? reported(b->synchronize(b->state, device.index, stream), device, "synchronize") : TS_OK;
+    return b && b->synchronize
+               ? reported(b->synchronize(b->state, device.index, stream), device, "synchronize")
+               : TS_OK;
 }
 
 ts_status ts_synchronize(ts_device device)
@@ -278,7 +303,8 @@ ts_status ts_record_stream(ts_tensor *t)
     const ts_backend *b = ts_backend_of(device);
     if (!b || !b->record_stream || !t->storage->data)
         return TS_OK;
-    return reported(b->record_stream(b->state, device.index, t->storage->data, t->storage->bytes, ts_stream_current(device)),
+    return reported(b->record_stream(b->state, device.index, t->storage->data, t->storage->bytes,
+                                     ts_stream_current(device)),
                     device, "record_stream");
 }
 
@@ -309,7 +335,8 @@ ts_status ts_event_record(ts_device device, ts_event *event)
     const ts_backend *b = ts_backend_of(device);
     if (!event)
         return TS_OK;
-    return reported(b->event_record(b->state, device.index, event, ts_stream_current(device)), device, "event_record");
+    return reported(b->event_record(b->state, device.index, event, ts_stream_current(device)),
+                    device, "event_record");
 }
 
 ts_status ts_event_wait(ts_device device, ts_event *event)
@@ -318,14 +345,17 @@ ts_status ts_event_wait(ts_device device, ts_event *event)
     const ts_backend *b = ts_backend_of(device);
     if (!event)
         return TS_OK;
-    return reported(b->event_wait(b->state, device.index, event, ts_stream_current(device)), device, "event_wait");
+    return reported(b->event_wait(b->state, device.index, event, ts_stream_current(device)), device,
+                    "event_wait");
 }
 
 ts_status ts_event_synchronize(ts_device device, ts_event *event)
 {
     TS_TRY(ts_device_check(device, "event_synchronize"));
     const ts_backend *b = ts_backend_of(device);
-    return event ? reported(b->event_synchronize(b->state, device.index, event), device, "event_synchronize") : TS_OK;
+    return event ? reported(b->event_synchronize(b->state, device.index, event), device,
+                            "event_synchronize")
+                 : TS_OK;
 }
 
 ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, double *ms)
@@ -333,8 +363,11 @@ ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, dou
     TS_TRY(ts_device_check(device, "event_elapsed"));
     const ts_backend *b = ts_backend_of(device);
     if (!b || !b->event_elapsed || !start || !end || !ms)
-        return ts_error_set(TS_ERR_UNSUPPORTED, "event_elapsed: %s does not measure, or an event is NULL", ts_device_name(device));
-    return reported(b->event_elapsed(b->state, device.index, start, end, ms), device, "event_elapsed");
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "event_elapsed: %s does not measure, or an event is NULL",
+                            ts_device_name(device));
+    return reported(b->event_elapsed(b->state, device.index, start, end, ms), device,
+                    "event_elapsed");
 }
 
 /* ------------------------------------------------------------------------- determinism ---- */

@@ -49,7 +49,8 @@ const char *ts_device_name(ts_device device)
 ts_status ts_device_from_name(const char *name, ts_device *device)
 {
     if (!name || !device)
-        return ts_error_set(TS_ERR_NULL, "device_from_name: expected a name and a place for the device");
+        return ts_error_set(TS_ERR_NULL,
+                            "device_from_name: expected a name and a place for the device");
     char key[32];
     size_t n = 0;
     for (; name[n] && name[n] != ':' && n < sizeof key - 1; n++)
@@ -70,7 +71,8 @@ ts_status ts_device_from_name(const char *name, ts_device *device)
             return TS_OK;
         }
     }
-    return ts_error_set(TS_ERR_VALUE, "device_from_name: expected a device such as cpu, cuda:0 or meta, got '%s'",
+    return ts_error_set(TS_ERR_VALUE,
+                        "device_from_name: expected a device such as cpu, cuda:0 or meta, got '%s'",
                         name);
 }
 
@@ -79,7 +81,8 @@ ts_device ts_default_device(void) { return ts_thread_self()->device; }
 ts_status ts_set_default_device(ts_device device)
 {
     if (device.backend > 15 || strcmp(ts_key_name(device.backend), "?") == 0)
-        return ts_error_set(TS_ERR_DEVICE, "set_default_device: expected a known backend, got key %d",
+        return ts_error_set(TS_ERR_DEVICE,
+                            "set_default_device: expected a known backend, got key %d",
                             device.backend);
     ts_thread_self()->device = device;
     return TS_OK;

@@ -118,8 +118,9 @@ ts_status ts_fail_memory(const char *what, int64_t bytes)
 {
     ts_memory_stats stats = ts_memory_get_stats();
     return ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch",
-                             "out of memory: %s needs %lld bytes (in use %lld, reserved %lld)", what,
-                             (long long)bytes, (long long)stats.in_use, (long long)stats.reserved);
+                             "out of memory: %s needs %lld bytes (in use %lld, reserved %lld)",
+                             what, (long long)bytes, (long long)stats.in_use,
+                             (long long)stats.reserved);
 }
 
 ts_status ts_fail_within(const char *op, const void *site)
@@ -143,7 +144,8 @@ const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int
     size_t used = 0;
     used += (size_t)snprintf(buffer, size, "(");
     for (int i = 0; i < ndim && used < size; i++)
-        used += (size_t)snprintf(buffer + used, size - used, "%s%lld", i ? ", " : "", (long long)sizes[i]);
+        used += (size_t)snprintf(buffer + used, size - used, "%s%lld", i ? ", " : "",
+                                 (long long)sizes[i]);
     if (used < size)
         snprintf(buffer + used, size - used, ")");
     return buffer;

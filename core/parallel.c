@@ -100,7 +100,8 @@ ts_status ts_set_num_threads(int threads)
 {
     if (threads < 1)
         return ts_error_set(TS_ERR_VALUE,
-                            "set_num_threads: argument 'threads': expected at least 1, got %d", threads);
+                            "set_num_threads: argument 'threads': expected at least 1, got %d",
+                            threads);
     atomic_store(&thread_count, threads);
     return TS_OK;
 }

@@ -92,8 +92,8 @@ bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndi
     return true;
 }
 
-ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
-                                   int64_t numel, ts_device device)
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes,
+                                   int ndim, int64_t numel, ts_device device)
 {
     ts_tensor *t = ts_tensor_header(thread);
     if (TS_UNLIKELY(!t))
@@ -128,11 +128,13 @@ ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes
         return NULL;
     }
     if (ndim < 0 || ndim > TS_MAX_DIMS) {
-        ts_error_set(TS_ERR_SHAPE, "new tensor: expected 0 to %d dimensions, got %d", TS_MAX_DIMS, ndim);
+        ts_error_set(TS_ERR_SHAPE, "new tensor: expected 0 to %d dimensions, got %d", TS_MAX_DIMS,
+                     ndim);
         return NULL;
     }
     if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes)) {
-        ts_error_set(TS_ERR_SHAPE, "new tensor: expected sizes >= 0 whose bytes fit 63 bits, got %s",
+        ts_error_set(TS_ERR_SHAPE,
+                     "new tensor: expected sizes >= 0 whose bytes fit 63 bits, got %s",
                      ts_format_sizes(text, sizeof text, sizes, ndim));
         return NULL;
     }
@@ -158,7 +160,8 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
         numel *= sizes[i];
     }
     t->numel = numel;
-    t->flags = TS_TENSOR_VIEW | (ts_strides_contiguous(sizes, strides, ndim) ? TS_TENSOR_CONTIGUOUS : 0);
+    t->flags =
+        TS_TENSOR_VIEW | (ts_strides_contiguous(sizes, strides, ndim) ? TS_TENSOR_CONTIGUOUS : 0);
     return t;
 }
 
@@ -168,8 +171,8 @@ static void release_nothing(void *foreign, void *data, int64_t bytes)
     (void)foreign, (void)data, (void)bytes;
 }
 
-ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, const int64_t *sizes,
-                                 int ndim, void *foreign,
+ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
+                                 const int64_t *sizes, int ndim, void *foreign,
                                  void (*release)(void *foreign, void *data, int64_t bytes))
 {
     static const char op[] = "from_blob";
@@ -177,15 +180,18 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, 
     char text[160];
     int64_t numel, bytes;
     if ((unsigned)dtype >= TS_DTYPE_COUNT) {
-        ts_fail_op(TS_ERR_DTYPE, op, site, NULL, "argument 'dtype': expected a dtype, got number %d", (int)dtype);
+        ts_fail_op(TS_ERR_DTYPE, op, site, NULL,
+                   "argument 'dtype': expected a dtype, got number %d", (int)dtype);
         return NULL;
     }
     if (ndim < 0 || ndim > TS_MAX_DIMS) {
-        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'ndim': expected 0 to %d, got %d", TS_MAX_DIMS, ndim);
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'ndim': expected 0 to %d, got %d",
+                   TS_MAX_DIMS, ndim);
         return NULL;
     }
     if (ndim && !sizes) {
-        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'sizes': expected %d sizes, got NULL", ndim);
+        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'sizes': expected %d sizes, got NULL",
+                   ndim);
         return NULL;
     }
     if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes)) {
@@ -195,12 +201,14 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, 
         return NULL;
     }
     if (numel && !data) {
-        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'data': expected %lld elements, got NULL", (long long)numel);
+        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'data': expected %lld elements, got NULL",
+                   (long long)numel);
         return NULL;
     }
     if ((uintptr_t)data % ts_dtype_sizes[dtype]) {
         ts_fail_op(TS_ERR_VALUE, op, site, "copy the values with ts_from_array()",
-                   "argument 'data': expected an address that is a multiple of %d, got %p", ts_dtype_sizes[dtype], data);
+                   "argument 'data': expected an address that is a multiple of %d, got %p",
+                   ts_dtype_sizes[dtype], data);
         return NULL;
     }
     ts_tensor *t = ts_tensor_header(thread);
@@ -268,8 +276,8 @@ int64_t ts_size(const ts_tensor *t, int dim)
     }
     int d = dim < 0 ? dim + t->ndim : dim;
     if (d < 0 || d >= t->ndim) {
-        ts_fail_op(TS_ERR_INDEX, "size", NULL, NULL, "argument 'dim': expected %d to %d, got %d", -t->ndim,
-                   t->ndim - 1, dim);
+        ts_fail_op(TS_ERR_INDEX, "size", NULL, NULL, "argument 'dim': expected %d to %d, got %d",
+                   -t->ndim, t->ndim - 1, dim);
         return -1;
     }
     return t->sizes[d];
@@ -348,7 +356,8 @@ ts_tensor *ts_keep(ts_tensor *t)
     ts_thread *thread = ts_thread_self();
     if (!t || t == TS_NONE || !thread->scope->parent || !t->link)
         return t;
-    /* what an outer scope owns lives long enough; results stand near the front, so the walk is short */
+    /* what an outer scope owns lives long enough; results stand near the front,
+     * so the walk is short */
     const ts_tensor *own = thread->scope->first;
     while (own && own != t)
         own = own->next;

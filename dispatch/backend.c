@@ -1,4 +1,5 @@
-/** @file backend.c  Backends beside the CPU: their structs, their libraries, moves between devices. */
+/** @file backend.c  Backends beside the CPU: their structs, their libraries,
+ * moves between devices. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "dispatch/entries.h"
@@ -18,13 +19,14 @@ ts_status ts_transfer(ts_frame *f)
         from = packed;
     }
     if (!(to->flags & TS_TENSOR_CONTIGUOUS)) {
-        landed = ts_tensor_new(f->thread, (ts_dtype)to->dtype, to->sizes, to->ndim, to->storage->device);
+        landed =
+            ts_tensor_new(f->thread, (ts_dtype)to->dtype, to->sizes, to->ndim, to->storage->device);
         status = landed ? TS_OK : ts_error_code();
     }
     ts_tensor *place = landed ? landed : to;
     if (status == TS_OK)
-        status = ts_device_copy(place->storage->device, place->data, from->storage->device, from->data,
-                                from->numel * ts_dtype_sizes[from->dtype]);
+        status = ts_device_copy(place->storage->device, place->data, from->storage->device,
+                                from->data, from->numel * ts_dtype_sizes[from->dtype]);
     if (status == TS_OK && landed)
         status = ts_copy_into(to, landed);
     if (packed)
@@ -41,9 +43,10 @@ ts_status ts_unsupported_call(ts_frame *f)
         return ts_round_trip(f);
     char call[512];
     ts_frame_describe(f, call, sizeof call);
-    return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
-                      "move the tensors with ts_to_device(), or cast them to a dtype that the backend takes",
-                      "the kernel for %s does not take this call; called as %s", ts_key_name(f->key), call);
+    return ts_fail_op(
+        TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
+        "move the tensors with ts_to_device(), or cast them to a dtype that the backend takes",
+        "the kernel for %s does not take this call; called as %s", ts_key_name(f->key), call);
 }
 
 /* ------------------------------------------------------------------------ registration ---- */
@@ -55,10 +58,12 @@ static ts_status check(const ts_backend *b, const char *what)
         return ts_error_set(TS_ERR_FORMAT, "%s: expected a backend, got NULL", what);
     if (b->abi_version != TS_BACKEND_ABI)
         return ts_error_set_hint(TS_ERR_FORMAT, "build it against the headers of this library",
-                                 "%s: expected a backend of ABI %u, got ABI %u", what, TS_BACKEND_ABI, b->abi_version);
+                                 "%s: expected a backend of ABI %u, got ABI %u", what,
+                                 TS_BACKEND_ABI, b->abi_version);
     if (b->struct_size != sizeof *b)
         return ts_error_set_hint(TS_ERR_FORMAT, "build it against the headers of this library",
-                                 "%s: expected a struct of %zu bytes, got %u", what, sizeof *b, b->struct_size);
+                                 "%s: expected a struct of %zu bytes, got %u", what, sizeof *b,
+                                 b->struct_size);
     const char *lacks = !b->name                                 ? "name"
                         : !b->allocate                           ? "allocate"
                         : !b->free                               ? "free"
@@ -73,7 +78,9 @@ static ts_status check(const ts_backend *b, const char *what)
                         : b->event_new && !b->event_wait         ? "event_wait"
                         : b->event_new && !b->event_synchronize  ? "event_synchronize"
                                                                  : NULL;
-    return lacks ? ts_error_set(TS_ERR_FORMAT, "%s: the slot '%s' is required and NULL", what, lacks) : TS_OK;
+    return lacks
+               ? ts_error_set(TS_ERR_FORMAT, "%s: the slot '%s' is required and NULL", what, lacks)
+               : TS_OK;
 }
 
 /** All of a backend's registrations. In a transaction. */
@@ -81,10 +88,12 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
 {
     ts_key key = TS_KEY_CUDA;
     if (strcmp(b->name, "CUDA") != 0 || ts_reg.backends[TS_KEY_CUDA])
-        TS_TRY(ts_key_take(what, b->name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1, "the range of run-time backends", &key));
+        TS_TRY(ts_key_take(what, b->name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1,
+                           "the range of run-time backends", &key));
     ts_reg.backends[key] = b;
     ts_tables_touch_all();
-    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.strided = 1}, NULL, (const void *)ts_transfer, NULL));
+    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.strided = 1}, NULL,
+                         (const void *)ts_transfer, NULL));
     if (b->flags & TS_BACKEND_CPU_FALLBACK)
         TS_TRY(ts_register_fallback(key, ts_round_trip, NULL));
     if (b->flags & TS_BACKEND_WHOLE_OPS)
@@ -94,7 +103,8 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
     if (status == TS_OK)
         status = ts_device_tell(b);
     if (status != TS_OK && ts_error_code() == TS_OK)
-        return ts_error_set(status, "%s: install failed without a message (%s)", what, ts_status_name(status));
+        return ts_error_set(status, "%s: install failed without a message (%s)", what,
+                            ts_status_name(status));
     if (status != TS_OK)
         return ts_error_set_hint(status, ts_error_hint(), "%s: %s", what, ts_error_message());
     if (out)
@@ -107,7 +117,8 @@ static ts_status add_checked(const ts_backend *b, const char *what, ts_key *key)
     TS_TRY(check(b, what));
     for (int k = 0; k < 16; k++)
         if (ts_reg.backends[k] == b)
-            return ts_error_set(TS_ERR_REGISTRY, "%s: the backend '%s' is registered already", what, b->name);
+            return ts_error_set(TS_ERR_REGISTRY, "%s: the backend '%s' is registered already", what,
+                                b->name);
     return add(b, what, key);
 }
 
@@ -130,8 +141,8 @@ static ts_status add_library(void *library, const char *what, ts_key *key)
             return ts_error_set(TS_ERR_REGISTRY, "%s: is loaded already", what);
     void *symbol = dlsym(library, TS_BACKEND_ENTRY_NAME);
     if (!symbol)
-        return ts_error_set_hint(TS_ERR_FORMAT, "define it with TS_BACKEND_ENTRY()", "%s: exports no '%s'", what,
-                                 TS_BACKEND_ENTRY_NAME);
+        return ts_error_set_hint(TS_ERR_FORMAT, "define it with TS_BACKEND_ENTRY()",
+                                 "%s: exports no '%s'", what, TS_BACKEND_ENTRY_NAME);
     ts_backend_entry_fn entry = (ts_backend_entry_fn)symbol;
     TS_TRY(add_checked(entry(), what, key));
     ts_reg.libraries[*key] = library;
@@ -147,8 +158,9 @@ ts_status ts_backend_load(const char *path, ts_key *key)
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        return ts_error_set_hint(TS_ERR_IO, "give a path with a slash, or a name that the dynamic linker finds",
-                                 "%s: cannot be opened: %s", what, why ? why : "no reason was given");
+        return ts_error_set_hint(
+            TS_ERR_IO, "give a path with a slash, or a name that the dynamic linker finds",
+            "%s: cannot be opened: %s", what, why ? why : "no reason was given");
     }
     ts_key taken = TS_KEY_INVALID;
     ts_registry_begin();
@@ -167,8 +179,10 @@ ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats)
     if (!stats)
         return ts_fail_null("backend_get_stats", __builtin_return_address(0), "stats");
     if (key >= 16 || !ts_backend_of((ts_device){key, 0}))
-        return ts_error_set(TS_ERR_DEVICE, "backend_get_stats: expected the key of a backend, got %d", key);
+        return ts_error_set(TS_ERR_DEVICE,
+                            "backend_get_stats: expected the key of a backend, got %d", key);
     ts_device_counts *c = &ts_device_count_of[key];
-    *stats = (ts_backend_stats){atomic_load(&c->round_trips), atomic_load(&c->bytes_in), atomic_load(&c->bytes_out)};
+    *stats = (ts_backend_stats){atomic_load(&c->round_trips), atomic_load(&c->bytes_in),
+                                atomic_load(&c->bytes_out)};
     return TS_OK;
 }

@@ -56,7 +56,8 @@ ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
     for (int i = 0; i < f->nrets; i++)
         if (f->given >> i & 1)
             keys |= f->rets[i].t->keys;
-    keys = (keys | f->thread->include | atomic_load_explicit(&f->thread->include_all, memory_order_relaxed)) &
+    keys = (keys | f->thread->include |
+            atomic_load_explicit(&f->thread->include_all, memory_order_relaxed)) &
            ~f->thread->exclude & f->table->mask & (TS_KEYSET(f->key) - 1);
     return descend(&inner, keys);
 }
@@ -111,7 +112,8 @@ ts_status ts_absent_tensor(ts_frame *f)
     for (int i = f->nargs - 1; i >= 0; i--) {
         const ts_value *v = &f->args[i];
         if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
-            return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "ts_device_from_name() knows the devices that there are",
+            return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
+                                    "ts_device_from_name() knows the devices that there are",
                                     "expected a device, got backend number %d", v->device.backend);
         bool absent = v->tag == TS_TAG_TENSOR && v->t == TS_NONE;
         for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
@@ -119,7 +121,8 @@ ts_status ts_absent_tensor(ts_frame *f)
         if (absent)
             name = ts_ops[f->op].schema.args[i].name;
     }
-    return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL, "argument '%s': expected a tensor, got TS_NONE", name);
+    return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
+                      "argument '%s': expected a tensor, got TS_NONE", name);
 }
 
 ts_status ts_fail_no_keys(const ts_frame *f)
@@ -136,15 +139,19 @@ ts_status ts_missing_kernel(ts_frame *f)
     bool goes = false; /* the call itself asks for the device: moving tensors is no remedy */
     for (int i = 0; i < f->nargs; i++)
         goes |= f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key;
-    bool loaded = f->key == TS_KEY_CPU || f->key == TS_KEY_META || ts_backend_of((ts_device){f->key, 0});
-    return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
-                      goes && !loaded ? "load the device's backend with ts_backend_load()"
-                      : goes          ? "make the tensor on the CPU, or register a kernel or a fallback for this backend"
-                                      : "move the tensors with ts_to_device(), or register a kernel or a fallback for this backend",
-                      "no kernel for %s; called as %s", ts_key_name(f->key), call);
+    bool loaded =
+        f->key == TS_KEY_CPU || f->key == TS_KEY_META || ts_backend_of((ts_device){f->key, 0});
+    return ts_fail_op(
+        TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
+        goes && !loaded ? "load the device's backend with ts_backend_load()"
+        : goes ? "make the tensor on the CPU, or register a kernel or a fallback for this backend"
+               : "move the tensors with ts_to_device(), or register a kernel or a fallback for "
+                 "this backend",
+        "no kernel for %s; called as %s", ts_key_name(f->key), call);
 }
 
-ts_status ts_fail_arg_(const ts_frame *f, int index, ts_status code, const char *hint, const char *format, ...)
+ts_status ts_fail_arg_(const ts_frame *f, int index, ts_status code, const char *hint,
+                       const char *format, ...)
 {
     char text[900];
     va_list args;
@@ -157,19 +164,25 @@ ts_status ts_fail_arg_(const ts_frame *f, int index, ts_status code, const char 
 
 /* ------------------------------------------------------------------------- boxed calls ---- */
 
-static ts_status call_from(const void *site, int op, const ts_value *args, int nargs, ts_value *rets, int nrets)
+static ts_status call_from(const void *site, int op, const ts_value *args, int nargs,
+                           ts_value *rets, int nrets)
 {
     if (op < 0 || op >= ts_op_count())
-        return ts_error_set(TS_ERR_REGISTRY, "call_boxed: expected an op number below %d, got %d", ts_op_count(), op);
+        return ts_error_set(TS_ERR_REGISTRY, "call_boxed: expected an op number below %d, got %d",
+                            ts_op_count(), op);
     const ts_schema *s = &ts_ops[op].schema;
     if (nargs != s->nargs || nrets != s->nrets)
         return ts_fail_op(TS_ERR_VALUE, s->name, site, ts_ops[op].schema_text,
-                          "expected %d arguments and %d results, got %d and %d", s->nargs, s->nrets, nargs, nrets);
+                          "expected %d arguments and %d results, got %d and %d", s->nargs, s->nrets,
+                          nargs, nrets);
     for (int i = 0; i < nargs; i++) {
-        bool fits = args[i].tag == TS_TAG_NONE ? s->args[i].optional : args[i].tag <= TS_TAG_STRING && (s->args[i].kinds >> args[i].tag & 1);
+        bool fits = args[i].tag == TS_TAG_NONE
+                        ? s->args[i].optional
+                        : args[i].tag <= TS_TAG_STRING && (s->args[i].kinds >> args[i].tag & 1);
         if (!fits)
             return ts_fail_op(TS_ERR_VALUE, s->name, site, ts_ops[op].schema_text,
-                              "argument '%s': got a value of kind %d", s->args[i].name, args[i].tag);
+                              "argument '%s': got a value of kind %d", s->args[i].name,
+                              args[i].tag);
     }
     int given = 0;
     for (int i = 0; i < nrets; i++)
@@ -182,7 +195,8 @@ ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets,
     return call_from(__builtin_return_address(0), op, args, nargs, rets, nrets);
 }
 
-ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs, ts_value *rets, int nrets)
+ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs,
+                      ts_value *rets, int nrets)
 {
     return call_from(frame->site, op, args, nargs, rets, nrets);
 }
@@ -214,7 +228,8 @@ void ts_mask_pop(ts_mask_guard guard)
 static ts_status layer_check(const char *op, ts_key key)
 {
     if (key < 16 || key >= TS_KEY_COUNT || ts_key_name(key)[0] == '?')
-        return ts_error_set(TS_ERR_VALUE, "%s: argument 'key': expected a layer's key, got %d", op, key);
+        return ts_error_set(TS_ERR_VALUE, "%s: argument 'key': expected a layer's key, got %d", op,
+                            key);
     return TS_OK;
 }
 
@@ -251,7 +266,8 @@ ts_status ts_layer_enable_all(ts_key key, bool on)
 
 /* ------------------------------------------------------------------------- description ---- */
 
-static int put(char *buffer, size_t size, int used, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static int put(char *buffer, size_t size, int used, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 static int put(char *buffer, size_t size, int used, const char *format, ...)
 {
     va_list args;
@@ -305,7 +321,9 @@ int ts_call_describe(const char *name, const ts_value *args, int nargs, char *bu
             used = put(buffer, size, used, "%s", ints);
             break;
         }
-        case TS_TAG_DTYPE: used = put(buffer, size, used, "%s", ts_dtype_name((ts_dtype)v->i)); break;
+        case TS_TAG_DTYPE:
+            used = put(buffer, size, used, "%s", ts_dtype_name((ts_dtype)v->i));
+            break;
         case TS_TAG_DEVICE: used = put(buffer, size, used, "%s", ts_device_name(v->device)); break;
         case TS_TAG_STRING: used = put(buffer, size, used, "'%s'", v->str); break;
         default: used = put(buffer, size, used, "none");

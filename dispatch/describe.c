@@ -7,12 +7,15 @@
 ts_status ts_op_describe(int op, ts_op_description *d)
 {
     if (!d)
-        return ts_error_set(TS_ERR_NULL, "op_describe: argument 'description': expected a place, got NULL");
+        return ts_error_set(TS_ERR_NULL,
+                            "op_describe: argument 'description': expected a place, got NULL");
     if (d->size != sizeof *d)
-        return ts_error_set(TS_ERR_VALUE, "op_describe: argument 'description': expected size %zu, got %zu", sizeof *d,
-                            d->size);
+        return ts_error_set(TS_ERR_VALUE,
+                            "op_describe: argument 'description': expected size %zu, got %zu",
+                            sizeof *d, d->size);
     if (op < 0 || op >= ts_op_count())
-        return ts_error_set(TS_ERR_REGISTRY, "op_describe: argument 'op': expected a number below %d, got %d",
+        return ts_error_set(TS_ERR_REGISTRY,
+                            "op_describe: argument 'op': expected a number below %d, got %d",
                             ts_op_count(), op);
     const ts_op_info *info = &ts_ops[op];
     const ts_vjp *vjp = atomic_load_explicit(&ts_tables[op], memory_order_acquire)->vjp;
@@ -34,7 +37,8 @@ ts_status ts_op_describe(int op, ts_op_description *d)
     };
     for (int i = 0; i < d->nargs; i++) {
         const ts_param *p = &info->schema.args[i];
-        d->args[i] = (ts_op_arg){.name = p->name, .kinds = p->kinds, .optional = p->optional, .written = p->written};
+        d->args[i] = (ts_op_arg){
+            .name = p->name, .kinds = p->kinds, .optional = p->optional, .written = p->written};
     }
     return TS_OK;
 }

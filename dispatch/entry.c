@@ -38,14 +38,16 @@ void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
 
 /* ------------------------------------------------------------------- pointwise iteration ---- */
 
-/** Adds operand k with t's strides, broadcast to the result's sizes; dims are outermost first here. */
+/** Adds operand k with t's strides, broadcast to the result's sizes;
+ * dims are outermost first here. */
 static void operand_add(ts_iter *it, int k, const ts_tensor *t, const ts_tensor *result)
 {
     int item = ts_dtype_sizes[t->dtype], shift = result->ndim - t->ndim;
     it->data[k] = t->data;
     for (int d = 0; d < result->ndim; d++) {
         int s = d - shift;
-        it->strides[k][d] = s < 0 || (t->sizes[s] == 1 && result->sizes[d] != 1) ? 0 : t->strides[s] * item;
+        it->strides[k][d] =
+            s < 0 || (t->sizes[s] == 1 && result->sizes[d] != 1) ? 0 : t->strides[s] * item;
     }
 }
 
@@ -115,7 +117,8 @@ ts_status ts_plan_iterate(ts_frame *f)
             const ts_tensor *t = f->args[i].t;
             it->data[n] = t->data;
             it->strides[n][0] = t->numel == 1 ? 0 : ts_dtype_sizes[t->dtype];
-            simple = simple && (t->numel == 1 || ((t->flags & TS_TENSOR_CONTIGUOUS) && t->numel == result->numel));
+            simple = simple && (t->numel == 1 ||
+                                ((t->flags & TS_TENSOR_CONTIGUOUS) && t->numel == result->numel));
         } else {
             ts_scalar_store(&f->args[i], plan->compute, &plan->scalars[n]);
             it->data[n] = (char *)&plan->scalars[n];
@@ -180,21 +183,25 @@ static TS_COLD ts_status check_given(ts_frame *f, int i)
     for (int d = 0; fits && d < m->ndim; d++)
         fits = out->sizes[d] == m->sizes[d];
     if (!fits)
-        return ts_fail_op(TS_ERR_SHAPE, op, f->site, NULL, "argument 'out': expected sizes %s, got %s",
+        return ts_fail_op(TS_ERR_SHAPE, op, f->site, NULL,
+                          "argument 'out': expected sizes %s, got %s",
                           ts_format_sizes(want, sizeof want, m->sizes, m->ndim),
                           ts_format_sizes(got, sizeof got, out->sizes, out->ndim));
     if (out->dtype != m->dtype)
-        return ts_fail_op(TS_ERR_DTYPE, op, f->site, "cast an argument, or use the form that returns a new tensor",
+        return ts_fail_op(TS_ERR_DTYPE, op, f->site,
+                          "cast an argument, or use the form that returns a new tensor",
                           "argument 'out': expected dtype %s, got %s", ts_dtype_name(m->dtype),
                           ts_dtype_name((ts_dtype)out->dtype));
     if (!ts_same_device(out->storage->device, m->device))
-        return ts_fail_op(TS_ERR_DEVICE, op, f->site, NULL, "argument 'out': expected device %s, got %s",
-                          ts_device_name(m->device), ts_device_name(out->storage->device));
+        return ts_fail_op(TS_ERR_DEVICE, op, f->site, NULL,
+                          "argument 'out': expected device %s, got %s", ts_device_name(m->device),
+                          ts_device_name(out->storage->device));
     if (!(out->flags & TS_TENSOR_CONTIGUOUS))
         for (int d = 0; d < out->ndim; d++)
             if (out->sizes[d] > 1 && out->strides[d] == 0)
-                return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to ts_clone() of it",
-                                  "argument 'out': expected distinct elements, got an expanded tensor");
+                return ts_fail_op(
+                    TS_ERR_VALUE, op, f->site, "write to ts_clone() of it",
+                    "argument 'out': expected distinct elements, got an expanded tensor");
     for (int a = 0; a < f->nargs; a++) {
         const ts_value *v = &f->args[a];
         uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
@@ -208,7 +215,8 @@ static TS_COLD ts_status check_given(ts_frame *f, int i)
             extent(out, &first[0], &last[0]);
             extent(t, &first[1], &last[1]);
             if (first[0] <= last[1] && first[1] <= last[0])
-                return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to another tensor, or pass ts_clone() of the argument",
+                return ts_fail_op(TS_ERR_VALUE, op, f->site,
+                                  "write to another tensor, or pass ts_clone() of the argument",
                                   "argument 'out': shares memory with argument '%s'",
                                   f->table->info->schema.args[a].name);
         }
@@ -217,7 +225,8 @@ static TS_COLD ts_status check_given(ts_frame *f, int i)
 }
 
 /** Arguments as the kernel accepts them. made[] holds what is to be released after the call. */
-static ts_status convert_args(ts_frame *f, const ts_accepts *accepts, ts_value *args, ts_tensor **made, int *nmade)
+static ts_status convert_args(ts_frame *f, const ts_accepts *accepts, ts_value *args,
+                              ts_tensor **made, int *nmade)
 {
     const ts_plan *plan = f->plan;
     bool copied = false;
@@ -226,8 +235,10 @@ static ts_status convert_args(ts_frame *f, const ts_accepts *accepts, ts_value *
             continue;
         ts_tensor *t = f->args[i].t;
         bool cast = (plan->cast >> i & 1) && t->dtype != plan->compute;
-        bool read = f->table->packed >> f->key & 1 ? !(f->table->written >> i & 1) : !(plan->strided >> i & 1);
-        bool pack = !(t->flags & TS_TENSOR_CONTIGUOUS) && !accepts->strided && !plan->pointwise && read;
+        bool read = f->table->packed >> f->key & 1 ? !(f->table->written >> i & 1)
+                                                   : !(plan->strided >> i & 1);
+        bool pack =
+            !(t->flags & TS_TENSOR_CONTIGUOUS) && !accepts->strided && !plan->pointwise && read;
         if (TS_LIKELY(!cast && !pack))
             continue;
         ts_tensor *c = ts_convert(t, cast ? plan->compute : (ts_dtype)t->dtype);
@@ -249,7 +260,8 @@ static TS_COLD ts_status fail_dtype(ts_frame *f)
     if (b && (b->flags & TS_BACKEND_CPU_FALLBACK))
         return ts_round_trip(f);
     return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
-                      "no kernel for dtype %s on %s", ts_dtype_name(f->plan->compute), ts_key_name(f->key));
+                      "no kernel for dtype %s on %s", ts_dtype_name(f->plan->compute),
+                      ts_key_name(f->key));
 }
 
 static bool is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
@@ -305,7 +317,8 @@ ts_status ts_run_widened(ts_frame *f)
     return status;
 }
 
-/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors that are read, or numbers. */
+/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors
+ * that are read, or numbers. */
 static TS_COLD bool can_widen(const ts_frame *f, const ts_accepts *accepts)
 {
     if (!is_half(f->plan->compute) || !(accepts->dtypes >> TS_F32 & 1) || f->table->written)
@@ -379,7 +392,8 @@ static inline __attribute__((always_inline)) ts_status fill(ts_frame *f, bool wi
             continue;
         }
         const ts_meta *m = &plan.ret[i];
-        out = m->numel ? ts_tensor_new_unchecked(f->thread, m->dtype, m->sizes, m->ndim, m->numel, m->device)
+        out = m->numel ? ts_tensor_new_unchecked(f->thread, m->dtype, m->sizes, m->ndim, m->numel,
+                                                 m->device)
                        : ts_tensor_new(f->thread, m->dtype, m->sizes, m->ndim, m->device);
         if (TS_UNLIKELY(!out)) {
             status = ts_fail_within(ts_op_name(f->op), f->site);
@@ -459,12 +473,14 @@ static TS_COLD ts_status fill_unaccepted(ts_frame *f, const ts_accepts *accepts)
 ts_status ts_enter_view(ts_frame *f)
 {
     if (TS_UNLIKELY(f->given))
-        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL, "a view has no out= form");
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+                          "a view has no out= form");
     ts_kernel own = f->table->impl[f->key];
     return own ? own(f) : f->table->info->infer(f);
 }
 
-/** Composites know nothing of destinations: their results are made anew and copied to where they belong. */
+/** Composites know nothing of destinations: their results are made anew
+ * and copied to where they belong. */
 static TS_COLD ts_status whole_into(ts_frame *f)
 {
     ts_value given[TS_MAX_RETS];
@@ -483,12 +499,16 @@ static TS_COLD ts_status whole_into(ts_frame *f)
         ts_tensor *y = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
         if (status != TS_OK || !(was >> i & 1) || !y)
             continue;
-        plan.ret[i] = (ts_meta){.sizes = y->sizes, .dtype = (ts_dtype)y->dtype, .device = y->storage->device,
-                                .ndim = y->ndim, .numel = y->numel};
+        plan.ret[i] = (ts_meta){.sizes = y->sizes,
+                                .dtype = (ts_dtype)y->dtype,
+                                .device = y->storage->device,
+                                .ndim = y->ndim,
+                                .numel = y->numel};
         f->plan = &plan;
         f->rets[i] = given[i];
         uint8_t nargs = f->nargs;
-        f->nargs = 0; /* the results are there already: sharing memory with an argument does no harm */
+        /* the results are there already: sharing memory with an argument does no harm */
+        f->nargs = 0;
         status = check_given(f, i);
         f->nargs = nargs;
         f->rets[i] = ts_value_tensor(y);
@@ -532,7 +552,8 @@ ts_status ts_enter_parts(ts_frame *f) { return ts_run_parts(f, ts_enter_whole); 
 
 ts_status ts_enter_foreign(ts_frame *f)
 {
-    if (f->table->info->infer) /* checks that a kernel from outside could not make with the same words */
+    /* checks that a kernel from outside could not make with the same words */
+    if (f->table->info->infer)
         TS_TRY(f->table->info->infer(f));
     ts_status status = ts_enter_whole(f);
     for (int i = 0; status != TS_OK && i < f->nrets; i++)
@@ -546,8 +567,8 @@ ts_status ts_enter_foreign(ts_frame *f)
 /* ----------------------------------------------------------------------------- devices ---- */
 
 /**
- * Whether a kernel of key may be handed t: on its device, or one number on the CPU, which it reads there.
- * *index is that of the first tensor of the key, -1 before it is seen.
+ * Whether a kernel of key may be handed t: on its device, or one number on the CPU,
+ * which it reads there. *index is that of the first tensor of the key, -1 before it is seen.
  */
 static bool is_near(const ts_tensor *t, ts_key key, int *index)
 {
@@ -592,5 +613,7 @@ ts_status ts_enter_device(ts_frame *f)
     if (own && b->supports && !b->supports(b->state, f))
         return ts_unsupported_call(f);
     ts_op_kind kind = f->table->info->kind;
-    return kind == TS_FILL ? ts_enter_fill(f) : kind == TS_VIEW ? ts_enter_view(f) : ts_enter_foreign(f);
+    return kind == TS_FILL   ? ts_enter_fill(f)
+           : kind == TS_VIEW ? ts_enter_view(f)
+                             : ts_enter_foreign(f);
 }

@@ -1,4 +1,5 @@
-/** @file kernel.c  What kernels outside the library see of a call: the public form of frame and plan. */
+/** @file kernel.c  What kernels outside the library see of a call:
+ * the public form of frame and plan. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/kernel.h"
 #include "core/convert.h"
@@ -12,25 +13,33 @@ _Static_assert(TS_KERNEL_OPERANDS == TS_MAX_OPERANDS, "the public form holds eve
 
 /* ------------------------------------------------------------------------ registration ---- */
 
-ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel, const ts_kernel_opts *opts, ts_registration **out)
+ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
+                                const ts_kernel_opts *opts, ts_registration **out)
 {
     ts_kernel_opts o = {.size = sizeof o};
     if (opts && opts->size != sizeof o)
-        return ts_error_set(TS_ERR_VALUE, "register_kernel_ex: argument 'opts': expected size %zu, got %zu", sizeof o, opts->size);
+        return ts_error_set(TS_ERR_VALUE,
+                            "register_kernel_ex: argument 'opts': expected size %zu, got %zu",
+                            sizeof o, opts->size);
     if (opts)
         o = *opts;
     if (o.dtypes & ~(uint32_t)TS_DT_ALL)
-        return ts_error_set(TS_ERR_VALUE, "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes", o.dtypes & ~(uint32_t)TS_DT_ALL);
+        return ts_error_set(TS_ERR_VALUE,
+                            "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes",
+                            o.dtypes & ~(uint32_t)TS_DT_ALL);
     ts_accepts accepts = {(uint16_t)o.dtypes, o.strided ? 1 : TS_STRIDES_PACKED};
     ts_registry_begin();
-    return ts_registry_end(ts_kernel_add(op, key, kernel, accepts, o.schema, (const void *)kernel, out));
+    return ts_registry_end(
+        ts_kernel_add(op, key, kernel, accepts, o.schema, (const void *)kernel, out));
 }
 
 ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
 {
     ts_op_opts o = {.size = sizeof o};
     if (opts && opts->size != sizeof o)
-        return ts_error_set(TS_ERR_VALUE, "register_op_ex: argument 'opts': expected size %zu, got %zu", sizeof o, opts->size);
+        return ts_error_set(TS_ERR_VALUE,
+                            "register_op_ex: argument 'opts': expected size %zu, got %zu", sizeof o,
+                            opts->size);
     if (opts)
         o = *opts;
     ts_op_info row = {
@@ -86,7 +95,8 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 {
     const ts_plan *plan = f->plan;
     if (!plan || !plan->pointwise)
-        return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, NULL, "kernel_space: the op is not pointwise");
+        return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, NULL,
+                          "kernel_space: the op is not pointwise");
     const ts_iter *it = &plan->iter;
     space->ndim = it->ndim;
     space->numel = it->numel;
@@ -107,7 +117,8 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
         o->dtype = tensor ? (ts_dtype)v->t->dtype : plan->compute;
         o->host = !tensor || (f->key != TS_KEY_CPU && v->t->storage->device.backend == TS_KEY_CPU);
     }
-    space->operands = it->operands; /* not beside ndim: one load of both would wait for two stores */
+    /* not beside ndim: one load of both would wait for two stores */
+    space->operands = it->operands;
     return TS_OK;
 }
 
@@ -138,14 +149,17 @@ ts_rows ts_kernel_rows(const ts_frame *f)
 ts_status ts_kernel_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
     if (i < 0 || i >= f->nrets || (ndim && !sizes))
-        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL, "kernel_result: expected a result below %d and sizes, got %d",
-                          f->nrets, i);
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+                          "kernel_result: expected a result below %d and sizes, got %d", f->nrets,
+                          i);
     if (f->rets[i].tag == TS_TAG_TENSOR) {
         const ts_tensor *t = f->rets[i].t;
         bool fits = t->ndim == ndim && t->dtype == dtype;
         for (int d = 0; fits && d < ndim; d++)
             fits = t->sizes[d] == sizes[d];
-        return fits ? TS_OK : ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL, "result %d: the given tensor does not fit", i);
+        return fits ? TS_OK
+                    : ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL,
+                                 "result %d: the given tensor does not fit", i);
     }
     if (!(f->want >> i & 1))
         return TS_OK;
@@ -160,8 +174,9 @@ ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
 {
     TS_TRY(t);
     if (i < 0 || i >= f->nrets || ts_is_none(t))
-        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL, "kernel_give: expected a tensor for a result below %d, got %d",
-                          f->nrets, i);
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+                          "kernel_give: expected a tensor for a result below %d, got %d", f->nrets,
+                          i);
     if (!(f->want >> i & 1))
         return TS_OK;
     bool borrowed = false; /* an argument stays the caller's: the result is another handle of it */
@@ -170,7 +185,8 @@ ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
         for (uint32_t k = 0; f->args[a].tag == TS_TAG_TENSORS && k < f->args[a].count; k++)
             borrowed |= f->args[a].list[k] == t;
     }
-    ts_tensor *owned = borrowed ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0) : ts_scope_disown(t);
+    ts_tensor *owned = borrowed ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)
+                                : ts_scope_disown(t);
     TS_TRY(owned);
     f->rets[i] = ts_value_tensor(owned);
     return TS_OK;
@@ -179,7 +195,8 @@ ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
 void *ts_scratch_take(ts_device device, int64_t bytes)
 {
     if (bytes <= 0) {
-        ts_error_set(TS_ERR_VALUE, "scratch_take: argument 'bytes': expected more than 0, got %lld", (long long)bytes);
+        ts_error_set(TS_ERR_VALUE, "scratch_take: argument 'bytes': expected more than 0, got %lld",
+                     (long long)bytes);
         return NULL;
     }
     if (device.backend != TS_KEY_CPU && !ts_backend_of(device)) {
@@ -202,7 +219,8 @@ void ts_scratch_give(ts_device device, void *data, int64_t bytes)
         ts_device_release(device, data, bytes);
 }
 
-ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const char *hint, const char *format, ...)
+ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const char *hint,
+                          const char *format, ...)
 {
     char text[900];
     va_list args;

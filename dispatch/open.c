@@ -1,4 +1,5 @@
-/** @file open.c  Backends that come with the library, opened by name, and the device that a program is to use. */
+/** @file open.c  Backends that come with the library, opened by name,
+ * and the device that a program is to use. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/open.h"
 
@@ -16,7 +17,8 @@
 
 enum { PATH_MOST = 4096 };
 
-/** What comes with the library: name, the variable that refuses it or names its file, and the file's name. */
+/** What comes with the library: name, the variable that refuses it or names its file,
+ * and the file's name. */
 typedef struct bundled {
     const char *name, *variable, *file;
 } bundled;
@@ -43,8 +45,8 @@ static ts_key loaded(const char *name)
 }
 
 /**
- * Where the file is: what the variable says; beside this library; below it, as the build folder has it;
- * else its name alone, which the dynamic linker searches for.
+ * Where the file is: what the variable says; beside this library; below it,
+ * as the build folder has it; else its name alone, which the dynamic linker searches for.
  */
 static const char *path_of(const bundled *b, char path[static PATH_MOST])
 {
@@ -52,12 +54,14 @@ static const char *path_of(const bundled *b, char path[static PATH_MOST])
     if (given && *given && strcmp(given, "1") != 0)
         return given;
     Dl_info self;
-    const char *slash = dladdr((void *)(uintptr_t)ts_backend_open, &self) ? strrchr(self.dli_fname, '/') : NULL;
+    const char *slash =
+        dladdr((void *)(uintptr_t)ts_backend_open, &self) ? strrchr(self.dli_fname, '/') : NULL;
     int folder = slash ? (int)(slash - self.dli_fname) : 0;
     if (folder) {
         static const char *const below[] = {"", "/backends/cuda"};
         for (int i = 0; i < 2; i++) {
-            int n = snprintf(path, PATH_MOST, "%.*s%s/%s", folder, self.dli_fname, below[i], b->file);
+            int n =
+                snprintf(path, PATH_MOST, "%.*s%s/%s", folder, self.dli_fname, below[i], b->file);
             if (n < PATH_MOST && access(path, R_OK) == 0)
                 return path;
         }
@@ -71,8 +75,9 @@ static ts_status load(const bundled *b, const char *path, ts_key *key)
     char absent[64]; /* what the linker says of the file itself, not of one that it needs */
     snprintf(absent, sizeof absent, "opened: %s:", b->file);
     if (status == TS_ERR_IO && path == b->file && strstr(ts_error_message(), absent))
-        return ts_error_set_hint(status, "build the library with -Dcuda=enabled, or name the file in TS_CUDA",
-                                 "backend_open: there is no %s", b->file);
+        return ts_error_set_hint(
+            status, "build the library with -Dcuda=enabled, or name the file in TS_CUDA",
+            "backend_open: there is no %s", b->file);
     return status;
 }
 
@@ -89,10 +94,13 @@ ts_status ts_backend_open(const char *name, ts_key *key)
     if (there == TS_KEY_INVALID) {
         const char *given = b ? getenv(b->variable) : NULL;
         if (!b)
-            status = ts_error_set_hint(TS_ERR_VALUE, "load others with ts_backend_load()",
-                                       "backend_open: expected a backend that comes with the library (cuda), got '%s'", name);
+            status = ts_error_set_hint(
+                TS_ERR_VALUE, "load others with ts_backend_load()",
+                "backend_open: expected a backend that comes with the library (cuda), got '%s'",
+                name);
         else if (given && strcmp(given, "0") == 0)
-            status = ts_error_set(TS_ERR_DEVICE, "backend_open: %s=0 refuses %s", b->variable, b->name);
+            status =
+                ts_error_set(TS_ERR_DEVICE, "backend_open: %s=0 refuses %s", b->variable, b->name);
         else
             status = load(b, path_of(b, path), &there);
     }
@@ -138,7 +146,8 @@ ts_status ts_device_open(const char *name, ts_device *device, char *why, size_t 
         ts_error_clear();
         if (open_named(all[i].name, device) == TS_OK) {
             if (why)
-                snprintf(why, size, "the first of %d %s devices", ts_device_count(device->backend), all[i].name);
+                snprintf(why, size, "the first of %d %s devices", ts_device_count(device->backend),
+                         all[i].name);
             return TS_OK;
         }
         if (why)

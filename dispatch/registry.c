@@ -31,7 +31,8 @@ __attribute__((constructor(103))) static void keys_init(void)
 
 const char *ts_key_name(ts_key key)
 {
-    const char *name = key < TS_KEY_COUNT ? atomic_load_explicit(&ts_key_names[key], memory_order_acquire) : NULL;
+    const char *name =
+        key < TS_KEY_COUNT ? atomic_load_explicit(&ts_key_names[key], memory_order_acquire) : NULL;
     return name ? name : "?";
 }
 
@@ -69,7 +70,8 @@ const char *ts_site_name(const void *site, char *buffer, size_t size)
         const char *file = info.dli_fname ? info.dli_fname : "?";
         const char *slash = strrchr(file, '/');
         snprintf(buffer, size, "%s+0x%zx in %s", info.dli_sname ? info.dli_sname : "code",
-                 (size_t)((const char *)site - (const char *)(info.dli_saddr ? info.dli_saddr : info.dli_fbase)),
+                 (size_t)((const char *)site -
+                          (const char *)(info.dli_saddr ? info.dli_saddr : info.dli_fbase)),
                  slash ? slash + 1 : file);
     } else {
         snprintf(buffer, size, "%p", site);
@@ -82,7 +84,8 @@ static ts_op_entry *entry_get(const char *name)
 {
     ts_op_entry *e = NULL;
     if (!name || strlen(name) >= sizeof e->name || !name[0]) {
-        ts_error_set(TS_ERR_REGISTRY, "registry: expected an op name of 1 to 47 characters, got '%s'",
+        ts_error_set(TS_ERR_REGISTRY,
+                     "registry: expected an op name of 1 to 47 characters, got '%s'",
                      name ? name : "NULL");
         return NULL;
     }
@@ -108,21 +111,24 @@ static ts_op_entry *entry_get(const char *name)
 
 /* --------------------------------------------------------------------------------- ops ---- */
 
-/** A kernel's schema must agree with the op's in arity and kinds; names the first difference (F27). */
+/** A kernel's schema must agree with the op's in arity and kinds;
+ * names the first difference (F27). */
 static ts_status schema_check(const ts_schema *op, const char *kernel_text, ts_key key)
 {
     ts_schema k;
     TS_TRY(ts_schema_parse(kernel_text, &k));
     if (k.nargs != op->nargs || k.nrets != op->nrets)
-        return ts_error_set(TS_ERR_REGISTRY,
-                            "%s: kernel for %s was written for %d arguments and %d results, the op has %d and %d",
-                            op->name, ts_key_name(key), k.nargs, k.nrets, op->nargs, op->nrets);
+        return ts_error_set(
+            TS_ERR_REGISTRY,
+            "%s: kernel for %s was written for %d arguments and %d results, the op has %d and %d",
+            op->name, ts_key_name(key), k.nargs, k.nrets, op->nargs, op->nrets);
     for (int i = 0; i < k.nargs; i++)
         if (k.args[i].kinds != op->args[i].kinds || k.args[i].optional != op->args[i].optional ||
             k.args[i].written != op->args[i].written)
-            return ts_error_set(TS_ERR_REGISTRY,
-                                "%s: kernel for %s: argument %d ('%s') has another type than the op's '%s'",
-                                op->name, ts_key_name(key), i, k.args[i].name, op->args[i].name);
+            return ts_error_set(
+                TS_ERR_REGISTRY,
+                "%s: kernel for %s: argument %d ('%s') has another type than the op's '%s'",
+                op->name, ts_key_name(key), i, k.args[i].name, op->args[i].name);
     return TS_OK;
 }
 
@@ -134,11 +140,14 @@ static ts_status op_define(const ts_op_info *row)
         return ts_error_code();
     char a[160], b[160];
     if (e->op >= 0)
-        return ts_error_set(TS_ERR_REGISTRY, "register_op: '%s' is defined already: first at %s, again at %s",
-                            e->name, ts_site_name(ts_ops[e->op].site, a, sizeof a), ts_site_name(row->site, b, sizeof b));
+        return ts_error_set(TS_ERR_REGISTRY,
+                            "register_op: '%s' is defined already: first at %s, again at %s",
+                            e->name, ts_site_name(ts_ops[e->op].site, a, sizeof a),
+                            ts_site_name(row->site, b, sizeof b));
     int op = ts_reg.ops;
     if (op >= TS_MAX_OPS - 1)
-        return ts_error_set(TS_ERR_REGISTRY, "register_op: the registry holds at most %d ops", TS_MAX_OPS - 1);
+        return ts_error_set(TS_ERR_REGISTRY, "register_op: the registry holds at most %d ops",
+                            TS_MAX_OPS - 1);
     for (int k = 0; k < TS_KEY_COUNT; k++)
         for (ts_registration *r = e->kernels[k]; r; r = r->older)
             if (r->schema)
@@ -169,7 +178,8 @@ ts_status ts_op_add(const char *schema, ts_op_info row, int *op)
 {
     TS_TRY(ts_schema_parse(schema, &row.schema));
     const char *doc = row.doc ? row.doc : "registered at run time";
-    size_t schema_size = strlen(schema) + 1, name_size = strlen(row.schema.name) + 1, doc_size = strlen(doc) + 1;
+    size_t schema_size = strlen(schema) + 1, name_size = strlen(row.schema.name) + 1,
+           doc_size = strlen(doc) + 1;
     char *text = ts_sys_alloc(schema_size + name_size + doc_size);
     if (!text)
         return ts_fail_memory("an op's schema", (int64_t)schema_size);
@@ -190,15 +200,16 @@ ts_status ts_op_add(const char *schema, ts_op_info row, int *op)
 
 ts_status ts_register_op(const char *schema, int *op)
 {
-    return ts_op_add(schema, (ts_op_info){.kind = TS_WHOLE, .site = __builtin_return_address(0)}, op);
+    return ts_op_add(schema, (ts_op_info){.kind = TS_WHOLE, .site = __builtin_return_address(0)},
+                     op);
 }
 
 /* -------------------------------------------------------------------------------- keys ---- */
 
 enum { NAME_BYTES = 24 };
 
-/** A copy of a key's name that never changes: readers take no lock, and may hold the name of a key whose
- *  transaction failed since. NULL when there were too many such names. */
+/** A copy of a key's name that never changes: readers take no lock, and may hold the name
+ *  of a key whose transaction failed since. NULL when there were too many such names. */
 static const char *name_keep(const char *name)
 {
     static char names[4 * TS_KEY_COUNT][NAME_BYTES];
@@ -213,21 +224,24 @@ static const char *name_keep(const char *name)
     return names[i];
 }
 
-ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full, ts_key *key)
+ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,
+                      ts_key *key)
 {
     if (!name || !name[0] || strlen(name) >= NAME_BYTES || strcmp(name, "?") == 0)
-        return ts_error_set(TS_ERR_REGISTRY, "%s: expected a name of 1 to 23 characters, got '%s'", what,
-                            name ? name : "NULL");
+        return ts_error_set(TS_ERR_REGISTRY, "%s: expected a name of 1 to 23 characters, got '%s'",
+                            what, name ? name : "NULL");
     if (ts_key_by_name(name) != TS_KEY_INVALID)
         return ts_error_set(TS_ERR_REGISTRY, "%s: the name '%s' is taken", what, name);
     int k = from;
     while (k <= to && ts_reg.key_names[k])
         k++;
     if (k > to)
-        return ts_error_set(TS_ERR_REGISTRY, "%s: no room for '%s': %s (keys %d to %d) is full", what, name, full, from, to);
+        return ts_error_set(TS_ERR_REGISTRY, "%s: no room for '%s': %s (keys %d to %d) is full",
+                            what, name, full, from, to);
     const char *kept = name_keep(name);
     if (!kept)
-        return ts_error_set(TS_ERR_REGISTRY, "%s: no room for '%s': too many registrations failed", what, name);
+        return ts_error_set(TS_ERR_REGISTRY, "%s: no room for '%s': too many registrations failed",
+                            what, name);
     ts_reg.key_names[k] = kept;
     atomic_store_explicit(&ts_key_names[k], kept, memory_order_release);
     if (key)
@@ -248,12 +262,16 @@ ts_status ts_register_layer(const char *name, const char *above, ts_key *key)
     if (above && above[0] && strcmp(above, "backends") != 0) {
         ts_key below = ts_key_by_name(above);
         if (below == TS_KEY_INVALID)
-            return ts_error_set(TS_ERR_REGISTRY, "register_layer: argument 'above': expected a key's name, got '%s'", above);
+            return ts_error_set(TS_ERR_REGISTRY,
+                                "register_layer: argument 'above': expected a key's name, got '%s'",
+                                above);
         from = below < 16 ? 16 : below + 1;
     }
     /* the gap ends below the next of the library's own layers */
-    int to = from <= TS_KEY_AUTOGRAD ? TS_KEY_AUTOGRAD - 1 : from <= TS_KEY_TRACING ? TS_KEY_TRACING - 1
-             : from <= TS_KEY_AUTOCAST ? TS_KEY_AUTOCAST - 1 : TS_KEY_COUNT - 1;
+    int to = from <= TS_KEY_AUTOGRAD   ? TS_KEY_AUTOGRAD - 1
+             : from <= TS_KEY_TRACING  ? TS_KEY_TRACING - 1
+             : from <= TS_KEY_AUTOCAST ? TS_KEY_AUTOCAST - 1
+                                       : TS_KEY_COUNT - 1;
     char gap[80];
     snprintf(gap, sizeof gap, "the gap above %s", above && above[0] ? above : "backends");
     ts_registry_begin();
@@ -262,8 +280,8 @@ ts_status ts_register_layer(const char *name, const char *above, ts_key *key)
 
 /* ----------------------------------------------------------------------------- kernels ---- */
 
-static ts_registration *registration_new(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
-                                         const char *schema, const void *site)
+static ts_registration *registration_new(const char *op, ts_key key, ts_kernel kernel,
+                                         ts_accepts accepts, const char *schema, const void *site)
 {
     ts_registration *r = ts_sys_calloc(sizeof *r);
     if (r && schema && !(r->schema = ts_sys_alloc(strlen(schema) + 1))) {
@@ -285,18 +303,21 @@ static ts_registration *registration_new(const char *op, ts_key key, ts_kernel k
     return r;
 }
 
-ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts, const char *schema,
-                        const void *site, ts_registration **out)
+ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
+                        const char *schema, const void *site, ts_registration **out)
 {
     if (!kernel || key >= TS_KEY_COUNT)
-        return ts_error_set(TS_ERR_REGISTRY, "register_kernel: expected a kernel and a key below 64 for '%s', got key %d",
-                            op ? op : "NULL", key);
+        return ts_error_set(
+            TS_ERR_REGISTRY,
+            "register_kernel: expected a kernel and a key below 64 for '%s', got key %d",
+            op ? op : "NULL", key);
     ts_op_entry *e = entry_get(op);
     if (!e)
         return ts_error_code();
     if (schema && e->op >= 0)
         TS_TRY(schema_check(&ts_ops[e->op].schema, schema, key));
-    ts_registration *r = registration_new(op, key, kernel, accepts, schema, site), *older = e->kernels[key];
+    ts_registration *r = registration_new(op, key, kernel, accepts, schema, site),
+                    *older = e->kernels[key];
     if (!r)
         return TS_ERR_MEMORY;
     r->older = older;
@@ -304,18 +325,22 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
     ts_tables_touch(e);
     if (older && ts_log_on("dispatch")) {
         char a[160], b[160];
-        ts_log_write("dispatch", "%s: kernel for %s at %s replaces the one at %s", op, ts_key_name(key),
-                     ts_site_name(site, a, sizeof a), ts_site_name(older->site, b, sizeof b));
+        ts_log_write("dispatch", "%s: kernel for %s at %s replaces the one at %s", op,
+                     ts_key_name(key), ts_site_name(site, a, sizeof a),
+                     ts_site_name(older->site, b, sizeof b));
     }
     if (out)
         *out = r;
     return TS_OK;
 }
 
-ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel, const char *schema, ts_registration **out)
+ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel, const char *schema,
+                             ts_registration **out)
 {
     ts_registry_begin();
-    return ts_registry_end(ts_kernel_add(op, key, kernel, (ts_accepts){.strided = TS_STRIDES_PACKED}, schema, (const void *)kernel, out));
+    return ts_registry_end(ts_kernel_add(op, key, kernel,
+                                         (ts_accepts){.strided = TS_STRIDES_PACKED}, schema,
+                                         (const void *)kernel, out));
 }
 
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site)
@@ -336,11 +361,15 @@ static ts_status fallback_add(ts_key key, ts_kernel kernel, ts_registration **ou
     const void *site = (const void *)kernel;
     char a[160], b[160];
     if (!kernel || key >= TS_KEY_COUNT)
-        return ts_error_set(TS_ERR_REGISTRY, "register_fallback: expected a kernel and a key below 64, got key %d", key);
+        return ts_error_set(TS_ERR_REGISTRY,
+                            "register_fallback: expected a kernel and a key below 64, got key %d",
+                            key);
     if (ts_reg.fallbacks[key])
-        return ts_error_set(TS_ERR_REGISTRY, "register_fallback: %s has a fallback already: first at %s, again at %s",
-                            ts_key_name(key), ts_site_name(ts_reg.fallbacks[key]->site, a, sizeof a),
-                            ts_site_name(site, b, sizeof b));
+        return ts_error_set(
+            TS_ERR_REGISTRY,
+            "register_fallback: %s has a fallback already: first at %s, again at %s",
+            ts_key_name(key), ts_site_name(ts_reg.fallbacks[key]->site, a, sizeof a),
+            ts_site_name(site, b, sizeof b));
     ts_registration *r = registration_new("", key, kernel, (ts_accepts){0}, NULL, site);
     if (!r)
         return TS_ERR_MEMORY;
@@ -372,7 +401,8 @@ static ts_status take_out(ts_registration **place, ts_registration *r)
 static ts_status unregister(ts_registration *r)
 {
     if (r->removed)
-        return ts_error_set(TS_ERR_REGISTRY, "unregister: the registration of '%s' for %s was removed before",
+        return ts_error_set(TS_ERR_REGISTRY,
+                            "unregister: the registration of '%s' for %s was removed before",
                             r->op[0] ? r->op : "a fallback", ts_key_name(r->key));
     if (ts_registry_nested())
         return ts_error_set(TS_ERR_STATE, "unregister: not while a backend is being loaded");
@@ -385,7 +415,8 @@ static ts_status unregister(ts_registration *r)
     while (place && *place && *place != r)
         place = &(*place)->older;
     if (!place || !*place)
-        return ts_error_set(TS_ERR_INTERNAL, "unregister: '%s' does not hold this registration", r->op);
+        return ts_error_set(TS_ERR_INTERNAL, "unregister: '%s' does not hold this registration",
+                            r->op);
     ts_tables_touch(e);
     return take_out(place, r);
 }
@@ -401,7 +432,8 @@ ts_status ts_unregister(ts_registration *r)
 ts_status ts_key_prefer_fallback(ts_key key, bool prefer)
 {
     if (key >= TS_KEY_COUNT)
-        return ts_error_set(TS_ERR_REGISTRY, "key_prefer_fallback: expected a key below 64, got %d", key);
+        return ts_error_set(TS_ERR_REGISTRY, "key_prefer_fallback: expected a key below 64, got %d",
+                            key);
     ts_registry_begin();
     if (prefer)
         ts_reg.prefer_fallback |= TS_KEYSET(key);

@@ -1,9 +1,10 @@
 /**
  * @file round_trip.c  A call on the CPU in the place of a kernel that a backend lacks.
  *
- * Whole storages are copied to the host, once each, and the call sees tensors of the same layout over
- * them: strides, overlaps and in-place forms mean the same as on the device, and the device needs no
- * kernel for any of it. What was written goes back, results are moved with the layout they have.
+ * Whole storages are copied to the host, once each, and the call sees tensors of the same
+ * layout over them: strides, overlaps and in-place forms mean the same as on the device,
+ * and the device needs no kernel for any of it. What was written goes back, results are moved
+ * with the layout they have.
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
@@ -62,7 +63,8 @@ static ts_tensor *bring(trip *trip, ts_tensor *t, bool written)
             return NULL;
         m = &trip->mirrors[trip->nmirrors++];
         *m = (mirror){there, here, false};
-        if (ts_device_copy(TS_DEVICE_CPU, here->data, there->device, there->data, there->data ? there->bytes : 0) != TS_OK)
+        if (ts_device_copy(TS_DEVICE_CPU, here->data, there->device, there->data,
+                           there->data ? there->bytes : 0) != TS_OK)
             return NULL;
     }
     m->written |= written;
@@ -73,7 +75,8 @@ static ts_tensor *bring(trip *trip, ts_tensor *t, bool written)
 }
 
 /** The device's tensor for a result that the CPU made; NULL with an error. */
-static ts_tensor *send(trip *trip, ts_tensor *result, ts_tensor *const *sent, ts_tensor *const *results, int nsent)
+static ts_tensor *send(trip *trip, ts_tensor *result, ts_tensor *const *sent,
+                       ts_tensor *const *results, int nsent)
 {
     ts_storage *here = result->storage, *there = NULL;
     for (int i = 0; i < trip->nmirrors && !there; i++)
@@ -119,7 +122,8 @@ static ts_status bring_back(trip *trip, ts_frame *f, ts_value *rets)
         if (!m->written)
             continue;
         if (m->there->data)
-            TS_TRY(ts_device_copy(m->there->device, m->there->data, TS_DEVICE_CPU, m->here->data, m->there->bytes));
+            TS_TRY(ts_device_copy(m->there->device, m->there->data, TS_DEVICE_CPU, m->here->data,
+                                  m->there->bytes));
         ts_storage_wrote(m->there, f->op);
     }
     ts_tensor *sent[TS_MAX_RETS] = {0}, *results[TS_MAX_RETS] = {0};
@@ -146,11 +150,13 @@ static void note_trip(const ts_frame *f)
 {
     static _Atomic uint8_t seen[16][TS_MAX_OPS];
     atomic_fetch_add_explicit(&ts_device_count_of[f->key].round_trips, 1, memory_order_relaxed);
-    if (!ts_log_on("backend") || atomic_exchange_explicit(&seen[f->key][f->op], 1, memory_order_relaxed))
+    if (!ts_log_on("backend") ||
+        atomic_exchange_explicit(&seen[f->key][f->op], 1, memory_order_relaxed))
         return;
     char call[512];
     ts_frame_describe(f, call, sizeof call);
-    ts_log_write("backend", "%s has no kernel for this call, the CPU's is used: %s", ts_key_name(f->key), call);
+    ts_log_write("backend", "%s has no kernel for this call, the CPU's is used: %s",
+                 ts_key_name(f->key), call);
 }
 
 ts_status ts_round_trip(ts_frame *f)
@@ -160,7 +166,9 @@ ts_status ts_round_trip(ts_frame *f)
         return ts_across(f, far);
     trip trip = {.thread = f->thread, .device = ts_kernel_device(f)};
     for (int i = 0; i < f->nargs; i++)
-        trip.room += f->args[i].tag == TS_TAG_TENSOR ? 1 : f->args[i].tag == TS_TAG_TENSORS ? (int)f->args[i].count : 0;
+        trip.room += f->args[i].tag == TS_TAG_TENSOR    ? 1
+                     : f->args[i].tag == TS_TAG_TENSORS ? (int)f->args[i].count
+                                                        : 0;
     trip.room += f->nrets;
     size_t bytes = (size_t)trip.room * (sizeof(mirror) + 2 * sizeof(ts_tensor *));
     char *block = ts_alloc(f->thread, bytes);

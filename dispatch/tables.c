@@ -14,7 +14,9 @@ static void slot_fill(ts_table *t, const ts_op_entry *e, int k)
     const ts_op_info *info = t->info;
     const ts_registration *own = e->kernels[k], *fallback = ts_reg.fallbacks[k];
     bool backend = k < 16;
-    ts_kernel entry = info->kind == TS_FILL ? ts_enter_fill : info->kind == TS_VIEW ? ts_enter_view : ts_enter_whole;
+    ts_kernel entry = info->kind == TS_FILL   ? ts_enter_fill
+                      : info->kind == TS_VIEW ? ts_enter_view
+                                              : ts_enter_whole;
     if (entry == ts_enter_whole && (info->flags & TS_OP_RUNTIME))
         entry = ts_enter_foreign;
     int rule;
@@ -48,7 +50,8 @@ static void slot_fill(ts_table *t, const ts_op_entry *e, int k)
     } else if (!backend) {
         t->slot[k] = kernel; /* layers are called as they are */
     } else {
-        /* a struct of functions means memory of its own: who calls is checked before the kernel sees it */
+        /* a struct of functions means memory of its own: who calls is checked
+         * before the kernel sees it */
         t->slot[k] = own && ts_reg.backends[k] ? ts_enter_device : entry;
         t->impl[k] = kernel;
         if (own) {
@@ -155,7 +158,8 @@ ts_status ts_op_dump(const char *name, FILE *out)
 {
     int op = ts_op_by_name(name);
     if (op < 0 || op >= ts_op_count() || !out)
-        return ts_error_set(TS_ERR_REGISTRY, "op_dump: expected a known op and a file, got '%s'", name ? name : "NULL");
+        return ts_error_set(TS_ERR_REGISTRY, "op_dump: expected a known op and a file, got '%s'",
+                            name ? name : "NULL");
     ts_registry_begin();
     const ts_table *t = atomic_load(&ts_tables[op]);
     ts_op_entry *e = NULL;
@@ -168,7 +172,8 @@ ts_status ts_op_dump(const char *name, FILE *out)
         const void *site = r ? r->site
                            : t->rule[k] == TS_RULE_FALLBACK || t->rule[k] == TS_RULE_FALLBACK_FIRST
                                ? ts_reg.fallbacks[k]->site
-                           : t->rule[k] == TS_RULE_COMPOSITE ? (const void *)t->info->composite : NULL;
+                           : t->rule[k] == TS_RULE_COMPOSITE ? (const void *)t->info->composite
+                                                             : NULL;
         char where[160] = "";
         if (site)
             ts_site_name(site, where, sizeof where);

@@ -1,15 +1,15 @@
 /**
  * @file timers.c  Where the ticks of a thread go.
  *
- * A thread always has one running cell. At a stamp the ticks since the last stamp go to it, less the
- * stamp's own calibrated cost, which goes to the timers' own row; then another cell runs. So every
- * tick lands in exactly one place: layers, the timers, or the unattributed cell that runs outside
- * calls. Nothing is a remainder and nothing is clamped.
+ * A thread always has one running cell. At a stamp the ticks since the last stamp go to it,
+ * less the stamp's own calibrated cost, which goes to the timers' own row; then another cell runs.
+ * So every tick lands in exactly one place: layers, the timers, or the unattributed cell that runs
+ * outside calls. Nothing is a remainder and nothing is clamped.
  *
  * A thread's counters are written by itself (and by a reset); others may read them at any time, so
- * each is atomic, without order and without read-modify-write: a stamp costs what it did. Figures of
- * a thread that is running are of slightly different moments. The order of locks is state, then the
- * list of threads.
+ * each is atomic, without order and without read-modify-write: a stamp costs what it did.
+ * Figures of a thread that is running are of slightly different moments. The order of locks is
+ * state, then the list of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
@@ -75,8 +75,14 @@ static int64_t nanoseconds(void)
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-static inline int64_t get(const _Atomic int64_t *place) { return atomic_load_explicit(place, memory_order_relaxed); }
-static inline void set(_Atomic int64_t *place, int64_t value) { atomic_store_explicit(place, value, memory_order_relaxed); }
+static inline int64_t get(const _Atomic int64_t *place)
+{
+    return atomic_load_explicit(place, memory_order_relaxed);
+}
+static inline void set(_Atomic int64_t *place, int64_t value)
+{
+    atomic_store_explicit(place, value, memory_order_relaxed);
+}
 static inline void add(_Atomic int64_t *place, int64_t value) { set(place, get(place) + value); }
 
 /** Gives the ticks since the last stamp to the running cell and starts another. */
@@ -116,7 +122,10 @@ static void calibrate(void)
 }
 
 /** A thread's timers, which only the thread itself makes and takes away; others look. */
-static ts_timers *timers_seen(ts_thread *thread) { return __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE); }
+static ts_timers *timers_seen(ts_thread *thread)
+{
+    return __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
+}
 
 /** Brings a thread's own figures up to now, or to the moment when timing was switched off. */
 static void settle(ts_timers *t)
@@ -156,7 +165,10 @@ static ts_timers *timers_of(ts_thread *thread)
     return t;
 }
 
-static row *row_of(const ts_timers *t, int op) { return atomic_load_explicit(&t->rows[op], memory_order_acquire); }
+static row *row_of(const ts_timers *t, int op)
+{
+    return atomic_load_explicit(&t->rows[op], memory_order_acquire);
+}
 
 static cell *cell_of(ts_timers *t, int op, int key)
 {
@@ -311,14 +323,18 @@ static void visit_live(ts_thread *thread, void *ctx)
 static void each_timers(void (*fn)(const ts_timers *t, void *ctx), void *ctx)
 {
     visit v = {fn, ctx};
-    pthread_mutex_lock(&state.lock); /* no thread moves to the ended ones, which would be seen twice */
+    /* no thread moves to the ended ones, which would be seen twice */
+    pthread_mutex_lock(&state.lock);
     ts_thread_walk(visit_live, &v);
     for (const ts_timers *t = state.ended; t; t = t->next)
         fn(t, ctx);
     pthread_mutex_unlock(&state.lock);
 }
 
-static const char *row_name(int op) { return op == TS_TIMER_ENGINE ? "(backward engine)" : ts_op_name(op); }
+static const char *row_name(int op)
+{
+    return op == TS_TIMER_ENGINE ? "(backward engine)" : ts_op_name(op);
+}
 
 typedef struct query {
     int op, key;
@@ -381,15 +397,21 @@ static void each_row(const ts_timers *t, void *ctx)
         for (int k = 0; r && k < TS_KEY_COUNT; k++) {
             int64_t calls = get(&r->cells[k].calls);
             if (calls)
-                to->visit(&(ts_timer_row){row_name(op), op == TS_TIMER_ENGINE ? "-" : ts_key_name((ts_key)k),
-                                          (uint64_t)calls, (double)get(&r->cells[k].ticks) * ns, t->thread_id}, to->ctx);
+                to->visit(&(ts_timer_row){row_name(op),
+                                          op == TS_TIMER_ENGINE ? "-" : ts_key_name((ts_key)k),
+                                          (uint64_t)calls, (double)get(&r->cells[k].ticks) * ns,
+                                          t->thread_id},
+                          to->ctx);
         }
     }
     if (get(&t->lost.calls))
         to->visit(&(ts_timer_row){"(rows without memory)", "-", (uint64_t)get(&t->lost.calls),
                                   (double)get(&t->lost.ticks) * ns, t->thread_id}, to->ctx);
-    to->visit(&(ts_timer_row){"(timers)", "-", 0, (double)get(&t->own) * ns, t->thread_id}, to->ctx);
-    to->visit(&(ts_timer_row){"(unattributed)", "-", 0, (double)get(&t->outside.ticks) * ns, t->thread_id}, to->ctx);
+    to->visit(&(ts_timer_row){"(timers)", "-", 0, (double)get(&t->own) * ns, t->thread_id},
+              to->ctx);
+    to->visit(&(ts_timer_row){"(unattributed)", "-", 0, (double)get(&t->outside.ticks) * ns,
+                              t->thread_id},
+              to->ctx);
 }
 
 void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx)
@@ -405,13 +427,22 @@ void *ts_timer_enter(ts_thread *thread, int op) { (void)thread, (void)op; return
 void ts_timer_leave(ts_thread *thread, void *token) { (void)thread, (void)token; }
 ts_status ts_timers_enable(bool on)
 {
-    return on ? ts_error_set(TS_ERR_UNSUPPORTED, "timers_enable: this build has no timers (-Dtimers=false)") : TS_OK;
+    return on ? ts_error_set(TS_ERR_UNSUPPORTED,
+                             "timers_enable: this build has no timers (-Dtimers=false)")
+              : TS_OK;
 }
 bool ts_timers_enabled(void) { return false; }
 void ts_timers_reset(void) {}
-ts_timer_cell ts_timers_get(const char *op, const char *layer) { (void)op, (void)layer; return (ts_timer_cell){0, 0}; }
+ts_timer_cell ts_timers_get(const char *op, const char *layer)
+{
+    (void)op, (void)layer;
+    return (ts_timer_cell){0, 0};
+}
 ts_timer_totals ts_timers_totals(void) { return (ts_timer_totals){0}; }
-void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx) { (void)visit, (void)ctx; }
+void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx)
+{
+    (void)visit, (void)ctx;
+}
 double ts_timers_stamp_ns(void) { return 0; }
 
 #endif

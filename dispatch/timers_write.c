@@ -1,4 +1,5 @@
-/** @file timers_write.c  The timers' report: a table, CSV or JSON. Without timers it has no rows. */
+/** @file timers_write.c  The timers' report: a table, CSV or JSON.
+ * Without timers it has no rows. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
 
@@ -39,8 +40,9 @@ static void print_row(FILE *out, const ts_timer_row *l, double wall)
     char thread[16] = "";
     if (l->thread >= 0)
         snprintf(thread, sizeof thread, "%d", l->thread);
-    fprintf(out, "%-37s %-12s %6s %12llu %12.3f %10.1f %6.2f%%\n", l->op, l->layer, thread, (unsigned long long)l->calls,
-            l->self_ns / 1e6, l->calls ? l->self_ns / (double)l->calls : 0.0, 100 * l->self_ns / wall);
+    fprintf(out, "%-37s %-12s %6s %12llu %12.3f %10.1f %6.2f%%\n", l->op, l->layer, thread,
+            (unsigned long long)l->calls, l->self_ns / 1e6,
+            l->calls ? l->self_ns / (double)l->calls : 0.0, 100 * l->self_ns / wall);
 }
 
 /** The first `most` rows, the sum of the others, the wall time. */
@@ -49,7 +51,8 @@ static void print_table(FILE *out, const lines *all, int most, const ts_timer_to
     double wall = totals->wall_ns > 0 ? totals->wall_ns : 1;
     char name[32];
     ts_timer_row rest = {name, "", 0, 0, -1};
-    fprintf(out, "%-37s %-12s %6s %12s %12s %10s %7s\n", "op", "layer", "thread", "calls", "self ms", "ns/call", "% wall");
+    fprintf(out, "%-37s %-12s %6s %12s %12s %10s %7s\n", "op", "layer", "thread", "calls",
+            "self ms", "ns/call", "% wall");
     for (int i = 0; i < all->count; i++) {
         if (i < most) {
             print_row(out, &all->items[i], wall);
@@ -62,24 +65,31 @@ static void print_table(FILE *out, const lines *all, int most, const ts_timer_to
         snprintf(name, sizeof name, "(%d more rows)", all->count - most);
         print_row(out, &rest, wall);
     }
-    fprintf(out, "%-37s %-12s %6s %12llu %12.3f\n", "wall", "", "", (unsigned long long)totals->calls, totals->wall_ns / 1e6);
+    fprintf(out, "%-37s %-12s %6s %12llu %12.3f\n", "wall", "", "",
+            (unsigned long long)totals->calls, totals->wall_ns / 1e6);
 }
 
 static void print_csv(FILE *out, const lines *all)
 {
     fprintf(out, "op,layer,thread,calls,self_ns\n");
     for (const ts_timer_row *l = all->items; l < all->items + all->count; l++)
-        fprintf(out, "%s,%s,%d,%llu,%.0f\n", l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns);
+        fprintf(out, "%s,%s,%d,%llu,%.0f\n", l->op, l->layer, l->thread,
+                (unsigned long long)l->calls, l->self_ns);
 }
 
 static void print_json(FILE *out, const lines *all, const ts_timer_totals *totals)
 {
-    fprintf(out, "{\"wall_ns\": %.0f, \"overhead_ns\": %.0f, \"unattributed_ns\": %.0f, \"stamp_ns\": %.2f,\n \"rows\": [\n",
+    fprintf(out,
+            "{\"wall_ns\": %.0f, \"overhead_ns\": %.0f, \"unattributed_ns\": %.0f, \"stamp_ns\": "
+            "%.2f,\n \"rows\": [\n",
             totals->wall_ns, totals->overhead_ns, totals->unattributed_ns, ts_timers_stamp_ns());
     for (int i = 0; i < all->count; i++) {
         const ts_timer_row *l = &all->items[i];
-        fprintf(out, "  {\"op\": \"%s\", \"layer\": \"%s\", \"thread\": %d, \"calls\": %llu, \"self_ns\": %.0f}%s\n",
-                l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns, i + 1 < all->count ? "," : "");
+        fprintf(out,
+                "  {\"op\": \"%s\", \"layer\": \"%s\", \"thread\": %d, \"calls\": %llu, "
+                "\"self_ns\": %.0f}%s\n",
+                l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns,
+                i + 1 < all->count ? "," : "");
     }
     fprintf(out, " ]}\n");
 }
@@ -107,11 +117,15 @@ static ts_status write_rows(FILE *out, ts_timers_format format, int most)
     return ferror(out) ? ts_error_set(TS_ERR_IO, "timers_write: writing failed") : TS_OK;
 }
 
-ts_status ts_timers_write(FILE *out, ts_timers_format format) { return write_rows(out, format, INT_MAX); }
+ts_status ts_timers_write(FILE *out, ts_timers_format format)
+{
+    return write_rows(out, format, INT_MAX);
+}
 
 ts_status ts_timers_write_top(FILE *out, int rows)
 {
     if (rows < 0)
-        return ts_error_set(TS_ERR_VALUE, "timers_write_top: argument 'rows': expected at least 0, got %d", rows);
+        return ts_error_set(TS_ERR_VALUE,
+                            "timers_write_top: argument 'rows': expected at least 0, got %d", rows);
     return write_rows(out, TS_TIMERS_TABLE, rows);
 }

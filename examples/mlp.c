@@ -65,14 +65,17 @@ int main(int argc, char **argv)
     ts_optimizer *optimizer = ts_optimizer_for(net, TS_ADAMW, &opts);
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = 20, .total_steps = steps};
     for (int step = 0; optimizer && step < steps; step++) {
-        if (ts_schedule_apply(&schedule, optimizer, step) != TS_OK || train_step(net, optimizer, &loss) != TS_OK)
+        if (ts_schedule_apply(&schedule, optimizer, step) != TS_OK ||
+            train_step(net, optimizer, &loss) != TS_OK)
             break;
         if (step % 100 == 0 || step == steps - 1)
             printf("step %4d  loss %.6f\n", step, loss);
     }
     ts_backend_stats stats;
-    if (device.backend != TS_DEVICE_CPU.backend && ts_backend_get_stats(device.backend, &stats) == TS_OK)
-        printf("%llu calls had no kernel there and went over the CPU\n", (unsigned long long)stats.round_trips);
+    if (device.backend != TS_DEVICE_CPU.backend &&
+        ts_backend_get_stats(device.backend, &stats) == TS_OK)
+        printf("%llu calls had no kernel there and went over the CPU\n",
+               (unsigned long long)stats.round_trips);
     ts_error_print(); // nothing when nothing failed
     ts_optimizer_free(optimizer);
     ts_module_free(net);

@@ -26,7 +26,8 @@ static ts_module *make_network(void)
 }
 
 /** One step on fresh points of y = sin(3 a) * b. */
-static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_scaler *scaler, ts_dtype dtype, double *loss)
+static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_scaler *scaler,
+                            ts_dtype dtype, double *loss)
 {
     TS_SCOPE;
     ts_tensor *x = ts_uniform(TS_SIZES(128, 2), -1, 1, TS_F32);
@@ -37,7 +38,8 @@ static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_sca
         error = ts_mse_loss(ts_forward(net, x), y);
     }
     TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, error)));
-    TS_TRY(ts_grad_scaler_step(scaler, optimizer)); // unscales and clips; left out when a gradient is not finite
+    // unscales and clips; left out when a gradient is not finite
+    TS_TRY(ts_grad_scaler_step(scaler, optimizer));
     TS_TRY(ts_grad_scaler_update(scaler));
     ts_optimizer_zero_grad(optimizer);
     return ts_item(error, loss);
@@ -46,7 +48,9 @@ static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_sca
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "bf16";
-    ts_dtype dtype = strcmp(name, "f16") == 0 ? TS_F16 : strcmp(name, "bf16") == 0 ? TS_BF16 : TS_DTYPE_NONE;
+    ts_dtype dtype = strcmp(name, "f16") == 0    ? TS_F16
+                     : strcmp(name, "bf16") == 0 ? TS_BF16
+                                                 : TS_DTYPE_NONE;
     int steps = argc > 2 ? atoi(argv[2]) : 1000;
     double loss = 1;
     ts_manual_seed(1);
@@ -55,7 +59,8 @@ int main(int argc, char **argv)
     ts_optimizer *optimizer = ts_optimizer_for(net, TS_ADAMW, &opts);
     ts_optimizer_set_max_norm(optimizer, 1);
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = 20, .total_steps = steps};
-    ts_grad_scaler *scaler = ts_grad_scaler_new(&(ts_grad_scaler_opts){.disabled = dtype != TS_F16});
+    ts_grad_scaler *scaler =
+        ts_grad_scaler_new(&(ts_grad_scaler_opts){.disabled = dtype != TS_F16});
     for (int step = 0; optimizer && scaler && step < steps; step++) {
         if (ts_schedule_apply(&schedule, optimizer, step) != TS_OK ||
             train_step(net, optimizer, scaler, dtype, &loss) != TS_OK)

@@ -1,10 +1,12 @@
 /**
- * @file my_layer.c  A layer of one's own, placed between two others: it logs what passes, and counts.
+ * @file my_layer.c  A layer of one's own, placed between two others: it logs
+ * what passes, and counts.
  *
  *     build/examples/my_layer
  *
- * The layer stands above AUTOGRAD and below TRACING: it sees calls as the program makes them, with the
- * casts of AUTOCAST, and those that gradient rules make in backward. Exit status 0 when all is as expected.
+ * The layer stands above AUTOGRAD and below TRACING: it sees calls as the program makes them,
+ * with the casts of AUTOCAST, and those that gradient rules make in backward.
+ * Exit status 0 when all is as expected.
  */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
@@ -70,7 +72,9 @@ static ts_status run(void)
     TS_TRY(ts_layer_enable_all(key, false));
     int there = atomic_load(&calls) - here;
     printf("%d calls here, %d there\n", here, there);
-    return here > 0 && there == here ? TS_OK : ts_error_set(TS_ERR_STATE, "expected the same calls from both threads");
+    return here > 0 && there == here
+               ? TS_OK
+               : ts_error_set(TS_ERR_STATE, "expected the same calls from both threads");
 }
 
 int main(void)

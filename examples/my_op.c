@@ -1,11 +1,13 @@
 /**
- * @file my_op.c  An operator of one's own: schema, shape rule, kernel and gradient, all at run time.
+ * @file my_op.c  An operator of one's own: schema, shape rule, kernel
+ * and gradient, all at run time.
  *
  *     build/examples/my_op
  *
- * softsign_gate(x, g) = x / (1 + |x|) * g. From the shape rule it has broadcasting, promotion, META and
- * destinations; from the kernel the CPU; from the gradient rule backward, and since the rule is written
- * with ordinary ops, backward of backward. Exit status 0 when gradients agree with differences.
+ * softsign_gate(x, g) = x / (1 + |x|) * g. From the shape rule it has broadcasting,
+ * promotion, META and destinations; from the kernel the CPU; from the gradient rule backward,
+ * and since the rule is written with ordinary ops, backward of backward. Exit status 0 when
+ * gradients agree with differences.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -57,8 +59,10 @@ static ts_status gradient(ts_vjp_call *call)
 static ts_status install(void)
 {
     ts_op_opts op = {.size = sizeof op, .rule = rule, .doc = "x / (1 + |x|) * g"};
-    ts_kernel_opts cpu = {.size = sizeof cpu, .schema = schema, .dtypes = TS_DTYPE_BIT(TS_F64), .strided = true};
-    ts_vjp_opts reads = {.size = sizeof reads, .saves = TS_SAVE_ARG(0), .saves_for = {[0] = TS_SAVE_ARG(1)}};
+    ts_kernel_opts cpu = {
+        .size = sizeof cpu, .schema = schema, .dtypes = TS_DTYPE_BIT(TS_F64), .strided = true};
+    ts_vjp_opts reads = {
+        .size = sizeof reads, .saves = TS_SAVE_ARG(0), .saves_for = {[0] = TS_SAVE_ARG(1)}};
     TS_TRY(ts_register_op_ex(schema, &op, &softsign_gate_op));
     TS_TRY(ts_register_kernel_ex("mine.softsign_gate", TS_KEY_CPU, kernel, &cpu, NULL));
     return ts_register_vjp("mine.softsign_gate", gradient, &reads);
@@ -92,7 +96,9 @@ static ts_status run(void)
     printf("slope %.9f, by difference %.9f\n", slope, (up - down) / (2 * step));
     ts_tensor *meta = ts_to_device(x, TS_DEVICE_META); // shapes alone: the rule is enough
     TS_TRY(ts_print(softsign_gate(meta, meta)));
-    return fabs(slope - (up - down) / (2 * step)) < 1e-8 ? TS_OK : ts_error_set(TS_ERR_STATE, "the gradient is wrong");
+    return fabs(slope - (up - down) / (2 * step)) < 1e-8
+               ? TS_OK
+               : ts_error_set(TS_ERR_STATE, "the gradient is wrong");
 }
 
 int main(void)

@@ -1,10 +1,11 @@
 /**
  * @file tour_dispatch.c
- * Follows one ts_add() under {CPU, AUTOGRAD, TRACING} and says what each station does and what it costs.
+ * Follows one ts_add() under {CPU, AUTOGRAD, TRACING} and says
+ * what each station does and what it costs.
  *
- * Layers of its own, which only look, stand above and below each station. A time stamp costs about as
- * much as a layer, so costs come from differences: the same call with and without the station, fastest
- * of many short batches. docs/tour-of-a-call.md is this program's output, explained.
+ * Layers of its own, which only look, stand above and below each station. A time stamp costs about
+ * as much as a layer, so costs come from differences: the same call with and without the station,
+ * fastest of many short batches. docs/tour-of-a-call.md is this program's output, explained.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -53,7 +54,8 @@ static ts_status look(ts_frame *f)
     ts_status status = ts_redispatch(f);
     depth--;
     ts_tensor *y = status == TS_OK ? f->rets[0].t : NULL;
-    printf("%*s%s: back with %s, which %s\n", 2 * depth + 2, "", ts_key_name(f->key), y ? "a result" : "an error",
+    printf("%*s%s: back with %s, which %s\n", 2 * depth + 2, "", ts_key_name(f->key),
+           y ? "a result" : "an error",
            y && ts_requires_grad(y) ? "has a history now" : "has no history");
     return status;
 }
@@ -141,7 +143,10 @@ static double cost_of_replay(void)
 
 static ts_status pass_on(ts_frame *f) { return ts_redispatch(f); }
 
-static void row(const char *station, double ns, const char *what) { printf("%-30s %7.1f ns   %s\n", station, ns, what); }
+static void row(const char *station, double ns, const char *what)
+{
+    printf("%-30s %7.1f ns   %s\n", station, ns, what);
+}
 
 static void costs(void)
 {
@@ -149,18 +154,25 @@ static void costs(void)
     ts_layer_enable(passing, true);
     double layer = cost(call_noop, false) - call;
     ts_layer_enable(passing, false);
-    double shapes = cost(add_meta, false), in_place = cost(add_out, false), plain = cost(add, false);
-    double recorded = cost(add_recorded, false), traced = cost(add, true), both = cost(add_recorded, true);
+    double shapes = cost(add_meta, false), in_place = cost(add_out, false),
+           plain = cost(add, false);
+    double recorded = cost(add_recorded, false), traced = cost(add, true),
+           both = cost(add_recorded, true);
 
     printf("\nWhat each station costs, by differences:\n\n");
     row("call", call, "box the arguments, OR their keys, one indirect call");
     row("a layer that passes on", layer, "mask itself, redispatch, restore");
-    row("shape rule and tensor header", shapes - call, "infer and a header from the free list (measured on META)");
-    row("kernel", in_place - call, "the loop over one element into a given result, checks of the result");
-    row("memory", plain - in_place, "a new result instead of a given one: storage and header, made and released");
+    row("shape rule and tensor header", shapes - call,
+        "infer and a header from the free list (measured on META)");
+    row("kernel", in_place - call,
+        "the loop over one element into a given result, checks of the result");
+    row("memory", plain - in_place,
+        "a new result instead of a given one: storage and header, made and released");
     row("AUTOGRAD", recorded - plain, "a node that keeps what the rule needs, made and released");
-    row("TRACING", traced - plain, "who the arguments are, a node of the graph, an id for the result");
-    row("TRACING above AUTOGRAD", both - recorded, "the same, over a call that is recorded for gradients too");
+    row("TRACING", traced - plain,
+        "who the arguments are, a node of the graph, an id for the result");
+    row("TRACING above AUTOGRAD", both - recorded,
+        "the same, over a call that is recorded for gradients too");
     row("ts_add", plain, "no layer");
     row("ts_add, recorded", recorded, "AUTOGRAD");
     row("ts_add, recorded and traced", both, "TRACING and AUTOGRAD");

@@ -57,7 +57,10 @@ static ts_status run(trainer *t, ts_graph **graph, const char *form)
     TS_TRY(batch(xy));
     TS_TRY(ts_trace(step, t, xy, 2, &loss, 1, graph));
     bool dot = strcmp(form, "dot") == 0, json = strcmp(form, "json") == 0;
-    TS_TRY(ts_graph_write(*graph, stdout, dot ? TS_TRACE_DOT : json ? TS_TRACE_JSON : TS_TRACE_TEXT));
+    TS_TRY(ts_graph_write(*graph, stdout,
+                          dot    ? TS_TRACE_DOT
+                          : json ? TS_TRACE_JSON
+                                 : TS_TRACE_TEXT));
     for (int i = 1; i <= 1000 && !dot && !json; i++) {
         TS_SCOPE;
         TS_TRY(batch(xy));

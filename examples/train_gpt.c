@@ -2,7 +2,8 @@
  * @file train_gpt.c
  * Trains a byte-level GPT on one file and shows what each layer of the dispatcher cost.
  *
- *     train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N] [--resume] ...
+ *     train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N]
+ *               [--resume] ...
  *
  * All files go under DIR. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
  */
@@ -73,9 +74,10 @@ static ts_module *gpt_new(void)
     TS_SCOPE;
     ts_module *m = ts_module_new(&type);
     gpt *g = ts_module_payload(m);
-    bool ok = g && ts_module_add(m, "wte", ts_embedding_new(V, C), &g->wte) == TS_OK &&
-              ts_module_add_parameter(m, "wpe", ts_empty(TS_SIZES(T, C), TS_F32), &g->wpe) == TS_OK &&
-              ts_module_add(m, "blocks", ts_sequential_new(), &g->blocks) == TS_OK;
+    bool ok =
+        g && ts_module_add(m, "wte", ts_embedding_new(V, C), &g->wte) == TS_OK &&
+        ts_module_add_parameter(m, "wpe", ts_empty(TS_SIZES(T, C), TS_F32), &g->wpe) == TS_OK &&
+        ts_module_add(m, "blocks", ts_sequential_new(), &g->blocks) == TS_OK;
     for (int i = 0; i < LAYERS && ok; i++)
         ok = ts_sequential_add(g->blocks, block_new()) == TS_OK;
     if (ok && ts_module_add(m, "ln", ts_layer_norm_new(C, 0, true), &g->ln) == TS_OK &&
@@ -110,12 +112,16 @@ static const char *in_out(run *r, const char *name)
 }
 
 /** The tensor itself, or its copy where the model is. */
-static ts_tensor *there(run *r, ts_tensor *t) { return r->device.backend ? ts_to_device(t, r->device) : t; }
+static ts_tensor *there(run *r, ts_tensor *t)
+{
+    return r->device.backend ? ts_to_device(t, r->device) : t;
+}
 
 static ts_tensor *loss_of(run *r, ts_batch *b)
 {
     ts_tensor *logits = ts_forward(r->state.model, there(r, b->x)); // (B, T, V)
-    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)), ts_reshape(there(r, b->y), TS_SIZES(-1)));
+    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)),
+                            ts_reshape(there(r, b->y), TS_SIZES(-1)));
 }
 
 /** Mean loss over at most `most` batches of the validation text, always the same ones. */
@@ -136,7 +142,8 @@ static ts_status validate(run *r, int64_t most, double *mean)
     return TS_OK;
 }
 
-/** Entropy of the validation bytes taken one by one, in nats: what knowing only their counts gives. */
+/** Entropy of the validation bytes taken one by one, in nats:
+ * what knowing only their counts gives. */
 static ts_status unigram_entropy(run *r)
 {
     double counts[V] = {0}, total = 0;
@@ -194,9 +201,12 @@ static ts_status sample(run *r)
         int64_t seen = n < T ? n : T;
         ts_tensor *seen_text = ts_from_array(text + n - seen, TS_I64, TS_SIZES(1, seen));
         ts_tensor *logits = ts_forward(r->state.model, there(r, seen_text));
-        ts_tensor *last = ts_to_device(ts_select(ts_select(logits, 0, 0), 0, seen - 1), TS_DEVICE_CPU); // (V)
-        TS_TRY(ts_item_int(ts_multinomial(ts_softmax(ts_div_scalar(last, 0.8), 0), 1, true), &text[n]));
-        printf(text[n] == '\n' || (text[n] >= ' ' && text[n] <= '~') ? "%c" : "\\x%02x", (int)text[n]);
+        ts_tensor *last =
+            ts_to_device(ts_select(ts_select(logits, 0, 0), 0, seen - 1), TS_DEVICE_CPU); // (V)
+        TS_TRY(ts_item_int(ts_multinomial(ts_softmax(ts_div_scalar(last, 0.8), 0), 1, true),
+                           &text[n]));
+        printf(text[n] == '\n' || (text[n] >= ' ' && text[n] <= '~') ? "%c" : "\\x%02x",
+               (int)text[n]);
     }
     return TS_OK;
 }
@@ -207,16 +217,18 @@ static ts_status report(run *r)
     ts_named_tensors model = {0};
     TS_TRY(ts_timers_enable(false));
     TS_TRY(validate(r, INT64_MAX, &val));
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = "Training a byte-level GPT", .x_title = "step",
-                                                    .y_title = "loss (nats a byte)"});
-    ts_line_opts training = {.smoothing = 0.95}, validation = {.bridge_gaps = true, .markers = true};
+    ts_chart *chart = ts_chart_new(&(ts_chart_opts){
+        .title = "Training a byte-level GPT", .x_title = "step", .y_title = "loss (nats a byte)"});
+    ts_line_opts training = {.smoothing = 0.95},
+                 validation = {.bridge_gaps = true, .markers = true};
     TS_TRY(ts_chart_line_csv(chart, "training", in_out(r, "log.csv"), "step", "loss", &training));
     TS_TRY(ts_chart_line_csv(chart, "validation", r->text, "step", "val_loss", &validation));
     TS_TRY(ts_chart_reference(chart, "unigram entropy", r->entropy));
     TS_TRY(ts_chart_write(chart, in_out(r, "loss.svg")));
     ts_chart_free(chart);
     TS_TRY(ts_module_state_dict(r->state.model, &model));
-    TS_TRY(ts_safetensors_save(in_out(r, "model.safetensors"), model.names, model.tensors, model.n, NULL, NULL, 0));
+    TS_TRY(ts_safetensors_save(in_out(r, "model.safetensors"), model.names, model.tensors, model.n,
+                               NULL, NULL, 0));
     ts_named_tensors_free(&model);
     FILE *timers = fopen(in_out(r, "timers.json"), "w");
     if (!timers || ts_timers_write(timers, TS_TIMERS_JSON) != TS_OK || fclose(timers) != 0)
@@ -225,7 +237,8 @@ static ts_status report(run *r)
     TS_TRY(ts_timers_write_top(stdout, 20));
     printf("\nA sample:\n\n");
     TS_TRY(sample(r));
-    printf("\n\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val, r->entropy, val / r->entropy);
+    printf("\n\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val,
+           r->entropy, val / r->entropy);
     printf("written: %s/{log.csv, loss.svg, timers.json, model.safetensors}\n", r->out);
     return TS_OK;
 }
@@ -235,7 +248,8 @@ static ts_status go(run *r)
     TS_SCOPE;
     const char *const columns[] = {"step", "loss", "val_loss", "lr", "tokens_per_s"};
     uint64_t seed = (uint64_t)r->seed;
-    ts_loader_opts data = {.size = sizeof data, .batch = B, .length = T, .dtype = TS_U8, .to = 0.9, .seed = seed};
+    ts_loader_opts data = {
+        .size = sizeof data, .batch = B, .length = T, .dtype = TS_U8, .to = 0.9, .seed = seed};
     ts_loader_opts held_out = data;
     held_out.from = 0.9, held_out.to = 1, held_out.in_order = true;
     ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
@@ -260,26 +274,30 @@ static ts_status go(run *r)
     ts_progress *progress = ts_progress_new(r->steps, &(ts_progress_opts){
         .label = "train", .item_unit = "tokens", .start_step = r->state.step});
     TS_TRY(progress);
-    fprintf(stderr, "%ld parameters, on %s (%s), %d threads\n", (long)ts_module_num_parameters(r->state.model),
-            ts_device_name(r->device), why, ts_num_threads());
+    fprintf(stderr, "%ld parameters, on %s (%s), %d threads\n",
+            (long)ts_module_num_parameters(r->state.model), ts_device_name(r->device), why,
+            ts_num_threads());
     if (ts_timers_enable(true) != TS_OK)
         ts_error_print(); // a build without timers trains all the same
     ts_status status = train(r, log, progress);
     ts_progress_end(progress), ts_progress_free(progress);
     ts_csv_close(log);
     if (status == TS_OK && r->stopped)
-        fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n", (long long)r->state.step);
+        fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n",
+                (long long)r->state.step);
     return status != TS_OK || r->stopped ? status : report(r);
 }
 
 int main(int argc, char **argv)
 {
-    run r = {.out = "runs/gpt", .device_name = "auto", .steps = 1600, .seed = 1, .save_every = 200, .val_every = 50,
+    run r = {.out = "runs/gpt", .device_name = "auto", .steps = 1600, .seed = 1, .save_every = 200,
+             .val_every = 50,
              .state.size = sizeof(ts_training)};
-    static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'}, {"steps", 1, 0, 'n'},
-                                            {"device", 1, 0, 'g'},
-                                            {"seed", 1, 0, 's'}, {"save-every", 1, 0, 'e'}, {"val-every", 1, 0, 'v'},
-                                            {"resume", 0, 0, 'r'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
+    static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'},
+                                            {"steps", 1, 0, 'n'}, {"device", 1, 0, 'g'},
+                                            {"seed", 1, 0, 's'}, {"save-every", 1, 0, 'e'},
+                                            {"val-every", 1, 0, 'v'}, {"resume", 0, 0, 'r'},
+                                            {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
         switch (c) {
         case 'd': r.data = optarg; break;
@@ -292,9 +310,10 @@ int main(int argc, char **argv)
         case 'r': r.resume = true; break;
         default: r.data = NULL; optind = argc;
         }
-    if (!r.data || r.steps < 1 || r.save_every < 1 || r.val_every < 1 || strlen(r.out) > 4000 || !r.out[0]) {
-        fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N]"
-                        " [--resume] [--save-every N] [--val-every N]\n");
+    if (!r.data || r.steps < 1 || r.save_every < 1 || r.val_every < 1 || strlen(r.out) > 4000 ||
+        !r.out[0]) {
+        fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] "
+                        "[--steps N] [--seed N] [--resume] [--save-every N] [--val-every N]\n");
         return 2;
     }
     signal(SIGINT, interrupt), signal(SIGTERM, interrupt);

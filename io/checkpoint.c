@@ -45,12 +45,12 @@ static ts_status check_sections(const save *s)
         const char *name = s->sections[i].name;
         if (!ts_section_name_ok(name))
             return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
-                              "section %d: expected a name of 1 to 64 of a-z A-Z 0-9 _ - that begins with a "
-                              "letter, got '%s'", i, name ? ts_quote(name) : "NULL");
+                              "section %d: expected a name of 1 to 64 of a-z A-Z 0-9 _ - that "
+                              "begins with a letter, got '%s'", i, name ? ts_quote(name) : "NULL");
         for (int j = 0; j < i; j++)
             if (strcmp(name, s->sections[j].name) == 0)
-                return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "expected sections of distinct names, got '%s' twice",
-                                  name);
+                return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
+                                  "expected sections of distinct names, got '%s' twice", name);
     }
     return TS_OK;
 }
@@ -69,8 +69,8 @@ static ts_status prepare(save *s, const char *dir)
     for (; s->planned < n; s->planned++) {
         const ts_checkpoint_section *section = &s->sections[s->planned];
         strcpy(s->manifest.files[s->planned].name, section->name);
-        TS_TRY(ts_st_plan_make(&s->plans[s->planned], op, section->name, section->names, section->tensors,
-                               section->count, NULL, NULL, 0));
+        TS_TRY(ts_st_plan_make(&s->plans[s->planned], op, section->name, section->names,
+                               section->tensors, section->count, NULL, NULL, 0));
     }
     TS_TRY(ts_manifest_make(op, &s->manifest, &text, &bytes));
     ts_sys_free(text);
@@ -211,7 +211,8 @@ static ts_status put_in_place(save *s)
 static void discard(const save *s, const ts_checkpoint_folder *f)
 {
     char *path = ts_path("%s/%s", s->root, f->name);
-    char *doomed = path ? ts_path("%s/%lld.tmp-%ld", s->root, (long long)f->step, (long)getpid()) : NULL;
+    char *doomed =
+        path ? ts_path("%s/%lld.tmp-%ld", s->root, (long long)f->step, (long)getpid()) : NULL;
     if (!doomed)
         ts_log_write("io", "cannot remove %s: out of memory", f->name);
     else if (ts_files.rename(path, doomed) != 0 || !ts_folder_remove(doomed))
@@ -220,7 +221,8 @@ static void discard(const save *s, const ts_checkpoint_folder *f)
     ts_sys_free(path);
 }
 
-/* The new checkpoint is safe: what goes wrong from here on is logged and mended by the next save. */
+/* The new checkpoint is safe: what goes wrong from here on is logged
+ * and mended by the next save. */
 static void prune(const save *s, int keep)
 {
     ts_checkpoint_list list;
@@ -233,8 +235,8 @@ static void prune(const save *s, int keep)
         const ts_checkpoint_folder *f = &list.folders[i];
         bool whole = f->kind == TS_CHECKPOINT_WHOLE;
         if (whole && f->step > s->step)
-            ts_log_write("io", "%s/%s is newer than step %lld, which was just saved; it stays", s->root, f->name,
-                   (long long)s->step);
+            ts_log_write("io", "%s/%s is newer than step %lld, which was just saved; it stays",
+                         s->root, f->name, (long long)s->step);
         if (whole && f->step < s->step)
             older++;
         if (f->kind == TS_CHECKPOINT_ASIDE || (whole && f->step < s->step && older >= keep))
@@ -266,10 +268,11 @@ ts_status ts_checkpoint_save(const char *dir, int64_t step, const ts_checkpoint_
                           dir && *dir ? "sections" : "a folder", dir && !*dir ? "\"\"" : "NULL");
     if (step < 0 || nsections < 0 || nsections > TS_MAX_SECTIONS || keep < 1)
         return ts_fail_op(TS_ERR_VALUE, op, __builtin_return_address(0), NULL,
-                          "expected step >= 0, 0 to %d sections, keep >= 1, got %lld, %d, %d", TS_MAX_SECTIONS,
-                          (long long)step, nsections, keep);
+                          "expected step >= 0, 0 to %d sections, keep >= 1, got %lld, %d, %d",
+                          TS_MAX_SECTIONS, (long long)step, nsections, keep);
     save s = {.step = step, .sections = sections, .root_fd = -1};
-    s.manifest = (ts_manifest){.step = step, .nfiles = nsections, .json = (char *)(uintptr_t)json_text};
+    s.manifest =
+        (ts_manifest){.step = step, .nfiles = nsections, .json = (char *)(uintptr_t)json_text};
     ts_status status = prepare(&s, dir);
     if (status == TS_OK)
         status = lock(&s, dir);

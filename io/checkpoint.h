@@ -27,7 +27,8 @@ typedef struct ts_checkpoint_list {
     int64_t count, room;
 } ts_checkpoint_list;
 
-/** A root that is not there is empty. The list is for ts_checkpoint_list_free(), also after a failure. */
+/** A root that is not there is empty. The list is for ts_checkpoint_list_free(),
+ * also after a failure. */
 ts_status ts_checkpoint_list_make(const char *op, const char *root, ts_checkpoint_list *list);
 void ts_checkpoint_list_free(ts_checkpoint_list *list);
 

@@ -22,7 +22,7 @@ struct ts_checkpoint {
     int nsections;
 };
 
-/* ------------------------------------------------------------------------ the folder's list ---- */
+/* ----------------------------------------------------------------------- the folder's list ---- */
 
 /* STEP, STEP.old-PID or STEP.tmp-PID with a step as it is written, else false. */
 static bool read_name(const char *name, ts_checkpoint_folder *f)
@@ -96,11 +96,13 @@ static ts_status read_manifest(const char *op, const char *folder, ts_manifest *
     char *text = NULL, *path = ts_path("%s/%s", folder, TS_MANIFEST);
     ts_status status = path ? ts_file_open(op, path, &fd, &bytes) : ts_error_code();
     if (status == TS_OK && bytes > TS_MANIFEST_MAX)
-        status = ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected at most %d bytes, got %lld", path,
-                            TS_MANIFEST_MAX, (long long)bytes);
+        status =
+            ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected at most %d bytes, got %lld",
+                       path, TS_MANIFEST_MAX, (long long)bytes);
     if (status == TS_OK) {
         text = ts_sys_alloc((size_t)bytes);
-        status = text ? ts_file_read(op, path, fd, text, bytes, 0) : ts_fail_memory("a manifest", bytes);
+        status =
+            text ? ts_file_read(op, path, fd, text, bytes, 0) : ts_fail_memory("a manifest", bytes);
     }
     if (status == TS_OK)
         status = ts_manifest_parse(op, path, text, (size_t)bytes, manifest);
@@ -111,7 +113,8 @@ static ts_status read_manifest(const char *op, const char *folder, ts_manifest *
 }
 
 /* The descriptor whose bytes were hashed is the one that is read from later. */
-static ts_status open_section(const char *op, const char *folder, const ts_manifest_file *f, section *section)
+static ts_status open_section(const char *op, const char *folder, const ts_manifest_file *f,
+                              section *section)
 {
     static const ts_safetensors_opts limits = {sizeof limits, TS_ST_MAX_HEADER, TS_ST_MAX_TENSORS};
     int fd = -1;
@@ -120,13 +123,13 @@ static ts_status open_section(const char *op, const char *folder, const ts_manif
     char *path = ts_path("%s/%s.safetensors", folder, f->name);
     ts_status status = path ? ts_file_open(op, path, &fd, &bytes) : ts_error_code();
     if (status == TS_OK && bytes != f->bytes)
-        status = ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected %lld bytes, got %lld", path,
-                            (long long)f->bytes, (long long)bytes);
+        status = ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected %lld bytes, got %lld",
+                            path, (long long)f->bytes, (long long)bytes);
     if (status == TS_OK)
         status = ts_file_hash(op, path, fd, bytes, hash);
     if (status == TS_OK && strcmp(hash, f->hash) != 0)
-        status = ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected contents with hash %s, got %s", path,
-                            f->hash, hash);
+        status = ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL,
+                            "'%s': expected contents with hash %s, got %s", path, f->hash, hash);
     if (status == TS_OK) {
         strcpy(section->name, f->name);
         section->st = ts_safetensors_open_fd(op, path, fd, bytes, &limits);
@@ -192,12 +195,15 @@ const char *ts_checkpoint_json(const ts_checkpoint *c) { return c ? c->json : NU
 const char *ts_checkpoint_report(const ts_checkpoint *c) { return c && c->report ? c->report : ""; }
 
 /** The value at keys, in *root's hands; root is for ts_json_done() whatever comes. */
-static const json_t *value_at(const char *op, const ts_checkpoint *c, const char *const *keys, int nkeys, const void *out,
-                              json_t **root)
+static const json_t *value_at(const char *op, const ts_checkpoint *c, const char *const *keys,
+                              int nkeys, const void *out, json_t **root)
 {
     *root = NULL;
     if (!c || !keys || !out) {
-        ts_fail_op(TS_ERR_NULL, op, NULL, NULL, "argument '%s': got NULL", !c ? "checkpoint" : !keys ? "keys" : "value");
+        ts_fail_op(TS_ERR_NULL, op, NULL, NULL, "argument '%s': got NULL",
+                   !c      ? "checkpoint"
+                   : !keys ? "keys"
+                           : "value");
         return NULL;
     }
     *root = ts_json_load(op, c->path, c->json, strlen(c->json), 0, 0, NULL);
@@ -205,7 +211,8 @@ static const json_t *value_at(const char *op, const ts_checkpoint *c, const char
     for (int i = 0; i < nkeys && value; i++) {
         value = keys[i] ? json_object_get(value, keys[i]) : NULL;
         if (!value)
-            ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected a value under '%s' (key %d), got none", c->path,
+            ts_fail_op(TS_ERR_INDEX, op, NULL, NULL,
+                       "'%s': expected a value under '%s' (key %d), got none", c->path,
                        keys[i] ? ts_quote(keys[i]) : "NULL", i);
     }
     return value;
@@ -213,10 +220,12 @@ static const json_t *value_at(const char *op, const ts_checkpoint *c, const char
 
 static ts_status other_kind(const char *op, const ts_checkpoint *c, const char *expected)
 {
-    return ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected %s, got a value of another kind", c->path, expected);
+    return ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL,
+                      "'%s': expected %s, got a value of another kind", c->path, expected);
 }
 
-ts_status ts_checkpoint_number(const ts_checkpoint *c, const char *const *keys, int nkeys, ts_scalar *out)
+ts_status ts_checkpoint_number(const ts_checkpoint *c, const char *const *keys, int nkeys,
+                               ts_scalar *out)
 {
     static const char op[] = "checkpoint_number";
     json_t *root;
@@ -235,7 +244,8 @@ ts_status ts_checkpoint_number(const ts_checkpoint *c, const char *const *keys, 
     return status;
 }
 
-ts_status ts_checkpoint_text(const ts_checkpoint *c, const char *const *keys, int nkeys, char *text, size_t size)
+ts_status ts_checkpoint_text(const ts_checkpoint *c, const char *const *keys, int nkeys, char *text,
+                             size_t size)
 {
     static const char op[] = "checkpoint_text";
     json_t *root;
@@ -246,7 +256,8 @@ ts_status ts_checkpoint_text(const ts_checkpoint *c, const char *const *keys, in
     else if (!json_is_string(value))
         status = other_kind(op, c, "a text");
     else if (json_string_length(value) >= size)
-        status = ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "argument 'size': expected more than %zu bytes, got %zu",
+        status = ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
+                            "argument 'size': expected more than %zu bytes, got %zu",
                             json_string_length(value), size);
     else
         memcpy(text, json_string_value(value), json_string_length(value) + 1);
@@ -259,14 +270,15 @@ const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *c, const cha
 {
     static const char op[] = "checkpoint_section_of";
     if (!c || !name) {
-        ts_fail_op(TS_ERR_NULL, op, NULL, NULL, "argument '%s': got NULL", c ? "name" : "checkpoint");
+        ts_fail_op(TS_ERR_NULL, op, NULL, NULL, "argument '%s': got NULL",
+                   c ? "name" : "checkpoint");
         return NULL;
     }
     for (int i = 0; i < c->nsections; i++)
         if (strcmp(c->sections[i].name, name) == 0)
             return c->sections[i].st;
-    ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected one of %d sections' names, got '%s'", c->path,
-               c->nsections, ts_quote(name));
+    ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected one of %d sections' names, got '%s'",
+               c->path, c->nsections, ts_quote(name));
     return NULL;
 }
 
@@ -284,15 +296,16 @@ static ts_status pass_over(const char *path, char **report)
     return TS_OK;
 }
 
-static ts_status try_folder(const char *op, const char *root, const ts_checkpoint_folder *f, char **report,
-                            ts_checkpoint **found)
+static ts_status try_folder(const char *op, const char *root, const ts_checkpoint_folder *f,
+                            char **report, ts_checkpoint **found)
 {
     char *path = ts_path("%s/%s", root, f->name);
     TS_TRY(path);
     ts_checkpoint *c = ts_checkpoint_read(op, path);
     if (c && c->step != f->step) {
-        ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected step %lld in the manifest, got %lld", path,
-                   (long long)f->step, (long long)c->step);
+        ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL,
+                   "'%s': expected step %lld in the manifest, got %lld", path, (long long)f->step,
+                   (long long)c->step);
         ts_checkpoint_close(c);
         c = NULL;
     }
@@ -309,8 +322,8 @@ ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
 {
     static const char op[] = "checkpoint_find";
     if (!dir || !checkpoint)
-        return ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL, "argument '%s': got NULL",
-                          dir ? "checkpoint" : "dir");
+        return ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
+                          "argument '%s': got NULL", dir ? "checkpoint" : "dir");
     *checkpoint = NULL;
     ts_checkpoint_list list = {0};
     ts_checkpoint *found = NULL;
@@ -325,8 +338,8 @@ ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
     }
     if (status == TS_OK && tried && !found)
         status = ts_fail_op(TS_ERR_FORMAT, op, NULL, "move them away to start anew",
-                            "'%s': expected a checkpoint that verifies, got %lld that do not:\n%s", root,
-                            (long long)tried, report);
+                            "'%s': expected a checkpoint that verifies, got %lld that do not:\n%s",
+                            root, (long long)tried, report);
     if (status == TS_OK && found) {
         if (report)
             ts_error_clear(); /* of what was passed over */

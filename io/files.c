@@ -40,7 +40,8 @@ ts_file_table ts_files = {
 static ts_status refused(const char *op, const char *what, const char *path)
 {
     const char *hint = errno == ENOSPC || errno == EDQUOT ? "free some space on this disk" : NULL;
-    return ts_fail_op(errno == ENOMEM ? TS_ERR_MEMORY : TS_ERR_IO, op, NULL, hint, "cannot %s '%s': %s", what, path, strerror(errno));
+    return ts_fail_op(errno == ENOMEM ? TS_ERR_MEMORY : TS_ERR_IO, op, NULL, hint,
+                      "cannot %s '%s': %s", what, path, strerror(errno));
 }
 
 /* --------------------------------------------------------------------------- texts ---- */
@@ -119,7 +120,8 @@ ts_status ts_file_open(const char *op, const char *path, int *fd, int64_t *bytes
     return TS_OK;
 }
 
-ts_status ts_file_read(const char *op, const char *path, int fd, void *data, int64_t bytes, int64_t at)
+ts_status ts_file_read(const char *op, const char *path, int fd, void *data, int64_t bytes,
+                       int64_t at)
 {
     for (int64_t done = 0; done < bytes;) {
         ssize_t n = ts_files.pread(fd, (char *)data + done, (size_t)ts_min64(bytes - done, 1 << 30),
@@ -152,7 +154,8 @@ void ts_memory_hash(const void *data, size_t bytes, char text[TS_HASH_TEXT])
     hash_text(XXH3_128bits(data, bytes), text);
 }
 
-ts_status ts_file_hash(const char *op, const char *path, int fd, int64_t bytes, char text[TS_HASH_TEXT])
+ts_status ts_file_hash(const char *op, const char *path, int fd, int64_t bytes,
+                       char text[TS_HASH_TEXT])
 {
     char *data = ts_sys_alloc(CHUNK);
     XXH3_state_t *state = data ? XXH3_createState() : NULL;
@@ -270,8 +273,9 @@ ts_status ts_file_replace(const char *op, const char *path, ts_write_fn write, v
         return refused(op, "examine", path);
     }
     char *folder = parent_of(path);
-    char *temporary = folder ? ts_path("%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1))
-                             : NULL;
+    char *temporary =
+        folder ? ts_path("%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1))
+               : NULL;
     int fd = -1;
     ts_status status = temporary ? ts_folder_open(op, folder, &fd) : TS_ERR_MEMORY;
     if (status == TS_OK) {

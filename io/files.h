@@ -47,7 +47,8 @@ const char *ts_quote(const char *text);
 /** Opens a regular file for reading; never waits (as a FIFO would). */
 ts_status ts_file_open(const char *op, const char *path, int *fd, int64_t *bytes);
 /** Reads exactly `bytes` from position `at`. */
-ts_status ts_file_read(const char *op, const char *path, int fd, void *data, int64_t bytes, int64_t at);
+ts_status ts_file_read(const char *op, const char *path, int fd, void *data, int64_t bytes,
+                       int64_t at);
 /** Keeps errno. A negative fd is nothing. */
 void ts_file_close(int fd);
 
@@ -57,7 +58,8 @@ void ts_file_close(int fd);
 #define TS_HASH_TEXT 33
 
 /** Hash of the first `bytes` of a file as xxh128sum prints it. */
-ts_status ts_file_hash(const char *op, const char *path, int fd, int64_t bytes, char text[TS_HASH_TEXT]);
+ts_status ts_file_hash(const char *op, const char *path, int fd, int64_t bytes,
+                       char text[TS_HASH_TEXT]);
 /** Hash of a block of memory. */
 void ts_memory_hash(const void *data, size_t bytes, char text[TS_HASH_TEXT]);
 
@@ -96,7 +98,8 @@ ts_status ts_folder_make(const char *op, const char *path);
 ts_status ts_folder_open(const char *op, const char *path, int *fd);
 /** Flushes the names in a folder; a file system that knows no such thing is no error. */
 ts_status ts_folder_sync(const char *op, const char *path, int fd);
-/** Removes a folder and the files in it as far as possible; records no error. True when it is gone. */
+/** Removes a folder and the files in it as far as possible;
+ * records no error. True when it is gone. */
 bool ts_folder_remove(const char *path);
 /**
  * Calls visit with each name in a folder, except "." and "..", until it returns a failure.

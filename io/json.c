@@ -58,9 +58,9 @@ void ts_json_ready(void)
 
 /*
  * Most that a parser takes for the value at the start of text. Each value and each member stands
- * behind one of { [ , : and takes a few blocks (an object with its first buckets 208 bytes, a member
- * 96 and its share of the buckets 64, all rounded up); strings are kept at most twice, and the buffer
- * of the longest token doubles from 16.
+ * behind one of { [ , : and takes a few blocks (an object with its first buckets 208 bytes,
+ * a member 96 and its share of the buckets 64, all rounded up); strings are kept at most twice,
+ * and the buffer of the longest token doubles from 16.
  */
 static size_t most_of(const char *text, size_t bytes)
 {
@@ -91,8 +91,8 @@ static size_t most_of(const char *text, size_t bytes)
 
 /* ------------------------------------------------------------------------------- values ---- */
 
-json_t *ts_json_load(const char *op, const char *path, const char *text, size_t bytes, size_t flags, int64_t at,
-                     size_t *consumed)
+json_t *ts_json_load(const char *op, const char *path, const char *text, size_t bytes, size_t flags,
+                     int64_t at, size_t *consumed)
 {
     json_error_t error;
     ts_json_ready();

@@ -13,14 +13,15 @@
  */
 void ts_json_ready(void);
 /**
- * Parses one value. All memory that this can take is had before, in one block: jansson's lexer passes
- * over a buffer that cannot grow and reads beyond it.
+ * Parses one value. All memory that this can take is had before,
+ * in one block: jansson's lexer passes over a buffer that cannot grow and reads beyond it.
  * @param at        byte of path where text begins, for messages
  * @param consumed  receives the bytes that were read; may be NULL
- * @return for ts_json_done(), before the thread's next load; NULL with TS_ERR_MEMORY or TS_ERR_FORMAT
+ * @return for ts_json_done(), before the thread's next load;
+ *         NULL with TS_ERR_MEMORY or TS_ERR_FORMAT
  */
-json_t *ts_json_load(const char *op, const char *path, const char *text, size_t bytes, size_t flags, int64_t at,
-                     size_t *consumed);
+json_t *ts_json_load(const char *op, const char *path, const char *text, size_t bytes, size_t flags,
+                     int64_t at, size_t *consumed);
 /** Gives up a value of ts_json_load(), or one that has taken it over; NULL-safe. */
 void ts_json_done(json_t *value);
 /** Text of a value by ts_sys_alloc(), with its length; NULL with TS_ERR_MEMORY. */

@@ -23,7 +23,8 @@ bool ts_section_name_ok(const char *name)
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     static const char all[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
     size_t length = name ? strlen(name) : 0;
-    return length > 0 && length < TS_SECTION_NAME && strspn(name, letters) > 0 && strspn(name, all) == length;
+    return length > 0 && length < TS_SECTION_NAME && strspn(name, letters) > 0 &&
+           strspn(name, all) == length;
 }
 
 static ts_status out_of_memory(void) { return ts_fail_memory("a manifest", 1); }
@@ -73,8 +74,8 @@ ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **t
         return out_of_memory();
     }
     /* takes user and files, also when it fails */
-    json_t *root = json_pack("{s:s, s:i, s:I, s:o, s:o}", "format", FORMAT, "version", VERSION, "step",
-                             (json_int_t)manifest->step, "files", files, "user", user);
+    json_t *root = json_pack("{s:s, s:i, s:I, s:o, s:o}", "format", FORMAT, "version", VERSION,
+                             "step", (json_int_t)manifest->step, "files", files, "user", user);
     ts_status status = root ? TS_OK : out_of_memory();
     if (status == TS_OK)
         status = hash_of(root, hash);
@@ -115,15 +116,18 @@ static ts_status read_file(const char *op, const char *path, const char *name, c
 {
     size_t length = strlen(name), suffix = sizeof SUFFIX - 1;
     const json_t *bytes = json_object_get(value, "bytes"), *hash = json_object_get(value, HASH);
-    if (length > suffix && length - suffix < TS_SECTION_NAME && strcmp(name + length - suffix, SUFFIX) == 0)
+    if (length > suffix && length - suffix < TS_SECTION_NAME &&
+        strcmp(name + length - suffix, SUFFIX) == 0)
         memcpy(f->name, name, length - suffix);
     if (!ts_section_name_ok(f->name))
-        return BAD("'%s': files: expected NAME.safetensors with 1 to 64 of a-z A-Z 0-9 _ -, got '%s'", path,
-                   ts_quote(name));
+        return BAD(
+            "'%s': files: expected NAME.safetensors with 1 to 64 of a-z A-Z 0-9 _ -, got '%s'",
+            path, ts_quote(name));
     if (json_object_size(value) != 2 || !json_is_integer(bytes) || json_integer_value(bytes) < 0 ||
         json_string_length(hash) != TS_HASH_TEXT - 1 ||
         strspn(json_string_value(hash), "0123456789abcdef") != TS_HASH_TEXT - 1)
-        return BAD("'%s': file '%s': expected bytes >= 0 and %s of 32 digits", path, ts_quote(name), HASH);
+        return BAD("'%s': file '%s': expected bytes >= 0 and %s of 32 digits", path, ts_quote(name),
+                   HASH);
     f->bytes = json_integer_value(bytes);
     memcpy(f->hash, json_string_value(hash), TS_HASH_TEXT);
     return TS_OK;
@@ -135,16 +139,18 @@ static ts_status read_root(const char *op, const char *path, json_t *root, ts_ma
     json_t *version = json_object_get(root, "version"), *step = json_object_get(root, "step");
     json_t *files = json_object_get(root, "files"), *user = json_object_get(root, "user");
     if (!format || strcmp(format, FORMAT) != 0)
-        return BAD("'%s': expected format \"%s\", got '%s'", path, FORMAT, ts_quote(format ? format : "none"));
+        return BAD("'%s': expected format \"%s\", got '%s'", path, FORMAT,
+                   ts_quote(format ? format : "none"));
     if (!json_is_integer(version) || json_integer_value(version) != VERSION)
         return BAD("'%s': expected version %d, got %lld", path, VERSION,
                    (long long)json_integer_value(version));
     TS_TRY(check_hash(op, path, root));
     if (!json_is_integer(step) || json_integer_value(step) < 0)
         return BAD("'%s': expected an integer >= 0 as step", path);
-    if (!json_is_object(files) || json_object_size(files) > TS_MAX_SECTIONS || !json_is_object(user) ||
-        json_object_size(root) != 5)
-        return BAD("'%s': expected format, version, step, at most %d files, and user", path, TS_MAX_SECTIONS);
+    if (!json_is_object(files) || json_object_size(files) > TS_MAX_SECTIONS ||
+        !json_is_object(user) || json_object_size(root) != 5)
+        return BAD("'%s': expected format, version, step, at most %d files, and user", path,
+                   TS_MAX_SECTIONS);
     manifest->step = json_integer_value(step);
     manifest->files = ts_sys_calloc(json_object_size(files) * sizeof *manifest->files);
     if (!manifest->files)

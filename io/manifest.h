@@ -1,4 +1,5 @@
-/** @file manifest.h  manifest.json of a checkpoint: what is in the folder, and the caller's own object. */
+/** @file manifest.h  manifest.json of a checkpoint: what is in the folder,
+ * and the caller's own object. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_MANIFEST_H
 #define TS_IO_MANIFEST_H

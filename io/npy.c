@@ -46,8 +46,8 @@ static ts_status expect(header *h, char c, const char *what)
 {
     skip_space(h);
     if (*h->at != c)
-        return BAD(h, "'%s': header byte %d: expected '%c' %s, got '%s'", h->path, (int)(h->at - h->text), c,
-                   what, ts_quote(h->at));
+        return BAD(h, "'%s': header byte %d: expected '%c' %s, got '%s'", h->path,
+                   (int)(h->at - h->text), c, what, ts_quote(h->at));
     h->at++;
     return TS_OK;
 }
@@ -73,8 +73,8 @@ static ts_status read_descr(header *h)
     char text[32];
     skip_space(h);
     if (*h->at == '[')
-        return ts_fail_op(TS_ERR_DTYPE, "npy_load", NULL, NULL, "'%s': expected one element type, got a record",
-                          h->path);
+        return ts_fail_op(TS_ERR_DTYPE, "npy_load", NULL, NULL,
+                          "'%s': expected one element type, got a record", h->path);
     TS_TRY(read_string(h, text, sizeof text, "as descr"));
     for (int d = 0; d < TS_DTYPE_COUNT; d++) {
         if (descriptions[d] && strcmp(text, descriptions[d]) == 0) {
@@ -82,10 +82,11 @@ static ts_status read_descr(header *h)
             return TS_OK;
         }
     }
-    return ts_fail_op(TS_ERR_DTYPE, "npy_load", NULL,
-                      strchr(text, 'O') ? "objects are pickles, which can run code; save numbers instead" : NULL,
-                      "'%s': expected descr <f8, <f4, <f2, <i8, <i4, |u1 or |b1, got '%s'", h->path,
-                      ts_quote(text));
+    return ts_fail_op(
+        TS_ERR_DTYPE, "npy_load", NULL,
+        strchr(text, 'O') ? "objects are pickles, which can run code; save numbers instead" : NULL,
+        "'%s': expected descr <f8, <f4, <f2, <i8, <i4, |u1 or |b1, got '%s'", h->path,
+        ts_quote(text));
 }
 
 static ts_status read_order(header *h)
@@ -93,7 +94,8 @@ static ts_status read_order(header *h)
     skip_space(h);
     h->fortran = strncmp(h->at, "True", 4) == 0;
     if (!h->fortran && strncmp(h->at, "False", 5) != 0)
-        return BAD(h, "'%s': expected True or False as fortran_order, got '%s'", h->path, ts_quote(h->at));
+        return BAD(h, "'%s': expected True or False as fortran_order, got '%s'", h->path,
+                   ts_quote(h->at));
     h->at += h->fortran ? 4 : 5;
     return TS_OK;
 }
@@ -108,7 +110,8 @@ static ts_status read_shape(header *h)
             return BAD(h, "'%s': expected at most %d dimensions, got more", h->path, TS_MAX_DIMS);
         for (; *h->at >= '0' && *h->at <= '9'; h->at++)
             if (!ts_mul_size(size, 10, &size) || !ts_add_size(size, *h->at - '0', &size))
-                return BAD(h, "'%s': expected sizes of 63 bits, got '%s'", h->path, ts_quote(start));
+                return BAD(h, "'%s': expected sizes of 63 bits, got '%s'", h->path,
+                           ts_quote(start));
         if (h->at == start || (*start == '0' && h->at > start + 1))
             return BAD(h, "'%s': expected a size in the shape, got '%s'", h->path, ts_quote(start));
         h->sizes[h->ndim++] = size;
@@ -131,11 +134,13 @@ static ts_status read_key(header *h)
                  : strcmp(key, "shape") == 0         ? &h->has_shape
                                                      : NULL;
     if (!seen || *seen)
-        return BAD(h, "'%s': expected descr, fortran_order and shape once each, got '%s'%s", h->path,
-                   ts_quote(key), seen ? " twice" : "");
+        return BAD(h, "'%s': expected descr, fortran_order and shape once each, got '%s'%s",
+                   h->path, ts_quote(key), seen ? " twice" : "");
     *seen = true;
     TS_TRY(expect(h, ':', "after a key"));
-    return seen == &h->has_descr ? read_descr(h) : seen == &h->has_order ? read_order(h) : read_shape(h);
+    return seen == &h->has_descr   ? read_descr(h)
+           : seen == &h->has_order ? read_order(h)
+                                   : read_shape(h);
 }
 
 static ts_status parse(header *h)
@@ -151,7 +156,8 @@ static ts_status parse(header *h)
     h->at++;
     skip_space(h);
     if (*h->at)
-        return BAD(h, "'%s': expected nothing behind the header's brace, got '%s'", h->path, ts_quote(h->at));
+        return BAD(h, "'%s': expected nothing behind the header's brace, got '%s'", h->path,
+                   ts_quote(h->at));
     if (!h->has_descr || !h->has_order || !h->has_shape)
         return BAD(h, "'%s': expected descr, fortran_order and shape, got less", h->path);
     return TS_OK;
@@ -169,7 +175,8 @@ static ts_status read_header(header *h, int fd, int64_t file_bytes, int64_t *dat
     if (memcmp(start, MAGIC, 6) != 0)
         return BAD(h, "'%s': expected a file that begins with \\x93NUMPY", h->path);
     if (start[6] < 1 || start[6] > 3 || start[7] != 0)
-        return BAD(h, "'%s': expected version 1.0, 2.0 or 3.0, got %d.%d", h->path, start[6], start[7]);
+        return BAD(h, "'%s': expected version 1.0, 2.0 or 3.0, got %d.%d", h->path, start[6],
+                   start[7]);
     int64_t prefix = start[6] == 1 ? 10 : 12, length = start[8] | start[9] << 8;
     if (prefix == 12 && file_bytes >= 12)
         length |= (int64_t)start[10] << 16 | (int64_t)start[11] << 24;
@@ -177,8 +184,8 @@ static ts_status read_header(header *h, int fd, int64_t file_bytes, int64_t *dat
         return BAD(h, "'%s': expected a header of at most %d bytes, got %lld", h->path, MAX_HEADER,
                    (long long)length);
     if (length > file_bytes - prefix)
-        return BAD(h, "'%s': expected a header of %lld bytes, got %lld before the file's end", h->path,
-                   (long long)length, (long long)(file_bytes - prefix));
+        return BAD(h, "'%s': expected a header of %lld bytes, got %lld before the file's end",
+                   h->path, (long long)length, (long long)(file_bytes - prefix));
     TS_TRY(ts_file_read("npy_load", h->path, fd, h->text, length, prefix));
     h->text[length] = 0;
     if (strlen(h->text) != (size_t)length || length == 0 || h->text[length - 1] != '\n')
@@ -190,7 +197,8 @@ static ts_status read_header(header *h, int fd, int64_t file_bytes, int64_t *dat
         return BAD(h, "'%s': expected a shape whose bytes fit 63 bits, got %s", h->path, sizes);
     if (bytes != file_bytes - *data)
         return BAD(h, "'%s': expected %lld bytes of data for %s of shape %s, got %lld", h->path,
-                   (long long)bytes, ts_dtype_name(h->dtype), sizes, (long long)(file_bytes - *data));
+                   (long long)bytes, ts_dtype_name(h->dtype), sizes,
+                   (long long)(file_bytes - *data));
     return TS_OK;
 }
 
@@ -200,8 +208,8 @@ static ts_status check_bools(const header *h, unsigned char *bytes, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         if (bytes[i] > 1)
-            return BAD(h, "'%s': expected bools of 0 or 1, got %d in element %lld", h->path, bytes[i],
-                       (long long)i);
+            return BAD(h, "'%s': expected bools of 0 or 1, got %d in element %lld", h->path,
+                       bytes[i], (long long)i);
     return TS_OK;
 }
 
@@ -216,7 +224,8 @@ static ts_tensor *read_tensor(const header *h, int fd, int64_t at)
     if (!t)
         return NULL;
     ts_scope_adopt(thread, t);
-    if (ts_file_read("npy_load", h->path, fd, t->data, t->numel * ts_dtype_sizes[h->dtype], at) != TS_OK ||
+    if (ts_file_read("npy_load", h->path, fd, t->data, t->numel * ts_dtype_sizes[h->dtype], at) !=
+            TS_OK ||
         (h->dtype == TS_BOOL && check_bools(h, (unsigned char *)t->data, t->numel) != TS_OK))
         return NULL;
     if (!h->fortran || h->ndim < 2)
@@ -251,10 +260,12 @@ static ts_status write_npy(ts_writer *w, void *ctx)
 {
     ts_tensor *t = ctx;
     char text[320];
-    int used = snprintf(text, sizeof text, MAGIC "%c%c%c%c{'descr': '%s', 'fortran_order': False, 'shape': (", 1, 0,
-                        0, 0, descriptions[t->dtype]);
+    int used = snprintf(text, sizeof text,
+                        MAGIC "%c%c%c%c{'descr': '%s', 'fortran_order': False, 'shape': (", 1, 0, 0,
+                        0, descriptions[t->dtype]);
     for (int i = 0; i < t->ndim; i++)
-        used += snprintf(text + used, sizeof text - (size_t)used, "%s%lld", i ? ", " : "", (long long)t->sizes[i]);
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%lld", i ? ", " : "",
+                         (long long)t->sizes[i]);
     used += snprintf(text + used, sizeof text - (size_t)used, "%s), }", t->ndim == 1 ? "," : "");
     /* the data begins at a multiple of 64 bytes */
     for (; (used + 1) % 64; used++)
@@ -275,11 +286,13 @@ ts_status ts_npy_save(const char *path, ts_tensor *t)
     if (!t || ts_is_none(t))
         return ts_fail_null(op, NULL, "t");
     if (!ts_same_device(t->storage->device, TS_DEVICE_CPU))
-        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL, "argument 't': expected a tensor on cpu, got %s",
+        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL,
+                          "argument 't': expected a tensor on cpu, got %s",
                           ts_device_name(t->storage->device));
     if (!descriptions[t->dtype])
         return ts_fail_op(TS_ERR_DTYPE, op, NULL, "convert it with ts_to(t, TS_F32)",
-                          "argument 't': expected a dtype that NumPy has, got %s", ts_dtype_name((ts_dtype)t->dtype));
+                          "argument 't': expected a dtype that NumPy has, got %s",
+                          ts_dtype_name((ts_dtype)t->dtype));
     TS_SCOPE;
     TS_NO_GRAD;
     if (!(t->flags & TS_TENSOR_CONTIGUOUS))

@@ -47,7 +47,8 @@ static void skip_space(parser *p)
         p->at++;
 }
 
-/* The byte at hand after white space; 0 at the end (a zero byte is wrong wherever this is asked). */
+/* The byte at hand after white space; 0 at the end (a zero byte is wrong
+ * wherever this is asked). */
 static char peek(parser *p)
 {
     skip_space(p);
@@ -61,8 +62,8 @@ static ts_status expect(parser *p, char c, const char *what)
         p->at++;
         return TS_OK;
     }
-    return BAD(p, "'%s': header byte %lld: expected '%c' %s, got %s", p->st->path, (long long)p->at, c,
-               what, got ? ts_quote((char[]){got, 0}) : "the end");
+    return BAD(p, "'%s': header byte %lld: expected '%c' %s, got %s", p->st->path, (long long)p->at,
+               c, what, got ? ts_quote((char[]){got, 0}) : "the end");
 }
 
 /* The string at hand, decoded in place (it never grows) and ended by zero. */
@@ -90,7 +91,8 @@ static ts_status grow(void **array, int64_t count, int64_t *room, size_t item)
     if (count < *room)
         return TS_OK;
     int64_t wanted = *room ? *room * 2 : 64, bytes;
-    void *more = ts_mul_size(wanted, (int64_t)item, &bytes) ? ts_sys_realloc(*array, (size_t)bytes) : NULL;
+    void *more =
+        ts_mul_size(wanted, (int64_t)item, &bytes) ? ts_sys_realloc(*array, (size_t)bytes) : NULL;
     if (!more)
         return ts_fail_memory("the index of a file", wanted * (int64_t)item);
     *array = more;
@@ -111,9 +113,10 @@ static ts_status check_dtype(parser *p, const char *name, const json_t *value, t
             return TS_OK;
         }
     }
-    return ts_fail_op(TS_ERR_DTYPE, p->op, NULL, NULL,
-                      "'%s': tensor '%s': expected dtype F64, F32, BF16, F16, I64, I32, U8 or BOOL, got '%s'",
-                      p->st->path, ts_quote(name), ts_quote(text));
+    return ts_fail_op(
+        TS_ERR_DTYPE, p->op, NULL, NULL,
+        "'%s': tensor '%s': expected dtype F64, F32, BF16, F16, I64, I32, U8 or BOOL, got '%s'",
+        p->st->path, ts_quote(name), ts_quote(text));
 }
 
 static ts_status check_sizes(parser *p, const char *name, const json_t *value, ts_st_entry *e)
@@ -162,8 +165,9 @@ static ts_status check_description(parser *p, const char *name, const json_t *va
     if (!ts_tensor_bytes(e->sizes, e->ndim, ts_dtype_sizes[e->dtype], &numel, &bytes))
         return ENTRY_BAD(p, name, "expected a shape whose bytes fit 63 bits, got %s", sizes);
     if (bytes != e->bytes)
-        return ENTRY_BAD(p, name, "expected %lld bytes for %s of shape %s, got %lld", (long long)bytes,
-                         ts_safetensors_dtypes[e->dtype], sizes, (long long)e->bytes);
+        return ENTRY_BAD(p, name, "expected %lld bytes for %s of shape %s, got %lld",
+                         (long long)bytes, ts_safetensors_dtypes[e->dtype], sizes,
+                         (long long)e->bytes);
     return TS_OK;
 }
 
@@ -174,14 +178,17 @@ static ts_status read_entry(parser *p, uint32_t name)
     ts_st_entry e = {.name = name};
     size_t length = strlen(text);
     if (length > TS_ST_MAX_NAME)
-        return ENTRY_BAD(p, text, "expected a name of at most %d bytes, got %zu", TS_ST_MAX_NAME, length);
+        return ENTRY_BAD(p, text, "expected a name of at most %d bytes, got %zu", TS_ST_MAX_NAME,
+                         length);
     if (st->count >= p->max_tensors)
-        return BAD(p, "'%s': expected at most %lld tensors, got more", st->path, (long long)p->max_tensors);
+        return BAD(p, "'%s': expected at most %lld tensors, got more", st->path,
+                   (long long)p->max_tensors);
     if (peek(p) != '{')
         return expect(p, '{', "of a tensor's description");
     size_t consumed;
-    json_t *value = ts_json_load(p->op, st->path, st->text + p->at, (size_t)ts_min64(p->bytes - p->at, MAX_DESCRIPTION),
-                                 JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, p->at + 8, &consumed);
+    json_t *value = ts_json_load(
+        p->op, st->path, st->text + p->at, (size_t)ts_min64(p->bytes - p->at, MAX_DESCRIPTION),
+        JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, p->at + 8, &consumed);
     TS_TRY(value);
     p->at += (int64_t)consumed;
     ts_status status = check_description(p, text, value, &e);
@@ -238,8 +245,10 @@ static ts_status read_header(parser *p)
     }
     for (; p->at < p->bytes; p->at++)
         if (st->text[p->at] != ' ')
-            return BAD(p, "'%s': header byte %lld: expected only spaces behind the closing brace, got 0x%02x",
-                       st->path, (long long)p->at, (unsigned char)st->text[p->at]);
+            return BAD(
+                p,
+                "'%s': header byte %lld: expected only spaces behind the closing brace, got 0x%02x",
+                st->path, (long long)p->at, (unsigned char)st->text[p->at]);
     return TS_OK;
 }
 
@@ -280,16 +289,18 @@ static ts_status check_layout(parser *p, int64_t data_bytes)
     for (int64_t i = 0; i < st->count; i++) {
         const ts_st_entry *e = &st->entries[i];
         if (e->begin != next)
-            return ENTRY_BAD(p, st->text + e->name, "data_offsets: expected begin %lld, got %lld (%s)",
-                             (long long)next, (long long)e->begin, e->begin > next ? "a hole" : "an overlap");
+            return ENTRY_BAD(p, st->text + e->name,
+                             "data_offsets: expected begin %lld, got %lld (%s)", (long long)next,
+                             (long long)e->begin, e->begin > next ? "a hole" : "an overlap");
         /* both are at most 2^63-1 and neither is negative, but their sum came from outside */
         if (!ts_add_size(next, e->bytes, &next) || next > data_bytes)
-            return ENTRY_BAD(p, st->text + e->name, "expected data of at most %lld bytes, got an end at %lld",
+            return ENTRY_BAD(p, st->text + e->name,
+                             "expected data of at most %lld bytes, got an end at %lld",
                              (long long)data_bytes, (long long)next);
     }
     if (next != data_bytes)
-        return BAD(p, "'%s': expected %lld bytes of data by the header, got %lld", st->path, (long long)next,
-                   (long long)data_bytes);
+        return BAD(p, "'%s': expected %lld bytes of data by the header, got %lld", st->path,
+                   (long long)next, (long long)data_bytes);
     return TS_OK;
 }
 
@@ -329,8 +340,8 @@ static ts_status read_index(parser *p, int64_t file_bytes, int64_t max_header)
         return BAD(p, "'%s': expected a header of at most %lld bytes, got %llu", st->path,
                    (long long)max_header, (unsigned long long)length);
     if (length < 2 || length > (uint64_t)file_bytes - 8)
-        return BAD(p, "'%s': expected a header of 2 to %lld bytes (the file's end), got %llu", st->path,
-                   (long long)file_bytes - 8, (unsigned long long)length);
+        return BAD(p, "'%s': expected a header of 2 to %lld bytes (the file's end), got %llu",
+                   st->path, (long long)file_bytes - 8, (unsigned long long)length);
     p->bytes = (int64_t)length;
     st->data = 8 + p->bytes;
     st->text = ts_sys_alloc((size_t)p->bytes);
@@ -348,7 +359,8 @@ static ts_status read_index(parser *p, int64_t file_bytes, int64_t max_header)
 ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd, int64_t bytes,
                                        const ts_safetensors_opts *opts)
 {
-    int64_t max_header = opts && opts->max_header_bytes ? opts->max_header_bytes : TS_ST_DEFAULT_HEADER;
+    int64_t max_header =
+        opts && opts->max_header_bytes ? opts->max_header_bytes : TS_ST_DEFAULT_HEADER;
     int64_t max_tensors = opts && opts->max_tensors ? opts->max_tensors : TS_ST_MAX_TENSORS;
     ts_safetensors *st = ts_sys_calloc(sizeof *st);
     if (!st) {
@@ -360,10 +372,10 @@ ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd,
     ts_status status = TS_OK;
     if (max_header < 2 || max_header > TS_ST_MAX_HEADER || max_tensors < 1 ||
         max_tensors > TS_ST_MAX_TENSORS)
-        status = ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
-                            "argument 'opts': expected 2 to %d header bytes and 1 to %d tensors, got %lld and %lld",
-                            TS_ST_MAX_HEADER, TS_ST_MAX_TENSORS, (long long)max_header,
-                            (long long)max_tensors);
+        status = ts_fail_op(
+            TS_ERR_VALUE, op, NULL, NULL,
+            "argument 'opts': expected 2 to %d header bytes and 1 to %d tensors, got %lld and %lld",
+            TS_ST_MAX_HEADER, TS_ST_MAX_TENSORS, (long long)max_header, (long long)max_tensors);
     if (status == TS_OK) {
         st->path = ts_path("%s", path);
         status = st->path ? TS_OK : TS_ERR_MEMORY;

@@ -1,4 +1,5 @@
-/** @file safetensors.h  The format's constants, and the halves of reader and writer that checkpoints use. */
+/** @file safetensors.h  The format's constants, and the halves of reader
+ * and writer that checkpoints use. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_SAFETENSORS_H
 #define TS_IO_SAFETENSORS_H

@@ -73,7 +73,8 @@ const char *ts_safetensors_metadata(const ts_safetensors *st, const char *key)
 /* ------------------------------------------------------------------------------ the data ---- */
 
 /* Other bytes than 0 and 1 would be undefined as C's bool. */
-static ts_status read_data(const char *op, const ts_safetensors *st, const ts_st_entry *e, void *data)
+static ts_status read_data(const char *op, const ts_safetensors *st, const ts_st_entry *e,
+                           void *data)
 {
     TS_TRY(ts_file_read(op, st->path, st->fd, data, e->bytes, st->data + e->begin));
     unsigned char *bytes = data;
@@ -82,8 +83,8 @@ static ts_status read_data(const char *op, const ts_safetensors *st, const ts_st
             int got = bytes[i];
             memset(bytes, 0, (size_t)e->bytes);
             return ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL,
-                              "'%s': tensor '%s': expected bools of 0 or 1, got %d in element %lld", st->path,
-                              ts_quote(st->text + e->name), got, (long long)i);
+                              "'%s': tensor '%s': expected bools of 0 or 1, got %d in element %lld",
+                              st->path, ts_quote(st->text + e->name), got, (long long)i);
         }
     }
     return TS_OK;
@@ -92,7 +93,8 @@ static ts_status read_data(const char *op, const ts_safetensors *st, const ts_st
 /* A new tensor with one reference, outside of all scopes. */
 static ts_tensor *load(const char *op, const ts_safetensors *st, const ts_st_entry *e)
 {
-    ts_tensor *t = ts_tensor_new(ts_thread_self(), (ts_dtype)e->dtype, e->sizes, e->ndim, TS_DEVICE_CPU);
+    ts_tensor *t =
+        ts_tensor_new(ts_thread_self(), (ts_dtype)e->dtype, e->sizes, e->ndim, TS_DEVICE_CPU);
     if (t && read_data(op, st, e, t->data) != TS_OK) {
         ts_tensor_unref(t);
         return NULL;
@@ -108,8 +110,9 @@ static const ts_st_entry *entry_named(const char *op, const ts_safetensors *st, 
     }
     const ts_st_entry *e = entry_at(st, ts_safetensors_find(st, name));
     if (!e)
-        ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected one of %lld tensors' names, got '%s'",
-                   st->path, (long long)st->count, ts_quote(name));
+        ts_fail_op(TS_ERR_INDEX, op, NULL, NULL,
+                   "'%s': expected one of %lld tensors' names, got '%s'", st->path,
+                   (long long)st->count, ts_quote(name));
     return e;
 }
 
@@ -127,8 +130,8 @@ ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index)
     if (!st)
         ts_fail_null(op, NULL, "st");
     else if (!e)
-        ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected an index below %lld, got %lld", st->path,
-                   (long long)st->count, (long long)index);
+        ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected an index below %lld, got %lld",
+                   st->path, (long long)st->count, (long long)index);
     ts_tensor *t = e ? load(op, st, e) : NULL;
     return t ? ts_scope_adopt(ts_thread_self(), t) : NULL;
 }
@@ -163,16 +166,20 @@ ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name, t
         return ts_error_code();
     if (!dst || ts_is_none(dst))
         return ts_fail_null(op, NULL, "dst");
-    if (dst->ndim != e->ndim || memcmp(dst->sizes, e->sizes, (size_t)e->ndim * sizeof *e->sizes) != 0)
-        return ts_fail_op(TS_ERR_SHAPE, op, NULL, NULL, "'%s': tensor '%s': expected shape %s, got %s in the file",
-                          st->path, ts_quote(name), ts_format_sizes(want, sizeof want, dst->sizes, dst->ndim),
+    if (dst->ndim != e->ndim ||
+        memcmp(dst->sizes, e->sizes, (size_t)e->ndim * sizeof *e->sizes) != 0)
+        return ts_fail_op(TS_ERR_SHAPE, op, NULL, NULL,
+                          "'%s': tensor '%s': expected shape %s, got %s in the file", st->path,
+                          ts_quote(name), ts_format_sizes(want, sizeof want, dst->sizes, dst->ndim),
                           ts_format_sizes(got, sizeof got, e->sizes, e->ndim));
     if (dst->dtype != e->dtype)
-        return ts_fail_op(TS_ERR_DTYPE, op, NULL, NULL, "'%s': tensor '%s': expected dtype %s, got %s in the file",
-                          st->path, ts_quote(name), ts_dtype_name((ts_dtype)dst->dtype),
+        return ts_fail_op(TS_ERR_DTYPE, op, NULL, NULL,
+                          "'%s': tensor '%s': expected dtype %s, got %s in the file", st->path,
+                          ts_quote(name), ts_dtype_name((ts_dtype)dst->dtype),
                           ts_dtype_name((ts_dtype)e->dtype));
     if (!ts_same_device(dst->storage->device, TS_DEVICE_CPU))
-        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL, "argument 'dst': expected a tensor on cpu, got %s",
+        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL,
+                          "argument 'dst': expected a tensor on cpu, got %s",
                           ts_device_name(dst->storage->device));
     if (dst->flags & TS_TENSOR_CONTIGUOUS) {
         ts_storage_wrote(dst->storage, 0);

@@ -34,8 +34,9 @@ static bool is_utf8(const char *text)
 static json_t *json_text_of(const char *op, const char *where, const char *what, const char *text)
 {
     if (!text || !is_utf8(text)) {
-        ts_fail_op(text ? TS_ERR_VALUE : TS_ERR_NULL, op, NULL, NULL, "'%s': %s: expected text in UTF-8, got %s%s%s",
-                   where, what, text ? "'" : "", text ? ts_quote(text) : "NULL", text ? "'" : "");
+        ts_fail_op(text ? TS_ERR_VALUE : TS_ERR_NULL, op, NULL, NULL,
+                   "'%s': %s: expected text in UTF-8, got %s%s%s", where, what, text ? "'" : "",
+                   text ? ts_quote(text) : "NULL", text ? "'" : "");
         return NULL;
     }
     json_t *value = json_string(text);
@@ -44,26 +45,27 @@ static json_t *json_text_of(const char *op, const char *where, const char *what,
     return value;
 }
 
-static ts_status check_tensor(const char *op, const char *where, const char *name, const ts_tensor *t,
-                              int64_t i)
+static ts_status check_tensor(const char *op, const char *where, const char *name,
+                              const ts_tensor *t, int64_t i)
 {
     if (!name)
-        return ts_fail_op(TS_ERR_NULL, op, NULL, NULL, "'%s': expected a name for tensor %lld, got NULL",
-                          where, (long long)i);
+        return ts_fail_op(TS_ERR_NULL, op, NULL, NULL,
+                          "'%s': expected a name for tensor %lld, got NULL", where, (long long)i);
     if (!t)
         return ts_fail_null(op, NULL, ts_quote(name));
     if (ts_is_none(t))
-        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "'%s': expected a tensor for '%s', got TS_NONE", where,
-                          ts_quote(name));
+        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
+                          "'%s': expected a tensor for '%s', got TS_NONE", where, ts_quote(name));
     if (strlen(name) > TS_ST_MAX_NAME)
         return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
-                          "'%s': expected a name of at most %d bytes, got %zu: '%s'", where, TS_ST_MAX_NAME,
-                          strlen(name), ts_quote(name));
+                          "'%s': expected a name of at most %d bytes, got %zu: '%s'", where,
+                          TS_ST_MAX_NAME, strlen(name), ts_quote(name));
     if (strcmp(name, TS_ST_METADATA) == 0)
-        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "'%s': the name '%s' is the format's own", where, name);
+        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "'%s': the name '%s' is the format's own",
+                          where, name);
     if (ts_same_device(t->storage->device, TS_DEVICE_META))
-        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL, "'%s': expected values of tensor '%s', got meta", where,
-                          ts_quote(name));
+        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL,
+                          "'%s': expected values of tensor '%s', got meta", where, ts_quote(name));
     return TS_OK;
 }
 
@@ -111,20 +113,21 @@ static int64_t *numbers(int64_t n)
 /* ------------------------------------------------------------------------------ header ---- */
 
 /* Gives value to object under a key that must be new. */
-static ts_status put(const char *op, const char *where, json_t *object, const char *key, json_t *value)
+static ts_status put(const char *op, const char *where, json_t *object, const char *key,
+                     json_t *value)
 {
     if (json_object_get(object, key)) {
         json_decref(value);
-        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "'%s': expected distinct names, got '%s' twice", where,
-                          ts_quote(key));
+        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
+                          "'%s': expected distinct names, got '%s' twice", where, ts_quote(key));
     }
     if (!value || json_object_set_new_nocheck(object, key, value) != 0)
         return ts_fail_memory("a file's header", 1);
     return TS_OK;
 }
 
-static ts_status put_metadata(json_t *root, const char *op, const char *where, const char *const *keys,
-                              const char *const *values, int64_t n)
+static ts_status put_metadata(json_t *root, const char *op, const char *where,
+                              const char *const *keys, const char *const *values, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         json_t *key = json_text_of(op, where, "a metadata key", keys[i]);
@@ -155,8 +158,8 @@ static json_t *describe(const ts_tensor *t, int64_t begin, int64_t end)
         json_decref(sizes);
         return NULL;
     }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ts_safetensors_dtypes[t->dtype], "shape", sizes,
-                     "data_offsets", (json_int_t)begin, (json_int_t)end);
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ts_safetensors_dtypes[t->dtype], "shape",
+                     sizes, "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
 static ts_status put_tensors(json_t *root, const ts_st_plan *plan, const char *where,
@@ -166,9 +169,10 @@ static ts_status put_tensors(json_t *root, const ts_st_plan *plan, const char *w
     for (int64_t i = 0; i < plan->count; i++, begin = end) {
         const ts_tensor *t = plan->tensors[plan->order[i]];
         const char *name = names[plan->order[i]];
-        if (!ts_mul_size(t->numel, ts_dtype_sizes[t->dtype], &bytes) || !ts_add_size(begin, bytes, &end))
-            return ts_fail_op(TS_ERR_SHAPE, plan->op, NULL, NULL, "'%s': expected data whose bytes fit 63 bits",
-                              where);
+        if (!ts_mul_size(t->numel, ts_dtype_sizes[t->dtype], &bytes) ||
+            !ts_add_size(begin, bytes, &end))
+            return ts_fail_op(TS_ERR_SHAPE, plan->op, NULL, NULL,
+                              "'%s': expected data whose bytes fit 63 bits", where);
         json_t *text = json_text_of(plan->op, where, "a tensor's name", name);
         TS_TRY(text);
         json_decref(text);
@@ -186,9 +190,10 @@ static ts_status make_header(ts_st_plan *plan, const char *where, const json_t *
     size_t padded = (bytes + 7) & ~(size_t)7;
     ts_status status = TS_OK;
     if (padded > TS_ST_MAX_HEADER)
-        status = ts_fail_op(TS_ERR_VALUE, plan->op, NULL, NULL,
-                            "'%s': expected names and metadata for at most %d bytes of header, got %zu", where,
-                            TS_ST_MAX_HEADER, padded);
+        status =
+            ts_fail_op(TS_ERR_VALUE, plan->op, NULL, NULL,
+                       "'%s': expected names and metadata for at most %d bytes of header, got %zu",
+                       where, TS_ST_MAX_HEADER, padded);
     plan->header = status == TS_OK ? ts_sys_alloc(8 + padded) : NULL;
     if (status == TS_OK && !plan->header)
         status = ts_fail_memory("a file's header", (int64_t)padded);
@@ -225,15 +230,15 @@ static ts_status fill_plan(ts_st_plan *plan, const char *where, const char *cons
     return status;
 }
 
-ts_status ts_st_plan_make(ts_st_plan *plan, const char *op, const char *where, const char *const *names,
-                          ts_tensor *const *tensors, int64_t n, const char *const *keys,
-                          const char *const *values, int64_t nmetadata)
+ts_status ts_st_plan_make(ts_st_plan *plan, const char *op, const char *where,
+                          const char *const *names, ts_tensor *const *tensors, int64_t n,
+                          const char *const *keys, const char *const *values, int64_t nmetadata)
 {
     *plan = (ts_st_plan){.op = op, .tensors = tensors, .count = n};
     if (n < 0 || n > TS_ST_MAX_TENSORS || nmetadata < 0 || nmetadata > TS_ST_MAX_TENSORS)
         return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
-                          "'%s': expected 0 to %d tensors and metadata entries, got %lld and %lld", where,
-                          TS_ST_MAX_TENSORS, (long long)n, (long long)nmetadata);
+                          "'%s': expected 0 to %d tensors and metadata entries, got %lld and %lld",
+                          where, TS_ST_MAX_TENSORS, (long long)n, (long long)nmetadata);
     if ((n && (!names || !tensors)) || (nmetadata && (!keys || !values)))
         return ts_fail_op(TS_ERR_NULL, op, NULL, NULL,
                           "'%s': expected names and tensors, keys and values, got NULL", where);

@@ -1,5 +1,6 @@
 /**
- * @file autocast.c  The AUTOCAST layer: casts arguments, then calls on with a new frame that holds them.
+ * @file autocast.c  The AUTOCAST layer: casts arguments, then calls on
+ * with a new frame that holds them.
  *
  * The highest of the library's layers, so its casts are calls like any other: recorded by AUTOGRAD,
  * seen by TRACING. A kernel per policy serves all ops that ops/autocast.def names; the rest never
@@ -23,7 +24,10 @@ static _Thread_local ts_autocast_region *innermost __attribute__((tls_model("ini
 static _Thread_local bool no_cache __attribute__((tls_model("initial-exec")));
 static _Thread_local ts_autocast_stats stats __attribute__((tls_model("initial-exec")));
 
-static unsigned mode_of(ts_autocast_state state, unsigned backend) { return state >> 2 * backend & 3; }
+static unsigned mode_of(ts_autocast_state state, unsigned backend)
+{
+    return state >> 2 * backend & 3;
+}
 
 /* -------------------------------------------------------------------------------- casts ---- */
 
@@ -62,7 +66,8 @@ static ts_tensor *cast(const ts_frame *f, ts_tensor *t, ts_dtype dtype)
 }
 
 /** A list with its casts, for the length of the call; NULL with an error. */
-static ts_tensor **cast_list(const ts_frame *f, const ts_value *v, ts_keyset backend, ts_dtype dtype)
+static ts_tensor **cast_list(const ts_frame *f, const ts_value *v, ts_keyset backend,
+                             ts_dtype dtype)
 {
     ts_tensor **list = ts_alloc(f->thread, v->count * sizeof *list);
     if (!list) {
@@ -125,7 +130,8 @@ static ts_status call_on(ts_frame *f, ts_keyset backend, ts_dtype dtype)
 
 /* ----------------------------------------------------------------------------- policies ---- */
 
-/** The kind of device that a call runs on, as a key set, and its mode; OFF for what is left alone. */
+/** The kind of device that a call runs on, as a key set, and its mode;
+ * OFF for what is left alone. */
 static unsigned mode_here(const ts_frame *f, ts_keyset *backend)
 {
     ts_keyset backends = f->keys & TS_BACKEND_KEYS;
@@ -138,7 +144,8 @@ static unsigned mode_here(const ts_frame *f, ts_keyset *backend)
 
 static TS_COLD ts_status fail_region(const ts_frame *f)
 {
-    return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, "pass TS_BF16 or TS_F16 and the device of the tensors",
+    return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site,
+                      "pass TS_BF16 or TS_F16 and the device of the tensors",
                       "runs in a region of TS_AUTOCAST that could not be opened");
 }
 
@@ -146,7 +153,9 @@ static ts_status run_lower(ts_frame *f)
 {
     ts_keyset backend = 0;
     unsigned mode = mode_here(f, &backend);
-    return mode == OFF ? ts_redispatch(f) : mode == FAILED ? fail_region(f) : call_on(f, backend, lower[mode]);
+    return mode == OFF      ? ts_redispatch(f)
+           : mode == FAILED ? fail_region(f)
+                            : call_on(f, backend, lower[mode]);
 }
 
 static ts_status run_f32(ts_frame *f)
@@ -156,13 +165,16 @@ static ts_status run_f32(ts_frame *f)
     for (int i = 0; i < f->nargs; i++)
         if (f->args[i].tag == TS_TAG_DTYPE)
             mode = mode == FAILED ? FAILED : OFF; /* the caller has said what it computes in */
-    return mode == OFF ? ts_redispatch(f) : mode == FAILED ? fail_region(f) : call_on(f, backend, TS_F32);
+    return mode == OFF      ? ts_redispatch(f)
+           : mode == FAILED ? fail_region(f)
+                            : call_on(f, backend, TS_F32);
 }
 
 static void widen(ts_dtype *widest, const ts_tensor *t, ts_keyset backend)
 {
     if (is_eligible(t, backend))
-        *widest = *widest == TS_DTYPE_NONE ? ts_dtype_of(t) : ts_dtype_promote(*widest, ts_dtype_of(t));
+        *widest =
+            *widest == TS_DTYPE_NONE ? ts_dtype_of(t) : ts_dtype_promote(*widest, ts_dtype_of(t));
 }
 
 static ts_status run_widest(ts_frame *f)
@@ -199,7 +211,8 @@ static const ts_kernel kernels[] = {
 ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_registration **out)
 {
     if ((unsigned)policy >= (unsigned)TS_COUNTOF(kernels))
-        return ts_error_set(TS_ERR_VALUE, "autocast_register: argument 'policy': got %d", (int)policy);
+        return ts_error_set(TS_ERR_VALUE, "autocast_register: argument 'policy': got %d",
+                            (int)policy);
     return ts_register_kernel(op, TS_KEY_AUTOCAST, kernels[policy], NULL, out);
 }
 
@@ -248,11 +261,14 @@ static ts_autocast_state with_mode(ts_autocast_state state, unsigned backend, un
 static ts_status check(ts_device device, ts_dtype dtype)
 {
     if (device.backend >= 16 || ts_key_name(device.backend)[0] == '?')
-        return ts_error_set(TS_ERR_DEVICE, "autocast: argument 'device': expected the device of a backend, got backend %d",
-                            device.backend);
+        return ts_error_set(
+            TS_ERR_DEVICE,
+            "autocast: argument 'device': expected the device of a backend, got backend %d",
+            device.backend);
     if (dtype != TS_BF16 && dtype != TS_F16 && dtype != TS_DTYPE_NONE)
-        return ts_error_set(TS_ERR_DTYPE, "autocast: argument 'dtype': expected bf16, f16, or none for off; got %s",
-                            ts_dtype_name(dtype));
+        return ts_error_set(
+            TS_ERR_DTYPE, "autocast: argument 'dtype': expected bf16, f16, or none for off; got %s",
+            ts_dtype_name(dtype));
     return TS_OK;
 }
 
@@ -263,7 +279,8 @@ ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device device, ts_
         return ts_fail_null("autocast", __builtin_return_address(0), "region");
     TS_TRY(check(device, dtype));
     unsigned mode = dtype == TS_BF16 ? LOWER_BF16 : dtype == TS_F16 ? LOWER_F16 : OFF;
-    push(region, with_mode(ts_thread_self()->autocast, device.backend, mode), opts && opts->no_cache);
+    push(region, with_mode(ts_thread_self()->autocast, device.backend, mode),
+         opts && opts->no_cache);
     return TS_OK;
 }
 
@@ -276,7 +293,10 @@ ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtyp
 {
     ts_status status = ts_autocast_enter(region, device, dtype);
     if (status != TS_OK && region)
-        push(region, device.backend < 16 ? with_mode(ts_thread_self()->autocast, device.backend, FAILED) : ~0u, true);
+        push(region,
+             device.backend < 16 ? with_mode(ts_thread_self()->autocast, device.backend, FAILED)
+                                 : ~0u,
+             true);
     return status;
 }
 
@@ -286,7 +306,8 @@ ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state 
         return ts_fail_null("autocast_enter_state", __builtin_return_address(0), "region");
     for (unsigned backend = 0; backend < 16; backend++)
         if (mode_of(state, backend) == FAILED)
-            return ts_error_set(TS_ERR_VALUE, "autocast_enter_state: argument 'state': got 0x%x", state);
+            return ts_error_set(TS_ERR_VALUE, "autocast_enter_state: argument 'state': got 0x%x",
+                                state);
     push(region, state, false);
     return TS_OK;
 }
@@ -294,9 +315,11 @@ ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state 
 ts_status ts_autocast_exit(ts_autocast_region *region)
 {
     if (!region || region != innermost)
-        return ts_error_set_hint(TS_ERR_STATE, "close regions in the reverse order, in the thread that opened them",
-                                 "autocast_exit: argument 'region': expected the innermost region of this thread, got %s",
-                                 region ? "another" : "NULL");
+        return ts_error_set_hint(
+            TS_ERR_STATE, "close regions in the reverse order, in the thread that opened them",
+            "autocast_exit: argument 'region': expected the innermost region of this thread, got "
+            "%s",
+            region ? "another" : "NULL");
     ts_thread *t = ts_thread_self();
     ts_keyset layer = TS_KEYSET(TS_KEY_AUTOCAST);
     t->include = (t->include & ~layer) | (region->include & layer);
@@ -311,7 +334,8 @@ ts_status ts_autocast_exit(ts_autocast_region *region)
 
 ts_dtype ts_autocast_dtype(ts_device device)
 {
-    return device.backend < 16 ? lower[mode_of(ts_thread_self()->autocast, device.backend)] : TS_DTYPE_NONE;
+    return device.backend < 16 ? lower[mode_of(ts_thread_self()->autocast, device.backend)]
+                               : TS_DTYPE_NONE;
 }
 
 ts_autocast_state ts_autocast_get_state(void) { return ts_thread_self()->autocast; }

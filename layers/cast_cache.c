@@ -1,4 +1,5 @@
-/** @file cast_cache.c  Casts of leaves that a thread keeps: open addressing by the leaf's address. */
+/** @file cast_cache.c  Casts of leaves that a thread keeps: open addressing
+ * by the leaf's address. */
 // SPDX-License-Identifier: MIT
 #include "layers/cast_cache.h"
 #include "core/alloc.h"
@@ -22,7 +23,8 @@ static _Thread_local cache casts __attribute__((tls_model("initial-exec")));
 /** The leaf's entry, or the free one where it belongs. */
 static entry *place_of(const cache *c, const ts_tensor *leaf)
 {
-    uint32_t mask = c->room - 1, at = (uint32_t)(((uintptr_t)leaf >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
+    uint32_t mask = c->room - 1,
+             at = (uint32_t)(((uintptr_t)leaf >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
     while (c->entries[at].leaf && c->entries[at].leaf != leaf)
         at = (at + 1) & mask;
     return &c->entries[at];
@@ -47,7 +49,8 @@ static bool grow(cache *c)
 ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype)
 {
     const entry *e = casts.count ? place_of(&casts, t) : NULL;
-    return e && e->leaf && e->version == ts_version(t) && ts_dtype_of(e->cast) == dtype ? e->cast : NULL;
+    return e && e->leaf && e->version == ts_version(t) && ts_dtype_of(e->cast) == dtype ? e->cast
+        : NULL;
 }
 
 void ts_cast_cache_put(ts_tensor *t, ts_tensor *cast)

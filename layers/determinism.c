@@ -1,8 +1,9 @@
 /**
- * @file determinism.c  The determinism checker: each call twice, over copies of what it writes, bit for bit.
+ * @file determinism.c  The determinism checker: each call twice, over copies
+ * of what it writes, bit for bit.
  *
- * The second call goes down with the same frame: the same random numbers, the same keys. What the first
- * one wrote is the program's; the second's is compared and dropped.
+ * The second call goes down with the same frame: the same random numbers, the same keys.
+ * What the first one wrote is the program's; the second's is compared and dropped.
  */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
@@ -21,12 +22,14 @@ typedef struct twins {
     int count;
 } twins;
 
-/** The copy that stands for t, which may be another handle of the same elements; t itself when unwritten. */
+/** The copy that stands for t, which may be another handle of the same elements;
+ * t itself when unwritten. */
 static ts_tensor *stand_in(const twins *w, ts_tensor *t)
 {
     for (int i = 0; i < w->count; i++)
-        if (t == w->list[i].mine || (!ts_is_none(t) && t->storage == w->list[i].mine->storage &&
-                                     t->data == w->list[i].mine->data && t->numel == w->list[i].mine->numel))
+        if (t == w->list[i].mine ||
+            (!ts_is_none(t) && t->storage == w->list[i].mine->storage &&
+             t->data == w->list[i].mine->data && t->numel == w->list[i].mine->numel))
             return w->list[i].copy;
     return t;
 }
@@ -62,11 +65,13 @@ static ts_status copy_written(const ts_frame *f, twins *w)
 /** Whether a and b have the same sizes, dtype and bits. */
 static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
 {
-    *same = a->ndim == b->ndim && a->dtype == b->dtype && memcmp(a->sizes, b->sizes, a->ndim * sizeof *a->sizes) == 0;
+    *same = a->ndim == b->ndim && a->dtype == b->dtype &&
+            memcmp(a->sizes, b->sizes, a->ndim * sizeof *a->sizes) == 0;
     if (!*same || !ts_has_values(a) || !ts_has_values(b))
         return TS_OK;
     TS_SCOPE;
-    ts_tensor *x = ts_contiguous(ts_to_device(a, TS_DEVICE_CPU)), *y = ts_contiguous(ts_to_device(b, TS_DEVICE_CPU));
+    ts_tensor *x = ts_contiguous(ts_to_device(a, TS_DEVICE_CPU)),
+              *y = ts_contiguous(ts_to_device(b, TS_DEVICE_CPU));
     TS_TRY(x);
     TS_TRY(y);
     *same = memcmp(x->data, y->data, (size_t)x->numel * ts_dtype_sizes[x->dtype]) == 0;
@@ -74,7 +79,8 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
 }
 
 /** Runs the call again over the copies, and says what differs: "" when nothing does. */
-static ts_status run_again(ts_frame *f, const twins *w, ts_tensor **members, char *what, size_t size)
+static ts_status run_again(ts_frame *f, const twins *w, ts_tensor **members, char *what,
+                           size_t size)
 {
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
     ts_frame again = *f;
@@ -154,4 +160,7 @@ static ts_status check(ts_frame *f)
 
 ts_watcher ts_watch_determinism = {.name = "determinism", .layer = "TWICE", .kernel = check};
 
-ts_status ts_determinism_checker(ts_layer_scope scope, bool on) { return ts_watcher_switch(&ts_watch_determinism, scope, on); }
+ts_status ts_determinism_checker(ts_layer_scope scope, bool on)
+{
+    return ts_watcher_switch(&ts_watch_determinism, scope, on);
+}

@@ -1,4 +1,5 @@
-/** @file nans.c  The NaN finder: the first op that makes a value which is not finite from values that are. */
+/** @file nans.c  The NaN finder: the first op that makes a value
+ * which is not finite from values that are. */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
 #include "include/tessera/ops.h"
@@ -10,7 +11,8 @@ static _Atomic bool found;
 
 void ts_nan_finder_reset(void) { atomic_store(&found, false); }
 
-/** Whether t holds NaN or infinity, by ops of its own device; false with *status set when that fails. */
+/** Whether t holds NaN or infinity, by ops of its own device;
+ * false with *status set when that fails. */
 static bool has_bad(ts_tensor *t, ts_status *status)
 {
     if (*status != TS_OK || !ts_has_values(t) || !ts_dtype_is_float((ts_dtype)t->dtype))
@@ -35,7 +37,8 @@ static bool is_bad(const ts_value *v, ts_status *status)
 /** What the call made or wrote that is not finite, by name; NULL: nothing. */
 static const char *bad_output(const ts_frame *f, ts_status *status)
 {
-    static const char *const results[TS_MAX_RETS] = {"result 0", "result 1", "result 2", "result 3"};
+    static const char *const results[TS_MAX_RETS] = {"result 0", "result 1", "result 2",
+                                                     "result 3"};
     for (int i = 0; i < f->nrets; i++)
         if (is_bad(&f->rets[i], status))
             return results[i];
@@ -47,13 +50,15 @@ static const char *bad_output(const ts_frame *f, ts_status *status)
 
 static ts_status find_nans(ts_frame *f)
 {
-    bool look = !atomic_load_explicit(&found, memory_order_relaxed) && strcmp(f->table->info->name, "empty") != 0;
+    bool look = !atomic_load_explicit(&found, memory_order_relaxed) &&
+                strcmp(f->table->info->name, "empty") != 0;
     ts_status status = TS_OK;
     bool had = false; /* a value that was not finite came in: this op is not where it began */
     ts_keyset layers = ~TS_BACKEND_KEYS;
     if (look && (f->given || f->table->written)) {
         ts_mask_guard masks = ts_mask_push(0, layers);
-        for (int i = 0; i < f->nargs && !had; i++) /* before the call: what it overwrites is gone after it */
+        /* before the call: what it overwrites is gone after it */
+        for (int i = 0; i < f->nargs && !had; i++)
             had = is_bad(&f->args[i], &status);
         ts_mask_pop(masks);
         TS_TRY(status);
@@ -72,8 +77,8 @@ static ts_status find_nans(ts_frame *f)
             snprintf(what, sizeof what, "the first NaN or infinity, in %s", where);
             ts_watcher_report(&ts_watch_nans, f, what);
             ts_watcher_describe(f, what, call, sizeof call);
-            status = ts_fail_op(TS_ERR_VALUE, f->table->info->name, f->site, "ts_nan_finder_reset() looks for another one", "%s",
-                                call);
+            status = ts_fail_op(TS_ERR_VALUE, f->table->info->name, f->site,
+                                "ts_nan_finder_reset() looks for another one", "%s", call);
         }
         ts_watcher_take_back(f);
     }
@@ -82,4 +87,7 @@ static ts_status find_nans(ts_frame *f)
 
 ts_watcher ts_watch_nans = {.name = "nan", .layer = "NANS", .kernel = find_nans};
 
-ts_status ts_nan_finder(ts_layer_scope scope, bool on) { return ts_watcher_switch(&ts_watch_nans, scope, on); }
+ts_status ts_nan_finder(ts_layer_scope scope, bool on)
+{
+    return ts_watcher_switch(&ts_watch_nans, scope, on);
+}

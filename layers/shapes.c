@@ -12,4 +12,7 @@ static ts_status log_shapes(ts_frame *f)
 
 ts_watcher ts_watch_shapes = {.name = "shapes", .layer = "SHAPES", .kernel = log_shapes};
 
-ts_status ts_shape_logger(ts_layer_scope scope, bool on) { return ts_watcher_switch(&ts_watch_shapes, scope, on); }
+ts_status ts_shape_logger(ts_layer_scope scope, bool on)
+{
+    return ts_watcher_switch(&ts_watch_shapes, scope, on);
+}

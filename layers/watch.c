@@ -41,8 +41,9 @@ static ts_status place(ts_watcher *w)
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on)
 {
     if (scope != TS_THIS_THREAD && scope != TS_ALL_THREADS)
-        return ts_error_set(TS_ERR_VALUE, "%s: argument 'scope': expected TS_THIS_THREAD or TS_ALL_THREADS, got %d", w->name,
-                            (int)scope);
+        return ts_error_set(
+            TS_ERR_VALUE, "%s: argument 'scope': expected TS_THIS_THREAD or TS_ALL_THREADS, got %d",
+            w->name, (int)scope);
     TS_TRY(place(w));
     return scope == TS_ALL_THREADS ? ts_layer_enable_all(w->key, on) : ts_layer_enable(w->key, on);
 }
@@ -112,6 +113,7 @@ __attribute__((constructor(130))) static void from_environment(void)
             if (strlen(all[i]->name) == length && strncmp(all[i]->name, p, length) == 0)
                 known = ts_watcher_switch(all[i], TS_ALL_THREADS, true) == TS_OK;
         if (!known)
-            ts_log_write("layers", "TS_LAYERS: expected nan, shapes or determinism, got '%.*s'", (int)length, p);
+            ts_log_write("layers", "TS_LAYERS: expected nan, shapes or determinism, got '%.*s'",
+                         (int)length, p);
     }
 }

@@ -27,7 +27,10 @@ void ts_watcher_take_back(ts_frame *f);
 /** Whether result i or argument i is something that the call wrote. */
 TS_INLINE bool ts_is_written_arg(const ts_frame *f, int i) { return f->table->written >> i & 1; }
 /** Whether a tensor has values that can be looked at. */
-TS_INLINE bool ts_has_values(const ts_tensor *t) { return t && !ts_is_none(t) && t->numel && t->data; }
+TS_INLINE bool ts_has_values(const ts_tensor *t)
+{
+    return t && !ts_is_none(t) && t->numel && t->data;
+}
 
 extern ts_watcher ts_watch_nans, ts_watch_shapes, ts_watch_determinism;
 

@@ -22,8 +22,8 @@ enum { SCALE, TRACKER, SKIPPED, CHANGING };
 /* all doubles, so that checkpoints know one kind of number */
 struct ts_grad_scaler {
     double scale, growth_factor, backoff_factor, growth_interval, growth_tracker, skipped;
-    /* Held: scale, growth_tracker and skipped once a device has them, f32 without dims, which stand for those above; a
-     * change makes others. NULL before. */
+    /* Held: scale, growth_tracker and skipped once a device has them, f32 without dims,
+     * which stand for those above; a change makes others. NULL before. */
     ts_tensor *there[CHANGING];
     bool disabled;
     watched *list; /* optimizers seen since the last update */
@@ -34,10 +34,12 @@ struct ts_grad_scaler {
 
 /* ---------------------------------------------------------------------- coming and going ---- */
 
-static bool is_scale(double x) { return x >= FLT_MIN && x <= FLT_MAX; } /* its inverse is finite, too */
+/* its inverse is finite, too */
+static bool is_scale(double x) { return x >= FLT_MIN && x <= FLT_MAX; }
 static bool is_growth(double x) { return x > 1 && isfinite(x); }
 static bool is_backoff(double x) { return x > 0 && x < 1; }
-static bool is_count(double x) { return x >= 0 && x <= 0x1p24 && x == floor(x); } /* f32 counts to here */
+/* f32 counts to here */
+static bool is_count(double x) { return x >= 0 && x <= 0x1p24 && x == floor(x); }
 static bool is_interval(double x) { return is_count(x) && x > 0; }
 
 static const struct {
@@ -47,18 +49,30 @@ static const struct {
 } numbers[] = {
     {"scale", "a normal positive number of f32", offsetof(ts_grad_scaler, scale), is_scale},
     {"growth_factor", "more than 1", offsetof(ts_grad_scaler, growth_factor), is_growth},
-    {"backoff_factor", "a number between 0 and 1", offsetof(ts_grad_scaler, backoff_factor), is_backoff},
-    {"growth_interval", "a whole number from 1 to 2^24", offsetof(ts_grad_scaler, growth_interval), is_interval},
-    {"growth_tracker", "a whole number from 0 to 2^24", offsetof(ts_grad_scaler, growth_tracker), is_count},
+    {"backoff_factor", "a number between 0 and 1", offsetof(ts_grad_scaler, backoff_factor),
+     is_backoff},
+    {"growth_interval", "a whole number from 1 to 2^24", offsetof(ts_grad_scaler, growth_interval),
+     is_interval},
+    {"growth_tracker", "a whole number from 0 to 2^24", offsetof(ts_grad_scaler, growth_tracker),
+     is_count},
     {"skipped", "a whole number from 0 to 2^24", offsetof(ts_grad_scaler, skipped), is_count},
 };
-static const size_t places[CHANGING] = {offsetof(ts_grad_scaler, scale), offsetof(ts_grad_scaler, growth_tracker),
+static const size_t places[CHANGING] = {offsetof(ts_grad_scaler, scale),
+                                        offsetof(ts_grad_scaler, growth_tracker),
                                         offsetof(ts_grad_scaler, skipped)};
-enum { NUMBERS = sizeof numbers / sizeof numbers[0], SCALE_NUMBER = 0, SKIPPED_NUMBER = NUMBERS - 1 };
+enum {
+    NUMBERS = sizeof numbers / sizeof numbers[0],
+    SCALE_NUMBER = 0,
+    SKIPPED_NUMBER = NUMBERS - 1
+};
 
-static double *place_of(const ts_grad_scaler *s, int k) { return (double *)((char *)s + numbers[k].offset); }
+static double *place_of(const ts_grad_scaler *s, int k)
+{
+    return (double *)((char *)s + numbers[k].offset);
+}
 
-/** A number as the device has it, for which this waits; as it was last known when the device fails. */
+/** A number as the device has it, for which this waits;
+ * as it was last known when the device fails. */
 static double number_of(const ts_grad_scaler *s, int k)
 {
     double x = *place_of(s, k);
@@ -94,7 +108,8 @@ static ts_status bring(ts_grad_scaler *s, ts_device device)
     ts_tensor *fresh[CHANGING];
     for (int i = 0; i < CHANGING; i++) {
         if (!s->there[i]) {
-            fresh[i] = ts_fill_(ts_empty_on(NULL, 0, TS_F32, device), *(const double *)((const char *)s + places[i]));
+            fresh[i] = ts_fill_(ts_empty_on(NULL, 0, TS_F32, device),
+                                *(const double *)((const char *)s + places[i]));
         } else {
             ts_device at = ts_device_of(s->there[i]);
             if (at.backend == device.backend && at.index == device.index)
@@ -117,7 +132,8 @@ static ts_tensor *on(ts_tensor *t, ts_device device)
 static ts_status set_number(ts_grad_scaler *s, const char *function, int k, double value)
 {
     if (!numbers[k].fits(value))
-        return ts_error_set(TS_ERR_VALUE, "%s: %s: expected %s, got %g", function, numbers[k].name, numbers[k].expected, value);
+        return ts_error_set(TS_ERR_VALUE, "%s: %s: expected %s, got %g", function, numbers[k].name,
+                            numbers[k].expected, value);
     *place_of(s, k) = value;
     return TS_OK;
 }
@@ -125,7 +141,8 @@ static ts_status set_number(ts_grad_scaler *s, const char *function, int k, doub
 ts_grad_scaler *ts_grad_scaler_new(const ts_grad_scaler_opts *opts)
 {
     ts_grad_scaler_opts o = opts ? *opts : (ts_grad_scaler_opts){0};
-    const double given[] = {o.init_scale != 0 ? o.init_scale : 65536, o.growth_factor != 0 ? o.growth_factor : 2,
+    const double given[] = {o.init_scale != 0 ? o.init_scale : 65536,
+                            o.growth_factor != 0 ? o.growth_factor : 2,
                             o.backoff_factor != 0 ? o.backoff_factor : 0.5,
                             o.growth_interval != 0 ? (double)o.growth_interval : 2000};
     ts_grad_scaler *s = ts_nn_alloc(1, sizeof *s, "a gradient scaler");
@@ -163,7 +180,8 @@ ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
     if (s->disabled)
         return loss;
     TS_TRY_NULL(bring(s, ts_device_of(loss)));
-    bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64; /* f16 ends below the scale */
+    /* f16 ends below the scale */
+    bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64;
     return ts_mul(wide ? loss : ts_to(loss, TS_F32), s->there[SCALE]);
 }
 
@@ -212,8 +230,9 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
         if (ts_grad(params[i]) == TS_NONE)
             continue;
         if (ts_dtype_of(params[i]) == TS_F16)
-            return ts_error_set_hint(TS_ERR_DTYPE, "keep parameters in f32 and run the forward in TS_AUTOCAST",
-                                     "grad_scaler_unscale: gradients of f16 would vanish without their scale");
+            return ts_error_set_hint(
+                TS_ERR_DTYPE, "keep parameters in f32 and run the forward in TS_AUTOCAST",
+                "grad_scaler_unscale: gradients of f16 would vanish without their scale");
         s->grads[count++] = ts_grad(params[i]);
     }
     TS_SCOPE;
@@ -228,9 +247,10 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
     return TS_OK;
 }
 
-/** What a step by gradients that are still scaled takes: one over the scale, and the norm of gradients times it, which
- *  also tells whether all are finite. They are only read. */
-static ts_status find_norm(ts_grad_scaler *s, watched *w, ts_optimizer *o, ts_tensor **norm, ts_tensor **inverse)
+/** What a step by gradients that are still scaled takes: one over the scale, and the norm
+ *  of gradients times it, which also tells whether all are finite. They are only read. */
+static ts_status find_norm(ts_grad_scaler *s, watched *w, ts_optimizer *o, ts_tensor **norm,
+                           ts_tensor **inverse)
 {
     ts_tensor *scaled = ts_nn_grad_norm(o);
     TS_TRY(scaled);
@@ -255,8 +275,9 @@ ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o)
     if (!w)
         return TS_ERR_MEMORY;
     if (w->stage != READY)
-        return ts_error_set_hint(TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
-                                 "grad_scaler_unscale: the gradients of this optimizer are unscaled already");
+        return ts_error_set_hint(
+            TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
+            "grad_scaler_unscale: the gradients of this optimizer are unscaled already");
     return unscale(s, w, o);
 }
 
@@ -270,11 +291,13 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
     if (!w)
         return TS_ERR_MEMORY;
     if (w->stage == STEPPED)
-        return ts_error_set_hint(TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
-                                 "grad_scaler_step: this optimizer was stepped already since the last update");
+        return ts_error_set_hint(
+            TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
+            "grad_scaler_step: this optimizer was stepped already since the last update");
     TS_SCOPE;
     TS_NO_GRAD;
-    ts_tensor *norm = NULL, *inverse = NULL; /* of gradients that were unscaled there is nothing to know */
+    /* of gradients that were unscaled there is nothing to know */
+    ts_tensor *norm = NULL, *inverse = NULL;
     if (w->stage == READY)
         TS_TRY(find_norm(s, w, o, &norm, &inverse));
     ts_tensor *fresh[CHANGING] = {s->there[SCALE], s->there[TRACKER]};
@@ -301,15 +324,19 @@ ts_status ts_grad_scaler_update(ts_grad_scaler *s)
             TS_TRY(found = found ? ts_maximum(found, more) : more);
         }
     if (!found)
-        return ts_error_set_hint(TS_ERR_STATE, "call ts_grad_scaler_step() first",
-                                 "grad_scaler_update: no gradients were unscaled since the last update");
+        return ts_error_set_hint(
+            TS_ERR_STATE, "call ts_grad_scaler_step() first",
+            "grad_scaler_update: no gradients were unscaled since the last update");
     /* one choice, made where the numbers are: the host does not know what was found */
-    ts_tensor *odd = ts_gt_scalar(found, 0), *scale = s->there[SCALE], *steps = ts_add_scalar(s->there[TRACKER], 1);
-    ts_tensor *due = ts_ge_scalar(steps, s->growth_interval), *grown = ts_mul_scalar(scale, s->growth_factor);
+    ts_tensor *odd = ts_gt_scalar(found, 0), *scale = s->there[SCALE],
+              *steps = ts_add_scalar(s->there[TRACKER], 1);
+    ts_tensor *due = ts_ge_scalar(steps, s->growth_interval),
+              *grown = ts_mul_scalar(scale, s->growth_factor);
     ts_tensor *fits = ts_logical_and(due, ts_le_scalar(grown, FLT_MAX));
     ts_tensor *less = ts_maximum_scalar(ts_mul_scalar(scale, s->backoff_factor), FLT_MIN);
     ts_tensor *fresh[CHANGING] = {ts_where(odd, less, ts_where(fits, grown, scale)),
-                                  ts_masked_fill_scalar(steps, ts_logical_or(odd, due), 0), s->there[SKIPPED]};
+                                  ts_masked_fill_scalar(steps, ts_logical_or(odd, due), 0),
+                                  s->there[SKIPPED]};
     TS_TRY(fresh[SCALE]);
     TS_TRY(fresh[TRACKER]);
     replace(s, fresh);
@@ -319,8 +346,14 @@ ts_status ts_grad_scaler_update(ts_grad_scaler *s)
 
 /* -------------------------------------------------------------------------------- numbers ---- */
 
-double ts_grad_scaler_get_scale(const ts_grad_scaler *s) { return s && !s->disabled ? number_of(s, SCALE_NUMBER) : 1; }
-int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s) { return s ? (int64_t)number_of(s, SKIPPED_NUMBER) : 0; }
+double ts_grad_scaler_get_scale(const ts_grad_scaler *s)
+{
+    return s && !s->disabled ? number_of(s, SCALE_NUMBER) : 1;
+}
+int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s)
+{
+    return s ? (int64_t)number_of(s, SKIPPED_NUMBER) : 0;
+}
 
 int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t room)
 {

@@ -27,7 +27,8 @@ static ts_tensor *attention_forward(ts_module *m, ts_tensor *x) // (B, T, C)
 {
     const attention *a = ts_module_payload(m);
     if (ts_ndim(x) != 3) {
-        ts_error_set(TS_ERR_SHAPE, "MultiheadAttention: argument 'x': expected sizes (B, T, %lld), got %d dims",
+        ts_error_set(TS_ERR_SHAPE,
+                     "MultiheadAttention: argument 'x': expected sizes (B, T, %lld), got %d dims",
                      (long long)a->width, ts_ndim(x));
         return NULL;
     }
@@ -35,13 +36,14 @@ static ts_tensor *attention_forward(ts_module *m, ts_tensor *x) // (B, T, C)
     ts_tensor *parts[3] = {NULL}, *qkv = ts_forward(a->qkv, x); // (B, T, (H + 2G) * D)
     qkv = ts_unflatten(qkv, 2, TS_SIZES(a->heads + 2 * a->groups, a->width / a->heads));
     TS_TRY_NULL(split_heads(a, qkv, parts));
-    ts_tensor *y = ts_scaled_dot_product_attention_ex(parts[0], parts[1], parts[2], NULL, &a->opts); // (B, H, T, D)
+    ts_tensor *y = ts_scaled_dot_product_attention_ex(parts[0], parts[1], parts[2], NULL,
+                                                      &a->opts); // (B, H, T, D)
     y = ts_forward(a->proj, ts_flatten(ts_transpose(y, 1, 2), 2, 3));
     return ts_keep(a->dropout ? ts_forward(a->dropout, y) : y);
 }
 
-static const ts_module_type attention_type = {sizeof(ts_module_type), "MultiheadAttention", sizeof(attention),
-                                              attention_forward, NULL};
+static const ts_module_type attention_type = {sizeof(ts_module_type), "MultiheadAttention",
+                                              sizeof(attention), attention_forward, NULL};
 
 static ts_status build(ts_module *m, int64_t width, int64_t heads, const ts_multihead_opts *opts)
 {
@@ -51,22 +53,27 @@ static ts_status build(ts_module *m, int64_t width, int64_t heads, const ts_mult
     a->heads = heads;
     a->groups = opts && opts->kv_heads ? opts->kv_heads : heads;
     a->opts = (ts_attention_opts){.size = sizeof a->opts, .causal = !opts || !opts->bidirectional};
-    TS_TRY(ts_module_add(m, "qkv", ts_linear_new(width, width / heads * (heads + 2 * a->groups), bias), &a->qkv));
+    TS_TRY(ts_module_add(
+        m, "qkv", ts_linear_new(width, width / heads * (heads + 2 * a->groups), bias), &a->qkv));
     TS_TRY(ts_module_add(m, "proj", ts_linear_new(width, width, bias), &a->proj));
-    return opts && opts->dropout != 0 ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &a->dropout) : TS_OK;
+    return opts && opts->dropout != 0
+               ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &a->dropout)
+               : TS_OK;
 }
 
 ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts)
 {
     int64_t groups = opts && opts->kv_heads ? opts->kv_heads : heads;
     if (opts && opts->size != sizeof *opts) {
-        ts_error_set(TS_ERR_VALUE, "multihead_new: argument 'opts': expected size %zu, got %zu", sizeof *opts, opts->size);
+        ts_error_set(TS_ERR_VALUE, "multihead_new: argument 'opts': expected size %zu, got %zu",
+                     sizeof *opts, opts->size);
         return NULL;
     }
-    if (heads < 1 || width < 1 || width > INT32_MAX || width % heads != 0 || groups < 1 || heads % groups != 0) {
+    if (heads < 1 || width < 1 || width > INT32_MAX || width % heads != 0 || groups < 1 ||
+        heads % groups != 0) {
         ts_error_set(TS_ERR_VALUE,
-                     "multihead_new: expected heads that divide the width and kv_heads that divide the heads, got width %lld, "
-                     "heads %lld, kv_heads %lld",
+                     "multihead_new: expected heads that divide the width and kv_heads that divide "
+                     "the heads, got width %lld, heads %lld, kv_heads %lld",
                      (long long)width, (long long)heads, (long long)groups);
         return NULL;
     }

@@ -30,13 +30,15 @@ ts_status ts_init_normal(ts_tensor *t, double mean, double std)
 
 /* ----------------------------------------------------------------------- truncated normal ---- */
 
-/** x with P(Z <= x) = u, for u in (0, 1), by Newton's method from the middle, which the convex half of
- *  the distribution makes monotone. */
+/** x with P(Z <= x) = u, for u in (0, 1), by Newton's method from the middle,
+ *  which the convex half of the distribution makes monotone. */
 static double normal_quantile(double u)
 {
-    double x = 0, tail = u < 0.5 ? u : 1 - u; /* solved in the lower half, where erfc keeps its digits */
+    /* solved in the lower half, where erfc keeps its digits */
+    double x = 0, tail = u < 0.5 ? u : 1 - u;
     for (int i = 0; i < 200; i++) {
-        double p = 0.5 * erfc(-x * M_SQRT1_2), density = exp(-0.5 * x * x) * 0.5 * M_SQRT1_2 * M_2_SQRTPI;
+        double p = 0.5 * erfc(-x * M_SQRT1_2),
+               density = exp(-0.5 * x * x) * 0.5 * M_SQRT1_2 * M_2_SQRTPI;
         double step = (p - tail) / density;
         if (!(fabs(step) < 1e300))
             break;
@@ -54,13 +56,17 @@ ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low
     if (!t || t == TS_NONE)
         return ts_nn_null("init_trunc_normal", "t");
     if (!(std > 0) || !(low < high) || !isfinite(mean) || !isfinite(std))
-        return ts_error_set(TS_ERR_VALUE, "init_trunc_normal: expected std > 0 and low < high, got std %g, low %g, high %g", std,
-                            low, high);
+        return ts_error_set(
+            TS_ERR_VALUE,
+            "init_trunc_normal: expected std > 0 and low < high, got std %g, low %g, high %g", std,
+            low, high);
     double a = (low - mean) / std, b = (high - mean) / std;
     bool mirrored = a > 0; /* the lower tail has more digits than the upper one */
     double from = normal_probability(mirrored ? -b : a), to = normal_probability(mirrored ? -a : b);
     if (!(from < to))
-        return ts_error_set(TS_ERR_VALUE, "init_trunc_normal: the interval from %g to %g holds no probability", low, high);
+        return ts_error_set(TS_ERR_VALUE,
+                            "init_trunc_normal: the interval from %g to %g holds no probability",
+                            low, high);
     TS_SCOPE;
     TS_NO_GRAD;
     ts_tensor *u = ts_uniform_on(ts_sizes(t), ts_ndim(t), 0, 1, TS_F64, TS_DEVICE_CPU);
@@ -87,7 +93,8 @@ double ts_init_gain(const char *activation, double slope)
         return sqrt(2 / (1 + slope * slope));
     if (activation && strcmp(activation, "selu") == 0)
         return 0.75;
-    ts_error_set(TS_ERR_VALUE, "init_gain: expected linear, sigmoid, tanh, relu, leaky_relu or selu, got '%s'",
+    ts_error_set(TS_ERR_VALUE,
+                 "init_gain: expected linear, sigmoid, tanh, relu, leaky_relu or selu, got '%s'",
                  activation ? activation : "NULL");
     return 0;
 }
@@ -97,7 +104,8 @@ static ts_status fans(ts_tensor *t, const char *function, double *in, double *ou
     if (!t || t == TS_NONE)
         return ts_nn_null(function, "t");
     if (ts_ndim(t) < 2)
-        return ts_error_set(TS_ERR_SHAPE, "%s: argument 't': expected at least 2 dims, got %d", function, ts_ndim(t));
+        return ts_error_set(TS_ERR_SHAPE, "%s: argument 't': expected at least 2 dims, got %d",
+                            function, ts_ndim(t));
     double field = 1;
     for (int d = 2; d < ts_ndim(t); d++)
         field *= (double)ts_sizes(t)[d];
@@ -125,7 +133,10 @@ static ts_status kaiming(ts_tensor *t, const char *function, ts_fan fan, double 
 }
 
 /* a uniform distribution of deviation s reaches from -s sqrt 3 to s sqrt 3 */
-static ts_status uniform_of(ts_tensor *t, double std) { return ts_init_uniform(t, -std * sqrt(3), std * sqrt(3)); }
+static ts_status uniform_of(ts_tensor *t, double std)
+{
+    return ts_init_uniform(t, -std * sqrt(3), std * sqrt(3));
+}
 
 ts_status ts_init_xavier_uniform(ts_tensor *t, double gain)
 {

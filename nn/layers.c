@@ -20,7 +20,8 @@ static bool is_positive(int64_t n, const char *function, const char *argument)
 {
     if (n > 0)
         return true;
-    ts_error_set(TS_ERR_VALUE, "%s: argument '%s': expected at least 1, got %lld", function, argument, (long long)n);
+    ts_error_set(TS_ERR_VALUE, "%s: argument '%s': expected at least 1, got %lld", function,
+                 argument, (long long)n);
     return false;
 }
 
@@ -36,15 +37,18 @@ static ts_tensor *linear_forward(ts_module *m, ts_tensor *x)
     return ts_linear(x, l->weight, l->bias);
 }
 
-static const ts_module_type linear_type = {sizeof(ts_module_type), "Linear", sizeof(linear), linear_forward, NULL};
+static const ts_module_type linear_type = {sizeof(ts_module_type), "Linear", sizeof(linear),
+                                           linear_forward, NULL};
 
 static ts_status linear_build(ts_module *m, int64_t in, int64_t out, bool bias)
 {
     linear *l = ts_module_payload(m);
     double bound = 1 / sqrt((double)in);
     TS_SCOPE;
-    TS_TRY(ts_module_add_parameter(m, "weight", ts_uniform(TS_SIZES(out, in), -bound, bound, TS_F32), &l->weight));
-    return ts_module_add_parameter(m, "bias", bias ? ts_uniform(TS_SIZES(out), -bound, bound, TS_F32) : TS_NONE, &l->bias);
+    TS_TRY(ts_module_add_parameter(
+        m, "weight", ts_uniform(TS_SIZES(out, in), -bound, bound, TS_F32), &l->weight));
+    return ts_module_add_parameter(
+        m, "bias", bias ? ts_uniform(TS_SIZES(out), -bound, bound, TS_F32) : TS_NONE, &l->bias);
 }
 
 ts_module *ts_linear_new(int64_t in, int64_t out, bool bias)
@@ -62,18 +66,20 @@ static ts_tensor *embedding_forward(ts_module *m, ts_tensor *x)
     return ts_embedding(*(ts_tensor **)ts_module_payload(m), x, -1);
 }
 
-static const ts_module_type embedding_type = {sizeof(ts_module_type), "Embedding", sizeof(ts_tensor *),
-                                              embedding_forward, NULL};
+static const ts_module_type embedding_type = {sizeof(ts_module_type), "Embedding",
+                                              sizeof(ts_tensor *), embedding_forward, NULL};
 
 ts_module *ts_embedding_new(int64_t count, int64_t width)
 {
-    if (!is_positive(count, "embedding_new", "count") || !is_positive(width, "embedding_new", "width"))
+    if (!is_positive(count, "embedding_new", "count") ||
+        !is_positive(width, "embedding_new", "width"))
         return NULL;
     ts_module *m = ts_module_new(&embedding_type);
     if (!m)
         return NULL;
     TS_SCOPE;
-    return built(m, ts_module_add_parameter(m, "weight", ts_normal(TS_SIZES(count, width), 0, 1, TS_F32),
+    return built(m, ts_module_add_parameter(m, "weight",
+                                            ts_normal(TS_SIZES(count, width), 0, 1, TS_F32),
                                             ts_module_payload(m)));
 }
 
@@ -96,15 +102,19 @@ static ts_tensor *rms_norm_forward(ts_module *m, ts_tensor *x)
     return ts_rms_norm_ex(x, n->weight, &n->opts);
 }
 
-static const ts_module_type layer_norm_type = {sizeof(ts_module_type), "LayerNorm", sizeof(norm), layer_norm_forward, NULL};
-static const ts_module_type rms_norm_type = {sizeof(ts_module_type), "RMSNorm", sizeof(norm), rms_norm_forward, NULL};
+static const ts_module_type layer_norm_type = {sizeof(ts_module_type), "LayerNorm", sizeof(norm),
+                                               layer_norm_forward, NULL};
+static const ts_module_type rms_norm_type = {sizeof(ts_module_type), "RMSNorm", sizeof(norm),
+                                             rms_norm_forward, NULL};
 
-static ts_module *norm_new(const ts_module_type *type, const char *function, int64_t width, double eps, bool bias)
+static ts_module *norm_new(const ts_module_type *type, const char *function, int64_t width,
+                           double eps, bool bias)
 {
     if (!is_positive(width, function, "width"))
         return NULL;
     if (!(eps >= 0)) {
-        ts_error_set(TS_ERR_VALUE, "%s: argument 'eps': expected at least 0, got %g", function, eps);
+        ts_error_set(TS_ERR_VALUE, "%s: argument 'eps': expected at least 0, got %g", function,
+                     eps);
         return NULL;
     }
     ts_module *m = ts_module_new(type);
@@ -115,7 +125,8 @@ static ts_module *norm_new(const ts_module_type *type, const char *function, int
     n->opts = (ts_norm_opts){.size = sizeof n->opts, .eps = eps, .dims = 1};
     ts_status status = ts_module_add_parameter(m, "weight", ts_ones(&width, 1, TS_F32), &n->weight);
     if (status == TS_OK)
-        status = ts_module_add_parameter(m, "bias", bias ? ts_zeros(&width, 1, TS_F32) : TS_NONE, &n->bias);
+        status = ts_module_add_parameter(m, "bias", bias ? ts_zeros(&width, 1, TS_F32) : TS_NONE,
+                                         &n->bias);
     return built(m, status);
 }
 
@@ -136,12 +147,14 @@ static ts_tensor *dropout_forward(ts_module *m, ts_tensor *x)
     return ts_dropout(x, *(const double *)ts_module_payload(m), ts_module_training(m));
 }
 
-static const ts_module_type dropout_type = {sizeof(ts_module_type), "Dropout", sizeof(double), dropout_forward, NULL};
+static const ts_module_type dropout_type = {sizeof(ts_module_type), "Dropout", sizeof(double),
+                                            dropout_forward, NULL};
 
 ts_module *ts_dropout_new(double p)
 {
     if (!(p >= 0 && p <= 1)) {
-        ts_error_set(TS_ERR_VALUE, "dropout_new: argument 'p': expected a probability from 0 to 1, got %g", p);
+        ts_error_set(TS_ERR_VALUE,
+                     "dropout_new: argument 'p': expected a probability from 0 to 1, got %g", p);
         return NULL;
     }
     ts_module *m = ts_module_new(&dropout_type);
@@ -175,7 +188,8 @@ ts_module *ts_activation_new(const char *name, ts_tensor *(*function)(ts_tensor 
         return NULL;
     snprintf(a->name, sizeof a->name, "%s", name);
     a->function = function;
-    a->type = (ts_module_type){sizeof a->type, a->name, sizeof a, activation_forward, activation_free};
+    a->type =
+        (ts_module_type){sizeof a->type, a->name, sizeof a, activation_forward, activation_free};
     ts_module *m = ts_module_new(&a->type);
     if (m)
         *(activation **)ts_module_payload(m) = a;
@@ -197,13 +211,15 @@ static ts_tensor *mlp_forward(ts_module *m, ts_tensor *x)
     TS_SCOPE;
     const linear *fc = ts_module_payload(p->fc);
     bool tanh_form = p->activation == ts_gelu_tanh;
-    ts_tensor *h = tanh_form || p->activation == ts_gelu ? ts_linear_gelu(x, fc->weight, fc->bias, tanh_form, NULL)
-                                                         : p->activation(ts_forward(p->fc, x)); // (..., hidden)
+    ts_tensor *h = tanh_form || p->activation == ts_gelu
+                       ? ts_linear_gelu(x, fc->weight, fc->bias, tanh_form, NULL)
+                       : p->activation(ts_forward(p->fc, x)); // (..., hidden)
     ts_tensor *y = ts_forward(p->proj, h);
     return ts_keep(p->dropout ? ts_forward(p->dropout, y) : y);
 }
 
-static const ts_module_type mlp_type = {sizeof(ts_module_type), "MLP", sizeof(mlp), mlp_forward, NULL};
+static const ts_module_type mlp_type = {sizeof(ts_module_type), "MLP", sizeof(mlp), mlp_forward,
+                                        NULL};
 
 static ts_status mlp_build(ts_module *m, int64_t width, int64_t hidden, const ts_mlp_opts *opts)
 {
@@ -212,13 +228,16 @@ static ts_status mlp_build(ts_module *m, int64_t width, int64_t hidden, const ts
     p->activation = opts && opts->activation ? opts->activation : ts_gelu;
     TS_TRY(ts_module_add(m, "fc", ts_linear_new(width, hidden, bias), &p->fc));
     TS_TRY(ts_module_add(m, "proj", ts_linear_new(hidden, width, bias), &p->proj));
-    return opts && opts->dropout != 0 ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &p->dropout) : TS_OK;
+    return opts && opts->dropout != 0
+               ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &p->dropout)
+               : TS_OK;
 }
 
 ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
 {
     if (opts && opts->size != sizeof *opts) {
-        ts_error_set(TS_ERR_VALUE, "mlp_new: argument 'opts': expected size %zu, got %zu", sizeof *opts, opts->size);
+        ts_error_set(TS_ERR_VALUE, "mlp_new: argument 'opts': expected size %zu, got %zu",
+                     sizeof *opts, opts->size);
         return NULL;
     }
     ts_module *m = ts_module_new(&mlp_type);
@@ -237,7 +256,8 @@ static ts_tensor *sequential_forward(ts_module *m, ts_tensor *x)
     return n ? ts_keep(y) : y;
 }
 
-static const ts_module_type sequential_type = {sizeof(ts_module_type), "Sequential", 0, sequential_forward, NULL};
+static const ts_module_type sequential_type = {sizeof(ts_module_type), "Sequential", 0,
+                                               sequential_forward, NULL};
 
 ts_module *ts_sequential_new(void) { return ts_module_new(&sequential_type); }
 

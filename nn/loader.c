@@ -51,8 +51,8 @@ static uint64_t mix(uint64_t x)
 }
 
 /**
- * Place i of a permutation of n: a Feistel network over the next even number of bits, walked until it
- * falls inside. No table, and any place in constant expected time.
+ * Place i of a permutation of n: a Feistel network over the next even number of bits,
+ * walked until it falls inside. No table, and any place in constant expected time.
  */
 static int64_t permute(int64_t i, int64_t n, uint64_t key)
 {
@@ -64,7 +64,8 @@ static int64_t permute(int64_t i, int64_t n, uint64_t key)
     do {
         uint64_t left = x >> half, right = x & mask;
         for (int round = 0; round < 4; round++) {
-            uint64_t swap = left ^ (mix(right + key + (uint64_t)round * 0x9e3779b97f4a7c15ull) & mask);
+            uint64_t swap =
+                left ^ (mix(right + key + (uint64_t)round * 0x9e3779b97f4a7c15ull) & mask);
             left = right;
             right = swap;
         }
@@ -103,14 +104,15 @@ static int64_t token(const ts_loader *l, int64_t k)
 }
 
 /**
- * Reads T + 1 tokens from place `from` of the file. Not mapped: another process may cut a file at any
- * moment, and touching a mapping beyond its end kills the process.
+ * Reads T + 1 tokens from place `from` of the file. Not mapped: another process may cut a file
+ * at any moment, and touching a mapping beyond its end kills the process.
  */
 static int read_window(const ts_loader *l, int64_t from)
 {
     int64_t item = item_size(l->opts.dtype), bytes = (l->opts.length + 1) * item, done = 0;
     while (done < bytes) {
-        ssize_t n = pread(l->fd, l->window + done, (size_t)(bytes - done), (off_t)(from * item + done));
+        ssize_t n =
+            pread(l->fd, l->window + done, (size_t)(bytes - done), (off_t)(from * item + done));
         if (n == 0)
             return CUT_SHORT;
         if (n < 0 && errno != EINTR)
@@ -174,21 +176,28 @@ static ts_status check(const ts_loader_opts *o)
 {
     int64_t tokens, bytes;
     if (o->batch < 1 || o->length < 1)
-        return ts_error_set(TS_ERR_VALUE, "loader: expected batch and length of at least 1, got %lld and %lld",
+        return ts_error_set(TS_ERR_VALUE,
+                            "loader: expected batch and length of at least 1, got %lld and %lld",
                             (long long)o->batch, (long long)o->length);
     if (__builtin_mul_overflow(o->batch, o->length, &tokens) ||
         __builtin_mul_overflow(tokens, (int64_t)(2 * sizeof(int64_t)), &bytes))
-        return ts_error_set(TS_ERR_VALUE, "loader: a batch of %lld x %lld tokens does not fit 63 bits",
+        return ts_error_set(TS_ERR_VALUE,
+                            "loader: a batch of %lld x %lld tokens does not fit 63 bits",
                             (long long)o->batch, (long long)o->length);
     if (o->dtype != TS_U8 && o->dtype != TS_I32 && o->dtype != TS_I64)
-        return ts_error_set(TS_ERR_DTYPE, "loader: expected tokens of dtype u8, i32 or i64, got %s", ts_dtype_name(o->dtype));
+        return ts_error_set(TS_ERR_DTYPE, "loader: expected tokens of dtype u8, i32 or i64, got %s",
+                            ts_dtype_name(o->dtype));
     if (!(o->from >= 0 && o->from <= o->to && o->to <= 1))
-        return ts_error_set(TS_ERR_VALUE, "loader: expected 0 <= from <= to <= 1, got %g and %g", o->from, o->to);
+        return ts_error_set(TS_ERR_VALUE, "loader: expected 0 <= from <= to <= 1, got %g and %g",
+                            o->from, o->to);
     return TS_OK;
 }
 
 /** The first tokens of `all`; a double has too few digits for the end of a huge file. */
-static int64_t part(int64_t all, double fraction) { return fraction >= 1 ? all : (int64_t)((double)all * fraction); }
+static int64_t part(int64_t all, double fraction)
+{
+    return fraction >= 1 ? all : (int64_t)((double)all * fraction);
+}
 
 static ts_status open_file(ts_loader *l)
 {
@@ -206,24 +215,28 @@ static ts_status open_file(ts_loader *l)
         windows--;
     l->batches = l->tokens > 0 ? windows / l->opts.batch : 0;
     if (l->batches < 1)
-        return ts_error_set_hint(TS_ERR_SHAPE, "use a larger file, a smaller batch or shorter sequences",
-                                 "loader: '%s' has %lld tokens in the range; a batch of %lld x %lld needs %lld", l->path,
-                                 (long long)l->tokens, (long long)l->opts.batch, (long long)l->opts.length,
-                                 (long long)(l->opts.batch * l->opts.length + 1));
+        return ts_error_set_hint(
+            TS_ERR_SHAPE, "use a larger file, a smaller batch or shorter sequences",
+            "loader: '%s' has %lld tokens in the range; a batch of %lld x %lld needs %lld", l->path,
+            (long long)l->tokens, (long long)l->opts.batch, (long long)l->opts.length,
+            (long long)(l->opts.batch * l->opts.length + 1));
     return TS_OK;
 }
 
 static ts_status make_slots(ts_loader *l)
 {
-    size_t elements = (size_t)l->opts.batch * (size_t)l->opts.length, bytes = 2 * elements * sizeof(int64_t);
+    size_t elements = (size_t)l->opts.batch * (size_t)l->opts.length,
+           bytes = 2 * elements * sizeof(int64_t);
     for (int i = 0; i < SLOTS; i++) {
         if (!(l->slots[i].x = malloc(bytes)))
-            return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a batch needs %zu bytes", bytes);
+            return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a batch needs %zu bytes",
+                                bytes);
         l->slots[i].y = l->slots[i].x + elements;
     }
     bytes = ((size_t)l->opts.length + 1) * (size_t)item_size(l->opts.dtype);
     if (!(l->window = malloc(bytes)))
-        return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a sequence needs %zu bytes", bytes);
+        return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a sequence needs %zu bytes",
+                            bytes);
     return TS_OK;
 }
 
@@ -242,12 +255,13 @@ static void start(ts_loader *l)
 ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
 {
     if (!path || !opts) {
-        ts_error_set(TS_ERR_NULL, "loader_open: argument '%s': expected %s, got NULL", path ? "opts" : "path",
-                     path ? "options" : "a path");
+        ts_error_set(TS_ERR_NULL, "loader_open: argument '%s': expected %s, got NULL",
+                     path ? "opts" : "path", path ? "options" : "a path");
         return NULL;
     }
     if (opts->size < 1 || opts->size > sizeof *opts) {
-        ts_error_set(TS_ERR_VALUE, "loader: options: expected size %zu or that of an older version, got %zu",
+        ts_error_set(TS_ERR_VALUE,
+                     "loader: options: expected size %zu or that of an older version, got %zu",
                      sizeof *opts, opts->size);
         return NULL;
     }
@@ -301,11 +315,14 @@ void ts_loader_close(ts_loader *l)
 static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
 {
     if (s->failed > 0)
-        return ts_error_set(TS_ERR_IO, "loader: cannot read '%s': %s", l->path, strerror(s->failed));
+        return ts_error_set(TS_ERR_IO, "loader: cannot read '%s': %s", l->path,
+                            strerror(s->failed));
     if (s->failed)
-        return ts_error_set(TS_ERR_IO, "loader: '%s' has become shorter since it was opened", l->path);
+        return ts_error_set(TS_ERR_IO, "loader: '%s' has become shorter since it was opened",
+                            l->path);
     int64_t sizes[2] = {l->opts.batch, l->opts.length};
-    ts_tensor *x = ts_from_array(s->x, TS_I64, sizes, 2), *y = ts_from_array(s->y, TS_I64, sizes, 2);
+    ts_tensor *x = ts_from_array(s->x, TS_I64, sizes, 2),
+              *y = ts_from_array(s->y, TS_I64, sizes, 2);
     TS_TRY(x);
     TS_TRY(y);
     *batch = (ts_batch){x, y, s->at.epoch, s->at.index};
@@ -315,7 +332,8 @@ static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
 ts_status ts_loader_next(ts_loader *l, ts_batch *batch)
 {
     if (!l || !batch)
-        return ts_error_set(TS_ERR_NULL, "loader_next: expected a loader and a place for the batch");
+        return ts_error_set(TS_ERR_NULL,
+                            "loader_next: expected a loader and a place for the batch");
     slot *s;
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
@@ -340,15 +358,20 @@ ts_status ts_loader_next(ts_loader *l, ts_batch *batch)
 
 int64_t ts_loader_batches(const ts_loader *l) { return l ? l->batches : 0; }
 int64_t ts_loader_tokens(const ts_loader *l) { return l ? l->tokens : 0; }
-ts_loader_state ts_loader_get_state(const ts_loader *l) { return l ? l->next : (ts_loader_state){0, 0}; }
+ts_loader_state ts_loader_get_state(const ts_loader *l)
+{
+    return l ? l->next : (ts_loader_state){0, 0};
+}
 
 ts_status ts_loader_set_state(ts_loader *l, ts_loader_state state)
 {
     if (!l)
         return ts_error_set(TS_ERR_NULL, "loader_set_state: expected a loader, got NULL");
     if (state.epoch < 0 || state.index < 0 || state.index >= l->batches)
-        return ts_error_set(TS_ERR_VALUE, "loader_set_state: expected an epoch >= 0 and a batch below %lld, got %lld and %lld",
-                            (long long)l->batches, (long long)state.epoch, (long long)state.index);
+        return ts_error_set(
+            TS_ERR_VALUE,
+            "loader_set_state: expected an epoch >= 0 and a batch below %lld, got %lld and %lld",
+            (long long)l->batches, (long long)state.epoch, (long long)state.index);
     pthread_mutex_lock(&l->lock);
     l->next = l->ahead = state;
     l->filled = 0;

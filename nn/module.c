@@ -31,7 +31,8 @@ ts_status ts_nn_null(const char *function, const char *argument)
 {
     if (ts_error_code() != TS_OK)
         return ts_error_code();
-    return ts_error_set(TS_ERR_NULL, "%s: argument '%s': expected an object, got NULL", function, argument);
+    return ts_error_set(TS_ERR_NULL, "%s: argument '%s': expected an object, got NULL", function,
+                        argument);
 }
 
 void *ts_nn_alloc(int64_t count, size_t item, const char *what)
@@ -55,7 +56,9 @@ bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
 ts_module *ts_module_new(const ts_module_type *type)
 {
     if (!type || type->size != sizeof *type || !type->name) {
-        ts_error_set(TS_ERR_VALUE, "module_new: argument 'type': expected a name and a size of %zu bytes", sizeof *type);
+        ts_error_set(TS_ERR_VALUE,
+                     "module_new: argument 'type': expected a name and a size of %zu bytes",
+                     sizeof *type);
         return NULL;
     }
     ts_module *m = ts_nn_alloc(1, sizeof *m, "a module");
@@ -101,17 +104,20 @@ const ts_module_type *ts_module_type_of(const ts_module *m) { return m ? m->type
 
 /* ------------------------------------------------------------------------------ members ---- */
 
-/** A new member under a checked name, or NULL with an error; nmembers is raised by the caller's success. */
+/** A new member under a checked name, or NULL with an error;
+ * nmembers is raised by the caller's success. */
 static member *new_member(ts_module *m, const char *function, const char *name)
 {
     if (!name || !*name || strchr(name, '.') || strlen(name) >= NAME_MOST) {
-        ts_error_set(TS_ERR_VALUE, "%s: argument 'name': expected a short name without '.', got '%s'", function,
+        ts_error_set(TS_ERR_VALUE,
+                     "%s: argument 'name': expected a short name without '.', got '%s'", function,
                      name ? name : "NULL");
         return NULL;
     }
     for (int i = 0; i < m->nmembers; i++)
         if (strcmp(m->members[i].name, name) == 0) {
-            ts_error_set(TS_ERR_VALUE, "%s: argument 'name': this %s has a '%s' already", function, m->type->name, name);
+            ts_error_set(TS_ERR_VALUE, "%s: argument 'name': this %s has a '%s' already", function,
+                         m->type->name, name);
             return NULL;
         }
     if (m->nmembers == m->room) {
@@ -132,8 +138,8 @@ static member *new_member(ts_module *m, const char *function, const char *name)
     return NULL;
 }
 
-static ts_status add_tensor(ts_module *m, const char *function, const char *name, ts_tensor *t, ts_member_kind kind,
-                            ts_tensor **slot)
+static ts_status add_tensor(ts_module *m, const char *function, const char *name, ts_tensor *t,
+                            ts_member_kind kind, ts_tensor **slot)
 {
     if (!m || !t)
         return ts_nn_null(function, m ? "t" : "m");
@@ -143,8 +149,9 @@ static ts_status add_tensor(ts_module *m, const char *function, const char *name
         return TS_OK;
     }
     if (kind == TS_MEMBER_PARAMETER && !ts_is_leaf(t))
-        return ts_error_set_hint(TS_ERR_AUTOGRAD, "make it under TS_NO_GRAD, or pass ts_detach() of it",
-                                 "%s: argument 't': expected a leaf as '%s', got the result of an op", function, name);
+        return ts_error_set_hint(
+            TS_ERR_AUTOGRAD, "make it under TS_NO_GRAD, or pass ts_detach() of it",
+            "%s: argument 't': expected a leaf as '%s', got the result of an op", function, name);
     member *e = new_member(m, function, name);
     if (!e)
         return ts_error_code();
@@ -166,9 +173,11 @@ ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, 
     return add_tensor(m, "module_add_parameter", name, t, TS_MEMBER_PARAMETER, slot);
 }
 
-ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent, ts_tensor **slot)
+ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent,
+                               ts_tensor **slot)
 {
-    return add_tensor(m, "module_add_buffer", name, t, persistent ? TS_MEMBER_BUFFER : TS_MEMBER_TEMPORARY, slot);
+    return add_tensor(m, "module_add_buffer", name, t,
+                      persistent ? TS_MEMBER_BUFFER : TS_MEMBER_TEMPORARY, slot);
 }
 
 ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot)
@@ -182,8 +191,10 @@ ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_mod
     while (root->parent)
         root = root->parent;
     if (child->parent || child == root)
-        return ts_error_set(TS_ERR_VALUE, "module_add: argument 'child': this %s belongs to another module, or holds this one",
-                            child->type->name);
+        return ts_error_set(
+            TS_ERR_VALUE,
+            "module_add: argument 'child': this %s belongs to another module, or holds this one",
+            child->type->name);
     member *e = new_member(m, "module_add", name);
     if (!e) {
         ts_module_free(child);
@@ -228,14 +239,17 @@ const char *ts_module_child_name(const ts_module *m, int index)
 }
 
 /** name holds the dotted prefix, `length` bytes of it. */
-static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_visit visit, void *ctx)
+static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_visit visit,
+                      void *ctx)
 {
     for (int i = 0; i < m->nmembers; i++) {
         const member *e = &m->members[i];
         size_t n = strlen(e->name);
         if (length + n + 2 > NAME_MOST)
-            return ts_error_set(TS_ERR_VALUE, "the name of '%s' in a %s is longer than %d bytes with those above it",
-                                e->name, m->type->name, NAME_MOST - 1);
+            return ts_error_set(
+                TS_ERR_VALUE,
+                "the name of '%s' in a %s is longer than %d bytes with those above it", e->name,
+                m->type->name, NAME_MOST - 1);
         memcpy(name + length, e->name, n + 1);
         if (e->tensor) {
             TS_TRY(visit(ctx, name, e->tensor, e->kind));
@@ -295,7 +309,8 @@ ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
         return NULL;
     }
     if (!m->type->forward) {
-        ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of one tensor", m->type->name);
+        ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of one tensor",
+                     m->type->name);
         return NULL;
     }
     return m->type->forward(m, x);
@@ -314,7 +329,8 @@ bool ts_module_training(const ts_module *m) { return m && m->training; }
 static ts_status set_requires_grad(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
 {
     (void)name;
-    return kind == TS_MEMBER_PARAMETER ? TS_STATUS_OF(ts_set_requires_grad(t, *(bool *)ctx)) : TS_OK;
+    return kind == TS_MEMBER_PARAMETER ? TS_STATUS_OF(ts_set_requires_grad(t, *(bool *)ctx))
+                                       : TS_OK;
 }
 
 ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad)
@@ -367,7 +383,8 @@ static ts_status convert_tensor(void *ctx, const char *name, ts_tensor *t, ts_me
 {
     (void)name, (void)kind;
     exchange *x = ctx;
-    if (!ts_dtype_is_float(ts_dtype_of(t)) || ts_dtype_of(t) == x->dtype || ts_nn_contains(x->old, x->n, t))
+    if (!ts_dtype_is_float(ts_dtype_of(t)) || ts_dtype_of(t) == x->dtype ||
+        ts_nn_contains(x->old, x->n, t))
         return TS_OK;
     TS_SCOPE;
     TS_NO_GRAD;
@@ -400,7 +417,9 @@ ts_status ts_module_to(ts_module *m, ts_dtype dtype)
 {
     exchange x = {.dtype = dtype};
     if (!ts_dtype_is_float(dtype))
-        return ts_error_set(TS_ERR_DTYPE, "module_to: argument 'dtype': expected a floating dtype, got %s", ts_dtype_name(dtype));
+        return ts_error_set(TS_ERR_DTYPE,
+                            "module_to: argument 'dtype': expected a floating dtype, got %s",
+                            ts_dtype_name(dtype));
     TS_TRY(ts_module_each(m, count_tensor, &x));
     x.old = ts_nn_alloc(2 * x.room, sizeof *x.old, "a module's new tensors");
     if (!x.old)

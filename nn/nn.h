@@ -17,8 +17,10 @@ double ts_nn_initial_lr(const ts_optimizer *o, int group);
 /** Norm of all gradients of an optimizer together, as ts_global_norm(); in the caller's scope. */
 ts_tensor *ts_nn_grad_norm(ts_optimizer *o);
 /**
- * A step for which the host does not wait. All are numbers on the parameters' device, and may be NULL.
- * @param norm    of the gradients times factor, for clipping; NULL: taken where needed, of the gradients as they are
+ * A step for which the host does not wait. All are numbers on the parameters'
+ * device, and may be NULL.
+ * @param norm    of the gradients times factor, for clipping; NULL: taken where needed,
+ *                of the gradients as they are
  * @param factor  f32: what gradients are multiplied by as they are read, before they are clipped
  * @param found   f32: unless it is 0, the device leaves the step out, which then does not count
  */

@@ -11,7 +11,8 @@ typedef struct group {
     ts_group_opts opts;
     double initial_lr;
     int64_t first, n; /* its parameters among all */
-    ts_tensor *skipped; /* (n) f32 on their device: how many of the steps counted were left out there; NULL: none */
+    ts_tensor *skipped; /* (n) f32 on their device: how many of the steps counted were
+                           left out there; NULL: none */
 } group;
 
 enum { STATES = 3, MASTER = 2, CHOSEN = 5, SKIPPED = 4 };
@@ -24,8 +25,8 @@ struct ts_optimizer {
     int ngroups;
     int64_t n;
     ts_tensor **params;    /* held, as the states are */
-    /* exp_avg and exp_avg_sq, or momentum buffers; of bf16 and f16 parameters the f32 values that are stepped;
-     * NULL where there is none */
+    /* exp_avg and exp_avg_sq, or momentum buffers; of bf16 and f16 parameters the f32 values
+     * that are stepped; NULL where there is none */
     ts_tensor **states[STATES];
     ts_tensor **chosen[CHOSEN]; /* scratch of a step: what is passed on */
     char **names;
@@ -55,7 +56,9 @@ ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
 ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
 {
     if (kind != TS_SGD && kind != TS_ADAM && kind != TS_ADAMW) {
-        ts_error_set(TS_ERR_VALUE, "optimizer_new: argument 'kind': expected TS_SGD, TS_ADAM or TS_ADAMW, got %d", (int)kind);
+        ts_error_set(TS_ERR_VALUE,
+                     "optimizer_new: argument 'kind': expected TS_SGD, TS_ADAM or TS_ADAMW, got %d",
+                     (int)kind);
         return NULL;
     }
     ts_optimizer *o = ts_nn_alloc(1, sizeof *o, "an optimizer");
@@ -121,20 +124,25 @@ static void lay_out(ts_optimizer *o, void *block, int64_t n)
     o->chosen_steps = (int64_t *)(at + (ARRAYS - 1) * n);
 }
 
-static ts_status check_param(const ts_optimizer *o, const char *const *names, ts_tensor *const *params, int64_t i)
+static ts_status check_param(const ts_optimizer *o, const char *const *names,
+                             ts_tensor *const *params, int64_t i)
 {
     const char *name = names[i];
     if (!params[i] || !name)
         return ts_nn_null("optimizer_add_group", name ? "params" : "names");
     if (!ts_requires_grad(params[i]) || !ts_is_leaf(params[i]))
-        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: parameter '%s': expected a leaf that requires grad", name);
+        return ts_error_set(
+            TS_ERR_VALUE, "optimizer_add_group: parameter '%s': expected a leaf that requires grad",
+            name);
     bool twice = ts_nn_contains(o->params, o->n, params[i]) || ts_nn_contains(params, i, params[i]);
     for (int64_t k = 0; k < o->n && !twice; k++)
         twice = strcmp(o->names[k], name) == 0;
     for (int64_t k = 0; k < i && !twice; k++)
         twice = strcmp(names[k], name) == 0;
     if (twice)
-        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: parameter '%s': this tensor or name is there already", name);
+        return ts_error_set(
+            TS_ERR_VALUE,
+            "optimizer_add_group: parameter '%s': this tensor or name is there already", name);
     return TS_OK;
 }
 
@@ -144,22 +152,28 @@ static ts_status check_opts(const ts_optimizer *o, const ts_group_opts *p)
 {
     bool sgd = o->kind == TS_SGD;
     if (!is_number_at_least_0(p->lr) || !is_number_at_least_0(p->weight_decay))
-        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: expected lr and weight_decay >= 0, got %g and %g", p->lr,
-                            p->weight_decay);
+        return ts_error_set(TS_ERR_VALUE,
+                            "optimizer_add_group: expected lr and weight_decay >= 0, got %g and %g",
+                            p->lr, p->weight_decay);
     if (sgd && (!is_number_at_least_0(p->momentum) || !isfinite(p->dampening) ||
                 (p->nesterov && (p->momentum == 0 || p->dampening != 0))))
         return ts_error_set(TS_ERR_VALUE,
-                            "optimizer_add_group: expected momentum >= 0, with nesterov > 0 and dampening 0; got momentum %g, "
-                            "dampening %g", p->momentum, p->dampening);
-    if (!sgd && !(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1 && is_number_at_least_0(p->eps)))
-        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: expected betas in [0, 1) and eps >= 0, got %g, %g and %g",
-                            p->beta1, p->beta2, p->eps);
+                            "optimizer_add_group: expected momentum >= 0, with nesterov > 0 and "
+                            "dampening 0; got momentum %g, dampening %g",
+                            p->momentum, p->dampening);
+    if (!sgd && !(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1 &&
+                  is_number_at_least_0(p->eps)))
+        return ts_error_set(
+            TS_ERR_VALUE,
+            "optimizer_add_group: expected betas in [0, 1) and eps >= 0, got %g, %g and %g",
+            p->beta1, p->beta2, p->eps);
     return TS_OK;
 }
 
-/** Names and states of parameters n0 .. n, already laid out; false leaves what was made for the caller to free. */
-static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names, ts_tensor *const *params,
-                       const ts_group_opts *opts)
+/** Names and states of parameters n0 .. n, already laid out;
+ * false leaves what was made for the caller to free. */
+static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names,
+                       ts_tensor *const *params, const ts_group_opts *opts)
 {
     int states = o->kind == TS_SGD ? opts->momentum != 0 : 2;
     TS_SCOPE;
@@ -191,13 +205,17 @@ static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names, ts
     return true;
 }
 
-ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names, ts_tensor *const *params, int64_t n,
-                                 const ts_group_opts *opts)
+ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
+                                 ts_tensor *const *params, int64_t n, const ts_group_opts *opts)
 {
     if (!o || !opts || (n && (!names || !params)))
-        return ts_nn_null("optimizer_add_group", !o ? "o" : !opts ? "opts" : names ? "params" : "names");
+        return ts_nn_null("optimizer_add_group", !o      ? "o"
+                                                 : !opts ? "opts"
+                                                 : names ? "params"
+                                                         : "names");
     if (n < 0 || n > INT32_MAX)
-        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: argument 'n': got %lld", (long long)n);
+        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: argument 'n': got %lld",
+                            (long long)n);
     TS_TRY(check_opts(o, opts));
     for (int64_t i = 0; i < n; i++)
         TS_TRY(check_param(o, names, params, i));
@@ -251,7 +269,9 @@ ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm)
     if (!o)
         return ts_nn_null("optimizer_set_max_norm", "o");
     if (!is_number_at_least_0(max_norm))
-        return ts_error_set(TS_ERR_VALUE, "optimizer_set_max_norm: argument 'max_norm': expected a finite number of at least 0, got %g",
+        return ts_error_set(TS_ERR_VALUE,
+                            "optimizer_set_max_norm: argument 'max_norm': expected a finite number "
+                            "of at least 0, got %g",
                             max_norm);
     o->max_norm = max_norm;
     return TS_OK;
@@ -272,7 +292,8 @@ static ts_status count_skipped(const ts_optimizer *o, group *g)
     if (g->skipped || !g->n)
         return TS_OK;
     TS_SCOPE;
-    ts_tensor *counts = ts_fill_(ts_empty_on(&g->n, 1, TS_F32, ts_device_of(o->params[g->first])), 0);
+    ts_tensor *counts =
+        ts_fill_(ts_empty_on(&g->n, 1, TS_F32, ts_device_of(o->params[g->first])), 0);
     TS_TRY(counts);
     g->skipped = ts_retain(counts);
     return TS_OK;
@@ -287,7 +308,8 @@ static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
     for (int i = 0; i < o->ngroups; i++) {
         const group *g = &o->groups[i];
         if (g->skipped)
-            TS_TRY(ts_copy_to(ts_to(g->skipped, TS_I64), steps + g->first, (size_t)g->n * sizeof *steps));
+            TS_TRY(ts_copy_to(ts_to(g->skipped, TS_I64), steps + g->first,
+                              (size_t)g->n * sizeof *steps));
     }
     for (int64_t i = 0; i < o->n; i++)
         steps[i] = o->steps[i] - steps[i];
@@ -316,7 +338,8 @@ ts_tensor *ts_nn_grad_norm(ts_optimizer *o)
 /** min(1, max_norm / (norm + 1e-6)), in f32; a norm that is NaN shows. */
 static ts_tensor *clip_factor(const ts_optimizer *o, ts_tensor *norm)
 {
-    return ts_to(ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), o->max_norm), 1), TS_F32);
+    return ts_to(ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), o->max_norm), 1),
+                 TS_F32);
 }
 
 static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, ts_tensor *found)
@@ -339,11 +362,12 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, 
     }
     if (o->kind == TS_SGD)
         TS_TRY(ts_sgd_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen_steps, n,
-                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay, p->nesterov, guard, factor}));
+                       &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay,
+                                      p->nesterov, guard, factor}));
     else
         TS_TRY(ts_adamw_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen[3], o->chosen_steps, n,
-                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay, o->kind == TS_ADAMW, guard,
-                                          factor}));
+                         &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay,
+                                          o->kind == TS_ADAMW, guard, factor}));
     for (int64_t i = g->first; i < g->first + g->n; i++) {
         if (ts_grad(o->params[i]) == TS_NONE)
             continue;
@@ -409,10 +433,12 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
     TS_TRY(count_steps(o, o->chosen_steps));
     ts_tensor *steps = ts_from_array(o->chosen_steps, TS_I64, &o->n, 1);
     TS_TRY(steps);
-    char *block = ts_nn_alloc((int64_t)((size_t)count * 2 * sizeof(void *) + bytes), 1, "a list of states");
+    char *block =
+        ts_nn_alloc((int64_t)((size_t)count * 2 * sizeof(void *) + bytes), 1, "a list of states");
     if (!block)
         return TS_ERR_MEMORY;
-    *list = (ts_named_tensors){count, (const char **)(void *)block, (ts_tensor **)(void *)block + count};
+    *list = (ts_named_tensors){count, (const char **)(void *)block,
+                               (ts_tensor **)(void *)block + count};
     char *text = block + (size_t)count * 2 * sizeof(void *);
     for (int k = 0; k < STATES; k++)
         for (int64_t i = 0; i < o->n; i++) {
@@ -445,33 +471,40 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
             if (strcmp(names[k], own->names[i]) == 0)
                 given[i] = k;
         if (given[i] < 0)
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is missing", own->names[i]);
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is missing",
+                                own->names[i]);
         if (!same_sizes(own->tensors[i], tensors[given[i]]))
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' has other sizes", own->names[i]);
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' has other sizes",
+                                own->names[i]);
         if (ts_dtype_of(tensors[given[i]]) != ts_dtype_of(own->tensors[i]))
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s': expected dtype %s, got %s", own->names[i],
-                                ts_dtype_name(ts_dtype_of(own->tensors[i])), ts_dtype_name(ts_dtype_of(tensors[given[i]])));
+            return ts_error_set(TS_ERR_VALUE,
+                                "optimizer_load_state: '%s': expected dtype %s, got %s",
+                                own->names[i], ts_dtype_name(ts_dtype_of(own->tensors[i])),
+                                ts_dtype_name(ts_dtype_of(tensors[given[i]])));
     }
     for (int64_t k = 0; k < n; k++) {
         bool known = false;
         for (int64_t i = 0; i < own->n && !known; i++)
             known = given[i] == k;
         if (!known)
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is unexpected, or there twice", names[k]);
+            return ts_error_set(
+                TS_ERR_VALUE, "optimizer_load_state: '%s' is unexpected, or there twice", names[k]);
     }
     TS_NO_GRAD;
     size_t bytes = (size_t)o->n * sizeof *o->steps;
     TS_TRY(ts_copy_to(tensors[given[own->n - 1]], o->chosen_steps, bytes));
     for (int64_t i = 0; i < o->n; i++)
         if (o->chosen_steps[i] < 0)
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: 'steps' has %lld", (long long)o->chosen_steps[i]);
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: 'steps' has %lld",
+                                (long long)o->chosen_steps[i]);
     for (int64_t i = 0; i < own->n - 1; i++)
         TS_TRY(ts_copy_(own->tensors[i], tensors[given[i]]));
     set_steps(o, o->chosen_steps);
     return TS_OK;
 }
 
-ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names, ts_tensor *const *tensors, int64_t n)
+ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names,
+                                  ts_tensor *const *tensors, int64_t n)
 {
     if (!o || (n > 0 && (!names || !tensors)))
         return ts_nn_null("optimizer_load_state", !o ? "o" : names ? "tensors" : "names");

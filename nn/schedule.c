@@ -25,7 +25,9 @@ double ts_schedule_at(const ts_schedule *s, int64_t step)
     case TS_SCHEDULE_CONSTANT: return 1;
     case TS_SCHEDULE_LINEAR: break;
     case TS_SCHEDULE_COSINE: done = 0.5 * (1 - cos(M_PI * done)); break;
-    case TS_SCHEDULE_WSD: done = progress(step, s->total_steps - s->decay_steps, s->total_steps); break;
+    case TS_SCHEDULE_WSD:
+        done = progress(step, s->total_steps - s->decay_steps, s->total_steps);
+        break;
     default: return NAN;
     }
     return 1 + done * (s->final_ratio - 1);
@@ -37,8 +39,9 @@ ts_status ts_schedule_apply(const ts_schedule *s, ts_optimizer *o, int64_t step)
         return ts_nn_null("schedule_apply", s ? "o" : "schedule");
     double factor = ts_schedule_at(s, step);
     if (!(factor >= 0))
-        return ts_error_set(TS_ERR_VALUE, "schedule_apply: argument 'schedule': its factor at step %lld is %g", (long long)step,
-                            factor);
+        return ts_error_set(TS_ERR_VALUE,
+                            "schedule_apply: argument 'schedule': its factor at step %lld is %g",
+                            (long long)step, factor);
     for (int i = 0; i < ts_optimizer_num_groups(o); i++)
         ts_optimizer_group(o, i)->lr = ts_nn_initial_lr(o, i) * factor;
     return TS_OK;

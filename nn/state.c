@@ -48,7 +48,8 @@ static ts_status collect_all(const ts_module *m, bool parameters, ts_named_tenso
     TS_TRY(ts_module_each(m, collect, &c));
     char *block = malloc((size_t)c.room * 2 * sizeof(void *) + c.bytes + 1);
     if (!block)
-        return ts_error_set(TS_ERR_MEMORY, "out of memory for a list of %lld tensors", (long long)c.room);
+        return ts_error_set(TS_ERR_MEMORY, "out of memory for a list of %lld tensors",
+                            (long long)c.room);
     c.names = (const char **)(void *)block;
     c.tensors = (ts_tensor **)(void *)(c.names + c.room);
     c.text = (char *)(c.tensors + c.room);
@@ -67,8 +68,14 @@ void ts_named_tensors_free(ts_named_tensors *list)
     *list = (ts_named_tensors){0};
 }
 
-ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list) { return collect_all(m, true, list); }
-ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list) { return collect_all(m, false, list); }
+ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list)
+{
+    return collect_all(m, true, list);
+}
+ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list)
+{
+    return collect_all(m, false, list);
+}
 
 /* ------------------------------------------------------------------------------ loading ---- */
 
@@ -86,7 +93,8 @@ static void say(ts_load_report *r, const char *format, ...)
 }
 
 /** One more of a kind: its name while there are few. */
-static void note(ts_load_report *r, int64_t *count, const char *kind, const char *name, const char *detail)
+static void note(ts_load_report *r, int64_t *count, const char *kind, const char *name,
+                 const char *detail)
 {
     if (*count == 0)
         say(r, "%s%s: ", r->text[0] ? "; " : "", kind);
@@ -117,13 +125,14 @@ static int put_sizes(char *text, size_t size, const ts_tensor *t)
 {
     int used = snprintf(text, size, "(");
     for (int d = 0; d < ts_ndim(t) && used < (int)size; d++)
-        used += snprintf(text + used, size - (size_t)used, "%s%lld", d ? ", " : "", (long long)ts_sizes(t)[d]);
+        used += snprintf(text + used, size - (size_t)used, "%s%lld", d ? ", " : "",
+                         (long long)ts_sizes(t)[d]);
     return used < (int)size ? used + snprintf(text + used, size - (size_t)used, ")") : used;
 }
 
 /** given[i]: place of the module's tensor i among the names, -1 when missing. Fills the report. */
-static void match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors, int64_t n,
-                  int64_t *given, ts_load_report *r)
+static void match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
+                  int64_t n, int64_t *given, ts_load_report *r)
 {
     for (int64_t i = 0; i < own->n; i++)
         given[i] = -1;
@@ -154,8 +163,9 @@ static void match(const ts_named_tensors *own, const char *const *names, ts_tens
     }
 }
 
-static ts_status load(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors, int64_t n,
-                      bool strict, int64_t *given, ts_load_report *r)
+static ts_status load(const ts_named_tensors *own, const char *const *names,
+                      ts_tensor *const *tensors, int64_t n, bool strict, int64_t *given,
+                      ts_load_report *r)
 {
     match(own, names, tensors, n, given, r);
     if (r->mismatched || (strict && (r->missing || r->unexpected)))
@@ -167,14 +177,17 @@ static ts_status load(const ts_named_tensors *own, const char *const *names, ts_
     return TS_OK;
 }
 
-ts_status ts_module_load_state_dict(ts_module *m, const char *const *names, ts_tensor *const *tensors, int64_t n,
-                                    bool strict, ts_load_report *report)
+ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
+                                    ts_tensor *const *tensors, int64_t n, bool strict,
+                                    ts_load_report *report)
 {
     ts_load_report local;
     ts_load_report *r = report ? report : &local;
     memset(r, 0, sizeof *r);
     if (n < 0 || (n && (!names || !tensors)))
-        return ts_error_set(TS_ERR_VALUE, "module_load_state_dict: expected n >= 0 names and tensors, got %lld", (long long)n);
+        return ts_error_set(TS_ERR_VALUE,
+                            "module_load_state_dict: expected n >= 0 names and tensors, got %lld",
+                            (long long)n);
     for (int64_t k = 0; k < n; k++)
         if (!names[k] || !tensors[k] || tensors[k] == TS_NONE)
             return ts_nn_null("module_load_state_dict", names[k] ? names[k] : "names");

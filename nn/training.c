@@ -44,17 +44,19 @@ static char *describe(const ts_training *t)
     int64_t n = t->optimizer && list ? ts_optimizer_numbers(t->optimizer, list, NUMBERS) : 0;
     json_t *numbers = list && n <= NUMBERS ? pack_numbers(list, n) : NULL;
     free(list);
-    json_t *scaling = pack_numbers(scaler, ts_grad_scaler_numbers(scaler_of(t), scaler, SCALER_NUMBERS));
+    json_t *scaling =
+        pack_numbers(scaler, ts_grad_scaler_numbers(scaler_of(t), scaler, SCALER_NUMBERS));
     if (!numbers || !scaling) {
         json_decref(numbers);
         json_decref(scaling);
         return NULL;
     }
-    json_t *root = json_pack("{s:{s:I, s:I}, s:{s:s, s:s}, s:o, s:o}", "loader", "epoch", (json_int_t)at.epoch, "index",
-                             (json_int_t)at.index, "rng", "seed", seed, "offset", offset, "optimizer", numbers,
-                             "scaler", scaling);
+    json_t *root = json_pack("{s:{s:I, s:I}, s:{s:s, s:s}, s:o, s:o}", "loader", "epoch",
+                             (json_int_t)at.epoch, "index", (json_int_t)at.index, "rng", "seed",
+                             seed, "offset", offset, "optimizer", numbers, "scaler", scaling);
     /* not json_dumps(): without memory its text lacks parts */
-    size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17), size = root ? json_dumpb(root, NULL, 0, flags) : 0;
+    size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17),
+           size = root ? json_dumpb(root, NULL, 0, flags) : 0;
     char *text = size ? calloc(size + 1, 1) : NULL;
     if (text && json_dumpb(root, text, size, flags) != size) {
         free(text);
@@ -70,12 +72,15 @@ static ts_status word_at(const ts_checkpoint *c, const char *group, const char *
     char text[24], *end;
     TS_TRY(ts_checkpoint_text(c, (const char *[]){group, key}, 2, text, sizeof text));
     *word = strtoull(text, &end, 10);
-    return *end || end == text ? ts_error_set(TS_ERR_FORMAT, "training_resume: '%s': expected digits as %s.%s, got '%s'",
-                                              ts_checkpoint_path(c), group, key, text)
-                               : TS_OK;
+    return *end || end == text
+               ? ts_error_set(TS_ERR_FORMAT,
+                              "training_resume: '%s': expected digits as %s.%s, got '%s'",
+                              ts_checkpoint_path(c), group, key, text)
+               : TS_OK;
 }
 
-static ts_status number_at(const ts_checkpoint *c, const char *group, const char *key, ts_scalar *number)
+static ts_status number_at(const ts_checkpoint *c, const char *group, const char *key,
+                           ts_scalar *number)
 {
     return ts_checkpoint_number(c, (const char *[]){group, key}, 2, number);
 }
@@ -91,17 +96,20 @@ static ts_status take_scaling(ts_grad_scaler *s, const ts_checkpoint *c)
     for (int64_t i = 0; i < n; i++) {
         ts_status status = number_at(c, "scaler", own[i].name, &number);
         if (status == TS_ERR_INDEX)
-            return ts_error_set_hint(TS_ERR_VALUE, "resume without a scaler, or set its numbers by hand",
-                                     "training_resume: the manifest in '%s' has no '%s' for the scaler",
-                                     ts_checkpoint_path(c), own[i].name);
+            return ts_error_set_hint(
+                TS_ERR_VALUE, "resume without a scaler, or set its numbers by hand",
+                "training_resume: the manifest in '%s' has no '%s' for the scaler",
+                ts_checkpoint_path(c), own[i].name);
         TS_TRY(status);
         TS_TRY(ts_grad_scaler_set_number(s, own[i].name, as_double(number)));
     }
     return TS_OK;
 }
 
-/** Sets the loader's place and the numbers of scaler and optimizer; the generator's state, which cannot fail, is for the end. */
-static ts_status take_numbers(ts_training *t, const ts_checkpoint *c, const ts_named_number *names, int64_t n, ts_rng_state *rng)
+/** Sets the loader's place and the numbers of scaler and optimizer; the generator's state,
+ * which cannot fail, is for the end. */
+static ts_status take_numbers(ts_training *t, const ts_checkpoint *c, const ts_named_number *names,
+                              int64_t n, ts_rng_state *rng)
 {
     ts_scalar epoch, index, number;
     TS_TRY(number_at(c, "loader", "epoch", &epoch));
@@ -109,7 +117,9 @@ static ts_status take_numbers(ts_training *t, const ts_checkpoint *c, const ts_n
     TS_TRY(word_at(c, "rng", "seed", &rng->seed));
     TS_TRY(word_at(c, "rng", "offset", &rng->offset));
     if (epoch.kind != TS_SCALAR_INT || index.kind != TS_SCALAR_INT)
-        return ts_error_set(TS_ERR_FORMAT, "training_resume: '%s': expected integers as the loader's place", ts_checkpoint_path(c));
+        return ts_error_set(TS_ERR_FORMAT,
+                            "training_resume: '%s': expected integers as the loader's place",
+                            ts_checkpoint_path(c));
     if (t->loader)
         TS_TRY(ts_loader_set_state(t->loader, (ts_loader_state){epoch.i, index.i}));
     TS_TRY(take_scaling(scaler_of(t), c));
@@ -131,7 +141,8 @@ static ts_status read_section(const ts_checkpoint *c, const char *section, ts_na
     list->names = calloc((size_t)n + 1, sizeof *list->names);
     list->tensors = calloc((size_t)n + 1, sizeof *list->tensors);
     if (!list->names || !list->tensors)
-        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld names", (long long)n);
+        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld names",
+                            (long long)n);
     TS_TRY(ts_safetensors_load_all(file, list->tensors));
     for (int64_t i = 0; i < n; i++)
         list->names[i] = ts_safetensors_name(file, i);
@@ -145,7 +156,8 @@ static void forget(ts_named_tensors *list)
     free(list->tensors);
 }
 
-/** What a run was before a checkpoint was taken over, to be brought back when a part does not fit. */
+/** What a run was before a checkpoint was taken over, to be brought back
+ * when a part does not fit. */
 typedef struct before {
     ts_named_tensors model;
     ts_tensor **copies; /* of its tensors; NULL: not yet made */
@@ -159,7 +171,8 @@ static ts_status remember(const ts_training *t, before *b)
     TS_TRY(ts_module_state_dict(t->model, &b->model));
     b->copies = calloc((size_t)b->model.n + 1, sizeof *b->copies);
     if (!b->copies)
-        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld tensors", (long long)b->model.n);
+        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld tensors",
+                            (long long)b->model.n);
     for (int64_t i = 0; i < b->model.n; i++) {
         b->copies[i] = ts_retain(ts_clone(ts_detach(b->model.tensors[i])));
         TS_TRY(b->copies[i]);
@@ -169,7 +182,8 @@ static ts_status remember(const ts_training *t, before *b)
     b->n = t->optimizer ? ts_optimizer_numbers(t->optimizer, NULL, 0) : 0;
     b->numbers = calloc((size_t)b->n + 1, sizeof *b->numbers);
     if (!b->numbers)
-        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld numbers", (long long)b->n);
+        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld numbers",
+                            (long long)b->n);
     if (t->optimizer)
         ts_optimizer_numbers(t->optimizer, b->numbers, b->n);
     return TS_OK;
@@ -190,8 +204,8 @@ static void bring_back(ts_training *t, const before *b)
 }
 
 /** Model, numbers, and last the optimizer's state, which changes as a whole or not at all. */
-static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const before *b, const ts_named_tensors *model,
-                            const ts_named_tensors *state)
+static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const before *b,
+                            const ts_named_tensors *model, const ts_named_tensors *state)
 {
     ts_rng_state rng;
     TS_TRY(ts_module_load_state_dict(t->model, model->names, model->tensors, model->n, true, NULL));
@@ -229,7 +243,9 @@ static ts_status take_over(ts_training *t, const ts_checkpoint *c)
 
 static ts_status check(const ts_training *t, const char *dir, const char *op)
 {
-    return t && t->model && dir ? TS_OK : ts_error_set(TS_ERR_NULL, "%s: expected a run with a model, and a folder", op);
+    return t && t->model && dir
+               ? TS_OK
+               : ts_error_set(TS_ERR_NULL, "%s: expected a run with a model, and a folder", op);
 }
 
 ts_status ts_training_save(const ts_training *t, const char *dir)
@@ -241,7 +257,8 @@ ts_status ts_training_save(const ts_training *t, const char *dir)
         status = ts_optimizer_state(t->optimizer, &state);
     char *text = status == TS_OK ? describe(t) : NULL;
     if (status == TS_OK && !text)
-        status = ts_error_set(TS_ERR_MEMORY, "training_save: out of memory for the numbers of the run");
+        status =
+            ts_error_set(TS_ERR_MEMORY, "training_save: out of memory for the numbers of the run");
     ts_checkpoint_section sections[] = {{"model", model.names, model.tensors, model.n},
                                         {"state", state.names, state.tensors, state.n}};
     if (status == TS_OK)
@@ -258,11 +275,13 @@ ts_status ts_training_resume(ts_training *t, const char *dir, char *text, size_t
     ts_checkpoint *c = NULL;
     TS_TRY(ts_checkpoint_find(dir, &c));
     if (!c)
-        return ts_error_set_hint(TS_ERR_STATE, "start a new run", "training_resume: there is no checkpoint under '%s'", dir);
+        return ts_error_set_hint(TS_ERR_STATE, "start a new run",
+                                 "training_resume: there is no checkpoint under '%s'", dir);
     ts_status status = take_over(t, c);
     if (status == TS_OK && text)
-        snprintf(text, text_size, "step %lld from %s%s%s", (long long)t->step, ts_checkpoint_path(c),
-                 ts_checkpoint_report(c)[0] ? "; " : "", ts_checkpoint_report(c));
+        snprintf(text, text_size, "step %lld from %s%s%s", (long long)t->step,
+                 ts_checkpoint_path(c), ts_checkpoint_report(c)[0] ? "; " : "",
+                 ts_checkpoint_report(c));
     ts_checkpoint_close(c);
     return status;
 }

@@ -9,7 +9,8 @@ ts_status ts_infer_activation(ts_frame *f)
     return ts_infer_pointwise(f, 1, TS_DTYPE_NONE, false);
 }
 
-/** The forms of an activation: new result, in place, destination first; `...` are further values. */
+/** The forms of an activation: new result, in place, destination first;
+ * `...` are further values. */
 #define FORMS(name, op, params, ...)                                 \
     ts_tensor *ts_##name params(ts_tensor *self)                     \
     {                                                                \
@@ -76,7 +77,10 @@ ts_tensor *ts_softplus_backward(ts_tensor *grad, ts_tensor *self, double beta, d
 /* -------------------------------------------------- by parts, for gradients of gradients ---- */
 
 /** Argument i in the dtype to compute in. */
-static ts_tensor *operand(const ts_frame *f, int i) { return ts_as(f->args[i].t, ts_parts_dtype(f->plan->compute)); }
+static ts_tensor *operand(const ts_frame *f, int i)
+{
+    return ts_as(f->args[i].t, ts_parts_dtype(f->plan->compute));
+}
 
 /** Hands y to the frame. */
 static ts_status result(ts_frame *f, ts_tensor *y) { return ts_parts_give(f, &y, 1); }
@@ -110,7 +114,8 @@ ts_status ts_composite_gelu_backward(ts_frame *f)
         slope = ts_mul_scalar(ts_add(ts_add_scalar(t, 1), right), 0.5);
     } else { /* Phi(x) + x phi(x) */
         ts_tensor *cdf = ts_mul_scalar(ts_erfc(ts_mul_scalar(x, -0.70710678118654752440)), 0.5);
-        ts_tensor *pdf = ts_mul_scalar(ts_exp(ts_mul_scalar(ts_square(x), -0.5)), 0.39894228040143267794);
+        ts_tensor *pdf =
+            ts_mul_scalar(ts_exp(ts_mul_scalar(ts_square(x), -0.5)), 0.39894228040143267794);
         slope = ts_add(cdf, ts_mul(x, pdf));
     }
     return result(f, ts_mul(g, slope));
@@ -128,5 +133,6 @@ ts_status ts_composite_softplus_backward(ts_frame *f)
 {
     TS_SCOPE;
     ts_tensor *g = operand(f, 0), *bx = ts_mul_scalar(operand(f, 1), f->args[2].d);
-    return result(f, ts_mul(g, ts_masked_fill_scalar(ts_sigmoid(bx), ts_gt_scalar(bx, f->args[3].d), 1)));
+    return result(
+        f, ts_mul(g, ts_masked_fill_scalar(ts_sigmoid(bx), ts_gt_scalar(bx, f->args[3].d), 1)));
 }

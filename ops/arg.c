@@ -1,6 +1,6 @@
 /**
- * @file arg.c  Extremes with their places. The plan sees self as (outer, count, inner), the searched
- * dim in the middle.
+ * @file arg.c  Extremes with their places. The plan sees self as (outer, count, inner),
+ * the searched dim in the middle.
  */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
@@ -32,7 +32,8 @@ static ts_status plan_search(ts_frame *f)
     }
     if (plan->count == 0) {
         char sizes[192];
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least one element to choose from, got sizes %s",
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                           "expected at least one element to choose from, got sizes %s",
                            ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
     }
     plan->compute = (ts_dtype)t->dtype;

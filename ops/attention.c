@@ -63,7 +63,8 @@ static void result_like(ts_plan *plan, int i, const ts_tensor *t, const int64_t 
         plan->swapped |= (uint8_t)(1u << i);
 }
 
-/** query (B, H, S, D), key (B, G, T, D), value (B, G, T, E) from `first` on; H a multiple of G, both or neither 0. */
+/** query (B, H, S, D), key (B, G, T, D), value (B, G, T, E) from `first` on;
+ * H a multiple of G, both or neither 0. */
 static ts_status check_operands(ts_frame *f, int first)
 {
     const ts_value *a = f->args + first;
@@ -81,7 +82,8 @@ static ts_status check_operands(ts_frame *f, int first)
     }
     TS_TRY(ts_check_devices(f, false, &device));
     if (k->sizes[0] != q->sizes[0] || k->sizes[3] != q->sizes[3] ||
-        (k->sizes[1] && q->sizes[1] ? q->sizes[1] % k->sizes[1] != 0 : q->sizes[1] != k->sizes[1])) {
+        (k->sizes[1] && q->sizes[1] ? q->sizes[1] % k->sizes[1] != 0
+                                    : q->sizes[1] != k->sizes[1])) {
         char got[192];
         return ts_fail_arg(f, first + 1, TS_ERR_SHAPE,
                            "expected sizes (%lld, a divisor of %lld, any, %lld) to go with "
@@ -293,7 +295,8 @@ static ts_tensor *unpad(const padding *p, ts_tensor *t)
     return ts_unsqueeze(ts_index_select(t, 1, p->to), 0);
 }
 
-/** t (B, H, S, D) as (B G, H / G S, D): rows of heads that share keys. H = G for keys and values. */
+/** t (B, H, S, D) as (B G, H / G S, D): rows of heads that share keys.
+ * H = G for keys and values. */
 static ts_tensor *by_keys(ts_tensor *t, int64_t groups)
 {
     int64_t share = t && groups ? t->sizes[1] / groups : 1;

@@ -8,7 +8,8 @@
 /** An empty 1-dim tensor counts as nothing, as in PyTorch. */
 static bool skipped(const ts_tensor *t) { return t->ndim == 1 && t->sizes[0] == 0; }
 
-/** Checks what cat and stack share; *like is the member that gives the sizes, *dtype the promoted one. */
+/** Checks what cat and stack share; *like is the member that gives the sizes,
+ * *dtype the promoted one. */
 static ts_status check_members(ts_frame *f, bool skip, const ts_tensor **like, ts_dtype *dtype)
 {
     const ts_value *v = &f->args[0];
@@ -34,7 +35,8 @@ ts_status ts_infer_cat(ts_frame *f)
     int64_t sizes[TS_MAX_DIMS], total = 0, dim;
     TS_TRY(check_members(f, true, &like, &dtype));
     if (like->ndim == 0)
-        return ts_fail_arg_hint(f, 0, TS_ERR_SHAPE, "use ts_stack()", "expected tensors with dims, got a 0-dim tensor");
+        return ts_fail_arg_hint(f, 0, TS_ERR_SHAPE, "use ts_stack()",
+                                "expected tensors with dims, got a 0-dim tensor");
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, like->ndim, &dim));
     memcpy(sizes, like->sizes, sizeof sizes);
     for (uint32_t i = 0; i < v->count; i++) {
@@ -46,9 +48,10 @@ ts_status ts_infer_cat(ts_frame *f)
             fits = d == dim || t->sizes[d] == like->sizes[d];
         char want[192], got[192];
         if (!fits || !ts_add_size(total, t->sizes[dim], &total))
-            return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes %s in all dims but %lld, got %s as member %u",
-                               ts_format_sizes(want, sizeof want, like->sizes, like->ndim), (long long)dim,
-                               ts_format_sizes(got, sizeof got, t->sizes, t->ndim), i);
+            return ts_fail_arg(
+                f, 0, TS_ERR_SHAPE, "expected sizes %s in all dims but %lld, got %s as member %u",
+                ts_format_sizes(want, sizeof want, like->sizes, like->ndim), (long long)dim,
+                ts_format_sizes(got, sizeof got, t->sizes, t->ndim), i);
     }
     sizes[dim] = total;
     f->plan->compute = dtype;
@@ -65,7 +68,8 @@ ts_status ts_infer_stack(ts_frame *f)
     int64_t sizes[TS_MAX_DIMS], dim;
     TS_TRY(check_members(f, false, &like, &dtype));
     if (like->ndim == TS_MAX_DIMS)
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected tensors of fewer than %d dims", TS_MAX_DIMS);
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected tensors of fewer than %d dims",
+                           TS_MAX_DIMS);
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, like->ndim + 1, &dim));
     for (uint32_t i = 1; i < v->count; i++) {
         const ts_tensor *t = v->list[i];
@@ -96,22 +100,23 @@ static bool list_ok(ts_tensor *const *tensors, int n, const char *op, const void
     if (!tensors)
         ts_fail_null(op, site, "tensors");
     else
-        ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'tensors': expected at least one, got %d", n);
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL,
+                   "argument 'tensors': expected at least one, got %d", n);
     return false;
 }
 
-#define JOIN(name)                                                                                    \
-    ts_tensor *ts_##name(ts_tensor *const *tensors, int n, int dim)                                   \
-    {                                                                                                 \
-        if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                                 \
-            return NULL;                                                                              \
-        return TS_INVOKE(TS_OP_##name, V_TS(tensors, (uint32_t)n), V_I(dim));                         \
-    }                                                                                                 \
-    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *const *tensors, int n, int dim)             \
-    {                                                                                                 \
-        if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                                 \
-            return NULL;                                                                              \
-        return TS_INVOKE_OUT(out, TS_OP_##name, V_TS(tensors, (uint32_t)n), V_I(dim));                \
+#define JOIN(name)                                                                                 \
+    ts_tensor *ts_##name(ts_tensor *const *tensors, int n, int dim)                                \
+    {                                                                                              \
+        if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                              \
+            return NULL;                                                                           \
+        return TS_INVOKE(TS_OP_##name, V_TS(tensors, (uint32_t)n), V_I(dim));                      \
+    }                                                                                              \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *const *tensors, int n, int dim)          \
+    {                                                                                              \
+        if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                              \
+            return NULL;                                                                           \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_TS(tensors, (uint32_t)n), V_I(dim));             \
     }
 
 JOIN(cat)

@@ -16,8 +16,8 @@ static ts_status check_bool(ts_frame *f, int arg)
     ts_dtype dtype = (ts_dtype)f->args[arg].t->dtype;
     if (TS_LIKELY(dtype == TS_BOOL))
         return TS_OK;
-    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "compare with ts_ne_scalar(t, 0)", "expected bool, got %s",
-                            ts_dtype_name(dtype));
+    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "compare with ts_ne_scalar(t, 0)",
+                            "expected bool, got %s", ts_dtype_name(dtype));
 }
 
 ts_status ts_infer_where(ts_frame *f)
@@ -34,11 +34,12 @@ ts_status ts_infer_masked_fill(ts_frame *f)
     const ts_value *v = &f->args[2];
     bool tensor = v->tag == TS_TAG_TENSOR;
     if (tensor && v->t->ndim > 0)
-        return ts_fail_arg_hint(f, 2, TS_ERR_SHAPE, "use ts_where()", "expected a tensor without dims, got %d dims",
-                                v->t->ndim);
+        return ts_fail_arg_hint(f, 2, TS_ERR_SHAPE, "use ts_where()",
+                                "expected a tensor without dims, got %d dims", v->t->ndim);
     bool real = tensor ? ts_dtype_is_float((ts_dtype)v->t->dtype) : v->tag == TS_TAG_FLOAT;
     if (real && !ts_dtype_is_float(f->plan->compute))
-        return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected an integer for self of %s, got a floating value",
+        return ts_fail_arg(f, 2, TS_ERR_DTYPE,
+                           "expected an integer for self of %s, got a floating value",
                            ts_dtype_name(f->plan->compute));
     f->plan->cast |= 1 << 2;
     return ts_check_fits(f, 2);

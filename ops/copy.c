@@ -23,7 +23,8 @@ ts_status ts_infer_copy(ts_frame *f)
     const ts_tensor *out = f->rets[0].t;
     int64_t sizes[TS_MAX_DIMS];
     int ndim = 0;
-    bool fits = ts_broadcast(t->sizes, t->ndim, out->sizes, out->ndim, sizes, &ndim) && ndim == out->ndim;
+    bool fits =
+        ts_broadcast(t->sizes, t->ndim, out->sizes, out->ndim, sizes, &ndim) && ndim == out->ndim;
     for (int d = 0; fits && d < ndim; d++)
         fits = sizes[d] == out->sizes[d];
     if (!fits) {
@@ -41,7 +42,8 @@ ts_status ts_infer_to(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     int64_t dtype = f->args[1].i;
     if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
-        return ts_fail_arg(f, 1, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
+        return ts_fail_arg(f, 1, TS_ERR_DTYPE, "expected a dtype, got number %lld",
+                           (long long)dtype);
     f->plan->pointwise = true;
     f->plan->operands = 1;
     f->plan->compute = (ts_dtype)t->dtype;
@@ -55,8 +57,9 @@ ts_status ts_infer_to_device(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     ts_device from = t->storage->device, to = f->args[1].device;
     if (from.backend == TS_KEY_META && to.backend != TS_KEY_META)
-        return ts_fail_arg_hint(f, 0, TS_ERR_UNSUPPORTED, "make the tensor there with ts_empty_on()",
-                                "a META tensor has no values that %s could hold", ts_device_name(to));
+        return ts_fail_arg_hint(
+            f, 0, TS_ERR_UNSUPPORTED, "make the tensor there with ts_empty_on()",
+            "a META tensor has no values that %s could hold", ts_device_name(to));
     f->plan->pointwise = true;
     f->plan->operands = 1;
     f->plan->compute = (ts_dtype)t->dtype;
@@ -93,7 +96,8 @@ static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)
 {
     bool cast = t->dtype != dtype;
     ts_value args[] = {V_T(t), V_DT(dtype)}, ret = ts_value_none();
-    ts_status status = ts_call(cast ? TS_OP_to : TS_OP_copy, args, cast ? 2 : 1, &ret, 1, 0, 1, NULL);
+    ts_status status =
+        ts_call(cast ? TS_OP_to : TS_OP_copy, args, cast ? 2 : 1, &ret, 1, 0, 1, NULL);
     return status == TS_OK ? ret.t : NULL;
 }
 
@@ -120,7 +124,8 @@ static ts_status across(ts_frame *f, int arg)
     }
     ts_device device = ts_kernel_device(f);
     TS_TRY(ts_check_devices(f, true, &device));
-    /* the tensors agree with each other, but not with a device that was named or with a destination */
+    /* the tensors agree with each other, but not with a device
+     * that was named or with a destination */
     const char *name = "out";
     ts_device got = device;
     if (arg < f->nargs) {
@@ -131,7 +136,8 @@ static ts_status across(ts_frame *f, int arg)
         if ((f->given >> i & 1) && !ts_same_device(f->rets[i].t->storage->device, device))
             got = f->rets[i].t->storage->device;
     return ts_fail_op(TS_ERR_DEVICE, ts_op_name(f->op), f->site, "move it with ts_to_device()",
-                      "argument '%s': expected device %s, got %s", name, ts_device_name(device), ts_device_name(got));
+                      "argument '%s': expected device %s, got %s", name, ts_device_name(device),
+                      ts_device_name(got));
 }
 
 __attribute__((constructor(110))) static void install(void)
@@ -150,12 +156,14 @@ ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
     size_t need = (size_t)t->numel * ts_dtype_sizes[t->dtype];
     if (bytes != need || (need && !data))
         return ts_fail_op(TS_ERR_VALUE, "copy_to", __builtin_return_address(0), NULL,
-                          "argument 'bytes': expected %zu for the tensor's elements, got %zu", need, bytes);
+                          "argument 'bytes': expected %zu for the tensor's elements, got %zu", need,
+                          bytes);
     TS_SCOPE;
     ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_clone(t);
     TS_TRY(c);
     if (need && !c->data)
-        return ts_fail_op(TS_ERR_DEVICE, "copy_to", __builtin_return_address(0), NULL, "a META tensor has no values");
+        return ts_fail_op(TS_ERR_DEVICE, "copy_to", __builtin_return_address(0), NULL,
+                          "a META tensor has no values");
     return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)need);
 }
 
@@ -211,7 +219,8 @@ ts_status ts_item_int(ts_tensor *t, int64_t *value)
         return ts_fail_null("item_int", __builtin_return_address(0), "value");
     if (t && t != TS_NONE && ts_dtype_is_float((ts_dtype)t->dtype))
         return ts_fail_op(TS_ERR_DTYPE, "item_int", __builtin_return_address(0), "use ts_item()",
-                          "argument 't': expected an integer dtype, got %s", ts_dtype_name((ts_dtype)t->dtype));
+                          "argument 't': expected an integer dtype, got %s",
+                          ts_dtype_name((ts_dtype)t->dtype));
     TS_TRY(item(t, &d, &i, __builtin_return_address(0)));
     *value = i;
     return TS_OK;
@@ -261,7 +270,7 @@ ts_status ts_print(ts_tensor *t)
         print_dim(c->data, c, 0, steps, c->numel > 1000);
         printf(" ");
     }
-    printf("%s %s %s\n", ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
-           ts_device_name(t->storage->device));
+    printf("%s %s %s\n", ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim),
+           ts_dtype_name((ts_dtype)t->dtype), ts_device_name(t->storage->device));
     return TS_OK;
 }

@@ -10,16 +10,20 @@ ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
     const ts_value *sizes = &f->args[sizes_arg];
     int64_t dtype = f->args[dtype_arg].i, numel, bytes;
     if (sizes->count > TS_MAX_DIMS || (sizes->count && !sizes->ints))
-        return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected 0 to %d sizes, got %u", TS_MAX_DIMS, sizes->count);
+        return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected 0 to %d sizes, got %u",
+                           TS_MAX_DIMS, sizes->count);
     if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
-        return ts_fail_arg(f, dtype_arg, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
+        return ts_fail_arg(f, dtype_arg, TS_ERR_DTYPE, "expected a dtype, got number %lld",
+                           (long long)dtype);
     if (!ts_tensor_bytes(sizes->ints, (int)sizes->count, ts_dtype_sizes[dtype], &numel, &bytes)) {
         char got[192];
-        return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected sizes >= 0 whose bytes fit 63 bits, got %s",
+        return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE,
+                           "expected sizes >= 0 whose bytes fit 63 bits, got %s",
                            ts_format_sizes(got, sizeof got, sizes->ints, (int)sizes->count));
     }
     f->plan->compute = (ts_dtype)dtype;
-    f->plan->ret[0] = (ts_meta){sizes->ints, (ts_dtype)dtype, f->args[dtype_arg + 1].device, (int)sizes->count, numel};
+    f->plan->ret[0] = (ts_meta){sizes->ints, (ts_dtype)dtype, f->args[dtype_arg + 1].device,
+                                (int)sizes->count, numel};
     return TS_OK;
 }
 
@@ -45,9 +49,11 @@ static ts_status plan_new(ts_frame *f, const int64_t *sizes, int ndim)
     int at = f->nargs - 2;
     int64_t dtype = f->args[at].i, numel, bytes;
     if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
-        return ts_fail_arg(f, at, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
+        return ts_fail_arg(f, at, TS_ERR_DTYPE, "expected a dtype, got number %lld",
+                           (long long)dtype);
     if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes))
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected numbers for a tensor whose bytes fit 63 bits");
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                           "expected numbers for a tensor whose bytes fit 63 bits");
     f->plan->compute = (ts_dtype)dtype;
     ts_plan_result(f->plan, 0, sizes, ndim, (ts_dtype)dtype, f->args[at + 1].device);
     return TS_OK;
@@ -62,14 +68,18 @@ ts_status ts_infer_arange(ts_frame *f)
     if (!(step > 0 || step < 0))
         return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a step other than 0, got %g", step);
     if (!((step > 0 && end >= start) || (step < 0 && end <= start)))
-        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected an end in the direction of the step %g from %g, got %g", step, start, end);
+        return ts_fail_arg(f, 1, TS_ERR_VALUE,
+                           "expected an end in the direction of the step %g from %g, got %g", step,
+                           start, end);
     double count = ceil((end - start) / step);
     if (!(count < 9e18))
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected a finite number of elements, got %g", count);
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected a finite number of elements, got %g",
+                           count);
     int64_t n = (int64_t)count;
     if (v[0].tag != TS_TAG_FLOAT && v[1].tag != TS_TAG_FLOAT && v[2].tag != TS_TAG_FLOAT) {
         /* exact for integers beyond 2^53: the distance of two i64 fits u64 */
-        uint64_t far = v[2].i > 0 ? (uint64_t)v[1].i - (uint64_t)v[0].i : (uint64_t)v[0].i - (uint64_t)v[1].i;
+        uint64_t far =
+            v[2].i > 0 ? (uint64_t)v[1].i - (uint64_t)v[0].i : (uint64_t)v[0].i - (uint64_t)v[1].i;
         uint64_t by = v[2].i > 0 ? (uint64_t)v[2].i : 0 - (uint64_t)v[2].i;
         n = far ? (int64_t)((far - 1) / by + 1) : 0;
     }
@@ -79,7 +89,8 @@ ts_status ts_infer_arange(ts_frame *f)
 ts_status ts_infer_linspace(ts_frame *f)
 {
     if (f->args[2].i < 0)
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected at least 0, got %lld", (long long)f->args[2].i);
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected at least 0, got %lld",
+                           (long long)f->args[2].i);
     return plan_new(f, &f->args[2].i, 1);
 }
 
@@ -104,7 +115,8 @@ ts_tensor *ts_empty_on(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device
     return empty(sizes, ndim, dtype, device);
 }
 
-static ts_tensor *full(const int64_t *sizes, int ndim, ts_scalar value, ts_dtype dtype, ts_device device)
+static ts_tensor *full(const int64_t *sizes, int ndim, ts_scalar value, ts_dtype dtype,
+                       ts_device device)
 {
     return TS_INVOKE(TS_OP_full, V_IS(sizes, ndim), V_S(value), V_DT(dtype), V_DEV(device));
 }
@@ -135,12 +147,14 @@ static bool given(ts_tensor *t, const char *op)
 
 ts_tensor *ts_empty_like(ts_tensor *t)
 {
-    return given(t, "empty") ? empty(t->sizes, t->ndim, (ts_dtype)t->dtype, t->storage->device) : NULL;
+    return given(t, "empty") ? empty(t->sizes, t->ndim, (ts_dtype)t->dtype, t->storage->device)
+                             : NULL;
 }
 
 ts_tensor *(ts_full_like)(ts_tensor *t, ts_scalar value)
 {
-    return given(t, "full") ? full(t->sizes, t->ndim, value, (ts_dtype)t->dtype, t->storage->device) : NULL;
+    return given(t, "full") ? full(t->sizes, t->ndim, value, (ts_dtype)t->dtype, t->storage->device)
+                            : NULL;
 }
 
 ts_tensor *ts_zeros_like(ts_tensor *t) { return (ts_full_like)(t, ts_scalar_int(0)); }
@@ -156,9 +170,11 @@ ts_tensor *ts_zero_(ts_tensor *t) { return (ts_fill_)(t, ts_scalar_int(0)); }
 
 ts_tensor *(ts_arange)(ts_scalar start, ts_scalar end, ts_scalar step, ts_dtype dtype)
 {
-    bool whole = start.kind != TS_SCALAR_FLOAT && end.kind != TS_SCALAR_FLOAT && step.kind != TS_SCALAR_FLOAT;
+    bool whole = start.kind != TS_SCALAR_FLOAT && end.kind != TS_SCALAR_FLOAT &&
+                 step.kind != TS_SCALAR_FLOAT;
     ts_dtype made = dtype != TS_DTYPE_NONE ? dtype : whole ? TS_I64 : TS_F32;
-    return TS_INVOKE(TS_OP_arange, V_S(start), V_S(end), V_S(step), V_DT(made), V_DEV(ts_thread_self()->device));
+    return TS_INVOKE(TS_OP_arange, V_S(start), V_S(end), V_S(step), V_DT(made),
+                     V_DEV(ts_thread_self()->device));
 }
 
 ts_tensor *ts_linspace(double start, double end, int64_t steps, ts_dtype dtype)
@@ -169,11 +185,14 @@ ts_tensor *ts_linspace(double start, double end, int64_t steps, ts_dtype dtype)
 
 ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype)
 {
-    return TS_INVOKE(TS_OP_eye, V_I(rows), V_I(columns), V_DT(ts_or_f32(dtype)), V_DEV(ts_thread_self()->device));
+    return TS_INVOKE(TS_OP_eye, V_I(rows), V_I(columns), V_DT(ts_or_f32(dtype)),
+                     V_DEV(ts_thread_self()->device));
 }
 
 ts_tensor *(ts_scalar_tensor)(ts_scalar value, ts_dtype dtype)
 {
-    ts_dtype made = value.kind == TS_SCALAR_FLOAT ? TS_F32 : value.kind == TS_SCALAR_INT ? TS_I64 : TS_BOOL;
+    ts_dtype made = value.kind == TS_SCALAR_FLOAT ? TS_F32
+                    : value.kind == TS_SCALAR_INT ? TS_I64
+                                                  : TS_BOOL;
     return (ts_full)(NULL, 0, value, dtype == TS_DTYPE_NONE ? made : dtype);
 }

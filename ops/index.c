@@ -12,8 +12,8 @@ static ts_status check_index(ts_frame *f, int arg)
     const ts_tensor *t = f->args[arg].t;
     if (t->dtype == TS_I64 || t->dtype == TS_I32)
         return TS_OK;
-    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype i64 or i32, got %s",
-                            ts_dtype_name((ts_dtype)t->dtype));
+    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
+                            "expected dtype i64 or i32, got %s", ts_dtype_name((ts_dtype)t->dtype));
 }
 
 static ts_status check_same_dtype(ts_frame *f, int arg)
@@ -22,7 +22,8 @@ static ts_status check_same_dtype(ts_frame *f, int arg)
     if (t->dtype == self->dtype)
         return TS_OK;
     return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s, got %s",
-                            ts_dtype_name((ts_dtype)self->dtype), ts_dtype_name((ts_dtype)t->dtype));
+                            ts_dtype_name((ts_dtype)self->dtype),
+                            ts_dtype_name((ts_dtype)t->dtype));
 }
 
 /** Index i of sizes (..., C) as a result. */
@@ -45,8 +46,8 @@ ts_status ts_infer_embedding(ts_frame *f)
     TS_TRY(check_index(f, 1));
     TS_TRY(ts_check_devices(f, false, &device));
     if (f->args[2].i < -1 || f->args[2].i >= weight->sizes[0])
-        return ts_fail_arg(f, 2, TS_ERR_INDEX, "expected -1 or a row below %lld, got %lld", (long long)weight->sizes[0],
-                           (long long)f->args[2].i);
+        return ts_fail_arg(f, 2, TS_ERR_INDEX, "expected -1 or a row below %lld, got %lld",
+                           (long long)weight->sizes[0], (long long)f->args[2].i);
     f->plan->compute = (ts_dtype)weight->dtype;
     f->plan->dim = 0;
     return plan_rows(f, f->args[1].t, weight->sizes[1], (ts_dtype)weight->dtype);
@@ -62,17 +63,20 @@ ts_status ts_infer_embedding_backward(ts_frame *f)
     TS_TRY(ts_check_ndim(f, 0, index->ndim + 1));
     for (int d = 0; d < index->ndim; d++)
         if (g->sizes[d] != index->sizes[d])
-            return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected the size of 'index' in dim %d, %lld, got %lld", d,
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                               "expected the size of 'index' in dim %d, %lld, got %lld", d,
                                (long long)index->sizes[d], (long long)g->sizes[d]);
     if (sizes[0] < 0)
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected at least 0, got %lld", (long long)sizes[0]);
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected at least 0, got %lld",
+                           (long long)sizes[0]);
     sizes[1] = g->sizes[index->ndim];
     f->plan->compute = (ts_dtype)g->dtype;
     ts_plan_result(f->plan, 0, sizes, 2, (ts_dtype)g->dtype, device);
     return TS_OK;
 }
 
-/** Checks dim and index, a list of places along dim of self; sizes of what stands at these places. */
+/** Checks dim and index, a list of places along dim of self;
+ * sizes of what stands at these places. */
 static ts_status places_along(ts_frame *f, int64_t *dim, int64_t *sizes)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
@@ -81,7 +85,8 @@ static ts_status places_along(ts_frame *f, int64_t *dim, int64_t *sizes)
     if (index->ndim > 1)
         return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected at most one dim, got %d", index->ndim);
     if (t->ndim == 0 && index->numel != 1)
-        return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected one index into a 0-dim tensor, got %lld", (long long)index->numel);
+        return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected one index into a 0-dim tensor, got %lld",
+                           (long long)index->numel);
     memcpy(sizes, t->sizes, TS_MAX_DIMS * sizeof *sizes);
     if (t->ndim)
         sizes[*dim] = index->numel;
@@ -129,9 +134,10 @@ static ts_status check_lines(ts_frame *f)
     char want[192], got[192];
     for (int d = 0; d < t->ndim && index->numel; d++)
         if (d != f->plan->dim && index->sizes[d] > t->sizes[d])
-            return ts_fail_arg(f, 2, TS_ERR_SHAPE, "expected sizes of at most %s in all dims but %lld, got %s",
-                               ts_format_sizes(want, sizeof want, t->sizes, t->ndim), (long long)f->plan->dim,
-                               ts_format_sizes(got, sizeof got, index->sizes, index->ndim));
+            return ts_fail_arg(
+                f, 2, TS_ERR_SHAPE, "expected sizes of at most %s in all dims but %lld, got %s",
+                ts_format_sizes(want, sizeof want, t->sizes, t->ndim), (long long)f->plan->dim,
+                ts_format_sizes(got, sizeof got, index->sizes, index->ndim));
     f->plan->compute = (ts_dtype)t->dtype;
     return TS_OK;
 }
@@ -155,7 +161,8 @@ ts_status ts_infer_scatter(ts_frame *f)
         TS_TRY(ts_check_ndim(f, 3, t->ndim));
         for (int d = 0; d < t->ndim && index->numel; d++)
             if (src->sizes[d] < index->sizes[d])
-                return ts_fail_arg(f, 3, TS_ERR_SHAPE, "expected sizes of at least those of 'index', %s, got %s",
+                return ts_fail_arg(f, 3, TS_ERR_SHAPE,
+                                   "expected sizes of at least those of 'index', %s, got %s",
                                    ts_format_sizes(want, sizeof want, index->sizes, index->ndim),
                                    ts_format_sizes(got, sizeof got, src->sizes, src->ndim));
     }
@@ -170,7 +177,8 @@ ts_status ts_infer_one_hot(ts_frame *f)
 {
     TS_TRY(check_index(f, 0));
     if (f->args[1].i < 1)
-        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected at least 1, got %lld", (long long)f->args[1].i);
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected at least 1, got %lld",
+                           (long long)f->args[1].i);
     f->plan->compute = TS_I64;
     return plan_rows(f, f->args[0].t, f->args[1].i, TS_I64);
 }
@@ -182,9 +190,11 @@ ts_tensor *ts_embedding(ts_tensor *weight, ts_tensor *index, int64_t padding_idx
     return TS_INVOKE(TS_OP_embedding, V_T(weight), V_T(index), V_I(padding_idx));
 }
 
-ts_tensor *ts_embedding_backward(ts_tensor *g, ts_tensor *index, int64_t num_weights, int64_t padding_idx)
+ts_tensor *ts_embedding_backward(ts_tensor *g, ts_tensor *index, int64_t num_weights,
+                                 int64_t padding_idx)
 {
-    return TS_INVOKE(TS_OP_embedding_backward, V_T(g), V_T(index), V_I(num_weights), V_I(padding_idx));
+    return TS_INVOKE(TS_OP_embedding_backward, V_T(g), V_T(index), V_I(num_weights),
+                     V_I(padding_idx));
 }
 
 ts_tensor *ts_index_select(ts_tensor *self, int dim, ts_tensor *index)
@@ -238,7 +248,8 @@ ts_tensor *ts_take_along_dim(ts_tensor *self, ts_tensor *index, int dim)
     int n = self->ndim, nboth = 0;
     int64_t a[TS_MAX_DIMS], b[TS_MAX_DIMS], both[TS_MAX_DIMS];
     if (index->ndim != n || dim < -n || dim >= n) {
-        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'index': expected %d dims and 'dim' among them, got %d and %d", n,
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL,
+                   "argument 'index': expected %d dims and 'dim' among them, got %d and %d", n,
                    index->ndim, dim);
         return NULL;
     }
@@ -248,8 +259,11 @@ ts_tensor *ts_take_along_dim(ts_tensor *self, ts_tensor *index, int dim)
     a[dim] = b[dim] = 1;
     if (!ts_broadcast(a, n, b, n, both, &nboth)) {
         char want[192], got[192];
-        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'index': expected sizes that broadcast with %s in all dims but %d, got %s",
-                   ts_format_sizes(want, sizeof want, self->sizes, n), dim, ts_format_sizes(got, sizeof got, index->sizes, n));
+        ts_fail_op(
+            TS_ERR_SHAPE, op, site, NULL,
+            "argument 'index': expected sizes that broadcast with %s in all dims but %d, got %s",
+            ts_format_sizes(want, sizeof want, self->sizes, n), dim,
+            ts_format_sizes(got, sizeof got, index->sizes, n));
         return NULL;
     }
     TS_SCOPE;

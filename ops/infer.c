@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
+void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype,
+                    ts_device device)
 {
     if (ndim)
         memcpy(plan->buffer[i], sizes, (size_t)ndim * sizeof *sizes);
@@ -23,11 +24,13 @@ ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
                 const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
                 if (ts_is_none(t))
                     continue;
-                bool scalar = scalars_ok && t->ndim == 0 && t->storage->device.backend == TS_KEY_CPU;
+                bool scalar =
+                    scalars_ok && t->ndim == 0 && t->storage->device.backend == TS_KEY_CPU;
                 if (!first && (!scalar || pass == 1)) {
                     first = t;
                     first_arg = i;
-                } else if (first && !scalar && !ts_same_device(first->storage->device, t->storage->device)) {
+                } else if (first && !scalar &&
+                           !ts_same_device(first->storage->device, t->storage->device)) {
                     return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "move one with ts_to_device()",
                                             "expected device %s as argument '%s', got %s",
                                             ts_device_name(first->storage->device),
@@ -46,10 +49,12 @@ ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 
 ts_status ts_rule_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
-    if (i < 0 || i >= f->nrets || ndim < 0 || ndim > TS_MAX_DIMS || (ndim && !sizes) || (unsigned)dtype >= TS_DTYPE_COUNT)
-        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
-                          "rule_result: expected a result below %d, 0 to %d sizes and a dtype, got %d, %d and %d", f->nrets,
-                          TS_MAX_DIMS, i, ndim, (int)dtype);
+    if (i < 0 || i >= f->nrets || ndim < 0 || ndim > TS_MAX_DIMS || (ndim && !sizes) ||
+        (unsigned)dtype >= TS_DTYPE_COUNT)
+        return ts_fail_op(
+            TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+            "rule_result: expected a result below %d, 0 to %d sizes and a dtype, got %d, %d and %d",
+            f->nrets, TS_MAX_DIMS, i, ndim, (int)dtype);
     ts_device device = ts_kernel_device(f);
     TS_TRY(ts_check_devices(f, false, &device));
     ts_plan_result(f->plan, i, sizes, ndim, dtype, device);
@@ -59,9 +64,10 @@ ts_status ts_rule_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_
 ts_status ts_rule_pointwise(ts_frame *f, int n, ts_dtype result, bool float_math)
 {
     if (n < 1 || n > f->nargs || n >= TS_MAX_OPERANDS || f->nrets != 1)
-        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
-                          "rule_pointwise: expected 1 to %d arguments and one result, got %d and %d", TS_MAX_OPERANDS - 1, n,
-                          f->nrets);
+        return ts_fail_op(
+            TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+            "rule_pointwise: expected 1 to %d arguments and one result, got %d and %d",
+            TS_MAX_OPERANDS - 1, n, f->nrets);
     return ts_infer_pointwise(f, n, result, float_math);
 }
 
@@ -69,8 +75,8 @@ ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out
 {
     int64_t n = ndim ? ndim : 1;
     if (dim < -n || dim >= n)
-        return ts_fail_arg(f, arg, TS_ERR_INDEX, "expected a dim from %lld to %lld, got %lld", (long long)-n,
-                           (long long)n - 1, (long long)dim);
+        return ts_fail_arg(f, arg, TS_ERR_INDEX, "expected a dim from %lld to %lld, got %lld",
+                           (long long)-n, (long long)n - 1, (long long)dim);
     *out = dim < 0 ? dim + n : dim;
     return TS_OK;
 }
@@ -80,8 +86,8 @@ ts_status ts_check_float(ts_frame *f, int arg)
     const ts_tensor *t = f->args[arg].t;
     if (ts_dtype_is_float((ts_dtype)t->dtype))
         return TS_OK;
-    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected a floating dtype, got %s",
-                            ts_dtype_name((ts_dtype)t->dtype));
+    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
+                            "expected a floating dtype, got %s", ts_dtype_name((ts_dtype)t->dtype));
 }
 
 ts_status ts_check_ndim(ts_frame *f, int arg, int ndim)
@@ -103,7 +109,8 @@ ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
     char want[192], got[192];
     if (same)
         return TS_OK;
-    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s, got %s", ts_format_sizes(want, sizeof want, sizes, ndim),
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s, got %s",
+                       ts_format_sizes(want, sizeof want, sizes, ndim),
                        ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
 }
 
@@ -113,11 +120,13 @@ ts_status ts_check_fits(ts_frame *f, int arg)
     ts_dtype compute = f->plan->compute;
     if (TS_LIKELY(v->tag != TS_TAG_INT || (compute != TS_U8 && compute != TS_I32)))
         return TS_OK;
-    int64_t low = compute == TS_U8 ? -UINT8_MAX : INT32_MIN, high = compute == TS_U8 ? UINT8_MAX : INT32_MAX;
+    int64_t low = compute == TS_U8 ? -UINT8_MAX : INT32_MIN,
+            high = compute == TS_U8 ? UINT8_MAX : INT32_MAX;
     if (v->i >= low && v->i <= high)
         return TS_OK;
-    return ts_fail_arg_hint(f, arg, TS_ERR_VALUE, "cast the tensor with ts_to()", "expected a number that fits %s, got %lld",
-                            ts_dtype_name(compute), (long long)v->i);
+    return ts_fail_arg_hint(f, arg, TS_ERR_VALUE, "cast the tensor with ts_to()",
+                            "expected a number that fits %s, got %lld", ts_dtype_name(compute),
+                            (long long)v->i);
 }
 
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout)
@@ -138,7 +147,8 @@ void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name, 
     if (!list && n > 0)
         ts_fail_null(op, site, name);
     else
-        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected 0 to %d numbers, got %d", name, TS_MAX_DIMS, n);
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected 0 to %d numbers, got %d",
+                   name, TS_MAX_DIMS, n);
 }
 
 /** 0 bool, 1 integer, 2 float. */
@@ -175,7 +185,8 @@ TS_INLINE bool is_plain_pair(const ts_frame *f, bool float_math)
     if (f->args[0].tag != TS_TAG_TENSOR || f->args[1].tag != TS_TAG_TENSOR)
         return false;
     const ts_tensor *a = f->args[0].t, *b = f->args[1].t;
-    if (a->dtype != b->dtype || a->ndim != b->ndim || !(a->flags & b->flags & TS_TENSOR_CONTIGUOUS) ||
+    if (a->dtype != b->dtype || a->ndim != b->ndim ||
+        !(a->flags & b->flags & TS_TENSOR_CONTIGUOUS) ||
         !ts_same_device(a->storage->device, b->storage->device) ||
         (float_math && !ts_dtype_is_float((ts_dtype)a->dtype)))
         return false;
@@ -194,8 +205,8 @@ ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float
         plan->operands = 3;
         plan->cast = 0;
         plan->compute = (ts_dtype)a->dtype;
-        plan->ret[0] = (ts_meta){a->sizes, result == TS_DTYPE_NONE ? plan->compute : result, a->storage->device,
-                                 a->ndim, a->numel};
+        plan->ret[0] = (ts_meta){a->sizes, result == TS_DTYPE_NONE ? plan->compute : result,
+                                 a->storage->device, a->ndim, a->numel};
         return TS_OK;
     }
     return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
@@ -225,7 +236,8 @@ static TS_COLD ts_status fail_broadcast(const ts_frame *f, int arg, const int64_
                        ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
 }
 
-ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result, bool float_math)
+ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,
+                                   bool float_math)
 {
     ts_plan *plan = f->plan;
     const ts_value *args = f->args;
@@ -275,7 +287,8 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
         if (compute == TS_DTYPE_NONE)
             return ts_fail_arg(f, first, TS_ERR_VALUE, "expected a tensor or a number");
         ts_plan_result(plan, 0, so_far, ndim, compute, device);
-        for (int i = 0; devices && i < nargs; i++) /* 0-dim CPU tensors beside another device become scalars */
+        /* 0-dim CPU tensors beside another device become scalars */
+        for (int i = 0; devices && i < nargs; i++)
             if (args[i].tag == TS_TAG_TENSOR && !ts_same_device(args[i].t->storage->device, device))
                 plan->strided |= (uint16_t)(1u << i);
     }

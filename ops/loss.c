@@ -1,4 +1,5 @@
-/** @file loss.c  Losses. Over classes plan->count is their number, outer and inner the positions around. */
+/** @file loss.c  Losses. Over classes plan->count is their number, outer
+ * and inner the positions around. */
 // SPDX-License-Identifier: MIT
 #include "ops/parts.h"
 
@@ -22,10 +23,12 @@ static ts_status plan_classes(ts_frame *f, int logits, int target, int64_t *size
     ts_device device;
     TS_TRY(ts_check_float(f, logits));
     if (x->ndim == 0)
-        return ts_fail_arg(f, logits, TS_ERR_SHAPE, "expected sizes (C) or (N, C, ...), got a tensor without dims");
+        return ts_fail_arg(f, logits, TS_ERR_SHAPE,
+                           "expected sizes (C) or (N, C, ...), got a tensor without dims");
     if (t->dtype != TS_I64 && t->dtype != TS_I32)
         return ts_fail_arg_hint(f, target, TS_ERR_DTYPE, "cast class indices with ts_to()",
-                                "expected dtype i64 or i32, got %s", ts_dtype_name((ts_dtype)t->dtype));
+                                "expected dtype i64 or i32, got %s",
+                                ts_dtype_name((ts_dtype)t->dtype));
     int dim = x->ndim > 1;
     if (dim)
         sizes[0] = x->sizes[0];
@@ -53,7 +56,8 @@ static ts_status infer_classes(ts_frame *f)
     int n = f->args[2].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0;
     ts_plan_result(f->plan, 0, sizes, n, (ts_dtype)x->dtype, x->storage->device);
     if (f->nrets > 1)
-        ts_plan_result(f->plan, 1, sizes, x->ndim - 1, ts_statistic_dtype((ts_dtype)x->dtype), x->storage->device);
+        ts_plan_result(f->plan, 1, sizes, x->ndim - 1, ts_statistic_dtype((ts_dtype)x->dtype),
+                       x->storage->device);
     return TS_OK;
 }
 
@@ -86,7 +90,8 @@ static ts_status infer_classes_backward(ts_frame *f, int arg)
     TS_TRY(ts_check_sizes(f, 0, sizes, f->args[arg].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0));
     if (arg == 4)
         TS_TRY(ts_check_sizes(f, 3, sizes, x->ndim - 1));
-    bool lse = arg == 4 && ts_statistic_dtype(f->plan->compute) == f->plan->compute; /* of halves it is f32, and stays so */
+    /* of halves it is f32, and stays so */
+    bool lse = arg == 4 && ts_statistic_dtype(f->plan->compute) == f->plan->compute;
     f->plan->cast = lse ? 1 | 1 << 3 : 1;
     ts_plan_result_like(f->plan, 0, x, (ts_dtype)x->dtype);
     return TS_OK;
@@ -139,13 +144,17 @@ static ts_status check_bound(ts_frame *f, int arg, bool positive)
     double b = f->args[arg].d;
     if (positive ? b > 0 : b >= 0)
         return TS_OK;
-    return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected a number %s 0, got %g", positive ? "above" : "of at least", b);
+    return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected a number %s 0, got %g",
+                       positive ? "above" : "of at least", b);
 }
 
 ts_status ts_infer_pair(ts_frame *f) { return infer_pairs(f, TS_REDUCTION_NONE); }
 ts_status ts_infer_pair_backward(ts_frame *f) { return infer_pairs_backward(f, TS_REDUCTION_NONE); }
 ts_status ts_infer_kl_div(ts_frame *f) { return infer_pairs(f, TS_REDUCTION_BATCHMEAN); }
-ts_status ts_infer_kl_div_backward(ts_frame *f) { return infer_pairs_backward(f, TS_REDUCTION_BATCHMEAN); }
+ts_status ts_infer_kl_div_backward(ts_frame *f)
+{
+    return infer_pairs_backward(f, TS_REDUCTION_BATCHMEAN);
+}
 ts_status ts_infer_smooth_l1(ts_frame *f)
 {
     TS_TRY(check_bound(f, 3, false));
@@ -165,13 +174,15 @@ ts_status ts_composite_cross_entropy_backward(ts_frame *f)
     TS_SCOPE;
     const ts_value *args = f->args;
     ts_dtype dtype = ts_parts_dtype(f->plan->compute);
-    ts_tensor *target = args[2].t, *counted = ts_ne_scalar(target, args[5].i), *g = ts_as(args[0].t, dtype);
+    ts_tensor *target = args[2].t, *counted = ts_ne_scalar(target, args[5].i),
+              *g = ts_as(args[0].t, dtype);
     int dim = args[1].t->ndim > 1;
     if (args[4].i == TS_REDUCTION_MEAN) /* where nothing counts, no g is used */
         g = ts_div(g, ts_as(ts_clamp_min(ts_sum(counted), 1), dtype));
     g = ts_unsqueeze(ts_where_scalar(counted, g, 0), dim);
     ts_tensor *index = ts_unsqueeze(ts_where_scalar(counted, target, 0), dim);
-    ts_tensor *p = ts_exp(ts_sub(ts_as(args[1].t, dtype), ts_unsqueeze(ts_as(args[3].t, dtype), dim)));
+    ts_tensor *p =
+        ts_exp(ts_sub(ts_as(args[1].t, dtype), ts_unsqueeze(ts_as(args[3].t, dtype), dim)));
     double smoothing = args[6].d;
     ts_tensor *dx = ts_mul(ts_sub_scalar(p, smoothing / (double)f->plan->count), g);
     dx = ts_scatter_add(dx, dim, index, ts_mul_scalar(g, smoothing - 1));
@@ -182,11 +193,13 @@ ts_status ts_composite_cross_entropy_grad(ts_frame *f)
 {
     TS_SCOPE;
     const ts_value *args = f->args;
-    ts_tensor *x = ts_as(args[0].t, ts_parts_dtype(f->plan->compute)), *lse = NULL, *results[2], **outs[2] = {NULL, &lse};
+    ts_tensor *x = ts_as(args[0].t, ts_parts_dtype(f->plan->compute)), *lse = NULL, *results[2],
+              **outs[2] = {NULL, &lse};
     TS_TRY(x);
     ts_value parts[] = {V_T(x), args[1], args[2], args[3], args[4]};
     results[1] = ts_invoke_many(TS_OP_cross_entropy, parts, TS_N(parts), 2, outs);
-    results[0] = ts_cross_entropy_backward(ts_ones_like(results[1]), x, args[1].t, lse, (ts_reduction)args[2].i, args[3].i, args[4].d);
+    results[0] = ts_cross_entropy_backward(ts_ones_like(results[1]), x, args[1].t, lse,
+                                           (ts_reduction)args[2].i, args[3].i, args[4].d);
     return ts_parts_give(f, results, 2);
 }
 
@@ -200,7 +213,8 @@ static pair_parts pair_open(const ts_frame *f)
     const ts_tensor *self = f->args[1].t;
     ts_dtype dtype = ts_parts_dtype(f->plan->compute);
     int64_t reduction = f->args[3].i;
-    pair_parts p = {ts_as(f->args[0].t, dtype), ts_as(f->args[1].t, dtype), ts_as(f->args[2].t, dtype), NULL};
+    pair_parts p = {ts_as(f->args[0].t, dtype), ts_as(f->args[1].t, dtype),
+                    ts_as(f->args[2].t, dtype), NULL};
     p.d = ts_sub(p.x, p.t);
     if (reduction == TS_REDUCTION_MEAN)
         p.g = ts_mul_scalar(p.g, 1 / (double)self->numel);
@@ -212,7 +226,8 @@ static pair_parts pair_open(const ts_frame *f)
 /** Slopes by self and by target, times the gradient. */
 static ts_status pair_give(ts_frame *f, pair_parts *p, ts_tensor *by_self, ts_tensor *by_target)
 {
-    ts_tensor *results[] = {f->want & 1 ? ts_mul(by_self, p->g) : NULL, f->want & 2 ? ts_mul(by_target, p->g) : NULL};
+    ts_tensor *results[] = {f->want & 1 ? ts_mul(by_self, p->g) : NULL,
+                            f->want & 2 ? ts_mul(by_target, p->g) : NULL};
     return ts_parts_give(f, results, 2);
 }
 
@@ -229,7 +244,8 @@ static ts_status pair_give(ts_frame *f, pair_parts *p, ts_tensor *by_self, ts_te
 
 DIFFERENCE_PARTS(mse_loss, ts_mul_scalar(p.d, 2))
 DIFFERENCE_PARTS(l1_loss, ts_sign(p.d))
-DIFFERENCE_PARTS(smooth_l1_loss, BOUND == 0 ? ts_sign(p.d) : ts_clamp(ts_mul_scalar(p.d, 1 / BOUND), -1, 1))
+DIFFERENCE_PARTS(smooth_l1_loss,
+                 BOUND == 0 ? ts_sign(p.d) : ts_clamp(ts_mul_scalar(p.d, 1 / BOUND), -1, 1))
 DIFFERENCE_PARTS(huber_loss, ts_clamp(p.d, -BOUND, BOUND))
 
 ts_status ts_composite_binary_cross_entropy_with_logits_backward(ts_frame *f)
@@ -244,7 +260,8 @@ ts_status ts_composite_kl_div_backward(ts_frame *f)
     TS_SCOPE;
     pair_parts p = pair_open(f);
     if (!f->args[4].i) /* t (log t - x) */
-        return pair_give(f, &p, ts_neg(p.t), f->want & 2 ? ts_sub(ts_add_scalar(ts_log(p.t), 1), p.x) : NULL);
+        return pair_give(f, &p, ts_neg(p.t),
+                         f->want & 2 ? ts_sub(ts_add_scalar(ts_log(p.t), 1), p.x) : NULL);
     ts_tensor *e = ts_exp(p.t); /* e^t (t - x) */
     return pair_give(f, &p, ts_neg(e), f->want & 2 ? ts_mul(e, ts_rsub_scalar(p.d, 1)) : NULL);
 }
@@ -260,23 +277,27 @@ ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const ts_loss
 {
     ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};
     int64_t ignore = o.ignore_index ? *o.ignore_index : -100;
-    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(ignore), V_F(o.label_smoothing)};
+    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(ignore),
+                       V_F(o.label_smoothing)};
     return ts_invoke(TS_OP_cross_entropy, args, TS_N(args), 2);
 }
-ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_tensor *lse,
-                                     ts_reduction reduction, int64_t ignore_index, double label_smoothing)
+ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
+                                     ts_tensor *lse, ts_reduction reduction, int64_t ignore_index,
+                                     double label_smoothing)
 {
-    return TS_INVOKE(TS_OP_cross_entropy_backward, V_T(grad), V_T(self), V_T(target), V_T(lse), V_I(reduction),
-                     V_I(ignore_index), V_F(label_smoothing));
+    return TS_INVOKE(TS_OP_cross_entropy_backward, V_T(grad), V_T(self), V_T(target), V_T(lse),
+                     V_I(reduction), V_I(ignore_index), V_F(label_smoothing));
 }
 
 /** Boxed arguments of cross_entropy_grad. */
-#define GRAD_ARGS(self, target, opts)                                                                   \
-    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                                  \
-    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(o.ignore_index ? *o.ignore_index : -100), \
+#define GRAD_ARGS(self, target, opts)                                                              \
+    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                             \
+    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),                                   \
+                       V_I(o.ignore_index ? *o.ignore_index : -100),                               \
                        V_F(o.label_smoothing)}
 
-ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts, ts_tensor **loss)
+ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts,
+                                 ts_tensor **loss)
 {
     GRAD_ARGS(self, target, opts);
     ts_tensor **outs[2] = {NULL, loss};
@@ -305,28 +326,31 @@ ts_tensor *ts_nll_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts
     return TS_INVOKE(TS_OP_nll_loss, V_T(self), V_T(target), V_I(o.reduction),
                      V_I(o.ignore_index ? *o.ignore_index : -100));
 }
-ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction,
-                                int64_t ignore_index)
+ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
+                                ts_reduction reduction, int64_t ignore_index)
 {
-    return TS_INVOKE(TS_OP_nll_loss_backward, V_T(grad), V_T(self), V_T(target), V_I(reduction), V_I(ignore_index));
+    return TS_INVOKE(TS_OP_nll_loss_backward, V_T(grad), V_T(self), V_T(target), V_I(reduction),
+                     V_I(ignore_index));
 }
 
 /** A loss of pairs: mean, with a reduction, backward. */
-#define PAIR(name)                                                                              \
-    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                    \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN));         \
-    }                                                                                           \
-    ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)     \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(opts ? opts->reduction : TS_REDUCTION_MEAN)); \
-    }                                                                                           \
-    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction, \
-                                    ts_tensor **dtarget)                                        \
-    {                                                                                           \
-        ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction)};                  \
-        ts_tensor **outs[2] = {NULL, dtarget};                                                  \
-        return ts_invoke_many(TS_OP_##name##_backward, args, TS_N(args), 2, outs);              \
+#define PAIR(name)                                                                                 \
+    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                       \
+    {                                                                                              \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN));            \
+    }                                                                                              \
+    ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)        \
+    {                                                                                              \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target),                                     \
+                         V_I(opts ? opts->reduction : TS_REDUCTION_MEAN));                         \
+    }                                                                                              \
+    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,           \
+                                    ts_reduction reduction,                                        \
+                                    ts_tensor **dtarget)                                           \
+    {                                                                                              \
+        ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction)};                     \
+        ts_tensor **outs[2] = {NULL, dtarget};                                                     \
+        return ts_invoke_many(TS_OP_##name##_backward, args, TS_N(args), 2, outs);                 \
     }
 
 PAIR(mse_loss)
@@ -334,22 +358,24 @@ PAIR(l1_loss)
 PAIR(binary_cross_entropy_with_logits)
 
 /** The same with one more argument, boxed by BOX; field of the options, its default. */
-#define PAIR_WITH(name, type, BOX, value, number)                                               \
-    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                    \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), BOX(number)); \
-    }                                                                                           \
-    ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)     \
-    {                                                                                           \
-        ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                      \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(o.reduction), BOX(value));   \
-    }                                                                                           \
-    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction, \
-                                    type last, ts_tensor **dtarget)                             \
-    {                                                                                           \
-        ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction), BOX(last)};       \
-        ts_tensor **outs[2] = {NULL, dtarget};                                                  \
-        return ts_invoke_many(TS_OP_##name##_backward, args, TS_N(args), 2, outs);              \
+#define PAIR_WITH(name, type, BOX, value, number)                                                  \
+    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                       \
+    {                                                                                              \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN),             \
+                         BOX(number));                                                             \
+    }                                                                                              \
+    ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)        \
+    {                                                                                              \
+        ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                         \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(o.reduction), BOX(value));      \
+    }                                                                                              \
+    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,           \
+                                    ts_reduction reduction,                                        \
+                                    type last, ts_tensor **dtarget)                                \
+    {                                                                                              \
+        ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction), BOX(last)};          \
+        ts_tensor **outs[2] = {NULL, dtarget};                                                     \
+        return ts_invoke_many(TS_OP_##name##_backward, args, TS_N(args), 2, outs);                 \
     }
 
 PAIR_WITH(smooth_l1_loss, double, V_F, o.beta ? *o.beta : 1, 1)

@@ -21,7 +21,8 @@ static ts_status check_mask(ts_frame *f, int64_t *sizes, int *ndim)
     ts_device device;
     char want[192], got[192];
     if (mask->dtype != TS_BOOL)
-        return ts_fail_arg_hint(f, 1, TS_ERR_DTYPE, "compare, or cast with ts_to()", "expected dtype bool, got %s",
+        return ts_fail_arg_hint(f, 1, TS_ERR_DTYPE, "compare, or cast with ts_to()",
+                                "expected dtype bool, got %s",
                                 ts_dtype_name((ts_dtype)mask->dtype));
     TS_TRY(ts_check_devices(f, false, &device));
     if (!ts_broadcast(t->sizes, t->ndim, mask->sizes, mask->ndim, sizes, ndim))
@@ -45,8 +46,9 @@ ts_status ts_infer_masked_scatter(ts_frame *f)
     int ndim;
     TS_TRY(check_mask(f, sizes, &ndim));
     if (source->dtype != t->dtype)
-        return ts_fail_arg_hint(f, 2, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s, got %s",
-                                ts_dtype_name((ts_dtype)t->dtype), ts_dtype_name((ts_dtype)source->dtype));
+        return ts_fail_arg_hint(f, 2, TS_ERR_DTYPE, "cast with ts_to()",
+                                "expected dtype %s, got %s", ts_dtype_name((ts_dtype)t->dtype),
+                                ts_dtype_name((ts_dtype)source->dtype));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->strided = 3; /* self and mask, which the kernel broadcasts */
     f->plan->operands = 1; /* in place on self, of which the kernel makes a copy */

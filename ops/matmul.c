@@ -40,9 +40,10 @@ static ts_status check_pair(ts_frame *f, int i, int k, ts_device *device)
 {
     const ts_tensor *a = f->args[i].t, *b = f->args[k].t;
     if (a->dtype != b->dtype)
-        return ts_fail_arg_hint(f, k, TS_ERR_DTYPE, "cast one with ts_to()", "expected dtype %s as argument '%s', got %s",
-                                ts_dtype_name((ts_dtype)a->dtype), f->table->info->schema.args[i].name,
-                                ts_dtype_name((ts_dtype)b->dtype));
+        return ts_fail_arg_hint(
+            f, k, TS_ERR_DTYPE, "cast one with ts_to()",
+            "expected dtype %s as argument '%s', got %s", ts_dtype_name((ts_dtype)a->dtype),
+            f->table->info->schema.args[i].name, ts_dtype_name((ts_dtype)b->dtype));
     return ts_check_devices(f, false, device);
 }
 
@@ -50,7 +51,8 @@ static ts_status fail_inner(ts_frame *f, int arg, int64_t expected, int dim)
 {
     const ts_tensor *t = f->args[arg].t;
     char got[192];
-    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected %lld as size of dim %d, got sizes %s", (long long)expected, dim,
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected %lld as size of dim %d, got sizes %s",
+                       (long long)expected, dim,
                        ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
 }
 
@@ -71,7 +73,8 @@ static ts_status infer_product(ts_frame *f, int at, int ndim)
     sizes[0] = a->sizes[0];
     sizes[ndim - 2] = a->sizes[ndim - 2];
     sizes[ndim - 1] = b->sizes[ndim - 1];
-    plan->ret[0] = (ts_meta){.sizes = sizes, .dtype = (ts_dtype)a->dtype, .device = device, .ndim = ndim};
+    plan->ret[0] =
+        (ts_meta){.sizes = sizes, .dtype = (ts_dtype)a->dtype, .device = device, .ndim = ndim};
     plan->compute = (ts_dtype)a->dtype;
     plan->strided = (uint16_t)((matrix_readable(a) | matrix_readable(b) << 1) << at);
     return TS_OK;
@@ -131,7 +134,8 @@ ts_status ts_infer_linear(ts_frame *f)
     for (int d = 0; d < x->ndim - 1; d++)
         sizes[d] = x->sizes[d];
     sizes[x->ndim - 1] = w->sizes[0];
-    plan->ret[0] = (ts_meta){.sizes = sizes, .dtype = (ts_dtype)x->dtype, .device = device, .ndim = x->ndim};
+    plan->ret[0] =
+        (ts_meta){.sizes = sizes, .dtype = (ts_dtype)x->dtype, .device = device, .ndim = x->ndim};
     plan->compute = (ts_dtype)x->dtype;
     plan->strided = (uint16_t)(rows_readable(x) | matrix_readable(w) << 1);
     return TS_OK;
@@ -147,8 +151,8 @@ ts_status ts_infer_linear_gelu(ts_frame *f)
 }
 
 /*
- * grad (…, N), input (…, K), weight (N, K) -> (…, K), (N, K), (N). What a wanted result does not read
- * may be absent: the first reads grad and weight, the second grad and input, the third grad.
+ * grad (…, N), input (…, K), weight (N, K) -> (…, K), (N, K), (N). What a wanted result does not
+ * read may be absent: the first reads grad and weight, the second grad and input, the third grad.
  */
 ts_status ts_infer_linear_backward(ts_frame *f)
 {
@@ -203,10 +207,12 @@ static ts_tensor *as_batch(ts_tensor *t, const int64_t *batch, int nbatch)
     int64_t count = 1;
     for (int d = 0; d < nbatch; d++)
         count *= batch[d];
-    return ts_reshape(ts_expand(t, sizes, nbatch + 2), (int64_t[]){count, sizes[nbatch], sizes[nbatch + 1]}, 3);
+    return ts_reshape(ts_expand(t, sizes, nbatch + 2),
+                      (int64_t[]){count, sizes[nbatch], sizes[nbatch + 1]}, 3);
 }
 
-/** Hands y to the frame, or its values to the destination that was given, which must fit exactly. */
+/** Hands y to the frame, or its values to the destination that was given,
+ * which must fit exactly. */
 static ts_status deliver(ts_frame *f, ts_tensor *y)
 {
     if (!(f->given & 1)) {
@@ -219,16 +225,19 @@ static ts_status deliver(ts_frame *f, ts_tensor *y)
     for (int d = 0; fits && d < y->ndim; d++)
         fits = out->sizes[d] == y->sizes[d];
     if (!fits)
-        return ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL, "argument 'out': expected sizes %s, got %s",
+        return ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL,
+                          "argument 'out': expected sizes %s, got %s",
                           ts_format_sizes(want, sizeof want, y->sizes, y->ndim),
                           ts_format_sizes(got, sizeof got, out->sizes, out->ndim));
     if (out->dtype != y->dtype)
-        return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, NULL, "argument 'out': expected dtype %s, got %s",
+        return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, NULL,
+                          "argument 'out': expected dtype %s, got %s",
                           ts_dtype_name((ts_dtype)y->dtype), ts_dtype_name((ts_dtype)out->dtype));
     return TS_STATUS_OF(ts_copy_(out, y));
 }
 
-/* A vector on the left is a row, one on the right a column; the dim added for it is taken away again. */
+/* A vector on the left is a row, one on the right a column;
+ * the dim added for it is taken away again. */
 ts_status ts_composite_matmul(ts_frame *f)
 {
     ts_tensor *a = f->args[0].t, *b = f->args[1].t;
@@ -243,8 +252,10 @@ ts_status ts_composite_matmul(ts_frame *f)
         return fail_inner(f, 1, a->sizes[na - 1], inner);
     if (!ts_broadcast(a->sizes, na > 2 ? na - 2 : 0, b->sizes, nb > 2 ? nb - 2 : 0, sizes, &n)) {
         char want[192], got[192];
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected leading sizes that broadcast with those of %s, got %s",
-                           ts_format_sizes(want, sizeof want, a->sizes, na), ts_format_sizes(got, sizeof got, b->sizes, nb));
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE,
+                           "expected leading sizes that broadcast with those of %s, got %s",
+                           ts_format_sizes(want, sizeof want, a->sizes, na),
+                           ts_format_sizes(got, sizeof got, b->sizes, nb));
     }
     TS_SCOPE;
     ts_tensor *y;
@@ -253,7 +264,9 @@ ts_status ts_composite_matmul(ts_frame *f)
     } else if (nb <= 2) { /* rows of all matrices are rows of one */
         y = ts_linear(a, nb == 1 ? ts_unsqueeze(b, 0) : ts_transpose(b, 0, 1), TS_NONE);
     } else {
-        y = ts_bmm(TS_STATUS_OF(a = na == 1 ? ts_unsqueeze(a, 0) : a) == TS_OK ? as_batch(a, sizes, n) : NULL,
+        y = ts_bmm(TS_STATUS_OF(a = na == 1 ? ts_unsqueeze(a, 0) : a) == TS_OK
+                       ? as_batch(a, sizes, n)
+                       : NULL,
                    as_batch(b, sizes, n));
     }
     TS_TRY(y);
@@ -305,7 +318,9 @@ double ts_cost_product(const ts_frame *f)
 
 double ts_cost_addmm(const ts_frame *f)
 {
-    return f->rets[0].tag == TS_TAG_TENSOR ? 2.0 * (double)f->rets[0].t->numel * ((double)f->args[1].t->sizes[1] + 1) : 0;
+    return f->rets[0].tag == TS_TAG_TENSOR
+               ? 2.0 * (double)f->rets[0].t->numel * ((double)f->args[1].t->sizes[1] + 1)
+               : 0;
 }
 
 /** 2 m n k for each of the two products that is wanted. */
@@ -351,13 +366,16 @@ ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
 ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
 {
     ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
-    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta), factor_of(o.alpha));
+    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
+                     factor_of(o.alpha));
 }
 
-ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
+ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
+                        const ts_addmm_opts *opts)
 {
     ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
-    return TS_INVOKE_OUT(out, TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta), factor_of(o.alpha));
+    return TS_INVOKE_OUT(out, TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
+                         factor_of(o.alpha));
 }
 
 ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other)
@@ -375,8 +393,8 @@ ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *weight, ts
     return TS_INVOKE_OUT(out, TS_OP_linear, V_T(input), V_T(weight), V_OPT(bias));
 }
 
-ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight, ts_tensor **grad_input,
-                             ts_tensor **grad_weight, ts_tensor **grad_bias)
+ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight,
+                             ts_tensor **grad_input, ts_tensor **grad_weight, ts_tensor **grad_bias)
 {
     ts_value args[] = {V_T(grad), V_OPT(input), V_OPT(weight)};
     ts_tensor **outs[] = {grad_input, grad_weight, grad_bias};
@@ -389,14 +407,16 @@ ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weigh
             want |= 1 << i;
         }
     }
-    TS_TRY(ts_call(TS_OP_linear_backward, args, TS_N(args), rets, 3, 0, want, __builtin_return_address(0)));
+    TS_TRY(ts_call(TS_OP_linear_backward, args, TS_N(args), rets, 3, 0, want,
+                   __builtin_return_address(0)));
     for (int i = 0; i < 3; i++)
         if (outs[i])
             *outs[i] = ts_scope_adopt(&ts_tls, rets[i].t);
     return TS_OK;
 }
 
-ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias, bool tanh_form, ts_tensor **linear)
+ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias, bool tanh_form,
+                          ts_tensor **linear)
 {
     ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias), V_B(tanh_form)};
     return ts_invoke_many(TS_OP_linear_gelu, args, TS_N(args), 2, (ts_tensor **[]){NULL, linear});

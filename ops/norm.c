@@ -23,8 +23,10 @@ static ts_status check_beside(ts_frame *f, int arg, const ts_tensor *t, int last
 {
     TS_TRY(ts_check_sizes(f, arg, t->sizes + t->ndim - last, last));
     if (f->args[arg].t->dtype != t->dtype)
-        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s as argument 'self', got %s",
-                                ts_dtype_name((ts_dtype)t->dtype), ts_dtype_name((ts_dtype)f->args[arg].t->dtype));
+        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
+                                "expected dtype %s as argument 'self', got %s",
+                                ts_dtype_name((ts_dtype)t->dtype),
+                                ts_dtype_name((ts_dtype)f->args[arg].t->dtype));
     return TS_OK;
 }
 static ts_status check_affine(ts_frame *f, int arg, const ts_tensor *t, int last)
@@ -37,10 +39,12 @@ static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
 {
     for (int d = 0; d < t->ndim; d++)
         plan->buffer[i][d] = d < t->ndim - last ? t->sizes[d] : 1;
-    plan->ret[i] = (ts_meta){plan->buffer[i], ts_statistic_dtype((ts_dtype)t->dtype), t->storage->device, t->ndim, 0};
+    plan->ret[i] = (ts_meta){plan->buffer[i], ts_statistic_dtype((ts_dtype)t->dtype),
+                             t->storage->device, t->ndim, 0};
 }
 
-/** (self, what is added to it, dims, affine ...) -> (result, sums, statistics ...); terms is 1 where nothing is added */
+/** (self, what is added to it, dims, affine ...) -> (result, sums,
+ * statistics ...); terms is 1 where nothing is added */
 static ts_status infer_norm(ts_frame *f, int terms, int affine)
 {
     const ts_tensor *t = f->args[0].t;
@@ -50,7 +54,8 @@ static ts_status infer_norm(ts_frame *f, int terms, int affine)
     for (int i = 1; i < terms; i++)
         TS_TRY(check_beside(f, i, t, t->ndim));
     if (last < 1 || last > t->ndim)
-        return ts_fail_arg(f, terms, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld", t->ndim, (long long)last);
+        return ts_fail_arg(f, terms, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld",
+                           t->ndim, (long long)last);
     for (int i = terms + 1; i <= terms + affine; i++)
         TS_TRY(check_affine(f, i, t, (int)last));
     TS_TRY(ts_check_devices(f, false, &device));
@@ -75,8 +80,8 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     ts_device device;
     TS_TRY(ts_check_float(f, 1));
     if (last < 1 || last > t->ndim)
-        return ts_fail_arg(f, 3 + statistics, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld", t->ndim,
-                           (long long)last);
+        return ts_fail_arg(f, 3 + statistics, TS_ERR_SHAPE,
+                           "expected 1 to %d normalised dims, got %lld", t->ndim, (long long)last);
     for (int d = 0; d < t->ndim; d++)
         one[d] = d < t->ndim - last ? t->sizes[d] : 1;
     TS_TRY(ts_check_sizes(f, 0, t->sizes, t->ndim));
@@ -86,11 +91,14 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     TS_TRY(ts_check_devices(f, false, &device));
     f->plan->compute = (ts_dtype)t->dtype;
     /* of halves the statistics are f32, and stay so */
-    f->plan->cast = ts_statistic_dtype(f->plan->compute) == f->plan->compute ? (uint16_t)((1u << (2 + statistics)) - 1) : 3;
+    f->plan->cast = ts_statistic_dtype(f->plan->compute) == f->plan->compute
+                        ? (uint16_t)((1u << (2 + statistics)) - 1)
+                        : 3;
     plan_rows(f->plan, t, (int)last);
     ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
     for (int i = 1; i < f->nrets; i++)
-        f->plan->ret[i] = (ts_meta){t->sizes + t->ndim - last, (ts_dtype)t->dtype, t->storage->device, (int)last, 0};
+        f->plan->ret[i] = (ts_meta){t->sizes + t->ndim - last, (ts_dtype)t->dtype,
+                                    t->storage->device, (int)last, 0};
     return TS_OK;
 }
 
@@ -103,7 +111,8 @@ ts_status ts_infer_rms_norm_backward(ts_frame *f) { return infer_backward(f, 1);
 ts_status ts_composite_add_layer_norm(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *results[4] = {NULL, ts_add(f->args[0].t, f->args[1].t), NULL, NULL}, **outs[3] = {NULL, &results[2], &results[3]};
+    ts_tensor *results[4] = {NULL, ts_add(f->args[0].t, f->args[1].t), NULL, NULL},
+              **outs[3] = {NULL, &results[2], &results[3]};
     ts_value norm[] = {V_T(results[1]), f->args[2], f->args[3], f->args[4], f->args[5]};
     results[0] = ts_invoke_many(TS_OP_layer_norm, norm, TS_N(norm), 3, outs);
     return ts_parts_give(f, results, 4);
@@ -117,8 +126,8 @@ static ts_tensor *row_mean(ts_tensor *t, int dims)
 }
 
 /**
- * With hat = (x - mean) rstd and gw = g w: dx = rstd (gw - mean(gw) - hat mean(gw hat)), dw = sum(g hat),
- * db = sum(g). Without mean, for RMS normalisation, its terms are left out.
+ * With hat = (x - mean) rstd and gw = g w: dx = rstd (gw - mean(gw) - hat mean(gw hat)),
+ * dw = sum(g hat), db = sum(g). Without mean, for RMS normalisation, its terms are left out.
  */
 static ts_status backward_parts(ts_frame *f, int rstd_arg)
 {
@@ -126,7 +135,8 @@ static ts_status backward_parts(ts_frame *f, int rstd_arg)
     ts_dtype dtype = ts_parts_dtype(f->plan->compute);
     const ts_value *args = f->args;
     bool centred = rstd_arg == 3;
-    ts_tensor *g = ts_as(args[0].t, dtype), *x = ts_as(args[1].t, dtype), *rstd = ts_as(args[rstd_arg].t, dtype);
+    ts_tensor *g = ts_as(args[0].t, dtype), *x = ts_as(args[1].t, dtype),
+              *rstd = ts_as(args[rstd_arg].t, dtype);
     ts_tensor *hat = ts_mul(centred ? ts_sub(x, ts_as(args[2].t, dtype)) : x, rstd);
     const ts_value *weight = &args[rstd_arg + 1];
     int dims = (int)args[rstd_arg + 2].i;
@@ -157,11 +167,13 @@ TS_INLINE int affine_dims(const ts_tensor *weight, const ts_tensor *bias)
 
 ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias)
 {
-    ts_value args[] = {V_T(self), V_I(affine_dims(weight, bias)), V_OPT(weight), V_OPT(bias), V_F(1e-5)};
+    ts_value args[] = {V_T(self), V_I(affine_dims(weight, bias)), V_OPT(weight), V_OPT(bias),
+                       V_F(1e-5)};
     return ts_invoke(TS_OP_layer_norm, args, TS_N(args), 3);
 }
 
-ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, const ts_norm_opts *opts)
+ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
+                            const ts_norm_opts *opts)
 {
     ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
     int dims = o.dims ? o.dims : affine_dims(weight, bias);
@@ -170,23 +182,26 @@ ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
     return ts_invoke_many(TS_OP_layer_norm, args, TS_N(args), 3, outs);
 }
 
-ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_tensor *weight, ts_tensor *bias, ts_tensor **sum)
+ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_tensor *weight,
+                             ts_tensor *bias, ts_tensor **sum)
 {
     return ts_add_layer_norm_ex(self, residual, weight, bias, sum, NULL);
 }
 
-ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight, ts_tensor *bias, ts_tensor **sum,
-                                const ts_norm_opts *opts)
+ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight,
+                                ts_tensor *bias, ts_tensor **sum, const ts_norm_opts *opts)
 {
     ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
     int dims = o.dims ? o.dims : affine_dims(weight, bias);
-    ts_value args[] = {V_T(self), V_T(residual), V_I(dims), V_OPT(weight), V_OPT(bias), V_F(o.eps ? o.eps : 1e-5)};
+    ts_value args[] = {V_T(self), V_T(residual), V_I(dims), V_OPT(weight), V_OPT(bias),
+                       V_F(o.eps ? o.eps : 1e-5)};
     ts_tensor **outs[4] = {NULL, sum, o.mean, o.rstd};
     return ts_invoke_many(TS_OP_add_layer_norm, args, TS_N(args), 4, outs);
 }
 
-ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean, ts_tensor *rstd, ts_tensor *weight,
-                                  int dims, ts_tensor **dw, ts_tensor **db)
+ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
+                                  ts_tensor *rstd, ts_tensor *weight, int dims, ts_tensor **dw,
+                                  ts_tensor **db)
 {
     ts_value args[] = {V_T(grad), V_T(self), V_T(mean), V_T(rstd), V_OPT(weight), V_I(dims)};
     ts_tensor **outs[3] = {NULL, dw, db};
@@ -194,11 +209,15 @@ ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *m
 }
 
 /** PyTorch's default: the dtype's own epsilon. */
-static double rms_eps(const ts_tensor *t) { return t && t->dtype == TS_F64 ? DBL_EPSILON : (double)FLT_EPSILON; }
+static double rms_eps(const ts_tensor *t)
+{
+    return t && t->dtype == TS_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+}
 
 ts_tensor *ts_rms_norm(ts_tensor *self, ts_tensor *weight)
 {
-    ts_value args[] = {V_T(self), V_I(affine_dims(weight, TS_NONE)), V_OPT(weight), V_F(rms_eps(self))};
+    ts_value args[] = {V_T(self), V_I(affine_dims(weight, TS_NONE)), V_OPT(weight),
+                       V_F(rms_eps(self))};
     return ts_invoke(TS_OP_rms_norm, args, TS_N(args), 2);
 }
 
@@ -211,8 +230,8 @@ ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_norm_opts
     return ts_invoke_many(TS_OP_rms_norm, args, TS_N(args), 2, outs);
 }
 
-ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd, ts_tensor *weight, int dims,
-                                ts_tensor **dw)
+ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
+                                ts_tensor *weight, int dims, ts_tensor **dw)
 {
     ts_value args[] = {V_T(grad), V_T(self), V_T(rstd), V_OPT(weight), V_I(dims)};
     ts_tensor **outs[2] = {NULL, dw};

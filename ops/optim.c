@@ -32,7 +32,8 @@ static ts_status check_member(ts_frame *f, int arg, uint32_t k)
         return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected a floating dtype at %u, got %s", k,
                            ts_dtype_name((ts_dtype)t->dtype));
     if ((f->table->written >> arg & 1) && is_expanded(t))
-        return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected distinct elements at %u, got an expanded tensor", k);
+        return ts_fail_arg(f, arg, TS_ERR_VALUE,
+                           "expected distinct elements at %u, got an expanded tensor", k);
     return TS_OK;
 }
 
@@ -41,7 +42,8 @@ static bool is_half(ts_dtype d) { return d == TS_BF16 || d == TS_F16; }
 /** Gradients of f32 tensors may be halves; the state of halves may be f32. */
 static bool fits_dtype(int arg, ts_dtype param, ts_dtype dtype)
 {
-    return dtype == param || (arg == 1 ? param == TS_F32 && is_half(dtype) : dtype == TS_F32 && is_half(param));
+    return dtype == param ||
+           (arg == 1 ? param == TS_F32 && is_half(dtype) : dtype == TS_F32 && is_half(param));
 }
 
 /** Lists 0 .. lists-1 agree in length, sizes and dtypes, and all is on one device. */
@@ -50,7 +52,8 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
     const ts_value *first = &f->args[0];
     for (int a = 0; a < lists; a++) {
         if (f->args[a].count != first->count)
-            return ts_fail_arg(f, a, TS_ERR_VALUE, "expected %u tensors, got %u", first->count, f->args[a].count);
+            return ts_fail_arg(f, a, TS_ERR_VALUE, "expected %u tensors, got %u", first->count,
+                               f->args[a].count);
         for (uint32_t k = 0; k < first->count; k++) {
             TS_TRY(check_member(f, a, k));
             const ts_tensor *p = first->list[k], *t = f->args[a].list[k];
@@ -64,17 +67,20 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
                                    ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
             if (!fits_dtype(a, (ts_dtype)p->dtype, (ts_dtype)t->dtype))
                 return ts_fail_arg(f, a, TS_ERR_DTYPE, "expected dtype %s at %u, got %s",
-                                   ts_dtype_name((ts_dtype)p->dtype), k, ts_dtype_name((ts_dtype)t->dtype));
+                                   ts_dtype_name((ts_dtype)p->dtype), k,
+                                   ts_dtype_name((ts_dtype)t->dtype));
         }
     }
     if (first->count)
         f->plan->compute = (ts_dtype)first->list[0]->dtype;
     TS_TRY(ts_check_devices(f, true, device));
-    for (int a = 0; a < lists; a++) /* numbers may be elsewhere, members of lists not, however small */
+    /* numbers may be elsewhere, members of lists not, however small */
+    for (int a = 0; a < lists; a++)
         for (uint32_t k = 0; k < first->count; k++)
             if (!ts_same_device(f->args[a].list[k]->storage->device, *device))
-                return ts_fail_arg_hint(f, a, TS_ERR_DEVICE, "move it with ts_to_device()", "expected device %s at %u, got %s",
-                                        ts_device_name(*device), k, ts_device_name(f->args[a].list[k]->storage->device));
+                return ts_fail_arg_hint(f, a, TS_ERR_DEVICE, "move it with ts_to_device()",
+                                        "expected device %s at %u, got %s", ts_device_name(*device),
+                                        k, ts_device_name(f->args[a].list[k]->storage->device));
     return TS_OK;
 }
 
@@ -85,22 +91,25 @@ static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_d
     if (ts_is_none(t))
         return ts_fail_arg(f, arg, TS_ERR_NULL, "expected a tensor, got TS_NONE");
     if (t->dtype != TS_F32)
-        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected dtype f32, got %s", ts_dtype_name((ts_dtype)t->dtype));
+        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected dtype f32, got %s",
+                           ts_dtype_name((ts_dtype)t->dtype));
     if (t->numel != 1)
         return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected one element, got sizes %s",
                            ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
     if (f->args[0].count && !ts_same_device(t->storage->device, device))
-        return ts_fail_arg_hint(f, arg, TS_ERR_DEVICE, "move it with ts_to_device()", "expected device %s, got %s",
-                                ts_device_name(device), ts_device_name(t->storage->device));
+        return ts_fail_arg_hint(f, arg, TS_ERR_DEVICE, "move it with ts_to_device()",
+                                "expected device %s, got %s", ts_device_name(device),
+                                ts_device_name(t->storage->device));
     return TS_OK;
 }
 
-/** What may leave a step out: a number, and a number for each tensor, or neither; then what gradients are multiplied by,
- *  if anything. */
+/** What may leave a step out: a number, and a number for each tensor, or neither;
+ *  then what gradients are multiplied by, if anything. */
 static ts_status check_guard_and_scale(ts_frame *f, int arg, ts_device device)
 {
     const ts_value *found = &f->args[arg], *skipped = &f->args[arg + 1];
-    uint32_t n = found->tag == TS_TAG_TENSOR ? f->args[0].count : 0, got = skipped->tag == TS_TAG_TENSORS ? skipped->count : 0;
+    uint32_t n = found->tag == TS_TAG_TENSOR ? f->args[0].count : 0,
+             got = skipped->tag == TS_TAG_TENSORS ? skipped->count : 0;
     if (got != n)
         return ts_fail_arg(f, arg + 1, TS_ERR_VALUE, "expected %u tensors, got %u", n, got);
     if (found->tag == TS_TAG_TENSOR)
@@ -108,17 +117,20 @@ static ts_status check_guard_and_scale(ts_frame *f, int arg, ts_device device)
     for (uint32_t k = 0; k < n; k++)
         TS_TRY(check_f32_number(f, arg + 1, skipped->list[k], device));
     const ts_value *grad_scale = &f->args[arg + 2];
-    return grad_scale->tag == TS_TAG_TENSOR ? check_f32_number(f, arg + 2, grad_scale->t, device) : TS_OK;
+    return grad_scale->tag == TS_TAG_TENSOR ? check_f32_number(f, arg + 2, grad_scale->t, device)
+                                            : TS_OK;
 }
 
 static ts_status check_steps(ts_frame *f, int arg)
 {
     const ts_value *steps = &f->args[arg];
     if (steps->count != f->args[0].count || (steps->count && !steps->ints))
-        return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected %u numbers, got %u", f->args[0].count, steps->count);
+        return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected %u numbers, got %u", f->args[0].count,
+                           steps->count);
     for (uint32_t k = 0; k < steps->count; k++)
         if (steps->ints[k] < 1)
-            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected at least 1 at %u, got %lld", k, (long long)steps->ints[k]);
+            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected at least 1 at %u, got %lld", k,
+                               (long long)steps->ints[k]);
     return TS_OK;
 }
 
@@ -154,7 +166,8 @@ ts_status ts_infer_sgd(ts_frame *f)
     if (!(f->args[6].d - f->args[6].d == 0))
         return ts_fail_arg(f, 6, TS_ERR_VALUE, "expected a finite number, got %g", f->args[6].d);
     if (f->args[8].i && (!momentum || f->args[6].d != 0))
-        return ts_fail_arg(f, 8, TS_ERR_VALUE, "expected momentum > 0 and dampening 0, got %g and %g", f->args[5].d,
+        return ts_fail_arg(f, 8, TS_ERR_VALUE,
+                           "expected momentum > 0 and dampening 0, got %g and %g", f->args[5].d,
                            f->args[6].d);
     return check_guard_and_scale(f, 9, device);
 }
@@ -196,7 +209,8 @@ ts_status ts_infer_scale(ts_frame *f)
 ts_status ts_infer_unscale(ts_frame *f)
 {
     TS_TRY(ts_infer_scale(f));
-    ts_plan_result(f->plan, 0, NULL, 0, TS_F32, f->args[0].count ? f->args[0].list[0]->storage->device : TS_DEVICE_CPU);
+    ts_plan_result(f->plan, 0, NULL, 0, TS_F32,
+                   f->args[0].count ? f->args[0].list[0]->storage->device : TS_DEVICE_CPU);
     return TS_OK;
 }
 
@@ -213,7 +227,8 @@ static ts_status check_length(const char *op, int64_t n, const void *site)
 {
     if (n >= 0 && n <= INT32_MAX)
         return TS_OK;
-    return ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'n': expected 0 to %d, got %lld", INT32_MAX, (long long)n);
+    return ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument 'n': expected 0 to %d, got %lld",
+                      INT32_MAX, (long long)n);
 }
 
 #define SITE __builtin_return_address(0)
@@ -225,7 +240,8 @@ static ts_status check_length(const char *op, int64_t n, const void *site)
 #define V_OPTIONAL(t) ((t) ? V_T(t) : ts_value_none())
 
 ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *exp_avg,
-                    ts_tensor *const *exp_avg_sq, const int64_t *steps, int64_t n, const ts_adamw_rule *rule)
+                    ts_tensor *const *exp_avg_sq, const int64_t *steps, int64_t n,
+                    const ts_adamw_rule *rule)
 {
     TS_TRY(check_length("adamw", n, SITE));
     if (!rule)
@@ -239,8 +255,9 @@ ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor
     return ts_invoke_status(TS_OP_adamw, args, TS_N(args));
 }
 
-ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *momentum_buffers,
-                  const int64_t *steps, int64_t n, const ts_sgd_rule *rule)
+ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads,
+                  ts_tensor *const *momentum_buffers, const int64_t *steps, int64_t n,
+                  const ts_sgd_rule *rule)
 {
     TS_TRY(check_length("sgd", n, SITE));
     if (!rule)

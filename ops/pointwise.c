@@ -1,4 +1,5 @@
-/** @file pointwise.c  Arithmetic of two and three operands with broadcasting and promotion; bounds. */
+/** @file pointwise.c  Arithmetic of two and three operands with broadcasting
+ * and promotion; bounds. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
@@ -6,7 +7,10 @@
 /* ------------------------------------------------------------------------------- rules ---- */
 
 ts_status ts_infer_binary(ts_frame *f) { return ts_infer_pointwise(f, 2, TS_DTYPE_NONE, false); }
-ts_status ts_infer_binary_float(ts_frame *f) { return ts_infer_pointwise(f, 2, TS_DTYPE_NONE, true); }
+ts_status ts_infer_binary_float(ts_frame *f)
+{
+    return ts_infer_pointwise(f, 2, TS_DTYPE_NONE, true);
+}
 
 ts_status ts_infer_pow(ts_frame *f)
 {
@@ -14,7 +18,8 @@ ts_status ts_infer_pow(ts_frame *f)
     const ts_value *e = &f->args[1];
     if (TS_UNLIKELY(e->tag == TS_TAG_INT && e->i < 0 && !ts_dtype_is_float(f->plan->compute)))
         return ts_fail_arg_hint(f, 1, TS_ERR_VALUE, "cast self to a floating dtype with ts_to()",
-                                "expected an exponent >= 0 for integers, got %lld", (long long)e->i);
+                                "expected an exponent >= 0 for integers, got %lld",
+                                (long long)e->i);
     return TS_OK;
 }
 
@@ -140,7 +145,8 @@ ts_tensor *ts_relu6(ts_tensor *self)
     return TS_INVOKE(TS_OP_hardtanh, V_T(self), V_I(0), V_I(6));
 }
 
-ts_tensor *ts_clamp_backward(ts_tensor *grad, ts_tensor *self, const ts_scalar *min, const ts_scalar *max, bool open)
+ts_tensor *ts_clamp_backward(ts_tensor *grad, ts_tensor *self, const ts_scalar *min,
+                             const ts_scalar *max, bool open)
 {
     return TS_INVOKE(TS_OP_clamp_backward, V_T(grad), V_T(self), min ? V_S(*min) : ts_value_none(),
                      max ? V_S(*max) : ts_value_none(), V_B(open));

@@ -27,7 +27,10 @@ static uint64_t blocks(uint64_t n, int64_t dtype)
 
 uint64_t ts_reserve_draw(const ts_frame *f) { return blocks(elements(&f->args[0]), f->args[3].i); }
 
-uint64_t ts_reserve_randint(const ts_frame *f) { return ts_philox_blocks_64(elements(&f->args[0])); }
+uint64_t ts_reserve_randint(const ts_frame *f)
+{
+    return ts_philox_blocks_64(elements(&f->args[0]));
+}
 
 uint64_t ts_reserve_randperm(const ts_frame *f)
 {
@@ -54,7 +57,10 @@ uint64_t ts_reserve_multinomial(const ts_frame *f)
     return ts_mul_size(rows, draws, &draws) ? ts_philox_blocks_64((uint64_t)draws) : 0;
 }
 
-uint64_t ts_reserve_dropout(const ts_frame *f) { return ts_philox_blocks_32((uint64_t)f->args[0].t->numel); }
+uint64_t ts_reserve_dropout(const ts_frame *f)
+{
+    return ts_philox_blocks_32((uint64_t)f->args[0].t->numel);
+}
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
@@ -64,7 +70,8 @@ ts_status ts_infer_uniform(ts_frame *f)
     if (!isfinite(low))
         return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a finite number, got %g", low);
     if (!(low <= high) || !isfinite(high) || !isfinite(high - low))
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a finite number of at least low = %g, got %g", low, high);
+        return ts_fail_arg(f, 2, TS_ERR_VALUE,
+                           "expected a finite number of at least low = %g, got %g", low, high);
     return ts_infer_sizes(f, 0, 3);
 }
 
@@ -72,7 +79,8 @@ ts_status ts_infer_normal(ts_frame *f)
 {
     double std = f->args[2].d;
     if (!(std >= 0))
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a standard deviation of at least 0, got %g", std);
+        return ts_fail_arg(f, 2, TS_ERR_VALUE,
+                           "expected a standard deviation of at least 0, got %g", std);
     return ts_infer_sizes(f, 0, 3);
 }
 
@@ -97,13 +105,15 @@ ts_status ts_infer_randint(ts_frame *f)
 {
     int64_t low = f->args[1].i, high = f->args[2].i, least, most;
     if (low >= high)
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected more than low = %lld, got %lld", (long long)low, (long long)high);
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected more than low = %lld, got %lld",
+                           (long long)low, (long long)high);
     TS_TRY(ts_infer_sizes(f, 0, 3));
     integers_of(f->args[3].i, &least, &most);
     if (low < least || high - 1 > most)
-        return ts_fail_arg(f, low < least ? 1 : 2, TS_ERR_VALUE, "expected integers from %lld to %lld for dtype %s, got [%lld, %lld)",
-                           (long long)least, (long long)most, ts_dtype_name((ts_dtype)f->args[3].i), (long long)low,
-                           (long long)high);
+        return ts_fail_arg(f, low < least ? 1 : 2, TS_ERR_VALUE,
+                           "expected integers from %lld to %lld for dtype %s, got [%lld, %lld)",
+                           (long long)least, (long long)most, ts_dtype_name((ts_dtype)f->args[3].i),
+                           (long long)low, (long long)high);
     return TS_OK;
 }
 
@@ -111,11 +121,12 @@ ts_status ts_infer_randperm(ts_frame *f)
 {
     int64_t n = f->args[0].i, dtype = f->args[1].i, bytes, least, most;
     if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
-        return ts_fail_arg(f, 1, TS_ERR_DTYPE, "expected a dtype, got number %lld", (long long)dtype);
+        return ts_fail_arg(f, 1, TS_ERR_DTYPE, "expected a dtype, got number %lld",
+                           (long long)dtype);
     integers_of(dtype, &least, &most);
     if (n < 0 || n - 1 > most || !ts_mul_size(n, ts_dtype_sizes[dtype], &bytes))
-        return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected 0 to %lld for dtype %s, got %lld", (long long)most,
-                           ts_dtype_name((ts_dtype)dtype), (long long)n);
+        return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected 0 to %lld for dtype %s, got %lld",
+                           (long long)most, ts_dtype_name((ts_dtype)dtype), (long long)n);
     f->plan->compute = (ts_dtype)dtype;
     ts_plan_result(f->plan, 0, &n, 1, (ts_dtype)dtype, f->args[2].device);
     return TS_OK;
@@ -134,7 +145,8 @@ ts_status ts_infer_bernoulli(ts_frame *f)
     if (p->tag == TS_TAG_TENSOR) {
         const ts_value *sizes = &f->args[1];
         TS_TRY(ts_check_float(f, 0));
-        if (sizes->count != p->t->ndim || (sizes->count && memcmp(sizes->ints, p->t->sizes, sizes->count * 8) != 0))
+        if (sizes->count != p->t->ndim ||
+            (sizes->count && memcmp(sizes->ints, p->t->sizes, sizes->count * 8) != 0))
             return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected the sizes of p");
         if (f->args[2].i != p->t->dtype)
             return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected p's %s, got number %lld",
@@ -161,13 +173,15 @@ ts_status ts_infer_multinomial(ts_frame *f)
     if (draws < 1)
         return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected at least 1, got %lld", (long long)draws);
     if (!f->args[2].i && draws > categories)
-        return ts_fail_arg_hint(f, 1, TS_ERR_VALUE, "draw with replacement",
-                                "expected at most the %lld categories without replacement, got %lld",
-                                (long long)categories, (long long)draws);
+        return ts_fail_arg_hint(
+            f, 1, TS_ERR_VALUE, "draw with replacement",
+            "expected at most the %lld categories without replacement, got %lld",
+            (long long)categories, (long long)draws);
     sizes[0] = p->ndim == 2 ? p->sizes[0] : draws;
     sizes[1] = draws;
     if (!ts_tensor_bytes(sizes, p->ndim, 8, &numel, &bytes))
-        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a number of samples whose bytes fit 63 bits, got %lld",
+        return ts_fail_arg(f, 1, TS_ERR_VALUE,
+                           "expected a number of samples whose bytes fit 63 bits, got %lld",
                            (long long)draws);
     f->plan->compute = (ts_dtype)p->dtype;
     f->plan->outer = p->ndim == 2 ? p->sizes[0] : 1;
@@ -199,55 +213,67 @@ static bool present(ts_tensor *t, const char *op, const void *site)
 /* boxed arguments of the three fills that begin with sizes and end with dtype and device */
 #define FILL(sizes, ndim, a, b, dtype, device) V_IS(sizes, ndim), a, b, V_DT(dtype), V_DEV(device)
 
-ts_tensor *ts_uniform_on(const int64_t *sizes, int ndim, double low, double high, ts_dtype dtype, ts_device device)
+ts_tensor *ts_uniform_on(const int64_t *sizes, int ndim, double low, double high, ts_dtype dtype,
+                         ts_device device)
 {
     return TS_INVOKE(TS_OP_uniform, FILL(sizes, ndim, V_F(low), V_F(high), dtype, device));
 }
 
 ts_tensor *ts_uniform(const int64_t *sizes, int ndim, double low, double high, ts_dtype dtype)
 {
-    return TS_INVOKE(TS_OP_uniform, FILL(sizes, ndim, V_F(low), V_F(high), dtype, ts_thread_self()->device));
+    return TS_INVOKE(TS_OP_uniform,
+                     FILL(sizes, ndim, V_F(low), V_F(high), dtype, ts_thread_self()->device));
 }
 
 ts_tensor *ts_uniform_(ts_tensor *t, double low, double high)
 {
     if (!present(t, "uniform", SITE))
         return NULL;
-    return TS_INVOKE_OUT(t, TS_OP_uniform, FILL(t->sizes, t->ndim, V_F(low), V_F(high), t->dtype, t->storage->device));
+    return TS_INVOKE_OUT(
+        t, TS_OP_uniform,
+        FILL(t->sizes, t->ndim, V_F(low), V_F(high), t->dtype, t->storage->device));
 }
 
-ts_tensor *ts_normal_on(const int64_t *sizes, int ndim, double mean, double std, ts_dtype dtype, ts_device device)
+ts_tensor *ts_normal_on(const int64_t *sizes, int ndim, double mean, double std, ts_dtype dtype,
+                        ts_device device)
 {
     return TS_INVOKE(TS_OP_normal, FILL(sizes, ndim, V_F(mean), V_F(std), dtype, device));
 }
 
 ts_tensor *ts_normal(const int64_t *sizes, int ndim, double mean, double std, ts_dtype dtype)
 {
-    return TS_INVOKE(TS_OP_normal, FILL(sizes, ndim, V_F(mean), V_F(std), dtype, ts_thread_self()->device));
+    return TS_INVOKE(TS_OP_normal,
+                     FILL(sizes, ndim, V_F(mean), V_F(std), dtype, ts_thread_self()->device));
 }
 
 ts_tensor *ts_normal_(ts_tensor *t, double mean, double std)
 {
     if (!present(t, "normal", SITE))
         return NULL;
-    return TS_INVOKE_OUT(t, TS_OP_normal, FILL(t->sizes, t->ndim, V_F(mean), V_F(std), t->dtype, t->storage->device));
+    return TS_INVOKE_OUT(
+        t, TS_OP_normal,
+        FILL(t->sizes, t->ndim, V_F(mean), V_F(std), t->dtype, t->storage->device));
 }
 
-ts_tensor *ts_randint_on(int64_t low, int64_t high, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
+ts_tensor *ts_randint_on(int64_t low, int64_t high, const int64_t *sizes, int ndim, ts_dtype dtype,
+                         ts_device device)
 {
     return TS_INVOKE(TS_OP_randint, FILL(sizes, ndim, V_I(low), V_I(high), dtype, device));
 }
 
 ts_tensor *ts_randint(int64_t low, int64_t high, const int64_t *sizes, int ndim)
 {
-    return TS_INVOKE(TS_OP_randint, FILL(sizes, ndim, V_I(low), V_I(high), TS_I64, ts_thread_self()->device));
+    return TS_INVOKE(TS_OP_randint,
+                     FILL(sizes, ndim, V_I(low), V_I(high), TS_I64, ts_thread_self()->device));
 }
 
 ts_tensor *ts_randint_(ts_tensor *t, int64_t low, int64_t high)
 {
     if (!present(t, "randint", SITE))
         return NULL;
-    return TS_INVOKE_OUT(t, TS_OP_randint, FILL(t->sizes, t->ndim, V_I(low), V_I(high), t->dtype, t->storage->device));
+    return TS_INVOKE_OUT(
+        t, TS_OP_randint,
+        FILL(t->sizes, t->ndim, V_I(low), V_I(high), t->dtype, t->storage->device));
 }
 
 ts_tensor *ts_randperm(int64_t n)
@@ -259,12 +285,14 @@ ts_tensor *ts_bernoulli(ts_tensor *p)
 {
     if (!present(p, "bernoulli", SITE))
         return NULL;
-    return TS_INVOKE(TS_OP_bernoulli, V_T(p), V_IS(p->sizes, p->ndim), V_DT(p->dtype), V_DEV(p->storage->device));
+    return TS_INVOKE(TS_OP_bernoulli, V_T(p), V_IS(p->sizes, p->ndim), V_DT(p->dtype),
+                     V_DEV(p->storage->device));
 }
 
 ts_tensor *ts_bernoulli_p(const int64_t *sizes, int ndim, double p, ts_dtype dtype)
 {
-    return TS_INVOKE(TS_OP_bernoulli, V_F(p), V_IS(sizes, ndim), V_DT(dtype), V_DEV(ts_thread_self()->device));
+    return TS_INVOKE(TS_OP_bernoulli, V_F(p), V_IS(sizes, ndim), V_DT(dtype),
+                     V_DEV(ts_thread_self()->device));
 }
 
 ts_tensor *ts_bernoulli_(ts_tensor *t, double p)
@@ -300,5 +328,6 @@ ts_tensor *ts_dropout_(ts_tensor *x, double p, bool train)
 
 ts_tensor *ts_dropout_backward(ts_tensor *grad, double p, ts_rng_state at)
 {
-    return TS_INVOKE(TS_OP_dropout_backward, V_T(grad), V_F(p), V_I((int64_t)at.seed), V_I((int64_t)at.offset));
+    return TS_INVOKE(TS_OP_dropout_backward, V_T(grad), V_F(p), V_I((int64_t)at.seed),
+                     V_I((int64_t)at.offset));
 }

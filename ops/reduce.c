@@ -20,7 +20,8 @@ static ts_status dims_mask(ts_frame *f, int arg, int ndim, int64_t *mask)
         int64_t d;
         TS_TRY(ts_check_dim(f, arg, dims->ints[i], ndim, &d));
         if (*mask >> d & 1)
-            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected each dim once, got dim %lld twice", (long long)d);
+            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected each dim once, got dim %lld twice",
+                               (long long)d);
         *mask |= (int64_t)1 << d;
     }
     return TS_OK;
@@ -69,12 +70,16 @@ ts_status ts_infer_extreme(ts_frame *f)
     char sizes[192];
     for (int d = 0; d < t->ndim; d++)
         if ((f->plan->count >> d & 1) && t->sizes[d] == 0)
-            return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least one element in dim %d, got sizes %s", d,
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                               "expected at least one element in dim %d, got sizes %s", d,
                                ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
     return TS_OK;
 }
 
-ts_status ts_infer_truth(ts_frame *f) { return plan_dims(f, (ts_dtype)f->args[0].t->dtype, TS_BOOL); }
+ts_status ts_infer_truth(ts_frame *f)
+{
+    return plan_dims(f, (ts_dtype)f->args[0].t->dtype, TS_BOOL);
+}
 
 /** norm(self, dims, keepdim, p) */
 ts_status ts_infer_norm(ts_frame *f)
@@ -96,9 +101,10 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
     for (int d = 0; fits && d < n; d++)
         fits = sizes->ints[d] == t->sizes[d + shift] || sizes->ints[d] == 1;
     if (!fits)
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
-                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim),
-                           ts_format_sizes(want, sizeof want, sizes->ints, n > TS_MAX_DIMS ? TS_MAX_DIMS : n));
+        return ts_fail_arg(
+            f, 1, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
+            ts_format_sizes(got, sizeof got, t->sizes, t->ndim),
+            ts_format_sizes(want, sizeof want, sizes->ints, n > TS_MAX_DIMS ? TS_MAX_DIMS : n));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->strided = 1;
     f->plan->count = 0;
@@ -118,7 +124,8 @@ ts_status ts_infer_unreduce(ts_frame *f)
     char want[192], got[192];
     int n = (int)to->count;
     if (to->count > TS_MAX_DIMS || !ts_product(to->ints, n, &numel))
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes of 0 or more", TS_MAX_DIMS);
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes of 0 or more",
+                           TS_MAX_DIMS);
     TS_TRY(dims_mask(f, 2, n, &mask));
     bool kept = t->ndim == n, fits = kept || t->ndim == n - __builtin_popcountll((uint64_t)mask);
     for (int d = 0, s = 0; fits && d < n; d++) {
@@ -130,7 +137,8 @@ ts_status ts_infer_unreduce(ts_frame *f)
         s++;
     }
     if (!fits)
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected the result of a reduction of sizes %s, got sizes %s",
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                           "expected the result of a reduction of sizes %s, got sizes %s",
                            ts_format_sizes(want, sizeof want, to->ints, n),
                            ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
     ts_tensor *alias = ts_tensor_alias(f->thread, t, to->ints, strides, n, 0);
@@ -152,23 +160,24 @@ ts_tensor *ts_unreduce(ts_tensor *t, const int64_t *sizes, int ndim, const int64
 }
 
 /** The forms of a reduction: over all dims, over some, over one, destination first. */
-#define REDUCTION(name)                                                                         \
-    ts_tensor *ts_##name(ts_tensor *self)                                                       \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), ts_value_none(), V_B(false));                 \
-    }                                                                                           \
-    ts_tensor *ts_##name##_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim)  \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim));             \
-    }                                                                                           \
-    ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, bool keepdim)                          \
-    {                                                                                           \
-        int64_t dims[] = {dim};                                                                 \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, 1), V_B(keepdim));                 \
-    }                                                                                           \
-    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims, bool keepdim) \
-    {                                                                                           \
-        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim));    \
+#define REDUCTION(name)                                                                            \
+    ts_tensor *ts_##name(ts_tensor *self)                                                          \
+    {                                                                                              \
+        return TS_INVOKE(TS_OP_##name, V_T(self), ts_value_none(), V_B(false));                    \
+    }                                                                                              \
+    ts_tensor *ts_##name##_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim)     \
+    {                                                                                              \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim));                \
+    }                                                                                              \
+    ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, bool keepdim)                             \
+    {                                                                                              \
+        int64_t dims[] = {dim};                                                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, 1), V_B(keepdim));                    \
+    }                                                                                              \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,    \
+                               bool keepdim)                                                       \
+    {                                                                                              \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim));       \
     }
 
 REDUCTION(sum)
@@ -184,24 +193,27 @@ ts_tensor *ts_max(ts_tensor *self) { return ts_amax(self); }
 ts_tensor *ts_min(ts_tensor *self) { return ts_amin(self); }
 
 /** The forms of a variance; options NULL means a correction of 1. */
-#define VARIANCE(name)                                                                          \
-    ts_tensor *ts_##name(ts_tensor *self)                                                       \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), ts_value_none(), V_B(false), V_F(1));         \
-    }                                                                                           \
-    ts_tensor *ts_##name##_dims(ts_tensor *self, const int64_t *dims, int ndims, double correction, bool keepdim) \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(correction)); \
-    }                                                                                           \
-    ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, double correction, bool keepdim)       \
-    {                                                                                           \
-        int64_t dims[] = {dim};                                                                 \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, 1), V_B(keepdim), V_F(correction)); \
-    }                                                                                           \
-    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims, \
-                               double correction, bool keepdim)                                 \
-    {                                                                                           \
-        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(correction)); \
+#define VARIANCE(name)                                                                             \
+    ts_tensor *ts_##name(ts_tensor *self)                                                          \
+    {                                                                                              \
+        return TS_INVOKE(TS_OP_##name, V_T(self), ts_value_none(), V_B(false), V_F(1));            \
+    }                                                                                              \
+    ts_tensor *ts_##name##_dims(ts_tensor *self, const int64_t *dims, int ndims,                   \
+                                double correction, bool keepdim)                                   \
+    {                                                                                              \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim),                 \
+                         V_F(correction));                                                         \
+    }                                                                                              \
+    ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, double correction, bool keepdim)          \
+    {                                                                                              \
+        int64_t dims[] = {dim};                                                                    \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_IS(dims, 1), V_B(keepdim), V_F(correction));   \
+    }                                                                                              \
+    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,    \
+                               double correction, bool keepdim)                                    \
+    {                                                                                              \
+        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_IS(dims, ndims), V_B(keepdim),        \
+                             V_F(correction));                                                     \
     }
 
 VARIANCE(var)
@@ -215,7 +227,8 @@ ts_tensor *ts_norm_dims(ts_tensor *self, double p, const int64_t *dims, int ndim
 {
     return TS_INVOKE(TS_OP_norm, V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(p));
 }
-ts_tensor *ts_norm_out(ts_tensor *out, ts_tensor *self, double p, const int64_t *dims, int ndims, bool keepdim)
+ts_tensor *ts_norm_out(ts_tensor *out, ts_tensor *self, double p, const int64_t *dims, int ndims,
+                       bool keepdim)
 {
     return TS_INVOKE_OUT(out, TS_OP_norm, V_T(self), V_IS(dims, ndims), V_B(keepdim), V_F(p));
 }

@@ -6,7 +6,8 @@
 #include <string.h>
 
 /** Puts an alias of argument 0 into result i; offset in elements. */
-static ts_status give_alias(ts_frame *f, int i, const int64_t *sizes, const int64_t *strides, int ndim, int64_t offset)
+static ts_status give_alias(ts_frame *f, int i, const int64_t *sizes, const int64_t *strides,
+                            int ndim, int64_t offset)
 {
     ts_tensor *alias = ts_tensor_alias(f->thread, f->args[0].t, sizes, strides, ndim, offset);
     TS_TRY(alias);
@@ -20,7 +21,8 @@ typedef struct slice_at {
 } slice_at;
 
 /** Reads dim, start, end, step from the arguments arg .. arg + 3. */
-static ts_status slice_range(ts_frame *f, int arg, const int64_t *tensor_sizes, int ndim, slice_at *at)
+static ts_status slice_range(ts_frame *f, int arg, const int64_t *tensor_sizes, int ndim,
+                             slice_at *at)
 {
     int64_t start = f->args[arg + 1].i, end = f->args[arg + 2].i;
     at->step = f->args[arg + 3].i;
@@ -28,7 +30,8 @@ static ts_status slice_range(ts_frame *f, int arg, const int64_t *tensor_sizes, 
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least one dim, got a 0-dim tensor");
     TS_TRY(ts_check_dim(f, arg, f->args[arg].i, ndim, &at->dim));
     if (at->step < 1)
-        return ts_fail_arg(f, arg + 3, TS_ERR_VALUE, "expected a step of at least 1, got %lld", (long long)at->step);
+        return ts_fail_arg(f, arg + 3, TS_ERR_VALUE, "expected a step of at least 1, got %lld",
+                           (long long)at->step);
     int64_t n = tensor_sizes[at->dim];
     start = start < 0 ? ts_max64(start + n, 0) : ts_min64(start, n);
     end = end < 0 ? end + n : ts_min64(end, n);
@@ -60,8 +63,8 @@ ts_status ts_infer_select(ts_frame *f)
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
     int64_t n = t->sizes[dim];
     if (index < -n || index >= n)
-        return ts_fail_arg(f, 2, TS_ERR_INDEX, "expected an index below %lld in dim %lld, got %lld", (long long)n,
-                           (long long)dim, (long long)index);
+        return ts_fail_arg(f, 2, TS_ERR_INDEX, "expected an index below %lld in dim %lld, got %lld",
+                           (long long)n, (long long)dim, (long long)index);
     index += index < 0 ? n : 0;
     for (int d = 0; d < t->ndim; d++) {
         int to = d - (d > dim);
@@ -74,8 +77,8 @@ ts_status ts_infer_select(ts_frame *f)
 }
 
 /** Sizes and strides of the diagonal, and where it begins in t. */
-static ts_status diagonal_of(ts_frame *f, int arg, const int64_t *from, const int64_t *from_strides, int ndim,
-                             int64_t *sizes, int64_t *strides, int64_t *start)
+static ts_status diagonal_of(ts_frame *f, int arg, const int64_t *from, const int64_t *from_strides,
+                             int ndim, int64_t *sizes, int64_t *strides, int64_t *start)
 {
     int64_t a, b, offset = f->args[arg].i;
     if (ndim < 2)
@@ -83,7 +86,8 @@ static ts_status diagonal_of(ts_frame *f, int arg, const int64_t *from, const in
     TS_TRY(ts_check_dim(f, arg + 1, f->args[arg + 1].i, ndim, &a));
     TS_TRY(ts_check_dim(f, arg + 2, f->args[arg + 2].i, ndim, &b));
     if (a == b)
-        return ts_fail_arg(f, arg + 2, TS_ERR_INDEX, "expected a dim other than %lld, got it twice", (long long)a);
+        return ts_fail_arg(f, arg + 2, TS_ERR_INDEX, "expected a dim other than %lld, got it twice",
+                           (long long)a);
     int n = 0;
     for (int d = 0; d < ndim; d++) {
         if (d == a || d == b)
@@ -91,7 +95,8 @@ static ts_status diagonal_of(ts_frame *f, int arg, const int64_t *from, const in
         sizes[n] = from[d];
         strides[n++] = from_strides[d];
     }
-    int64_t down = offset < 0 ? -ts_max64(offset, -from[a]) : 0, right = offset > 0 ? ts_min64(offset, from[b]) : 0;
+    int64_t down = offset < 0 ? -ts_max64(offset, -from[a]) : 0,
+            right = offset > 0 ? ts_min64(offset, from[b]) : 0;
     sizes[n] = ts_max64(ts_min64(from[a] - down, from[b] - right), 0);
     strides[n] = from_strides[a] + from_strides[b];
     *start = sizes[n] ? down * from_strides[a] + right * from_strides[b] : 0;
@@ -115,7 +120,8 @@ ts_status ts_infer_split(ts_frame *f)
     TS_TRY(ts_check_dim(f, 2, f->args[2].i, t->ndim, &dim));
     int64_t n = t->sizes[dim];
     if (size < 1 || (n - 1) / size >= TS_MAX_RETS)
-        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a size that makes 1 to %d parts of %lld elements, got %lld",
+        return ts_fail_arg(f, 1, TS_ERR_VALUE,
+                           "expected a size that makes 1 to %d parts of %lld elements, got %lld",
                            TS_MAX_RETS, (long long)n, (long long)size);
     memcpy(sizes, t->sizes, sizeof sizes);
     ts_status status = TS_OK;
@@ -142,8 +148,10 @@ ts_status ts_infer_slice_backward(ts_frame *f)
     const ts_value *v = &f->args[1];
     int64_t sizes[TS_MAX_DIMS], numel, bytes;
     slice_at at;
-    if (v->count > TS_MAX_DIMS || !ts_tensor_bytes(v->ints, (int)v->count, ts_dtype_sizes[g->dtype], &numel, &bytes))
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected 1 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
+    if (v->count > TS_MAX_DIMS ||
+        !ts_tensor_bytes(v->ints, (int)v->count, ts_dtype_sizes[g->dtype], &numel, &bytes))
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE,
+                           "expected 1 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
     TS_TRY(slice_range(f, 2, v->ints, (int)v->count, &at));
     memcpy(sizes, v->ints, v->count * sizeof *sizes);
     sizes[at.dim] = at.length;
@@ -169,8 +177,9 @@ ts_status ts_infer_slice_scatter(ts_frame *f)
     TS_TRY(ts_check_sizes(f, 1, sizes, t->ndim));
     TS_TRY(ts_check_devices(f, false, &device));
     if (src->dtype != t->dtype)
-        return ts_fail_arg_hint(f, 1, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s, got %s",
-                                ts_dtype_name((ts_dtype)t->dtype), ts_dtype_name((ts_dtype)src->dtype));
+        return ts_fail_arg_hint(f, 1, TS_ERR_DTYPE, "cast with ts_to()",
+                                "expected dtype %s, got %s", ts_dtype_name((ts_dtype)t->dtype),
+                                ts_dtype_name((ts_dtype)src->dtype));
     ts_plan *plan = f->plan;
     plan->compute = (ts_dtype)t->dtype;
     plan->dim = at.dim;
@@ -216,8 +225,9 @@ static bool dim_of(ts_tensor *t, int *dim, const char *op, const void *site)
         return false;
     }
     if (*dim < -t->ndim || *dim >= t->ndim) {
-        ts_fail_op(TS_ERR_INDEX, op, site, NULL, "argument 'dim': expected a dim from %d to %d, got %d", -t->ndim,
-                   t->ndim - 1, *dim);
+        ts_fail_op(TS_ERR_INDEX, op, site, NULL,
+                   "argument 'dim': expected a dim from %d to %d, got %d", -t->ndim, t->ndim - 1,
+                   *dim);
         return false;
     }
     *dim += *dim < 0 ? t->ndim : 0;
@@ -232,7 +242,8 @@ ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length)
     int64_t n = t->sizes[dim], first = start < 0 ? start + n : start;
     if (first < 0 || length < 0 || first > n || length > n - first) {
         ts_fail_op(TS_ERR_INDEX, "narrow", site, NULL,
-                   "arguments 'start' and 'length': expected a part of %lld elements, got %lld from %lld on",
+                   "arguments 'start' and 'length': expected a part of %lld elements, got %lld "
+                   "from %lld on",
                    (long long)n, (long long)length, (long long)start);
         return NULL;
     }
@@ -272,14 +283,16 @@ ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int n
 {
     const void *site = __builtin_return_address(0);
     if (!parts || nparts < 1)
-        return ts_fail_op(TS_ERR_VALUE, "split", site, NULL, "argument 'parts': expected room for at least one part");
+        return ts_fail_op(TS_ERR_VALUE, "split", site, NULL,
+                          "argument 'parts': expected room for at least one part");
     memset(parts, 0, (size_t)nparts * sizeof *parts);
     if (!dim_of(t, &dim, "split", site))
         return ts_error_code();
     int64_t n = t->sizes[dim], makes = size < 1 ? 0 : n ? (n - 1) / size + 1 : 1;
     if (makes != nparts)
         return ts_fail_op(TS_ERR_VALUE, "split", site, NULL,
-                          "argument 'size': expected parts of dim %d of size %lld to number %d, got %lld parts of %lld",
+                          "argument 'size': expected parts of dim %d of size %lld to number %d, "
+                          "got %lld parts of %lld",
                           dim, (long long)n, nparts, (long long)makes, (long long)size);
     return split(t, size, dim, parts, nparts);
 }
@@ -288,8 +301,8 @@ int ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts)
 {
     const void *site = __builtin_return_address(0);
     if (!parts || chunks < 1) {
-        ts_fail_op(TS_ERR_VALUE, "chunk", site, NULL, "argument 'chunks': expected at least 1 and room for them, got %d",
-                   chunks);
+        ts_fail_op(TS_ERR_VALUE, "chunk", site, NULL,
+                   "argument 'chunks': expected at least 1 and room for them, got %d", chunks);
         return 0;
     }
     memset(parts, 0, (size_t)chunks * sizeof *parts);
@@ -304,13 +317,15 @@ ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)
 {
     const void *site = __builtin_return_address(0);
     if (n < 0 || (n && !parts))
-        return ts_fail_op(TS_ERR_VALUE, "unbind", site, NULL, "argument 'parts': expected room for %d parts", n);
+        return ts_fail_op(TS_ERR_VALUE, "unbind", site, NULL,
+                          "argument 'parts': expected room for %d parts", n);
     if (n)
         memset(parts, 0, (size_t)n * sizeof *parts);
     if (!dim_of(t, &dim, "unbind", site))
         return ts_error_code();
     if (t->sizes[dim] != n)
-        return ts_fail_op(TS_ERR_VALUE, "unbind", site, NULL, "argument 'n': expected the size of dim %d, %lld, got %d", dim,
+        return ts_fail_op(TS_ERR_VALUE, "unbind", site, NULL,
+                          "argument 'n': expected the size of dim %d, %lld, got %d", dim,
                           (long long)t->sizes[dim], n);
     for (int i = 0; i < n; i++) {
         parts[i] = ts_select(t, dim, i);
@@ -324,9 +339,11 @@ ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)
     return TS_OK;
 }
 
-ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start, int64_t end, int64_t step)
+ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start, int64_t end,
+                            int64_t step)
 {
-    return TS_INVOKE(TS_OP_slice_scatter, V_T(self), V_T(src), V_I(dim), V_I(start), V_I(end), V_I(step));
+    return TS_INVOKE(TS_OP_slice_scatter, V_T(self), V_T(src), V_I(dim), V_I(start), V_I(end),
+                     V_I(step));
 }
 
 ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t index)
@@ -336,7 +353,8 @@ ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t i
         return NULL;
     int64_t n = self->sizes[dim];
     if (index < -n || index >= n) {
-        ts_fail_op(TS_ERR_INDEX, "select_scatter", site, NULL, "argument 'index': expected an index below %lld in dim %d, got %lld",
+        ts_fail_op(TS_ERR_INDEX, "select_scatter", site, NULL,
+                   "argument 'index': expected an index below %lld in dim %d, got %lld",
                    (long long)n, dim, (long long)index);
         return NULL;
     }
@@ -346,17 +364,20 @@ ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t i
     return part ? ts_keep(ts_slice_scatter(self, part, dim, index, index + 1, 1)) : NULL;
 }
 
-ts_tensor *ts_slice_backward(ts_tensor *g, const int64_t *sizes, int ndim, int dim, int64_t start, int64_t end,
-                             int64_t step)
+ts_tensor *ts_slice_backward(ts_tensor *g, const int64_t *sizes, int ndim, int dim, int64_t start,
+                             int64_t end, int64_t step)
 {
     if (!ts_ints_ok(sizes, ndim, "slice_backward", "sizes", __builtin_return_address(0)))
         return NULL;
-    return TS_INVOKE(TS_OP_slice_backward, V_T(g), V_IS(sizes, ndim), V_I(dim), V_I(start), V_I(end), V_I(step));
+    return TS_INVOKE(TS_OP_slice_backward, V_T(g), V_IS(sizes, ndim), V_I(dim), V_I(start),
+                     V_I(end), V_I(step));
 }
 
-ts_tensor *ts_diagonal_backward(ts_tensor *g, const int64_t *sizes, int ndim, int64_t offset, int dim1, int dim2)
+ts_tensor *ts_diagonal_backward(ts_tensor *g, const int64_t *sizes, int ndim, int64_t offset,
+                                int dim1, int dim2)
 {
     if (!ts_ints_ok(sizes, ndim, "diagonal_backward", "sizes", __builtin_return_address(0)))
         return NULL;
-    return TS_INVOKE(TS_OP_diagonal_backward, V_T(g), V_IS(sizes, ndim), V_I(offset), V_I(dim1), V_I(dim2));
+    return TS_INVOKE(TS_OP_diagonal_backward, V_T(g), V_IS(sizes, ndim), V_I(offset), V_I(dim1),
+                     V_I(dim2));
 }

@@ -25,7 +25,8 @@ ts_status ts_infer_softmax(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     ts_dtype dtype = (ts_dtype)t->dtype;
     if (f->args[2].tag == TS_TAG_DTYPE) {
-        if (f->args[2].i < 0 || f->args[2].i >= TS_DTYPE_COUNT || !ts_dtype_is_float((ts_dtype)f->args[2].i))
+        if (f->args[2].i < 0 || f->args[2].i >= TS_DTYPE_COUNT ||
+            !ts_dtype_is_float((ts_dtype)f->args[2].i))
             return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected a floating dtype, got %s",
                                ts_dtype_name((ts_dtype)f->args[2].i));
         dtype = (ts_dtype)f->args[2].i;

@@ -14,17 +14,18 @@
 #define TS_OP(name, schema, kind, infer, composite, gradient, reserve, cost, doc) \
     ROW(name, schema, kind, infer, composite, reserve, cost, doc, gradient)
 #define ROW(...) EXPANDED_ROW(__VA_ARGS__)
-#define EXPANDED_ROW(op_name, schema_string, op_kind, infer_fn, composite_fn, reserve_fn, cost_fn, doc_line, gradient, rule) \
-    {.name = #op_name,                                                                                               \
-     .schema_text = schema_string,                                                                                   \
-     .doc = doc_line,                                                                                                \
-     .kind = TS_##op_kind,                                                                                           \
-     .flags = gradient,                                                                                              \
-     .infer = ts_infer_##infer_fn,                                                                                   \
-     .composite = ts_composite_##composite_fn,                                                                       \
-     .vjp = rule,                                                                                                    \
-     .reserve = ts_reserve_##reserve_fn,                                                                             \
-     .cost = ts_cost_##cost_fn,                                                                                      \
+#define EXPANDED_ROW(op_name, schema_string, op_kind, infer_fn, composite_fn, reserve_fn, cost_fn, \
+                     doc_line, gradient, rule)                                                     \
+    {.name = #op_name,                                                                             \
+     .schema_text = schema_string,                                                                 \
+     .doc = doc_line,                                                                              \
+     .kind = TS_##op_kind,                                                                         \
+     .flags = gradient,                                                                            \
+     .infer = ts_infer_##infer_fn,                                                                 \
+     .composite = ts_composite_##composite_fn,                                                     \
+     .vjp = rule,                                                                                  \
+     .reserve = ts_reserve_##reserve_fn,                                                           \
+     .cost = ts_cost_##cost_fn,                                                                    \
      .site = (const void *)ts_cost_##cost_fn},
 
 static const ts_op_info rows[] = {

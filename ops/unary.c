@@ -4,7 +4,10 @@
 #include "ops/ops.h"
 
 ts_status ts_infer_unary(ts_frame *f) { return ts_infer_pointwise(f, 1, TS_DTYPE_NONE, false); }
-ts_status ts_infer_unary_float(ts_frame *f) { return ts_infer_pointwise(f, 1, TS_DTYPE_NONE, true); }
+ts_status ts_infer_unary_float(ts_frame *f)
+{
+    return ts_infer_pointwise(f, 1, TS_DTYPE_NONE, true);
+}
 
 /** The forms of a unary op: new result, in place, destination first. */
 #define UNARY(name)                                                    \

@@ -7,7 +7,8 @@
 #include <string.h>
 
 /** Makes an alias of argument 0 the result; offset in elements. */
-static ts_status give_alias(ts_frame *f, const int64_t *sizes, const int64_t *strides, int ndim, int64_t offset)
+static ts_status give_alias(ts_frame *f, const int64_t *sizes, const int64_t *strides, int ndim,
+                            int64_t offset)
 {
     ts_tensor *alias = ts_tensor_alias(f->thread, f->args[0].t, sizes, strides, ndim, offset);
     TS_TRY(alias);
@@ -31,7 +32,8 @@ static ts_status wanted_sizes(ts_frame *f, int64_t *sizes, int *ndim)
     char want[192], got[192];
     int64_t known = 1, unknown = -1, n = 0;
     if (v->count > TS_MAX_DIMS)
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes, got %u", TS_MAX_DIMS, v->count);
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes, got %u", TS_MAX_DIMS,
+                           v->count);
     *ndim = (int)v->count;
     bool fits = true;
     for (int d = 0; fits && d < *ndim; d++) {
@@ -46,16 +48,19 @@ static ts_status wanted_sizes(ts_frame *f, int64_t *sizes, int *ndim)
         sizes[unknown] = fits ? t->numel / known : -1;
     }
     /* a zero among the sizes hides an overflow of the others: the strides must fit too */
-    if (fits && ts_tensor_bytes(sizes, *ndim, ts_dtype_sizes[t->dtype], &n, &known) && n == t->numel)
+    if (fits && ts_tensor_bytes(sizes, *ndim, ts_dtype_sizes[t->dtype], &n, &known) &&
+        n == t->numel)
         return TS_OK;
-    return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected sizes for %lld elements of sizes %s, at most one of them -1, got %s",
-                       (long long)t->numel, ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
-                       ts_format_sizes(got, sizeof got, v->ints, *ndim));
+    return ts_fail_arg(
+        f, 1, TS_ERR_SHAPE,
+        "expected sizes for %lld elements of sizes %s, at most one of them -1, got %s",
+        (long long)t->numel, ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
+        ts_format_sizes(got, sizeof got, v->ints, *ndim));
 }
 
 /**
- * Strides of t under other sizes of the same numel; false when only a copy has them. Neighbouring dims
- * that step evenly make a run; each run must be cut into new dims exactly.
+ * Strides of t under other sizes of the same numel; false when only a copy has them.
+ * Neighbouring dims that step evenly make a run; each run must be cut into new dims exactly.
  */
 static bool view_strides(const ts_tensor *t, const int64_t *sizes, int ndim, int64_t *strides)
 {
@@ -91,11 +96,12 @@ ts_status ts_infer_view(ts_frame *f)
     if (view_strides(t, sizes, ndim, strides))
         return give_alias(f, sizes, strides, ndim, 0);
     char want[192], got[192], from[192];
-    return ts_fail_arg_hint(f, 1, TS_ERR_SHAPE, "use ts_reshape(), which copies then",
-                            "expected sizes that strides %s of sizes %s can have without a copy, got %s",
-                            ts_format_sizes(want, sizeof want, t->strides, t->ndim),
-                            ts_format_sizes(from, sizeof from, t->sizes, t->ndim),
-                            ts_format_sizes(got, sizeof got, sizes, ndim));
+    return ts_fail_arg_hint(
+        f, 1, TS_ERR_SHAPE, "use ts_reshape(), which copies then",
+        "expected sizes that strides %s of sizes %s can have without a copy, got %s",
+        ts_format_sizes(want, sizeof want, t->strides, t->ndim),
+        ts_format_sizes(from, sizeof from, t->sizes, t->ndim),
+        ts_format_sizes(got, sizeof got, sizes, ndim));
 }
 
 ts_status ts_infer_reshape(ts_frame *f)
@@ -135,8 +141,10 @@ ts_status ts_infer_permute(ts_frame *f)
         strides[i] = t->strides[d];
     }
     if (!fits)
-        return ts_fail_arg(f, 1, TS_ERR_INDEX, "expected each of %d dims once, got %s", t->ndim,
-                           ts_format_sizes(got, sizeof got, dims->ints, dims->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)dims->count));
+        return ts_fail_arg(
+            f, 1, TS_ERR_INDEX, "expected each of %d dims once, got %s", t->ndim,
+            ts_format_sizes(got, sizeof got, dims->ints,
+                            dims->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)dims->count));
     return give_alias(f, sizes, strides, t->ndim, 0);
 }
 
@@ -175,9 +183,10 @@ ts_status ts_infer_expand(ts_frame *f)
     char want[192], got[192];
     if (fits && ts_tensor_bytes(sizes, n, ts_dtype_sizes[t->dtype], &numel, &bytes))
         return give_alias(f, sizes, strides, n, 0);
-    return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes to which %s broadcasts, got %s", TS_MAX_DIMS,
-                       ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
-                       ts_format_sizes(got, sizeof got, v->ints, v->count > TS_MAX_DIMS ? TS_MAX_DIMS : n));
+    return ts_fail_arg(
+        f, 1, TS_ERR_SHAPE, "expected at most %d sizes to which %s broadcasts, got %s", TS_MAX_DIMS,
+        ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
+        ts_format_sizes(got, sizeof got, v->ints, v->count > TS_MAX_DIMS ? TS_MAX_DIMS : n));
 }
 
 ts_status ts_infer_squeeze(ts_frame *f)
@@ -223,23 +232,31 @@ ts_status ts_infer_as_strided(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
     const ts_value *sizes = &f->args[1], *strides = &f->args[2];
-    int64_t item = ts_dtype_sizes[t->dtype], room = t->storage->bytes / item, offset = f->args[3].i, numel, bytes;
-    if (sizes->count > TS_MAX_DIMS || !ts_tensor_bytes(sizes->ints, (int)sizes->count, (size_t)item, &numel, &bytes))
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected 0 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
+    int64_t item = ts_dtype_sizes[t->dtype], room = t->storage->bytes / item, offset = f->args[3].i,
+            numel, bytes;
+    if (sizes->count > TS_MAX_DIMS ||
+        !ts_tensor_bytes(sizes->ints, (int)sizes->count, (size_t)item, &numel, &bytes))
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE,
+                           "expected 0 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
     if (strides->count != sizes->count)
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected one stride a size: %u, got %u", sizes->count, strides->count);
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected one stride a size: %u, got %u",
+                           sizes->count, strides->count);
     int64_t last = offset;
     bool fits = offset >= 0;
     for (uint32_t d = 0; fits && d < sizes->count; d++) {
         int64_t reach = 0;
-        fits = strides->ints[d] >= 0 && (!numel || (ts_mul_size(sizes->ints[d] - 1, strides->ints[d], &reach) &&
-                                                    ts_add_size(last, reach, &last)));
+        fits = strides->ints[d] >= 0 &&
+               (!numel || (ts_mul_size(sizes->ints[d] - 1, strides->ints[d], &reach) &&
+                           ts_add_size(last, reach, &last)));
     }
     if (!fits || (numel ? last >= room : offset > room)) {
         char a[192], b[192];
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected strides >= 0 that keep within %lld elements of storage, got %s for sizes %s at offset %lld",
-                           (long long)room, ts_format_sizes(a, sizeof a, strides->ints, (int)strides->count),
-                           ts_format_sizes(b, sizeof b, sizes->ints, (int)sizes->count), (long long)offset);
+        return ts_fail_arg(
+            f, 2, TS_ERR_VALUE,
+            "expected strides >= 0 that keep within %lld elements of storage, got %s for sizes %s "
+            "at offset %lld",
+            (long long)room, ts_format_sizes(a, sizeof a, strides->ints, (int)strides->count),
+            ts_format_sizes(b, sizeof b, sizes->ints, (int)sizes->count), (long long)offset);
     }
     int64_t here = t->data ? (t->data - (char *)t->storage->data) / item : 0;
     return give_alias(f, sizes->ints, strides->ints, (int)sizes->count, offset - here);
@@ -273,7 +290,10 @@ WITH_INTS(reshape, sizes)
 WITH_INTS(permute, dims)
 WITH_INTS(expand, sizes)
 
-ts_tensor *ts_broadcast_to(ts_tensor *t, const int64_t *sizes, int ndim) { return ts_expand(t, sizes, ndim); }
+ts_tensor *ts_broadcast_to(ts_tensor *t, const int64_t *sizes, int ndim)
+{
+    return ts_expand(t, sizes, ndim);
+}
 
 ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other)
 {
@@ -302,7 +322,8 @@ static bool given(const ts_tensor *t, const char *op, const void *site)
 static bool dim_within(int *dim, int n, const char *op, const char *name, const void *site)
 {
     if (*dim < -n || *dim >= n) {
-        ts_fail_op(TS_ERR_INDEX, op, site, NULL, "argument '%s': expected a dim from %d to %d, got %d", name, -n, n - 1, *dim);
+        ts_fail_op(TS_ERR_INDEX, op, site, NULL,
+                   "argument '%s': expected a dim from %d to %d, got %d", name, -n, n - 1, *dim);
         return false;
     }
     *dim += *dim < 0 ? n : 0;
@@ -315,7 +336,8 @@ ts_tensor *ts_t(ts_tensor *t)
     if (!given(t, "t", site))
         return NULL;
     if (t->ndim > 2) {
-        ts_fail_op(TS_ERR_SHAPE, "t", site, "use ts_transpose()", "argument 't': expected at most two dims, got %d", t->ndim);
+        ts_fail_op(TS_ERR_SHAPE, "t", site, "use ts_transpose()",
+                   "argument 't': expected at most two dims, got %d", t->ndim);
         return NULL;
     }
     return t->ndim == 2 ? ts_transpose(t, 0, 1) : ts_transpose(t, 0, 0);
@@ -341,11 +363,12 @@ ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim)
     if (!given(t, "flatten", site))
         return NULL;
     int n = t->ndim ? t->ndim : 1; /* a 0-dim tensor counts as one dim and becomes one */
-    if (!dim_within(&start_dim, n, "flatten", "start_dim", site) || !dim_within(&end_dim, n, "flatten", "end_dim", site))
+    if (!dim_within(&start_dim, n, "flatten", "start_dim", site) ||
+        !dim_within(&end_dim, n, "flatten", "end_dim", site))
         return NULL;
     if (end_dim < start_dim) {
-        ts_fail_op(TS_ERR_INDEX, "flatten", site, NULL, "argument 'end_dim': expected a dim from %d on, got %d", start_dim,
-                   end_dim);
+        ts_fail_op(TS_ERR_INDEX, "flatten", site, NULL,
+                   "argument 'end_dim': expected a dim from %d on, got %d", start_dim, end_dim);
         return NULL;
     }
     int64_t sizes[TS_MAX_DIMS], run = 1;
@@ -387,8 +410,10 @@ ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
     if (!fits) {
         char got[192];
         ts_fail_op(TS_ERR_SHAPE, "unflatten", site, NULL,
-                   "argument 'sizes': expected sizes whose product is %lld, %d dims in all at most, got %s",
-                   (long long)t->sizes[dim], TS_MAX_DIMS, ts_format_sizes(got, sizeof got, sizes, ndim));
+                   "argument 'sizes': expected sizes whose product is %lld, %d dims in all at "
+                   "most, got %s",
+                   (long long)t->sizes[dim], TS_MAX_DIMS,
+                   ts_format_sizes(got, sizeof got, sizes, ndim));
         return NULL;
     }
     for (int d = dim + 1; d < t->ndim; d++)
@@ -413,10 +438,12 @@ ts_tensor *ts_unsqueeze(ts_tensor *t, int dim)
     return TS_INVOKE(TS_OP_unsqueeze, V_T(t), V_I(dim));
 }
 
-ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides, int ndim, int64_t offset)
+ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides, int ndim,
+                         int64_t offset)
 {
     const void *site = __builtin_return_address(0);
-    if (!ts_ints_ok(sizes, ndim, "as_strided", "sizes", site) || !ts_ints_ok(strides, ndim, "as_strided", "strides", site))
+    if (!ts_ints_ok(sizes, ndim, "as_strided", "sizes", site) ||
+        !ts_ints_ok(strides, ndim, "as_strided", "strides", site))
         return NULL;
     return TS_INVOKE(TS_OP_as_strided, V_T(t), V_IS(sizes, ndim), V_IS(strides, ndim), V_I(offset));
 }

@@ -89,9 +89,11 @@ bool ts_graph_add_storage(ts_graph *g, ts_source source, uint32_t version, uint3
     return true;
 }
 
-bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint32_t slot, uint32_t storage, ts_id *id)
+bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint32_t slot,
+                        uint32_t storage, ts_id *id)
 {
-    if (!reserve(&g->values, 1, sizeof(ts_graph_value)) || !reserve(&g->ints, 2 * TS_MAX_DIMS, sizeof(int64_t)))
+    if (!reserve(&g->values, 1, sizeof(ts_graph_value)) ||
+        !reserve(&g->ints, 2 * TS_MAX_DIMS, sizeof(int64_t)))
         return no_memory(g);
     ts_graph_storage *s = (ts_graph_storage *)g->storages.data + storage;
     ts_graph_value *v = PUSH(g->values, ts_graph_value);
@@ -172,7 +174,8 @@ const ts_graph_value *ts_graph_find_layout(const ts_graph *g, uint32_t storage, 
 
 /* -------------------------------------------------------------------------------- reading ---- */
 
-void ts_graph_each_arg(const ts_graph *g, const ts_graph_node *n, void (*visit)(void *ctx, int arg, ts_id id), void *ctx)
+void ts_graph_each_arg(const ts_graph *g, const ts_graph_node *n,
+                       void (*visit)(void *ctx, int arg, ts_id id), void *ctx)
 {
     const ts_graph_arg *args = ts_graph_args_of(g, n);
     for (int i = 0; i < n->nargs; i++) {
@@ -185,8 +188,10 @@ void ts_graph_each_arg(const ts_graph *g, const ts_graph_node *n, void (*visit)(
 
 const char *ts_graph_node_name(const ts_graph *g, const ts_graph_node *n)
 {
-    static const char *const names[] = {[TS_NODE_CONSTANT] = "constant", [TS_NODE_ALIAS] = "alias",
-                                        [TS_NODE_GET_GRAD] = "get_grad", [TS_NODE_SET_GRAD] = "set_grad"};
+    static const char *const names[] = {[TS_NODE_CONSTANT] = "constant",
+                                        [TS_NODE_ALIAS] = "alias",
+                                        [TS_NODE_GET_GRAD] = "get_grad",
+                                        [TS_NODE_SET_GRAD] = "set_grad"};
     if (n->op != TS_OP_NONE)
         return ts_op_name(n->op);
     return n->kind == TS_NODE_REGION ? ts_graph_text_at(g, n->name) : names[n->kind];
@@ -264,9 +269,10 @@ ts_graph_info ts_graph_get_info(const ts_graph *g)
         info.regions += n->kind == TS_NODE_REGION;
         info.casts += n->kind == TS_NODE_CALL && (n->flags & TS_NODE_AUTOCAST);
     }
-    info.bytes = (int64_t)(sizeof *g + g->nodes.room * sizeof(ts_graph_node) + g->values.room * sizeof(ts_graph_value) +
-                           g->args.room * sizeof(ts_graph_arg) + g->ints.room * sizeof(int64_t) + g->text.room +
-                           g->storages.room * sizeof(ts_graph_storage) +
+    info.bytes = (int64_t)(sizeof *g + g->nodes.room * sizeof(ts_graph_node) +
+                           g->values.room * sizeof(ts_graph_value) +
+                           g->args.room * sizeof(ts_graph_arg) + g->ints.room * sizeof(int64_t) +
+                           g->text.room + g->storages.room * sizeof(ts_graph_storage) +
                            (g->inputs.room + g->outputs.room + g->captures.room) * sizeof(ts_id));
     return info;
 }

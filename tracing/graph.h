@@ -3,10 +3,10 @@
  * The graph of calls: one type for all recorders, one interpreter.
  *
  * Everything stands in growing arrays and refers to the rest by index, so recording is a few stores
- * and a graph is freed at once. A value stands for a tensor handle, not for one state of its memory:
- * calls write in place as they were called, and a pass that wants pure values makes them. Calls stand
- * in the order they ran; a region (backward, an op by parts) comes before its parts, which follow it
- * without a gap, and does nothing itself.
+ * and a graph is freed at once. A value stands for a tensor handle, not for one state of its
+ * memory: calls write in place as they were called, and a pass that wants pure values makes them.
+ * Calls stand in the order they ran; a region (backward, an op by parts) comes before its parts,
+ * which follow it without a gap, and does nothing itself.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TRACING_GRAPH_H
@@ -15,7 +15,8 @@
 #include "dispatch/op.h"
 #include "include/tessera/trace.h"
 
-/** Of a tensor or storage: serial number of the graph in the high bits, index + 1 in the low; 0 is none. */
+/** Of a tensor or storage: serial number of the graph in the high bits,
+ * index + 1 in the low; 0 is none. */
 typedef uint64_t ts_id;
 #define TS_ID_BITS 28
 
@@ -35,7 +36,8 @@ typedef struct ts_graph_value {
     uint32_t storage; /* which storage */
     uint32_t before;  /* value of the same storage before this one, + 1; 0: none */
     uint32_t ints;    /* place of sizes, then strides */
-    uint32_t last;    /* last node that uses it, + 1; 0: none; UINT32_MAX: an output. Of finished graphs */
+    uint32_t last;    /* last node that uses it, + 1; 0: none; UINT32_MAX: an output.
+                         Of finished graphs */
     int64_t offset;   /* bytes from the storage's begin */
 } ts_graph_value;
 
@@ -48,7 +50,11 @@ typedef struct ts_graph_storage {
 } ts_graph_storage;
 
 /** What an argument is beside its tag. */
-typedef enum ts_role { TS_ROLE_PLAIN, TS_ROLE_SEED, TS_ROLE_OFFSET /* of random numbers drawn in the graph */ } ts_role;
+typedef enum ts_role {
+    TS_ROLE_PLAIN,
+    TS_ROLE_SEED,
+    TS_ROLE_OFFSET /* of random numbers drawn in the graph */
+} ts_role;
 
 typedef struct ts_graph_arg {
     uint8_t tag, role;
@@ -65,9 +71,11 @@ typedef struct ts_graph_arg {
 
 typedef enum ts_node_kind {
     TS_NODE_CALL,     /* of an op */
-    TS_NODE_REGION,   /* its parts follow, up to `end`; an op by parts has args and results to show */
+    TS_NODE_REGION,   /* its parts follow, up to `end`; an op by parts has
+                         args and results to show */
     TS_NODE_CONSTANT, /* result = copy of the capture args[0] */
-    TS_NODE_ALIAS,    /* result = args[0]'s memory with sizes, strides, elements beyond args[0]: made without a call */
+    TS_NODE_ALIAS,    /* result = args[0]'s memory with sizes, strides,
+                         elements beyond args[0]: made without a call */
     TS_NODE_GET_GRAD, /* result = gradient of args[0] */
     TS_NODE_SET_GRAD  /* gradient of args[0] = args[1], or none */
 } ts_node_kind;
@@ -82,7 +90,8 @@ enum {
 
 typedef struct ts_graph_node {
     const void *site;
-    ts_rng_state rng;     /* of the thread at the call: offset from the trace's begin, or all of it when absolute */
+    ts_rng_state rng;     /* of the thread at the call: offset from the trace's begin,
+                             or all of it when absolute */
     ts_id rets[TS_MAX_RETS];
     uint32_t args;        /* first of nargs */
     uint32_t parent;      /* region, + 1; 0: none */
@@ -109,14 +118,16 @@ struct ts_graph {
 
 /* ----------------------------------------------------------------------------- building ---- */
 
-/** An empty graph with a serial number of its own; NULL when out of memory (no error is recorded). */
+/** An empty graph with a serial number of its own; NULL when out
+ * of memory (no error is recorded). */
 ts_graph *ts_graph_new(void);
 
 /** What can run out of memory returns false, and the graph is incomplete from then on. */
 bool ts_graph_fail(ts_graph *g, const char *reason);
 
 /** A value for t, on storage number `storage`. */
-bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint32_t slot, uint32_t storage, ts_id *id);
+bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint32_t slot,
+                        uint32_t storage, ts_id *id);
 bool ts_graph_add_storage(ts_graph *g, ts_source source, uint32_t version, uint32_t *storage);
 /** Places for n arguments, tags NONE; *at is the first. */
 bool ts_graph_add_args(ts_graph *g, int n, uint32_t *at);
@@ -133,23 +144,39 @@ void ts_graph_finish(ts_graph *g);
 /* ------------------------------------------------------------------------------ reading ---- */
 
 TS_INLINE uint32_t ts_id_index(ts_id id) { return (uint32_t)(id & ((1u << TS_ID_BITS) - 1)) - 1; }
-TS_INLINE ts_id ts_id_make(const ts_graph *g, uint32_t index) { return g->serial << TS_ID_BITS | (index + 1); }
+TS_INLINE ts_id ts_id_make(const ts_graph *g, uint32_t index)
+{
+    return g->serial << TS_ID_BITS | (index + 1);
+}
 /** True for an id that this graph gave. */
 TS_INLINE bool ts_id_of(const ts_graph *g, ts_id id) { return id >> TS_ID_BITS == g->serial; }
 TS_INLINE ts_graph_value *ts_graph_value_at(const ts_graph *g, ts_id id)
 {
     return (ts_graph_value *)g->values.data + ts_id_index(id);
 }
-TS_INLINE ts_graph_node *ts_graph_node_at(const ts_graph *g, uint32_t i) { return (ts_graph_node *)g->nodes.data + i; }
+TS_INLINE ts_graph_node *ts_graph_node_at(const ts_graph *g, uint32_t i)
+{
+    return (ts_graph_node *)g->nodes.data + i;
+}
 TS_INLINE ts_graph_arg *ts_graph_args_of(const ts_graph *g, const ts_graph_node *n)
 {
     return (ts_graph_arg *)g->args.data + n->args;
 }
-TS_INLINE int64_t *ts_graph_ints_at(const ts_graph *g, uint32_t at) { return (int64_t *)g->ints.data + at; }
-TS_INLINE const char *ts_graph_text_at(const ts_graph *g, uint32_t at) { return (const char *)g->text.data + at; }
-TS_INLINE ts_id ts_graph_id_at(const ts_array *ids, uint32_t i) { return ((const ts_id *)ids->data)[i]; }
+TS_INLINE int64_t *ts_graph_ints_at(const ts_graph *g, uint32_t at)
+{
+    return (int64_t *)g->ints.data + at;
+}
+TS_INLINE const char *ts_graph_text_at(const ts_graph *g, uint32_t at)
+{
+    return (const char *)g->text.data + at;
+}
+TS_INLINE ts_id ts_graph_id_at(const ts_array *ids, uint32_t i)
+{
+    return ((const ts_id *)ids->data)[i];
+}
 /** Calls visit for each tensor argument of a node, list members included. */
-void ts_graph_each_arg(const ts_graph *g, const ts_graph_node *n, void (*visit)(void *ctx, int arg, ts_id id), void *ctx);
+void ts_graph_each_arg(const ts_graph *g, const ts_graph_node *n,
+                       void (*visit)(void *ctx, int arg, ts_id id), void *ctx);
 /** Name of a call or region. */
 const char *ts_graph_node_name(const ts_graph *g, const ts_graph_node *n);
 /** "function+0x12" or "module+0x3456"; "?" when nothing is known. Returns buffer. */
@@ -161,12 +188,14 @@ const char *ts_format_site(char *buffer, size_t size, const void *site);
 typedef struct ts_interpretation {
     ts_keyset exclude;       /* layers that are not visited */
     const uint64_t *chosen;  /* bit per node; NULL: all */
-    bool keep;               /* keep results after their last use: the registers are read afterwards */
+    bool keep;               /* keep results after their last use:
+                                the registers are read afterwards */
     ts_rng_state rng;        /* where the graph's stream of random numbers begins */
 } ts_interpretation;
 /**
- * The one interpreter: runs nodes in order. registers[i] is the tensor of value i: inputs and captures
- * borrowed, results owned; those that are there already and not made by a chosen node are read.
+ * The one interpreter: runs nodes in order. registers[i] is the tensor of value i:
+ * inputs and captures borrowed, results owned; those that are there already and not made
+ * by a chosen node are read.
  */
 ts_status ts_interpret(const ts_graph *g, ts_tensor **registers, const ts_interpretation *how);
 /** Gives up the results that registers hold. */

@@ -14,7 +14,10 @@ typedef struct machine {
     const ts_interpretation *how;
 } machine;
 
-static bool is_result(const ts_graph *g, ts_id id) { return ts_graph_value_at(g, id)->source == TS_SOURCE_RESULT; }
+static bool is_result(const ts_graph *g, ts_id id)
+{
+    return ts_graph_value_at(g, id)->source == TS_SOURCE_RESULT;
+}
 
 static ts_tensor *get(const machine *m, ts_id id) { return m->registers[ts_id_index(id)]; }
 
@@ -62,9 +65,10 @@ static void unbox(const machine *m, const ts_graph_node *n, ts_value *args)
         case TS_TAG_FLOAT: args[i].d = a[i].d; break;
         case TS_TAG_DEVICE: args[i].device = a[i].device; break;
         default:
-            args[i].i = a[i].role == TS_ROLE_SEED     ? (int64_t)m->how->rng.seed
-                        : a[i].role == TS_ROLE_OFFSET ? (int64_t)(m->how->rng.offset + (uint64_t)a[i].i)
-                                                      : a[i].i;
+            args[i].i = a[i].role == TS_ROLE_SEED ? (int64_t)m->how->rng.seed
+                        : a[i].role == TS_ROLE_OFFSET
+                            ? (int64_t)(m->how->rng.offset + (uint64_t)a[i].i)
+                            : a[i].i;
         }
     }
 }
@@ -78,9 +82,12 @@ static ts_status run_call(const machine *m, const ts_graph_node *n)
     for (int i = 0; i < nrets; i++)
         rets[i] = n->given >> i & 1 ? ts_value_tensor(get(m, n->rets[i])) : ts_value_none();
     ts_rng_state base = m->how->rng;
-    thread->rng = n->flags & TS_NODE_RNG_ABSOLUTE ? n->rng : (ts_rng_state){base.seed, base.offset + n->rng.offset};
+    thread->rng = n->flags & TS_NODE_RNG_ABSOLUTE
+                      ? n->rng
+                      : (ts_rng_state){base.seed, base.offset + n->rng.offset};
     ts_keyset exclude = thread->exclude;
-    thread->exclude |= m->how->exclude | (n->flags & TS_NODE_NO_GRAD ? TS_KEYSET(TS_KEY_AUTOGRAD) : 0);
+    thread->exclude |=
+        m->how->exclude | (n->flags & TS_NODE_NO_GRAD ? TS_KEYSET(TS_KEY_AUTOGRAD) : 0);
     ts_status status = ts_call(n->op, args, n->nargs, rets, nrets, n->given, n->want, n->site);
     thread->exclude = exclude;
     if (status != TS_OK)
@@ -118,7 +125,8 @@ static ts_status run_alias(const machine *m, const ts_graph_node *n)
     for (int d = 0; d < base->ndim; d++)
         if (base->sizes[d] > 1 && base->strides[d] != recorded[d])
             return ts_error_set_hint(TS_ERR_VALUE, "pass ts_contiguous() of it",
-                                     "replay: memory of an input is used beyond the input, and lies otherwise than recorded");
+                                     "replay: memory of an input is used beyond the input, and "
+                                     "lies otherwise than recorded");
     int64_t item = ts_dtype_sizes[base->dtype], first = a[3].i, last = a[3].i, numel = 1;
     for (uint32_t d = 0; d < a[1].count; d++) {
         int64_t reach = (sizes[d] - 1) * strides[d];
@@ -128,7 +136,9 @@ static ts_status run_alias(const machine *m, const ts_graph_node *n)
     }
     int64_t here = base->data ? base->data - (char *)base->storage->data : 0;
     if (numel && (here + first * item < 0 || here + (last + 1) * item > base->storage->bytes))
-        return ts_error_set(TS_ERR_VALUE, "replay: memory of an input is used beyond the input, and is smaller than recorded");
+        return ts_error_set(
+            TS_ERR_VALUE,
+            "replay: memory of an input is used beyond the input, and is smaller than recorded");
     ts_tensor *t = ts_tensor_alias(m->thread, base, sizes, strides, (int)a[1].count, a[3].i);
     TS_TRY(t);
     put(m, n->rets[0], t);
@@ -142,12 +152,14 @@ static ts_status run_node(const machine *m, const ts_graph_node *n)
     case TS_NODE_CALL: return run_call(m, n);
     case TS_NODE_CONSTANT: return run_constant(m, n);
     case TS_NODE_ALIAS: return run_alias(m, n);
-    case TS_NODE_SET_GRAD: return ts_set_grad(get(m, a[0].id), a[1].tag == TS_TAG_NONE ? TS_NONE : get(m, a[1].id));
+    case TS_NODE_SET_GRAD:
+        return ts_set_grad(get(m, a[0].id), a[1].tag == TS_TAG_NONE ? TS_NONE : get(m, a[1].id));
     case TS_NODE_GET_GRAD: {
         ts_tensor *grad = ts_grad(get(m, a[0].id));
         if (grad == TS_NONE)
-            return ts_error_set_hint(TS_ERR_STATE, "run a backward first, or record without gradients from before",
-                                     "replay: a leaf has no gradient, and had one when the function was recorded");
+            return ts_error_set_hint(
+                TS_ERR_STATE, "run a backward first, or record without gradients from before",
+                "replay: a leaf has no gradient, and had one when the function was recorded");
         put(m, n->rets[0], ts_tensor_ref(grad));
         return TS_OK;
     }
@@ -176,7 +188,8 @@ static void reap(void *ctx, int arg, ts_id id)
     (void)arg;
     const reaper *r = ctx;
     ts_tensor **place = &r->m->registers[ts_id_index(id)];
-    if (*place && ts_graph_value_at(r->m->graph, id)->last == r->node + 1 && is_result(r->m->graph, id)) {
+    if (*place && ts_graph_value_at(r->m->graph, id)->last == r->node + 1 &&
+        is_result(r->m->graph, id)) {
         ts_tensor_unref(*place);
         *place = NULL;
     }
@@ -187,12 +200,15 @@ static ts_status run_all(const machine *m)
     const ts_graph *g = m->graph;
     for (uint32_t i = 0; i < g->nodes.count; i++) {
         const ts_graph_node *n = ts_graph_node_at(g, i);
-        if (n->kind == TS_NODE_REGION || (m->how->chosen && !(m->how->chosen[i / 64] >> i % 64 & 1)))
+        if (n->kind == TS_NODE_REGION ||
+            (m->how->chosen && !(m->how->chosen[i / 64] >> i % 64 & 1)))
             continue;
         const machine *there = m;
         ts_graph_each_arg(g, n, check_there, &there);
         if (!there)
-            return ts_error_set(TS_ERR_INTERNAL, "interpreter: '%s' needs a tensor that nothing made", ts_graph_node_name(g, n));
+            return ts_error_set(TS_ERR_INTERNAL,
+                                "interpreter: '%s' needs a tensor that nothing made",
+                                ts_graph_node_name(g, n));
         TS_TRY(run_node(m, n));
         if (m->how->keep)
             continue;
@@ -215,19 +231,21 @@ ts_status ts_interpret(const ts_graph *g, ts_tensor **registers, const ts_interp
     ts_status status = run_all(&m);
     if (bytes)
         ts_free(thread, m.lists, bytes);
-    thread->rng = status != TS_OK    ? how->rng
-                  : g->rng_absolute ? g->rng
-                                    : (ts_rng_state){how->rng.seed, how->rng.offset + g->rng.offset};
+    thread->rng = status != TS_OK ? how->rng
+                  : g->rng_absolute
+                      ? g->rng
+                      : (ts_rng_state){how->rng.seed, how->rng.offset + g->rng.offset};
     return status;
 }
 
 /* ------------------------------------------------------------------------------- ts_replay ---- */
 
-static void format_value(char *buffer, size_t size, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
+static void format_value(char *buffer, size_t size, const int64_t *sizes, int ndim, ts_dtype dtype,
+                         ts_device device)
 {
     char text[192];
-    snprintf(buffer, size, "%s %s on %s", ts_format_sizes(text, sizeof text, sizes, ndim), ts_dtype_name(dtype),
-             ts_device_name(device));
+    snprintf(buffer, size, "%s %s on %s", ts_format_sizes(text, sizeof text, sizes, ndim),
+             ts_dtype_name(dtype), ts_device_name(device));
 }
 
 static ts_status check_input(const ts_graph *g, int i, const ts_tensor *t, const void *site)
@@ -244,8 +262,11 @@ static ts_status check_input(const ts_graph *g, int i, const ts_tensor *t, const
     char want[256], got[256];
     format_value(want, sizeof want, sizes, v->ndim, (ts_dtype)v->dtype, v->device);
     format_value(got, sizeof got, t->sizes, t->ndim, (ts_dtype)t->dtype, t->storage->device);
-    return ts_fail_op(!fits ? TS_ERR_SHAPE : v->dtype != t->dtype ? TS_ERR_DTYPE : TS_ERR_DEVICE, "replay", site,
-                      "record the function again with inputs like these", "input %d: expected %s, got %s", i, want, got);
+    return ts_fail_op(!fits                  ? TS_ERR_SHAPE
+                      : v->dtype != t->dtype ? TS_ERR_DTYPE
+                                             : TS_ERR_DEVICE,
+                      "replay", site, "record the function again with inputs like these",
+                      "input %d: expected %s, got %s", i, want, got);
 }
 
 /** Inputs that are written must share memory with the others as they did. */
@@ -255,37 +276,48 @@ static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, cons
     for (uint32_t i = 0; i < g->inputs.count; i++) {
         uint32_t first = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, i))->slot;
         if (inputs[first] != inputs[i])
-            return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL, "inputs %u and %u were one tensor when recorded, and are two", first, i);
+            return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL,
+                              "inputs %u and %u were one tensor when recorded, and are two", first,
+                              i);
     }
     for (uint32_t i = 0; i < g->inputs.count; i++) {
         const ts_graph_value *v = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, i));
         for (uint32_t k = 0; storages[v->storage].written && k < g->inputs.count; k++) {
-            bool shared = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, k))->storage == v->storage;
+            bool shared =
+                ts_graph_value_at(g, ts_graph_id_at(&g->inputs, k))->storage == v->storage;
             if (shared != (inputs[k]->storage == inputs[i]->storage))
-                return ts_fail_op(TS_ERR_VALUE, "replay", site, "pass ts_clone() of one of them",
-                                  "input %u is written, and %s memory with input %u, which it %s when recorded", i,
-                                  shared ? "does not share" : "shares", k, shared ? "did" : "did not");
+                return ts_fail_op(
+                    TS_ERR_VALUE, "replay", site, "pass ts_clone() of one of them",
+                    "input %u is written, and %s memory with input %u, which it %s when recorded",
+                    i, shared ? "does not share" : "shares", k, shared ? "did" : "did not");
         }
     }
     return TS_OK;
 }
 
-static ts_status check_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs, int noutputs,
-                              const void *site)
+static ts_status check_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs,
+                              ts_tensor **outputs, int noutputs, const void *site)
 {
     if (!g || (ninputs > 0 && !inputs) || (noutputs > 0 && !outputs))
-        return ts_fail_null("replay", site, !g ? "graph" : ninputs > 0 && !inputs ? "inputs" : "outputs");
+        return ts_fail_null("replay", site,
+                            !g                       ? "graph"
+                            : ninputs > 0 && !inputs ? "inputs"
+                                                     : "outputs");
     if (g->reason)
-        return ts_fail_op(TS_ERR_STATE, "replay", site, "record the function again", "the graph is incomplete: %s", g->reason);
-    if (ninputs < 0 || (uint32_t)ninputs != g->inputs.count || noutputs < 0 || (uint32_t)noutputs != g->outputs.count)
-        return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL, "expected %u inputs and %u outputs, got %d and %d",
-                          g->inputs.count, g->outputs.count, ninputs, noutputs);
+        return ts_fail_op(TS_ERR_STATE, "replay", site, "record the function again",
+                          "the graph is incomplete: %s", g->reason);
+    if (ninputs < 0 || (uint32_t)ninputs != g->inputs.count || noutputs < 0 ||
+        (uint32_t)noutputs != g->outputs.count)
+        return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL,
+                          "expected %u inputs and %u outputs, got %d and %d", g->inputs.count,
+                          g->outputs.count, ninputs, noutputs);
     for (int i = 0; i < ninputs; i++)
         TS_TRY(check_input(g, i, inputs[i], site));
     return check_sharing(g, inputs, site);
 }
 
-ts_status ts_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs, int noutputs)
+ts_status ts_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs,
+                    int noutputs)
 {
     TS_TRY(check_replay(g, inputs, ninputs, outputs, noutputs, __builtin_return_address(0)));
     ts_thread *thread = ts_thread_self();

@@ -1,10 +1,11 @@
 /**
  * @file layer.c  The TRACING layer and ts_trace(): redispatches, then records the call.
  *
- * Who is who: a result carries the graph's id in its handle and in its storage, for both are new and
- * belong to this thread. A tensor from outside may be shared with other threads, so nothing is written
- * to it: the recorder keeps a reference, which keeps the address its own, and finds it in a table. A
- * handle that neither knows but whose storage is known is an alias that was made without a call.
+ * Who is who: a result carries the graph's id in its handle and in its storage, for both are
+ * new and belong to this thread. A tensor from outside may be shared with other threads,
+ * so nothing is written to it: the recorder keeps a reference, which keeps the address its own,
+ * and finds it in a table. A handle that neither knows but whose storage is known is an alias that
+ * was made without a call.
  */
 // SPDX-License-Identifier: MIT
 #include "core/recorder.h"
@@ -47,7 +48,10 @@ typedef struct tracer {
     ts_rng_state base;
 } tracer;
 
-static bool is_visible(const tracer *r) { return !r->graph->reason && !(r->thread->exclude & TRACING); }
+static bool is_visible(const tracer *r)
+{
+    return !r->graph->reason && !(r->thread->exclude & TRACING);
+}
 
 /* ------------------------------------------------------------------ tensors from outside ---- */
 
@@ -110,7 +114,8 @@ static bool add_outside(tracer *r, ts_tensor *t, ts_source source, uint32_t slot
     ts_graph *g = r->graph;
     uint32_t storage;
     if (!find_storage(r, t->storage, &storage) &&
-        !(ts_graph_add_storage(g, source, t->storage->version, &storage) && remember(r, t->storage, storage)))
+        !(ts_graph_add_storage(g, source, t->storage->version, &storage) &&
+          remember(r, t->storage, storage)))
         return false;
     return ts_graph_add_value(g, t, source, slot, storage, id) && remember(r, t, ts_id_index(*id));
 }
@@ -162,8 +167,10 @@ static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
     args[1] = (ts_graph_arg){.tag = TS_TAG_INTS, .count = t->ndim, .at = sizes};
     args[2] = (ts_graph_arg){.tag = TS_TAG_INTS, .count = t->ndim, .at = strides};
     args[3] = (ts_graph_arg){.tag = TS_TAG_INT, .i = offset / ts_dtype_sizes[t->dtype]};
-    return ts_graph_add_node(g, &(ts_graph_node){.rets = {*id}, .args = at, .nargs = 4, .nrets = 1, .want = 1,
-                                                 .parent = r->parent, .op = TS_OP_NONE, .kind = TS_NODE_ALIAS}, NULL);
+    return ts_graph_add_node(g, &(ts_graph_node){.rets = {*id}, .args = at, .nargs = 4, .nrets = 1,
+                                                 .want = 1,
+                                                 .parent = r->parent, .op = TS_OP_NONE,
+                                                 .kind = TS_NODE_ALIAS}, NULL);
 }
 
 /** The id of an argument. What nobody knows is captured. */
@@ -194,7 +201,8 @@ static bool id_of(tracer *r, ts_tensor *t, ts_id *id)
 
 static bool is_int_arg(const ts_frame *f, int i, const char *name)
 {
-    return i < f->nargs && f->args[i].tag == TS_TAG_INT && strcmp(f->table->info->schema.args[i].name, name) == 0;
+    return i < f->nargs && f->args[i].tag == TS_TAG_INT &&
+           strcmp(f->table->info->schema.args[i].name, name) == 0;
 }
 
 /** Arguments named seed and offset that are counters of an earlier draw stay tied to the stream. */
@@ -215,7 +223,8 @@ static void tie_counters(const tracer *r, const ts_frame *f, ts_graph_arg *args)
 static bool put_list(tracer *r, const ts_value *v, uint32_t *at)
 {
     ts_id id;
-    for (uint32_t k = 0; k < v->count; k++) /* first, for this may add values, whose sizes stand among the ints */
+    /* first, for this may add values, whose sizes stand among the ints */
+    for (uint32_t k = 0; k < v->count; k++)
         if (!id_of(r, v->list[k], &id))
             return false;
     *at = r->graph->ints.count;
@@ -280,14 +289,17 @@ static void wrote(tracer *r, const ts_tensor *t)
     storage_at(r, storage)->written = true;
 }
 
-static ts_graph_node node_of(const tracer *r, const ts_frame *f, const flight *call, ts_node_kind kind)
+static ts_graph_node node_of(const tracer *r, const ts_frame *f, const flight *call,
+                             ts_node_kind kind)
 {
-    ts_graph_node n = {.site = f->site, .args = call->args, .parent = r->parent, .op = f->op, .kind = (uint8_t)kind,
-                       .nargs = f->nargs, .nrets = f->nrets, .want = f->want, .given = f->given, .rng = call->rng};
+    ts_graph_node n = {.site = f->site, .args = call->args, .parent = r->parent, .op = f->op,
+                       .kind = (uint8_t)kind, .nargs = f->nargs, .nrets = f->nrets, .want = f->want,
+                       .given = f->given, .rng = call->rng};
     bool ours = call->rng.seed == r->base.seed && call->rng.offset >= r->base.offset;
     if (ours)
         n.rng = (ts_rng_state){0, call->rng.offset - r->base.offset};
-    n.flags = (uint8_t)((ours ? 0 : TS_NODE_RNG_ABSOLUTE) | (f->table->flags & TS_OP_RANDOM ? TS_NODE_RANDOM : 0) |
+    n.flags = (uint8_t)((ours ? 0 : TS_NODE_RNG_ABSOLUTE) |
+                        (f->table->flags & TS_OP_RANDOM ? TS_NODE_RANDOM : 0) |
                         (r->thread->exclude & TS_KEYSET(TS_KEY_AUTOGRAD) ? TS_NODE_NO_GRAD : 0) |
                         (r->thread->depth > r->depth + 1 ? TS_NODE_INSERTED : 0) |
                         (r->thread->casting ? TS_NODE_AUTOCAST : 0));
@@ -346,7 +358,8 @@ static uint32_t enter(ts_recorder *events, const char *name, const void *site)
     tracer *r = (tracer *)events;
     ts_graph_node n = {.site = site, .parent = r->parent, .op = TS_OP_NONE, .kind = TS_NODE_REGION};
     uint32_t region;
-    if (!is_visible(r) || !ts_graph_add_text(r->graph, name, &n.name) || !ts_graph_add_node(r->graph, &n, &region))
+    if (!is_visible(r) || !ts_graph_add_text(r->graph, name, &n.name) ||
+        !ts_graph_add_node(r->graph, &n, &region))
         return TS_NO_REGION;
     r->graph->has_backward = true;
     r->parent = region + 1;
@@ -418,7 +431,8 @@ static void constant(ts_recorder *events, ts_tensor *t)
     if (!is_visible(r) || !ts_graph_add_args(g, 1, &at))
         return;
     ts_error before = *r->thread->error; /* running out of memory is told by the graph alone */
-    ts_tensor *copy = ts_tensor_new(r->thread, (ts_dtype)t->dtype, t->sizes, t->ndim, TS_DEVICE_CPU);
+    ts_tensor *copy =
+        ts_tensor_new(r->thread, (ts_dtype)t->dtype, t->sizes, t->ndim, TS_DEVICE_CPU);
     if (!copy) {
         *r->thread->error = before;
         ts_graph_fail(g, "out of memory in the recorder");
@@ -432,8 +446,10 @@ static void constant(ts_recorder *events, ts_tensor *t)
             ts_graph_add_value(g, copy, TS_SOURCE_CAPTURE, slot, storage, &source) &&
             add_result(r, t, g->nodes.count, &id)) {
             ((ts_graph_arg *)g->args.data)[at] = (ts_graph_arg){.tag = TS_TAG_TENSOR, .id = source};
-            ts_graph_add_node(g, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent, .op = TS_OP_NONE,
-                                                  .kind = TS_NODE_CONSTANT, .nargs = 1, .nrets = 1, .want = 1}, NULL);
+            ts_graph_add_node(g, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent,
+                                                  .op = TS_OP_NONE,
+                                                  .kind = TS_NODE_CONSTANT, .nargs = 1, .nrets = 1,
+                                                  .want = 1}, NULL);
         }
     }
     ts_tensor_unref(copy);
@@ -443,7 +459,8 @@ static void constant(ts_recorder *events, ts_tensor *t)
 static bool grad_args(tracer *r, ts_tensor *leaf, ts_tensor *grad, uint32_t *at)
 {
     ts_id leaf_id, grad_id = 0;
-    if (!id_of(r, leaf, &leaf_id) || (grad && !id_of(r, grad, &grad_id)) || !ts_graph_add_args(r->graph, 2, at))
+    if (!id_of(r, leaf, &leaf_id) || (grad && !id_of(r, grad, &grad_id)) ||
+        !ts_graph_add_args(r->graph, 2, at))
         return false;
     ts_graph_arg *args = (ts_graph_arg *)r->graph->args.data + *at;
     args[0] = (ts_graph_arg){.tag = TS_TAG_TENSOR, .id = leaf_id};
@@ -456,13 +473,17 @@ static void grad_read(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
     tracer *r = (tracer *)events;
     uint32_t at, storage;
     ts_id id;
-    if (!is_visible(r) || find_storage(r, grad->storage, &storage) || !grad_args(r, leaf, NULL, &at) ||
+    if (!is_visible(r) || find_storage(r, grad->storage, &storage) ||
+        !grad_args(r, leaf, NULL, &at) ||
         !ts_graph_add_storage(r->graph, TS_SOURCE_RESULT, grad->storage->version, &storage))
         return;
-    grad->storage->id = ts_id_make(r->graph, storage); /* the leaf owns it, as the thread that trains owns the leaf */
+    /* the leaf owns it, as the thread that trains owns the leaf */
+    grad->storage->id = ts_id_make(r->graph, storage);
     if (add_result(r, grad, r->graph->nodes.count, &id))
-        ts_graph_add_node(r->graph, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent, .op = TS_OP_NONE,
-                                                     .kind = TS_NODE_GET_GRAD, .nargs = 1, .nrets = 1, .want = 1}, NULL);
+        ts_graph_add_node(r->graph, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent,
+                                                     .op = TS_OP_NONE,
+                                                     .kind = TS_NODE_GET_GRAD, .nargs = 1,
+                                                     .nrets = 1, .want = 1}, NULL);
 }
 
 static void grad_set(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
@@ -470,29 +491,37 @@ static void grad_set(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
     tracer *r = (tracer *)events;
     uint32_t at;
     if (is_visible(r) && grad_args(r, leaf, grad, &at))
-        ts_graph_add_node(r->graph, &(ts_graph_node){.args = at, .parent = r->parent, .op = TS_OP_NONE,
+        ts_graph_add_node(r->graph,
+                          &(ts_graph_node){.args = at, .parent = r->parent, .op = TS_OP_NONE,
                                                      .kind = TS_NODE_SET_GRAD, .nargs = 2}, NULL);
 }
 
 /* ------------------------------------------------------------------------------ ts_trace ---- */
 
-static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs, int noutputs,
-                            ts_graph **graph, const void *site)
+static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninputs,
+                            ts_tensor **outputs, int noutputs, ts_graph **graph, const void *site)
 {
     const ts_thread *thread = ts_thread_self();
     if (!fn || !graph || (ninputs > 0 && !inputs) || (noutputs > 0 && !outputs))
-        return ts_fail_null("trace", site, !fn ? "fn" : !graph ? "graph" : ninputs > 0 && !inputs ? "inputs" : "outputs");
+        return ts_fail_null("trace", site,
+                            !fn                      ? "fn"
+                            : !graph                 ? "graph"
+                            : ninputs > 0 && !inputs ? "inputs"
+                                                     : "outputs");
     if (ninputs < 0 || noutputs < 0)
-        return ts_fail_op(TS_ERR_VALUE, "trace", site, NULL, "expected counts >= 0, got %d inputs and %d outputs", ninputs, noutputs);
+        return ts_fail_op(TS_ERR_VALUE, "trace", site, NULL,
+                          "expected counts >= 0, got %d inputs and %d outputs", ninputs, noutputs);
     for (int i = 0; i < ninputs; i++)
         if (!inputs[i] || inputs[i] == TS_NONE)
             return ts_fail_null("trace", site, "inputs");
     if (thread->recorder)
-        return ts_fail_op(TS_ERR_STATE, "trace", site, "call the function itself: the trace that is under way records it",
+        return ts_fail_op(TS_ERR_STATE, "trace", site,
+                          "call the function itself: the trace that is under way records it",
                           "a trace is under way in this thread already");
     if (thread->exclude & TRACING)
-        return ts_fail_op(TS_ERR_STATE, "trace", site, "start the trace around the call",
-                          "the thread excludes the TRACING layer, as it is inside a kernel or a guard");
+        return ts_fail_op(
+            TS_ERR_STATE, "trace", site, "start the trace around the call",
+            "the thread excludes the TRACING layer, as it is inside a kernel or a guard");
     return TS_OK;
 }
 
@@ -515,14 +544,15 @@ static bool add_outputs(tracer *r, ts_tensor *const *outputs, int n)
 {
     for (int i = 0; i < n; i++) {
         ts_id id = 0;
-        if ((outputs[i] != TS_NONE && !id_of(r, outputs[i], &id)) || !ts_graph_add_id(r->graph, &r->graph->outputs, id))
+        if ((outputs[i] != TS_NONE && !id_of(r, outputs[i], &id)) ||
+            !ts_graph_add_id(r->graph, &r->graph->outputs, id))
             return false;
     }
     return true;
 }
 
-ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs, int noutputs,
-                   ts_graph **graph)
+ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninputs,
+                   ts_tensor **outputs, int noutputs, ts_graph **graph)
 {
     const void *site = __builtin_return_address(0);
     if (graph)
@@ -530,7 +560,8 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     TS_TRY(check_args(fn, inputs, ninputs, outputs, noutputs, graph, site));
     ts_thread *thread = ts_thread_self();
     tracer r = {.events = {enter, leave, parts, parts_end, extra, constant, grad_read, grad_set},
-                .graph = ts_graph_new(), .thread = thread, .depth = thread->depth, .base = thread->rng};
+                .graph = ts_graph_new(), .thread = thread, .depth = thread->depth,
+                .base = thread->rng};
     if (!r.graph)
         return ts_fail_memory("a graph", sizeof *r.graph);
     for (int i = 0; i < noutputs; i++)
@@ -546,9 +577,9 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     ts_status status = fn(ctx, inputs, ninputs, outputs, noutputs);
     for (int i = 0; i < noutputs && status == TS_OK; i++)
         if (!outputs[i]) /* NULL travels: what made it is in the record */
-            status = ts_error_code() != TS_OK
-                         ? ts_error_code()
-                         : ts_fail_op(TS_ERR_NULL, "trace", site, NULL, "the function left output %d NULL", i);
+            status = ts_error_code() != TS_OK ? ts_error_code()
+                                              : ts_fail_op(TS_ERR_NULL, "trace", site, NULL,
+                                                           "the function left output %d NULL", i);
     if (status != TS_OK)
         ts_graph_fail(r.graph, "the function failed");
     else if (!r.graph->reason)

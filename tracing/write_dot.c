@@ -1,6 +1,6 @@
 /**
- * @file write_dot.c  A graph for Graphviz: boxes are calls, arrows are tensors on their way from the
- * call that made or last wrote them, clusters are calls with their parts.
+ * @file write_dot.c  A graph for Graphviz: boxes are calls, arrows are tensors on their way
+ * from the call that made or last wrote them, clusters are calls with their parts.
  */
 // SPDX-License-Identifier: MIT
 #include "tracing/graph.h"
@@ -26,7 +26,8 @@ static void describe(char *buffer, size_t size, const ts_graph *g, ts_id id)
 {
     char sizes[192];
     const ts_graph_value *v = ts_graph_value_at(g, id);
-    snprintf(buffer, size, "%s %s", ts_format_sizes(sizes, sizeof sizes, ts_graph_ints_at(g, v->ints), v->ndim),
+    snprintf(buffer, size, "%s %s",
+             ts_format_sizes(sizes, sizeof sizes, ts_graph_ints_at(g, v->ints), v->ndim),
              ts_dtype_name((ts_dtype)v->dtype));
 }
 
@@ -69,7 +70,8 @@ static void put_box(FILE *out, const ts_graph *g, const ts_graph_node *n, uint32
             used += snprintf(label + used, sizeof label - (size_t)used, "\n%s", text);
         }
     if (n->site && used < (int)sizeof label)
-        snprintf(label + used, sizeof label - (size_t)used, "\n%s", ts_format_site(site, sizeof site, n->site));
+        snprintf(label + used, sizeof label - (size_t)used, "\n%s",
+                 ts_format_site(site, sizeof site, n->site));
     fprintf(out, "  c%u [shape=box, label=", i);
     put_quoted(out, label);
     fputs(n->flags & TS_NODE_INSERTED ? ", style=dashed];\n" : "];\n", out);
@@ -101,7 +103,8 @@ static void put_outside(FILE *out, const ts_graph *g)
         if (v->source == TS_SOURCE_RESULT)
             continue;
         describe(text, sizeof text, g, id);
-        snprintf(label, sizeof label, "%s %u\n%s", v->source == TS_SOURCE_INPUT ? "input" : "captured", v->slot, text);
+        snprintf(label, sizeof label, "%s %u\n%s",
+                 v->source == TS_SOURCE_INPUT ? "input" : "captured", v->slot, text);
         fprintf(out, "  v%u [shape=ellipse, label=", i);
         put_quoted(out, label);
         fputs(v->source == TS_SOURCE_INPUT ? "];\n" : ", style=dashed];\n", out);
@@ -154,7 +157,8 @@ ts_status ts_graph_write_dot(const ts_graph *g, FILE *out)
     if (!writer)
         return ts_fail_memory("a table of writers", (int64_t)bytes);
     memset(writer, 0, bytes);
-    fputs("digraph trace {\n  node [fontname=\"monospace\", fontsize=10];\n  edge [fontsize=8];\n", out);
+    fputs("digraph trace {\n  node [fontname=\"monospace\", fontsize=10];\n  edge [fontsize=8];\n",
+          out);
     put_outside(out, g);
     put_nodes(out, g, writer);
     fputs("}\n", out);

@@ -14,7 +14,8 @@ const char *ts_format_site(char *buffer, size_t size, const void *site)
     }
     const char *slash = strrchr(info.dli_fname, '/');
     if (info.dli_sname)
-        snprintf(buffer, size, "%s+0x%zx", info.dli_sname, (size_t)((const char *)site - (const char *)info.dli_saddr));
+        snprintf(buffer, size, "%s+0x%zx", info.dli_sname,
+                 (size_t)((const char *)site - (const char *)info.dli_saddr));
     else
         snprintf(buffer, size, "%s+0x%zx", slash ? slash + 1 : info.dli_fname,
                  (size_t)((const char *)site - (const char *)info.dli_fbase));
@@ -35,7 +36,8 @@ static void put_shape(FILE *out, const ts_graph *g, ts_id id)
 {
     char sizes[192];
     const ts_graph_value *v = ts_graph_value_at(g, id);
-    fprintf(out, "%s %s", ts_format_sizes(sizes, sizeof sizes, ts_graph_ints_at(g, v->ints), v->ndim),
+    fprintf(out, "%s %s",
+            ts_format_sizes(sizes, sizeof sizes, ts_graph_ints_at(g, v->ints), v->ndim),
             ts_dtype_name((ts_dtype)v->dtype));
     if (v->device.backend != TS_DEVICE_CPU.backend)
         fprintf(out, " %s", ts_device_name(v->device));
@@ -54,7 +56,11 @@ static void put_arg(FILE *out, const ts_graph *g, const ts_graph_arg *a, bool wr
     switch (a->tag) {
     case TS_TAG_BOOL: fputs(a->i ? "true" : "false", out); break;
     case TS_TAG_INT:
-        fprintf(out, a->role == TS_ROLE_SEED ? "seed" : a->role == TS_ROLE_OFFSET ? "draw+%lld" : "%lld", (long long)a->i);
+        fprintf(out,
+                a->role == TS_ROLE_SEED     ? "seed"
+                : a->role == TS_ROLE_OFFSET ? "draw+%lld"
+                                            : "%lld",
+                (long long)a->i);
         break;
     case TS_TAG_FLOAT: fprintf(out, "%.9g", a->d); break;
     case TS_TAG_TENSOR:
@@ -138,7 +144,8 @@ static void put_node(FILE *out, const ts_graph *g, const ts_graph_node *n)
 
 static void put_outside(FILE *out, const ts_graph *g)
 {
-    static const char *const names[] = {[TS_SOURCE_INPUT] = "input", [TS_SOURCE_CAPTURE] = "captured"};
+    static const char *const names[] = {
+        [TS_SOURCE_INPUT] = "input", [TS_SOURCE_CAPTURE] = "captured"};
     for (int source = TS_SOURCE_INPUT; source <= TS_SOURCE_CAPTURE; source++)
         for (uint32_t i = 0; i < g->values.count; i++) {
             ts_id id = ts_id_make(g, i);
@@ -149,7 +156,8 @@ static void put_outside(FILE *out, const ts_graph *g)
             put_id(out, id);
             fputc(' ', out);
             put_shape(out, g, id);
-            fprintf(out, " = %s %u%s\n", names[source], v->slot, v->requires_grad ? "  ; requires grad" : "");
+            fprintf(out, " = %s %u%s\n", names[source], v->slot,
+                    v->requires_grad ? "  ; requires grad" : "");
         }
 }
 
@@ -157,8 +165,10 @@ ts_status ts_graph_write_text(const ts_graph *g, FILE *out)
 {
     ts_graph_info info = ts_graph_get_info(g);
     char site[256];
-    fprintf(out, "graph: %lld inputs, %lld captured, %lld constants, %lld calls, %lld outputs%s%s\n", (long long)info.inputs,
-            (long long)info.captures, (long long)info.constants, (long long)info.calls, (long long)info.outputs,
+    fprintf(out,
+            "graph: %lld inputs, %lld captured, %lld constants, %lld calls, %lld outputs%s%s\n",
+            (long long)info.inputs, (long long)info.captures, (long long)info.constants,
+            (long long)info.calls, (long long)info.outputs,
             info.complete ? "" : "; incomplete: ", info.reason);
     put_outside(out, g);
     int depth = 1;
@@ -178,9 +188,12 @@ ts_status ts_graph_write_text(const ts_graph *g, FILE *out)
         if (n->site)
             fprintf(out, "  ; %s", ts_format_site(site, sizeof site, n->site));
         if (n->flags & (TS_NODE_INSERTED | TS_NODE_AUTOCAST))
-            fprintf(out, "%s inserted by %s", n->site ? "," : "  ;", n->flags & TS_NODE_AUTOCAST ? "AUTOCAST" : "a layer above");
+            fprintf(out, "%s inserted by %s", n->site ? "," : "  ;",
+                    n->flags & TS_NODE_AUTOCAST ? "AUTOCAST" : "a layer above");
         if (n->flags & TS_NODE_RANDOM)
-            fprintf(out, n->flags & TS_NODE_RNG_ABSOLUTE ? ", draws at %llu of a seed of its own" : ", draw+%llu",
+            fprintf(out,
+                    n->flags & TS_NODE_RNG_ABSOLUTE ? ", draws at %llu of a seed of its own"
+                                                    : ", draw+%llu",
                     (unsigned long long)n->rng.offset);
         fputc('\n', out);
         if (region && open < TS_MAX_DEPTH) {
@@ -206,7 +219,8 @@ ts_status ts_graph_write(const ts_graph *g, FILE *out, ts_trace_format format)
     case TS_TRACE_TEXT: status = ts_graph_write_text(g, out); break;
     case TS_TRACE_DOT: status = ts_graph_write_dot(g, out); break;
     case TS_TRACE_JSON: status = ts_graph_write_json(g, out); break;
-    default: return ts_error_set(TS_ERR_VALUE, "graph_write: argument 'format': got %d", (int)format);
+    default:
+        return ts_error_set(TS_ERR_VALUE, "graph_write: argument 'format': got %d", (int)format);
     }
     if (status == TS_OK && (fflush(out) != 0 || ferror(out)))
         return ts_error_set(TS_ERR_IO, "graph_write: the stream refused a write");

@@ -1,8 +1,8 @@
 /**
  * @file backend.c  A backend outside of the library: memory, copies, and the struct that says so.
  *
- * Everything is done when a function returns, so there are no streams and nothing to wait for; those
- * slots stay empty. docs/add-a-backend.md explains the steps.
+ * Everything is done when a function returns, so there are no streams and nothing to wait for;
+ * those slots stay empty. docs/add-a-backend.md explains the steps.
  */
 // SPDX-License-Identifier: MIT
 #include "my_backend.h"
@@ -32,21 +32,24 @@ static void release(void *state, int device, void *data, int64_t bytes)
     free(my_real(data));
 }
 
-static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes,
+                         ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(my_real(to), from, (size_t)bytes);
     return TS_OK;
 }
 
-static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes,
+                          ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(to, my_real(from), (size_t)bytes);
     return TS_OK;
 }
 
-static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes,
+                             ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(my_real(to), my_real(from), (size_t)bytes);
@@ -56,7 +59,9 @@ static ts_status copy_within(void *state, int device, void *to, const void *from
 static ts_status memory_stats(void *state, int device, ts_memory_stats *stats)
 {
     (void)state, (void)device;
-    *stats = (ts_memory_stats){.in_use = atomic_load(&in_use), .peak = atomic_load(&peak), .reserved = atomic_load(&in_use)};
+    *stats = (ts_memory_stats){.in_use = atomic_load(&in_use),
+                               .peak = atomic_load(&peak),
+                               .reserved = atomic_load(&in_use)};
     return TS_OK;
 }
 

@@ -1,8 +1,8 @@
 /**
  * @file kernels.c  Kernels for f32: what a small network trains with. Everything else falls back.
  *
- * Three shapes of kernels cover them: a walk over the space of a pointwise op, a reduction over the dims
- * in a mask, and loops over packed matrices.
+ * Three shapes of kernels cover them: a walk over the space of a pointwise op, a reduction over
+ * the dims in a mask, and loops over packed matrices.
  */
 // SPDX-License-Identifier: MIT
 #include "my_backend.h"
@@ -127,7 +127,8 @@ static ts_status linear_kernel(ts_frame *f)
     const float *x = at(f->args[0].t), *w = at(f->args[1].t);
     const float *bias = f->args[2].tag == TS_TAG_TENSOR ? at(f->args[2].t) : NULL;
     float *out = at(y);
-    int64_t n = ts_size(f->args[1].t, 0), k = ts_size(f->args[1].t, 1), rows = n ? ts_numel(y) / n : 0;
+    int64_t n = ts_size(f->args[1].t, 0), k = ts_size(f->args[1].t, 1),
+            rows = n ? ts_numel(y) / n : 0;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++) {
             float sum = bias ? bias[j] : 0;
@@ -138,7 +139,8 @@ static ts_status linear_kernel(ts_frame *f)
     return TS_OK;
 }
 
-/** linear_backward(grad (R, N), input? (R, K), weight? (N, K)) -> (R, K), (N, K), (N), each if wanted. */
+/** linear_backward(grad (R, N), input? (R, K), weight? (N, K)) -> (R, K),
+ * (N, K), (N), each if wanted. */
 static ts_status linear_backward_kernel(ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t;
@@ -182,8 +184,9 @@ static ts_status linear_backward_kernel(ts_frame *f)
 
 /* --------------------------------------------------------------------------- optimizer ---- */
 
-/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled, found, skipped,
- *  grad_scale); found and skipped come with a gradient scaler: the library steps those. */
+/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay,
+ *  decoupled, found, skipped, grad_scale); found and skipped come with a gradient scaler:
+ *  the library steps those. */
 static ts_status adamw_kernel(ts_frame *f)
 {
     const ts_value *a = f->args;
@@ -193,7 +196,8 @@ static ts_status adamw_kernel(ts_frame *f)
     for (uint32_t t = 0; t < a[0].count; t++) {
         float *p = at(a[0].list[t]), *m = at(a[2].list[t]), *v = at(a[3].list[t]);
         const float *grad = at(a[1].list[t]);
-        double step = (double)a[4].ints[t], c1 = 1 - pow(beta1, step), c2 = sqrt(1 - pow(beta2, step));
+        double step = (double)a[4].ints[t], c1 = 1 - pow(beta1, step),
+               c2 = sqrt(1 - pow(beta2, step));
         for (int64_t i = 0; i < ts_numel(a[0].list[t]); i++) {
             double g = scale * grad[i] + (decoupled ? 0 : decay * p[i]);
             double x = decoupled ? p[i] * (1 - lr * decay) : p[i];
@@ -234,9 +238,9 @@ static const row rows[] = {
     {"linear_backward", linear_backward_kernel,
      "linear_backward(Tensor grad, Tensor? input, Tensor? weight) -> (Tensor, Tensor, Tensor)"},
     {"adamw", adamw_kernel,
-     "adamw(Tensor[](a!) params, Tensor[] grads, Tensor[](b!) exp_avg, Tensor[](c!) exp_avg_sq, int[] steps, float lr, "
-     "float beta1, float beta2, float eps, float weight_decay, bool decoupled, Tensor? found, Tensor[]?(d!) skipped, "
-     "Tensor? grad_scale) -> ()"},
+     "adamw(Tensor[](a!) params, Tensor[] grads, Tensor[](b!) exp_avg, Tensor[](c!) exp_avg_sq, "
+     "int[] steps, float lr, float beta1, float beta2, float eps, float weight_decay, bool "
+     "decoupled, Tensor? found, Tensor[]?(d!) skipped, Tensor? grad_scale) -> ()"},
 };
 
 static int adamw = -1, copy = -1;
@@ -252,8 +256,8 @@ ts_status my_kernels_install(ts_key key)
     return TS_OK;
 }
 
-/* Dtypes are checked by the library, layouts of single tensors too; lists come as they are, and a copy
- * into a given tensor may convert. What is refused here falls back. */
+/* Dtypes are checked by the library, layouts of single tensors too; lists come as they are,
+ * and a copy into a given tensor may convert. What is refused here falls back. */
 bool my_kernels_support(const ts_frame *f)
 {
     if (f->op == copy)

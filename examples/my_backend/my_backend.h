@@ -8,12 +8,15 @@
 
 /*
  * The device's memory is host memory under other addresses: 2^60 more than the real one, where no
- * machine has anything. Code that reads or writes a tensor of this device without the backend dies at
- * once, as it would with a real accelerator.
+ * machine has anything. Code that reads or writes a tensor of this device without the backend dies
+ * at once, as it would with a real accelerator.
  */
 #define MY_OFFSET ((uintptr_t)1 << 60)
 static inline void *my_address(const void *real) { return (void *)((uintptr_t)real + MY_OFFSET); }
-static inline void *my_real(const void *address) { return (void *)((uintptr_t)address - MY_OFFSET); }
+static inline void *my_real(const void *address)
+{
+    return (void *)((uintptr_t)address - MY_OFFSET);
+}
 
 /** kernels.c: registers the kernels for key. */
 ts_status my_kernels_install(ts_key key);
