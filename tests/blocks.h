@@ -1,7 +1,7 @@
 /**
  * @file blocks.h
- * Where a case's blocks come from. A block must end in the way it began, so the way is chosen before the
- * first one: at the start of a case, which has a process of its own.
+ * Where a case's blocks come from. A block must end in the way it began, so the way is chosen
+ * before the first one: at the start of a case, which has a process of its own.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_BLOCKS_H
@@ -17,9 +17,11 @@ static inline bool blocks_from(bool system)
     return ts_alloc_system == system;
 }
 
-/** Every block from malloc, so that each is an allocation that may fail. False when it is too late. */
+/** Every block from malloc, so that each is an allocation that may fail.
+ * False when it is too late. */
 static inline bool blocks_from_malloc(void) { return blocks_from(true); }
-/** The library's own free lists and region, in a build for a sanitizer too. False when it is too late. */
+/** The library's own free lists and region, in a build for a sanitizer too.
+ * False when it is too late. */
 static inline bool blocks_from_heaps(void) { return blocks_from(false); }
 
 #define TOO_LATE "a process that has no blocks yet is needed"

@@ -9,19 +9,20 @@
 #include <string.h>
 
 /** A status or a pointer that must be no failure. */
-#define OK(expr)                                                                                    \
-    do {                                                                                            \
-        if (TS_STATUS_OF(expr) != TS_OK)                                                            \
-            ck_abort_msg("%s: %s %s", #expr, ts_status_name(ts_error_code()), ts_error_message());  \
+#define OK(expr)                                                                                   \
+    do {                                                                                           \
+        if (TS_STATUS_OF(expr) != TS_OK)                                                           \
+            ck_abort_msg("%s: %s %s", #expr, ts_status_name(ts_error_code()), ts_error_message()); \
     } while (0)
 /** One that must fail with this code. */
-#define FAILS(code, expr)                                                                           \
-    do {                                                                                            \
-        ts_error_clear();                                                                           \
-        ck_assert_msg(TS_STATUS_OF(expr) == (code), "%s: expected %s, got %s: %s", #expr,           \
-                      ts_status_name(code), ts_status_name(ts_error_code()), ts_error_message());   \
+#define FAILS(code, expr)                                                                          \
+    do {                                                                                           \
+        ts_error_clear();                                                                          \
+        ck_assert_msg(TS_STATUS_OF(expr) == (code), "%s: expected %s, got %s: %s", #expr,          \
+                      ts_status_name(code), ts_status_name(ts_error_code()), ts_error_message());  \
     } while (0)
 /** A part of the text of the failure on record. */
-#define SAYS(text) ck_assert_msg(strstr(ts_error_message(), text), "'%s' is not in: %s", text, ts_error_message())
+#define SAYS(text)                                                                                 \
+    ck_assert_msg(strstr(ts_error_message(), text), "'%s' is not in: %s", text, ts_error_message())
 
 #endif

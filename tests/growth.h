@@ -15,7 +15,8 @@
 /** Halfway between 1, which is linear, and 2, which is quadratic. */
 #define TS_GROWTH_BOUND 1.5
 
-/** Seconds of CPU time that the calling thread took for the body: time in which others ran does not count. */
+/** Seconds of CPU time that the calling thread took for the body:
+ * time in which others ran does not count. */
 static inline double ts_cpu_seconds(void (*body)(void *ctx, int n), void *ctx, int n)
 {
     struct timespec from, to;
@@ -26,9 +27,9 @@ static inline double ts_cpu_seconds(void (*body)(void *ctx, int n), void *ctx, i
 }
 
 /**
- * The p by which the time of the body goes as n^p between two sizes. It compares the fastest of some runs
- * of each, since neighbours on a machine also take caches away. The sizes should lie 30 times apart: a
- * disturbance that doubles one time then moves p by 0.2.
+ * The p by which the time of the body goes as n^p between two sizes. It compares the fastest
+ * of some runs of each, since neighbours on a machine also take caches away. The sizes should
+ * lie 30 times apart: a disturbance that doubles one time then moves p by 0.2.
  */
 static inline double ts_growth(void (*body)(void *ctx, int n), void *ctx, int less, int more)
 {

@@ -129,8 +129,8 @@ static bool write_tally(const char *path, const char *name, long passed, long fa
 }
 
 /**
- * Without fork, cases would see what earlier ones left in the process (layers, kernels, timers), so each
- * gets a fresh one, in which it runs alone. Adds its counts.
+ * Without fork, cases would see what earlier ones left in the process (layers, kernels, timers),
+ * so each gets a fresh one, in which it runs alone. Adds its counts.
  */
 static void run_apart(const ts_test_case *test, const char *program, long counts[3])
 {
@@ -230,7 +230,8 @@ int main(int argc, char **argv)
     printf("%s: %ld passed, %ld failed, %ld skipped\n", name, passed, failed, skipped);
     if (*tally && !write_tally(tally, name, passed, failed, skipped))
         return 2;
-    if (failed && !forks) { /* the assertion jumped over the ends of scopes, which must not run now */
+    /* the assertion jumped over the ends of scopes, which must not run now */
+    if (failed && !forks) {
         fflush(stdout);
         _exit(1);
     }

@@ -14,11 +14,11 @@
  *         ...
  *     }
  *
- * The executable runs all its cases, each in a forked child; `--list` prints their names, `--threads`
- * selects those that are marked `.threads = true`, words on the command line select the cases whose
- * names contain one of them, CK_RUN_CASE selects one, and CK_FORK=no runs one case in the process
- * itself (for debuggers), and each of several in a process that is started anew and does not fork
- * (for TSan).
+ * The executable runs all its cases, each in a forked child; `--list` prints their names,
+ * `--threads` selects those that are marked `.threads = true`, words on the command line select
+ * the cases whose names contain one of them, CK_RUN_CASE selects one, and CK_FORK=no runs one case
+ * in the process itself (for debuggers), and each of several in a process that is started anew
+ * and does not fork (for TSan).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_HARNESS_H
@@ -54,7 +54,8 @@ typedef struct ts_test_case {
     double timeout;        /* seconds; 0 means 120 */
     int signal;            /* the signal that the body must die of; 0 means none */
     int exit;              /* the exit status that the body must end with; 0 means returns */
-    bool threads;          /* threads meet in it: `make tsan` runs it, and finds it by this very text */
+    bool threads;          /* threads meet in it: `make tsan` runs it,
+                              and finds it by this very text */
     void (*setup)(void);   /* run in the child, before and after the body */
     void (*teardown)(void);
 } ts_test_case;

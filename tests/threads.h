@@ -14,7 +14,8 @@
 
 #include "tests/harness.h"
 
-/** Runs in the thread `number`, from 0. An assertion belongs to the case's own thread: false fails. */
+/** Runs in the thread `number`, from 0. An assertion belongs
+ * to the case's own thread: false fails. */
 typedef bool (*ts_thread_body)(int number, void *ctx);
 
 typedef struct ts_together_thread {

@@ -26,7 +26,8 @@ TS_TEST(the_first_gradient_that_is_not_finite_ends_the_backward_and_names_its_ca
     ck_assert_ptr_eq(ts_grad(x), TS_NONE);
     FAILS(TS_ERR_AUTOGRAD, ts_backward(ts_sum(ts_mul_scalar(ts_sqrt(x), 0)))); /* 0 / 0 */
     SAYS("for input 0 is NaN");
-    ts_backward_opts inf = {.size = sizeof inf, .gradient = ts_full(TS_SIZES(2), ts_scalar_float(1e308 * 10), TS_F64)};
+    ts_backward_opts inf = {.size = sizeof inf,
+                            .gradient = ts_full(TS_SIZES(2), ts_scalar_float(1e308 * 10), TS_F64)};
     FAILS(TS_ERR_AUTOGRAD, ts_backward_ex(ts_mul_scalar(x, 2), &inf));
     SAYS("starts with a gradient that is not finite");
     OK(ts_backward(ts_sum(ts_sqrt(ts_add_scalar(x, 1)))));
@@ -51,21 +52,24 @@ TS_TEST(other_errors_of_a_backward_name_the_forward_call_too)
     ck_assert_ptr_null(strstr(ts_error_message(), "forward call"));
 }
 
-static ts_status forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                         ts_tensor **out, int m)
 {
     (void)call, (void)ctx, (void)n, (void)m;
     out[0] = ts_clone(in[0]);
     return TS_OK;
 }
 
-static ts_status no_number(ts_function_call *call, void *ctx, ts_tensor *const *g, int m, ts_tensor **out, int n)
+static ts_status no_number(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                           ts_tensor **out, int n)
 {
     (void)call, (void)ctx, (void)m, (void)n;
     out[0] = ts_div(g[0], ts_sub(g[0], g[0]));
     return TS_OK;
 }
 
-static ts_status fails(ts_function_call *call, void *ctx, ts_tensor *const *g, int m, ts_tensor **out, int n)
+static ts_status fails(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                       ts_tensor **out, int n)
 {
     (void)call, (void)ctx, (void)g, (void)m, (void)out, (void)n;
     return ts_error_set(TS_ERR_STATE, "no today");

@@ -33,7 +33,8 @@ static void *long_chain(void *null)
 {
     live_and_die(NULL, 1000000);
     {
-        TS_SCOPE; /* saved tensors hold their makers: the release goes through tensors and nodes in turn */
+        /* saved tensors hold their makers: the release goes through tensors and nodes in turn */
+        TS_SCOPE;
         ts_tensor *x = leaf(1), *y = x;
         for (int i = 0; i < 100000; i++) {
             ts_tensor *next = ts_mul(y, y);

@@ -259,7 +259,9 @@ TS_TEST(graphs_leave_no_memory_behind)
             ts_tensor *y = ts_mul(ts_add(x, x), x);
             ts_mul_(y, x); /* overwrites what it saves: no cycle */
             if (i % 2) {
-                ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_ones(TS_SIZES(5000), TS_F32), .create_graph = i % 4 == 1};
+                ts_backward_opts opts = {.size = sizeof opts,
+                                         .gradient = ts_ones(TS_SIZES(5000), TS_F32),
+                                         .create_graph = i % 4 == 1};
                 ts_tensor *z = ts_mul(ts_add(x, x), x);
                 OK(ts_backward_ex(z, &opts));
                 ts_zero_grad(x);
@@ -340,7 +342,8 @@ TS_TEST(out_of_memory_in_forward_or_backward_is_an_ordinary_error)
     ck_assert_int_lt(failures, 199);
 }
 
-/* Found by chance: arguments of the fused derivatives may be broadcast like those of any pointwise op. */
+/* Found by chance: arguments of the fused derivatives may be broadcast like
+ * those of any pointwise op. */
 TS_TEST(a_second_gradient_has_the_sizes_of_what_was_broadcast)
 {
     TS_SCOPE;

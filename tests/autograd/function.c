@@ -8,17 +8,20 @@ static void count_release(void *ctx) { (void)ctx, released++; }
 
 /* y = x0² x1, with whatever a case wants to go wrong */
 typedef enum fault {
-    NONE, FORWARD_FAILS, FORWARD_SILENT, NO_OUTPUT, ABSENT_OUTPUT, UNMARKED_WRITE, BACKWARD_FAILS, NO_GRADIENT, WRONG_SIZES,
+    NONE, FORWARD_FAILS, FORWARD_SILENT, NO_OUTPUT, ABSENT_OUTPUT, UNMARKED_WRITE, BACKWARD_FAILS,
+    NO_GRADIENT, WRONG_SIZES,
     WRONG_DTYPE, SAVE_LATE
 } fault;
 
-static ts_status cubic_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status cubic_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                               ts_tensor **out, int m)
 {
     const fault *f = ctx;
     ck_assert(n == 2 && m == 1 && !ts_grad_enabled());
     out[0] = ts_mul(ts_mul(in[0], in[0]), in[1]);
     if (*f == FORWARD_FAILS)
-        return TS_STATUS_OF(ts_add(in[0], ts_ones(TS_SIZES(2, 2, 2), TS_I64)) ? ts_mm(in[0], in[0]) : NULL);
+        return TS_STATUS_OF(ts_add(in[0], ts_ones(TS_SIZES(2, 2, 2), TS_I64)) ? ts_mm(in[0], in[0])
+                            : NULL);
     if (*f == FORWARD_SILENT)
         return TS_ERR_STATE;
     if (*f == NO_OUTPUT)
@@ -30,7 +33,8 @@ static ts_status cubic_forward(ts_function_call *call, void *ctx, ts_tensor *con
     return ts_function_save(call, in, n);
 }
 
-static ts_status cubic_backward(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m, ts_tensor **out, int n)
+static ts_status cubic_backward(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m,
+                                ts_tensor **out, int n)
 {
     const fault *f = ctx;
     ck_assert(n == 2 && m == 1);
@@ -50,8 +54,11 @@ static ts_status cubic_backward(ts_function_call *call, void *ctx, ts_tensor *co
     return TS_OK;
 }
 
-static const ts_function cubic = {.size = sizeof(ts_function), .name = "cubic", .forward = cubic_forward,
-                                  .backward = cubic_backward, .release = count_release};
+static const ts_function cubic = {.size = sizeof(ts_function),
+                                  .name = "cubic",
+                                  .forward = cubic_forward,
+                                  .backward = cubic_backward,
+                                  .release = count_release};
 
 TS_TEST(a_function_runs_forward_and_backward_and_a_second_time)
 {
@@ -114,12 +121,16 @@ TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
                  {FORWARD_SILENT, true, TS_ERR_STATE, "forward failed without saying why"},
                  {NO_OUTPUT, true, TS_ERR_NULL, "forward gave no output 0"},
                  {ABSENT_OUTPUT, true, TS_ERR_NULL, "TS_NONE for output 0"},
-                 {UNMARKED_WRITE, true, TS_ERR_AUTOGRAD, "wrote to input 1 in place without marking"},
+                 {UNMARKED_WRITE, true, TS_ERR_AUTOGRAD,
+                  "wrote to input 1 in place without marking"},
                  {BACKWARD_FAILS, false, TS_ERR_STATE, "in backward: no today"},
                  {NO_GRADIENT, false, TS_ERR_NULL, "backward gave no gradient for input 0"},
-                 {WRONG_SIZES, false, TS_ERR_SHAPE, "backward gave sizes (3) for the gradient of input 0, expected (1)"},
-                 {WRONG_DTYPE, false, TS_ERR_DTYPE, "backward gave dtype f32 for the gradient of input 0, expected f64"},
-                 {SAVE_LATE, false, TS_ERR_STATE, "ts_function_save may be called in forward only"}};
+                 {WRONG_SIZES, false, TS_ERR_SHAPE,
+                  "backward gave sizes (3) for the gradient of input 0, expected (1)"},
+                 {WRONG_DTYPE, false, TS_ERR_DTYPE,
+                  "backward gave dtype f32 for the gradient of input 0, expected f64"},
+                 {SAVE_LATE, false, TS_ERR_STATE,
+                  "ts_function_save may be called in forward only"}};
     TS_SCOPE;
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         fault f = cases[i].fault;
@@ -149,9 +160,11 @@ TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
     FAILS(TS_ERR_VALUE, ts_function_apply(&cubic, &none, in, 1, many, 300));
 }
 
-/* (x, a, i) -> x doubled in place, a's sign (constant), a whole number, x + a; ten results in all */
+/* (x, a, i) -> x doubled in place, a's sign (constant), a whole number, x + a;
+ * ten results in all */
 enum { RESULTS = 10 };
-static ts_status many_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status many_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                              ts_tensor **out, int m)
 {
     (void)ctx;
     ck_assert(n == 3 && m == RESULTS && in[2] == TS_NONE && !ts_function_needs(call, 2));
@@ -170,7 +183,8 @@ static ts_status many_forward(ts_function_call *call, void *ctx, ts_tensor *cons
     return ts_function_save(call, saved, 2);
 }
 
-static ts_status many_backward(ts_function_call *call, void *seen, ts_tensor *const *g, int m, ts_tensor **out, int n)
+static ts_status many_backward(ts_function_call *call, void *seen, ts_tensor *const *g, int m,
+                               ts_tensor **out, int n)
 {
     (void)n;
     ck_assert(g[1] == TS_NONE && g[2] == TS_NONE);
@@ -190,8 +204,10 @@ TS_TEST(results_may_be_dirty_inputs_constants_inputs_and_many)
 {
     TS_SCOPE;
     double seen = 0;
-    ts_function f = {.size = sizeof f, .name = "many", .forward = many_forward, .backward = many_backward};
-    ts_tensor *x = leaf(3), *a = leaf(-5), *y = ts_mul_scalar(x, 1), *in[3] = {y, a, TS_NONE}, *out[RESULTS];
+    ts_function f = {
+        .size = sizeof f, .name = "many", .forward = many_forward, .backward = many_backward};
+    ts_tensor *x = leaf(3), *a = leaf(-5), *y = ts_mul_scalar(x, 1), *in[3] = {y, a, TS_NONE},
+              *out[RESULTS];
     OK(ts_function_apply(&f, &seen, in, 3, out, RESULTS));
     ck_assert(out[0] == y && value(y) == 6); /* the handle stays */
     ck_assert_str_eq(ts_node_name(ts_grad_node(y)), "many");
@@ -202,7 +218,8 @@ TS_TEST(results_may_be_dirty_inputs_constants_inputs_and_many)
     ck_assert(value(ts_grad(x)) == 6 && value(ts_grad(a)) == 1 + 9 && seen == 6);
 }
 
-static ts_status write_leaf(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status write_leaf(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                            ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
     TS_TRY(ts_function_mark_dirty(call, 0));
@@ -210,7 +227,8 @@ static ts_status write_leaf(ts_function_call *call, void *ctx, ts_tensor *const 
     return TS_OK;
 }
 
-static ts_status dirty_lost(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status dirty_lost(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                            ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
     TS_TRY(ts_function_mark_dirty(call, 0));
@@ -218,7 +236,8 @@ static ts_status dirty_lost(ts_function_call *call, void *ctx, ts_tensor *const 
     return TS_OK;
 }
 
-static ts_status pass_back(ts_function_call *call, void *ctx, ts_tensor *const *g, int m, ts_tensor **out, int n)
+static ts_status pass_back(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                           ts_tensor **out, int n)
 {
     (void)call, (void)ctx, (void)m, (void)n;
     out[0] = g[0];
@@ -228,7 +247,8 @@ static ts_status pass_back(ts_function_call *call, void *ctx, ts_tensor *const *
 TS_TEST(in_place_functions_obey_the_rule_for_writes)
 {
     TS_SCOPE;
-    ts_function f = {.size = sizeof f, .name = "twice", .forward = write_leaf, .backward = pass_back};
+    ts_function f = {
+        .size = sizeof f, .name = "twice", .forward = write_leaf, .backward = pass_back};
     ts_tensor *x = leaf(3), *y, *in = x;
     FAILS(TS_ERR_AUTOGRAD, ts_function_apply(&f, NULL, &in, 1, &y, 1));
     SAYS("twice");
@@ -250,7 +270,8 @@ TS_TEST(in_place_functions_obey_the_rule_for_writes)
     SAYS("dirty but no output");
 }
 
-static ts_status two_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status two_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                             ts_tensor **out, int m)
 {
     (void)call, (void)ctx, (void)n, (void)m;
     out[0] = ts_mul_scalar(in[0], 2);
@@ -258,7 +279,8 @@ static ts_status two_forward(ts_function_call *call, void *ctx, ts_tensor *const
     return TS_OK;
 }
 
-static ts_status two_backward(ts_function_call *call, void *none, ts_tensor *const *g, int m, ts_tensor **out, int n)
+static ts_status two_backward(ts_function_call *call, void *none, ts_tensor *const *g, int m,
+                              ts_tensor **out, int n)
 {
     (void)call, (void)m, (void)n;
     ck_assert((g[1] == TS_NONE) == *(bool *)none);
@@ -273,7 +295,8 @@ TS_TEST(gradients_that_did_not_arrive_are_zeros_or_none_as_the_function_says)
     for (int i = 0; i < 2; i++) {
         TS_SCOPE;
         bool none = i;
-        ts_function f = {.size = sizeof f, .name = "two", .forward = two_forward, .backward = two_backward, .none_grads = none};
+        ts_function f = {.size = sizeof f, .name = "two", .forward = two_forward,
+                         .backward = two_backward, .none_grads = none};
         ts_tensor *x = leaf(3), *out[2];
         OK(ts_function_apply(&f, &none, &x, 1, out, 2));
         OK(ts_backward(out[0]));
@@ -282,14 +305,16 @@ TS_TEST(gradients_that_did_not_arrive_are_zeros_or_none_as_the_function_says)
 }
 
 /* 1/y = x; the result is saved, and backward is no composition of ops */
-static ts_status inverse_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status inverse_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                                 ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
     out[0] = ts_reciprocal(in[0]);
     return ts_function_save(call, out, 1);
 }
 
-static ts_status inverse_backward(ts_function_call *call, void *ctx, ts_tensor *const *g, int m, ts_tensor **out, int n)
+static ts_status inverse_backward(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                                  ts_tensor **out, int n)
 {
     (void)ctx, (void)m, (void)n;
     ts_tensor *y = ts_function_saved_tensor(call, 0);
@@ -300,7 +325,8 @@ static ts_status inverse_backward(ts_function_call *call, void *ctx, ts_tensor *
 TS_TEST(a_saved_result_has_its_history_in_a_second_backward_unless_once_was_enough)
 {
     TS_SCOPE;
-    ts_function f = {.size = sizeof f, .name = "inverse", .forward = inverse_forward, .backward = inverse_backward};
+    ts_function f = {.size = sizeof f, .name = "inverse", .forward = inverse_forward,
+                     .backward = inverse_backward};
     ts_backward_opts create = {.size = sizeof create, .create_graph = true};
     ts_tensor *x = leaf(2), *y, *g, *gg, *ggg;
     OK(ts_function_apply(&f, NULL, &x, 1, &y, 1));
@@ -327,11 +353,13 @@ TS_TEST(functions_leave_no_memory_behind)
     int64_t before[2];
     fault none = NONE, bad = BACKWARD_FAILS;
     double seen;
-    ts_function many = {.size = sizeof many, .name = "many", .forward = many_forward, .backward = many_backward};
+    ts_function many = {
+        .size = sizeof many, .name = "many", .forward = many_forward, .backward = many_backward};
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 50; i++) {
             TS_SCOPE;
-            ts_tensor *x = leaf(3), *in[3] = {ts_mul_scalar(x, 1), leaf(2), TS_NONE}, *y, *out[RESULTS];
+            ts_tensor *x = leaf(3), *in[3] = {ts_mul_scalar(x, 1), leaf(2), TS_NONE}, *y,
+                      *out[RESULTS];
             OK(ts_function_apply(&cubic, i % 2 ? &none : &bad, in, 2, &y, 1));
             ts_backward_opts opts = {.size = sizeof opts, .create_graph = i % 4 == 1};
             ck_assert((ts_backward_ex(y, &opts) == TS_OK) == i % 2);

@@ -1,4 +1,5 @@
-/** @file higher.c  Gradients of gradients: of higher orders, of in-place forms, and what they cost. */
+/** @file higher.c  Gradients of gradients: of higher orders,
+ * of in-place forms, and what they cost. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
 
@@ -20,7 +21,8 @@ static ts_tensor *square_norm(ts_tensor *x) { return ts_square(ts_norm(x)); }
 /** Third derivatives in closed form. */
 TS_TEST(smooth_functions_have_third_derivatives)
 {
-    const double at = 0.7, s = 1 / (1 + exp(-at)), t = tanh(at), phi = exp(-at * at / 2) / sqrt(2 * M_PI);
+    const double at = 0.7, s = 1 / (1 + exp(-at)), t = tanh(at),
+                 phi = exp(-at * at / 2) / sqrt(2 * M_PI);
     const struct {
         const char *name;
         ts_tensor *(*fn)(ts_tensor *x);
@@ -42,15 +44,16 @@ TS_TEST(smooth_functions_have_third_derivatives)
         ts_tensor *x = leaf(at), *y = rows[i].fn(x);
         for (int order = 0; order < 3; order++)
             y = derivative(y, x);
-        ck_assert_msg(fabs(value(y) - rows[i].want) <= 1e-10 * (1 + fabs(rows[i].want)), "%s: %.15g, expected %.15g",
-                      rows[i].name, value(y), rows[i].want);
+        ck_assert_msg(fabs(value(y) - rows[i].want) <= 1e-10 * (1 + fabs(rows[i].want)),
+                      "%s: %.15g, expected %.15g", rows[i].name, value(y), rows[i].want);
     }
 }
 
 TS_TEST(a_hessian_times_a_vector_costs_one_more_backward)
 {
     TS_SCOPE;
-    ts_tensor *m = ts_normal(TS_SIZES(5, 5), 0, 1, TS_F64), *v = ts_normal(TS_SIZES(5, 1), 0, 1, TS_F64);
+    ts_tensor *m = ts_normal(TS_SIZES(5, 5), 0, 1, TS_F64),
+              *v = ts_normal(TS_SIZES(5, 1), 0, 1, TS_F64);
     ts_tensor *x = parameter(5, 1), *hv;
     ts_tensor *f = ts_sum(ts_mul(x, ts_mm(m, x))); /* its Hessian is m + transpose(m) */
     OK(ts_grad_of(ts_sum(ts_mul(derivative(f, x), v)), &x, 1, &hv, NULL));
@@ -84,7 +87,8 @@ TS_TEST(a_given_gradient_is_differentiated_too)
 TS_TEST(in_place_forms_differentiate_twice)
 {
     static ts_tensor *(*const forms[][2])(ts_tensor *) = {
-        {ts_exp, ts_exp_}, {ts_tanh, ts_tanh_}, {ts_sigmoid, ts_sigmoid_}, {ts_sqrt, ts_sqrt_}, {ts_reciprocal, ts_reciprocal_},
+        {ts_exp, ts_exp_}, {ts_tanh, ts_tanh_}, {ts_sigmoid, ts_sigmoid_}, {ts_sqrt, ts_sqrt_},
+        {ts_reciprocal, ts_reciprocal_},
         {ts_relu, ts_relu_},
     };
     for (int i = 0; i < TS_COUNTOF(forms); i++) {
@@ -94,7 +98,8 @@ TS_TEST(in_place_forms_differentiate_twice)
             ts_tensor *x = leaf(0.6);
             second[k] = value(derivative(derivative(forms[i][k](ts_mul(x, x)), x), x));
         }
-        ck_assert_msg(second[0] == second[1] && isfinite(second[0]), "form %d: %.17g and in place %.17g", i, second[0], second[1]);
+        ck_assert_msg(second[0] == second[1] && isfinite(second[0]),
+                      "form %d: %.17g and in place %.17g", i, second[0], second[1]);
     }
 }
 
@@ -106,7 +111,9 @@ TS_TEST(statistics_of_a_norm_have_gradients)
     OK(ts_layer_norm_ex(x, TS_NONE, TS_NONE, &opts));
     got = derivative(ts_add(mean, ts_log(rstd)), x);
     ts_tensor *variance = ts_var_dim(x, 1, 0, true);
-    wanted = derivative(ts_sub(ts_mean_dim(x, 1, true), ts_mul_scalar(ts_log(ts_add_scalar(variance, 1e-5)), 0.5)), x);
+    wanted = derivative(
+        ts_sub(ts_mean_dim(x, 1, true), ts_mul_scalar(ts_log(ts_add_scalar(variance, 1e-5)), 0.5)),
+        x);
     ck_assert_double_le(distance(got, wanted), 1e-12);
     opts.mean = NULL;
     OK(ts_rms_norm_ex(x, TS_NONE, &opts));
@@ -115,7 +122,8 @@ TS_TEST(statistics_of_a_norm_have_gradients)
     ck_assert_double_le(distance(got, wanted), 1e-12);
 }
 
-/** Calls of the fused backward kernel, and of the reductions that its parts are made of, in one backward. */
+/** Calls of the fused backward kernel, and of the reductions that its parts are
+ * made of, in one backward. */
 static void count(bool create_graph, uint64_t *fused, uint64_t *parts)
 {
     TS_SCOPE;
@@ -147,7 +155,8 @@ TS_TEST(parts_check_their_arguments_as_the_kernel_does)
 {
     TS_SCOPE;
     ts_tensor *x = parameter(3, 4), *target = ts_zeros(TS_SIZES(2, 4), TS_F64);
-    FAILS(TS_ERR_SHAPE, ts_mse_loss_backward(ts_ones(NULL, 0, TS_F64), x, target, TS_REDUCTION_MEAN, NULL));
+    FAILS(TS_ERR_SHAPE,
+          ts_mse_loss_backward(ts_ones(NULL, 0, TS_F64), x, target, TS_REDUCTION_MEAN, NULL));
     SAYS("mse_loss_backward");
     SAYS("'target'");
     ts_tensor *rows = ts_zeros(TS_SIZES(3, 1), TS_F64);

@@ -12,7 +12,8 @@ static ts_status times_ten(void *payload, ts_node *node, ts_tensor **grads, int 
     return TS_OK;
 }
 
-static ts_status sum_of_inputs(void *payload, ts_node *node, ts_tensor **made, int n, ts_tensor *const *grads, int m)
+static ts_status sum_of_inputs(void *payload, ts_node *node, ts_tensor **made, int n,
+                               ts_tensor *const *grads, int m)
 {
     ck_assert(n == ts_node_inputs(node) && m == 1 && grads[0] != TS_NONE);
     for (int i = 0; i < n; i++)
@@ -21,7 +22,8 @@ static ts_status sum_of_inputs(void *payload, ts_node *node, ts_tensor **made, i
     return TS_OK;
 }
 
-static ts_status only_first(void *payload, ts_node *node, ts_tensor **made, int n, ts_tensor *const *grads, int m)
+static ts_status only_first(void *payload, ts_node *node, ts_tensor **made, int n,
+                            ts_tensor *const *grads, int m)
 {
     (void)payload, (void)node, (void)grads, (void)m;
     made[0] = ts_add_scalar(made[0], 1);
@@ -96,7 +98,8 @@ static ts_status wrong_size(void *payload, ts_node *node, ts_tensor **grads, int
     return TS_OK;
 }
 
-static ts_status silent(void *payload, ts_node *node, ts_tensor **made, int n, ts_tensor *const *grads, int m)
+static ts_status silent(void *payload, ts_node *node, ts_tensor **made, int n,
+                        ts_tensor *const *grads, int m)
 {
     (void)payload, (void)node, (void)made, (void)n, (void)grads, (void)m;
     return TS_ERR_STATE;
@@ -140,7 +143,8 @@ TS_TEST(a_hook_behind_a_leaf_sees_its_whole_gradient)
     TS_SCOPE;
     double sum = 0;
     ts_tensor *x = leaf(3);
-    OK(ts_node_hook_after(ts_grad_node(x), sum_of_inputs, &sum, NULL)); /* a leaf has no inputs: adds nothing */
+    /* a leaf has no inputs: adds nothing */
+    OK(ts_node_hook_after(ts_grad_node(x), sum_of_inputs, &sum, NULL));
     int before = 0;
     OK(ts_node_hook_before(ts_grad_node(x), times_ten, &before, NULL));
     OK(ts_backward(ts_mul(x, x)));
@@ -154,7 +158,8 @@ TS_TEST(a_kept_gradient_follows_in_place_writes_and_dies_with_its_tensor)
     ts_tensor *x = leaf(3), *y = ts_mul(x, x);
     OK(ts_retain_grad(y));
     OK(ts_retain_grad(y)); /* once is enough */
-    ts_tensor *z = ts_mul_scalar_(y, 5); /* the same handle: its gradient is now that behind the write */
+    /* the same handle: its gradient is now that behind the write */
+    ts_tensor *z = ts_mul_scalar_(y, 5);
     ck_assert_ptr_eq(z, y);
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
     ts_tensor *loss = ts_mul_scalar(y, 2);
@@ -195,7 +200,8 @@ TS_TEST(a_graph_can_be_walked_and_named)
     ts_tensor *five[] = {x, y, x, x, y};
     ts_node_describe(ts_grad_node(ts_cat(five, 5, 0)), text, sizeof text);
     ck_assert_str_eq(text, "cat([(1) f64, (1) f64, (1) f64, (1) f64, … 5], 0)");
-    ts_node_describe(ts_grad_node(ts_reshape(y, TS_SIZES(1, 1))), text, 8); /* cut, and its length told */
+    /* cut, and its length told */
+    ts_node_describe(ts_grad_node(ts_reshape(y, TS_SIZES(1, 1))), text, 8);
     ck_assert_uint_eq(strlen(text), 7);
     ts_node *kept = ts_node_retain(mul);
     ts_drop(z);

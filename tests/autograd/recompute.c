@@ -10,7 +10,8 @@ typedef struct part {
     ts_tensor *weights[32];
     int layers, runs;
     double dropout;
-    int change; /* from the second run on: 1 another op, 2 other sizes, 3 one op more, 4 fails, 5 another output */
+    int change; /* from the second run on: 1 another op, 2 other sizes, 3 one op more,
+                   4 fails, 5 another output */
 } part;
 
 static ts_status part_run(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
@@ -47,8 +48,10 @@ static part part_new(int layers, double dropout)
     return p;
 }
 
-/** Two parts one after the other, computed again or not; gradients of all weights and of x, in one list. */
-static void two_parts(part *a, part *b, ts_tensor *x, bool again, uint64_t seed, ts_tensor **grads, bool create)
+/** Two parts one after the other, computed again or not;
+ * gradients of all weights and of x, in one list. */
+static void two_parts(part *a, part *b, ts_tensor *x, bool again, uint64_t seed, ts_tensor **grads,
+                      bool create)
 {
     ts_manual_seed(seed);
     ts_tensor *y, *z, *wrt[65];
@@ -116,7 +119,8 @@ TS_TEST(a_retained_graph_computes_again_for_each_backward)
     part a = part_new(2, 0.2);
     ts_tensor *x = parameter(BATCH, WIDTH), *y, *first;
     OK(ts_recompute(part_run, &a, &x, 1, &y, 1));
-    ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true, .gradient = ts_ones_like(y)};
+    ts_backward_opts retain = {
+        .size = sizeof retain, .retain_graph = true, .gradient = ts_ones_like(y)};
     OK(ts_backward_ex(y, &retain));
     ck_assert_int_eq(a.runs, 2);
     first = ts_clone(ts_grad(x));
@@ -143,7 +147,8 @@ static ts_status nest_run(void *ctx, ts_tensor *const *in, int n, ts_tensor **ou
     ts_tensor *x = ts_sin(in[0]);
     for (int i = 0; i < s->n; i++) {
         ts_tensor *y;
-        TS_TRY(s->inner ? ts_recompute(nest_run, s->inner + i, &x, 1, &y, 1) : ts_recompute(part_run, s->parts + i, &x, 1, &y, 1));
+        TS_TRY(s->inner ? ts_recompute(nest_run, s->inner + i, &x, 1, &y, 1)
+                        : ts_recompute(part_run, s->parts + i, &x, 1, &y, 1));
         x = ts_mul(ts_cos(y), x);
     }
     out[0] = x;
@@ -177,7 +182,8 @@ TS_TEST(parts_inside_parts_give_the_same_gradients)
         }
         ts_backward_opts create = {.size = sizeof create, .create_graph = true};
         OK(ts_grad_of(ts_sum(y), wrt, 9, g[i], &create));
-        OK(ts_grad_of(ts_sum(ts_mul(g[i][0], g[i][1 + 0] == TS_NONE ? x : ts_sum(g[i][1]))), &x, 1, &gg[i], NULL));
+        OK(ts_grad_of(ts_sum(ts_mul(g[i][0], g[i][1 + 0] == TS_NONE ? x : ts_sum(g[i][1]))), &x, 1,
+                      &gg[i], NULL));
     }
     for (int k = 0; k < 9; k++)
         ck_assert_double_eq(distance(g[0][k], g[1][k]), 0);
@@ -234,7 +240,8 @@ TS_TEST(wrong_use_is_named)
     FAILS(TS_ERR_AUTOGRAD, ts_recompute(backward_inside, NULL, &in, 1, &y, 1));
     SAYS("before the function was done");
     FAILS(TS_ERR_VALUE, ts_recompute(NULL, NULL, &in, 1, &y, 1));
-    FAILS(TS_ERR_VALUE, ts_recompute_ex(part_run, &a, &in, 1, &y, 1, &(ts_recompute_opts){.size = 1}));
+    FAILS(TS_ERR_VALUE,
+          ts_recompute_ex(part_run, &a, &in, 1, &y, 1, &(ts_recompute_opts){.size = 1}));
     in = NULL;
     FAILS(TS_ERR_NULL, ts_recompute(part_run, &a, &in, 1, &y, 1));
     /* what is needed again must not be written */
@@ -295,7 +302,8 @@ static int64_t peak(part *parts, int n, bool again)
     for (int i = 0; i < n; i++) {
         TS_SCOPE;
         ts_tensor *y;
-        OK(again ? ts_recompute(part_run, &parts[i], &x, 1, &y, 1) : part_run(&parts[i], &x, 1, &y, 1));
+        OK(again ? ts_recompute(part_run, &parts[i], &x, 1, &y, 1)
+                 : part_run(&parts[i], &x, 1, &y, 1));
         x = ts_keep(y);
     }
     OK(ts_backward(ts_sum(x)));
@@ -311,11 +319,13 @@ TS_TEST(memory_falls_to_the_square_root)
         parts[i] = part_new(SEGMENTS, 0);
     peak(parts, SEGMENTS, false); /* gradients are there from now on */
     int64_t all = peak(parts, SEGMENTS, false), less = peak(parts, SEGMENTS, true);
-    /* 256 layers keep a tensor each; 16 parts of 16 keep 16 inputs and, one at a time, 16 layers. What a
-     * backward works in beside that is the same for both, but for a few tensors at the border of a part. */
+    /* 256 layers keep a tensor each; 16 parts of 16 keep 16 inputs and, one at a time, 16 layers.
+     * What a backward works in beside that is the same for both, but for a few tensors
+     * at the border of a part. */
     int64_t tensor = 512 * WIDTH * (int64_t)sizeof(double), layers = SEGMENTS * SEGMENTS;
-    ck_assert_msg(all - less >= (layers - 2 * SEGMENTS - 4) * tensor, "%lld of %lld bytes, %lld a tensor", (long long)less,
-                  (long long)all, (long long)tensor);
+    ck_assert_msg(all - less >= (layers - 2 * SEGMENTS - 4) * tensor,
+                  "%lld of %lld bytes, %lld a tensor", (long long)less, (long long)all,
+                  (long long)tensor);
 }
 
 TS_TEST(a_thousand_parts_in_a_row_run_and_end)

@@ -1,4 +1,5 @@
-/** @file threads.c  Graphs between threads: made here and run there, leaves and retained graphs shared. */
+/** @file threads.c  Graphs between threads: made here and run there, leaves
+ * and retained graphs shared. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
 #include "tests/threads.h"
@@ -20,7 +21,8 @@ static bool use_leaves(int number, void *ctx)
 
 TS_TEST(threads_with_graphs_of_their_own_add_to_the_same_leaves, .threads = true)
 {
-    for (int round = 0; round < 20; round++) { /* each time the leaves are used for the first time by all at once */
+    /* each time the leaves are used for the first time by all at once */
+    for (int round = 0; round < 20; round++) {
         TS_SCOPE;
         ts_tensor *leaves[2] = {leaf(3), leaf(5)};
         ck_assert_int_eq(ts_together(THREADS, use_leaves, leaves), THREADS);
@@ -121,7 +123,8 @@ TS_TEST(graphs_made_in_many_threads_run_in_one_and_end_there, .threads = true)
     ts_tensor *t[THREADS + 1] = {0}, *one_alone;
     t[THREADS] = leaf(0.01);
     ck_assert_int_eq(ts_together(THREADS, record_and_hand_over, t), THREADS);
-    OK(ts_grad_of(t[0], &t[THREADS], 1, &one_alone, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .retain_graph = true}));
+    OK(ts_grad_of(t[0], &t[THREADS], 1, &one_alone,
+                  &(ts_backward_opts){.size = sizeof(ts_backward_opts), .retain_graph = true}));
     ts_tensor *sum = t[0];
     for (int i = 1; i < THREADS; i++)
         sum = ts_add(sum, t[i]); /* joins graphs whose clocks know nothing of each other */
@@ -131,7 +134,8 @@ TS_TEST(graphs_made_in_many_threads_run_in_one_and_end_there, .threads = true)
         ts_release(t[i]);
 }
 
-/** The first thread gives up the last tensor of the list, while the others run over graphs of theirs. */
+/** The first thread gives up the last tensor of the list,
+ * while the others run over graphs of theirs. */
 static bool run_or_drop(int number, void *ctx)
 {
     ts_tensor **t = ctx;
@@ -191,20 +195,23 @@ static ts_status count_before(void *calls, ts_node *node, ts_tensor **grads, int
     ++*(atomic_int *)calls;
     return TS_OK;
 }
-static ts_status count_after(void *calls, ts_node *node, ts_tensor **in, int n, ts_tensor *const *out, int m)
+static ts_status count_after(void *calls, ts_node *node, ts_tensor **in, int n,
+                             ts_tensor *const *out, int m)
 {
     (void)node, (void)in, (void)n, (void)out, (void)m;
     ++*(atomic_int *)calls;
     return TS_OK;
 }
 
-static ts_status square(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status square(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                        ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
     out[0] = ts_mul(in[0], in[0]);
     return ts_function_save(call, in, 1);
 }
-static ts_status square_back(ts_function_call *call, void *calls, ts_tensor *const *g, int m, ts_tensor **out, int n)
+static ts_status square_back(ts_function_call *call, void *calls, ts_tensor *const *g, int m,
+                             ts_tensor **out, int n)
 {
     (void)m, (void)n;
     ++*(atomic_int *)calls;
@@ -216,7 +223,8 @@ TS_TEST(hooks_and_functions_of_a_shared_graph_are_called_by_all_its_threads, .th
 {
     TS_SCOPE;
     atomic_int calls = 0;
-    ts_function f = {.size = sizeof f, .name = "square", .forward = square, .backward = square_back};
+    ts_function f = {
+        .size = sizeof f, .name = "square", .forward = square, .backward = square_back};
     ts_tensor *x = leaf(3), *y;
     OK(ts_function_apply(&f, &calls, &x, 1, &y, 1));
     OK(ts_register_hook(y, count_gradient, &calls, NULL));
@@ -236,8 +244,9 @@ static bool differentiate_twice(int number, void *ctx)
     for (int i = 0; i < ROUNDS; i++) {
         TS_SCOPE;
         double v;
-        if (ts_grad_of(xy[1], xy, 1, &first, &create) != TS_OK || ts_grad_of(first, xy, 1, &second, &retain) != TS_OK ||
-            ts_item(second, &v) != TS_OK || v != 12)
+        if (ts_grad_of(xy[1], xy, 1, &first, &create) != TS_OK ||
+            ts_grad_of(first, xy, 1, &second, &retain) != TS_OK || ts_item(second, &v) != TS_OK ||
+            v != 12)
             return false;
     }
     return true;
@@ -251,14 +260,16 @@ TS_TEST(threads_take_second_gradients_of_one_graph, .threads = true)
     ck_assert_int_eq(ts_together(THREADS, differentiate_twice, xy), THREADS);
 }
 
-static ts_status nothing(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status nothing(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                         ts_tensor **out, int m)
 {
     (void)call, (void)ctx, (void)n, (void)m;
     out[0] = ts_clone(in[0]);
     return TS_OK;
 }
 
-static ts_status into_itself(ts_function_call *call, void *ctx, ts_tensor *const *g, int m, ts_tensor **out, int n)
+static ts_status into_itself(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                             ts_tensor **out, int n)
 {
     (void)call, (void)m, (void)n;
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};

@@ -1,7 +1,8 @@
 /**
  * @file plugin.c
- * A backend over host memory with one kernel of its own, relu in f32, that the environment makes wrong:
- * TS_TEST_PLUGIN is empty (right), or tail, layout, spill, crash, exit, hang, lacking, late, install.
+ * A backend over host memory with one kernel of its own, relu in f32, that the environment
+ * makes wrong: TS_TEST_PLUGIN is empty (right), or tail, layout, spill, crash, exit,
+ * hang, lacking, late, install.
  */
 // SPDX-License-Identifier: MIT
 #include <signal.h>
@@ -56,7 +57,8 @@ static ts_status relu(ts_frame *frame)
     if (is("late"))
         return ts_error_set(TS_ERR_MEMORY, "relu: no room");
     for (int64_t i = 0; i < n; i++) {
-        char *from = host_address(ts_data(x)) + (forgets_strides(x) ? i * (int64_t)sizeof(float) : place(x, i));
+        char *from = host_address(ts_data(x)) +
+                     (forgets_strides(x) ? i * (int64_t)sizeof(float) : place(x, i));
         char *to = host_address(ts_data(y)) + place(y, i);
         float value;
         memcpy(&value, from, sizeof value);
@@ -99,21 +101,24 @@ static void release(void *state, int device, void *data, int64_t bytes)
     free(host_address(data));
 }
 
-static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes,
+                         ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(host_address(to), from, (size_t)bytes);
     return TS_OK;
 }
 
-static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes,
+                          ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(to, host_address(from), (size_t)bytes);
     return TS_OK;
 }
 
-static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes,
+                             ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(host_address(to), host_address(from), (size_t)bytes);
@@ -121,8 +126,10 @@ static ts_status copy_within(void *state, int device, void *to, const void *from
 }
 
 static ts_backend backend = {
-    .struct_size = sizeof backend, .abi_version = TS_BACKEND_ABI, .name = "PLANTED", .install = install, .supports = supports,
-    .allocate = allocate, .free = release, .copy_in = copy_in, .copy_out = copy_out, .copy_within = copy_within,
+    .struct_size = sizeof backend, .abi_version = TS_BACKEND_ABI, .name = "PLANTED",
+    .install = install, .supports = supports,
+    .allocate = allocate, .free = release, .copy_in = copy_in, .copy_out = copy_out,
+    .copy_within = copy_within,
 };
 
 static const ts_backend *chosen(void)

@@ -41,11 +41,14 @@ int main(void)
     ts_key key;
     double first = 0, last = 0;
     if (ts_register_layer("COUNT", "AUTOGRAD", &key) != TS_OK ||
-        ts_register_kernel("linear", key, count, ts_op_schema(ts_op_by_name("linear")), NULL) != TS_OK ||
+        ts_register_kernel("linear", key, count, ts_op_schema(ts_op_by_name("linear")), NULL) !=
+            TS_OK ||
         ts_layer_enable(key, true) != TS_OK || train(&first, &last) != TS_OK) {
         ts_error_print();
         return EXIT_FAILURE;
     }
     printf("tessera %s: loss %.4f to %.4f in %d calls\n", ts_version_string(), first, last, calls);
-    return calls == 50 && last < 0.1 * first && strcmp(ts_version_string(), WANTED_VERSION) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return calls == 50 && last < 0.1 * first && strcmp(ts_version_string(), WANTED_VERSION) == 0
+               ? EXIT_SUCCESS
+               : EXIT_FAILURE;
 }

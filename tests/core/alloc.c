@@ -24,8 +24,10 @@ static uint64_t next(uint64_t *state)
 static size_t some_size(uint64_t *state)
 {
     uint64_t kind = next(state) % 16;
-    return kind < 10 ? next(state) % 600 : kind < 13 ? 7900 + next(state) % 600 : kind < 15 ? next(state) % 100000
-                                                                              : next(state) % 3000000;
+    return kind < 10   ? next(state) % 600
+           : kind < 13 ? 7900 + next(state) % 600
+           : kind < 15 ? next(state) % 100000
+                       : next(state) % 3000000;
 }
 
 static void check(const held *h)
@@ -156,8 +158,11 @@ static bool make_or_free(int number, void *ctx)
     if (number == 0)
         write_blocks(h->second); /* in what comes home meanwhile */
     for (int i = 0; i < HANDED; i++) {
-        void *block = number == 0 ? h->second[i] : i % (WORKERS - 1) == number - 1 ? h->first[i] : NULL;
-        good &= number > 0 || (block && *((unsigned char *)block + HANDED_BYTES - 1) == (unsigned char)i);
+        void *block = number == 0                       ? h->second[i]
+                      : i % (WORKERS - 1) == number - 1 ? h->first[i]
+                                                        : NULL;
+        good &= number > 0 ||
+                (block && *((unsigned char *)block + HANDED_BYTES - 1) == (unsigned char)i);
         if (block)
             ts_free(ts_thread_self(), block, HANDED_BYTES);
     }
@@ -185,7 +190,8 @@ TS_TEST(neighbours_merge)
     void *parts[PARTS], *fence;
     for (int i = 0; i < PARTS; i++)
         ck_assert_ptr_nonnull(parts[i] = ts_alloc(self, part));
-    ck_assert_ptr_nonnull(fence = ts_alloc(self, part)); /* so that the end of the region cannot serve */
+    /* so that the end of the region cannot serve */
+    ck_assert_ptr_nonnull(fence = ts_alloc(self, part));
     int64_t reserved = ts_memory_get_stats().reserved;
     char *first = parts[0];
     for (int step = 2; step >= 1; step--) /* odd ones, then even ones: merges on both sides */

@@ -86,8 +86,10 @@ TS_TEST(a_graph_keeps_the_memory_until_it_is_gone)
         }
         ck_assert_int_eq(r.calls, 0);
         ts_tensor *one = ts_ones(TS_SIZES(2), TS_F32);
-        ck_assert_int_eq(ts_backward_ex(product, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .gradient = one}),
-                         TS_OK);
+        ck_assert_int_eq(
+            ts_backward_ex(product,
+                           &(ts_backward_opts){.size = sizeof(ts_backward_opts), .gradient = one}),
+            TS_OK);
         ck_assert_mem_eq(ts_data(ts_grad(w)), x, sizeof x);
     }
     ck_assert_int_eq(r.calls, 1);
@@ -143,8 +145,9 @@ TS_TEST(what_is_wrong_is_named_and_nothing_is_released)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ts_error_clear();
-        ck_assert_ptr_null(ts_from_blob(rows[i].no_data ? NULL : (char *)x + rows[i].shift, rows[i].dtype,
-                                        rows[i].no_sizes ? NULL : rows[i].sizes, rows[i].ndim, note, &r));
+        ck_assert_ptr_null(ts_from_blob(rows[i].no_data ? NULL : (char *)x + rows[i].shift,
+                                        rows[i].dtype, rows[i].no_sizes ? NULL : rows[i].sizes,
+                                        rows[i].ndim, note, &r));
         ck_assert_int_eq(ts_error_code(), rows[i].code);
         ck_assert_str_eq(ts_error_op(), "from_blob");
         ck_assert_msg(strstr(ts_error_message(), rows[i].word), "%s", ts_error_message());
@@ -159,7 +162,8 @@ TS_TEST(out_of_memory_leaves_the_memory_to_the_caller)
     TS_SCOPE;
     ts_alloc_fault = refuse;
     int made = 0;
-    while (made < 100000 && ts_from_blob(x, TS_F32, (int64_t[]){4}, 1, note, &r)) // what is cached runs out
+    // what is cached runs out
+    while (made < 100000 && ts_from_blob(x, TS_F32, (int64_t[]){4}, 1, note, &r))
         made++;
     ts_alloc_fault = NULL;
     ck_assert_int_lt(made, 100000);

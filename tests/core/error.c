@@ -17,7 +17,9 @@ TS_TEST(a_failure_names_op_argument_expected_and_got)
     ck_assert_ptr_null(ts_add(numbers(2), numbers(3)));
     ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
     ck_assert_str_eq(ts_error_op(), "add");
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "add: argument 'other': expected sizes that broadcast with (2), got (3)"));
+    ck_assert_ptr_nonnull(
+        strstr(ts_error_message(),
+               "add: argument 'other': expected sizes that broadcast with (2), got (3)"));
     ck_assert_ptr_nonnull(ts_error_site());
 }
 
@@ -85,7 +87,9 @@ TS_TEST(backward_takes_none_for_no_gradient)
     ts_tensor *leaf = ts_set_requires_grad(ts_ones(NULL, 0, TS_F64), true);
     ts_tensor *y = ts_mul_scalar(leaf, 3.0);
     double d = 0;
-    ck_assert_int_eq(ts_backward_ex(y, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .gradient = TS_NONE}), TS_OK);
+    ck_assert_int_eq(ts_backward_ex(y, &(ts_backward_opts){.size = sizeof(ts_backward_opts),
+                                                           .gradient = TS_NONE}),
+                     TS_OK);
     ck_assert_int_eq(ts_item(ts_grad(leaf), &d), TS_OK);
     ck_assert_double_eq(d, 3);
 }

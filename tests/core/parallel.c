@@ -130,7 +130,8 @@ TS_TEST(huge_counts_do_not_overflow)
 
 static atomic_int at_once, most_at_once;
 
-/* Stays until four have been in here at the same time, however long a busy machine takes to start them. */
+/* Stays until four have been in here at the same time, however long a busy
+ * machine takes to start them. */
 static void overlap(void *ctx, int64_t begin, int64_t end)
 {
     (void)ctx, (void)begin, (void)end;
@@ -209,7 +210,8 @@ TS_TEST(many_user_threads_share_the_pool, .threads = true)
     ck_assert_int_eq(failed, 0);
 }
 
-/* Without atomics: what the owner wrote is there for the parts, and what they wrote for the owner. */
+/* Without atomics: what the owner wrote is there for the parts,
+ * and what they wrote for the owner. */
 typedef struct sums {
     int64_t in[MOST], out[MOST];
 } sums;

@@ -15,7 +15,8 @@ static void release(void *foreign, void *data, int64_t bytes)
 }
 static ts_tensor *watched(void)
 {
-    return ts_adopt(ts_tensor_from_memory(ts_thread_self(), outside, TS_F64, (int64_t[]){4}, 1, NULL, release));
+    return ts_adopt(
+        ts_tensor_from_memory(ts_thread_self(), outside, TS_F64, (int64_t[]){4}, 1, NULL, release));
 }
 
 TS_TEST(a_scope_releases_what_was_made_in_it)
@@ -172,7 +173,8 @@ TS_TEST(the_last_owner_may_be_another_thread)
 
 enum { OWNERS = 4 };
 
-/** Reads through a handle and a view of its own, then gives the handle up; the last one's end frees it. */
+/** Reads through a handle and a view of its own, then gives the handle up;
+ * the last one's end frees it. */
 static bool read_and_release(int number, void *ctx)
 {
     TS_SCOPE;

@@ -67,7 +67,8 @@ TS_TEST(an_empty_tensor_has_no_address_and_is_contiguous)
     ck_assert_ptr_null(ts_data(t));
     ck_assert_ptr_null(ts_data_mut(t));
     ck_assert_int_eq(ts_copy_to(t, NULL, 0), TS_OK);
-    ts_tensor *odd = ts_adopt(ts_tensor_alias(ts_thread_self(), t, (int64_t[]){0, 3}, (int64_t[]){7, 5}, 2, 0));
+    ts_tensor *odd =
+        ts_adopt(ts_tensor_alias(ts_thread_self(), t, (int64_t[]){0, 3}, (int64_t[]){7, 5}, 2, 0));
     ck_assert(ts_is_contiguous(odd));
 }
 
@@ -117,14 +118,16 @@ TS_TEST(copy_to_packs_any_strides_and_wants_the_exact_bytes)
     const float x[6] = {0, 1, 2, 3, 4, 5};
     float back[6] = {0};
     ts_tensor *t = ts_from_array(x, TS_F32, (int64_t[]){2, 3}, 2);
-    ts_tensor *turned = ts_adopt(ts_tensor_alias(ts_thread_self(), t, (int64_t[]){3, 2}, (int64_t[]){1, 3}, 2, 0));
+    ts_tensor *turned =
+        ts_adopt(ts_tensor_alias(ts_thread_self(), t, (int64_t[]){3, 2}, (int64_t[]){1, 3}, 2, 0));
     ck_assert_int_eq(ts_copy_to(turned, back, sizeof back), TS_OK);
     const float want[6] = {0, 3, 1, 4, 2, 5};
     ck_assert_mem_eq(back, want, sizeof want);
     ck_assert_int_eq(ts_copy_to(t, back, sizeof back - 1), TS_ERR_VALUE);
     ck_assert_int_eq(ts_copy_to(t, back, 0), TS_ERR_VALUE);
     ck_assert_int_eq(ts_copy_to(t, NULL, sizeof back), TS_ERR_VALUE);
-    ck_assert_int_eq(ts_copy_to(ts_empty_on(TS_SIZES(2), TS_F32, TS_DEVICE_META), back, 8), TS_ERR_DEVICE);
+    ck_assert_int_eq(ts_copy_to(ts_empty_on(TS_SIZES(2), TS_F32, TS_DEVICE_META), back, 8),
+                     TS_ERR_DEVICE);
 }
 
 TS_TEST(writing_through_the_address_bumps_the_version)
@@ -148,10 +151,12 @@ TS_TEST(devices_have_names)
     ck_assert_str_eq(ts_device_name(d), "cuda:3");
     ck_assert_int_eq(ts_device_from_name("meta", &d), TS_OK);
     ck_assert_str_eq(ts_device_name(d), "meta");
-    const char *const wrong[] = {"", "cpux", "gpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:256", "autograd", "?", ":0",
+    const char *const wrong[] = {"", "cpux", "gpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1",
+                                 "cuda:256", "autograd", "?", ":0",
                                  "a name that is much longer than any device that there could be"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        ck_assert_msg(ts_device_from_name(wrong[i], &d) == TS_ERR_VALUE, "'%s' was taken for a device", wrong[i]);
+        ck_assert_msg(ts_device_from_name(wrong[i], &d) == TS_ERR_VALUE,
+                      "'%s' was taken for a device", wrong[i]);
         ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected a device"));
     }
     ck_assert_int_eq(ts_device_from_name(NULL, &d), TS_ERR_NULL);
@@ -202,7 +207,8 @@ TS_TEST(print_shows_values_sizes_and_dtype)
 {
     TS_SCOPE;
     const float x[4] = {1, 2.5f, -3, 0};
-    ck_assert_str_eq(printed(ts_from_array(x, TS_F32, (int64_t[]){2, 2}, 2)), "[[1, 2.5],\n [-3, 0]] (2, 2) f32 cpu\n");
+    ck_assert_str_eq(printed(ts_from_array(x, TS_F32, (int64_t[]){2, 2}, 2)),
+                     "[[1, 2.5],\n [-3, 0]] (2, 2) f32 cpu\n");
     ck_assert_str_eq(printed(ts_full(NULL, 0, TS_SCALAR(7), TS_I64)), "7 () i64 cpu\n");
     ck_assert_str_eq(printed(ts_zeros(TS_SIZES(0), TS_BOOL)), "[] (0) bool cpu\n");
     ck_assert_str_eq(printed(ts_empty_on(TS_SIZES(3), TS_F32, TS_DEVICE_META)), "(3) f32 meta\n");
@@ -225,7 +231,8 @@ TS_TEST(promotion_is_symmetric_and_keeps_the_stronger, .loop = TS_DTYPE_COUNT)
     ck_assert_int_eq(ts_dtype_promote(TS_U8, TS_BOOL), TS_U8);
 }
 
-/* A header that is a block of its own may lie right in front of its data, as if that were inside. */
+/* A header that is a block of its own may lie right in front of its data,
+ * as if that were inside. */
 TS_TEST(data_of_its_own_is_freed_wherever_it_lies)
 {
     if (!blocks_from_malloc())

@@ -233,7 +233,8 @@ VEC_TEST(integers_and_widths_convert)
     }
 }
 
-/* The f16 nearest to x by search over all finite ones, ties to even; the reference of references. */
+/* The f16 nearest to x by search over all finite ones, ties to even;
+ * the reference of references. */
 static double f16_value(uint16_t h)
 {
     int exponent = (h >> 10) & 31, fraction = h & 1023;

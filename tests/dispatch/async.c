@@ -1,8 +1,10 @@
 /**
- * @file async.c  Streams, events and memory against a device that works later, in threads of its own.
+ * @file async.c  Streams, events and memory against a device that works later,
+ * in threads of its own.
  *
- * Each stream is a thread with a queue, and a gate that a test may close: then nothing queued on the
- * stream has been done yet, for certain. Freed memory is overwritten, so that an early reuse shows.
+ * Each stream is a thread with a queue, and a gate that a test may close: then nothing
+ * queued on the stream has been done yet, for certain. Freed memory is overwritten,
+ * so that an early reuse shows.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/offset.h"
@@ -151,7 +153,8 @@ static void release(void *state, int device, void *data, int64_t bytes)
         queue(of[i], (task){.run = run_free, .to = b});
 }
 
-static ts_status record_stream(void *state, int device, void *data, int64_t bytes, ts_stream *stream)
+static ts_status record_stream(void *state, int device, void *data, int64_t bytes,
+                               ts_stream *stream)
 {
     (void)state, (void)device, (void)bytes;
     block *b = (block *)((char *)from_handle(data) - HEAD);
@@ -196,29 +199,38 @@ static void host_free(void *state, int device, void *data, int64_t bytes)
     free(data);
 }
 
-static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes,
+                         ts_stream *stream)
 {
     (void)state, (void)device;
     for (int i = 0; i < 8; i++)
-        if (pins[i].data && (const char *)from >= pins[i].data && (const char *)from < pins[i].data + pins[i].bytes) {
-            queue(stream, (task){.run = run_copy, .to = from_handle(to), .from = (void *)from, .bytes = bytes});
+        if (pins[i].data && (const char *)from >= pins[i].data &&
+            (const char *)from < pins[i].data + pins[i].bytes) {
+            queue(stream, (task){.run = run_copy, .to = from_handle(to), .from = (void *)from,
+                                 .bytes = bytes});
             return TS_OK;
         }
     void *snapshot = malloc((size_t)bytes);
     memcpy(snapshot, from, (size_t)bytes);
-    queue(stream, (task){.run = run_copy_snapshot, .to = from_handle(to), .from = snapshot, .bytes = bytes});
+    queue(
+        stream,
+        (task){.run = run_copy_snapshot, .to = from_handle(to), .from = snapshot, .bytes = bytes});
     return TS_OK;
 }
-static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes,
+                          ts_stream *stream)
 {
     (void)state, (void)device;
     queue(stream, (task){.run = run_copy, .to = to, .from = from_handle(from), .bytes = bytes});
     return TS_OK;
 }
-static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes,
+                             ts_stream *stream)
 {
     (void)state, (void)device;
-    queue(stream, (task){.run = run_copy, .to = from_handle(to), .from = from_handle(from), .bytes = bytes});
+    queue(
+        stream,
+        (task){.run = run_copy, .to = from_handle(to), .from = from_handle(from), .bytes = bytes});
     return TS_OK;
 }
 
@@ -341,7 +353,9 @@ static void run_mul(task *t)
         }
         float x[2];
         for (int k = 1; k < 3; k++)
-            x[k - 1] = s->operand[k].host ? (float)t->number : *(float *)((char *)from_handle(s->operand[k].data) + offset[k]);
+            x[k - 1] = s->operand[k].host
+                           ? (float)t->number
+                           : *(float *)((char *)from_handle(s->operand[k].data) + offset[k]);
         *(float *)((char *)from_handle(s->operand[0].data) + offset[0]) = x[0] * x[1];
     }
 }
@@ -376,13 +390,15 @@ static ts_status install(void *state, ts_key key)
 }
 
 static const ts_backend mock = {
-    .struct_size = sizeof mock, .abi_version = TS_BACKEND_ABI, .name = "LATER", .flags = TS_BACKEND_CPU_FALLBACK,
+    .struct_size = sizeof mock, .abi_version = TS_BACKEND_ABI, .name = "LATER",
+    .flags = TS_BACKEND_CPU_FALLBACK,
     .install = install, .allocate = allocate, .free = release,
     .copy_in = copy_in, .copy_out = copy_out, .copy_within = copy_within,
     .host_allocate = host_allocate, .host_free = host_free,
     .synchronize = synchronize, .synchronize_device = synchronize_device,
     .stream_new = stream_new, .stream_free = stream_free,
-    .event_new = event_new, .event_free = event_free, .event_record = event_record, .event_wait = event_wait,
+    .event_new = event_new, .event_free = event_free, .event_record = event_record,
+    .event_wait = event_wait,
     .event_synchronize = event_synchronize, .event_elapsed = event_elapsed,
     .record_stream = record_stream, .set_deterministic = set_deterministic,
 };
@@ -407,7 +423,10 @@ static void tear_down(void)
 }
 #define MOCK .setup = set_up, .teardown = tear_down
 
-static ts_tensor *full_there(double v) { return ts_to_device((ts_full)(TS_SIZES(1000), ts_scalar_float(v), TS_F32), device); }
+static ts_tensor *full_there(double v)
+{
+    return ts_to_device((ts_full)(TS_SIZES(1000), ts_scalar_float(v), TS_F32), device);
+}
 static double first(ts_tensor *t)
 {
     TS_SCOPE;
@@ -500,7 +519,8 @@ TS_TEST(a_copy_from_pinned_memory_is_only_queued, MOCK)
 {
     {
         TS_SCOPE;
-        ts_tensor *host = ts_empty_pinned(TS_SIZES(4), TS_F32, device), *plain = (ts_full)(TS_SIZES(4), ts_scalar_float(1), TS_F32);
+        ts_tensor *host = ts_empty_pinned(TS_SIZES(4), TS_F32, device),
+                  *plain = (ts_full)(TS_SIZES(4), ts_scalar_float(1), TS_F32);
         OK(host);
         ck_assert_int_eq(pinned, 1);
         OK((ts_fill_)(host, ts_scalar_float(1)));
@@ -546,7 +566,8 @@ static bool multiply_on_stream(int number, void *streams)
         return false;
     ts_tensor *x = full_there(1 + number), *y = x;
     for (int i = 0; i < 20; i++)
-        y = ts_mul(ts_mul_scalar(y, 2), ts_to_device((ts_full)(TS_SIZES(1000), ts_scalar_float(0.5), TS_F32), device));
+        y = ts_mul(ts_mul_scalar(y, 2),
+                   ts_to_device((ts_full)(TS_SIZES(1000), ts_scalar_float(0.5), TS_F32), device));
     double last = 0;
     return ts_item(ts_select(y, 0, 999), &last) == TS_OK && last == 1 + number &&
            ts_stream_current(device) == ((ts_stream **)streams)[number];
@@ -576,7 +597,8 @@ TS_TEST(asynchronous_kernels_and_round_trips_mix_in_one_training, .threads = tru
         OK(sgd);
         for (int step = 0; step < 4; step++) {
             TS_SCOPE;
-            ts_tensor *y = ts_forward(net, ts_normal(TS_SIZES(5, 3), 0, 1, TS_F32)), *loss = ts_mean(ts_mul(y, y));
+            ts_tensor *y = ts_forward(net, ts_normal(TS_SIZES(5, 3), 0, 1, TS_F32)),
+                      *loss = ts_mean(ts_mul(y, y));
             OK(ts_backward(loss));
             OK(ts_optimizer_step(sgd));
             ts_optimizer_zero_grad(sgd);

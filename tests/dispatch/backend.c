@@ -5,7 +5,10 @@
 
 char ran[64];
 
-static ts_status refuse(ts_frame *f) { return ts_error_set(TS_ERR_STATE, "%s ran", ts_op_name(f->op)); }
+static ts_status refuse(ts_frame *f)
+{
+    return ts_error_set(TS_ERR_STATE, "%s ran", ts_op_name(f->op));
+}
 
 static offset_state memory[2] = {{.devices = 2}, {.devices = 1}};
 static const ts_backend first = {OFFSET_BACKEND("FIRST", TS_BACKEND_CPU_FALLBACK, &memory[0])};
@@ -74,8 +77,8 @@ TS_TEST(copies_between_devices_go_both_ways_into_strided_destinations)
 }
 
 static int copied_between;
-static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from, int64_t bytes,
-                              ts_stream *stream)
+static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from,
+                              int64_t bytes, ts_stream *stream)
 {
     copied_between += device != from_device;
     return offset_within(state, device, to, from, bytes, stream);
@@ -96,13 +99,17 @@ static ts_status install_copy(void *state, ts_key key)
 TS_TEST(a_copy_into_a_tensor_of_another_device_of_the_backend_moves_its_source_first, .loop = 2)
 {
     static const ts_backend twins[] = {
-        {OFFSET_BACKEND("TWINS", TS_BACKEND_CPU_FALLBACK, &memory[0]), .copy_between = copy_between},
-        {OFFSET_BACKEND("TWINS", TS_BACKEND_CPU_FALLBACK, &memory[0]), .copy_between = copy_between, .install = install_copy}};
+        {OFFSET_BACKEND("TWINS", TS_BACKEND_CPU_FALLBACK, &memory[0]),
+         .copy_between = copy_between},
+        {OFFSET_BACKEND("TWINS", TS_BACKEND_CPU_FALLBACK, &memory[0]), .copy_between = copy_between,
+         .install = install_copy}};
     TS_SCOPE;
     ts_device device = device_of(&twins[_i]), other = {device.backend, 1};
-    ts_tensor *x = ts_arange(0, 4, 1, TS_F32), *y = ts_zeros(TS_SIZES(4, 6), TS_F64), *there = ts_to_device(y, device);
+    ts_tensor *x = ts_arange(0, 4, 1, TS_F32), *y = ts_zeros(TS_SIZES(4, 6), TS_F64),
+              *there = ts_to_device(y, device);
     ts_tensor *far = ts_to_device(x, other);
-    OK(ts_copy_(ts_transpose(ts_slice(there, 1, 0, 6, 2), 0, 1), far)); /* repeated, converted, between other elements */
+    /* repeated, converted, between other elements */
+    OK(ts_copy_(ts_transpose(ts_slice(there, 1, 0, 6, 2), 0, 1), far));
     ck_assert_int_eq(copied_between, 1);
     OK(ts_copy_(ts_transpose(ts_slice(y, 1, 0, 6, 2), 0, 1), x));
     same_values(there, y);
@@ -123,13 +130,15 @@ TS_TEST(calls_without_a_kernel_make_a_round_trip_that_is_counted)
     same_values(ts_add(dw, dw), ts_add(w, w));
     same_values(ts_mm(dw, ts_transpose(dw, 0, 1)), ts_mm(w, ts_transpose(w, 0, 1)));
     same_values(ts_sum(ts_select(dw, 1, 2)), ts_sum(ts_select(w, 1, 2)));
-    same_values(ts_cat((ts_tensor *[]){dw, ts_slice(dw, 0, 1, 2, 1)}, 2, 0), ts_cat((ts_tensor *[]){w, ts_slice(w, 0, 1, 2, 1)}, 2, 0));
+    same_values(ts_cat((ts_tensor *[]){dw, ts_slice(dw, 0, 1, 2, 1)}, 2, 0),
+                ts_cat((ts_tensor *[]){w, ts_slice(w, 0, 1, 2, 1)}, 2, 0));
     /* numbers, also as a tensor without dims on the CPU */
     ts_tensor *two = (ts_full)(NULL, 0, ts_scalar_float(2), TS_F32);
     same_values(ts_mul(dw, two), ts_mul(w, two));
     /* in place through a view: only the view's elements change, and versions count */
     uint32_t version = ts_version(dw);
-    OK(ts_mul_(ts_slice(ts_select(dw, 0, 1), 0, 1, 4, 2), ts_slice(ts_select(dw, 0, 2), 0, 0, 3, 2)));
+    OK(ts_mul_(ts_slice(ts_select(dw, 0, 1), 0, 1, 4, 2),
+               ts_slice(ts_select(dw, 0, 2), 0, 0, 3, 2)));
     OK(ts_mul_(ts_slice(ts_select(w, 0, 1), 0, 1, 4, 2), ts_slice(ts_select(w, 0, 2), 0, 0, 3, 2)));
     same_values(dw, w);
     ck_assert_uint_gt(ts_version(dw), version);
@@ -150,7 +159,8 @@ TS_TEST(calls_without_a_kernel_make_a_round_trip_that_is_counted)
     ts_manual_seed(5);
     same_values(r, ts_uniform(TS_SIZES(9), 0, 1, TS_F32));
     /* a write to no elements counts too */
-    ts_tensor *none = ts_slice(dw, 0, 1, 1, 1), *empty = ts_to_device(ts_empty(TS_SIZES(0, 3), TS_F32), device);
+    ts_tensor *none = ts_slice(dw, 0, 1, 1, 1),
+              *empty = ts_to_device(ts_empty(TS_SIZES(0, 3), TS_F32), device);
     version = ts_version(empty);
     OK(ts_mul_(empty, empty));
     ck_assert_uint_eq(ts_version(empty), version + 1);
@@ -191,7 +201,8 @@ TS_TEST(a_step_of_training_on_a_backend_equals_the_cpus_bit_for_bit)
         OK(adamw);
         for (int step = 0; step < 3; step++) {
             TS_SCOPE;
-            ts_tensor *y = ts_forward(net, ts_normal(TS_SIZES(5, 4), 0, 1, TS_F32)), *loss = ts_mean(ts_mul(y, ts_tanh(y)));
+            ts_tensor *y = ts_forward(net, ts_normal(TS_SIZES(5, 4), 0, 1, TS_F32)),
+                      *loss = ts_mean(ts_mul(y, ts_tanh(y)));
             OK(ts_backward(loss));
             OK(ts_optimizer_step(adamw));
             ts_optimizer_zero_grad(adamw);
@@ -210,7 +221,8 @@ static ts_status add_on_device(ts_frame *f) { (void)f; note('k'); return TS_OK; 
 static ts_status install_noop(void *state, ts_key key)
 {
     (void)state;
-    return ts_register_kernel("noop", key, add_on_device, "noop(Tensor a, Tensor b, Scalar c) -> ()", NULL);
+    return ts_register_kernel("noop", key, add_on_device,
+                              "noop(Tensor a, Tensor b, Scalar c) -> ()", NULL);
 }
 
 TS_TEST(two_backends_work_in_one_process_and_mixing_them_is_a_named_error)
@@ -221,7 +233,8 @@ TS_TEST(two_backends_work_in_one_process_and_mixing_them_is_a_named_error)
     third.name = "THIRD", fourth.name = "FOURTH";
     third.install = fourth.install = install_noop;
     ts_device a = device_of(&third), b = device_of(&fourth);
-    ts_tensor *x = ts_ones(TS_SIZES(2), TS_F32), *on_a = ts_to_device(x, a), *on_b = ts_to_device(x, b);
+    ts_tensor *x = ts_ones(TS_SIZES(2), TS_F32), *on_a = ts_to_device(x, a),
+              *on_b = ts_to_device(x, b);
     OK(call_noop(on_a, on_a));
     ck_assert_str_eq(ran, "k");
     OK(call_noop(on_b, on_b));
@@ -355,7 +368,8 @@ TS_TEST(a_device_that_is_not_there_is_named)
     FAILS(TS_ERR_DEVICE, ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){200, 0}));
     SAYS("'device'");
     SAYS("200");
-    FAILS(TS_ERR_DEVICE, ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){16, 0})); /* not the CPU's by & 15 */
+    /* not the CPU's by & 15 */
+    FAILS(TS_ERR_DEVICE, ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){16, 0}));
     device.index = 2;
     FAILS(TS_ERR_DEVICE, ts_to_device(one(), device));
     SAYS("first:2");

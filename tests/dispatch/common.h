@@ -17,7 +17,8 @@ static inline double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/** One-element CPU tensor of the innermost scope (the thread's root scope, where a test opens none). */
+/** One-element CPU tensor of the innermost scope (the thread's root scope,
+ * where a test opens none). */
 static inline ts_tensor *one(void) { return ts_ones(TS_SIZES(1), TS_F32); }
 
 /** A tensor that pretends to live on another backend: the dispatcher looks at keys only. */

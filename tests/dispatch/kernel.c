@@ -1,4 +1,5 @@
-/** @file kernel.c  Operators registered at run time: rules, kernels, composites, gradients, by public headers. */
+/** @file kernel.c  Operators registered at run time: rules, kernels, composites,
+ * gradients, by public headers. */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/offset.h"
 
@@ -17,7 +18,8 @@ static void each(const ts_space *s, uintptr_t lift, void (*run)(void **at, void 
         }
         void *at[TS_KERNEL_OPERANDS];
         for (int k = 0; k < s->operands; k++)
-            at[k] = (void *)((uintptr_t)s->operand[k].data - (s->operand[k].host ? 0 : lift) + (uintptr_t)offset[k]);
+            at[k] = (void *)((uintptr_t)s->operand[k].data - (s->operand[k].host ? 0 : lift) +
+                             (uintptr_t)offset[k]);
         run(at, ctx);
     }
 }
@@ -28,7 +30,8 @@ static void scaled_f32(void **at, void *ctx)
 }
 
 static ts_space seen;      /* the last space that the kernel saw */
-static double seen_number; /* of its last operand, where that is in host memory: the frame's, so read at once */
+/* of its last operand, where that is in host memory: the frame's, so read at once */
+static double seen_number;
 static ts_status scaled_kernel(ts_frame *f)
 {
     double s = ts_value_number(&f->args[2]);
@@ -56,8 +59,10 @@ static const char scaled_schema[] = "test.scaled(Tensor a, Tensor|Scalar b, Scal
 static void register_scaled(bool gradient)
 {
     ts_op_opts opts = {.size = sizeof opts, .rule = scaled_rule, .doc = "a * b * s"};
-    ts_kernel_opts kernel = {.size = sizeof kernel, .schema = scaled_schema, .dtypes = TS_DTYPE_BIT(TS_F32)};
-    ts_vjp_opts saves = {.size = sizeof saves, .saves_for = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
+    ts_kernel_opts kernel = {
+        .size = sizeof kernel, .schema = scaled_schema, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    ts_vjp_opts saves = {.size = sizeof saves,
+                         .saves_for = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
     OK(ts_register_op_ex(scaled_schema, &opts, &scaled));
     OK(ts_register_kernel_ex("test.scaled", TS_KEY_CPU, scaled_kernel, &kernel, NULL));
     if (gradient)
@@ -66,7 +71,8 @@ static void register_scaled(bool gradient)
 
 static ts_tensor *call_scaled(ts_tensor *a, ts_tensor *b, double s)
 {
-    ts_value args[] = {ts_value_tensor(a), ts_value_tensor(b), ts_value_float(s)}, ret = ts_value_none();
+    ts_value args[] = {ts_value_tensor(a), ts_value_tensor(b), ts_value_float(s)},
+             ret = ts_value_none();
     return ts_call_boxed(scaled, args, 3, &ret, 1) == TS_OK ? ts_adopt(ret.t) : NULL;
 }
 
@@ -90,7 +96,8 @@ TS_TEST(an_op_with_a_rule_gets_broadcasting_casts_shapes_and_destinations)
     SAYS("test.scaled: argument 'b'");
     FAILS(TS_ERR_DTYPE, call_scaled(ts_to(a, TS_F64), a, 1));
     /* a number is an operand in host memory */
-    ts_value args[] = {ts_value_tensor(a), ts_value_float(3), ts_value_int(1)}, ret = ts_value_none();
+    ts_value args[] = {ts_value_tensor(a), ts_value_float(3), ts_value_int(1)},
+             ret = ts_value_none();
     OK(ts_call_boxed(scaled, args, 3, &ret, 1));
     ts_release(ret.t);
     ck_assert(seen.operand[2].host && !seen.operand[1].host && seen.operand[2].arg == 1);
@@ -100,7 +107,8 @@ TS_TEST(an_op_with_a_rule_gets_broadcasting_casts_shapes_and_destinations)
     OK(y = call_scaled(meta, meta, 1));
     ck_assert_int_eq(ts_size(y, 0), 6);
     ret = ts_value_tensor(a);
-    OK(ts_call_boxed(scaled, (ts_value[]){ts_value_tensor(a), ts_value_tensor(a), ts_value_int(1)}, 3, &ret, 1));
+    OK(ts_call_boxed(scaled, (ts_value[]){ts_value_tensor(a), ts_value_tensor(a), ts_value_int(1)},
+                     3, &ret, 1));
     ck_assert_double_eq(value(ts_select(a, 0, 5)), 25);
 }
 
@@ -108,7 +116,8 @@ TS_TEST(an_op_registered_at_run_time_has_the_gradient_of_its_rule)
 {
     TS_SCOPE;
     register_scaled(true);
-    ts_tensor *a = ts_set_requires_grad(ts_arange(1, 7, 1, TS_F32), true), *b = ts_set_requires_grad((ts_full)(TS_SIZES(1), ts_scalar_float(2), TS_F32), true);
+    ts_tensor *a = ts_set_requires_grad(ts_arange(1, 7, 1, TS_F32), true),
+              *b = ts_set_requires_grad((ts_full)(TS_SIZES(1), ts_scalar_float(2), TS_F32), true);
     OK(ts_backward(ts_sum(call_scaled(a, b, 3))));
     ck_assert_double_eq(value(ts_select(ts_grad(a), 0, 2)), 6);
     ck_assert_double_eq(value(ts_grad(b)), 3 * 21);
@@ -121,14 +130,16 @@ TS_TEST(a_gradient_through_an_op_without_a_rule_is_an_error_that_names_the_op)
 {
     TS_SCOPE;
     register_scaled(false);
-    ts_tensor *a = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true), *y = call_scaled(a, a, 1);
+    ts_tensor *a = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true),
+              *y = call_scaled(a, a, 1);
     OK(y);
     ck_assert(ts_requires_grad(y)); /* loud in backward, not silently constant */
     FAILS(TS_ERR_AUTOGRAD, ts_backward(ts_sum(y)));
     SAYS("test.scaled");
     ck_assert(ts_grad(a) == TS_NONE);
-    OK(ts_register_vjp("test.scaled", scaled_vjp,
-                       &(ts_vjp_opts){.size = sizeof(ts_vjp_opts), .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}));
+    OK(ts_register_vjp(
+        "test.scaled", scaled_vjp,
+        &(ts_vjp_opts){.size = sizeof(ts_vjp_opts), .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}));
     OK(ts_backward(ts_sum(call_scaled(a, a, 1)))); /* what is recorded from now on has it */
     ck_assert_double_eq(value(ts_select(ts_grad(a), 0, 0)), 2);
 }
@@ -140,7 +151,10 @@ static ts_status cube(ts_frame *f)
     return ts_kernel_give(f, 0, ts_mul(ts_mul(x, x), x));
 }
 static ts_status same(ts_frame *f) { return ts_kernel_give(f, 0, f->args[0].t); }
-static ts_status minus_one(ts_vjp_call *call) { return ts_give(call, 0, ts_neg(ts_ones_like(ts_grad_out(call, 0)))); }
+static ts_status minus_one(ts_vjp_call *call)
+{
+    return ts_give(call, 0, ts_neg(ts_ones_like(ts_grad_out(call, 0))));
+}
 
 TS_TEST(a_composite_is_differentiated_by_its_parts_unless_it_has_a_rule)
 {
@@ -225,15 +239,16 @@ static bool takes_small(void *state, const ts_frame *f)
 static ts_status install_scaled(void *state, ts_key key)
 {
     (void)state;
-    ts_kernel_opts opts = {.size = sizeof opts, .schema = scaled_schema, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    ts_kernel_opts opts = {
+        .size = sizeof opts, .schema = scaled_schema, .dtypes = TS_DTYPE_BIT(TS_F32)};
     return ts_register_kernel_ex("test.scaled", key, scaled_kernel, &opts, NULL);
 }
 
 TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goes_to_the_cpu)
 {
     static offset_state memory = {.devices = 1};
-    static const ts_backend b = {OFFSET_BACKEND("PICKY", TS_BACKEND_CPU_FALLBACK, &memory), .install = install_scaled,
-                                 .supports = takes_small};
+    static const ts_backend b = {OFFSET_BACKEND("PICKY", TS_BACKEND_CPU_FALLBACK, &memory),
+                                 .install = install_scaled, .supports = takes_small};
     ts_key key;
     ts_backend_stats stats;
     register_scaled(true);
@@ -241,7 +256,8 @@ TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goe
     TS_SCOPE;
     ts_device device = {key, 0};
     ts_tensor *a = ts_to_device(ts_arange(0, 6, 1, TS_F32), device), *y;
-    OK(y = call_scaled(ts_view(a, TS_SIZES(2, 3)), ts_to_device(ts_arange(1, 4, 1, TS_F32), device), 2));
+    OK(y = call_scaled(ts_view(a, TS_SIZES(2, 3)), ts_to_device(ts_arange(1, 4, 1, TS_F32), device),
+                       2));
     ck_assert_double_eq(value(ts_select(ts_view(y, TS_SIZES(6)), 0, 5)), 30);
     /* a number of the CPU's beside it is in host memory */
     OK(y = call_scaled(a, (ts_full)(NULL, 0, ts_scalar_float(4), TS_F32), 1));
@@ -254,7 +270,8 @@ TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goe
     OK(call_scaled(large, large, 1));
     OK(ts_backend_get_stats(key, &stats));
     ck_assert_uint_eq(stats.round_trips, before + 1);
-    FAILS(TS_ERR_DTYPE, call_scaled(ts_to(a, TS_F64), a, 1)); /* which the CPU's does not take either */
+    /* which the CPU's does not take either */
+    FAILS(TS_ERR_DTYPE, call_scaled(ts_to(a, TS_F64), a, 1));
     SAYS("CPU");
 }
 
@@ -268,14 +285,15 @@ static bool takes_scaled(void *state, const ts_frame *f)
 TS_TEST(a_backend_is_asked_about_its_own_kernels_alone)
 {
     static offset_state memory = {.devices = 2};
-    static const ts_backend b = {OFFSET_BACKEND("ASKED", TS_BACKEND_CPU_FALLBACK, &memory), .install = install_scaled,
-                                 .supports = takes_scaled};
+    static const ts_backend b = {OFFSET_BACKEND("ASKED", TS_BACKEND_CPU_FALLBACK, &memory),
+                                 .install = install_scaled, .supports = takes_scaled};
     ts_key key;
     register_scaled(true);
     OK(ts_backend_register(&b, &key));
     TS_SCOPE;
     ts_tensor *there, *other, *y;
-    OK(there = ts_to_device(ts_arange(0, 6, 1, TS_F32), (ts_device){key, 0})); /* moves are the library's */
+    /* moves are the library's */
+    OK(there = ts_to_device(ts_arange(0, 6, 1, TS_F32), (ts_device){key, 0}));
     OK(other = ts_to_device(there, (ts_device){key, 1}));
     OK(ts_to_device(ts_slice(other, 0, 0, TS_END, 2), TS_DEVICE_CPU));
     OK(y = ts_add(call_scaled(there, there, 2), there)); /* add has no kernel there */
@@ -284,10 +302,13 @@ TS_TEST(a_backend_is_asked_about_its_own_kernels_alone)
 
 TS_TEST(registrations_of_another_library_are_refused_by_their_size)
 {
-    FAILS(TS_ERR_VALUE, ts_register_op_ex("test.x(Tensor x) -> Tensor", &(ts_op_opts){.size = 3}, NULL));
-    FAILS(TS_ERR_VALUE, ts_register_kernel_ex("add", TS_KEY_CPU, cube, &(ts_kernel_opts){.size = 3}, NULL));
+    FAILS(TS_ERR_VALUE, ts_register_op_ex("test.x(Tensor x) -> Tensor", &(ts_op_opts){.size = 3},
+                                          NULL));
+    FAILS(TS_ERR_VALUE, ts_register_kernel_ex("add", TS_KEY_CPU, cube, &(ts_kernel_opts){.size = 3},
+                                              NULL));
     FAILS(TS_ERR_VALUE, ts_register_kernel_ex("add", TS_KEY_CPU, cube,
-                                              &(ts_kernel_opts){.size = sizeof(ts_kernel_opts), .dtypes = 1u << 20}, NULL));
+                                              &(ts_kernel_opts){.size = sizeof(ts_kernel_opts),
+                                                                .dtypes = 1u << 20}, NULL));
     FAILS(TS_ERR_VALUE, ts_register_vjp("add", minus_one, &(ts_vjp_opts){.size = 3}));
     FAILS(TS_ERR_NULL, ts_register_vjp("add", NULL, NULL));
     FAILS(TS_ERR_REGISTRY, ts_register_vjp(NULL, minus_one, NULL));

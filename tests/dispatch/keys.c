@@ -51,7 +51,8 @@ TS_TEST(a_layer_lands_between_the_layers_it_was_asked_between)
     OK(ts_register_layer("LOW", "backends", &low));
     OK(ts_register_layer("HIGH", "AUTOGRAD", &high));
     OK(ts_register_layer("TOP", "AUTOCAST", &top));
-    ck_assert(low < TS_KEY_AUTOGRAD && TS_KEY_AUTOGRAD < high && high < TS_KEY_TRACING && top > TS_KEY_AUTOCAST);
+    ck_assert(low < TS_KEY_AUTOGRAD && TS_KEY_AUTOGRAD < high && high < TS_KEY_TRACING &&
+              top > TS_KEY_AUTOCAST);
     FAILS(TS_ERR_REGISTRY, ts_register_layer("LOW", "", NULL));
     SAYS("is taken");
     FAILS(TS_ERR_REGISTRY, ts_register_layer("OTHER", "NOWHERE", NULL));
@@ -139,7 +140,8 @@ TS_TEST(layers_on_for_all_are_on_in_threads_that_start_later)
 static void nest(int depth, unsigned *seed)
 {
     ts_mask_guard model = ts_mask_get();
-    ts_keyset in = (ts_keyset)rand_r(seed) << 16 & ~TS_BACKEND_KEYS, out = (ts_keyset)rand_r(seed) << 20 & ~TS_BACKEND_KEYS;
+    ts_keyset in = (ts_keyset)rand_r(seed) << 16 & ~TS_BACKEND_KEYS,
+              out = (ts_keyset)rand_r(seed) << 20 & ~TS_BACKEND_KEYS;
     ts_mask_guard g = ts_mask_push(in, out);
     ts_mask_guard now = ts_mask_get();
     ck_assert(now.include == (model.include | in) && now.exclude == (model.exclude | out));
@@ -212,7 +214,8 @@ TS_TEST(a_key_that_falls_through_costs_nothing)
     long bare = ts_instructions(run_noop, a);
     if (bare < 0)
         TS_SKIP("a process may not trace its child here");
-    for (int i = 0; i < 4; i++) { /* on, but without a kernel for the op: cleared by the op's mask */
+    /* on, but without a kernel for the op: cleared by the op's mask */
+    for (int i = 0; i < 4; i++) {
         char name[16];
         snprintf(name, sizeof name, "L%d", i);
         OK(ts_register_layer(name, "", &key));

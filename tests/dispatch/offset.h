@@ -36,28 +36,33 @@ static inline void offset_free(void *state, int device, void *data, int64_t byte
     ((offset_state *)state)->live -= bytes;
     free(from_handle(data));
 }
-static inline ts_status offset_in(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static inline ts_status offset_in(void *state, int device, void *to, const void *from,
+                                  int64_t bytes, ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(from_handle(to), from, (size_t)bytes);
     return TS_OK;
 }
-static inline ts_status offset_out(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static inline ts_status offset_out(void *state, int device, void *to, const void *from,
+                                   int64_t bytes, ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(to, from_handle(from), (size_t)bytes);
     return TS_OK;
 }
-static inline ts_status offset_within(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static inline ts_status offset_within(void *state, int device, void *to, const void *from,
+                                      int64_t bytes, ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(from_handle(to), from_handle(from), (size_t)bytes);
     return TS_OK;
 }
 
-#define OFFSET_BACKEND(title, flag_bits, memory)                                                          \
-    .struct_size = sizeof(ts_backend), .abi_version = TS_BACKEND_ABI, .name = title, .flags = flag_bits,  \
-    .state = memory, .device_count = offset_devices, .allocate = offset_allocate, .free = offset_free,    \
+#define OFFSET_BACKEND(title, flag_bits, memory)                                                   \
+    .struct_size = sizeof(ts_backend), .abi_version = TS_BACKEND_ABI, .name = title,               \
+        .flags = flag_bits,                                                                        \
+    .state = memory, .device_count = offset_devices, .allocate = offset_allocate,                  \
+    .free = offset_free,                                                                           \
     .copy_in = offset_in, .copy_out = offset_out, .copy_within = offset_within
 
 #endif

@@ -34,9 +34,11 @@ static void dump(const char *op, char *text, size_t size)
 TS_TEST(every_order_of_registration_gives_the_same_table)
 {
     char first[4096] = "", text[4096];
-    static const int orders[24][4] = {{0,1,2,3},{0,1,3,2},{0,2,1,3},{0,2,3,1},{0,3,1,2},{0,3,2,1},{1,0,2,3},{1,0,3,2},
-        {1,2,0,3},{1,2,3,0},{1,3,0,2},{1,3,2,0},{2,0,1,3},{2,0,3,1},{2,1,0,3},{2,1,3,0},{2,3,0,1},{2,3,1,0},
-        {3,0,1,2},{3,0,2,1},{3,1,0,2},{3,1,2,0},{3,2,0,1},{3,2,1,0}};
+    static const int orders[24][4] = {
+        {0, 1, 2, 3}, {0, 1, 3, 2}, {0, 2, 1, 3}, {0, 2, 3, 1}, {0, 3, 1, 2}, {0, 3, 2, 1},
+        {1, 0, 2, 3}, {1, 0, 3, 2}, {1, 2, 0, 3}, {1, 2, 3, 0}, {1, 3, 0, 2}, {1, 3, 2, 0},
+        {2, 0, 1, 3}, {2, 0, 3, 1}, {2, 1, 0, 3}, {2, 1, 3, 0}, {2, 3, 0, 1}, {2, 3, 1, 0},
+        {3, 0, 1, 2}, {3, 0, 2, 1}, {3, 1, 0, 2}, {3, 1, 2, 0}, {3, 2, 0, 1}, {3, 2, 1, 0}};
     for (int p = 0; p < 24; p++) {
         char name[24], schema[64];
         snprintf(name, sizeof name, "test.op%d", p);
@@ -95,9 +97,11 @@ TS_TEST(a_backend_may_ask_for_composites_undecomposed)
 TS_TEST(a_kernel_written_for_another_schema_is_refused_in_both_orders)
 {
     OK(ts_register_op("test.a(Tensor x, Scalar s) -> Tensor", NULL));
-    FAILS(TS_ERR_REGISTRY, ts_register_kernel("test.a", TS_KEY_CPU, k0, "test.a(Tensor x) -> Tensor", NULL));
+    FAILS(TS_ERR_REGISTRY,
+          ts_register_kernel("test.a", TS_KEY_CPU, k0, "test.a(Tensor x) -> Tensor", NULL));
     SAYS("written for 1 arguments");
-    FAILS(TS_ERR_REGISTRY, ts_register_kernel("test.a", TS_KEY_CPU, k0, "test.a(Tensor x, int s) -> Tensor", NULL));
+    FAILS(TS_ERR_REGISTRY,
+          ts_register_kernel("test.a", TS_KEY_CPU, k0, "test.a(Tensor x, int s) -> Tensor", NULL));
     SAYS("'s'");
     OK(ts_register_kernel("test.a", TS_KEY_CPU, k0, "test.a(Tensor x, Scalar s) -> Tensor", NULL));
 
@@ -208,8 +212,11 @@ TS_TEST(the_dump_gives_each_slot_with_its_reason)
     char text[4096];
     own_layer();
     dump("add", text, sizeof text);
-    const char *const expected[][2] = {{"CPU", "own kernel"}, {"META", "shapes only"}, {"AUTOGRAD", "fallback"},
-                                       {"OWN", "falls through"}, {"CUDA", "missing: error"}};
+    const char *const expected[][2] = {{"CPU", "own kernel"},
+                                       {"META", "shapes only"},
+                                       {"AUTOGRAD", "fallback"},
+                                       {"OWN", "falls through"},
+                                       {"CUDA", "missing: error"}};
     for (int i = 0; i < 5; i++) {
         char *line = NULL;
         for (char *p = text; p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) {
@@ -220,16 +227,19 @@ TS_TEST(the_dump_gives_each_slot_with_its_reason)
         }
         ck_assert_ptr_nonnull(line);
         char *end = strchr(line, '\n'), *found = strstr(line, expected[i][1]);
-        ck_assert_msg(found && found < end, "%s is not '%s' in:\n%s", expected[i][0], expected[i][1], text);
+        ck_assert_msg(found && found < end, "%s is not '%s' in:\n%s", expected[i][0],
+                      expected[i][1], text);
     }
     FAILS(TS_ERR_REGISTRY, ts_op_dump("nothing", stdout));
 }
 
 TS_TEST(malformed_schemas_say_where)
 {
-    const char *const bad[] = {"", "f", "f(", "f()", "f() ->", "f(Tensor) -> ()", "f(Tenso a) -> ()", "f(Tensor a,) -> ()",
-                               "f(Tensor a, Tensor a) -> ()", "f(Tensor[ a) -> ()", "f(float[] a) -> ()", "f() -> Tensor x",
-                               "f(Tensor(A!) a) -> ()", "1f() -> ()", "f() -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    const char *const bad[] = {"", "f", "f(", "f()", "f() ->", "f(Tensor) -> ()",
+                               "f(Tenso a) -> ()", "f(Tensor a,) -> ()",
+                               "f(Tensor a, Tensor a) -> ()", "f(Tensor[ a) -> ()",
+                               "f(float[] a) -> ()", "f() -> Tensor x", "f(Tensor(A!) a) -> ()",
+                               "1f() -> ()", "f() -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
                                "f(Tensor a_name_that_is_longer_than_23) -> ()", NULL};
     for (int i = 0; bad[i]; i++)
         FAILS(TS_ERR_FORMAT, ts_register_op(bad[i], NULL));
@@ -287,7 +297,8 @@ TS_TEST(an_op_describes_itself)
     int op;
     OK(ts_register_op("test.described(Tensor? a, int n) -> (Tensor, Tensor)", &op));
     OK(ts_op_describe(op, &d));
-    ck_assert(d.runtime && d.gradient == TS_GRADIENT_REFUSED && d.nargs == 2 && d.nrets == 2 && d.args[0].optional);
+    ck_assert(d.runtime && d.gradient == TS_GRADIENT_REFUSED && d.nargs == 2 && d.nrets == 2 &&
+              d.args[0].optional);
     d.size = 8;
     FAILS(TS_ERR_VALUE, ts_op_describe(op, &d));
     d.size = sizeof d;

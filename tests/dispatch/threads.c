@@ -21,7 +21,8 @@ static bool write_registry(int number)
         snprintf(name, sizeof name, "threads.op%d_%d", number, i % OPS);
         snprintf(schema, sizeof schema, "%s(Tensor a) -> ()", name);
         if (i < OPS)
-            good &= ts_register_op(schema, &op) == TS_OK && ts_op_by_name(name) == op && strcmp(ts_op_name(op), name) == 0;
+            good &= ts_register_op(schema, &op) == TS_OK && ts_op_by_name(name) == op &&
+                    strcmp(ts_op_name(op), name) == 0;
         good &= ts_register_kernel(name, TS_KEY_CPU, nothing, schema, &own) == TS_OK;
         good &= ts_register_kernel("noop", TS_KEY_TRACING, pass_on, NULL, &kernel) == TS_OK;
         ts_value args[] = {ts_value_tensor(one())};
@@ -95,7 +96,8 @@ TS_TEST(a_layer_is_switched_for_all_while_they_call, .threads = true)
     ts_key layer;
     OK(ts_register_layer("SWITCHED", "backends", &layer));
     OK(ts_register_kernel("noop", layer, visit, NULL, NULL));
-    for (int round = 0; round < 20; round++) /* threads begin and end meanwhile: they are told too */
+    /* threads begin and end meanwhile: they are told too */
+    for (int round = 0; round < 20; round++)
         ck_assert_int_eq(ts_together(4, switch_or_call, &layer), 4);
     OK(ts_layer_enable_all(layer, true));
     visits = 0;
@@ -106,13 +108,14 @@ TS_TEST(a_layer_is_switched_for_all_while_they_call, .threads = true)
 
 /* -------------------------------------------------------------------------- first calls ---- */
 
-/** What is chosen or made when it is first needed: the instruction set, tables of the product's library, the
- *  pool, records of threads. */
+/** What is chosen or made when it is first needed: the instruction set, tables
+ *  of the product's library, the pool, records of threads. */
 static bool call_first(int number, void *sums)
 {
     TS_SCOPE;
     ts_manual_seed(7);
-    ts_tensor *x = ts_normal(TS_SIZES(64, 64), 0, 1, TS_F32), *y = ts_softmax(ts_mm(x, ts_gelu(x)), 1);
+    ts_tensor *x = ts_normal(TS_SIZES(64, 64), 0, 1, TS_F32),
+              *y = ts_softmax(ts_mm(x, ts_gelu(x)), 1);
     return ts_item(ts_sum(ts_mul(y, ts_exp(x))), (double *)sums + number) == TS_OK;
 }
 

@@ -1,4 +1,5 @@
-/** @file threads_backend.c  Backends that come while other threads read the registry and compute. */
+/** @file threads_backend.c  Backends that come while other threads read
+ * the registry and compute. */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/offset.h"
 #include "tests/threads.h"
@@ -25,7 +26,9 @@ static bool register_and_use(const ts_backend *b)
     ts_device there = {key, 0};
     for (int i = 0; i < ROUNDS; i++) {
         double sum;
-        if (ts_item(ts_sum(ts_add(ts_to_device(x, there), ts_to_device(x, there))), &sum) != TS_OK || sum != 8)
+        if (ts_item(ts_sum(ts_add(ts_to_device(x, there), ts_to_device(x, there))), &sum) !=
+                TS_OK ||
+            sum != 8)
             return false;
     }
     return true;
@@ -39,7 +42,8 @@ static bool fail_to_register(void)
     bool refused = true;
     for (int i = 0; i < BAD; i++) {
         snprintf(names[i], sizeof names[i], "BAD%d", i);
-        bad[i] = (ts_backend){OFFSET_BACKEND(names[i], TS_BACKEND_CPU_FALLBACK, &memory[2]), .install = refuse};
+        bad[i] = (ts_backend){OFFSET_BACKEND(names[i], TS_BACKEND_CPU_FALLBACK, &memory[2]),
+                              .install = refuse};
         refused &= ts_backend_register(&bad[i], NULL) == TS_ERR_STATE;
     }
     return refused;
@@ -51,7 +55,8 @@ static bool read_names(void)
     ts_device device;
     ts_backend_stats stats;
     for (int i = 0; i < 20 * ROUNDS; i++) {
-        right &= ts_key_by_name("CPU") == TS_KEY_CPU && ts_key_by_name("nothing of the kind") == TS_KEY_INVALID;
+        right &= ts_key_by_name("CPU") == TS_KEY_CPU &&
+                 ts_key_by_name("nothing of the kind") == TS_KEY_INVALID;
         ts_device_from_name("left:0", &device);
         for (uint8_t k = 1; k < 15; k++)
             if (ts_device_count(k))
@@ -63,7 +68,9 @@ static bool read_names(void)
 static bool act(int number, void *ctx)
 {
     (void)ctx;
-    return number < 2 ? register_and_use(&good[number]) : number == 2 ? fail_to_register() : read_names();
+    return number < 2    ? register_and_use(&good[number])
+           : number == 2 ? fail_to_register()
+                         : read_names();
 }
 
 TS_TEST(backends_come_and_fail_to_come_while_others_read_and_compute, .threads = true)

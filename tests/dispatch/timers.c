@@ -38,7 +38,8 @@ TS_TEST(a_planted_spin_moves_only_its_layers_row)
     OK(ts_layer_enable(spins, true));
     OK(ts_layer_enable(passes, true));
     ts_tensor *w = ts_set_requires_grad(one(), true), *a = one();
-    /* a thread that is set aside between two stamps is no fault of theirs: the best of some tries counts */
+    /* a thread that is set aside between two stamps is no fault of theirs:
+     * the best of some tries counts */
     bool right = false;
     char seen[512] = "";
     for (int tries = 0; tries < TRIES && !right; tries++) {
@@ -57,7 +58,8 @@ TS_TEST(a_planted_spin_moves_only_its_layers_row)
             row = ts_timers_get("add", others[i]);
             ck_assert_uint_eq(row.calls, 60);
             right = right && row.self_ns < 0.05 * spun;
-            snprintf(seen + strlen(seen), sizeof seen - strlen(seen), ", %s %.0f", others[i], row.self_ns);
+            snprintf(seen + strlen(seen), sizeof seen - strlen(seen), ", %s %.0f", others[i],
+                     row.self_ns);
         }
     }
     ck_assert_msg(right, "%s", seen);
@@ -86,10 +88,10 @@ TS_TEST(rows_and_overhead_and_unattributed_time_sum_to_the_wall)
         double sum = t.attributed_ns + t.overhead_ns + t.unattributed_ns;
         ck_assert_double_le(sum - t.wall_ns, 1.0); /* exact, whatever the machine does */
         ck_assert_double_le(t.wall_ns - sum, 1.0);
-        right = t.wall_ns <= wall * 1.02 && t.wall_ns >= wall * 0.98 && t.unattributed_ns >= 0.95 * spun &&
-                t.unattributed_ns <= 1.05 * spun;
-        snprintf(seen, sizeof seen, "wall %.0f ns, measured %.0f; unattributed %.0f, spun %.0f", wall, t.wall_ns,
-                 t.unattributed_ns, spun);
+        right = t.wall_ns <= wall * 1.02 && t.wall_ns >= wall * 0.98 &&
+                t.unattributed_ns >= 0.95 * spun && t.unattributed_ns <= 1.05 * spun;
+        snprintf(seen, sizeof seen, "wall %.0f ns, measured %.0f; unattributed %.0f, spun %.0f",
+                 wall, t.wall_ns, t.unattributed_ns, spun);
     }
     ck_assert_msg(right, "%s", seen);
 }

@@ -1,7 +1,7 @@
 /**
  * @file texts.c
- * What wrong calls say, word for word: op, argument, what was expected, what came. A text that changes
- * changes here too, and is read again. TS_ERRORS=print prints the rows anew.
+ * What wrong calls say, word for word: op, argument, what was expected, what came.
+ * A text that changes changes here too, and is read again. TS_ERRORS=print prints the rows anew.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -12,20 +12,22 @@
 #include "include/tessera/tessera.h"
 #include "tests/harness.h"
 
-/* A (2, 3) and B (4, 5) f32; N (2, 3) i64; FLAGS (2, 3) bool; W a (2, 3) leaf that requires grad. */
+/* A (2, 3) and B (4, 5) f32; N (2, 3) i64; FLAGS (2, 3) bool;
+ * W a (2, 3) leaf that requires grad. */
 static ts_tensor *A, *B, *N, *FLAGS, *W;
 
 static void check_text(int line, const char *call, ts_status status, const char *want)
 {
     const char *got = ts_error_message();
     char text[2000];
-    snprintf(text, sizeof text, "%s: %s%s%s", ts_status_name(ts_error_code()), got, ts_error_hint()[0] ? " | " : "",
-             ts_error_hint());
+    snprintf(text, sizeof text, "%s: %s%s%s", ts_status_name(ts_error_code()), got,
+             ts_error_hint()[0] ? " | " : "", ts_error_hint());
     bool same = status != TS_OK && strcmp(text, want) == 0;
     if (getenv("TS_ERRORS"))
         printf("%d\t%s\n", line, text);
     else if (!same)
-        printf("line %d: %s\n  expected %s\n  got      %s\n", line, call, want, status == TS_OK ? "no failure" : text);
+        printf("line %d: %s\n  expected %s\n  got      %s\n", line, call, want,
+               status == TS_OK ? "no failure" : text);
     ts_tally(same, !same, 0);
     ts_error_clear();
 }
@@ -49,15 +51,15 @@ static void check_text(int line, const char *call, ts_status status, const char 
 TS_TEST(factories_and_tensors_say_what_is_wrong)
 {
     OPERANDS;
-    WRONG((ts_zeros(TS_SIZES(2, -3), TS_F32)),
-          "TS_ERR_SHAPE: full: argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got (2, -3)");
+    WRONG((ts_zeros(TS_SIZES(2, -3), TS_F32)), "TS_ERR_SHAPE: full: argument 'sizes': expected "
+                                               "sizes >= 0 whose bytes fit 63 bits, got (2, -3)");
     WRONG((ts_zeros(TS_SIZES(1, 1, 1, 1, 1, 1, 1, 1, 1), TS_F32)),
           "TS_ERR_SHAPE: full: argument 'sizes': expected 0 to 8 sizes, got 9");
     WRONG((ts_zeros(TS_SIZES(2), (ts_dtype)99)),
           "TS_ERR_DTYPE: full: argument 'dtype': expected a dtype, got number 99");
     WRONG((ts_zeros(TS_SIZES((int64_t)1 << 40, (int64_t)1 << 40), TS_F32)),
-          "TS_ERR_SHAPE: full: argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got (10995116"
-          "27776, 1099511627776)");
+          "TS_ERR_SHAPE: full: argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got "
+          "(1099511627776, 1099511627776)");
     WRONG((ts_from_array(NULL, TS_F32, TS_SIZES(2))),
           "TS_ERR_NULL: from_array: argument 'data': expected 2 elements, got NULL");
     WRONG((ts_from_blob(NULL, TS_F32, TS_SIZES(2), NULL, NULL)),
@@ -66,8 +68,8 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
           "TS_ERR_VALUE: arange: argument 'step': expected a step other than 0, got 0");
     WRONG((ts_linspace(0, 1, -1, TS_F32)),
           "TS_ERR_VALUE: linspace: argument 'steps': expected at least 0, got -1");
-    WRONG((ts_eye(-1, 2, TS_F32)),
-          "TS_ERR_SHAPE: eye: argument 'rows': expected numbers for a tensor whose bytes fit 63 bits");
+    WRONG((ts_eye(-1, 2, TS_F32)), "TS_ERR_SHAPE: eye: argument 'rows': expected numbers for a "
+                                   "tensor whose bytes fit 63 bits");
     WRONG((ts_set_num_threads(0)),
           "TS_ERR_VALUE: set_num_threads: argument 'threads': expected at least 1, got 0");
     WRONG((ts_set_default_device((ts_device){9, 0})),
@@ -75,11 +77,11 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
     WRONG((ts_size(A, 5) < 0 ? ts_error_code() : TS_OK),
           "TS_ERR_INDEX: size: argument 'dim': expected -2 to 1, got 5");
     WRONG((ts_item(A, &(double){0})),
-          "TS_ERR_SHAPE: item: argument 't': expected one element, got sizes (2, 3) | reduce it first, or i"
-          "ndex an element");
+          "TS_ERR_SHAPE: item: argument 't': expected one element, got sizes (2, 3) | reduce it "
+          "first, or index an element");
     WRONG((ts_item(NULL, &(double){0})),
-          "TS_ERR_NULL: item: argument 't': expected a tensor, got NULL | pass TS_NONE where an optional te"
-          "nsor is absent");
+          "TS_ERR_NULL: item: argument 't': expected a tensor, got NULL | pass TS_NONE where an "
+          "optional tensor is absent");
     WRONG((ts_copy_to(A, NULL, 0)),
           "TS_ERR_VALUE: copy_to: argument 'bytes': expected 24 for the tensor's elements, got 0");
     WRONG((ts_copy_to(A, (char[4]){0}, 4)),
@@ -89,67 +91,69 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
 TS_TEST(pointwise_say_what_is_wrong)
 {
     OPERANDS;
-    WRONG((ts_add(A, B)),
-          "TS_ERR_SHAPE: add: argument 'other': expected sizes that broadcast with (2, 3), got (4, 5)");
+    WRONG((ts_add(A, B)), "TS_ERR_SHAPE: add: argument 'other': expected sizes that broadcast with "
+                          "(2, 3), got (4, 5)");
     WRONG((ts_add(NULL, A)),
-          "TS_ERR_NULL: add: argument 'self': expected a tensor, got NULL | pass TS_NONE where an optional "
-          "tensor is absent");
+          "TS_ERR_NULL: add: argument 'self': expected a tensor, got NULL | pass TS_NONE where an "
+          "optional tensor is absent");
     WRONG((ts_add(TS_NONE, A)),
           "TS_ERR_NULL: add: argument 'self': expected a tensor, got TS_NONE");
     WRONG((ts_add_(N, A)),
-          "TS_ERR_DTYPE: add: argument 'out': expected dtype f32, got i64 | cast an argument, or use the fo"
-          "rm that returns a new tensor");
+          "TS_ERR_DTYPE: add: argument 'out': expected dtype f32, got i64 | cast an argument, or "
+          "use the form that returns a new tensor");
     WRONG((ts_add_out(B, A, A)),
           "TS_ERR_SHAPE: add: argument 'out': expected sizes (2, 3), got (4, 5)");
-    WRONG((ts_mul_(ts_expand(ts_ones(TS_SIZES(1), TS_F32), TS_SIZES(3)), ts_ones(TS_SIZES(3), TS_F32))),
-          "TS_ERR_VALUE: mul: argument 'out': expected distinct elements, got an expanded tensor | write to"
-          " ts_clone() of it");
+    WRONG((ts_mul_(ts_expand(ts_ones(TS_SIZES(1), TS_F32), TS_SIZES(3)),
+                   ts_ones(TS_SIZES(3), TS_F32))),
+          "TS_ERR_VALUE: mul: argument 'out': expected distinct elements, got an expanded tensor | "
+          "write to ts_clone() of it");
     WRONG((ts_bitwise_and(A, A)),
           "TS_ERR_DTYPE: bitwise_and: not defined for dtype f32 on the CPU | cast with ts_to()");
     WRONG((ts_bitwise_not(A)),
           "TS_ERR_DTYPE: bitwise_not: not defined for dtype f32 on the CPU | cast with ts_to()");
     WRONG((ts_where(A, A, A)),
-          "TS_ERR_DTYPE: where: argument 'condition': expected bool, got f32 | compare with ts_ne_scalar(t,"
-          " 0)");
+          "TS_ERR_DTYPE: where: argument 'condition': expected bool, got f32 | compare with "
+          "ts_ne_scalar(t, 0)");
     WRONG((ts_masked_fill(A, N, ts_scalar_tensor(TS_SCALAR(1), TS_F32))),
-          "TS_ERR_DTYPE: masked_fill: argument 'mask': expected bool, got i64 | compare with ts_ne_scalar(t"
-          ", 0)");
+          "TS_ERR_DTYPE: masked_fill: argument 'mask': expected bool, got i64 | compare with "
+          "ts_ne_scalar(t, 0)");
     WRONG((ts_masked_fill(A, FLAGS, A)),
-          "TS_ERR_SHAPE: masked_fill: argument 'value': expected a tensor without dims, got 2 dims | use ts"
-          "_where()");
-    WRONG((ts_lerp(A, B, A)),
-          "TS_ERR_SHAPE: lerp: argument 'end': expected sizes that broadcast with (2, 3), got (4, 5)");
+          "TS_ERR_SHAPE: masked_fill: argument 'value': expected a tensor without dims, got 2 dims "
+          "| use ts_where()");
+    WRONG((ts_lerp(A, B, A)), "TS_ERR_SHAPE: lerp: argument 'end': expected sizes that broadcast "
+                              "with (2, 3), got (4, 5)");
     WRONG((ts_exp_out(N, A)),
-          "TS_ERR_DTYPE: exp: argument 'out': expected dtype f32, got i64 | cast an argument, or use the fo"
-          "rm that returns a new tensor");
+          "TS_ERR_DTYPE: exp: argument 'out': expected dtype f32, got i64 | cast an argument, or "
+          "use the form that returns a new tensor");
     WRONG((ts_eq_out(A, A, A)),
-          "TS_ERR_DTYPE: eq: argument 'out': expected dtype bool, got f32 | cast an argument, or use the fo"
-          "rm that returns a new tensor");
+          "TS_ERR_DTYPE: eq: argument 'out': expected dtype bool, got f32 | cast an argument, or "
+          "use the form that returns a new tensor");
     WRONG((ts_clamp_out(B, A, 0, 1)),
           "TS_ERR_SHAPE: clamp: argument 'out': expected sizes (2, 3), got (4, 5)");
-    WRONG((ts_copy_(A, B)),
-          "TS_ERR_SHAPE: copy: argument 'self': expected sizes that broadcast to (2, 3), got (4, 5)");
+    WRONG(
+        (ts_copy_(A, B)),
+        "TS_ERR_SHAPE: copy: argument 'self': expected sizes that broadcast to (2, 3), got (4, 5)");
     WRONG((ts_dropout(A, 1.5, true)),
           "TS_ERR_VALUE: dropout: argument 'p': expected a probability from 0 to 1, got 1.5");
-    WRONG((ts_dropout(N, 0.5, true)),
-          "TS_ERR_DTYPE: dropout: argument 'self': expected a floating dtype, got i64 | cast with ts_to()");
+    WRONG((ts_dropout(N, 0.5, true)), "TS_ERR_DTYPE: dropout: argument 'self': expected a floating "
+                                      "dtype, got i64 | cast with ts_to()");
 }
 
 TS_TEST(shapes_say_what_is_wrong)
 {
     OPERANDS;
     WRONG((ts_view(ts_t(A), TS_SIZES(6))),
-          "TS_ERR_SHAPE: view: argument 'sizes': expected sizes that strides (1, 3) of sizes (3, 2) can hav"
-          "e without a copy, got (6) | use ts_reshape(), which copies then");
+          "TS_ERR_SHAPE: view: argument 'sizes': expected sizes that strides (1, 3) of sizes (3, "
+          "2) can have without a copy, got (6) | use ts_reshape(), which copies then");
     WRONG((ts_view(A, TS_SIZES(4, 2))),
-          "TS_ERR_SHAPE: view: argument 'sizes': expected sizes for 6 elements of sizes (2, 3), at most one"
-          " of them -1, got (4, 2)");
+          "TS_ERR_SHAPE: view: argument 'sizes': expected sizes for 6 elements of sizes (2, 3), at "
+          "most one of them -1, got (4, 2)");
     WRONG((ts_view(A, TS_SIZES(-1, -1))),
-          "TS_ERR_SHAPE: view: argument 'sizes': expected sizes for 6 elements of sizes (2, 3), at most one"
-          " of them -1, got (-1, -1)");
+          "TS_ERR_SHAPE: view: argument 'sizes': expected sizes for 6 elements of sizes (2, 3), at "
+          "most one of them -1, got (-1, -1)");
     WRONG((ts_reshape(A, TS_SIZES(5))),
-          "TS_ERR_SHAPE: reshape: argument 'sizes': expected sizes for 6 elements of sizes (2, 3), at most "
-          "one of them -1, got (5)");
+          "TS_ERR_SHAPE: reshape: argument 'sizes': expected sizes for 6 elements of sizes (2, 3), "
+          "at most one of them -1, got (5)");
     WRONG((ts_permute(A, TS_SIZES(0, 0))),
           "TS_ERR_INDEX: permute: argument 'dims': expected each of 2 dims once, got (0, 0)");
     WRONG((ts_permute(A, TS_SIZES(0))),
@@ -157,11 +161,11 @@ TS_TEST(shapes_say_what_is_wrong)
     WRONG((ts_transpose(A, 0, 2)),
           "TS_ERR_INDEX: transpose: argument 'dim1': expected a dim from -2 to 1, got 2");
     WRONG((ts_expand(A, TS_SIZES(2, 4))),
-          "TS_ERR_SHAPE: expand: argument 'sizes': expected at most 8 sizes to which (2, 3) broadcasts, got"
-          " (2, 4)");
+          "TS_ERR_SHAPE: expand: argument 'sizes': expected at most 8 sizes to which (2, 3) "
+          "broadcasts, got (2, 4)");
     WRONG((ts_expand(A, TS_SIZES(3))),
-          "TS_ERR_SHAPE: expand: argument 'sizes': expected at most 8 sizes to which (2, 3) broadcasts, got"
-          " (3)");
+          "TS_ERR_SHAPE: expand: argument 'sizes': expected at most 8 sizes to which (2, 3) "
+          "broadcasts, got (3)");
     WRONG((ts_squeeze_dim(A, 3)),
           "TS_ERR_INDEX: squeeze: argument 'dims': expected a dim from -2 to 1, got 3");
     WRONG((ts_unsqueeze(A, 4)),
@@ -173,32 +177,32 @@ TS_TEST(shapes_say_what_is_wrong)
     WRONG((ts_select(A, 0, 2)),
           "TS_ERR_INDEX: select: argument 'index': expected an index below 2 in dim 0, got 2");
     WRONG((ts_narrow(A, 1, 2, 2)),
-          "TS_ERR_INDEX: narrow: arguments 'start' and 'length': expected a part of 3 elements, got 2 from "
-          "2 on");
+          "TS_ERR_INDEX: narrow: arguments 'start' and 'length': expected a part of 3 elements, "
+          "got 2 from 2 on");
     WRONG((ts_diagonal(A, 0, 1, 1)),
           "TS_ERR_INDEX: diagonal: argument 'dim2': expected a dim other than 1, got it twice");
     WRONG((ts_as_strided(A, (int64_t[]){4, 4}, (int64_t[]){4, 1}, 2, 0)),
-          "TS_ERR_VALUE: as_strided: argument 'strides': expected strides >= 0 that keep within 6 elements "
-          "of storage, got (4, 1) for sizes (4, 4) at offset 0");
+          "TS_ERR_VALUE: as_strided: argument 'strides': expected strides >= 0 that keep within 6 "
+          "elements of storage, got (4, 1) for sizes (4, 4) at offset 0");
     WRONG((ts_split(A, 0, 0, (ts_tensor *[2]){0}, 2)),
-          "TS_ERR_VALUE: split: argument 'size': expected parts of dim 0 of size 2 to number 2, got 0 parts"
-          " of 0");
+          "TS_ERR_VALUE: split: argument 'size': expected parts of dim 0 of size 2 to number 2, "
+          "got 0 parts of 0");
     WRONG((ts_split(A, 1, 0, (ts_tensor *[2]){0}, 1)),
-          "TS_ERR_VALUE: split: argument 'size': expected parts of dim 0 of size 2 to number 1, got 2 parts"
-          " of 1");
+          "TS_ERR_VALUE: split: argument 'size': expected parts of dim 0 of size 2 to number 1, "
+          "got 2 parts of 1");
     WRONG((ts_unbind(A, 0, (ts_tensor *[3]){0}, 3)),
           "TS_ERR_VALUE: unbind: argument 'n': expected the size of dim 0, 2, got 3");
     WRONG((ts_chunk(A, 0, 0, (ts_tensor *[1]){0}) ? TS_OK : ts_error_code()),
           "TS_ERR_VALUE: chunk: argument 'chunks': expected at least 1 and room for them, got 0");
     WRONG((ts_cat((ts_tensor *[]){A, B}, 2, 0)),
-          "TS_ERR_SHAPE: cat: argument 'tensors': expected sizes (2, 3) in all dims but 0, got (4, 5) as me"
-          "mber 1");
+          "TS_ERR_SHAPE: cat: argument 'tensors': expected sizes (2, 3) in all dims but 0, got (4, "
+          "5) as member 1");
     WRONG((ts_cat(NULL, 0, 0)),
-          "TS_ERR_NULL: cat: argument 'tensors': expected a tensor, got NULL | pass TS_NONE where an option"
-          "al tensor is absent");
+          "TS_ERR_NULL: cat: argument 'tensors': expected a tensor, got NULL | pass TS_NONE where "
+          "an optional tensor is absent");
     WRONG((ts_cat((ts_tensor *[]){A, NULL}, 2, 0)),
-          "TS_ERR_NULL: cat: argument 'tensors': expected a tensor, got NULL | pass TS_NONE where an option"
-          "al tensor is absent");
+          "TS_ERR_NULL: cat: argument 'tensors': expected a tensor, got NULL | pass TS_NONE where "
+          "an optional tensor is absent");
     WRONG((ts_stack((ts_tensor *[]){A, B}, 2, 0)),
           "TS_ERR_SHAPE: stack: argument 'tensors': expected sizes (2, 3), got (4, 5) as member 1");
     WRONG((ts_flatten(A, 1, 0)),
@@ -206,8 +210,8 @@ TS_TEST(shapes_say_what_is_wrong)
     WRONG((ts_movedim(A, 0, 5)),
           "TS_ERR_INDEX: movedim: argument 'destination': expected a dim from -2 to 1, got 5");
     WRONG((ts_unflatten(A, 1, TS_SIZES(2, 2))),
-          "TS_ERR_SHAPE: unflatten: argument 'sizes': expected sizes whose product is 3, 8 dims in all at m"
-          "ost, got (2, 2)");
+          "TS_ERR_SHAPE: unflatten: argument 'sizes': expected sizes whose product is 3, 8 dims in "
+          "all at most, got (2, 2)");
     WRONG((ts_slice_scatter(A, B, 0, 0, 1, 1)),
           "TS_ERR_SHAPE: slice_scatter: argument 'src': expected sizes (1, 3), got (4, 5)");
 }
@@ -219,13 +223,14 @@ TS_TEST(reductions_say_what_is_wrong)
           "TS_ERR_INDEX: sum: argument 'dims': expected a dim from -2 to 1, got 2");
     WRONG((ts_sum_dims(A, TS_SIZES(0, 0), false)),
           "TS_ERR_VALUE: sum: argument 'dims': expected each dim once, got dim 0 twice");
-    WRONG((ts_mean(N)),
-          "TS_ERR_DTYPE: mean: argument 'self': expected a floating dtype, got i64 | cast with ts_to()");
+    WRONG((ts_mean(N)), "TS_ERR_DTYPE: mean: argument 'self': expected a floating dtype, got i64 | "
+                        "cast with ts_to()");
     WRONG((ts_amax(ts_zeros(TS_SIZES(0, 3), TS_F32))),
-          "TS_ERR_SHAPE: amax: argument 'self': expected at least one element in dim 0, got sizes (0, 3)");
+          "TS_ERR_SHAPE: amax: argument 'self': expected at least one element in dim 0, got sizes "
+          "(0, 3)");
     WRONG((ts_argmax(ts_zeros(TS_SIZES(0), TS_F32))),
-          "TS_ERR_SHAPE: argmax: argument 'self': expected at least one element to choose from, got sizes ("
-          "0)");
+          "TS_ERR_SHAPE: argmax: argument 'self': expected at least one element to choose from, "
+          "got sizes (0)");
     WRONG((ts_norm_dims(A, 3, TS_SIZES(1), false)),
           "TS_ERR_VALUE: norm: argument 'p': expected 1, 2 or infinity, got 3");
     WRONG((ts_sum_out(A, A, TS_SIZES(0), false)),
@@ -237,9 +242,10 @@ TS_TEST(reductions_say_what_is_wrong)
     WRONG((ts_log_softmax(A, -3)),
           "TS_ERR_INDEX: log_softmax: argument 'dim': expected a dim from -2 to 1, got -3");
     WRONG((ts_sum_to_size(A, TS_SIZES(2, 2))),
-          "TS_ERR_SHAPE: sum_to_size: argument 'sizes': expected sizes that broadcast to (2, 3), got (2, 2)");
-    WRONG((ts_var(N)),
-          "TS_ERR_DTYPE: var: argument 'self': expected a floating dtype, got i64 | cast with ts_to()");
+          "TS_ERR_SHAPE: sum_to_size: argument 'sizes': expected sizes that broadcast to (2, 3), "
+          "got (2, 2)");
+    WRONG((ts_var(N)), "TS_ERR_DTYPE: var: argument 'self': expected a floating dtype, got i64 | "
+                       "cast with ts_to()");
 }
 
 /** Attention of (1, 2, 6, 4) with options; a gradient is asked for. */
@@ -255,7 +261,8 @@ static ts_tensor *bounds(int32_t a, int32_t b, int32_t c)
 {
     return ts_from_array((int32_t[]){a, b, c}, TS_I32, TS_SIZES(3));
 }
-#define PACKED(a, b, c) .cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = bounds(a, b, c), .max_seqlen_q = 3, .max_seqlen_k = 3
+#define PACKED(a, b, c) .cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = bounds(a, b, c),          \
+    .max_seqlen_q = 3, .max_seqlen_k = 3
 
 TS_TEST(options_of_attention_say_what_is_wrong)
 {
@@ -295,7 +302,8 @@ TS_TEST(options_of_attention_say_what_is_wrong)
     WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = ts_zeros(TS_SIZES(4), TS_I32)),
           "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'cu_seqlens': expected sizes (as "
           "the first list), got (4)");
-    WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = bounds(0, 3, 6), .max_seqlen_q = -1),
+    WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = bounds(0, 3, 6),
+                 .max_seqlen_q = -1),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'max_seqlens': expected two numbe"
           "rs from 0 to 2147483647 beside argument 'cu_seqlens', got (-1, 0)");
     WRONG(ATTEND(PACKED(0, 3, 5)),
@@ -330,8 +338,8 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_bmm(A, A)),
           "TS_ERR_SHAPE: bmm: argument 'self': expected 3 dims, got 2: sizes (2, 3)");
     WRONG((ts_mm(A, ts_ones(TS_SIZES(3, 2), TS_F64))),
-          "TS_ERR_DTYPE: mm: argument 'mat2': expected dtype f32 as argument 'self', got f64 | cast one wit"
-          "h ts_to()");
+          "TS_ERR_DTYPE: mm: argument 'mat2': expected dtype f32 as argument 'self', got f64 | "
+          "cast one with ts_to()");
     WRONG((ts_matmul(A, ts_ones(TS_SIZES(2), TS_F32))),
           "TS_ERR_SHAPE: matmul: argument 'other': expected 3 as size of dim 0, got sizes (2)");
     WRONG((ts_linear(A, B, TS_NONE)),
@@ -345,44 +353,47 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_rms_norm(A, ts_ones(TS_SIZES(2), TS_F32))),
           "TS_ERR_SHAPE: rms_norm: argument 'weight': expected sizes (3), got (2)");
     WRONG((ts_scaled_dot_product_attention(A, A, A)),
-          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'query': expected 4 dims, got 2: sizes (2, "
-          "3)");
+          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'query': expected 4 dims, got 2: "
+          "sizes (2, 3)");
     WRONG((ts_embedding(A, A, -1)),
-          "TS_ERR_DTYPE: embedding: argument 'index': expected dtype i64 or i32, got f32 | cast with ts_to("
-          ")");
+          "TS_ERR_DTYPE: embedding: argument 'index': expected dtype i64 or i32, got f32 | cast "
+          "with ts_to()");
     WRONG((ts_embedding(A, ts_full(TS_SIZES(1), TS_SCALAR(7), TS_I64), -1)),
-          "TS_ERR_INDEX: embedding: argument 'index': expected indices from 0 to 1, got 7 at position (0)");
+          "TS_ERR_INDEX: embedding: argument 'index': expected indices from 0 to 1, got 7 at "
+          "position (0)");
     WRONG((ts_gather(A, 2, N)),
           "TS_ERR_INDEX: gather: argument 'dim': expected a dim from -2 to 1, got 2");
     WRONG((ts_gather(A, 1, ts_full(TS_SIZES(2, 3), TS_SCALAR(9), TS_I64))),
-          "TS_ERR_INDEX: gather: argument 'index': expected indices from 0 to 2, got 9 at position (0, 0)");
+          "TS_ERR_INDEX: gather: argument 'index': expected indices from 0 to 2, got 9 at position "
+          "(0, 0)");
     WRONG((ts_index_select(A, 0, A)),
-          "TS_ERR_DTYPE: index_select: argument 'index': expected dtype i64 or i32, got f32 | cast with ts_"
-          "to()");
+          "TS_ERR_DTYPE: index_select: argument 'index': expected dtype i64 or i32, got f32 | cast "
+          "with ts_to()");
     WRONG((ts_one_hot(N, 0)),
           "TS_ERR_VALUE: one_hot: argument 'num_classes': expected at least 1, got 0");
     WRONG((ts_cross_entropy(A, A)),
-          "TS_ERR_DTYPE: cross_entropy: argument 'target': expected dtype i64 or i32, got f32 | cast class "
-          "indices with ts_to()");
+          "TS_ERR_DTYPE: cross_entropy: argument 'target': expected dtype i64 or i32, got f32 | "
+          "cast class indices with ts_to()");
     WRONG((ts_cross_entropy_grad(A, ts_ones(TS_SIZES(3), TS_I64), NULL, NULL)),
           "TS_ERR_SHAPE: cross_entropy_grad: argument 'target': expected sizes (2), got (3)");
     WRONG((ts_cross_entropy(A, ts_full(TS_SIZES(2), TS_SCALAR(8), TS_I64))),
-          "TS_ERR_INDEX: cross_entropy: argument 'target': expected classes from 0 to 2 (or -100 to ignore)"
-          ", got 8 at position 0");
+          "TS_ERR_INDEX: cross_entropy: argument 'target': expected classes from 0 to 2 (or -100 "
+          "to ignore), got 8 at position 0");
     WRONG((ts_cross_entropy_grad(A, ts_full(TS_SIZES(2), TS_SCALAR(8), TS_I64), NULL, NULL)),
-          "TS_ERR_INDEX: cross_entropy_grad: argument 'target': expected classes from 0 to 2 (or -100 to ig"
-          "nore), got 8 at position 0");
+          "TS_ERR_INDEX: cross_entropy_grad: argument 'target': expected classes from 0 to 2 (or "
+          "-100 to ignore), got 8 at position 0");
     WRONG((ts_mse_loss(A, B)),
           "TS_ERR_SHAPE: mse_loss: argument 'target': expected sizes (2, 3), got (4, 5)");
     WRONG((ts_multinomial(A, 5, false)),
-          "TS_ERR_VALUE: multinomial: argument 'num_samples': expected at most the 3 categories without rep"
-          "lacement, got 5 | draw with replacement");
+          "TS_ERR_VALUE: multinomial: argument 'num_samples': expected at most the 3 categories "
+          "without replacement, got 5 | draw with replacement");
     WRONG((ts_randint(5, 5, TS_SIZES(2))),
           "TS_ERR_VALUE: randint: argument 'high': expected more than low = 5, got 5");
     WRONG((ts_uniform(TS_SIZES(2), 1, 0, TS_F32)),
-          "TS_ERR_VALUE: uniform: argument 'high': expected a finite number of at least low = 1, got 0");
-    WRONG((ts_randperm(-1)),
-          "TS_ERR_VALUE: randperm: argument 'n': expected 0 to 9223372036854775807 for dtype i64, got -1");
+          "TS_ERR_VALUE: uniform: argument 'high': expected a finite number of at least low = 1, "
+          "got 0");
+    WRONG((ts_randperm(-1)), "TS_ERR_VALUE: randperm: argument 'n': expected 0 to "
+                             "9223372036854775807 for dtype i64, got -1");
     WRONG((ts_linear_new(0, 3, true)),
           "TS_ERR_VALUE: linear_new: argument 'in': expected at least 1, got 0");
     WRONG((ts_layer_norm_new(-1, 0, true)),
@@ -390,16 +401,16 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_dropout_new(2)),
           "TS_ERR_VALUE: dropout_new: argument 'p': expected a probability from 0 to 1, got 2");
     WRONG((ts_multihead_new(6, 4, NULL)),
-          "TS_ERR_VALUE: multihead_new: expected heads that divide the width and kv_heads that divide the h"
-          "eads, got width 6, heads 4, kv_heads 4");
+          "TS_ERR_VALUE: multihead_new: expected heads that divide the width and kv_heads that "
+          "divide the heads, got width 6, heads 4, kv_heads 4");
     WRONG((ts_module_new(NULL)),
           "TS_ERR_VALUE: module_new: argument 'type': expected a name and a size of 40 bytes");
     WRONG((ts_forward(NULL, A)),
           "TS_ERR_NULL: forward: argument 'm': expected an object, got NULL");
     WRONG((ts_sequential_add(NULL, NULL)),
           "TS_ERR_NULL: module_add: argument 'm': expected an object, got NULL");
-    WRONG((ts_optimizer_new((ts_optimizer_kind)7)),
-          "TS_ERR_VALUE: optimizer_new: argument 'kind': expected TS_SGD, TS_ADAM or TS_ADAMW, got 7");
+    WRONG((ts_optimizer_new((ts_optimizer_kind)7)), "TS_ERR_VALUE: optimizer_new: argument 'kind': "
+                                                    "expected TS_SGD, TS_ADAM or TS_ADAMW, got 7");
     WRONG((ts_init_uniform(N, 0, 1)),
           "TS_ERR_DTYPE: uniform: no kernel for dtype i64 on CPU | cast with ts_to()");
 }
@@ -410,26 +421,27 @@ TS_TEST(gradients_say_what_is_wrong)
     WRONG((ts_set_requires_grad(N, true)),
           "TS_ERR_DTYPE: set_requires_grad: argument 't': expected a floating dtype, got i64");
     WRONG((ts_backward(A)),
-          "TS_ERR_AUTOGRAD: backward: argument 'root': expected a tensor that requires grad | make a leaf i"
-          "t depends on with ts_set_requires_grad()");
+          "TS_ERR_AUTOGRAD: backward: argument 'root': expected a tensor that requires grad | make "
+          "a leaf it depends on with ts_set_requires_grad()");
     WRONG((ts_backward(W)),
-          "TS_ERR_SHAPE: backward: argument 'root': expected one element, got sizes (2, 3) | reduce it, or "
-          "give its gradient in the options");
+          "TS_ERR_SHAPE: backward: argument 'root': expected one element, got sizes (2, 3) | "
+          "reduce it, or give its gradient in the options");
     WRONG((ts_add_(W, A)),
-          "TS_ERR_AUTOGRAD: add: cannot write 'self' in place: it is a leaf that requires grad | write to t"
-          "s_clone() of it, use ts_slice_scatter() for a part, or wrap the write in TS_NO_GRAD");
-    WRONG((ts_add_out(A, W, W)),
-          "TS_ERR_AUTOGRAD: add: cannot write 'out' in place: it takes part in recording; out= forms have n"
-          "o gradient | write to ts_clone() of it, use ts_slice_scatter() for a part, or wrap the write in "
+          "TS_ERR_AUTOGRAD: add: cannot write 'self' in place: it is a leaf that requires grad | "
+          "write to ts_clone() of it, use ts_slice_scatter() for a part, or wrap the write in "
           "TS_NO_GRAD");
+    WRONG((ts_add_out(A, W, W)),
+          "TS_ERR_AUTOGRAD: add: cannot write 'out' in place: it takes part in recording; out= "
+          "forms have no gradient | write to ts_clone() of it, use ts_slice_scatter() for a part, "
+          "or wrap the write in TS_NO_GRAD");
     WRONG((ts_set_grad(W, B)),
           "TS_ERR_SHAPE: set_grad: argument 'grad': expected (2, 3) f32, got (4, 5) f32");
     WRONG((ts_register_hook(A, NULL, NULL, NULL)),
-          "TS_ERR_AUTOGRAD: register_hook: expected a function and a tensor that requires grad | ts_set_req"
-          "uires_grad(t, true)");
+          "TS_ERR_AUTOGRAD: register_hook: expected a function and a tensor that requires grad | "
+          "ts_set_requires_grad(t, true)");
     WRONG((ts_retain_grad(A)),
-          "TS_ERR_AUTOGRAD: retain_grad: argument 't': expected a tensor that requires grad | ts_set_requir"
-          "es_grad(t, true)");
+          "TS_ERR_AUTOGRAD: retain_grad: argument 't': expected a tensor that requires grad | "
+          "ts_set_requires_grad(t, true)");
     WRONG((ts_grad_of(ts_sum(W), (ts_tensor *[]){A}, 1, (ts_tensor *[1]){0}, NULL)),
           "TS_ERR_AUTOGRAD: grad_of: input 0: expected a tensor that requires grad");
 }
@@ -441,33 +453,36 @@ TS_TEST(registry_and_files_say_what_is_wrong)
           "TS_ERR_FORMAT: schema: expected '(' at column 4 of 'no schema'");
     WRONG((ts_register_layer("AUTOGRAD", "backends", NULL)),
           "TS_ERR_REGISTRY: register_layer: the name 'AUTOGRAD' is taken");
-    WRONG((ts_register_layer("MINE", "NOWHERE", NULL)),
-          "TS_ERR_REGISTRY: register_layer: argument 'above': expected a key's name, got 'NOWHERE'");
+    WRONG(
+        (ts_register_layer("MINE", "NOWHERE", NULL)),
+        "TS_ERR_REGISTRY: register_layer: argument 'above': expected a key's name, got 'NOWHERE'");
     WRONG((ts_register_backend("", NULL)),
           "TS_ERR_REGISTRY: register_backend: expected a name of 1 to 23 characters, got ''");
     WRONG((ts_register_kernel("add", 70, NULL, NULL, NULL)),
-          "TS_ERR_REGISTRY: register_kernel: expected a kernel and a key below 64 for 'add', got key 70");
+          "TS_ERR_REGISTRY: register_kernel: expected a kernel and a key below 64 for 'add', got "
+          "key 70");
     WRONG((ts_unregister(NULL)),
           "TS_ERR_NULL: unregister: expected a registration, got NULL");
     WRONG((ts_op_dump("nonsense", stdout)),
           "TS_ERR_REGISTRY: op_dump: expected a known op and a file, got 'nonsense'");
     WRONG((ts_device_from_name("moon", &(ts_device){0})),
-          "TS_ERR_VALUE: device_from_name: expected a device such as cpu, cuda:0 or meta, got 'moon'");
+          "TS_ERR_VALUE: device_from_name: expected a device such as cpu, cuda:0 or meta, got "
+          "'moon'");
     WRONG((ts_npy_load("/nowhere/t.npy")),
           "TS_ERR_IO: npy_load: cannot open '/nowhere/t.npy': No such file or directory");
     WRONG((ts_safetensors_open("/nowhere/t", NULL)),
           "TS_ERR_IO: safetensors_open: cannot open '/nowhere/t': No such file or directory");
     WRONG((ts_safetensors_save("/tmp", NULL, NULL, -1, NULL, NULL, 0)),
-          "TS_ERR_VALUE: safetensors_save: '/tmp': expected 0 to 1000000 tensors and metadata entries, got "
-          "-1 and 0");
+          "TS_ERR_VALUE: safetensors_save: '/tmp': expected 0 to 1000000 tensors and metadata "
+          "entries, got -1 and 0");
     WRONG((ts_loader_open("/nowhere", NULL)),
           "TS_ERR_NULL: loader_open: argument 'opts': expected options, got NULL");
     WRONG((ts_csv_create(NULL, NULL, 0)),
-          "TS_ERR_NULL: ts_csv_create: path: expected a path and at least one column, each with a name of o"
-          "ne line");
+          "TS_ERR_NULL: ts_csv_create: path: expected a path and at least one column, each with a "
+          "name of one line");
     WRONG((ts_table_new(NULL, 0)),
-          "TS_ERR_NULL: ts_table_new: columns: expected at least one, with digits from 0 to 17 and known al"
-          "ign and format");
+          "TS_ERR_NULL: ts_table_new: columns: expected at least one, with digits from 0 to 17 and "
+          "known align and format");
     WRONG((ts_chart_write(NULL, "x")),
           "TS_ERR_NULL: ts_chart_write: chart and path must not be NULL");
 }

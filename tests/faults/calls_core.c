@@ -1,4 +1,5 @@
-/** @file calls_core.c  Tensors, errors, gradients, the registry and the timers run out of memory. */
+/** @file calls_core.c  Tensors, errors, gradients, the registry
+ * and the timers run out of memory. */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <unistd.h>
@@ -158,9 +159,11 @@ CALLS_WITH(registry, FAULT_KEEPS, .loop = 0)
     snprintf(name, sizeof name, "fault.op%d", number++);
     snprintf(schema, sizeof schema, "%s(Tensor a, int n, str? s) -> ()", name);
     FAULTY(f, ts_register_op(schema, &op));
-    FAULTY(f, ts_register_kernel(name, TS_KEY_CPU, nothing, "k(Tensor a, int n, str? s) -> ()", &kernel));
+    FAULTY(f, ts_register_kernel(name, TS_KEY_CPU, nothing, "k(Tensor a, int n, str? s) -> ()",
+                                 &kernel));
     TS_SCOPE;
-    ts_value args[] = {ts_value_tensor(ts_ones(TS_SIZES(2), TS_F32)), ts_value_int(1), ts_value_none()};
+    ts_value args[] = {ts_value_tensor(ts_ones(TS_SIZES(2), TS_F32)), ts_value_int(1),
+                       ts_value_none()};
     FAULTY(f, ts_call_boxed(op, args, 3, NULL, 0));
     FAULTY(f, ts_unregister(kernel));
     /* before its op there is one */
@@ -259,7 +262,8 @@ static ts_tensor *in_region(ts_tensor *a, ts_tensor *w)
 CALLS_WITH(autocast, FAULT_KEEPS, .loop = 0)
 {
     TS_SCOPE;
-    ts_tensor *a = ts_full(TS_SIZES(2, 3), TS_SCALAR(0.3), TS_F32), *w = ts_full(TS_SIZES(3, 2), TS_SCALAR(0.7), TS_F32), *y = NULL;
+    ts_tensor *a = ts_full(TS_SIZES(2, 3), TS_SCALAR(0.3), TS_F32),
+              *w = ts_full(TS_SIZES(3, 2), TS_SCALAR(0.7), TS_F32), *y = NULL;
     ts_set_requires_grad(w, true);
     WATCH(a, w);
     NEW(in_region(a, w));

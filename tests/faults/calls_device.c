@@ -3,7 +3,7 @@
 #include "tests/dispatch/offset.h"
 #include "tests/faults/calls.h"
 
-/* ------------------------------------------------- a device whose every answer takes memory ---- */
+/* ------------------------------------------------ a device whose every answer takes memory ---- */
 
 static ts_status answer(const char *what)
 {
@@ -64,7 +64,8 @@ static ts_status event_elapsed(void *state, int device, ts_event *start, ts_even
     *ms = 1.5;
     return TS_OK;
 }
-static ts_status record_stream(void *state, int device, void *data, int64_t bytes, ts_stream *stream)
+static ts_status record_stream(void *state, int device, void *data, int64_t bytes,
+                               ts_stream *stream)
 {
     (void)state, (void)device, (void)data, (void)bytes, (void)stream;
     return answer("record_stream");
@@ -113,9 +114,11 @@ static const ts_backend backend = {
     .host_allocate = host_allocate, .host_free = host_free,
     .synchronize = synchronize, .synchronize_device = synchronize_device,
     .stream_new = stream_new, .stream_free = stream_free,
-    .event_new = event_new, .event_free = event_free, .event_record = event_record, .event_wait = event_wait,
+    .event_new = event_new, .event_free = event_free, .event_record = event_record,
+    .event_wait = event_wait,
     .event_synchronize = event_synchronize, .event_elapsed = event_elapsed,
-    .record_stream = record_stream, .set_deterministic = set_deterministic, .memory_stats = memory_stats,
+    .record_stream = record_stream, .set_deterministic = set_deterministic,
+    .memory_stats = memory_stats,
 };
 
 /* ------------------------------------------------------------------------------- sweeps ---- */

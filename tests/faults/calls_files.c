@@ -6,8 +6,10 @@
 CALLS_WITH(safetensors, 0, IN_FOLDER)
 {
     TS_SCOPE;
-    static const char *const names[] = {"a", "b"}, *const keys[] = {"key"}, *const values[] = {"value"};
-    ts_tensor *tensors[] = {ts_ones(TS_SIZES(2, 3), TS_F32), ts_t(ts_eye(3, 2, TS_F64))}, *loaded[2] = {NULL};
+    static const char *const names[] = {"a", "b"}, *const keys[] = {"key"},
+                             *const values[] = {"value"};
+    ts_tensor *tensors[] = {ts_ones(TS_SIZES(2, 3), TS_F32), ts_t(ts_eye(3, 2, TS_F64))},
+              *loaded[2] = {NULL};
     const char *path = in_folder("weights");
     WATCH(tensors[0], tensors[1]);
     FAULTY(f, ts_safetensors_save(path, names, tensors, 2, keys, values, 1));
@@ -140,7 +142,8 @@ CALLS_WITH(charts, 0, IN_FOLDER)
 CALLS(tables)
 {
     static char text[4096];
-    static const ts_column columns[] = {{.header = "name"}, {.header = "time", .format = TS_NUMBER_SI, .unit = "s"}};
+    static const ts_column columns[] = {{.header = "name"},
+                                        {.header = "time", .format = TS_NUMBER_SI, .unit = "s"}};
     FILE *out = fmemopen(text, sizeof text, "w");
     ts_table *table = NULL;
     ck_assert_ptr_nonnull(out);
@@ -167,7 +170,8 @@ CALLS(progress)
     static char text[8192];
     FILE *out = fmemopen(text, sizeof text, "w");
     ck_assert_ptr_nonnull(out);
-    ts_progress_opts opts = {.label = "run", .mode = TS_PROGRESS_PLAIN, .stream = out, .clock = at_zero, .interval = 1e-9};
+    ts_progress_opts opts = {.label = "run", .mode = TS_PROGRESS_PLAIN, .stream = out,
+                             .clock = at_zero, .interval = 1e-9};
     ts_tensor *loss = ts_full(TS_SIZES(1), TS_SCALAR(2), TS_F32);
     ts_progress *p = NULL;
     fault_watch(f, loss);

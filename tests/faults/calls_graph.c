@@ -1,4 +1,5 @@
-/** @file calls_graph.c  Nodes, their hooks, the anomaly mode and ops registered with a gradient run out of memory. */
+/** @file calls_graph.c  Nodes, their hooks, the anomaly mode and ops registered
+ * with a gradient run out of memory. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 
@@ -10,7 +11,8 @@ static ts_status double_before(void *payload, ts_node *node, ts_tensor **grads, 
     return TS_OK;
 }
 
-static ts_status double_after(void *payload, ts_node *node, ts_tensor **in, int n, ts_tensor *const *out, int m)
+static ts_status double_after(void *payload, ts_node *node, ts_tensor **in, int n,
+                              ts_tensor *const *out, int m)
 {
     (void)out, (void)m;
     return double_before(payload, node, in, n);

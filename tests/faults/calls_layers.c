@@ -1,4 +1,5 @@
-/** @file calls_layers.c  The layers that watch calls run out of memory, at their first switch and at work. */
+/** @file calls_layers.c  The layers that watch calls run out of memory,
+ * at their first switch and at work. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 

@@ -3,7 +3,8 @@
 #include "tests/faults/calls.h"
 #include "tests/io/folder.h"
 
-/* A constructor from one state of the generator; forward of (2, 4) ones, backward, and the parameters. */
+/* A constructor from one state of the generator; forward of (2, 4) ones,
+ * backward, and the parameters. */
 #define MODULE(input, ...)                                          \
     do {                                                            \
         TS_SCOPE;                                                   \
@@ -218,7 +219,8 @@ static void make_text(void)
 static void sweep_loader(fault_try *f, bool no_thread)
 {
     TS_SCOPE;
-    ts_loader_opts data = {.size = sizeof data, .batch = 2, .length = 8, .dtype = TS_U8, .seed = 3, .no_thread = no_thread};
+    ts_loader_opts data = {.size = sizeof data, .batch = 2, .length = 8, .dtype = TS_U8, .seed = 3,
+                           .no_thread = no_thread};
     ts_loader *l = NULL;
     ts_batch batch = {0};
     FAULTY(f, l = ts_loader_open(in_folder("text"), &data));
@@ -238,12 +240,16 @@ static void sweep_loader(fault_try *f, bool no_thread)
 }
 
 CALLS_WITH(loader, 0, .setup = make_text, .teardown = folder_teardown) { sweep_loader(f, true); }
-CALLS_WITH(loader_with_a_thread, 0, .setup = make_text, .teardown = folder_teardown) { sweep_loader(f, false); }
+CALLS_WITH(loader_with_a_thread, 0, .setup = make_text, .teardown = folder_teardown)
+{
+    sweep_loader(f, false);
+}
 
 CALLS_WITH(training, 0, .setup = make_text, .teardown = folder_teardown)
 {
     TS_SCOPE;
-    ts_loader_opts data = {.size = sizeof data, .batch = 2, .length = 8, .dtype = TS_U8, .no_thread = true};
+    ts_loader_opts data = {
+        .size = sizeof data, .batch = 2, .length = 8, .dtype = TS_U8, .no_thread = true};
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.1);
     ts_manual_seed(4);
     ts_training run = {.size = sizeof run, .model = ts_linear_new(4, 3, true)};

@@ -2,17 +2,21 @@
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 
-/* Operands of all bodies below: a, b (2, 3) f32; p the same, positive; n (2, 3) i64; flags (2, 3) bool. */
-#define OPERANDS                                                                                       \
-    TS_SCOPE;                                                                                          \
-    (void)ctx;                                                                                         \
-    static const float a_[] = {1.5f, -2, 0.25f, 3, -0.5f, 2}, p_[] = {0.1f, 0.9f, 0.5f, 0.3f, 0.7f, 0.2f}; \
-    static const int64_t n_[] = {1, 0, 2, 0, 1, 1};                                                    \
-    static const bool flags_[] = {true, false, true, true, false, false};                              \
-    ts_tensor *a = ts_from_array(a_, TS_F32, TS_SIZES(2, 3)), *b = ts_full(TS_SIZES(2, 3), TS_SCALAR(1.25), TS_F32); \
-    ts_tensor *p = ts_from_array(p_, TS_F32, TS_SIZES(2, 3)), *n = ts_from_array(n_, TS_I64, TS_SIZES(2, 3)); \
-    ts_tensor *flags = ts_from_array(flags_, TS_BOOL, TS_SIZES(2, 3));                                 \
-    ts_manual_seed(5);                                                                                 \
+/* Operands of all bodies below: a, b (2, 3) f32; p the same, positive;
+ * n (2, 3) i64; flags (2, 3) bool. */
+#define OPERANDS                                                                                   \
+    TS_SCOPE;                                                                                      \
+    (void)ctx;                                                                                     \
+    static const float a_[] = {1.5f, -2, 0.25f, 3, -0.5f, 2},                                      \
+        p_[] = {0.1f, 0.9f, 0.5f, 0.3f, 0.7f, 0.2f};                                               \
+    static const int64_t n_[] = {1, 0, 2, 0, 1, 1};                                                \
+    static const bool flags_[] = {true, false, true, true, false, false};                          \
+    ts_tensor *a = ts_from_array(a_, TS_F32, TS_SIZES(2, 3)),                                      \
+              *b = ts_full(TS_SIZES(2, 3), TS_SCALAR(1.25), TS_F32);                               \
+    ts_tensor *p = ts_from_array(p_, TS_F32, TS_SIZES(2, 3)),                                      \
+              *n = ts_from_array(n_, TS_I64, TS_SIZES(2, 3));                                      \
+    ts_tensor *flags = ts_from_array(flags_, TS_BOOL, TS_SIZES(2, 3));                             \
+    ts_manual_seed(5);                                                                             \
     WATCH(a, b, p, n, flags)
 
 #define BINARY(name, u, v)                       \
@@ -181,7 +185,8 @@ CALLS(activation)
 CALLS(reduce)
 {
     OPERANDS;
-    ts_tensor *row = ts_zeros(TS_SIZES(2), TS_F32), *truth = ts_zeros(TS_SIZES(2), TS_BOOL), *at = ts_zeros(TS_SIZES(2), TS_I64);
+    ts_tensor *row = ts_zeros(TS_SIZES(2), TS_F32), *truth = ts_zeros(TS_SIZES(2), TS_BOOL),
+              *at = ts_zeros(TS_SIZES(2), TS_I64);
     REDUCTION(sum, a);
     INPLACE(row, ts_sum_out(x, a, TS_SIZES(1), false));
     REDUCTION(mean, a);
@@ -270,7 +275,8 @@ CALLS(factory)
         FAULTY(f, (ts_rng_set_state((ts_rng_state){9, 0}), new_ = __VA_ARGS__)); \
         fault_see(f, new_);                                                     \
     } while (0)
-#define SEEDED_INPLACE(source, ...) INPLACE(source, (ts_rng_set_state((ts_rng_state){9, 0}), __VA_ARGS__))
+#define SEEDED_INPLACE(source, ...)                                                                \
+    INPLACE(source, (ts_rng_set_state((ts_rng_state){9, 0}), __VA_ARGS__))
 
 CALLS(random)
 {
@@ -300,7 +306,8 @@ CALLS(copy_and_view)
     double number = 0;
     int64_t whole = 0;
     float values[6];
-    ts_tensor *t = ts_t(a), *one = ts_scalar_tensor(TS_SCALAR(3), TS_F32), *int_one = ts_scalar_tensor(TS_SCALAR(3), TS_I64);
+    ts_tensor *t = ts_t(a), *one = ts_scalar_tensor(TS_SCALAR(3), TS_F32),
+              *int_one = ts_scalar_tensor(TS_SCALAR(3), TS_I64);
     NEW(ts_clone(a));
     INPLACE(a, ts_copy_(x, b));
     NEW(ts_to(a, TS_F64));
@@ -359,7 +366,8 @@ CALLS(copy_and_view)
 CALLS(index)
 {
     OPERANDS;
-    ts_tensor *rows = ts_from_array((int64_t[]){1, 0, 1}, TS_I64, TS_SIZES(3)), *src = ts_ones(TS_SIZES(3, 3), TS_F32);
+    ts_tensor *rows = ts_from_array((int64_t[]){1, 0, 1}, TS_I64, TS_SIZES(3)),
+              *src = ts_ones(TS_SIZES(3, 3), TS_F32);
     NEW(ts_embedding(a, rows, -1));
     NEW(ts_embedding_backward(src, rows, 2, -1));
     NEW(ts_index_select(a, 0, rows));
@@ -380,7 +388,8 @@ CALLS(index)
 CALLS(matmul_and_norm)
 {
     OPERANDS;
-    ts_tensor *square = ts_eye(3, 3, TS_F32), *batch = ts_ones(TS_SIZES(2, 3, 2), TS_F32), *other = ts_ones(TS_SIZES(2, 2, 3), TS_F32);
+    ts_tensor *square = ts_eye(3, 3, TS_F32), *batch = ts_ones(TS_SIZES(2, 3, 2), TS_F32),
+              *other = ts_ones(TS_SIZES(2, 2, 3), TS_F32);
     ts_tensor *weight = ts_ones(TS_SIZES(3), TS_F32), *bias = ts_ones(TS_SIZES(3), TS_F32);
     NEW(ts_mm(a, square));
     INPLACE(b, ts_mm_out(x, a, square));
@@ -422,14 +431,17 @@ CALLS(matmul_and_norm)
     ts_tensor *y = NULL, *dq = NULL, *dk = NULL, *dv = NULL;
     FAULTY(f, y = ts_scaled_dot_product_attention_ex(q, q, q, &lse, &causal));
     ts_tensor **grads[3] = {&dq, &dk, &dv};
-    FAULTY(f, ts_scaled_dot_product_attention_backward(q, TS_NONE, q, q, q, y, lse, &causal, grads));
+    FAULTY(f,
+           ts_scaled_dot_product_attention_backward(q, TS_NONE, q, q, q, y, lse, &causal, grads));
     fault_see(f, y);
     fault_see(f, dq);
     fault_see(f, dk);
     fault_see(f, dv);
     ts_tensor *bounds = ts_from_array((int32_t[]){0, 2, 5}, TS_I32, TS_SIZES(3));
-    ts_attention_opts all = {.size = sizeof all, .mask = ts_ones(TS_SIZES(5), TS_BOOL), .cu_seqlens_q = bounds, .cu_seqlens_k = bounds,
-                             .max_seqlen_q = 3, .max_seqlen_k = 5, .window = true, .window_left = 1, .softcap = 2, .dropout_p = 0.25};
+    ts_attention_opts all = {.size = sizeof all, .mask = ts_ones(TS_SIZES(5), TS_BOOL),
+                             .cu_seqlens_q = bounds, .cu_seqlens_k = bounds, .max_seqlen_q = 3,
+                             .max_seqlen_k = 5, .window = true, .window_left = 1, .softcap = 2,
+                             .dropout_p = 0.25};
     FAULTY(f, (ts_manual_seed(1), y = ts_scaled_dot_product_attention_ex(q, q, q, &lse, &all)));
     FAULTY(f, ts_scaled_dot_product_attention_backward(q, TS_NONE, q, q, q, y, lse, &all, grads));
     fault_see(f, y);
@@ -448,7 +460,8 @@ CALLS(loss)
 {
     OPERANDS;
     ts_loss_opts opts = {.size = sizeof opts, .reduction = TS_REDUCTION_SUM};
-    ts_tensor *one = ts_scalar_tensor(TS_SCALAR(1), TS_F32), *target = ts_from_array((int64_t[]){2, 0}, TS_I64, TS_SIZES(2));
+    ts_tensor *one = ts_scalar_tensor(TS_SCALAR(1), TS_F32),
+              *target = ts_from_array((int64_t[]){2, 0}, TS_I64, TS_SIZES(2));
     ts_tensor *dtarget = NULL, *lse = ts_logsumexp_dim(a, 1, false);
     NEW(ts_cross_entropy(a, target));
     NEW(ts_cross_entropy_ex(a, target, &opts));
@@ -477,11 +490,13 @@ CALLS(loss)
 CALLS(optimizer_ops)
 {
     OPERANDS;
-    ts_tensor *params[] = {ts_clone(a), ts_clone(b)}, *grads[] = {p, b}, *m[] = {ts_zeros_like(a), ts_zeros_like(b)};
+    ts_tensor *params[] = {ts_clone(a), ts_clone(b)}, *grads[] = {p, b},
+              *m[] = {ts_zeros_like(a), ts_zeros_like(b)};
     ts_tensor *v[] = {ts_zeros_like(a), ts_zeros_like(b)};
     int64_t steps[] = {1, 1};
     ts_adamw_rule adam = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
-    ts_sgd_rule sgd = {.lr = 0.1, .momentum = 0.9, .grad_scale = ts_full(NULL, 0, ts_scalar_float(0.5), TS_F32)};
+    ts_sgd_rule sgd = {
+        .lr = 0.1, .momentum = 0.9, .grad_scale = ts_full(NULL, 0, ts_scalar_float(0.5), TS_F32)};
     fault_watch_written(f, params[0]);
     fault_watch_written(f, m[1]);
     FAULTY(f, ts_adamw_(params, grads, m, v, steps, 2, &adam));

@@ -79,7 +79,10 @@ static void *counted(void *block)
 
 void *malloc(size_t bytes) { return refuses() ? NULL : counted(__libc_malloc(bytes)); }
 void *calloc(size_t n, size_t bytes) { return refuses() ? NULL : counted(__libc_calloc(n, bytes)); }
-void *memalign(size_t align, size_t bytes) { return refuses() ? NULL : counted(__libc_memalign(align, bytes)); }
+void *memalign(size_t align, size_t bytes)
+{
+    return refuses() ? NULL : counted(__libc_memalign(align, bytes));
+}
 void *aligned_alloc(size_t align, size_t bytes) { return memalign(align, bytes); }
 int posix_memalign(void **out, size_t align, size_t bytes)
 {
@@ -111,7 +114,10 @@ static long blocks(void) { return atomic_load(&live); }
 #endif
 
 /* Behind the library's own choice (101), before its first block: every block is one of malloc's. */
-__attribute__((constructor(102))) static void every_block_from_malloc(void) { ts_alloc_system = true; }
+__attribute__((constructor(102))) static void every_block_from_malloc(void)
+{
+    ts_alloc_system = true;
+}
 
 /* -------------------------------------------------------------------------- attempts ---- */
 
@@ -195,12 +201,13 @@ static void check_watched(fault_try *f, const char *text)
         size_t size = f->watch[i].size;
         char *now = malloc(size + 1);
         if (ts_version(t) != f->watch[i].version && !f->watch[i].written)
-            fault_wrong(f, "%s: the version of watched tensor %d went from %u to %u", text, i, f->watch[i].version,
-                        ts_version(t));
+            fault_wrong(f, "%s: the version of watched tensor %d went from %u to %u", text, i,
+                        f->watch[i].version, ts_version(t));
         else if (ts_keys_of(t) != f->watch[i].keys || ts_requires_grad(t) != f->watch[i].grad ||
                  ts_is_leaf(t) != f->watch[i].leaf)
             fault_wrong(f, "%s: the history of watched tensor %d changed", text, i);
-        else if (size && (ts_copy_to((ts_tensor *)t, now, size) != TS_OK || memcmp(now, f->watch[i].bytes, size) != 0))
+        else if (size && (ts_copy_to((ts_tensor *)t, now, size) != TS_OK ||
+                          memcmp(now, f->watch[i].bytes, size) != 0))
             fault_wrong(f, "%s: watched tensor %d was written", text, i);
         free(now);
     }
@@ -213,8 +220,8 @@ bool fault_judge(fault_try *f, const char *text, ts_status status)
         return false;
     }
     if (status != TS_ERR_MEMORY || ts_error_code() != TS_ERR_MEMORY)
-        fault_wrong(f, "%s: expected TS_ERR_MEMORY, got %s, recorded %s: %s", text, ts_status_name(status),
-                    ts_status_name(ts_error_code()), ts_error_message());
+        fault_wrong(f, "%s: expected TS_ERR_MEMORY, got %s, recorded %s: %s", text,
+                    ts_status_name(status), ts_status_name(ts_error_code()), ts_error_message());
     else if (!strstr(ts_error_message(), "memory"))
         fault_wrong(f, "%s: the message does not say what happened: %s", text, ts_error_message());
     check_watched(f, text);
@@ -297,7 +304,8 @@ static outcome attempt_here(const char *name, fault_body body, void *ctx, int at
 
 static outcome attempt_apart(const char *name, fault_body body, void *ctx, int at, bool forever)
 {
-    outcome *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    outcome *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(shared, MAP_FAILED);
     int status = -1;
     fflush(stdout);
@@ -307,7 +315,8 @@ static outcome attempt_apart(const char *name, fault_body body, void *ctx, int a
         _exit(0);
     }
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
-        printf("%s, allocation %d%s: the process ended with status %d\n", name, at, forever ? " and all that follow" : "", status);
+        printf("%s, allocation %d%s: the process ended with status %d\n", name, at,
+               forever ? " and all that follow" : "", status);
         *shared = (outcome){.met = at > 0};
     }
     outcome o = *shared;
@@ -329,7 +338,8 @@ static bool as_without(const char *name, outcome o, outcome without, unsigned fl
 
 long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags)
 {
-    outcome (*attempt)(const char *, fault_body, void *, int, bool) = flags & FAULT_FRESH ? attempt_apart : attempt_here;
+    outcome (*attempt)(const char *, fault_body, void *, int, bool) =
+        flags & FAULT_FRESH ? attempt_apart : attempt_here;
     outcome o, without;
     long done = 0;
     install();
@@ -345,7 +355,8 @@ long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags)
         return 0;
     }
     for (int forever = 0; forever < 2; forever++)
-        for (int at = 1; (o = attempt(name, body, ctx, at, forever)).met; at += flags & FAULT_SPARSE ? 1 + at / 8 : 1) {
+        for (int at = 1; (o = attempt(name, body, ctx, at, forever)).met;
+             at += flags & FAULT_SPARSE ? 1 + at / 8 : 1) {
             bool good = as_without(name, o, without, flags);
             ts_tally(good, !good, 0);
             done++;

@@ -13,9 +13,10 @@
  *     }
  *     fault_sweep("linear", linear, NULL, 0);
  *
- * Every allocation counts, those inside libc, jansson and xxhash too: the programs bring a malloc of
- * their own (fault.c), and each block of the library comes from it (TS_ALLOC=system). Under a
- * sanitizer malloc is the sanitizer's; there the library's own hook fails what goes through core/alloc.
+ * Every allocation counts, those inside libc, jansson and xxhash too: the programs bring a malloc
+ * of their own (fault.c), and each block of the library comes from it (TS_ALLOC=system).
+ * Under a sanitizer malloc is the sanitizer's; there the library's own hook fails what
+ * goes through core/alloc.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_FAULT_H
@@ -35,14 +36,15 @@ enum {
     FAULT_KEEPS = 1,
     /** Hundreds of equal allocations: the distance between points grows by an eighth. */
     FAULT_SPARSE = 2,
-    /** The body changes the process for good (a layer takes its place, a backend its name): each attempt
-     *  runs in a process of its own, which has seen none before. */
+    /** The body changes the process for good (a layer takes its place, a backend its name):
+     *  each attempt runs in a process of its own, which has seen none before. */
     FAULT_FRESH = 4
 };
 
 /**
- * Sweeps a body; each injection point counts as a sample, which fails when the call gave another code
- * than out of memory, a watched tensor changed, blocks were lost, or the repeated call gave other bits.
+ * Sweeps a body; each injection point counts as a sample, which fails when the call
+ * gave another code than out of memory, a watched tensor changed, blocks were lost,
+ * or the repeated call gave other bits.
  * @return injection points
  */
 long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags);
@@ -65,7 +67,8 @@ void fault_wrong(fault_try *f, const char *format, ...) __attribute__((format(pr
 
 /** A tensor that must be as it is now whenever a call fails; at most 16, until fault_unwatch(). */
 void fault_watch(fault_try *f, const ts_tensor *t);
-/** As above for a destination: a kernel that fails has perhaps written, so the version may have gone up. */
+/** As above for a destination: a kernel that fails has perhaps written,
+ * so the version may have gone up. */
 void fault_watch_written(fault_try *f, const ts_tensor *t);
 void fault_unwatch(fault_try *f);
 void fault_unwatch_one(fault_try *f, const ts_tensor *t);
@@ -78,7 +81,8 @@ void fault_see_number(fault_try *f, double x);
 #define FAULT_TEXT(...) \
     static const char fault_text[] __attribute__((section("ts_faults"), used)) = #__VA_ARGS__
 
-/** An expression that gives a status or a pointer; fails, is judged, and is then repeated without a fault. */
+/** An expression that gives a status or a pointer; fails, is judged,
+ * and is then repeated without a fault. */
 #define FAULTY(f, ...)                                              \
     do {                                                            \
         FAULT_TEXT(__VA_ARGS__);                                   \

@@ -1,6 +1,7 @@
 /**
  * @file ops.c
- * Every row of ops.def runs out of memory: the samples' calls in all their forms, forward and backward.
+ * Every row of ops.def runs out of memory: the samples' calls
+ * in all their forms, forward and backward.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -19,7 +20,8 @@ typedef enum form {
     FORM_GRAD_IN_PLACE,
     FORM_COUNT
 } form;
-static const char *const form_names[] = {"new", "out=", "out= transposed", "in place", "gradient", "double backward",
+static const char *const form_names[] = {"new", "out=", "out= transposed", "in place", "gradient",
+                                         "double backward",
                                          "gradient in place"};
 
 typedef struct op_call {
@@ -38,14 +40,16 @@ static ts_status backward(const op_call *o, const ts_value *rets, ts_tensor *con
 {
     for (int i = 0; i < o->c.info->nrets; i++)
         if (seeds[i]) {
-            ts_backward_opts opts = {.size = sizeof opts, .gradient = seeds[i], .retain_graph = true};
+            ts_backward_opts opts = {
+                .size = sizeof opts, .gradient = seeds[i], .retain_graph = true};
             TS_TRY(ts_backward_ex(rets[i].t, &opts));
         }
     return TS_OK;
 }
 
 /** Gradients as a function of the gradient given, and theirs in turn. */
-static ts_status twice(const op_call *o, const ts_made *m, const ts_value *rets, ts_tensor *const *seeds, ts_tensor **out)
+static ts_status twice(const op_call *o, const ts_made *m, const ts_value *rets,
+                       ts_tensor *const *seeds, ts_tensor **out)
 {
     ts_tensor *inputs[MADE_MOST];
     int n = 0;
@@ -60,7 +64,8 @@ static ts_status twice(const op_call *o, const ts_made *m, const ts_value *rets,
         for (int k = 0; k < n; k++)
             if (out[k] != TS_NONE && ts_requires_grad(out[k])) {
                 /* not create_graph again: .grad would hold a graph that holds its leaf */
-                opts = (ts_backward_opts){.size = sizeof opts, .gradient = ts_ones_like(out[k]), .retain_graph = true};
+                opts = (ts_backward_opts){
+                    .size = sizeof opts, .gradient = ts_ones_like(out[k]), .retain_graph = true};
                 TS_TRY(opts.gradient);
                 TS_TRY(ts_backward_ex(out[k], &opts));
                 return TS_OK;
@@ -102,8 +107,9 @@ static void call_op(fault_try *f, void *ctx)
         for (int i = 0; i < nrets; i++)
             if (rets[i].tag == TS_TAG_TENSOR) {
                 ts_tensor *y = ts_adopt(rets[i].t);
-                given[i] = ts_value_tensor(tensor_make(NULL, ts_dtype_of(y), ts_sizes(y), ts_ndim(y),
-                                                       o->form == FORM_OUT ? LAYOUT_OFFSET : LAYOUT_TRANSPOSED, TS_DEVICE_CPU, NULL));
+                given[i] = ts_value_tensor(tensor_make(
+                    NULL, ts_dtype_of(y), ts_sizes(y), ts_ndim(y),
+                    o->form == FORM_OUT ? LAYOUT_OFFSET : LAYOUT_TRANSPOSED, TS_DEVICE_CPU, NULL));
             }
     }
     for (int i = 0; i < m.ntensors && i < 10; i++)
@@ -215,7 +221,9 @@ static bool has_form(const op_call *o)
     case FORM_OUT:
     case FORM_SHADOW: return info->nrets && info->kind != TS_VIEW && works(o);
     case FORM_IN_PLACE: return s->inplace && works(o);
-    case FORM_GRAD_IN_PLACE: return s->inplace && s->grad && s->args[0].tag == TS_TAG_TENSOR && !s->args[0].nograd && works(o);
+    case FORM_GRAD_IN_PLACE:
+        return s->inplace && s->grad && s->args[0].tag == TS_TAG_TENSOR && !s->args[0].nograd &&
+               works(o);
     default: return s->grad && sample_is_differentiable(info) && works(o);
     }
 }
@@ -241,8 +249,8 @@ static void sweep_family(const ts_sample_family *family)
                     o.c.form = form_names[form];
                     if ((form >= FORM_GRAD && !ts_dtype_is_float(o.c.dtype)) || !has_form(&o))
                         continue;
-                    snprintf(name, sizeof name, "%s '%s' %s%s, %s", s->op, s->name, ts_dtype_name(o.c.dtype),
-                             l ? " mixed" : "", form_names[form]);
+                    snprintf(name, sizeof name, "%s '%s' %s%s, %s", s->op, s->name,
+                             ts_dtype_name(o.c.dtype), l ? " mixed" : "", form_names[form]);
                     points += fault_sweep(name, call_op, &o, 0);
                 }
         }

@@ -1,7 +1,7 @@
 /**
  * @file opcall.c
- * Fuzzes boxed calls: bytes choose op, arguments, destinations and what is recorded. Whatever comes,
- * a call gives results that are whole or an error with a text, and gradients do the same.
+ * Fuzzes boxed calls: bytes choose op, arguments, destinations and what is recorded. Whatever
+ * comes, a call gives results that are whole or an error with a text, and gradients do the same.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -24,15 +24,16 @@ static bool too_large(size_t bytes) { return bytes > MOST_BYTES; }
 
 static int64_t number(input *in)
 {
-    static const int64_t odd[] = {INT64_MAX, INT64_MIN, (int64_t)1 << 45, -((int64_t)1 << 45), (int64_t)1 << 31,
-                                  -((int64_t)1 << 31), 1000, -1000};
+    static const int64_t odd[] = {INT64_MAX, INT64_MIN, (int64_t)1 << 45, -((int64_t)1 << 45),
+                                  (int64_t)1 << 31, -((int64_t)1 << 31), 1000, -1000};
     uint8_t b = byte(in);
     return b < 240 ? (int64_t)(b % 16) - 4 : odd[b % 8];
 }
 
 static double real(input *in)
 {
-    static const double some[] = {0, -0.0, 1, -1, 0.5, 2, 1e300, -1e300, INFINITY, -INFINITY, NAN, 1e-8, 0.1, 3, 100, -0.3};
+    static const double some[] = {0, -0.0, 1, -1, 0.5, 2, 1e300, -1e300, INFINITY, -INFINITY, NAN,
+                                  1e-8, 0.1, 3, 100, -0.3};
     return some[byte(in) % 16];
 }
 
@@ -74,7 +75,8 @@ typedef struct room {
 
 static ts_value value(input *in, room *r, int i, uint16_t kinds)
 {
-    static const char *const texts[] = {"", "none", "mean", "sum", "tanh", "a text that no op knows"};
+    static const char *const texts[] = {"", "none", "mean", "sum", "tanh",
+                                        "a text that no op knows"};
     uint8_t choice = byte(in);
     int tag = choice % 10;
     /* mostly a kind that the schema allows */
@@ -108,7 +110,9 @@ static ts_value value(input *in, room *r, int i, uint16_t kinds)
         v.i = b < 240 ? b % TS_DTYPE_COUNT : b;
         return v;
     }
-    case TS_TAG_DEVICE: return ts_value_device(byte(in) % 8 ? TS_DEVICE_CPU : (ts_device){byte(in) % 16, byte(in) % 2});
+    case TS_TAG_DEVICE:
+        return ts_value_device(byte(in) % 8 ? TS_DEVICE_CPU
+                                            : (ts_device){byte(in) % 16, byte(in) % 2});
     case TS_TAG_STRING: return ts_value_string(texts[byte(in) % TS_COUNTOF(texts)]);
     default: return ts_value_none();
     }
@@ -156,13 +160,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ts_error_clear();
     r.ntensors = 0;
     for (int i = 0; i < s->nargs; i++)
-        args[i] = value(&in, &r, i, s->args[i].kinds | (s->args[i].optional ? 1 << TS_TAG_NONE : 0));
+        args[i] =
+            value(&in, &r, i, s->args[i].kinds | (s->args[i].optional ? 1 << TS_TAG_NONE : 0));
     for (int i = 0; i < TS_MAX_RETS; i++)
         rets[i] = ts_value_none();
     int given = 0;
     for (int i = 0; i < s->nrets; i++)
         if (mode >> i & 1) {
-            ts_tensor *t = mode & 16 && r.ntensors ? r.tensors[0] : tensor(&in, r.tensors, r.ntensors);
+            ts_tensor *t =
+                mode & 16 && r.ntensors ? r.tensors[0] : tensor(&in, r.tensors, r.ntensors);
             rets[i] = ts_value_tensor(t);
             given |= (t != NULL) << i; /* without one the call makes it */
         }
@@ -179,7 +185,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     for (int i = 0; status == TS_OK && i < s->nrets; i++)
         if (rets[i].tag == TS_TAG_TENSOR && ts_requires_grad(rets[i].t)) {
-            ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_ones_like(rets[i].t), .retain_graph = true,
+            ts_backward_opts opts = {.size = sizeof opts,
+                                     .gradient = ts_ones_like(rets[i].t),
+                                     .retain_graph = true,
                                      .create_graph = mode >> 5 & 1};
             if (!opts.gradient)
                 continue;

@@ -1,9 +1,10 @@
 /**
  * @file replay.c
  * Runs a harness over the files of a folder, each as it is, cut at every byte and with every bit
- * flipped; `FOLDER N FIRST` runs instead inputs FIRST to FIRST + N - 1 of an endless row of random ones,
- * half of them pieces of the folder's files put together anew. A crash names the input's number. With a
- * fuzzer this file is left out: `clang -fsanitize=fuzzer,address` brings a main of its own.
+ * flipped; `FOLDER N FIRST` runs instead inputs FIRST to FIRST + N - 1 of an endless row
+ * of random ones, half of them pieces of the folder's files put together anew. A crash names
+ * the input's number. With a fuzzer this file is left out: `clang -fsanitize=fuzzer,address`
+ * brings a main of its own.
  */
 // SPDX-License-Identifier: MIT
 #include <dirent.h>
@@ -22,7 +23,7 @@ static void one(const uint8_t *data, size_t size)
     free(copy);
 }
 
-/* ---------------------------------------------------------------------------- random inputs ---- */
+/* --------------------------------------------------------------------------- random inputs ---- */
 
 enum { MOST_FILES = 256 };
 static struct {
@@ -58,7 +59,8 @@ static void random_input(long number)
     if (number & 1 && nfiles) {
         for (uint64_t pieces = 1 + next(&state) % 3; pieces; pieces--) {
             int f = (int)(next(&state) % (uint64_t)nfiles);
-            size_t from = files[f].size ? next(&state) % files[f].size : 0, n = files[f].size - from;
+            size_t from = files[f].size ? next(&state) % files[f].size : 0,
+                   n = files[f].size - from;
             n = n ? 1 + next(&state) % n : 0;
             n = n < sizeof data - size ? n : sizeof data - size;
             memcpy(data + size, files[f].data + (pieces & 1 ? 0 : from), n);

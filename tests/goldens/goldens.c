@@ -1,7 +1,7 @@
 /**
  * @file goldens.c
- * Replays what NumPy and PyTorch computed (tools/make-goldens says how and when): each case in f64 and,
- * where its arguments are exact there, in f32.
+ * Replays what NumPy and PyTorch computed (tools/make-goldens says how and when): each case
+ * in f64 and, where its arguments are exact there, in f32.
  */
 // SPDX-License-Identifier: MIT
 #include <jansson.h>
@@ -87,7 +87,8 @@ static double element(const char *bytes, ts_dtype dtype, int64_t i)
 }
 
 /** Prints the first difference. */
-static bool same(const char *what, ts_tensor *y, const json_t *want, const json_t *test, ts_dtype run)
+static bool same(const char *what, ts_tensor *y, const json_t *want, const json_t *test,
+                 ts_dtype run)
 {
     TS_SCOPE;
     ts_tensor *w = tensor_of(want, run);
@@ -108,9 +109,11 @@ static bool same(const char *what, ts_tensor *y, const json_t *want, const json_
     ck_assert_int_eq(ts_copy_to(y, got, bytes), TS_OK);
     bool good = true;
     for (int64_t i = 0; good && i < n; i++) {
-        double g = element(got, ts_dtype_of(y), i), x = real(json_array_get(json_object_get(want, "data"), (size_t)i));
+        double g = element(got, ts_dtype_of(y), i),
+               x = real(json_array_get(json_object_get(want, "data"), (size_t)i));
         double wanted = ts_dtype_of(y) == TS_F32 ? (double)(float)x : x;
-        good = (isnan(g) && isnan(wanted)) || g == wanted || fabs(g - x) <= unit * fmax(fabs(x), scale);
+        good = (isnan(g) && isnan(wanted)) || g == wanted ||
+               fabs(g - x) <= unit * fmax(fabs(x), scale);
         if (!good)
             printf("%s: element %lld is %.17g, expected %.17g\n", what, (long long)i, g, x);
     }
@@ -128,7 +131,8 @@ static int replay(const json_t *test, ts_dtype run)
     if (op < 0)
         return -1;
     char what[256];
-    snprintf(what, sizeof what, "%s '%s' %s", name, json_string_value(json_object_get(test, "name")), ts_dtype_name(run));
+    snprintf(what, sizeof what, "%s '%s' %s", name,
+             json_string_value(json_object_get(test, "name")), ts_dtype_name(run));
     const ts_schema *s = &ts_ops[op].schema;
     ts_value values[TS_MAX_ARGS], results[TS_MAX_RETS];
     int64_t ints[TS_MAX_ARGS][TS_MAX_DIMS];
@@ -139,7 +143,8 @@ static int replay(const json_t *test, ts_dtype run)
         values[i] = box(v, run, ints[i]);
     }
     if (used != json_object_size(args)) {
-        printf("%s: skipped: rename its arguments in tools/make-goldens: %s\n", what, ts_op_schema(op));
+        printf("%s: skipped: rename its arguments in tools/make-goldens: %s\n", what,
+               ts_op_schema(op));
         return -1;
     }
     for (int i = 0; i < TS_MAX_RETS; i++)
@@ -212,7 +217,8 @@ TS_TEST(torch_agrees) { replay_file("torch.json"); }
 /** The loss of a case of higher.json from its leaves. */
 static ts_tensor *network(const json_t *args, ts_tensor *const *p)
 {
-    ts_tensor *x = tensor_of(json_object_get(args, "x"), TS_F64), *target = tensor_of(json_object_get(args, "target"), TS_F64);
+    ts_tensor *x = tensor_of(json_object_get(args, "x"), TS_F64),
+              *target = tensor_of(json_object_get(args, "target"), TS_F64);
     ts_tensor *h = ts_gelu(ts_layer_norm(ts_linear(x, p[0], p[1]), p[2], p[3]));
     ts_loss_opts opts = {.size = sizeof opts, .label_smoothing = 0.125};
     return ts_cross_entropy_ex(ts_linear(h, p[4], p[5]), target, &opts);
@@ -227,14 +233,16 @@ static ts_tensor *attention(const json_t *args, ts_tensor *const *p)
 
 static ts_tensor *attention_options(const json_t *args, ts_tensor *const *p)
 {
-    ts_attention_opts opts = {.size = sizeof opts, .scale = 0.75, .softcap = 1.5, .window = true, .window_left = 2, .window_right = 1};
+    ts_attention_opts opts = {.size = sizeof opts, .scale = 0.75, .softcap = 1.5, .window = true,
+                              .window_left = 2, .window_right = 1};
     opts.mask = tensor_of(json_object_get(args, "bias"), TS_F64);
     ts_tensor *y = ts_scaled_dot_product_attention_ex(p[0], p[1], p[2], NULL, &opts);
     return ts_sum(ts_mul(y, tensor_of(json_object_get(args, "g"), TS_F64)));
 }
 
 /** Three orders, each the gradients of sum(the order before · directions). */
-static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_tensor *const *p), int n)
+static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_tensor *const *p),
+                   int n)
 {
     enum { MOST = 6, ORDERS = 3 };
     TS_SCOPE;
@@ -254,14 +262,16 @@ static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_t
         v[i] = tensor_of(json_object_get(args, what), TS_F64);
     }
     ts_tensor *value = loss(args, p);
-    ck_assert_msg(value && same(name, value, json_array_get(rets, 0), test, TS_F64), "%s", ts_error_message());
+    ck_assert_msg(value && same(name, value, json_array_get(rets, 0), test, TS_F64), "%s",
+                  ts_error_message());
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
     for (int order = 0; order < ORDERS; order++) {
         ck_assert_msg(ts_grad_of(value, p, n, grads, &opts) == TS_OK, "%s", ts_error_message());
         value = NULL;
         for (int i = 0; i < n; i++) {
             snprintf(what, sizeof what, "%s: order %d of leaf %d", name, order + 1, i);
-            ck_assert(same(what, grads[i], json_array_get(rets, (size_t)(1 + order * n + i)), test, TS_F64));
+            ck_assert(same(what, grads[i], json_array_get(rets, (size_t)(1 + order * n + i)), test,
+                           TS_F64));
             ts_tensor *product = ts_sum(ts_mul(grads[i], v[i]));
             value = value ? ts_add(value, product) : product;
         }
@@ -276,7 +286,8 @@ TS_TEST(three_orders_of_attention_are_those_of_torch) { higher("attention", atte
 static ts_dtype sum_dtype(ts_value a, ts_value b)
 {
     ts_value args[] = {a, b}, ret = ts_value_none();
-    ck_assert_msg(ts_call_boxed(ts_op_by_name("add"), args, 2, &ret, 1) == TS_OK, "%s", ts_error_message());
+    ck_assert_msg(ts_call_boxed(ts_op_by_name("add"), args, 2, &ret, 1) == TS_OK, "%s",
+                  ts_error_message());
     return ts_dtype_of(ts_adopt(ret.t));
 }
 
@@ -300,22 +311,29 @@ TS_TEST(promotion_is_that_of_torch)
             ts_dtype b = dtype_of(key);
             ts_dtype want = dtype_of(json_string_value(json_object_get(v, "dims")));
             ck_assert_msg(ts_dtype_promote(a, b) == want, "%s with %s", ts_dtype_name(a), key);
-            ck_assert_int_eq(sum_dtype(dims, ts_value_tensor(ts_empty_on(&two, 1, b, TS_DEVICE_META))), want);
-            ts_dtype got = sum_dtype(dims, ts_value_tensor(ts_empty_on(NULL, 0, b, TS_DEVICE_META)));
+            ck_assert_int_eq(
+                sum_dtype(dims, ts_value_tensor(ts_empty_on(&two, 1, b, TS_DEVICE_META))), want);
+            ts_dtype got =
+                sum_dtype(dims, ts_value_tensor(ts_empty_on(NULL, 0, b, TS_DEVICE_META)));
             const char *wanted = json_string_value(json_object_get(v, "zero"));
-            ck_assert_msg(got == dtype_of(wanted), "%s with a 0-dim %s is %s, expected %s", ts_dtype_name(a), key,
-                          ts_dtype_name(got), wanted);
+            ck_assert_msg(got == dtype_of(wanted), "%s with a 0-dim %s is %s, expected %s",
+                          ts_dtype_name(a), key, ts_dtype_name(got), wanted);
         }
         const ts_value numbers[] = {ts_value_bool(true), ts_value_int(1), ts_value_float(1.5)};
         const char *const kinds[] = {"bool", "int", "float"};
         for (int k = 0; k < 3; k++) {
-            const char *want = json_string_value(json_object_get(json_object_get(test, "numbers"), kinds[k]));
+            const char *want =
+                json_string_value(json_object_get(json_object_get(test, "numbers"), kinds[k]));
             ck_assert_str_eq(ts_dtype_name(sum_dtype(dims, numbers[k])), want);
-            want = json_string_value(json_object_get(json_object_get(test, "zero_numbers"), kinds[k]));
+            want =
+                json_string_value(json_object_get(json_object_get(test, "zero_numbers"), kinds[k]));
             ck_assert_str_eq(ts_dtype_name(sum_dtype(zero, numbers[k])), want);
         }
     }
     ck_assert_int_eq(seen, TS_DTYPE_COUNT);
     json_decref(file);
 }
-TS_TEST(three_orders_of_attention_with_options_are_those_of_torch) { higher("attention_options", attention_options, 3); }
+TS_TEST(three_orders_of_attention_with_options_are_those_of_torch)
+{
+    higher("attention_options", attention_options, 3);
+}

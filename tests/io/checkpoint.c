@@ -1,4 +1,5 @@
-/** @file checkpoint.c  Checkpoints: what is kept, what is found, damage, hostile manifests, misuse. */
+/** @file checkpoint.c  Checkpoints: what is kept, what is found, damage,
+ * hostile manifests, misuse. */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <sys/file.h>
@@ -75,8 +76,8 @@ TS_TEST(later_steps_stay_when_an_earlier_one_is_saved, IN_RUN)
 
 TS_TEST(strangers_in_the_folder_are_left_alone, IN_RUN)
 {
-    static const char *const names[] = {"notes.txt", "07", "-1", "1e3", "20.tmp", "20.tmp-", "20.tmp-x", "20.bak",
-                                        "99999999999999999999", " 5"};
+    static const char *const names[] = {"notes.txt", "07", "-1", "1e3", "20.tmp", "20.tmp-",
+                                        "20.tmp-x", "20.bak", "99999999999999999999", " 5"};
     int64_t step;
     int life;
     ck_ok(run_save(dir, 20, 1, 0));
@@ -119,7 +120,8 @@ static void check_falls_back(const char *what, const char *why)
     ck_assert_msg(c && ts_checkpoint_step(c) == 10, "%s", what);
     ck_assert_int_eq(ts_error_code(), TS_OK);
     run_check(c);
-    ck_assert_msg(strstr(ts_checkpoint_report(c), "/checkpoints/20: ") && strstr(ts_checkpoint_report(c), why),
+    ck_assert_msg(strstr(ts_checkpoint_report(c), "/checkpoints/20: ") &&
+                      strstr(ts_checkpoint_report(c), why),
                   "%s: expected \"%s\" in \"%s\"", what, why, ts_checkpoint_report(c));
     ck_assert_ptr_nonnull(strstr(logged, "passed over"));
     ts_checkpoint_close(c);
@@ -211,36 +213,61 @@ TS_TEST(hostile_manifests_are_refused_by_name, IN_RUN)
     static const struct {
         const char *body, *message;
     } bad[] = {
-        {"\"format\":\"other\",\"version\":1,\"step\":10,\"files\":{},\"user\":{}", "expected format"},
-        {"\"format\":\"tessera checkpoint\",\"version\":2,\"step\":10,\"files\":{},\"user\":{}", "version 1, got 2"},
-        {"\"format\":\"tessera checkpoint\",\"version\":1,\"step\":-1,\"files\":{},\"user\":{}", "as step"},
-        {"\"format\":\"tessera checkpoint\",\"version\":1,\"step\":\"10\",\"files\":{},\"user\":{}", "as step"},
+        {"\"format\":\"other\",\"version\":1,\"step\":10,\"files\":{},\"user\":{}",
+         "expected format"},
+        {"\"format\":\"tessera checkpoint\",\"version\":2,\"step\":10,\"files\":{},\"user\":{}",
+         "version 1, got 2"},
+        {"\"format\":\"tessera checkpoint\",\"version\":1,\"step\":-1,\"files\":{},\"user\":{}",
+         "as step"},
+        {"\"format\":\"tessera checkpoint\",\"version\":1,\"step\":\"10\",\"files\":{},\"user\":{}",
+         "as step"},
         {START "\"files\":[],\"user\":{}", "files, and user"},
         {START "\"files\":{},\"user\":[]", "files, and user"},
         {START "\"files\":{}", "files, and user"},
         {START "\"files\":{},\"user\":{},\"more\":1", "files, and user"},
         {START "\"files\":{},\"user\":{},\"user\":{}", "duplicate"},
-        {START "\"files\":{\"../model.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "NAME.safetensors"},
-        {START "\"files\":{\"/etc/passwd\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "got '/etc/passwd'"},
-        {START "\"files\":{\"a/b.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "NAME.safetensors"},
-        {START "\"files\":{\".safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "NAME.safetensors"},
-        {START "\"files\":{\"..safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "NAME.safetensors"},
-        {START "\"files\":{\"model\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "got 'model'"},
-        {START "\"files\":{\"model.safetensors\":{\"bytes\":-1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "bytes >= 0"},
-        {START "\"files\":{\"model.safetensors\":{\"bytes\":1.0,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "bytes >= 0"},
+        {START "\"files\":{\"../model.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS
+               "\"}},\"user\":{}",
+         "NAME.safetensors"},
+        {START "\"files\":{\"/etc/passwd\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}",
+         "got '/etc/passwd'"},
+        {START "\"files\":{\"a/b.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS
+               "\"}},\"user\":{}",
+         "NAME.safetensors"},
+        {START "\"files\":{\".safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}",
+         "NAME.safetensors"},
+        {START "\"files\":{\"..safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS
+               "\"}},\"user\":{}",
+         "NAME.safetensors"},
+        {START "\"files\":{\"model\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}",
+         "got 'model'"},
+        {START "\"files\":{\"model.safetensors\":{\"bytes\":-1,\"xxh3_128\":\"" DIGITS
+               "\"}},\"user\":{}",
+         "bytes >= 0"},
+        {START "\"files\":{\"model.safetensors\":{\"bytes\":1.0,\"xxh3_128\":\"" DIGITS
+               "\"}},\"user\":{}",
+         "bytes >= 0"},
         {START "\"files\":{\"model.safetensors\":{\"bytes\":1}},\"user\":{}", "32 digits"},
-        {START "\"files\":{\"model.safetensors\":{\"bytes\":1,\"xxh3_128\":\"0123\"}},\"user\":{}", "32 digits"},
-        {START "\"files\":{\"model.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\",\"x\":1}},\"user\":{}", "32 digits"},
+        {START "\"files\":{\"model.safetensors\":{\"bytes\":1,\"xxh3_128\":\"0123\"}},\"user\":{}",
+         "32 digits"},
+        {START "\"files\":{\"model.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS
+               "\",\"x\":1}},\"user\":{}",
+         "32 digits"},
         {START "\"files\":{\"model.safetensors\":7},\"user\":{}", "32 digits"},
-        {START "\"files\":{\"absent.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "No such file"},
-        {START "\"files\":{\"model.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS "\"}},\"user\":{}", "expected 1 bytes"},
+        {START "\"files\":{\"absent.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS
+               "\"}},\"user\":{}",
+         "No such file"},
+        {START "\"files\":{\"model.safetensors\":{\"bytes\":1,\"xxh3_128\":\"" DIGITS
+               "\"}},\"user\":{}",
+         "expected 1 bytes"},
     };
     ck_ok(run_save(dir, 10, 1, 0));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         plant(bad[i].body);
         ts_checkpoint *c = ts_checkpoint_open(file_of(10, ""));
-        ck_assert_msg(!c && strstr(ts_error_message(), bad[i].message), "%s: expected \"%s\" in \"%s\"", bad[i].body,
-                      bad[i].message, ts_error_message());
+        ck_assert_msg(!c && strstr(ts_error_message(), bad[i].message),
+                      "%s: expected \"%s\" in \"%s\"", bad[i].body, bad[i].message,
+                      ts_error_message());
         ts_tally(1, 0, 0);
     }
     plant(START "\"files\":{},\"user\":{\"x\":1}"); /* and the mould itself is good */
@@ -280,9 +307,13 @@ TS_TEST(misuse_of_checkpoints_is_named_and_writes_nothing, IN_RUN)
     const char *name = "t", *twice[] = {"t", "t"};
     ts_tensor *two[] = {t, t};
     ts_checkpoint *c;
-    static const char *const names[] = {"", ".", "..", "../x", "a/b", "/a", "a.b", "a b", "1a", "-a", "ä", "a\n", NULL};
+    static const char *const names[] = {"", ".", "..", "../x", "a/b", "/a", "a.b", "a b", "1a",
+                                        "-a", "ä", "a\n", NULL};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        ck_assert_int_ne(ts_checkpoint_save(dir, 1, &(ts_checkpoint_section){names[i], &name, &t, 1}, 1, NULL, NULL), TS_OK);
+        ck_assert_int_ne(ts_checkpoint_save(dir, 1,
+                                            &(ts_checkpoint_section){names[i], &name, &t, 1}, 1,
+                                            NULL, NULL),
+                         TS_OK);
         ck_failed(TS_ERR_VALUE, "section 0: expected a name");
     }
     char longest[66];
@@ -291,17 +322,22 @@ TS_TEST(misuse_of_checkpoints_is_named_and_writes_nothing, IN_RUN)
     ts_checkpoint_section s = {longest, &name, &t, 1};
     ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, 1, NULL, NULL), TS_ERR_VALUE);
     s.name = "model";
-    ck_assert_int_eq(ts_checkpoint_save(dir, 1, (ts_checkpoint_section[]){s, s}, 2, NULL, NULL), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_checkpoint_save(dir, 1, (ts_checkpoint_section[]){s, s}, 2, NULL, NULL),
+                     TS_ERR_VALUE);
     ck_failed(TS_ERR_VALUE, "got 'model' twice");
     ck_assert_int_eq(ts_checkpoint_save(dir, -1, &s, 1, NULL, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, -1, NULL, NULL), TS_ERR_VALUE);
-    ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, 1, NULL, &(ts_checkpoint_opts){.keep = -1}), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, 1, NULL, &(ts_checkpoint_opts){.keep = -1}),
+                     TS_ERR_VALUE);
     ck_assert_int_eq(ts_checkpoint_save(NULL, 1, &s, 1, NULL, NULL), TS_ERR_NULL);
     ck_assert_int_eq(ts_checkpoint_save("", 1, &s, 1, NULL, NULL), TS_ERR_NULL);
     ck_assert_int_eq(ts_checkpoint_save(dir, 1, NULL, 1, NULL, NULL), TS_ERR_NULL);
-    ck_assert_int_eq(ts_checkpoint_save(dir, 1, &(ts_checkpoint_section){"model", twice, two, 2}, 1, NULL, NULL), TS_ERR_VALUE);
+    ck_assert_int_eq(
+        ts_checkpoint_save(dir, 1, &(ts_checkpoint_section){"model", twice, two, 2}, 1, NULL, NULL),
+        TS_ERR_VALUE);
     ck_failed(TS_ERR_VALUE, "'model': expected distinct names, got 't' twice");
-    static const char *const json[] = {"", "[]", "1", "{\"a\":1,\"a\":2}", "{\"a\":NaN}", "{} x", "{\"a\":18446744073709551615}"};
+    static const char *const json[] = {
+        "", "[]", "1", "{\"a\":1,\"a\":2}", "{\"a\":NaN}", "{} x", "{\"a\":18446744073709551615}"};
     for (size_t i = 0; i < sizeof json / sizeof *json; i++) {
         ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, 1, json[i], NULL), TS_ERR_FORMAT);
         ck_failed(TS_ERR_FORMAT, "json_text");

@@ -104,8 +104,10 @@ TS_TEST(everything_is_flushed_before_it_gets_its_name, IN_FOLDER)
     fault_lift();
     const char *at = fault.trace;
     static const char *const order[] = {
-        "mkdir(20.tmp-", "open(model.safetensors) write", "fsync() close() open(state.safetensors) write",
-        "fsync() close() open(manifest.json) write", "fsync() close() open(20.tmp-", "fsync() close() open(manifest.json) fstat",
+        "mkdir(20.tmp-", "open(model.safetensors) write",
+        "fsync() close() open(state.safetensors) write",
+        "fsync() close() open(manifest.json) write", "fsync() close() open(20.tmp-",
+        "fsync() close() open(manifest.json) fstat",
         "pread", "rename(20) fsync()",
     };
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
@@ -122,7 +124,8 @@ TS_TEST(a_failing_call_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
 {
     TS_SCOPE;
     static const int errors[] = {EIO, ENOSPC};
-    ts_tensor *old = ts_full(TS_SIZES(50), TS_SCALAR(1), TS_F32), *new = ts_full(TS_SIZES(50), TS_SCALAR(2), TS_F32);
+    ts_tensor *old = ts_full(TS_SIZES(50), TS_SCALAR(1), TS_F32),
+              *new = ts_full(TS_SIZES(50), TS_SCALAR(2), TS_F32);
     const char *name = "t";
     float values[50];
     bool met = true;
@@ -130,13 +133,16 @@ TS_TEST(a_failing_call_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
     snprintf(path, sizeof path, "%s", in_folder("file"));
     for (int n = 1; met; n++) {
         TS_SCOPE;
-        ck_ok(_i ? ts_npy_save(path, old) : ts_safetensors_save(path, &name, &old, 1, NULL, NULL, 0));
+        ck_ok(_i ? ts_npy_save(path, old)
+                 : ts_safetensors_save(path, &name, &old, 1, NULL, NULL, 0));
         fault_plant(n % 2 ? FAULT_ONCE : FAULT_PART, (n + 1) / 2, errors[n % 2]);
-        ts_status status = _i ? ts_npy_save(path, new) : ts_safetensors_save(path, &name, &new, 1, NULL, NULL, 0);
+        ts_status status =
+            _i ? ts_npy_save(path, new) : ts_safetensors_save(path, &name, &new, 1, NULL, NULL, 0);
         fault_lift();
         met = fault.met || fault.calls >= (n + 1) / 2;
         ts_safetensors *st = _i ? NULL : ts_safetensors_open(path, NULL);
-        ck_ok(ts_copy_to(_i ? ts_npy_load(path) : ts_safetensors_load(st, "t"), values, sizeof values));
+        ck_ok(ts_copy_to(_i ? ts_npy_load(path) : ts_safetensors_load(st, "t"), values,
+                         sizeof values));
         ts_safetensors_close(st);
         for (int i = 1; i < 50; i++)
             ck_assert_float_eq(values[i], values[0]);
@@ -166,7 +172,8 @@ TS_TEST(running_out_of_memory_leaves_old_or_new, IN_FOLDER)
         ts_alloc_fault = memory_fault;
         ts_status status = run_save(dir, 20, 2, 2);
         ts_alloc_fault = NULL;
-        ck_assert_msg(status == TS_OK || status == TS_ERR_MEMORY, "allocation %d: %s", memory_at, ts_error_message());
+        ck_assert_msg(status == TS_OK || status == TS_ERR_MEMORY, "allocation %d: %s", memory_at,
+                      ts_error_message());
         check_saved(&scenarios[1], status == TS_OK);
         ts_tally(1, 0, 0);
     }

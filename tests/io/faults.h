@@ -36,7 +36,8 @@ static bool fault_here(const char *call, const char *path)
     fault.calls++;
     const char *name = path && strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     if (fault.traced < sizeof fault.trace - 300)
-        fault.traced += (size_t)sprintf(fault.trace + fault.traced, "%s(%s) ", call, name ? name : "");
+        fault.traced +=
+            (size_t)sprintf(fault.trace + fault.traced, "%s(%s) ", call, name ? name : "");
     bool hit = fault.calls == fault.at || (fault.calls > fault.at && fault.kind == FAULT_FOREVER);
     if (hit && fault.kind == FAULT_KILL)
         _exit(77);
@@ -63,7 +64,10 @@ static int fault_stat(const char *path, struct stat *s)
 {
     return fault_here("stat", path) ? -1 : real_files.stat(path, s);
 }
-static int fault_fstat(int fd, struct stat *s) { return fault_here("fstat", NULL) ? -1 : real_files.fstat(fd, s); }
+static int fault_fstat(int fd, struct stat *s)
+{
+    return fault_here("fstat", NULL) ? -1 : real_files.fstat(fd, s);
+}
 static ssize_t fault_pread(int fd, void *data, size_t bytes, off_t at)
 {
     if (fault_here("pread", NULL))
@@ -90,17 +94,26 @@ static ssize_t fault_write(int fd, const void *data, size_t bytes)
     return real_files.write(fd, data, bytes);
 }
 static int fault_fsync(int fd) { return fault_here("fsync", NULL) ? -1 : real_files.fsync(fd); }
-static int fault_flock(int fd, int how) { return fault_here("flock", NULL) ? -1 : real_files.flock(fd, how); }
+static int fault_flock(int fd, int how)
+{
+    return fault_here("flock", NULL) ? -1 : real_files.flock(fd, how);
+}
 static int fault_rename(const char *from, const char *to)
 {
     return fault_here("rename", to) ? -1 : real_files.rename(from, to);
 }
-static int fault_unlink(const char *path) { return fault_here("unlink", path) ? -1 : real_files.unlink(path); }
+static int fault_unlink(const char *path)
+{
+    return fault_here("unlink", path) ? -1 : real_files.unlink(path);
+}
 static int fault_mkdir(const char *path, mode_t mode)
 {
     return fault_here("mkdir", path) ? -1 : real_files.mkdir(path, mode);
 }
-static int fault_rmdir(const char *path) { return fault_here("rmdir", path) ? -1 : real_files.rmdir(path); }
+static int fault_rmdir(const char *path)
+{
+    return fault_here("rmdir", path) ? -1 : real_files.rmdir(path);
+}
 static DIR *fault_opendir(const char *path)
 {
     return fault_here("opendir", path) ? NULL : real_files.opendir(path);
@@ -129,8 +142,9 @@ static inline void fault_plant(fault_kind kind, int at, int error)
     fault.traced = 0;
     fault.trace[0] = 0;
     ts_files = (ts_file_table){
-        fault_open,   fault_close,  fault_stat,  fault_fstat, fault_pread,   fault_write,   fault_fsync,   fault_flock,
-        fault_rename, fault_unlink, fault_mkdir, fault_rmdir, fault_opendir, fault_readdir, fault_closedir,
+        fault_open,  fault_close, fault_stat,    fault_fstat,   fault_pread,
+        fault_write, fault_fsync, fault_flock,   fault_rename,  fault_unlink,
+        fault_mkdir, fault_rmdir, fault_opendir, fault_readdir, fault_closedir,
     };
 }
 

@@ -36,7 +36,8 @@ static inline void folder_setup(void)
     ck_assert_ptr_nonnull(mkdtemp(test_folder));
 }
 
-static inline int folder_remove_one(const char *path, const struct stat *status, int kind, struct FTW *walk)
+static inline int folder_remove_one(const char *path, const struct stat *status, int kind,
+                                    struct FTW *walk)
 {
     (void)status;
     (void)kind;
@@ -45,7 +46,10 @@ static inline int folder_remove_one(const char *path, const struct stat *status,
 }
 
 /* Empties and removes a folder. */
-static inline void folder_remove(const char *path) { nftw(path, folder_remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+static inline void folder_remove(const char *path)
+{
+    nftw(path, folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
 
 static inline void folder_teardown(void) { folder_remove(test_folder); }
 
@@ -106,18 +110,20 @@ static inline int count_files(const char *path)
 }
 
 /* The record holds this failure and its message holds text. */
-#define ck_failed(code, text)                                                                    \
-    do {                                                                                         \
-        ck_assert_str_eq(ts_status_name(ts_error_code()), ts_status_name(code));                 \
-        ck_assert_msg(strstr(ts_error_message(), (text)) != NULL, "expected \"%s\" in \"%s\"", (text), \
-                      ts_error_message());                                                       \
-        ts_error_clear();                                                                        \
+#define ck_failed(code, text)                                                                      \
+    do {                                                                                           \
+        ck_assert_str_eq(ts_status_name(ts_error_code()), ts_status_name(code));                   \
+        ck_assert_msg(strstr(ts_error_message(), (text)) != NULL, "expected \"%s\" in \"%s\"",     \
+                      (text),                                                                      \
+                      ts_error_message());                                                         \
+        ts_error_clear();                                                                          \
     } while (0)
 
-#define ck_ok(expr)                                                                      \
-    do {                                                                                 \
-        if (TS_STATUS_OF(expr) != TS_OK)                                                 \
-            ck_abort_msg("%s: %s: %s", #expr, ts_status_name(ts_error_code()), ts_error_message()); \
+#define ck_ok(expr)                                                                                \
+    do {                                                                                           \
+        if (TS_STATUS_OF(expr) != TS_OK)                                                           \
+            ck_abort_msg("%s: %s: %s", #expr, ts_status_name(ts_error_code()),                     \
+                         ts_error_message());                                                      \
     } while (0)
 
 #endif

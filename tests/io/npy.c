@@ -35,7 +35,8 @@ TS_TEST(same_bytes_as_numpy_both_ways, IN_FOLDER)
     ck_assert_mem_eq(ts_data(t), values, sizeof values);
     ck_ok(ts_npy_save(in_folder("again.npy"), t));
     size_t want, got;
-    unsigned char *numpy = read_file(in_folder("file.npy"), &want), *ours = read_file(in_folder("again.npy"), &got);
+    unsigned char *numpy = read_file(in_folder("file.npy"), &want),
+                  *ours = read_file(in_folder("again.npy"), &got);
     ck_assert_uint_eq(want, 128 + sizeof values);
     ck_assert_uint_eq(got, want);
     ck_assert_mem_eq(ours, numpy, want);
@@ -47,8 +48,9 @@ TS_TEST(fortran_order_and_later_versions_are_read, .loop = 3, IN_FOLDER)
 {
     TS_SCOPE;
     static const int32_t stored[] = {1, 4, 2, 5, 3, 6}, want[] = {1, 2, 3, 4, 5, 6};
-    ts_tensor *t = ts_npy_load(make(_i + 1, "{\"shape\":(2,3),\"fortran_order\":True,\"descr\":\"<i4\"}", stored,
-                                    sizeof stored));
+    ts_tensor *t =
+        ts_npy_load(make(_i + 1, "{\"shape\":(2,3),\"fortran_order\":True,\"descr\":\"<i4\"}",
+                         stored, sizeof stored));
     ck_ok(t);
     ck_assert(ts_is_contiguous(t));
     ck_assert_mem_eq(ts_data(t), want, sizeof want);
@@ -85,14 +87,16 @@ TS_TEST(strided_tensor_is_saved_row_major, IN_FOLDER)
     TS_SCOPE;
     static const float data[] = {0, 1, 2, 3, 4, 5}, want[] = {0, 3, 1, 4, 2, 5};
     ts_tensor *t = ts_from_array(data, TS_F32, TS_SIZES(2, 3));
-    ts_tensor *turned = ts_tensor_alias(ts_thread_self(), t, (int64_t[]){3, 2}, (int64_t[]){1, 3}, 2, 0);
+    ts_tensor *turned =
+        ts_tensor_alias(ts_thread_self(), t, (int64_t[]){3, 2}, (int64_t[]){1, 3}, 2, 0);
     ck_ok(turned);
     ts_scope_adopt(ts_thread_self(), turned);
     ck_ok(ts_npy_save(in_folder("t.npy"), turned));
     ck_assert_mem_eq(ts_data(ts_npy_load(in_folder("t.npy"))), want, sizeof want);
 }
 
-#define HEAD(descr, order, shape) "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape ", }"
+#define HEAD(descr, order, shape)                                                                  \
+    "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape ", }"
 
 static const struct hostile {
     const char *rule, *header;
@@ -104,16 +108,21 @@ static const struct hostile {
     {"a record", HEAD("[('a', '<f4')]", "False", "(1,)"), 4, TS_ERR_DTYPE, "a record"},
     {"big endian", HEAD("'>f4'", "False", "(1,)"), 4, TS_ERR_DTYPE, "got '>f4'"},
     {"complex", HEAD("'<c8'", "False", "(1,)"), 8, TS_ERR_DTYPE, "got '<c8'"},
-    {"a long descr", HEAD("'<f4<f4<f4<f4<f4<f4<f4<f4<f4<f4<f4<f4'", "False", "(1,)"), 4, TS_ERR_FORMAT, "short string"},
+    {"a long descr", HEAD("'<f4<f4<f4<f4<f4<f4<f4<f4<f4<f4<f4<f4'", "False", "(1,)"), 4,
+     TS_ERR_FORMAT, "short string"},
     {"descr as a number", HEAD("4", "False", "(1,)"), 4, TS_ERR_FORMAT, "as descr"},
     {"an escape", HEAD("'\\x3cf4'", "False", "(1,)"), 4, TS_ERR_FORMAT, "short string"},
     {"a call", HEAD("__import__('os')", "False", "(1,)"), 4, TS_ERR_FORMAT, "as descr"},
     {"order as a number", HEAD("'<f4'", "0", "(1,)"), 4, TS_ERR_FORMAT, "True or False"},
-    {"too much data", HEAD("'<f4'", "False", "(1,)"), 5, TS_ERR_FORMAT, "expected 4 bytes of data for f32 of shape (1), got 5"},
+    {"too much data", HEAD("'<f4'", "False", "(1,)"), 5, TS_ERR_FORMAT,
+     "expected 4 bytes of data for f32 of shape (1), got 5"},
     {"too little data", HEAD("'<f4'", "False", "(1,)"), 3, TS_ERR_FORMAT, "got 3"},
-    {"a product that wraps", HEAD("'|u1'", "False", "(4294967296, 4294967296)"), 0, TS_ERR_FORMAT, "63 bits"},
-    {"a wrap behind a zero", HEAD("'|u1'", "False", "(0, 4294967296, 4294967296)"), 0, TS_ERR_FORMAT, "63 bits"},
-    {"a size beyond 63 bits", HEAD("'|u1'", "False", "(9223372036854775808,)"), 0, TS_ERR_FORMAT, "63 bits"},
+    {"a product that wraps", HEAD("'|u1'", "False", "(4294967296, 4294967296)"), 0, TS_ERR_FORMAT,
+     "63 bits"},
+    {"a wrap behind a zero", HEAD("'|u1'", "False", "(0, 4294967296, 4294967296)"), 0,
+     TS_ERR_FORMAT, "63 bits"},
+    {"a size beyond 63 bits", HEAD("'|u1'", "False", "(9223372036854775808,)"), 0, TS_ERR_FORMAT,
+     "63 bits"},
     {"a negative size", HEAD("'|u1'", "False", "(-1,)"), 0, TS_ERR_FORMAT, "expected a size"},
     {"a real size", HEAD("'|u1'", "False", "(1.0,)"), 1, TS_ERR_FORMAT, "','"},
     {"a zero in front", HEAD("'|u1'", "False", "(01,)"), 1, TS_ERR_FORMAT, "expected a size"},
@@ -121,10 +130,12 @@ static const struct hostile {
     {"only a comma", HEAD("'|u1'", "False", "(,)"), 1, TS_ERR_FORMAT, "expected a size"},
     {"a list as shape", HEAD("'|u1'", "False", "[1]"), 1, TS_ERR_FORMAT, "'(' of the shape"},
     {"a shape not closed", HEAD("'|u1'", "False", "(1, "), 1, TS_ERR_FORMAT, "expected a size"},
-    {"nine dimensions", HEAD("'|u1'", "False", "(1,1,1,1,1,1,1,1,1)"), 1, TS_ERR_FORMAT, "at most 8 dimensions"},
+    {"nine dimensions", HEAD("'|u1'", "False", "(1,1,1,1,1,1,1,1,1)"), 1, TS_ERR_FORMAT,
+     "at most 8 dimensions"},
     {"no shape", "{'descr': '|u1', 'fortran_order': False}", 1, TS_ERR_FORMAT, "got less"},
     {"nothing", "{}", 0, TS_ERR_FORMAT, "got less"},
-    {"two shapes", "{'shape': (1,), 'shape': (1,), 'descr': '|u1'}", 1, TS_ERR_FORMAT, "'shape' twice"},
+    {"two shapes", "{'shape': (1,), 'shape': (1,), 'descr': '|u1'}", 1, TS_ERR_FORMAT,
+     "'shape' twice"},
     {"a fourth key", "{'shape': (1,), 'x': 1, 'descr': '|u1'}", 1, TS_ERR_FORMAT, "got 'x'"},
     {"no comma", "{'shape': (1,) 'descr': '|u1'}", 1, TS_ERR_FORMAT, "',' between keys"},
     {"no colon", "{'shape' (1,)}", 1, TS_ERR_FORMAT, "':' after a key"},
@@ -164,12 +175,14 @@ TS_TEST(npy_files_that_break_one_rule_are_refused_by_name, IN_FOLDER)
     write_file(in_folder("file.npy"), "\x93NUMPY\2\0\xff\xff\xff\xff", 12);
     refuse("a very long header", in_folder("file.npy"), TS_ERR_FORMAT, "got 4294967295");
     write_file(in_folder("file.npy"), "\x93NUMPY\1\0\3\0{}", 12);
-    refuse("a header beyond the end", in_folder("file.npy"), TS_ERR_FORMAT, "got 2 before the file's end");
+    refuse("a header beyond the end", in_folder("file.npy"), TS_ERR_FORMAT,
+           "got 2 before the file's end");
     write_file(in_folder("file.npy"), "\x93NUMPY\1\0\2\0{}", 12);
     refuse("no newline", in_folder("file.npy"), TS_ERR_FORMAT, "ends with a newline");
     write_file(in_folder("file.npy"), "\x93NUMPY\1\0\4\0{\0}\n", 14);
     refuse("a zero byte", in_folder("file.npy"), TS_ERR_FORMAT, "a header of text");
-    refuse("a bool of 2", make(1, HEAD("'|b1'", "False", "(2,)"), "\1\2", 2), TS_ERR_FORMAT, "got 2 in element 1");
+    refuse("a bool of 2", make(1, HEAD("'|b1'", "False", "(2,)"), "\1\2", 2), TS_ERR_FORMAT,
+           "got 2 in element 1");
 }
 
 TS_TEST(npy_file_cut_at_any_byte_is_refused, IN_FOLDER)
@@ -219,8 +232,9 @@ TS_TEST(misuse_of_npy_is_named, IN_FOLDER)
     ck_failed(TS_ERR_NULL, "'path'");
     ck_assert_int_eq(ts_npy_save(in_folder("t.npy"), NULL), TS_ERR_NULL);
     ck_failed(TS_ERR_NULL, "'t'");
-    ck_assert_int_eq(ts_npy_save(in_folder("t.npy"), ts_empty_on(TS_SIZES(2), TS_F32, TS_DEVICE_META)),
-                     TS_ERR_DEVICE);
+    ck_assert_int_eq(
+        ts_npy_save(in_folder("t.npy"), ts_empty_on(TS_SIZES(2), TS_F32, TS_DEVICE_META)),
+        TS_ERR_DEVICE);
     ck_failed(TS_ERR_DEVICE, "got meta");
     ck_assert_int_eq(ts_npy_save(in_folder("no/t.npy"), t), TS_ERR_IO);
     ck_assert_int_eq(count_files(test_folder), 0);

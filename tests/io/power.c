@@ -3,16 +3,24 @@
  * The machine loses power: what was not flushed is lost, torn or there, in any combination.
  *
  * A save is recorded, call by call. For each prefix of the record the folder is made anew as it may
- * stand after the crash: a name (made, renamed, removed) is certain once its folder was flushed, data
- * once its file was; of the rest each may be there or not, whatever came later, and data may end
- * anywhere or be zeros. Old or new must load from it, whole.
+ * stand after the crash: a name (made, renamed, removed) is certain once its folder was flushed,
+ * data once its file was; of the rest each may be there or not, whatever came later, and data may
+ * end anywhere or be zeros. Old or new must load from it, whole.
  */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 
 #include "tests/io/scenario.h"
 
-typedef enum step_kind { STEP_CREATE, STEP_WRITE, STEP_FLUSH, STEP_RENAME, STEP_UNLINK, STEP_MKDIR, STEP_RMDIR } step_kind;
+typedef enum step_kind {
+    STEP_CREATE,
+    STEP_WRITE,
+    STEP_FLUSH,
+    STEP_RENAME,
+    STEP_UNLINK,
+    STEP_MKDIR,
+    STEP_RMDIR
+} step_kind;
 
 typedef struct step {
     step_kind kind;
@@ -136,7 +144,8 @@ static bool name_is_certain(int i, int end)
 {
     size_t length = (size_t)(strrchr(steps[i].path, '/') - steps[i].path);
     for (int k = i + 1; k < end; k++)
-        if (steps[k].kind == STEP_FLUSH && strlen(steps[k].path) == length && memcmp(steps[k].path, steps[i].path, length) == 0)
+        if (steps[k].kind == STEP_FLUSH && strlen(steps[k].path) == length &&
+            memcmp(steps[k].path, steps[i].path, length) == 0)
             return true;
     return false;
 }
@@ -180,7 +189,8 @@ static void crash(int end, fate names, fate data, uint64_t seed)
         const step *s = &steps[i];
         if (s->kind == STEP_WRITE || s->kind == STEP_FLUSH)
             continue;
-        if (!name_is_certain(i, end) && (names == FATE_LOST || (names == FATE_LOT && lot(seed, i + 2000) & 1)))
+        if (!name_is_certain(i, end) &&
+            (names == FATE_LOST || (names == FATE_LOT && lot(seed, i + 2000) & 1)))
             continue;
         switch (s->kind) {
         case STEP_CREATE: make_file(i, end, data, seed); break;
@@ -233,9 +243,11 @@ TS_TEST(a_power_cut_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
     const char *name = "t";
     char path[128];
     float values[50];
-    ts_tensor *t[2] = {ts_full(TS_SIZES(50), TS_SCALAR(1), TS_F32), ts_full(TS_SIZES(50), TS_SCALAR(2), TS_F32)};
+    ts_tensor *t[2] = {ts_full(TS_SIZES(50), TS_SCALAR(1), TS_F32),
+                       ts_full(TS_SIZES(50), TS_SCALAR(2), TS_F32)};
     snprintf(path, sizeof path, "%s", in_folder("file"));
-#define SAVE(k) (_i ? ts_npy_save(path, t[k]) : ts_safetensors_save(path, &name, &t[k], 1, NULL, NULL, 0))
+#define SAVE(k)                                                                                    \
+    (_i ? ts_npy_save(path, t[k]) : ts_safetensors_save(path, &name, &t[k], 1, NULL, NULL, 0))
     ck_ok(SAVE(0));
     begin_record();
     ck_ok(SAVE(1));
@@ -247,7 +259,8 @@ TS_TEST(a_power_cut_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
             ck_ok(SAVE(0));
             crash(end, names_fate(f), data_fate(f), (uint64_t)end * FATES + (uint64_t)f);
             ts_safetensors *st = _i ? NULL : ts_safetensors_open(path, NULL);
-            ck_ok(ts_copy_to(_i ? ts_npy_load(path) : ts_safetensors_load(st, "t"), values, sizeof values));
+            ck_ok(ts_copy_to(_i ? ts_npy_load(path) : ts_safetensors_load(st, "t"), values,
+                             sizeof values));
             ts_safetensors_close(st);
             ck_assert(values[0] == 2 || (values[0] == 1 && end < nsteps));
             for (int i = 1; i < 50; i++)

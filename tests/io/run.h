@@ -1,4 +1,5 @@
-/** @file run.h  A run's state whose tensors all say at which step and in which life they were saved. */
+/** @file run.h  A run's state whose tensors all say at which step
+ * and in which life they were saved. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_RUN_H
 #define TS_TESTS_IO_RUN_H
@@ -11,7 +12,8 @@ static inline ts_status run_save(const char *dir, int64_t step, int life, int ke
     TS_SCOPE;
     static const char *const model[] = {"weight", "bias"}, *const state[] = {"exp_avg"};
     char json[96];
-    snprintf(json, sizeof json, "{\"step\": %lld, \"life\": %d, \"lr\": 0.1, \"who\": \"run\"}", (long long)step, life);
+    snprintf(json, sizeof json, "{\"step\": %lld, \"life\": %d, \"lr\": 0.1, \"who\": \"run\"}",
+             (long long)step, life);
     ts_tensor *a[2] = {ts_full(TS_SIZES(40, 30), TS_SCALAR(step * 10 + life), TS_F32),
                        ts_full(TS_SIZES(3), TS_SCALAR(step), TS_F64)};
     ts_tensor *b[1] = {ts_full(TS_SIZES(7), TS_SCALAR(life), TS_I64)};
@@ -29,7 +31,8 @@ static inline int run_check(const ts_checkpoint *c)
     float weight[1200];
     double bias[3];
     int64_t average[7], step = ts_checkpoint_step(c);
-    const ts_safetensors *model = ts_checkpoint_section_of(c, "model"), *state = ts_checkpoint_section_of(c, "state");
+    const ts_safetensors *model = ts_checkpoint_section_of(c, "model"),
+                         *state = ts_checkpoint_section_of(c, "state");
     ck_ok(model);
     ck_ok(state);
     ck_ok(ts_copy_to(ts_safetensors_load(model, "weight"), weight, sizeof weight));
@@ -40,7 +43,9 @@ static inline int run_check(const ts_checkpoint *c)
         ck_assert_float_eq(weight[i], (float)(step * 10 + life));
     ck_assert_double_eq(bias[2], (double)step);
     char json[96];
-    snprintf(json, sizeof json, "{\"step\":%lld,\"life\":%d,\"lr\":0.10000000000000001,\"who\":\"run\"}", (long long)step, life);
+    snprintf(json, sizeof json,
+             "{\"step\":%lld,\"life\":%d,\"lr\":0.10000000000000001,\"who\":\"run\"}",
+             (long long)step, life);
     ck_assert_str_eq(ts_checkpoint_json(c), json);
     return life;
 }

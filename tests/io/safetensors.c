@@ -112,7 +112,8 @@ TS_TEST(every_dtype_and_shape_round_trips, .loop = TS_DTYPE_COUNT, IN_FOLDER)
         ck_assert_int_eq(ts_ndim(t), ndims[i]);
         ck_assert_mem_eq(ts_sizes(t), shapes[i], (size_t)ndims[i] * 8);
         if (ts_numel(t))
-            ck_assert_mem_eq(ts_data(t), ts_data(tensors[i]), (size_t)ts_numel(t) * ts_dtype_size((ts_dtype)_i));
+            ck_assert_mem_eq(ts_data(t), ts_data(tensors[i]),
+                             (size_t)ts_numel(t) * ts_dtype_size((ts_dtype)_i));
     }
     ts_safetensors_close(st);
 }
@@ -226,12 +227,15 @@ TS_TEST(misuse_of_a_reader_is_named, IN_FOLDER)
     ck_failed(TS_ERR_INDEX, "below 6, got 6");
     ck_assert_int_eq(ts_safetensors_read_into(st, "a", NULL), TS_ERR_NULL);
     ck_failed(TS_ERR_NULL, "'dst'");
-    ck_assert_int_ne(ts_safetensors_read_into(st, "b.weight", ts_zeros(TS_SIZES(3, 2), TS_F32)), TS_OK);
+    ck_assert_int_ne(ts_safetensors_read_into(st, "b.weight", ts_zeros(TS_SIZES(3, 2), TS_F32)),
+                     TS_OK);
     ck_failed(TS_ERR_SHAPE, "expected shape (3, 2), got (2, 3)");
-    ck_assert_int_ne(ts_safetensors_read_into(st, "b.weight", ts_zeros(TS_SIZES(2, 3), TS_F64)), TS_OK);
+    ck_assert_int_ne(ts_safetensors_read_into(st, "b.weight", ts_zeros(TS_SIZES(2, 3), TS_F64)),
+                     TS_OK);
     ck_failed(TS_ERR_DTYPE, "expected dtype f64, got f32");
-    ck_assert_int_ne(
-        ts_safetensors_read_into(st, "b.weight", ts_empty_on(TS_SIZES(2, 3), TS_F32, TS_DEVICE_META)), TS_OK);
+    ck_assert_int_ne(ts_safetensors_read_into(st, "b.weight",
+                                              ts_empty_on(TS_SIZES(2, 3), TS_F32, TS_DEVICE_META)),
+                     TS_OK);
     ck_failed(TS_ERR_DEVICE, "meta");
     ck_assert_int_eq(ts_safetensors_count(NULL), 0);
     ts_safetensors_close(NULL);
@@ -247,12 +251,13 @@ TS_TEST(misuse_of_the_writer_is_named_and_leaves_the_file, IN_FOLDER)
     too_long[1025] = 0;
     ts_tensor *t = ts_zeros(TS_SIZES(2), TS_F32), *two[] = {t, t}, *missing = NULL, *none = TS_NONE;
     ts_tensor *meta = ts_empty_on(TS_SIZES(2), TS_F32, TS_DEVICE_META);
-    const char *x[] = {"x", "x"}, *reserved = "__metadata__", *latin = "gr\xf6\xdf", *too = too_long, *null = NULL;
+    const char *x[] = {"x", "x"}, *reserved = "__metadata__", *latin = "gr\xf6\xdf",
+               *too = too_long, *null = NULL;
     write_file(path, golden, sizeof golden);
-#define REFUSED(code, text, names, tensors, n, keys, values, m)                                          \
-    do {                                                                                                 \
-        ck_assert_int_eq(ts_safetensors_save(path, names, tensors, n, keys, values, m), code);           \
-        ck_failed(code, text);                                                                           \
+#define REFUSED(code, text, names, tensors, n, keys, values, m)                                    \
+    do {                                                                                           \
+        ck_assert_int_eq(ts_safetensors_save(path, names, tensors, n, keys, values, m), code);     \
+        ck_failed(code, text);                                                                     \
     } while (0)
     REFUSED(TS_ERR_VALUE, "'x' twice", x, two, 2, NULL, NULL, 0);
     REFUSED(TS_ERR_VALUE, "the format's own", &reserved, &t, 1, NULL, NULL, 0);
@@ -288,7 +293,8 @@ static bool read_all(int number, void *ctx)
         int at = (number + i) % ts_safetensors_count(st);
         int64_t first;
         ts_tensor *t = ts_safetensors_load_at(st, at);
-        if (!t || ts_item_int(ts_select(t, 0, 0), &first) != TS_OK || first != at || ts_safetensors_find(st, "none") != -1)
+        if (!t || ts_item_int(ts_select(t, 0, 0), &first) != TS_OK || first != at ||
+            ts_safetensors_find(st, "none") != -1)
             return false;
     }
     return true;
@@ -311,7 +317,8 @@ TS_TEST(threads_read_one_opened_file_at_once, .threads = true, IN_FOLDER)
 TS_TEST(a_reader_keeps_the_old_file_while_it_is_replaced, IN_FOLDER)
 {
     TS_SCOPE;
-    ts_tensor *a = ts_full(TS_SIZES(3), TS_SCALAR(1), TS_F32), *b = ts_full(TS_SIZES(3), TS_SCALAR(2), TS_F32);
+    ts_tensor *a = ts_full(TS_SIZES(3), TS_SCALAR(1), TS_F32),
+              *b = ts_full(TS_SIZES(3), TS_SCALAR(2), TS_F32);
     const char *name = "t";
     float values[3];
     ts_files.fsync = fsync;
@@ -334,8 +341,10 @@ static char *many(int n, size_t *bytes)
     size_t used = 9;
     text[8] = '{';
     for (int i = 0; i < n; i++)
-        used += (size_t)sprintf(text + used, "%s\"layers.%d.attention.weight\":{\"dtype\":\"F32\",\"shape\":[0,3],"
-                                             "\"data_offsets\":[0,0]}", i ? "," : "", i);
+        used += (size_t)sprintf(text + used,
+                                "%s\"layers.%d.attention.weight\":{\"dtype\":\"F32\",\"shape\":[0,"
+                                "3],\"data_offsets\":[0,0]}",
+                                i ? "," : "", i);
     text[used++] = '}';
     for (int i = 0; i < 8; i++)
         text[i] = (char)((used - 8) >> (8 * i) & 0xff);
@@ -353,16 +362,18 @@ TS_TEST(caps_are_respected, IN_FOLDER)
     int64_t header = (int64_t)bytes - 8;
     ck_assert_ptr_null(ts_safetensors_open(path, &(ts_safetensors_opts){.max_tensors = 10}));
     ck_failed(TS_ERR_FORMAT, "at most 10 tensors");
-    ck_assert_ptr_null(ts_safetensors_open(path, &(ts_safetensors_opts){.max_header_bytes = header - 1}));
+    ck_assert_ptr_null(
+        ts_safetensors_open(path, &(ts_safetensors_opts){.max_header_bytes = header - 1}));
     ck_failed(TS_ERR_FORMAT, "a header of at most");
     ck_assert_ptr_null(ts_safetensors_open(path, &(ts_safetensors_opts){.max_tensors = 1000001}));
     ck_failed(TS_ERR_VALUE, "1 to 1000000 tensors");
-    ck_assert_ptr_null(ts_safetensors_open(path, &(ts_safetensors_opts){.max_header_bytes = 100000001}));
+    ck_assert_ptr_null(
+        ts_safetensors_open(path, &(ts_safetensors_opts){.max_header_bytes = 100000001}));
     ck_failed(TS_ERR_VALUE, "2 to 100000000 header bytes");
     ck_assert_ptr_null(ts_safetensors_open(path, &(ts_safetensors_opts){.max_header_bytes = -1}));
     ck_failed(TS_ERR_VALUE, "got -1");
-    ts_safetensors *st =
-        ts_safetensors_open(path, &(ts_safetensors_opts){.max_tensors = 11, .max_header_bytes = header});
+    ts_safetensors *st = ts_safetensors_open(
+        path, &(ts_safetensors_opts){.max_tensors = 11, .max_header_bytes = header});
     ck_ok(st);
     ts_safetensors_close(st);
 }
@@ -419,7 +430,8 @@ TS_TEST(a_hundred_thousand_tensors_open_in_little_memory, IN_FOLDER)
     long grown = peak_resident() - before;
     ck_ok(st);
     ck_assert_int_eq(ts_safetensors_count(st), 100000);
-    ck_assert_int_eq(ts_safetensors_ndim(st, ts_safetensors_find(st, "layers.77777.attention.weight")), 2);
+    ck_assert_int_eq(
+        ts_safetensors_ndim(st, ts_safetensors_find(st, "layers.77777.attention.weight")), 2);
     ts_safetensors_close(st);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     if (can_reset)

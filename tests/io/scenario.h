@@ -41,8 +41,8 @@ static inline void check_after(const scenario *s, bool must_be_new, const char *
     bool found = run_find(dir, &step, &life);
     bool is_new = found && step == s->step && life == 2;
     bool is_old = newest < 0 ? !found : found && step == newest && life == 1;
-    ck_assert_msg(is_new || (is_old && !must_be_new), "%s, %s: found step %lld of life %d", s->name, place,
-                  (long long)step, life);
+    ck_assert_msg(is_new || (is_old && !must_be_new), "%s, %s: found step %lld of life %d", s->name,
+                  place, (long long)step, life);
 
     /* and the next save mends whatever was left behind */
     ck_ok(run_save(dir, 40, 3, 1));

@@ -15,43 +15,44 @@ static ts_tensor *meta(ts_dtype dtype, int ndim)
 
 /* ------------------------------------------------------------------------------- lists ---- */
 
-/* With f matrices of f32, l of the region's dtype; c, d the same with 3 dims, p, q with 4. META: what
-   counts is which dtypes reach the op. */
-#define LOWERED(CASE)                                                                               \
-    CASE(mm, ts_mm(f, l)) CASE(bmm, ts_bmm(c, c)) CASE(matmul, ts_matmul(c, l))                     \
-    CASE(addmm, ts_addmm(f1, f, l))                                                                 \
-    CASE(linear, ts_linear(l, f, f1)) CASE(linear_gelu, ts_linear_gelu(l, f, f1, true, NULL))       \
+/* With f matrices of f32, l of the region's dtype; c, d the same with 3 dims, p, q with 4.
+   META: what counts is which dtypes reach the op. */
+#define LOWERED(CASE)                                                                              \
+    CASE(mm, ts_mm(f, l)) CASE(bmm, ts_bmm(c, c)) CASE(matmul, ts_matmul(c, l))                    \
+    CASE(addmm, ts_addmm(f1, f, l))                                                                \
+    CASE(linear, ts_linear(l, f, f1)) CASE(linear_gelu, ts_linear_gelu(l, f, f1, true, NULL))      \
     CASE(scaled_dot_product_attention, ts_scaled_dot_product_attention(p, q, p))
-#define IN_F32(CASE)                                                                                \
-    CASE(pow, ts_pow(l, l)) CASE(exp, ts_exp(l)) CASE(expm1, ts_expm1(l)) CASE(log, ts_log(l))      \
-    CASE(log2, ts_log2(l)) CASE(log10, ts_log10(l)) CASE(log1p, ts_log1p(l))                        \
-    CASE(rsqrt, ts_rsqrt(l)) CASE(reciprocal, ts_reciprocal(l)) CASE(tan, ts_tan(l))                \
-    CASE(asin, ts_asin(l)) CASE(acos, ts_acos(l)) CASE(sinh, ts_sinh(l)) CASE(cosh, ts_cosh(l))     \
-    CASE(softplus, ts_softplus(l, 1, 20)) CASE(sum, ts_sum(l)) CASE(prod, ts_prod(l))               \
-    CASE(norm, ts_norm(l)) CASE(logsumexp, ts_logsumexp_dim(l, 0, false))                           \
-    CASE(cumsum, ts_cumsum(l, 0)) CASE(softmax, ts_softmax(l, -1))                                  \
-    CASE(log_softmax, ts_log_softmax(l, -1)) CASE(layer_norm, ts_layer_norm(l, f1, f1))             \
-    CASE(add_layer_norm, ts_add_layer_norm(l, l, f1, f1, NULL))                                     \
-    CASE(rms_norm, ts_rms_norm(l, f1)) CASE(cross_entropy, ts_cross_entropy(l, i))                  \
-    CASE(nll_loss, ts_nll_loss(l, i)) CASE(mse_loss, ts_mse_loss(l, f))                             \
-    CASE(l1_loss, ts_l1_loss(f, l)) CASE(smooth_l1_loss, ts_smooth_l1_loss(l, l))                   \
-    CASE(huber_loss, ts_huber_loss(l, f))                                                           \
-    CASE(binary_cross_entropy_with_logits, ts_binary_cross_entropy_with_logits(l, f))               \
+#define IN_F32(CASE)                                                                               \
+    CASE(pow, ts_pow(l, l)) CASE(exp, ts_exp(l)) CASE(expm1, ts_expm1(l)) CASE(log, ts_log(l))     \
+    CASE(log2, ts_log2(l)) CASE(log10, ts_log10(l)) CASE(log1p, ts_log1p(l))                       \
+    CASE(rsqrt, ts_rsqrt(l)) CASE(reciprocal, ts_reciprocal(l)) CASE(tan, ts_tan(l))               \
+    CASE(asin, ts_asin(l)) CASE(acos, ts_acos(l)) CASE(sinh, ts_sinh(l)) CASE(cosh, ts_cosh(l))    \
+    CASE(softplus, ts_softplus(l, 1, 20)) CASE(sum, ts_sum(l)) CASE(prod, ts_prod(l))              \
+    CASE(norm, ts_norm(l)) CASE(logsumexp, ts_logsumexp_dim(l, 0, false))                          \
+    CASE(cumsum, ts_cumsum(l, 0)) CASE(softmax, ts_softmax(l, -1))                                 \
+    CASE(log_softmax, ts_log_softmax(l, -1)) CASE(layer_norm, ts_layer_norm(l, f1, f1))            \
+    CASE(add_layer_norm, ts_add_layer_norm(l, l, f1, f1, NULL))                                    \
+    CASE(rms_norm, ts_rms_norm(l, f1)) CASE(cross_entropy, ts_cross_entropy(l, i))                 \
+    CASE(nll_loss, ts_nll_loss(l, i)) CASE(mse_loss, ts_mse_loss(l, f))                            \
+    CASE(l1_loss, ts_l1_loss(f, l)) CASE(smooth_l1_loss, ts_smooth_l1_loss(l, l))                  \
+    CASE(huber_loss, ts_huber_loss(l, f))                                                          \
+    CASE(binary_cross_entropy_with_logits, ts_binary_cross_entropy_with_logits(l, f))              \
     CASE(kl_div, ts_kl_div(l, l))
-#define WIDENED(CASE)                                                                               \
-    CASE(slice_scatter, ts_slice_scatter(l, f, 0, 0, 4, 1)) CASE(index_add, ts_index_add(l, 0, i, f)) \
-    CASE(scatter, ts_scatter(f, 0, i2, l)) CASE(scatter_add, ts_scatter_add(l, 0, i2, f))           \
+#define WIDENED(CASE)                                                                              \
+    CASE(slice_scatter, ts_slice_scatter(l, f, 0, 0, 4, 1)) CASE(index_add,                        \
+                                                                 ts_index_add(l, 0, i, f))         \
+    CASE(scatter, ts_scatter(f, 0, i2, l)) CASE(scatter_add, ts_scatter_add(l, 0, i2, f))          \
     CASE(masked_scatter, ts_masked_scatter(l, b, f))
 /* no row: they promote by themselves, or take one floating tensor and keep its dtype */
-#define WIDE_ANYHOW(CASE)                                                                           \
-    CASE(add, ts_add(l, f)) CASE(mul, ts_mul(f, l)) CASE(where, ts_where(b, l, f))                  \
-    CASE(cat, ts_cat(both, 2, 0)) CASE(stack, ts_stack(both, 2, 0))                                 \
-    CASE(addcmul, ts_addcmul(l, f, l, 2)) CASE(addcdiv, ts_addcdiv(f, l, l, 2))                     \
+#define WIDE_ANYHOW(CASE)                                                                          \
+    CASE(add, ts_add(l, f)) CASE(mul, ts_mul(f, l)) CASE(where, ts_where(b, l, f))                 \
+    CASE(cat, ts_cat(both, 2, 0)) CASE(stack, ts_stack(both, 2, 0))                                \
+    CASE(addcmul, ts_addcmul(l, f, l, 2)) CASE(addcdiv, ts_addcdiv(f, l, l, 2))                    \
     CASE(atan2, ts_atan2(l, f)) CASE(lerp, ts_lerp(l, l, f)) CASE(maximum, ts_maximum(l, f))
-#define UNTOUCHED(CASE)                                                                             \
-    CASE(relu, ts_relu(l)) CASE(gelu, ts_gelu(l)) CASE(tanh, ts_tanh(l)) CASE(mish, ts_mish(l))     \
-    CASE(mean, ts_mean(l)) CASE(dropout, ts_dropout(l, 0.5, true)) CASE(sqrt, ts_sqrt(l))                 \
-    CASE(embedding, ts_embedding(l, i, -1)) CASE(masked_fill, ts_masked_fill_scalar(l, b, 0))              \
+#define UNTOUCHED(CASE)                                                                            \
+    CASE(relu, ts_relu(l)) CASE(gelu, ts_gelu(l)) CASE(tanh, ts_tanh(l)) CASE(mish, ts_mish(l))    \
+    CASE(mean, ts_mean(l)) CASE(dropout, ts_dropout(l, 0.5, true)) CASE(sqrt, ts_sqrt(l))          \
+    CASE(embedding, ts_embedding(l, i, -1)) CASE(masked_fill, ts_masked_fill_scalar(l, b, 0))      \
     CASE(reshape, ts_reshape(l, TS_SIZES(16))) CASE(gather, ts_gather(l, 0, i2))
 
 static void gives(const char *op, ts_tensor *y, ts_dtype dtype)
@@ -65,8 +66,10 @@ static void run_lists(ts_dtype dtype)
 {
     TS_SCOPE;
     TS_AUTOCAST(TS_DEVICE_META, dtype);
-    ts_tensor *f = meta(TS_F32, 2), *l = meta(dtype, 2), *f1 = meta(TS_F32, 1), *c = meta(TS_F32, 3);
-    ts_tensor *p = meta(TS_F32, 4), *q = meta(dtype, 4), *i = meta(TS_I64, 1), *i2 = meta(TS_I64, 2);
+    ts_tensor *f = meta(TS_F32, 2), *l = meta(dtype, 2), *f1 = meta(TS_F32, 1),
+              *c = meta(TS_F32, 3);
+    ts_tensor *p = meta(TS_F32, 4), *q = meta(dtype, 4), *i = meta(TS_I64, 1),
+              *i2 = meta(TS_I64, 2);
     ts_tensor *b = meta(TS_BOOL, 2), *both[] = {l, f};
 #define LOWER_CASE(op, call) gives(#op, call, dtype);
 #define F32_CASE(op, call) gives(#op, call, TS_F32);
@@ -87,7 +90,8 @@ enum { LOWER_ROW = 1, F32_ROW, WIDEST_ROW, KEEP_ROW };
 static int row_of(int op)
 {
     switch (op) {
-#define TS_AUTOCAST_OP(op, policy) case TS_OP_##op: return policy##_ROW; /* twice does not compile */
+/* twice does not compile */
+#define TS_AUTOCAST_OP(op, policy) case TS_OP_##op: return policy##_ROW;
 #include "ops/autocast.def"
 #undef TS_AUTOCAST_OP
     default: return 0;
@@ -104,7 +108,8 @@ TS_TEST(the_lists_above_are_those_of_the_table)
     IN_F32(F32_IS)
     WIDENED(WIDEST_IS)
     for (int op = 0; op < TS_OP_COUNT; op++)
-        ck_assert_msg(listed[op] == row_of(op), "%s: the test says %d, the table %d", ts_op_name(op), listed[op], row_of(op));
+        ck_assert_msg(listed[op] == row_of(op), "%s: the test says %d, the table %d",
+                      ts_op_name(op), listed[op], row_of(op));
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -118,7 +123,9 @@ TS_TEST(each_composite_has_a_row_so_that_its_parts_are_not_cast)
     for (int op = 0; op < TS_OP_COUNT; op++) {
         bool rule = ends_with(ts_op_name(op), "_backward"); /* runs with the layer excluded */
         if (ts_ops[op].composite && op != TS_OP_noop && !rule)
-            ck_assert_msg(row_of(op), "%s is written with other ops: give it a row in ops/autocast.def", ts_op_name(op));
+            ck_assert_msg(row_of(op),
+                          "%s is written with other ops: give it a row in ops/autocast.def",
+                          ts_op_name(op));
     }
     ts_tensor *x = ts_set_requires_grad(meta(TS_BF16, 1), true);
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
@@ -145,8 +152,10 @@ TS_TEST(a_dtype_that_the_caller_gives_is_the_callers)
 TS_TEST(both_halves_widen_to_f32)
 {
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
-    gives("scatter_add", ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_BF16, 2)), TS_F32);
-    gives("scatter_add", ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_F16, 2)), TS_F16);
+    gives("scatter_add", ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_BF16, 2)),
+          TS_F32);
+    gives("scatter_add", ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_F16, 2)),
+          TS_F16);
 }
 
 TS_TEST(forms_with_a_destination_run_in_the_dtypes_they_are_given)
@@ -177,7 +186,8 @@ TS_TEST(regions_nest_and_an_inner_one_may_switch_casts_off)
                 TS_AUTOCAST_OFF(TS_DEVICE_META);
                 ck_assert_int_eq(ts_autocast_dtype(TS_DEVICE_META), TS_DTYPE_NONE);
                 ck_assert_int_eq(product(), TS_F32);
-                ck_assert_uint_eq(ts_mask_get().include, before.include); /* nobody visits the layer */
+                /* nobody visits the layer */
+                ck_assert_uint_eq(ts_mask_get().include, before.include);
             }
             ck_assert_int_eq(product(), TS_F16);
         }
@@ -318,7 +328,8 @@ static ts_dtype inner_dtype;
 static ts_status kernel_with_a_region(ts_frame *f)
 {
     TS_SCOPE;
-    ck_assert_int_eq(ts_dtype_of(ts_mm(f->args[0].t, f->args[0].t)), TS_F32); /* the layer is behind us */
+    /* the layer is behind us */
+    ck_assert_int_eq(ts_dtype_of(ts_mm(f->args[0].t, f->args[0].t)), TS_F32);
     TS_AUTOCAST(TS_DEVICE_META, TS_F16);
     inner_dtype = ts_dtype_of(ts_mm(f->args[0].t, f->args[0].t));
     f->rets[0] = ts_value_tensor(ts_retain(f->args[0].t));
@@ -369,7 +380,8 @@ TS_TEST(ops_of_users_take_part_with_lists_and_absent_tensors)
     ts_registration *row;
     OK(ts_autocast_register("test.listed", TS_AUTOCAST_LOWER, &row));
     call_listed(op, TS_F32, TS_F32, TS_I64);
-    ck_assert(dtypes[0] == TS_BF16 && dtypes[1] == TS_BF16 && dtypes[2] == TS_I64 && dtypes[3] == TS_DTYPE_NONE);
+    ck_assert(dtypes[0] == TS_BF16 && dtypes[1] == TS_BF16 && dtypes[2] == TS_I64 &&
+              dtypes[3] == TS_DTYPE_NONE);
     OK(ts_unregister(row));
     OK(ts_autocast_register("test.listed", TS_AUTOCAST_WIDEST, &row));
     call_listed(op, TS_BF16, TS_BF16, TS_F32);

@@ -82,7 +82,8 @@ TS_TEST(another_dtype_or_no_cache_casts_again)
     }
     ck_assert_uint_eq(casts(), 2);
     ts_autocast_region region;
-    OK(ts_autocast_enter_ex(&region, TS_DEVICE_META, TS_BF16, &(ts_autocast_opts){.no_cache = true}));
+    OK(ts_autocast_enter_ex(&region, TS_DEVICE_META, TS_BF16,
+                            &(ts_autocast_opts){.no_cache = true}));
     ck_assert_int_eq(ts_dtype_of(ts_mm(w, w)), TS_BF16);
     OK(ts_autocast_exit(&region));
     ck_assert_uint_eq(casts(), 4);
@@ -170,7 +171,8 @@ TS_TEST(gradients_flow_through_casts_and_rules_run_without_autocast)
     ck_assert(forward_backward(x, w));
     ck_assert_int_eq(ts_dtype_of(ts_grad(w)), TS_F32);
     ck_assert_int_eq(ts_dtype_of(ts_grad(x)), TS_F32);
-    ck_assert_uint_eq(casts() - before, 3); /* x, w, and the logits back to f32; none from the rules */
+    /* x, w, and the logits back to f32; none from the rules */
+    ck_assert_uint_eq(casts() - before, 3);
 }
 
 TS_TEST(several_backwards_inside_a_region_share_the_cast)
@@ -212,10 +214,12 @@ static ts_tensor *to_bf16(ts_tensor *t) { return ts_to(t, TS_BF16); }
 static ts_tensor *to_f32(ts_tensor *t) { return ts_to(t, TS_F32); }
 
 /** Linear layers, a norm and attention by parts; low and high cast where autocast would. */
-static double loss_of(const net *n, ts_tensor *x, ts_tensor *(*low)(ts_tensor *), ts_tensor *(*high)(ts_tensor *))
+static double loss_of(const net *n, ts_tensor *x, ts_tensor *(*low)(ts_tensor *),
+                      ts_tensor *(*high)(ts_tensor *))
 {
     ts_tensor *h = ts_gelu(ts_linear(low(x), low(n->w[0]), low(n->w[1])));             // (6, 16)
-    ts_tensor *y = ts_layer_norm(high(ts_linear(h, low(n->w[2]), TS_NONE)), n->w[3], TS_NONE); // (6, 8)
+    ts_tensor *y =
+        ts_layer_norm(high(ts_linear(h, low(n->w[2]), TS_NONE)), n->w[3], TS_NONE);      // (6, 8)
     ts_tensor *scores = ts_softmax(high(ts_mm(low(y), low(ts_transpose(y, 0, 1)))), -1); // (6, 6)
     ts_tensor *loss = ts_sum(high(ts_square(ts_mm(low(scores), low(y)))));
     double value;
@@ -249,7 +253,8 @@ TS_TEST(a_region_computes_what_casts_by_hand_compute)
         ck_assert_int_eq(ts_dtype_of(g), TS_F32);
         ck_assert_mem_eq(ts_data(g), ts_data(by_hand[k]), (size_t)ts_numel(g) * sizeof(float));
         /* errors of products of halves, some ten of them on the way to each gradient */
-        double apart = value(ts_amax(ts_abs(ts_sub(g, full_grads[k])))), size = value(ts_amax(ts_abs(full_grads[k])));
+        double apart = value(ts_amax(ts_abs(ts_sub(g, full_grads[k])))),
+               size = value(ts_amax(ts_abs(full_grads[k])));
         ck_assert_double_lt(apart, 16 * 0x1p-8 * size);
     }
 }

@@ -26,7 +26,10 @@ static void listen(void)
     ts_error_clear();
     ts_layers_report_to(keep, NULL, NULL);
 }
-static void says(const char *text, const char *part) { ck_assert_msg(strstr(text, part), "'%s' is not in: %s", part, text); }
+static void says(const char *text, const char *part)
+{
+    ck_assert_msg(strstr(text, part), "'%s' is not in: %s", part, text);
+}
 
 TS_TEST(the_nan_finder_names_the_first_op_its_arguments_and_its_caller)
 {
@@ -56,7 +59,8 @@ TS_TEST(the_nan_finder_lets_pass_what_came_in_not_finite)
     TS_SCOPE;
     listen();
     float bad[2] = {1, INFINITY};
-    ts_tensor *x = ts_from_array(bad, TS_F32, TS_SIZES(2)), *mask = ts_gt_scalar(ts_ones(TS_SIZES(2), TS_F32), 0);
+    ts_tensor *x = ts_from_array(bad, TS_F32, TS_SIZES(2)),
+              *mask = ts_gt_scalar(ts_ones(TS_SIZES(2), TS_F32), 0);
     OK(ts_nan_finder(TS_THIS_THREAD, true));
     OK(ts_mul(x, x));
     OK(ts_mul_(x, x));
@@ -65,7 +69,8 @@ TS_TEST(the_nan_finder_lets_pass_what_came_in_not_finite)
     ck_assert_int_eq(nlines, 0);
     ts_tensor *w = ts_set_requires_grad(ts_zeros(TS_SIZES(2), TS_F32), true);
     ts_tensor *loss = ts_sum(ts_sqrt(w));
-    ck_assert_int_eq(ts_backward(loss), TS_ERR_VALUE); /* the slope of sqrt at 0, found in backward */
+    /* the slope of sqrt at 0, found in backward */
+    ck_assert_int_eq(ts_backward(loss), TS_ERR_VALUE);
     ck_assert_int_eq(nlines, 1);
     OK(ts_nan_finder(TS_THIS_THREAD, false));
     ts_nan_finder_reset();
@@ -131,7 +136,8 @@ static bool ask_layers(int number, void *found)
 {
     TS_SCOPE;
     ts_tensor *x = ts_sub_scalar(ts_ones(TS_SIZES(4), TS_F32), 2);
-    if (ts_nan_finder(TS_THIS_THREAD, true) != TS_OK || ts_determinism_checker(TS_THIS_THREAD, true) != TS_OK)
+    if (ts_nan_finder(TS_THIS_THREAD, true) != TS_OK ||
+        ts_determinism_checker(TS_THIS_THREAD, true) != TS_OK)
         return false;
     for (int i = 0; i < 100; i++) {
         TS_SCOPE;
@@ -139,7 +145,8 @@ static bool ask_layers(int number, void *found)
             return false;
     }
     ((bool *)found)[number] = !ts_log(x);
-    return ts_nan_finder(TS_THIS_THREAD, false) == TS_OK && ts_determinism_checker(TS_THIS_THREAD, false) == TS_OK;
+    return ts_nan_finder(TS_THIS_THREAD, false) == TS_OK &&
+           ts_determinism_checker(TS_THIS_THREAD, false) == TS_OK;
 }
 
 TS_TEST(of_threads_that_switch_layers_on_at_once_one_finds_the_first_nan, .threads = true)
@@ -224,7 +231,8 @@ TS_TEST(the_environment_switches_layers_on_for_a_program_as_it_is)
 {
     char self[2000] = "", command[2200], text[4000];
     ck_assert_int_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
-    snprintf(command, sizeof command, "TS_LAYERS=nan,shapes TS_LOG= '%s' nobody_watches 2>&1", self);
+    snprintf(command, sizeof command, "TS_LAYERS=nan,shapes TS_LOG= '%s' nobody_watches 2>&1",
+             self);
     FILE *output = popen(command, "r");
     ck_assert_ptr_nonnull(output);
     text[fread(text, 1, sizeof text - 1, output)] = 0;

@@ -1,4 +1,5 @@
-/** @file amp.c  The gradient scaler: its rule, its errors, with clipping, in checkpoints; training in halves. */
+/** @file amp.c  The gradient scaler: its rule, its errors, with clipping,
+ * in checkpoints; training in halves. */
 // SPDX-License-Identifier: MIT
 #include <float.h>
 #include <math.h>
@@ -9,8 +10,8 @@
 
 static ts_grad_scaler *scaler_of(double scale, int64_t interval)
 {
-    ts_grad_scaler *s = ts_grad_scaler_new(&(ts_grad_scaler_opts){.size = sizeof(ts_grad_scaler_opts),
-                                                                  .init_scale = scale, .growth_interval = interval});
+    ts_grad_scaler *s = ts_grad_scaler_new(&(ts_grad_scaler_opts){
+        .size = sizeof(ts_grad_scaler_opts), .init_scale = scale, .growth_interval = interval});
     ck_ok(s);
     return s;
 }
@@ -23,13 +24,17 @@ typedef struct one_param {
 
 static one_param make_param(int64_t n)
 {
-    one_param p = {.w = ts_set_requires_grad(ts_ones(TS_SIZES(n), TS_F32), true), .o = ts_optimizer_new(TS_SGD)};
+    one_param p = {.w = ts_set_requires_grad(ts_ones(TS_SIZES(n), TS_F32), true),
+                   .o = ts_optimizer_new(TS_SGD)};
     ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 1);
     ck_ok(ts_optimizer_add_group(p.o, (const char *const[]){"w"}, &p.w, 1, &opts));
     return p;
 }
 
-static void give(one_param *p, double g) { ck_ok(ts_set_grad(p->w, ts_full(ts_sizes(p->w), 1, ts_scalar_float(g), TS_F32))); }
+static void give(one_param *p, double g)
+{
+    ck_ok(ts_set_grad(p->w, ts_full(ts_sizes(p->w), 1, ts_scalar_float(g), TS_F32)));
+}
 static double at(const ts_tensor *t, int64_t i) { return (double)((const float *)ts_data(t))[i]; }
 
 static bool fails(ts_status code, ts_status status, const char *text)
@@ -94,7 +99,8 @@ TS_TEST(a_step_left_out_does_not_count_with_or_without_the_scaler_afterwards, .l
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAM, 0.1);
     one_param p[2];
     for (int k = 0; k < 2; k++) {
-        p[k] = (one_param){ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true), ts_optimizer_new(TS_ADAM)};
+        p[k] = (one_param){ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true),
+                           ts_optimizer_new(TS_ADAM)};
         ck_ok(ts_optimizer_add_group(p[k].o, (const char *const[]){"w"}, &p[k].w, 1, &opts));
     }
     static const double grads[] = {1, NAN, -3, 0.5};
@@ -213,10 +219,14 @@ TS_TEST(wrong_orders_and_numbers_are_errors)
     ck_assert(fails(TS_ERR_VALUE, ts_grad_scaler_set_number(s, "growth_interval", 1.5), "whole"));
     ck_assert(fails(TS_ERR_VALUE, ts_grad_scaler_set_number(s, "growth_tracker", NAN), "whole"));
     ck_assert(fails(TS_ERR_INDEX, ts_grad_scaler_set_number(s, "speed", 1), "speed"));
-    static const ts_grad_scaler_opts wrong[] = {{.init_scale = -1}, {.growth_factor = 1}, {.backoff_factor = 1},
-                                                {.growth_interval = -1}, {.init_scale = NAN}};
+    static const ts_grad_scaler_opts wrong[] = {{.init_scale = -1},
+                                                {.growth_factor = 1},
+                                                {.backoff_factor = 1},
+                                                {.growth_interval = -1},
+                                                {.init_scale = NAN}};
     for (int k = 0; k < 5; k++)
-        ck_assert(!ts_grad_scaler_new(&wrong[k]) && fails(TS_ERR_VALUE, ts_error_code(), "expected"));
+        ck_assert(!ts_grad_scaler_new(&wrong[k]) &&
+                  fails(TS_ERR_VALUE, ts_error_code(), "expected"));
     ck_assert(!ts_grad_scaler_scale(s, NULL) && fails(TS_ERR_NULL, ts_error_code(), "loss"));
     ck_assert(fails(TS_ERR_NULL, ts_grad_scaler_step(NULL, p.o), "'s'"));
     ck_assert(fails(TS_ERR_NULL, ts_grad_scaler_unscale(s, NULL), "'o'"));
@@ -259,10 +269,12 @@ TS_TEST(a_step_takes_gradients_of_f16_that_would_vanish_without_their_scale)
     ts_grad_scaler_free(s);
 }
 
-/* Scales are powers of two, so unscaling on the way is exact, and only the norm of what is scaled rounds otherwise. */
+/* Scales are powers of two, so unscaling on the way is exact,
+ * and only the norm of what is scaled rounds otherwise. */
 TS_TEST(a_fused_step_is_unscaling_clipping_and_a_step_and_leaves_gradients_alone, .loop = 6)
 {
-    static const double grads[] = {1, -3, INFINITY, 0.5, NAN, 2}, limits[] = {0, 1, 1000}; /* none, below and above norms */
+    /* none, below and above norms */
+    static const double grads[] = {1, -3, INFINITY, 0.5, NAN, 2}, limits[] = {0, 1, 1000};
     ts_optimizer_kind kind = _i % 2 ? TS_SGD : TS_ADAMW;
     double max_norm = limits[_i / 2];
     TS_SCOPE;
@@ -271,7 +283,8 @@ TS_TEST(a_fused_step_is_unscaling_clipping_and_a_step_and_leaves_gradients_alone
     opts.momentum = kind == TS_SGD ? 0.9 : 0;
     one_param p[2];
     for (int k = 0; k < 2; k++) {
-        p[k] = (one_param){ts_set_requires_grad(ts_ones(TS_SIZES(5), TS_F32), true), ts_optimizer_new(kind)};
+        p[k] = (one_param){ts_set_requires_grad(ts_ones(TS_SIZES(5), TS_F32), true),
+                           ts_optimizer_new(kind)};
         ck_ok(ts_optimizer_add_group(p[k].o, (const char *const[]){"w"}, &p[k].w, 1, &opts));
     }
     ck_ok(ts_optimizer_set_max_norm(p[0].o, max_norm));
@@ -290,7 +303,8 @@ TS_TEST(a_fused_step_is_unscaling_clipping_and_a_step_and_leaves_gradients_alone
         ck_assert(at(ts_grad(p[0].w), 4) == grads[i] * scale || isnan(grads[i]));
         ck_assert(isfinite(grads[i]) != (at(p[0].w, 1) == before));
         for (int e = 0; e < 5; e++)
-            ck_assert_double_le(fabs(at(p[0].w, e) - at(p[1].w, e)), max_norm == 1 ? 8 * (double)FLT_EPSILON : 0);
+            ck_assert_double_le(fabs(at(p[0].w, e) - at(p[1].w, e)),
+                                max_norm == 1 ? 8 * (double)FLT_EPSILON : 0);
     }
     ck_assert_int_eq(ts_grad_scaler_skipped(s[0]), 2);
     ck_assert_int_eq(ts_grad_scaler_skipped(s[1]), 2);
@@ -364,7 +378,8 @@ TS_TEST(a_checkpoint_keeps_the_numbers_of_the_scaler)
     ck_ok(ts_training_resume(&run, in_folder("run"), NULL, 0));
     ck_ok(ts_training_save(&run, in_folder("plain")));
     run.scaler = again; /* ... and one with a scaler misses its numbers there, and says so */
-    ck_assert(fails(TS_ERR_VALUE, ts_training_resume(&run, in_folder("plain"), NULL, 0), "'scale' for the scaler"));
+    ck_assert(fails(TS_ERR_VALUE, ts_training_resume(&run, in_folder("plain"), NULL, 0),
+                    "'scale' for the scaler"));
     ck_assert_double_eq(ts_grad_scaler_get_scale(again), 1024);
     ts_module_free(m);
     ts_grad_scaler_free(s);
@@ -375,23 +390,27 @@ TS_TEST(a_checkpoint_keeps_the_numbers_of_the_scaler)
 
 enum { STEPS = 60 };
 
-/** Trains a small network on y = sin(3 a) b; the loss of each step; scale 0 scales nothing. Returns system allocations of the last half. */
+/** Trains a small network on y = sin(3 a) b; the loss of each step; scale 0 scales nothing.
+ * Returns system allocations of the last half. */
 static uint64_t train(ts_dtype dtype, double scale, double *losses, int64_t *skipped)
 {
     ts_manual_seed(1);
-    ts_module *net = ts_mlp_new(2, 64, NULL), *last = ts_linear_new(2, 1, true), *all = ts_sequential_new();
+    ts_module *net = ts_mlp_new(2, 64, NULL), *last = ts_linear_new(2, 1, true),
+              *all = ts_sequential_new();
     ck_ok(ts_sequential_add(all, net));
     ck_ok(ts_sequential_add(all, last));
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.01);
     ts_optimizer *o = ts_optimizer_for(all, TS_ADAMW, &opts);
-    ts_grad_scaler *s = ts_grad_scaler_new(&(ts_grad_scaler_opts){.init_scale = scale, .disabled = scale == 0});
+    ts_grad_scaler *s =
+        ts_grad_scaler_new(&(ts_grad_scaler_opts){.init_scale = scale, .disabled = scale == 0});
     uint64_t allocs = 0;
     for (int k = 0; k < STEPS; k++) {
         TS_SCOPE;
         if (k == STEPS / 2)
             allocs = ts_memory_get_stats().system_allocs;
         ts_tensor *x = ts_uniform(TS_SIZES(128, 2), -1, 1, TS_F32);
-        ts_tensor *y = ts_mul(ts_sin(ts_mul_scalar(ts_narrow(x, 1, 0, 1), 3)), ts_narrow(x, 1, 1, 1));
+        ts_tensor *y =
+            ts_mul(ts_sin(ts_mul_scalar(ts_narrow(x, 1, 0, 1), 3)), ts_narrow(x, 1, 1, 1));
         TS_AUTOCAST(TS_DEVICE_CPU, dtype);
         ts_tensor *loss = ts_mse_loss(ts_forward(all, x), y);
         ck_ok(ts_backward(ts_grad_scaler_scale(s, loss)));

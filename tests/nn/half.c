@@ -16,7 +16,8 @@ TS_TEST(steps_below_the_last_bit_of_a_half_add_up, .loop = 6)
     int64_t one = 1;
     ts_tensor *p = ts_set_requires_grad(ts_ones(&one, 1, half), true);
     ts_tensor *wide = ts_set_requires_grad(ts_ones(&one, 1, TS_F32), true);
-    ts_group_opts opts = ts_optimizer_defaults(kind, 1e-4); /* half a unit below 1 is 2^-9 or 2^-12 */
+    /* half a unit below 1 is 2^-9 or 2^-12 */
+    ts_group_opts opts = ts_optimizer_defaults(kind, 1e-4);
     opts.momentum = kind == TS_SGD ? 0.5 : 0;
     ts_optimizer *o[2] = {ts_optimizer_new(kind), ts_optimizer_new(kind)};
     ck_assert_int_eq(ts_optimizer_add_group(o[0], (const char *[]){"p"}, &p, 1, &opts), TS_OK);
@@ -36,7 +37,8 @@ TS_TEST(steps_below_the_last_bit_of_a_half_add_up, .loop = 6)
     ck_assert_int_eq(ts_optimizer_state(o[0], &state), TS_OK);
     int masters = 0;
     for (int64_t i = 0; i < state.n; i++) {
-        ck_assert_int_eq(ts_dtype_of(state.tensors[i]), strcmp(state.names[i], "steps") ? TS_F32 : TS_I64);
+        ck_assert_int_eq(ts_dtype_of(state.tensors[i]),
+                         strcmp(state.names[i], "steps") ? TS_F32 : TS_I64);
         masters += strcmp(state.names[i], "master.p") == 0;
     }
     ck_assert_int_eq(masters, 1);
@@ -45,7 +47,8 @@ TS_TEST(steps_below_the_last_bit_of_a_half_add_up, .loop = 6)
     ts_optimizer_free(o[1]);
 }
 
-/** Mean loss of the last tenth of a run that learns sin(3x) from (64, 1) draws; weights of one dtype. */
+/** Mean loss of the last tenth of a run that learns sin(3x) from (64, 1) draws;
+ * weights of one dtype. */
 static double learn(ts_dtype dtype, double *first)
 {
     enum { STEPS = 300 };
@@ -86,7 +89,8 @@ TS_TEST(a_perceptron_of_halves_learns_as_one_of_f32, .loop = 2)
     ck_assert_double_lt(got, 1.5 * single + 1e-3);
 }
 
-/** Sum of x's second-order gradient path through one of the ops that keep f32 statistics beside halves. */
+/** Sum of x's second-order gradient path through one of the ops
+ * that keep f32 statistics beside halves. */
 static ts_tensor *kept(int op, ts_tensor *x)
 {
     switch (op) {
@@ -107,17 +111,21 @@ TS_TEST(statistics_of_f32_serve_second_gradients_of_halves, .loop = 8)
     for (int k = 0; k < 2; k++) {
         ts_manual_seed(1);
         ts_dtype dtype = k ? half_of(_i % 2) : TS_F32;
-        ts_tensor *x = ts_set_requires_grad(ts_to(ts_normal(TS_SIZES(4, 8), 0, 1, TS_F32), dtype), true);
+        ts_tensor *x =
+            ts_set_requires_grad(ts_to(ts_normal(TS_SIZES(4, 8), 0, 1, TS_F32), dtype), true);
         ts_tensor *loss = ts_sum(ts_square(kept(_i / 2, x)));
         ck_assert_ptr_nonnull(loss);
-        ck_assert_int_eq(ts_backward_ex(loss, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .create_graph = true}), TS_OK);
+        ck_assert_int_eq(ts_backward_ex(loss, &(ts_backward_opts){.size = sizeof(ts_backward_opts),
+                                                                  .create_graph = true}),
+                         TS_OK);
         ts_tensor *g = ts_grad(x);
         ck_assert_int_eq(ts_dtype_of(g), dtype);
         ts_tensor *again = ts_sum(ts_square(ts_to(g, TS_F32)));
         ts_zero_grad(x);
         ck_assert_msg(ts_backward(again) == TS_OK, "%s", ts_error_message());
         ck_assert_int_eq(ts_dtype_of(ts_grad(x)), dtype);
-        ck_assert_int_eq(ts_item(ts_global_norm((ts_tensor *[]){ts_detach(ts_grad(x))}, 1), &norms[k]), TS_OK);
+        ck_assert_int_eq(
+            ts_item(ts_global_norm((ts_tensor *[]){ts_detach(ts_grad(x))}, 1), &norms[k]), TS_OK);
     }
     ck_assert_double_eq_tol(norms[1], norms[0], 0.1 * norms[0] + 0.1);
 }

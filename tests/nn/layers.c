@@ -29,7 +29,8 @@ static void assert_composed(ts_module *m, ts_tensor *(*composed)(ts_module *m, t
     ck_assert_ptr_nonnull(m);
     ck_assert_int_eq(ts_module_parameters(m, &params), TS_OK);
     TS_SCOPE;
-    ts_tensor *values = ts_normal(TS_SIZES(2, B, C), 0, 1, TS_F32), *result[2], *input[2], *grads[2][16];
+    ts_tensor *values = ts_normal(TS_SIZES(2, B, C), 0, 1, TS_F32), *result[2], *input[2],
+              *grads[2][16];
     ck_assert_int_le(params.n, 16);
     for (int k = 0; k < 2; k++) {
         input[k] = ts_set_requires_grad(ts_clone(values), true);
@@ -38,7 +39,8 @@ static void assert_composed(ts_module *m, ts_tensor *(*composed)(ts_module *m, t
         ck_assert_msg(result[k] != NULL, "%s", ts_error_message());
         ck_assert_int_eq(ts_backward(ts_sum(ts_mul(result[k], result[k]))), TS_OK);
         for (int64_t i = 0; i < params.n; i++) {
-            ck_assert_msg(ts_grad(params.tensors[i]) != TS_NONE, "%s has no gradient", params.names[i]);
+            ck_assert_msg(ts_grad(params.tensors[i]) != TS_NONE, "%s has no gradient",
+                          params.names[i]);
             grads[k][i] = ts_clone(ts_grad(params.tensors[i]));
         }
         ts_module_zero_grad(m);
@@ -105,7 +107,8 @@ TS_TEST(embedding_takes_rows)
     static const int64_t indices[] = {3, 0, 3, 6};
     ts_module *m = ts_embedding_new(7, C);
     TS_SCOPE;
-    ts_tensor *x = ts_from_array(indices, TS_I64, TS_SIZES(2, 2)), *y = ts_forward(m, x), *w = param(m, "weight");
+    ts_tensor *x = ts_from_array(indices, TS_I64, TS_SIZES(2, 2)), *y = ts_forward(m, x),
+              *w = param(m, "weight");
     ck_assert_int_eq(ts_ndim(y), 3);
     for (int i = 0; i < 4; i++)
         for (int c = 0; c < C; c++)
@@ -133,7 +136,8 @@ static void attend(const ts_tensor *qkv, int H, int G, bool causal, double *y)
                 for (int s = 0; s < seen; s++) {
                     double score = 0;
                     for (int d = 0; d < D; d++)
-                        score += at(qkv, (b * B + t) * width + h * D + d) * at(qkv, (b * B + s) * width + (H + g) * D + d);
+                        score += at(qkv, (b * B + t) * width + h * D + d) *
+                                 at(qkv, (b * B + s) * width + (H + g) * D + d);
                     sum += p[s] = exp(score / sqrt(D));
                 }
                 for (int d = 0; d < D; d++) {
@@ -152,7 +156,8 @@ TS_TEST(attention_mixes_positions, .loop = 3)
     ck_assert_ptr_nonnull(m);
     double y[2 * B * C];
     TS_SCOPE;
-    ts_tensor *x = ts_set_requires_grad(ts_normal(TS_SIZES(2, B, C), 0, 1, TS_F32), true), *out = ts_forward(m, x);
+    ts_tensor *x = ts_set_requires_grad(ts_normal(TS_SIZES(2, B, C), 0, 1, TS_F32), true),
+              *out = ts_forward(m, x);
     ck_assert_msg(out != NULL, "%s", ts_error_message());
     ts_tensor *bias = _i == 1 ? TS_NONE : param(m, "qkv.bias");
     attend(ts_linear(x, param(m, "qkv.weight"), bias), 4, _i == 1 ? 2 : 4, _i != 2, y);
@@ -182,7 +187,8 @@ TS_TEST(attention_names_what_is_wrong)
     TS_SCOPE;
     ck_assert_ptr_null(ts_multihead_new(C, 3, NULL));
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "width 8, heads 3"));
-    ck_assert_ptr_null(ts_multihead_new(C, 4, &(ts_multihead_opts){.size = sizeof(ts_multihead_opts), .kv_heads = 3}));
+    ck_assert_ptr_null(ts_multihead_new(
+        C, 4, &(ts_multihead_opts){.size = sizeof(ts_multihead_opts), .kv_heads = 3}));
     ts_module *m = ts_multihead_new(C, 2, NULL);
     ck_assert_ptr_null(ts_forward(m, ts_ones(TS_SIZES(4, C), TS_F32)));
     ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
@@ -195,7 +201,10 @@ static ts_tensor *layer_norm(ts_module *m, ts_tensor *x)
 {
     return ts_layer_norm(x, param(m, "weight"), param(m, "bias"));
 }
-static ts_tensor *rms_norm(ts_module *m, ts_tensor *x) { return ts_rms_norm(x, param(m, "weight")); }
+static ts_tensor *rms_norm(ts_module *m, ts_tensor *x)
+{
+    return ts_rms_norm(x, param(m, "weight"));
+}
 static ts_tensor *dropout(ts_module *m, ts_tensor *x)
 {
     (void)m;
@@ -232,17 +241,24 @@ static ts_tensor *mlp(ts_module *m, ts_tensor *x)
 }
 static ts_tensor *silu_mlp(ts_module *m, ts_tensor *x)
 {
-    return ts_linear(ts_silu(ts_linear(x, param(m, "fc.weight"), TS_NONE)), param(m, "proj.weight"), TS_NONE);
+    return ts_linear(ts_silu(ts_linear(x, param(m, "fc.weight"), TS_NONE)), param(m, "proj.weight"),
+                     TS_NONE);
 }
 static ts_tensor *sequential(ts_module *m, ts_tensor *x)
 {
-    return ts_linear(ts_tanh(ts_linear(x, param(m, "0.weight"), param(m, "0.bias"))), param(m, "2.weight"), TS_NONE);
+    return ts_linear(ts_tanh(ts_linear(x, param(m, "0.weight"), param(m, "0.bias"))),
+                     param(m, "2.weight"), TS_NONE);
 }
 
 TS_TEST(mlp_and_sequential_run_their_parts_in_order)
 {
-    assert_composed(ts_mlp_new(C, 4 * C, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .dropout = 0.2}), mlp);
-    assert_composed(ts_mlp_new(C, 3, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .no_bias = true, .activation = ts_silu}), silu_mlp);
+    assert_composed(
+        ts_mlp_new(C, 4 * C, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .dropout = 0.2}), mlp);
+    assert_composed(
+        ts_mlp_new(
+            C, 3,
+            &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .no_bias = true, .activation = ts_silu}),
+        silu_mlp);
     ts_module *m = ts_sequential_new();
     ts_sequential_add(m, ts_linear_new(C, 7, true));
     ts_sequential_add(m, ts_activation_new("Tanh", ts_tanh));
@@ -289,7 +305,8 @@ TS_TEST(initial_values_have_their_deviations)
 {
     TS_SCOPE;
     ts_manual_seed(8);
-    ts_tensor *t = ts_set_requires_grad(ts_zeros(TS_SIZES(200, 50, 4), TS_F32), true); // fans 200, 800
+    // fans 200, 800
+    ts_tensor *t = ts_set_requires_grad(ts_zeros(TS_SIZES(200, 50, 4), TS_F32), true);
     double mean, std, most, close = 0.01;
     ck_assert_int_eq(ts_init_normal(t, 1, 0.5), TS_OK);
     moments(t, &mean, &std, &most);

@@ -39,7 +39,12 @@ TS_TEST(targets_are_the_tokens_after, .threads = true, WITH_FILE)
 {
     make_file(10000);
     for (int threads = 0; threads < 2; threads++) {
-        ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 4, .length = 16, .dtype = TS_U8, .seed = 3, .no_thread = !threads});
+        ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts),
+                                                              .batch = 4,
+                                                              .length = 16,
+                                                              .dtype = TS_U8,
+                                                              .seed = 3,
+                                                              .no_thread = !threads});
         OK(l);
         for (int k = 0; k < 500; k++) {
             TS_SCOPE;
@@ -58,7 +63,10 @@ TS_TEST(targets_are_the_tokens_after, .threads = true, WITH_FILE)
 TS_TEST(an_epoch_visits_each_window_once, WITH_FILE)
 {
     make_file(8 * 251 * 4 + 1);
-    ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 1, .length = 8, .dtype = TS_U8, .seed = 9});
+    ts_loader *l = ts_loader_open(
+        path,
+        &(ts_loader_opts){
+            .size = sizeof(ts_loader_opts), .batch = 1, .length = 8, .dtype = TS_U8, .seed = 9});
     OK(l);
     /* 251 and 8 have no common factor: a window's first token and turn tell its place */
     int64_t batches = ts_loader_batches(l);
@@ -122,7 +130,8 @@ TS_TEST(batches_are_a_function_of_seed_epoch_and_number, .threads = true, WITH_F
 TS_TEST(ranges_do_not_overlap_and_order_is_kept_on_request, WITH_FILE)
 {
     make_file(1000);
-    ts_loader_opts o = {.size = sizeof o, .batch = 1, .length = 10, .dtype = TS_U8, .from = 0.9, .to = 1, .in_order = true};
+    ts_loader_opts o = {.size = sizeof o, .batch = 1, .length = 10, .dtype = TS_U8, .from = 0.9,
+                        .to = 1, .in_order = true};
     ts_loader *l = ts_loader_open(path, &o);
     OK(l);
     ck_assert_int_eq(ts_loader_tokens(l), 100);
@@ -163,13 +172,22 @@ TS_TEST(bad_files_and_options_are_named, WITH_FILE)
 TS_TEST(batches_beyond_63_bits_are_refused, WITH_FILE)
 {
     make_file(100);
-    const int64_t huge[][2] = {{INT64_C(1) << 32, INT64_C(1) << 32}, {INT64_MAX, 1}, {1, INT64_MAX}, {INT64_C(1) << 31, INT64_C(1) << 30}};
+    const int64_t huge[][2] = {{INT64_C(1) << 32, INT64_C(1) << 32},
+                               {INT64_MAX, 1},
+                               {1, INT64_MAX},
+                               {INT64_C(1) << 31, INT64_C(1) << 30}};
     for (int i = 0; i < 4; i++) {
-        FAILS(TS_ERR_VALUE, ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = huge[i][0], .length = huge[i][1], .dtype = TS_U8}));
+        FAILS(TS_ERR_VALUE, ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts),
+                                                                   .batch = huge[i][0],
+                                                                   .length = huge[i][1],
+                                                                   .dtype = TS_U8}));
         SAYS("63 bits");
     }
     /* the largest that fit: the file is too small */
-    FAILS(TS_ERR_SHAPE, ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 1, .length = INT64_MAX / 16, .dtype = TS_I64}));
+    FAILS(TS_ERR_SHAPE, ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts),
+                                                               .batch = 1,
+                                                               .length = INT64_MAX / 16,
+                                                               .dtype = TS_I64}));
     SAYS("needs 576460752303423488");
 }
 
@@ -182,7 +200,8 @@ TS_TEST(options_of_another_size_are_read_as_far_as_they_go, WITH_FILE)
     o.size = sizeof o + 8;
     FAILS(TS_ERR_VALUE, ts_loader_open(path, &o));
     SAYS("size");
-    o.size = offsetof(ts_loader_opts, from); /* the range is unknown to this caller, so it is not read */
+    /* the range is unknown to this caller, so it is not read */
+    o.size = offsetof(ts_loader_opts, from);
     ts_loader *l = ts_loader_open(path, &o);
     OK(l);
     ck_assert_int_eq(ts_loader_tokens(l), 1000);
@@ -196,7 +215,11 @@ TS_TEST(wide_tokens_are_read_from_their_places, WITH_FILE)
     for (int32_t i = 0; i < 100; i++)
         fwrite(&(int32_t){i * 70000 - 9}, 4, 1, f);
     fclose(f);
-    ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 3, .length = 11, .dtype = TS_I32, .in_order = true});
+    ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts),
+                                                          .batch = 3,
+                                                          .length = 11,
+                                                          .dtype = TS_I32,
+                                                          .in_order = true});
     OK(l);
     ck_assert_int_eq(ts_loader_batches(l), 3);
     for (int64_t k = 0; k < 3; k++) {
@@ -225,7 +248,9 @@ static void *cut(void *arg)
 TS_TEST(a_file_cut_while_it_is_read_never_kills, .threads = true, WITH_FILE)
 {
     make_file(100000);
-    ts_loader *l = ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts), .batch = 8, .length = 1024, .dtype = TS_U8});
+    ts_loader *l = ts_loader_open(
+        path, &(ts_loader_opts){
+                  .size = sizeof(ts_loader_opts), .batch = 8, .length = 1024, .dtype = TS_U8});
     OK(l);
     pthread_t thread;
     atomic_store(&enough, false);
@@ -250,7 +275,8 @@ TS_TEST(a_file_cut_while_it_is_read_never_kills, .threads = true, WITH_FILE)
 TS_TEST(a_file_that_shrinks_is_an_error_not_a_crash, WITH_FILE)
 {
     make_file(100000);
-    ts_loader_opts o = {.size = sizeof o, .batch = 2, .length = 64, .dtype = TS_U8, .no_thread = true};
+    ts_loader_opts o = {
+        .size = sizeof o, .batch = 2, .length = 64, .dtype = TS_U8, .no_thread = true};
     ts_loader *l = ts_loader_open(path, &o);
     OK(l);
     ts_batch b;

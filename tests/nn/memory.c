@@ -26,10 +26,11 @@ static bool build_and_step(void)
     bool ok = net && s && ts_sequential_add(net, ts_mlp_new(4, 8, NULL)) == TS_OK &&
               ts_sequential_add(net, ts_layer_norm_new(4, 0, true)) == TS_OK &&
               (o = ts_optimizer_for(net, TS_ADAMW, &opts)) != NULL &&
-              ts_backward(ts_grad_scaler_scale(s, ts_sum(ts_forward(net, ts_ones(TS_SIZES(2, 4), TS_F32))))) == TS_OK &&
+              ts_backward(ts_grad_scaler_scale(
+                  s, ts_sum(ts_forward(net, ts_ones(TS_SIZES(2, 4), TS_F32))))) == TS_OK &&
               ts_grad_scaler_unscale(s, o) == TS_OK &&
-              ts_clip_grad_norm(ts_optimizer_params(o, NULL), 6, 1, NULL) == TS_OK && ts_grad_scaler_step(s, o) == TS_OK &&
-              ts_grad_scaler_update(s) == TS_OK &&
+              ts_clip_grad_norm(ts_optimizer_params(o, NULL), 6, 1, NULL) == TS_OK &&
+              ts_grad_scaler_step(s, o) == TS_OK && ts_grad_scaler_update(s) == TS_OK &&
               ts_optimizer_state(o, &state) == TS_OK && ts_module_to(net, TS_F64) == TS_OK;
     ts_named_tensors_free(&state);
     ts_grad_scaler_free(s);

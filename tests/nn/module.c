@@ -27,7 +27,8 @@ static void scaled_free(void *payload)
         ++*s->freed;
 }
 
-static const ts_module_type scaled_type = {sizeof(ts_module_type), "Scaled", sizeof(scaled), scaled_forward, scaled_free};
+static const ts_module_type scaled_type = {sizeof(ts_module_type), "Scaled", sizeof(scaled),
+                                           scaled_forward, scaled_free};
 
 static ts_module *scaled_new(ts_module *inner, int *freed)
 {
@@ -37,7 +38,8 @@ static ts_module *scaled_new(ts_module *inner, int *freed)
     ck_assert_uint_eq((uintptr_t)s % 64, 0);
     s->freed = freed;
     if (ts_module_add(m, "inner", inner, &s->inner) != TS_OK ||
-        ts_module_add_parameter(m, "scale", ts_full(TS_SIZES(3), ts_scalar_float(2), TS_F32), &s->scale) != TS_OK ||
+        ts_module_add_parameter(m, "scale", ts_full(TS_SIZES(3), ts_scalar_float(2), TS_F32),
+                                &s->scale) != TS_OK ||
         ts_module_add_buffer(m, "calls", ts_zeros(TS_SIZES(1), TS_I64), true, &s->calls) != TS_OK ||
         ts_module_add_buffer(m, "cache", ts_zeros(TS_SIZES(2), TS_F32), false, NULL) != TS_OK) {
         ts_module_free(m);
@@ -56,7 +58,8 @@ static ts_module *make_net(int *freed)
     return net;
 }
 
-static const char *const state_names[] = {"0.inner.weight", "0.inner.bias", "0.scale", "0.calls", "2.weight"};
+static const char *const state_names[] = {"0.inner.weight", "0.inner.bias", "0.scale", "0.calls",
+                                          "2.weight"};
 
 TS_TEST(names_are_dotted_and_in_order)
 {
@@ -93,7 +96,8 @@ TS_TEST(names_are_dotted_and_in_order)
 TS_TEST(a_tied_parameter_counts_once)
 {
     ts_module *a = ts_linear_new(3, 5, false), *b = ts_module_new(ts_module_type_of(a));
-    ck_assert_int_eq(ts_module_add_parameter(b, "weight", ts_module_tensor(a, "weight"), NULL), TS_OK);
+    ck_assert_int_eq(ts_module_add_parameter(b, "weight", ts_module_tensor(a, "weight"), NULL),
+                     TS_OK);
     ts_module *net = ts_sequential_new();
     ts_sequential_add(net, a);
     ts_sequential_add(net, b);
@@ -145,7 +149,8 @@ TS_TEST(conversion_replaces_tensors_and_slots)
     ck_assert_int_eq(ts_dtype_of(s->calls), TS_I64);
     ts_tensor *after = ts_forward(net, ts_to(x, TS_F64));
     for (int64_t i = 0; i < ts_numel(after); i++)
-        ck_assert_double_eq_tol(((const double *)ts_data(before))[i], ((const double *)ts_data(after))[i], 1e-5);
+        ck_assert_double_eq_tol(((const double *)ts_data(before))[i],
+                                ((const double *)ts_data(after))[i], 1e-5);
     ck_assert_int_eq(ts_module_to(net, TS_I64), TS_ERR_DTYPE);
     ts_module_free(net);
 }
@@ -161,10 +166,13 @@ TS_TEST(a_state_dict_round_trip_keeps_every_bit)
     ts_module_state_dict(b, &sb);
     ck_assert_mem_ne(ts_data(sa.tensors[0]), ts_data(sb.tensors[0]), 48);
     ts_load_report report;
-    ck_assert_int_eq(ts_module_load_state_dict(b, sa.names, sa.tensors, sa.n, true, &report), TS_OK);
+    ck_assert_int_eq(ts_module_load_state_dict(b, sa.names, sa.tensors, sa.n, true, &report),
+                     TS_OK);
     ck_assert_str_eq(report.text, "");
     for (int64_t i = 0; i < sa.n; i++)
-        ck_assert_mem_eq(ts_data(sa.tensors[i]), ts_data(sb.tensors[i]), (size_t)ts_numel(sa.tensors[i]) * ts_dtype_size(ts_dtype_of(sa.tensors[i])));
+        ck_assert_mem_eq(ts_data(sa.tensors[i]), ts_data(sb.tensors[i]),
+                         (size_t)ts_numel(sa.tensors[i]) *
+                             ts_dtype_size(ts_dtype_of(sa.tensors[i])));
     /* other dtypes are converted */
     ts_module_to(a, TS_F64);
     ts_named_tensors_free(&sa);
@@ -183,19 +191,22 @@ TS_TEST(mismatches_are_all_reported_and_nothing_is_loaded)
     TS_SCOPE;
     ts_module *net = make_net(NULL);
     const char *names[] = {"0.inner.weight", "0.scale", "2.weight", "head.bias", "0.scale"};
-    ts_tensor *tensors[] = {ts_zeros(TS_SIZES(3, 4), TS_F32), ts_zeros(TS_SIZES(3), TS_F32), ts_zeros(TS_SIZES(3, 2), TS_F32),
-                            ts_zeros(TS_SIZES(1), TS_F32), ts_zeros(TS_SIZES(3), TS_F32)};
+    ts_tensor *tensors[] = {ts_zeros(TS_SIZES(3, 4), TS_F32), ts_zeros(TS_SIZES(3), TS_F32),
+                            ts_zeros(TS_SIZES(3, 2), TS_F32), ts_zeros(TS_SIZES(1), TS_F32),
+                            ts_zeros(TS_SIZES(3), TS_F32)};
     ts_load_report report;
-    ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, 5, true, &report), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, 5, true, &report),
+                     TS_ERR_VALUE);
     ck_assert_int_eq(report.missing, 2);
     ck_assert_int_eq(report.unexpected, 2);
     ck_assert_int_eq(report.mismatched, 1);
-    ck_assert_str_eq(report.text, "missing: 0.inner.bias, 0.calls; unexpected: head.bias, 0.scale (twice); "
-                                  "sizes differ: 2.weight expected (2, 3) got (3, 2)");
+    ck_assert_str_eq(report.text, "missing: 0.inner.bias, 0.calls; unexpected: head.bias, 0.scale "
+                                  "(twice); sizes differ: 2.weight expected (2, 3) got (3, 2)");
     ck_assert_ptr_nonnull(strstr(ts_error_message(), report.text));
     ck_assert_float_eq(((const float *)ts_data(ts_module_tensor(net, "0.scale")))[0], 2);
     /* sizes must match even when names need not */
-    ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, 5, false, &report), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, 5, false, &report),
+                     TS_ERR_VALUE);
     ck_assert_float_eq(((const float *)ts_data(ts_module_tensor(net, "0.scale")))[0], 2);
     ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, 2, true, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, 2, false, &report), TS_OK);
@@ -219,7 +230,8 @@ TS_TEST(long_reports_are_cut)
         tensors[i] = t;
     }
     ts_load_report report;
-    ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, N, true, &report), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, N, true, &report),
+                     TS_ERR_VALUE);
     ck_assert_int_eq(report.unexpected, N);
     ck_assert_ptr_nonnull(strstr(report.text, "missing: 0.inner.weight"));
     ck_assert_uint_lt(strlen(report.text), sizeof report.text);
@@ -233,16 +245,19 @@ TS_TEST(misuse_is_named_and_frees_what_was_given)
     TS_SCOPE;
     int freed = 0;
     ts_module *net = make_net(NULL);
-    ck_assert_int_eq(ts_module_add(net, "0", scaled_new(ts_linear_new(4, 3, true), &freed), NULL), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_module_add(net, "0", scaled_new(ts_linear_new(4, 3, true), &freed), NULL),
+                     TS_ERR_VALUE);
     ck_assert_int_eq(freed, 1);
-    ck_assert_int_eq(ts_module_add(net, "a.b", scaled_new(ts_linear_new(4, 3, true), &freed), NULL), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_module_add(net, "a.b", scaled_new(ts_linear_new(4, 3, true), &freed), NULL),
+                     TS_ERR_VALUE);
     ck_assert_int_eq(freed, 2);
     ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), "loop", net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_add(net, "again", ts_module_child(net, 0), NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_num_children(net), 3);
     ts_error_clear();
     ck_assert_int_eq(ts_module_add(net, "none", NULL, NULL), TS_ERR_NULL);
-    ck_assert_int_eq(ts_module_add_parameter(net, "p", ts_zeros(TS_SIZES(1), TS_I64), NULL), TS_ERR_DTYPE);
+    ck_assert_int_eq(ts_module_add_parameter(net, "p", ts_zeros(TS_SIZES(1), TS_I64), NULL),
+                     TS_ERR_DTYPE);
     ts_tensor *leaf = ts_set_requires_grad(ts_ones(TS_SIZES(1), TS_F32), true);
     ck_assert_int_eq(ts_module_add_parameter(net, "p", ts_mul(leaf, leaf), NULL), TS_ERR_AUTOGRAD);
     ts_tensor *slot = leaf;

@@ -23,7 +23,10 @@ static void make_params(ts_tensor **params)
     }
 }
 
-static double gradient_at(int step, int i, int64_t k) { return cos(step * 0.7 + i + 2 * (double)k); }
+static double gradient_at(int step, int i, int64_t k)
+{
+    return cos(step * 0.7 + i + 2 * (double)k);
+}
 
 /** Sets gradients of a step; `b` gets one only at even steps. */
 static void set_grads(ts_tensor **params, int step)
@@ -91,7 +94,8 @@ TS_TEST(steps_follow_the_rules_per_group, .loop = 4)
     }
     for (int i = 0; i < N; i++)
         for (int64_t k = 0; k < ts_numel(params[i]); k++)
-            ck_assert_double_eq_tol(value(params[i], k), expected(kind, i ? &second : &first, i, k, 5), 1e-14);
+            ck_assert_double_eq_tol(value(params[i], k),
+                                    expected(kind, i ? &second : &first, i, k, 5), 1e-14);
     ts_optimizer_free(o);
 }
 
@@ -136,9 +140,11 @@ TS_TEST(clipping_scales_all_gradients_together)
     ck_assert_double_eq_tol(*(const double *)ts_data(norm), sqrt(sum), 1e-14);
     for (int i = 0; i < N; i++)
         for (int64_t k = 0; k < ts_numel(params[i]); k++)
-            ck_assert_double_eq_tol(value(ts_grad(params[i]), k), gradient_at(0, i, k) * 0.5 / (sqrt(sum) + 1e-6), 1e-14);
+            ck_assert_double_eq_tol(value(ts_grad(params[i]), k),
+                                    gradient_at(0, i, k) * 0.5 / (sqrt(sum) + 1e-6), 1e-14);
     ck_assert_int_eq(ts_clip_grad_norm(params, N, 0.6, NULL), TS_OK);
-    ck_assert_double_eq_tol(value(ts_grad(params[2]), 0), gradient_at(0, 2, 0) * 0.5 / (sqrt(sum) + 1e-6), 1e-14);
+    ck_assert_double_eq_tol(value(ts_grad(params[2]), 0),
+                            gradient_at(0, 2, 0) * 0.5 / (sqrt(sum) + 1e-6), 1e-14);
     ck_assert_int_eq(ts_clip_grad_norm(params, N, -1, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_clip_grad_norm(NULL, 1, 1, NULL) != TS_OK, 1);
 }
@@ -151,7 +157,8 @@ TS_TEST(a_step_that_clips_is_clipping_then_a_step_and_leaves_gradients_alone, .l
     TS_SCOPE;
     ts_tensor *params[2][N];
     ts_optimizer *o[2];
-    ts_group_opts first = ts_optimizer_defaults(kind, 0.05), second = ts_optimizer_defaults(kind, 0.2);
+    ts_group_opts first = ts_optimizer_defaults(kind, 0.05),
+                  second = ts_optimizer_defaults(kind, 0.2);
     first.momentum = kind == TS_SGD ? 0.9 : 0;
     for (int k = 0; k < 2; k++) {
         make_params(params[k]);
@@ -174,7 +181,8 @@ TS_TEST(a_step_that_clips_is_clipping_then_a_step_and_leaves_gradients_alone, .l
     }
     for (int i = 0; i < N; i++)
         for (int64_t k = 0; k < ts_numel(params[0][i]); k++)
-            ck_assert_double_le(fabs(value(params[0][i], k) - value(params[1][i], k)), max_norm < 1 ? 4 * (double)FLT_EPSILON : 0);
+            ck_assert_double_le(fabs(value(params[0][i], k) - value(params[1][i], k)),
+                                max_norm < 1 ? 4 * (double)FLT_EPSILON : 0);
     for (int k = 0; k < 2; k++)
         ts_optimizer_free(o[k]);
 }
@@ -193,11 +201,13 @@ TS_TEST(clipping_in_steps_begins_and_ends_with_its_number)
     ck_assert_double_eq(value(params[2], 0), x);
     set_grads(params, 0);
     ck_assert_int_eq(ts_optimizer_step(o), TS_OK);
-    ck_assert_double_eq_tol(value(params[2], 0), x - 0.25 * g, 2e-6); /* of the 1e-6 beside the norm */
+    /* of the 1e-6 beside the norm */
+    ck_assert_double_eq_tol(value(params[2], 0), x - 0.25 * g, 2e-6);
     ck_assert_int_eq(ts_optimizer_set_max_norm(o, -1), TS_ERR_VALUE);
     ck_assert_int_eq(ts_optimizer_set_max_norm(o, NAN), TS_ERR_VALUE);
     ck_assert_int_eq(ts_optimizer_set_max_norm(o, INFINITY), TS_ERR_VALUE);
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "'max_norm': expected a finite number of at least 0, got inf"));
+    ck_assert_ptr_nonnull(
+        strstr(ts_error_message(), "'max_norm': expected a finite number of at least 0, got inf"));
     ts_error_clear();
     ck_assert_int_eq(ts_optimizer_set_max_norm(NULL, 1), TS_ERR_NULL);
     x = value(params[2], 0);
@@ -231,13 +241,15 @@ TS_TEST(training_goes_on_from_a_saved_state_bit_for_bit, .loop = 2)
             ck_assert_int_eq(state.n, _i ? 4 : 7);
             ck_assert_str_eq(state.names[0], _i ? "momentum_buffer.a.weight" : "exp_avg.a.weight");
             ck_assert_str_eq(state.names[state.n - 1], "steps");
-            ck_assert_int_eq(ts_optimizer_load_state(o[1], state.names, state.tensors, state.n), TS_OK);
+            ck_assert_int_eq(ts_optimizer_load_state(o[1], state.names, state.tensors, state.n),
+                             TS_OK);
             ts_named_tensors_free(&state);
             int64_t count = ts_optimizer_numbers(o[0], numbers, 32);
             ck_assert_int_eq(count, 8);
             ck_assert_str_eq(numbers[0].name, "groups.0.lr");
             for (int64_t i = 0; i < count; i++)
-                ck_assert_int_eq(ts_optimizer_set_number(o[1], numbers[i].name, numbers[i].value), TS_OK);
+                ck_assert_int_eq(ts_optimizer_set_number(o[1], numbers[i].name, numbers[i].value),
+                                 TS_OK);
             TS_NO_GRAD;
             for (int i = 0; i < N; i++)
                 ts_copy_(params[1][i], params[0][i]);
@@ -250,7 +262,8 @@ TS_TEST(training_goes_on_from_a_saved_state_bit_for_bit, .loop = 2)
         }
     }
     for (int i = 0; i < N; i++)
-        ck_assert_mem_eq(ts_data(params[0][i]), ts_data(params[1][i]), (size_t)ts_numel(params[0][i]) * 8);
+        ck_assert_mem_eq(ts_data(params[0][i]), ts_data(params[1][i]),
+                         (size_t)ts_numel(params[0][i]) * 8);
     ts_optimizer_free(o[0]);
     ts_optimizer_free(o[1]);
 }
@@ -305,7 +318,8 @@ TS_TEST(groups_that_mean_nothing_are_refused)
     ck_assert_int_eq(ts_optimizer_add_group(o, names, params, 2, &good), TS_OK);
     ck_assert_int_eq(ts_optimizer_add_group(o, names, params, 1, &good), TS_ERR_VALUE);
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "'a.weight'"));
-    ck_assert_int_eq(ts_optimizer_add_group(o, names, params + 2, 1, &good), TS_ERR_VALUE); /* the name is taken */
+    /* the name is taken */
+    ck_assert_int_eq(ts_optimizer_add_group(o, names, params + 2, 1, &good), TS_ERR_VALUE);
     ts_tensor *plain = ts_ones(TS_SIZES(2), TS_F32), *whole = ts_ones(TS_SIZES(2), TS_I64);
     ck_assert_int_eq(ts_optimizer_add_group(o, names + 2, &plain, 1, &good), TS_ERR_VALUE);
     ck_assert_int_eq(ts_optimizer_add_group(o, names + 2, &whole, 1, &good), TS_ERR_VALUE);
@@ -325,7 +339,8 @@ TS_TEST(groups_that_mean_nothing_are_refused)
 TS_TEST(a_module_learns)
 {
     ts_manual_seed(3);
-    ts_module *m = ts_mlp_new(4, 16, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .activation = ts_tanh});
+    ts_module *m =
+        ts_mlp_new(4, 16, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .activation = ts_tanh});
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.02);
     ts_optimizer *o = ts_optimizer_for(m, TS_ADAMW, &opts);
     ck_assert_ptr_nonnull(o);

@@ -1,4 +1,5 @@
-/** @file training.c  Saving and resuming a run: nothing is lost, and what does not fit changes nothing. */
+/** @file training.c  Saving and resuming a run: nothing is lost,
+ * and what does not fit changes nothing. */
 // SPDX-License-Identifier: MIT
 #include "tests/io/folder.h"
 
@@ -62,7 +63,8 @@ static bool same_values(const ts_named_tensors *a, const ts_named_tensors *b)
     bool same = a->n == b->n;
     for (int64_t i = 0; same && i < a->n; i++) {
         size_t bytes = (size_t)ts_numel(a->tensors[i]) * ts_dtype_size(ts_dtype_of(a->tensors[i]));
-        same = strcmp(a->names[i], b->names[i]) == 0 && ts_numel(a->tensors[i]) == ts_numel(b->tensors[i]) &&
+        same = strcmp(a->names[i], b->names[i]) == 0 &&
+               ts_numel(a->tensors[i]) == ts_numel(b->tensors[i]) &&
                memcmp(ts_data(a->tensors[i]), ts_data(b->tensors[i]), bytes) == 0;
     }
     return same;
@@ -94,7 +96,8 @@ TS_TEST(a_resumed_run_goes_on_as_if_never_stopped, IN_FOLDER, .loop = 2)
     steps(&straight, 40);
 
     char text[256];
-    run other = start(kind, 77); /* other values, generator and place, as a new process would have them */
+    /* other values, generator and place, as a new process would have them */
+    run other = start(kind, 77);
     steps(&other, 3);
     ck_assert(!same_run(&straight, &other));
     ck_ok(ts_training_resume(&other.state, test_folder, text, sizeof text));

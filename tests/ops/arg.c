@@ -1,4 +1,5 @@
-/** @file arg.c  Extremes and their places: public forms, ties and NaN in runs of many parts, gradients. */
+/** @file arg.c  Extremes and their places: public forms, ties and NaN in runs
+ * of many parts, gradients. */
 // SPDX-License-Identifier: MIT
 #include "tests/ops/values.h"
 
@@ -41,7 +42,8 @@ TS_TEST(the_first_of_many_parts_wins)
 TS_TEST(one_of_equal_elements_gets_the_gradient)
 {
     double values[] = {5, 1, 5, 2, 7, 7};
-    ts_tensor *t = ts_set_requires_grad(ts_reshape(row(TS_F32, values, 6), TS_SIZES(2, 3)), true), *places = NULL;
+    ts_tensor *t = ts_set_requires_grad(ts_reshape(row(TS_F32, values, 6), TS_SIZES(2, 3)), true),
+              *places = NULL;
     ts_tensor *y = ts_max_dim(t, 1, false, &places);
     ck_assert(!ts_requires_grad(places));
     ck_assert_int_eq(ts_backward(ts_sum(ts_mul_scalar(y, 3))), TS_OK);

@@ -1,4 +1,5 @@
-/** @file attention.c  Attention against sums in double: shapes, masks, layouts, gradients, threads. */
+/** @file attention.c  Attention against sums in double: shapes, masks,
+ * layouts, gradients, threads. */
 // SPDX-License-Identifier: MIT
 #include "tests/harness.h"
 
@@ -20,10 +21,13 @@ static double value(uint32_t seed, int64_t i)
 
 enum { DENSE, SWAPPED, PACKED, SPREAD, LAYOUTS };
 
-/** (batch, heads, rows, depth): dense; rows outside heads; the same within wider rows; depth two apart. */
-static ts_tensor *filled(uint32_t seed, ts_dtype dtype, int64_t batch, int64_t heads, int64_t rows, int64_t depth, int layout)
+/** (batch, heads, rows, depth): dense; rows outside heads;
+ * the same within wider rows; depth two apart. */
+static ts_tensor *filled(uint32_t seed, ts_dtype dtype, int64_t batch, int64_t heads, int64_t rows,
+                         int64_t depth, int layout)
 {
-    int64_t wide = layout == PACKED ? heads * depth + 7 : heads * depth, step = layout == SPREAD ? 2 : 1;
+    int64_t wide = layout == PACKED ? heads * depth + 7 : heads * depth,
+            step = layout == SPREAD ? 2 : 1;
     ts_tensor *base = ts_empty(TS_SIZES(batch, rows, wide * step), dtype);
     ck_assert_ptr_nonnull(base);
     for (int64_t i = 0; i < base->numel; i++) {
@@ -32,14 +36,17 @@ static ts_tensor *filled(uint32_t seed, ts_dtype dtype, int64_t batch, int64_t h
         else
             ((double *)base->data)[i] = value(seed, i);
     }
-    int64_t sizes[] = {batch, heads, rows, depth}, dense[] = {heads * rows * depth, rows * depth, depth, 1};
+    int64_t sizes[] = {batch, heads, rows, depth},
+            dense[] = {heads * rows * depth, rows * depth, depth, 1};
     int64_t swapped[] = {rows * wide * step, depth * step, wide * step, step};
-    return ts_adopt(ts_tensor_alias(ts_thread_self(), base, sizes, layout == DENSE ? dense : swapped, 4, 0));
+    return ts_adopt(
+        ts_tensor_alias(ts_thread_self(), base, sizes, layout == DENSE ? dense : swapped, 4, 0));
 }
 
 static double at(const ts_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d)
 {
-    int64_t i = a * t->strides[0] + b * t->strides[1] + c * t->strides[2] + (t->ndim > 3 ? d * t->strides[3] : 0);
+    int64_t i = a * t->strides[0] + b * t->strides[1] + c * t->strides[2] +
+                (t->ndim > 3 ? d * t->strides[3] : 0);
     return t->dtype == TS_F32 ? ((const float *)t->data)[i] : ((const double *)t->data)[i];
 }
 
@@ -50,20 +57,26 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {1, 1, 1, 1, 1, 1, 1, false, 0},       {2, 3, 3, 5, 7, 4, 6, false, 0},      {2, 4, 2, 9, 9, 8, 8, true, 0},
-    {1, 2, 1, 33, 65, 16, 16, true, 0.3},  {1, 2, 2, 65, 33, 20, 12, true, 0},   {1, 1, 1, 150, 150, 32, 32, true, 0},
-    {1, 4, 1, 70, 300, 64, 33, false, 0},  {1, 1, 1, 300, 300, 40, 40, true, 0}, {1, 2, 2, 17, 130, 128, 128, true, -0.1},
-    {1, 1, 1, 20, 70, 256, 250, false, 0}, {2, 2, 1, 0, 5, 4, 4, false, 0},      {2, 2, 1, 5, 0, 4, 4, true, 0},
+    {1, 1, 1, 1, 1, 1, 1, false, 0},       {2, 3, 3, 5, 7, 4, 6, false, 0},
+    {2, 4, 2, 9, 9, 8, 8, true, 0},
+    {1, 2, 1, 33, 65, 16, 16, true, 0.3},  {1, 2, 2, 65, 33, 20, 12, true, 0},
+    {1, 1, 1, 150, 150, 32, 32, true, 0},
+    {1, 4, 1, 70, 300, 64, 33, false, 0},  {1, 1, 1, 300, 300, 40, 40, true, 0},
+    {1, 2, 2, 17, 130, 128, 128, true, -0.1},
+    {1, 1, 1, 20, 70, 256, 250, false, 0}, {2, 2, 1, 0, 5, 4, 4, false, 0},
+    {2, 2, 1, 5, 0, 4, 4, true, 0},
     {0, 2, 1, 5, 5, 4, 4, true, 0},        {1, 1, 1, 1, 200, 32, 32, true, 0},
 };
 
 static ts_attention_opts opts_of(const shape *s)
 {
-    return (ts_attention_opts){.size = sizeof(ts_attention_opts), .scale = s->scale, .causal = s->causal};
+    return (ts_attention_opts){
+        .size = sizeof(ts_attention_opts), .scale = s->scale, .causal = s->causal};
 }
 
 /** One row: probabilities into p, its log-sum-exp returned. */
-static double reference_row(const shape *s, const ts_tensor *q, const ts_tensor *k, int64_t b, int64_t h, int64_t i, double *p)
+static double reference_row(const shape *s, const ts_tensor *q, const ts_tensor *k, int64_t b,
+                            int64_t h, int64_t i, double *p)
 {
     double scale = s->scale != 0 ? s->scale : 1 / sqrt((double)s->depth), most = -INFINITY, sum = 0;
     for (int64_t j = 0; j < s->keys; j++) {
@@ -97,7 +110,8 @@ TS_TEST(attention_is_the_weighted_sum_of_values, .loop = TS_COUNTOF(shapes))
         double eps = dtype == TS_F32 ? 0x1p-24 : 0x1p-53;
         ts_tensor *q = filled(1, dtype, s->batch, s->heads, s->rows, s->depth, run / 2);
         ts_tensor *k = filled(2, dtype, s->batch, s->shared, s->keys, s->depth, run / 2);
-        ts_tensor *v = filled(3, dtype, s->batch, s->shared, s->keys, s->value_depth, run / 2), *lse = NULL;
+        ts_tensor *v = filled(3, dtype, s->batch, s->shared, s->keys, s->value_depth, run / 2),
+                  *lse = NULL;
         ts_attention_opts opts = opts_of(s);
         ts_tensor *y = ts_scaled_dot_product_attention_ex(q, k, v, &lse, &opts);
         ck_assert_msg(y != NULL, "%s", ts_error_message());
@@ -106,16 +120,19 @@ TS_TEST(attention_is_the_weighted_sum_of_values, .loop = TS_COUNTOF(shapes))
                 for (int64_t i = 0; i < s->rows; i++) {
                     double want = reference_row(s, q, k, b, h, i, p), got = at(lse, b, h, i, 0);
                     /* scores reach 4 · depth · scale; their rounding moves lse and the weights */
-                    double tolerance = 64 * eps * sqrt((double)s->depth) * (1 + fabs(want == -INFINITY ? 0 : want));
-                    ck_assert_msg(got == want || fabs(got - want) <= tolerance, "lse of row %lld: %g, expected %g",
-                                  (long long)i, got, want);
+                    double tolerance = 64 * eps * sqrt((double)s->depth) *
+                                       (1 + fabs(want == -INFINITY ? 0 : want));
+                    ck_assert_msg(got == want || fabs(got - want) <= tolerance,
+                                  "lse of row %lld: %g, expected %g", (long long)i, got, want);
                     for (int64_t e = 0; e < s->value_depth; e++) {
                         double sum = 0;
                         for (int64_t j = 0; j < s->keys; j++)
                             sum += p[j] * at(v, b, h / (s->heads / s->shared), j, e);
                         got = at(y, b, h, i, e);
-                        ck_assert_msg(want == -INFINITY ? got == 0 : fabs(got - sum) <= 2 * tolerance,
-                                      "row %lld, element %lld: %g, expected %g", (long long)i, (long long)e, got, sum);
+                        ck_assert_msg(want == -INFINITY ? got == 0
+                                                        : fabs(got - sum) <= 2 * tolerance,
+                                      "row %lld, element %lld: %g, expected %g", (long long)i,
+                                      (long long)e, got, sum);
                     }
                 }
     }
@@ -125,7 +142,8 @@ TS_TEST(attention_is_the_weighted_sum_of_values, .loop = TS_COUNTOF(shapes))
 TS_TEST(result_lies_in_memory_as_the_query_does)
 {
     TS_SCOPE;
-    ts_tensor *q = filled(1, TS_F32, 2, 4, 6, 8, PACKED), *y = ts_scaled_dot_product_attention(q, q, q);
+    ts_tensor *q = filled(1, TS_F32, 2, 4, 6, 8, PACKED),
+              *y = ts_scaled_dot_product_attention(q, q, q);
     ck_assert_ptr_nonnull(y);
     ck_assert(ts_is_contiguous(ts_transpose(y, 1, 2)));
     ck_assert(!ts_is_contiguous(y));
@@ -134,7 +152,8 @@ TS_TEST(result_lies_in_memory_as_the_query_does)
 }
 
 /** Weighted sum of the result and, when they are finite, of the logarithms. */
-static double objective(const shape *s, ts_tensor *const *in, const ts_tensor *g, const ts_tensor *g_lse)
+static double objective(const shape *s, ts_tensor *const *in, const ts_tensor *g,
+                        const ts_tensor *g_lse)
 {
     TS_SCOPE;
     ts_attention_opts opts = opts_of(s);
@@ -153,8 +172,9 @@ static double objective(const shape *s, ts_tensor *const *in, const ts_tensor *g
 }
 
 static const shape gradient_shapes[] = {
-    {1, 2, 2, 3, 4, 3, 2, false, 0}, {1, 4, 2, 5, 5, 4, 4, true, 0},     {2, 2, 1, 6, 3, 2, 3, true, 0},
-    {1, 1, 1, 3, 70, 2, 2, true, 0}, {1, 2, 1, 70, 68, 2, 2, true, 0.4}, {1, 1, 1, 130, 66, 1, 1, false, 0},
+    {1, 2, 2, 3, 4, 3, 2, false, 0},    {1, 4, 2, 5, 5, 4, 4, true, 0},
+    {2, 2, 1, 6, 3, 2, 3, true, 0},     {1, 1, 1, 3, 70, 2, 2, true, 0},
+    {1, 2, 1, 70, 68, 2, 2, true, 0.4}, {1, 1, 1, 130, 66, 1, 1, false, 0},
 };
 
 TS_TEST(gradients_agree_with_finite_differences, .loop = TS_COUNTOF(gradient_shapes))
@@ -171,7 +191,9 @@ TS_TEST(gradients_agree_with_finite_differences, .loop = TS_COUNTOF(gradient_sha
         ts_attention_opts opts = opts_of(s);
         ts_tensor *lse, *y = ts_scaled_dot_product_attention_ex(in[0], in[1], in[2], &lse, &opts);
         ts_tensor *grads[3], **wanted[] = {&grads[0], &grads[1], &grads[2]};
-        ck_assert_int_eq(ts_scaled_dot_product_attention_backward(g, g_lse, in[0], in[1], in[2], y, lse, &opts, wanted), TS_OK);
+        ck_assert_int_eq(ts_scaled_dot_product_attention_backward(g, g_lse, in[0], in[1], in[2], y,
+                                                                  lse, &opts, wanted),
+                         TS_OK);
         for (int k = 0; k < 3; k++)
             for (int64_t i = 0; i < in[k]->numel; i++) {
                 int64_t rest = i, offset = 0, to = 0;
@@ -187,8 +209,9 @@ TS_TEST(gradients_agree_with_finite_differences, .loop = TS_COUNTOF(gradient_sha
                 }
                 *x = held;
                 double want = (sides[1] - sides[0]) / 2e-6, got = ((double *)grads[k]->data)[to];
-                ck_assert_msg(fabs(got - want) <= 1e-5 + 1e-3 * fabs(want), "input %d, element %lld: %g, expected %g", k,
-                              (long long)i, got, want);
+                ck_assert_msg(fabs(got - want) <= 1e-5 + 1e-3 * fabs(want),
+                              "input %d, element %lld: %g, expected %g", k, (long long)i, got,
+                              want);
             }
     }
 }
@@ -196,29 +219,38 @@ TS_TEST(gradients_agree_with_finite_differences, .loop = TS_COUNTOF(gradient_sha
 TS_TEST(autograd_reaches_query_key_and_value)
 {
     TS_SCOPE;
-    ts_tensor *in[3], *grads[3], *direct[3], **wanted[] = {&direct[0], &direct[1], &direct[2]}, *lse, *y;
+    ts_tensor *in[3], *grads[3], *direct[3], **wanted[] = {&direct[0], &direct[1], &direct[2]},
+              *lse, *y;
     for (int i = 0; i < 3; i++)
-        in[i] = ts_set_requires_grad(ts_clone(filled((uint32_t)(1 + i), TS_F32, 1, 2, 5, 4, DENSE)), true);
+        in[i] = ts_set_requires_grad(ts_clone(filled((uint32_t)(1 + i), TS_F32, 1, 2, 5, 4, DENSE)),
+                                     true);
     ts_tensor *g = filled(9, TS_F32, 1, 2, 5, 4, DENSE);
     ts_attention_opts opts = {.size = sizeof opts, .causal = true};
-    y = ts_scaled_dot_product_attention_ex(in[0], in[1], in[2], NULL, &opts); /* the rule needs lse all the same */
+    /* the rule needs lse all the same */
+    y = ts_scaled_dot_product_attention_ex(in[0], in[1], in[2], NULL, &opts);
     ts_backward_opts backward = {.size = sizeof backward, .gradient = g};
     ck_assert_msg(ts_grad_of(y, in, 3, grads, &backward) == TS_OK, "%s", ts_error_message());
     TS_NO_GRAD;
     y = ts_scaled_dot_product_attention_ex(in[0], in[1], in[2], &lse, &opts);
-    ck_assert_int_eq(ts_scaled_dot_product_attention_backward(g, TS_NONE, in[0], in[1], in[2], y, lse, &opts, wanted), TS_OK);
+    ck_assert_int_eq(ts_scaled_dot_product_attention_backward(g, TS_NONE, in[0], in[1], in[2], y,
+                                                              lse, &opts, wanted),
+                     TS_OK);
     for (int i = 0; i < 3; i++)
         ck_assert_mem_eq(grads[i]->data, direct[i]->data, 40 * sizeof(float));
     ts_tensor *only_key, **some[] = {NULL, &only_key, NULL};
-    ck_assert_int_eq(ts_scaled_dot_product_attention_backward(g, TS_NONE, in[0], in[1], in[2], y, lse, &opts, some), TS_OK);
+    ck_assert_int_eq(ts_scaled_dot_product_attention_backward(g, TS_NONE, in[0], in[1], in[2], y,
+                                                              lse, &opts, some),
+                     TS_OK);
     ck_assert_mem_eq(only_key->data, direct[1]->data, 40 * sizeof(float));
 }
 
 TS_TEST(bits_do_not_depend_on_the_number_of_threads)
 {
     TS_SCOPE;
-    ts_tensor *q = filled(1, TS_F32, 3, 4, 200, 32, PACKED), *k = filled(2, TS_F32, 3, 2, 210, 32, PACKED);
-    ts_tensor *v = filled(3, TS_F32, 3, 2, 210, 32, PACKED), *g = filled(4, TS_F32, 3, 4, 200, 32, SWAPPED);
+    ts_tensor *q = filled(1, TS_F32, 3, 4, 200, 32, PACKED),
+              *k = filled(2, TS_F32, 3, 2, 210, 32, PACKED);
+    ts_tensor *v = filled(3, TS_F32, 3, 2, 210, 32, PACKED),
+              *g = filled(4, TS_F32, 3, 4, 200, 32, SWAPPED);
     ts_attention_opts opts = {.size = sizeof opts, .causal = true};
     ts_tensor *y[2], *lse[2], *grads[2][3];
     for (int t = 0; t < 2; t++) {
@@ -226,7 +258,9 @@ TS_TEST(bits_do_not_depend_on_the_number_of_threads)
         ck_assert_int_eq(ts_set_num_threads(1 + t), TS_OK);
         y[t] = ts_scaled_dot_product_attention_ex(q, k, v, &lse[t], &opts);
         ck_assert_ptr_nonnull(y[t]);
-        ck_assert_int_eq(ts_scaled_dot_product_attention_backward(g, TS_NONE, q, k, v, y[t], lse[t], &opts, wanted), TS_OK);
+        ck_assert_int_eq(ts_scaled_dot_product_attention_backward(g, TS_NONE, q, k, v, y[t], lse[t],
+                                                                  &opts, wanted),
+                         TS_OK);
     }
     ck_assert_mem_eq(y[0]->data, y[1]->data, (size_t)y[0]->numel * 4);
     ck_assert_mem_eq(lse[0]->data, lse[1]->data, (size_t)lse[0]->numel * 4);
@@ -238,7 +272,8 @@ static void expect_error(const void *result, ts_status code, const char *part)
 {
     ck_assert_ptr_null(result);
     ck_assert_int_eq(ts_error_code(), code);
-    ck_assert_msg(strstr(ts_error_message(), part) != NULL, "\"%s\" lacks \"%s\"", ts_error_message(), part);
+    ck_assert_msg(strstr(ts_error_message(), part) != NULL, "\"%s\" lacks \"%s\"",
+                  ts_error_message(), part);
     ts_error_clear();
 }
 
@@ -246,8 +281,10 @@ TS_TEST(errors_name_the_argument_and_what_was_expected)
 {
     TS_SCOPE;
     ts_tensor *q = filled(1, TS_F32, 2, 4, 5, 8, DENSE), *k = filled(1, TS_F32, 2, 3, 5, 8, DENSE);
-    ts_tensor *deep = filled(1, TS_F32, 2, 4, 5, 9, DENSE), *wide = filled(1, TS_F64, 2, 4, 5, 8, DENSE);
-    ts_tensor *whole = ts_zeros(TS_SIZES(2, 4, 5, 8), TS_I64), *flat = ts_zeros(TS_SIZES(2, 4, 8), TS_F32);
+    ts_tensor *deep = filled(1, TS_F32, 2, 4, 5, 9, DENSE),
+              *wide = filled(1, TS_F64, 2, 4, 5, 8, DENSE);
+    ts_tensor *whole = ts_zeros(TS_SIZES(2, 4, 5, 8), TS_I64),
+              *flat = ts_zeros(TS_SIZES(2, 4, 8), TS_F32);
     expect_error(ts_scaled_dot_product_attention(q, k, k), TS_ERR_SHAPE, "divisor of 4");
     expect_error(ts_scaled_dot_product_attention(q, deep, deep), TS_ERR_SHAPE, "key");
     expect_error(ts_scaled_dot_product_attention(q, q, k), TS_ERR_SHAPE, "value");

@@ -1,4 +1,5 @@
-/** @file attention_options.c  Masks, windows, packed sequences, dropout and softcap: what they promise beside values. */
+/** @file attention_options.c  Masks, windows, packed sequences, dropout and softcap:
+ * what they promise beside values. */
 // SPDX-License-Identifier: MIT
 #include "tests/harness.h"
 
@@ -36,7 +37,8 @@ static ts_tensor *bounds_of(int n, const int32_t *bounds)
 }
 
 /** y and, of sum(y · g), the gradients of query, key and value. */
-static ts_tensor *attend(ts_tensor *const *in, ts_tensor *g, const ts_attention_opts *opts, ts_tensor **grads)
+static ts_tensor *attend(ts_tensor *const *in, ts_tensor *g, const ts_attention_opts *opts,
+                         ts_tensor **grads)
 {
     ts_tensor *leaves[3];
     for (int i = 0; i < 3; i++)
@@ -53,17 +55,20 @@ TS_TEST(packed_sequences_are_each_its_own_call)
     TS_SCOPE;
     static const int32_t rows[] = {0, 70, 70, 73, 203, 210}, keys[] = {0, 80, 90, 90, 220, 221};
     enum { PARTS = 5 };
-    ts_tensor *in[] = {drawn(TS_F32, 1, 4, 210, 8), drawn(TS_F32, 1, 2, 221, 8), drawn(TS_F32, 1, 2, 221, 12)};
+    ts_tensor *in[] = {drawn(TS_F32, 1, 4, 210, 8), drawn(TS_F32, 1, 2, 221, 8),
+                       drawn(TS_F32, 1, 2, 221, 12)};
     ts_tensor *g = drawn(TS_F32, 1, 4, 210, 12), *grads[3], *mine[3];
     for (int window = 0; window < 2; window++) {
-        ts_attention_opts opts = {.size = sizeof opts, .causal = true, .window = window, .window_left = window ? 20 : 0};
+        ts_attention_opts opts = {
+            .size = sizeof opts, .causal = true, .window = window, .window_left = window ? 20 : 0};
         ts_attention_opts packed = opts;
         packed.cu_seqlens_q = bounds_of(PARTS + 1, rows);
         packed.cu_seqlens_k = bounds_of(PARTS + 1, keys);
         packed.max_seqlen_q = packed.max_seqlen_k = 130;
         ts_tensor *y = attend(in, g, &packed, grads);
         for (int b = 0; b < PARTS; b++) {
-            int64_t at[] = {rows[b], keys[b], keys[b]}, n[] = {rows[b + 1] - rows[b], keys[b + 1] - keys[b], keys[b + 1] - keys[b]};
+            int64_t at[] = {rows[b], keys[b], keys[b]},
+                    n[] = {rows[b + 1] - rows[b], keys[b + 1] - keys[b], keys[b + 1] - keys[b]};
             ts_tensor *part[3];
             for (int i = 0; i < 3; i++)
                 part[i] = ts_narrow(in[i], 2, at[i], n[i]);
@@ -76,22 +81,26 @@ TS_TEST(packed_sequences_are_each_its_own_call)
                     ck_assert_double_eq(distance(ts_narrow(grads[i], 2, at[i], n[i]), mine[i]), 0);
         }
         /* keys of the second sequence, which has no rows, get nothing */
-        ck_assert_double_eq(distance(ts_narrow(grads[1], 2, 80, 10), ts_zeros(TS_SIZES(1, 2, 10, 8), TS_F32)), 0);
+        ck_assert_double_eq(
+            distance(ts_narrow(grads[1], 2, 80, 10), ts_zeros(TS_SIZES(1, 2, 10, 8), TS_F32)), 0);
     }
 }
 
 enum { BY_MASK, BY_SUM, BY_CAUSE, BY_WINDOW, BY_BOUNDS, WAYS };
 
-/** Options that hide the keys from 40 on, in one of several ways, from rows before 40 (BY_BOUNDS: from all). */
+/** Options that hide the keys from 40 on, in one of several ways,
+ * from rows before 40 (BY_BOUNDS: from all). */
 static ts_attention_opts hiding(int way)
 {
     static const int32_t rows[] = {0, 40, 80}, keys[] = {0, 40, 80};
     ts_attention_opts o = {.size = sizeof o};
-    ts_tensor *seen = ts_logical_or(ts_lt_scalar(ts_arange(0, 80, 1, TS_I64), 40), ts_ge_scalar(ts_unsqueeze(ts_arange(0, 80, 1, TS_I64), 1), 40));
+    ts_tensor *seen = ts_logical_or(ts_lt_scalar(ts_arange(0, 80, 1, TS_I64), 40),
+                                    ts_ge_scalar(ts_unsqueeze(ts_arange(0, 80, 1, TS_I64), 1), 40));
     if (way == BY_MASK)
         o.mask = seen;
     if (way == BY_SUM)
-        o.mask = ts_masked_fill_scalar(ts_zeros(TS_SIZES(80, 80), TS_F32), ts_logical_not(seen), -INFINITY);
+        o.mask = ts_masked_fill_scalar(ts_zeros(TS_SIZES(80, 80), TS_F32), ts_logical_not(seen),
+                                       -INFINITY);
     o.causal = way == BY_CAUSE;
     o.window = way == BY_WINDOW;
     if (way == BY_BOUNDS) {
@@ -108,7 +117,9 @@ TS_TEST(hidden_keys_do_not_matter_whatever_they_hold, .loop = WAYS)
     static const double odd[] = {INFINITY, -INFINITY, NAN};
     ts_attention_opts opts = hiding(_i);
     OK(opts.mask || _i > BY_SUM ? TS_NONE : NULL);
-    ts_tensor *in[] = {drawn(TS_F32, 1, 2, 80, 20), drawn(TS_F32, 1, 2, 80, 20), drawn(TS_F32, 1, 2, 80, 20)}, *grads[2][3], *y[2];
+    ts_tensor *in[] = {drawn(TS_F32, 1, 2, 80, 20), drawn(TS_F32, 1, 2, 80, 20),
+                       drawn(TS_F32, 1, 2, 80, 20)},
+              *grads[2][3], *y[2];
     ts_tensor *g = drawn(TS_F32, 1, 2, 80, 20);
     for (int k = 0; k < 3; k++) {
         ts_tensor *bad[3] = {in[0], ts_clone(in[1]), ts_clone(in[2])};
@@ -118,11 +129,16 @@ TS_TEST(hidden_keys_do_not_matter_whatever_they_hold, .loop = WAYS)
         y[1] = attend(bad, g, &opts, grads[1]);
         /* another order of sums where a tile is not finite: 80 terms of order 1 */
         double tolerance = 64 * 0x1p-23;
-        ck_assert_double_le(distance(ts_narrow(y[0], 2, 0, 40), ts_narrow(y[1], 2, 0, 40)), tolerance);
-        ck_assert_double_le(distance(ts_narrow(grads[0][0], 2, 0, 40), ts_narrow(grads[1][0], 2, 0, 40)), 8 * tolerance);
+        ck_assert_double_le(distance(ts_narrow(y[0], 2, 0, 40), ts_narrow(y[1], 2, 0, 40)),
+                            tolerance);
+        ck_assert_double_le(
+            distance(ts_narrow(grads[0][0], 2, 0, 40), ts_narrow(grads[1][0], 2, 0, 40)),
+            8 * tolerance);
         if (_i == BY_BOUNDS || _i == BY_WINDOW)
             for (int i = 1; i < 3; i++) /* no row that sees the bad keys sees these */
-                ck_assert_double_le(distance(ts_narrow(grads[0][i], 2, 0, 40), ts_narrow(grads[1][i], 2, 0, 40)), 8 * tolerance);
+                ck_assert_double_le(
+                    distance(ts_narrow(grads[0][i], 2, 0, 40), ts_narrow(grads[1][i], 2, 0, 40)),
+                    8 * tolerance);
     }
 }
 
@@ -131,15 +147,19 @@ TS_TEST(rows_that_see_no_key_are_zero_with_finite_gradients, .loop = 4)
     TS_SCOPE;
     static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
     ts_dtype dtype = dtypes[_i], own = _i < 2 ? dtype : TS_F32;
-    ts_tensor *in[] = {drawn(dtype, 1, 2, 6, 8), drawn(dtype, 1, 2, 5, 8), drawn(dtype, 1, 2, 5, 8)}, *grads[3], *lse;
+    ts_tensor *in[] = {drawn(dtype, 1, 2, 6, 8), drawn(dtype, 1, 2, 5, 8),
+                       drawn(dtype, 1, 2, 5, 8)},
+              *grads[3], *lse;
     ts_tensor *none = ts_ones(TS_SIZES(6, 5), TS_BOOL), *low = ts_zeros(TS_SIZES(6, 5), own);
     OK(ts_fill_(ts_select(none, 0, 3), false));
     OK(ts_fill_(ts_select(low, 0, 3), -INFINITY));
-    ts_attention_opts masked = {.size = sizeof masked, .mask = none, .dropout_p = 0.1, .softcap = 5}, added = masked;
+    ts_attention_opts masked = {.size = sizeof masked, .mask = none, .dropout_p = 0.1,
+                                .softcap = 5}, added = masked;
     added.mask = low;
     for (int way = 0; way < 2; way++) {
         const ts_attention_opts *opts = way ? &added : &masked;
-        ts_tensor *y = attend(in, ts_ones(TS_SIZES(1, 2, 6, 8), dtype), opts, grads), *zero = ts_zeros(TS_SIZES(1, 2, 8), dtype);
+        ts_tensor *y = attend(in, ts_ones(TS_SIZES(1, 2, 6, 8), dtype), opts, grads),
+                  *zero = ts_zeros(TS_SIZES(1, 2, 8), dtype);
         ck_assert_double_eq(distance(ts_select(y, 2, 3), zero), 0);
         ck_assert_double_gt(distance(ts_select(y, 2, 2), zero), 0);
         ck_assert_double_eq(distance(ts_select(grads[0], 2, 3), zero), 0);
@@ -164,13 +184,17 @@ static ts_tensor *by_ops(ts_tensor *const *in, const ts_attention_opts *o)
 TS_TEST(options_are_those_of_separate_ops_and_dropout_drops_the_same_pairs)
 {
     TS_SCOPE;
-    ts_tensor *in[] = {drawn(TS_F64, 2, 3, 70, 8), drawn(TS_F64, 2, 3, 90, 8), drawn(TS_F64, 2, 3, 90, 6)}, *grads[3], *want[3];
+    ts_tensor *in[] = {drawn(TS_F64, 2, 3, 70, 8), drawn(TS_F64, 2, 3, 90, 8),
+                       drawn(TS_F64, 2, 3, 90, 6)},
+              *grads[3], *want[3];
     ts_tensor *g = drawn(TS_F64, 2, 3, 70, 6), *leaves[3];
-    ts_attention_opts opts = {.size = sizeof opts, .scale = 0.5, .softcap = 3, .dropout_p = 0.25, .mask = drawn(TS_F64, 1, 3, 70, 90)};
+    ts_attention_opts opts = {.size = sizeof opts, .scale = 0.5, .softcap = 3, .dropout_p = 0.25,
+                              .mask = drawn(TS_F64, 1, 3, 70, 90)};
     for (int i = 0; i < 3; i++)
         leaves[i] = leaf(in[i]);
     ts_manual_seed(11);
-    ts_tensor *first = ts_uniform(TS_SIZES(5), 0, 1, TS_F32); /* so that the draw does not begin at 0 */
+    /* so that the draw does not begin at 0 */
+    ts_tensor *first = ts_uniform(TS_SIZES(5), 0, 1, TS_F32);
     OK(first);
     ts_rng_state before = ts_rng_get_state();
     ts_tensor *y = attend(in, g, &opts, grads);
@@ -190,7 +214,8 @@ TS_TEST(options_are_those_of_separate_ops_and_dropout_drops_the_same_pairs)
     ts_rng_set_state(before);
     opts.rng = before;
     y = ts_scaled_dot_product_attention_ex(in[0], in[1], in[2], &lse, &opts);
-    OK(ts_scaled_dot_product_attention_backward(g, TS_NONE, in[0], in[1], in[2], y, lse, &opts, wanted));
+    OK(ts_scaled_dot_product_attention_backward(g, TS_NONE, in[0], in[1], in[2], y, lse, &opts,
+                                                wanted));
     for (int i = 0; i < 3; i++)
         ck_assert_double_eq(distance(grads[i], direct[i]), 0);
 }
@@ -212,7 +237,8 @@ static ts_status part_run(void *ctx, ts_tensor *const *x, int n, ts_tensor **y, 
 {
     const setup *s = ctx;
     (void)n, (void)m;
-    return TS_STATUS_OF(y[0] = ts_keep(ts_scaled_dot_product_attention_ex(x[0], x[1], x[2], NULL, &s->opts)));
+    return TS_STATUS_OF(
+        y[0] = ts_keep(ts_scaled_dot_product_attention_ex(x[0], x[1], x[2], NULL, &s->opts)));
 }
 
 TS_TEST(a_part_computed_again_drops_what_it_dropped)
@@ -237,7 +263,8 @@ static ts_status query_gradient(void *ctx, ts_tensor *const *in, int n, ts_tenso
     TS_SCOPE;
     (void)n, (void)m;
     const setup *s = ctx;
-    ts_tensor *q = leaf(in[0]), *y = ts_scaled_dot_product_attention_ex(q, in[1], in[1], NULL, &s->opts), *g;
+    ts_tensor *q = leaf(in[0]),
+              *y = ts_scaled_dot_product_attention_ex(q, in[1], in[1], NULL, &s->opts), *g;
     TS_TRY(y);
     TS_TRY(ts_grad_of(ts_sum(ts_square(y)), &q, 1, &g, NULL));
     return TS_STATUS_OF(out[0] = ts_keep(g));
@@ -247,7 +274,8 @@ TS_TEST(a_replay_drops_what_a_call_at_its_place_of_the_stream_would)
 {
     TS_SCOPE;
     setup s = {{.size = sizeof s.opts, .dropout_p = 0.5}};
-    ts_tensor *in[] = {drawn(TS_F32, 1, 2, 20, 8), drawn(TS_F32, 1, 2, 20, 8)}, *recorded, *called, *replayed;
+    ts_tensor *in[] = {drawn(TS_F32, 1, 2, 20, 8), drawn(TS_F32, 1, 2, 20, 8)}, *recorded, *called,
+              *replayed;
     ts_graph *graph;
     ts_rng_state place = {5, 40};
     OK(ts_trace(query_gradient, &s, in, 2, &recorded, 1, &graph));
@@ -264,32 +292,41 @@ TS_TEST(memory_grows_with_rows_not_with_pairs)
 {
     TS_SCOPE;
     enum { LONG = 4096 };
-    ts_tensor *in[] = {drawn(TS_F32, 1, 1, LONG, 8), drawn(TS_F32, 1, 1, LONG, 8), drawn(TS_F32, 1, 1, LONG, 8)}, *grads[3];
+    ts_tensor *in[] = {drawn(TS_F32, 1, 1, LONG, 8), drawn(TS_F32, 1, 1, LONG, 8),
+                       drawn(TS_F32, 1, 1, LONG, 8)},
+              *grads[3];
     ts_tensor *g = drawn(TS_F32, 1, 1, LONG, 8);
-    ts_attention_opts opts = {.size = sizeof opts, .window = true, .window_left = 900, .window_right = 100, .dropout_p = 0.1, .softcap = 10};
+    ts_attention_opts opts = {.size = sizeof opts, .window = true, .window_left = 900,
+                              .window_right = 100, .dropout_p = 0.1, .softcap = 10};
     opts.mask = ts_ones(TS_SIZES(LONG), TS_BOOL);
     ts_memory_stats before = ts_memory_get_stats();
     ts_memory_reset_peak();
     attend(in, g, &opts, grads);
     int64_t grown = ts_memory_get_stats().peak - before.in_use;
-    ck_assert_msg(grown < 24 * LONG * 8 * 4, "%lld bytes", (long long)grown); /* pairs: 64 MiB a matrix */
+    /* pairs: 64 MiB a matrix */
+    ck_assert_msg(grown < 24 * LONG * 8 * 4, "%lld bytes", (long long)grown);
 }
 
 TS_TEST(a_window_is_aligned_at_the_last_key)
 {
     TS_SCOPE;
     ts_tensor *q = drawn(TS_F32, 1, 1, 64, 8), *k = drawn(TS_F32, 1, 1, 5000, 8);
-    ts_attention_opts opts = {.size = sizeof opts, .window = true, .window_left = 10, .window_right = 0};
+    ts_attention_opts opts = {
+        .size = sizeof opts, .window = true, .window_left = 10, .window_right = 0};
     ts_tensor *y = ts_scaled_dot_product_attention_ex(q, k, k, NULL, &opts);
     ts_tensor *last = ts_narrow(k, 2, 5000 - 64 - 10, 64 + 10);
-    ck_assert_double_eq(distance(y, ts_scaled_dot_product_attention_ex(q, last, last, NULL, &opts)), 0);
+    ck_assert_double_eq(distance(y, ts_scaled_dot_product_attention_ex(q, last, last, NULL, &opts)),
+                        0);
 }
 
 TS_TEST(options_of_an_older_size_are_read_and_others_refused)
 {
     TS_SCOPE;
     ts_tensor *q = drawn(TS_F32, 1, 2, 9, 8);
-    ts_attention_opts all = {.size = offsetof(ts_attention_opts, mask), .causal = true, .softcap = 0.5}, now = {.size = sizeof now, .causal = true};
+    ts_attention_opts all = {.size = offsetof(ts_attention_opts, mask),
+                             .causal = true,
+                             .softcap = 0.5},
+                      now = {.size = sizeof now, .causal = true};
     ck_assert_double_eq(distance(ts_scaled_dot_product_attention_ex(q, q, q, NULL, &all),
                                  ts_scaled_dot_product_attention_ex(q, q, q, NULL, &now)), 0);
     all.size = sizeof all + 8;
@@ -301,9 +338,11 @@ TS_TEST(options_of_an_older_size_are_read_and_others_refused)
 TS_TEST(shapes_on_meta_are_those_of_the_cpu)
 {
     TS_SCOPE;
-    ts_tensor *q = ts_empty_on(TS_SIZES(1, 4, 21, 8), TS_BF16, TS_DEVICE_META), *k = ts_empty_on(TS_SIZES(1, 2, 30, 8), TS_BF16, TS_DEVICE_META);
+    ts_tensor *q = ts_empty_on(TS_SIZES(1, 4, 21, 8), TS_BF16, TS_DEVICE_META),
+              *k = ts_empty_on(TS_SIZES(1, 2, 30, 8), TS_BF16, TS_DEVICE_META);
     ts_tensor *bounds = ts_empty_on(TS_SIZES(3), TS_I32, TS_DEVICE_META), *lse;
-    ts_attention_opts opts = {.size = sizeof opts, .cu_seqlens_q = bounds, .cu_seqlens_k = bounds, .max_seqlen_q = 15, .max_seqlen_k = 20,
+    ts_attention_opts opts = {.size = sizeof opts, .cu_seqlens_q = bounds, .cu_seqlens_k = bounds,
+                              .max_seqlen_q = 15, .max_seqlen_k = 20,
                               .dropout_p = 0.5};
     ts_tensor *y = ts_scaled_dot_product_attention_ex(q, k, k, &lse, &opts);
     OK(y);
@@ -323,7 +362,8 @@ TS_TEST(autocast_lowers_operands_and_an_added_mask)
     ck_assert_int_eq(ts_dtype_of(y), TS_BF16);
     opts.mask = ts_to(opts.mask, TS_BF16);
     ts_tensor *low = ts_to(q, TS_BF16);
-    ck_assert_double_eq(distance(y, ts_scaled_dot_product_attention_ex(low, low, low, NULL, &opts)), 0);
+    ck_assert_double_eq(distance(y, ts_scaled_dot_product_attention_ex(low, low, low, NULL, &opts)),
+                        0);
 }
 
 static char paths[4][512];
@@ -348,7 +388,10 @@ TS_TEST(the_log_says_which_path_each_call_takes)
     OK(ts_backward(ts_sum(y)));
     ts_log_set_callback(NULL, NULL);
     ck_assert_int_eq(npaths, 3);
-    ck_assert_ptr_nonnull(strstr(paths[0], "cpu, tiles in f32: scaled_dot_product_attention((1, 2, 5, 8) f32"));
-    ck_assert_ptr_nonnull(strstr(paths[1], "cpu, tiles in f32, scores masked or capped: scaled_dot_product_attention("));
-    ck_assert_ptr_nonnull(strstr(paths[2], "cpu, tiles in f32: scaled_dot_product_attention_backward("));
+    ck_assert_ptr_nonnull(
+        strstr(paths[0], "cpu, tiles in f32: scaled_dot_product_attention((1, 2, 5, 8) f32"));
+    ck_assert_ptr_nonnull(strstr(
+        paths[1], "cpu, tiles in f32, scores masked or capped: scaled_dot_product_attention("));
+    ck_assert_ptr_nonnull(
+        strstr(paths[2], "cpu, tiles in f32: scaled_dot_product_attention_backward("));
 }

@@ -19,7 +19,8 @@ TS_TEST(cat_joins_along_any_dim)
 TS_TEST(cat_promotes_and_skips_nothing)
 {
     ts_tensor *nothing = count_up(TS_SIZES(0), TS_F32);
-    ts_tensor *list[] = {nothing, count_up(TS_SIZES(1, 2), TS_I64), count_up(TS_SIZES(1, 2), TS_F64)};
+    ts_tensor *list[] = {nothing, count_up(TS_SIZES(1, 2), TS_I64),
+                         count_up(TS_SIZES(1, 2), TS_F64)};
     ts_tensor *y = ts_cat(list, 3, 0);
     ck_assert_int_eq(ts_dtype_of(y), TS_F64);
     EXPECT(y, 0, 1, 0, 1);
@@ -41,17 +42,21 @@ TS_TEST(stack_adds_a_dim)
 
 TS_TEST(joining_refuses_what_does_not_fit)
 {
-    ts_tensor *a = count_up(TS_SIZES(2, 2), TS_F32), *b = count_up(TS_SIZES(3, 2), TS_F32), *list[] = {a, b};
+    ts_tensor *a = count_up(TS_SIZES(2, 2), TS_F32), *b = count_up(TS_SIZES(3, 2), TS_F32),
+              *list[] = {a, b};
     EXPECT_ERROR(ts_cat(list, 2, 1), TS_ERR_SHAPE, "(3, 2) as member 1");
     EXPECT_ERROR(ts_cat(list, 2, 2), TS_ERR_INDEX, "'dim'");
     EXPECT_ERROR(ts_cat(list, 0, 0), TS_ERR_VALUE, "at least one");
     EXPECT_ERROR(ts_cat(NULL, 2, 0), TS_ERR_NULL, "tensors");
     EXPECT_ERROR(ts_cat((ts_tensor *[]){a, NULL}, 2, 0), TS_ERR_NULL, "tensors");
     EXPECT_ERROR(ts_cat((ts_tensor *[]){a, TS_NONE}, 2, 0), TS_ERR_NULL, "tensors");
-    EXPECT_ERROR(ts_cat((ts_tensor *[]){ts_select(ts_select(a, 0, 0), 0, 0)}, 1, 0), TS_ERR_SHAPE, "ts_stack");
+    EXPECT_ERROR(ts_cat((ts_tensor *[]){ts_select(ts_select(a, 0, 0), 0, 0)}, 1, 0), TS_ERR_SHAPE,
+                 "ts_stack");
     EXPECT_ERROR(ts_stack(list, 2, 0), TS_ERR_SHAPE, "(3, 2) as member 1");
     EXPECT_ERROR(ts_stack((ts_tensor *[]){a, a}, 2, 3), TS_ERR_INDEX, "'dim'");
-    EXPECT_ERROR(ts_cat_out(a, (ts_tensor *[]){ts_slice(a, 0, 0, 1, 1), ts_slice(a, 0, 1, 2, 1)}, 2, 0), TS_ERR_VALUE, "shares memory");
+    EXPECT_ERROR(
+        ts_cat_out(a, (ts_tensor *[]){ts_slice(a, 0, 0, 1, 1), ts_slice(a, 0, 1, 2, 1)}, 2, 0),
+        TS_ERR_VALUE, "shares memory");
     ts_tensor *meta = ts_empty_on(TS_SIZES(2, 2), TS_F32, TS_DEVICE_META);
     EXPECT_ERROR(ts_cat((ts_tensor *[]){a, meta}, 2, 0), TS_ERR_DEVICE, "meta");
     EXPECT_SIZES(ts_cat((ts_tensor *[]){meta, meta}, 2, 0), 4, 2);
@@ -59,7 +64,8 @@ TS_TEST(joining_refuses_what_does_not_fit)
 
 TS_TEST(members_get_their_part_of_the_gradient)
 {
-    ts_tensor *a = leaf(TS_SIZES(2, 1)), *b = ts_set_requires_grad(count_up(TS_SIZES(2, 2), TS_F32), true);
+    ts_tensor *a = leaf(TS_SIZES(2, 1)),
+              *b = ts_set_requires_grad(count_up(TS_SIZES(2, 2), TS_F32), true);
     backward_counting(ts_cat((ts_tensor *[]){a, b, count_up(TS_SIZES(2, 1), TS_F32)}, 3, 1));
     EXPECT(ts_grad(a), 1, 5);
     EXPECT(ts_grad(b), 2, 3, 6, 7);

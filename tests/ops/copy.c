@@ -5,12 +5,17 @@
 static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_I64, TS_I32, TS_BF16, TS_U8};
 
 /** Element (i, j, k) of the (a, b, c) tensor counting up, modulo what the dtype holds exactly. */
-static double wanted(int64_t i, int64_t j, int64_t k, int64_t b, int64_t c) { return (double)(((i * b + j) * c + k) % 128); }
+static double wanted(int64_t i, int64_t j, int64_t k, int64_t b, int64_t c)
+{
+    return (double)(((i * b + j) * c + k) % 128);
+}
 
 TS_TEST(permuted_copies_keep_every_element, .loop = 6)
 {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {2, 3, 5}, {3, 16, 16}, {2, 33, 17}, {5, 40, 70}, {3, 130, 129}};
-    static const int64_t orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {2, 3, 5}, {3, 16, 16}, {2, 33, 17}, {5, 40, 70},
+                                        {3, 130, 129}};
+    static const int64_t orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1},
+                                        {2, 1, 0}};
     for (int s = 0; s < 6; s++)
         for (int o = 0; o < 6; o++)
             for (int threads = 1; threads <= 3; threads += 2) {
@@ -23,10 +28,13 @@ TS_TEST(permuted_copies_keep_every_element, .loop = 6)
                     values[i] = (double)(i % 128);
                 ts_tensor *x = ts_to(ts_from_array(values, TS_F64, n, 3), dtypes[_i]);
                 ts_tensor *y = ts_clone(ts_permute(x, p, 3));
-                ts_tensor *into = ts_permute(ts_empty_like(x), p, 3); /* the destination strided instead */
+                /* the destination strided instead */
+                ts_tensor *into = ts_permute(ts_empty_like(x), p, 3);
                 ck_assert_ptr_nonnull(ts_copy_(into, y));
                 for (int pass = 0; pass < 2; pass++) {
-                    ck_assert_int_eq(ts_copy_to(ts_to(pass ? into : y, TS_F64), values, (size_t)numel * sizeof *values), TS_OK);
+                    ck_assert_int_eq(ts_copy_to(ts_to(pass ? into : y, TS_F64), values,
+                                                (size_t)numel * sizeof *values),
+                                     TS_OK);
                     int64_t at[3], e = 0;
                     for (at[0] = 0; at[0] < n[p[0]]; at[0]++)
                         for (at[1] = 0; at[1] < n[p[1]]; at[1]++)
@@ -34,7 +42,8 @@ TS_TEST(permuted_copies_keep_every_element, .loop = 6)
                                 int64_t from[3];
                                 for (int d = 0; d < 3; d++)
                                     from[p[d]] = at[d];
-                                ck_assert(values[e] == wanted(from[0], from[1], from[2], n[1], n[2]));
+                                ck_assert(values[e] ==
+                                          wanted(from[0], from[1], from[2], n[1], n[2]));
                             }
                 }
                 free(values);
@@ -52,20 +61,23 @@ TS_TEST(halves_convert_alike_in_vectors_and_one_by_one, .loop = 2)
         values[i] = (float)((int32_t)state) / 3e7f * (i % 5 ? 1.0f : 1e-4f);
     }
     ts_tensor *x = ts_from_array(values, TS_F32, TS_SIZES(N));
-    ts_tensor *one = ts_squeeze(ts_clone(ts_slice(ts_expand(ts_unsqueeze(x, 1), TS_SIZES(N, 3)), 1, 0, TS_END, 2)));
+    ts_tensor *one = ts_squeeze(
+        ts_clone(ts_slice(ts_expand(ts_unsqueeze(x, 1), TS_SIZES(N, 3)), 1, 0, TS_END, 2)));
     ts_tensor *h = ts_to(x, half), *strided = ts_to(ts_select(one, 1, 1), half);
     ck_assert_int_eq(memcmp(ts_data(h), ts_data(strided), N * 2), 0);
     ts_tensor *wide = ts_to(h, TS_F32);
     for (int i = 0; i < N; i++) {
-        float got = ((const float *)ts_data(wide))[i], off = got - values[i], most = values[i] / (_i ? 2048 : 256);
+        float got = ((const float *)ts_data(wide))[i], off = got - values[i],
+              most = values[i] / (_i ? 2048 : 256);
         ck_assert(off * off <= most * most * 1.0001f + 1e-14f);
     }
 }
 
 TS_TEST(scalars_are_rounded_as_copies_are)
 {
-    static const double values[] = {NAN, -NAN, INFINITY, -INFINITY, 0, -0.0, 1 + 0x1p-9, 1 + 0x1.8p-8, 65519, 65520, 0x1p-25,
-                                    -2.5, 300.7, 3e9, -3e9, 1e19, -1e19, 3.4e38};
+    static const double values[] = {NAN, -NAN, INFINITY, -INFINITY, 0, -0.0, 1 + 0x1p-9,
+                                    1 + 0x1.8p-8, 65519, 65520, 0x1p-25, -2.5, 300.7, 3e9, -3e9,
+                                    1e19, -1e19, 3.4e38};
     static const ts_dtype all[] = {TS_F64, TS_F32, TS_BF16, TS_F16, TS_I64, TS_I32, TS_U8, TS_BOOL};
     for (size_t v = 0; v < sizeof values / sizeof *values; v++)
         for (int k = 0; k < 8; k++) {
@@ -75,8 +87,9 @@ TS_TEST(scalars_are_rounded_as_copies_are)
             ts_tensor *copied = ts_to(ts_from_array(&values[v], TS_F64, (int64_t[]){1}, 1), all[k]);
             ck_assert_int_eq(ts_copy_to(filled, &bits[0], ts_dtype_size(all[k])), TS_OK);
             ck_assert_int_eq(ts_copy_to(copied, &bits[1], ts_dtype_size(all[k])), TS_OK);
-            ck_assert_msg(bits[0] == bits[1], "%g as %s: %llx, a copy gives %llx", values[v], ts_dtype_name(all[k]),
-                          (unsigned long long)bits[0], (unsigned long long)bits[1]);
+            ck_assert_msg(bits[0] == bits[1], "%g as %s: %llx, a copy gives %llx", values[v],
+                          ts_dtype_name(all[k]), (unsigned long long)bits[0],
+                          (unsigned long long)bits[1]);
         }
 }
 
@@ -84,7 +97,8 @@ TS_TEST(a_wide_number_becomes_a_half_in_one_rounding, .loop = 2)
 {
     ts_dtype half = _i ? TS_F16 : TS_BF16;
     double unit = _i ? 0x1p-10 : 0x1p-7;
-    /* just above and below the middle of two neighbours: f32 would round to the middle, then to even */
+    /* just above and below the middle of two neighbours: f32 would round
+     * to the middle, then to even */
     const double above = 1 + unit / 2 + 0x1p-40, below = 1 + unit * 1.5 - 0x1p-40;
     const double values[] = {above, -above, below, -below, 1 + unit / 2, 0x1p-200, -1e300};
     const double wanted[] = {1 + unit, -1 - unit, 1 + unit, -1 - unit, 1, 0, -INFINITY};
@@ -112,7 +126,8 @@ TS_TEST(a_wide_number_becomes_a_half_in_one_rounding, .loop = 2)
         ck_assert_double_eq(got[1], whole_wanted[i]);
         if (wholes[i] > INT32_MAX || wholes[i] < INT32_MIN)
             continue;
-        ck_assert_int_eq(ts_item(ts_to(ts_to(ts_select(from, 0, i), TS_I32), half), &got[2]), TS_OK);
+        ck_assert_int_eq(ts_item(ts_to(ts_to(ts_select(from, 0, i), TS_I32), half), &got[2]),
+                         TS_OK);
         ck_assert_double_eq(got[2], whole_wanted[i]);
     }
 }

@@ -14,7 +14,8 @@ TS_TEST(arange_counts_as_its_numbers_say)
     EXPECT(ts_arange(1, 3, 1, TS_F64), 1, 2);
     EXPECT_SIZES(ts_arange(2, 2, 1, TS_U8), 0);
     EXPECT_SIZES(ts_arange(INT64_MAX - 3, INT64_MAX, 1, TS_DTYPE_NONE), 3);
-    ck_assert(((const int64_t *)ts_data(ts_arange(INT64_MAX - 3, INT64_MAX, 1, TS_I64)))[2] == INT64_MAX - 1);
+    ck_assert(((const int64_t *)ts_data(ts_arange(INT64_MAX - 3, INT64_MAX, 1, TS_I64)))[2] ==
+              INT64_MAX - 1);
     EXPECT_ERROR(ts_arange(0, 5, 0, TS_I64), TS_ERR_VALUE, "'step'");
     EXPECT_ERROR(ts_arange(0, 5, -1, TS_I64), TS_ERR_VALUE, "direction");
     EXPECT_ERROR(ts_arange(0, 1e300, 1, TS_F64), TS_ERR_SHAPE, "finite");

@@ -1,4 +1,5 @@
-/** @file index.c  Reading and writing by index: values, checks before writes, gradients, threads. */
+/** @file index.c  Reading and writing by index: values, checks before
+ * writes, gradients, threads. */
 // SPDX-License-Identifier: MIT
 #include "tests/ops/values.h"
 
@@ -24,14 +25,17 @@ TS_TEST(embedding_names_what_is_out_of_range, .loop = 2)
 {
     ts_tensor *w = count_up(TS_SIZES(4, 3), TS_F32);
     ts_tensor *i = ts_view(ROW(index_dtypes[_i], 0, 1, 2, 3, 4, -1), TS_SIZES(3, 2));
-    EXPECT_ERROR(ts_embedding(w, i, -1), TS_ERR_INDEX, "'index': expected indices from 0 to 3, got 4 at position (2, 0)");
-    EXPECT_ERROR(ts_embedding(w, ts_slice(i, 1, 1, 2, 1), -1), TS_ERR_INDEX, "got -1 at position (2, 0)");
+    EXPECT_ERROR(ts_embedding(w, i, -1), TS_ERR_INDEX,
+                 "'index': expected indices from 0 to 3, got 4 at position (2, 0)");
+    EXPECT_ERROR(ts_embedding(w, ts_slice(i, 1, 1, 2, 1), -1), TS_ERR_INDEX,
+                 "got -1 at position (2, 0)");
     EXPECT_ERROR(ts_embedding(w, i, 4), TS_ERR_INDEX, "'padding_idx'");
     EXPECT_ERROR(ts_embedding(w, w, -1), TS_ERR_DTYPE, "i64 or i32, got f32");
     EXPECT_ERROR(ts_embedding(ts_select(w, 0, 0), i, -1), TS_ERR_SHAPE, "2 dims");
     EXPECT_ERROR(ts_embedding(NULL, i, -1), TS_ERR_NULL, "weight");
     EXPECT_ERROR(ts_embedding(w, NULL, -1), TS_ERR_NULL, "index");
-    EXPECT_ERROR(ts_embedding(count_up(TS_SIZES(0, 3), TS_F32), i, -1), TS_ERR_INDEX, "got 0 at position (0, 0)");
+    EXPECT_ERROR(ts_embedding(count_up(TS_SIZES(0, 3), TS_F32), i, -1), TS_ERR_INDEX,
+                 "got 0 at position (0, 0)");
 }
 
 TS_TEST(embedding_sums_gradients_of_equal_rows)
@@ -61,8 +65,10 @@ TS_TEST(sums_by_index_have_the_same_bits_for_any_number_of_threads)
         values[k] = (float)((state = state * 1664525u + 1013904223u) >> 8) / 16777216.0f - 0.3f;
     for (int k = 0; k < N; k++)
         index[k] = (state = state * 1664525u + 1013904223u) % V;
-    ts_tensor *g = ts_from_array(values, TS_F32, TS_SIZES(N, C)), *i = ts_from_array(index, TS_I64, TS_SIZES(N));
-    ts_tensor *zeros = ts_zeros(TS_SIZES(V, C), TS_F32), *all = ts_expand(ts_unsqueeze(i, 1), TS_SIZES(N, C));
+    ts_tensor *g = ts_from_array(values, TS_F32, TS_SIZES(N, C)),
+              *i = ts_from_array(index, TS_I64, TS_SIZES(N));
+    ts_tensor *zeros = ts_zeros(TS_SIZES(V, C), TS_F32),
+              *all = ts_expand(ts_unsqueeze(i, 1), TS_SIZES(N, C));
     static float want[V * C];
     for (int k = 0; k < N; k++)
         for (int c = 0; c < C; c++)
@@ -75,7 +81,9 @@ TS_TEST(sums_by_index_have_the_same_bits_for_any_number_of_threads)
         ts_tensor *last = ts_scatter(zeros, 0, all, g); /* the last of equal indices wins */
         for (int k = N - 1, seen = 0; k >= 0; k--) {
             if (!(seen >> index[k] & 1))
-                ck_assert_int_eq(memcmp((const float *)ts_data(last) + index[k] * C, values + k * C, C * sizeof(float)), 0);
+                ck_assert_int_eq(memcmp((const float *)ts_data(last) + index[k] * C, values + k * C,
+                                        C * sizeof(float)),
+                                 0);
             seen |= 1 << index[k];
         }
     }
@@ -101,12 +109,14 @@ TS_TEST(index_select_reads_any_dim)
 TS_TEST(index_add_adds_slices, .loop = 4)
 {
     static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_I64, TS_U8};
-    ts_tensor *x = count_up(TS_SIZES(2, 3), dtypes[_i]), *src = count_up(TS_SIZES(2, 2), dtypes[_i]), *i = ROW(TS_I64, 2, 2);
+    ts_tensor *x = count_up(TS_SIZES(2, 3), dtypes[_i]),
+              *src = count_up(TS_SIZES(2, 2), dtypes[_i]), *i = ROW(TS_I64, 2, 2);
     EXPECT(ts_index_add(x, 1, i, src), 0, 1, 2 + 0 + 1, 3, 4, 5 + 2 + 3);
     EXPECT(x, 0, 1, 2, 3, 4, 5);
     ck_assert_ptr_eq(ts_index_add_(x, 1, i, src), x);
     EXPECT(x, 0, 1, 3, 3, 4, 10);
-    ts_tensor *t = ts_t(count_up(TS_SIZES(3, 2), dtypes[_i])); /* in place on a tensor that is not contiguous */
+    /* in place on a tensor that is not contiguous */
+    ts_tensor *t = ts_t(count_up(TS_SIZES(3, 2), dtypes[_i]));
     ts_index_add_(t, 1, i, src);
     EXPECT(t, 0, 2, 5, 1, 3, 10);
     EXPECT_ERROR(ts_index_add_(x, 1, ROW(TS_I64, 2, 3), src), TS_ERR_INDEX, "got 3");
@@ -132,13 +142,15 @@ TS_TEST(gather_takes_one_element_an_index, .loop = 2)
     EXPECT(ts_gather(x, 0, ts_view(ROW(index_dtypes[_i], 1, 0, 1), TS_SIZES(1, 3))), 3, 1, 5);
     EXPECT(ts_gather(ts_t(x), 0, i), 2, 3, 1, 4);
     EXPECT(ts_gather(count_up(TS_SIZES(2, 3), TS_BOOL), 1, i), 1, 0, 1, 1);
-    EXPECT(ts_take_along_dim(x, ts_view(ROW(index_dtypes[_i], 2, 1), TS_SIZES(1, 2)), 1), 2, 1, 5, 4);
+    EXPECT(ts_take_along_dim(x, ts_view(ROW(index_dtypes[_i], 2, 1), TS_SIZES(1, 2)), 1), 2, 1, 5,
+           4);
     EXPECT_SIZES(ts_gather(x, 1, ts_slice(i, 1, 0, 0, 1)), 2, 0);
     ts_tensor *zero = ts_select(ROW(TS_F32, 5), 0, 0);
     EXPECT(ts_gather(zero, 0, ts_select(ROW(index_dtypes[_i], 0), 0, 0)), 5);
     EXPECT_ERROR(ts_gather(x, 0, i), TS_ERR_INDEX, "from 0 to 1, got 2 at position (0, 0)");
     EXPECT_ERROR(ts_gather(x, 1, ts_flatten(i, 0, 1)), TS_ERR_SHAPE, "2 dims");
-    EXPECT_ERROR(ts_gather(x, 1, ts_expand(ts_slice(i, 0, 0, 1, 1), TS_SIZES(3, 2))), TS_ERR_SHAPE, "at most (2, 3)");
+    EXPECT_ERROR(ts_gather(x, 1, ts_expand(ts_slice(i, 0, 0, 1, 1), TS_SIZES(3, 2))), TS_ERR_SHAPE,
+                 "at most (2, 3)");
     EXPECT_ERROR(ts_take_along_dim(x, ts_view(i, TS_SIZES(4, 1)), 1), TS_ERR_SHAPE, "broadcast");
     EXPECT_ERROR(ts_take_along_dim(x, NULL, 1), TS_ERR_NULL, "index");
     ts_tensor *l = leaf(TS_SIZES(2, 3));
@@ -148,7 +160,8 @@ TS_TEST(gather_takes_one_element_an_index, .loop = 2)
 
 TS_TEST(scatter_writes_where_the_index_says)
 {
-    ts_tensor *x = count_up(TS_SIZES(2, 3), TS_F32), *src = ts_add_scalar(count_up(TS_SIZES(2, 3), TS_F32), 10);
+    ts_tensor *x = count_up(TS_SIZES(2, 3), TS_F32),
+              *src = ts_add_scalar(count_up(TS_SIZES(2, 3), TS_F32), 10);
     ts_tensor *i = ts_view(ROW(TS_I64, 2, 0, 1, 1), TS_SIZES(2, 2));
     EXPECT(ts_scatter(x, 1, i, src), 11, 1, 10, 3, 14, 5);
     EXPECT(ts_scatter_add(x, 1, i, src), 11, 1, 12, 3, 4 + 13 + 14, 5);
@@ -161,7 +174,8 @@ TS_TEST(scatter_writes_where_the_index_says)
     EXPECT(x, 0, 1, 0, 3, 0, 5);
     EXPECT_ERROR(ts_scatter_(x, 0, i, src), TS_ERR_INDEX, "got 2");
     EXPECT(x, 0, 1, 0, 3, 0, 5);
-    EXPECT_ERROR(ts_scatter(x, 1, ts_expand(ts_slice(i, 1, 0, 1, 1), TS_SIZES(2, 4)), src), TS_ERR_SHAPE, "at least");
+    EXPECT_ERROR(ts_scatter(x, 1, ts_expand(ts_slice(i, 1, 0, 1, 1), TS_SIZES(2, 4)), src),
+                 TS_ERR_SHAPE, "at least");
     EXPECT_ERROR(ts_scatter(x, 1, i, ts_flatten(src, 0, 1)), TS_ERR_SHAPE, "'src'");
     EXPECT_ERROR(ts_scatter_add(x, 1, i, ts_to(src, TS_F64)), TS_ERR_DTYPE, "expected dtype f32");
 }

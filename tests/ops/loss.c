@@ -1,5 +1,5 @@
-// Losses against formulas in double: reductions, ignored positions, smoothing, gradients, errors, threads.
-// SPDX-License-Identifier: MIT
+// Losses against formulas in double: reductions, ignored positions, smoothing, gradients, errors,
+// threads. SPDX-License-Identifier: MIT
 #include "tests/ops/rows.h"
 
 /** Targets 0 .. classes-1 in turn, every fourth one ignored. */
@@ -16,7 +16,8 @@ static ts_tensor *targets(const int64_t *sizes, int ndim, int64_t classes, ts_dt
     return t;
 }
 
-static const int64_t logits_sizes[][3] = {{5, 3, 1}, {70, 33, 1}, {9, 256, 1}, {3, 20, 7}, {1, 5, 65}};
+static const int64_t logits_sizes[][3] = {
+    {5, 3, 1}, {70, 33, 1}, {9, 256, 1}, {3, 20, 7}, {1, 5, 65}};
 
 TS_TEST(cross_entropy_over_classes, .loop = 12)
 {
@@ -25,11 +26,14 @@ TS_TEST(cross_entropy_over_classes, .loop = 12)
     ts_reduction reduction = (ts_reduction)(_i / 4);
     for (int s = 0; s < TS_COUNTOF(logits_sizes); s++) {
         TS_SCOPE;
-        int64_t n = logits_sizes[s][0], classes = logits_sizes[s][1], inner = logits_sizes[s][2], count = 0;
+        int64_t n = logits_sizes[s][0], classes = logits_sizes[s][1], inner = logits_sizes[s][2],
+                count = 0;
         int ndim = inner > 1 ? 3 : 2;
         ts_tensor *x = numbers(3, logits_sizes[s], ndim, dtype);
-        ts_tensor *t = targets((const int64_t[]){n, inner}, ndim - 1, classes, _i & 4 ? TS_I32 : TS_I64);
-        ts_loss_opts opts = {.size = sizeof opts, .reduction = reduction, .label_smoothing = smoothing};
+        ts_tensor *t =
+            targets((const int64_t[]){n, inner}, ndim - 1, classes, _i & 4 ? TS_I32 : TS_I64);
+        ts_loss_opts opts = {
+            .size = sizeof opts, .reduction = reduction, .label_smoothing = smoothing};
         ts_tensor *y = ts_cross_entropy_ex(x, t, &opts);
         ts_tensor *logs = ts_nll_loss_ex(ts_log_softmax(x, 1), t, &opts);
         double total = 0;
@@ -41,7 +45,8 @@ TS_TEST(cross_entropy_over_classes, .loop = 12)
                 mean += v / (double)classes;
             }
             if (target >= 0) {
-                double own = element(x, (r / inner * classes + (int64_t)target) * inner + r % inner);
+                double own =
+                    element(x, (r / inner * classes + (int64_t)target) * inner + r % inner);
                 loss = (1 - smoothing) * (log(sum) - own) + smoothing * (log(sum) - mean);
                 count++;
             }
@@ -118,16 +123,26 @@ typedef struct pair_loss {
 static const double half = 0.5;
 static double ref_mse(double x, double t) { return (x - t) * (x - t); }
 static double ref_l1(double x, double t) { return fabs(x - t); }
-static double ref_smooth(double x, double t) { return fabs(x - t) < half ? (x - t) * (x - t) : fabs(x - t) - half / 2; }
-static double ref_huber(double x, double t) { return fabs(x - t) <= half ? (x - t) * (x - t) / 2 : half * (fabs(x - t) - half / 2); }
-static double ref_bce(double x, double t) { return -t * log(1 / (1 + exp(-x))) - (1 - t) * log(1 / (1 + exp(x))); }
+static double ref_smooth(double x, double t)
+{
+    return fabs(x - t) < half ? (x - t) * (x - t) : fabs(x - t) - half / 2;
+}
+static double ref_huber(double x, double t)
+{
+    return fabs(x - t) <= half ? (x - t) * (x - t) / 2 : half * (fabs(x - t) - half / 2);
+}
+static double ref_bce(double x, double t)
+{
+    return -t * log(1 / (1 + exp(-x))) - (1 - t) * log(1 / (1 + exp(x)));
+}
 static double ref_kl(double x, double t) { return t * (log(t) - x); }
 static double ref_kl_log(double x, double t) { return exp(t) * (t - x); }
 
 static const pair_loss pairs[] = {
     {ts_mse_loss_ex, ref_mse, false, false},       {ts_l1_loss_ex, ref_l1, false, false},
     {ts_smooth_l1_loss_ex, ref_smooth, false, false}, {ts_huber_loss_ex, ref_huber, false, false},
-    {ts_binary_cross_entropy_with_logits_ex, ref_bce, true, false}, {ts_kl_div_ex, ref_kl, true, false},
+    {ts_binary_cross_entropy_with_logits_ex, ref_bce, true, false},
+    {ts_kl_div_ex, ref_kl, true, false},
     {ts_kl_div_ex, ref_kl_log, false, true},
 };
 
@@ -147,7 +162,9 @@ TS_TEST(pairs_in_every_reduction, .loop = 2 * TS_COUNTOF(pairs))
             TS_SCOPE;
             int64_t n = lengths[s];
             ts_tensor *x = numbers(11, &n, 1, dtype), *t = pair_target(p, &n, 1, dtype);
-            ts_loss_opts opts = {.size = sizeof opts, .reduction = (ts_reduction)reduction, .beta = &half,
+            ts_loss_opts opts = {.size = sizeof opts,
+                                 .reduction = (ts_reduction)reduction,
+                                 .beta = &half,
                                  .log_target = p->log_target};
             ts_tensor *y = p->call(x, t, &opts);
             long double total = 0;
@@ -167,7 +184,8 @@ TS_TEST(pairs_in_every_reduction, .loop = 2 * TS_COUNTOF(pairs))
 TS_TEST(kl_div_of_zero_targets_and_batchmean)
 {
     TS_SCOPE;
-    ts_tensor *x = numbers(1, TS_SIZES(2, 3), TS_F64), *t = ts_from_array((double[]){0, 1, 0, 0, 0, 0}, TS_F64, TS_SIZES(2, 3));
+    ts_tensor *x = numbers(1, TS_SIZES(2, 3), TS_F64),
+              *t = ts_from_array((double[]){0, 1, 0, 0, 0, 0}, TS_F64, TS_SIZES(2, 3));
     ts_loss_opts opts = {.size = sizeof opts, .reduction = TS_REDUCTION_BATCHMEAN};
     assert_near(ts_kl_div_ex(x, t, &opts), 0, -element(x, 1) / 2, 4, 0);
 }
@@ -184,30 +202,37 @@ typedef struct check {
 static ts_tensor *loss(ts_tensor *v, void *payload)
 {
     const check *c = payload;
-    ts_loss_opts opts = {.size = sizeof opts, .reduction = c->reduction, .label_smoothing = c->smoothing, .beta = &half};
+    ts_loss_opts opts = {.size = sizeof opts, .reduction = c->reduction,
+                         .label_smoothing = c->smoothing, .beta = &half};
     if (c->classes) {
         ts_tensor *t = targets((const int64_t[]){5, 3}, c->ndim - 1, 4, TS_I64);
         return weighed(ts_cross_entropy_ex(v, t, &opts));
     }
     opts.log_target = c->pair->log_target;
-    ts_tensor *other = c->by_target ? numbers(11, v->sizes, v->ndim, TS_F64) : pair_target(c->pair, v->sizes, v->ndim, TS_F64);
+    ts_tensor *other = c->by_target ? numbers(11, v->sizes, v->ndim, TS_F64)
+                                    : pair_target(c->pair, v->sizes, v->ndim, TS_F64);
     return weighed(c->by_target ? c->pair->call(other, v, &opts) : c->pair->call(v, other, &opts));
 }
 
 TS_TEST(gradients_of_pairs, .loop = 6 * TS_COUNTOF(pairs))
 {
     TS_SCOPE;
-    check c = {.pair = &pairs[_i / 6], .reduction = (ts_reduction)(_i % 3), .by_target = _i / 3 % 2};
+    check c = {
+        .pair = &pairs[_i / 6], .reduction = (ts_reduction)(_i % 3), .by_target = _i / 3 % 2};
     int64_t n = 19;
-    assert_gradient(c.by_target ? pair_target(c.pair, &n, 1, TS_F64) : numbers(11, &n, 1, TS_F64), loss, &c);
+    assert_gradient(c.by_target ? pair_target(c.pair, &n, 1, TS_F64) : numbers(11, &n, 1, TS_F64),
+                    loss, &c);
 }
 
 TS_TEST(cross_entropy_grad_is_loss_and_gradient_also_in_place, .loop = 3)
 {
     TS_SCOPE;
-    ts_tensor *x = numbers(3, TS_SIZES(9, 20), TS_F32), *t = targets(TS_SIZES(9), 20, TS_I64), *loss;
-    ts_loss_opts opts = {.size = sizeof opts, .reduction = (ts_reduction)_i, .label_smoothing = 0.1};
-    ts_tensor *grad = ts_cross_entropy_grad(x, t, &opts, &loss), *v = ts_set_requires_grad(ts_clone(x), true);
+    ts_tensor *x = numbers(3, TS_SIZES(9, 20), TS_F32), *t = targets(TS_SIZES(9), 20, TS_I64),
+              *loss;
+    ts_loss_opts opts = {
+        .size = sizeof opts, .reduction = (ts_reduction)_i, .label_smoothing = 0.1};
+    ts_tensor *grad = ts_cross_entropy_grad(x, t, &opts, &loss),
+              *v = ts_set_requires_grad(ts_clone(x), true);
     ts_tensor *y = ts_cross_entropy_ex(v, t, &opts);
     ck_assert_int_eq(ts_backward(opts.reduction == TS_REDUCTION_NONE ? ts_sum(y) : y), TS_OK);
     ck_assert(same_bits(loss, ts_detach(y)));
@@ -221,27 +246,34 @@ TS_TEST(cross_entropy_grad_in_place_on_a_turned_view, .loop = 4)
 {
     TS_SCOPE;
     static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
-    ts_tensor *base = ts_to(numbers(3, TS_SIZES(20, 9), TS_F64), dtypes[_i]), *t = targets(TS_SIZES(7), 20, TS_I64), *loss;
-    ts_tensor *x = ts_narrow(ts_transpose(base, 0, 1), 0, 1, 7), *before = ts_clone(base); // (7, 20)
+    ts_tensor *base = ts_to(numbers(3, TS_SIZES(20, 9), TS_F64), dtypes[_i]),
+              *t = targets(TS_SIZES(7), 20, TS_I64), *loss;
+    ts_tensor *x = ts_narrow(ts_transpose(base, 0, 1), 0, 1, 7),
+              *before = ts_clone(base); // (7, 20)
     ts_tensor *grad = ts_cross_entropy_grad(x, t, NULL, &loss);
     uint32_t version = ts_version(base);
     ck_assert(same_bits(ts_cross_entropy_grad_(x, t, NULL), loss));
     ck_assert(same_bits(ts_clone(x), grad));
     ck_assert_uint_eq(ts_version(base), version + 1);
     for (int side = 0; side < 2; side++)
-        ck_assert(same_bits(ts_clone(ts_narrow(base, 1, 8 * side, 1)), ts_clone(ts_narrow(before, 1, 8 * side, 1))));
+        ck_assert(same_bits(ts_clone(ts_narrow(base, 1, 8 * side, 1)),
+                            ts_clone(ts_narrow(before, 1, 8 * side, 1))));
 }
 
 /** The destination is self or lies elsewhere; anything between would be read half-written. */
 TS_TEST(cross_entropy_grad_refuses_a_destination_that_overlaps)
 {
     TS_SCOPE;
-    ts_tensor *base = numbers(3, TS_SIZES(10, 20), TS_F32), *before = ts_clone(base), *x = ts_narrow(base, 0, 0, 9);
-    ts_value args[] = {ts_value_tensor(x), ts_value_tensor(targets(TS_SIZES(9), 20, TS_I64)), ts_value_int(TS_REDUCTION_MEAN),
-                       ts_value_int(-100), ts_value_float(0)};
+    ts_tensor *base = numbers(3, TS_SIZES(10, 20), TS_F32), *before = ts_clone(base),
+              *x = ts_narrow(base, 0, 0, 9);
+    ts_value args[] = {ts_value_tensor(x), ts_value_tensor(targets(TS_SIZES(9), 20, TS_I64)),
+                       ts_value_int(TS_REDUCTION_MEAN), ts_value_int(-100), ts_value_float(0)};
     ts_value rets[] = {ts_value_tensor(ts_narrow(base, 0, 1, 9)), ts_value_none()};
-    ck_assert_int_eq(ts_call_boxed(ts_op_by_name("cross_entropy_grad"), args, 5, rets, 2), TS_ERR_VALUE);
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "cross_entropy_grad: argument 'out': shares memory with argument 'self'"));
+    ck_assert_int_eq(ts_call_boxed(ts_op_by_name("cross_entropy_grad"), args, 5, rets, 2),
+                     TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(
+        strstr(ts_error_message(),
+               "cross_entropy_grad: argument 'out': shares memory with argument 'self'"));
     ck_assert(same_bits(base, before));
 }
 
@@ -255,15 +287,18 @@ TS_TEST(cross_entropy_grad_in_place_leaves_the_logits_when_a_target_is_wrong)
     ck_assert(same_bits(x, before));
 }
 
-/** As docs/write-a-training-loop.md has it: the loss is not recorded, and what is begins with the gradient of the logits. */
+/** As docs/write-a-training-loop.md has it: the loss is not recorded,
+ * and what is begins with the gradient of the logits. */
 TS_TEST(a_backward_from_cross_entropy_grad_is_the_recorded_one, .loop = 2)
 {
     TS_SCOPE;
     bool in_place = _i;
     ts_tensor *x = numbers(3, TS_SIZES(9, 6), TS_F32), *t = targets(TS_SIZES(9), 20, TS_I64), *loss;
-    ts_tensor *w = ts_set_requires_grad(numbers(5, TS_SIZES(20, 6), TS_F32), true), *y = ts_cross_entropy(ts_linear(x, w, TS_NONE), t);
+    ts_tensor *w = ts_set_requires_grad(numbers(5, TS_SIZES(20, 6), TS_F32), true),
+              *y = ts_cross_entropy(ts_linear(x, w, TS_NONE), t);
     ck_assert_int_eq(ts_backward(y), TS_OK);
-    ts_tensor *right = ts_clone(ts_grad(w)), *logits = ts_linear(x, w, TS_NONE), *plain = ts_detach(logits);
+    ts_tensor *right = ts_clone(ts_grad(w)), *logits = ts_linear(x, w, TS_NONE),
+              *plain = ts_detach(logits);
     ts_zero_grad(w);
     ts_tensor *grad = in_place ? plain : ts_cross_entropy_grad(plain, t, NULL, &loss);
     if (in_place)
@@ -277,14 +312,16 @@ TS_TEST(a_backward_from_cross_entropy_grad_is_the_recorded_one, .loop = 2)
 TS_TEST(gradients_of_cross_entropy, .loop = 12)
 {
     TS_SCOPE;
-    check c = {.classes = true, .reduction = (ts_reduction)(_i % 3), .smoothing = _i / 3 % 2 * 0.1, .ndim = 2 + _i / 6};
+    check c = {.classes = true, .reduction = (ts_reduction)(_i % 3), .smoothing = _i / 3 % 2 * 0.1,
+               .ndim = 2 + _i / 6};
     assert_gradient(numbers(8, (const int64_t[]){5, 4, 3}, c.ndim, TS_F64), loss, &c);
 }
 
 TS_TEST(threads_do_not_change_a_bit)
 {
     TS_SCOPE;
-    ts_tensor *x = numbers(3, TS_SIZES(1500, 130), TS_F32), *t = targets(TS_SIZES(1500), 130, TS_I64), *y[2], *m[2], *g[2];
+    ts_tensor *x = numbers(3, TS_SIZES(1500, 130), TS_F32),
+              *t = targets(TS_SIZES(1500), 130, TS_I64), *y[2], *m[2], *g[2];
     for (int threads = 1; threads <= 2; threads++) {
         ck_assert_int_eq(ts_set_num_threads(threads), TS_OK);
         ts_tensor *v = ts_clone(x);

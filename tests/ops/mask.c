@@ -37,7 +37,8 @@ TS_TEST(nonzero_lists_coordinates)
     EXPECT_SIZES(ts_nonzero(ROW(TS_I64, 0, 0)), 0, 1);
     EXPECT_SIZES(ts_nonzero(ts_select(ROW(TS_BOOL, 1), 0, 0)), 1, 0);
     EXPECT(ts_nonzero(ts_t(ts_view(ROW(TS_U8, 0, 1, 1, 0), TS_SIZES(2, 2)))), 0, 1, 1, 0);
-    EXPECT_ERROR(ts_nonzero(ts_empty_on(TS_SIZES(2), TS_F32, TS_DEVICE_META)), TS_ERR_UNSUPPORTED, "META");
+    EXPECT_ERROR(ts_nonzero(ts_empty_on(TS_SIZES(2), TS_F32, TS_DEVICE_META)), TS_ERR_UNSUPPORTED,
+                 "META");
     EXPECT_ERROR(ts_nonzero(NULL), TS_ERR_NULL, "self");
 }
 
@@ -57,7 +58,8 @@ TS_TEST(masked_select_packs_what_the_mask_allows)
 
 TS_TEST(masked_scatter_unpacks)
 {
-    ts_tensor *x = count_up(TS_SIZES(4), TS_F32), *mask = ROW(TS_BOOL, 0, 1, 0, 1), *src = ROW(TS_F32, 8, 9, 10);
+    ts_tensor *x = count_up(TS_SIZES(4), TS_F32), *mask = ROW(TS_BOOL, 0, 1, 0, 1),
+              *src = ROW(TS_F32, 8, 9, 10);
     EXPECT(ts_masked_scatter(x, mask, src), 0, 8, 2, 9);
     EXPECT(ts_masked_scatter(ts_slice(x, 0, 2, 3, 1), mask, src), 2, 8, 2, 9);
     EXPECT_ERROR(ts_masked_scatter(x, mask, ROW(TS_F32, 1)), TS_ERR_SHAPE, "at least 2 elements");

@@ -65,7 +65,8 @@ static ts_tensor *matrix(uint32_t seed, ts_dtype dtype, int64_t rows, int64_t co
     }
     case PADDED: {
         ts_tensor *t = filled(seed, dtype, TS_SIZES(rows + 1, columns + 3));
-        return ts_adopt(ts_tensor_alias(thread, t, sizes, (int64_t[]){columns + 3, 1}, 2, columns + 4));
+        return ts_adopt(
+            ts_tensor_alias(thread, t, sizes, (int64_t[]){columns + 3, 1}, 2, columns + 4));
     }
     case SPREAD: {
         ts_tensor *t = filled(seed, dtype, TS_SIZES(rows, columns * 2 + 1));
@@ -81,7 +82,8 @@ static ts_tensor *matrix(uint32_t seed, ts_dtype dtype, int64_t rows, int64_t co
 }
 
 /** c against sums in double: an error of at most the depth times eps of the magnitudes' sum. */
-static void check_product(const ts_tensor *c, const ts_tensor *a, const ts_tensor *b, const ts_tensor *bias)
+static void check_product(const ts_tensor *c, const ts_tensor *a, const ts_tensor *b,
+                          const ts_tensor *bias)
 {
     double eps = c->dtype == TS_F32 ? 0x1p-24 : c->dtype == TS_F64 ? 0x1p-53 : 0;
     int64_t k = a->sizes[1];
@@ -97,14 +99,17 @@ static void check_product(const ts_tensor *c, const ts_tensor *a, const ts_tenso
             if (c->dtype == TS_U8)
                 sum = (double)((int64_t)sum & 255);
             ck_assert_msg(fabs(got - sum) <= (double)(k + 1) * eps * magnitude,
-                          "(%lld, %lld) of m %lld n %lld k %lld: %.9g, expected %.9g", (long long)i, (long long)j,
-                          (long long)c->sizes[0], (long long)c->sizes[1], (long long)k, got, sum);
+                          "(%lld, %lld) of m %lld n %lld k %lld: %.9g, expected %.9g", (long long)i,
+                          (long long)j, (long long)c->sizes[0], (long long)c->sizes[1],
+                          (long long)k, got, sum);
         }
 }
 
 static const int64_t shapes[][3] = { /* m, n, k */
-    {1, 1, 1},    {3, 5, 7},     {8, 32, 16},  {8, 4, 32},    {16, 8, 32},   {1, 64, 128},  {64, 1, 33}, {2, 3, 500},
-    {65, 129, 17}, {130, 70, 90}, {33, 17, 300}, {14, 32, 16}, {15, 33, 257}, {29, 47, 513}, {0, 3, 4},   {3, 0, 4},
+    {1, 1, 1},    {3, 5, 7},     {8, 32, 16},  {8, 4, 32},    {16, 8, 32},   {1, 64, 128},
+        {64, 1, 33}, {2, 3, 500},
+    {65, 129, 17}, {130, 70, 90}, {33, 17, 300}, {14, 32, 16}, {15, 33, 257}, {29, 47, 513},
+    {0, 3, 4},   {3, 0, 4},
     {3, 4, 0},    {128, 128, 64}, {1030, 37, 20}, {100, 260, 40},
     {230, 37, 300},
 };
@@ -132,7 +137,8 @@ TS_TEST(integers_multiply_exactly)
     for (int d = 0; d < TS_COUNTOF(dtypes); d++)
         for (int layout = 0; layout < LAYOUTS; layout++) {
             TS_SCOPE;
-            ts_tensor *a = matrix(3, dtypes[d], 9, 21, layout), *b = matrix(4, dtypes[d], 21, 6, layout);
+            ts_tensor *a = matrix(3, dtypes[d], 9, 21, layout),
+                      *b = matrix(4, dtypes[d], 21, 6, layout);
             ts_tensor *c = ts_mm(a, b);
             ck_assert_ptr_nonnull(c);
             check_product(c, a, b, NULL);
@@ -150,7 +156,8 @@ TS_TEST(out_may_be_strided_and_is_overwritten_whatever_it_held)
     ck_assert_ptr_eq(ts_mm_out(strided, a, b), strided);
     check_product(strided, a, b, NULL);
     ts_tensor *empty_sum = ts_full(TS_SIZES(5, 7), TS_SCALAR(NAN), TS_F32);
-    ck_assert_ptr_nonnull(ts_mm_out(empty_sum, ts_empty(TS_SIZES(5, 0), TS_F32), ts_empty(TS_SIZES(0, 7), TS_F32)));
+    ck_assert_ptr_nonnull(
+        ts_mm_out(empty_sum, ts_empty(TS_SIZES(5, 0), TS_F32), ts_empty(TS_SIZES(0, 7), TS_F32)));
     for (int i = 0; i < 35; i++)
         ck_assert_float_eq(((float *)empty_sum->data)[i], 0);
     ck_assert_ptr_null(ts_mm_out(a, a, matrix(2, TS_F32, 6, 6, DENSE)));
@@ -162,14 +169,19 @@ TS_TEST(bmm_multiplies_matrix_by_matrix)
     for (int64_t count = 0; count < 4; count++) {
         TS_SCOPE;
         int64_t m = count == 3 ? 70 : 5, n = count == 3 ? 90 : 4, k = count == 3 ? 64 : 3;
-        ts_tensor *a = filled(1, TS_F32, TS_SIZES(count, m, k)), *b = filled(2, TS_F32, TS_SIZES(count, n, k));
-        ts_tensor *bt = ts_adopt(ts_tensor_alias(ts_thread_self(), b, (int64_t[]){count, k, n}, (int64_t[]){n * k, 1, k}, 3, 0));
+        ts_tensor *a = filled(1, TS_F32, TS_SIZES(count, m, k)),
+                  *b = filled(2, TS_F32, TS_SIZES(count, n, k));
+        ts_tensor *bt = ts_adopt(ts_tensor_alias(ts_thread_self(), b, (int64_t[]){count, k, n},
+                                                 (int64_t[]){n * k, 1, k}, 3, 0));
         ts_tensor *c = ts_bmm(a, bt);
         ck_assert_ptr_nonnull(c);
         for (int64_t i = 0; i < count; i++) {
-            ts_tensor *ai = ts_adopt(ts_tensor_alias(ts_thread_self(), a, (int64_t[]){m, k}, (int64_t[]){k, 1}, 2, i * m * k));
-            ts_tensor *bi = ts_adopt(ts_tensor_alias(ts_thread_self(), b, (int64_t[]){k, n}, (int64_t[]){1, k}, 2, i * n * k));
-            ts_tensor *ci = ts_adopt(ts_tensor_alias(ts_thread_self(), c, (int64_t[]){m, n}, (int64_t[]){n, 1}, 2, i * m * n));
+            ts_tensor *ai = ts_adopt(ts_tensor_alias(ts_thread_self(), a, (int64_t[]){m, k},
+                                                     (int64_t[]){k, 1}, 2, i * m * k));
+            ts_tensor *bi = ts_adopt(ts_tensor_alias(ts_thread_self(), b, (int64_t[]){k, n},
+                                                     (int64_t[]){1, k}, 2, i * n * k));
+            ts_tensor *ci = ts_adopt(ts_tensor_alias(ts_thread_self(), c, (int64_t[]){m, n},
+                                                     (int64_t[]){n, 1}, 2, i * m * n));
             check_product(ci, ai, bi, NULL);
         }
     }
@@ -182,20 +194,24 @@ TS_TEST(linear_flattens_leading_dims_and_adds_the_bias, .loop = TS_COUNTOF(shape
     for (int d = 0; d < TS_COUNTOF(dtypes); d++)
         for (int layout = 0; layout < LAYOUTS; layout++) {
             TS_SCOPE;
-            ts_tensor *x = matrix(1, dtypes[d], m, k, layout), *w = matrix(2, dtypes[d], n, k, layout);
+            ts_tensor *x = matrix(1, dtypes[d], m, k, layout),
+                      *w = matrix(2, dtypes[d], n, k, layout);
             ts_tensor *bias = filled(5, dtypes[d], TS_SIZES(n));
-            ts_tensor *wt = ts_adopt(ts_tensor_alias(ts_thread_self(), w, (int64_t[]){k, n},
-                                                     (int64_t[]){w->strides[1], w->strides[0]}, 2, 0));
+            ts_tensor *wt =
+                ts_adopt(ts_tensor_alias(ts_thread_self(), w, (int64_t[]){k, n},
+                                         (int64_t[]){w->strides[1], w->strides[0]}, 2, 0));
             ts_tensor *y = ts_linear(x, w, bias);
             ck_assert_msg(y != NULL, "%s", ts_error_message());
             check_product(y, x, wt, bias);
-            ts_tensor *batched = ts_adopt(ts_tensor_alias(ts_thread_self(), x, (int64_t[]){1, m, 1, k},
-                                                          (int64_t[]){1, x->strides[0], 99, x->strides[1]}, 4, 0));
+            ts_tensor *batched =
+                ts_adopt(ts_tensor_alias(ts_thread_self(), x, (int64_t[]){1, m, 1, k},
+                                         (int64_t[]){1, x->strides[0], 99, x->strides[1]}, 4, 0));
             y = ts_linear(batched, w, TS_NONE);
             ck_assert_ptr_nonnull(y);
             ck_assert_int_eq(y->ndim, 4);
             ck_assert_int_eq(y->sizes[3], n);
-            ts_tensor *flat = ts_adopt(ts_tensor_alias(ts_thread_self(), y, (int64_t[]){m, n}, (int64_t[]){n, 1}, 2, 0));
+            ts_tensor *flat = ts_adopt(
+                ts_tensor_alias(ts_thread_self(), y, (int64_t[]){m, n}, (int64_t[]){n, 1}, 2, 0));
             check_product(flat, x, wt, NULL);
         }
 }
@@ -204,7 +220,8 @@ TS_TEST(linear_takes_one_dim)
 {
     TS_SCOPE;
     const float x[] = {1, 2, 3}, w[] = {1, 0, 2, -1, 1, 0.5f};
-    ts_tensor *y = ts_linear(ts_from_array(x, TS_F32, TS_SIZES(3)), ts_from_array(w, TS_F32, TS_SIZES(2, 3)), TS_NONE);
+    ts_tensor *y = ts_linear(ts_from_array(x, TS_F32, TS_SIZES(3)),
+                             ts_from_array(w, TS_F32, TS_SIZES(2, 3)), TS_NONE);
     ck_assert_ptr_nonnull(y);
     ck_assert_int_eq(y->ndim, 1);
     ck_assert_float_eq(((float *)y->data)[0], 7);
@@ -213,7 +230,8 @@ TS_TEST(linear_takes_one_dim)
 
 static bool same_bits(const ts_tensor *a, const ts_tensor *b)
 {
-    return a->numel == b->numel && memcmp(a->data, b->data, (size_t)a->numel * ts_dtype_sizes[a->dtype]) == 0;
+    return a->numel == b->numel &&
+           memcmp(a->data, b->data, (size_t)a->numel * ts_dtype_sizes[a->dtype]) == 0;
 }
 
 TS_TEST(linear_gelu_is_linear_and_its_gelu, .loop = 4)
@@ -222,8 +240,10 @@ TS_TEST(linear_gelu_is_linear_and_its_gelu, .loop = 4)
     static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
     ts_dtype dtype = dtypes[_i / 2];
     bool tanh_form = _i % 2;
-    ts_tensor *x = ts_to(filled(1, TS_F32, TS_SIZES(2, 5, 33)), dtype), *w = ts_to(filled(2, TS_F32, TS_SIZES(17, 33)), dtype);
-    ts_tensor *bias = ts_to(filled(3, TS_F32, TS_SIZES(17)), dtype), *linear, *expected = ts_linear(x, w, bias);
+    ts_tensor *x = ts_to(filled(1, TS_F32, TS_SIZES(2, 5, 33)), dtype),
+              *w = ts_to(filled(2, TS_F32, TS_SIZES(17, 33)), dtype);
+    ts_tensor *bias = ts_to(filled(3, TS_F32, TS_SIZES(17)), dtype), *linear,
+              *expected = ts_linear(x, w, bias);
     ts_tensor *y = ts_linear_gelu(x, w, bias, tanh_form, &linear);
     ck_assert(same_bits(linear, expected));
     ck_assert(same_bits(y, tanh_form ? ts_gelu_tanh(expected) : ts_gelu(expected)));
@@ -233,9 +253,11 @@ TS_TEST(linear_gelu_is_linear_and_its_gelu, .loop = 4)
 TS_TEST(linear_backward_gives_what_is_wanted)
 {
     TS_SCOPE;
-    ts_tensor *g = matrix(1, TS_F64, 70, 33, DENSE), *x = matrix(2, TS_F64, 70, 20, PADDED), *w = matrix(3, TS_F64, 33, 20, DENSE);
+    ts_tensor *g = matrix(1, TS_F64, 70, 33, DENSE), *x = matrix(2, TS_F64, 70, 20, PADDED),
+              *w = matrix(3, TS_F64, 33, 20, DENSE);
     ts_tensor *gx = NULL, *gw = NULL, *gb = NULL;
-    ts_tensor *gt = ts_adopt(ts_tensor_alias(ts_thread_self(), g, (int64_t[]){33, 70}, (int64_t[]){1, 33}, 2, 0));
+    ts_tensor *gt = ts_adopt(
+        ts_tensor_alias(ts_thread_self(), g, (int64_t[]){33, 70}, (int64_t[]){1, 33}, 2, 0));
     ck_assert_int_eq(ts_linear_backward(g, x, w, &gx, &gw, &gb), TS_OK);
     check_product(gx, g, w, NULL);
     check_product(gw, gt, x, NULL);
@@ -260,7 +282,8 @@ TS_TEST(gradient_of_weights_over_many_rows, .loop = 4)
     TS_SCOPE;
     ck_assert_int_eq(ts_set_num_threads(threads[_i % 2]), TS_OK);
     ts_tensor *g = matrix(1, TS_F32, rows, n, DENSE), *x = matrix(2, TS_F32, rows, k, PADDED);
-    ts_tensor *gt = ts_adopt(ts_tensor_alias(ts_thread_self(), g, (int64_t[]){n, rows}, (int64_t[]){1, n}, 2, 0));
+    ts_tensor *gt = ts_adopt(
+        ts_tensor_alias(ts_thread_self(), g, (int64_t[]){n, rows}, (int64_t[]){1, n}, 2, 0));
     ts_tensor *ones = ts_full(TS_SIZES(rows, 1), TS_SCALAR(1), TS_F32), *gw = NULL, *gb = NULL;
     ck_assert_int_eq(ts_linear_backward(g, x, TS_NONE, NULL, &gw, &gb), TS_OK);
     check_product(gw, gt, x, NULL);
@@ -270,12 +293,14 @@ TS_TEST(gradient_of_weights_over_many_rows, .loop = 4)
 
 TS_TEST(bits_do_not_depend_on_the_number_of_threads)
 {
-    static const int64_t large[][3] = {{2048, 384, 128}, {384, 128, 2048}, {130, 70, 90}, {512, 128, 2048}, {64, 512, 300}};
+    static const int64_t large[][3] = {
+        {2048, 384, 128}, {384, 128, 2048}, {130, 70, 90}, {512, 128, 2048}, {64, 512, 300}};
     for (int s = 0; s < TS_COUNTOF(large); s++)
         for (int layout = 0; layout < 2; layout++) {
             TS_SCOPE;
             int64_t m = large[s][0], n = large[s][1], k = large[s][2];
-            ts_tensor *a = matrix(1, TS_F32, m, k, layout), *w = matrix(2, TS_F32, n, k, DENSE), *g = matrix(3, TS_F32, m, n, DENSE);
+            ts_tensor *a = matrix(1, TS_F32, m, k, layout), *w = matrix(2, TS_F32, n, k, DENSE),
+                      *g = matrix(3, TS_F32, m, n, DENSE);
             ts_tensor *bias = filled(4, TS_F32, TS_SIZES(n));
             ts_tensor *y[4], *gx[4], *gw[4], *gb[4];
             static const int threads[] = {1, 2, 3, 5};
@@ -327,16 +352,20 @@ static const struct gradient_case {
     {"linear of one row", f_linear, 3, {{4}, {5, 4}, {5}}, {1, 2, 1}},
 };
 
-/** Results whose weighted sum is differentiated: the function's, or the squares of its gradients. */
-static int results_of(const struct gradient_case *c, ts_tensor *const *in, bool second, ts_tensor **out)
+/** Results whose weighted sum is differentiated: the function's,
+ * or the squares of its gradients. */
+static int results_of(const struct gradient_case *c, ts_tensor *const *in, bool second,
+                      ts_tensor **out)
 {
     out[0] = c->fn(in);
     ck_assert_msg(out[0] != NULL, "%s", ts_error_message());
     if (!second)
         return 1;
     ts_tensor *grads[3];
-    ts_backward_opts opts = {.size = sizeof opts, .create_graph = true, .gradient = weights_of(out[0])};
-    ck_assert_msg(ts_grad_of(out[0], in, c->inputs, grads, &opts) == TS_OK, "%s", ts_error_message());
+    ts_backward_opts opts = {
+        .size = sizeof opts, .create_graph = true, .gradient = weights_of(out[0])};
+    ck_assert_msg(ts_grad_of(out[0], in, c->inputs, grads, &opts) == TS_OK, "%s",
+                  ts_error_message());
     for (int i = 0; i < c->inputs; i++)
         out[i] = ts_mul(grads[i], grads[i]);
     return c->inputs;
@@ -354,12 +383,14 @@ TS_TEST(gradients_agree_with_finite_differences, .loop = 2 * TS_COUNTOF(gradient
     }
     int outs = results_of(c, in, second, out);
     for (int o = 0; o < outs; o++) {
-        ts_backward_opts opts = {.size = sizeof opts, .retain_graph = true, .gradient = weights_of(out[o])};
+        ts_backward_opts opts = {
+            .size = sizeof opts, .retain_graph = true, .gradient = weights_of(out[o])};
         if (!ts_requires_grad(out[o])) /* the bias's gradient is linear in a constant */
             for (int i = 0; i < c->inputs; i++)
                 grads[o][i] = TS_NONE;
         else
-            ck_assert_msg(ts_grad_of(out[o], in, c->inputs, grads[o], &opts) == TS_OK, "%s", ts_error_message());
+            ck_assert_msg(ts_grad_of(out[o], in, c->inputs, grads[o], &opts) == TS_OK, "%s",
+                          ts_error_message());
     }
     for (int i = 0; i < c->inputs; i++)
         for (int64_t k = 0; k < in[i]->numel; k++) {
@@ -375,8 +406,9 @@ TS_TEST(gradients_agree_with_finite_differences, .loop = 2 * TS_COUNTOF(gradient
             for (int o = 0; o < outs; o++)
                 got += grads[o][i] == TS_NONE ? 0 : ((double *)grads[o][i]->data)[k];
             double expected = (sides[1] - sides[0]) / 2e-6;
-            ck_assert_msg(fabs(got - expected) <= 1e-5 + 1e-3 * fabs(expected), "%s, input %d, element %lld: %g, expected %g",
-                          c->name, i, (long long)k, got, expected);
+            ck_assert_msg(fabs(got - expected) <= 1e-5 + 1e-3 * fabs(expected),
+                          "%s, input %d, element %lld: %g, expected %g", c->name, i, (long long)k,
+                          got, expected);
         }
 }
 
@@ -403,7 +435,8 @@ static void expect_error(const void *result, ts_status code, const char *part)
 {
     ck_assert_ptr_null(result);
     ck_assert_int_eq(ts_error_code(), code);
-    ck_assert_msg(strstr(ts_error_message(), part) != NULL, "\"%s\" lacks \"%s\"", ts_error_message(), part);
+    ck_assert_msg(strstr(ts_error_message(), part) != NULL, "\"%s\" lacks \"%s\"",
+                  ts_error_message(), part);
     ts_error_clear();
 }
 
@@ -419,13 +452,15 @@ TS_TEST(errors_name_the_argument_and_what_was_expected)
     expect_error(ts_mm(NULL, b), TS_ERR_NULL, "self");
     expect_error(ts_mm(a, NULL), TS_ERR_NULL, "mat2");
     expect_error(ts_mm_out(NULL, a, b), TS_ERR_NULL, "out");
-    expect_error(ts_mm(ts_zeros(TS_SIZES(2, 2), TS_BOOL), ts_zeros(TS_SIZES(2, 2), TS_BOOL)), TS_ERR_DTYPE, "bool");
+    expect_error(ts_mm(ts_zeros(TS_SIZES(2, 2), TS_BOOL), ts_zeros(TS_SIZES(2, 2), TS_BOOL)),
+                 TS_ERR_DTYPE, "bool");
     expect_error(ts_bmm(a, a), TS_ERR_SHAPE, "3 dims");
     expect_error(ts_bmm(cube, ts_zeros(TS_SIZES(3, 4, 2), TS_F32)), TS_ERR_SHAPE, "dim 0");
     expect_error(ts_linear(a, b, TS_NONE), TS_ERR_SHAPE, "expected 5");
     expect_error(ts_linear(a, cube, TS_NONE), TS_ERR_SHAPE, "weight");
     expect_error(ts_linear(ts_zeros(NULL, 0, TS_F32), b, TS_NONE), TS_ERR_SHAPE, "input");
-    expect_error(ts_linear(cube, ts_zeros(TS_SIZES(6, 4), TS_F32), ts_zeros(TS_SIZES(5), TS_F32)), TS_ERR_SHAPE, "bias");
+    expect_error(ts_linear(cube, ts_zeros(TS_SIZES(6, 4), TS_F32), ts_zeros(TS_SIZES(5), TS_F32)),
+                 TS_ERR_SHAPE, "bias");
     expect_error(ts_linear(cube, ts_zeros(TS_SIZES(6, 4), TS_F32), NULL), TS_ERR_NULL, "bias");
     ts_tensor *gx;
     ck_assert_int_eq(ts_linear_backward(a, TS_NONE, b, &gx, NULL, NULL), TS_ERR_SHAPE);

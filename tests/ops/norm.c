@@ -1,5 +1,5 @@
-// Layer and RMS normalisation against loops in double: shapes, arguments, gradients, threads, errors.
-// SPDX-License-Identifier: MIT
+// Layer and RMS normalisation against loops in double: shapes, arguments, gradients, threads,
+// errors. SPDX-License-Identifier: MIT
 #include "tests/ops/rows.h"
 
 static const int64_t shapes[][2] = {{1, 1}, {3, 5}, {70, 33}, {5, 128}, {2, 3000}};
@@ -10,7 +10,8 @@ TS_TEST(values_with_and_without_weight_and_bias, .loop = 8)
     for (int s = 0; s < TS_COUNTOF(shapes); s++) {
         TS_SCOPE;
         int64_t n = shapes[s][1];
-        ts_tensor *x = numbers(1, shapes[s], 2, dtype), *w = TS_NONE, *b = TS_NONE, *mean, *rstd, *root;
+        ts_tensor *x = numbers(1, shapes[s], 2, dtype), *w = TS_NONE, *b = TS_NONE, *mean, *rstd,
+                  *root;
         if (_i & 2)
             w = numbers(2, &n, 1, dtype);
         if (_i & 4)
@@ -21,7 +22,8 @@ TS_TEST(values_with_and_without_weight_and_bias, .loop = 8)
         ck_assert_int_eq(mean->ndim, 2);
         ck_assert_int_eq(mean->numel, shapes[s][0]);
         for (int64_t r = 0; r < shapes[s][0]; r++) {
-            long double sum = 0, var = 0, square = 0; /* or the reference errs more than what it checks */
+            /* or the reference errs more than what it checks */
+            long double sum = 0, var = 0, square = 0;
             for (int64_t i = 0; i < n; i++) {
                 sum += element(x, r * n + i);
                 square += element(x, r * n + i) * element(x, r * n + i);
@@ -29,12 +31,14 @@ TS_TEST(values_with_and_without_weight_and_bias, .loop = 8)
             double mu = (double)(sum / n);
             for (int64_t i = 0; i < n; i++)
                 var += pow(element(x, r * n + i) - mu, 2);
-            double scale = 1 / sqrt((double)(var / n) + 1e-3), inverse = 1 / sqrt((double)(square / n) + 1e-3);
+            double scale = 1 / sqrt((double)(var / n) + 1e-3),
+                   inverse = 1 / sqrt((double)(square / n) + 1e-3);
             assert_near(mean, r, mu, 8, 2);
             assert_near(rstd, r, scale, 16, 0);
             assert_near(root, r, inverse, 16, 0);
             for (int64_t i = 0; i < n; i++) {
-                double wi = _i & 2 ? element(w, i) : 1, bi = _i & 4 ? element(b, i) : 0, xi = element(x, r * n + i);
+                double wi = _i & 2 ? element(w, i) : 1, bi = _i & 4 ? element(b, i) : 0,
+                       xi = element(x, r * n + i);
                 assert_near(y, r * n + i, (xi - mu) * scale * wi + bi, 16, 2 * scale);
                 assert_near(z, r * n + i, xi * inverse * wi, 16, 0);
             }
@@ -53,7 +57,8 @@ TS_TEST(default_epsilons_are_those_of_pytorch)
 TS_TEST(several_dims_are_one_row)
 {
     TS_SCOPE;
-    ts_tensor *x = numbers(1, TS_SIZES(3, 4, 5), TS_F32), *flat = numbers(1, TS_SIZES(3, 20), TS_F32);
+    ts_tensor *x = numbers(1, TS_SIZES(3, 4, 5), TS_F32),
+              *flat = numbers(1, TS_SIZES(3, 20), TS_F32);
     ts_tensor *w = numbers(2, TS_SIZES(4, 5), TS_F32), *v = numbers(2, TS_SIZES(20), TS_F32);
     ck_assert(same_bits(ts_layer_norm(x, w, TS_NONE), ts_layer_norm(flat, v, TS_NONE)));
     ck_assert(same_bits(ts_rms_norm(x, w), ts_rms_norm(flat, v)));
@@ -64,7 +69,8 @@ TS_TEST(a_permuted_input_gives_the_same)
     TS_SCOPE;
     int order[] = {1, 0};
     ts_tensor *x = permuted(numbers(1, TS_SIZES(6, 9), TS_F32), order);
-    ck_assert(same_bits(ts_layer_norm(x, TS_NONE, TS_NONE), ts_layer_norm(ts_clone(x), TS_NONE, TS_NONE)));
+    ck_assert(same_bits(ts_layer_norm(x, TS_NONE, TS_NONE),
+                        ts_layer_norm(ts_clone(x), TS_NONE, TS_NONE)));
 }
 
 /* Which of x, weight and bias is the variable; the others are constant. */
@@ -80,7 +86,8 @@ static ts_tensor *loss(ts_tensor *v, void *payload)
     ts_tensor *args[3] = {numbers(1, TS_SIZES(p->rows, 5), TS_F64), numbers(2, TS_SIZES(5), TS_F64),
                           numbers(3, TS_SIZES(5), TS_F64)};
     args[p->variable] = v;
-    return weighed(p->rms ? ts_rms_norm(args[0], args[1]) : ts_layer_norm(args[0], args[1], args[2]));
+    return weighed(p->rms ? ts_rms_norm(args[0], args[1])
+                          : ts_layer_norm(args[0], args[1], args[2]));
 }
 
 TS_TEST(gradients, .loop = 5)
@@ -88,7 +95,8 @@ TS_TEST(gradients, .loop = 5)
     for (int64_t rows = 3; rows < 200; rows += 67) { /* one chunk of rows and several */
         TS_SCOPE;
         place p = {_i > 2, _i % 3, rows};
-        ts_tensor *v = p.variable ? numbers(4, TS_SIZES(5), TS_F64) : numbers(4, TS_SIZES(p.rows, 5), TS_F64);
+        ts_tensor *v =
+            p.variable ? numbers(4, TS_SIZES(5), TS_F64) : numbers(4, TS_SIZES(p.rows, 5), TS_F64);
         assert_gradient(v, loss, &p);
     }
 }
@@ -109,8 +117,10 @@ TS_TEST(add_layer_norm_is_the_sum_and_its_layer_norm, .loop = 4)
     TS_SCOPE;
     static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
     ts_dtype dtype = dtypes[_i];
-    ts_tensor *x = ts_to(numbers(1, TS_SIZES(7, 33), TS_F32), dtype), *r = ts_to(numbers(2, TS_SIZES(7, 33), TS_F32), dtype);
-    ts_tensor *w = ts_to(numbers(3, TS_SIZES(33), TS_F32), dtype), *sum, *mean, *rstd, *mean2, *rstd2;
+    ts_tensor *x = ts_to(numbers(1, TS_SIZES(7, 33), TS_F32), dtype),
+              *r = ts_to(numbers(2, TS_SIZES(7, 33), TS_F32), dtype);
+    ts_tensor *w = ts_to(numbers(3, TS_SIZES(33), TS_F32), dtype), *sum, *mean, *rstd, *mean2,
+              *rstd2;
     ts_norm_opts opts = {.size = sizeof opts, .eps = 1e-3, .mean = &mean, .rstd = &rstd};
     ts_norm_opts again = {.size = sizeof again, .eps = 1e-3, .mean = &mean2, .rstd = &rstd2};
     ts_tensor *y = ts_add_layer_norm_ex(x, r, w, w, &sum, &opts);
@@ -124,7 +134,8 @@ TS_TEST(add_layer_norm_is_the_sum_and_its_layer_norm, .loop = 4)
 TS_TEST(threads_do_not_change_a_bit)
 {
     TS_SCOPE;
-    ts_tensor *x = numbers(1, TS_SIZES(2000, 65), TS_F32), *g = numbers(2, TS_SIZES(2000, 65), TS_F32);
+    ts_tensor *x = numbers(1, TS_SIZES(2000, 65), TS_F32),
+              *g = numbers(2, TS_SIZES(2000, 65), TS_F32);
     ts_tensor *w = numbers(3, TS_SIZES(65), TS_F32), *y[2], *dx[2], *dw[2], *db[2], *mean, *rstd;
     ts_norm_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
     for (int threads = 1; threads <= 2; threads++) {
@@ -142,7 +153,8 @@ TS_TEST(threads_do_not_change_a_bit)
 TS_TEST(empty_batches_and_errors)
 {
     TS_SCOPE;
-    ts_tensor *w = numbers(2, TS_SIZES(4), TS_F32), *none = ts_zeros(TS_SIZES(0, 4), TS_F32), *mean, *rstd, *dw, *db;
+    ts_tensor *w = numbers(2, TS_SIZES(4), TS_F32), *none = ts_zeros(TS_SIZES(0, 4), TS_F32), *mean,
+              *rstd, *dw, *db;
     ts_norm_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
     ck_assert_int_eq(ts_numel(ts_layer_norm_ex(none, w, w, &opts)), 0);
     ck_assert_ptr_nonnull(ts_layer_norm_backward(none, none, mean, rstd, w, 1, &dw, &db));

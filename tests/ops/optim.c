@@ -45,7 +45,8 @@ static list zeros_like(const list *l)
 
 static double at(const ts_tensor *t, int64_t i)
 {
-    return ts_dtype_of(t) == TS_F64 ? ((const double *)ts_data(t))[i] : (double)((const float *)ts_data(t))[i];
+    return ts_dtype_of(t) == TS_F64 ? ((const double *)ts_data(t))[i]
+                                    : (double)((const float *)ts_data(t))[i];
 }
 
 /* c roundings of size eps to values of size 1 */
@@ -89,11 +90,13 @@ TS_TEST(adamw_follows_its_formula, .loop = 4)
 {
     ts_dtype dtype = _i & 1 ? TS_F32 : TS_F64;
     /* eps is large, so that m / sqrt(v) does not magnify the rounding of gradients that cancel */
-    ts_adamw_rule rule = {.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 0.01, .weight_decay = 0.3, .decoupled = _i & 2};
+    ts_adamw_rule rule = {.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 0.01, .weight_decay = 0.3,
+                          .decoupled = _i & 2};
     TS_SCOPE;
     list p = make_list(1, dtype), m = zeros_like(&p), v = zeros_like(&p);
     list before = make_list(1, dtype);
-    list g[4] = {make_list(10, dtype), make_list(20, dtype), make_list(30, dtype), make_list(40, dtype)};
+    list g[4] = {make_list(10, dtype), make_list(20, dtype), make_list(30, dtype),
+                 make_list(40, dtype)};
     for (int64_t step = 1; step <= 4; step++) {
         int64_t steps[MOST] = {step, step, step, step, step, step};
         ck_assert_int_eq(ts_adamw_(p.t, g[step - 1].t, m.t, v.t, steps, MOST, &rule), TS_OK);
@@ -109,7 +112,8 @@ TS_TEST(adamw_follows_its_formula, .loop = 4)
                     d += rule.weight_decay * x;
                 first = rule.beta1 * first + (1 - rule.beta1) * d;
                 second = rule.beta2 * second + (1 - rule.beta2) * d * d;
-                double mhat = first / (1 - pow(rule.beta1, step)), vhat = second / (1 - pow(rule.beta2, step));
+                double mhat = first / (1 - pow(rule.beta1, step)),
+                       vhat = second / (1 - pow(rule.beta2, step));
                 x -= rule.lr * mhat / (sqrt(vhat) + rule.eps);
             }
             assert_near(p.t[k], i, x, 16);
@@ -132,7 +136,8 @@ TS_TEST(sgd_follows_its_formula, .loop = 8)
     list g[3] = {make_list(10, dtype), make_list(20, dtype), make_list(30, dtype)};
     for (int64_t step = 1; step <= 3; step++) {
         int64_t steps[MOST] = {step, step, step, step, step, step};
-        ck_assert_int_eq(ts_sgd_(p.t, g[step - 1].t, variant ? b.t : NULL, steps, MOST, &rule), TS_OK);
+        ck_assert_int_eq(ts_sgd_(p.t, g[step - 1].t, variant ? b.t : NULL, steps, MOST, &rule),
+                         TS_OK);
     }
     for (int k = 0; k < MOST; k++)
         for (int64_t i = 0; i < lengths[k]; i++) {
@@ -153,7 +158,8 @@ TS_TEST(sgd_follows_its_formula, .loop = 8)
 
 /* ------------------------------------------------------------------------ against torch ---- */
 
-/* Three steps from (0.5, -1, 2) with the gradients (0.1 t, -0.3, 0.7 / t), computed by torch.optim in f64. */
+/* Three steps from (0.5, -1, 2) with the gradients (0.1 t, -0.3, 0.7 / t),
+ * computed by torch.optim in f64. */
 TS_TEST(results_are_those_of_torch, .loop = 5)
 {
     static const double start[3] = {0.5, -1, 2};
@@ -161,22 +167,27 @@ TS_TEST(results_are_those_of_torch, .loop = 5)
         /* AdamW(lr=.01, betas=(.9, .99), eps=1e-6, weight_decay=.1), the same of Adam */
         {0.46933724378481378, -0.96703308889970019, 1.9659434062060004},
         {0.47042625582079506, -0.97000228889221785, 1.9710882364685163},
-        /* SGD(lr=.1, weight_decay=.01) with momentum .9 and dampening .2, with momentum .9 and nesterov, without */
+        /* SGD(lr=.1, weight_decay=.01) with momentum .9 and dampening .2,
+         * with momentum .9 and nesterov, without */
         {0.41603003327999993, -0.84418406015999992, 1.7286158472533333},
         {0.35056756198049993, -0.75091193537099998, 1.6048631988186666},
         {0.43854148949999999, -0.90709296899999992, 1.8658475946666666},
     };
     TS_SCOPE;
-    ts_tensor *p = ts_from_array(start, TS_F64, TS_SIZES(3)), *m = ts_zeros_like(p), *v = ts_zeros_like(p);
+    ts_tensor *p = ts_from_array(start, TS_F64, TS_SIZES(3)), *m = ts_zeros_like(p),
+              *v = ts_zeros_like(p);
     for (int64_t t = 1; t <= 3; t++) {
         double grad[3] = {0.1 * (double)t, -0.3, 0.7 / (double)t};
         ts_tensor *g = ts_from_array(grad, TS_F64, TS_SIZES(3));
         ts_status status;
         if (_i < 2)
-            status = ts_adamw_(&p, &g, &m, &v, &t, 1, &(ts_adamw_rule){0.01, 0.9, 0.99, 1e-6, 0.1, _i == 0, {0}, NULL});
+            status = ts_adamw_(&p, &g, &m, &v, &t, 1,
+                               &(ts_adamw_rule){0.01, 0.9, 0.99, 1e-6, 0.1, _i == 0, {0}, NULL});
         else
-            status = ts_sgd_(&p, &g, &m, &t, 1,
-                             &(ts_sgd_rule){0.1, _i == 4 ? 0 : 0.9, _i == 2 ? 0.2 : 0, 0.01, _i == 3, {0}, NULL});
+            status =
+                ts_sgd_(&p, &g, &m, &t, 1,
+                        &(ts_sgd_rule){
+                            0.1, _i == 4 ? 0 : 0.9, _i == 2 ? 0.2 : 0, 0.01, _i == 3, {0}, NULL});
         ck_assert_int_eq(status, TS_OK);
     }
     for (int i = 0; i < 3; i++)
@@ -196,7 +207,8 @@ TS_TEST(the_norm_is_that_of_all_elements, .loop = 2)
     ts_tensor *norm = ts_global_norm(l.t, MOST);
     ck_assert_int_eq(ts_ndim(norm), 0);
     ck_assert_int_eq(ts_dtype_of(norm), _i ? TS_F64 : TS_F32);
-    ck_assert_double_eq_tol(at(norm, 0), sqrt(sum), (_i ? 64 * DBL_EPSILON : (double)FLT_EPSILON) * sqrt(sum));
+    ck_assert_double_eq_tol(at(norm, 0), sqrt(sum),
+                            (_i ? 64 * DBL_EPSILON : (double)FLT_EPSILON) * sqrt(sum));
     ck_assert_double_eq(at(ts_global_norm(NULL, 0), 0), 0);
     /* squares that f32 cannot hold */
     ts_tensor *large = ts_full(TS_SIZES(4), ts_scalar_float(1e30), TS_F32);
@@ -208,7 +220,8 @@ TS_TEST(scaling_and_clipping)
     TS_SCOPE;
     list l = make_list(5, TS_F32), before = make_list(5, TS_F32);
     ck_assert_int_eq(ts_scale_(l.t, MOST, 2), TS_OK);
-    ck_assert_int_eq(ts_scale_by_(l.t, MOST, ts_full(NULL, 0, ts_scalar_float(0.25), TS_F64)), TS_OK);
+    ck_assert_int_eq(ts_scale_by_(l.t, MOST, ts_full(NULL, 0, ts_scalar_float(0.25), TS_F64)),
+                     TS_OK);
     for (int k = 0; k < MOST; k++)
         for (int64_t i = 0; i < lengths[k]; i++)
             ck_assert_double_eq(at(l.t[k], i), at(before.t[k], i) * 0.5);
@@ -253,7 +266,8 @@ TS_TEST(layouts_do_not_change_a_bit, .loop = 2)
     turned[2] = ts_contiguous(turned[2]); /* mixed layouts in one call */
     ts_adamw_rule rule = {0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL};
     ts_adamw_(&plain[0], &plain[1], &plain[2], &plain[3], &one, 1, &rule);
-    ck_assert_int_eq(ts_adamw_(&turned[0], &turned[1], &turned[2], &turned[3], &one, 1, &rule), TS_OK);
+    ck_assert_int_eq(ts_adamw_(&turned[0], &turned[1], &turned[2], &turned[3], &one, 1, &rule),
+                     TS_OK);
     ck_assert_double_eq(at(ts_global_norm(plain, 4), 0), at(ts_global_norm(turned, 4), 0));
     for (int k = 0; k < 4; k++) {
         const ts_tensor *rows = ts_contiguous(turned[k]);
@@ -275,7 +289,9 @@ TS_TEST(results_do_not_depend_on_the_number_of_threads)
         list g = make_list(4, TS_F32);
         norm[k] = at(ts_global_norm(g.t, MOST), 0);
         ts_clip_norm_(g.t, MOST, ts_global_norm(g.t, MOST), 1);
-        ck_assert_int_eq(ts_adamw_(p[k].t, g.t, m[k].t, v[k].t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL}), TS_OK);
+        ck_assert_int_eq(ts_adamw_(p[k].t, g.t, m[k].t, v[k].t, steps, MOST,
+                                   &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL}),
+                         TS_OK);
     }
     ck_assert_double_eq(norm[0], norm[1]);
     for (int q = 0; q < MOST; q++)
@@ -292,25 +308,37 @@ static void expect(ts_status status, ts_status code, const char *words)
     ts_error_clear();
 }
 
-/** A factor of a power of two is exact, so both ways give the same bits; and so does a factor of 1. */
+/** A factor of a power of two is exact, so both ways give the same bits;
+ * and so does a factor of 1. */
 TS_TEST(a_scale_of_gradients_is_as_if_they_were_scaled_before_and_leaves_them_alone, .loop = 4)
 {
     TS_SCOPE;
     ts_dtype dtype = _i % 2 ? TS_F32 : TS_F64;
-    ts_tensor *quarter = ts_full(NULL, 0, ts_scalar_float(0.25), TS_F32), *one = ts_ones(TS_SIZES(1, 1), TS_F32);
-    ts_tensor *factors[3] = {quarter, NULL, one}; /* of gradients as they are, and of what was scaled before */
+    ts_tensor *quarter = ts_full(NULL, 0, ts_scalar_float(0.25), TS_F32),
+              *one = ts_ones(TS_SIZES(1, 1), TS_F32);
+    /* of gradients as they are, and of what was scaled before */
+    ts_tensor *factors[3] = {quarter, NULL, one};
     list p[3], g[3], m[3], v[3];
     int64_t steps[MOST] = {3, 3, 3, 3, 3, 3};
     for (int k = 0; k < 3; k++) {
-        p[k] = make_list(1, dtype), g[k] = make_list(20, dtype), m[k] = make_list(2, dtype), v[k] = make_list(3, dtype);
+        p[k] = make_list(1, dtype), g[k] = make_list(20, dtype), m[k] = make_list(2, dtype),
+        v[k] = make_list(3, dtype);
         for (int q = 0; q < MOST; q++)
             v[k].t[q] = ts_mul(v[k].t[q], v[k].t[q]);
         if (k)
             ck_assert_int_eq(ts_scale_(g[k].t, MOST, 0.25), TS_OK);
         if (_i / 2)
-            ck_assert_int_eq(ts_sgd_(p[k].t, g[k].t, m[k].t, steps, MOST, &(ts_sgd_rule){.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .grad_scale = factors[k]}), TS_OK);
+            ck_assert_int_eq(ts_sgd_(p[k].t, g[k].t, m[k].t, steps, MOST,
+                                     &(ts_sgd_rule){.lr = 0.1,
+                                                    .momentum = 0.9,
+                                                    .weight_decay = 0.1,
+                                                    .grad_scale = factors[k]}),
+                             TS_OK);
         else
-            ck_assert_int_eq(ts_adamw_(p[k].t, g[k].t, m[k].t, v[k].t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, false, {0}, factors[k]}), TS_OK);
+            ck_assert_int_eq(
+                ts_adamw_(p[k].t, g[k].t, m[k].t, v[k].t, steps, MOST,
+                          &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, false, {0}, factors[k]}),
+                TS_OK);
     }
     list same = make_list(20, dtype);
     for (int q = 0; q < MOST; q++) {
@@ -326,7 +354,8 @@ TS_TEST(a_scale_of_gradients_is_as_if_they_were_scaled_before_and_leaves_them_al
     }
 }
 
-/** f32 rules on halves: as on their f32 values, rounded once; the state may be f32, the gradient of f32 a half. */
+/** f32 rules on halves: as on their f32 values, rounded once;
+ * the state may be f32, the gradient of f32 a half. */
 TS_TEST(halves_step_in_f32, .loop = 4)
 {
     TS_SCOPE;
@@ -345,7 +374,8 @@ TS_TEST(halves_step_in_f32, .loop = 4)
     ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST, &rule), TS_OK);
     ck_assert_int_eq(ts_adamw_(w.t, gw.t, mw.t, vw.t, steps, MOST, &rule), TS_OK);
     for (int k = 0; k < MOST; k++) {
-        ts_tensor *got = ts_to(p.t[k], TS_F32), *want = single_params ? w.t[k] : ts_to(ts_to(w.t[k], half), TS_F32);
+        ts_tensor *got = ts_to(p.t[k], TS_F32),
+                  *want = single_params ? w.t[k] : ts_to(ts_to(w.t[k], half), TS_F32);
         size_t bytes = (size_t)lengths[k] * sizeof(float);
         if (!bytes)
             continue;
@@ -373,13 +403,17 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     TS_SCOPE;
     ts_tensor *p[2] = {ts_ones(TS_SIZES(2, 3), TS_F32), ts_ones(TS_SIZES(4), TS_F32)};
     ts_tensor *g[2] = {ts_ones(TS_SIZES(2, 3), TS_F32), ts_ones(TS_SIZES(4), TS_F32)};
-    ts_tensor *wrong[2] = {g[0], ts_ones(TS_SIZES(5), TS_F32)}, *wide[2] = {g[0], ts_ones(TS_SIZES(4), TS_F64)};
-    ts_tensor *whole[2] = {g[0], ts_ones(TS_SIZES(4), TS_I64)}, *none[2] = {g[0], TS_NONE}, *null[2] = {g[0], NULL};
+    ts_tensor *wrong[2] = {g[0], ts_ones(TS_SIZES(5), TS_F32)},
+              *wide[2] = {g[0], ts_ones(TS_SIZES(4), TS_F64)};
+    ts_tensor *whole[2] = {g[0], ts_ones(TS_SIZES(4), TS_I64)}, *none[2] = {g[0], TS_NONE},
+              *null[2] = {g[0], NULL};
     int64_t steps[2] = {1, 1}, early[2] = {1, 0};
     ts_sgd_rule plain = {.lr = 1};
     uint32_t version = ts_version(p[0]);
-    expect(ts_sgd_(p, wrong, NULL, steps, 2, &plain), TS_ERR_SHAPE, "argument 'grads': expected sizes (4) at 1, got (5)");
-    expect(ts_sgd_(p, wide, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'grads': expected dtype f32 at 1, got f64");
+    expect(ts_sgd_(p, wrong, NULL, steps, 2, &plain), TS_ERR_SHAPE,
+           "argument 'grads': expected sizes (4) at 1, got (5)");
+    expect(ts_sgd_(p, wide, NULL, steps, 2, &plain), TS_ERR_DTYPE,
+           "argument 'grads': expected dtype f32 at 1, got f64");
     expect(ts_sgd_(whole, whole, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'params'");
     expect(ts_sgd_(p, none, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
     expect(ts_sgd_(p, null, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
@@ -389,18 +423,23 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     expect(ts_sgd_(p, g, NULL, steps, 2, NULL), TS_ERR_NULL, "argument 'rule'");
     expect(ts_sgd_(p, g, NULL, steps, -1, &plain), TS_ERR_VALUE, "argument 'n'");
     expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = NAN}), TS_ERR_VALUE, "argument 'lr'");
-    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .nesterov = true}), TS_ERR_VALUE, "argument 'nesterov'");
-    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .momentum = 0.9}), TS_ERR_NULL, "argument 'momentum_buffers'");
-    expect(ts_adamw_(p, g, g, g, steps, 2, &(ts_adamw_rule){.lr = 1, .beta1 = 1}), TS_ERR_VALUE, "argument 'beta1'");
+    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .nesterov = true}), TS_ERR_VALUE,
+           "argument 'nesterov'");
+    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .momentum = 0.9}), TS_ERR_NULL,
+           "argument 'momentum_buffers'");
+    expect(ts_adamw_(p, g, g, g, steps, 2, &(ts_adamw_rule){.lr = 1, .beta1 = 1}), TS_ERR_VALUE,
+           "argument 'beta1'");
     expect(ts_scale_by_(p, 2, p[0]), TS_ERR_SHAPE, "argument 'factor': expected one element");
     expect(ts_scale_by_(p, 2, NULL), TS_ERR_NULL, "argument 'factor'");
     expect(ts_clip_norm_(p, 2, TS_NONE, 1), TS_ERR_NULL, "argument 'norm'");
     expect(ts_clip_norm_(p, 2, ts_global_norm(p, 2), -1), TS_ERR_VALUE, "argument 'max_norm'");
     expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .grad_scale = p[0]}), TS_ERR_SHAPE,
            "argument 'grad_scale': expected one element, got sizes (2, 3)");
-    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .grad_scale = ts_ones(NULL, 0, TS_F64)}), TS_ERR_DTYPE,
-           "argument 'grad_scale': expected dtype f32, got f64");
-    expect(ts_adamw_(p, g, g, g, steps, 2, &(ts_adamw_rule){.lr = 1, .grad_scale = TS_NONE}), TS_ERR_NULL, "argument 'grad_scale'");
+    expect(ts_sgd_(p, g, NULL, steps, 2,
+                   &(ts_sgd_rule){.lr = 1, .grad_scale = ts_ones(NULL, 0, TS_F64)}),
+           TS_ERR_DTYPE, "argument 'grad_scale': expected dtype f32, got f64");
+    expect(ts_adamw_(p, g, g, g, steps, 2, &(ts_adamw_rule){.lr = 1, .grad_scale = TS_NONE}),
+           TS_ERR_NULL, "argument 'grad_scale'");
     ck_assert_ptr_null(ts_global_norm(whole, 2));
     expect(ts_error_code(), TS_ERR_DTYPE, "argument 'tensors'");
     ck_assert_uint_eq(ts_version(p[0]), version);
@@ -426,7 +465,9 @@ TS_TEST(a_step_takes_no_memory_from_the_system)
         if (round == 1)
             before = ts_memory_get_stats().system_allocs;
         ts_clip_norm_(g.t, MOST, ts_global_norm(g.t, MOST), 1);
-        ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST, &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL}), TS_OK);
+        ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST,
+                                   &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL}),
+                         TS_OK);
     }
     if (!ts_alloc_system)
         ck_assert_uint_eq(ts_memory_get_stats().system_allocs, before);

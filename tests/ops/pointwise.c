@@ -1,4 +1,5 @@
-/** @file pointwise.c  What the samples cannot say of the pointwise families: errors by value, kinks, in-place gradients. */
+/** @file pointwise.c  What the samples cannot say of the pointwise families: errors by value,
+ * kinks, in-place gradients. */
 // SPDX-License-Identifier: MIT
 #include <math.h>
 #include <string.h>
@@ -9,7 +10,8 @@
 static ts_tensor *f32(int64_t n, const float *x) { return ts_from_array(x, TS_F32, &n, 1); }
 #define F32(...) f32((int64_t)(sizeof((float[]){__VA_ARGS__}) / 4), (float[]){__VA_ARGS__})
 #define I64(...) \
-    ts_from_array((int64_t[]){__VA_ARGS__}, TS_I64, (int64_t[]){(int64_t)(sizeof((int64_t[]){__VA_ARGS__}) / 8)}, 1)
+    ts_from_array((int64_t[]){__VA_ARGS__}, TS_I64,                                                \
+                  (int64_t[]){(int64_t)(sizeof((int64_t[]){__VA_ARGS__}) / 8)}, 1)
 
 /** Values are exactly these (NaN equals NaN). */
 static void check_values(ts_tensor *t, int64_t n, const float *want)
@@ -19,10 +21,11 @@ static void check_values(ts_tensor *t, int64_t n, const float *want)
     ck_assert_int_eq(ts_dtype_of(t), TS_F32);
     const float *x = ts_data(t);
     for (int64_t i = 0; i < n; i++)
-        ck_assert_msg(x[i] == want[i] || (isnan(x[i]) && isnan(want[i])), "element %d is %g, expected %g", (int)i,
-                      (double)x[i], (double)want[i]);
+        ck_assert_msg(x[i] == want[i] || (isnan(x[i]) && isnan(want[i])),
+                      "element %d is %g, expected %g", (int)i, (double)x[i], (double)want[i]);
 }
-#define CHECK(t, ...) check_values(t, (int64_t)(sizeof((float[]){__VA_ARGS__}) / 4), (float[]){__VA_ARGS__})
+#define CHECK(t, ...)                                                                              \
+    check_values(t, (int64_t)(sizeof((float[]){__VA_ARGS__}) / 4), (float[]){__VA_ARGS__})
 
 static ts_tensor *leaf(ts_tensor *t) { return ts_set_requires_grad(t, true); }
 /** d sum(y) / d x. */
@@ -67,7 +70,8 @@ TS_TEST(remainder_has_the_sign_of_the_divisor)
 TS_TEST(integer_powers_wrap_and_truncate)
 {
     TS_SCOPE;
-    CHECK(ts_to(ts_pow(I64(2, -1, -1, 1, 0, 3), I64(-1, -3, -2, -5, 0, 4)), TS_F32), 0, -1, 1, 1, 1, 81);
+    CHECK(ts_to(ts_pow(I64(2, -1, -1, 1, 0, 3), I64(-1, -3, -2, -5, 0, 4)), TS_F32), 0, -1, 1, 1, 1,
+          81);
     ck_assert_ptr_null(ts_pow_scalar(I64(2), -1));
     ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
 }
@@ -120,7 +124,8 @@ TS_TEST(ties_share_the_gradient)
 TS_TEST(clamp_passes_gradients_at_its_bounds_and_hardtanh_does_not)
 {
     TS_SCOPE;
-    ts_tensor *a = leaf(F32(-2, -1, 0, 1, 2)), *b = leaf(F32(-2, -1, 0, 1, 2)), *c = leaf(F32(-1, 0, 3, 6, 7));
+    ts_tensor *a = leaf(F32(-2, -1, 0, 1, 2)), *b = leaf(F32(-2, -1, 0, 1, 2)),
+              *c = leaf(F32(-1, 0, 3, 6, 7));
     CHECK(slope(ts_clamp(a, -1, 1), a), 0, 1, 1, 1, 0);
     CHECK(slope(ts_hardtanh(b, -1, 1), b), 0, 0, 1, 0, 0);
     CHECK(slope(ts_relu6(c), c), 0, 0, 1, 0, 0);

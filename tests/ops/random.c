@@ -32,7 +32,8 @@ TS_TEST(uniform_is_the_stated_function_of_seed_position_and_element, .loop = 5)
     ck_assert_uint_eq(drawn(), 0xffffffffu + (uint64_t)(n + 3) / 4);
     read_all(t, got);
     for (int64_t i = 0; i < n; i++)
-        ck_assert_double_eq(got[i], (double)(ts_philox_uniform_f32(SEED, 0xffffffff, (uint64_t)i) * 8.0f - 2.0f));
+        ck_assert_double_eq(
+            got[i], (double)(ts_philox_uniform_f32(SEED, 0xffffffff, (uint64_t)i) * 8.0f - 2.0f));
     ts_rng_set_state((ts_rng_state){SEED, 5});
     t = ts_uniform(&n, 1, 0, 1, TS_F64);
     ck_assert_uint_eq(drawn(), 5 + (uint64_t)(n + 1) / 2);
@@ -62,7 +63,8 @@ TS_TEST(in_place_fills_write_the_same_numbers_into_any_layout)
 {
     TS_SCOPE;
     ts_manual_seed(7);
-    ts_tensor *fresh = ts_uniform(TS_SIZES(6, 9), 0, 1, TS_F32), *given = ts_zeros(TS_SIZES(6, 9), TS_F32);
+    ts_tensor *fresh = ts_uniform(TS_SIZES(6, 9), 0, 1, TS_F32),
+              *given = ts_zeros(TS_SIZES(6, 9), TS_F32);
     ts_manual_seed(7);
     ck_assert_ptr_eq(ts_uniform_(given, 0, 1), given);
     ck_assert_mem_eq(ts_data(fresh), ts_data(given), 6 * 9 * 4);
@@ -103,8 +105,11 @@ TS_TEST(uniforms_of_halves_are_those_of_f32_rounded_and_stay_below_the_end, .loo
 {
     TS_SCOPE;
     ts_dtype half = _i ? TS_F16 : TS_BF16;
-    const double ends[][3] = {{0, 1, _i ? 0x1.ffcp-1 : 0x1.fep-1}, {-3, -2, _i ? -0x1.004p1 : -0x1.02p1},
-                              {-1, 0, _i ? -0x1p-24 : -0x1p-133}, {2, 2.001, 2}, {5, 5, 5}};
+    const double ends[][3] = {{0, 1, _i ? 0x1.ffcp-1 : 0x1.fep-1},
+                              {-3, -2, _i ? -0x1.004p1 : -0x1.02p1},
+                              {-1, 0, _i ? -0x1p-24 : -0x1p-133},
+                              {2, 2.001, 2},
+                              {5, 5, 5}};
     int64_t n = 70000;
     for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
         ts_manual_seed(5);
@@ -216,7 +221,9 @@ TS_TEST(dropout_zeros_a_share_and_scales_the_rest, .loop = 2)
     ck_assert_uint_eq(drawn(), (N + 3) / 4);
     read_all(out, y);
     ts_tensor *gradient = ts_full(&n, 1, ts_scalar_float(3), dtype);
-    ck_assert_int_eq(ts_backward_ex(out, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .gradient = gradient}), TS_OK);
+    ck_assert_int_eq(ts_backward_ex(out, &(ts_backward_opts){.size = sizeof(ts_backward_opts),
+                                                             .gradient = gradient}),
+                     TS_OK);
     read_all(ts_grad(t), g);
     double scale = _i ? 1 / 0.75 : (double)(float)(1 / 0.75);
     for (uint64_t i = 0; i < N; i++) {

@@ -60,7 +60,10 @@ static double ref_norm1(const double *x, int64_t n)
         y += fabs(x[i]);
     return (double)y;
 }
-static double ref_norm_inf(const double *x, int64_t n) { return fmax(ref_max(x, n), -ref_min(x, n)); }
+static double ref_norm_inf(const double *x, int64_t n)
+{
+    return fmax(ref_max(x, n), -ref_min(x, n));
+}
 static double ref_logsumexp(const double *x, int64_t n)
 {
     long double y = 0;
@@ -69,10 +72,22 @@ static double ref_logsumexp(const double *x, int64_t n)
     return (double)logl(y);
 }
 
-static ts_tensor *call_var(ts_tensor *t, const int64_t *d, int n, bool k) { return ts_var_dims(t, d, n, 1, k); }
-static ts_tensor *call_std(ts_tensor *t, const int64_t *d, int n, bool k) { return ts_std_dims(t, d, n, 1, k); }
-static ts_tensor *call_norm(ts_tensor *t, const int64_t *d, int n, bool k) { return ts_norm_dims(t, 2, d, n, k); }
-static ts_tensor *call_norm1(ts_tensor *t, const int64_t *d, int n, bool k) { return ts_norm_dims(t, 1, d, n, k); }
+static ts_tensor *call_var(ts_tensor *t, const int64_t *d, int n, bool k)
+{
+    return ts_var_dims(t, d, n, 1, k);
+}
+static ts_tensor *call_std(ts_tensor *t, const int64_t *d, int n, bool k)
+{
+    return ts_std_dims(t, d, n, 1, k);
+}
+static ts_tensor *call_norm(ts_tensor *t, const int64_t *d, int n, bool k)
+{
+    return ts_norm_dims(t, 2, d, n, k);
+}
+static ts_tensor *call_norm1(ts_tensor *t, const int64_t *d, int n, bool k)
+{
+    return ts_norm_dims(t, 1, d, n, k);
+}
 static ts_tensor *call_norm_inf(ts_tensor *t, const int64_t *d, int n, bool k)
 {
     return ts_norm_dims(t, INFINITY, d, n, k);
@@ -87,10 +102,12 @@ static const reduction table[] = {
     {"logsumexp", ts_logsumexp_dims, ref_logsumexp},
 };
 
-static const int64_t shapes[][3] = {{2, 3, 4}, {7, 1, 65}, {3, 70, 33}, {2, 5000, 3}, {70, 3, 140}, {2, 2, 9000}};
+static const int64_t shapes[][3] = {{2, 3, 4}, {7, 1, 65}, {3, 70, 33}, {2, 5000, 3}, {70, 3, 140},
+                                    {2, 2, 9000}};
 
 /** Compares one reduction of t, whose element at `index` is value(), over the dims of mask. */
-static void compare(const reduction *r, ts_tensor *t, const double *values, const int64_t *steps, int mask, bool keepdim)
+static void compare(const reduction *r, ts_tensor *t, const double *values, const int64_t *steps,
+                    int mask, bool keepdim)
 {
     TS_SCOPE;
     int64_t dims[3], n = 1, results = 1;
@@ -128,7 +145,8 @@ static void compare(const reduction *r, ts_tensor *t, const double *values, cons
         }
         /* depth of the folding: 64 in a block of rows, and the logarithm of the blocks; where terms
          * cancel, the error is relative to them: at most 2 each */
-        double want = r->reference(x, n), scale = 2, depth = r->reference == ref_prod ? (double)n : 64;
+        double want = r->reference(x, n), scale = 2,
+               depth = r->reference == ref_prod ? (double)n : 64;
         if (r->reference == ref_max || r->reference == ref_min)
             depth = 0;
         if (r->reference == ref_sum)
@@ -182,7 +200,8 @@ TS_TEST(integers_and_bool_are_summed_in_i64)
     static const ts_dtype dtypes[] = {TS_I64, TS_I32, TS_U8, TS_BOOL};
     for (int k = 0; k < 4; k++) {
         TS_SCOPE;
-        ts_tensor *t = ts_full(TS_SIZES(3, 500), TS_SCALAR(dtypes[k] == TS_BOOL ? 1 : 200), dtypes[k]);
+        ts_tensor *t =
+            ts_full(TS_SIZES(3, 500), TS_SCALAR(dtypes[k] == TS_BOOL ? 1 : 200), dtypes[k]);
         ts_tensor *s = ts_sum_dim(t, 1, false), *c = ts_sum_dim(t, 0, false);
         ck_assert_int_eq(s->dtype, TS_I64);
         for (int64_t i = 0; i < 3; i++)
@@ -249,8 +268,10 @@ TS_TEST(limits_of_logsumexp_and_extremes)
     TS_SCOPE;
     float values[] = {-INFINITY, -INFINITY, 1e30f, 1e30f, INFINITY, 0, NAN, 1};
     ts_tensor *t = ts_from_array(values, TS_F32, TS_SIZES(4, 2));
-    ts_tensor *y = ts_logsumexp_dim(t, 1, false), *m = ts_amax_dim(t, 1, false), *l = ts_amin_dim(t, 1, false);
-    const double want[] = {-INFINITY, 1e30f, INFINITY, NAN}, most[] = {-INFINITY, 1e30f, INFINITY, NAN};
+    ts_tensor *y = ts_logsumexp_dim(t, 1, false), *m = ts_amax_dim(t, 1, false),
+              *l = ts_amin_dim(t, 1, false);
+    const double want[] = {-INFINITY, 1e30f, INFINITY, NAN},
+                 most[] = {-INFINITY, 1e30f, INFINITY, NAN};
     const double least[] = {-INFINITY, 1e30f, 0, NAN};
     for (int64_t i = 0; i < 4; i++) {
         assert_near(y, i, want[i], 0, 0);
@@ -263,7 +284,8 @@ TS_TEST(the_error_of_a_long_sum_grows_with_the_logarithm)
 {
     TS_SCOPE;
     int64_t n = 1 << 22;
-    ts_tensor *t = ts_full(&n, 1, TS_SCALAR(0.1), TS_F32); /* one by one the sum would end at 2^21 or so */
+    /* one by one the sum would end at 2^21 or so */
+    ts_tensor *t = ts_full(&n, 1, TS_SCALAR(0.1), TS_F32);
     assert_near(ts_sum(t), 0, (double)n * (double)0.1f, 8, 0);
     ts_tensor *columns = ts_full(TS_SIZES(1 << 19, 8), TS_SCALAR(0.1), TS_F32);
     assert_near(ts_sum_dim(columns, 0, false), 7, (double)(1 << 19) * (double)0.1f, 64, 0);
@@ -282,7 +304,8 @@ TS_TEST(threads_do_not_change_a_bit)
                     ck_assert_int_eq(ts_set_num_threads(threads), TS_OK);
                     y[threads - 1] = table[k].call(t, &d, 1, false);
                 }
-                ck_assert_msg(same_bits(y[0], y[1]) && same_bits(y[0], y[2]), "%s over dim %d", table[k].name, (int)d);
+                ck_assert_msg(same_bits(y[0], y[1]) && same_bits(y[0], y[2]), "%s over dim %d",
+                              table[k].name, (int)d);
             }
     }
 }
@@ -293,7 +316,8 @@ TS_TEST(out_forms_write_their_destination)
     ts_tensor *t = numbers(7, TS_SIZES(4, 6), TS_F32);
     ts_tensor *wide = ts_zeros(TS_SIZES(6, 2), TS_F32);
     int64_t size = 6, stride = 2;
-    ts_tensor *out = ts_adopt(ts_tensor_alias(ts_thread_self(), wide, &size, &stride, 1, 0)); /* every second element */
+    /* every second element */
+    ts_tensor *out = ts_adopt(ts_tensor_alias(ts_thread_self(), wide, &size, &stride, 1, 0));
     ck_assert_ptr_eq(ts_sum_out(out, t, TS_SIZES(0), false), out);
     ts_tensor *want = ts_sum_dim(t, 0, false);
     for (int64_t i = 0; i < 6; i++) {
@@ -385,7 +409,8 @@ TS_TEST(equal_extremes_share_the_gradient)
 TS_TEST(gradients_where_formulas_divide_by_zero)
 {
     TS_SCOPE;
-    ts_tensor *x = ts_full(TS_SIZES(3), TS_SCALAR(0.0), TS_F64), *low = ts_full(TS_SIZES(2), TS_SCALAR(-INFINITY), TS_F64);
+    ts_tensor *x = ts_full(TS_SIZES(3), TS_SCALAR(0.0), TS_F64),
+              *low = ts_full(TS_SIZES(2), TS_SCALAR(-INFINITY), TS_F64);
     ck_assert_ptr_nonnull(ts_set_requires_grad(x, true));
     ck_assert_ptr_nonnull(ts_set_requires_grad(low, true));
     ck_assert_int_eq(ts_backward(ts_add(ts_norm(x), ts_std(x))), TS_OK);

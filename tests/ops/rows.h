@@ -1,4 +1,5 @@
-/** @file rows.h  Numbers, tensors and comparisons for the tests of reductions, softmax, norms and losses. */
+/** @file rows.h  Numbers, tensors and comparisons for the tests of reductions,
+ * softmax, norms and losses. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_ROWS_H
 #define TESSERA_TESTS_ROWS_H
@@ -58,12 +59,14 @@ static inline void assert_near(const ts_tensor *t, int64_t i, double want, doubl
     if (got == want || (isnan(got) && isnan(want)))
         return;
     double bound = c * epsilon(t) * fmax(fabs(want), scale);
-    ck_assert_msg(fabs(got - want) <= bound, "element %lld: got %.17g, want %.17g within %g", (long long)i, got, want, bound);
+    ck_assert_msg(fabs(got - want) <= bound, "element %lld: got %.17g, want %.17g within %g",
+                  (long long)i, got, want, bound);
 }
 
 static inline bool same_bits(const ts_tensor *a, const ts_tensor *b)
 {
-    return a->numel == b->numel && memcmp(a->data, b->data, (size_t)a->numel * ts_dtype_sizes[a->dtype]) == 0;
+    return a->numel == b->numel &&
+           memcmp(a->data, b->data, (size_t)a->numel * ts_dtype_sizes[a->dtype]) == 0;
 }
 
 /** A view with the dims in the order given; belongs to the scope. */
@@ -83,7 +86,8 @@ static inline ts_tensor *permuted(ts_tensor *t, const int *order)
  * Compares a gradient with central differences in f64: loss(x) is called on the CPU tensor x, which
  * requires grad; it returns one element.
  */
-static inline void assert_gradient(ts_tensor *x, ts_tensor *(*loss)(ts_tensor *x, void *payload), void *payload)
+static inline void assert_gradient(ts_tensor *x, ts_tensor *(*loss)(ts_tensor *x, void *payload),
+                                   void *payload)
 {
     const double h = 1e-6;
     ck_assert_int_eq(x->dtype, TS_F64);
@@ -106,8 +110,8 @@ static inline void assert_gradient(ts_tensor *x, ts_tensor *(*loss)(ts_tensor *x
         ck_assert_int_eq(ts_item(loss(x, payload), &down), TS_OK);
         *at = saved;
         double want = (up - down) / (2 * h), got = element(grad, i);
-        ck_assert_msg(fabs(got - want) <= 1e-5 + 1e-3 * fabs(want), "gradient %lld: got %.12g, differences say %.12g",
-                      (long long)i, got, want);
+        ck_assert_msg(fabs(got - want) <= 1e-5 + 1e-3 * fabs(want),
+                      "gradient %lld: got %.12g, differences say %.12g", (long long)i, got, want);
     }
 }
 

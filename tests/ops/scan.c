@@ -24,5 +24,6 @@ TS_TEST(long_sums_of_f32_stay_exact)
     float *x = ts_data_mut(t);
     x[0] = x[1] = 1 << 24; /* where a sum in f32 would stand still */
     EXPECT(ts_select(ts_cumsum(t, 0), 0, 1000), (1 << 24) + 1000, (1 << 24) + 1000);
-    EXPECT(ts_select(ts_cumsum(ts_contiguous(ts_t(t)), 1), 1, 1000), (1 << 24) + 1000, (1 << 24) + 1000);
+    EXPECT(ts_select(ts_cumsum(ts_contiguous(ts_t(t)), 1), 1, 1000), (1 << 24) + 1000,
+           (1 << 24) + 1000);
 }

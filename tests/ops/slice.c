@@ -104,10 +104,13 @@ TS_TEST(scatter_replaces_a_part_of_a_copy, .loop = 4)
     EXPECT(ts_slice_scatter(x, two, 1, 0, 4, 2), 9, 1, 9, 3, 4, 9, 6, 9, 8, 9);
     EXPECT(ts_slice_scatter(x, two, 1, 1, TS_END, 3), 0, 9, 2, 3, 9, 5, 9, 7, 8, 9);
     EXPECT(ts_slice_scatter(x, ts_slice(x, 1, 0, 0, 1), 1, 3, 3, 1), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
-    EXPECT(ts_select_scatter(ts_t(x), ts_full(TS_SIZES(2), ts_scalar_int(7), dtype), 0, -5), 7, 7, 1, 6, 2, 7, 3, 8, 4, 9);
-    EXPECT(ts_slice_backward(ts_slice(x, 1, 0, 2, 1), TS_SIZES(2, 6), 1, 1, 6, 3), 0, 0, 0, 0, 1, 0, 0, 5, 0, 0, 6, 0);
+    EXPECT(ts_select_scatter(ts_t(x), ts_full(TS_SIZES(2), ts_scalar_int(7), dtype), 0, -5), 7, 7,
+           1, 6, 2, 7, 3, 8, 4, 9);
+    EXPECT(ts_slice_backward(ts_slice(x, 1, 0, 2, 1), TS_SIZES(2, 6), 1, 1, 6, 3), 0, 0, 0, 0, 1, 0,
+           0, 5, 0, 0, 6, 0);
     EXPECT_ERROR(ts_slice_scatter(x, two, 1, 1, 4, 1), TS_ERR_SHAPE, "(2, 3)");
-    EXPECT_ERROR(ts_slice_scatter(x, count_up(TS_SIZES(2, 2), TS_BOOL), 1, 1, 3, 1), TS_ERR_DTYPE, "'src'");
+    EXPECT_ERROR(ts_slice_scatter(x, count_up(TS_SIZES(2, 2), TS_BOOL), 1, 1, 3, 1), TS_ERR_DTYPE,
+                 "'src'");
     EXPECT_ERROR(ts_select_scatter(x, two, 0, 2), TS_ERR_INDEX, "got 2");
     EXPECT_ERROR(ts_slice_scatter(x, NULL, 1, 1, 4, 1), TS_ERR_NULL, "src");
 }

@@ -4,7 +4,10 @@
 
 static const int64_t shapes[][3] = {{2, 3, 4}, {1, 7, 65}, {5, 33, 1}, {3, 2, 128}, {2, 300, 17}};
 
-static ts_tensor *call(int which, ts_tensor *t, int dim) { return which ? ts_log_softmax(t, dim) : ts_softmax(t, dim); }
+static ts_tensor *call(int which, ts_tensor *t, int dim)
+{
+    return which ? ts_log_softmax(t, dim) : ts_softmax(t, dim);
+}
 
 TS_TEST(values_over_every_dim, .loop = 4)
 {
@@ -15,7 +18,8 @@ TS_TEST(values_over_every_dim, .loop = 4)
             TS_SCOPE;
             static const int order[] = {1, 2, 0};
             ts_tensor *x = numbers(8, shapes[s], 3, dtype);
-            ts_tensor *y = call(which, x, dim - 3), *z = call(which, permuted(x, order), (dim + 2) % 3);
+            ts_tensor *y = call(which, x, dim - 3),
+                      *z = call(which, permuted(x, order), (dim + 2) % 3);
             int64_t n = x->sizes[dim], inner = x->strides[dim];
             for (int64_t i = 0; i < x->numel; i++) {
                 int64_t first = i / (n * inner) * n * inner + i % inner;
@@ -27,7 +31,8 @@ TS_TEST(values_over_every_dim, .loop = 4)
             ck_assert_int_eq(z->numel, y->numel);
             for (int64_t i = 0; i < z->numel; i++) { /* the same through a permuted input */
                 int64_t b = i % z->sizes[2], rest = i / z->sizes[2];
-                int64_t at = b * y->strides[0] + rest / z->sizes[1] * y->strides[1] + rest % z->sizes[1];
+                int64_t at =
+                    b * y->strides[0] + rest / z->sizes[1] * y->strides[1] + rest % z->sizes[1];
                 assert_near(z, i, element(y, at), 8, which ? 1 : 0);
             }
         }
@@ -85,7 +90,8 @@ TS_TEST(gradients, .loop = 6)
     assert_gradient(numbers(6, TS_SIZES(2, 5, 3), TS_F64), loss, what);
 }
 
-/** Sum of squares of the gradient of weighed(softmax(x)): its gradient needs the second derivative. */
+/** Sum of squares of the gradient of weighed(softmax(x)):
+ * its gradient needs the second derivative. */
 static ts_tensor *slope(ts_tensor *x, void *payload)
 {
     (void)payload;
@@ -113,7 +119,8 @@ TS_TEST(threads_do_not_change_a_bit)
             for (int threads = 1; threads <= 2; threads++) {
                 ck_assert_int_eq(ts_set_num_threads(threads), TS_OK);
                 y[threads - 1] = call(which, x, dim);
-                dx[threads - 1] = which ? ts_log_softmax_backward(x, y[0], dim) : ts_softmax_backward(x, y[0], dim);
+                dx[threads - 1] = which ? ts_log_softmax_backward(x, y[0], dim)
+                                        : ts_softmax_backward(x, y[0], dim);
             }
             ck_assert(same_bits(y[0], y[1]));
             ck_assert(same_bits(dx[0], dx[1]));

@@ -31,17 +31,21 @@ __attribute__((unused)) static ts_tensor *row(ts_dtype dtype, const double *valu
     return t;
 }
 #define ROW(dtype, ...) \
-    row(dtype, (const double[]){__VA_ARGS__}, (int64_t)(sizeof((const double[]){__VA_ARGS__}) / sizeof(double)))
+    row(dtype, (const double[]){__VA_ARGS__},                                                      \
+        (int64_t)(sizeof((const double[]){__VA_ARGS__}) / sizeof(double)))
 
-__attribute__((unused)) static void check_values(ts_tensor *t, const double *want, int64_t n, int line)
+__attribute__((unused)) static void check_values(ts_tensor *t, const double *want, int64_t n,
+                                                 int line)
 {
     ck_assert_msg(t != NULL, "line %d: %s", line, ts_error_message());
-    ck_assert_msg(ts_numel(t) == n, "line %d: %lld elements, expected %lld", line, (long long)ts_numel(t), (long long)n);
+    ck_assert_msg(ts_numel(t) == n, "line %d: %lld elements, expected %lld", line,
+                  (long long)ts_numel(t), (long long)n);
     TS_SCOPE;
     double *got = malloc((size_t)(n ? n : 1) * sizeof *got);
     ck_assert_int_eq(ts_copy_to(ts_to(t, TS_F64), got, (size_t)n * sizeof *got), TS_OK);
     for (int64_t i = 0; i < n; i++)
-        ck_assert_msg(got[i] == want[i], "line %d: element %lld is %.17g, expected %.17g", line, (long long)i, got[i], want[i]);
+        ck_assert_msg(got[i] == want[i], "line %d: element %lld is %.17g, expected %.17g", line,
+                      (long long)i, got[i], want[i]);
     free(got);
 }
 /** Elements of t in row-major order, exactly. */
@@ -54,26 +58,31 @@ __attribute__((unused)) static void check_sizes(ts_tensor *t, const int64_t *wan
     ck_assert_msg(t != NULL, "line %d: %s", line, ts_error_message());
     ck_assert_msg(ts_ndim(t) == n, "line %d: %d dims, expected %d", line, ts_ndim(t), n);
     for (int i = 0; i < n; i++)
-        ck_assert_msg(ts_sizes(t)[i] == want[i], "line %d: size %lld in dim %d, expected %lld", line,
-                      (long long)ts_sizes(t)[i], i, (long long)want[i]);
+        ck_assert_msg(ts_sizes(t)[i] == want[i], "line %d: size %lld in dim %d, expected %lld",
+                      line, (long long)ts_sizes(t)[i], i, (long long)want[i]);
 }
 #define EXPECT_SIZES(t, ...) check_sizes(t, TS_SIZES(__VA_ARGS__), __LINE__)
 
-__attribute__((unused)) static void check_error(const void *result, ts_status code, const char *part, int line)
+__attribute__((unused)) static void check_error(const void *result, ts_status code,
+                                                const char *part, int line)
 {
     ck_assert_msg(result == NULL, "line %d: the call succeeded", line);
-    ck_assert_msg(ts_error_code() == code, "line %d: %s, expected %s: %s", line, ts_status_name(ts_error_code()),
-                  ts_status_name(code), ts_error_message());
-    ck_assert_msg(strstr(ts_error_message(), part) || strstr(ts_error_hint(), part), "line %d: '%s' is not in '%s' (%s)", line, part,
-                  ts_error_message(), ts_error_hint());
+    ck_assert_msg(ts_error_code() == code, "line %d: %s, expected %s: %s", line,
+                  ts_status_name(ts_error_code()), ts_status_name(code), ts_error_message());
+    ck_assert_msg(strstr(ts_error_message(), part) || strstr(ts_error_hint(), part),
+                  "line %d: '%s' is not in '%s' (%s)", line, part, ts_error_message(),
+                  ts_error_hint());
     ts_error_clear();
 }
 /** The call returned NULL with this code; message or hint contains `part`. */
 #define EXPECT_ERROR(call, code, part) \
     do { ts_error_clear(); check_error(call, code, part, __LINE__); } while (0)
 /** The same for calls that return a status. */
-#define EXPECT_STATUS(call, code, part) \
-    do { ts_error_clear(); check_error((call) == TS_OK ? "" : NULL, code, part, __LINE__); } while (0)
+#define EXPECT_STATUS(call, code, part)                                                            \
+    do {                                                                                           \
+        ts_error_clear();                                                                          \
+        check_error((call) == TS_OK ? "" : NULL, code, part, __LINE__);                            \
+    } while (0)
 
 /** Leaf of doubles counting up. */
 __attribute__((unused)) static ts_tensor *leaf(const int64_t *sizes, int ndim)

@@ -19,7 +19,8 @@ TS_TEST(view_shares_memory_and_computes_one_size)
 
 TS_TEST(view_keeps_strides_where_it_can)
 {
-    ts_tensor *x = ts_transpose(count_up(TS_SIZES(2, 6), TS_F32), 0, 1); /* (6, 2), strides (1, 6) */
+    /* (6, 2), strides (1, 6) */
+    ts_tensor *x = ts_transpose(count_up(TS_SIZES(2, 6), TS_F32), 0, 1);
     ts_tensor *y = ts_view(x, TS_SIZES(3, 1, 2, 2));
     EXPECT_SIZES(y, 3, 1, 2, 2);
     EXPECT(y, 0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11);
@@ -118,7 +119,8 @@ TS_TEST(squeeze_and_unsqueeze_move_dims_of_one)
     EXPECT_SIZES(ts_unsqueeze(ts_squeeze(x), -1), 3, 1);
     EXPECT_ERROR(ts_squeeze_dim(x, 3), TS_ERR_INDEX, "'dims'");
     EXPECT_ERROR(ts_unsqueeze(x, 4), TS_ERR_INDEX, "'dim'");
-    EXPECT_ERROR(ts_unsqueeze(count_up(TS_SIZES(1, 1, 1, 1, 1, 1, 1, 1), TS_F32), 0), TS_ERR_SHAPE, "fewer than 8");
+    EXPECT_ERROR(ts_unsqueeze(count_up(TS_SIZES(1, 1, 1, 1, 1, 1, 1, 1), TS_F32), 0), TS_ERR_SHAPE,
+                 "fewer than 8");
     EXPECT_ERROR(ts_squeeze(NULL), TS_ERR_NULL, "self");
 }
 
@@ -128,10 +130,14 @@ TS_TEST(as_strided_stays_within_the_storage)
     EXPECT(ts_as_strided(x, (int64_t[]){2, 3}, (int64_t[]){4, 2}, 2, 1), 1, 3, 5, 5, 7, 9);
     ts_tensor *part = ts_slice(x, 0, 6, TS_END, 1);
     EXPECT(ts_as_strided(part, (int64_t[]){3}, (int64_t[]){1}, 1, 0), 0, 1, 2);
-    EXPECT_ERROR(ts_as_strided(x, (int64_t[]){3}, (int64_t[]){6}, 1, 0), TS_ERR_VALUE, "within 12 elements");
-    EXPECT_ERROR(ts_as_strided(x, (int64_t[]){1}, (int64_t[]){1}, 1, 12), TS_ERR_VALUE, "offset 12");
-    EXPECT_ERROR(ts_as_strided(x, (int64_t[]){2}, (int64_t[]){-1}, 1, 5), TS_ERR_VALUE, "strides >= 0");
-    EXPECT_ERROR(ts_as_strided(x, (int64_t[]){3, 3}, (int64_t[]){INT64_MAX, INT64_MAX}, 2, 0), TS_ERR_VALUE, "'strides'");
+    EXPECT_ERROR(ts_as_strided(x, (int64_t[]){3}, (int64_t[]){6}, 1, 0), TS_ERR_VALUE,
+                 "within 12 elements");
+    EXPECT_ERROR(ts_as_strided(x, (int64_t[]){1}, (int64_t[]){1}, 1, 12), TS_ERR_VALUE,
+                 "offset 12");
+    EXPECT_ERROR(ts_as_strided(x, (int64_t[]){2}, (int64_t[]){-1}, 1, 5), TS_ERR_VALUE,
+                 "strides >= 0");
+    EXPECT_ERROR(ts_as_strided(x, (int64_t[]){3, 3}, (int64_t[]){INT64_MAX, INT64_MAX}, 2, 0),
+                 TS_ERR_VALUE, "'strides'");
     ck_assert_int_eq(ts_numel(ts_as_strided(x, (int64_t[]){0}, (int64_t[]){1}, 1, 12)), 0);
 }
 
@@ -170,13 +176,15 @@ TS_TEST(as_strided_sums_its_gradient_where_elements_lie)
     ts_tensor *x = leaf(TS_SIZES(4)); /* windows that overlap */
     backward_counting(ts_as_strided(x, (int64_t[]){3, 2}, (int64_t[]){1, 1}, 2, 0));
     EXPECT(ts_grad(x), 1, 2 + 3, 4 + 5, 6);
-    x = leaf(TS_SIZES(2, 3)); /* places count from the storage's start, whatever the strides of the argument */
+    /* places count from the storage's start, whatever the strides of the argument */
+    x = leaf(TS_SIZES(2, 3));
     backward_counting(ts_as_strided(ts_transpose(x, 0, 1), (int64_t[]){2}, (int64_t[]){3}, 1, 1));
     EXPECT(ts_grad(x), 0, 1, 0, 0, 2, 0);
     x = leaf(TS_SIZES(6)); /* places outside the argument get nothing */
     backward_counting(ts_as_strided(ts_slice(x, 0, 2, 4, 1), (int64_t[]){3}, (int64_t[]){1}, 1, 1));
     EXPECT(ts_grad(x), 0, 0, 2, 3, 0, 0);
     x = leaf(TS_SIZES(1, 2)); /* three rows in one place share it */
-    backward_counting(ts_as_strided(ts_expand(x, TS_SIZES(3, 2)), (int64_t[]){2}, (int64_t[]){1}, 1, 0));
+    backward_counting(
+        ts_as_strided(ts_expand(x, TS_SIZES(3, 2)), (int64_t[]){2}, (int64_t[]){1}, 1, 0));
     EXPECT(ts_grad(x), 1, 2);
 }

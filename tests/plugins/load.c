@@ -1,4 +1,5 @@
-/** @file load.c  Loading backends: what is refused and how, what stays, two at a time. By public headers. */
+/** @file load.c  Loading backends: what is refused and how,
+ * what stays, two at a time. By public headers. */
 // SPDX-License-Identifier: MIT
 #include "tests/expect.h"
 #include "tests/threads.h"
@@ -33,7 +34,8 @@ static void refused(const char *name, ts_status status, const char *says)
     char *before = registry_text();
     ts_error_clear();
     ts_status got = ts_backend_load(path_of(name), NULL);
-    ck_assert_msg(got == status, "%s: expected %s, got %s: %s", name, ts_status_name(status), ts_status_name(got), ts_error_message());
+    ck_assert_msg(got == status, "%s: expected %s, got %s: %s", name, ts_status_name(status),
+                  ts_status_name(got), ts_error_message());
     ck_assert_msg(strstr(ts_error_message(), says), "'%s' is not in: %s", says, ts_error_message());
     ck_assert_msg(strstr(ts_error_message(), name), "'%s' is not in: %s", name, ts_error_message());
     char *after = registry_text();
@@ -79,7 +81,8 @@ TS_TEST(two_loaded_backends_work_side_by_side)
     OK(ts_backend_load(path_of("second"), &b.backend));
     ck_assert_int_ne(a.backend, b.backend);
     ts_tensor *x = ts_ones(TS_SIZES(2), TS_F32);
-    ts_tensor *on_a = ts_relu(ts_to_device(x, a)), *on_b = ts_relu(ts_to_device(on_a, b)); /* 11, 21 */
+    /* on_a is 11, on_b 21 */
+    ts_tensor *on_a = ts_relu(ts_to_device(x, a)), *on_b = ts_relu(ts_to_device(on_a, b));
     ck_assert(first(on_b) == 21);
     ck_assert(first(ts_add(ts_to_device(on_b, a), on_a)) == 32); /* a round trip: neither has add */
     ts_error_clear();
@@ -90,7 +93,8 @@ TS_TEST(two_loaded_backends_work_side_by_side)
     ck_assert_int_eq(named.backend, b.backend);
 }
 
-/** Two threads load libraries of their own; two load what cannot be loaded, or what is loaded by then. */
+/** Two threads load libraries of their own; two load what cannot be loaded,
+ * or what is loaded by then. */
 static bool load(int number, void *ctx)
 {
     static const char *const names[] = {"good", "second", "wrong_schema", "good"};

@@ -1,4 +1,5 @@
-/** @file open.c  Backends that come with the library, and the device a program is to use: what is found, refused, told. */
+/** @file open.c  Backends that come with the library, and the device a program is to use:
+ * what is found, refused, told. */
 // SPDX-License-Identifier: MIT
 #include <tessera/tessera.h>
 
@@ -8,11 +9,13 @@
 #include <string.h>
 
 #define OK(expr) ck_assert_msg(TS_STATUS_OF(expr) == TS_OK, "%s: %s", #expr, ts_error_message())
-#define FAILS(expr, status, says)                                                                              \
-    do {                                                                                                       \
-        ts_error_clear();                                                                                      \
-        ck_assert_msg((expr) == status, "%s: expected %s: %s", #expr, ts_status_name(status), ts_error_message()); \
-        ck_assert_msg(strstr(ts_error_message(), says), "'%s' is not in: %s", says, ts_error_message());       \
+#define FAILS(expr, status, says)                                                                  \
+    do {                                                                                           \
+        ts_error_clear();                                                                          \
+        ck_assert_msg((expr) == status, "%s: expected %s: %s", #expr, ts_status_name(status),      \
+                      ts_error_message());                                                         \
+        ck_assert_msg(strstr(ts_error_message(), says), "'%s' is not in: %s", says,                \
+                      ts_error_message());                                                         \
     } while (0)
 
 TS_TEST(the_variable_names_the_file_and_a_second_opening_finds_what_is_there)
@@ -26,7 +29,8 @@ TS_TEST(the_variable_names_the_file_and_a_second_opening_finds_what_is_there)
     ck_assert_int_eq(second, first);
     OK(ts_device_open("cuda:0", &device, NULL, 0));
     ck_assert_str_eq(ts_device_name(device), "cuda:0");
-    FAILS(ts_device_open("cuda:1", &device, NULL, 0), TS_ERR_DEVICE, "expected one of 1 devices, got cuda:1");
+    FAILS(ts_device_open("cuda:1", &device, NULL, 0), TS_ERR_DEVICE,
+          "expected one of 1 devices, got cuda:1");
 }
 
 TS_TEST(auto_is_the_first_device_there_is_and_says_why)
@@ -41,9 +45,10 @@ TS_TEST(auto_is_the_first_device_there_is_and_says_why)
 
 TS_TEST(auto_is_the_CPU_without_an_error_when_the_backend_is_refused_missing_or_without_a_device)
 {
-    static const char *const cases[][2] = {{"0", "TS_CUDA=0 refuses CUDA"},
-                                           {"/nowhere/lib.so", "cannot be opened"},
-                                           {TS_PLUGINS "/plugin_no_device.so", "the cable hangs loose"}};
+    static const char *const cases[][2] = {
+        {"0", "TS_CUDA=0 refuses CUDA"},
+        {"/nowhere/lib.so", "cannot be opened"},
+        {TS_PLUGINS "/plugin_no_device.so", "the cable hangs loose"}};
     for (int i = 0; i < 3; i++) {
         char why[600];
         ts_device device = {9, 9};
@@ -67,7 +72,8 @@ TS_TEST(a_device_that_was_asked_for_by_name_is_an_error_where_there_is_none)
     setenv("TS_CUDA", "/nowhere/lib.so", 1);
     FAILS(ts_device_open("cuda", &device, NULL, 0), TS_ERR_IO, "/nowhere/lib.so");
     setenv("TS_CUDA", TS_PLUGINS "/plugin_no_device.so", 1);
-    FAILS(ts_device_open("cuda", &device, NULL, 0), TS_ERR_DEVICE, "there is no CUDA device: the cable hangs loose");
+    FAILS(ts_device_open("cuda", &device, NULL, 0), TS_ERR_DEVICE,
+          "there is no CUDA device: the cable hangs loose");
     ck_assert_str_eq(ts_error_hint(), "plug it in");
     ck_assert_int_eq(device.backend, 9);
     OK(ts_device_open("cpu", &device, NULL, 0));

@@ -1,5 +1,6 @@
 /**
- * @file plugin.c  A backend's library in many versions, by macros: each goes wrong in one way, or in none.
+ * @file plugin.c  A backend's library in many versions, by macros: each goes wrong
+ * in one way, or in none.
  *
  * Built against the public headers alone.
  */
@@ -30,7 +31,8 @@ static void release(void *state, int device, void *data, int64_t bytes)
     (void)state, (void)device, (void)bytes;
     free(data);
 }
-static ts_status copy(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy(void *state, int device, void *to, const void *from, int64_t bytes,
+                      ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
     memcpy(to, from, (size_t)bytes);
@@ -71,7 +73,8 @@ static ts_status install(void *state, ts_key key)
 }
 
 static const ts_backend backend = {
-    .struct_size = BYTES, .abi_version = ABI, .name = NAME, .flags = TS_BACKEND_CPU_FALLBACK, .install = install,
+    .struct_size = BYTES, .abi_version = ABI, .name = NAME, .flags = TS_BACKEND_CPU_FALLBACK,
+    .install = install,
     .allocate = allocate, .free = release, .copy_in = copy, .copy_out = copy, .copy_within = copy,
 #ifdef NO_DEVICE
     .device_count = device_count,

@@ -1,6 +1,6 @@
 /**
- * @file reload.c  Loads and unloads the library a thousand times, computes in each life, and once more
- * while the process exits.
+ * @file reload.c  Loads and unloads the library a thousand times, computes in each life,
+ * and once more while the process exits.
  *
  *     reload LIBRARY PLUGIN [times]
  *

@@ -233,7 +233,8 @@ static const char *drawn(int columns, bool *colour)
     steps(p, 50, 2.5f);
     ts_progress_free(p);
     fclose(stream);
-    size_t size_read = 0; // a terminal hands over when it likes: all is there at its end, which is an error
+    // a terminal hands over when it likes: all is there at its end, which is an error
+    size_t size_read = 0;
     for (ssize_t n; (n = read(master, raw + size_read, sizeof raw - 1 - size_read)) > 0;)
         size_read += (size_t)n;
     close(master);
@@ -303,8 +304,10 @@ TS_TEST(progress_of_a_loop_without_a_loss_shows_none, .setup = plain_environment
     char *text = NULL;
     size_t size = 0;
     FILE *stream = open_memstream(&text, &size);
-    ts_progress *p = ts_progress_new(
-        10, &(ts_progress_opts){.item_unit = "ops", .stream = stream, .clock = test_clock, .mode = TS_PROGRESS_PLAIN});
+    ts_progress *p = ts_progress_new(10, &(ts_progress_opts){.item_unit = "ops",
+                                                             .stream = stream,
+                                                             .clock = test_clock,
+                                                             .mode = TS_PROGRESS_PLAIN});
     for (int i = 0; i < 10; i++) {
         now += 10;
         ck_assert_int_eq(ts_progress_step(p, TS_NONE), TS_OK);

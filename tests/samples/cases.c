@@ -1,4 +1,5 @@
-/** @file cases.c  Three cases per family of the table of samples; each sample counts as a case of its own. */
+/** @file cases.c  Three cases per family of the table of samples;
+ * each sample counts as a case of its own. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 #include "tests/harness.h"
@@ -32,8 +33,17 @@ static void drive(void (*part)(const ts_sample_family *family), const ts_sample_
     part(family);
 }
 
-#define TS_FAMILY(family)                                                                                   \
-    TS_TEST(family##_values, .timeout = 200) { drive(ts_samples_values, &ts_family_##family); }             \
-    TS_TEST(family##_gradients, .timeout = 200) { drive(ts_samples_gradients, &ts_family_##family); }       \
-    TS_TEST(family##_bad_input, .timeout = 200) { drive(ts_samples_bad_input, &ts_family_##family); }
+#define TS_FAMILY(family)                                                                          \
+    TS_TEST(family##_values, .timeout = 200)                                                       \
+    {                                                                                              \
+        drive(ts_samples_values, &ts_family_##family);                                             \
+    }                                                                                              \
+    TS_TEST(family##_gradients, .timeout = 200)                                                    \
+    {                                                                                              \
+        drive(ts_samples_gradients, &ts_family_##family);                                          \
+    }                                                                                              \
+    TS_TEST(family##_bad_input, .timeout = 200)                                                    \
+    {                                                                                              \
+        drive(ts_samples_bad_input, &ts_family_##family);                                          \
+    }
 #include "conformance/families.def"

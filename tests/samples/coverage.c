@@ -30,7 +30,9 @@ TS_TEST(every_row_has_a_sample)
             lacking++;
         }
     }
-    ck_assert_msg(lacking == 0, "%d rows of ops.def have no sample: write one in conformance/samples/<family>.c", lacking);
+    ck_assert_msg(lacking == 0,
+                  "%d rows of ops.def have no sample: write one in conformance/samples/<family>.c",
+                  lacking);
 }
 
 TS_TEST(every_differentiable_row_has_a_gradient_sample)
@@ -46,7 +48,8 @@ TS_TEST(every_differentiable_row_has_a_gradient_sample)
             lacking++;
         }
     }
-    ck_assert_msg(lacking == 0, "%d differentiable rows of ops.def have no sample with .grad", lacking);
+    ck_assert_msg(lacking == 0, "%d differentiable rows of ops.def have no sample with .grad",
+                  lacking);
 }
 
 /** dtypes that the samples of an op run in; grad: those that check its gradient. */
@@ -70,7 +73,8 @@ TS_TEST(every_row_that_runs_in_f32_runs_in_the_halves)
             unsigned dtypes = dtypes_of(ts_op_name(op), grad);
             if (!(dtypes >> TS_F32 & 1) || (dtypes & DT_HALVES) == DT_HALVES)
                 continue;
-            printf("no sample drives %s'%s' in bf16 and f16\n", grad ? "the gradient of " : "", ts_op_name(op));
+            printf("no sample drives %s'%s' in bf16 and f16\n", grad ? "the gradient of " : "",
+                   ts_op_name(op));
             lacking++;
         }
     ck_assert_msg(lacking == 0, "%d rows lack samples of the halves", lacking);

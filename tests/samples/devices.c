@@ -1,9 +1,13 @@
-/** @file devices.c  No call mixes two devices of one backend, whether it has a kernel for the call or not. */
+/** @file devices.c  No call mixes two devices of one backend,
+ * whether it has a kernel for the call or not. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 #include "tests/dispatch/offset.h"
 
-static ts_status reached(ts_frame *f) { return ts_error_set(TS_ERR_STATE, "%s: its kernel ran", ts_op_name(f->op)); }
+static ts_status reached(ts_frame *f)
+{
+    return ts_error_set(TS_ERR_STATE, "%s: its kernel ran", ts_op_name(f->op));
+}
 
 /** A kernel for every op, those that are composites elsewhere among them. */
 static ts_status install(void *state, ts_key key)
@@ -23,7 +27,8 @@ static const ts_backend backends[] = {{OFFSET_BACKEND("TWO", 0, &memory), .insta
 static ts_device first, second;
 static int wrong;
 
-/** The call with one tensor on the second device, which is refused by the argument's name; the others are on the first. */
+/** The call with one tensor on the second device, which is refused by the argument's name;
+ * the others are on the first. */
 static void refused(const ts_case *c, ts_made *m, int arg, ts_tensor **place)
 {
     TS_SCOPE;
@@ -34,12 +39,13 @@ static void refused(const ts_case *c, ts_made *m, int arg, ts_tensor **place)
     OK(*place);
     ts_status status = sample_call(c, m, rets);
     snprintf(expected, sizeof expected, "%s: argument '", ts_op_name(c->op));
-    bool good = status == TS_ERR_DEVICE && strncmp(ts_error_message(), expected, strlen(expected)) == 0 &&
+    bool good = status == TS_ERR_DEVICE &&
+                strncmp(ts_error_message(), expected, strlen(expected)) == 0 &&
                 strstr(ts_error_message(), "two:0") && strstr(ts_error_message(), "two:1");
     ts_tally(good, !good, 0);
     if (!good && ++wrong <= 20)
-        printf("%s '%s', argument %d elsewhere: %s %s\n", ts_op_name(c->op), c->s->name, arg, ts_status_name(status),
-               ts_error_message());
+        printf("%s '%s', argument %d elsewhere: %s %s\n", ts_op_name(c->op), c->s->name, arg,
+               ts_status_name(status), ts_error_message());
     *place = was;
 }
 
@@ -79,7 +85,8 @@ TS_TEST(each_op_refuses_tensors_of_two_devices_of_one_backend_by_name, .loop = 2
     second = (ts_device){key, 1};
     for (int k = 0; k < ts_sample_family_count; k++)
         for (int i = 0; i < ts_sample_families[k]->count; i++)
-            if (_i == 0 || strcmp(ts_sample_families[k]->samples[i].op, "noop") != 0) /* whose composite reads nothing */
+            /* whose composite reads nothing */
+            if (_i == 0 || strcmp(ts_sample_families[k]->samples[i].op, "noop") != 0)
                 drive(&ts_sample_families[k]->samples[i]);
     ck_assert_int_eq(wrong, 0);
 }

@@ -11,7 +11,8 @@
 /** The parameters of a ts_trace_fn; its body may leave some unused. */
 #define TRACED                                                                                     \
     void *ctx __attribute__((unused)), ts_tensor *const *in __attribute__((unused)),               \
-        int n __attribute__((unused)), ts_tensor **out __attribute__((unused)), int m __attribute__((unused))
+        int n __attribute__((unused)), ts_tensor **out __attribute__((unused)),                    \
+        int m __attribute__((unused))
 
 /** Normal numbers that depend on seed alone; the generator is left as it was. */
 static inline ts_tensor *numbers(uint64_t seed, const int64_t *sizes, int ndim)
@@ -29,10 +30,11 @@ static inline bool same(const ts_tensor *a, const ts_tensor *b)
 {
     if (a == TS_NONE || b == TS_NONE)
         return a == b;
-    return ts_ndim(a) == ts_ndim(b) && ts_dtype_of(a) == ts_dtype_of(b) && ts_is_contiguous(a) && ts_is_contiguous(b) &&
+    return ts_ndim(a) == ts_ndim(b) && ts_dtype_of(a) == ts_dtype_of(b) && ts_is_contiguous(a) &&
+           ts_is_contiguous(b) &&
            memcmp(ts_sizes(a), ts_sizes(b), (size_t)ts_ndim(a) * sizeof(int64_t)) == 0 &&
-           (!ts_numel(a) ||
-            memcmp(ts_data(a), ts_data(b), (size_t)ts_numel(a) * ts_dtype_size(ts_dtype_of(a))) == 0);
+           (!ts_numel(a) || memcmp(ts_data(a), ts_data(b),
+                                   (size_t)ts_numel(a) * ts_dtype_size(ts_dtype_of(a))) == 0);
 }
 
 /** What ts_graph_write() writes; to be freed. */
@@ -46,9 +48,10 @@ static inline char *written(const ts_graph *graph, ts_trace_format format)
     return text;
 }
 
-/** Records fn, replays it on other inputs, and checks that a call with those gives the same outputs. */
-static inline void check_replay(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, ts_tensor *const *others,
-                                ts_tensor *const *again, int n, int m)
+/** Records fn, replays it on other inputs, and checks that a call
+ * with those gives the same outputs. */
+static inline void check_replay(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs,
+                                ts_tensor *const *others, ts_tensor *const *again, int n, int m)
 {
     ts_tensor *recorded[8], *replayed[8], *called[8];
     ts_graph *graph;

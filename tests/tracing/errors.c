@@ -62,7 +62,8 @@ TS_TEST(arguments_of_ts_trace_are_checked)
     FAILS(TS_ERR_NULL, ts_trace(NULL, NULL, in, 1, &out, 1, &graph));
     ck_assert_ptr_null(graph);
     FAILS(TS_ERR_NULL, ts_trace(sum_of_two, NULL, NULL, 2, &out, 1, &graph));
-    FAILS(TS_ERR_NULL, ts_trace(sum_of_two, NULL, in, 2, &out, 1, &graph)); /* TS_NONE is no input */
+    /* TS_NONE is no input */
+    FAILS(TS_ERR_NULL, ts_trace(sum_of_two, NULL, in, 2, &out, 1, &graph));
     FAILS(TS_ERR_NULL, ts_trace(sum_of_two, NULL, in, 1, NULL, 1, &graph));
     FAILS(TS_ERR_NULL, ts_trace(sum_of_two, NULL, in, 1, &out, 1, NULL));
     FAILS(TS_ERR_VALUE, ts_trace(sum_of_two, NULL, in, -1, &out, 1, &graph));
@@ -79,7 +80,8 @@ TS_TEST(arguments_of_ts_trace_are_checked)
 TS_TEST(inputs_of_a_replay_must_be_like_those_recorded)
 {
     TS_SCOPE;
-    ts_tensor *in[2] = {numbers(1, TS_SIZES(2, 3)), numbers(2, TS_SIZES(2, 3))}, *out, *bad[2] = {in[0], NULL};
+    ts_tensor *in[2] = {numbers(1, TS_SIZES(2, 3)), numbers(2, TS_SIZES(2, 3))}, *out,
+              *bad[2] = {in[0], NULL};
     ts_graph *graph;
     OK(ts_trace(sum_of_two, NULL, in, 2, &out, 1, &graph));
     FAILS(TS_ERR_VALUE, ts_replay(graph, in, 1, &out, 1));
@@ -89,7 +91,8 @@ TS_TEST(inputs_of_a_replay_must_be_like_those_recorded)
     FAILS(TS_ERR_NULL, ts_replay(NULL, in, 2, &out, 1));
     FAILS(TS_ERR_NULL, ts_replay(graph, NULL, 2, &out, 1));
     bad[1] = numbers(2, TS_SIZES(3));
-    FAILS(TS_ERR_SHAPE, ts_replay(graph, bad, 2, &out, 1)); /* would broadcast: it is another graph all the same */
+    /* would broadcast: it is another graph all the same */
+    FAILS(TS_ERR_SHAPE, ts_replay(graph, bad, 2, &out, 1));
     SAYS("input 1: expected (2, 3) f32 on cpu, got (3) f32 on cpu");
     bad[1] = ts_to(in[1], TS_F64);
     FAILS(TS_ERR_DTYPE, ts_replay(graph, bad, 2, &out, 1));
@@ -105,7 +108,8 @@ static ts_status add_in_place(TRACED) { return TS_STATUS_OF(ts_add_(in[0], in[1]
 TS_TEST(inputs_that_are_written_must_share_memory_as_recorded)
 {
     TS_SCOPE;
-    ts_tensor *a = numbers(1, TS_SIZES(3)), *b = numbers(2, TS_SIZES(3)), *view = ts_view(a, TS_SIZES(3));
+    ts_tensor *a = numbers(1, TS_SIZES(3)), *b = numbers(2, TS_SIZES(3)),
+              *view = ts_view(a, TS_SIZES(3));
     ts_tensor *apart[2] = {a, b}, *one[2] = {a, a}, *shared[2] = {a, view};
     ts_graph *graph;
     OK(ts_trace(add_in_place, NULL, apart, 2, NULL, 0, &graph));
@@ -175,7 +179,8 @@ static ts_status step(TRACED)
     static const float half = 0.5f;
     TS_SCOPE;
     ts_tensor *x = ts_mul(in[0], ts_from_array(&half, TS_F32, TS_SIZES(1)));
-    ts_tensor *loss = ts_mean(ts_matmul(ts_dropout(ts_forward(net, x), 0.5, true), in[1])); // (2, 4, 3) with (3, 5)
+    ts_tensor *loss = ts_mean(
+        ts_matmul(ts_dropout(ts_forward(net, x), 0.5, true), in[1])); // (2, 4, 3) with (3, 5)
     TS_TRY(ts_backward(loss));
     out[0] = ts_keep(ts_detach(loss));
     return TS_OK;
@@ -237,8 +242,9 @@ TS_TEST(memory_that_runs_out_while_recording_disturbs_nothing, .loop = 2)
                     ck_assert_ptr_nonnull(strstr(info.reason, "out of memory"));
                 incomplete += !info.complete;
             } else {
-                ck_assert_msg(status == TS_ERR_MEMORY && ts_error_code() == TS_ERR_MEMORY, "allocation %d: %s: %s", n,
-                              ts_status_name(status), ts_error_message());
+                ck_assert_msg(status == TS_ERR_MEMORY && ts_error_code() == TS_ERR_MEMORY,
+                              "allocation %d: %s: %s", n, ts_status_name(status),
+                              ts_error_message());
                 ck_assert(!info.complete);
                 failed++;
             }

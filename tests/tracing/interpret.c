@@ -1,4 +1,5 @@
-/** @file interpret.c  Inside: aliases without calls, chosen nodes, registers that are kept, layers that insert calls. */
+/** @file interpret.c  Inside: aliases without calls, chosen nodes, registers that are kept,
+ * layers that insert calls. */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/common.h"
 #include "tracing/graph.h"
@@ -9,7 +10,8 @@
 static ts_tensor *last_rows(ts_tensor *t)
 {
     int64_t sizes[] = {2, ts_size(t, 1)};
-    ts_tensor *alias = ts_tensor_alias(&ts_tls, t, sizes, ts_strides(t), 2, (ts_size(t, 0) - 2) * ts_strides(t)[0]);
+    ts_tensor *alias = ts_tensor_alias(&ts_tls, t, sizes, ts_strides(t), 2,
+                                       (ts_size(t, 0) - 2) * ts_strides(t)[0]);
     OK(alias);
     return ts_adopt(alias);
 }
@@ -34,7 +36,8 @@ TS_TEST(aliases_that_no_call_made_follow_their_memory)
     ts_tensor *out[2], *turned = ts_transpose(numbers(2, TS_SIZES(3, 4)), 0, 1);
     OK(ts_trace(uses_aliases, NULL, &a, 1, out, 2, &graph));
     ck_assert_int_eq(ts_graph_get_info(graph).captures, 0);
-    FAILS(TS_ERR_VALUE, ts_replay(graph, &turned, 1, out, 2)); /* the rows of this one lie elsewhere */
+    /* the rows of this one lie elsewhere */
+    FAILS(TS_ERR_VALUE, ts_replay(graph, &turned, 1, out, 2));
     SAYS("lies otherwise than recorded");
     char *text = written(graph, TS_TRACE_TEXT);
     ck_assert_ptr_nonnull(strstr(text, "= alias(%0, (2, 3), (3, 1), 6)"));
@@ -52,7 +55,8 @@ static ts_status uses_more_than_the_input(TRACED) // row 1 of (4, 3), from which
 TS_TEST(an_alias_beyond_the_memory_of_an_input_is_refused)
 {
     TS_SCOPE;
-    ts_tensor *whole = numbers(1, TS_SIZES(4, 3)), *row = ts_select(whole, 0, 1), *last = ts_select(whole, 0, 3), *out, *want;
+    ts_tensor *whole = numbers(1, TS_SIZES(4, 3)), *row = ts_select(whole, 0, 1),
+              *last = ts_select(whole, 0, 3), *out, *want;
     ts_graph *graph;
     OK(ts_trace(uses_more_than_the_input, NULL, &row, 1, &out, 1, &graph));
     row = ts_select(whole, 0, 2);
@@ -107,7 +111,9 @@ TS_TEST(chosen_nodes_run_alone_and_registers_can_be_kept)
     ts_id second = ts_graph_id_at(&g->outputs, 1), first = ts_graph_id_at(&g->outputs, 0);
     uint64_t chosen = ancestors(g, second);
     registers[ts_id_index(ts_graph_id_at(&g->inputs, 0))] = x;
-    OK(ts_interpret(g, registers, &(ts_interpretation){.chosen = &chosen, .keep = true, .rng = ts_rng_get_state()}));
+    OK(ts_interpret(
+        g, registers,
+        &(ts_interpretation){.chosen = &chosen, .keep = true, .rng = ts_rng_get_state()}));
     ck_assert_int_eq(__builtin_popcountll(chosen), 2);
     ck_assert(same(registers[ts_id_index(second)], y[1]));
     ck_assert_ptr_null(registers[ts_id_index(first)]);
@@ -117,7 +123,9 @@ TS_TEST(chosen_nodes_run_alone_and_registers_can_be_kept)
     ck_assert_int_eq(held, 3); /* input, intermediate, result */
     chosen = ancestors(g, first) & ~ancestors(g, second);
     chosen &= chosen - 1; /* without the first of the two: its result is missing */
-    FAILS(TS_ERR_INTERNAL, ts_interpret(g, registers, &(ts_interpretation){.chosen = &chosen, .rng = ts_rng_get_state()}));
+    FAILS(TS_ERR_INTERNAL,
+          ts_interpret(g, registers,
+                       &(ts_interpretation){.chosen = &chosen, .rng = ts_rng_get_state()}));
     ts_registers_clear(g, registers);
     ck_assert_ptr_null(registers[ts_id_index(second)]);
     ts_graph_free(g);

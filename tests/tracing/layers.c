@@ -1,4 +1,5 @@
-/** @file layers.c  The TRACING layer among others: parts, composites, AUTOCAST, replays inside, threads. */
+/** @file layers.c  The TRACING layer among others: parts, composites, AUTOCAST,
+ * replays inside, threads. */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/net.h"
 
@@ -51,24 +52,29 @@ TS_TEST(ops_inside_a_composite_do_not_show)
 }
 
 /** x², with a backward of its own that reads what forward saved. */
-static ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+static ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                                ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
     out[0] = ts_mul(in[0], in[0]);
     return ts_function_save(call, (ts_tensor *[]){in[0], out[0]}, 2);
 }
 
-static ts_status square_backward(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m, ts_tensor **out, int n)
+static ts_status square_backward(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m,
+                                 ts_tensor **out, int n)
 {
     (void)ctx, (void)n, (void)m;
     ts_tensor *x = ts_function_saved_tensor(call, 0), *y = ts_function_saved_tensor(call, 1);
     return TS_STATUS_OF(out[0] = ts_mul(grads[0], ts_div(ts_mul_scalar(y, 2), x)));
 }
 
-static const ts_function square = {.size = sizeof square, .name = "square", .forward = square_forward,
+static const ts_function square = {.size = sizeof square,
+                                   .name = "square",
+                                   .forward = square_forward,
                                    .backward = square_backward};
 
-/** A part that is computed again: norms have results that only their rules read; and random numbers. */
+/** A part that is computed again: norms have results that only their rules read;
+ * and random numbers. */
 static ts_status part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;
@@ -219,7 +225,8 @@ TS_TEST(without_a_trace_nobody_visits_the_layer)
 {
     TS_SCOPE;
     ts_registration *counter;
-    OK(ts_register_kernel("noop", TS_KEY_TRACING, count_visit, NULL, &counter)); /* in front of the recorder */
+    /* in front of the recorder */
+    OK(ts_register_kernel("noop", TS_KEY_TRACING, count_visit, NULL, &counter));
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     OK(ts_noop(x, x, ts_scalar_int(1)));
     ck_assert_int_eq(visits, 0);
@@ -263,7 +270,8 @@ static ts_status with_another_thread(TRACED)
 {
     pthread_t thread;
     void *bad = NULL;
-    if (pthread_create(&thread, NULL, call_elsewhere, NULL) != 0 || pthread_join(thread, &bad) != 0 || bad)
+    if (pthread_create(&thread, NULL, call_elsewhere, NULL) != 0 ||
+        pthread_join(thread, &bad) != 0 || bad)
         return ts_error_set(TS_ERR_STATE, "the other thread failed");
     return TS_STATUS_OF(out[0] = ts_abs(in[0]));
 }
@@ -292,9 +300,11 @@ static void *work(void *arg)
         TS_SCOPE;
         ts_tensor *x = numbers((uint64_t)i, TS_SIZES(4, 6)), *y, *want;
         ts_graph *mine = NULL;
-        j->good = (j->net ? ts_trace(forward, j->net, &x, 1, &y, 1, &mine) : ts_replay(j->graph, &x, 1, &y, 1)) == TS_OK;
-        j->good = j->good && (!mine || (ts_graph_get_info(mine).captures == 4 && ts_replay(mine, &x, 1, &want, 1) == TS_OK &&
-                                        same(y, want)));
+        j->good = (j->net ? ts_trace(forward, j->net, &x, 1, &y, 1, &mine)
+                          : ts_replay(j->graph, &x, 1, &y, 1)) == TS_OK;
+        j->good =
+            j->good && (!mine || (ts_graph_get_info(mine).captures == 4 &&
+                                  ts_replay(mine, &x, 1, &want, 1) == TS_OK && same(y, want)));
         ts_graph_free(mine);
     }
     return NULL;

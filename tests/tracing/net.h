@@ -34,7 +34,8 @@ static inline void net_free(net t)
 static inline void check_same_nets(net a, net b, bool gradients)
 {
     int64_t n;
-    ts_tensor *const *p = ts_optimizer_params(a.optimizer, &n), *const *q = ts_optimizer_params(b.optimizer, &n);
+    ts_tensor *const *p = ts_optimizer_params(a.optimizer, &n),
+                     *const *q = ts_optimizer_params(b.optimizer, &n);
     for (int64_t i = 0; i < n; i++)
         ck_assert(gradients ? same(ts_grad(p[i]), ts_grad(q[i])) : same(p[i], q[i]));
 }

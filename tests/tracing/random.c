@@ -1,6 +1,7 @@
 /**
- * @file random.c  Programs made by chance: views, writes through them, constants, random numbers, calls
- * that fail, tensors from outside, a backward at the end. A replay must do what a call does, bit for bit.
+ * @file random.c  Programs made by chance: views, writes through them, constants,
+ * random numbers, calls that fail, tensors from outside, a backward at the end. A replay must do
+ * what a call does, bit for bit.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/common.h"
@@ -25,7 +26,8 @@ static uint64_t draw(uint64_t *state)
 static ts_tensor *one_step(uint64_t *state, ts_tensor **pool, int count)
 {
     uint64_t r = draw(state);
-    ts_tensor *a = pool[r % (unsigned)count], *b = pool[(r >> 8) % (unsigned)count], *c = pool[(r >> 16) % (unsigned)count];
+    ts_tensor *a = pool[r % (unsigned)count], *b = pool[(r >> 8) % (unsigned)count],
+              *c = pool[(r >> 16) % (unsigned)count];
     int64_t small = (int64_t)(r >> 24) % 3;
     float values[4] = {(float)small, 1, -2, 0.5f};
     switch ((r >> 32) % 20) {
@@ -85,11 +87,13 @@ TS_TEST(programs_made_by_chance_are_replayed_to_the_bits_of_calls, .loop = 4)
     for (uint64_t seed = 1; seed <= 150; seed++) {
         TS_SCOPE;
         enum { RECORDED, REPLAYED, CALLED, RUNS, OUTPUTS = 8 };
-        ts_tensor *in[RUNS][2], *out[RUNS][OUTPUTS], *outside = numbers(9, TS_SIZES(4, 4)), *left[RUNS];
+        ts_tensor *in[RUNS][2], *out[RUNS][OUTPUTS], *outside = numbers(9, TS_SIZES(4, 4)),
+                  *left[RUNS];
         program p = {seed + 1000 * (uint64_t)_i, outside, _i % 2};
         for (int k = 0; k < RUNS; k++)
             for (int i = 0; i < 2; i++)
-                in[k][i] = ts_set_requires_grad(numbers((k == RECORDED ? 1 : 3) + (uint64_t)i, TS_SIZES(4, 4)), p.gradients);
+                in[k][i] = ts_set_requires_grad(
+                    numbers((k == RECORDED ? 1 : 3) + (uint64_t)i, TS_SIZES(4, 4)), p.gradients);
         ts_graph *graph = NULL;
         for (int k = 0; k < RUNS; k++) {
             OK(ts_copy_(outside, numbers(9, TS_SIZES(4, 4))));
@@ -104,15 +108,19 @@ TS_TEST(programs_made_by_chance_are_replayed_to_the_bits_of_calls, .loop = 4)
         }
         complete += ts_graph_get_info(graph).complete;
         for (int i = 0; i < OUTPUTS; i++)
-            ck_assert_msg(same(out[REPLAYED][i], out[CALLED][i]), "program %d: output %d differs", (int)p.seed, i);
+            ck_assert_msg(same(out[REPLAYED][i], out[CALLED][i]), "program %d: output %d differs",
+                          (int)p.seed, i);
         for (int i = 0; i < 2; i++) {
-            ck_assert_msg(same(in[REPLAYED][i], in[CALLED][i]), "program %d: input %d differs", (int)p.seed, i);
+            ck_assert_msg(same(in[REPLAYED][i], in[CALLED][i]), "program %d: input %d differs",
+                          (int)p.seed, i);
             ts_tensor *g = ts_grad(in[REPLAYED][i]), *h = ts_grad(in[CALLED][i]);
             backward += g != TS_NONE;
-            ck_assert_msg((g == TS_NONE && h == TS_NONE) || same(ts_contiguous(g), ts_contiguous(h)),
+            ck_assert_msg((g == TS_NONE && h == TS_NONE) ||
+                              same(ts_contiguous(g), ts_contiguous(h)),
                           "program %d: the gradient of input %d differs", (int)p.seed, i);
         }
-        ck_assert_msg(same(left[REPLAYED], left[CALLED]), "program %d: the tensor from outside differs", (int)p.seed);
+        ck_assert_msg(same(left[REPLAYED], left[CALLED]),
+                      "program %d: the tensor from outside differs", (int)p.seed);
         ts_graph_free(graph);
     }
     ck_assert_int_eq(complete, 150);

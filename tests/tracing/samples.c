@@ -1,6 +1,6 @@
 /**
- * @file samples.c  Each row of the table of op samples is recorded and replayed to equal bits: results,
- * written arguments, and gradients through a backward. One case per family.
+ * @file samples.c  Each row of the table of op samples is recorded and replayed to equal bits:
+ * results, written arguments, and gradients through a backward. One case per family.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -33,7 +33,8 @@ typedef struct call {
 static ts_status run(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int noutputs)
 {
     const call *x = ctx;
-    ts_value rets[TS_MAX_RETS] = {ts_value_none(), ts_value_none(), ts_value_none(), ts_value_none()};
+    ts_value rets[TS_MAX_RETS] = {ts_value_none(), ts_value_none(), ts_value_none(),
+                                  ts_value_none()};
     (void)inputs, (void)n, (void)noutputs;
     TS_TRY(sample_call(x->c, x->m, rets));
     int k = 0;
@@ -46,7 +47,8 @@ static ts_status run(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **out
 }
 
 /** The op, then a backward from each result with the result itself as gradient. */
-static ts_status run_backward(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int noutputs)
+static ts_status run_backward(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs,
+                              int noutputs)
 {
     const call *x = ctx;
     TS_TRY(run(ctx, inputs, n, outputs, noutputs));
@@ -54,7 +56,8 @@ static ts_status run_backward(void *ctx, ts_tensor *const *inputs, int n, ts_ten
         ts_tensor *y = outputs[i];
         if (!ts_requires_grad(y) || (x->c->s->grad_rets && !(x->c->s->grad_rets >> i & 1)))
             continue;
-        ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_detach(y), .retain_graph = true};
+        ts_backward_opts opts = {
+            .size = sizeof opts, .gradient = ts_detach(y), .retain_graph = true};
         TS_TRY(opts.gradient);
         TS_TRY(ts_backward_ex(y, &opts));
     }
@@ -66,7 +69,8 @@ static bool same(const ts_tensor *a, const ts_tensor *b)
     return (a == TS_NONE && b == TS_NONE) || (a != TS_NONE && b != TS_NONE && tensor_equal(a, b));
 }
 
-/** Recorded on one set of equal arguments, replayed on a second, compared with a call on a third. */
+/** Recorded on one set of equal arguments, replayed on a second,
+ * compared with a call on a third. */
 static void replay_equals_call(const ts_case *c, ts_trace_fn fn)
 {
     TS_SCOPE;
@@ -90,7 +94,8 @@ static void replay_equals_call(const ts_case *c, ts_trace_fn fn)
         goto done;
     ts_rng_set_state((ts_rng_state){1234, 0});
     call recorded = {c, &m[RECORDED]}, called = {c, &m[CALLED]};
-    if (ts_trace(fn, &recorded, inputs[RECORDED], n, outputs[RECORDED], noutputs, &graph) != TS_OK) {
+    if (ts_trace(fn, &recorded, inputs[RECORDED], n, outputs[RECORDED], noutputs, &graph) !=
+        TS_OK) {
         sample_failed(c, "recording: %s", ts_error_message());
         goto done;
     }
@@ -99,8 +104,9 @@ static void replay_equals_call(const ts_case *c, ts_trace_fn fn)
     bool good = false;
     ts_rng_set_state((ts_rng_state){1234, 0});
     if (!info.complete || info.captures || info.calls < 1)
-        sample_failed(c, "the graph is %s, with %d captured tensors and %d calls", info.complete ? "complete" : info.reason,
-                      (int)info.captures, (int)info.calls);
+        sample_failed(c, "the graph is %s, with %d captured tensors and %d calls",
+                      info.complete ? "complete" : info.reason, (int)info.captures,
+                      (int)info.calls);
     else if (ts_replay(graph, inputs[REPLAYED], n, outputs[REPLAYED], noutputs) != TS_OK)
         sample_failed(c, "replaying: %s", ts_error_message());
     else if (ts_rng_get_state().offset != after.offset)
@@ -110,7 +116,8 @@ static void replay_equals_call(const ts_case *c, ts_trace_fn fn)
     else
         good = true;
     for (int i = 0; good && i < noutputs; i++)
-        if (!c->s->undefined && (!same(outputs[REPLAYED][i], outputs[CALLED][i]) || !same(outputs[RECORDED][i], outputs[CALLED][i]))) {
+        if (!c->s->undefined && (!same(outputs[REPLAYED][i], outputs[CALLED][i]) ||
+                                 !same(outputs[RECORDED][i], outputs[CALLED][i]))) {
             sample_failed(c, "output %d of the replay differs", i);
             good = false;
         }

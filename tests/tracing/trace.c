@@ -26,7 +26,8 @@ TS_TEST(a_training_step_is_replayed_to_the_bits_of_calls, .loop = 2)
     ts_graph *graph;
     ts_manual_seed(9);
     for (int k = 0; k < 4; k++) { /* the first is recorded, the others are replayed */
-        ts_tensor *batch[] = {numbers(10 + (uint64_t)k, TS_SIZES(4, 6)), numbers(20 + (uint64_t)k, TS_SIZES(4, 3))};
+        ts_tensor *batch[] = {numbers(10 + (uint64_t)k, TS_SIZES(4, 6)),
+                              numbers(20 + (uint64_t)k, TS_SIZES(4, 3))};
         ts_rng_state begin = ts_rng_get_state();
         if (k == 0)
             OK(ts_trace(step, &a, batch, 2, &loss, 1, &graph));
@@ -90,7 +91,8 @@ static ts_status block_step(TRACED)
     TS_SCOPE;
     ts_tensor *x = ts_add(in[0], ts_forward(b->attention, ts_forward(b->ln1, in[0])));
     x = ts_add(x, ts_forward(b->mlp, ts_forward(b->ln2, x)));
-    ts_tensor *loss = ts_cross_entropy(ts_reshape(x, TS_SIZES(-1, 8)), ts_reshape(in[1], TS_SIZES(-1)));
+    ts_tensor *loss =
+        ts_cross_entropy(ts_reshape(x, TS_SIZES(-1, 8)), ts_reshape(in[1], TS_SIZES(-1)));
     TS_TRY(ts_backward(loss));
     out[0] = ts_keep(ts_detach(loss));
     out[1] = ts_keep(ts_detach(x));
@@ -101,8 +103,10 @@ TS_TEST(a_block_of_a_transformer_is_replayed_to_the_bits_of_calls)
 {
     TS_SCOPE;
     ts_multihead_opts dropout = {.size = sizeof dropout, .dropout = 0.25};
-    block b = {ts_layer_norm_new(8, 0, true), ts_multihead_new(8, 2, &dropout), ts_layer_norm_new(8, 0, true),
-               ts_mlp_new(8, 32, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .activation = ts_gelu_tanh})};
+    block b = {
+        ts_layer_norm_new(8, 0, true), ts_multihead_new(8, 2, &dropout),
+        ts_layer_norm_new(8, 0, true),
+        ts_mlp_new(8, 32, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .activation = ts_gelu_tanh})};
     ts_tensor *in[3][2];
     for (int k = 0; k < 3; k++) {
         in[k][0] = ts_set_requires_grad(numbers(k == 0 ? 1 : 2, TS_SIZES(2, 5, 8)), true);
@@ -144,13 +148,14 @@ static ts_status kinds(TRACED)
 {
     ts_tensor *parts[3], *mean, *x = in[0]; // (6, 4)
     TS_SCOPE;
-    TS_TRY(ts_split(x, 2, 0, parts, 3));                                              // several results, views
-    x = ts_cat((ts_tensor *[]){parts[2], parts[0], parts[1]}, 3, 0);                  // a list
-    x = ts_layer_norm(x, TS_NONE, TS_NONE);                              // absent tensors
-    x = ts_clamp(x, TS_SCALAR(-1), TS_SCALAR(0.5));                                   // an int and a float
-    x = ts_add(x, ts_full(TS_SIZES(4), TS_SCALAR(3), TS_F32));                                   // ints, dtype, device
-    x = ts_where(ts_gt_scalar(x, 2), x, ts_zeros(TS_SIZES(6, 4), TS_F32));            // bool tensors
-    x = ts_permute(ts_expand(ts_unsqueeze(x, 0), TS_SIZES(2, 6, 4)), TS_SIZES(2, 0, 1)); // views of views
+    TS_TRY(ts_split(x, 2, 0, parts, 3));                             // several results, views
+    x = ts_cat((ts_tensor *[]){parts[2], parts[0], parts[1]}, 3, 0); // a list
+    x = ts_layer_norm(x, TS_NONE, TS_NONE);                          // absent tensors
+    x = ts_clamp(x, TS_SCALAR(-1), TS_SCALAR(0.5));                  // an int and a float
+    x = ts_add(x, ts_full(TS_SIZES(4), TS_SCALAR(3), TS_F32));       // ints, dtype, device
+    x = ts_where(ts_gt_scalar(x, 2), x, ts_zeros(TS_SIZES(6, 4), TS_F32)); // bool tensors
+    x = ts_permute(ts_expand(ts_unsqueeze(x, 0), TS_SIZES(2, 6, 4)),
+                   TS_SIZES(2, 0, 1)); // views of views
     mean = ts_mean(x);
     out[0] = ts_keep(ts_contiguous(x));
     out[1] = ts_keep(ts_to(mean, TS_F64));
@@ -169,14 +174,16 @@ TS_TEST(arguments_of_every_kind_are_replayed)
 static char seen[64];
 static ts_status say(ts_frame *f)
 {
-    snprintf(seen, sizeof seen, "%s %d %s", f->args[1].str, (int)f->args[2].i, f->args[3].tag == TS_TAG_NONE ? "none" : "some");
+    snprintf(seen, sizeof seen, "%s %d %s", f->args[1].str, (int)f->args[2].i,
+             f->args[3].tag == TS_TAG_NONE ? "none" : "some");
     return TS_OK;
 }
 
 static ts_status call_say(TRACED)
 {
     char text[] = "hello"; /* gone when the graph is replayed */
-    ts_value args[] = {ts_value_tensor(in[0]), ts_value_string(text), ts_value_bool(true), ts_value_none()};
+    ts_value args[] = {ts_value_tensor(in[0]), ts_value_string(text), ts_value_bool(true),
+                       ts_value_none()};
     TS_TRY(ts_call_boxed(ts_op_by_name("test.say"), args, 4, NULL, 0));
     memset(text, 'x', sizeof text - 1);
     return TS_OK;
@@ -205,7 +212,8 @@ static ts_status writes(TRACED)
     TS_TRY(ts_add_(ts_select(place, 0, 1), ts_select(x, 0, 2))); // through a view
     TS_TRY(ts_mul_out(in[1], x, x));                             // a given result that is an input
     TS_TRY(ts_add_(x, in[1]));                                   // an input in place
-    TS_TRY(ts_mul_(ts_slice(x, 1, 0, 2, 1), place));             // does not broadcast: fails, and is not recorded
+    TS_TRY(
+        ts_mul_(ts_slice(x, 1, 0, 2, 1), place)); // does not broadcast: fails, and is not recorded
     return TS_OK;
 }
 
@@ -273,7 +281,8 @@ TS_TEST(tensors_from_outside_are_read_as_they_are_at_the_replay)
 {
     TS_SCOPE;
     double value;
-    ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y, *w = ts_retain(ts_full(TS_SIZES(1), TS_SCALAR(2), TS_F32));
+    ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y,
+              *w = ts_retain(ts_full(TS_SIZES(1), TS_SCALAR(2), TS_F32));
     ts_graph *graph;
     OK(ts_trace(scaled, w, &x, 1, &y, 1, &graph));
     ck_assert_int_eq(ts_graph_get_info(graph).captures, 1);
@@ -321,7 +330,8 @@ static ts_status identity(TRACED)
 TS_TEST(outputs_may_be_inputs_captured_tensors_and_the_same_twice)
 {
     TS_SCOPE;
-    ts_tensor *w = ts_ones(TS_SIZES(2), TS_F32), *a = numbers(1, TS_SIZES(3)), *b = numbers(2, TS_SIZES(3)), *out[4];
+    ts_tensor *w = ts_ones(TS_SIZES(2), TS_F32), *a = numbers(1, TS_SIZES(3)),
+              *b = numbers(2, TS_SIZES(3)), *out[4];
     ts_graph *graph;
     OK(ts_trace(identity, w, &a, 1, out, 4, &graph));
     OK(ts_replay(graph, &b, 1, out, 4));
@@ -408,7 +418,8 @@ TS_TEST(a_gradient_of_a_gradient_is_replayed)
 static ts_status shapes(TRACED) // (4, 6) with weights (3, 6)
 {
     TS_SCOPE;
-    return TS_STATUS_OF(out[0] = ts_keep(ts_transpose(ts_linear(ts_add_(in[0], in[0]), ctx, TS_NONE), 0, 1)));
+    return TS_STATUS_OF(
+        out[0] = ts_keep(ts_transpose(ts_linear(ts_add_(in[0], in[0]), ctx, TS_NONE), 0, 1)));
 }
 
 TS_TEST(a_graph_of_tensors_without_memory_is_replayed)

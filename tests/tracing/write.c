@@ -10,7 +10,8 @@ static ts_status step(TRACED)
     float two = 2;
     TS_SCOPE;
     ts_tensor *x = ts_dropout(ts_mul(in[0], ts_from_array(&two, TS_F32, TS_SIZES(1))), 0.5, true);
-    ts_tensor *y = ts_matmul(ts_clamp(x, TS_SCALAR(-INFINITY), TS_SCALAR(1)), in[1]); // (2, 3, 4) with (2, 4, 2)
+    ts_tensor *y = ts_matmul(ts_clamp(x, TS_SCALAR(-INFINITY), TS_SCALAR(1)),
+                             in[1]); // (2, 3, 4) with (2, 4, 2)
     TS_TRY(ts_backward(ts_sum(y)));
     ts_tensor *const list[] = {in[2], ctx};
     TS_TRY(ts_scale_(list, 2, 0.5));
@@ -22,8 +23,8 @@ static ts_status step(TRACED)
 static ts_graph *record(void)
 {
     ts_graph *graph;
-    ts_tensor *out[2], *in[3] = {ts_set_requires_grad(numbers(1, TS_SIZES(2, 3, 4)), true), numbers(2, TS_SIZES(2, 4, 2)),
-                                 numbers(3, TS_SIZES(3))};
+    ts_tensor *out[2], *in[3] = {ts_set_requires_grad(numbers(1, TS_SIZES(2, 3, 4)), true),
+                                 numbers(2, TS_SIZES(2, 4, 2)), numbers(3, TS_SIZES(3))};
     OK(ts_trace(step, ts_ones(TS_SIZES(2), TS_F32), in, 3, out, 2, &graph));
     ck_assert_str_eq(ts_graph_get_info(graph).reason, "");
     return graph;
@@ -36,9 +37,11 @@ TS_TEST(the_text_has_a_line_a_call_with_shapes_and_sites)
     TS_SCOPE;
     ts_graph *graph = record();
     char *text = written(graph, TS_TRACE_TEXT);
-    const char *const parts[] = {"graph: 3 inputs, 1 captured, 1 constants", "(2, 3, 4) f32 = input 0  ; requires grad",
-                                 " = captured 0", " = constant(", "(2, 3, 4) f32 = dropout(", ", draw+0", "backward {",
-                                 "(2, 3, 2) f32 = matmul(", "dropout_backward(", "0.5, seed, draw+0)", ".grad = %", "scale([%",
+    const char *const parts[] = {"graph: 3 inputs, 1 captured, 1 constants",
+                                 "(2, 3, 4) f32 = input 0  ; requires grad",
+                                 " = captured 0", " = constant(", "(2, 3, 4) f32 = dropout(",
+                                 ", draw+0", "backward {", "(2, 3, 2) f32 = matmul(",
+                                 "dropout_backward(", "0.5, seed, draw+0)", ".grad = %", "scale([%",
                                  "!], 0.5)", "return (%", ", none)", "-inf"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         ck_assert_msg(strstr(text, parts[i]), "'%s' is not in:\n%s", parts[i], text);
@@ -60,8 +63,9 @@ TS_TEST(the_text_has_a_line_a_call_with_shapes_and_sites)
 /* ---------------------------------------------------------------------------------- DOT ---- */
 
 /**
- * The part of Graphviz's grammar that matters: graph ID { statements }, where a statement is an edge, a
- * node with attributes, a default, ID = value, or a subgraph; IDs are names, numbers or quoted strings.
+ * The part of Graphviz's grammar that matters: graph ID { statements }, where a statement
+ * is an edge, a node with attributes, a default, ID = value, or a subgraph; IDs are names,
+ * numbers or quoted strings.
  */
 typedef struct dot {
     const char *p;
@@ -184,7 +188,8 @@ TS_TEST(the_json_form_parses_and_holds_everything)
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     ck_assert_msg(root != NULL, "%s at line %d", error.text, error.line);
     ts_graph_info info = ts_graph_get_info(graph);
-    const json_t *tensors = json_object_get(root, "tensors"), *calls = json_object_get(root, "calls"), *member, *arg;
+    const json_t *tensors = json_object_get(root, "tensors"),
+                 *calls = json_object_get(root, "calls"), *member, *arg;
     ck_assert(json_is_true(json_object_get(root, "complete")));
     ck_assert_int_eq((int)json_array_size(json_object_get(root, "inputs")), info.inputs);
     ck_assert_int_eq((int)json_array_size(tensors), info.tensors);
@@ -194,7 +199,8 @@ TS_TEST(the_json_form_parses_and_holds_everything)
     int ncalls = 0, nregions = 0, seeds = 0, infinite = 0, written_args = 0, grads = 0;
     json_array_foreach (tensors, i, member) {
         ck_assert_int_eq(json_integer_value(json_object_get(member, "id")), (json_int_t)i);
-        ck_assert(json_array_size(json_object_get(member, "sizes")) == json_array_size(json_object_get(member, "strides")));
+        ck_assert(json_array_size(json_object_get(member, "sizes")) ==
+                  json_array_size(json_object_get(member, "strides")));
         ck_assert_str_ne(json_string_value(json_object_get(member, "dtype")), "?");
     }
     json_array_foreach (calls, i, member) {

@@ -1,4 +1,5 @@
-/** @file memory.c  What training holds: nothing grows, nothing is left, and the peak is what has to be kept. */
+/** @file memory.c  What training holds: nothing grows, nothing is left,
+ * and the peak is what has to be kept. */
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
 #include "tests/blocks.h"
@@ -31,7 +32,8 @@ static ts_module *block_new(const shape *s)
     ts_multihead_opts attention = {.size = sizeof attention, .dropout = s->dropout};
     ts_mlp_opts mlp = {.size = sizeof mlp, .activation = ts_gelu_tanh, .dropout = s->dropout};
     OK(ts_module_add(m, "ln1", ts_layer_norm_new(s->width, 0, true), &b->ln1));
-    OK(ts_module_add(m, "attention", ts_multihead_new(s->width, s->heads, &attention), &b->attention));
+    OK(ts_module_add(m, "attention", ts_multihead_new(s->width, s->heads, &attention),
+                     &b->attention));
     OK(ts_module_add(m, "ln2", ts_layer_norm_new(s->width, 0, true), &b->ln2));
     OK(ts_module_add(m, "mlp", ts_mlp_new(s->width, 4 * s->width, &mlp), &b->mlp));
     return m;
@@ -71,7 +73,8 @@ TS_TEST(training_neither_grows_nor_leaves_anything, .loop = 2)
 {
     if (_i && !blocks_from_malloc())
         TS_SKIP(TOO_LATE);
-    const shape s = {.layers = 2, .heads = 4, .width = 32, .length = 24, .batch = 3, .dropout = 0.1};
+    const shape s = {
+        .layers = 2, .heads = 4, .width = 32, .length = 24, .batch = 3, .dropout = 0.1};
     ts_manual_seed(1);
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 1e-3);
     ts_memory_stats start = ts_memory_get_stats(), early = {0};
@@ -194,13 +197,15 @@ TS_TEST(peak_is_what_a_step_has_to_keep)
     }
     ck_assert_int_gt(k.saved, parameters);
     /* parameters, gradients, two moments */
-    int64_t needed = 4 * parameters + k.saved + k.largest, peak = ts_memory_get_stats().peak - start;
+    int64_t needed = 4 * parameters + k.saved + k.largest,
+            peak = ts_memory_get_stats().peak - start;
     double ratio = (double)peak / (double)needed;
-    printf("peak %.2f MB; parameters, gradients, state %.2f + saved %.2f + largest op %.2f = %.2f MB, ratio %.3f\n",
-           (double)peak / 1e6, 4e-6 * (double)parameters, (double)k.saved / 1e6, (double)k.largest / 1e6,
-           (double)needed / 1e6, ratio);
-    ck_assert_msg(ratio <= 1.10, "peak %lld bytes, %.3f times the %lld that a step has to keep", (long long)peak, ratio,
-                  (long long)needed);
+    printf("peak %.2f MB; parameters, gradients, state %.2f + saved %.2f + largest op %.2f = %.2f "
+           "MB, ratio %.3f\n",
+           (double)peak / 1e6, 4e-6 * (double)parameters, (double)k.saved / 1e6,
+           (double)k.largest / 1e6, (double)needed / 1e6, ratio);
+    ck_assert_msg(ratio <= 1.10, "peak %lld bytes, %.3f times the %lld that a step has to keep",
+                  (long long)peak, ratio, (long long)needed);
     ts_optimizer_free(o);
     ts_module_free(m);
 }
