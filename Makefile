@@ -4,7 +4,8 @@
 .PHONY: help setup build train test test-full sanitize tsan fuzz bench rooms budgets docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
+	    $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what is missing to build, test, document and package (Debian 12)
 	@tools/setup build test docs package
@@ -13,12 +14,13 @@ build: build/build.ninja ## build the library, examples and benchmarks (release)
 	@ninja -C build
 
 # A run that goes on needs the text that it began with, not that of today.
-train: build/build.ninja ## train a small GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME=1 DEVICE=cpu|cuda
+train: build/build.ninja ## train a GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME=1 DEVICE=cpu|cuda
 	@ninja -C build trainer
 	@if [ -z '$(DATA)' ] && ! { [ -n '$(RESUME)' ] && [ -f build/corpus.txt ]; }; then \
 	    tools/collect-text build/corpus.txt; fi
 	build/examples/train_gpt --data '$(or $(DATA),build/corpus.txt)' --out '$(or $(OUT),runs/gpt)' \
-	    $(if $(DEVICE),--device '$(DEVICE)') $(if $(STEPS),--steps '$(STEPS)') $(if $(SEED),--seed '$(SEED)') $(if $(RESUME),--resume)
+	    $(if $(DEVICE),--device '$(DEVICE)') $(if $(STEPS),--steps '$(STEPS)') \
+	    $(if $(SEED),--seed '$(SEED)') $(if $(RESUME),--resume)
 
 test: build-for-tests ## run all tests but the slow ones
 	@tools/gpu-suite current
@@ -45,8 +47,8 @@ tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsa
 	    -Db_ndebug=false -Db_sanitize=thread -Db_lundef=false -Dexamples=false -Dbench=false
 	@tools/run-tests -C build-tsan
 
-FUZZ_FLAGS := --buildtype=debugoptimized -Db_ndebug=false -Db_sanitize=address,undefined -Db_lundef=false \
-    -Dcuda=disabled -Dexamples=false -Dbench=false
+FUZZ_FLAGS := --buildtype=debugoptimized -Db_ndebug=false -Db_sanitize=address,undefined \
+    -Db_lundef=false -Dcuda=disabled -Dexamples=false -Dbench=false
 
 fuzz: ## search for inputs that break us, in build-fuzz/; SECONDS=n each, HARNESS=name
 	@tools/setup build test fuzz

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""unittest.main() for tests in Python: counts each test method in the file named by TS_TEST_TALLY."""
+"""unittest.main() for tests in Python: counts each test method
+in the file named by TS_TEST_TALLY."""
 import fcntl
 import os
 import sys

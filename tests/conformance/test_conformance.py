@@ -22,7 +22,8 @@ SANITIZER = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 
 def judge(*arguments, mode=""):
     env = {**os.environ, "ASAN_OPTIONS": SANITIZER, "TS_TEST_PLUGIN": mode}
-    done = subprocess.run([PROGRAM, *arguments], text=True, check=False, env=env, stdin=subprocess.DEVNULL,
+    done = subprocess.run([PROGRAM, *arguments], text=True, check=False, env=env,
+                          stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return done.returncode, done.stdout, done.stderr
 
@@ -54,10 +55,12 @@ class Passing(Case):
         self.assertEqual(card["totals"]["fail"], 0)
         self.assertGreater(card["totals"]["pass"], 900)
         self.assertIn("meta: conforms", out)
-        self.assertEqual(self.verdicts(card, "nonzero")["f64"], "skipped")  # its sizes depend on values
+        # its sizes depend on values
+        self.assertEqual(self.verdicts(card, "nonzero")["f64"], "skipped")
 
     def test_the_cpu_conforms(self):
-        card, _ = self.card("--backend", "cpu", "--family", "softmax,scan", "--op", "softmax,cumsum")
+        card, _ = self.card("--backend", "cpu", "--family", "softmax,scan", "--op",
+                            "softmax,cumsum")
         self.assertEqual({row["op"] for row in card["ops"]}, {"softmax", "cumsum"})
         self.assertEqual(self.verdicts(card, "softmax")["f32"], "pass")
         cell = [row for row in card["ops"] if row["op"] == "softmax"][0]["dtypes"]["f32"]
@@ -69,13 +72,15 @@ class Passing(Case):
         tables = []
         for how in (["--no-isolate"], ["--jobs", "3"], []):
             path = os.path.join(self.folder, "card.tsv")
-            status, out, err = judge("--backend", "cpu", "--op", "relu,neg,dropout", "--tsv", path, *how)
+            status, out, err = judge("--backend", "cpu", "--op", "relu,neg,dropout", "--tsv", path,
+                                     *how)
             self.assertEqual(status, 0, out + err)
             with open(path, encoding="utf-8") as file:
                 tables.append(file.read())
         self.assertEqual(tables[0], tables[1])
         self.assertEqual(tables[0], tables[2])
-        self.assertTrue(tables[0].startswith("backend\top\tfamily\tdtype\tverdict\tvalues_passed\t"))
+        self.assertTrue(
+            tables[0].startswith("backend\top\tfamily\tdtype\tverdict\tvalues_passed\t"))
 
     def test_a_right_plugin_passes_and_its_round_trips_are_told(self):
         card, _ = self.card("--plugin", PLUGIN, "--op", "relu,neg,uniform,normal,masked_select")
@@ -130,7 +135,8 @@ class Planted(Case):
         self.assertIn("ended the process", card["failures"][-1]["text"])
 
     def test_a_kernel_that_hangs_is_ended(self):
-        card, _ = self.card("--plugin", PLUGIN, "--op", "relu", "--timeout", "1", mode="hang", status=1)
+        card, _ = self.card("--plugin", PLUGIN, "--op", "relu", "--timeout", "1", mode="hang",
+                            status=1)
         self.assertIn("did not end within 1 s", card["failures"][-1]["text"])
 
     def test_an_error_of_a_kernel_is_a_failure_with_its_text(self):
@@ -138,7 +144,8 @@ class Planted(Case):
 
 
 def drawn_on(terminal):
-    """All that is written to a pseudo-terminal until its other side is closed, however many reads that takes."""
+    """All that is written to a pseudo-terminal until its other side is closed,
+    however many reads that takes."""
     text = b""
     with contextlib.suppress(OSError):  # EIO, the end of a terminal
         while piece := os.read(terminal, 65536):
@@ -172,7 +179,8 @@ class CommandLine(Case):
 
     def test_a_file_that_cannot_be_written_is_told(self):
         for option in ("--json", "--tsv", "--matrix"):
-            self.wrong("--backend", "meta", "--op", "add", option, os.path.join(self.folder, "no", "file"), says="no/file")
+            self.wrong("--backend", "meta", "--op", "add", option,
+                       os.path.join(self.folder, "no", "file"), says="no/file")
         self.wrong("--backend", "meta", "--op", "add", "--json", "/dev/full", says="/dev/full")
 
     def test_help_version_and_list(self):
@@ -188,7 +196,8 @@ class CommandLine(Case):
 
     def test_several_backends_make_one_matrix(self):
         path = os.path.join(self.folder, "matrix.md")
-        status, out, err = judge("--backend", "cpu", "--backend", "meta", "--op", "relu", "--part", "values", "--card",
+        status, out, err = judge("--backend", "cpu", "--backend", "meta", "--op", "relu", "--part",
+                                 "values", "--card",
                                  "--matrix", path)
         self.assertEqual(status, 0, err)
         with open(path, encoding="utf-8") as file:
@@ -201,7 +210,8 @@ class CommandLine(Case):
     def test_progress_is_drawn_on_a_terminal_alone(self):
         main, side = pty.openpty()
         env = {**os.environ, "TERM": "xterm", "TS_TEST_PLUGIN": ""}
-        with subprocess.Popen([PROGRAM, "--backend", "meta", "--op", "add,sub"], env=env, stderr=side,
+        with subprocess.Popen([PROGRAM, "--backend", "meta", "--op", "add,sub"], env=env,
+                              stderr=side,
                               stdout=subprocess.DEVNULL) as done:
             os.close(side)
             text = drawn_on(main)

@@ -4,10 +4,10 @@
 
     extend.py BUILD SOURCE
 
-Installs into an empty folder, builds examples/my_backend as the project it is, compiles the drivers and
-the examples of a layer and an op with what pkg-config says, and runs them: the small network trains on
-the backend. Examples are copied out first, so that no path of the source tree can help.
-"""
+Installs into an empty folder, builds examples/my_backend as the project it is,
+compiles the drivers and the examples of a layer and an op with what pkg-config says,
+and runs them: the small network trains on the backend. Examples are copied out first,
+so that no path of the source tree can help."""
 import os
 import shutil
 import subprocess
@@ -35,12 +35,14 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tessera-consumer-") as folder:
         root, work = os.path.join(folder, "root"), os.path.join(folder, "work")
         plain = dict(os.environ, OPENBLAS_NUM_THREADS="1")
-        run(["meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", root], folder, plain)
+        run(["meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", root], folder,
+            plain)
         package = os.path.dirname(find(root, "tessera.pc"))
         library = os.path.dirname(find(root, "libtessera.so"))
         environment = dict(plain, PKG_CONFIG_SYSROOT_DIR=root, PKG_CONFIG_PATH=package,
                            LD_LIBRARY_PATH=library)
-        shutil.copytree(os.path.join(source, "examples/my_backend"), os.path.join(work, "my_backend"))
+        shutil.copytree(os.path.join(source, "examples/my_backend"),
+                        os.path.join(work, "my_backend"))
         backend = os.path.join(work, "my_backend")
         run(["meson", "setup", "build"], backend, environment)
         run(["ninja", "-C", "build"], backend, environment)

@@ -19,7 +19,8 @@ del sys.argv[1:]
 
 
 # (ts_manual_seed(5), ts_uniform_(x)): what stands before the last comma prepares
-PREPARES = re.compile(r"(ts_rng_set_state\(\(ts_rng_state\){9, 0}\)|ts_manual_seed\(\d\)|ts_zero_grad\([wy]\)|rewind\(out\)), ")
+PREPARES = re.compile(r"(ts_rng_set_state\(\(ts_rng_state\){9, 0}\)|ts_manual_seed\(\d\)|"
+                      r"ts_zero_grad\([wy]\)|rewind\(out\)), ")
 
 
 def output(*command):

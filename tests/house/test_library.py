@@ -40,7 +40,8 @@ class Headers(unittest.TestCase):
             # Twice, for the guard.
             source = f'#include "{name}"\n' * 2
             done = subprocess.run(
-                [compiler, f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", INCLUDE,
+                [compiler, f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I",
+                 INCLUDE,
                  "-fsyntax-only", "-x", language, "-"], input=source, text=True, check=False,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             self.assertEqual(done.returncode, 0, f"{name} as {standard}:\n{done.stdout}")

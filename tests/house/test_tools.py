@@ -69,7 +69,8 @@ class Rooms(ToolCase):
         self.assertRegex(output, r"backends/cpu +-> ops +1\n")
 
     def test_upward_includes_are_refused(self):
-        self.refused("core/bad.c", '\n#include "ops/op.h"\n', "core/bad.c:2: core may not include ops")
+        self.refused("core/bad.c", '\n#include "ops/op.h"\n',
+                     "core/bad.c:2: core may not include ops")
 
     def test_a_private_header_in_nn_is_refused_in_any_spelling(self):
         for line in ('#include "core/tensor.h"', "# include <core/tensor.h>",
@@ -80,7 +81,8 @@ class Rooms(ToolCase):
         self.refused("include/tessera/bad.h", '#include "core/tensor.h"', "may not include core")
 
     def test_nobody_includes_a_backend(self):
-        self.refused("autograd/bad.c", '#include "backends/cpu/vec.h"', "may not include backends/cpu")
+        self.refused("autograd/bad.c", '#include "backends/cpu/vec.h"',
+                     "may not include backends/cpu")
 
     def test_a_backend_knows_no_other(self):
         self.refused("backends/meta/bad.c", '#include "backends/cpu/vec.h"',
@@ -182,8 +184,8 @@ class Setup(ToolCase):
         super().setUp()
         self.program("apt-get", 'echo "ran apt-get $*"')
         self.program("env", 'shift; "$@"')
-        self.packages("gcc libc6-dev meson ninja-build pkg-config python3 uthash-dev libjansson-dev "
-                      "libxxhash-dev libopenblas-dev")
+        self.packages("gcc libc6-dev meson ninja-build pkg-config python3 uthash-dev "
+                      "libjansson-dev libxxhash-dev libopenblas-dev")
         self.user(1000)
 
     def program(self, name, script):
@@ -214,7 +216,8 @@ class Setup(ToolCase):
     def test_groups_add_up(self):
         self.user(0)
         _, output = self.setup("build", "test", "docs", "package")
-        self.assertIn("packages: check python3-numpy valgrind g++ doxygen cmake groff-base\n", output)
+        self.assertIn("packages: check python3-numpy valgrind g++ doxygen cmake groff-base\n",
+                      output)
 
     def test_others_use_sudo(self):
         self.program("sudo", 'echo "sudo $*"; shift; "$@"')
@@ -280,9 +283,11 @@ class PtxasGate(ToolCase):
         self.assertEqual(self.judge(self.FINE, "sum.cu gone\n")[0], 1)
 
     def test_products_that_wait_for_each_other_fail_in_any_kernel(self):
-        for remark in ("(C7520) Potential Performance Loss: wgmma.mma_async instructions are serialized due to",
+        for remark in ("(C7520) Potential Performance Loss: "
+                       "wgmma.mma_async instructions are serialized due to",
                        "(C7517) warpgroup.wait is injected in around line 76"):
-            status, output = self.judge(f"ptxas info    : {remark} in function '_Z5other'\n" + self.FINE)
+            status, output = self.judge(f"ptxas info    : {remark} in function '_Z5other'\n"
+                                        + self.FINE)
             self.assertEqual(status, 1)
             self.assertIn(remark, output)
 
@@ -311,7 +316,8 @@ class GpuSuite(ToolCase):
         self.card()
 
     def card(self, **verdicts):
-        ops = [{"op": op, "dtypes": {"i64": {"verdict": verdict}}} for op, verdict in verdicts.items()]
+        ops = [{"op": op, "dtypes": {"i64": {"verdict": verdict}}}
+               for op, verdict in verdicts.items()]
         self.write("card.json", json.dumps({"cards": [{"ops": ops}]}))
 
     def suite(self, *arguments):
@@ -329,11 +335,13 @@ class GpuSuite(ToolCase):
         status, output, found = self.suite("--only", "ptx80")
         self.assertEqual(status, 0, output)
         steps = found["ptx80"]["steps"]
-        self.assertEqual(list(steps), ["compiled", "samples", "products", "compiled without force", "tests"])
+        self.assertEqual(list(steps),
+                         ["compiled", "samples", "products", "compiled without force", "tests"])
         self.assertEqual(steps["tests"]["verdict"], "15 passed, 0 failed, 3 skipped")
         self.assertTrue(all(step["seconds"] >= 0 for step in steps.values()))
         calls = [line for line in self.calls() if "--list" not in line]
-        order = ["samples" if "--json" in call else "tests" if call.startswith("test_cuda ") else "compile"
+        order = ["samples" if "--json" in call else "tests" if call.startswith("test_cuda ")
+                 else "compile"
                  for call in calls]
         many = order.index("samples")
         self.assertGreater(many, 15, "a process for each family")
@@ -346,11 +354,12 @@ class GpuSuite(ToolCase):
 
     def test_what_the_driver_compiles_lies_in_one_folder_that_goes_away(self):
         self.suite("--only", "ptx80")
-        caches = {line.split("cache=")[1].split()[0] for line in self.calls() if "--list" not in line}
+        caches = {line.split("cache=")[1].split()[0]
+                  for line in self.calls() if "--list" not in line}
         self.assertEqual(len(caches), 1)
         self.assertFalse(os.path.exists(caches.pop()))
-        self.assertTrue(all(line.endswith(f"most={1 << 30} library={self.folder}/ptx80/libtessera_cuda.so.0")
-                            for line in self.calls() if "--list" not in line))
+        rest = f"most={1 << 30} library={self.folder}/ptx80/libtessera_cuda.so.0"
+        self.assertTrue(all(line.endswith(rest) for line in self.calls() if "--list" not in line))
 
     def test_a_step_that_takes_too_long_fails_and_the_next_runs(self):
         self.write("ts-conformance", self.conformance.replace("#!/bin/sh\n",
@@ -426,7 +435,8 @@ int main(int argc, char **argv)
 """
 
 
-@unittest.skipUnless(shutil.which("valgrind") and shutil.which("cc"), "needs valgrind and a compiler")
+@unittest.skipUnless(shutil.which("valgrind") and shutil.which("cc"),
+                     "needs valgrind and a compiler")
 class Budgets(ToolCase):
     def setUp(self):
         super().setUp()
@@ -436,7 +446,8 @@ class Budgets(ToolCase):
         self.table = os.path.join(self.folder, "budgets.tsv")
 
     def budgets(self, *arguments):
-        return self.run_tool("budgets", "--program", self.program, "--table", self.table, *arguments)
+        return self.run_tool("budgets", "--program", self.program, "--table", self.table,
+                             *arguments)
 
     def read(self):
         with open(self.table, encoding="utf-8") as file:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of the GPT example as a process: killed, interrupted, resumed, misused. Usage: resume.py PROGRAM"""
+"""Tests of the GPT example as a process: killed, interrupted, resumed, misused.
+Usage: resume.py PROGRAM"""
 import csv
 import os
 import random
@@ -86,7 +87,8 @@ class Training(unittest.TestCase):
             return (run.returncode, errors) if run.returncode != 0 else None
 
     def stopped(self, name, path, number, **options):
-        """A folder with a run that the signal stopped before its last step; a signal that is late gets more turns."""
+        """A folder with a run that the signal stopped before its last step;
+        a signal that is late gets more turns."""
         for turn in range(20):
             out = os.path.join(self.folder, f"{name}{turn}")
             result = self.stop_at(out, os.path.join(out, path), number, **options)
@@ -145,7 +147,8 @@ class Training(unittest.TestCase):
         disk = os.path.join(self.folder, "disk")
         os.mkdir(disk)
         # one checkpoint of this model takes about 10 MB: two do not fit
-        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk],
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs",
+                                                disk],
                                                check=False, stderr=subprocess.DEVNULL).returncode != 0:
             self.skipTest("needs to mount a small tmpfs")
         self.addCleanup(subprocess.run, ["umount", disk], check=True)
@@ -154,7 +157,8 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("No space left on device", done.stderr)
         self.assertIn(out, done.stderr)
-        self.assertEqual([n for n in os.listdir(os.path.join(out, "checkpoints")) if n.isdigit()], ["2"])
+        self.assertEqual([n for n in os.listdir(os.path.join(out, "checkpoints")) if n.isdigit()],
+                         ["2"])
         # moved to a larger disk, the run goes on from there, and its hashes are checked on the way
         moved = os.path.join(self.folder, "moved")
         shutil.copytree(out, moved)
