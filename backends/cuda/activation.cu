@@ -8,35 +8,42 @@ struct two_numbers {
     double at[2];
 };
 /* x is an element; in a gradient g is the incoming gradient and x what the rule saved. p and q are
- * numbers among the arguments, from place AT on. A is the wide type. What follows expr, if anything, is
- * another member of the functor: NEAR(expr), what halves get. */
-#define FORWARD_OF(name, dtypes, AT, expr, ...)                                        \
-    struct name##_fn {                                                            \
-        two_numbers number;                                                       \
-        template <class A> __device__ __forceinline__ A operator()(A x) const     \
-        {                                                                         \
-            A p = (A)number.at[0], q = (A)number.at[1];                                 \
-            (void)p, (void)q;                                                     \
-            return (A)(expr);                                                     \
-        }                                                                         \
-        __VA_ARGS__                                                               \
-    };                                                                            \
-    static ts_status name##_kernel(ts_frame *f) { return pointwise<dtypes, 1>(f, name##_fn{numbers_of(f, AT)}); }
-#define BACKWARD_OF(name, AT, expr, ...)                                           \
-    struct name##_fn {                                                            \
-        two_numbers number;                                                       \
-        template <class A> __device__ __forceinline__ A operator()(A g, A x) const \
-        {                                                                         \
-            A p = (A)number.at[0], q = (A)number.at[1];                                 \
-            (void)p, (void)q;                                                     \
-            return (A)(expr);                                                     \
-        }                                                                         \
-        __VA_ARGS__                                                               \
-    };                                                                            \
-    static ts_status name##_kernel(ts_frame *f) { return pointwise<floats, 2>(f, name##_fn{numbers_of(f, AT)}); }
+ * numbers among the arguments, from place AT on. A is the wide type. What follows expr,
+ * if anything, is another member of the functor: NEAR(expr), what halves get. */
+#define FORWARD_OF(name, dtypes, AT, expr, ...)                                                    \
+    struct name##_fn {                                                                             \
+        two_numbers number;                                                                        \
+        template <class A> __device__ __forceinline__ A operator()(A x) const                      \
+        {                                                                                          \
+            A p = (A)number.at[0], q = (A)number.at[1];                                            \
+            (void)p, (void)q;                                                                      \
+            return (A)(expr);                                                                      \
+        }                                                                                          \
+        __VA_ARGS__                                                                                \
+    };                                                                                             \
+    static ts_status name##_kernel(ts_frame *f)                                                    \
+    {                                                                                              \
+        return pointwise<dtypes, 1>(f, name##_fn{numbers_of(f, AT)});                              \
+    }
+#define BACKWARD_OF(name, AT, expr, ...)                                                           \
+    struct name##_fn {                                                                             \
+        two_numbers number;                                                                        \
+        template <class A> __device__ __forceinline__ A operator()(A g, A x) const                 \
+        {                                                                                          \
+            A p = (A)number.at[0], q = (A)number.at[1];                                            \
+            (void)p, (void)q;                                                                      \
+            return (A)(expr);                                                                      \
+        }                                                                                          \
+        __VA_ARGS__                                                                                \
+    };                                                                                             \
+    static ts_status name##_kernel(ts_frame *f)                                                    \
+    {                                                                                              \
+        return pointwise<floats, 2>(f, name##_fn{numbers_of(f, AT)});                              \
+    }
 
 #define NEAR(expr) __device__ __forceinline__ float near(float x) const { return expr; }
-#define NEAR_GRADIENT(expr) __device__ __forceinline__ float near(float g, float x) const { return expr; }
+#define NEAR_GRADIENT(expr) \
+    __device__ __forceinline__ float near(float g, float x) const { return expr; }
 
 /** Up to two numbers among the arguments from place `at` on. */
 static two_numbers numbers_of(const ts_frame *f, int at)
@@ -47,18 +54,23 @@ static two_numbers numbers_of(const ts_frame *f, int at)
     return n;
 }
 
-/* The units for exponentials and reciprocals err by a unit or two in the last place of f32, which is as good as a
- * function may be; what their argument loses by rounding is put right where it matters. */
+/* The units for exponentials and reciprocals err by a unit or two in the last place of f32, as good
+ * as a function may be; what their argument loses by rounding is put right where it matters. */
 
 template <class A> __device__ __forceinline__ A sigmoid_at(A x) { return reciprocal(1 + exp(-x)); }
-template <class A> __device__ __forceinline__ A softplus_at(A x) { return (x > 0 ? x : (A)0) + log1p(exp(-fabs(x))); }
+template <class A> __device__ __forceinline__ A softplus_at(A x)
+{
+    return (x > 0 ? x : (A)0) + log1p(exp(-fabs(x)));
+}
 
 __device__ __forceinline__ double tanh_at(double x) { return tanh(x); }
 /* a polynomial where 1 - 2 / (1 + exp(2 x)) would cancel */
 __device__ __forceinline__ float tanh_at(float x)
 {
     float t = fabsf(x), s = x * x;
-    float p = fmaf(fmaf(fmaf(fmaf(-0.005905754129f, s, 0.02080529526f), s, -0.05378665984f), s, 0.13331958f), s, -0.3333329926f);
+    float p = fmaf(fmaf(fmaf(fmaf(-0.005905754129f, s, 0.02080529526f), s, -0.05378665984f), s,
+                        0.13331958f),
+                   s, -0.3333329926f);
     float near = fmaf(p, s * x, x);
     float far = fmaf(-2, reciprocal_fast(1 + exp2_fast(2.885390082f * t)), 1);
     return t < 0.55f ? near : copysignf(far, x);
@@ -72,15 +84,18 @@ template <class A> __device__ __forceinline__ A silu_slope(A x)
     return s * (1 + x * (e * s));
 }
 
-/* Upper tail of the normal distribution over exp(-t^2 / 2), t >= 0: a polynomial of 1 / (1 + p t), fitted to 3e-8 of its
- * value, or for halves (NEAR) to 4e-5. */
+/* Upper tail of the normal distribution over exp(-t^2 / 2), t >= 0: a polynomial of 1 / (1 + p t),
+ * fitted to 3e-8 of its value, or for halves (NEAR) to 4e-5. */
 template <bool NEAR> __device__ __forceinline__ float tail_at(float t)
 {
-    constexpr float full[] = {0.1037590543f, 0.1030168393f, 0.1030296541f, 0.05102989615f, 0.1609429611f, -0.1509423238f,
+    constexpr float full[] = {0.1037590543f, 0.1030168393f, 0.1030296541f, 0.05102989615f,
+                              0.1609429611f, -0.1509423238f,
                               0.2514858854f, -0.152826411f, 0.03050443205f};
-    constexpr float some[] = {0.151559491f, 0.157820346f, 0.0933813553f, 0.186922337f, -0.0897017742f};
+    constexpr float some[] = {0.151559491f, 0.157820346f, 0.0933813553f, 0.186922337f,
+                              -0.0897017742f};
     constexpr int last = NEAR ? 4 : 8;
-    float u = reciprocal_fast(fmaf(NEAR ? 0.38076923f : 0.26f, t, 1)), p = NEAR ? some[last] : full[last];
+    float u = reciprocal_fast(fmaf(NEAR ? 0.38076923f : 0.26f, t, 1)),
+          p = NEAR ? some[last] : full[last];
 #pragma unroll
     for (int i = last - 1; i >= 0; i--)
         p = fmaf(p, u, NEAR ? some[i] : full[i]);
@@ -106,7 +121,8 @@ template <bool NEAR> __device__ __forceinline__ float gelu_by(float x)
 /* cdf(x) + x density(x), whose part above 0 is that below subtracted from 1 */
 template <bool NEAR> __device__ __forceinline__ float gelu_slope_by(float x)
 {
-    float t = fminf(fabsf(x), 40), below = bell_at<true>(x) * fmaf(-0.39894228f, t, tail_at<NEAR>(t));
+    float t = fminf(fabsf(x), 40),
+          below = bell_at<true>(x) * fmaf(-0.39894228f, t, tail_at<NEAR>(t));
     return x < 0 ? below : 1 - below;
 }
 __device__ __forceinline__ float gelu_at(float x) { return gelu_by<false>(x); }
@@ -127,7 +143,10 @@ template <class A> __device__ __forceinline__ A gelu_tanh_inner(A x)
 {
     return 2 * (A)0.79788456080286535588 * (x + (A)0.044715 * x * x * x);
 }
-__device__ __forceinline__ double gelu_tanh_part(double x) { return sigmoid_at(gelu_tanh_inner(x)); }
+__device__ __forceinline__ double gelu_tanh_part(double x)
+{
+    return sigmoid_at(gelu_tanh_inner(x));
+}
 __device__ __forceinline__ float gelu_tanh_part(float x)
 {
     return reciprocal_fast(1 + exp2_fast(x * fmaf(-0.10294324f, x * x, -2.3022082f)));
@@ -146,7 +165,10 @@ template <class A> __device__ __forceinline__ A gelu_tanh_slope(A x)
 }
 
 /* Halves round at 2^-9 or 2^-12, and do not tell a few units of 2^-15. */
-__device__ __forceinline__ float sigmoid_near(float x) { return reciprocal_fast(1 + exp2_fast(-1.44269504f * x)); }
+__device__ __forceinline__ float sigmoid_near(float x)
+{
+    return reciprocal_fast(1 + exp2_fast(-1.44269504f * x));
+}
 __device__ __forceinline__ float silu_slope_near(float x)
 {
     x = x < -1000 ? -1000 : x > 1000 ? 1000 : x;
@@ -165,7 +187,8 @@ BACKWARD_OF(sigmoid_backward, 2, g * (1 - x) * x)
 FORWARD_OF(tanh, floats, 1, tanh_at(x))
 BACKWARD_OF(tanh_backward, 2, g * (1 - x * x))
 FORWARD_OF(log_sigmoid, floats, 1, -softplus_at(-x))
-FORWARD_OF(silu, floats, 1, (x < -1000 ? (A)-1000 : x) * sigmoid_at(x), NEAR((x < -1000 ? -1000 : x) * sigmoid_near(x)))
+FORWARD_OF(silu, floats, 1, (x < -1000 ? (A)-1000 : x) * sigmoid_at(x),
+           NEAR((x < -1000 ? -1000 : x) * sigmoid_near(x)))
 BACKWARD_OF(silu_backward, 2, g * silu_slope(x), NEAR_GRADIENT(g * silu_slope_near(x)))
 FORWARD_OF(softplus, floats, 1, x * p > q ? x : softplus_at(x * p) / p)
 BACKWARD_OF(softplus_backward, 2, x * p > q ? g : g * sigmoid_at(x * p))
@@ -175,7 +198,10 @@ FORWARD_OF(gelu_tanh, floats, 2, gelu_tanh_at(x))
 BACKWARD_OF(gelu_erf_backward, 3, g * gelu_slope(x), NEAR_GRADIENT(g * gelu_slope_by<true>(x)))
 BACKWARD_OF(gelu_tanh_backward, 3, g * gelu_tanh_slope(x))
 
-static ts_status gelu_kernel(ts_frame *f) { return f->args[1].i ? gelu_tanh_kernel(f) : gelu_erf_kernel(f); }
+static ts_status gelu_kernel(ts_frame *f)
+{
+    return f->args[1].i ? gelu_tanh_kernel(f) : gelu_erf_kernel(f);
+}
 static ts_status gelu_backward_kernel(ts_frame *f)
 {
     return f->args[2].i ? gelu_tanh_backward_kernel(f) : gelu_erf_backward_kernel(f);
@@ -186,4 +212,5 @@ TS_CUDA_FAMILY(activation,
     {"relu", relu_kernel, numbers, true},
     ROW(threshold_backward), ROW(leaky_relu), ROW(leaky_relu_backward), ROW(elu), ROW(elu_backward),
     ROW(sigmoid), ROW(sigmoid_backward), ROW(tanh), ROW(tanh_backward), ROW(log_sigmoid), ROW(silu),
-    ROW(silu_backward), ROW(softplus), ROW(softplus_backward), ROW(mish), ROW(gelu), ROW(gelu_backward))
+    ROW(silu_backward), ROW(softplus), ROW(softplus_backward), ROW(mish), ROW(gelu),
+    ROW(gelu_backward))

@@ -1,5 +1,5 @@
-/** @file aligned.cuh  Operands of rows that do not begin at 16 bytes: copied to where they do, so that rows are read and
- *  summed in one way only, which their length alone decides. */
+/** @file aligned.cuh  Operands of rows that do not begin at 16 bytes: copied to where they do,
+ *  so that rows are read and summed in one way only, which their length alone decides. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH
 #define TS_CUDA_ALIGNED_CUH
@@ -14,7 +14,10 @@
 
 namespace ts {
 
-inline bool lies_badly(const ts_value &v) { return v.tag == TS_TAG_TENSOR && !aligned16(ts_kernel_data(v.t)); }
+inline bool lies_badly(const ts_value &v)
+{
+    return v.tag == TS_TAG_TENSOR && !aligned16(ts_kernel_data(v.t));
+}
 
 /** The call with copies of the tensors that lie badly; results are copied back. */
 inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
@@ -37,7 +40,8 @@ inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
         cudaError_t e = cudaSuccess;
         for (int i = 0; i < f->nrets && e == cudaSuccess; i++)
             if (lies_badly(f->rets[i]))
-                e = cudaMemcpyAsync(ts_kernel_data(f->rets[i].t), ts_kernel_data(rets[i].t), ts_numel(rets[i].t) * ts_dtype_size(ts_dtype_of(rets[i].t)),
+                e = cudaMemcpyAsync(ts_kernel_data(f->rets[i].t), ts_kernel_data(rets[i].t),
+                                    ts_numel(rets[i].t) * ts_dtype_size(ts_dtype_of(rets[i].t)),
                                     cudaMemcpyDeviceToDevice, c.stream);
         return e;
     });

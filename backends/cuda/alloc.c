@@ -2,15 +2,16 @@
  * @file alloc.c  Device memory that is kept for the next call.
  *
  * Memory comes from cudaMalloc in segments and is handed out in blocks of multiples of 512 bytes. A
- * block belongs to the stream it was asked for: given back, it serves the same stream at once, since the
- * stream's order keeps its users apart. A block that other streams used waits for events of theirs.
- * Free blocks stand in bins, four to each power of two; neighbours that are free are one block. Blocks of
- * up to 16 KiB stay apart after their use, ready for the next request of that size; they are joined with
- * their neighbours before a further segment is taken.
+ * block belongs to the stream it was asked for: given back, it serves the same stream at once,
+ * since the stream's order keeps its users apart. A block that other streams used waits for events
+ * of theirs. Free blocks stand in bins, four to each power of two; neighbours that are free are
+ * one block. Blocks of up to 16 KiB stay apart after their use, ready for the next request of that
+ * size; they are joined with their neighbours before a further segment is taken.
  *
- * Requests of up to 1 MiB share segments of 2 MiB, those of up to 10 MiB segments of 20 MiB; larger ones
- * have segments of their own size. When the device is full, everything unused goes back to it and the
- * request is tried again. TS_CUDA_ALLOC=system hands each request to cudaMalloc, for memory checkers.
+ * Requests of up to 1 MiB share segments of 2 MiB, those of up to 10 MiB segments of 20 MiB;
+ * larger ones have segments of their own size. When the device is full, everything unused
+ * goes back to it and the request is tried again. TS_CUDA_ALLOC=system hands each request
+ * to cudaMalloc, for memory checkers.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
@@ -23,16 +24,17 @@
 enum {
     ROUND = 512,
     BINS = 48 * 4,
-    STREAMS = 32,     /* whose blocks are kept; those of further ones come straight from the device */
-    USERS = 4,        /* other streams that a block remembers */
-    READY = 32        /* sizes, in units of ROUND, whose blocks stay apart */
+    STREAMS = 32,   /* whose blocks are kept; those of further ones come straight from the device */
+    USERS = 4,      /* other streams that a block remembers */
+    READY = 32      /* sizes, in units of ROUND, whose blocks stay apart */
 };
 static const int64_t small_request = 1 << 20, small_segment = 2 << 20, middle_request = 10 << 20,
                      middle_segment = 20 << 20, large_round = 2 << 20;
 
 typedef struct block {
     struct block *before, *after; /* neighbours by address in the segment */
-    struct block *next, **link;   /* place in a bin, in the table of taken blocks, or among those that wait */
+    struct block *next, **link;   /* place in a bin, in the table of taken blocks,
+                                     or among those that wait */
     char *data;
     int64_t bytes;
     struct pool *pool;
@@ -64,7 +66,8 @@ typedef struct heap {
 
 static heap heaps[TS_CUDA_DEVICES] = {[0 ... TS_CUDA_DEVICES - 1] = {.lock = ATOMIC_FLAG_INIT}};
 
-/* Held for some ten instructions, but for the rare call into CUDA: one exchange and one store, half of a mutex. */
+/* Held for some ten instructions, but for the rare call into CUDA: one exchange
+ * and one store, half of a mutex. */
 static void lock(heap *h)
 {
     while (atomic_flag_test_and_set_explicit(&h->lock, memory_order_acquire))
@@ -346,8 +349,9 @@ static cudaError_t from_device_or_flush(heap *h, void **data, int64_t bytes)
 
 static block *segment(heap *h, pool *p, int64_t bytes, cudaError_t *error)
 {
-    int64_t size = p->small ? small_segment : bytes < middle_request ? middle_segment
-                                                                     : (bytes + large_round - 1) / large_round * large_round;
+    int64_t size = p->small                 ? small_segment
+                   : bytes < middle_request ? middle_segment
+                                            : (bytes + large_round - 1) / large_round * large_round;
     block *b = header(h);
     void *data = NULL;
     if (!b)
@@ -486,7 +490,8 @@ void ts_cuda_free(void *state, int device, void *data, int64_t bytes)
     unlock(h);
 }
 
-ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes, ts_stream *stream)
+ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes,
+                                ts_stream *stream)
 {
     (void)state, (void)bytes;
     const ts_cuda_device *d = ts_cuda_use(device);
@@ -503,7 +508,8 @@ ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t byt
     if (!known && b->nusers < USERS)
         b->users[b->nusers++] = user;
     else if (!known)
-        status = ts_error_set(TS_ERR_STATE, "record_stream: a tensor may be used on at most %d other streams", USERS);
+        status = ts_error_set(
+            TS_ERR_STATE, "record_stream: a tensor may be used on at most %d other streams", USERS);
     unlock(h);
     return status;
 }

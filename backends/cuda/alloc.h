@@ -7,7 +7,8 @@
 
 TS_BEGIN_DECLS
 
-/** A stream whose work is done is to be destroyed: what was kept for it serves the next one, and no block waits for it. */
+/** A stream whose work is done is to be destroyed: what was kept for it serves the next one,
+ * and no block waits for it. */
 void ts_cuda_stream_ended(int device, cudaStream_t stream);
 
 TS_END_DECLS

@@ -1,9 +1,9 @@
 /**
  * @file arg.cu
- * Where the largest or smallest element is: the first among equals, the first NaN before all numbers. That
- * makes one best of any two, so the order of comparing does not matter. Rows whose elements are neighbours
- * are read in 16-byte vectors by a warp or a block; else 32 results side by side share a block. Long lines
- * of few results are cut in shares. Bytes: each element read once.
+ * Where the largest or smallest element is: the first among equals, the first NaN before all
+ * numbers. That makes one best of any two, so the order of comparing does not matter. Rows whose
+ * elements are neighbours are read in 16-byte vectors by a warp or a block; else 32 results side by
+ * side share a block. Long lines of few results are cut in shares. Bytes: each element read once.
  */
 // SPDX-License-Identifier: MIT
 #include <limits>
@@ -25,7 +25,8 @@ template <class A, bool MAX> struct best {
         if constexpr (std::is_floating_point_v<A>)
             return {MAX ? -(A)INFINITY : (A)INFINITY, INT64_MAX};
         else
-            return {MAX ? std::numeric_limits<A>::lowest() : std::numeric_limits<A>::max(), INT64_MAX};
+            return {MAX ? std::numeric_limits<A>::lowest() : std::numeric_limits<A>::max(),
+                    INT64_MAX};
     }
     static __device__ __forceinline__ bool beats(A x, A y) { return MAX ? x > y : x < y; }
     /** Of an element behind all that were seen. */
@@ -51,7 +52,8 @@ template <class A, bool MAX> static __device__ __forceinline__ void warp_best(be
 {
 #pragma unroll
     for (int lane = 16; lane; lane >>= 1)
-        b.join({(A)__shfl_xor_sync(0xffffffffu, b.value, lane), __shfl_xor_sync(0xffffffffu, b.place, lane)});
+        b.join({(A)__shfl_xor_sync(0xffffffffu, b.value, lane),
+                __shfl_xor_sync(0xffffffffu, b.place, lane)});
 }
 
 /** Lines to search, and where results go: for several shares the bests of each share. */
@@ -65,7 +67,8 @@ template <class T> struct search {
 };
 
 template <class T, bool MAX>
-static __device__ __forceinline__ void give(const search<T> &s, int64_t line, const best<wide_t<T>, MAX> &b)
+static __device__ __forceinline__ void give(const search<T> &s, int64_t line,
+                                            const best<wide_t<T>, MAX> &b)
 {
     if (s.bests) {
         s.bests[blockIdx.y * s.l.outer * s.l.inner + line] = {b.value, b.place};
@@ -134,7 +137,8 @@ static __global__ void __launch_bounds__(X *Y) columns_kernel(const __grid_const
 
 /** The best of the shares of each line: a warp a line. */
 template <class T, bool MAX>
-static __global__ void __launch_bounds__(256) shares_kernel(search<T> s, int64_t count, int shares, const best<wide_t<T>, true> *bests)
+static __global__ void __launch_bounds__(256)
+    shares_kernel(search<T> s, int64_t count, int shares, const best<wide_t<T>, true> *bests)
 {
     int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (i >= count)
@@ -148,17 +152,21 @@ static __global__ void __launch_bounds__(256) shares_kernel(search<T> s, int64_t
         give<T, MAX>(s, i, b);
 }
 
-template <class T, bool MAX> static ts_status run(ts_frame *f, const ts_value *values, const ts_value *places)
+template <class T, bool MAX>
+static ts_status run(ts_frame *f, const ts_value *values, const ts_value *places)
 {
     ts_rows r = ts_kernel_rows(f);
-    search<T> s = {{r.outer, r.count, r.inner}, r.count, data_of<T>(f->args[0]), values ? data_of<T>(*values) : nullptr,
+    search<T> s = {{r.outer, r.count, r.inner}, r.count, data_of<T>(f->args[0]),
+                   values ? data_of<T>(*values) : nullptr,
                    places ? data_of<int64_t>(*places) : nullptr, nullptr};
     if (!ts_numel(f->args[0].t))
         return TS_OK;
     constexpr int V = vec16<T>;
     bool columns = r.inner > 1, wide = r.count % V == 0 && aligned16(s.x), brief = r.count <= 1024;
     int64_t results = r.outer * r.inner;
-    int64_t blocks = columns ? r.outer * ((r.inner + 31) / 32) : brief ? (r.outer + 7) / 8 : r.outer;
+    int64_t blocks = columns ? r.outer * ((r.inner + 31) / 32)
+                     : brief ? (r.outer + 7) / 8
+                             : r.outer;
     int64_t shares = 1024 / blocks; /* results do not depend on it */
     int64_t most = r.count / (columns ? 512 : 8192);
     shares = shares < most ? shares : most;
@@ -174,13 +182,16 @@ template <class T, bool MAX> static ts_status run(ts_frame *f, const ts_value *v
         if (columns)
             columns_kernel<T, MAX, 32, 16><<<grid, dim3(32, 16), 0, c.stream>>>(s);
         else if (brief)
-            wide ? rows_kernel<T, MAX, 1, V><<<grid, 256, 0, c.stream>>>(s) : rows_kernel<T, MAX, 1, 1><<<grid, 256, 0, c.stream>>>(s);
+            wide ? rows_kernel<T, MAX, 1, V><<<grid, 256, 0, c.stream>>>(s)
+                 : rows_kernel<T, MAX, 1, 1><<<grid, 256, 0, c.stream>>>(s);
         else
-            wide ? rows_kernel<T, MAX, 8, V><<<grid, 256, 0, c.stream>>>(s) : rows_kernel<T, MAX, 8, 1><<<grid, 256, 0, c.stream>>>(s);
+            wide ? rows_kernel<T, MAX, 8, V><<<grid, 256, 0, c.stream>>>(s)
+                 : rows_kernel<T, MAX, 8, 1><<<grid, 256, 0, c.stream>>>(s);
         if (shares > 1) {
             search<T> last = s;
             last.bests = nullptr;
-            shares_kernel<T, MAX><<<(unsigned)((results + 7) / 8), 256, 0, c.stream>>>(last, results, (int)shares, s.bests);
+            shares_kernel<T, MAX><<<(unsigned)((results + 7) / 8), 256, 0, c.stream>>>(
+                last, results, (int)shares, s.bests);
         }
         return cudaPeekAtLastError();
     });
@@ -189,7 +200,8 @@ template <class T, bool MAX> static ts_status run(ts_frame *f, const ts_value *v
     return status;
 }
 
-template <bool MAX> static ts_status find(ts_frame *f, const ts_value *values, const ts_value *places)
+template <bool MAX>
+static ts_status find(ts_frame *f, const ts_value *values, const ts_value *places)
 {
     switch (ts_kernel_dtype(f)) {
     case TS_F64: return run<double, MAX>(f, values, places);

@@ -2,8 +2,9 @@
  * @file attention.cu
  * Scaled dot-product attention and its gradients: what a call is, and which kernels serve it.
  *
- * Halves whose depths are multiples of 8 up to 256 go to tensor cores: on Hopper by wgmma, where there is
- * nothing but a window; else by mma. Everything else, f32 and f64 among it, goes to plain kernels.
+ * Halves whose depths are multiples of 8 up to 256 go to tensor cores: on Hopper by wgmma,
+ * where there is nothing but a window; else by mma. Everything else, f32 and f64 among
+ * it, goes to plain kernels.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention.cuh"
@@ -37,7 +38,8 @@ static attention_operand operand_of(const ts_tensor *t, bool packed)
 }
 
 /** An argument as the kernels read it: in place, or one copy. */
-static ts_status read_operand(attention_operand *to, ts_tensor *t, const attention_call &c, int grain)
+static ts_status read_operand(attention_operand *to, ts_tensor *t, const attention_call &c,
+                              int grain)
 {
     if (!lies_well(t, grain)) {
         t = ts_clone(t);
@@ -46,7 +48,8 @@ static ts_status read_operand(attention_operand *to, ts_tensor *t, const attenti
     *to = operand_of(t, c.q_starts);
     return TS_OK;
 }
-/** Statistics are read densely, of halves in f32, as which they may not have come; NULL for one that is absent. */
+/** Statistics are read densely, of halves in f32, as which they may not have come;
+ * NULL for one that is absent. */
 static ts_status read_statistic(const void **to, const ts_value &v, ts_dtype dtype)
 {
     *to = nullptr;
@@ -80,26 +83,28 @@ static ts_status end_result(const result &r)
 static bool takes_tensor_cores(const ts_attention &a, ts_dtype dtype)
 {
     int64_t most = a.depth > a.value_depth ? a.depth : a.value_depth;
-    return (dtype == TS_BF16 || dtype == TS_F16) && a.depth > 0 && a.value_depth > 0 && a.depth % 8 == 0 &&
-           a.value_depth % 8 == 0 && most <= 256;
+    return (dtype == TS_BF16 || dtype == TS_F16) && a.depth > 0 && a.value_depth > 0 &&
+           a.depth % 8 == 0 && a.value_depth % 8 == 0 && most <= 256;
 }
 
 /** What is the same forward and backward; operands come later. */
-static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device,
-                          attention_call *c)
+static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
+                          const ts_cuda_device *device, attention_call *c)
 {
     constexpr int64_t most = 1 << 29;
-    if (a.rows >= most || a.keys >= most || ts_size(a.query, 2) >= most || ts_size(a.key, 2) >= most)
+    if (a.rows >= most || a.keys >= most || ts_size(a.query, 2) >= most ||
+        ts_size(a.key, 2) >= most)
         return ts_kernel_error(f, 0, TS_ERR_SHAPE, nullptr,
-                               "expected fewer than 2^29 rows and keys on CUDA, got %lld and %lld", (long long)a.rows,
-                               (long long)a.keys);
+                               "expected fewer than 2^29 rows and keys on CUDA, got %lld and %lld",
+                               (long long)a.rows, (long long)a.keys);
     c->type = dtype == TS_F64    ? ATTENTION_F64
               : dtype == TS_BF16 ? ATTENTION_BF16
               : dtype == TS_F16  ? ATTENTION_F16
                                  : ATTENTION_F32;
     c->processors = device->sms;
     c->shared = device->shared;
-    c->scale = a.depth ? a.scale : 0; /* scores without columns are 0, and 1 / sqrt(0) is not finite */
+    /* scores without columns are 0, and 1 / sqrt(0) is not finite */
+    c->scale = a.depth ? a.scale : 0;
     c->batches = (int)a.batch;
     c->heads = (int)a.heads;
     c->share = a.groups ? (int)(a.heads / a.groups) : 1;
@@ -132,27 +137,31 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype, co
     c->seed = a.rng.seed;
     c->offset = a.rng.offset;
     /* the maximum of raw scores is that of scaled ones only if the scale is a positive number */
-    c->rules = c->mask_type != NO_MASK || c->dropout || c->softcap > 0 || !(a.scale > 0) || isinf(a.scale);
+    c->rules =
+        c->mask_type != NO_MASK || c->dropout || c->softcap > 0 || !(a.scale > 0) || isinf(a.scale);
     c->to_log2 = c->rules ? log2_e : (float)(a.scale * log2_e);
     return TS_OK;
 }
 
-/** The best kernels that TS_CUDA_ATTENTION allows, so that the others can be tried on the same call. */
+/** The best kernels that TS_CUDA_ATTENTION allows,
+ * so that the others can be tried on the same call. */
 static int allowed_path()
 {
     static int known; /* 1 + path */
     int is = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!is) {
         const char *text = getenv("TS_CUDA_ATTENTION");
-        is = 1 + (text && !strcmp(text, "plain") ? PLAIN : text && !strcmp(text, "mma") ? MMA : WGMMA);
+        is = 1 + (text && !strcmp(text, "plain") ? PLAIN
+                  : text && !strcmp(text, "mma") ? MMA
+                                                 : WGMMA);
         __atomic_store_n(&known, is, __ATOMIC_RELAXED);
     }
     return is - 1;
 }
 
 /** The best path, and why not a better one. */
-static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype, const ts_cuda_device *device,
-                     const char **why)
+static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
+                     const ts_cuda_device *device, const char **why)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth, most = allowed_path();
     *why = most == PLAIN                               ? "TS_CUDA_ATTENTION"
@@ -182,18 +191,22 @@ static void say_path(const ts_frame *f, int path, const char *why)
         return;
     char call[512];
     ts_frame_describe(f, call, sizeof call);
-    ts_log_write("attention", "cuda, %s kernels%s%s: %s", names[path], why ? ", because of: " : "", why ? why : "", call);
+    ts_log_write("attention", "cuda, %s kernels%s%s: %s", names[path], why ? ", because of: " : "",
+                 why ? why : "", call);
 }
 
-template <class T> static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t stream)
+template <class T>
+static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t stream)
 {
     cudaError_t e = path == WGMMA ? attention_wgmma_forward<T>(c, stream) : cudaErrorNotSupported;
     if (path == WGMMA && e == cudaErrorNotSupported)
-        ts_log_write("attention", "cuda, mma kernels after all: the copy engine does not take these operands");
+        ts_log_write("attention",
+                     "cuda, mma kernels after all: the copy engine does not take these operands");
     return e == cudaErrorNotSupported ? attention_mma_forward<T>(c, stream) : e;
 }
 
-/** Whether queries get their gradients in the pass of keys and values, as sums in an order of the machine's. */
+/** Whether queries get their gradients in the pass of keys and values,
+ * as sums in an order of the machine's. */
 static bool takes_one_pass(const attention_call &c, int path)
 {
     return path == WGMMA && !ts_deterministic() && c.dq.data && (c.dk.data || c.dv.data);
@@ -229,12 +242,14 @@ static ts_status forward(ts_frame *f)
     int path = best_path(c, a, dtype, device, &why), grain = path == PLAIN ? 1 : 8;
     say_path(f, path, why);
     const int64_t *sizes = ts_sizes(a.query);
-    if (!sizes[0] || !sizes[1] || !sizes[2]) /* no rows; without columns they have an lse all the same */
+    /* no rows; without columns they have an lse all the same */
+    if (!sizes[0] || !sizes[1] || !sizes[2])
         return TS_OK;
 
     result out, lse;
     TS_CUDA_TRY(begin_result(&out, f->rets[0], lies_well(f->rets[0].t, grain)));
-    TS_CUDA_TRY(begin_result(&lse, f->rets[1], f->rets[1].tag != TS_TAG_TENSOR || ts_is_contiguous(f->rets[1].t)));
+    TS_CUDA_TRY(begin_result(&lse, f->rets[1],
+                             f->rets[1].tag != TS_TAG_TENSOR || ts_is_contiguous(f->rets[1].t)));
     TS_CUDA_TRY(read_operand(&c.q, f->args[0].t, c, grain));
     TS_CUDA_TRY(read_operand(&c.k, f->args[1].t, c, grain));
     TS_CUDA_TRY(read_operand(&c.v, f->args[2].t, c, grain));
@@ -246,7 +261,8 @@ static ts_status forward(ts_frame *f)
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_forward<double>(c, on.stream)
                                    : attention_plain_forward<float>(c, on.stream);
-        return dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream) : run_forward<f16>(c, path, on.stream);
+        return dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream)
+                                : run_forward<f16>(c, path, on.stream);
     });
     if (c.taken)
         ts_scratch_give(where, c.taken, sizeof *c.taken);
@@ -291,8 +307,11 @@ static ts_status backward(ts_frame *f)
 
     /* kernels on Hopper copy pairs of whole tiles of rows */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
-    int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows, pairs = rows * (dtype == TS_F64 ? 16 : 8),
-            sums = takes_one_pass(c, path) ? rows * attention_sum_columns(c) * (int64_t)sizeof(float) : 0,
+    int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows,
+            pairs = rows * (dtype == TS_F64 ? 16 : 8),
+            sums = takes_one_pass(c, path)
+                       ? rows * attention_sum_columns(c) * (int64_t)sizeof(float)
+                       : 0,
             bytes = pairs + sums + (path == WGMMA ? (int64_t)sizeof *c.taken : 0);
     if (bytes && !(c.pairs = ts_scratch_take(where, bytes)))
         return ts_error_code();
@@ -302,7 +321,8 @@ static ts_status backward(ts_frame *f)
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_backward<double>(c, on.stream)
                                    : attention_plain_backward<float>(c, on.stream);
-        return dtype == TS_BF16 ? run_backward<bf16>(c, path, on.stream) : run_backward<f16>(c, path, on.stream);
+        return dtype == TS_BF16 ? run_backward<bf16>(c, path, on.stream)
+                                : run_backward<f16>(c, path, on.stream);
     });
     if (c.pairs)
         ts_scratch_give(where, c.pairs, bytes);

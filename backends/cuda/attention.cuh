@@ -1,6 +1,7 @@
 /**
  * @file attention.cuh
- * What a call of attention is to its kernels, and what they share; docs/attention.md has the formulas.
+ * What a call of attention is to its kernels, and what they share;
+ * docs/attention.md has the formulas.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_CUH
@@ -13,7 +14,8 @@
 
 namespace ts {
 
-/** A (batch, head, row, depth) operand whose depth is dense; steps in elements, of packed sequences 0 for the batch. */
+/** A (batch, head, row, depth) operand whose depth is dense; steps in elements,
+ * of packed sequences 0 for the batch. */
 struct attention_operand {
     void *data; /* NULL: not wanted */
     int64_t batch, head, row;
@@ -30,20 +32,24 @@ enum attention_mask_type { NO_MASK, MASK_BOOL, MASK_OWN, MASK_F32 };
 struct attention_call {
     attention_type type;
     attention_operand q, k, v, out, g, dq, dk, dv;
-    void *lse;         /* (batches, heads, rows) or, packed, (heads, tokens); NULL when forward need not give it */
+    void *lse;         /* (batches, heads, rows) or, packed, (heads, tokens);
+                          NULL when forward need not give it */
     const void *g_lse; /* its gradient, or NULL */
-    void *pairs;       /* backward: each row's lse and its delta, from attention_pairs_kernel() or its like */
+    void *pairs;       /* backward: each row's lse and its delta,
+                          from attention_pairs_kernel() or its like */
     int64_t pair_rows; /* rows of a head there */
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
     unsigned *taken;   /* on Hopper: room for a count of rows or keys that blocks have taken */
     double scale;      /* of the scores */
-    float to_log2;     /* what makes a power of two of a raw score, or of one that rules have worked on */
+    float to_log2;     /* what makes a power of two of a raw score,
+                          or of one that rules have worked on */
     int batches, heads, share; /* share: heads of queries to one of keys */
     int rows, keys, depth, value_depth;
     int processors;  /* of the device */
     int shared;      /* bytes of shared memory that a block may have */
     int left, right; /* the window; rows + keys at most */
-    /* packed sequences: where each begins, step by step; rows and keys are bounds of their lengths then */
+    /* packed sequences: where each begins, step by step;
+     * rows and keys are bounds of their lengths then */
     const int *q_starts, *k_starts;
     int64_t q_starts_step, k_starts_step;
     int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */
@@ -67,7 +73,8 @@ __host__ __device__ inline int attention_sum_columns(const attention_call &c)
 
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 
-/** One sequence: its rows and keys, where they begin in the tensors, and which pairs are visible. */
+/** One sequence: its rows and keys, where they begin in the tensors,
+ * and which pairs are visible. */
 struct attention_span {
     int64_t first_row, first_key;
     int64_t first_statistic; /* place of its first row, of head 0, among lse */
@@ -86,9 +93,11 @@ __device__ __forceinline__ attention_span span_of(const attention_call &c, int b
     if (c.q_starts) { /* numbers that nobody has checked: stay within the tensors */
         s.first_row = attention_clamped(c.q_starts[batch * c.q_starts_step], 0, c.q_tokens);
         s.first_key = attention_clamped(c.k_starts[batch * c.k_starts_step], 0, c.k_tokens);
-        s.rows = min(c.rows, attention_clamped(c.q_starts[(batch + 1) * c.q_starts_step], s.first_row, c.q_tokens) -
+        s.rows = min(c.rows, attention_clamped(c.q_starts[(batch + 1) * c.q_starts_step],
+                                               s.first_row, c.q_tokens) -
                                  (int)s.first_row);
-        s.keys = min(c.keys, attention_clamped(c.k_starts[(batch + 1) * c.k_starts_step], s.first_key, c.k_tokens) -
+        s.keys = min(c.keys, attention_clamped(c.k_starts[(batch + 1) * c.k_starts_step],
+                                               s.first_key, c.k_tokens) -
                                  (int)s.first_key);
         s.first_statistic = s.first_row;
     }
@@ -97,14 +106,15 @@ __device__ __forceinline__ attention_span span_of(const attention_call &c, int b
     return s;
 }
 /** Place of a row among lse. */
-__device__ __forceinline__ int64_t statistic_of(const attention_call &c, const attention_span &s, int head, int row)
+__device__ __forceinline__ int64_t statistic_of(const attention_call &c, const attention_span &s,
+                                                int head, int row)
 {
     return s.first_statistic + head * c.q_tokens + row;
 }
 
 /** Its place among the pairs. */
-__device__ __forceinline__ int64_t pair_of(const attention_call &c, const attention_span &s, int batch, int head,
-                                           int row)
+__device__ __forceinline__ int64_t pair_of(const attention_call &c, const attention_span &s,
+                                           int batch, int head, int row)
 {
     return ((c.q_starts ? 0 : (int64_t)batch * c.heads) + head) * c.pair_rows + s.first_row + row;
 }
@@ -124,9 +134,10 @@ __device__ __forceinline__ attention_range rows_of_keys(const attention_span &s,
 {
     return {max(0, first - s.high), min(s.rows, end - s.low)};
 }
-/** Whether every row first_row to end_row - 1 sees every key first_key to end_key - 1, and all of them are there. */
-__device__ __forceinline__ bool sees_all(const attention_span &s, int first_row, int end_row, int first_key,
-                                         int end_key)
+/** Whether every row first_row to end_row - 1 sees every key first_key to end_key - 1,
+ * and all of them are there. */
+__device__ __forceinline__ bool sees_all(const attention_span &s, int first_row, int end_row,
+                                         int first_key, int end_key)
 {
     return end_key <= s.keys && end_row <= s.rows && first_key - (end_row - 1) >= s.low &&
            end_key - 1 - first_row <= s.high;
@@ -147,11 +158,11 @@ __device__ __forceinline__ double tanh_of(double x)
     return tanh(x);
 }
 
-/** What scale, softcap and mask make of a raw score; `slope` is the derivative by the scaled score. own(i): element i
- * of a mask of the query's dtype. */
+/** What scale, softcap and mask make of a raw score; `slope` is the derivative by the scaled score.
+ * own(i): element i of a mask of the query's dtype. */
 template <class A, class F>
-__device__ __forceinline__ A attention_score(const attention_call &c, A raw, int batch, int head, int row, int key,
-                                             A &slope, F &&own)
+__device__ __forceinline__ A attention_score(const attention_call &c, A raw, int batch, int head,
+                                             int row, int key, A &slope, F &&own)
 {
     A x = raw * (A)c.scale;
     slope = 1;
@@ -161,7 +172,8 @@ __device__ __forceinline__ A attention_score(const attention_call &c, A raw, int
         slope = 1 - t * t;
     }
     if (c.mask_type != NO_MASK) {
-        int64_t at = batch * c.mask_steps[0] + head * c.mask_steps[1] + row * c.mask_steps[2] + key * c.mask_steps[3];
+        int64_t at = batch * c.mask_steps[0] + head * c.mask_steps[1] + row * c.mask_steps[2] +
+                     key * c.mask_steps[3];
         if (c.mask_type == MASK_BOOL)
             return ((const uint8_t *)c.mask)[at] ? x : (A)-INFINITY;
         A added = c.mask_type == MASK_OWN ? own(at) : (A)((const float *)c.mask)[at];
@@ -172,7 +184,8 @@ __device__ __forceinline__ A attention_score(const attention_call &c, A raw, int
 
 /** What dropout multiplies a pair's weight by. */
 template <class A>
-__device__ __forceinline__ A attention_kept(const attention_call &c, int batch, int head, int row, int key)
+__device__ __forceinline__ A attention_kept(const attention_call &c, int batch, int head, int row,
+                                            int key)
 {
     uint64_t n = (((uint64_t)batch * c.heads + head) * c.rows + row) * c.keys + key;
     philox_block b(c.seed, c.offset + n / 4);
@@ -185,12 +198,17 @@ __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, 
 /* T: bf16 or f16. cudaErrorNotSupported: not on this device, or not these operands. */
 template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStream_t stream);
 template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream);
-template <class T> cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream);
-template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
-template <class T> cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream);
+template <class T>
+cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream);
+template <class T>
+cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
+template <class T>
+cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream);
 /* A: float or double, in which is computed */
-template <class A> cudaError_t attention_plain_forward(const attention_call &c, cudaStream_t stream);
-template <class A> cudaError_t attention_plain_backward(const attention_call &c, cudaStream_t stream);
+template <class A>
+cudaError_t attention_plain_forward(const attention_call &c, cudaStream_t stream);
+template <class A>
+cudaError_t attention_plain_backward(const attention_call &c, cudaStream_t stream);
 
 } // namespace ts
 

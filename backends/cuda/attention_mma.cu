@@ -5,11 +5,12 @@
 
 namespace ts {
 
-template <class T, int DEPTH, bool RULES> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
+template <class T, int DEPTH, bool RULES>
+static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_mma_shape<DEPTH, RULES>;
-    return attention_launch(attention_mma_kernel<T, DEPTH, RULES>, (int64_t)c.batches * c.heads, c.rows, S::rows,
-                            S::threads, S::bytes, stream, c);
+    return attention_launch(attention_mma_kernel<T, DEPTH, RULES>, (int64_t)c.batches * c.heads,
+                            c.rows, S::rows, S::threads, S::bytes, stream, c);
 }
 
 template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream)

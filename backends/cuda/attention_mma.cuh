@@ -2,9 +2,10 @@
  * @file attention_mma.cuh
  * Attention forward in tiles on the tensor cores of sm_80 (Dao, FlashAttention-2, 2023).
  *
- * A block of four warps owns 64 TALL rows of queries; a warp owns 16 TALL of them whole, so that a row's
- * maximum and sum are known after two shuffles. Keys and values pass through shared memory, WIDE at a time:
- * the values of a tile arrive while its scores are made, the next keys while its probabilities are.
+ * A block of four warps owns 64 TALL rows of queries; a warp owns 16 TALL of them whole,
+ * so that a row's maximum and sum are known after two shuffles. Keys and values pass through
+ * shared memory, WIDE at a time: the values of a tile arrive while its scores are made,
+ * the next keys while its probabilities are.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_CUH
@@ -17,7 +18,8 @@ namespace ts {
 
 /** s[m][n] = the products of rows 16 m of a and rows 8 n of b, over DEPTH columns. */
 template <class T, int DEPTH, int TALL, int WIDE>
-__device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], mma_tile<DEPTH> a, mma_tile<DEPTH> b)
+__device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], mma_tile<DEPTH> a,
+                                         mma_tile<DEPTH> b)
 {
 #pragma unroll
     for (int m = 0; m < TALL; m++)
@@ -44,10 +46,12 @@ __device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], mma_tile
     }
 }
 
-/** sum[m] += p[m], rounded to T, times columns 16 first to 16 (first + COLUMNS / 16) of the WIDE rows of b. */
+/** sum[m] += p[m], rounded to T, times columns 16 first to 16 (first + COLUMNS / 16)
+ * of the WIDE rows of b. */
 template <class T, int DEPTH, int COLUMNS, int TALL, int WIDE>
-__device__ __forceinline__ void accumulate(float (&sum)[TALL][COLUMNS / 8][4], const float (&p)[TALL][WIDE / 8][4],
-                                           mma_tile<DEPTH> b, int first = 0)
+__device__ __forceinline__ void accumulate(float (&sum)[TALL][COLUMNS / 8][4],
+                                           const float (&p)[TALL][WIDE / 8][4], mma_tile<DEPTH> b,
+                                           int first = 0)
 {
 #pragma unroll
     for (int k = 0; k < WIDE / 16; k++) {
@@ -56,7 +60,8 @@ __device__ __forceinline__ void accumulate(float (&sum)[TALL][COLUMNS / 8][4], c
         for (int m = 0; m < TALL; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                left[m][i] = pack2<T>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
+                left[m][i] =
+                    pack2<T>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
         for (int n = 0; n < COLUMNS / 16; n++) {
             b.right_transposed(right, 16 * k, first + n);
@@ -69,26 +74,31 @@ __device__ __forceinline__ void accumulate(float (&sum)[TALL][COLUMNS / 8][4], c
     }
 }
 
-/** Rounds a warp's 16 x COLUMNS accumulators into rows row to row + 15 of a tile, from column 16 first on. */
+/** Rounds a warp's 16 x COLUMNS accumulators into rows row to row + 15 of a tile,
+ * from column 16 first on. */
 template <class T, int DEPTH, int COLUMNS>
-__device__ __forceinline__ void put(mma_tile<DEPTH> tile, int row, int first, const float (&x)[COLUMNS / 8][4],
-                                    float low, float high)
+__device__ __forceinline__ void put(mma_tile<DEPTH> tile, int row, int first,
+                                    const float (&x)[COLUMNS / 8][4], float low, float high)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n++) {
         uint32_t at = tile.at(row + lane / 4, 2 * first + n) + lane % 4 * 4;
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack2<T>(x[n][0] * low, x[n][1] * low)) : "memory");
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at),
+                     "r"(pack2<T>(x[n][0] * low, x[n][1] * low))
+                     : "memory");
         at = tile.at(row + lane / 4 + 8, 2 * first + n) + lane % 4 * 4;
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack2<T>(x[n][2] * high, x[n][3] * high)) : "memory");
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at),
+                     "r"(pack2<T>(x[n][2] * high, x[n][3] * high))
+                     : "memory");
     }
 }
 
-/** Writes ROWS rows of a tile, from row `row` on, as far as there are `rows` and `columns` of them; THREADS threads, of
- * which this is `thread`. */
+/** Writes ROWS rows of a tile, from row `row` on, as far as there are `rows` and `columns` of them;
+ * THREADS threads, of which this is `thread`. */
 template <int ROWS, int THREADS, class T, int DEPTH>
-__device__ __forceinline__ void write_rows(mma_tile<DEPTH> tile, int row, T *to, int64_t step, int rows, int columns,
-                                           int thread)
+__device__ __forceinline__ void write_rows(mma_tile<DEPTH> tile, int row, T *to, int64_t step,
+                                           int rows, int columns, int thread)
 {
     constexpr int chunks = DEPTH / 8;
 #pragma unroll 1
@@ -113,9 +123,11 @@ template <class T> __device__ __forceinline__ auto own_mask(const attention_call
 
 /** Sizes of a block. DEPTH: columns of the tiles, at least those of the operands. */
 template <int DEPTH_, bool RULES> struct attention_mma_shape {
-    static constexpr int depth = DEPTH_, tall = depth > 128 || RULES ? 1 : 2, wide = depth > 64 ? 32 : 64;
+    static constexpr int depth = DEPTH_, tall = depth > 128 || RULES ? 1 : 2,
+                         wide = depth > 64 ? 32 : 64;
     static constexpr int rows = 64 * tall, threads = 128;
-    static constexpr int blocks = depth == 128 && RULES ? 3 : 2; /* that registers leave a multiprocessor room for */
+    /* that registers leave a multiprocessor room for */
+    static constexpr int blocks = depth == 128 && RULES ? 3 : 2;
     static constexpr int bytes = (rows + 2 * wide) * depth * 2;
 };
 
@@ -126,13 +138,15 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
     using S = attention_mma_shape<DEPTH, RULES>;
     constexpr int TALL = S::tall, WIDE = S::wide;
     extern __shared__ __align__(128) char shared[];
-    mma_tile<DEPTH> q{shared_address(shared)}, k{q.base + S::rows * DEPTH * 2}, v{k.base + WIDE * DEPTH * 2};
+    mma_tile<DEPTH> q{shared_address(shared)}, k{q.base + S::rows * DEPTH * 2},
+        v{k.base + WIDE * DEPTH * 2};
 
     /* the last rows of a head come first: under a causal mask they are the longest */
     int blocks = (c.rows + S::rows - 1) / S::rows, head = (int)(blockIdx.x / blocks % c.heads),
         batch = (int)(blockIdx.x / blocks / c.heads);
     attention_span span = span_of(c, batch);
-    int first = (blocks - 1 - (int)(blockIdx.x % blocks)) * S::rows, rows = min(S::rows, span.rows - first);
+    int first = (blocks - 1 - (int)(blockIdx.x % blocks)) * S::rows,
+        rows = min(S::rows, span.rows - first);
     if (rows <= 0)
         return;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp * 16 * TALL;
@@ -147,15 +161,18 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
 
     int tile = seen.end > seen.first ? (seen.end - 1) / WIDE : -1, last = seen.first / WIDE;
     if (tile >= last) {
-        q.template load<S::rows, 128>(c.q.of<const T>(batch, head, span.first_row + first), c.q.row, rows, c.depth);
-        k.template load<WIDE, 128>(keys + tile * WIDE * c.k.row, c.k.row, span.keys - tile * WIDE, c.depth);
+        q.template load<S::rows, 128>(c.q.of<const T>(batch, head, span.first_row + first), c.q.row,
+                                      rows, c.depth);
+        k.template load<WIDE, 128>(keys + tile * WIDE * c.k.row, c.k.row, span.keys - tile * WIDE,
+                                   c.depth);
         copies_commit();
     }
     for (; tile >= last; tile--) {
         int from = tile * WIDE;
         copies_wait<0>();
         __syncthreads();
-        v.template load<WIDE, 128>(values + from * c.v.row, c.v.row, span.keys - from, c.value_depth);
+        v.template load<WIDE, 128>(values + from * c.v.row, c.v.row, span.keys - from,
+                                   c.value_depth);
         copies_commit();
 
         float s[TALL][WIDE / 8][4];
@@ -183,7 +200,8 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
                             if (!sees(span, row, key))
                                 x = -INFINITY;
                             else if (RULES && c.rules)
-                                x = attention_score(c, x, batch, head, row, key, slope, own_mask<T>(c));
+                                x = attention_score(c, x, batch, head, row, key, slope,
+                                                    own_mask<T>(c));
                         }
                 float before = top[m][half], now = before;
 #pragma unroll
@@ -192,7 +210,8 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 1));
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
                 top[m][half] = now;
-                float base = now == -INFINITY ? 0 : now * c.to_log2; /* rows that have seen nothing yet */
+                /* rows that have seen nothing yet */
+                float base = now == -INFINITY ? 0 : now * c.to_log2;
                 float shrink = exp2_fast(before * c.to_log2 - base), total = 0;
 #pragma unroll
                 for (int n = 0; n < WIDE / 8; n++)
@@ -207,8 +226,8 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
                     for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
                         for (int e = 0; e < 2; e++)
-                            s[m][n][2 * half + e] *=
-                                attention_kept<float>(c, batch, head, row, from + n * 8 + lane % 4 * 2 + e);
+                            s[m][n][2 * half + e] *= attention_kept<float>(
+                                c, batch, head, row, from + n * 8 + lane % 4 * 2 + e);
                 sum[m][half] = sum[m][half] * shrink + total;
 #pragma unroll
                 for (int n = 0; n < DEPTH / 8; n++) {
@@ -240,8 +259,8 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
     for (int m = 0; m < TALL; m++)
         put<T, DEPTH, DEPTH>(q, mine + 16 * m, 0, o[m], inverse[m][0], inverse[m][1]);
     __syncwarp();
-    write_rows<16 * TALL, 32>(q, mine, c.out.of<T>(batch, head, span.first_row + first + mine), c.out.row, rows - mine,
-                              c.value_depth, lane);
+    write_rows<16 * TALL, 32>(q, mine, c.out.of<T>(batch, head, span.first_row + first + mine),
+                              c.out.row, rows - mine, c.value_depth, lane);
 }
 
 } // namespace ts

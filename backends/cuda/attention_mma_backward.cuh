@@ -4,10 +4,10 @@
  *
  * With p = exp(scale q kT - lse), dp = g vT and ds = p (dp - delta), delta the row's sum of g out:
  *   dq = scale ds k,  dk = scale dsT q,  dv = pT g.
- * A block holds a pair of tiles: (q, g) in the pass over queries, (k, v) in the one over keys. The other
- * pair passes by. In either pass s = (first of the pair held) (first of the pair passing)T and dp is the
- * same of the seconds, so that what a warp computes is at once the left operand of the products it adds up,
- * and nothing but the operands goes through shared memory.
+ * A block holds a pair of tiles: (q, g) in the pass over queries, (k, v) in the one over keys.
+ * The other pair passes by. In either pass s = (first of the pair held) (first of the pair
+ * passing)T and dp is the same of the seconds, so that what a warp computes is at once the left
+ * operand of the products it adds up, and nothing but the operands goes through shared memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_BACKWARD_CUH
@@ -24,11 +24,13 @@ template <int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
                          wide = depth > 128 || (KEYS && depth > 64) ? 32 : 64;
     static constexpr int stages = depth > 128 ? 1 : 2;
     static constexpr int pair = wide * depth * 2 * 2;
-    static constexpr int bytes = rows * depth * 2 * 2 + stages * (pair + wide * (int)sizeof(float2));
+    static constexpr int bytes =
+        rows * depth * 2 * 2 + stages * (pair + wide * (int)sizeof(float2));
 };
 
 template <class T, int DEPTH, bool KEYS, bool RULES>
-static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(const __grid_constant__ attention_call c)
+static __global__ void __launch_bounds__(256, 1)
+    attention_mma_backward_kernel(const __grid_constant__ attention_call c)
 {
     using S = attention_mma_backward_shape<DEPTH, KEYS>;
     constexpr int WIDE = S::wide, COLUMNS = DEPTH / S::split;
@@ -50,10 +52,12 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / S::split * 16,
         part = warp % S::split * (COLUMNS / 16);
 
-    const attention_operand &own1 = KEYS ? c.k : c.q, &own2 = KEYS ? c.v : c.g, &other1 = KEYS ? c.q : c.k,
-                            &other2 = KEYS ? c.g : c.v;
-    attention_range seen = KEYS ? rows_of_keys(span, first, first + held) : keys_of_rows(span, first, first + held);
-    int begin = seen.first / WIDE, tiles = seen.end > seen.first ? (seen.end - 1) / WIDE + 1 - begin : 0;
+    const attention_operand &own1 = KEYS ? c.k : c.q, &own2 = KEYS ? c.v : c.g,
+                            &other1 = KEYS ? c.q : c.k, &other2 = KEYS ? c.g : c.v;
+    attention_range seen =
+        KEYS ? rows_of_keys(span, first, first + held) : keys_of_rows(span, first, first + held);
+    int begin = seen.first / WIDE,
+        tiles = seen.end > seen.first ? (seen.end - 1) / WIDE + 1 - begin : 0;
     int first_head = KEYS ? head * c.share : head,
         total = KEYS ? tiles * c.share : tiles; /* tiles that pass, head by head */
     int limit = KEYS ? span.rows : span.keys;
@@ -64,23 +68,26 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
         int stage = i % S::stages, from = (begin + i % tiles) * WIDE,
             h = KEYS ? first_head + i / tiles : head / c.share;
         mma_tile<DEPTH> to1{passing + stage * S::pair}, to2{to1.base + WIDE * DEPTH * 2};
-        to1.template load<WIDE, 256>(other1.of<const T>(batch, h, other_start + from), other1.row, limit - from,
-                                     c.depth);
-        to2.template load<WIDE, 256>(other2.of<const T>(batch, h, other_start + from), other2.row, limit - from,
-                                     c.value_depth);
+        to1.template load<WIDE, 256>(other1.of<const T>(batch, h, other_start + from), other1.row,
+                                     limit - from, c.depth);
+        to2.template load<WIDE, 256>(other2.of<const T>(batch, h, other_start + from), other2.row,
+                                     limit - from, c.value_depth);
         if (KEYS && threadIdx.x < WIDE) {
             int row = from + (int)threadIdx.x;
             /* rows past the end get probabilities of 0 */
             pairs[stage * WIDE + threadIdx.x] =
-                row < span.rows ? ((const float2 *)c.pairs)[pair_of(c, span, batch, h, row)] : float2{INFINITY, 0};
+                row < span.rows ? ((const float2 *)c.pairs)[pair_of(c, span, batch, h, row)]
+                                : float2{INFINITY, 0};
         }
     };
 
     float sum1[1][COLUMNS / 8][4] = {}, sum2[1][KEYS ? COLUMNS / 8 : 1][4] = {};
     float2 own_pairs[2] = {};
     if (total) {
-        held1.template load<S::rows, 256>(own1.of<const T>(batch, head, own_start), own1.row, held, c.depth);
-        held2.template load<S::rows, 256>(own2.of<const T>(batch, head, own_start), own2.row, held, c.value_depth);
+        held1.template load<S::rows, 256>(own1.of<const T>(batch, head, own_start), own1.row, held,
+                                          c.depth);
+        held2.template load<S::rows, 256>(own2.of<const T>(batch, head, own_start), own2.row, held,
+                                          c.value_depth);
         if (S::stages > 1)
             fetch(0);
         copies_commit();
@@ -88,8 +95,10 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 int row = mine + lane / 4 + 8 * half;
-                own_pairs[half] = row < held ? ((const float2 *)c.pairs)[pair_of(c, span, batch, head, first + row)]
-                                             : float2{INFINITY, 0};
+                own_pairs[half] =
+                    row < held
+                        ? ((const float2 *)c.pairs)[pair_of(c, span, batch, head, first + row)]
+                        : float2{INFINITY, 0};
             }
     }
     for (int i = 0; i < total; i++) {
@@ -105,7 +114,8 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
             fetch(i + 1);
             copies_commit();
         }
-        mma_tile<DEPTH> passing1{passing + stage * S::pair}, passing2{passing1.base + WIDE * DEPTH * 2};
+        mma_tile<DEPTH> passing1{passing + stage * S::pair},
+            passing2{passing1.base + WIDE * DEPTH * 2};
 
         float s[1][WIDE / 8][4], dp[1][WIDE / 8][4];
         products<T, DEPTH, 1, WIDE>(s, held1.from(mine), passing1);
@@ -120,7 +130,8 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
                     other = from + place;
                 float2 pair = KEYS ? pairs[stage * WIDE + place] : own_pairs[e / 2];
                 int row = KEYS ? other : own, key = KEYS ? own : other;
-                /* rows and keys past the end, which a whole tile may have, have no place in a mask */
+                /* rows and keys past the end, which a whole tile may have,
+                 * have no place in a mask */
                 bool visible = (whole && !(RULES && c.rules)) || sees(span, row, key);
                 float x = s[0][n][e], slope = 1, kept = 1;
                 if (RULES && c.rules && visible) {
@@ -131,7 +142,8 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
                 }
                 float p = visible ? exp2_fast(x * c.to_log2 - pair.x) : 0;
                 s[0][n][e] = RULES ? p * kept : p;
-                dp[0][n][e] = RULES ? p * (dp[0][n][e] * kept - pair.y) * slope : p * (dp[0][n][e] - pair.y);
+                dp[0][n][e] =
+                    RULES ? p * (dp[0][n][e] * kept - pair.y) * slope : p * (dp[0][n][e] - pair.y);
             }
         if constexpr (KEYS)
             accumulate<T, DEPTH, COLUMNS, 1, WIDE>(sum2, s, passing2, part);
@@ -146,10 +158,11 @@ static __global__ void __launch_bounds__(256, 1) attention_mma_backward_kernel(c
     __syncthreads();
     const attention_operand &to = KEYS ? c.dk : c.dq;
     if (to.data)
-        write_rows<S::rows, 256>(held1, 0, to.of<T>(batch, head, own_start), to.row, held, c.depth, (int)threadIdx.x);
-    if (KEYS && c.dv.data)
-        write_rows<S::rows, 256>(held2, 0, c.dv.of<T>(batch, head, own_start), c.dv.row, held, c.value_depth,
+        write_rows<S::rows, 256>(held1, 0, to.of<T>(batch, head, own_start), to.row, held, c.depth,
                                  (int)threadIdx.x);
+    if (KEYS && c.dv.data)
+        write_rows<S::rows, 256>(held2, 0, c.dv.of<T>(batch, head, own_start), c.dv.row, held,
+                                 c.value_depth, (int)threadIdx.x);
 }
 
 } // namespace ts

@@ -15,11 +15,13 @@ namespace ts {
  * up, the sums begin as zeros, and so does the count of keys that blocks have taken.
  */
 template <class T, int LANES>
-static __global__ void __launch_bounds__(256) attention_pairs_kernel(const __grid_constant__ attention_call c)
+static __global__ void __launch_bounds__(256)
+    attention_pairs_kernel(const __grid_constant__ attention_call c)
 {
     constexpr int ROWS = 256 / LANES;
     uint32_t blocks = (uint32_t)((c.pair_rows + ROWS - 1) / ROWS), heads = blockIdx.x / blocks;
-    int64_t row = (int64_t)(blockIdx.x % blocks) * ROWS + threadIdx.x / LANES, index = heads * c.pair_rows + row;
+    int64_t row = (int64_t)(blockIdx.x % blocks) * ROWS + threadIdx.x / LANES,
+            index = heads * c.pair_rows + row;
     int head = (int)(heads % c.heads), batch = (int)(heads / c.heads), lane = threadIdx.x % LANES;
     bool there = row < c.pair_rows, filled = row < c.q_tokens;
     float sum = 0;
@@ -44,7 +46,8 @@ static __global__ void __launch_bounds__(256) attention_pairs_kernel(const __gri
     if (filled) {
         int64_t at = heads * c.q_tokens + row;
         float lse = ((const float *)c.lse)[at];
-        pair = {lse == -INFINITY ? 0 : lse * log2_e, c.g_lse ? sum - ((const float *)c.g_lse)[at] : sum};
+        pair = {lse == -INFINITY ? 0 : lse * log2_e,
+                c.g_lse ? sum - ((const float *)c.g_lse)[at] : sum};
     }
     ((float2 *)c.pairs)[index] = pair;
 }

@@ -1,10 +1,12 @@
 /**
  * @file attention_plain.cuh
- * Attention in plain arithmetic, in f32 or f64, for what the tensor cores do not take: f32 and f64, depths that
- * are not multiples of 8 or above 256. Any depth; tiles of SIDE x SIDE scores, and no more memory than that.
+ * Attention in plain arithmetic, in f32 or f64, for what the tensor cores do not take: f32 and f64,
+ * depths that are not multiples of 8 or above 256. Any depth; tiles of SIDE x SIDE scores,
+ * and no more memory than that.
  *
- * A block of 16 x 16 threads owns SIDE rows and a slice of SLICE columns of what it adds up; blocks of other
- * slices compute the same scores. A thread holds rows y, y + 16 and columns x, x + 16 of a tile.
+ * A block of 16 x 16 threads owns SIDE rows and a slice of SLICE columns of what it adds up;
+ * blocks of other slices compute the same scores. A thread holds rows y, y + 16 and
+ * columns x, x + 16 of a tile.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_PLAIN_CUH
@@ -21,7 +23,8 @@ template <class A> struct plain_pair {
 };
 template <class A> using plain_tile = A[SIDE][SIDE + 1];
 
-template <class A> __device__ __forceinline__ A plain_get(const attention_call &c, const void *data, int64_t i)
+template <class A>
+__device__ __forceinline__ A plain_get(const attention_call &c, const void *data, int64_t i)
 {
     if constexpr (sizeof(A) == 8)
         return ((const double *)data)[i];
@@ -30,7 +33,8 @@ template <class A> __device__ __forceinline__ A plain_get(const attention_call &
                : c.type == ATTENTION_BF16 ? widen(((const bf16 *)data)[i])
                                           : widen(((const f16 *)data)[i]);
 }
-template <class A> __device__ __forceinline__ void plain_set(const attention_call &c, void *data, int64_t i, A x)
+template <class A>
+__device__ __forceinline__ void plain_set(const attention_call &c, void *data, int64_t i, A x)
 {
     if constexpr (sizeof(A) == 8)
         ((double *)data)[i] = x;
@@ -48,18 +52,18 @@ struct plain_matrix {
     int64_t start, step;
     int rows, columns;
 
-    __device__ __forceinline__ plain_matrix(const attention_operand &x, int batch, int head, int64_t first, int rows,
-                                            int columns)
-        : data(x.data), start(batch * x.batch + head * x.head + first * x.row), step(x.row), rows(rows),
-          columns(columns)
+    __device__ __forceinline__ plain_matrix(const attention_operand &x, int batch, int head,
+                                            int64_t first, int rows, int columns)
+        : data(x.data), start(batch * x.batch + head * x.head + first * x.row), step(x.row),
+          rows(rows), columns(columns)
     {
     }
 };
 
 /** Rows row to row + SIDE - 1, columns column to column + SIDE - 1; zeros where there are none. */
 template <class A>
-__device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A> &to, const plain_matrix &m, int row,
-                                           int column)
+__device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A> &to,
+                                           const plain_matrix &m, int row, int column)
 {
     for (int i = threadIdx.x; i < SIDE * SIDE; i += PLAIN_THREADS) {
         int r = i / SIDE, k = i % SIDE;
@@ -70,9 +74,9 @@ __device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A
 
 /** s = the products of rows of a and b, over all columns. */
 template <class A>
-__device__ __forceinline__ void plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int row,
-                                               const plain_matrix &b, int other, plain_tile<A> &left,
-                                               plain_tile<A> &right)
+__device__ __forceinline__ void
+plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int row,
+               const plain_matrix &b, int other, plain_tile<A> &left, plain_tile<A> &right)
 {
     int x = threadIdx.x % 16, y = threadIdx.x / 16;
     s[0][0] = s[0][1] = s[1][0] = s[1][1] = 0;
@@ -92,8 +96,8 @@ __device__ __forceinline__ void plain_products(const attention_call &c, A (&s)[2
 /** sum += p times the SIDE rows of b from `row` on, columns from `column` on. */
 template <class A>
 __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&sum)[2][SLICE / 16],
-                                                 const plain_tile<A> &p, const plain_matrix &b, int row, int column,
-                                                 plain_tile<A> &right)
+                                                 const plain_tile<A> &p, const plain_matrix &b,
+                                                 int row, int column, plain_tile<A> &right)
 {
     int x = threadIdx.x % 16, y = threadIdx.x / 16;
 #pragma unroll
@@ -113,8 +117,9 @@ __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&su
 
 /** Writes a block's sums, times the factors of its rows. */
 template <class A>
-__device__ __forceinline__ void plain_write(const attention_call &c, const attention_operand &to, const plain_matrix &m,
-                                            int row, int column, const A (&sum)[2][SLICE / 16], const A (&factor)[2])
+__device__ __forceinline__ void plain_write(const attention_call &c, const attention_operand &to,
+                                            const plain_matrix &m, int row, int column,
+                                            const A (&sum)[2][SLICE / 16], const A (&factor)[2])
 {
     int x = threadIdx.x % 16, y = threadIdx.x / 16;
 #pragma unroll
@@ -129,8 +134,8 @@ __device__ __forceinline__ void plain_write(const attention_call &c, const atten
 
 /** The score of a pair, -Inf where it is hidden. */
 template <class A>
-__device__ __forceinline__ A plain_score(const attention_call &c, const attention_span &span, A raw, int batch,
-                                         int head, int row, int key, A &slope)
+__device__ __forceinline__ A plain_score(const attention_call &c, const attention_span &span, A raw,
+                                         int batch, int head, int row, int key, A &slope)
 {
     slope = 1;
     if (!sees(span, row, key))
@@ -145,8 +150,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 {
     __shared__ plain_tile<A> left, right, p;
     __shared__ A top[SIDE], sum[SIDE], shrink[SIDE];
-    int blocks = (c.rows + SIDE - 1) / SIDE, x = threadIdx.x % 16, y = threadIdx.x / 16, warp = threadIdx.x / 32,
-        lane = threadIdx.x % 32;
+    int blocks = (c.rows + SIDE - 1) / SIDE, x = threadIdx.x % 16, y = threadIdx.x / 16,
+        warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int64_t index = blockIdx.x / slices;
     int column = (int)(blockIdx.x % slices) * SLICE, first = (int)(index % blocks) * SIDE,
         head = (int)(index / blocks % c.heads), batch = (int)(index / blocks / c.heads);
@@ -168,7 +173,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int r = y + i / 2 * 16, j = x + i % 2 * 16;
-            p[r][j] = plain_score<A>(c, span, s[i / 2][i % 2], batch, head, first + r, from + j, slope);
+            p[r][j] =
+                plain_score<A>(c, span, s[i / 2][i % 2], batch, head, first + r, from + j, slope);
         }
         __syncthreads();
         for (int r = warp * 4; r < warp * 4 + 4; r++) { /* a warp a row, a lane a key */
@@ -208,16 +214,19 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             sum[threadIdx.x] == 0 ? (A)-INFINITY : top[threadIdx.x] + log(sum[threadIdx.x]);
 }
 
-/** A row's lse, 0 where it sees nothing, and delta = the sum of g out, less g_lse; a warp a row of the tensors. */
+/** A row's lse, 0 where it sees nothing, and delta = the sum of g out, less g_lse;
+ * a warp a row of the tensors. */
 template <class A>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_pairs_kernel(const __grid_constant__ attention_call c)
 {
-    int64_t index = (int64_t)blockIdx.x * 8 + threadIdx.x / 32, heads = index / c.q_tokens, row = index % c.q_tokens;
+    int64_t index = (int64_t)blockIdx.x * 8 + threadIdx.x / 32, heads = index / c.q_tokens,
+            row = index % c.q_tokens;
     int head = (int)(heads % c.heads), batch = (int)(heads / c.heads), lane = threadIdx.x % 32;
     if (batch >= (c.q_starts ? 1 : c.batches))
         return;
-    plain_matrix out(c.out, batch, head, row, 1, c.value_depth), g(c.g, batch, head, row, 1, c.value_depth);
+    plain_matrix out(c.out, batch, head, row, 1, c.value_depth),
+        g(c.g, batch, head, row, 1, c.value_depth);
     A sum = 0;
     for (int i = lane; i < c.value_depth; i += 32)
         sum += plain_get<A>(c, out.data, out.start + i) * plain_get<A>(c, g.data, g.start + i);
@@ -238,16 +247,18 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 {
     __shared__ plain_tile<A> left, right, p, ds;
     __shared__ plain_pair<A> pairs[SIDE];
-    int most = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads, blocks = (most + SIDE - 1) / SIDE;
+    int most = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads,
+        blocks = (most + SIDE - 1) / SIDE;
     int64_t index = blockIdx.x / slices;
     int column = (int)(blockIdx.x % slices) * SLICE, first = (int)(index % blocks) * SIDE,
-        head = (int)(index / blocks % heads), batch = (int)(index / blocks / heads), x = threadIdx.x % 16,
-        y = threadIdx.x / 16;
+        head = (int)(index / blocks % heads), batch = (int)(index / blocks / heads),
+        x = threadIdx.x % 16, y = threadIdx.x / 16;
     attention_span span = span_of(c, batch);
     int held = min((int)SIDE, (KEYS ? span.keys : span.rows) - first);
     if (held <= 0)
         return;
-    attention_range seen = KEYS ? rows_of_keys(span, first, first + held) : keys_of_rows(span, first, first + held);
+    attention_range seen =
+        KEYS ? rows_of_keys(span, first, first + held) : keys_of_rows(span, first, first + held);
     A sum1[2][SLICE / 16] = {}, sum2[2][SLICE / 16] = {}, s[2][2], dp[2][2], slope;
     for (int h = KEYS ? head * c.share : head; h < (KEYS ? (head + 1) * c.share : head + 1); h++) {
         plain_matrix q(c.q, batch, h, span.first_row, span.rows, c.depth),
@@ -259,16 +270,18 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             __syncthreads();
             if (threadIdx.x < SIDE && first_row + (int)threadIdx.x < span.rows)
                 pairs[threadIdx.x] =
-                    ((const plain_pair<A> *)c.pairs)[pair_of(c, span, batch, h, first_row + (int)threadIdx.x)];
+                    ((const plain_pair<A> *)c.pairs)[pair_of(c, span, batch, h,
+                                                             first_row + (int)threadIdx.x)];
             plain_products(c, s, KEYS ? k : q, first, KEYS ? q : k, from, left, right);
             plain_products(c, dp, KEYS ? v : g, first, KEYS ? g : v, from, left, right);
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int own = y + i / 2 * 16, other = x + i % 2 * 16, row = KEYS ? from + other : first + own,
+                int own = y + i / 2 * 16, other = x + i % 2 * 16,
+                    row = KEYS ? from + other : first + own,
                     key = KEYS ? first + own : from + other;
-                A score = plain_score<A>(c, span, s[i / 2][i % 2], batch, h, row, key, slope), kept = 1, weight = 0,
-                  slant = 0;
+                A score = plain_score<A>(c, span, s[i / 2][i % 2], batch, h, row, key, slope),
+                  kept = 1, weight = 0, slant = 0;
                 if (score > (A)-INFINITY || score != score) {
                     plain_pair<A> pair = pairs[row - first_row];
                     if (c.dropout)
@@ -289,9 +302,11 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     int64_t start = KEYS ? span.first_key : span.first_row;
     int length = KEYS ? span.keys : span.rows;
     if (to.data)
-        plain_write(c, to, plain_matrix(to, batch, head, start, length, c.depth), first, column, sum1, factor);
+        plain_write(c, to, plain_matrix(to, batch, head, start, length, c.depth), first, column,
+                    sum1, factor);
     if (KEYS && c.dv.data)
-        plain_write(c, c.dv, plain_matrix(c.dv, batch, head, start, length, c.value_depth), first, column, sum2, one);
+        plain_write(c, c.dv, plain_matrix(c.dv, batch, head, start, length, c.value_depth), first,
+                    column, sum2, one);
 }
 
 } // namespace ts

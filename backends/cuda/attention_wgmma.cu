@@ -14,7 +14,8 @@ static bool sees_everything(const attention_call &c)
     return c.left >= c.rows + c.keys && c.right >= c.rows + c.keys;
 }
 
-template <class T, int DEPTH, int GROUPS> static cudaError_t launch(const attention_call &c, cudaStream_t stream)
+template <class T, int DEPTH, int GROUPS>
+static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_wgmma_shape<DEPTH, GROUPS>;
     CUtensorMap q, k, v, out;
@@ -35,8 +36,9 @@ template <class T, int DEPTH, int GROUPS> static cudaError_t launch(const attent
     cudaError_t e = taken ? cudaMemsetAsync(taken, 0, sizeof *taken, stream) : cudaSuccess;
     if (e != cudaSuccess)
         return e;
-    return attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS>, 1, all < c.processors ? all : c.processors, 1,
-                            S::threads, S::bytes, stream, c, q, k, v, out, together, taken, turns);
+    return attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS>, 1,
+                            all < c.processors ? all : c.processors, 1, S::threads, S::bytes,
+                            stream, c, q, k, v, out, together, taken, turns);
 }
 
 template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream)
@@ -44,7 +46,8 @@ template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, 
     if (c.depth > 64 || c.value_depth > 64)
         return launch<T, 128, 2>(c, stream);
     /* fewer rows a block waste less at the diagonal; more hide more */
-    return c.keys <= 1024 && !sees_everything(c) ? launch<T, 64, 2>(c, stream) : launch<T, 64, 3>(c, stream);
+    return c.keys <= 1024 && !sees_everything(c) ? launch<T, 64, 2>(c, stream)
+                                                 : launch<T, 64, 3>(c, stream);
 }
 
 #else

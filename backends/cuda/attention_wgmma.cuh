@@ -2,12 +2,13 @@
  * @file attention_wgmma.cuh
  * Attention forward on Hopper (Shah et al., FlashAttention-3, 2024).
  *
- * A block is one group of four warps that brings tiles, and two or three groups that each own 64 rows of
- * queries. A group starts the scores of the next tile of keys, then the products of the last tile's
- * probabilities with their values, and works out the next probabilities while the latter run. Groups take
- * turns at the tensor cores, so that one multiplies while another exponentiates. A block goes from rows to
- * rows without a stop: the first scores of the next rows start before the last products of these, and
- * results leave through the copy engine while the second ones are computed.
+ * A block is one group of four warps that brings tiles, and two or three groups that each
+ * own 64 rows of queries. A group starts the scores of the next tile of keys, then the products
+ * of the last tile's probabilities with their values, and works out the next probabilities while
+ * the latter run. Groups take turns at the tensor cores, so that one multiplies while another
+ * exponentiates. A block goes from rows to rows without a stop: the first scores of the next
+ * rows start before the last products of these, and results leave through the copy engine while
+ * the second ones are computed.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_CUH
@@ -19,25 +20,30 @@
 namespace ts {
 
 template <int DEPTH_, int GROUPS> struct attention_wgmma_shape {
-    static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups, wide = 128, stages = depth == 64 ? 4 : 2;
-    static constexpr int threads = 128 * (groups + 1), many = groups == 2 ? 232 : 160, few = groups == 2 ? 40 : 32;
+    static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups, wide = 128,
+                         stages = depth == 64 ? 4 : 2;
+    static constexpr int threads = 128 * (groups + 1), many = groups == 2 ? 232 : 160,
+                         few = groups == 2 ? 40 : 32;
     static constexpr int q_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
-    static constexpr int bytes =
-        1024 + 3 * q_bytes + 2 * stages * tile_bytes + tile_ring<2>::bytes + 2 * tile_ring<stages>::bytes;
+    static constexpr int bytes = 1024 + 3 * q_bytes + 2 * stages * tile_bytes +
+                                 tile_ring<2>::bytes + 2 * tile_ring<stages>::bytes;
 };
 
-/** Rows that a block works on, and how many tiles of keys they see; 0 tiles: the end of the work. */
+/** Rows that a block works on, and how many tiles of keys they see;
+ * 0 tiles: the end of the work. */
 struct alignas(16) attention_rows {
     int first, head, batch, tiles;
 };
 
 /**
- * Makes scores probabilities, relative to the maximum so far; returns by what sums so far shrink, and whether they
- * do. A maximum that grows by less than a factor of 2^8 is left where it is: probabilities may well exceed 1.
+ * Makes scores probabilities, relative to the maximum so far; returns by what sums so far shrink,
+ * and whether they do. A maximum that grows by less than a factor of 2^8 is left where it is:
+ * probabilities may well exceed 1.
  */
 template <int N>
-__device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)[2], float (&sum)[2],
-                                                  float (&shrink)[2], float to_log2)
+__device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)[2],
+                                                  float (&sum)[2], float (&shrink)[2],
+                                                  float to_log2)
 {
     float now[2];
     bool grows = false;
@@ -55,14 +61,16 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     if (grows) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            shrink[half] = now[half] == -INFINITY ? 1 : exp2_fast((top[half] - now[half]) * to_log2);
+            shrink[half] =
+                now[half] == -INFINITY ? 1 : exp2_fast((top[half] - now[half]) * to_log2);
             sum[half] *= shrink[half];
             top[half] = now[half];
         }
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float base = top[half] == -INFINITY ? 0 : top[half] * to_log2, total = 0; /* rows that have seen nothing yet */
+        /* rows that have seen nothing yet */
+        float base = top[half] == -INFINITY ? 0 : top[half] * to_log2, total = 0;
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
@@ -76,21 +84,25 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     return grows;
 }
 
-/** Bit i: this lane's key number i of a row is among the first `keys` ones; of each 8 keys a lane has two. */
+/** Bit i: this lane's key number i of a row is among the first `keys` ones;
+ * of each 8 keys a lane has two. */
 template <int N> __device__ __forceinline__ uint32_t attention_first_keys(int keys)
 {
-    int mine = keys - (int)(threadIdx.x % 4) * 2, count = mine <= 0 ? 0 : mine / 8 * 2 + min(mine % 8, 2);
+    int mine = keys - (int)(threadIdx.x % 4) * 2,
+        count = mine <= 0 ? 0 : mine / 8 * 2 + min(mine % 8, 2);
     return count >= 2 * N ? ~0u : (1u << count) - 1;
 }
 /** Hides what rows `row` and row + 8 do not see of the keys from `from` on. */
 template <int N>
-__device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention_span &span, int row, int from)
+__device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention_span &span,
+                                               int row, int from)
 {
     static_assert(N <= 16, "a bit for each of a row's keys");
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int low = row + 8 * half + span.low, high = min(span.keys - 1, row + 8 * half + span.high);
-        uint32_t seen = attention_first_keys<N>(high + 1 - from) & ~attention_first_keys<N>(low - from);
+        uint32_t seen =
+            attention_first_keys<N>(high + 1 - from) & ~attention_first_keys<N>(low - from);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
@@ -102,21 +114,27 @@ __device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention
 
 template <class T, int DEPTH, int GROUPS>
 static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::threads, 1)
-    attention_wgmma_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap q_map,
-                           const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map,
-                           const __grid_constant__ CUtensorMap out_map, int together, unsigned *counter, bool turns)
+    attention_wgmma_kernel(const __grid_constant__ attention_call c,
+                           const __grid_constant__ CUtensorMap q_map,
+                           const __grid_constant__ CUtensorMap k_map,
+                           const __grid_constant__ CUtensorMap v_map,
+                           const __grid_constant__ CUtensorMap out_map, int together,
+                           unsigned *counter, bool turns)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = attention_wgmma_shape<DEPTH, GROUPS>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
     __shared__ attention_rows told[4]; /* queries are given back before their results are written */
-    uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + 2 * S::q_bytes, k = out + S::q_bytes,
-             v = k + S::stages * S::tile_bytes;
+    uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + 2 * S::q_bytes,
+             k = out + S::q_bytes, v = k + S::stages * S::tile_bytes;
     tile_ring<2> rows{v + S::stages * S::tile_bytes};
     tile_ring<S::stages> keys{rows.barriers + rows.bytes}, values{keys.barriers + keys.bytes};
-    const attention_span span = {0, 0, 0, c.rows, c.keys, c.keys - c.rows - c.left, c.keys - c.rows + c.right};
-    auto last_tile = [&](int first) { return (min(c.keys, min(first + S::rows, c.rows) + span.high) - 1) / WIDE; };
+    const attention_span span = {
+        0, 0, 0, c.rows, c.keys, c.keys - c.rows - c.left, c.keys - c.rows + c.right};
+    auto last_tile = [&](int first) {
+        return (min(c.keys, min(first + S::rows, c.rows) + span.high) - 1) / WIDE;
+    };
 
     /* what a warp writes of rows that see no keys */
     auto clear_rows = [&](const attention_place &at, int first) {
@@ -126,7 +144,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
             if (row < c.rows && column < c.value_depth)
                 *(uint4 *)(c.out.of<T>(at.batch, at.head, row) + column) = uint4{};
             if (row < c.rows && column == 0 && c.lse)
-                ((float *)c.lse)[((int64_t)at.batch * c.heads + at.head) * c.rows + row] = -INFINITY;
+                ((float *)c.lse)[((int64_t)at.batch * c.heads + at.head) * c.rows + row] =
+                    -INFINITY;
         }
     };
 
@@ -138,19 +157,22 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     }
     __syncthreads();
 
-    int group = threadIdx.x / 128 - 1, round = 0, passed = 0; /* tiles of rows, and of keys, so far */
+    /* tiles of rows, and of keys, so far */
+    int group = threadIdx.x / 128 - 1, round = 0, passed = 0;
     if (group < 0) {
         registers_shrink<S::few>();
         if (threadIdx.x >= 32)
             return;
-        unsigned blocks = (c.rows + S::rows - 1) / S::rows, heads = c.heads * c.batches, all = heads * blocks;
+        unsigned blocks = (c.rows + S::rows - 1) / S::rows, heads = c.heads * c.batches,
+                 all = heads * blocks;
         int v_row = 0; /* of the values that are due: they come after the next keys */
         auto fetch_values = [&](int of) {
             int at = passed - 1;
             values.wait_empty(at);
             barrier_expect(values.full(at), S::tile_bytes);
             tma_load_tile<WIDE, DEPTH>(v + at % S::stages * S::tile_bytes, &v_map, v_row,
-                                       told[of % 4].head / c.share, told[of % 4].batch, values.full(at));
+                                       told[of % 4].head / c.share, told[of % 4].batch,
+                                       values.full(at));
         };
         for (unsigned index = blockIdx.x, next; index < all; index = next) {
             next = gridDim.x + index;
@@ -166,14 +188,15 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
                 rows.wait_empty(round);
                 told[round % 4] = {first, at.head, at.batch, tiles};
                 barrier_expect(rows.full(round), S::q_bytes);
-                tma_load_tile<S::rows, DEPTH>(q + round % 2 * S::q_bytes, &q_map, first, at.head, at.batch,
-                                              rows.full(round));
+                tma_load_tile<S::rows, DEPTH>(q + round % 2 * S::q_bytes, &q_map, first, at.head,
+                                              at.batch, rows.full(round));
 #pragma unroll 1
                 for (int i = 0; i < tiles; i++) {
                     keys.wait_empty(passed);
                     barrier_expect(keys.full(passed), S::tile_bytes);
-                    tma_load_tile<WIDE, DEPTH>(k + passed % S::stages * S::tile_bytes, &k_map, (last - i) * WIDE,
-                                               at.head / c.share, at.batch, keys.full(passed));
+                    tma_load_tile<WIDE, DEPTH>(k + passed % S::stages * S::tile_bytes, &k_map,
+                                               (last - i) * WIDE, at.head / c.share, at.batch,
+                                               keys.full(passed));
                     if (passed)
                         fetch_values(i ? round : round - 1);
                     v_row = (last - i) * WIDE;
@@ -196,9 +219,12 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
 
     registers_grow<S::many>();
     constexpr int turn = 2 * 128;
-    int thread = threadIdx.x % 128, lane = thread % 32, mine = group * 64 + thread / 32 * 16 + lane / 4;
-    float o[DEPTH / 8][4] = {}, s[WIDE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, shrink[2];
-    float next_top[2], next_sum[2]; /* of the rows of `round`, until those before them are written */
+    int thread = threadIdx.x % 128, lane = thread % 32,
+        mine = group * 64 + thread / 32 * 16 + lane / 4;
+    float o[DEPTH / 8][4] = {}, s[WIDE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {},
+                    shrink[2];
+    /* of the rows of `round`, until those before them are written */
+    float next_top[2], next_sum[2];
     uint32_t p[WIDE / 16][4];
     int first, tiles; /* of the rows of `round` */
     auto release = [&](uint32_t barrier) {
@@ -288,7 +314,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         tma_sees_shared();
         turn_wait(8 + group, 128);
         if (thread == 0)
-            tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, &out_map, r.first + group * 64, r.head, r.batch);
+            tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, &out_map, r.first + group * 64,
+                                      r.head, r.batch);
         if (more)
 #pragma unroll
             for (int n = 0; n < DEPTH / 8; n++)
@@ -310,8 +337,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     passed++;
     while (true) {
         int i = 1;
-        /* scores of the rows run beside the end of those before; one call for both cases, with what is beside it under
-         * conditions, would make ptxas serialize products (C7514) */
+        /* scores of the rows run beside the end of those before; one call for both cases,
+         * with what is beside it under conditions, would make ptxas serialize products (C7514) */
         if (round && tiles > 1) {
             take_turn();
             start_scores();

@@ -24,44 +24,53 @@ struct backward_maps {
     }
 };
 
-template <class T, int DEPTH, bool SUMS> static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
+template <class T, int DEPTH, bool SUMS>
+static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_wgmma_keys_shape<DEPTH>;
     backward_maps maps;
-    int64_t heads = (int64_t)c.batches * (c.heads / c.share), blocks = heads * ((c.keys + S::keys - 1) / S::keys);
+    int64_t heads = (int64_t)c.batches * (c.heads / c.share),
+            blocks = heads * ((c.keys + S::keys - 1) / S::keys);
     if (blocks > INT32_MAX || !maps.make<T>(c, S::rows, S::keys))
         return cudaErrorNotSupported;
     int together = attention_together((int64_t)c.rows * DEPTH * (SUMS ? 8 : 4) * c.share, heads);
-    unsigned *counter = blocks > c.processors ? c.taken : nullptr; /* attention_pairs_kernel made it 0 */
-    cudaError_t e = attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS>, 1,
-                                     blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes, stream, c,
-                                     maps.k, maps.v, maps.q, maps.g, together, counter);
+    /* attention_pairs_kernel made it 0 */
+    unsigned *counter = blocks > c.processors ? c.taken : nullptr;
+    cudaError_t e =
+        attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS>, 1,
+                         blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes,
+                         stream, c, maps.k, maps.v, maps.q, maps.g, together, counter);
     if constexpr (SUMS)
         if (e == cudaSuccess)
-            e = attention_launch(attention_wgmma_sums_kernel<T, DEPTH>, (int64_t)c.batches * c.heads,
-                                 c.pair_rows * DEPTH / 4096, 2, 256, 0, stream, c);
+            e = attention_launch(attention_wgmma_sums_kernel<T, DEPTH>,
+                                 (int64_t)c.batches * c.heads, c.pair_rows * DEPTH / 4096, 2, 256,
+                                 0, stream, c);
     return e;
 }
-template <class T, int DEPTH> static cudaError_t launch_queries(const attention_call &c, cudaStream_t stream)
+template <class T, int DEPTH>
+static cudaError_t launch_queries(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_wgmma_queries_shape<DEPTH>;
     backward_maps maps;
     if (!maps.make<T>(c, S::rows, S::wide))
         return cudaErrorNotSupported;
     int64_t heads = (int64_t)c.batches * c.heads;
-    return attention_launch(attention_wgmma_queries_kernel<T, DEPTH>, heads, c.rows, S::rows, S::threads, S::bytes,
-                            stream, c, maps.q, maps.g, maps.k, maps.v,
+    return attention_launch(attention_wgmma_queries_kernel<T, DEPTH>, heads, c.rows, S::rows,
+                            S::threads, S::bytes, stream, c, maps.q, maps.g, maps.k, maps.v,
                             attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads));
 }
-template <class T, int DEPTH> static cudaError_t choose(const attention_call &c, bool keys, cudaStream_t stream)
+template <class T, int DEPTH>
+static cudaError_t choose(const attention_call &c, bool keys, cudaStream_t stream)
 {
     return !keys    ? launch_queries<T, DEPTH>(c, stream)
            : c.sums ? launch_keys<T, DEPTH, true>(c, stream)
                     : launch_keys<T, DEPTH, false>(c, stream);
 }
-template <class T> cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream)
+template <class T>
+cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream)
 {
-    return attention_sum_columns(c) == 64 ? choose<T, 64>(c, keys, stream) : choose<T, 128>(c, keys, stream);
+    return attention_sum_columns(c) == 64 ? choose<T, 64>(c, keys, stream)
+                                          : choose<T, 128>(c, keys, stream);
 }
 
 #else

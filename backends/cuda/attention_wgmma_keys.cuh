@@ -19,13 +19,15 @@
 namespace ts {
 
 template <int DEPTH_> struct attention_wgmma_keys_shape {
-    static constexpr int depth = DEPTH_, groups = 2, keys = 64 * groups, rows = depth == 64 ? 128 : 64;
+    static constexpr int depth = DEPTH_, groups = 2, keys = 64 * groups,
+                         rows = depth == 64 ? 128 : 64;
     static constexpr int stages = depth == 64 ? 2 : 3, threads = 128 * (groups + 1);
-    static constexpr int held_bytes = keys * depth * 2, tile_bytes = rows * depth * 2, pair_bytes = rows * 8;
+    static constexpr int held_bytes = keys * depth * 2, tile_bytes = rows * depth * 2,
+                         pair_bytes = rows * 8;
     static constexpr int stage_bytes = 2 * tile_bytes;
     static constexpr int slab_bytes = rows * 128; /* scores' gradients of a group's keys */
-    static constexpr int bytes = 1024 + 2 * held_bytes + stages * (stage_bytes + pair_bytes) + groups * 2 * slab_bytes +
-                                 16 + tile_ring<stages>::bytes;
+    static constexpr int bytes = 1024 + 2 * held_bytes + stages * (stage_bytes + pair_bytes) +
+                                 groups * 2 * slab_bytes + 16 + tile_ring<stages>::bytes;
 };
 
 /** The keys that a block works on next, and the tiles of ROWS rows that see them, head by head. */
@@ -33,11 +35,12 @@ template <int KEYS, int ROWS> struct attention_keys_work {
     attention_span span;
     int head, batch, first, start, tiles, total;
 
-    __device__ __forceinline__ attention_keys_work(const attention_call &c, unsigned index, unsigned blocks,
-                                                   unsigned together)
+    __device__ __forceinline__ attention_keys_work(const attention_call &c, unsigned index,
+                                                   unsigned blocks, unsigned together)
     {
         int heads = c.heads / c.share;
-        attention_place at = attention_longest_first(index, blocks, heads, heads * c.batches, together);
+        attention_place at =
+            attention_longest_first(index, blocks, heads, heads * c.batches, together);
         head = at.head;
         batch = at.batch;
         span = span_of(c, batch);
@@ -51,9 +54,12 @@ template <int KEYS, int ROWS> struct attention_keys_work {
 
 template <class T, int DEPTH, bool SUMS>
 static __global__ void __launch_bounds__(384, 1)
-    attention_wgmma_keys_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap k_map,
-                                const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap q_map,
-                                const __grid_constant__ CUtensorMap g_map, int together, unsigned *counter)
+    attention_wgmma_keys_kernel(const __grid_constant__ attention_call c,
+                                const __grid_constant__ CUtensorMap k_map,
+                                const __grid_constant__ CUtensorMap v_map,
+                                const __grid_constant__ CUtensorMap q_map,
+                                const __grid_constant__ CUtensorMap g_map, int together,
+                                unsigned *counter)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = attention_wgmma_keys_shape<DEPTH>;
@@ -61,11 +67,14 @@ static __global__ void __launch_bounds__(384, 1)
     using work = attention_keys_work<S::keys, ROWS>;
     extern __shared__ char shared[];
     __shared__ unsigned told; /* which keys the block works on; `all`: the end of the work */
-    uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes, passing = v + S::held_bytes;
-    uint32_t slabs = passing + S::stages * S::stage_bytes, pairs = slabs + S::groups * 2 * S::slab_bytes,
+    uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes,
+             passing = v + S::held_bytes;
+    uint32_t slabs = passing + S::stages * S::stage_bytes,
+             pairs = slabs + S::groups * 2 * S::slab_bytes,
              held_full = pairs + S::stages * S::pair_bytes, held_empty = held_full + 8;
     tile_ring<S::stages> ring{held_empty + 8};
-    unsigned blocks = (c.keys + S::keys - 1) / S::keys, all = c.heads / c.share * c.batches * blocks;
+    unsigned blocks = (c.keys + S::keys - 1) / S::keys,
+             all = c.heads / c.share * c.batches * blocks;
 
     if (threadIdx.x == 0) {
         barrier_init(held_full, 1);
@@ -75,11 +84,13 @@ static __global__ void __launch_bounds__(384, 1)
     }
     __syncthreads();
 
-    int group = threadIdx.x / 128 - 1, passed = 0, round = 0; /* tiles of rows, and of keys, so far */
+    /* tiles of rows, and of keys, so far */
+    int group = threadIdx.x / 128 - 1, passed = 0, round = 0;
     if (group < 0) {
         registers_shrink<24>();
         if (threadIdx.x == 0)
-            for (unsigned index = blockIdx.x; true; index = counter ? gridDim.x + atomicAdd(counter, 1) : all) {
+            for (unsigned index = blockIdx.x; true;
+                 index = counter ? gridDim.x + atomicAdd(counter, 1) : all) {
                 barrier_wait(held_empty, ~round & 1);
                 told = index;
                 if (index >= all) {
@@ -93,14 +104,16 @@ static __global__ void __launch_bounds__(384, 1)
                 int from = w.start * ROWS, head = w.head * c.share;
 #pragma unroll 1
                 for (int left = w.total; left; left--, passed++) {
-                    uint32_t stage = (uint32_t)passed % S::stages, to = passing + stage * S::stage_bytes;
+                    uint32_t stage = (uint32_t)passed % S::stages,
+                             to = passing + stage * S::stage_bytes;
                     ring.wait_empty(passed);
                     barrier_expect(ring.full(passed), S::stage_bytes + S::pair_bytes);
                     tma_load_tile<ROWS, DEPTH>(to, &q_map, from, head, w.batch, ring.full(passed));
-                    tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, &g_map, from, head, w.batch, ring.full(passed));
+                    tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, &g_map, from, head, w.batch,
+                                               ring.full(passed));
                     bulk_load(pairs + stage * S::pair_bytes,
-                              (const float2 *)c.pairs + pair_of(c, w.span, w.batch, head, from), S::pair_bytes,
-                              ring.full(passed));
+                              (const float2 *)c.pairs + pair_of(c, w.span, w.batch, head, from),
+                              S::pair_bytes, ring.full(passed));
                     from += ROWS;
                     if (from == (w.start + w.tiles) * ROWS)
                         from = w.start * ROWS, head++;
@@ -115,7 +128,8 @@ static __global__ void __launch_bounds__(384, 1)
         /* of a tile of dq, a group has 64 rows of depth 64, or 64 columns of 64 rows */
         uint32_t dq_left = slabs + (ROWS == 128 ? group * 64 * 128 : 0),
                  dq_right = k + (ROWS == 128 ? 0 : group * S::keys * 128);
-        /* numbers of barriers; those of scores take turns, for a group may be a tile ahead of the other */
+        /* numbers of barriers; those of scores take turns,
+         * for a group may be a tile ahead of the other */
         enum { SCORES = 1, DONE = SCORES + 2 * S::groups, WRITTEN };
 
         for (; true; round++) {
@@ -125,17 +139,20 @@ static __global__ void __launch_bounds__(384, 1)
                 break;
             work w(c, index, blocks, together);
             int begin = w.first + group * 64, own = begin + warp * 16 + lane / 4; /* and own + 8 */
-            float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {}, s[ROWS / 8][4], dp[ROWS / 8][4], dq[8][4];
+            float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {}, s[ROWS / 8][4], dp[ROWS / 8][4],
+                             dq[8][4];
             uint32_t p[ROWS / 16][4], ds[ROWS / 16][4];
             auto stage = [&](int i) { return (uint32_t)((passed + i) % S::stages); };
             auto begin_scores = [&](int i) {
                 ring.wait_full(passed + i);
                 forget(s);
                 wgmma_begin();
-                wgmma_products<T, DEPTH, S::keys, ROWS>(s, own_k, passing + stage(i) * S::stage_bytes);
+                wgmma_products<T, DEPTH, S::keys, ROWS>(s, own_k,
+                                                        passing + stage(i) * S::stage_bytes);
                 wgmma_commit();
             };
-            float *to = c.sums + pair_of(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH +
+            float *to = c.sums +
+                        pair_of(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH +
                         group * 64 * 64 + thread * 4;
             if (w.total) {
                 begin_scores(0);
@@ -146,7 +163,8 @@ static __global__ void __launch_bounds__(384, 1)
             for (int i = 0; i < w.total; i++) {
                 int from = (w.start + tile) * ROWS;
                 uint32_t q = passing + stage(i) * S::stage_bytes, g = q + S::tile_bytes,
-                         own_pairs = pairs + stage(i) * S::pair_bytes + lane % 4 * 16, buffer = i % 2 * S::slab_bytes;
+                         own_pairs = pairs + stage(i) * S::pair_bytes + lane % 4 * 16,
+                         buffer = i % 2 * S::slab_bytes;
                 /* (lse, delta) of this lane's two columns of eight */
                 auto pairs_of = [&](int n) {
                     float4 two;
@@ -173,7 +191,8 @@ static __global__ void __launch_bounds__(384, 1)
 #pragma unroll
                         for (int e = 0; e < 4; e++) {
                             int key = own + e / 2 * 8, row = from + n * 8 + lane % 4 * 2 + e % 2;
-                            if (key >= w.span.keys || key - row < w.span.low || key - row > w.span.high)
+                            if (key >= w.span.keys || key - row < w.span.low ||
+                                key - row > w.span.high)
                                 s[n][e] = 0;
                         }
                 pack_left<T>(p, s);
@@ -209,7 +228,8 @@ static __global__ void __launch_bounds__(384, 1)
                 }
                 wgmma_wait<1 + SUMS>();
                 settle(dv);
-                /* the last ones, which nobody needs, are cheaper than a loop that ends in its middle */
+                /* the last ones, which nobody needs, are cheaper than a loop
+                 * that ends in its middle */
                 begin_scores(i + 1 < w.total ? i + 1 : i);
                 if constexpr (SUMS) {
                     wgmma_wait<1>();
@@ -235,11 +255,12 @@ static __global__ void __launch_bounds__(384, 1)
             settle(dk);
             settle(dv);
             if (c.dk.data)
-                write_group<T, 64>(own_slabs, 0, dk, (float)c.scale, (float)c.scale, c.dk.of<T>(w.batch, w.head, begin),
-                                   c.dk.row, c.keys - begin, c.depth);
+                write_group<T, 64>(own_slabs, 0, dk, (float)c.scale, (float)c.scale,
+                                   c.dk.of<T>(w.batch, w.head, begin), c.dk.row, c.keys - begin,
+                                   c.depth);
             if (c.dv.data)
-                write_group<T, 64>(own_slabs, 0, dv, 1, 1, c.dv.of<T>(w.batch, w.head, begin), c.dv.row, c.keys - begin,
-                                   c.value_depth);
+                write_group<T, 64>(own_slabs, 0, dv, 1, 1, c.dv.of<T>(w.batch, w.head, begin),
+                                   c.dv.row, c.keys - begin, c.value_depth);
             turn_wait(WRITTEN + group, 128);
         }
     }
@@ -248,10 +269,12 @@ static __global__ void __launch_bounds__(384, 1)
 
 /** dq of the sums, which lie as groups held them; a warp has 16 rows of 64 columns. */
 template <class T, int DEPTH>
-static __global__ void __launch_bounds__(256) attention_wgmma_sums_kernel(const __grid_constant__ attention_call c)
+static __global__ void __launch_bounds__(256)
+    attention_wgmma_sums_kernel(const __grid_constant__ attention_call c)
 {
     constexpr int ROWS = attention_wgmma_keys_shape<DEPTH>::rows;
-    uint32_t parts = (uint32_t)(c.pair_rows * DEPTH / 4096), blocks = parts / 2, heads = blockIdx.x / blocks;
+    uint32_t parts = (uint32_t)(c.pair_rows * DEPTH / 4096), blocks = parts / 2,
+             heads = blockIdx.x / blocks;
     int part = blockIdx.x % blocks * 2 + threadIdx.x / 128, head = (int)(heads % c.heads),
         batch = (int)(heads / c.heads);
     int thread = threadIdx.x % 128, lane = thread % 32;
@@ -277,7 +300,8 @@ static __global__ void __launch_bounds__(256) attention_wgmma_sums_kernel(const 
                 for (int i = 0; i < 4; i++)
                     if (!(i & step)) {
                         bool upper = lane & step;
-                        uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? y[i] : y[i | step], step);
+                        uint32_t got =
+                            __shfl_xor_sync(0xffffffffu, upper ? y[i] : y[i | step], step);
                         y[i] = upper ? got : y[i];
                         y[i | step] = upper ? y[i | step] : got;
                     }

@@ -19,29 +19,34 @@ template <int DEPTH_> struct attention_wgmma_queries_shape {
     static constexpr int stages = wide * depth > 64 * 128 ? 2 : 3, threads = 128 * (groups + 1);
     static constexpr int held_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
     static constexpr int stage_bytes = 2 * tile_bytes;
-    static constexpr int bytes = 1024 + 2 * held_bytes + stages * stage_bytes + 8 + tile_ring<stages>::bytes;
+    static constexpr int bytes =
+        1024 + 2 * held_bytes + stages * stage_bytes + 8 + tile_ring<stages>::bytes;
 };
 
 template <class T, int DEPTH>
 static __global__ void __launch_bounds__(384, 1)
-    attention_wgmma_queries_kernel(const __grid_constant__ attention_call c, const __grid_constant__ CUtensorMap q_map,
-                                   const __grid_constant__ CUtensorMap g_map, const __grid_constant__ CUtensorMap k_map,
+    attention_wgmma_queries_kernel(const __grid_constant__ attention_call c,
+                                   const __grid_constant__ CUtensorMap q_map,
+                                   const __grid_constant__ CUtensorMap g_map,
+                                   const __grid_constant__ CUtensorMap k_map,
                                    const __grid_constant__ CUtensorMap v_map, int together)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = attention_wgmma_queries_shape<DEPTH>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
-    uint32_t q = (shared_address(shared) + 1023) & ~1023u, g = q + S::held_bytes, passing = g + S::held_bytes,
-             held_full = passing + S::stages * S::stage_bytes;
+    uint32_t q = (shared_address(shared) + 1023) & ~1023u, g = q + S::held_bytes,
+             passing = g + S::held_bytes, held_full = passing + S::stages * S::stage_bytes;
     tile_ring<S::stages> ring{held_full + 8};
 
     int blocks = (c.rows + S::rows - 1) / S::rows;
-    attention_place at = attention_longest_first(blockIdx.x, blocks, c.heads, c.heads * c.batches, together);
+    attention_place at =
+        attention_longest_first(blockIdx.x, blocks, c.heads, c.heads * c.batches, together);
     attention_span span = span_of(c, at.batch);
     int first = (blocks - 1 - at.block) * S::rows;
     attention_range seen = keys_of_rows(span, first, min(first + S::rows, c.rows));
-    int start = seen.first / WIDE, tiles = seen.end > seen.first ? (seen.end - 1) / WIDE + 1 - start : 0;
+    int start = seen.first / WIDE,
+        tiles = seen.end > seen.first ? (seen.end - 1) / WIDE + 1 - start : 0;
 
     if (threadIdx.x == 0) {
         barrier_init(held_full, 1);
@@ -61,9 +66,10 @@ static __global__ void __launch_bounds__(384, 1)
                 uint32_t to = passing + i % S::stages * S::stage_bytes;
                 ring.wait_empty(i);
                 barrier_expect(ring.full(i), S::stage_bytes);
-                tma_load_tile<WIDE, DEPTH>(to, &k_map, (start + i) * WIDE, at.head / c.share, at.batch, ring.full(i));
-                tma_load_tile<WIDE, DEPTH>(to + S::tile_bytes, &v_map, (start + i) * WIDE, at.head / c.share, at.batch,
-                                           ring.full(i));
+                tma_load_tile<WIDE, DEPTH>(to, &k_map, (start + i) * WIDE, at.head / c.share,
+                                           at.batch, ring.full(i));
+                tma_load_tile<WIDE, DEPTH>(to + S::tile_bytes, &v_map, (start + i) * WIDE,
+                                           at.head / c.share, at.batch, ring.full(i));
             }
         }
     } else {
@@ -77,9 +83,11 @@ static __global__ void __launch_bounds__(384, 1)
         if (tiles) {
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                pairs[half] = own + 8 * half < c.rows
-                                  ? ((const float2 *)c.pairs)[pair_of(c, span, at.batch, at.head, own + 8 * half)]
-                                  : float2{INFINITY, 0};
+                pairs[half] =
+                    own + 8 * half < c.rows
+                        ? ((const float2 *)c.pairs)[pair_of(c, span, at.batch, at.head,
+                                                            own + 8 * half)]
+                        : float2{INFINITY, 0};
             barrier_wait(held_full, 0);
         }
         for (int i = 0; i < tiles; i++) {
@@ -132,7 +140,8 @@ static __global__ void __launch_bounds__(384, 1)
         settle(dq);
         if (c.dq.data)
             write_group<T, S::rows>(q, group * 64, dq, (float)c.scale, (float)c.scale,
-                                    c.dq.of<T>(at.batch, at.head, begin), c.dq.row, c.rows - begin, c.depth);
+                                    c.dq.of<T>(at.batch, at.head, begin), c.dq.row, c.rows - begin,
+                                    c.depth);
     }
 #endif
 }

@@ -1,4 +1,5 @@
-/** @file backend.c  The backend's struct: copies, streams, events, and the kernels of all families. */
+/** @file backend.c  The backend's struct: copies, streams, events,
+ * and the kernels of all families. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
 
@@ -17,7 +18,8 @@ static ts_status install(void *state, ts_key key)
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         for (int k = 0; k < families[i]->count; k++) {
             const ts_cuda_kernel *kernel = &families[i]->kernels[k];
-            ts_kernel_opts opts = {.size = sizeof opts, .dtypes = kernel->dtypes, .strided = kernel->strided};
+            ts_kernel_opts opts = {
+                .size = sizeof opts, .dtypes = kernel->dtypes, .strided = kernel->strided};
             TS_TRY(ts_register_kernel_ex(kernel->op, key, kernel->kernel, &opts, NULL));
         }
     return TS_OK;
@@ -31,7 +33,8 @@ static int device_count(void *state)
 
 /* ------------------------------------------------------------------------------ copies ---- */
 
-static ts_status copy(int device, void *to, const void *from, int64_t bytes, ts_stream *stream, enum cudaMemcpyKind kind)
+static ts_status copy(int device, void *to, const void *from, int64_t bytes, ts_stream *stream,
+                      enum cudaMemcpyKind kind)
 {
     const ts_cuda_device *d = ts_cuda_use(device);
     if (!d)
@@ -39,17 +42,20 @@ static ts_status copy(int device, void *to, const void *from, int64_t bytes, ts_
     return ts_cuda_check(cudaMemcpyAsync(to, from, (size_t)bytes, kind, ts_cuda_stream(d, stream)),
                          "cuda:%d: copy of %lld bytes", device, (long long)bytes);
 }
-static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_in(void *state, int device, void *to, const void *from, int64_t bytes,
+                         ts_stream *stream)
 {
     (void)state;
     return copy(device, to, from, bytes, stream, cudaMemcpyHostToDevice);
 }
-static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_out(void *state, int device, void *to, const void *from, int64_t bytes,
+                          ts_stream *stream)
 {
     (void)state;
     return copy(device, to, from, bytes, stream, cudaMemcpyDeviceToHost);
 }
-static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream)
+static ts_status copy_within(void *state, int device, void *to, const void *from, int64_t bytes,
+                             ts_stream *stream)
 {
     (void)state;
     return copy(device, to, from, bytes, stream, cudaMemcpyDeviceToDevice);
@@ -70,15 +76,17 @@ static ts_status follow(cudaStream_t later, int device, cudaStream_t stream)
     return ts_cuda_check(error, "cuda:%d: ordering streams", device);
 }
 
-/* The source was made on a stream of its own device, which may use its memory again as soon as it is released. */
-static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from, int64_t bytes,
-                              ts_stream *stream)
+/* The source was made on a stream of its own device, which may use its memory again
+ * as soon as it is released. */
+static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from,
+                              int64_t bytes, ts_stream *stream)
 {
     (void)state;
     const ts_cuda_device *source = ts_cuda_use(from_device);
     if (!source)
         return ts_error_code();
-    cudaStream_t first = ts_cuda_stream(source, ts_stream_current((ts_device){TS_KEY_CUDA, (uint8_t)from_device}));
+    cudaStream_t first =
+        ts_cuda_stream(source, ts_stream_current((ts_device){TS_KEY_CUDA, (uint8_t)from_device}));
     const ts_cuda_device *d = ts_cuda_use(device);
     if (!d)
         return ts_error_code();
@@ -87,7 +95,8 @@ static ts_status copy_between(void *state, int device, void *to, int from_device
     if (!ts_cuda_use(device))
         return ts_error_code();
     TS_TRY(ts_cuda_check(cudaMemcpyPeerAsync(to, device, from, from_device, (size_t)bytes, own),
-                         "cuda:%d: copy of %lld bytes from cuda:%d", device, (long long)bytes, from_device));
+                         "cuda:%d: copy of %lld bytes from cuda:%d", device, (long long)bytes,
+                         from_device));
     return follow(first, device, own);
 }
 
@@ -96,8 +105,8 @@ static void *host_allocate(void *state, int device, int64_t bytes)
     (void)state;
     void *data = NULL;
     if (!ts_cuda_use(device) ||
-        ts_cuda_check(cudaHostAlloc(&data, (size_t)bytes, cudaHostAllocPortable), "pinned memory of %lld bytes",
-                      (long long)bytes) != TS_OK)
+        ts_cuda_check(cudaHostAlloc(&data, (size_t)bytes, cudaHostAllocPortable),
+                      "pinned memory of %lld bytes", (long long)bytes) != TS_OK)
         return NULL;
     return data;
 }
@@ -120,7 +129,8 @@ static ts_status synchronize(void *state, int device, ts_stream *stream)
     if (!d)
         return ts_error_code();
     uint32_t end = ts_cuda_launches();
-    TS_TRY(ts_cuda_check(cudaStreamSynchronize(ts_cuda_stream(d, stream)), "cuda:%d: waiting for a stream", device));
+    TS_TRY(ts_cuda_check(cudaStreamSynchronize(ts_cuda_stream(d, stream)),
+                         "cuda:%d: waiting for a stream", device));
     ts_cuda_waited(device, ts_cuda_stream(d, stream), end);
     return ts_cuda_check_fault(d);
 }
@@ -140,7 +150,8 @@ static ts_stream *stream_new(void *state, int device)
     (void)state;
     cudaStream_t stream = NULL;
     if (!ts_cuda_use(device) ||
-        ts_cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream of cuda:%d", device) != TS_OK)
+        ts_cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                      "a stream of cuda:%d", device) != TS_OK)
         return NULL;
     return (ts_stream *)stream;
 }
@@ -157,7 +168,8 @@ static ts_event *event_new(void *state, int device)
 {
     (void)state;
     cudaEvent_t event = NULL;
-    if (!ts_cuda_use(device) || ts_cuda_check(cudaEventCreate(&event), "an event of cuda:%d", device) != TS_OK)
+    if (!ts_cuda_use(device) ||
+        ts_cuda_check(cudaEventCreate(&event), "an event of cuda:%d", device) != TS_OK)
         return NULL;
     return (ts_event *)event;
 }
@@ -171,8 +183,8 @@ static ts_status event_record(void *state, int device, ts_event *event, ts_strea
 {
     (void)state;
     const ts_cuda_device *d = ts_cuda_use(device);
-    return d ? ts_cuda_check(cudaEventRecord((cudaEvent_t)event, ts_cuda_stream(d, stream)), "cuda:%d: recording an event",
-                             device)
+    return d ? ts_cuda_check(cudaEventRecord((cudaEvent_t)event, ts_cuda_stream(d, stream)),
+                             "cuda:%d: recording an event", device)
              : ts_error_code();
 }
 static ts_status event_wait(void *state, int device, ts_event *event, ts_stream *stream)
@@ -186,7 +198,8 @@ static ts_status event_wait(void *state, int device, ts_event *event, ts_stream 
 static ts_status event_synchronize(void *state, int device, ts_event *event)
 {
     (void)state;
-    return ts_cuda_use(device) ? ts_cuda_check(cudaEventSynchronize((cudaEvent_t)event), "cuda:%d: waiting for an event", device)
+    return ts_cuda_use(device) ? ts_cuda_check(cudaEventSynchronize((cudaEvent_t)event),
+                                               "cuda:%d: waiting for an event", device)
                                : ts_error_code();
 }
 static ts_status event_elapsed(void *state, int device, ts_event *start, ts_event *end, double *ms)
@@ -195,13 +208,14 @@ static ts_status event_elapsed(void *state, int device, ts_event *start, ts_even
     float elapsed = 0;
     if (!ts_cuda_use(device))
         return ts_error_code();
-    TS_TRY(ts_cuda_check(cudaEventElapsedTime(&elapsed, (cudaEvent_t)start, (cudaEvent_t)end), "cuda:%d: time of events",
-                         device));
+    TS_TRY(ts_cuda_check(cudaEventElapsedTime(&elapsed, (cudaEvent_t)start, (cudaEvent_t)end),
+                         "cuda:%d: time of events", device));
     *ms = elapsed;
     return TS_OK;
 }
 
-/* Kernels that can do without a fixed order of sums ask ts_deterministic() at each call: nothing is to be told. */
+/* Kernels that can do without a fixed order of sums ask ts_deterministic()
+ * at each call: nothing is to be told. */
 static ts_status set_deterministic(void *state, bool on)
 {
     (void)state, (void)on;

@@ -1,8 +1,8 @@
 /**
  * @file barrier.cuh
- * Barriers in shared memory that count arrivals and bytes, copies whose bytes they count, and blocks of a
- * cluster that reach into each other's shared memory (PTX ISA: mbarrier, cp.async.bulk, mapa, st.async). For
- * sm_90 and later.
+ * Barriers in shared memory that count arrivals and bytes, copies whose bytes they count, and
+ * blocks of a cluster that reach into each other's shared memory (PTX ISA: mbarrier, cp.async.bulk,
+ * mapa, st.async). For sm_90 and later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BARRIER_CUH
@@ -28,7 +28,8 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 /** Arrives, and makes the phase wait for so many bytes of copies. */
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 /** Waits for the end of the phase of this parity; of a new barrier, phase 1 counts as ended. */
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
@@ -41,9 +42,11 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
                  : "memory");
 }
 /** Copies bytes; addresses and size are multiples of 16. */
-__device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes, uint32_t barrier)
+__device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes,
+                                          uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
@@ -65,13 +68,15 @@ __device__ __forceinline__ uint32_t peer_address(uint32_t mine, uint32_t rank)
 /** All threads of all blocks of the cluster meet. */
 __device__ __forceinline__ void cluster_meet()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 /** Writes to another block, which counts the 8 bytes at its barrier. */
 __device__ __forceinline__ void peer_store(uint32_t to, float2 x, uint32_t barrier)
 {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(x.x),
-                 "f"(x.y), "r"(barrier)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+                 "[%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(x.x), "f"(x.y), "r"(barrier)
                  : "memory");
 }
 /** Like barrier_wait(), for what other blocks of the cluster wrote. */

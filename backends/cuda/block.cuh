@@ -18,7 +18,8 @@ template <class A> __device__ __forceinline__ A warp_inclusive(A x)
     return x;
 }
 
-/** Sum of x over the threads before this one; *total is that of all THREADS. Every thread must call. */
+/** Sum of x over the threads before this one; *total is that of all THREADS.
+ * Every thread must call. */
 template <int THREADS, class A> __device__ __forceinline__ A block_exclusive(A x, A *total)
 {
     constexpr int warps = THREADS / 32;

@@ -1,8 +1,9 @@
 /**
  * @file cat.cu
- * Joining. The result is rows of bytes, and each member owns the same part of every row. Members that are
- * contiguous and of the result's dtype are copied together: a block finds its member by bisection and moves
- * units of up to 16 bytes. Every byte is read once and written once. Other members are copied one by one.
+ * Joining. The result is rows of bytes, and each member owns the same part of every row.
+ * Members that are contiguous and of the result's dtype are copied together: a block finds its
+ * member by bisection and moves units of up to 16 bytes. Every byte is read once and written once.
+ * Other members are copied one by one.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
@@ -25,7 +26,9 @@ struct members {
     const void *data[MEMBERS];
 };
 
-template <class U> static __global__ void __launch_bounds__(UNITS_THREADS) members_kernel(const __grid_constant__ members m, U *out)
+template <class U>
+static __global__ void __launch_bounds__(UNITS_THREADS)
+    members_kernel(const __grid_constant__ members m, U *out)
 {
     int low = 0, high = m.count;
     while (high - low > 1) {
@@ -67,8 +70,8 @@ static ts_status copy_alone(ts_frame *f, ts_tensor *out, int dim, bool stack, co
     for (int d = 0; d < ndim; d++)
         to[d] = ts_strides(out)[d + (stack && d >= dim)];
     char *data = (char *)ts_kernel_data(out) + p.at * elements_behind(out, dim) * item;
-    return copy_part(f, {data, to, ts_dtype_of(out)}, {ts_kernel_data(p.t), ts_strides(p.t), ts_dtype_of(p.t)}, ts_sizes(p.t),
-                     ndim);
+    return copy_part(f, {data, to, ts_dtype_of(out)},
+                     {ts_kernel_data(p.t), ts_strides(p.t), ts_dtype_of(p.t)}, ts_sizes(p.t), ndim);
 }
 
 static ts_status join(ts_frame *f, bool stack)
@@ -78,7 +81,8 @@ static ts_status join(ts_frame *f, bool stack)
     if (!ts_numel(out))
         return TS_OK;
     int dim = (int)ts_kernel_rows(f).dim;
-    int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)), step = elements_behind(out, dim) * item, row = ts_size(out, dim) * step;
+    int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)),
+            step = elements_behind(out, dim) * item, row = ts_size(out, dim) * step;
     int64_t outer = ts_numel(out) * item / row, at = 0;
     auto part_of = [&](uint32_t i, int64_t begin) {
         const ts_tensor *t = list->list[i];
@@ -86,7 +90,8 @@ static ts_status join(ts_frame *f, bool stack)
         if (!ts_numel(t) || ts_ndim(t) + stack != ts_ndim(out))
             return p; /* counts as nothing */
         p.length = stack ? 1 : ts_size(t, dim);
-        p.packed = ts_is_contiguous(t) && ts_dtype_of(t) == ts_dtype_of(out) && outer * p.length * step < (int64_t)1 << 31;
+        p.packed = ts_is_contiguous(t) && ts_dtype_of(t) == ts_dtype_of(out) &&
+                   outer * p.length * step < (int64_t)1 << 31;
         return p;
     };
     uint64_t bits = (uint64_t)row | (uint64_t)(uintptr_t)ts_kernel_data(out);
@@ -118,7 +123,8 @@ static ts_status join(ts_frame *f, bool stack)
             }
             if (m.count == MEMBERS || (m.count && i + 1 == list->count)) {
                 with_unit((int)unit, [&]<class U>() {
-                    members_kernel<U><<<m.first[m.count], UNITS_THREADS, 0, c.stream>>>(m, (U *)ts_kernel_data(out));
+                    members_kernel<U><<<m.first[m.count], UNITS_THREADS, 0, c.stream>>>(
+                        m, (U *)ts_kernel_data(out));
                 });
                 m.count = 0;
             }

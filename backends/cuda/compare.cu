@@ -5,27 +5,42 @@
 using namespace ts;
 
 /** Every dtype compares into bool. */
-#define COMPARE(name, expr)                                                                       \
-    struct name##_fn {                                                                            \
-        template <class A> __device__ __forceinline__ bool operator()(A a, A b) const { return expr; } \
-    };                                                                                            \
-    static ts_status name##_kernel(ts_frame *f) { return pointwise<everything, 2, bool>(f, name##_fn{}); }
-#define TEST(name, float_expr, int_expr)                                          \
-    struct name##_fn {                                                            \
-        template <class A> __device__ __forceinline__ bool operator()(A x) const  \
-        {                                                                         \
-            if constexpr (std::is_floating_point_v<A>)                            \
-                return float_expr;                                                \
-            else                                                                  \
-                return int_expr;                                                  \
-        }                                                                         \
-    };                                                                            \
-    static ts_status name##_kernel(ts_frame *f) { return pointwise<everything, 1, bool>(f, name##_fn{}); }
-#define BITWISE(name, op)                                                                             \
-    struct name##_fn {                                                                                \
-        template <class A> __device__ __forceinline__ A operator()(A a, A b) const { return a op b; } \
-    };                                                                                                \
-    static ts_status name##_kernel(ts_frame *f) { return pointwise<integers | booleans, 2>(f, name##_fn{}); }
+#define COMPARE(name, expr)                                                                        \
+    struct name##_fn {                                                                             \
+        template <class A> __device__ __forceinline__ bool operator()(A a, A b) const              \
+        {                                                                                          \
+            return expr;                                                                           \
+        }                                                                                          \
+    };                                                                                             \
+    static ts_status name##_kernel(ts_frame *f)                                                    \
+    {                                                                                              \
+        return pointwise<everything, 2, bool>(f, name##_fn{});                                     \
+    }
+#define TEST(name, float_expr, int_expr)                                                           \
+    struct name##_fn {                                                                             \
+        template <class A> __device__ __forceinline__ bool operator()(A x) const                   \
+        {                                                                                          \
+            if constexpr (std::is_floating_point_v<A>)                                             \
+                return float_expr;                                                                 \
+            else                                                                                   \
+                return int_expr;                                                                   \
+        }                                                                                          \
+    };                                                                                             \
+    static ts_status name##_kernel(ts_frame *f)                                                    \
+    {                                                                                              \
+        return pointwise<everything, 1, bool>(f, name##_fn{});                                     \
+    }
+#define BITWISE(name, op)                                                                          \
+    struct name##_fn {                                                                             \
+        template <class A> __device__ __forceinline__ A operator()(A a, A b) const                 \
+        {                                                                                          \
+            return a op b;                                                                         \
+        }                                                                                          \
+    };                                                                                             \
+    static ts_status name##_kernel(ts_frame *f)                                                    \
+    {                                                                                              \
+        return pointwise<integers | booleans, 2>(f, name##_fn{});                                  \
+    }
 
 COMPARE(eq, a == b)
 COMPARE(ne, a != b)
@@ -53,11 +68,17 @@ struct bitwise_not_of {
             return (A)~x;
     }
 };
-static ts_status bitwise_not_kernel(ts_frame *f) { return pointwise<integers | booleans, 1>(f, bitwise_not_of{}); }
+static ts_status bitwise_not_kernel(ts_frame *f)
+{
+    return pointwise<integers | booleans, 1>(f, bitwise_not_of{});
+}
 
 /* Elements move unread, so a size is all there is to a dtype. */
 struct choose {
-    template <class A> __device__ __forceinline__ A operator()(bool c, A a, A b) const { return c ? a : b; }
+    template <class A> __device__ __forceinline__ A operator()(bool c, A a, A b) const
+    {
+        return c ? a : b;
+    }
 };
 
 /** Operands condition, a, b stand at these places of the space. */
@@ -81,8 +102,13 @@ static ts_status masked_fill_kernel(ts_frame *f) { return choose_from(f, 2, 3, 1
 
 #define ROW(name, dtypes) {#name, name##_kernel, dtypes, true}
 TS_CUDA_FAMILY(compare,
-    ROW(eq, everything), ROW(ne, everything), ROW(lt, everything), ROW(le, everything), ROW(gt, everything),
-    ROW(ge, everything), ROW(logical_and, everything), ROW(logical_or, everything), ROW(logical_xor, everything),
-    ROW(logical_not, everything), ROW(bitwise_and, integers | booleans), ROW(bitwise_or, integers | booleans),
-    ROW(bitwise_xor, integers | booleans), ROW(bitwise_not, integers | booleans), ROW(isnan, everything),
-    ROW(isinf, everything), ROW(isfinite, everything), ROW(where, everything), ROW(masked_fill, everything))
+    ROW(eq, everything), ROW(ne, everything), ROW(lt, everything), ROW(le, everything),
+    ROW(gt, everything),
+    ROW(ge, everything), ROW(logical_and, everything), ROW(logical_or, everything),
+    ROW(logical_xor, everything),
+    ROW(logical_not, everything), ROW(bitwise_and, integers | booleans),
+    ROW(bitwise_or, integers | booleans),
+    ROW(bitwise_xor, integers | booleans), ROW(bitwise_not, integers | booleans),
+    ROW(isnan, everything),
+    ROW(isinf, everything), ROW(isfinite, everything), ROW(where, everything),
+    ROW(masked_fill, everything))

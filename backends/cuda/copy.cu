@@ -26,7 +26,8 @@ struct same {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
 };
 
-/** A float without its fraction; out of range and NaN become the most negative integer, as on the CPU. */
+/** A float without its fraction; out of range and NaN become the most
+ * negative integer, as on the CPU. */
 template <class I> __device__ __forceinline__ I truncated(double x)
 {
     constexpr double end = sizeof(I) == 8 ? 0x1p63 : 0x1p31;
@@ -40,14 +41,17 @@ template <class R> struct convert {
     {
         if constexpr (std::is_same_v<R, bool>)
             return x != 0;
-        else if constexpr (std::is_same_v<wide_t<R>, float> && std::is_same_v<A, double> && !std::is_same_v<R, float>)
+        else if constexpr (std::is_same_v<wide_t<R>, float> && std::is_same_v<A, double> &&
+                           !std::is_same_v<R, float>)
             return odd(x);
         else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>)
-            return (R)truncated<std::conditional_t<std::is_same_v<R, int32_t>, int32_t, int64_t>>(x);
+            return (R)truncated<std::conditional_t<std::is_same_v<R, int32_t>, int32_t, int64_t>>(
+                x);
         else
             return (wide_t<R>)x;
     }
-    /** A float that rounds to the same half as the double: the last bit says that something was cut. */
+    /** A float that rounds to the same half as the double: the last bit says
+     * that something was cut. */
     static __device__ __forceinline__ float odd(double x)
     {
         float y = __double2float_rz(x);
@@ -65,11 +69,16 @@ ts_status ts::copy_space(ts_frame *f, const ts_space &space)
     int a, b;
     int64_t item = (int64_t)ts_dtype_size(to), bytes = space.numel * item;
     const ts_operand &out = space.operand[0], &in = space.operand[1];
-    if (to == from && space.ndim == 1 && !in.host && out.strides[0] == item && in.strides[0] == item && bytes >= LARGE)
+    if (to == from && space.ndim == 1 && !in.host && out.strides[0] == item &&
+        in.strides[0] == item && bytes >= LARGE)
         return on_device(f, [&](const call &c) {
-            return cudaMemcpyAsync(out.data, in.data, (size_t)bytes, cudaMemcpyDeviceToDevice, c.stream);
+            return cudaMemcpyAsync(out.data, in.data, (size_t)bytes, cudaMemcpyDeviceToDevice,
+                                   c.stream);
         });
-    auto move = [&]<class E>() { return turns(space, &a, &b) ? turn<E>(f, space, a, b) : loop_run<same, E, E>(f, space, same{}); };
+    auto move = [&]<class E>() {
+        return turns(space, &a, &b) ? turn<E>(f, space, a, b)
+                                    : loop_run<same, E, E>(f, space, same{});
+    };
     if (to == from)
         switch (ts_dtype_size(to)) {
         case 8: return move.template operator()<int64_t>();
@@ -78,11 +87,13 @@ ts_status ts::copy_space(ts_frame *f, const ts_space &space)
         default: return move.template operator()<int8_t>();
         }
     return with_type(to, [&]<class R>() {
-        return with_type(from, [&]<class A>() { return loop_run<convert<R>, R, A>(f, space, convert<R>{}); });
+        return with_type(
+            from, [&]<class A>() { return loop_run<convert<R>, R, A>(f, space, convert<R>{}); });
     });
 }
 
-ts_status ts::copy_part(ts_frame *f, const layout &to, const layout &from, const int64_t *sizes, int ndim)
+ts_status ts::copy_part(ts_frame *f, const layout &to, const layout &from, const int64_t *sizes,
+                        int ndim)
 {
     const layout *sides[] = {&to, &from};
     ts_space space = {};

@@ -20,7 +20,10 @@ template <class T> struct exponentials_fold {
 
     /** What exponents are relative to: infinities would give NaN. */
     static __device__ __forceinline__ X base(X top) { return top - top == 0 ? top : (X)0; }
-    static __device__ __forceinline__ X moved(const state &s, X to) { return s.sum == 0 ? (X)0 : s.sum * exp_from<T>(to)(base(s.top)); }
+    static __device__ __forceinline__ X moved(const state &s, X to)
+    {
+        return s.sum == 0 ? (X)0 : s.sum * exp_from<T>(to)(base(s.top));
+    }
     __device__ __forceinline__ state none() const { return {-(X)INFINITY, 0, 0}; }
     __device__ __forceinline__ state merge(const state &a, const state &b) const
     {

@@ -31,7 +31,8 @@ static ts_status full(ts_frame *f)
     return run(f, space);
 }
 
-/** fill writes its argument, which is no result: the space is made here, dim by dim as it stands. */
+/** fill writes its argument, which is no result: the space is made here,
+ * dim by dim as it stands. */
 static ts_status fill(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
@@ -66,7 +67,8 @@ static ts_status fill(ts_frame *f)
 /** out[i] = fn(i); products are rounded before they are added, as on the CPU */
 template <class T, class F> __global__ void sequence_kernel(T *out, int64_t n, F fn)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x)
         out[i] = narrow<T>((wide_t<T>)fn(i));
 }
 template <class T, class F> static ts_status sequence(ts_frame *f, F fn)
@@ -78,7 +80,8 @@ template <class T, class F> static ts_status sequence(ts_frame *f, F fn)
     cudaStream_t stream = ts_cuda_stream(device, ts_kernel_stream(f));
     if (!n)
         return TS_OK;
-    sequence_kernel<T><<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, stream>>>((T *)ts_kernel_data(f->rets[0].t), n, fn);
+    sequence_kernel<T><<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, stream>>>(
+        (T *)ts_kernel_data(f->rets[0].t), n, fn);
     return ts_cuda_launched(f, cudaPeekAtLastError(), stream);
 }
 
@@ -103,7 +106,8 @@ static ts_status arange(ts_frame *f)
 static ts_status linspace(ts_frame *f)
 {
     int64_t n = ts_numel(f->rets[0].t);
-    double start = f->args[0].d, end = f->args[1].d, step = n > 1 ? (end - start) / (double)(n - 1) : 0;
+    double start = f->args[0].d, end = f->args[1].d,
+           step = n > 1 ? (end - start) / (double)(n - 1) : 0;
     auto at = [=] __device__(int64_t i) {
         return i < n / 2 || n == 1 ? __dadd_rn(start, __dmul_rn((double)i, step))
                                    : __dsub_rn(end, __dmul_rn((double)(n - 1 - i), step));

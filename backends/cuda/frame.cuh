@@ -1,4 +1,5 @@
-/** @file frame.cuh  What launchers have in common: device, stream, data, the element type of a call. */
+/** @file frame.cuh  What launchers have in common: device, stream, data,
+ * the element type of a call. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FRAME_CUH
 #define TS_CUDA_FRAME_CUH
@@ -29,7 +30,10 @@ enum : uint32_t {
 /** A boxed number. */
 inline double number_of(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
 /** Elements of a boxed tensor; NULL for one that is absent or not wanted. */
-template <class T> T *data_of(const ts_value &v) { return v.tag == TS_TAG_TENSOR ? (T *)ts_kernel_data(v.t) : nullptr; }
+template <class T> T *data_of(const ts_value &v)
+{
+    return v.tag == TS_TAG_TENSOR ? (T *)ts_kernel_data(v.t) : nullptr;
+}
 
 /** Where a call runs. */
 struct call {

@@ -1,9 +1,10 @@
 /**
  * @file gemm.c  cuBLASLt: handles, plans, workspace.
  *
- * cuBLASLt thinks in columns, tensors here in rows: c = a b by rows is c' = b' a' by columns, so b is
- * its first operand and a its second. What a product needs beside pointers (layouts, an algorithm) is
- * found once for its shape and kept, for the first PLANS shapes; a call looks it up, takes workspace and launches.
+ * cuBLASLt thinks in columns, tensors here in rows: c = a b by rows is c' = b' a' by columns,
+ * so b is its first operand and a its second. What a product needs beside pointers (layouts,
+ * an algorithm) is found once for its shape and kept, for the first PLANS shapes; a call looks it
+ * up, takes workspace and launches.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/gemm.h"
@@ -44,14 +45,19 @@ static ts_status check(cublasStatus_t status, const ts_frame *f)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return TS_OK;
-    TS_TRY(ts_cuda_check(cudaPeekAtLastError(), "%s", ts_op_name(f->op))); /* of an earlier kernel, perhaps */
-    return ts_error_set(status == CUBLAS_STATUS_ALLOC_FAILED ? TS_ERR_MEMORY : TS_ERR_DEVICE, "%s: cuBLASLt reports %s",
-                        ts_op_name(f->op), cublasLtGetStatusString(status));
+    /* of an earlier kernel, perhaps */
+    TS_TRY(ts_cuda_check(cudaPeekAtLastError(), "%s", ts_op_name(f->op)));
+    return ts_error_set(status == CUBLAS_STATUS_ALLOC_FAILED ? TS_ERR_MEMORY : TS_ERR_DEVICE,
+                        "%s: cuBLASLt reports %s", ts_op_name(f->op),
+                        cublasLtGetStatusString(status));
 }
 
 static cudaDataType_t type_of(ts_dtype dtype)
 {
-    return dtype == TS_F64 ? CUDA_R_64F : dtype == TS_BF16 ? CUDA_R_16BF : dtype == TS_F16 ? CUDA_R_16F : CUDA_R_32F;
+    return dtype == TS_F64    ? CUDA_R_64F
+           : dtype == TS_BF16 ? CUDA_R_16BF
+           : dtype == TS_F16  ? CUDA_R_16F
+                              : CUDA_R_32F;
 }
 
 /** TS_CUDA_TF32=1: f32 products on tensor cores, of operands with 10 bits of mantissa. */
@@ -66,20 +72,23 @@ static bool tf32(void)
     return is == 2;
 }
 
-static void layout(cublasStatus_t *status, cublasLtMatrixLayout_t *made, const key *k, int64_t rows, int64_t columns,
-                   int64_t leading, int64_t stride)
+static void layout(cublasStatus_t *status, cublasLtMatrixLayout_t *made, const key *k, int64_t rows,
+                   int64_t columns, int64_t leading, int64_t stride)
 {
     int32_t batches = (int32_t)k->batches;
     if (*status == CUBLAS_STATUS_SUCCESS)
-        *status = cublasLtMatrixLayoutCreate(made, type_of((ts_dtype)k->dtype), (uint64_t)rows, (uint64_t)columns, leading);
+        *status = cublasLtMatrixLayoutCreate(made, type_of((ts_dtype)k->dtype), (uint64_t)rows,
+                                             (uint64_t)columns, leading);
     if (*status == CUBLAS_STATUS_SUCCESS)
-        *status = cublasLtMatrixLayoutSetAttribute(*made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches, sizeof batches);
+        *status = cublasLtMatrixLayoutSetAttribute(*made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                   &batches, sizeof batches);
     if (*status == CUBLAS_STATUS_SUCCESS)
-        *status = cublasLtMatrixLayoutSetAttribute(*made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
+        *status = cublasLtMatrixLayoutSetAttribute(
+            *made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
 }
 
-static void attribute(cublasStatus_t *status, cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t name,
-                      const void *value, size_t size)
+static void attribute(cublasStatus_t *status, cublasLtMatmulDesc_t product,
+                      cublasLtMatmulDescAttributes_t name, const void *value, size_t size)
 {
     if (*status == CUBLAS_STATUS_SUCCESS)
         *status = cublasLtMatmulDescSetAttribute(product, name, value, size);
@@ -90,19 +99,23 @@ static cublasLtEpilogue_t epilogue_of(const ts_cuda_epilogue *then)
     if (then->sums)
         return CUBLASLT_EPILOGUE_BGRADB; /* a is the second operand there */
     if (then->gelu)
-        return then->bias ? then->linear ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS
-                          : then->linear ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
+        return then->bias
+                   ? then->linear ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS
+               : then->linear ? CUBLASLT_EPILOGUE_GELU_AUX
+                              : CUBLASLT_EPILOGUE_GELU;
     return then->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 /** Addresses are part of the description. */
-static void point(cublasStatus_t *status, cublasLtMatmulDesc_t product, const ts_cuda_epilogue *then)
+static void point(cublasStatus_t *status, cublasLtMatmulDesc_t product,
+                  const ts_cuda_epilogue *then)
 {
     const void *row = then->sums ? then->sums : then->bias;
     if (row)
         attribute(status, product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &row, sizeof row);
     if (then->linear)
-        attribute(status, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &then->linear, sizeof then->linear);
+        attribute(status, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &then->linear,
+                  sizeof then->linear);
 }
 
 static void drop(plan *p)
@@ -131,15 +144,19 @@ static cublasStatus_t make(const key *k, const ts_cuda_epilogue *then, plan **ou
                                   : k->dtype == TS_F32 && tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                                    : CUBLAS_COMPUTE_32F;
     status = cublasLtMatmulDescCreate(&p->product, compute, wide ? CUDA_R_64F : CUDA_R_32F);
-    cublasOperation_t op_a = k->transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = k->transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t op_a = k->transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      op_b = k->transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     attribute(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
     attribute(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
     attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &k->epilogue, sizeof k->epilogue);
     if (then->linear)
-        attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldc, sizeof k->ldc);
+        attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldc,
+                  sizeof k->ldc);
     point(&status, p->product, then);
-    layout(&status, &p->a, k, k->transposed_a ? k->k : k->m, k->transposed_a ? k->m : k->k, k->lda, k->stride_a);
-    layout(&status, &p->b, k, k->transposed_b ? k->n : k->k, k->transposed_b ? k->k : k->n, k->ldb, k->stride_b);
+    layout(&status, &p->a, k, k->transposed_a ? k->k : k->m, k->transposed_a ? k->m : k->k, k->lda,
+           k->stride_a);
+    layout(&status, &p->b, k, k->transposed_b ? k->n : k->k, k->transposed_b ? k->k : k->n, k->ldb,
+           k->stride_b);
     layout(&status, &p->c, k, k->m, k->n, k->ldc, k->stride_c);
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found = {0};
@@ -149,14 +166,16 @@ static cublasStatus_t make(const key *k, const ts_cuda_epilogue *then, plan **ou
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulPreferenceCreate(&want);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+        status = cublasLtMatmulPreferenceSetAttribute(
+            want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
     static const cublasLtMatmulPreferenceAttributes_t places[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     for (size_t i = 0; i < sizeof places / sizeof *places && status == CUBLAS_STATUS_SUCCESS; i++)
         status = cublasLtMatmulPreferenceSetAttribute(want, places[i], &aligned, sizeof aligned);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmulAlgoGetHeuristic(handles[k->device], p->product, p->a, p->b, p->c, p->c, want, 1, &found, &count);
+        status = cublasLtMatmulAlgoGetHeuristic(handles[k->device], p->product, p->a, p->b, p->c,
+                                                p->c, want, 1, &found, &count);
     if (want)
         cublasLtMatmulPreferenceDestroy(want);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && !count)) {
@@ -214,8 +233,9 @@ static void done_with(plan *p)
         drop(p);
 }
 
-static key key_of(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
-                  const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then)
+static key key_of(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a,
+                  const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                  const ts_cuda_epilogue *then)
 {
     key k;
     memset(&k, 0, sizeof k);
@@ -238,8 +258,9 @@ static key key_of(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, co
     return k;
 }
 
-bool ts_cuda_gemm_is_there(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
-                           const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then)
+bool ts_cuda_gemm_is_there(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a,
+                           const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                           const ts_cuda_epilogue *then)
 {
     key k = key_of(f, dtype, a, b, c, batches, then);
     plan *p;
@@ -251,8 +272,9 @@ bool ts_cuda_gemm_is_there(const ts_frame *f, ts_dtype dtype, const ts_cuda_matr
 }
 
 /** Takes workspace and launches. */
-static ts_status launch(const ts_frame *f, const ts_cuda_device *device, const plan *p, const ts_cuda_matrix *a,
-                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, const ts_cuda_epilogue *then)
+static ts_status launch(const ts_frame *f, const ts_cuda_device *device, const plan *p,
+                        const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
+                        const ts_cuda_epilogue *then)
 {
     if (p->missing)
         return check(CUBLAS_STATUS_NOT_SUPPORTED, f);
@@ -273,24 +295,26 @@ static ts_status launch(const ts_frame *f, const ts_cuda_device *device, const p
         point(&status, product, then);
     }
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmul(handles[where.index], product, wide ? (const void *)&one : &one_f, b->data, p->a,
-                                a->data, p->b, wide ? (const void *)&zero : &zero_f, c->data, p->c, c->data, p->c,
-                                &p->algo, workspace, p->workspace, stream);
+        status =
+            cublasLtMatmul(handles[where.index], product, wide ? (const void *)&one : &one_f,
+                           b->data, p->a, a->data, p->b, wide ? (const void *)&zero : &zero_f,
+                           c->data, p->c, c->data, p->c, &p->algo, workspace, p->workspace, stream);
     if (workspace)
         ts_scratch_give(where, workspace, (int64_t)p->workspace);
     TS_TRY(check(status, f));
     return ts_cuda_launched(f, cudaSuccess, stream);
 }
 
-ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
-                       const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then)
+ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a,
+                       const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                       const ts_cuda_epilogue *then)
 {
     const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
     if (!device)
         return ts_error_code();
     if (batches > INT32_MAX)
-        return ts_error_set(TS_ERR_UNSUPPORTED, "%s: expected at most %d matrices, got %lld", ts_op_name(f->op), INT32_MAX,
-                            (long long)batches);
+        return ts_error_set(TS_ERR_UNSUPPORTED, "%s: expected at most %d matrices, got %lld",
+                            ts_op_name(f->op), INT32_MAX, (long long)batches);
     key k = key_of(f, dtype, a, b, c, batches, then);
     plan *p;
     TS_TRY(plan_of(f, &k, then, &p));

@@ -18,21 +18,25 @@ typedef struct ts_cuda_matrix {
 /** What is done to a product before it is rounded and stored; zero is nothing. */
 typedef struct ts_cuda_epilogue {
     const void *bias; /* a row of c's columns, which is added; NULL: none */
-    bool gelu;        /* then gelu in its tanh form; c's columns are a multiple of 8, and there is one batch */
+    bool gelu;        /* then gelu in its tanh form; c's columns are a multiple of 8,
+                         and there is one batch */
     void *linear;     /* receives what gelu is taken of, laid out as c; NULL: not wanted */
     void *sums;       /* without the others: receives the sums of a's rows; NULL: not wanted */
 } ts_cuda_epilogue;
 
 /**
- * c = a b and then what follows, in batches. c has rows that are dense; all data lie at multiples of 16 bytes, so
- * that a shape has one algorithm. Halves and f32 accumulate in f32; f32 is rounded to TF32 first where
- * TS_CUDA_TF32=1 says so.
+ * c = a b and then what follows, in batches. c has rows that are dense; all data lie
+ * at multiples of 16 bytes, so that a shape has one algorithm. Halves and f32 accumulate in f32;
+ * f32 is rounded to TF32 first where TS_CUDA_TF32=1 says so.
  */
-ts_status ts_cuda_gemm(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
-                       const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
-/** Whether cuBLASLt has an algorithm for that; true, too, when the question fails, which the product will then say. */
-bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
-                           const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
+ts_status ts_cuda_gemm(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                       const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                       const ts_cuda_epilogue *then);
+/** Whether cuBLASLt has an algorithm for that; true, too, when the question fails,
+ * which the product will then say. */
+bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                           const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                           const ts_cuda_epilogue *then);
 
 /**
  * c = a b + bias in integers, which wrap around, in batches. Operands may have any steps; c has

@@ -1,15 +1,18 @@
 /**
  * @file grouped.cuh
- * Sums of rows that have the same key, in the order in which they stand: what the gradient of an embedding,
- * index_add and scatter_add are. Keys are sorted with the rows' places (sort.cuh); then one group of
- * threads owns a key and adds its rows, so there are no atomic additions and the bits are always the same.
+ * Sums of rows that have the same key, in the order in which they stand: what the gradient
+ * of an embedding, index_add and scatter_add are. Keys are sorted with the rows' places (sort.cuh);
+ * then one group of threads owns a key and adds its rows, so there are no atomic additions
+ * and the bits are always the same.
  *
- * A key that many rows have would keep one group busy for long. So SPAN sorted rows that all have one key
- * are added by a group of their own before, then SPAN of these sums, and the owner takes the largest that
- * fit: a chain is SPAN * SPAN times shorter. Which rows these are depends on the keys alone.
+ * A key that many rows have would keep one group busy for long. So SPAN sorted rows that
+ * all have one key are added by a group of their own before, then SPAN of these sums,
+ * and the owner takes the largest that fit: a chain is SPAN * SPAN times shorter. Which rows these
+ * are depends on the keys alone.
  *
- * Bytes for `count` rows of `inner` elements: each row once, each result that has rows once (every result,
- * where all are written), and about a thirty-second of the rows at most for sums of spans, beside the sort.
+ * Bytes for `count` rows of `inner` elements: each row once, each result that has rows once
+ * (every result, where all are written), and about a thirty-second of the rows at most for sums
+ * of spans, beside the sort.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUPED_CUH
@@ -22,7 +25,8 @@ namespace ts {
 
 enum { SPAN = 32 };
 
-/** Rows of (outer, count, inner) are added to rows of (outer, bound, inner); keys from bound on count as nothing. */
+/** Rows of (outer, count, inner) are added to rows of (outer, bound, inner);
+ * keys from bound on count as nothing. */
 struct grouping {
     int64_t outer, count, inner, bound;
 };
@@ -33,9 +37,11 @@ template <class I> struct sorted {
 };
 
 /** first[r] is where the rows of key r begin, or would. */
-template <class I> static __global__ void grouped_first_kernel(sorted<I> s, I count, I bound, I *first)
+template <class I>
+static __global__ void grouped_first_kernel(sorted<I> s, I count, I bound, I *first)
 {
-    for (I r = (I)blockIdx.x * blockDim.x + threadIdx.x; r < bound; r += (I)gridDim.x * blockDim.x) {
+    for (I r = (I)blockIdx.x * blockDim.x + threadIdx.x; r < bound;
+         r += (I)gridDim.x * blockDim.x) {
         I low = 0, high = count;
         while (low < high) {
             I middle = low + (high - low) / 2;
@@ -90,15 +96,18 @@ template <class A, int V, int COLS> struct grouped_sum {
 };
 
 /**
- * spans[o][t]: sum of sorted rows t * step and on, `step` of them, where all have the same key; of SPAN rows
- * of x by their places, or of SPAN sums of the level below, which stand in order.
+ * spans[o][t]: sum of sorted rows t * step and on, `step` of them, where all have the same key;
+ * of SPAN rows of x by their places, or of SPAN sums of the level below, which stand in order.
  */
 template <class T, class X, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)
-    grouped_spans_kernel(grouping g, sorted<I> s, int64_t step, const X *__restrict__ x, wide_t<T> *spans)
+    grouped_spans_kernel(grouping g, sorted<I> s, int64_t step, const X *__restrict__ x,
+                         wide_t<T> *spans)
 {
-    int64_t t = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, all = g.count / step, units = g.inner / V;
-    if (t >= all || s.keys[t * step] != s.keys[t * step + step - 1] || (int64_t)s.keys[t * step] >= g.bound)
+    int64_t t = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, all = g.count / step,
+            units = g.inner / V;
+    if (t >= all || s.keys[t * step] != s.keys[t * step + step - 1] ||
+        (int64_t)s.keys[t * step] >= g.bound)
         return;
     bool rows = step == SPAN;
     int64_t below = rows ? g.count : g.count / (step / SPAN);
@@ -107,16 +116,22 @@ static __global__ void __launch_bounds__(256)
             grouped_sum<wide_t<T>, V, COLS> sum;
 #pragma unroll 4
             for (int q = 0; q < SPAN; q++)
-                sum.add(x + (o * below + (rows ? (int64_t)s.places[t * SPAN + q] : t * SPAN + q)) * g.inner + c * V, units - c);
+                sum.add(x +
+                            (o * below + (rows ? (int64_t)s.places[t * SPAN + q] : t * SPAN + q)) *
+                                g.inner +
+                            c * V,
+                        units - c);
             sum.store(spans + (o * all + t) * g.inner + c * V, units - c);
         }
 }
 
-/** With `first` every key's row is written; else only those with rows are, and what is there is added to. */
+/** With `first` every key's row is written; else only those with rows are,
+ * and what is there is added to. */
 template <class T, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)
-    grouped_kernel(grouping g, sorted<I> s, const I *first, const T *__restrict__ x, const wide_t<T> *__restrict__ spans,
-                   const wide_t<T> *__restrict__ spans2, T *out)
+    grouped_kernel(grouping g, sorted<I> s, const I *first, const T *__restrict__ x,
+                   const wide_t<T> *__restrict__ spans, const wide_t<T> *__restrict__ spans2,
+                   T *out)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, units = g.inner / V;
     if (i >= (first ? g.bound : g.count))
@@ -131,7 +146,9 @@ static __global__ void __launch_bounds__(256)
             T *to = out + (o * g.bound + (int64_t)key) * g.inner + c * V;
             if (!first)
                 sum.add(to, units - c);
-            auto whole = [&](int64_t q, int step) { return q % step == 0 && q + step <= g.count && s.keys[q + step - 1] == key; };
+            auto whole = [&](int64_t q, int step) {
+                return q % step == 0 && q + step <= g.count && s.keys[q + step - 1] == key;
+            };
             for (int64_t q = begin; q < g.count && s.keys[q] == key;)
                 if (!whole(q, SPAN)) {
                     sum.add(x + (o * g.count + (int64_t)s.places[q]) * g.inner + c * V, units - c);
@@ -140,7 +157,9 @@ static __global__ void __launch_bounds__(256)
                     sum.add(spans + (o * (g.count / SPAN) + q / SPAN) * g.inner + c * V, units - c);
                     q += SPAN;
                 } else {
-                    sum.add(spans2 + (o * (g.count / (SPAN * SPAN)) + q / (SPAN * SPAN)) * g.inner + c * V, units - c);
+                    sum.add(spans2 + (o * (g.count / (SPAN * SPAN)) + q / (SPAN * SPAN)) * g.inner +
+                                c * V,
+                            units - c);
                     q += SPAN * SPAN;
                 }
             sum.store(to, units - c);
@@ -156,12 +175,14 @@ template <class T> int64_t spans_bytes(const grouping &g, int64_t step)
 /** Bytes of scratch beside the sorter: sums of spans, and `first` when every row is written. */
 template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
 {
-    return spans_bytes<T>(g, SPAN) + spans_bytes<T>(g, SPAN * SPAN) + (every ? g.bound * (int64_t)sizeof(I) : 0);
+    return spans_bytes<T>(g, SPAN) + spans_bytes<T>(g, SPAN * SPAN) +
+           (every ? g.bound * (int64_t)sizeof(I) : 0);
 }
 
 /** Adds rows of x by sorted keys; `scratch` is grouped_bytes() at a multiple of 32. */
 template <class T, class I>
-void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, void *scratch, bool every, cudaStream_t stream)
+void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, void *scratch,
+                 bool every, cudaStream_t stream)
 {
     sorted<I> s = {sort.keys[sort.now], sort.places[sort.now]};
     using A = wide_t<T>;
@@ -175,18 +196,23 @@ void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, v
             width *= 2;
         dim3 block(width, 256 / width);
         auto grid = [&](int64_t rows) {
-            return dim3((unsigned)((rows + block.y - 1) / block.y), (unsigned)(g.outer < 65535 ? g.outer : 65535));
+            return dim3((unsigned)((rows + block.y - 1) / block.y),
+                        (unsigned)(g.outer < 65535 ? g.outer : 65535));
         };
         if (g.count >= SPAN)
-            grouped_spans_kernel<T, T, V, COLS, I><<<grid(g.count / SPAN), block, 0, stream>>>(g, s, SPAN, x, spans);
+            grouped_spans_kernel<T, T, V, COLS, I>
+                <<<grid(g.count / SPAN), block, 0, stream>>>(g, s, SPAN, x, spans);
         if (g.count >= SPAN * SPAN)
             grouped_spans_kernel<T, A, V, COLS, I>
-                <<<grid(g.count / (SPAN * SPAN)), block, 0, stream>>>(g, s, SPAN * SPAN, spans, spans2);
-        grouped_kernel<T, V, COLS, I><<<grid(every ? g.bound : g.count), block, 0, stream>>>(g, s, first, x, spans, spans2, out);
+                <<<grid(g.count / (SPAN * SPAN)), block, 0,
+                stream>>>(g, s, SPAN * SPAN, spans, spans2);
+        grouped_kernel<T, V, COLS, I><<<grid(every ? g.bound : g.count), block, 0,
+            stream>>>(g, s, first, x, spans, spans2, out);
     };
     if (every)
-        grouped_first_kernel<I><<<(unsigned)((g.bound + 255) / 256 < 65535 ? (g.bound + 255) / 256 : 65535), 256, 0, stream>>>(
-            s, (I)g.count, (I)g.bound, first);
+        grouped_first_kernel<I>
+            <<<(unsigned)((g.bound + 255) / 256 < 65535 ? (g.bound + 255) / 256 : 65535), 256, 0,
+               stream>>>(s, (I)g.count, (I)g.bound, first);
     constexpr int V = vec16<T>;
     if (g.inner % V == 0 && aligned16(x) && aligned16(out)) {
         if (g.inner / V >= 64)

@@ -1,8 +1,8 @@
 /**
  * @file index.cu
- * Reading and writing by index. What is read moves in units of up to 16 bytes; sums are of grouped.cuh, or
- * of lines along the indexed dim (index_lines.cuh). An index out of range is written down
- * (runtime.h), reads as zero and writes nothing.
+ * Reading and writing by index. What is read moves in units of up to 16 bytes; sums are
+ * of grouped.cuh, or of lines along the indexed dim (index_lines.cuh). An index out of range is
+ * written down (runtime.h), reads as zero and writes nothing.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/grouped.cuh"
@@ -19,16 +19,21 @@ static cudaError_t start_from(ts_tensor *out, const ts_tensor *self, cudaStream_
     void *to = ts_kernel_data(out), *from = ts_kernel_data(self);
     if (to == from)
         return cudaSuccess;
-    return cudaMemcpyAsync(to, from, (size_t)(ts_numel(self) * item_of(self)), cudaMemcpyDeviceToDevice, stream);
+    return cudaMemcpyAsync(to, from, (size_t)(ts_numel(self) * item_of(self)),
+                           cudaMemcpyDeviceToDevice, stream);
 }
 
 /** Where there is nothing to read or write, indices may be wrong all the same. */
 static __global__ void range_kernel(indices index, int64_t n, int64_t bound)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x)
         index.checked(i, bound);
 }
-static unsigned grid_for(int64_t n) { return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535); }
+static unsigned grid_for(int64_t n)
+{
+    return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535);
+}
 
 /** Waits for the device: of a result without elements, nobody ever would. */
 static ts_status check_alone(ts_frame *f, const ts_tensor *index, int64_t bound)
@@ -62,7 +67,8 @@ template <class U, class I> struct selected {
     }
 };
 
-/** Each byte of the result is written once, each byte of a chosen row read once for each time it is chosen. */
+/** Each byte of the result is written once, each byte of a chosen row read once
+ * for each time it is chosen. */
 static ts_status select(ts_frame *f, const ts_tensor *index, int dim)
 {
     const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
@@ -77,17 +83,21 @@ static ts_status select(ts_frame *f, const ts_tensor *index, int dim)
     return on_device(f, [&](const call &c) {
         return with_unit((int)unit, [&]<class U>() {
             return with_numbers(units, [&]<class I>() {
-                selected<U, I> fn = {(const U *)from, indices(f, index, c.device), split<I>(inner / unit),
-                                     split<I>(ts_numel(index)), n};
+                selected<U, I> fn = {(const U *)from, indices(f, index, c.device),
+                                     split<I>(inner / unit), split<I>(ts_numel(index)), n};
                 return fill_units<U, I>(to, units, fn, c.stream);
             });
         });
     });
 }
 static ts_status embedding(ts_frame *f) { return select(f, f->args[1].t, 0); }
-static ts_status index_select(ts_frame *f) { return select(f, f->args[2].t, (int)ts_kernel_rows(f).dim); }
+static ts_status index_select(ts_frame *f)
+{
+    return select(f, f->args[2].t, (int)ts_kernel_rows(f).dim);
+}
 
-/** Two places of a row at a time would need even classes; writes of 8 bytes already fill the bus. */
+/** Two places of a row at a time would need even classes;
+ * writes of 8 bytes already fill the bus. */
 template <class I> struct hot {
     indices index;
     split<I> classes;
@@ -112,7 +122,9 @@ static ts_status one_hot(ts_frame *f)
 /* --------------------------------------------------------------------------- sums of rows ---- */
 
 /** Keys are the indices; what is out of range, or skipped, gets the key behind all rows. */
-template <class I> static __global__ void row_keys_kernel(indices index, I n, int64_t bound, int64_t skip, I *keys, I *places)
+template <class I>
+static __global__ void row_keys_kernel(indices index, I n, int64_t bound, int64_t skip, I *keys,
+                                       I *places)
 {
     for (I k = (I)blockIdx.x * blockDim.x + threadIdx.x; k < n; k += (I)gridDim.x * blockDim.x) {
         int64_t at = index.checked(k, bound);
@@ -127,10 +139,12 @@ template <class I> static __global__ void row_keys_kernel(indices index, I n, in
  * @param every   every row of out is written, else what has rows is added to
  */
 template <class T, class F>
-static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, const T *x, T *out, bool every, F &&fill_keys)
+static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, const T *x, T *out,
+                             bool every, F &&fill_keys)
 {
     return with_numbers(places > g.bound ? places : g.bound + 1, [&]<class I>() {
-        int64_t sums = (grouped_bytes<T, I>(g, every) + 31) / 32 * 32, bytes = sums + sorter<I>::numbers(g.count) * (int64_t)sizeof(I);
+        int64_t sums = (grouped_bytes<T, I>(g, every) + 31) / 32 * 32,
+                bytes = sums + sorter<I>::numbers(g.count) * (int64_t)sizeof(I);
         ts_device where = ts_kernel_device(f);
         char *scratch = (char *)ts_scratch_take(where, bytes);
         if (!scratch)
@@ -161,18 +175,22 @@ template <class F> static ts_status with_number(ts_dtype dtype, F &&f)
     }
 }
 
-static ts_status add_rows(ts_frame *f, const grouping &g, const ts_tensor *index, const ts_tensor *x, int64_t skip, bool every)
+static ts_status add_rows(ts_frame *f, const grouping &g, const ts_tensor *index,
+                          const ts_tensor *x, int64_t skip, bool every)
 {
     return with_number(ts_kernel_dtype(f), [&]<class T>() {
         auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
-            row_keys_kernel<I><<<grid_for(g.count), 256, 0, c.stream>>>(indices(f, index, c.device), (I)g.count, g.bound, skip,
-                                                                       sort.keys[0], sort.places[0]);
+            row_keys_kernel<I><<<grid_for(g.count), 256, 0, c.stream>>>(
+                indices(f, index, c.device), (I)g.count, g.bound, skip, sort.keys[0],
+                sort.places[0]);
         };
-        return add_grouped<T>(f, g, g.count, (const T *)ts_kernel_data(x), data_of<T>(f->rets[0]), every, keys);
+        return add_grouped<T>(f, g, g.count, (const T *)ts_kernel_data(x), data_of<T>(f->rets[0]),
+                              every, keys);
     });
 }
 
-/** The gradient's rows are read once and the result is written once, zeros included; see grouped.cuh. */
+/** The gradient's rows are read once and the result is written once,
+ * zeros included; see grouped.cuh. */
 static ts_status embedding_backward(ts_frame *f)
 {
     const ts_tensor *grad = f->args[0].t, *index = f->args[1].t, *out = f->rets[0].t;
@@ -180,7 +198,8 @@ static ts_status embedding_backward(ts_frame *f)
         return check_alone(f, index, ts_size(out, 0));
     if (!ts_numel(grad))
         return on_device(f, [&](const call &c) {
-            return cudaMemsetAsync(ts_kernel_data(out), 0, (size_t)(ts_numel(out) * item_of(out)), c.stream);
+            return cudaMemsetAsync(ts_kernel_data(out), 0, (size_t)(ts_numel(out) * item_of(out)),
+                                   c.stream);
         });
     grouping g = {1, ts_numel(index), ts_size(out, 1), ts_size(out, 0)};
     return add_rows(f, g, index, grad, f->args[3].i, true);
@@ -198,19 +217,23 @@ static ts_status index_add(ts_frame *f)
     if (!ts_numel(src))
         return TS_OK;
     int64_t inner = ts_ndim(self) ? elements_behind(self, dim) : 1;
-    return add_rows(f, {ts_numel(self) / n / inner, ts_numel(index), inner, n}, index, src, -1, false);
+    return add_rows(f, {ts_numel(self) / n / inner, ts_numel(index), inner, n}, index, src, -1,
+                    false);
 }
 
 /* ----------------------------------------------------------------------- elements by index ---- */
 
-/** Where element i of the index leads in the indexed tensor, and where its partner is in N - 1 others. */
+/** Where element i of the index leads in the indexed tensor,
+ * and where its partner is in N - 1 others. */
 template <class I, int N> struct led {
     indices index;
     walk<I, N> space;
     int64_t along, bound;
 
-    led(ts_frame *f, const ts_tensor *self, const int64_t *const (&strides)[N], ts_cuda_device *device)
-        : index(f, f->args[2].t, device), space(ts_sizes(f->args[2].t), ts_ndim(f->args[2].t), strides), along(1), bound(1)
+    led(ts_frame *f, const ts_tensor *self, const int64_t *const (&strides)[N],
+        ts_cuda_device *device)
+        : index(f, f->args[2].t, device),
+          space(ts_sizes(f->args[2].t), ts_ndim(f->args[2].t), strides), along(1), bound(1)
     {
         int dim = (int)ts_kernel_rows(f).dim;
         if (ts_ndim(self)) {
@@ -245,7 +268,8 @@ template <class U, class I> struct gathered {
     }
 };
 
-/** The index is read once, the result written once; of self a sector of 32 bytes for each element, unless neighbours share it. */
+/** The index is read once, the result written once;
+ * of self a sector of 32 bytes for each element, unless neighbours share it. */
 static ts_status gather(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
@@ -255,17 +279,20 @@ static ts_status gather(ts_frame *f)
     return on_device(f, [&](const call &c) {
         return with_unit((int)item_of(self), [&]<class U>() {
             return with_numbers(n, [&]<class I>() {
-                gathered<U, I> fn = {(const U *)ts_kernel_data(self), led<I, 1>(f, self, all, c.device)};
+                gathered<U, I> fn = {(const U *)ts_kernel_data(self),
+                                     led<I, 1>(f, self, all, c.device)};
                 return fill_units<U, I>(ts_kernel_data(out), n, fn, c.stream);
             });
         });
     });
 }
 
-/* Several elements of an index may lead to one place, of which the last one wins. Numbers of elements only
- * grow towards it, so the largest is found by atomics in any order, and a second pass writes the winners. */
+/* Several elements of an index may lead to one place, of which the last one wins.
+ * Numbers of elements only grow towards it, so the largest is found by atomics in any order,
+ * and a second pass writes the winners. */
 
-template <class I> static __global__ void winners_kernel(const __grid_constant__ led<I, 2> to, I n, I *winner)
+template <class I>
+static __global__ void winners_kernel(const __grid_constant__ led<I, 2> to, I n, I *winner)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
         int64_t place[2];
@@ -280,7 +307,8 @@ template <class I> static __global__ void winners_kernel(const __grid_constant__
 
 /** winner NULL: no two meet, or all write the same. */
 template <class U, class I>
-static __global__ void scatter_kernel(const __grid_constant__ led<I, 2> to, I n, const I *winner, const U *src, U number, U *out)
+static __global__ void scatter_kernel(const __grid_constant__ led<I, 2> to, I n, const I *winner,
+                                      const U *src, U number, U *out)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
         int64_t place[2];
@@ -313,8 +341,10 @@ static ts_status scatter(ts_frame *f)
     if (held)
         return on_device(f, [&](const call &c) {
             return with_unit((int)item_of(self), [&]<class U>() {
-                return lines_set<U>(lines, indices(f, index, c.device), (const U *)ts_kernel_data(lines.all ? self : out),
-                                    (const U *)ts_kernel_data(src), (U *)ts_kernel_data(out), c.stream);
+                return lines_set<U>(lines, indices(f, index, c.device),
+                                    (const U *)ts_kernel_data(lines.all ? self : out),
+                                    (const U *)ts_kernel_data(src), (U *)ts_kernel_data(out),
+                                    c.stream);
             });
         });
     strides_beside(self, dim, strides[0]);
@@ -338,7 +368,8 @@ static ts_status scatter(ts_frame *f)
                 U one;
                 memcpy(&one, number, sizeof one < sizeof number ? sizeof one : sizeof number);
                 scatter_kernel<U, I><<<grid_for(n), 256, 0, c.stream>>>(
-                    to, (I)n, winner, src ? (const U *)ts_kernel_data(src) : nullptr, one, (U *)ts_kernel_data(out));
+                    to, (I)n, winner, src ? (const U *)ts_kernel_data(src) : nullptr, one,
+                    (U *)ts_kernel_data(out));
             });
             return cudaPeekAtLastError();
         });
@@ -349,7 +380,9 @@ static ts_status scatter(ts_frame *f)
 }
 
 /** Keys are places in self, places those in src. */
-template <class I> static __global__ void element_keys_kernel(const __grid_constant__ led<I, 2> to, I n, I bound, I *keys, I *places)
+template <class I>
+static __global__ void element_keys_kernel(const __grid_constant__ led<I, 2> to, I n, I bound,
+                                           I *keys, I *places)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
         int64_t place[2];
@@ -369,11 +402,14 @@ static ts_status scatter_add(ts_frame *f)
     if (!device)
         return ts_error_code();
     return with_number(ts_kernel_dtype(f), [&]<class T>() {
-        line_shape lines(device, self, index, src, dim, (int)sizeof(wide_t<T>) + (int)sizeof(uint32_t), true);
-        bool brief = lines.fits && lines.brief() && std::is_same_v<T, wide_t<T>>; /* halves would be rounded at each step */
+        line_shape lines(device, self, index, src, dim,
+                         (int)sizeof(wide_t<T>) + (int)sizeof(uint32_t), true);
+        /* halves would be rounded at each step */
+        bool brief = lines.fits && lines.brief() && std::is_same_v<T, wide_t<T>>;
         bool held = lines.fits && !brief;
         if (!held || !lines.all)
-            TS_CUDA_TRY(on_device(f, [&](const call &c) { return start_from(out, self, c.stream); }));
+            TS_CUDA_TRY(
+                on_device(f, [&](const call &c) { return start_from(out, self, c.stream); }));
         if (!ts_numel(index))
             return TS_OK;
         const T *x = (const T *)ts_kernel_data(src);
@@ -391,7 +427,8 @@ static ts_status scatter_add(ts_frame *f)
             if (bytes && !sums)
                 return ts_error_code();
             ts_status status = on_device(f, [&](const call &c) {
-                return lines_add<T>(lines, indices(f, index, c.device), lines.all ? data_of<T>(f->args[0]) : y, x, y, sums, c.stream);
+                return lines_add<T>(lines, indices(f, index, c.device),
+                                    lines.all ? data_of<T>(f->args[0]) : y, x, y, sums, c.stream);
             });
             ts_scratch_give(where, sums, bytes);
             return status;
@@ -403,9 +440,11 @@ static ts_status scatter_add(ts_frame *f)
         const int64_t *const all[2] = {strides[0], strides[1]};
         auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
             element_keys_kernel<I><<<grid_for(ts_numel(index)), 256, 0, c.stream>>>(
-                led<I, 2>(f, self, all, c.device), (I)ts_numel(index), (I)ts_numel(out), sort.keys[0], sort.places[0]);
+                led<I, 2>(f, self, all, c.device), (I)ts_numel(index), (I)ts_numel(out),
+                sort.keys[0], sort.places[0]);
         };
-        return add_grouped<T>(f, {1, ts_numel(index), 1, ts_numel(out)}, ts_numel(src), x, y, false, keys);
+        return add_grouped<T>(f, {1, ts_numel(index), 1, ts_numel(out)}, ts_numel(src), x, y, false,
+                              keys);
     });
 }
 

@@ -1,4 +1,5 @@
-/** @file index.cuh  Values in device memory that may be wrong: indices and numbers, checked by kernels. */
+/** @file index.cuh  Values in device memory that may be wrong:
+ * indices and numbers, checked by kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_CUH
 #define TS_CUDA_INDEX_CUH
@@ -14,7 +15,8 @@ struct reporter {
     ts_cuda_fault *fault;
 
     reporter(const ts_frame *f, int arg, const char *what, ts_cuda_device *device)
-        : caller{f->table, f->site, f->op, f->nargs, (uint8_t)arg}, expected(what), fault(device->fault)
+        : caller{f->table, f->site, f->op, f->nargs, (uint8_t)arg}, expected(what),
+          fault(device->fault)
     {
     }
     /** True for the one thread that may write. */
@@ -54,8 +56,10 @@ struct indices {
     reporter out;
 
     /** @param what  what the error calls them */
-    indices(const ts_frame *f, const ts_tensor *t, ts_cuda_device *device, const char *what = "indices")
-        : data(ts_kernel_data(t)), is_short(ts_dtype_of(t) == TS_I32), out(f, place_of(f, t), what, device)
+    indices(const ts_frame *f, const ts_tensor *t, ts_cuda_device *device,
+            const char *what = "indices")
+        : data(ts_kernel_data(t)), is_short(ts_dtype_of(t) == TS_I32),
+          out(f, place_of(f, t), what, device)
     {
     }
     __device__ __forceinline__ int64_t at(int64_t i) const

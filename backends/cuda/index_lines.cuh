@@ -1,10 +1,11 @@
 /**
  * @file index_lines.cuh
- * Scatters line by line along the indexed dim: only elements of one line can meet in one place. A block
- * holds a line of the result in shared memory, lets the line's indices write there, and stores it, so that
- * self, index, source and result cross the bus once each. Lines side by side share sectors of 32 bytes; they
- * belong to blocks that run at the same time, and meet in the second cache. Of many short lines, a thread
- * takes one each; long lines of few are cut in shares, whose sums are added in order.
+ * Scatters line by line along the indexed dim: only elements of one line can meet in one place.
+ * A block holds a line of the result in shared memory, lets the line's indices write there,
+ * and stores it, so that self, index, source and result cross the bus once each.
+ * Lines side by side share sectors of 32 bytes; they belong to blocks that run at the same time,
+ * and meet in the second cache. Of many short lines, a thread takes one each; long lines of few are
+ * cut in shares, whose sums are added in order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -26,7 +27,8 @@ enum {
     LINE_SHORT_MANY = 8 * 1024   /* and how many there must be */
 };
 
-/** Lines of the index, and where the same lines are in self (and result) and source: steps count elements. */
+/** Lines of the index, and where the same lines are in self (and result)
+ * and source: steps count elements. */
 struct line_shape {
     bool fits;
     bool all;           /* every line of self has a line of the index */
@@ -37,9 +39,12 @@ struct line_shape {
     int64_t along_self, along_src, along_index;
     walk<uint32_t, 3> lines; /* self, source, index */
 
-    line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
-               bool sums);
-    bool brief() const { return length <= LINE_SHORT && n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY; }
+    line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
+               const ts_tensor *src, int dim, int bytes, bool sums);
+    bool brief() const
+    {
+        return length <= LINE_SHORT && n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY;
+    }
     unsigned threads() const
     {
         unsigned most = length > n ? length : n, few = 64;
@@ -49,12 +54,16 @@ struct line_shape {
     }
 };
 
-/** Whether a block can hold a line, with `bytes` an element, and blocks are enough or have little to do; sums can be cut. */
-inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index, const ts_tensor *src, int dim,
-                              int bytes, bool sums)
-    : fits(false), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1), along_src(1), along_index(1), lines(nullptr, 0, {})
+/** Whether a block can hold a line, with `bytes` an element,
+ * and blocks are enough or have little to do; sums can be cut. */
+inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
+                              const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
+                              bool sums)
+    : fits(false), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1),
+      along_src(1), along_index(1), lines(nullptr, 0, {})
 {
-    int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS], along = ts_ndim(self) ? ts_size(index, dim) : 1;
+    int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS],
+        along = ts_ndim(self) ? ts_size(index, dim) : 1;
     int64_t bound = ts_ndim(self) ? ts_size(self, dim) : 1;
     if (!ts_numel(index) || !ts_numel(self))
         return;
@@ -78,8 +87,10 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     lines = walk<uint32_t, 3>(sizes, ts_ndim(self), strides);
     length = (uint32_t)along;
     n = (uint32_t)bound;
-    if (sums && count < LINE_MANY) { /* some 512 blocks, each of which has four times the work of beginning and ending */
-        shares = along / (4 * bound + 4096) < 512 / count ? along / (4 * bound + 4096) : 512 / count;
+    /* some 512 blocks, each of which has four times the work of beginning and ending */
+    if (sums && count < LINE_MANY) {
+        shares =
+            along / (4 * bound + 4096) < 512 / count ? along / (4 * bound + 4096) : 512 / count;
         shares = shares > 1 ? shares : 1;
     }
     share = (uint32_t)((along + shares - 1) / shares);
@@ -93,7 +104,10 @@ static inline __host__ __device__ int64_t line_padded(int64_t n) { return (n + 7
 
 template <class K> cudaError_t line_room(K *kernel, int64_t bytes)
 {
-    return bytes > 48 * 1024 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) : cudaSuccess;
+    return bytes > 48 * 1024
+               ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)bytes)
+               : cudaSuccess;
 }
 
 /** A line of this block or thread: where it begins in self, source and index. */
@@ -110,7 +124,8 @@ struct line_at {
 /** The last of equal indices wins: the largest number, whoever comes first. */
 template <class U>
 __global__ void __launch_bounds__(LINE_THREADS)
-    lines_set_kernel(const __grid_constant__ line_shape l, indices index, const U *self, const U *src, U *out)
+    lines_set_kernel(const __grid_constant__ line_shape l, indices index, const U *self,
+                     const U *src, U *out)
 {
     extern __shared__ uint32_t winner[];
     line_at at(l, blockIdx.x);
@@ -127,18 +142,21 @@ __global__ void __launch_bounds__(LINE_THREADS)
 #pragma unroll 4
     for (uint32_t j = threadIdx.x; j < l.n; j += blockDim.x) {
         uint32_t k = winner[j];
-        out[at.self + j * l.along_self] = k ? src[at.src + (k - 1) * l.along_src] : self[at.self + j * l.along_self];
+        out[at.self + j * l.along_self] =
+            k ? src[at.src + (k - 1) * l.along_src] : self[at.self + j * l.along_self];
     }
 }
 
 /**
- * Sums in the order of the index: it is taken LINE_ROWS widths of the block at a time, and elements that meet
- * in one place take turns, lowest first. Where places are few, the first of a warp's equal indices adds for
- * all of them before, lane after lane. With `sums` the line begins at zero and goes there: [share][line].
+ * Sums in the order of the index: it is taken LINE_ROWS widths of the block at a time,
+ * and elements that meet in one place take turns, lowest first. Where places are few,
+ * the first of a warp's equal indices adds for all of them before, lane after lane.
+ * With `sums` the line begins at zero and goes there: [share][line].
  */
 template <class T>
 __global__ void __launch_bounds__(LINE_THREADS)
-    lines_add_kernel(const __grid_constant__ line_shape l, indices index, const T *self, const T *src, T *out, wide_t<T> *sums)
+    lines_add_kernel(const __grid_constant__ line_shape l, indices index, const T *self,
+                     const T *src, T *out, wide_t<T> *sums)
 {
     using A = wide_t<T>;
     extern __shared__ __align__(8) char room[];
@@ -152,7 +170,8 @@ __global__ void __launch_bounds__(LINE_THREADS)
         line[j] = sums ? A{} : widen(self[at.self + j * l.along_self]);
         claim[j] = nobody;
     }
-    int64_t first = (int64_t)blockIdx.y * l.share, end = first + l.share < l.length ? first + l.share : l.length;
+    int64_t first = (int64_t)blockIdx.y * l.share,
+            end = first + l.share < l.length ? first + l.share : l.length;
     int32_t next[LINE_ROWS];
     T coming[LINE_ROWS];
     auto fetch = [&](int64_t begin) {
@@ -180,9 +199,11 @@ __global__ void __launch_bounds__(LINE_THREADS)
             bool own = to[r] >= 0;
             if (few) {
                 unsigned peers = __match_any_sync(0xffffffffu, own ? (uint32_t)to[r] : l.n + lane);
-                unsigned below = peers & ((1u << lane) - 1), rest = below ? 0 : peers & ~(1u << lane);
+                unsigned below = peers & ((1u << lane) - 1),
+                         rest = below ? 0 : peers & ~(1u << lane);
                 while (__any_sync(0xffffffffu, rest)) {
-                    A other = (A)__shfl_sync(0xffffffffu, value[r], rest ? __ffs(rest) - 1 : (int)lane);
+                    A other =
+                        (A)__shfl_sync(0xffffffffu, value[r], rest ? __ffs(rest) - 1 : (int)lane);
                     if (rest)
                         value[r] += other;
                     rest &= rest - 1;
@@ -217,7 +238,8 @@ __global__ void __launch_bounds__(LINE_THREADS)
 /** Adds the sums of shares to self. */
 template <class T>
 __global__ void __launch_bounds__(256)
-    lines_join_kernel(const __grid_constant__ line_shape l, const wide_t<T> *sums, const T *self, T *out)
+    lines_join_kernel(const __grid_constant__ line_shape l, const wide_t<T> *sums, const T *self,
+                      T *out)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, all = l.count * l.n;
     if (i >= all)
@@ -233,7 +255,8 @@ __global__ void __launch_bounds__(256)
 
 /** out holds self already. Elements are added one after the other, and in T: there are few. */
 template <class T>
-__global__ void __launch_bounds__(256) lines_brief_kernel(const __grid_constant__ line_shape l, indices index, const T *src, T *out)
+__global__ void __launch_bounds__(256)
+    lines_brief_kernel(const __grid_constant__ line_shape l, indices index, const T *src, T *out)
 {
     uint32_t line = blockIdx.x * blockDim.x + threadIdx.x;
     if (line >= l.count)
@@ -249,12 +272,14 @@ __global__ void __launch_bounds__(256) lines_brief_kernel(const __grid_constant_
 }
 
 template <class U>
-cudaError_t lines_set(const line_shape &l, const indices &index, const U *self, const U *src, U *out, cudaStream_t stream)
+cudaError_t lines_set(const line_shape &l, const indices &index, const U *self, const U *src,
+                      U *out, cudaStream_t stream)
 {
     int64_t bytes = l.n * (int64_t)sizeof(uint32_t);
     cudaError_t e = line_room(lines_set_kernel<U>, bytes);
     if (e == cudaSuccess)
-        lines_set_kernel<U><<<(unsigned)l.count, l.threads(), bytes, stream>>>(l, index, self, src, out);
+        lines_set_kernel<U>
+            <<<(unsigned)l.count, l.threads(), bytes, stream>>>(l, index, self, src, out);
     return e == cudaSuccess ? cudaPeekAtLastError() : e;
 }
 
@@ -265,16 +290,20 @@ template <class T> int64_t lines_bytes(const line_shape &l)
 }
 
 template <class T>
-cudaError_t lines_add(const line_shape &l, const indices &index, const T *self, const T *src, T *out, void *scratch, cudaStream_t stream)
+cudaError_t lines_add(const line_shape &l, const indices &index, const T *self, const T *src,
+                      T *out, void *scratch, cudaStream_t stream)
 {
     int64_t bytes = line_padded(l.n) * (int64_t)sizeof(wide_t<T>) + l.n * (int64_t)sizeof(uint32_t);
     wide_t<T> *sums = (wide_t<T> *)scratch;
     cudaError_t e = line_room(lines_add_kernel<T>, bytes);
     if (e != cudaSuccess)
         return e;
-    lines_add_kernel<T><<<dim3((unsigned)l.count, (unsigned)l.shares), l.threads(), bytes, stream>>>(l, index, self, src, out, sums);
+    lines_add_kernel<T>
+        <<<dim3((unsigned)l.count, (unsigned)l.shares), l.threads(), bytes, stream>>>(
+            l, index, self, src, out, sums);
     if (sums)
-        lines_join_kernel<T><<<(unsigned)((l.count * l.n + 255) / 256), 256, 0, stream>>>(l, sums, self, out);
+        lines_join_kernel<T>
+            <<<(unsigned)((l.count * l.n + 255) / 256), 256, 0, stream>>>(l, sums, self, out);
     return cudaPeekAtLastError();
 }
 

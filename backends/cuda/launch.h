@@ -1,8 +1,9 @@
 /**
  * @file launch.h  Launches of kernels by the driver's own function.
  *
- * <<<>>> stacks and unstacks its configuration and looks the kernel up among thousands, each time; the driver takes a
- * handle, which is found at a kernel's first launch. bench_cuda_launch shows what that saves.
+ * <<<>>> stacks and unstacks its configuration and looks the kernel up among thousands,
+ * each time; the driver takes a handle, which is found at a kernel's first launch.
+ * bench_cuda_launch shows what that saves.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LAUNCH_H
@@ -18,8 +19,10 @@ typedef struct ts_cuda_grid {
     unsigned cluster; /* blocks of a cluster, along x; 1 without */
 } ts_cuda_grid;
 
-/** Launches on the calling thread's device. arguments: an address for each of the kernel's parameters. */
-cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments, cudaStream_t stream);
+/** Launches on the calling thread's device. arguments: an address for each
+ * of the kernel's parameters. */
+cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
+                           cudaStream_t stream);
 
 TS_END_DECLS
 
@@ -28,11 +31,14 @@ TS_END_DECLS
 
 namespace ts {
 
-/** The same with the arguments themselves, which must be of the parameters' types: nothing is copied here. */
+/** The same with the arguments themselves, which must be of the parameters' types:
+ * nothing is copied here. */
 template <class... P, class... A>
-cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t stream, const A &...args)
+cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t stream,
+                   const A &...args)
 {
-    static_assert((std::is_same_v<std::remove_cv_t<P>, A> && ...), "arguments are handed over as they are");
+    static_assert((std::is_same_v<std::remove_cv_t<P>, A> && ...),
+                  "arguments are handed over as they are");
     void *addresses[] = {(void *)&args...};
     return ts_cuda_launch((const void *)kernel, &grid, addresses, stream);
 }

@@ -10,7 +10,8 @@ namespace ts {
 
 inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
-/** rows_dispatch() of rows that vectors do not fill, or that do not begin at 16 bytes: an element an access. */
+/** rows_dispatch() of rows that vectors do not fill, or that do not begin
+ * at 16 bytes: an element an access. */
 template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
 {
 #define TS_SHAPE(most, W, N) \
@@ -25,10 +26,12 @@ template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
 }
 
 /**
- * Calls f.operator()<shape, V>() for the shape that holds rows of n elements of T, and returns what it
- * returns; cudaErrorNotSupported when no shape holds them. FULL: some lengths have shapes of their own.
+ * Calls f.operator()<shape, V>() for the shape that holds rows of n elements of T,
+ * and returns what it returns; cudaErrorNotSupported when no shape holds them. FULL: some lengths
+ * have shapes of their own.
  */
-template <class T, bool FULL = true, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
+template <class T, bool FULL = true, class F>
+cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
 {
     constexpr int V = vec16<T>;
     if (!aligned || n % V)
@@ -57,7 +60,8 @@ template <class T, bool FULL = true, class F> cudaError_t rows_dispatch(int64_t 
 template <class S, class... P, class... A>
 cudaError_t rows_launch(void (*kernel)(P...), int64_t rows, cudaStream_t stream, A... args)
 {
-    ts_cuda_grid grid = {dim3((unsigned)((rows + S::rows - 1) / S::rows)), dim3(S::threads * S::rows), 0, 1};
+    ts_cuda_grid grid = {dim3((unsigned)((rows + S::rows - 1) / S::rows)),
+                         dim3(S::threads * S::rows), 0, 1};
     return launch(kernel, grid, stream, static_cast<P>(args)...);
 }
 

@@ -1,8 +1,8 @@
 /**
  * @file lines.cuh
- * Lines of any length and step, read as often as a formula wants: what rows.cuh does not hold. Element i
- * of line (o, j) is at o * count * inner + i * inner + j. A block takes X neighbouring lines, so that
- * steps of `inner` still meet in one access, and Y threads along each.
+ * Lines of any length and step, read as often as a formula wants: what rows.cuh does not hold.
+ * Element i of line (o, j) is at o * count * inner + i * inner + j. A block takes X neighbouring
+ * lines, so that steps of `inner` still meet in one access, and Y threads along each.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINES_CUH
@@ -41,19 +41,22 @@ template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_red
 #pragma unroll
     for (int half = Y / 2; half; half /= 2) {
         if (threadIdx.y < half)
-            part[threadIdx.y][threadIdx.x] = OP::of(part[threadIdx.y][threadIdx.x], part[threadIdx.y + half][threadIdx.x]);
+            part[threadIdx.y][threadIdx.x] =
+                OP::of(part[threadIdx.y][threadIdx.x], part[threadIdx.y + half][threadIdx.x]);
         __syncthreads();
     }
     return part[0][threadIdx.x];
 }
 
-/** Launches kernel<X, Y>(l, args...) by f.operator()<X, Y>(grid, block): wide tiles where lines lie side by side. */
+/** Launches kernel<X, Y>(l, args...) by f.operator()<X, Y>(grid, block): wide tiles
+ * where lines lie side by side. */
 template <class F> void lines_dispatch(const lines &l, F &&f)
 {
     if (l.inner == 1)
         f.template operator()<1, 256>(dim3((unsigned)l.outer), dim3(1, 256));
     else
-        f.template operator()<32, 16>(dim3((unsigned)(l.outer * ((l.inner + 31) / 32))), dim3(32, 16));
+        f.template operator()<32, 16>(dim3((unsigned)(l.outer * ((l.inner + 31) / 32))),
+                                      dim3(32, 16));
 }
 
 } // namespace ts

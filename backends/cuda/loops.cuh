@@ -1,12 +1,13 @@
 /**
  * @file loops.cuh
- * Pointwise kernels. A family gives a function of elements; ts::pointwise() runs it over the call's space.
+ * Pointwise kernels. A family gives a function of elements;
+ * ts::pointwise() runs it over the call's space.
  *
- * There is one kernel per function and dtype, in two widths. Where every operand of the innermost dim is
- * contiguous (or one element for all of it), a thread moves 16 bytes of the widest operand; else four single
- * elements. The other dims are walked by multiplications that stand for divisions. Functions compute in f32 for
- * bf16 and f16, and get numbers beside them in f32; one that has a member near() is asked for what a half does
- * not tell from the result.
+ * There is one kernel per function and dtype, in two widths. Where every operand of the innermost
+ * dim is contiguous (or one element for all of it), a thread moves 16 bytes of the widest operand;
+ * else four single elements. The other dims are walked by multiplications that stand for divisions.
+ * Functions compute in f32 for bf16 and f16, and get numbers beside them in f32;
+ * one that has a member near() is asked for what a half does not tell from the result.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH
@@ -32,7 +33,10 @@ struct divisor {
             shift++;
         magic = (uint32_t)(((1ull << 32) * ((1ull << shift) - by)) / by + 1);
     }
-    __device__ __forceinline__ uint32_t of(uint32_t n) const { return (__umulhi(n, magic) + n) >> shift; }
+    __device__ __forceinline__ uint32_t of(uint32_t n) const
+    {
+        return (__umulhi(n, magic) + n) >> shift;
+    }
 };
 
 enum access_way : uint8_t { way_array, way_one, way_number };
@@ -46,13 +50,15 @@ template <int OPERANDS> struct loop_space {
     int64_t strides[OPERANDS][TS_MAX_DIMS];
     int64_t one[OPERANDS]; /* bytes of one element's step, for the tail */
     char *data[OPERANDS];
-    double number[OPERANDS]; /* bits of a number that the host gave, in the type that the operand is computed in */
+    double number[OPERANDS]; /* bits of a number that the host gave,
+                                in the type that the operand is computed in */
     access_way way[OPERANDS];
     bool flat; /* one dim, along which operands are arrays, or beside arrays numbers */
 };
 
 enum { LOOP_THREADS = 256 };
-/** Accesses of a thread. One of 16 bytes: more in flight on the device than it needs cost the memory's rate 5 %. */
+/** Accesses of a thread. One of 16 bytes: more in flight on the device
+ * than it needs cost the memory's rate 5 %. */
 template <int V> constexpr int loop_unroll = V > 1 ? 1 : 4;
 
 template <class T> __device__ __forceinline__ T bits_as(double bits)
@@ -62,11 +68,13 @@ template <class T> __device__ __forceinline__ T bits_as(double bits)
     return x;
 }
 
-/** Whether a number among the operands T is one of f32: beside halves it is, a lone operand is an element. */
+/** Whether a number among the operands T is one of f32: beside halves it is,
+ * a lone operand is an element. */
 template <class T, int N> constexpr bool number_is_wide = is_half<T> && N > 2;
 
 /** A number as V elements, or what stands for it until widened(). */
-template <int K, int V, class T, int N> __device__ __forceinline__ word_of<vec<T, V>> splat(const loop_space<N> &s)
+template <int K, int V, class T, int N>
+__device__ __forceinline__ word_of<vec<T, V>> splat(const loop_space<N> &s)
 {
     vec<T, V> v;
 #pragma unroll
@@ -79,8 +87,8 @@ template <int K, int V, class T, int N> __device__ __forceinline__ word_of<vec<T
 }
 
 /**
- * Loads V elements of operand K, as the words in which they move: to take halves apart here would make each
- * access wait for the one before it.
+ * Loads V elements of operand K, as the words in which they move:
+ * to take halves apart here would make each access wait for the one before it.
  */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int64_t offset)
@@ -99,7 +107,8 @@ __device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int6
 
 /** Operand K as fn takes it. */
 template <int K, int V, class T, int N>
-__device__ __forceinline__ unpacked<T, V> widened(const loop_space<N> &s, const word_of<vec<T, V>> &in)
+__device__ __forceinline__ unpacked<T, V> widened(const loop_space<N> &s,
+                                                  const word_of<vec<T, V>> &in)
 {
     unpacked<T, V> x(from_word<vec<T, V>>(in));
     if constexpr (number_is_wide<T, N>)
@@ -135,8 +144,8 @@ __device__ __forceinline__ word_of<vec<T, V>> fetch_flat(const loop_space<N> &s,
 }
 
 template <int V, class F, class R, class... T, int... K>
-__device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s, const F &fn, uint32_t i,
-                                          std::integer_sequence<int, K...>)
+__device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s, const F &fn,
+                                          uint32_t i, std::integer_sequence<int, K...>)
 {
     std::tuple<word_of<vec<T, V>>...> in(fetch_flat<K + 1, V, T>(s, i)...);
     reinterpret_cast<word_of<vec<R, V>> *>(s.data[0])[i] =
@@ -144,7 +153,8 @@ __device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s,
 }
 
 template <int V, class F, class R, class... T, int... K>
-__device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s, const F &fn, std::integer_sequence<int, K...>)
+__device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s, const F &fn,
+                                          std::integer_sequence<int, K...>)
 {
     constexpr int N = sizeof...(T) + 1;
     constexpr int unroll = loop_unroll<V>;
@@ -184,18 +194,23 @@ __device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s,
     if (V > 1 && blockIdx.x == gridDim.x - 1 && threadIdx.x < s.tail) {
         int64_t i = (int64_t)s.accesses * V + threadIdx.x;
         *reinterpret_cast<word_of<vec<R, 1>> *>(s.data[0] + i * s.one[0]) =
-            loop_apply<1, F, R, T...>(fn, widened<K + 1, 1, T>(s, fetch<K + 1, 1, T>(s, i * s.one[K + 1]))...);
+            loop_apply<1, F, R, T...>(
+                fn, widened<K + 1, 1, T>(s, fetch<K + 1, 1, T>(s, i * s.one[K + 1]))...);
     }
 }
 
 template <int V, class F, class R, class... T>
-__global__ void __launch_bounds__(LOOP_THREADS) loop_kernel(const __grid_constant__ loop_space<sizeof...(T) + 1> s, const F fn)
+__global__ void __launch_bounds__(LOOP_THREADS)
+    loop_kernel(const __grid_constant__ loop_space<sizeof...(T) + 1> s, const F fn)
 {
     loop_body<V, F, R, T...>(s, fn, std::make_integer_sequence<int, (int)sizeof...(T)>());
 }
 
-/** The dims behind the first one; apart, so that the common launch of one dim stays short. Returns their accesses. */
-template <int V, int N> __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_space &space, int64_t last_size)
+/** The dims behind the first one; apart, so that the common launch of one dim stays short.
+ * Returns their accesses. */
+template <int V, int N>
+__attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_space &space,
+                                                  int64_t last_size)
 {
     int last = space.ndim - 1;
     int64_t accesses = last_size;
@@ -210,7 +225,8 @@ template <int V, int N> __attribute__((noinline)) int64_t loop_outer_dims(loop_s
     return accesses;
 }
 
-/** A host operand of `item` bytes as the kernel wants it: wide, a number is not rounded to the half beside it. */
+/** A host operand of `item` bytes as the kernel wants it: wide, a number is not rounded
+ * to the half beside it. */
 inline void loop_number(const ts_frame *f, const ts_operand &o, int item, bool wide, double *number)
 {
     float single;
@@ -227,7 +243,8 @@ inline void loop_number(const ts_frame *f, const ts_operand &o, int item, bool w
 
 /** Launches `size` of the outermost dim of a space, from `from` on: fewer than 2^31 accesses. */
 template <int V, class F, class R, class... T>
-cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, int64_t size, const F &fn, cudaStream_t stream)
+cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, int64_t size,
+                        const F &fn, cudaStream_t stream)
 {
     constexpr int N = sizeof...(T) + 1;
     constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
@@ -249,7 +266,8 @@ cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, 
     }
     int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
     s.accesses = (uint32_t)accesses;
-    int64_t per_block = LOOP_THREADS * loop_unroll<V>, blocks = (accesses + per_block - 1) / per_block;
+    int64_t per_block = LOOP_THREADS * loop_unroll<V>,
+            blocks = (accesses + per_block - 1) / per_block;
     ts_cuda_grid grid = {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
     return launch(loop_kernel<V, F, R, T...>, grid, stream, s, fn);
 }
@@ -275,7 +293,8 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
-template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn);
+template <class F, class R, class... T>
+ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn);
 
 /** Each of the outermost dim by itself, where already one has more accesses than 31 bits count. */
 template <class F, class R, class... T>
@@ -288,14 +307,16 @@ __attribute__((noinline)) ts_status loop_each(ts_frame *f, const ts_space &space
     for (int64_t i = 0; i < space.sizes[last]; i++) {
         for (int k = 0; k < 1 + (int)sizeof...(T); k++)
             if (!space.operand[k].host)
-                part.operand[k].data = (char *)space.operand[k].data + i * space.operand[k].strides[last];
+                part.operand[k].data =
+                    (char *)space.operand[k].data + i * space.operand[k].strides[last];
         TS_CUDA_TRY((loop_run<F, R, T...>(f, part, fn)));
     }
     return TS_OK;
 }
 
 /** Runs fn over a space: R the result's element, T... the operands'. */
-template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
+template <class F, class R, class... T>
+ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
 {
     constexpr int N = sizeof...(T) + 1;
     constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
@@ -336,7 +357,8 @@ template <class F, class R, class... T> ts_status loop_run(ts_frame *f, const ts
 
 /** N operands of T. */
 template <class F, class R, class T, int... I>
-ts_status loop_same(ts_frame *f, const ts_space &space, const F &fn, std::integer_sequence<int, I...>)
+ts_status loop_same(ts_frame *f, const ts_space &space, const F &fn,
+                    std::integer_sequence<int, I...>)
 {
     return loop_run<F, R, std::conditional_t<I >= 0, T, T>...>(f, space, fn);
 }
@@ -344,10 +366,11 @@ ts_status loop_same(ts_frame *f, const ts_space &space, const F &fn, std::intege
 struct same_as_operands;
 
 /**
- * The running op as fn of N operands of one dtype, which is among DTYPES; R is the result's element type
- * where it differs (bool for comparisons).
+ * The running op as fn of N operands of one dtype, which is among DTYPES;
+ * R is the result's element type where it differs (bool for comparisons).
  */
-template <uint32_t DTYPES, int N, class R = same_as_operands, class F> ts_status pointwise(ts_frame *f, const F &fn)
+template <uint32_t DTYPES, int N, class R = same_as_operands, class F>
+ts_status pointwise(ts_frame *f, const F &fn)
 {
     ts_space space;
     TS_CUDA_TRY(ts_kernel_space(f, &space));
@@ -380,7 +403,8 @@ template <uint32_t DTYPES, int N, class R = same_as_operands, class F> ts_status
     if constexpr (DTYPES & TS_DTYPE_BIT(TS_BOOL))
         if (dtype == TS_BOOL)
             return run.template operator()<bool>();
-    return ts_kernel_error(f, 0, TS_ERR_DTYPE, "cast with ts_to()", "no kernel for dtype %s", ts_dtype_name(dtype));
+    return ts_kernel_error(f, 0, TS_ERR_DTYPE, "cast with ts_to()", "no kernel for dtype %s",
+                           ts_dtype_name(dtype));
 }
 
 } // namespace ts

@@ -1,7 +1,7 @@
 /**
  * @file loss.cu
- * Losses over classes (cross_entropy, nll_loss) and over pairs of elements (mse_loss and kin), and their
- * gradients. Sums go by position or block, then in a fixed order by one block, in double.
+ * Losses over classes (cross_entropy, nll_loss) and over pairs of elements (mse_loss and kin),
+ * and their gradients. Sums go by position or block, then in a fixed order by one block, in double.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/lines.cuh"
@@ -17,7 +17,8 @@ enum { TOTAL = 1024 };
 
 /** Adds n numbers; *count, where given, holds how many of them count for a mean. */
 template <class R>
-static __global__ void total_kernel(const double *parts, int64_t n, double factor, const unsigned long long *count, R *out)
+static __global__ void total_kernel(const double *parts, int64_t n, double factor,
+                                    const unsigned long long *count, R *out)
 {
     double sum = 0;
     for (int64_t i = threadIdx.y; i < n; i += TOTAL)
@@ -49,13 +50,15 @@ static __global__ void __launch_bounds__(POSITIONS)
 
 /** Losses of a block's positions: each, or their sum. */
 template <class R, class F>
-static __device__ __forceinline__ void give_losses(const classes &c, const indices &target, F &&loss, R *out, double *parts)
+static __device__ __forceinline__ void give_losses(const classes &c, const indices &target,
+                                                   F &&loss, R *out, double *parts)
 {
     using A = wide_t<R>;
     int64_t at = (int64_t)blockIdx.x * POSITIONS + threadIdx.y, positions = c.l.outer * c.l.inner;
     A value = 0;
     if (at < positions && target.at(at) != c.ignored) {
-        int64_t goal = target.checked(at, c.l.count), first = at / c.l.inner * c.l.count * c.l.inner + at % c.l.inner;
+        int64_t goal = target.checked(at, c.l.count),
+                first = at / c.l.inner * c.l.count * c.l.inner + at % c.l.inner;
         value = goal < 0 ? (A)NAN : loss(at, first + goal * c.l.inner);
     }
     if (out && at < positions)
@@ -86,7 +89,8 @@ template <class T> struct position_sums {
 
 template <class T, class R>
 static __global__ void __launch_bounds__(POSITIONS)
-    cross_entropy_kernel(classes c, const T *x, indices target, position_sums<T> sums, wide_t<T> *lse, R *out, double *parts)
+    cross_entropy_kernel(classes c, const T *x, indices target, position_sums<T> sums,
+                         wide_t<T> *lse, R *out, double *parts)
 {
     using A = wide_t<T>;
     int64_t mine = (int64_t)blockIdx.x * POSITIONS + threadIdx.y, positions = c.l.outer * c.l.inner;
@@ -102,7 +106,8 @@ static __global__ void __launch_bounds__(POSITIONS)
 }
 
 template <class T>
-static __global__ void __launch_bounds__(POSITIONS) nll_kernel(classes c, const T *x, indices target, T *out, double *parts)
+static __global__ void __launch_bounds__(POSITIONS)
+    nll_kernel(classes c, const T *x, indices target, T *out, double *parts)
 {
     give_losses<T>(c, target, [&](int64_t, int64_t own) { return -widen(x[own]); }, out, parts);
 }
@@ -114,9 +119,13 @@ template <class T> struct cross_entropy_slope {
     A lse, scale, even, own; /* scale 0: ignored */
 
     /** g NULL: 1 */
-    __device__ __forceinline__ cross_entropy_slope(const classes &c, const T *g, bool each, const unsigned long long *count,
-                                                   const indices &target, const wide_t<T> *known, int64_t at)
-        : goal(target.at(at)), lse(known[at]), scale(!g ? (A)1 : each ? widen(g[at]) : widen(*g)),
+    __device__ __forceinline__ cross_entropy_slope(const classes &c, const T *g, bool each,
+                                                   const unsigned long long *count,
+                                                   const indices &target, const wide_t<T> *known,
+                                                   int64_t at)
+        : goal(target.at(at)), lse(known[at]), scale(!g     ? (A)1
+                                                     : each ? widen(g[at])
+                                                            : widen(*g)),
           even((A)(c.smoothing / (double)c.l.count)), own((A)(1 - c.smoothing))
     {
         if (count)
@@ -125,7 +134,10 @@ template <class T> struct cross_entropy_slope {
             scale = 0;
     }
     /** of a class that is not the target, and of the target */
-    __device__ __forceinline__ T other(A x) const { return narrow<T>(scale == 0 ? (A)0 : (exp_from<T>(lse)(x) - even) * scale); }
+    __device__ __forceinline__ T other(A x) const
+    {
+        return narrow<T>(scale == 0 ? (A)0 : (exp_from<T>(lse)(x) - even) * scale);
+    }
     __device__ __forceinline__ T own_class(A x) const
     {
         return narrow<T>(scale == 0 ? (A)0 : (exp_from<T>(lse)(x) - even - own) * scale);
@@ -133,11 +145,14 @@ template <class T> struct cross_entropy_slope {
 };
 
 template <class T>
-static __global__ void cross_entropy_backward_kernel(classes c, const T *g, bool each, const unsigned long long *count, const T *x,
-                                                     indices target, const wide_t<T> *lse, T *dx, int64_t n)
+static __global__ void
+cross_entropy_backward_kernel(classes c, const T *g, bool each, const unsigned long long *count,
+                              const T *x, indices target, const wide_t<T> *lse, T *dx, int64_t n)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count, at = i / c.l.inner / c.l.count * c.l.inner + j;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count,
+                at = i / c.l.inner / c.l.count * c.l.inner + j;
         cross_entropy_slope<T> slope(c, g, each, count, target, lse, at);
         if (k == 0 && slope.goal != c.ignored)
             target.checked(at, c.l.count);
@@ -148,16 +163,18 @@ static __global__ void cross_entropy_backward_kernel(classes c, const T *g, bool
 enum { LONG = 256, LONG_UNROLL = 4 };
 
 /**
- * The same for classes side by side, many of them: blockIdx.y is the position. aligned: x and dx are to 16 bytes; where
- * rows are not, vectors begin before them.
+ * The same for classes side by side, many of them: blockIdx.y is the position.
+ * aligned: x and dx are to 16 bytes; where rows are not, vectors begin before them.
  */
 template <class T>
 static __global__ void __launch_bounds__(LONG)
-    cross_entropy_backward_long(classes c, const T *g, bool each, const unsigned long long *count, const T *x, indices target,
-                                const wide_t<T> *lse, T *dx, bool aligned)
+    cross_entropy_backward_long(classes c, const T *g, bool each, const unsigned long long *count,
+                                const T *x, indices target, const wide_t<T> *lse, T *dx,
+                                bool aligned)
 {
     constexpr int V = vec16<T>;
-    int64_t at = blockIdx.y, n = c.l.count, start = blockIdx.x * (LONG * LONG_UNROLL * V) + threadIdx.x * V;
+    int64_t at = blockIdx.y, n = c.l.count,
+            start = blockIdx.x * (LONG * LONG_UNROLL * V) + threadIdx.x * V;
     int64_t begin = aligned ? start - at * n % V : start;
     const T *row = x + at * n;
     T *to = dx + at * n;
@@ -204,12 +221,15 @@ static __global__ void __launch_bounds__(LONG)
 }
 
 template <class T>
-static __global__ void nll_backward_kernel(classes c, const T *g, bool each, const unsigned long long *count, indices target, T *dx,
+static __global__ void nll_backward_kernel(classes c, const T *g, bool each,
+                                           const unsigned long long *count, indices target, T *dx,
                                            int64_t n)
 {
     using A = wide_t<T>;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count, at = i / c.l.inner / c.l.count * c.l.inner + j;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count,
+                at = i / c.l.inner / c.l.count * c.l.inner + j;
         int64_t goal = target.at(at);
         A scale = each ? widen(g[at]) : widen(*g);
         if (count)
@@ -220,7 +240,10 @@ static __global__ void nll_backward_kernel(classes c, const T *g, bool each, con
     }
 }
 
-static unsigned blocks_for(int64_t n) { return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535); }
+static unsigned blocks_for(int64_t n)
+{
+    return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535);
+}
 
 /** Memory of a call: a count, then what else it wants. */
 struct class_scratch {
@@ -238,12 +261,14 @@ struct class_scratch {
             ts_scratch_give(where, data, bytes);
     }
     /** Counts positions for a mean. */
-    unsigned long long *count(const indices &target, int64_t positions, int64_t ignored, cudaStream_t stream) const
+    unsigned long long *count(const indices &target, int64_t positions, int64_t ignored,
+                              cudaStream_t stream) const
     {
         cudaMemsetAsync(data, 0, 8, stream);
         if (positions)
-            count_kernel<<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, stream>>>(
-                target, positions, ignored, (unsigned long long *)data);
+            count_kernel
+                <<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, stream>>>(
+                    target, positions, ignored, (unsigned long long *)data);
         return (unsigned long long *)data;
     }
     void *parts() const { return data + 16; }
@@ -258,7 +283,8 @@ static classes classes_of(const ts_frame *f, int ignore_arg, double smoothing)
 /** Logits (outer, classes, inner), reduced over classes. */
 static reduction over_classes(const classes &c)
 {
-    reduction r = {{2, 1}, {{c.l.inner, c.l.outer}, {c.l.count}}, {{1, c.l.count * c.l.inner}, {c.l.inner}}};
+    reduction r = {
+        {2, 1}, {{c.l.inner, c.l.outer}, {c.l.count}}, {{1, c.l.count * c.l.inner}, {c.l.inner}}};
     r.results = c.l.outer * c.l.inner;
     r.count = c.l.count;
     return r;
@@ -278,8 +304,10 @@ template <class F> static ts_status of_float(ts_frame *f, F &&run)
 template <bool NLL> static ts_status forward_classes(ts_frame *f)
 {
     classes c = classes_of(f, 3, NLL ? 0 : f->args[4].d);
-    int64_t reduction = f->args[2].i, positions = c.l.outer * c.l.inner, blocks = (positions + POSITIONS - 1) / POSITIONS;
-    class_scratch sums(f, blocks * 8), states(f, NLL ? 0 : positions * (int64_t)sizeof(exponentials<double>));
+    int64_t reduction = f->args[2].i, positions = c.l.outer * c.l.inner,
+            blocks = (positions + POSITIONS - 1) / POSITIONS;
+    class_scratch sums(f, blocks * 8),
+        states(f, NLL ? 0 : positions * (int64_t)sizeof(exponentials<double>));
     if (!sums.data || !states.data)
         return ts_error_code();
     auto run = [&]<class T>() {
@@ -287,7 +315,8 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
         const T *x = data_of<T>(f->args[0]);
         exponentials<A> *known = (exponentials<A> *)states.parts();
         if constexpr (!NLL)
-            TS_CUDA_TRY(reduce_into<T>(f, over_classes(c), exponentials_fold<T>{}, x, known, (T *)nullptr));
+            TS_CUDA_TRY(
+                reduce_into<T>(f, over_classes(c), exponentials_fold<T>{}, x, known, (T *)nullptr));
         return on_device(f, [&](const call &k) {
             indices target(f, f->args[1].t, k.device, "classes");
             bool none = reduction == TS_REDUCTION_NONE;
@@ -295,14 +324,18 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
             double *parts = (double *)sums.parts();
             if (positions) {
                 if constexpr (NLL)
-                    nll_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(c, x, target, each, parts);
+                    nll_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
+                        c, x, target, each, parts);
                 else
-                    cross_entropy_kernel<T, T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
-                        c, x, target, {known}, data_of<A>(f->rets[1]), each, parts);
+                    cross_entropy_kernel<T, T>
+                        <<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
+                            c, x, target, {known}, data_of<A>(f->rets[1]), each, parts);
             }
             if (none)
                 return cudaPeekAtLastError();
-            unsigned long long *count = reduction == TS_REDUCTION_MEAN ? sums.count(target, positions, c.ignored, k.stream) : nullptr;
+            unsigned long long *count = reduction == TS_REDUCTION_MEAN
+                                            ? sums.count(target, positions, c.ignored, k.stream)
+                                            : nullptr;
             total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, 1, count, out);
             return cudaPeekAtLastError();
         });
@@ -312,18 +345,22 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
 
 /** Of one position or more; g NULL: 1. */
 template <class T>
-static void launch_slopes(const classes &c, const T *g, bool each, const unsigned long long *count, const T *x, const indices &target,
-                          const wide_t<T> *lse, T *dx, cudaStream_t stream)
+static void launch_slopes(const classes &c, const T *g, bool each, const unsigned long long *count,
+                          const T *x, const indices &target, const wide_t<T> *lse, T *dx,
+                          cudaStream_t stream)
 {
     constexpr int64_t share = LONG * LONG_UNROLL * vec16<T>;
     int64_t positions = c.l.outer * c.l.inner, n = positions * c.l.count;
     if (c.l.inner == 1 && c.l.count >= 512 && positions < 65536) {
         bool aligned = aligned16(x) && aligned16(dx);
-        int64_t most = c.l.count + (c.l.count % vec16<T> ? vec16<T> - 1 : 0); /* with what lies before */
+        /* with what lies before */
+        int64_t most = c.l.count + (c.l.count % vec16<T> ? vec16<T> - 1 : 0);
         dim3 grid((unsigned)((most + share - 1) / share), (unsigned)positions);
-        cross_entropy_backward_long<T><<<grid, LONG, 0, stream>>>(c, g, each, count, x, target, lse, dx, aligned);
+        cross_entropy_backward_long<T>
+            <<<grid, LONG, 0, stream>>>(c, g, each, count, x, target, lse, dx, aligned);
     } else {
-        cross_entropy_backward_kernel<T><<<blocks_for(n), 256, 0, stream>>>(c, g, each, count, x, target, lse, dx, n);
+        cross_entropy_backward_kernel<T>
+            <<<blocks_for(n), 256, 0, stream>>>(c, g, each, count, x, target, lse, dx, n);
     }
 }
 
@@ -346,11 +383,15 @@ template <bool NLL> static ts_status backward_classes(ts_frame *f)
         int64_t n = positions * c.l.count;
         if (!n)
             return cudaSuccess;
-        unsigned long long *count = reduction == TS_REDUCTION_MEAN ? scratch.count(target, positions, c.ignored, k.stream) : nullptr;
+        unsigned long long *count = reduction == TS_REDUCTION_MEAN
+                                        ? scratch.count(target, positions, c.ignored, k.stream)
+                                        : nullptr;
         if constexpr (NLL) {
-            nll_backward_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, target, dx, n);
+            nll_backward_kernel<T>
+                <<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, target, dx, n);
         } else {
-            launch_slopes<T>(c, g, each, count, x, target, (const A *)ts_kernel_data(known), dx, k.stream);
+            launch_slopes<T>(c, g, each, count, x, target, (const A *)ts_kernel_data(known), dx,
+                             k.stream);
         }
         return cudaPeekAtLastError();
     });
@@ -365,16 +406,19 @@ template <class T> struct grad_scratch {
     grad_scratch(ts_frame *f, const classes &c)
         : positions(c.l.outer * c.l.inner), blocks((positions + POSITIONS - 1) / POSITIONS),
           rooms(c.smoothing != 0 ? positions * logit_parts<T>(c.l.count) : 0),
-          memory(f, blocks * 8 + positions * (int64_t)(sizeof(exponentials<A>) + sizeof(A)) + rooms * (int64_t)sizeof(A))
+          memory(f, blocks * 8 + positions * (int64_t)(sizeof(exponentials<A>) + sizeof(A)) +
+                        rooms * (int64_t)sizeof(A))
     {
     }
     double *parts() const { return (double *)memory.parts(); }
     exponentials<A> *known() const { return (exponentials<A> *)(parts() + blocks); }
-    A *numbers() const { return (A *)(known() + positions); } /* targets' logits; in two passes logarithms of sums */
+    /* targets' logits; in two passes logarithms of sums */
+    A *numbers() const { return (A *)(known() + positions); }
     A *totals() const { return rooms ? numbers() + positions : nullptr; }
 };
 
-/** cross_entropy_grad(self, target, reduction, ignore_index, label_smoothing) -> (gradient for an incoming 1, loss) */
+/** cross_entropy_grad(self, target, reduction, ignore_index, label_smoothing) ->
+ * (gradient for an incoming 1, loss) */
 template <class T> static ts_status grad_classes(ts_frame *f)
 {
     using A = wide_t<T>;
@@ -386,7 +430,8 @@ template <class T> static ts_status grad_classes(ts_frame *f)
     const T *x = data_of<T>(f->args[0]);
     T *dx = data_of<T>(f->rets[0]);
     A *loss = data_of<A>(f->rets[1]);
-    bool apart = aligned16(x) && !aligned16(dx); /* then made elsewhere in the same order, and copied: the same bits */
+    /* then made elsewhere in the same order, and copied: the same bits */
+    bool apart = aligned16(x) && !aligned16(dx);
     int64_t bytes = s.positions * c.l.count * (int64_t)sizeof(T);
     class_scratch copy(f, apart ? bytes : 0);
     if (!copy.data)
@@ -401,8 +446,10 @@ template <class T> static ts_status grad_classes(ts_frame *f)
         cudaError_t e = cudaErrorNotSupported;
         if constexpr (sizeof(T) < 8)
             if (dx && c.l.inner == 1)
-                e = cross_entropy_grad_rows<T>({x, target, place, count, s.known(), s.numbers(), s.totals(), s.positions,
-                                                c.l.count, c.ignored, (A)(c.smoothing / (double)c.l.count), (A)(1 - c.smoothing)},
+                e = cross_entropy_grad_rows<T>({x, target, place, count, s.known(), s.numbers(),
+                                                s.totals(), s.positions, c.l.count, c.ignored,
+                                                (A)(c.smoothing / (double)c.l.count),
+                                                (A)(1 - c.smoothing)},
                                                &sums.parts, k.device, k.stream);
         once = e != cudaErrorNotSupported;
         return once ? e : cudaSuccess;
@@ -410,7 +457,8 @@ template <class T> static ts_status grad_classes(ts_frame *f)
     if (once)
         sums.own = s.numbers(), sums.totals = s.totals();
     else
-        TS_CUDA_TRY(reduce_into<T>(f, over_classes(c), exponentials_fold<T>{}, x, s.known(), (T *)nullptr));
+        TS_CUDA_TRY(
+            reduce_into<T>(f, over_classes(c), exponentials_fold<T>{}, x, s.known(), (T *)nullptr));
     return on_device(f, [&](const call &k) {
         indices target(f, f->args[1].t, k.device, "classes");
         if (s.positions)
@@ -421,7 +469,8 @@ template <class T> static ts_status grad_classes(ts_frame *f)
         if (dx && !once)
             launch_slopes<T>(c, nullptr, false, count, x, target, s.numbers(), dx, k.stream);
         if (loss && !none)
-            total_kernel<A><<<1, dim3(1, TOTAL), 0, k.stream>>>(s.parts(), s.blocks, 1, count, loss);
+            total_kernel<A>
+                <<<1, dim3(1, TOTAL), 0, k.stream>>>(s.parts(), s.blocks, 1, count, loss);
         return cudaPeekAtLastError();
     });
 }
@@ -438,50 +487,60 @@ static ts_status nll_loss_backward(ts_frame *f) { return backward_classes<true>(
 /* -------------------------------------------------------------------------------- pairs ---- */
 
 /* Of elements x and t: the loss, and its slopes in both. p is the op's number. */
-#define PAIR(name, value, slope, target_slope)                                                             \
-    struct name {                                                                                          \
-        double number;                                                                                     \
-        template <class A> __device__ __forceinline__ A of(A x, A t) const                                 \
-        {                                                                                                  \
-            A p = (A)number;                                                                               \
-            (void)p;                                                                                       \
-            return value;                                                                                  \
-        }                                                                                                  \
-        template <class A> __device__ __forceinline__ void slopes(A x, A t, A &dx, A &dt) const            \
-        {                                                                                                  \
-            A p = (A)number;                                                                               \
-            (void)p;                                                                                       \
-            dx = slope;                                                                                    \
-            dt = target_slope;                                                                             \
-        }                                                                                                  \
+#define PAIR(name, value, slope, target_slope)                                                     \
+    struct name {                                                                                  \
+        double number;                                                                             \
+        template <class A> __device__ __forceinline__ A of(A x, A t) const                         \
+        {                                                                                          \
+            A p = (A)number;                                                                       \
+            (void)p;                                                                               \
+            return value;                                                                          \
+        }                                                                                          \
+        template <class A> __device__ __forceinline__ void slopes(A x, A t, A &dx, A &dt) const    \
+        {                                                                                          \
+            A p = (A)number;                                                                       \
+            (void)p;                                                                               \
+            dx = slope;                                                                            \
+            dt = target_slope;                                                                     \
+        }                                                                                          \
     };
-template <class A> __device__ __forceinline__ A sign_of(A d) { return d != d ? d : (A)((d > 0) - (d < 0)); }
+template <class A> __device__ __forceinline__ A sign_of(A d)
+{
+    return d != d ? d : (A)((d > 0) - (d < 0));
+}
 template <class A> __device__ __forceinline__ A logistic(A x) { return 1 / (1 + exp(-x)); }
 /** A product that is rounded before it is subtracted from: what cancels must cancel. */
 __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
 /** t log t, 0 at 0. */
-template <class A> __device__ __forceinline__ A t_log_t(A t) { return t > 0 ? t * log(t) : t == 0 ? (A)0 : (A)NAN; }
+template <class A> __device__ __forceinline__ A t_log_t(A t)
+{
+    return t > 0 ? t * log(t) : t == 0 ? (A)0 : (A)NAN;
+}
 
 PAIR(mse, (x - t) * (x - t), 2 * (x - t), -2 * (x - t))
 PAIR(l1, fabs(x - t), sign_of(x - t), -sign_of(x - t))
 PAIR(smooth_l1, fabs(x - t) < p ? (A)0.5 * (x - t) * (x - t) / p : fabs(x - t) - (A)0.5 * p,
-     fabs(x - t) < p ? (x - t) / p : sign_of(x - t), fabs(x - t) < p ? (t - x) / p : -sign_of(x - t))
+     fabs(x - t) < p ? (x - t) / p : sign_of(x - t),
+     fabs(x - t) < p ? (t - x) / p : -sign_of(x - t))
 PAIR(huber, fabs(x - t) <= p ? (A)0.5 * (x - t) * (x - t) : p * (fabs(x - t) - (A)0.5 * p),
      fabs(x - t) <= p ? x - t : p * sign_of(x - t), fabs(x - t) <= p ? t - x : -p * sign_of(x - t))
 PAIR(bce, ((x > 0 ? x : (A)0) - times(x, t)) + log1p(exp(-fabs(x))), logistic(x) - t, -x)
 PAIR(kl, t_log_t(t) - t * x, -t, t > 0 ? log(t) + 1 - x : t == 0 ? (A)0 : (A)NAN)
 PAIR(kl_log, exp(t) * (t - x), -exp(t), exp(t) * (t - x + 1))
 
-template <class T, class P> static __global__ void pairs_kernel(P pair, const T *x, const T *t, T *out, int64_t n)
+template <class T, class P>
+static __global__ void pairs_kernel(P pair, const T *x, const T *t, T *out, int64_t n)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x)
         out[i] = narrow<T>(pair.of(widen(x[i]), widen(t[i])));
 }
 
 enum { PAIR_THREADS = 256, PAIR_SHARE = 4096 };
 
-template <class T, class P> static __global__ void pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n)
+template <class T, class P>
+static __global__ void pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n)
 {
     int64_t from = (int64_t)blockIdx.x * PAIR_SHARE;
     double sum = 0;
@@ -493,11 +552,12 @@ template <class T, class P> static __global__ void pair_sums_kernel(P pair, cons
 }
 
 template <class T, class P>
-static __global__ void pairs_backward_kernel(P pair, const T *g, bool each, double factor, const T *x, const T *t, T *dx, T *dt,
-                                             int64_t n)
+static __global__ void pairs_backward_kernel(P pair, const T *g, bool each, double factor,
+                                             const T *x, const T *t, T *dx, T *dt, int64_t n)
 {
     using A = wide_t<T>;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
         A a, b, scale = (each ? widen(g[i]) : widen(*g)) * (A)factor;
         pair.slopes(widen(x[i]), widen(t[i]), a, b);
         if (dx)
@@ -517,7 +577,8 @@ static double pair_factor(const ts_tensor *x, int64_t reduction)
 
 template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
 {
-    int64_t n = ts_numel(f->args[0].t), reduction = f->args[2].i, blocks = (n + PAIR_SHARE - 1) / PAIR_SHARE;
+    int64_t n = ts_numel(f->args[0].t), reduction = f->args[2].i,
+            blocks = (n + PAIR_SHARE - 1) / PAIR_SHARE;
     class_scratch scratch(f, blocks * 8);
     if (!scratch.data)
         return ts_error_code();
@@ -531,8 +592,10 @@ template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
         }
         double *parts = (double *)scratch.parts();
         if (n)
-            pair_sums_kernel<T><<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(pair, x, t, parts, n);
-        total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, pair_factor(f->args[0].t, reduction), nullptr, out);
+            pair_sums_kernel<T>
+                <<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(pair, x, t, parts, n);
+        total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(
+            parts, blocks, pair_factor(f->args[0].t, reduction), nullptr, out);
         return cudaPeekAtLastError();
     });
 }
@@ -543,24 +606,37 @@ template <class P> static ts_status backward_pairs(ts_frame *f, P pair)
         int64_t n = ts_numel(f->args[1].t), reduction = f->args[3].i;
         if (n)
             pairs_backward_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(
-                pair, data_of<T>(f->args[0]), reduction == TS_REDUCTION_NONE, pair_factor(f->args[1].t, reduction),
-                data_of<T>(f->args[1]), data_of<T>(f->args[2]), data_of<T>(f->rets[0]), data_of<T>(f->rets[1]), n);
+                pair, data_of<T>(f->args[0]), reduction == TS_REDUCTION_NONE,
+                pair_factor(f->args[1].t, reduction), data_of<T>(f->args[1]),
+                data_of<T>(f->args[2]), data_of<T>(f->rets[0]), data_of<T>(f->rets[1]), n);
         return cudaPeekAtLastError();
     });
 }
 
-#define PAIR_OPS(op, kind, forward_number, backward_number)                                                  \
-    static ts_status op(ts_frame *f) { return forward_pairs(f, kind{forward_number}); }                      \
-    static ts_status op##_backward(ts_frame *f) { return backward_pairs(f, kind{backward_number}); }
+#define PAIR_OPS(op, kind, forward_number, backward_number)                                        \
+    static ts_status op(ts_frame *f)                                                               \
+    {                                                                                              \
+        return forward_pairs(f, kind{forward_number});                                             \
+    }                                                                                              \
+    static ts_status op##_backward(ts_frame *f)                                                    \
+    {                                                                                              \
+        return backward_pairs(f, kind{backward_number});                                           \
+    }
 PAIR_OPS(mse_loss, mse, 0, 0)
 PAIR_OPS(l1_loss, l1, 0, 0)
 PAIR_OPS(smooth_l1_loss, smooth_l1, f->args[3].d, f->args[4].d)
 PAIR_OPS(huber_loss, huber, f->args[3].d, f->args[4].d)
 PAIR_OPS(binary_cross_entropy_with_logits, bce, 0, 0)
-static ts_status kl_div(ts_frame *f) { return f->args[3].i ? forward_pairs(f, kl_log{0}) : forward_pairs(f, kl{0}); }
-static ts_status kl_div_backward(ts_frame *f) { return f->args[4].i ? backward_pairs(f, kl_log{0}) : backward_pairs(f, kl{0}); }
+static ts_status kl_div(ts_frame *f)
+{
+    return f->args[3].i ? forward_pairs(f, kl_log{0}) : forward_pairs(f, kl{0});
+}
+static ts_status kl_div_backward(ts_frame *f)
+{
+    return f->args[4].i ? backward_pairs(f, kl_log{0}) : backward_pairs(f, kl{0});
+}
 
 #define ROWS(name) {#name, name, floats, false}, {#name "_backward", name##_backward, floats, false}
-TS_CUDA_FAMILY(loss,
-    ROWS(cross_entropy), {"cross_entropy_grad", cross_entropy_grad, floats, false}, ROWS(nll_loss), ROWS(mse_loss),
-    ROWS(l1_loss), ROWS(smooth_l1_loss), ROWS(huber_loss), ROWS(binary_cross_entropy_with_logits), ROWS(kl_div))
+TS_CUDA_FAMILY(loss, ROWS(cross_entropy), {"cross_entropy_grad", cross_entropy_grad, floats, false},
+               ROWS(nll_loss), ROWS(mse_loss), ROWS(l1_loss), ROWS(smooth_l1_loss),
+               ROWS(huber_loss), ROWS(binary_cross_entropy_with_logits), ROWS(kl_div))

@@ -1,7 +1,7 @@
 /**
  * @file loss_rows.cuh
- * Cross-entropy over rows of logits: the gradient for an incoming 1, and what the losses are made of, from one
- * pass.
+ * Cross-entropy over rows of logits: the gradient for an incoming 1,
+ * and what the losses are made of, from one pass.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOSS_ROWS_CUH
@@ -25,7 +25,8 @@ template <class T> struct logit_rows {
     A *own;                          /* the target's logit, where it is a class */
     A *totals;                       /* (parts, rows): sums of logits; NULL: not wanted */
     int64_t rows, n, ignored;
-    A even, hot; /* of a target's distribution: each class's share, and what its own class has more */
+    A even, hot; /* of a target's distribution: each class's share,
+                    and what its own class has more */
 
     __device__ __forceinline__ int goal(int64_t c) const
     {
@@ -33,15 +34,18 @@ template <class T> struct logit_rows {
     }
     /** What a row's gradient is multiplied with. */
     __device__ __forceinline__ A factor() const { return count ? (A)1 / (A)*count : (A)1; }
-    /** Once the thread of the target's class has written it as another one: p factor is as much as its probability gives. */
-    __device__ __forceinline__ void correct(int64_t row, int goal, A logit, A p_factor, A factor) const
+    /** Once the thread of the target's class has written it as another one: p factor is as much
+     * as its probability gives. */
+    __device__ __forceinline__ void correct(int64_t row, int goal, A logit, A p_factor,
+                                            A factor) const
     {
         own[row] = logit;
         dx[row * n + goal] = narrow<T>(p_factor - even * factor - hot * factor);
     }
 };
 
-/** Parts of a row that sum its logits for themselves, at most: warps of a cluster's blocks, or one. */
+/** Parts of a row that sum its logits for themselves,
+ * at most: warps of a cluster's blocks, or one. */
 template <class T> int64_t logit_parts(int64_t n) { return n > 2048 * vec16<T> ? 32 * 8 : 1; }
 
 template <class A, int V> __device__ __forceinline__ A sum_of(const A (&z)[V])
@@ -64,7 +68,8 @@ template <class A, int V> __device__ __forceinline__ void slopes_of(A (&e)[V], A
 /* ------------------------------------------------------------------- rows in registers ---- */
 
 template <class T, class S, int V>
-__global__ void __launch_bounds__(S::threads *S::rows, 1) cross_entropy_grad_kernel(const __grid_constant__ logit_rows<T> a)
+__global__ void __launch_bounds__(S::threads *S::rows, 1)
+    cross_entropy_grad_kernel(const __grid_constant__ logit_rows<T> a)
 {
     using A = wide_t<T>;
     using part_t = row_part<T, S, V>;
@@ -90,7 +95,8 @@ __global__ void __launch_bounds__(S::threads *S::rows, 1) cross_entropy_grad_ker
     all.of(part, row_place<S, 1, float2>());
     if (first)
         a.known[r] = {all.top, all.sum, 0};
-    A factor = a.factor(), scale = factor / all.sum, even = a.even * factor, own_scale = scale * all.shift();
+    A factor = a.factor(), scale = factor / all.sum, even = a.even * factor,
+      own_scale = scale * all.shift();
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
         slopes_of(all.e[j], own_scale, even);
@@ -106,7 +112,8 @@ __global__ void __launch_bounds__(S::threads *S::rows, 1) cross_entropy_grad_ker
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /** A thread's part of a row stays in registers as exponentials. */
-template <class T, int VECS> struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
+template <class T, int VECS>
+struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
     const logit_rows<T> &a;
     float factor;
     int64_t next; /* target of the row to come: not looked at before, so that nobody waits for it */
@@ -114,7 +121,10 @@ template <class T, int VECS> struct cross_entropy_grad_formula : exp_sums<T>, ow
     bool mine;    /* it is one of this thread's classes */
     T own;        /* then its logit: not looked at either */
 
-    __device__ __forceinline__ explicit cross_entropy_grad_formula(const logit_rows<T> &rows) : a(rows), factor(rows.factor()) {}
+    __device__ __forceinline__ explicit cross_entropy_grad_formula(const logit_rows<T> &rows)
+        : a(rows), factor(rows.factor())
+    {
+    }
     __device__ __forceinline__ void fetch(int64_t row)
     {
         if (row < a.rows)
@@ -177,14 +187,16 @@ template <class T, int VECS> struct cross_entropy_grad_formula : exp_sums<T>, ow
         for (int lane = 16; lane; lane >>= 1)
             total += __shfl_xor_sync(0xffffffffu, total, lane);
         if (threadIdx.x % 32 == 0)
-            a.totals[(cluster_rank() * (blockDim.x / 32) + threadIdx.x / 32) * a.rows + r.row] = total;
+            a.totals[(cluster_rank() * (blockDim.x / 32) + threadIdx.x / 32) * a.rows + r.row] =
+                total;
     }
 };
 
 #endif /* sm_90 */
 
 template <class T, class S>
-__global__ void __launch_bounds__(S::threads, S::blocks) cross_entropy_grad_stream_kernel(const __grid_constant__ logit_rows<T> a)
+__global__ void __launch_bounds__(S::threads, S::blocks)
+    cross_entropy_grad_stream_kernel(const __grid_constant__ logit_rows<T> a)
 {
 #if __CUDA_ARCH__ >= 900
     TS_STREAM(s, T, S, 1, a.rows, a.n, a.x);
@@ -196,9 +208,11 @@ __global__ void __launch_bounds__(S::threads, S::blocks) cross_entropy_grad_stre
 
 /* ------------------------------------------------------------------------- host side ---- */
 
-/** `parts` receives how many parts the totals have; cudaErrorNotSupported where no shape holds a row. */
+/** `parts` receives how many parts the totals have;
+ * cudaErrorNotSupported where no shape holds a row. */
 template <class T>
-cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts_cuda_device *d, cudaStream_t stream)
+cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts_cuda_device *d,
+                                    cudaStream_t stream)
 {
     *parts = 1;
     cudaError_t e = rows_dispatch<T>(a.n, aligned16(a.x), [&]<class S, int V>() {
@@ -208,8 +222,9 @@ cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts
         e = stream_dispatch<T, rows_wide_held>(a.n, aligned16(a.x), d, [&]<class S>() {
             static_assert(S::warps * S::cluster <= 32 * 8, "the caller has room for them");
             *parts = S::warps * S::cluster;
-            return stream_launch<S>(cross_entropy_grad_stream_kernel<T, S>, ring_bytes<T, S, 1>, a.rows, d->sms, stream,
-                                    [](int64_t) {}, a);
+            return stream_launch<S>(
+                cross_entropy_grad_stream_kernel<T, S>, ring_bytes<T, S, 1>, a.rows, d->sms, stream,
+                [](int64_t) {}, a);
         });
     return e;
 }

@@ -1,8 +1,8 @@
 /**
  * @file mask.cu
- * Triangles, and elements chosen by a mask. Choosing goes by tiles: a launch counts each tile's trues, one
- * block sums the counts, and a tile's elements then know their places, in order. Where the size of the
- * result depends on the data, the host waits for the count.
+ * Triangles, and elements chosen by a mask. Choosing goes by tiles: a launch counts each tile's
+ * trues, one block sums the counts, and a tile's elements then know their places, in order.
+ * Where the size of the result depends on the data, the host waits for the count.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/block.cuh"
@@ -24,7 +24,8 @@ template <class E, int V, class I> struct triangle {
     __device__ __forceinline__ vec<E, V> operator()(I i) const
     {
         I row = across.of(i), r = row - rows.of(row) * rows.d;
-        int64_t first = (int64_t)(i - row * across.d) * V - (int64_t)r - diagonal; /* of its columns, from the diagonal on */
+        /* of its columns, from the diagonal on */
+        int64_t first = (int64_t)(i - row * across.d) * V - (int64_t)r - diagonal;
         bool some = lower ? first <= 0 : first + V > 0;
         vec<E, V> v = {};
         if (some)
@@ -50,12 +51,14 @@ static ts_status cut(ts_frame *f, bool lower)
     auto run = [&]<class E>(const call &c) {
         auto launch = [&]<int V>() {
             return with_numbers(ts_numel(out) / V, [&]<class I>() {
-                triangle<E, V, I> fn = {(const E *)from, split<I>(columns / V), split<I>(rows), diagonal, lower};
+                triangle<E, V, I> fn = {(const E *)from, split<I>(columns / V), split<I>(rows),
+                                        diagonal, lower};
                 return fill_units<vec<E, V>, I>(to, ts_numel(out) / V, fn, c.stream);
             });
         };
-        return columns % vec16<E> == 0 && aligned16(from) && aligned16(to) ? launch.template operator()<vec16<E>>()
-                                                                           : launch.template operator()<1>();
+        return columns % vec16<E> == 0 && aligned16(from) && aligned16(to)
+                   ? launch.template operator()<vec16<E>>()
+                   : launch.template operator()<1>();
     };
     return on_device(f, [&](const call &c) {
         switch (ts_dtype_size(ts_dtype_of(self))) {
@@ -90,7 +93,8 @@ static __device__ __forceinline__ unsigned flags_of(const uint8_t *mask, int64_t
     return bits;
 }
 
-static __global__ void __launch_bounds__(THREADS) tally_kernel(const uint8_t *mask, int64_t n, int64_t *counts)
+static __global__ void __launch_bounds__(THREADS)
+    tally_kernel(const uint8_t *mask, int64_t n, int64_t *counts)
 {
     int all;
     block_exclusive<THREADS>(__popc(flags_of(mask, n)), &all);
@@ -112,9 +116,12 @@ static __global__ void __launch_bounds__(SUMMERS) sum_kernel(int64_t *counts, in
         counts[tiles] = before;
 }
 
-/** fn(i, place, chosen) for each element i; place is the number of trues before it. Neighbours go to neighbours. */
+/** fn(i, place, chosen) for each element i; place is the number of trues before it.
+ * Neighbours go to neighbours. */
 template <class F>
-static __global__ void __launch_bounds__(THREADS) place_kernel(const uint8_t *mask, int64_t n, const int64_t *counts, const __grid_constant__ F fn)
+static __global__ void __launch_bounds__(THREADS)
+    place_kernel(const uint8_t *mask, int64_t n, const int64_t *counts,
+                 const __grid_constant__ F fn)
 {
     __shared__ uint16_t ranks[TILE]; /* trues before it in the tile, and its own flag on top */
     unsigned bits = flags_of(mask, n);
@@ -132,7 +139,8 @@ static __global__ void __launch_bounds__(THREADS) place_kernel(const uint8_t *ma
             fn(first + e, base + (ranks[e] & 0x7fff), ranks[e] >> 15);
 }
 
-/** What the host keeps of a mask: its flags as bytes, counts, copies that were made; released at the end of the call. */
+/** What the host keeps of a mask: its flags as bytes, counts, copies that were made;
+ * released at the end of the call. */
 struct chooser {
     ts_frame *f;
     ts_device where;
@@ -142,7 +150,10 @@ struct chooser {
     void *made[3] = {};
     int64_t sizes[3] = {};
 
-    chooser(ts_frame *frame, int64_t numel) : f(frame), where(ts_kernel_device(frame)), n(numel), tiles((numel + TILE - 1) / TILE) {}
+    chooser(ts_frame *frame, int64_t numel)
+        : f(frame), where(ts_kernel_device(frame)), n(numel), tiles((numel + TILE - 1) / TILE)
+    {
+    }
     ~chooser()
     {
         for (int i = 0; i < 3; i++)
@@ -155,7 +166,8 @@ struct chooser {
     const void *packed(int i, const ts_tensor *t, ts_dtype dtype, const int64_t *dims, int ndim)
     {
         int64_t from[TS_MAX_DIMS], to[TS_MAX_DIMS], step = 1;
-        if (ts_is_contiguous(t) && ts_numel(t) == n && ts_dtype_of(t) == dtype && aligned16(ts_kernel_data(t)))
+        if (ts_is_contiguous(t) && ts_numel(t) == n && ts_dtype_of(t) == dtype &&
+            aligned16(ts_kernel_data(t)))
             return ts_kernel_data(t);
         for (int d = ndim - 1; d >= 0; d--) {
             int s = d - (ndim - ts_ndim(t));
@@ -166,7 +178,8 @@ struct chooser {
         void *copy = take(i, n * (int64_t)ts_dtype_size(dtype));
         if (!copy)
             return nullptr;
-        ts_status status = copy_part(f, {copy, to, dtype}, {ts_kernel_data(t), from, ts_dtype_of(t)}, dims, ndim);
+        ts_status status =
+            copy_part(f, {copy, to, dtype}, {ts_kernel_data(t), from, ts_dtype_of(t)}, dims, ndim);
         return status == TS_OK ? copy : nullptr;
     }
     /** Counts the trues of t by tiles. */
@@ -188,7 +201,8 @@ struct chooser {
         ts_cuda_device *device = nullptr;
         TS_CUDA_TRY(on_device(f, [&](const call &c) {
             device = c.device;
-            cudaError_t e = cudaMemcpyAsync(trues, counts + tiles, sizeof *trues, cudaMemcpyDeviceToHost, c.stream);
+            cudaError_t e = cudaMemcpyAsync(trues, counts + tiles, sizeof *trues,
+                                            cudaMemcpyDeviceToHost, c.stream);
             return e == cudaSuccess ? cudaStreamSynchronize(c.stream) : e;
         }));
         return ts_cuda_check_fault(device);
@@ -300,12 +314,16 @@ static ts_status masked_select(ts_frame *f)
 template <class E> struct replaced {
     const E *self, *source;
     E *to;
-    __device__ __forceinline__ void operator()(int64_t i, int64_t place, bool chosen) const { to[i] = chosen ? source[place] : self[i]; }
+    __device__ __forceinline__ void operator()(int64_t i, int64_t place, bool chosen) const
+    {
+        to[i] = chosen ? source[place] : self[i];
+    }
 };
 
 static ts_status masked_scatter(ts_frame *f)
 {
-    const ts_tensor *self = f->args[0].t, *mask = f->args[1].t, *source = f->args[2].t, *out = f->rets[0].t;
+    const ts_tensor *self = f->args[0].t, *mask = f->args[1].t, *source = f->args[2].t,
+                    *out = f->rets[0].t;
     int64_t trues = 0;
     chooser choose(f, ts_numel(out));
     if (!choose.n)
@@ -317,10 +335,13 @@ static ts_status masked_scatter(ts_frame *f)
     if (ts_numel(source) < choose.n) /* else there is enough, whatever the mask holds */
         TS_CUDA_TRY(choose.total(&trues));
     if (trues > ts_numel(source))
-        return ts_kernel_error(f, 2, TS_ERR_SHAPE, nullptr, "expected at least %lld elements, one for each true of 'mask', got %lld",
-                               (long long)trues, (long long)ts_numel(source));
+        return ts_kernel_error(
+            f, 2, TS_ERR_SHAPE, nullptr,
+            "expected at least %lld elements, one for each true of 'mask', got %lld",
+            (long long)trues, (long long)ts_numel(source));
     return with_element(ts_dtype_of(self), [&]<class E>() {
-        return choose.place(replaced<E>{(const E *)from, (const E *)ts_kernel_data(source), data_of<E>(f->rets[0])});
+        return choose.place(replaced<E>{(const E *)from, (const E *)ts_kernel_data(source),
+                                        data_of<E>(f->rets[0])});
     });
 }
 

@@ -9,7 +9,8 @@ static ts_cuda_matrix matrix_of(const ts_tensor *t)
 {
     int n = ts_ndim(t);
     const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
-    ts_cuda_matrix m = {ts_kernel_data(t), sizes[n - 2], sizes[n - 1], strides[n - 2], strides[n - 1], n > 2 ? strides[n - 3] : 0};
+    ts_cuda_matrix m = {ts_kernel_data(t), sizes[n - 2], sizes[n - 1], strides[n - 2],
+                        strides[n - 1], n > 2 ? strides[n - 3] : 0};
     /* a dim of one element has any stride: let the other one be dense, if it is not repeated */
     if (m.rows == 1 && m.columns == 1)
         m.row = m.column = 1;
@@ -41,9 +42,9 @@ static ts_cuda_matrix transposed(ts_cuda_matrix m)
 /* --------------------------------------------------------------------- where operands lie ---- */
 
 /*
- * cuBLASLt has other algorithms for data that lie unevenly, whose sums have another order. So that bits depend on
- * shapes alone, all products are those of data at multiples of 16 bytes: the rare others are copied, which in
- * halves costs less than the algorithm that reads them as they lie.
+ * cuBLASLt has other algorithms for data that lie unevenly, whose sums have another order. So that
+ * bits depend on shapes alone, all products are those of data at multiples of 16 bytes: the rare
+ * others are copied, which in halves costs less than the algorithm that reads them as they lie.
  */
 static bool is_even(const ts_tensor *t) { return (uintptr_t)ts_kernel_data(t) % 16 == 0; }
 
@@ -70,12 +71,14 @@ static ts_status operand_rows(ts_tensor *t, ts_cuda_matrix *m)
     return TS_OK;
 }
 
-/** Where a result is written: to itself, or to a stand-in for one that is not dense or lies unevenly. */
+/** Where a result is written: to itself, or to a stand-in for one
+ * that is not dense or lies unevenly. */
 static ts_tensor *stand_in(ts_tensor *result)
 {
     return ts_is_contiguous(result) && is_even(result)
                ? result
-               : ts_empty_on(ts_sizes(result), ts_ndim(result), ts_dtype_of(result), ts_device_of(result));
+               : ts_empty_on(ts_sizes(result), ts_ndim(result), ts_dtype_of(result),
+                             ts_device_of(result));
 }
 static ts_status deliver(ts_tensor *result, ts_tensor *y)
 {
@@ -85,8 +88,9 @@ static ts_status deliver(ts_tensor *result, ts_tensor *y)
 /* ------------------------------------------------------------------------------- products ---- */
 
 /** c = a b and then what follows; nothing to add up gives zeros, or the bias. */
-static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
-                         int64_t batches, ts_tensor *y, ts_tensor *bias, ts_cuda_epilogue then)
+static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                         const ts_cuda_matrix *c, int64_t batches, ts_tensor *y, ts_tensor *bias,
+                         ts_cuda_epilogue then)
 {
     if (!c->rows || !c->columns || !batches)
         return TS_OK;
@@ -103,7 +107,8 @@ static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_mat
 
 static const ts_cuda_epilogue nothing = {0};
 
-/* A transposed operand, as in gradients of weights, is read as it lies; only results are always dense. */
+/* A transposed operand, as in gradients of weights, is read as it lies;
+ * only results are always dense. */
 static ts_status mm(ts_frame *f)
 {
     TS_SCOPE;
@@ -119,7 +124,10 @@ static ts_status mm(ts_frame *f)
     return deliver(result, y);
 }
 
-static ts_tensor *bias_of(const ts_frame *f) { return f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL; }
+static ts_tensor *bias_of(const ts_frame *f)
+{
+    return f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
+}
 
 /** input (..., K), weight (N, K), bias (N) -> y (..., N), which is dense */
 static ts_status linear_into(ts_frame *f, ts_tensor *y, ts_cuda_epilogue then)
@@ -140,7 +148,8 @@ static ts_status linear(ts_frame *f)
     return deliver(result, y);
 }
 
-/** Halves in rows of whole 16 bytes. In f32 an epilogue's gelu is less exact than a kernel's, and no quicker. */
+/** Halves in rows of whole 16 bytes. In f32 an epilogue's gelu is less exact
+ * than a kernel's, and no quicker. */
 static bool is_half_in_vectors(const ts_frame *f)
 {
     ts_dtype dtype = ts_kernel_dtype(f);
@@ -157,7 +166,8 @@ static ts_status linear_gelu(ts_frame *f)
     TS_TRY(y);
     TS_TRY(x);
     if (f->args[3].i && is_half_in_vectors(f)) { /* the tanh form is the one that epilogues have */
-        TS_TRY(linear_into(f, y, (ts_cuda_epilogue){.gelu = true, .linear = kept ? ts_kernel_data(x) : NULL}));
+        TS_TRY(linear_into(
+            f, y, (ts_cuda_epilogue){.gelu = true, .linear = kept ? ts_kernel_data(x) : NULL}));
     } else {
         TS_TRY(linear_into(f, x, nothing));
         TS_TRY(f->args[3].i ? ts_gelu_tanh_out(y, x) : ts_gelu_out(y, x));
@@ -173,14 +183,16 @@ static ts_status column_sums(ts_tensor *result, ts_tensor *grad)
     int leading = ts_ndim(grad) - 1;
     if (!ts_dtype_is_float(ts_dtype_of(grad))) /* whose sums are i64 there */
         return ts_status_of_pointer(ts_copy_(result, ts_sum_to_size(grad, ts_sizes(result), 1)));
-    return ts_status_of_pointer(leading ? ts_sum_out(result, grad, dims, leading, false) : ts_copy_(result, grad));
+    return ts_status_of_pointer(leading ? ts_sum_out(result, grad, dims, leading, false)
+                                        : ts_copy_(result, grad));
 }
 
 /**
- * gradᵀ input into dw, and into db (NULL: not wanted) the sums of grad where the product's epilogue can add them up
- * as it reads them: *summed tells.
+ * gradᵀ input into dw, and into db (NULL: not wanted) the sums of grad
+ * where the product's epilogue can add them up as it reads them: *summed tells.
  */
-static ts_status weight_gradient(ts_frame *f, const ts_cuda_matrix *g, ts_tensor *dw, ts_tensor *db, bool *summed)
+static ts_status weight_gradient(ts_frame *f, const ts_cuda_matrix *g, ts_tensor *dw, ts_tensor *db,
+                                 bool *summed)
 {
     ts_cuda_matrix up = transposed(*g), x, c = rows_of(dw);
     ts_cuda_epilogue then = {.sums = db ? ts_kernel_data(db) : NULL};
@@ -217,7 +229,8 @@ static ts_status linear_backward(ts_frame *f)
     return TS_OK;
 }
 
-#define FLOATS (TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | TS_DTYPE_BIT(TS_BF16) | TS_DTYPE_BIT(TS_F16))
+#define FLOATS                                                                                     \
+    (TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | TS_DTYPE_BIT(TS_BF16) | TS_DTYPE_BIT(TS_F16))
 #define NUMBERS (FLOATS | TS_DTYPE_BIT(TS_I64) | TS_DTYPE_BIT(TS_I32) | TS_DTYPE_BIT(TS_U8))
 static const ts_cuda_kernel kernels[] = {
     {"mm", mm, NUMBERS, true},

@@ -1,11 +1,11 @@
 /**
  * @file mma.cuh
- * The tensor cores of sm_80 and later: asynchronous 16-byte copies, fragments from shared memory, products
- * of 16 x 8 x 16 (PTX ISA: cp.async, ldmatrix, mma).
+ * The tensor cores of sm_80 and later: asynchronous 16-byte copies, fragments from shared memory,
+ * products of 16 x 8 x 16 (PTX ISA: cp.async, ldmatrix, mma).
  *
- * A tile lies in shared memory as rows of COLUMNS 2-byte elements, a multiple of 64. The 16-byte chunk c of
- * row r is at place c xor (r mod 8) of its row, so that eight rows of one column of chunks fall into
- * different banks.
+ * A tile lies in shared memory as rows of COLUMNS 2-byte elements, a multiple of 64.
+ * The 16-byte chunk c of row r is at place c xor (r mod 8) of its row, so that eight rows of one
+ * column of chunks fall into different banks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_MMA_CUH
@@ -18,7 +18,9 @@ namespace ts {
 /** Copies 16 bytes, or writes zeros. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool some)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(some ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(some ? 16 : 0)
+                 : "memory");
 }
 __device__ __forceinline__ void copies_commit()
 {
@@ -41,7 +43,8 @@ template <int COLUMNS> struct mma_tile {
     }
     /** Begins to copy ROWS rows; what lies past `rows` and `columns` becomes zero. */
     template <int ROWS, int THREADS, class T>
-    __device__ __forceinline__ void load(const T *from, int64_t row_step, int rows, int columns) const
+    __device__ __forceinline__ void load(const T *from, int64_t row_step, int rows,
+                                         int columns) const
     {
         constexpr int chunks = COLUMNS / 8, step = THREADS / chunks;
         static_assert(THREADS % chunks == 0 && ROWS % step == 0, "a thread keeps to its column");
@@ -53,21 +56,23 @@ template <int COLUMNS> struct mma_tile {
             copy16(at(first + i * step, chunk), some ? mine : from, some);
         }
     }
-    /* Below, row is a multiple of 8: rows and pairs of chunks then add to one address of the lane, or flip
-     * two of its bits, so that few addresses stay in registers. */
+    /* Below, row is a multiple of 8: rows and pairs of chunks then add to one address of the lane,
+     * or flip two of its bits, so that few addresses stay in registers. */
     /** Rows row to row + 15, columns 16 k to 16 k + 15, as the left operand of a product. */
     __device__ __forceinline__ void left(uint32_t (&a)[4], int row, int k) const
     {
         int lane = threadIdx.x % 32;
         read(a, moved(at(lane % 16, lane / 16), row, k));
     }
-    /** Rows row to row + 15 as 16 columns of the right operand: b[0..1] are the first eight, b[2..3] the others. */
+    /** Rows row to row + 15 as 16 columns of the right operand: b[0..1] are the first
+     * eight, b[2..3] the others. */
     __device__ __forceinline__ void right(uint32_t (&b)[4], int row, int k) const
     {
         int lane = threadIdx.x % 32;
         read(b, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, k));
     }
-    /** Rows row to row + 15 as the depth of the right operand, columns 16 n to 16 n + 15 as its columns. */
+    /** Rows row to row + 15 as the depth of the right operand,
+     * columns 16 n to 16 n + 15 as its columns. */
     __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int n) const
     {
         int lane = threadIdx.x % 32;
@@ -98,18 +103,24 @@ template <int COLUMNS> struct mma_tile {
 };
 
 /** d += a b: 16 x 8 from 16 x 16 and 16 x 8, in f32. */
-template <class T> __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-template <> __device__ __forceinline__ void mma<bf16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <class T>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1);
+template <>
+__device__ __forceinline__ void mma<bf16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                          uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-template <> __device__ __forceinline__ void mma<f16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <>
+__device__ __forceinline__ void mma<f16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
-                 "%1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -117,8 +128,8 @@ template <> __device__ __forceinline__ void mma<f16>(float (&d)[4], const uint32
 /** Four tiles of 8 x 8, each transposed: lanes 8 i to 8 i + 7 say where the rows of the i-th go. */
 __device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&x)[4])
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]), "r"(x[1]),
-                 "r"(x[2]), "r"(x[3])
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                  : "memory");
 }
 

@@ -10,13 +10,14 @@
 
 using namespace ts;
 
-/* ------------------------------------------------------------ rows that registers do not hold ---- */
+/* --------------------------------------------------------- rows that registers do not hold ---- */
 
 enum { LONG = 256 }; /* threads of a row */
 
 template <class T, bool RMS>
-static __global__ void __launch_bounds__(LONG) long_kernel(const T *x, const T *weight, const T *bias, T *y, wide_t<T> *mean,
-                                                          wide_t<T> *rstd, int64_t n, double eps)
+static __global__ void __launch_bounds__(LONG)
+    long_kernel(const T *x, const T *weight, const T *bias, T *y, wide_t<T> *mean, wide_t<T> *rstd,
+                int64_t n, double eps)
 {
     using A = wide_t<T>;
     const T *row = x + blockIdx.x * n;
@@ -46,9 +47,9 @@ static __global__ void __launch_bounds__(LONG) long_kernel(const T *x, const T *
 }
 
 template <class T, bool RMS>
-static __global__ void __launch_bounds__(LONG) long_backward_kernel(const T *g, const T *x, const T *weight,
-                                                                   const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
-                                                                   int64_t n)
+static __global__ void __launch_bounds__(LONG)
+    long_backward_kernel(const T *g, const T *x, const T *weight, const wide_t<T> *mean,
+                         const wide_t<T> *rstd, T *dx, int64_t n)
 {
     using A = wide_t<T>;
     int64_t first = blockIdx.x * n;
@@ -62,20 +63,23 @@ static __global__ void __launch_bounds__(LONG) long_backward_kernel(const T *g, 
     shift = RMS ? (A)0 : line_reduce<1, LONG, op_sum>(shift) / (A)n;
     for (int64_t i = threadIdx.y; i < n; i += LONG) {
         A q = widen(g[first + i]) * (weight ? widen(weight[i]) : (A)1);
-        dx[first + i] = narrow<T>(factor * (q - shift - (widen(x[first + i]) - centre) * factor * along));
+        dx[first + i] =
+            narrow<T>(factor * (q - shift - (widen(x[first + i]) - centre) * factor * along));
     }
 }
 
 /** Sums of g h and of g over the rows of one share: line blockIdx.y of two (shares, n). */
 template <class T, bool RMS>
-static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *mean, const wide_t<T> *rstd, wide_t<T> *dweight,
-                                      wide_t<T> *dbias, int64_t rows, int64_t n)
+static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *mean,
+                                      const wide_t<T> *rstd, wide_t<T> *dweight, wide_t<T> *dbias,
+                                      int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
     int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
     A dw = 0, db = 0;
     if (i < n)
-        for (int64_t r = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; r < rows; r += (int64_t)gridDim.y * blockDim.y) {
+        for (int64_t r = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; r < rows;
+             r += (int64_t)gridDim.y * blockDim.y) {
             A a = widen(g[r * n + i]);
             dw += a * (widen(x[r * n + i]) - (RMS ? (A)0 : mean[r])) * rstd[r];
             db += a;
@@ -91,15 +95,18 @@ static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *m
 }
 
 template <class T, bool RMS>
-static cudaError_t backward_long(const T *g, const T *x, const T *weight, const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
-                                 T *dweight, T *dbias, wide_t<T> *scratch, int64_t lines, int64_t rows, int64_t n,
+static cudaError_t backward_long(const T *g, const T *x, const T *weight, const wide_t<T> *mean,
+                                 const wide_t<T> *rstd, T *dx, T *dweight, T *dbias,
+                                 wide_t<T> *scratch, int64_t lines, int64_t rows, int64_t n,
                                  cudaStream_t stream)
 {
     if (dx)
-        long_backward_kernel<T, RMS><<<(unsigned)rows, dim3(1, LONG), 0, stream>>>(g, x, weight, mean, rstd, dx, n);
+        long_backward_kernel<T, RMS>
+            <<<(unsigned)rows, dim3(1, LONG), 0, stream>>>(g, x, weight, mean, rstd, dx, n);
     if (!dweight && !dbias)
         return cudaPeekAtLastError();
-    wide_t<T> *dw = dweight ? scratch : nullptr, *db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
+    wide_t<T> *dw = dweight ? scratch : nullptr,
+              *db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
     dim3 grid((unsigned)((n + 31) / 32), (unsigned)lines);
     columns_kernel<T, RMS><<<grid, dim3(32, 16), 0, stream>>>(g, x, mean, rstd, dw, db, rows, n);
     return column_sums<T>(scratch, dweight, dbias, lines, n, stream);
@@ -119,12 +126,14 @@ template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double e
         if (!r.outer || !r.count)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8) {
-            norm_rows<T> a = {x, nullptr, weight, bias, y, nullptr, mean, rstd, r.outer, r.count, (float)eps};
+            norm_rows<T> a = {x, nullptr, weight, bias, y, nullptr, mean, rstd, r.outer, r.count,
+                              (float)eps};
             cudaError_t e = norm_forward<T, RMS, false>(a, c.device, c.stream);
             if (e != cudaErrorNotSupported)
                 return e;
         }
-        long_kernel<T, RMS><<<(unsigned)r.outer, dim3(1, LONG), 0, c.stream>>>(x, weight, bias, y, mean, rstd, r.count, eps);
+        long_kernel<T, RMS><<<(unsigned)r.outer, dim3(1, LONG), 0, c.stream>>>(
+            x, weight, bias, y, mean, rstd, r.count, eps);
         return cudaPeekAtLastError();
     });
 }
@@ -139,12 +148,15 @@ static ts_status add_layer_norm(ts_frame *f)
 {
     TS_SCOPE;
     ts_rows r = ts_kernel_rows(f);
-    ts_tensor *x = f->args[0].t, *residual = f->args[1].t, *sum = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : nullptr;
+    ts_tensor *x = f->args[0].t, *residual = f->args[1].t,
+              *sum = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : nullptr;
     double eps = f->args[5].d;
     auto rows = [&]<class T>(const call &c) {
         if constexpr (sizeof(T) < 8) {
-            norm_rows<T> a = {data_of<T>(f->args[0]), data_of<T>(f->args[1]), data_of<T>(f->args[3]), data_of<T>(f->args[4]),
-                              data_of<T>(f->rets[0]), data_of<T>(f->rets[1]), data_of<float>(f->rets[2]),
+            norm_rows<T> a = {data_of<T>(f->args[0]), data_of<T>(f->args[1]),
+                              data_of<T>(f->args[3]), data_of<T>(f->args[4]),
+                              data_of<T>(f->rets[0]), data_of<T>(f->rets[1]),
+                              data_of<float>(f->rets[2]),
                               data_of<float>(f->rets[3]), r.outer, r.count, (float)eps};
             return norm_forward<T, false, true>(a, c.device, c.stream);
         }
@@ -162,8 +174,9 @@ static ts_status add_layer_norm(ts_frame *f)
         return ts_error_code();
     return with_float(f, [&]<class T>(const call &c) {
         long_kernel<T, false><<<(unsigned)r.outer, dim3(1, LONG), 0, c.stream>>>(
-            (const T *)ts_kernel_data(sum), data_of<T>(f->args[3]), data_of<T>(f->args[4]), data_of<T>(f->rets[0]),
-            data_of<wide_t<T>>(f->rets[2]), data_of<wide_t<T>>(f->rets[3]), r.count, eps);
+            (const T *)ts_kernel_data(sum), data_of<T>(f->args[3]), data_of<T>(f->args[4]),
+            data_of<T>(f->rets[0]), data_of<wide_t<T>>(f->rets[2]), data_of<wide_t<T>>(f->rets[3]),
+            r.count, eps);
         return cudaPeekAtLastError();
     });
 }
@@ -173,7 +186,8 @@ template <bool RMS> static ts_status backward(ts_frame *f)
 {
     TS_SCOPE;
     ts_rows r = ts_kernel_rows(f);
-    ts_tensor *rstds = statistics(f->args[RMS ? 2 : 3]), *means = RMS ? nullptr : statistics(f->args[2]);
+    ts_tensor *rstds = statistics(f->args[RMS ? 2 : 3]),
+              *means = RMS ? nullptr : statistics(f->args[2]);
     if (!rstds || !(RMS || means))
         return ts_error_code();
     bool sums = f->rets[1].tag == TS_TAG_TENSOR || (!RMS && f->rets[2].tag == TS_TAG_TENSOR);
@@ -189,9 +203,12 @@ template <bool RMS> static ts_status backward(ts_frame *f)
         return ts_error_code();
     ts_status status = with_float(f, [&]<class T>(const call &c) {
         using A = wide_t<T>;
-        const T *g = data_of<T>(f->args[0]), *x = data_of<T>(f->args[1]), *weight = data_of<T>(f->args[RMS ? 3 : 4]);
-        const A *mean = RMS ? nullptr : (const A *)ts_kernel_data(means), *rstd = (const A *)ts_kernel_data(rstds);
-        T *dx = data_of<T>(f->rets[0]), *dw = data_of<T>(f->rets[1]), *db = RMS ? nullptr : data_of<T>(f->rets[2]);
+        const T *g = data_of<T>(f->args[0]), *x = data_of<T>(f->args[1]),
+                *weight = data_of<T>(f->args[RMS ? 3 : 4]);
+        const A *mean = RMS ? nullptr : (const A *)ts_kernel_data(means),
+                *rstd = (const A *)ts_kernel_data(rstds);
+        T *dx = data_of<T>(f->rets[0]), *dw = data_of<T>(f->rets[1]),
+          *db = RMS ? nullptr : data_of<T>(f->rets[2]);
         if (!r.count)
             return cudaSuccess;
         if (!r.outer) { /* sums of nothing */
@@ -202,13 +219,15 @@ template <bool RMS> static ts_status backward(ts_frame *f)
             return cudaPeekAtLastError();
         }
         if constexpr (sizeof(T) < 8) {
-            cudaError_t e = norm_backward_rows<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch, r.outer, r.count,
-                                                       c.device, c.stream);
+            cudaError_t e =
+                norm_backward_rows<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch,
+                                           r.outer, r.count, c.device, c.stream);
             if (e != cudaErrorNotSupported)
                 return e;
         }
         int64_t shares = r.outer / 64 < 1 ? 1 : r.outer / 64 < lines ? r.outer / 64 : lines;
-        return backward_long<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch, shares, r.outer, r.count, c.stream);
+        return backward_long<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch, shares,
+                                     r.outer, r.count, c.stream);
     });
     if (scratch)
         ts_scratch_give(where, scratch, bytes);

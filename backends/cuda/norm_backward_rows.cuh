@@ -1,8 +1,8 @@
 /**
  * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows.
  *
- * A thread owns the same columns in every row of its block, so sums over rows for the weight's and the bias'
- * gradients stay in registers; a second kernel adds the blocks.
+ * A thread owns the same columns in every row of its block, so sums over rows for the weight's
+ * and the bias' gradients stay in registers; a second kernel adds the blocks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_BACKWARD_ROWS_CUH
@@ -13,13 +13,14 @@
 namespace ts {
 
 /** Bytes of shared memory for weights; none of f32, since registers are left for them. */
-template <class T, class S> constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
+template <class T, class S>
+constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /**
- * dx, and for each block its share of the weight's and the bias' gradients. With h = (x - mean) rstd
- * and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
+ * dx, and for each block its share of the weight's and the bias' gradients.
+ * With h = (x - mean) rstd and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
  */
 template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
     static constexpr int V = vec16<T>;
@@ -27,7 +28,8 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     T *dx;
     vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* of this thread */
     const float *mean, *rstd;
-    float2 next, even, odd; /* mean and rstd of the row to come; -mean rstd and rstd of those that are worked on */
+    float2 next, even, odd; /* mean and rstd of the row to come;
+                               -mean rstd and rstd of those that are worked on */
     float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
 
     /** f(j, grad, x, weight): the numbers of each vector j of the row. */
@@ -56,7 +58,8 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
                     db[j][k] = 0;
             }
             (kept ? w[j] : w_shared[j * S::threads]) =
-                weight && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(weight + r.column(j)) : one;
+                weight && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(weight + r.column(j))
+                                      : one;
         }
         fetch(r.row, r.rows);
     }
@@ -104,7 +107,9 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
         });
     }
     /** Writes the block's line of sums. */
-    template <class R> __device__ __forceinline__ void end(const R &r, float *out, const float (&sums)[S::vecs][V]) const
+    template <class R>
+    __device__ __forceinline__ void end(const R &r, float *out,
+                                        const float (&sums)[S::vecs][V]) const
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
@@ -120,8 +125,9 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
 
 template <class T, class S, bool RMS>
 __global__ void __launch_bounds__(S::threads, S::blocks)
-    norm_backward_stream_kernel(const T *g, const T *x, const T *weight, const float *mean, const float *rstd, T *dx,
-                                float *dweight, float *dbias, int64_t rows, int64_t n)
+    norm_backward_stream_kernel(const T *g, const T *x, const T *weight, const float *mean,
+                                const float *rstd, T *dx, float *dweight, float *dbias,
+                                int64_t rows, int64_t n)
 {
 #if __CUDA_ARCH__ >= 900
     TS_STREAM(s, T, S, 2, rows, n, g, x);
@@ -140,8 +146,8 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 }
 
 /**
- * Sums of columns of (lines, n) in a fixed order: COLUMNS columns and SHARES shares of the lines a block. Two
- * matrices at once, one after the other in memory; an output that is NULL has none.
+ * Sums of columns of (lines, n) in a fixed order: COLUMNS columns and SHARES shares of the lines
+ * a block. Two matrices at once, one after the other in memory; an output that is NULL has none.
  */
 template <class T, int COLUMNS, int SHARES>
 __global__ void __launch_bounds__(COLUMNS *SHARES)
@@ -169,14 +175,17 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
 
 /* ------------------------------------------------------------------------- host side ---- */
 
-/** Adds the lines of one or two matrices of sums: the fewer lines, the more columns there are to keep the GPU busy. */
+/** Adds the lines of one or two matrices of sums: the fewer lines,
+ * the more columns there are to keep the GPU busy. */
 template <class T>
-cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n, cudaStream_t stream)
+cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n,
+                        cudaStream_t stream)
 {
     unsigned outputs = (first != nullptr) + (second != nullptr);
     auto launch = [&]<int COLUMNS, int SHARES>() {
         dim3 grid((unsigned)((n + COLUMNS - 1) / COLUMNS), outputs);
-        column_sum_kernel<T, COLUMNS, SHARES><<<grid, dim3(COLUMNS, SHARES), 0, stream>>>(part, first, second, lines, n);
+        column_sum_kernel<T, COLUMNS, SHARES>
+            <<<grid, dim3(COLUMNS, SHARES), 0, stream>>>(part, first, second, lines, n);
     };
     if (outputs && lines <= 128)
         launch.template operator()<32, 4>();
@@ -189,11 +198,13 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
 
 /** scratch: a line of n for each block that stays, for each sum that is wanted. */
 template <class T, bool RMS>
-cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean, const wide_t<T> *rstd, T *dx,
-                               T *dweight, T *dbias, wide_t<T> *scratch, int64_t rows, int64_t n, const ts_cuda_device *d,
+cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean,
+                               const wide_t<T> *rstd, T *dx, T *dweight, T *dbias,
+                               wide_t<T> *scratch, int64_t rows, int64_t n, const ts_cuda_device *d,
                                cudaStream_t stream)
 {
-    return stream_dispatch<T, rows_sum>(n, true, d, [&]<class S>() { /* aligned: on_aligned() saw to it */
+    /* aligned: on_aligned() saw to it */
+    return stream_dispatch<T, rows_sum>(n, true, d, [&]<class S>() {
         constexpr int shared = ring_bytes<T, S, 2> + kept_bytes<T, S>;
         float *dw = nullptr, *db = nullptr;
         int64_t lines = 0;
@@ -202,8 +213,9 @@ cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wi
             dw = dweight ? scratch : nullptr;
             db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
         };
-        cudaError_t e = stream_launch<S>(norm_backward_stream_kernel<T, S, RMS>, shared, rows, d->sms, stream, place, g, x,
-                                         weight, mean, rstd, dx, std::ref(dw), std::ref(db), rows, n);
+        cudaError_t e = stream_launch<S>(norm_backward_stream_kernel<T, S, RMS>, shared, rows,
+                                         d->sms, stream, place, g, x, weight, mean, rstd, dx,
+                                         std::ref(dw), std::ref(db), rows, n);
         return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, lines, n, stream) : e;
     });
 }

@@ -1,8 +1,8 @@
 /**
  * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two.
  *
- * A row's mean and variance cross threads in one step: each part gives its sum and the sum of squares of
- * distances from its own mean.
+ * A row's mean and variance cross threads in one step: each part gives its sum and the sum
+ * of squares of distances from its own mean.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_ROWS_CUH
@@ -21,10 +21,12 @@ template <class T> struct norm_rows {
     float eps;
 };
 
-/** Sums, and sums of squares of distances from the mean (Chan, Golub, LeVeque 1983); RMS: of squares. */
+/** Sums, and sums of squares of distances from the mean (Chan, Golub,
+ * LeVeque 1983); RMS: of squares. */
 template <bool RMS> struct norm_sums {
     __device__ __forceinline__ float join(float a, float b) const { return a + b; }
-    __device__ __forceinline__ float adjust(float2 own, float sum, float own_count, float whole_count) const
+    __device__ __forceinline__ float adjust(float2 own, float sum, float own_count,
+                                            float whole_count) const
     {
         if (RMS)
             return own.y;
@@ -33,12 +35,14 @@ template <bool RMS> struct norm_sums {
     }
 };
 
-/** Those of a thread: relative to an element of its own, which costs precision where it brings distance. */
+/** Those of a thread: relative to an element of its own, which costs precision
+ * where it brings distance. */
 template <bool RMS> struct norm_own_sums {
     float pivot = 0, sum = 0, squares = 0;
 
     /** `some`: 1, or 0 for elements that are not there. */
-    template <int V> __device__ __forceinline__ void take(const float (&z)[V], float some, bool first)
+    template <int V>
+    __device__ __forceinline__ void take(const float (&z)[V], float some, bool first)
     {
         if (!RMS && first)
             pivot = z[0];
@@ -54,7 +58,8 @@ template <bool RMS> struct norm_own_sums {
     {
         if (RMS || count == 0)
             return make_float2(sum, squares);
-        return make_float2(fmaf(count, pivot, sum), fmaxf(squares - __fdividef(sum * sum, count), 0.0f));
+        return make_float2(fmaf(count, pivot, sum),
+                           fmaxf(squares - __fdividef(sum * sum, count), 0.0f));
     }
 };
 
@@ -68,7 +73,8 @@ template <bool RMS> struct norm_factor {
         factor = rsqrtf(__fdividef(whole.y, count) + eps);
         minus = -centre * factor;
     }
-    template <class T> __device__ __forceinline__ void leave(const norm_rows<T> &a, int64_t row) const
+    template <class T>
+    __device__ __forceinline__ void leave(const norm_rows<T> &a, int64_t row) const
     {
         if (a.mean)
             a.mean[row] = centre;
@@ -76,7 +82,8 @@ template <bool RMS> struct norm_factor {
             a.rstd[row] = factor;
     }
     template <class T, int V>
-    __device__ __forceinline__ void apply(float (&z)[V], const vec<T, V> &weight, const vec<T, V> &bias) const
+    __device__ __forceinline__ void apply(float (&z)[V], const vec<T, V> &weight,
+                                          const vec<T, V> &bias) const
     {
         float w[V], b[V];
         unpack<T, V>(weight, w);
@@ -88,7 +95,8 @@ template <bool RMS> struct norm_factor {
 };
 
 /** x + y as it is rounded. */
-template <class T, int V> __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T, V> &y)
+template <class T, int V>
+__device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T, V> &y)
 {
     float a[V], b[V];
     unpack<T, V>(x, a);
@@ -101,25 +109,32 @@ template <class T, int V> __device__ __forceinline__ vec<T, V> rounded_sum(const
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
-/** A row that is read twice, the second time from the first cache: its registers are left to more threads. */
+/** A row that is read twice, the second time from the first cache:
+ * its registers are left to more threads. */
 template <int WARPS, int VECS> struct twice_shape : row_shape<WARPS, VECS, true, 1> {};
 template <class S> constexpr bool read_twice = false;
 template <int WARPS, int VECS> constexpr bool read_twice<twice_shape<WARPS, VECS>> = true;
 
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+#if defined(__CUDA_ARCH__) &&                                                                      \
+    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
 constexpr int sm_threads = 2048; /* that a multiprocessor can hold */
 #else
 constexpr int sm_threads = 1536;
 #endif
 /** Threads that a multiprocessor is to hold: as many as leave each the registers that it needs. */
 template <class S, int V, bool ADD>
-constexpr int norm_threads = read_twice<S> ? (S::warps == 32 ? sm_threads : 1536) : S::full ? 1024 : V == 1 || ADD ? 512 : 640;
+constexpr int norm_threads = read_twice<S>   ? (S::warps == 32 ? sm_threads : 1536)
+                             : S::full       ? 1024
+                             : V == 1 || ADD ? 512
+                                             : 640;
 
 template <class T, class S, int V, bool RMS, bool ADD>
-__global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> / (S::threads * S::rows))
+__global__ void __launch_bounds__(S::threads *S::rows,
+                                  norm_threads<S, V, ADD> / (S::threads * S::rows))
     norm_kernel(const __grid_constant__ norm_rows<T> a)
 {
-    using part_t = row_part<T, S, V, false>; /* not STREAM: by 4 % quicker, if both loads and stores are without */
+    /* not STREAM: by 4 % quicker, if both loads and stores are without */
+    using part_t = row_part<T, S, V, false>;
     float2 *place = row_place<S, 1, float2>();
     int64_t n = S::full ? S::threads * S::vecs * V : a.n;
     int64_t r = row_index<S>(), m = S::rows == 1 || r < a.rows ? n : 0, at = r * n;
@@ -143,7 +158,8 @@ __global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> /
         unpack<T, V>(row.at[j], z);
         own.take(z, some, j == 0);
     }
-    norm_factor<RMS> f(row_combine<S, V>(own.of(count), count, (int)n, norm_sums<RMS>(), place), (float)n, a.eps);
+    norm_factor<RMS> f(row_combine<S, V>(own.of(count), count, (int)n, norm_sums<RMS>(), place),
+                       (float)n, a.eps);
     if (part_t::first() == 0 && m)
         f.leave(a, r);
     if constexpr (read_twice<S>) {
@@ -153,8 +169,10 @@ __global__ void __launch_bounds__(S::threads *S::rows, norm_threads<S, V, ADD> /
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
         unpack<T, V>(row.at[j], z);
-        f.apply(z, part_t::kept(a.weight, j, m, narrow<T>(1.0f)), part_t::kept(RMS ? nullptr : a.bias, j, m, narrow<T>(0.0f)));
-        part_t::put(a.y + at, j, m, pack<T, V>(z)); /* before more weights are loaded: quicker than all at the end */
+        f.apply(z, part_t::kept(a.weight, j, m, narrow<T>(1.0f)),
+                part_t::kept(RMS ? nullptr : a.bias, j, m, narrow<T>(0.0f)));
+        /* before more weights are loaded: quicker than all at the end */
+        part_t::put(a.y + at, j, m, pack<T, V>(z));
     }
 }
 
@@ -167,14 +185,17 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
     const norm_rows<T> &a;
     vec<T, V> weight[S::vecs], bias[S::vecs];
 
-    template <class R> __device__ __forceinline__ norm_formula(const R &r, const norm_rows<T> &rows) : a(rows)
+    template <class R>
+    __device__ __forceinline__ norm_formula(const R &r, const norm_rows<T> &rows) : a(rows)
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-            weight[j] = a.weight && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(a.weight + r.column(j))
-                                                : all_of<T, V>(narrow<T>(1.0f));
-            bias[j] = a.bias && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(a.bias + r.column(j))
-                                            : all_of<T, V>(narrow<T>(0.0f));
+            weight[j] = a.weight && r.inside(j)
+                            ? *reinterpret_cast<const vec<T, V> *>(a.weight + r.column(j))
+                            : all_of<T, V>(narrow<T>(1.0f));
+            bias[j] = a.bias && r.inside(j)
+                          ? *reinterpret_cast<const vec<T, V> *>(a.bias + r.column(j))
+                          : all_of<T, V>(narrow<T>(0.0f));
         }
     }
     template <class R> __device__ __forceinline__ vec<T, V> get(const R &r, int j) const
@@ -213,7 +234,8 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
 #endif /* sm_90 */
 
 template <class T, class S, bool RMS, bool ADD>
-__global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks + 1) / 2) norm_stream_kernel(const __grid_constant__ norm_rows<T> a)
+__global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks + 1) / 2)
+    norm_stream_kernel(const __grid_constant__ norm_rows<T> a)
 {
 #if __CUDA_ARCH__ >= 900
     TS_STREAM(s, T, S, ADD + 1, a.rows, a.n, a.x, a.residual);
@@ -225,8 +247,9 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Rows of v whole vectors that have a kernel of their own: a block each, which takes 2 % less time than some, but for
- * the shortest, of which a GPU does not begin enough. More threads are quicker where their registers suffice.
+ * Rows of v whole vectors that have a kernel of their own: a block each, which takes 2 % less time
+ * than some, but for the shortest, of which a GPU does not begin enough. More threads are quicker
+ * where their registers suffice.
  */
 template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(int64_t v, F &&f)
 {
@@ -261,15 +284,21 @@ template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(i
 }
 
 /** cudaErrorNotSupported where no shape holds a row. Rows are aligned: on_aligned() saw to it. */
-template <class T, bool RMS, bool ADD> cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
+template <class T, bool RMS, bool ADD>
+cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {
-    auto rows = [&]<class S, int V>() { return rows_launch<S>(norm_kernel<T, S, V, RMS, ADD>, a.rows, stream, a); };
-    cudaError_t e = a.n % vec16<T> ? cudaErrorNotSupported : norm_full_dispatch<T, RMS, ADD>(a.n / vec16<T>, rows);
+    auto rows = [&]<class S, int V>() {
+        return rows_launch<S>(norm_kernel<T, S, V, RMS, ADD>, a.rows, stream, a);
+    };
+    cudaError_t e = a.n % vec16<T> ? cudaErrorNotSupported
+                                   : norm_full_dispatch<T, RMS, ADD>(a.n / vec16<T>, rows);
     if (e == cudaErrorNotSupported)
-        e = stream_dispatch<T, ADD ? rows_wide_pairs_kept : rows_wide_kept>(a.n, true, d, [&]<class S>() {
-            return stream_launch<S>(norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, d->sms, stream,
-                                    [](int64_t) {}, a);
-        });
+        e = stream_dispatch<T, ADD ? rows_wide_pairs_kept : rows_wide_kept>(
+            a.n, true, d, [&]<class S>() {
+                return stream_launch<S>(
+                    norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, d->sms,
+                    stream, [](int64_t) {}, a);
+            });
     return e == cudaErrorNotSupported ? rows_dispatch<T, false>(a.n, true, rows) : e;
 }
 

@@ -1,7 +1,8 @@
 /**
  * @file optim.cu
- * Steps of optimizers over lists of tensors: one launch for all of them that have the same dtypes. Pointers and sizes
- * travel as the kernel's own arguments; a block finds its tensor by bisection. Longer lists take several launches.
+ * Steps of optimizers over lists of tensors: one launch for all of them that have the same dtypes.
+ * Pointers and sizes travel as the kernel's own arguments; a block finds its tensor by bisection.
+ * Longer lists take several launches.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -52,8 +53,10 @@ template <int LISTS> static __device__ __forceinline__ share share_of(const tabl
     return {low, from, to < t.numel[low] ? to : t.numel[low]};
 }
 
-/** Whether a step is left out; the first block of a member counts that, and no block reads the count then. */
-template <int LISTS> static __device__ __forceinline__ bool left_out(const guarded_table<LISTS> &t, const share &s)
+/** Whether a step is left out; the first block of a member counts that,
+ * and no block reads the count then. */
+template <int LISTS>
+static __device__ __forceinline__ bool left_out(const guarded_table<LISTS> &t, const share &s)
 {
     if (*t.found == 0)
         return false;
@@ -61,10 +64,15 @@ template <int LISTS> static __device__ __forceinline__ bool left_out(const guard
         *t.skipped[s.member] += 1;
     return true;
 }
-template <int LISTS> static __device__ __forceinline__ bool left_out(const table<LISTS> &, const share &) { return false; }
+template <int LISTS>
+static __device__ __forceinline__ bool left_out(const table<LISTS> &, const share &)
+{
+    return false;
+}
 
 /** Calls fn(place, V) over a share: V elements where pointers allow, else one. */
-template <int V, class F> static __device__ __forceinline__ void over_share(const share &s, bool aligned, F &&fn)
+template <int V, class F>
+static __device__ __forceinline__ void over_share(const share &s, bool aligned, F &&fn)
 {
     int64_t wide = aligned ? s.from + (s.to - s.from) / V * V : s.from;
 #pragma unroll 4
@@ -73,15 +81,18 @@ template <int V, class F> static __device__ __forceinline__ void over_share(cons
     for (int64_t i = wide + threadIdx.x; i < s.to; i += THREADS)
         fn.template operator()<1>(i);
 }
-template <int V, class T> static __device__ __forceinline__ vec<T, V> load_at(const void *data, int64_t i)
+template <int V, class T>
+static __device__ __forceinline__ vec<T, V> load_at(const void *data, int64_t i)
 {
     return *reinterpret_cast<const vec<T, V> *>((const T *)data + i);
 }
-template <int V, class T> static __device__ __forceinline__ void store_at(void *data, int64_t i, vec<T, V> x)
+template <int V, class T>
+static __device__ __forceinline__ void store_at(void *data, int64_t i, vec<T, V> x)
 {
     *reinterpret_cast<vec<T, V> *>((T *)data + i) = x;
 }
-template <int LISTS> static __device__ __forceinline__ bool aligned_all(const table<LISTS> &t, int member)
+template <int LISTS>
+static __device__ __forceinline__ bool aligned_all(const table<LISTS> &t, int member)
 {
     uintptr_t bits = 0;
 #pragma unroll
@@ -90,10 +101,14 @@ template <int LISTS> static __device__ __forceinline__ bool aligned_all(const ta
     return (bits & 15) == 0;
 }
 
-static ts_dtype dtype_of(const ts_frame *f, int arg, int64_t member) { return ts_dtype_of(f->args[arg].list[member]); }
+static ts_dtype dtype_of(const ts_frame *f, int arg, int64_t member)
+{
+    return ts_dtype_of(f->args[arg].list[member]);
+}
 
 /** Whether two members have the same dtypes, list by list. */
-template <int LISTS> static bool alike(const ts_frame *f, const int (&args)[LISTS], int64_t i, int64_t j)
+template <int LISTS>
+static bool alike(const ts_frame *f, const int (&args)[LISTS], int64_t i, int64_t j)
 {
     for (int k = 0; k < LISTS; k++)
         if (dtype_of(f, args[k], i) != dtype_of(f, args[k], j))
@@ -102,7 +117,8 @@ template <int LISTS> static bool alike(const ts_frame *f, const int (&args)[LIST
 }
 
 /** Calls run(member) for the first member of each combination of dtypes. */
-template <int LISTS, class F> static ts_status by_dtypes(ts_frame *f, const int (&args)[LISTS], F &&run)
+template <int LISTS, class F>
+static ts_status by_dtypes(ts_frame *f, const int (&args)[LISTS], F &&run)
 {
     int64_t n = f->args[args[0]].count;
     for (int64_t i = 0; i < n; i++) {
@@ -115,13 +131,15 @@ template <int LISTS, class F> static ts_status by_dtypes(ts_frame *f, const int 
     return TS_OK;
 }
 
-/** Runs a kernel over dense copies of members that are not dense, and hands on what it wrote; bit a: list a is written. */
+/** Runs a kernel over dense copies of members that are not dense, and hands on what it wrote;
+ * bit a: list a is written. */
 static ts_status densely(ts_frame *f, uint32_t written, ts_kernel kernel)
 {
     int64_t members = 0;
     bool dense = true;
     for (int a = 0; a < f->nargs; a++)
-        for (uint32_t i = 0; f->args[a].tag == TS_TAG_TENSORS && i < f->args[a].count; i++, members++)
+        for (uint32_t i = 0; f->args[a].tag == TS_TAG_TENSORS && i < f->args[a].count;
+             i++, members++)
             dense = dense && ts_is_contiguous(f->args[a].list[i]);
     if (dense)
         return kernel(f);
@@ -129,7 +147,8 @@ static ts_status densely(ts_frame *f, uint32_t written, ts_kernel kernel)
     TS_NO_GRAD;
     ts_tensor **list = (ts_tensor **)malloc(members * sizeof *list);
     if (!list)
-        return ts_error_set(TS_ERR_MEMORY, "%s: out of memory: a list of %lld tensors", ts_op_name(f->op), (long long)members);
+        return ts_error_set(TS_ERR_MEMORY, "%s: out of memory: a list of %lld tensors",
+                            ts_op_name(f->op), (long long)members);
     ts_value args[TS_MAX_ARGS];
     ts_frame copy = *f;
     ts_status status = TS_OK;
@@ -147,17 +166,20 @@ static ts_status densely(ts_frame *f, uint32_t written, ts_kernel kernel)
     }
     status = status == TS_OK ? kernel(&copy) : status;
     for (int a = 0; a < f->nargs; a++)
-        for (uint32_t i = 0; (written >> a & 1) && args[a].tag == TS_TAG_TENSORS && i < args[a].count && status == TS_OK; i++)
+        for (uint32_t i = 0; (written >> a & 1) && args[a].tag == TS_TAG_TENSORS &&
+                             i < args[a].count && status == TS_OK;
+             i++)
             if (args[a].list[i] != f->args[a].list[i])
                 status = ts_status_of_pointer(ts_copy_(f->args[a].list[i], args[a].list[i]));
     free(list);
     return status;
 }
 
-/** Launches f(table, blocks, stream) over the members that are like one, MEMBERS at a time. numbers(table, place, i) writes
- *  the rest. */
+/** Launches f(table, blocks, stream) over the members that are like one, MEMBERS at a time.
+ *  numbers(table, place, i) writes the rest. */
 template <class TABLE, int LISTS, class N, class F>
-static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t like, N &&numbers, F &&launch)
+static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t like, N &&numbers,
+                              F &&launch)
 {
     int64_t n = f->args[args[0]].count;
     return on_device(f, [&](const call &c) {
@@ -170,7 +192,8 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t lik
             if ((numel || TABLE::least) && alike(f, args, i, like)) {
                 int m = t.count++;
                 t.numel[m] = numel;
-                t.first[m + 1] = t.first[m] + (numel ? (int)((numel + SHARE - 1) / SHARE) : TABLE::least);
+                t.first[m + 1] =
+                    t.first[m] + (numel ? (int)((numel + SHARE - 1) / SHARE) : TABLE::least);
                 for (int k = 0; k < LISTS; k++)
                     t.data[k][m] = ts_kernel_data(f->args[args[k]].list[i]);
                 numbers(t, m, i);
@@ -185,14 +208,18 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t lik
     });
 }
 
-/* ---------------------------------------------------------------------- scales of gradients ---- */
+/* --------------------------------------------------------------------- scales of gradients ---- */
 
 /** What a step multiplies gradients by, in device memory; NULL: 1. */
 static const float *grad_scale(const ts_frame *f, int arg)
 {
-    return f->args[arg].tag == TS_TAG_TENSOR ? (const float *)ts_kernel_data(f->args[arg].t) : nullptr;
+    return f->args[arg].tag == TS_TAG_TENSOR ? (const float *)ts_kernel_data(f->args[arg].t)
+                                             : nullptr;
 }
-template <class S> static __device__ __forceinline__ S read_scale(const float *at) { return at ? (S)*at : (S)1; }
+template <class S> static __device__ __forceinline__ S read_scale(const float *at)
+{
+    return at ? (S)*at : (S)1;
+}
 
 /** Products that no sum is fused with: times 1 leaves the bits of what follows. */
 static __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
@@ -207,21 +234,23 @@ struct adamw_numbers {
 };
 
 /** Factors of the root and of the quotient in step number `step`. */
-static __host__ __device__ __forceinline__ void adamw_factors(const adamw_numbers &c, double step, double &scale, double &rate)
+static __host__ __device__ __forceinline__ void adamw_factors(const adamw_numbers &c, double step,
+                                                              double &scale, double &rate)
 {
     scale = 1 / sqrt(1 - pow(c.beta2, step));
     rate = -c.lr / (1 - pow(c.beta1, step));
 }
 
 /** Those of a member: the host's, unless the device knows of steps that were left out. */
-static __device__ __forceinline__ void factors_of(const table<4> &t, const share &s, const adamw_numbers &, double &scale,
-                                                  double &rate)
+static __device__ __forceinline__ void
+factors_of(const table<4> &t, const share &s, const adamw_numbers &, double &scale, double &rate)
 {
     scale = t.number[0][s.member];
     rate = t.number[1][s.member];
 }
-static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, const share &s, const adamw_numbers &c,
-                                                  double &scale, double &rate)
+static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, const share &s,
+                                                  const adamw_numbers &c, double &scale,
+                                                  double &rate)
 {
     __shared__ double both[2];
     if (threadIdx.x == 0)
@@ -233,7 +262,8 @@ static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, con
 
 /** P parameters, G gradients, M state; all arithmetic is in S. */
 template <class P, class G, class M, class TABLE>
-static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_constant__ TABLE t, adamw_numbers c)
+static __global__ void __launch_bounds__(THREADS)
+    adamw_kernel(const __grid_constant__ TABLE t, adamw_numbers c)
 {
     using S = wide_t<P>;
     share s = share_of(t);
@@ -241,9 +271,11 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_cons
         return;
     double of_root, of_quotient;
     factors_of(t, s, c, of_root, of_quotient);
-    void *p = t.data[0][s.member], *g = t.data[1][s.member], *m = t.data[2][s.member], *v = t.data[3][s.member];
+    void *p = t.data[0][s.member], *g = t.data[1][s.member], *m = t.data[2][s.member],
+         *v = t.data[3][s.member];
     S scale = (S)of_root, rate = (S)of_quotient, decay = (S)c.decay, eps = (S)c.eps;
-    S blend1 = (S)(1 - c.beta1), keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2), by = read_scale<S>(c.grad_scale);
+    S blend1 = (S)(1 - c.beta1), keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2),
+      by = read_scale<S>(c.grad_scale);
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(p, i);
         vec<G, V> up = load_at<V, G>(g, i);
@@ -270,7 +302,8 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(const __grid_cons
 
 /** Launches over members with a guard, which is arguments `guard` and the next one, or without. */
 template <int LISTS, class N, class F>
-static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int64_t like, int guard, N &&numbers, F &&launch)
+static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int64_t like, int guard,
+                            N &&numbers, F &&launch)
 {
     if (f->args[guard].tag != TS_TAG_TENSOR)
         return over_members<table<LISTS>>(f, args, like, numbers, launch);
@@ -284,16 +317,22 @@ static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int64_t like,
         launch);
 }
 
-/** Calls fn<P, G, M>() for the dtypes of a member's parameter, gradient and state: of f32 parameters, which may be the
- *  masters of halves, gradients may be halves; of halves, the state may be f32, and is without a list. */
-template <int LISTS, class F> static ts_status with_types(const ts_frame *f, const int (&args)[LISTS], int64_t member, F &&fn)
+/** Calls fn<P, G, M>() for the dtypes of a member's parameter, gradient and state: of f32
+ *  parameters, which may be the masters of halves, gradients may be halves; of halves,
+ *  the state may be f32, and is without a list. */
+template <int LISTS, class F>
+static ts_status with_types(const ts_frame *f, const int (&args)[LISTS], int64_t member, F &&fn)
 {
     ts_dtype g = dtype_of(f, 1, member);
     bool wide = LISTS < 3 || dtype_of(f, 2, member) == TS_F32;
     switch (dtype_of(f, 0, member)) {
     case TS_F64: return fn.template operator()<double, double, double>();
-    case TS_BF16: return wide ? fn.template operator()<bf16, bf16, float>() : fn.template operator()<bf16, bf16, bf16>();
-    case TS_F16: return wide ? fn.template operator()<f16, f16, float>() : fn.template operator()<f16, f16, f16>();
+    case TS_BF16:
+        return wide ? fn.template operator()<bf16, bf16, float>()
+                    : fn.template operator()<bf16, bf16, bf16>();
+    case TS_F16:
+        return wide ? fn.template operator()<f16, f16, float>()
+                    : fn.template operator()<f16, f16, f16>();
     default:
         return g == TS_BF16  ? fn.template operator()<float, bf16, float>()
                : g == TS_F16 ? fn.template operator()<float, f16, float>()
@@ -301,12 +340,14 @@ template <int LISTS, class F> static ts_status with_types(const ts_frame *f, con
     }
 }
 
-/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled, found, skipped, grad_scale) */
+/** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled,
+ * found, skipped, grad_scale) */
 static ts_status adamw(ts_frame *f)
 {
     double lr = f->args[5].d, beta1 = f->args[6].d, beta2 = f->args[7].d, decay = f->args[9].d;
     bool decoupled = f->args[10].i;
-    adamw_numbers c = {lr, decoupled ? 1 - lr * decay : decay, beta1, beta2, f->args[8].d, decoupled, grad_scale(f, 13)};
+    adamw_numbers c = {lr, decoupled ? 1 - lr * decay : decay, beta1, beta2, f->args[8].d,
+                       decoupled, grad_scale(f, 13)};
     auto numbers = [&](auto &t, int m, int64_t i) {
         double step = (double)f->args[4].ints[i];
         if constexpr (std::is_same_v<decltype(t), table<4> &>)
@@ -317,13 +358,16 @@ static ts_status adamw(ts_frame *f)
     const int args[] = {0, 1, 2, 3};
     for (uint32_t i = 0; i < f->args[0].count; i++)
         if (dtype_of(f, 2, i) != dtype_of(f, 3, i))
-            return ts_kernel_error(f, 3, TS_ERR_UNSUPPORTED, "cast with ts_to()", "expected dtype %s as argument 'exp_avg' at %u, got %s",
-                                   ts_dtype_name(dtype_of(f, 2, i)), i, ts_dtype_name(dtype_of(f, 3, i)));
+            return ts_kernel_error(f, 3, TS_ERR_UNSUPPORTED, "cast with ts_to()",
+                                   "expected dtype %s as argument 'exp_avg' at %u, got %s",
+                                   ts_dtype_name(dtype_of(f, 2, i)), i,
+                                   ts_dtype_name(dtype_of(f, 3, i)));
     return by_dtypes(f, args, [&](int64_t like) {
         return with_types(f, args, like, [&]<class P, class G, class M> {
-            return over_steps<4>(f, args, like, 11, numbers, [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
-                adamw_kernel<P, G, M, T><<<blocks, THREADS, 0, stream>>>(t, c);
-            });
+            return over_steps<4>(f, args, like, 11, numbers,
+                                 [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
+                                     adamw_kernel<P, G, M, T><<<blocks, THREADS, 0, stream>>>(t, c);
+                                 });
         });
     });
 }
@@ -336,17 +380,20 @@ struct sgd_numbers {
     const float *grad_scale;
 };
 
-template <int LISTS> static __device__ __forceinline__ bool is_first(const table<LISTS> &t, int member)
+template <int LISTS>
+static __device__ __forceinline__ bool is_first(const table<LISTS> &t, int member)
 {
     return t.number[0][member] == 1;
 }
-template <int LISTS> static __device__ __forceinline__ bool is_first(const guarded_table<LISTS> &t, int member)
+template <int LISTS>
+static __device__ __forceinline__ bool is_first(const guarded_table<LISTS> &t, int member)
 {
     return t.number[0][member] - (double)*t.skipped[member] == 1;
 }
 
 template <class P, class G, class M, int LISTS, class TABLE>
-static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_constant__ TABLE t, sgd_numbers c)
+static __global__ void __launch_bounds__(THREADS)
+    sgd_kernel(const __grid_constant__ TABLE t, sgd_numbers c)
 {
     using S = wide_t<P>;
     share s = share_of(t);
@@ -377,19 +424,22 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(const __grid_consta
     });
 }
 
-/** sgd(params, grads, momentum_buffers, steps, lr, momentum, dampening, weight_decay, nesterov, found, skipped,
- *  grad_scale) */
+/** sgd(params, grads, momentum_buffers, steps, lr, momentum, dampening, weight_decay, nesterov,
+ *  found, skipped, grad_scale) */
 static ts_status sgd(ts_frame *f)
 {
-    sgd_numbers c = {f->args[4].d, f->args[5].d, 1 - f->args[6].d, f->args[7].d, f->args[8].i != 0, grad_scale(f, 11)};
+    sgd_numbers c = {f->args[4].d, f->args[5].d, 1 - f->args[6].d, f->args[7].d, f->args[8].i != 0,
+                     grad_scale(f, 11)};
     bool buffers = c.momentum != 0;
     auto numbers = [&](auto &t, int m, int64_t i) { t.number[0][m] = (double)f->args[3].ints[i]; };
     auto run = [&]<int LISTS>(const int (&args)[LISTS]) {
         return by_dtypes(f, args, [&](int64_t like) {
             return with_types(f, args, like, [&]<class P, class G, class M> {
-                return over_steps<LISTS>(f, args, like, 9, numbers, [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
-                    sgd_kernel<P, G, M, LISTS, T><<<blocks, THREADS, 0, stream>>>(t, c);
-                });
+                return over_steps<LISTS>(
+                    f, args, like, 9, numbers,
+                    [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
+                        sgd_kernel<P, G, M, LISTS, T><<<blocks, THREADS, 0, stream>>>(t, c);
+                    });
             });
         });
     };
@@ -401,14 +451,16 @@ static ts_status sgd(ts_frame *f)
 
 static auto no_numbers = [](table<1> &, int, int64_t) {};
 
-/** A number of the host, or in device memory; for clipping the factor is most / (number + 1e-6), at most 1. */
+/** A number of the host, or in device memory;
+ * for clipping the factor is most / (number + 1e-6), at most 1. */
 struct factor_of {
     double number;
     const void *data;
     ts_dtype dtype;
     double most; /* of clipping; 0: none */
 
-    factor_of(const ts_value &v, double limit) : number(0), data(nullptr), dtype(TS_F32), most(limit)
+    factor_of(const ts_value &v, double limit)
+        : number(0), data(nullptr), dtype(TS_F32), most(limit)
     {
         if (v.tag == TS_TAG_TENSOR) {
             data = ts_kernel_data(v.t);
@@ -423,8 +475,10 @@ struct factor_of {
     }
     __host__ __device__ __forceinline__ double read() const
     {
-        return dtype == TS_F64 ? *(const double *)data : dtype == TS_F32 ? (double)*(const float *)data
-               : dtype == TS_BF16 ? (double)(float)*(const bf16 *)data : (double)(float)*(const f16 *)data;
+        return dtype == TS_F64    ? *(const double *)data
+               : dtype == TS_F32  ? (double)*(const float *)data
+               : dtype == TS_BF16 ? (double)(float)*(const bf16 *)data
+                                  : (double)(float)*(const f16 *)data;
     }
     __device__ __forceinline__ double get() const
     {
@@ -462,26 +516,41 @@ static ts_status run_scale(ts_frame *f, const factor_of &how, float *found)
 {
     const int args[] = {0};
     return by_dtypes(f, args, [&](int64_t like) {
-        return over_members<table<1>>(f, args, like, no_numbers, [&](const table<1> &t, unsigned blocks, cudaStream_t stream) {
-            switch (dtype_of(f, 0, like)) {
-            case TS_F64: scale_kernel<double><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
-            case TS_BF16: scale_kernel<bf16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
-            case TS_F16: scale_kernel<f16><<<blocks, THREADS, 0, stream>>>(t, how, found); break;
-            default: scale_kernel<float><<<blocks, THREADS, 0, stream>>>(t, how, found);
-            }
-        });
+        return over_members<table<1>>(
+            f, args, like, no_numbers,
+            [&](const table<1> &t, unsigned blocks, cudaStream_t stream) {
+                switch (dtype_of(f, 0, like)) {
+                case TS_F64:
+                    scale_kernel<double><<<blocks, THREADS, 0, stream>>>(t, how, found);
+                    break;
+                case TS_BF16:
+                    scale_kernel<bf16><<<blocks, THREADS, 0, stream>>>(t, how, found);
+                    break;
+                case TS_F16:
+                    scale_kernel<f16><<<blocks, THREADS, 0, stream>>>(t, how, found);
+                    break;
+                default:
+                    scale_kernel<float><<<blocks, THREADS, 0, stream>>>(t, how, found);
+                }
+            });
     });
 }
 static ts_status scale(ts_frame *f) { return run_scale(f, factor_of(f->args[1], 0), nullptr); }
-static ts_status clip_norm(ts_frame *f) { return run_scale(f, factor_of(f->args[1], f->args[2].d), nullptr); }
+static ts_status clip_norm(ts_frame *f)
+{
+    return run_scale(f, factor_of(f->args[1], f->args[2].d), nullptr);
+}
 static ts_status unscale(ts_frame *f)
 {
     float *found = (float *)ts_kernel_data(f->rets[0].t);
-    TS_CUDA_TRY(on_device(f, [&](const call &c) { return cudaMemsetAsync(found, 0, sizeof *found, c.stream); }));
+    TS_CUDA_TRY(on_device(
+        f, [&](const call &c) { return cudaMemsetAsync(found, 0, sizeof *found, c.stream); }));
     return run_scale(f, factor_of(f->args[1], 0), found);
 }
 
-template <class P> static __global__ void __launch_bounds__(THREADS) squares_kernel(const __grid_constant__ table<1> t, double *parts)
+template <class P>
+static __global__ void __launch_bounds__(THREADS)
+    squares_kernel(const __grid_constant__ table<1> t, double *parts)
 {
     share s = share_of(t);
     double sum = 0;
@@ -526,24 +595,43 @@ static ts_status global_norm(ts_frame *f)
         return ts_error_code();
     const int args[] = {0};
     ts_status status = by_dtypes(f, args, [&](int64_t like) {
-        return over_members<table<1>>(f, args, like, no_numbers, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
-            switch (dtype_of(f, 0, like)) {
-            case TS_F64: squares_kernel<double><<<some, THREADS, 0, stream>>>(t, next); break;
-            case TS_BF16: squares_kernel<bf16><<<some, THREADS, 0, stream>>>(t, next); break;
-            case TS_F16: squares_kernel<f16><<<some, THREADS, 0, stream>>>(t, next); break;
-            default: squares_kernel<float><<<some, THREADS, 0, stream>>>(t, next);
-            }
-            next += some;
-        });
+        return over_members<table<1>>(
+            f, args, like, no_numbers, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
+                switch (dtype_of(f, 0, like)) {
+                case TS_F64:
+                    squares_kernel<double><<<some, THREADS, 0, stream>>>(t, next);
+                    break;
+                case TS_BF16:
+                    squares_kernel<bf16><<<some, THREADS, 0, stream>>>(t, next);
+                    break;
+                case TS_F16:
+                    squares_kernel<f16><<<some, THREADS, 0, stream>>>(t, next);
+                    break;
+                default:
+                    squares_kernel<float><<<some, THREADS, 0, stream>>>(t, next);
+                }
+                next += some;
+            });
     });
     if (status == TS_OK)
         status = on_device(f, [&](const call &c) {
             void *out = ts_kernel_data(f->rets[0].t);
             switch (ts_dtype_of(f->rets[0].t)) {
-            case TS_F64: root_kernel<double><<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (double *)out); break;
-            case TS_BF16: root_kernel<bf16><<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (bf16 *)out); break;
-            case TS_F16: root_kernel<f16><<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (f16 *)out); break;
-            default: root_kernel<float><<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (float *)out);
+            case TS_F64:
+                root_kernel<double>
+                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (double *)out);
+                break;
+            case TS_BF16:
+                root_kernel<bf16>
+                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (bf16 *)out);
+                break;
+            case TS_F16:
+                root_kernel<f16>
+                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (f16 *)out);
+                break;
+            default:
+                root_kernel<float>
+                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (float *)out);
             }
             return cudaPeekAtLastError();
         });
@@ -552,7 +640,10 @@ static ts_status global_norm(ts_frame *f)
 }
 
 /** An op over lists as they are; the lists that it writes are named by bits. */
-template <ts_kernel KERNEL, uint32_t WRITTEN> static ts_status of_lists(ts_frame *f) { return densely(f, WRITTEN, KERNEL); }
+template <ts_kernel KERNEL, uint32_t WRITTEN> static ts_status of_lists(ts_frame *f)
+{
+    return densely(f, WRITTEN, KERNEL);
+}
 
 TS_CUDA_FAMILY(optim,
     {"adamw", of_lists<adamw, 1 << 0 | 1 << 2 | 1 << 3>, 0, true},

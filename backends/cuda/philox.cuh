@@ -26,7 +26,8 @@ struct philox_block {
         uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
         for (int round = 0; round < 10; round++) {
-            /* one of the two: with both, kernels of attention that need all their registers spill some */
+            /* one of the two: with both, kernels of attention
+             * that need all their registers spill some */
             uint64_t p0 = product(0xD2511F53u, c0), p1 = (uint64_t)0xCD9E8D57u * c2;
             c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
             c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
@@ -38,12 +39,18 @@ struct philox_block {
         w[0] = c0, w[1] = c1, w[2] = c2, w[3] = c3;
     }
     /** The i-th of two 64-bit words. */
-    __device__ __forceinline__ uint64_t word64(int i) const { return (uint64_t)w[2 * i + 1] << 32 | w[2 * i]; }
+    __device__ __forceinline__ uint64_t word64(int i) const
+    {
+        return (uint64_t)w[2 * i + 1] << 32 | w[2 * i];
+    }
 };
 
 /** Uniform in [0, 1). */
 __device__ __forceinline__ float philox_f32(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
-__device__ __forceinline__ double philox_f64(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }
+__device__ __forceinline__ double philox_f64(uint64_t bits)
+{
+    return (double)(bits >> 11) * 0x1p-53;
+}
 
 /** The 64 bits, and the number in [0, 1), of element i of the draw at `offset`. */
 __device__ __forceinline__ uint64_t philox_u64(uint64_t seed, uint64_t offset, uint64_t i)

@@ -8,11 +8,17 @@ using namespace ts;
 /* ---------------------------------------------------------------------- two operands ---- */
 
 /** Kernel `name`: expr of operands a and b, which are of the wide type A. */
-#define BINARY(name, dtypes, expr)                                                                       \
-    struct name##_fn {                                                                                   \
-        template <class A> __device__ __forceinline__ A operator()(A a, A b) const { return (A)(expr); } \
-    };                                                                                                   \
-    static ts_status name(ts_frame *f) { return pointwise<dtypes, 2>(f, name##_fn{}); }
+#define BINARY(name, dtypes, expr)                                                                 \
+    struct name##_fn {                                                                             \
+        template <class A> __device__ __forceinline__ A operator()(A a, A b) const                 \
+        {                                                                                          \
+            return (A)(expr);                                                                      \
+        }                                                                                          \
+    };                                                                                             \
+    static ts_status name(ts_frame *f)                                                             \
+    {                                                                                              \
+        return pointwise<dtypes, 2>(f, name##_fn{});                                               \
+    }
 
 template <class A> constexpr bool real = std::is_floating_point_v<A>;
 
@@ -31,7 +37,8 @@ template <class A> __device__ __forceinline__ A smaller(A a, A b)
         return a < b ? a : b;
 }
 
-/** The remainder has the divisor's sign; an integer divided by 0 gives 0, and is told of (by_integer). */
+/** The remainder has the divisor's sign; an integer divided by 0 gives 0,
+ * and is told of (by_integer). */
 template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
 {
     if constexpr (real<A>) {
@@ -98,13 +105,18 @@ template <class OP> struct by_integer {
 template <class OP> static ts_status divided(ts_frame *f)
 {
     ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
-    return device ? pointwise<numbers, 2>(f, by_integer<OP>{reporter(f, 1, "integers other than 0", device)}) : ts_error_code();
+    return device ? pointwise<numbers, 2>(
+                        f, by_integer<OP>{reporter(f, 1, "integers other than 0", device)})
+                  : ts_error_code();
 }
 struct floor_divide_op {
     template <class A> static __device__ __forceinline__ A of(A a, A b) { return floor_of(a, b); }
 };
 struct remainder_op {
-    template <class A> static __device__ __forceinline__ A of(A a, A b) { return remainder_of(a, b); }
+    template <class A> static __device__ __forceinline__ A of(A a, A b)
+    {
+        return remainder_of(a, b);
+    }
 };
 static ts_status floor_divide(ts_frame *f) { return divided<floor_divide_op>(f); }
 static ts_status remainder(ts_frame *f) { return divided<remainder_op>(f); }
@@ -133,28 +145,47 @@ template <class A> __device__ __forceinline__ A lerp_of(A a, A b, A w)
     return fabs(w) < (A)0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);
 }
 struct lerp_each {
-    template <class A> __device__ __forceinline__ A operator()(A a, A b, A w) const { return lerp_of(a, b, w); }
+    template <class A> __device__ __forceinline__ A operator()(A a, A b, A w) const
+    {
+        return lerp_of(a, b, w);
+    }
 };
 struct lerp_by {
     double weight;
-    template <class A> __device__ __forceinline__ A operator()(A a, A b) const { return lerp_of(a, b, (A)weight); }
+    template <class A> __device__ __forceinline__ A operator()(A a, A b) const
+    {
+        return lerp_of(a, b, (A)weight);
+    }
 };
 static ts_status lerp(ts_frame *f)
 {
-    return f->args[2].tag == TS_TAG_TENSOR ? pointwise<floats, 3>(f, lerp_each{})
-                                           : pointwise<floats, 2>(f, lerp_by{number_of(&f->args[2])});
+    return f->args[2].tag == TS_TAG_TENSOR
+               ? pointwise<floats, 3>(f, lerp_each{})
+               : pointwise<floats, 2>(f, lerp_by{number_of(&f->args[2])});
 }
 
 struct addcmul_of {
     double value;
-    template <class A> __device__ __forceinline__ A operator()(A a, A b, A c) const { return a + (A)value * b * c; }
+    template <class A> __device__ __forceinline__ A operator()(A a, A b, A c) const
+    {
+        return a + (A)value * b * c;
+    }
 };
 struct addcdiv_of {
     double value;
-    template <class A> __device__ __forceinline__ A operator()(A a, A b, A c) const { return a + (A)value * b / c; }
+    template <class A> __device__ __forceinline__ A operator()(A a, A b, A c) const
+    {
+        return a + (A)value * b / c;
+    }
 };
-static ts_status addcmul(ts_frame *f) { return pointwise<floats, 3>(f, addcmul_of{number_of(&f->args[3])}); }
-static ts_status addcdiv(ts_frame *f) { return pointwise<floats, 3>(f, addcdiv_of{number_of(&f->args[3])}); }
+static ts_status addcmul(ts_frame *f)
+{
+    return pointwise<floats, 3>(f, addcmul_of{number_of(&f->args[3])});
+}
+static ts_status addcdiv(ts_frame *f)
+{
+    return pointwise<floats, 3>(f, addcdiv_of{number_of(&f->args[3])});
+}
 
 /* --------------------------------------------------------------------------- bounds ---- */
 
@@ -187,7 +218,10 @@ struct clamp_of {
         return (A)(m > b.high_int ? b.high_int : m);
     }
 };
-static ts_status clamp(ts_frame *f) { return pointwise<numbers, 1>(f, clamp_of{bounds(&f->args[1], &f->args[2])}); }
+static ts_status clamp(ts_frame *f)
+{
+    return pointwise<numbers, 1>(f, clamp_of{bounds(&f->args[1], &f->args[2])});
+}
 
 struct inside_of {
     bounds b;

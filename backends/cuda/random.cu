@@ -1,7 +1,8 @@
 /**
  * @file random.cu
- * Random numbers: which words an element gets is stated in core/philox.h. A thread makes as many blocks of
- * words as fill 16 bytes of results, so no block is computed twice and all accesses are wide.
+ * Random numbers: which words an element gets is stated in core/philox.h. A thread makes
+ * as many blocks of words as fill 16 bytes of results, so no block is computed twice
+ * and all accesses are wide.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -15,15 +16,18 @@ using namespace ts;
 
 enum { DRAW_THREADS = 256 };
 
-/** Elements of a thread: whole blocks of words, and 16 bytes of the narrower of result and operand. */
-template <class F, class R> constexpr int draw_count = vec16<R> > F::elements ? vec16<R> : F::elements;
+/** Elements of a thread: whole blocks of words,
+ * and 16 bytes of the narrower of result and operand. */
+template <class F, class R>
+constexpr int draw_count = vec16<R> > F::elements ? vec16<R> : F::elements;
 
 /**
- * out[i] = fn(words of element i, in[i]). F says how many elements a block of words makes, whether there is an
- * operand, and of(block, operands, results, first element).
+ * out[i] = fn(words of element i, in[i]). F says how many elements a block of words makes,
+ * whether there is an operand, and of(block, operands, results, first element).
  */
 template <class F, class R>
-static __global__ void __launch_bounds__(DRAW_THREADS) draw_kernel(F fn, ts_rng_state rng, const R *in, R *out, int64_t n, bool aligned)
+static __global__ void __launch_bounds__(DRAW_THREADS)
+    draw_kernel(F fn, ts_rng_state rng, const R *in, R *out, int64_t n, bool aligned)
 {
     constexpr int E = draw_count<F, R>, BLOCKS = E / F::elements, WIDE = E / vec16<R>;
     int64_t group = (int64_t)blockIdx.x * DRAW_THREADS + threadIdx.x, first = group * E;
@@ -45,8 +49,8 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_kernel(F fn, ts_rng_
     }
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++)
-        fn.of(philox_block(rng.seed, rng.offset + group * BLOCKS + b), x + b * F::elements, y + b * F::elements,
-              first + b * F::elements);
+        fn.of(philox_block(rng.seed, rng.offset + group * BLOCKS + b), x + b * F::elements,
+              y + b * F::elements, first + b * F::elements);
     if (whole) {
 #pragma unroll
         for (int v = 0; v < WIDE; v++)
@@ -60,7 +64,8 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_kernel(F fn, ts_rng_
 }
 
 template <class F, class R>
-static cudaError_t draw(const call &c, const F &fn, ts_rng_state rng, const void *in, void *out, int64_t n)
+static cudaError_t draw(const call &c, const F &fn, ts_rng_state rng, const void *in, void *out,
+                        int64_t n)
 {
     constexpr int64_t share = (int64_t)DRAW_THREADS * draw_count<F, R>;
     if (n)
@@ -73,7 +78,9 @@ static cudaError_t draw(const call &c, const F &fn, ts_rng_state rng, const void
 template <class R, class F> static ts_status fill(ts_frame *f, const F &fn)
 {
     ts_tensor *t = f->rets[0].t;
-    return on_device(f, [&](const call &c) { return draw<F, R>(c, fn, f->rng, nullptr, ts_kernel_data(t), ts_numel(t)); });
+    return on_device(f, [&](const call &c) {
+        return draw<F, R>(c, fn, f->rng, nullptr, ts_kernel_data(t), ts_numel(t));
+    });
 }
 
 /* ------------------------------------------------------------------------------- uniform ---- */
@@ -82,7 +89,8 @@ struct uniform_f32 { /* products are rounded before they are added, as on the CP
     static constexpr int elements = 4;
     static constexpr bool reads = false;
     float low, width, high, last;
-    template <class R> __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
+    template <class R>
+    __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
     {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -95,7 +103,8 @@ struct uniform_f64 {
     static constexpr int elements = 2;
     static constexpr bool reads = false;
     double low, width, high, last;
-    __device__ __forceinline__ void of(const philox_block &b, const double *, double *y, int64_t) const
+    __device__ __forceinline__ void of(const philox_block &b, const double *, double *y,
+                                       int64_t) const
     {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
@@ -129,8 +138,12 @@ static ts_status uniform(ts_frame *f)
     ts_dtype dtype = ts_kernel_dtype(f);
     switch (dtype) {
     case TS_F64: return fill<double>(f, uniform_f64{a, b - a, b, nextafter(b, a)});
-    case TS_BF16: single.last = b > a ? half_below<bf16>(b, dtype) : (float)b; return fill<bf16>(f, single);
-    case TS_F16: single.last = b > a ? half_below<f16>(b, dtype) : (float)b; return fill<f16>(f, single);
+    case TS_BF16:
+        single.last = b > a ? half_below<bf16>(b, dtype) : (float)b;
+        return fill<bf16>(f, single);
+    case TS_F16:
+        single.last = b > a ? half_below<f16>(b, dtype) : (float)b;
+        return fill<f16>(f, single);
     default: return fill<float>(f, single);
     }
 }
@@ -138,14 +151,16 @@ static ts_status uniform(ts_frame *f)
 /* -------------------------------------------------------------------------------- normal ---- */
 
 /*
- * What u, a sum of 2^-33 and multiples of 2^-32 up to 1, and a turn in 32 bits cannot be need not be asked. The
- * polynomials were fitted for the smallest relative error, their coefficients rounded to f32 one after the other.
+ * What u, a sum of 2^-33 and multiples of 2^-32 up to 1, and a turn in 32 bits cannot be need not
+ * be asked. The polynomials were fitted for the smallest relative error, their coefficients rounded
+ * to f32 one after the other.
  */
 
 /** sqrt(-2 ln u) of u in (0, 1]; the root is right to 1 ulp. */
 static __device__ __forceinline__ float radius_of(float u)
 {
-    uint32_t exponent = (__float_as_uint(u) - 0x3f2aaaabu) & 0xff800000u; /* what is left is 2/3 to 4/3 */
+    /* what is left is 2/3 to 4/3 */
+    uint32_t exponent = (__float_as_uint(u) - 0x3f2aaaabu) & 0xff800000u;
     float m = __uint_as_float(__float_as_uint(u) - exponent) - 1, s = m * m, odd, even, y;
     even = __fmaf_rn(-0.12885657f, s, -0.121857136f);
     odd = __fmaf_rn(0.139868975f, s, 0.140053064f);
@@ -161,13 +176,17 @@ static __device__ __forceinline__ float radius_of(float u)
 /** Sine and cosine of bits 2^-32 of a turn. */
 static __device__ __forceinline__ void turn_of(uint32_t bits, float &sine, float &cosine)
 {
-    float quarters = (float)bits * 0x1p-30f, nearest = quarters + 0x1.8p23f; /* rounds to a whole number */
+    /* rounds to a whole number */
+    float quarters = (float)bits * 0x1p-30f, nearest = quarters + 0x1.8p23f;
     float x = quarters - (nearest - 0x1.8p23f), s = x * x, near, far;
     uint32_t quarter = __float_as_uint(nearest);
-    far = __fmaf_rn(__fmaf_rn(0.000894486264f, s, -0.0208555963f), s, 0.253668547f); /* cos(pi/2 x) */
+    /* cos(pi/2 x) */
+    far = __fmaf_rn(__fmaf_rn(0.000894486264f, s, -0.0208555963f), s, 0.253668547f);
     far = __fmaf_rn(__fmaf_rn(far, s, -1.23370051f), s, 1);
-    near = __fmaf_rn(__fmaf_rn(-0.00468387362f, s, 0.07971178f), s, -0.645966589f); /* sin(pi/2 x) */
-    near = __fmaf_rn(x, 1.57079637f, __fmaf_rn(near, s, -4.37113883e-08f) * x); /* pi/2 in two parts */
+    /* sin(pi/2 x) */
+    near = __fmaf_rn(__fmaf_rn(-0.00468387362f, s, 0.07971178f), s, -0.645966589f);
+    /* pi/2 in two parts */
+    near = __fmaf_rn(x, 1.57079637f, __fmaf_rn(near, s, -4.37113883e-08f) * x);
     sine = quarter & 1 ? far : near;
     cosine = quarter & 1 ? near : far;
     sine = __uint_as_float(__float_as_uint(sine) ^ (quarter << 30 & 0x80000000u));
@@ -178,7 +197,8 @@ struct normal_f32 {
     static constexpr int elements = 4;
     static constexpr bool reads = false;
     float mean, std;
-    template <class R> __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
+    template <class R>
+    __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
     {
 #pragma unroll
         for (int e = 0; e < 4; e += 2) {
@@ -193,11 +213,13 @@ struct normal_f64 {
     static constexpr int elements = 2;
     static constexpr bool reads = false;
     double mean, std;
-    __device__ __forceinline__ void of(const philox_block &b, const double *, double *y, int64_t) const
+    __device__ __forceinline__ void of(const philox_block &b, const double *, double *y,
+                                       int64_t) const
     {
         double u1 = (double)((b.word64(0) >> 11) + 1) * 0x1p-53, sine, cosine;
         double r = sqrt(-2 * log(u1));
-        sincos(6.283185307179586476925 * philox_f64(b.word64(1)), &sine, &cosine); /* the angle is rounded, as on the CPU */
+        /* the angle is rounded, as on the CPU */
+        sincos(6.283185307179586476925 * philox_f64(b.word64(1)), &sine, &cosine);
         y[0] = fma(r * cosine, std, mean);
         y[1] = fma(r * sine, std, mean);
     }
@@ -222,7 +244,8 @@ struct whole_numbers {
     static constexpr int elements = 2;
     static constexpr bool reads = false;
     uint64_t low, range;
-    template <class R> __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
+    template <class R>
+    __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
     {
 #pragma unroll
         for (int e = 0; e < 2; e++)
@@ -260,7 +283,8 @@ struct ones {
     static constexpr int elements = 4;
     static constexpr bool reads = false;
     uint32_t below;
-    template <class R> __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
+    template <class R>
+    __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
     {
 #pragma unroll
         for (int e = 0; e < 4; e++)
@@ -271,7 +295,8 @@ struct ones_f64 {
     static constexpr int elements = 2;
     static constexpr bool reads = false;
     double p;
-    __device__ __forceinline__ void of(const philox_block &b, const double *, double *y, int64_t) const
+    __device__ __forceinline__ void of(const philox_block &b, const double *, double *y,
+                                       int64_t) const
     {
 #pragma unroll
         for (int e = 0; e < 2; e++)
@@ -283,7 +308,8 @@ template <int ELEMENTS> struct ones_each {
     static constexpr int elements = ELEMENTS;
     static constexpr bool reads = true;
     reporter out;
-    template <class R> __device__ __forceinline__ void of(const philox_block &b, const R *p, R *y, int64_t first) const
+    template <class R>
+    __device__ __forceinline__ void of(const philox_block &b, const R *p, R *y, int64_t first) const
     {
         using A = wide_t<R>;
 #pragma unroll
@@ -311,7 +337,8 @@ static ts_status bernoulli(ts_frame *f)
     return with_float(f, [&]<class T>(const call &c) {
         reporter out(f, 0, "probabilities from 0 to 1", c.device);
         using F = ones_each<sizeof(T) == 8 ? 2 : 4>;
-        return draw<F, T>(c, F{out}, f->rng, ts_kernel_data(f->args[0].t), ts_kernel_data(f->rets[0].t), ts_numel(f->rets[0].t));
+        return draw<F, T>(c, F{out}, f->rng, ts_kernel_data(f->args[0].t),
+                          ts_kernel_data(f->rets[0].t), ts_numel(f->rets[0].t));
     });
 }
 
@@ -326,7 +353,8 @@ struct dropped {
     {
         return (word >> 8) >= below ? x * (A)factor : (A)0;
     }
-    template <class R> __device__ __forceinline__ void of(const philox_block &b, const R *x, R *y, int64_t) const
+    template <class R>
+    __device__ __forceinline__ void of(const philox_block &b, const R *x, R *y, int64_t) const
     {
 #pragma unroll
         for (int e = 0; e < 4; e++)
@@ -363,9 +391,12 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
     if (!s.numel)
         return TS_OK;
     return with_float(f, [&]<class T>(const call &c) {
-        if (s.ndim == 1 && s.operand[0].strides[0] == sizeof(T) && s.operand[1].strides[0] == sizeof(T))
+        if (s.ndim == 1 && s.operand[0].strides[0] == sizeof(T) &&
+            s.operand[1].strides[0] == sizeof(T))
             return draw<dropped, T>(c, fn, rng, s.operand[1].data, s.operand[0].data, s.numel);
-        dropout_strided_kernel<T><<<(unsigned)((s.numel + DRAW_THREADS - 1) / DRAW_THREADS), DRAW_THREADS, 0, c.stream>>>(s, fn, rng);
+        dropout_strided_kernel<T>
+            <<<(unsigned)((s.numel + DRAW_THREADS - 1) / DRAW_THREADS), DRAW_THREADS, 0,
+               c.stream>>>(s, fn, rng);
         return cudaPeekAtLastError();
     });
 }
@@ -387,8 +418,9 @@ template <class I> static ts_status permutation_of(ts_frame *f)
     if (!scratch)
         return ts_error_code();
     ts_status status = on_device(f, [&](const call &c) {
-        return ts_kernel_dtype(f) == TS_I64 ? permute<int64_t, I>((int64_t *)out, n, f->rng, scratch, c.stream)
-                                            : permute<int32_t, I>((int32_t *)out, n, f->rng, scratch, c.stream);
+        return ts_kernel_dtype(f) == TS_I64
+                   ? permute<int64_t, I>((int64_t *)out, n, f->rng, scratch, c.stream)
+                   : permute<int32_t, I>((int32_t *)out, n, f->rng, scratch, c.stream);
     });
     ts_scratch_give(where, scratch, bytes);
     return status;
@@ -396,7 +428,9 @@ template <class I> static ts_status permutation_of(ts_frame *f)
 static ts_status randperm(ts_frame *f)
 {
     int64_t n = ts_numel(f->rets[0].t);
-    return n == 0 ? TS_OK : n < UINT32_MAX ? permutation_of<unsigned>(f) : permutation_of<unsigned long long>(f);
+    return n == 0           ? TS_OK
+           : n < UINT32_MAX ? permutation_of<unsigned>(f)
+                            : permutation_of<unsigned long long>(f);
 }
 
 /** multinomial(probs, num_samples, replacement) */
@@ -416,11 +450,15 @@ static ts_status multinomial(ts_frame *f)
         const T *p = data_of<T>(f->args[0]);
         int64_t *y = data_of<int64_t>(f->rets[0]);
         if (replacement) {
-            sample_kernel<T><<<(unsigned)r.outer, SAMPLE_THREADS, 0, c.stream>>>(p, y, r.count, r.inner, f->rng, out);
+            sample_kernel<T><<<(unsigned)r.outer, SAMPLE_THREADS, 0, c.stream>>>(
+                p, y, r.count, r.inner, f->rng, out);
         } else {
             int64_t blocks = (all + 255) / 256;
-            arrivals_kernel<T><<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, c.stream>>>(p, times, all, f->rng, out);
-            race_kernel<<<(unsigned)r.outer, SAMPLE_THREADS, 0, c.stream>>>(times, y, r.count, r.inner, out);
+            arrivals_kernel<T>
+                <<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, c.stream>>>(
+                    p, times, all, f->rng, out);
+            race_kernel<<<(unsigned)r.outer, SAMPLE_THREADS, 0, c.stream>>>(
+                times, y, r.count, r.inner, out);
         }
         return cudaPeekAtLastError();
     });

@@ -4,7 +4,7 @@
 
 using namespace ts;
 
-/* -------------------------------------------------------------- folds of one number a state ---- */
+/* ------------------------------------------------------------- folds of one number a state ---- */
 
 /** What integers of a byte, and bool, are folded in. */
 template <class X> using fold_t = std::conditional_t<(sizeof(X) < 4), int32_t, X>;
@@ -26,7 +26,11 @@ template <class A> static __device__ __forceinline__ A lowest_of()
 }
 struct op_largest {
     template <class A> static __device__ __forceinline__ A none() { return lowest_of<A>(); }
-    template <class A> static __device__ __forceinline__ A of(A a, A b) { return a > b || a != a ? a : b; } /* NaN wins */
+    /* NaN wins */
+    template <class A> static __device__ __forceinline__ A of(A a, A b)
+    {
+        return a > b || a != a ? a : b;
+    }
 };
 struct op_smallest {
     template <class A> static __device__ __forceinline__ A none()
@@ -36,7 +40,10 @@ struct op_smallest {
         else
             return (A)~lowest_of<A>();
     }
-    template <class A> static __device__ __forceinline__ A of(A a, A b) { return a < b || a != a ? a : b; }
+    template <class A> static __device__ __forceinline__ A of(A a, A b)
+    {
+        return a < b || a != a ? a : b;
+    }
 };
 
 /* What is done to an element before. */
@@ -74,11 +81,13 @@ template <class X, class OP, class PRE> struct plain_fold {
     }
 };
 
-template <class T, class OP, class PRE> static ts_status plain(ts_frame *f, double factor, bool root)
+template <class T, class OP, class PRE>
+static ts_status plain(ts_frame *f, double factor, bool root)
 {
     return reduce<T>(f, plain_fold<wide_t<T>, OP, PRE>{factor, root});
 }
-template <class OP, class PRE> static ts_status real(ts_frame *f, double factor = 1, bool root = false)
+template <class OP, class PRE>
+static ts_status real(ts_frame *f, double factor = 1, bool root = false)
 {
     switch (ts_kernel_dtype(f)) {
     case TS_F64: return plain<double, OP, PRE>(f, factor, root);
@@ -122,18 +131,24 @@ static ts_status mean(ts_frame *f)
 static ts_status norm(ts_frame *f)
 {
     double p = f->args[3].d;
-    return p == 1 ? real<op_add, absolute>(f) : p == 2 ? real<op_add, squared>(f, 1, true) : real<op_largest, absolute>(f);
+    return p == 1   ? real<op_add, absolute>(f)
+           : p == 2 ? real<op_add, squared>(f, 1, true)
+                    : real<op_largest, absolute>(f);
 }
 
 /* ---------------------------------------------------------------------------------- truth ---- */
 
-/** Of words X, without the bits that do not count: of all the smallest, of any the bits together. */
+/** Of words X, without the bits that do not count: of all the smallest,
+ * of any the bits together. */
 template <class X, bool ALL> struct truth_fold {
     using state = std::conditional_t<sizeof(X) == 8, uint64_t, uint32_t>;
     X counts; /* not the sign of a float */
 
     __device__ __forceinline__ state none() const { return ALL ? (state)-1 : 0; }
-    __device__ __forceinline__ state merge(state a, state b) const { return ALL ? (a < b ? a : b) : a | b; }
+    __device__ __forceinline__ state merge(state a, state b) const
+    {
+        return ALL ? (a < b ? a : b) : a | b;
+    }
     template <int N> __device__ __forceinline__ void take(state &s, const X (&x)[N]) const
     {
 #pragma unroll
@@ -161,8 +176,9 @@ static ts_status any(ts_frame *f) { return truth<false>(f); }
 /* ----------------------------------------------------------------------------- variances ---- */
 
 /**
- * Number of elements, their mean, and the sum of squared deviations from it. Pieces are reduced in two
- * passes over registers and merged by the formula of Chan, Golub and LeVeque (1979), so nothing cancels.
+ * Number of elements, their mean, and the sum of squared deviations from it. Pieces are
+ * reduced in two passes over registers and merged by the formula of Chan, Golub and LeVeque
+ * (1979), so nothing cancels.
  */
 template <class X> struct moments {
     X n, mean, squares;

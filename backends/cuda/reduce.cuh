@@ -1,10 +1,11 @@
 /**
  * @file reduce.cuh  Reductions over any dims.
  *
- * A fold says what becomes of elements: a state of none, elements taken into a state, two states made one,
- * a state made a result. Where the innermost dim goes, a group of threads shares a result's elements; where it
- * stays, threads own neighbouring results, so that reads meet. A thread takes 16 bytes of elements at a time,
- * four times in flight. Long sums for few results are cut in shares, whose states a second launch merges.
+ * A fold says what becomes of elements: a state of none, elements taken into a state,
+ * two states made one, a state made a result. Where the innermost dim goes, a group
+ * of threads shares a result's elements; where it stays, threads own neighbouring results,
+ * so that reads meet. A thread takes 16 bytes of elements at a time, four times in flight.
+ * Long sums for few results are cut in shares, whose states a second launch merges.
  * Who takes which element depends on the sizes alone, not on addresses.
  */
 // SPDX-License-Identifier: MIT
@@ -24,8 +25,14 @@ struct quotient {
     divisor fast;
     bool is_short;
     quotient() = default;
-    quotient(int64_t by, int64_t most) : d(by), fast(by < INT32_MAX ? (uint32_t)by : 1), is_short(most < INT32_MAX) {}
-    __device__ __forceinline__ int64_t of(int64_t n) const { return is_short ? (int64_t)fast.of((uint32_t)n) : n / d; }
+    quotient(int64_t by, int64_t most)
+        : d(by), fast(by < INT32_MAX ? (uint32_t)by : 1), is_short(most < INT32_MAX)
+    {
+    }
+    __device__ __forceinline__ int64_t of(int64_t n) const
+    {
+        return is_short ? (int64_t)fast.of((uint32_t)n) : n / d;
+    }
 };
 
 /** Sizes and steps, in elements, of the dims that stay (0) and go (1), innermost first. */
@@ -33,7 +40,8 @@ struct reduction {
     int ndim[2];
     int64_t sizes[2][TS_MAX_DIMS], steps[2][TS_MAX_DIMS];
     int64_t results, count; /* products of the sizes */
-    bool aligned, even;     /* the dim that is read along can be read 16 bytes at a time; to its end */
+    bool aligned, even;     /* the dim that is read along can be read 16 bytes
+                               at a time; to its end */
     int64_t pieces;         /* of V elements in the dim that is read along */
     quotient by_pieces;
     int64_t share;          /* pieces, or elements, that one block of a result takes */
@@ -79,10 +87,11 @@ inline reduction reduction_of(const ts_tensor *t, int64_t mask)
 
 /* ------------------------------------------------------------------------------ elements ---- */
 
-/** n of V neighbours, `step` apart, as the words in which they move: each access would wait for the one
- *  before it, were halves taken apart here. */
+/** n of V neighbours, `step` apart, as the words in which they move: each access would wait
+ *  for the one before it, were halves taken apart here. */
 template <class T, int V>
-__device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t step, bool aligned, int n)
+__device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t step, bool aligned,
+                                                         int n)
 {
     if (aligned && n == V)
         return *reinterpret_cast<const word_of<vec<T, V>> *>(from);
@@ -96,7 +105,8 @@ __device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t 
 
 /** n of V elements go into a state: together where all are there. */
 template <class T, int V, class FOLD>
-__device__ __forceinline__ void take_piece(const FOLD &fold, typename FOLD::state &state, const vec<T, V> &piece, int n)
+__device__ __forceinline__ void take_piece(const FOLD &fold, typename FOLD::state &state,
+                                           const vec<T, V> &piece, int n)
 {
     wide_t<T> x[V];
 #pragma unroll
@@ -127,10 +137,12 @@ template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
     return b;
 }
 
-/** Merges the states of 32 lanes, or of all REDUCE_THREADS; the first thread of a group has the result. */
+/** Merges the states of 32 lanes, or of all REDUCE_THREADS;
+ * the first thread of a group has the result. */
 enum { REDUCE_THREADS = 256, IN_FLIGHT = 4 };
 
-template <int GROUP, class FOLD, class A> __device__ __forceinline__ A merge_group(const FOLD &fold, A state)
+template <int GROUP, class FOLD, class A>
+__device__ __forceinline__ A merge_group(const FOLD &fold, A state)
 {
 #pragma unroll
     for (int lane = 16; lane; lane >>= 1)
@@ -149,7 +161,8 @@ template <int GROUP, class FOLD, class A> __device__ __forceinline__ A merge_gro
 }
 
 /** A state, or what the fold makes of it. */
-template <class R, class FOLD, class A> __device__ __forceinline__ void give(const FOLD &fold, const A &state, A *parts, R *y, int64_t at)
+template <class R, class FOLD, class A>
+__device__ __forceinline__ void give(const FOLD &fold, const A &state, A *parts, R *y, int64_t at)
 {
     if (parts)
         parts[at] = state;
@@ -159,23 +172,29 @@ template <class R, class FOLD, class A> __device__ __forceinline__ void give(con
 
 /* ------------------------------------------------------------------------------- kernels ---- */
 
-/** GROUP threads a result; pieces lie along the innermost dim that goes. Elements are T, results R. */
+/** GROUP threads a result; pieces lie along the innermost dim that goes.
+ * Elements are T, results R. */
 template <class T, class R, class FOLD, int GROUP>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
-    reduce_along_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x, typename FOLD::state *parts, R *y)
+    reduce_along_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x,
+                        typename FOLD::state *parts, R *y)
 {
     constexpr int V = vec16<T>, U = IN_FLIGHT;
     int64_t result = (int64_t)blockIdx.x * (REDUCE_THREADS / GROUP) + threadIdx.x / GROUP;
     if (result >= r.results)
         return; /* whole warps; blocks of one group have a result each */
     const T *from = x + r.offset(0, 0, result);
-    int64_t length = r.sizes[1][0], step = r.steps[1][0], begin = (int64_t)blockIdx.y * r.share, end = begin + r.share;
+    int64_t length = r.sizes[1][0], step = r.steps[1][0], begin = (int64_t)blockIdx.y * r.share,
+            end = begin + r.share;
     int64_t all = r.count / (length ? length : 1) * r.pieces;
     end = end < all ? end : all;
     /* where a piece begins along its run, and in memory */
-    auto first_of = [&](int64_t piece) { return r.ndim[1] > 1 ? (piece - r.by_pieces.of(piece) * r.pieces) * V : piece * V; };
+    auto first_of = [&](int64_t piece) {
+        return r.ndim[1] > 1 ? (piece - r.by_pieces.of(piece) * r.pieces) * V : piece * V;
+    };
     auto place_of = [&](int64_t piece) {
-        return r.ndim[1] > 1 ? first_of(piece) * step + r.offset(1, 1, r.by_pieces.of(piece)) : piece * V * step;
+        return r.ndim[1] > 1 ? first_of(piece) * step + r.offset(1, 1, r.by_pieces.of(piece))
+                             : piece * V * step;
     };
     typename FOLD::state state = fold.none();
     int64_t p = begin + threadIdx.x % GROUP;
@@ -199,17 +218,21 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         give(fold, state, parts, y, (int64_t)blockIdx.y * r.results + result);
 }
 
-/** Threads own V neighbouring results each; `across` of them lie side by side, the others share the elements. */
+/** Threads own V neighbouring results each; `across` of them lie side by side,
+ * the others share the elements. */
 template <class T, class R, class FOLD>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
-    reduce_beside_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x, typename FOLD::state *parts, R *y, int across)
+    reduce_beside_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x,
+                         typename FOLD::state *parts, R *y, int across)
 {
     using X = wide_t<T>;
     using A = typename FOLD::state;
     constexpr int V = vec16<T>, U = IN_FLIGHT;
     int lane = threadIdx.x % across, line = threadIdx.x / across, lines = REDUCE_THREADS / across;
-    int64_t width = r.sizes[0][0], step = r.steps[0][0], piece = (int64_t)blockIdx.x * across + lane;
-    int64_t row = piece / r.pieces, first = (piece - row * r.pieces) * V, begin = (int64_t)blockIdx.y * r.share;
+    int64_t width = r.sizes[0][0], step = r.steps[0][0],
+            piece = (int64_t)blockIdx.x * across + lane;
+    int64_t row = piece / r.pieces, first = (piece - row * r.pieces) * V,
+            begin = (int64_t)blockIdx.y * r.share;
     int64_t end = begin + r.share < r.count ? begin + r.share : r.count;
     int n = row * width >= r.results ? 0 : width - first < V ? (int)(width - first) : V;
     A state[V];
@@ -225,7 +248,9 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             for (int u = 0; u < U; u++) {
                 int64_t at = i + (int64_t)lines * u;
                 if (at < end)
-                    in[u] = load_piece<T, V>(from + (r.ndim[1] > 1 ? r.offset(1, 0, at) : at * r.steps[1][0]), step, r.aligned, n);
+                    in[u] = load_piece<T, V>(
+                        from + (r.ndim[1] > 1 ? r.offset(1, 0, at) : at * r.steps[1][0]), step,
+                        r.aligned, n);
             }
 #pragma unroll
             for (int e = 0; e < V; e++) {
@@ -256,19 +281,24 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         for (int half = lines / 2; half; half /= 2) {
             __syncthreads();
             if (line < half)
-                place[threadIdx.x] = fold.merge(place[threadIdx.x], place[threadIdx.x + half * across]);
+                place[threadIdx.x] =
+                    fold.merge(place[threadIdx.x], place[threadIdx.x + half * across]);
         }
         if (line == 0 && e < n)
-            give(fold, place[threadIdx.x], parts, y, (int64_t)blockIdx.y * r.results + row * width + first + e);
+            give(fold, place[threadIdx.x], parts, y,
+                 (int64_t)blockIdx.y * r.results + row * width + first + e);
     }
 }
 
-/** Merges the shares of a result: a block of threads each, or where there are many results a thread each. */
+/** Merges the shares of a result: a block of threads each,
+ * or where there are many results a thread each. */
 template <class R, class FOLD, int GROUP>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
-    merge_shares_kernel(FOLD fold, const typename FOLD::state *parts, typename FOLD::state *states, R *y, int64_t results, int shares)
+    merge_shares_kernel(FOLD fold, const typename FOLD::state *parts, typename FOLD::state *states,
+                        R *y, int64_t results, int shares)
 {
-    int64_t result = GROUP > 1 ? (int64_t)blockIdx.x : (int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x;
+    int64_t result =
+        GROUP > 1 ? (int64_t)blockIdx.x : (int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x;
     if (result >= results)
         return;
     typename FOLD::state state = fold.none();
@@ -287,7 +317,8 @@ enum { BUSY = 1024, MANY = 2048 /* results that keep it busy with a warp each */
 
 /** Reduces x: into y, or where they are wanted into states. */
 template <class T, class FOLD, class R>
-ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, typename FOLD::state *states, R *y)
+ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
+                      typename FOLD::state *states, R *y)
 {
     using A = typename FOLD::state;
     constexpr int64_t V = vec16<T>;
@@ -302,7 +333,8 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, ty
         for (int d = which == read; d < r.ndim[which]; d++)
             r.aligned = r.aligned && (r.sizes[which][d] == 1 || r.steps[which][d] % V == 0);
     r.even = r.aligned && r.sizes[read][0] % V == 0;
-    int64_t length = r.sizes[1][0] ? r.sizes[1][0] : 1, all = beside ? r.count : r.count / length * r.pieces, blocks, group = 256;
+    int64_t length = r.sizes[1][0] ? r.sizes[1][0] : 1,
+            all = beside ? r.count : r.count / length * r.pieces, blocks, group = 256;
     r.by_pieces = quotient(r.pieces ? r.pieces : 1, all + 2 * IN_FLIGHT * REDUCE_THREADS);
     int across = 1;
     if (beside) {
@@ -315,7 +347,8 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, ty
         blocks = (r.results + REDUCE_THREADS / group - 1) / (REDUCE_THREADS / group);
     }
     /* shares that give every thread a few turns, until there is work for the whole device */
-    int64_t least = IN_FLIGHT * (beside ? REDUCE_THREADS / across : group), shares = blocks < BUSY ? BUSY / blocks : 1;
+    int64_t least = IN_FLIGHT * (beside ? REDUCE_THREADS / across : group),
+            shares = blocks < BUSY ? BUSY / blocks : 1;
     if (shares > all / least)
         shares = all / least > 0 ? all / least : 1;
     r.share = (all + shares - 1) / shares;
@@ -328,17 +361,22 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x, ty
         dim3 grid((unsigned)blocks, (unsigned)shares);
         A *to = parts ? parts : states;
         if (beside)
-            reduce_beside_kernel<T, R, FOLD><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y, across);
+            reduce_beside_kernel<T, R, FOLD>
+                <<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y, across);
         else if (group == 32)
-            reduce_along_kernel<T, R, FOLD, 32><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
+            reduce_along_kernel<T, R, FOLD, 32>
+                <<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
         else
-            reduce_along_kernel<T, R, FOLD, REDUCE_THREADS><<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
+            reduce_along_kernel<T, R, FOLD, REDUCE_THREADS>
+                <<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
         if (parts && r.results < BUSY)
             merge_shares_kernel<R, FOLD, REDUCE_THREADS>
-                <<<(unsigned)r.results, REDUCE_THREADS, 0, c.stream>>>(fold, parts, states, y, r.results, (int)shares);
+                <<<(unsigned)r.results, REDUCE_THREADS, 0, c.stream>>>(fold, parts, states, y,
+                                                                       r.results, (int)shares);
         else if (parts)
-            merge_shares_kernel<R, FOLD, 1><<<(unsigned)((r.results + REDUCE_THREADS - 1) / REDUCE_THREADS), REDUCE_THREADS, 0,
-                                             c.stream>>>(fold, parts, states, y, r.results, (int)shares);
+            merge_shares_kernel<R, FOLD, 1>
+                <<<(unsigned)((r.results + REDUCE_THREADS - 1) / REDUCE_THREADS), REDUCE_THREADS, 0,
+                   c.stream>>>(fold, parts, states, y, r.results, (int)shares);
         return cudaPeekAtLastError();
     });
     if (parts)

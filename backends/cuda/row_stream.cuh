@@ -1,11 +1,13 @@
 /**
  * @file row_stream.cuh
- * Kernels over long rows: blocks that stay, and rows that are on their way while others are worked on.
+ * Kernels over long rows: blocks that stay, and rows that are on their way
+ * while others are worked on.
  *
- * A row of n elements belongs to CLUSTER blocks, a segment of n / CLUSTER elements each, and in a block to its
- * warps, which own neighbouring vectors. Each warp has the copy engine bring its part of the next rows into a
- * ring of its own in shared memory. A row is described by two numbers that every warp gives to every other one
- * of the row, in an order that the shape alone decides. For sm_90 and later.
+ * A row of n elements belongs to CLUSTER blocks, a segment of n / CLUSTER elements each,
+ * and in a block to its warps, which own neighbouring vectors. Each warp has the copy engine bring
+ * its part of the next rows into a ring of its own in shared memory. A row is described by two
+ * numbers that every warp gives to every other one of the row, in an order that the shape alone
+ * decides. For sm_90 and later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROW_STREAM_CUH
@@ -20,8 +22,10 @@
 namespace ts {
 
 /** How a row is spread; BLOCKS of them are to fit on a multiprocessor. */
-template <int THREADS_, int VECS_, int CLUSTER_, int STAGES_, int BLOCKS_, bool FULL_ = false> struct stream_shape {
-    static constexpr int threads = THREADS_, vecs = VECS_, cluster = CLUSTER_, stages = STAGES_, blocks = BLOCKS_;
+template <int THREADS_, int VECS_, int CLUSTER_, int STAGES_, int BLOCKS_, bool FULL_ = false>
+struct stream_shape {
+    static constexpr int threads = THREADS_, vecs = VECS_, cluster = CLUSTER_, stages = STAGES_,
+                         blocks = BLOCKS_;
     static constexpr int warps = threads / 32;
     static constexpr bool full = FULL_; /* the row is as long as the shape can hold */
 };
@@ -33,11 +37,12 @@ template <int THREADS_, int VECS_, int CLUSTER_, int STAGES_, int BLOCKS_, bool 
  *   float2 first(stream)                      the two numbers of a thread's elements
  *   float join(float, float)                  of the first numbers of two parts
  *   float adjust(float2 own, float whole, float own_count, float whole_count)
- *                                             a part's second number, once the whole's first is known;
- *                                             second numbers so adjusted are added
+ *                                             a part's second number, once the whole's first is
+ *                                             known; second numbers so adjusted are added
  *   void second(stream, float2 whole)         writes the row
- * Nothing is waited for but a warp's own data and the others' numbers. first() of a row comes before second() of the row before it, so
- * the time in which numbers cross the block and the cluster is used.
+ * Nothing is waited for but a warp's own data and the others' numbers. first() of a row
+ * comes before second() of the row before it, so the time in which numbers cross the block
+ * and the cluster is used.
  */
 template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int V = vec16<T>, vecs = S::vecs;
@@ -46,7 +51,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int parts = S::warps * S::cluster; /* of a row: one for each warp */
     static_assert((parts & (parts - 1)) == 0, "lanes share them evenly");
 
-    struct exchange_place { /* four turns: a warp may be two ahead of another one, which reads the last */
+    /* four turns: a warp may be two ahead of another one, which reads the last */
+    struct exchange_place {
         float2 shares[4][parts];
         uint64_t full[S::stages][S::warps], all[4]; /* barriers */
     };
@@ -78,13 +84,19 @@ template <class T, class S, int ARRAYS> struct row_stream {
     {
         return ring[(stage * ARRAYS + a) * S::warps * slots + j * 32 + lane()];
     }
-    __device__ __forceinline__ void get(int a, int j, float (&x)[V]) const { unpack<T, V>(at(a, j), x); }
+    __device__ __forceinline__ void get(int a, int j, float (&x)[V]) const
+    {
+        unpack<T, V>(at(a, j), x);
+    }
     __device__ __forceinline__ void put(T *out, int j, const vector &x) const
     {
         if (inside(j))
             store_stream((vector *)(out + row * n + column(j)), x);
     }
-    __device__ __forceinline__ void put(T *out, int j, const float (&x)[V]) const { put(out, j, pack<T, V>(x)); }
+    __device__ __forceinline__ void put(T *out, int j, const float (&x)[V]) const
+    {
+        put(out, j, pack<T, V>(x));
+    }
     /** Elements of a part. */
     __device__ __forceinline__ float part_count(int part) const
     {
@@ -102,7 +114,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
             barrier_expect(full, ARRAYS * own * 16);
 #pragma unroll
             for (int a = 0; a < ARRAYS; a++)
-                bulk_load(shared_address(ring + (to * ARRAYS + a) * S::warps * slots), in[a] + from, own * 16, full);
+                bulk_load(shared_address(ring + (to * ARRAYS + a) * S::warps * slots), in[a] + from,
+                          own * 16, full);
         }
     }
     __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange)
@@ -163,8 +176,9 @@ template <class T, class S, int ARRAYS> struct row_stream {
             if (threadIdx.x == 0)
                 barrier_expect(all, parts * 8);
             if (lane() < S::cluster)
-                peer_store(peer_address(shared_address(&shares[cluster_rank() * S::warps + warp()]), lane()), x,
-                           peer_address(all, lane()));
+                peer_store(peer_address(shared_address(&shares[cluster_rank() * S::warps + warp()]),
+                                        lane()),
+                           x, peer_address(all, lane()));
         }
     }
     template <class F> __device__ __forceinline__ float2 whole(const F &f)
@@ -179,11 +193,12 @@ template <class T, class S, int ARRAYS> struct row_stream {
 #pragma unroll
         for (int e = 0; e < each; e++)
             share[e] = place->shares[turn & 3][e * width + lane() % width];
-        return combine<width>(share, [&](int e) { return part_count(e * width + lane() % width); }, (float)n, f);
+        return combine<width>(
+            share, [&](int e) { return part_count(e * width + lane() % width); }, (float)n, f);
     }
     /**
-     * For formulas whose first() leaves in registers what their second() needs: second() follows at once, and
-     * the row's place in the ring is free before the numbers have crossed.
+     * For formulas whose first() leaves in registers what their second() needs: second() follows
+     * at once, and the row's place in the ring is free before the numbers have crossed.
      */
     template <class F> __device__ __forceinline__ void run_held(F &&f)
     {
@@ -259,7 +274,8 @@ struct plain_sums {
     __device__ __forceinline__ float adjust(float2 own, float, float, float) const { return own.y; }
 };
 
-/** A stream `name` over `rows` rows of the inputs that follow; the ring lies in dynamic shared memory. */
+/** A stream `name` over `rows` rows of the inputs that follow;
+ * the ring lies in dynamic shared memory. */
 #define TS_STREAM(name, T, S, ARRAYS, rows, n, ...)                                   \
     extern __shared__ __align__(128) unsigned char ts_ring[];                         \
     __shared__ typename row_stream<T, S, ARRAYS>::exchange_place ts_exchange;         \
@@ -269,7 +285,8 @@ struct plain_sums {
 #endif /* sm_90 */
 
 /** Bytes of the ring. */
-template <class T, class S, int ARRAYS> constexpr int ring_bytes = S::stages * ARRAYS * S::threads * S::vecs * 16;
+template <class T, class S, int ARRAYS>
+constexpr int ring_bytes = S::stages * ARRAYS * S::threads * S::vecs * 16;
 
 /** Clusters that fit on the device at once. */
 template <class S> int64_t blocks_that_stay(const void *kernel, int shared, int sms)
@@ -298,47 +315,67 @@ template <class S> int64_t blocks_that_stay(const void *kernel, int shared, int 
 }
 
 /**
- * Host side: launches kernel<<<...>>>(args...) with as many blocks as stay at once. prepare(clusters)
- * is told how many clusters that are, at most one for each row, before the arguments are read.
+ * Host side: launches kernel<<<...>>>(args...) with as many blocks as stay at once.
+ * prepare(clusters) is told how many clusters that are, at most one for each row,
+ * before the arguments are read.
  */
 template <class S, class F, class... P, class... A>
-cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, int sms, cudaStream_t stream, F &&prepare, A... args)
+cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, int sms,
+                          cudaStream_t stream, F &&prepare, A... args)
 {
-    static const int64_t most = blocks_that_stay<S>((const void *)kernel, shared, sms); /* asked once */
+    /* asked once */
+    static const int64_t most = blocks_that_stay<S>((const void *)kernel, shared, sms);
     if (most < 1)
         return cudaErrorNotSupported;
     int64_t clusters = rows < most ? rows : most;
     prepare(clusters);
-    ts_cuda_grid grid = {dim3((unsigned)(clusters * S::cluster)), dim3(S::threads), (unsigned)shared, S::cluster};
+    ts_cuda_grid grid = {dim3((unsigned)(clusters * S::cluster)), dim3(S::threads),
+                         (unsigned)shared, S::cluster};
     return launch(kernel, grid, stream, static_cast<P>(args)...);
 }
 
 /**
- * rows_wide: rows too long for registers, of one input; rows_wide_held: the same for run_held(); rows_wide_kept:
- * with what belongs to columns in registers; rows_wide_pairs: of two inputs; rows_wide_pairs_kept: both. rows_sum:
- * rows of any length of two inputs, in blocks that keep sums over many of them.
+ * rows_wide: rows too long for registers, of one input; rows_wide_held: the same for run_held();
+ * rows_wide_kept: with what belongs to columns in registers; rows_wide_pairs: of two inputs;
+ * rows_wide_pairs_kept: both. rows_sum: rows of any length of two inputs, in blocks that
+ * keep sums over many of them.
  */
-enum stream_way { rows_wide, rows_wide_held, rows_wide_kept, rows_wide_pairs, rows_wide_pairs_kept, rows_sum };
+enum stream_way {
+    rows_wide,
+    rows_wide_held,
+    rows_wide_kept,
+    rows_wide_pairs,
+    rows_wide_pairs_kept,
+    rows_sum
+};
 
 /** Like rows_dispatch(), for rows whose segments fill whole vectors. */
-template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F &&f)
+template <class T, stream_way WAY, class F>
+cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F &&f)
 {
     constexpr int V = vec16<T>;
     int64_t v = n / V;
     constexpr bool pairs = WAY == rows_wide_pairs || WAY == rows_wide_pairs_kept;
-    constexpr int64_t short_of = WAY == rows_sum ? 0 : pairs ? 1024 : WAY == rows_wide ? 2048 * (int)sizeof(T) : 2048;
-    if (!d->clusters || !aligned || n % V || v <= short_of) /* too short for it to be the better way */
+    constexpr int64_t short_of = WAY == rows_sum    ? 0
+                                 : pairs            ? 1024
+                                 : WAY == rows_wide ? 2048 * (int)sizeof(T)
+                                                    : 2048;
+    /* too short for it to be the better way */
+    if (!d->clusters || !aligned || n % V || v <= short_of)
         return cudaErrorNotSupported;
     /* Without branches more is on its way at a time, which takes registers that these have. */
     constexpr bool kept = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept;
-    constexpr int exact_vecs = kept || (WAY == rows_wide && sizeof(T) == 4) ? 8 : WAY == rows_sum && sizeof(T) == 2 ? 4 : 0;
-#define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                           \
-    {                                                                                                    \
-        constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most;                   \
-        if (exact && v == most)                                                                          \
-            return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, exact>>(); \
-        if (v <= most && v % CLUSTER == 0)                                                               \
-            return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>>();        \
+    constexpr int exact_vecs = kept || (WAY == rows_wide && sizeof(T) == 4) ? 8
+                               : WAY == rows_sum && sizeof(T) == 2          ? 4
+                                                                            : 0;
+#define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
+    {                                                                                              \
+        constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most;             \
+        if (exact && v == most)                                                                    \
+            return f.template                                                                      \
+            operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, exact>>();             \
+        if (v <= most && v % CLUSTER == 0)                                                         \
+            return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>>();  \
     }
     if constexpr (WAY == rows_wide) {
         if constexpr (sizeof(T) == 2) {
@@ -349,7 +386,8 @@ template <class T, stream_way WAY, class F> cudaError_t stream_dispatch(int64_t 
             TS_SHAPE(32768, 512, 8, 8, 3, 1)
         }
     } else if constexpr (WAY == rows_wide_held) {
-        constexpr int threads = sizeof(T) == 2 ? 512 : 1024, vecs = 4096 / threads; /* a thread holds 64 numbers, or 16 */
+        /* a thread holds 64 numbers, or 16 */
+        constexpr int threads = sizeof(T) == 2 ? 512 : 1024, vecs = 4096 / threads;
         TS_SHAPE(4096, threads, vecs, 1, 3, 1)
         TS_SHAPE(8192, threads, vecs, 2, 3, 1)
         TS_SHAPE(16384, threads, vecs, 4, 3, 1)

@@ -3,9 +3,10 @@
  * Kernels over rows that are read once: a group of threads holds a whole row in its registers,
  * reduces it as often as the formula wants, and writes it once.
  *
- * A row of n elements belongs to WARPS warps. Thread t of them owns the 16-byte vectors t, t + threads,
- * t + 2 threads, ...: VECS of them at most. Short rows share a block. Sums run over lanes and warps in
- * a fixed order, so results do not depend on scheduling. Longer rows: row_stream.cuh.
+ * A row of n elements belongs to WARPS warps. Thread t of them owns the 16-byte vectors t,
+ * t + threads, t + 2 threads, ...: VECS of them at most. Short rows share a block. Sums run over
+ * lanes and warps in a fixed order, so results do not depend on scheduling. Longer rows:
+ * row_stream.cuh.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROWS_CUH
@@ -16,7 +17,8 @@
 namespace ts {
 
 /** How a row is spread, and how many rows a block has; chosen by rows_dispatch(). */
-template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)> struct row_shape {
+template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)>
+struct row_shape {
     static constexpr int warps = WARPS_, vecs = VECS_, rows = ROWS_;
     static constexpr int threads = 32 * warps; /* that work on one row */
     static constexpr bool full = FULL_; /* the row is as long as the shape can hold */
@@ -61,11 +63,13 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
 }
 
 /**
- * Two numbers of a row from those of its parts, EACH of them in each of WIDTH lanes: first numbers are joined by
- * f.join(a, b); second ones, adjusted by f.adjust(own, whole first, own count, whole count), are added.
+ * Two numbers of a row from those of its parts, EACH of them in each of WIDTH lanes: first numbers
+ * are joined by f.join(a, b); second ones, adjusted by f.adjust(own, whole first, own count,
+ * whole count), are added.
  */
 template <int WIDTH, int EACH, class C, class F>
-__device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_count, float whole_count, const F &f)
+__device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_count,
+                                          float whole_count, const F &f)
 {
     float x = own[0].x, y = 0;
 #pragma unroll
@@ -83,9 +87,11 @@ __device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_cou
     return make_float2(x, y);
 }
 
-/** Two numbers of a row from those of its threads, which have `count` of its n elements; see combine(). */
+/** Two numbers of a row from those of its threads, which have `count`
+ * of its n elements; see combine(). */
 template <class S, int V, class F>
-__device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f, float2 *place)
+__device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f,
+                                              float2 *place)
 {
     auto part_count = [&](int warp) {
         if (S::full)
@@ -98,7 +104,8 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
     };
     const float2 one[1] = {own};
     int warp = threadIdx.x % S::threads / 32, lane = threadIdx.x % 32;
-    float2 x = combine<32>(one, [&](int) { return count; }, S::warps == 1 ? (float)n : part_count(warp), f);
+    float2 x = combine<32>(
+        one, [&](int) { return count; }, S::warps == 1 ? (float)n : part_count(warp), f);
     if constexpr (S::warps > 1) {
         if (lane == 0)
             place[warp] = x;
@@ -125,8 +132,8 @@ template <class S, int V> __device__ __forceinline__ int64_t row_elements(int64_
 }
 
 /**
- * A thread's part of a row. V elements an access: vec16<T> where rows are aligned, else 1. STREAM: accesses of 16 bytes
- * pass through the caches.
+ * A thread's part of a row. V elements an access: vec16<T> where rows are aligned, else 1.
+ * STREAM: accesses of 16 bytes pass through the caches.
  */
 template <class T, class S, int V, bool STREAM = true> struct row_part {
     vec<T, V> at[S::vecs];
@@ -153,7 +160,9 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
     /** Vector j of a line that other rows need too; `fill` alone for one that is NULL. */
     static __device__ __forceinline__ vec<T, V> kept(const T *line, int j, int64_t n, T fill)
     {
-        return line && inside(j, n) ? reinterpret_cast<const vec<T, V> *>(line)[first() + j * S::threads] : all_of<T, V>(fill);
+        return line && inside(j, n)
+                   ? reinterpret_cast<const vec<T, V> *>(line)[first() + j * S::threads]
+                   : all_of<T, V>(fill);
     }
     __device__ __forceinline__ void store(T *row, int64_t n) const
     {
@@ -163,7 +172,8 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
     }
     static __device__ __forceinline__ void put(T *row, int j, int64_t n, const vec<T, V> &x)
     {
-        vec<T, V> *to = reinterpret_cast<vec<T, V> *>(row + (int64_t)(first() + j * S::threads) * V);
+        vec<T, V> *to =
+            reinterpret_cast<vec<T, V> *>(row + (int64_t)(first() + j * S::threads) * V);
         if (!inside(j, n))
             return;
         if constexpr (STREAM && sizeof(x) == 16)

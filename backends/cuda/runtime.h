@@ -1,4 +1,5 @@
-/** @file runtime.h  What the files of this backend share on the host: errors, devices, streams, memory. */
+/** @file runtime.h  What the files of this backend share on the host:
+ * errors, devices, streams, memory. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_RUNTIME_H
 #define TS_CUDA_RUNTIME_H
@@ -12,7 +13,8 @@ TS_BEGIN_DECLS
 /** Most devices that are used; the others of a machine are left alone. */
 #define TS_CUDA_DEVICES 16
 
-/** Which argument of which call a kernel works on: what a report needs that is read after the call. */
+/** Which argument of which call a kernel works on: what a report needs
+ * that is read after the call. */
 typedef struct ts_cuda_caller {
     const ts_table *table;
     const void *site;
@@ -20,8 +22,8 @@ typedef struct ts_cuda_caller {
     uint8_t nargs, arg;
 } ts_cuda_caller;
 
-/** What kernels report when a value in device memory is wrong: the first since it was last read. It lies in
- *  host memory that the device can write; waiting for the device reads it. */
+/** What kernels report when a value in device memory is wrong: the first since it was last read.
+ *  It lies in host memory that the device can write; waiting for the device reads it. */
 typedef struct ts_cuda_fault {
     int32_t some;         /* 0 nothing, 1 an index, 2 a number, -1 being written */
     ts_cuda_caller caller;
@@ -37,19 +39,22 @@ typedef struct ts_cuda_device {
     int sms;             /* multiprocessors */
     int shared;          /* bytes of shared memory that a block may have */
     bool clusters;       /* sm_90 and later, and code for it */
-    bool hopper;         /* sm_90 itself, and code for it: instructions of sm_90a are on no other GPU */
+    bool hopper;         /* sm_90 itself, and code for it:
+                            instructions of sm_90a are on no other GPU */
     cudaStream_t stream; /* the device's own */
     ts_cuda_fault *fault;
 } ts_cuda_device;
 
 /** Counts devices; 0, without an error, where there is no driver or no GPU. */
 int ts_cuda_count(void);
-/** A device, made ready at its first use and current in the calling thread; NULL with an error, as for one that is lost. */
+/** A device, made ready at its first use and current in the calling thread; NULL with an error,
+ * as for one that is lost. */
 ts_cuda_device *ts_cuda_use(int index);
 /** Whether a kernel that CUDA stopped has made the device unusable. */
 bool ts_cuda_is_lost(int device);
-/** The capability for which the code was compiled that runs on the current device, 10 major + minor: below the
- *  device's own where the driver compiled PTX. The kernels of another capability may be empty in it. */
+/** The capability for which the code was compiled that runs on the current device,
+ *  10 major + minor: below the device's own where the driver compiled PTX. The kernels of another
+ *  capability may be empty in it. */
 cudaError_t ts_cuda_code(int *capability);
 /** A backend's stream as CUDA's: NULL is the device's own. */
 static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_stream *stream)
@@ -57,11 +62,14 @@ static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_strea
     return stream ? (cudaStream_t)stream : device->stream;
 }
 
-/** TS_OK, or the error with what was being done: "copy of 64 bytes to cuda:0". Empties CUDA's own record. */
-ts_status ts_cuda_check(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** TS_OK, or the error with what was being done: "copy of 64 bytes to cuda:0".
+ * Empties CUDA's own record. */
+ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /** After a launch: its own error; with TS_SYNC=1 waits, so that the culprit is named. */
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
-/** How many launches there were so far, and: the first `end` of them have ended well, those on `stream` (NULL: on any). */
+/** How many launches there were so far, and: the first `end` of them have ended well,
+ * those on `stream` (NULL: on any). */
 uint32_t ts_cuda_launches(void);
 void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end);
 
@@ -71,7 +79,8 @@ ts_status ts_cuda_check_fault(ts_cuda_device *device);
 /* alloc.c: the slots of the backend's struct */
 void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream);
 void ts_cuda_free(void *state, int device, void *data, int64_t bytes);
-ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes, ts_stream *stream);
+ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes,
+                                ts_stream *stream);
 ts_status ts_cuda_memory_stats(void *state, int device, ts_memory_stats *stats);
 
 /** A kernel of an op. */
@@ -81,7 +90,8 @@ typedef struct ts_cuda_kernel {
     uint32_t dtypes;
     bool strided;
 } ts_cuda_kernel;
-/** Kernels of a family; families.h lists them. Last lines of a kernel file: TS_CUDA_FAMILY(norm, {...}, ...) */
+/** Kernels of a family; families.h lists them. Last lines of a kernel file:
+ * TS_CUDA_FAMILY(norm, {...}, ...) */
 typedef struct ts_cuda_family {
     const ts_cuda_kernel *kernels;
     int count;
@@ -89,7 +99,8 @@ typedef struct ts_cuda_family {
 #define TS_CUDA_FAMILY(name, ...)                                            \
     static const ts_cuda_kernel family_kernels[] = {__VA_ARGS__};            \
     extern "C" const ts_cuda_family ts_cuda_##name;                          \
-    const ts_cuda_family ts_cuda_##name = {family_kernels, (int)(sizeof family_kernels / sizeof *family_kernels)};
+    const ts_cuda_family ts_cuda_##name = {family_kernels,                                         \
+                                           (int)(sizeof family_kernels / sizeof *family_kernels)};
 
 TS_END_DECLS
 #endif

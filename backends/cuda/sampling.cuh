@@ -11,11 +11,12 @@ namespace ts {
 /* -------------------------------------------------------------------------- permutations ---- */
 
 /*
- * The CPU's shuffle: for i from n - 1 down, element i changes places with partner h(i) among 0 .. i. What
- * lies at place q before step i came there by the latest step before, the smallest j > i with h(j) = q; it
- * had lain at j before step j. So the result at i is the end of a chain: to the smallest j > i with the same
- * partner, then from j to the smallest k > j whose partner is j, and on while there is one; the end's own
- * number is what lay there at first. Chains are short: their expected length is below ln n.
+ * The CPU's shuffle: for i from n - 1 down, element i changes places with partner h(i) among
+ * 0 .. i. What lies at place q before step i came there by the latest step before, the smallest
+ * j > i with h(j) = q; it had lain at j before step j. So the result at i is the end of a chain:
+ * to the smallest j > i with the same partner, then from j to the smallest k > j whose partner is
+ * j, and on while there is one; the end's own number is what lay there at first. Chains are short:
+ * their expected length is below ln n.
  */
 template <class I> struct permutation {
     I *partner;        /* h(i) */
@@ -23,11 +24,15 @@ template <class I> struct permutation {
     I *first;          /* the smallest step above q whose partner is q */
     static constexpr I none = (I)-1;
 
-    permutation(void *scratch, int64_t n) : partner((I *)scratch), latest(partner + n), other(latest + n), first(other + n) {}
+    permutation(void *scratch, int64_t n)
+        : partner((I *)scratch), latest(partner + n), other(latest + n), first(other + n)
+    {
+    }
     static int64_t bytes(int64_t n) { return 4 * n * (int64_t)sizeof(I); }
 };
 
-template <class I> static __global__ void partners_kernel(permutation<I> p, int64_t n, ts_rng_state rng)
+template <class I>
+static __global__ void partners_kernel(permutation<I> p, int64_t n, ts_rng_state rng)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n)
@@ -39,7 +44,8 @@ template <class I> static __global__ void partners_kernel(permutation<I> p, int6
         atomicMin(&p.first[q], (I)i);
 }
 
-template <class T, class I> static __global__ void follow_kernel(permutation<I> p, T *out, int64_t n)
+template <class T, class I>
+static __global__ void follow_kernel(permutation<I> p, T *out, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n)
@@ -55,7 +61,8 @@ template <class T, class I> static __global__ void follow_kernel(permutation<I> 
     out[i] = (T)(at == p.none ? q : at);
 }
 
-template <class T, class I> cudaError_t permute(T *out, int64_t n, ts_rng_state rng, void *scratch, cudaStream_t stream)
+template <class T, class I>
+cudaError_t permute(T *out, int64_t n, ts_rng_state rng, void *scratch, cudaStream_t stream)
 {
     permutation<I> p(scratch, n);
     unsigned blocks = (unsigned)((n + 255) / 256);
@@ -77,15 +84,16 @@ static __device__ __forceinline__ void check_weight(const reporter &out, double 
 }
 
 /**
- * Draws with replacement: the first category at which the sum of weights exceeds u times all of it. A thread
- * sums a run of categories; draws find the run by bisection, and walk on from its start.
+ * Draws with replacement: the first category at which the sum of weights exceeds u times all of it.
+ * A thread sums a run of categories; draws find the run by bisection, and walk on from its start.
  */
 template <class T>
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
     sample_kernel(const T *p, int64_t *y, int64_t n, int64_t draws, ts_rng_state rng, reporter out)
 {
     __shared__ double before[SAMPLE_THREADS + 1], warps[32]; /* sum of the runs before one */
-    int64_t row = blockIdx.x, run = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS, from = threadIdx.x * run;
+    int64_t row = blockIdx.x, run = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS,
+            from = threadIdx.x * run;
     int64_t to = from + run < n ? from + run : n;
     const T *weights = p + row * n;
     double sum = 0;
@@ -131,7 +139,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
             reached += x;
             at = x > 0 ? c : at;
         }
-        for (int64_t c = low * run; fine && at < 0 && c-- > 0;) /* rounding brought u to the end of all */
+        /* rounding brought u to the end of all */
+        for (int64_t c = low * run; fine && at < 0 && c-- > 0;)
             at = widen(weights[c]) > 0 ? c : -1;
         y[row * draws + s] = fine ? at : 0;
     }
@@ -139,12 +148,15 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 
 /** When each category arrives in a race of exponential times; those of weight 0 never do. */
 template <class T>
-static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, ts_rng_state rng, reporter out)
+static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, ts_rng_state rng,
+                                       reporter out)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all;
+         i += (int64_t)gridDim.x * blockDim.x) {
         double x = (double)widen(p[i]);
         check_weight(out, x, i);
-        times[i] = x > 0 ? -log1p(-philox_uniform(rng.seed, rng.offset, (uint64_t)i)) / x : (double)INFINITY;
+        times[i] = x > 0 ? -log1p(-philox_uniform(rng.seed, rng.offset, (uint64_t)i)) / x
+                         : (double)INFINITY;
     }
 }
 
@@ -165,13 +177,14 @@ struct arrival {
     {
 #pragma unroll
         for (int lane = 16; lane; lane >>= 1)
-            meet({__shfl_xor_sync(0xffffffffu, time, lane), __shfl_xor_sync(0xffffffffu, category, lane)});
+            meet({__shfl_xor_sync(0xffffffffu, time, lane),
+                  __shfl_xor_sync(0xffffffffu, category, lane)});
     }
 };
 
 /**
- * The earliest arrivals of a row, in order: draws without replacement. A thread knows the earliest of its own
- * categories; when it has won, its warp looks for its next.
+ * The earliest arrivals of a row, in order: draws without replacement. A thread knows the earliest
+ * of its own categories; when it has won, its warp looks for its next.
  */
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
     race_kernel(const double *times, int64_t *y, int64_t n, int64_t draws, reporter out)

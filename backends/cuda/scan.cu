@@ -1,11 +1,11 @@
 /**
  * @file scan.cu
- * Running sums. A block walks a row, or 32 rows that lie side by side, in chunks that it holds in registers:
- * threads add their own elements, these sums are scanned, and a carry, of f64 for floats, goes on to the next
- * chunk. Where rows are too few for the device, they are cut in shares: a first launch adds up each share,
- * and every share begins with the sum of those before. Orders are functions of the shape alone; a look-back
- * at whatever neighbours have finished would not be.
- * Bytes: each element read and written once, and read once more where rows are cut.
+ * Running sums. A block walks a row, or 32 rows that lie side by side, in chunks that it holds
+ * in registers: threads add their own elements, these sums are scanned, and a carry, of f64
+ * for floats, goes on to the next chunk. Where rows are too few for the device, they are cut in
+ * shares: a first launch adds up each share, and every share begins with the sum of those before.
+ * Orders are functions of the shape alone; a look-back at whatever neighbours have finished would
+ * not be. Bytes: each element read and written once, and read once more where rows are cut.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/block.cuh"
@@ -14,21 +14,26 @@
 
 using namespace ts;
 
-/** What sums of T are kept in, and what neighbours are added in before: at most a warp's elements. */
+/** What sums of T are kept in, and what neighbours are added in before:
+ * at most a warp's elements. */
 template <class T> struct running { using type = double; using near = wide_t<T>; };
-template <> struct running<int64_t> { using type = uint64_t; using near = uint64_t; }; /* wraps, as sums do */
+/* wraps, as sums do */
+template <> struct running<int64_t> { using type = uint64_t; using near = uint64_t; };
 
-/** Lines along the dim of the sums; share p of a line is elements p * share and on, counted as the walk goes. */
+/** Lines along the dim of the sums; share p of a line is elements p * share and on,
+ * counted as the walk goes. */
 struct scan {
     int64_t outer, n, inner, share;
     bool reverse;
 };
 
-/** Share of this block. The last is first, since the launch before has just left it in the second cache. */
+/** Share of this block. The last is first, since the launch before has just
+ * left it in the second cache. */
 static __device__ __forceinline__ unsigned own_share() { return gridDim.y - 1 - blockIdx.y; }
 
 /** What the shares before this one add up to. */
-template <class A> static __device__ __forceinline__ A carry_of(const A *sums, int64_t lines, int64_t line)
+template <class A>
+static __device__ __forceinline__ A carry_of(const A *sums, int64_t lines, int64_t line)
 {
     A carry = 0;
 #pragma unroll 8
@@ -62,7 +67,8 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
     using A = typename running<T>::type;
     using L = typename running<T>::near;
     constexpr int threads = 32 * WARPS;
-    int64_t row = own_row<WARPS>(), last = s.n / V - 1, unit = blockIdx.y * s.share / V, end = unit + s.share / V;
+    int64_t row = own_row<WARPS>(), last = s.n / V - 1, unit = blockIdx.y * s.share / V,
+            end = unit + s.share / V;
     if (row >= s.outer)
         return;
     x += row * s.n;
@@ -94,8 +100,9 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
 }
 
 /**
- * WARPS warps walk a row. What a warp adds of one vector a thread is summed in L, the type of the elements;
- * the first warp scans these sums in A; so an element costs two additions and no conversion.
+ * WARPS warps walk a row. What a warp adds of one vector a thread is summed in L,
+ * the type of the elements; the first warp scans these sums in A; so an element costs two
+ * additions and no conversion.
  */
 template <class T, int WARPS, int V>
 static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS))
@@ -106,8 +113,10 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
     constexpr int threads = 32 * WARPS, own = ROW_VECS * WARPS, each = own / 32;
     __shared__ L part[own];
     __shared__ A base[own + 1];
-    int lane = threadIdx.x % 32, warp = WARPS == 1 ? 0 : threadIdx.x / 32, place = threadIdx.x % threads;
-    int64_t row = own_row<WARPS>(), last = s.n / V - 1, unit = own_share() * s.share / V, end = unit + s.share / V;
+    int lane = threadIdx.x % 32, warp = WARPS == 1 ? 0 : threadIdx.x / 32,
+        place = threadIdx.x % threads;
+    int64_t row = own_row<WARPS>(), last = s.n / V - 1, unit = own_share() * s.share / V,
+            end = unit + s.share / V;
     if (row >= s.outer)
         return;
     x += row * s.n;
@@ -186,15 +195,18 @@ enum { DEPTH = 16 /* elements of a thread, one behind the other */ };
 
 /** X neighbouring lines, Y threads along each. */
 template <class T, int X, int Y, bool TOTAL>
-static __global__ void __launch_bounds__(X *Y) columns_kernel(scan s, const T *x, T *y, typename running<T>::type *sums)
+static __global__ void __launch_bounds__(X *Y)
+    columns_kernel(scan s, const T *x, T *y, typename running<T>::type *sums)
 {
     using A = typename running<T>::type;
     using L = typename running<T>::near;
     __shared__ L part[2][Y][X];
     unsigned share = TOTAL ? blockIdx.y : own_share();
-    int64_t tiles = (s.inner + X - 1) / X, o = blockIdx.x / tiles, column = blockIdx.x % tiles * X + threadIdx.x;
+    int64_t tiles = (s.inner + X - 1) / X, o = blockIdx.x / tiles,
+            column = blockIdx.x % tiles * X + threadIdx.x;
     bool some = column < s.inner;
-    int64_t line = o * s.inner + column, first = o * s.n * s.inner + column, end = (int64_t)(share + 1) * s.share;
+    int64_t line = o * s.inner + column, first = o * s.n * s.inner + column,
+            end = (int64_t)(share + 1) * s.share;
     end = end < s.n ? end : s.n;
     A carry = TOTAL || !some ? 0 : carry_of(sums, s.outer * s.inner, line);
     int turn = 0;
@@ -234,7 +246,8 @@ static __global__ void __launch_bounds__(X *Y) columns_kernel(scan s, const T *x
 
 /* ------------------------------------------------------------------------------- launch ---- */
 
-/** Cuts lines of n elements, which `blocks` blocks walk in chunks, until there are some 512 blocks; returns the number of shares. */
+/** Cuts lines of n elements, which `blocks` blocks walk in chunks, until there are some 512 blocks;
+ * returns the number of shares. */
 static int64_t cut(scan &s, int64_t blocks, int64_t chunk)
 {
     int64_t shares = blocks < 256 ? 512 / blocks : 1, chunks = (s.n + chunk - 1) / chunk;
@@ -244,8 +257,10 @@ static int64_t cut(scan &s, int64_t blocks, int64_t chunk)
     return (s.n + s.share - 1) / s.share;
 }
 
-/** Runs launch.operator()<TOTAL>(shares, stream, sums): the sums of shares first where there are several. */
-template <class A, class F> static ts_status in_shares(ts_frame *f, int64_t lines, int64_t shares, F &&launch)
+/** Runs launch.operator()<TOTAL>(shares, stream, sums): the sums of shares first
+ * where there are several. */
+template <class A, class F>
+static ts_status in_shares(ts_frame *f, int64_t lines, int64_t shares, F &&launch)
 {
     ts_device where = ts_kernel_device(f);
     int64_t bytes = shares > 1 ? shares * lines * (int64_t)sizeof(A) : 0;
@@ -263,26 +278,34 @@ template <class A, class F> static ts_status in_shares(ts_frame *f, int64_t line
     return status;
 }
 
-template <class T, int WARPS, int V> static ts_status run_rows(ts_frame *f, scan s, const T *x, T *y)
+template <class T, int WARPS, int V>
+static ts_status run_rows(ts_frame *f, scan s, const T *x, T *y)
 {
     using A = typename running<T>::type;
     constexpr int rows = WARPS == 1 ? BLOCK_WARPS : 1, threads = 32 * WARPS * rows;
-    int64_t blocks = (s.outer + rows - 1) / rows, shares = cut(s, blocks, 32 * WARPS * ROW_VECS * V);
-    return in_shares<A>(f, s.outer, shares, [&]<bool TOTAL>(unsigned parts, cudaStream_t stream, A *sums) {
-        if constexpr (TOTAL)
-            row_totals_kernel<T, WARPS, V><<<dim3((unsigned)blocks, parts), threads, 0, stream>>>(s, x, sums);
-        else
-            rows_kernel<T, WARPS, V><<<dim3((unsigned)blocks, parts), threads, 0, stream>>>(s, x, y, sums);
-    });
+    int64_t blocks = (s.outer + rows - 1) / rows,
+            shares = cut(s, blocks, 32 * WARPS * ROW_VECS * V);
+    return in_shares<A>(
+        f, s.outer, shares, [&]<bool TOTAL>(unsigned parts, cudaStream_t stream, A *sums) {
+            if constexpr (TOTAL)
+                row_totals_kernel<T, WARPS, V>
+                    <<<dim3((unsigned)blocks, parts), threads, 0, stream>>>(s, x, sums);
+            else
+                rows_kernel<T, WARPS, V>
+                    <<<dim3((unsigned)blocks, parts), threads, 0, stream>>>(s, x, y, sums);
+        });
 }
 
 template <class T, int X, int Y> static ts_status run_columns(ts_frame *f, scan s, const T *x, T *y)
 {
     using A = typename running<T>::type;
     int64_t blocks = s.outer * ((s.inner + X - 1) / X), shares = cut(s, blocks, Y * DEPTH);
-    return in_shares<A>(f, s.outer * s.inner, shares, [&]<bool TOTAL>(unsigned parts, cudaStream_t stream, A *sums) {
-        columns_kernel<T, X, Y, TOTAL><<<dim3((unsigned)blocks, parts), dim3(X, Y), 0, stream>>>(s, x, y, sums);
-    });
+    return in_shares<A>(f, s.outer * s.inner, shares,
+                        [&]<bool TOTAL>(unsigned parts, cudaStream_t stream, A *sums) {
+                            columns_kernel<T, X, Y, TOTAL>
+                                <<<dim3((unsigned)blocks, parts), dim3(X, Y), 0, stream>>>(
+                                    s, x, y, sums);
+                        });
 }
 
 template <class T> static ts_status run(ts_frame *f)
@@ -299,10 +322,12 @@ template <class T> static ts_status run(ts_frame *f)
         return run_columns<T, 8, 64>(f, s, x, y);
     constexpr int V = vec16<T>;
     if (s.n % V || !aligned16(x) || !aligned16(y))
-        return s.n <= 32 * ROW_VECS * 4 ? run_rows<T, 1, 1>(f, s, x, y) : run_rows<T, 16, 1>(f, s, x, y);
+        return s.n <= 32 * ROW_VECS * 4 ? run_rows<T, 1, 1>(f, s, x, y)
+                                        : run_rows<T, 16, 1>(f, s, x, y);
     int64_t vecs = s.n / V;
-    return vecs <= 128 * ROW_VECS ? run_rows<T, 1, V>(f, s, x, y)
-           : vecs <= 512 * ROW_VECS / 2 ? run_rows<T, 8, V>(f, s, x, y) : run_rows<T, 16, V>(f, s, x, y);
+    return vecs <= 128 * ROW_VECS       ? run_rows<T, 1, V>(f, s, x, y)
+           : vecs <= 512 * ROW_VECS / 2 ? run_rows<T, 8, V>(f, s, x, y)
+                                        : run_rows<T, 16, V>(f, s, x, y);
 }
 
 static ts_status cumsum(ts_frame *f)

@@ -1,7 +1,8 @@
 /**
  * @file slice.cu
- * A tensor with a slice replaced, or zeros with one: each unit of the result comes from the slice's source
- * or from the tensor, in one launch. Bytes: the result once written, what it is made of once read.
+ * A tensor with a slice replaced, or zeros with one: each unit of the result comes from
+ * the slice's source or from the tensor, in one launch. Bytes: the result once written,
+ * what it is made of once read.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/units.cuh"
@@ -35,7 +36,8 @@ static ts_status put(ts_frame *f, const void *self, const ts_tensor *src)
     ts_rows r = ts_kernel_rows(f); /* of slices, outer is the start and inner the step */
     int dim = (int)r.dim;
     int64_t n = ts_size(out, dim), length = ts_size(src, dim), start = r.outer, step = r.inner;
-    int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)), bytes = ts_numel(out) * item, inner = elements_behind(out, dim) * item;
+    int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)), bytes = ts_numel(out) * item,
+            inner = elements_behind(out, dim) * item;
     if (!ts_numel(src))
         length = start = 0;
     if (length <= 1 || step > n)
@@ -51,11 +53,13 @@ static ts_status put(ts_frame *f, const void *self, const ts_tensor *src)
     }
     void *to = ts_kernel_data(out);
     const void *from = ts_kernel_data(src);
-    int64_t unit = unit_of((uint64_t)inner | (uint64_t)(uintptr_t)to | (uint64_t)(uintptr_t)self | (uint64_t)(uintptr_t)from);
+    int64_t unit = unit_of((uint64_t)inner | (uint64_t)(uintptr_t)to | (uint64_t)(uintptr_t)self |
+                           (uint64_t)(uintptr_t)from);
     return on_device(f, [&](const call &c) {
         return with_unit((int)unit, [&]<class U>() {
             return with_numbers(bytes / unit, [&]<class I>() {
-                sliced<U, I> fn = {(const U *)self, (const U *)from, split<I>(n * inner / unit), split<I>(inner / unit),
+                sliced<U, I> fn = {(const U *)self, (const U *)from, split<I>(n * inner / unit),
+                                   split<I>(inner / unit),
                                    split<I>(step), (I)start, (I)length};
                 return fill_units<U, I>(to, bytes / unit, fn, c.stream);
             });
@@ -64,7 +68,10 @@ static ts_status put(ts_frame *f, const void *self, const ts_tensor *src)
 }
 
 static ts_status slice_backward(ts_frame *f) { return put(f, nullptr, f->args[0].t); }
-static ts_status slice_scatter(ts_frame *f) { return put(f, ts_kernel_data(f->args[0].t), f->args[1].t); }
+static ts_status slice_scatter(ts_frame *f)
+{
+    return put(f, ts_kernel_data(f->args[0].t), f->args[1].t);
+}
 
 TS_CUDA_FAMILY(slice,
     {"slice_backward", slice_backward, 0, false},

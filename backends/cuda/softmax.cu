@@ -30,7 +30,8 @@ static __global__ void __launch_bounds__(X *Y) lines_kernel(lines l, const T *x,
 }
 
 template <class T, int X, int Y, bool LOG>
-static __global__ void __launch_bounds__(X *Y) lines_backward_kernel(lines l, const T *g, const T *y, T *dx)
+static __global__ void __launch_bounds__(X *Y)
+    lines_backward_kernel(lines l, const T *g, const T *y, T *dx)
 {
     using A = wide_t<T>;
     line_place<X, Y> at(l);
@@ -83,7 +84,8 @@ template <bool LOG> static ts_status backward(ts_frame *f)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8)
             if (r.inner == 1) {
-                cudaError_t e = softmax_backward_rows<T, LOG>(g, y, dx, r.outer, r.count, c.device, c.stream);
+                cudaError_t e =
+                    softmax_backward_rows<T, LOG>(g, y, dx, r.outer, r.count, c.device, c.stream);
                 if (e != cudaErrorNotSupported)
                     return e;
             }

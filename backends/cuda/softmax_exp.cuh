@@ -13,7 +13,10 @@ template <class A> __device__ __forceinline__ A minus_infinity() { return -(A)IN
 template <class T> struct exp_from {
     using A = wide_t<T>;
     A base;
-    __device__ __forceinline__ explicit exp_from(A m) : base(sizeof(T) == 2 ? -m * (A)1.4426950408889634 : m) {}
+    __device__ __forceinline__ explicit exp_from(A m)
+        : base(sizeof(T) == 2 ? -m * (A)1.4426950408889634 : m)
+    {
+    }
     __device__ __forceinline__ A operator()(A x) const
     {
         if constexpr (sizeof(T) == 2)

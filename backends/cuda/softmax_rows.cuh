@@ -9,8 +9,9 @@
 namespace ts {
 
 /**
- * A thread's elements of a row, as exponentials relative to the largest of them: so the row's largest value and its sum
- * of exponentials are reduced together, and each element costs one exponential.
+ * A thread's elements of a row, as exponentials relative to the largest of them:
+ * so the row's largest value and its sum of exponentials are reduced together, and each
+ * element costs one exponential.
  */
 template <class T, int VECS, int V> struct own_exps {
     using A = wide_t<T>;
@@ -37,7 +38,8 @@ template <class T, int VECS, int V> struct own_exps {
                 for (int k = 0; k < V; k++)
                     sum += e[j][k] = above(e[j][k]);
     }
-    /** Takes the row's numbers. A thread without one above -infinity has zeros, or NaN: its shift is 1. */
+    /** Takes the row's numbers. A thread without one above -infinity has zeros,
+     * or NaN: its shift is 1. */
     __device__ __forceinline__ void settle(float2 whole)
     {
         if (top == minus_infinity<A>())
@@ -53,7 +55,8 @@ template <class T> struct joined_exps {
     __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
     __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
     {
-        return own.x == -INFINITY ? own.y : own.y * exp_from<T>(top)(own.x); /* own.y: 0, or NaN where all are */
+        /* own.y: 0, or NaN where all are */
+        return own.x == -INFINITY ? own.y : own.y * exp_from<T>(top)(own.x);
     }
 };
 
@@ -69,12 +72,14 @@ template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
         for (int j = 0; j < S::vecs; j++)
             unpack<T, V>(x.at[j], this->e[j]);
         this->take([](int) { return true; });
-        this->settle(row_combine<S, V>(make_float2(this->top, this->sum), 0, 0, joined_exps<T>(), place));
+        this->settle(
+            row_combine<S, V>(make_float2(this->top, this->sum), 0, 0, joined_exps<T>(), place));
     }
 };
 
 template <class T, class S, int V, bool LOG>
-__global__ void __launch_bounds__(S::threads *S::rows) softmax_kernel(const T *x, T *y, int64_t rows, int64_t n)
+__global__ void __launch_bounds__(S::threads *S::rows)
+    softmax_kernel(const T *x, T *y, int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
     float2 *place = row_place<S, 1, float2>();
@@ -144,7 +149,8 @@ __global__ void __launch_bounds__(S::threads *S::rows, S::full ? 1024 / (S::thre
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /** Writes of each vector j of a row what f(j, z) makes of its elements in the first input. */
-template <class R, class T, class F> __device__ __forceinline__ void rewrite(const R &r, T *out, F &&f)
+template <class R, class T, class F>
+__device__ __forceinline__ void rewrite(const R &r, T *out, F &&f)
 {
 #pragma unroll
     for (int j = 0; j < R::vecs; j++)
@@ -234,7 +240,8 @@ template <class T, bool LOG> struct softmax_backward_formula : plain_sums {
 #endif /* sm_90 */
 
 template <class T, class S, bool LOG>
-__global__ void __launch_bounds__(S::threads, S::blocks) softmax_stream_kernel(const T *x, T *y, int64_t rows, int64_t n)
+__global__ void __launch_bounds__(S::threads, S::blocks)
+    softmax_stream_kernel(const T *x, T *y, int64_t rows, int64_t n)
 {
 #if __CUDA_ARCH__ >= 900
     TS_STREAM(s, T, S, 1, rows, n, x);
@@ -259,11 +266,11 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Like rows_dispatch(), for kernels of INPUTS tensors that have nothing but their row to wait for: the
- * multiprocessor's other blocks, and those that follow, fill that time, and do it better than streams as
- * long as the registers of a block hold a row. Many threads of few vectors are best where a row is short:
- * of two inputs one vector each. Halves of two inputs just fit where no length is asked for, and 8192
- * vectors where the exponentials are as many bytes.
+ * Like rows_dispatch(), for kernels of INPUTS tensors that have nothing but their row to wait for:
+ * the multiprocessor's other blocks, and those that follow, fill that time, and do it better than
+ * streams as long as the registers of a block hold a row. Many threads of few vectors are best
+ * where a row is short: of two inputs one vector each. Halves of two inputs just fit where no
+ * length is asked for, and 8192 vectors where the exponentials are as many bytes.
  */
 template <class T, int INPUTS, class F> cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)
 {
@@ -310,7 +317,8 @@ template <class T, int INPUTS, class F> cudaError_t softmax_dispatch(int64_t n, 
 }
 
 template <class T, bool LOG>
-cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cuda_device *d, cudaStream_t stream)
+cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cuda_device *d,
+                         cudaStream_t stream)
 {
     bool aligned = aligned16(x) && aligned16(y);
     cudaError_t e = softmax_dispatch<T, 1>(n, aligned, [&]<class S, int V>() {
@@ -318,24 +326,27 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
     });
     if (e == cudaErrorNotSupported)
         e = stream_dispatch<T, rows_wide>(n, aligned, d, [&]<class S>() {
-            return stream_launch<S>(softmax_stream_kernel<T, S, LOG>, ring_bytes<T, S, 1>, rows, d->sms, stream,
-                                    [](int64_t) {}, x, y, rows, n);
+            return stream_launch<S>(
+                softmax_stream_kernel<T, S, LOG>, ring_bytes<T, S, 1>, rows, d->sms, stream,
+                [](int64_t) {}, x, y, rows, n);
         });
     return e;
 }
 
 template <class T, bool LOG>
-cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, int64_t n, const ts_cuda_device *d,
-                                  cudaStream_t stream)
+cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, int64_t n,
+                                  const ts_cuda_device *d, cudaStream_t stream)
 {
     bool aligned = aligned16(g) && aligned16(y) && aligned16(dx);
     cudaError_t e = softmax_dispatch<T, 2>(n, aligned, [&]<class S, int V>() {
-        return rows_launch<S>(softmax_backward_kernel<T, S, V, LOG>, rows, stream, g, y, dx, rows, n);
+        return rows_launch<S>(softmax_backward_kernel<T, S, V, LOG>, rows, stream, g, y, dx, rows,
+                              n);
     });
     if (e == cudaErrorNotSupported)
         e = stream_dispatch<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {
-            return stream_launch<S>(softmax_backward_stream_kernel<T, S, LOG>, ring_bytes<T, S, 2>, rows, d->sms, stream,
-                                    [](int64_t) {}, g, y, dx, rows, n);
+            return stream_launch<S>(
+                softmax_backward_stream_kernel<T, S, LOG>, ring_bytes<T, S, 2>, rows, d->sms,
+                stream, [](int64_t) {}, g, y, dx, rows, n);
         });
     return e;
 }

@@ -1,9 +1,10 @@
 /**
  * @file sort.cuh
- * A stable sort of keys with places: radix, least digit first, eight bits a pass, and only as many passes as
- * the largest key needs. A pass counts digits by tile, sums the counts, and moves each pair behind the equal
- * digits before it, so equal keys keep their order and nothing depends on scheduling. A pass reads keys
- * twice and places once, and writes both once: of N pairs of 32 bits, 20 N bytes.
+ * A stable sort of keys with places: radix, least digit first, eight bits a pass,
+ * and only as many passes as the largest key needs. A pass counts digits by tile, sums the counts,
+ * and moves each pair behind the equal digits before it, so equal keys keep their order
+ * and nothing depends on scheduling. A pass reads keys twice and places once, and writes both once:
+ * of N pairs of 32 bits, 20 N bytes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SORT_CUH
@@ -14,10 +15,17 @@
 
 namespace ts {
 
-enum { SORT_DIGITS = 256, SORT_THREADS = 256, SORT_ROUNDS = 8, SORT_TILE = SORT_THREADS * SORT_ROUNDS };
+enum {
+    SORT_DIGITS = 256,
+    SORT_THREADS = 256,
+    SORT_ROUNDS = 8,
+    SORT_TILE = SORT_THREADS * SORT_ROUNDS
+};
 
 /** Digits of a tile: counts[digit][tile]. */
-template <class I> static __global__ void __launch_bounds__(SORT_THREADS) sort_count_kernel(const I *keys, I n, int shift, I *counts)
+template <class I>
+static __global__ void __launch_bounds__(SORT_THREADS)
+    sort_count_kernel(const I *keys, I n, int shift, I *counts)
 {
     __shared__ unsigned count[SORT_DIGITS];
     count[threadIdx.x] = 0;
@@ -27,14 +35,18 @@ template <class I> static __global__ void __launch_bounds__(SORT_THREADS) sort_c
     for (int r = 0; r < SORT_ROUNDS; r++) {
         I i = begin + r * SORT_THREADS + threadIdx.x;
         if (i < n)
-            atomicAdd(&count[keys[i] >> shift & (SORT_DIGITS - 1)], 1u); /* of integers, so in any order */
+            /* of integers, so in any order */
+            atomicAdd(&count[keys[i] >> shift & (SORT_DIGITS - 1)], 1u);
     }
     __syncthreads();
     counts[(I)threadIdx.x * gridDim.x + blockIdx.x] = count[threadIdx.x];
 }
 
-/** Block d turns digit d's counts into the number of those before each tile; totals[d] is the digit's own. */
-template <class I> static __global__ void __launch_bounds__(SORT_THREADS) sort_sum_kernel(I *counts, I tiles, I *totals)
+/** Block d turns digit d's counts into the number of those before each tile;
+ * totals[d] is the digit's own. */
+template <class I>
+static __global__ void __launch_bounds__(SORT_THREADS)
+    sort_sum_kernel(I *counts, I tiles, I *totals)
 {
     I *mine = counts + (I)blockIdx.x * tiles, before = 0;
     for (I begin = 0; begin < tiles; begin += SORT_THREADS) {
@@ -51,7 +63,8 @@ template <class I> static __global__ void __launch_bounds__(SORT_THREADS) sort_s
 /** Each warp takes a run of the tile; within it, lanes of equal digits are found by a match. */
 template <class I>
 static __global__ void __launch_bounds__(SORT_THREADS)
-    sort_move_kernel(const I *keys, const I *places, I n, int shift, const I *counts, const I *totals, I *to_keys, I *to_places)
+    sort_move_kernel(const I *keys, const I *places, I n, int shift, const I *counts,
+                     const I *totals, I *to_keys, I *to_places)
 {
     constexpr int warps = SORT_THREADS / 32;
     __shared__ unsigned count[warps][SORT_DIGITS];
@@ -99,7 +112,8 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     }
 }
 
-/** Pairs, twice, and room for counts: what a sort of n pairs works in. It lies in one block of scratch. */
+/** Pairs, twice, and room for counts: what a sort of n pairs works in.
+ * It lies in one block of scratch. */
 template <class I> struct sorter {
     I *keys[2], *places[2], *counts, *totals;
     I n;
@@ -125,8 +139,8 @@ template <class I> struct sorter {
         for (int shift = 0; shift < 64 && largest >> shift; shift += 8, now ^= 1) {
             sort_count_kernel<I><<<blocks, SORT_THREADS, 0, stream>>>(keys[now], n, shift, counts);
             sort_sum_kernel<I><<<SORT_DIGITS, SORT_THREADS, 0, stream>>>(counts, blocks, totals);
-            sort_move_kernel<I><<<blocks, SORT_THREADS, 0, stream>>>(keys[now], places[now], n, shift, counts, totals,
-                                                                     keys[now ^ 1], places[now ^ 1]);
+            sort_move_kernel<I><<<blocks, SORT_THREADS, 0, stream>>>(
+                keys[now], places[now], n, shift, counts, totals, keys[now ^ 1], places[now ^ 1]);
         }
     }
 };

@@ -10,7 +10,8 @@
 
 namespace ts {
 
-/** The driver's function, through the runtime, so that nothing links to the driver; NULL: it has none. */
+/** The driver's function, through the runtime, so that nothing links
+ * to the driver; NULL: it has none. */
 inline decltype(&cuTensorMapEncodeTiled) tma_encoder()
 {
     static void *found;
@@ -18,8 +19,8 @@ inline decltype(&cuTensorMapEncodeTiled) tma_encoder()
     if (!__atomic_load_n(&asked, __ATOMIC_ACQUIRE)) {
         void *f = nullptr;
         cudaDriverEntryPointQueryResult result;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) !=
-                cudaSuccess ||
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                             &result) != cudaSuccess ||
             result != cudaDriverEntryPointSuccess)
             f = nullptr;
         __atomic_store_n(&found, f, __ATOMIC_RELAXED);
@@ -31,19 +32,24 @@ inline decltype(&cuTensorMapEncodeTiled) tma_encoder()
 template <class T> constexpr CUtensorMapDataType tma_type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 template <> inline constexpr CUtensorMapDataType tma_type<f16> = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 
-/** (batches, heads, rows, columns) of x in boxes of 64 columns and box_rows rows, swizzled; false: it cannot be
- * described. */
+/** (batches, heads, rows, columns) of x in boxes of 64 columns and box_rows rows, swizzled;
+ * false: it cannot be described. */
 template <class T>
-bool tma_map(CUtensorMap *map, const attention_operand &x, int columns, int rows, int heads, int batches, int box_rows)
+bool tma_map(CUtensorMap *map, const attention_operand &x, int columns, int rows, int heads,
+             int batches, int box_rows)
 {
     auto encode = tma_encoder();
     /* the step of a dim of one element is never taken, but must be one that the driver accepts */
-    auto step = [&](int size, int64_t elements) { return (cuuint64_t)(size > 1 ? elements * 2 : 16); };
-    cuuint64_t sizes[4] = {(cuuint64_t)columns, (cuuint64_t)rows, (cuuint64_t)heads, (cuuint64_t)batches};
+    auto step = [&](int size, int64_t elements) {
+        return (cuuint64_t)(size > 1 ? elements * 2 : 16);
+    };
+    cuuint64_t sizes[4] = {(cuuint64_t)columns, (cuuint64_t)rows, (cuuint64_t)heads,
+                           (cuuint64_t)batches};
     cuuint64_t steps[3] = {step(rows, x.row), step(heads, x.head), step(batches, x.batch)};
     cuuint32_t box[4] = {64, (cuuint32_t)box_rows, 1, 1}, every[4] = {1, 1, 1, 1};
-    return encode && encode(map, tma_type<T>, 4, x.data, sizes, steps, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+    return encode && encode(map, tma_type<T>, 4, x.data, sizes, steps, box, every,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

@@ -1,7 +1,8 @@
 /**
  * @file transpose.cuh
- * Copies whose source is contiguous along another dim than the destination: tiles of 64 x 64 elements turn
- * in shared memory, so that both sides are touched in whole lines. Bytes: each element read and written once.
+ * Copies whose source is contiguous along another dim than the destination:
+ * tiles of 64 x 64 elements turn in shared memory, so that both sides are touched in whole lines.
+ * Bytes: each element read and written once.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TRANSPOSE_CUH
@@ -21,7 +22,9 @@ struct turned {
     walk<uint32_t, 2> rest;
 };
 
-template <class E> __global__ void __launch_bounds__(TURN_THREADS) turn_kernel(const __grid_constant__ turned t, E *to, const E *from)
+template <class E>
+__global__ void __launch_bounds__(TURN_THREADS)
+    turn_kernel(const __grid_constant__ turned t, E *to, const E *from)
 {
     constexpr int pad = sizeof(E) < 4 ? 4 / (int)sizeof(E) : 1; /* rows begin a bank apart */
     __shared__ E tile[TURN][TURN + pad];
@@ -51,8 +54,9 @@ template <class E> __global__ void __launch_bounds__(TURN_THREADS) turn_kernel(c
     }
 }
 
-/* Elements of 1 and 2 bytes move by words of P of them: a thread reads P words that lie P elements along a
- * apart and below each other, turns the P x P elements, and has P words of the destination. */
+/* Elements of 1 and 2 bytes move by words of P of them: a thread reads P words
+ * that lie P elements along a apart and below each other, turns the P x P elements,
+ * and has P words of the destination. */
 
 /** Turns 2 x 2 elements of 2 bytes, or 4 x 4 of 1 byte. */
 template <int P> __device__ __forceinline__ void turn_words(uint32_t (&w)[P])
@@ -73,12 +77,14 @@ template <int P> __device__ __forceinline__ void turn_words(uint32_t (&w)[P])
 
 /** Tiles of 32 x 32 such blocks. Sizes and steps are multiples of P; those of t count elements. */
 template <int P>
-__global__ void __launch_bounds__(TURN_THREADS) turn_words_kernel(const __grid_constant__ turned t, uint32_t *to, const uint32_t *from)
+__global__ void __launch_bounds__(TURN_THREADS)
+    turn_words_kernel(const __grid_constant__ turned t, uint32_t *to, const uint32_t *from)
 {
     constexpr int rounds = 32 * 32 / TURN_THREADS, rows = TURN_THREADS / 32;
     __shared__ uint32_t tile[P][32][33]; /* [which of P][along b][along a] */
     uint32_t i = t.across_b.of(blockIdx.x), j = t.across_a.of(i);
-    uint32_t b = (blockIdx.x - i * t.across_b.d) * 32, a = (i - j * t.across_a.d) * 32; /* in blocks */
+    /* in blocks */
+    uint32_t b = (blockIdx.x - i * t.across_b.d) * 32, a = (i - j * t.across_a.d) * 32;
     uint32_t x = threadIdx.x % 32, y = threadIdx.x / 32, end_a = t.a / P, end_b = t.b / P;
     int64_t at[2], from_step = t.from_step / P, to_step = t.to_step / P; /* in words */
     t.rest.at(j, at);
@@ -88,7 +94,8 @@ __global__ void __launch_bounds__(TURN_THREADS) turn_words_kernel(const __grid_c
 #pragma unroll
         for (int p = 0; p < P; p++)
             if (a + y + r * rows < end_a && b + x < end_b)
-                w[r][p] = from[at[1] / P + ((int64_t)(a + y + r * rows) * P + p) * from_step + b + x];
+                w[r][p] =
+                    from[at[1] / P + ((int64_t)(a + y + r * rows) * P + p) * from_step + b + x];
 #pragma unroll
     for (int r = 0; r < rounds; r++) {
         turn_words<P>(w[r]);
@@ -102,7 +109,8 @@ __global__ void __launch_bounds__(TURN_THREADS) turn_words_kernel(const __grid_c
 #pragma unroll
         for (int p = 0; p < P; p++)
             if (b + y + r * rows < end_b && a + x < end_a)
-                to[at[0] / P + ((int64_t)(b + y + r * rows) * P + p) * to_step + a + x] = tile[p][y + r * rows][x];
+                to[at[0] / P + ((int64_t)(b + y + r * rows) * P + p) * to_step + a + x] =
+                    tile[p][y + r * rows][x];
 }
 
 /** Dims a and b of a copy that turns; false for others. */
@@ -116,8 +124,8 @@ inline bool turns(const ts_space &s, int *a, int *b)
         *a = s.operand[0].strides[d] == item ? d : *a;
         *b = s.operand[1].strides[d] == item ? d : *b;
     }
-    return *a >= 0 && *b >= 0 && *a != *b && s.sizes[*a] >= TURN_LEAST && s.sizes[*b] >= TURN_LEAST && s.sizes[*a] <= most &&
-           s.sizes[*b] <= most;
+    return *a >= 0 && *b >= 0 && *a != *b && s.sizes[*a] >= TURN_LEAST &&
+           s.sizes[*b] >= TURN_LEAST && s.sizes[*a] <= most && s.sizes[*b] <= most;
 }
 
 template <class E> ts_status turn(ts_frame *f, const ts_space &s, int a, int b)
@@ -139,19 +147,23 @@ template <class E> ts_status turn(ts_frame *f, const ts_space &s, int a, int b)
             bits |= (uint64_t)((k ? from : to)[d] * item);
     }
     bool words = P > 1 && unit_of(bits) >= 4;
-    int64_t side = words ? 32 * P : TURN, across_a = (s.sizes[a] + side - 1) / side, across_b = (s.sizes[b] + side - 1) / side;
+    int64_t side = words ? 32 * P : TURN, across_a = (s.sizes[a] + side - 1) / side,
+            across_b = (s.sizes[b] + side - 1) / side;
     tiles *= across_a * across_b;
     const int64_t *const strides[2] = {to, from};
-    turned t = {(uint32_t)s.sizes[a], (uint32_t)s.sizes[b], s.operand[0].strides[b] / item, s.operand[1].strides[a] / item,
-                split<uint32_t>(across_a), split<uint32_t>(across_b), walk<uint32_t, 2>(sizes, n, strides)};
+    turned t = {(uint32_t)s.sizes[a], (uint32_t)s.sizes[b], s.operand[0].strides[b] / item,
+                s.operand[1].strides[a] / item,
+                split<uint32_t>(across_a), split<uint32_t>(across_b), walk<uint32_t,
+                2>(sizes, n, strides)};
     return on_device(f, [&](const call &c) {
         if constexpr (P > 1)
             if (words) {
-                turn_words_kernel<P><<<(unsigned)tiles, TURN_THREADS, 0, c.stream>>>(t, (uint32_t *)s.operand[0].data,
-                                                                                    (const uint32_t *)s.operand[1].data);
+                turn_words_kernel<P><<<(unsigned)tiles, TURN_THREADS, 0, c.stream>>>(
+                    t, (uint32_t *)s.operand[0].data, (const uint32_t *)s.operand[1].data);
                 return cudaPeekAtLastError();
             }
-        turn_kernel<E><<<(unsigned)tiles, TURN_THREADS, 0, c.stream>>>(t, (E *)s.operand[0].data, (const E *)s.operand[1].data);
+        turn_kernel<E><<<(unsigned)tiles, TURN_THREADS, 0, c.stream>>>(
+            t, (E *)s.operand[0].data, (const E *)s.operand[1].data);
         return cudaPeekAtLastError();
     });
 }

@@ -36,7 +36,10 @@ template <> struct narrow_to<bf16> {
 template <> struct narrow_to<f16> {
     __device__ __forceinline__ static f16 from(float x) { return __float2half_rn(x); }
 };
-template <class T, class X> __device__ __forceinline__ T narrow(X x) { return narrow_to<T>::from(x); }
+template <class T, class X> __device__ __forceinline__ T narrow(X x)
+{
+    return narrow_to<T>::from(x);
+}
 
 /** 2^x by the unit for it: for what is rounded to 8 or 11 bits afterwards. */
 __device__ __forceinline__ float exp2_fast(float x)
@@ -71,7 +74,8 @@ template <class T, int N> struct alignas(sizeof(T) * N) vec {
 template <class T> constexpr int vec16 = 16 / (int)sizeof(T);
 
 /** The numbers of a vector, halves two at a time where the hardware converts them so. */
-template <class T, int N> __device__ __forceinline__ void unpack(const vec<T, N> &v, wide_t<T> (&x)[N])
+template <class T, int N>
+__device__ __forceinline__ void unpack(const vec<T, N> &v, wide_t<T> (&x)[N])
 {
     if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
         const uint32_t *u = reinterpret_cast<const uint32_t *>(&v);

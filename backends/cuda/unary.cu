@@ -5,11 +5,17 @@
 using namespace ts;
 
 /** Kernel `name`: expr of x, an element of the wide type A. */
-#define UNARY(name, dtypes, expr)                                                                   \
-    struct name##_fn {                                                                              \
-        template <class A> __device__ __forceinline__ A operator()(A x) const { return (A)(expr); } \
-    };                                                                                              \
-    static ts_status name##_kernel(ts_frame *f) { return pointwise<dtypes, 1>(f, name##_fn{}); }
+#define UNARY(name, dtypes, expr)                                                                  \
+    struct name##_fn {                                                                             \
+        template <class A> __device__ __forceinline__ A operator()(A x) const                      \
+        {                                                                                          \
+            return (A)(expr);                                                                      \
+        }                                                                                          \
+    };                                                                                             \
+    static ts_status name##_kernel(ts_frame *f)                                                    \
+    {                                                                                              \
+        return pointwise<dtypes, 1>(f, name##_fn{});                                               \
+    }
 /** An integer is whole already. */
 #define WHOLE(name, fn)                                                                  \
     struct name##_fn {                                                                   \
@@ -62,9 +68,12 @@ UNARY(erfc, floats, erfc(x))
 
 #define ROW(name, dtypes) {#name, name##_kernel, dtypes, true}
 TS_CUDA_FAMILY(unary,
-    ROW(neg, numbers), ROW(abs, numbers), ROW(sign, everything), ROW(square, numbers), ROW(floor, numbers),
-    ROW(ceil, numbers), ROW(round, numbers), ROW(trunc, numbers), ROW(frac, floats), ROW(exp, floats),
+    ROW(neg, numbers), ROW(abs, numbers), ROW(sign, everything), ROW(square, numbers),
+    ROW(floor, numbers),
+    ROW(ceil, numbers), ROW(round, numbers), ROW(trunc, numbers), ROW(frac, floats),
+    ROW(exp, floats),
     ROW(exp2, floats), ROW(expm1, floats), ROW(log, floats), ROW(log2, floats), ROW(log10, floats),
-    ROW(log1p, floats), ROW(sqrt, floats), ROW(rsqrt, floats), ROW(reciprocal, floats), ROW(sin, floats),
+    ROW(log1p, floats), ROW(sqrt, floats), ROW(rsqrt, floats), ROW(reciprocal, floats),
+    ROW(sin, floats),
     ROW(cos, floats), ROW(tan, floats), ROW(asin, floats), ROW(acos, floats), ROW(atan, floats),
     ROW(sinh, floats), ROW(cosh, floats), ROW(erf, floats), ROW(erfc, floats))

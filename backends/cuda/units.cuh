@@ -1,8 +1,8 @@
 /**
  * @file units.cuh
- * Data that moves and is not computed with. Elements count as units of 1 to 16 bytes, whatever their dtype
- * is, and each unit of a contiguous result is a function of its number. Numbers are of 32 bits while they
- * fit, so that divisions are multiplications; else of 64.
+ * Data that moves and is not computed with. Elements count as units of 1 to 16 bytes,
+ * whatever their dtype is, and each unit of a contiguous result is a function of its number.
+ * Numbers are of 32 bits while they fit, so that divisions are multiplications; else of 64.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_UNITS_CUH
@@ -31,7 +31,8 @@ template <class F> auto with_unit(int bytes, F &&f)
     }
 }
 
-/** Elements behind a dim of a contiguous tensor. Strides do not say: those of dims of size 1 may be any. */
+/** Elements behind a dim of a contiguous tensor.
+ * Strides do not say: those of dims of size 1 may be any. */
 inline int64_t elements_behind(const ts_tensor *t, int dim)
 {
     int64_t n = 1;
@@ -53,10 +54,12 @@ template <> struct split<uint64_t> {
     __device__ __forceinline__ uint64_t of(uint64_t n) const { return n / d; }
 };
 
-/** Calls f.operator()<I>() with a type that numbers below `count` fit, and the sums that split makes of them. */
+/** Calls f.operator()<I>() with a type that numbers below `count` fit,
+ * and the sums that split makes of them. */
 template <class F> auto with_numbers(int64_t count, F &&f)
 {
-    return count < (int64_t)1 << 31 ? f.template operator()<uint32_t>() : f.template operator()<uint64_t>();
+    return count < (int64_t)1 << 31 ? f.template operator()<uint32_t>()
+                                    : f.template operator()<uint64_t>();
 }
 
 enum { UNITS_THREADS = 256, UNITS_UNROLL = 4, UNITS_BLOCK = UNITS_THREADS * UNITS_UNROLL };
@@ -65,7 +68,8 @@ inline unsigned units_blocks(int64_t n) { return (unsigned)((n + UNITS_BLOCK - 1
 
 /** out[i] = fn(i): every thread has four units on their way before it writes the first. */
 template <class U, class I, class F>
-__global__ void __launch_bounds__(UNITS_THREADS) units_kernel(U *out, I n, const __grid_constant__ F fn)
+__global__ void __launch_bounds__(UNITS_THREADS)
+    units_kernel(U *out, I n, const __grid_constant__ F fn)
 {
     I first = (I)blockIdx.x * UNITS_BLOCK + threadIdx.x;
     U x[UNITS_UNROLL];
@@ -80,14 +84,16 @@ __global__ void __launch_bounds__(UNITS_THREADS) units_kernel(U *out, I n, const
 }
 
 /** Launches it for n units. */
-template <class U, class I, class F> cudaError_t fill_units(void *out, int64_t n, const F &fn, cudaStream_t stream)
+template <class U, class I, class F>
+cudaError_t fill_units(void *out, int64_t n, const F &fn, cudaStream_t stream)
 {
     if (n)
         units_kernel<U, I, F><<<units_blocks(n), UNITS_THREADS, 0, stream>>>((U *)out, (I)n, fn);
     return cudaPeekAtLastError();
 }
 
-/** Places in N tensors of the same element of a space, by its number; dims stand innermost first. */
+/** Places in N tensors of the same element of a space, by its number;
+ * dims stand innermost first. */
 template <class I, int N> struct walk {
     int ndim;
     split<I> sizes[TS_MAX_DIMS];

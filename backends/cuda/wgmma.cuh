@@ -1,12 +1,12 @@
 /**
  * @file wgmma.cuh
- * What Hopper (sm_90a) adds: tiles that the copy engine brings (TMA) and products of four warps together
- * straight from shared memory (PTX ISA: cp.async.bulk.tensor, wgmma, setmaxnreg).
+ * What Hopper (sm_90a) adds: tiles that the copy engine brings (TMA) and products of four warps
+ * together straight from shared memory (PTX ISA: cp.async.bulk.tensor, wgmma, setmaxnreg).
  *
- * A tile of R rows lies as slabs of 64 columns of 2 bytes, R rows of 128 bytes each, as the copy engine
- * writes it with its 128-byte swizzle: chunk c of 16 bytes of row r is at place c xor (r mod 8). Slabs begin
- * at multiples of 1,024 bytes. The same tile serves as an operand either way: with its columns as the depth
- * of the product, or with its rows.
+ * A tile of R rows lies as slabs of 64 columns of 2 bytes, R rows of 128 bytes each, as the copy
+ * engine writes it with its 128-byte swizzle: chunk c of 16 bytes of row r is at place c xor
+ * (r mod 8). Slabs begin at multiples of 1,024 bytes. The same tile serves as an operand either
+ * way: with its columns as the depth of the product, or with its rows.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_WGMMA_CUH
@@ -31,19 +31,20 @@ __device__ __forceinline__ void turn_give(int number, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/** Copies a box of the map's tensor at (column, row, head, batch); what lies outside of the tensor is zero. */
-__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row, int head, int batch,
-                                         uint32_t barrier)
+/** Copies a box of the map's tensor at (column, row, head, batch);
+ * what lies outside of the tensor is zero. */
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row,
+                                         int head, int batch, uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
-                 "%5}], [%6];" ::"r"(to),
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(barrier)
                  : "memory");
 }
 /** A tile of ROWS x COLUMNS, slab by slab. */
 template <int ROWS, int COLUMNS>
-__device__ __forceinline__ void tma_load_tile(uint32_t to, const CUtensorMap *map, int row, int head, int batch,
-                                              uint32_t barrier)
+__device__ __forceinline__ void tma_load_tile(uint32_t to, const CUtensorMap *map, int row,
+                                              int head, int batch, uint32_t barrier)
 {
 #pragma unroll
     for (int slab = 0; slab < COLUMNS / 64; slab++)
@@ -57,11 +58,13 @@ __device__ __forceinline__ void tma_sees_shared()
 }
 /** Copies a tile of ROWS x COLUMNS, slab by slab, to the map's tensor, as far as it reaches. */
 template <int ROWS, int COLUMNS>
-__device__ __forceinline__ void tma_store_tile(uint32_t from, const CUtensorMap *map, int row, int head, int batch)
+__device__ __forceinline__ void tma_store_tile(uint32_t from, const CUtensorMap *map, int row,
+                                               int head, int batch)
 {
 #pragma unroll
     for (int slab = 0; slab < COLUMNS / 64; slab++)
-        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(map),
+        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+                     "[%0, {%1, %2, %3, %4}], [%5];" ::"l"(map),
                      "r"(slab * 64), "r"(row), "r"(head), "r"(batch), "r"(from + slab * ROWS * 128)
                      : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -108,7 +111,8 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N][4])
             asm volatile("" : "+f"(d[n][e])::"memory");
 }
 
-/** Tells the compiler that what accumulators held is of no use, before products that overwrite them. */
+/** Tells the compiler that what accumulators held is of no use,
+ * before products that overwrite them. */
 template <int N> __device__ __forceinline__ void forget(float (&d)[N][4])
 {
 #pragma unroll
@@ -123,44 +127,54 @@ __device__ __forceinline__ uint64_t by_columns(uint32_t at)
 {
     return (uint64_t)((at & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
-/** Descriptor of a tile whose rows are the depth, slabs of ROWS rows; add 128 for the next 16 rows. */
+/** Descriptor of a tile whose rows are the depth, slabs of ROWS rows;
+ * add 128 for the next 16 rows. */
 template <int ROWS> __device__ __forceinline__ uint64_t by_rows(uint32_t at)
 {
-    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(ROWS * 128 >> 4) << 16 | 64ull << 32 | 1ull << 62;
+    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(ROWS * 128 >> 4) << 16 | 64ull << 32 |
+           1ull << 62;
 }
 
-/* d (64 x 8 N, laid out as that of mma() in each warp) = or += a b, 16 deep; a from shared memory by columns,
- * b by columns. */
+/* d (64 x 8 N, laid out as that of mma() in each warp) = or += a b, 16 deep;
+ * a from shared memory by columns, b by columns. */
 template <class T, int N> struct wgmma;
 
 template <> struct wgmma<bf16, 64> {
     /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
     template <int ROWS = 0>
-    static __device__ __forceinline__ void columns(float (&d)[8][4], uint64_t a, uint64_t b, int some)
+    static __device__ __forceinline__ void columns(float (&d)[8][4], uint64_t a, uint64_t b,
+                                                   int some)
     {
         asm volatile(
             "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-            "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-            "%32, %33, p, 1, 1, 0, %35;\n\t}"
-            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-              "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-              "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-              "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, "
+            "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+            "%25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, %35;\n\t}"
+            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+              "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+              "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+              "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+              "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+              "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+              "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
               "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
             : "l"(a), "l"(b), "r"(some), "n"(ROWS));
     }
     /** a from registers, b by rows; d grows. */
-    static __device__ __forceinline__ void rows(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b)
+    static __device__ __forceinline__ void rows(float (&d)[8][4], const uint32_t (&a)[4],
+                                                uint64_t b)
     {
         asm volatile(
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-            "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-            "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-              "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-              "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-              "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, "
+            "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+            "%25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+              "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+              "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+              "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+              "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+              "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+              "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
               "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     }
@@ -169,45 +183,59 @@ template <> struct wgmma<bf16, 64> {
 template <> struct wgmma<bf16, 128> {
     /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
     template <int ROWS = 0>
-    static __device__ __forceinline__ void columns(float (&d)[16][4], uint64_t a, uint64_t b, int some)
+    static __device__ __forceinline__ void columns(float (&d)[16][4], uint64_t a, uint64_t b,
+                                                   int some)
     {
         asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
-                     "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
-                     "%29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                     "%64, %65, p, 1, 1, 0, %67;\n\t}"
-                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-                       "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-                       "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                       "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-                       "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
-                       "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, "
+                     "%5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+                     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+                     "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, "
+                     "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, "
+                     "p, 1, 1, 0, %67;\n\t}"
+                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+                       "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+                       "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+                       "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+                       "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+                       "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+                       "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+                       "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
+                       "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+                       "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+                       "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
                        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
                      : "l"(a), "l"(b), "r"(some), "n"(ROWS));
     }
     /** a from registers, b by rows; d grows. */
-    static __device__ __forceinline__ void rows(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b)
+    static __device__ __forceinline__ void rows(float (&d)[16][4], const uint32_t (&a)[4],
+                                                uint64_t b)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
-                     "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
-                     "%29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                     "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-                       "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-                       "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                       "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-                       "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
-                       "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, "
+                     "%5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+                     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+                     "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, "
+                     "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, "
+                     "%66, %67}, %68, 1, 1, 1, 1;"
+                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+                       "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+                       "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+                       "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+                       "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+                       "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+                       "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+                       "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
+                       "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+                       "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+                       "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
                        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     }
@@ -216,31 +244,39 @@ template <> struct wgmma<bf16, 128> {
 template <> struct wgmma<f16, 64> {
     /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
     template <int ROWS = 0>
-    static __device__ __forceinline__ void columns(float (&d)[8][4], uint64_t a, uint64_t b, int some)
+    static __device__ __forceinline__ void columns(float (&d)[8][4], uint64_t a, uint64_t b,
+                                                   int some)
     {
         asm volatile(
             "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-            "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-            "%32, %33, p, 1, 1, 0, %35;\n\t}"
-            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-              "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-              "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-              "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, "
+            "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+            "%25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, %35;\n\t}"
+            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+              "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+              "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+              "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+              "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+              "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+              "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
               "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
             : "l"(a), "l"(b), "r"(some), "n"(ROWS));
     }
     /** a from registers, b by rows; d grows. */
-    static __device__ __forceinline__ void rows(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b)
+    static __device__ __forceinline__ void rows(float (&d)[8][4], const uint32_t (&a)[4],
+                                                uint64_t b)
     {
         asm volatile(
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-            "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-            "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-              "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-              "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-              "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, "
+            "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+            "%25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+              "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+              "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+              "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+              "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+              "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+              "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
               "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     }
@@ -249,45 +285,59 @@ template <> struct wgmma<f16, 64> {
 template <> struct wgmma<f16, 128> {
     /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
     template <int ROWS = 0>
-    static __device__ __forceinline__ void columns(float (&d)[16][4], uint64_t a, uint64_t b, int some)
+    static __device__ __forceinline__ void columns(float (&d)[16][4], uint64_t a, uint64_t b,
+                                                   int some)
     {
         asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
-                     "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
-                     "%29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                     "%64, %65, p, 1, 1, 0, %67;\n\t}"
-                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-                       "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-                       "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                       "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-                       "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
-                       "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, "
+                     "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+                     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, "
+                     "%37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "
+                     "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p, 1, "
+                     "1, 0, %67;\n\t}"
+                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+                       "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+                       "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+                       "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+                       "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+                       "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+                       "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+                       "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
+                       "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+                       "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+                       "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
                        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
                      : "l"(a), "l"(b), "r"(some), "n"(ROWS));
     }
     /** a from registers, b by rows; d grows. */
-    static __device__ __forceinline__ void rows(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b)
+    static __device__ __forceinline__ void rows(float (&d)[16][4], const uint32_t (&a)[4],
+                                                uint64_t b)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
-                     "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
-                     "%29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                     "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-                       "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-                       "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                       "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-                       "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
-                       "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, "
+                     "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+                     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, "
+                     "%37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "
+                     "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, "
+                     "%67}, %68, 1, 1, 1, 1;"
+                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+                       "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+                       "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+                       "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+                       "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+                       "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+                       "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+                       "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
+                       "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+                       "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+                       "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
                        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     }
@@ -313,14 +363,16 @@ __device__ __forceinline__ void wgmma_crossed(float (&d)[N][4], uint32_t a, uint
 }
 /** d += p b, with p rounded in registers and the B_ROWS rows of b as its depth. */
 template <class T, int B_ROWS, int N>
-__device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4], const uint32_t (&p)[B_ROWS / 16][4], uint32_t b)
+__device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4],
+                                                 const uint32_t (&p)[B_ROWS / 16][4], uint32_t b)
 {
 #pragma unroll
     for (int k = 0; k < B_ROWS / 16; k++)
         wgmma<T, N * 8>::rows(d, p[k], by_rows<B_ROWS>(b) + k * 128);
 }
 /** Accumulators, rounded, as a left operand. */
-template <class T, int N> __device__ __forceinline__ void pack_left(uint32_t (&p)[N / 2][4], const float (&s)[N][4])
+template <class T, int N>
+__device__ __forceinline__ void pack_left(uint32_t (&p)[N / 2][4], const float (&s)[N][4])
 {
 #pragma unroll
     for (int k = 0; k < N / 2; k++)
@@ -329,11 +381,12 @@ template <class T, int N> __device__ __forceinline__ void pack_left(uint32_t (&p
             p[k][i] = pack2<T>(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-/** Adds to four neighbours in memory, at a multiple of 16 bytes, in no order (PTX ISA: red, for sm_90). */
+/** Adds to four neighbours in memory, at a multiple of 16 bytes,
+ * in no order (PTX ISA: red, for sm_90). */
 __device__ __forceinline__ void add_to_memory(float *to, const float (&x)[4])
 {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
-                 "f"(x[3])
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]),
+                 "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
 }
 
@@ -345,7 +398,10 @@ template <int STAGES> struct tile_ring {
     uint32_t barriers;
 
     __device__ __forceinline__ uint32_t full(int i) const { return barriers + i % STAGES * 8; }
-    __device__ __forceinline__ uint32_t empty(int i) const { return barriers + (STAGES + i % STAGES) * 8; }
+    __device__ __forceinline__ uint32_t empty(int i) const
+    {
+        return barriers + (STAGES + i % STAGES) * 8;
+    }
     __device__ __forceinline__ void init(int readers) const
     {
         for (int i = 0; i < STAGES; i++) {
@@ -353,13 +409,21 @@ template <int STAGES> struct tile_ring {
             barrier_init(empty(i), readers);
         }
     }
-    __device__ __forceinline__ void wait_full(int i) const { barrier_wait(full(i), i / STAGES & 1); }
-    __device__ __forceinline__ void wait_empty(int i) const { barrier_wait(empty(i), ~(i / STAGES) & 1); }
+    __device__ __forceinline__ void wait_full(int i) const
+    {
+        barrier_wait(full(i), i / STAGES & 1);
+    }
+    __device__ __forceinline__ void wait_empty(int i) const
+    {
+        barrier_wait(empty(i), ~(i / STAGES) & 1);
+    }
 };
 
-/** Rounds the accumulators of a group of four warps, times the factors of their rows, into a tile of 64 rows. */
+/** Rounds the accumulators of a group of four warps, times the factors of their rows,
+ * into a tile of 64 rows. */
 template <class T, int N>
-__device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4], float low, float high)
+__device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4], float low,
+                                          float high)
 {
     int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane % 16;
 #pragma unroll
@@ -367,41 +431,50 @@ __device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4],
         int chunk = n + lane / 16;
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                          tile + chunk / 8 * (64 * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4)),
-                     "r"(pack2<T>(x[n][0] * low, x[n][1] * low)), "r"(pack2<T>(x[n][2] * high, x[n][3] * high)),
+                     "r"(pack2<T>(x[n][0] * low, x[n][1] * low)),
+                     "r"(pack2<T>(x[n][2] * high, x[n][3] * high)),
                      "r"(pack2<T>(x[n + 1][0] * low, x[n + 1][1] * low)),
                      "r"(pack2<T>(x[n + 1][2] * high, x[n + 1][3] * high))
                      : "memory");
     }
 }
 
-/** Stores a group's accumulators, packed as a left operand, turned around: 16 N rows of a slab of its 64 rows. */
-template <int N> __device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p)[N][4])
+/** Stores a group's accumulators, packed as a left operand, turned around: 16 N rows
+ * of a slab of its 64 rows. */
+template <int N>
+__device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p)[N][4])
 {
-    int lane = threadIdx.x % 32, r = lane / 16 * 8 + lane % 8, chunk = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
+    int lane = threadIdx.x % 32, r = lane / 16 * 8 + lane % 8,
+        chunk = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
 #pragma unroll
     for (int n = 0; n < N; n++)
         store_transposed(slab + n * 16 * 128 + r * 128 + ((chunk ^ r % 8) << 4), p[n]);
 }
 
 /**
- * Rounds the accumulators of a group of four warps, times the factors of their rows, into their 64 rows, from
- * `row` on, of a tile of ROWS rows that they have done with, and writes `rows` of these to memory.
+ * Rounds the accumulators of a group of four warps, times the factors of their rows,
+ * into their 64 rows, from `row` on, of a tile of ROWS rows that they have done with,
+ * and writes `rows` of these to memory.
  */
 template <class T, int ROWS, int N>
-__device__ __forceinline__ void write_group(uint32_t tile, int row, const float (&x)[N][4], float low, float high,
-                                            T *to, int64_t step, int rows, int columns)
+__device__ __forceinline__ void write_group(uint32_t tile, int row, const float (&x)[N][4],
+                                            float low, float high, T *to, int64_t step, int rows,
+                                            int columns)
 {
     int lane = threadIdx.x % 32, mine = row + threadIdx.x % 128 / 32 * 16;
     turn_wait(8 + threadIdx.x / 128, 128); /* products read the tile until all of them are done */
-    auto at = [&](int r, int chunk) { return tile + chunk / 8 * (ROWS * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4); };
+    auto at = [&](int r, int chunk) {
+        return tile + chunk / 8 * (ROWS * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4);
+    };
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float factor = half ? high : low;
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(at(mine + lane / 4 + 8 * half, n) + lane % 4 * 4),
-                         "r"(pack2<T>(x[n][2 * half] * factor, x[n][2 * half + 1] * factor))
-                         : "memory");
+            asm volatile(
+                "st.shared.b32 [%0], %1;" ::"r"(at(mine + lane / 4 + 8 * half, n) + lane % 4 * 4),
+                "r"(pack2<T>(x[n][2 * half] * factor, x[n][2 * half + 1] * factor))
+                : "memory");
         }
     __syncwarp();
 #pragma unroll 4

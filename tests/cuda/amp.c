@@ -1,4 +1,5 @@
-/** @file amp.c  Mixed precision on a GPU: steps that leave themselves out, a host that does not wait, the curve of f32. */
+/** @file amp.c  Mixed precision on a GPU: steps that leave themselves out, a host
+ * that does not wait, the curve of f32. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/driver.h"
 
@@ -11,8 +12,10 @@ typedef struct run {
     ts_optimizer *optimizer;
     ts_grad_scaler *scaler;
     ts_dtype region;       /* of autocast; NONE: f32 */
-    bool fused;            /* the step unscales and clips as it reads gradients; else each is a pass of its own */
-    bool cast;             /* parameters and data are halves themselves, and the optimizer has their masters */
+    bool fused;            /* the step unscales and clips as it reads gradients;
+                              else each is a pass of its own */
+    bool cast;             /* parameters and data are halves themselves,
+                              and the optimizer has their masters */
 } run;
 
 /** Draws the same weights for each; scale 0 scales nothing. */
@@ -27,8 +30,8 @@ static run run_new(ts_device device, ts_dtype region, ts_dtype params, double sc
         OK(ts_module_to(r.net, params));
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.01);
     r.optimizer = ts_optimizer_for(r.net, TS_ADAMW, &opts);
-    r.scaler = ts_grad_scaler_new(&(ts_grad_scaler_opts){.size = sizeof(ts_grad_scaler_opts), .init_scale = scale,
-                                                         .disabled = scale == 0});
+    r.scaler = ts_grad_scaler_new(&(ts_grad_scaler_opts){
+        .size = sizeof(ts_grad_scaler_opts), .init_scale = scale, .disabled = scale == 0});
     ck_assert_msg(r.optimizer && r.scaler, "%s", ts_error_message());
     return r;
 }
@@ -120,7 +123,8 @@ TS_TEST(a_step_that_overflows_changes_no_bit_and_does_not_count, .loop = 4)
     GPU(device);
     TS_SCOPE;
     ts_dtype params = _i % 2 ? TS_BF16 : TS_F32;
-    run plain = run_new(device, TS_DTYPE_NONE, params, 1024), odd = run_new(device, TS_DTYPE_NONE, params, 1024);
+    run plain = run_new(device, TS_DTYPE_NONE, params, 1024),
+        odd = run_new(device, TS_DTYPE_NONE, params, 1024);
     plain.fused = odd.fused = _i / 2;
     ts_manual_seed(9);
     ts_tensor *x = points(), *y = points();
@@ -139,7 +143,8 @@ TS_TEST(a_step_that_overflows_changes_no_bit_and_does_not_count, .loop = 4)
     run_free(&odd);
 }
 
-static void train(ts_device device, ts_dtype region, ts_dtype params, double scale, double *losses, int64_t *skipped)
+static void train(ts_device device, ts_dtype region, ts_dtype params, double scale, double *losses,
+                  int64_t *skipped)
 {
     TS_SCOPE;
     run r = run_new(device, region, params, scale);
@@ -164,7 +169,8 @@ TS_TEST(training_in_halves_follows_the_curve_of_f32)
     double full[STEPS], half[STEPS];
     int64_t skipped;
     train(device, TS_DTYPE_NONE, TS_F32, 0, full, &skipped);
-    ck_assert_msg(full[STEPS - 1] < 0.5 * full[0], "nothing was learned: %g to %g", full[0], full[STEPS - 1]);
+    ck_assert_msg(full[STEPS - 1] < 0.5 * full[0], "nothing was learned: %g to %g", full[0],
+                  full[STEPS - 1]);
     const struct {
         const char *name;
         ts_dtype region, params;
@@ -177,8 +183,8 @@ TS_TEST(training_in_halves_follows_the_curve_of_f32)
         train(device, modes[m].region, modes[m].params, modes[m].scale, half, &skipped);
         ck_assert_int_eq(skipped, 0);
         for (int k = 0; k < STEPS; k++) {
-            ck_assert_msg(fabs(half[k] - full[k]) <= 8 * modes[m].eps * full[0], "%s, step %d: %.9g, in f32 %.9g", modes[m].name, k,
-                          half[k], full[k]);
+            ck_assert_msg(fabs(half[k] - full[k]) <= 8 * modes[m].eps * full[0],
+                          "%s, step %d: %.9g, in f32 %.9g", modes[m].name, k, half[k], full[k]);
             differ += half[k] != full[k];
         }
         ck_assert_msg(differ > STEPS / 2, "%s: nothing was cast", modes[m].name);

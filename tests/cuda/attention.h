@@ -1,7 +1,7 @@
 /**
  * @file attention.h
- * Calls of attention by their sizes and options, and what judges them: the same in separate ops, in f64 and
- * in the call's own dtype (docs/attention.md has the formulas).
+ * Calls of attention by their sizes and options, and what judges them: the same in separate ops,
+ * in f64 and in the call's own dtype (docs/attention.md has the formulas).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_ATTENTION_H
@@ -9,8 +9,8 @@
 
 #include "tests/cuda/cuda.h"
 
-/* Which kernels serve: the best ones, those of sm_80, plain ones. Without the plain ones where halves on tensor
- * cores are meant. */
+/* Which kernels serve: the best ones, those of sm_80, plain ones.
+ * Without the plain ones where halves on tensor cores are meant. */
 enum { TENSOR_CORES = 2, KERNELS = 3 };
 /** To be called before the backend is opened. */
 void keep_to(int which);
@@ -33,10 +33,12 @@ typedef struct problem {
     bool causal, window;
     int64_t left, right;
     double scale, softcap, dropout_p;
-    /* A letter a dim: b, h, q, k of that size, B and H by a stride of 0, 1 of size 1. NULL: no mask. */
+    /* A letter a dim: b, h, q, k of that size, B and H by a stride
+     * of 0, 1 of size 1. NULL: no mask. */
     const char *mask;
     ts_dtype mask_dtype;
-    bool packed; /* `batch` sequences of unequal lengths, rows and keys at most, some of them empty */
+    bool packed; /* `batch` sequences of unequal lengths, rows and keys
+                    at most, some of them empty */
     bool lse_gradient;
 } problem;
 
@@ -44,7 +46,8 @@ enum { SEQUENCES = 8 };
 
 /** A problem's tensors, all on one device. */
 typedef struct operands {
-    ts_tensor *q, *k, *v, *g, *g_lse; // (B, H, Sq, D), (B, G, Sk, D), (B, G, Sk, E), (B, H, Sq, E), (B, H, Sq)
+    ts_tensor *q, *k, *v, *g, *g_lse; // (B, H, Sq, D), (B, G, Sk, D), (B, G, Sk, E),
+                                      // (B, H, Sq, E), (B, H, Sq)
     ts_attention_opts opts;
     int32_t q_starts[SEQUENCES + 1], k_starts[SEQUENCES + 1];
 } operands;
@@ -66,11 +69,12 @@ results by_attention(const operands *o);
 results by_ops(const problem *p, const operands *o, ts_dtype dtype);
 
 /**
- * Judges a problem: results of halves against f64, within twice the error of separate ops in the same dtype and
- * twice what adding and taking away 0.3 rounds; gradients under a softcap within three times that error and 3e-4
- * more (Shah et al., FlashAttention-3, test suite). Of f32: within 32 eps sqrt(depth) of the largest, or of 1.
- * lse within 1e-5, absolute and relative. Rows that see no key are 0, their lse -Inf. Nothing is NaN. All this
- * in deterministic mode, too. Counts the problem as a sample; prints what is wrong.
+ * Judges a problem: results of halves against f64, within twice the error of separate ops
+ * in the same dtype and twice what adding and taking away 0.3 rounds; gradients under a softcap
+ * within three times that error and 3e-4 more (Shah et al., FlashAttention-3, test suite). Of f32:
+ * within 32 eps sqrt(depth) of the largest, or of 1. lse within 1e-5, absolute and relative.
+ * Rows that see no key are 0, their lse -Inf. Nothing is NaN. All this in deterministic mode, too.
+ * Counts the problem as a sample; prints what is wrong.
  * @param where  of the reference
  */
 void judge(const problem *p, ts_device device, ts_device where);

@@ -1,4 +1,5 @@
-/** @file attention_long.c  Attention over 131,072 rows on a GPU: memory linear in them, values by samples in f64. */
+/** @file attention_long.c  Attention over 131,072 rows on a GPU: memory linear in them,
+ * values by samples in f64. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
 
@@ -35,7 +36,8 @@ static double score(const head *h, int64_t i, int64_t j)
     return dot(row_of(h->q, i), row_of(h->k, j)) / 8;
 }
 
-/** A sum whose terms' left factors are rounded to 8 bits: the sum, and the deviation that this gives it. */
+/** A sum whose terms' left factors are rounded to 8 bits: the sum,
+ * and the deviation that this gives it. */
 typedef struct rounded_sum {
     double x[DEPTH], square[DEPTH];
 } rounded_sum;
@@ -48,8 +50,9 @@ static void add(rounded_sum *to, double weight, const double *row)
     }
 }
 
-/* Of 3,000 elements the largest is some four deviations off; half a unit of bf16 is 2^-9. The result is rounded
- * once more. Products over the depth are added up in f32: the gradient of a row that sees one key is 0 but for them. */
+/* Of 3,000 elements the largest is some four deviations off; half a unit of bf16 is 2^-9.
+ * The result is rounded once more. Products over the depth are added up in f32: the gradient
+ * of a row that sees one key is 0 but for them. */
 static int wrong(const rounded_sum *want, const double *got, double factor, const char *what,
                  int64_t row)
 {
@@ -125,13 +128,15 @@ static void judge_samples(const problem *p, const operands *o, const results *r)
         free(h.got[i]);
 }
 
-/* Results are four tensors of the size of a query. Beside them there may be, in f32, a gradient that is still being
- * added up (two such sizes), and a few numbers a row. The scores of a head would be 1,024 times a query. */
+/* Results are four tensors of the size of a query. Beside them there may be, in f32, a gradient
+ * that is still being added up (two such sizes), and a few numbers a row. The scores of a head
+ * would be 1,024 times a query. */
 TS_TEST(memory_of_attention_is_linear_in_up_to_131072_rows, .loop = 3, .timeout = 120)
 {
     TS_SCOPE;
     GPU(device);
-    problem p = {TS_BF16, 1, HEADS, HEADS, _i == 2 ? LONGEST / 4 : LONGEST, 0, DEPTH, .causal = _i == 1};
+    problem p = {TS_BF16, 1, HEADS, HEADS, _i == 2 ? LONGEST / 4 : LONGEST, 0, DEPTH,
+                 .causal = _i == 1};
     p.keys = p.rows;
     int64_t operand = HEADS * p.rows * DEPTH * 2;
     operands o = draw(&p, device);

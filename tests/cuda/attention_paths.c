@@ -11,7 +11,8 @@ static void keep_last(void *payload, const char *topic, const char *line)
 }
 
 /** What the log says of a call over (1, 2, 64, depth). */
-static const char *path_of(ts_device device, ts_dtype dtype, int depth, const ts_attention_opts *opts)
+static const char *path_of(ts_device device, ts_dtype dtype, int depth,
+                           const ts_attention_opts *opts)
 {
     ts_tensor *x = ts_to_device(ts_normal(TS_SIZES(1, 2, 64, depth), 0, 1, dtype), device);
     last[0] = 0;
@@ -24,13 +25,19 @@ TS_TEST(the_log_says_which_attention_kernels_a_call_takes_and_why)
     GPU(device);
     TS_SCOPE;
     ts_log_set_callback(keep_last, NULL);
-    ts_attention_opts capped = {.size = sizeof capped, .softcap = 3}, causal = {.size = sizeof causal, .causal = true};
-    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F32, 64, NULL), "cuda, plain kernels, because of: not bf16 or f16: "));
-    ck_assert_ptr_nonnull(strstr(path_of(device, TS_BF16, 20, NULL), "because of: a depth is no multiple of 8 up to 256: "));
+    ts_attention_opts capped = {.size = sizeof capped, .softcap = 3},
+                      causal = {.size = sizeof causal, .causal = true};
+    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F32, 64, NULL),
+                                 "cuda, plain kernels, because of: not bf16 or f16: "));
+    ck_assert_ptr_nonnull(strstr(path_of(device, TS_BF16, 20, NULL),
+                                 "because of: a depth is no multiple of 8 up to 256: "));
     bool hopper = strstr(path_of(device, TS_BF16, 64, &causal), "not a Hopper GPU") == NULL;
     if (!hopper)
         return;
-    ck_assert_ptr_nonnull(strstr(last, "cuda, wgmma kernels: scaled_dot_product_attention((1, 2, 64, 64) bf16"));
-    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F16, 64, &capped), "cuda, mma kernels, because of: a softcap: "));
-    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F16, 136, NULL), "cuda, mma kernels, because of: a depth above 128: "));
+    ck_assert_ptr_nonnull(
+        strstr(last, "cuda, wgmma kernels: scaled_dot_product_attention((1, 2, 64, 64) bf16"));
+    ck_assert_ptr_nonnull(
+        strstr(path_of(device, TS_F16, 64, &capped), "cuda, mma kernels, because of: a softcap: "));
+    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F16, 136, NULL),
+                                 "cuda, mma kernels, because of: a depth above 128: "));
 }

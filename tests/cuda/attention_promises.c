@@ -1,6 +1,7 @@
 /**
  * @file attention_promises.c
- * What attention on a GPU promises beside values: the CPU's dropout, the same bits each time, what is hidden, copies.
+ * What attention on a GPU promises beside values: the CPU's dropout, the same bits each time,
+ * what is hidden, copies.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
@@ -9,8 +10,9 @@
 
 /* ------------------------------------------------------------------------------- dropout ---- */
 
-/* With equal scores and the identity as values, the result is the weights: which of them are 0 is the mask. The
- * gradient of values is them too, turned, where the result's gradient is the identity. */
+/* With equal scores and the identity as values, the result is the weights: which of them
+ * are 0 is the mask. The gradient of values is them too, turned, where the result's
+ * gradient is the identity. */
 static void compare_masks(ts_dtype dtype, int64_t length, ts_device device)
 {
     TS_SCOPE;
@@ -260,7 +262,8 @@ TS_TEST(without_columns_of_queries_all_keys_weigh_alike, .loop = 3)
 /* ---------------------------------------------------------------------- copies, addresses ---- */
 
 /* Blocks come straight from the system here, which counts them. */
-TS_TEST(an_operand_that_tensor_cores_cannot_read_costs_one_copy_and_others_none, .loop = TENSOR_CORES)
+TS_TEST(an_operand_that_tensor_cores_cannot_read_costs_one_copy_and_others_none,
+        .loop = TENSOR_CORES)
 {
     TS_SCOPE;
     keep_to(_i);

@@ -154,7 +154,8 @@ static ts_tensor *count(int64_t n, ts_device device)
     return ts_to_device(ts_arange(0, n, 1, TS_I64), device);
 }
 
-/** Sequence b's part, rows by keys, of what broadcasts to all sequences' pairs; of dense problems all. */
+/** Sequence b's part, rows by keys, of what broadcasts to all sequences' pairs;
+ * of dense problems all. */
 static ts_tensor *pairs_of(const problem *p, ts_tensor *t, int64_t b, int64_t rows, int64_t keys)
 {
     if (!t || !p->packed)
@@ -208,7 +209,8 @@ static ts_tensor *scores(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor
     return s;
 }
 
-/** One sequence of queries and keys, or all of a dense problem. kept: what dropout multiplies by, or NULL. */
+/** One sequence of queries and keys, or all of a dense problem.
+ * kept: what dropout multiplies by, or NULL. */
 static ts_tensor *attend(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor *v,
                          ts_tensor *mask, ts_tensor *kept, ts_tensor **lse, ts_tensor **dead)
 {
@@ -336,7 +338,8 @@ static void describe(const problem *p, char *text, size_t size)
              ts_deterministic() ? ", deterministic" : "");
 }
 
-/** How far results may be from what f64 gives; low: separate ops in the problem's dtype, where that is a half. */
+/** How far results may be from what f64 gives; low: separate ops in the problem's dtype,
+ * where that is a half. */
 static void bounds_of(const problem *p, const results *ref, const results *low,
                       double most[RESULTS])
 {

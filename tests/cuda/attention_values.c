@@ -1,6 +1,7 @@
 /**
  * @file attention_values.c
- * Attention on a GPU against separate ops: lengths, depths, options, dtypes, layouts; each kind of kernel.
+ * Attention on a GPU against separate ops: lengths, depths, options, dtypes,
+ * layouts; each kind of kernel.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
@@ -15,7 +16,8 @@ static const int64_t sharing[][2] = {{2, 2}, {4, 2}, {3, 1}, {6, 2}, {1, 1}};
 
 static problem of_lengths(int i, ts_dtype dtype, int64_t depth)
 {
-    problem p = {.dtype = dtype, .batch = 1 + i % 2, .rows = lengths[i / COUNT(lengths) % COUNT(lengths)],
+    problem p = {.dtype = dtype, .batch = 1 + i % 2,
+                 .rows = lengths[i / COUNT(lengths) % COUNT(lengths)],
                  .keys = lengths[i % COUNT(lengths)], .depth = depth, .lies = (layout)(i % LAYOUTS),
                  .causal = i % 3 != 0, .lse_gradient = i % 7 == 0};
     p.heads = sharing[i % COUNT(sharing)][0];
@@ -23,7 +25,8 @@ static problem of_lengths(int i, ts_dtype dtype, int64_t depth)
     return p;
 }
 
-TS_TEST(attention_of_halves_of_all_pairs_of_lengths_errs_as_separate_ops_do, .loop = TENSOR_CORES, .timeout = 120)
+TS_TEST(attention_of_halves_of_all_pairs_of_lengths_errs_as_separate_ops_do, .loop = TENSOR_CORES,
+        .timeout = 120)
 {
     static const int64_t depths[] = {64, 128, 72, 192, 96, 40, 256, 112, 8, 136};
     keep_to(_i);
@@ -47,7 +50,8 @@ TS_TEST(attention_of_halves_in_deterministic_mode_errs_as_separate_ops_do, .time
     }
 }
 
-TS_TEST(attention_of_halves_of_every_depth_errs_as_separate_ops_do, .loop = TENSOR_CORES, .timeout = 120)
+TS_TEST(attention_of_halves_of_every_depth_errs_as_separate_ops_do, .loop = TENSOR_CORES,
+        .timeout = 120)
 {
     keep_to(_i);
     GPU(device);
@@ -115,7 +119,8 @@ static void judge_options(ts_device device, const ts_dtype *dtypes, int ndtypes)
         }
 }
 
-TS_TEST(attention_of_halves_with_each_option_errs_as_separate_ops_do, .loop = TENSOR_CORES, .timeout = 120)
+TS_TEST(attention_of_halves_with_each_option_errs_as_separate_ops_do, .loop = TENSOR_CORES,
+        .timeout = 120)
 {
     static const ts_dtype halves[] = {TS_BF16, TS_F16};
     keep_to(_i);
@@ -143,17 +148,18 @@ TS_TEST(attention_by_plain_kernels_errs_as_separate_ops_do, .timeout = 120)
     }
 }
 
-/* One problem for each kernel and each way through it, judged on the CPU: what checkers of memory and of
- * races, which slow a kernel down a hundredfold, are given to look at. */
+/* One problem for each kernel and each way through it, judged on the CPU: what checkers of memory
+ * and of races, which slow a kernel down a hundredfold, are given to look at. */
 TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout = 600)
 {
     static const problem choice[] = {
-        {TS_BF16, 1, 2, 1, 203, 239, 64, .causal = true},                    /* Hopper's, depth 64 */
-        {TS_F16, 1, 2, 1, 130, 150, 128, 72, FRAMED, .lse_gradient = true},  /* and 128 */
-        {TS_BF16, 2, 1, 1, 100, 97, 64, .packed = true, .causal = true},     /* of sm_80, depth 64 */
-        {TS_F16, 2, 2, 1, 70, 100, 128, .packed = true},                     /* 128 */
-        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                        /* 256 */
-        {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk", .mask_dtype = TS_BOOL},
+        {TS_BF16, 1, 2, 1, 203, 239, 64, .causal = true},                   /* Hopper's, depth 64 */
+        {TS_F16, 1, 2, 1, 130, 150, 128, 72, FRAMED, .lse_gradient = true}, /* and 128 */
+        {TS_BF16, 2, 1, 1, 100, 97, 64, .packed = true, .causal = true},    /* of sm_80, depth 64 */
+        {TS_F16, 2, 2, 1, 70, 100, 128, .packed = true},                    /* 128 */
+        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                       /* 256 */
+        {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk",
+         .mask_dtype = TS_BOOL},
         {TS_F32, 1, 2, 1, 40, 33, 20, .mask = "k", .mask_dtype = TS_F32},
     };
     GPU(device);

@@ -1,4 +1,5 @@
-/** @file blocks.cuh  What the tests of building blocks share: arrays of whole numbers, launches, maps, accumulators. */
+/** @file blocks.cuh  What the tests of building blocks share: arrays of whole numbers,
+ * launches, maps, accumulators. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_BLOCKS_CUH
 #define TESSERA_TESTS_CUDA_BLOCKS_CUH
@@ -18,7 +19,8 @@
 #endif
 
 /* rows of a table, for both halves */
-#define HALVES(text, function, ...) {"bf16 " text, function<bf16, __VA_ARGS__>}, {"f16 " text, function<f16, __VA_ARGS__>}
+#define HALVES(text, function, ...) {"bf16 " text, function<bf16, __VA_ARGS__>},                   \
+    {"f16 " text, function<f16, __VA_ARGS__>}
 
 using namespace ts;
 
@@ -28,7 +30,10 @@ using namespace ts;
 template <class T> struct both {
     int n;
     T *host, *device = nullptr;
-    explicit both(int n) : n(n), host((T *)malloc(n * sizeof(T))) { cudaMalloc((void **)&device, n * sizeof(T)); }
+    explicit both(int n) : n(n), host((T *)malloc(n * sizeof(T)))
+    {
+        cudaMalloc((void **)&device, n * sizeof(T));
+    }
     ~both()
     {
         free(host);
@@ -66,7 +71,8 @@ template <class T> struct both {
 inline cudaError_t block_failure;
 
 /** A block of `threads` threads; false when CUDA reports an error. */
-template <class... P, class... X> static bool run(void (*kernel)(P...), int blocks, int threads, int bytes, const X &...x)
+template <class... P, class... X>
+static bool run(void (*kernel)(P...), int blocks, int threads, int bytes, const X &...x)
 {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     kernel<<<blocks, threads, bytes>>>(x...);

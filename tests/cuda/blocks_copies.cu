@@ -1,7 +1,7 @@
 /**
  * @file blocks_copies.cu
- * Each way in which attention has data brought and taken away (wgmma.cuh, barrier.cuh, tma.h), alone: whole numbers
- * that must come through as they are.
+ * Each way in which attention has data brought and taken away (wgmma.cuh, barrier.cuh, tma.h),
+ * alone: whole numbers that must come through as they are.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/blocks.cuh"
@@ -37,18 +37,22 @@ __global__ void __launch_bounds__(128)
 #endif
 }
 
-/** Batch 1, head 1 of (2, 3, 70, COLUMNS), from row FIRST on; heads outside rows or rows outside heads. */
+/** Batch 1, head 1 of (2, 3, 70, COLUMNS), from row FIRST on;
+ * heads outside rows or rows outside heads. */
 template <class T, int ROWS, int DEPTH, int COLUMNS, int FIRST, bool SWAPPED> int load()
 {
     constexpr int heads = 3, rows = 70;
-    constexpr int64_t batch_step = heads * rows * COLUMNS, head_step = SWAPPED ? COLUMNS : rows * COLUMNS,
+    constexpr int64_t batch_step = heads * rows * COLUMNS,
+                      head_step = SWAPPED ? COLUMNS : rows * COLUMNS,
                       row_step = SWAPPED ? heads * COLUMNS : COLUMNS;
     both<T> x(2 * (int)batch_step), out(ROWS * DEPTH);
     x.whole(6);
     out.all(NAN);
     CUtensorMap map;
-    if (!tma_map<T>(&map, {x.device, batch_step, head_step, row_step}, COLUMNS, rows, heads, 2, ROWS) ||
-        !run(load_kernel<T, ROWS, DEPTH>, 1, 128, 1024 + ROWS * DEPTH * 2 + 8, map, FIRST, 1, 1, out.device))
+    if (!tma_map<T>(&map, {x.device, batch_step, head_step, row_step}, COLUMNS, rows, heads, 2,
+                    ROWS) ||
+        !run(load_kernel<T, ROWS, DEPTH>, 1, 128, 1024 + ROWS * DEPTH * 2 + 8, map, FIRST, 1, 1,
+             out.device))
         return -1;
     int wrong = 0;
     out.down();
@@ -63,7 +67,8 @@ template <class T, int ROWS, int DEPTH, int COLUMNS, int FIRST, bool SWAPPED> in
 
 /** Tiles through a ring of two places to two groups: each adds up tile i, i + 1 times. */
 template <class T>
-__global__ void __launch_bounds__(384, 1) ring_kernel(const __grid_constant__ CUtensorMap map, int tiles, float *out)
+__global__ void __launch_bounds__(384, 1)
+    ring_kernel(const __grid_constant__ CUtensorMap map, int tiles, float *out)
 {
 #if HOPPER
     extern __shared__ char shared[];
@@ -91,7 +96,8 @@ __global__ void __launch_bounds__(384, 1) ring_kernel(const __grid_constant__ CU
         for (int i = 0; i < tiles; i++) {
             ring.wait_full(i);
             for (int k = 0; k < 32; k++)
-                sum[k] += (float)(i + 1) * widen(((const T *)(here + i % 2 * bytes))[k * 128 + threadIdx.x % 128]);
+                sum[k] += (float)(i + 1) *
+                          widen(((const T *)(here + i % 2 * bytes))[k * 128 + threadIdx.x % 128]);
             turn_wait(1 + group, 128);
             if (threadIdx.x % 128 == 0)
                 barrier_arrive(ring.empty(i));
@@ -109,7 +115,8 @@ template <class T> int ring()
     both<float> out(2 * 64 * 64);
     x.whole(7);
     out.all(NAN);
-    if (!run(ring_kernel<T>, 1, 384, 1024 + 2 * 64 * 64 * 2 + tile_ring<2>::bytes, map_of(x, rows, 64, 64), tiles, out.device))
+    if (!run(ring_kernel<T>, 1, 384, 1024 + 2 * 64 * 64 * 2 + tile_ring<2>::bytes,
+             map_of(x, rows, 64, 64), tiles, out.device))
         return -1;
     int wrong = 0;
     out.down();
@@ -197,8 +204,8 @@ __global__ void __launch_bounds__(32) __cluster_dims__(4, 1, 1) peers_kernel(flo
     }
     cluster_meet();
     if (threadIdx.x < 4)
-        peer_store(peer_address(shared_address(told + rank), threadIdx.x), {(float)rank, (float)threadIdx.x},
-                   peer_address(full, threadIdx.x));
+        peer_store(peer_address(shared_address(told + rank), threadIdx.x),
+                   {(float)rank, (float)threadIdx.x}, peer_address(full, threadIdx.x));
     barrier_wait_peers(full, 0);
     if (threadIdx.x < 4) {
         out[(rank * 4 + threadIdx.x) * 2] = told[threadIdx.x].x;
@@ -217,32 +224,38 @@ int peers()
     out.down();
     for (int to = 0; to < 4; to++)
         for (int from = 0; from < 4; from++)
-            wrong += out[(to * 4 + from) * 2] != (float)from || out[(to * 4 + from) * 2 + 1] != (float)to;
+            wrong += out[(to * 4 + from) * 2] != (float)from ||
+                     out[(to * 4 + from) * 2 + 1] != (float)to;
     return wrong;
 }
 
 /* -------------------------------------------------------------------------------- results ---- */
 
-/** Of 128 rows of N columns, with 8 between rows that stay 55: x times 2 or -1 as far as there are rows and columns. */
-template <int N, class T> int wrong_results(const both<float> &x, const both<T> &out, int rows, int columns)
+/** Of 128 rows of N columns, with 8 between rows that stay 55: x times 2 or -1 as far
+ * as there are rows and columns. */
+template <int N, class T>
+int wrong_results(const both<float> &x, const both<T> &out, int rows, int columns)
 {
     int wrong = 0, step = N + 8;
     for (int r = 0; r < 128; r++)
         for (int c = 0; c < step; c++)
-            wrong += out[r * step + c] != (r < rows && c < columns ? x[r * N + c] * (r % 16 < 8 ? 2 : -1) : 55);
+            wrong += out[r * step + c] !=
+                     (r < rows && c < columns ? x[r * N + c] * (r % 16 < 8 ? 2 : -1) : 55);
     return wrong;
 }
 
 /** Two groups write 64 rows each; the upper eight of sixteen rows times 2, the lower times -1. */
 template <class T, int N>
-__global__ void __launch_bounds__(256) write_kernel(const float *x, T *out, int step, int rows, int columns)
+__global__ void __launch_bounds__(256)
+    write_kernel(const float *x, T *out, int step, int rows, int columns)
 {
 #if HOPPER
     extern __shared__ char shared[];
     int group = threadIdx.x / 128;
     float d[N / 8][4];
     get(d, x + group * 64 * N);
-    write_group<T, 128>(tiles_of(shared), group * 64, d, 2, -1, out + group * 64 * step, step, rows - group * 64, columns);
+    write_group<T, 128>(tiles_of(shared), group * 64, d, 2, -1, out + group * 64 * step, step,
+                        rows - group * 64, columns);
 #endif
 }
 
@@ -253,14 +266,16 @@ template <class T, int N, int ROWS, int COLUMNS> int write()
     both<T> out(128 * step);
     x.whole(9);
     out.all(55);
-    if (!run(write_kernel<T, N>, 1, 256, 1024 + 128 * N * 2, x.device, out.device, step, ROWS, COLUMNS))
+    if (!run(write_kernel<T, N>, 1, 256, 1024 + 128 * N * 2, x.device, out.device, step, ROWS,
+             COLUMNS))
         return -1;
     return wrong_results<N>(x, out.down(), ROWS, COLUMNS);
 }
 
 /** The same through the copy engine, which knows where rows and columns end. */
 template <class T, int N>
-__global__ void __launch_bounds__(256) store_kernel(const float *x, const __grid_constant__ CUtensorMap map)
+__global__ void __launch_bounds__(256)
+    store_kernel(const float *x, const __grid_constant__ CUtensorMap map)
 {
 #if HOPPER
     extern __shared__ char shared[];

@@ -1,19 +1,20 @@
 /**
  * @file blocks_products.cu
- * Each product that attention makes of wgmma.cuh and mma.cuh, alone: one block of threads, whole numbers from -3 to
- * 3, and the host's sums, which are exact as those of the device must be.
+ * Each product that attention makes of wgmma.cuh and mma.cuh, alone: one block of threads,
+ * whole numbers from -3 to 3, and the host's sums, which are exact as those of the device must be.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/blocks.cuh"
 
 namespace {
 
-/* -------------------------------------------- scores: both operands from shared memory, by columns ---- */
+/* ------------------------------------ scores: both operands from shared memory, by columns ---- */
 
 /** The lower 64 of 128 rows of a, times N rows of b. */
 template <class T, int DEPTH, int N>
 __global__ void __launch_bounds__(128)
-    products_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map, float *out)
+    products_kernel(const __grid_constant__ CUtensorMap a_map,
+                    const __grid_constant__ CUtensorMap b_map, float *out)
 {
 #if HOPPER
     extern __shared__ char shared[];
@@ -48,8 +49,8 @@ template <class T, int DEPTH, int N, int COLUMNS> int products()
     a.whole(1);
     b.whole(2);
     out.all(NAN);
-    if (!run(products_kernel<T, DEPTH, N>, 1, 128, 1024 + (128 + N) * DEPTH * 2 + 8, map_of(a, 128, COLUMNS, 128),
-             map_of(b, N, COLUMNS, N), out.device))
+    if (!run(products_kernel<T, DEPTH, N>, 1, 128, 1024 + (128 + N) * DEPTH * 2 + 8,
+             map_of(a, 128, COLUMNS, 128), map_of(b, N, COLUMNS, N), out.device))
         return -1;
     int wrong = 0;
     out.down();
@@ -63,7 +64,7 @@ template <class T, int DEPTH, int N, int COLUMNS> int products()
     return wrong;
 }
 
-/* --------------------------------------------- sums: left operand from registers, right one by rows ---- */
+/* ------------------------------------ sums: left operand from registers, right one by rows ---- */
 
 /** 64 x ROWS accumulators, packed, times ROWS rows of b, added to 64 x N accumulators. */
 template <class T, int ROWS, int N>
@@ -104,7 +105,8 @@ template <class T, int ROWS, int N> int accumulate_rows()
     b.whole(4);
     sums.whole(5);
     before.whole(5);
-    if (!run(accumulate_kernel<T, ROWS, N>, 1, 128, 1024 + ROWS * N * 2 + 8, left.device, map_of(b, ROWS, N, ROWS), sums.device))
+    if (!run(accumulate_kernel<T, ROWS, N>, 1, 128, 1024 + ROWS * N * 2 + 8, left.device,
+             map_of(b, ROWS, N, ROWS), sums.device))
         return -1;
     int wrong = 0;
     sums.down();
@@ -118,12 +120,14 @@ template <class T, int ROWS, int N> int accumulate_rows()
     return wrong;
 }
 
-/* ------------------------- gradients of queries: left operand stored transposed, right one by rows ---- */
+/* ----------------- gradients of queries: left operand stored transposed, right one by rows ---- */
 
-/** Two groups store 64 rows each of left (128 x ROWS), transposed, and each multiply 64 x 128 of it by 64 columns
- * of b's 128 rows: 64 rows a group where DEPTH is 64, 64 columns a group where it is 128. */
+/** Two groups store 64 rows each of left (128 x ROWS), transposed, and each
+ * multiply 64 x 128 of it by 64 columns of b's 128 rows: 64 rows a group where DEPTH is
+ * 64, 64 columns a group where it is 128. */
 template <class T, int DEPTH, int ROWS>
-__global__ void __launch_bounds__(256) crossed_kernel(const float *left, const __grid_constant__ CUtensorMap b_map, float *out)
+__global__ void __launch_bounds__(256)
+    crossed_kernel(const float *left, const __grid_constant__ CUtensorMap b_map, float *out)
 {
 #if HOPPER
     extern __shared__ char shared[];
@@ -149,7 +153,8 @@ __global__ void __launch_bounds__(256) crossed_kernel(const float *left, const _
     barrier_wait(full, 0);
     forget(d);
     wgmma_begin();
-    wgmma_crossed<T, 128, slab>(d, slabs + (ROWS == 128 ? group * 64 * 128 : 0), b + (DEPTH == 128 ? group * 128 * 128 : 0));
+    wgmma_crossed<T, 128, slab>(d, slabs + (ROWS == 128 ? group * 64 * 128 : 0),
+                                b + (DEPTH == 128 ? group * 128 * 128 : 0));
     wgmma_commit();
     wgmma_wait<0>();
     settle(d);
@@ -164,8 +169,8 @@ template <class T, int DEPTH, int ROWS> int crossed()
     left.whole(13);
     b.whole(14);
     out.all(NAN);
-    if (!run(crossed_kernel<T, DEPTH, ROWS>, 1, 256, 1024 + 128 * DEPTH * 2 + 2 * ROWS * 128 + 8, left.device,
-             map_of(b, 128, DEPTH, 128), out.device))
+    if (!run(crossed_kernel<T, DEPTH, ROWS>, 1, 256, 1024 + 128 * DEPTH * 2 + 2 * ROWS * 128 + 8,
+             left.device, map_of(b, 128, DEPTH, 128), out.device))
         return -1;
     int wrong = 0;
     out.down();
@@ -173,7 +178,8 @@ template <class T, int DEPTH, int ROWS> int crossed()
         for (int i = 0; i < 64; i++)
             for (int j = 0; j < 64; j++) {
                 float sum = 0;
-                int row = i + (ROWS == 128 ? group * 64 : 0), column = j + (DEPTH == 128 ? group * 64 : 0);
+                int row = i + (ROWS == 128 ? group * 64 : 0),
+                    column = j + (DEPTH == 128 ? group * 64 : 0);
                 for (int k = 0; k < 128; k++)
                     sum += left[k * ROWS + row] * b[k * DEPTH + column];
                 wrong += out[(group * 64 + i) * 64 + j] != sum;
@@ -183,10 +189,11 @@ template <class T, int DEPTH, int ROWS> int crossed()
 
 /* --------------------------------------------------------------------- products of sm_80 ---- */
 
-/** Warp w: rows 16 w to 16 w + 15 of a times 32 rows of b, by columns; then `left` times b, by rows. */
+/** Warp w: rows 16 w to 16 w + 15 of a times 32 rows of b, by columns;
+ * then `left` times b, by rows. */
 template <class T, int DEPTH>
-__global__ void __launch_bounds__(128) mma_kernel(const T *a, const T *b, const float *left, int rows, int columns,
-                                                  float *scores, float *sums)
+__global__ void __launch_bounds__(128) mma_kernel(const T *a, const T *b, const float *left,
+                                                  int rows, int columns, float *scores, float *sums)
 {
     extern __shared__ __align__(128) char shared[];
     mma_tile<DEPTH> at{shared_address(shared)}, bt{at.base + 64 * DEPTH * 2};
@@ -213,8 +220,8 @@ template <class T, int DEPTH, int ROWS, int COLUMNS> int mma_tiles()
     left.whole(12);
     scores.all(NAN);
     sums.all(NAN);
-    if (!run(mma_kernel<T, DEPTH>, 1, 128, (64 + 32) * DEPTH * 2, a.device, b.device, left.device, ROWS, COLUMNS,
-             scores.device, sums.device))
+    if (!run(mma_kernel<T, DEPTH>, 1, 128, (64 + 32) * DEPTH * 2, a.device, b.device, left.device,
+             ROWS, COLUMNS, scores.device, sums.device))
         return -1;
     int wrong = 0;
     scores.down();
@@ -241,7 +248,8 @@ template <class T, int DEPTH, int ROWS, int COLUMNS> int mma_tiles()
 /* --------------------------------------------------------------------------------- table ---- */
 
 static const block_row rows[] = {
-    /* scores of 64 rows: q kT and g vT forward and of a pass of queries, k qT and v gT of a pass of keys */
+    /* scores of 64 rows: q kT and g vT forward and of a pass of queries, k qT
+     * and v gT of a pass of keys */
     HALVES("64 x 64, 64 deep, both by columns", products, 64, 64, 64),
     HALVES("64 x 64, 128 deep, both by columns", products, 128, 64, 128),
     HALVES("64 x 128, 64 deep, both by columns", products, 64, 128, 64),
@@ -266,7 +274,9 @@ int block_device()
 {
     int device = 0, major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major == 9;
 }
 
 const char *block_error() { return cudaGetErrorString(block_failure); }

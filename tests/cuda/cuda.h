@@ -1,4 +1,5 @@
-/** @file cuda.h  What the tests on a GPU share. They see public headers alone, and each case opens the backend itself: CUDA does not live on in a forked child. */
+/** @file cuda.h  What the tests on a GPU share. They see public headers alone,
+ * and each case opens the backend itself: CUDA does not live on in a forked child. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_H
 #define TESSERA_TESTS_CUDA_H

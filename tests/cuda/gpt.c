@@ -1,4 +1,5 @@
-/** @file gpt.c  A small GPT on a GPU: the CPU's curve from the same seed, and a run that goes on after it was saved. */
+/** @file gpt.c  A small GPT on a GPU: the CPU's curve from the same seed,
+ * and a run that goes on after it was saved. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -68,7 +69,8 @@ static double step(ts_training *t, ts_device device)
         text[i] = (7 * (i % (T + 1)) + 13 * (i / (T + 1)) + 5 * t->step) % V;
     ts_tensor *all = ts_to_device(ts_from_array(text, TS_I64, TS_SIZES(B, T + 1)), device);
     ts_tensor *logits = ts_forward(t->model, ts_narrow(all, 1, 0, T)); // (B, T, V)
-    ts_tensor *loss = ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)), ts_reshape(ts_narrow(all, 1, 1, T), TS_SIZES(-1)));
+    ts_tensor *loss = ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)),
+                                       ts_reshape(ts_narrow(all, 1, 1, T), TS_SIZES(-1)));
     OK(ts_backward(loss));
     ts_tensor *const *params = ts_optimizer_params(t->optimizer, &n);
     OK(ts_clip_grad_norm(params, n, 1.0, NULL));
@@ -95,9 +97,10 @@ TS_TEST(a_GPT_trains_along_the_curve_of_the_CPU)
         training_free(&t);
     }
     for (int i = 0; i < STEPS; i++)
-        ck_assert_msg(fabs(curves[0][i] - curves[1][i]) <= 1e-3 * curves[1][i], "step %d: %.9g, on the CPU %.9g", i,
-                      curves[0][i], curves[1][i]);
-    ck_assert_msg(curves[1][STEPS - 1] < 0.8 * curves[1][0], "nothing was learned: %g to %g", curves[1][0], curves[1][STEPS - 1]);
+        ck_assert_msg(fabs(curves[0][i] - curves[1][i]) <= 1e-3 * curves[1][i],
+                      "step %d: %.9g, on the CPU %.9g", i, curves[0][i], curves[1][i]);
+    ck_assert_msg(curves[1][STEPS - 1] < 0.8 * curves[1][0], "nothing was learned: %g to %g",
+                  curves[1][0], curves[1][STEPS - 1]);
 }
 
 TS_TEST(a_run_that_was_saved_goes_on_with_the_same_bits)

@@ -11,9 +11,11 @@ static const char wild[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
 /** That a call failed because of the fault, and says so. */
 static void says_lost(ts_status status, const char *call)
 {
-    ck_assert_msg(status == TS_ERR_DEVICE && ts_error_code() == TS_ERR_DEVICE, "%s: %s", call, ts_status_name(status));
-    ck_assert_msg(strstr(ts_error_message(), "cuda:0 is lost") && strstr(ts_error_message(), "IllegalAddress"), "%s: %s", call,
-                  ts_error_message());
+    ck_assert_msg(status == TS_ERR_DEVICE && ts_error_code() == TS_ERR_DEVICE, "%s: %s", call,
+                  ts_status_name(status));
+    ck_assert_msg(strstr(ts_error_message(), "cuda:0 is lost") &&
+                      strstr(ts_error_message(), "IllegalAddress"),
+                  "%s: %s", call, ts_error_message());
     ck_assert_msg(strstr(ts_error_hint(), "CPU"), "%s: %s", call, ts_error_hint());
     ts_error_clear();
 }
@@ -30,7 +32,8 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     OK(ts_stream_new(device, &other));
     OK(ts_event_new(device, &event));
     OK(ts_stream_use(device, stream));
-    ts_tensor *there = ts_to_device(here, device), *pinned = ts_empty_pinned(TS_SIZES(3), TS_F32, device);
+    ts_tensor *there = ts_to_device(here, device),
+              *pinned = ts_empty_pinned(TS_SIZES(3), TS_F32, device);
     OK(ts_sigmoid(there));
     OK(ts_synchronize(device)); /* so that the error does not name it */
     ts_tensor *sum = ts_add(there, there), *product = ts_mul(there, there);
@@ -39,11 +42,13 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     ck_assert_int_eq(ts_synchronize(device), TS_ERR_DEVICE);
     const char *message = ts_error_message();
     ck_assert_msg(strstr(message, "cudaErrorIllegalAddress"), "%s", message);
-    ck_assert_msg(strstr(message, "launched since the device was last known to be well: add, mul"), "%s", message);
+    ck_assert_msg(strstr(message, "launched since the device was last known to be well: add, mul"),
+                  "%s", message);
     ts_error_clear();
 
     says_lost(TS_STATUS_OF(ts_add(there, there)), "an op");
-    says_lost(TS_STATUS_OF(ts_mm(ts_view(sum, TS_SIZES(3, 1)), ts_view(product, TS_SIZES(1, 3)))), "a product");
+    says_lost(TS_STATUS_OF(ts_mm(ts_view(sum, TS_SIZES(3, 1)), ts_view(product, TS_SIZES(1, 3)))),
+              "a product");
     says_lost(TS_STATUS_OF(ts_empty_on(TS_SIZES(1 << 20), TS_F32, device)), "an allocation");
     says_lost(ts_copy_to(there, values, sizeof values), "a copy to the CPU");
     says_lost(TS_STATUS_OF(ts_to_device(here, device)), "a copy from the CPU");

@@ -1,4 +1,5 @@
-/** @file memory.c  The device's allocator: reuse along a stream, memory that other streams use, a full device. */
+/** @file memory.c  The device's allocator: reuse along a stream, memory
+ * that other streams use, a full device. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -66,7 +67,8 @@ TS_TEST(blocks_never_overlap_and_none_is_lost_under_random_use, .timeout = 120)
         int i = rand() % LIVE;
         if (live[i]) {
             if (turn % 8 == 0)
-                ck_assert_msg(all_are(live[i], mark[i]), "turn %d: a block of %lld lost its values", turn, (long long)ts_numel(live[i]));
+                ck_assert_msg(all_are(live[i], mark[i]), "turn %d: a block of %lld lost its values",
+                              turn, (long long)ts_numel(live[i]));
             ts_release(live[i]);
         }
         int64_t n = 1 + (int64_t)(rand() % 1000) * (1 << rand() % 14) / (1 + rand() % 50);
@@ -88,7 +90,8 @@ static void keep_busy(ts_tensor *a, int products)
         ts_drop(ts_mm(a, a));
 }
 
-/* The reader's stream is far behind: without the record the writer would have the block back at once. */
+/* The reader's stream is far behind: without the record the writer would
+ * have the block back at once. */
 TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout = 120)
 {
     GPU(device);
@@ -121,7 +124,8 @@ TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout
     ts_stream_free(device, reader);
 }
 
-/* Each block is made on one stream and read on another, at random, and released while both may be far behind. */
+/* Each block is made on one stream and read on another, at random,
+ * and released while both may be far behind. */
 TS_TEST(values_survive_random_use_of_blocks_on_several_streams, .timeout = 120)
 {
     GPU(device);
@@ -129,7 +133,8 @@ TS_TEST(values_survive_random_use_of_blocks_on_several_streams, .timeout = 120)
     enum { STREAMS = 4, TURNS = 3000, SEEN = 100 };
     ts_stream *streams[STREAMS];
     ts_event *written;
-    ts_tensor *sums[SEEN] = {0}, *busy = ts_retain(ts_view(full_on(device, 1 << 20, 1e-3), TS_SIZES(1024, 1024)));
+    ts_tensor *sums[SEEN] = {0},
+              *busy = ts_retain(ts_view(full_on(device, 1 << 20, 1e-3), TS_SIZES(1024, 1024)));
     float expected[SEEN] = {0};
     int64_t before = memory_of(device).in_use;
     for (int i = 0; i < STREAMS; i++)
@@ -153,7 +158,8 @@ TS_TEST(values_survive_random_use_of_blocks_on_several_streams, .timeout = 120)
         OK(ts_record_stream(x));
         if (sums[place]) {
             OK(ts_synchronize(device));
-            ck_assert_msg(all_are(sums[place], expected[place]), "turn %d: a sum has other values", turn);
+            ck_assert_msg(all_are(sums[place], expected[place]), "turn %d: a sum has other values",
+                          turn);
             ts_release(sums[place]);
         }
         sums[place] = rand() % 8 ? NULL : ts_retain(sum);
@@ -235,7 +241,8 @@ static int fill(ts_device device, int64_t bytes, ts_tensor **pieces, int most)
     return n;
 }
 
-TS_TEST(a_full_device_is_an_ordinary_error_and_room_again_when_something_goes_1000_times, .timeout = 300)
+TS_TEST(a_full_device_is_an_ordinary_error_and_room_again_when_something_goes_1000_times,
+        .timeout = 300)
 {
     GPU(device);
     enum { MOST = 4096 };
@@ -247,8 +254,9 @@ TS_TEST(a_full_device_is_an_ordinary_error_and_room_again_when_something_goes_10
         TS_SCOPE;
         ck_assert_ptr_null(ts_empty_on(TS_SIZES(2 * gib), TS_U8, device));
         ck_assert_int_eq(ts_error_code(), TS_ERR_MEMORY);
-        ck_assert_msg(strstr(ts_error_message(), "out of memory on cuda:0: a tensor needs 2147483648 bytes (in use "), "%s",
-                      ts_error_message());
+        ck_assert_msg(strstr(ts_error_message(),
+                             "out of memory on cuda:0: a tensor needs 2147483648 bytes (in use "),
+                      "%s", ts_error_message());
         ts_error_clear();
         int k = i % nlarge;
         ts_release(large[k]);
@@ -279,5 +287,6 @@ TS_TEST(memory_kept_for_reuse_goes_back_when_the_device_is_full)
     for (int i = 0; i < n; i++)
         ts_release(pieces[i]);
     ck_assert_int_gt(n, 2);
-    ck_assert_msg(ts_empty_on(TS_SIZES((n - 1) * 2 * gib), TS_U8, device), "%s", ts_error_message());
+    ck_assert_msg(ts_empty_on(TS_SIZES((n - 1) * 2 * gib), TS_U8, device), "%s",
+                  ts_error_message());
 }

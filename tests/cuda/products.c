@@ -1,4 +1,5 @@
-/** @file products.c  Products on a GPU: data anywhere, operands that repeat, gelu and sums in the epilogue. */
+/** @file products.c  Products on a GPU: data anywhere, operands that repeat,
+ * gelu and sums in the epilogue. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -15,7 +16,8 @@ static ts_tensor *drawn(ts_device device, ts_dtype dtype, const int64_t *sizes, 
 /** A contiguous tensor like t that begins `offset` elements behind a block of memory. */
 static ts_tensor *like_at(ts_tensor *t, int64_t offset)
 {
-    ts_tensor *buffer = ts_empty_on(TS_SIZES(ts_numel(t) + offset), ts_dtype_of(t), ts_device_of(t));
+    ts_tensor *buffer =
+        ts_empty_on(TS_SIZES(ts_numel(t) + offset), ts_dtype_of(t), ts_device_of(t));
     return ts_view(ts_narrow(buffer, 0, offset, ts_numel(t)), ts_sizes(t), ts_ndim(t));
 }
 
@@ -40,27 +42,34 @@ TS_TEST(bits_of_a_product_do_not_depend_on_where_its_data_lie, .loop = 4)
         ts_tensor *a2 = ts_copy_(like_at(a, offset), a), *b2 = ts_copy_(like_at(b, offset), b);
         ts_tensor *out = like_at(expected, offset);
         ck_assert_msg(ts_bmm_out(out, a, b), "%s", ts_error_message());
-        ck_assert_msg(apart(out, expected) == 0, "a destination at element %lld", (long long)offset);
-        ck_assert_msg(apart(ts_bmm(a2, b), expected) == 0, "a first operand at element %lld", (long long)offset);
-        ck_assert_msg(apart(ts_bmm(a, b2), expected) == 0, "a second operand at element %lld", (long long)offset);
+        ck_assert_msg(apart(out, expected) == 0, "a destination at element %lld",
+                      (long long)offset);
+        ck_assert_msg(apart(ts_bmm(a2, b), expected) == 0, "a first operand at element %lld",
+                      (long long)offset);
+        ck_assert_msg(apart(ts_bmm(a, b2), expected) == 0, "a second operand at element %lld",
+                      (long long)offset);
     }
 }
 
-TS_TEST(a_linear_layer_reads_transposed_repeated_and_uneven_operands_as_if_they_were_dense, .loop = 4)
+TS_TEST(a_linear_layer_reads_transposed_repeated_and_uneven_operands_as_if_they_were_dense,
+        .loop = 4)
 {
     GPU(device);
     TS_SCOPE;
     ts_dtype dtype = dtypes[_i];
     ts_tensor *x = drawn(device, dtype, TS_SIZES(K, M)), *w = drawn(device, dtype, TS_SIZES(K, N));
-    ts_tensor *bias = drawn(device, dtype, TS_SIZES(N)), *row = drawn(device, dtype, TS_SIZES(1, K));
+    ts_tensor *bias = drawn(device, dtype, TS_SIZES(N)),
+              *row = drawn(device, dtype, TS_SIZES(1, K));
     ts_tensor *xt = ts_t(x), *wt = ts_t(w), *rows = ts_expand(row, TS_SIZES(M, K));
     double bound = 256 * epsilons[_i];
     ts_tensor *dense = ts_linear(ts_contiguous(xt), ts_contiguous(wt), bias);
     ck_assert_double_le(apart(ts_linear(xt, wt, ts_copy_(like_at(bias, 1), bias)), dense), bound);
-    ck_assert_double_le(apart(ts_linear(rows, wt, bias), ts_linear(ts_contiguous(rows), wt, bias)), 0);
+    ck_assert_double_le(apart(ts_linear(rows, wt, bias), ts_linear(ts_contiguous(rows), wt, bias)),
+                        0);
     ts_tensor *dx, *dw, *db, *dx2, *dw2, *db2, *g = ts_t(drawn(device, dtype, TS_SIZES(N, M)));
     OK(ts_linear_backward(g, xt, wt, &dx, &dw, &db));
-    OK(ts_linear_backward(ts_contiguous(g), ts_contiguous(xt), ts_contiguous(wt), &dx2, &dw2, &db2));
+    OK(ts_linear_backward(ts_contiguous(g), ts_contiguous(xt), ts_contiguous(wt), &dx2, &dw2,
+                          &db2));
     ck_assert_double_le(apart(dx, dx2), bound);
     ck_assert_double_le(apart(dw, dw2), bound);
     ck_assert_double_le(apart(db, db2), bound);
@@ -107,7 +116,8 @@ TS_TEST(products_of_integers_are_the_cpus_whatever_their_sizes_and_steps, .loop 
     }
 }
 
-/* Of halves the tanh form is part of the product: from the sum that is not yet rounded, by an approximate tanh. */
+/* Of halves the tanh form is part of the product: from the sum that is not yet rounded,
+ * by an approximate tanh. */
 TS_TEST(linear_gelu_is_gelu_of_linear_within_the_rounding_of_its_dtype, .loop = 8)
 {
     GPU(device);

@@ -1,4 +1,5 @@
-/** @file shapes.c  Kernels that only certain shapes reach, which the samples of ts-conformance do not have: beside the CPU. */
+/** @file shapes.c  Kernels that only certain shapes reach,
+ * which the samples of ts-conformance do not have: beside the CPU. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -17,8 +18,8 @@ typedef struct subject {
 } subject;
 
 /** Result and gradients of sum(run(leaves) * weight), as f32 on the CPU. */
-static void run_on(ts_device device, const subject *s, ts_dtype dtype, ts_tensor *const *drawn, ts_tensor *weight,
-                   ts_tensor *got[1 + LEAVES])
+static void run_on(ts_device device, const subject *s, ts_dtype dtype, ts_tensor *const *drawn,
+                   ts_tensor *weight, ts_tensor *got[1 + LEAVES])
 {
     ts_tensor *leaves[LEAVES] = {0};
     bool there = device.backend != TS_DEVICE_CPU.backend;
@@ -28,7 +29,8 @@ static void run_on(ts_device device, const subject *s, ts_dtype dtype, ts_tensor
     }
     ts_tensor *y = s->run(leaves, s->which);
     OK(y);
-    OK(ts_backward(ts_sum(ts_mul(ts_to(y, TS_F32), there ? ts_to_device(weight, device) : weight))));
+    OK(ts_backward(
+        ts_sum(ts_mul(ts_to(y, TS_F32), there ? ts_to_device(weight, device) : weight))));
     for (int i = 0; i <= s->n; i++) {
         ts_tensor *t = i == s->n ? ts_detach(y) : ts_grad(leaves[i]);
         got[i] = ts_to(there ? ts_to_device(t, TS_DEVICE_CPU) : t, TS_F32);
@@ -36,8 +38,9 @@ static void run_on(ts_device device, const subject *s, ts_dtype dtype, ts_tensor
     }
 }
 
-/* The CPU computes in f32 from the same values. Halves are rounded when stored, in the result, in its gradient and in
- * those of the leaves; f32 differs by the order of its sums. Bound: `units` eps of the largest element. */
+/* The CPU computes in f32 from the same values. Halves are rounded when stored, in the result,
+ * in its gradient and in those of the leaves; f32 differs by the order of its sums.
+ * Bound: `units` eps of the largest element. */
 static void compare(ts_device device, const subject *s, double units)
 {
     TS_SCOPE;
@@ -58,7 +61,8 @@ static void compare(ts_device device, const subject *s, double units)
         OK(ts_item(ts_max(ts_abs(ts_sub(got[i], want[i]))), &off));
         OK(ts_item(ts_max(ts_abs(want[i])), &most));
         ck_assert_msg(off <= units * eps * most, "%s of %d, %s: %g off, largest %g, allowed %g",
-                      i == s->n ? "result" : "gradient", i, ts_dtype_name(s->dtype), off, most, units * eps * most);
+                      i == s->n ? "result" : "gradient", i, ts_dtype_name(s->dtype), off, most,
+                      units * eps * most);
     }
 }
 
@@ -79,11 +83,13 @@ static ts_tensor *add_layer_norm(ts_tensor *const *leaves, int unused)
     return ts_add(y, sum);
 }
 
-/** softmax, log_softmax and their gradients. Bound: f32 sums differ by their order, halves by what is stored. */
+/** softmax, log_softmax and their gradients. Bound: f32 sums differ by their order,
+ * halves by what is stored. */
 static void compare_softmax(ts_device device, ts_dtype dtype, int64_t rows, int64_t n)
 {
     for (int log = 0; log < 2; log++)
-        compare(device, &(subject){softmax, log, dtype, 1, {{rows, n}}, {2}}, dtype == TS_F32 ? 32 : 4);
+        compare(device, &(subject){softmax, log, dtype, 1, {{rows, n}}, {2}},
+                dtype == TS_F32 ? 32 : 4);
 }
 
 /** layer_norm, rms_norm, add_layer_norm and their gradients. */
@@ -91,13 +97,19 @@ static void compare_norms(ts_device device, ts_dtype dtype, int64_t rows, int64_
 {
     double units = dtype == TS_F32 ? 32 : 8;
     for (int rms = 0; rms < 2; rms++)
-        compare(device, &(subject){layer_norm, rms, dtype, 3 - rms, {{rows, n}, {n}, {n}}, {2, 1, 1}}, units);
-    compare(device, &(subject){add_layer_norm, 0, dtype, 4, {{rows, n}, {n}, {n}, {rows, n}}, {2, 1, 1, 2}}, units);
+        compare(device,
+                &(subject){layer_norm, rms, dtype, 3 - rms, {{rows, n}, {n}, {n}}, {2, 1, 1}},
+                units);
+    compare(device,
+            &(subject){add_layer_norm, 0, dtype, 4, {{rows, n}, {n}, {n}, {rows, n}}, {2, 1, 1, 2}},
+            units);
 }
 
-/* What a warp, a block, and clusters of two and more blocks take, in f32; halves take twice as much. Some lengths leave
- * parts of a kernel's shape empty. There are more rows than blocks that stay on a GPU. */
-static const int64_t lengths[] = {136, 640, 768, 1024, 3000, 4096, 8192, 12288, 12296, 16384, 24576, 32768, 65536};
+/* What a warp, a block, and clusters of two and more blocks take, in f32; halves take twice
+ * as much. Some lengths leave parts of a kernel's shape empty. There are more rows than
+ * blocks that stay on a GPU. */
+static const int64_t lengths[] = {136, 640, 768, 1024, 3000, 4096, 8192, 12288, 12296, 16384, 24576,
+                                  32768, 65536};
 enum { LENGTHS = sizeof lengths / sizeof *lengths, ROWS = 300 };
 
 TS_TEST(softmax_of_rows_of_any_length_is_that_of_the_CPU, .loop = 2 * LENGTHS)
@@ -130,7 +142,9 @@ static ts_tensor *embed(ts_tensor *const *leaves, int unused)
     (void)unused;
     ts_tensor *index = ts_from_array(words, TS_I64, TS_SIZES(WORDS));
     ts_device device = ts_device_of(leaves[0]);
-    return ts_embedding(leaves[0], device.backend == TS_DEVICE_CPU.backend ? index : ts_to_device(index, device), -1);
+    return ts_embedding(
+        leaves[0], device.backend == TS_DEVICE_CPU.backend ? index : ts_to_device(index, device),
+        -1);
 }
 
 TS_TEST(the_gradient_of_an_embedding_by_many_equal_indices_is_that_of_the_CPU)
@@ -155,13 +169,16 @@ TS_TEST(pointwise_ops_reach_every_element_of_dims_with_more_than_2_to_the_31)
     GPU(device);
     TS_SCOPE;
     int64_t n = ((int64_t)1 << 30) + 1;
-    ts_tensor *x = ts_zero_(ts_empty_on(TS_SIZES(2, 3, n), TS_U8, device)), *y = ts_fill_(ts_empty_on(TS_SIZES(2, 1, n), TS_U8, device), 1);
+    ts_tensor *x = ts_zero_(ts_empty_on(TS_SIZES(2, 3, n), TS_U8, device)),
+              *y = ts_fill_(ts_empty_on(TS_SIZES(2, 1, n), TS_U8, device), 1);
     OK(ts_fill_(ts_narrow(y, 2, n - 7, 7), 5));
     ts_tensor *z = ts_add(x, y);
     OK(z);
     for (int i = 0; i < 6; i++) {
         int64_t same;
-        OK(ts_item_int(ts_sum(ts_eq(ts_select(ts_select(z, 0, i / 3), 0, i % 3), ts_select(ts_select(y, 0, i / 3), 0, 0))), &same));
+        OK(ts_item_int(ts_sum(ts_eq(ts_select(ts_select(z, 0, i / 3), 0, i % 3),
+                                    ts_select(ts_select(y, 0, i / 3), 0, 0))),
+                       &same));
         ck_assert_int_eq(same, n);
     }
 }
@@ -195,26 +212,33 @@ static void same_bits(ts_tensor *there, ts_tensor *here, const char *what)
     OK(there);
     OK(here);
     ck_assert_int_eq(ts_dtype_of(there), ts_dtype_of(here));
-    OK(ts_item_int(ts_sum(ts_to(ts_ne(ts_to_device(there, TS_DEVICE_CPU), here), TS_I64)), &differ));
-    ck_assert_msg(differ == 0, "%s, %s: %lld elements differ", what, ts_dtype_name(ts_dtype_of(here)), (long long)differ);
+    OK(ts_item_int(ts_sum(ts_to(ts_ne(ts_to_device(there, TS_DEVICE_CPU), here), TS_I64)),
+                   &differ));
+    ck_assert_msg(differ == 0, "%s, %s: %lld elements differ", what,
+                  ts_dtype_name(ts_dtype_of(here)), (long long)differ);
 }
 
-/* additions, products and quotients of f32 are exact to the last bit, and the result is rounded once */
+/* additions, products and quotients of f32 are exact to the last bit,
+ * and the result is rounded once */
 TS_TEST(a_number_beside_a_tensor_is_computed_with_as_on_the_CPU)
 {
     GPU(device);
-    static ts_tensor *(*const run[])(ts_tensor *, ts_tensor *) = {sum_of, difference_of, product_of, quotient_of};
+    static ts_tensor *(*const run[])(ts_tensor *, ts_tensor *) = {sum_of, difference_of, product_of,
+                                                                  quotient_of};
     for (ts_dtype dtype = TS_F64; dtype <= TS_F16; dtype++) {
         TS_SCOPE;
-        ts_tensor *x = ts_to(ts_normal(TS_SIZES(3, 67), 0, 1, TS_F32), dtype), *n = ts_scalar_tensor(1.0 / 3, dtype);
+        ts_tensor *x = ts_to(ts_normal(TS_SIZES(3, 67), 0, 1, TS_F32), dtype),
+                  *n = ts_scalar_tensor(1.0 / 3, dtype);
         ts_tensor *gx = ts_to_device(x, device), *turned = ts_transpose(gx, 0, 1);
         for (int i = 0; i < 4; i++) { /* n stays in the CPU's memory */
             same_bits(run[i](gx, n), run[i](x, n), "a tensor without dims");
-            same_bits(run[i](turned, n), ts_transpose(run[i](x, n), 0, 1), "a tensor without dims, other strides");
+            same_bits(run[i](turned, n), ts_transpose(run[i](x, n), 0, 1),
+                      "a tensor without dims, other strides");
         }
         same_bits(ts_add_scalar(gx, 1.0 / 3), ts_add_scalar(x, 1.0 / 3), "add");
         same_bits(ts_rsub_scalar(gx, 1.0 / 3), ts_rsub_scalar(x, 1.0 / 3), "rsub");
-        same_bits(ts_mul_scalar(turned, 1.0 / 3), ts_transpose(ts_mul_scalar(x, 1.0 / 3), 0, 1), "mul");
+        same_bits(ts_mul_scalar(turned, 1.0 / 3), ts_transpose(ts_mul_scalar(x, 1.0 / 3), 0, 1),
+                  "mul");
         same_bits(ts_div_scalar(gx, 3.1), ts_div_scalar(x, 3.1), "div");
     }
 }

@@ -6,7 +6,8 @@
 
 static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
 
-/* Of f32: exponents and sums of up to 262,144 terms, 32 eps; of halves one rounding more, of f16 not below its smallest step. */
+/* Of f32: exponents and sums of up to 262,144 terms, 32 eps; of halves one rounding more,
+ * of f16 not below its smallest step. */
 static void assert_near(ts_tensor *got_, ts_tensor *want_, ts_dtype dtype, bool log)
 {
     ts_tensor *here = ts_to(ts_to_device(got_, TS_DEVICE_CPU), TS_F64);
@@ -15,8 +16,9 @@ static void assert_near(ts_tensor *got_, ts_tensor *want_, ts_dtype dtype, bool 
     for (int64_t i = 0; i < ts_numel(want_); i++) {
         double most = (32 * 0x1p-23 + rounding) * fabs(want[i]) + (dtype == TS_F16 ? 0x1p-24 : 0);
         if (!(fabs(got[i] - want[i]) <= most) && got[i] != want[i])
-            ck_abort_msg("%s: element %d of rows of %d: got %.9g, expected %.9g", log ? "log_softmax" : "softmax", (int)i,
-                         (int)ts_size(want_, 1), got[i], want[i]);
+            ck_abort_msg("%s: element %d of rows of %d: got %.9g, expected %.9g",
+                         log ? "log_softmax" : "softmax", (int)i, (int)ts_size(want_, 1), got[i],
+                         want[i]);
     }
 }
 
@@ -28,8 +30,10 @@ TS_TEST(softmax_of_wide_rows_is_that_of_the_CPU, .loop = 3)
     for (size_t k = 0; k < 2 * sizeof columns / sizeof *columns; k++) {
         TS_SCOPE;
         bool log = k & 1;
-        int64_t n = columns[k / 2], rows = n < 30000 ? 150 : 20; /* more than blocks that stay, or few */
-        ts_tensor *x = ts_to(ts_normal(TS_SIZES(rows, n), 0, 2, TS_F32), dtypes[_i]), *there = ts_to_device(x, device);
+        /* more than blocks that stay, or few */
+        int64_t n = columns[k / 2], rows = n < 30000 ? 150 : 20;
+        ts_tensor *x = ts_to(ts_normal(TS_SIZES(rows, n), 0, 2, TS_F32), dtypes[_i]),
+                  *there = ts_to_device(x, device);
         ts_tensor *right = (log ? ts_log_softmax : ts_softmax)(ts_to(x, TS_F64), 1);
         assert_near((log ? ts_log_softmax : ts_softmax)(there, 1), right, dtypes[_i], log);
     }
@@ -38,7 +42,8 @@ TS_TEST(softmax_of_wide_rows_is_that_of_the_CPU, .loop = 3)
 static const int64_t widths[] = {8, 800, 1024, 4096, 16384, 20000, 32768, 100352, 131072};
 enum { WIDTHS = sizeof widths / sizeof *widths, LINES = 3 };
 
-/* Threads own neighbouring vectors or warps parts, so either half of a row is all that some of them see. */
+/* Threads own neighbouring vectors or warps parts,
+ * so either half of a row is all that some of them see. */
 static ts_tensor *halves(int64_t n, float left, float right, ts_dtype dtype)
 {
     ts_tensor *x = ts_empty(TS_SIZES(LINES, n), TS_F32);
@@ -58,7 +63,8 @@ TS_TEST(softmax_of_a_row_of_which_one_half_is_NaN_is_NaN, .loop = 3)
         ts_tensor *y = (k & 2 ? ts_log_softmax : ts_softmax)(ts_to_device(x, device), 1);
         const float *got = ts_data(ts_to(ts_to_device(y, TS_DEVICE_CPU), TS_F32));
         for (int64_t i = 0; i < LINES * n; i++)
-            ck_assert_msg(isnan(got[i]), "element %d of rows of %d: got %.9g, expected NaN", (int)i, (int)n, got[i]);
+            ck_assert_msg(isnan(got[i]), "element %d of rows of %d: got %.9g, expected NaN", (int)i,
+                          (int)n, got[i]);
     }
 }
 
@@ -72,6 +78,7 @@ TS_TEST(softmax_of_numbers_far_below_zero_beside_minus_infinity_is_that_of_the_C
         ts_tensor *x = halves(n, -1000, right[k % 3], dtypes[_i]);
         bool log = k / 3 & 1;
         ts_tensor *want = (log ? ts_log_softmax : ts_softmax)(ts_to(x, TS_F64), 1);
-        assert_near((log ? ts_log_softmax : ts_softmax)(ts_to_device(x, device), 1), want, dtypes[_i], log);
+        assert_near((log ? ts_log_softmax : ts_softmax)(ts_to_device(x, device), 1), want,
+                    dtypes[_i], log);
     }
 }

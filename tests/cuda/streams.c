@@ -1,4 +1,5 @@
-/** @file streams.c  What happens later: work on several streams, copies beside it, errors that a kernel finds. */
+/** @file streams.c  What happens later: work on several streams, copies beside it,
+ * errors that a kernel finds. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/driver.h"
 
@@ -25,7 +26,8 @@ TS_TEST(a_call_returns_before_its_work_is_done_and_reading_values_waits)
     OK(ts_item(ts_select(ts_select(b, 0, 8191), 0, 8191), &value));
     double waited = now() - t0;
     ck_assert_double_eq(value, 8192);
-    ck_assert_msg(queued < waited / 4, "10 products took %.3g s to queue of %.3g s", queued, waited);
+    ck_assert_msg(queued < waited / 4, "10 products took %.3g s to queue of %.3g s", queued,
+                  waited);
 }
 
 TS_TEST(events_measure_the_device_and_order_streams)
@@ -79,7 +81,8 @@ TS_TEST(a_stream_that_the_program_made_itself_serves_as_the_current_one)
     ts_tensor *y = ts_add(x, x);
     ck_assert_int_eq(query(own), NOT_READY);
     OK(ts_stream_use(device, NULL));
-    ck_assert_msg(all_are(full_on(device, 10, 1), 1), "the device's own stream does not wait for it");
+    ck_assert_msg(all_are(full_on(device, 10, 1), 1),
+                  "the device's own stream does not wait for it");
     ck_assert_int_eq(query(own), NOT_READY);
     *open = 1;
     OK(ts_stream_synchronize(device, own));
@@ -120,11 +123,13 @@ TS_TEST(a_copy_from_pinned_memory_runs_beside_work_on_another_stream)
             ts_mm(a, a);
         OK(ts_synchronize(device));
         both = now() - t0;
-        ck_assert_msg(queued < alone[1] / 2, "the copy was not queued but waited for: %g of %g s", queued, alone[1]);
+        ck_assert_msg(queued < alone[1] / 2, "the copy was not queued but waited for: %g of %g s",
+                      queued, alone[1]);
         ts_drop(there);
     }
     double least = alone[0] < alone[1] ? alone[0] : alone[1];
-    ck_assert_msg(both < alone[0] + alone[1] - least / 2, "work %.3g s, copy %.3g s, both %.3g s", alone[0], alone[1], both);
+    ck_assert_msg(both < alone[0] + alone[1] - least / 2, "work %.3g s, copy %.3g s, both %.3g s",
+                  alone[0], alone[1], both);
     ts_stream_free(device, copies);
 }
 
@@ -137,7 +142,8 @@ TS_TEST(an_index_that_a_kernel_finds_out_of_range_is_told_once_by_the_next_wait)
     ts_tensor *target = ts_to_device(ts_from_array(bad, TS_I64, TS_SIZES(3)), device);
     OK(ts_cross_entropy(x, target));
     ck_assert_int_eq(ts_synchronize(device), TS_ERR_INDEX);
-    ck_assert_msg(strstr(ts_error_message(), "99") && strstr(ts_error_message(), "cross_entropy"), "%s", ts_error_message());
+    ck_assert_msg(strstr(ts_error_message(), "99") && strstr(ts_error_message(), "cross_entropy"),
+                  "%s", ts_error_message());
     ts_error_clear();
     OK(ts_synchronize(device));
     ck_assert(all_are(full_on(device, 100, 5), 5)); /* the device goes on */
@@ -153,7 +159,8 @@ TS_TEST(an_integer_divided_by_0_is_told_by_the_next_wait, .loop = 2)
     OK(_i ? ts_remainder(a, b) : ts_floor_divide(a, b));
     ck_assert_int_eq(ts_synchronize(device), TS_ERR_VALUE);
     ck_assert_msg(strstr(ts_error_message(), _i ? "remainder" : "floor_divide") &&
-                      strstr(ts_error_message(), "argument 'other': expected integers other than 0, got 0; found"),
+                      strstr(ts_error_message(),
+                             "argument 'other': expected integers other than 0, got 0; found"),
                   "%s", ts_error_message());
     ts_error_clear();
     OK(ts_floor_divide(b, ts_add_scalar(b, 1)));

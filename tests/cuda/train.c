@@ -1,4 +1,5 @@
-/** @file train.c  Training on a GPU: the CPU's curve, the same bits each time, and no call to the system while it goes on. */
+/** @file train.c  Training on a GPU: the CPU's curve, the same bits each time,
+ * and no call to the system while it goes on. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -78,8 +79,10 @@ TS_TEST(a_network_trains_along_the_curve_of_the_CPU)
         network_free(&net);
     }
     for (int i = 0; i < STEPS; i++)
-        ck_assert_msg(fabs(there[i] - here[i]) <= 1e-3 * here[i], "step %d: %.9g, on the CPU %.9g", i, there[i], here[i]);
-    ck_assert_msg(here[STEPS - 1] < 0.5 * here[0], "nothing was learned: %g to %g", here[0], here[STEPS - 1]);
+        ck_assert_msg(fabs(there[i] - here[i]) <= 1e-3 * here[i], "step %d: %.9g, on the CPU %.9g",
+                      i, there[i], here[i]);
+    ck_assert_msg(here[STEPS - 1] < 0.5 * here[0], "nothing was learned: %g to %g", here[0],
+                  here[STEPS - 1]);
 }
 
 static uint64_t hash_of(const network *net)
@@ -104,7 +107,8 @@ TS_TEST(ten_runs_end_with_the_same_bits)
     uint64_t first = 0;
     for (int run = 0; run < 10; run++) {
         TS_SCOPE;
-        ts_tensor *odd = full_on(device, 1000 * run + 17, 1); /* so that blocks lie elsewhere each time */
+        /* so that blocks lie elsewhere each time */
+        ts_tensor *odd = full_on(device, 1000 * run + 17, 1);
         (void)odd;
         ts_manual_seed(5);
         network net = network_new(device);
@@ -114,11 +118,13 @@ TS_TEST(ten_runs_end_with_the_same_bits)
         network_free(&net);
         if (run == 0)
             first = hash;
-        ck_assert_msg(hash == first, "run %d: %016llx, the first one %016llx", run, (unsigned long long)hash, (unsigned long long)first);
+        ck_assert_msg(hash == first, "run %d: %016llx, the first one %016llx", run,
+                      (unsigned long long)hash, (unsigned long long)first);
     }
 }
 
-/** Hash of the gradients of attention, whose keys are shared by heads, and of an embedding with few rows. */
+/** Hash of the gradients of attention, whose keys are shared by heads,
+ * and of an embedding with few rows. */
 static uint64_t hash_of_backward(ts_device device, ts_dtype dtype)
 {
     TS_SCOPE;
@@ -130,11 +136,15 @@ static uint64_t hash_of_backward(ts_device device, ts_dtype dtype)
     for (int i = 0; i < T; i++)
         index[i] = i * 7 % ROWS_OF_TABLE;
     for (int i = 0; i < 4; i++)
-        leaves[i] = ts_set_requires_grad(i ? ts_normal(TS_SIZES(1, i == 1 ? HEADS : 2, T, C), 0, 1, dtype)
-                                           : ts_normal(TS_SIZES(ROWS_OF_TABLE, C), 0, 1, dtype), true);
-    ts_tensor *words = ts_embedding(leaves[0], ts_to_device(ts_from_array(index, TS_I64, TS_SIZES(T)), device), -1); // (T, C)
+        leaves[i] =
+            ts_set_requires_grad(i ? ts_normal(TS_SIZES(1, i == 1 ? HEADS : 2, T, C), 0, 1, dtype)
+                                   : ts_normal(TS_SIZES(ROWS_OF_TABLE, C), 0, 1, dtype),
+                                 true);
+    ts_tensor *words = ts_embedding(
+        leaves[0], ts_to_device(ts_from_array(index, TS_I64, TS_SIZES(T)), device), -1); // (T, C)
     ts_attention_opts opts = {.size = sizeof opts, .causal = true};
-    ts_tensor *y = ts_scaled_dot_product_attention_ex(ts_mul(leaves[1], words), leaves[2], leaves[3], NULL, &opts);
+    ts_tensor *y = ts_scaled_dot_product_attention_ex(ts_mul(leaves[1], words), leaves[2],
+                                                      leaves[3], NULL, &opts);
     OK(ts_backward(ts_sum(ts_mul(y, y))));
     uint64_t hash = 0xcbf29ce484222325u;
     for (int i = 0; i < 4; i++) {
@@ -157,7 +167,8 @@ TS_TEST(ten_backwards_of_attention_and_an_embedding_have_the_same_bits, .loop = 
         TS_SCOPE;
         full_on(device, 1000 * run + 17, 1); /* so that blocks lie elsewhere each time */
         uint64_t hash = hash_of_backward(device, dtypes[_i]);
-        ck_assert_msg(hash == first, "run %d: %016llx, the first one %016llx", run, (unsigned long long)hash, (unsigned long long)first);
+        ck_assert_msg(hash == first, "run %d: %016llx, the first one %016llx", run,
+                      (unsigned long long)hash, (unsigned long long)first);
     }
 }
 
