@@ -1,7 +1,8 @@
 /**
  * @file bench_cuda_launch.cu
- * What a call costs the host before a kernel of one element is in the stream's queue, beside a launch by
- * hand in the same process. Batches of all cases take turns; a batch ends before the queue is full.
+ * What a call costs the host before a kernel of one element is in the stream's queue,
+ * beside a launch by hand in the same process. Batches of all cases take turns; a batch ends
+ * before the queue is full.
  */
 // SPDX-License-Identifier: MIT
 #include <algorithm>
@@ -34,7 +35,8 @@ static cudaStream_t stream;
 static void raw_empty() { nothing<<<1, 256, 0, stream>>>(); }
 static void raw() { add<<<1, 256, 0, stream>>>(r, p, q); }
 /* what the driver takes by itself */
-static CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+static CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          unsigned, CUstream, void **, void **);
 static cudaFunction_t function;
 static void by_driver()
 {
@@ -82,11 +84,15 @@ int main()
     cudaMalloc(&p, 4), cudaMalloc(&q, 4), cudaMalloc(&r, 4);
     cudaDriverEntryPointQueryResult found;
     if (cudaGetFuncBySymbol(&function, (const void *)add) != cudaSuccess ||
-        cudaGetDriverEntryPointByVersion("cuLaunchKernel", (void **)&launch, 12000, cudaEnableDefault, &found) != cudaSuccess)
+        cudaGetDriverEntryPointByVersion("cuLaunchKernel", (void **)&launch, 12000,
+                                         cudaEnableDefault, &found) != cudaSuccess)
         return 1;
-    bench_case cases[] = {{"raw launch", raw, {}}, {"raw launch, 384 bytes of parameters", raw_many, {}},
-                          {"raw launch, empty kernel", raw_empty, {}}, {"by the driver's function", by_driver, {}}, {"add_1", add_1, {}},
-                          {"add_1_out", add_1_out, {}}, {"add_1_inplace", add_1_inplace, {}}, {"empty_1", empty_1, {}}};
+    bench_case cases[] = {{"raw launch", raw, {}},
+                          {"raw launch, 384 bytes of parameters", raw_many, {}},
+                          {"raw launch, empty kernel", raw_empty, {}},
+                          {"by the driver's function", by_driver, {}}, {"add_1", add_1, {}},
+                          {"add_1_out", add_1_out, {}}, {"add_1_inplace", add_1_inplace, {}},
+                          {"empty_1", empty_1, {}}};
     for (int turn = -20; turn < BATCHES; turn++)
         for (bench_case &c : cases) {
             cudaDeviceSynchronize();

@@ -29,7 +29,11 @@ static void count(void) { atomic_fetch_add_explicit(&mallocs, 1, memory_order_re
 void *malloc(size_t bytes) { count(); return __libc_malloc(bytes); }
 void *calloc(size_t n, size_t bytes) { count(); return __libc_calloc(n, bytes); }
 void *realloc(void *block, size_t bytes) { count(); return __libc_realloc(block, bytes); }
-void *aligned_alloc(size_t alignment, size_t bytes) { count(); return __libc_memalign(alignment, bytes); }
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    count();
+    return __libc_memalign(alignment, bytes);
+}
 int posix_memalign(void **block, size_t alignment, size_t bytes)
 {
     count();
@@ -175,7 +179,8 @@ static double measure(const bench_case *c, double *mallocs_per_call)
     double t0 = now();
     for (int i = 0; i < 200; i += c->calls)
         c->run();
-    int turns = (200 + c->calls - 1) / c->calls, batch = (int)(20000.0 / ((now() - t0) / turns)) + 1;
+    int turns = (200 + c->calls - 1) / c->calls,
+        batch = (int)(20000.0 / ((now() - t0) / turns)) + 1;
     double best = 1e18;
     uint64_t before = atomic_load(&mallocs);
     int batches = 2000;
@@ -186,7 +191,8 @@ static double measure(const bench_case *c, double *mallocs_per_call)
         double t = (now() - t0) / batch;
         best = t < best ? t : best;
     }
-    *mallocs_per_call = (double)(atomic_load(&mallocs) - before) / ((double)batch * batches * c->calls);
+    *mallocs_per_call =
+        (double)(atomic_load(&mallocs) - before) / ((double)batch * batches * c->calls);
     return best / c->calls;
 }
 

@@ -3,7 +3,8 @@
 Our kernels beside PyTorch's, in one process and on the same memory.
 
     bench/compare.py --suite cpu [--threads 1,2] [--only REGEX] [--out FILE]
-    bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE] [--build build-cuda]
+    bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE]
+                     [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
 
 Results are compared first; then both sides take turns in short batches and the fastest batch of
@@ -43,10 +44,9 @@ def time_python(function, turns):
 
 def place(torch, library, threads, realtime):
     """
-    Starts both pools and gives each thread of both pools a processor of its own. Otherwise a woken worker may be queued
-    behind its caller while another process has the second processor, and the case is measured with
-    one thread; libgomp's threads, which spin, would not suffer the same.
-    """
+    Starts both pools and gives each thread of both pools a processor of its own. Otherwise a woken
+    worker may be queued behind its caller while another process has the second processor, and the
+    case is measured with one thread; libgomp's threads, which spin, would not suffer the same."""
     processors = sorted(PROCESSORS)
     os.sched_setaffinity(0, PROCESSORS)  # pools look at it to choose between spinning and sleeping
     x = torch.zeros(1 << 20)
@@ -55,7 +55,8 @@ def place(torch, library, threads, realtime):
     torch.add(x, x)
     main, others = os.getpid(), 0
     for task in sorted(int(t.name) for t in Path('/proc/self/task').iterdir()):
-        worker = re.fullmatch(r'tessera-(\d+)', Path(f'/proc/self/task/{task}/comm').read_text().strip())
+        worker = re.fullmatch(r'tessera-(\d+)',
+                              Path(f'/proc/self/task/{task}/comm').read_text().strip())
         slot = 0 if task == main else int(worker[1]) if worker else 1 + others % max(1, threads - 1)
         others += task != main and not worker
         os.sched_setaffinity(task, {processors[slot % len(processors)]})
@@ -117,7 +118,8 @@ def machine():
     name = platform.machine()
     with contextlib.suppress(OSError, StopIteration):
         lines = Path('/proc/cpuinfo').read_text().splitlines()
-        name = next(line.split(':', 1)[1].strip() for line in lines if line.startswith('model name'))
+        name = next(line.split(':', 1)[1].strip()
+                    for line in lines if line.startswith('model name'))
         flags = next(line.split() for line in lines if line.startswith('flags'))
         name += ' (AVX-512)' if 'avx512f' in flags else ' (AVX2)' if 'avx2' in flags else ''
     cores = subprocess.run(['nproc'], capture_output=True, text=True).stdout.strip() or '?'
@@ -126,8 +128,10 @@ def machine():
 
 def commit():
     def git(*words):
-        return subprocess.run(['git', '-C', str(ROOT), *words], capture_output=True, text=True).stdout.strip()
-    return git('rev-parse', '--short', 'HEAD') + (' and changes' if git('status', '--porcelain', '-uno') else '')
+        return subprocess.run(['git', '-C', str(ROOT), *words], capture_output=True,
+                              text=True).stdout.strip()
+    return (git('rev-parse', '--short', 'HEAD')
+            + (' and changes' if git('status', '--porcelain', '-uno') else ''))
 
 
 def geometric_mean(ratios):
@@ -140,7 +144,8 @@ def head(torch, threads):
     return [('date', date.today().isoformat()), ('machine', machine()), ('commit', commit()),
             ('torch', torch.__version__), ('threads', ','.join(map(str, threads))),
             ('command', ' '.join(['bench/compare.py', *sys.argv[1:]])),
-            ('torch per call', f'{overhead:.2f} us for one element, Python included, is part of its times')]
+            ('torch per call',
+             f'{overhead:.2f} us for one element, Python included, is part of its times')]
 
 
 def run_suite(options, torch, library, cases, write):
@@ -162,7 +167,8 @@ def run_suite(options, torch, library, cases, write):
                     trouble = verify(torch, library, sequence, case)
                     if trouble:
                         raise ValueError(trouble)
-                    ours, theirs = measure(partial(library.run, sequence), case.theirs, threads, options.seconds)
+                    ours, theirs = measure(partial(library.run, sequence), case.theirs, threads,
+                                           options.seconds)
                 except Exception as error:  # one broken case must not hide the others
                     failures.append(f'{name} {shape}: {error}')
                     write(threads, name, shape, None, None, None, str(error).splitlines()[0])
@@ -170,7 +176,8 @@ def run_suite(options, torch, library, cases, write):
             ratios.append(ours / theirs)
             if in_step:
                 step_ratios.append(ours / theirs)
-            write(threads, name, shape, ours / 1e3, theirs / 1e3, ours / theirs, 'step' if in_step else '')
+            write(threads, name, shape, ours / 1e3, theirs / 1e3, ours / theirs,
+                  'step' if in_step else '')
         for what, values in (('ops of the step', step_ratios), ('all cases', ratios)):
             if values:
                 write(threads, 'geometric mean', what, None, None, geometric_mean(values), '')
@@ -189,7 +196,8 @@ def run_step(options, torch, threads, write):
     for fused in (True, False):  # the faster one counts
         model, tokens, targets = gpt.torch_model()
         if fused:
-            ours = gpt.Ours(options.build, [p.data_ptr() for p in model.parameters()], tokens.data_ptr(),
+            ours = gpt.Ours(options.build, [p.data_ptr() for p in model.parameters()],
+                            tokens.data_ptr(),
                             targets.data_ptr())
         sides[fused] = gpt.torch_step(model, tokens, targets, fused)
     losses = [sides[True]() for _ in range(3)]
@@ -207,8 +215,9 @@ def run_step(options, torch, threads, write):
     note = (f'ours / (in use before {before / MIB:.2f} + gradients {params / MIB:.2f} + saved '
             f'{(after - before) / MIB:.2f} + largest result {largest / MIB:.2f})')
     write(threads, 'peak bytes / bound', gpt.SHAPE, None, None, peak / bound, note)
-    grown = [int(subprocess.run([sys.executable, gpt.__file__, side, options.build, str(threads)], check=True,
-                                capture_output=True, text=True).stdout) for side in ('ours', 'torch')]
+    grown = [int(subprocess.run([sys.executable, gpt.__file__, side, options.build, str(threads)],
+                                check=True, capture_output=True, text=True).stdout)
+             for side in ('ours', 'torch')]
     write(threads, 'growth of process', gpt.SHAPE, None, None, grown[0] / grown[1],
           f'ours {grown[0] / MIB:.1f} MiB, torch {grown[1] / MIB:.1f} MiB')
 
@@ -227,7 +236,8 @@ def writer(out):
         print(f'{threads:>7}  {name:<24} {shape:<24} {number(ours, 1):>10} {number(theirs, 1):>10} '
               f'{number(ratio, 2):>7}  {note}{mark}', flush=True)
         if out:
-            print(threads, name, shape, number(ours, 2), number(theirs, 2), number(ratio, 3), note, sep='\t', file=out,
+            print(threads, name, shape, number(ours, 2), number(theirs, 2), number(ratio, 3), note,
+                  sep='\t', file=out,
                   flush=True)
     return write
 
@@ -247,8 +257,10 @@ def compare_on_gpu(options, torch, out):
     except (OSError, tessera.Failed) as error:
         sys.exit(f'compare.py: {error}')
     gpu = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}'
-    write_head([('date', date.today().isoformat()), ('machine', f'{gpu}; {machine()}'), ('commit', options.commit or commit()),
-                ('torch', torch.__version__), ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))], out)
+    write_head([('date', date.today().isoformat()), ('machine', f'{gpu}; {machine()}'),
+                ('commit', options.commit or commit()),
+                ('torch', torch.__version__),
+                ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))], out)
     failures = suite.run(options, torch, library, suite.writer(out))
     for failure in failures:
         print(failure, file=sys.stderr)
@@ -264,22 +276,30 @@ def main():
     parser.add_argument('--seconds', type=float, default=5, help='most time for a case (default 5)')
     parser.add_argument('--realtime', action='store_true',
                         help='real-time priority (as root): for a machine where others work too')
-    parser.add_argument('--compile', action='store_true', help='cuda: measure torch.compile as well')
-    parser.add_argument('--jobs', type=int, default=len(PROCESSORS) or 1, help='cuda: processes that compile first')
-    parser.add_argument('--widths', default='', type=lambda s: [int(n) for n in s.split(',')] if s else [],
+    parser.add_argument('--compile', action='store_true',
+                        help='cuda: measure torch.compile as well')
+    parser.add_argument('--jobs', type=int, default=len(PROCESSORS) or 1,
+                        help='cuda: processes that compile first')
+    parser.add_argument('--widths', default='',
+                        type=lambda s: [int(n) for n in s.split(',')] if s else [],
                         help='cuda: only ops on rows, of so many columns')
-    parser.add_argument('--begin-with', metavar='FILE', help='cuda: compile, then measure when FILE is there: the GPU has '
+    parser.add_argument('--begin-with', metavar='FILE',
+                        help='cuda: compile, then measure when FILE is there: the GPU has '
                         'other users until then')
-    parser.add_argument('--minutes', type=float, default=60, help='on a GPU: most time for all cases')
+    parser.add_argument('--minutes', type=float, default=60,
+                        help='on a GPU: most time for all cases')
     parser.add_argument('--build', default=str(ROOT / 'build'), help='folder with libtessera.so')
-    parser.add_argument('--commit', help='what to call the sources where there is no version control')
+    parser.add_argument('--commit',
+                        help='what to call the sources where there is no version control')
     parser.add_argument('--out', help='file for the table, tab separated')
     options = parser.parse_args()
     try:
         import torch
     except ImportError:
-        sys.exit('compare.py: PyTorch is not importable by ' + sys.executable + ': run it with a Python that '
-                 'has it (python3 -m venv v && v/bin/pip install torch numpy && v/bin/python bench/compare.py ...)')
+        sys.exit('compare.py: PyTorch is not importable by ' + sys.executable
+                 + ': run it with a Python that '
+                 'has it (python3 -m venv v && v/bin/pip install torch numpy && '
+                 'v/bin/python bench/compare.py ...)')
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
     if options.suite != 'cpu':
         return compare_on_gpu(options, torch, out)

@@ -20,8 +20,8 @@ typedef struct compare_gpt {
     int64_t count;
 } compare_gpt;
 
-TS_API compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, const int64_t *tokens,
-                                    const int64_t *targets);
+TS_API compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values,
+                                    const int64_t *tokens, const int64_t *targets);
 TS_API void compare_gpt_free(compare_gpt *g);
 TS_API double compare_gpt_run(compare_gpt *g, int turns, double *loss);
 TS_API int compare_gpt_memory(compare_gpt *g, int64_t *bytes);
@@ -33,7 +33,9 @@ static int sizes_of(const compare_gpt *g, int64_t i, int64_t *sizes)
     int64_t block[PER_BLOCK][2] = {{C, 0}, {C, 0}, {3 * C, C}, {3 * C, 0}, {C, C}, {C, 0},
                                    {C, 0}, {C, 0}, {4 * C, C}, {4 * C, 0}, {C, 4 * C}, {C, 0}};
     int64_t outer[AROUND][2] = {{g->V, C}, {g->T, C}, {C, 0}, {C, 0}, {g->V, C}};
-    const int64_t *s = i < 2 ? outer[i] : i < last ? block[(i - 2) % PER_BLOCK] : outer[2 + i - last];
+    const int64_t *s = i < 2      ? outer[i]
+                       : i < last ? block[(i - 2) % PER_BLOCK]
+                                  : outer[2 + i - last];
     sizes[0] = s[0];
     sizes[1] = s[1];
     return s[1] ? 2 : 1;
@@ -42,7 +44,9 @@ static int sizes_of(const compare_gpt *g, int64_t i, int64_t *sizes)
 /** The tensor on the thread's default device. */
 static ts_tensor *placed(ts_tensor *t)
 {
-    return ts_default_device().backend == TS_DEVICE_CPU.backend ? t : ts_to_device(t, ts_default_device());
+    return ts_default_device().backend == TS_DEVICE_CPU.backend
+               ? t
+               : ts_to_device(t, ts_default_device());
 }
 
 /** values: one array a parameter, or NULL for random weights and data. NULL after an error. */
@@ -58,12 +62,14 @@ compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, co
     bool made = true;
     g->tokens = ts_retain(values ? placed(ts_from_array(tokens, TS_I64, (int64_t[]){g->B, g->T}, 2))
                                  : ts_randint(0, g->V, (int64_t[]){g->B, g->T}, 2));
-    g->targets = ts_retain(values ? placed(ts_from_array(targets, TS_I64, n, 1)) : ts_randint(0, g->V, n, 1));
+    g->targets = ts_retain(values ? placed(ts_from_array(targets, TS_I64, n, 1))
+                                  : ts_randint(0, g->V, n, 1));
     g->count = AROUND + PER_BLOCK * g->L;
     for (int64_t i = 0; i < g->count; i++) {
         int64_t sizes[2];
         int ndim = sizes_of(g, i, sizes);
-        ts_tensor *p = values ? placed(ts_from_array(values[i], TS_F32, sizes, ndim)) : ts_normal(sizes, ndim, 0, 0.02, TS_F32);
+        ts_tensor *p = values ? placed(ts_from_array(values[i], TS_F32, sizes, ndim))
+                              : ts_normal(sizes, ndim, 0, 0.02, TS_F32);
         g->params[i] = ts_set_requires_grad(ts_retain(p), true);
         g->mean[i] = ts_retain(ts_zeros(sizes, ndim, TS_F32));
         g->square[i] = ts_retain(ts_zeros(sizes, ndim, TS_F32));
@@ -95,8 +101,9 @@ static ts_tensor *attention(const compare_gpt *g, ts_tensor *x, ts_tensor *const
     TS_TRY_NULL(ts_split(qkv, g->C, 2, part, 3));
     for (int i = 0; i < 3; i++) // (B, H, T, C/H)
         part[i] = ts_transpose(ts_view(part[i], TS_SIZES(g->B, g->T, g->H, g->C / g->H)), 1, 2);
-    ts_tensor *y = ts_scaled_dot_product_attention_ex(part[0], part[1], part[2], NULL,
-                                                      &(ts_attention_opts){.size = sizeof(ts_attention_opts), .causal = true});
+    ts_tensor *y = ts_scaled_dot_product_attention_ex(
+        part[0], part[1], part[2], NULL,
+        &(ts_attention_opts){.size = sizeof(ts_attention_opts), .causal = true});
     y = ts_reshape(ts_transpose(y, 1, 2), TS_SIZES(g->B, g->T, g->C));
     return ts_add(x, ts_linear(y, w[4], w[5]));
 }
@@ -123,9 +130,11 @@ static ts_tensor *forward(const compare_gpt *g) // (B*T, V)
 /** Backward from the loss, which it returns; the logits' gradient takes their place. */
 static ts_tensor *backward(const compare_gpt *g, ts_tensor *logits)
 {
-    ts_tensor *gradient = ts_detach(logits), *loss = ts_cross_entropy_grad_(gradient, g->targets, NULL);
+    ts_tensor *gradient = ts_detach(logits),
+              *loss = ts_cross_entropy_grad_(gradient, g->targets, NULL);
     TS_TRY_NULL(loss);
-    TS_TRY_NULL(ts_backward_ex(logits, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .gradient = gradient}));
+    TS_TRY_NULL(ts_backward_ex(
+        logits, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .gradient = gradient}));
     return loss;
 }
 
@@ -133,13 +142,15 @@ static ts_status update(compare_gpt *g)
 {
     TS_SCOPE;
     TS_NO_GRAD;
-    ts_adamw_rule rule = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .decoupled = true};
+    ts_adamw_rule rule = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
+                          .decoupled = true};
     for (int64_t i = 0; i < g->count; i++) {
         g->grads[i] = ts_grad(g->params[i]);
         g->steps[i]++;
     }
     ts_tensor *norm = ts_global_norm(g->grads, g->count);
-    TS_TRY(rule.grad_scale = ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), 1), 1)); /* clips to 1 */
+    /* clips to 1 */
+    TS_TRY(rule.grad_scale = ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), 1), 1));
     TS_TRY(ts_adamw_(g->params, g->grads, g->mean, g->square, g->steps, g->count, &rule));
     for (int64_t i = 0; i < g->count; i++)
         ts_zero_grad(g->params[i]);
@@ -158,7 +169,8 @@ double compare_gpt_run(compare_gpt *g, int turns, double *loss)
             return -1;
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / turns;
+    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) /
+           turns;
 }
 
 /**

@@ -8,7 +8,8 @@
 
 #include "tessera/tessera.h"
 
-/** One call of a sequence; results that are given stay, others are released after each call, or turn. */
+/** One call of a sequence; results that are given stay, others are released
+ * after each call, or turn. */
 typedef struct compare_call {
     int op, nargs, nrets;
     const ts_value *args;
@@ -33,8 +34,8 @@ static ts_status call_once(const compare_call *c, int hold)
     return TS_OK;
 }
 
-/** Nanoseconds of one turn through the sequence, the mean of `turns`; -1 after a failure. With `hold` results
- *  live to the end of the turn, so that each call writes to memory of its own. */
+/** Nanoseconds of one turn through the sequence, the mean of `turns`; -1 after a failure. With
+ *  `hold` results live to the end of the turn, so that each call writes to memory of its own. */
 double compare_run(const compare_call *calls, int ncalls, int turns, int hold)
 {
     struct timespec begin, end;
@@ -47,5 +48,6 @@ double compare_run(const compare_call *calls, int ncalls, int turns, int hold)
                 return -1;
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / turns;
+    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) /
+           turns;
 }

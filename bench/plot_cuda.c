@@ -1,6 +1,7 @@
 /**
- * @file plot_cuda.c  Charts of a table that bench/compare.py wrote: of --suite cuda, how much of the device's copy
- * rate the row operators reach over the length of a row; of --suite attention, rates over the number of rows.
+ * @file plot_cuda.c  Charts of a table that bench/compare.py wrote: of --suite cuda, how much
+ * of the device's copy rate the row operators reach over the length of a row; of --suite attention,
+ * rates over the number of rows.
  *
  *     plot_cuda TABLE.tsv FOLDER     writes FOLDER/cuda-OP-DTYPE.svg
  */
@@ -22,7 +23,8 @@ typedef struct suite {
 } suite;
 static const suite rows_suite = {{"Tessera", "PyTorch", "torch.compile"},
                                  "elements of a row", "% of a device copy's rate", 100, "copy"};
-static const suite attention_suite = {{"Tessera", "PyTorch, flash", "PyTorch, cuDNN"}, "rows", "TFLOP/s", 1e3, NULL};
+static const suite attention_suite = {
+    {"Tessera", "PyTorch, flash", "PyTorch, cuDNN"}, "rows", "TFLOP/s", 1e3, NULL};
 
 /** The points of one chart, in the order of the table. */
 typedef struct points {
@@ -44,8 +46,8 @@ static bool is(const char *text, const char *word)
     return strncmp(text, word, n) == 0 && text[n] == '\t';
 }
 
-/** Takes the line when it is one of op and dtype: op, shape, dtype, the time of each side, what y goes by; x is the
- *  last size of the shape. */
+/** Takes the line when it is one of op and dtype: op, shape, dtype, the time of each side,
+ *  what y goes by; x is the last size of the shape. */
 static void take(points *p, const suite *of, const char *line, const char *op, const char *dtype)
 {
     char shape[64];
@@ -62,14 +64,19 @@ static void take(points *p, const suite *of, const char *line, const char *op, c
     p->n++;
 }
 
-static ts_status draw(const points *p, const suite *of, const char *op, const char *dtype, const char *folder)
+static ts_status draw(const points *p, const suite *of, const char *op, const char *dtype,
+                      const char *folder)
 {
     char title[128], path[4096];
     ts_line_opts dots = {.markers = true};
     snprintf(title, sizeof title, "%s, %s", op, dtype);
     snprintf(path, sizeof path, "%s/cuda-%s-%s.svg", folder, op, dtype);
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = title, .x_title = of->x_title, .log_x = true,
-                                                    .y_title = of->y_title, .width = 560, .height = 320});
+    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = title,
+                                                    .x_title = of->x_title,
+                                                    .log_x = true,
+                                                    .y_title = of->y_title,
+                                                    .width = 560,
+                                                    .height = 320});
     TS_TRY(chart);
     ts_status status = TS_OK;
     for (int s = 0; s < SIDES && status == TS_OK; s++) {
@@ -92,11 +99,15 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         const suite *of;
-    } ops[] = {{"softmax", &rows_suite}, {"softmax_backward", &rows_suite}, {"log_softmax", &rows_suite},
+    } ops[] = {{"softmax", &rows_suite}, {"softmax_backward", &rows_suite},
+               {"log_softmax", &rows_suite},
                {"log_softmax_backward", &rows_suite}, {"layer_norm", &rows_suite},
-               {"layer_norm_backward", &rows_suite}, {"rms_norm", &rows_suite}, {"rms_norm_backward", &rows_suite},
-               {"attention_hd64_full", &attention_suite}, {"attention_hd64_causal", &attention_suite},
-               {"attention_hd128_full", &attention_suite}, {"attention_hd128_causal", &attention_suite},
+               {"layer_norm_backward", &rows_suite}, {"rms_norm", &rows_suite},
+               {"rms_norm_backward", &rows_suite},
+               {"attention_hd64_full", &attention_suite},
+               {"attention_hd64_causal", &attention_suite},
+               {"attention_hd128_full", &attention_suite},
+               {"attention_hd128_causal", &attention_suite},
                {"attention_backward_hd64_full", &attention_suite},
                {"attention_backward_hd64_causal", &attention_suite},
                {"attention_backward_hd128_full", &attention_suite},

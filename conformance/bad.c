@@ -1,7 +1,7 @@
 /**
  * @file bad.c
- * Wrong calls of every op: a named error, or a result, but never a crash. Another device than the CPU
- * must give the code that the CPU gives.
+ * Wrong calls of every op: a named error, or a result, but never a crash.
+ * Another device than the CPU must give the code that the CPU gives.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -18,7 +18,8 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
     for (int i = 0; i < TS_MAX_RETS; i++)
         rets[i] = ts_value_none();
     memcpy(changed.args, args, sizeof changed.args);
-    /* what only values make wrong, a device may report when it is waited for: this call's error, and no other's */
+    /* what only values make wrong, a device may report when it is waited for:
+     * this call's error, and no other's */
     bool late = !on_cpu(c->device) && !on_meta(c->device);
     if (late)
         ts_synchronize(c->device);
@@ -33,10 +34,12 @@ typedef struct ts_answers {
 } ts_answers;
 
 /** The record holds this code and names op and argument. */
-static void expect(const ts_case *c, ts_status got, ts_status want, const char *argument, const char *text)
+static void expect(const ts_case *c, ts_status got, ts_status want, const char *argument,
+                   const char *text)
 {
     if (got != want || ts_error_code() != want)
-        sample_failed(c, "expected %s, got %s: %s", ts_status_name(want), ts_status_name(got), ts_error_message());
+        sample_failed(c, "expected %s, got %s: %s", ts_status_name(want), ts_status_name(got),
+                      ts_error_message());
     else if (!strstr(ts_error_message(), c->s->op) || strcmp(ts_error_op(), c->s->op) != 0)
         sample_failed(c, "the message does not name the op: %s", ts_error_message());
     else if (argument && !strstr(ts_error_message(), argument))
@@ -103,19 +106,24 @@ static void sweep_kinds(ts_case *c, const ts_made *m)
     int nrets = c->info->nrets;
     ts_error_clear();
     c->form = "an argument too few";
-    expect(c, ts_call_boxed(c->op, m->args, m->nargs - 1, rets, nrets), TS_ERR_VALUE, NULL, "arguments");
+    expect(c, ts_call_boxed(c->op, m->args, m->nargs - 1, rets, nrets), TS_ERR_VALUE, NULL,
+           "arguments");
     ts_error_clear();
     c->form = "a result too many";
-    expect(c, ts_call_boxed(c->op, m->args, m->nargs, rets, nrets + 1), TS_ERR_VALUE, NULL, "results");
+    expect(c, ts_call_boxed(c->op, m->args, m->nargs, rets, nrets + 1), TS_ERR_VALUE, NULL,
+           "results");
     static const int64_t ints[2] = {1, 1};
-    const ts_value kinds[] = {ts_value_none(), ts_value_bool(true), ts_value_int(1), ts_value_float(1), ts_value_none(),
-                              ts_value_tensors(NULL, 0), ts_value_ints(ints, 2), ts_value_dtype(TS_F32),
+    const ts_value kinds[] = {ts_value_none(), ts_value_bool(true), ts_value_int(1),
+                              ts_value_float(1), ts_value_none(),
+                              ts_value_tensors(NULL, 0), ts_value_ints(ints, 2),
+                              ts_value_dtype(TS_F32),
                               ts_value_device(TS_DEVICE_CPU), ts_value_string("x")};
     c->form = "an argument of another kind";
     for (int i = 0; i < m->nargs; i++)
         for (int kind = 0; kind < TS_COUNTOF(kinds); kind++) {
             const ts_op_arg *param = &c->info->args[i];
-            if (kind == TS_TAG_TENSOR || param->kinds >> kind & 1 || (kind == TS_TAG_NONE && param->optional))
+            if (kind == TS_TAG_TENSOR || param->kinds >> kind & 1 ||
+                (kind == TS_TAG_NONE && param->optional))
                 continue;
             ts_value args[TS_MAX_ARGS];
             memcpy(args, m->args, sizeof args);
@@ -134,13 +142,15 @@ static void note(ts_answers *a, ts_status status)
 }
 
 /**
- * META has no kernels: it may accept what only values make wrong, or only the lack of a kernel. And how
- * much memory there is, is a matter of the device.
+ * META has no kernels: it may accept what only values make wrong, or only the lack of a kernel.
+ * And how much memory there is, is a matter of the device.
  */
 static bool may_differ(const ts_case *c, ts_status want, ts_status got)
 {
-    bool unseen = want == TS_ERR_INDEX || want == TS_ERR_VALUE || want == TS_ERR_DTYPE || c->s->by_values;
-    return (on_meta(c->device) && got == TS_OK && unseen) || want == TS_ERR_MEMORY || got == TS_ERR_MEMORY;
+    bool unseen =
+        want == TS_ERR_INDEX || want == TS_ERR_VALUE || want == TS_ERR_DTYPE || c->s->by_values;
+    return (on_meta(c->device) && got == TS_OK && unseen) || want == TS_ERR_MEMORY ||
+           got == TS_ERR_MEMORY;
 }
 
 /** Fine or a named error; on another device than the CPU, the CPU's answer. */
@@ -158,43 +168,48 @@ static void survive(const ts_case *c, const ts_made *m, const ts_value *args, ts
         else if (sample_is_refusal(c, status))
             sample_refused(c);
         else
-            sample_failed(c, "the CPU says %s, here %s: %s", ts_status_name(want), ts_status_name(status),
+            sample_failed(c, "the CPU says %s, here %s: %s", ts_status_name(want),
+                          ts_status_name(status),
                           status == TS_OK ? "no error" : ts_error_message());
         return;
     }
     if (status == TS_OK)
         sample_passed(c);
-    else if (status == TS_ERR_MEMORY || status == TS_ERR_AUTOGRAD || c->info->composite) /* another op may refuse */
-        sample_passed(c);
+    else if (status == TS_ERR_MEMORY || status == TS_ERR_AUTOGRAD || c->info->composite)
+        sample_passed(c); /* another op may refuse */
     else
         expect(c, status, status, NULL, NULL);
 }
 
 /**
  * Each tensor in every dtype and in odd shapes; each number extreme.
- * @param answers  NULL to judge by what the library promises; else filled on the CPU, compared elsewhere
+ * @param answers  NULL to judge by what the library promises;
+ *                 else filled on the CPU, compared elsewhere
  */
 static void sweep_odd(ts_case *c, const ts_made *m, ts_answers *answers)
 {
     static const struct {
         int ndim;
         int64_t sizes[TS_MAX_DIMS];
-    } shapes[] = {{0, {0}}, {1, {0}}, {1, {1}}, {1, {5}}, {2, {0, 3}}, {2, {3, 0}}, {2, {7, 2}}, {3, {2, 1, 3}},
+    } shapes[] = {{0, {0}}, {1, {0}}, {1, {1}}, {1, {5}}, {2, {0, 3}}, {2, {3, 0}}, {2, {7, 2}},
+                  {3, {2, 1, 3}},
                   {4, {1, 2, 3, 4}}, {8, {1, 1, 2, 1, 1, 1, 2, 1}}};
-    static const int64_t numbers[] = {0, -1, 1, 5, 100, -100, (int64_t)1 << 45, INT64_MAX, INT64_MIN};
+    static const int64_t numbers[] = {0, -1, 1, 5, 100, -100, (int64_t)1 << 45, INT64_MAX,
+                                      INT64_MIN};
     static const double reals[] = {0, -0.0, -1, 0.5, 1, 2, 1e300, -1e300, INFINITY, -INFINITY, NAN};
     for (int i = 0; i < m->nargs; i++) {
         ts_value args[TS_MAX_ARGS];
         memcpy(args, m->args, sizeof args);
-        for (int k = 0; args[i].tag == TS_TAG_TENSOR && k < TS_DTYPE_COUNT + TS_COUNTOF(shapes); k++) {
+        for (int k = 0; args[i].tag == TS_TAG_TENSOR && k < TS_DTYPE_COUNT + TS_COUNTOF(shapes);
+             k++) {
             TS_SCOPE;
             const ts_tensor *t = m->args[i].t;
             int s = k - TS_DTYPE_COUNT;
             const int64_t *sizes = s < 0 ? ts_sizes(t) : shapes[s].sizes;
             int ndim = s < 0 ? ts_ndim(t) : shapes[s].ndim;
             double *values = calloc((size_t)ref_numel(sizes, ndim) + 1, sizeof *values);
-            ts_tensor *other = tensor_make(values, s < 0 ? (ts_dtype)k : ts_dtype_of(t), sizes, ndim, LAYOUT_CONTIGUOUS,
-                                           c->device, NULL);
+            ts_tensor *other = tensor_make(values, s < 0 ? (ts_dtype)k : ts_dtype_of(t), sizes,
+                                           ndim, LAYOUT_CONTIGUOUS, c->device, NULL);
             free(values);
             c->form = s < 0 ? "another dtype" : "another shape";
             if (!other) { /* a dtype that the device lacks */
@@ -264,8 +279,8 @@ static void listed(ts_case *c, const ts_made *m)
             sample_refused(c);
         else if (status != bad->code && may_differ(c, bad->code, status))
             sample_passed(c);
-        else if (status == bad->code && !on_cpu(c->device) && c->info->composite) /* one of its parts refused */
-            sample_passed(c);
+        else if (status == bad->code && !on_cpu(c->device) && c->info->composite)
+            sample_passed(c); /* one of its parts refused */
         else
             expect(c, status, bad->code, NULL, bad->text);
         made_free(&o);

@@ -24,7 +24,8 @@ void card_free(ts_card *card)
 
 void card_note(ts_card *card, int op, ts_dtype dtype, ts_part part, const char *text)
 {
-    if (op < 0 || op >= card->nops || atomic_fetch_add(&card->ops[op].failures, 1) >= FAILURES_PER_OP)
+    if (op < 0 || op >= card->nops ||
+        atomic_fetch_add(&card->ops[op].failures, 1) >= FAILURES_PER_OP)
         return;
     int at = atomic_fetch_add(&card->nfailures, 1);
     if (at >= FAILURES_MOST)
@@ -55,7 +56,9 @@ ts_verdict card_verdict(const ts_card *card, int op, ts_dtype dtype)
         return UNSUPPORTED;
     if (!passed)
         return SKIPPED;
-    return cell->round_trips || row->rule == TS_RULE_FALLBACK || row->rule == TS_RULE_FALLBACK_FIRST ? FALLBACK : PASS;
+    return cell->round_trips || row->rule == TS_RULE_FALLBACK || row->rule == TS_RULE_FALLBACK_FIRST
+               ? FALLBACK
+               : PASS;
 }
 
 const char *verdict_name(ts_verdict verdict)
@@ -81,5 +84,6 @@ int card_count(const ts_card *card, ts_verdict verdict)
 
 bool card_is_good(const ts_card *card, bool strict)
 {
-    return !card_count(card, FAIL) && !(strict && (card_count(card, UNSUPPORTED) || card_count(card, FALLBACK)));
+    return !card_count(card, FAIL) &&
+           !(strict && (card_count(card, UNSUPPORTED) || card_count(card, FALLBACK)));
 }

@@ -26,7 +26,15 @@ typedef struct ts_cell {
 } ts_cell;
 
 /** In falling order of precedence, but for NOT_LISTED: no sample has this dtype. */
-typedef enum ts_verdict { NOT_LISTED, FAIL, UNSUPPORTED, FALLBACK, PASS, SKIPPED, VERDICT_COUNT } ts_verdict;
+typedef enum ts_verdict {
+    NOT_LISTED,
+    FAIL,
+    UNSUPPORTED,
+    FALLBACK,
+    PASS,
+    SKIPPED,
+    VERDICT_COUNT
+} ts_verdict;
 
 enum { FAILURES_MOST = 2000, FAILURES_PER_OP = 5, FAILURE_TEXT = 1400 };
 

@@ -12,14 +12,16 @@ ts_sample_run sample_run;
 
 const char *layout_name(ts_layout layout)
 {
-    static const char *const names[] = {"contiguous", "transposed", "expanded", "offset", "strided", "mixed"};
+    static const char *const names[] = {"contiguous", "transposed", "expanded", "offset", "strided",
+                                        "mixed"};
     return names[layout];
 }
 
 void sample_passed(const ts_case *c) { sample_run.passed(sample_run.ctx, c); }
 
 /** Appends to a text that is cut to its size. */
-static void add(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void add(char *text, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static void add(char *text, size_t size, const char *format, ...)
 {
     size_t used = strlen(text);
@@ -48,12 +50,16 @@ static void add_arg(char *text, size_t size, const ts_case *c, const ts_sample_a
         }
         add(text, size, a->count ? "]" : "[]");
         break;
-    case TS_TAG_INTS: add(text, size, "ints %s", ts_format_sizes(buffer, sizeof buffer, sizes, a->ndim)); break;
+    case TS_TAG_INTS:
+        add(text, size, "ints %s", ts_format_sizes(buffer, sizeof buffer, sizes, a->ndim));
+        break;
     case TS_TAG_INT: add(text, size, "%lld", (long long)sample_size(c, a->i)); break;
     case TS_TAG_FLOAT: add(text, size, "%g", a->d); break;
     case TS_TAG_BOOL: add(text, size, a->i ? "true" : "false"); break;
     case TS_TAG_STRING: add(text, size, "'%s'", a->str); break;
-    case TS_TAG_DTYPE: add(text, size, "%s", ts_dtype_name(a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype)); break;
+    case TS_TAG_DTYPE:
+        add(text, size, "%s", ts_dtype_name(a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype));
+        break;
     case TS_TAG_DEVICE: add(text, size, "%s", ts_device_name(c->device)); break;
     default: add(text, size, "none");
     }
@@ -62,7 +68,8 @@ static void add_arg(char *text, size_t size, const ts_case *c, const ts_sample_a
 void sample_text(char *text, size_t size, const ts_case *c, const char *what)
 {
     text[0] = 0;
-    add(text, size, "%s '%s' %s %s", c->s->op, c->s->name, ts_dtype_name(c->dtype), layout_name(c->layout));
+    add(text, size, "%s '%s' %s %s", c->s->op, c->s->name, ts_dtype_name(c->dtype),
+        layout_name(c->layout));
     for (int i = 0; c->info && i < c->info->nargs; i++) {
         add(text, size, i ? ", " : " (");
         add_arg(text, size, c, &c->s->args[i]);
@@ -83,7 +90,8 @@ void sample_failed(const ts_case *c, const char *format, ...)
 
 bool sample_is_refusal(const ts_case *c, ts_status status)
 {
-    return !on_cpu(sample_run.device) && c->s && (status == TS_ERR_UNSUPPORTED || status == TS_ERR_DTYPE);
+    return !on_cpu(sample_run.device) && c->s &&
+           (status == TS_ERR_UNSUPPORTED || status == TS_ERR_DTYPE);
 }
 
 void sample_refused(const ts_case *c)
@@ -114,7 +122,8 @@ const char *meta_text(const ts_tensor *t)
     char *out = ring[next++ & 3], sizes[192];
     if (!t)
         return "nothing";
-    snprintf(out, sizeof ring[0], "%s %s", ts_format_sizes(sizes, sizeof sizes, ts_sizes(t), ts_ndim(t)),
+    snprintf(out, sizeof ring[0], "%s %s",
+             ts_format_sizes(sizes, sizeof sizes, ts_sizes(t), ts_ndim(t)),
              ts_dtype_name(ts_dtype_of(t)));
     return out;
 }
@@ -162,9 +171,12 @@ ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets)
         sample_run.calls(sample_run.ctx, c, true);
     for (int i = 0; status == TS_OK && i < c->info->nrets; i++)
         if (!(given >> i & 1) && rets[i].tag == TS_TAG_TENSOR) {
-            /* an argument's own handle as a result would get a second place in a scope, and a second history */
+            /* an argument's own handle as a result would get a second place
+             * in a scope, and a second history */
             if (is_argument(m, rets[i].t))
-                return ts_error_set(TS_ERR_INTERNAL, "%s: result %d is a handle that the caller holds already", c->s->op, i);
+                return ts_error_set(TS_ERR_INTERNAL,
+                                    "%s: result %d is a handle that the caller holds already",
+                                    c->s->op, i);
             ts_adopt(rets[i].t);
         }
     return status;

@@ -2,10 +2,10 @@
  * @file drive.h
  * What the parts of the samples' driver share: the run, cases, made arguments, complaints.
  *
- * A run has one device, the candidate. On the CPU results are judged by the references, gradients in
- * f64 by differences. On another device results are judged by the same references, and gradients by
- * those of the CPU in f64; tensors get there and back by ts_to_device() alone. META is judged by the
- * sizes and strides of the CPU's results.
+ * A run has one device, the candidate. On the CPU results are judged by the references,
+ * gradients in f64 by differences. On another device results are judged by the same references,
+ * and gradients by those of the CPU in f64; tensors get there and back by ts_to_device() alone.
+ * META is judged by the sizes and strides of the CPU's results.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_DRIVE_H
@@ -39,8 +39,9 @@ typedef struct ts_case {
 } ts_case;
 
 /**
- * A large case is there for tails and grids. Among its 10⁵ elements are some nearer to zero than any of a
- * small one, and its reference sums in double too: c counts this many times, of the result's largest.
+ * A large case is there for tails and grids. Among its 10⁵ elements are some nearer to zero
+ * than any of a small one, and its reference sums in double too: c counts this many times,
+ * of the result's largest.
  */
 #define LARGE_FACTOR 8
 
@@ -49,7 +50,8 @@ typedef struct ts_case {
 typedef struct ts_sample_run {
     ts_device device; /* the candidate; the CPU by default */
     uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */
-    bool brief;       /* values in one size and two layouts, beside large cases: for checkers that are slow */
+    bool brief;       /* values in one size and two layouts, beside large cases:
+                         for checkers that are slow */
     void *ctx;
     /** NULL, or called whenever arguments are made for a case. */
     void (*begins)(void *ctx, const ts_case *c);
@@ -57,7 +59,8 @@ typedef struct ts_sample_run {
     void (*calls)(void *ctx, const ts_case *c, bool after);
     void (*passed)(void *ctx, const ts_case *c);
     void (*failed)(void *ctx, const ts_case *c, const char *text);
-    /** The device says by an error that it lacks the kernel or the dtype. Not called for the CPU. */
+    /** The device says by an error that it lacks the kernel or the dtype.
+     * Not called for the CPU. */
     void (*unsupported)(void *ctx, const ts_case *c, const char *text);
 } ts_sample_run;
 extern ts_sample_run sample_run;
@@ -65,7 +68,8 @@ extern ts_sample_run sample_run;
 /** Counts a sample. */
 void sample_passed(const ts_case *c);
 void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/** The same of a result that is not what it should be, or that cannot be read: then the record says why. */
+/** The same of a result that is not what it should be, or that cannot be read:
+ * then the record says why. */
 void sample_differs(const ts_case *c, int i, const char *how);
 /** Counts a call that should have succeeded: unsupported when the device says so, else failed. */
 void sample_refused(const ts_case *c);
@@ -95,7 +99,8 @@ typedef struct ts_made {
 } ts_made;
 
 /**
- * Makes the arguments of a case in the innermost scope. False after a complaint: nothing is held then.
+ * Makes the arguments of a case in the innermost scope.
+ * False after a complaint: nothing is held then.
  * @param values  NULL, or for each tensor the values to use instead of generated ones
  */
 bool made_build(ts_made *m, const ts_case *c, double *const *values);
@@ -108,12 +113,12 @@ void ref_close(ts_ref *r);
 
 bool on_cpu(ts_device device);
 bool on_meta(ts_device device);
-/** A tensor with these values in one layout, NULL on failure; *base owns the buffer. Values of an expanded dim are
- *  made equal. */
-ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout,
-                       ts_device device, ts_tensor **base);
-/** Elements as doubles, row-major, to be freed; NULL on failure. Reads through the strides without the library,
- *  once the values are on the CPU. */
+/** A tensor with these values in one layout, NULL on failure; *base owns the buffer.
+ *  Values of an expanded dim are made equal. */
+ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim,
+                       ts_layout layout, ts_device device, ts_tensor **base);
+/** Elements as doubles, row-major, to be freed; NULL on failure.
+ *  Reads through the strides without the library, once the values are on the CPU. */
 double *tensor_values(const ts_tensor *t);
 /** Elements' bytes, row-major, to be freed; NULL on failure. */
 char *tensor_bytes(const ts_tensor *t);
@@ -134,7 +139,8 @@ const char *meta_text(const ts_tensor *t);
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
 /** Results of a call: rets, then arguments that were written. Returns how many. */
 int sample_results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor **out);
-/** Runs the other forms of a call whose n results are known, as far as they apply; that on META alone. */
+/** Runs the other forms of a call whose n results are known, as far as they apply;
+ * that on META alone. */
 void sample_forms(ts_case c, ts_tensor *const *out, int n);
 void sample_form_meta(ts_case c, ts_tensor *const *fresh, int n);
 bool sample_is_differentiable(const ts_op_description *info);

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/** Same results as before in destinations of another layout. Composites may refuse, but not ignore. */
+/** Same results as before in destinations of another layout.
+ * Composites may refuse, but not ignore. */
 static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
 {
     TS_SCOPE;
@@ -15,13 +16,15 @@ static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
     ts_value rets[TS_MAX_RETS];
     ts_tensor *base[TS_MAX_RETS];
     uint32_t version[TS_MAX_RETS];
-    c.form = layout == LAYOUT_TRANSPOSED ? "out= transposed" : layout == LAYOUT_STRIDED ? "out= strided" : "out= offset";
+    c.form = layout == LAYOUT_TRANSPOSED ? "out= transposed"
+             : layout == LAYOUT_STRIDED  ? "out= strided"
+                                         : "out= offset";
     for (int i = 0; i < nrets; i++) {
         rets[i] = ts_value_none();
         if (!fresh[i])
             continue;
-        ts_tensor *place = tensor_make(NULL, ts_dtype_of(fresh[i]), ts_sizes(fresh[i]), ts_ndim(fresh[i]), layout, c.device,
-                                       &base[i]);
+        ts_tensor *place = tensor_make(NULL, ts_dtype_of(fresh[i]), ts_sizes(fresh[i]),
+                                       ts_ndim(fresh[i]), layout, c.device, &base[i]);
         if (!place) {
             sample_refused(&c);
             made_free(&m);
@@ -75,7 +78,8 @@ static void form_in_place(ts_case c, ts_tensor *const *fresh)
     ts_value rets[TS_MAX_RETS] = {ts_value_tensor(self->t)};
     bool overlaps = false;
     for (int d = 0; d < ts_ndim(self->t); d++)
-        overlaps |= ts_strides(self->t)[d] == 0 && ts_sizes(self->t)[d] > 1 && !ts_is_contiguous(self->t);
+        overlaps |=
+            ts_strides(self->t)[d] == 0 && ts_sizes(self->t)[d] > 1 && !ts_is_contiguous(self->t);
     ts_status status = sample_call(&c, &m, rets);
     uint32_t before = self->version;
     if (overlaps) {
@@ -93,7 +97,8 @@ static void form_in_place(ts_case c, ts_tensor *const *fresh)
         else if (wrong)
             sample_failed(&c, "%s", wrong);
         else if (ts_version(self->t) != before + 1)
-            sample_failed(&c, "the version went from %u to %u, expected one step", before, ts_version(self->t));
+            sample_failed(&c, "the version went from %u to %u, expected one step", before,
+                          ts_version(self->t));
         else if (!tensor_equal(self->t, fresh[0]))
             sample_differs(&c, 0, "is not what the new form gives");
         else
@@ -123,15 +128,18 @@ void sample_form_meta(ts_case c, ts_tensor *const *fresh, int n)
     for (int i = 0; good && i < n; i++) {
         if (!out[i] && !fresh[i])
             continue;
-        good = out[i] && fresh[i] && ts_ndim(out[i]) == ts_ndim(fresh[i]) && ts_dtype_of(out[i]) == ts_dtype_of(fresh[i]) &&
+        good = out[i] && fresh[i] && ts_ndim(out[i]) == ts_ndim(fresh[i]) &&
+               ts_dtype_of(out[i]) == ts_dtype_of(fresh[i]) &&
                ts_device_of(out[i]).backend == TS_KEY_META;
         bool steps = good;
         for (int d = 0; good && d < ts_ndim(out[i]); d++) {
             good = ts_sizes(out[i])[d] == ts_sizes(fresh[i])[d];
-            steps = steps && (ts_sizes(out[i])[d] < 2 || ts_strides(out[i])[d] == ts_strides(fresh[i])[d]);
+            steps = steps &&
+                    (ts_sizes(out[i])[d] < 2 || ts_strides(out[i])[d] == ts_strides(fresh[i])[d]);
         }
         if (!good)
-            sample_failed(&c, "result %d is %s, on the CPU it is %s", i, meta_text(out[i]), meta_text(fresh[i]));
+            sample_failed(&c, "result %d is %s, on the CPU it is %s", i, meta_text(out[i]),
+                          meta_text(fresh[i]));
         else if (!steps && ts_numel(out[i])) {
             good = false;
             sample_failed(&c, "result %d has other strides than on the CPU", i);
@@ -145,7 +153,8 @@ void sample_form_meta(ts_case c, ts_tensor *const *fresh, int n)
 void sample_forms(ts_case c, ts_tensor *const *out, int n)
 {
     int nrets = c.info->nrets;
-    if (nrets && c.info->kind != TS_VIEW && (c.layout == LAYOUT_CONTIGUOUS || c.layout == LAYOUT_MIXED)) {
+    if (nrets && c.info->kind != TS_VIEW &&
+        (c.layout == LAYOUT_CONTIGUOUS || c.layout == LAYOUT_MIXED)) {
         form_out(c, out, LAYOUT_OFFSET);
         form_out(c, out, LAYOUT_STRIDED);
         if (ts_ndim(out[0]) > 1)

@@ -1,7 +1,7 @@
 /**
  * @file gradient.c
- * Gradients against central differences in f64, and in f32 and the halves against f64; those of other
- * devices against the CPU's in f64.
+ * Gradients against central differences in f64, and in f32 and the halves against f64;
+ * those of other devices against the CPU's in f64.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -55,10 +55,11 @@ static double loss_at(ts_case c, double *const *values, const weights *w)
 }
 
 /**
- * Gradients of the weighted sum with respect to each differentiable tensor, to be freed; weights are
- * made when absent. False after a complaint.
+ * Gradients of the weighted sum with respect to each differentiable tensor, to be freed;
+ * weights are made when absent. False after a complaint.
  */
-static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights_layout, double **grads)
+static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights_layout,
+                     double **grads)
 {
     ts_value rets[TS_MAX_RETS];
     results_none(rets);
@@ -82,7 +83,8 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
             for (int64_t e = 0; e < w->n[i]; e++)
                 w->w[i][e] = round_to(random_normal(&seed), c->dtype == TS_F64 ? TS_F32 : c->dtype);
         }
-        ts_tensor *g = tensor_make(w->w[i], ts_dtype_of(y), ts_sizes(y), ts_ndim(y), weights_layout, c->device, NULL);
+        ts_tensor *g = tensor_make(w->w[i], ts_dtype_of(y), ts_sizes(y), ts_ndim(y), weights_layout,
+                                   c->device, NULL);
         if (!g) {
             sample_refused(c);
             return false;
@@ -105,18 +107,22 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
         if (!x->differentiable)
             continue;
         ts_tensor *g = ts_grad(x->t);
-        bool fits = g == TS_NONE || (ts_ndim(g) == ts_ndim(x->t) && ts_dtype_of(g) == ts_dtype_of(x->t) &&
-                                     memcmp(ts_sizes(g), ts_sizes(x->t), (size_t)ts_ndim(g) * sizeof(int64_t)) == 0);
+        bool fits =
+            g == TS_NONE ||
+            (ts_ndim(g) == ts_ndim(x->t) && ts_dtype_of(g) == ts_dtype_of(x->t) &&
+             memcmp(ts_sizes(g), ts_sizes(x->t), (size_t)ts_ndim(g) * sizeof(int64_t)) == 0);
         if (!fits) {
-            sample_failed(c, "the gradient of '%s' is %s, expected %s", c->info->args[x->arg].name, meta_text(g),
-                          meta_text(x->t));
+            sample_failed(c, "the gradient of '%s' is %s, expected %s", c->info->args[x->arg].name,
+                          meta_text(g), meta_text(x->t));
             return false;
         }
         if (on_meta(c->device))
             continue;
-        grads[i] = g == TS_NONE ? calloc((size_t)ts_numel(x->t) + 1, sizeof(double)) : tensor_values(g);
+        grads[i] =
+            g == TS_NONE ? calloc((size_t)ts_numel(x->t) + 1, sizeof(double)) : tensor_values(g);
         if (!grads[i]) {
-            sample_failed(c, "the gradient of '%s' cannot be read: %s", c->info->args[x->arg].name, ts_error_message());
+            sample_failed(c, "the gradient of '%s' cannot be read: %s", c->info->args[x->arg].name,
+                          ts_error_message());
             return false;
         }
     }
@@ -148,8 +154,9 @@ static bool differences(const ts_case *c, const ts_made *m, const weights *w, do
             x->values[e] = at;
             double want = (above - below) / (2 * step);
             if (!(fabs(grads[i][e] - want) <= absolute + relative * fabs(want))) {
-                sample_failed(c, "gradient of '%s' (tensor %d) element %lld is %.10g, differences say %.10g",
-                              c->info->args[x->arg].name, i, (long long)e, grads[i][e], want);
+                sample_failed(
+                    c, "gradient of '%s' (tensor %d) element %lld is %.10g, differences say %.10g",
+                    c->info->args[x->arg].name, i, (long long)e, grads[i][e], want);
                 return false;
             }
         }
@@ -175,14 +182,18 @@ static void check_f64(ts_case c, ts_layout weights_layout)
         uint64_t seed = 99;
         if (sample_call(&c, &m, rets) == TS_OK)
             for (int i = 0; i < c.info->nrets; i++) {
-                ts_tensor *y = rets[i].tag == TS_TAG_TENSOR && ts_dtype_is_float(ts_dtype_of(rets[i].t)) ? rets[i].t : NULL;
+                ts_tensor *y =
+                    rets[i].tag == TS_TAG_TENSOR && ts_dtype_is_float(ts_dtype_of(rets[i].t))
+                        ? rets[i].t
+                        : NULL;
                 if (!y || (c.s->grad_rets && !(c.s->grad_rets >> i & 1)))
                     continue;
                 w.n[i] = ts_numel(y);
                 w.w[i] = malloc((size_t)(w.n[i] + 1) * sizeof(double));
                 for (int64_t e = 0; e < w.n[i]; e++)
                     w.w[i][e] = random_normal(&seed);
-                tensor_make(w.w[i], TS_F64, ts_sizes(y), ts_ndim(y), LAYOUT_EXPANDED, TS_DEVICE_CPU, NULL);
+                tensor_make(w.w[i], TS_F64, ts_sizes(y), ts_ndim(y), LAYOUT_EXPANDED, TS_DEVICE_CPU,
+                            NULL);
             }
     }
     if (analytic(&c, &m, &w, weights_layout, grads) && differences(&c, &m, &w, grads))
@@ -192,13 +203,16 @@ static void check_f64(ts_case c, ts_layout weights_layout)
 }
 
 /**
- * The same values in a dtype on the run's device, and in f64 on the CPU. Weights of an expanded layout
- * are equal along the expanded dim in both. On META there are sizes and dtypes to judge alone.
+ * The same values in a dtype on the run's device, and in f64 on the CPU.
+ * Weights of an expanded layout are equal along the expanded dim in both. On META there are sizes
+ * and dtypes to judge alone.
  */
 static void check_narrow(ts_case c, ts_dtype dtype, ts_layout weights_layout)
 {
-    static const char *const forms[] = {[TS_F64] = "gradient in f64", [TS_F32] = "gradient in f32",
-                                        [TS_BF16] = "gradient in bf16", [TS_F16] = "gradient in f16"};
+    static const char *const forms[] = {[TS_F64] = "gradient in f64",
+                                        [TS_F32] = "gradient in f32",
+                                        [TS_BF16] = "gradient in bf16",
+                                        [TS_F16] = "gradient in f16"};
     TS_SCOPE;
     c.dtype = dtype;
     c.form = forms[dtype];
@@ -229,8 +243,8 @@ static void check_narrow(ts_case c, ts_dtype dtype, ts_layout weights_layout)
         for (int64_t e = 0; good && e < n; e++)
             if (!(fabs(grads[0][i][e] - grads[1][i][e]) <= unit * largest)) {
                 sample_failed(&c, "gradient of '%s' (tensor %d) element %lld is %.9g, in f64 %.9g",
-                              c.info->args[single.tensors[i].arg].name, i, (long long)e, grads[0][i][e],
-                              grads[1][i][e]);
+                              c.info->args[single.tensors[i].arg].name, i, (long long)e,
+                              grads[0][i][e], grads[1][i][e]);
                 good = false;
             }
     }
@@ -248,12 +262,14 @@ static ts_tensor *filled(const ts_tensor *t, double number)
     double *values = malloc((size_t)(ts_numel(t) + 1) * sizeof *values);
     for (int64_t i = 0; i < ts_numel(t); i++)
         values[i] = number;
-    ts_tensor *y = tensor_make(values, ts_dtype_of(t), ts_sizes(t), ts_ndim(t), LAYOUT_CONTIGUOUS, ts_device_of(t), NULL);
+    ts_tensor *y = tensor_make(values, ts_dtype_of(t), ts_sizes(t), ts_ndim(t), LAYOUT_CONTIGUOUS,
+                               ts_device_of(t), NULL);
     free(values);
     return y;
 }
 
-/** A gradient through an op without a rule is an error that names the op; NODIFF results ask for none. */
+/** A gradient through an op without a rule is an error that names the op;
+ * NODIFF results ask for none. */
 static void check_none(ts_case c)
 {
     TS_SCOPE;
@@ -282,11 +298,14 @@ static void check_none(ts_case c)
         ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
         if (!y || !ts_dtype_is_float(ts_dtype_of(y)) || !ts_numel(y))
             continue;
-        ts_backward_opts opts = {.size = sizeof opts, .gradient = filled(y, 1), .retain_graph = true};
+        ts_backward_opts opts = {
+            .size = sizeof opts, .gradient = filled(y, 1), .retain_graph = true};
         good = nodiff ? !ts_requires_grad(y)
-                      : ts_backward_ex(y, &opts) == TS_ERR_AUTOGRAD && strstr(ts_error_message(), c.s->op) != NULL;
+                      : ts_backward_ex(y, &opts) == TS_ERR_AUTOGRAD &&
+                            strstr(ts_error_message(), c.s->op) != NULL;
         if (!good)
-            sample_failed(&c, "result %d: expected %s, got: %s", i, nodiff ? "no history" : "a named error", ts_error_message());
+            sample_failed(&c, "result %d: expected %s, got: %s", i,
+                          nodiff ? "no history" : "a named error", ts_error_message());
     }
     if (good)
         sample_passed(&c);
@@ -324,7 +343,8 @@ static void check_in_place(ts_case c, ts_dtype dtype)
         if (k)
             rets[0] = ts_value_tensor(self);
         ts_status status = sample_call(&c, &m, rets);
-        ts_backward_opts opts = {.size = sizeof opts, .gradient = status == TS_OK ? filled(rets[0].t, 0.75) : NULL};
+        ts_backward_opts opts = {.size = sizeof opts,
+                                 .gradient = status == TS_OK ? filled(rets[0].t, 0.75) : NULL};
         if (status == TS_OK)
             status = ts_backward_ex(rets[0].t, &opts);
         refused = k && status == TS_ERR_AUTOGRAD && strstr(ts_error_message(), c.s->op);
@@ -338,8 +358,9 @@ static void check_in_place(ts_case c, ts_dtype dtype)
             for (int64_t e = 0; good && grads[0][i] && e < ts_numel(m.tensors[i].t); e++) {
                 good = grads[1][i] && grads[0][i][e] == grads[1][i][e];
                 if (!good)
-                    sample_failed(&c, "gradient of tensor %d element %lld is %.17g, the new form's %.17g", i, (long long)e,
-                                  grads[1][i] ? grads[1][i][e] : NAN, grads[0][i][e]);
+                    sample_failed(
+                        &c, "gradient of tensor %d element %lld is %.17g, the new form's %.17g", i,
+                        (long long)e, grads[1][i] ? grads[1][i][e] : NAN, grads[0][i][e]);
             }
         made_free(&m);
     }

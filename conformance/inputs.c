@@ -25,7 +25,8 @@ double random_normal(uint64_t *state)
     return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
 }
 
-/* f64 and f32: the distance of 1 to the next number; halves, whose results are f32's rounded once: half of it */
+/* f64 and f32: the distance of 1 to the next number;
+ * halves, whose results are f32's rounded once: half of it */
 double dtype_eps(ts_dtype dtype)
 {
     switch (dtype) {
@@ -48,7 +49,8 @@ static double on_grid(double x, int bits, int least)
     return ldexp(rint(ldexp(x, bits - e)), e - bits);
 }
 
-/** Of a number on f16's grid: in units of its binade, whose leading bit adds one to the exponent. */
+/** Of a number on f16's grid: in units of its binade,
+ * whose leading bit adds one to the exponent. */
 static uint16_t f16_bits(double x)
 {
     int sign = signbit(x) ? 0x8000 : 0, e;
@@ -62,7 +64,8 @@ static uint16_t f16_bits(double x)
 static double f16_value(uint16_t h)
 {
     int e = h >> 10 & 31, fraction = h & 1023;
-    double x = e == 31 ? (fraction ? NAN : INFINITY) : ldexp(e ? 1024 + fraction : fraction, (e ? e : 1) - 25);
+    double x = e == 31 ? (fraction ? NAN : INFINITY)
+                       : ldexp(e ? 1024 + fraction : fraction, (e ? e : 1) - 25);
     return h & 0x8000 ? -x : x;
 }
 
@@ -123,11 +126,14 @@ static double special(int64_t i, ts_dtype dtype)
 {
     /* two denormals, the largest, the smallest normal */
     static const double ends[][4] = {
-        [TS_F64] = {5e-311, -5e-324, 0x1.fffffffffffffp1023, 0x1p-1022}, [TS_F32] = {1e-41, -1e-44, 0x1.fffffep127, 0x1p-126},
-        [TS_BF16] = {1e-39, -0x1p-133, 0x1.fep127, 0x1p-126},            [TS_F16] = {3e-6, -0x1p-24, 65504, 0x1p-14},
+        [TS_F64] = {5e-311, -5e-324, 0x1.fffffffffffffp1023, 0x1p-1022},
+        [TS_F32] = {1e-41, -1e-44, 0x1.fffffep127, 0x1p-126},
+        [TS_BF16] = {1e-39, -0x1p-133, 0x1.fep127, 0x1p-126},
+        [TS_F16] = {3e-6, -0x1p-24, 65504, 0x1p-14},
     };
     const double *end = ends[dtype <= TS_F16 ? dtype : TS_F32];
-    const double floats[] = {0.0, -0.0, 1, -1, 0.5, -2.5, INFINITY, -INFINITY, NAN, end[0], end[1], end[2], end[3], 88.5, -104,
+    const double floats[] = {0.0, -0.0, 1, -1, 0.5, -2.5, INFINITY, -INFINITY, NAN, end[0], end[1],
+                             end[2], end[3], 88.5, -104,
                              1e-10, 3.14159265, 709.5, -745};
     const double wholes[] = {0, 1, -1, 2, 7, -128, 127, 255};
     if (ts_dtype_is_float(dtype))
@@ -160,8 +166,8 @@ static double element(const ts_sample_arg *a, int64_t i, ts_dtype dtype, uint64_
 /* ----------------------------------------------------------------------------- layouts ---- */
 
 /** Calls see for each element in row-major order with the element's place, in elements. */
-static void visit(const int64_t *sizes, const int64_t *strides, int ndim, void (*see)(void *ctx, int64_t i, int64_t at),
-                  void *ctx)
+static void visit(const int64_t *sizes, const int64_t *strides, int ndim,
+                  void (*see)(void *ctx, int64_t i, int64_t at), void *ctx)
 {
     int64_t at[TS_MAX_DIMS] = {0}, n = ref_numel(sizes, ndim), offset = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -177,7 +183,8 @@ static void visit(const int64_t *sizes, const int64_t *strides, int ndim, void (
 }
 
 /** Strides of a layout; returns the buffer's elements and the offset of the first. */
-static int64_t layout_plan(const int64_t *sizes, int ndim, ts_layout layout, int64_t *strides, int64_t *offset)
+static int64_t layout_plan(const int64_t *sizes, int ndim, ts_layout layout, int64_t *strides,
+                           int64_t *offset)
 {
     int64_t span = 1;
     bool expanded = false;
@@ -189,7 +196,8 @@ static int64_t layout_plan(const int64_t *sizes, int ndim, ts_layout layout, int
     } else {
         int64_t step = layout == LAYOUT_STRIDED ? 2 : 1;
         for (int d = ndim - 1; d >= 0; d--) {
-            if (layout == LAYOUT_EXPANDED && !expanded && sizes[d] > 1 && (d == 0 || sizes[0] < 2 || ndim % 2)) {
+            if (layout == LAYOUT_EXPANDED && !expanded && sizes[d] > 1 &&
+                (d == 0 || sizes[0] < 2 || ndim % 2)) {
                 strides[d] = 0;
                 expanded = true;
                 continue;
@@ -225,8 +233,8 @@ bool on_cpu(ts_device device) { return device.backend == TS_DEVICE_CPU.backend; 
 bool on_meta(ts_device device) { return device.backend == TS_DEVICE_META.backend; }
 
 /** The buffer of a layout, sentinels beside the elements, on the CPU. */
-static ts_tensor *buffer_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, const int64_t *strides,
-                              int64_t offset, int64_t length, bool expanded)
+static ts_tensor *buffer_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim,
+                              const int64_t *strides, int64_t offset, int64_t length, bool expanded)
 {
     size_t item = ts_dtype_size(dtype);
     char *bytes = malloc((size_t)length * item + 1);
@@ -242,13 +250,14 @@ static ts_tensor *buffer_make(double *values, ts_dtype dtype, const int64_t *siz
         if (expanded) /* elements of one address are what was written last */
             visit(sizes, strides, ndim, read_one, &f);
     }
-    ts_tensor *b = strides ? ts_from_array(bytes, dtype, &length, 1) : ts_from_array(bytes, dtype, sizes, ndim);
+    ts_tensor *b = strides ? ts_from_array(bytes, dtype, &length, 1)
+                           : ts_from_array(bytes, dtype, sizes, ndim);
     free(bytes);
     return b;
 }
 
-ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim, ts_layout layout,
-                       ts_device device, ts_tensor **base)
+ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim,
+                       ts_layout layout, ts_device device, ts_tensor **base)
 {
     TS_NO_GRAD;
     int64_t strides[TS_MAX_DIMS], offset = 0, length = ref_numel(sizes, ndim);
@@ -257,9 +266,11 @@ ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int
         length = layout_plan(sizes, ndim, layout, strides, &offset);
     ts_tensor *b;
     if (on_meta(device))
-        b = plain ? ts_empty_on(sizes, ndim, dtype, device) : ts_empty_on(&length, 1, dtype, device);
+        b = plain ? ts_empty_on(sizes, ndim, dtype, device)
+                  : ts_empty_on(&length, 1, dtype, device);
     else
-        b = buffer_make(values, dtype, sizes, ndim, plain ? NULL : strides, offset, length, layout == LAYOUT_EXPANDED);
+        b = buffer_make(values, dtype, sizes, ndim, plain ? NULL : strides, offset, length,
+                        layout == LAYOUT_EXPANDED);
     if (b && !on_meta(device) && !on_cpu(device))
         b = ts_to_device(b, device);
     if (base)
@@ -363,10 +374,13 @@ bool tensor_spilled(const ts_tensor *t, const ts_tensor *base)
 int64_t sample_size(const ts_case *c, int64_t size) { return size == SWEEP ? c->sweep : size; }
 
 /** The i-th of n bounds from 0 to top. */
-static double bound(int64_t top, int64_t i, int64_t n) { return n > 1 ? (double)(top * i / (n - 1)) : 0; }
+static double bound(int64_t top, int64_t i, int64_t n)
+{
+    return n > 1 ? (double)(top * i / (n - 1)) : 0;
+}
 
-static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a, int arg, uint64_t seed,
-                           double *const *values)
+static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a, int arg,
+                           uint64_t seed, double *const *values)
 {
     if (m->ntensors >= MADE_MOST)
         return NULL;
@@ -431,7 +445,9 @@ bool made_build(ts_made *m, const ts_case *c, double *const *values)
         case TS_TAG_TENSORS:
             good = a->count <= TS_COUNTOF(m->lists[i]);
             for (int k = 0; good && k < a->count; k++) {
-                m->lists[i][k] = make_one(m, c, &a->list[k], i, seed + 77u * (unsigned)i + 13u * (unsigned)(k + 1), values);
+                m->lists[i][k] =
+                    make_one(m, c, &a->list[k], i,
+                             seed + 77u * (unsigned)i + 13u * (unsigned)(k + 1), values);
                 good = m->lists[i][k] != NULL;
             }
             *v = ts_value_tensors(m->lists[i], a->count);
@@ -444,7 +460,9 @@ bool made_build(ts_made *m, const ts_case *c, double *const *values)
         case TS_TAG_INT: *v = ts_value_int(sample_size(c, a->i)); break;
         case TS_TAG_FLOAT: *v = ts_value_float(a->d); break;
         case TS_TAG_BOOL: *v = ts_value_bool(a->i); break;
-        case TS_TAG_DTYPE: *v = ts_value_dtype(a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype); break;
+        case TS_TAG_DTYPE:
+            *v = ts_value_dtype(a->dtype ? (ts_dtype)(a->dtype - 1) : c->dtype);
+            break;
         case TS_TAG_DEVICE: *v = ts_value_device(c->device); break;
         case TS_TAG_STRING: *v = ts_value_string(a->str); break;
         default: *v = ts_value_none();
@@ -476,7 +494,9 @@ const char *made_intact(const ts_made *m)
         if (!x->before)
             continue;
         char *now = tensor_bytes(x->base);
-        bool same = now && memcmp(x->before, now, (size_t)ts_numel(x->base) * ts_dtype_size(ts_dtype_of(x->base))) == 0;
+        bool same =
+            now && memcmp(x->before, now,
+                          (size_t)ts_numel(x->base) * ts_dtype_size(ts_dtype_of(x->base))) == 0;
         free(now);
         if (!same)
             return "an argument that is not written changed";

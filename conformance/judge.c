@@ -1,7 +1,8 @@
 /**
  * @file judge.c
- * Runs the samples on one backend. Isolated, each op gets a process of its own, which opens the backend
- * itself: a backend's threads do not live on in a forked child, and a crash ends one op alone.
+ * Runs the samples on one backend. Isolated, each op gets a process of its own,
+ * which opens the backend itself: a backend's threads do not live on in a forked child,
+ * and a crash ends one op alone.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/judge.h"
@@ -78,7 +79,8 @@ static struct {
 static uint64_t round_trips(void)
 {
     ts_backend_stats stats;
-    if (mine.key == TS_KEY_CPU || mine.key == TS_KEY_META || ts_backend_get_stats(mine.key, &stats) != TS_OK)
+    if (mine.key == TS_KEY_CPU || mine.key == TS_KEY_META ||
+        ts_backend_get_stats(mine.key, &stats) != TS_OK)
         return 0;
     return stats.round_trips;
 }
@@ -96,7 +98,8 @@ static void calls(void *ctx, const ts_case *c, bool after)
 {
     (void)ctx;
     uint64_t now = round_trips();
-    if (after && now != mine.round_trips && mine.post->part == PART_VALUES) /* not what is wrong on purpose */
+    /* not what is wrong on purpose */
+    if (after && now != mine.round_trips && mine.post->part == PART_VALUES)
         atomic_fetch_add(&cell_of(c)->round_trips, 1);
     mine.round_trips = now;
 }
@@ -135,8 +138,8 @@ static ts_status round_trip(ts_device device)
         return TS_OK;
     TS_TRY(ts_copy_to(ts_to_device(t, TS_DEVICE_CPU), back, sizeof back));
     if (memcmp(there, back, sizeof back) != 0)
-        return ts_error_set(TS_ERR_INTERNAL, "(1, -2, 3.5) came back from %s as (%g, %g, %g)", ts_device_name(device),
-                            back[0], back[1], back[2]);
+        return ts_error_set(TS_ERR_INTERNAL, "(1, -2, 3.5) came back from %s as (%g, %g, %g)",
+                            ts_device_name(device), back[0], back[1], back[2]);
     return TS_OK;
 }
 
@@ -164,20 +167,23 @@ static bool opened(const ts_candidate *candidate, ts_card *card, ts_device *devi
     ts_error_clear();
     if (candidate_open(candidate, card, device) == TS_OK)
         return true;
-    snprintf(card->error, sizeof card->error, "%s%s%s", ts_error_message(), ts_error_hint()[0] ? "; " : "",
-             ts_error_hint());
+    snprintf(card->error, sizeof card->error, "%s%s%s", ts_error_message(),
+             ts_error_hint()[0] ? "; " : "", ts_error_hint());
     return false;
 }
 
-static void work(ts_card *card, ts_post *post, const ts_unit *unit, ts_device device, const ts_judge_opts *opts)
+static void work(ts_card *card, ts_post *post, const ts_unit *unit, ts_device device,
+                 const ts_judge_opts *opts)
 {
-    static void (*const drive[])(const ts_sample_family *) = {ts_samples_values, ts_samples_gradients,
-                                                              ts_samples_bad_input};
-    const ts_sample_family slice = {unit->family->name, unit->family->samples + unit->first, unit->count};
+    static void (*const drive[])(const ts_sample_family *) = {
+        ts_samples_values, ts_samples_gradients, ts_samples_bad_input};
+    const ts_sample_family slice = {unit->family->name, unit->family->samples + unit->first,
+                                    unit->count};
     mine.card = card;
     mine.post = post;
     mine.key = device.backend;
-    sample_run = (ts_sample_run){.device = device, .dtypes = opts->dtypes, .brief = opts->brief, .begins = begins, .calls = calls,
+    sample_run = (ts_sample_run){.device = device, .dtypes = opts->dtypes, .brief = opts->brief,
+                                 .begins = begins, .calls = calls,
                                  .passed = passed, .failed = failed, .unsupported = unsupported};
     for (int p = 0; p < PART_COUNT; p++) {
         post->part = (ts_part)p;
@@ -188,8 +194,8 @@ static void work(ts_card *card, ts_post *post, const ts_unit *unit, ts_device de
 
 /* -------------------------------------------------------------------------- processes ---- */
 
-static bool judge_here(ts_card *card, const ts_candidate *candidate, const ts_judge_opts *opts, const ts_unit *units,
-                       int n)
+static bool judge_here(ts_card *card, const ts_candidate *candidate, const ts_judge_opts *opts,
+                       const ts_unit *units, int n)
 {
     ts_post post = {0};
     ts_device device;
@@ -235,8 +241,8 @@ static void blame(ts_card *card, const ts_post *post, const ts_unit *unit, const
 }
 
 /** Runs in the child and ends it; no handlers of the parent run. */
-static _Noreturn void child(ts_card *card, ts_post *post, const ts_candidate *candidate, const ts_unit *unit,
-                            const ts_judge_opts *opts)
+static _Noreturn void child(ts_card *card, ts_post *post, const ts_candidate *candidate,
+                            const ts_unit *unit, const ts_judge_opts *opts)
 {
     ts_device device;
     alarm((unsigned)opts->timeout);
@@ -249,14 +255,16 @@ static _Noreturn void child(ts_card *card, ts_post *post, const ts_candidate *ca
 }
 
 /** Opens the backend in a process of its own, to know its name and whether it is there at all. */
-static bool probe(ts_card *card, ts_post *post, const ts_candidate *candidate, const ts_judge_opts *opts)
+static bool probe(ts_card *card, ts_post *post, const ts_candidate *candidate,
+                  const ts_judge_opts *opts)
 {
     int status = 0;
     pid_t pid = fork();
     if (pid == 0)
         child(card, post, candidate, NULL, opts);
     if (pid < 0 || waitpid(pid, &status, 0) < 0) {
-        snprintf(card->error, sizeof card->error, "no process could be started: %s", strerror(errno));
+        snprintf(card->error, sizeof card->error, "no process could be started: %s",
+                 strerror(errno));
         return false;
     }
     char how[128];
@@ -266,8 +274,8 @@ static bool probe(ts_card *card, ts_post *post, const ts_candidate *candidate, c
     return !how[0];
 }
 
-static bool judge_apart(ts_card *card, ts_post *posts, const ts_candidate *candidate, const ts_judge_opts *opts,
-                        const ts_unit *units, int n)
+static bool judge_apart(ts_card *card, ts_post *posts, const ts_candidate *candidate,
+                        const ts_judge_opts *opts, const ts_unit *units, int n)
 {
     enum { JOBS_MOST = 256 };
     pid_t pids[JOBS_MOST] = {0};
@@ -289,7 +297,8 @@ static bool judge_apart(ts_card *card, ts_post *posts, const ts_candidate *candi
             if (pid < 0) {
                 if (running)
                     break; /* when one ends, there may be room */
-                snprintf(card->error, sizeof card->error, "no process could be started: %s", strerror(errno));
+                snprintf(card->error, sizeof card->error, "no process could be started: %s",
+                         strerror(errno));
                 return false;
             }
             pids[slot] = pid;

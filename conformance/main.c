@@ -14,7 +14,8 @@ enum { EXIT_GOOD, EXIT_WRONG, EXIT_USAGE, CANDIDATES_MOST = 16 };
 static const char usage[] =
     "usage: ts-conformance [--backend NAME | --plugin PATH]... [options]\n"
     "\n"
-    "Drives every operator's samples on a backend and holds results against independent references,\n"
+    "Drives every operator's samples on a backend and holds results against "
+    "independent references,\n"
     "gradients against those of the CPU in f64, and wrong calls against the CPU's errors.\n"
     "\n"
     "who is judged\n"
@@ -25,7 +26,8 @@ static const char usage[] =
     "  --family NAME     families of operators\n"
     "  --dtype NAME      f64 f32 bf16 f16 i64 i32 u8 bool\n"
     "  --part NAME       values, gradients, errors\n"
-    "  --brief           of the values one size and two layouts, beside the large cases: for slow checkers\n"
+    "  --brief           of the values one size and two layouts, beside the large cases: "
+    "for slow checkers\n"
     "  --list            print what would be judged, and end\n"
     "how\n"
     "  --isolate         each operator in a process of its own, so that a crash ends one alone;\n"
@@ -42,7 +44,8 @@ static const char usage[] =
     "  --quiet           no failures and no table\n"
     "  --version, --help\n"
     "\n"
-    "Status: 0 nothing failed, 1 something failed, 2 wrong usage or a backend that cannot be opened.\n";
+    "Status: 0 nothing failed, 1 something failed, "
+    "2 wrong usage or a backend that cannot be opened.\n";
 
 typedef struct settings {
     ts_candidate candidates[CANDIDATES_MOST];
@@ -105,7 +108,8 @@ static bool take(settings *s, const char *option, char *names)
         if (op || family) {
             ts_choice *choice = op ? &s->judge.ops : &s->judge.families;
             if (!(op ? is_op(name) : is_family(name)))
-                return wrong("no %s of the samples is called '%s', see --list", op ? "operator" : "family", name);
+                return wrong("no %s of the samples is called '%s', see --list",
+                             op ? "operator" : "family", name);
             if (choice->count == CHOICES_MOST)
                 return wrong("--%s takes at most %d names", option, CHOICES_MOST);
             choice->names[choice->count++] = name;
@@ -135,13 +139,17 @@ static bool number(const char *option, const char *text, int *value)
 }
 
 static const struct option options[] = {
-    {"backend", required_argument, NULL, 0}, {"plugin", required_argument, NULL, 0},  {"op", required_argument, NULL, 0},
-    {"family", required_argument, NULL, 0},  {"dtype", required_argument, NULL, 0},   {"part", required_argument, NULL, 0},
-    {"list", no_argument, NULL, 0},          {"isolate", no_argument, NULL, 0},       {"no-isolate", no_argument, NULL, 0},
-    {"jobs", required_argument, NULL, 0},    {"timeout", required_argument, NULL, 0}, {"strict", no_argument, NULL, 0},
-    {"card", no_argument, NULL, 0},          {"json", required_argument, NULL, 0},    {"tsv", required_argument, NULL, 0},
-    {"matrix", required_argument, NULL, 0},  {"quiet", no_argument, NULL, 0},         {"version", no_argument, NULL, 0},
-    {"help", no_argument, NULL, 0},          {"brief", no_argument, NULL, 0},         {0}};
+    {"backend", required_argument, NULL, 0}, {"plugin", required_argument, NULL, 0},
+    {"op", required_argument, NULL, 0},      {"family", required_argument, NULL, 0},
+    {"dtype", required_argument, NULL, 0},   {"part", required_argument, NULL, 0},
+    {"list", no_argument, NULL, 0},          {"isolate", no_argument, NULL, 0},
+    {"no-isolate", no_argument, NULL, 0},    {"jobs", required_argument, NULL, 0},
+    {"timeout", required_argument, NULL, 0}, {"strict", no_argument, NULL, 0},
+    {"card", no_argument, NULL, 0},          {"json", required_argument, NULL, 0},
+    {"tsv", required_argument, NULL, 0},     {"matrix", required_argument, NULL, 0},
+    {"quiet", no_argument, NULL, 0},         {"version", no_argument, NULL, 0},
+    {"help", no_argument, NULL, 0},          {"brief", no_argument, NULL, 0},
+    {0}};
 
 /** False when the program is to end with *status. */
 static bool parse(int argc, char **argv, settings *s, int *status)
@@ -154,15 +162,17 @@ static bool parse(int argc, char **argv, settings *s, int *status)
         const char *name = options[index].name;
         bool good = true;
         if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0) {
-            printf("%s%s", name[0] == 'h' ? usage : ts_version_string(), name[0] == 'h' ? "" : "\n");
+            printf("%s%s", name[0] == 'h' ? usage : ts_version_string(),
+                   name[0] == 'h' ? "" : "\n");
             *status = EXIT_GOOD;
             return false;
         } else if (strcmp(name, "backend") == 0 || strcmp(name, "plugin") == 0) {
             if (s->ncandidates == CANDIDATES_MOST)
                 return wrong("at most %d backends at a time", CANDIDATES_MOST);
-            s->candidates[s->ncandidates++] = name[0] == 'b' ? (ts_candidate){.name = optarg} : (ts_candidate){.plugin = optarg};
-        } else if (strcmp(name, "op") == 0 || strcmp(name, "family") == 0 || strcmp(name, "dtype") == 0 ||
-                   strcmp(name, "part") == 0) {
+            s->candidates[s->ncandidates++] =
+                name[0] == 'b' ? (ts_candidate){.name = optarg} : (ts_candidate){.plugin = optarg};
+        } else if (strcmp(name, "op") == 0 || strcmp(name, "family") == 0 ||
+                   strcmp(name, "dtype") == 0 || strcmp(name, "part") == 0) {
             good = take(s, name, optarg);
         } else if (strcmp(name, "jobs") == 0 || strcmp(name, "timeout") == 0) {
             good = number(name, optarg, name[0] == 'j' ? &s->judge.jobs : &s->judge.timeout);
@@ -272,7 +282,8 @@ static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
         card_print_ops(card, stdout);
     if (!s->quiet) {
         card_print_totals(card, stdout);
-        printf("%s: %s\n\n", card->device, card_is_good(card, s->strict) ? "conforms" : "does not conform");
+        printf("%s: %s\n\n", card->device,
+               card_is_good(card, s->strict) ? "conforms" : "does not conform");
         fflush(stdout);
     }
     return card_is_good(card, s->strict) ? EXIT_GOOD : EXIT_WRONG;
@@ -315,7 +326,8 @@ int main(int argc, char **argv)
         else
             cards[judged++] = card;
     }
-    if (!write_file(s.json, cards, judged, cards_write_json) || !write_file(s.tsv, cards, judged, cards_write_tsv) ||
+    if (!write_file(s.json, cards, judged, cards_write_json) ||
+        !write_file(s.tsv, cards, judged, cards_write_tsv) ||
         !write_file(s.matrix, cards, judged, cards_write_matrix))
         worst = EXIT_USAGE;
     for (int i = 0; i < judged; i++)

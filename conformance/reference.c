@@ -36,7 +36,10 @@ double *ref_ret(ts_ref *r, int i, const int64_t *sizes, int ndim)
     return y->x = ref_scratch(r, y->numel);
 }
 
-double *ref_ret_like(ts_ref *r, int i, const ts_ref_arg *a) { return ref_ret(r, i, a->sizes, a->ndim); }
+double *ref_ret_like(ts_ref *r, int i, const ts_ref_arg *a)
+{
+    return ref_ret(r, i, a->sizes, a->ndim);
+}
 
 double ref_at(const ts_ref_arg *a, const int64_t *sizes, int ndim, int64_t at)
 {
@@ -117,7 +120,8 @@ void ref_open(ts_ref *r, const ts_case *c, const ts_made *m)
         case TS_TAG_TENSOR: see_tensor(a, &m->tensors[at++], r); break;
         case TS_TAG_TENSORS:
             a->count = (int)v->count;
-            a->list = (ts_ref_arg *)ref_scratch(r, (int64_t)(v->count * sizeof *a / sizeof(double)) + 1);
+            a->list =
+                (ts_ref_arg *)ref_scratch(r, (int64_t)(v->count * sizeof *a / sizeof(double)) + 1);
             for (int k = 0; k < a->count; k++)
                 see_tensor(&a->list[k], &m->tensors[at++], r);
             break;

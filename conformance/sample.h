@@ -1,8 +1,8 @@
 /**
  * @file sample.h
- * The table of op samples: each row of ops.def is driven, by boxed calls, over dtypes, layouts, sizes,
- * forms, devices and threads against a reference in double, and its gradient against differences.
- * The test suite and the program ts-conformance read this one table.
+ * The table of op samples: each row of ops.def is driven, by boxed calls, over dtypes, layouts,
+ * sizes, forms, devices and threads against a reference in double, and its gradient against
+ * differences. The test suite and the program ts-conformance read this one table.
  *
  * To add a family, write conformance/samples/<family>.c, name it in conformance/families.def and
  * conformance/meson.build, and give rows:
@@ -10,15 +10,16 @@
  *     #include "conformance/sample.h"
  *     REF_POINTWISE(ref_add, 2, a + b)             // or: static void ref_x(ts_ref *r) { … }
  *     static const ts_sample samples[] = {
- *         {"add", "broadcast", {T(SWEEP, 3), T(3)}, ref_add, .c = 1, .dtypes = DT_ALL, .grad = true, .inplace = true,
- *          .bad = {{1, T(2, 5), TS_ERR_SHAPE, "broadcast"}}},
+ *         {"add", "broadcast", {T(SWEEP, 3), T(3)}, ref_add, .c = 1, .dtypes = DT_ALL,
+ *          .grad = true, .inplace = true, .bad = {{1, T(2, 5), TS_ERR_SHAPE, "broadcast"}}},
  *     };
  *     TS_SAMPLES(pointwise, samples)
  *
- * tests/samples/ makes of them the cases pointwise_values, pointwise_gradients, pointwise_bad_input;
- * `build/tests/test_samples pointwise` runs them. A reference reads r->a[i] (x, sizes, i, d, …) and
- * writes what ref_ret() returns; it must not call the library. Tolerance of a result y with wanted
- * value w: c · eps(dtype) · √depth · max(|w|, scale); c = 0 asks for equal bits (of floats: equal values).
+ * tests/samples/ makes of them the cases pointwise_values, pointwise_gradients,
+ * pointwise_bad_input; `build/tests/test_samples pointwise` runs them. A reference reads r->a[i]
+ * (x, sizes, i, d, …) and writes what ref_ret() returns; it must not call the library.
+ * Tolerance of a result y with wanted value w: c · eps(dtype) · √depth · max(|w|, scale);
+ * c = 0 asks for equal bits (of floats: equal values).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_SAMPLE_H
@@ -32,7 +33,8 @@
 
 /* -------------------------------------------------------------------------- arguments ---- */
 
-/** A size that runs through 0, 1, 3, 17, 33, 65, 257 (at most sample.most); 3 in gradient checks. */
+/** A size that runs through 0, 1, 3, 17, 33, 65, 257 (at most sample.most);
+ * 3 in gradient checks. */
 #define SWEEP ((int64_t)1 << 40)
 
 /** How the elements of a tensor are made. Integer dtypes get whole numbers of the same kind. */
@@ -59,20 +61,25 @@ typedef struct ts_sample_arg {
     int count;
 } ts_sample_arg;
 
-#define SIZES_(...) .ndim = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .sizes = {__VA_ARGS__}
+#define SIZES_(...)                                                                                \
+    .ndim = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .sizes = {__VA_ARGS__}
 /** Tensors by sizes; T() is 0-dim. */
 #define T(...) {.tag = TS_TAG_TENSOR, SIZES_(__VA_ARGS__)}
-#define T_UNIFORM(from, to, ...) {.tag = TS_TAG_TENSOR, .gen = GEN_UNIFORM, .low = from, .high = to, SIZES_(__VA_ARGS__)}
+#define T_UNIFORM(from, to, ...) {.tag = TS_TAG_TENSOR, .gen = GEN_UNIFORM, .low = from,           \
+                                  .high = to, SIZES_(__VA_ARGS__)}
 #define T_POSITIVE(...) T_UNIFORM(0.1, 3, __VA_ARGS__)
-#define T_WHOLE(from, to, ...) {.tag = TS_TAG_TENSOR, .gen = GEN_WHOLE, .low = from, .high = to, SIZES_(__VA_ARGS__)}
+#define T_WHOLE(from, to, ...) {.tag = TS_TAG_TENSOR, .gen = GEN_WHOLE, .low = from, .high = to,   \
+                                SIZES_(__VA_ARGS__)}
 #define T_SPECIAL(...) {.tag = TS_TAG_TENSOR, .gen = GEN_SPECIAL, SIZES_(__VA_ARGS__)}
 /** Fixed dtype, whatever the run's. */
 #define T_OF(type, ...) {.tag = TS_TAG_TENSOR, .dtype = 1 + (type), SIZES_(__VA_ARGS__)}
 /** i64 indices 0 <= x < bound. */
 #define T_INDEX(bound, ...) \
-    {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I64, .gen = GEN_WHOLE, .high = bound, SIZES_(__VA_ARGS__)}
+    {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I64, .gen = GEN_WHOLE, .high = bound,                   \
+     SIZES_(__VA_ARGS__)}
 /** n i32 bounds of sequences, from 0 to `top` tokens (or SWEEP). */
-#define T_BOUNDS(top, n) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I32, .gen = GEN_BOUNDS, .high = (double)(top), .ndim = 1, .sizes = {n}}
+#define T_BOUNDS(top, n) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I32, .gen = GEN_BOUNDS,            \
+                          .high = (double)(top), .ndim = 1, .sizes = {n}}
 /** Plain arguments. */
 #define INT(v) {.tag = TS_TAG_INT, .i = (v)}
 #define FLOAT(v) {.tag = TS_TAG_FLOAT, .d = (v)}
@@ -110,7 +117,8 @@ typedef struct ts_ref {
     int nargs, nrets;
     ts_ref_arg a[TS_MAX_ARGS];
     ts_ref_arg ret[TS_MAX_ARGS]; /* results, then arguments that the op writes, in their order */
-    double *scale[TS_MAX_ARGS];  /* optional: per element, replaces sample.scale (from ref_scratch) */
+    double *scale[TS_MAX_ARGS];  /* optional: per element, replaces sample.scale
+                                    (from ref_scratch) */
     void *blocks;
 } ts_ref;
 
@@ -123,7 +131,8 @@ double *ref_scratch(ts_ref *r, int64_t n);
 int64_t ref_numel(const int64_t *sizes, int ndim);
 /** Result 0 = fn of the first n arguments, broadcast; numbers count as 0-dim. */
 void ref_pointwise(ts_ref *r, int n, double (*fn)(const double *v));
-/** outer, size and inner of a dim (negative from the end): element (o, k, i) is x[(o*size + k)*inner + i]. */
+/** outer, size and inner of a dim (negative from the end): element (o, k, i)
+ * is x[(o*size + k)*inner + i]. */
 void ref_split(const ts_ref_arg *a, int64_t dim, int64_t *outer, int64_t *size, int64_t *inner);
 /** Element of a, broadcast, at row-major index `at` of sizes. */
 double ref_at(const ts_ref_arg *a, const int64_t *sizes, int ndim, int64_t at);
@@ -173,7 +182,8 @@ typedef struct ts_sample {
     double c, scale; /* tolerance, see above */
     double device_c; /* c on other devices than the CPU; 0 is c */
     int64_t depth;   /* 0 is 1; SWEEP is the sweep's size */
-    double grad_c;   /* f32 gradient against f64: grad_c · eps · √depth · max(1, largest |g|); 0 is 32 */
+    double grad_c;   /* f32 gradient against f64: grad_c · eps · √depth · max(1,
+                        largest |g|); 0 is 32 */
     uint8_t out[TS_MAX_RETS];
     int64_t most;    /* largest sweep; 0 is 257 */
     int64_t many;    /* sweep of the comparison of 1 and 2 threads; 0 is 40,009 */
@@ -182,7 +192,8 @@ typedef struct ts_sample {
     bool inplace;    /* the form with result 0 = argument 0 is valid */
     bool no_empty;   /* the sweep leaves out 0 */
     bool no_layouts; /* contiguous only: values of the arguments depend on each other */
-    bool no_expand;  /* no stride 0: ties or equal values are undefined, or the argument is written */
+    bool no_expand;  /* no stride 0: ties or equal values are undefined,
+                        or the argument is written */
     bool no_meta;    /* result sizes depend on values */
     bool by_values;  /* values make a call wrong, not sizes: META may accept it */
     bool undefined;  /* values are unspecified; sizes and dtypes are checked */
@@ -197,7 +208,8 @@ typedef struct ts_sample_family {
 } ts_sample_family;
 
 /** Defines a family from its rows; families.def names it. */
-#define TS_SAMPLES(family, rows) const ts_sample_family ts_family_##family = {#family, rows, TS_COUNTOF(rows)};
+#define TS_SAMPLES(family, rows)                                                                   \
+    const ts_sample_family ts_family_##family = {#family, rows, TS_COUNTOF(rows)};
 
 #define TS_FAMILY(family) extern const ts_sample_family ts_family_##family;
 #include "conformance/families.def"

@@ -1,8 +1,9 @@
 /**
  * @file second.c
- * Gradients of gradients in f64. With y the results, v weights of them and u weights of the gradients,
- * Q(x, v) = sum(u · d(sum(v · y(x)))/dx). Its gradient, through a recorded backward, is held against
- * differences of Q through a backward that is not recorded, which runs the fused kernels.
+ * Gradients of gradients in f64. With y the results, v weights of them and u weights
+ * of the gradients, Q(x, v) = sum(u · d(sum(v · y(x)))/dx). Its gradient, through a recorded
+ * backward, is held against differences of Q through a backward that is not recorded,
+ * which runs the fused kernels.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -33,7 +34,8 @@ static double *numbers(int64_t n, uint64_t *seed)
 
 static ts_tensor *like(const ts_case *c, const ts_tensor *t, double *values)
 {
-    return tensor_make(values, ts_dtype_of(t), ts_sizes(t), ts_ndim(t), LAYOUT_CONTIGUOUS, c->device, NULL);
+    return tensor_make(values, ts_dtype_of(t), ts_sizes(t), ts_ndim(t), LAYOUT_CONTIGUOUS,
+                       c->device, NULL);
 }
 
 /** sum + sum(t · w); either may be NULL. */
@@ -47,7 +49,8 @@ static ts_tensor *add_product(ts_tensor *sum, ts_tensor *t, ts_tensor *w)
  * Q of these values; NULL with an error. The weights, u and l->n are made when absent.
  * @param create  record the backward; places then receives the n leaves
  */
-static ts_tensor *second_value(const ts_case *c, ts_made *m, leaves *l, bool create, ts_tensor **places)
+static ts_tensor *second_value(const ts_case *c, ts_made *m, leaves *l, bool create,
+                               ts_tensor **places)
 {
     static const uint64_t seeds[] = {7, 13};
     uint64_t seed = seeds[0];
@@ -126,8 +129,9 @@ static bool differences(const ts_case *c, const ts_made *m, leaves *l, double **
             if (fabs(got - want) <= absolute + relative * fabs(want))
                 continue;
             const char *name = k < l->narguments ? c->info->args[l->arg[k]].name : "the weights";
-            sample_failed(c, "second gradient of '%s' (leaf %d) element %lld is %.10g, differences say %.10g", name, k,
-                          (long long)e, got, want);
+            sample_failed(
+                c, "second gradient of '%s' (leaf %d) element %lld is %.10g, differences say %.10g",
+                name, k, (long long)e, got, want);
             return false;
         }
     return true;
@@ -138,7 +142,8 @@ static bool analytic(const ts_case *c, ts_made *m, leaves *l, double *q, double 
 {
     ts_tensor *places[LEAVES_MOST], *g[LEAVES_MOST];
     ts_tensor *t = second_value(c, m, l, true, places);
-    if (!t || ts_item(t, q) != TS_OK || (ts_requires_grad(t) && ts_grad_of(t, places, l->n, g, NULL) != TS_OK)) {
+    if (!t || ts_item(t, q) != TS_OK ||
+        (ts_requires_grad(t) && ts_grad_of(t, places, l->n, g, NULL) != TS_OK)) {
         sample_refused(c);
         return false;
     }
@@ -172,7 +177,8 @@ void sample_check_second(ts_case c)
         double fused = second_at(&c, values, &l);
         good = fabs(recorded - fused) <= 1e-9 * (1 + fabs(fused));
         if (!good)
-            sample_failed(&c, "recorded gradients sum to %.17g, those of fused kernels to %.17g", recorded, fused);
+            sample_failed(&c, "recorded gradients sum to %.17g, those of fused kernels to %.17g",
+                          recorded, fused);
     }
     if (good && differences(&c, &m, &l, grads))
         sample_passed(&c);

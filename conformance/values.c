@@ -12,10 +12,14 @@
 static double excess(double g, double want, double allowed)
 {
     double off = fabs(g - want);
-    return isinf(g) || !(off <= DBL_MAX) ? INFINITY : off <= allowed ? 0 : allowed > 0 ? off / allowed : INFINITY;
+    return isinf(g) || !(off <= DBL_MAX) ? INFINITY
+           : off <= allowed              ? 0
+           : allowed > 0                 ? off / allowed
+                                         : INFINITY;
 }
 
-/** The least size that errors are measured by: where a rounding grows no smaller, or a large case's largest. */
+/** The least size that errors are measured by: where a rounding grows no smaller,
+ * or a large case's largest. */
 static double least_size(const ts_case *c, const ts_ref_arg *want, ts_dtype dtype)
 {
     double least = dtype == TS_BF16 ? 0x1p-126 : dtype == TS_F16 ? 0x1p-14 : 0;
@@ -54,7 +58,8 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
     if (!fits) {
         char sizes[192];
         sample_failed(c, "result %d is %s, expected %s %s", i, meta_text(y),
-                      ts_format_sizes(sizes, sizeof sizes, want->sizes, want->ndim), ts_dtype_name(dtype));
+                      ts_format_sizes(sizes, sizeof sizes, want->sizes, want->ndim),
+                      ts_dtype_name(dtype));
         return false;
     }
     if (s->undefined)
@@ -75,9 +80,12 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
         if (isnan(w) || isnan(g))
             off = isnan(w) && isnan(g) ? 0 : INFINITY;
         else if (w == g)
-            off = factor != 0 || !ts_dtype_is_float(dtype) || signbit(w) == signbit(g) ? 0 : INFINITY;
+            off =
+                factor != 0 || !ts_dtype_is_float(dtype) || signbit(w) == signbit(g) ? 0 : INFINITY;
         else
-            off = excess(g, want->x[e], unit * fmax(fabs(w), fmax(least, r->scale[i] ? r->scale[i][e] : s->scale)));
+            off =
+                excess(g, want->x[e],
+                       unit * fmax(fabs(w), fmax(least, r->scale[i] ? r->scale[i][e] : s->scale)));
         wrong += off > 1;
         if (off > most) {
             most = off;
@@ -87,9 +95,13 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
     if (wrong) {
         char at[192];
         double w = want->x[worst];
-        sample_failed(c, "result %d: %lld of %lld elements are wrong, worst at %s: got %.17g, expected %.17g, allowed %.3g off",
-                      i, (long long)wrong, (long long)want->numel, place_text(at, sizeof at, want, worst), got[worst], w,
-                      unit * fmax(fabs(w), fmax(least, r->scale[i] ? r->scale[i][worst] : s->scale)));
+        sample_failed(c,
+                      "result %d: %lld of %lld elements are wrong, worst at %s: got %.17g, "
+                      "expected %.17g, allowed %.3g off",
+                      i, (long long)wrong, (long long)want->numel,
+                      place_text(at, sizeof at, want, worst), got[worst], w,
+                      unit *
+                          fmax(fabs(w), fmax(least, r->scale[i] ? r->scale[i][worst] : s->scale)));
     }
     free(got);
     return !wrong;
@@ -229,7 +241,8 @@ static void run_threads(ts_case c)
 
 static bool chosen(int64_t size, ts_layout layout, bool sweep)
 {
-    return !sample_run.brief || ((size == 33 || !sweep) && (layout == LAYOUT_CONTIGUOUS || layout == LAYOUT_MIXED));
+    return !sample_run.brief ||
+           ((size == 33 || !sweep) && (layout == LAYOUT_CONTIGUOUS || layout == LAYOUT_MIXED));
 }
 
 void ts_samples_values(const ts_sample_family *family)

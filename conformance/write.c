@@ -10,8 +10,10 @@
 ts_status card_print_totals(const ts_card *card, FILE *out)
 {
     static const ts_verdict shown[] = {PASS, FALLBACK, UNSUPPORTED, SKIPPED, FAIL};
-    const ts_column columns[] = {{.header = "dtype", .align = TS_ALIGN_LEFT}, {.header = "pass"}, {.header = "fallback"},
-                                 {.header = "unsupported"}, {.header = "skipped"}, {.header = "fail"},
+    const ts_column columns[] = {{.header = "dtype", .align = TS_ALIGN_LEFT}, {.header = "pass"},
+                                 {.header = "fallback"},
+                                 {.header = "unsupported"}, {.header = "skipped"},
+                                 {.header = "fail"},
                                  {.header = "samples"}};
     ts_table *table = ts_table_new(columns, TS_COUNTOF(columns));
     TS_TRY(table);
@@ -38,14 +40,16 @@ ts_status card_print_totals(const ts_card *card, FILE *out)
             sums[k] += row[k];
         }
     }
-    fprintf(out, "%s%s%s: ops per dtype\n", card->device, card->plugin[0] ? ", from " : "", card->plugin);
+    fprintf(out, "%s%s%s: ops per dtype\n", card->device, card->plugin[0] ? ", from " : "",
+            card->plugin);
     ts_status status = ts_table_print(table, out, TS_TABLE_TERMINAL);
     ts_table_free(table);
     return status;
 }
 
 /** One row per op that was asked for: a cell per dtype, and whether gradients were judged. */
-static ts_status ops_table(const ts_card *card, FILE *out, ts_table_style style, const char *const marks[VERDICT_COUNT])
+static ts_status ops_table(const ts_card *card, FILE *out, ts_table_style style,
+                           const char *const marks[VERDICT_COUNT])
 {
     ts_column columns[TS_DTYPE_COUNT + 2] = {{.header = "op", .align = TS_ALIGN_LEFT}};
     for (int d = 0; d < TS_DTYPE_COUNT; d++)
@@ -67,8 +71,13 @@ static ts_status ops_table(const ts_card *card, FILE *out, ts_table_style style,
             lacking += gradients->unsupported;
         }
         ts_op_description about = {.size = sizeof about};
-        bool differentiable = ts_op_describe(op, &about) == TS_OK && sample_is_differentiable(&about);
-        ts_table_text(table, marks[!differentiable ? NOT_LISTED : wrong ? FAIL : judged ? PASS : lacking ? UNSUPPORTED : NOT_LISTED]);
+        bool differentiable =
+            ts_op_describe(op, &about) == TS_OK && sample_is_differentiable(&about);
+        ts_table_text(table, marks[!differentiable ? NOT_LISTED
+                                   : wrong         ? FAIL
+                                   : judged        ? PASS
+                                   : lacking       ? UNSUPPORTED
+                                                   : NOT_LISTED]);
     }
     ts_status status = ts_table_print(table, out, style);
     ts_table_free(table);
@@ -85,8 +94,9 @@ ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out)
 {
     static const char *const marks[] = {"", "✗", "–", "↺", "✓", "○"};
     fprintf(out, "# Operators, dtypes, backends\n\n"
-                 "Written by `ts-conformance --matrix`. ✓ passes, ✗ fails, ↺ passes by way of the CPU, – unsupported, "
-                 "○ no sample can judge it there, blank: no sample has the dtype.\n");
+                 "Written by `ts-conformance --matrix`. ✓ passes, ✗ fails, ↺ passes by way of the "
+                 "CPU, – unsupported, ○ no sample can judge it there, blank: no sample has the "
+                 "dtype.\n");
     for (int k = 0; k < count; k++) {
         fprintf(out, "\n## %s\n\n", cards[k]->backend);
         TS_TRY(ops_table(cards[k], out, TS_TABLE_MARKDOWN, marks));
@@ -98,8 +108,8 @@ ts_status cards_write_tsv(ts_card *const *cards, int count, FILE *out)
 {
     fprintf(out, "backend\top\tfamily\tdtype\tverdict");
     for (int p = 0; p < PART_COUNT; p++)
-        fprintf(out, "\t%s_passed\t%s_failed\t%s_unsupported", part_name((ts_part)p), part_name((ts_part)p),
-                part_name((ts_part)p));
+        fprintf(out, "\t%s_passed\t%s_failed\t%s_unsupported", part_name((ts_part)p),
+                part_name((ts_part)p), part_name((ts_part)p));
     fprintf(out, "\n");
     for (int k = 0; k < count; k++)
         for (int op = 0; op < cards[k]->nops; op++)
@@ -107,8 +117,8 @@ ts_status cards_write_tsv(ts_card *const *cards, int count, FILE *out)
                 ts_verdict v = card_verdict(cards[k], op, (ts_dtype)d);
                 if (v == NOT_LISTED)
                     continue;
-                fprintf(out, "%s\t%s\t%s\t%s\t%s", cards[k]->backend, ts_op_name(op), cards[k]->ops[op].family,
-                        ts_dtype_name((ts_dtype)d), verdict_name(v));
+                fprintf(out, "%s\t%s\t%s\t%s\t%s", cards[k]->backend, ts_op_name(op),
+                        cards[k]->ops[op].family, ts_dtype_name((ts_dtype)d), verdict_name(v));
                 for (int p = 0; p < PART_COUNT; p++) {
                     const ts_score *s = &cards[k]->ops[op].cells[d].parts[p];
                     fprintf(out, "\t%d\t%d\t%d", s->passed, s->failed, s->unsupported);
@@ -126,8 +136,8 @@ static json_t *cell_json(const ts_card *card, int op, ts_dtype dtype)
     for (int p = 0; cell && p < PART_COUNT; p++) {
         const ts_score *s = &card->ops[op].cells[dtype].parts[p];
         json_object_set_new(cell, part_name((ts_part)p),
-                            json_pack("{s:i, s:i, s:i}", "passed", s->passed, "failed", s->failed, "unsupported",
-                                      s->unsupported));
+                            json_pack("{s:i, s:i, s:i}", "passed", s->passed, "failed", s->failed,
+                                      "unsupported", s->unsupported));
     }
     return cell;
 }
@@ -143,19 +153,22 @@ static json_t *card_json(const ts_card *card)
         json_t *dtypes = json_object();
         for (int d = 0; d < TS_DTYPE_COUNT; d++)
             if (card_verdict(card, op, (ts_dtype)d) != NOT_LISTED)
-                json_object_set_new(dtypes, ts_dtype_name((ts_dtype)d), cell_json(card, op, (ts_dtype)d));
-        json_array_append_new(ops, json_pack("{s:s, s:s, s:o}", "op", ts_op_name(op), "family", card->ops[op].family,
-                                             "dtypes", dtypes));
+                json_object_set_new(dtypes, ts_dtype_name((ts_dtype)d),
+                                    cell_json(card, op, (ts_dtype)d));
+        json_array_append_new(ops, json_pack("{s:s, s:s, s:o}", "op", ts_op_name(op), "family",
+                                             card->ops[op].family, "dtypes", dtypes));
     }
     for (int i = 0; i < card->nfailures && i < FAILURES_MOST; i++) {
         const ts_failure *f = &card->failures[i];
         json_t *text = json_string(f->text); /* NULL when a cut fell into a character */
-        json_array_append_new(failures, json_pack("{s:s, s:s, s:s, s:o}", "op", ts_op_name(f->op), "dtype",
-                                                  ts_dtype_name(f->dtype), "part", part_name(f->part), "text",
-                                                  text ? text : json_string("(not UTF-8)")));
+        json_array_append_new(failures,
+                              json_pack("{s:s, s:s, s:s, s:o}", "op", ts_op_name(f->op), "dtype",
+                                        ts_dtype_name(f->dtype), "part", part_name(f->part), "text",
+                                        text ? text : json_string("(not UTF-8)")));
     }
-    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "backend", card->backend, "device", card->device, "plugin",
-                     card->plugin, "totals", totals, "ops", ops, "failures", failures);
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "backend", card->backend, "device",
+                     card->device, "plugin", card->plugin, "totals", totals, "ops", ops, "failures",
+                     failures);
 }
 
 ts_status cards_write_json(ts_card *const *cards, int count, FILE *out)

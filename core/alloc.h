@@ -1,5 +1,6 @@
 /**
- * @file alloc.h  Host memory: per-thread free lists for small blocks, one coalescing region for the rest.
+ * @file alloc.h  Host memory: per-thread free lists for small blocks,
+ * one coalescing region for the rest.
  *
  * Blocks are 64-byte aligned. Frees name the size, so blocks carry no header of their own class.
  * A block freed by another thread goes home through its heap's lock-free list.
@@ -28,7 +29,8 @@ typedef struct ts_slab {
     int klass;
 } ts_slab;
 
-extern bool ts_alloc_system; /* TS_ALLOC=system: every block straight from malloc, for memory checkers */
+/* TS_ALLOC=system: every block straight from malloc, for memory checkers */
+extern bool ts_alloc_system;
 
 TS_INLINE int ts_small_class(size_t bytes)
 {

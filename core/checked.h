@@ -1,4 +1,5 @@
-/** @file checked.h  The one place where sizes from outside are multiplied and added (invariant 8). */
+/** @file checked.h  The one place where sizes from outside are multiplied
+ * and added (invariant 8). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_CHECKED_H
 #define TS_CORE_CHECKED_H
@@ -29,7 +30,8 @@ TS_INLINE bool ts_product(const int64_t *sizes, int ndim, int64_t *out)
  * Elements and bytes of a tensor of these sizes; false when either does not fit 63 bits.
  * A zero dimension does not hide an overflow of the others: strides must fit too.
  */
-TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int64_t *numel, int64_t *bytes)
+TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int64_t *numel,
+                               int64_t *bytes)
 {
     int64_t n = 1, span = 1;
     for (int i = 0; i < ndim; i++) {

@@ -1,4 +1,5 @@
-/** @file convert.h  One value from a dtype to another: the rounding that scalars and copies share. */
+/** @file convert.h  One value from a dtype to another: the rounding
+ * that scalars and copies share. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_CONVERT_H
 #define TS_CORE_CONVERT_H
@@ -25,7 +26,8 @@ TS_INLINE uint16_t ts_f32_to_bf16(float x)
 }
 TS_INLINE float ts_f16_to_f32(uint16_t h)
 {
-    /* exponent and fraction at f32's places are the value times 2^-112; from 65,536 on Inf or NaN */
+    /* exponent and fraction at f32's places are the value times 2^-112;
+     * from 65,536 on Inf or NaN */
     uint32_t bits = (uint32_t)(h & 0x7fff) << 13, special = h & 0x3ff ? 0x7fc00000 : 0x7f800000;
     float x;
     memcpy(&x, &bits, 4);
@@ -53,8 +55,8 @@ TS_INLINE uint16_t ts_f32_to_f16(float x)
 }
 
 /**
- * f32 on the way to bf16 or f16: what f32 cannot hold is kept in its last bit (rounding to odd), so that
- * the second rounding gives what one rounding would have given.
+ * f32 on the way to bf16 or f16: what f32 cannot hold is kept in its last bit (rounding to odd),
+ * so that the second rounding gives what one rounding would have given.
  */
 TS_INLINE float ts_odd_f32(double x)
 {
@@ -63,7 +65,8 @@ TS_INLINE float ts_odd_f32(double x)
     memcpy(&bits, &f, 4);
     if ((double)f == x || x != x)
         return f;
-    bits -= (f < 0 ? -(double)f : (double)f) > (x < 0 ? -x : x); /* towards 0; of Inf the largest number */
+    /* towards 0; of Inf the largest number */
+    bits -= (f < 0 ? -(double)f : (double)f) > (x < 0 ? -x : x);
     bits |= 1;
     memcpy(&f, &bits, 4);
     return f;
@@ -72,10 +75,12 @@ TS_INLINE float ts_odd_f32(double x)
 TS_INLINE float ts_odd_f32_of(int64_t i)
 {
     bool large = i > INT64_C(1) << 53 || i < -(INT64_C(1) << 53);
-    return ts_odd_f32((double)(large ? (i & ~INT64_C(0x7ff)) | (int64_t)((i & 0x7ff) != 0) << 11 : i));
+    return ts_odd_f32(
+        (double)(large ? (i & ~INT64_C(0x7ff)) | (int64_t)((i & 0x7ff) != 0) << 11 : i));
 }
 
-/* Out of range and NaN have no value in an integer; they become the most negative one, on every ISA. */
+/* Out of range and NaN have no value in an integer;
+ * they become the most negative one, on every ISA. */
 TS_INLINE int64_t ts_trunc_i64(double x)
 {
     return x >= -9.2233720368547758e18 && x < 9.2233720368547758e18 ? (int64_t)x : INT64_MIN;

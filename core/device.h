@@ -1,4 +1,5 @@
-/** @file device.h  Devices as the library's own code reaches them, through their backends' structs. */
+/** @file device.h  Devices as the library's own code reaches them,
+ * through their backends' structs. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_DEVICE_H
 #define TS_CORE_DEVICE_H
@@ -8,7 +9,8 @@
 #include "core/base.h"
 #include "include/tessera/backend.h"
 
-/** The backend of each key; NULL for the CPU, META and keys with a name alone. Set once, by dispatch/. */
+/** The backend of each key; NULL for the CPU, META and keys with a name alone.
+ * Set once, by dispatch/. */
 extern _Atomic(const ts_backend *) ts_devices[16];
 /** What ts_backend_get_stats() reports. */
 typedef struct ts_device_counts {
@@ -19,7 +21,9 @@ extern ts_device_counts ts_device_count_of[16];
 /** The backend of a device; NULL when it has none of its own. */
 TS_INLINE const ts_backend *ts_backend_of(ts_device device)
 {
-    return device.backend < 16 ? atomic_load_explicit(&ts_devices[device.backend], memory_order_acquire) : NULL;
+    return device.backend < 16
+               ? atomic_load_explicit(&ts_devices[device.backend], memory_order_acquire)
+               : NULL;
 }
 
 /** Checks that the device exists. META and the CPU have one each. */
@@ -31,7 +35,8 @@ void ts_device_release(ts_device device, void *data, int64_t bytes);
  * Copies bytes between any two devices that have memory. From a device to the host it waits for the
  * values; all else is queued on the current stream of the destination.
  */
-ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source, int64_t bytes);
+ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
+                         int64_t bytes);
 /** Applies what ts_set_deterministic() said last. */
 ts_status ts_device_tell(const ts_backend *backend);
 

@@ -17,7 +17,8 @@ struct ts_error {
 /** Root failure of an op; the message begins with "op: ". Returns code. */
 TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, const char *hint,
                              const char *format, ...) __attribute__((format(printf, 5, 6)));
-/** The record is kept when it holds a failure already, else NULL becomes a root failure of its own. */
+/** The record is kept when it holds a failure already,
+ * else NULL becomes a root failure of its own. */
 TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);
 /** Out of memory for `what`, of `bytes`. */
 TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);

@@ -15,10 +15,12 @@ struct ts_recorder {
     /** Calls until leave() are parts of `name`; TS_NO_REGION when they are not recorded. */
     uint32_t (*enter)(ts_recorder *r, const char *name, const void *site);
     void (*leave)(ts_recorder *r, uint32_t region);
-    /** The call in flight is about to run its composite with the layers on: its calls are parts of it. */
+    /** The call in flight is about to run its composite with the layers on:
+     * its calls are parts of it. */
     uint32_t (*parts)(ts_recorder *r, const ts_frame *f);
     void (*parts_end)(ts_recorder *r, uint32_t region, const ts_frame *f);
-    /** Result i of the call in flight was made although the caller does not want it, and is kept. */
+    /** Result i of the call in flight was made although the caller does
+     * not want it, and is kept. */
     void (*extra)(ts_recorder *r, int i, ts_tensor *t);
     /** A tensor was made from values of the program. */
     void (*constant)(ts_recorder *r, ts_tensor *t);

@@ -65,7 +65,8 @@ TS_INLINE void ts_storage_release(ts_storage *s)
         ts_storage_destroy(s);
 }
 
-/** A tensor header with one reference and no scope; sizes and strides are for the caller to fill. */
+/** A tensor header with one reference and no scope;
+ * sizes and strides are for the caller to fill. */
 TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
 {
     ts_tensor *t = ts_alloc(thread, sizeof *t);
@@ -90,14 +91,14 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device);
 /** As above for a result whose numel is known: no checks. */
-ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
-                                   int64_t numel, ts_device device);
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes,
+                                   int ndim, int64_t numel, ts_device device);
 /** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
                            const int64_t *strides, int ndim, int64_t offset);
 /** ts_from_blob() without the scope: one reference, owned by the caller. */
-ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype, const int64_t *sizes,
-                                 int ndim, void *foreign,
+ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
+                                 const int64_t *sizes, int ndim, void *foreign,
                                  void (*release)(void *foreign, void *data, int64_t bytes));
 
 void ts_tensor_destroy(ts_tensor *t);
@@ -139,7 +140,8 @@ TS_INLINE void ts_storage_wrote(ts_storage *s, uint16_t op)
     s->writer = op;
 }
 
-/** True when strides are those of a contiguous tensor of these sizes (size-1 dims do not matter). */
+/** True when strides are those of a contiguous tensor of these sizes
+ * (size-1 dims do not matter). */
 bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndim);
 /** Fills row-major strides; returns numel. */
 TS_INLINE int64_t ts_strides_fill(const int64_t *sizes, int ndim, int64_t *strides)

@@ -14,7 +14,8 @@ typedef struct ts_timers ts_timers;
 typedef struct ts_recorder ts_recorder; /* core/recorder.h */
 typedef struct ts_tape ts_tape;
 
-/** Bits of ts_thread.state. A fresh thread is all zero, so the fast path is one compare with READY. */
+/** Bits of ts_thread.state. A fresh thread is all zero,
+ * so the fast path is one compare with READY. */
 enum {
     TS_THREAD_READY = 1,
     TS_THREAD_TIMING = 2
@@ -36,7 +37,7 @@ struct ts_thread {
     ts_device device; /* of factories */
     bool casting;     /* the AUTOCAST layer runs a cast of its own; layers below mark it */
     uint32_t autocast; /* ts_autocast_state */
-    ts_tape *tape;    /* of the checkpointed function that runs; NULL: nodes save tensors themselves */
+    ts_tape *tape; /* of the checkpointed function that runs; NULL: nodes save tensors themselves */
     ts_error *error;
     ts_recorder *recorder; /* of a trace that is under way; NULL */
     ts_scope root;

@@ -23,7 +23,8 @@ extern void *ts_registry_oom;
 /** In ts_registration.accepts.strided: contiguous even where the op's rule lets strides pass. */
 #define TS_STRIDES_PACKED 2
 
-/** A kernel or fallback. Handles that were given out outlive their removal, so a stale one is told. */
+/** A kernel or fallback. Handles that were given out outlive their removal,
+ * so a stale one is told. */
 struct ts_registration {
     char op[48]; /* "" for a fallback */
     ts_key key;
@@ -53,7 +54,8 @@ typedef struct ts_registry {
     ts_registration *fallbacks[TS_KEY_COUNT];
     ts_keyset prefer_fallback;
     const ts_backend *backends[16]; /* that keys belong to; NULL for keys with a name alone */
-    void *libraries[16];            /* that backends were loaded from, and which stay; NULL: the program's */
+    void *libraries[16];            /* that backends were loaded from,
+                                       and which stay; NULL: the program's */
     const char *key_names[TS_KEY_COUNT];   /* ts_key_names as the lock's holder knows them */
     int ops; /* defined; those past ts_op_count() are not published yet */
 } ts_registry;
@@ -62,8 +64,8 @@ extern ts_registry ts_reg;
 extern _Atomic(const char *) ts_key_names[TS_KEY_COUNT]; /* for readers without the lock */
 extern ts_op_entry *ts_reg_entries;
 
-/* ts_registry_begin() opens a transaction. ts_registry_end() publishes what changed, or puts everything
- * back when status is an error or memory runs out. */
+/* ts_registry_begin() opens a transaction. ts_registry_end() publishes what changed,
+ * or puts everything back when status is an error or memory runs out. */
 /** True inside of ts_registry_begin() by another, e.g. while a plugin loads. */
 bool ts_registry_nested(void);
 /** Number of the open transaction. */
@@ -82,9 +84,10 @@ void ts_registration_free(ts_registration *r);
 /** Keeps a removed registration until the library unloads. */
 void ts_registration_bury(ts_registration *r);
 /** Gives the first free key from `from` to `to` a name. In a transaction. */
-ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full, ts_key *key);
+ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,
+                      ts_key *key);
 /** A kernel of the library's own for a backend; in a transaction. */
-ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts, const char *schema,
-                        const void *site, ts_registration **out);
+ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
+                        const char *schema, const void *site, ts_registration **out);
 
 #endif

@@ -27,11 +27,13 @@ TS_COLD ts_status ts_call_slow(ts_frame *f);
 /** Error paths of boxing. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
-/** Keys of a list; TS_LIST_NULL when a member is NULL. Pure, so that the caller's boxes stay constants. */
+/** Keys of a list; TS_LIST_NULL when a member is NULL.
+ * Pure, so that the caller's boxes stay constants. */
 #define TS_LIST_NULL (~(ts_keyset)0)
 ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 
-/** The key of a device; what is no backend's number ends in the slot of TS_KEY_ABSENT, which says so. */
+/** The key of a device; what is no backend's number ends in the slot
+ * of TS_KEY_ABSENT, which says so. */
 TS_INLINE ts_keyset ts_device_keys(ts_device device)
 {
     return TS_KEYSET(device.backend < 16 ? device.backend : TS_KEY_ABSENT);
@@ -43,7 +45,8 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
 {
     ts_thread *thread = &ts_tls;
     ts_keyset keys = 0;
-    /* before the acquire load: the compiler folds the kinds away while nothing can have changed them */
+    /* before the acquire load: the compiler folds the kinds away
+     * while nothing can have changed them */
     TS_UNROLL(16)
     for (int i = 0; i < nargs; i++) {
         if (args[i].tag == TS_TAG_TENSOR) {
@@ -77,18 +80,21 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     f.nrets = (uint8_t)nrets;
     f.want = (uint8_t)want;
     f.given = (uint8_t)given;
-    keys = (keys | thread->include | atomic_load_explicit(&thread->include_all, memory_order_relaxed)) &
+    keys = (keys | thread->include |
+            atomic_load_explicit(&thread->include_all, memory_order_relaxed)) &
            ~thread->exclude & table->mask;
     f.keys = keys;
     ts_status status;
     int32_t depth = thread->depth;
     if (TS_UNLIKELY((atomic_load_explicit(&thread->state, memory_order_relaxed) ^ TS_THREAD_READY) |
-                    (table->flags & TS_OP_RANDOM) | (uint32_t)(keys == 0) | (uint32_t)(depth >= TS_MAX_DEPTH)))
+                    (table->flags & TS_OP_RANDOM) | (uint32_t)(keys == 0) |
+                    (uint32_t)(depth >= TS_MAX_DEPTH)))
         return ts_call_slow(&f);
     f.key = (uint8_t)(63 - __builtin_clzll(keys));
     thread->depth = depth + 1;
     status = table->slot[f.key](&f);
-    thread->depth = depth; /* stored, not decremented: a chain through memory would bind call to call */
+    /* stored, not decremented: a chain through memory would bind call to call */
+    thread->depth = depth;
     return status;
 }
 
@@ -99,13 +105,15 @@ TS_INLINE ts_tensor *ts_invoke(int op, const ts_value *args, int nargs, int nret
     TS_UNROLL(4)
     for (int i = 0; i < nrets; i++)
         rets[i] = ts_value_none();
-    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, 1, __builtin_return_address(0)) != TS_OK))
+    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, 1, __builtin_return_address(0)) !=
+                    TS_OK))
         return NULL;
     return ts_scope_adopt(&ts_tls, rets[0].t);
 }
 
 /** As ts_invoke, with the first result given: in-place and out= forms. Returns out. */
-TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int nrets, ts_tensor *out)
+TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int nrets,
+                                   ts_tensor *out)
 {
     ts_value rets[TS_MAX_RETS];
     if (TS_UNLIKELY(!out || out == TS_NONE)) {
@@ -116,12 +124,14 @@ TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int 
     TS_UNROLL(4)
     for (int i = 1; i < nrets; i++)
         rets[i] = ts_value_none();
-    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 1, 1, __builtin_return_address(0)) != TS_OK))
+    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 1, 1, __builtin_return_address(0)) !=
+                    TS_OK))
         return NULL;
     return out;
 }
 
-/* All that most public functions do: their arguments boxed, as V_T(self) or V_I(dim), and the call. */
+/* All that most public functions do: their arguments boxed,
+ * as V_T(self) or V_I(dim), and the call. */
 #define TS_INVOKE(op, ...)                                        \
     ({                                                            \
         const ts_value args_[] = {__VA_ARGS__};                   \
@@ -134,7 +144,8 @@ TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int 
     })
 
 /** Op with several results; outs[i] may be NULL when result i is not wanted. Returns result 0. */
-TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int nrets, ts_tensor ***outs)
+TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int nrets,
+                                    ts_tensor ***outs)
 {
     ts_value rets[TS_MAX_RETS];
     int want = 1;
@@ -146,7 +157,8 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
             *outs[i] = NULL;
         }
     }
-    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, want, __builtin_return_address(0)) != TS_OK))
+    if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, want, __builtin_return_address(0)) !=
+                    TS_OK))
         return NULL;
     ts_thread *thread = &ts_tls;
     TS_UNROLL(4)

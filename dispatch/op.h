@@ -31,7 +31,8 @@ ts_status ts_schema_parse(const char *text, ts_schema *schema);
 
 /* --------------------------------------------------------------------------------- plan ---- */
 
-/** Shape, dtype and device of a result. sizes points to an argument's sizes or into plan->buffer. */
+/** Shape, dtype and device of a result. sizes points to an argument's
+ * sizes or into plan->buffer. */
 typedef struct ts_meta {
     const int64_t *sizes;
     ts_dtype dtype;
@@ -58,11 +59,13 @@ struct ts_plan {
     ts_dtype compute;       /* dtype in which the kernel works */
     uint16_t cast;          /* bit i: argument i is to be of dtype compute */
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
-    uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory with dims 1 and 2 exchanged */
-    uint16_t operands;      /* bit i: argument i may be the destination itself; pointwise: it (tensor or
-                             * scalar) is an operand of the loop */
+    uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory
+                               with dims 1 and 2 exchanged */
+    uint16_t operands;      /* bit i: argument i may be the destination itself;
+                             * pointwise: it (tensor or scalar) is an operand of the loop */
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
-    bool flat;              /* pointwise: operands are numbers, or contiguous tensors of the result's shape */
+    bool flat;              /* pointwise: operands are numbers, or contiguous
+                               tensors of the result's shape */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */
@@ -117,7 +120,8 @@ struct ts_table {
     uint32_t flags;    /* TS_OP_RANDOM */
     uint16_t op;
     uint16_t written;  /* bit i: argument i is written, (a!) in the schema */
-    uint16_t packed;   /* bit k: the kernel of backend k is from outside and gets no strides that a rule lets pass */
+    uint16_t packed;   /* bit k: the kernel of backend k is from outside
+                          and gets no strides that a rule lets pass */
     const ts_op_info *info;
     const ts_vjp *vjp; /* the gradient rule; NULL: none */
     ts_kernel slot[TS_KEY_COUNT];
@@ -144,21 +148,26 @@ ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
 /** ts_enter_whole() for kernels from outside, which may fail after they have made results. */
 ts_status ts_enter_foreign(ts_frame *f);
-/** In front of the three where a backend has memory of its own: asks it, and checks where tensors lie. */
+/** In front of the three where a backend has memory of its own: asks it,
+ * and checks where tensors lie. */
 ts_status ts_enter_device(ts_frame *f);
 ts_status ts_enter_parts(ts_frame *f);
-/** Runs an op by its composite. The shape rule, where there is one, checks first, and its plan stays for the composite. */
+/** Runs an op by its composite. The shape rule, where there is one, checks first,
+ * and its plan stays for the composite. */
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
 /**
- * As a kernel, of bf16 or f16: runs the call in f32 on copies and rounds the results once. It stands in
- * for kernels that do not take the halves; one that does may call it for what it has no fast way to do.
+ * As a kernel, of bf16 or f16: runs the call in f32 on copies and rounds the results once.
+ * It stands in for kernels that do not take the halves; one that does may call it for what
+ * it has no fast way to do.
  */
 TS_COLD ts_status ts_run_widened(ts_frame *f);
-/** Set by ops/: a contiguous tensor of dtype with t's values, owned by the caller; NULL on failure. */
+/** Set by ops/: a contiguous tensor of dtype with t's values, owned
+ * by the caller; NULL on failure. */
 extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
 /** Set by ops/: copies values, same sizes. */
 extern ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
-/** Set by ops/: a call whose argument `arg` (nargs: a given result) is on another device than its kernel. */
+/** Set by ops/: a call whose argument `arg` (nargs: a given result) is
+ * on another device than its kernel. */
 extern ts_status (*ts_across)(ts_frame *f, int arg);
 /** Fills plan->iter for the results and arguments of f; called by ts_enter_fill. */
 ts_status ts_plan_iterate(ts_frame *f);

@@ -15,13 +15,14 @@ void ts_registry_begin(void);
 ts_status ts_registry_end(ts_status status);
 /** Symbol and library of a code address, for messages. Returns buffer. */
 const char *ts_site_name(const void *site, char *buffer, size_t size);
-/** Gives an op, known or not yet, a gradient rule, which must live as long as the process. In a transaction. */
+/** Gives an op, known or not yet, a gradient rule, which must live as long
+ * as the process. In a transaction. */
 ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
 
 /** Slot content of an op that a backend lacks: at most ten lines, with the remedy (F37). */
 ts_status ts_missing_kernel(ts_frame *f);
-/** First argument (nargs: a given result) on another device than the running key's, or on another one of its devices than
- *  the tensors before it; -1 when none is. */
+/** First argument (nargs: a given result) on another device than the running key's,
+ *  or on another one of its devices than the tensors before it; -1 when none is. */
 int ts_find_far(const ts_frame *f);
 /** to_device for every backend: packs where the source is, moves bytes. */
 ts_status ts_transfer(ts_frame *f);
@@ -29,8 +30,8 @@ ts_status ts_transfer(ts_frame *f);
 ts_status ts_unsupported_call(ts_frame *f);
 /** The fallback of backends that allow it: the call on the CPU, over copies of what it touches. */
 ts_status ts_round_trip(ts_frame *f);
-/** What stands in the slot of TS_KEY_ABSENT: TS_NONE was given where a tensor is required, or a device
- *  that no backend can have. */
+/** What stands in the slot of TS_KEY_ABSENT: TS_NONE was given where a tensor is required,
+ *  or a device that no backend can have. */
 ts_status ts_absent_tensor(ts_frame *f);
 
 #endif

@@ -34,7 +34,8 @@ double ts_timers_stamp_ns(void);
 TS_INLINE ts_status ts_hop(ts_frame *f, ts_kernel kernel)
 {
 #if TS_TIMERS
-    if (TS_UNLIKELY(atomic_load_explicit(&f->thread->state, memory_order_relaxed) & TS_THREAD_TIMING))
+    if (TS_UNLIKELY(atomic_load_explicit(&f->thread->state, memory_order_relaxed) &
+                    TS_THREAD_TIMING))
         return ts_timed_hop(f, kernel);
 #endif
     return kernel(f);

@@ -11,15 +11,16 @@
 /* ------------------------------------------------------------------ helpers of infer ---- */
 
 /** Result i gets these sizes (copied into the plan), dtype and device. */
-void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);
+void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype,
+                    ts_device device);
 /** Result i is like t. Borrows t's sizes. */
 TS_INLINE void ts_plan_result_like(ts_plan *plan, int i, const ts_tensor *t, ts_dtype dtype)
 {
     plan->ret[i] = (ts_meta){t->sizes, dtype, t->storage->device, t->ndim, t->numel};
 }
 /**
- * All tensor arguments must be on one device, which is returned through *device. Pointwise ops let a
- * 0-dim CPU tensor stand beside another device: pass scalars_ok.
+ * All tensor arguments must be on one device, which is returned through *device.
+ * Pointwise ops let a 0-dim CPU tensor stand beside another device: pass scalars_ok.
  */
 ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device);
 /** The plan of a factory; dtype and device are the two arguments from dtype_arg on. */
@@ -35,20 +36,27 @@ ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim);
 /** Broadcasts two lists of sizes into out (room for 8); false when they do not fit. */
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout);
 /**
- * The pointwise plan over args[0..n): promotion with weak scalars, broadcasting, operands = these args.
- * result: dtype of the result, or TS_DTYPE_NONE for the promoted one. float_math: integers compute in f32.
+ * The pointwise plan over args[0..n): promotion with weak scalars, broadcasting,
+ * operands = these args. result: dtype of the result, or TS_DTYPE_NONE for the promoted one.
+ * float_math: integers compute in f32.
  */
 ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math);
-/** The same where only args[first..last) decide on the dtype and are cast to it; the others keep theirs. */
-ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result, bool float_math);
-/** A number as argument must fit the plan's compute dtype; a negative one may wrap in u8, as in PyTorch. */
+/** The same where only args[first..last) decide on the dtype and are cast to it;
+ * the others keep theirs. */
+ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,
+                                   bool float_math);
+/** A number as argument must fit the plan's compute dtype;
+ * a negative one may wrap in u8, as in PyTorch. */
 ts_status ts_check_fits(ts_frame *f, int arg);
 /** dtype that a mix of tensors and scalars computes in (PyTorch's categories). */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 
-TS_COLD void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name, const void *site);
-/** False with an error unless a list of sizes or dims has 0 to 8 members. Before boxing: layers copy lists. */
-TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char *name, const void *site)
+TS_COLD void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name,
+                          const void *site);
+/** False with an error unless a list of sizes or dims has 0 to 8 members.
+ * Before boxing: layers copy lists. */
+TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char *name,
+                          const void *site)
 {
     if (TS_LIKELY((unsigned)n <= TS_MAX_DIMS && (list || !n)))
         return true;
@@ -57,8 +65,12 @@ TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char
 }
 
 
-/** dtype of what a kernel keeps for its gradient beside a result of dtype d: halves would lose too much. */
-TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d) { return d == TS_BF16 || d == TS_F16 ? TS_F32 : d; }
+/** dtype of what a kernel keeps for its gradient beside a result of dtype d:
+ * halves would lose too much. */
+TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d)
+{
+    return d == TS_BF16 || d == TS_F16 ? TS_F32 : d;
+}
 
 /* ----------------------------------------------------------------- boxed form of options ---- */
 

@@ -2,8 +2,8 @@
  * @file parts.h  What composites share: the dtype they compute in and the way out.
  *
  * A composite may run on a backend without the op's kernel, or with AUTOGRAD on instead of a fused
- * kernel (BY_PARTS). Its arguments have passed the op's shape rule, whose plan it may read; it holds its
- * results in a scope of its own until all of them are there.
+ * kernel (BY_PARTS). Its arguments have passed the op's shape rule, whose plan it may read;
+ * it holds its results in a scope of its own until all of them are there.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_PARTS_H
@@ -13,12 +13,19 @@
 #include "ops/ops.h"
 
 /** Short floats are computed in f32, as in the fused kernels. */
-TS_INLINE ts_dtype ts_parts_dtype(ts_dtype dtype) { return dtype == TS_BF16 || dtype == TS_F16 ? TS_F32 : dtype; }
+TS_INLINE ts_dtype ts_parts_dtype(ts_dtype dtype)
+{
+    return dtype == TS_BF16 || dtype == TS_F16 ? TS_F32 : dtype;
+}
 
 /** t in a dtype; NULL travels through. */
-TS_INLINE ts_tensor *ts_as(ts_tensor *t, ts_dtype dtype) { return t && t->dtype != dtype ? ts_to(t, dtype) : t; }
+TS_INLINE ts_tensor *ts_as(ts_tensor *t, ts_dtype dtype)
+{
+    return t && t->dtype != dtype ? ts_to(t, dtype) : t;
+}
 
-/** The wanted ones of n results go to the frame, in the plan's dtypes; a NULL among them means failed. */
+/** The wanted ones of n results go to the frame, in the plan's dtypes;
+ * a NULL among them means failed. */
 TS_INLINE ts_status ts_parts_give(ts_frame *f, ts_tensor **results, int n)
 {
     for (int i = 0; i < n; i++)

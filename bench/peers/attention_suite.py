@@ -1,12 +1,11 @@
 """
 Attention, forward and backward, beside torch's with its flash and with its cuDNN backend forced.
 
-B * S = 16,384 and H * D = 2,048, as the papers on FlashAttention have it; bf16, random normal data, tensors of
-64 MiB, two sets of them in turns, so that no side finds its operands in the caches. All sides make the
-statistics that a backward needs. Torch's turns are replays of CUDA graphs, ours are calls, queued faster than
-they run. Rates count 4 B H S^2 D operations forward, half of it causal, 2.5 times that backward, whatever a
-side really computes.
-"""
+B * S = 16,384 and H * D = 2,048, as the papers on FlashAttention have it; bf16, random normal data,
+tensors of 64 MiB, two sets of them in turns, so that no side finds its operands in the caches.
+All sides make the statistics that a backward needs. Torch's turns are replays of CUDA graphs,
+ours are calls, queued faster than they run. Rates count 4 B H S^2 D operations forward,
+half of it causal, 2.5 times that backward, whatever a side really computes."""
 # SPDX-License-Identifier: MIT
 import re
 import time
@@ -38,7 +37,8 @@ class Case:
     @property
     def name(self):
         """(op, shape, dtype)"""
-        op = '_'.join(['attention', *['backward'] * self.backward, f'hd{self.depth}', 'causal' if self.causal else 'full',
+        op = '_'.join(['attention', *['backward'] * self.backward, f'hd{self.depth}',
+                       'causal' if self.causal else 'full',
                        *['deterministic'] * self.deterministic])
         return op, 'x'.join(map(str, self.sizes[:3])), 'bf16'
 
@@ -59,7 +59,8 @@ CASES = [Case(depth, causal, rows, backward, deterministic)
 
 
 class Sides:
-    """What each side does with one set of arguments: (query, key, value, grad, results of each peer's forward)."""
+    """What each side does with one set of arguments: (query, key, value, grad,
+    results of each peer's forward)."""
 
     def __init__(self, torch, case):
         self.torch, self.case, self.aten = torch, case, torch.ops.aten
@@ -67,29 +68,35 @@ class Sides:
     def forward(self, peer, q, k, v):
         if peer == 'flash':
             return self.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, self.case.causal)
-        return self.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, self.case.causal)
+        return self.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0,
+                                                             self.case.causal)
 
     def backward(self, peer, q, k, v, g, found):
         out, lse, q_starts, k_starts, q_most, k_most, seed, offset = found[:8]
         if peer == 'flash':
             return self.aten._scaled_dot_product_flash_attention_backward(
-                g, q, k, v, out, lse, q_starts, k_starts, q_most, k_most, 0.0, self.case.causal, seed, offset)
+                g, q, k, v, out, lse, q_starts, k_starts, q_most, k_most, 0.0, self.case.causal,
+                seed, offset)
         return self.aten._scaled_dot_product_cudnn_attention_backward(
-            g, q, k, v, out, lse, seed, offset, None, q_starts, k_starts, q_most, k_most, 0.0, self.case.causal)
+            g, q, k, v, out, lse, seed, offset, None, q_starts, k_starts, q_most, k_most, 0.0,
+            self.case.causal)
 
     def make(self):
         q, k, v, g = (self.torch.randn(self.case.sizes, device='cuda').bfloat16() for _ in range(4))
-        found = {peer: self.forward(peer, q, k, v) for peer in self.case.peers} if self.case.backward else {}
+        found = ({peer: self.forward(peer, q, k, v) for peer in self.case.peers}
+                 if self.case.backward else {})
         dense = [x.contiguous() for x in found['flash'][:2]] if found else []
         return q, k, v, g, found, dense
 
     def theirs(self, peer, q, k, v, g, found, _):
-        return self.backward(peer, q, k, v, g, found[peer]) if self.case.backward else self.forward(peer, q, k, v)[:2]
+        return (self.backward(peer, q, k, v, g, found[peer]) if self.case.backward
+                else self.forward(peer, q, k, v)[:2])
 
     def ours(self, q, k, v, g, _, dense):
         options = [None] * 4 + [[-1, 0] if self.case.causal else None, 0.0, 0.0]
         if self.case.backward:
-            return 'scaled_dot_product_attention_backward', [g, None, q, k, v, *dense, *options, 0, 0]
+            return ('scaled_dot_product_attention_backward',
+                    [g, None, q, k, v, *dense, *options, 0, 0])
         return 'scaled_dot_product_attention', [q, k, v, *options]
 
 
@@ -104,7 +111,8 @@ def check(library, sides, arguments):
             a, b = library.read(ours[i], right).float(), right.float()
             worst, limit = (a - b).abs().max().item(), 2e-2 * b.abs().max().item()
             if not worst <= limit:
-                raise ValueError(f'result {i}: differs from {peer} by {worst:.3g}, allowed {limit:.3g}')
+                raise ValueError(f'result {i}: differs from {peer} by {worst:.3g}, '
+                                 f'allowed {limit:.3g}')
 
 
 def measure(torch, library, case):
@@ -114,12 +122,14 @@ def measure(torch, library, case):
     check(library, sides, sets[0])
     sequence = library.sequence([sides.ours(*arguments) for arguments in sets])
     graphs = [graph_of(torch, partial(sides.theirs, peer), sets) for peer in case.peers]
-    runs = [partial(library.microseconds, sequence)] + [partial(replay_us, torch, graph) for graph, _ in graphs]
+    runs = ([partial(library.microseconds, sequence)]
+            + [partial(replay_us, torch, graph) for graph, _ in graphs])
     return [us / SETS for us in in_turns(runs, TURN_US)]
 
 
 def run(options, torch, library, write):
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a kernel more that only torch would run
+    # a kernel more that only torch would run
+    torch.utils.deterministic.fill_uninitialized_memory = False
     failures, deadline = [], time.monotonic() + options.minutes * 60
     for case in CASES:
         label = ' '.join(case.name)
@@ -144,7 +154,8 @@ def run(options, torch, library, write):
 
 def writer(out):
     """A function that writes a row to stdout and, tab separated, to out."""
-    columns = ('op', 'shape', 'dtype', 'ours_us', 'flash_us', 'cudnn_us', 'gflop', 'ours_tflops', 'flash_tflops',
+    columns = ('op', 'shape', 'dtype', 'ours_us', 'flash_us', 'cudnn_us', 'gflop', 'ours_tflops',
+               'flash_tflops',
                'cudnn_tflops', 'note')
     form = '{:<44} {:<11} {:<5} {:>9} {:>9} {:>9} {:>9} {:>11} {:>12} {:>12}  {}'
     print(form.format(*columns))
@@ -154,8 +165,8 @@ def writer(out):
     def write(case, times, note=''):
         times = [*times, None, None, None][:1 + len(PEERS)]
         rates = [us and case.flops / us / 1e6 for us in times]
-        row = *case.name, *(f'{us:.1f}' if us else '-' for us in times), f'{case.flops / 1e9:.1f}', \
-            *(f'{rate:.0f}' if rate else '-' for rate in rates), note
+        row = (*case.name, *(f'{us:.1f}' if us else '-' for us in times),
+               f'{case.flops / 1e9:.1f}', *(f'{rate:.0f}' if rate else '-' for rate in rates), note)
         last = max(filter(None, rates[1:]), default=0)
         mark = f'{rates[0] / last:.2f} of the faster' if rates[0] and last else ''
         print(form.format(*row) + mark, flush=True)

@@ -100,7 +100,8 @@ def _():
 @case('gelu_backward', text(N, MLP))
 def _():
     x, grad = normal(N, MLP), normal(N, MLP)
-    return Case([('gelu_backward', [grad, x, True])], partial(aten.gelu_backward, grad, x, approximate='tanh'))
+    return Case([('gelu_backward', [grad, x, True])],
+                partial(aten.gelu_backward, grad, x, approximate='tanh'))
 
 
 # -------------------------------------------------------------------------------- row ops ----
@@ -108,7 +109,8 @@ def _():
 @case('layer_norm', text(N, C))
 def _():
     x, w, b = normal(N, C), normal(C), normal(C)
-    return Case([('layer_norm', [x, 1, w, b, 1e-5])], partial(torch.native_layer_norm, x, [C], w, b, 1e-5))
+    return Case([('layer_norm', [x, 1, w, b, 1e-5])],
+                partial(torch.native_layer_norm, x, [C], w, b, 1e-5))
 
 
 @case('layer_norm_backward', text(N, C))
@@ -116,7 +118,8 @@ def _():
     x, w, b, grad = normal(N, C), normal(C), normal(C), normal(N, C)
     _, mean, rstd = torch.native_layer_norm(x, [C], w, b, 1e-5)
     return Case([('layer_norm_backward', [grad, x, mean, rstd, w, 1])],
-                partial(aten.native_layer_norm_backward, grad, x, [C], mean, rstd, w, b, [True] * 3), same=3)
+                partial(aten.native_layer_norm_backward, grad, x, [C], mean, rstd, w, b,
+                        [True] * 3), same=3)
 
 
 @case('cross_entropy', text(N, V))
@@ -178,7 +181,8 @@ def heads():
 @case('attention', text(B, H, T, D))
 def _():
     q, k, v = heads()
-    return Case([('scaled_dot_product_attention', [q, k, v, None, None, None, None, [-1, 0], 0.0, 0.0])],
+    return Case([('scaled_dot_product_attention',
+                  [q, k, v, None, None, None, None, [-1, 0], 0.0, 0.0])],
                 partial(F.scaled_dot_product_attention, q, k, v, is_causal=True))
 
 
@@ -187,9 +191,11 @@ def _():
     q, k, v = heads()
     grad = normal(B, T, H, D).transpose(1, 2)
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
-    return Case([('scaled_dot_product_attention_backward', [grad, None, q, k, v, out, lse, None, None, None, None, [-1, 0], 0.0, 0.0, 0,
+    return Case([('scaled_dot_product_attention_backward',
+                  [grad, None, q, k, v, out, lse, None, None, None, None, [-1, 0], 0.0, 0.0, 0,
                                                              0])],
-                partial(aten._scaled_dot_product_flash_attention_for_cpu_backward, grad, q, k, v, out, lse, 0.0,
+                partial(aten._scaled_dot_product_flash_attention_for_cpu_backward, grad, q, k, v,
+                        out, lse, 0.0,
                         True), same=3)
 
 
@@ -203,7 +209,8 @@ def _():
 
 def parameters():
     """Shapes of the GPT's parameters."""
-    block = [(C,), (C,), (3 * C, C), (3 * C,), (C, C), (C,), (C,), (C,), (MLP, C), (MLP,), (C, MLP), (C,)]
+    block = [(C,), (C,), (3 * C, C), (3 * C,), (C, C), (C,), (C,), (C,), (MLP, C), (MLP,), (C, MLP),
+             (C,)]
     return [normal(*s) for s in [(V, C), (T, C), *block * L, (C,), (C,), (V, C)]]
 
 
@@ -216,9 +223,11 @@ def _():
     steps = [torch.tensor(1.0) for _ in params]
 
     def theirs():  # steps stay at 1, on both sides
-        torch._fused_adamw_(params, grads, state[0], state[1], [], steps, lr=1e-3, beta1=0.9, beta2=0.999,
+        torch._fused_adamw_(params, grads, state[0], state[1], [], steps, lr=1e-3, beta1=0.9,
+                            beta2=0.999,
                             weight_decay=0.01, eps=1e-8, amsgrad=False, maximize=False)
-    return Case([('adamw', [ours, grads, state[2], state[3], [1] * len(params), 1e-3, 0.9, 0.999, 1e-8, 0.01, True, None, None])],
+    return Case([('adamw', [ours, grads, state[2], state[3], [1] * len(params), 1e-3, 0.9, 0.999,
+                            1e-8, 0.01, True, None, None])],
                 theirs, after=list(zip(ours, params)))
 
 

@@ -1,4 +1,5 @@
-"""Tessera on a GPU by ctypes, beside torch: tensors are copied from torch's, since a backend owns its memory."""
+"""Tessera on a GPU by ctypes, beside torch: tensors are copied from torch's,
+since a backend owns its memory."""
 # SPDX-License-Identifier: MIT
 import ctypes
 
@@ -18,8 +19,10 @@ class Library(tessera.Library):
         self.torch = torch
         c, pointer = self.c, ctypes.c_void_p
         for name, result, arguments in [
-                ('ts_device_open', ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(Device), pointer, ctypes.c_size_t]),
-                ('ts_empty_on', pointer, [ctypes.POINTER(ctypes.c_int64), ctypes.c_int, ctypes.c_int, Device]),
+                ('ts_device_open', ctypes.c_int,
+                 [ctypes.c_char_p, ctypes.POINTER(Device), pointer, ctypes.c_size_t]),
+                ('ts_empty_on', pointer,
+                 [ctypes.POINTER(ctypes.c_int64), ctypes.c_int, ctypes.c_int, Device]),
                 ('ts_data_mut', pointer, [pointer]),
                 ('ts_set_default_device', ctypes.c_int, [Device]),
                 ('ts_set_deterministic', ctypes.c_int, [ctypes.c_bool]),
@@ -27,7 +30,8 @@ class Library(tessera.Library):
                 ('ts_event_new', ctypes.c_int, [Device, ctypes.POINTER(pointer)]),
                 ('ts_event_record', ctypes.c_int, [Device, pointer]),
                 ('ts_event_synchronize', ctypes.c_int, [Device, pointer]),
-                ('ts_event_elapsed', ctypes.c_int, [Device, pointer, pointer, ctypes.POINTER(ctypes.c_double)])]:
+                ('ts_event_elapsed', ctypes.c_int,
+                 [Device, pointer, pointer, ctypes.POINTER(ctypes.c_double)])]:
             function = getattr(c, name)
             function.restype, function.argtypes = result, arguments
         self.device = Device()
@@ -45,7 +49,8 @@ class Library(tessera.Library):
     def copy(self, to, source, count):
         self.torch.cuda.synchronize()
         self.check(self.c.ts_synchronize(self.device))
-        if self.runtime.cudaMemcpy(ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(count), 3):
+        if self.runtime.cudaMemcpy(ctypes.c_void_p(to), ctypes.c_void_p(source),
+                                   ctypes.c_size_t(count), 3):
             raise tessera.Failed('cudaMemcpy')
         self.torch.cuda.synchronize()  # from device to device it returns before it has ended
 
@@ -55,7 +60,9 @@ class Library(tessera.Library):
         if found:
             return found[0]
         if not t.is_contiguous():  # the transpose of one that is
-            address = self.call('transpose', [tessera.Value(tessera.TENSOR, u=tessera.Union(p=self.tensor(t.t()))), 0, 1])[0]
+            address = self.call('transpose',
+                                [tessera.Value(tessera.TENSOR,
+                                               u=tessera.Union(p=self.tensor(t.t()))), 0, 1])[0]
         else:
             dtype = {**tessera.DTYPES, **HALVES}[str(t.dtype)]
             sizes = (ctypes.c_int64 * max(t.dim(), 1))(*t.shape)

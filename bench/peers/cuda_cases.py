@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 aten = torch.ops.aten
 MIB = 1 << 20
-TENSOR = 256 * MIB  # bytes of a large tensor: launch, first and last byte are 1 % of its time, and no cache holds it
+# bytes of a large tensor: launch, first and last byte are 1 % of its time, and no cache holds it
+TENSOR = 256 * MIB
 COLUMNS = 768, 1024, 4096, 8192, 16384, 32768, 131072
 MEAN = 0  # TS_REDUCTION_MEAN
 EPS = 1e-5
@@ -26,7 +27,8 @@ class Case:
     ours: Callable            # one set -> calls (op, args) or (op, args, given results)
     bytes: int = 0            # moved at least
     flops: int = 0            # of products; then the roof is that of products
-    same: int = 1             # so many results of the last call are compared; 0: the first arguments are
+    same: int = 1             # so many results of the last call are compared;
+                              # 0: the first arguments are
     compiles: bool = True     # torch.compile has something to do
     sets: int = 0             # 0: as many as are larger than the caches
     columns: int = 0          # of ops on rows
@@ -53,13 +55,15 @@ def pointwise(dtype):
     n = TENSOR // size_of(dtype)
 
     def add(name, inputs, theirs, ours):
-        CASES[name, str(n), short(dtype)] = Case(lambda: tuple(normal(n, dtype=dtype) for _ in range(inputs)), theirs, ours,
-                                                 bytes=(inputs + 1) * TENSOR)
+        CASES[name, str(n), short(dtype)] = Case(
+            lambda: tuple(normal(n, dtype=dtype) for _ in range(inputs)), theirs, ours,
+            bytes=(inputs + 1) * TENSOR)
     add('add', 2, torch.add, lambda a, b: [('add', [a, b])])
     add('mul', 2, torch.mul, lambda a, b: [('mul', [a, b])])
     add('exp', 1, torch.exp, lambda a: [('exp', [a])])
     add('relu', 1, torch.relu, lambda a: [('relu', [a])])
-    add('relu backward', 2, lambda g, a: aten.threshold_backward(g, a, 0), lambda g, a: [('threshold_backward', [g, a, 0.0])])
+    add('relu backward', 2, lambda g, a: aten.threshold_backward(g, a, 0),
+        lambda g, a: [('threshold_backward', [g, a, 0.0])])
     add('tanh', 1, torch.tanh, lambda a: [('tanh', [a])])
     add('tanh_backward', 2, aten.tanh_backward, lambda g, y: [('tanh_backward', [g, y])])
     add('sigmoid', 1, torch.sigmoid, lambda a: [('sigmoid', [a])])
@@ -67,7 +71,8 @@ def pointwise(dtype):
     add('silu_backward', 2, aten.silu_backward, lambda g, a: [('silu_backward', [g, a])])
     for form in 'none', 'tanh':
         tanh = form == 'tanh'
-        add('gelu' + ' (tanh)' * tanh, 1, partial(F.gelu, approximate=form), lambda a, tanh=tanh: [('gelu', [a, tanh])])
+        add('gelu' + ' (tanh)' * tanh, 1, partial(F.gelu, approximate=form),
+            lambda a, tanh=tanh: [('gelu', [a, tanh])])
         add('gelu_backward' + ' (tanh)' * tanh, 2, partial(aten.gelu_backward, approximate=form),
             lambda g, a, tanh=tanh: [('gelu_backward', [g, a, tanh])])
 
@@ -87,7 +92,8 @@ def rows(dtype, n):
     shape = f'{m}x{n}'
 
     def add(name, passes, make, theirs, ours, same=1):
-        CASES[name, shape, short(dtype)] = Case(make, theirs, ours, bytes=passes * one, same=same, columns=n)
+        CASES[name, shape, short(dtype)] = Case(make, theirs, ours, bytes=passes * one, same=same,
+                                                columns=n)
 
     def plain(k):
         return lambda: tuple(normal(m, n, dtype=dtype) for _ in range(k))
@@ -118,15 +124,19 @@ def rows(dtype, n):
         return make
 
     add('softmax', 2, plain(1), lambda x: F.softmax(x, -1), lambda x: [('softmax', [x, -1, None])])
-    add('log_softmax', 2, plain(1), lambda x: F.log_softmax(x, -1), lambda x: [('log_softmax', [x, -1, None])])
-    add('softmax_backward', 3, softmax_result(False), lambda g, y: aten._softmax_backward_data(g, y, -1, dtype),
+    add('log_softmax', 2, plain(1), lambda x: F.log_softmax(x, -1),
+        lambda x: [('log_softmax', [x, -1, None])])
+    add('softmax_backward', 3, softmax_result(False),
+        lambda g, y: aten._softmax_backward_data(g, y, -1, dtype),
         lambda g, y: [('softmax_backward', [g, y, -1])])
-    add('log_softmax_backward', 3, softmax_result(True), lambda g, y: aten._log_softmax_backward_data(g, y, -1, dtype),
+    add('log_softmax_backward', 3, softmax_result(True),
+        lambda g, y: aten._log_softmax_backward_data(g, y, -1, dtype),
         lambda g, y: [('log_softmax_backward', [g, y, -1])])
     add('layer_norm', 2, norm(True), lambda x, w, b: torch.native_layer_norm(x, [n], w, b, EPS),
         lambda x, w, b: [('layer_norm', [x, 1, w, b, EPS])])
     add('layer_norm_backward', 3, norm_grad(True),
-        lambda g, x, mean, rstd, w, b: aten.native_layer_norm_backward(g, x, [n], mean, rstd, w, b, [True] * 3),
+        lambda g, x, mean, rstd, w, b: aten.native_layer_norm_backward(g, x, [n], mean, rstd, w,
+                                                                       b, [True] * 3),
         lambda g, x, mean, rstd, w, b: [('layer_norm_backward', [g, x, mean, rstd, w, 1])], same=3)
     add('add_layer_norm', 4, lambda: (normal(m, n, dtype=dtype), *norm(True)()), add_layer_norm,
         lambda r, x, w, b: [('add_layer_norm', [x, r, 1, w, b, EPS])], same=2)
@@ -141,7 +151,8 @@ def rows(dtype, n):
 
 def loss(dtype, m, n):
     def make():
-        return (normal(m, n, dtype=dtype), torch.randint(0, n, (m,), device='cuda'), torch.ones((), dtype=dtype, device='cuda'),
+        return (normal(m, n, dtype=dtype), torch.randint(0, n, (m,), device='cuda'),
+                torch.ones((), dtype=dtype, device='cuda'),
                 torch.empty((), dtype=dtype, device='cuda'), torch.empty(m, device='cuda'))
 
     def theirs(x, y, *_):
@@ -153,7 +164,8 @@ def loss(dtype, m, n):
                 ('cross_entropy_backward', [one, x, y, lse, MEAN, -100, 0.0])]
 
     def add(name, ours):
-        CASES[name, f'{m}x{n}', short(dtype)] = Case(make, theirs, ours, bytes=2 * m * n * size_of(dtype), sets=2)
+        CASES[name, f'{m}x{n}', short(dtype)] = Case(make, theirs, ours,
+                                                     bytes=2 * m * n * size_of(dtype), sets=2)
     add('cross_entropy and gradient', recorded)
     add('cross_entropy_grad', lambda x, y, *_: [('cross_entropy_grad', [x, y, MEAN, -100, 0.0])])
 
@@ -162,24 +174,27 @@ def loss(dtype, m, n):
 
 def adamw():
     V, T, C, L = 50304, 1024, 768, 12
-    block = [(C,), (C,), (3 * C, C), (3 * C,), (C, C), (C,), (C,), (C,), (4 * C, C), (4 * C,), (C, 4 * C), (C,)]
+    block = [(C,), (C,), (3 * C, C), (3 * C,), (C, C), (C,), (C,), (C,), (4 * C, C), (4 * C,),
+             (C, 4 * C), (C,)]
     shapes = [(V, C), (T, C)] + block * L + [(C,), (C,)]
     count, n = len(shapes), sum(torch.Size(s).numel() for s in shapes)
 
     def make():
-        lists = [[normal(*s) for s in shapes] for _ in range(2)] + [[torch.zeros(s, device='cuda') for s in shapes]
-                                                                   for _ in range(2)]
+        lists = ([[normal(*s) for s in shapes] for _ in range(2)]
+                 + [[torch.zeros(s, device='cuda') for s in shapes] for _ in range(2)])
         return *lists, [torch.tensor(1.0, device='cuda') for _ in shapes]
 
     def theirs(params, grads, mean, square, steps):
-        torch._fused_adamw_(params, grads, mean, square, [], steps, lr=1e-3, beta1=0.9, beta2=0.999, weight_decay=0.01,
+        torch._fused_adamw_(params, grads, mean, square, [], steps, lr=1e-3, beta1=0.9, beta2=0.999,
+                            weight_decay=0.01,
                             eps=1e-8, amsgrad=False, maximize=False)
         return params
 
     def ours(params, grads, mean, square, steps):
-        return [('adamw', [params, grads, mean, square, [1] * count, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, None, None])]
-    CASES['adamw', f'GPT-2, {count} tensors, {n}', 'f32'] = Case(make, theirs, ours, bytes=7 * 4 * n, same=0, compiles=False,
-                                                                 sets=1)
+        return [('adamw', [params, grads, mean, square, [1] * count, 1e-3, 0.9, 0.999, 1e-8, 0.01,
+                           True, None, None])]
+    CASES['adamw', f'GPT-2, {count} tensors, {n}', 'f32'] = Case(
+        make, theirs, ours, bytes=7 * 4 * n, same=0, compiles=False, sets=1)
 
 
 # -------------------------------------------------------------------------------- products ----
@@ -187,7 +202,8 @@ def adamw():
 def linear(m, k, n):
     dtype = torch.bfloat16
     CASES['linear', f'{m}x{k} -> {n}', 'bf16'] = Case(
-        lambda: (normal(m, k, dtype=dtype), normal(n, k, dtype=dtype), normal(n, dtype=dtype)), F.linear,
+        lambda: (normal(m, k, dtype=dtype), normal(n, k, dtype=dtype), normal(n, dtype=dtype)),
+        F.linear,
         lambda x, w, b: [('linear', [x, w, b])], flops=2 * m * k * n, compiles=False)
     CASES['mm for dx', f'{m}x{n} by {n}x{k}', 'bf16'] = Case(
         lambda: (normal(m, n, dtype=dtype), normal(n, k, dtype=dtype)), torch.mm,

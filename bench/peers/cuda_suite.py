@@ -1,15 +1,15 @@
 """
-Runs cuda_cases.py: ours, torch eager and torch.compile beside each other, and beside the roof of the device.
+Runs cuda_cases.py: ours, torch eager and torch.compile beside each other,
+and beside the roof of the device.
 
-One turn goes once through several sets of arguments, together larger than the caches, and every result
-of a turn has memory of its own, on both sides. Torch's turns are replays of a CUDA graph, so its cost on
-the host is not in the figures; ours are calls, queued faster than they run. The roof of a case is the time
-of a device copy that reads and writes as many bytes, over sets as large; of a product, the rate of
-8192x8192x8192 in bf16.
+One turn goes once through several sets of arguments, together larger than the caches, and every
+result of a turn has memory of its own, on both sides. Torch's turns are replays of a CUDA graph,
+so its cost on the host is not in the figures; ours are calls, queued faster than they run. The roof
+of a case is the time of a device copy that reads and writes as many bytes, over sets as large;
+of a product, the rate of 8192x8192x8192 in bf16.
 
-torch.compile takes seconds a case on the host, so several processes share the cases: each compiles its own,
-and when all have, they measure one at a time.
-"""
+torch.compile takes seconds a case on the host, so several processes share the cases:
+each compiles its own, and when all have, they measure one at a time."""
 # SPDX-License-Identifier: MIT
 import contextlib
 import math
@@ -67,7 +67,8 @@ class Roof:
         return self.product(case.flops) if case.flops else self.copy(case.bytes)
 
     def copy(self, count):
-        """One of more than 256 MiB is as long as its pieces: larger copies run slower than kernels do."""
+        """One of more than 256 MiB is as long as its pieces:
+        larger copies run slower than kernels do."""
         torch, half = self.torch, -(-count // 2)
         piece = min(half, ROOM // 2)
         if piece not in self.copies:
@@ -80,7 +81,8 @@ class Roof:
     def product(self, flops):
         if not self.rate:
             n, torch = 8192, self.torch
-            sets = [tuple(torch.randn(n, n, device='cuda').bfloat16() for _ in range(2)) for _ in range(2)]
+            sets = [tuple(torch.randn(n, n, device='cuda').bfloat16() for _ in range(2))
+                    for _ in range(2)]
             graph, _ = graph_of(torch, torch.mm, sets)
             self.rate = 2 * n ** 3 * len(sets) / in_turns([partial(replay_us, torch, graph)])[0]
         return flops / self.rate
@@ -115,7 +117,8 @@ class Bench:
         case = cuda_cases.CASES[name]
         if not case.compiles:
             return
-        self.torch._dynamo.config.recompile_limit = 1 << 20  # cases share lines of code, and would give up
+        # cases share lines of code, and would give up
+        self.torch._dynamo.config.recompile_limit = 1 << 20
         self.torch._dynamo.config.accumulated_recompile_limit = 1 << 20
         self.compiled[name] = self.torch.compile(case.theirs, dynamic=False)
         with contextlib.suppress(Exception):  # it is reported when the case's turn comes
@@ -133,9 +136,12 @@ class Bench:
                 note = differences(torch, library, case, sets[0], name[2])
                 if note:
                     raise ValueError(note)
-                sequence = library.sequence([call for arguments in sets for call in case.ours(*arguments)])
-                graphs = [graph_of(torch, function, sets) for function in (case.theirs, self.compiled.get(name)) if function]
-                sides = [partial(library.microseconds, sequence)] + [partial(replay_us, torch, graph) for graph, _ in graphs]
+                sequence = library.sequence([call for arguments in sets
+                                             for call in case.ours(*arguments)])
+                graphs = [graph_of(torch, function, sets)
+                          for function in (case.theirs, self.compiled.get(name)) if function]
+                sides = ([partial(library.microseconds, sequence)]
+                         + [partial(replay_us, torch, graph) for graph, _ in graphs])
                 times = [us / len(sets) for us in in_turns(sides)]
                 return times[0], times[1], times[2] if len(times) > 2 else None
         finally:
@@ -161,7 +167,8 @@ def work(pipe, build, names):
 
 
 # B, T, C, H, L, V, and whether the forward runs under autocast to bf16
-STEPS = {'small': (16, 128, 128, 4, 4, 256, False), 'GPT-2 124M': (8, 1024, 768, 12, 12, 50304, True)}
+STEPS = {'small': (16, 128, 128, 4, 4, 256, False),
+         'GPT-2 124M': (8, 1024, 768, 12, 12, 50304, True)}
 
 
 def step(torch, library, name, build):
@@ -170,7 +177,8 @@ def step(torch, library, name, build):
     gpt.B, gpt.T, gpt.C, gpt.H, gpt.L, gpt.V, gpt.HALF = STEPS[name]
     model, tokens, targets = gpt.torch_model()
     library.check(library.c.ts_set_default_device(library.device))
-    ours = gpt.Ours(build, [p.data_ptr() for p in model.parameters()], tokens.data_ptr(), targets.data_ptr())
+    ours = gpt.Ours(build, [p.data_ptr() for p in model.parameters()], tokens.data_ptr(),
+                    targets.data_ptr())
     theirs = gpt.torch_step(model.cuda(), tokens.cuda(), targets.cuda(), True)
     losses = [theirs() for _ in range(3)]
     ours.run(3)
@@ -197,13 +205,15 @@ def run_steps(options, torch, library, write, failures):
                 write(key, mine, theirs, None, None)
             except Exception as error:
                 failures.append(f'{" ".join(key)}: {error}')
-                write(key, None, None, None, None, str(error).splitlines()[0] if str(error) else repr(error))
+                write(key, None, None, None, None,
+                      str(error).splitlines()[0] if str(error) else repr(error))
             torch.cuda.empty_cache()
 
 
 def chosen_cases(options):
     from peers import cuda_cases
-    return [name for name, case in cuda_cases.CASES.items() if re.search(options.only, ' '.join(name)) and
+    return [name for name, case in cuda_cases.CASES.items()
+            if re.search(options.only, ' '.join(name)) and
             (not options.widths or case.columns in options.widths)]
 
 
@@ -215,7 +225,8 @@ def run(options, torch, library, write):
         context = multiprocessing.get_context('spawn')
         for i in range(jobs):
             here, there = context.Pipe()
-            context.Process(target=work, args=(there, options.build, chosen[i::jobs]), daemon=True).start()
+            context.Process(target=work, args=(there, options.build, chosen[i::jobs]),
+                            daemon=True).start()
             pipes.append(here)
         for pipe in pipes:
             pipe.recv()
@@ -251,8 +262,10 @@ def run(options, torch, library, write):
 
 
 class Writer:
-    """Writes a row to stdout and, tab separated, to out; `of_roof` is how much of the roof is reached."""
-    columns = 'op', 'shape', 'dtype', 'ours_us', 'eager_us', 'compiled_us', 'roof_us', 'of_roof', 'note'
+    """Writes a row to stdout and, tab separated, to out;
+    `of_roof` is how much of the roof is reached."""
+    columns = ('op', 'shape', 'dtype', 'ours_us', 'eager_us', 'compiled_us', 'roof_us', 'of_roof',
+               'note')
     form = '{:<26} {:<16} {:<5} {:>9} {:>9} {:>11} {:>9} {:>8}  {}'
 
     def __init__(self, out):
@@ -265,7 +278,8 @@ class Writer:
         def number(x, digits=1):
             return '-' if x is None else f'{x:.{digits}f}'
         share = roof / ours if ours and roof else None
-        row = *name, number(ours), number(eager), number(compiled_us), number(roof), number(share, 3), note
+        row = (*name, number(ours), number(eager), number(compiled_us), number(roof),
+               number(share, 3), note)
         mark = ' <' if ours and ours > 1.02 * min(x for x in (eager, compiled_us) if x) else ''
         print(self.form.format(*row) + mark, flush=True)
         if self.out:
@@ -276,17 +290,22 @@ class Writer:
     def summary(self):
         """What the rows say together: a line for each kind of op, also in out."""
         def kind(name):
-            return ('rows' if 'x' in name[1] else 'pointwise') + (', backward' if 'backward' in name[0] else '')
-        pointwise_or_rows = [row for row in self.rows if row[4] and row[0][0].split(' ')[0] not in ('linear', 'mm', 'adamw')]
+            return (('rows' if 'x' in name[1] else 'pointwise')
+                    + (', backward' if 'backward' in name[0] else ''))
+        pointwise_or_rows = [
+            row for row in self.rows
+            if row[4] and row[0][0].split(' ')[0] not in ('linear', 'mm', 'adamw')]
         for which in sorted({kind(row[0]) for row in pointwise_or_rows}):
             rows = [row for row in pointwise_or_rows if kind(row[0]) == which]
             lowest = min(rows, key=lambda row: row[4])
-            line = (f'# {which}: {len(rows)} cases; of the roof {geometric_mean([row[4] for row in rows]):.3f}, '
+            line = (f'# {which}: {len(rows)} cases; '
+                    f'of the roof {geometric_mean([row[4] for row in rows]):.3f}, '
                     f'least {lowest[4]:.3f} ({" ".join(lowest[0])})')
             for column, peer in (2, 'eager'), (3, 'torch.compile'):
                 ratios = [(row[column] / row[1], ' '.join(row[0])) for row in rows if row[column]]
                 if ratios:
-                    line += (f'; {peer} takes {geometric_mean([r for r, _ in ratios]):.3f} times as long, '
+                    line += (f'; {peer} takes '
+                             f'{geometric_mean([r for r, _ in ratios]):.3f} times as long, '
                              f'least {min(ratios)[0]:.3f} ({min(ratios)[1]})')
             print(line)
             if self.out:

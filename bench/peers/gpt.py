@@ -29,7 +29,8 @@ class Ours:
         pointers = (ctypes.c_void_p * len(values))(*values) if values else None
         self.loss = ctypes.c_double()
         c.compare_gpt_new.argtypes = [ctypes.c_void_p] * 4
-        self.model = c.compare_gpt_new((ctypes.c_int64 * 7)(B, T, C, H, L, V, HALF), pointers, tokens, targets)
+        self.model = c.compare_gpt_new((ctypes.c_int64 * 7)(B, T, C, H, L, V, HALF), pointers,
+                                       tokens, targets)
         if not self.model:
             raise MemoryError('compare_gpt_new')
 
@@ -60,7 +61,8 @@ def torch_model():
         def __init__(self):
             super().__init__()
             self.norm1, self.qkv, self.out = nn.LayerNorm(C), nn.Linear(C, 3 * C), nn.Linear(C, C)
-            self.norm2, self.up, self.down = nn.LayerNorm(C), nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+            self.norm2, self.up, self.down = (nn.LayerNorm(C), nn.Linear(C, 4 * C),
+                                              nn.Linear(4 * C, C))
 
         def forward(self, x):
             q, k, v = self.qkv(self.norm1(x)).split(C, 2)
@@ -93,7 +95,8 @@ def torch_model():
 def torch_step(model, tokens, targets, fused):
     import torch
     params = list(model.parameters())
-    optimizer = torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=fused)
+    optimizer = torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1,
+                                  fused=fused)
 
     def step():
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=HALF):

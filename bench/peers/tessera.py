@@ -5,9 +5,11 @@ import ctypes
 from pathlib import Path
 
 NONE, BOOL, INT, FLOAT, TENSOR, TENSORS, INTS, DTYPE = range(8)
-DTYPES = {'torch.float64': 0, 'torch.float32': 1, 'torch.int64': 4, 'torch.int32': 5, 'torch.uint8': 6,
+DTYPES = {'torch.float64': 0, 'torch.float32': 1, 'torch.int64': 4, 'torch.int32': 5,
+          'torch.uint8': 6,
           'torch.bool': 7}
-C_TYPES = {0: ctypes.c_double, 1: ctypes.c_float, 4: ctypes.c_int64, 5: ctypes.c_int32, 6: ctypes.c_uint8,
+C_TYPES = {0: ctypes.c_double, 1: ctypes.c_float, 4: ctypes.c_int64, 5: ctypes.c_int32,
+           6: ctypes.c_uint8,
            7: ctypes.c_bool}
 
 
@@ -18,7 +20,8 @@ class Union(ctypes.Union):
 class Value(ctypes.Structure):
     """ts_value: a boxed argument."""
     _anonymous_ = ['u']
-    _fields_ = [('tag', ctypes.c_uint8), ('reserved', ctypes.c_uint8), ('reserved2', ctypes.c_uint16),
+    _fields_ = [('tag', ctypes.c_uint8), ('reserved', ctypes.c_uint8),
+                ('reserved2', ctypes.c_uint16),
                 ('count', ctypes.c_uint32), ('u', Union)]
 
 
@@ -40,7 +43,8 @@ def library(build):
     """libtessera of a build folder, or of one that was carried."""
     names = 'libtessera.so', 'libtessera.so.0'
     paths = [Path(build).resolve() / name for name in names]
-    return ctypes.CDLL(str(next((path for path in paths if path.exists()), paths[0])), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(next((path for path in paths if path.exists()), paths[0])),
+                       mode=ctypes.RTLD_GLOBAL)
 
 
 class Library:
@@ -59,7 +63,8 @@ class Library:
                 ('ts_from_blob', pointer,
                  [pointer, ctypes.c_int, size_list, ctypes.c_int, pointer, pointer]),
                 ('ts_call_boxed', ctypes.c_int,
-                 [ctypes.c_int, ctypes.POINTER(Value), ctypes.c_int, ctypes.POINTER(Value), ctypes.c_int]),
+                 [ctypes.c_int, ctypes.POINTER(Value), ctypes.c_int, ctypes.POINTER(Value),
+                  ctypes.c_int]),
                 ('ts_adopt', pointer, [pointer]),
                 ('ts_release', None, [pointer]),
                 ('ts_contiguous', pointer, [pointer]),
@@ -70,7 +75,8 @@ class Library:
             function = getattr(c, name)
             function.restype, function.argtypes = result, arguments
         self.loop.compare_run.restype = ctypes.c_double
-        self.loop.compare_run.argtypes = [ctypes.POINTER(CallStruct), ctypes.c_int, ctypes.c_int, ctypes.c_int]
+        self.loop.compare_run.argtypes = [ctypes.POINTER(CallStruct), ctypes.c_int, ctypes.c_int,
+                                          ctypes.c_int]
         self.alive = []  # what C points to
 
     @contextlib.contextmanager
@@ -124,7 +130,8 @@ class Library:
             kind = ctypes.c_void_p if tensors else ctypes.c_int64
             array = (kind * max(len(x), 1))(*(self.tensor(t) if tensors else t for t in x))
             self.alive.append(array)
-            return Value(TENSORS if tensors else INTS, count=len(x), u=Union(p=ctypes.addressof(array)))
+            return Value(TENSORS if tensors else INTS, count=len(x),
+                         u=Union(p=ctypes.addressof(array)))
         return Value(TENSOR, u=Union(p=self.tensor(x)))
 
     def prepare(self, name, args, given=()):

@@ -51,51 +51,62 @@ static void ref_softplus_backward(ts_ref *r) { ref_pointwise(r, 4, softplus_back
 #define TINY 0x1p-126
 #define PAIR T(SWEEP, 3), T(SWEEP, 3)
 
-#define ACTIVATION(op, ulps, ...)                                                                              \
-    {#op, "values", {T(SWEEP, 3) __VA_ARGS__}, ref_##op, .c = ulps, .grad = true, .inplace = true},            \
-    {#op, "wide", {T_UNIFORM(-12, 12, SWEEP, 3) __VA_ARGS__}, ref_##op, .c = ulps, .scale = 1e-6},             \
+#define ACTIVATION(op, ulps, ...)                                                                  \
+    {#op, "values", {T(SWEEP, 3) __VA_ARGS__}, ref_##op, .c = ulps, .grad = true,                  \
+     .inplace = true},                                                                             \
+    {#op, "wide", {T_UNIFORM(-12, 12, SWEEP, 3) __VA_ARGS__}, ref_##op, .c = ulps, .scale = 1e-6}, \
     {#op, "0-dim", {T() __VA_ARGS__}, ref_##op, .c = ulps, .inplace = true}
 #define SPECIAL(op, ulps, ...) \
     {#op, "special", {T_SPECIAL(20, 19) __VA_ARGS__}, ref_##op, .c = ulps, .scale = TINY}
 #define NOT_FOR_INTEGERS .bad = {{0, T_OF(TS_I64, 3), TS_ERR_DTYPE, "i64"}}
 
 static const ts_sample samples[] = {
-    {"relu", "values", {T(SWEEP, 3)}, ref_relu, .c = 0, .dtypes = DT_NUMBERS, .grad = true, .inplace = true},
+    {"relu", "values", {T(SWEEP, 3)}, ref_relu, .c = 0, .dtypes = DT_NUMBERS, .grad = true,
+     .inplace = true},
     {"relu", "special", {T_SPECIAL(20, 19)}, ref_relu, .c = 0, .dtypes = DT_NUMBERS},
-    {"threshold_backward", "values", {PAIR, FLOAT(0.25)}, ref_threshold_backward, .c = 0, .grad = true},
+    {"threshold_backward", "values", {PAIR, FLOAT(0.25)}, ref_threshold_backward, .c = 0,
+     .grad = true},
     {"threshold_backward", "row", {T(SWEEP, 3), T(3), FLOAT(0.25)}, ref_threshold_backward, .c = 0},
     ACTIVATION(leaky_relu, 1, , FLOAT(0.01)),
     SPECIAL(leaky_relu, 1, , FLOAT(0.01)),
     {"leaky_relu", "integers", {T(3), FLOAT(0.5)}, ref_leaky_relu, .c = 1, NOT_FOR_INTEGERS},
-    {"leaky_relu_backward", "values", {PAIR, FLOAT(0.01)}, ref_leaky_relu_backward, .c = 1, .grad = true},
+    {"leaky_relu_backward", "values", {PAIR, FLOAT(0.01)}, ref_leaky_relu_backward, .c = 1,
+     .grad = true},
     ACTIVATION(elu, 4, , FLOAT(1.5)),
     SPECIAL(elu, 4, , FLOAT(1)),
     {"elu_backward", "values", {PAIR, FLOAT(1.5)}, ref_elu_backward, .c = 4, .grad = true},
     ACTIVATION(sigmoid, 4),
     SPECIAL(sigmoid, 4),
-    {"sigmoid", "integers", {T(SWEEP, 3)}, ref_sigmoid, .c = 4, .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_FLOAT}},
+    {"sigmoid", "integers", {T(SWEEP, 3)}, ref_sigmoid, .c = 4, .dtypes = DT_INTS | TS_DT(TS_BOOL),
+     .out = {OUT_FLOAT}},
     {"sigmoid_backward", "values", {PAIR}, ref_sigmoid_backward, .c = 4, .scale = 1, .grad = true},
     ACTIVATION(tanh, 4),
     SPECIAL(tanh, 4),
-    {"tanh", "integers", {T(SWEEP, 3)}, ref_tanh, .c = 4, .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_FLOAT}},
+    {"tanh", "integers", {T(SWEEP, 3)}, ref_tanh, .c = 4, .dtypes = DT_INTS | TS_DT(TS_BOOL),
+     .out = {OUT_FLOAT}},
     {"tanh_backward", "values", {PAIR}, ref_tanh_backward, .c = 4, .scale = 4, .grad = true},
     ACTIVATION(log_sigmoid, 4),
     SPECIAL(log_sigmoid, 4),
     ACTIVATION(gelu, 6, , BOOL(false)),
     SPECIAL(gelu, 6, , BOOL(false)),
     {"gelu", "tanh", {T(SWEEP, 3), BOOL(true)}, ref_gelu, .c = 12, .grad = true, .inplace = true},
-    {"gelu", "tanh, wide", {T_UNIFORM(-12, 12, SWEEP, 3), BOOL(true)}, ref_gelu, .c = 12, .scale = 1e-3},
+    {"gelu", "tanh, wide", {T_UNIFORM(-12, 12, SWEEP, 3), BOOL(true)}, ref_gelu, .c = 12,
+     .scale = 1e-3},
     {"gelu", "tanh, special", {T_SPECIAL(20, 19), BOOL(true)}, ref_gelu, .c = 12, .scale = 1e-3},
     {"gelu", "integers", {T(3), BOOL(false)}, ref_gelu, .c = 6, NOT_FOR_INTEGERS},
-    {"gelu_backward", "erf", {PAIR, BOOL(false)}, ref_gelu_backward, .c = 4, .scale = 4, .grad = true},
-    {"gelu_backward", "tanh", {PAIR, BOOL(true)}, ref_gelu_backward, .c = 8, .scale = 4, .grad = true},
+    {"gelu_backward", "erf", {PAIR, BOOL(false)}, ref_gelu_backward, .c = 4, .scale = 4,
+     .grad = true},
+    {"gelu_backward", "tanh", {PAIR, BOOL(true)}, ref_gelu_backward, .c = 8, .scale = 4,
+     .grad = true},
     ACTIVATION(silu, 5),
     {"silu", "special", {T_SPECIAL(20, 19)}, ref_silu, .c = 5, .scale = 1e-36},
     {"silu_backward", "values", {PAIR}, ref_silu_backward, .c = 4, .scale = 4, .grad = true},
     ACTIVATION(softplus, 5, , FLOAT(2), FLOAT(20)),
-    {"softplus", "low threshold", {T(SWEEP, 3), FLOAT(1), FLOAT(0.5)}, ref_softplus, .c = 5, .grad = true},
+    {"softplus", "low threshold", {T(SWEEP, 3), FLOAT(1), FLOAT(0.5)}, ref_softplus, .c = 5,
+     .grad = true},
     SPECIAL(softplus, 5, , FLOAT(1), FLOAT(20)),
-    {"softplus_backward", "values", {PAIR, FLOAT(2), FLOAT(1)}, ref_softplus_backward, .c = 8, .grad = true},
+    {"softplus_backward", "values", {PAIR, FLOAT(2), FLOAT(1)}, ref_softplus_backward, .c = 8,
+     .grad = true},
     ACTIVATION(mish, 10),
 };
 TS_SAMPLES(activation, samples)

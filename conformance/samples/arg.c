@@ -48,27 +48,31 @@ static void ref_max_dim(ts_ref *r) { extremes(r, 1, 1); }
 static void ref_min_dim(ts_ref *r) { extremes(r, -1, 1); }
 
 #define PLACE .dtypes = DT_ALL, .out = {OUT(TS_I64)}, .no_empty = true
-#define ARG(op, ref)                                                                            \
-    {op, "last dim", {T(3, SWEEP), INT(-1), BOOL(false)}, ref, PLACE,                           \
-     .bad = {{1, INT(2), TS_ERR_INDEX, "dim"}, {0, T(3, 0), TS_ERR_SHAPE, "one element"}}},     \
-    {op, "first dim, kept", {T(SWEEP, 5), INT(0), BOOL(true)}, ref, PLACE},                     \
-    {op, "middle", {T(2, 5, SWEEP), INT(1), BOOL(false)}, ref, .dtypes = DT_ALL, .out = {OUT(TS_I64)}}, \
-    {op, "all", {T(SWEEP, 2), ABSENT, BOOL(false)}, ref, PLACE,                                 \
-     .bad = {{0, T(0, 2), TS_ERR_SHAPE, "one element"}}},                                       \
-    {op, "all, kept", {T(SWEEP, 2), ABSENT, BOOL(true)}, ref, PLACE},                           \
-    {op, "0-dim", {T(), INT(-1), BOOL(true)}, ref, PLACE},                                      \
-    {op, "ties", {T_WHOLE(0, 2, 3, SWEEP), INT(1), BOOL(false)}, ref, PLACE},                   \
-    {op, "special", {T_SPECIAL(7, 19), INT(1), BOOL(false)}, ref, .out = {OUT(TS_I64)}},        \
+#define ARG(op, ref)                                                                               \
+    {op, "last dim", {T(3, SWEEP), INT(-1), BOOL(false)}, ref, PLACE,                              \
+     .bad = {{1, INT(2), TS_ERR_INDEX, "dim"}, {0, T(3, 0), TS_ERR_SHAPE, "one element"}}},        \
+    {op, "first dim, kept", {T(SWEEP, 5), INT(0), BOOL(true)}, ref, PLACE},                        \
+    {op, "middle", {T(2, 5, SWEEP), INT(1), BOOL(false)}, ref, .dtypes = DT_ALL,                   \
+     .out = {OUT(TS_I64)}},                                                                        \
+    {op, "all", {T(SWEEP, 2), ABSENT, BOOL(false)}, ref, PLACE,                                    \
+     .bad = {{0, T(0, 2), TS_ERR_SHAPE, "one element"}}},                                          \
+    {op, "all, kept", {T(SWEEP, 2), ABSENT, BOOL(true)}, ref, PLACE},                              \
+    {op, "0-dim", {T(), INT(-1), BOOL(true)}, ref, PLACE},                                         \
+    {op, "ties", {T_WHOLE(0, 2, 3, SWEEP), INT(1), BOOL(false)}, ref, PLACE},                      \
+    {op, "special", {T_SPECIAL(7, 19), INT(1), BOOL(false)}, ref, .out = {OUT(TS_I64)}},           \
     {op, "special columns", {T_SPECIAL(19, 7), INT(0), BOOL(false)}, ref, .out = {OUT(TS_I64)}}
 #define BOTH .dtypes = DT_ALL, .out = {0, OUT(TS_I64)}, .grad_rets = 1
-#define EXTREME(op, ref)                                                                        \
-    {op, "last dim", {T(3, SWEEP), INT(-1), BOOL(false)}, ref, BOTH, .no_empty = true, .no_expand = true, .grad = true, \
-     .bad = {{1, INT(2), TS_ERR_INDEX, "dim"}, {0, T(3, 0), TS_ERR_SHAPE, "one element"}}},     \
-    {op, "first dim, kept", {T(SWEEP, 5), INT(0), BOOL(true)}, ref, BOTH, .no_empty = true, .no_expand = true, .grad = true}, \
-    {op, "middle", {T(2, 5, SWEEP), INT(1), BOOL(false)}, ref, BOTH, .no_expand = true, .grad = true}, \
-    {op, "0-dim", {T(), INT(0), BOOL(false)}, ref, BOTH, .grad = true},                         \
-    {op, "ties", {T_WHOLE(0, 2, 3, SWEEP), INT(1), BOOL(false)}, ref, BOTH, .no_empty = true},  \
-    {op, "special", {T_SPECIAL(7, 19), INT(1), BOOL(false)}, ref, .out = {0, OUT(TS_I64)}},     \
+#define EXTREME(op, ref)                                                                           \
+    {op, "last dim", {T(3, SWEEP), INT(-1), BOOL(false)}, ref, BOTH, .no_empty = true,             \
+     .no_expand = true, .grad = true,                                                              \
+     .bad = {{1, INT(2), TS_ERR_INDEX, "dim"}, {0, T(3, 0), TS_ERR_SHAPE, "one element"}}},        \
+    {op, "first dim, kept", {T(SWEEP, 5), INT(0), BOOL(true)}, ref, BOTH, .no_empty = true,        \
+     .no_expand = true, .grad = true},                                                             \
+    {op, "middle", {T(2, 5, SWEEP), INT(1), BOOL(false)}, ref, BOTH, .no_expand = true,            \
+     .grad = true},                                                                                \
+    {op, "0-dim", {T(), INT(0), BOOL(false)}, ref, BOTH, .grad = true},                            \
+    {op, "ties", {T_WHOLE(0, 2, 3, SWEEP), INT(1), BOOL(false)}, ref, BOTH, .no_empty = true},     \
+    {op, "special", {T_SPECIAL(7, 19), INT(1), BOOL(false)}, ref, .out = {0, OUT(TS_I64)}},        \
     {op, "special columns", {T_SPECIAL(19, 7), INT(0), BOOL(false)}, ref, .out = {0, OUT(TS_I64)}}
 
 static const ts_sample samples[] = {

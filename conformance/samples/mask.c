@@ -71,37 +71,48 @@ static void ref_masked_scatter(ts_ref *r)
 
 #define EVERY (DT_ALL | TS_DT(TS_BF16) | TS_DT(TS_F16))
 #define MASK(...) T_OF(TS_BOOL, __VA_ARGS__)
-#define TRIANGLES(op, ref)                                                                                \
-    {op, "main", {T(SWEEP, 5), INT(0)}, ref, .dtypes = EVERY, .grad = true, .inplace = true,              \
-     .bad = {{0, T(3), TS_ERR_SHAPE, "two dims"}, {0, T(), TS_ERR_SHAPE, "two dims"}}},                   \
-    {op, "above", {T(2, 4, SWEEP), INT(2)}, ref, .grad = true, .inplace = true},                          \
-    {op, "below", {T(3, SWEEP, 4), INT(-1)}, ref, .grad = true, .inplace = true},                         \
-    {op, "special", {T_SPECIAL(SWEEP, 9), INT(1)}, ref, .inplace = true},                                 \
-    {op, "far above", {T(SWEEP, 3), INT(INT64_MAX - 4096)}, ref, .many = 1001},                           \
+#define TRIANGLES(op, ref)                                                                         \
+    {op, "main", {T(SWEEP, 5), INT(0)}, ref, .dtypes = EVERY, .grad = true, .inplace = true,       \
+     .bad = {{0, T(3), TS_ERR_SHAPE, "two dims"}, {0, T(), TS_ERR_SHAPE, "two dims"}}},            \
+    {op, "above", {T(2, 4, SWEEP), INT(2)}, ref, .grad = true, .inplace = true},                   \
+    {op, "below", {T(3, SWEEP, 4), INT(-1)}, ref, .grad = true, .inplace = true},                  \
+    {op, "special", {T_SPECIAL(SWEEP, 9), INT(1)}, ref, .inplace = true},                          \
+    {op, "far above", {T(SWEEP, 3), INT(INT64_MAX - 4096)}, ref, .many = 1001},                    \
     {op, "far below", {T(SWEEP, 3), INT(INT64_MIN / 2)}, ref, .many = 1001}
 
 static const ts_sample samples[] = {
     TRIANGLES("tril", ref_tril),
     TRIANGLES("triu", ref_triu),
 
-    {"nonzero", "matrix", {T_WHOLE(-1, 2, SWEEP, 3)}, ref_nonzero, .dtypes = EVERY, .out = {OUT(TS_I64)}, .no_meta = true},
-    {"nonzero", "3 dims", {T_WHOLE(-1, 2, 2, SWEEP, 3)}, ref_nonzero, .out = {OUT(TS_I64)}, .no_meta = true},
+    {"nonzero", "matrix", {T_WHOLE(-1, 2, SWEEP, 3)}, ref_nonzero, .dtypes = EVERY,
+     .out = {OUT(TS_I64)}, .no_meta = true},
+    {"nonzero", "3 dims", {T_WHOLE(-1, 2, 2, SWEEP, 3)}, ref_nonzero, .out = {OUT(TS_I64)},
+     .no_meta = true},
     {"nonzero", "special", {T_SPECIAL(SWEEP)}, ref_nonzero, .out = {OUT(TS_I64)}, .no_meta = true},
     {"nonzero", "0-dim", {T()}, ref_nonzero, .out = {OUT(TS_I64)}, .no_meta = true},
 
-    {"masked_select", "same", {T(SWEEP, 3), MASK(SWEEP, 3)}, ref_masked_select, .dtypes = EVERY, .no_meta = true, .grad = true,
-     .bad = {{1, T_OF(TS_U8, 3, 3), TS_ERR_DTYPE, "bool"}, {1, MASK(2, 3), TS_ERR_SHAPE, "broadcast"}}},
-    {"masked_select", "broadcast mask", {T(2, SWEEP, 3), MASK(SWEEP, 1)}, ref_masked_select, .no_meta = true, .grad = true},
-    {"masked_select", "broadcast self", {T(1, 3), MASK(SWEEP, 3)}, ref_masked_select, .no_meta = true, .grad = true},
+    {"masked_select", "same", {T(SWEEP, 3), MASK(SWEEP, 3)}, ref_masked_select, .dtypes = EVERY,
+     .no_meta = true, .grad = true,
+     .bad = {{1, T_OF(TS_U8, 3, 3), TS_ERR_DTYPE, "bool"},
+             {1, MASK(2, 3), TS_ERR_SHAPE, "broadcast"}}},
+    {"masked_select", "broadcast mask", {T(2, SWEEP, 3), MASK(SWEEP, 1)}, ref_masked_select,
+     .no_meta = true, .grad = true},
+    {"masked_select", "broadcast self", {T(1, 3), MASK(SWEEP, 3)}, ref_masked_select,
+     .no_meta = true, .grad = true},
     {"masked_select", "0-dim", {T(), MASK()}, ref_masked_select, .no_meta = true, .grad = true},
 
-    {"masked_scatter", "same", {T(SWEEP, 3), MASK(SWEEP, 3), T(SWEEP, 3)}, ref_masked_scatter, .dtypes = EVERY, .grad = true,
+    {"masked_scatter", "same", {T(SWEEP, 3), MASK(SWEEP, 3), T(SWEEP, 3)}, ref_masked_scatter,
+     .dtypes = EVERY, .grad = true,
      .inplace = true, .by_values = true,
-     .bad = {{1, T_OF(TS_U8, 3, 3), TS_ERR_DTYPE, "bool"}, {1, MASK(2, 3), TS_ERR_SHAPE, "broadcast"},
+     .bad = {{1, T_OF(TS_U8, 3, 3), TS_ERR_DTYPE, "bool"},
+             {1, MASK(2, 3), TS_ERR_SHAPE, "broadcast"},
              {2, T_OF(TS_I64, 3, 3), TS_ERR_DTYPE, "dtype"}, {2, T(0), TS_ERR_SHAPE, "at least"}}},
-    {"masked_scatter", "broadcast mask", {T(2, SWEEP, 3), MASK(SWEEP, 1), T(7, SWEEP)}, ref_masked_scatter, .grad = true,
+    {"masked_scatter", "broadcast mask", {T(2, SWEEP, 3), MASK(SWEEP, 1), T(7, SWEEP)},
+     ref_masked_scatter, .grad = true,
      .inplace = true},
-    {"masked_scatter", "broadcast self", {T(3), MASK(SWEEP, 3), T(SWEEP, 5)}, ref_masked_scatter, .grad = true},
-    {"masked_scatter", "0-dim", {T(), MASK(), T(2)}, ref_masked_scatter, .grad = true, .inplace = true},
+    {"masked_scatter", "broadcast self", {T(3), MASK(SWEEP, 3), T(SWEEP, 5)}, ref_masked_scatter,
+     .grad = true},
+    {"masked_scatter", "0-dim", {T(), MASK(), T(2)}, ref_masked_scatter, .grad = true,
+     .inplace = true},
 };
 TS_SAMPLES(mask, samples)

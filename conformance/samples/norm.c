@@ -21,14 +21,19 @@ static double *per_row(ts_ref *r, int i, const ts_ref_arg *x, int64_t dims)
     return ref_ret(r, i, sizes, x->ndim);
 }
 
-static double affine(const ts_ref_arg *a, int64_t i, double absent) { return a->tag == TS_TAG_TENSOR ? a->x[i] : absent; }
+static double affine(const ts_ref_arg *a, int64_t i, double absent)
+{
+    return a->tag == TS_TAG_TENSOR ? a->x[i] : absent;
+}
 
-/** (x - mean) / sqrt(var + eps) * weight + bias; mean; 1 / sqrt(var + eps). x is given; the dims are argument `at`. */
+/** (x - mean) / sqrt(var + eps) * weight + bias; mean; 1 / sqrt(var + eps). x is given;
+ * the dims are argument `at`. */
 static void layer_norm(ts_ref *r, const double *values, int at)
 {
     const ts_ref_arg *x = &r->a[0];
     int64_t dims = r->a[at].i, n = row_size(x, dims), rows = n ? x->numel / n : 0;
-    double eps = r->a[at + 3].d, *y = ref_ret_like(r, 0, x), *mean = per_row(r, at, x, dims), *rstd = per_row(r, at + 1, x, dims);
+    double eps = r->a[at + 3].d, *y = ref_ret_like(r, 0, x), *mean = per_row(r, at, x, dims),
+           *rstd = per_row(r, at + 1, x, dims);
     r->scale[0] = ref_scratch(r, x->numel);
     for (int64_t i = 0; i < rows; i++) {
         const double *row = values + i * n;
@@ -59,7 +64,8 @@ static void ref_add_layer_norm(ts_ref *r)
     layer_norm(r, sum, 2);
 }
 
-/** From the definition: dx = rstd (gw - mean(gw) - xhat mean(gw xhat)), dw = sum(g xhat), db = sum(g) */
+/** From the definition: dx = rstd (gw - mean(gw) - xhat mean(gw xhat)),
+ * dw = sum(g xhat), db = sum(g) */
 static void ref_layer_norm_backward(ts_ref *r)
 {
     const ts_ref_arg *g = &r->a[0], *x = &r->a[1], *w = &r->a[4];
@@ -115,35 +121,52 @@ static void ref_rms_norm_backward(ts_ref *r)
 }
 
 static const ts_sample samples[] = {
-    {"layer_norm", "rows", {T(SWEEP, 5), INT(1), T(5), T(5), FLOAT(1e-5)}, ref_layer_norm, .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 5, .scale = 4,
+    {"layer_norm", "rows", {T(SWEEP, 5), INT(1), T(5), T(5), FLOAT(1e-5)}, ref_layer_norm,
+     .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 5, .scale = 4,
      .grad = true, .grad_c = 256,
-     .bad = {{2, T(4), TS_ERR_SHAPE, "weight"}, {3, T(4), TS_ERR_SHAPE, "bias"}, {1, INT(3), TS_ERR_SHAPE, "dims"},
+     .bad = {{2, T(4), TS_ERR_SHAPE, "weight"}, {3, T(4), TS_ERR_SHAPE, "bias"},
+             {1, INT(3), TS_ERR_SHAPE, "dims"},
              {0, T_OF(TS_I64, 3, 5), TS_ERR_DTYPE, "float"}}},
-    {"layer_norm", "wide", {T(4, 257), INT(1), T(257), T(257), FLOAT(1e-5)}, ref_layer_norm, .out = {0, OUT_WIDE, OUT_WIDE}, .c = 4, .depth = 257, .scale = 1},
-    {"layer_norm", "two dims", {T(SWEEP, 3, 4), INT(2), T(3, 4), T(3, 4), FLOAT(1e-5)}, ref_layer_norm, .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 12,
+    {"layer_norm", "wide", {T(4, 257), INT(1), T(257), T(257), FLOAT(1e-5)}, ref_layer_norm,
+     .out = {0, OUT_WIDE, OUT_WIDE}, .c = 4, .depth = 257, .scale = 1},
+    {"layer_norm", "two dims", {T(SWEEP, 3, 4), INT(2), T(3, 4), T(3, 4), FLOAT(1e-5)},
+     ref_layer_norm, .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 12,
      .scale = 4, .grad = true, .grad_c = 256},
-    {"layer_norm", "no affine", {T(SWEEP, 7), INT(1), ABSENT, ABSENT, FLOAT(1e-5)}, ref_layer_norm, .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 7,
+    {"layer_norm", "no affine", {T(SWEEP, 7), INT(1), ABSENT, ABSENT, FLOAT(1e-5)}, ref_layer_norm,
+     .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 7,
      .scale = 4, .grad = true, .grad_c = 256},
-    {"layer_norm", "weight alone", {T(SWEEP, 7), INT(1), T(7), ABSENT, FLOAT(0.1)}, ref_layer_norm, .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 7,
+    {"layer_norm", "weight alone", {T(SWEEP, 7), INT(1), T(7), ABSENT, FLOAT(0.1)}, ref_layer_norm,
+     .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 7,
      .scale = 4, .grad = true, .grad_c = 256},
-    {"layer_norm_backward", "rows", {T(SWEEP, 5), T(SWEEP, 5), T(SWEEP, 1), T_POSITIVE(SWEEP, 1), T(5), INT(1)},
+    {"layer_norm_backward", "rows",
+     {T(SWEEP, 5), T(SWEEP, 5), T(SWEEP, 1), T_POSITIVE(SWEEP, 1), T(5), INT(1)},
      ref_layer_norm_backward, .c = 16, .depth = SWEEP, .scale = 64, .grad = true},
-    {"layer_norm_backward", "two dims", {T(SWEEP, 2, 3), T(SWEEP, 2, 3), T(SWEEP, 1, 1), T_POSITIVE(SWEEP, 1, 1), T(2, 3), INT(2)},
+    {"layer_norm_backward", "two dims",
+     {T(SWEEP, 2, 3), T(SWEEP, 2, 3), T(SWEEP, 1, 1), T_POSITIVE(SWEEP, 1, 1), T(2, 3), INT(2)},
      ref_layer_norm_backward, .c = 16, .depth = SWEEP, .scale = 64, .grad = true},
-    {"add_layer_norm", "rows", {T(SWEEP, 5), T(SWEEP, 5), INT(1), T(5), T(5), FLOAT(1e-5)}, ref_add_layer_norm,
+    {"add_layer_norm", "rows", {T(SWEEP, 5), T(SWEEP, 5), INT(1), T(5), T(5), FLOAT(1e-5)},
+     ref_add_layer_norm,
      .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 5, .scale = 4, .grad = true, .grad_c = 256,
-     .bad = {{3, T(4), TS_ERR_SHAPE, "weight"}, {1, T(4), TS_ERR_SHAPE, "residual"}, {2, INT(3), TS_ERR_SHAPE, "dims"},
+     .bad = {{3, T(4), TS_ERR_SHAPE, "weight"}, {1, T(4), TS_ERR_SHAPE, "residual"},
+             {2, INT(3), TS_ERR_SHAPE, "dims"},
              {1, T_OF(TS_I64, 3, 5), TS_ERR_DTYPE, "residual"}}},
-    {"add_layer_norm", "wide", {T(4, 257), T(4, 257), INT(1), T(257), T(257), FLOAT(1e-5)}, ref_add_layer_norm,
+    {"add_layer_norm", "wide", {T(4, 257), T(4, 257), INT(1), T(257), T(257), FLOAT(1e-5)},
+     ref_add_layer_norm,
      .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 4, .depth = 257, .scale = 1},
-    {"add_layer_norm", "two dims, no affine", {T(SWEEP, 3, 4), T(SWEEP, 3, 4), INT(2), ABSENT, ABSENT, FLOAT(1e-5)}, ref_add_layer_norm,
-     .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 12, .scale = 4, .grad = true, .grad_c = 256},
-    {"rms_norm", "rows", {T(SWEEP, 5), INT(1), T(5), FLOAT(1e-6)}, ref_rms_norm, .out = {0, OUT_WIDE}, .c = 8, .depth = 5, .scale = 1, .grad = true,
+    {"add_layer_norm", "two dims, no affine",
+     {T(SWEEP, 3, 4), T(SWEEP, 3, 4), INT(2), ABSENT, ABSENT, FLOAT(1e-5)}, ref_add_layer_norm,
+     .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 12, .scale = 4, .grad = true,
+     .grad_c = 256},
+    {"rms_norm", "rows", {T(SWEEP, 5), INT(1), T(5), FLOAT(1e-6)}, ref_rms_norm,
+     .out = {0, OUT_WIDE}, .c = 8, .depth = 5, .scale = 1, .grad = true,
      .grad_c = 256, .bad = {{2, T(4), TS_ERR_SHAPE, "weight"}, {1, INT(3), TS_ERR_SHAPE, "dims"}}},
-    {"rms_norm", "wide", {T(4, 257), INT(1), T(257), FLOAT(1e-6)}, ref_rms_norm, .out = {0, OUT_WIDE}, .c = 4, .depth = 257, .scale = 1},
-    {"rms_norm", "no weight", {T(SWEEP, 2, 3), INT(2), ABSENT, FLOAT(1e-6)}, ref_rms_norm, .out = {0, OUT_WIDE}, .c = 8, .depth = 6, .scale = 1,
+    {"rms_norm", "wide", {T(4, 257), INT(1), T(257), FLOAT(1e-6)}, ref_rms_norm,
+     .out = {0, OUT_WIDE}, .c = 4, .depth = 257, .scale = 1},
+    {"rms_norm", "no weight", {T(SWEEP, 2, 3), INT(2), ABSENT, FLOAT(1e-6)}, ref_rms_norm,
+     .out = {0, OUT_WIDE}, .c = 8, .depth = 6, .scale = 1,
      .grad = true, .grad_c = 256},
-    {"rms_norm_backward", "rows", {T(SWEEP, 5), T(SWEEP, 5), T_POSITIVE(SWEEP, 1), T(5), INT(1)}, ref_rms_norm_backward, .c = 16,
+    {"rms_norm_backward", "rows", {T(SWEEP, 5), T(SWEEP, 5), T_POSITIVE(SWEEP, 1), T(5), INT(1)},
+     ref_rms_norm_backward, .c = 16,
      .depth = SWEEP, .scale = 64, .grad = true},
 };
 TS_SAMPLES(norm, samples)

@@ -15,7 +15,10 @@ static void ref_uniform(ts_ref *r)
 {
     double *y = ref_ret(r, 0, r->a[0].sizes, r->a[0].ndim);
     /* ends of these samples are powers of two: a half must not round up to them */
-    double unit = r->dtype == TS_BF16 ? 0x1p-8 : r->dtype == TS_F16 ? 0x1p-11 : 0, last = r->a[2].d * (1 - unit);
+    double unit = r->dtype == TS_BF16  ? 0x1p-8
+                  : r->dtype == TS_F16 ? 0x1p-11
+                                       : 0,
+           last = r->a[2].d * (1 - unit);
     for (int64_t i = 0; i < r->ret[0].numel; i++)
         y[i] = fmin(r->a[1].d + uniform_at(r, i) * (r->a[2].d - r->a[1].d), last);
 }
@@ -87,32 +90,44 @@ static void ref_dropout(ts_ref *r)
 static const ts_sample samples[] = {
     {"uniform", "unit", {FILL, FLOAT(0), FLOAT(1), END}, ref_uniform, .c = 0,
      .bad = {{0, INTS(-1), TS_ERR_SHAPE, "sizes >= 0"}, {0, TOO_LARGE, TS_ERR_SHAPE, "63 bits"},
-             {2, FLOAT(-1), TS_ERR_VALUE, "at least low"}, {3, DTYPE(TS_I64), TS_ERR_DTYPE, "i64"}}},
+             {2, FLOAT(-1), TS_ERR_VALUE, "at least low"},
+             {3, DTYPE(TS_I64), TS_ERR_DTYPE, "i64"}}},
     {"uniform", "range", {FILL, FLOAT(-3), FLOAT(2), END}, ref_uniform, .c = 2, .scale = 5},
     {"uniform", "0-dim", {INTS(), FLOAT(0), FLOAT(1), END}, ref_uniform},
     {"normal", "standard", {FILL, FLOAT(0), FLOAT(1), END}, ref_normal, .c = 0, .device_c = 2,
-     .bad = {{2, FLOAT(-1), TS_ERR_VALUE, "at least 0"}, {0, INTS(2, -1), TS_ERR_SHAPE, "sizes >= 0"}}},
+     .bad = {{2, FLOAT(-1), TS_ERR_VALUE, "at least 0"},
+             {0, INTS(2, -1), TS_ERR_SHAPE, "sizes >= 0"}}},
     {"normal", "moved", {FILL, FLOAT(3), FLOAT(0.5), END}, ref_normal, .c = 1},
     {"randint", "bits", {FILL, INT(0), INT(2), END}, ref_randint, .dtypes = DT_ALL,
      .bad = {{2, INT(0), TS_ERR_VALUE, "more than low"}, {0, TOO_LARGE, TS_ERR_SHAPE, "63 bits"}}},
     {"randint", "signed", {FILL, INT(-1000), INT(77777), END}, ref_randint,
      .dtypes = DT_WIDE | TS_DT(TS_I64) | TS_DT(TS_I32),
      .bad = {{3, DTYPE(TS_U8), TS_ERR_VALUE, "0 to 255"}}},
-    {"randperm", "257", {INT(257), END}, .check = is_permutation, .dtypes = TS_DT(TS_I64) | TS_DT(TS_I32),
-     .bad = {{0, INT(-1), TS_ERR_VALUE, "expected 0 to"}, {1, DTYPE(TS_U8), TS_ERR_VALUE, "0 to 255"}}},
+    {"randperm", "257", {INT(257), END}, .check = is_permutation,
+     .dtypes = TS_DT(TS_I64) | TS_DT(TS_I32),
+     .bad = {{0, INT(-1), TS_ERR_VALUE, "expected 0 to"},
+             {1, DTYPE(TS_U8), TS_ERR_VALUE, "0 to 255"}}},
     {"bernoulli", "each", {T_UNIFORM(0, 1, SWEEP, 3), FILL, END}, ref_bernoulli},
     {"bernoulli", "one", {FLOAT(0.3), FILL, END}, ref_bernoulli, .dtypes = DT_ALL,
-     .bad = {{0, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"}, {1, INTS(-1), TS_ERR_SHAPE, "sizes >= 0"}}},
-    {"multinomial", "with replacement", {T_UNIFORM(0.1, 1, SWEEP, 7), INT(9), BOOL(true)}, .check = are_draws,
-     .out = {OUT(TS_I64)}, .bad = {{1, INT(0), TS_ERR_VALUE, "at least 1"}, {0, T(), TS_ERR_SHAPE, "(C) or (N, C)"}}},
-    {"multinomial", "without", {T_UNIFORM(0.1, 1, SWEEP, 7), INT(7), BOOL(false)}, .check = are_draws,
+     .bad = {{0, FLOAT(1.5), TS_ERR_VALUE, "from 0 to 1"},
+             {1, INTS(-1), TS_ERR_SHAPE, "sizes >= 0"}}},
+    {"multinomial", "with replacement", {T_UNIFORM(0.1, 1, SWEEP, 7), INT(9), BOOL(true)},
+     .check = are_draws,
+     .out = {OUT(TS_I64)},
+     .bad = {{1, INT(0), TS_ERR_VALUE, "at least 1"}, {0, T(), TS_ERR_SHAPE, "(C) or (N, C)"}}},
+    {"multinomial", "without", {T_UNIFORM(0.1, 1, SWEEP, 7), INT(7), BOOL(false)},
+     .check = are_draws,
      .out = {OUT(TS_I64)}, .bad = {{1, INT(8), TS_ERR_VALUE, "at most the 7"}}},
-    {"multinomial", "one row", {T_UNIFORM(0.1, 1, SWEEP), INT(1), BOOL(false)}, .check = are_draws, .no_empty = true,
+    {"multinomial", "one row", {T_UNIFORM(0.1, 1, SWEEP), INT(1), BOOL(false)}, .check = are_draws,
+     .no_empty = true,
      .out = {OUT(TS_I64)}},
-    {"dropout", "some", {T(SWEEP, 5), FLOAT(0.3)}, ref_dropout, .c = 2, .grad = true, .inplace = true,
-     .bad = {{1, FLOAT(-0.1), TS_ERR_VALUE, "from 0 to 1"}, {0, T_OF(TS_I64, 3), TS_ERR_DTYPE, "floating"}}},
+    {"dropout", "some", {T(SWEEP, 5), FLOAT(0.3)}, ref_dropout, .c = 2, .grad = true,
+     .inplace = true,
+     .bad = {{1, FLOAT(-0.1), TS_ERR_VALUE, "from 0 to 1"},
+             {0, T_OF(TS_I64, 3), TS_ERR_DTYPE, "floating"}}},
     {"dropout", "all", {T(SWEEP, 2), FLOAT(1)}, ref_dropout, .inplace = true},
-    {"dropout_backward", "some", {T(SWEEP, 5), FLOAT(0.3), INT(SEED), INT(0)}, ref_dropout, .c = 2, .grad = true,
+    {"dropout_backward", "some", {T(SWEEP, 5), FLOAT(0.3), INT(SEED), INT(0)}, ref_dropout, .c = 2,
+     .grad = true,
      .inplace = true},
 };
 TS_SAMPLES(random, samples)

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/** Each element of the argument is added to the element of the result that it was broadcast from. */
+/** Each element of the argument is added to the element of the result
+ * that it was broadcast from. */
 static void ref_sum_to_size(ts_ref *r)
 {
     const ts_ref_arg *a = &r->a[0], *to = &r->a[1];
@@ -41,7 +42,8 @@ static bool reduced(const ts_ref *r, int ndim, int d)
 }
 
 /** Runs fn over the values that go into each element of the result. */
-static void reduce(ts_ref *r, double (*fn)(const double *x, int64_t n, double option), double option)
+static void reduce(ts_ref *r, double (*fn)(const double *x, int64_t n, double option),
+                   double option)
 {
     const ts_ref_arg *a = &r->a[0];
     bool keep = r->a[2].i;
@@ -83,7 +85,10 @@ static double sum(const double *x, int64_t n, double option)
         s += x[i];
     return s;
 }
-static double mean(const double *x, int64_t n, double option) { return sum(x, n, option) / (double)n; }
+static double mean(const double *x, int64_t n, double option)
+{
+    return sum(x, n, option) / (double)n;
+}
 static double product(const double *x, int64_t n, double option)
 {
     double p = 1;
@@ -106,8 +111,16 @@ static double count_nonzero(const double *x, int64_t n)
         c += x[i] != 0;
     return c;
 }
-static double all(const double *x, int64_t n, double option) { (void)option; return count_nonzero(x, n) == (double)n; }
-static double any(const double *x, int64_t n, double option) { (void)option; return count_nonzero(x, n) > 0; }
+static double all(const double *x, int64_t n, double option)
+{
+    (void)option;
+    return count_nonzero(x, n) == (double)n;
+}
+static double any(const double *x, int64_t n, double option)
+{
+    (void)option;
+    return count_nonzero(x, n) > 0;
+}
 static double variance(const double *x, int64_t n, double correction)
 {
     double m = mean(x, n, 0), s = 0, over = (double)n - correction;
@@ -115,7 +128,10 @@ static double variance(const double *x, int64_t n, double correction)
         s += (x[i] - m) * (x[i] - m);
     return s / (over > 0 ? over : 0);
 }
-static double deviation(const double *x, int64_t n, double correction) { return sqrt(variance(x, n, correction)); }
+static double deviation(const double *x, int64_t n, double correction)
+{
+    return sqrt(variance(x, n, correction));
+}
 static double norm(const double *x, int64_t n, double p)
 {
     double s = 0;
@@ -171,24 +187,35 @@ static void ref_unreduce(ts_ref *r)
 }
 
 /* Sums of all kinds: the errors of a chain of n additions, each of the summed magnitudes. */
-#define OVER(op, ref, value, ...)                                                                                  \
-    {op, "last dim", {value(3, SWEEP), INTS(-1), BOOL(false), __VA_ARGS__}, ref, .c = 4, .depth = SWEEP, .grad = true, SPECIFIC},  \
-    {op, "first dim, kept", {value(SWEEP, 5), INTS(0), BOOL(true), __VA_ARGS__}, ref, .c = 4, .depth = SWEEP, .grad = true, SPECIFIC}, \
-    {op, "middle", {value(2, SWEEP, 3), INTS(1), BOOL(false), __VA_ARGS__}, ref, .c = 4, .depth = SWEEP, .grad = true, SPECIFIC},  \
-    {op, "two dims", {value(2, SWEEP, 3), INTS(0, 2), BOOL(false), __VA_ARGS__}, ref, .c = 4, .depth = SWEEP, .grad = true, SPECIFIC}, \
-    {op, "all", {value(SWEEP, 2), ABSENT, BOOL(false), __VA_ARGS__}, ref, .c = 4, .depth = SWEEP, .grad = true, SPECIFIC},         \
-    {op, "0-dim", {value(), ABSENT, BOOL(false), __VA_ARGS__}, ref, .c = 4, SPECIFIC,                              \
+#define OVER(op, ref, value, ...)                                                                  \
+    {op, "last dim", {value(3, SWEEP), INTS(-1), BOOL(false), __VA_ARGS__}, ref, .c = 4,           \
+     .depth = SWEEP, .grad = true, SPECIFIC},                                                      \
+    {op, "first dim, kept", {value(SWEEP, 5), INTS(0), BOOL(true), __VA_ARGS__}, ref, .c = 4,      \
+     .depth = SWEEP, .grad = true, SPECIFIC},                                                      \
+    {op, "middle", {value(2, SWEEP, 3), INTS(1), BOOL(false), __VA_ARGS__}, ref, .c = 4,           \
+     .depth = SWEEP, .grad = true, SPECIFIC},                                                      \
+    {op, "two dims", {value(2, SWEEP, 3), INTS(0, 2), BOOL(false), __VA_ARGS__}, ref, .c = 4,      \
+     .depth = SWEEP, .grad = true, SPECIFIC},                                                      \
+    {op, "all", {value(SWEEP, 2), ABSENT, BOOL(false), __VA_ARGS__}, ref, .c = 4, .depth = SWEEP,  \
+     .grad = true, SPECIFIC},                                                                      \
+    {op, "0-dim", {value(), ABSENT, BOOL(false), __VA_ARGS__}, ref, .c = 4, SPECIFIC,              \
      .bad = {{1, INTS(3), TS_ERR_INDEX, "dim"}, {1, INTS(0, 0), TS_ERR_VALUE, "dim"}}}
 #define NONEMPTY(low, high, ...) T_UNIFORM(low, high, __VA_ARGS__)
 #define FACTOR(...) T_UNIFORM(0.7, 1.4, __VA_ARGS__)
 
 static const ts_sample samples[] = {
-    {"sum_to_size", "rows", {T(SWEEP, 4), INTS(4)}, ref_sum_to_size, .c = 2, .depth = SWEEP, .grad = true,
-     .bad = {{1, INTS(3), TS_ERR_SHAPE, "broadcast"}, {1, INTS(1, 1, 1), TS_ERR_SHAPE, "broadcast"}}},
-    {"sum_to_size", "rows of integers", {T(SWEEP, 4), INTS(4)}, ref_sum_to_size, .dtypes = DT_INTS | TS_DT(TS_BOOL)},
-    {"sum_to_size", "columns", {T(3, SWEEP), INTS(3, 1)}, ref_sum_to_size, .c = 2, .depth = SWEEP, .grad = true},
-    {"sum_to_size", "inner dim", {T(3, SWEEP, 2), INTS(3, 1, 2)}, ref_sum_to_size, .c = 2, .depth = SWEEP, .grad = true},
-    {"sum_to_size", "all", {T(2, SWEEP), INTS()}, ref_sum_to_size, .c = 2, .depth = SWEEP, .grad = true},
+    {"sum_to_size", "rows", {T(SWEEP, 4), INTS(4)}, ref_sum_to_size, .c = 2, .depth = SWEEP,
+     .grad = true,
+     .bad = {{1, INTS(3), TS_ERR_SHAPE, "broadcast"},
+             {1, INTS(1, 1, 1), TS_ERR_SHAPE, "broadcast"}}},
+    {"sum_to_size", "rows of integers", {T(SWEEP, 4), INTS(4)}, ref_sum_to_size,
+     .dtypes = DT_INTS | TS_DT(TS_BOOL)},
+    {"sum_to_size", "columns", {T(3, SWEEP), INTS(3, 1)}, ref_sum_to_size, .c = 2, .depth = SWEEP,
+     .grad = true},
+    {"sum_to_size", "inner dim", {T(3, SWEEP, 2), INTS(3, 1, 2)}, ref_sum_to_size, .c = 2,
+     .depth = SWEEP, .grad = true},
+    {"sum_to_size", "all", {T(2, SWEEP), INTS()}, ref_sum_to_size, .c = 2, .depth = SWEEP,
+     .grad = true},
     {"sum_to_size", "same", {T(SWEEP, 2), INTS(SWEEP, 2)}, ref_sum_to_size, .c = 0, .grad = true},
     {"unreduce", "gone", {T(2, 3), INTS(2, 4, 3), INTS(1)}, ref_unreduce, .grad = true},
     {"unreduce", "kept", {T(2, 1, SWEEP), INTS(2, 4, SWEEP), INTS(1)}, ref_unreduce, .grad = true},
@@ -213,29 +240,43 @@ static const ts_sample samples[] = {
     OVER("all", ref_all, T),
     OVER("any", ref_any, T),
 #undef SPECIFIC
-#define TRUTH(op)                                                                                                  \
-    {#op, "zeros", {T_WHOLE(0, 1, 3, SWEEP), INTS(1), BOOL(false)}, ref_##op, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}}, \
-    {#op, "some zeros", {T_WHOLE(0, 2, SWEEP, 3), INTS(1), BOOL(false)}, ref_##op, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}}, \
-    {#op, "one of a row", {T_WHOLE(0, 40, SWEEP, 17), INTS(1), BOOL(true)}, ref_##op, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}}, \
-    {#op, "special", {T_SPECIAL(20, 1), INTS(1), BOOL(false)}, ref_##op, .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}}
+#define TRUTH(op)                                                                                  \
+    {#op, "zeros", {T_WHOLE(0, 1, 3, SWEEP), INTS(1), BOOL(false)}, ref_##op, .dtypes = DT_ALL,    \
+     .out = {OUT(TS_BOOL)}},                                                                       \
+    {#op, "some zeros", {T_WHOLE(0, 2, SWEEP, 3), INTS(1), BOOL(false)}, ref_##op,                 \
+     .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}},                                                     \
+    {#op, "one of a row", {T_WHOLE(0, 40, SWEEP, 17), INTS(1), BOOL(true)}, ref_##op,              \
+     .dtypes = DT_ALL, .out = {OUT(TS_BOOL)}},                                                     \
+    {#op, "special", {T_SPECIAL(20, 1), INTS(1), BOOL(false)}, ref_##op, .dtypes = DT_ALL,         \
+     .out = {OUT(TS_BOOL)}}
     TRUTH(all),
     TRUTH(any),
 #define SPECIFIC .no_empty = true
     OVER("norm", ref_norm, T, FLOAT(2)),
 #undef SPECIFIC
-    {"var", "correction 1", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(1)}, ref_var, .c = 4, .depth = SWEEP, .grad = true},
-    {"norm", "p = 1", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(1)}, ref_norm, .c = 4, .grad = true},
-    {"norm", "p = infinity", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(INFINITY)}, ref_norm, .c = 1, .no_expand = true,
+    {"var", "correction 1", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(1)}, ref_var, .c = 4,
+     .depth = SWEEP, .grad = true},
+    {"norm", "p = 1", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(1)}, ref_norm, .c = 4,
+     .grad = true},
+    {"norm", "p = infinity", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(INFINITY)}, ref_norm, .c = 1,
+     .no_expand = true,
      .no_empty = true, .grad = true},
-    {"sum", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_sum, .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_INT}},
-    {"prod", "zeros", {T_WHOLE(-1, 2, SWEEP, 5), INTS(1), BOOL(false)}, ref_prod, .c = 4, .grad = true},
-    {"prod", "zeros, all dims", {T_WHOLE(-1, 2, 2, 3), ABSENT, BOOL(false)}, ref_prod, .c = 4, .grad = true},
-    {"prod", "integers", {T_WHOLE(1, 3, 3, 4), INTS(1), BOOL(false)}, ref_prod, .dtypes = DT_INTS, .out = {OUT_INT}},
-    {"amax", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_amax, .dtypes = DT_ALL, .no_empty = true},
-    {"amin", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_amin, .dtypes = DT_ALL, .no_empty = true},
+    {"sum", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_sum,
+     .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_INT}},
+    {"prod", "zeros", {T_WHOLE(-1, 2, SWEEP, 5), INTS(1), BOOL(false)}, ref_prod, .c = 4,
+     .grad = true},
+    {"prod", "zeros, all dims", {T_WHOLE(-1, 2, 2, 3), ABSENT, BOOL(false)}, ref_prod, .c = 4,
+     .grad = true},
+    {"prod", "integers", {T_WHOLE(1, 3, 3, 4), INTS(1), BOOL(false)}, ref_prod, .dtypes = DT_INTS,
+     .out = {OUT_INT}},
+    {"amax", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_amax, .dtypes = DT_ALL,
+     .no_empty = true},
+    {"amin", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_amin, .dtypes = DT_ALL,
+     .no_empty = true},
     {"amax", "special", {T_SPECIAL(7, 19), INTS(1), BOOL(false)}, ref_amax},
     {"amin", "special", {T_SPECIAL(19, 7), INTS(0), BOOL(false)}, ref_amin},
     {"sum", "special", {T_SPECIAL(3, 4), INTS(1), BOOL(false)}, ref_sum, .c = 1},
-    {"logsumexp", "large", {T_UNIFORM(900, 1000, 3, SWEEP), INTS(1), BOOL(false)}, ref_logsumexp, .c = 4, .no_empty = true},
+    {"logsumexp", "large", {T_UNIFORM(900, 1000, 3, SWEEP), INTS(1), BOOL(false)}, ref_logsumexp,
+     .c = 4, .no_empty = true},
 };
 TS_SAMPLES(reduce, samples)

@@ -14,7 +14,8 @@ static void ref_cumsum(ts_ref *r)
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++)
             for (int64_t k = 0; k < n; k++) {
-                long double sum = 0; /* a sum of doubles in doubles would be right for one order alone */
+                /* a sum of doubles in doubles would be right for one order alone */
+                long double sum = 0;
                 for (int64_t j = r->a[2].i ? k : 0; j < (r->a[2].i ? n : k + 1); j++) {
                     double x = a->x[(o * n + j) * inner + i];
                     sum += x;
@@ -24,7 +25,8 @@ static void ref_cumsum(ts_ref *r)
             }
 }
 
-/* Where all elements are equal (expanded), roundings of one sum after the other do not cancel: c = 2. */
+/* Where all elements are equal (expanded), roundings of one sum after
+ * the other do not cancel: c = 2. */
 #define SUM .c = 2, .depth = SWEEP, .grad = true, .many = 1009
 static const ts_sample samples[] = {
     {"cumsum", "last dim", {T(3, SWEEP), INT(-1), BOOL(false)}, ref_cumsum, SUM, .inplace = true,
@@ -33,9 +35,11 @@ static const ts_sample samples[] = {
     {"cumsum", "middle", {T(2, SWEEP, 3), INT(1), BOOL(false)}, ref_cumsum, SUM, .inplace = true},
     {"cumsum", "columns", {T(3, 4, SWEEP), INT(1), BOOL(false)}, ref_cumsum, SUM},
     {"cumsum", "reversed", {T(3, SWEEP), INT(1), BOOL(true)}, ref_cumsum, SUM, .inplace = true},
-    {"cumsum", "columns reversed", {T(3, SWEEP, 2), INT(1), BOOL(true)}, ref_cumsum, SUM, .inplace = true},
+    {"cumsum", "columns reversed", {T(3, SWEEP, 2), INT(1), BOOL(true)}, ref_cumsum, SUM,
+     .inplace = true},
     {"cumsum", "0-dim", {T(), INT(0), BOOL(false)}, ref_cumsum, SUM},
-    {"cumsum", "integers", {T(3, SWEEP), INT(1), BOOL(false)}, ref_cumsum, .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_INT},
+    {"cumsum", "integers", {T(3, SWEEP), INT(1), BOOL(false)}, ref_cumsum,
+     .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_INT},
      .many = 1009},
 };
 TS_SAMPLES(scan, samples)

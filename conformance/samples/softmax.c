@@ -5,7 +5,9 @@
 #include <math.h>
 
 /** fn works on n values with a stride; others are arguments at the same places. */
-static void rows(ts_ref *r, int dim_arg, void (*fn)(double *y, const double *x, const double *other, int64_t n, int64_t step))
+static void rows(ts_ref *r, int dim_arg,
+                 void (*fn)(double *y, const double *x, const double *other, int64_t n,
+                            int64_t step))
 {
     int64_t outer, n, inner;
     ref_split(&r->a[0], r->a[dim_arg].i, &outer, &n, &inner);
@@ -54,7 +56,8 @@ static void softmax_backward(double *out, const double *g, const double *y, int6
         out[k * step] = y[k * step] * (g[k * step] - s);
 }
 /** g - exp(y) sum(g) */
-static void log_softmax_backward(double *out, const double *g, const double *y, int64_t n, int64_t step)
+static void log_softmax_backward(double *out, const double *g, const double *y, int64_t n,
+                                 int64_t step)
 {
     double s = 0;
     for (int64_t k = 0; k < n; k++)
@@ -69,18 +72,24 @@ static void ref_softmax_backward(ts_ref *r) { rows(r, 2, softmax_backward); }
 static void ref_log_softmax_backward(ts_ref *r) { rows(r, 2, log_softmax_backward); }
 
 #define VALUES(...) T_UNIFORM(-6, 6, __VA_ARGS__)
-#define SHAPES(op, ref)                                                                                             \
-    {op, "last dim", {VALUES(3, SWEEP), INT(-1)}, ref, .c = 4, .depth = SWEEP, .scale = 1, .grad = true,            \
-     .bad = {{1, INT(2), TS_ERR_INDEX, "dim"}, {1, INT(-3), TS_ERR_INDEX, "dim"}, {0, T_OF(TS_I64, 2, 3), TS_ERR_DTYPE, "float"}}}, \
-    {op, "first dim", {VALUES(SWEEP, 4), INT(0)}, ref, .c = 4, .depth = SWEEP, .scale = 1, .grad = true},           \
-    {op, "middle", {VALUES(2, SWEEP, 3), INT(1)}, ref, .c = 4, .depth = SWEEP, .scale = 1, .grad = true},           \
-    {op, "many rows", {VALUES(SWEEP, 5), INT(1)}, ref, .c = 4, .depth = 5, .scale = 1},                             \
-    {op, "0-dim", {VALUES(), INT(0)}, ref, .c = 4, .grad = true},                                                   \
+#define SHAPES(op, ref)                                                                            \
+    {op, "last dim", {VALUES(3, SWEEP), INT(-1)}, ref, .c = 4, .depth = SWEEP, .scale = 1,         \
+     .grad = true,                                                                                 \
+     .bad = {{1, INT(2), TS_ERR_INDEX, "dim"}, {1, INT(-3), TS_ERR_INDEX, "dim"},                  \
+             {0, T_OF(TS_I64, 2, 3), TS_ERR_DTYPE, "float"}}},                                     \
+    {op, "first dim", {VALUES(SWEEP, 4), INT(0)}, ref, .c = 4, .depth = SWEEP, .scale = 1,         \
+     .grad = true},                                                                                \
+    {op, "middle", {VALUES(2, SWEEP, 3), INT(1)}, ref, .c = 4, .depth = SWEEP, .scale = 1,         \
+     .grad = true},                                                                                \
+    {op, "many rows", {VALUES(SWEEP, 5), INT(1)}, ref, .c = 4, .depth = 5, .scale = 1},            \
+    {op, "0-dim", {VALUES(), INT(0)}, ref, .c = 4, .grad = true},                                  \
     {op, "large", {T_UNIFORM(-1000, 1000, 5, 7), INT(1)}, ref, .c = 4, .depth = 7, .scale = 1}
-#define BACKWARD(op, ref, result)                                                                                    \
-    {op, "last dim", {T(3, SWEEP), result(3, SWEEP), INT(1)}, ref, .c = 4, .depth = SWEEP, .scale = 2, .grad = true, \
-     .bad = {{1, T(3, 2), TS_ERR_SHAPE, "sizes"}, {2, INT(2), TS_ERR_INDEX, "dim"}}},                                \
-    {op, "first dim", {T(SWEEP, 4), result(SWEEP, 4), INT(0)}, ref, .c = 4, .depth = SWEEP, .scale = 2, .grad = true}
+#define BACKWARD(op, ref, result)                                                                  \
+    {op, "last dim", {T(3, SWEEP), result(3, SWEEP), INT(1)}, ref, .c = 4, .depth = SWEEP,         \
+     .scale = 2, .grad = true,                                                                     \
+     .bad = {{1, T(3, 2), TS_ERR_SHAPE, "sizes"}, {2, INT(2), TS_ERR_INDEX, "dim"}}},              \
+    {op, "first dim", {T(SWEEP, 4), result(SWEEP, 4), INT(0)}, ref, .c = 4, .depth = SWEEP,        \
+     .scale = 2, .grad = true}
 #define PROBABILITIES(...) T_UNIFORM(0, 0.1, __VA_ARGS__)
 #define LOGARITHMS(...) T_UNIFORM(-9, -1, __VA_ARGS__)
 
@@ -89,7 +98,8 @@ static const ts_sample samples[] = {
     SHAPES("log_softmax", ref_log_softmax),
     BACKWARD("softmax_backward", ref_softmax_backward, PROBABILITIES),
     BACKWARD("log_softmax_backward", ref_log_softmax_backward, LOGARITHMS),
-    {"softmax", "into f64", {VALUES(3, SWEEP), INT(1), DTYPE(TS_F64)}, ref_softmax, .c = 8, .depth = SWEEP, .scale = 1,
+    {"softmax", "into f64", {VALUES(3, SWEEP), INT(1), DTYPE(TS_F64)}, ref_softmax, .c = 8,
+     .depth = SWEEP, .scale = 1,
      .dtypes = TS_DT(TS_F32), .out = {OUT(TS_F64)}},
 };
 TS_SAMPLES(softmax, samples)

@@ -38,18 +38,20 @@ REF_POINTWISE(ref_erfc, 1, erfc(a))
 #define TINY 0x1p-126
 
 /** Keeps the dtype: exact everywhere; ints are the other dtypes that it takes. */
-#define EXACT(op, ints)                                                                                        \
-    {#op, "values", {T_UNIFORM(-9, 9, SWEEP, 3)}, ref_##op, .c = 0, .dtypes = DT_FLOATS_ | (ints),             \
-     .grad = true, .inplace = true},                                                                           \
-    {#op, "special", {T_SPECIAL(20, 19)}, ref_##op, .c = 0, .dtypes = DT_FLOATS_ | (ints)},                    \
+#define EXACT(op, ints)                                                                            \
+    {#op, "values", {T_UNIFORM(-9, 9, SWEEP, 3)}, ref_##op, .c = 0, .dtypes = DT_FLOATS_ | (ints), \
+     .grad = true, .inplace = true},                                                               \
+    {#op, "special", {T_SPECIAL(20, 19)}, ref_##op, .c = 0, .dtypes = DT_FLOATS_ | (ints)},        \
     {#op, "0-dim", {T()}, ref_##op, .c = 0, .dtypes = DT_FLOATS_ | (ints), .inplace = true}
 
-/** Floating result within c units: over a range where the gradient exists, over integers, over everything. */
-#define FUNCTION(op, from, to, ulps)                                                                           \
-    {#op, "values", {T_UNIFORM(from, to, SWEEP, 3)}, ref_##op, .c = ulps, .grad = true, .inplace = true},      \
-    {#op, "integers", {T_WHOLE(0, 2, SWEEP, 3)}, ref_##op, .c = ulps, .scale = TINY,                           \
-     .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_FLOAT}},                                                  \
-    {#op, "special", {T_SPECIAL(20, 19)}, ref_##op, .c = ulps, .scale = TINY},                                 \
+/** Floating result within c units: over a range where the gradient exists,
+ * over integers, over everything. */
+#define FUNCTION(op, from, to, ulps)                                                               \
+    {#op, "values", {T_UNIFORM(from, to, SWEEP, 3)}, ref_##op, .c = ulps, .grad = true,            \
+     .inplace = true},                                                                             \
+    {#op, "integers", {T_WHOLE(0, 2, SWEEP, 3)}, ref_##op, .c = ulps, .scale = TINY,               \
+     .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_FLOAT}},                                      \
+    {#op, "special", {T_SPECIAL(20, 19)}, ref_##op, .c = ulps, .scale = TINY},                     \
     {#op, "0-dim", {T_UNIFORM(from, to)}, ref_##op, .c = ulps, .inplace = true}
 
 static const ts_sample samples[] = {
@@ -60,9 +62,11 @@ static const ts_sample samples[] = {
     EXACT(ceil, DT_INTS),
     EXACT(round, DT_INTS),
     EXACT(trunc, DT_INTS),
-    {"square", "values", {T(SWEEP, 3)}, ref_square, .c = 1, .dtypes = DT_NUMBERS, .grad = true, .inplace = true},
+    {"square", "values", {T(SWEEP, 3)}, ref_square, .c = 1, .dtypes = DT_NUMBERS, .grad = true,
+     .inplace = true},
     {"square", "special", {T_SPECIAL(20, 19)}, ref_square, .c = 1, .scale = TINY},
-    {"frac", "values", {T_UNIFORM(-9, 9, SWEEP, 3)}, ref_frac, .c = 0, .grad = true, .inplace = true},
+    {"frac", "values", {T_UNIFORM(-9, 9, SWEEP, 3)}, ref_frac, .c = 0, .grad = true,
+     .inplace = true},
     FUNCTION(exp, -5, 5, 2),
     FUNCTION(exp2, -5, 5, 2),
     FUNCTION(expm1, -5, 5, 3),

@@ -48,7 +48,8 @@ static void ref_unsqueeze(ts_ref *r)
 }
 
 /** y[i…] = x[sum of i_d · strides_d + offset]: every other view. */
-static void strided(ts_ref *r, int ret, const int64_t *sizes, const int64_t *strides, int ndim, int64_t offset)
+static void strided(ts_ref *r, int ret, const int64_t *sizes, const int64_t *strides, int ndim,
+                    int64_t offset)
 {
     double *y = ref_ret(r, ret, sizes, ndim);
     for (int64_t e = 0; e < r->ret[ret].numel; e++) {
@@ -86,7 +87,8 @@ static void ref_permute(ts_ref *r)
 
 static void ref_transpose(ts_ref *r)
 {
-    int64_t strides[TS_MAX_DIMS], sizes[TS_MAX_DIMS], a = place(&r->a[0], r->a[1].i), b = place(&r->a[0], r->a[2].i);
+    int64_t strides[TS_MAX_DIMS], sizes[TS_MAX_DIMS], a = place(&r->a[0], r->a[1].i),
+            b = place(&r->a[0], r->a[2].i);
     steps(&r->a[0], strides);
     memcpy(sizes, r->a[0].sizes, sizeof sizes);
     int64_t size = sizes[a], stride = strides[a];
@@ -110,7 +112,8 @@ static void ref_expand(ts_ref *r)
     strided(r, 0, sizes, strides, n, 0);
 }
 
-/** start and end of slice(…, start, end, step) at arguments i, i + 1, clamped; returns the length. */
+/** start and end of slice(…, start, end, step) at arguments i, i + 1,
+ * clamped; returns the length. */
 static int64_t range(const ts_ref *r, int i, int64_t size, int64_t *start)
 {
     int64_t end = r->a[i + 1].i, step = r->a[i + 2].i;
@@ -135,7 +138,8 @@ static void ref_slice(ts_ref *r)
 
 static void ref_select(ts_ref *r)
 {
-    int64_t own[TS_MAX_DIMS], strides[TS_MAX_DIMS], sizes[TS_MAX_DIMS], dim = place(&r->a[0], r->a[1].i);
+    int64_t own[TS_MAX_DIMS], strides[TS_MAX_DIMS], sizes[TS_MAX_DIMS],
+        dim = place(&r->a[0], r->a[1].i);
     int64_t index = r->a[2].i < 0 ? r->a[2].i + r->a[0].sizes[dim] : r->a[2].i;
     int n = 0;
     steps(&r->a[0], own);
@@ -152,7 +156,8 @@ static void ref_diagonal(ts_ref *r)
 {
     const ts_ref_arg *a = &r->a[0];
     int64_t own[TS_MAX_DIMS], strides[TS_MAX_DIMS], sizes[TS_MAX_DIMS], k = r->a[1].i;
-    int64_t p = place(a, r->a[2].i), q = place(a, r->a[3].i), top = k < 0 ? -k : 0, left = k > 0 ? k : 0;
+    int64_t p = place(a, r->a[2].i), q = place(a, r->a[3].i), top = k < 0 ? -k : 0,
+            left = k > 0 ? k : 0;
     int64_t rows = a->sizes[p] - top, columns = a->sizes[q] - left, n = 0;
     steps(a, own);
     for (int d = 0; d < a->ndim; d++)
@@ -166,11 +171,15 @@ static void ref_diagonal(ts_ref *r)
     strided(r, 0, sizes, strides, (int)n, top * own[p] + left * own[q]);
 }
 
-static void ref_as_strided(ts_ref *r) { strided(r, 0, r->a[1].sizes, r->a[2].sizes, r->a[1].ndim, r->a[3].i); }
+static void ref_as_strided(ts_ref *r)
+{
+    strided(r, 0, r->a[1].sizes, r->a[2].sizes, r->a[1].ndim, r->a[3].i);
+}
 
 static void ref_parts(ts_ref *r)
 {
-    int64_t strides[TS_MAX_DIMS], sizes[TS_MAX_DIMS], size = r->a[1].i, dim = place(&r->a[0], r->a[2].i);
+    int64_t strides[TS_MAX_DIMS], sizes[TS_MAX_DIMS], size = r->a[1].i,
+            dim = place(&r->a[0], r->a[2].i);
     int64_t whole = r->a[0].sizes[dim];
     steps(&r->a[0], strides);
     memcpy(sizes, r->a[0].sizes, sizeof sizes);
@@ -181,7 +190,8 @@ static void ref_parts(ts_ref *r)
 }
 
 /** Row-major index in `sizes` of element e of the part of it that a slice at `dim` names. */
-static int64_t slice_place(const int64_t *sizes, int ndim, int64_t dim, int64_t length, int64_t start, int64_t step, int64_t e)
+static int64_t slice_place(const int64_t *sizes, int ndim, int64_t dim, int64_t length,
+                           int64_t start, int64_t step, int64_t e)
 {
     int64_t at = 0, scale = 1;
     for (int d = ndim - 1; d >= 0; d--) {
@@ -226,18 +236,25 @@ static void ref_diagonal_backward(ts_ref *r)
 static const ts_sample samples[] = {
     {"alias", "same", {T(SWEEP, 3)}, ref_same, .dtypes = DT_ALL, .grad = true},
     {"detach", "same", {T(SWEEP, 3)}, ref_same, .dtypes = DT_ALL},
-    {"view", "merge", {T(2, SWEEP, 3), INTS(2, -1)}, ref_reshape, .dtypes = DT_ALL, .no_layouts = true, .no_empty = true,
-     .grad = true, .bad = {{1, INTS(4, -1), TS_ERR_SHAPE, "view"}, {1, INTS(-1, -1), TS_ERR_SHAPE, "view"}}},
-    {"view", "split", {T(SWEEP, 6), INTS(SWEEP, 2, 3)}, ref_reshape, .no_expand = true, .no_layouts = true, .grad = true},
-    {"reshape", "merge", {T(2, SWEEP, 3), INTS(2, -1)}, ref_reshape, .dtypes = DT_ALL, .no_empty = true, .grad = true,
+    {"view", "merge", {T(2, SWEEP, 3), INTS(2, -1)}, ref_reshape, .dtypes = DT_ALL,
+     .no_layouts = true, .no_empty = true,
+     .grad = true, .bad = {{1, INTS(4, -1), TS_ERR_SHAPE, "view"},
+                           {1, INTS(-1, -1), TS_ERR_SHAPE, "view"}}},
+    {"view", "split", {T(SWEEP, 6), INTS(SWEEP, 2, 3)}, ref_reshape, .no_expand = true,
+     .no_layouts = true, .grad = true},
+    {"reshape", "merge", {T(2, SWEEP, 3), INTS(2, -1)}, ref_reshape, .dtypes = DT_ALL,
+     .no_empty = true, .grad = true,
      .bad = {{1, INTS(5, 5), TS_ERR_SHAPE, "reshape"}}},
     {"reshape", "split", {T(SWEEP, 6), INTS(SWEEP, 2, 3)}, ref_reshape, .grad = true},
     {"reshape", "flat", {T(SWEEP, 4), INTS(-1)}, ref_reshape, .grad = true},
     {"reshape", "one element", {T(1, 1), INTS()}, ref_reshape, .grad = true},
-    {"permute", "3 dims", {T(2, SWEEP, 3), INTS(2, 0, 1)}, ref_permute, .dtypes = DT_ALL, .grad = true,
-     .bad = {{1, INTS(0, 1), TS_ERR_INDEX, "dims"}, {1, INTS(0, 0, 1), TS_ERR_INDEX, "dims"}, {1, INTS(0, 1, 3), TS_ERR_INDEX, "dim"}}},
+    {"permute", "3 dims", {T(2, SWEEP, 3), INTS(2, 0, 1)}, ref_permute, .dtypes = DT_ALL,
+     .grad = true,
+     .bad = {{1, INTS(0, 1), TS_ERR_INDEX, "dims"}, {1, INTS(0, 0, 1), TS_ERR_INDEX, "dims"},
+             {1, INTS(0, 1, 3), TS_ERR_INDEX, "dim"}}},
     {"permute", "negative", {T(SWEEP, 3), INTS(-1, -2)}, ref_permute, .grad = true},
-    {"transpose", "ends", {T(2, SWEEP, 3), INT(0), INT(-1)}, ref_transpose, .dtypes = DT_ALL, .grad = true,
+    {"transpose", "ends", {T(2, SWEEP, 3), INT(0), INT(-1)}, ref_transpose, .dtypes = DT_ALL,
+     .grad = true,
      .bad = {{1, INT(3), TS_ERR_INDEX, "dim"}}},
     {"expand", "new dim", {T(SWEEP, 1), INTS(2, -1, 4)}, ref_expand, .dtypes = DT_ALL, .grad = true,
      .bad = {{1, INTS(4), TS_ERR_SHAPE, "expand"}, {1, INTS(2, 7, 4), TS_ERR_SHAPE, "expand"}}},
@@ -248,28 +265,42 @@ static const ts_sample samples[] = {
     {"unsqueeze", "front", {T(SWEEP, 3), INT(0)}, ref_unsqueeze, .dtypes = DT_ALL, .grad = true,
      .bad = {{1, INT(3), TS_ERR_INDEX, "dim"}, {1, INT(-4), TS_ERR_INDEX, "dim"}}},
     {"unsqueeze", "end", {T(SWEEP, 3), INT(-1)}, ref_unsqueeze, .grad = true},
-    {"slice", "step 2", {T(SWEEP, 7), INT(1), INT(1), INT(END), INT(2)}, ref_slice, .dtypes = DT_ALL, .grad = true,
+    {"slice", "step 2", {T(SWEEP, 7), INT(1), INT(1), INT(END), INT(2)}, ref_slice,
+     .dtypes = DT_ALL, .grad = true,
      .bad = {{4, INT(0), TS_ERR_VALUE, "step"}, {1, INT(2), TS_ERR_INDEX, "dim"}}},
     {"slice", "negative", {T(SWEEP, 3), INT(0), INT(-2), INT(-1), INT(1)}, ref_slice, .grad = true},
     {"slice", "nothing", {T(SWEEP, 3), INT(0), INT(50), INT(20), INT(1)}, ref_slice},
-    {"select", "middle", {T(2, 5, SWEEP), INT(1), INT(3)}, ref_select, .dtypes = DT_ALL, .grad = true,
-     .bad = {{2, INT(5), TS_ERR_INDEX, "5"}, {2, INT(-6), TS_ERR_INDEX, "5"}, {1, INT(3), TS_ERR_INDEX, "dim"}}},
+    {"select", "middle", {T(2, 5, SWEEP), INT(1), INT(3)}, ref_select, .dtypes = DT_ALL,
+     .grad = true,
+     .bad = {{2, INT(5), TS_ERR_INDEX, "5"}, {2, INT(-6), TS_ERR_INDEX, "5"},
+             {1, INT(3), TS_ERR_INDEX, "dim"}}},
     {"select", "last", {T(SWEEP, 4), INT(-1), INT(-1)}, ref_select, .grad = true},
-    {"diagonal", "main", {T(SWEEP, 5), INT(0), INT(0), INT(1)}, ref_diagonal, .dtypes = DT_ALL, .grad = true,
+    {"diagonal", "main", {T(SWEEP, 5), INT(0), INT(0), INT(1)}, ref_diagonal, .dtypes = DT_ALL,
+     .grad = true,
      .bad = {{3, INT(0), TS_ERR_INDEX, "dim"}, {2, INT(2), TS_ERR_INDEX, "dim"}}},
     {"diagonal", "above", {T(2, SWEEP, 4), INT(1), INT(1), INT(2)}, ref_diagonal, .grad = true},
-    {"diagonal", "below, turned", {T(4, 2, SWEEP), INT(-1), INT(-1), INT(0)}, ref_diagonal, .grad = true},
-    {"diagonal_backward", "main", {T(3), INTS(3, 5), INT(0), INT(0), INT(1)}, ref_diagonal_backward, .grad = true},
-    {"diagonal_backward", "above", {T(3), INTS(4, 5), INT(2), INT(0), INT(1)}, ref_diagonal_backward, .grad = true},
-    {"as_strided", "windows", {T(10), INTS(4, 3), INTS(2, 1), INT(1)}, ref_as_strided, .dtypes = DT_ALL, .no_layouts = true,
-     .grad = true, .bad = {{3, INT(2), TS_ERR_VALUE, "storage"}, {2, INTS(2, -1), TS_ERR_VALUE, "storage"}, {2, INTS(1), TS_ERR_VALUE, "stride"}}},
+    {"diagonal", "below, turned", {T(4, 2, SWEEP), INT(-1), INT(-1), INT(0)}, ref_diagonal,
+     .grad = true},
+    {"diagonal_backward", "main", {T(3), INTS(3, 5), INT(0), INT(0), INT(1)}, ref_diagonal_backward,
+     .grad = true},
+    {"diagonal_backward", "above", {T(3), INTS(4, 5), INT(2), INT(0), INT(1)},
+     ref_diagonal_backward, .grad = true},
+    {"as_strided", "windows", {T(10), INTS(4, 3), INTS(2, 1), INT(1)}, ref_as_strided,
+     .dtypes = DT_ALL, .no_layouts = true,
+     .grad = true, .bad = {{3, INT(2), TS_ERR_VALUE, "storage"},
+                           {2, INTS(2, -1), TS_ERR_VALUE, "storage"},
+                           {2, INTS(1), TS_ERR_VALUE, "stride"}}},
     {"split", "two", {T(SWEEP, 4), INT(2), INT(1)}, ref_parts, .dtypes = DT_ALL, .grad = true},
     {"split", "rest", {T(7, SWEEP), INT(2), INT(0)}, ref_parts, .grad = true,
      .bad = {{1, INT(0), TS_ERR_VALUE, "size"}, {2, INT(2), TS_ERR_INDEX, "dim"}}},
-    {"slice_scatter", "rows", {T(5, SWEEP), T(2, SWEEP), INT(0), INT(1), INT(5), INT(2)}, ref_slice_scatter, .dtypes = DT_ALL,
+    {"slice_scatter", "rows", {T(5, SWEEP), T(2, SWEEP), INT(0), INT(1), INT(5), INT(2)},
+     ref_slice_scatter, .dtypes = DT_ALL,
      .grad = true, .bad = {{1, T(3, 3), TS_ERR_SHAPE, "src"}, {5, INT(0), TS_ERR_VALUE, "step"}}},
-    {"slice_scatter", "columns", {T(SWEEP, 6), T(SWEEP, 3), INT(-1), INT(-3), INT(END), INT(1)}, ref_slice_scatter, .grad = true},
-    {"slice_backward", "rows", {T(2, SWEEP), INTS(5, SWEEP), INT(0), INT(1), INT(5), INT(2)}, ref_slice_backward, .grad = true},
-    {"slice_backward", "columns", {T(SWEEP, 3), INTS(SWEEP, 6), INT(-1), INT(-3), INT(END), INT(1)}, ref_slice_backward, .grad = true},
+    {"slice_scatter", "columns", {T(SWEEP, 6), T(SWEEP, 3), INT(-1), INT(-3), INT(END), INT(1)},
+     ref_slice_scatter, .grad = true},
+    {"slice_backward", "rows", {T(2, SWEEP), INTS(5, SWEEP), INT(0), INT(1), INT(5), INT(2)},
+     ref_slice_backward, .grad = true},
+    {"slice_backward", "columns", {T(SWEEP, 3), INTS(SWEEP, 6), INT(-1), INT(-3), INT(END), INT(1)},
+     ref_slice_backward, .grad = true},
 };
 TS_SAMPLES(view, samples)

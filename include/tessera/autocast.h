@@ -1,18 +1,18 @@
 /**
  * @file autocast.h
- * Mixed precision: inside a region, products run in bf16 or f16 and what is sensitive to rounding in
- * f32, without a cast in the program.
+ * Mixed precision: inside a region, products run in bf16 or f16 and what is sensitive to rounding
+ * in f32, without a cast in the program.
  *
  *     {
  *         TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
- *         logits = ts_keep(gpt_forward(model, x));      // linear, attention in bf16; softmax in f32
- *     }                                                  // end of the region
- *     TS_TRY(ts_backward(ts_cross_entropy(logits, y)));  // rules use the dtypes of the forward calls
+ *         logits = ts_keep(gpt_forward(model, x));     // linear, attention in bf16, softmax in f32
+ *     }                                                 // end of the region
+ *     TS_TRY(ts_backward(ts_cross_entropy(logits, y))); // rules use the forward calls' dtypes
  *
  * A region belongs to a thread and to one kind of device; regions nest, and an inner one may switch
- * casts off. Parameters stay f32: their casts are ordinary recorded ops through which gradients flow.
- * A cast of a leaf that requires grad is made once and kept until the outermost region ends; a write
- * to the leaf makes it anew. In-place and out= forms run in the dtypes that they are given.
+ * casts off. Parameters stay f32: their casts are ordinary recorded ops through which gradients
+ * flow. A cast of a leaf that requires grad is made once and kept until the outermost region ends;
+ * a write to the leaf makes it anew. In-place and out= forms run in the dtypes that they are given.
  *
  * What each op does stands in docs/mixed-precision.md.
  */
@@ -64,17 +64,19 @@ TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
  *  changed fails, so that the error cannot be missed. For TS_AUTOCAST. */
 TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtype dtype);
 /** Rest of the block is a region. A declaration, like TS_SCOPE. */
-#define TS_AUTOCAST(device, dtype)                                                                      \
-    ts_autocast_region TS_CAT(ts_autocast_, __LINE__) __attribute__((cleanup(ts_autocast_exit)));      \
-    ts_status TS_CAT(ts_autocast_opened_, __LINE__) __attribute__((unused)) =                           \
+#define TS_AUTOCAST(device, dtype)                                                                 \
+    ts_autocast_region TS_CAT(ts_autocast_, __LINE__) __attribute__((cleanup(ts_autocast_exit)));  \
+    ts_status TS_CAT(ts_autocast_opened_, __LINE__) __attribute__((unused)) =                      \
         ts_autocast_open(&TS_CAT(ts_autocast_, __LINE__), device, dtype)
 /** Rest of the block runs without casts on this kind of device. */
 #define TS_AUTOCAST_OFF(device) TS_AUTOCAST(device, TS_DTYPE_NONE)
 
-/** dtype of the casts on a kind of device in the calling thread; TS_DTYPE_NONE where there are none. */
+/** dtype of the casts on a kind of device in the calling thread;
+ * TS_DTYPE_NONE where there are none. */
 TS_API ts_dtype ts_autocast_dtype(ts_device device);
 
-/** The calling thread's state, to have it again elsewhere: in another thread, in a recomputation. */
+/** The calling thread's state, to have it again elsewhere:
+ * in another thread, in a recomputation. */
 TS_API ts_autocast_state ts_autocast_get_state(void);
 /** Opens a region with a state from ts_autocast_get_state(); TS_ERR_VALUE for any other number. */
 TS_API ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state state);
@@ -106,7 +108,8 @@ typedef enum ts_autocast_policy {
  * @param out  receives a handle for ts_unregister(), which restores what was before; may be NULL
  * Errors: TS_ERR_VALUE for no policy, TS_ERR_REGISTRY.
  */
-TS_API ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_registration **out);
+TS_API ts_status ts_autocast_register(const char *op, ts_autocast_policy policy,
+                                      ts_registration **out);
 
 /**
  * True while the layer runs a cast of its own: a layer below sees an ordinary call of `to`, whose

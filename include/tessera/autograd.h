@@ -54,19 +54,22 @@ typedef struct ts_node ts_node;
  *  replacement, or NULL for an error). */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 typedef struct ts_hook ts_hook;
-/** Adds a hook to a tensor that requires grad. The handle lives until ts_hook_remove() or its node's end. */
+/** Adds a hook to a tensor that requires grad. The handle lives
+ * until ts_hook_remove() or its node's end. */
 TS_API ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out);
 /** Removes a hook; t is the tensor it was registered on. */
 TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
 
 /**
  * Runs before a node's rule, after the hooks on its tensors.
- * @param grads  gradients of the node's n results, TS_NONE where none arrived; entries may be replaced
- *               (same sizes and dtype), or taken away with TS_NONE: without any, the rule does not run
+ * @param grads  gradients of the node's n results, TS_NONE where none arrived;
+ *               entries may be replaced (same sizes and dtype),
+ *               or taken away with TS_NONE: without any, the rule does not run
  */
 typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **grads, int n);
 /**
- * Runs after a node's rule, before the gradients go on; for a leaf, after its gradient was added up.
+ * Runs after a node's rule, before the gradients go on;
+ * for a leaf, after its gradient was added up.
  * @param input_grads  what the rule gave for its n inputs, TS_NONE where nothing; entries may be
  *                     replaced (same sizes and dtype) or taken away. n is 0 for a leaf.
  * @param grads        gradients of the m results; for a leaf, its whole gradient
@@ -74,27 +77,30 @@ typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **
 typedef ts_status (*ts_node_post_hook)(void *payload, ts_node *node, ts_tensor **input_grads, int n,
                                        ts_tensor *const *grads, int m);
 /** Adds a hook to a node; hooks of a kind run in the order of registration. out may be NULL. */
-TS_API ts_status ts_node_hook_before(ts_node *node, ts_node_pre_hook fn, void *payload, ts_hook **out);
-TS_API ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload, ts_hook **out);
+TS_API ts_status ts_node_hook_before(ts_node *node, ts_node_pre_hook fn, void *payload,
+                                     ts_hook **out);
+TS_API ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload,
+                                    ts_hook **out);
 /** Removes a hook of a node; also from inside a hook. */
 TS_API void ts_node_hook_remove(ts_node *node, ts_hook *hook);
 
 /* ---------------------------------------------------------------------- looking at a graph ---- */
 
-/** The node that made t, or what gathers the gradient of a leaf. Borrowed: it lives as long as t or a
- *  graph that uses it. NULL, without an error, when t does not require grad. */
+/** The node that made t, or what gathers the gradient of a leaf. Borrowed: it lives as long
+ *  as t or a graph that uses it. NULL, without an error, when t does not require grad. */
 TS_API ts_node *ts_grad_node(ts_tensor *t);
 /** Name of the node's op or function; "leaf" for a leaf. */
 TS_API const char *ts_node_name(const ts_node *node);
 /** Number of tensor arguments of the call (members of lists count one each), and of its results. */
 TS_API int ts_node_inputs(const ts_node *node);
 TS_API int ts_node_outputs(const ts_node *node);
-/** The node that made input i and, when output is not NULL, which of its results the input is. Borrowed;
- *  NULL when the input needs no gradient or i is out of range. */
+/** The node that made input i and, when output is not NULL, which of its results the input is.
+ *  Borrowed; NULL when the input needs no gradient or i is out of range. */
 TS_API ts_node *ts_node_next(const ts_node *node, int i, int *output);
 /** The leaf that a node gathers for, borrowed; NULL for other nodes and when the leaf is gone. */
 TS_API ts_tensor *ts_node_leaf(const ts_node *node);
-/** Keeps a node, with all below it, alive beyond its tensors; ts_node_release() gives it up. NULL-safe. */
+/** Keeps a node, with all below it, alive beyond its tensors;
+ * ts_node_release() gives it up. NULL-safe. */
 TS_API ts_node *ts_node_retain(ts_node *node);
 TS_API void ts_node_release(ts_node *node);
 /** Writes the recorded call with shapes, dtypes and plain arguments: "sum((2, 3) f32, (1), false)".
@@ -104,106 +110,116 @@ TS_API int ts_node_describe(const ts_node *node, char *buffer, size_t size);
 /** Forms of ts_graph_print(). */
 typedef enum ts_graph_format { TS_GRAPH_TEXT, TS_GRAPH_DOT } ts_graph_format;
 /**
- * Prints the graph that made t, consumers before makers: a line per node with its number, its call and
- * the numbers of the nodes it passes gradients to; or a graph for `dot`. TS_ERR_AUTOGRAD when t does not
- * require grad.
+ * Prints the graph that made t, consumers before makers: a line per node with its number,
+ * its call and the numbers of the nodes it passes gradients to; or a graph for `dot`.
+ * TS_ERR_AUTOGRAD when t does not require grad.
  */
 TS_API ts_status ts_graph_print(ts_tensor *t, FILE *out, ts_graph_format format);
 
-/* ------------------------------------------------------------------- functions of one's own ---- */
+/* ------------------------------------------------------------------ functions of one's own ---- */
 
 /** One application of a ts_function, as its forward and backward see it. */
 typedef struct ts_function_call ts_function_call;
 
 /**
- * A function with a backward of its own. The struct is copied when it is applied; ctx is handed through.
+ * A function with a backward of its own. The struct is copied when it is applied;
+ * ctx is handed through.
  *
- * Forward runs without recording and puts m tensors into outputs; results of the function are aliases of
- * them. Backward gets the gradients of the m outputs and puts a gradient of input i's sizes and dtype into
- * input_grads[i] for each input with ts_function_needs(), TS_NONE for zero; it is called only when some
- * gradient arrived. Written with ordinary ops it can be differentiated again; one that is not says `once`.
+ * Forward runs without recording and puts m tensors into outputs; results of the function are
+ * aliases of them. Backward gets the gradients of the m outputs and puts a gradient of input i's
+ * sizes and dtype into input_grads[i] for each input with ts_function_needs(), TS_NONE for zero;
+ * it is called only when some gradient arrived. Written with ordinary ops it can be differentiated
+ * again; one that is not says `once`.
  */
 typedef struct ts_function {
     size_t size;      /**< sizeof(ts_function) */
     const char *name; /**< for errors, lasting as long as any graph */
-    ts_status (*forward)(ts_function_call *call, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m);
-    ts_status (*backward)(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m, ts_tensor **input_grads,
-                          int n);
-    /** Optional: ends ctx, once for each application, when its graph ends or at once when nothing was recorded
-     *  (errors included). May run in any thread. */
+    ts_status (*forward)(ts_function_call *call, void *ctx, ts_tensor *const *inputs, int n,
+                         ts_tensor **outputs, int m);
+    ts_status (*backward)(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m,
+                          ts_tensor **input_grads, int n);
+    /** Optional: ends ctx, once for each application, when its graph ends or at once
+     *  when nothing was recorded (errors included). May run in any thread. */
     void (*release)(void *ctx);
     bool none_grads;  /**< backward gets TS_NONE where no gradient arrived, instead of zeros */
-    bool once;        /**< the gradients are no functions of ops: a second backward through them is an error */
+    bool once;        /**< the gradients are no functions of ops: a second backward
+                           through them is an error */
 } ts_function;
 
 /**
  * Applies a function.
- * @param inputs   n tensors; TS_NONE stands for an optional one that is absent, NULL passes a failure on
+ * @param inputs   n tensors; TS_NONE stands for an optional one that is absent,
+ *                 NULL passes a failure on
  * @param outputs  receives m tensors (1 to 255), NULL after an error
  *
- * Errors name the function: those of forward, TS_ERR_NULL (an output is missing), TS_ERR_AUTOGRAD (an input
- * was written that is not marked dirty), TS_ERR_VALUE, TS_ERR_MEMORY. In backward: those of backward,
- * TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE.
+ * Errors name the function: those of forward, TS_ERR_NULL (an output is missing), TS_ERR_AUTOGRAD
+ * (an input was written that is not marked dirty), TS_ERR_VALUE, TS_ERR_MEMORY. In backward: those
+ * of backward, TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE.
  */
-TS_API ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n,
-                                   ts_tensor **outputs, int m);
+TS_API ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs,
+                                   int n, ts_tensor **outputs, int m);
 /** Whether input i needs a gradient; in forward and backward. */
 TS_API bool ts_function_needs(const ts_function_call *call, int i);
 /**
- * In forward: keeps tensors for backward, inputs and outputs among them; TS_NONE is kept as such. Calls add
- * up. Another tensor is kept without history: a second derivative takes it for a constant.
+ * In forward: keeps tensors for backward, inputs and outputs among them; TS_NONE is kept as such.
+ * Calls add up. Another tensor is kept without history: a second derivative
+ * takes it for a constant.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
-/** In backward: tensor i of those saved, in the order of saving; borrowed. NULL with an error when it was
- *  written since (TS_ERR_AUTOGRAD) or there is none (TS_ERR_INDEX). */
+/** In backward: tensor i of those saved, in the order of saving; borrowed. NULL with an error
+ *  when it was written since (TS_ERR_AUTOGRAD) or there is none (TS_ERR_INDEX). */
 TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
 /** In forward: output k has no gradient. Outputs of integers and bool have none anyway. */
 TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);
 /**
- * In forward, before input i is written in place: it becomes a result and must be one of the outputs.
- * TS_ERR_AUTOGRAD when it is a leaf that requires grad, a view, or shares its memory.
+ * In forward, before input i is written in place: it becomes a result and must be one of the
+ * outputs. TS_ERR_AUTOGRAD when it is a leaf that requires grad, a view, or shares its memory.
  */
 TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 
 /* -------------------------------------------------------------------------------- anomaly ---- */
 
 /**
- * Switches a mode for finding where a gradient goes wrong, in all threads. While it is on, each recorded
- * call keeps the C call chain it came from, and a backward looks at every gradient that a rule gives: the
- * first NaN or Inf ends it with TS_ERR_AUTOGRAD. That and all other errors of a backward then name the
- * forward call with shapes, dtypes and call site. Costs several times the step while on, nothing while off.
- * Names of static functions need a program linked with -rdynamic; else the file and offset are for addr2line.
+ * Switches a mode for finding where a gradient goes wrong, in all threads. While it is on,
+ * each recorded call keeps the C call chain it came from, and a backward looks at every gradient
+ * that a rule gives: the first NaN or Inf ends it with TS_ERR_AUTOGRAD. That and all other errors
+ * of a backward then name the forward call with shapes, dtypes and call site. Costs several times
+ * the step while on, nothing while off. Names of static functions need a program linked with
+ * -rdynamic; else the file and offset are for addr2line.
  */
 TS_API void ts_anomaly_enable(bool on);
 TS_API bool ts_anomaly_enabled(void);
 
 /* ------------------------------------------------------------- activations computed again ---- */
 
-/** A part of a forward pass: m outputs from n inputs and what ctx leads to. Run again, it must do the same. */
-typedef ts_status (*ts_recompute_fn)(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m);
+/** A part of a forward pass: m outputs from n inputs and what ctx leads to.
+ * Run again, it must do the same. */
+typedef ts_status (*ts_recompute_fn)(void *ctx, ts_tensor *const *inputs, int n,
+                                     ts_tensor **outputs, int m);
 
 /** Options of ts_recompute_ex(); zero is default. */
 typedef struct ts_recompute_opts {
     size_t size;                /**< sizeof(ts_recompute_opts) */
-    void (*release)(void *ctx); /**< ends ctx when the graph ends, or at once when nothing was recorded */
+    void (*release)(void *ctx); /**< ends ctx when the graph ends, or at once
+                                     when nothing was recorded */
 } ts_recompute_opts;
 
 /**
- * Activation checkpointing: runs fn without keeping what backward will read; backward runs fn again, with the
- * same random numbers, masks, autocast state and default device, in the thread of the backward. Memory
- * falls from all activations to those of one part and the inputs of all; of n layers in parts of √n each,
- * 2√n are alive instead of n. Tensors that ctx leads to get their gradients; parts may be nested; hooks,
- * ts_grad_of() and create_graph work as without it.
+ * Activation checkpointing: runs fn without keeping what backward will read; backward runs fn
+ * again, with the same random numbers, masks, autocast state and default device, in the thread
+ * of the backward. Memory falls from all activations to those of one part and the inputs of all;
+ * of n layers in parts of √n each, 2√n are alive instead of n. Tensors that ctx leads to get their
+ * gradients; parts may be nested; hooks, ts_grad_of() and create_graph work as without it.
  *
- * fn and ctx must last as long as the graph. fn must not write to its inputs in place (TS_ERR_AUTOGRAD), nor
- * start a backward through its own ops. What it computes again is compared with what it computed first:
- * other ops, sizes or dtypes are TS_ERR_STATE in backward. Inputs that were written since, and leaves that
- * rules read, are TS_ERR_AUTOGRAD as without it.
+ * fn and ctx must last as long as the graph. fn must not write to its inputs in place
+ * (TS_ERR_AUTOGRAD), nor start a backward through its own ops. What it computes again is
+ * compared with what it computed first: other ops, sizes or dtypes are TS_ERR_STATE in backward.
+ * Inputs that were written since, and leaves that rules read, are TS_ERR_AUTOGRAD as without it.
  * @param inputs   TS_NONE stands for an absent one, NULL passes a failure on
  * @param outputs  receives m tensors, in the caller's scope; NULL after an error
  */
-TS_API ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs,
-                               int m);
+TS_API ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
+                              ts_tensor **outputs, int m);
 TS_API ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                                   ts_tensor **outputs, int m, const ts_recompute_opts *opts);
 
@@ -214,11 +230,13 @@ TS_API bool ts_grad_enabled(void);
 TS_API ts_mask_guard ts_grad_push(bool enabled);
 static inline void ts_grad_pop(ts_mask_guard *guard) { ts_mask_pop(*guard); }
 /** Rest of the block runs without recording. */
-#define TS_NO_GRAD                                                                          \
-    ts_mask_guard TS_CAT(ts_no_grad_, __LINE__) __attribute__((cleanup(ts_grad_pop), unused)) = ts_grad_push(false)
+#define TS_NO_GRAD                                                                                 \
+    ts_mask_guard TS_CAT(ts_no_grad_, __LINE__) __attribute__((cleanup(ts_grad_pop), unused)) =    \
+        ts_grad_push(false)
 /** Rest of the block records, inside a TS_NO_GRAD block too. */
-#define TS_ENABLE_GRAD                                                                      \
-    ts_mask_guard TS_CAT(ts_with_grad_, __LINE__) __attribute__((cleanup(ts_grad_pop), unused)) = ts_grad_push(true)
+#define TS_ENABLE_GRAD                                                                             \
+    ts_mask_guard TS_CAT(ts_with_grad_, __LINE__) __attribute__((cleanup(ts_grad_pop), unused)) =  \
+        ts_grad_push(true)
 
 TS_END_DECLS
 #endif

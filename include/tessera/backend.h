@@ -1,6 +1,7 @@
 /**
  * @file backend.h
- * A backend: a struct of functions for memory, copies, streams and events, and kernels that it registers.
+ * A backend: a struct of functions for memory, copies, streams and events,
+ * and kernels that it registers.
  *
  * A backend is a shared library with one exported symbol, built against these headers alone:
  *
@@ -28,8 +29,8 @@
 TS_BEGIN_DECLS
 
 /**
- * Version of struct ts_backend and of what kernel.h says. While it is 0, a backend must have been built
- * for the very same headers: version and struct_size are compared for equality.
+ * Version of struct ts_backend and of what kernel.h says. While it is 0, a backend must have been
+ * built for the very same headers: version and struct_size are compared for equality.
  */
 #define TS_BACKEND_ABI 0u
 
@@ -40,50 +41,57 @@ typedef enum ts_backend_flag {
 } ts_backend_flag;
 
 /**
- * Functions of a backend. `state` is handed to each; `device` is a device's index. Functions are called
- * from several threads at once. Those that return ts_status report by ts_error_set(). Slots marked
- * optional may be NULL, with the effect that is said there.
+ * Functions of a backend. `state` is handed to each; `device` is a device's index. Functions are
+ * called from several threads at once. Those that return ts_status report by ts_error_set().
+ * Slots marked optional may be NULL, with the effect that is said there.
  *
- * Memory is an address that only the backend must be able to use: the library adds byte offsets to it
- * (views) and never reads or writes there. Sizes are in bytes, above 0. Copies are queued on a stream
- * in order; copies from host memory that is not from host_allocate have read it when they return. A
- * stream of NULL is the device's own.
+ * Memory is an address that only the backend must be able to use: the library adds byte offsets
+ * to it (views) and never reads or writes there. Sizes are in bytes, above 0. Copies are queued
+ * on a stream in order; copies from host memory that is not from host_allocate have read it when
+ * they return. A stream of NULL is the device's own.
  */
 typedef struct ts_backend {
     uint32_t struct_size; /**< sizeof(ts_backend) */
     uint32_t abi_version; /**< TS_BACKEND_ABI */
-    /** Name of the dispatch key, 1 to 23 characters; devices are called by it in small letters. "CUDA"
-     *  takes the key that is kept for it; other names get a free one. */
+    /** Name of the dispatch key, 1 to 23 characters; devices are called by it in small letters.
+     *  "CUDA" takes the key that is kept for it; other names get a free one. */
     const char *name;
     uint64_t flags; /**< of ts_backend_flag */
     void *state;
 
     /** Registers the kernels, by the functions of dispatch.h. What it registers becomes visible
-     *  together when it succeeds; when it fails, nothing does. (optional: a backend without kernels) */
+     *  together when it succeeds; when it fails, nothing does.
+     *  (optional: a backend without kernels) */
     ts_status (*install)(void *state, ts_key key);
     /** Number of devices, at most 256. (optional: 1) */
     int (*device_count)(void *state);
 
-    /** `bytes` of memory at a multiple of 64, to be used on `stream` first; NULL when there is no room. */
+    /** `bytes` of memory at a multiple of 64, to be used on `stream` first;
+     * NULL when there is no room. */
     void *(*allocate)(void *state, int device, int64_t bytes, ts_stream *stream);
     /** Gives memory back while work that uses it may still be queued. */
     void (*free)(void *state, int device, void *data, int64_t bytes);
     /** Host to device. */
-    ts_status (*copy_in)(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream);
+    ts_status (*copy_in)(void *state, int device, void *to, const void *from, int64_t bytes,
+                         ts_stream *stream);
     /** Device to host; the values are there when the stream has been waited for. */
-    ts_status (*copy_out)(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream);
+    ts_status (*copy_out)(void *state, int device, void *to, const void *from, int64_t bytes,
+                          ts_stream *stream);
     /** Device to itself; the two do not overlap. */
-    ts_status (*copy_within)(void *state, int device, void *to, const void *from, int64_t bytes, ts_stream *stream);
-    /** Between two devices, on a stream of `device`, the destination, and in turn on the source's. (optional: by the host) */
-    ts_status (*copy_between)(void *state, int device, void *to, int from_device, const void *from, int64_t bytes,
-                              ts_stream *stream);
+    ts_status (*copy_within)(void *state, int device, void *to, const void *from, int64_t bytes,
+                             ts_stream *stream);
+    /** Between two devices, on a stream of `device`, the destination, and in turn on the source's.
+     * (optional: by the host) */
+    ts_status (*copy_between)(void *state, int device, void *to, int from_device, const void *from,
+                              int64_t bytes, ts_stream *stream);
 
     /** Host memory that copies use without a stop. (optional: ordinary memory) */
     void *(*host_allocate)(void *state, int device, int64_t bytes);
     /** Gives it back; copies that use it may still be queued. (required with host_allocate) */
     void (*host_free)(void *state, int device, void *data, int64_t bytes);
 
-    /** Waits for a stream. (optional, with all of the following: everything is done when it returns) */
+    /** Waits for a stream. (optional, with all of the following:
+     * everything is done when it returns) */
     ts_status (*synchronize)(void *state, int device, ts_stream *stream);
     /** Waits for all streams of the device. (optional: synchronize with the device's own stream) */
     ts_status (*synchronize_device)(void *state, int device);
@@ -94,7 +102,8 @@ typedef struct ts_backend {
     /** A new event; NULL is an error. (optional: no events) */
     ts_event *(*event_new)(void *state, int device);
     void (*event_free)(void *state, int device, ts_event *event);
-    /** Puts the event behind what is queued on the stream. (this and the next two: required with event_new) */
+    /** Puts the event behind what is queued on the stream.
+     * (this and the next two: required with event_new) */
     ts_status (*event_record)(void *state, int device, ts_event *event, ts_stream *stream);
     /** Lets what is queued later on the stream wait for the event. */
     ts_status (*event_wait)(void *state, int device, ts_event *event, ts_stream *stream);
@@ -102,15 +111,18 @@ typedef struct ts_backend {
     ts_status (*event_synchronize)(void *state, int device, ts_event *event);
     /** Milliseconds between two events that have happened. (optional: not measured) */
     ts_status (*event_elapsed)(void *state, int device, ts_event *start, ts_event *end, double *ms);
-    /** Memory is used on a stream other than the one it was allocated for. (optional: free waits for all) */
-    ts_status (*record_stream)(void *state, int device, void *data, int64_t bytes, ts_stream *stream);
+    /** Memory is used on a stream other than the one it was allocated for.
+     * (optional: free waits for all) */
+    ts_status (*record_stream)(void *state, int device, void *data, int64_t bytes,
+                               ts_stream *stream);
 
-    /** Whether the backend's kernel for the frame's op takes this call; asked before each. When it does not, the
-     *  fallback does, or the call is an error. (optional: yes) */
+    /** Whether the backend's kernel for the frame's op takes this call; asked before each.
+     *  When it does not, the fallback does, or the call is an error. (optional: yes) */
     bool (*supports)(void *state, const ts_frame *frame);
     /** Chooses ways whose results do not depend on scheduling, or any. (optional: they never do) */
     ts_status (*set_deterministic)(void *state, bool on);
-    /** Bytes in use, peak, reserved and calls to the system, of one device. (optional: not known) */
+    /** Bytes in use, peak, reserved and calls to the system, of one device.
+     * (optional: not known) */
     ts_status (*memory_stats)(void *state, int device, ts_memory_stats *stats);
 } ts_backend;
 
@@ -118,19 +130,22 @@ typedef struct ts_backend {
 typedef const ts_backend *(*ts_backend_entry_fn)(void);
 #define TS_BACKEND_ENTRY_NAME "ts_backend_entry"
 /** Defines the symbol. */
-#define TS_BACKEND_ENTRY(backend)                                                            \
-    __attribute__((visibility("default"))) const ts_backend *ts_backend_entry(void);         \
-    __attribute__((visibility("default"))) const ts_backend *ts_backend_entry(void) { return (backend); }
+#define TS_BACKEND_ENTRY(backend)                                                                  \
+    __attribute__((visibility("default"))) const ts_backend *ts_backend_entry(void);               \
+    __attribute__((visibility("default"))) const ts_backend *ts_backend_entry(void)                \
+    {                                                                                              \
+        return (backend);                                                                          \
+    }
 
 /**
- * Loads a shared library and its backend, in one transaction: when any part fails (install included),
- * the registry is as it was. The library is never unloaded afterwards.
+ * Loads a shared library and its backend, in one transaction: when any part fails
+ * (install included), the registry is as it was. The library is never unloaded afterwards.
  * @param path  as for dlopen(): with a slash a file, else searched for
  * @param key   receives the backend's key, the `backend` of its devices; may be NULL
  *
- * Errors: TS_ERR_IO (cannot be opened), TS_ERR_FORMAT (no such symbol, another ABI, a required slot is
- * NULL), TS_ERR_REGISTRY (loaded already, name taken, a kernel written for another schema), or what
- * install reports. Each message names the file.
+ * Errors: TS_ERR_IO (cannot be opened), TS_ERR_FORMAT (no such symbol, another ABI, a required
+ * slot is NULL), TS_ERR_REGISTRY (loaded already, name taken, a kernel written for another schema),
+ * or what install reports. Each message names the file.
  */
 TS_API ts_status ts_backend_load(const char *path, ts_key *key);
 /** The same for a backend in the program itself. *backend must live as long as the process. */
@@ -144,7 +159,8 @@ typedef struct ts_backend_stats {
 } ts_backend_stats;
 /** TS_ERR_DEVICE for a key without a backend. TS_LOG=backend prints each op's first round trip. */
 TS_API ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats);
-/** Memory of a device; the host's for the CPU. TS_ERR_UNSUPPORTED where the backend does not tell. */
+/** Memory of a device; the host's for the CPU. TS_ERR_UNSUPPORTED where
+ * the backend does not tell. */
 TS_API ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats);
 
 TS_END_DECLS

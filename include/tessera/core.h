@@ -70,7 +70,8 @@ TS_API const char *ts_error_hint(void);
 TS_API const void *ts_error_site(void);
 /** Empties the calling thread's record. */
 TS_API void ts_error_clear(void);
-/** Prints code, message and hint to stderr as at most three lines; nothing when the record is empty. */
+/** Prints code, message and hint to stderr as at most three lines;
+ * nothing when the record is empty. */
 TS_API void ts_error_print(void);
 /**
  * Makes a root failure from user code, so that an application's own errors travel the same way.
@@ -117,8 +118,10 @@ typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
 TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
 /** Whether somebody listens to `topic`: for lines that are dear to make. */
 TS_API bool ts_log_on(const char *topic);
-/** Writes one line, without newline, if somebody listens to `topic`; of its text the first 1,023 bytes. */
-TS_API void ts_log_write(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Writes one line, without newline, if somebody listens to `topic`;
+ * of its text the first 1,023 bytes. */
+TS_API void ts_log_write(const char *topic, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* ----------------------------------------------------------------- dtypes and devices ---- */
 
@@ -238,15 +241,17 @@ TS_API ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t 
  *                 NULL when numel is 0
  * @param sizes    ndim sizes
  * @param release  called once, in whichever thread gives up the last tensor that shares the memory,
- *                 with payload, data and its bytes; must not call ops. NULL when the caller keeps the
- *                 memory alive for as long as any such tensor lives (nodes of a graph hold some).
+ *                 with payload, data and its bytes; must not call ops.
+ *                 NULL when the caller keeps the memory alive for as long as any such tensor lives
+ *                 (nodes of a graph hold some).
  * @param payload  handed to release
  *
- * After an error release is never called and the memory is still the caller's. Errors: TS_ERR_DTYPE,
- * TS_ERR_SHAPE, TS_ERR_NULL, TS_ERR_VALUE (alignment), TS_ERR_MEMORY.
+ * After an error release is never called and the memory is still the caller's.
+ * Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_NULL, TS_ERR_VALUE (alignment), TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes, int ndim,
-                               void (*release)(void *payload, void *data, int64_t bytes), void *payload);
+                               void (*release)(void *payload, void *data, int64_t bytes),
+                               void *payload);
 /* ----------------------------------------------------------------------------- scopes ---- */
 
 /** A block's list of temporaries. Use TS_SCOPE; the fields are private. */
@@ -262,12 +267,13 @@ TS_API void ts_scope_leave(ts_scope *scope);
 #define TS_CAT_(a, b) a##b
 #define TS_CAT(a, b) TS_CAT_(a, b)
 /** First line of a block: temporaries made in the block are released when it is left in any way. */
-#define TS_SCOPE                                                                            \
-    ts_scope TS_CAT(ts_scope_, __LINE__) __attribute__((cleanup(ts_scope_leave)));          \
-    int TS_CAT(ts_entered_, __LINE__) __attribute__((unused)) = ts_scope_enter(&TS_CAT(ts_scope_, __LINE__))
+#define TS_SCOPE                                                                                   \
+    ts_scope TS_CAT(ts_scope_, __LINE__) __attribute__((cleanup(ts_scope_leave)));                 \
+    int TS_CAT(ts_entered_, __LINE__) __attribute__((unused)) =                                    \
+        ts_scope_enter(&TS_CAT(ts_scope_, __LINE__))
 
-/** Moves t from the innermost scope to its parent and returns it; what an outer scope owns stays there.
- *  NULL-safe. */
+/** Moves t from the innermost scope to its parent and returns it;
+ *  what an outer scope owns stays there. NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
 /** Releases a temporary before its scope ends. NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);
@@ -291,7 +297,8 @@ TS_API void ts_rng_set_state(ts_rng_state state);
 
 /* ------------------------------------------------------------------ threads and memory ---- */
 
-/** Number of threads that one op may use, the caller included; TS_NUM_THREADS or the cores at first. */
+/** Number of threads that one op may use, the caller included;
+ * TS_NUM_THREADS or the cores at first. */
 TS_API int ts_num_threads(void);
 /** TS_ERR_VALUE below 1; more than the machine has is allowed. Results never depend on it. */
 TS_API ts_status ts_set_num_threads(int threads);

@@ -3,9 +3,9 @@
  * Devices beside the CPU as a user sees them: waiting, streams, events, pinned host memory.
  *
  * A backend with streams works asynchronously: an op returns when its work is queued on the calling
- * thread's current stream of the device. Whatever brings values to the host (ts_item(), ts_copy_to(),
- * ts_print(), ts_to_device() to the CPU) waits by itself. On a device without streams all of this is
- * allowed and does nothing.
+ * thread's current stream of the device. Whatever brings values to the host (ts_item(),
+ * ts_copy_to(), ts_print(), ts_to_device() to the CPU) waits by itself. On a device without streams
+ * all of this is allowed and does nothing.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_DEVICE_H
@@ -15,15 +15,17 @@
 
 TS_BEGIN_DECLS
 
-/** A queue of work on a device; NULL is its own. On CUDA a cudaStream_t, which the program may have made itself. */
+/** A queue of work on a device; NULL is its own. On CUDA a cudaStream_t,
+ * which the program may have made itself. */
 typedef struct ts_stream ts_stream;
 /** A mark in a stream; made and read by its backend alone. */
 typedef struct ts_event ts_event;
 
-/** Number of devices of a backend, by the backend's number (ts_device.backend); 0 when there is none. */
+/** Number of devices of a backend, by the backend's number (ts_device.backend);
+ * 0 when there is none. */
 TS_API int ts_device_count(uint8_t backend);
-/** Waits until everything queued on the device has been done. TS_ERR_DEVICE: no such device; else what
- *  the backend reports, which may be the failure of earlier work. */
+/** Waits until everything queued on the device has been done. TS_ERR_DEVICE: no such device;
+ *  else what the backend reports, which may be the failure of earlier work. */
 TS_API ts_status ts_synchronize(ts_device device);
 
 /** Makes a stream; TS_OK with *stream NULL on a device without streams. */
@@ -46,7 +48,8 @@ TS_API ts_status ts_event_new(ts_device device, ts_event **event);
 TS_API void ts_event_free(ts_device device, ts_event *event);
 /** Puts the event behind what is queued on the calling thread's current stream. */
 TS_API ts_status ts_event_record(ts_device device, ts_event *event);
-/** Lets what is queued later on the calling thread's current stream wait for the event. The host goes on. */
+/** Lets what is queued later on the calling thread's current stream wait
+ * for the event. The host goes on. */
 TS_API ts_status ts_event_wait(ts_device device, ts_event *event);
 /** The host waits for the event. */
 TS_API ts_status ts_event_synchronize(ts_device device, ts_event *event);
@@ -55,20 +58,22 @@ TS_API ts_status ts_event_synchronize(ts_device device, ts_event *event);
 TS_API ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, double *ms);
 
 /**
- * Tells the device's allocator that work on the calling thread's current stream uses t, which was made
- * on another: its memory is not handed out again before that work is done.
+ * Tells the device's allocator that work on the calling thread's current stream uses t,
+ * which was made on another: its memory is not handed out again before that work is done.
  */
 TS_API ts_status ts_record_stream(ts_tensor *t);
 
 /**
- * Uninitialised contiguous tensor on the CPU in memory that `device` copies from without a stop (pinned
- * memory); ordinary memory where the backend has none. A copy from it is only queued: write to it again
- * after ts_synchronize() or a wait on the stream. Copies to the CPU wait by themselves, to it as to any.
+ * Uninitialised contiguous tensor on the CPU in memory that `device` copies from without a stop
+ * (pinned memory); ordinary memory where the backend has none. A copy from it is only queued:
+ * write to it again after ts_synchronize() or a wait on the stream. Copies to the CPU wait
+ * by themselves, to it as to any.
  * @param sizes  ndim sizes
  */
 TS_API ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);
 
-/** Asks all backends, present and future, for results that do not depend on scheduling (or no longer). */
+/** Asks all backends, present and future, for results that do not depend
+ * on scheduling (or no longer). */
 TS_API ts_status ts_set_deterministic(bool on);
 TS_API bool ts_deterministic(void);
 

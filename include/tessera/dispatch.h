@@ -30,7 +30,8 @@ enum {
     TS_KEY_AUTOGRAD = 24,  /**< 16 to 23: layers placed between the backends and AUTOGRAD */
     TS_KEY_TRACING = 36,
     TS_KEY_AUTOCAST = 48,
-    TS_KEY_ABSENT = 63,    /**< carried by TS_NONE alone; its slot is the error of a tensor that is required */
+    TS_KEY_ABSENT = 63,    /**< carried by TS_NONE alone; its slot is the error
+                                of a tensor that is required */
     TS_KEY_COUNT = 64,
     TS_KEY_INVALID = 255
 };
@@ -78,7 +79,8 @@ typedef struct ts_value {
     };
 } ts_value;
 
-/** A ts_value of each kind; lists are borrowed. ts_value_optional() takes TS_NONE for "not given". */
+/** A ts_value of each kind; lists are borrowed. ts_value_optional() takes
+ * TS_NONE for "not given". */
 static inline ts_value ts_value_none(void)
 {
     ts_value v = {TS_TAG_NONE, 0, 0, 0, {0}};
@@ -150,11 +152,16 @@ static inline ts_value ts_value_string(const char *str)
 }
 
 /** A boxed number as a double. */
-static inline double ts_value_number(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
+static inline double ts_value_number(const ts_value *v)
+{
+    return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i;
+}
 /** A boxed number with its kind. */
 static inline ts_scalar ts_value_unbox(const ts_value *v)
 {
-    return v->tag == TS_TAG_FLOAT ? ts_scalar_float(v->d) : v->tag == TS_TAG_INT ? ts_scalar_int(v->i) : ts_scalar_bool(v->i);
+    return v->tag == TS_TAG_FLOAT ? ts_scalar_float(v->d)
+           : v->tag == TS_TAG_INT ? ts_scalar_int(v->i)
+                                  : ts_scalar_bool(v->i);
 }
 
 /* ------------------------------------------------------------------------------ frames ---- */
@@ -206,10 +213,10 @@ TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments from the top. rets as in ts_frame, results with one
  *  reference each that the caller owns (ts_release) or gives to a scope (ts_adopt). */
 TS_API ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets, int nrets);
-/** As ts_call_boxed(), for a layer that calls another op on behalf of a frame: errors and layers below
- *  see the frame's call site. */
-TS_API ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs, ts_value *rets,
-                             int nrets);
+/** As ts_call_boxed(), for a layer that calls another op on behalf of a frame:
+ *  errors and layers below see the frame's call site. */
+TS_API ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs,
+                             ts_value *rets, int nrets);
 /** Gives an owned reference to the innermost scope; returns t. */
 TS_API ts_tensor *ts_adopt(ts_tensor *t);
 /** Prints op and shapes, dtypes of its arguments: "add((2, 3) f32, (3) f32)". Returns length. */
@@ -236,8 +243,8 @@ TS_API ts_status ts_register_op(const char *schema, int *op);
 /** Names a new backend; its key is one of the free bits 2 to 13. */
 TS_API ts_status ts_register_backend(const char *name, ts_key *key);
 /**
- * Places a new layer just above the layer or boundary `above` ("" or "backends" = directly above the
- * backends, else a key's name), in load order within its gap. A full gap is an error naming it.
+ * Places a new layer just above the layer or boundary `above` ("" or "backends" = directly above
+ * the backends, else a key's name), in load order within its gap. A full gap is an error naming it.
  */
 TS_API ts_status ts_register_layer(const char *name, const char *above, ts_key *key);
 
@@ -254,7 +261,8 @@ TS_API ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel
                                     const char *schema, ts_registration **out);
 /** Removes a kernel or fallback. The handle is invalid afterwards. */
 TS_API ts_status ts_unregister(ts_registration *registration);
-/** One kernel for all ops, present and future, that have no other for `key`. A second is an error. */
+/** One kernel for all ops, present and future, that have no other
+ * for `key`. A second is an error. */
 TS_API ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registration **out);
 /** Lets the key's fallback win over composites (a backend that wants whole ops). */
 TS_API ts_status ts_key_prefer_fallback(ts_key key, bool prefer);
@@ -279,7 +287,8 @@ TS_API ts_mask_guard ts_mask_get(void);
 
 /** What stands in an op's backend slots. */
 typedef enum ts_op_kind {
-    TS_FILL,     /**< shapes are inferred, arguments converted, results allocated; the kernel fills */
+    TS_FILL,     /**< shapes are inferred, arguments converted,
+                      results allocated; the kernel fills */
     TS_VIEW,     /**< results are aliases; there is no kernel */
     TS_WHOLE,    /**< the kernel does everything */
     TS_COMPOSITE /**< made of other ops on every backend without a kernel of its own */
@@ -316,7 +325,8 @@ typedef struct ts_op_description {
 
 /**
  * Describes op number `op`.
- * Errors: TS_ERR_REGISTRY for an unknown number, TS_ERR_NULL, TS_ERR_VALUE for a size of another version.
+ * Errors: TS_ERR_REGISTRY for an unknown number, TS_ERR_NULL, TS_ERR_VALUE
+ * for a size of another version.
  */
 TS_API ts_status ts_op_describe(int op, ts_op_description *description);
 
@@ -336,7 +346,8 @@ typedef enum ts_slot_rule {
 /** The rule by which op's slot for `key` was filled; TS_RULE_MISSING for an unknown op or key. */
 TS_API ts_slot_rule ts_op_slot(int op, ts_key key);
 
-/** Prints the computed table of an op: for each slot its kernel, the rule that chose it, its site. */
+/** Prints the computed table of an op: for each slot its kernel, the rule
+ * that chose it, its site. */
 TS_API ts_status ts_op_dump(const char *op, FILE *out);
 
 /* ------------------------------------------------------------------------------ timers ---- */

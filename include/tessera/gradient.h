@@ -2,8 +2,9 @@
  * @file gradient.h
  * Gradient rules for operators registered at run time.
  *
- * A rule reads gradients of results, saved tensors and plain arguments, computes with ordinary ops (so it
- * differentiates again wherever they do), and gives a gradient for each argument that needs one:
+ * A rule reads gradients of results, saved tensors and plain arguments, computes with
+ * ordinary ops (so it differentiates again wherever they do), and gives a gradient for each
+ * argument that needs one:
  *
  *     static ts_status scaled_mul(ts_vjp_call *call)          // y = a * b * s
  *     {
@@ -17,8 +18,8 @@
  *     ts_vjp_opts opts = {.size = sizeof opts, .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
  *     TS_TRY(ts_register_vjp("mine.scaled_mul", scaled_mul, &opts));
  *
- * The engine opens a scope around a rule: what it makes is released after it. NULL travels through its
- * calls to ts_give(), which reports it.
+ * The engine opens a scope around a rule: what it makes is released after it.
+ * NULL travels through its calls to ts_give(), which reports it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_GRADIENT_H
@@ -39,13 +40,16 @@ typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call);
 /** What a rule reads; zero is default. */
 typedef struct ts_vjp_opts {
     size_t size;                     /**< sizeof(ts_vjp_opts) */
-    uint32_t saves;                  /**< bits of what it reads whichever argument needs a gradient */
+    uint32_t saves;                  /**< bits of what it reads whichever
+                                          argument needs a gradient */
     uint32_t saves_for[TS_MAX_ARGS]; /**< of what more it reads when argument i needs one */
-    uint8_t want;                    /**< bits of results that it reads even when the caller does not want them */
+    uint8_t want;                    /**< bits of results that it reads even
+                                          when the caller does not want them */
 } ts_vjp_opts;
 
 /**
- * Gives an op its gradient rule; the op may be registered later. It holds for calls recorded from then on.
+ * Gives an op its gradient rule; the op may be registered later.
+ * It holds for calls recorded from then on.
  * @param opts  NULL: the rule reads nothing but gradients and plain arguments
  * Errors: TS_ERR_NULL (no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (no name).
  */
@@ -57,8 +61,8 @@ TS_API ts_tensor *ts_grad_out(ts_vjp_call *call, int i);
 TS_API bool ts_needs(const ts_vjp_call *call, int i);
 /** True when member k of list argument i needs a gradient. */
 TS_API bool ts_needs_member(const ts_vjp_call *call, int i, int k);
-/** Saved tensor of argument i; NULL with an error when it was written since. TS_NONE for an absent optional
- *  argument. Belongs to the engine's scope. */
+/** Saved tensor of argument i; NULL with an error when it was written since.
+ *  TS_NONE for an absent optional argument. Belongs to the engine's scope. */
 TS_API ts_tensor *ts_saved_arg(ts_vjp_call *call, int i);
 /** The same of member k of list argument i. */
 TS_API ts_tensor *ts_saved_member(ts_vjp_call *call, int i, int k);
@@ -68,11 +72,13 @@ TS_API ts_tensor *ts_saved_ret(ts_vjp_call *call, int i);
 TS_API const ts_value *ts_arg(const ts_vjp_call *call, int i);
 /** Random counters that the forward call had. */
 TS_API ts_rng_state ts_vjp_rng(const ts_vjp_call *call);
-/** Gradient for argument i; NULL means that computing it failed. Sizes and dtype must be the argument's. */
+/** Gradient for argument i; NULL means that computing it failed.
+ * Sizes and dtype must be the argument's. */
 TS_API ts_status ts_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** The same for member k of list argument i. */
 TS_API ts_status ts_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
-/** Undoes broadcasting and promotion: g summed to the sizes and cast to the dtype of argument i. NULL-safe. */
+/** Undoes broadcasting and promotion: g summed to the sizes and cast to the dtype
+ * of argument i. NULL-safe. */
 TS_API ts_tensor *ts_reduce_to(ts_vjp_call *call, int i, ts_tensor *g);
 
 TS_END_DECLS

@@ -43,7 +43,8 @@ TS_API void ts_safetensors_close(ts_safetensors *st);
 TS_API int64_t ts_safetensors_count(const ts_safetensors *st);
 /** Number of the tensor of that name; -1 (and no error) when there is none. */
 TS_API int64_t ts_safetensors_find(const ts_safetensors *st, const char *name);
-/** What the file says about tensor `index`; NULL, TS_DTYPE_NONE or -1 when out of range. Borrowed. */
+/** What the file says about tensor `index`; NULL, TS_DTYPE_NONE or -1
+ * when out of range. Borrowed. */
 TS_API const char *ts_safetensors_name(const ts_safetensors *st, int64_t index);
 TS_API ts_dtype ts_safetensors_dtype(const ts_safetensors *st, int64_t index);
 TS_API int ts_safetensors_ndim(const ts_safetensors *st, int64_t index);
@@ -56,8 +57,8 @@ TS_API const char *ts_safetensors_metadata_value(const ts_safetensors *st, int64
 /** Metadata by key; NULL (and no error) when there is none. Borrowed. */
 TS_API const char *ts_safetensors_metadata(const ts_safetensors *st, const char *key);
 
-/** Reads a tensor to the CPU. TS_ERR_INDEX when there is none of that name; TS_ERR_FORMAT for a bool
- *  that is neither 0 nor 1. */
+/** Reads a tensor to the CPU. TS_ERR_INDEX when there is none of that name;
+ *  TS_ERR_FORMAT for a bool that is neither 0 nor 1. */
 TS_API ts_tensor *ts_safetensors_load(const ts_safetensors *st, const char *name);
 /** Reads tensor `index` to the CPU. */
 TS_API ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index);
@@ -70,12 +71,14 @@ TS_API ts_status ts_safetensors_load_all(const ts_safetensors *st, ts_tensor **t
  * Reads a tensor into one that is there, of the same sizes and dtype, on the CPU, of any strides.
  * Leaves no history, also where dst requires grad. Its elements are unspecified after TS_ERR_IO.
  */
-TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name, ts_tensor *dst);
+TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name,
+                                          ts_tensor *dst);
 
 /**
- * Writes tensors, contiguous or not, of any device but META; each is copied to the CPU as its turn comes. The bytes depend on names, values and metadata
- * alone, not on the order in which they are given: data is ordered by dtype (i64, f64, f32, i32,
- * bf16, f16, u8, bool), then by name; metadata by key.
+ * Writes tensors, contiguous or not, of any device but META; each is copied to the CPU as
+ * its turn comes. The bytes depend on names, values and metadata alone, not on the order
+ * in which they are given: data is ordered by dtype (i64, f64, f32, i32, bf16, f16, u8, bool),
+ * then by name; metadata by key.
  * @param names    n distinct names in UTF-8 of at most 1,024 bytes, none "__metadata__"
  * @param tensors  n tensors (borrowed)
  * @param keys, values  nmetadata texts in UTF-8; may be NULL when nmetadata is 0
@@ -119,8 +122,8 @@ typedef struct ts_checkpoint ts_checkpoint;
  * Writes dir/checkpoints/STEP/ with one safetensors file per section and manifest.json, as a whole
  * or not at all, also when the process is killed or the machine loses power. Makes missing folders
  * (dir's parent must be there). The new checkpoint is read back and compared with its hashes before
- * older ones beyond `keep` are removed; one of the same step is replaced, those of later steps stay.
- * One process at a time saves under dir; a second one gets TS_ERR_STATE.
+ * older ones beyond `keep` are removed; one of the same step is replaced,
+ * those of later steps stay. One process at a time saves under dir; a second one gets TS_ERR_STATE.
  * @param step       >= 0
  * @param json_text  a JSON object of the caller's, or NULL. Integers must fit 64 bits with sign.
  */
@@ -133,7 +136,8 @@ TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
  * @return TS_ERR_FORMAT when there are some and none of them verifies
  */
 TS_API ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint);
-/** Opens the checkpoint in the folder `path` (…/STEP) after reading all of it and checking hashes. */
+/** Opens the checkpoint in the folder `path` (…/STEP) after reading all
+ * of it and checking hashes. */
 TS_API ts_checkpoint *ts_checkpoint_open(const char *path);
 /** NULL-safe. */
 TS_API void ts_checkpoint_close(ts_checkpoint *checkpoint);
@@ -148,15 +152,18 @@ TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
  * A number or a text of the caller's object, by the keys that lead to it, outermost first:
  * {"loader": {"epoch": 3}} is the number at {"loader", "epoch"}.
  * @param keys   nkeys names
- * @param value  receives an integer, or a float when the number is written with a point or an exponent
+ * @param value  receives an integer, or a float when the number is written
+ *               with a point or an exponent
  * Errors: TS_ERR_INDEX (no such value; the message names the key), TS_ERR_FORMAT (of another kind).
  */
-TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const char *const *keys, int nkeys,
-                                      ts_scalar *value);
-/** As above; text receives at most size bytes with the end of the string, TS_ERR_VALUE when they are too few. */
-TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys, int nkeys, char *text,
-                                    size_t size);
-/** Why newer checkpoints were passed over by ts_checkpoint_find(), one line each; "" when none was. */
+TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const char *const *keys,
+                                      int nkeys, ts_scalar *value);
+/** As above; text receives at most size bytes with the end of the string,
+ * TS_ERR_VALUE when they are too few. */
+TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys,
+                                    int nkeys, char *text, size_t size);
+/** Why newer checkpoints were passed over by ts_checkpoint_find(),
+ * one line each; "" when none was. */
 TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
 /** The tensors of a section; NULL with TS_ERR_INDEX when there is none of that name. */
 TS_API const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint,

@@ -1,12 +1,12 @@
 /**
  * @file kernel.h
- * What a kernel sees of its call, and what a shape rule says about it: for backends and operators that
- * live outside the library.
+ * What a kernel sees of its call, and what a shape rule says about it:
+ * for backends and operators that live outside the library.
  *
- * A kernel of an op with a shape rule is called when everything is decided: arguments are checked, cast
- * to the dtype to compute in and packed if need be, results are there. It reads the frame (arguments in
- * frame->args, results in frame->rets, frame->rng for a random op) and the functions below, and writes
- * the results. A pointwise kernel needs ts_kernel_space() alone.
+ * A kernel of an op with a shape rule is called when everything is decided: arguments are checked,
+ * cast to the dtype to compute in and packed if need be, results are there. It reads the frame
+ * (arguments in frame->args, results in frame->rets, frame->rng for a random op) and the functions
+ * below, and writes the results. A pointwise kernel needs ts_kernel_space() alone.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_KERNEL_H
@@ -25,15 +25,17 @@ TS_BEGIN_DECLS
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
     const char *schema; /**< the schema it was written for; NULL skips the check */
-    uint32_t dtypes;    /**< bits of the dtypes it computes in; 0: all. Other calls are an error of the op,
-                             or go to the CPU where the backend allows that */
-    bool strided;       /**< takes tensors of any strides; else they are packed before the call, except for
-                             arguments that the op writes and members of lists, which come as they are */
+    uint32_t dtypes;    /**< bits of the dtypes it computes in; 0: all. Other calls are an error
+                             of the op, or go to the CPU where the backend allows that */
+    bool strided;       /**< takes tensors of any strides; else they are packed before the call,
+                             except for arguments that the op writes and members of lists,
+                             which come as they are */
 } ts_kernel_opts;
 
-/** ts_register_kernel() with options; NULL is all zero. TS_ERR_VALUE for a size of another library. */
-TS_API ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel, const ts_kernel_opts *opts,
-                                       ts_registration **out);
+/** ts_register_kernel() with options; NULL is all zero.
+ * TS_ERR_VALUE for a size of another library. */
+TS_API ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
+                                       const ts_kernel_opts *opts, ts_registration **out);
 
 /* ------------------------------------------------------------------------ in a kernel ---- */
 
@@ -53,14 +55,16 @@ TS_API void *ts_kernel_data(const ts_tensor *t);
 /** One operand. */
 typedef struct ts_operand {
     void *data;                    /**< first element */
-    int64_t strides[TS_MAX_DIMS];  /**< in bytes, innermost dim first; 0 where the operand is broadcast */
+    int64_t strides[TS_MAX_DIMS];  /**< in bytes, innermost dim first;
+                                        0 where the operand is broadcast */
     ts_dtype dtype;
     int8_t arg;                    /**< its place among the arguments; -1 for the result */
-    bool host;                     /**< one number in host memory, to be read before the kernel returns */
+    bool host;                     /**< one number in host memory, to be read
+                                        before the kernel returns */
 } ts_operand;
 
-/** The space a pointwise kernel runs over: dims of size 1 are gone, neighbours that all operands step
- *  through evenly are one. Contiguous operands give one dim. */
+/** The space a pointwise kernel runs over: dims of size 1 are gone, neighbours
+ *  that all operands step through evenly are one. Contiguous operands give one dim. */
 typedef struct ts_space {
     int ndim;                     /**< at least 1 */
     int operands;                 /**< the result, operand[0], included */
@@ -69,11 +73,12 @@ typedef struct ts_space {
     ts_operand operand[TS_KERNEL_OPERANDS];
 } ts_space;
 
-/** The space of the running pointwise op. TS_ERR_STATE for any other op. Arguments that are absent (such
- *  as a bound of clamp) are not among the operands. */
+/** The space of the running pointwise op. TS_ERR_STATE for any other op.
+ *  Arguments that are absent (such as a bound of clamp) are not among the operands. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
-/** The number that a host operand holds, in the operand's dtype. A number beside bf16 or f16 is not to be rounded
- *  before the kernel computes: ts_scalar_store(&frame->args[operand->arg], TS_F32, &number) has it in f32. */
+/** The number that a host operand holds, in the operand's dtype. A number beside bf16 or f16 is not
+ *  to be rounded before the kernel computes: ts_scalar_store(&frame->args[operand->arg], TS_F32,
+ *  &number) has it in f32. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
 /** What shape rules of ops that are not pointwise leave for their kernels. */
@@ -84,41 +89,47 @@ typedef struct ts_rows {
     int64_t inner; /**< elements behind it */
 } ts_rows;
 /**
- * Those numbers. Of softmax: dim, outer, count, inner. Of norms: outer rows of count elements. Of losses
- * over classes, arg ops and scans: outer, count, inner. Of sum, mean and their like: count alone. Of ops by
- * index, cat and stack: dim alone. Of slice_scatter and slice_backward: dim, in outer where the slice begins,
- * in inner its step. Others are not set.
+ * Those numbers. Of softmax: dim, outer, count, inner. Of norms: outer rows of count elements.
+ * Of losses over classes, arg ops and scans: outer, count, inner. Of sum, mean and their like:
+ * count alone. Of ops by index, cat and stack: dim alone. Of slice_scatter and slice_backward:
+ * dim, in outer where the slice begins, in inner its step. Others are not set.
  */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
 
 /** What a call of attention asks for, forward or backward; docs/attention.md has the formulas. */
 typedef struct ts_attention {
     const ts_tensor *query, *key, *value;
-    const ts_tensor *mask;                        /**< 0 to 4 dims, bool or floating, to be broadcast; NULL: none */
-    const ts_tensor *cu_seqlens_q, *cu_seqlens_k; /**< (batch + 1) i32, any stride; NULL: not packed */
+    const ts_tensor *mask;                        /**< 0 to 4 dims, bool or floating,
+                                                       to be broadcast; NULL: none */
+    const ts_tensor *cu_seqlens_q, *cu_seqlens_k; /**< (batch + 1) i32, any stride;
+                                                       NULL: not packed */
     int64_t batch;                                /**< B; of packed sequences their number */
     int64_t heads, groups;                        /**< H of queries, G of keys and values */
-    int64_t rows, keys;                           /**< Sq and Sk; of packed sequences the bounds max_seqlens */
+    int64_t rows, keys;                           /**< Sq and Sk;
+                                                       of packed sequences the bounds max_seqlens */
     int64_t depth, value_depth;                   /**< D and E */
-    int64_t left, right;                          /**< the window: 0 to rows + keys, which is no bound */
+    int64_t left, right;                          /**< the window: 0 to rows + keys,
+                                                       which is no bound */
     double scale, softcap, dropout_p;             /**< softcap 0: none */
-    ts_rng_state rng;                             /**< of the forward call's draw, when dropout_p > 0 */
+    ts_rng_state rng;                             /**< of the forward call's draw,
+                                                       when dropout_p > 0 */
 } ts_attention;
 /** The running call of scaled_dot_product_attention or its backward, decoded; of no other op. */
 TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 
 /**
- * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape rule and
- * those whose sizes depend on values (nonzero, masked_select: arguments come as they are, but checked); a
- * result that was given must fit and stays.
+ * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape
+ * rule and those whose sizes depend on values (nonzero, masked_select: arguments come as they are,
+ * but checked); a result that was given must fit and stays.
  * @param sizes  ndim sizes
  */
-TS_API ts_status ts_kernel_result(ts_frame *frame, int i, const int64_t *sizes, int ndim, ts_dtype dtype);
+TS_API ts_status ts_kernel_result(ts_frame *frame, int i, const int64_t *sizes, int ndim,
+                                  ts_dtype dtype);
 /** Gives a tensor that the kernel made with other ops as result i. NULL passes a failure on. */
 TS_API ts_status ts_kernel_give(ts_frame *frame, int i, ts_tensor *t);
 
-/** Memory for the time of a call, from the device's allocator (the CPU's for host scratch); NULL with an
- *  error. bytes above 0. */
+/** Memory for the time of a call, from the device's allocator (the CPU's for host scratch);
+ *  NULL with an error. bytes above 0. */
 TS_API void *ts_scratch_take(ts_device device, int64_t bytes);
 /** Gives it back; work that uses it may still be queued on the current stream. */
 TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
@@ -126,34 +137,37 @@ TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
 /** Writes a boxed number as an element of `dtype`, rounded as a cast would. */
 TS_API void ts_scalar_store(const ts_value *value, ts_dtype dtype, void *element);
 /** An error about argument `arg` of the running op, with a remedy (NULL: none). Returns status. */
-TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status status, const char *hint, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status status, const char *hint,
+                                 const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 /* ------------------------------------------------------------- operators at run time ---- */
 
 /** What an op registered at run time has beside its kernels; zero is default. */
 typedef struct ts_op_opts {
     size_t size; /**< sizeof(ts_op_opts) */
-    /** Checks arguments and says what the results are, by the ts_rule_ functions. Every call runs it, on
-     *  every backend (META needs nothing else); casts, out= and in-place forms follow from it. NULL: the
-     *  kernel does everything, or the composite. */
+    /** Checks arguments and says what the results are, by the ts_rule_ functions. Every call runs
+     *  it, on every backend (META needs nothing else); casts, out= and in-place forms follow from
+     *  it. NULL: the kernel does everything, or the composite. */
     ts_kernel rule;
     /** The op written with other ops, for backends without a kernel. */
     ts_kernel composite;
     /** Counters of random numbers that a call takes, for frame->rng. NULL: none. */
     uint64_t (*reserve)(const ts_frame *frame);
-    /** Results never require grad. Else, without ts_register_vjp(), a gradient through it is an error. */
+    /** Results never require grad. Else, without ts_register_vjp(),
+     * a gradient through it is an error. */
     bool not_differentiable;
     const char *doc; /**< one line, copied */
 } ts_op_opts;
 /** ts_register_op() with options; NULL is all zero. */
 TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);
 
-/** Result i of a rule: sizes (copied) and dtype, on the device of the tensor arguments, which must be one. */
-TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, int ndim, ts_dtype dtype);
+/** Result i of a rule: sizes (copied) and dtype, on the device
+ * of the tensor arguments, which must be one. */
+TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, int ndim,
+                                ts_dtype dtype);
 /**
- * A whole rule: arguments 0 to n - 1 (tensors or numbers) broadcast to result 0 and are cast to one dtype,
- * by promotion.
+ * A whole rule: arguments 0 to n - 1 (tensors or numbers) broadcast to result 0 and are cast
+ * to one dtype, by promotion.
  * @param result      dtype of the result; TS_DTYPE_NONE: the promoted one
  * @param float_math  integers compute in f32
  */

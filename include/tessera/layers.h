@@ -3,9 +3,9 @@
  * Layers that watch calls: the first value that is not finite, shapes and dtypes, determinism.
  *
  * Each is a dispatch layer of its own, right above the backends: it sees the ops that run, those of
- * backward included, with their arguments as the kernels get them. Each is switched on for the calling
- * thread or for all by one call. TS_LAYERS=nan,shapes,determinism switches them on for all threads when
- * the library loads; lines then go to stderr.
+ * backward included, with their arguments as the kernels get them. Each is switched on for
+ * the calling thread or for all by one call. TS_LAYERS=nan,shapes,determinism switches them on for
+ * all threads when the library loads; lines then go to stderr.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -27,34 +27,38 @@ typedef enum ts_layer_scope {
 typedef struct ts_layer_report {
     const char *layer;     /**< "nan", "shapes" or "determinism" */
     const ts_frame *frame; /**< the call; its results are there */
-    const char *text;      /**< one line: the call with shapes and dtypes, what was found, the call site */
-    const void *site;      /**< return address of the public function that was called; may be NULL */
+    const char *text;      /**< one line: the call with shapes and dtypes,
+                                what was found, the call site */
+    const void *site;      /**< return address of the public function
+                                that was called; may be NULL */
 } ts_layer_report;
 /** Receives reports, in the thread of the call. It may call ops: the layer does not see them. */
 typedef void (*ts_layer_report_fn)(void *payload, const ts_layer_report *report);
 
 /**
- * Where reports go, for all threads: a callback, else a file, line by line; both NULL: the topic "layers"
- * of the log. To be set before the layers are switched on.
+ * Where reports go, for all threads: a callback, else a file, line by line;
+ * both NULL: the topic "layers" of the log. To be set before the layers are switched on.
  */
 TS_API void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file);
 
 /**
- * The NaN finder: looks for NaN and infinity in the floating results of each op and in what it wrote. The
- * first op whose output has one while its inputs had none fails with TS_ERR_VALUE, which names the op, its
- * arguments and the result; it is reported as well. Later ones pass until ts_nan_finder_reset().
+ * The NaN finder: looks for NaN and infinity in the floating results of each op and in what it
+ * wrote. The first op whose output has one while its inputs had none fails with TS_ERR_VALUE,
+ * which names the op, its arguments and the result; it is reported as well. Later ones pass
+ * until ts_nan_finder_reset().
  */
 TS_API ts_status ts_nan_finder(ts_layer_scope scope, bool on);
 /** Lets the finder look for a first op again. */
 TS_API void ts_nan_finder_reset(void);
 
-/** The shape logger: reports each op with the sizes, dtypes and devices of its arguments and results. */
+/** The shape logger: reports each op with the sizes, dtypes and devices
+ * of its arguments and results. */
 TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
 
 /**
- * The determinism checker: runs each op twice, with the same random numbers, on copies of what it writes,
- * and compares the results bit by bit. A difference is reported, and the call fails with TS_ERR_STATE.
- * Ops whose results are not initialised (empty) are passed over.
+ * The determinism checker: runs each op twice, with the same random numbers, on copies of what it
+ * writes, and compares the results bit by bit. A difference is reported, and the call fails with
+ * TS_ERR_STATE. Ops whose results are not initialised (empty) are passed over.
  */
 TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
 

@@ -74,7 +74,8 @@ TS_API void ts_progress_free(ts_progress *progress);
 
 /* ------------------------------------------------------------------------- folders ---- */
 
-/** Makes a folder and those above it that are missing. TS_ERR_IO names the one that cannot be made. */
+/** Makes a folder and those above it that are missing.
+ * TS_ERR_IO names the one that cannot be made. */
 TS_API ts_status ts_make_folders(const char *path);
 
 /* --------------------------------------------------------------------------- CSV log ---- */

@@ -1,7 +1,7 @@
 /**
  * @file init.h
- * Initial values of parameters, drawn from the calling thread's generator (ts_manual_seed). They write
- * in place, without history. Errors: TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE.
+ * Initial values of parameters, drawn from the calling thread's generator (ts_manual_seed).
+ * They write in place, without history. Errors: TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE.
  *
  * Fans are those of a weight (out, in, ...): fan-in is in times the sizes behind it, fan-out is out
  * times these.
@@ -22,15 +22,17 @@ TS_API ts_status ts_init_constant(ts_tensor *t, double value);
 TS_API ts_status ts_init_uniform(ts_tensor *t, double low, double high);
 /** Normal. */
 TS_API ts_status ts_init_normal(ts_tensor *t, double mean, double std);
-/** Normal, cut at low and high (absolute values, low < high): by the inverse of the distribution. */
-TS_API ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low, double high);
+/** Normal, cut at low and high (absolute values, low < high):
+ * by the inverse of the distribution. */
+TS_API ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low,
+                                      double high);
 
 /** Which fan keeps its variance. */
 typedef enum ts_fan { TS_FAN_IN, TS_FAN_OUT } ts_fan;
 /**
  * Factor for the standard deviation behind an activation, as torch.nn.init.calculate_gain:
- * "linear", "sigmoid" 1, "tanh" 5/3, "relu" sqrt 2, "leaky_relu" sqrt(2 / (1 + slope^2)), "selu" 3/4.
- * 0 with TS_ERR_VALUE for another name.
+ * "linear", "sigmoid" 1, "tanh" 5/3, "relu" sqrt 2, "leaky_relu" sqrt(2 / (1 + slope^2)),
+ * "selu" 3/4. 0 with TS_ERR_VALUE for another name.
  */
 TS_API double ts_init_gain(const char *activation, double slope);
 /** Glorot and Bengio (2010): deviation gain * sqrt(2 / (fan_in + fan_out)). */

@@ -1,8 +1,8 @@
 /**
  * @file layers.h
- * Layers. Parameters are f32 on the thread's default device (ts_module_to() converts), drawn from the
- * thread's generator. Constructors return NULL with TS_ERR_VALUE or TS_ERR_MEMORY; the caller owns
- * what they return until ts_module_add() takes it.
+ * Layers. Parameters are f32 on the thread's default device (ts_module_to() converts),
+ * drawn from the thread's generator. Constructors return NULL with TS_ERR_VALUE or TS_ERR_MEMORY;
+ * the caller owns what they return until ts_module_add() takes it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LAYERS_H
@@ -13,20 +13,22 @@
 TS_BEGIN_DECLS
 
 /**
- * x · weightᵀ + bias: (..., in) -> (..., out). Parameters "weight" (out, in) and "bias" (out), uniform
- * within 1 / sqrt(in), as torch.nn.Linear.
+ * x · weightᵀ + bias: (..., in) -> (..., out). Parameters "weight" (out, in) and "bias" (out),
+ * uniform within 1 / sqrt(in), as torch.nn.Linear.
  */
 TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
 
 /**
- * Rows of a table: indices of any sizes, i64 or i32, -> (..., width). Parameter "weight" (count, width),
- * standard normal. TS_ERR_INDEX for an index outside 0 to count - 1.
+ * Rows of a table: indices of any sizes, i64 or i32, -> (..., width). Parameter "weight" (count,
+ * width), standard normal. TS_ERR_INDEX for an index outside 0 to count - 1.
  */
 TS_API ts_module *ts_embedding_new(int64_t count, int64_t width);
 
-/** (x - mean) / sqrt(var + eps) * weight + bias over the last dim. "weight", "bias" (width); eps 0 is 1e-5. */
+/** (x - mean) / sqrt(var + eps) * weight + bias over the last dim.
+ * "weight", "bias" (width); eps 0 is 1e-5. */
 TS_API ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias);
-/** x / sqrt(mean(x^2) + eps) * weight over the last dim. "weight" (width); eps 0 is the dtype's epsilon. */
+/** x / sqrt(mean(x^2) + eps) * weight over the last dim. "weight" (width);
+ * eps 0 is the dtype's epsilon. */
 TS_API ts_module *ts_rms_norm_new(int64_t width, double eps);
 
 /** In training zeros elements with probability p and scales the others by 1 / (1 - p); else x. */
@@ -55,8 +57,8 @@ typedef struct ts_multihead_opts {
     double dropout;     /**< of the result */
 } ts_multihead_opts;
 /**
- * Self-attention: (B, T, width) -> (B, T, width), scale 1 / sqrt(width / H). Children "qkv", a linear
- * layer to (H + 2 G) * width / H that gives queries, keys, values in this order, and "proj".
+ * Self-attention: (B, T, width) -> (B, T, width), scale 1 / sqrt(width / H). Children "qkv", a
+ * linear layer to (H + 2 G) * width / H that gives queries, keys, values in this order, and "proj".
  * @param heads  H, divides width
  */
 TS_API ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts);

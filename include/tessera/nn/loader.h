@@ -3,9 +3,9 @@
  * Batches of token windows from a file, for next-token training.
  *
  * An epoch cuts the file's range into windows of T + 1 tokens that overlap by one, starting at an
- * offset of the epoch's own, and visits them in an order that is a function of (seed, epoch). Batch k
- * of epoch e is therefore a function of (seed, e, k) alone: resuming is setting two numbers, and the
- * thread that prepares batches ahead changes nothing.
+ * offset of the epoch's own, and visits them in an order that is a function of (seed, epoch).
+ * Batch k of epoch e is therefore a function of (seed, e, k) alone: resuming is setting two
+ * numbers, and the thread that prepares batches ahead changes nothing.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LOADER_H
@@ -47,7 +47,8 @@ typedef struct ts_loader_state {
  * TS_ERR_VALUE (options), TS_ERR_SHAPE (the range is too small for one batch), TS_ERR_MEMORY.
  */
 TS_API ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts);
-/** The next batch. TS_ERR_IO when the file has become too short for it or cannot be read; call again. */
+/** The next batch. TS_ERR_IO when the file has become too short for it
+ * or cannot be read; call again. */
 TS_API ts_status ts_loader_next(ts_loader *loader, ts_batch *batch);
 /** Batches an epoch has. */
 TS_API int64_t ts_loader_batches(const ts_loader *loader);

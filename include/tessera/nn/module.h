@@ -10,7 +10,8 @@
  *         block *b = ts_module_payload(m);
  *         return ts_add(x, ts_mul(ts_forward(b->mlp, ts_forward(b->norm, x)), b->scale));
  *     }
- *     static const ts_module_type block_type = {sizeof(ts_module_type), "Block", sizeof(block), block_forward};
+ *     static const ts_module_type block_type = {sizeof(ts_module_type), "Block", sizeof(block),
+ *                                               block_forward};
  *
  *     ts_module *m = ts_module_new(&block_type);
  *     block *b = ts_module_payload(m);
@@ -39,9 +40,11 @@ typedef struct ts_module_type {
     size_t size;         /**< sizeof(ts_module_type) */
     const char *name;    /**< "Linear", for messages */
     size_t payload;      /**< bytes of the module's own struct, zeroed at first; 0 is allowed */
-    /** Result in the caller's scope, NULL on failure. NULL for modules whose forward is another function. */
+    /** Result in the caller's scope, NULL on failure.
+     * NULL for modules whose forward is another function. */
     ts_tensor *(*forward)(ts_module *m, ts_tensor *x);
-    void (*free)(void *payload); /**< optional: frees what the payload owns beside members of the module */
+    void (*free)(void *payload); /**< optional: frees what the payload owns
+                                      beside members of the module */
 } ts_module_type;
 
 /** A module without members, in training mode. Owned by the caller. */
@@ -58,7 +61,8 @@ TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
  * @param t     NULL passes a failure on; TS_NONE: nothing is added, and *slot is TS_NONE
  * @param slot  receives t; may be NULL
  */
-TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, ts_tensor **slot);
+TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t,
+                                         ts_tensor **slot);
 /** Adds a tensor that is no parameter. @param persistent  part of the state dict */
 TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent,
                                       ts_tensor **slot);
@@ -94,9 +98,15 @@ TS_API ts_module *ts_module_child(const ts_module *m, int index);
 TS_API const char *ts_module_child_name(const ts_module *m, int index);
 
 /** What a tensor is to its module. */
-typedef enum ts_member_kind { TS_MEMBER_PARAMETER, TS_MEMBER_BUFFER, TS_MEMBER_TEMPORARY /**< not in the state dict */ } ts_member_kind;
-/** Sees one tensor under its dotted name ("blocks.0.norm.weight"); anything but TS_OK ends the walk. */
-typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind);
+typedef enum ts_member_kind {
+    TS_MEMBER_PARAMETER,
+    TS_MEMBER_BUFFER,
+    TS_MEMBER_TEMPORARY /**< not in the state dict */
+} ts_member_kind;
+/** Sees one tensor under its dotted name ("blocks.0.norm.weight");
+ * anything but TS_OK ends the walk. */
+typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t,
+                                     ts_member_kind kind);
 /** Visits parameters and buffers in the order in which they were added, depth first. */
 TS_API ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx);
 /** Parameter or buffer by dotted name, borrowed; NULL with TS_ERR_INDEX. */
@@ -127,13 +137,14 @@ typedef struct ts_load_report {
 } ts_load_report;
 
 /**
- * Copies values into the module's tensors, converting dtypes. Sizes must match; with `strict` so must
- * the names, else missing and unexpected ones are only reported. On TS_ERR_VALUE, whose message is the
- * report, nothing has been copied.
+ * Copies values into the module's tensors, converting dtypes. Sizes must match; with `strict`
+ * so must the names, else missing and unexpected ones are only reported. On TS_ERR_VALUE,
+ * whose message is the report, nothing has been copied.
  * @param report  may be NULL
  */
-TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *names, ts_tensor *const *tensors,
-                                           int64_t n, bool strict, ts_load_report *report);
+TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
+                                           ts_tensor *const *tensors, int64_t n, bool strict,
+                                           ts_load_report *report);
 
 TS_END_DECLS
 #endif

@@ -6,9 +6,10 @@
  * left alone, and so is their count of steps. In steady state a step calls no system allocator. An
  * optimizer belongs to one thread at a time.
  *
- * For a bf16 or f16 parameter the optimizer holds an f32 copy, made when the parameter is added: steps
- * update that copy and the f32 state beside it, then round it into the parameter, so that steps smaller
- * than the parameter's last bit add up. Values written to such a parameter later are overwritten.
+ * For a bf16 or f16 parameter the optimizer holds an f32 copy, made when the parameter is
+ * added: steps update that copy and the f32 state beside it, then round it into the parameter,
+ * so that steps smaller than the parameter's last bit add up. Values written to such a parameter
+ * later are overwritten.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_OPTIMIZER_H
@@ -32,13 +33,15 @@ typedef struct ts_group_opts {
     double beta1, beta2, eps; /**< Adam, AdamW */
 } ts_group_opts;
 
-/** PyTorch's defaults with this learning rate: betas 0.9, 0.999, eps 1e-8; weight decay 0.01 for AdamW. */
+/** PyTorch's defaults with this learning rate: betas 0.9, 0.999, eps 1e-8;
+ * weight decay 0.01 for AdamW. */
 TS_API ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr);
 
 /** An optimizer without groups. */
 TS_API ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind);
 /** An optimizer with one group, the parameters of m. */
-TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_group_opts *opts);
+TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind,
+                                      const ts_group_opts *opts);
 /** Gives up parameters and state. NULL-safe. */
 TS_API void ts_optimizer_free(ts_optimizer *o);
 
@@ -48,21 +51,24 @@ TS_API void ts_optimizer_free(ts_optimizer *o);
  * @param params  n leaves that require grad, none in another group; held by reference
  * Errors: TS_ERR_VALUE, TS_ERR_MEMORY; the optimizer is as before.
  */
-TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names, ts_tensor *const *params,
-                                        int64_t n, const ts_group_opts *opts);
+TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
+                                        ts_tensor *const *params, int64_t n,
+                                        const ts_group_opts *opts);
 /** Number of groups. */
 TS_API int ts_optimizer_num_groups(const ts_optimizer *o);
-/** Numbers of group `index`, to be read and changed; NULL when out of range. Valid until a group is added. */
+/** Numbers of group `index`, to be read and changed; NULL when out of range.
+ * Valid until a group is added. */
 TS_API ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index);
 /** Parameters of all groups, borrowed, with their number; valid until a group is added. */
 TS_API ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n);
 
 /**
- * Clips in each step from now on: the rule reads every gradient times min(1, max_norm / (norm + 1e-6)), where norm is
- * that of all gradients of all groups together, which are then on one device. Unlike with ts_clip_grad_norm(), which
- * scales the gradients themselves, they stay as they are, so a step is one pass that reads them and one that steps;
- * the device does it without the host's waiting. As there, a norm that is not finite shows in the parameters. The factor
- * is f32, for gradients of f64 too. It is no part of the optimizer's state.
+ * Clips in each step from now on: the rule reads every gradient times min(1,
+ * max_norm / (norm + 1e-6)), where norm is that of all gradients of all groups together, which
+ * are then on one device. Unlike with ts_clip_grad_norm(), which scales the gradients themselves,
+ * they stay as they are, so a step is one pass that reads them and one that steps; the device does
+ * it without the host's waiting. As there, a norm that is not finite shows in the parameters.
+ * The factor is f32, for gradients of f64 too. It is no part of the optimizer's state.
  * @param max_norm  finite and >= 0; 0, as at first: no clipping
  * Errors: TS_ERR_VALUE, TS_ERR_NULL; the step's: TS_ERR_DEVICE, before it writes.
  */
@@ -76,21 +82,23 @@ TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 /* ------------------------------------------------------------------------- checkpoints ---- */
 
 /**
- * State as named tensors: "exp_avg.NAME", "exp_avg_sq.NAME" or "momentum_buffer.NAME", "master.NAME"
- * of bf16 and f16 parameters, and "steps" (n) i64, how often each parameter was stepped. They are the state itself, except "steps", a copy.
+ * State as named tensors: "exp_avg.NAME", "exp_avg_sq.NAME" or "momentum_buffer.NAME",
+ * "master.NAME" of bf16 and f16 parameters, and "steps" (n) i64, how often each parameter was
+ * stepped. They are the state itself, except "steps", a copy.
  */
 TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
 /** Takes such a state over. All names must be there with their sizes, others must not; on
  *  TS_ERR_VALUE nothing has changed. */
-TS_API ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names, ts_tensor *const *tensors,
-                                         int64_t n);
+TS_API ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names,
+                                         ts_tensor *const *tensors, int64_t n);
 
 /** A number of a group under a name such as "groups.0.lr". */
 typedef struct ts_named_number {
     char name[48];
     double value;
 } ts_named_number;
-/** Writes at most `room` numbers of the groups (initial_lr included) to out; returns how many there are. */
+/** Writes at most `room` numbers of the groups (initial_lr included) to out;
+ * returns how many there are. */
 TS_API int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t room);
 /** Sets a number by such a name; TS_ERR_INDEX for an unknown one. */
 TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double value);
@@ -98,11 +106,13 @@ TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, doub
 /* ----------------------------------------------------------------------------- clipping ---- */
 
 /**
- * Scales the gradients of params themselves (ts_optimizer_set_max_norm() does not write them) so that their norm together is at most max_norm; as in PyTorch a
- * norm that is not finite shows in all of them.
+ * Scales the gradients of params themselves (ts_optimizer_set_max_norm() does not write them)
+ * so that their norm together is at most max_norm; as in PyTorch a norm that is not
+ * finite shows in all of them.
  * @param norm  receives the norm before, 0-dim, in the caller's scope; may be NULL
  */
-TS_API ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double max_norm, ts_tensor **norm);
+TS_API ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double max_norm,
+                                   ts_tensor **norm);
 
 /* ---------------------------------------------------------------------------- schedules ---- */
 
@@ -116,7 +126,8 @@ typedef enum ts_schedule_kind {
 /** A factor of the initial learning rate as a function of the step alone. */
 typedef struct ts_schedule {
     ts_schedule_kind kind;
-    int64_t warmup_steps; /**< step s < warmup_steps gives (s + 1) / (warmup_steps + 1), for any kind */
+    int64_t warmup_steps; /**< step s < warmup_steps gives (s + 1) / (warmup_steps + 1),
+                               for any kind */
     int64_t total_steps;  /**< where final_ratio is reached; from there on it stays */
     int64_t decay_steps;  /**< of WSD */
     double final_ratio;

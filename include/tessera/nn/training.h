@@ -23,18 +23,21 @@ typedef struct ts_training {
 } ts_training;
 
 /**
- * Writes a checkpoint of the run under dir (see ts_checkpoint_save() in io.h): parameters and buffers,
- * the optimizer's state and numbers, the scaler's numbers, the loader's place, the generator's state.
+ * Writes a checkpoint of the run under dir (see ts_checkpoint_save() in io.h): parameters and
+ * buffers, the optimizer's state and numbers, the scaler's numbers, the loader's place,
+ * the generator's state.
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
  * Takes the newest checkpoint under dir that verifies over into the run, which must have been built
- * like the one that was saved. Everything is read and verified first; names and sizes that do not fit
- * are TS_ERR_VALUE. On failure the run is as it was.
- * @param text  receives one line on what was loaded, and why newer checkpoints were passed over; may be NULL
+ * like the one that was saved. Everything is read and verified first;
+ * names and sizes that do not fit are TS_ERR_VALUE. On failure the run is as it was.
+ * @param text  receives one line on what was loaded, and why newer checkpoints were
+ *              passed over; may be NULL
  * @return TS_ERR_STATE when there is no checkpoint
  */
-TS_API ts_status ts_training_resume(ts_training *training, const char *dir, char *text, size_t text_size);
+TS_API ts_status ts_training_resume(ts_training *training, const char *dir, char *text,
+                                    size_t text_size);
 
 TS_END_DECLS
 #endif

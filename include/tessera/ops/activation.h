@@ -1,11 +1,11 @@
 /**
  * @file activation.h
  * Activation functions. The result has self's sizes; sigmoid and tanh give f32 for integers, relu
- * keeps integers, the others want a floating dtype. In-place and _out forms need the result's dtype,
- * shape and device. Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_MEMORY.
+ * keeps integers, the others want a floating dtype. In-place and _out forms need the result's
+ * dtype, shape and device. Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_MEMORY.
  *
- * The _backward ops are the fused gradients: grad times the derivative at self (or, where the name of
- * the argument says so, computed from the result).
+ * The _backward ops are the fused gradients: grad times the derivative at self (or,
+ * where the name of the argument says so, computed from the result).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_ACTIVATION_H
@@ -16,7 +16,8 @@
 
 TS_BEGIN_DECLS
 
-/** max(self, 0); NaN stays. The gradient reads the result, so self may be overwritten (ts_relu_). */
+/** max(self, 0); NaN stays. The gradient reads the result,
+ * so self may be overwritten (ts_relu_). */
 TS_DECLARE_UNARY(relu)
 /** 1 / (1 + e^-self). */
 TS_DECLARE_UNARY(sigmoid)
@@ -41,7 +42,8 @@ TS_API ts_tensor *ts_leaky_relu_out(ts_tensor *out, ts_tensor *self, double slop
 TS_API ts_tensor *ts_elu(ts_tensor *self, double alpha);
 TS_API ts_tensor *ts_elu_(ts_tensor *self, double alpha);
 TS_API ts_tensor *ts_elu_out(ts_tensor *out, ts_tensor *self, double alpha);
-/** log(1 + e^(beta self)) / beta, and self where beta * self > threshold (PyTorch's defaults: 1, 20). */
+/** log(1 + e^(beta self)) / beta, and self where beta * self > threshold
+ * (PyTorch's defaults: 1, 20). */
 TS_API ts_tensor *ts_softplus(ts_tensor *self, double beta, double threshold);
 TS_API ts_tensor *ts_softplus_(ts_tensor *self, double beta, double threshold);
 TS_API ts_tensor *ts_softplus_out(ts_tensor *out, ts_tensor *self, double beta, double threshold);
@@ -61,7 +63,8 @@ TS_API ts_tensor *ts_gelu_backward(ts_tensor *grad, ts_tensor *self, bool tanh_f
 /** grad times the derivative of silu. */
 TS_API ts_tensor *ts_silu_backward(ts_tensor *grad, ts_tensor *self);
 /** grad * sigmoid(beta self), and grad where beta * self > threshold. */
-TS_API ts_tensor *ts_softplus_backward(ts_tensor *grad, ts_tensor *self, double beta, double threshold);
+TS_API ts_tensor *ts_softplus_backward(ts_tensor *grad, ts_tensor *self, double beta,
+                                       double threshold);
 
 TS_END_DECLS
 #endif

@@ -1,8 +1,8 @@
 /**
  * @file arg.h
- * Places of extremes, as i64. The first among equal elements is chosen, and NaN before every number.
- * Errors: TS_ERR_INDEX (dim out of range), TS_ERR_SHAPE (nothing to choose from, or `out` does not
- * fit), TS_ERR_DTYPE, TS_ERR_MEMORY.
+ * Places of extremes, as i64. The first among equal elements is chosen, and NaN before every
+ * number. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_SHAPE (nothing to choose from,
+ * or `out` does not fit), TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_ARG_H
@@ -14,7 +14,8 @@ TS_BEGIN_DECLS
 
 /** Row-major place of the largest of all elements: a 0-dim i64 tensor. */
 TS_API ts_tensor *ts_argmax(ts_tensor *self);
-/** Places of the largest elements along dim (negative counts from the end); keepdim leaves it with size 1. */
+/** Places of the largest elements along dim (negative counts from the end);
+ * keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_argmax_dim(ts_tensor *self, int dim, bool keepdim);
 /** The same into `out`. */
 TS_API ts_tensor *ts_argmax_out(ts_tensor *out, ts_tensor *self, int dim, bool keepdim);

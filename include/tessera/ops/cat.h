@@ -1,4 +1,5 @@
-/** @file cat.h  Joining tensors. Errors: TS_ERR_SHAPE, TS_ERR_INDEX, TS_ERR_DEVICE, TS_ERR_MEMORY. */
+/** @file cat.h  Joining tensors. Errors: TS_ERR_SHAPE, TS_ERR_INDEX,
+ * TS_ERR_DEVICE, TS_ERR_MEMORY. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_CAT_H
 #define TESSERA_OPS_CAT_H

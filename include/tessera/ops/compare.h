@@ -1,7 +1,7 @@
 /**
  * @file compare.h
- * Comparisons and tests, which give bool, and choices made by them. Shapes broadcast; dtypes promote
- * for the comparison as in pointwise.h. _out forms need a destination of bool.
+ * Comparisons and tests, which give bool, and choices made by them. Shapes broadcast;
+ * dtypes promote for the comparison as in pointwise.h. _out forms need a destination of bool.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
@@ -56,7 +56,8 @@ TS_API ts_tensor *ts_isfinite_out(ts_tensor *out, ts_tensor *self);
 
 /** self where condition (bool) holds, else other. self and other promote; all three broadcast. */
 TS_API ts_tensor *ts_where(ts_tensor *condition, ts_tensor *self, ts_tensor *other);
-TS_API ts_tensor *ts_where_out(ts_tensor *out, ts_tensor *condition, ts_tensor *self, ts_tensor *other);
+TS_API ts_tensor *ts_where_out(ts_tensor *out, ts_tensor *condition, ts_tensor *self,
+                               ts_tensor *other);
 TS_API ts_tensor *ts_where_scalar(ts_tensor *condition, ts_tensor *self, ts_scalar other);
 TS_API ts_tensor *ts_where_scalars(ts_tensor *condition, ts_scalar self, ts_scalar other);
 /**
@@ -80,9 +81,11 @@ TS_API ts_tensor *ts_masked_fill_scalar_(ts_tensor *self, ts_tensor *mask, ts_sc
 #define ts_logical_or_scalar(self, other) ts_logical_or_scalar(self, TS_SCALAR(other))
 #define ts_logical_xor_scalar(self, other) ts_logical_xor_scalar(self, TS_SCALAR(other))
 #define ts_where_scalar(condition, self, other) ts_where_scalar(condition, self, TS_SCALAR(other))
-#define ts_where_scalars(condition, self, other) ts_where_scalars(condition, TS_SCALAR(self), TS_SCALAR(other))
+#define ts_where_scalars(condition, self, other)                                                   \
+    ts_where_scalars(condition, TS_SCALAR(self), TS_SCALAR(other))
 #define ts_masked_fill_scalar(self, mask, value) ts_masked_fill_scalar(self, mask, TS_SCALAR(value))
-#define ts_masked_fill_scalar_(self, mask, value) ts_masked_fill_scalar_(self, mask, TS_SCALAR(value))
+#define ts_masked_fill_scalar_(self, mask, value)                                                  \
+    ts_masked_fill_scalar_(self, mask, TS_SCALAR(value))
 #endif
 
 TS_END_DECLS

@@ -22,7 +22,8 @@ TS_API ts_tensor *ts_to_device(ts_tensor *t, ts_device device);
 /** t itself through a new handle when contiguous, else a contiguous copy. */
 TS_API ts_tensor *ts_contiguous(ts_tensor *t);
 
-/** Copies all elements, row-major and in the tensor's dtype, to `data`; `bytes` must fit exactly. */
+/** Copies all elements, row-major and in the tensor's dtype, to `data`;
+ * `bytes` must fit exactly. */
 TS_API ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes);
 /** The one element of a tensor as a double. Waits for the device. */
 TS_API ts_status ts_item(ts_tensor *t, double *value);

@@ -21,18 +21,22 @@ TS_BEGIN_DECLS
  * @return (B, T, C)
  */
 TS_API ts_tensor *ts_embedding(ts_tensor *weight, ts_tensor *index, int64_t padding_idx);
-/** Gradient of ts_embedding(): (num_weights, C), each row the sum of the rows of g with its index. */
-TS_API ts_tensor *ts_embedding_backward(ts_tensor *g, ts_tensor *index, int64_t num_weights, int64_t padding_idx);
+/** Gradient of ts_embedding(): (num_weights, C), each row the sum
+ * of the rows of g with its index. */
+TS_API ts_tensor *ts_embedding_backward(ts_tensor *g, ts_tensor *index, int64_t num_weights,
+                                        int64_t padding_idx);
 
 /** Elements of dim in the order of index (one dim or none). */
 TS_API ts_tensor *ts_index_select(ts_tensor *self, int dim, ts_tensor *index);
-/** Copy of self with slice k of src added to slice index[k]. src has self's sizes but index's length in dim. */
+/** Copy of self with slice k of src added to slice index[k].
+ * src has self's sizes but index's length in dim. */
 TS_API ts_tensor *ts_index_add(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src);
 TS_API ts_tensor *ts_index_add_(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src);
 
 /**
  * out[i][j][k] = self[i][index[i][j][k]][k] for dim 1, and so on.
- * @param index  as many dims as self, no larger than self in the other dims; gives the result's sizes
+ * @param index  as many dims as self, no larger than self in the other dims;
+ *               gives the result's sizes
  */
 TS_API ts_tensor *ts_gather(ts_tensor *self, int dim, ts_tensor *index);
 /** ts_gather() with self and index broadcast against each other in all dims but dim. */
@@ -54,8 +58,10 @@ TS_API ts_tensor *ts_scatter_add_(ts_tensor *self, int dim, ts_tensor *index, ts
 TS_API ts_tensor *ts_one_hot(ts_tensor *index, int64_t num_classes);
 
 #ifndef __cplusplus
-#define ts_scatter_value(self, dim, index, value) ts_scatter_value(self, dim, index, TS_SCALAR(value))
-#define ts_scatter_value_(self, dim, index, value) ts_scatter_value_(self, dim, index, TS_SCALAR(value))
+#define ts_scatter_value(self, dim, index, value)                                                  \
+    ts_scatter_value(self, dim, index, TS_SCALAR(value))
+#define ts_scatter_value_(self, dim, index, value)                                                 \
+    ts_scatter_value_(self, dim, index, TS_SCALAR(value))
 #endif
 
 TS_END_DECLS

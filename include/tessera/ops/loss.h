@@ -39,34 +39,40 @@ TS_API ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const 
 /**
  * (softmax(self) - smoothed target) * grad, over the positions that count for a mean.
  * @param grad  () or, for TS_REDUCTION_NONE, the sizes of target
- * @param lse   log(sum(exp(self))) over classes, sizes of target, f32 for halves: the forward op's second result
+ * @param lse   log(sum(exp(self))) over classes, sizes of target, f32 for halves:
+ *              the forward op's second result
  */
-TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_tensor *lse,
-                                            ts_reduction reduction, int64_t ignore_index, double label_smoothing);
+TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
+                                            ts_tensor *lse, ts_reduction reduction,
+                                            int64_t ignore_index, double label_smoothing);
 
 /**
- * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for TS_REDUCTION_NONE), and the
- * loss: what a training step without recording needs of logits that are read but once. Itself not differentiable.
+ * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for
+ * TS_REDUCTION_NONE), and the loss: what a training step without recording needs of logits that are
+ * read but once. Itself not differentiable.
  * @param opts  reduction, ignore_index, label_smoothing; NULL: the mean
  * @param loss  receives the loss, f32 for halves; may be NULL
  */
-TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts, ts_tensor **loss);
+TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target,
+                                        const ts_loss_opts *opts, ts_tensor **loss);
 /** The same into self, whose values become the gradient; returns the loss. */
-TS_API ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
+TS_API ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target,
+                                         const ts_loss_opts *opts);
 
 /** -self[target], self holding log-probabilities: the mean over positions. */
 TS_API ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target);
 /** The same with reduction and ignore_index. */
 TS_API ts_tensor *ts_nll_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 /** Gradient of ts_nll_loss_ex() for self, which gives only its sizes. */
-TS_API ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction,
-                                       int64_t ignore_index);
+TS_API ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
+                                       ts_reduction reduction, int64_t ignore_index);
 
 /** Forms of a loss over pairs; dtarget receives the target's gradient and may be NULL. */
-#define TS_DECLARE_PAIR_LOSS(name)                                                              \
-    TS_API ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target);                            \
-    TS_API ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts); \
-    TS_API ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, \
+#define TS_DECLARE_PAIR_LOSS(name)                                                                 \
+    TS_API ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target);                               \
+    TS_API ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target,                           \
+                                     const ts_loss_opts *opts);                                    \
+    TS_API ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,    \
                                            ts_reduction reduction, ts_tensor **dtarget);
 
 /** (x - t)^2 */
@@ -78,19 +84,21 @@ TS_DECLARE_PAIR_LOSS(binary_cross_entropy_with_logits)
 
 /** d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = x - t. */
 TS_API ts_tensor *ts_smooth_l1_loss(ts_tensor *self, ts_tensor *target);
-TS_API ts_tensor *ts_smooth_l1_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
+TS_API ts_tensor *ts_smooth_l1_loss_ex(ts_tensor *self, ts_tensor *target,
+                                       const ts_loss_opts *opts);
 TS_API ts_tensor *ts_smooth_l1_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
-                                             ts_reduction reduction, double beta, ts_tensor **dtarget);
+                                             ts_reduction reduction, double beta,
+                                             ts_tensor **dtarget);
 /** d^2 / 2 for |d| <= beta, else beta (|d| - beta / 2); d = x - t (Huber 1964). */
 TS_API ts_tensor *ts_huber_loss(ts_tensor *self, ts_tensor *target);
 TS_API ts_tensor *ts_huber_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
-TS_API ts_tensor *ts_huber_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction,
-                                         double beta, ts_tensor **dtarget);
+TS_API ts_tensor *ts_huber_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
+                                         ts_reduction reduction, double beta, ts_tensor **dtarget);
 /** t (log t - x), x a log-probability, 0 at t = 0; with log_target e^t (t - x). */
 TS_API ts_tensor *ts_kl_div(ts_tensor *self, ts_tensor *target);
 TS_API ts_tensor *ts_kl_div_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
-TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target, ts_reduction reduction,
-                                     bool log_target, ts_tensor **dtarget);
+TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
+                                     ts_reduction reduction, bool log_target, ts_tensor **dtarget);
 
 TS_END_DECLS
 #endif

@@ -1,7 +1,7 @@
 /**
  * @file matmul.h
- * Products of matrices. Operands have one dtype (f32, f64, i64, i32, u8) and device; any of them may
- * be a transposed view, which costs nothing. A product over no elements is 0.
+ * Products of matrices. Operands have one dtype (f32, f64, i64, i32, u8) and device;
+ * any of them may be a transposed view, which costs nothing. A product over no elements is 0.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
@@ -35,7 +35,8 @@ typedef struct ts_addmm_opts {
  */
 TS_API ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2);
 /** beta · self + alpha · mat1 · mat2. Factors of integers are integers (TS_ERR_DTYPE). */
-TS_API ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts);
+TS_API ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
+                              const ts_addmm_opts *opts);
 /** The same into out (m, n), which must share no memory with the operands. */
 TS_API ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
                                const ts_addmm_opts *opts);
@@ -53,7 +54,8 @@ TS_API ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other);
  * @return (…, N)
  */
 TS_API ts_tensor *ts_linear(ts_tensor *input, ts_tensor *weight, ts_tensor *bias);
-TS_API ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *weight, ts_tensor *bias);
+TS_API ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *weight,
+                                ts_tensor *bias);
 /**
  * Gradients of ts_linear(): grad · weight, gradᵀ · input and the column sums of grad.
  * @param grad         (…, N)
@@ -63,18 +65,21 @@ TS_API ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *wei
  * @param grad_weight  receives (N, K)
  * @param grad_bias    receives (N)
  */
-TS_API ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight, ts_tensor **grad_input,
-                                    ts_tensor **grad_weight, ts_tensor **grad_bias);
+TS_API ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight,
+                                    ts_tensor **grad_input, ts_tensor **grad_weight,
+                                    ts_tensor **grad_bias);
 /**
  * The gelu of ts_linear() in one call: the first half of a transformer's MLP.
  * @param input      (…, K), of a floating dtype
  * @param weight     (N, K)
  * @param bias       (N), or TS_NONE
  * @param tanh_form  as ts_gelu_tanh(), else as ts_gelu()
- * @param linear     receives input · weightᵀ + bias (…, N), which ts_gelu_backward() reads; may be NULL
+ * @param linear     receives input · weightᵀ + bias (…, N), which
+ *                   ts_gelu_backward() reads; may be NULL
  * @return (…, N)
  */
-TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias, bool tanh_form, ts_tensor **linear);
+TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
+                                 bool tanh_form, ts_tensor **linear);
 
 TS_END_DECLS
 #endif

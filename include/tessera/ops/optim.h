@@ -3,10 +3,11 @@
  * Update rules over lists of tensors: one call, one pass over memory, no dispatch per tensor.
  *
  * Lists are arrays of n floating tensors on one device; grads[i] and the states of i have the sizes
- * and dtype of tensor i, except that the state of a bf16 or f16 tensor may be f32, and the gradient of
- * an f32 tensor bf16 or f16. Arithmetic is f64 for f64, else f32, rounded once when stored. An empty list does nothing. What is written must not be expanded, nor
- * share memory with another member. Parameters require grad, so steps run under TS_NO_GRAD.
- * Errors: TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_AUTOGRAD; nothing is written.
+ * and dtype of tensor i, except that the state of a bf16 or f16 tensor may be f32, and the gradient
+ * of an f32 tensor bf16 or f16. Arithmetic is f64 for f64, else f32, rounded once when stored.
+ * An empty list does nothing. What is written must not be expanded, nor share memory with
+ * another member. Parameters require grad, so steps run under TS_NO_GRAD. Errors: TS_ERR_VALUE,
+ * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_AUTOGRAD; nothing is written.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_OPTIM_H
@@ -17,13 +18,14 @@
 TS_BEGIN_DECLS
 
 /**
- * What leaves a step out without the host's knowing, as ts_unscale_() finds it; all members are read.
- * Numbers of f32 on the device of the tensors.
+ * What leaves a step out without the host's knowing, as ts_unscale_() finds it;
+ * all members are read. Numbers of f32 on the device of the tensors.
  */
 typedef struct ts_step_guard {
-    ts_tensor *found;           /**< NULL: every step is taken; else one element: unless it is 0, nothing changes but
-                                     skipped, to whose members 1 is added */
-    ts_tensor *const *skipped;  /**< with found: n tensors of one element, how many of steps[i] were left out */
+    ts_tensor *found;           /**< NULL: every step is taken; else one element: unless it is 0,
+                                     nothing changes but skipped, to whose members 1 is added */
+    ts_tensor *const *skipped;  /**< with found: n tensors of one element, how many
+                                     of steps[i] were left out */
 } ts_step_guard;
 
 /** Numbers of an Adam step; all are read. */
@@ -32,22 +34,24 @@ typedef struct ts_adamw_rule {
     double beta1, beta2; /**< in [0, 1); usual: 0.9, 0.999 */
     double eps;          /**< >= 0; usual: 1e-8 */
     double weight_decay; /**< >= 0 */
-    bool decoupled;      /**< AdamW: p shrinks by lr * weight_decay; else Adam: g += weight_decay * p */
+    bool decoupled;      /**< AdamW: p shrinks by lr * weight_decay;
+                              else Adam: g += weight_decay * p */
     ts_step_guard guard;
-    ts_tensor *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors: g is the gradient times it, in
-                                the arithmetic of the step, and the gradient itself is only read */
+    ts_tensor *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors:
+                                g is the gradient times it, in the arithmetic of the step,
+                                and the gradient itself is only read */
 } ts_adamw_rule;
 
 /**
- * Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), for t = steps[i] from 1 on, less what was skipped:
- *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
- *   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ * Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), for t = steps[i] from 1 on,
+ *   less what was skipped: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, p -=
+ *   lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  * @param exp_avg, exp_avg_sq  m and v, zero before the first step
  * @param steps  n numbers: how often tensor i has been stepped, this time included
  */
-TS_API ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *exp_avg,
-                           ts_tensor *const *exp_avg_sq, const int64_t *steps, int64_t n,
-                           const ts_adamw_rule *rule);
+TS_API ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads,
+                           ts_tensor *const *exp_avg, ts_tensor *const *exp_avg_sq,
+                           const int64_t *steps, int64_t n, const ts_adamw_rule *rule);
 
 /** Numbers of an SGD step; all are read. */
 typedef struct ts_sgd_rule {
@@ -57,8 +61,9 @@ typedef struct ts_sgd_rule {
     double weight_decay; /**< >= 0; added to the gradient */
     bool nesterov;       /**< needs momentum > 0 */
     ts_step_guard guard;
-    ts_tensor *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors: g is the gradient times it, in
-                                the arithmetic of the step, and the gradient itself is only read */
+    ts_tensor *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors:
+                                g is the gradient times it, in the arithmetic of the step,
+                                and the gradient itself is only read */
 } ts_sgd_rule;
 
 /**
@@ -70,21 +75,23 @@ TS_API ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads,
                          ts_tensor *const *momentum_buffers, const int64_t *steps, int64_t n,
                          const ts_sgd_rule *rule);
 
-/** sqrt of the sum of the squares of all elements, 0-dim; f64 when a member is, else f32. Sums in f64
- *  over fixed blocks. No gradient flows through it. */
+/** sqrt of the sum of the squares of all elements, 0-dim; f64 when a member is, else f32.
+ *  Sums in f64 over fixed blocks. No gradient flows through it. */
 TS_API ts_tensor *ts_global_norm(ts_tensor *const *tensors, int64_t n);
 
 /** Multiplies each tensor by a number. */
 TS_API ts_status ts_scale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
 /** Multiplies each tensor by the one element of the floating `factor`. */
 TS_API ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
-/** Multiplies each tensor by a number, as ts_scale_(). Returns 0-dim f32: 1 when a product is infinite or
- *  NaN, else 0. One pass for all; see nn/amp.h. */
+/** Multiplies each tensor by a number, as ts_scale_(). Returns 0-dim f32: 1 when a product is
+ *  infinite or NaN, else 0. One pass for all; see nn/amp.h. */
 TS_API ts_tensor *ts_unscale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
 /** The same by the one element of the floating `factor`. */
 TS_API ts_tensor *ts_unscale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
-/** Multiplies by max_norm / (norm + 1e-6) unless that is at least 1; norm as from ts_global_norm(). */
-TS_API ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm, double max_norm);
+/** Multiplies by max_norm / (norm + 1e-6) unless that is at least 1;
+ * norm as from ts_global_norm(). */
+TS_API ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm,
+                               double max_norm);
 
 #ifndef __cplusplus
 #define ts_scale_(tensors, n, factor) ts_scale_(tensors, n, TS_SCALAR(factor))

@@ -31,11 +31,11 @@ TS_DECLARE_BINARY(mul)
 TS_DECLARE_BINARY(div)
 /** floor(self / other), in the promoted dtype. TS_ERR_VALUE when an integer is divided by 0. */
 TS_DECLARE_BINARY(floor_divide)
-/** self - other * floor(self / other): the divisor's sign, as in Python. TS_ERR_VALUE for an integer
- *  divisor of 0. */
+/** self - other * floor(self / other): the divisor's sign, as in Python.
+ *  TS_ERR_VALUE for an integer divisor of 0. */
 TS_DECLARE_BINARY(remainder)
-/** self to the power of other. Integers wrap; a negative integer as exponent of integers gives what is left
- *  after truncation (0, 1 or -1), as a plain number TS_ERR_VALUE. */
+/** self to the power of other. Integers wrap; a negative integer as exponent of integers gives
+ *  what is left after truncation (0, 1 or -1), as a plain number TS_ERR_VALUE. */
 TS_DECLARE_BINARY(pow)
 /** The larger of both; NaN where either is NaN. */
 TS_DECLARE_BINARY(maximum)
@@ -69,7 +69,8 @@ TS_API ts_tensor *ts_addcmul_(ts_tensor *self, ts_tensor *a, ts_tensor *b, ts_sc
 TS_API ts_tensor *ts_addcdiv(ts_tensor *self, ts_tensor *a, ts_tensor *b, ts_scalar value);
 TS_API ts_tensor *ts_addcdiv_(ts_tensor *self, ts_tensor *a, ts_tensor *b, ts_scalar value);
 
-/** min(max(self, min), max): max wherever min > max. NaN stays; a bound of NaN makes everything NaN. */
+/** min(max(self, min), max): max wherever min > max.
+ * NaN stays; a bound of NaN makes everything NaN. */
 TS_API ts_tensor *ts_clamp(ts_tensor *self, ts_scalar min, ts_scalar max);
 TS_API ts_tensor *ts_clamp_(ts_tensor *self, ts_scalar min, ts_scalar max);
 TS_API ts_tensor *ts_clamp_out(ts_tensor *out, ts_tensor *self, ts_scalar min, ts_scalar max);
@@ -137,7 +138,8 @@ TS_API ts_tensor *ts_clamp_backward(ts_tensor *grad, ts_tensor *self, const ts_s
 #define ts_clamp_out(out, self, min, max) ts_clamp_out(out, self, TS_SCALAR(min), TS_SCALAR(max))
 #define ts_hardtanh(self, min, max) ts_hardtanh(self, TS_SCALAR(min), TS_SCALAR(max))
 #define ts_hardtanh_(self, min, max) ts_hardtanh_(self, TS_SCALAR(min), TS_SCALAR(max))
-#define ts_hardtanh_out(out, self, min, max) ts_hardtanh_out(out, self, TS_SCALAR(min), TS_SCALAR(max))
+#define ts_hardtanh_out(out, self, min, max)                                                       \
+    ts_hardtanh_out(out, self, TS_SCALAR(min), TS_SCALAR(max))
 #define ts_clamp_min(self, min) ts_clamp_min(self, TS_SCALAR(min))
 #define ts_clamp_min_(self, min) ts_clamp_min_(self, TS_SCALAR(min))
 #define ts_clamp_min_out(out, self, min) ts_clamp_min_out(out, self, TS_SCALAR(min))

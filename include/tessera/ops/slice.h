@@ -1,7 +1,8 @@
 /**
  * @file slice.h
- * Parts of a tensor. Slices, splits and diagonals are views: nothing is copied, and a write through one
- * changes the whole. With gradients, replace a part by ts_slice_scatter() instead of writing to it.
+ * Parts of a tensor. Slices, splits and diagonals are views: nothing is copied,
+ * and a write through one changes the whole. With gradients, replace a part by ts_slice_scatter()
+ * instead of writing to it.
  *
  * Dims count from the end when negative. Errors: TS_ERR_INDEX for dims and positions out of range,
  * TS_ERR_SHAPE for sizes that do not fit, TS_ERR_VALUE for other arguments, TS_ERR_MEMORY.
@@ -34,22 +35,23 @@ TS_API ts_tensor *ts_diagonal(ts_tensor *t, int64_t offset, int dim1, int dim2);
  */
 TS_API ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int nparts);
 /** ts_split() into `chunks` equal parts (the last one may be smaller). As in PyTorch there may be
- *  fewer of them; parts has room for `chunks`, the rest become NULL. Returns their number, 0 on error. */
+ *  fewer of them; parts has room for `chunks`, the rest become NULL.
+ *  Returns their number, 0 on error. */
 TS_API int ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts);
 /** ts_select() of each element along dim; n must be ts_size(t, dim). */
 TS_API ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n);
 
 /** Copy of self with `src` in the place of ts_slice(self, dim, start, end, step). */
-TS_API ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start, int64_t end,
-                                   int64_t step);
+TS_API ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start,
+                                   int64_t end, int64_t step);
 /** Copy of self with `src` in the place of ts_select(self, dim, index). */
 TS_API ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t index);
 /** Zeros of `sizes` with g in the place of the slice: the gradient of ts_slice(). */
-TS_API ts_tensor *ts_slice_backward(ts_tensor *g, const int64_t *sizes, int ndim, int dim, int64_t start,
-                                    int64_t end, int64_t step);
+TS_API ts_tensor *ts_slice_backward(ts_tensor *g, const int64_t *sizes, int ndim, int dim,
+                                    int64_t start, int64_t end, int64_t step);
 /** Zeros of `sizes` with g on the diagonal: the gradient of ts_diagonal(). */
-TS_API ts_tensor *ts_diagonal_backward(ts_tensor *g, const int64_t *sizes, int ndim, int64_t offset, int dim1,
-                                       int dim2);
+TS_API ts_tensor *ts_diagonal_backward(ts_tensor *g, const int64_t *sizes, int ndim, int64_t offset,
+                                       int dim1, int dim2);
 
 TS_END_DECLS
 #endif

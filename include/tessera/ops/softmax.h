@@ -1,7 +1,7 @@
 /**
  * @file softmax.h
- * softmax and log_softmax over one dim. Floating dtypes; the largest element is subtracted first, so
- * large values are safe. A slice that is -Inf throughout gives NaN, as the limit has no value.
+ * softmax and log_softmax over one dim. Floating dtypes; the largest element is subtracted first,
+ * so large values are safe. A slice that is -Inf throughout gives NaN, as the limit has no value.
  * Errors: TS_ERR_DTYPE, TS_ERR_INDEX (dim), TS_ERR_SHAPE, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT

@@ -2,10 +2,10 @@
  * @file unary.h
  * Elementary functions of one tensor. The result has self's sizes.
  *
- * neg to frac keep the dtype (rounding an integer gives it back); from exp on, integers and bool are
- * computed in f32 and give f32. f32 results are within 2 ulp of the exact value, rounded functions,
- * neg, abs, square and sqrt exact. In-place and _out forms need the result's dtype, shape and device.
- * Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_MEMORY.
+ * neg to frac keep the dtype (rounding an integer gives it back); from exp on, integers and bool
+ * are computed in f32 and give f32. f32 results are within 2 ulp of the exact value, rounded
+ * functions, neg, abs, square and sqrt exact. In-place and _out forms need the result's dtype,
+ * shape and device. Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_UNARY_H

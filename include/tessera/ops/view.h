@@ -1,12 +1,12 @@
 /**
  * @file view.h
- * Views: other shapes of the same memory. Nothing is copied, except by ts_reshape() and ts_flatten()
- * when the strides leave no other way. A write through a view changes all
- * tensors that share the memory; with gradients, write by ts_slice_scatter() instead.
+ * Views: other shapes of the same memory. Nothing is copied, except by ts_reshape()
+ * and ts_flatten() when the strides leave no other way. A write through a view changes all tensors
+ * that share the memory; with gradients, write by ts_slice_scatter() instead.
  *
  * Dims count from the end when negative. Lists of sizes and dims may be written with TS_SIZES():
- * ts_view(x, TS_SIZES(2, -1)). Errors: TS_ERR_SHAPE for sizes that do not fit, TS_ERR_INDEX for dims
- * and positions out of range, TS_ERR_VALUE for other arguments, TS_ERR_MEMORY.
+ * ts_view(x, TS_SIZES(2, -1)). Errors: TS_ERR_SHAPE for sizes that do not fit, TS_ERR_INDEX
+ * for dims and positions out of range, TS_ERR_VALUE for other arguments, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_VIEW_H
@@ -49,11 +49,11 @@ TS_API ts_tensor *ts_squeeze_dim(ts_tensor *t, int dim);
 /** A new dim of size 1 at place `dim`, from -ndim - 1 to ndim. */
 TS_API ts_tensor *ts_unsqueeze(ts_tensor *t, int dim);
 /**
- * Any strides (>= 0) from `offset`, all in elements of t's storage. TS_ERR_VALUE when an element would
- * lie outside the storage. No gradient.
+ * Any strides (>= 0) from `offset`, all in elements of t's storage.
+ * TS_ERR_VALUE when an element would lie outside the storage. No gradient.
  */
-TS_API ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides, int ndim,
-                                int64_t offset);
+TS_API ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides,
+                                int ndim, int64_t offset);
 
 TS_END_DECLS
 #endif
