@@ -29,13 +29,14 @@
 #include <stdbool.h>
 
 /*
- * check writes the place of each assertion that holds to a file, for what it says of a crash after it. In a
- * loop over elements that takes most of the time, so each place is told once.
+ * check writes the place of each assertion that holds to a file, for what it says of a crash after
+ * it. In a loop over elements that takes most of the time, so each place is told once.
  */
 static atomic_bool ts_test_told[1024] __attribute__((unused));
-#define _mark_point(file, line)                                                              \
-    (atomic_load_explicit(&ts_test_told[(line) & 1023], memory_order_relaxed) ? (void)0      \
-                                                                               : ts_test_tell(file, line))
+#define _mark_point(file, line)                                                                    \
+    (atomic_load_explicit(&ts_test_told[(line) & 1023], memory_order_relaxed)                      \
+         ? (void)0                                                                                 \
+         : ts_test_tell(file, line))
 static inline void ts_test_tell(const char *file, int line)
 {
     atomic_store_explicit(&ts_test_told[line & 1023], true, memory_order_relaxed);

@@ -147,9 +147,9 @@ class Training(unittest.TestCase):
         disk = os.path.join(self.folder, "disk")
         os.mkdir(disk)
         # one checkpoint of this model takes about 10 MB: two do not fit
-        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs",
-                                                disk],
-                                               check=False, stderr=subprocess.DEVNULL).returncode != 0:
+        if os.geteuid() != 0 or subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk], check=False,
+                stderr=subprocess.DEVNULL).returncode != 0:
             self.skipTest("needs to mount a small tmpfs")
         self.addCleanup(subprocess.run, ["umount", disk], check=True)
         out = os.path.join(disk, "run")
