@@ -96,6 +96,15 @@ class Rooms(ToolCase):
         self.assertEqual(self.run_tool("rooms", self.folder)[0], 0)
         self.refused("core/long.c", "\n" * 1001, "core/long.c: 1001 lines")
 
+    def test_a_line_of_over_a_hundred_columns_is_refused_in_any_language(self):
+        for path in ("core/wide.c", "tests/wide.py", "backends/cpu/wide.cuh", "tools/wide"):
+            first = "#!/bin/sh\n"
+            self.write(path, f"{first}# {'·' * 98}\n")  # columns, not bytes
+            status, output = self.run_tool("rooms", self.folder)
+            self.assertEqual(status, 0, output)
+            self.refused(path, f"{first}# {'x' * 99}\n", f"{path}:2: 101 columns")
+            os.remove(os.path.join(self.folder, path))
+
 
 class CollectText(ToolCase):
     def setUp(self):
