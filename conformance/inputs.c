@@ -38,6 +38,17 @@ double dtype_eps(ts_dtype dtype)
     }
 }
 
+/** x 2^n: ldexp() without a call, where both powers are normal numbers. */
+static double scaled(double x, int n)
+{
+    uint64_t bits = (uint64_t)(n + 1023) << 52;
+    double power;
+    if (n < -1000 || n > 1000)
+        return ldexp(x, n);
+    memcpy(&power, &bits, sizeof power);
+    return x * power;
+}
+
 /** x to a grid of so many bits a binade in one rounding; below 2^least it gets no finer. */
 static double on_grid(double x, int bits, int least)
 {
@@ -46,7 +57,7 @@ static double on_grid(double x, int bits, int least)
         return x;
     frexp(x, &e);
     e = e < least ? least : e;
-    return ldexp(rint(ldexp(x, bits - e)), e - bits);
+    return scaled(rint(scaled(x, bits - e)), e - bits);
 }
 
 /** Of a number on f16's grid: in units of its binade,
@@ -58,14 +69,14 @@ static uint16_t f16_bits(double x)
         return (uint16_t)(sign | (isnan(x) ? 0x7e00 : 0x7c00));
     frexp(x, &e);
     e = x == 0 || e < -13 ? -13 : e;
-    return (uint16_t)(sign | ((e + 13) * 1024 + (int)ldexp(fabs(x), 11 - e)));
+    return (uint16_t)(sign | ((e + 13) * 1024 + (int)scaled(fabs(x), 11 - e)));
 }
 
 static double f16_value(uint16_t h)
 {
     int e = h >> 10 & 31, fraction = h & 1023;
     double x = e == 31 ? (fraction ? NAN : INFINITY)
-                       : ldexp(e ? 1024 + fraction : fraction, (e ? e : 1) - 25);
+                       : scaled(e ? 1024 + fraction : fraction, (e ? e : 1) - 25);
     return h & 0x8000 ? -x : x;
 }
 
@@ -379,6 +390,36 @@ static double bound(int64_t top, int64_t i, int64_t n)
     return n > 1 ? (double)(top * i / (n - 1)) : 0;
 }
 
+/** What the numbers of an argument follow from, and as many of them as were drawn so far. */
+typedef struct drawn {
+    uint64_t seed, state;
+    double low, high;
+    ts_dtype dtype;
+    int gen;
+    int64_t numel;
+    double *x;
+} drawn;
+
+/**
+ * The numbers of the place-th tensor of a call; the last ones are kept. Lengths, layouts
+ * and forms of a sample follow each other and begin with the same numbers, which take
+ * longer to draw than the op.
+ */
+static const double *draw(const ts_sample_arg *a, ts_dtype dtype, uint64_t seed, int place,
+                          int64_t numel)
+{
+    static drawn kept[MADE_MOST];
+    drawn *k = &kept[place];
+    if (k->seed != seed || k->dtype != dtype || k->gen != a->gen || k->low != a->low ||
+        k->high != a->high)
+        *k = (drawn){seed, seed, a->low, a->high, dtype, a->gen, 0, k->x};
+    if (!k->x || k->numel < numel)
+        k->x = realloc(k->x, (size_t)(numel + 1) * sizeof *k->x);
+    for (; k->numel < numel; k->numel++)
+        k->x[k->numel] = element(a, k->numel + 5 * place, dtype, &k->state);
+    return k->x;
+}
+
 static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a, int arg,
                            uint64_t seed, double *const *values)
 {
@@ -394,11 +435,11 @@ static ts_tensor *make_one(ts_made *m, const ts_case *c, const ts_sample_arg *a,
     x->written = c->info->args[arg].written;
     x->differentiable = ts_dtype_is_float(dtype) && !a->nograd && !x->written;
     x->values = malloc((size_t)(numel + 1) * sizeof *x->values);
-    if (values)
-        memcpy(x->values, values[m->ntensors], (size_t)numel * sizeof *x->values);
-    for (int64_t i = 0; !values && i < numel; i++)
-        x->values[i] = a->gen == GEN_BOUNDS ? bound(sample_size(c, (int64_t)a->high), i, numel)
-                                            : element(a, i + 5 * m->ntensors, dtype, &seed);
+    for (int64_t i = 0; !values && a->gen == GEN_BOUNDS && i < numel; i++)
+        x->values[i] = bound(sample_size(c, (int64_t)a->high), i, numel);
+    if (values || a->gen != GEN_BOUNDS)
+        memcpy(x->values, values ? values[m->ntensors] : draw(a, dtype, seed, m->ntensors, numel),
+               (size_t)numel * sizeof *x->values);
     ts_layout layout = c->layout;
     if (layout == LAYOUT_MIXED)
         layout = (ts_layout)((m->ntensors * 2 + 1) % LAYOUT_MIXED);
