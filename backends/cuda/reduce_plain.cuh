@@ -1,0 +1,134 @@
+/**
+ * @file reduce_plain.cuh  Reductions whose state is one number, and what the family's
+ * files share.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_REDUCE_PLAIN_CUH
+#define TS_CUDA_REDUCE_PLAIN_CUH
+
+#include "backends/cuda/reduce.cuh"
+
+namespace ts {
+
+/** What integers of a byte, and bool, are folded in. */
+template <class X> using fold_t = std::conditional_t<(sizeof(X) < 4), int32_t, X>;
+
+struct op_add {
+    template <class A> static __device__ __forceinline__ A none() { return 0; }
+    template <class A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }
+};
+struct op_multiply {
+    template <class A> static __device__ __forceinline__ A none() { return 1; }
+    template <class A> static __device__ __forceinline__ A of(A a, A b) { return a * b; }
+};
+template <class A> __device__ __forceinline__ A lowest_of()
+{
+    if constexpr (std::is_floating_point_v<A>)
+        return -(A)INFINITY;
+    else
+        return (A)((A)1 << (sizeof(A) * 8 - 1));
+}
+struct op_largest {
+    template <class A> static __device__ __forceinline__ A none() { return lowest_of<A>(); }
+    /* NaN wins */
+    template <class A> static __device__ __forceinline__ A of(A a, A b)
+    {
+        return a > b || a != a ? a : b;
+    }
+};
+struct op_smallest {
+    template <class A> static __device__ __forceinline__ A none()
+    {
+        if constexpr (std::is_floating_point_v<A>)
+            return (A)INFINITY;
+        else
+            return (A)~lowest_of<A>();
+    }
+    template <class A> static __device__ __forceinline__ A of(A a, A b)
+    {
+        return a < b || a != a ? a : b;
+    }
+};
+
+/* What is done to an element before. */
+struct keep {
+    template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
+};
+struct absolute {
+    template <class A> __device__ __forceinline__ A operator()(A x) const { return fabs(x); }
+};
+struct squared {
+    template <class A> __device__ __forceinline__ A operator()(A x) const { return x * x; }
+};
+
+/** Elements of X; of floats the whole is scaled, or its root taken, after. */
+template <class X, class OP, class PRE> struct plain_fold {
+    using state = fold_t<X>;
+    double factor;
+    bool root;
+
+    __device__ __forceinline__ state none() const { return OP::template none<state>(); }
+    __device__ __forceinline__ state merge(state a, state b) const { return OP::of(a, b); }
+    template <int N> __device__ __forceinline__ void take(state &s, const X (&x)[N]) const
+    {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            s = OP::of(s, (state)PRE()(x[e]));
+    }
+    __device__ __forceinline__ state finish(state s) const
+    {
+        if constexpr (std::is_floating_point_v<X>) {
+            s *= (X)factor;
+            return root ? sqrt(s) : s;
+        }
+        return s;
+    }
+};
+
+template <class T, class OP, class PRE>
+ts_status plain(ts_frame *f, double factor, bool root)
+{
+    return reduce<T>(f, plain_fold<wide_t<T>, OP, PRE>{factor, root});
+}
+template <class OP, class PRE>
+ts_status real(ts_frame *f, double factor = 1, bool root = false)
+{
+    switch (ts_kernel_dtype(f)) {
+    case TS_F64: return plain<double, OP, PRE>(f, factor, root);
+    case TS_BF16: return plain<bf16, OP, PRE>(f, factor, root);
+    case TS_F16: return plain<f16, OP, PRE>(f, factor, root);
+    default: return plain<float, OP, PRE>(f, factor, root);
+    }
+}
+template <class OP> ts_status whole(ts_frame *f)
+{
+    switch (ts_kernel_dtype(f)) {
+    case TS_I64: return plain<int64_t, OP, keep>(f, 1, false);
+    case TS_I32: return plain<int32_t, OP, keep>(f, 1, false);
+    case TS_U8: return plain<uint8_t, OP, keep>(f, 1, false);
+    case TS_BOOL: return plain<bool, OP, keep>(f, 1, false);
+    default: return real<OP, keep>(f);
+    }
+}
+
+/** Elements of one result. */
+inline int64_t length_of(const ts_frame *f)
+{
+    int64_t n = 1, mask = ts_kernel_rows(f).count;
+    for (int d = 0; d < ts_ndim(f->args[0].t); d++)
+        n *= mask >> d & 1 ? ts_sizes(f->args[0].t)[d] : 1;
+    return n;
+}
+
+/* Of the other files: drivers compile PTX a file at a time, and one for all would take longest. */
+ts_status reduce_amax(ts_frame *f);
+ts_status reduce_amin(ts_frame *f);
+ts_status reduce_all(ts_frame *f);
+ts_status reduce_any(ts_frame *f);
+ts_status reduce_var(ts_frame *f);
+ts_status reduce_std(ts_frame *f);
+ts_status reduce_logsumexp(ts_frame *f);
+
+} // namespace ts
+
+#endif
