@@ -353,7 +353,7 @@ class GpuSuite(ToolCase):
                  else "compile"
                  for call in calls]
         many = order.index("samples")
-        self.assertGreater(many, 15, "a process for each family")
+        self.assertGreater(many, 15, "a process for each file")
         self.assertEqual(order[many:many + 2], ["samples", "samples"])
         self.assertEqual(order.index("tests"), 2 * many + 2)
         self.assertTrue(all("force=1 " in call for call in calls[:many + 1]))
@@ -388,24 +388,22 @@ class GpuSuite(ToolCase):
         self.assertIn("1 steps unfinished", found["ptx80"]["verdict"])
         self.assertGreater(found["ptx80"]["failed"], 0)
 
-    def test_a_family_that_the_driver_cannot_compile_is_named(self):
+    def test_an_operator_that_the_driver_cannot_compile_is_named(self):
         self.write("ts-conformance", self.conformance.replace("#!/bin/sh\n",
                    '#!/bin/sh\ncase "$*" in *cumsum*) echo no PTX; exit 1;; esac\n'), 0o755)
         status, output, _ = self.suite("--only", "ptx80")
         self.assertEqual(status, 1)
-        self.assertIn("scan: status 1: no PTX", output)
+        self.assertIn("cumsum: status 1: no PTX", output)
 
-    def test_unsupported_operators_fail_unless_they_are_listed(self):
-        self.card(add="pass", addmm="unsupported")
+    def test_samples_are_strict_and_name_what_is_unsupported(self):
+        self.write("ts-conformance", self.conformance + 'exit 1\n', 0o755)
+        self.card(add="pass", mm="unsupported", exp="fallback")
         status, output, found = self.suite("--only", "samples")
-        self.assertEqual(status, 0, output)
-        self.assertIn("but addmm i64: unsupported", found["samples"]["verdict"])
-        for verdicts in ({"add": "unsupported"}, {"addmm": "fallback"}):
-            self.card(**verdicts)
-            status, output, _ = self.suite("--only", "samples")
-            self.assertEqual(status, 1)
-            (op, verdict), = verdicts.items()
-            self.assertIn(f"FAIL {op} i64: {verdict}", output)
+        self.assertEqual(status, 1)
+        self.assertIn("--strict", self.calls()[0])
+        self.assertEqual(found["samples"]["failures"],
+                         ["FAIL mm i64: unsupported", "FAIL exp i64: fallback"])
+        self.assertIn("FAIL mm i64: unsupported", output)
 
     def test_samples_without_their_table_fail(self):
         os.remove(os.path.join(self.folder, "card.json"))
