@@ -82,6 +82,21 @@ ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats)
     return reported(b->memory_stats(b->state, device.index, stats), device, "device_memory_stats");
 }
 
+ts_status ts_device_memory_reset_peak(ts_device device)
+{
+    TS_TRY(ts_device_check(device, "device_memory_reset_peak"));
+    const ts_backend *b = ts_backend_of(device);
+    if (device.backend == TS_KEY_CPU) {
+        ts_memory_reset_peak();
+        return TS_OK;
+    }
+    if (!b || !b->memory_reset_peak)
+        return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_reset_peak: %s does not count anew",
+                            ts_device_name(device));
+    return reported(b->memory_reset_peak(b->state, device.index), device,
+                    "device_memory_reset_peak");
+}
+
 /* ------------------------------------------------------------------------------ memory ---- */
 
 void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)

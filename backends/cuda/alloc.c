@@ -538,3 +538,13 @@ ts_status ts_cuda_memory_stats(void *state, int device, ts_memory_stats *stats)
     unlock(h);
     return TS_OK;
 }
+
+ts_status ts_cuda_memory_reset_peak(void *state, int device)
+{
+    (void)state;
+    heap *h = &heaps[device];
+    lock(h);
+    h->stats.peak = h->stats.in_use;
+    unlock(h);
+    return TS_OK;
+}

@@ -249,5 +249,6 @@ static const ts_backend backend = {
     .record_stream = ts_cuda_record_stream,
     .set_deterministic = set_deterministic,
     .memory_stats = ts_cuda_memory_stats,
+    .memory_reset_peak = ts_cuda_memory_reset_peak,
 };
 TS_BACKEND_ENTRY(&backend)

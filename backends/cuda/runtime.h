@@ -82,6 +82,7 @@ void ts_cuda_free(void *state, int device, void *data, int64_t bytes);
 ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes,
                                 ts_stream *stream);
 ts_status ts_cuda_memory_stats(void *state, int device, ts_memory_stats *stats);
+ts_status ts_cuda_memory_reset_peak(void *state, int device);
 
 /** A kernel of an op. */
 typedef struct ts_cuda_kernel {

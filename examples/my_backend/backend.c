@@ -65,6 +65,13 @@ static ts_status memory_stats(void *state, int device, ts_memory_stats *stats)
     return TS_OK;
 }
 
+static ts_status memory_reset_peak(void *state, int device)
+{
+    (void)state, (void)device;
+    atomic_store(&peak, atomic_load(&in_use));
+    return TS_OK;
+}
+
 static ts_status install(void *state, ts_key key)
 {
     (void)state;
@@ -90,6 +97,7 @@ static const ts_backend backend = {
     .copy_within = copy_within,
     .supports = supports,
     .memory_stats = memory_stats,
+    .memory_reset_peak = memory_reset_peak,
 };
 
 TS_BACKEND_ENTRY(&backend)

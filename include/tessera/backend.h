@@ -124,6 +124,8 @@ typedef struct ts_backend {
     /** Bytes in use, peak, reserved and calls to the system, of one device.
      * (optional: not known) */
     ts_status (*memory_stats)(void *state, int device, ts_memory_stats *stats);
+    /** Lets peak be what is in use now. (optional: it cannot be reset) */
+    ts_status (*memory_reset_peak)(void *state, int device);
 } ts_backend;
 
 /** Type and name of the one symbol that a backend's library exports. */
@@ -162,6 +164,12 @@ TS_API ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats);
 /** Memory of a device; the host's for the CPU. TS_ERR_UNSUPPORTED where
  * the backend does not tell. */
 TS_API ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats);
+/**
+ * Begins a new count of a device's peak: the bytes in use now; of the host's for the CPU, like
+ * ts_memory_reset_peak().
+ * TS_ERR_DEVICE: no such device; TS_ERR_UNSUPPORTED where the backend cannot.
+ */
+TS_API ts_status ts_device_memory_reset_peak(ts_device device);
 
 TS_END_DECLS
 #endif

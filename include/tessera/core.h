@@ -312,6 +312,8 @@ typedef struct ts_memory_stats {
 
 /** Statistics of the host allocator over all threads. */
 TS_API ts_memory_stats ts_memory_get_stats(void);
+/** Begins a new count of the peak: the bytes in use now. ts_device_memory_reset_peak() does so
+ *  for a device. */
 TS_API void ts_memory_reset_peak(void);
 
 /** Library version, e.g. "0.1.0". */

@@ -76,6 +76,54 @@ TS_TEST(copies_between_devices_go_both_ways_into_strided_destinations)
     same_values(y, there);
 }
 
+/* --------------------------------------------------------------------------------- peak ---- */
+
+static int64_t peaks[2];
+static ts_status told_peak(void *state, int device, ts_memory_stats *stats)
+{
+    (void)state;
+    *stats = (ts_memory_stats){.in_use = 10 + device, .peak = peaks[device]};
+    return TS_OK;
+}
+static ts_status reset_peak(void *state, int device)
+{
+    (void)state;
+    peaks[device] = 10 + device;
+    return TS_OK;
+}
+
+TS_TEST(the_peak_of_one_device_is_reset_to_what_it_has_in_use)
+{
+    TS_SCOPE;
+    static const ts_backend counting = {OFFSET_BACKEND("COUNTING", 0, &memory[0]),
+                                        .memory_stats = told_peak, .memory_reset_peak = reset_peak};
+    ts_device device = device_of(&counting), other = {device.backend, 1};
+    ts_memory_stats stats;
+    peaks[0] = peaks[1] = 99;
+    OK(ts_device_memory_reset_peak(other));
+    OK(ts_device_memory_stats(other, &stats));
+    ck_assert_int_eq(stats.peak, 11);
+    OK(ts_device_memory_stats(device, &stats));
+    ck_assert_int_eq(stats.peak, 99);
+    /* the CPU's is the host's */
+    ts_tensor *held = ts_zeros(TS_SIZES(100), TS_F32);
+    ts_drop(ts_zeros(TS_SIZES(1 << 20), TS_F32));
+    OK(held);
+    OK(ts_device_memory_reset_peak(TS_DEVICE_CPU));
+    OK(ts_device_memory_stats(TS_DEVICE_CPU, &stats));
+    ck_assert_int_gt(stats.in_use, 0);
+    ck_assert_int_eq(stats.peak, stats.in_use);
+    ck_assert_int_eq(ts_memory_get_stats().peak, stats.peak);
+    /* backends without the slot, and devices that are not there */
+    FAILS(TS_ERR_UNSUPPORTED, ts_device_memory_reset_peak(device_of(&second)));
+    SAYS("device_memory_reset_peak: second:0 does not count anew");
+    FAILS(TS_ERR_UNSUPPORTED, ts_device_memory_reset_peak(TS_DEVICE_META));
+    FAILS(TS_ERR_DEVICE, ts_device_memory_reset_peak((ts_device){device.backend, 2}));
+    SAYS("device_memory_reset_peak: expected one of 2 devices, got counting:2");
+}
+
+/* ------------------------------------------------------------------------ two devices ---- */
+
 static int copied_between;
 static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from,
                               int64_t bytes, ts_stream *stream)

@@ -91,6 +91,11 @@ static ts_status memory_stats(void *state, int device, ts_memory_stats *stats)
     *stats = (ts_memory_stats){.in_use = ((offset_state *)state)->live};
     return answer("memory_stats");
 }
+static ts_status memory_reset_peak(void *state, int device)
+{
+    (void)state, (void)device;
+    return answer("memory_reset_peak");
+}
 
 /** -a, of packed f32. */
 static ts_status negate(ts_frame *frame)
@@ -118,7 +123,7 @@ static const ts_backend backend = {
     .event_wait = event_wait,
     .event_synchronize = event_synchronize, .event_elapsed = event_elapsed,
     .record_stream = record_stream, .set_deterministic = set_deterministic,
-    .memory_stats = memory_stats,
+    .memory_stats = memory_stats, .memory_reset_peak = memory_reset_peak,
 };
 
 /* ------------------------------------------------------------------------------- sweeps ---- */
@@ -147,6 +152,7 @@ static void use_device(fault_try *f, ts_device device)
     fault_watch(f, x);
     QUIET(f, ts_device_count(device.backend));
     FAULTY(f, ts_device_memory_stats(device, &stats));
+    FAULTY(f, ts_device_memory_reset_peak(device));
     FAULTY(f, ts_stream_new(device, &stream));
     FAULTY(f, ts_stream_use(device, stream));
     QUIET(f, ts_stream_current(device));
