@@ -4,6 +4,7 @@
 #define TS_CUDA_ATTENTION_LAUNCH_CUH
 
 #include "backends/cuda/attention.cuh"
+#include "backends/cuda/launch.h"
 
 namespace ts {
 
@@ -18,12 +19,8 @@ cudaError_t attention_launch(void (*kernel)(P...), int64_t heads, int64_t length
         return cudaSuccess;
     if (blocks > INT32_MAX)
         return cudaErrorInvalidConfiguration;
-    cudaError_t e =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<(unsigned)blocks, threads, bytes, stream>>>(x...);
-    return cudaPeekAtLastError();
+    ts_cuda_grid grid = {dim3((unsigned)blocks), dim3(threads), (unsigned)bytes, 1};
+    return launch(kernel, grid, stream, x...);
 }
 
 } // namespace ts

@@ -12,6 +12,7 @@
 #define TS_CUDA_INDEX_LINES_CUH
 
 #include "backends/cuda/index.cuh"
+#include "backends/cuda/launch.h"
 #include "backends/cuda/units.cuh"
 
 namespace ts {
@@ -101,14 +102,6 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
 
 /** Elements with room to the next multiple of 8. */
 static inline __host__ __device__ int64_t line_padded(int64_t n) { return (n + 7) / 8 * 8; }
-
-template <class K> cudaError_t line_room(K *kernel, int64_t bytes)
-{
-    return bytes > 48 * 1024
-               ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      (int)bytes)
-               : cudaSuccess;
-}
 
 /** A line of this block or thread: where it begins in self, source and index. */
 struct line_at {
@@ -275,12 +268,9 @@ template <class U>
 cudaError_t lines_set(const line_shape &l, const indices &index, const U *self, const U *src,
                       U *out, cudaStream_t stream)
 {
-    int64_t bytes = l.n * (int64_t)sizeof(uint32_t);
-    cudaError_t e = line_room(lines_set_kernel<U>, bytes);
-    if (e == cudaSuccess)
-        lines_set_kernel<U>
-            <<<(unsigned)l.count, l.threads(), bytes, stream>>>(l, index, self, src, out);
-    return e == cudaSuccess ? cudaPeekAtLastError() : e;
+    unsigned bytes = l.n * (unsigned)sizeof(uint32_t);
+    ts_cuda_grid grid = {dim3((unsigned)l.count), dim3(l.threads()), bytes, 1};
+    return launch(lines_set_kernel<U>, grid, stream, l, index, self, src, out);
 }
 
 /** Bytes of scratch for the sums of shares; 0 where lines are whole. */
@@ -295,16 +285,13 @@ cudaError_t lines_add(const line_shape &l, const indices &index, const T *self, 
 {
     int64_t bytes = line_padded(l.n) * (int64_t)sizeof(wide_t<T>) + l.n * (int64_t)sizeof(uint32_t);
     wide_t<T> *sums = (wide_t<T> *)scratch;
-    cudaError_t e = line_room(lines_add_kernel<T>, bytes);
-    if (e != cudaSuccess)
-        return e;
-    lines_add_kernel<T>
-        <<<dim3((unsigned)l.count, (unsigned)l.shares), l.threads(), bytes, stream>>>(
-            l, index, self, src, out, sums);
-    if (sums)
+    ts_cuda_grid grid = {dim3((unsigned)l.count, (unsigned)l.shares), dim3(l.threads()),
+                         (unsigned)bytes, 1};
+    cudaError_t e = launch(lines_add_kernel<T>, grid, stream, l, index, self, src, out, sums);
+    if (e == cudaSuccess && sums)
         lines_join_kernel<T>
             <<<(unsigned)((l.count * l.n + 255) / 256), 256, 0, stream>>>(l, sums, self, out);
-    return cudaPeekAtLastError();
+    return e == cudaSuccess ? cudaPeekAtLastError() : e;
 }
 
 } // namespace ts

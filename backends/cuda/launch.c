@@ -1,4 +1,5 @@
-/** @file launch.c  Functions of kernels, found once, and the driver's launch. */
+/** @file launch.c  Functions of kernels and what they are allowed, found once, and the driver's
+ * launch. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
 #include "backends/cuda/launch.h"
@@ -34,48 +35,136 @@ static cudaError_t find_driver(void)
     return cudaSuccess;
 }
 
-/* Each kernel of each device has one place; where two have the same, the second one is looked up
- * each time. A function of the device's context is launched sooner than the kernel that stands
- * for those of all contexts. */
-enum { PLACES = 1 << 13 };
-static struct {
+/* What is known of a kernel on a device. A function of the device's context is launched sooner
+ * than the kernel that stands for those of all contexts, and what a kernel is allowed is so in one
+ * context alone. */
+typedef struct place {
     _Atomic uint64_t key; /* set last, and once */
     CUfunction function;
-} places[PLACES];
+    _Atomic unsigned shared; /* bytes of dynamic shared memory that it is allowed */
+    _Atomic int clusters;    /* that fit on the device at once, and 1; 0: not asked */
+} place;
 
-static cudaError_t look_up(const void *kernel, uint64_t key, size_t place, CUfunction *function)
+/* A kernel of a device stands in one of PROBES places; where these are taken by others, it is
+ * looked up each time. */
+enum { PLACES = 1 << 13, PROBES = 8 };
+static place places[PLACES];
+
+static uint64_t key_of(const void *kernel)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    cudaFunction_t found;
-    cudaError_t error = cudaGetFuncBySymbol(&found, kernel);
+    _Static_assert(TS_CUDA_DEVICES <= 16, "a device is four bits of the key");
+    return (uint64_t)(uintptr_t)kernel << 4 | (uint64_t)ts_cuda_current->index;
+}
+
+/** The place with a key (0: an empty one) among those where `wanted` may stand; NULL: none. */
+static inline place *find(uint64_t wanted, uint64_t key)
+{
+    _Static_assert(PLACES == 1 << (64 - 51), "the hash's upper bits are the place");
+    size_t first = (size_t)(wanted / 16 * 0x9e3779b97f4a7c15u >> 51) ^ (wanted % 16);
+    for (size_t i = 0; i < PROBES; i++) {
+        place *p = &places[(first + i) % PLACES];
+        if (__builtin_expect(atomic_load_explicit(&p->key, memory_order_acquire) == key, 1))
+            return p;
+    }
+    return NULL;
+}
+
+/** Allows a kernel the shared memory of a grid. Lock held: the larger of two wishes stays. */
+static cudaError_t allow_shared(const void *kernel, place *p, unsigned shared)
+{
+    struct cudaFuncAttributes attributes;
+    if (shared <= atomic_load(&p->shared))
+        return cudaSuccess;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess)
         return error;
-    *function = (CUfunction)found;
-    pthread_mutex_lock(&lock);
-    if (!atomic_load(&places[place].key)) {
-        places[place].function = *function;
-        atomic_store_explicit(&places[place].key, key, memory_order_release);
+    unsigned allowed = (unsigned)attributes.maxDynamicSharedSizeBytes;
+    if (shared > allowed) {
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)shared);
+        allowed = shared;
     }
+    if (error == cudaSuccess)
+        atomic_store(&p->shared, allowed);
+    return error;
+}
+
+/**
+ * Finds a kernel's function on the thread's device and allows it what a grid needs. *found receives
+ * its place, `spare` when all are taken, and NULL when there is no function.
+ */
+static __attribute__((noinline)) cudaError_t prepare(const void *kernel, const ts_cuda_grid *grid,
+                                                     uint64_t key, place *spare, place **found)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    cudaError_t error = cudaSuccess;
+    pthread_mutex_lock(&lock);
+    place *p = find(key, key);
+    if (!p) {
+        cudaFunction_t function;
+        error = cudaGetFuncBySymbol(&function, kernel);
+        if (error == cudaSuccess && grid->cluster > 8)
+            error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+        if (error == cudaSuccess) {
+            place *empty = find(key, 0);
+            p = empty ? empty : spare;
+            p->function = (CUfunction)function;
+            atomic_init(&p->shared, 0);
+            atomic_init(&p->clusters, 0);
+            atomic_store_explicit(&p->key, key, memory_order_release);
+        }
+    }
+    if (p)
+        error = allow_shared(kernel, p, grid->shared);
+    *found = p;
     pthread_mutex_unlock(&lock);
-    return cudaSuccess;
+    return error;
+}
+
+static int count_clusters(const void *kernel, const ts_cuda_grid *grid)
+{
+    int fit = 0;
+    if (grid->cluster <= 1) {
+        unsigned threads = grid->threads.x * grid->threads.y * grid->threads.z;
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, (int)threads, grid->shared);
+        return fit * ts_cuda_current->sms;
+    }
+    cudaLaunchAttribute cluster = {.id = cudaLaunchAttributeClusterDimension,
+                                   .val.clusterDim = {grid->cluster, 1, 1}};
+    cudaLaunchConfig_t config = {.gridDim = {grid->cluster, 1, 1}, .blockDim = grid->threads,
+                                 .dynamicSmemBytes = grid->shared, .attrs = &cluster,
+                                 .numAttrs = 1};
+    cudaOccupancyMaxActiveClusters(&fit, kernel, &config);
+    return fit;
+}
+
+int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid)
+{
+    uint64_t key = key_of(kernel);
+    place spare, *p = find(key, key);
+    int known = p ? atomic_load_explicit(&p->clusters, memory_order_relaxed) : 0;
+    if (__builtin_expect(known, 1))
+        return known - 1;
+    cudaError_t error = prepare(kernel, grid, key, &spare, &p);
+    int fit = error == cudaSuccess ? count_clusters(kernel, grid) : 0;
+    cudaGetLastError(); /* of a GPU with less shared memory, where none fit */
+    if (p && (error == cudaSuccess || error == cudaErrorInvalidValue)) /* not for want of memory */
+        atomic_store_explicit(&p->clusters, fit + 1, memory_order_relaxed);
+    return fit;
 }
 
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream)
 {
-    uint64_t key = (uint64_t)(uintptr_t)kernel << 4 | (uint64_t)ts_cuda_current->index;
-    size_t place = (size_t)(key / 16 * 0x9e3779b97f4a7c15u >> 51) ^ (key % 16);
-    _Static_assert(PLACES == 1 << (64 - 51), "the hash's upper bits are the place");
-    _Static_assert(TS_CUDA_DEVICES <= 16, "a device is four bits of the key");
-    CUfunction function;
-    if (__builtin_expect(atomic_load_explicit(&places[place].key, memory_order_acquire) == key,
-                         1)) {
-        function = places[place].function;
-    } else {
-        cudaError_t error = look_up(kernel, key, place, &function);
+    uint64_t key = key_of(kernel);
+    place spare, *p = find(key, key);
+    if (__builtin_expect(
+            !p || grid->shared > atomic_load_explicit(&p->shared, memory_order_acquire), 0)) {
+        cudaError_t error = prepare(kernel, grid, key, &spare, &p);
         if (error != cudaSuccess)
             return error;
     }
+    CUfunction function = p->function;
     config_fn launch = atomic_load_explicit(&config_launch, memory_order_acquire);
     if (__builtin_expect(!launch, 0)) {
         cudaError_t error = find_driver();

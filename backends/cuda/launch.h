@@ -19,10 +19,14 @@ typedef struct ts_cuda_grid {
     unsigned cluster; /* blocks of a cluster, along x; 1 without */
 } ts_cuda_grid;
 
-/** Launches on the calling thread's device. arguments: an address for each
- * of the kernel's parameters. */
+/** Launches on the calling thread's device, where a kernel is allowed at its first launch what its
+ * grid needs. arguments: an address for each of the kernel's parameters. */
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream);
+
+/** How many clusters of a grid (blocks where `cluster` is 1) the calling thread's device runs at
+ * once: asked once for a kernel, whose grids differ in `blocks` alone. 0: it cannot run one. */
+int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid);
 
 TS_END_DECLS
 

@@ -223,7 +223,7 @@ cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts
             static_assert(S::warps * S::cluster <= 32 * 8, "the caller has room for them");
             *parts = S::warps * S::cluster;
             return stream_launch<S>(
-                cross_entropy_grad_stream_kernel<T, S>, ring_bytes<T, S, 1>, a.rows, d->sms, stream,
+                cross_entropy_grad_stream_kernel<T, S>, ring_bytes<T, S, 1>, a.rows, stream,
                 [](int64_t) {}, a);
         });
     return e;

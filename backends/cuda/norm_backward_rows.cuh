@@ -214,7 +214,7 @@ cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wi
             db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
         };
         cudaError_t e = stream_launch<S>(norm_backward_stream_kernel<T, S, RMS>, shared, rows,
-                                         d->sms, stream, place, g, x, weight, mean, rstd, dx,
+                                         stream, place, g, x, weight, mean, rstd, dx,
                                          std::ref(dw), std::ref(db), rows, n);
         return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, lines, n, stream) : e;
     });

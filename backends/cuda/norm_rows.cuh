@@ -296,8 +296,8 @@ cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStr
         e = stream_dispatch<T, ADD ? rows_wide_pairs_kept : rows_wide_kept>(
             a.n, true, d, [&]<class S>() {
                 return stream_launch<S>(
-                    norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, d->sms,
-                    stream, [](int64_t) {}, a);
+                    norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, stream,
+                    [](int64_t) {}, a);
             });
     return e == cudaErrorNotSupported ? rows_dispatch<T, false>(a.n, true, rows) : e;
 }

@@ -288,49 +288,22 @@ struct plain_sums {
 template <class T, class S, int ARRAYS>
 constexpr int ring_bytes = S::stages * ARRAYS * S::threads * S::vecs * 16;
 
-/** Clusters that fit on the device at once. */
-template <class S> int64_t blocks_that_stay(const void *kernel, int shared, int sms)
-{
-    int fit = 0;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (S::cluster == 1) {
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, S::threads, shared);
-        cudaGetLastError(); /* of a GPU with less shared memory, where none fit */
-        return fit * sms;
-    }
-    if (S::cluster > 8)
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {S::cluster, 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(S::cluster);
-    config.blockDim = dim3(S::threads);
-    config.dynamicSmemBytes = shared;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    cudaOccupancyMaxActiveClusters(&fit, kernel, &config);
-    cudaGetLastError();
-    return fit;
-}
-
 /**
  * Host side: launches kernel<<<...>>>(args...) with as many blocks as stay at once.
  * prepare(clusters) is told how many clusters that are, at most one for each row,
  * before the arguments are read.
  */
 template <class S, class F, class... P, class... A>
-cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, int sms,
-                          cudaStream_t stream, F &&prepare, A... args)
+cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, cudaStream_t stream,
+                          F &&prepare, A... args)
 {
-    /* asked once */
-    static const int64_t most = blocks_that_stay<S>((const void *)kernel, shared, sms);
+    ts_cuda_grid grid = {dim3(S::cluster), dim3(S::threads), (unsigned)shared, S::cluster};
+    int64_t most = ts_cuda_clusters((const void *)kernel, &grid);
     if (most < 1)
         return cudaErrorNotSupported;
     int64_t clusters = rows < most ? rows : most;
     prepare(clusters);
-    ts_cuda_grid grid = {dim3((unsigned)(clusters * S::cluster)), dim3(S::threads),
-                         (unsigned)shared, S::cluster};
+    grid.blocks.x = (unsigned)(clusters * S::cluster);
     return launch(kernel, grid, stream, static_cast<P>(args)...);
 }
 

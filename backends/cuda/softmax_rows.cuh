@@ -327,7 +327,7 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
     if (e == cudaErrorNotSupported)
         e = stream_dispatch<T, rows_wide>(n, aligned, d, [&]<class S>() {
             return stream_launch<S>(
-                softmax_stream_kernel<T, S, LOG>, ring_bytes<T, S, 1>, rows, d->sms, stream,
+                softmax_stream_kernel<T, S, LOG>, ring_bytes<T, S, 1>, rows, stream,
                 [](int64_t) {}, x, y, rows, n);
         });
     return e;
@@ -345,8 +345,8 @@ cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, i
     if (e == cudaErrorNotSupported)
         e = stream_dispatch<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {
             return stream_launch<S>(
-                softmax_backward_stream_kernel<T, S, LOG>, ring_bytes<T, S, 2>, rows, d->sms,
-                stream, [](int64_t) {}, g, y, dx, rows, n);
+                softmax_backward_stream_kernel<T, S, LOG>, ring_bytes<T, S, 2>, rows, stream,
+                [](int64_t) {}, g, y, dx, rows, n);
         });
     return e;
 }
