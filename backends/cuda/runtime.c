@@ -188,8 +188,24 @@ int ts_cuda_count(void)
     return count;
 }
 
+/** A forked child has none of its parent's devices: calls say so, giving back is silent. */
+static void leave_to_parent(void)
+{
+    ts_cuda_current = NULL;
+    for (int i = 0; i < TS_CUDA_DEVICES; i++)
+        if (atomic_load(&ready[i]) && !atomic_load(&lost[i])) {
+            snprintf(lost_by[i], sizeof lost_by[i],
+                     "it was forked: CUDA does not live on in a child");
+            devices[i].index = -1;
+            atomic_store(&lost[i], true);
+        }
+}
+
 static ts_status prepare(int index)
 {
+    static bool watched;
+    if (!watched)
+        watched = pthread_atfork(NULL, NULL, leave_to_parent) == 0;
     ts_cuda_device *d = &devices[index];
     int major = 0, minor = 0, code = 0, least = 0, greatest = 0;
     const char *sync = getenv("TS_SYNC");
@@ -255,6 +271,8 @@ static __attribute__((noinline)) ts_cuda_device *use_another(int index)
         ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a device below %d", index, TS_CUDA_DEVICES);
         return NULL;
     }
+    /* what fails below may have changed CUDA's own device, and is no fault of the one before */
+    ts_cuda_current = NULL;
     if (!atomic_load_explicit(&ready[index], memory_order_acquire)) {
         pthread_mutex_lock(&lock);
         ts_status status = atomic_load(&ready[index]) ? TS_OK : prepare(index);
@@ -269,9 +287,10 @@ static __attribute__((noinline)) ts_cuda_device *use_another(int index)
                           index, lost_by[index]);
         return NULL;
     }
+    ts_cuda_current = &devices[index];
     if (ts_cuda_check(cudaSetDevice(index), "cuda:%d", index) != TS_OK)
-        return NULL;
-    return ts_cuda_current = &devices[index];
+        ts_cuda_current = NULL;
+    return ts_cuda_current;
 }
 
 ts_cuda_device *ts_cuda_use(int index)

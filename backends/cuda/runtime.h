@@ -50,7 +50,7 @@ int ts_cuda_count(void);
 /** A device, made ready at its first use and current in the calling thread; NULL with an error,
  * as for one that is lost. */
 ts_cuda_device *ts_cuda_use(int index);
-/** Whether a kernel that CUDA stopped has made the device unusable. */
+/** Whether a kernel that CUDA stopped, or a fork, has made the device unusable. */
 bool ts_cuda_is_lost(int device);
 /** The capability for which the code was compiled that runs on the current device,
  *  10 major + minor: below the device's own where the driver compiled PTX. The kernels of another

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/driver.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 static const char wild[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
                            ".visible .entry wild()\n{\n"
                            "    .reg .b64 %at;\n    .reg .b32 %x;\n"
@@ -68,4 +71,40 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     double value;
     OK(ts_item(ts_sum(ts_mul(here, here)), &value));
     ck_assert_double_eq(value, 14);
+}
+
+/** What a child says of its parent's device: 0 when all is as it should be. */
+static int try_in_child(ts_device device, ts_tensor *there, ts_tensor *here)
+{
+    double value = 0;
+    if (ts_add(there, there) || ts_error_code() != TS_ERR_DEVICE ||
+        !strstr(ts_error_message(), "forked"))
+        return 1;
+    ts_error_clear();
+    if (ts_synchronize(device) != TS_ERR_DEVICE)
+        return 2;
+    ts_error_clear();
+    ts_release(there); /* in silence */
+    if (ts_error_code() != TS_OK)
+        return 3;
+    return ts_item(ts_sum(here), &value) == TS_OK && value == 6 ? 0 : 4;
+}
+
+TS_TEST(a_forked_child_is_told_that_its_parents_device_is_not_its_own)
+{
+    GPU(device);
+    TS_SCOPE;
+    float values[3] = {1, 2, 3};
+    ts_tensor *here = ts_from_array(values, TS_F32, TS_SIZES(3));
+    ts_tensor *there = ts_retain(full_on(device, 100, 2));
+    int status = 0;
+    OK(there);
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0)
+        _exit(try_in_child(device, there, here));
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %x", status);
+    ck_assert(all_are(ts_add(there, there), 4)); /* the parent goes on */
+    ts_release(there);
 }
