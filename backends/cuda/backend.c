@@ -116,8 +116,9 @@ static bool use_quietly(int device) { return !ts_cuda_is_lost(device) && ts_cuda
 static void host_free(void *state, int device, void *data, int64_t bytes)
 {
     (void)state, (void)bytes;
+    ts_cuda_wait_for_all(); /* copies of any device may be using it */
     if (use_quietly(device))
-        cudaFreeHost(data); /* waits for copies that use it */
+        cudaFreeHost(data);
 }
 
 /* ------------------------------------------------------------------- streams and events ---- */

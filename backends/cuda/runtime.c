@@ -298,3 +298,11 @@ ts_cuda_device *ts_cuda_use(int index)
     ts_cuda_device *d = ts_cuda_current;
     return __builtin_expect(d && d->index == index, 1) ? d : use_another(index);
 }
+
+void ts_cuda_wait_for_all(void)
+{
+    for (int i = 0; i < TS_CUDA_DEVICES; i++)
+        if (atomic_load_explicit(&ready[i], memory_order_acquire) && !ts_cuda_is_lost(i) &&
+            ts_cuda_use(i))
+            cudaDeviceSynchronize();
+}

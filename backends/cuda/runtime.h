@@ -50,6 +50,8 @@ int ts_cuda_count(void);
 /** A device, made ready at its first use and current in the calling thread; NULL with an error,
  * as for one that is lost. */
 ts_cuda_device *ts_cuda_use(int index);
+/** Waits for each device that is ready, whatever it reports: for what any may be reading. */
+void ts_cuda_wait_for_all(void);
 /** Whether a kernel that CUDA stopped, or a fork, has made the device unusable. */
 bool ts_cuda_is_lost(int device);
 /** The capability for which the code was compiled that runs on the current device,
