@@ -450,11 +450,16 @@ static void wait_for_users(heap *h, block *b)
 {
     int users = 0;
     for (int i = 0; i < b->nusers; i++) {
-        if (cudaEventCreateWithFlags(&b->events[users], cudaEventDisableTiming) != cudaSuccess ||
-            cudaEventRecord(b->events[users], b->users[i]) != cudaSuccess)
-            cudaStreamSynchronize(b->users[i]);
-        else
-            users++;
+        cudaEvent_t event = NULL;
+        if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess &&
+            cudaEventRecord(event, b->users[i]) == cudaSuccess) {
+            b->events[users++] = event;
+            continue;
+        }
+        if (event)
+            cudaEventDestroy(event);
+        cudaStreamSynchronize(b->users[i]);
+        cudaGetLastError(); /* of a stream that the program ended itself */
     }
     b->nusers = users;
     if (users)
