@@ -131,16 +131,27 @@ static ts_status by_dtypes(ts_frame *f, const int (&args)[LISTS], F &&run)
     return TS_OK;
 }
 
-/** Runs a kernel over dense copies of members that are not dense, and hands on what it wrote;
- * bit a: list a is written. */
-static ts_status densely(ts_frame *f, uint32_t written, ts_kernel kernel)
+/** The dtype in which a kernel takes a member of a list. */
+typedef ts_dtype (*taken_fn)(const ts_frame *f, int arg, int64_t member);
+
+static ts_tensor *as_taken(ts_tensor *t, ts_dtype dtype)
+{
+    if (ts_dtype_of(t) != dtype)
+        return ts_to(t, dtype);
+    return ts_is_contiguous(t) ? t : ts_clone(t);
+}
+
+/** Runs a kernel over copies of members that are not dense or not of the dtype it takes, and hands
+ * on what it wrote; bit a: list a is written. */
+static ts_status densely(ts_frame *f, uint32_t written, ts_kernel kernel, taken_fn taken)
 {
     int64_t members = 0;
     bool dense = true;
     for (int a = 0; a < f->nargs; a++)
         for (uint32_t i = 0; f->args[a].tag == TS_TAG_TENSORS && i < f->args[a].count;
              i++, members++)
-            dense = dense && ts_is_contiguous(f->args[a].list[i]);
+            dense = dense && ts_is_contiguous(f->args[a].list[i]) &&
+                    taken(f, a, i) == dtype_of(f, a, i);
     if (dense)
         return kernel(f);
     TS_SCOPE;
@@ -160,8 +171,8 @@ static ts_status densely(ts_frame *f, uint32_t written, ts_kernel kernel)
             continue;
         args[a].list = list + at;
         for (uint32_t i = 0; i < args[a].count && status == TS_OK; i++) {
-            ts_tensor *t = f->args[a].list[i];
-            status = ts_status_of_pointer(list[at++] = ts_is_contiguous(t) ? t : ts_clone(t));
+            list[at] = as_taken(f->args[a].list[i], taken(f, a, i));
+            status = ts_status_of_pointer(list[at++]);
         }
     }
     status = status == TS_OK ? kernel(&copy) : status;
@@ -340,6 +351,14 @@ static ts_status with_types(const ts_frame *f, const int (&args)[LISTS], int64_t
     }
 }
 
+/** Both averages of a member are taken in one dtype, the wider: f32 may stand beside a half. */
+static ts_dtype averages_alike(const ts_frame *f, int arg, int64_t member)
+{
+    bool average = arg == 2 || arg == 3;
+    return average && dtype_of(f, 2, member) != dtype_of(f, 3, member) ? TS_F32
+                                                                       : dtype_of(f, arg, member);
+}
+
 /** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay, decoupled,
  * found, skipped, grad_scale) */
 static ts_status adamw(ts_frame *f)
@@ -356,12 +375,6 @@ static ts_status adamw(ts_frame *f)
             t.number[0][m] = step;
     };
     const int args[] = {0, 1, 2, 3};
-    for (uint32_t i = 0; i < f->args[0].count; i++)
-        if (dtype_of(f, 2, i) != dtype_of(f, 3, i))
-            return ts_kernel_error(f, 3, TS_ERR_UNSUPPORTED, "cast with ts_to()",
-                                   "expected dtype %s as argument 'exp_avg' at %u, got %s",
-                                   ts_dtype_name(dtype_of(f, 2, i)), i,
-                                   ts_dtype_name(dtype_of(f, 3, i)));
     return by_dtypes(f, args, [&](int64_t like) {
         return with_types(f, args, like, [&]<class P, class G, class M> {
             return over_steps<4>(f, args, like, 11, numbers,
@@ -640,13 +653,14 @@ static ts_status global_norm(ts_frame *f)
 }
 
 /** An op over lists as they are; the lists that it writes are named by bits. */
-template <ts_kernel KERNEL, uint32_t WRITTEN> static ts_status of_lists(ts_frame *f)
+template <ts_kernel KERNEL, uint32_t WRITTEN, taken_fn TAKEN = dtype_of>
+static ts_status of_lists(ts_frame *f)
 {
-    return densely(f, WRITTEN, KERNEL);
+    return densely(f, WRITTEN, KERNEL, TAKEN);
 }
 
 TS_CUDA_FAMILY(optim,
-    {"adamw", of_lists<adamw, 1 << 0 | 1 << 2 | 1 << 3>, 0, true},
+    {"adamw", of_lists<adamw, 1 << 0 | 1 << 2 | 1 << 3, averages_alike>, 0, true},
     {"sgd", of_lists<sgd, 1 << 0 | 1 << 2>, 0, true},
     {"scale", of_lists<scale, 1 << 0>, 0, true},
     {"unscale", of_lists<unscale, 1 << 0>, 0, true},

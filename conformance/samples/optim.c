@@ -106,6 +106,9 @@ static void ref_unscale(ts_ref *r)
 
 #define PAIR LIST(T(SWEEP, 3), T(7))
 #define SQUARES LIST(T_UNIFORM(0.5, 2, SWEEP, 3), T_UNIFORM(0.5, 2, 7))
+/* the first of f32 */
+#define SQUARES_F32 LIST({.tag = TS_TAG_TENSOR, .dtype = 1 + TS_F32, .gen = GEN_UNIFORM,           \
+                          .low = 0.5, .high = 2, SIZES_(SWEEP, 3)}, T_UNIFORM(0.5, 2, 7))
 #define MIXED LIST(T(SWEEP, 3), T_OF(TS_BF16, 7))
 #define OTHER LIST(T(SWEEP, 3), T(8))
 
@@ -140,6 +143,14 @@ static const ts_sample samples[] = {
      {MIXED, MIXED, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
+    {"adamw", "averages of two dtypes",
+     {PAIR, PAIR, PAIR, SQUARES_F32, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
+      FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
+     ref_adamw, .dtypes = DT_HALVES, .c = 16, .scale = 4, .no_expand = true},
+    {"adamw", "averages of two dtypes, left out",
+     {PAIR, PAIR, PAIR, SQUARES_F32, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
+      FLOAT(0.1), BOOL(true), GUARDED(1), ABSENT},
+     ref_adamw, .dtypes = DT_HALVES, .no_expand = true},
     {"adamw", "guarded, taken",
      {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), GUARDED(0), ABSENT},
