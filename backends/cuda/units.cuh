@@ -41,11 +41,12 @@ inline int64_t elements_behind(const ts_tensor *t, int dim)
     return n;
 }
 
-/** Division of numbers of type I by one that is known before. */
+/** Division of numbers of type I by one that is known before. Where there are no numbers, beside a
+ * size of 0, the other sizes may be any, and beyond I. */
 template <class I> struct split;
 template <> struct split<uint32_t> : divisor {
     split() = default;
-    explicit split(int64_t by) : divisor((uint32_t)(by > 0 ? by : 1)) {}
+    explicit split(int64_t by) : divisor((uint32_t)(by > 0 && by <= UINT32_MAX ? by : 1)) {}
 };
 template <> struct split<uint64_t> {
     uint64_t d;

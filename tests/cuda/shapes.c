@@ -163,6 +163,19 @@ TS_TEST(running_sums_over_many_blocks_are_those_of_the_CPU, .loop = 2)
     compare(device, &(subject){scan, _i, TS_F32, 1, {{_i ? 3 : 70000, _i ? 70000 : 3}}, {2}}, 128);
 }
 
+TS_TEST(an_empty_index_may_have_sizes_beyond_32_bits)
+{
+    GPU(device);
+    TS_SCOPE;
+    const int64_t many = (int64_t)1 << 32;
+    ts_tensor *self = ts_empty_on(TS_SIZES(many, 0), TS_F32, device);
+    ts_tensor *y = ts_gather(self, 1, ts_empty_on(TS_SIZES(many, 0), TS_I64, device));
+    OK(y);
+    ck_assert_int_eq(ts_size(y, 0), many);
+    OK(y = ts_one_hot(ts_empty_on(TS_SIZES(0), TS_I64, device), many));
+    ck_assert_int_eq(ts_size(y, 1), many);
+}
+
 /* The dims do not join, and two of them have more elements than 31 bits count. */
 TS_TEST(pointwise_ops_reach_every_element_of_dims_with_more_than_2_to_the_31)
 {
