@@ -8,6 +8,7 @@
  * not be. Bytes: each element read and written once, and read once more where rows are cut.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/aligned.cuh"
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/launch_rows.cuh"
@@ -321,7 +322,7 @@ template <class T> static ts_status run(ts_frame *f)
     if (s.inner > 1)
         return run_columns<T, 8, 64>(f, s, x, y);
     constexpr int V = vec16<T>;
-    if (s.n % V || !aligned16(x) || !aligned16(y))
+    if (s.n % V) /* else rows begin at 16 bytes: on_aligned() saw to it */
         return s.n <= 32 * ROW_VECS * 4 ? run_rows<T, 1, 1>(f, s, x, y)
                                         : run_rows<T, 16, 1>(f, s, x, y);
     int64_t vecs = s.n / V;
@@ -341,4 +342,10 @@ static ts_status cumsum(ts_frame *f)
     }
 }
 
-TS_CUDA_FAMILY(scan, {"cumsum", cumsum, floats | TS_DTYPE_BIT(TS_I64), false})
+/** Columns are added one by one, wherever they lie. */
+static ts_status in_one_order(ts_frame *f)
+{
+    return ts_kernel_rows(f).inner > 1 ? cumsum(f) : on_aligned<cumsum>(f);
+}
+
+TS_CUDA_FAMILY(scan, {"cumsum", in_one_order, floats | TS_DTYPE_BIT(TS_I64), false})

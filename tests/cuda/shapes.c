@@ -163,6 +163,22 @@ TS_TEST(running_sums_over_many_blocks_are_those_of_the_CPU, .loop = 2)
     compare(device, &(subject){scan, _i, TS_F32, 1, {{_i ? 3 : 70000, _i ? 70000 : 3}}, {2}}, 128);
 }
 
+TS_TEST(running_sums_have_the_same_bits_wherever_rows_begin)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { ROWS = 3, N = 4096 };
+    double same;
+    ts_tensor *x = ts_to_device(ts_normal(TS_SIZES(ROWS, N), 0, 1, TS_F32), device);
+    ts_tensor *buffer = ts_empty_on(TS_SIZES(ROWS * N + 1), TS_F32, device);
+    ts_tensor *behind = ts_view(ts_narrow(buffer, 0, 1, ROWS * N), TS_SIZES(ROWS, N));
+    ts_tensor *expected = ts_cumsum(x, 1);
+    OK(ts_item(ts_all(ts_eq(ts_cumsum(ts_copy_(behind, x), 1), expected)), &same));
+    ck_assert(same);
+    OK(ts_item(ts_all(ts_eq(ts_cumsum_(behind, 1), expected)), &same));
+    ck_assert(same);
+}
+
 TS_TEST(an_empty_index_may_have_sizes_beyond_32_bits)
 {
     GPU(device);
