@@ -19,9 +19,10 @@ struct lines {
 template <int X, int Y> struct line_place {
     int64_t first;  /* offset of element 0 */
     int64_t number; /* o * inner + j */
+    int64_t step;   /* from element to element: where a block has one line, neighbours */
     bool some;
 
-    __device__ __forceinline__ line_place(const lines &l)
+    __device__ __forceinline__ line_place(const lines &l) : step(X == 1 ? 1 : l.inner)
     {
         int64_t tiles = (l.inner + X - 1) / X;
         int64_t o = blockIdx.x / tiles, j = blockIdx.x % tiles * X + threadIdx.x;

@@ -14,18 +14,18 @@ static __global__ void __launch_bounds__(X *Y) lines_kernel(lines l, const T *x,
     A top = minus_infinity<A>(), sum = 0;
     if (at.some)
         for (int64_t i = threadIdx.y; i < l.count; i += Y)
-            top = op_max::of(top, widen(x[at.first + i * l.inner]));
+            top = op_max::of(top, widen(x[at.first + i * at.step]));
     top = line_reduce<X, Y, op_max>(top);
     exp_from<T> above(top);
     if (at.some)
         for (int64_t i = threadIdx.y; i < l.count; i += Y)
-            sum += above(widen(x[at.first + i * l.inner]));
+            sum += above(widen(x[at.first + i * at.step]));
     sum = line_reduce<X, Y, op_sum>(sum);
     A scale = LOG ? log(sum) : 1 / sum;
     if (at.some)
         for (int64_t i = threadIdx.y; i < l.count; i += Y) {
-            A z = widen(x[at.first + i * l.inner]);
-            y[at.first + i * l.inner] = narrow<T>(LOG ? z - top - scale : above(z) * scale);
+            A z = widen(x[at.first + i * at.step]);
+            y[at.first + i * at.step] = narrow<T>(LOG ? z - top - scale : above(z) * scale);
         }
 }
 
@@ -38,15 +38,15 @@ static __global__ void __launch_bounds__(X *Y)
     A sum = 0;
     if (at.some)
         for (int64_t i = threadIdx.y; i < l.count; i += Y) {
-            A a = widen(g[at.first + i * l.inner]);
-            sum += LOG ? a : a * widen(y[at.first + i * l.inner]);
+            A a = widen(g[at.first + i * at.step]);
+            sum += LOG ? a : a * widen(y[at.first + i * at.step]);
         }
     sum = line_reduce<X, Y, op_sum>(sum);
     exp_from<T> exp_of(0);
     if (at.some)
         for (int64_t i = threadIdx.y; i < l.count; i += Y) {
-            A a = widen(g[at.first + i * l.inner]), b = widen(y[at.first + i * l.inner]);
-            dx[at.first + i * l.inner] = narrow<T>(LOG ? a - exp_of(b) * sum : b * (a - sum));
+            A a = widen(g[at.first + i * at.step]), b = widen(y[at.first + i * at.step]);
+            dx[at.first + i * at.step] = narrow<T>(LOG ? a - exp_of(b) * sum : b * (a - sum));
         }
 }
 
