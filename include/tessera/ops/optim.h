@@ -43,9 +43,9 @@ typedef struct ts_adamw_rule {
 } ts_adamw_rule;
 
 /**
- * Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), for t = steps[i] from 1 on,
- *   less what was skipped: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, p -=
- *   lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ * Adam (Kingma, Ba, 2015) and AdamW (Loshchilov, Hutter, 2019), t = steps[i] less what was skipped:
+ *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
+ *   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  * @param exp_avg, exp_avg_sq  m and v, zero before the first step
  * @param steps  n numbers: how often tensor i has been stepped, this time included
  */
