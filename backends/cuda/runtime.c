@@ -271,9 +271,9 @@ static __attribute__((noinline)) ts_cuda_device *use_another(int index)
         ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a device below %d", index, TS_CUDA_DEVICES);
         return NULL;
     }
-    /* what fails below may have changed CUDA's own device, and is no fault of the one before */
-    ts_cuda_current = NULL;
     if (!atomic_load_explicit(&ready[index], memory_order_acquire)) {
+        /* what fails here may have changed CUDA's own device, and is no fault of the one before */
+        ts_cuda_current = NULL;
         pthread_mutex_lock(&lock);
         ts_status status = atomic_load(&ready[index]) ? TS_OK : prepare(index);
         if (status == TS_OK)
