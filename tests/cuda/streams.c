@@ -92,6 +92,26 @@ TS_TEST(a_stream_that_the_program_made_itself_serves_as_the_current_one)
     ck_assert_int_eq(destroy(own), 0);
 }
 
+TS_TEST(a_stream_that_the_program_made_itself_is_ended_like_any_and_leaves_its_memory_to_the_next)
+{
+    GPU(device);
+    int (*create)(void **stream, unsigned flags) = driver_function("cuStreamCreate");
+    enum { NON_BLOCKING = 1, TURNS = 40 }; /* more than there are streams whose memory is kept */
+    uint64_t calls = 0;
+    OK(ts_synchronize(device));
+    for (int i = 0; i < TURNS; i++) {
+        TS_SCOPE;
+        void *own = NULL;
+        ck_assert_int_eq(create(&own, NON_BLOCKING), 0);
+        OK(ts_stream_use(device, own));
+        ck_assert(all_are(full_on(device, 1000, i), (float)i));
+        calls = i ? calls : memory_of(device).system_allocs;
+        ts_stream_free(device, own);
+        ck_assert_ptr_null(ts_stream_current(device));
+    }
+    ck_assert_uint_eq(memory_of(device).system_allocs, calls);
+}
+
 TS_TEST(a_copy_from_pinned_memory_runs_beside_work_on_another_stream)
 {
     GPU(device);
