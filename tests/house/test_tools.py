@@ -385,8 +385,19 @@ class GpuSuite(ToolCase):
         status, _, found = self.suite("--only", "ptx80")
         self.assertEqual(status, -9)
         self.assertEqual(list(found["ptx80"]["steps"])[-1], "compiled without force")
-        self.assertIn("1 steps unfinished", found["ptx80"]["verdict"])
+        self.assertIn("; tests: unfinished", found["ptx80"]["verdict"])
         self.assertGreater(found["ptx80"]["failed"], 0)
+
+    def test_sanitizers_that_have_ended_stay_when_the_run_is_killed(self):
+        self.write("bin/compute-sanitizer",
+                   '#!/bin/sh\n[ $2 = racecheck ] && kill -KILL $PPID\n'
+                   'echo "========= ERROR SUMMARY: 0 errors"\n', 0o755)
+        status, _, found = self.suite("--only", "sanitizers", "--commands", "unary",
+                                      "--tool", "memcheck,racecheck")
+        self.assertEqual(status, -9)
+        self.assertRegex(found["sanitizers"]["verdict"],
+                         r"^memcheck: 1 clean \(\d+ s\); racecheck: unfinished$")
+        self.assertEqual(found["sanitizers"]["failed"], 1)
 
     def test_an_operator_that_the_driver_cannot_compile_is_named(self):
         self.write("ts-conformance", self.conformance.replace("#!/bin/sh\n",
