@@ -97,25 +97,45 @@ static inline cell *stamp(ts_timers *t, cell *next)
     return before;
 }
 
+/** A moment by both clocks. */
+typedef struct moment {
+    int64_t ticks, ns;
+} moment;
+
+/** Of some readings the closest: a thread may be set aside between the two clocks. */
+static moment moment_now(void)
+{
+    moment m = {0};
+    int64_t closest = INT64_MAX;
+    for (int i = 0; i < 20; i++) {
+        int64_t before = ticks(), ns = nanoseconds(), apart = ticks() - before;
+        if (apart < closest) {
+            closest = apart;
+            m = (moment){before + apart / 2, ns};
+        }
+    }
+    return m;
+}
+
 /** Cost of a stamp: minimum over batches, in ticks; ns per tick over 5 ms. */
 static void calibrate(void)
 {
     if (state.ns_per_tick > 0)
         return;
-    int64_t t0 = ticks(), n0 = nanoseconds(), n1;
-    do
-        n1 = nanoseconds();
-    while (n1 - n0 < 5000000);
-    state.ns_per_tick = (double)(n1 - n0) / (double)(ticks() - t0);
+    moment from = moment_now(), to;
+    while (nanoseconds() - from.ns < 5000000)
+        ;
+    to = moment_now();
+    state.ns_per_tick = (double)(to.ns - from.ns) / (double)(to.ticks - from.ticks);
     ts_timers probe = {0};
     int64_t best = INT64_MAX;
     for (int batch = 0; batch < 20; batch++) {
         probe.running = &probe.outside;
-        int64_t from = ticks();
-        set(&probe.last, from);
+        int64_t begin = ticks();
+        set(&probe.last, begin);
         for (int i = 0; i < 100; i++)
             stamp(&probe, &probe.outside);
-        int64_t cost = (ticks() - from) / 100;
+        int64_t cost = (ticks() - begin) / 100;
         best = cost < best ? cost : best;
     }
     set(&state.stamp_cost, best);
