@@ -123,12 +123,13 @@ template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double e
         const T *bias = bias_arg ? data_of<T>(f->args[bias_arg]) : nullptr;
         T *y = data_of<T>(f->rets[0]);
         A *mean = RMS ? nullptr : data_of<A>(f->rets[1]), *rstd = data_of<A>(f->rets[RMS ? 1 : 2]);
-        if (!r.outer || !r.count)
+        if (!r.outer)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8) {
             norm_rows<T> a = {x, nullptr, weight, bias, y, nullptr, mean, rstd, r.outer, r.count,
                               (float)eps};
-            cudaError_t e = norm_forward<T, RMS, false>(a, c.device, c.stream);
+            cudaError_t e = r.count ? norm_forward<T, RMS, false>(a, c.device, c.stream)
+                                    : cudaErrorNotSupported; /* whose mean is NaN */
             if (e != cudaErrorNotSupported)
                 return e;
         }
@@ -164,7 +165,9 @@ static ts_status add_layer_norm(ts_frame *f)
     };
     bool held = false;
     TS_CUDA_TRY(with_float(f, [&]<class T>(const call &c) {
-        cudaError_t e = r.outer && r.count ? rows.template operator()<T>(c) : cudaSuccess;
+        cudaError_t e = !r.outer  ? cudaSuccess
+                        : r.count ? rows.template operator()<T>(c)
+                                  : cudaErrorNotSupported;
         held = e != cudaErrorNotSupported;
         return held ? e : cudaSuccess;
     }));

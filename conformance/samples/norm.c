@@ -31,13 +31,14 @@ static double affine(const ts_ref_arg *a, int64_t i, double absent)
 static void layer_norm(ts_ref *r, const double *values, int at)
 {
     const ts_ref_arg *x = &r->a[0];
-    int64_t dims = r->a[at].i, n = row_size(x, dims), rows = n ? x->numel / n : 0;
+    int64_t dims = r->a[at].i, n = row_size(x, dims);
+    int64_t rows = ref_numel(x->sizes, x->ndim - (int)dims);
     double eps = r->a[at + 3].d, *y = ref_ret_like(r, 0, x), *mean = per_row(r, at, x, dims),
            *rstd = per_row(r, at + 1, x, dims);
     r->scale[0] = ref_scratch(r, x->numel);
     for (int64_t i = 0; i < rows; i++) {
         const double *row = values + i * n;
-        long double m = 0, v = 0; /* equal elements must leave nothing */
+        long double m = n ? 0 : NAN, v = m; /* equal elements must leave nothing */
         for (int64_t k = 0; k < n; k++)
             m += row[k] / (long double)n;
         for (int64_t k = 0; k < n; k++)
@@ -90,10 +91,11 @@ static void ref_layer_norm_backward(ts_ref *r)
 static void ref_rms_norm(ts_ref *r)
 {
     const ts_ref_arg *x = &r->a[0];
-    int64_t dims = r->a[1].i, n = row_size(x, dims), rows = n ? x->numel / n : 0;
+    int64_t dims = r->a[1].i, n = row_size(x, dims);
+    int64_t rows = ref_numel(x->sizes, x->ndim - (int)dims);
     double eps = r->a[3].d, *y = ref_ret_like(r, 0, x), *rstd = per_row(r, 1, x, dims);
     for (int64_t i = 0; i < rows; i++) {
-        double s = 0;
+        double s = n ? 0 : NAN;
         for (int64_t k = 0; k < n; k++)
             s += x->x[i * n + k] * x->x[i * n + k] / (double)n;
         rstd[i] = 1 / sqrt(s + eps);
@@ -138,6 +140,8 @@ static const ts_sample samples[] = {
     {"layer_norm", "weight alone", {T(SWEEP, 7), INT(1), T(7), ABSENT, FLOAT(0.1)}, ref_layer_norm,
      .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 7,
      .scale = 4, .grad = true, .grad_c = 256},
+    {"layer_norm", "rows of nothing", {T(SWEEP, 0), INT(1), ABSENT, ABSENT, FLOAT(1e-5)},
+     ref_layer_norm, .out = {0, OUT_WIDE, OUT_WIDE}},
     {"layer_norm_backward", "rows",
      {T(SWEEP, 5), T(SWEEP, 5), T(SWEEP, 1), T_POSITIVE(SWEEP, 1), T(5), INT(1)},
      ref_layer_norm_backward, .c = 16, .depth = SWEEP, .scale = 64, .grad = true},
@@ -153,6 +157,9 @@ static const ts_sample samples[] = {
     {"add_layer_norm", "wide", {T(4, 257), T(4, 257), INT(1), T(257), T(257), FLOAT(1e-5)},
      ref_add_layer_norm,
      .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 4, .depth = 257, .scale = 1},
+    {"add_layer_norm", "rows of nothing",
+     {T(SWEEP, 0), T(SWEEP, 0), INT(1), ABSENT, ABSENT, FLOAT(1e-5)}, ref_add_layer_norm,
+     .out = {0, 0, OUT_WIDE, OUT_WIDE}},
     {"add_layer_norm", "two dims, no affine",
      {T(SWEEP, 3, 4), T(SWEEP, 3, 4), INT(2), ABSENT, ABSENT, FLOAT(1e-5)}, ref_add_layer_norm,
      .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 12, .scale = 4, .grad = true,
@@ -165,6 +172,8 @@ static const ts_sample samples[] = {
     {"rms_norm", "no weight", {T(SWEEP, 2, 3), INT(2), ABSENT, FLOAT(1e-6)}, ref_rms_norm,
      .out = {0, OUT_WIDE}, .c = 8, .depth = 6, .scale = 1,
      .grad = true, .grad_c = 256},
+    {"rms_norm", "rows of nothing", {T(SWEEP, 0), INT(1), ABSENT, FLOAT(1e-6)}, ref_rms_norm,
+     .out = {0, OUT_WIDE}},
     {"rms_norm_backward", "rows", {T(SWEEP, 5), T(SWEEP, 5), T_POSITIVE(SWEEP, 1), T(5), INT(1)},
      ref_rms_norm_backward, .c = 16,
      .depth = SWEEP, .scale = 64, .grad = true},
