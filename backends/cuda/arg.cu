@@ -178,7 +178,7 @@ static ts_status run(ts_frame *f, const ts_value *values, const ts_value *places
     if (bytes && !(s.bests = (best<wide_t<T>, true> *)ts_scratch_take(where, bytes)))
         return ts_error_code();
     ts_status status = on_device(f, [&](const call &c) {
-        dim3 grid((unsigned)blocks, (unsigned)shares);
+        dim3 grid(grid_blocks(blocks), (unsigned)shares);
         if (columns)
             columns_kernel<T, MAX, 32, 16><<<grid, dim3(32, 16), 0, c.stream>>>(s);
         else if (brief)

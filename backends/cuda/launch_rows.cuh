@@ -10,6 +10,9 @@ namespace ts {
 
 inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
+/** Blocks along x. More than any GPU takes stay too many, so that their launch is refused. */
+inline unsigned grid_blocks(int64_t n) { return n > INT32_MAX ? UINT32_MAX : (unsigned)n; }
+
 /** rows_dispatch() of rows that vectors do not fill, or that do not begin
  * at 16 bytes: an element an access. */
 template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
@@ -60,7 +63,7 @@ cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
 template <class S, class... P, class... A>
 cudaError_t rows_launch(void (*kernel)(P...), int64_t rows, cudaStream_t stream, A... args)
 {
-    ts_cuda_grid grid = {dim3((unsigned)((rows + S::rows - 1) / S::rows)),
+    ts_cuda_grid grid = {dim3(grid_blocks((rows + S::rows - 1) / S::rows)),
                          dim3(S::threads * S::rows), 0, 1};
     return launch(kernel, grid, stream, static_cast<P>(args)...);
 }

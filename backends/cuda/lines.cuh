@@ -8,7 +8,7 @@
 #ifndef TS_CUDA_LINES_CUH
 #define TS_CUDA_LINES_CUH
 
-#include "backends/cuda/rows.cuh"
+#include "backends/cuda/launch_rows.cuh"
 
 namespace ts {
 
@@ -54,9 +54,9 @@ template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_red
 template <class F> void lines_dispatch(const lines &l, F &&f)
 {
     if (l.inner == 1)
-        f.template operator()<1, 256>(dim3((unsigned)l.outer), dim3(1, 256));
+        f.template operator()<1, 256>(dim3(grid_blocks(l.outer)), dim3(1, 256));
     else
-        f.template operator()<32, 16>(dim3((unsigned)(l.outer * ((l.inner + 31) / 32))),
+        f.template operator()<32, 16>(dim3(grid_blocks(l.outer * ((l.inner + 31) / 32))),
                                       dim3(32, 16));
 }
 

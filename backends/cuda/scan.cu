@@ -290,10 +290,10 @@ static ts_status run_rows(ts_frame *f, scan s, const T *x, T *y)
         f, s.outer, shares, [&]<bool TOTAL>(unsigned parts, cudaStream_t stream, A *sums) {
             if constexpr (TOTAL)
                 row_totals_kernel<T, WARPS, V>
-                    <<<dim3((unsigned)blocks, parts), threads, 0, stream>>>(s, x, sums);
+                    <<<dim3(grid_blocks(blocks), parts), threads, 0, stream>>>(s, x, sums);
             else
                 rows_kernel<T, WARPS, V>
-                    <<<dim3((unsigned)blocks, parts), threads, 0, stream>>>(s, x, y, sums);
+                    <<<dim3(grid_blocks(blocks), parts), threads, 0, stream>>>(s, x, y, sums);
         });
 }
 
@@ -304,7 +304,7 @@ template <class T, int X, int Y> static ts_status run_columns(ts_frame *f, scan 
     return in_shares<A>(f, s.outer * s.inner, shares,
                         [&]<bool TOTAL>(unsigned parts, cudaStream_t stream, A *sums) {
                             columns_kernel<T, X, Y, TOTAL>
-                                <<<dim3((unsigned)blocks, parts), dim3(X, Y), 0, stream>>>(
+                                <<<dim3(grid_blocks(blocks), parts), dim3(X, Y), 0, stream>>>(
                                     s, x, y, sums);
                         });
 }
