@@ -89,7 +89,7 @@ static __device__ __forceinline__ vec<T, V> load_at(const void *data, int64_t i)
 template <int V, class T>
 static __device__ __forceinline__ void store_at(void *data, int64_t i, vec<T, V> x)
 {
-    *reinterpret_cast<vec<T, V> *>((T *)data + i) = x;
+    store_whole(reinterpret_cast<vec<T, V> *>((T *)data + i), x);
 }
 template <int LISTS>
 static __device__ __forceinline__ bool aligned_all(const table<LISTS> &t, int member)

@@ -157,12 +157,15 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
                 at[j] = all_of<T, V>(fill);
         }
     }
-    /** Vector j of a line that other rows need too; `fill` alone for one that is NULL. */
+    /** Vector j of a line that other rows need too. */
+    static __device__ __forceinline__ vec<T, V> there(const T *line, int j)
+    {
+        return reinterpret_cast<const vec<T, V> *>(line)[first() + j * S::threads];
+    }
+    /** The same of a line that may be NULL: `fill` alone, as for what is outside of it. */
     static __device__ __forceinline__ vec<T, V> kept(const T *line, int j, int64_t n, T fill)
     {
-        return line && inside(j, n)
-                   ? reinterpret_cast<const vec<T, V> *>(line)[first() + j * S::threads]
-                   : all_of<T, V>(fill);
+        return line && inside(j, n) ? there(line, j) : all_of<T, V>(fill);
     }
     __device__ __forceinline__ void store(T *row, int64_t n) const
     {
@@ -178,6 +181,8 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
             return;
         if constexpr (STREAM && sizeof(x) == 16)
             store_stream(to, x);
+        else if constexpr (S::rows > 1) /* whose last block may lack some */
+            store_whole(to, x);
         else
             *to = x;
     }
@@ -185,17 +190,25 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
     {
         return S::full ? n > 0 : (int64_t)(first() + j * S::threads) * V < n;
     }
-    /** Has numbers of halves taken out of their vectors again, not kept in twice the registers. */
+    /** Has numbers of halves taken out of vector j again, not kept in twice the registers. */
+    __device__ __forceinline__ void renew(int j)
+    {
+        if constexpr (sizeof(T) == 2 && sizeof(at[0]) == 16) {
+            uint4 &u = reinterpret_cast<uint4 &>(at[j]);
+            asm volatile("" : "+r"(u.x), "+r"(u.y), "+r"(u.z), "+r"(u.w));
+        }
+    }
     __device__ __forceinline__ void renew()
     {
-        if constexpr (sizeof(T) == 2 && sizeof(at[0]) == 16)
 #pragma unroll
-            for (int j = 0; j < S::vecs; j++) {
-                uint4 &u = reinterpret_cast<uint4 &>(at[j]);
-                asm volatile("" : "+r"(u.x), "+r"(u.y), "+r"(u.z), "+r"(u.w));
-            }
+        for (int j = 0; j < S::vecs; j++)
+            renew(j);
     }
 };
+
+/** What makes x, and every store before, comes before what follows, which so needs no registers
+ * beside theirs. */
+__device__ __forceinline__ void settled(float &x) { asm volatile("" : "+f"(x)::"memory"); }
 
 /** Row that this thread works on, and whether there is one. */
 template <class S> __device__ __forceinline__ int64_t row_index()

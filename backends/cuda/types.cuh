@@ -159,6 +159,17 @@ template <class V> __device__ __forceinline__ void store_stream(V *p, V v)
     static_assert(sizeof(V) == 16, "a 16-byte vector");
     __stcs(reinterpret_cast<uint4 *>(p), *reinterpret_cast<uint4 *>(&v));
 }
+/** Stores a vector in accesses of 16 bytes: a plain assignment may become stores of its elements,
+ * as it does under a condition. */
+template <class V> __device__ __forceinline__ void store_whole(V *p, const V &v)
+{
+    if constexpr (sizeof(V) % 16 == 0)
+#pragma unroll
+        for (size_t i = 0; i < sizeof(V) / 16; i++)
+            __stwb(reinterpret_cast<uint4 *>(p) + i, reinterpret_cast<const uint4 *>(&v)[i]);
+    else
+        *p = v;
+}
 
 } // namespace ts
 
