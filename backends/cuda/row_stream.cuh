@@ -338,9 +338,9 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
         return cudaErrorNotSupported;
     /* Without branches more is on its way at a time, which takes registers that these have. */
     constexpr bool kept = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept;
-    constexpr int exact_vecs = kept || (WAY == rows_wide && sizeof(T) == 4) ? 8
-                               : WAY == rows_sum && sizeof(T) == 2          ? 4
-                                                                            : 0;
+    constexpr int exact_vecs = kept || WAY == rows_wide            ? 8
+                               : WAY == rows_sum && sizeof(T) == 2 ? 4
+                                                                   : 0;
 #define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
     {                                                                                              \
         constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most;             \
@@ -353,9 +353,9 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
     if constexpr (WAY == rows_wide) {
         if constexpr (sizeof(T) == 2) {
             TS_SHAPE(8192, 256, 8, 4, 3, 2)
-        }
-        TS_SHAPE(16384, 512, 8, 4, 3, 1)
-        if constexpr (sizeof(T) == 4) {
+            TS_SHAPE(16384, 256, 8, 8, 3, 2)
+        } else {
+            TS_SHAPE(16384, 512, 8, 4, 3, 1)
             TS_SHAPE(32768, 512, 8, 8, 3, 1)
         }
     } else if constexpr (WAY == rows_wide_held) {

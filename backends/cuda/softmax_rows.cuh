@@ -105,6 +105,65 @@ __global__ void __launch_bounds__(S::threads *S::rows)
     part.store(y + r * n, m);
 }
 
+/** Of halves, two at a time, as they lie in their vectors. */
+template <int VECS> __device__ __forceinline__ float largest(const vec<bf16, 8> (&x)[VECS])
+{
+    const __nv_bfloat162 *pairs = reinterpret_cast<const __nv_bfloat162 *>(x);
+    __nv_bfloat162 top = pairs[0];
+#pragma unroll
+    for (int i = 1; i < VECS * 4; i++)
+        top = __hmax2(top, pairs[i]);
+    return fmaxf(__low2float(top), __high2float(top));
+}
+template <int VECS> __device__ __forceinline__ float largest(const vec<f16, 8> (&x)[VECS])
+{
+    const __half2 *pairs = reinterpret_cast<const __half2 *>(x);
+    __half2 top = pairs[0];
+#pragma unroll
+    for (int i = 1; i < VECS * 4; i++)
+        top = __hmax2(top, pairs[i]);
+    return fmaxf(__low2float(top), __high2float(top));
+}
+
+/**
+ * The same for rows that are so long that their exponentials would leave no registers to a second
+ * block: the row stays as it was read, and each exponential is made twice.
+ */
+template <class T, class S, bool LOG>
+__global__ void __launch_bounds__(S::threads, 1024 / S::threads)
+    softmax_packed_kernel(const T *x, T *y)
+{
+    constexpr int V = vec16<T>;
+    constexpr int64_t n = S::threads * S::vecs * V;
+    float2 *place = row_place<S, 1, float2>();
+    row_part<T, S, V, false> part;
+    part.load(x + blockIdx.x * n, n, narrow<T>(0.0f));
+    float top = largest(part.at), sum = 0, z[V];
+    exp_from<T> own(top == -INFINITY ? 0 : top);
+#pragma unroll
+    for (int j = 0; j < S::vecs; j++) {
+        part.renew(j);
+        unpack<T, V>(part.at[j], z);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            sum += own(z[k]);
+        settled(sum);
+    }
+    float2 whole = row_combine<S, V>(make_float2(top, sum), 0, 0, joined_exps<T>(), place);
+    float scale = LOG ? logf(whole.y) : 1 / whole.y;
+    exp_from<T> above(whole.x);
+#pragma unroll
+    for (int j = 0; j < S::vecs; j++) {
+        part.renew(j);
+        unpack<T, V>(part.at[j], z);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            z[k] = LOG ? z[k] - whole.x - scale : above(z[k]) * scale;
+        part.put(y + blockIdx.x * n, j, n, pack<T, V>(z));
+        settled(scale);
+    }
+}
+
 /** dx = y (g - sum(g y)); for the logarithm dx = g - exp(y) sum(g). */
 template <class T, class S, int V, bool LOG>
 __global__ void __launch_bounds__(S::threads *S::rows, S::full ? 1024 / (S::threads * S::rows) : 1)
@@ -321,6 +380,11 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
                          cudaStream_t stream)
 {
     bool aligned = aligned16(x) && aligned16(y);
+    if constexpr (sizeof(T) == 2)
+        if (aligned && n == 32768) {
+            using S = row_shape<16, 8, true>;
+            return rows_launch<S>(softmax_packed_kernel<T, S, LOG>, rows, stream, x, y);
+        }
     cudaError_t e = softmax_dispatch<T, 1>(n, aligned, [&]<class S, int V>() {
         return rows_launch<S>(softmax_kernel<T, S, V, LOG>, rows, stream, x, y, rows, n);
     });
