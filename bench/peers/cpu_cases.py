@@ -227,7 +227,7 @@ def _():
                             beta2=0.999,
                             weight_decay=0.01, eps=1e-8, amsgrad=False, maximize=False)
     return Case([('adamw', [ours, grads, state[2], state[3], [1] * len(params), 1e-3, 0.9, 0.999,
-                            1e-8, 0.01, True, None, None])],
+                            1e-8, 0.01, True, None, None, None])],
                 theirs, after=list(zip(ours, params)))
 
 

@@ -192,7 +192,7 @@ def adamw():
 
     def ours(params, grads, mean, square, steps):
         return [('adamw', [params, grads, mean, square, [1] * count, 1e-3, 0.9, 0.999, 1e-8, 0.01,
-                           True, None, None])]
+                           True, None, None, None])]
     CASES['adamw', f'GPT-2, {count} tensors, {n}', 'f32'] = Case(
         make, theirs, ours, bytes=7 * 4 * n, same=0, compiles=False, sets=1)
 
