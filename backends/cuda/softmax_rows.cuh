@@ -106,19 +106,11 @@ __global__ void __launch_bounds__(S::threads *S::rows)
 }
 
 /** Of halves, two at a time, as they lie in their vectors. */
-template <int VECS> __device__ __forceinline__ float largest(const vec<bf16, 8> (&x)[VECS])
+template <class T, int VECS> __device__ __forceinline__ float largest(const vec<T, 8> (&x)[VECS])
 {
-    const __nv_bfloat162 *pairs = reinterpret_cast<const __nv_bfloat162 *>(x);
-    __nv_bfloat162 top = pairs[0];
-#pragma unroll
-    for (int i = 1; i < VECS * 4; i++)
-        top = __hmax2(top, pairs[i]);
-    return fmaxf(__low2float(top), __high2float(top));
-}
-template <int VECS> __device__ __forceinline__ float largest(const vec<f16, 8> (&x)[VECS])
-{
-    const __half2 *pairs = reinterpret_cast<const __half2 *>(x);
-    __half2 top = pairs[0];
+    using pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
+    const pair *pairs = reinterpret_cast<const pair *>(x);
+    pair top = pairs[0];
 #pragma unroll
     for (int i = 1; i < VECS * 4; i++)
         top = __hmax2(top, pairs[i]);
