@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
 
+#include <stdatomic.h>
+
 #define FAMILY(name) extern const ts_cuda_family ts_cuda_##name;
 #include "backends/cuda/families.h"
 #undef FAMILY
@@ -76,6 +78,19 @@ static ts_status follow(cudaStream_t later, int device, cudaStream_t stream)
     return ts_cuda_check(error, "cuda:%d: ordering streams", device);
 }
 
+/* Lets the current device reach another one's memory, where the machine has a way from one to the
+ * other: copies then need not go through the host. Asked once for a pair. */
+static void reach(int device, int other)
+{
+    static atomic_bool asked[TS_CUDA_DEVICES][TS_CUDA_DEVICES];
+    int can = 0;
+    if (atomic_exchange(&asked[device][other], true))
+        return;
+    if (cudaDeviceCanAccessPeer(&can, device, other) == cudaSuccess && can)
+        cudaDeviceEnablePeerAccess(other, 0);
+    cudaGetLastError(); /* without it copies are as right, and slower */
+}
+
 /* The source was made on a stream of its own device, which may use its memory again
  * as soon as it is released. */
 static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from,
@@ -94,6 +109,7 @@ static ts_status copy_between(void *state, int device, void *to, int from_device
     TS_TRY(follow(own, from_device, first));
     if (!ts_cuda_use(device))
         return ts_error_code();
+    reach(device, from_device);
     TS_TRY(ts_cuda_check(cudaMemcpyPeerAsync(to, device, from, from_device, (size_t)bytes, own),
                          "cuda:%d: copy of %lld bytes from cuda:%d", device, (long long)bytes,
                          from_device));
