@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from peers.cuda_suite import graph_of, in_turns, replay_us
+from peers.cuda_suite import geometric_mean, graph_of, in_turns, replay_us
 
 TOKENS, WIDTH = 16384, 2048
 ROWS = 512, 1024, 2048, 4096, 8192, 16384
@@ -149,27 +149,54 @@ def run(options, torch, library, write):
                 write(case, [], str(error).splitlines()[0] if str(error) else repr(error))
             library.forget()
         torch.cuda.empty_cache()
+    write.summary()
     return failures
 
 
-def writer(out):
-    """A function that writes a row to stdout and, tab separated, to out."""
+class Writer:
+    """Writes a row to stdout and, tab separated, to out."""
     columns = ('op', 'shape', 'dtype', 'ours_us', 'flash_us', 'cudnn_us', 'gflop', 'ours_tflops',
-               'flash_tflops',
-               'cudnn_tflops', 'note')
+               'flash_tflops', 'cudnn_tflops', 'note')
     form = '{:<44} {:<11} {:<5} {:>9} {:>9} {:>9} {:>9} {:>11} {:>12} {:>12}  {}'
-    print(form.format(*columns))
-    if out:
-        print(*columns, sep='\t', file=out)
 
-    def write(case, times, note=''):
+    def __init__(self, out):
+        self.out, self.rows = out, []
+        print(self.form.format(*self.columns))
+        if out:
+            print(*self.columns, sep='\t', file=out)
+
+    def __call__(self, case, times, note=''):
         times = [*times, None, None, None][:1 + len(PEERS)]
         rates = [us and case.flops / us / 1e6 for us in times]
         row = (*case.name, *(f'{us:.1f}' if us else '-' for us in times),
                f'{case.flops / 1e9:.1f}', *(f'{rate:.0f}' if rate else '-' for rate in rates), note)
         last = max(filter(None, rates[1:]), default=0)
         mark = f'{rates[0] / last:.2f} of the faster' if rates[0] and last else ''
-        print(form.format(*row) + mark, flush=True)
-        if out:
-            print(*row, sep='\t', file=out, flush=True)
-    return write
+        print(self.form.format(*row) + mark, flush=True)
+        if self.out:
+            print(*row, sep='\t', file=self.out, flush=True)
+        if rates[0]:
+            self.rows.append((case, times))
+
+    def summary(self):
+        """What the rows say together: a line for forward, backward and its deterministic mode, also
+        in out."""
+        kinds = {'forward': (False, False), 'backward': (True, False),
+                 'backward, deterministic': (True, True)}
+        for kind, which in kinds.items():
+            rows = [(case, times) for case, times in self.rows
+                    if (case.backward, case.deterministic) == which]
+            line = f'# {kind}: {len(rows)} cases'
+            for i, peer in enumerate(PEERS, 1):
+                ratios = [(times[i] / times[0], ' '.join(case.name[:2])) for case, times in rows
+                          if times[i]]
+                if ratios:
+                    line += (f'; {peer} takes {geometric_mean([r for r, _ in ratios]):.3f} times '
+                             f'as long, least {min(ratios)[0]:.3f} ({min(ratios)[1]})')
+            if rows:
+                print(line)
+                if self.out:
+                    print(line, file=self.out)
+
+
+writer = Writer  # what compare.py asks a suite for

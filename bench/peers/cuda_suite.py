@@ -294,7 +294,7 @@ class Writer:
                     + (', backward' if 'backward' in name[0] else ''))
         pointwise_or_rows = [
             row for row in self.rows
-            if row[4] and row[0][0].split(' ')[0] not in ('linear', 'mm', 'adamw')]
+            if row[4] and row[0][0].split(' ')[0] not in ('linear', 'mm', 'adamw', 'cross_entropy')]
         for which in sorted({kind(row[0]) for row in pointwise_or_rows}):
             rows = [row for row in pointwise_or_rows if kind(row[0]) == which]
             lowest = min(rows, key=lambda row: row[4])
