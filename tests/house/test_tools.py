@@ -332,7 +332,7 @@ class GpuSuite(ToolCase):
     def suite(self, *arguments):
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         status, output = self.run_tool(os.path.join(self.folder, "gpu-suite"), "run", *arguments,
-                                       env=plain_environment(PATH=path))
+                                       env=plain_environment(PATH=path, PYTHONPATH=self.folder))
         with open(os.path.join(self.folder, "gpu.json"), encoding="utf-8") as file:
             return status, output, json.load(file)
 
@@ -358,8 +358,8 @@ class GpuSuite(ToolCase):
         self.assertEqual(order.index("tests"), 2 * many + 2)
         self.assertTrue(all("force=1 " in call for call in calls[:many + 1]))
         self.assertFalse(any("force=1 " in call for call in calls[many + 1:]))
-        self.assertIn("--family attention,reduce force=1", calls[many])
-        self.assertIn("--family matmul force= ", calls[many + 1])
+        self.assertIn("--family reduce force=1", calls[many])
+        self.assertIn("--family attention,matmul force= ", calls[many + 1])
 
     def test_what_the_driver_compiles_lies_in_one_folder_that_goes_away(self):
         self.suite("--only", "ptx80")
@@ -372,7 +372,7 @@ class GpuSuite(ToolCase):
 
     def test_a_step_that_takes_too_long_fails_and_the_next_runs(self):
         self.write("ts-conformance", self.conformance.replace("#!/bin/sh\n",
-                   '#!/bin/sh\ncase "$*" in *attention,reduce*) exec sleep 60;; esac\n'), 0o755)
+                   '#!/bin/sh\ncase "$*" in *"family reduce"*) exec sleep 60;; esac\n'), 0o755)
         status, output, found = self.suite("--only", "ptx80", "--limit", "4")
         self.assertEqual(status, 1, output)
         steps = found["ptx80"]["steps"]
@@ -419,6 +419,30 @@ class GpuSuite(ToolCase):
     def test_samples_without_their_table_fail(self):
         os.remove(os.path.join(self.folder, "card.json"))
         self.assertEqual(self.suite("--only", "samples")[0], 1)
+
+    def test_tables_beside_peers_lie_with_the_record_which_has_their_sums(self):
+        self.write("torch.py", "")
+        self.write("bench/compare.py", "import sys\nout = sys.argv[sys.argv.index('--out') + 1]\n"
+                   "open(out, 'w').write(' '.join(sys.argv[1:]))\n"
+                   "print('a row\\n# date: today\\n# rows: 70 cases; of the roof 0.961')\n"
+                   "sys.exit('cuda' in sys.argv and 'a case that failed')\n")
+        status, output, found = self.suite("--only", "peers")
+        self.assertEqual(status, 1)
+        self.assertIn("a case that failed", output)
+        suites = found["peers"]["suites"]
+        self.assertEqual([suites[name]["failed"] for name in ("attention", "cuda")], [0, 1])
+        self.assertEqual(suites["cuda"]["verdict"], "rows: 70 cases; of the roof 0.961")
+        self.assertRegex(found["peers"]["verdict"],
+                         r"^attention: rows: 70 cases; of the roof 0\.961 \(\d+ s\); cuda: rows: ")
+        for suite, words in ("attention", ""), ("cuda", "--compile --jobs "):
+            with open(os.path.join(self.folder, f"peers-{suite}.tsv"), encoding="utf-8") as file:
+                self.assertIn(f"--suite {suite} {words}", file.read() + " ")
+
+    def test_without_pytorch_peers_are_skipped(self):
+        self.write("torch.py", "raise ImportError\n")
+        status, output, found = self.suite("--only", "peers")
+        self.assertEqual((status, found["peers"]["failed"]), (0, 0), output)
+        self.assertRegex(found["peers"]["verdict"], "^skipped: .* has no PyTorch$")
 
     def test_parts_of_the_same_sources_stay_and_others_go(self):
         self.suite("--only", "samples")
