@@ -50,6 +50,15 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int byt
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
+/** The same with a policy of the second-level cache. */
+__device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes,
+                                          uint32_t barrier, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+                 : "memory");
+}
 /* ------------------------------------------------------------------------------ clusters ---- */
 
 __device__ __forceinline__ uint32_t cluster_rank()

@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(S::threads *S::rows, 1)
     int64_t r = row_index<S>(), m = r < a.rows ? a.n : 0;
     bool first = part_t::first() == 0 && m;
     part_t part;
-    part.load(a.x + r * a.n, m, narrow<T>(minus_infinity<A>()));
+    part.load(a.x + r * a.n, m, narrow<T>(minus_infinity<A>()),
+              read_once(a.rows * a.n * (int64_t)sizeof(T)));
     int goal = m ? a.goal(a.target.at(r)) : a.IGNORED;
     bool mine = goal >= 0 && goal / V % S::threads == part_t::first();
     A logit = mine ? widen(a.x[r * a.n + goal]) : (A)0;

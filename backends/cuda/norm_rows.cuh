@@ -109,40 +109,37 @@ __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
-/** A row that is read twice, the second time from the first cache:
- * its registers are left to more threads. */
-template <int WARPS, int VECS> struct twice_shape : row_shape<WARPS, VECS, true, 1> {};
-template <class S> constexpr bool read_twice = false;
-template <int WARPS, int VECS> constexpr bool read_twice<twice_shape<WARPS, VECS>> = true;
+/** Rows of halves that need so many registers that none are left to ask whether there is a weight,
+ * and a bias: there are. */
+template <class T, class S> constexpr bool norm_with_all = is_half<T> && S::full && S::vecs == 8;
 
-#if defined(__CUDA_ARCH__) &&                                                                      \
-    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
-constexpr int sm_threads = 2048; /* that a multiprocessor can hold */
-#else
-constexpr int sm_threads = 1536;
-#endif
 /** Threads that a multiprocessor is to hold: as many as leave each the registers that it needs. */
-template <class S, int V, bool ADD>
-constexpr int norm_threads = read_twice<S>   ? sm_threads
-                             : S::full       ? 1024
-                             : V == 1 || ADD ? 512
-                                             : 640;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int norm_threads_with_all = 512;
+#else
+constexpr int norm_threads_with_all = 1024;
+#endif
+template <class T, class S, int V, bool ADD>
+constexpr int norm_threads = norm_with_all<T, S> ? norm_threads_with_all
+                             : S::full           ? 1024
+                             : V == 1 || ADD     ? 512
+                                                 : 640;
 
 template <class T, class S, int V, bool RMS, bool ADD>
 __global__ void __launch_bounds__(S::threads *S::rows,
-                                  norm_threads<S, V, ADD> / (S::threads * S::rows))
+                                  norm_threads<T, S, V, ADD> / (S::threads * S::rows))
     norm_kernel(const __grid_constant__ norm_rows<T> a)
 {
-    /* not STREAM: by 4 % quicker, if both loads and stores are without */
     using part_t = row_part<T, S, V, false>;
     float2 *place = row_place<S, 1, float2>();
     int64_t n = S::full ? S::threads * S::vecs * V : a.n;
     int64_t r = row_index<S>(), m = S::rows == 1 || r < a.rows ? n : 0, at = r * n;
+    read_once read(a.rows * n * (int64_t)sizeof(T));
     part_t row;
-    row.load(a.x + at, m, narrow<T>(0.0f));
+    row.load(a.x + at, m, narrow<T>(0.0f), read);
     if constexpr (ADD) {
         part_t residual;
-        residual.load(a.residual + at, m, narrow<T>(0.0f));
+        residual.load(a.residual + at, m, narrow<T>(0.0f), read);
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
             row.at[j] = rounded_sum<T, V>(row.at[j], residual.at[j]);
@@ -162,17 +159,13 @@ __global__ void __launch_bounds__(S::threads *S::rows,
                        (float)n, a.eps);
     if (part_t::first() == 0 && m)
         f.leave(a, r);
-    if constexpr (read_twice<S>) {
-        static_assert(!ADD, "a sum would be computed twice");
-        row.load(a.x + at, m, narrow<T>(0.0f));
-    } else if constexpr (S::full) {
-        row.renew();
-    }
     /* with_all: no pointer is asked for each vector: 3 % less time, more registers */
     auto write = [&](auto with_all) {
         const T *weight = a.weight, *bias = RMS ? nullptr : a.bias;
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
+            if constexpr (S::full)
+                row.renew(j);
             unpack<T, V>(row.at[j], z);
             if constexpr (decltype(with_all)::value)
                 f.apply(z, part_t::there(weight, j), part_t::there(RMS ? weight : bias, j));
@@ -183,7 +176,9 @@ __global__ void __launch_bounds__(S::threads *S::rows,
             part_t::put(a.y + at, j, m, pack<T, V>(z));
         }
     };
-    if (S::full && S::rows == 1 && !read_twice<S> && a.weight && (RMS || a.bias))
+    if constexpr (norm_with_all<T, S>)
+        write(std::true_type());
+    else if (S::full && S::rows == 1 && a.weight && (RMS || a.bias))
         write(std::true_type());
     else
         write(std::false_type());
@@ -261,32 +256,25 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
 
 /**
  * Rows of v whole vectors that have a kernel of their own: a block each, which takes 2 % less time
- * than some, but for the shortest, of which a GPU does not begin enough. More threads are quicker
- * where their registers suffice.
+ * than some, but for the shortest, of which a GPU does not begin enough. A thread has few vectors
+ * where registers suffice for many threads.
  */
 template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(int64_t v, F &&f)
 {
-    constexpr bool light = RMS || ADD || sizeof(T) == 4, half = sizeof(T) == 2;
-#define TS_SHAPE(most, W, N, ROWS) \
+    constexpr bool half = sizeof(T) == 2;
+#define TS_SHAPE(most, VECS, ROWS) \
     if (v == most)                 \
-        return f.template operator()<row_shape<W, N, true, ROWS>, vec16<T>>();
-    TS_SHAPE(32, 1, 1, 4)
-    TS_SHAPE(64, 1, 2, 4)
-    TS_SHAPE(96, 1, 3, 1)
-    TS_SHAPE(128, 1, 4, 1)
-    TS_SHAPE(192, 2, 3, 1)
-    TS_SHAPE(256, 4, 2, 1)
-    TS_SHAPE(512, 4, 4, 1)
-    TS_SHAPE(1024, light ? 16 : 8, light ? 2 : 4, 1)
-    TS_SHAPE(2048, 16, 4, 1)
-    if constexpr (half && !ADD)
-        if (v == 4096)
-            return f.template operator()<twice_shape<32, 4>, vec16<T>>();
-    if constexpr (ADD || (RMS && !half)) {
-        TS_SHAPE(4096, 32, 4, 1)
-    } else if constexpr (!half) {
-        TS_SHAPE(4096, 16, 8, 1)
-    }
+        return f.template operator()<row_shape<most / (VECS) / 32, (VECS), true, ROWS>, vec16<T>>();
+    TS_SHAPE(32, 1, 4)
+    TS_SHAPE(64, 2, 4)
+    TS_SHAPE(96, 3, 1)
+    TS_SHAPE(128, 2, 1)
+    TS_SHAPE(192, 3, 1)
+    TS_SHAPE(256, 2, 1)
+    TS_SHAPE(512, RMS || ADD || !half ? 2 : 4, 1)
+    TS_SHAPE(1024, ADD || !half ? 2 : 4, 1)
+    TS_SHAPE(2048, 4, 1)
+    TS_SHAPE(4096, ADD || (RMS && !half) ? 4 : 8, 1)
 #undef TS_SHAPE
     return cudaErrorNotSupported;
 }
@@ -295,7 +283,9 @@ template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(i
 template <class T, bool RMS, bool ADD>
 cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {
-    auto rows = [&]<class S, int V>() {
+    auto rows = [&]<class S, int V>() { /* what has no weight goes to a stream */
+        if (norm_with_all<T, S> && !(a.weight && (RMS || a.bias)))
+            return cudaErrorNotSupported;
         return rows_launch<S>(norm_kernel<T, S, V, RMS, ADD>, a.rows, stream, a);
     };
     cudaError_t e = a.n % vec16<T> ? cudaErrorNotSupported

@@ -67,6 +67,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
     float elements;    /* of this thread */
     int stage;         /* where the row lies */
     int turn;          /* which row of this block's it is */
+    uint64_t policy;   /* of loads */
 
     static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
     static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }
@@ -115,7 +116,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
 #pragma unroll
             for (int a = 0; a < ARRAYS; a++)
                 bulk_load(shared_address(ring + (to * ARRAYS + a) * S::warps * slots), in[a] + from,
-                          own * 16, full);
+                          own * 16, full, policy);
         }
     }
     __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange)
@@ -126,6 +127,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
         step = gridDim.x / S::cluster;
         if (S::full)
             n = (int64_t)S::threads * S::vecs * S::cluster * V;
+        policy = read_once(rows * n * (int64_t)sizeof(T)).policy;
         count = (int)(n / V / S::cluster);
         chunk = (count + S::threads - 1) / S::threads * 32;
         own = S::full ? slots : min(max(count - warp() * chunk, 0), chunk);
@@ -352,11 +354,11 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
     }
     if constexpr (WAY == rows_wide) {
         if constexpr (sizeof(T) == 2) {
-            TS_SHAPE(8192, 256, 8, 4, 3, 2)
-            TS_SHAPE(16384, 256, 8, 8, 3, 2)
+            TS_SHAPE(8192, 512, 4, 4, 3, 1)
+            TS_SHAPE(16384, 512, 4, 8, 3, 1)
         } else {
             TS_SHAPE(16384, 512, 8, 4, 3, 1)
-            TS_SHAPE(32768, 512, 8, 8, 3, 1)
+            TS_SHAPE(32768, 256, 8, 16, 3, 2)
         }
     } else if constexpr (WAY == rows_wide_held) {
         /* a thread holds 64 numbers, or 16 */
@@ -368,8 +370,8 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
     } else if constexpr (WAY == rows_wide_kept && sizeof(T) == 2) {
         TS_SHAPE(4096, 256, 4, 4, 3, 2)
         TS_SHAPE(4096, 256, 8, 2, 3, 1)
-        TS_SHAPE(8192, 256, 8, 4, 3, 1)
-        TS_SHAPE(16384, 256, 8, 8, 3, 1)
+        TS_SHAPE(8192, 256, 4, 8, 3, 2)
+        TS_SHAPE(16384, 256, 4, 16, 3, 2)
     } else if constexpr (WAY == rows_wide_kept) {
         TS_SHAPE(4096, 256, 8, 2, 3, 2)
         TS_SHAPE(8192, 256, 8, 4, 2, 2)

@@ -16,6 +16,43 @@
 
 namespace ts {
 
+/** Bytes of the second-level cache, of a kind of GPU the least. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int64_t l2_bytes = 64 << 20;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr int64_t l2_bytes = 50 << 20;
+#else
+constexpr int64_t l2_bytes = 40 << 20;
+#endif
+
+/**
+ * Loads from a tensor of so many bytes, of which a kernel reads each once and writes one for it.
+ * What is read is to leave the second-level cache first, so that what is written stays for those
+ * who need it next. A tensor that the cache does not hold is to leave it last: then reads drop
+ * what was read, and no longer wait for lines that have to be written before they can be dropped,
+ * which is 4 % of the time (an observation: docs/performance.md).
+ */
+struct read_once {
+    uint64_t policy;
+
+    __device__ __forceinline__ explicit read_once(int64_t bytes)
+    {
+        uint64_t first, last;
+        asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(first));
+        asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(last));
+        policy = bytes > l2_bytes ? last : first;
+    }
+    template <class V> __device__ __forceinline__ V operator()(const V *p) const
+    {
+        static_assert(sizeof(V) == 16, "a 16-byte vector");
+        uint4 w;
+        asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                     : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+                     : "l"(p), "l"(policy));
+        return from_word<V>(w);
+    }
+};
+
 /** How a row is spread, and how many rows a block has; chosen by rows_dispatch(). */
 template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)>
 struct row_shape {
@@ -133,7 +170,7 @@ template <class S, int V> __device__ __forceinline__ int64_t row_elements(int64_
 
 /**
  * A thread's part of a row. V elements an access: vec16<T> where rows are aligned, else 1.
- * STREAM: accesses of 16 bytes pass through the caches.
+ * STREAM: stores of 16 bytes pass through the caches.
  */
 template <class T, class S, int V, bool STREAM = true> struct row_part {
     vec<T, V> at[S::vecs];
@@ -143,14 +180,14 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
         return S::rows > 1 ? threadIdx.x % S::threads : threadIdx.x;
     }
     /** Vectors outside of the row keep `fill`. n counts elements. */
-    __device__ __forceinline__ void load(const T *row, int64_t n, T fill)
+    __device__ __forceinline__ void load(const T *row, int64_t n, T fill, const read_once &read)
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
             int64_t i = (int64_t)(first() + j * S::threads) * V;
             if (S::full ? n > 0 : i < n) {
-                if constexpr (STREAM && sizeof(at[j]) == 16)
-                    at[j] = load_stream(reinterpret_cast<const vec<T, V> *>(row + i));
+                if constexpr (sizeof(at[j]) == 16)
+                    at[j] = read(reinterpret_cast<const vec<T, V> *>(row + i));
                 else
                     at[j] = *reinterpret_cast<const vec<T, V> *>(row + i);
             } else

@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(S::threads *S::rows)
     n = row_elements<S, V>(n);
     int64_t r = row_index<S>(), m = S::rows == 1 || r < rows ? n : 0;
     row_part<T, S, V, false> part;
-    part.load(x + r * n, m, narrow<T>(minus_infinity<A>()));
+    part.load(x + r * n, m, narrow<T>(minus_infinity<A>()),
+              read_once(rows * n * (int64_t)sizeof(T)));
     row_exps<T, S, V> all;
     all.of(part, place);
     A scale = LOG ? log(all.sum) : all.shift() / all.sum;
@@ -129,7 +130,8 @@ __global__ void __launch_bounds__(S::threads, 1024 / S::threads)
     constexpr int64_t n = S::threads * S::vecs * V;
     float2 *place = row_place<S, 1, float2>();
     row_part<T, S, V, false> part;
-    part.load(x + blockIdx.x * n, n, narrow<T>(0.0f));
+    part.load(x + blockIdx.x * n, n, narrow<T>(0.0f),
+              read_once(gridDim.x * n * (int64_t)sizeof(T)));
     float top = largest(part.at), sum = 0, z[V];
     exp_from<T> own(top == -INFINITY ? 0 : top);
 #pragma unroll
@@ -142,7 +144,8 @@ __global__ void __launch_bounds__(S::threads, 1024 / S::threads)
         settled(sum);
     }
     float2 whole = row_combine<S, V>(make_float2(top, sum), 0, 0, joined_exps<T>(), place);
-    float scale = LOG ? logf(whole.y) : 1 / whole.y;
+    /* log1p: takes fewer registers than log here */
+    float scale = LOG ? log1pf(whole.y - 1) : 1 / whole.y;
     exp_from<T> above(whole.x);
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
@@ -166,8 +169,9 @@ __global__ void __launch_bounds__(S::threads *S::rows, S::full ? 1024 / (S::thre
     n = row_elements<S, V>(n);
     int64_t r = row_index<S>(), m = S::rows == 1 || r < rows ? n : 0;
     row_part<T, S, V, false> up, out;
-    up.load(g + r * n, m, narrow<T>((A)0));
-    out.load(y + r * n, m, narrow<T>((A)0));
+    read_once read(rows * n * (int64_t)sizeof(T));
+    up.load(g + r * n, m, narrow<T>((A)0), read);
+    out.load(y + r * n, m, narrow<T>((A)0), read);
     A sum[1] = {0}, a[V], b[V];
 #pragma unroll
     for (int j = 0; j < S::vecs; j++) {
@@ -246,7 +250,8 @@ template <class T, bool LOG> struct softmax_formula : exp_sums<T> {
 
     template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
     {
-        float scale = LOG ? logf(whole.y) : 1 / whole.y;
+        /* log1p: takes fewer registers than log here */
+    float scale = LOG ? log1pf(whole.y - 1) : 1 / whole.y;
         exp_from<T> above(whole.x);
         rewrite(r, y, [&](int, float(&z)[R::V]) {
 #pragma unroll
@@ -332,10 +337,12 @@ template <class T, int INPUTS, class F> cudaError_t softmax_dispatch(int64_t n, 
 #define TS_EXACT(most, WARPS, VECS) \
     if (v == most)                  \
         return f.template operator()<row_shape<WARPS, VECS, true>, V>();
-#define TS_SHAPE(most, WARPS, VECS) \
-    TS_EXACT(most, WARPS, VECS)     \
+#define TS_BELOW(most, WARPS, VECS) \
     if (v < most)                   \
         return f.template operator()<row_shape<WARPS, VECS>, V>();
+#define TS_SHAPE(most, WARPS, VECS) \
+    TS_EXACT(most, WARPS, VECS)     \
+    TS_BELOW(most, WARPS, VECS)
     TS_SHAPE(32, 1, 1)
     TS_SHAPE(64, 1, 2)
     if constexpr (INPUTS == 1) {
@@ -354,15 +361,17 @@ template <class T, int INPUTS, class F> cudaError_t softmax_dispatch(int64_t n, 
         TS_SHAPE(1024, 16, 2)
     }
     TS_SHAPE(2048, 16, 4)
-    if constexpr (INPUTS == 1 || sizeof(T) == 4) {
-        TS_SHAPE(4096, 32, 4)
-    } else {
+    if constexpr (INPUTS == 2 || sizeof(T) == 4) {
         TS_EXACT(4096, 32, 4)
+    }
+    if constexpr (INPUTS == 1 || sizeof(T) == 4) {
+        TS_BELOW(4096, 32, 4)
     }
     if constexpr (INPUTS == 1 && sizeof(T) == 4) {
         TS_SHAPE(8192, 32, 8)
     }
 #undef TS_SHAPE
+#undef TS_BELOW
 #undef TS_EXACT
     return cudaErrorNotSupported;
 }

@@ -145,15 +145,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/** Streaming accesses: data that this kernel touches once. */
-template <class V> __device__ __forceinline__ V load_stream(const V *p)
-{
-    static_assert(sizeof(V) == 16, "a 16-byte vector");
-    uint4 raw = __ldcs(reinterpret_cast<const uint4 *>(p));
-    V v;
-    *reinterpret_cast<uint4 *>(&v) = raw;
-    return v;
-}
+/** A streaming store: of data that nobody needs soon. */
 template <class V> __device__ __forceinline__ void store_stream(V *p, V v)
 {
     static_assert(sizeof(V) == 16, "a 16-byte vector");
