@@ -358,7 +358,7 @@ class GpuSuite(ToolCase):
         self.assertEqual(order.index("tests"), 2 * many + 2)
         self.assertTrue(all("force=1 " in call for call in calls[:many + 1]))
         self.assertFalse(any("force=1 " in call for call in calls[many + 1:]))
-        self.assertIn("--family reduce force=1", calls[many])
+        self.assertIn("--no-isolate --op op force=1", calls[many])
         self.assertIn("--family attention,matmul force= ", calls[many + 1])
 
     def test_what_the_driver_compiles_lies_in_one_folder_that_goes_away(self):
@@ -372,12 +372,13 @@ class GpuSuite(ToolCase):
 
     def test_a_step_that_takes_too_long_fails_and_the_next_runs(self):
         self.write("ts-conformance", self.conformance.replace("#!/bin/sh\n",
-                   '#!/bin/sh\ncase "$*" in *"family reduce"*) exec sleep 60;; esac\n'), 0o755)
+                   '#!/bin/sh\ncase "$*" in *"no-isolate"*) exec sleep 60;; esac\n'), 0o755)
         status, output, found = self.suite("--only", "ptx80", "--limit", "4")
         self.assertEqual(status, 1, output)
         steps = found["ptx80"]["steps"]
-        self.assertEqual(steps["samples"]["failed"], 124)
-        self.assertEqual(steps["samples"]["verdict"], "status 124")
+        self.assertEqual(steps["samples"]["failed"], 1)
+        self.assertIn("op: status 124: ", steps["samples"]["failures"][0])
+        self.assertIn("1 of 1 processes failed, 0 samples", steps["samples"]["verdict"])
         self.assertEqual(steps["tests"]["failed"], 0)
 
     def test_what_has_ended_stays_when_the_run_is_killed(self):
@@ -405,6 +406,21 @@ class GpuSuite(ToolCase):
         status, output, _ = self.suite("--only", "ptx80")
         self.assertEqual(status, 1)
         self.assertIn("cumsum: status 1: no PTX", output)
+
+    def test_samples_by_ptx_are_judged_a_few_operators_a_process(self):
+        listed = "".join(f"reduce\\top{n}\\tvalues\\n" * 2 for n in range(6))
+        self.write("ts-conformance", self.conformance.replace(
+            "#!/bin/sh\n", f'#!/bin/sh\n[ "$1" = --list ] && {{ printf "{listed}"; exit 0; }}\n'
+            'case "$*" in *op5*) echo "FAIL op5 i64: off"; exit 1;; esac\n'), 0o755)
+        ten = {"verdict": "pass", "values": {"passed": 9}, "errors": {"passed": 1}}
+        self.write("card.json", json.dumps(
+            {"cards": [{"ops": [{"op": "op0", "dtypes": {"i64": ten, "f32": ten}}]}]}))
+        status, output, found = self.suite("--only", "ptx80")
+        self.assertEqual(status, 1, output)
+        samples = found["ptx80"]["steps"]["samples"]
+        self.assertEqual(samples["verdict"], "1 of 2 processes failed, 20 samples of 2 pairs of "
+                         "an operator and a dtype passed")
+        self.assertEqual(samples["failures"], ["op4 op5: status 1: ", "FAIL op5 i64: off"])
 
     def test_samples_are_strict_and_name_what_is_unsupported(self):
         self.write("ts-conformance", self.conformance + 'exit 1\n', 0o755)
