@@ -20,6 +20,7 @@
 
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/read_once.cuh"
 
 namespace ts {
 
@@ -136,10 +137,17 @@ __device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const unpa
 
 /** Access i of operand K in the flat space. Where there is but one operand, it is no number. */
 template <int K, int V, class T, int N>
-__device__ __forceinline__ word_of<vec<T, V>> fetch_flat(const loop_space<N> &s, uint32_t i)
+__device__ __forceinline__ word_of<vec<T, V>> fetch_flat(const loop_space<N> &s, uint32_t i,
+                                                         const read_once &read)
 {
-    if (N == 2 || s.way[K] == way_array)
-        return reinterpret_cast<const word_of<vec<T, V>> *>(s.data[K])[i];
+    using word = word_of<vec<T, V>>;
+    if (N == 2 || s.way[K] == way_array) {
+        const word *from = reinterpret_cast<const word *>(s.data[K]) + i;
+        if constexpr (sizeof(word) == 16)
+            return read(from);
+        else
+            return *from;
+    }
     return splat<K, V, T>(s);
 }
 
@@ -147,7 +155,8 @@ template <int V, class F, class R, class... T, int... K>
 __device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s, const F &fn,
                                           uint32_t i, std::integer_sequence<int, K...>)
 {
-    std::tuple<word_of<vec<T, V>>...> in(fetch_flat<K + 1, V, T>(s, i)...);
+    read_once read((int64_t)s.accesses * 16, false);
+    std::tuple<word_of<vec<T, V>>...> in(fetch_flat<K + 1, V, T>(s, i, read)...);
     reinterpret_cast<word_of<vec<R, V>> *>(s.data[0])[i] =
         loop_apply<V, F, R, T...>(fn, widened<K + 1, V, T>(s, std::get<K>(in))...);
 }

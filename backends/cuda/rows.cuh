@@ -12,46 +12,9 @@
 #ifndef TS_CUDA_ROWS_CUH
 #define TS_CUDA_ROWS_CUH
 
-#include "backends/cuda/types.cuh"
+#include "backends/cuda/read_once.cuh"
 
 namespace ts {
-
-/** Bytes of the second-level cache, of a kind of GPU the least. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int64_t l2_bytes = 64 << 20;
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-constexpr int64_t l2_bytes = 50 << 20;
-#else
-constexpr int64_t l2_bytes = 40 << 20;
-#endif
-
-/**
- * Loads from a tensor of so many bytes, of which a kernel reads each once and writes one for it.
- * What is read is to leave the second-level cache first, so that what is written stays for those
- * who need it next. A tensor that the cache does not hold is to leave it last: then reads drop
- * what was read, and no longer wait for lines that have to be written before they can be dropped,
- * which is 4 % of the time (an observation: docs/performance.md).
- */
-struct read_once {
-    uint64_t policy;
-
-    __device__ __forceinline__ explicit read_once(int64_t bytes)
-    {
-        uint64_t first, last;
-        asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(first));
-        asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(last));
-        policy = bytes > l2_bytes ? last : first;
-    }
-    template <class V> __device__ __forceinline__ V operator()(const V *p) const
-    {
-        static_assert(sizeof(V) == 16, "a 16-byte vector");
-        uint4 w;
-        asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                     : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-                     : "l"(p), "l"(policy));
-        return from_word<V>(w);
-    }
-};
 
 /** How a row is spread, and how many rows a block has; chosen by rows_dispatch(). */
 template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)>
