@@ -28,43 +28,59 @@ template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
     return cudaErrorNotSupported;
 }
 
-/**
- * Calls f.operator()<shape, V>() for the shape that holds rows of n elements of T,
- * and returns what it returns; cudaErrorNotSupported when no shape holds them. FULL: some lengths
- * have shapes of their own.
- */
-template <class T, bool FULL = true, class F>
-cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
+#define TS_ROW_SHAPE(length, WARPS, VECS)                                 \
+    if (v == length)                                                      \
+        return f.template operator()<row_shape<WARPS, VECS, true>, V>(); \
+    if (v < length)                                                       \
+        return f.template operator()<row_shape<WARPS, VECS>, V>();
+/** A row_fit for rows of up to `length` vectors; what follows has those that it does not hold, or
+ * that f does not support. */
+#define TS_ROW_FIT(length, ...)                                                  \
+    if (v <= (length) && row_fit<__VA_ARGS__>::holds(v)) {                       \
+        cudaError_t fit = f.template operator()<row_fit<__VA_ARGS__>, V>();      \
+        if (fit != cudaErrorNotSupported)                                        \
+            return fit;                                                          \
+    }
+/** The same where the row fills the last vectors, too. */
+#define TS_ROW_FULL(length, VECS) TS_ROW_FIT(length, VECS, 512, true)
+
+/** rows_dispatch() of rows of up to 96 vectors, and of what vectors do not fill. */
+template <class T, class F> cudaError_t rows_dispatch_short(int64_t n, bool aligned, F &&f)
 {
     constexpr int V = vec16<T>;
     if (!aligned || n % V)
         return rows_dispatch_single<T>(n, f);
     int64_t v = n / V;
-#define TS_SHAPE(most, W, N)                                          \
-    if constexpr (FULL)                                               \
-        if (v == most)                                                \
-            return f.template operator()<row_shape<W, N, true>, V>(); \
-    if (v <= most)                                                    \
-        return f.template operator()<row_shape<W, N>, V>();
-    TS_SHAPE(32, 1, 1)
-    TS_SHAPE(64, 1, 2)
-    TS_SHAPE(96, 1, 3)
-    TS_SHAPE(128, 1, 4)
-    TS_SHAPE(192, 2, 3)
-    TS_SHAPE(256, sizeof(T) == 4 ? 4 : 2, sizeof(T) == 4 ? 2 : 4)
-    TS_SHAPE(512, 4, 4)
-    TS_SHAPE(1024, 8, 4)
-    TS_SHAPE(2048, 16, 4)
-#undef TS_SHAPE
+    TS_ROW_SHAPE(32, 1, 1)
+    TS_ROW_SHAPE(64, 1, 2)
+    TS_ROW_SHAPE(96, 1, 3)
     return cudaErrorNotSupported;
 }
 
-/** Launches a kernel of shape S with the parameters `args` over all rows. */
-template <class S, class... P, class... A>
-cudaError_t rows_launch(void (*kernel)(P...), int64_t rows, cudaStream_t stream, A... args)
+/**
+ * Calls f.operator()<shape, V>() for the shape that holds rows of n elements of T,
+ * and returns what it returns; cudaErrorNotSupported when no shape holds them.
+ */
+template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
 {
-    ts_cuda_grid grid = {dim3(grid_blocks((rows + S::rows - 1) / S::rows)),
-                         dim3(S::threads * S::rows), 0, 1};
+    constexpr int V = vec16<T>;
+    cudaError_t e = rows_dispatch_short<T>(n, aligned, f);
+    if (e != cudaErrorNotSupported || !aligned || n % V)
+        return e;
+    int64_t v = n / V;
+    TS_ROW_FIT(2048, 4)
+    TS_ROW_FIT(288, 3)
+    return e;
+}
+
+/** Launches a kernel of shape S with the parameters `args` over all rows, of n elements, V of them
+ * an access. */
+template <class S, int V, class... P, class... A>
+cudaError_t rows_launch(void (*kernel)(P...), int64_t rows, int64_t n, cudaStream_t stream,
+                        A... args)
+{
+    ts_cuda_grid grid = {dim3(grid_blocks((rows + S::rows - 1) / S::rows)), dim3(S::block(n / V)),
+                         0, 1};
     return launch(kernel, grid, stream, static_cast<P>(args)...);
 }
 

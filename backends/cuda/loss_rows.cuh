@@ -68,7 +68,7 @@ template <class A, int V> __device__ __forceinline__ void slopes_of(A (&e)[V], A
 /* ------------------------------------------------------------------- rows in registers ---- */
 
 template <class T, class S, int V>
-__global__ void __launch_bounds__(S::threads *S::rows, 1)
+__global__ void __launch_bounds__(S::most, 1)
     cross_entropy_grad_kernel(const __grid_constant__ logit_rows<T> a)
 {
     using A = wide_t<T>;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(S::threads *S::rows, 1)
     part.load(a.x + r * a.n, m, narrow<T>(minus_infinity<A>()),
               read_once(a.rows * a.n * (int64_t)sizeof(T)));
     int goal = m ? a.goal(a.target.at(r)) : a.IGNORED;
-    bool mine = goal >= 0 && goal / V % S::threads == part_t::first();
+    bool mine = goal >= 0 && goal / V % S::width() == part_t::first();
     A logit = mine ? widen(a.x[r * a.n + goal]) : (A)0;
     if (a.totals) {
         A total[1] = {0};
@@ -217,7 +217,7 @@ cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts
 {
     *parts = 1;
     cudaError_t e = rows_dispatch<T>(a.n, aligned16(a.x), [&]<class S, int V>() {
-        return rows_launch<S>(cross_entropy_grad_kernel<T, S, V>, a.rows, stream, a);
+        return rows_launch<S, V>(cross_entropy_grad_kernel<T, S, V>, a.rows, a.n, stream, a);
     });
     if (e == cudaErrorNotSupported)
         e = stream_dispatch<T, rows_wide_held>(a.n, aligned16(a.x), d, [&]<class S>() {

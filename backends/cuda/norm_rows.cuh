@@ -24,6 +24,7 @@ template <class T> struct norm_rows {
 /** Sums, and sums of squares of distances from the mean (Chan, Golub,
  * LeVeque 1983); RMS: of squares. */
 template <bool RMS> struct norm_sums {
+    __device__ __forceinline__ float2 none() const { return make_float2(0, 0); }
     __device__ __forceinline__ float join(float a, float b) const { return a + b; }
     __device__ __forceinline__ float adjust(float2 own, float sum, float own_count,
                                             float whole_count) const
@@ -111,7 +112,9 @@ __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T
 
 /** Rows of halves that need so many registers that none are left to ask whether there is a weight,
  * and a bias: there are. */
-template <class T, class S> constexpr bool norm_with_all = is_half<T> && S::full && S::vecs == 8;
+template <class T, class S, bool ADD>
+constexpr bool norm_with_all =
+    is_half<T> && (S::fits ? S::vecs >= (ADD ? 4 : 5) : S::full && S::vecs == 8);
 
 /** Threads that a multiprocessor is to hold: as many as leave each the registers that it needs. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -120,19 +123,18 @@ constexpr int norm_threads_with_all = 512;
 constexpr int norm_threads_with_all = 1024;
 #endif
 template <class T, class S, int V, bool ADD>
-constexpr int norm_threads = norm_with_all<T, S> ? norm_threads_with_all
-                             : S::full           ? 1024
-                             : V == 1 || ADD     ? 512
-                                                 : 640;
+constexpr int norm_threads = norm_with_all<T, S, ADD> ? norm_threads_with_all
+                             : S::full || S::fits     ? 1024
+                             : V == 1 || ADD          ? 512
+                                                      : 640;
 
 template <class T, class S, int V, bool RMS, bool ADD>
-__global__ void __launch_bounds__(S::threads *S::rows,
-                                  norm_threads<T, S, V, ADD> / (S::threads * S::rows))
+__global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
     norm_kernel(const __grid_constant__ norm_rows<T> a)
 {
     using part_t = row_part<T, S, V, false>;
     float2 *place = row_place<S, 1, float2>();
-    int64_t n = S::full ? S::threads * S::vecs * V : a.n;
+    int64_t n = row_elements<S, V>(a.n);
     int64_t r = row_index<S>(), m = S::rows == 1 || r < a.rows ? n : 0, at = r * n;
     read_once read(a.rows * n * (int64_t)sizeof(T));
     part_t row;
@@ -164,11 +166,12 @@ __global__ void __launch_bounds__(S::threads *S::rows,
         const T *weight = a.weight, *bias = RMS ? nullptr : a.bias;
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-            if constexpr (S::full)
+            if constexpr (S::full || S::fits)
                 row.renew(j);
             unpack<T, V>(row.at[j], z);
             if constexpr (decltype(with_all)::value)
-                f.apply(z, part_t::there(weight, j), part_t::there(RMS ? weight : bias, j));
+                f.apply(z, part_t::there(weight, j, m, narrow<T>(0.0f)),
+                        part_t::there(RMS ? weight : bias, j, m, narrow<T>(0.0f)));
             else
                 f.apply(z, part_t::kept(weight, j, m, narrow<T>(1.0f)),
                         part_t::kept(bias, j, m, narrow<T>(0.0f)));
@@ -176,9 +179,9 @@ __global__ void __launch_bounds__(S::threads *S::rows,
             part_t::put(a.y + at, j, m, pack<T, V>(z));
         }
     };
-    if constexpr (norm_with_all<T, S>)
+    if constexpr (norm_with_all<T, S, ADD>)
         write(std::true_type());
-    else if (S::full && S::rows == 1 && a.weight && (RMS || a.bias))
+    else if ((S::full || S::fits) && S::rows == 1 && a.weight && (RMS || a.bias))
         write(std::true_type());
     else
         write(std::false_type());
@@ -279,17 +282,62 @@ template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(i
     return cudaErrorNotSupported;
 }
 
+/** Rows of other numbers of whole vectors. In halves, layer_norm has so much to compute that the
+ * steps for a row itself count: fewer threads of more vectors make less of them. */
+template <class T, bool RMS, bool ADD, class F>
+cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
+{
+    constexpr int V = vec16<T>;
+    cudaError_t e = rows_dispatch_short<T>(n, aligned, f);
+    if (e != cudaErrorNotSupported || !aligned || n % V)
+        return e;
+    int64_t v = n / V;
+    if constexpr (ADD) {
+        TS_ROW_FIT(512, 2)
+        TS_ROW_FIT(1536, 3)
+        TS_ROW_FIT(2048, 4)
+        TS_ROW_FIT(4096, 4, 1024)
+    } else if constexpr (sizeof(T) == 4) {
+        TS_ROW_FIT(1536, 4)
+        TS_ROW_FIT(288, 3)
+        TS_ROW_FIT(3072, 6)
+        TS_ROW_FIT(4096, 8)
+    } else if constexpr (RMS) {
+        TS_ROW_FIT(1408, 4)
+        TS_ROW_FIT(288, 3)
+        TS_ROW_FIT(2560, 5)
+        TS_ROW_FIT(3072, 6)
+        TS_ROW_FULL(3584, 7)
+        TS_ROW_FULL(4096, 8)
+        TS_ROW_FIT(2048, 4)
+    } else {
+        TS_ROW_FULL(640, 4)
+        TS_ROW_FIT(224, 7, 448)
+        TS_ROW_FIT(320, 5)
+        TS_ROW_FIT(576, 4)
+        TS_ROW_FIT(1280, 5)
+        TS_ROW_FULL(3072, 6)
+        TS_ROW_FULL(3584, 7)
+        TS_ROW_FIT(2560, 5)
+        TS_ROW_FIT(2048, 4)
+        TS_ROW_FIT(288, 3)
+    }
+    return e;
+}
+
 /** cudaErrorNotSupported where no shape holds a row. Rows are aligned: on_aligned() saw to it. */
 template <class T, bool RMS, bool ADD>
 cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {
-    auto rows = [&]<class S, int V>() { /* what has no weight goes to a stream */
-        if (norm_with_all<T, S> && !(a.weight && (RMS || a.bias)))
+    auto rows = [&]<class S, int V>() { /* what has no weight finds another shape, or a stream */
+        if (norm_with_all<T, S, ADD> && !(a.weight && (RMS || a.bias)))
             return cudaErrorNotSupported;
-        return rows_launch<S>(norm_kernel<T, S, V, RMS, ADD>, a.rows, stream, a);
+        return rows_launch<S, V>(norm_kernel<T, S, V, RMS, ADD>, a.rows, a.n, stream, a);
     };
     cudaError_t e = a.n % vec16<T> ? cudaErrorNotSupported
                                    : norm_full_dispatch<T, RMS, ADD>(a.n / vec16<T>, rows);
+    if (e == cudaErrorNotSupported)
+        e = norm_fit_dispatch<T, RMS, ADD>(a.n, true, rows);
     if (e == cudaErrorNotSupported)
         e = stream_dispatch<T, ADD ? rows_wide_pairs_kept : rows_wide_kept>(
             a.n, true, d, [&]<class S>() {
@@ -297,7 +345,7 @@ cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStr
                     norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, stream,
                     [](int64_t) {}, a);
             });
-    return e == cudaErrorNotSupported ? rows_dispatch<T, false>(a.n, true, rows) : e;
+    return e;
 }
 
 } // namespace ts

@@ -3,7 +3,7 @@
  * Kernels over rows that are read once: a group of threads holds a whole row in its registers,
  * reduces it as often as the formula wants, and writes it once.
  *
- * A row of n elements belongs to WARPS warps. Thread t of them owns the 16-byte vectors t,
+ * A row of n elements belongs to some warps. Thread t of them owns the 16-byte vectors t,
  * t + threads, t + 2 threads, ...: VECS of them at most. Short rows share a block. Sums run over
  * lanes and warps in a fixed order, so results do not depend on scheduling. Longer rows:
  * row_stream.cuh.
@@ -20,12 +20,38 @@ namespace ts {
 template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)>
 struct row_shape {
     static constexpr int warps = WARPS_, vecs = VECS_, rows = ROWS_;
-    static constexpr int threads = 32 * warps; /* that work on one row */
-    static constexpr bool full = FULL_; /* the row is as long as the shape can hold */
+    static constexpr int threads = 32 * warps;  /* that work on one row */
+    static constexpr int most = threads * rows; /* that a block has at most */
+    static constexpr bool full = FULL_;         /* the row is as long as the shape can hold */
+    static constexpr bool fits = false;         /* a row_fit */
+
+    static __device__ __forceinline__ int width() { return threads; }
+    static int block(int64_t) { return most; }
+};
+
+/**
+ * A row has a block with as many warps as it needs, MOST / 32 at most. All vectors of a thread are
+ * inside, but for its last one; FULL: all of them are.
+ */
+template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit {
+    static constexpr int warps = MOST / 32, vecs = VECS_, rows = 1, most = MOST;
+    static constexpr bool full = FULL_, fits = true;
+
+    static __device__ __forceinline__ int width() { return blockDim.x; }
+    static int block(int64_t vectors)
+    {
+        return (int)((vectors + 32 * vecs - 1) / (32 * vecs)) * 32;
+    }
+    /** Whether a row of so many vectors can have this shape. */
+    static bool holds(int64_t vectors)
+    {
+        return vectors <= most * vecs && vectors >= block(vectors) * (FULL_ ? vecs : vecs - 1);
+    }
 };
 
 struct op_sum {
     template <class A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }
+    template <class A> static __device__ __forceinline__ A none() { return 0; }
 };
 struct op_max {
     static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
@@ -46,18 +72,25 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
             x[c] = OP::of(x[c], __shfl_xor_sync(0xffffffffu, x[c], lane));
     if constexpr (S::warps > 1) {
         A *mine = place + (turn & 1) * COUNT * 32;
-        int warp = threadIdx.x % S::threads / 32;
-        if (threadIdx.x % 32 == 0)
+        int warp = threadIdx.x % S::width() / 32, lane = threadIdx.x % 32;
+        if (lane == 0)
 #pragma unroll
             for (int c = 0; c < COUNT; c++)
                 mine[c * 32 + warp] = x[c];
         __syncthreads();
 #pragma unroll
         for (int c = 0; c < COUNT; c++) {
-            x[c] = mine[c * 32];
+            if constexpr (S::fits) {
+                x[c] = lane < S::width() / 32 ? mine[c * 32 + lane] : OP::template none<A>();
 #pragma unroll
-            for (int w = 1; w < S::warps; w++)
-                x[c] = OP::of(x[c], mine[c * 32 + w]);
+                for (int other = 16; other; other >>= 1)
+                    x[c] = OP::of(x[c], __shfl_xor_sync(0xffffffffu, x[c], other));
+            } else {
+                x[c] = mine[c * 32];
+#pragma unroll
+                for (int w = 1; w < S::warps; w++)
+                    x[c] = OP::of(x[c], mine[c * 32 + w]);
+            }
         }
     }
 }
@@ -87,8 +120,8 @@ __device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_cou
     return make_float2(x, y);
 }
 
-/** Two numbers of a row from those of its threads, which have `count`
- * of its n elements; see combine(). */
+/** Two numbers of a row from those of its threads, which have `count` of its n elements; see
+ * combine(). f.none() are those of no elements. */
 template <class S, int V, class F>
 __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f,
                                               float2 *place)
@@ -96,22 +129,31 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
     auto part_count = [&](int warp) {
         if (S::full)
             return (float)(S::vecs * 32 * V);
-        int c = 0;
+        int c = S::fits ? (S::vecs - 1) * 32 * V : 0;
 #pragma unroll
-        for (int j = 0; j < S::vecs; j++)
-            c += max(0, min(32 * V, n - (j * S::threads + 32 * warp) * V));
+        for (int j = S::fits ? S::vecs - 1 : 0; j < S::vecs; j++)
+            c += max(0, min(32 * V, n - (j * S::width() + 32 * warp) * V));
         return (float)c;
     };
     const float2 one[1] = {own};
-    int warp = threadIdx.x % S::threads / 32, lane = threadIdx.x % 32;
+    int warp = threadIdx.x % S::width() / 32, lane = threadIdx.x % 32;
     float2 x = combine<32>(
         one, [&](int) { return count; }, S::warps == 1 ? (float)n : part_count(warp), f);
     if constexpr (S::warps > 1) {
         if (lane == 0)
             place[warp] = x;
         __syncthreads();
-        const float2 part[1] = {place[lane % S::warps]};
-        x = combine<S::warps>(part, [&](int) { return part_count(lane % S::warps); }, (float)n, f);
+        if constexpr (S::fits) {
+            bool some = lane < S::width() / 32;
+            const float2 part[1] = {some ? place[lane] : f.none()};
+            x = combine<32>(
+                part, [&](int) { return some ? part_count(lane) : 0; }, (float)n, f);
+        } else {
+            static_assert((S::warps & (S::warps - 1)) == 0, "combine() takes halves of its lanes");
+            const float2 part[1] = {place[lane % S::warps]};
+            x = combine<S::warps>(
+                part, [&](int) { return part_count(lane % S::warps); }, (float)n, f);
+        }
     }
     return x;
 }
@@ -128,7 +170,10 @@ template <class T, int N> __device__ __forceinline__ vec<T, N> all_of(T x)
 /** Elements of a row: known before it runs where the shape is full. */
 template <class S, int V> __device__ __forceinline__ int64_t row_elements(int64_t n)
 {
-    return S::full ? S::threads * S::vecs * V : n;
+    if constexpr (S::full)
+        return (int64_t)S::width() * S::vecs * V;
+    else
+        return n;
 }
 
 /**
@@ -140,32 +185,37 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
 
     static __device__ __forceinline__ int first()
     {
-        return S::rows > 1 ? threadIdx.x % S::threads : threadIdx.x;
+        return S::rows > 1 ? threadIdx.x % S::width() : threadIdx.x;
+    }
+    static __device__ __forceinline__ int64_t column(int j)
+    {
+        return (int64_t)(first() + j * S::width()) * V;
     }
     /** Vectors outside of the row keep `fill`. n counts elements. */
     __device__ __forceinline__ void load(const T *row, int64_t n, T fill, const read_once &read)
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-            int64_t i = (int64_t)(first() + j * S::threads) * V;
-            if (S::full ? n > 0 : i < n) {
+            if (inside(j, n)) {
+                auto from = reinterpret_cast<const vec<T, V> *>(row + column(j));
                 if constexpr (sizeof(at[j]) == 16)
-                    at[j] = read(reinterpret_cast<const vec<T, V> *>(row + i));
+                    at[j] = read(from);
                 else
-                    at[j] = *reinterpret_cast<const vec<T, V> *>(row + i);
+                    at[j] = *from;
             } else
                 at[j] = all_of<T, V>(fill);
         }
     }
-    /** Vector j of a line that other rows need too. */
-    static __device__ __forceinline__ vec<T, V> there(const T *line, int j)
+    /** Vector j of a line that other rows need too; `fill` outside of it. */
+    static __device__ __forceinline__ vec<T, V> there(const T *line, int j, int64_t n, T fill)
     {
-        return reinterpret_cast<const vec<T, V> *>(line)[first() + j * S::threads];
+        return inside(j, n) ? *reinterpret_cast<const vec<T, V> *>(line + column(j))
+                            : all_of<T, V>(fill);
     }
-    /** The same of a line that may be NULL: `fill` alone, as for what is outside of it. */
+    /** The same of a line that may be NULL: `fill` alone. */
     static __device__ __forceinline__ vec<T, V> kept(const T *line, int j, int64_t n, T fill)
     {
-        return line && inside(j, n) ? there(line, j) : all_of<T, V>(fill);
+        return line ? there(line, j, n, fill) : all_of<T, V>(fill);
     }
     __device__ __forceinline__ void store(T *row, int64_t n) const
     {
@@ -175,20 +225,22 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
     }
     static __device__ __forceinline__ void put(T *row, int j, int64_t n, const vec<T, V> &x)
     {
-        vec<T, V> *to =
-            reinterpret_cast<vec<T, V> *>(row + (int64_t)(first() + j * S::threads) * V);
+        vec<T, V> *to = reinterpret_cast<vec<T, V> *>(row + column(j));
         if (!inside(j, n))
             return;
         if constexpr (STREAM && sizeof(x) == 16)
             store_stream(to, x);
-        else if constexpr (S::rows > 1) /* whose last block may lack some */
+        else if constexpr (S::rows > 1 || !S::full) /* under a condition */
             store_whole(to, x);
         else
             *to = x;
     }
     static __device__ __forceinline__ bool inside(int j, int64_t n)
     {
-        return S::full ? n > 0 : (int64_t)(first() + j * S::threads) * V < n;
+        if constexpr (S::full)
+            return S::fits || n > 0;
+        else
+            return (S::fits && j < S::vecs - 1) || column(j) < n;
     }
     /** Has numbers of halves taken out of vector j again, not kept in twice the registers. */
     __device__ __forceinline__ void renew(int j)
@@ -214,7 +266,7 @@ __device__ __forceinline__ void settled(float &x) { asm volatile("" : "+f"(x)::"
 template <class S> __device__ __forceinline__ int64_t row_index()
 {
     if constexpr (S::rows > 1)
-        return (int64_t)blockIdx.x * S::rows + threadIdx.x / S::threads;
+        return (int64_t)blockIdx.x * S::rows + threadIdx.x / S::width();
     else
         return (int64_t)blockIdx.x;
 }
@@ -223,7 +275,7 @@ template <class S> __device__ __forceinline__ int64_t row_index()
 template <class S, int COUNT, class A> __device__ __forceinline__ A *row_place()
 {
     __shared__ A place[S::rows * 2 * COUNT * 32];
-    return place + (S::rows > 1 ? threadIdx.x / S::threads : 0) * 2 * COUNT * 32;
+    return place + (S::rows > 1 ? threadIdx.x / S::width() : 0) * 2 * COUNT * 32;
 }
 
 } // namespace ts

@@ -52,6 +52,7 @@ template <class T, int VECS, int V> struct own_exps {
 
 /** How parts' largest values, and their sums of exponentials relative to them, become the row's. */
 template <class T> struct joined_exps {
+    __device__ __forceinline__ float2 none() const { return make_float2(-INFINITY, 0); }
     __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
     __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
     {
@@ -78,8 +79,7 @@ template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
 };
 
 template <class T, class S, int V, bool LOG>
-__global__ void __launch_bounds__(S::threads *S::rows)
-    softmax_kernel(const T *x, T *y, int64_t rows, int64_t n)
+__global__ void __launch_bounds__(S::most) softmax_kernel(const T *x, T *y, int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
     float2 *place = row_place<S, 1, float2>();
@@ -123,14 +123,14 @@ template <class T, int VECS> __device__ __forceinline__ float largest(const vec<
  * block: the row stays as it was read, and each exponential is made twice.
  */
 template <class T, class S, bool LOG>
-__global__ void __launch_bounds__(S::threads, 1024 / S::threads)
-    softmax_packed_kernel(const T *x, T *y)
+__global__ void __launch_bounds__(S::most, 1024 / S::most)
+    softmax_packed_kernel(const T *x, T *y, int64_t n)
 {
     constexpr int V = vec16<T>;
-    constexpr int64_t n = S::threads * S::vecs * V;
+    n = row_elements<S, V>(n);
     float2 *place = row_place<S, 1, float2>();
     row_part<T, S, V, false> part;
-    part.load(x + blockIdx.x * n, n, narrow<T>(0.0f),
+    part.load(x + blockIdx.x * n, n, narrow<T>(-INFINITY),
               read_once(gridDim.x * n * (int64_t)sizeof(T)));
     float top = largest(part.at), sum = 0, z[V];
     exp_from<T> own(top == -INFINITY ? 0 : top);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(S::threads, 1024 / S::threads)
 
 /** dx = y (g - sum(g y)); for the logarithm dx = g - exp(y) sum(g). */
 template <class T, class S, int V, bool LOG>
-__global__ void __launch_bounds__(S::threads *S::rows, S::full ? 1024 / (S::threads * S::rows) : 1)
+__global__ void __launch_bounds__(S::most, S::full || S::fits ? 1024 / S::most : 1)
     softmax_backward_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(S::threads *S::rows, S::full ? 1024 / (S::thre
             sum[0] += LOG ? a[k] : a[k] * b[k];
     }
     row_reduce<S, op_sum>(sum, place, 0);
-    if (S::full) {
+    if (S::full || S::fits) {
         up.renew();
         out.renew();
     }
@@ -251,7 +251,7 @@ template <class T, bool LOG> struct softmax_formula : exp_sums<T> {
     template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
     {
         /* log1p: takes fewer registers than log here */
-    float scale = LOG ? log1pf(whole.y - 1) : 1 / whole.y;
+        float scale = LOG ? log1pf(whole.y - 1) : 1 / whole.y;
         exp_from<T> above(whole.x);
         rewrite(r, y, [&](int, float(&z)[R::V]) {
 #pragma unroll
@@ -325,55 +325,36 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
  * Like rows_dispatch(), for kernels of INPUTS tensors that have nothing but their row to wait for:
  * the multiprocessor's other blocks, and those that follow, fill that time, and do it better than
  * streams as long as the registers of a block hold a row. Many threads of few vectors are best
- * where a row is short: of two inputs one vector each. Halves of two inputs just fit where no
- * length is asked for, and 8192 vectors where the exponentials are as many bytes.
+ * where a row is short and its formula too: of two inputs one vector each.
  */
-template <class T, int INPUTS, class F> cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)
+template <class T, int INPUTS, bool LOG, class F>
+cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)
 {
     constexpr int V = vec16<T>;
-    if (!aligned || n % V)
-        return rows_dispatch_single<T>(n, f);
+    cudaError_t e = rows_dispatch_short<T>(n, aligned, f);
+    if (e != cudaErrorNotSupported || !aligned || n % V)
+        return e;
     int64_t v = n / V;
-#define TS_EXACT(most, WARPS, VECS) \
-    if (v == most)                  \
-        return f.template operator()<row_shape<WARPS, VECS, true>, V>();
-#define TS_BELOW(most, WARPS, VECS) \
-    if (v < most)                   \
-        return f.template operator()<row_shape<WARPS, VECS>, V>();
-#define TS_SHAPE(most, WARPS, VECS) \
-    TS_EXACT(most, WARPS, VECS)     \
-    TS_BELOW(most, WARPS, VECS)
-    TS_SHAPE(32, 1, 1)
-    TS_SHAPE(64, 1, 2)
-    if constexpr (INPUTS == 1) {
-        TS_SHAPE(96, 1, 3)
-        TS_SHAPE(128, 2, 2)
-        TS_SHAPE(192, 2, 3)
-        TS_SHAPE(256, 4, 2)
-        TS_SHAPE(512, 4, 4)
-        TS_SHAPE(1024, 8, 4)
+    if constexpr (INPUTS == 2) {
+        if constexpr (!LOG) {
+            TS_ROW_FIT(512, 1)
+            TS_ROW_FIT(768, 2)
+        }
+        TS_ROW_FIT(2048, 4)
+        TS_ROW_FIT(288, 3)
+        TS_ROW_FIT(4096, 4, 1024)
     } else {
-        TS_SHAPE(96, 3, 1)
-        TS_SHAPE(128, 4, 1)
-        TS_SHAPE(192, 6, 1)
-        TS_SHAPE(256, 8, 1)
-        TS_SHAPE(512, 8, 2)
-        TS_SHAPE(1024, 16, 2)
+        TS_ROW_FIT(1536, 4)
+        TS_ROW_FIT(288, 3)
+        TS_ROW_FIT(2048, 5)
+        if constexpr (sizeof(T) >= 4) {
+            TS_ROW_FIT(4096, 8)
+        }
+        if constexpr (sizeof(T) == 4) {
+            TS_ROW_FIT(8192, 8, 1024)
+        }
     }
-    TS_SHAPE(2048, 16, 4)
-    if constexpr (INPUTS == 2 || sizeof(T) == 4) {
-        TS_EXACT(4096, 32, 4)
-    }
-    if constexpr (INPUTS == 1 || sizeof(T) == 4) {
-        TS_BELOW(4096, 32, 4)
-    }
-    if constexpr (INPUTS == 1 && sizeof(T) == 4) {
-        TS_SHAPE(8192, 32, 8)
-    }
-#undef TS_SHAPE
-#undef TS_BELOW
-#undef TS_EXACT
-    return cudaErrorNotSupported;
+    return e;
 }
 
 template <class T, bool LOG>
@@ -381,13 +362,13 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
                          cudaStream_t stream)
 {
     bool aligned = aligned16(x) && aligned16(y);
-    if constexpr (sizeof(T) == 2)
-        if (aligned && n == 32768) {
-            using S = row_shape<16, 8, true>;
-            return rows_launch<S>(softmax_packed_kernel<T, S, LOG>, rows, stream, x, y);
-        }
-    cudaError_t e = softmax_dispatch<T, 1>(n, aligned, [&]<class S, int V>() {
-        return rows_launch<S>(softmax_kernel<T, S, V, LOG>, rows, stream, x, y, rows, n);
+    if constexpr (sizeof(T) == 2) {
+        using S = row_fit<8>;
+        if (aligned && n % 8 == 0 && n > 1280 * 8 && S::holds(n / 8))
+            return rows_launch<S, 8>(softmax_packed_kernel<T, S, LOG>, rows, n, stream, x, y, n);
+    }
+    cudaError_t e = softmax_dispatch<T, 1, LOG>(n, aligned, [&]<class S, int V>() {
+        return rows_launch<S, V>(softmax_kernel<T, S, V, LOG>, rows, n, stream, x, y, rows, n);
     });
     if (e == cudaErrorNotSupported)
         e = stream_dispatch<T, rows_wide>(n, aligned, d, [&]<class S>() {
@@ -403,9 +384,9 @@ cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, i
                                   const ts_cuda_device *d, cudaStream_t stream)
 {
     bool aligned = aligned16(g) && aligned16(y) && aligned16(dx);
-    cudaError_t e = softmax_dispatch<T, 2>(n, aligned, [&]<class S, int V>() {
-        return rows_launch<S>(softmax_backward_kernel<T, S, V, LOG>, rows, stream, g, y, dx, rows,
-                              n);
+    cudaError_t e = softmax_dispatch<T, 2, LOG>(n, aligned, [&]<class S, int V>() {
+        return rows_launch<S, V>(softmax_backward_kernel<T, S, V, LOG>, rows, n, stream, g, y, dx,
+                                 rows, n);
     });
     if (e == cudaErrorNotSupported)
         e = stream_dispatch<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {

@@ -76,6 +76,11 @@ static ts_tensor *layer_norm(ts_tensor *const *leaves, int rms)
 {
     return rms ? ts_rms_norm(leaves[0], leaves[1]) : ts_layer_norm(leaves[0], leaves[1], leaves[2]);
 }
+static ts_tensor *plain_norm(ts_tensor *const *leaves, int rms)
+{
+    ts_tensor *x = leaves[0];
+    return rms ? ts_rms_norm(x, TS_NONE) : ts_layer_norm(x, TS_NONE, TS_NONE);
+}
 static ts_tensor *add_layer_norm(ts_tensor *const *leaves, int unused)
 {
     (void)unused;
@@ -111,6 +116,37 @@ static void compare_norms(ts_device device, ts_dtype dtype, int64_t rows, int64_
 static const int64_t lengths[] = {136, 640, 768, 1024, 3000, 4096, 8192, 12288, 12296, 16384, 24576,
                                   32768, 65536};
 enum { LENGTHS = sizeof lengths / sizeof *lengths, ROWS = 300 };
+
+/* Lengths for which a block has as many warps as it needs, of each number of vectors a thread:
+ * those that fill them, as models have them, and others. The longer ones reach clusters, too. */
+static const int64_t fitted[] = {1000, 1280, 1600, 2304, 5120, 5160, 6144, 7168, 14336, 20480,
+                                 22528, 28672, 30720, 40960};
+enum { FITTED = sizeof fitted / sizeof *fitted };
+static int64_t rows_of_fitted(int64_t n) { return n < 20000 ? 30 : ROWS; }
+
+TS_TEST(softmax_of_rows_of_a_fitted_length_is_that_of_the_CPU, .loop = 2 * FITTED)
+{
+    GPU(device);
+    int64_t n = fitted[_i / 2];
+    compare_softmax(device, _i % 2 ? TS_BF16 : TS_F32, rows_of_fitted(n), n);
+}
+
+TS_TEST(norms_of_rows_of_a_fitted_length_are_those_of_the_CPU, .loop = 2 * FITTED)
+{
+    GPU(device);
+    int64_t n = fitted[_i / 2];
+    compare_norms(device, _i % 2 ? TS_BF16 : TS_F32, rows_of_fitted(n), n);
+}
+
+TS_TEST(norms_without_weights_are_those_of_the_CPU, .loop = 2 * FITTED)
+{
+    GPU(device);
+    ts_dtype dtype = _i % 2 ? TS_F16 : TS_F32;
+    int64_t n = fitted[_i / 2], rows = n < 20000 ? 30 : 8;
+    for (int rms = 0; rms < 2; rms++)
+        compare(device, &(subject){plain_norm, rms, dtype, 1, {{rows, n}}, {2}},
+                dtype == TS_F32 ? 32 : 8);
+}
 
 TS_TEST(softmax_of_rows_of_any_length_is_that_of_the_CPU, .loop = 2 * LENGTHS)
 {
