@@ -310,13 +310,15 @@ cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, cudaSt
 }
 
 /**
- * rows_wide: rows too long for registers, of one input; rows_wide_held: the same for run_held();
+ * rows_wide: rows too long for registers, of one input; rows_wide_log: the same where a row is
+ * written without exponentials; rows_wide_held: for run_held();
  * rows_wide_kept: with what belongs to columns in registers; rows_wide_pairs: of two inputs;
  * rows_wide_pairs_kept: both. rows_sum: rows of any length of two inputs, in blocks that
  * keep sums over many of them.
  */
 enum stream_way {
     rows_wide,
+    rows_wide_log,
     rows_wide_held,
     rows_wide_kept,
     rows_wide_pairs,
@@ -331,18 +333,23 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
     constexpr int V = vec16<T>;
     int64_t v = n / V;
     constexpr bool pairs = WAY == rows_wide_pairs || WAY == rows_wide_pairs_kept;
-    constexpr int64_t short_of = WAY == rows_sum    ? 0
-                                 : pairs            ? 1024
-                                 : WAY == rows_wide ? 2048 * (int)sizeof(T)
-                                                    : 2048;
+    constexpr bool wide = WAY == rows_wide || WAY == rows_wide_log;
+    constexpr int64_t short_of = WAY == rows_sum ? 0
+                                 : pairs         ? 1024
+                                 : wide          ? 2048 * (int)sizeof(T)
+                                                 : 2048;
     /* too short for it to be the better way */
     if (!d->clusters || !aligned || n % V || v <= short_of)
         return cudaErrorNotSupported;
     /* Without branches more is on its way at a time, which takes registers that these have. */
     constexpr bool kept = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept;
-    constexpr int exact_vecs = kept || WAY == rows_wide            ? 8
+    constexpr int exact_vecs = kept || wide                        ? 8
                                : WAY == rows_sum && sizeof(T) == 2 ? 4
                                                                    : 0;
+#define TS_EXACT(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
+    static_assert(THREADS * VECS * CLUSTER == most, "what the shape holds");                       \
+    if (v == most)                                                                                 \
+        return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, true>>();
 #define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
     {                                                                                              \
         constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most;             \
@@ -352,12 +359,17 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
         if (v <= most && v % CLUSTER == 0)                                                         \
             return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>>();  \
     }
-    if constexpr (WAY == rows_wide) {
+    if constexpr (wide) {
         if constexpr (sizeof(T) == 2) {
+            TS_EXACT(5120, 512, 5, 2, 3, 1)
             TS_SHAPE(8192, 512, 4, 4, 3, 1)
             TS_SHAPE(16384, 512, 4, 8, 3, 1)
         } else {
-            TS_SHAPE(16384, 512, 8, 4, 3, 1)
+            TS_EXACT(10240, 512, 5, 4, 3, 1)
+            if constexpr (WAY == rows_wide_log) {
+                TS_SHAPE(16384, 512, 8, 4, 3, 1)
+            }
+            TS_SHAPE(16384, 256, 8, 8, 5, 1)
             TS_SHAPE(32768, 256, 8, 16, 3, 2)
         }
     } else if constexpr (WAY == rows_wide_held) {
@@ -370,11 +382,16 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
     } else if constexpr (WAY == rows_wide_kept && sizeof(T) == 2) {
         TS_SHAPE(4096, 256, 4, 4, 3, 2)
         TS_SHAPE(4096, 256, 8, 2, 3, 1)
-        TS_SHAPE(8192, 256, 4, 8, 3, 2)
+        TS_EXACT(5120, 256, 5, 4, 3, 2)
+        TS_SHAPE(8192, 256, 8, 4, 3, 1)
         TS_SHAPE(16384, 256, 4, 16, 3, 2)
     } else if constexpr (WAY == rows_wide_kept) {
         TS_SHAPE(4096, 256, 8, 2, 3, 2)
-        TS_SHAPE(8192, 256, 8, 4, 2, 2)
+        TS_EXACT(5120, 256, 5, 4, 3, 2)
+        TS_EXACT(6144, 256, 6, 4, 3, 2)
+        TS_EXACT(7168, 256, 7, 4, 3, 2)
+        TS_SHAPE(8192, 256, 8, 4, 3, 2)
+        TS_EXACT(10240, 256, 5, 8, 3, 2)
         TS_SHAPE(16384, 256, 8, 8, 3, 2)
         TS_SHAPE(32768, 512, 4, 16, 3, 1)
     } else if constexpr (WAY == rows_wide_pairs_kept) {
@@ -395,6 +412,12 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
             TS_SHAPE(32768, 512, 4, 16, 3, 1)
         }
     } else if constexpr (sizeof(T) == 2) { /* sums of 16 to 64 columns a thread */
+        TS_EXACT(160, 32, 5, 1, 4, 8)
+        TS_EXACT(320, 64, 5, 1, 3, 6)
+        TS_EXACT(640, 128, 5, 1, 3, 3)
+        TS_EXACT(1280, 128, 5, 2, 4, 2)
+        TS_EXACT(2560, 128, 5, 4, 4, 2)
+        TS_EXACT(5120, 128, 5, 8, 4, 2)
         TS_SHAPE(96, 32, 4, 1, 4, 12)
         TS_SHAPE(128, 64, 2, 1, 4, 10)
         TS_SHAPE(256, 128, 2, 1, 4, 6)
@@ -406,6 +429,7 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
         TS_SHAPE(8192, 256, 8, 4, 3, 1)
         TS_SHAPE(16384, 256, 8, 8, 3, 1)
     } else {
+        TS_EXACT(5120, 128, 5, 8, 3, 3)
         TS_SHAPE(128, 64, 2, 1, 4, 8)
         TS_SHAPE(192, 64, 3, 1, 5, 6)
         TS_SHAPE(256, 128, 2, 1, 5, 5)
@@ -419,6 +443,7 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
         TS_SHAPE(32768, 512, 4, 16, 3, 1)
     }
 #undef TS_SHAPE
+#undef TS_EXACT
     return cudaErrorNotSupported;
 }
 

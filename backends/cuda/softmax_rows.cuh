@@ -371,7 +371,7 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
         return rows_launch<S, V>(softmax_kernel<T, S, V, LOG>, rows, n, stream, x, y, rows, n);
     });
     if (e == cudaErrorNotSupported)
-        e = stream_dispatch<T, rows_wide>(n, aligned, d, [&]<class S>() {
+        e = stream_dispatch<T, LOG ? rows_wide_log : rows_wide>(n, aligned, d, [&]<class S>() {
             return stream_launch<S>(
                 softmax_stream_kernel<T, S, LOG>, ring_bytes<T, S, 1>, rows, stream,
                 [](int64_t) {}, x, y, rows, n);
