@@ -15,7 +15,7 @@ aten = torch.ops.aten
 MIB = 1 << 20
 # bytes of a large tensor: launch, first and last byte are 1 % of its time, and no cache holds it
 TENSOR = 256 * MIB
-COLUMNS = 768, 1024, 4096, 8192, 16384, 32768, 131072
+COLUMNS = 768, 1024, 2048, 4096, 5120, 8192, 16384, 32768, 65536, 131072
 MEAN = 0  # TS_REDUCTION_MEAN
 EPS = 1e-5
 
@@ -211,6 +211,13 @@ def linear(m, k, n):
     CASES['mm for dW', f'{n}x{m} by {m}x{k}', 'bf16'] = Case(
         lambda: (normal(m, n, dtype=dtype).t(), normal(m, k, dtype=dtype)), torch.mm,
         lambda g, x: [('mm', [g, x])], flops=2 * m * k * n, compiles=False)
+
+
+def add_widths(widths):
+    """Cases of rows of so many columns, where COLUMNS has them not."""
+    for width in set(widths) - set(COLUMNS):
+        for dtype in torch.bfloat16, torch.float32:
+            rows(dtype, width)
 
 
 for d in torch.bfloat16, torch.float32:

@@ -150,11 +150,12 @@ class Bench:
             torch.cuda.empty_cache()
 
 
-def work(pipe, build, names):
+def work(pipe, build, widths, names):
     """A process of run()'s: compiles, says so, and measures what it is told to."""
     os.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'  # there are as many of us as processors
     import torch
-    from peers import cuda
+    from peers import cuda, cuda_cases
+    cuda_cases.add_widths(widths)
     bench = Bench(torch, cuda.Library(build, torch))
     for name in names:
         bench.compile(name)
@@ -212,6 +213,7 @@ def run_steps(options, torch, library, write, failures):
 
 def chosen_cases(options):
     from peers import cuda_cases
+    cuda_cases.add_widths(options.widths)
     return [name for name, case in cuda_cases.CASES.items()
             if re.search(options.only, ' '.join(name)) and
             (not options.widths or case.columns in options.widths)]
@@ -225,8 +227,8 @@ def run(options, torch, library, write):
         context = multiprocessing.get_context('spawn')
         for i in range(jobs):
             here, there = context.Pipe()
-            context.Process(target=work, args=(there, options.build, chosen[i::jobs]),
-                            daemon=True).start()
+            context.Process(target=work, daemon=True, args=(
+                there, options.build, options.widths, chosen[i::jobs])).start()
             pipes.append(here)
         for pipe in pipes:
             pipe.recv()
