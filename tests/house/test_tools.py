@@ -274,9 +274,10 @@ class PtxasGate(ToolCase):
             "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
             "ptxas info    : Used 168 registers, used 16 barriers\n")
 
-    def judge(self, told, listed="sum.cu fine\n"):
+    def judge(self, told, listed="sum.cu fine\n", *options, path=os.environ["PATH"]):
         self.write("build/backends/cuda/sum.ptxas", told)
-        return self.run_tool("ptxas-gate", "build", self.write("list", listed))
+        return self.run_tool("ptxas-gate", "build", self.write("list", listed), *options,
+                             env=plain_environment(PATH=path))
 
     def test_kernels_without_spills_pass(self):
         self.assertEqual(self.judge(self.FINE), (0, "ptxas-gate: 1 kernels, 0 bad\n"))
@@ -299,6 +300,25 @@ class PtxasGate(ToolCase):
                                         + self.FINE)
             self.assertEqual(status, 1)
             self.assertIn(remark, output)
+
+    def test_accesses_that_the_compiler_split_fail_where_machine_code_can_be_read(self):
+        def of(narrow):
+            self.write("bin/cuobjdump", "#!/bin/sh\ncat <<'END'\n\tFunction : _Z4fineIfE\n"
+                       + "\t/*0010*/  LDG.E.128 R4, desc[UR4][R2.64] ;\n"
+                       + "\t/*0020*/  @P0 STG.E.U16 desc[UR4][R2.64+0x2], R4 ;\n" * narrow
+                       + "\t/*0030*/  LDG.E.CONSTANT R4, desc[UR4][R2.64] ;\nEND\n", 0o755)
+            return self.judge(self.FINE, "sum.cu fine 2\n", "--disassembler",
+                              os.path.join(self.folder, "bin"))
+        self.write("bin/nvdisasm", "", 0o755)
+        self.assertEqual(of(2), (0, "ptxas-gate: 1 kernels, accesses of 1, 0 bad\n"))
+        status, output = of(3)
+        self.assertEqual(status, 1)
+        self.assertIn("_Z4fineIfE for sm_90a: 3 accesses of less than 16 bytes", output)
+
+    def test_without_what_reads_machine_code_it_says_how_to_get_it(self):
+        status, output = self.judge(self.FINE, "sum.cu fine 2\n", path="/usr/bin:/bin")
+        self.assertEqual(status, 0)
+        self.assertIn("pip install", output)
 
 
 class GpuSuite(ToolCase):
