@@ -316,9 +316,18 @@ class PtxasGate(ToolCase):
         self.assertIn("_Z4fineIfE for sm_90a: 3 accesses of less than 16 bytes", output)
 
     def test_without_what_reads_machine_code_it_says_how_to_get_it(self):
-        status, output = self.judge(self.FINE, "sum.cu fine 2\n", path="/usr/bin:/bin")
+        os.symlink(sys.executable, os.path.join(self.folder, "python3"))
+        status, output = self.judge(self.FINE, "sum.cu fine 2\n", path=self.folder)
         self.assertEqual(status, 0)
         self.assertIn("pip install", output)
+
+    def test_machine_code_that_cannot_be_read_is_an_error_that_says_so(self):
+        self.write("bin/nvdisasm", "", 0o755)
+        self.write("bin/cuobjdump", "#!/bin/sh\necho no such file >&2\nexit 1\n", 0o755)
+        status, output = self.judge(self.FINE, "sum.cu fine 2\n", "--disassembler",
+                                    os.path.join(self.folder, "bin"))
+        self.assertEqual(status, 1)
+        self.assertIn("sum.cu.o: no such file", output)
 
 
 class GpuSuite(ToolCase):
