@@ -98,27 +98,33 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
         return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, NULL,
                           "kernel_space: the op is not pointwise");
     const ts_iter *it = &plan->iter;
-    space->ndim = it->ndim;
+    const ts_value *v = &f->rets[0];
+    const int ndim = it->ndim, operands = it->operands;
+    const uint32_t which = plan->operands;
+    const bool may_be_host = f->key != TS_KEY_CPU;
+    space->ndim = ndim;
     space->numel = it->numel;
-    copy_dims(space->sizes, it->sizes, it->ndim);
-    int arg = -1;
-    for (int k = 0; k < it->operands; k++) {
+    copy_dims(space->sizes, it->sizes, ndim);
+    for (int k = 0, arg = -1;;) {
         ts_operand *o = &space->operand[k];
-        const ts_value *v = &f->rets[0];
-        if (k) {
-            do
-                v = &f->args[++arg];
-            while (!(plan->operands >> arg & 1) || v->tag == TS_TAG_NONE);
-        }
-        bool tensor = v->tag == TS_TAG_TENSOR;
         o->data = it->data[k];
-        copy_dims(o->strides, it->strides[k], it->ndim);
+        copy_dims(o->strides, it->strides[k], ndim);
         o->arg = (int8_t)arg;
-        o->dtype = tensor ? (ts_dtype)v->t->dtype : plan->compute;
-        o->host = !tensor || (f->key != TS_KEY_CPU && v->t->storage->device.backend == TS_KEY_CPU);
+        if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
+            o->dtype = (ts_dtype)v->t->dtype;
+            o->host = may_be_host && v->t->storage->device.backend == TS_KEY_CPU;
+        } else {
+            o->dtype = plan->compute;
+            o->host = true;
+        }
+        if (++k == operands)
+            break;
+        do
+            v = &f->args[++arg];
+        while (!(which >> arg & 1) || v->tag == TS_TAG_NONE);
     }
     /* not beside ndim: one load of both would wait for two stores */
-    space->operands = it->operands;
+    space->operands = operands;
     return TS_OK;
 }
 

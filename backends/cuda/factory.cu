@@ -73,16 +73,15 @@ template <class T, class F> __global__ void sequence_kernel(T *out, int64_t n, F
 }
 template <class T, class F> static ts_status sequence(ts_frame *f, F fn)
 {
-    ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
-    if (!device)
+    call c = call_of(f);
+    if (!c.device)
         return ts_error_code();
     int64_t n = ts_numel(f->rets[0].t), blocks = (n + 255) / 256;
-    cudaStream_t stream = ts_cuda_stream(device, ts_kernel_stream(f));
     if (!n)
         return TS_OK;
-    sequence_kernel<T><<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, stream>>>(
+    sequence_kernel<T><<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, c.stream>>>(
         (T *)ts_kernel_data(f->rets[0].t), n, fn);
-    return ts_cuda_launched(f, cudaPeekAtLastError(), stream);
+    return ts_cuda_launched(f, cudaPeekAtLastError(), c.stream);
 }
 
 static int64_t whole_of(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? (int64_t)v->d : v->i; }

@@ -41,13 +41,20 @@ struct call {
     cudaStream_t stream;
 };
 
+/** Of a frame; without a device where that cannot be used, which is an error then. */
+inline call call_of(const ts_frame *f)
+{
+    ts_device where = ts_kernel_device(f);
+    ts_cuda_device *device = ts_cuda_use(where.index);
+    return {device, device ? ts_cuda_stream(device, ts_stream_current(where)) : nullptr};
+}
+
 /** Runs launch(call), which returns CUDA's error, on the frame's device and stream. */
 template <class F> ts_status on_device(ts_frame *f, F &&launch)
 {
-    call c = {ts_cuda_use(ts_kernel_device(f).index), nullptr};
+    call c = call_of(f);
     if (!c.device)
         return ts_error_code();
-    c.stream = ts_cuda_stream(c.device, ts_kernel_stream(f));
     return ts_cuda_launched(f, launch(c), c.stream);
 }
 

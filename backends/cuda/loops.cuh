@@ -236,7 +236,8 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
 
 /** A host operand of `item` bytes as the kernel wants it: wide, a number is not rounded
  * to the half beside it. */
-inline void loop_number(const ts_frame *f, const ts_operand &o, int item, bool wide, double *number)
+__attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_operand &o, int item,
+                                                  bool wide, double *number)
 {
     float single;
     if (!wide) {
@@ -259,20 +260,30 @@ cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, 
     constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
     constexpr bool wide[N] = {false, number_is_wide<T, N>...};
     int last = space.ndim - 1;
+    bool flat = last == 0;
     loop_space<N> s;
     s.ndim = space.ndim;
     s.tail = V > 1 && last == 0 ? (uint32_t)(size % V) : 0;
-    s.flat = last == 0;
-    for (int k = 0; k < N; k++) {
-        const ts_operand &o = space.operand[k];
-        s.data[k] = (char *)o.data + (o.host ? 0 : from * o.strides[last]);
-        s.way[k] = o.host ? way_number : o.strides[0] == item[k] ? way_array : way_one;
-        s.flat = s.flat && (s.way[k] == way_array || (N > 2 && o.host));
-        s.one[k] = o.strides[0];
-        s.strides[k][0] = o.strides[0] * V;
-        if (o.host)
-            loop_number(f, o, item[k], wide[k], &s.number[k]);
-    }
+    auto operand = [&]<int K>() {
+        const ts_operand &o = space.operand[K];
+        bool array = o.strides[0] == item[K];
+        s.one[K] = o.strides[0];
+        s.strides[K][0] = o.strides[0] * V;
+        if (__builtin_expect(!o.host, 1)) {
+            s.data[K] = (char *)o.data + from * o.strides[last];
+            s.way[K] = array ? way_array : way_one;
+            flat = flat && array;
+        } else {
+            s.data[K] = (char *)o.data;
+            s.way[K] = way_number;
+            flat = flat && N > 2;
+            loop_number(f, o, item[K], wide[K], &s.number[K]);
+        }
+    };
+    [&]<int... K>(std::integer_sequence<int, K...>) {
+        (operand.template operator()<K>(), ...);
+    }(std::make_integer_sequence<int, N>());
+    s.flat = flat;
     int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
     s.accesses = (uint32_t)accesses;
     int64_t per_block = LOOP_THREADS * loop_unroll<V>,
@@ -337,10 +348,9 @@ ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
         return most;
     }();
     constexpr int V = 16 / widest;
-    ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
-    if (!device)
+    call c = call_of(f);
+    if (!c.device)
         return ts_error_code();
-    cudaStream_t stream = ts_cuda_stream(device, ts_kernel_stream(f));
     if (space.numel == 0)
         return TS_OK;
     bool wide = loop_is_wide<N>(space, item, V);
@@ -357,9 +367,9 @@ ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
     }
     for (int64_t from = 0; from < whole; from += step) {
         int64_t size = whole - from < step ? whole - from : step;
-        cudaError_t e = wide ? loop_launch<V, F, R, T...>(f, space, from, size, fn, stream)
-                             : loop_launch<1, F, R, T...>(f, space, from, size, fn, stream);
-        TS_CUDA_TRY(ts_cuda_launched(f, e, stream));
+        cudaError_t e = wide ? loop_launch<V, F, R, T...>(f, space, from, size, fn, c.stream)
+                             : loop_launch<1, F, R, T...>(f, space, from, size, fn, c.stream);
+        TS_CUDA_TRY(ts_cuda_launched(f, e, c.stream));
     }
     return TS_OK;
 }
