@@ -44,8 +44,10 @@ template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
 /** The same where the row fills the last vectors, too. */
 #define TS_ROW_FULL(length, VECS) TS_ROW_FIT(length, VECS, 512, true)
 
-/** rows_dispatch() of rows of up to 96 vectors, and of what vectors do not fill. */
-template <class T, class F> cudaError_t rows_dispatch_short(int64_t n, bool aligned, F &&f)
+/** rows_dispatch() of rows of up to 96 vectors, and of what vectors do not fill; longer(v) has
+ * those of v vectors, which are more. */
+template <class T, class F, class G>
+cudaError_t rows_dispatch_short(int64_t n, bool aligned, F &&f, G &&longer)
 {
     constexpr int V = vec16<T>;
     if (!aligned || n % V)
@@ -54,7 +56,7 @@ template <class T, class F> cudaError_t rows_dispatch_short(int64_t n, bool alig
     TS_ROW_SHAPE(32, 1, 1)
     TS_ROW_SHAPE(64, 1, 2)
     TS_ROW_SHAPE(96, 1, 3)
-    return cudaErrorNotSupported;
+    return longer(v);
 }
 
 /**
@@ -64,13 +66,11 @@ template <class T, class F> cudaError_t rows_dispatch_short(int64_t n, bool alig
 template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
 {
     constexpr int V = vec16<T>;
-    cudaError_t e = rows_dispatch_short<T>(n, aligned, f);
-    if (e != cudaErrorNotSupported || !aligned || n % V)
-        return e;
-    int64_t v = n / V;
-    TS_ROW_FIT(2048, 4)
-    TS_ROW_FIT(288, 3)
-    return e;
+    return rows_dispatch_short<T>(n, aligned, f, [&](int64_t v) {
+        TS_ROW_FIT(2048, 4)
+        TS_ROW_FIT(288, 3)
+        return cudaErrorNotSupported;
+    });
 }
 
 /** Launches a kernel of shape S with the parameters `args` over all rows, of n elements, V of them

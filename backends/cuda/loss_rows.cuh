@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     cross_entropy_grad_stream_kernel(const __grid_constant__ logit_rows<T> a)
 {
 #if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, 1, a.rows, a.n, a.x);
+    TS_STREAM(s, T, S, 1, 0.0f, a.rows, a.n, a.x);
     cross_entropy_grad_formula<T, S::vecs> f(a);
     f.fetch(s.row);
     s.run_held(f);

@@ -8,6 +8,8 @@
 #ifndef TS_CUDA_NORM_BACKWARD_ROWS_CUH
 #define TS_CUDA_NORM_BACKWARD_ROWS_CUH
 
+#include <algorithm>
+
 #include "backends/cuda/row_stream.cuh"
 
 namespace ts {
@@ -25,6 +27,10 @@ constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
     static constexpr int V = vec16<T>;
     static constexpr bool kept = !kept_bytes<T, S>; /* weights in registers */
+    /* Registers of a thread; whether its sums leave enough to load what may not be inside. */
+    static constexpr int room = std::min(255, 65536 / (S::threads * S::blocks)),
+                         sums = S::vecs * V * (RMS ? 1 : 2);
+    static constexpr bool few = S::warps > 1 && room >= 2.2 * sums;
     T *dx;
     vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* of this thread */
     const float *mean, *rstd;
@@ -37,7 +43,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
-            if (r.inside(j)) {
+            if (few ? r.used(j) : r.inside(j)) { /* gradients of what is not inside are 0 */
                 float up[V], in[V], wj[V];
                 r.get(0, j, up);
                 r.get(1, j, in);
@@ -130,7 +136,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
                                 int64_t rows, int64_t n)
 {
 #if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, 2, rows, n, g, x);
+    TS_STREAM(s, T, S, 2, 0.0f, rows, n, g, x);
     norm_backward_formula<T, S, RMS> f;
     f.dx = dx, f.mean = mean, f.rstd = rstd;
     f.w_shared = reinterpret_cast<vec<T, vec16<T>> *>(ts_ring + ring_bytes<T, S, 2>) + threadIdx.x;

@@ -51,7 +51,8 @@ template <bool RMS> struct norm_own_sums {
 #pragma unroll
         for (int k = 0; k < V; k++) {
             float d = RMS ? z[k] : fmaf(z[k], some, shift);
-            sum += d;
+            if (!RMS)
+                sum += d;
             squares = fmaf(d, d, squares);
         }
     }
@@ -219,6 +220,8 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
         float z[V];
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
+            if (!r.used(j))
+                break;
             vec<T, V> v = get(r, j);
             if (ADD && a.sum)
                 r.put(a.sum, j, v);
@@ -227,7 +230,7 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
         }
         return own.of(r.elements);
     }
-    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
+    template <class R> __device__ __forceinline__ void second(const R &r, float2 whole)
     {
         norm_factor<RMS> f(whole, (float)r.n, a.eps);
         if (r.column(0) == 0)
@@ -235,6 +238,12 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
         float z[V];
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
+            if (!r.used(j))
+                break;
+            if constexpr (S::vecs >= 7) { /* leaves registers to another block */
+                renew(weight[j]);
+                renew(bias[j]);
+            }
             unpack<T, V>(get(r, j), z);
             f.apply(z, weight[j], bias[j]);
             r.put(a.y, j, pack<T, V>(z));
@@ -249,7 +258,7 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
     norm_stream_kernel(const __grid_constant__ norm_rows<T> a)
 {
 #if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, ADD + 1, a.rows, a.n, a.x, a.residual);
+    TS_STREAM(s, T, S, ADD + 1, 0.0f, a.rows, a.n, a.x, a.residual);
     norm_formula<T, S, RMS, ADD> f(s, a);
     s.run(f);
 #endif
@@ -288,41 +297,46 @@ template <class T, bool RMS, bool ADD, class F>
 cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
 {
     constexpr int V = vec16<T>;
-    cudaError_t e = rows_dispatch_short<T>(n, aligned, f);
-    if (e != cudaErrorNotSupported || !aligned || n % V)
-        return e;
-    int64_t v = n / V;
-    if constexpr (ADD) {
-        TS_ROW_FIT(512, 2)
-        TS_ROW_FIT(1536, 3)
-        TS_ROW_FIT(2048, 4)
-        TS_ROW_FIT(4096, 4, 1024)
-    } else if constexpr (sizeof(T) == 4) {
-        TS_ROW_FIT(1536, 4)
-        TS_ROW_FIT(288, 3)
-        TS_ROW_FIT(3072, 6)
-        TS_ROW_FIT(4096, 8)
-    } else if constexpr (RMS) {
-        TS_ROW_FIT(1408, 4)
-        TS_ROW_FIT(288, 3)
-        TS_ROW_FIT(2560, 5)
-        TS_ROW_FIT(3072, 6)
-        TS_ROW_FULL(3584, 7)
-        TS_ROW_FULL(4096, 8)
-        TS_ROW_FIT(2048, 4)
-    } else {
-        TS_ROW_FULL(640, 4)
-        TS_ROW_FIT(224, 7, 448)
-        TS_ROW_FIT(320, 5)
-        TS_ROW_FIT(576, 4)
-        TS_ROW_FIT(1280, 5)
-        TS_ROW_FULL(3072, 6)
-        TS_ROW_FULL(3584, 7)
-        TS_ROW_FIT(2560, 5)
-        TS_ROW_FIT(2048, 4)
-        TS_ROW_FIT(288, 3)
-    }
-    return e;
+    return rows_dispatch_short<T>(n, aligned, f, [&](int64_t v) {
+        if constexpr (ADD) {
+            TS_ROW_FIT(512, 2)
+            TS_ROW_FIT(1536, 3)
+            TS_ROW_FIT(2048, 4)
+            TS_ROW_FIT(4096, 4, 1024)
+        } else if constexpr (sizeof(T) == 4) {
+            TS_ROW_FIT(1536, 4)
+            TS_ROW_FIT(288, 3)
+            TS_ROW_FIT(3072, 6)
+            TS_ROW_FIT(4096, 8)
+            if constexpr (RMS) {
+                TS_ROW_FIT(5120, 5, 1024)
+                TS_ROW_FIT(6144, 6, 1024)
+            }
+        } else if constexpr (RMS) {
+            TS_ROW_FIT(1408, 4)
+            TS_ROW_FIT(288, 3)
+            TS_ROW_FIT(2560, 5)
+            TS_ROW_FIT(3072, 6)
+            TS_ROW_FULL(3584, 7)
+            TS_ROW_FULL(4096, 8)
+            TS_ROW_FIT(2048, 4)
+            TS_ROW_FIT(5120, 5, 1024)
+            TS_ROW_FIT(6144, 6, 1024)
+        } else {
+            TS_ROW_FULL(640, 4)
+            TS_ROW_FIT(224, 7, 448)
+            TS_ROW_FIT(320, 5)
+            TS_ROW_FIT(576, 4)
+            TS_ROW_FIT(1280, 5)
+            TS_ROW_FULL(3072, 6)
+            TS_ROW_FULL(3584, 7)
+            TS_ROW_FIT(2560, 5)
+            TS_ROW_FIT(3136, 7, 448)
+            TS_ROW_FIT(2048, 4)
+            TS_ROW_FIT(288, 3)
+        }
+        return cudaErrorNotSupported;
+    });
 }
 
 /** cudaErrorNotSupported where no shape holds a row. Rows are aligned: on_aligned() saw to it. */

@@ -80,6 +80,12 @@ template <class T, class S, int ARRAYS> struct row_stream {
         return segment() + (int64_t)(warp() * chunk + j * 32 + lane()) * V;
     }
     __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
+    /** Whether some thread of the block has a vector j: shapes are for rows of more than half of
+     * what they hold, so that the first are not asked for. */
+    __device__ __forceinline__ bool used(int j) const
+    {
+        return S::full || j <= S::vecs / 2 || j * 32 < chunk;
+    }
     /** This thread's vector j of an input's row. */
     __device__ __forceinline__ vector at(int a, int j) const
     {
@@ -119,7 +125,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
                           own * 16, full, policy);
         }
     }
-    __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange)
+    /** `none`: what elements are that are not inside, so that formulas may read them. */
+    __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange, T none)
     {
         ring = memory + warp() * slots;
         place = exchange;
@@ -144,16 +151,12 @@ template <class T, class S, int ARRAYS> struct row_stream {
         else
             __syncthreads();
         elements = 0;
-        vector nothing;
-#pragma unroll
-        for (int k = 0; k < V; k++)
-            nothing.at[k] = narrow<T>(0.0f);
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
             elements += inside(j) ? V : 0;
-            if (!inside(j)) /* zeros, for formulas that read all, which spares branches */
+            if (!inside(j))
                 for (int s = 0; s < S::stages * ARRAYS; s++)
-                    ring[s * S::warps * slots + j * 32 + lane()] = nothing;
+                    ring[s * S::warps * slots + j * 32 + lane()] = all_of<T, V>(none);
         }
 #pragma unroll
         for (int s = 0; s < S::stages; s++)
@@ -276,13 +279,13 @@ struct plain_sums {
     __device__ __forceinline__ float adjust(float2 own, float, float, float) const { return own.y; }
 };
 
-/** A stream `name` over `rows` rows of the inputs that follow;
- * the ring lies in dynamic shared memory. */
-#define TS_STREAM(name, T, S, ARRAYS, rows, n, ...)                                   \
+/** A stream `name` over `rows` rows of the inputs that follow, with `none` where a row has no
+ * elements; the ring lies in dynamic shared memory. */
+#define TS_STREAM(name, T, S, ARRAYS, none, rows, n, ...)                             \
     extern __shared__ __align__(128) unsigned char ts_ring[];                         \
     __shared__ typename row_stream<T, S, ARRAYS>::exchange_place ts_exchange;         \
     row_stream<T, S, ARRAYS> name = {{__VA_ARGS__}, rows, n};                         \
-    name.begin(reinterpret_cast<vec<T, vec16<T>> *>(ts_ring), &ts_exchange)
+    name.begin(reinterpret_cast<vec<T, vec16<T>> *>(ts_ring), &ts_exchange, narrow<T>(none))
 
 #endif /* sm_90 */
 
@@ -336,7 +339,7 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
     constexpr bool wide = WAY == rows_wide || WAY == rows_wide_log;
     constexpr int64_t short_of = WAY == rows_sum ? 0
                                  : pairs         ? 1024
-                                 : wide          ? 2048 * (int)sizeof(T)
+                                 : wide          ? 4096
                                                  : 2048;
     /* too short for it to be the better way */
     if (!d->clusters || !aligned || n % V || v <= short_of)
@@ -346,30 +349,40 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
     constexpr int exact_vecs = kept || wide                        ? 8
                                : WAY == rows_sum && sizeof(T) == 2 ? 4
                                                                    : 0;
+/* A shape for rows of as many vectors as it holds; for those of any number up to `most`; for both,
+ * with a kernel for each where the first is worth one. */
 #define TS_EXACT(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
     static_assert(THREADS * VECS * CLUSTER == most, "what the shape holds");                       \
     if (v == most)                                                                                 \
         return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, true>>();
-#define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
-    {                                                                                              \
-        constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most;             \
-        if (exact && v == most)                                                                    \
-            return f.template                                                                      \
-            operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, exact>>();             \
-        if (v <= most && v % CLUSTER == 0)                                                         \
-            return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>>();  \
+#define TS_ANY(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS) \
+    if (v <= most && v % CLUSTER == 0)                       \
+        return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>>();
+#define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                         \
+    {                                                                                  \
+        constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most; \
+        if (exact && v == most)                                                        \
+            return f.template                                                          \
+            operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, exact>>(); \
+        TS_ANY(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                           \
     }
     if constexpr (wide) {
         if constexpr (sizeof(T) == 2) {
-            TS_EXACT(5120, 512, 5, 2, 3, 1)
-            TS_SHAPE(8192, 512, 4, 4, 3, 1)
+            if constexpr (WAY == rows_wide) {
+                TS_ANY(5120, 512, 5, 2, 3, 1)
+            }
+            TS_ANY(12288, 512, 6, 4, 3, 1)
             TS_SHAPE(16384, 512, 4, 8, 3, 1)
         } else {
             TS_EXACT(10240, 512, 5, 4, 3, 1)
-            if constexpr (WAY == rows_wide_log) {
+            TS_ANY(12288, 512, 6, 4, 3, 1)
+            if constexpr (WAY == rows_wide) {
+                TS_EXACT(16384, 256, 8, 8, 5, 1)
+                TS_ANY(16384, 512, 8, 4, 3, 1)
+            } else {
                 TS_SHAPE(16384, 512, 8, 4, 3, 1)
             }
-            TS_SHAPE(16384, 256, 8, 8, 5, 1)
+            TS_ANY(20480, 512, 5, 8, 3, 1)
             TS_SHAPE(32768, 256, 8, 16, 3, 2)
         }
     } else if constexpr (WAY == rows_wide_held) {
@@ -380,11 +393,19 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
         TS_SHAPE(16384, threads, vecs, 4, 3, 1)
         TS_SHAPE(32768, threads, vecs, 8, 3, 1)
     } else if constexpr (WAY == rows_wide_kept && sizeof(T) == 2) {
+        TS_ANY(3584, 128, 7, 4, 3, 4)
         TS_SHAPE(4096, 256, 4, 4, 3, 2)
         TS_SHAPE(4096, 256, 8, 2, 3, 1)
-        TS_EXACT(5120, 256, 5, 4, 3, 2)
-        TS_SHAPE(8192, 256, 8, 4, 3, 1)
-        TS_SHAPE(16384, 256, 4, 16, 3, 2)
+        TS_EXACT(5120, 256, 5, 4, 4, 2)
+        TS_ANY(5120, 128, 8, 8, 3, 4)
+        TS_EXACT(6144, 128, 6, 8, 4, 4)
+        TS_ANY(6144, 128, 6, 8, 4, 4)
+        TS_EXACT(7168, 256, 7, 4, 3, 1)
+        TS_ANY(7168, 128, 7, 8, 3, 4)
+        TS_SHAPE(8192, 128, 8, 8, 3, 4)
+        TS_ANY(8192, 256, 8, 4, 3, 1)
+        TS_EXACT(16384, 256, 4, 16, 3, 2)
+        TS_ANY(16384, 256, 8, 8, 3, 1)
     } else if constexpr (WAY == rows_wide_kept) {
         TS_SHAPE(4096, 256, 8, 2, 3, 2)
         TS_EXACT(5120, 256, 5, 4, 3, 2)
@@ -393,7 +414,8 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
         TS_SHAPE(8192, 256, 8, 4, 3, 2)
         TS_EXACT(10240, 256, 5, 8, 3, 2)
         TS_SHAPE(16384, 256, 8, 8, 3, 2)
-        TS_SHAPE(32768, 512, 4, 16, 3, 1)
+        TS_EXACT(32768, 512, 4, 16, 3, 1)
+        TS_ANY(32768, 256, 8, 16, 3, 2)
     } else if constexpr (WAY == rows_wide_pairs_kept) {
         TS_SHAPE(2048, 512, 4, 1, 3, 1)
         TS_SHAPE(4096, 512, 4, 2, 3, 1)
@@ -412,36 +434,55 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
             TS_SHAPE(32768, 512, 4, 16, 3, 1)
         }
     } else if constexpr (sizeof(T) == 2) { /* sums of 16 to 64 columns a thread */
-        TS_EXACT(160, 32, 5, 1, 4, 8)
-        TS_EXACT(320, 64, 5, 1, 3, 6)
-        TS_EXACT(640, 128, 5, 1, 3, 3)
-        TS_EXACT(1280, 128, 5, 2, 4, 2)
-        TS_EXACT(2560, 128, 5, 4, 4, 2)
-        TS_EXACT(5120, 128, 5, 8, 4, 2)
-        TS_SHAPE(96, 32, 4, 1, 4, 12)
+        TS_EXACT(96, 32, 3, 1, 4, 12)
+        TS_ANY(96, 32, 4, 1, 4, 12)
         TS_SHAPE(128, 64, 2, 1, 4, 10)
-        TS_SHAPE(256, 128, 2, 1, 4, 6)
-        TS_SHAPE(512, 128, 4, 1, 4, 3)
+        TS_EXACT(160, 32, 5, 1, 4, 8)
+        TS_ANY(192, 64, 3, 1, 4, 8)
+        TS_ANY(256, 64, 4, 1, 4, 5)
+        TS_EXACT(320, 64, 5, 1, 4, 6)
+        TS_ANY(320, 64, 5, 1, 4, 6)
+        TS_ANY(384, 128, 3, 1, 4, 4)
+        TS_ANY(512, 128, 4, 1, 4, 3)
+        TS_EXACT(640, 128, 5, 1, 3, 3)
+        TS_ANY(768, 128, 6, 1, 3, 2)
         TS_SHAPE(1024, 128, 4, 2, 4, 3)
         TS_SHAPE(1024, 256, 4, 1, 3, 2)
+        TS_EXACT(1280, 128, 5, 2, 4, 2)
+        TS_ANY(1280, 128, 5, 2, 4, 2)
+        TS_ANY(1536, 128, 3, 4, 4, 4)
         TS_SHAPE(2048, 128, 4, 4, 4, 3)
+        TS_EXACT(2560, 128, 5, 4, 4, 2)
+        TS_EXACT(3072, 128, 6, 4, 4, 2)
+        TS_ANY(3072, 128, 6, 4, 4, 2)
         TS_SHAPE(4096, 128, 4, 8, 4, 3)
+        TS_EXACT(5120, 128, 5, 8, 4, 2)
+        TS_ANY(6144, 256, 6, 4, 3, 1)
         TS_SHAPE(8192, 256, 8, 4, 3, 1)
+        TS_ANY(12288, 256, 6, 8, 3, 1)
         TS_SHAPE(16384, 256, 8, 8, 3, 1)
     } else {
-        TS_EXACT(5120, 128, 5, 8, 3, 3)
         TS_SHAPE(128, 64, 2, 1, 4, 8)
         TS_SHAPE(192, 64, 3, 1, 5, 6)
         TS_SHAPE(256, 128, 2, 1, 5, 5)
         TS_SHAPE(512, 128, 4, 1, 4, 4)
+        TS_ANY(768, 128, 6, 1, 4, 3)
         TS_SHAPE(1024, 128, 4, 2, 5, 2)
         TS_SHAPE(1024, 256, 4, 1, 3, 2)
+        TS_EXACT(1280, 256, 5, 1, 4, 1)
+        TS_ANY(1536, 128, 6, 2, 4, 3)
         TS_SHAPE(2048, 256, 4, 2, 5, 1)
+        TS_ANY(3072, 128, 6, 4, 4, 3)
         TS_SHAPE(4096, 128, 4, 8, 4, 3)
-        TS_SHAPE(8192, 512, 2, 8, 5, 1)
+        TS_EXACT(5120, 128, 5, 8, 3, 3)
+        TS_EXACT(6144, 256, 6, 4, 3, 1)
+        TS_ANY(6144, 256, 6, 4, 3, 1)
+        TS_EXACT(8192, 128, 8, 8, 3, 2)
+        TS_ANY(8192, 128, 8, 8, 3, 2)
         TS_SHAPE(16384, 512, 4, 8, 3, 1)
         TS_SHAPE(32768, 512, 4, 16, 3, 1)
     }
+#undef TS_ANY
 #undef TS_SHAPE
 #undef TS_EXACT
     return cudaErrorNotSupported;

@@ -167,6 +167,15 @@ template <class T, int N> __device__ __forceinline__ vec<T, N> all_of(T x)
     return v;
 }
 
+/** Has numbers of halves taken out of a vector again, not kept in twice the registers. */
+template <class T, int N> __device__ __forceinline__ void renew(vec<T, N> &v)
+{
+    if constexpr (sizeof(T) == 2 && sizeof(v) == 16) {
+        uint4 &u = reinterpret_cast<uint4 &>(v);
+        asm volatile("" : "+r"(u.x), "+r"(u.y), "+r"(u.z), "+r"(u.w));
+    }
+}
+
 /** Elements of a row: known before it runs where the shape is full. */
 template <class S, int V> __device__ __forceinline__ int64_t row_elements(int64_t n)
 {
@@ -242,14 +251,7 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
         else
             return (S::fits && j < S::vecs - 1) || column(j) < n;
     }
-    /** Has numbers of halves taken out of vector j again, not kept in twice the registers. */
-    __device__ __forceinline__ void renew(int j)
-    {
-        if constexpr (sizeof(T) == 2 && sizeof(at[0]) == 16) {
-            uint4 &u = reinterpret_cast<uint4 &>(at[j]);
-            asm volatile("" : "+r"(u.x), "+r"(u.y), "+r"(u.z), "+r"(u.w));
-        }
-    }
+    __device__ __forceinline__ void renew(int j) { ts::renew(at[j]); }
     __device__ __forceinline__ void renew()
     {
 #pragma unroll

@@ -209,7 +209,7 @@ __device__ __forceinline__ void rewrite(const R &r, T *out, F &&f)
 {
 #pragma unroll
     for (int j = 0; j < R::vecs; j++)
-        if (r.inside(j)) {
+        if (r.used(j)) {
             float z[R::V];
             r.get(0, j, z);
             f(j, z);
@@ -224,7 +224,7 @@ template <class T> struct exp_sums : joined_exps<T> {
         float top = -INFINITY, sum = 0;
 #pragma unroll
         for (int j = 0; j < R::vecs; j++)
-            if (r.inside(j)) {
+            if (r.used(j)) {
                 float z[R::V];
                 r.get(0, j, z);
 #pragma unroll
@@ -234,7 +234,7 @@ template <class T> struct exp_sums : joined_exps<T> {
         exp_from<T> above(top == -INFINITY ? 0 : top);
 #pragma unroll
         for (int j = 0; j < R::vecs; j++)
-            if (r.inside(j)) {
+            if (r.used(j)) {
                 float z[R::V];
                 r.get(0, j, z);
 #pragma unroll
@@ -269,7 +269,7 @@ template <class T, bool LOG> struct softmax_backward_formula : plain_sums {
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < R::vecs; j++)
-            if (r.inside(j)) {
+            if (r.used(j)) {
                 float a[R::V], b[R::V];
                 r.get(0, j, a);
                 if constexpr (!LOG)
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     softmax_stream_kernel(const T *x, T *y, int64_t rows, int64_t n)
 {
 #if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, 1, rows, n, x);
+    TS_STREAM(s, T, S, 1, -INFINITY, rows, n, x);
     softmax_formula<T, LOG> f;
     f.y = y;
     s.run(f);
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     softmax_backward_stream_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)
 {
 #if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, 2, rows, n, g, y);
+    TS_STREAM(s, T, S, 2, 0.0f, rows, n, g, y);
     softmax_backward_formula<T, LOG> f;
     f.dx = dx;
     s.run(f);
@@ -331,30 +331,28 @@ template <class T, int INPUTS, bool LOG, class F>
 cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)
 {
     constexpr int V = vec16<T>;
-    cudaError_t e = rows_dispatch_short<T>(n, aligned, f);
-    if (e != cudaErrorNotSupported || !aligned || n % V)
-        return e;
-    int64_t v = n / V;
-    if constexpr (INPUTS == 2) {
-        if constexpr (!LOG) {
-            TS_ROW_FIT(512, 1)
-            TS_ROW_FIT(768, 2)
+    return rows_dispatch_short<T>(n, aligned, f, [&](int64_t v) {
+        if constexpr (INPUTS == 2) {
+            if constexpr (!LOG) {
+                TS_ROW_FIT(512, 1)
+                TS_ROW_FIT(768, 2)
+            }
+            TS_ROW_FIT(2048, 4)
+            TS_ROW_FIT(288, 3)
+            TS_ROW_FIT(4096, 4, 1024)
+        } else {
+            TS_ROW_FIT(1536, 4)
+            TS_ROW_FIT(288, 3)
+            TS_ROW_FIT(2048, 5)
+            if constexpr (sizeof(T) >= 4) {
+                TS_ROW_FIT(4096, 8)
+            }
+            if constexpr (sizeof(T) == 4) {
+                TS_ROW_FIT(8192, 8, 1024)
+            }
         }
-        TS_ROW_FIT(2048, 4)
-        TS_ROW_FIT(288, 3)
-        TS_ROW_FIT(4096, 4, 1024)
-    } else {
-        TS_ROW_FIT(1536, 4)
-        TS_ROW_FIT(288, 3)
-        TS_ROW_FIT(2048, 5)
-        if constexpr (sizeof(T) >= 4) {
-            TS_ROW_FIT(4096, 8)
-        }
-        if constexpr (sizeof(T) == 4) {
-            TS_ROW_FIT(8192, 8, 1024)
-        }
-    }
-    return e;
+        return cudaErrorNotSupported;
+    });
 }
 
 template <class T, bool LOG>
@@ -362,11 +360,18 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
                          cudaStream_t stream)
 {
     bool aligned = aligned16(x) && aligned16(y);
-    if constexpr (sizeof(T) == 2) {
-        using S = row_fit<8>;
-        if (aligned && n % 8 == 0 && n > 1280 * 8 && S::holds(n / 8))
-            return rows_launch<S, 8>(softmax_packed_kernel<T, S, LOG>, rows, n, stream, x, y, n);
-    }
+    if constexpr (sizeof(T) == 2)
+        if (int64_t v = n / 8; aligned && n % 8 == 0 && v > 1280) {
+            auto packed = [&]<class S>() {
+                return rows_launch<S, 8>(softmax_packed_kernel<T, S, LOG>, rows, n, stream, x, y,
+                                         n);
+            };
+            if (row_fit<8>::holds(v))
+                return packed.template operator()<row_fit<8>>();
+            /* of 4,097 to 5,120 vectors softmax takes less time as a stream over two blocks */
+            if (row_fit<8, 1024>::holds(v) && (LOG || v > 5120 || v % 2))
+                return packed.template operator()<row_fit<8, 1024>>();
+        }
     cudaError_t e = softmax_dispatch<T, 1, LOG>(n, aligned, [&]<class S, int V>() {
         return rows_launch<S, V>(softmax_kernel<T, S, V, LOG>, rows, n, stream, x, y, rows, n);
     });

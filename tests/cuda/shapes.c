@@ -119,10 +119,16 @@ enum { LENGTHS = sizeof lengths / sizeof *lengths, ROWS = 300 };
 
 /* Lengths for which a block has as many warps as it needs, of each number of vectors a thread:
  * those that fill them, as models have them, and others. The longer ones reach clusters, too. */
-static const int64_t fitted[] = {1000, 1280, 1600, 2304, 5120, 5160, 6144, 7168, 14336, 20480,
-                                 22528, 28672, 30720, 40960};
+static const int64_t fitted[] = {832,   1000,  1280,  1536,  1600,  1792,  2048,
+                                 2304,  4608,  5120,  5160,  6144,  7168,  9216,
+                                 14336, 18432, 20480, 22528, 28672, 30720, 40960};
 enum { FITTED = sizeof fitted / sizeof *fitted };
-static int64_t rows_of_fitted(int64_t n) { return n < 20000 ? 30 : ROWS; }
+/** Of the short ones so many that a block sums over some. */
+static int64_t rows_of_fitted(int64_t n) { return n < 2500 ? 1500 : n < 20000 ? 30 : ROWS; }
+
+/* Lengths that leave parts of a cluster's warps and threads without elements. */
+static const int64_t partial[] = {36864, 45056, 49152, 53248, 57344, 61440, 73728, 98304, 114688};
+enum { PARTIAL = sizeof partial / sizeof *partial };
 
 TS_TEST(softmax_of_rows_of_a_fitted_length_is_that_of_the_CPU, .loop = 2 * FITTED)
 {
@@ -136,6 +142,13 @@ TS_TEST(norms_of_rows_of_a_fitted_length_are_those_of_the_CPU, .loop = 2 * FITTE
     GPU(device);
     int64_t n = fitted[_i / 2];
     compare_norms(device, _i % 2 ? TS_BF16 : TS_F32, rows_of_fitted(n), n);
+}
+
+TS_TEST(rows_that_leave_parts_of_a_cluster_empty_are_those_of_the_CPU, .loop = 2 * PARTIAL)
+{
+    GPU(device);
+    compare_softmax(device, _i % 2 ? TS_BF16 : TS_F32, 40, partial[_i / 2]);
+    compare_norms(device, _i % 2 ? TS_F16 : TS_F32, 40, partial[_i / 2]);
 }
 
 TS_TEST(norms_without_weights_are_those_of_the_CPU, .loop = 2 * FITTED)
@@ -164,7 +177,7 @@ TS_TEST(norms_of_rows_of_any_length_are_those_of_the_CPU, .loop = 2 * LENGTHS)
 TS_TEST(rows_of_a_small_choice_are_those_of_the_CPU)
 {
     GPU(device);
-    compare_softmax(device, TS_BF16, 100, 40960); /* clusters of 4, and of 8 */
+    compare_softmax(device, TS_BF16, 100, 40960); /* clusters of 2, and of 8 */
     compare_norms(device, TS_BF16, 40, 16384);
 }
 
