@@ -418,6 +418,23 @@ class GpuSuite(ToolCase):
         self.assertIn("; tests: unfinished", found["ptx80"]["verdict"])
         self.assertGreater(found["ptx80"]["failed"], 0)
 
+    def test_a_run_by_ptx_resumes_with_the_steps_that_have_not_passed(self):
+        good = "test_cuda: 5 passed, 0 failed, 0 skipped"
+        self.write("test_cuda", "#!/bin/sh\nexit 1\n", 0o755)
+        self.assertEqual(self.suite("--only", "ptx80")[0], 1)
+        before = len(self.calls())
+        self.write("test_cuda", f"#!/bin/sh\necho {good}\n", 0o755)
+        status, output, found = self.suite("--only", "ptx80", "--resume")
+        self.assertEqual(status, 0, output)
+        self.assertEqual(found["ptx80"]["failed"], 0)
+        self.assertEqual(found["ptx80"]["steps"]["tests"]["passed"], 15)
+        calls = [line for line in self.calls()[before:] if "--list" not in line]
+        self.assertFalse(any("--json" in call or "force=1 " in call for call in calls))
+        self.assertGreater(len(calls), 15, "what the tests need is compiled again")
+        self.write("sources.sha256", "other\n")
+        self.assertEqual(self.suite("--only", "ptx80", "--resume")[0], 0)
+        self.assertTrue(any("--json" in call for call in self.calls()[before + len(calls) + 1:]))
+
     def test_sanitizers_that_have_ended_stay_when_the_run_is_killed(self):
         self.write("bin/compute-sanitizer",
                    '#!/bin/sh\n[ $2 = racecheck ] && kill -KILL $PPID\n'
