@@ -302,18 +302,20 @@ class PtxasGate(ToolCase):
             self.assertIn(remark, output)
 
     def test_accesses_that_the_compiler_split_fail_where_machine_code_can_be_read(self):
-        def of(narrow):
+        def of(narrow, listed="sum.cu fine 2\n"):
             self.write("bin/cuobjdump", "#!/bin/sh\ncat <<'END'\n\tFunction : _Z4fineIfE\n"
                        + "\t/*0010*/  LDG.E.128 R4, desc[UR4][R2.64] ;\n"
                        + "\t/*0020*/  @P0 STG.E.U16 desc[UR4][R2.64+0x2], R4 ;\n" * narrow
                        + "\t/*0030*/  LDG.E.CONSTANT R4, desc[UR4][R2.64] ;\nEND\n", 0o755)
-            return self.judge(self.FINE, "sum.cu fine 2\n", "--disassembler",
+            return self.judge(self.FINE, listed, "--disassembler",
                               os.path.join(self.folder, "bin"))
         self.write("bin/nvdisasm", "", 0o755)
         self.assertEqual(of(2), (0, "ptxas-gate: 1 kernels, accesses of 1, 0 bad\n"))
         status, output = of(3)
         self.assertEqual(status, 1)
         self.assertIn("_Z4fineIfE for sm_90a: 3 accesses of less than 16 bytes", output)
+        self.assertEqual(of(3, "sum.cu fineIf 3\nsum.cu fine 2\n")[0], 0, "the longest decides")
+        self.assertEqual(of(3, "sum.cu fineIf 2\nsum.cu fine 3\n")[0], 1)
 
     def test_without_what_reads_machine_code_it_says_how_to_get_it(self):
         os.symlink(sys.executable, os.path.join(self.folder, "python3"))
