@@ -11,39 +11,46 @@ enum { MASK = 3, CU_SEQLENS, MAX_SEQLENS, SCALE, WINDOW, SOFTCAP, DROPOUT_P };
 
 static ts_status scaled_dot_product_attention(ts_vjp_call *b)
 {
-    if (ts_needs(b, MASK))
+    if (ts_rule_needs(b, MASK))
         return ts_error_set_hint(TS_ERR_AUTOGRAD,
                                  "pass ts_detach() of it, or write attention with ops of their own",
                                  "scaled_dot_product_attention: argument 'mask': requires grad, "
                                  "and attention has no gradient for it");
-    ts_tensor *out = ts_saved_ret(b, 0), *g = ts_grad_out(b, 0), *g_lse = ts_grad_out(b, 1),
-              *mask = ts_saved_arg(b, MASK);
+    ts_tensor *out = ts_rule_saved_ret(b, 0), *g = ts_rule_grad(b, 0), *g_lse = ts_rule_grad(b, 1),
+              *mask = ts_rule_saved_arg(b, MASK);
     ts_tensor *bounds[2] = {TS_NONE, TS_NONE};
-    const ts_value *lists = ts_arg(b, CU_SEQLENS), *p = ts_arg(b, DROPOUT_P);
+    const ts_value *lists = ts_rule_arg(b, CU_SEQLENS), *p = ts_rule_arg(b, DROPOUT_P);
     for (uint32_t k = 0; lists->tag == TS_TAG_TENSORS && k < lists->count; k++)
-        TS_TRY(bounds[k] = ts_saved_member(b, CU_SEQLENS, (int)k));
+        TS_TRY(bounds[k] = ts_rule_saved_member(b, CU_SEQLENS, (int)k));
     TS_TRY(out && mask ? out : NULL);
-    ts_rng_state rng = p->d > 0 ? ts_vjp_rng(b) : (ts_rng_state){0, 0};
-    ts_value args[] = {V_T(g ? g : ts_zeros_like(out)), V_OPT(g_lse ? g_lse : TS_NONE),
-                       V_T(ts_saved_arg(b, 0)),
-                       V_T(ts_saved_arg(b, 1)), V_T(ts_saved_arg(b, 2)), V_T(out),
-                       V_T(ts_saved_ret(b, 1)), V_OPT(mask),
+    ts_rng_state rng = p->d > 0 ? ts_rule_rng(b) : (ts_rng_state){0, 0};
+    ts_value args[] = {V_T(g ? g : ts_zeros_like(out)),
+                       V_OPT(g_lse ? g_lse : TS_NONE),
+                       V_T(ts_rule_saved_arg(b, 0)),
+                       V_T(ts_rule_saved_arg(b, 1)),
+                       V_T(ts_rule_saved_arg(b, 2)),
+                       V_T(out),
+                       V_T(ts_rule_saved_ret(b, 1)),
+                       V_OPT(mask),
                        lists->tag == TS_TAG_NONE ? *lists : V_TS(bounds, lists->count),
-                       *ts_arg(b, MAX_SEQLENS),
-                       *ts_arg(b, SCALE), *ts_arg(b, WINDOW), *ts_arg(b, SOFTCAP), *p,
+                       *ts_rule_arg(b, MAX_SEQLENS),
+                       *ts_rule_arg(b, SCALE),
+                       *ts_rule_arg(b, WINDOW),
+                       *ts_rule_arg(b, SOFTCAP),
+                       *p,
                        V_I((int64_t)rng.seed),
                        V_I((int64_t)rng.offset)};
     ts_value rets[3] = {ts_value_none(), ts_value_none(), ts_value_none()};
     int want = 0;
     for (int i = 0; i < 3; i++)
-        want |= ts_needs(b, i) << i;
+        want |= ts_rule_needs(b, i) << i;
     TS_TRY(ts_call(TS_OP_scaled_dot_product_attention_backward, args, TS_N(args), rets, 3, 0, want,
                    __builtin_return_address(0)));
     for (int i = 0; i < 3; i++)
         rets[i].t = want >> i & 1 ? ts_scope_adopt(&ts_tls, rets[i].t) : NULL;
     for (int i = 0; i < 3; i++)
         if (want >> i & 1)
-            TS_TRY(ts_give(b, i, rets[i].t));
+            TS_TRY(ts_rule_give(b, i, rets[i].t));
     return TS_OK;
 }
 const ts_vjp ts_vjp_scaled_dot_product_attention = {

@@ -12,18 +12,18 @@ static ts_tensor *as(ts_tensor *g, ts_dtype dtype)
 
 static ts_status cat(ts_vjp_call *b)
 {
-    ts_tensor *g = ts_grad_out(b, 0);
-    int dim = (int)ts_arg(b, 1)->i, n = (int)ts_arg(b, 0)->count, ndim = ts_ndim(g);
+    ts_tensor *g = ts_rule_grad(b, 0);
+    int dim = (int)ts_rule_arg(b, 1)->i, n = (int)ts_rule_arg(b, 0)->count, ndim = ts_ndim(g);
     dim += dim < 0 ? ndim : 0;
     int64_t start = 0;
     for (int k = 0; k < n; k++) {
-        ts_meta m = ts_member_meta(b, 0, k);
+        ts_meta m = ts_rule_member_meta(b, 0, k);
         bool nothing = m.ndim == 1 && m.sizes[0] == 0;
         int64_t length = nothing ? 0 : m.sizes[dim];
-        if (ts_needs_member(b, 0, k)) {
+        if (ts_rule_needs_member(b, 0, k)) {
             ts_tensor *part = nothing ? ts_empty_on(m.sizes, 1, m.dtype, m.device)
                                       : ts_slice(g, dim, start, start + length, 1);
-            TS_TRY(ts_give_member(b, 0, k, as(part, m.dtype)));
+            TS_TRY(ts_rule_give_member(b, 0, k, as(part, m.dtype)));
         }
         start += length;
     }
@@ -33,12 +33,13 @@ const ts_vjp ts_vjp_cat = {.rule = cat};
 
 static ts_status stack(ts_vjp_call *b)
 {
-    ts_tensor *g = ts_grad_out(b, 0);
-    int n = (int)ts_arg(b, 0)->count;
+    ts_tensor *g = ts_rule_grad(b, 0);
+    int n = (int)ts_rule_arg(b, 0)->count;
     for (int k = 0; k < n; k++)
-        if (ts_needs_member(b, 0, k))
-            TS_TRY(ts_give_member(
-                b, 0, k, as(ts_select(g, (int)ts_arg(b, 1)->i, k), ts_member_meta(b, 0, k).dtype)));
+        if (ts_rule_needs_member(b, 0, k))
+            TS_TRY(ts_rule_give_member(b, 0, k,
+                                       as(ts_select(g, (int)ts_rule_arg(b, 1)->i, k),
+                                          ts_rule_member_meta(b, 0, k).dtype)));
     return TS_OK;
 }
 const ts_vjp ts_vjp_stack = {.rule = stack};

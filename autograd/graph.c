@@ -87,7 +87,7 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
 
 typedef struct printer {
     FILE *out;
-    ts_graph_format format;
+    ts_autograd_format format;
 } printer;
 
 /** A description is at most this long; calls with long lists of numbers are cut. */
@@ -106,7 +106,7 @@ static void put_quoted(FILE *out, const char *text)
 static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx)
 {
     const printer *p = ctx;
-    bool dot = p->format == TS_GRAPH_DOT;
+    bool dot = p->format == TS_AUTOGRAD_DOT;
     char line[LINE];
     ts_node_describe(n, line, sizeof line);
     if (dot) {
@@ -136,27 +136,27 @@ static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx
     return TS_OK;
 }
 
-ts_status ts_graph_print(ts_tensor *t, FILE *out, ts_graph_format format)
+ts_status ts_autograd_write(ts_tensor *t, FILE *out, ts_autograd_format format)
 {
     const void *site = __builtin_return_address(0);
     if (!t || t == TS_NONE)
-        return ts_fail_null("graph_print", site, "t");
-    if (!out || (format != TS_GRAPH_TEXT && format != TS_GRAPH_DOT))
-        return ts_fail_op(TS_ERR_VALUE, "graph_print", site, NULL,
+        return ts_fail_null("autograd_write", site, "t");
+    if (!out || (format != TS_AUTOGRAD_TEXT && format != TS_AUTOGRAD_DOT))
+        return ts_fail_op(TS_ERR_VALUE, "autograd_write", site, NULL,
                           "expected a file and a format, got %p and %d", (void *)out, (int)format);
     if (!ts_requires_grad(t))
-        return ts_fail_op(TS_ERR_AUTOGRAD, "graph_print", site,
+        return ts_fail_op(TS_ERR_AUTOGRAD, "autograd_write", site,
                           "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 't': expected a tensor that requires grad");
     ts_node *root = ts_gradient_node(t);
     TS_TRY(root);
     printer p = {out, format};
-    if (format == TS_GRAPH_DOT)
+    if (format == TS_AUTOGRAD_DOT)
         fputs("digraph graph {\n  rankdir=TB;\n  node [shape=ellipse];\n", out);
     TS_TRY(ts_engine_walk(root, print_node, &p));
-    if (format == TS_GRAPH_DOT)
+    if (format == TS_AUTOGRAD_DOT)
         fputs("}\n", out);
     if (ferror(out))
-        return ts_fail_op(TS_ERR_IO, "graph_print", site, NULL, "writing failed");
+        return ts_fail_op(TS_ERR_IO, "autograd_write", site, NULL, "writing failed");
     return TS_OK;
 }

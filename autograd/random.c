@@ -7,14 +7,15 @@
 
 static ts_status dropout(ts_vjp_call *b)
 {
-    return ts_give(b, 0, ts_dropout_backward(ts_grad_out(b, 0), ts_arg(b, 1)->d, ts_vjp_rng(b)));
+    return ts_rule_give(
+        b, 0, ts_dropout_backward(ts_rule_grad(b, 0), ts_rule_arg(b, 1)->d, ts_rule_rng(b)));
 }
 const ts_vjp ts_vjp_dropout = {.rule = dropout};
 
 /** Linear in grad, so its gradient is itself. */
 static ts_status dropout_backward(ts_vjp_call *b)
 {
-    ts_rng_state at = {(uint64_t)ts_arg(b, 2)->i, (uint64_t)ts_arg(b, 3)->i};
-    return ts_give(b, 0, ts_dropout_backward(ts_grad_out(b, 0), ts_arg(b, 1)->d, at));
+    ts_rng_state at = {(uint64_t)ts_rule_arg(b, 2)->i, (uint64_t)ts_rule_arg(b, 3)->i};
+    return ts_rule_give(b, 0, ts_dropout_backward(ts_rule_grad(b, 0), ts_rule_arg(b, 1)->d, at));
 }
 const ts_vjp ts_vjp_dropout_backward = {.rule = dropout_backward};

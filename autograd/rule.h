@@ -11,14 +11,14 @@
 #define RULE(name, saved, expr)                               \
     static ts_status name##_rule(ts_vjp_call *b)              \
     {                                                         \
-        ts_tensor *g = ts_grad_out(b, 0);                     \
-        return ts_give(b, 0, expr);                           \
+        ts_tensor *g = ts_rule_grad(b, 0);                     \
+        return ts_rule_give(b, 0, expr);                           \
     }                                                         \
     const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {[0] = saved}};
 
 #define READS_X TS_SAVE_ARG(0)
 #define READS_Y TS_SAVE_RET(0)
-#define X ts_saved_arg(b, 0)
-#define Y ts_saved_ret(b, 0)
+#define X ts_rule_saved_arg(b, 0)
+#define Y ts_rule_saved_ret(b, 0)
 
 #endif

@@ -7,16 +7,16 @@
 static ts_status softmax(ts_vjp_call *b)
 {
     ts_tensor *dx =
-        ts_softmax_backward(ts_grad_out(b, 0), ts_saved_ret(b, 0), (int)ts_arg(b, 1)->i);
-    return ts_give(b, 0, ts_reduce_to(b, 0, dx));
+        ts_softmax_backward(ts_rule_grad(b, 0), ts_rule_saved_ret(b, 0), (int)ts_rule_arg(b, 1)->i);
+    return ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, dx));
 }
 const ts_vjp ts_vjp_softmax = {.rule = softmax, .saves = {[0] = TS_SAVE_RET(0)}};
 
 static ts_status log_softmax(ts_vjp_call *b)
 {
-    ts_tensor *dx =
-        ts_log_softmax_backward(ts_grad_out(b, 0), ts_saved_ret(b, 0), (int)ts_arg(b, 1)->i);
-    return ts_give(b, 0, ts_reduce_to(b, 0, dx));
+    ts_tensor *dx = ts_log_softmax_backward(ts_rule_grad(b, 0), ts_rule_saved_ret(b, 0),
+                                            (int)ts_rule_arg(b, 1)->i);
+    return ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, dx));
 }
 const ts_vjp ts_vjp_log_softmax = {.rule = log_softmax, .saves = {[0] = TS_SAVE_RET(0)}};
 
@@ -26,15 +26,15 @@ const ts_vjp ts_vjp_log_softmax = {.rule = log_softmax, .saves = {[0] = TS_SAVE_
  */
 static ts_status softmax_backward(ts_vjp_call *b)
 {
-    ts_tensor *u = ts_grad_out(b, 0), *y = ts_saved_arg(b, 1);
-    int dim = (int)ts_arg(b, 2)->i;
-    if (ts_needs(b, 0))
-        TS_TRY(ts_give(b, 0, ts_reduce_to(b, 0, ts_softmax_backward(u, y, dim))));
-    if (ts_needs(b, 1)) {
-        ts_tensor *g = ts_saved_arg(b, 0);
+    ts_tensor *u = ts_rule_grad(b, 0), *y = ts_rule_saved_arg(b, 1);
+    int dim = (int)ts_rule_arg(b, 2)->i;
+    if (ts_rule_needs(b, 0))
+        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, ts_softmax_backward(u, y, dim))));
+    if (ts_rule_needs(b, 1)) {
+        ts_tensor *g = ts_rule_saved_arg(b, 0);
         ts_tensor *s = ts_sum_dim(ts_mul(g, y), dim, true),
                   *q = ts_sum_dim(ts_mul(u, y), dim, true);
-        TS_TRY(ts_give(b, 1, ts_sub(ts_mul(u, ts_sub(g, s)), ts_mul(g, q))));
+        TS_TRY(ts_rule_give(b, 1, ts_sub(ts_mul(u, ts_sub(g, s)), ts_mul(g, q))));
     }
     return TS_OK;
 }
@@ -48,13 +48,14 @@ const ts_vjp ts_vjp_softmax_backward = {
  */
 static ts_status log_softmax_backward(ts_vjp_call *b)
 {
-    ts_tensor *u = ts_grad_out(b, 0), *p = ts_exp(ts_saved_arg(b, 1));
-    int dim = (int)ts_arg(b, 2)->i;
-    if (ts_needs(b, 0))
-        TS_TRY(ts_give(b, 0, ts_reduce_to(b, 0, ts_sub(u, ts_sum_dim(ts_mul(u, p), dim, true)))));
-    if (ts_needs(b, 1)) {
-        ts_tensor *s = ts_sum_dim(ts_saved_arg(b, 0), dim, true);
-        TS_TRY(ts_give(b, 1, ts_neg(ts_mul(ts_mul(u, p), s))));
+    ts_tensor *u = ts_rule_grad(b, 0), *p = ts_exp(ts_rule_saved_arg(b, 1));
+    int dim = (int)ts_rule_arg(b, 2)->i;
+    if (ts_rule_needs(b, 0))
+        TS_TRY(ts_rule_give(
+            b, 0, ts_rule_reduce_to(b, 0, ts_sub(u, ts_sum_dim(ts_mul(u, p), dim, true)))));
+    if (ts_rule_needs(b, 1)) {
+        ts_tensor *s = ts_sum_dim(ts_rule_saved_arg(b, 0), dim, true);
+        TS_TRY(ts_rule_give(b, 1, ts_neg(ts_mul(ts_mul(u, p), s))));
     }
     return TS_OK;
 }

@@ -4,38 +4,39 @@
 #include "include/tessera/ops.h"
 #include "ops/rows.h"
 
-static ts_status alias(ts_vjp_call *b) { return ts_give(b, 0, ts_grad_out(b, 0)); }
+static ts_status alias(ts_vjp_call *b) { return ts_rule_give(b, 0, ts_rule_grad(b, 0)); }
 const ts_vjp ts_vjp_alias = {.rule = alias};
 
 /** For all ops that keep the order of the elements. */
 static ts_status reshape(ts_vjp_call *b)
 {
-    ts_meta m = ts_arg_meta(b, 0);
-    return ts_give(b, 0, ts_reshape(ts_grad_out(b, 0), m.sizes, m.ndim));
+    ts_meta m = ts_rule_arg_meta(b, 0);
+    return ts_rule_give(b, 0, ts_reshape(ts_rule_grad(b, 0), m.sizes, m.ndim));
 }
 const ts_vjp ts_vjp_reshape = {.rule = reshape};
 
 static ts_status permute(ts_vjp_call *b)
 {
-    const ts_value *dims = ts_arg(b, 1);
+    const ts_value *dims = ts_rule_arg(b, 1);
     int n = (int)dims->count;
     int64_t back[TS_MAX_DIMS];
     for (int i = 0; i < n; i++)
         back[dims->ints[i] < 0 ? dims->ints[i] + n : dims->ints[i]] = i;
-    return ts_give(b, 0, ts_permute(ts_grad_out(b, 0), back, n));
+    return ts_rule_give(b, 0, ts_permute(ts_rule_grad(b, 0), back, n));
 }
 const ts_vjp ts_vjp_permute = {.rule = permute};
 
 static ts_status transpose(ts_vjp_call *b)
 {
-    return ts_give(b, 0,
-                   ts_transpose(ts_grad_out(b, 0), (int)ts_arg(b, 1)->i, (int)ts_arg(b, 2)->i));
+    return ts_rule_give(
+        b, 0,
+        ts_transpose(ts_rule_grad(b, 0), (int)ts_rule_arg(b, 1)->i, (int)ts_rule_arg(b, 2)->i));
 }
 const ts_vjp ts_vjp_transpose = {.rule = transpose};
 
 static ts_status expand(ts_vjp_call *b)
 {
-    return ts_give(b, 0, ts_reduce_to(b, 0, ts_grad_out(b, 0)));
+    return ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, ts_rule_grad(b, 0)));
 }
 const ts_vjp ts_vjp_expand = {.rule = expand};
 
@@ -86,20 +87,20 @@ static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta li
  */
 static ts_status as_strided(ts_vjp_call *b)
 {
-    ts_meta m = ts_arg_meta(b, 0);
-    const ts_value *sizes = ts_arg(b, 1), *strides = ts_arg(b, 2);
+    ts_meta m = ts_rule_arg_meta(b, 0);
+    const ts_value *sizes = ts_rule_arg(b, 1), *strides = ts_rule_arg(b, 2);
     place of = {.sizes = m.sizes, .ndim = m.ndim};
-    place to = {.offset = ts_arg(b, 3)->i, .sizes = sizes->ints, .ndim = (int)sizes->count};
-    TS_TRY(ts_saved_layout(b, 0, of.strides, &of.offset));
+    place to = {.offset = ts_rule_arg(b, 3)->i, .sizes = sizes->ints, .ndim = (int)sizes->count};
+    TS_TRY(ts_rule_saved_layout(b, 0, of.strides, &of.offset));
     for (int d = 0; d < to.ndim; d++)
         to.strides[d] = strides->ints[d];
     int64_t end = place_end(&of), other = place_end(&to);
     end = end > other ? end : other;
     ts_tensor *index = place_index(&of, m.device),
-              *sum = spread(place_index(&to, m.device), ts_grad_out(b, 0), end, m);
+              *sum = spread(place_index(&to, m.device), ts_rule_grad(b, 0), end, m);
     ts_tensor *ones = ts_empty_on(m.sizes, m.ndim, m.dtype, m.device);
     ts_tensor *count = ones ? spread(index, ts_fill_(ones, 1), end, m) : NULL;
     ts_tensor *g = ts_index_select(ts_div(sum, ts_clamp_min(count, 1)), 0, index);
-    return ts_give(b, 0, ts_reshape(g, m.sizes, m.ndim));
+    return ts_rule_give(b, 0, ts_reshape(g, m.sizes, m.ndim));
 }
 const ts_vjp ts_vjp_as_strided = {.rule = as_strided, .saves = {[0] = TS_SAVE_ARG(0)}};

@@ -3,9 +3,9 @@
 #include "autograd/recompute.h"
 #include "include/tessera/ops.h"
 
-ts_tensor *ts_grad_out(ts_vjp_call *b, int i) { return b->grads[i]; }
+ts_tensor *ts_rule_grad(ts_vjp_call *b, int i) { return b->grads[i]; }
 
-bool ts_needs(const ts_vjp_call *b, int i)
+bool ts_rule_needs(const ts_vjp_call *b, int i)
 {
     for (uint32_t k = 0; k < b->node->ninputs; k++)
         if (b->node->inputs[k].arg == i && b->node->inputs[k].next)
@@ -13,7 +13,7 @@ bool ts_needs(const ts_vjp_call *b, int i)
     return false;
 }
 
-bool ts_needs_member(const ts_vjp_call *b, int i, int k)
+bool ts_rule_needs_member(const ts_vjp_call *b, int i, int k)
 {
     int at = ts_node_input(b->node, i, k);
     return at >= 0 && b->node->inputs[at].next;
@@ -76,7 +76,7 @@ static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, int at)
     return ts_relink(b, unpack_again(b, in->version, &expected, what), in->next, in->output);
 }
 
-ts_tensor *ts_saved_member(ts_vjp_call *b, int i, int k)
+ts_tensor *ts_rule_saved_member(ts_vjp_call *b, int i, int k)
 {
     if (b->node->args[i].tag == TS_TAG_NONE)
         return TS_NONE;
@@ -87,13 +87,13 @@ ts_tensor *ts_saved_member(ts_vjp_call *b, int i, int k)
     return unpack_arg(b, i, at);
 }
 
-ts_tensor *ts_saved_arg(ts_vjp_call *b, int i) { return ts_saved_member(b, i, 0); }
+ts_tensor *ts_rule_saved_arg(ts_vjp_call *b, int i) { return ts_rule_saved_member(b, i, 0); }
 
-ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset)
+ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset)
 {
     int at = ts_node_input(b->node, i, 0);
     const ts_tensor *t = at < 0                       ? NULL
-                         : b->node->inputs[at].packed ? ts_saved_arg(b, i)
+                         : b->node->inputs[at].packed ? ts_rule_saved_arg(b, i)
                                                       : b->node->inputs[at].saved;
     if (!t && at >= 0 && b->node->inputs[at].packed)
         return ts_error_code();
@@ -107,7 +107,7 @@ ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offs
     return TS_OK;
 }
 
-ts_tensor *ts_saved_ret(ts_vjp_call *b, int i)
+ts_tensor *ts_rule_saved_ret(ts_vjp_call *b, int i)
 {
     const ts_output *o = &b->node->outputs[i];
     ts_tensor *t;
@@ -123,10 +123,10 @@ ts_tensor *ts_saved_ret(ts_vjp_call *b, int i)
     return ts_relink(b, t, b->node, i);
 }
 
-const ts_value *ts_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }
-ts_rng_state ts_vjp_rng(const ts_vjp_call *b) { return b->node->rng; }
+const ts_value *ts_rule_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }
+ts_rng_state ts_rule_rng(const ts_vjp_call *b) { return b->node->rng; }
 
-ts_meta ts_member_meta(const ts_vjp_call *b, int i, int k)
+ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k)
 {
     int at = ts_node_input(b->node, i, k);
     if (at < 0)
@@ -135,7 +135,7 @@ ts_meta ts_member_meta(const ts_vjp_call *b, int i, int k)
     return (ts_meta){in->sizes, (ts_dtype)in->dtype, in->device, in->ndim, 0};
 }
 
-ts_meta ts_arg_meta(const ts_vjp_call *b, int i) { return ts_member_meta(b, i, 0); }
+ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i) { return ts_rule_member_meta(b, i, 0); }
 
 static bool fits_input(const ts_input *in, const ts_tensor *t)
 {
@@ -145,7 +145,7 @@ static bool fits_input(const ts_input *in, const ts_tensor *t)
     return fits;
 }
 
-ts_status ts_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
+ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
     TS_TRY(grad);
     int at = ts_node_input(b->node, i, k);
@@ -173,13 +173,16 @@ ts_status ts_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
     return TS_OK;
 }
 
-ts_status ts_give(ts_vjp_call *b, int i, ts_tensor *grad) { return ts_give_member(b, i, 0, grad); }
+ts_status ts_rule_give(ts_vjp_call *b, int i, ts_tensor *grad)
+{
+    return ts_rule_give_member(b, i, 0, grad);
+}
 
-ts_tensor *ts_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
+ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
 {
     if (!g)
         return NULL;
-    ts_meta m = ts_arg_meta(b, i);
+    ts_meta m = ts_rule_arg_meta(b, i);
     bool same = m.ndim == g->ndim;
     for (int d = 0; same && d < m.ndim; d++)
         same = m.sizes[d] == g->sizes[d];

@@ -7,12 +7,11 @@
  *
  *     static ts_status mul(ts_vjp_call *b)
  *     {
- *         ts_tensor *g = ts_grad_out(b, 0);
- *         if (ts_needs(b, 0))
- *             TS_TRY(ts_give(b, 0, ts_reduce_to(b, 0, ts_mul(g, ts_saved_arg(b, 1)))));
- *         if (ts_needs(b, 1))
- *             TS_TRY(ts_give(b, 1, ts_reduce_to(b, 1, ts_mul(g, ts_saved_arg(b, 0)))));
- *         return TS_OK;
+ *         ts_tensor *g = ts_rule_grad(b, 0);
+ *         if (ts_rule_needs(b, 0))
+ *             TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, ts_mul(g, ts_rule_saved_arg(b,
+ * 1))))); if (ts_rule_needs(b, 1)) TS_TRY(ts_rule_give(b, 1, ts_rule_reduce_to(b, 1, ts_mul(g,
+ * ts_rule_saved_arg(b, 0))))); return TS_OK;
  *     }
  *     const ts_vjp ts_vjp_mul = {mul, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
  *
@@ -35,9 +34,9 @@ struct ts_vjp {
 
 /** Strides and offset in the storage, in elements, of a saved argument,
  * whatever was written since. */
-ts_status ts_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
+ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
 /** Shape and dtype of tensor argument i, whether saved or not. */
-ts_meta ts_arg_meta(const ts_vjp_call *b, int i);
-ts_meta ts_member_meta(const ts_vjp_call *b, int i, int k);
+ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
+ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 
 #endif

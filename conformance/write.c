@@ -15,7 +15,7 @@ ts_status card_print_totals(const ts_card *card, FILE *out)
                                  {.header = "unsupported"}, {.header = "skipped"},
                                  {.header = "fail"},
                                  {.header = "samples"}};
-    ts_table *table = ts_table_new(columns, TS_COUNTOF(columns));
+    ts_text_table *table = ts_text_table_new(columns, TS_COUNTOF(columns));
     TS_TRY(table);
     int64_t sums[TS_COUNTOF(columns)] = {0};
     for (int d = 0; d <= TS_DTYPE_COUNT; d++) {
@@ -33,39 +33,39 @@ ts_status card_print_totals(const ts_card *card, FILE *out)
         if (!total && !any)
             continue;
         if (total)
-            ts_table_rule(table);
-        ts_table_text(table, total ? "all" : ts_dtype_name((ts_dtype)d));
+            ts_text_table_rule(table);
+        ts_text_table_text(table, total ? "all" : ts_dtype_name((ts_dtype)d));
         for (int k = 0; k <= TS_COUNTOF(shown); k++) {
-            ts_table_number(table, (double)(total ? sums[k] : row[k]));
+            ts_text_table_number(table, (double)(total ? sums[k] : row[k]));
             sums[k] += row[k];
         }
     }
     fprintf(out, "%s%s%s: ops per dtype\n", card->device, card->plugin[0] ? ", from " : "",
             card->plugin);
-    ts_status status = ts_table_print(table, out, TS_TABLE_TERMINAL);
-    ts_table_free(table);
+    ts_status status = ts_text_table_print(table, out, TS_TEXT_TABLE_TERMINAL);
+    ts_text_table_free(table);
     return status;
 }
 
 /** One row per op that was asked for: a cell per dtype, and whether gradients were judged. */
-static ts_status ops_table(const ts_card *card, FILE *out, ts_table_style style,
+static ts_status ops_table(const ts_card *card, FILE *out, ts_text_table_style style,
                            const char *const marks[VERDICT_COUNT])
 {
     ts_column columns[TS_DTYPE_COUNT + 2] = {{.header = "op", .align = TS_ALIGN_LEFT}};
     for (int d = 0; d < TS_DTYPE_COUNT; d++)
         columns[1 + d] = (ts_column){.header = ts_dtype_name((ts_dtype)d), .align = TS_ALIGN_LEFT};
     columns[TS_DTYPE_COUNT + 1] = (ts_column){.header = "gradient", .align = TS_ALIGN_LEFT};
-    ts_table *table = ts_table_new(columns, TS_COUNTOF(columns));
+    ts_text_table *table = ts_text_table_new(columns, TS_COUNTOF(columns));
     TS_TRY(table);
     for (int op = 0; op < card->nops; op++) {
         const ts_op_row *row = &card->ops[op];
         if (!row->family)
             continue;
         int judged = 0, wrong = 0, lacking = 0;
-        ts_table_text(table, ts_op_name(op));
+        ts_text_table_text(table, ts_op_name(op));
         for (int d = 0; d < TS_DTYPE_COUNT; d++) {
             const ts_score *gradients = &row->cells[d].parts[PART_GRADIENTS];
-            ts_table_text(table, marks[card_verdict(card, op, (ts_dtype)d)]);
+            ts_text_table_text(table, marks[card_verdict(card, op, (ts_dtype)d)]);
             judged += gradients->passed;
             wrong += gradients->failed;
             lacking += gradients->unsupported;
@@ -73,21 +73,21 @@ static ts_status ops_table(const ts_card *card, FILE *out, ts_table_style style,
         ts_op_description about = {.size = sizeof about};
         bool differentiable =
             ts_op_describe(op, &about) == TS_OK && sample_is_differentiable(&about);
-        ts_table_text(table, marks[!differentiable ? NOT_LISTED
+        ts_text_table_text(table, marks[!differentiable ? NOT_LISTED
                                    : wrong         ? FAIL
                                    : judged        ? PASS
                                    : lacking       ? UNSUPPORTED
                                                    : NOT_LISTED]);
     }
-    ts_status status = ts_table_print(table, out, style);
-    ts_table_free(table);
+    ts_status status = ts_text_table_print(table, out, style);
+    ts_text_table_free(table);
     return status;
 }
 
 ts_status card_print_ops(const ts_card *card, FILE *out)
 {
     static const char *const marks[] = {"", "FAIL", "unsupp.", "fallback", "pass", "skipped"};
-    return ops_table(card, out, TS_TABLE_TERMINAL, marks);
+    return ops_table(card, out, TS_TEXT_TABLE_TERMINAL, marks);
 }
 
 ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out)
@@ -99,7 +99,7 @@ ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out)
                  "dtype.\n");
     for (int k = 0; k < count; k++) {
         fprintf(out, "\n## %s\n\n", cards[k]->backend);
-        TS_TRY(ops_table(cards[k], out, TS_TABLE_MARKDOWN, marks));
+        TS_TRY(ops_table(cards[k], out, TS_TEXT_TABLE_MARKDOWN, marks));
     }
     return TS_OK;
 }

@@ -122,11 +122,11 @@ static ts_status add_checked(const ts_backend *b, const char *what, ts_key *key)
     return add(b, what, key);
 }
 
-ts_status ts_backend_register(const ts_backend *backend, ts_key *key)
+ts_status ts_register_backend(const ts_backend *backend, ts_key *key)
 {
     ts_key taken = TS_KEY_INVALID;
     ts_registry_begin();
-    ts_status status = ts_registry_end(add_checked(backend, "backend_register", &taken));
+    ts_status status = ts_registry_end(add_checked(backend, "register_backend", &taken));
     if (status == TS_OK && key)
         *key = taken;
     return status;

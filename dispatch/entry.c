@@ -360,7 +360,7 @@ static inline __attribute__((always_inline)) ts_status fill(ts_frame *f, bool wi
     ts_plan plan;
     plan_clear(&plan);
     f->plan = &plan;
-    const ts_table *table = f->table;
+    const ts_op_table *table = f->table;
     const ts_accepts *accepts = widened ? &anything : &table->accepts[f->key];
     const ts_value *outer_args = f->args;
     ts_value args[TS_MAX_ARGS];

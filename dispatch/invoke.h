@@ -67,7 +67,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
         if (given >> i & 1)
             keys |= rets[i].t->keys;
 
-    const ts_table *table = atomic_load_explicit(&ts_tables[op], memory_order_acquire);
+    const ts_op_table *table = atomic_load_explicit(&ts_tables[op], memory_order_acquire);
     ts_frame f;
     f.table = table;
     f.args = args;

@@ -115,7 +115,7 @@ typedef struct ts_accepts {
 } ts_accepts;
 
 /** Immutable snapshot of one op's slots; published by a release store (F32). */
-struct ts_table {
+struct ts_op_table {
     ts_keyset mask;    /* keys that have a slot; others fall through */
     uint32_t flags;    /* TS_OP_RANDOM */
     uint16_t op;
@@ -128,11 +128,11 @@ struct ts_table {
     ts_kernel impl[16];       /* backend kernels beside the generic entries */
     ts_accepts accepts[16];
     uint8_t rule[TS_KEY_COUNT]; /* why the slot holds what it holds; for ts_op_dump */
-    const ts_table *older;    /* chain of replaced snapshots, freed at unload */
+    const ts_op_table *older;    /* chain of replaced snapshots, freed at unload */
 };
 
 extern ts_op_info ts_ops[TS_MAX_OPS];
-extern _Atomic(const ts_table *) ts_tables[TS_MAX_OPS];
+extern _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
 /** Internal registration of a backend's kernels with what they accept. */
 typedef struct ts_kernel_def {

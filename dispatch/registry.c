@@ -249,10 +249,10 @@ ts_status ts_key_take(const char *what, const char *name, int from, int to, cons
     return TS_OK;
 }
 
-ts_status ts_register_backend(const char *name, ts_key *key)
+ts_status ts_register_backend_key(const char *name, ts_key *key)
 {
     ts_registry_begin();
-    return ts_registry_end(ts_key_take("register_backend", name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1,
+    return ts_registry_end(ts_key_take("register_backend_key", name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1,
                                        "the range of run-time backends", key));
 }
 

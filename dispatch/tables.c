@@ -6,10 +6,10 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/entries.h"
 
-_Atomic(const ts_table *) ts_tables[TS_MAX_OPS];
+_Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
 /** The table of precedence: fills slot k of the table. First match wins. */
-static void slot_fill(ts_table *t, const ts_op_entry *e, int k)
+static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
 {
     const ts_op_info *info = t->info;
     const ts_registration *own = e->kernels[k], *fallback = ts_reg.fallbacks[k];
@@ -64,9 +64,9 @@ static void slot_fill(ts_table *t, const ts_op_entry *e, int k)
 }
 
 /** A new snapshot for e's op, not yet visible. Lock held. */
-static ts_table *table_build(const ts_op_entry *e)
+static ts_op_table *table_build(const ts_op_entry *e)
 {
-    ts_table *t = ts_sys_calloc(sizeof *t);
+    ts_op_table *t = ts_sys_calloc(sizeof *t);
     if (!t) {
         ts_fail_memory("a dispatch table", sizeof *t);
         return NULL;
@@ -83,10 +83,10 @@ static ts_table *table_build(const ts_op_entry *e)
 }
 
 /** Undoes table_build() for a list that is linked through older. */
-static void tables_drop(ts_table *made)
+static void tables_drop(ts_op_table *made)
 {
     while (made) {
-        ts_table *next = (ts_table *)made->older;
+        ts_op_table *next = (ts_op_table *)made->older;
         ts_sys_free(made);
         made = next;
     }
@@ -118,11 +118,11 @@ void ts_tables_forget(void)
 
 ts_status ts_tables_publish(void)
 {
-    ts_table *made = NULL;
+    ts_op_table *made = NULL;
     for (ts_op_entry *e = dirty; e; e = e->next_dirty) {
         if (e->op < 0)
             continue;
-        ts_table *t = table_build(e);
+        ts_op_table *t = table_build(e);
         if (!t) {
             tables_drop(made);
             return TS_ERR_MEMORY;
@@ -131,7 +131,7 @@ ts_status ts_tables_publish(void)
         made = t;
     }
     while (made) {
-        ts_table *next = (ts_table *)made->older;
+        ts_op_table *next = (ts_op_table *)made->older;
         made->older = atomic_load_explicit(&ts_tables[made->op], memory_order_relaxed);
         atomic_store_explicit(&ts_tables[made->op], made, memory_order_release);
         made = next;
@@ -161,7 +161,7 @@ ts_status ts_op_dump(const char *name, FILE *out)
         return ts_error_set(TS_ERR_REGISTRY, "op_dump: expected a known op and a file, got '%s'",
                             name ? name : "NULL");
     ts_registry_begin();
-    const ts_table *t = atomic_load(&ts_tables[op]);
+    const ts_op_table *t = atomic_load(&ts_tables[op]);
     ts_op_entry *e = NULL;
     HASH_FIND_STR(ts_reg_entries, name, e);
     fprintf(out, "%s\n", ts_ops[op].schema_text);

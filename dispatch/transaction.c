@@ -125,7 +125,7 @@ __attribute__((destructor(102))) static void registry_free(void)
         ts_registration_free(r);
     }
     for (int op = 0; op < ts_op_count(); op++) {
-        for (const ts_table *t = atomic_exchange(&ts_tables[op], NULL), *older; t; t = older) {
+        for (const ts_op_table *t = atomic_exchange(&ts_tables[op], NULL), *older; t; t = older) {
             older = t->older;
             ts_sys_free((void *)t);
         }

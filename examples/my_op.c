@@ -42,17 +42,19 @@ static ts_status kernel(ts_frame *f)
     return TS_OK;
 }
 
-/** dx = dy g / (1 + |x|)^2, dg = dy x / (1 + |x|). NULL travels to ts_give(), which reports it. */
+/** dx = dy g / (1 + |x|)^2, dg = dy x / (1 + |x|). NULL travels to ts_rule_give(), which reports
+ * it. */
 static ts_status gradient(ts_vjp_call *call)
 {
-    ts_tensor *dy = ts_grad_out(call, 0), *x = ts_saved_arg(call, 0);
+    ts_tensor *dy = ts_rule_grad(call, 0), *x = ts_rule_saved_arg(call, 0);
     ts_tensor *scale = ts_add_scalar(ts_abs(x), 1);
-    if (ts_needs(call, 0)) {
-        ts_tensor *dx = ts_div(ts_mul(dy, ts_saved_arg(call, 1)), ts_square(scale));
-        TS_TRY(ts_give(call, 0, ts_reduce_to(call, 0, dx))); // sums what broadcasting spread
+    if (ts_rule_needs(call, 0)) {
+        ts_tensor *dx = ts_div(ts_mul(dy, ts_rule_saved_arg(call, 1)), ts_square(scale));
+        TS_TRY(
+            ts_rule_give(call, 0, ts_rule_reduce_to(call, 0, dx))); // sums what broadcasting spread
     }
-    if (ts_needs(call, 1))
-        TS_TRY(ts_give(call, 1, ts_reduce_to(call, 1, ts_div(ts_mul(dy, x), scale))));
+    if (ts_rule_needs(call, 1))
+        TS_TRY(ts_rule_give(call, 1, ts_rule_reduce_to(call, 1, ts_div(ts_mul(dy, x), scale))));
     return TS_OK;
 }
 

@@ -81,7 +81,7 @@ static ts_status tour(void)
         TS_TRY(ts_layer_enable(watchers[i], false));
     TS_TRY(status);
     printf("\nWhat TRACING has recorded:\n\n");
-    status = ts_graph_write(graph, stdout, TS_TRACE_TEXT);
+    status = ts_graph_write(graph, stdout, TS_GRAPH_TEXT);
     ts_graph_free(graph);
     return status;
 }

@@ -58,9 +58,9 @@ static ts_status run(trainer *t, ts_graph **graph, const char *form)
     TS_TRY(ts_trace(step, t, xy, 2, &loss, 1, graph));
     bool dot = strcmp(form, "dot") == 0, json = strcmp(form, "json") == 0;
     TS_TRY(ts_graph_write(*graph, stdout,
-                          dot    ? TS_TRACE_DOT
-                          : json ? TS_TRACE_JSON
-                                 : TS_TRACE_TEXT));
+                          dot    ? TS_GRAPH_DOT
+                          : json ? TS_GRAPH_JSON
+                                 : TS_GRAPH_TEXT));
     for (int i = 1; i <= 1000 && !dot && !json; i++) {
         TS_SCOPE;
         TS_TRY(batch(xy));

@@ -17,7 +17,7 @@ typedef struct cell {
     double number;
 } cell;
 
-struct ts_table {
+struct ts_text_table {
     int ncolumns;
     ts_column *columns; // header and unit are owned
     cell *cells;        // row-major
@@ -26,7 +26,7 @@ struct ts_table {
     size_t nrules, rules_capacity;
 };
 
-static bool copy_columns(ts_table *table, const ts_column *columns)
+static bool copy_columns(ts_text_table *table, const ts_column *columns)
 {
     for (int i = 0; i < table->ncolumns; i++) {
         char *header, *unit;
@@ -41,7 +41,7 @@ static bool copy_columns(ts_table *table, const ts_column *columns)
     return true;
 }
 
-ts_table *ts_table_new(const ts_column *columns, int ncolumns)
+ts_text_table *ts_text_table_new(const ts_column *columns, int ncolumns)
 {
     bool valid = columns && ncolumns >= 1;
 
@@ -49,25 +49,26 @@ ts_table *ts_table_new(const ts_column *columns, int ncolumns)
         valid = columns[i].digits >= 0 && columns[i].digits <= 17 &&
                 columns[i].align <= TS_ALIGN_RIGHT && columns[i].format <= TS_NUMBER_PERCENT;
     if (!valid) {
-        ts_error_set(columns ? TS_ERR_VALUE : TS_ERR_NULL,
-                     "ts_table_new: columns: expected at least one, with digits from 0 to 17 and "
-                     "known align and format");
+        ts_error_set(
+            columns ? TS_ERR_VALUE : TS_ERR_NULL,
+            "ts_text_table_new: columns: expected at least one, with digits from 0 to 17 and "
+            "known align and format");
         return NULL;
     }
-    ts_table *table = calloc(1, sizeof *table);
+    ts_text_table *table = calloc(1, sizeof *table);
     if (table) {
         table->ncolumns = ncolumns;
         table->columns = calloc((size_t)ncolumns, sizeof *table->columns);
     }
     if (!table || !table->columns || !copy_columns(table, columns)) {
-        ts_table_free(table);
+        ts_text_table_free(table);
         ts_no_memory(__func__);
         return NULL;
     }
     return table;
 }
 
-void ts_table_free(ts_table *table)
+void ts_text_table_free(ts_text_table *table)
 {
     if (!table)
         return;
@@ -83,7 +84,8 @@ void ts_table_free(ts_table *table)
     free(table);
 }
 
-static ts_status add_cell(ts_table *table, const char *text, double number, const char *function)
+static ts_status add_cell(ts_text_table *table, const char *text, double number,
+                          const char *function)
 {
     if (table->count == table->capacity) {
         size_t capacity = table->capacity * 2 + 16;
@@ -101,26 +103,27 @@ static ts_status add_cell(ts_table *table, const char *text, double number, cons
     return TS_OK;
 }
 
-ts_status ts_table_text(ts_table *table, const char *text)
+ts_status ts_text_table_text(ts_text_table *table, const char *text)
 {
     if (!table || !text)
-        return ts_error_set(TS_ERR_NULL, "ts_table_text: table and text must not be NULL");
+        return ts_error_set(TS_ERR_NULL, "ts_text_table_text: table and text must not be NULL");
     return add_cell(table, text, 0, __func__);
 }
 
-ts_status ts_table_number(ts_table *table, double value)
+ts_status ts_text_table_number(ts_text_table *table, double value)
 {
     if (!table)
-        return ts_error_set(TS_ERR_NULL, "ts_table_number: table must not be NULL");
+        return ts_error_set(TS_ERR_NULL, "ts_text_table_number: table must not be NULL");
     return add_cell(table, NULL, value, __func__);
 }
 
-ts_status ts_table_rule(ts_table *table)
+ts_status ts_text_table_rule(ts_text_table *table)
 {
     if (!table)
-        return ts_error_set(TS_ERR_NULL, "ts_table_rule: table must not be NULL");
+        return ts_error_set(TS_ERR_NULL, "ts_text_table_rule: table must not be NULL");
     if (table->count % (size_t)table->ncolumns)
-        return ts_error_set(TS_ERR_STATE, "ts_table_rule: expected a full row of %d cells, got %zu",
+        return ts_error_set(TS_ERR_STATE,
+                            "ts_text_table_rule: expected a full row of %d cells, got %zu",
                             table->ncolumns, table->count % (size_t)table->ncolumns);
     if (table->nrules == table->rules_capacity) {
         size_t capacity = table->rules_capacity * 2 + 4;
@@ -130,11 +133,11 @@ ts_status ts_table_rule(ts_table *table)
         table->rules = rules;
         table->rules_capacity = capacity;
     }
-    table->rules[table->nrules++] = ts_table_rows(table);
+    table->rules[table->nrules++] = ts_text_table_rows(table);
     return TS_OK;
 }
 
-int64_t ts_table_rows(const ts_table *table)
+int64_t ts_text_table_rows(const ts_text_table *table)
 {
     if (!table)
         return 0;
@@ -144,8 +147,8 @@ int64_t ts_table_rows(const ts_table *table)
 /* ------------------------------------------------------------------------- printing ---- */
 
 typedef struct printer {
-    const ts_table *table;
-    ts_table_style style;
+    const ts_text_table *table;
+    ts_text_table_style style;
     bool ascii;
     int *widths; // terminal columns; ncolumns
     ts_text out;
@@ -184,7 +187,7 @@ static const char *cell_text(const printer *p, size_t index, char *buffer, size_
     const cell *c = &p->table->cells[index];
     if (c->text)
         return c->text;
-    if (p->style == TS_TABLE_CSV)
+    if (p->style == TS_TEXT_TABLE_CSV)
         ts_format_cell(buffer, c->number, 17);
     else
         format_number(buffer, size, &p->table->columns[index % (size_t)p->table->ncolumns],
@@ -192,7 +195,7 @@ static const char *cell_text(const printer *p, size_t index, char *buffer, size_
     return buffer;
 }
 
-static bool right_aligned(const ts_table *table, int column)
+static bool right_aligned(const ts_text_table *table, int column)
 {
     ts_align align = table->columns[column].align;
 
@@ -204,10 +207,10 @@ static bool right_aligned(const ts_table *table, int column)
 static void print_cell(printer *p, int column, const char *text)
 {
     bool last = column == p->table->ncolumns - 1;
-    bool terminal = p->style == TS_TABLE_TERMINAL;
+    bool terminal = p->style == TS_TEXT_TABLE_TERMINAL;
     int padding;
 
-    if (p->style == TS_TABLE_CSV) {
+    if (p->style == TS_TEXT_TABLE_CSV) {
         ts_text_csv(&p->out, text);
         ts_text_string(&p->out, last ? "\n" : ",");
         return;
@@ -239,7 +242,7 @@ static void print_rule(printer *p)
     int n = p->table->ncolumns;
 
     for (int i = 0; i < n; i++) {
-        if (p->style == TS_TABLE_TERMINAL) {
+        if (p->style == TS_TEXT_TABLE_TERMINAL) {
             ts_text_repeat(&p->out, dash, p->widths[i] + (i < n - 1 ? 2 : 0));
             continue;
         }
@@ -252,7 +255,7 @@ static void print_rule(printer *p)
     ts_text_string(&p->out, "\n");
 }
 
-static bool has_rule(const ts_table *table, int64_t row)
+static bool has_rule(const ts_text_table *table, int64_t row)
 {
     for (size_t i = 0; i < table->nrules; i++)
         if (table->rules[i] == row)
@@ -263,7 +266,7 @@ static bool has_rule(const ts_table *table, int64_t row)
 /* Bars are escaped in Markdown, which widens the text but not the rendered cell. */
 static void measure(printer *p)
 {
-    const ts_table *table = p->table;
+    const ts_text_table *table = p->table;
     char buffer[512];
 
     for (int i = 0; i < table->ncolumns; i++)
@@ -277,15 +280,15 @@ static void measure(printer *p)
 
 static void print_all(printer *p)
 {
-    const ts_table *table = p->table;
+    const ts_text_table *table = p->table;
     char buffer[512];
 
     for (int i = 0; i < table->ncolumns; i++)
         print_cell(p, i, table->columns[i].header);
-    if (p->style != TS_TABLE_CSV)
+    if (p->style != TS_TEXT_TABLE_CSV)
         print_rule(p);
-    for (int64_t row = 0; row < ts_table_rows(table); row++) {
-        if (p->style == TS_TABLE_TERMINAL && has_rule(table, row))
+    for (int64_t row = 0; row < ts_text_table_rows(table); row++) {
+        if (p->style == TS_TEXT_TABLE_TERMINAL && has_rule(table, row))
             print_rule(p);
         for (int i = 0; i < table->ncolumns; i++)
             print_cell(p, i,
@@ -293,14 +296,14 @@ static void print_all(printer *p)
     }
 }
 
-ts_status ts_table_print(const ts_table *table, FILE *stream, ts_table_style style)
+ts_status ts_text_table_print(const ts_text_table *table, FILE *stream, ts_text_table_style style)
 {
     if (!table || !stream)
-        return ts_error_set(TS_ERR_NULL, "ts_table_print: table and stream must not be NULL");
-    if (style > TS_TABLE_MARKDOWN)
-        return ts_error_set(TS_ERR_VALUE, "ts_table_print: unknown style %d", (int)style);
+        return ts_error_set(TS_ERR_NULL, "ts_text_table_print: table and stream must not be NULL");
+    if (style > TS_TEXT_TABLE_MARKDOWN)
+        return ts_error_set(TS_ERR_VALUE, "ts_text_table_print: unknown style %d", (int)style);
     printer p = {.table = table, .style = style};
-    p.ascii = style == TS_TABLE_TERMINAL && !ts_locale_is_utf8();
+    p.ascii = style == TS_TEXT_TABLE_TERMINAL && !ts_locale_is_utf8();
     p.widths = calloc((size_t)table->ncolumns, sizeof *p.widths);
     if (!p.widths)
         return ts_no_memory(__func__);
@@ -310,8 +313,8 @@ ts_status ts_table_print(const ts_table *table, FILE *stream, ts_table_style sty
     ts_status status = ts_text_status(&p.out, __func__);
     if (status == TS_OK &&
         (fwrite(p.out.data, 1, p.out.size, stream) != p.out.size || fflush(stream) != 0))
-        status =
-            ts_error_set(TS_ERR_IO, "ts_table_print: cannot write the table: %s", strerror(errno));
+        status = ts_error_set(TS_ERR_IO, "ts_text_table_print: cannot write the table: %s",
+                              strerror(errno));
     ts_text_free(&p.out);
     return status;
 }

@@ -210,15 +210,15 @@ ts_status ts_graph_write_text(const ts_graph *g, FILE *out)
     return TS_OK;
 }
 
-ts_status ts_graph_write(const ts_graph *g, FILE *out, ts_trace_format format)
+ts_status ts_graph_write(const ts_graph *g, FILE *out, ts_graph_format format)
 {
     if (!g || !out)
         return ts_fail_null("graph_write", __builtin_return_address(0), g ? "out" : "graph");
     ts_status status = TS_OK;
     switch (format) {
-    case TS_TRACE_TEXT: status = ts_graph_write_text(g, out); break;
-    case TS_TRACE_DOT: status = ts_graph_write_dot(g, out); break;
-    case TS_TRACE_JSON: status = ts_graph_write_json(g, out); break;
+    case TS_GRAPH_TEXT: status = ts_graph_write_text(g, out); break;
+    case TS_GRAPH_DOT: status = ts_graph_write_dot(g, out); break;
+    case TS_GRAPH_JSON: status = ts_graph_write_json(g, out); break;
     default:
         return ts_error_set(TS_ERR_VALUE, "graph_write: argument 'format': got %d", (int)format);
     }

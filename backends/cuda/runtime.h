@@ -16,7 +16,7 @@ TS_BEGIN_DECLS
 /** Which argument of which call a kernel works on: what a report needs
  * that is read after the call. */
 typedef struct ts_cuda_caller {
-    const ts_table *table;
+    const ts_op_table *table;
     const void *site;
     uint16_t op;
     uint8_t nargs, arg;

@@ -107,14 +107,14 @@ TS_API void ts_node_release(ts_node *node);
  *  Returns its length, as snprintf. */
 TS_API int ts_node_describe(const ts_node *node, char *buffer, size_t size);
 
-/** Forms of ts_graph_print(). */
-typedef enum ts_graph_format { TS_GRAPH_TEXT, TS_GRAPH_DOT } ts_graph_format;
+/** Forms of ts_autograd_write(). */
+typedef enum ts_autograd_format { TS_AUTOGRAD_TEXT, TS_AUTOGRAD_DOT } ts_autograd_format;
 /**
  * Prints the graph that made t, consumers before makers: a line per node with its number,
  * its call and the numbers of the nodes it passes gradients to; or a graph for `dot`.
  * TS_ERR_AUTOGRAD when t does not require grad.
  */
-TS_API ts_status ts_graph_print(ts_tensor *t, FILE *out, ts_graph_format format);
+TS_API ts_status ts_autograd_write(ts_tensor *t, FILE *out, ts_autograd_format format);
 
 /* ------------------------------------------------------------------ functions of one's own ---- */
 

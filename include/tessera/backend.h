@@ -151,7 +151,7 @@ typedef const ts_backend *(*ts_backend_entry_fn)(void);
  */
 TS_API ts_status ts_backend_load(const char *path, ts_key *key);
 /** The same for a backend in the program itself. *backend must live as long as the process. */
-TS_API ts_status ts_backend_register(const ts_backend *backend, ts_key *key);
+TS_API ts_status ts_register_backend(const ts_backend *backend, ts_key *key);
 
 /** What a backend's calls cost beside its kernels, since the start. */
 typedef struct ts_backend_stats {

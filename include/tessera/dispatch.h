@@ -24,7 +24,7 @@ typedef uint8_t ts_key;
 
 enum {
     TS_KEY_CPU = 0,
-    TS_KEY_CUDA = 1,       /**< 2 to 13 are named at run time by ts_register_backend() */
+    TS_KEY_CUDA = 1,       /**< 2 to 13 are named at run time by ts_register_backend_key() */
     TS_KEY_LAZY = 14,
     TS_KEY_META = 15,
     TS_KEY_AUTOGRAD = 24,  /**< 16 to 23: layers placed between the backends and AUTOGRAD */
@@ -167,7 +167,7 @@ static inline ts_scalar ts_value_unbox(const ts_value *v)
 /* ------------------------------------------------------------------------------ frames ---- */
 
 typedef struct ts_thread ts_thread;
-typedef struct ts_table ts_table;
+typedef struct ts_op_table ts_op_table;
 typedef struct ts_plan ts_plan;
 typedef struct ts_frame ts_frame;
 
@@ -185,7 +185,7 @@ typedef ts_status (*ts_kernel)(ts_frame *frame);
  * reference, which passes to the caller.
  */
 struct ts_frame {
-    const ts_table *table;  /**< snapshot of the op's slots */
+    const ts_op_table *table;  /**< snapshot of the op's slots */
     ts_keyset keys;         /**< keys still to be visited, the running one included */
     const ts_value *args;   /**< nargs values */
     ts_value *rets;         /**< nrets values */
@@ -241,7 +241,7 @@ TS_API int ts_op_count(void);
  */
 TS_API ts_status ts_register_op(const char *schema, int *op);
 /** Names a new backend; its key is one of the free bits 2 to 13. */
-TS_API ts_status ts_register_backend(const char *name, ts_key *key);
+TS_API ts_status ts_register_backend_key(const char *name, ts_key *key);
 /**
  * Places a new layer just above the layer or boundary `above` ("" or "backends" = directly above
  * the backends, else a key's name), in load order within its gap. A full gap is an error naming it.

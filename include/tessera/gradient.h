@@ -8,18 +8,16 @@
  *
  *     static ts_status scaled_mul(ts_vjp_call *call)          // y = a * b * s
  *     {
- *         ts_tensor *g = ts_mul_scalar(ts_grad_out(call, 0), ts_value_number(ts_arg(call, 2)));
- *         if (ts_needs(call, 0))
- *             TS_TRY(ts_give(call, 0, ts_reduce_to(call, 0, ts_mul(g, ts_saved_arg(call, 1)))));
- *         if (ts_needs(call, 1))
- *             TS_TRY(ts_give(call, 1, ts_reduce_to(call, 1, ts_mul(g, ts_saved_arg(call, 0)))));
- *         return TS_OK;
+ *         ts_tensor *g = ts_mul_scalar(ts_rule_grad(call, 0), ts_value_number(ts_rule_arg(call,
+ * 2))); if (ts_rule_needs(call, 0)) TS_TRY(ts_rule_give(call, 0, ts_rule_reduce_to(call, 0,
+ * ts_mul(g, ts_rule_saved_arg(call, 1))))); if (ts_rule_needs(call, 1)) TS_TRY(ts_rule_give(call,
+ * 1, ts_rule_reduce_to(call, 1, ts_mul(g, ts_rule_saved_arg(call, 0))))); return TS_OK;
  *     }
  *     ts_vjp_opts opts = {.size = sizeof opts, .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
  *     TS_TRY(ts_register_vjp("mine.scaled_mul", scaled_mul, &opts));
  *
  * The engine opens a scope around a rule: what it makes is released after it.
- * NULL travels through its calls to ts_give(), which reports it.
+ * NULL travels through its calls to ts_rule_give(), which reports it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_GRADIENT_H
@@ -56,30 +54,30 @@ typedef struct ts_vjp_opts {
 TS_API ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *opts);
 
 /** Gradient of result i; NULL when none arrived (only possible for ops with several results). */
-TS_API ts_tensor *ts_grad_out(ts_vjp_call *call, int i);
+TS_API ts_tensor *ts_rule_grad(ts_vjp_call *call, int i);
 /** True when argument i (or a member of list i) needs a gradient. */
-TS_API bool ts_needs(const ts_vjp_call *call, int i);
+TS_API bool ts_rule_needs(const ts_vjp_call *call, int i);
 /** True when member k of list argument i needs a gradient. */
-TS_API bool ts_needs_member(const ts_vjp_call *call, int i, int k);
+TS_API bool ts_rule_needs_member(const ts_vjp_call *call, int i, int k);
 /** Saved tensor of argument i; NULL with an error when it was written since.
  *  TS_NONE for an absent optional argument. Belongs to the engine's scope. */
-TS_API ts_tensor *ts_saved_arg(ts_vjp_call *call, int i);
+TS_API ts_tensor *ts_rule_saved_arg(ts_vjp_call *call, int i);
 /** The same of member k of list argument i. */
-TS_API ts_tensor *ts_saved_member(ts_vjp_call *call, int i, int k);
+TS_API ts_tensor *ts_rule_saved_member(ts_vjp_call *call, int i, int k);
 /** The same of result i. */
-TS_API ts_tensor *ts_saved_ret(ts_vjp_call *call, int i);
+TS_API ts_tensor *ts_rule_saved_ret(ts_vjp_call *call, int i);
 /** Boxed argument i as it was; for tensors only the tag and, for lists, count are valid. */
-TS_API const ts_value *ts_arg(const ts_vjp_call *call, int i);
+TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 /** Random counters that the forward call had. */
-TS_API ts_rng_state ts_vjp_rng(const ts_vjp_call *call);
+TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
 /** Gradient for argument i; NULL means that computing it failed.
  * Sizes and dtype must be the argument's. */
-TS_API ts_status ts_give(ts_vjp_call *call, int i, ts_tensor *grad);
+TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** The same for member k of list argument i. */
-TS_API ts_status ts_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
+TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
 /** Undoes broadcasting and promotion: g summed to the sizes and cast to the dtype
  * of argument i. NULL-safe. */
-TS_API ts_tensor *ts_reduce_to(ts_vjp_call *call, int i, ts_tensor *g);
+TS_API ts_tensor *ts_rule_reduce_to(ts_vjp_call *call, int i, ts_tensor *g);
 
 TS_END_DECLS
 #endif

@@ -180,7 +180,7 @@ TS_API void ts_chart_free(ts_chart *chart);
 /* ---------------------------------------------------------------------------- tables ---- */
 
 /** Rows of text and numbers, printed with aligned columns. */
-typedef struct ts_table ts_table;
+typedef struct ts_text_table ts_text_table;
 
 typedef enum ts_align {
     TS_ALIGN_AUTO, /**< right when the column's first cell is a number, else left */
@@ -205,26 +205,27 @@ typedef struct ts_column {
     const char *unit; /**< put behind each number; none */
 } ts_column;
 
-typedef enum ts_table_style {
-    TS_TABLE_TERMINAL, /**< padded with spaces, a rule below the header */
-    TS_TABLE_CSV,      /**< RFC 4180; numbers unscaled, without unit, to 17 digits */
-    TS_TABLE_MARKDOWN  /**< a pipe table */
-} ts_table_style;
+typedef enum ts_text_table_style {
+    TS_TEXT_TABLE_TERMINAL, /**< padded with spaces, a rule below the header */
+    TS_TEXT_TABLE_CSV,      /**< RFC 4180; numbers unscaled, without unit, to 17 digits */
+    TS_TEXT_TABLE_MARKDOWN  /**< a pipe table */
+} ts_text_table_style;
 
 /** @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY */
-TS_API ts_table *ts_table_new(const ts_column *columns, int ncolumns);
+TS_API ts_text_table *ts_text_table_new(const ts_column *columns, int ncolumns);
 /** Appends a cell with text; a row is full after ncolumns cells and the next one begins. */
-TS_API ts_status ts_table_text(ts_table *table, const char *text);
+TS_API ts_status ts_text_table_text(ts_text_table *table, const char *text);
 /** Appends a cell with a number; NaN is an empty cell. */
-TS_API ts_status ts_table_number(ts_table *table, double value);
+TS_API ts_status ts_text_table_number(ts_text_table *table, double value);
 /** Draws a rule (terminal only) before the next row, e.g. totals. TS_ERR_STATE within a row. */
-TS_API ts_status ts_table_rule(ts_table *table);
+TS_API ts_status ts_text_table_rule(ts_text_table *table);
 /** Number of rows begun. */
-TS_API int64_t ts_table_rows(const ts_table *table);
+TS_API int64_t ts_text_table_rows(const ts_text_table *table);
 /** Prints the table; missing cells of the last row are empty. TS_ERR_IO when the stream fails. */
-TS_API ts_status ts_table_print(const ts_table *table, FILE *stream, ts_table_style style);
+TS_API ts_status ts_text_table_print(const ts_text_table *table, FILE *stream,
+                                     ts_text_table_style style);
 /** NULL-safe. */
-TS_API void ts_table_free(ts_table *table);
+TS_API void ts_text_table_free(ts_text_table *table);
 
 TS_END_DECLS
 #endif

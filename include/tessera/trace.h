@@ -12,7 +12,7 @@
  *     }
  *     ts_graph *graph;
  *     TS_TRY(ts_trace(step, model, (ts_tensor *[]){x, y}, 2, &loss, 1, &graph));
- *     TS_TRY(ts_graph_write(graph, stdout, TS_TRACE_TEXT));
+ *     TS_TRY(ts_graph_write(graph, stdout, TS_GRAPH_TEXT));
  *     TS_TRY(ts_replay(graph, (ts_tensor *[]){x2, y2}, 2, &loss, 1));
  *     ts_graph_free(graph);
  *
@@ -96,18 +96,18 @@ TS_API ts_graph_info ts_graph_get_info(const ts_graph *graph);
 TS_API int64_t ts_graph_count(const ts_graph *graph, const char *op);
 
 /** Forms of ts_graph_write(). */
-typedef enum ts_trace_format {
-    TS_TRACE_TEXT, /**< a line a call, for people */
-    TS_TRACE_DOT,  /**< for Graphviz: boxes are calls, arrows tensors,
+typedef enum ts_graph_format {
+    TS_GRAPH_TEXT, /**< a line a call, for people */
+    TS_GRAPH_DOT,  /**< for Graphviz: boxes are calls, arrows tensors,
                         clusters calls with their parts */
-    TS_TRACE_JSON  /**< everything, see docs/tracing.md */
-} ts_trace_format;
+    TS_GRAPH_JSON  /**< everything, see docs/tracing.md */
+} ts_graph_format;
 /**
  * Writes the graph with shapes, dtypes and call sites (the return address of the public function,
  * as function+offset where the dynamic symbols tell, else module+offset for addr2line).
  * Errors: TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_IO, TS_ERR_MEMORY.
  */
-TS_API ts_status ts_graph_write(const ts_graph *graph, FILE *out, ts_trace_format format);
+TS_API ts_status ts_graph_write(const ts_graph *graph, FILE *out, ts_graph_format format);
 
 TS_END_DECLS
 #endif

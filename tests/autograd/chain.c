@@ -51,7 +51,7 @@ static void *long_chain(void *null)
         OK(ts_grad_of(ts_mul(chain(x, 20000), x), &x, 1, &g, &create));
         ck_assert_double_eq(value(g), 20002);
         FILE *nowhere = fopen("/dev/null", "w");
-        OK(ts_graph_print(chain(x, 20000), nowhere, TS_GRAPH_DOT));
+        OK(ts_autograd_write(chain(x, 20000), nowhere, TS_AUTOGRAD_DOT));
         fclose(nowhere);
     }
     return null;

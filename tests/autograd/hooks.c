@@ -210,12 +210,12 @@ TS_TEST(a_graph_can_be_walked_and_named)
     ts_node_release(NULL);
 }
 
-static char *printed(ts_tensor *t, ts_graph_format format)
+static char *printed(ts_tensor *t, ts_autograd_format format)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
-    OK(ts_graph_print(t, file, format));
+    OK(ts_autograd_write(t, file, format));
     fclose(file);
     return text;
 }
@@ -224,23 +224,24 @@ TS_TEST(a_graph_prints_each_node_once_as_text_and_for_dot)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(3), *y = ts_mul(x, x), *z = ts_add(y, y);
-    char *text = printed(z, TS_GRAPH_TEXT);
+    char *text = printed(z, TS_AUTOGRAD_TEXT);
     ck_assert_str_eq(text, "   0  add((1) f64, (1) f64)  -> 1, 1\n"
                            "   1  mul((1) f64, (1) f64)  -> 2, 2\n"
                            "   2  leaf (1) f64\n");
     free(text);
-    text = printed(z, TS_GRAPH_DOT);
+    text = printed(z, TS_AUTOGRAD_DOT);
     ck_assert_ptr_nonnull(strstr(text, "digraph graph {\n"));
     ck_assert_ptr_nonnull(strstr(text, "  n1 [label=\"mul((1) f64, (1) f64)\"];\n  n1 -> n2;\n"));
     ck_assert_ptr_nonnull(strstr(text, "  n2 [label=\"leaf (1) f64\", shape=box];\n}\n"));
     free(text);
-    FAILS(TS_ERR_AUTOGRAD, ts_graph_print(ts_ones(TS_SIZES(1), TS_F64), stdout, TS_GRAPH_TEXT));
-    FAILS(TS_ERR_VALUE, ts_graph_print(z, NULL, TS_GRAPH_TEXT));
-    FAILS(TS_ERR_NULL, ts_graph_print(NULL, stdout, TS_GRAPH_TEXT));
+    FAILS(TS_ERR_AUTOGRAD,
+          ts_autograd_write(ts_ones(TS_SIZES(1), TS_F64), stdout, TS_AUTOGRAD_TEXT));
+    FAILS(TS_ERR_VALUE, ts_autograd_write(z, NULL, TS_AUTOGRAD_TEXT));
+    FAILS(TS_ERR_NULL, ts_autograd_write(NULL, stdout, TS_AUTOGRAD_TEXT));
     FILE *full = fopen("/dev/full", "w");
     if (full) {
         setvbuf(full, NULL, _IONBF, 0);
-        FAILS(TS_ERR_IO, ts_graph_print(z, full, TS_GRAPH_DOT));
+        FAILS(TS_ERR_IO, ts_autograd_write(z, full, TS_AUTOGRAD_DOT));
         fclose(full);
     }
 }

@@ -408,7 +408,7 @@ static void set_up(void)
 {
     ts_key key;
     stream_start(&own);
-    OK(ts_backend_register(&mock, &key));
+    OK(ts_register_backend(&mock, &key));
     device = (ts_device){key, 0};
 }
 /** Without it, memory checkers would see what is still queued. */

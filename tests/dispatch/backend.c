@@ -18,7 +18,7 @@ static const ts_backend second = {OFFSET_BACKEND("SECOND", TS_BACKEND_CPU_FALLBA
 static ts_device device_of(const ts_backend *b)
 {
     ts_key key;
-    OK(ts_backend_register(b, &key));
+    OK(ts_register_backend(b, &key));
     return (ts_device){key, 0};
 }
 
@@ -336,8 +336,8 @@ TS_TEST(a_backend_that_fails_half_way_leaves_the_registry_as_it_was)
     half.name = "HALFWAY";
     half.install = install_half;
     char *before = registry_text();
-    FAILS(TS_ERR_REGISTRY, ts_backend_register(&half, NULL));
-    SAYS("backend_register: ");
+    FAILS(TS_ERR_REGISTRY, ts_register_backend(&half, NULL));
+    SAYS("register_backend: ");
     SAYS("mm");
     SAYS("written for 1 arguments");
     char *after = registry_text();
@@ -348,7 +348,7 @@ TS_TEST(a_backend_that_fails_half_way_leaves_the_registry_as_it_was)
     FAILS(TS_ERR_VALUE, ts_device_from_name("halfway", &device));
     FAILS(TS_ERR_REGISTRY, ts_unregister(lost)); /* a stale handle is told, not followed */
     half.install = install_noop;
-    OK(ts_backend_register(&half, NULL)); /* and the name is free */
+    OK(ts_register_backend(&half, NULL)); /* and the name is free */
     OK(ts_register_op("half.op(Tensor a) -> ()", NULL));
 }
 
@@ -365,7 +365,7 @@ TS_TEST(out_of_memory_anywhere_in_a_registration_leaves_the_registry_as_it_was)
     for (ts_status s = TS_ERR_MEMORY; s != TS_OK; tries++) {
         failing_after = tries;
         ts_alloc_fault = fail_alloc;
-        s = ts_backend_register(&b, NULL);
+        s = ts_register_backend(&b, NULL);
         ts_alloc_fault = NULL;
         if (s == TS_OK)
             break;
@@ -383,30 +383,30 @@ TS_TEST(a_backend_for_another_abi_or_without_a_required_slot_is_refused_by_name)
     ts_backend b = first;
     b.name = "WRONG";
     b.abi_version = 7;
-    FAILS(TS_ERR_FORMAT, ts_backend_register(&b, NULL));
+    FAILS(TS_ERR_FORMAT, ts_register_backend(&b, NULL));
     SAYS("ABI 7");
     b = first;
     b.struct_size = 8;
-    FAILS(TS_ERR_FORMAT, ts_backend_register(&b, NULL));
+    FAILS(TS_ERR_FORMAT, ts_register_backend(&b, NULL));
     SAYS("got 8");
     b = first;
     b.copy_out = NULL;
-    FAILS(TS_ERR_FORMAT, ts_backend_register(&b, NULL));
+    FAILS(TS_ERR_FORMAT, ts_register_backend(&b, NULL));
     SAYS("'copy_out'");
     b = first;
     b.name = "CPU";
-    FAILS(TS_ERR_REGISTRY, ts_backend_register(&b, NULL));
+    FAILS(TS_ERR_REGISTRY, ts_register_backend(&b, NULL));
     SAYS("taken");
-    FAILS(TS_ERR_FORMAT, ts_backend_register(NULL, NULL));
-    OK(ts_backend_register(&first, NULL));
-    FAILS(TS_ERR_REGISTRY, ts_backend_register(&first, NULL));
+    FAILS(TS_ERR_FORMAT, ts_register_backend(NULL, NULL));
+    OK(ts_register_backend(&first, NULL));
+    FAILS(TS_ERR_REGISTRY, ts_register_backend(&first, NULL));
     SAYS("already");
     /* the key that is kept for CUDA goes to the backend of that name */
     static ts_backend cuda;
     cuda = first;
     cuda.name = "CUDA";
     ts_key key;
-    OK(ts_backend_register(&cuda, &key));
+    OK(ts_register_backend(&cuda, &key));
     ck_assert_int_eq(key, TS_KEY_CUDA);
 }
 

@@ -45,11 +45,13 @@ static ts_status scaled_kernel(ts_frame *f)
 
 static ts_status scaled_vjp(ts_vjp_call *call)
 {
-    ts_tensor *g = (ts_mul_scalar)(ts_grad_out(call, 0), ts_value_unbox(ts_arg(call, 2)));
-    if (ts_needs(call, 0))
-        TS_TRY(ts_give(call, 0, ts_reduce_to(call, 0, ts_mul(g, ts_saved_arg(call, 1)))));
-    if (ts_needs(call, 1))
-        TS_TRY(ts_give(call, 1, ts_reduce_to(call, 1, ts_mul(g, ts_saved_arg(call, 0)))));
+    ts_tensor *g = (ts_mul_scalar)(ts_rule_grad(call, 0), ts_value_unbox(ts_rule_arg(call, 2)));
+    if (ts_rule_needs(call, 0))
+        TS_TRY(ts_rule_give(call, 0,
+                            ts_rule_reduce_to(call, 0, ts_mul(g, ts_rule_saved_arg(call, 1)))));
+    if (ts_rule_needs(call, 1))
+        TS_TRY(ts_rule_give(call, 1,
+                            ts_rule_reduce_to(call, 1, ts_mul(g, ts_rule_saved_arg(call, 0)))));
     return TS_OK;
 }
 
@@ -153,7 +155,7 @@ static ts_status cube(ts_frame *f)
 static ts_status same(ts_frame *f) { return ts_kernel_give(f, 0, f->args[0].t); }
 static ts_status minus_one(ts_vjp_call *call)
 {
-    return ts_give(call, 0, ts_neg(ts_ones_like(ts_grad_out(call, 0))));
+    return ts_rule_give(call, 0, ts_neg(ts_ones_like(ts_rule_grad(call, 0))));
 }
 
 TS_TEST(a_composite_is_differentiated_by_its_parts_unless_it_has_a_rule)
@@ -252,7 +254,7 @@ TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goe
     ts_key key;
     ts_backend_stats stats;
     register_scaled(true);
-    OK(ts_backend_register(&b, &key));
+    OK(ts_register_backend(&b, &key));
     TS_SCOPE;
     ts_device device = {key, 0};
     ts_tensor *a = ts_to_device(ts_arange(0, 6, 1, TS_F32), device), *y;
@@ -289,7 +291,7 @@ TS_TEST(a_backend_is_asked_about_its_own_kernels_alone)
                                  .install = install_scaled, .supports = takes_scaled};
     ts_key key;
     register_scaled(true);
-    OK(ts_backend_register(&b, &key));
+    OK(ts_register_backend(&b, &key));
     TS_SCOPE;
     ts_tensor *there, *other, *y;
     /* moves are the library's */
@@ -333,7 +335,7 @@ TS_TEST(a_backends_kernel_of_an_op_with_sizes_by_values_runs_behind_the_ops_own_
     static offset_state memory = {.devices = 1};
     static const ts_backend b = {OFFSET_BACKEND("CHOOSY", 0, &memory), .install = install_select};
     ts_key key;
-    OK(ts_backend_register(&b, &key));
+    OK(ts_register_backend(&b, &key));
     TS_SCOPE;
     ts_device device = {key, 0};
     ts_tensor *a = ts_to_device(ts_arange(0, 6, 1, TS_F32), device), *y;

@@ -26,7 +26,7 @@ TS_TEST(backends_and_layers_are_placed_at_run_time_until_the_gaps_are_full)
     ts_key key;
     for (;; backends++) {
         snprintf(name, sizeof name, "BACKEND%d", backends);
-        if (ts_register_backend(name, &key) != TS_OK)
+        if (ts_register_backend_key(name, &key) != TS_OK)
             break;
         ck_assert_uint_lt(key, 16);
     }
@@ -227,8 +227,8 @@ TS_TEST(a_key_that_falls_through_costs_nothing)
 TS_TEST(a_table_is_64_slots_of_8_bytes_and_little_more)
 {
     ck_assert_uint_eq(sizeof(ts_kernel), 8);
-    ck_assert_uint_eq(sizeof(((ts_table *)0)->slot), 512);
-    ck_assert_uint_le(sizeof(ts_table), 1024);
+    ck_assert_uint_eq(sizeof(((ts_op_table *)0)->slot), 512);
+    ck_assert_uint_le(sizeof(ts_op_table), 1024);
 }
 
 TS_TEST(a_layer_may_be_switched_only_by_a_known_key)

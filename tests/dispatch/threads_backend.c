@@ -21,7 +21,7 @@ static bool register_and_use(const ts_backend *b)
     TS_SCOPE;
     ts_key key;
     ts_tensor *x = ts_ones(TS_SIZES(4), TS_F32);
-    if (ts_backend_register(b, &key) != TS_OK)
+    if (ts_register_backend(b, &key) != TS_OK)
         return false;
     ts_device there = {key, 0};
     for (int i = 0; i < ROUNDS; i++) {
@@ -44,7 +44,7 @@ static bool fail_to_register(void)
         snprintf(names[i], sizeof names[i], "BAD%d", i);
         bad[i] = (ts_backend){OFFSET_BACKEND(names[i], TS_BACKEND_CPU_FALLBACK, &memory[2]),
                               .install = refuse};
-        refused &= ts_backend_register(&bad[i], NULL) == TS_ERR_STATE;
+        refused &= ts_register_backend(&bad[i], NULL) == TS_ERR_STATE;
     }
     return refused;
 }

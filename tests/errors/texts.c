@@ -456,8 +456,8 @@ TS_TEST(registry_and_files_say_what_is_wrong)
     WRONG(
         (ts_register_layer("MINE", "NOWHERE", NULL)),
         "TS_ERR_REGISTRY: register_layer: argument 'above': expected a key's name, got 'NOWHERE'");
-    WRONG((ts_register_backend("", NULL)),
-          "TS_ERR_REGISTRY: register_backend: expected a name of 1 to 23 characters, got ''");
+    WRONG((ts_register_backend_key("", NULL)),
+          "TS_ERR_REGISTRY: register_backend_key: expected a name of 1 to 23 characters, got ''");
     WRONG((ts_register_kernel("add", 70, NULL, NULL, NULL)),
           "TS_ERR_REGISTRY: register_kernel: expected a kernel and a key below 64 for 'add', got "
           "key 70");
@@ -480,9 +480,9 @@ TS_TEST(registry_and_files_say_what_is_wrong)
     WRONG((ts_csv_create(NULL, NULL, 0)),
           "TS_ERR_NULL: ts_csv_create: path: expected a path and at least one column, each with a "
           "name of one line");
-    WRONG((ts_table_new(NULL, 0)),
-          "TS_ERR_NULL: ts_table_new: columns: expected at least one, with digits from 0 to 17 and "
-          "known align and format");
+    WRONG((ts_text_table_new(NULL, 0)), "TS_ERR_NULL: ts_text_table_new: columns: expected at "
+                                        "least one, with digits from 0 to 17 and "
+                                        "known align and format");
     WRONG((ts_chart_write(NULL, "x")),
           "TS_ERR_NULL: ts_chart_write: chart and path must not be NULL");
 }

@@ -179,7 +179,7 @@ CALLS_WITH(layers, FAULT_KEEPS, .loop = 0)
     if (!layer) { /* they end in fixed tables and need no memory */
         ts_key backend;
         QUIET(f, ts_register_layer("FAULTS", "AUTOGRAD", &layer));
-        QUIET(f, ts_register_backend("FAULTY", &backend));
+        QUIET(f, ts_register_backend_key("FAULTY", &backend));
     }
     TS_SCOPE;
     ts_tensor *a = ts_ones(TS_SIZES(2), TS_F32), *y = NULL;

@@ -132,7 +132,7 @@ static const ts_backend backend = {
 CALLS_WITH(backends, FAULT_FRESH | FAULT_KEEPS | FAULT_SPARSE, .loop = 0)
 {
     ts_device device = {0, 0};
-    FAULTY(f, ts_backend_register(&backend, &device.backend));
+    FAULTY(f, ts_register_backend(&backend, &device.backend));
     TS_SCOPE;
     ts_tensor *x = ts_arange(0, 4, 1, TS_F32), *y = ts_neg(ts_to_device(x, device));
     fault_see(f, ts_to_device(y, TS_DEVICE_CPU));
@@ -188,7 +188,7 @@ CALLS(devices)
     static ts_device device;
     ts_backend_stats stats;
     if (!device.backend)
-        ck_assert_int_eq(ts_backend_register(&backend, &device.backend), TS_OK);
+        ck_assert_int_eq(ts_register_backend(&backend, &device.backend), TS_OK);
     use_device(f, TS_DEVICE_CPU);
     fault_unwatch(f);
     use_device(f, device);

@@ -145,20 +145,20 @@ CALLS(tables)
     static const ts_column columns[] = {{.header = "name"},
                                         {.header = "time", .format = TS_NUMBER_SI, .unit = "s"}};
     FILE *out = fmemopen(text, sizeof text, "w");
-    ts_table *table = NULL;
+    ts_text_table *table = NULL;
     ck_assert_ptr_nonnull(out);
-    FAULTY(f, table = ts_table_new(columns, 2));
-    FAULTY(f, ts_table_text(table, "a"));
-    FAULTY(f, ts_table_number(table, 1.5e-3));
-    FAULTY(f, ts_table_rule(table));
-    FAULTY(f, ts_table_text(table, "b"));
-    QUIET(f, ts_table_rows(table));
-    for (int style = TS_TABLE_TERMINAL; style <= TS_TABLE_MARKDOWN; style++) {
-        FAULTY(f, (rewind(out), ts_table_print(table, out, (ts_table_style)style)));
+    FAULTY(f, table = ts_text_table_new(columns, 2));
+    FAULTY(f, ts_text_table_text(table, "a"));
+    FAULTY(f, ts_text_table_number(table, 1.5e-3));
+    FAULTY(f, ts_text_table_rule(table));
+    FAULTY(f, ts_text_table_text(table, "b"));
+    QUIET(f, ts_text_table_rows(table));
+    for (int style = TS_TEXT_TABLE_TERMINAL; style <= TS_TEXT_TABLE_MARKDOWN; style++) {
+        FAULTY(f, (rewind(out), ts_text_table_print(table, out, (ts_text_table_style)style)));
         fflush(out);
         fault_see_bytes(f, text, strlen(text));
     }
-    QUIET(f, ts_table_free(table));
+    QUIET(f, ts_text_table_free(table));
     fclose(out);
 }
 

@@ -78,8 +78,8 @@ static ts_status kernel(ts_frame *frame)
 
 static ts_status gradient(ts_vjp_call *call)
 {
-    ts_tensor *doubled = ts_mul_scalar(ts_grad_out(call, 0), 2);
-    return ts_give(call, 0, ts_reduce_to(call, 0, doubled));
+    ts_tensor *doubled = ts_mul_scalar(ts_rule_grad(call, 0), 2);
+    return ts_rule_give(call, 0, ts_rule_reduce_to(call, 0, doubled));
 }
 
 static ts_tensor *call_op(int op, ts_tensor *a)

@@ -18,36 +18,37 @@ static void utf8(void)
     setenv("LC_ALL", "C.UTF-8", 1);
 }
 
-static ts_table *sample(void)
+static ts_text_table *sample(void)
 {
-    ts_table *table =
-        ts_table_new((ts_column[]){{.header = "op"},
+    ts_text_table *table =
+        ts_text_table_new((ts_column[]){{.header = "op"},
                                    {.header = "calls", .format = TS_NUMBER_GENERAL},
                                    {.header = "self", .format = TS_NUMBER_SI, .unit = "s"},
                                    {.header = "share", .format = TS_NUMBER_PERCENT, .digits = 1}},
                      4);
     ck_assert_ptr_nonnull(table);
-    ck_assert_int_eq(ts_table_text(table, "línear"), TS_OK);
-    ck_assert_int_eq(ts_table_number(table, 24000), TS_OK);
-    ck_assert_int_eq(ts_table_number(table, 1.2345), TS_OK);
-    ck_assert_int_eq(ts_table_number(table, 0.8125), TS_OK);
-    ts_table_text(table, "a|b, \"c\"");
-    ts_table_number(table, 7);
-    ts_table_number(table, 45.6e-6);
-    ts_table_number(table, NAN);
-    ck_assert_int_eq(ts_table_rule(table), TS_OK);
-    ts_table_text(table, "all");
-    ck_assert_int_eq(ts_table_rows(table), 3);
+    ck_assert_int_eq(ts_text_table_text(table, "línear"), TS_OK);
+    ck_assert_int_eq(ts_text_table_number(table, 24000), TS_OK);
+    ck_assert_int_eq(ts_text_table_number(table, 1.2345), TS_OK);
+    ck_assert_int_eq(ts_text_table_number(table, 0.8125), TS_OK);
+    ts_text_table_text(table, "a|b, \"c\"");
+    ts_text_table_number(table, 7);
+    ts_text_table_number(table, 45.6e-6);
+    ts_text_table_number(table, NAN);
+    ck_assert_int_eq(ts_text_table_rule(table), TS_OK);
+    ts_text_table_text(table, "all");
+    ck_assert_int_eq(ts_text_table_rows(table), 3);
     return table;
 }
 
-static void assert_prints(const ts_table *table, ts_table_style style, const char *expected)
+static void assert_prints(const ts_text_table *table, ts_text_table_style style,
+                          const char *expected)
 {
     char *printed = NULL;
     size_t size;
     FILE *stream = open_memstream(&printed, &size);
 
-    ck_assert_int_eq(ts_table_print(table, stream, style), TS_OK);
+    ck_assert_int_eq(ts_text_table_print(table, stream, style), TS_OK);
     fclose(stream);
     ck_assert_str_eq(printed, expected);
     free(printed);
@@ -55,9 +56,9 @@ static void assert_prints(const ts_table *table, ts_table_style style, const cha
 
 TS_TEST(table_terminal_aligns_columns, .setup = utf8)
 {
-    ts_table *table = sample();
+    ts_text_table *table = sample();
 
-    assert_prints(table, TS_TABLE_TERMINAL,
+    assert_prints(table, TS_TEXT_TABLE_TERMINAL,
                   "op        calls     self  share\n"
                   "───────────────────────────────\n"
                   "línear    24000   1.23 s  81.2%\n"
@@ -65,60 +66,60 @@ TS_TEST(table_terminal_aligns_columns, .setup = utf8)
                   "───────────────────────────────\n"
                   "all                            \n");
     setenv("LC_ALL", "C", 1);
-    assert_prints(table, TS_TABLE_TERMINAL,
+    assert_prints(table, TS_TEXT_TABLE_TERMINAL,
                   "op        calls     self  share\n"
                   "-------------------------------\n"
                   "línear    24000   1.23 s  81.2%\n"
                   "a|b, \"c\"      7  45.6 us       \n"
                   "-------------------------------\n"
                   "all                            \n");
-    ts_table_free(table);
+    ts_text_table_free(table);
 }
 
 TS_TEST(table_csv_keeps_numbers_unscaled)
 {
-    ts_table *table = sample();
+    ts_text_table *table = sample();
 
-    assert_prints(table, TS_TABLE_CSV,
+    assert_prints(table, TS_TEXT_TABLE_CSV,
                   "op,calls,self,share\n"
                   "línear,24000,1.2345,0.8125\n"
                   "\"a|b, \"\"c\"\"\",7,4.56e-05,\n"
                   "all,,,\n");
-    ts_table_free(table);
+    ts_text_table_free(table);
 }
 
 TS_TEST(table_markdown_is_a_pipe_table)
 {
-    ts_table *table = sample();
+    ts_text_table *table = sample();
 
-    assert_prints(table, TS_TABLE_MARKDOWN,
+    assert_prints(table, TS_TEXT_TABLE_MARKDOWN,
                   "| op       | calls |    self | share |\n"
                   "|:---------|------:|--------:|------:|\n"
                   "| línear   | 24000 |  1.23 s | 81.2% |\n"
                   "| a\\|b, \"c\" |     7 | 45.6 µs |       |\n"
                   "| all      |       |         |       |\n");
-    ts_table_free(table);
+    ts_text_table_free(table);
 }
 
 TS_TEST(table_alignment_can_be_chosen)
 {
-    ts_table *table = ts_table_new(
+    ts_text_table *table = ts_text_table_new(
         (ts_column[]){{.header = "n", .align = TS_ALIGN_LEFT},
                       {.header = "t", .align = TS_ALIGN_RIGHT},
                       {.header = "x", .format = TS_NUMBER_FIXED, .digits = 2, .unit = "ms"}},
         3);
 
     for (int i = 0; i < 2; i++) {
-        ts_table_number(table, i ? 100 : 5);
-        ts_table_text(table, i ? "long" : "s");
-        ts_table_number(table, i ? 1.005 : -12);
+        ts_text_table_number(table, i ? 100 : 5);
+        ts_text_table_text(table, i ? "long" : "s");
+        ts_text_table_number(table, i ? 1.005 : -12);
     }
-    assert_prints(table, TS_TABLE_TERMINAL + 2,
+    assert_prints(table, TS_TEXT_TABLE_TERMINAL + 2,
                   "| n   |    t |         x |\n"
                   "|:----|-----:|----------:|\n"
                   "| 5   |    s | -12.00 ms |\n"
                   "| 100 | long |   1.00 ms |\n");
-    ts_table_free(table);
+    ts_text_table_free(table);
 }
 
 TS_TEST(table_si_prefixes_round_into_the_next)
@@ -163,27 +164,27 @@ TS_TEST(table_width_counts_terminal_columns)
 
 TS_TEST(table_refuses_bad_arguments)
 {
-    ts_table *table = ts_table_new((ts_column[]){{.header = "a"}, {.header = "b"}}, 2);
+    ts_text_table *table = ts_text_table_new((ts_column[]){{.header = "a"}, {.header = "b"}}, 2);
 
-    ck_assert_ptr_null(ts_table_new(NULL, 1));
-    ck_assert_ptr_null(ts_table_new((ts_column[]){{.digits = 99}}, 1));
-    ck_assert_int_eq(ts_table_text(table, NULL), TS_ERR_NULL);
-    ck_assert_int_eq(ts_table_text(table, "x"), TS_OK);
-    ck_assert_int_eq(ts_table_rule(table), TS_ERR_STATE);
-    ck_assert_int_eq(ts_table_print(table, NULL, TS_TABLE_CSV), TS_ERR_NULL);
-    ck_assert_int_eq(ts_table_print(table, stdout, 3), TS_ERR_VALUE);
-    ts_table_free(table);
-    ts_table_free(NULL);
+    ck_assert_ptr_null(ts_text_table_new(NULL, 1));
+    ck_assert_ptr_null(ts_text_table_new((ts_column[]){{.digits = 99}}, 1));
+    ck_assert_int_eq(ts_text_table_text(table, NULL), TS_ERR_NULL);
+    ck_assert_int_eq(ts_text_table_text(table, "x"), TS_OK);
+    ck_assert_int_eq(ts_text_table_rule(table), TS_ERR_STATE);
+    ck_assert_int_eq(ts_text_table_print(table, NULL, TS_TEXT_TABLE_CSV), TS_ERR_NULL);
+    ck_assert_int_eq(ts_text_table_print(table, stdout, 3), TS_ERR_VALUE);
+    ts_text_table_free(table);
+    ts_text_table_free(NULL);
 }
 
 TS_TEST(table_full_device_is_an_error)
 {
-    ts_table *table = ts_table_new((ts_column[]){{.header = "a"}}, 1);
+    ts_text_table *table = ts_text_table_new((ts_column[]){{.header = "a"}}, 1);
     FILE *full = fopen("/dev/full", "w");
 
     ck_assert_ptr_nonnull(full);
-    ck_assert_int_eq(ts_table_print(table, full, TS_TABLE_TERMINAL), TS_ERR_IO);
+    ck_assert_int_eq(ts_text_table_print(table, full, TS_TEXT_TABLE_TERMINAL), TS_ERR_IO);
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "No space left"));
     fclose(full);
-    ts_table_free(table);
+    ts_text_table_free(table);
 }

@@ -80,7 +80,7 @@ static void drive(const ts_sample *s)
 TS_TEST(each_op_refuses_tensors_of_two_devices_of_one_backend_by_name, .loop = 2)
 {
     ts_key key;
-    OK(ts_backend_register(&backends[_i], &key));
+    OK(ts_register_backend(&backends[_i], &key));
     first = (ts_device){key, 0};
     second = (ts_device){key, 1};
     for (int k = 0; k < ts_sample_family_count; k++)

@@ -38,7 +38,7 @@ static inline bool same(const ts_tensor *a, const ts_tensor *b)
 }
 
 /** What ts_graph_write() writes; to be freed. */
-static inline char *written(const ts_graph *graph, ts_trace_format format)
+static inline char *written(const ts_graph *graph, ts_graph_format format)
 {
     char *text = NULL;
     size_t size = 0;

@@ -248,8 +248,8 @@ TS_TEST(memory_that_runs_out_while_recording_disturbs_nothing, .loop = 2)
                 ck_assert(!info.complete);
                 failed++;
             }
-            for (int format = TS_TRACE_TEXT; graph && format <= TS_TRACE_JSON; format++)
-                free(written(graph, (ts_trace_format)format));
+            for (int format = TS_GRAPH_TEXT; graph && format <= TS_GRAPH_JSON; format++)
+                free(written(graph, (ts_graph_format)format));
             ts_graph_free(graph);
         }
         OK(ts_module_each(net, forget, NULL));

@@ -39,7 +39,7 @@ TS_TEST(aliases_that_no_call_made_follow_their_memory)
     /* the rows of this one lie elsewhere */
     FAILS(TS_ERR_VALUE, ts_replay(graph, &turned, 1, out, 2));
     SAYS("lies otherwise than recorded");
-    char *text = written(graph, TS_TRACE_TEXT);
+    char *text = written(graph, TS_GRAPH_TEXT);
     ck_assert_ptr_nonnull(strstr(text, "= alias(%0, (2, 3), (3, 1), 6)"));
     free(text);
     ts_graph_free(graph);
@@ -157,7 +157,7 @@ TS_TEST(calls_of_a_layer_above_are_marked)
     ck_assert_uint_eq(g->nodes.count, 2);
     ck_assert(ts_graph_node_at(g, 0)->flags & TS_NODE_INSERTED);
     ck_assert(!(ts_graph_node_at(g, 1)->flags & TS_NODE_INSERTED));
-    char *text = written(g, TS_TRACE_TEXT);
+    char *text = written(g, TS_GRAPH_TEXT);
     ck_assert_ptr_nonnull(strstr(text, "inserted by a layer above"));
     free(text);
     ts_graph_free(g);

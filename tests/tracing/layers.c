@@ -153,7 +153,7 @@ TS_TEST(casts_of_autocast_are_recorded_marked_and_replayed_as_they_were)
     }
     ck_assert(same(loss, want));
     check_same_nets(a, b, true);
-    char *text = written(graph, TS_TRACE_TEXT);
+    char *text = written(graph, TS_GRAPH_TEXT);
     ck_assert_ptr_nonnull(strstr(text, "inserted by AUTOCAST"));
     free(text);
     ts_graph_free(graph);

@@ -432,7 +432,7 @@ TS_TEST(a_graph_of_tensors_without_memory_is_replayed)
     OK(ts_replay(graph, &x, 1, &y, 1));
     ck_assert(ts_size(y, 0) == 3 && ts_size(y, 1) == 4);
     ck_assert_int_eq(ts_device_of(y).backend, TS_DEVICE_META.backend);
-    char *text = written(graph, TS_TRACE_TEXT);
+    char *text = written(graph, TS_GRAPH_TEXT);
     ck_assert_ptr_nonnull(strstr(text, "(3, 4) f32 meta = transpose("));
     free(text);
     ts_graph_free(graph);

@@ -36,7 +36,7 @@ TS_TEST(the_text_has_a_line_a_call_with_shapes_and_sites)
 {
     TS_SCOPE;
     ts_graph *graph = record();
-    char *text = written(graph, TS_TRACE_TEXT);
+    char *text = written(graph, TS_GRAPH_TEXT);
     const char *const parts[] = {"graph: 3 inputs, 1 captured, 1 constants",
                                  "(2, 3, 4) f32 = input 0  ; requires grad",
                                  " = captured 0", " = constant(", "(2, 3, 4) f32 = dropout(",
@@ -161,7 +161,7 @@ TS_TEST(the_dot_form_obeys_its_grammar_and_joins_what_it_declares)
 {
     TS_SCOPE;
     ts_graph *graph = record();
-    char *text = written(graph, TS_TRACE_DOT);
+    char *text = written(graph, TS_GRAPH_DOT);
     static dot d;
     d.p = text;
     ck_assert(take(&d, "digraph"));
@@ -183,7 +183,7 @@ TS_TEST(the_json_form_parses_and_holds_everything)
 {
     TS_SCOPE;
     ts_graph *graph = record();
-    char *text = written(graph, TS_TRACE_JSON);
+    char *text = written(graph, TS_GRAPH_JSON);
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     ck_assert_msg(root != NULL, "%s at line %d", error.text, error.line);
@@ -235,13 +235,13 @@ TS_TEST(a_stream_that_refuses_and_wrong_arguments_are_errors)
 {
     TS_SCOPE;
     ts_graph *graph = record();
-    FAILS(TS_ERR_NULL, ts_graph_write(NULL, stdout, TS_TRACE_TEXT));
-    FAILS(TS_ERR_NULL, ts_graph_write(graph, NULL, TS_TRACE_TEXT));
-    FAILS(TS_ERR_VALUE, ts_graph_write(graph, stdout, (ts_trace_format)7));
+    FAILS(TS_ERR_NULL, ts_graph_write(NULL, stdout, TS_GRAPH_TEXT));
+    FAILS(TS_ERR_NULL, ts_graph_write(graph, NULL, TS_GRAPH_TEXT));
+    FAILS(TS_ERR_VALUE, ts_graph_write(graph, stdout, (ts_graph_format)7));
     FILE *full = fopen("/dev/full", "w");
     if (full) {
-        for (int format = TS_TRACE_TEXT; format <= TS_TRACE_JSON; format++)
-            FAILS(TS_ERR_IO, ts_graph_write(graph, full, (ts_trace_format)format));
+        for (int format = TS_GRAPH_TEXT; format <= TS_GRAPH_JSON; format++)
+            FAILS(TS_ERR_IO, ts_graph_write(graph, full, (ts_graph_format)format));
         fclose(full);
     }
     ts_graph_free(graph);
