@@ -14,18 +14,16 @@ ts_tensor *const TS_NONE = &none;
 
 /* ----------------------------------------------------------------------------- storage ---- */
 
-ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
+/** A header of `block` bytes; data is for the caller to fill. NULL with an error. */
+TS_INLINE ts_storage *storage_header(ts_thread *thread, ts_device device, int64_t bytes,
+                                     size_t block)
 {
-    bool host = device.backend == TS_DEVICE_CPU.backend;
-    bool inside = host && bytes <= TS_INLINE_DATA;
-    /* data behind the header starts at the next 64-byte line */
-    size_t block = inside ? 64 + (size_t)bytes : sizeof(ts_storage);
+    _Static_assert(sizeof(ts_storage) <= 64, "a storage header fills one line");
     ts_storage *s = ts_alloc(thread, block);
     if (TS_UNLIKELY(!s)) {
         ts_fail_memory("a tensor", bytes);
         return NULL;
     }
-    _Static_assert(sizeof(ts_storage) <= 64, "a storage header fills one line");
     atomic_init(&s->refs, 1);
     s->version = 0;
     s->writer = 0;
@@ -35,13 +33,19 @@ ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
     s->id = 0;
     s->foreign = NULL;
     s->release = NULL;
-    if (inside) {
-        s->data = (char *)s + 64;
-        return s;
-    }
+    return s;
+}
+
+/** Storage whose data is a block of its own, or in another memory. */
+static __attribute__((noinline)) ts_storage *storage_apart(ts_thread *thread, ts_device device,
+                                                           int64_t bytes)
+{
+    ts_storage *s = storage_header(thread, device, bytes, sizeof *s);
+    if (!s)
+        return NULL;
     s->data = NULL;
     bool room = true;
-    if (host) {
+    if (device.backend == TS_DEVICE_CPU.backend) {
         s->data = ts_alloc(thread, (size_t)bytes);
         room = s->data || !bytes;
         if (TS_UNLIKELY(!room))
@@ -52,26 +56,42 @@ ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
             room = (s->data = ts_device_allocate(device, bytes, "a tensor")) != NULL;
     }
     if (TS_UNLIKELY(!room)) {
-        ts_free(thread, s, block);
+        ts_free(thread, s, sizeof *s);
         return NULL;
     }
     return s;
 }
 
-void ts_storage_destroy(ts_storage *s)
+TS_INLINE ts_storage *storage_new(ts_thread *thread, ts_device device, int64_t bytes)
 {
-    ts_thread *thread = &ts_tls;
-    if (s->release)
-        s->release(s->foreign, s->data, s->bytes);
-    else if (s->data && s->block == sizeof *s) {
-        /* told by the header's size: a block of its own may lie right behind it as well */
-        if (s->device.backend == TS_DEVICE_CPU.backend)
+    if (TS_UNLIKELY(bytes > TS_INLINE_DATA || device.backend != TS_DEVICE_CPU.backend))
+        return storage_apart(thread, device, bytes);
+    /* data behind the header starts at the next cache line */
+    ts_storage *s = storage_header(thread, device, bytes, 64 + (size_t)bytes);
+    if (TS_LIKELY(s != NULL))
+        s->data = (char *)s + 64;
+    return s;
+}
+
+ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
+{
+    return storage_new(thread, device, bytes);
+}
+
+TS_INLINE void storage_destroy(ts_thread *thread, ts_storage *s)
+{
+    if (TS_UNLIKELY(s->block == sizeof *s)) { /* nothing lies behind the header */
+        if (s->release)
+            s->release(s->foreign, s->data, s->bytes);
+        else if (s->data && s->device.backend == TS_DEVICE_CPU.backend)
             ts_free(thread, s->data, (size_t)s->bytes);
-        else
+        else if (s->data)
             ts_device_release(s->device, s->data, s->bytes);
     }
     ts_free(thread, s, s->block);
 }
+
+void ts_storage_destroy(ts_storage *s) { storage_destroy(&ts_tls, s); }
 
 /* ------------------------------------------------------------------------------- tensor ---- */
 
@@ -92,25 +112,25 @@ bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndi
     return true;
 }
 
-ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes,
-                                   int ndim, int64_t numel, ts_device device)
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_kind kind, const int64_t *sizes,
+                                   int64_t numel)
 {
     ts_tensor *t = ts_tensor_header(thread);
     if (TS_UNLIKELY(!t))
         return NULL;
-    t->storage = ts_storage_new(thread, device, numel * ts_dtype_sizes[dtype]);
-    if (TS_UNLIKELY(!t->storage)) {
+    ts_storage *s = storage_new(thread, kind.device, numel * ts_dtype_sizes[kind.dtype]);
+    if (TS_UNLIKELY(!s)) {
         ts_free(thread, t, sizeof *t);
         return NULL;
     }
-    t->keys = TS_KEYSET(device.backend);
-    t->data = t->storage->data;
+    t->keys = TS_KEYSET(kind.device.backend);
+    t->storage = s;
+    t->data = s->data;
     t->numel = numel;
-    t->dtype = (uint8_t)dtype;
-    t->ndim = (uint8_t)ndim;
+    t->kind = kind;
     t->flags = TS_TENSOR_CONTIGUOUS;
     int64_t span = 1;
-    for (int i = ndim - 1; i >= 0; i--) {
+    for (int i = kind.ndim - 1; i >= 0; i--) {
         t->sizes[i] = sizes[i];
         t->strides[i] = span;
         span *= sizes[i] > 1 ? sizes[i] : 1;
@@ -138,7 +158,7 @@ ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes
                      ts_format_sizes(text, sizeof text, sizes, ndim));
         return NULL;
     }
-    return ts_tensor_new_unchecked(thread, dtype, sizes, ndim, numel, device);
+    return ts_tensor_new_unchecked(thread, ts_kind_of(dtype, ndim, device), sizes, numel);
 }
 
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
@@ -151,8 +171,7 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
     t->storage = base->storage;
     t->keys = base->keys & TS_BACKEND_KEYS;
     t->data = base->data ? base->data + offset * ts_dtype_sizes[base->dtype] : NULL;
-    t->dtype = base->dtype;
-    t->ndim = (uint8_t)ndim;
+    t->kind = ts_kind_of((ts_dtype)base->dtype, ndim, base->device);
     int64_t numel = 1;
     for (int i = 0; i < ndim; i++) {
         t->sizes[i] = sizes[i];
@@ -225,8 +244,7 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
     t->storage = s;
     t->keys = TS_KEYSET(TS_KEY_CPU);
     t->data = data;
-    t->dtype = (uint8_t)dtype;
-    t->ndim = (uint8_t)ndim;
+    t->kind = ts_kind_of(dtype, ndim, TS_DEVICE_CPU);
     t->flags = TS_TENSOR_CONTIGUOUS;
     if (ndim)
         memcpy(t->sizes, sizes, (size_t)ndim * sizeof *sizes);
@@ -238,10 +256,13 @@ void ts_tensor_destroy_meta(ts_tensor *t) { ts_autograd_release(t); }
 
 void ts_tensor_destroy(ts_tensor *t)
 {
+    ts_thread *thread = &ts_tls;
+    ts_storage *s = t->storage;
     if (TS_UNLIKELY(t->node != NULL || t->grad != NULL))
         ts_tensor_destroy_meta(t);
-    ts_storage_release(t->storage);
-    ts_free(&ts_tls, t, sizeof *t);
+    if (ts_storage_unref(s))
+        storage_destroy(thread, s);
+    ts_free(thread, t, sizeof *t);
 }
 
 /* ------------------------------------------------------------------------ public readers ---- */

@@ -11,13 +11,27 @@
 typedef struct ts_node ts_node;
 typedef struct ts_grad_meta ts_grad_meta;
 
+/** What two tensors must share before their sizes are worth comparing, in one word. */
+typedef union ts_kind {
+    struct {
+        uint8_t dtype, ndim;
+        ts_device device;
+    };
+    uint32_t bits;
+} ts_kind;
+
+TS_INLINE ts_kind ts_kind_of(ts_dtype dtype, int ndim, ts_device device)
+{
+    return (ts_kind){{(uint8_t)dtype, (uint8_t)ndim, device}};
+}
+
 /** Memory that tensors share. Written to ⇒ version up (invariant 4). */
 typedef struct ts_storage {
     _Atomic int32_t refs;
     uint32_t version;
     uint16_t writer;   /* op that wrote last */
     ts_device device;
-    uint32_t block;    /* bytes of this header's block; data that is small lies behind the header */
+    uint32_t block;    /* bytes of this header's block; small data lies behind the header */
     void *data;
     int64_t bytes;
     uint64_t id;       /* in the graph whose call made it; 0: in none */
@@ -38,7 +52,14 @@ struct ts_tensor {
     char *data; /* storage->data + offset */
     int64_t numel;
     _Atomic int32_t refs;
-    uint8_t dtype, ndim, flags, output; /* output: which result of node this is */
+    union {
+        ts_kind kind;
+        struct {
+            uint8_t dtype, ndim;
+            ts_device device; /* the storage's */
+        };
+    };
+    uint8_t flags, output; /* output: which result of node this is */
     ts_node *node;       /* owned; NULL for leaves */
     ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
     uint64_t id;         /* in the graph that recorded it; 0: in none (tracing/graph.h) */
@@ -58,10 +79,15 @@ extern void (*ts_autograd_release)(ts_tensor *t);
 /** Uninitialised storage with one reference; NULL with an error. */
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);
 
+/** Gives up one reference; true when it was the last one. */
+TS_INLINE bool ts_storage_unref(ts_storage *s)
+{
+    return atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
+           atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1;
+}
 TS_INLINE void ts_storage_release(ts_storage *s)
 {
-    if (atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
-        atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1)
+    if (ts_storage_unref(s))
         ts_storage_destroy(s);
 }
 
@@ -91,8 +117,8 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device);
 /** As above for a result whose numel is known: no checks. */
-ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes,
-                                   int ndim, int64_t numel, ts_device device);
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_kind kind, const int64_t *sizes,
+                                   int64_t numel);
 /** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
                            const int64_t *strides, int ndim, int64_t offset);
@@ -158,6 +184,14 @@ TS_INLINE int64_t ts_strides_fill(const int64_t *sizes, int ndim, int64_t *strid
 TS_INLINE bool ts_same_device(ts_device a, ts_device b)
 {
     return a.backend == b.backend && a.index == b.index;
+}
+
+TS_INLINE bool ts_same_sizes(const int64_t *a, const int64_t *b, int ndim)
+{
+    for (int d = 0; d < ndim; d++)
+        if (a[d] != b[d])
+            return false;
+    return true;
 }
 
 extern const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT];

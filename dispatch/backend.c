@@ -2,7 +2,7 @@
  * moves between devices. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
-#include "dispatch/entries.h"
+#include "dispatch/store.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -28,7 +28,7 @@ ts_status ts_transfer(ts_frame *f)
         status = ts_device_copy(place->storage->device, place->data, from->storage->device,
                                 from->data, from->numel * ts_dtype_sizes[from->dtype]);
     if (status == TS_OK && landed)
-        status = ts_copy_into(to, landed);
+        status = ts_copy_values(to, landed);
     if (packed)
         ts_tensor_unref(packed);
     if (landed)

@@ -4,7 +4,7 @@
 #include "include/tessera/kernel.h"
 #include "core/convert.h"
 #include "core/device.h"
-#include "dispatch/entries.h"
+#include "dispatch/store.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -82,15 +82,6 @@ ts_device ts_kernel_device(const ts_frame *f)
 ts_stream *ts_kernel_stream(const ts_frame *f) { return ts_stream_current(ts_kernel_device(f)); }
 void *ts_kernel_data(const ts_tensor *t) { return t && t->numel ? t->data : NULL; }
 
-/** One dim, as nearly always, is one move. */
-TS_INLINE void copy_dims(int64_t *to, const int64_t *from, int ndim)
-{
-    if (TS_LIKELY(ndim == 1))
-        to[0] = from[0];
-    else
-        memcpy(to, from, TS_MAX_DIMS * sizeof *to);
-}
-
 ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 {
     const ts_plan *plan = f->plan;
@@ -104,11 +95,13 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
     const bool may_be_host = f->key != TS_KEY_CPU;
     space->ndim = ndim;
     space->numel = it->numel;
-    copy_dims(space->sizes, it->sizes, ndim);
+    for (int d = 0; d < ndim; d++)
+        space->sizes[d] = it->sizes[d];
     for (int k = 0, arg = -1;;) {
         ts_operand *o = &space->operand[k];
         o->data = it->data[k];
-        copy_dims(o->strides, it->strides[k], ndim);
+        for (int d = 0; d < ndim; d++)
+            o->strides[d] = it->strides[d][k];
         o->arg = (int8_t)arg;
         if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
             o->dtype = (ts_dtype)v->t->dtype;

@@ -35,37 +35,48 @@ ts_status ts_schema_parse(const char *text, ts_schema *schema);
  * sizes or into plan->buffer. */
 typedef struct ts_meta {
     const int64_t *sizes;
-    ts_dtype dtype;
-    ts_device device;
-    int ndim;
     int64_t numel; /* 0: not counted yet, and the sizes are to be checked */
+    union {
+        ts_kind kind;
+        struct {
+            uint8_t dtype, ndim;
+            ts_device device;
+        };
+    };
 } ts_meta;
+
+/** numel 0: not counted yet. */
+TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device device, int ndim,
+                             int64_t numel)
+{
+    return (ts_meta){sizes, numel, {ts_kind_of(dtype, ndim, device)}};
+}
 
 /** Operands of a pointwise loop: the result first, then up to five inputs. */
 #define TS_MAX_OPERANDS 6
 
 /** A pointwise iteration space: dims collapsed, innermost first. */
 typedef struct ts_iter {
-    int ndim;                                 /* >= 1 */
-    int operands;                             /* result included */
+    int ndim;     /* >= 1 */
+    int operands; /* result included */
     int64_t numel;
-    int64_t sizes[TS_MAX_DIMS];               /* [0] is the innermost */
     char *data[TS_MAX_OPERANDS];
-    int64_t strides[TS_MAX_OPERANDS][TS_MAX_DIMS]; /* bytes; 0 where broadcast */
+    int64_t sizes[TS_MAX_DIMS];                    /* [0] is the innermost */
+    int64_t strides[TS_MAX_DIMS][TS_MAX_OPERANDS]; /* bytes; 0 where broadcast */
 } ts_iter;
 
 /** Written by infer, completed by the generic entry, read by kernels. */
 struct ts_plan {
-    ts_dtype compute;       /* dtype in which the kernel works */
     uint16_t cast;          /* bit i: argument i is to be of dtype compute */
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
-    uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory
-                               with dims 1 and 2 exchanged */
     uint16_t operands;      /* bit i: argument i may be the destination itself;
                              * pointwise: it (tensor or scalar) is an operand of the loop */
+    uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory
+                               with dims 1 and 2 exchanged */
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
-    bool flat;              /* pointwise: operands are numbers, or contiguous
-                               tensors of the result's shape */
+    bool flat;              /* pointwise: the rule has filled iter but for the result,
+                               since all operands are contiguous and of its shape */
+    ts_dtype compute;       /* dtype in which the kernel works */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */
@@ -110,7 +121,7 @@ typedef struct ts_op_info {
 
 /** What a backend kernel takes without conversion. */
 typedef struct ts_accepts {
-    uint16_t dtypes; /* bit per dtype that compute may be; 0 = all */
+    uint16_t dtypes; /* bit per dtype that compute may be; 0 = all, but never in a table */
     uint8_t strided; /* any strides, else contiguous */
 } ts_accepts;
 
@@ -142,7 +153,7 @@ typedef struct ts_kernel_def {
 } ts_kernel_def;
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site);
 
-/** Generic entries (entry.c). */
+/** Generic entries (fill.c, enter.c). */
 ts_status ts_enter_fill(ts_frame *f);
 ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
@@ -164,14 +175,14 @@ TS_COLD ts_status ts_run_widened(ts_frame *f);
 /** Set by ops/: a contiguous tensor of dtype with t's values, owned
  * by the caller; NULL on failure. */
 extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
-/** Set by ops/: copies values, same sizes. */
-extern ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
+/** Set by ops/: copies values, same sizes. The caller counts the write. */
+extern ts_status (*ts_copy_values)(ts_tensor *destination, ts_tensor *source);
 /** Set by ops/: a call whose argument `arg` (nargs: a given result) is
  * on another device than its kernel. */
 extern ts_status (*ts_across)(ts_frame *f, int arg);
-/** Fills plan->iter for the results and arguments of f; called by ts_enter_fill. */
-ts_status ts_plan_iterate(ts_frame *f);
-/** Completes a space whose operands' byte strides stand outermost dim first: reverses the dims to
+/** Fills plan->iter for the first result and the operands of f. */
+void ts_plan_iterate(ts_frame *f);
+/** Completes a space whose byte strides stand outermost dim first: reverses the dims to
  *  innermost first and merges neighbours that every operand steps through evenly. */
 void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim);
 

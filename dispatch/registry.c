@@ -4,7 +4,7 @@
  * Registration is rare and serialised by one lock, which calls never take.
  */
 // SPDX-License-Identifier: MIT
-#include "dispatch/entries.h"
+#include "dispatch/store.h"
 
 #include <dlfcn.h>
 #include <string.h>

@@ -22,8 +22,8 @@ ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
                            ts_format_sizes(got, sizeof got, sizes->ints, (int)sizes->count));
     }
     f->plan->compute = (ts_dtype)dtype;
-    f->plan->ret[0] = (ts_meta){sizes->ints, (ts_dtype)dtype, f->args[dtype_arg + 1].device,
-                                (int)sizes->count, numel};
+    f->plan->ret[0] = ts_meta_of(sizes->ints, (ts_dtype)dtype, f->args[dtype_arg + 1].device,
+                                (int)sizes->count, numel);
     return TS_OK;
 }
 

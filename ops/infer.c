@@ -9,7 +9,7 @@ void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dty
 {
     if (ndim)
         memcpy(plan->buffer[i], sizes, (size_t)ndim * sizeof *sizes);
-    plan->ret[i] = (ts_meta){plan->buffer[i], dtype, device, ndim, 0};
+    plan->ret[i] = ts_meta_of(plan->buffer[i], dtype, device, ndim, 0);
 }
 
 ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
@@ -179,36 +179,47 @@ ts_dtype ts_promote_values(const ts_value *args, int n)
     return result;
 }
 
-/** Two tensors that agree in everything, the commonest call of all, in the fewest instructions. */
-TS_INLINE bool is_plain_pair(const ts_frame *f, bool float_math)
+/**
+ * Contiguous tensors of one kind and one shape, the commonest arguments of all: fills the plan
+ * and, but for the result, the iteration space. False for any others.
+ */
+TS_INLINE bool plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_math)
 {
-    if (f->args[0].tag != TS_TAG_TENSOR || f->args[1].tag != TS_TAG_TENSOR)
+    ts_plan *plan = f->plan;
+    ts_iter *it = &plan->iter;
+    if (f->args[0].tag != TS_TAG_TENSOR)
         return false;
-    const ts_tensor *a = f->args[0].t, *b = f->args[1].t;
-    if (a->dtype != b->dtype || a->ndim != b->ndim ||
-        !(a->flags & b->flags & TS_TENSOR_CONTIGUOUS) ||
-        !ts_same_device(a->storage->device, b->storage->device) ||
+    const ts_tensor *a = f->args[0].t;
+    int64_t item = ts_dtype_sizes[a->dtype];
+    if (!(a->flags & TS_TENSOR_CONTIGUOUS) ||
         (float_math && !ts_dtype_is_float((ts_dtype)a->dtype)))
         return false;
-    for (int d = 0; d < a->ndim; d++)
-        if (a->sizes[d] != b->sizes[d])
+    it->data[1] = a->data;
+    it->strides[0][1] = item;
+    for (int i = 1; i < nargs; i++) {
+        const ts_tensor *b = f->args[i].t;
+        if (f->args[i].tag != TS_TAG_TENSOR || b->kind.bits != a->kind.bits ||
+            !(b->flags & TS_TENSOR_CONTIGUOUS) || !ts_same_sizes(a->sizes, b->sizes, a->ndim))
             return false;
+        it->data[i + 1] = b->data;
+        it->strides[0][i + 1] = item;
+    }
+    it->ndim = 1;
+    it->operands = nargs + 1;
+    it->numel = it->sizes[0] = a->numel;
+    plan->pointwise = plan->flat = true;
+    plan->operands = (uint16_t)((1u << nargs) - 1);
+    plan->compute = (ts_dtype)a->dtype;
+    plan->ret[0] = (ts_meta){a->sizes, a->numel, {a->kind}};
+    if (result != TS_DTYPE_NONE)
+        plan->ret[0].dtype = (uint8_t)result;
     return true;
 }
 
 ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math)
 {
-    if (TS_LIKELY(nargs == 2 && is_plain_pair(f, float_math))) {
-        ts_plan *plan = f->plan;
-        const ts_tensor *a = f->args[0].t;
-        plan->pointwise = plan->flat = true;
-        plan->operands = 3;
-        plan->cast = 0;
-        plan->compute = (ts_dtype)a->dtype;
-        plan->ret[0] = (ts_meta){a->sizes, result == TS_DTYPE_NONE ? plan->compute : result,
-                                 a->storage->device, a->ndim, a->numel};
+    if (TS_LIKELY(plan_flat(f, nargs, result, float_math)))
         return TS_OK;
-    }
     return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
 }
 
@@ -218,13 +229,8 @@ TS_INLINE bool is_alike(const ts_tensor *a, const ts_value *v, bool typed)
     if (v->tag != TS_TAG_TENSOR)
         return !typed || v->tag - TS_TAG_BOOL <= category((ts_dtype)a->dtype);
     const ts_tensor *b = v->t;
-    if (b == a)
-        return true;
-    bool alike = b->ndim == a->ndim && (!typed || b->dtype == a->dtype) &&
-                 ts_same_device(b->storage->device, a->storage->device);
-    for (int d = 0; alike && d < a->ndim; d++)
-        alike = b->sizes[d] == a->sizes[d];
-    return alike;
+    return b->ndim == a->ndim && (!typed || b->dtype == a->dtype) &&
+           ts_same_device(b->device, a->device) && ts_same_sizes(a->sizes, b->sizes, a->ndim);
 }
 
 static TS_COLD ts_status fail_broadcast(const ts_frame *f, int arg, const int64_t *sizes, int ndim)
@@ -250,16 +256,13 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
     const ts_tensor *a = NULL;
     for (int i = first; !a && i < last; i++)
         a = args[i].tag == TS_TAG_TENSOR ? args[i].t : NULL;
-    bool alike = a != NULL, flat = alike;
-    for (int i = 0; alike && i < nargs; i++) {
+    bool alike = a != NULL;
+    for (int i = 0; alike && i < nargs; i++)
         alike = is_alike(a, &args[i], typed >> i & 1);
-        flat = flat && (args[i].tag != TS_TAG_TENSOR || (args[i].t->flags & TS_TENSOR_CONTIGUOUS));
-    }
     ts_dtype compute;
     if (TS_LIKELY(alike)) {
         compute = (ts_dtype)a->dtype;
-        plan->ret[0] = (ts_meta){a->sizes, compute, a->storage->device, a->ndim, a->numel};
-        plan->flat = flat;
+        plan->ret[0] = ts_meta_of(a->sizes, compute, a->storage->device, a->ndim, a->numel);
         plan->cast = 0; /* unless integers go to a float compute dtype, below */
     } else {
         int64_t sizes[2][TS_MAX_DIMS], *so_far = sizes[0], *next = sizes[1];

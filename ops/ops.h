@@ -16,7 +16,7 @@ void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dty
 /** Result i is like t. Borrows t's sizes. */
 TS_INLINE void ts_plan_result_like(ts_plan *plan, int i, const ts_tensor *t, ts_dtype dtype)
 {
-    plan->ret[i] = (ts_meta){t->sizes, dtype, t->storage->device, t->ndim, t->numel};
+    plan->ret[i] = ts_meta_of(t->sizes, dtype, t->storage->device, t->ndim, t->numel);
 }
 /**
  * All tensor arguments must be on one device, which is returned through *device.

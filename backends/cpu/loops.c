@@ -18,7 +18,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
 {
     const walk *w = ctx;
     const ts_iter *it = w->it;
-    int64_t at[TS_MAX_DIMS], inner[TS_MAX_OPERANDS];
+    const int64_t *inner = it->strides[0];
+    int64_t at[TS_MAX_DIMS];
     char *data[TS_MAX_OPERANDS];
     int64_t rest = begin;
     for (int d = 0; d < it->ndim; d++) {
@@ -27,9 +28,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
     }
     for (int k = 0; k < it->operands; k++) {
         data[k] = it->data[k];
-        inner[k] = it->strides[k][0];
         for (int d = 0; d < it->ndim; d++)
-            data[k] += at[d] * it->strides[k][d];
+            data[k] += at[d] * it->strides[d][k];
     }
     while (begin < end) {
         int64_t n = ts_min64(it->sizes[0] - at[0], end - begin);
@@ -43,33 +43,33 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
         at[0] = 0;
         for (int d = 1; d < it->ndim; d++) {
             for (int k = 0; k < it->operands; k++)
-                data[k] += it->strides[k][d];
+                data[k] += it->strides[d][k];
             if (++at[d] < it->sizes[d])
                 break;
             for (int k = 0; k < it->operands; k++)
-                data[k] -= it->sizes[d] * it->strides[k][d];
+                data[k] -= it->sizes[d] * it->strides[d][k];
             at[d] = 0;
         }
     }
 }
 
+static __attribute__((noinline)) void run_walk(const ts_iter *it, ts_loop loop, const void *params,
+                                               int64_t grain)
+{
+    walk w = {it, loop, params};
+    if (it->numel >= 2 * grain)
+        ts_parallel_for(it->numel, grain, run_range, &w);
+    else if (it->numel)
+        run_range(&w, 0, it->numel);
+}
+
 void ts_cpu_run(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
     int64_t grain = TS_CPU_GRAIN(cost);
-    if (TS_LIKELY(it->numel < 2 * grain && it->ndim == 1)) {
-        int64_t strides[TS_MAX_OPERANDS];
-        for (int k = 0; k < it->operands; k++)
-            strides[k] = it->strides[k][0];
-        loop(it->data, strides, it->numel, params);
-        return;
-    }
-    if (!it->numel)
-        return;
-    walk w = {it, loop, params};
-    if (it->numel < 2 * grain)
-        run_range(&w, 0, it->numel);
+    if (TS_LIKELY(it->numel < 2 * grain && it->ndim == 1))
+        loop(it->data, it->strides[0], it->numel, params);
     else
-        ts_parallel_for(it->numel, grain, run_range, &w);
+        run_walk(it, loop, params, grain);
 }
 
 void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)
