@@ -25,6 +25,25 @@ TS_INLINE ts_kind ts_kind_of(ts_dtype dtype, int ndim, ts_device device)
     return (ts_kind){{(uint8_t)dtype, (uint8_t)ndim, device}};
 }
 
+/** Shape, dtype and device of a tensor that may be still to be made; sizes are borrowed. */
+typedef struct ts_meta {
+    const int64_t *sizes;
+    int64_t numel; /* 0: not counted yet, and the sizes are to be checked */
+    union {
+        ts_kind kind;
+        struct {
+            uint8_t dtype, ndim;
+            ts_device device;
+        };
+    };
+} ts_meta;
+
+TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device device, int ndim,
+                             int64_t numel)
+{
+    return (ts_meta){sizes, numel, {ts_kind_of(dtype, ndim, device)}};
+}
+
 /** Memory that tensors share. Written to ⇒ version up (invariant 4). */
 typedef struct ts_storage {
     _Atomic int32_t refs;
@@ -91,6 +110,19 @@ TS_INLINE void ts_storage_release(ts_storage *s)
         ts_storage_destroy(s);
 }
 
+/** One reference, no history, no scope. */
+TS_INLINE ts_tensor *ts_tensor_init(ts_tensor *t)
+{
+    atomic_init(&t->refs, 1);
+    t->node = NULL;
+    t->grad = NULL;
+    t->id = 0;
+    t->next = NULL;
+    t->link = NULL;
+    t->output = 0;
+    return t;
+}
+
 /** A tensor header with one reference and no scope;
  * sizes and strides are for the caller to fill. */
 TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
@@ -100,14 +132,7 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
         ts_fail_memory("a tensor header", sizeof *t);
         return NULL;
     }
-    atomic_init(&t->refs, 1);
-    t->node = NULL;
-    t->grad = NULL;
-    t->next = NULL;
-    t->link = NULL;
-    t->id = 0;
-    t->output = 0;
-    return t;
+    return ts_tensor_init(t);
 }
 
 /**
@@ -116,9 +141,8 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
  */
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device);
-/** As above for a result whose numel is known: no checks. */
-ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_kind kind, const int64_t *sizes,
-                                   int64_t numel);
+/** As above of what is known to fit, its numel too: no checks. */
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m);
 /** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
                            const int64_t *strides, int ndim, int64_t offset);

@@ -33,12 +33,12 @@ static void copies_end(const copies *c)
 }
 
 /** Casts to the compute dtype where the rule asks for it, packs where the kernel does. */
-static ts_status convert_args(copies *c, const ts_frame *f, const ts_accepts *accepts)
+static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
 {
     const ts_plan *plan = f->plan;
     bool packed = f->table->packed >> f->key & 1;
     unsigned as_is = f->table->written | (packed ? 0 : plan->strided);
-    bool packs = !accepts->strided && !plan->pointwise;
+    bool packs = !accepts.strided && !plan->pointwise;
     for (int i = 0; i < f->nargs; i++) {
         c->args[i] = f->args[i];
         if (f->args[i].tag != TS_TAG_TENSOR)
@@ -61,7 +61,8 @@ static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
         ts_tensor *t = f->rets[i].t;
         if (!(f->given >> i & 1) || (t->flags & TS_TENSOR_CONTIGUOUS))
             continue;
-        ts_tensor *contiguous = ts_tensor_new_unchecked(f->thread, t->kind, t->sizes, t->numel);
+        ts_tensor *contiguous =
+            ts_tensor_new_unchecked(f->thread, &(ts_meta){t->sizes, t->numel, {t->kind}});
         if (contiguous) {
             real[i] = t;
             f->rets[i].t = contiguous;
@@ -83,11 +84,11 @@ static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
     return status;
 }
 
-ts_status ts_fill_adapted(ts_frame *f, const ts_accepts *accepts, ts_kernel kernel)
+ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
 {
     const ts_value *outer = f->args;
     bool stand_ins = false;
-    for (int i = 0; f->given >> i && !accepts->strided && !f->plan->pointwise; i++)
+    for (int i = 0; f->given >> i && !accepts.strided && !f->plan->pointwise; i++)
         stand_ins |= (f->given >> i & 1) && !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS);
     copies c;
     c.count = 0;
@@ -153,9 +154,10 @@ ts_status ts_run_widened(ts_frame *f)
 
 /** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors
  * that are read, or numbers. */
-static bool can_widen(const ts_frame *f, const ts_accepts *accepts)
+static bool can_widen(const ts_frame *f)
 {
-    if (!is_half(f->plan->compute) || !(accepts->dtypes >> TS_F32 & 1) || f->table->written)
+    uint16_t dtypes = f->table->accepts[f->key].dtypes;
+    if (!is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written)
         return false;
     for (int i = 0; i < f->nargs; i++)
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
@@ -164,13 +166,12 @@ static bool can_widen(const ts_frame *f, const ts_accepts *accepts)
     return true;
 }
 
-TS_COLD ts_status ts_fill_unaccepted(ts_frame *f, const ts_accepts *accepts)
+ts_status ts_fill_unaccepted(ts_frame *f)
 {
-    static const ts_accepts anything = {TS_DT_ALL, 1};
-    if (can_widen(f, accepts)) {
+    if (can_widen(f)) {
         if (f->given)
             TS_TRY(ts_check_given(f));
-        return ts_fill_adapted(f, &anything, ts_run_widened);
+        return ts_fill_adapted(f, (ts_accepts){TS_DT_ALL, 1}, ts_run_widened);
     }
     const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
     if (b && (b->flags & TS_BACKEND_CPU_FALLBACK))

@@ -21,7 +21,7 @@ TS_INLINE ts_status descend(ts_frame *f, ts_keyset below)
         return ts_fail_no_keys(f);
     thread->exclude = exclude | ~(TS_KEYSET(key) - 1); /* the running key and all above */
     f->keys = below;
-    f->key = (uint8_t)(63 - __builtin_clzll(below));
+    f->key = ts_highest_key(below);
     ts_status status = ts_hop(f, f->table->slot[f->key]);
     f->keys = keys;
     f->key = key;
@@ -81,7 +81,7 @@ ts_status ts_call_slow(ts_frame *f)
         f->rng = thread->rng;
         thread->rng.offset += ts_ops[f->op].reserve(f);
     }
-    f->key = (uint8_t)(63 - __builtin_clzll(f->keys));
+    f->key = ts_highest_key(f->keys);
     thread->depth++;
     ts_status status = ts_hop(f, f->table->slot[f->key]);
     thread->depth--;

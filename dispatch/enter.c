@@ -29,7 +29,7 @@ static TS_COLD ts_status whole_into(ts_frame *f)
         const ts_tensor *t = made[i].t;
         if ((f->given >> i & 1) && t)
             status = ts_check_fits_result(
-                f, f->rets[i].t, &(ts_meta){t->sizes, t->numel, {.kind = t->kind}});
+                f, f->rets[i].t, &(ts_meta){t->sizes, t->numel, {t->kind}});
     }
     for (int i = 0; i < f->nrets; i++) {
         ts_tensor *t = made[i].t;

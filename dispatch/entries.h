@@ -9,7 +9,7 @@
 TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
 {
     plan->cast = plan->strided = plan->operands = 0;
-    plan->swapped = 0;
+    plan->swapped = plan->made = 0;
     plan->pointwise = plan->flat = false;
     plan->compute = TS_F32;
     f->plan = plan;
@@ -23,9 +23,9 @@ ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts
 /** Makes the results that are not there, runs the kernel and counts what was written. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
 /** The same with copies and stand-ins in the place of what the kernel does not take. */
-ts_status ts_fill_adapted(ts_frame *f, const ts_accepts *accepts, ts_kernel kernel);
+ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel);
 /** A call in a dtype that the kernel does not take: in f32, over the CPU, or an error. */
-ts_status ts_fill_unaccepted(ts_frame *f, const ts_accepts *accepts);
+TS_COLD ts_status ts_fill_unaccepted(ts_frame *f);
 /** The kernel of META, where shapes are enough. */
 ts_status ts_shapes_only(ts_frame *f);
 

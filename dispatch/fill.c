@@ -19,30 +19,42 @@ static TS_COLD void swap_layout(ts_tensor *t)
         t->flags &= (uint8_t)~TS_TENSOR_CONTIGUOUS;
 }
 
-/** Makes the results that are wanted and not there yet. A bit of *made for each. */
-TS_INLINE ts_status make_results(ts_frame *f, unsigned *made)
+/** Whether result i is wanted and not there yet. */
+TS_INLINE bool is_lacking(const ts_frame *f, int i)
 {
-    const ts_plan *plan = f->plan;
-    for (int i = 0; i < f->nrets; i++) {
-        if (f->rets[i].tag == TS_TAG_TENSOR || !(f->want >> i & 1))
-            continue;
-        const ts_meta *m = &plan->ret[i];
-        ts_tensor *t =
-            TS_LIKELY(m->numel)
-                ? ts_tensor_new_unchecked(f->thread, m->kind, m->sizes, m->numel)
-                : ts_tensor_new(f->thread, (ts_dtype)m->dtype, m->sizes, m->ndim, m->device);
-        if (TS_UNLIKELY(!t))
-            return ts_fail_within(ts_op_name(f->op), f->site);
-        if (TS_UNLIKELY((plan->swapped >> i & 1) && !(f->table->packed >> f->key & 1)))
-            swap_layout(t);
-        f->rets[i] = ts_value_tensor(t);
-        *made |= 1u << i;
-    }
+    return f->rets[i].tag != TS_TAG_TENSOR && (f->want >> i & 1);
+}
+
+TS_INLINE ts_status make_result(ts_frame *f, ts_plan *plan, int i)
+{
+    const ts_meta *m = &plan->ret[i];
+    ts_tensor *t =
+        TS_LIKELY(m->numel)
+            ? ts_tensor_new_unchecked(f->thread, m)
+            : ts_tensor_new(f->thread, (ts_dtype)m->dtype, m->sizes, m->ndim, m->device);
+    if (TS_UNLIKELY(!t))
+        return ts_fail_within(ts_op_name(f->op), f->site);
+    if ((plan->swapped >> i & 1) && !(f->table->packed >> f->key & 1))
+        swap_layout(t);
+    f->rets[i] = ts_value_tensor(t);
+    plan->made |= (uint8_t)(1 << i);
     return TS_OK;
 }
 
+/** Takes back the results of a call that failed. */
+static TS_COLD ts_status drop_results(ts_frame *f, ts_status status)
+{
+    for (int i = 0; i < f->nrets; i++)
+        if (f->plan->made >> i & 1) {
+            ts_tensor_unref(f->rets[i].t);
+            f->rets[i] = ts_value_none();
+        }
+    f->plan->made = 0;
+    return status;
+}
+
 /** Counts the writes to destinations and to arguments that the op writes (invariant 4). */
-TS_INLINE void count_writes(const ts_frame *f)
+static __attribute__((noinline)) void count_writes(const ts_frame *f)
 {
     for (int i = 0; f->given >> i; i++)
         if (f->given >> i & 1)
@@ -56,54 +68,55 @@ TS_INLINE void count_writes(const ts_frame *f)
     }
 }
 
-static TS_COLD void drop_results(ts_frame *f, unsigned made)
+/** Kernel and versions; the results are there. */
+TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel)
 {
-    for (int i = 0; made >> i; i++)
-        if (made >> i & 1) {
-            ts_tensor_unref(f->rets[i].t);
-            f->rets[i] = ts_value_none();
-        }
-}
-
-TS_INLINE ts_status run(ts_frame *f, ts_kernel kernel)
-{
-    ts_plan *plan = f->plan;
-    unsigned made = 0;
-    ts_status status = make_results(f, &made);
-    if (TS_LIKELY(status == TS_OK)) {
-        if (TS_LIKELY(plan->flat && (f->rets[0].t->flags & TS_TENSOR_CONTIGUOUS))) {
-            plan->iter.data[0] = f->rets[0].t->data;
-            plan->iter.strides[0][0] = ts_dtype_sizes[f->rets[0].t->dtype];
-        } else if (plan->pointwise) {
-            ts_plan_iterate(f);
-        }
-        status = kernel(f);
-        if (f->given | f->table->written)
-            count_writes(f);
+    if (plan->flat && (f->rets[0].t->flags & TS_TENSOR_CONTIGUOUS)) {
+        plan->iter.data[0] = f->rets[0].t->data;
+        plan->iter.strides[0][0] = ts_dtype_sizes[f->rets[0].t->dtype];
+    } else if (plan->pointwise) {
+        ts_plan_iterate(f);
     }
-    if (TS_UNLIKELY(status != TS_OK))
-        drop_results(f, made);
-    return status;
+    ts_status status = kernel(f);
+    if (f->given | f->table->written)
+        count_writes(f);
+    return TS_LIKELY(status == TS_OK) ? status : drop_results(f, status);
 }
 
-ts_status ts_fill_run(ts_frame *f, ts_kernel kernel) { return run(f, kernel); }
+ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
+{
+    for (int i = 0; i < f->nrets; i++) {
+        ts_status status = is_lacking(f, i) ? make_result(f, f->plan, i) : TS_OK;
+        if (TS_UNLIKELY(status != TS_OK))
+            return drop_results(f, status);
+    }
+    return run_kernel(f, f->plan, kernel);
+}
+
+/** What follows the shape rule. */
+TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
+{
+    const ts_accepts *accepts = &f->table->accepts[f->key];
+    if (!(accepts->dtypes >> plan->compute & 1))
+        return ts_fill_unaccepted(f);
+    if (f->given)
+        TS_TRY(ts_check_given(f));
+    if (!plan->flat && (plan->cast || !(accepts->strided | plan->pointwise)))
+        return ts_fill_adapted(f, *accepts, f->table->impl[f->key]);
+    if (f->nrets != 1)
+        return ts_fill_run(f, f->table->impl[f->key]);
+    if (is_lacking(f, 0))
+        TS_TRY(make_result(f, plan, 0));
+    return run_kernel(f, plan, f->table->impl[f->key]);
+}
 
 ts_status ts_enter_fill(ts_frame *f)
 {
     ts_plan plan;
     ts_plan_open(f, &plan);
-    const ts_accepts *accepts = &f->table->accepts[f->key];
     ts_status status = f->table->info->infer(f);
-    if (TS_LIKELY(status == TS_OK)) {
-        if (TS_UNLIKELY(!(accepts->dtypes >> plan.compute & 1)))
-            status = ts_fill_unaccepted(f, accepts);
-        else if (f->given && (status = ts_check_given(f)) != TS_OK)
-            ;
-        else if (plan.cast || !(accepts->strided | plan.pointwise))
-            status = ts_fill_adapted(f, accepts, f->table->impl[f->key]);
-        else
-            status = run(f, f->table->impl[f->key]);
-    }
+    if (TS_LIKELY(status == TS_OK))
+        status = fill(f, &plan);
     f->plan = NULL;
     return status;
 }

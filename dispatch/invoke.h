@@ -86,11 +86,11 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     f.keys = keys;
     ts_status status;
     int32_t depth = thread->depth;
-    if (TS_UNLIKELY((atomic_load_explicit(&thread->state, memory_order_relaxed) ^ TS_THREAD_READY) |
-                    (table->flags & TS_OP_RANDOM) | (uint32_t)(keys == 0) |
-                    (uint32_t)(depth >= TS_MAX_DEPTH)))
+    uint32_t state = atomic_load_explicit(&thread->state, memory_order_relaxed);
+    if (TS_UNLIKELY((state ^ TS_THREAD_READY) | table->flags | ((uint32_t)depth & TS_MAX_DEPTH)) ||
+        TS_UNLIKELY(!keys))
         return ts_call_slow(&f);
-    f.key = (uint8_t)(63 - __builtin_clzll(keys));
+    f.key = ts_highest_key(keys);
     thread->depth = depth + 1;
     status = table->slot[f.key](&f);
     /* stored, not decremented: a chain through memory would bind call to call */

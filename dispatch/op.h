@@ -29,28 +29,10 @@ typedef struct ts_schema {
 /** Parses "ns.name(Tensor self, Tensor? bias, Scalar s, int[] sizes) -> (Tensor, Tensor)". */
 ts_status ts_schema_parse(const char *text, ts_schema *schema);
 
+/** The first key to visit; keys is not empty. */
+TS_INLINE ts_key ts_highest_key(ts_keyset keys) { return (ts_key)(63 ^ __builtin_clzll(keys)); }
+
 /* --------------------------------------------------------------------------------- plan ---- */
-
-/** Shape, dtype and device of a result. sizes points to an argument's
- * sizes or into plan->buffer. */
-typedef struct ts_meta {
-    const int64_t *sizes;
-    int64_t numel; /* 0: not counted yet, and the sizes are to be checked */
-    union {
-        ts_kind kind;
-        struct {
-            uint8_t dtype, ndim;
-            ts_device device;
-        };
-    };
-} ts_meta;
-
-/** numel 0: not counted yet. */
-TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device device, int ndim,
-                             int64_t numel)
-{
-    return (ts_meta){sizes, numel, {ts_kind_of(dtype, ndim, device)}};
-}
 
 /** Operands of a pointwise loop: the result first, then up to five inputs. */
 #define TS_MAX_OPERANDS 6
@@ -76,6 +58,7 @@ struct ts_plan {
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
     bool flat;              /* pointwise: the rule has filled iter but for the result,
                                since all operands are contiguous and of its shape */
+    uint8_t made;           /* bit i: the entry has made result i */
     ts_dtype compute;       /* dtype in which the kernel works */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
@@ -128,7 +111,7 @@ typedef struct ts_accepts {
 /** Immutable snapshot of one op's slots; published by a release store (F32). */
 struct ts_op_table {
     ts_keyset mask;    /* keys that have a slot; others fall through */
-    uint32_t flags;    /* TS_OP_RANDOM */
+    uint32_t flags;    /* TS_OP_RANDOM: calls take the slow way in */
     uint16_t op;
     uint16_t written;  /* bit i: argument i is written, (a!) in the schema */
     uint16_t packed;   /* bit k: the kernel of backend k is from outside

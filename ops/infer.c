@@ -179,50 +179,6 @@ ts_dtype ts_promote_values(const ts_value *args, int n)
     return result;
 }
 
-/**
- * Contiguous tensors of one kind and one shape, the commonest arguments of all: fills the plan
- * and, but for the result, the iteration space. False for any others.
- */
-TS_INLINE bool plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_math)
-{
-    ts_plan *plan = f->plan;
-    ts_iter *it = &plan->iter;
-    if (f->args[0].tag != TS_TAG_TENSOR)
-        return false;
-    const ts_tensor *a = f->args[0].t;
-    int64_t item = ts_dtype_sizes[a->dtype];
-    if (!(a->flags & TS_TENSOR_CONTIGUOUS) ||
-        (float_math && !ts_dtype_is_float((ts_dtype)a->dtype)))
-        return false;
-    it->data[1] = a->data;
-    it->strides[0][1] = item;
-    for (int i = 1; i < nargs; i++) {
-        const ts_tensor *b = f->args[i].t;
-        if (f->args[i].tag != TS_TAG_TENSOR || b->kind.bits != a->kind.bits ||
-            !(b->flags & TS_TENSOR_CONTIGUOUS) || !ts_same_sizes(a->sizes, b->sizes, a->ndim))
-            return false;
-        it->data[i + 1] = b->data;
-        it->strides[0][i + 1] = item;
-    }
-    it->ndim = 1;
-    it->operands = nargs + 1;
-    it->numel = it->sizes[0] = a->numel;
-    plan->pointwise = plan->flat = true;
-    plan->operands = (uint16_t)((1u << nargs) - 1);
-    plan->compute = (ts_dtype)a->dtype;
-    plan->ret[0] = (ts_meta){a->sizes, a->numel, {a->kind}};
-    if (result != TS_DTYPE_NONE)
-        plan->ret[0].dtype = (uint8_t)result;
-    return true;
-}
-
-ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math)
-{
-    if (TS_LIKELY(plan_flat(f, nargs, result, float_math)))
-        return TS_OK;
-    return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
-}
-
 /** A tensor like a, or a number that leaves a's dtype as it is; dtypes count where typed. */
 TS_INLINE bool is_alike(const ts_tensor *a, const ts_value *v, bool typed)
 {
