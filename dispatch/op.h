@@ -29,6 +29,13 @@ typedef struct ts_schema {
 /** Parses "ns.name(Tensor self, Tensor? bias, Scalar s, int[] sizes) -> (Tensor, Tensor)". */
 ts_status ts_schema_parse(const char *text, ts_schema *schema);
 
+/** The tensors of an argument: one, the members of a list, or none. */
+TS_INLINE ts_tensor *const *ts_value_members(const ts_value *v, uint32_t *count)
+{
+    *count = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
+    return v->tag == TS_TAG_TENSOR ? &v->t : v->list;
+}
+
 /** The first key to visit; keys is not empty. */
 TS_INLINE ts_key ts_highest_key(ts_keyset keys) { return (ts_key)(63 ^ __builtin_clzll(keys)); }
 
