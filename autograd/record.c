@@ -86,20 +86,21 @@ static size_t tail_bytes(const ts_value *v)
 TS_INLINE need measure(const ts_frame *f)
 {
     need need = {0};
+    unsigned flags = 0;
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
-        if (v->tag < TS_TAG_TENSOR)
-            continue;
-        if (v->tag > TS_TAG_TENSORS) {
+        if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
+            need.inputs++;
+            flags |= v->t->flags;
+        } else if (v->tag == TS_TAG_TENSORS) {
+            need.inputs += v->count;
+            for (uint32_t k = 0; k < v->count; k++)
+                flags |= v->list[k]->flags;
+        } else if (v->tag > TS_TAG_TENSORS) {
             need.tail += tail_bytes(v);
-            continue;
         }
-        uint32_t count;
-        ts_tensor *const *t = ts_value_members(v, &count);
-        for (uint32_t k = 0; k < count; k++)
-            need.grad |= requires_grad(t[k]);
-        need.inputs += count;
     }
+    need.grad = flags & TS_TENSOR_REQUIRES_GRAD;
     return need;
 }
 
@@ -117,13 +118,26 @@ TS_INLINE ts_node *node_new(const ts_frame *f, const need *need)
     }
     ts_input *inputs = (ts_input *)(n + 1);
     ts_output *outputs = (ts_output *)(inputs + need->inputs);
-    *n = (ts_node){.refs = 1, .op = f->op, .nargs = f->nargs, .nrets = f->nrets,
-                   .bytes = (uint32_t)bytes, .vjp = f->table->vjp, .site = f->site, .rng = f->rng,
-                   .inputs = inputs, .outputs = outputs, .args = (ts_value *)(outputs + f->nrets)};
+    atomic_init(&n->refs, 1);
+    n->op = f->op;
+    n->nargs = f->nargs;
+    n->nrets = f->nrets;
+    n->ninputs = 0;
+    n->bytes = (uint32_t)bytes;
+    atomic_init(&n->owner, 0);
+    n->saves = n->guarded = n->freed = n->trail = false;
+    n->vjp = f->table->vjp;
+    n->site = f->site;
+    n->rng = f->rng;
+    n->leaf = NULL;
+    n->hooks = NULL;
+    n->inputs = inputs;
+    n->outputs = outputs;
+    n->args = (ts_value *)(outputs + f->nrets);
     for (int i = 0; i < f->nrets; i++) {
         outputs[i].saved = NULL;
         outputs[i].packed = false;
-        outputs[i].ndim = 0;
+        outputs[i].kind = (ts_kind){0};
     }
     if (TS_UNLIKELY(trail))
         ts_trail_take(n);
@@ -144,36 +158,53 @@ static char *keep_plain(ts_value *v, char *p)
     return p + bytes;
 }
 
+/** The next input: its shape, and the edge to its maker, which *grad says is there. */
+TS_INLINE ts_status connect(ts_node *n, ts_tensor *t, int arg, bool *grad)
+{
+    ts_input *in = &n->inputs[n->ninputs++];
+    ts_input_fill(in, arg, t);
+    if (!requires_grad(t) || t->dtype > TS_F16)
+        return TS_OK;
+    ts_node *next = ts_gradient_node(t);
+    if (TS_UNLIKELY(!next))
+        return ts_error_code();
+    in->next = ts_node_ref(next);
+    in->output = t->output;
+    n->seq = n->seq > next->seq ? n->seq : next->seq;
+    *grad = true;
+    return TS_OK;
+}
+
+static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_value *v, int arg,
+                                                        bool *grad)
+{
+    for (uint32_t k = 0; k < v->count; k++)
+        TS_TRY(connect(n, v->list[k], arg, grad));
+    return TS_OK;
+}
+
 /** Copies of the arguments and edges to the makers of the tensors. Before the call: may fail.
  * *reads has a bit for each argument and result that the rule will read. */
 TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
 {
     const ts_vjp *vjp = n->vjp;
-    uint64_t seq = f->thread->seq;
     char *p = (char *)(n->args + f->nargs);
     *reads = vjp ? vjp->always : 0;
+    n->seq = f->thread->seq;
     for (int i = 0; i < f->nargs; i++) {
-        n->args[i] = f->args[i];
-        if (f->args[i].tag > TS_TAG_TENSORS)
+        const ts_value *v = &f->args[i];
+        bool grad = false;
+        n->args[i] = *v;
+        if (TS_LIKELY(v->tag == TS_TAG_TENSOR))
+            TS_TRY(connect(n, v->t, i, &grad));
+        else if (v->tag == TS_TAG_TENSORS)
+            TS_TRY(connect_list(n, v, i, &grad));
+        else if (v->tag > TS_TAG_TENSORS)
             p = keep_plain(&n->args[i], p);
-        uint32_t count;
-        ts_tensor *const *t = ts_value_members(&f->args[i], &count);
-        for (uint32_t k = 0; k < count; k++) {
-            ts_input *in = &n->inputs[n->ninputs++];
-            ts_input_fill(in, i, t[k]);
-            if (!requires_grad(t[k]) || t[k]->dtype > TS_F16)
-                continue;
-            ts_node *next = ts_gradient_node(t[k]);
-            if (TS_UNLIKELY(!next))
-                return ts_error_code();
-            in->next = ts_node_ref(next);
-            in->output = t[k]->output;
-            seq = seq > next->seq ? seq : next->seq;
-            if (vjp)
-                *reads |= vjp->saves[i];
-        }
+        if (grad && vjp)
+            *reads |= vjp->saves[i];
     }
-    n->seq = f->thread->seq = seq + 1;
+    f->thread->seq = ++n->seq;
     n->saves = n->guarded = *reads != 0;
     return TS_OK;
 }

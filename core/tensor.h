@@ -20,6 +20,16 @@ typedef union ts_kind {
     uint32_t bits;
 } ts_kind;
 
+/** The members of a struct that has a kind. */
+#define TS_KIND_MEMBERS             \
+    union {                         \
+        ts_kind kind;               \
+        struct {                    \
+            uint8_t dtype, ndim;    \
+            ts_device device;       \
+        };                          \
+    }
+
 TS_INLINE ts_kind ts_kind_of(ts_dtype dtype, int ndim, ts_device device)
 {
     return (ts_kind){{(uint8_t)dtype, (uint8_t)ndim, device}};
@@ -29,13 +39,7 @@ TS_INLINE ts_kind ts_kind_of(ts_dtype dtype, int ndim, ts_device device)
 typedef struct ts_meta {
     const int64_t *sizes;
     int64_t numel; /* 0: not counted yet, and the sizes are to be checked */
-    union {
-        ts_kind kind;
-        struct {
-            uint8_t dtype, ndim;
-            ts_device device;
-        };
-    };
+    TS_KIND_MEMBERS;
 } ts_meta;
 
 TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device device, int ndim,
@@ -71,13 +75,7 @@ struct ts_tensor {
     char *data; /* storage->data + offset */
     int64_t numel;
     _Atomic int32_t refs;
-    union {
-        ts_kind kind;
-        struct {
-            uint8_t dtype, ndim;
-            ts_device device; /* the storage's */
-        };
-    };
+    TS_KIND_MEMBERS;       /* device: the storage's */
     uint8_t flags, output; /* output: which result of node this is */
     ts_node *node;       /* owned; NULL for leaves */
     ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
