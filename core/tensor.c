@@ -423,7 +423,15 @@ void ts_drop(ts_tensor *t)
 {
     if (!t || !t->link) /* TS_NONE has no scope either */
         return;
-    unlink_tensor(t);
+    *t->link = t->next;
+    if (t->next)
+        t->next->link = t->link;
+    if (TS_LIKELY(atomic_load_explicit(&t->refs, memory_order_acquire) == 1)) {
+        ts_tensor_destroy(t);
+        return;
+    }
+    t->next = NULL;
+    t->link = NULL;
     ts_tensor_unref(t);
 }
 

@@ -22,6 +22,8 @@ static ts_status copy_arg(copies *c, const ts_frame *f, int i, ts_dtype dtype)
 {
     ts_tensor *t = ts_convert(f->args[i].t, dtype);
     TS_TRY(t);
+    if (!c->count)
+        memcpy(c->args, f->args, f->nargs * sizeof *c->args);
     c->args[i].t = c->made[c->count++] = t;
     return TS_OK;
 }
@@ -40,7 +42,6 @@ static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
     unsigned as_is = f->table->written | (packed ? 0 : plan->strided);
     bool packs = !accepts.strided && !plan->pointwise;
     for (int i = 0; i < f->nargs; i++) {
-        c->args[i] = f->args[i];
         if (f->args[i].tag != TS_TAG_TENSOR)
             continue;
         const ts_tensor *t = f->args[i].t;
@@ -110,13 +111,13 @@ static bool is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == TS_F16;
 /** f32 for every bf16 and f16, tensors and dtypes alike. */
 static ts_status widen_args(copies *c, const ts_frame *f)
 {
-    for (int i = 0; i < f->nargs; i++) {
-        c->args[i] = f->args[i];
-        if (f->args[i].tag == TS_TAG_DTYPE && is_half(f->args[i].i))
-            c->args[i].i = TS_F32;
+    memcpy(c->args, f->args, f->nargs * sizeof *c->args);
+    for (int i = 0; i < f->nargs; i++)
         if (f->args[i].tag == TS_TAG_TENSOR && is_half(f->args[i].t->dtype))
             TS_TRY(copy_arg(c, f, i, TS_F32));
-    }
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_DTYPE && is_half(f->args[i].i))
+            c->args[i].i = TS_F32;
     return TS_OK;
 }
 

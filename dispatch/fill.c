@@ -53,18 +53,14 @@ static TS_COLD ts_status drop_results(ts_frame *f, ts_status status)
     return status;
 }
 
-/** Counts the writes to destinations and to arguments that the op writes (invariant 4). */
-static __attribute__((noinline)) void count_writes(const ts_frame *f)
+/** Counts the writes to arguments that the op writes (invariant 4). */
+static __attribute__((noinline)) void count_written_args(const ts_frame *f)
 {
-    for (int i = 0; f->given >> i; i++)
-        if (f->given >> i & 1)
-            ts_storage_wrote(f->rets[i].t->storage, f->op);
     for (unsigned left = f->table->written; left; left &= left - 1) {
-        const ts_value *v = &f->args[__builtin_ctz(left)];
-        if (v->tag == TS_TAG_TENSOR)
-            ts_storage_wrote(v->t->storage, f->op);
-        for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
-            ts_storage_wrote(v->list[k]->storage, f->op);
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(&f->args[__builtin_ctz(left)], &n);
+        for (uint32_t k = 0; k < n; k++)
+            ts_storage_wrote(t[k]->storage, f->op);
     }
 }
 
@@ -78,8 +74,12 @@ TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel)
         ts_plan_iterate(f);
     }
     ts_status status = kernel(f);
-    if (f->given | f->table->written)
-        count_writes(f);
+    if (f->given | f->table->written) {
+        for (unsigned left = f->given; left; left &= left - 1) /* invariant 4 */
+            ts_storage_wrote(f->rets[__builtin_ctz(left)].t->storage, f->op);
+        if (f->table->written)
+            count_written_args(f);
+    }
     return TS_LIKELY(status == TS_OK) ? status : drop_results(f, status);
 }
 

@@ -61,16 +61,32 @@ static TS_COLD ts_status check_fit(const ts_frame *f, const ts_tensor *out, cons
     return TS_OK;
 }
 
-/** A destination must not be read half-written: t, of argument a, has the same storage. */
-static TS_COLD ts_status check_shared(const ts_frame *f, const ts_tensor *out, const ts_tensor *t,
-                                      int a)
+/** Whether a tensor of the argument lies in out's storage. operand: out itself may. */
+TS_INLINE bool shares(const ts_value *v, const ts_tensor *out, bool operand)
 {
-    if (((f->plan->operands >> a & 1) && same_layout(out, t)) || !overlap(out, t))
-        return TS_OK;
-    return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site,
-                      "write to another tensor, or pass ts_clone() of the argument",
-                      "argument 'out': shares memory with argument '%s'",
-                      f->table->info->schema.args[a].name);
+    if (TS_LIKELY(v->tag == TS_TAG_TENSOR))
+        return v->t->storage == out->storage && !(operand && v->t == out);
+    bool found = false;
+    for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
+        found |= v->list[k]->storage == out->storage;
+    return found;
+}
+
+/** A destination must not be read half-written: argument a has tensors in its storage. */
+static __attribute__((noinline)) ts_status check_shared(const ts_frame *f, const ts_tensor *out,
+                                                        int a)
+{
+    bool operand = f->plan->operands >> a & 1;
+    uint32_t n;
+    ts_tensor *const *t = ts_value_members(&f->args[a], &n);
+    for (uint32_t k = 0; k < n; k++)
+        if (t[k]->storage == out->storage && !(operand && same_layout(out, t[k])) &&
+            overlap(out, t[k]))
+            return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site,
+                              "write to another tensor, or pass ts_clone() of the argument",
+                              "argument 'out': shares memory with argument '%s'",
+                              f->table->info->schema.args[a].name);
+    return TS_OK;
 }
 
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m)
@@ -82,21 +98,13 @@ ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts
 
 ts_status ts_check_given(const ts_frame *f)
 {
-    const ts_plan *plan = f->plan;
-    for (int i = 0; f->given >> i; i++) {
-        if (!(f->given >> i & 1))
-            continue;
+    for (unsigned left = f->given; left; left &= left - 1) {
+        int i = __builtin_ctz(left);
         const ts_tensor *out = f->rets[i].t;
-        TS_TRY(ts_check_fits_result(f, out, &plan->ret[i]));
-        for (int a = 0; a < f->nargs; a++) {
-            const ts_value *v = &f->args[a];
-            if (v->tag == TS_TAG_TENSOR && v->t->storage == out->storage &&
-                !(v->t == out && (plan->operands >> a & 1)))
-                TS_TRY(check_shared(f, out, v->t, a));
-            for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
-                if (v->list[k]->storage == out->storage)
-                    TS_TRY(check_shared(f, out, v->list[k], a));
-        }
+        TS_TRY(ts_check_fits_result(f, out, &f->plan->ret[i]));
+        for (int a = 0; a < f->nargs; a++)
+            if (shares(&f->args[a], out, f->plan->operands >> a & 1))
+                TS_TRY(check_shared(f, out, a));
     }
     return TS_OK;
 }

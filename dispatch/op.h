@@ -66,7 +66,7 @@ struct ts_plan {
     bool flat;              /* pointwise: the rule has filled iter but for the result,
                                since all operands are contiguous and of its shape */
     uint8_t made;           /* bit i: the entry has made result i */
-    ts_dtype compute;       /* dtype in which the kernel works */
+    uint8_t compute;        /* dtype in which the kernel works */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */

@@ -14,36 +14,34 @@ void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dty
 
 ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
-    const ts_tensor *first = NULL;
+    const ts_tensor *first = NULL; /* that decides: a number on the CPU only among such */
     int first_arg = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < f->nargs; i++) {
-            const ts_value *v = &f->args[i];
-            uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-            for (uint32_t k = 0; k < n; k++) {
-                const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
-                if (ts_is_none(t))
-                    continue;
-                bool scalar =
-                    scalars_ok && t->ndim == 0 && t->storage->device.backend == TS_KEY_CPU;
-                if (!first && (!scalar || pass == 1)) {
-                    first = t;
-                    first_arg = i;
-                } else if (first && !scalar &&
-                           !ts_same_device(first->storage->device, t->storage->device)) {
-                    return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "move one with ts_to_device()",
-                                            "expected device %s as argument '%s', got %s",
-                                            ts_device_name(first->storage->device),
-                                            f->table->info->schema.args[first_arg].name,
-                                            ts_device_name(t->storage->device));
-                }
+    bool first_number = false;
+    for (int i = 0; i < f->nargs; i++) {
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(&f->args[i], &n);
+        for (uint32_t k = 0; k < n; k++) {
+            if (first && !first_number && ts_same_device(first->device, t[k]->device))
+                continue;
+            if (ts_is_none(t[k]))
+                continue;
+            bool number =
+                scalars_ok && t[k]->ndim == 0 && t[k]->device.backend == TS_KEY_CPU;
+            if (!first || (first_number && !number)) {
+                first = t[k];
+                first_arg = i;
+                first_number = number;
+            } else if (!number && !ts_same_device(first->device, t[k]->device)) {
+                return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "move one with ts_to_device()",
+                                        "expected device %s as argument '%s', got %s",
+                                        ts_device_name(first->device),
+                                        f->table->info->schema.args[first_arg].name,
+                                        ts_device_name(t[k]->device));
             }
         }
-        if (first)
-            break;
     }
     if (first)
-        *device = first->storage->device;
+        *device = first->device;
     return TS_OK;
 }
 
