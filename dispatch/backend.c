@@ -36,19 +36,6 @@ ts_status ts_transfer(ts_frame *f)
     return status;
 }
 
-ts_status ts_unsupported_call(ts_frame *f)
-{
-    const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
-    if (b->flags & TS_BACKEND_CPU_FALLBACK)
-        return ts_round_trip(f);
-    char call[512];
-    ts_frame_describe(f, call, sizeof call);
-    return ts_fail_op(
-        TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
-        "move the tensors with ts_to_device(), or cast them to a dtype that the backend takes",
-        "the kernel for %s does not take this call; called as %s", ts_key_name(f->key), call);
-}
-
 /* ------------------------------------------------------------------------ registration ---- */
 
 /** Checks what can be known without calling into the backend. what: "backend_load: 'path'". */

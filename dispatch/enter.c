@@ -87,7 +87,7 @@ ts_status ts_enter_foreign(ts_frame *f)
  */
 static bool is_near(const ts_tensor *t, ts_key key, int *index)
 {
-    ts_device device = t->storage->device;
+    ts_device device = t->device;
     if (device.backend != key)
         return device.backend == TS_KEY_CPU && t->ndim == 0;
     if (*index < 0)
@@ -99,17 +99,16 @@ int ts_find_far(const ts_frame *f)
 {
     int index = -1;
     for (int i = 0; i < f->nargs; i++) {
-        const ts_value *v = &f->args[i];
-        if (v->tag == TS_TAG_TENSOR && !is_near(v->t, f->key, &index))
-            return i;
-        for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
-            if (!ts_is_none(v->list[k]) && !is_near(v->list[k], f->key, &index))
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(&f->args[i], &n);
+        for (uint32_t k = 0; k < n; k++)
+            if (!ts_is_none(t[k]) && !is_near(t[k], f->key, &index))
                 return i;
     }
     for (int i = 0; i < f->nrets; i++) {
         if (!(f->given >> i & 1))
             continue;
-        ts_device device = f->rets[i].t->storage->device;
+        ts_device device = f->rets[i].t->device;
         if (device.backend != f->key || (index >= 0 && device.index != index))
             return f->nargs;
     }
