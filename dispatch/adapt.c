@@ -9,7 +9,7 @@
 #include <string.h>
 
 ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
-ts_status (*ts_copy_values)(ts_tensor *destination, ts_tensor *source);
+ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
 
 /** Copies that the kernel gets in the place of arguments; released after it. */
 typedef struct copies {
@@ -78,8 +78,8 @@ static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
             continue;
         ts_tensor *contiguous = f->rets[i].t;
         f->rets[i].t = real[i];
-        if (status == TS_OK && (status = ts_copy_values(real[i], contiguous)) == TS_OK)
-            ts_storage_wrote(real[i]->storage, f->op);
+        if (status == TS_OK)
+            status = ts_copy_into(real[i], contiguous, f->op);
         ts_tensor_unref(contiguous);
     }
     return status;
@@ -141,11 +141,18 @@ ts_status ts_run_widened(ts_frame *f)
         if (wide[i].tag != TS_TAG_TENSOR)
             continue;
         ts_tensor *w = wide[i].t, *out = f->rets[i].t;
-        if (w->dtype == out->dtype && !(f->given >> i & 1)) {
-            f->rets[i].t = w;
-            w = out;
+        if (status == TS_OK && (f->given >> i & 1)) {
+            f->plan->delivered |= (uint8_t)(1 << i);
+            status = ts_copy_into(out, w, f->op);
         } else if (status == TS_OK) {
-            status = ts_copy_values(out, w);
+            ts_tensor *rounded =
+                w->dtype == out->dtype ? ts_tensor_ref(w) : ts_convert(w, (ts_dtype)out->dtype);
+            if (rounded) {
+                f->rets[i].t = rounded;
+                ts_tensor_unref(out);
+            } else {
+                status = ts_error_code();
+            }
         }
         ts_tensor_unref(w);
     }

@@ -27,8 +27,10 @@ ts_status ts_transfer(ts_frame *f)
     if (status == TS_OK)
         status = ts_device_copy(place->storage->device, place->data, from->storage->device,
                                 from->data, from->numel * ts_dtype_sizes[from->dtype]);
-    if (status == TS_OK && landed)
-        status = ts_copy_values(to, landed);
+    if (status == TS_OK && landed) {
+        f->plan->delivered = 1;
+        status = ts_copy_into(to, landed, f->op);
+    }
     if (packed)
         ts_tensor_unref(packed);
     if (landed)

@@ -98,8 +98,6 @@ static ts_status call_from(const void *site, int op, const ts_value *args, int n
             return ts_fail_op(TS_ERR_VALUE, s->name, site, ts_ops[op].schema_text,
                               "argument '%s': got a value of kind %d", s->args[i].name,
                               args[i].tag);
-        if (args[i].tag == TS_TAG_INTS && args[i].count && !args[i].ints)
-            return ts_fail_null_arg(op, i, site);
     }
     int given = 0;
     for (int i = 0; i < nrets; i++)

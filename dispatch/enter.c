@@ -37,8 +37,8 @@ static TS_COLD ts_status whole_into(ts_frame *f)
             f->rets[i] = made[i];
             continue;
         }
-        if (t && status == TS_OK && (status = ts_copy_values(f->rets[i].t, t)) == TS_OK)
-            ts_storage_wrote(f->rets[i].t->storage, f->op);
+        if (t && status == TS_OK)
+            status = ts_copy_into(f->rets[i].t, t, f->op);
         if (t)
             ts_tensor_unref(t);
     }

@@ -75,8 +75,8 @@ TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel)
     }
     ts_status status = kernel(f);
     if (f->given | f->table->written) {
-        for (unsigned left = f->given; left; left &= left - 1) /* invariant 4 */
-            ts_storage_wrote(f->rets[__builtin_ctz(left)].t->storage, f->op);
+        for (unsigned left = f->given & ~plan->delivered; left; left &= left - 1)
+            ts_storage_wrote(f->rets[__builtin_ctz(left)].t->storage, f->op); /* invariant 4 */
         if (f->table->written)
             count_written_args(f);
     }

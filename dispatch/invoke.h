@@ -55,6 +55,9 @@ TS_INLINE ts_status ts_keys_collect(int op, const ts_value *args, int nargs, con
             if (TS_UNLIKELY(list == TS_LIST_NULL))
                 return ts_fail_null_arg(op, i, site);
             *keys |= list;
+        } else if (args[i].tag == TS_TAG_INTS) {
+            if (TS_UNLIKELY(args[i].count && !args[i].ints))
+                return ts_fail_null_arg(op, i, site);
         } else if (args[i].tag == TS_TAG_DEVICE) {
             *keys |= ts_device_keys(args[i].device);
         }

@@ -66,6 +66,8 @@ struct ts_plan {
     bool flat;              /* pointwise: the rule has filled iter but for the result,
                                since all operands are contiguous and of its shape */
     uint8_t made;           /* bit i: the entry has made result i */
+    uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,
+                               and has counted that */
     uint8_t compute;        /* dtype in which the kernel works */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
@@ -165,8 +167,8 @@ TS_COLD ts_status ts_run_widened(ts_frame *f);
 /** Set by ops/: a contiguous tensor of dtype with t's values, owned
  * by the caller; NULL on failure. */
 extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
-/** Set by ops/: copies values, same sizes. The caller counts the write. */
-extern ts_status (*ts_copy_values)(ts_tensor *destination, ts_tensor *source);
+/** Set by ops/: copies values, same sizes, which counts as a write of op. */
+extern ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
 /** Set by ops/: a call whose argument `arg` (nargs: a given result) is
  * on another device than its kernel. */
 extern ts_status (*ts_across)(ts_frame *f, int arg);

@@ -101,12 +101,12 @@ static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)
     return status == TS_OK ? ret.t : NULL;
 }
 
-/** destination stands for a result that is there, not for one that the caller gave: the entry
- * neither checks it nor counts the write. */
-static ts_status copy_values(ts_tensor *destination, ts_tensor *source)
+static ts_status copy_into(ts_tensor *destination, ts_tensor *source, uint16_t op)
 {
     ts_value args[] = {V_T(source)}, ret = V_T(destination);
-    return ts_call(TS_OP_copy, args, 1, &ret, 1, 0, 1, NULL);
+    TS_TRY(ts_call(TS_OP_copy, args, 1, &ret, 1, 1, 1, NULL));
+    destination->storage->writer = op;
+    return TS_OK;
 }
 
 /** Copies and moves go between devices; nothing else does. */
@@ -119,8 +119,7 @@ static ts_status across(ts_frame *f, int arg)
         if (!ts_same_device(out->storage->device, source->storage->device)) {
             ts_value args[] = {V_T(source), V_DEV(out->storage->device)}, moved = ts_value_none();
             TS_TRY(ts_call(TS_OP_to_device, args, 2, &moved, 1, 0, 1, f->site));
-            args[0] = moved;
-            ts_status status = ts_call(TS_OP_copy, args, 1, f->rets, 1, 1, 1, f->site);
+            ts_status status = copy_into(out, moved.t, f->op);
             ts_tensor_unref(moved.t);
             return status;
         }
@@ -147,7 +146,7 @@ __attribute__((constructor(110))) static void install(void)
 {
     ts_across = across;
     ts_convert = convert;
-    ts_copy_values = copy_values;
+    ts_copy_into = copy_into;
 }
 
 /* ---------------------------------------------------------------------------- reading ---- */
