@@ -141,18 +141,12 @@ ts_status ts_run_widened(ts_frame *f)
         if (wide[i].tag != TS_TAG_TENSOR)
             continue;
         ts_tensor *w = wide[i].t, *out = f->rets[i].t;
-        if (status == TS_OK && (f->given >> i & 1)) {
+        if (w->dtype == out->dtype && !(f->given >> i & 1)) {
+            f->rets[i].t = w;
+            w = out;
+        } else if (status == TS_OK) {
             f->plan->delivered |= (uint8_t)(1 << i);
             status = ts_copy_into(out, w, f->op);
-        } else if (status == TS_OK) {
-            ts_tensor *rounded =
-                w->dtype == out->dtype ? ts_tensor_ref(w) : ts_convert(w, (ts_dtype)out->dtype);
-            if (rounded) {
-                f->rets[i].t = rounded;
-                ts_tensor_unref(out);
-            } else {
-                status = ts_error_code();
-            }
         }
         ts_tensor_unref(w);
     }

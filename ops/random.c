@@ -14,7 +14,7 @@
 static uint64_t elements(const ts_value *sizes)
 {
     int64_t n;
-    if (sizes->count > TS_MAX_DIMS || (sizes->count && !sizes->ints) ||
+    if (sizes->count > TS_MAX_DIMS ||
         !ts_product(sizes->ints, (int)sizes->count, &n))
         return 0;
     return (uint64_t)n;

@@ -419,7 +419,7 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     expect(ts_sgd_(p, null, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
     expect(ts_sgd_(NULL, g, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'params'");
     expect(ts_sgd_(p, g, NULL, early, 2, &plain), TS_ERR_VALUE, "argument 'steps'");
-    expect(ts_sgd_(p, g, NULL, NULL, 2, &plain), TS_ERR_VALUE, "argument 'steps'");
+    expect(ts_sgd_(p, g, NULL, NULL, 2, &plain), TS_ERR_NULL, "argument 'steps'");
     expect(ts_sgd_(p, g, NULL, steps, 2, NULL), TS_ERR_NULL, "argument 'rule'");
     expect(ts_sgd_(p, g, NULL, steps, -1, &plain), TS_ERR_VALUE, "argument 'n'");
     expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = NAN}), TS_ERR_VALUE, "argument 'lr'");
