@@ -37,18 +37,13 @@ TS_INLINE ts_tensor **grads_of(ts_task *t)
 /** Gives up the gradients of a task. */
 static void task_end(ts_run *run, ts_task *t)
 {
-    ts_tensor **grads = grads_of(t);
     int n = t->node->nrets;
-    for (int k = 0; grads && k < n; k++) {
-        ts_tensor *g = grads[k];
-        grads[k] = NULL;
-        if (g)
-            ts_tensor_unref(g);
-    }
-    if (TS_UNLIKELY(n > TS_MAX_RETS) && grads) {
-        t->many = NULL;
+    ts_tensor **grads = grads_of(t);
+    for (int k = 0; grads && k < n; k++)
+        if (grads[k])
+            ts_tensor_unref(grads[k]);
+    if (TS_UNLIKELY(n > TS_MAX_RETS) && grads)
         ts_free(run->thread, grads, (size_t)n * sizeof *grads);
-    }
 }
 
 /** Room for the tasks of a small graph, beside the run on the stack. */

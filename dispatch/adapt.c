@@ -1,6 +1,6 @@
 /**
- * @file adapt.c  What stands between a call and a kernel that does not take it as it is:
- * cast and packed copies of arguments, stand-ins for destinations, f32 in the place of halves.
+ * @file adapt.c  Fits a call to a kernel that does not take it as it is: casts and packs arguments,
+ * puts contiguous tensors in the place of strided destinations, computes halves in f32.
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
@@ -11,7 +11,7 @@
 ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
 ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
 
-/** Copies that the kernel gets in the place of arguments; released after it. */
+/** Copies of arguments for the kernel; released after the call. */
 typedef struct copies {
     ts_value args[TS_MAX_ARGS];
     ts_tensor *made[TS_MAX_ARGS];
@@ -34,7 +34,7 @@ static void copies_end(const copies *c)
         ts_tensor_unref(c->made[i]);
 }
 
-/** Casts to the compute dtype where the rule asks for it, packs where the kernel does. */
+/** Casts arguments to the compute dtype if the rule asks, and packs them if the kernel asks. */
 static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
 {
     const ts_plan *plan = f->plan;

@@ -22,7 +22,7 @@ ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts
 
 /** Makes the results that are not there, runs the kernel and counts what was written. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
-/** The same with copies and stand-ins in the place of what the kernel does not take. */
+/** The same, with copies of the arguments and destinations that the kernel does not take. */
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel);
 /** A call in a dtype that the kernel does not take: in f32, over the CPU, or an error. */
 TS_COLD ts_status ts_fill_unaccepted(ts_frame *f);

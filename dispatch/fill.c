@@ -1,8 +1,7 @@
 /**
- * @file fill.c  The generic entry of ops with a shape rule: rule, checks, results, kernel, versions.
+ * @file fill.c  The generic entry of ops with a shape rule: rule, results, kernel, versions.
  *
- * The common call goes straight through. What a kernel does not take as it is goes by way of
- * adapt.c, what is wrong with a destination is said in given.c.
+ * given.c checks destinations; adapt.c handles what the kernel does not take as it is.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/entries.h"

@@ -61,17 +61,6 @@ static TS_COLD ts_status check_fit(const ts_frame *f, const ts_tensor *out, cons
     return TS_OK;
 }
 
-/** Whether a tensor of the argument lies in out's storage. operand: out itself may. */
-TS_INLINE bool shares(const ts_value *v, const ts_tensor *out, bool operand)
-{
-    if (TS_LIKELY(v->tag == TS_TAG_TENSOR))
-        return v->t->storage == out->storage && !(operand && v->t == out);
-    bool found = false;
-    for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
-        found |= v->list[k]->storage == out->storage;
-    return found;
-}
-
 /** A destination must not be read half-written: argument a has tensors in its storage. */
 static __attribute__((noinline)) ts_status check_shared(const ts_frame *f, const ts_tensor *out,
                                                         int a)
@@ -89,22 +78,44 @@ static __attribute__((noinline)) ts_status check_shared(const ts_frame *f, const
     return TS_OK;
 }
 
-ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m)
+TS_INLINE bool is_fit(const ts_tensor *out, const ts_meta *m)
 {
-    bool fits = out->kind.bits == m->kind.bits && ts_same_sizes(out->sizes, m->sizes, m->ndim) &&
-                (out->flags & TS_TENSOR_CONTIGUOUS);
-    return TS_LIKELY(fits) ? TS_OK : check_fit(f, out, m);
+    return out->kind.bits == m->kind.bits && (out->flags & TS_TENSOR_CONTIGUOUS) &&
+           ts_same_sizes(out->sizes, m->sizes, m->ndim);
 }
 
-ts_status ts_check_given(const ts_frame *f)
+ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m)
+{
+    return TS_LIKELY(is_fit(out, m)) ? TS_OK : check_fit(f, out, m);
+}
+
+static __attribute__((noinline)) ts_status check_each(const ts_frame *f)
 {
     for (unsigned left = f->given; left; left &= left - 1) {
         int i = __builtin_ctz(left);
         const ts_tensor *out = f->rets[i].t;
         TS_TRY(ts_check_fits_result(f, out, &f->plan->ret[i]));
         for (int a = 0; a < f->nargs; a++)
-            if (shares(&f->args[a], out, f->plan->operands >> a & 1))
-                TS_TRY(check_shared(f, out, a));
+            TS_TRY(check_shared(f, out, a));
     }
     return TS_OK;
 }
+
+/** The one destination fits, and no argument lies in its storage but an operand that is it. */
+TS_INLINE bool is_plain(const ts_frame *f)
+{
+    const ts_tensor *out = f->rets[0].t;
+    unsigned operands = f->plan->operands;
+    if (f->given != 1 || !is_fit(out, &f->plan->ret[0]))
+        return false;
+    for (const ts_value *v = f->args, *end = v + f->nargs; v < end; v++, operands >>= 1) {
+        if (v->tag < TS_TAG_TENSOR)
+            continue;
+        if (v->tag != TS_TAG_TENSOR ||
+            (v->t->storage == out->storage && !(v->t == out && (operands & 1))))
+            return false;
+    }
+    return true;
+}
+
+ts_status ts_check_given(const ts_frame *f) { return is_plain(f) ? TS_OK : check_each(f); }

@@ -1,4 +1,4 @@
-/** @file refuse.c  What a call that cannot run says: op, argument, what was expected, the remedy. */
+/** @file refuse.c  Errors of calls that cannot run: op, argument, expected, got, remedy. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "dispatch/invoke.h"

@@ -252,8 +252,8 @@ ts_status ts_key_take(const char *what, const char *name, int from, int to, cons
 ts_status ts_register_backend_key(const char *name, ts_key *key)
 {
     ts_registry_begin();
-    return ts_registry_end(ts_key_take("register_backend_key", name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1,
-                                       "the range of run-time backends", key));
+    return ts_registry_end(ts_key_take("register_backend_key", name, TS_KEY_CUDA + 1,
+                                       TS_KEY_LAZY - 1, "the range of run-time backends", key));
 }
 
 ts_status ts_register_layer(const char *name, const char *above, ts_key *key)

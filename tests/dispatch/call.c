@@ -209,3 +209,23 @@ TS_TEST(meta_tensors_get_shapes_without_memory)
     ck_assert_ptr_null(ts_data(y));
     FAILS(TS_ERR_DEVICE, ts_add(m, ts_ones(TS_SIZES(1 << 20), TS_F32)));
 }
+
+/** The count by which a call raised the version of its destination. */
+static uint32_t writes(ts_tensor *out, ts_tensor *(*call)(ts_tensor *out, ts_tensor *x))
+{
+    uint32_t before = ts_version(out);
+    OK(call(out, ts_ones(TS_SIZES(3, 3), ts_dtype_of(out))));
+    return ts_version(out) - before;
+}
+static ts_tensor *mm(ts_tensor *out, ts_tensor *x) { return ts_mm_out(out, x, x); }
+static ts_tensor *softmax(ts_tensor *out, ts_tensor *x) { return ts_softmax_out(out, x, 0); }
+
+TS_TEST(a_destination_that_a_copy_fills_counts_one_write)
+{
+    ts_tensor *half = ts_zeros(TS_SIZES(3, 3), TS_BF16), *single = ts_zeros(TS_SIZES(3, 3), TS_F32),
+              *strided = ts_transpose(ts_zeros(TS_SIZES(3, 3), TS_F32), 0, 1);
+    ck_assert_uint_eq(writes(single, mm), 1);
+    ck_assert_uint_eq(writes(strided, mm), 1); /* by way of a contiguous stand-in */
+    ck_assert_uint_eq(writes(half, softmax), 1); /* computed in f32, rounded into it */
+    ck_assert_uint_eq(writes(ts_transpose(half, 0, 1), softmax), 1);
+}
