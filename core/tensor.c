@@ -184,7 +184,8 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
     t->storage = base->storage;
     t->keys = base->keys & TS_BACKEND_KEYS;
     t->data = base->data ? base->data + offset * ts_dtype_sizes[base->dtype] : NULL;
-    t->kind = ts_kind_of((ts_dtype)base->dtype, ndim, base->device);
+    t->kind = base->kind;
+    t->ndim = (uint8_t)ndim;
     int64_t numel = 1;
     for (int i = 0; i < ndim; i++) {
         t->sizes[i] = sizes[i];
@@ -280,9 +281,9 @@ void ts_tensor_destroy(ts_tensor *t)
 {
     ts_storage *s = t->storage;
     ts_heap *heap = ts_tls.heap;
-    if (TS_UNLIKELY(t->node || t->grad || !heap || ts_slab_of(t)->heap != heap ||
-                    s->block == sizeof *s || ts_slab_of(s)->heap != heap ||
-                    atomic_load_explicit(&s->refs, memory_order_acquire) != 1)) {
+    if (TS_UNLIKELY(t->node || t->grad || s->block == sizeof *s ||
+                    atomic_load_explicit(&s->refs, memory_order_acquire) != 1 || !heap ||
+                    ts_slab_of(t)->heap != heap || ts_slab_of(s)->heap != heap)) {
         tensor_end(t);
         return;
     }
