@@ -9,6 +9,8 @@
 // SPDX-License-Identifier: MIT
 #include "core/thread.h"
 #include "core/error.h"
+#include "core/hooks.h"
+#include "init.h"
 #include "include/tessera/autocast.h"
 #include "include/tessera/autograd.h"
 #include "layers/cast_cache.h"
@@ -217,21 +219,33 @@ ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_reg
 }
 
 static const struct {
-    int op;
+    const char *op;
     ts_autocast_policy policy;
 } rows[] = {
-#define TS_AUTOCAST_OP(op, policy) {TS_OP_##op, TS_AUTOCAST_##policy},
+#define TS_AUTOCAST_OP(op, policy) {#op, TS_AUTOCAST_##policy},
 #include "ops/autocast.def"
 #undef TS_AUTOCAST_OP
 };
 
-__attribute__((constructor(116))) static void install(void)
+/** Runs body in a region of its own, so that casts of leaves are kept until it ends. */
+static ts_status run_under(ts_autocast_state state, ts_status (*body)(void *ctx), void *ctx)
 {
+    ts_autocast_region region;
+    TS_TRY(ts_autocast_enter_state(&region, state));
+    ts_status status = body(ctx);
+    ts_autocast_exit(&region);
+    return status;
+}
+
+ts_status ts_layers_install(void)
+{
+    ts_above.run_autocast = run_under;
+    ts_above.forget_casts = ts_cast_cache_clear;
+    ts_cast_cache_install();
     ts_status status = TS_OK;
     for (int i = 0; i < TS_COUNTOF(rows) && status == TS_OK; i++)
-        status = ts_autocast_register(ts_op_name(rows[i].op), rows[i].policy, NULL);
-    if (status != TS_OK)
-        ts_log_write("autocast", "installing the AUTOCAST layer failed: %s", ts_error_message());
+        status = ts_autocast_register(rows[i].op, rows[i].policy, NULL);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------ regions ---- */

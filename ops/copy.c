@@ -140,11 +140,11 @@ static ts_status across(ts_frame *f, int arg)
                       ts_device_name(got));
 }
 
-__attribute__((constructor(110))) static void install(void)
+void ts_copy_install(void)
 {
-    ts_across = across;
-    ts_convert = convert;
-    ts_copy_into = copy_into;
+    ts_above.across = across;
+    ts_above.convert = convert;
+    ts_above.copy_into = copy_into;
 }
 
 /* ---------------------------------------------------------------------------- reading ---- */

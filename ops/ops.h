@@ -72,6 +72,9 @@ TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d)
     return d == TS_BF16 || d == TS_F16 ? TS_F32 : d;
 }
 
+/** Sets the hooks by which rooms below copy and convert. */
+void ts_copy_install(void);
+
 /* ----------------------------------------------------------------- boxed form of options ---- */
 
 /** dtype or the default when not given. */

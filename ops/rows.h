@@ -6,19 +6,12 @@
 #include "dispatch/op.h"
 
 /* a row's NONE declares a function that nobody defines or calls; table.c replaces it by NULL */
-#define VJP(rule) extern const ts_vjp ts_vjp_##rule;
-#define NODIFF
-#define BY_PARTS
 #define TS_OP(name, schema, kind, infer, composite, gradient, reserve, cost, doc) \
     ts_status ts_infer_##infer(ts_frame *f);                                      \
     ts_status ts_composite_##composite(ts_frame *f);                              \
     uint64_t ts_reserve_##reserve(const ts_frame *f);                             \
-    double ts_cost_##cost(const ts_frame *f);                                     \
-    gradient
+    double ts_cost_##cost(const ts_frame *f);
 #include "ops/ops.def"
 #undef TS_OP
-#undef VJP
-#undef NODIFF
-#undef BY_PARTS
 
 #endif

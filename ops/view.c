@@ -112,7 +112,7 @@ ts_status ts_infer_reshape(ts_frame *f)
     TS_TRY(wanted_sizes(f, sizes, &ndim));
     if (view_strides(t, sizes, ndim, strides))
         return give_alias(f, sizes, strides, ndim, 0);
-    ts_tensor *copy = ts_convert(f->args[0].t, (ts_dtype)t->dtype);
+    ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)t->dtype);
     TS_TRY(copy);
     copy->ndim = (uint8_t)ndim; /* nobody else has it yet */
     memcpy(copy->sizes, sizes, sizeof sizes);
