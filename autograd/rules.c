@@ -13,7 +13,7 @@ static const struct {
 #define VJP(rule) &ts_vjp_##rule
 #define NODIFF NULL
 #define BY_PARTS NULL
-#define TS_OP(name, schema, kind, infer, composite, gradient, ...) {#name, gradient},
+#define TS_OP(name, schema, forms, kind, infer, composite, gradient, ...) {#name, gradient},
 #include "ops/ops.def"
 #undef TS_OP
 };

@@ -8,7 +8,7 @@
 #define VJP(rule) extern const ts_vjp ts_vjp_##rule;
 #define NODIFF
 #define BY_PARTS
-#define TS_OP(name, schema, kind, infer, composite, gradient, ...) gradient
+#define TS_OP(name, schema, forms, kind, infer, composite, gradient, ...) gradient
 #include "ops/ops.def"
 #undef TS_OP
 #undef VJP

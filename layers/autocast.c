@@ -3,7 +3,7 @@
  * with a new frame that holds them.
  *
  * The highest of the library's layers, so its casts are calls like any other: recorded by AUTOGRAD,
- * seen by TRACING. A kernel per policy serves all ops that ops/autocast.def names; the rest never
+ * seen by TRACING. A kernel per policy serves all ops whose rows name it; the rest never
  * come here. What a region says is one number per thread, two bits a kind of device.
  */
 // SPDX-License-Identifier: MIT
@@ -218,13 +218,17 @@ ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_reg
     return ts_register_kernel(op, TS_KEY_AUTOCAST, kernels[policy], NULL, out);
 }
 
+/** Policies of the table's operators; NONE is that of ops which never come here. */
+#define NONE -1
 static const struct {
     const char *op;
-    ts_autocast_policy policy;
+    int policy;
 } rows[] = {
-#define TS_AUTOCAST_OP(op, policy) {#op, TS_AUTOCAST_##policy},
-#include "ops/autocast.def"
-#undef TS_AUTOCAST_OP
+#define TS_AUTOCAST_NONE NONE
+#define TS_OP(name, schema, forms, kind, infer, composite, gradient, reserve, autocast, ...)       \
+    {#name, TS_AUTOCAST_##autocast},
+#include "ops/ops.def"
+#undef TS_OP
 };
 
 /** Runs body in a region of its own, so that casts of leaves are kept until it ends. */
@@ -244,7 +248,8 @@ ts_status ts_layers_install(void)
     ts_cast_cache_install();
     ts_status status = TS_OK;
     for (int i = 0; i < TS_COUNTOF(rows) && status == TS_OK; i++)
-        status = ts_autocast_register(rows[i].op, rows[i].policy, NULL);
+        if (rows[i].policy != NONE)
+            status = ts_autocast_register(rows[i].op, (ts_autocast_policy)rows[i].policy, NULL);
     return status;
 }
 

@@ -80,16 +80,6 @@ ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
     return TS_INVOKE_OUT(destination, TS_OP_copy, V_T(source));
 }
 
-ts_tensor *ts_to(ts_tensor *t, ts_dtype dtype)
-{
-    return TS_INVOKE(TS_OP_to, V_T(t), V_DT(dtype));
-}
-
-ts_tensor *ts_to_device(ts_tensor *t, ts_device device)
-{
-    return TS_INVOKE(TS_OP_to_device, V_T(t), V_DEV(device));
-}
-
 /* ------------------------------------------------------- what the generic entry asks for ---- */
 
 static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)

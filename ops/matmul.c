@@ -336,26 +336,6 @@ double ts_cost_linear_backward(const ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-ts_tensor *ts_mm(ts_tensor *self, ts_tensor *mat2)
-{
-    return TS_INVOKE(TS_OP_mm, V_T(self), V_T(mat2));
-}
-
-ts_tensor *ts_mm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
-{
-    return TS_INVOKE_OUT(out, TS_OP_mm, V_T(self), V_T(mat2));
-}
-
-ts_tensor *ts_bmm(ts_tensor *self, ts_tensor *mat2)
-{
-    return TS_INVOKE(TS_OP_bmm, V_T(self), V_T(mat2));
-}
-
-ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
-{
-    return TS_INVOKE_OUT(out, TS_OP_bmm, V_T(self), V_T(mat2));
-}
-
 static ts_value factor_of(const ts_scalar *s) { return s ? V_S(*s) : V_I(1); }
 
 ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
@@ -378,21 +358,6 @@ ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_ten
                          factor_of(o.alpha));
 }
 
-ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other)
-{
-    return TS_INVOKE(TS_OP_matmul, V_T(self), V_T(other));
-}
-
-ts_tensor *ts_linear(ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
-{
-    return TS_INVOKE(TS_OP_linear, V_T(input), V_T(weight), V_OPT(bias));
-}
-
-ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
-{
-    return TS_INVOKE_OUT(out, TS_OP_linear, V_T(input), V_T(weight), V_OPT(bias));
-}
-
 ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight,
                              ts_tensor **grad_input, ts_tensor **grad_weight, ts_tensor **grad_bias)
 {
@@ -413,11 +378,4 @@ ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weigh
         if (outs[i])
             *outs[i] = ts_scope_adopt(&ts_tls, rets[i].t);
     return TS_OK;
-}
-
-ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias, bool tanh_form,
-                          ts_tensor **linear)
-{
-    ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias), V_B(tanh_form)};
-    return ts_invoke_many(TS_OP_linear_gelu, args, TS_N(args), 2, (ts_tensor **[]){NULL, linear});
 }

@@ -199,15 +199,6 @@ ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor 
     return ts_invoke_many(TS_OP_add_layer_norm, args, TS_N(args), 4, outs);
 }
 
-ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
-                                  ts_tensor *rstd, ts_tensor *weight, int dims, ts_tensor **dw,
-                                  ts_tensor **db)
-{
-    ts_value args[] = {V_T(grad), V_T(self), V_T(mean), V_T(rstd), V_OPT(weight), V_I(dims)};
-    ts_tensor **outs[3] = {NULL, dw, db};
-    return ts_invoke_many(TS_OP_layer_norm_backward, args, TS_N(args), 3, outs);
-}
-
 /** PyTorch's default: the dtype's own epsilon. */
 static double rms_eps(const ts_tensor *t)
 {
@@ -228,12 +219,4 @@ ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_norm_opts
     ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_F(o.eps ? o.eps : rms_eps(self))};
     ts_tensor **outs[2] = {NULL, o.rstd};
     return ts_invoke_many(TS_OP_rms_norm, args, TS_N(args), 2, outs);
-}
-
-ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
-                                ts_tensor *weight, int dims, ts_tensor **dw)
-{
-    ts_value args[] = {V_T(grad), V_T(self), V_T(rstd), V_OPT(weight), V_I(dims)};
-    ts_tensor **outs[2] = {NULL, dw};
-    return ts_invoke_many(TS_OP_rms_norm_backward, args, TS_N(args), 2, outs);
 }

@@ -12,8 +12,8 @@
 #define NODIFF TS_OP_NODIFF
 #define BY_PARTS TS_OP_BY_PARTS
 
-#define TS_OP(op_name, schema_string, op_kind, infer_fn, composite_fn, gradient, reserve_fn,       \
-              cost_fn, doc_line)                                                                   \
+#define TS_OP(op_name, schema_string, forms, op_kind, infer_fn, composite_fn, gradient,            \
+              reserve_fn, autocast, cost_fn, doc_line)                                             \
     {.name = #op_name,                                                                             \
      .schema_text = schema_string,                                                                 \
      .doc = doc_line,                                                                              \
