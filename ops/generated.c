@@ -583,6 +583,31 @@ ts_tensor *ts_atan2_out(ts_tensor *out, ts_tensor *self, ts_tensor *other)
     return TS_INVOKE_OUT(out, TS_OP_atan2, V_T(self), V_T(other));
 }
 
+ts_tensor *ts_hypot(ts_tensor *self, ts_tensor *other)
+{
+    return TS_INVOKE(TS_OP_hypot, V_T(self), V_T(other));
+}
+
+ts_tensor *(ts_hypot_scalar)(ts_tensor *self, ts_scalar other)
+{
+    return TS_INVOKE(TS_OP_hypot, V_T(self), V_S(other));
+}
+
+ts_tensor *ts_hypot_(ts_tensor *self, ts_tensor *other)
+{
+    return TS_INVOKE_OUT(self, TS_OP_hypot, V_T(self), V_T(other));
+}
+
+ts_tensor *(ts_hypot_scalar_)(ts_tensor *self, ts_scalar other)
+{
+    return TS_INVOKE_OUT(self, TS_OP_hypot, V_T(self), V_S(other));
+}
+
+ts_tensor *ts_hypot_out(ts_tensor *out, ts_tensor *self, ts_tensor *other)
+{
+    return TS_INVOKE_OUT(out, TS_OP_hypot, V_T(self), V_T(other));
+}
+
 ts_tensor *ts_lerp(ts_tensor *self, ts_tensor *end, ts_tensor *weight)
 {
     return TS_INVOKE(TS_OP_lerp, V_T(self), V_T(end), V_T(weight));

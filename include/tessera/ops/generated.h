@@ -316,6 +316,17 @@ TS_API ts_tensor *ts_atan2_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_atan2() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_atan2_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
+/** Length sqrt(self^2 + other^2) of a vector; infinite where either is. */
+TS_API ts_tensor *ts_hypot(ts_tensor *self, ts_tensor *other);
+/** ts_hypot() with a plain number. */
+TS_API ts_tensor *ts_hypot_scalar(ts_tensor *self, ts_scalar other);
+/** ts_hypot() in place: writes to self and returns it. */
+TS_API ts_tensor *ts_hypot_(ts_tensor *self, ts_tensor *other);
+/** ts_hypot() with a plain number in place: writes to self and returns it. */
+TS_API ts_tensor *ts_hypot_scalar_(ts_tensor *self, ts_scalar other);
+/** ts_hypot() into out, which has the result's sizes, dtype and device; returns out. */
+TS_API ts_tensor *ts_hypot_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
+
 /** self + weight * (end - self), of floating dtypes; exact at weights 0 and 1. */
 TS_API ts_tensor *ts_lerp(ts_tensor *self, ts_tensor *end, ts_tensor *weight);
 /** ts_lerp() with a plain number. */
@@ -1373,6 +1384,8 @@ TS_END_DECLS
 #define ts_minimum_scalar_(self, other) ts_minimum_scalar_(self, TS_SCALAR(other))
 #define ts_atan2_scalar(self, other) ts_atan2_scalar(self, TS_SCALAR(other))
 #define ts_atan2_scalar_(self, other) ts_atan2_scalar_(self, TS_SCALAR(other))
+#define ts_hypot_scalar(self, other) ts_hypot_scalar(self, TS_SCALAR(other))
+#define ts_hypot_scalar_(self, other) ts_hypot_scalar_(self, TS_SCALAR(other))
 #define ts_lerp_scalar(self, end, weight) ts_lerp_scalar(self, end, TS_SCALAR(weight))
 #define ts_lerp_scalar_(self, end, weight) ts_lerp_scalar_(self, end, TS_SCALAR(weight))
 #define ts_addcmul(self, a, b, value) ts_addcmul(self, a, b, TS_SCALAR(value))
@@ -1538,6 +1551,16 @@ template <class N0>
 inline ts_tensor *ts_atan2_scalar_(ts_tensor *self, N0 other)
 {
     return ts_atan2_scalar_(self, ts_scalar_of(other));
+}
+template <class N0>
+inline ts_tensor *ts_hypot_scalar(ts_tensor *self, N0 other)
+{
+    return ts_hypot_scalar(self, ts_scalar_of(other));
+}
+template <class N0>
+inline ts_tensor *ts_hypot_scalar_(ts_tensor *self, N0 other)
+{
+    return ts_hypot_scalar_(self, ts_scalar_of(other));
 }
 template <class N0>
 inline ts_tensor *ts_lerp_scalar(ts_tensor *self, ts_tensor *end, N0 weight)
