@@ -92,8 +92,13 @@ enum {
 };
 
 typedef ts_status (*ts_infer)(ts_frame *f);
-/** FLOPs of a call. Bytes follow from arguments and results. */
-typedef double (*ts_cost)(const ts_frame *f);
+/** The least work that a call can be done with. */
+typedef struct ts_work {
+    double flops; /* additions, products and functions such as exp */
+    double bytes; /* read from and written to memory */
+} ts_work;
+/** The work of a call that has ended: its results are there. */
+typedef ts_work (*ts_cost)(const ts_frame *f);
 typedef struct ts_vjp ts_vjp; /* autograd/vjp.h */
 
 typedef struct ts_op_info {
@@ -103,7 +108,8 @@ typedef struct ts_op_info {
     ts_infer infer;
     ts_kernel composite;
     uint64_t (*reserve)(const ts_frame *f); /* Philox counters of a random op, else NULL */
-    ts_cost cost;
+    ts_cost cost;   /* NULL: not known */
+    float each;     /* of ts_cost_each(): operations an element */
     const void *site; /* of the registration */
     ts_schema schema;
 } ts_op_info;

@@ -307,31 +307,40 @@ ts_status ts_composite_linear_gelu(ts_frame *f)
 
 /* -------------------------------------------------------------------------------- cost ---- */
 
+static ts_work work(const ts_frame *f, double flops)
+{
+    double elements;
+    return (ts_work){flops, ts_cost_bytes(f, &elements)};
+}
+
+/** Elements of result i; 0 when it is not wanted. */
+static double made(const ts_frame *f, int i)
+{
+    return f->rets[i].tag == TS_TAG_TENSOR ? (double)f->rets[i].t->numel : 0;
+}
+
 /** 2 m n k, from the result's elements and the columns of the first argument. */
-double ts_cost_product(const ts_frame *f)
+ts_work ts_cost_product(const ts_frame *f)
 {
     const ts_tensor *a = f->args[0].t;
-    if (f->rets[0].tag != TS_TAG_TENSOR || !a->ndim)
-        return 0;
-    return 2.0 * (double)f->rets[0].t->numel * (double)a->sizes[a->ndim - 1];
+    return work(f, a->ndim ? 2 * made(f, 0) * (double)a->sizes[a->ndim - 1] : 0);
 }
 
-double ts_cost_addmm(const ts_frame *f)
+/** The product, two factors and a sum. */
+ts_work ts_cost_addmm(const ts_frame *f)
 {
-    return f->rets[0].tag == TS_TAG_TENSOR
-               ? 2.0 * (double)f->rets[0].t->numel * ((double)f->args[1].t->sizes[1] + 1)
-               : 0;
+    return work(f, made(f, 0) * (2 * (double)f->args[1].t->sizes[1] + 3));
 }
 
-/** 2 m n k for each of the two products that is wanted. */
-double ts_cost_linear_backward(const ts_frame *f)
+/** 2 m n k for each of the two products that is wanted, m n for the bias. */
+ts_work ts_cost_linear_backward(const ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t;
-    double products = (f->rets[0].tag == TS_TAG_TENSOR) + (f->rets[1].tag == TS_TAG_TENSOR);
     const ts_value *other = f->args[1].tag == TS_TAG_TENSOR ? &f->args[1] : &f->args[2];
-    if (other->tag != TS_TAG_TENSOR)
-        return (double)g->numel;
-    return 2.0 * products * (double)g->numel * (double)other->t->sizes[other->t->ndim - 1];
+    double products = (made(f, 0) > 0) + (made(f, 1) > 0), columns = 0;
+    if (other->tag == TS_TAG_TENSOR)
+        columns = (double)other->t->sizes[other->t->ndim - 1];
+    return work(f, (double)g->numel * (2 * products * columns + (made(f, 2) > 0)));
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */

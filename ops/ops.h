@@ -90,6 +90,8 @@ TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d)
     return d == TS_BF16 || d == TS_F16 ? TS_F32 : d;
 }
 
+/** Bytes that a call moves at least, and elements of its largest tensor. */
+double ts_cost_bytes(const ts_frame *f, double *elements);
 /** Sets the hooks by which rooms below copy and convert. */
 void ts_copy_install(void);
 

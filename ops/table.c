@@ -12,8 +12,13 @@
 #define NODIFF TS_OP_NODIFF
 #define BY_PARTS TS_OP_BY_PARTS
 
+#define ALIAS .cost = ts_cost_alias
+#define MOVE .cost = ts_cost_each
+#define EACH(n) .cost = ts_cost_each, .each = n
+#define WORK(function) .cost = ts_cost_##function
+
 #define TS_OP(op_name, schema_string, forms, op_kind, infer_fn, composite_fn, gradient,            \
-              reserve_fn, autocast, cost_fn, doc_line)                                             \
+              reserve_fn, autocast, cost_of, doc_line)                                             \
     {.name = #op_name,                                                                             \
      .schema_text = schema_string,                                                                 \
      .doc = doc_line,                                                                              \
@@ -22,8 +27,8 @@
      .infer = ts_infer_##infer_fn,                                                                 \
      .composite = ts_composite_##composite_fn,                                                     \
      .reserve = ts_reserve_##reserve_fn,                                                           \
-     .cost = ts_cost_##cost_fn,                                                                    \
-     .site = (const void *)ts_cost_##cost_fn},
+     .site = (const void *)ts_cost_each,                                                           \
+     cost_of},
 
 static const ts_op_info rows[] = {
 #include "ops/ops.def"
