@@ -2143,6 +2143,13 @@ ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *m
                           V_T(self), V_T(mean), V_T(rstd), V_OPT(weight), V_I(dims));
 }
 
+ts_tensor *ts_group_norm(ts_tensor *self, int64_t num_groups, ts_tensor *weight, ts_tensor *bias,
+                         double eps)
+{
+    return TS_INVOKE(TS_OP_group_norm, V_T(self), V_I(num_groups), V_OPT(weight), V_OPT(bias),
+                     V_F(eps));
+}
+
 ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
                                 ts_tensor *weight, int dims, ts_tensor **dw)
 {

@@ -32,10 +32,10 @@ static ts_tensor *meta(ts_dtype dtype, int ndim)
     CASE(cumsum, ts_cumsum(l, 0)) CASE(softmax, ts_softmax(l, -1))                                 \
     CASE(log_softmax, ts_log_softmax(l, -1)) CASE(layer_norm, ts_layer_norm(l, f1, f1))            \
     CASE(add_layer_norm, ts_add_layer_norm(l, l, f1, f1, NULL))                                    \
-    CASE(rms_norm, ts_rms_norm(l, f1)) CASE(cross_entropy, ts_cross_entropy(l, i))                 \
-    CASE(nll_loss, ts_nll_loss(l, i)) CASE(mse_loss, ts_mse_loss(l, f))                            \
-    CASE(l1_loss, ts_l1_loss(f, l)) CASE(smooth_l1_loss, ts_smooth_l1_loss(l, l))                  \
-    CASE(huber_loss, ts_huber_loss(l, f))                                                          \
+    CASE(group_norm, ts_group_norm(l, 2, f1, f1, 1e-5)) CASE(rms_norm, ts_rms_norm(l, f1))         \
+    CASE(cross_entropy, ts_cross_entropy(l, i)) CASE(nll_loss, ts_nll_loss(l, i))                  \
+    CASE(mse_loss, ts_mse_loss(l, f)) CASE(l1_loss, ts_l1_loss(f, l))                              \
+    CASE(smooth_l1_loss, ts_smooth_l1_loss(l, l)) CASE(huber_loss, ts_huber_loss(l, f))            \
     CASE(binary_cross_entropy_with_logits, ts_binary_cross_entropy_with_logits(l, f))              \
     CASE(kl_div, ts_kl_div(l, l))
 #define WIDENED(CASE)                                                                              \

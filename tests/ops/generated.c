@@ -717,6 +717,9 @@ TS_TEST(norm_refuses_null)
     REFUSES((ts_layer_norm_backward)(x, x, NULL, x, x, 0, NULL, NULL));
     REFUSES((ts_layer_norm_backward)(x, x, x, NULL, x, 0, NULL, NULL));
     REFUSES((ts_layer_norm_backward)(x, x, x, x, NULL, 0, NULL, NULL));
+    REFUSES((ts_group_norm)(NULL, 0, x, x, 0));
+    REFUSES((ts_group_norm)(x, 0, NULL, x, 0));
+    REFUSES((ts_group_norm)(x, 0, x, NULL, 0));
     REFUSES((ts_rms_norm_backward)(NULL, x, x, x, 0, NULL));
     REFUSES((ts_rms_norm_backward)(x, NULL, x, x, 0, NULL));
     REFUSES((ts_rms_norm_backward)(x, x, NULL, x, 0, NULL));

@@ -1147,6 +1147,16 @@ TS_API ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_te
                                          ts_tensor *rstd, ts_tensor *weight, int dims,
                                          ts_tensor **dw, ts_tensor **db);
 
+/**
+ * (x - mean) / sqrt(var + eps) * weight + bias, where mean and variance are those of a group: C /
+ * num_groups neighbouring channels of one sample (Wu, He 2018).
+ * @param self    (N, C, ...)
+ * @param weight  (C), or TS_NONE
+ * @param bias    (C), or TS_NONE
+ */
+TS_API ts_tensor *ts_group_norm(ts_tensor *self, int64_t num_groups, ts_tensor *weight,
+                                ts_tensor *bias, double eps);
+
 /** Gradients of an RMS norm, as ts_layer_norm_backward(). */
 TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
                                        ts_tensor *weight, int dims, ts_tensor **dw);
