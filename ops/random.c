@@ -255,13 +255,13 @@ ts_tensor *ts_normal_(ts_tensor *t, double mean, double std)
         FILL(t->sizes, t->ndim, V_F(mean), V_F(std), t->dtype, t->storage->device));
 }
 
-ts_tensor *ts_randint_on(int64_t low, int64_t high, const int64_t *sizes, int ndim, ts_dtype dtype,
+ts_tensor *ts_randint_on(const int64_t *sizes, int ndim, int64_t low, int64_t high, ts_dtype dtype,
                          ts_device device)
 {
     return TS_INVOKE(TS_OP_randint, FILL(sizes, ndim, V_I(low), V_I(high), dtype, device));
 }
 
-ts_tensor *ts_randint(int64_t low, int64_t high, const int64_t *sizes, int ndim)
+ts_tensor *ts_randint(const int64_t *sizes, int ndim, int64_t low, int64_t high)
 {
     return TS_INVOKE(TS_OP_randint,
                      FILL(sizes, ndim, V_I(low), V_I(high), TS_I64, ts_thread_self()->device));

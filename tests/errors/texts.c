@@ -387,7 +387,7 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_multinomial(A, 5, false)),
           "TS_ERR_VALUE: multinomial: argument 'num_samples': expected at most the 3 categories "
           "without replacement, got 5 | draw with replacement");
-    WRONG((ts_randint(5, 5, TS_SIZES(2))),
+    WRONG((ts_randint(TS_SIZES(2), 5, 5)),
           "TS_ERR_VALUE: randint: argument 'high': expected more than low = 5, got 5");
     WRONG((ts_uniform(TS_SIZES(2), 1, 0, TS_F32)),
           "TS_ERR_VALUE: uniform: argument 'high': expected a finite number of at least low = 1, "

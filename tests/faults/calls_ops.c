@@ -287,8 +287,8 @@ CALLS(random)
     SEEDED(ts_normal(TS_SIZES(2, 3), 0, 1, TS_F32));
     SEEDED(ts_normal_on(TS_SIZES(2, 3), 0, 1, TS_F32, TS_DEVICE_CPU));
     SEEDED_INPLACE(a, ts_normal_(x, 0, 1));
-    SEEDED(ts_randint(0, 9, TS_SIZES(2, 3)));
-    SEEDED(ts_randint_on(0, 9, TS_SIZES(2, 3), TS_I32, TS_DEVICE_CPU));
+    SEEDED(ts_randint(TS_SIZES(2, 3), 0, 9));
+    SEEDED(ts_randint_on(TS_SIZES(2, 3), 0, 9, TS_I32, TS_DEVICE_CPU));
     SEEDED_INPLACE(n, ts_randint_(x, 0, 9));
     SEEDED(ts_randperm(40));
     SEEDED(ts_bernoulli(p));

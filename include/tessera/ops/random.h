@@ -30,9 +30,9 @@ TS_API ts_tensor *ts_normal_on(const int64_t *sizes, int ndim, double mean, doub
 TS_API ts_tensor *ts_normal_(ts_tensor *t, double mean, double std);
 
 /** Integers in [low, high), i64; low < high. */
-TS_API ts_tensor *ts_randint(int64_t low, int64_t high, const int64_t *sizes, int ndim);
+TS_API ts_tensor *ts_randint(const int64_t *sizes, int ndim, int64_t low, int64_t high);
 /** As above in any dtype that holds the range exactly. */
-TS_API ts_tensor *ts_randint_on(int64_t low, int64_t high, const int64_t *sizes, int ndim,
+TS_API ts_tensor *ts_randint_on(const int64_t *sizes, int ndim, int64_t low, int64_t high,
                                 ts_dtype dtype, ts_device device);
 TS_API ts_tensor *ts_randint_(ts_tensor *t, int64_t low, int64_t high);
 
