@@ -87,7 +87,7 @@ ts_module *ts_embedding_new(int64_t count, int64_t width)
 
 typedef struct norm {
     ts_tensor *weight, *bias; // (width)
-    ts_norm_opts opts;
+    ts_normalization_opts opts;
 } norm;
 
 static ts_tensor *layer_norm_forward(ts_module *m, ts_tensor *x)
@@ -122,7 +122,7 @@ static ts_module *norm_new(const ts_module_type *type, const char *function, int
         return NULL;
     TS_SCOPE;
     norm *n = ts_module_payload(m);
-    n->opts = (ts_norm_opts){.size = sizeof n->opts, .eps = eps, .dims = 1};
+    n->opts = (ts_normalization_opts){.size = sizeof n->opts, .eps = eps, .dims = 1};
     ts_status status = ts_module_add_parameter(m, "weight", ts_ones(&width, 1, TS_F32), &n->weight);
     if (status == TS_OK)
         status = ts_module_add_parameter(m, "bias", bias ? ts_zeros(&width, 1, TS_F32) : TS_NONE,

@@ -107,7 +107,7 @@ TS_TEST(statistics_of_a_norm_have_gradients)
 {
     TS_SCOPE;
     ts_tensor *x = parameter(3, 4), *mean, *rstd, *wanted, *got;
-    ts_norm_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
+    ts_normalization_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
     OK(ts_layer_norm_ex(x, TS_NONE, TS_NONE, &opts));
     got = derivative(ts_add(mean, ts_log(rstd)), x);
     ts_tensor *variance = ts_var_dim(x, 1, 0, true);

@@ -411,7 +411,7 @@ CALLS(matmul_and_norm)
     fault_see(f, dw);
     fault_see(f, db);
     ts_tensor *mean = NULL, *rstd = NULL;
-    ts_norm_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
+    ts_normalization_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
     NEW(ts_layer_norm(a, weight, bias));
     NEW(ts_layer_norm_ex(a, weight, bias, &opts));
     ts_tensor *sum = NULL;
