@@ -37,11 +37,14 @@ static ts_module *block_new(void)
     static const ts_module_type type = {sizeof type, "Block", sizeof(block), block_forward, NULL};
     ts_module *m = ts_module_new(&type);
     block *b = ts_module_payload(m);
-    ts_mlp_opts gelu = {.size = sizeof gelu, .activation = ts_gelu_tanh};
     if (ts_module_add(m, "ln1", ts_layer_norm_new(C, 0, true), &b->ln1) == TS_OK &&
-        ts_module_add(m, "attn", ts_multihead_new(C, HEADS, NULL), &b->attn) == TS_OK &&
+        ts_module_add(m, "attn",
+                      ts_multihead_new(C, HEADS, TS_OPTS(ts_multihead_opts, .causal = true)),
+                      &b->attn) == TS_OK &&
         ts_module_add(m, "ln2", ts_layer_norm_new(C, 0, true), &b->ln2) == TS_OK &&
-        ts_module_add(m, "mlp", ts_mlp_new(C, 4 * C, &gelu), &b->mlp) == TS_OK)
+        ts_module_add(m, "mlp",
+                      ts_mlp_new(C, 4 * C, TS_OPTS(ts_mlp_opts, .activation = ts_gelu_tanh)),
+                      &b->mlp) == TS_OK)
         return m;
     ts_module_free(m);
     return NULL;

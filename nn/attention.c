@@ -52,7 +52,7 @@ static ts_status build(ts_module *m, int64_t width, int64_t heads, const ts_mult
     a->width = width;
     a->heads = heads;
     a->groups = opts && opts->kv_heads ? opts->kv_heads : heads;
-    a->opts = (ts_attention_opts){.size = sizeof a->opts, .causal = !opts || !opts->bidirectional};
+    a->opts = (ts_attention_opts){.size = sizeof a->opts, .causal = opts && opts->causal};
     TS_TRY(ts_module_add(
         m, "qkv", ts_linear_new(width, width / heads * (heads + 2 * a->groups), bias), &a->qkv));
     TS_TRY(ts_module_add(m, "proj", ts_linear_new(width, width, bias), &a->proj));

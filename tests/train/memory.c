@@ -29,7 +29,8 @@ static ts_module *block_new(const shape *s)
     static const ts_module_type type = {sizeof type, "Block", sizeof(block), block_forward, NULL};
     ts_module *m = ts_module_new(&type);
     block *b = ts_module_payload(m);
-    ts_multihead_opts attention = {.size = sizeof attention, .dropout = s->dropout};
+    ts_multihead_opts attention = {
+        .size = sizeof attention, .causal = true, .dropout = s->dropout};
     ts_mlp_opts mlp = {.size = sizeof mlp, .activation = ts_gelu_tanh, .dropout = s->dropout};
     OK(ts_module_add(m, "ln1", ts_layer_norm_new(s->width, 0, true), &b->ln1));
     OK(ts_module_add(m, "attention", ts_multihead_new(s->width, s->heads, &attention),
