@@ -84,13 +84,14 @@ ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const c
 
 ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected, ts_scalar got)
 {
+    const char *dot = strrchr(name, '.'); /* a field of options goes by its own name */
     char text[32];
     if (got.kind == TS_SCALAR_FLOAT)
         snprintf(text, sizeof text, "%g", got.d);
     else
         snprintf(text, sizeof text, "%lld", (long long)got.i);
     return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL, "argument '%s': expected %s, got %s",
-                      name, expected, text);
+                      dot ? dot + 1 : name, expected, text);
 }
 
 ts_status ts_check_opts(ts_check_place at, const char *name, void *copy, size_t size,

@@ -220,9 +220,9 @@ static ts_status report(run *r)
     ts_named_tensors model = {0};
     TS_TRY(ts_timers_enable(false));
     TS_TRY(validate(r, INT64_MAX, &val));
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){
-        .title = "Training a byte-level GPT", .x_title = "step", .y_title = "loss (nats a byte)"});
-    ts_line_opts training = {.smoothing = 0.95},
+    ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .title = "Training a byte-level GPT",
+                                           .x_title = "step", .y_title = "loss (nats a byte)"));
+    ts_line_opts training = {.size = sizeof training, .smoothing = 0.95},
                  validation = {.bridge_gaps = true, .markers = true};
     TS_TRY(ts_chart_line_csv(chart, "training", in_out(r, "log.csv"), "step", "loss", &training));
     TS_TRY(ts_chart_line_csv(chart, "validation", r->text, "step", "val_loss", &validation));
@@ -274,8 +274,9 @@ static ts_status go(run *r)
     ts_csv *log = r->resume ? ts_csv_resume(in_out(r, "log.csv"), columns, 5, r->state.step)
                             : ts_csv_create(in_out(r, "log.csv"), columns, 5);
     TS_TRY(log);
-    ts_progress *progress = ts_progress_new(r->steps, &(ts_progress_opts){
-        .label = "train", .item_unit = "tokens", .start_step = r->state.step});
+    ts_progress *progress =
+        ts_progress_new(r->steps, TS_OPTS(ts_progress_opts, .label = "train", .item_unit = "tokens",
+                                          .start_step = r->state.step));
     TS_TRY(progress);
     fprintf(stderr, "%ld parameters, on %s (%s), %d threads\n",
             (long)ts_module_num_parameters(r->state.model), ts_device_name(r->device), why,
