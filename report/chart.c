@@ -313,7 +313,7 @@ ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series, d
     TS_TRY(TS_CHECK_POINTERS(label));
     if (chart->nreferences || (chart->nseries && !chart->nbars))
         return ts_error_set(TS_ERR_STATE, "chart_bar: the chart already has lines");
-    TS_TRY(TS_CHECK_VALUE(value, isfinite(value) && value >= 0, "a finite number >= 0"));
+    TS_TRY(TS_CHECK_VALUE(value, isfinite(value) && value >= 0, "a finite number of at least 0"));
     // Room first: a label or series must not appear without its bar.
     if (!grow(&chart->bars, chart->nbars, sizeof *chart->bars))
         return ts_no_memory(TS_OP);

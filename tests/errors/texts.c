@@ -404,11 +404,11 @@ TS_TEST(products_and_layers_say_what_is_wrong)
           "TS_ERR_VALUE: multihead_new: expected heads that divide the width and kv_heads that "
           "divide the heads, got width 6, heads 4, kv_heads 4");
     WRONG((ts_module_new(NULL)),
-          "TS_ERR_VALUE: module_new: argument 'type': expected a name and a size of 40 bytes");
+          "TS_ERR_NULL: module_new: argument 'type': expected a pointer, got NULL");
     WRONG((ts_forward(NULL, A)),
           "TS_ERR_NULL: forward: argument 'm': expected an object, got NULL");
     WRONG((ts_sequential_add(NULL, NULL)),
-          "TS_ERR_NULL: module_add: argument 'm': expected an object, got NULL");
+          "TS_ERR_NULL: sequential_add: argument 'sequential': expected an object, got NULL");
     WRONG((ts_optimizer_new((ts_optimizer_kind)7)), "TS_ERR_VALUE: optimizer_new: argument 'kind': "
                                                     "expected TS_SGD, TS_ADAM or TS_ADAMW, got 7");
     WRONG((ts_init_uniform(N, 0, 1)),
@@ -476,13 +476,23 @@ TS_TEST(registry_and_files_say_what_is_wrong)
           "TS_ERR_VALUE: safetensors_save: '/tmp': expected 0 to 1000000 tensors and metadata "
           "entries, got -1 and 0");
     WRONG((ts_loader_open("/nowhere", NULL)),
-          "TS_ERR_NULL: loader_open: argument 'opts': expected options, got NULL");
+          "TS_ERR_NULL: loader_open: argument 'opts': expected a pointer, got NULL");
     WRONG((ts_csv_create(NULL, NULL, 0)),
-          "TS_ERR_NULL: ts_csv_create: path: expected a path and at least one column, each with a "
-          "name of one line");
-    WRONG((ts_text_table_new(NULL, 0)), "TS_ERR_NULL: ts_text_table_new: columns: expected at "
-                                        "least one, with digits from 0 to 17 and "
-                                        "known align and format");
+          "TS_ERR_NULL: csv_create: argument 'path': expected a pointer, got NULL");
+    WRONG((ts_csv_create("x", NULL, 2)),
+          "TS_ERR_NULL: csv_create: argument 'columns': expected 2 entries, got NULL");
+    WRONG((ts_csv_create("x", (const char *[]){"a", NULL}, 2)),
+          "TS_ERR_NULL: csv_create: argument 'columns[1]': expected a string, got NULL");
+    WRONG((ts_csv_create("x", NULL, -2)),
+          "TS_ERR_VALUE: csv_create: argument 'ncolumns': expected at least 0, got -2");
+    WRONG((ts_text_table_new(NULL, 0)),
+          "TS_ERR_VALUE: text_table_new: argument 'columns': expected at least one, with digits "
+          "from 0 to 17 and known align and format");
     WRONG((ts_chart_write(NULL, "x")),
-          "TS_ERR_NULL: ts_chart_write: chart and path must not be NULL");
+          "TS_ERR_NULL: chart_write: argument 'chart': expected an object, got NULL");
+    WRONG((ts_chart_new(TS_OPTS(ts_chart_opts, .width = 10))),
+          "TS_ERR_VALUE: chart_new: argument 'width': expected 200 to 10000 pixels, got 10");
+    WRONG((ts_mlp_new(1, 1, &(ts_mlp_opts){.dropout = 0.1})),
+          "TS_ERR_VALUE: mlp_new: argument 'opts': expected a size from 8 to 32, got 0 "
+          "| set .size to the size of the struct, or use TS_OPTS()");
 }
