@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/anomaly.h"
 #include "autograd/function.h"
+#include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 
 #include <string.h>
@@ -362,16 +363,14 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
     return status;
 }
 
-/** The function, or an error; what was given is whole. */
+/** An error for what cannot be applied. */
 static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n,
                              ts_tensor **outputs, int m, const void *site)
 {
-    const char *op = fn && fn->name ? fn->name : "function_apply";
-    if (!fn || fn->size != sizeof *fn || !fn->name || !fn->forward || !fn->backward)
-        return ts_fail_op(
-            TS_ERR_VALUE, op, site, NULL,
-            "expected a ts_function of size %zu with name, forward and backward, got size %zu",
-            sizeof *fn, fn ? fn->size : 0);
+    const char *op = fn->name ? fn->name : "function_apply";
+    if (!fn->name || !fn->forward || !fn->backward)
+        return ts_fail_op(TS_ERR_NULL, op, site, NULL,
+                          "argument 'fn': expected a name, forward and backward, got NULL");
     if (n < 0 || m < 1 || m > MOST_OUTPUTS || (n && !inputs) || !outputs)
         return ts_fail_op(TS_ERR_VALUE, op, site, NULL,
                           "expected inputs and 1 to %d outputs, got %d and %d", MOST_OUTPUTS, n, m);
@@ -385,13 +384,18 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
                             ts_tensor **outputs, int m)
 {
     const void *site = __builtin_return_address(0);
-    ts_status status = check_apply(fn, inputs, n, outputs, m, site);
-    ts_node *node = status == TS_OK ? node_new(fn, ctx, inputs, n, m, site) : NULL;
+    ts_function f;
+    ts_status status = TS_CHECK_OPTS(&f, fn);
+    if (status != TS_OK)
+        f = (ts_function){0};
+    else
+        status = check_apply(&f, inputs, n, outputs, m, site);
+    ts_node *node = status == TS_OK ? node_new(&f, ctx, inputs, n, m, site) : NULL;
     if (!node) {
         for (int k = 0; k < m && k < MOST_OUTPUTS && outputs; k++)
             outputs[k] = NULL;
-        if (fn && fn->size == sizeof *fn && fn->release)
-            fn->release(ctx);
+        if (f.release)
+            f.release(ctx);
         return status == TS_OK ? ts_error_code() : status;
     }
     ts_function_call *call = ts_function_of(node);

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
 #include "include/tessera/autocast.h"
+#include "include/tessera/check.h"
 
 #include <string.h>
 
@@ -251,10 +252,9 @@ static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
 }
 
 static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, int n,
-                       ts_tensor **outputs, int m, const ts_recompute_opts *opts, const void *site)
+                       ts_tensor **outputs, int m, void (*release)(void *), const void *site)
 {
     ts_thread *thread = ts_thread_self();
-    void (*release)(void *) = opts ? opts->release : NULL;
     ts_tensor **inputs = NULL; /* a copy: outputs may be the same array */
     ts_status status = TS_OK;
     if (!fn || n < 0 || m < 1 || (n && !given) || !outputs)
@@ -300,11 +300,9 @@ ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, 
 ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                           ts_tensor **outputs, int m, const ts_recompute_opts *opts)
 {
-    const void *site = __builtin_return_address(0);
-    if (opts && opts->size != sizeof *opts)
-        return ts_fail_op(TS_ERR_VALUE, op_name, site, NULL,
-                          "argument 'opts': expected size %zu, got %zu", sizeof *opts, opts->size);
-    return apply(fn, ctx, inputs, n, outputs, m, opts, site);
+    ts_recompute_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    return apply(fn, ctx, inputs, n, outputs, m, o.release, __builtin_return_address(0));
 }
 
 /* --------------------------------------------------------------------------------- again ---- */

@@ -94,8 +94,8 @@ ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expec
                       dot ? dot + 1 : name, expected, text);
 }
 
-ts_status ts_check_opts(ts_check_place at, const char *name, void *copy, size_t size,
-                        const void *opts)
+ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
+                              const void *opts)
 {
     size_t given = opts ? *(const size_t *)opts : size;
     if (given < sizeof given || given > size)

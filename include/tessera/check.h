@@ -48,9 +48,9 @@ TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, 
 /** TS_ERR_VALUE for an argument that is not as expected. */
 TS_API ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected,
                                  ts_scalar got);
-/** Copies the options of a caller, of its size, over zeros; see TS_CHECK_OPTS(). */
-TS_API ts_status ts_check_opts(ts_check_place at, const char *name, void *copy, size_t size,
-                               const void *opts);
+/** Copies the options of a caller, as many bytes as its size, over zeros. */
+TS_API ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
+                                     const void *opts);
 
 static inline ts_status ts_check_pointers(ts_check_place at, const char *names,
                                           const void *const *pointers, int n, bool objects)
@@ -67,6 +67,15 @@ static inline ts_status ts_check_tensors(ts_check_place at, const char *names,
     for (int i = 0; i < n; i++)
         if (!tensors[i] || tensors[i] == TS_NONE)
             return tensors[i] ? ts_check_absent(at, names, i) : ts_check_null(at, names, i, true);
+    return TS_OK;
+}
+
+static inline ts_status ts_check_opts(ts_check_place at, const char *name, void *copy, size_t size,
+                                      const void *opts)
+{
+    if (!opts || *(const size_t *)opts != size)
+        return ts_check_other_opts(at, name, copy, size, opts);
+    __builtin_memcpy(copy, opts, size);
     return TS_OK;
 }
 

@@ -155,8 +155,10 @@ TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
     FAILS(TS_ERR_NULL, ts_function_apply(&cubic, &none, in, 2, &y, 1));
     ts_function odd = cubic;
     odd.backward = NULL;
+    FAILS(TS_ERR_NULL, ts_function_apply(&odd, &none, in, 1, &y, 1));
+    FAILS(TS_ERR_NULL, ts_function_apply(NULL, &none, in, 1, &y, 1));
+    odd.size = sizeof odd + 8;
     FAILS(TS_ERR_VALUE, ts_function_apply(&odd, &none, in, 1, &y, 1));
-    FAILS(TS_ERR_VALUE, ts_function_apply(NULL, &none, in, 1, &y, 1));
     FAILS(TS_ERR_VALUE, ts_function_apply(&cubic, &none, in, 1, many, 300));
 }
 
