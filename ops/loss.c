@@ -1,6 +1,7 @@
 /** @file loss.c  Losses. Over classes plan->count is their number, outer
  * and inner the positions around. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "ops/parts.h"
 
 #include <string.h>
@@ -275,7 +276,8 @@ ts_tensor *ts_cross_entropy(ts_tensor *self, ts_tensor *target)
 }
 ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
 {
-    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};
+    ts_loss_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int64_t ignore = o.ignore_index ? *o.ignore_index : -100;
     ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(ignore),
                        V_F(o.label_smoothing)};
@@ -291,10 +293,10 @@ ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor
 
 /** Boxed arguments of cross_entropy_grad. */
 #define GRAD_ARGS(self, target, opts)                                                              \
-    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                             \
+    ts_loss_opts o;                                                                                \
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));                                                          \
     ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),                                   \
-                       V_I(o.ignore_index ? *o.ignore_index : -100),                               \
-                       V_F(o.label_smoothing)}
+                       V_I(o.ignore_index ? *o.ignore_index : -100), V_F(o.label_smoothing)}
 
 ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts,
                                  ts_tensor **loss)
@@ -322,7 +324,8 @@ ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target)
 }
 ts_tensor *ts_nll_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
 {
-    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};
+    ts_loss_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     return TS_INVOKE(TS_OP_nll_loss, V_T(self), V_T(target), V_I(o.reduction),
                      V_I(o.ignore_index ? *o.ignore_index : -100));
 }
@@ -341,12 +344,12 @@ ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *tar
     }                                                                                              \
     ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)        \
     {                                                                                              \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target),                                     \
-                         V_I(opts ? opts->reduction : TS_REDUCTION_MEAN));                         \
+        ts_loss_opts o;                                                                            \
+        TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));                                                      \
+        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(o.reduction));                  \
     }                                                                                              \
     ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,           \
-                                    ts_reduction reduction,                                        \
-                                    ts_tensor **dtarget)                                           \
+                                    ts_reduction reduction, ts_tensor **dtarget)                   \
     {                                                                                              \
         ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction)};                     \
         ts_tensor **outs[2] = {NULL, dtarget};                                                     \
@@ -366,12 +369,12 @@ PAIR(binary_cross_entropy_with_logits)
     }                                                                                              \
     ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)        \
     {                                                                                              \
-        ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                         \
+        ts_loss_opts o;                                                                            \
+        TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));                                                      \
         return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(o.reduction), BOX(value));      \
     }                                                                                              \
     ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,           \
-                                    ts_reduction reduction,                                        \
-                                    type last, ts_tensor **dtarget)                                \
+                                    ts_reduction reduction, type last, ts_tensor **dtarget)        \
     {                                                                                              \
         ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction), BOX(last)};          \
         ts_tensor **outs[2] = {NULL, dtarget};                                                     \

@@ -319,13 +319,14 @@ TS_TEST(options_of_attention_say_what_is_wrong)
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected 0 to 3 tok"
           "ens a sequence, as argument 'max_seqlens' says, got 7 in number 0");
     ts_tensor *q = ts_ones(TS_SIZES(2, 1, 3, 4), TS_F32);
-    ts_attention_opts packed = {.size = sizeof packed, PACKED(0, 3, 6)}, small = {.size = 8};
+    ts_attention_opts packed = {.size = sizeof packed, PACKED(0, 3, 6)}, small = {.size = 4};
     WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &packed)),
           "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'query': expected sizes (1, heads"
           ", tokens, depth) beside argument 'cu_seqlens', got 2 batches");
-    WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &small)),
-          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'opts': expected a size from 24 t"
-          "o 120, got 8");
+    WRONG(
+        (ts_scaled_dot_product_attention_ex(q, q, q, NULL, &small)),
+        "TS_ERR_VALUE: scaled_dot_product_attention_ex: argument 'opts': expected a size from 8 to "
+        "120, got 4 | set .size to the size of the struct, or use TS_OPTS()");
 }
 
 TS_TEST(products_and_layers_say_what_is_wrong)
