@@ -123,8 +123,7 @@ static ts_tensor *there(run *r, ts_tensor *t)
 static ts_tensor *loss_of(run *r, ts_batch *b)
 {
     ts_tensor *logits = ts_forward(r->state.model, there(r, b->x)); // (B, T, V)
-    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)),
-                            ts_reshape(there(r, b->y), TS_SIZES(-1)));
+    return ts_cross_entropy_last(logits, there(r, b->y));
 }
 
 /** Mean loss over at most `most` batches of the validation text, always the same ones. */

@@ -375,6 +375,10 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_cross_entropy(A, A)),
           "TS_ERR_DTYPE: cross_entropy: argument 'target': expected dtype i64 or i32, got f32 | "
           "cast class indices with ts_to()");
+    WRONG((ts_cross_entropy_last(A, ts_ones(TS_SIZES(3), TS_I64))),
+          "TS_ERR_SHAPE: cross_entropy_last: argument 'target': expected the sizes (2, 3) of "
+          "argument "
+          "'self' without the last, got (3)");
     WRONG((ts_cross_entropy_grad(A, ts_ones(TS_SIZES(3), TS_I64), NULL, NULL)),
           "TS_ERR_SHAPE: cross_entropy_grad: argument 'target': expected sizes (2), got (3)");
     WRONG((ts_cross_entropy(A, ts_full(TS_SIZES(2), TS_SCALAR(8), TS_I64))),

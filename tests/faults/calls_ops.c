@@ -465,6 +465,8 @@ CALLS(loss)
     ts_tensor *dtarget = NULL, *lse = ts_logsumexp_dim(a, 1, false);
     NEW(ts_cross_entropy(a, target));
     NEW(ts_cross_entropy_ex(a, target, &opts));
+    NEW(ts_cross_entropy_last(a, target));
+    NEW(ts_cross_entropy_last_ex(a, target, &opts));
     NEW(ts_cross_entropy_backward(one, a, target, lse, TS_REDUCTION_SUM, -100, 0));
     ts_tensor *loss = NULL;
     NEW(ts_cross_entropy_grad(a, target, &opts, &loss));

@@ -55,8 +55,7 @@ static ts_tensor *loss_of(ts_module *m, const shape *s)
 {
     ts_tensor *text = ts_randint(TS_SIZES(s->batch, s->length + 1), 0, V);
     ts_tensor *logits = ts_forward(m, ts_narrow(text, 1, 0, s->length)); // (B, T, V)
-    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)),
-                            ts_reshape(ts_narrow(text, 1, 1, s->length), TS_SIZES(-1)));
+    return ts_cross_entropy_last(logits, ts_narrow(text, 1, 1, s->length));
 }
 
 static void finish_step(ts_optimizer *o, ts_tensor *loss)

@@ -2,7 +2,8 @@
  * @file loss.h
  * Losses. `ts_f(self, target)` is the mean; `_ex` takes options; `_backward` is what the gradient
  * rules call. Losses over classes take logits (C) or (N, C, d1, ...) and class indices (i64, i32)
- * of sizes () or (N, d1, ...). Losses over pairs take two tensors of the same sizes.
+ * of sizes () or (N, d1, ...); ts_cross_entropy_last() takes the classes in the last dim. Losses
+ * over pairs take two tensors of the same sizes.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_INDEX (a class out of range, with its position),
  * TS_ERR_VALUE (an option), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
@@ -36,6 +37,16 @@ typedef struct ts_loss_opts {
 TS_API ts_tensor *ts_cross_entropy(ts_tensor *self, ts_tensor *target);
 /** The same with reduction, ignore_index, label_smoothing. */
 TS_API ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
+/**
+ * The cross entropy of logits whose last dim is the classes, as those of a language model: the mean
+ * over all positions. ts_cross_entropy() has the classes in dim 1.
+ * @param self    (..., C)
+ * @param target  (...), class indices
+ */
+TS_API ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target);
+/** The same with reduction, ignore_index, label_smoothing; (...) for TS_REDUCTION_NONE. */
+TS_API ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target,
+                                           const ts_loss_opts *opts);
 /**
  * (softmax(self) - smoothed target) * grad, over the positions that count for a mean.
  * @param grad  () or, for TS_REDUCTION_NONE, the sizes of target
