@@ -112,21 +112,21 @@ bool ts_function_needs(const ts_function_call *call, int i)
 
 static ts_status only_in_forward(const ts_function_call *call, const char *what)
 {
-    if (call && call->forward)
+    if (call->forward)
         return TS_OK;
-    return ts_fail_op(TS_ERR_STATE, call ? call->fn.name : what, NULL, NULL,
-                      "%s may be called in forward only", what);
+    return ts_fail_op(TS_ERR_STATE, call->fn.name, NULL, NULL, "%s may be called in forward only",
+                      what);
 }
 
 ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n)
 {
+    TS_TRY(TS_CHECK_OBJECTS(call));
     TS_TRY(only_in_forward(call, "ts_function_save"));
-    if (n < 0 || n > INT32_MAX / 2 - call->nsaved || (n && !tensors))
-        return ts_fail_op(TS_ERR_VALUE, call->fn.name, NULL, NULL, "save: expected tensors, got %d",
-                          n);
+    TS_TRY(TS_CHECK_LIST(tensors, n));
+    TS_TRY(TS_CHECK_VALUE(n, n <= INT32_MAX / 2 - call->nsaved, "fewer tensors"));
     for (int i = 0; i < n; i++)
         if (!tensors[i])
-            return ts_fail_null(call->fn.name, NULL, "a tensor to save");
+            return ts_check_null(TS_CHECK_HERE, "tensors", 0, true);
     if (!call->records)
         return TS_OK;
     if (call->nsaved + n > call->room) {
@@ -154,6 +154,7 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
 
 ts_status ts_function_mark_constant(ts_function_call *call, int k)
 {
+    TS_TRY(TS_CHECK_OBJECTS(call));
     TS_TRY(only_in_forward(call, "ts_function_mark_constant"));
     if (k < 0 || k >= call->node->nrets)
         return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
@@ -165,6 +166,7 @@ ts_status ts_function_mark_constant(ts_function_call *call, int k)
 
 ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 {
+    TS_TRY(TS_CHECK_OBJECTS(call));
     TS_TRY(only_in_forward(call, "ts_function_mark_dirty"));
     if (i < 0 || (uint32_t)i >= call->node->ninputs || call->node->inputs[i].dtype == TS_DTYPE_NONE)
         return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
@@ -179,10 +181,10 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 
 ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
 {
-    if (!call || !call->running || i < 0 || i >= call->nsaved) {
-        ts_fail_op(TS_ERR_INDEX, call ? call->fn.name : "function_saved_tensor", NULL, NULL,
-                   "expected a saved tensor below %d, in backward, got %d", call ? call->nsaved : 0,
-                   i);
+    TS_TRY_NULL(TS_CHECK_OBJECTS(call));
+    if (!call->running || i < 0 || i >= call->nsaved) {
+        ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
+                   "expected a saved tensor below %d, in backward, got %d", call->nsaved, i);
         return NULL;
     }
     ts_vjp_call *b = call->running;
@@ -371,12 +373,14 @@ static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, in
     if (!fn->name || !fn->forward || !fn->backward)
         return ts_fail_op(TS_ERR_NULL, op, site, NULL,
                           "argument 'fn': expected a name, forward and backward, got NULL");
-    if (n < 0 || m < 1 || m > MOST_OUTPUTS || (n && !inputs) || !outputs)
-        return ts_fail_op(TS_ERR_VALUE, op, site, NULL,
-                          "expected inputs and 1 to %d outputs, got %d and %d", MOST_OUTPUTS, n, m);
+    ts_check_place at = {op, site};
+    TS_TRY(ts_check_list(at, "inputs", "n", inputs, n));
+    TS_TRY(ts_check_list(at, "outputs", "m", outputs, m));
+    if (m < 1 || m > MOST_OUTPUTS)
+        return ts_check_refuse(at, "m", "1 to 255", ts_scalar_int(m));
     for (int i = 0; i < n; i++)
         if (!inputs[i])
-            return ts_fail_null(op, site, "an input");
+            return ts_check_null(at, "inputs", 0, true);
     return TS_OK;
 }
 

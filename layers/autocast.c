@@ -211,6 +211,7 @@ static const ts_kernel kernels[] = {
 
 ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_registration **out)
 {
+    TS_TRY(TS_CHECK_POINTERS(op));
     if ((unsigned)policy >= (unsigned)TS_COUNTOF(kernels))
         return ts_error_set(TS_ERR_VALUE, "autocast_register: argument 'policy': got %d",
                             (int)policy);
@@ -314,12 +315,12 @@ ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state 
 
 ts_status ts_autocast_exit(ts_autocast_region *region)
 {
-    if (!region || region != innermost)
+    TS_TRY(TS_CHECK_POINTERS(region));
+    if (region != innermost)
         return ts_error_set_hint(
             TS_ERR_STATE, "close regions in the reverse order, in the thread that opened them",
             "autocast_exit: argument 'region': expected the innermost region of this thread, got "
-            "%s",
-            region ? "another" : "NULL");
+            "another");
     ts_thread *t = ts_thread_self();
     ts_keyset layer = TS_KEYSET(TS_KEY_AUTOCAST);
     t->include = (t->include & ~layer) | (region->include & layer);

@@ -9,6 +9,7 @@ static ts_status written(ts_tensor *t) { return TS_STATUS_OF(t); }
 
 ts_status ts_init_constant(ts_tensor *t, double value)
 {
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
     return written(ts_fill_(t, value));
 }
@@ -18,12 +19,14 @@ ts_status ts_init_ones(ts_tensor *t) { return ts_init_constant(t, 1); }
 
 ts_status ts_init_uniform(ts_tensor *t, double low, double high)
 {
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
     return written(ts_uniform_(t, low, high));
 }
 
 ts_status ts_init_normal(ts_tensor *t, double mean, double std)
 {
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
     return written(ts_normal_(t, mean, std));
 }

@@ -389,7 +389,7 @@ static ts_status penalty(TRACED) // gradient of |d sum(tanh(x w)) / dx|² with r
     TS_SCOPE;
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
     ts_tensor *g, *y = ts_sum(ts_tanh(ts_mm(in[0], in[1])));
-    TS_TRY(ts_grad_of(y, &in[0], 1, &g, &opts));
+    TS_TRY(ts_grad_of(y, TS_NONE, &in[0], 1, &g, &opts));
     TS_TRY(ts_backward(ts_sum(ts_mul(g, g))));
     out[0] = ts_keep(ts_detach(g));
     return TS_STATUS_OF(out[0]);
