@@ -52,6 +52,7 @@ TS_API ts_status ts_check_refuse(ts_check_place at, const char *name, const char
 TS_API ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
                                      const void *opts);
 
+/** The first NULL of n pointers, as ts_check_null() says. */
 static inline ts_status ts_check_pointers(ts_check_place at, const char *names,
                                           const void *const *pointers, int n, bool objects)
 {
@@ -61,6 +62,7 @@ static inline ts_status ts_check_pointers(ts_check_place at, const char *names,
     return TS_OK;
 }
 
+/** The first of n tensors that is NULL, or TS_NONE. */
 static inline ts_status ts_check_tensors(ts_check_place at, const char *names,
                                          const ts_tensor *const *tensors, int n)
 {
@@ -70,6 +72,7 @@ static inline ts_status ts_check_tensors(ts_check_place at, const char *names,
     return TS_OK;
 }
 
+/** Reads options; see TS_CHECK_OPTS(). */
 static inline ts_status ts_check_opts(ts_check_place at, const char *name, void *copy, size_t size,
                                       const void *opts)
 {

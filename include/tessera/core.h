@@ -99,10 +99,13 @@ TS_API ts_status ts_status_of_pointer(const void *pointer);
 static inline ts_status ts_status_of_status(ts_status status) { return status; }
 
 #ifndef __cplusplus
-/* TS_STATUS_OF() and TS_SCALAR() choose by the type of their argument. They keep the argument
- * in a variable, so that the compiler reports a mistake in it once. After the mistake gcc does not
- * declare the variable and finds the function of that name. Nothing calls these functions. */
+/**
+ * TS_STATUS_OF() and TS_SCALAR() choose by the type of their argument. They keep the argument in a
+ * variable of this name, so that the compiler reports a mistake in it once: after the mistake gcc
+ * does not declare the variable, and finds this function. Nothing calls it.
+ */
 static inline void ts_tried(void) {}
+/** What TS_STATUS_OF() chooses after such a mistake. */
 static inline ts_status ts_status_of_mistake(void (*tried)(void))
 {
     return tried ? TS_ERR_INTERNAL : TS_OK;
@@ -225,7 +228,9 @@ static inline ts_scalar ts_scalar_float(double v)
 static inline ts_scalar ts_scalar_same(ts_scalar v) { return v; }
 
 #ifndef __cplusplus
+/** As ts_tried(), for TS_SCALAR(). */
 static inline void ts_boxed(void) {}
+/** What TS_SCALAR() chooses after a mistake in its argument. */
 static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 {
     return ts_scalar_bool(boxed != NULL);
@@ -249,7 +254,8 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
  * appended, so a library that is newer than its caller reads as many bytes as `size` says and
  * takes the fields behind them as zero. A size of 0, or one that is larger than the library's,
  * is TS_ERR_VALUE. The same holds for ts_module_type, ts_function and ts_training; a ts_backend
- * must have the library's own size. TS_CHECK_OPTS() of check.h is the one check.
+ * must have the library's own size. TS_CHECK_OPTS() of check.h is the one check. Since zero is the
+ * default, a tensor among the fields is absent when it is NULL: look first whether it was made.
  */
 #ifndef __cplusplus
 /** The address of a struct of options with its size, for one call:
