@@ -349,6 +349,16 @@ TS_TEST(products_and_layers_say_what_is_wrong)
           "TS_ERR_SHAPE: linear_gelu: argument 'bias': expected sizes (2), got (3)");
     WRONG((ts_layer_norm(A, ts_ones(TS_SIZES(4), TS_F32), TS_NONE)),
           "TS_ERR_SHAPE: layer_norm: argument 'weight': expected sizes (3), got (4)");
+    WRONG((ts_layer_norm_ex(A, TS_NONE, TS_NONE, &(ts_normalization_opts){.eps = 1})),
+          "TS_ERR_VALUE: layer_norm_ex: argument 'opts': expected a size from 8 to 40, got 0 | set "
+          ".size to the size of the struct, or use TS_OPTS()");
+    WRONG(
+        (ts_mse_loss_ex(A, A, &(ts_loss_opts){.size = 4096})),
+        "TS_ERR_VALUE: mse_loss_ex: argument 'opts': expected a size from 8 to 48, got 4096 | set "
+        ".size to the size of the struct, or use TS_OPTS()");
+    WRONG((ts_addmm_ex(A, A, A, &(ts_addmm_opts){.beta = NULL})),
+          "TS_ERR_VALUE: addmm_ex: argument 'opts': expected a size from 8 to 24, got 0 | set "
+          ".size to the size of the struct, or use TS_OPTS()");
     WRONG((ts_add_layer_norm(A, ts_ones(TS_SIZES(3), TS_F32), TS_NONE, TS_NONE, NULL)),
           "TS_ERR_SHAPE: add_layer_norm: argument 'residual': expected sizes (2, 3), got (3)");
     WRONG((ts_rms_norm(A, ts_ones(TS_SIZES(2), TS_F32))),

@@ -3,7 +3,7 @@
 """Writes calls with a wrong pointer or count: generate.py ALLOWED OUT HEADER...
 
 For each function that the headers declare: NULL in the place of each pointer, a list whose entries
-are NULL, a count below 0. All other arguments are objects of nulls.c. A function whose parameters
+are NULL, a count below 0, options of no size and of one that is too large. All other arguments are objects of nulls.c. A function whose parameters
 have no such object is an error, so a new function joins. ALLOWED has the pointers that may be
 NULL, one a line: FUNCTION PARAMETER what NULL means."""
 import pathlib
@@ -105,6 +105,9 @@ def wrong(function, params, allowed):
             yield i, "NULL", "ANYTHING" if free else "REFUSED"
         if kind in LISTS:
             yield i, LISTS[kind], "FAILED"
+        if kind.endswith("_opts *"):
+            yield i, "no_size", "SIZE"
+            yield i, "too_large", "SIZE"
         if name in COUNTS and kind in ("int", "int64_t"):
             yield i, "-1", "FAILED"
 
