@@ -174,9 +174,9 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *i
     ts_backward_opts o;
     TS_TRY(TS_CHECK_TENSORS(output));
     TS_TRY(TS_CHECK_OBJECTS(gradient));
+    TS_TRY(TS_CHECK_VALUE(n, n <= MOST, "at most 256"));
     TS_TRY(TS_CHECK_TENSOR_LIST(inputs, n));
     TS_TRY(TS_CHECK_LIST(grads, n));
-    TS_TRY(TS_CHECK_VALUE(n, n <= MOST, "at most 256"));
     TS_TRY(TS_CHECK_OPTS(&o, opts));
     ts_capture captures[MOST];
     for (int i = 0; i < n; i++) {

@@ -51,6 +51,9 @@ static ts_status check_sections(const save *s, ts_check_place at)
                               "section %d: expected a name of 1 to 64 of a-z A-Z 0-9 _ - that "
                               "begins with a letter, got '%s'",
                               i, ts_quote(name));
+        if (section->count > TS_ST_MAX_TENSORS)
+            return ts_check_refuse(at, "sections.count", "at most 1000000",
+                                   ts_scalar_int(section->count));
         TS_TRY(ts_check_strings(at, "sections.names", "sections.count", section->names,
                                 section->count));
         TS_TRY(ts_check_tensor_list(at, "sections.tensors", "sections.count", section->tensors,

@@ -226,10 +226,6 @@ ts_status ts_st_plan_make(ts_st_plan *plan, const char *op, const char *where,
                           const char *const *keys, const char *const *values, int64_t nmetadata)
 {
     *plan = (ts_st_plan){.op = op, .tensors = tensors, .count = n};
-    if (n > TS_ST_MAX_TENSORS || nmetadata > TS_ST_MAX_TENSORS)
-        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
-                          "'%s': expected 0 to %d tensors and metadata entries, got %lld and %lld",
-                          where, TS_ST_MAX_TENSORS, (long long)n, (long long)nmetadata);
     ts_json_ready();
     ts_status status = fill_plan(plan, where, names, keys, values, nmetadata);
     if (status != TS_OK)
@@ -277,6 +273,8 @@ ts_status ts_safetensors_save(const char *path, const char *const *names, ts_ten
     static const char op[] = "safetensors_save";
     ts_st_plan plan;
     TS_TRY(TS_CHECK_POINTERS(path));
+    TS_TRY(TS_CHECK_VALUE(n, n <= TS_ST_MAX_TENSORS, "at most 1000000"));
+    TS_TRY(TS_CHECK_VALUE(nmetadata, nmetadata <= TS_ST_MAX_TENSORS, "at most 1000000"));
     TS_TRY(TS_CHECK_STRINGS(names, n));
     TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
     TS_TRY(TS_CHECK_STRINGS(keys, nmetadata));

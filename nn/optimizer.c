@@ -204,9 +204,9 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
 {
     ts_group_opts p;
     TS_TRY(TS_CHECK_OBJECTS(o));
+    TS_TRY(TS_CHECK_VALUE(n, n <= INT32_MAX, "at most 2^31 - 1"));
     TS_TRY(TS_CHECK_STRINGS(names, n));
     TS_TRY(TS_CHECK_TENSOR_LIST(params, n));
-    TS_TRY(TS_CHECK_VALUE(n, n <= INT32_MAX, "at most 2^31 - 1"));
     TS_TRY(TS_CHECK_POINTERS(opts));
     TS_TRY(TS_CHECK_OPTS(&p, opts));
     TS_TRY(check_opts(o, &p));
