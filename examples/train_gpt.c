@@ -221,10 +221,10 @@ static ts_status report(run *r)
     TS_TRY(validate(r, INT64_MAX, &val));
     ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .title = "Training a byte-level GPT",
                                            .x_title = "step", .y_title = "loss (nats a byte)"));
-    ts_line_opts training = {.size = sizeof training, .smoothing = 0.95},
-                 validation = {.bridge_gaps = true, .markers = true};
-    TS_TRY(ts_chart_line_csv(chart, "training", in_out(r, "log.csv"), "step", "loss", &training));
-    TS_TRY(ts_chart_line_csv(chart, "validation", r->text, "step", "val_loss", &validation));
+    TS_TRY(ts_chart_line_csv(chart, "training", in_out(r, "log.csv"), "step", "loss",
+                             TS_OPTS(ts_line_opts, .smoothing = 0.95)));
+    TS_TRY(ts_chart_line_csv(chart, "validation", r->text, "step", "val_loss",
+                             TS_OPTS(ts_line_opts, .bridge_gaps = true, .markers = true)));
     TS_TRY(ts_chart_reference(chart, "unigram entropy", r->entropy));
     TS_TRY(ts_chart_write(chart, in_out(r, "loss.svg")));
     ts_chart_free(chart);

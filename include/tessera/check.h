@@ -83,6 +83,7 @@ static inline ts_status ts_check_opts(ts_check_place at, const char *name, void 
 }
 
 #ifndef __cplusplus
+/** The place in which it is written. */
 #define TS_CHECK_HERE ((ts_check_place){__func__, __builtin_return_address(0)})
 #define TS_CHECK_COUNT_(type, ...) ((int)(sizeof((type[]){__VA_ARGS__}) / sizeof(type)))
 
