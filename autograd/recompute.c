@@ -2,6 +2,7 @@
  * and again for what a backward reads. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
+#include "include/tessera/check.h"
 
 #include <string.h>
 
@@ -250,18 +251,23 @@ static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
 }
 
 static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, int n,
-                       ts_tensor **outputs, int m, const ts_recompute_opts *opts, const void *site)
+                       ts_tensor **outputs, int m, void (*release)(void *), const void *site)
 {
     ts_thread *thread = ts_thread_self();
-    void (*release)(void *) = opts ? opts->release : NULL;
     ts_tensor **inputs = NULL; /* a copy: outputs may be the same array */
     ts_status status = TS_OK;
-    if (!fn || n < 0 || m < 1 || (n && !given) || !outputs)
-        status = ts_fail_op(TS_ERR_VALUE, op_name, site, NULL,
-                            "expected a function, inputs and outputs, got n = %d, m = %d", n, m);
+    ts_check_place at = {op_name, site};
+    if (!fn)
+        status = ts_check_null(at, "fn", 0, false);
+    if (status == TS_OK)
+        status = ts_check_list(at, "inputs", "n", given, n);
+    if (status == TS_OK)
+        status = ts_check_list(at, "outputs", "m", outputs, m);
+    if (status == TS_OK && m < 1)
+        status = ts_check_refuse(at, "m", "at least 1", ts_scalar_int(m));
     for (int i = 0; i < n && status == TS_OK; i++)
         if (!given[i])
-            status = ts_fail_null(op_name, site, "an input");
+            status = ts_check_null(at, "inputs", 0, true);
     size_t bytes = 2 * (size_t)(n > 0 ? n : 0) * sizeof *inputs;
     if (status == TS_OK && !(inputs = ts_alloc(thread, bytes)))
         status = ts_fail_memory("a function's inputs", (int64_t)bytes);
@@ -299,11 +305,9 @@ ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, 
 ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                           ts_tensor **outputs, int m, const ts_recompute_opts *opts)
 {
-    const void *site = __builtin_return_address(0);
-    if (opts && opts->size != sizeof *opts)
-        return ts_fail_op(TS_ERR_VALUE, op_name, site, NULL,
-                          "argument 'opts': expected size %zu, got %zu", sizeof *opts, opts->size);
-    return apply(fn, ctx, inputs, n, outputs, m, opts, site);
+    ts_recompute_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    return apply(fn, ctx, inputs, n, outputs, m, o.release, __builtin_return_address(0));
 }
 
 /* --------------------------------------------------------------------------------- again ---- */

@@ -133,8 +133,7 @@ static ts_tensor *backward(const compare_gpt *g, ts_tensor *logits)
     ts_tensor *gradient = ts_detach(logits),
               *loss = ts_cross_entropy_grad_(gradient, g->targets, NULL);
     TS_TRY_NULL(loss);
-    TS_TRY_NULL(ts_backward_ex(
-        logits, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .gradient = gradient}));
+    TS_TRY_NULL(ts_backward_ex(logits, gradient, NULL));
     return loss;
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "core/tensor.h"
+#include "include/tessera/check.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -231,6 +232,7 @@ static void pinned_release(void *payload, void *data, int64_t bytes)
 
 ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
 {
+    TS_TRY_NULL(TS_CHECK_LIST(sizes, ndim));
     TS_TRY_NULL(ts_device_check(device, "empty_pinned"));
     ts_thread *thread = ts_thread_self();
     /* checks, without memory */

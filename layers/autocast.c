@@ -13,6 +13,7 @@
 #include "init.h"
 #include "include/tessera/autocast.h"
 #include "include/tessera/autograd.h"
+#include "include/tessera/check.h"
 #include "layers/cast_cache.h"
 #include "ops/kernel.h"
 
@@ -212,6 +213,7 @@ static const ts_kernel kernels[] = {
 
 ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_registration **out)
 {
+    TS_TRY(TS_CHECK_POINTERS(op));
     if ((unsigned)policy >= (unsigned)TS_COUNTOF(kernels))
         return ts_error_set(TS_ERR_VALUE, "autocast_register: argument 'policy': got %d",
                             (int)policy);
@@ -294,12 +296,12 @@ static ts_status check(ts_device device, ts_dtype dtype)
 ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device device, ts_dtype dtype,
                                const ts_autocast_opts *opts)
 {
-    if (!region)
-        return ts_fail_null("autocast", __builtin_return_address(0), "region");
+    ts_autocast_opts o;
+    TS_TRY(TS_CHECK_POINTERS(region));
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
     TS_TRY(check(device, dtype));
     unsigned mode = dtype == TS_BF16 ? LOWER_BF16 : dtype == TS_F16 ? LOWER_F16 : OFF;
-    push(region, with_mode(ts_thread_self()->autocast, device.backend, mode),
-         opts && opts->no_cache);
+    push(region, with_mode(ts_thread_self()->autocast, device.backend, mode), o.no_cache);
     return TS_OK;
 }
 
@@ -321,8 +323,7 @@ ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtyp
 
 ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state state)
 {
-    if (!region)
-        return ts_fail_null("autocast_enter_state", __builtin_return_address(0), "region");
+    TS_TRY(TS_CHECK_POINTERS(region));
     for (unsigned backend = 0; backend < 16; backend++)
         if (mode_of(state, backend) == FAILED)
             return ts_error_set(TS_ERR_VALUE, "autocast_enter_state: argument 'state': got 0x%x",
@@ -333,12 +334,12 @@ ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state 
 
 ts_status ts_autocast_exit(ts_autocast_region *region)
 {
-    if (!region || region != innermost)
+    TS_TRY(TS_CHECK_POINTERS(region));
+    if (region != innermost)
         return ts_error_set_hint(
             TS_ERR_STATE, "close regions in the reverse order, in the thread that opened them",
             "autocast_exit: argument 'region': expected the innermost region of this thread, got "
-            "%s",
-            region ? "another" : "NULL");
+            "another");
     ts_thread *t = ts_thread_self();
     ts_keyset layer = TS_KEYSET(TS_KEY_AUTOCAST);
     t->include = (t->include & ~layer) | (region->include & layer);

@@ -1,5 +1,6 @@
 /** @file attention.c  Scaled dot-product attention: rules of shapes and public forms. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "core/checked.h"
 #include "core/philox.h"
 #include "ops/parts.h"
@@ -452,25 +453,6 @@ typedef struct boxes {
     int64_t max_seqlens[2], window[2];
 } boxes;
 
-/** Size of the struct in version 0.1.0's first form: scale and causal. */
-#define LEAST_SIZE offsetof(ts_attention_opts, mask)
-
-static bool read_options(ts_attention_opts *o, const ts_attention_opts *given, const char *op,
-                         const void *site)
-{
-    *o = (ts_attention_opts){.size = sizeof *o};
-    if (!given)
-        return true;
-    if (given->size < LEAST_SIZE || given->size > sizeof *o) {
-        ts_fail_op(TS_ERR_VALUE, op, site, NULL,
-                   "argument 'opts': expected a size from %zu to %zu, got %zu", LEAST_SIZE,
-                   sizeof *o, given->size);
-        return false;
-    }
-    memcpy(o, given, given->size);
-    return true;
-}
-
 static bool is_absent(const ts_tensor *t) { return !t || t == TS_NONE; }
 
 /** false with an error for options that cannot be boxed. */
@@ -524,8 +506,8 @@ ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key, 
     ts_value args[3 + OPTIONS] = {V_T(query), V_T(key), V_T(value)};
     if (lse)
         *lse = NULL;
-    if (!read_options(&o, opts, op, __builtin_return_address(0)) ||
-        !box_options(args + 3, &b, &o, op, __builtin_return_address(0)))
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    if (!box_options(args + 3, &b, &o, op, __builtin_return_address(0)))
         return NULL;
     ts_tensor **outs[2] = {NULL, lse};
     return ts_invoke_many(TS_OP_scaled_dot_product_attention, args, TS_N(args), 2, outs);
@@ -550,8 +532,8 @@ ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *g
             want |= 1 << i;
         }
     }
-    if (!read_options(&o, opts, op, __builtin_return_address(0)) ||
-        !box_options(args + 7, &b, &o, op, __builtin_return_address(0)))
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    if (!box_options(args + 7, &b, &o, op, __builtin_return_address(0)))
         return ts_error_code();
     args[SEED] = V_I((int64_t)o.rng.seed);
     args[OFFSET] = V_I((int64_t)o.rng.offset);

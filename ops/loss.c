@@ -1,6 +1,7 @@
 /** @file loss.c  Losses. Over classes plan->count is their number, outer
  * and inner the positions around. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "ops/parts.h"
 
 #include <string.h>
@@ -268,9 +269,36 @@ ts_status ts_composite_kl_div_backward(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
+ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
+{
+    char got[192], want[192];
+    ts_loss_opts o;
+    TS_TRY_NULL(TS_CHECK_TENSORS(self, target));
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    int ndim = self->ndim - 1; /* of the positions */
+    if (ndim < 0 || target->ndim != ndim ||
+        memcmp(target->sizes, self->sizes, (size_t)ndim * sizeof *self->sizes) != 0) {
+        ts_fail_op(TS_ERR_SHAPE, "cross_entropy_last", __builtin_return_address(0), NULL,
+                   "argument 'target': expected the sizes %s of argument 'self' without the last, "
+                   "got %s",
+                   ts_format_sizes(want, sizeof want, self->sizes, self->ndim),
+                   ts_format_sizes(got, sizeof got, target->sizes, target->ndim));
+        return NULL;
+    }
+    TS_SCOPE;
+    ts_tensor *rows = ts_reshape(self, TS_SIZES(target->numel, self->sizes[ndim])),
+              *loss = ts_cross_entropy_ex(rows, ts_reshape(target, &target->numel, 1), &o);
+    return ts_keep(o.reduction == TS_REDUCTION_NONE ? ts_reshape(loss, target->sizes, ndim) : loss);
+}
+ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target)
+{
+    return ts_cross_entropy_last_ex(self, target, NULL);
+}
+
 /** Boxed arguments of cross_entropy_grad. */
 #define GRAD_ARGS(self, target, opts)                                                              \
-    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                             \
+    ts_loss_opts o;                                                                                \
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));                                                          \
     ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),                                   \
                        V_I(o.ignore_index ? *o.ignore_index : -100),                               \
                        V_F(o.label_smoothing)}

@@ -1,5 +1,6 @@
 /** @file matmul.c  Products of matrices: rules of shapes, public forms, composites. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "ops/parts.h"
 
 /* ------------------------------------------------------------------------------- rules ---- */
@@ -354,7 +355,8 @@ ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
 
 ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
 {
-    ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
+    ts_addmm_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
                      factor_of(o.alpha));
 }
@@ -362,7 +364,8 @@ ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const 
 ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
                         const ts_addmm_opts *opts)
 {
-    ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
+    ts_addmm_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     return TS_INVOKE_OUT(out, TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
                          factor_of(o.alpha));
 }

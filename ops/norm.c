@@ -1,5 +1,6 @@
 /** @file norm.c  Layer and RMS normalisation. plan->outer rows of plan->count elements. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "ops/parts.h"
 
 #include <float.h>
@@ -225,9 +226,10 @@ ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias)
 }
 
 ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
-                            const ts_norm_opts *opts)
+                            const ts_normalization_opts *opts)
 {
-    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    ts_normalization_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int dims = o.dims ? o.dims : affine_dims(weight, bias);
     ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_OPT(bias), V_F(o.eps ? o.eps : 1e-5)};
     ts_tensor **outs[3] = {NULL, o.mean, o.rstd};
@@ -241,9 +243,10 @@ ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_tensor *we
 }
 
 ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight,
-                                ts_tensor *bias, ts_tensor **sum, const ts_norm_opts *opts)
+                                ts_tensor *bias, ts_tensor **sum, const ts_normalization_opts *opts)
 {
-    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    ts_normalization_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int dims = o.dims ? o.dims : affine_dims(weight, bias);
     ts_value args[] = {V_T(self), V_T(residual), V_I(dims), V_OPT(weight), V_OPT(bias),
                        V_F(o.eps ? o.eps : 1e-5)};
@@ -264,9 +267,10 @@ ts_tensor *ts_rms_norm(ts_tensor *self, ts_tensor *weight)
     return ts_invoke(TS_OP_rms_norm, args, TS_N(args), 2);
 }
 
-ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_norm_opts *opts)
+ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_normalization_opts *opts)
 {
-    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    ts_normalization_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int dims = o.dims ? o.dims : affine_dims(weight, TS_NONE);
     ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_F(o.eps ? o.eps : rms_eps(self))};
     ts_tensor **outs[2] = {NULL, o.rstd};

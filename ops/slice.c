@@ -282,20 +282,24 @@ ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int n
     return split(t, size, dim, parts, nparts);
 }
 
-int ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts)
+ts_status ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts, int *nparts)
 {
     const void *site = __builtin_return_address(0);
-    if (!parts || chunks < 1) {
-        ts_fail_op(TS_ERR_VALUE, "chunk", site, NULL,
-                   "argument 'chunks': expected at least 1 and room for them, got %d", chunks);
-        return 0;
-    }
+    if (nparts)
+        *nparts = 0;
+    if (!parts || chunks < 1)
+        return ts_fail_op(TS_ERR_VALUE, "chunk", site, NULL,
+                          "argument 'chunks': expected at least 1 and room for them, got %d",
+                          chunks);
     memset(parts, 0, (size_t)chunks * sizeof *parts);
     if (!dim_of(t, &dim, "chunk", site))
-        return 0;
+        return ts_error_code();
     int64_t n = t->sizes[dim], size = n ? (n - 1) / chunks + 1 : 1;
     int made = n ? (int)((n - 1) / size + 1) : 1;
-    return split(t, size, dim, parts, made) == TS_OK ? made : 0;
+    TS_TRY(split(t, size, dim, parts, made));
+    if (nparts)
+        *nparts = made;
+    return TS_OK;
 }
 
 ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)

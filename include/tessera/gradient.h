@@ -49,7 +49,7 @@ typedef struct ts_vjp_opts {
  * Gives an op its gradient rule; the op may be registered later.
  * It holds for calls recorded from then on.
  * @param opts  NULL: the rule reads nothing but gradients and plain arguments
- * Errors: TS_ERR_NULL (no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (no name).
+ * Errors: TS_ERR_NULL (no name, no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (an odd name).
  */
 TS_API ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *opts);
 

@@ -266,7 +266,8 @@ static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_t
                   ts_error_message());
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
     for (int order = 0; order < ORDERS; order++) {
-        ck_assert_msg(ts_grad_of(value, p, n, grads, &opts) == TS_OK, "%s", ts_error_message());
+        ck_assert_msg(ts_grad_of(value, TS_NONE, p, n, grads, &opts) == TS_OK, "%s",
+                      ts_error_message());
         value = NULL;
         for (int i = 0; i < n; i++) {
             snprintf(what, sizeof what, "%s: order %d of leaf %d", name, order + 1, i);

@@ -242,7 +242,7 @@ TS_TEST(wrong_dtypes_devices_and_orders_of_regions_are_errors)
     FAILS(TS_ERR_NULL, ts_autocast_enter_state(NULL, 0));
     FAILS(TS_ERR_VALUE, ts_autocast_enter_state(&a, 3));
     FAILS(TS_ERR_STATE, ts_autocast_exit(&a)); /* none of these is open */
-    FAILS(TS_ERR_STATE, ts_autocast_exit(NULL));
+    FAILS(TS_ERR_NULL, ts_autocast_exit(NULL));
     OK(ts_autocast_enter(&a, TS_DEVICE_META, TS_BF16));
     OK(ts_autocast_enter(&b, TS_DEVICE_META, TS_F16));
     FAILS(TS_ERR_STATE, ts_autocast_exit(&a));

@@ -26,6 +26,16 @@ typedef struct ts_loss_opts {
 } ts_loss_opts;
 
 /**
+ * The cross entropy of logits whose last dim is the classes, as those of a language model: the mean
+ * over all positions. ts_cross_entropy() has the classes in dim 1.
+ * @param self    (..., C)
+ * @param target  (...), class indices
+ */
+TS_API ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target);
+/** The same with reduction, ignore_index, label_smoothing; (...) for TS_REDUCTION_NONE. */
+TS_API ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target,
+                                           const ts_loss_opts *opts);
+/**
  * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for
  * TS_REDUCTION_NONE), and the loss: what a training step without recording needs of logits that are
  * read but once. Itself not differentiable.

@@ -8,14 +8,14 @@
 TS_BEGIN_DECLS
 
 /** Options of the _ex forms; zero is default. */
-typedef struct ts_norm_opts {
-    size_t size;      /**< sizeof(ts_norm_opts) */
+typedef struct ts_normalization_opts {
+    size_t size;      /**< sizeof(ts_normalization_opts) */
     double eps;       /**< 0: 1e-5 for layer_norm, the dtype's epsilon for rms_norm */
     int dims;         /**< last dims that are normalised; 0: those of weight or bias, else 1 */
     ts_tensor **mean; /**< receives the means, normalised dims with size 1; may be NULL */
     ts_tensor **rstd; /**< receives 1 / sqrt(variance + eps), the same sizes;
                            both f32 for halves; may be NULL */
-} ts_norm_opts;
+} ts_normalization_opts;
 
 /**
  * (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dims, with the variance of n
@@ -27,7 +27,7 @@ typedef struct ts_norm_opts {
 TS_API ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias);
 /** The same with options. */
 TS_API ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
-                                   const ts_norm_opts *opts);
+                                   const ts_normalization_opts *opts);
 /**
  * The layer norm of self + residual, and the sum: the two steps between the blocks
  * of a transformer in one pass over memory. Halves are rounded when they are summed;
@@ -39,12 +39,14 @@ TS_API ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_ten
                                     ts_tensor *bias, ts_tensor **sum);
 /** The same with options. */
 TS_API ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight,
-                                       ts_tensor *bias, ts_tensor **sum, const ts_norm_opts *opts);
+                                       ts_tensor *bias, ts_tensor **sum,
+                                       const ts_normalization_opts *opts);
 
 /** x / sqrt(mean(x^2) + eps) * weight over the last dims (Zhang, Sennrich 2019). */
 TS_API ts_tensor *ts_rms_norm(ts_tensor *self, ts_tensor *weight);
 /** The same with options. */
-TS_API ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_norm_opts *opts);
+TS_API ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight,
+                                 const ts_normalization_opts *opts);
 
 TS_END_DECLS
 #endif

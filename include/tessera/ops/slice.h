@@ -12,17 +12,22 @@ TS_BEGIN_DECLS
 
 /** `length` elements from `start` along dim; nothing is clamped. */
 TS_API ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length);
+/* The functions that make several parts return a status and write views to `parts`, in order;
+ * after an error all of these are NULL. */
+
 /**
  * Parts of `size` elements along dim, the last one smaller when it does not divide.
  * Up to four parts are one op, whose gradient is one ts_cat() of the parts' gradients.
- * @param parts   receives the views; all NULL after an error
  * @param nparts  must be the number of parts: ceil(ts_size(t, dim) / size), 1 for an empty dim
  */
 TS_API ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int nparts);
-/** ts_split() into `chunks` equal parts (the last one may be smaller). As in PyTorch there may be
- *  fewer of them; parts has room for `chunks`, the rest become NULL.
- *  Returns their number, 0 on error. */
-TS_API int ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts);
+/**
+ * ts_split() into `chunks` equal parts (the last one may be smaller). As in PyTorch there may be
+ * fewer of them.
+ * @param parts   has room for `chunks`; the rest become NULL
+ * @param nparts  receives their number, 0 after an error; may be NULL
+ */
+TS_API ts_status ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts, int *nparts);
 /** ts_select() of each element along dim; n must be ts_size(t, dim). */
 TS_API ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n);
 
