@@ -1,4 +1,7 @@
-/** @file loss.h  Options of losses, and the loss with its gradient. What holds for the family stands in generated.h. */
+/**
+ * @file loss.h  Options of losses, and the loss with its gradient.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_LOSS_H
 #define TESSERA_OPS_LOSS_H
