@@ -158,6 +158,16 @@ static ts_status atan2_rule(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_atan2 = {.rule = atan2_rule, .always = BOTH};
 
+static ts_status hypot_rule(ts_vjp_call *b)
+{
+    ts_tensor *g = ts_div(ts_rule_grad(b, 0), ts_rule_saved_ret(b, 0));
+    for (int i = 0; i < 2; i++)
+        if (ts_rule_needs(b, i))
+            TS_TRY(ts_rule_give(b, i, ts_mul(g, operand(b, i))));
+    return TS_OK;
+}
+const ts_vjp ts_vjp_hypot = {.rule = hypot_rule, .always = BOTH | TS_SAVE_RET(0)};
+
 static ts_status lerp_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);

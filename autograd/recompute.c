@@ -2,7 +2,6 @@
  * and again for what a backward reads. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
-#include "include/tessera/autocast.h"
 #include "include/tessera/check.h"
 
 #include <string.h>
@@ -29,7 +28,7 @@ struct ts_segment {
     const void *site;
     ts_rng_state rng;
     ts_mask_guard masks;
-    ts_autocast_state autocast;
+    uint32_t autocast; /* of the thread */
     ts_device device;
     ts_segment *outer; /* owned; NULL when no input is packed */
     size_t bytes;
@@ -182,7 +181,7 @@ static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(vo
     }
     *s = (ts_segment){.n = n, .m = m, .open = true, .fn = fn, .ctx = ctx, .release = release,
                       .site = site, .rng = thread->rng, .masks = ts_mask_get(),
-                      .autocast = ts_autocast_get_state(), .device = thread->device,
+                      .autocast = thread->autocast, .device = thread->device,
                       .bytes = bytes};
     atomic_init(&s->refs, 1);
     s->outputs = (ts_shape *)(s->inputs + n);
@@ -369,6 +368,20 @@ static ts_status forget_history(ts_run *run, ts_collected *c)
     return TS_OK;
 }
 
+/** A segment that runs again: its results, and the tape that collects what it saves. */
+typedef struct again {
+    ts_segment *segment;
+    ts_tensor **outputs;
+    ts_tape tape;
+} again;
+
+static ts_status run_recorded(void *ctx)
+{
+    again *a = ctx;
+    const ts_segment *s = a->segment;
+    return run_function(s->fn, s->ctx, a->tape.inputs, s->n, a->outputs, s->m, &a->tape, s->site);
+}
+
 /** Runs the function as the first time, with the thread's state of then,
  * and puts that of now back. */
 static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tensor **inputs,
@@ -383,13 +396,8 @@ static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tenso
     thread->device = s->device;
     thread->include = (s->masks.include & ~tracing) | (masks.include & tracing);
     thread->exclude = (s->masks.exclude & ~tracing) | (masks.exclude & tracing);
-    ts_autocast_region region;
-    ts_status status = ts_autocast_enter_state(&region, s->autocast);
-    if (status == TS_OK) {
-        ts_tape tape = {.into = c, .inputs = inputs, .n = s->n};
-        status = run_function(s->fn, s->ctx, inputs, s->n, outputs, s->m, &tape, s->site);
-        ts_autocast_exit(&region);
-    }
+    again a = {s, outputs, {.into = c, .inputs = inputs, .n = s->n}};
+    ts_status status = ts_above.run_autocast(s->autocast, run_recorded, &a);
     ts_mask_pop(masks);
     thread->device = device;
     thread->rng = rng;

@@ -3,6 +3,7 @@
 #include "autograd/vjp.h"
 #include "dispatch/registry.h"
 #include "include/tessera/check.h"
+#include "init.h"
 
 #include <string.h>
 
@@ -32,7 +33,7 @@ ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *o
     return ts_registry_end(ts_vjp_set(op, &o->vjp));
 }
 
-__attribute__((destructor(103))) static void unload(void)
+void ts_autograd_remove(void)
 {
     while (rules) {
         owned_rule *next = rules->next;

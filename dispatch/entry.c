@@ -9,9 +9,6 @@
 
 #include <string.h>
 
-ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
-ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source);
-ts_status (*ts_across)(ts_frame *f, int arg);
 
 /* ------------------------------------------------------------------------------ scalars ---- */
 
@@ -241,7 +238,7 @@ static ts_status convert_args(ts_frame *f, const ts_accepts *accepts, ts_value *
             !(t->flags & TS_TENSOR_CONTIGUOUS) && !accepts->strided && !plan->pointwise && read;
         if (TS_LIKELY(!cast && !pack))
             continue;
-        ts_tensor *c = ts_convert(t, cast ? plan->compute : (ts_dtype)t->dtype);
+        ts_tensor *c = ts_above.convert(t, cast ? plan->compute : (ts_dtype)t->dtype);
         if (!c)
             return ts_error_code();
         if (!copied)
@@ -276,7 +273,7 @@ static ts_status widen_args(const ts_frame *f, ts_value *args, ts_tensor **made,
             v->i = TS_F32;
         if (v->tag != TS_TAG_TENSOR || !is_half(v->t->dtype))
             continue;
-        v->t = ts_convert(v->t, TS_F32);
+        v->t = ts_above.convert(v->t, TS_F32);
         if (!v->t)
             return ts_error_code();
         made[(*nmade)++] = v->t;
@@ -307,7 +304,7 @@ ts_status ts_run_widened(ts_frame *f)
         if (w->dtype == out->dtype && !(f->given >> i & 1)) {
             f->rets[i].t = w;
             w = out;
-        } else if (status == TS_OK && (status = ts_copy_into(out, w)) == TS_OK) {
+        } else if (status == TS_OK && (status = ts_above.copy_into(out, w)) == TS_OK) {
             out->storage->version--; /* the entry that called counts the write */
         }
         ts_tensor_unref(w);
@@ -418,7 +415,7 @@ static inline __attribute__((always_inline)) ts_status fill(ts_frame *f, bool wi
         if (TS_UNLIKELY(shadowed >> i & 1)) {
             ts_tensor *out = f->rets[i].t;
             f->rets[i].t = shadow[i];
-            if (status == TS_OK && (status = ts_copy_into(shadow[i], out)) == TS_OK)
+            if (status == TS_OK && (status = ts_above.copy_into(shadow[i], out)) == TS_OK)
                 shadow[i]->storage->writer = f->op; /* the copy has counted the write */
             ts_tensor_unref(out);
             shadowed &= ~(1 << i);
@@ -517,7 +514,7 @@ static TS_COLD ts_status whole_into(ts_frame *f)
     for (int i = 0; i < f->nrets; i++) {
         ts_tensor *y = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
         if (was >> i & 1) {
-            if (status == TS_OK && y && (status = ts_copy_into(given[i].t, y)) == TS_OK)
+            if (status == TS_OK && y && (status = ts_above.copy_into(given[i].t, y)) == TS_OK)
                 given[i].t->storage->writer = f->op;
             f->rets[i] = given[i];
         } else if (status != TS_OK) {
@@ -608,7 +605,7 @@ ts_status ts_enter_device(ts_frame *f)
         return ts_missing_kernel(f);
     int far = ts_find_far(f);
     if (TS_UNLIKELY(far >= 0))
-        return ts_across(f, far);
+        return ts_above.across(f, far);
     bool own = f->table->impl[f->key] != ts_transfer; /* which is the library's */
     if (own && b->supports && !b->supports(b->state, f))
         return ts_unsupported_call(f);

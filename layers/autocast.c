@@ -3,12 +3,14 @@
  * with a new frame that holds them.
  *
  * The highest of the library's layers, so its casts are calls like any other: recorded by AUTOGRAD,
- * seen by TRACING. A kernel per policy serves all ops that ops/autocast.def names; the rest never
+ * seen by TRACING. A kernel per policy serves all ops whose rows name it; the rest never
  * come here. What a region says is one number per thread, two bits a kind of device.
  */
 // SPDX-License-Identifier: MIT
 #include "core/thread.h"
 #include "core/error.h"
+#include "core/hooks.h"
+#include "init.h"
 #include "include/tessera/autocast.h"
 #include "include/tessera/autograd.h"
 #include "include/tessera/check.h"
@@ -218,22 +220,39 @@ ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_reg
     return ts_register_kernel(op, TS_KEY_AUTOCAST, kernels[policy], NULL, out);
 }
 
+/** Policies of the table's operators; NONE is that of ops which never come here. */
+#define NONE -1
 static const struct {
-    int op;
-    ts_autocast_policy policy;
+    const char *op;
+    int policy;
 } rows[] = {
-#define TS_AUTOCAST_OP(op, policy) {TS_OP_##op, TS_AUTOCAST_##policy},
-#include "ops/autocast.def"
-#undef TS_AUTOCAST_OP
+#define TS_AUTOCAST_NONE NONE
+#define TS_OP(name, schema, forms, kind, infer, composite, gradient, reserve, autocast, ...)       \
+    {#name, TS_AUTOCAST_##autocast},
+#include "ops/ops.def"
+#undef TS_OP
 };
 
-__attribute__((constructor(116))) static void install(void)
+/** Runs body in a region of its own, so that casts of leaves are kept until it ends. */
+static ts_status run_under(ts_autocast_state state, ts_status (*body)(void *ctx), void *ctx)
 {
+    ts_autocast_region region;
+    TS_TRY(ts_autocast_enter_state(&region, state));
+    ts_status status = body(ctx);
+    ts_autocast_exit(&region);
+    return status;
+}
+
+ts_status ts_layers_install(void)
+{
+    ts_above.run_autocast = run_under;
+    ts_above.forget_casts = ts_cast_cache_clear;
+    ts_cast_cache_install();
     ts_status status = TS_OK;
     for (int i = 0; i < TS_COUNTOF(rows) && status == TS_OK; i++)
-        status = ts_autocast_register(ts_op_name(rows[i].op), rows[i].policy, NULL);
-    if (status != TS_OK)
-        ts_log_write("autocast", "installing the AUTOCAST layer failed: %s", ts_error_message());
+        if (rows[i].policy != NONE)
+            status = ts_autocast_register(rows[i].op, (ts_autocast_policy)rows[i].policy, NULL);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------ regions ---- */

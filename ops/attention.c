@@ -422,23 +422,26 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     return ts_parts_give(f, results, 3);
 }
 
-/** 2 B H S T (D + E), of the pairs within the window; half of them when causal. */
-static double cost(const ts_frame *f)
+/** Products and sums of `products` matrices of scores, counting the pairs that the window lets
+ * meet; of packed sequences all pairs of a row with a longest sequence's keys. */
+static ts_work cost(const ts_frame *f, double products)
 {
     ts_attention c = ts_kernel_attention(f);
-    double rows = (double)c.query->sizes[0] * (double)c.heads * (double)c.query->sizes[2];
-    double pairs = rows * (double)c.keys;
-    double seen = (double)(c.left + c.right) + 1, keys = (double)c.keys;
-    if (c.right == 0 && seen > keys)
-        pairs /= 2;
-    else if (seen < keys)
-        pairs *= seen / keys;
-    return 2 * pairs * (double)(c.depth + c.value_depth);
+    double pairs = 0, elements;
+    for (int64_t i = 0; i < c.rows; i++) {
+        int64_t at = i + c.keys - c.rows;
+        int64_t first = ts_max64(0, at - c.left), last = ts_min64(c.keys - 1, at + c.right);
+        pairs += (double)ts_max64(0, last - first + 1);
+    }
+    pairs *= (double)c.query->sizes[0] * (double)c.heads *
+             (c.rows ? (double)c.query->sizes[2] / (double)c.rows : 0);
+    return (ts_work){products * pairs * (double)(c.depth + c.value_depth),
+                     ts_cost_bytes(f, &elements)};
 }
 
-double ts_cost_scaled_dot_product_attention(const ts_frame *f) { return cost(f); }
+ts_work ts_cost_scaled_dot_product_attention(const ts_frame *f) { return cost(f, 2); }
 /* five products to the forward's two */
-double ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { return 2.5 * cost(f); }
+ts_work ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { return cost(f, 5); }
 
 /* -------------------------------------------------------------------------- public forms ---- */
 

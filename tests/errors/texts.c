@@ -54,7 +54,7 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
     WRONG((ts_zeros(TS_SIZES(2, -3), TS_F32)), "TS_ERR_SHAPE: full: argument 'sizes': expected "
                                                "sizes >= 0 whose bytes fit 63 bits, got (2, -3)");
     WRONG((ts_zeros(TS_SIZES(1, 1, 1, 1, 1, 1, 1, 1, 1), TS_F32)),
-          "TS_ERR_SHAPE: full: argument 'sizes': expected 0 to 8 sizes, got 9");
+          "TS_ERR_SHAPE: zeros: argument 'sizes': expected 0 to 8 numbers, got 9");
     WRONG((ts_zeros(TS_SIZES(2), (ts_dtype)99)),
           "TS_ERR_DTYPE: full: argument 'dtype': expected a dtype, got number 99");
     WRONG((ts_zeros(TS_SIZES((int64_t)1 << 40, (int64_t)1 << 40), TS_F32)),

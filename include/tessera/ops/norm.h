@@ -1,10 +1,4 @@
-/**
- * @file norm.h
- * Layer and RMS normalisation over the last dims of a floating tensor. The affine arguments have
- * the sizes of the normalised dims and self's dtype; TS_NONE leaves one out. Gradients of weight
- * and bias are summed in fixed chunks of rows, so they do not depend on the number of threads.
- * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
- */
+/** @file norm.h  Normalisation with options. What holds for the family stands in generated.h. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_NORM_H
 #define TESSERA_OPS_NORM_H
@@ -47,24 +41,12 @@ TS_API ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_ten
 TS_API ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight,
                                        ts_tensor *bias, ts_tensor **sum,
                                        const ts_normalization_opts *opts);
-/**
- * Gradients of a layer norm from what it returned. Returns the gradient of self.
- * @param dims  number of last dims that were normalised
- * @param dw    receives the gradient of weight; may be NULL
- * @param db    receives the gradient of bias; may be NULL
- */
-TS_API ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
-                                         ts_tensor *rstd, ts_tensor *weight, int dims,
-                                         ts_tensor **dw, ts_tensor **db);
 
 /** x / sqrt(mean(x^2) + eps) * weight over the last dims (Zhang, Sennrich 2019). */
 TS_API ts_tensor *ts_rms_norm(ts_tensor *self, ts_tensor *weight);
 /** The same with options. */
 TS_API ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight,
                                  const ts_normalization_opts *opts);
-/** Gradients of an RMS norm, as ts_layer_norm_backward(). */
-TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
-                                       ts_tensor *weight, int dims, ts_tensor **dw);
 
 TS_END_DECLS
 #endif
