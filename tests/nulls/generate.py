@@ -3,9 +3,9 @@
 """Writes calls with a wrong pointer or count: generate.py ALLOWED OUT HEADER...
 
 For each function that the headers declare: NULL in the place of each pointer, a list whose entries
-are NULL, a count below 0, options of no size and of one that is too large. All other arguments are objects of nulls.c. A function whose parameters
-have no such object is an error, so a new function joins. ALLOWED has the pointers that may be
-NULL, one a line: FUNCTION PARAMETER what NULL means."""
+are NULL, a count below 0, options of no size and of one that is too large. All other arguments are
+objects of nulls.c. A function whose parameters have no such object is an error, so a new function
+joins. ALLOWED has the pointers that may be NULL, one a line: FUNCTION PARAMETER what NULL means."""
 import pathlib
 import re
 import sys
