@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/anomaly.h"
 #include "autograd/function.h"
+#include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 
 #include <string.h>
@@ -111,21 +112,21 @@ bool ts_function_needs(const ts_function_call *call, int i)
 
 static ts_status only_in_forward(const ts_function_call *call, const char *what)
 {
-    if (call && call->forward)
+    if (call->forward)
         return TS_OK;
-    return ts_fail_op(TS_ERR_STATE, call ? call->fn.name : what, NULL, NULL,
-                      "%s may be called in forward only", what);
+    return ts_fail_op(TS_ERR_STATE, call->fn.name, NULL, NULL, "%s may be called in forward only",
+                      what);
 }
 
 ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n)
 {
+    TS_TRY(TS_CHECK_OBJECTS(call));
     TS_TRY(only_in_forward(call, "ts_function_save"));
-    if (n < 0 || n > INT32_MAX / 2 - call->nsaved || (n && !tensors))
-        return ts_fail_op(TS_ERR_VALUE, call->fn.name, NULL, NULL, "save: expected tensors, got %d",
-                          n);
+    TS_TRY(TS_CHECK_LIST(tensors, n));
+    TS_TRY(TS_CHECK_VALUE(n, n <= INT32_MAX / 2 - call->nsaved, "fewer tensors"));
     for (int i = 0; i < n; i++)
         if (!tensors[i])
-            return ts_fail_null(call->fn.name, NULL, "a tensor to save");
+            return ts_check_null(TS_CHECK_HERE, "tensors", 0, true);
     if (!call->records)
         return TS_OK;
     if (call->nsaved + n > call->room) {
@@ -153,6 +154,7 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
 
 ts_status ts_function_mark_constant(ts_function_call *call, int k)
 {
+    TS_TRY(TS_CHECK_OBJECTS(call));
     TS_TRY(only_in_forward(call, "ts_function_mark_constant"));
     if (k < 0 || k >= call->node->nrets)
         return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
@@ -164,6 +166,7 @@ ts_status ts_function_mark_constant(ts_function_call *call, int k)
 
 ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 {
+    TS_TRY(TS_CHECK_OBJECTS(call));
     TS_TRY(only_in_forward(call, "ts_function_mark_dirty"));
     if (i < 0 || (uint32_t)i >= call->node->ninputs || call->node->inputs[i].dtype == TS_DTYPE_NONE)
         return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
@@ -178,10 +181,10 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 
 ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
 {
-    if (!call || !call->running || i < 0 || i >= call->nsaved) {
-        ts_fail_op(TS_ERR_INDEX, call ? call->fn.name : "function_saved_tensor", NULL, NULL,
-                   "expected a saved tensor below %d, in backward, got %d", call ? call->nsaved : 0,
-                   i);
+    TS_TRY_NULL(TS_CHECK_OBJECTS(call));
+    if (!call->running || i < 0 || i >= call->nsaved) {
+        ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
+                   "expected a saved tensor below %d, in backward, got %d", call->nsaved, i);
         return NULL;
     }
     ts_vjp_call *b = call->running;
@@ -362,22 +365,22 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
     return status;
 }
 
-/** The function, or an error; what was given is whole. */
+/** An error for what cannot be applied. */
 static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n,
                              ts_tensor **outputs, int m, const void *site)
 {
-    const char *op = fn && fn->name ? fn->name : "function_apply";
-    if (!fn || fn->size != sizeof *fn || !fn->name || !fn->forward || !fn->backward)
-        return ts_fail_op(
-            TS_ERR_VALUE, op, site, NULL,
-            "expected a ts_function of size %zu with name, forward and backward, got size %zu",
-            sizeof *fn, fn ? fn->size : 0);
-    if (n < 0 || m < 1 || m > MOST_OUTPUTS || (n && !inputs) || !outputs)
-        return ts_fail_op(TS_ERR_VALUE, op, site, NULL,
-                          "expected inputs and 1 to %d outputs, got %d and %d", MOST_OUTPUTS, n, m);
+    const char *op = fn->name ? fn->name : "function_apply";
+    if (!fn->name || !fn->forward || !fn->backward)
+        return ts_fail_op(TS_ERR_NULL, op, site, NULL,
+                          "argument 'fn': expected a name, forward and backward, got NULL");
+    ts_check_place at = {op, site};
+    TS_TRY(ts_check_list(at, "inputs", "n", inputs, n));
+    TS_TRY(ts_check_list(at, "outputs", "m", outputs, m));
+    if (m < 1 || m > MOST_OUTPUTS)
+        return ts_check_refuse(at, "m", "1 to 255", ts_scalar_int(m));
     for (int i = 0; i < n; i++)
         if (!inputs[i])
-            return ts_fail_null(op, site, "an input");
+            return ts_check_null(at, "inputs", 0, true);
     return TS_OK;
 }
 
@@ -385,13 +388,18 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
                             ts_tensor **outputs, int m)
 {
     const void *site = __builtin_return_address(0);
-    ts_status status = check_apply(fn, inputs, n, outputs, m, site);
-    ts_node *node = status == TS_OK ? node_new(fn, ctx, inputs, n, m, site) : NULL;
+    ts_function f;
+    ts_status status = TS_CHECK_OPTS(&f, fn);
+    if (status != TS_OK)
+        f = (ts_function){0};
+    else
+        status = check_apply(&f, inputs, n, outputs, m, site);
+    ts_node *node = status == TS_OK ? node_new(&f, ctx, inputs, n, m, site) : NULL;
     if (!node) {
         for (int k = 0; k < m && k < MOST_OUTPUTS && outputs; k++)
             outputs[k] = NULL;
-        if (fn && fn->size == sizeof *fn && fn->release)
-            fn->release(ctx);
+        if (f.release)
+            f.release(ctx);
         return status == TS_OK ? ts_error_code() : status;
     }
     ts_function_call *call = ts_function_of(node);

@@ -2,21 +2,17 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
 #include "core/recorder.h"
+#include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
 #include <string.h>
 
-static ts_status need_tensor(const char *op, const ts_tensor *t)
-{
-    return t && t != TS_NONE ? TS_OK : ts_fail_null(op, NULL, "t");
-}
-
 /* -------------------------------------------------------------------------------- leaves ---- */
 
 ts_tensor *ts_set_requires_grad(ts_tensor *t, bool on)
 {
-    TS_TRY_NULL(need_tensor("set_requires_grad", t));
+    TS_TRY_NULL(TS_CHECK_TENSORS(t));
     if (on && !ts_dtype_is_float((ts_dtype)t->dtype)) {
         ts_fail_op(TS_ERR_DTYPE, "set_requires_grad", NULL, NULL,
                    "argument 't': expected a floating dtype, got %s",
@@ -42,7 +38,8 @@ bool ts_requires_grad(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_RE
 bool ts_is_leaf(const ts_tensor *t) { return t && !t->node; }
 ts_tensor *ts_grad(const ts_tensor *t)
 {
-    if (!t || !t->grad || !t->grad->grad)
+    TS_TRY_NULL(TS_CHECK_OBJECTS(t));
+    if (!t->grad || !t->grad->grad)
         return TS_NONE;
     TS_TELL(&ts_tls, grad_read, (ts_tensor *)t, t->grad->grad);
     return t->grad->grad;
@@ -66,9 +63,8 @@ void ts_zero_grad(ts_tensor *t)
 
 ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 {
-    TS_TRY(need_tensor("set_grad", t));
-    if (!grad)
-        return ts_fail_null("set_grad", __builtin_return_address(0), "grad");
+    TS_TRY(TS_CHECK_TENSORS(t));
+    TS_TRY(TS_CHECK_OBJECTS(grad));
     if (grad == TS_NONE) {
         ts_zero_grad(t);
         return TS_OK;
@@ -98,16 +94,14 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
  * What a run starts with: the root's node, and its gradient, owned.
  * One that is made here is the run's alone, which may hand it to a leaf.
  */
-static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_node **node,
-                       ts_tensor **gradient)
+static ts_status start(ts_tensor *root, ts_tensor *given, ts_node **node, ts_tensor **gradient)
 {
-    TS_TRY(need_tensor("backward", root));
     if (!ts_requires_grad(root))
         return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL,
                           "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 'root': expected a tensor that requires grad");
     char want[192], got[192];
-    ts_tensor *g = opts && opts->gradient != TS_NONE ? opts->gradient : NULL;
+    ts_tensor *g = given != TS_NONE ? given : NULL;
     if (g) {
         if (g->ndim != root->ndim || g->dtype != root->dtype ||
             memcmp(g->sizes, root->sizes, root->ndim * sizeof *root->sizes) != 0)
@@ -119,7 +113,7 @@ static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_node **
                               ts_dtype_name((ts_dtype)g->dtype));
     } else if (root->numel != 1) {
         return ts_fail_op(TS_ERR_SHAPE, "backward", NULL,
-                          "reduce it, or give its gradient in the options",
+                          "reduce it, or give its gradient to ts_backward_ex()",
                           "argument 'root': expected one element, got sizes %s",
                           ts_format_sizes(got, sizeof got, root->sizes, root->ndim));
     }
@@ -135,57 +129,57 @@ static ts_status start(ts_tensor *root, const ts_backward_opts *opts, ts_node **
     return TS_OK;
 }
 
-static ts_status backward(ts_tensor *root, const ts_backward_opts *opts)
+/** Runs the graph of root; gradients of `captures` are returned, or all of them accumulated. */
+static ts_status run(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts,
+                     ts_capture *captures, int n)
 {
     TS_SCOPE;
-    ts_node *n;
+    ts_node *node;
     ts_tensor *g;
-    TS_TRY(start(root, opts, &n, &g));
-    bool record = opts && opts->create_graph, retain = record || (opts && opts->retain_graph);
-    return ts_engine_run(n, root->output, g, record, retain, NULL, 0);
+    TS_TRY(start(root, gradient, &node, &g));
+    bool retain = opts->create_graph || opts->retain_graph;
+    return ts_engine_run(node, root->output, g, opts->create_graph, retain, captures, n);
 }
 
 /** One call for a recorder, whose parts are the rules' ops. */
-static ts_status backward_at(ts_tensor *root, const ts_backward_opts *opts, const void *site)
+static ts_status backward_at(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts,
+                             const void *site)
 {
     uint32_t region = ts_region_enter(&ts_tls, "backward", site);
-    ts_status status = backward(root, opts);
+    ts_status status = run(root, gradient, opts, NULL, 0);
     ts_region_leave(&ts_tls, region);
     return status;
 }
 
-ts_status ts_backward_ex(ts_tensor *root, const ts_backward_opts *opts)
+ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts)
 {
-    return backward_at(root, opts, __builtin_return_address(0));
+    ts_backward_opts o;
+    TS_TRY(TS_CHECK_TENSORS(root));
+    TS_TRY(TS_CHECK_OBJECTS(gradient));
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    return backward_at(root, gradient, &o, __builtin_return_address(0));
 }
 
 ts_status ts_backward(ts_tensor *loss)
 {
-    return backward_at(loss, NULL, __builtin_return_address(0));
+    const ts_backward_opts defaults = {.size = sizeof defaults};
+    TS_TRY(TS_CHECK_TENSORS(loss));
+    return backward_at(loss, TS_NONE, &defaults, __builtin_return_address(0));
 }
 
-static ts_status capture(ts_tensor *output, const ts_backward_opts *opts, ts_capture *captures,
-                         int n)
-{
-    TS_SCOPE;
-    ts_node *root;
-    ts_tensor *g;
-    TS_TRY(start(output, opts, &root, &g));
-    bool record = opts && opts->create_graph, retain = record || (opts && opts->retain_graph);
-    return ts_engine_run(root, output->output, g, record, retain, captures, n);
-}
-
-ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tensor **grads,
-                     const ts_backward_opts *opts)
+ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *inputs, int n,
+                     ts_tensor **grads, const ts_backward_opts *opts)
 {
     enum { MOST = 256 };
-    if (n < 0 || n > MOST || (n && (!inputs || !grads)))
-        return ts_fail_op(TS_ERR_VALUE, "grad_of", __builtin_return_address(0), NULL,
-                          "expected 0 to %d inputs and a place for their gradients, got %d", MOST,
-                          n);
+    ts_backward_opts o;
+    TS_TRY(TS_CHECK_TENSORS(output));
+    TS_TRY(TS_CHECK_OBJECTS(gradient));
+    TS_TRY(TS_CHECK_VALUE(n, n <= MOST, "at most 256"));
+    TS_TRY(TS_CHECK_TENSOR_LIST(inputs, n));
+    TS_TRY(TS_CHECK_LIST(grads, n));
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
     ts_capture captures[MOST];
     for (int i = 0; i < n; i++) {
-        TS_TRY(need_tensor("grad_of", inputs[i]));
         if (!ts_requires_grad(inputs[i]))
             return ts_fail_op(TS_ERR_AUTOGRAD, "grad_of", __builtin_return_address(0), NULL,
                               "input %d: expected a tensor that requires grad", i);
@@ -194,7 +188,7 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tens
         captures[i] = (ts_capture){node, inputs[i]->output, NULL};
     }
     uint32_t region = ts_region_enter(&ts_tls, "grad_of", __builtin_return_address(0));
-    ts_status status = capture(output, opts, captures, n);
+    ts_status status = run(output, gradient, &o, captures, n);
     ts_region_leave(&ts_tls, region);
     for (int i = 0; i < n; i++) {
         if (status == TS_OK) {

@@ -1,6 +1,7 @@
 /** @file graph.c  Looking at a recorded graph: names, neighbours, print. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
+#include "include/tessera/check.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -55,6 +56,7 @@ static ts_tensor *shape_of(shape *s, const ts_input *in)
 
 int ts_node_describe(const ts_node *n, char *buffer, size_t size)
 {
+    size = buffer ? size : 0; /* only the length is asked for */
     if (!n || n->op == TS_NODE_LEAF) {
         const ts_tensor *t = ts_node_leaf(n);
         char sizes[192];
@@ -139,11 +141,10 @@ static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx
 ts_status ts_autograd_write(ts_tensor *t, FILE *out, ts_autograd_format format)
 {
     const void *site = __builtin_return_address(0);
-    if (!t || t == TS_NONE)
-        return ts_fail_null("autograd_write", site, "t");
-    if (!out || (format != TS_AUTOGRAD_TEXT && format != TS_AUTOGRAD_DOT))
-        return ts_fail_op(TS_ERR_VALUE, "autograd_write", site, NULL,
-                          "expected a file and a format, got %p and %d", (void *)out, (int)format);
+    TS_TRY(TS_CHECK_TENSORS(t));
+    TS_TRY(TS_CHECK_POINTERS(out));
+    TS_TRY(TS_CHECK_VALUE(format, format == TS_AUTOGRAD_TEXT || format == TS_AUTOGRAD_DOT,
+                          "TS_AUTOGRAD_TEXT or TS_AUTOGRAD_DOT"));
     if (!ts_requires_grad(t))
         return ts_fail_op(TS_ERR_AUTOGRAD, "autograd_write", site,
                           "make a leaf it depends on with ts_set_requires_grad()",

@@ -1,6 +1,7 @@
 /** @file hooks.c  Functions that a backward calls on gradients and around rules. */
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
+#include "include/tessera/check.h"
 
 /* A hook that is removed while its node runs may be the one that runs, or the next. */
 enum { REMOVED = 255 };
@@ -79,11 +80,11 @@ void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t)
 ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out)
 {
     const void *site = __builtin_return_address(0);
-    if (!t || t == TS_NONE)
-        return ts_fail_null("register_hook", site, "t");
-    if (!fn || !ts_requires_grad(t))
+    TS_TRY(TS_CHECK_TENSORS(t));
+    TS_TRY(TS_CHECK_POINTERS(fn));
+    if (!ts_requires_grad(t))
         return ts_fail_op(TS_ERR_AUTOGRAD, "register_hook", site, "ts_set_requires_grad(t, true)",
-                          "expected a function and a tensor that requires grad");
+                          "argument 't': expected a tensor that requires grad");
     ts_node *n = ts_gradient_node(t);
     TS_TRY(n);
     return add(n,
@@ -112,8 +113,7 @@ static ts_tensor *keep_grad(void *payload, ts_tensor *grad)
 ts_status ts_retain_grad(ts_tensor *t)
 {
     const void *site = __builtin_return_address(0);
-    if (!t || t == TS_NONE)
-        return ts_fail_null("retain_grad", site, "t");
+    TS_TRY(TS_CHECK_TENSORS(t));
     if (!ts_requires_grad(t))
         return ts_fail_op(TS_ERR_AUTOGRAD, "retain_grad", site, "ts_set_requires_grad(t, true)",
                           "argument 't': expected a tensor that requires grad");
@@ -134,17 +134,15 @@ ts_status ts_retain_grad(ts_tensor *t)
 
 ts_status ts_node_hook_before(ts_node *node, ts_node_pre_hook fn, void *payload, ts_hook **out)
 {
-    if (!node || !fn)
-        return ts_fail_op(TS_ERR_NULL, "node_hook_before", __builtin_return_address(0), NULL,
-                          "expected a node and a function, got NULL");
+    TS_TRY(TS_CHECK_OBJECTS(node));
+    TS_TRY(TS_CHECK_POINTERS(fn));
     return add(node, (ts_hook){.pre = fn, .payload = payload, .kind = TS_HOOK_PRE}, out);
 }
 
 ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload, ts_hook **out)
 {
-    if (!node || !fn)
-        return ts_fail_op(TS_ERR_NULL, "node_hook_after", __builtin_return_address(0), NULL,
-                          "expected a node and a function, got NULL");
+    TS_TRY(TS_CHECK_OBJECTS(node));
+    TS_TRY(TS_CHECK_POINTERS(fn));
     return add(node, (ts_hook){.post = fn, .payload = payload, .kind = TS_HOOK_POST}, out);
 }
 

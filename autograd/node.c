@@ -80,7 +80,7 @@ static void accumulator_orphan(ts_node *n)
     ts_node_unref(n);
 }
 
-static void tensor_release(ts_tensor *t)
+void ts_node_release_history(ts_tensor *t)
 {
     if (t->node && t->grad)
         ts_hook_move(t->node, NULL, t);
@@ -93,11 +93,6 @@ static void tensor_release(ts_tensor *t)
             ts_tensor_unref(t->grad->grad);
         ts_free(&ts_tls, t->grad, sizeof *t->grad);
     }
-}
-
-__attribute__((constructor(101))) static void install(void)
-{
-    ts_autograd_release = tensor_release;
 }
 
 /* ------------------------------------------------------------------------------- leaves ---- */

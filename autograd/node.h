@@ -104,6 +104,10 @@ TS_INLINE ts_node *ts_gradient_node(ts_tensor *t)
 }
 
 void ts_node_unref(ts_node *node);
+/** The AUTOGRAD layer: runs the call and attaches a node to its results. */
+ts_status ts_record(ts_frame *f);
+/** Releases the node and the gradient of a tensor that ends. */
+void ts_node_release_history(ts_tensor *t);
 /** Drops saved tensors; a later unpack is an error. */
 void ts_node_free_saved(ts_node *node);
 /** Input index of (argument, member); -1 when it is no tensor. */

@@ -2,7 +2,7 @@
  * and again for what a backward reads. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
-#include "include/tessera/autocast.h"
+#include "include/tessera/check.h"
 
 #include <string.h>
 
@@ -28,7 +28,7 @@ struct ts_segment {
     const void *site;
     ts_rng_state rng;
     ts_mask_guard masks;
-    ts_autocast_state autocast;
+    uint32_t autocast; /* of the thread */
     ts_device device;
     ts_segment *outer; /* owned; NULL when no input is packed */
     size_t bytes;
@@ -181,7 +181,7 @@ static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(vo
     }
     *s = (ts_segment){.n = n, .m = m, .open = true, .fn = fn, .ctx = ctx, .release = release,
                       .site = site, .rng = thread->rng, .masks = ts_mask_get(),
-                      .autocast = ts_autocast_get_state(), .device = thread->device,
+                      .autocast = thread->autocast, .device = thread->device,
                       .bytes = bytes};
     atomic_init(&s->refs, 1);
     s->outputs = (ts_shape *)(s->inputs + n);
@@ -251,18 +251,23 @@ static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
 }
 
 static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, int n,
-                       ts_tensor **outputs, int m, const ts_recompute_opts *opts, const void *site)
+                       ts_tensor **outputs, int m, void (*release)(void *), const void *site)
 {
     ts_thread *thread = ts_thread_self();
-    void (*release)(void *) = opts ? opts->release : NULL;
     ts_tensor **inputs = NULL; /* a copy: outputs may be the same array */
     ts_status status = TS_OK;
-    if (!fn || n < 0 || m < 1 || (n && !given) || !outputs)
-        status = ts_fail_op(TS_ERR_VALUE, op_name, site, NULL,
-                            "expected a function, inputs and outputs, got n = %d, m = %d", n, m);
+    ts_check_place at = {op_name, site};
+    if (!fn)
+        status = ts_check_null(at, "fn", 0, false);
+    if (status == TS_OK)
+        status = ts_check_list(at, "inputs", "n", given, n);
+    if (status == TS_OK)
+        status = ts_check_list(at, "outputs", "m", outputs, m);
+    if (status == TS_OK && m < 1)
+        status = ts_check_refuse(at, "m", "at least 1", ts_scalar_int(m));
     for (int i = 0; i < n && status == TS_OK; i++)
         if (!given[i])
-            status = ts_fail_null(op_name, site, "an input");
+            status = ts_check_null(at, "inputs", 0, true);
     size_t bytes = 2 * (size_t)(n > 0 ? n : 0) * sizeof *inputs;
     if (status == TS_OK && !(inputs = ts_alloc(thread, bytes)))
         status = ts_fail_memory("a function's inputs", (int64_t)bytes);
@@ -300,11 +305,9 @@ ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, 
 ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                           ts_tensor **outputs, int m, const ts_recompute_opts *opts)
 {
-    const void *site = __builtin_return_address(0);
-    if (opts && opts->size != sizeof *opts)
-        return ts_fail_op(TS_ERR_VALUE, op_name, site, NULL,
-                          "argument 'opts': expected size %zu, got %zu", sizeof *opts, opts->size);
-    return apply(fn, ctx, inputs, n, outputs, m, opts, site);
+    ts_recompute_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    return apply(fn, ctx, inputs, n, outputs, m, o.release, __builtin_return_address(0));
 }
 
 /* --------------------------------------------------------------------------------- again ---- */
@@ -365,6 +368,20 @@ static ts_status forget_history(ts_run *run, ts_collected *c)
     return TS_OK;
 }
 
+/** A segment that runs again: its results, and the tape that collects what it saves. */
+typedef struct again {
+    ts_segment *segment;
+    ts_tensor **outputs;
+    ts_tape tape;
+} again;
+
+static ts_status run_recorded(void *ctx)
+{
+    again *a = ctx;
+    const ts_segment *s = a->segment;
+    return run_function(s->fn, s->ctx, a->tape.inputs, s->n, a->outputs, s->m, &a->tape, s->site);
+}
+
 /** Runs the function as the first time, with the thread's state of then,
  * and puts that of now back. */
 static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tensor **inputs,
@@ -379,13 +396,8 @@ static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tenso
     thread->device = s->device;
     thread->include = (s->masks.include & ~tracing) | (masks.include & tracing);
     thread->exclude = (s->masks.exclude & ~tracing) | (masks.exclude & tracing);
-    ts_autocast_region region;
-    ts_status status = ts_autocast_enter_state(&region, s->autocast);
-    if (status == TS_OK) {
-        ts_tape tape = {.into = c, .inputs = inputs, .n = s->n};
-        status = run_function(s->fn, s->ctx, inputs, s->n, outputs, s->m, &tape, s->site);
-        ts_autocast_exit(&region);
-    }
+    again a = {s, outputs, {.into = c, .inputs = inputs, .n = s->n}};
+    ts_status status = ts_above.run_autocast(s->autocast, run_recorded, &a);
     ts_mask_pop(masks);
     thread->device = device;
     thread->rng = rng;

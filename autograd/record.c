@@ -326,7 +326,7 @@ static TS_COLD void drop_results(ts_frame *f)
 }
 
 /** The AUTOGRAD layer of every op. */
-static ts_status record(ts_frame *f)
+ts_status ts_record(ts_frame *f)
 {
     uint32_t flags = f->table->info->flags;
     need need = measure(f);
@@ -361,10 +361,4 @@ static ts_status record(ts_frame *f)
     }
     ts_node_unref_new(n); /* results hold it now, or nobody */
     return status;
-}
-
-__attribute__((constructor(115))) static void install(void)
-{
-    if (ts_register_fallback(TS_KEY_AUTOGRAD, record, NULL) != TS_OK)
-        ts_log_write("autograd", "installing the AUTOGRAD layer failed: %s", ts_error_message());
 }

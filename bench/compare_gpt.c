@@ -61,9 +61,9 @@ compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, co
     int64_t n[] = {g->B * g->T};
     bool made = true;
     g->tokens = ts_retain(values ? placed(ts_from_array(tokens, TS_I64, (int64_t[]){g->B, g->T}, 2))
-                                 : ts_randint(0, g->V, (int64_t[]){g->B, g->T}, 2));
+                                 : ts_randint((int64_t[]){g->B, g->T}, 2, 0, g->V));
     g->targets = ts_retain(values ? placed(ts_from_array(targets, TS_I64, n, 1))
-                                  : ts_randint(0, g->V, n, 1));
+                                  : ts_randint(n, 1, 0, g->V));
     g->count = AROUND + PER_BLOCK * g->L;
     for (int64_t i = 0; i < g->count; i++) {
         int64_t sizes[2];
@@ -133,8 +133,7 @@ static ts_tensor *backward(const compare_gpt *g, ts_tensor *logits)
     ts_tensor *gradient = ts_detach(logits),
               *loss = ts_cross_entropy_grad_(gradient, g->targets, NULL);
     TS_TRY_NULL(loss);
-    TS_TRY_NULL(ts_backward_ex(
-        logits, &(ts_backward_opts){.size = sizeof(ts_backward_opts), .gradient = gradient}));
+    TS_TRY_NULL(ts_backward_ex(logits, gradient, NULL));
     return loss;
 }
 

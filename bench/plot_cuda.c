@@ -68,15 +68,12 @@ static ts_status draw(const points *p, const suite *of, const char *op, const ch
                       const char *folder)
 {
     char title[128], path[4096];
-    ts_line_opts dots = {.markers = true};
+    ts_line_opts dots = {.size = sizeof dots, .markers = true};
     snprintf(title, sizeof title, "%s, %s", op, dtype);
     snprintf(path, sizeof path, "%s/cuda-%s-%s.svg", folder, op, dtype);
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = title,
-                                                    .x_title = of->x_title,
-                                                    .log_x = true,
-                                                    .y_title = of->y_title,
-                                                    .width = 560,
-                                                    .height = 320});
+    ts_chart *chart =
+        ts_chart_new(TS_OPTS(ts_chart_opts, .title = title, .x_title = of->x_title, .log_x = true,
+                             .y_title = of->y_title, .width = 560, .height = 320));
     TS_TRY(chart);
     ts_status status = TS_OK;
     for (int s = 0; s < SIDES && status == TS_OK; s++) {

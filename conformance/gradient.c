@@ -89,8 +89,8 @@ static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights
             sample_refused(c);
             return false;
         }
-        ts_backward_opts opts = {.size = sizeof opts, .gradient = g, .retain_graph = true};
-        if (ts_backward_ex(y, &opts) != TS_OK) {
+        ts_backward_opts opts = {.size = sizeof opts, .retain_graph = true};
+        if (ts_backward_ex(y, g, &opts) != TS_OK) {
             if (sample_is_refusal(c, ts_error_code()))
                 sample_refused(c);
             else
@@ -298,10 +298,9 @@ static void check_none(ts_case c)
         ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
         if (!y || !ts_dtype_is_float(ts_dtype_of(y)) || !ts_numel(y))
             continue;
-        ts_backward_opts opts = {
-            .size = sizeof opts, .gradient = filled(y, 1), .retain_graph = true};
+        ts_backward_opts opts = {.size = sizeof opts, .retain_graph = true};
         good = nodiff ? !ts_requires_grad(y)
-                      : ts_backward_ex(y, &opts) == TS_ERR_AUTOGRAD &&
+                      : ts_backward_ex(y, filled(y, 1), &opts) == TS_ERR_AUTOGRAD &&
                             strstr(ts_error_message(), c.s->op) != NULL;
         if (!good)
             sample_failed(&c, "result %d: expected %s, got: %s", i,
@@ -343,10 +342,8 @@ static void check_in_place(ts_case c, ts_dtype dtype)
         if (k)
             rets[0] = ts_value_tensor(self);
         ts_status status = sample_call(&c, &m, rets);
-        ts_backward_opts opts = {.size = sizeof opts,
-                                 .gradient = status == TS_OK ? filled(rets[0].t, 0.75) : NULL};
         if (status == TS_OK)
-            status = ts_backward_ex(rets[0].t, &opts);
+            status = ts_backward_ex(rets[0].t, filled(rets[0].t, 0.75), NULL);
         refused = k && status == TS_ERR_AUTOGRAD && strstr(ts_error_message(), c.s->op);
         good = status == TS_OK || refused;
         if (!good)

@@ -264,7 +264,7 @@ static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
     telling t = {.card = card, .quiet = s->quiet};
     const char *who = c->name ? c->name : c->plugin;
     if (!s->quiet && isatty(STDERR_FILENO)) {
-        ts_progress_opts look = {.label = who, .item_unit = "operators"};
+        ts_progress_opts look = {.size = sizeof look, .label = who, .item_unit = "operators"};
         t.progress = ts_progress_new(units_choose(&opts, NULL, 0), &look);
     }
     opts.isolate = isolates(s, c);

@@ -85,7 +85,7 @@ static ts_tensor *second_value(const ts_case *c, ts_made *m, leaves *l, bool cre
     for (int k = 0; create && k < n; k++)
         places[k] = x[k];
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = create};
-    if (!sum || ts_grad_of(sum, x, n, grads, &opts) != TS_OK)
+    if (!sum || ts_grad_of(sum, TS_NONE, x, n, grads, &opts) != TS_OK)
         return NULL;
     seed = seeds[1];
     for (int k = 0; k < n; k++) {
@@ -143,7 +143,7 @@ static bool analytic(const ts_case *c, ts_made *m, leaves *l, double *q, double 
     ts_tensor *places[LEAVES_MOST], *g[LEAVES_MOST];
     ts_tensor *t = second_value(c, m, l, true, places);
     if (!t || ts_item(t, q) != TS_OK ||
-        (ts_requires_grad(t) && ts_grad_of(t, places, l->n, g, NULL) != TS_OK)) {
+        (ts_requires_grad(t) && ts_grad_of(t, TS_NONE, places, l->n, g, NULL) != TS_OK)) {
         sample_refused(c);
         return false;
     }

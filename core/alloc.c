@@ -389,7 +389,7 @@ ts_memory_stats ts_memory_get_stats(void)
 
 void ts_memory_reset_peak(void) { atomic_store(&peak, atomic_load(&in_use)); }
 
-__attribute__((constructor(101))) static void alloc_choose(void)
+void ts_alloc_from_environment(void)
 {
     const char *mode = getenv("TS_ALLOC");
     if (mode && strcmp(mode, "system") == 0)

@@ -31,6 +31,7 @@ typedef struct ts_slab {
 
 /* TS_ALLOC=system: every block straight from malloc, for memory checkers */
 extern bool ts_alloc_system;
+void ts_alloc_from_environment(void); /* TS_ALLOC */
 
 TS_INLINE int ts_small_class(size_t bytes)
 {

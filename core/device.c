@@ -2,12 +2,53 @@
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "core/tensor.h"
+#include "include/tessera/check.h"
 
 #include <stdio.h>
 #include <string.h>
 
 _Atomic(const ts_backend *) ts_devices[16];
 ts_device_counts ts_device_count_of[16];
+
+#define NAME(key) [TS_KEY_##key] = #key
+_Atomic(const char *) ts_key_names[TS_KEY_COUNT] = {
+    NAME(CPU), NAME(CUDA), NAME(LAZY), NAME(META),
+    NAME(AUTOGRAD), NAME(TRACING), NAME(AUTOCAST), NAME(ABSENT),
+};
+
+const char *ts_key_name(ts_key key)
+{
+    const char *name =
+        key < TS_KEY_COUNT ? atomic_load_explicit(&ts_key_names[key], memory_order_acquire) : NULL;
+    return name ? name : "?";
+}
+
+const char *ts_device_name(ts_device device)
+{
+    static _Thread_local char ring[8][32];
+    static _Thread_local unsigned next;
+    char *out = ring[next++ & 7];
+    const char *key = ts_key_name(device.backend);
+    size_t n = 0;
+    for (; key[n] && n < 24; n++)
+        out[n] = (char)(key[n] >= 'A' && key[n] <= 'Z' ? key[n] + 32 : key[n]);
+    out[n] = 0;
+    if (device.backend != TS_KEY_CPU && device.backend != TS_KEY_META)
+        snprintf(out + n, sizeof ring[0] - n, ":%d", device.index);
+    return out;
+}
+
+ts_device ts_default_device(void) { return ts_thread_self()->device; }
+
+ts_status ts_set_default_device(ts_device device)
+{
+    if (device.backend > 15 || strcmp(ts_key_name(device.backend), "?") == 0)
+        return ts_error_set(TS_ERR_DEVICE,
+                            "set_default_device: expected a known backend, got key %d",
+                            device.backend);
+    ts_thread_self()->device = device;
+    return TS_OK;
+}
 
 /** An error of the backend, or one of ours when it recorded none. */
 static ts_status reported(ts_status status, ts_device device, const char *what)
@@ -191,6 +232,7 @@ static void pinned_release(void *payload, void *data, int64_t bytes)
 
 ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
 {
+    TS_TRY_NULL(TS_CHECK_LIST(sizes, ndim));
     TS_TRY_NULL(ts_device_check(device, "empty_pinned"));
     ts_thread *thread = ts_thread_self();
     /* checks, without memory */

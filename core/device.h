@@ -12,6 +12,8 @@
 /** The backend of each key; NULL for the CPU, META and keys with a name alone.
  * Set once, by dispatch/. */
 extern _Atomic(const ts_backend *) ts_devices[16];
+/** Names of keys, which dispatch/ publishes; NULL where there is none. */
+extern _Atomic(const char *) ts_key_names[];
 /** What ts_backend_get_stats() reports. */
 typedef struct ts_device_counts {
     _Atomic uint64_t round_trips, bytes_in, bytes_out;

@@ -195,7 +195,7 @@ void ts_log_write(const char *topic, const char *format, ...)
         fprintf(stderr, "[tessera %s] %s\n", topic, line);
 }
 
-__attribute__((constructor(101))) static void log_choose(void)
+void ts_log_from_environment(void)
 {
     const char *topics = getenv("TS_LOG");
     if (topics)

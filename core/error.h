@@ -24,5 +24,7 @@ TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *arg
 TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);
 /** Names the op in a record of a failure that did not know it. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
+/** Reads the topics that TS_LOG names. */
+void ts_log_from_environment(void);
 
 #endif

@@ -338,9 +338,9 @@ void ts_parallel_for_dynamic(int64_t tasks, int64_t chunk, ts_parallel_body body
         run(tasks, chunk, (tasks - 1) / chunk + 1, body, ctx);
 }
 
-/* At unload: the workers' code goes away. A loop that still runs at process exit keeps its workers;
- * later loops find the pool busy and run inline. */
-__attribute__((destructor)) static void stop_pool(void)
+/* A loop that still runs at process exit keeps its workers; later loops find the pool busy and run
+ * inline. */
+void ts_parallel_stop(void)
 {
     if (atomic_exchange(&pool.busy, true))
         return;

@@ -42,6 +42,9 @@ void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *
  */
 void ts_parallel_for_dynamic(int64_t tasks, int64_t chunk, ts_parallel_body body, void *ctx);
 
+/** Ends the workers: the library unloads. */
+void ts_parallel_stop(void);
+
 /** True inside a body, where further loops run inline. */
 bool ts_in_parallel(void);
 

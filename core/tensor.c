@@ -2,11 +2,10 @@
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
 #include "core/device.h"
+#include "core/hooks.h"
 #include "core/recorder.h"
 
 #include <string.h>
-
-void (*ts_autograd_release)(ts_tensor *t);
 
 /* the highest key: a call that requires a tensor fails before any layer sees it */
 static ts_tensor none = {.keys = TS_KEYSET(TS_KEY_ABSENT), .refs = 1, .flags = TS_TENSOR_NONE};
@@ -266,7 +265,7 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
     return t;
 }
 
-void ts_tensor_destroy_meta(ts_tensor *t) { ts_autograd_release(t); }
+void ts_tensor_destroy_meta(ts_tensor *t) { ts_above.release_history(t); }
 
 static __attribute__((noinline)) void tensor_end(ts_tensor *t)
 {

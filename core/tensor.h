@@ -90,8 +90,6 @@ struct ts_tensor {
 
 TS_COLD void ts_tensor_destroy_meta(ts_tensor *t); /* releases node and grad */
 void ts_storage_destroy(ts_storage *s);
-/** Set by the autograd room. */
-extern void (*ts_autograd_release)(ts_tensor *t);
 
 /** Uninitialised storage with one reference; NULL with an error. */
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);

@@ -1,14 +1,16 @@
 /** @file thread.c  Birth, list and end of per-thread state. */
 // SPDX-License-Identifier: MIT
-#include "core/thread.h"
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/hooks.h"
+#include "core/parallel.h"
+#include "init.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
 _Thread_local ts_thread ts_tls;
-void (*ts_thread_exit_hook)(ts_thread *thread) = NULL;
+ts_hooks ts_above;
 
 static struct {
     pthread_mutex_t lock;
@@ -29,9 +31,8 @@ static void thread_exit(void *arg)
     while (t->scope && t->scope != &t->root)
         ts_scope_leave(t->scope);
     ts_scope_leave(&t->root);
-    void (*hook)(ts_thread *) = __atomic_load_n(&ts_thread_exit_hook, __ATOMIC_ACQUIRE);
-    if (hook)
-        hook(t);
+    if (t->timers)
+        ts_above.thread_ended(t);
     pthread_mutex_lock(&threads.lock);
     *t->link = t->next;
     if (t->next)
@@ -90,9 +91,24 @@ void ts_thread_defaults(ts_keyset include_set, ts_keyset include_clear, uint32_t
     pthread_mutex_unlock(&threads.lock);
 }
 
-/* The main thread has no destructor at exit; its root scope is emptied when the library unloads. */
-__attribute__((destructor)) static void unload(void)
+/* ----------------------------------------------------------------------- random numbers ---- */
+
+void ts_manual_seed(uint64_t seed) { ts_thread_self()->rng = (ts_rng_state){seed, 0}; }
+ts_rng_state ts_rng_get_state(void) { return ts_thread_self()->rng; }
+void ts_rng_set_state(ts_rng_state state) { ts_thread_self()->rng = state; }
+
+/* ------------------------------------------------------------------------- up and down ---- */
+
+void ts_core_install(void)
 {
+    ts_alloc_from_environment();
+    ts_log_from_environment();
+}
+
+/* The main thread has no destructor at exit; its root scope is emptied when the library unloads. */
+void ts_core_remove(void)
+{
+    ts_parallel_stop();
     ts_thread *self = &ts_tls;
     if (atomic_load_explicit(&self->state, memory_order_relaxed))
         thread_exit(self);
@@ -100,9 +116,3 @@ __attribute__((destructor)) static void unload(void)
         pthread_key_delete(threads.key);
     threads.has_key = false;
 }
-
-/* ----------------------------------------------------------------------- random numbers ---- */
-
-void ts_manual_seed(uint64_t seed) { ts_thread_self()->rng = (ts_rng_state){seed, 0}; }
-ts_rng_state ts_rng_get_state(void) { return ts_thread_self()->rng; }
-void ts_rng_set_state(ts_rng_state state) { ts_thread_self()->rng = state; }

@@ -63,7 +63,5 @@ void ts_thread_walk(void (*visit)(ts_thread *thread, void *ctx), void *ctx);
 /** Makes future threads start with these bits; used with a walk over present ones. */
 void ts_thread_defaults(ts_keyset include_set, ts_keyset include_clear, uint32_t state_set,
                         uint32_t state_clear);
-/** Called for each thread at its exit, before its heap is given up. One subscriber: the timers. */
-extern void (*ts_thread_exit_hook)(ts_thread *thread);
 
 #endif

@@ -8,9 +8,6 @@
 
 #include <string.h>
 
-ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
-ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
-
 /** Copies of arguments for the kernel; released after the call. */
 typedef struct copies {
     ts_value args[TS_MAX_ARGS];
@@ -20,7 +17,7 @@ typedef struct copies {
 
 static ts_status copy_arg(copies *c, const ts_frame *f, int i, ts_dtype dtype)
 {
-    ts_tensor *t = ts_convert(f->args[i].t, dtype);
+    ts_tensor *t = ts_above.convert(f->args[i].t, dtype);
     TS_TRY(t);
     if (!c->count)
         memcpy(c->args, f->args, f->nargs * sizeof *c->args);
@@ -79,7 +76,7 @@ static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
         ts_tensor *contiguous = f->rets[i].t;
         f->rets[i].t = real[i];
         if (status == TS_OK)
-            status = ts_copy_into(real[i], contiguous, f->op);
+            status = ts_above.copy_into(real[i], contiguous, f->op);
         ts_tensor_unref(contiguous);
     }
     return status;
@@ -146,7 +143,7 @@ ts_status ts_run_widened(ts_frame *f)
             w = out;
         } else if (status == TS_OK) {
             f->plan->delivered |= (uint8_t)(1 << i);
-            status = ts_copy_into(out, w, f->op);
+            status = ts_above.copy_into(out, w, f->op);
         }
         ts_tensor_unref(w);
     }

@@ -14,7 +14,7 @@ ts_status ts_transfer(ts_frame *f)
     ts_tensor *from = f->args[0].t, *to = f->rets[0].t, *packed = NULL, *landed = NULL;
     ts_status status = TS_OK;
     if (!(from->flags & TS_TENSOR_CONTIGUOUS)) {
-        if (!(packed = ts_convert(from, (ts_dtype)from->dtype)))
+        if (!(packed = ts_above.convert(from, (ts_dtype)from->dtype)))
             return ts_error_code();
         from = packed;
     }
@@ -29,7 +29,7 @@ ts_status ts_transfer(ts_frame *f)
                                 from->data, from->numel * ts_dtype_sizes[from->dtype]);
     if (status == TS_OK && landed) {
         f->plan->delivered = 1;
-        status = ts_copy_into(to, landed, f->op);
+        status = ts_above.copy_into(to, landed, f->op);
     }
     if (packed)
         ts_tensor_unref(packed);

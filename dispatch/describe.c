@@ -1,31 +1,28 @@
 /** @file describe.c  What programs may ask about an op. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/registry.h"
+#include "include/tessera/check.h"
 
 #include <string.h>
 
-ts_status ts_op_describe(int op, ts_op_description *d)
+ts_status ts_op_describe(int op, ts_op_description *description)
 {
-    if (!d)
-        return ts_error_set(TS_ERR_NULL,
-                            "op_describe: argument 'description': expected a place, got NULL");
-    if (d->size != sizeof *d)
-        return ts_error_set(TS_ERR_VALUE,
-                            "op_describe: argument 'description': expected size %zu, got %zu",
-                            sizeof *d, d->size);
+    ts_op_description d;
+    TS_TRY(TS_CHECK_POINTERS(description));
+    TS_TRY(TS_CHECK_OPTS(&d, description));
     if (op < 0 || op >= ts_op_count())
         return ts_error_set(TS_ERR_REGISTRY,
                             "op_describe: argument 'op': expected a number below %d, got %d",
                             ts_op_count(), op);
     const ts_op_info *info = &ts_ops[op];
     const ts_vjp *vjp = atomic_load_explicit(&ts_tables[op], memory_order_acquire)->vjp;
-    *d = (ts_op_description){
-        .size = sizeof *d,
+    d = (ts_op_description){
+        .size = description->size,
         .name = info->name,
         .schema = info->schema_text,
         .doc = info->doc,
         .kind = info->kind,
-        .gradient = vjp                                ? TS_GRADIENT_RULE
+        .gradient = vjp                            ? TS_GRADIENT_RULE
                     : info->flags & TS_OP_BY_PARTS ? TS_GRADIENT_PARTS
                     : info->flags & TS_OP_NODIFF   ? TS_GRADIENT_NEVER
                                                    : TS_GRADIENT_REFUSED,
@@ -35,11 +32,12 @@ ts_status ts_op_describe(int op, ts_op_description *d)
         .nargs = info->schema.nargs,
         .nrets = info->schema.nrets,
     };
-    for (int i = 0; i < d->nargs; i++) {
+    for (int i = 0; i < d.nargs; i++) {
         const ts_param *p = &info->schema.args[i];
-        d->args[i] = (ts_op_arg){
+        d.args[i] = (ts_op_arg){
             .name = p->name, .kinds = p->kinds, .optional = p->optional, .written = p->written};
     }
+    memcpy(description, &d, description->size);
     return TS_OK;
 }
 

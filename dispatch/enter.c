@@ -3,8 +3,6 @@
 #include "core/device.h"
 #include "dispatch/entries.h"
 
-ts_status (*ts_across)(ts_frame *f, int arg);
-
 ts_status ts_enter_view(ts_frame *f)
 {
     if (TS_UNLIKELY(f->given))
@@ -38,7 +36,7 @@ static TS_COLD ts_status whole_into(ts_frame *f)
             continue;
         }
         if (t && status == TS_OK)
-            status = ts_copy_into(f->rets[i].t, t, f->op);
+            status = ts_above.copy_into(f->rets[i].t, t, f->op);
         if (t)
             ts_tensor_unref(t);
     }
@@ -122,7 +120,7 @@ ts_status ts_enter_device(ts_frame *f)
         return ts_missing_kernel(f);
     int far = ts_find_far(f);
     if (TS_UNLIKELY(far >= 0))
-        return ts_across(f, far);
+        return ts_above.across(f, far);
     bool own = f->table->impl[f->key] != ts_transfer; /* which is the library's */
     if (own && b->supports && !b->supports(b->state, f))
         return ts_unsupported_call(f);

@@ -187,6 +187,19 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
     return ts_scope_adopt(thread, rets[0].t);
 }
 
+/* The same of an op with n results of which the caller gets the first, or those whose places stand
+ * in outs, an array of n pointers; a NULL there is a result that is not wanted. */
+#define TS_INVOKE_FIRST(n, op, ...)                               \
+    ({                                                            \
+        const ts_value args_[] = {__VA_ARGS__};                   \
+        ts_invoke(op, args_, TS_N(args_), n);                     \
+    })
+#define TS_INVOKE_MANY(outs, op, ...)                                             \
+    ({                                                                            \
+        const ts_value args_[] = {__VA_ARGS__};                                   \
+        ts_invoke_many(op, args_, TS_N(args_), (int)(TS_COUNTOF(outs)), outs);    \
+    })
+
 /** Op without results. */
 TS_INLINE ts_status ts_invoke_status(int op, const ts_value *args, int nargs)
 {

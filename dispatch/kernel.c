@@ -2,6 +2,7 @@
  * the public form of frame and plan. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/kernel.h"
+#include "include/tessera/check.h"
 #include "core/convert.h"
 #include "core/device.h"
 #include "dispatch/store.h"
@@ -15,13 +16,8 @@ _Static_assert(TS_KERNEL_OPERANDS == TS_MAX_OPERANDS, "the public form holds eve
 ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
                                 const ts_kernel_opts *opts, ts_registration **out)
 {
-    ts_kernel_opts o = {.size = sizeof o};
-    if (opts && opts->size != sizeof o)
-        return ts_error_set(TS_ERR_VALUE,
-                            "register_kernel_ex: argument 'opts': expected size %zu, got %zu",
-                            sizeof o, opts->size);
-    if (opts)
-        o = *opts;
+    ts_kernel_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
     if (o.dtypes & ~(uint32_t)TS_DT_ALL)
         return ts_error_set(TS_ERR_VALUE,
                             "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes",
@@ -34,13 +30,8 @@ ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
 
 ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
 {
-    ts_op_opts o = {.size = sizeof o};
-    if (opts && opts->size != sizeof o)
-        return ts_error_set(TS_ERR_VALUE,
-                            "register_op_ex: argument 'opts': expected size %zu, got %zu", sizeof o,
-                            opts->size);
-    if (opts)
-        o = *opts;
+    ts_op_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
     ts_op_info row = {
         .kind = o.rule ? TS_FILL : o.composite ? TS_COMPOSITE : TS_WHOLE,
         .infer = o.rule,

@@ -5,6 +5,7 @@
 #ifndef TS_DISPATCH_OP_H
 #define TS_DISPATCH_OP_H
 
+#include "core/hooks.h"
 #include "core/tensor.h"
 #include "include/tessera/kernel.h"
 
@@ -94,8 +95,13 @@ enum {
 };
 
 typedef ts_status (*ts_infer)(ts_frame *f);
-/** FLOPs of a call. Bytes follow from arguments and results. */
-typedef double (*ts_cost)(const ts_frame *f);
+/** The least work that a call can be done with. */
+typedef struct ts_work {
+    double flops; /* additions, products and functions such as exp */
+    double bytes; /* read from and written to memory */
+} ts_work;
+/** The work of a call that has ended: its results are there. */
+typedef ts_work (*ts_cost)(const ts_frame *f);
 typedef struct ts_vjp ts_vjp; /* autograd/vjp.h */
 
 typedef struct ts_op_info {
@@ -104,9 +110,9 @@ typedef struct ts_op_info {
     uint32_t flags;
     ts_infer infer;
     ts_kernel composite;
-    const ts_vjp *vjp;
     uint64_t (*reserve)(const ts_frame *f); /* Philox counters of a random op, else NULL */
-    ts_cost cost;
+    ts_cost cost;   /* NULL: not known */
+    float each;     /* of ts_cost_each(): operations an element */
     const void *site; /* of the registration */
     ts_schema schema;
 } ts_op_info;
@@ -164,14 +170,6 @@ ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
  * it has no fast way to do.
  */
 TS_COLD ts_status ts_run_widened(ts_frame *f);
-/** Set by ops/: a contiguous tensor of dtype with t's values, owned
- * by the caller; NULL on failure. */
-extern ts_tensor *(*ts_convert)(ts_tensor *t, ts_dtype dtype);
-/** Set by ops/: copies values, same sizes, which counts as a write of op. */
-extern ts_status (*ts_copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
-/** Set by ops/: a call whose argument `arg` (nargs: a given result) is
- * on another device than its kernel. */
-extern ts_status (*ts_across)(ts_frame *f, int arg);
 /** Fills plan->iter for the first result and the operands of f. */
 void ts_plan_iterate(ts_frame *f);
 /** Completes a space whose byte strides stand outermost dim first: reverses the dims to

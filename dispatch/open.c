@@ -1,7 +1,7 @@
 /** @file open.c  Backends that come with the library, opened by name,
  * and the device that a program is to use. */
 // SPDX-License-Identifier: MIT
-#include "include/tessera/open.h"
+#include "include/tessera/backend.h"
 
 #include "core/device.h"
 #include "core/error.h"

@@ -4,37 +4,19 @@
  * Registration is rare and serialised by one lock, which calls never take.
  */
 // SPDX-License-Identifier: MIT
+#include "core/device.h"
 #include "dispatch/store.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 void *ts_registry_oom;
 ts_op_info ts_ops[TS_MAX_OPS];
 static _Atomic int op_count;
 
-#define OWN_KEYS(set)                                                                              \
-    set(TS_KEY_CPU, "CPU") set(TS_KEY_CUDA, "CUDA") set(TS_KEY_LAZY, "LAZY")                       \
-    set(TS_KEY_META, "META") set(TS_KEY_AUTOGRAD, "AUTOGRAD") set(TS_KEY_TRACING, "TRACING")       \
-    set(TS_KEY_AUTOCAST, "AUTOCAST") set(TS_KEY_ABSENT, "ABSENT")
-#define NAMED(key, name) [key] = name,
-_Atomic(const char *) ts_key_names[TS_KEY_COUNT] = {OWN_KEYS(NAMED)};
-
-/* Constructor priorities: memory 101, this 103, the operators' rows 110. */
-__attribute__((constructor(103))) static void keys_init(void)
-{
-    for (int k = 0; k < TS_KEY_COUNT; k++)
-        ts_reg.key_names[k] = atomic_load_explicit(&ts_key_names[k], memory_order_relaxed);
-}
-
 /* -------------------------------------------------------------------------------- names ---- */
-
-const char *ts_key_name(ts_key key)
-{
-    const char *name =
-        key < TS_KEY_COUNT ? atomic_load_explicit(&ts_key_names[key], memory_order_acquire) : NULL;
-    return name ? name : "?";
-}
 
 ts_key ts_key_by_name(const char *name)
 {
@@ -43,6 +25,36 @@ ts_key ts_key_by_name(const char *name)
             if (strcmp(ts_key_name((ts_key)k), name) == 0)
                 return (ts_key)k;
     return TS_KEY_INVALID;
+}
+
+ts_status ts_device_from_name(const char *name, ts_device *device)
+{
+    if (!name || !device)
+        return ts_error_set(TS_ERR_NULL,
+                            "device_from_name: expected a name and a place for the device");
+    char key[32];
+    size_t n = 0;
+    for (; name[n] && name[n] != ':' && n < sizeof key - 1; n++)
+        key[n] = name[n];
+    key[n] = 0;
+    long index = 0;
+    char *end = NULL;
+    if (name[n] == ':') {
+        index = strtol(name + n + 1, &end, 10);
+        if (end == name + n + 1 || *end)
+            index = -1;
+    } else if (name[n]) {
+        index = -1;
+    }
+    for (ts_key k = 0; index >= 0 && index < 256 && k < 16; k++) {
+        if (strcmp(ts_key_name(k), "?") != 0 && strcasecmp(ts_key_name(k), key) == 0) {
+            *device = (ts_device){k, (uint8_t)index};
+            return TS_OK;
+        }
+    }
+    return ts_error_set(TS_ERR_VALUE,
+                        "device_from_name: expected a device such as cpu, cuda:0 or meta, got '%s'",
+                        name);
 }
 
 int ts_op_count(void) { return atomic_load(&op_count); }
@@ -348,7 +360,7 @@ ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, 
     ts_registry_begin();
     ts_status status = TS_OK;
     for (int i = 0; i < count && status == TS_OK; i++)
-        status = ts_kernel_add(ts_op_name(defs[i].op), key, defs[i].kernel, defs[i].accepts, NULL,
+        status = ts_kernel_add(ts_ops[defs[i].op].name, key, defs[i].kernel, defs[i].accepts, NULL,
                                (const void *)defs[i].kernel, NULL);
     status = ts_registry_end(status);
     if (status != TS_OK)

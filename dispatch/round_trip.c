@@ -162,7 +162,7 @@ ts_status ts_round_trip(ts_frame *f)
 {
     int far = ts_find_far(f);
     if (far >= 0)
-        return ts_across(f, far);
+        return ts_above.across(f, far);
     trip trip = {.thread = f->thread, .device = ts_kernel_device(f)};
     for (int i = 0; i < f->nargs; i++)
         trip.room += f->args[i].tag == TS_TAG_TENSOR    ? 1

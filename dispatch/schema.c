@@ -121,8 +121,10 @@ ts_status ts_schema_parse(const char *text, ts_schema *s)
     } else if (take(&c, "(")) {
         if (!take(&c, ")")) {
             do {
+                char name[24]; /* for those who write the function; a call goes by place */
                 if (!take(&c, "Tensor"))
                     return malformed(&c, "Tensor");
+                identifier(&c, name, sizeof name);
                 if (s->nrets == TS_MAX_RETS)
                     return malformed(&c, "at most 4 results");
                 s->nrets++;

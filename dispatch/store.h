@@ -61,7 +61,6 @@ typedef struct ts_registry {
 } ts_registry;
 
 extern ts_registry ts_reg;
-extern _Atomic(const char *) ts_key_names[TS_KEY_COUNT]; /* for readers without the lock */
 extern ts_op_entry *ts_reg_entries;
 
 /* ts_registry_begin() opens a transaction. ts_registry_end() publishes what changed,

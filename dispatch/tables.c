@@ -78,7 +78,7 @@ static ts_op_table *table_build(const ts_op_entry *e)
     t->info = &ts_ops[e->op];
     t->op = (uint16_t)e->op;
     t->flags = t->info->flags & TS_OP_RANDOM;
-    t->vjp = e->vjp ? e->vjp : t->info->vjp;
+    t->vjp = e->vjp;
     for (int i = 0; i < t->info->schema.nargs; i++)
         t->written |= (uint16_t)(t->info->schema.args[i].written << i);
     for (int k = 0; k < TS_KEY_COUNT; k++)

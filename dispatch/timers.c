@@ -243,11 +243,9 @@ static void switch_thread(ts_thread *thread, void *ctx)
         atomic_fetch_and(&thread->state, ~(uint32_t)TS_THREAD_TIMING);
 }
 
-static void thread_ended(ts_thread *thread)
+void ts_timers_thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
-    if (!t)
-        return;
     settle(t);
     pthread_mutex_lock(&state.lock);
     t->next = state.ended;
@@ -261,7 +259,6 @@ ts_status ts_timers_enable(bool on)
     ts_thread *self = ts_thread_self();
     pthread_mutex_lock(&state.lock);
     calibrate();
-    __atomic_store_n(&ts_thread_exit_hook, thread_ended, __ATOMIC_RELEASE);
     if (on && !ts_timers_enabled())
         add(&state.period, 1);
     else if (!on && ts_timers_enabled())
@@ -319,8 +316,6 @@ void ts_timers_reset(void)
     state.ended = NULL;
     pthread_mutex_unlock(&state.lock);
 }
-
-__attribute__((destructor(103))) static void free_all(void) { ts_timers_reset(); }
 
 /* ------------------------------------------------------------------------------- reading ---- */
 
@@ -445,6 +440,7 @@ double ts_timers_stamp_ns(void) { return (double)get(&state.stamp_cost) * state.
 
 void *ts_timer_enter(ts_thread *thread, int op) { (void)thread, (void)op; return NULL; }
 void ts_timer_leave(ts_thread *thread, void *token) { (void)thread, (void)token; }
+void ts_timers_thread_ended(ts_thread *thread) { (void)thread; }
 ts_status ts_timers_enable(bool on)
 {
     return on ? ts_error_set(TS_ERR_UNSUPPORTED,

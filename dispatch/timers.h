@@ -18,6 +18,9 @@ enum { TS_TIMER_ENGINE = TS_MAX_OPS - 1 };
 void *ts_timer_enter(ts_thread *thread, int op);
 void ts_timer_leave(ts_thread *thread, void *token);
 
+/** Keeps the cells of a thread that ends. */
+void ts_timers_thread_ended(ts_thread *thread);
+
 /** One line of the report: calls and self time of (op, layer) in a thread. */
 typedef struct ts_timer_row {
     const char *op, *layer;

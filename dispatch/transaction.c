@@ -2,25 +2,26 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/store.h"
 #include "core/device.h"
+#include "core/hooks.h"
+#include "dispatch/timers.h"
+#include "init.h"
 
 #include <pthread.h>
 
 ts_registry ts_reg;
 ts_op_entry *ts_reg_entries;
 
-static pthread_mutex_t lock;
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static int depth;
 static uint64_t transaction; /* number of the latest */
 static ts_registry before;
 static ts_registration *removed; /* kept, so that a stale handle is told from a live one */
 
-__attribute__((constructor(102))) static void lock_init(void)
+void ts_dispatch_install(void)
 {
-    pthread_mutexattr_t attr;
-    pthread_mutexattr_init(&attr);
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&lock, &attr);
-    pthread_mutexattr_destroy(&attr);
+    for (int k = 0; k < TS_KEY_COUNT; k++)
+        ts_reg.key_names[k] = ts_key_names[k];
+    ts_above.thread_ended = ts_timers_thread_ended;
 }
 
 void ts_registry_begin(void)
@@ -105,8 +106,9 @@ ts_status ts_registry_end(ts_status status)
     return status;
 }
 
-__attribute__((destructor(102))) static void registry_free(void)
+void ts_dispatch_remove(void)
 {
+    ts_timers_reset();
     ts_op_entry *e, *next_e;
     HASH_ITER (hh, ts_reg_entries, e, next_e) {
         HASH_DEL(ts_reg_entries, e);

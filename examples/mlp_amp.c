@@ -60,7 +60,7 @@ int main(int argc, char **argv)
     ts_optimizer_set_max_norm(optimizer, 1);
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = 20, .total_steps = steps};
     ts_grad_scaler *scaler =
-        ts_grad_scaler_new(&(ts_grad_scaler_opts){.disabled = dtype != TS_F16});
+        ts_grad_scaler_new(TS_OPTS(ts_grad_scaler_opts, .disabled = dtype != TS_F16));
     for (int step = 0; optimizer && scaler && step < steps; step++) {
         if (ts_schedule_apply(&schedule, optimizer, step) != TS_OK ||
             train_step(net, optimizer, scaler, dtype, &loss) != TS_OK)

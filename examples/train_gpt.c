@@ -37,11 +37,14 @@ static ts_module *block_new(void)
     static const ts_module_type type = {sizeof type, "Block", sizeof(block), block_forward, NULL};
     ts_module *m = ts_module_new(&type);
     block *b = ts_module_payload(m);
-    ts_mlp_opts gelu = {.size = sizeof gelu, .activation = ts_gelu_tanh};
     if (ts_module_add(m, "ln1", ts_layer_norm_new(C, 0, true), &b->ln1) == TS_OK &&
-        ts_module_add(m, "attn", ts_multihead_new(C, HEADS, NULL), &b->attn) == TS_OK &&
+        ts_module_add(m, "attn",
+                      ts_multihead_new(C, HEADS, TS_OPTS(ts_multihead_opts, .causal = true)),
+                      &b->attn) == TS_OK &&
         ts_module_add(m, "ln2", ts_layer_norm_new(C, 0, true), &b->ln2) == TS_OK &&
-        ts_module_add(m, "mlp", ts_mlp_new(C, 4 * C, &gelu), &b->mlp) == TS_OK)
+        ts_module_add(m, "mlp",
+                      ts_mlp_new(C, 4 * C, TS_OPTS(ts_mlp_opts, .activation = ts_gelu_tanh)),
+                      &b->mlp) == TS_OK)
         return m;
     ts_module_free(m);
     return NULL;
@@ -120,8 +123,7 @@ static ts_tensor *there(run *r, ts_tensor *t)
 static ts_tensor *loss_of(run *r, ts_batch *b)
 {
     ts_tensor *logits = ts_forward(r->state.model, there(r, b->x)); // (B, T, V)
-    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)),
-                            ts_reshape(there(r, b->y), TS_SIZES(-1)));
+    return ts_cross_entropy_last(logits, there(r, b->y));
 }
 
 /** Mean loss over at most `most` batches of the validation text, always the same ones. */
@@ -217,12 +219,12 @@ static ts_status report(run *r)
     ts_named_tensors model = {0};
     TS_TRY(ts_timers_enable(false));
     TS_TRY(validate(r, INT64_MAX, &val));
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){
-        .title = "Training a byte-level GPT", .x_title = "step", .y_title = "loss (nats a byte)"});
-    ts_line_opts training = {.smoothing = 0.95},
-                 validation = {.bridge_gaps = true, .markers = true};
-    TS_TRY(ts_chart_line_csv(chart, "training", in_out(r, "log.csv"), "step", "loss", &training));
-    TS_TRY(ts_chart_line_csv(chart, "validation", r->text, "step", "val_loss", &validation));
+    ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .title = "Training a byte-level GPT",
+                                           .x_title = "step", .y_title = "loss (nats a byte)"));
+    TS_TRY(ts_chart_line_csv(chart, "training", in_out(r, "log.csv"), "step", "loss",
+                             TS_OPTS(ts_line_opts, .smoothing = 0.95)));
+    TS_TRY(ts_chart_line_csv(chart, "validation", r->text, "step", "val_loss",
+                             TS_OPTS(ts_line_opts, .bridge_gaps = true, .markers = true)));
     TS_TRY(ts_chart_reference(chart, "unigram entropy", r->entropy));
     TS_TRY(ts_chart_write(chart, in_out(r, "loss.svg")));
     ts_chart_free(chart);
@@ -271,8 +273,9 @@ static ts_status go(run *r)
     ts_csv *log = r->resume ? ts_csv_resume(in_out(r, "log.csv"), columns, 5, r->state.step)
                             : ts_csv_create(in_out(r, "log.csv"), columns, 5);
     TS_TRY(log);
-    ts_progress *progress = ts_progress_new(r->steps, &(ts_progress_opts){
-        .label = "train", .item_unit = "tokens", .start_step = r->state.step});
+    ts_progress *progress =
+        ts_progress_new(r->steps, TS_OPTS(ts_progress_opts, .label = "train", .item_unit = "tokens",
+                                          .start_step = r->state.step));
     TS_TRY(progress);
     fprintf(stderr, "%ld parameters, on %s (%s), %d threads\n",
             (long)ts_module_num_parameters(r->state.model), ts_device_name(r->device), why,

@@ -39,14 +39,25 @@ static ts_status refused(const char *what, const char *path)
 
 /* ----------------------------------------------------------------------- before writing ---- */
 
-static ts_status check_sections(const save *s)
+static ts_status check_sections(const save *s, ts_check_place at)
 {
     for (int i = 0; i < s->manifest.nfiles; i++) {
-        const char *name = s->sections[i].name;
+        const ts_checkpoint_section *section = &s->sections[i];
+        const char *name = section->name;
+        if (!name)
+            return ts_check_null(at, "sections.name", 0, false);
         if (!ts_section_name_ok(name))
             return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
                               "section %d: expected a name of 1 to 64 of a-z A-Z 0-9 _ - that "
-                              "begins with a letter, got '%s'", i, name ? ts_quote(name) : "NULL");
+                              "begins with a letter, got '%s'",
+                              i, ts_quote(name));
+        if (section->count > TS_ST_MAX_TENSORS)
+            return ts_check_refuse(at, "sections.count", "at most 1000000",
+                                   ts_scalar_int(section->count));
+        TS_TRY(ts_check_strings(at, "sections.names", "sections.count", section->names,
+                                section->count));
+        TS_TRY(ts_check_tensor_list(at, "sections.tensors", "sections.count", section->tensors,
+                                    section->count));
         for (int j = 0; j < i; j++)
             if (strcmp(name, s->sections[j].name) == 0)
                 return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
@@ -56,12 +67,12 @@ static ts_status check_sections(const save *s)
 }
 
 /* Everything that can be wrong with the arguments, and all headers, before the disk is touched. */
-static ts_status prepare(save *s, const char *dir)
+static ts_status prepare(save *s, const char *dir, ts_check_place at)
 {
     int n = s->manifest.nfiles;
     char *text;
     size_t bytes;
-    TS_TRY(check_sections(s));
+    TS_TRY(check_sections(s, at));
     s->plans = ts_sys_calloc((size_t)n * sizeof *s->plans);
     s->manifest.files = ts_sys_calloc((size_t)n * sizeof *s->manifest.files);
     if (!s->plans || !s->manifest.files)
@@ -261,19 +272,20 @@ static void finish(save *s)
 ts_status ts_checkpoint_save(const char *dir, int64_t step, const ts_checkpoint_section *sections,
                              int nsections, const char *json_text, const ts_checkpoint_opts *opts)
 {
-    int keep = opts && opts->keep ? opts->keep : 2;
-    if (!dir || !*dir || (nsections && !sections))
-        return ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
-                          "argument '%s': expected %s, got %s", dir && *dir ? "sections" : "dir",
-                          dir && *dir ? "sections" : "a folder", dir && !*dir ? "\"\"" : "NULL");
-    if (step < 0 || nsections < 0 || nsections > TS_MAX_SECTIONS || keep < 1)
-        return ts_fail_op(TS_ERR_VALUE, op, __builtin_return_address(0), NULL,
-                          "expected step >= 0, 0 to %d sections, keep >= 1, got %lld, %d, %d",
-                          TS_MAX_SECTIONS, (long long)step, nsections, keep);
+    ts_checkpoint_opts o;
+    TS_TRY(TS_CHECK_POINTERS(dir));
+    TS_TRY(TS_CHECK_LIST(sections, nsections));
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    int keep = o.keep ? o.keep : 2;
+    if (!*dir || step < 0 || nsections > TS_MAX_SECTIONS || keep < 1)
+        return ts_fail_op(
+            TS_ERR_VALUE, op, __builtin_return_address(0), NULL,
+            "expected a folder, step >= 0, 0 to %d sections, keep >= 1, got '%s', %lld, %d, %d",
+            TS_MAX_SECTIONS, ts_quote(dir), (long long)step, nsections, keep);
     save s = {.step = step, .sections = sections, .root_fd = -1};
     s.manifest =
         (ts_manifest){.step = step, .nfiles = nsections, .json = (char *)(uintptr_t)json_text};
-    ts_status status = prepare(&s, dir);
+    ts_status status = prepare(&s, dir, TS_CHECK_HERE);
     if (status == TS_OK)
         status = lock(&s, dir);
     if (status == TS_OK)

@@ -169,11 +169,8 @@ ts_checkpoint *ts_checkpoint_read(const char *op, const char *path)
 
 ts_checkpoint *ts_checkpoint_open(const char *path)
 {
-    if (path)
-        return ts_checkpoint_read("checkpoint_open", path);
-    ts_fail_op(TS_ERR_NULL, "checkpoint_open", __builtin_return_address(0), NULL,
-               "argument 'path': expected a folder, got NULL");
-    return NULL;
+    TS_TRY_NULL(TS_CHECK_POINTERS(path));
+    return ts_checkpoint_read("checkpoint_open", path);
 }
 
 void ts_checkpoint_close(ts_checkpoint *c)
@@ -196,24 +193,16 @@ const char *ts_checkpoint_report(const ts_checkpoint *c) { return c && c->report
 
 /** The value at keys, in *root's hands; root is for ts_json_done() whatever comes. */
 static const json_t *value_at(const char *op, const ts_checkpoint *c, const char *const *keys,
-                              int nkeys, const void *out, json_t **root)
+                              int nkeys, json_t **root)
 {
-    *root = NULL;
-    if (!c || !keys || !out) {
-        ts_fail_op(TS_ERR_NULL, op, NULL, NULL, "argument '%s': got NULL",
-                   !c      ? "checkpoint"
-                   : !keys ? "keys"
-                           : "value");
-        return NULL;
-    }
     *root = ts_json_load(op, c->path, c->json, strlen(c->json), 0, 0, NULL);
     const json_t *value = *root;
     for (int i = 0; i < nkeys && value; i++) {
-        value = keys[i] ? json_object_get(value, keys[i]) : NULL;
+        value = json_object_get(value, keys[i]);
         if (!value)
             ts_fail_op(TS_ERR_INDEX, op, NULL, NULL,
                        "'%s': expected a value under '%s' (key %d), got none", c->path,
-                       keys[i] ? ts_quote(keys[i]) : "NULL", i);
+                       ts_quote(keys[i]), i);
     }
     return value;
 }
@@ -224,37 +213,43 @@ static ts_status other_kind(const char *op, const ts_checkpoint *c, const char *
                       "'%s': expected %s, got a value of another kind", c->path, expected);
 }
 
-ts_status ts_checkpoint_number(const ts_checkpoint *c, const char *const *keys, int nkeys,
-                               ts_scalar *out)
+ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const char *const *keys, int nkeys,
+                               ts_scalar *value)
 {
     static const char op[] = "checkpoint_number";
+    TS_TRY(TS_CHECK_OBJECTS(checkpoint));
+    TS_TRY(TS_CHECK_STRINGS(keys, nkeys));
+    TS_TRY(TS_CHECK_POINTERS(value));
     json_t *root;
-    const json_t *value = value_at(op, c, keys, nkeys, out, &root);
+    const json_t *found = value_at(op, checkpoint, keys, nkeys, &root);
     ts_status status = TS_OK;
-    if (!value)
+    if (!found)
         status = ts_error_code();
-    else if (json_is_integer(value))
-        *out = ts_scalar_int(json_integer_value(value));
-    else if (json_is_real(value))
-        *out = ts_scalar_float(json_real_value(value));
+    else if (json_is_integer(found))
+        *value = ts_scalar_int(json_integer_value(found));
+    else if (json_is_real(found))
+        *value = ts_scalar_float(json_real_value(found));
     else
-        status = other_kind(op, c, "a number");
+        status = other_kind(op, checkpoint, "a number");
     if (root)
         ts_json_done(root);
     return status;
 }
 
-ts_status ts_checkpoint_text(const ts_checkpoint *c, const char *const *keys, int nkeys, char *text,
-                             size_t size)
+ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys, int nkeys,
+                             char *text, size_t size)
 {
     static const char op[] = "checkpoint_text";
+    TS_TRY(TS_CHECK_OBJECTS(checkpoint));
+    TS_TRY(TS_CHECK_STRINGS(keys, nkeys));
+    TS_TRY(TS_CHECK_POINTERS(text));
     json_t *root;
-    const json_t *value = value_at(op, c, keys, nkeys, text, &root);
+    const json_t *value = value_at(op, checkpoint, keys, nkeys, &root);
     ts_status status = TS_OK;
     if (!value)
         status = ts_error_code();
     else if (!json_is_string(value))
-        status = other_kind(op, c, "a text");
+        status = other_kind(op, checkpoint, "a text");
     else if (json_string_length(value) >= size)
         status = ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
                             "argument 'size': expected more than %zu bytes, got %zu",
@@ -266,19 +261,16 @@ ts_status ts_checkpoint_text(const ts_checkpoint *c, const char *const *keys, in
     return status;
 }
 
-const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *c, const char *name)
+const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint, const char *name)
 {
-    static const char op[] = "checkpoint_section_of";
-    if (!c || !name) {
-        ts_fail_op(TS_ERR_NULL, op, NULL, NULL, "argument '%s': got NULL",
-                   c ? "name" : "checkpoint");
-        return NULL;
-    }
-    for (int i = 0; i < c->nsections; i++)
-        if (strcmp(c->sections[i].name, name) == 0)
-            return c->sections[i].st;
-    ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected one of %d sections' names, got '%s'",
-               c->path, c->nsections, ts_quote(name));
+    TS_TRY_NULL(TS_CHECK_OBJECTS(checkpoint));
+    TS_TRY_NULL(TS_CHECK_POINTERS(name));
+    for (int i = 0; i < checkpoint->nsections; i++)
+        if (strcmp(checkpoint->sections[i].name, name) == 0)
+            return checkpoint->sections[i].st;
+    ts_fail_op(TS_ERR_INDEX, "checkpoint_section_of", NULL, NULL,
+               "'%s': expected one of %d sections' names, got '%s'", checkpoint->path,
+               checkpoint->nsections, ts_quote(name));
     return NULL;
 }
 
@@ -321,9 +313,7 @@ static ts_status try_folder(const char *op, const char *root, const ts_checkpoin
 ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
 {
     static const char op[] = "checkpoint_find";
-    if (!dir || !checkpoint)
-        return ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
-                          "argument '%s': got NULL", dir ? "checkpoint" : "dir");
+    TS_TRY(TS_CHECK_POINTERS(dir, checkpoint));
     *checkpoint = NULL;
     ts_checkpoint_list list = {0};
     ts_checkpoint *found = NULL;

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include "core/error.h"
+#include "include/tessera/check.h"
 
 /** As the system calls of these names: a negative value or NULL is a failure with errno. */
 typedef struct ts_file_table {

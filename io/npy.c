@@ -242,11 +242,7 @@ ts_tensor *ts_npy_load(const char *path)
     int fd;
     int64_t bytes, data = 0;
     header h = {.path = path};
-    if (!path) {
-        ts_fail_op(TS_ERR_NULL, "npy_load", __builtin_return_address(0), NULL,
-                   "argument 'path': expected a file name, got NULL");
-        return NULL;
-    }
+    TS_TRY_NULL(TS_CHECK_POINTERS(path));
     if (ts_file_open("npy_load", path, &fd, &bytes) != TS_OK)
         return NULL;
     ts_tensor *t = read_header(&h, fd, bytes, &data) == TS_OK ? read_tensor(&h, fd, data) : NULL;
@@ -280,11 +276,8 @@ static ts_status write_npy(ts_writer *w, void *ctx)
 ts_status ts_npy_save(const char *path, ts_tensor *t)
 {
     static const char op[] = "npy_save";
-    if (!path)
-        return ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
-                          "argument 'path': expected a file name, got NULL");
-    if (!t || ts_is_none(t))
-        return ts_fail_null(op, NULL, "t");
+    TS_TRY(TS_CHECK_POINTERS(path));
+    TS_TRY(TS_CHECK_TENSORS(t));
     if (!ts_same_device(t->storage->device, TS_DEVICE_CPU))
         return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL,
                           "argument 't': expected a tensor on cpu, got %s",

@@ -359,9 +359,8 @@ static ts_status read_index(parser *p, int64_t file_bytes, int64_t max_header)
 ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd, int64_t bytes,
                                        const ts_safetensors_opts *opts)
 {
-    int64_t max_header =
-        opts && opts->max_header_bytes ? opts->max_header_bytes : TS_ST_DEFAULT_HEADER;
-    int64_t max_tensors = opts && opts->max_tensors ? opts->max_tensors : TS_ST_MAX_TENSORS;
+    int64_t max_header = opts->max_header_bytes ? opts->max_header_bytes : TS_ST_DEFAULT_HEADER;
+    int64_t max_tensors = opts->max_tensors ? opts->max_tensors : TS_ST_MAX_TENSORS;
     ts_safetensors *st = ts_sys_calloc(sizeof *st);
     if (!st) {
         ts_file_close(fd);
@@ -397,14 +396,12 @@ ts_safetensors *ts_safetensors_open(const char *path, const ts_safetensors_opts 
     static const char op[] = "safetensors_open";
     int fd;
     int64_t bytes;
-    if (!path) {
-        ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
-                   "argument 'path': expected a file name, got NULL");
-        return NULL;
-    }
+    ts_safetensors_opts o;
+    TS_TRY_NULL(TS_CHECK_POINTERS(path));
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     if (ts_file_open(op, path, &fd, &bytes) != TS_OK)
         return NULL;
-    return ts_safetensors_open_fd(op, path, fd, bytes, opts);
+    return ts_safetensors_open_fd(op, path, fd, bytes, &o);
 }
 
 void ts_safetensors_close(ts_safetensors *st)

@@ -40,7 +40,8 @@ struct ts_safetensors {
     int64_t count, nmetadata;
 };
 
-/** As ts_safetensors_open() on a file that is open; the result owns fd, also after a failure. */
+/** As ts_safetensors_open() on a file that is open, with options of this library's size; the result
+ * owns fd, also after a failure. */
 ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd, int64_t bytes,
                                        const ts_safetensors_opts *opts);
 

@@ -104,10 +104,6 @@ static ts_tensor *load(const char *op, const ts_safetensors *st, const ts_st_ent
 
 static const ts_st_entry *entry_named(const char *op, const ts_safetensors *st, const char *name)
 {
-    if (!st || !name) {
-        ts_fail_null(op, NULL, st ? "name" : "st");
-        return NULL;
-    }
     const ts_st_entry *e = entry_at(st, ts_safetensors_find(st, name));
     if (!e)
         ts_fail_op(TS_ERR_INDEX, op, NULL, NULL,
@@ -118,6 +114,8 @@ static const ts_st_entry *entry_named(const char *op, const ts_safetensors *st, 
 
 ts_tensor *ts_safetensors_load(const ts_safetensors *st, const char *name)
 {
+    TS_TRY_NULL(TS_CHECK_OBJECTS(st));
+    TS_TRY_NULL(TS_CHECK_POINTERS(name));
     const ts_st_entry *e = entry_named("safetensors_load", st, name);
     ts_tensor *t = e ? load("safetensors_load", st, e) : NULL;
     return t ? ts_scope_adopt(ts_thread_self(), t) : NULL;
@@ -126,10 +124,9 @@ ts_tensor *ts_safetensors_load(const ts_safetensors *st, const char *name)
 ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index)
 {
     static const char op[] = "safetensors_load_at";
+    TS_TRY_NULL(TS_CHECK_OBJECTS(st));
     const ts_st_entry *e = entry_at(st, index);
-    if (!st)
-        ts_fail_null(op, NULL, "st");
-    else if (!e)
+    if (!e)
         ts_fail_op(TS_ERR_INDEX, op, NULL, NULL, "'%s': expected an index below %lld, got %lld",
                    st->path, (long long)st->count, (long long)index);
     ts_tensor *t = e ? load(op, st, e) : NULL;
@@ -140,8 +137,8 @@ ts_status ts_safetensors_load_all(const ts_safetensors *st, ts_tensor **tensors)
 {
     static const char op[] = "safetensors_load_all";
     ts_thread *thread = ts_thread_self();
-    if (!st || (st->count && !tensors))
-        return ts_fail_null(op, NULL, st ? "tensors" : "st");
+    TS_TRY(TS_CHECK_OBJECTS(st));
+    TS_TRY(TS_CHECK_LIST(tensors, st->count));
     for (int64_t i = 0; i < st->count; i++) {
         tensors[i] = load(op, st, &st->entries[i]);
         if (!tensors[i]) {
@@ -161,11 +158,11 @@ ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name, t
 {
     static const char op[] = "safetensors_read_into";
     char want[200], got[200];
+    TS_TRY(TS_CHECK_OBJECTS(st));
+    TS_TRY(TS_CHECK_POINTERS(name));
+    TS_TRY(TS_CHECK_TENSORS(dst));
     const ts_st_entry *e = entry_named(op, st, name);
-    if (!e)
-        return ts_error_code();
-    if (!dst || ts_is_none(dst))
-        return ts_fail_null(op, NULL, "dst");
+    TS_TRY(e);
     if (dst->ndim != e->ndim ||
         memcmp(dst->sizes, e->sizes, (size_t)e->ndim * sizeof *e->sizes) != 0)
         return ts_fail_op(TS_ERR_SHAPE, op, NULL, NULL,

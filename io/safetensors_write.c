@@ -5,7 +5,7 @@
 
 #include "core/tensor.h"
 #include "include/tessera/autograd.h"
-#include "include/tessera/ops/copy.h"
+#include "include/tessera/ops.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -33,10 +33,9 @@ static bool is_utf8(const char *text)
 /* A JSON string; the text must be UTF-8. */
 static json_t *json_text_of(const char *op, const char *where, const char *what, const char *text)
 {
-    if (!text || !is_utf8(text)) {
-        ts_fail_op(text ? TS_ERR_VALUE : TS_ERR_NULL, op, NULL, NULL,
-                   "'%s': %s: expected text in UTF-8, got %s%s%s", where, what, text ? "'" : "",
-                   text ? ts_quote(text) : "NULL", text ? "'" : "");
+    if (!is_utf8(text)) {
+        ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "'%s': %s: expected text in UTF-8, got '%s'",
+                   where, what, ts_quote(text));
         return NULL;
     }
     json_t *value = json_string(text);
@@ -46,16 +45,8 @@ static json_t *json_text_of(const char *op, const char *where, const char *what,
 }
 
 static ts_status check_tensor(const char *op, const char *where, const char *name,
-                              const ts_tensor *t, int64_t i)
+                              const ts_tensor *t)
 {
-    if (!name)
-        return ts_fail_op(TS_ERR_NULL, op, NULL, NULL,
-                          "'%s': expected a name for tensor %lld, got NULL", where, (long long)i);
-    if (!t)
-        return ts_fail_null(op, NULL, ts_quote(name));
-    if (ts_is_none(t))
-        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
-                          "'%s': expected a tensor for '%s', got TS_NONE", where, ts_quote(name));
     if (strlen(name) > TS_ST_MAX_NAME)
         return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
                           "'%s': expected a name of at most %d bytes, got %zu: '%s'", where,
@@ -212,7 +203,7 @@ static ts_status fill_plan(ts_st_plan *plan, const char *where, const char *cons
                            const char *const *keys, const char *const *values, int64_t nmetadata)
 {
     for (int64_t i = 0; i < plan->count; i++)
-        TS_TRY(check_tensor(plan->op, where, names[i], plan->tensors[i], i));
+        TS_TRY(check_tensor(plan->op, where, names[i], plan->tensors[i]));
     plan->order = numbers(plan->count);
     TS_TRY(plan->order);
     names_and_tensors all = {names, plan->tensors};
@@ -235,13 +226,6 @@ ts_status ts_st_plan_make(ts_st_plan *plan, const char *op, const char *where,
                           const char *const *keys, const char *const *values, int64_t nmetadata)
 {
     *plan = (ts_st_plan){.op = op, .tensors = tensors, .count = n};
-    if (n < 0 || n > TS_ST_MAX_TENSORS || nmetadata < 0 || nmetadata > TS_ST_MAX_TENSORS)
-        return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL,
-                          "'%s': expected 0 to %d tensors and metadata entries, got %lld and %lld",
-                          where, TS_ST_MAX_TENSORS, (long long)n, (long long)nmetadata);
-    if ((n && (!names || !tensors)) || (nmetadata && (!keys || !values)))
-        return ts_fail_op(TS_ERR_NULL, op, NULL, NULL,
-                          "'%s': expected names and tensors, keys and values, got NULL", where);
     ts_json_ready();
     ts_status status = fill_plan(plan, where, names, keys, values, nmetadata);
     if (status != TS_OK)
@@ -288,9 +272,13 @@ ts_status ts_safetensors_save(const char *path, const char *const *names, ts_ten
 {
     static const char op[] = "safetensors_save";
     ts_st_plan plan;
-    if (!path)
-        return ts_fail_op(TS_ERR_NULL, op, __builtin_return_address(0), NULL,
-                          "argument 'path': expected a file name, got NULL");
+    TS_TRY(TS_CHECK_POINTERS(path));
+    TS_TRY(TS_CHECK_VALUE(n, n <= TS_ST_MAX_TENSORS, "at most 1000000"));
+    TS_TRY(TS_CHECK_VALUE(nmetadata, nmetadata <= TS_ST_MAX_TENSORS, "at most 1000000"));
+    TS_TRY(TS_CHECK_STRINGS(names, n));
+    TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
+    TS_TRY(TS_CHECK_STRINGS(keys, nmetadata));
+    TS_TRY(TS_CHECK_STRINGS(values, nmetadata));
     TS_TRY(ts_st_plan_make(&plan, op, path, names, tensors, n, keys, values, nmetadata));
     ts_status status = ts_file_replace(op, path, ts_st_plan_write, &plan);
     ts_st_plan_free(&plan);

@@ -3,14 +3,17 @@
  * with a new frame that holds them.
  *
  * The highest of the library's layers, so its casts are calls like any other: recorded by AUTOGRAD,
- * seen by TRACING. A kernel per policy serves all ops that ops/autocast.def names; the rest never
+ * seen by TRACING. A kernel per policy serves all ops whose rows name it; the rest never
  * come here. What a region says is one number per thread, two bits a kind of device.
  */
 // SPDX-License-Identifier: MIT
 #include "core/thread.h"
 #include "core/error.h"
+#include "core/hooks.h"
+#include "init.h"
 #include "include/tessera/autocast.h"
 #include "include/tessera/autograd.h"
+#include "include/tessera/check.h"
 #include "layers/cast_cache.h"
 #include "ops/kernel.h"
 
@@ -210,28 +213,46 @@ static const ts_kernel kernels[] = {
 
 ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_registration **out)
 {
+    TS_TRY(TS_CHECK_POINTERS(op));
     if ((unsigned)policy >= (unsigned)TS_COUNTOF(kernels))
         return ts_error_set(TS_ERR_VALUE, "autocast_register: argument 'policy': got %d",
                             (int)policy);
     return ts_register_kernel(op, TS_KEY_AUTOCAST, kernels[policy], NULL, out);
 }
 
+/** Policies of the table's operators; NONE is that of ops which never come here. */
+#define NONE -1
 static const struct {
-    int op;
-    ts_autocast_policy policy;
+    const char *op;
+    int policy;
 } rows[] = {
-#define TS_AUTOCAST_OP(op, policy) {TS_OP_##op, TS_AUTOCAST_##policy},
-#include "ops/autocast.def"
-#undef TS_AUTOCAST_OP
+#define TS_AUTOCAST_NONE NONE
+#define TS_OP(name, schema, forms, kind, infer, composite, gradient, reserve, autocast, ...)       \
+    {#name, TS_AUTOCAST_##autocast},
+#include "ops/ops.def"
+#undef TS_OP
 };
 
-__attribute__((constructor(116))) static void install(void)
+/** Runs body in a region of its own, so that casts of leaves are kept until it ends. */
+static ts_status run_under(ts_autocast_state state, ts_status (*body)(void *ctx), void *ctx)
 {
+    ts_autocast_region region;
+    TS_TRY(ts_autocast_enter_state(&region, state));
+    ts_status status = body(ctx);
+    ts_autocast_exit(&region);
+    return status;
+}
+
+ts_status ts_layers_install(void)
+{
+    ts_above.run_autocast = run_under;
+    ts_above.forget_casts = ts_cast_cache_clear;
+    ts_cast_cache_install();
     ts_status status = TS_OK;
     for (int i = 0; i < TS_COUNTOF(rows) && status == TS_OK; i++)
-        status = ts_autocast_register(ts_op_name(rows[i].op), rows[i].policy, NULL);
-    if (status != TS_OK)
-        ts_log_write("autocast", "installing the AUTOCAST layer failed: %s", ts_error_message());
+        if (rows[i].policy != NONE)
+            status = ts_autocast_register(rows[i].op, (ts_autocast_policy)rows[i].policy, NULL);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------ regions ---- */
@@ -275,12 +296,12 @@ static ts_status check(ts_device device, ts_dtype dtype)
 ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device device, ts_dtype dtype,
                                const ts_autocast_opts *opts)
 {
-    if (!region)
-        return ts_fail_null("autocast", __builtin_return_address(0), "region");
+    ts_autocast_opts o;
+    TS_TRY(TS_CHECK_POINTERS(region));
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
     TS_TRY(check(device, dtype));
     unsigned mode = dtype == TS_BF16 ? LOWER_BF16 : dtype == TS_F16 ? LOWER_F16 : OFF;
-    push(region, with_mode(ts_thread_self()->autocast, device.backend, mode),
-         opts && opts->no_cache);
+    push(region, with_mode(ts_thread_self()->autocast, device.backend, mode), o.no_cache);
     return TS_OK;
 }
 
@@ -302,8 +323,7 @@ ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtyp
 
 ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state state)
 {
-    if (!region)
-        return ts_fail_null("autocast_enter_state", __builtin_return_address(0), "region");
+    TS_TRY(TS_CHECK_POINTERS(region));
     for (unsigned backend = 0; backend < 16; backend++)
         if (mode_of(state, backend) == FAILED)
             return ts_error_set(TS_ERR_VALUE, "autocast_enter_state: argument 'state': got 0x%x",
@@ -314,12 +334,12 @@ ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state 
 
 ts_status ts_autocast_exit(ts_autocast_region *region)
 {
-    if (!region || region != innermost)
+    TS_TRY(TS_CHECK_POINTERS(region));
+    if (region != innermost)
         return ts_error_set_hint(
             TS_ERR_STATE, "close regions in the reverse order, in the thread that opened them",
             "autocast_exit: argument 'region': expected the innermost region of this thread, got "
-            "%s",
-            region ? "another" : "NULL");
+            "another");
     ts_thread *t = ts_thread_self();
     ts_keyset layer = TS_KEYSET(TS_KEY_AUTOCAST);
     t->include = (t->include & ~layer) | (region->include & layer);

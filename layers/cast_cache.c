@@ -4,6 +4,7 @@
 #include "layers/cast_cache.h"
 #include "core/alloc.h"
 #include "core/thread.h"
+#include "init.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -93,12 +94,12 @@ static void thread_ended(void *unused)
     ts_cast_cache_clear();
 }
 
-__attribute__((constructor(116))) static void install(void)
+void ts_cast_cache_install(void)
 {
     has_key = pthread_key_create(&thread_key, thread_ended) == 0;
 }
 
-__attribute__((destructor)) static void unload(void)
+void ts_layers_remove(void)
 {
     if (has_key)
         pthread_key_delete(thread_key);

@@ -13,6 +13,8 @@ void ts_cast_cache_put(ts_tensor *t, ts_tensor *cast);
 int64_t ts_cast_cache_count(void);
 /** Gives them all up. */
 void ts_cast_cache_clear(void);
+/** Makes ready what ends with a thread. */
+void ts_cast_cache_install(void);
 /** From now on the calling thread's casts are given up at its end, whatever it leaves open. */
 void ts_cast_cache_watch(void);
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
 #include "dispatch/registry.h"
+#include "init.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -98,8 +99,7 @@ void ts_watcher_take_back(ts_frame *f)
         }
 }
 
-/* After the operators and the other layers have registered. */
-__attribute__((constructor(130))) static void from_environment(void)
+void ts_layers_from_environment(void)
 {
     const char *names = getenv("TS_LAYERS");
     ts_watcher *const all[] = {&ts_watch_nans, &ts_watch_shapes, &ts_watch_determinism};

@@ -140,7 +140,8 @@ static ts_status set_number(ts_grad_scaler *s, const char *function, int k, doub
 
 ts_grad_scaler *ts_grad_scaler_new(const ts_grad_scaler_opts *opts)
 {
-    ts_grad_scaler_opts o = opts ? *opts : (ts_grad_scaler_opts){0};
+    ts_grad_scaler_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     const double given[] = {o.init_scale != 0 ? o.init_scale : 65536,
                             o.growth_factor != 0 ? o.growth_factor : 2,
                             o.backoff_factor != 0 ? o.backoff_factor : 0.5,
@@ -173,10 +174,8 @@ void ts_grad_scaler_free(ts_grad_scaler *s)
 
 ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
 {
-    if (!s || !loss) {
-        ts_nn_null("grad_scaler_scale", s ? "loss" : "s");
-        return NULL;
-    }
+    TS_TRY_NULL(TS_CHECK_OBJECTS(s));
+    TS_TRY_NULL(TS_CHECK_TENSORS(loss));
     if (s->disabled)
         return loss;
     TS_TRY_NULL(bring(s, ts_device_of(loss)));
@@ -267,8 +266,7 @@ static ts_status find_norm(ts_grad_scaler *s, watched *w, ts_optimizer *o, ts_te
 
 ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o)
 {
-    if (!s || !o)
-        return ts_nn_null("grad_scaler_unscale", s ? "o" : "s");
+    TS_TRY(TS_CHECK_OBJECTS(s, o));
     if (s->disabled)
         return TS_OK;
     watched *w = entry_of(s, o);
@@ -283,8 +281,7 @@ ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o)
 
 ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
 {
-    if (!s || !o)
-        return ts_nn_null("grad_scaler_step", s ? "o" : "s");
+    TS_TRY(TS_CHECK_OBJECTS(s, o));
     if (s->disabled)
         return ts_optimizer_step(o);
     watched *w = entry_of(s, o);
@@ -311,8 +308,7 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
 
 ts_status ts_grad_scaler_update(ts_grad_scaler *s)
 {
-    if (!s)
-        return ts_nn_null("grad_scaler_update", "s");
+    TS_TRY(TS_CHECK_OBJECTS(s));
     if (s->disabled)
         return TS_OK;
     TS_SCOPE;
@@ -366,8 +362,8 @@ int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, in
 
 ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double value)
 {
-    if (!s || !name)
-        return ts_nn_null("grad_scaler_set_number", s ? "name" : "s");
+    TS_TRY(TS_CHECK_OBJECTS(s));
+    TS_TRY(TS_CHECK_POINTERS(name));
     for (int k = 0; k < NUMBERS; k++)
         if (strcmp(numbers[k].name, name) == 0) {
             TS_TRY(set_number(s, "grad_scaler_set_number", k, value));

@@ -48,37 +48,34 @@ static const ts_module_type attention_type = {sizeof(ts_module_type), "Multihead
 static ts_status build(ts_module *m, int64_t width, int64_t heads, const ts_multihead_opts *opts)
 {
     attention *a = ts_module_payload(m);
-    bool bias = !opts || !opts->no_bias;
     a->width = width;
     a->heads = heads;
-    a->groups = opts && opts->kv_heads ? opts->kv_heads : heads;
-    a->opts = (ts_attention_opts){.size = sizeof a->opts, .causal = !opts || !opts->bidirectional};
+    a->groups = opts->kv_heads;
+    a->opts = (ts_attention_opts){.size = sizeof a->opts, .causal = opts->causal};
     TS_TRY(ts_module_add(
-        m, "qkv", ts_linear_new(width, width / heads * (heads + 2 * a->groups), bias), &a->qkv));
-    TS_TRY(ts_module_add(m, "proj", ts_linear_new(width, width, bias), &a->proj));
-    return opts && opts->dropout != 0
+        m, "qkv", ts_linear_new(width, width / heads * (heads + 2 * a->groups), !opts->no_bias),
+        &a->qkv));
+    TS_TRY(ts_module_add(m, "proj", ts_linear_new(width, width, !opts->no_bias), &a->proj));
+    return opts->dropout != 0
                ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &a->dropout)
                : TS_OK;
 }
 
 ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts)
 {
-    int64_t groups = opts && opts->kv_heads ? opts->kv_heads : heads;
-    if (opts && opts->size != sizeof *opts) {
-        ts_error_set(TS_ERR_VALUE, "multihead_new: argument 'opts': expected size %zu, got %zu",
-                     sizeof *opts, opts->size);
-        return NULL;
-    }
-    if (heads < 1 || width < 1 || width > INT32_MAX || width % heads != 0 || groups < 1 ||
-        heads % groups != 0) {
+    ts_multihead_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    o.kv_heads = o.kv_heads ? o.kv_heads : heads;
+    if (heads < 1 || width < 1 || width > INT32_MAX || width % heads != 0 || o.kv_heads < 1 ||
+        heads % o.kv_heads != 0) {
         ts_error_set(TS_ERR_VALUE,
                      "multihead_new: expected heads that divide the width and kv_heads that divide "
                      "the heads, got width %lld, heads %lld, kv_heads %lld",
-                     (long long)width, (long long)heads, (long long)groups);
+                     (long long)width, (long long)heads, (long long)o.kv_heads);
         return NULL;
     }
     ts_module *m = ts_module_new(&attention_type);
-    if (m && build(m, width, heads, opts) != TS_OK) {
+    if (m && build(m, width, heads, &o) != TS_OK) {
         ts_module_free(m);
         return NULL;
     }

@@ -9,6 +9,7 @@ static ts_status written(ts_tensor *t) { return TS_STATUS_OF(t); }
 
 ts_status ts_init_constant(ts_tensor *t, double value)
 {
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
     return written(ts_fill_(t, value));
 }
@@ -18,12 +19,14 @@ ts_status ts_init_ones(ts_tensor *t) { return ts_init_constant(t, 1); }
 
 ts_status ts_init_uniform(ts_tensor *t, double low, double high)
 {
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
     return written(ts_uniform_(t, low, high));
 }
 
 ts_status ts_init_normal(ts_tensor *t, double mean, double std)
 {
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
     return written(ts_normal_(t, mean, std));
 }
@@ -53,8 +56,7 @@ static double normal_probability(double x) { return 0.5 * erfc(-x * M_SQRT1_2); 
 
 ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low, double high)
 {
-    if (!t || t == TS_NONE)
-        return ts_nn_null("init_trunc_normal", "t");
+    TS_TRY(TS_CHECK_TENSORS(t));
     if (!(std > 0) || !(low < high) || !isfinite(mean) || !isfinite(std))
         return ts_error_set(
             TS_ERR_VALUE,
@@ -83,26 +85,26 @@ ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low
 
 double ts_init_gain(const char *activation, double slope)
 {
-    if (activation && (strcmp(activation, "linear") == 0 || strcmp(activation, "sigmoid") == 0))
+    if (TS_CHECK_POINTERS(activation) != TS_OK)
+        return 0;
+    if (strcmp(activation, "linear") == 0 || strcmp(activation, "sigmoid") == 0)
         return 1;
-    if (activation && strcmp(activation, "tanh") == 0)
+    if (strcmp(activation, "tanh") == 0)
         return 5.0 / 3;
-    if (activation && strcmp(activation, "relu") == 0)
+    if (strcmp(activation, "relu") == 0)
         return sqrt(2);
-    if (activation && strcmp(activation, "leaky_relu") == 0)
+    if (strcmp(activation, "leaky_relu") == 0)
         return sqrt(2 / (1 + slope * slope));
-    if (activation && strcmp(activation, "selu") == 0)
+    if (strcmp(activation, "selu") == 0)
         return 0.75;
     ts_error_set(TS_ERR_VALUE,
                  "init_gain: expected linear, sigmoid, tanh, relu, leaky_relu or selu, got '%s'",
-                 activation ? activation : "NULL");
+                 activation);
     return 0;
 }
 
 static ts_status fans(ts_tensor *t, const char *function, double *in, double *out)
 {
-    if (!t || t == TS_NONE)
-        return ts_nn_null(function, "t");
     if (ts_ndim(t) < 2)
         return ts_error_set(TS_ERR_SHAPE, "%s: argument 't': expected at least 2 dims, got %d",
                             function, ts_ndim(t));
@@ -141,6 +143,7 @@ static ts_status uniform_of(ts_tensor *t, double std)
 ts_status ts_init_xavier_uniform(ts_tensor *t, double gain)
 {
     double std;
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(xavier(t, "init_xavier_uniform", gain, &std));
     return uniform_of(t, std);
 }
@@ -148,6 +151,7 @@ ts_status ts_init_xavier_uniform(ts_tensor *t, double gain)
 ts_status ts_init_xavier_normal(ts_tensor *t, double gain)
 {
     double std;
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(xavier(t, "init_xavier_normal", gain, &std));
     return ts_init_normal(t, 0, std);
 }
@@ -155,6 +159,7 @@ ts_status ts_init_xavier_normal(ts_tensor *t, double gain)
 ts_status ts_init_kaiming_uniform(ts_tensor *t, ts_fan fan, double gain)
 {
     double std;
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(kaiming(t, "init_kaiming_uniform", fan, gain, &std));
     return uniform_of(t, std);
 }
@@ -162,6 +167,7 @@ ts_status ts_init_kaiming_uniform(ts_tensor *t, ts_fan fan, double gain)
 ts_status ts_init_kaiming_normal(ts_tensor *t, ts_fan fan, double gain)
 {
     double std;
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(kaiming(t, "init_kaiming_normal", fan, gain, &std));
     return ts_init_normal(t, 0, std);
 }

@@ -16,15 +16,6 @@ static ts_module *built(ts_module *m, ts_status status)
     return NULL;
 }
 
-static bool is_positive(int64_t n, const char *function, const char *argument)
-{
-    if (n > 0)
-        return true;
-    ts_error_set(TS_ERR_VALUE, "%s: argument '%s': expected at least 1, got %lld", function,
-                 argument, (long long)n);
-    return false;
-}
-
 /* ------------------------------------------------------------------------------- linear ---- */
 
 typedef struct linear {
@@ -53,8 +44,8 @@ static ts_status linear_build(ts_module *m, int64_t in, int64_t out, bool bias)
 
 ts_module *ts_linear_new(int64_t in, int64_t out, bool bias)
 {
-    if (!is_positive(in, "linear_new", "in") || !is_positive(out, "linear_new", "out"))
-        return NULL;
+    TS_TRY_NULL(TS_CHECK_VALUE(in, in >= 1, "at least 1"));
+    TS_TRY_NULL(TS_CHECK_VALUE(out, out >= 1, "at least 1"));
     ts_module *m = ts_module_new(&linear_type);
     return m ? built(m, linear_build(m, in, out, bias)) : NULL;
 }
@@ -71,9 +62,8 @@ static const ts_module_type embedding_type = {sizeof(ts_module_type), "Embedding
 
 ts_module *ts_embedding_new(int64_t count, int64_t width)
 {
-    if (!is_positive(count, "embedding_new", "count") ||
-        !is_positive(width, "embedding_new", "width"))
-        return NULL;
+    TS_TRY_NULL(TS_CHECK_VALUE(count, count >= 1, "at least 1"));
+    TS_TRY_NULL(TS_CHECK_VALUE(width, width >= 1, "at least 1"));
     ts_module *m = ts_module_new(&embedding_type);
     if (!m)
         return NULL;
@@ -87,7 +77,7 @@ ts_module *ts_embedding_new(int64_t count, int64_t width)
 
 typedef struct norm {
     ts_tensor *weight, *bias; // (width)
-    ts_norm_opts opts;
+    ts_normalization_opts opts;
 } norm;
 
 static ts_tensor *layer_norm_forward(ts_module *m, ts_tensor *x)
@@ -107,22 +97,14 @@ static const ts_module_type layer_norm_type = {sizeof(ts_module_type), "LayerNor
 static const ts_module_type rms_norm_type = {sizeof(ts_module_type), "RMSNorm", sizeof(norm),
                                              rms_norm_forward, NULL};
 
-static ts_module *norm_new(const ts_module_type *type, const char *function, int64_t width,
-                           double eps, bool bias)
+static ts_module *norm_new(const ts_module_type *type, int64_t width, double eps, bool bias)
 {
-    if (!is_positive(width, function, "width"))
-        return NULL;
-    if (!(eps >= 0)) {
-        ts_error_set(TS_ERR_VALUE, "%s: argument 'eps': expected at least 0, got %g", function,
-                     eps);
-        return NULL;
-    }
     ts_module *m = ts_module_new(type);
     if (!m)
         return NULL;
     TS_SCOPE;
     norm *n = ts_module_payload(m);
-    n->opts = (ts_norm_opts){.size = sizeof n->opts, .eps = eps, .dims = 1};
+    n->opts = (ts_normalization_opts){.size = sizeof n->opts, .eps = eps, .dims = 1};
     ts_status status = ts_module_add_parameter(m, "weight", ts_ones(&width, 1, TS_F32), &n->weight);
     if (status == TS_OK)
         status = ts_module_add_parameter(m, "bias", bias ? ts_zeros(&width, 1, TS_F32) : TS_NONE,
@@ -132,12 +114,16 @@ static ts_module *norm_new(const ts_module_type *type, const char *function, int
 
 ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias)
 {
-    return norm_new(&layer_norm_type, "layer_norm_new", width, eps, bias);
+    TS_TRY_NULL(TS_CHECK_VALUE(width, width >= 1, "at least 1"));
+    TS_TRY_NULL(TS_CHECK_VALUE(eps, eps >= 0, "at least 0"));
+    return norm_new(&layer_norm_type, width, eps, bias);
 }
 
 ts_module *ts_rms_norm_new(int64_t width, double eps)
 {
-    return norm_new(&rms_norm_type, "rms_norm_new", width, eps, false);
+    TS_TRY_NULL(TS_CHECK_VALUE(width, width >= 1, "at least 1"));
+    TS_TRY_NULL(TS_CHECK_VALUE(eps, eps >= 0, "at least 0"));
+    return norm_new(&rms_norm_type, width, eps, false);
 }
 
 /* ------------------------------------------------------------------ dropout, activations ---- */
@@ -152,11 +138,7 @@ static const ts_module_type dropout_type = {sizeof(ts_module_type), "Dropout", s
 
 ts_module *ts_dropout_new(double p)
 {
-    if (!(p >= 0 && p <= 1)) {
-        ts_error_set(TS_ERR_VALUE,
-                     "dropout_new: argument 'p': expected a probability from 0 to 1, got %g", p);
-        return NULL;
-    }
+    TS_TRY_NULL(TS_CHECK_VALUE(p, p >= 0 && p <= 1, "a probability from 0 to 1"));
     ts_module *m = ts_module_new(&dropout_type);
     if (m)
         *(double *)ts_module_payload(m) = p;
@@ -179,10 +161,7 @@ static void activation_free(void *payload) { free(*(activation **)payload); }
 
 ts_module *ts_activation_new(const char *name, ts_tensor *(*function)(ts_tensor *x))
 {
-    if (!name || !function) {
-        ts_nn_null("activation_new", name ? "function" : "name");
-        return NULL;
-    }
+    TS_TRY_NULL(TS_CHECK_POINTERS(name, function));
     activation *a = ts_nn_alloc(1, sizeof *a, "an activation");
     if (!a)
         return NULL;
@@ -224,24 +203,20 @@ static const ts_module_type mlp_type = {sizeof(ts_module_type), "MLP", sizeof(ml
 static ts_status mlp_build(ts_module *m, int64_t width, int64_t hidden, const ts_mlp_opts *opts)
 {
     mlp *p = ts_module_payload(m);
-    bool bias = !opts || !opts->no_bias;
-    p->activation = opts && opts->activation ? opts->activation : ts_gelu;
-    TS_TRY(ts_module_add(m, "fc", ts_linear_new(width, hidden, bias), &p->fc));
-    TS_TRY(ts_module_add(m, "proj", ts_linear_new(hidden, width, bias), &p->proj));
-    return opts && opts->dropout != 0
+    p->activation = opts->activation ? opts->activation : ts_gelu;
+    TS_TRY(ts_module_add(m, "fc", ts_linear_new(width, hidden, !opts->no_bias), &p->fc));
+    TS_TRY(ts_module_add(m, "proj", ts_linear_new(hidden, width, !opts->no_bias), &p->proj));
+    return opts->dropout != 0
                ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &p->dropout)
                : TS_OK;
 }
 
 ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
 {
-    if (opts && opts->size != sizeof *opts) {
-        ts_error_set(TS_ERR_VALUE, "mlp_new: argument 'opts': expected size %zu, got %zu",
-                     sizeof *opts, opts->size);
-        return NULL;
-    }
+    ts_mlp_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     ts_module *m = ts_module_new(&mlp_type);
-    return m ? built(m, mlp_build(m, width, hidden, opts)) : NULL;
+    return m ? built(m, mlp_build(m, width, hidden, &o)) : NULL;
 }
 
 /* --------------------------------------------------------------------------- sequential ---- */
@@ -264,6 +239,11 @@ ts_module *ts_sequential_new(void) { return ts_module_new(&sequential_type); }
 ts_status ts_sequential_add(ts_module *sequential, ts_module *child)
 {
     char name[16];
+    ts_status status = TS_CHECK_OBJECTS(sequential, child);
+    if (status != TS_OK) {
+        ts_module_free(child);
+        return status;
+    }
     snprintf(name, sizeof name, "%d", ts_module_num_children(sequential));
     return ts_module_add(sequential, name, child, NULL);
 }

@@ -1,6 +1,7 @@
 /** @file loader.c  Token windows read from a file, prepared ahead by a thread. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/loader.h"
+#include "include/tessera/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -175,21 +176,15 @@ static void *work(void *arg)
 static ts_status check(const ts_loader_opts *o)
 {
     int64_t tokens, bytes;
-    if (o->batch < 1 || o->length < 1)
-        return ts_error_set(TS_ERR_VALUE,
-                            "loader: expected batch and length of at least 1, got %lld and %lld",
-                            (long long)o->batch, (long long)o->length);
     if (__builtin_mul_overflow(o->batch, o->length, &tokens) ||
         __builtin_mul_overflow(tokens, (int64_t)(2 * sizeof(int64_t)), &bytes))
         return ts_error_set(TS_ERR_VALUE,
-                            "loader: a batch of %lld x %lld tokens does not fit 63 bits",
+                            "loader_open: a batch of %lld x %lld tokens does not fit 63 bits",
                             (long long)o->batch, (long long)o->length);
     if (o->dtype != TS_U8 && o->dtype != TS_I32 && o->dtype != TS_I64)
-        return ts_error_set(TS_ERR_DTYPE, "loader: expected tokens of dtype u8, i32 or i64, got %s",
+        return ts_error_set(TS_ERR_DTYPE,
+                            "loader_open: argument 'dtype': expected u8, i32 or i64, got %s",
                             ts_dtype_name(o->dtype));
-    if (!(o->from >= 0 && o->from <= o->to && o->to <= 1))
-        return ts_error_set(TS_ERR_VALUE, "loader: expected 0 <= from <= to <= 1, got %g and %g",
-                            o->from, o->to);
     return TS_OK;
 }
 
@@ -254,20 +249,14 @@ static void start(ts_loader *l)
 
 ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
 {
-    if (!path || !opts) {
-        ts_error_set(TS_ERR_NULL, "loader_open: argument '%s': expected %s, got NULL",
-                     path ? "opts" : "path", path ? "options" : "a path");
-        return NULL;
-    }
-    if (opts->size < 1 || opts->size > sizeof *opts) {
-        ts_error_set(TS_ERR_VALUE,
-                     "loader: options: expected size %zu or that of an older version, got %zu",
-                     sizeof *opts, opts->size);
-        return NULL;
-    }
-    ts_loader_opts given = {0}; /* what a caller's older version does not know is zero */
-    memcpy(&given, opts, opts->size);
-    TS_TRY_NULL(check(&given));
+    ts_loader_opts o;
+    TS_TRY_NULL(TS_CHECK_POINTERS(path, opts));
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.batch, o.batch >= 1, "at least 1"));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.length, o.length >= 1, "at least 1"));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.from, o.from >= 0 && o.from <= o.to, "0 to opts.to"));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.to, o.to <= 1, "at most 1"));
+    TS_TRY_NULL(check(&o));
     ts_loader *l = calloc(1, sizeof *l);
     char *copy = l ? malloc(strlen(path) + 1) : NULL;
     if (!copy) {
@@ -275,7 +264,7 @@ ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
         ts_error_set(TS_ERR_MEMORY, "loader: out of memory");
         return NULL;
     }
-    l->opts = given;
+    l->opts = o;
     l->path = strcpy(copy, path);
     l->fd = -1;
     pthread_mutex_init(&l->lock, NULL);
@@ -329,11 +318,11 @@ static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
     return TS_OK;
 }
 
-ts_status ts_loader_next(ts_loader *l, ts_batch *batch)
+ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
 {
-    if (!l || !batch)
-        return ts_error_set(TS_ERR_NULL,
-                            "loader_next: expected a loader and a place for the batch");
+    TS_TRY(TS_CHECK_OBJECTS(loader));
+    TS_TRY(TS_CHECK_POINTERS(batch));
+    ts_loader *l = loader;
     slot *s;
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
@@ -363,10 +352,10 @@ ts_loader_state ts_loader_get_state(const ts_loader *l)
     return l ? l->next : (ts_loader_state){0, 0};
 }
 
-ts_status ts_loader_set_state(ts_loader *l, ts_loader_state state)
+ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state)
 {
-    if (!l)
-        return ts_error_set(TS_ERR_NULL, "loader_set_state: expected a loader, got NULL");
+    TS_TRY(TS_CHECK_OBJECTS(loader));
+    ts_loader *l = loader;
     if (state.epoch < 0 || state.index < 0 || state.index >= l->batches)
         return ts_error_set(
             TS_ERR_VALUE,

@@ -19,21 +19,14 @@ typedef struct member {
 } member;
 
 struct ts_module {
-    const ts_module_type *type;
+    const ts_module_type *given; /* by whoever made it */
+    ts_module_type type;         /* the same, of this library's size */
     ts_module *parent;
     void *payload;
     member *members;
     int nmembers, room;
     bool training;
 };
-
-ts_status ts_nn_null(const char *function, const char *argument)
-{
-    if (ts_error_code() != TS_OK)
-        return ts_error_code();
-    return ts_error_set(TS_ERR_NULL, "%s: argument '%s': expected an object, got NULL", function,
-                        argument);
-}
 
 void *ts_nn_alloc(int64_t count, size_t item, const char *what)
 {
@@ -55,22 +48,21 @@ bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
 
 ts_module *ts_module_new(const ts_module_type *type)
 {
-    if (!type || type->size != sizeof *type || !type->name) {
-        ts_error_set(TS_ERR_VALUE,
-                     "module_new: argument 'type': expected a name and a size of %zu bytes",
-                     sizeof *type);
-        return NULL;
-    }
+    ts_module_type t;
+    TS_TRY_NULL(TS_CHECK_POINTERS(type));
+    TS_TRY_NULL(TS_CHECK_OPTS(&t, type));
+    TS_TRY_NULL(TS_CHECK_POINTERS(t.name));
     ts_module *m = ts_nn_alloc(1, sizeof *m, "a module");
     if (!m)
         return NULL;
-    m->type = type;
+    m->given = type;
+    m->type = t;
     m->training = true;
-    if (type->payload) {
-        size_t bytes = (type->payload + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        m->payload = bytes >= type->payload ? aligned_alloc(ALIGNMENT, bytes) : NULL;
+    if (t.payload) {
+        size_t bytes = (t.payload + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        m->payload = bytes >= t.payload ? aligned_alloc(ALIGNMENT, bytes) : NULL;
         if (!m->payload) {
-            ts_error_set(TS_ERR_MEMORY, "out of memory for a %s", type->name);
+            ts_error_set(TS_ERR_MEMORY, "out of memory for a %s", t.name);
             free(m);
             return NULL;
         }
@@ -83,8 +75,8 @@ void ts_module_free(ts_module *m)
 {
     if (!m || m->parent)
         return;
-    if (m->type->free && m->payload)
-        m->type->free(m->payload);
+    if (m->type.free && m->payload)
+        m->type.free(m->payload);
     for (int i = 0; i < m->nmembers; i++) {
         member *e = &m->members[i];
         ts_release(e->tensor);
@@ -100,7 +92,10 @@ void ts_module_free(ts_module *m)
 }
 
 void *ts_module_payload(const ts_module *m) { return m ? m->payload : NULL; }
-const ts_module_type *ts_module_type_of(const ts_module *m) { return m ? m->type : NULL; }
+const ts_module_type *ts_module_type_of(const ts_module *m)
+{
+    return m ? m->given : NULL;
+}
 
 /* ------------------------------------------------------------------------------ members ---- */
 
@@ -108,23 +103,23 @@ const ts_module_type *ts_module_type_of(const ts_module *m) { return m ? m->type
  * nmembers is raised by the caller's success. */
 static member *new_member(ts_module *m, const char *function, const char *name)
 {
-    if (!name || !*name || strchr(name, '.') || strlen(name) >= NAME_MOST) {
+    if (!*name || strchr(name, '.') || strlen(name) >= NAME_MOST) {
         ts_error_set(TS_ERR_VALUE,
                      "%s: argument 'name': expected a short name without '.', got '%s'", function,
-                     name ? name : "NULL");
+                     name);
         return NULL;
     }
     for (int i = 0; i < m->nmembers; i++)
         if (strcmp(m->members[i].name, name) == 0) {
             ts_error_set(TS_ERR_VALUE, "%s: argument 'name': this %s has a '%s' already", function,
-                         m->type->name, name);
+                         m->type.name, name);
             return NULL;
         }
     if (m->nmembers == m->room) {
         int room = m->room ? 2 * m->room : 4;
         member *members = realloc(m->members, (size_t)room * sizeof *members);
         if (!members) {
-            ts_error_set(TS_ERR_MEMORY, "out of memory for the members of a %s", m->type->name);
+            ts_error_set(TS_ERR_MEMORY, "out of memory for the members of a %s", m->type.name);
             return NULL;
         }
         m->members = members;
@@ -141,8 +136,6 @@ static member *new_member(ts_module *m, const char *function, const char *name)
 static ts_status add_tensor(ts_module *m, const char *function, const char *name, ts_tensor *t,
                             ts_member_kind kind, ts_tensor **slot)
 {
-    if (!m || !t)
-        return ts_nn_null(function, m ? "t" : "m");
     if (t == TS_NONE) {
         if (slot)
             *slot = TS_NONE;
@@ -170,20 +163,26 @@ static ts_status add_tensor(ts_module *m, const char *function, const char *name
 
 ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, ts_tensor **slot)
 {
+    TS_TRY(TS_CHECK_OBJECTS(m, t));
+    TS_TRY(TS_CHECK_POINTERS(name));
     return add_tensor(m, "module_add_parameter", name, t, TS_MEMBER_PARAMETER, slot);
 }
 
 ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent,
                                ts_tensor **slot)
 {
+    TS_TRY(TS_CHECK_OBJECTS(m, t));
+    TS_TRY(TS_CHECK_POINTERS(name));
     return add_tensor(m, "module_add_buffer", name, t,
                       persistent ? TS_MEMBER_BUFFER : TS_MEMBER_TEMPORARY, slot);
 }
 
 ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot)
 {
-    if (!m || !child) {
-        ts_status status = ts_nn_null("module_add", m ? "child" : "m");
+    ts_status status = TS_CHECK_OBJECTS(m, child);
+    if (status == TS_OK)
+        status = TS_CHECK_POINTERS(name);
+    if (status != TS_OK) {
         ts_module_free(child);
         return status;
     }
@@ -194,7 +193,7 @@ ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_mod
         return ts_error_set(
             TS_ERR_VALUE,
             "module_add: argument 'child': this %s belongs to another module, or holds this one",
-            child->type->name);
+            child->type.name);
     member *e = new_member(m, "module_add", name);
     if (!e) {
         ts_module_free(child);
@@ -249,7 +248,7 @@ static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_v
             return ts_error_set(
                 TS_ERR_VALUE,
                 "the name of '%s' in a %s is longer than %d bytes with those above it", e->name,
-                m->type->name, NAME_MOST - 1);
+                m->type.name, NAME_MOST - 1);
         memcpy(name + length, e->name, n + 1);
         if (e->tensor) {
             TS_TRY(visit(ctx, name, e->tensor, e->kind));
@@ -265,13 +264,15 @@ static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_v
 ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx)
 {
     char name[NAME_MOST] = "";
-    if (!m || !visit)
-        return ts_nn_null("module_each", m ? "visit" : "m");
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    TS_TRY(TS_CHECK_POINTERS(visit));
     return walk(m, name, 0, visit, ctx);
 }
 
 ts_tensor *ts_module_tensor(const ts_module *m, const char *name)
 {
+    TS_TRY_NULL(TS_CHECK_OBJECTS(m));
+    TS_TRY_NULL(TS_CHECK_POINTERS(name));
     const char *rest = name;
     for (const ts_module *at = m; at && rest;) {
         size_t n = strcspn(rest, ".");
@@ -284,10 +285,7 @@ ts_tensor *ts_module_tensor(const ts_module *m, const char *name)
         at = e ? e->child : NULL;
         rest = rest[n] ? rest + n + 1 : NULL;
     }
-    if (!m || !name)
-        ts_nn_null("module_tensor", m ? "name" : "m");
-    else
-        ts_error_set(TS_ERR_INDEX, "module_tensor: this %s has no '%s'", m->type->name, name);
+    ts_error_set(TS_ERR_INDEX, "module_tensor: this %s has no '%s'", m->type.name, name);
     return NULL;
 }
 
@@ -304,16 +302,13 @@ static void each_module(ts_module *m, void (*fn)(ts_module *m, void *ctx), void 
 
 ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
 {
-    if (!m || !x) {
-        ts_nn_null("forward", m ? "x" : "m");
-        return NULL;
-    }
-    if (!m->type->forward) {
+    TS_TRY_NULL(TS_CHECK_OBJECTS(m, x));
+    if (!m->type.forward) {
         ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of one tensor",
-                     m->type->name);
+                     m->type.name);
         return NULL;
     }
-    return m->type->forward(m, x);
+    return m->type.forward(m, x);
 }
 
 static void set_training(ts_module *m, void *ctx) { m->training = *(bool *)ctx; }

@@ -5,8 +5,6 @@
 
 #include "tessera/tessera.h"
 
-/** A NULL argument: what failed before is left alone, else it is a failure of its own. */
-ts_status ts_nn_null(const char *function, const char *argument);
 /** Zeroed memory; NULL with TS_ERR_MEMORY. */
 void *ts_nn_alloc(int64_t count, size_t item, const char *what);
 /** True in the list of n tensors. */

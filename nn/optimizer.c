@@ -41,7 +41,7 @@ static const char *const state_names[3][STATES] = {
 
 ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
 {
-    ts_group_opts opts = {.lr = lr};
+    ts_group_opts opts = {.size = sizeof opts, .lr = lr};
     if (kind != TS_SGD) {
         opts.beta1 = 0.9;
         opts.beta2 = 0.999;
@@ -55,12 +55,8 @@ ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
 
 ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
 {
-    if (kind != TS_SGD && kind != TS_ADAM && kind != TS_ADAMW) {
-        ts_error_set(TS_ERR_VALUE,
-                     "optimizer_new: argument 'kind': expected TS_SGD, TS_ADAM or TS_ADAMW, got %d",
-                     (int)kind);
-        return NULL;
-    }
+    TS_TRY_NULL(TS_CHECK_VALUE(kind, kind == TS_SGD || kind == TS_ADAM || kind == TS_ADAMW,
+                               "TS_SGD, TS_ADAM or TS_ADAMW"));
     ts_optimizer *o = ts_nn_alloc(1, sizeof *o, "an optimizer");
     if (o)
         o->kind = kind;
@@ -128,8 +124,6 @@ static ts_status check_param(const ts_optimizer *o, const char *const *names,
                              ts_tensor *const *params, int64_t i)
 {
     const char *name = names[i];
-    if (!params[i] || !name)
-        return ts_nn_null("optimizer_add_group", name ? "params" : "names");
     if (!ts_requires_grad(params[i]) || !ts_is_leaf(params[i]))
         return ts_error_set(
             TS_ERR_VALUE, "optimizer_add_group: parameter '%s': expected a leaf that requires grad",
@@ -208,15 +202,14 @@ static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names,
 ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
                                  ts_tensor *const *params, int64_t n, const ts_group_opts *opts)
 {
-    if (!o || !opts || (n && (!names || !params)))
-        return ts_nn_null("optimizer_add_group", !o      ? "o"
-                                                 : !opts ? "opts"
-                                                 : names ? "params"
-                                                         : "names");
-    if (n < 0 || n > INT32_MAX)
-        return ts_error_set(TS_ERR_VALUE, "optimizer_add_group: argument 'n': got %lld",
-                            (long long)n);
-    TS_TRY(check_opts(o, opts));
+    ts_group_opts p;
+    TS_TRY(TS_CHECK_OBJECTS(o));
+    TS_TRY(TS_CHECK_VALUE(n, n <= INT32_MAX, "at most 2^31 - 1"));
+    TS_TRY(TS_CHECK_STRINGS(names, n));
+    TS_TRY(TS_CHECK_TENSOR_LIST(params, n));
+    TS_TRY(TS_CHECK_POINTERS(opts));
+    TS_TRY(TS_CHECK_OPTS(&p, opts));
+    TS_TRY(check_opts(o, &p));
     for (int64_t i = 0; i < n; i++)
         TS_TRY(check_param(o, names, params, i));
 
@@ -238,7 +231,7 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
         memcpy(o->names, before.names, bytes);
         memcpy(o->steps, before.steps, bytes);
     }
-    if (!fill_group(o, before.n, names, params, opts)) {
+    if (!fill_group(o, before.n, names, params, &p)) {
         for (int64_t i = before.n; i < total; i++)
             release_param(o, i);
         *o = before;
@@ -248,7 +241,7 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
     }
     if (before.ngroups)
         memcpy(groups, before.groups, (size_t)before.ngroups * sizeof *groups);
-    groups[o->ngroups++] = (group){*opts, opts->lr, before.n, n, NULL};
+    groups[o->ngroups++] = (group){p, p.lr, before.n, n, NULL};
     o->groups = groups;
     free(before.params);
     free(before.groups);
@@ -266,13 +259,9 @@ double ts_nn_initial_lr(const ts_optimizer *o, int index) { return o->groups[ind
 
 ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm)
 {
-    if (!o)
-        return ts_nn_null("optimizer_set_max_norm", "o");
-    if (!is_number_at_least_0(max_norm))
-        return ts_error_set(TS_ERR_VALUE,
-                            "optimizer_set_max_norm: argument 'max_norm': expected a finite number "
-                            "of at least 0, got %g",
-                            max_norm);
+    TS_TRY(TS_CHECK_OBJECTS(o));
+    TS_TRY(
+        TS_CHECK_VALUE(max_norm, is_number_at_least_0(max_norm), "a finite number of at least 0"));
     o->max_norm = max_norm;
     return TS_OK;
 }
@@ -395,8 +384,7 @@ ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_ten
 
 ts_status ts_optimizer_step(ts_optimizer *o)
 {
-    if (!o)
-        return ts_nn_null("optimizer_step", "o");
+    TS_TRY(TS_CHECK_OBJECTS(o));
     TS_NO_GRAD;
     bool skipped = false;
     for (int i = 0; i < o->ngroups; i++)
@@ -418,8 +406,8 @@ void ts_optimizer_zero_grad(ts_optimizer *o)
 
 ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
 {
-    if (!o || !list)
-        return ts_nn_null("optimizer_state", o ? "list" : "o");
+    TS_TRY(TS_CHECK_OBJECTS(o));
+    TS_TRY(TS_CHECK_POINTERS(list));
     *list = (ts_named_tensors){0};
     int64_t count = 1, at = 0;
     size_t bytes = sizeof "steps";
@@ -506,11 +494,9 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
 ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names,
                                   ts_tensor *const *tensors, int64_t n)
 {
-    if (!o || (n > 0 && (!names || !tensors)))
-        return ts_nn_null("optimizer_load_state", !o ? "o" : names ? "tensors" : "names");
-    for (int64_t k = 0; k < n; k++)
-        if (!names[k] || !tensors[k] || tensors[k] == TS_NONE)
-            return ts_nn_null("optimizer_load_state", names[k] ? "tensors" : "names");
+    TS_TRY(TS_CHECK_OBJECTS(o));
+    TS_TRY(TS_CHECK_STRINGS(names, n));
+    TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
     ts_named_tensors own;
     TS_TRY(ts_optimizer_state(o, &own));
     int64_t *given = ts_nn_alloc(own.n, sizeof *given, "a match of names");
@@ -556,8 +542,8 @@ int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_
 ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double value)
 {
     char text[48];
-    if (!o || !name)
-        return ts_nn_null("optimizer_set_number", o ? "name" : "o");
+    TS_TRY(TS_CHECK_OBJECTS(o));
+    TS_TRY(TS_CHECK_POINTERS(name));
     for (int i = 0; i < o->ngroups; i++)
         for (int k = 0; k < NUMBERS; k++) {
             name_number(text, sizeof text, i, k);
@@ -576,12 +562,11 @@ ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double max_norm
     enum { ON_STACK = 512 };
     ts_tensor *few[ON_STACK], **grads = few;
     int64_t count = 0;
-    if (n < 0 || (n && !params))
-        return ts_nn_null("clip_grad_norm", "params");
+    TS_TRY(TS_CHECK_TENSOR_LIST(params, n));
     if (n > ON_STACK && !(grads = ts_nn_alloc(n, sizeof *grads, "a list of gradients")))
         return TS_ERR_MEMORY;
     for (int64_t i = 0; i < n; i++)
-        if (params[i] && ts_grad(params[i]) != TS_NONE)
+        if (ts_grad(params[i]) != TS_NONE)
             grads[count++] = ts_grad(params[i]);
     TS_NO_GRAD;
     ts_tensor *total = ts_global_norm(grads, count);

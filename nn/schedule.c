@@ -33,11 +33,11 @@ double ts_schedule_at(const ts_schedule *s, int64_t step)
     return 1 + done * (s->final_ratio - 1);
 }
 
-ts_status ts_schedule_apply(const ts_schedule *s, ts_optimizer *o, int64_t step)
+ts_status ts_schedule_apply(const ts_schedule *schedule, ts_optimizer *o, int64_t step)
 {
-    if (!s || !o)
-        return ts_nn_null("schedule_apply", s ? "o" : "schedule");
-    double factor = ts_schedule_at(s, step);
+    TS_TRY(TS_CHECK_POINTERS(schedule));
+    TS_TRY(TS_CHECK_OBJECTS(o));
+    double factor = ts_schedule_at(schedule, step);
     if (!(factor >= 0))
         return ts_error_set(TS_ERR_VALUE,
                             "schedule_apply: argument 'schedule': its factor at step %lld is %g",

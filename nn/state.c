@@ -42,8 +42,6 @@ static ts_status collect(void *ctx, const char *name, ts_tensor *t, ts_member_ki
 static ts_status collect_all(const ts_module *m, bool parameters, ts_named_tensors *list)
 {
     collector c = {.parameters = parameters};
-    if (!list)
-        return ts_nn_null("module", "list");
     *list = (ts_named_tensors){0};
     TS_TRY(ts_module_each(m, collect, &c));
     char *block = malloc((size_t)c.room * 2 * sizeof(void *) + c.bytes + 1);
@@ -70,10 +68,14 @@ void ts_named_tensors_free(ts_named_tensors *list)
 
 ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list)
 {
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    TS_TRY(TS_CHECK_POINTERS(list));
     return collect_all(m, true, list);
 }
 ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list)
 {
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    TS_TRY(TS_CHECK_POINTERS(list));
     return collect_all(m, false, list);
 }
 
@@ -184,13 +186,8 @@ ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
     ts_load_report local;
     ts_load_report *r = report ? report : &local;
     memset(r, 0, sizeof *r);
-    if (n < 0 || (n && (!names || !tensors)))
-        return ts_error_set(TS_ERR_VALUE,
-                            "module_load_state_dict: expected n >= 0 names and tensors, got %lld",
-                            (long long)n);
-    for (int64_t k = 0; k < n; k++)
-        if (!names[k] || !tensors[k] || tensors[k] == TS_NONE)
-            return ts_nn_null("module_load_state_dict", names[k] ? names[k] : "names");
+    TS_TRY(TS_CHECK_STRINGS(names, n));
+    TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
     ts_named_tensors own;
     TS_TRY(ts_module_state_dict(m, &own));
     int64_t *given = ts_nn_alloc(own.n, sizeof *given, "a match of names");

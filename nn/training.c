@@ -1,6 +1,7 @@
 /** @file training.c  Saves and resumes a whole run: the parts as sections, the numbers as JSON. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/training.h"
+#include "include/tessera/check.h"
 #include "include/tessera/autograd.h"
 #include "include/tessera/io.h"
 #include "include/tessera/ops.h"
@@ -12,12 +13,6 @@
 enum { NUMBERS = 512, SCALER_NUMBERS = 16 };
 
 /* -------------------------------------------------------------------------------- numbers ---- */
-
-/** The scaler of a run; a program built before there was one gives a shorter struct. */
-static ts_grad_scaler *scaler_of(const ts_training *t)
-{
-    return t->size >= offsetof(ts_training, scaler) + sizeof t->scaler ? t->scaler : NULL;
-}
 
 /** n named numbers as an object; NULL out of memory. */
 static json_t *pack_numbers(const ts_named_number *list, int64_t n)
@@ -45,7 +40,7 @@ static char *describe(const ts_training *t)
     json_t *numbers = list && n <= NUMBERS ? pack_numbers(list, n) : NULL;
     free(list);
     json_t *scaling =
-        pack_numbers(scaler, ts_grad_scaler_numbers(scaler_of(t), scaler, SCALER_NUMBERS));
+        pack_numbers(scaler, ts_grad_scaler_numbers(t->scaler, scaler, SCALER_NUMBERS));
     if (!numbers || !scaling) {
         json_decref(numbers);
         json_decref(scaling);
@@ -122,7 +117,7 @@ static ts_status take_numbers(ts_training *t, const ts_checkpoint *c, const ts_n
                             ts_checkpoint_path(c));
     if (t->loader)
         TS_TRY(ts_loader_set_state(t->loader, (ts_loader_state){epoch.i, index.i}));
-    TS_TRY(take_scaling(scaler_of(t), c));
+    TS_TRY(take_scaling(t->scaler, c));
     for (int64_t i = 0; i < n; i++) {
         TS_TRY(number_at(c, "optimizer", names[i].name, &number));
         TS_TRY(ts_optimizer_set_number(t->optimizer, names[i].name, as_double(number)));
@@ -178,7 +173,7 @@ static ts_status remember(const ts_training *t, before *b)
         TS_TRY(b->copies[i]);
     }
     b->place = ts_loader_get_state(t->loader);
-    ts_grad_scaler_numbers(scaler_of(t), b->scaler, SCALER_NUMBERS);
+    ts_grad_scaler_numbers(t->scaler, b->scaler, SCALER_NUMBERS);
     b->n = t->optimizer ? ts_optimizer_numbers(t->optimizer, NULL, 0) : 0;
     b->numbers = calloc((size_t)b->n + 1, sizeof *b->numbers);
     if (!b->numbers)
@@ -197,8 +192,8 @@ static void bring_back(ts_training *t, const before *b)
         ts_copy_(b->model.tensors[i], b->copies[i]);
     if (t->loader)
         ts_loader_set_state(t->loader, b->place);
-    for (int64_t i = ts_grad_scaler_numbers(scaler_of(t), NULL, 0) - 1; i >= 0; i--)
-        ts_grad_scaler_set_number(scaler_of(t), b->scaler[i].name, b->scaler[i].value);
+    for (int64_t i = ts_grad_scaler_numbers(t->scaler, NULL, 0) - 1; i >= 0; i--)
+        ts_grad_scaler_set_number(t->scaler, b->scaler[i].name, b->scaler[i].value);
     for (int64_t i = 0; i < b->n; i++)
         ts_optimizer_set_number(t->optimizer, b->numbers[i].name, b->numbers[i].value);
 }
@@ -241,47 +236,47 @@ static ts_status take_over(ts_training *t, const ts_checkpoint *c)
 
 /* ---------------------------------------------------------------------------------- public ---- */
 
-static ts_status check(const ts_training *t, const char *dir, const char *op)
+ts_status ts_training_save(const ts_training *training, const char *dir)
 {
-    return t && t->model && dir
-               ? TS_OK
-               : ts_error_set(TS_ERR_NULL, "%s: expected a run with a model, and a folder", op);
-}
-
-ts_status ts_training_save(const ts_training *t, const char *dir)
-{
-    TS_TRY(check(t, dir, "training_save"));
+    ts_training t;
+    TS_TRY(TS_CHECK_POINTERS(training, dir));
+    TS_TRY(TS_CHECK_OPTS(&t, training));
+    TS_TRY(TS_CHECK_OBJECTS(t.model));
     ts_named_tensors model = {0}, state = {0};
-    ts_status status = ts_module_state_dict(t->model, &model);
-    if (status == TS_OK && t->optimizer)
-        status = ts_optimizer_state(t->optimizer, &state);
-    char *text = status == TS_OK ? describe(t) : NULL;
+    ts_status status = ts_module_state_dict(t.model, &model);
+    if (status == TS_OK && t.optimizer)
+        status = ts_optimizer_state(t.optimizer, &state);
+    char *text = status == TS_OK ? describe(&t) : NULL;
     if (status == TS_OK && !text)
         status =
             ts_error_set(TS_ERR_MEMORY, "training_save: out of memory for the numbers of the run");
     ts_checkpoint_section sections[] = {{"model", model.names, model.tensors, model.n},
                                         {"state", state.names, state.tensors, state.n}};
     if (status == TS_OK)
-        status = ts_checkpoint_save(dir, t->step, sections, 2, text, NULL);
+        status = ts_checkpoint_save(dir, t.step, sections, 2, text, NULL);
     free(text);
     ts_named_tensors_free(&model);
     ts_named_tensors_free(&state);
     return status;
 }
 
-ts_status ts_training_resume(ts_training *t, const char *dir, char *text, size_t text_size)
+ts_status ts_training_resume(ts_training *training, const char *dir, char *text, size_t text_size)
 {
-    TS_TRY(check(t, dir, "training_resume"));
+    ts_training t;
+    TS_TRY(TS_CHECK_POINTERS(training, dir));
+    TS_TRY(TS_CHECK_OPTS(&t, training));
+    TS_TRY(TS_CHECK_OBJECTS(t.model));
     ts_checkpoint *c = NULL;
     TS_TRY(ts_checkpoint_find(dir, &c));
     if (!c)
         return ts_error_set_hint(TS_ERR_STATE, "start a new run",
                                  "training_resume: there is no checkpoint under '%s'", dir);
-    ts_status status = take_over(t, c);
+    ts_status status = take_over(&t, c);
+    if (status == TS_OK)
+        training->step = t.step;
     if (status == TS_OK && text)
-        snprintf(text, text_size, "step %lld from %s%s%s", (long long)t->step,
-                 ts_checkpoint_path(c), ts_checkpoint_report(c)[0] ? "; " : "",
-                 ts_checkpoint_report(c));
+        snprintf(text, text_size, "step %lld from %s%s%s", (long long)t.step, ts_checkpoint_path(c),
+                 ts_checkpoint_report(c)[0] ? "; " : "", ts_checkpoint_report(c));
     ts_checkpoint_close(c);
     return status;
 }

@@ -9,70 +9,10 @@ ts_status ts_infer_activation(ts_frame *f)
     return ts_infer_pointwise(f, 1, TS_DTYPE_NONE, false);
 }
 
-/** The forms of an activation: new result, in place, destination first;
- * `...` are further values. */
-#define FORMS(name, op, params, ...)                                 \
-    ts_tensor *ts_##name params(ts_tensor *self)                     \
-    {                                                                \
-        return TS_INVOKE(TS_OP_##op, V_T(self) __VA_ARGS__);         \
-    }                                                                \
-    ts_tensor *ts_##name##_ params(ts_tensor *self)                  \
-    {                                                                \
-        return TS_INVOKE_OUT(self, TS_OP_##op, V_T(self) __VA_ARGS__); \
-    }                                                                \
-    ts_tensor *ts_##name##_out params(ts_tensor *out, ts_tensor *self) \
-    {                                                                \
-        return TS_INVOKE_OUT(out, TS_OP_##op, V_T(self) __VA_ARGS__); \
-    }
 #define NO_MORE(...) (__VA_ARGS__)
 #define SLOPE(...) (__VA_ARGS__, double slope)
 #define ALPHA(...) (__VA_ARGS__, double alpha)
 #define SOFT(...) (__VA_ARGS__, double beta, double threshold)
-
-FORMS(relu, relu, NO_MORE)
-FORMS(sigmoid, sigmoid, NO_MORE)
-FORMS(tanh, tanh, NO_MORE)
-FORMS(log_sigmoid, log_sigmoid, NO_MORE)
-FORMS(silu, silu, NO_MORE)
-FORMS(mish, mish, NO_MORE)
-FORMS(gelu, gelu, NO_MORE, , V_B(false))
-FORMS(gelu_tanh, gelu, NO_MORE, , V_B(true))
-FORMS(leaky_relu, leaky_relu, SLOPE, , V_F(slope))
-FORMS(elu, elu, ALPHA, , V_F(alpha))
-FORMS(softplus, softplus, SOFT, , V_F(beta), V_F(threshold))
-
-ts_tensor *ts_threshold_backward(ts_tensor *grad, ts_tensor *result, double threshold)
-{
-    return TS_INVOKE(TS_OP_threshold_backward, V_T(grad), V_T(result), V_F(threshold));
-}
-ts_tensor *ts_leaky_relu_backward(ts_tensor *grad, ts_tensor *self, double slope)
-{
-    return TS_INVOKE(TS_OP_leaky_relu_backward, V_T(grad), V_T(self), V_F(slope));
-}
-ts_tensor *ts_elu_backward(ts_tensor *grad, ts_tensor *self, double alpha)
-{
-    return TS_INVOKE(TS_OP_elu_backward, V_T(grad), V_T(self), V_F(alpha));
-}
-ts_tensor *ts_sigmoid_backward(ts_tensor *grad, ts_tensor *result)
-{
-    return TS_INVOKE(TS_OP_sigmoid_backward, V_T(grad), V_T(result));
-}
-ts_tensor *ts_tanh_backward(ts_tensor *grad, ts_tensor *result)
-{
-    return TS_INVOKE(TS_OP_tanh_backward, V_T(grad), V_T(result));
-}
-ts_tensor *ts_gelu_backward(ts_tensor *grad, ts_tensor *self, bool tanh_form)
-{
-    return TS_INVOKE(TS_OP_gelu_backward, V_T(grad), V_T(self), V_B(tanh_form));
-}
-ts_tensor *ts_silu_backward(ts_tensor *grad, ts_tensor *self)
-{
-    return TS_INVOKE(TS_OP_silu_backward, V_T(grad), V_T(self));
-}
-ts_tensor *ts_softplus_backward(ts_tensor *grad, ts_tensor *self, double beta, double threshold)
-{
-    return TS_INVOKE(TS_OP_softplus_backward, V_T(grad), V_T(self), V_F(beta), V_F(threshold));
-}
 
 /* -------------------------------------------------- by parts, for gradients of gradients ---- */
 

@@ -50,31 +50,3 @@ ts_status ts_infer_extreme_dim(ts_frame *f)
     f->plan->ret[0].dtype = f->plan->compute;
     return TS_OK;
 }
-
-/* -------------------------------------------------------------------------- public forms ---- */
-
-#define ARG(name)                                                                               \
-    ts_tensor *ts_##name(ts_tensor *self)                                                       \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), ts_value_none(), V_B(false));                 \
-    }                                                                                           \
-    ts_tensor *ts_##name##_dim(ts_tensor *self, int dim, bool keepdim)                          \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(dim), V_B(keepdim));                      \
-    }                                                                                           \
-    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, int dim, bool keepdim)          \
-    {                                                                                           \
-        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_I(dim), V_B(keepdim));             \
-    }
-ARG(argmax)
-ARG(argmin)
-
-#define EXTREME(name)                                                                           \
-    ts_tensor *ts_##name(ts_tensor *self, int dim, bool keepdim, ts_tensor **indices)           \
-    {                                                                                           \
-        ts_value args[] = {V_T(self), V_I(dim), V_B(keepdim)};                                  \
-        ts_tensor **outs[] = {NULL, indices};                                                   \
-        return ts_invoke_many(TS_OP_##name, args, TS_N(args), 2, outs);                         \
-    }
-EXTREME(max_dim)
-EXTREME(min_dim)

@@ -1,5 +1,6 @@
 /** @file attention.c  Scaled dot-product attention: rules of shapes and public forms. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "core/checked.h"
 #include "core/philox.h"
 #include "ops/parts.h"
@@ -421,23 +422,26 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     return ts_parts_give(f, results, 3);
 }
 
-/** 2 B H S T (D + E), of the pairs within the window; half of them when causal. */
-static double cost(const ts_frame *f)
+/** Products and sums of `products` matrices of scores, counting the pairs that the window lets
+ * meet; of packed sequences all pairs of a row with a longest sequence's keys. */
+static ts_work cost(const ts_frame *f, double products)
 {
     ts_attention c = ts_kernel_attention(f);
-    double rows = (double)c.query->sizes[0] * (double)c.heads * (double)c.query->sizes[2];
-    double pairs = rows * (double)c.keys;
-    double seen = (double)(c.left + c.right) + 1, keys = (double)c.keys;
-    if (c.right == 0 && seen > keys)
-        pairs /= 2;
-    else if (seen < keys)
-        pairs *= seen / keys;
-    return 2 * pairs * (double)(c.depth + c.value_depth);
+    double pairs = 0, elements;
+    for (int64_t i = 0; i < c.rows; i++) {
+        int64_t at = i + c.keys - c.rows;
+        int64_t first = ts_max64(0, at - c.left), last = ts_min64(c.keys - 1, at + c.right);
+        pairs += (double)ts_max64(0, last - first + 1);
+    }
+    pairs *= (double)c.query->sizes[0] * (double)c.heads *
+             (c.rows ? (double)c.query->sizes[2] / (double)c.rows : 0);
+    return (ts_work){products * pairs * (double)(c.depth + c.value_depth),
+                     ts_cost_bytes(f, &elements)};
 }
 
-double ts_cost_scaled_dot_product_attention(const ts_frame *f) { return cost(f); }
+ts_work ts_cost_scaled_dot_product_attention(const ts_frame *f) { return cost(f, 2); }
 /* five products to the forward's two */
-double ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { return 2.5 * cost(f); }
+ts_work ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { return cost(f, 5); }
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
@@ -448,25 +452,6 @@ typedef struct boxes {
     ts_tensor *cu_seqlens[2];
     int64_t max_seqlens[2], window[2];
 } boxes;
-
-/** Size of the struct in version 0.1.0's first form: scale and causal. */
-#define LEAST_SIZE offsetof(ts_attention_opts, mask)
-
-static bool read_options(ts_attention_opts *o, const ts_attention_opts *given, const char *op,
-                         const void *site)
-{
-    *o = (ts_attention_opts){.size = sizeof *o};
-    if (!given)
-        return true;
-    if (given->size < LEAST_SIZE || given->size > sizeof *o) {
-        ts_fail_op(TS_ERR_VALUE, op, site, NULL,
-                   "argument 'opts': expected a size from %zu to %zu, got %zu", LEAST_SIZE,
-                   sizeof *o, given->size);
-        return false;
-    }
-    memcpy(o, given, given->size);
-    return true;
-}
 
 static bool is_absent(const ts_tensor *t) { return !t || t == TS_NONE; }
 
@@ -521,8 +506,8 @@ ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key, 
     ts_value args[3 + OPTIONS] = {V_T(query), V_T(key), V_T(value)};
     if (lse)
         *lse = NULL;
-    if (!read_options(&o, opts, op, __builtin_return_address(0)) ||
-        !box_options(args + 3, &b, &o, op, __builtin_return_address(0)))
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    if (!box_options(args + 3, &b, &o, op, __builtin_return_address(0)))
         return NULL;
     ts_tensor **outs[2] = {NULL, lse};
     return ts_invoke_many(TS_OP_scaled_dot_product_attention, args, TS_N(args), 2, outs);
@@ -547,8 +532,8 @@ ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *g
             want |= 1 << i;
         }
     }
-    if (!read_options(&o, opts, op, __builtin_return_address(0)) ||
-        !box_options(args + 7, &b, &o, op, __builtin_return_address(0)))
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    if (!box_options(args + 7, &b, &o, op, __builtin_return_address(0)))
         return ts_error_code();
     args[SEED] = V_I((int64_t)o.rng.seed);
     args[OFFSET] = V_I((int64_t)o.rng.offset);

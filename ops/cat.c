@@ -86,38 +86,3 @@ ts_status ts_infer_stack(ts_frame *f)
     ts_plan_result(f->plan, 0, sizes, like->ndim + 1, dtype, like->storage->device);
     return TS_OK;
 }
-
-/** False with an error for a list that cannot be boxed. */
-static bool list_ok(ts_tensor *const *tensors, int n, const char *op, const void *site)
-{
-    for (int i = 0; tensors && i < n; i++)
-        if (!tensors[i] || tensors[i] == TS_NONE) {
-            ts_fail_null(op, site, "tensors");
-            return false;
-        }
-    if (tensors && n > 0)
-        return true;
-    if (!tensors)
-        ts_fail_null(op, site, "tensors");
-    else
-        ts_fail_op(TS_ERR_VALUE, op, site, NULL,
-                   "argument 'tensors': expected at least one, got %d", n);
-    return false;
-}
-
-#define JOIN(name)                                                                                 \
-    ts_tensor *ts_##name(ts_tensor *const *tensors, int n, int dim)                                \
-    {                                                                                              \
-        if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                              \
-            return NULL;                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_TS(tensors, (uint32_t)n), V_I(dim));                      \
-    }                                                                                              \
-    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *const *tensors, int n, int dim)          \
-    {                                                                                              \
-        if (!list_ok(tensors, n, #name, __builtin_return_address(0)))                              \
-            return NULL;                                                                           \
-        return TS_INVOKE_OUT(out, TS_OP_##name, V_TS(tensors, (uint32_t)n), V_I(dim));             \
-    }
-
-JOIN(cat)
-JOIN(stack)

@@ -80,16 +80,6 @@ ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
     return TS_INVOKE_OUT(destination, TS_OP_copy, V_T(source));
 }
 
-ts_tensor *ts_to(ts_tensor *t, ts_dtype dtype)
-{
-    return TS_INVOKE(TS_OP_to, V_T(t), V_DT(dtype));
-}
-
-ts_tensor *ts_to_device(ts_tensor *t, ts_device device)
-{
-    return TS_INVOKE(TS_OP_to_device, V_T(t), V_DEV(device));
-}
-
 /* ------------------------------------------------------- what the generic entry asks for ---- */
 
 static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)
@@ -142,11 +132,11 @@ static ts_status across(ts_frame *f, int arg)
                       ts_device_name(got));
 }
 
-__attribute__((constructor(110))) static void install(void)
+void ts_copy_install(void)
 {
-    ts_across = across;
-    ts_convert = convert;
-    ts_copy_into = copy_into;
+    ts_above.across = across;
+    ts_above.convert = convert;
+    ts_above.copy_into = copy_into;
 }
 
 /* ---------------------------------------------------------------------------- reading ---- */

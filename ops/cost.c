@@ -1,22 +1,69 @@
-/** @file cost.c  FLOPs of a call, by kind of op. */
+/**
+ * @file cost.c  The least work of a call, by kind of operator.
+ *
+ * Each element of an argument that is read is counted once, however often broadcasting repeats it,
+ * and each element of a result once. An argument that the call writes is read and written.
+ */
 // SPDX-License-Identifier: MIT
 #include "ops/ops.h"
 
-double ts_cost_zero(const ts_frame *f)
+/** Elements of t that differ in their address. */
+static double distinct(const ts_tensor *t)
 {
-    (void)f;
-    return 0;
+    double n = t->numel > 0;
+    for (int d = 0; d < t->ndim; d++)
+        n *= t->strides[d] || t->sizes[d] <= 1 ? (double)t->sizes[d] : 1;
+    return n;
 }
 
-/** One operation an element of the largest operand. */
-double ts_cost_elementwise(const ts_frame *f)
+static double bytes_of(const ts_tensor *t)
 {
-    int64_t n = 0;
+    return distinct(t) * (double)ts_dtype_sizes[t->dtype];
+}
+
+/** Bytes and largest number of elements of what a value holds. */
+static double value_bytes(const ts_value *v, double *elements)
+{
+    double bytes = 0;
+    uint32_t count = v->tag == TS_TAG_TENSORS ? v->count : v->tag == TS_TAG_TENSOR;
+    for (uint32_t k = 0; k < count; k++) {
+        const ts_tensor *t = v->tag == TS_TAG_TENSORS ? v->list[k] : v->t;
+        if (t == TS_NONE)
+            continue;
+        bytes += bytes_of(t);
+        *elements = *elements < (double)t->numel ? (double)t->numel : *elements;
+    }
+    return bytes;
+}
+
+double ts_cost_bytes(const ts_frame *f, double *elements)
+{
+    double bytes = 0;
+    *elements = 0;
     for (int i = 0; i < f->nargs; i++)
-        if (f->args[i].tag == TS_TAG_TENSOR)
-            n = ts_max64(n, f->args[i].t->numel);
+        bytes += value_bytes(&f->args[i], elements) * (1 + (f->table->written >> i & 1));
     for (int i = 0; i < f->nrets; i++)
-        if (f->rets[i].tag == TS_TAG_TENSOR)
-            n = ts_max64(n, f->rets[i].t->numel);
-    return (double)n;
+        bytes += value_bytes(&f->rets[i], elements);
+    return bytes;
+}
+
+ts_work ts_cost_alias(const ts_frame *f)
+{
+    (void)f;
+    return (ts_work){0, 0};
+}
+
+ts_work ts_cost_each(const ts_frame *f)
+{
+    double elements, bytes = ts_cost_bytes(f, &elements);
+    return (ts_work){(double)f->table->info->each * elements, bytes};
+}
+
+/** Of the first argument only what the result holds is read. */
+ts_work ts_cost_gathered(const ts_frame *f)
+{
+    double elements, bytes = 0;
+    for (int i = 1; i < f->nargs; i++)
+        bytes += value_bytes(&f->args[i], &elements);
+    return (ts_work){0, bytes + 2 * value_bytes(&f->rets[0], &elements)};
 }

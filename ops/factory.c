@@ -100,66 +100,6 @@ ts_status ts_infer_eye(ts_frame *f)
     return plan_new(f, sizes, 2);
 }
 
-static ts_tensor *empty(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
-{
-    return TS_INVOKE(TS_OP_empty, V_IS(sizes, ndim), V_DT(dtype), V_DEV(device));
-}
-
-ts_tensor *ts_empty(const int64_t *sizes, int ndim, ts_dtype dtype)
-{
-    return empty(sizes, ndim, dtype, ts_thread_self()->device);
-}
-
-ts_tensor *ts_empty_on(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
-{
-    return empty(sizes, ndim, dtype, device);
-}
-
-static ts_tensor *full(const int64_t *sizes, int ndim, ts_scalar value, ts_dtype dtype,
-                       ts_device device)
-{
-    return TS_INVOKE(TS_OP_full, V_IS(sizes, ndim), V_S(value), V_DT(dtype), V_DEV(device));
-}
-
-ts_tensor *(ts_full)(const int64_t *sizes, int ndim, ts_scalar value, ts_dtype dtype)
-{
-    return full(sizes, ndim, value, dtype, ts_thread_self()->device);
-}
-
-ts_tensor *ts_zeros(const int64_t *sizes, int ndim, ts_dtype dtype)
-{
-    return full(sizes, ndim, ts_scalar_int(0), dtype, ts_thread_self()->device);
-}
-
-ts_tensor *ts_ones(const int64_t *sizes, int ndim, ts_dtype dtype)
-{
-    return full(sizes, ndim, ts_scalar_int(1), dtype, ts_thread_self()->device);
-}
-
-/** t checked, for the _like forms. */
-static bool given(ts_tensor *t, const char *op)
-{
-    if (t && t != TS_NONE)
-        return true;
-    ts_fail_null(op, NULL, "t");
-    return false;
-}
-
-ts_tensor *ts_empty_like(ts_tensor *t)
-{
-    return given(t, "empty") ? empty(t->sizes, t->ndim, (ts_dtype)t->dtype, t->storage->device)
-                             : NULL;
-}
-
-ts_tensor *(ts_full_like)(ts_tensor *t, ts_scalar value)
-{
-    return given(t, "full") ? full(t->sizes, t->ndim, value, (ts_dtype)t->dtype, t->storage->device)
-                            : NULL;
-}
-
-ts_tensor *ts_zeros_like(ts_tensor *t) { return (ts_full_like)(t, ts_scalar_int(0)); }
-ts_tensor *ts_ones_like(ts_tensor *t) { return (ts_full_like)(t, ts_scalar_int(1)); }
-
 ts_tensor *(ts_fill_)(ts_tensor *t, ts_scalar value)
 {
     ts_value args[] = {V_T(t), V_S(value)};
@@ -174,18 +114,6 @@ ts_tensor *(ts_arange)(ts_scalar start, ts_scalar end, ts_scalar step, ts_dtype 
                  step.kind != TS_SCALAR_FLOAT;
     ts_dtype made = dtype != TS_DTYPE_NONE ? dtype : whole ? TS_I64 : TS_F32;
     return TS_INVOKE(TS_OP_arange, V_S(start), V_S(end), V_S(step), V_DT(made),
-                     V_DEV(ts_thread_self()->device));
-}
-
-ts_tensor *ts_linspace(double start, double end, int64_t steps, ts_dtype dtype)
-{
-    return TS_INVOKE(TS_OP_linspace, V_F(start), V_F(end), V_I(steps), V_DT(ts_or_f32(dtype)),
-                     V_DEV(ts_thread_self()->device));
-}
-
-ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype)
-{
-    return TS_INVOKE(TS_OP_eye, V_I(rows), V_I(columns), V_DT(ts_or_f32(dtype)),
                      V_DEV(ts_thread_self()->device));
 }
 

@@ -185,58 +185,6 @@ ts_status ts_infer_one_hot(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-ts_tensor *ts_embedding(ts_tensor *weight, ts_tensor *index, int64_t padding_idx)
-{
-    return TS_INVOKE(TS_OP_embedding, V_T(weight), V_T(index), V_I(padding_idx));
-}
-
-ts_tensor *ts_embedding_backward(ts_tensor *g, ts_tensor *index, int64_t num_weights,
-                                 int64_t padding_idx)
-{
-    return TS_INVOKE(TS_OP_embedding_backward, V_T(g), V_T(index), V_I(num_weights),
-                     V_I(padding_idx));
-}
-
-ts_tensor *ts_index_select(ts_tensor *self, int dim, ts_tensor *index)
-{
-    return TS_INVOKE(TS_OP_index_select, V_T(self), V_I(dim), V_T(index));
-}
-
-ts_tensor *ts_gather(ts_tensor *self, int dim, ts_tensor *index)
-{
-    return TS_INVOKE(TS_OP_gather, V_T(self), V_I(dim), V_T(index));
-}
-
-/** self, dim, index, src: a new tensor, and in place. */
-#define WRITE(name)                                                                          \
-    ts_tensor *ts_##name(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src)         \
-    {                                                                                        \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(dim), V_T(index), V_T(src));           \
-    }                                                                                        \
-    ts_tensor *ts_##name##_(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src)      \
-    {                                                                                        \
-        return TS_INVOKE_OUT(self, TS_OP_##name, V_T(self), V_I(dim), V_T(index), V_T(src)); \
-    }
-
-WRITE(index_add)
-WRITE(scatter)
-WRITE(scatter_add)
-
-ts_tensor *(ts_scatter_value)(ts_tensor *self, int dim, ts_tensor *index, ts_scalar value)
-{
-    return TS_INVOKE(TS_OP_scatter, V_T(self), V_I(dim), V_T(index), V_S(value));
-}
-
-ts_tensor *(ts_scatter_value_)(ts_tensor *self, int dim, ts_tensor *index, ts_scalar value)
-{
-    return TS_INVOKE_OUT(self, TS_OP_scatter, V_T(self), V_I(dim), V_T(index), V_S(value));
-}
-
-ts_tensor *ts_one_hot(ts_tensor *index, int64_t num_classes)
-{
-    return TS_INVOKE(TS_OP_one_hot, V_T(index), V_I(num_classes));
-}
-
 ts_tensor *ts_take_along_dim(ts_tensor *self, ts_tensor *index, int dim)
 {
     const void *site = __builtin_return_address(0);

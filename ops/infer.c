@@ -149,6 +149,16 @@ void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name, 
                    name, TS_MAX_DIMS, n);
 }
 
+void ts_fail_list(ts_tensor *const *list, int n, const char *op, const char *name,
+                  const void *site)
+{
+    if (!list)
+        ts_fail_null(op, site, name);
+    else
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument '%s': expected at least one, got %d",
+                   name, n);
+}
+
 /** 0 bool, 1 integer, 2 float. */
 static int category(ts_dtype d) { return ts_dtype_is_float(d) ? 2 : d == TS_BOOL ? 0 : 1; }
 

@@ -1,6 +1,7 @@
 /** @file loss.c  Losses. Over classes plan->count is their number, outer
  * and inner the positions around. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "ops/parts.h"
 
 #include <string.h>
@@ -268,30 +269,36 @@ ts_status ts_composite_kl_div_backward(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-ts_tensor *ts_cross_entropy(ts_tensor *self, ts_tensor *target)
+ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
 {
-    ts_value args[] = {V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), V_I(-100), V_F(0)};
-    return ts_invoke(TS_OP_cross_entropy, args, TS_N(args), 2);
+    char got[192], want[192];
+    ts_loss_opts o;
+    TS_TRY_NULL(TS_CHECK_TENSORS(self, target));
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    int ndim = self->ndim - 1; /* of the positions */
+    if (ndim < 0 || target->ndim != ndim ||
+        memcmp(target->sizes, self->sizes, (size_t)ndim * sizeof *self->sizes) != 0) {
+        ts_fail_op(TS_ERR_SHAPE, "cross_entropy_last", __builtin_return_address(0), NULL,
+                   "argument 'target': expected the sizes %s of argument 'self' without the last, "
+                   "got %s",
+                   ts_format_sizes(want, sizeof want, self->sizes, self->ndim),
+                   ts_format_sizes(got, sizeof got, target->sizes, target->ndim));
+        return NULL;
+    }
+    TS_SCOPE;
+    ts_tensor *rows = ts_reshape(self, TS_SIZES(target->numel, self->sizes[ndim])),
+              *loss = ts_cross_entropy_ex(rows, ts_reshape(target, &target->numel, 1), &o);
+    return ts_keep(o.reduction == TS_REDUCTION_NONE ? ts_reshape(loss, target->sizes, ndim) : loss);
 }
-ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
+ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target)
 {
-    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};
-    int64_t ignore = o.ignore_index ? *o.ignore_index : -100;
-    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction), V_I(ignore),
-                       V_F(o.label_smoothing)};
-    return ts_invoke(TS_OP_cross_entropy, args, TS_N(args), 2);
-}
-ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
-                                     ts_tensor *lse, ts_reduction reduction, int64_t ignore_index,
-                                     double label_smoothing)
-{
-    return TS_INVOKE(TS_OP_cross_entropy_backward, V_T(grad), V_T(self), V_T(target), V_T(lse),
-                     V_I(reduction), V_I(ignore_index), V_F(label_smoothing));
+    return ts_cross_entropy_last_ex(self, target, NULL);
 }
 
 /** Boxed arguments of cross_entropy_grad. */
 #define GRAD_ARGS(self, target, opts)                                                              \
-    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                             \
+    ts_loss_opts o;                                                                                \
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));                                                          \
     ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),                                   \
                        V_I(o.ignore_index ? *o.ignore_index : -100),                               \
                        V_F(o.label_smoothing)}
@@ -315,69 +322,3 @@ ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target, const ts_l
     TS_TRY_NULL(ts_call(TS_OP_cross_entropy_grad, args, TS_N(args), rets, 2, 1, 3, site));
     return ts_adopt(rets[1].t);
 }
-
-ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target)
-{
-    return TS_INVOKE(TS_OP_nll_loss, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN), V_I(-100));
-}
-ts_tensor *ts_nll_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
-{
-    ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};
-    return TS_INVOKE(TS_OP_nll_loss, V_T(self), V_T(target), V_I(o.reduction),
-                     V_I(o.ignore_index ? *o.ignore_index : -100));
-}
-ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
-                                ts_reduction reduction, int64_t ignore_index)
-{
-    return TS_INVOKE(TS_OP_nll_loss_backward, V_T(grad), V_T(self), V_T(target), V_I(reduction),
-                     V_I(ignore_index));
-}
-
-/** A loss of pairs: mean, with a reduction, backward. */
-#define PAIR(name)                                                                                 \
-    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                       \
-    {                                                                                              \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN));            \
-    }                                                                                              \
-    ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)        \
-    {                                                                                              \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target),                                     \
-                         V_I(opts ? opts->reduction : TS_REDUCTION_MEAN));                         \
-    }                                                                                              \
-    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,           \
-                                    ts_reduction reduction,                                        \
-                                    ts_tensor **dtarget)                                           \
-    {                                                                                              \
-        ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction)};                     \
-        ts_tensor **outs[2] = {NULL, dtarget};                                                     \
-        return ts_invoke_many(TS_OP_##name##_backward, args, TS_N(args), 2, outs);                 \
-    }
-
-PAIR(mse_loss)
-PAIR(l1_loss)
-PAIR(binary_cross_entropy_with_logits)
-
-/** The same with one more argument, boxed by BOX; field of the options, its default. */
-#define PAIR_WITH(name, type, BOX, value, number)                                                  \
-    ts_tensor *ts_##name(ts_tensor *self, ts_tensor *target)                                       \
-    {                                                                                              \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(TS_REDUCTION_MEAN),             \
-                         BOX(number));                                                             \
-    }                                                                                              \
-    ts_tensor *ts_##name##_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)        \
-    {                                                                                              \
-        ts_loss_opts o = opts ? *opts : (ts_loss_opts){0};                                         \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_T(target), V_I(o.reduction), BOX(value));      \
-    }                                                                                              \
-    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,           \
-                                    ts_reduction reduction,                                        \
-                                    type last, ts_tensor **dtarget)                                \
-    {                                                                                              \
-        ts_value args[] = {V_T(grad), V_T(self), V_T(target), V_I(reduction), BOX(last)};          \
-        ts_tensor **outs[2] = {NULL, dtarget};                                                     \
-        return ts_invoke_many(TS_OP_##name##_backward, args, TS_N(args), 2, outs);                 \
-    }
-
-PAIR_WITH(smooth_l1_loss, double, V_F, o.beta ? *o.beta : 1, 1)
-PAIR_WITH(huber_loss, double, V_F, o.beta ? *o.beta : 1, 1)
-PAIR_WITH(kl_div, bool, V_B, o.log_target, false)

@@ -55,38 +55,3 @@ ts_status ts_infer_masked_scatter(ts_frame *f)
     ts_plan_result(f->plan, 0, sizes, ndim, (ts_dtype)t->dtype, t->storage->device);
     return TS_OK;
 }
-
-/* -------------------------------------------------------------------------- public forms ---- */
-
-#define TRIANGLE(name)                                                       \
-    ts_tensor *ts_##name(ts_tensor *self, int64_t diagonal)                  \
-    {                                                                        \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(diagonal));            \
-    }                                                                        \
-    ts_tensor *ts_##name##_(ts_tensor *self, int64_t diagonal)               \
-    {                                                                        \
-        return TS_INVOKE_OUT(self, TS_OP_##name, V_T(self), V_I(diagonal));  \
-    }
-
-TRIANGLE(tril)
-TRIANGLE(triu)
-
-ts_tensor *ts_nonzero(ts_tensor *self)
-{
-    return TS_INVOKE(TS_OP_nonzero, V_T(self));
-}
-
-ts_tensor *ts_masked_select(ts_tensor *self, ts_tensor *mask)
-{
-    return TS_INVOKE(TS_OP_masked_select, V_T(self), V_T(mask));
-}
-
-ts_tensor *ts_masked_scatter(ts_tensor *self, ts_tensor *mask, ts_tensor *source)
-{
-    return TS_INVOKE(TS_OP_masked_scatter, V_T(self), V_T(mask), V_T(source));
-}
-
-ts_tensor *ts_masked_scatter_(ts_tensor *self, ts_tensor *mask, ts_tensor *source)
-{
-    return TS_INVOKE_OUT(self, TS_OP_masked_scatter, V_T(self), V_T(mask), V_T(source));
-}

@@ -1,5 +1,6 @@
 /** @file matmul.c  Products of matrices: rules of shapes, public forms, composites. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "ops/parts.h"
 
 /* ------------------------------------------------------------------------------- rules ---- */
@@ -307,54 +308,43 @@ ts_status ts_composite_linear_gelu(ts_frame *f)
 
 /* -------------------------------------------------------------------------------- cost ---- */
 
+static ts_work work(const ts_frame *f, double flops)
+{
+    double elements;
+    return (ts_work){flops, ts_cost_bytes(f, &elements)};
+}
+
+/** Elements of result i; 0 when it is not wanted. */
+static double made(const ts_frame *f, int i)
+{
+    return f->rets[i].tag == TS_TAG_TENSOR ? (double)f->rets[i].t->numel : 0;
+}
+
 /** 2 m n k, from the result's elements and the columns of the first argument. */
-double ts_cost_product(const ts_frame *f)
+ts_work ts_cost_product(const ts_frame *f)
 {
     const ts_tensor *a = f->args[0].t;
-    if (f->rets[0].tag != TS_TAG_TENSOR || !a->ndim)
-        return 0;
-    return 2.0 * (double)f->rets[0].t->numel * (double)a->sizes[a->ndim - 1];
+    return work(f, a->ndim ? 2 * made(f, 0) * (double)a->sizes[a->ndim - 1] : 0);
 }
 
-double ts_cost_addmm(const ts_frame *f)
+/** The product, two factors and a sum. */
+ts_work ts_cost_addmm(const ts_frame *f)
 {
-    return f->rets[0].tag == TS_TAG_TENSOR
-               ? 2.0 * (double)f->rets[0].t->numel * ((double)f->args[1].t->sizes[1] + 1)
-               : 0;
+    return work(f, made(f, 0) * (2 * (double)f->args[1].t->sizes[1] + 3));
 }
 
-/** 2 m n k for each of the two products that is wanted. */
-double ts_cost_linear_backward(const ts_frame *f)
+/** 2 m n k for each of the two products that is wanted, m n for the bias. */
+ts_work ts_cost_linear_backward(const ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t;
-    double products = (f->rets[0].tag == TS_TAG_TENSOR) + (f->rets[1].tag == TS_TAG_TENSOR);
     const ts_value *other = f->args[1].tag == TS_TAG_TENSOR ? &f->args[1] : &f->args[2];
-    if (other->tag != TS_TAG_TENSOR)
-        return (double)g->numel;
-    return 2.0 * products * (double)g->numel * (double)other->t->sizes[other->t->ndim - 1];
+    double products = (made(f, 0) > 0) + (made(f, 1) > 0), columns = 0;
+    if (other->tag == TS_TAG_TENSOR)
+        columns = (double)other->t->sizes[other->t->ndim - 1];
+    return work(f, (double)g->numel * (2 * products * columns + (made(f, 2) > 0)));
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */
-
-ts_tensor *ts_mm(ts_tensor *self, ts_tensor *mat2)
-{
-    return TS_INVOKE(TS_OP_mm, V_T(self), V_T(mat2));
-}
-
-ts_tensor *ts_mm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
-{
-    return TS_INVOKE_OUT(out, TS_OP_mm, V_T(self), V_T(mat2));
-}
-
-ts_tensor *ts_bmm(ts_tensor *self, ts_tensor *mat2)
-{
-    return TS_INVOKE(TS_OP_bmm, V_T(self), V_T(mat2));
-}
-
-ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
-{
-    return TS_INVOKE_OUT(out, TS_OP_bmm, V_T(self), V_T(mat2));
-}
 
 static ts_value factor_of(const ts_scalar *s) { return s ? V_S(*s) : V_I(1); }
 
@@ -365,7 +355,8 @@ ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
 
 ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
 {
-    ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
+    ts_addmm_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
                      factor_of(o.alpha));
 }
@@ -373,24 +364,10 @@ ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const 
 ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
                         const ts_addmm_opts *opts)
 {
-    ts_addmm_opts o = opts ? *opts : (ts_addmm_opts){0};
+    ts_addmm_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     return TS_INVOKE_OUT(out, TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
                          factor_of(o.alpha));
-}
-
-ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other)
-{
-    return TS_INVOKE(TS_OP_matmul, V_T(self), V_T(other));
-}
-
-ts_tensor *ts_linear(ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
-{
-    return TS_INVOKE(TS_OP_linear, V_T(input), V_T(weight), V_OPT(bias));
-}
-
-ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
-{
-    return TS_INVOKE_OUT(out, TS_OP_linear, V_T(input), V_T(weight), V_OPT(bias));
 }
 
 ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight,
@@ -413,11 +390,4 @@ ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weigh
         if (outs[i])
             *outs[i] = ts_scope_adopt(&ts_tls, rets[i].t);
     return TS_OK;
-}
-
-ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias, bool tanh_form,
-                          ts_tensor **linear)
-{
-    ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias), V_B(tanh_form)};
-    return ts_invoke_many(TS_OP_linear_gelu, args, TS_N(args), 2, (ts_tensor **[]){NULL, linear});
 }

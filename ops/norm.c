@@ -1,5 +1,6 @@
 /** @file norm.c  Layer and RMS normalisation. plan->outer rows of plan->count elements. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "ops/parts.h"
 
 #include <float.h>
@@ -18,10 +19,10 @@ static void plan_rows(ts_plan *plan, const ts_tensor *t, int last)
     }
 }
 
-/** A tensor with the sizes of t's last dims and its dtype. */
-static ts_status check_beside(ts_frame *f, int arg, const ts_tensor *t, int last)
+/** A tensor with the sizes of n dims of t, from `first` on, and its dtype. */
+static ts_status check_dims(ts_frame *f, int arg, const ts_tensor *t, int first, int n)
 {
-    TS_TRY(ts_check_sizes(f, arg, t->sizes + t->ndim - last, last));
+    TS_TRY(ts_check_sizes(f, arg, t->sizes + first, n));
     if (f->args[arg].t->dtype != t->dtype)
         return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
                                 "expected dtype %s as argument 'self', got %s",
@@ -29,9 +30,9 @@ static ts_status check_beside(ts_frame *f, int arg, const ts_tensor *t, int last
                                 ts_dtype_name((ts_dtype)f->args[arg].t->dtype));
     return TS_OK;
 }
-static ts_status check_affine(ts_frame *f, int arg, const ts_tensor *t, int last)
+static ts_status check_affine(ts_frame *f, int arg, const ts_tensor *t, int first, int n)
 {
-    return f->args[arg].tag == TS_TAG_TENSOR ? check_beside(f, arg, t, last) : TS_OK;
+    return f->args[arg].tag == TS_TAG_TENSOR ? check_dims(f, arg, t, first, n) : TS_OK;
 }
 
 /** Result i: one value a row, the normalised dims with size 1. */
@@ -52,12 +53,12 @@ static ts_status infer_norm(ts_frame *f, int terms, int affine)
     ts_device device;
     TS_TRY(ts_check_float(f, 0));
     for (int i = 1; i < terms; i++)
-        TS_TRY(check_beside(f, i, t, t->ndim));
+        TS_TRY(check_dims(f, i, t, 0, t->ndim));
     if (last < 1 || last > t->ndim)
         return ts_fail_arg(f, terms, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld",
                            t->ndim, (long long)last);
     for (int i = terms + 1; i <= terms + affine; i++)
-        TS_TRY(check_affine(f, i, t, (int)last));
+        TS_TRY(check_affine(f, i, t, t->ndim - (int)last, (int)last));
     TS_TRY(ts_check_devices(f, false, &device));
     f->plan->compute = (ts_dtype)t->dtype;
     plan_rows(f->plan, t, (int)last);
@@ -87,7 +88,7 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     TS_TRY(ts_check_sizes(f, 0, t->sizes, t->ndim));
     for (int i = 2; i < 2 + statistics; i++)
         TS_TRY(ts_check_sizes(f, i, one, t->ndim));
-    TS_TRY(check_affine(f, 2 + statistics, t, (int)last));
+    TS_TRY(check_affine(f, 2 + statistics, t, t->ndim - (int)last, (int)last));
     TS_TRY(ts_check_devices(f, false, &device));
     f->plan->compute = (ts_dtype)t->dtype;
     /* of halves the statistics are f32, and stay so */
@@ -105,7 +106,59 @@ static ts_status infer_backward(ts_frame *f, int statistics)
 ts_status ts_infer_layer_norm_backward(ts_frame *f) { return infer_backward(f, 2); }
 ts_status ts_infer_rms_norm_backward(ts_frame *f) { return infer_backward(f, 1); }
 
+/** (self, num_groups, weight?, bias?, eps) -> result */
+ts_status ts_infer_group_norm(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t groups = f->args[1].i;
+    ts_device device;
+    TS_TRY(ts_check_float(f, 0));
+    if (t->ndim < 2)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes (N, C, ...), got %d dims", t->ndim);
+    if (groups < 1 || t->sizes[1] % groups)
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a divisor of %lld channels, got %lld",
+                           (long long)t->sizes[1], (long long)groups);
+    TS_TRY(check_affine(f, 2, t, 1, 1));
+    TS_TRY(check_affine(f, 3, t, 1, 1));
+    TS_TRY(ts_check_devices(f, false, &device));
+    f->plan->compute = (ts_dtype)t->dtype;
+    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    return TS_OK;
+}
+
 /* ------------------------------------------------------------------------------ by parts ---- */
+
+/** A value per channel beside (N, C, ...), in dtype; NULL when it is absent or failed. */
+static ts_tensor *per_channel(const ts_value *v, int ndim, ts_dtype dtype)
+{
+    if (v->tag != TS_TAG_TENSOR)
+        return NULL;
+    const int64_t sizes[TS_MAX_DIMS] = {v->t->numel, 1, 1, 1, 1, 1, 1, 1};
+    return ts_reshape(ts_as(v->t, dtype), sizes, ndim - 1);
+}
+
+/** Groups are the rows of a layer norm; weight and bias belong to channels and come after it. */
+ts_status ts_composite_group_norm(ts_frame *f)
+{
+    TS_SCOPE;
+    const ts_tensor *t = f->args[0].t;
+    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    int64_t rows[2] = {t->sizes[0] * f->args[1].i, t->sizes[1] / f->args[1].i};
+    for (int d = 2; d < t->ndim; d++)
+        rows[1] *= t->sizes[d];
+    ts_value norm[] = {V_T(ts_reshape(ts_as(f->args[0].t, dtype), rows, 2)), V_I(1),
+                       ts_value_none(), ts_value_none(), f->args[4]};
+    ts_tensor *y = ts_view(ts_invoke(TS_OP_layer_norm, norm, TS_N(norm), 3), t->sizes, t->ndim);
+    ts_tensor *weight = per_channel(&f->args[2], t->ndim, dtype),
+              *bias = per_channel(&f->args[3], t->ndim, dtype);
+    if (f->args[2].tag == TS_TAG_TENSOR && f->args[3].tag == TS_TAG_TENSOR)
+        y = ts_addcmul(bias, y, weight, 1);
+    else if (f->args[2].tag == TS_TAG_TENSOR)
+        y = ts_mul(y, weight);
+    else if (f->args[3].tag == TS_TAG_TENSOR)
+        y = ts_add(y, bias);
+    return ts_parts_give(f, &y, 1);
+}
 
 /** The norm of the sum as it is rounded. */
 ts_status ts_composite_add_layer_norm(ts_frame *f)
@@ -173,9 +226,10 @@ ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias)
 }
 
 ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
-                            const ts_norm_opts *opts)
+                            const ts_normalization_opts *opts)
 {
-    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    ts_normalization_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int dims = o.dims ? o.dims : affine_dims(weight, bias);
     ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_OPT(bias), V_F(o.eps ? o.eps : 1e-5)};
     ts_tensor **outs[3] = {NULL, o.mean, o.rstd};
@@ -189,23 +243,15 @@ ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_tensor *we
 }
 
 ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight,
-                                ts_tensor *bias, ts_tensor **sum, const ts_norm_opts *opts)
+                                ts_tensor *bias, ts_tensor **sum, const ts_normalization_opts *opts)
 {
-    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    ts_normalization_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int dims = o.dims ? o.dims : affine_dims(weight, bias);
     ts_value args[] = {V_T(self), V_T(residual), V_I(dims), V_OPT(weight), V_OPT(bias),
                        V_F(o.eps ? o.eps : 1e-5)};
     ts_tensor **outs[4] = {NULL, sum, o.mean, o.rstd};
     return ts_invoke_many(TS_OP_add_layer_norm, args, TS_N(args), 4, outs);
-}
-
-ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
-                                  ts_tensor *rstd, ts_tensor *weight, int dims, ts_tensor **dw,
-                                  ts_tensor **db)
-{
-    ts_value args[] = {V_T(grad), V_T(self), V_T(mean), V_T(rstd), V_OPT(weight), V_I(dims)};
-    ts_tensor **outs[3] = {NULL, dw, db};
-    return ts_invoke_many(TS_OP_layer_norm_backward, args, TS_N(args), 3, outs);
 }
 
 /** PyTorch's default: the dtype's own epsilon. */
@@ -221,19 +267,12 @@ ts_tensor *ts_rms_norm(ts_tensor *self, ts_tensor *weight)
     return ts_invoke(TS_OP_rms_norm, args, TS_N(args), 2);
 }
 
-ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_norm_opts *opts)
+ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_normalization_opts *opts)
 {
-    ts_norm_opts o = opts ? *opts : (ts_norm_opts){0};
+    ts_normalization_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int dims = o.dims ? o.dims : affine_dims(weight, TS_NONE);
     ts_value args[] = {V_T(self), V_I(dims), V_OPT(weight), V_F(o.eps ? o.eps : rms_eps(self))};
     ts_tensor **outs[2] = {NULL, o.rstd};
     return ts_invoke_many(TS_OP_rms_norm, args, TS_N(args), 2, outs);
-}
-
-ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
-                                ts_tensor *weight, int dims, ts_tensor **dw)
-{
-    ts_value args[] = {V_T(grad), V_T(self), V_T(rstd), V_OPT(weight), V_I(dims)};
-    ts_tensor **outs[2] = {NULL, dw};
-    return ts_invoke_many(TS_OP_rms_norm_backward, args, TS_N(args), 2, outs);
 }

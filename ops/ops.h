@@ -96,8 +96,10 @@ ts_dtype ts_promote_values(const ts_value *args, int n);
 
 TS_COLD void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name,
                           const void *site);
-/** False with an error unless a list of sizes or dims has 0 to 8 members.
- * Before boxing: layers copy lists. */
+TS_COLD void ts_fail_list(ts_tensor *const *list, int n, const char *op, const char *name,
+                          const void *site);
+/* What is read before boxing is checked there: each is false with an error. */
+/** A list of sizes or dims has 0 to 8 members. */
 TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char *name,
                           const void *site)
 {
@@ -106,7 +108,23 @@ TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char
     ts_fail_ints(list, n, op, name, site);
     return false;
 }
-
+/** A list of tensors has members, or at least one. */
+TS_INLINE bool ts_list_ok(ts_tensor *const *list, int n, const char *op, const char *name,
+                          const void *site)
+{
+    if (TS_LIKELY(n > 0 && list))
+        return true;
+    ts_fail_list(list, n, op, name, site);
+    return false;
+}
+/** A tensor whose sizes, dtype or device the function reads is there. */
+TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name, const void *site)
+{
+    if (TS_LIKELY(t && t != TS_NONE))
+        return true;
+    ts_fail_null(op, site, name);
+    return false;
+}
 
 /** dtype of what a kernel keeps for its gradient beside a result of dtype d:
  * halves would lose too much. */
@@ -114,6 +132,11 @@ TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d)
 {
     return d == TS_BF16 || d == TS_F16 ? TS_F32 : d;
 }
+
+/** Bytes that a call moves at least, and elements of its largest tensor. */
+double ts_cost_bytes(const ts_frame *f, double *elements);
+/** Sets the hooks by which rooms below copy and convert. */
+void ts_copy_install(void);
 
 /* ----------------------------------------------------------------- boxed form of options ---- */
 

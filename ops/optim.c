@@ -3,14 +3,20 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-/** Ten operations an element of the first list, whatever the rule. */
-double ts_cost_optim(const ts_frame *f)
+/** Operations for each element of the first list. */
+static ts_work each(const ts_frame *f, double operations)
 {
-    double n = 0;
+    double elements = 0, largest, bytes = ts_cost_bytes(f, &largest);
     for (uint32_t k = 0; k < f->args[0].count; k++)
-        n += (double)f->args[0].list[k]->numel;
-    return 10 * n;
+        elements += (double)f->args[0].list[k]->numel;
+    return (ts_work){operations * elements, bytes};
 }
+/* the formulas of include/tessera/ops/optim.h: two averages (3 and 4), the update (4), the decay
+ * (2); momentum (2), the update (2), the decay (2) */
+ts_work ts_cost_adamw(const ts_frame *f) { return each(f, 13); }
+ts_work ts_cost_sgd(const ts_frame *f) { return each(f, 6); }
+ts_work ts_cost_norms(const ts_frame *f) { return each(f, 2); }
+ts_work ts_cost_scales(const ts_frame *f) { return each(f, 1); }
 
 /* ------------------------------------------------------------------------------- rules ---- */
 

@@ -200,114 +200,6 @@ ts_status ts_infer_dropout(ts_frame *f)
 
 /* ------------------------------------------------------------------------ public forms ---- */
 
-static bool present(ts_tensor *t, const char *op, const void *site)
-{
-    if (t && t != TS_NONE)
-        return true;
-    ts_fail_null(op, site, "t");
-    return false;
-}
-
-#define SITE __builtin_return_address(0)
-
-/* boxed arguments of the three fills that begin with sizes and end with dtype and device */
-#define FILL(sizes, ndim, a, b, dtype, device) V_IS(sizes, ndim), a, b, V_DT(dtype), V_DEV(device)
-
-ts_tensor *ts_uniform_on(const int64_t *sizes, int ndim, double low, double high, ts_dtype dtype,
-                         ts_device device)
-{
-    return TS_INVOKE(TS_OP_uniform, FILL(sizes, ndim, V_F(low), V_F(high), dtype, device));
-}
-
-ts_tensor *ts_uniform(const int64_t *sizes, int ndim, double low, double high, ts_dtype dtype)
-{
-    return TS_INVOKE(TS_OP_uniform,
-                     FILL(sizes, ndim, V_F(low), V_F(high), dtype, ts_thread_self()->device));
-}
-
-ts_tensor *ts_uniform_(ts_tensor *t, double low, double high)
-{
-    if (!present(t, "uniform", SITE))
-        return NULL;
-    return TS_INVOKE_OUT(
-        t, TS_OP_uniform,
-        FILL(t->sizes, t->ndim, V_F(low), V_F(high), t->dtype, t->storage->device));
-}
-
-ts_tensor *ts_normal_on(const int64_t *sizes, int ndim, double mean, double std, ts_dtype dtype,
-                        ts_device device)
-{
-    return TS_INVOKE(TS_OP_normal, FILL(sizes, ndim, V_F(mean), V_F(std), dtype, device));
-}
-
-ts_tensor *ts_normal(const int64_t *sizes, int ndim, double mean, double std, ts_dtype dtype)
-{
-    return TS_INVOKE(TS_OP_normal,
-                     FILL(sizes, ndim, V_F(mean), V_F(std), dtype, ts_thread_self()->device));
-}
-
-ts_tensor *ts_normal_(ts_tensor *t, double mean, double std)
-{
-    if (!present(t, "normal", SITE))
-        return NULL;
-    return TS_INVOKE_OUT(
-        t, TS_OP_normal,
-        FILL(t->sizes, t->ndim, V_F(mean), V_F(std), t->dtype, t->storage->device));
-}
-
-ts_tensor *ts_randint_on(int64_t low, int64_t high, const int64_t *sizes, int ndim, ts_dtype dtype,
-                         ts_device device)
-{
-    return TS_INVOKE(TS_OP_randint, FILL(sizes, ndim, V_I(low), V_I(high), dtype, device));
-}
-
-ts_tensor *ts_randint(int64_t low, int64_t high, const int64_t *sizes, int ndim)
-{
-    return TS_INVOKE(TS_OP_randint,
-                     FILL(sizes, ndim, V_I(low), V_I(high), TS_I64, ts_thread_self()->device));
-}
-
-ts_tensor *ts_randint_(ts_tensor *t, int64_t low, int64_t high)
-{
-    if (!present(t, "randint", SITE))
-        return NULL;
-    return TS_INVOKE_OUT(
-        t, TS_OP_randint,
-        FILL(t->sizes, t->ndim, V_I(low), V_I(high), t->dtype, t->storage->device));
-}
-
-ts_tensor *ts_randperm(int64_t n)
-{
-    return TS_INVOKE(TS_OP_randperm, V_I(n), V_DT(TS_I64), V_DEV(ts_thread_self()->device));
-}
-
-ts_tensor *ts_bernoulli(ts_tensor *p)
-{
-    if (!present(p, "bernoulli", SITE))
-        return NULL;
-    return TS_INVOKE(TS_OP_bernoulli, V_T(p), V_IS(p->sizes, p->ndim), V_DT(p->dtype),
-                     V_DEV(p->storage->device));
-}
-
-ts_tensor *ts_bernoulli_p(const int64_t *sizes, int ndim, double p, ts_dtype dtype)
-{
-    return TS_INVOKE(TS_OP_bernoulli, V_F(p), V_IS(sizes, ndim), V_DT(dtype),
-                     V_DEV(ts_thread_self()->device));
-}
-
-ts_tensor *ts_bernoulli_(ts_tensor *t, double p)
-{
-    if (!present(t, "bernoulli", SITE))
-        return NULL;
-    return TS_INVOKE_OUT(t, TS_OP_bernoulli, V_F(p), V_IS(t->sizes, t->ndim), V_DT(t->dtype),
-                         V_DEV(t->storage->device));
-}
-
-ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool replacement)
-{
-    return TS_INVOKE(TS_OP_multinomial, V_T(probs), V_I(num_samples), V_B(replacement));
-}
-
 /** Nothing to drop: p = 0, or not in training, where p is checked all the same. */
 static bool keeps_all(double p, bool train) { return p == 0 || (!train && p > 0 && p <= 1); }
 
@@ -322,7 +214,7 @@ ts_tensor *ts_dropout(ts_tensor *x, double p, bool train)
 ts_tensor *ts_dropout_(ts_tensor *x, double p, bool train)
 {
     if (keeps_all(p, train))
-        return present(x, "dropout", SITE) ? x : NULL;
+        return ts_tensor_ok(x, "dropout", "x", __builtin_return_address(0)) ? x : NULL;
     return TS_INVOKE_OUT(x, TS_OP_dropout, V_T(x), V_F(p));
 }
 

@@ -5,20 +5,24 @@
 
 #include "dispatch/op.h"
 
+ts_work ts_cost_alias(const ts_frame *f);
+ts_work ts_cost_each(const ts_frame *f);
+
 /* a row's NONE declares a function that nobody defines or calls; table.c replaces it by NULL */
-#define VJP(rule) extern const ts_vjp ts_vjp_##rule;
-#define NODIFF
-#define BY_PARTS
-#define TS_OP(name, schema, kind, infer, composite, gradient, reserve, cost, doc) \
-    ts_status ts_infer_##infer(ts_frame *f);                                      \
-    ts_status ts_composite_##composite(ts_frame *f);                              \
-    uint64_t ts_reserve_##reserve(const ts_frame *f);                             \
-    double ts_cost_##cost(const ts_frame *f);                                     \
-    gradient
+#define ALIAS
+#define MOVE
+#define EACH(n)
+#define WORK(function) ts_work ts_cost_##function(const ts_frame *f);
+#define TS_OP(name, schema, forms, kind, infer, composite, gradient, reserve, autocast, cost, doc) \
+    ts_status ts_infer_##infer(ts_frame *f); \
+    ts_status ts_composite_##composite(ts_frame *f); \
+    uint64_t ts_reserve_##reserve(const ts_frame *f); \
+    cost
 #include "ops/ops.def"
 #undef TS_OP
-#undef VJP
-#undef NODIFF
-#undef BY_PARTS
+#undef ALIAS
+#undef MOVE
+#undef EACH
+#undef WORK
 
 #endif

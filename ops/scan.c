@@ -23,23 +23,3 @@ ts_status ts_infer_cumsum(ts_frame *f)
     ts_plan_result_like(plan, 0, t, dtype);
     return TS_OK;
 }
-
-ts_tensor *ts_cumsum(ts_tensor *self, int dim)
-{
-    return TS_INVOKE(TS_OP_cumsum, V_T(self), V_I(dim), V_B(false));
-}
-
-ts_tensor *ts_cumsum_(ts_tensor *self, int dim)
-{
-    return TS_INVOKE_OUT(self, TS_OP_cumsum, V_T(self), V_I(dim), V_B(false));
-}
-
-ts_tensor *ts_cumsum_out(ts_tensor *out, ts_tensor *self, int dim)
-{
-    return TS_INVOKE_OUT(out, TS_OP_cumsum, V_T(self), V_I(dim), V_B(false));
-}
-
-ts_tensor *ts_cumsum_reversed(ts_tensor *self, int dim)
-{
-    return TS_INVOKE(TS_OP_cumsum, V_T(self), V_I(dim), V_B(true));
-}

@@ -207,16 +207,6 @@ ts_status ts_composite_diagonal_backward(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-ts_tensor *ts_slice(ts_tensor *t, int dim, int64_t start, int64_t end, int64_t step)
-{
-    return TS_INVOKE(TS_OP_slice, V_T(t), V_I(dim), V_I(start), V_I(end), V_I(step));
-}
-
-ts_tensor *ts_select(ts_tensor *t, int dim, int64_t index)
-{
-    return TS_INVOKE(TS_OP_select, V_T(t), V_I(dim), V_I(index));
-}
-
 /** t checked and dim made non-negative, for forms that are made of others. */
 static bool dim_of(ts_tensor *t, int *dim, const char *op, const void *site)
 {
@@ -248,11 +238,6 @@ ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length)
         return NULL;
     }
     return ts_slice(t, dim, first, first + length, 1);
-}
-
-ts_tensor *ts_diagonal(ts_tensor *t, int64_t offset, int dim1, int dim2)
-{
-    return TS_INVOKE(TS_OP_diagonal, V_T(t), V_I(offset), V_I(dim1), V_I(dim2));
 }
 
 /** Views of `size` elements each into parts[0 .. nparts); parts is all NULL after an error. */
@@ -297,20 +282,24 @@ ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int n
     return split(t, size, dim, parts, nparts);
 }
 
-int ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts)
+ts_status ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts, int *nparts)
 {
     const void *site = __builtin_return_address(0);
-    if (!parts || chunks < 1) {
-        ts_fail_op(TS_ERR_VALUE, "chunk", site, NULL,
-                   "argument 'chunks': expected at least 1 and room for them, got %d", chunks);
-        return 0;
-    }
+    if (nparts)
+        *nparts = 0;
+    if (!parts || chunks < 1)
+        return ts_fail_op(TS_ERR_VALUE, "chunk", site, NULL,
+                          "argument 'chunks': expected at least 1 and room for them, got %d",
+                          chunks);
     memset(parts, 0, (size_t)chunks * sizeof *parts);
     if (!dim_of(t, &dim, "chunk", site))
-        return 0;
+        return ts_error_code();
     int64_t n = t->sizes[dim], size = n ? (n - 1) / chunks + 1 : 1;
     int made = n ? (int)((n - 1) / size + 1) : 1;
-    return split(t, size, dim, parts, made) == TS_OK ? made : 0;
+    TS_TRY(split(t, size, dim, parts, made));
+    if (nparts)
+        *nparts = made;
+    return TS_OK;
 }
 
 ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)
@@ -339,13 +328,6 @@ ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)
     return TS_OK;
 }
 
-ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start, int64_t end,
-                            int64_t step)
-{
-    return TS_INVOKE(TS_OP_slice_scatter, V_T(self), V_T(src), V_I(dim), V_I(start), V_I(end),
-                     V_I(step));
-}
-
 ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t index)
 {
     const void *site = __builtin_return_address(0);
@@ -362,22 +344,4 @@ ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t i
     TS_SCOPE;
     ts_tensor *part = ts_unsqueeze(src, dim);
     return part ? ts_keep(ts_slice_scatter(self, part, dim, index, index + 1, 1)) : NULL;
-}
-
-ts_tensor *ts_slice_backward(ts_tensor *g, const int64_t *sizes, int ndim, int dim, int64_t start,
-                             int64_t end, int64_t step)
-{
-    if (!ts_ints_ok(sizes, ndim, "slice_backward", "sizes", __builtin_return_address(0)))
-        return NULL;
-    return TS_INVOKE(TS_OP_slice_backward, V_T(g), V_IS(sizes, ndim), V_I(dim), V_I(start),
-                     V_I(end), V_I(step));
-}
-
-ts_tensor *ts_diagonal_backward(ts_tensor *g, const int64_t *sizes, int ndim, int64_t offset,
-                                int dim1, int dim2)
-{
-    if (!ts_ints_ok(sizes, ndim, "diagonal_backward", "sizes", __builtin_return_address(0)))
-        return NULL;
-    return TS_INVOKE(TS_OP_diagonal_backward, V_T(g), V_IS(sizes, ndim), V_I(offset), V_I(dim1),
-                     V_I(dim2));
 }

@@ -52,24 +52,3 @@ ts_status ts_infer_softmax_backward(ts_frame *f)
     ts_plan_result_like(f->plan, 0, y, (ts_dtype)y->dtype);
     return plan_dim(f, y, 2);
 }
-
-#define SOFTMAX(name)                                                                           \
-    ts_tensor *ts_##name(ts_tensor *self, int dim)                                              \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(dim), ts_value_none());                   \
-    }                                                                                           \
-    ts_tensor *ts_##name##_as(ts_tensor *self, int dim, ts_dtype dtype)                         \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name, V_T(self), V_I(dim), V_DT(dtype));                       \
-    }                                                                                           \
-    ts_tensor *ts_##name##_out(ts_tensor *out, ts_tensor *self, int dim)                        \
-    {                                                                                           \
-        return TS_INVOKE_OUT(out, TS_OP_##name, V_T(self), V_I(dim), ts_value_none());          \
-    }                                                                                           \
-    ts_tensor *ts_##name##_backward(ts_tensor *grad, ts_tensor *result, int dim)                \
-    {                                                                                           \
-        return TS_INVOKE(TS_OP_##name##_backward, V_T(grad), V_T(result), V_I(dim));            \
-    }
-
-SOFTMAX(softmax)
-SOFTMAX(log_softmax)

@@ -1,21 +1,24 @@
 /** @file table.c  Expands ops.def into the registry's rows. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/registry.h"
+#include "init.h"
 #include "ops/ops.h"
 
 #define ts_infer_NONE NULL
 #define ts_composite_NONE NULL
 #define ts_reserve_NONE NULL
 
-#define VJP(rule) 0, &ts_vjp_##rule
-#define NODIFF TS_OP_NODIFF, NULL
-#define BY_PARTS TS_OP_BY_PARTS, NULL
+#define VJP(rule) 0 /* autograd/ has it */
+#define NODIFF TS_OP_NODIFF
+#define BY_PARTS TS_OP_BY_PARTS
 
-#define TS_OP(name, schema, kind, infer, composite, gradient, reserve, cost, doc) \
-    ROW(name, schema, kind, infer, composite, reserve, cost, doc, gradient)
-#define ROW(...) EXPANDED_ROW(__VA_ARGS__)
-#define EXPANDED_ROW(op_name, schema_string, op_kind, infer_fn, composite_fn, reserve_fn, cost_fn, \
-                     doc_line, gradient, rule)                                                     \
+#define ALIAS .cost = ts_cost_alias
+#define MOVE .cost = ts_cost_each
+#define EACH(n) .cost = ts_cost_each, .each = n
+#define WORK(function) .cost = ts_cost_##function
+
+#define TS_OP(op_name, schema_string, forms, op_kind, infer_fn, composite_fn, gradient,            \
+              reserve_fn, autocast, cost_of, doc_line)                                             \
     {.name = #op_name,                                                                             \
      .schema_text = schema_string,                                                                 \
      .doc = doc_line,                                                                              \
@@ -23,10 +26,9 @@
      .flags = gradient,                                                                            \
      .infer = ts_infer_##infer_fn,                                                                 \
      .composite = ts_composite_##composite_fn,                                                     \
-     .vjp = rule,                                                                                  \
      .reserve = ts_reserve_##reserve_fn,                                                           \
-     .cost = ts_cost_##cost_fn,                                                                    \
-     .site = (const void *)ts_cost_##cost_fn},
+     .site = (const void *)ts_cost_each,                                                           \
+     cost_of},
 
 static const ts_op_info rows[] = {
 #include "ops/ops.def"
@@ -35,9 +37,8 @@ static const ts_op_info rows[] = {
 
 _Static_assert(TS_COUNTOF(rows) == TS_OP_COUNT, "one row an operator");
 
-__attribute__((constructor(110))) static void install(void)
+ts_status ts_ops_install(void)
 {
-    ts_status status = ts_registry_install(rows, TS_OP_COUNT);
-    if (status != TS_OK)
-        ts_log_write("dispatch", "installing the operators failed: %s", ts_error_message());
+    ts_copy_install();
+    return ts_registry_install(rows, TS_OP_COUNT);
 }

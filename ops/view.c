@@ -112,7 +112,7 @@ ts_status ts_infer_reshape(ts_frame *f)
     TS_TRY(wanted_sizes(f, sizes, &ndim));
     if (view_strides(t, sizes, ndim, strides))
         return give_alias(f, sizes, strides, ndim, 0);
-    ts_tensor *copy = ts_convert(f->args[0].t, (ts_dtype)t->dtype);
+    ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)t->dtype);
     TS_TRY(copy);
     copy->ndim = (uint8_t)ndim; /* nobody else has it yet */
     memcpy(copy->sizes, sizes, sizeof sizes);
@@ -264,35 +264,11 @@ ts_status ts_infer_as_strided(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-ts_tensor *ts_detach(ts_tensor *t)
-{
-    return TS_INVOKE(TS_OP_detach, V_T(t));
-}
-
 ts_tensor *ts_contiguous(ts_tensor *t)
 {
     if (t && !(t->flags & TS_TENSOR_CONTIGUOUS))
         return ts_clone(t);
     return TS_INVOKE(TS_OP_alias, V_T(t));
-}
-
-/** An op of a tensor and a list of numbers. */
-#define WITH_INTS(name, list)                                                               \
-    ts_tensor *ts_##name(ts_tensor *t, const int64_t *list, int n)                          \
-    {                                                                                       \
-        if (!ts_ints_ok(list, n, #name, #list, __builtin_return_address(0)))                \
-            return NULL;                                                                    \
-        return TS_INVOKE(TS_OP_##name, V_T(t), V_IS(list, n));                              \
-    }
-
-WITH_INTS(view, sizes)
-WITH_INTS(reshape, sizes)
-WITH_INTS(permute, dims)
-WITH_INTS(expand, sizes)
-
-ts_tensor *ts_broadcast_to(ts_tensor *t, const int64_t *sizes, int ndim)
-{
-    return ts_expand(t, sizes, ndim);
 }
 
 ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other)
@@ -302,20 +278,6 @@ ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other)
         return NULL;
     }
     return ts_expand(t, other->sizes, other->ndim);
-}
-
-ts_tensor *ts_transpose(ts_tensor *t, int dim0, int dim1)
-{
-    return TS_INVOKE(TS_OP_transpose, V_T(t), V_I(dim0), V_I(dim1));
-}
-
-/** False with an error when t is no tensor. */
-static bool given(const ts_tensor *t, const char *op, const void *site)
-{
-    if (t && t != TS_NONE)
-        return true;
-    ts_fail_null(op, site, "t");
-    return false;
 }
 
 /** dim within [-n, n) made non-negative. */
@@ -333,7 +295,7 @@ static bool dim_within(int *dim, int n, const char *op, const char *name, const 
 ts_tensor *ts_t(ts_tensor *t)
 {
     const void *site = __builtin_return_address(0);
-    if (!given(t, "t", site))
+    if (!ts_tensor_ok(t, "t", "t", site))
         return NULL;
     if (t->ndim > 2) {
         ts_fail_op(TS_ERR_SHAPE, "t", site, "use ts_transpose()",
@@ -346,7 +308,8 @@ ts_tensor *ts_t(ts_tensor *t)
 ts_tensor *ts_movedim(ts_tensor *t, int source, int destination)
 {
     const void *site = __builtin_return_address(0);
-    if (!given(t, "movedim", site) || !dim_within(&source, t->ndim, "movedim", "source", site) ||
+    if (!ts_tensor_ok(t, "movedim", "t", site) ||
+        !dim_within(&source, t->ndim, "movedim", "source", site) ||
         !dim_within(&destination, t->ndim, "movedim", "destination", site))
         return NULL;
     int64_t dims[TS_MAX_DIMS];
@@ -360,7 +323,7 @@ ts_tensor *ts_movedim(ts_tensor *t, int source, int destination)
 ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim)
 {
     const void *site = __builtin_return_address(0);
-    if (!given(t, "flatten", site))
+    if (!ts_tensor_ok(t, "flatten", "t", site))
         return NULL;
     int n = t->ndim ? t->ndim : 1; /* a 0-dim tensor counts as one dim and becomes one */
     if (!dim_within(&start_dim, n, "flatten", "start_dim", site) ||
@@ -386,7 +349,8 @@ ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim)
 ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
 {
     const void *site = __builtin_return_address(0);
-    if (!given(t, "unflatten", site) || !ts_ints_ok(sizes, ndim, "unflatten", "sizes", site) ||
+    if (!ts_tensor_ok(t, "unflatten", "t", site) ||
+        !ts_ints_ok(sizes, ndim, "unflatten", "sizes", site) ||
         !dim_within(&dim, t->ndim, "unflatten", "dim", site))
         return NULL;
     int64_t all[TS_MAX_DIMS], known = 1;
@@ -425,17 +389,6 @@ ts_tensor *ts_squeeze(ts_tensor *t)
 {
     static const int64_t all[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
     return TS_INVOKE(TS_OP_squeeze, V_T(t), V_IS(all, t ? t->ndim : 0));
-}
-
-ts_tensor *ts_squeeze_dim(ts_tensor *t, int dim)
-{
-    int64_t dims[1] = {dim};
-    return TS_INVOKE(TS_OP_squeeze, V_T(t), V_IS(dims, 1));
-}
-
-ts_tensor *ts_unsqueeze(ts_tensor *t, int dim)
-{
-    return TS_INVOKE(TS_OP_unsqueeze, V_T(t), V_I(dim));
 }
 
 ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides, int ndim,

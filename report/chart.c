@@ -12,24 +12,19 @@
 
 ts_chart *ts_chart_new(const ts_chart_opts *opts)
 {
-    static const ts_chart_opts defaults;
-
-    opts = opts ? opts : &defaults;
-    if ((opts->width && (opts->width < 200 || opts->width > 10000)) ||
-        (opts->height && (opts->height < 150 || opts->height > 10000))) {
-        ts_error_set(TS_ERR_VALUE,
-                     "ts_chart_new: expected a width of 200 to 10000 and a height of 150 to 10000 "
-                     "pixels, got %d and %d",
-                     opts->width, opts->height);
-        return NULL;
-    }
+    ts_chart_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.width, !o.width || (o.width >= 200 && o.width <= 10000),
+                               "200 to 10000 pixels"));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.height, !o.height || (o.height >= 150 && o.height <= 10000),
+                               "150 to 10000 pixels"));
     ts_chart *chart = calloc(1, sizeof *chart);
     if (chart) {
         char *title = NULL, *x_title = NULL, *y_title = NULL;
-        bool ok = ts_copy_string(&title, opts->title ? opts->title : "") &&
-                  ts_copy_string(&x_title, opts->x_title ? opts->x_title : "") &&
-                  ts_copy_string(&y_title, opts->y_title ? opts->y_title : "");
-        chart->opts = *opts;
+        bool ok = ts_copy_string(&title, o.title ? o.title : "") &&
+                  ts_copy_string(&x_title, o.x_title ? o.x_title : "") &&
+                  ts_copy_string(&y_title, o.y_title ? o.y_title : "");
+        chart->opts = o;
         chart->opts.title = title;
         chart->opts.x_title = x_title;
         chart->opts.y_title = y_title;
@@ -37,7 +32,7 @@ ts_chart *ts_chart_new(const ts_chart_opts *opts)
             return chart;
     }
     ts_chart_free(chart);
-    ts_no_memory(__func__);
+    ts_no_memory(TS_OP);
     return NULL;
 }
 
@@ -101,10 +96,8 @@ static void smooth_line(ts_chart_series *s, double decay)
 static ts_status add_line(ts_chart *chart, const char *name, const double *x, const double *y,
                           int64_t n, const ts_line_opts *opts, const char *function)
 {
-    static const ts_line_opts defaults;
     size_t bytes = 0;
 
-    opts = opts ? opts : &defaults;
     if (chart->nbars)
         return ts_error_set(TS_ERR_STATE, "%s: the chart already has bars", function);
     if (n < 0 || !(opts->smoothing >= 0 && opts->smoothing < 1))
@@ -137,9 +130,12 @@ static ts_status add_line(ts_chart *chart, const char *name, const double *x, co
 ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x, const double *y,
                         int64_t n, const ts_line_opts *opts)
 {
-    if (!chart || !name || (!y && n > 0))
-        return ts_error_set(TS_ERR_NULL, "ts_chart_line: chart, name and y must not be NULL");
-    return add_line(chart, name, x, y, n, opts, __func__);
+    ts_line_opts o;
+    TS_TRY(TS_CHECK_OBJECTS(chart));
+    TS_TRY(TS_CHECK_POINTERS(name));
+    TS_TRY(TS_CHECK_LIST(y, n));
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    return add_line(chart, name, x, y, n, &o, TS_OP);
 }
 
 /* ------------------------------------------------------------------- lines from CSV ---- */
@@ -204,7 +200,7 @@ typedef struct points {
 static ts_status parse_rows(char *data, const char *path, const char *x_name, const char *y_name,
                             points *out)
 {
-    static const char function[] = "ts_chart_line_csv";
+    static const char function[] = "chart_line_csv";
     char *line = data;
     int64_t row = 0;
     int x = -1, y = -1;
@@ -248,17 +244,19 @@ ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char *path,
 {
     char *data = NULL;
     size_t size = 0, lines = 1;
+    ts_line_opts o;
 
-    if (!chart || !name || !path || !x_column || !y_column)
-        return ts_error_set(TS_ERR_NULL, "ts_chart_line_csv: arguments must not be NULL");
-    TS_TRY(ts_read_whole(path, &data, &size, __func__));
+    TS_TRY(TS_CHECK_OBJECTS(chart));
+    TS_TRY(TS_CHECK_POINTERS(name, path, x_column, y_column));
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    TS_TRY(ts_read_whole(path, &data, &size, TS_OP));
     for (size_t i = 0; i < size; i++)
         lines += data[i] == '\n';
     points p = {calloc(lines, sizeof(double)), calloc(lines, sizeof(double)), 0};
     ts_status status =
-        p.x && p.y ? parse_rows(data, path, x_column, y_column, &p) : ts_no_memory(__func__);
+        p.x && p.y ? parse_rows(data, path, x_column, y_column, &p) : ts_no_memory(TS_OP);
     if (status == TS_OK)
-        status = add_line(chart, name, p.x, p.y, p.n, opts, __func__);
+        status = add_line(chart, name, p.x, p.y, p.n, &o, TS_OP);
     free(p.x);
     free(p.y);
     free(data);
@@ -269,17 +267,16 @@ ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char *path,
 
 ts_status ts_chart_reference(ts_chart *chart, const char *name, double y)
 {
-    if (!chart || !name)
-        return ts_error_set(TS_ERR_NULL, "ts_chart_reference: chart and name must not be NULL");
+    TS_TRY(TS_CHECK_OBJECTS(chart));
+    TS_TRY(TS_CHECK_POINTERS(name));
     if (chart->nbars)
-        return ts_error_set(TS_ERR_STATE, "ts_chart_reference: the chart already has bars");
-    if (!isfinite(y))
-        return ts_error_set(TS_ERR_VALUE, "ts_chart_reference: '%s': y is not finite", name);
+        return ts_error_set(TS_ERR_STATE, "chart_reference: the chart already has bars");
+    TS_TRY(TS_CHECK_VALUE(y, isfinite(y), "a finite number"));
     if (!grow(&chart->references, chart->nreferences, sizeof *chart->references))
-        return ts_no_memory(__func__);
+        return ts_no_memory(TS_OP);
     ts_chart_reference_line *added = &chart->references[chart->nreferences];
     if (!ts_copy_string(&added->name, name))
-        return ts_no_memory(__func__);
+        return ts_no_memory(TS_OP);
     added->y = y;
     chart->nreferences++;
     return TS_OK;
@@ -312,23 +309,21 @@ static int series_index(ts_chart *chart, const char *name)
 
 ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series, double value)
 {
-    if (!chart || !label)
-        return ts_error_set(TS_ERR_NULL, "ts_chart_bar: chart and label must not be NULL");
+    TS_TRY(TS_CHECK_OBJECTS(chart));
+    TS_TRY(TS_CHECK_POINTERS(label));
     if (chart->nreferences || (chart->nseries && !chart->nbars))
-        return ts_error_set(TS_ERR_STATE, "ts_chart_bar: the chart already has lines");
-    if (!isfinite(value) || value < 0)
-        return ts_error_set(
-            TS_ERR_VALUE, "ts_chart_bar: '%s': expected a finite value >= 0, got %g", label, value);
+        return ts_error_set(TS_ERR_STATE, "chart_bar: the chart already has lines");
+    TS_TRY(TS_CHECK_VALUE(value, isfinite(value) && value >= 0, "a finite number of at least 0"));
     // Room first: a label or series must not appear without its bar.
     if (!grow(&chart->bars, chart->nbars, sizeof *chart->bars))
-        return ts_no_memory(__func__);
+        return ts_no_memory(TS_OP);
     int before = chart->nlabels;
     int at = label_index(chart, label);
     int s = at < 0 ? -1 : series_index(chart, series ? series : "");
     if (s < 0) {
         if (chart->nlabels > before)
             free(chart->labels[--chart->nlabels]);
-        return ts_no_memory(__func__);
+        return ts_no_memory(TS_OP);
     }
     chart->bars[chart->nbars++] = (ts_chart_bar_value){at, s, value};
     return TS_OK;
@@ -338,12 +333,12 @@ ts_status ts_chart_write(const ts_chart *chart, const char *path)
 {
     ts_text svg = {0};
 
-    if (!chart || !path)
-        return ts_error_set(TS_ERR_NULL, "ts_chart_write: chart and path must not be NULL");
+    TS_TRY(TS_CHECK_OBJECTS(chart));
+    TS_TRY(TS_CHECK_POINTERS(path));
     ts_chart_draw(chart, &svg);
-    ts_status status = ts_text_status(&svg, __func__);
+    ts_status status = ts_text_status(&svg, TS_OP);
     if (status == TS_OK)
-        status = ts_write_whole(path, svg.data, svg.size, __func__);
+        status = ts_write_whole(path, svg.data, svg.size, TS_OP);
     ts_text_free(&svg);
     return status;
 }

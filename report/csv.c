@@ -50,15 +50,14 @@ static ts_status io_error(const ts_csv *csv, const char *function, const char *w
 static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumns,
                        const char *function)
 {
-    bool named = columns != NULL && ncolumns >= 1;
+    bool named = ncolumns >= 1;
 
     for (int i = 0; named && i < ncolumns; i++)
-        named = columns[i] && *columns[i] && !strpbrk(columns[i], "\r\n");
-    if (!path || !named) {
-        ts_error_set(
-            path ? TS_ERR_VALUE : TS_ERR_NULL,
-            "%s: %s: expected a path and at least one column, each with a name of one line",
-            function, path ? "columns" : "path");
+        named = *columns[i] && !strpbrk(columns[i], "\r\n");
+    if (!named) {
+        ts_error_set(TS_ERR_VALUE,
+                     "%s: argument 'columns': expected at least one, each with a name of one line",
+                     function);
         return NULL;
     }
     ts_csv *csv = calloc(1, sizeof *csv);
@@ -103,14 +102,16 @@ static ts_status append_line(ts_csv *csv, const char *function)
 
 ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns)
 {
-    ts_csv *csv = csv_new(path, columns, ncolumns, __func__);
+    TS_TRY_NULL(TS_CHECK_POINTERS(path));
+    TS_TRY_NULL(TS_CHECK_STRINGS(columns, ncolumns));
+    ts_csv *csv = csv_new(path, columns, ncolumns, TS_OP);
 
     if (!csv)
         return NULL;
     csv->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
     if (csv->fd < 0)
-        io_error(csv, __func__, "create");
-    if (csv->fd < 0 || append_line(csv, __func__) != TS_OK) {
+        io_error(csv, TS_OP, "create");
+    if (csv->fd < 0 || append_line(csv, TS_OP) != TS_OK) {
         csv_free(csv);
         return NULL;
     }
@@ -120,7 +121,7 @@ ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns
 /* Finds how much of an existing log stays: csv->size and csv->rows. csv->line is the header. */
 static ts_status scan(ts_csv *csv, const char *data, size_t size, int64_t last_step)
 {
-    static const char function[] = "ts_csv_resume";
+    static const char function[] = "csv_resume";
     const char *end = data + size;
     size_t header = csv->line.size;
 
@@ -165,20 +166,22 @@ static ts_status open_resumed(ts_csv *csv, int64_t last_step)
 
     csv->fd = open(csv->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (csv->fd < 0)
-        return io_error(csv, "ts_csv_resume", "open");
-    TS_TRY(ts_read_whole(csv->path, &data, &size, "ts_csv_resume"));
+        return io_error(csv, "csv_resume", "open");
+    TS_TRY(ts_read_whole(csv->path, &data, &size, "csv_resume"));
     ts_status status = scan(csv, data, size, last_step);
     free(data);
     TS_TRY(status);
     // One system call: a kill leaves either the old rows or the kept ones.
     if ((size_t)csv->size < size && ftruncate(csv->fd, csv->size) != 0)
-        return io_error(csv, "ts_csv_resume", "truncate");
-    return csv->size ? TS_OK : append_line(csv, "ts_csv_resume");
+        return io_error(csv, "csv_resume", "truncate");
+    return csv->size ? TS_OK : append_line(csv, "csv_resume");
 }
 
 ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns, int64_t last_step)
 {
-    ts_csv *csv = csv_new(path, columns, ncolumns, __func__);
+    TS_TRY_NULL(TS_CHECK_POINTERS(path));
+    TS_TRY_NULL(TS_CHECK_STRINGS(columns, ncolumns));
+    ts_csv *csv = csv_new(path, columns, ncolumns, TS_OP);
 
     if (csv && open_resumed(csv, last_step) != TS_OK) {
         csv_free(csv);
@@ -189,27 +192,24 @@ ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns
 
 ts_status ts_csv_set_digits(ts_csv *csv, const char *column, int digits)
 {
-    if (!csv || !column)
-        return ts_error_set(TS_ERR_NULL, "ts_csv_set_digits: csv and column must not be NULL");
-    if (digits < 1 || digits > 17)
-        return ts_error_set(TS_ERR_VALUE, "ts_csv_set_digits: digits: expected 1 to 17, got %d",
-                            digits);
+    TS_TRY(TS_CHECK_OBJECTS(csv));
+    TS_TRY(TS_CHECK_POINTERS(column));
+    TS_TRY(TS_CHECK_VALUE(digits, digits >= 1 && digits <= 17, "1 to 17"));
     for (int i = 0; i < csv->ncolumns; i++) {
         if (strcmp(csv->columns[i], column) == 0) {
             csv->digits[i] = (uint8_t)digits;
             return TS_OK;
         }
     }
-    return ts_error_set(TS_ERR_VALUE, "ts_csv_set_digits: '%s' has no column '%s'", csv->path,
-                        column);
+    return ts_error_set(TS_ERR_VALUE, "csv_set_digits: '%s' has no column '%s'", csv->path, column);
 }
 
 ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns)
 {
-    if (!csv || !values)
-        return ts_error_set(TS_ERR_NULL, "ts_csv_row: csv and values must not be NULL");
+    TS_TRY(TS_CHECK_OBJECTS(csv));
+    TS_TRY(TS_CHECK_POINTERS(values));
     if (ncolumns != csv->ncolumns)
-        return ts_error_set(TS_ERR_VALUE, "ts_csv_row: '%s': expected %d values, got %d", csv->path,
+        return ts_error_set(TS_ERR_VALUE, "csv_row: '%s': expected %d values, got %d", csv->path,
                             csv->ncolumns, ncolumns);
     csv->line.size = 0;
     csv->line.failed = false;
@@ -221,8 +221,8 @@ ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns)
         ts_text_string(&csv->line, cell);
     }
     ts_text_string(&csv->line, "\n");
-    TS_TRY(ts_text_status(&csv->line, "ts_csv_row"));
-    TS_TRY(append_line(csv, "ts_csv_row"));
+    TS_TRY(ts_text_status(&csv->line, "csv_row"));
+    TS_TRY(append_line(csv, "csv_row"));
     csv->rows++;
     return TS_OK;
 }
@@ -239,7 +239,7 @@ ts_status ts_csv_close(ts_csv *csv)
     if (!csv)
         return TS_OK;
     if (close(csv->fd) != 0)
-        status = io_error(csv, "ts_csv_close", "close");
+        status = io_error(csv, "csv_close", "close");
     csv->fd = -1;
     csv_free(csv);
     return status;

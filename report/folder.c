@@ -4,12 +4,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include <tessera/check.h>
 #include <tessera/report.h>
 
 ts_status ts_make_folders(const char *path)
 {
     char part[4096];
-    if (!path || !path[0] || strlen(path) >= sizeof part)
+    TS_TRY(TS_CHECK_POINTERS(path));
+    if (!path[0] || strlen(path) >= sizeof part)
         return ts_error_set(TS_ERR_VALUE, "make_folders: expected a path of 1 to %zu characters",
                             sizeof part - 1);
     for (size_t n = 1; n <= strlen(path); n++) {

@@ -72,41 +72,32 @@ static ts_progress_mode resolve(ts_progress_mode mode, FILE *stream)
 
 ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts)
 {
-    static const ts_progress_opts defaults;
-
-    opts = opts ? opts : &defaults;
-    if (total_steps < 0 || opts->start_step < 0 ||
-        (total_steps && opts->start_step > total_steps)) {
-        ts_error_set(TS_ERR_VALUE,
-                     "ts_progress_new: expected 0 <= start_step <= total_steps, got %" PRId64
-                     " and %" PRId64,
-                     opts->start_step, total_steps);
-        return NULL;
-    }
-    if (!(opts->interval >= 0) || !(opts->smoothing >= 0 && opts->smoothing < 1) ||
-        opts->mode > TS_PROGRESS_QUIET) {
-        ts_error_set(TS_ERR_VALUE,
-                     "ts_progress_new: expected interval >= 0, 0 <= smoothing < 1 and a known "
-                     "mode, got %g, %g and %d",
-                     opts->interval, opts->smoothing, (int)opts->mode);
-        return NULL;
-    }
+    ts_progress_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    TS_TRY_NULL(TS_CHECK_VALUE(total_steps, total_steps >= 0, "at least 0"));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.start_step,
+                               o.start_step >= 0 && (!total_steps || o.start_step <= total_steps),
+                               "0 to total_steps"));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.interval, o.interval >= 0, "at least 0 seconds"));
+    TS_TRY_NULL(
+        TS_CHECK_VALUE(o.smoothing, o.smoothing >= 0 && o.smoothing < 1, "at least 0 and below 1"));
+    TS_TRY_NULL(TS_CHECK_VALUE(o.mode, o.mode <= TS_PROGRESS_QUIET, "a ts_progress_mode"));
     ts_progress *p = calloc(1, sizeof *p);
-    if (!p || !ts_copy_string(&p->label, opts->label ? opts->label : "") ||
-        !ts_copy_string(&p->item_unit, opts->item_unit ? opts->item_unit : "items")) {
+    if (!p || !ts_copy_string(&p->label, o.label ? o.label : "") ||
+        !ts_copy_string(&p->item_unit, o.item_unit ? o.item_unit : "items")) {
         ts_progress_free(p);
-        ts_no_memory(__func__);
+        ts_no_memory(TS_OP);
         return NULL;
     }
-    p->stream = opts->stream ? opts->stream : stderr;
-    p->clock = opts->clock ? opts->clock : monotonic_seconds;
-    p->mode = resolve(opts->mode, p->stream);
+    p->stream = o.stream ? o.stream : stderr;
+    p->clock = o.clock ? o.clock : monotonic_seconds;
+    p->mode = resolve(o.mode, p->stream);
     p->utf8 = ts_locale_is_utf8();
     p->colour = p->mode == TS_PROGRESS_BAR && !is_set("NO_COLOR");
     p->total = total_steps;
-    p->start = p->step = p->mean_step = opts->start_step;
-    p->interval = opts->interval > 0 ? opts->interval : p->mode == TS_PROGRESS_BAR ? 0.1 : 5;
-    p->smoothing = opts->smoothing > 0 ? opts->smoothing : 0.95;
+    p->start = p->step = p->mean_step = o.start_step;
+    p->interval = o.interval > 0 ? o.interval : p->mode == TS_PROGRESS_BAR ? 0.1 : 5;
+    p->smoothing = o.smoothing > 0 ? o.smoothing : 0.95;
     p->begin = p->clock();
     p->last_draw = -INFINITY;
     p->ring[0] = (sample){p->begin, p->step, 0};
@@ -345,84 +336,83 @@ static ts_status draw(ts_progress *p, double now)
     return TS_OK;
 }
 
-ts_status ts_progress_step(ts_progress *p, ts_tensor *loss)
+ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss)
 {
-    if (!p || !loss)
-        return ts_status_of_pointer(NULL);
-    if (p->ended)
-        return ts_error_set(TS_ERR_STATE, "ts_progress_step: the progress line has ended");
-    ts_tensor *previous = p->loss;
-    p->loss = loss == TS_NONE ? NULL : ts_retain(loss);
+    TS_TRY(TS_CHECK_OBJECTS(progress, loss));
+    if (progress->ended)
+        return ts_error_set(TS_ERR_STATE, "progress_step: the progress line has ended");
+    ts_tensor *previous = progress->loss;
+    progress->loss = loss == TS_NONE ? NULL : ts_retain(loss);
     ts_release(previous);
-    p->step++;
-    double now = p->clock();
-    take_sample(p, now);
-    return is_due(p, now) ? draw(p, now) : TS_OK;
+    progress->step++;
+    double now = progress->clock();
+    take_sample(progress, now);
+    return is_due(progress, now) ? draw(progress, now) : TS_OK;
 }
 
-ts_status ts_progress_add_items(ts_progress *p, int64_t items)
+ts_status ts_progress_add_items(ts_progress *progress, int64_t items)
 {
-    if (!p)
-        return ts_status_of_pointer(NULL);
-    if (items < 0 || items > INT64_MAX - p->items)
+    TS_TRY(TS_CHECK_OBJECTS(progress));
+    if (items < 0 || items > INT64_MAX - progress->items)
         return ts_error_set(TS_ERR_VALUE,
-                            "ts_progress_add_items: items: expected 0 to %" PRId64 ", got %" PRId64,
-                            INT64_MAX - p->items, items);
-    p->items += items;
+                            "progress_add_items: items: expected 0 to %" PRId64 ", got %" PRId64,
+                            INT64_MAX - progress->items, items);
+    progress->items += items;
     return TS_OK;
 }
 
-ts_status ts_progress_message(ts_progress *p, const char *format, ...)
+ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
 {
     va_list args;
 
-    if (!p || !format)
-        return ts_status_of_pointer(NULL);
-    if (p->mode == TS_PROGRESS_QUIET)
+    TS_TRY(TS_CHECK_OBJECTS(progress));
+    TS_TRY(TS_CHECK_POINTERS(format));
+    if (progress->mode == TS_PROGRESS_QUIET)
         return TS_OK;
-    bool redraw = p->line_open;
+    bool redraw = progress->line_open;
     if (redraw)
-        fputs("\r\x1b[K", p->stream);
-    p->line_open = false;
+        fputs("\r\x1b[K", progress->stream);
+    progress->line_open = false;
     va_start(args, format);
-    vfprintf(p->stream, format, args);
+    vfprintf(progress->stream, format, args);
     va_end(args);
-    fputc('\n', p->stream);
-    fflush(p->stream);
-    return redraw ? draw(p, p->clock()) : TS_OK;
+    fputc('\n', progress->stream);
+    fflush(progress->stream);
+    return redraw ? draw(progress, progress->clock()) : TS_OK;
 }
 
-ts_status ts_progress_end(ts_progress *p)
+ts_status ts_progress_end(ts_progress *progress)
 {
     char time[24], number[32];
 
-    if (!p)
-        return ts_status_of_pointer(NULL);
-    if (p->ended)
+    TS_TRY(TS_CHECK_OBJECTS(progress));
+    if (progress->ended)
         return TS_OK;
-    p->ended = true;
-    ts_status status = read_loss(p);
-    double taken = p->clock() - p->begin;
-    if (p->mode != TS_PROGRESS_QUIET) {
+    progress->ended = true;
+    ts_status status = read_loss(progress);
+    double taken = progress->clock() - progress->begin;
+    if (progress->mode != TS_PROGRESS_QUIET) {
         ts_text line = {0};
         format_time(time, sizeof time, taken);
-        ts_text_printf(&line, "%s%s%s%" PRId64 " steps in %s", p->line_open ? "\r\x1b[K" : "",
-                       p->label, *p->label ? ": " : "", p->step - p->start, time);
-        if (p->items && taken > 0) {
-            ts_format_si(number, sizeof number, (double)p->items / taken, 3, "", !p->utf8);
-            ts_text_printf(&line, ", %s %s/s", number, p->item_unit);
+        ts_text_printf(&line, "%s%s%s%" PRId64 " steps in %s",
+                       progress->line_open ? "\r\x1b[K" : "", progress->label,
+                       *progress->label ? ": " : "", progress->step - progress->start, time);
+        if (progress->items && taken > 0) {
+            ts_format_si(number, sizeof number, (double)progress->items / taken, 3, "",
+                         !progress->utf8);
+            ts_text_printf(&line, ", %s %s/s", number, progress->item_unit);
         }
-        if (p->loss && status == TS_OK)
-            ts_text_printf(&line, ", loss %.4f", shown_loss(p));
+        if (progress->loss && status == TS_OK)
+            ts_text_printf(&line, ", loss %.4f", shown_loss(progress));
         ts_text_string(&line, "\n");
         if (!line.failed)
-            fwrite(line.data, 1, line.size, p->stream);
-        fflush(p->stream);
-        p->line_open = false;
+            fwrite(line.data, 1, line.size, progress->stream);
+        fflush(progress->stream);
+        progress->line_open = false;
         ts_text_free(&line);
     }
-    ts_release(p->loss);
-    p->loss = NULL;
+    ts_release(progress->loss);
+    progress->loss = NULL;
     return status;
 }
 

@@ -43,16 +43,15 @@ static bool copy_columns(ts_text_table *table, const ts_column *columns)
 
 ts_text_table *ts_text_table_new(const ts_column *columns, int ncolumns)
 {
-    bool valid = columns && ncolumns >= 1;
-
+    TS_TRY_NULL(TS_CHECK_LIST(columns, ncolumns));
+    bool valid = ncolumns >= 1;
     for (int i = 0; valid && i < ncolumns; i++)
         valid = columns[i].digits >= 0 && columns[i].digits <= 17 &&
                 columns[i].align <= TS_ALIGN_RIGHT && columns[i].format <= TS_NUMBER_PERCENT;
     if (!valid) {
-        ts_error_set(
-            columns ? TS_ERR_VALUE : TS_ERR_NULL,
-            "ts_text_table_new: columns: expected at least one, with digits from 0 to 17 and "
-            "known align and format");
+        ts_error_set(TS_ERR_VALUE,
+                     "text_table_new: argument 'columns': expected at least one, with digits from "
+                     "0 to 17 and known align and format");
         return NULL;
     }
     ts_text_table *table = calloc(1, sizeof *table);
@@ -62,7 +61,7 @@ ts_text_table *ts_text_table_new(const ts_column *columns, int ncolumns)
     }
     if (!table || !table->columns || !copy_columns(table, columns)) {
         ts_text_table_free(table);
-        ts_no_memory(__func__);
+        ts_no_memory(TS_OP);
         return NULL;
     }
     return table;
@@ -105,31 +104,29 @@ static ts_status add_cell(ts_text_table *table, const char *text, double number,
 
 ts_status ts_text_table_text(ts_text_table *table, const char *text)
 {
-    if (!table || !text)
-        return ts_error_set(TS_ERR_NULL, "ts_text_table_text: table and text must not be NULL");
-    return add_cell(table, text, 0, __func__);
+    TS_TRY(TS_CHECK_OBJECTS(table));
+    TS_TRY(TS_CHECK_POINTERS(text));
+    return add_cell(table, text, 0, TS_OP);
 }
 
 ts_status ts_text_table_number(ts_text_table *table, double value)
 {
-    if (!table)
-        return ts_error_set(TS_ERR_NULL, "ts_text_table_number: table must not be NULL");
-    return add_cell(table, NULL, value, __func__);
+    TS_TRY(TS_CHECK_OBJECTS(table));
+    return add_cell(table, NULL, value, TS_OP);
 }
 
 ts_status ts_text_table_rule(ts_text_table *table)
 {
-    if (!table)
-        return ts_error_set(TS_ERR_NULL, "ts_text_table_rule: table must not be NULL");
+    TS_TRY(TS_CHECK_OBJECTS(table));
     if (table->count % (size_t)table->ncolumns)
         return ts_error_set(TS_ERR_STATE,
-                            "ts_text_table_rule: expected a full row of %d cells, got %zu",
+                            "text_table_rule: expected a full row of %d cells, got %zu",
                             table->ncolumns, table->count % (size_t)table->ncolumns);
     if (table->nrules == table->rules_capacity) {
         size_t capacity = table->rules_capacity * 2 + 4;
         int64_t *rules = reallocarray(table->rules, capacity, sizeof *rules);
         if (!rules)
-            return ts_no_memory(__func__);
+            return ts_no_memory(TS_OP);
         table->rules = rules;
         table->rules_capacity = capacity;
     }
@@ -298,22 +295,21 @@ static void print_all(printer *p)
 
 ts_status ts_text_table_print(const ts_text_table *table, FILE *stream, ts_text_table_style style)
 {
-    if (!table || !stream)
-        return ts_error_set(TS_ERR_NULL, "ts_text_table_print: table and stream must not be NULL");
-    if (style > TS_TEXT_TABLE_MARKDOWN)
-        return ts_error_set(TS_ERR_VALUE, "ts_text_table_print: unknown style %d", (int)style);
+    TS_TRY(TS_CHECK_OBJECTS(table));
+    TS_TRY(TS_CHECK_POINTERS(stream));
+    TS_TRY(TS_CHECK_VALUE(style, style <= TS_TEXT_TABLE_MARKDOWN, "a ts_text_table_style"));
     printer p = {.table = table, .style = style};
     p.ascii = style == TS_TEXT_TABLE_TERMINAL && !ts_locale_is_utf8();
     p.widths = calloc((size_t)table->ncolumns, sizeof *p.widths);
     if (!p.widths)
-        return ts_no_memory(__func__);
+        return ts_no_memory(TS_OP);
     measure(&p);
     print_all(&p);
     free(p.widths);
-    ts_status status = ts_text_status(&p.out, __func__);
+    ts_status status = ts_text_status(&p.out, TS_OP);
     if (status == TS_OK &&
         (fwrite(p.out.data, 1, p.out.size, stream) != p.out.size || fflush(stream) != 0))
-        status = ts_error_set(TS_ERR_IO, "ts_text_table_print: cannot write the table: %s",
+        status = ts_error_set(TS_ERR_IO, "text_table_print: cannot write the table: %s",
                               strerror(errno));
     ts_text_free(&p.out);
     return status;

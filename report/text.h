@@ -6,7 +6,10 @@
 #ifndef TS_REPORT_TEXT_H
 #define TS_REPORT_TEXT_H
 
-#include <tessera/core.h>
+#include <tessera/check.h>
+
+/** The enclosing public function as messages name it: without "ts_". */
+#define TS_OP (&__func__[3])
 
 /** A growing string. A failed allocation sticks; the one check is ts_text_status(). */
 typedef struct ts_text {

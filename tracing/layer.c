@@ -9,7 +9,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "core/recorder.h"
-#include "include/tessera/autocast.h"
+#include "init.h"
 #include "include/tessera/autograd.h"
 #include "tracing/graph.h"
 
@@ -569,7 +569,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     for (int i = 0; i < ninputs; i++)
         ts_tensor_ref(inputs[i]);
     add_inputs(&r, inputs, ninputs);
-    ts_autocast_clear_cache(); /* a cast from before would be captured, and go stale */
+    ts_above.forget_casts(); /* a cast from before would be captured, and go stale */
 
     ts_keyset include = thread->include;
     thread->include |= TRACING;
@@ -601,8 +601,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
 
 bool ts_tracing(void) { return ts_tls.recorder != NULL; }
 
-__attribute__((constructor(115))) static void install(void)
+ts_status ts_tracing_install(void)
 {
-    if (ts_register_fallback(TS_KEY_TRACING, record, NULL) != TS_OK)
-        ts_log_write("tracing", "installing the TRACING layer failed: %s", ts_error_message());
+    return ts_register_fallback(TS_KEY_TRACING, record, NULL);
 }

@@ -47,7 +47,7 @@ static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_
 BLAS(float, ts_blas_f32, cblas_sgemm)
 BLAS(double, ts_blas_f64, cblas_dgemm)
 
-__attribute__((constructor(120))) static void install(void)
+void ts_blas_install(void)
 {
     if (openblas_set_num_threads)
         openblas_set_num_threads(1);

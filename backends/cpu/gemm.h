@@ -20,5 +20,7 @@ typedef struct ts_gemm {
 /** One tile or the whole, by the CBLAS, on the calling thread. */
 void ts_blas_f32(const ts_gemm *g);
 void ts_blas_f64(const ts_gemm *g);
+/** Takes the CBLAS its threads: the pool is ours. */
+void ts_blas_install(void);
 
 #endif

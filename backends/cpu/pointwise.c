@@ -184,6 +184,11 @@ KERNEL(minimum, 2, FLOAT_LOOPS(minimum), INT_LOOPS(minimum), [TS_BOOL] = minimum
 SCALAR_FLOATS(atan2, atan2f(a, b), atan2(a, b))
 KERNEL(atan2, 40, FLOAT_LOOPS(atan2))
 
+/* squares of f32 neither overflow nor vanish in f64 */
+SCALAR_FLOATS(hypot, isinf(a) || isinf(b) ? INFINITY : (float)sqrt((double)a * a + (double)b * b),
+              hypot(a, b))
+KERNEL(hypot, 10, FLOAT_LOOPS(hypot))
+
 /* --------------------------------------------------------------- interpolation, addc ---- */
 
 /* Loops get a number among the arguments as a double. */
@@ -294,5 +299,5 @@ static ts_status clamp_backward_kernel(ts_frame *f)
 
 TS_CPU_FAMILY(pointwise,
     ROW(add), ROW(sub), ROW(mul), ROW(div), ROW(floor_divide), ROW(remainder), ROW(pow),
-    ROW(maximum), ROW(minimum), ROW(atan2), ROW(lerp), ROW(addcmul), ROW(addcdiv),
+    ROW(maximum), ROW(minimum), ROW(atan2), ROW(hypot), ROW(lerp), ROW(addcmul), ROW(addcdiv),
     ROW(clamp), {TS_OP_hardtanh, clamp_kernel, {0, 1}}, ROW(clamp_backward))

@@ -6,7 +6,7 @@
 #include "backends/cuda/norm_backward_rows.cuh"
 #include "backends/cuda/norm_rows.cuh"
 #include "backends/cuda/statistics.cuh"
-#include "tessera/ops/pointwise.h"
+#include "tessera/ops.h"
 
 using namespace ts;
 

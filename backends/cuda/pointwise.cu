@@ -90,6 +90,7 @@ BINARY(root, floats, ((void)b, sqrt(a)))
 BINARY(maximum, everything, larger(a, b))
 BINARY(minimum, everything, smaller(a, b))
 BINARY(atan2, floats, ::atan2(a, b))
+BINARY(hypot, floats, ::hypot(a, b))
 
 /** OP of any numbers; a divisor that is the integer 0 is reported. */
 template <class OP> struct by_integer {
@@ -248,6 +249,7 @@ TS_CUDA_FAMILY(pointwise,
     {"maximum", maximum, everything, true},
     {"minimum", minimum, everything, true},
     {"atan2", atan2, floats, true},
+    {"hypot", hypot, floats, true},
     {"lerp", lerp, floats, true},
     {"addcmul", addcmul, floats, true},
     {"addcdiv", addcdiv, floats, true},

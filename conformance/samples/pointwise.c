@@ -34,6 +34,7 @@ REF_POINTWISE(ref_pow_whole, 2, whole_power(a, b))
 REF_POINTWISE(ref_maximum, 2, largest(a, b))
 REF_POINTWISE(ref_minimum, 2, smallest(a, b))
 REF_POINTWISE(ref_atan2, 2, atan2(a, b))
+REF_POINTWISE(ref_hypot, 2, hypot(a, b))
 REF_POINTWISE(ref_lerp, 3, a + c * (b - a))
 REF_POINTWISE(ref_clamp, 3, clamped(a, b, c))
 REF_POINTWISE(ref_clamp_min, 2, clamped(a, b, INFINITY))
@@ -182,6 +183,12 @@ static const ts_sample samples[] = {
      .out = {OUT_FLOAT}},
     {"atan2", "special", {T_SPECIAL(20, 19), T_SPECIAL(20, 1)}, ref_atan2, .c = 2,
      .scale = 0x1p-126},
+    {"hypot", "values", {T(SWEEP, 3), T(SWEEP, 3)}, ref_hypot, .c = 2, .grad = true,
+     .inplace = true},
+    {"hypot", "number", {T(SWEEP, 3), FLOAT(0.5)}, ref_hypot, .c = 2, .grad = true},
+    {"hypot", "integers", {T(SWEEP, 3), T(3)}, ref_hypot, .c = 2, .dtypes = DT_INTS,
+     .out = {OUT_FLOAT}},
+    {"hypot", "special", {T_SPECIAL(20, 19), T_SPECIAL(20, 1)}, ref_hypot, .c = 2},
 
     {"lerp", "number", {T(SWEEP, 3), T(SWEEP, 3), FLOAT(0.25)}, ref_lerp, .c = 3, .scale = 4,
      .grad = true, .inplace = true},

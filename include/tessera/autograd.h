@@ -25,25 +25,29 @@ TS_API void ts_zero_grad(ts_tensor *t);
 /** Keeps the gradient of a tensor that is no leaf. */
 TS_API ts_status ts_retain_grad(ts_tensor *t);
 /** Alias without history. */
-TS_API ts_tensor *ts_detach(ts_tensor *t);
+TS_API ts_tensor *ts_detach(ts_tensor *self);
 
 /** Options of ts_backward_ex(); zero is default. */
 typedef struct ts_backward_opts {
-    size_t size;          /**< sizeof(ts_backward_opts) */
-    ts_tensor *gradient;  /**< gradient of the root, its sizes; NULL: one, for a single element */
-    bool retain_graph;    /**< keep saved tensors for another backward */
-    bool create_graph;    /**< record the backward itself; implies retain_graph */
+    size_t size;       /**< sizeof(ts_backward_opts) */
+    bool retain_graph; /**< keep saved tensors for another backward */
+    bool create_graph; /**< record the backward itself; implies retain_graph */
 } ts_backward_opts;
 
 /** Accumulates gradients of `loss` (one element) into the leaves it was made from. */
 TS_API ts_status ts_backward(ts_tensor *loss);
-TS_API ts_status ts_backward_ex(ts_tensor *root, const ts_backward_opts *opts);
+/**
+ * The same for a root of any sizes, with options.
+ * @param gradient  gradient of the root, of its sizes and dtype; TS_NONE: 1, for one element
+ */
+TS_API ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts);
 /**
  * Gradients of `output` with respect to `inputs`, returned instead of accumulated.
- * @param grads  receives n tensors; TS_NONE where the output does not depend on the input
+ * @param gradient  as in ts_backward_ex()
+ * @param grads     receives n tensors; TS_NONE where the output does not depend on the input
  */
-TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *const *inputs, int n, ts_tensor **grads,
-                            const ts_backward_opts *opts);
+TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *inputs, int n,
+                            ts_tensor **grads, const ts_backward_opts *opts);
 
 /* -------------------------------------------------------------------------------- hooks ---- */
 

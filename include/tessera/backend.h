@@ -152,6 +152,16 @@ typedef const ts_backend *(*ts_backend_entry_fn)(void);
 TS_API ts_status ts_backend_load(const char *path, ts_key *key);
 /** The same for a backend in the program itself. *backend must live as long as the process. */
 TS_API ts_status ts_register_backend(const ts_backend *backend, ts_key *key);
+/**
+ * Opens a backend that comes with the library ("cuda") unless it is there already. Its file
+ * (libtessera_cuda.so.0) is looked for beside this library, then by the dynamic linker's own rules.
+ * The variable TS_CUDA refuses it (0) or names the file. Nothing is opened unless a program asks.
+ * @param key  receives the backend's key; may be NULL
+ *
+ * Errors: TS_ERR_VALUE (no such backend comes with the library), TS_ERR_DEVICE (refused),
+ * and those of ts_backend_load(). That the backend opens does not say that it has a device.
+ */
+TS_API ts_status ts_backend_open(const char *name, ts_key *key);
 
 /** What a backend's calls cost beside its kernels, since the start. */
 typedef struct ts_backend_stats {

@@ -22,6 +22,17 @@
 #else
 #define TS_BEGIN_DECLS
 #define TS_END_DECLS
+
+#if defined(__cplusplus)
+/** TS_OPTS() of C++: options with their size, whose fields are then set.
+ *  auto opts = ts_opts<ts_mlp_opts>(); opts.dropout = 0.1; ts_mlp_new(C, 4 * C, &opts); */
+template <typename T> static inline T ts_opts()
+{
+    T opts = {};
+    opts.size = sizeof(T);
+    return opts;
+}
+#endif
 #endif
 
 /** Marks a function as part of the public ABI. */
@@ -88,9 +99,27 @@ TS_API ts_status ts_status_of_pointer(const void *pointer);
 static inline ts_status ts_status_of_status(ts_status status) { return status; }
 
 #ifndef __cplusplus
+/**
+ * TS_STATUS_OF() and TS_SCALAR() choose by the type of their argument. They keep the argument in a
+ * variable of this name, so that the compiler reports a mistake in it once: after the mistake gcc
+ * does not declare the variable, and finds this function. Nothing calls it.
+ */
+static inline void ts_tried(void) {}
+/** What TS_STATUS_OF() chooses after such a mistake. */
+static inline ts_status ts_status_of_mistake(void (*tried)(void))
+{
+    return tried ? TS_ERR_INTERNAL : TS_OK;
+}
+
 /** Status of an expression that is either a ts_status or a pointer. */
-#define TS_STATUS_OF(expr) \
-    _Generic((expr), ts_status: ts_status_of_status, default: ts_status_of_pointer)(expr)
+#define TS_STATUS_OF(expr)                                                                         \
+    __extension__({                                                                                \
+        __auto_type ts_tried = (expr);                                                             \
+        ts_status ts_tried_status =                                                                \
+            _Generic(ts_tried, ts_status: ts_status_of_status,                                     \
+                void (*)(void): ts_status_of_mistake, default: ts_status_of_pointer)(ts_tried);    \
+        ts_tried_status;                                                                           \
+    })
 /** Returns from the enclosing function (which returns ts_status) when `expr` failed. */
 #define TS_TRY(expr)                                  \
     do {                                              \
@@ -154,8 +183,13 @@ typedef struct ts_device {
     uint8_t index;
 } ts_device;
 
+#if defined(__cplusplus)
+#define TS_DEVICE_CPU (ts_device{0, 0})
+#define TS_DEVICE_META (ts_device{15, 0})
+#else
 #define TS_DEVICE_CPU ((ts_device){0, 0})
 #define TS_DEVICE_META ((ts_device){15, 0})
+#endif
 
 /** "cpu", "cuda:0", "meta" into a per-thread ring of eight buffers. */
 TS_API const char *ts_device_name(ts_device device);
@@ -194,10 +228,39 @@ static inline ts_scalar ts_scalar_float(double v)
 static inline ts_scalar ts_scalar_same(ts_scalar v) { return v; }
 
 #ifndef __cplusplus
+/** As ts_tried(), for TS_SCALAR(). */
+static inline void ts_boxed(void) {}
+/** What TS_SCALAR() chooses after a mistake in its argument. */
+static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
+{
+    return ts_scalar_bool(boxed != NULL);
+}
 /** A ts_scalar from a C number: integers stay integers, bool stays bool. */
-#define TS_SCALAR(x)                                                                             \
-    _Generic((x), ts_scalar: ts_scalar_same, bool: ts_scalar_bool, float: ts_scalar_float,       \
-        double: ts_scalar_float, default: ts_scalar_int)(x)
+#define TS_SCALAR(x)                                                                               \
+    __extension__({                                                                                \
+        __auto_type ts_boxed = (x);                                                                \
+        ts_scalar ts_boxed_scalar = _Generic(ts_boxed, ts_scalar: ts_scalar_same,                  \
+            bool: ts_scalar_bool, float: ts_scalar_float, double: ts_scalar_float,                 \
+            void (*)(void): ts_scalar_of_mistake, default: ts_scalar_int)(ts_boxed);               \
+        ts_boxed_scalar;                                                                           \
+    })
+#endif
+
+/* ---------------------------------------------------------------------------- options ---- */
+
+/*
+ * Options. A struct of options has `size` as its first field: sizeof the struct in the caller's
+ * headers. NULL in its place, and zero in a field, stand for the default. Fields are only ever
+ * appended, so a library that is newer than its caller reads as many bytes as `size` says and
+ * takes the fields behind them as zero. A size of 0, or one that is larger than the library's,
+ * is TS_ERR_VALUE. The same holds for ts_module_type, ts_function and ts_training; a ts_backend
+ * must have the library's own size. TS_CHECK_OPTS() of check.h is the one check. Since zero is the
+ * default, a tensor among the fields is absent when it is NULL: look first whether it was made.
+ */
+#ifndef __cplusplus
+/** The address of a struct of options with its size, for one call:
+ *  ts_mlp_new(C, 4 * C, TS_OPTS(ts_mlp_opts, .dropout = 0.1)). */
+#define TS_OPTS(type, ...) (&(const type){.size = sizeof(type), __VA_ARGS__})
 #endif
 
 /* ---------------------------------------------------------------------------- tensors ---- */
@@ -320,4 +383,15 @@ TS_API void ts_memory_reset_peak(void);
 TS_API const char *ts_version_string(void);
 
 TS_END_DECLS
+
+#if defined(__cplusplus)
+/** TS_OPTS() of C++: options with their size, whose fields are then set.
+ *  auto opts = ts_opts<ts_mlp_opts>(); opts.dropout = 0.1; ts_mlp_new(C, 4 * C, &opts); */
+template <typename T> static inline T ts_opts()
+{
+    T opts = {};
+    opts.size = sizeof(T);
+    return opts;
+}
+#endif
 #endif

@@ -21,6 +21,17 @@ typedef struct ts_stream ts_stream;
 /** A mark in a stream; made and read by its backend alone. */
 typedef struct ts_event ts_event;
 
+/**
+ * The device that a program is to use, by what its user wrote: "auto" is the first device
+ * of the backends that come with the library, else the CPU, and never an error; "cpu", "cuda",
+ * "cuda:1" are these, opened as by ts_backend_open(), and must exist.
+ * @param why   receives a line that says why it is this one, cut to `size` bytes; may be NULL
+ *
+ * Errors: TS_ERR_VALUE (no such name), TS_ERR_DEVICE (no such device, no driver, a driver too old),
+ * and those of ts_backend_open().
+ */
+TS_API ts_status ts_device_open(const char *name, ts_device *device, char *why, size_t size);
+
 /** Number of devices of a backend, by the backend's number (ts_device.backend);
  * 0 when there is none. */
 TS_API int ts_device_count(uint8_t backend);

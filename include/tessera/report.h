@@ -31,6 +31,7 @@ typedef enum ts_progress_mode {
 
 /** Options of ts_progress_new(); zero is the default everywhere. */
 typedef struct ts_progress_opts {
+    size_t size;           /**< sizeof(ts_progress_opts) */
     const char *label;     /**< first word of the line; none by default */
     const char *item_unit; /**< plural noun of ts_progress_add_items(); "items" */
     int64_t start_step;    /**< steps done before (a resumed run), so that the ETA is right */
@@ -122,6 +123,7 @@ typedef struct ts_chart ts_chart;
 
 /** Options of ts_chart_new(); zero is the default everywhere. */
 typedef struct ts_chart_opts {
+    size_t size;         /**< sizeof(ts_chart_opts) */
     const char *title;   /**< none */
     const char *x_title; /**< axis title, with its unit; of a bar chart: what the bars measure */
     const char *y_title; /**< axis title, with its unit */
@@ -133,6 +135,7 @@ typedef struct ts_chart_opts {
 
 /** Options of a line; zero is the default everywhere. */
 typedef struct ts_line_opts {
+    size_t size; /**< sizeof(ts_line_opts) */
     /** Decay in [0, 1) of an exponential moving average (bias corrected) that is drawn bold over
      *  the faint raw line; 0 draws the raw line alone. */
     double smoothing;

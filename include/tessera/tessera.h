@@ -4,10 +4,10 @@
 #define TESSERA_H
 
 #include "core.h"
+#include "check.h"
 #include "dispatch.h"
 #include "device.h"
 #include "backend.h"
-#include "open.h"
 #include "kernel.h"
 #include "ops.h"
 #include "autograd.h"

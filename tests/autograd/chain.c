@@ -48,7 +48,7 @@ static void *long_chain(void *null)
         TS_SCOPE; /* the same with a graph that a backward recorded */
         ts_tensor *x = leaf(1), *g = NULL;
         ts_backward_opts create = {.size = sizeof create, .create_graph = true};
-        OK(ts_grad_of(ts_mul(chain(x, 20000), x), &x, 1, &g, &create));
+        OK(ts_grad_of(ts_mul(chain(x, 20000), x), TS_NONE, &x, 1, &g, &create));
         ck_assert_double_eq(value(g), 20002);
         FILE *nowhere = fopen("/dev/null", "w");
         OK(ts_autograd_write(chain(x, 20000), nowhere, TS_AUTOGRAD_DOT));

@@ -40,8 +40,7 @@ TS_TEST(broadcast_arguments_get_summed_gradients)
     ts_tensor *m = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F64), true);
     ts_tensor *r = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F64), true);
     ts_tensor *c = ts_set_requires_grad(ts_ones(TS_SIZES(2, 1), TS_F64), true);
-    ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_ones(TS_SIZES(2, 3), TS_F64)};
-    OK(ts_backward_ex(ts_add(ts_mul(m, r), c), &opts));
+    OK(ts_backward_ex(ts_add(ts_mul(m, r), c), ts_ones(TS_SIZES(2, 3), TS_F64), NULL));
     double g[3];
     OK(ts_copy_to(ts_grad(r), g, sizeof g));
     ck_assert(g[0] == 2 && g[1] == 2 && g[2] == 2);
@@ -72,7 +71,7 @@ TS_TEST(a_graph_runs_twice_only_when_it_is_retained)
     TS_SCOPE;
     ts_tensor *x = leaf(3), *y = ts_mul(x, x);
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
-    OK(ts_backward_ex(y, &retain));
+    OK(ts_backward_ex(y, TS_NONE, &retain));
     OK(ts_backward(y));
     ck_assert_double_eq(value(ts_grad(x)), 12);
     FAILS(TS_ERR_AUTOGRAD, ts_backward(y));
@@ -86,11 +85,11 @@ TS_TEST(rules_differentiate_again_when_the_backward_is_recorded)
     TS_SCOPE;
     ts_tensor *x = leaf(3), *g = NULL, *gg = NULL, *ggg = NULL;
     ts_backward_opts create = {.size = sizeof create, .create_graph = true};
-    OK(ts_grad_of(ts_mul(ts_mul(x, x), x), &x, 1, &g, &create)); /* 3x² */
+    OK(ts_grad_of(ts_mul(ts_mul(x, x), x), TS_NONE, &x, 1, &g, &create)); /* 3x² */
     ck_assert_double_eq_tol(value(g), 27, 1e-12);
-    OK(ts_grad_of(g, &x, 1, &gg, &create)); /* 6x */
+    OK(ts_grad_of(g, TS_NONE, &x, 1, &gg, &create)); /* 6x */
     ck_assert_double_eq_tol(value(gg), 18, 1e-12);
-    OK(ts_grad_of(gg, &x, 1, &ggg, NULL));
+    OK(ts_grad_of(gg, TS_NONE, &x, 1, &ggg, NULL));
     ck_assert_double_eq_tol(value(ggg), 6, 1e-12);
     ck_assert_ptr_eq(ts_grad(x), TS_NONE); /* nothing was accumulated */
 }
@@ -99,7 +98,7 @@ TS_TEST(an_input_that_does_not_matter_gets_none)
 {
     TS_SCOPE;
     ts_tensor *in[2] = {leaf(1), leaf(2)}, *g[2];
-    OK(ts_grad_of(ts_mul(in[0], in[0]), in, 2, g, NULL));
+    OK(ts_grad_of(ts_mul(in[0], in[0]), TS_NONE, in, 2, g, NULL));
     ck_assert_double_eq(value(g[0]), 2);
     ck_assert_ptr_eq(g[1], TS_NONE);
 }
@@ -109,7 +108,7 @@ TS_TEST(gradients_of_intermediates_are_given_and_kept_on_request)
     TS_SCOPE;
     ts_tensor *x = leaf(2), *y = ts_mul(x, x), *z = ts_mul(y, y), *g;
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
-    OK(ts_grad_of(z, &y, 1, &g, &retain));
+    OK(ts_grad_of(z, TS_NONE, &y, 1, &g, &retain));
     ck_assert_double_eq(value(g), 8);
     OK(ts_retain_grad(y));
     OK(ts_backward(z));
@@ -138,7 +137,6 @@ TS_TEST(every_kind_of_write_is_noticed)
     ts_tensor *x = leaf(3), *c = ts_ones(TS_SIZES(4), TS_F64);
     ts_tensor *one_of = ts_detach(c); /* a view shares the version */
     for (int way = 0; way < 5; way++) {
-        ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_ones(TS_SIZES(4), TS_F64)};
         ts_tensor *y = ts_mul(x, c);
         uint32_t before = ts_version(c);
         switch (way) {
@@ -149,7 +147,7 @@ TS_TEST(every_kind_of_write_is_noticed)
         default: OK(ts_zero_(one_of)); break;
         }
         ck_assert_uint_gt(ts_version(c), before);
-        FAILS(TS_ERR_AUTOGRAD, ts_backward_ex(y, &opts));
+        FAILS(TS_ERR_AUTOGRAD, ts_backward_ex(y, ts_ones(TS_SIZES(4), TS_F64), NULL));
         SAYS("written in place");
     }
 }
@@ -242,8 +240,7 @@ TS_TEST(misuse_of_backward_is_named)
     ts_tensor *m = ts_set_requires_grad(ts_ones(TS_SIZES(2, 2), TS_F32), true);
     FAILS(TS_ERR_SHAPE, ts_backward(ts_mul(m, m)));
     SAYS("(2, 2)");
-    ts_backward_opts opts = {.size = sizeof opts, .gradient = ts_ones(TS_SIZES(2), TS_F32)};
-    FAILS(TS_ERR_SHAPE, ts_backward_ex(ts_mul(m, m), &opts));
+    FAILS(TS_ERR_SHAPE, ts_backward_ex(ts_mul(m, m), ts_ones(TS_SIZES(2), TS_F32), NULL));
     FAILS(TS_ERR_DTYPE, ts_set_requires_grad(ts_ones(TS_SIZES(1), TS_I64), true));
     FAILS(TS_ERR_AUTOGRAD, ts_set_requires_grad(ts_mul(m, m), false));
     SAYS("mul");
@@ -259,11 +256,9 @@ TS_TEST(graphs_leave_no_memory_behind)
             ts_tensor *y = ts_mul(ts_add(x, x), x);
             ts_mul_(y, x); /* overwrites what it saves: no cycle */
             if (i % 2) {
-                ts_backward_opts opts = {.size = sizeof opts,
-                                         .gradient = ts_ones(TS_SIZES(5000), TS_F32),
-                                         .create_graph = i % 4 == 1};
+                ts_backward_opts opts = {.size = sizeof opts, .create_graph = i % 4 == 1};
                 ts_tensor *z = ts_mul(ts_add(x, x), x);
-                OK(ts_backward_ex(z, &opts));
+                OK(ts_backward_ex(z, ts_ones(TS_SIZES(5000), TS_F32), &opts));
                 ts_zero_grad(x);
             }
         }

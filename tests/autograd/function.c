@@ -73,9 +73,9 @@ TS_TEST(a_function_runs_forward_and_backward_and_a_second_time)
         ts_node_describe(ts_grad_node(y), text, sizeof text);
         ck_assert_str_eq(text, "cubic([(1) f64, (1) f64])");
         ts_backward_opts create = {.size = sizeof create, .create_graph = true};
-        OK(ts_grad_of(ts_mul_scalar(y, 2), in, 2, g, &create));
+        OK(ts_grad_of(ts_mul_scalar(y, 2), TS_NONE, in, 2, g, &create));
         ck_assert(value(g[0]) == 60 && value(g[1]) == 18);
-        OK(ts_grad_of(g[0], in, 2, gg, &create)); /* 4 x0 x1 */
+        OK(ts_grad_of(g[0], TS_NONE, in, 2, gg, &create)); /* 4 x0 x1 */
         ck_assert(value(gg[0]) == 20 && value(gg[1]) == 12);
         ck_assert_int_eq(released, 0);
     }
@@ -155,8 +155,10 @@ TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
     FAILS(TS_ERR_NULL, ts_function_apply(&cubic, &none, in, 2, &y, 1));
     ts_function odd = cubic;
     odd.backward = NULL;
+    FAILS(TS_ERR_NULL, ts_function_apply(&odd, &none, in, 1, &y, 1));
+    FAILS(TS_ERR_NULL, ts_function_apply(NULL, &none, in, 1, &y, 1));
+    odd.size = sizeof odd + 8;
     FAILS(TS_ERR_VALUE, ts_function_apply(&odd, &none, in, 1, &y, 1));
-    FAILS(TS_ERR_VALUE, ts_function_apply(NULL, &none, in, 1, &y, 1));
     FAILS(TS_ERR_VALUE, ts_function_apply(&cubic, &none, in, 1, many, 300));
 }
 
@@ -330,21 +332,21 @@ TS_TEST(a_saved_result_has_its_history_in_a_second_backward_unless_once_was_enou
     ts_backward_opts create = {.size = sizeof create, .create_graph = true};
     ts_tensor *x = leaf(2), *y, *g, *gg, *ggg;
     OK(ts_function_apply(&f, NULL, &x, 1, &y, 1));
-    OK(ts_grad_of(y, &x, 1, &g, &create));
-    OK(ts_grad_of(g, &x, 1, &gg, &create));
-    OK(ts_grad_of(gg, &x, 1, &ggg, NULL));
+    OK(ts_grad_of(y, TS_NONE, &x, 1, &g, &create));
+    OK(ts_grad_of(g, TS_NONE, &x, 1, &gg, &create));
+    OK(ts_grad_of(gg, TS_NONE, &x, 1, &ggg, NULL));
     ck_assert(value(g) == -0.25 && value(gg) == 0.25 && value(ggg) == -0.375);
     f.once = true;
     OK(ts_function_apply(&f, NULL, &x, 1, &y, 1));
-    OK(ts_grad_of(ts_mul(y, x), &x, 1, &g, &create)); /* 0 = y + x y' */
+    OK(ts_grad_of(ts_mul(y, x), TS_NONE, &x, 1, &g, &create)); /* 0 = y + x y' */
     ck_assert_double_eq(value(g), 0);
-    FAILS(TS_ERR_AUTOGRAD, ts_grad_of(g, &x, 1, &gg, NULL));
+    FAILS(TS_ERR_AUTOGRAD, ts_grad_of(g, TS_NONE, &x, 1, &gg, NULL));
     SAYS("inverse");
     SAYS("once only");
     ts_tensor *v = leaf(1); /* the incoming gradient counts as well */
     OK(ts_function_apply(&f, NULL, &x, 1, &y, 1));
-    OK(ts_grad_of(ts_mul(y, v), &x, 1, &g, &create));
-    FAILS(TS_ERR_AUTOGRAD, ts_grad_of(g, &v, 1, &gg, NULL));
+    OK(ts_grad_of(ts_mul(y, v), TS_NONE, &x, 1, &g, &create));
+    FAILS(TS_ERR_AUTOGRAD, ts_grad_of(g, TS_NONE, &v, 1, &gg, NULL));
     SAYS("once only");
 }
 
@@ -362,7 +364,7 @@ TS_TEST(functions_leave_no_memory_behind)
                       *out[RESULTS];
             OK(ts_function_apply(&cubic, i % 2 ? &none : &bad, in, 2, &y, 1));
             ts_backward_opts opts = {.size = sizeof opts, .create_graph = i % 4 == 1};
-            ck_assert((ts_backward_ex(y, &opts) == TS_OK) == i % 2);
+            ck_assert((ts_backward_ex(y, TS_NONE, &opts) == TS_OK) == i % 2);
             OK(ts_function_apply(&many, &seen, in, 3, out, RESULTS));
             if (i % 3)
                 OK(ts_backward(out[3 + i % 7]));

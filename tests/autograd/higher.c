@@ -11,7 +11,7 @@ static const ts_backward_opts recorded = {.size = sizeof recorded, .create_graph
 static ts_tensor *derivative(ts_tensor *y, ts_tensor *x)
 {
     ts_tensor *g = NULL;
-    OK(ts_grad_of(ts_sum(y), &x, 1, &g, &recorded));
+    OK(ts_grad_of(ts_sum(y), TS_NONE, &x, 1, &g, &recorded));
     return g;
 }
 
@@ -56,7 +56,7 @@ TS_TEST(a_hessian_times_a_vector_costs_one_more_backward)
               *v = ts_normal(TS_SIZES(5, 1), 0, 1, TS_F64);
     ts_tensor *x = parameter(5, 1), *hv;
     ts_tensor *f = ts_sum(ts_mul(x, ts_mm(m, x))); /* its Hessian is m + transpose(m) */
-    OK(ts_grad_of(ts_sum(ts_mul(derivative(f, x), v)), &x, 1, &hv, NULL));
+    OK(ts_grad_of(ts_sum(ts_mul(derivative(f, x), v)), TS_NONE, &x, 1, &hv, NULL));
     ck_assert_double_le(distance(hv, ts_mm(ts_add(m, ts_transpose(m, 0, 1)), v)), 1e-12);
 }
 
@@ -64,7 +64,7 @@ TS_TEST(gradients_of_leaves_keep_their_history_with_create_graph)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(3);
-    OK(ts_backward_ex(ts_mul(x, ts_mul(x, x)), &recorded));
+    OK(ts_backward_ex(ts_mul(x, ts_mul(x, x)), TS_NONE, &recorded));
     ts_tensor *g = ts_grad(x); /* 3 x^2 */
     ck_assert(ts_requires_grad(g));
     ck_assert_double_eq_tol(value(derivative(g, x)), 18, 1e-12);
@@ -75,11 +75,10 @@ TS_TEST(a_given_gradient_is_differentiated_too)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(2), *v = leaf(5), *g[2], *x2[] = {x, x};
-    ts_backward_opts opts = recorded;
-    opts.gradient = v;
-    OK(ts_grad_of(ts_mul_scalar(x, 1), &x, 1, g, &opts)); /* v itself */
+    OK(ts_grad_of(ts_mul_scalar(x, 1), v, &x, 1, g, &recorded)); /* v itself */
     ck_assert_double_eq(value(derivative(g[0], v)), 1);
-    OK(ts_grad_of(ts_add(x, ts_square(x)), x2, 2, g, &opts)); /* one gradient, asked for twice */
+    /* one gradient, asked for twice */
+    OK(ts_grad_of(ts_add(x, ts_square(x)), v, x2, 2, g, &recorded));
     ck_assert_double_eq(value(derivative(g[0], x)), 10);
     ck_assert_double_eq(value(derivative(g[1], x)), 10);
 }
@@ -107,7 +106,7 @@ TS_TEST(statistics_of_a_norm_have_gradients)
 {
     TS_SCOPE;
     ts_tensor *x = parameter(3, 4), *mean, *rstd, *wanted, *got;
-    ts_norm_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
+    ts_normalization_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
     OK(ts_layer_norm_ex(x, TS_NONE, TS_NONE, &opts));
     got = derivative(ts_add(mean, ts_log(rstd)), x);
     ts_tensor *variance = ts_var_dim(x, 1, 0, true);
@@ -132,7 +131,7 @@ static void count(bool create_graph, uint64_t *fused, uint64_t *parts)
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = create_graph};
     OK(ts_timers_enable(true));
     ts_timers_reset();
-    OK(ts_backward_ex(y, &opts));
+    OK(ts_backward_ex(y, TS_NONE, &opts));
     OK(ts_timers_enable(false));
     *fused = ts_timers_get("layer_norm_backward", "CPU").calls;
     *parts = ts_timers_get("mean", "CPU").calls;

@@ -66,7 +66,7 @@ static void two_parts(part *a, part *b, ts_tensor *x, bool again, uint64_t seed,
     OK(again ? ts_recompute(part_run, b, &y, 1, &z, 1) : part_run(b, &y, 1, &z, 1));
     uint64_t offset = ts_rng_get_state().offset;
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = create};
-    OK(ts_grad_of(ts_sum(z), wrt, n, grads, &opts));
+    OK(ts_grad_of(ts_sum(z), TS_NONE, wrt, n, grads, &opts));
     ck_assert_uint_eq(ts_rng_get_state().offset, offset); /* the stream goes on where it was */
 }
 
@@ -107,7 +107,8 @@ TS_TEST(a_second_backward_is_that_without_it)
     ts_tensor *x = parameter(BATCH, WIDTH), *g[2][8], *gg[2];
     for (int i = 0; i < 2; i++) {
         two_parts(&a, &b, x, i, 3, g[i], true);
-        OK(ts_grad_of(ts_sum(ts_mul(g[i][0], ts_mul(g[i][0], g[i][0]))), &x, 1, &gg[i], NULL));
+        OK(ts_grad_of(ts_sum(ts_mul(g[i][0], ts_mul(g[i][0], g[i][0]))), TS_NONE, &x, 1, &gg[i],
+                      NULL));
     }
     ck_assert_double_gt(value(ts_max(ts_abs(gg[0]))), 1e-6);
     ck_assert_double_le(distance(gg[0], gg[1]), 1e-12 * value(ts_max(ts_abs(gg[0]))));
@@ -119,17 +120,16 @@ TS_TEST(a_retained_graph_computes_again_for_each_backward)
     part a = part_new(2, 0.2);
     ts_tensor *x = parameter(BATCH, WIDTH), *y, *first;
     OK(ts_recompute(part_run, &a, &x, 1, &y, 1));
-    ts_backward_opts retain = {
-        .size = sizeof retain, .retain_graph = true, .gradient = ts_ones_like(y)};
-    OK(ts_backward_ex(y, &retain));
+    ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
+    OK(ts_backward_ex(y, ts_ones_like(y), &retain));
     ck_assert_int_eq(a.runs, 2);
     first = ts_clone(ts_grad(x));
     ts_zero_grad(x);
     retain.retain_graph = false;
-    OK(ts_backward_ex(y, &retain));
+    OK(ts_backward_ex(y, ts_ones_like(y), &retain));
     ck_assert_int_eq(a.runs, 3);
     ck_assert_double_eq(distance(first, ts_grad(x)), 0);
-    FAILS(TS_ERR_AUTOGRAD, ts_backward_ex(y, &retain));
+    FAILS(TS_ERR_AUTOGRAD, ts_backward_ex(y, ts_ones_like(y), &retain));
     SAYS("second time");
 }
 
@@ -181,9 +181,9 @@ TS_TEST(parts_inside_parts_give_the_same_gradients)
             }
         }
         ts_backward_opts create = {.size = sizeof create, .create_graph = true};
-        OK(ts_grad_of(ts_sum(y), wrt, 9, g[i], &create));
-        OK(ts_grad_of(ts_sum(ts_mul(g[i][0], g[i][1 + 0] == TS_NONE ? x : ts_sum(g[i][1]))), &x, 1,
-                      &gg[i], NULL));
+        OK(ts_grad_of(ts_sum(y), TS_NONE, wrt, 9, g[i], &create));
+        OK(ts_grad_of(ts_sum(ts_mul(g[i][0], g[i][1 + 0] == TS_NONE ? x : ts_sum(g[i][1]))),
+                      TS_NONE, &x, 1, &gg[i], NULL));
     }
     for (int k = 0; k < 9; k++)
         ck_assert_double_eq(distance(g[0][k], g[1][k]), 0);
@@ -239,7 +239,7 @@ TS_TEST(wrong_use_is_named)
     in = x;
     FAILS(TS_ERR_AUTOGRAD, ts_recompute(backward_inside, NULL, &in, 1, &y, 1));
     SAYS("before the function was done");
-    FAILS(TS_ERR_VALUE, ts_recompute(NULL, NULL, &in, 1, &y, 1));
+    FAILS(TS_ERR_NULL, ts_recompute(NULL, NULL, &in, 1, &y, 1));
     FAILS(TS_ERR_VALUE,
           ts_recompute_ex(part_run, &a, &in, 1, &y, 1, &(ts_recompute_opts){.size = 1}));
     in = NULL;

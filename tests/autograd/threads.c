@@ -37,7 +37,7 @@ static bool run_shared(int number, void *y)
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
     bool good = true;
     for (int i = 0; i < ROUNDS; i++)
-        good &= ts_backward_ex(y, &retain) == TS_OK;
+        good &= ts_backward_ex(y, TS_NONE, &retain) == TS_OK;
     return good;
 }
 
@@ -48,7 +48,7 @@ TS_TEST(threads_run_over_one_retained_graph, .threads = true)
     for (int i = 0; i < 20; i++)
         y = ts_mul(ts_tanh(y), ts_exp(ts_neg(y)));
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
-    OK(ts_backward_ex(y, &retain));
+    OK(ts_backward_ex(y, TS_NONE, &retain));
     double once = value(ts_grad(x));
     ts_zero_grad(x);
     ck_assert_int_eq(ts_together(THREADS, run_shared, y), THREADS);
@@ -100,7 +100,7 @@ TS_TEST(each_thread_computes_parts_of_a_retained_graph_again_for_itself, .thread
         OK(ts_recompute(part, w, &y, 1, &y, 1));
     y = ts_sum(y);
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
-    OK(ts_backward_ex(y, &retain));
+    OK(ts_backward_ex(y, TS_NONE, &retain));
     ts_tensor *once = ts_clone(ts_grad(w));
     ts_zero_grad(w);
     ck_assert_int_eq(ts_together(THREADS, run_shared, y), THREADS);
@@ -123,8 +123,8 @@ TS_TEST(graphs_made_in_many_threads_run_in_one_and_end_there, .threads = true)
     ts_tensor *t[THREADS + 1] = {0}, *one_alone;
     t[THREADS] = leaf(0.01);
     ck_assert_int_eq(ts_together(THREADS, record_and_hand_over, t), THREADS);
-    OK(ts_grad_of(t[0], &t[THREADS], 1, &one_alone,
-                  &(ts_backward_opts){.size = sizeof(ts_backward_opts), .retain_graph = true}));
+    OK(ts_grad_of(t[0], TS_NONE, &t[THREADS], 1, &one_alone,
+                  TS_OPTS(ts_backward_opts, .retain_graph = true)));
     ts_tensor *sum = t[0];
     for (int i = 1; i < THREADS; i++)
         sum = ts_add(sum, t[i]); /* joins graphs whose clocks know nothing of each other */
@@ -144,7 +144,7 @@ static bool run_or_drop(int number, void *ctx)
     if (number == 0)
         ts_release(t[THREADS]);
     for (int i = 0; i < 20 && number; i++)
-        good &= ts_backward_ex(t[number], &retain) == TS_OK;
+        good &= ts_backward_ex(t[number], TS_NONE, &retain) == TS_OK;
     return good;
 }
 
@@ -244,9 +244,9 @@ static bool differentiate_twice(int number, void *ctx)
     for (int i = 0; i < ROUNDS; i++) {
         TS_SCOPE;
         double v;
-        if (ts_grad_of(xy[1], xy, 1, &first, &create) != TS_OK ||
-            ts_grad_of(first, xy, 1, &second, &retain) != TS_OK || ts_item(second, &v) != TS_OK ||
-            v != 12)
+        if (ts_grad_of(xy[1], TS_NONE, xy, 1, &first, &create) != TS_OK ||
+            ts_grad_of(first, TS_NONE, xy, 1, &second, &retain) != TS_OK ||
+            ts_item(second, &v) != TS_OK || v != 12)
             return false;
     }
     return true;
@@ -274,7 +274,7 @@ static ts_status into_itself(ts_function_call *call, void *ctx, ts_tensor *const
     (void)call, (void)m, (void)n;
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
     out[0] = g[0];
-    return ts_backward_ex(*(ts_tensor **)ctx, &retain);
+    return ts_backward_ex(*(ts_tensor **)ctx, TS_NONE, &retain);
 }
 
 TS_TEST(a_backward_through_itself_is_an_error_and_no_deadlock)

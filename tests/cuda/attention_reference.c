@@ -282,7 +282,7 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype)
         ts_tensor *of_lse = ts_masked_fill_scalar(ts_mul(lse, ts_to(o->g_lse, dtype)), r.dead, 0);
         objective = ts_add(objective, ts_sum(of_lse));
     }
-    OK(ts_grad_of(objective, in, 3, r.all + DQ, NULL));
+    OK(ts_grad_of(objective, TS_NONE, in, 3, r.all + DQ, NULL));
     r.all[OUT] = ts_detach(y);
     r.lse = ts_detach(lse);
     for (int i = 0; i < RESULTS; i++)

@@ -211,8 +211,8 @@ TS_TEST(scatters_into_lines_of_growing_length_are_the_CPUs_on_both_devices)
         TS_SCOPE;
         int64_t n = lengths[i / 2];
         ts_device device = devices[i % 4];
-        ts_tensor *x = ts_to(ts_randint(0, 9, TS_SIZES(96, n)), TS_F32);
-        ts_tensor *index = ts_randint(0, n, TS_SIZES(96, n));
+        ts_tensor *x = ts_to(ts_randint(TS_SIZES(96, n), 0, 9), TS_F32);
+        ts_tensor *index = ts_randint(TS_SIZES(96, n), 0, n);
         ts_tensor *sums = ts_scatter_add(ts_to_device(x, device), 1, ts_to_device(index, device),
                                          ts_to_device(x, device));
         OK(sums);

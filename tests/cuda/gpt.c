@@ -24,11 +24,12 @@ static ts_module *block_new(void)
     static const ts_module_type type = {sizeof type, "Block", sizeof(block), block_forward, NULL};
     ts_module *m = ts_module_new(&type);
     block *b = ts_module_payload(m);
-    ts_mlp_opts gelu = {.size = sizeof gelu, .activation = ts_gelu_tanh};
+    const ts_multihead_opts *causal = TS_OPTS(ts_multihead_opts, .causal = true);
+    const ts_mlp_opts *gelu = TS_OPTS(ts_mlp_opts, .activation = ts_gelu_tanh);
     OK(ts_module_add(m, "ln1", ts_layer_norm_new(C, 0, true), &b->ln1));
-    OK(ts_module_add(m, "attention", ts_multihead_new(C, HEADS, NULL), &b->attention));
+    OK(ts_module_add(m, "attention", ts_multihead_new(C, HEADS, causal), &b->attention));
     OK(ts_module_add(m, "ln2", ts_layer_norm_new(C, 0, true), &b->ln2));
-    OK(ts_module_add(m, "mlp", ts_mlp_new(C, 4 * C, &gelu), &b->mlp));
+    OK(ts_module_add(m, "mlp", ts_mlp_new(C, 4 * C, gelu), &b->mlp));
     return m;
 }
 

@@ -94,9 +94,9 @@ TS_TEST(products_of_integers_are_the_cpus_whatever_their_sizes_and_steps, .loop 
         TS_SCOPE;
         int64_t m = sizes[s][0], n = sizes[s][1], k = sizes[s][2];
         ts_tensor *a =
-            ts_to(ts_randint(INT64_MIN / 2, INT64_MAX / 2, TS_SIZES(BATCH, m, k)), integers[_i]);
+            ts_to(ts_randint(TS_SIZES(BATCH, m, k), INT64_MIN / 2, INT64_MAX / 2), integers[_i]);
         ts_tensor *b =
-            ts_to(ts_randint(INT64_MIN / 2, INT64_MAX / 2, TS_SIZES(BATCH, n, k)), integers[_i]);
+            ts_to(ts_randint(TS_SIZES(BATCH, n, k), INT64_MIN / 2, INT64_MAX / 2), integers[_i]);
         ts_tensor *bias = ts_select(ts_select(ts_bmm(b, ts_transpose(b, 1, 2)), 0, 0), 0, 0);
         ts_tensor *a1 = ts_select(a, 0, 1), *b1 = ts_select(b, 0, 1), *on[] = {a, b, bias};
         for (int i = 0; i < 3; i++) { /* where no vector begins */

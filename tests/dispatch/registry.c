@@ -299,7 +299,11 @@ TS_TEST(an_op_describes_itself)
     OK(ts_op_describe(op, &d));
     ck_assert(d.runtime && d.gradient == TS_GRADIENT_REFUSED && d.nargs == 2 && d.nrets == 2 &&
               d.args[0].optional);
-    d.size = 8;
+    d.size = offsetof(ts_op_description, schema);
+    d.schema = NULL;
+    OK(ts_op_describe(op, &d));
+    ck_assert(!d.schema && d.name); /* a caller whose struct ends there */
+    d.size = sizeof d + 8;
     FAILS(TS_ERR_VALUE, ts_op_describe(op, &d));
     d.size = sizeof d;
     FAILS(TS_ERR_REGISTRY, ts_op_describe(ts_op_count(), &d));

@@ -54,7 +54,7 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
     WRONG((ts_zeros(TS_SIZES(2, -3), TS_F32)), "TS_ERR_SHAPE: full: argument 'sizes': expected "
                                                "sizes >= 0 whose bytes fit 63 bits, got (2, -3)");
     WRONG((ts_zeros(TS_SIZES(1, 1, 1, 1, 1, 1, 1, 1, 1), TS_F32)),
-          "TS_ERR_SHAPE: full: argument 'sizes': expected 0 to 8 sizes, got 9");
+          "TS_ERR_SHAPE: zeros: argument 'sizes': expected 0 to 8 numbers, got 9");
     WRONG((ts_zeros(TS_SIZES(2), (ts_dtype)99)),
           "TS_ERR_DTYPE: full: argument 'dtype': expected a dtype, got number 99");
     WRONG((ts_zeros(TS_SIZES((int64_t)1 << 40, (int64_t)1 << 40), TS_F32)),
@@ -192,7 +192,7 @@ TS_TEST(shapes_say_what_is_wrong)
           "got 2 parts of 1");
     WRONG((ts_unbind(A, 0, (ts_tensor *[3]){0}, 3)),
           "TS_ERR_VALUE: unbind: argument 'n': expected the size of dim 0, 2, got 3");
-    WRONG((ts_chunk(A, 0, 0, (ts_tensor *[1]){0}) ? TS_OK : ts_error_code()),
+    WRONG((ts_chunk(A, 0, 0, (ts_tensor *[1]){0}, NULL)),
           "TS_ERR_VALUE: chunk: argument 'chunks': expected at least 1 and room for them, got 0");
     WRONG((ts_cat((ts_tensor *[]){A, B}, 2, 0)),
           "TS_ERR_SHAPE: cat: argument 'tensors': expected sizes (2, 3) in all dims but 0, got (4, "
@@ -319,13 +319,14 @@ TS_TEST(options_of_attention_say_what_is_wrong)
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected 0 to 3 tok"
           "ens a sequence, as argument 'max_seqlens' says, got 7 in number 0");
     ts_tensor *q = ts_ones(TS_SIZES(2, 1, 3, 4), TS_F32);
-    ts_attention_opts packed = {.size = sizeof packed, PACKED(0, 3, 6)}, small = {.size = 8};
+    ts_attention_opts packed = {.size = sizeof packed, PACKED(0, 3, 6)}, small = {.size = 4};
     WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &packed)),
           "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'query': expected sizes (1, heads"
           ", tokens, depth) beside argument 'cu_seqlens', got 2 batches");
-    WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &small)),
-          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'opts': expected a size from 24 t"
-          "o 120, got 8");
+    WRONG(
+        (ts_scaled_dot_product_attention_ex(q, q, q, NULL, &small)),
+        "TS_ERR_VALUE: scaled_dot_product_attention_ex: argument 'opts': expected a size from 8 to "
+        "120, got 4 | set .size to the size of the struct, or use TS_OPTS()");
 }
 
 TS_TEST(products_and_layers_say_what_is_wrong)
@@ -348,6 +349,16 @@ TS_TEST(products_and_layers_say_what_is_wrong)
           "TS_ERR_SHAPE: linear_gelu: argument 'bias': expected sizes (2), got (3)");
     WRONG((ts_layer_norm(A, ts_ones(TS_SIZES(4), TS_F32), TS_NONE)),
           "TS_ERR_SHAPE: layer_norm: argument 'weight': expected sizes (3), got (4)");
+    WRONG((ts_layer_norm_ex(A, TS_NONE, TS_NONE, &(ts_normalization_opts){.eps = 1})),
+          "TS_ERR_VALUE: layer_norm_ex: argument 'opts': expected a size from 8 to 40, got 0 | set "
+          ".size to the size of the struct, or use TS_OPTS()");
+    WRONG(
+        (ts_mse_loss_ex(A, A, &(ts_loss_opts){.size = 4096})),
+        "TS_ERR_VALUE: mse_loss_ex: argument 'opts': expected a size from 8 to 48, got 4096 | set "
+        ".size to the size of the struct, or use TS_OPTS()");
+    WRONG((ts_addmm_ex(A, A, A, &(ts_addmm_opts){.beta = NULL})),
+          "TS_ERR_VALUE: addmm_ex: argument 'opts': expected a size from 8 to 24, got 0 | set "
+          ".size to the size of the struct, or use TS_OPTS()");
     WRONG((ts_add_layer_norm(A, ts_ones(TS_SIZES(3), TS_F32), TS_NONE, TS_NONE, NULL)),
           "TS_ERR_SHAPE: add_layer_norm: argument 'residual': expected sizes (2, 3), got (3)");
     WRONG((ts_rms_norm(A, ts_ones(TS_SIZES(2), TS_F32))),
@@ -374,6 +385,10 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_cross_entropy(A, A)),
           "TS_ERR_DTYPE: cross_entropy: argument 'target': expected dtype i64 or i32, got f32 | "
           "cast class indices with ts_to()");
+    WRONG((ts_cross_entropy_last(A, ts_ones(TS_SIZES(3), TS_I64))),
+          "TS_ERR_SHAPE: cross_entropy_last: argument 'target': expected the sizes (2, 3) of "
+          "argument "
+          "'self' without the last, got (3)");
     WRONG((ts_cross_entropy_grad(A, ts_ones(TS_SIZES(3), TS_I64), NULL, NULL)),
           "TS_ERR_SHAPE: cross_entropy_grad: argument 'target': expected sizes (2), got (3)");
     WRONG((ts_cross_entropy(A, ts_full(TS_SIZES(2), TS_SCALAR(8), TS_I64))),
@@ -387,7 +402,7 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_multinomial(A, 5, false)),
           "TS_ERR_VALUE: multinomial: argument 'num_samples': expected at most the 3 categories "
           "without replacement, got 5 | draw with replacement");
-    WRONG((ts_randint(5, 5, TS_SIZES(2))),
+    WRONG((ts_randint(TS_SIZES(2), 5, 5)),
           "TS_ERR_VALUE: randint: argument 'high': expected more than low = 5, got 5");
     WRONG((ts_uniform(TS_SIZES(2), 1, 0, TS_F32)),
           "TS_ERR_VALUE: uniform: argument 'high': expected a finite number of at least low = 1, "
@@ -404,11 +419,11 @@ TS_TEST(products_and_layers_say_what_is_wrong)
           "TS_ERR_VALUE: multihead_new: expected heads that divide the width and kv_heads that "
           "divide the heads, got width 6, heads 4, kv_heads 4");
     WRONG((ts_module_new(NULL)),
-          "TS_ERR_VALUE: module_new: argument 'type': expected a name and a size of 40 bytes");
+          "TS_ERR_NULL: module_new: argument 'type': expected a pointer, got NULL");
     WRONG((ts_forward(NULL, A)),
           "TS_ERR_NULL: forward: argument 'm': expected an object, got NULL");
     WRONG((ts_sequential_add(NULL, NULL)),
-          "TS_ERR_NULL: module_add: argument 'm': expected an object, got NULL");
+          "TS_ERR_NULL: sequential_add: argument 'sequential': expected an object, got NULL");
     WRONG((ts_optimizer_new((ts_optimizer_kind)7)), "TS_ERR_VALUE: optimizer_new: argument 'kind': "
                                                     "expected TS_SGD, TS_ADAM or TS_ADAMW, got 7");
     WRONG((ts_init_uniform(N, 0, 1)),
@@ -425,7 +440,7 @@ TS_TEST(gradients_say_what_is_wrong)
           "a leaf it depends on with ts_set_requires_grad()");
     WRONG((ts_backward(W)),
           "TS_ERR_SHAPE: backward: argument 'root': expected one element, got sizes (2, 3) | "
-          "reduce it, or give its gradient in the options");
+          "reduce it, or give its gradient to ts_backward_ex()");
     WRONG((ts_add_(W, A)),
           "TS_ERR_AUTOGRAD: add: cannot write 'self' in place: it is a leaf that requires grad | "
           "write to ts_clone() of it, use ts_slice_scatter() for a part, or wrap the write in "
@@ -436,13 +451,12 @@ TS_TEST(gradients_say_what_is_wrong)
           "or wrap the write in TS_NO_GRAD");
     WRONG((ts_set_grad(W, B)),
           "TS_ERR_SHAPE: set_grad: argument 'grad': expected (2, 3) f32, got (4, 5) f32");
-    WRONG((ts_register_hook(A, NULL, NULL, NULL)),
-          "TS_ERR_AUTOGRAD: register_hook: expected a function and a tensor that requires grad | "
-          "ts_set_requires_grad(t, true)");
+    WRONG((ts_register_hook(W, NULL, NULL, NULL)),
+          "TS_ERR_NULL: register_hook: argument 'fn': expected a pointer, got NULL");
     WRONG((ts_retain_grad(A)),
           "TS_ERR_AUTOGRAD: retain_grad: argument 't': expected a tensor that requires grad | "
           "ts_set_requires_grad(t, true)");
-    WRONG((ts_grad_of(ts_sum(W), (ts_tensor *[]){A}, 1, (ts_tensor *[1]){0}, NULL)),
+    WRONG((ts_grad_of(ts_sum(W), TS_NONE, (ts_tensor *[]){A}, 1, (ts_tensor *[1]){0}, NULL)),
           "TS_ERR_AUTOGRAD: grad_of: input 0: expected a tensor that requires grad");
 }
 
@@ -473,16 +487,25 @@ TS_TEST(registry_and_files_say_what_is_wrong)
     WRONG((ts_safetensors_open("/nowhere/t", NULL)),
           "TS_ERR_IO: safetensors_open: cannot open '/nowhere/t': No such file or directory");
     WRONG((ts_safetensors_save("/tmp", NULL, NULL, -1, NULL, NULL, 0)),
-          "TS_ERR_VALUE: safetensors_save: '/tmp': expected 0 to 1000000 tensors and metadata "
-          "entries, got -1 and 0");
+          "TS_ERR_VALUE: safetensors_save: argument 'n': expected at least 0, got -1");
     WRONG((ts_loader_open("/nowhere", NULL)),
-          "TS_ERR_NULL: loader_open: argument 'opts': expected options, got NULL");
+          "TS_ERR_NULL: loader_open: argument 'opts': expected a pointer, got NULL");
     WRONG((ts_csv_create(NULL, NULL, 0)),
-          "TS_ERR_NULL: ts_csv_create: path: expected a path and at least one column, each with a "
-          "name of one line");
-    WRONG((ts_text_table_new(NULL, 0)), "TS_ERR_NULL: ts_text_table_new: columns: expected at "
-                                        "least one, with digits from 0 to 17 and "
-                                        "known align and format");
+          "TS_ERR_NULL: csv_create: argument 'path': expected a pointer, got NULL");
+    WRONG((ts_csv_create("x", NULL, 2)),
+          "TS_ERR_NULL: csv_create: argument 'columns': expected 2 entries, got NULL");
+    WRONG((ts_csv_create("x", (const char *[]){"a", NULL}, 2)),
+          "TS_ERR_NULL: csv_create: argument 'columns[1]': expected a string, got NULL");
+    WRONG((ts_csv_create("x", NULL, -2)),
+          "TS_ERR_VALUE: csv_create: argument 'ncolumns': expected at least 0, got -2");
+    WRONG((ts_text_table_new(NULL, 0)),
+          "TS_ERR_VALUE: text_table_new: argument 'columns': expected at least one, with digits "
+          "from 0 to 17 and known align and format");
     WRONG((ts_chart_write(NULL, "x")),
-          "TS_ERR_NULL: ts_chart_write: chart and path must not be NULL");
+          "TS_ERR_NULL: chart_write: argument 'chart': expected an object, got NULL");
+    WRONG((ts_chart_new(TS_OPTS(ts_chart_opts, .width = 10))),
+          "TS_ERR_VALUE: chart_new: argument 'width': expected 200 to 10000 pixels, got 10");
+    WRONG((ts_mlp_new(1, 1, &(ts_mlp_opts){.dropout = 0.1})),
+          "TS_ERR_VALUE: mlp_new: argument 'opts': expected a size from 8 to 32, got 0 "
+          "| set .size to the size of the struct, or use TS_OPTS()");
 }

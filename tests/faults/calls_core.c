@@ -110,7 +110,7 @@ CALLS(gradients)
     FAULTY(f, ts_retain_grad(y));
     FAULTY(f, z = ts_sum(y));
     ts_backward_opts opts = {.size = sizeof opts, .retain_graph = true};
-    FAULTY(f, (ts_zero_grad(w), ts_zero_grad(y), ts_backward_ex(z, &opts)));
+    FAULTY(f, (ts_zero_grad(w), ts_zero_grad(y), ts_backward_ex(z, TS_NONE, &opts)));
     fault_see(f, ts_grad(w));
     fault_see(f, ts_grad(y));
     QUIET(f, ts_hook_remove(w, hook));
@@ -118,7 +118,7 @@ CALLS(gradients)
     QUIET(f, ts_zero_grad(w));
     ts_tensor *grads[2] = {NULL}, *inputs[2] = {w, y}, *first = ts_ones(TS_SIZES(2, 3), TS_F32);
     opts = (ts_backward_opts){.size = sizeof opts, .create_graph = true};
-    FAULTY(f, ts_grad_of(z, inputs, 2, grads, &opts));
+    FAULTY(f, ts_grad_of(z, TS_NONE, inputs, 2, grads, &opts));
     fault_see(f, grads[0]);
     fault_see(f, grads[1]);
     FAULTY(f, ts_set_grad(w, first));

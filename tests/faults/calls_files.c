@@ -122,8 +122,8 @@ CALLS_WITH(charts, 0, IN_FOLDER)
     snprintf(path, sizeof path, "%s", in_folder("chart.svg"));
     write_file(log, "step,loss\n1,3\n2,2\n", 18);
     ts_chart *lines = NULL, *bars = NULL;
-    ts_chart_opts opts = {.title = "title", .x_title = "x", .y_title = "y"};
-    ts_line_opts smooth = {.smoothing = 0.5, .markers = true};
+    ts_chart_opts opts = {.size = sizeof opts, .title = "title", .x_title = "x", .y_title = "y"};
+    ts_line_opts smooth = {.size = sizeof smooth, .smoothing = 0.5, .markers = true};
     FAULTY(f, lines = ts_chart_new(&opts));
     FAULTY(f, ts_chart_line(lines, "line", x, y, 3, &smooth));
     FAULTY(f, ts_chart_line_csv(lines, "log", log, "step", "loss", NULL));
@@ -170,8 +170,12 @@ CALLS(progress)
     static char text[8192];
     FILE *out = fmemopen(text, sizeof text, "w");
     ck_assert_ptr_nonnull(out);
-    ts_progress_opts opts = {.label = "run", .mode = TS_PROGRESS_PLAIN, .stream = out,
-                             .clock = at_zero, .interval = 1e-9};
+    ts_progress_opts opts = {.size = sizeof opts,
+                             .label = "run",
+                             .mode = TS_PROGRESS_PLAIN,
+                             .stream = out,
+                             .clock = at_zero,
+                             .interval = 1e-9};
     ts_tensor *loss = ts_full(TS_SIZES(1), TS_SCALAR(2), TS_F32);
     ts_progress *p = NULL;
     fault_watch(f, loss);

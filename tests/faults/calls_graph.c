@@ -41,11 +41,11 @@ CALLS(nodes)
     FAULTY(f, ts_node_hook_before(node, double_before, NULL, &before));
     FAULTY(f, ts_node_hook_after(node, double_after, NULL, &after));
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
-    FAULTY(f, (ts_zero_grad(w), ts_backward_ex(z, &retain)));
+    FAULTY(f, (ts_zero_grad(w), ts_backward_ex(z, TS_NONE, &retain)));
     fault_see(f, ts_grad(w));
     QUIET(f, ts_node_hook_remove(node, before));
     QUIET(f, ts_node_hook_remove(node, after));
-    FAULTY(f, (ts_zero_grad(w), ts_backward_ex(z, &retain)));
+    FAULTY(f, (ts_zero_grad(w), ts_backward_ex(z, TS_NONE, &retain)));
     fault_see(f, ts_grad(w));
 }
 

@@ -55,7 +55,7 @@ CALLS(modules)
     ts_tensor *x = ts_ones(TS_SIZES(2, 4), TS_F32), *rows = ts_zeros(TS_SIZES(2, 4), TS_I64);
     ts_tensor *sequence = ts_ones(TS_SIZES(1, 3, 4), TS_F32);
     ts_mlp_opts mlp = {.size = sizeof mlp, .dropout = 0.5};
-    ts_multihead_opts heads = {.size = sizeof heads, .dropout = 0.5};
+    ts_multihead_opts heads = {.size = sizeof heads, .causal = true, .dropout = 0.5};
     WATCH(x, rows, sequence);
     MODULE(x, ts_linear_new(4, 3, true));
     MODULE(rows, ts_embedding_new(2, 3));

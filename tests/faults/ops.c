@@ -40,9 +40,8 @@ static ts_status backward(const op_call *o, const ts_value *rets, ts_tensor *con
 {
     for (int i = 0; i < o->c.info->nrets; i++)
         if (seeds[i]) {
-            ts_backward_opts opts = {
-                .size = sizeof opts, .gradient = seeds[i], .retain_graph = true};
-            TS_TRY(ts_backward_ex(rets[i].t, &opts));
+            ts_backward_opts opts = {.size = sizeof opts, .retain_graph = true};
+            TS_TRY(ts_backward_ex(rets[i].t, seeds[i], &opts));
         }
     return TS_OK;
 }
@@ -57,17 +56,15 @@ static ts_status twice(const op_call *o, const ts_made *m, const ts_value *rets,
         if (m->tensors[i].differentiable)
             inputs[n++] = m->tensors[i].t;
     for (int i = 0; i < o->c.info->nrets; i++) {
-        ts_backward_opts opts = {.size = sizeof opts, .gradient = seeds[i], .create_graph = true};
+        ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
         if (!seeds[i])
             continue;
-        TS_TRY(ts_grad_of(rets[i].t, inputs, n, out, &opts));
+        TS_TRY(ts_grad_of(rets[i].t, seeds[i], inputs, n, out, &opts));
         for (int k = 0; k < n; k++)
             if (out[k] != TS_NONE && ts_requires_grad(out[k])) {
                 /* not create_graph again: .grad would hold a graph that holds its leaf */
-                opts = (ts_backward_opts){
-                    .size = sizeof opts, .gradient = ts_ones_like(out[k]), .retain_graph = true};
-                TS_TRY(opts.gradient);
-                TS_TRY(ts_backward_ex(out[k], &opts));
+                opts = (ts_backward_opts){.size = sizeof opts, .retain_graph = true};
+                TS_TRY(ts_backward_ex(out[k], ts_ones_like(out[k]), &opts));
                 return TS_OK;
             }
     }

@@ -185,13 +185,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     for (int i = 0; status == TS_OK && i < s->nrets; i++)
         if (rets[i].tag == TS_TAG_TENSOR && ts_requires_grad(rets[i].t)) {
-            ts_backward_opts opts = {.size = sizeof opts,
-                                     .gradient = ts_ones_like(rets[i].t),
-                                     .retain_graph = true,
-                                     .create_graph = mode >> 5 & 1};
-            if (!opts.gradient)
-                continue;
-            ts_status back = ts_backward_ex(rets[i].t, &opts);
+            ts_backward_opts opts = {
+                .size = sizeof opts, .retain_graph = true, .create_graph = mode >> 5 & 1};
+            ts_status back = ts_backward_ex(rets[i].t, ts_ones_like(rets[i].t), &opts);
             if (back != TS_OK)
                 check_error(back);
         }

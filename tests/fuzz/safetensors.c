@@ -8,7 +8,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     TS_SCOPE;
     ts_error_clear();
     ts_safetensors *st =
-        ts_safetensors_open_fd("fuzz", "input", fuzz_file(data, size), (int64_t)size, NULL);
+        ts_safetensors_open_fd("fuzz", "input", fuzz_file(data, size), (int64_t)size,
+                               &(ts_safetensors_opts){0});
     if (!st) {
         FUZZ_CHECK(ts_error_code() == TS_ERR_FORMAT || ts_error_code() == TS_ERR_DTYPE);
         return 0;

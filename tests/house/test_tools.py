@@ -105,6 +105,29 @@ class Rooms(ToolCase):
             self.refused(path, f"{first}# {'x' * 99}\n", f"{path}:2: 101 columns")
             os.remove(os.path.join(self.folder, path))
 
+    @unittest.skipUnless(shutil.which("cc") and shutil.which("nm"), "needs cc and nm")
+    def test_a_call_upward_is_refused_without_an_include(self):
+        objects = os.path.join(self.folder, "build/libtessera.so.p")
+        os.makedirs(objects)
+
+        def compiled(name, text, *flags):
+            self.write("build/source.c", text)
+            subprocess.run(["cc", *flags, "-o", os.path.join(self.folder, "build", name),
+                            os.path.join(self.folder, "build/source.c")], check=True)
+
+        compiled("libtessera.so", "void ts_public(void) {}", "-shared", "-fPIC")
+        compiled("libtessera.so.p/ops_add.c.o",
+                 "void ts_public(void) {} void ts_own(void) {}", "-c")
+        compiled("libtessera.so.p/nn_layer.c.o",
+                 "void ts_public(void); void f(void) { ts_public(); }", "-c")
+        status, output = self.run_tool("rooms", self.folder)
+        self.assertEqual(status, 0, output)
+        compiled("libtessera.so.p/core_bad.c.o", "void ts_own(void); void g(void) { ts_own(); }",
+                 "-c")
+        status, output = self.run_tool("rooms", self.folder)
+        self.assertEqual(status, 1, output)
+        self.assertIn("core/bad.c: core may not use ts_own of ops", output)
+
 
 class CollectText(ToolCase):
     def setUp(self):

@@ -307,8 +307,8 @@ TS_TEST(misuse_of_checkpoints_is_named_and_writes_nothing, IN_RUN)
     const char *name = "t", *twice[] = {"t", "t"};
     ts_tensor *two[] = {t, t};
     ts_checkpoint *c;
-    static const char *const names[] = {"", ".", "..", "../x", "a/b", "/a", "a.b", "a b", "1a",
-                                        "-a", "ä", "a\n", NULL};
+    static const char *const names[] = {"",    ".",   "..", "../x", "a/b", "/a",
+                                        "a.b", "a b", "1a", "-a",   "ä",   "a\n"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         ck_assert_int_ne(ts_checkpoint_save(dir, 1,
                                             &(ts_checkpoint_section){names[i], &name, &t, 1}, 1,
@@ -321,16 +321,20 @@ TS_TEST(misuse_of_checkpoints_is_named_and_writes_nothing, IN_RUN)
     longest[65] = 0;
     ts_checkpoint_section s = {longest, &name, &t, 1};
     ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, 1, NULL, NULL), TS_ERR_VALUE);
+    s.name = NULL;
+    ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, 1, NULL, NULL), TS_ERR_NULL);
+    ck_failed(TS_ERR_NULL, "'sections.name'");
     s.name = "model";
     ck_assert_int_eq(ts_checkpoint_save(dir, 1, (ts_checkpoint_section[]){s, s}, 2, NULL, NULL),
                      TS_ERR_VALUE);
     ck_failed(TS_ERR_VALUE, "got 'model' twice");
     ck_assert_int_eq(ts_checkpoint_save(dir, -1, &s, 1, NULL, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, -1, NULL, NULL), TS_ERR_VALUE);
-    ck_assert_int_eq(ts_checkpoint_save(dir, 1, &s, 1, NULL, &(ts_checkpoint_opts){.keep = -1}),
-                     TS_ERR_VALUE);
+    ck_assert_int_eq(
+        ts_checkpoint_save(dir, 1, &s, 1, NULL, TS_OPTS(ts_checkpoint_opts, .keep = -1)),
+        TS_ERR_VALUE);
     ck_assert_int_eq(ts_checkpoint_save(NULL, 1, &s, 1, NULL, NULL), TS_ERR_NULL);
-    ck_assert_int_eq(ts_checkpoint_save("", 1, &s, 1, NULL, NULL), TS_ERR_NULL);
+    ck_assert_int_eq(ts_checkpoint_save("", 1, &s, 1, NULL, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_checkpoint_save(dir, 1, NULL, 1, NULL, NULL), TS_ERR_NULL);
     ck_assert_int_eq(
         ts_checkpoint_save(dir, 1, &(ts_checkpoint_section){"model", twice, two, 2}, 1, NULL, NULL),

@@ -21,7 +21,8 @@ static inline ts_status run_save(const char *dir, int64_t step, int life, int ke
     TS_TRY(a[1]);
     TS_TRY(b[0]);
     const ts_checkpoint_section sections[] = {{"model", model, a, 2}, {"state", state, b, 1}};
-    return ts_checkpoint_save(dir, step, sections, 2, json, &(ts_checkpoint_opts){.keep = keep});
+    return ts_checkpoint_save(dir, step, sections, 2, json,
+                              TS_OPTS(ts_checkpoint_opts, .keep = keep));
 }
 
 /* Checks that a checkpoint is whole and of one piece; returns its life. */

@@ -263,15 +263,15 @@ TS_TEST(misuse_of_the_writer_is_named_and_leaves_the_file, IN_FOLDER)
     REFUSED(TS_ERR_VALUE, "the format's own", &reserved, &t, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_VALUE, "UTF-8", &latin, &t, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_VALUE, "at most 1024 bytes, got 1025", &too, &t, 1, NULL, NULL, 0);
-    REFUSED(TS_ERR_NULL, "expected a name for tensor 0", &null, &t, 1, NULL, NULL, 0);
-    REFUSED(TS_ERR_NULL, "'x'", x, &missing, 1, NULL, NULL, 0);
-    REFUSED(TS_ERR_VALUE, "TS_NONE", x, &none, 1, NULL, NULL, 0);
+    REFUSED(TS_ERR_NULL, "'names[0]': expected a string", &null, &t, 1, NULL, NULL, 0);
+    REFUSED(TS_ERR_NULL, "'tensors[0]'", x, &missing, 1, NULL, NULL, 0);
+    REFUSED(TS_ERR_NULL, "got TS_NONE", x, &none, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_DEVICE, "expected values of tensor 'x', got meta", x, &meta, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_NULL, "got NULL", NULL, NULL, 1, NULL, NULL, 0);
     REFUSED(TS_ERR_VALUE, "got -1", x, &t, -1, NULL, NULL, 0);
     REFUSED(TS_ERR_VALUE, "'x' twice", x, &t, 1, x, x, 2);
-    REFUSED(TS_ERR_NULL, "a metadata key", x, &t, 1, &null, x, 1);
-    REFUSED(TS_ERR_NULL, "a metadata value", x, &t, 1, x, &null, 1);
+    REFUSED(TS_ERR_NULL, "'keys[0]'", x, &t, 1, &null, x, 1);
+    REFUSED(TS_ERR_NULL, "'values[0]'", x, &t, 1, x, &null, 1);
     REFUSED(TS_ERR_VALUE, "a metadata value", x, &t, 1, x, &latin, 1);
     ck_assert_int_eq(ts_safetensors_save(NULL, x, &t, 1, NULL, NULL, 0), TS_ERR_NULL);
     ck_assert_int_eq(ts_safetensors_save("/dev/full", x, &t, 1, NULL, NULL, 0), TS_ERR_IO);
@@ -360,20 +360,22 @@ TS_TEST(caps_are_respected, IN_FOLDER)
     write_file(path, text, bytes);
     free(text);
     int64_t header = (int64_t)bytes - 8;
-    ck_assert_ptr_null(ts_safetensors_open(path, &(ts_safetensors_opts){.max_tensors = 10}));
+    ck_assert_ptr_null(ts_safetensors_open(path, TS_OPTS(ts_safetensors_opts, .max_tensors = 10)));
     ck_failed(TS_ERR_FORMAT, "at most 10 tensors");
     ck_assert_ptr_null(
-        ts_safetensors_open(path, &(ts_safetensors_opts){.max_header_bytes = header - 1}));
+        ts_safetensors_open(path, TS_OPTS(ts_safetensors_opts, .max_header_bytes = header - 1)));
     ck_failed(TS_ERR_FORMAT, "a header of at most");
-    ck_assert_ptr_null(ts_safetensors_open(path, &(ts_safetensors_opts){.max_tensors = 1000001}));
+    ck_assert_ptr_null(
+        ts_safetensors_open(path, TS_OPTS(ts_safetensors_opts, .max_tensors = 1000001)));
     ck_failed(TS_ERR_VALUE, "1 to 1000000 tensors");
     ck_assert_ptr_null(
-        ts_safetensors_open(path, &(ts_safetensors_opts){.max_header_bytes = 100000001}));
+        ts_safetensors_open(path, TS_OPTS(ts_safetensors_opts, .max_header_bytes = 100000001)));
     ck_failed(TS_ERR_VALUE, "2 to 100000000 header bytes");
-    ck_assert_ptr_null(ts_safetensors_open(path, &(ts_safetensors_opts){.max_header_bytes = -1}));
+    ck_assert_ptr_null(
+        ts_safetensors_open(path, TS_OPTS(ts_safetensors_opts, .max_header_bytes = -1)));
     ck_failed(TS_ERR_VALUE, "got -1");
     ts_safetensors *st = ts_safetensors_open(
-        path, &(ts_safetensors_opts){.max_tensors = 11, .max_header_bytes = header});
+        path, TS_OPTS(ts_safetensors_opts, .max_tensors = 11, .max_header_bytes = header));
     ck_ok(st);
     ts_safetensors_close(st);
 }

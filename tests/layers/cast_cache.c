@@ -83,7 +83,7 @@ TS_TEST(another_dtype_or_no_cache_casts_again)
     ck_assert_uint_eq(casts(), 2);
     ts_autocast_region region;
     OK(ts_autocast_enter_ex(&region, TS_DEVICE_META, TS_BF16,
-                            &(ts_autocast_opts){.no_cache = true}));
+                            TS_OPTS(ts_autocast_opts, .no_cache = true)));
     ck_assert_int_eq(ts_dtype_of(ts_mm(w, w)), TS_BF16);
     OK(ts_autocast_exit(&region));
     ck_assert_uint_eq(casts(), 4);

@@ -10,8 +10,8 @@
 
 static ts_grad_scaler *scaler_of(double scale, int64_t interval)
 {
-    ts_grad_scaler *s = ts_grad_scaler_new(&(ts_grad_scaler_opts){
-        .size = sizeof(ts_grad_scaler_opts), .init_scale = scale, .growth_interval = interval});
+    ts_grad_scaler *s = ts_grad_scaler_new(
+        TS_OPTS(ts_grad_scaler_opts, .init_scale = scale, .growth_interval = interval));
     ck_ok(s);
     return s;
 }
@@ -332,7 +332,7 @@ TS_TEST(an_optimizer_that_clips_does_so_after_an_explicit_unscaling_too)
 TS_TEST(a_disabled_scaler_leaves_everything_as_it_is)
 {
     TS_SCOPE;
-    ts_grad_scaler *s = ts_grad_scaler_new(&(ts_grad_scaler_opts){.disabled = true});
+    ts_grad_scaler *s = ts_grad_scaler_new(TS_OPTS(ts_grad_scaler_opts, .disabled = true));
     one_param p = make_param(2);
     ts_tensor *loss = ts_sum(p.w);
     ck_assert_ptr_eq(ts_grad_scaler_scale(s, loss), loss);
@@ -401,8 +401,8 @@ static uint64_t train(ts_dtype dtype, double scale, double *losses, int64_t *ski
     ck_ok(ts_sequential_add(all, last));
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.01);
     ts_optimizer *o = ts_optimizer_for(all, TS_ADAMW, &opts);
-    ts_grad_scaler *s =
-        ts_grad_scaler_new(&(ts_grad_scaler_opts){.init_scale = scale, .disabled = scale == 0});
+    ts_grad_scaler *s = ts_grad_scaler_new(
+        TS_OPTS(ts_grad_scaler_opts, .init_scale = scale, .disabled = scale == 0));
     uint64_t allocs = 0;
     for (int k = 0; k < STEPS; k++) {
         TS_SCOPE;

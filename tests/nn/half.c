@@ -115,9 +115,8 @@ TS_TEST(statistics_of_f32_serve_second_gradients_of_halves, .loop = 8)
             ts_set_requires_grad(ts_to(ts_normal(TS_SIZES(4, 8), 0, 1, TS_F32), dtype), true);
         ts_tensor *loss = ts_sum(ts_square(kept(_i / 2, x)));
         ck_assert_ptr_nonnull(loss);
-        ck_assert_int_eq(ts_backward_ex(loss, &(ts_backward_opts){.size = sizeof(ts_backward_opts),
-                                                                  .create_graph = true}),
-                         TS_OK);
+        ck_assert_int_eq(
+            ts_backward_ex(loss, TS_NONE, TS_OPTS(ts_backward_opts, .create_graph = true)), TS_OK);
         ts_tensor *g = ts_grad(x);
         ck_assert_int_eq(ts_dtype_of(g), dtype);
         ts_tensor *again = ts_sum(ts_square(ts_to(g, TS_F32)));

@@ -150,9 +150,12 @@ static void attend(const ts_tensor *qkv, int H, int G, bool causal, double *y)
 
 TS_TEST(attention_mixes_positions, .loop = 3)
 {
-    static const ts_multihead_opts shared = {.size = sizeof shared, .kv_heads = 2, .no_bias = true};
-    static const ts_multihead_opts both = {.size = sizeof both, .bidirectional = true};
-    ts_module *m = ts_multihead_new(C, 4, _i == 0 ? NULL : _i == 1 ? &shared : &both);
+    const ts_multihead_opts *opts[] = {
+        TS_OPTS(ts_multihead_opts, .causal = true),
+        TS_OPTS(ts_multihead_opts, .causal = true, .kv_heads = 2, .no_bias = true),
+        NULL, // each position sees all
+    };
+    ts_module *m = ts_multihead_new(C, 4, opts[_i]);
     ck_assert_ptr_nonnull(m);
     double y[2 * B * C];
     TS_SCOPE;
@@ -187,8 +190,7 @@ TS_TEST(attention_names_what_is_wrong)
     TS_SCOPE;
     ck_assert_ptr_null(ts_multihead_new(C, 3, NULL));
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "width 8, heads 3"));
-    ck_assert_ptr_null(ts_multihead_new(
-        C, 4, &(ts_multihead_opts){.size = sizeof(ts_multihead_opts), .kv_heads = 3}));
+    ck_assert_ptr_null(ts_multihead_new(C, 4, TS_OPTS(ts_multihead_opts, .kv_heads = 3)));
     ts_module *m = ts_multihead_new(C, 2, NULL);
     ck_assert_ptr_null(ts_forward(m, ts_ones(TS_SIZES(4, C), TS_F32)));
     ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);

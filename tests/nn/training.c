@@ -42,8 +42,7 @@ static void steps(run *r, int64_t to)
         TS_SCOPE;
         ts_batch batch;
         ck_ok(ts_loader_next(r->state.loader, &batch));
-        ts_tensor *logits = ts_reshape(ts_forward(r->state.model, batch.x), TS_SIZES(-1, 13));
-        ts_tensor *loss = ts_cross_entropy(logits, ts_reshape(batch.y, TS_SIZES(-1)));
+        ts_tensor *loss = ts_cross_entropy_last(ts_forward(r->state.model, batch.x), batch.y);
         ck_ok(ts_backward(loss));
         ck_ok(ts_optimizer_step(r->state.optimizer));
         ts_optimizer_zero_grad(r->state.optimizer);

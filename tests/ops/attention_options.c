@@ -45,8 +45,7 @@ static ts_tensor *attend(ts_tensor *const *in, ts_tensor *g, const ts_attention_
         OK(leaves[i] = leaf(in[i]));
     ts_tensor *y = ts_scaled_dot_product_attention_ex(leaves[0], leaves[1], leaves[2], NULL, opts);
     OK(y);
-    ts_backward_opts backward = {.size = sizeof backward, .gradient = g};
-    OK(ts_grad_of(y, leaves, 3, grads, &backward));
+    OK(ts_grad_of(y, g, leaves, 3, grads, NULL));
     return ts_detach(y);
 }
 
@@ -204,8 +203,7 @@ TS_TEST(options_are_those_of_separate_ops_and_dropout_drops_the_same_pairs)
     OK(other);
     ck_assert_uint_eq(ts_rng_get_state().offset, after.offset);
     ck_assert_uint_eq(after.offset - before.offset, (2 * 3 * 70 * 90 + 3) / 4);
-    ts_backward_opts backward = {.size = sizeof backward, .gradient = g};
-    OK(ts_grad_of(other, leaves, 3, want, &backward));
+    OK(ts_grad_of(other, g, leaves, 3, want, NULL));
     ck_assert_double_le(distance(y, other), 1e-13); /* sums of 90 terms of order 1 in f64 */
     for (int i = 0; i < 3; i++)
         ck_assert_double_le(distance(grads[i], want[i]), 1e-12);
@@ -251,7 +249,7 @@ TS_TEST(a_part_computed_again_drops_what_it_dropped)
     for (int again = 0; again < 2; again++) {
         ts_manual_seed(3);
         OK(again ? ts_recompute(part_run, &s, in, 3, &y, 1) : part_run(&s, in, 3, &y, 1));
-        OK(ts_grad_of(ts_sum(ts_square(y)), in, 3, grads[again], NULL));
+        OK(ts_grad_of(ts_sum(ts_square(y)), TS_NONE, in, 3, grads[again], NULL));
     }
     for (int i = 0; i < 3; i++)
         ck_assert_double_eq(distance(grads[0][i], grads[1][i]), 0);
@@ -266,7 +264,7 @@ static ts_status query_gradient(void *ctx, ts_tensor *const *in, int n, ts_tenso
     ts_tensor *q = leaf(in[0]),
               *y = ts_scaled_dot_product_attention_ex(q, in[1], in[1], NULL, &s->opts), *g;
     TS_TRY(y);
-    TS_TRY(ts_grad_of(ts_sum(ts_square(y)), &q, 1, &g, NULL));
+    TS_TRY(ts_grad_of(ts_sum(ts_square(y)), TS_NONE, &q, 1, &g, NULL));
     return TS_STATUS_OF(out[0] = ts_keep(g));
 }
 

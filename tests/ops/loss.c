@@ -64,6 +64,54 @@ TS_TEST(cross_entropy_over_classes, .loop = 12)
     }
 }
 
+/** Losses and gradients of (B, T, V), of a transposed one and of (V), beside those of rows. */
+TS_TEST(cross_entropy_over_the_last_dim, .loop = 12)
+{
+    static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
+    enum { B = 3, T = 5, V = 7 };
+    TS_SCOPE;
+    ts_dtype dtype = dtypes[_i % 4];
+    ts_reduction reduction = (ts_reduction)(_i / 4);
+    const ts_loss_opts *opts =
+        TS_OPTS(ts_loss_opts, .reduction = reduction, .label_smoothing = 0.1);
+    ts_tensor *x = ts_to(numbers(3, TS_SIZES(B, T, V), TS_F32), dtype),
+              *rows = ts_reshape(x, TS_SIZES(B * T, V)), *t = targets(TS_SIZES(B, T), V, TS_I64);
+    ts_set_requires_grad(x, true);
+    rows = ts_set_requires_grad(ts_detach(ts_clone(rows)), true);
+    ts_tensor *loss = ts_cross_entropy_last_ex(x, t, opts),
+              *want = ts_cross_entropy_ex(rows, ts_reshape(t, TS_SIZES(B * T)), opts);
+    ck_assert_int_eq(ts_ndim(loss), reduction == TS_REDUCTION_NONE ? 2 : 0);
+    ck_assert(same_bits(ts_reshape(ts_detach(loss), TS_SIZES(-1)),
+                        ts_reshape(ts_detach(want), TS_SIZES(-1))));
+    ck_assert_int_eq(ts_backward(ts_sum(loss)), TS_OK);
+    ck_assert_int_eq(ts_backward(ts_sum(want)), TS_OK);
+    ck_assert_int_eq(ts_ndim(ts_grad(x)), 3);
+    ck_assert(same_bits(ts_reshape(ts_grad(x), TS_SIZES(B * T, V)), ts_grad(rows)));
+    ts_tensor *turned = ts_transpose(ts_detach(x), 0, 1); // (T, B, V), not contiguous
+    ck_assert(same_bits(
+        ts_cross_entropy_last(turned, ts_transpose(t, 0, 1)),
+        ts_cross_entropy_last(ts_contiguous(turned), ts_contiguous(ts_transpose(t, 0, 1)))));
+    ts_tensor *one = ts_select(rows, 0, 0), *class = ts_full(NULL, 0, TS_SCALAR(2), TS_I64);
+    ck_assert(same_bits(ts_detach(ts_cross_entropy_last(one, class)),
+                        ts_detach(ts_cross_entropy(one, class))));
+}
+
+TS_TEST(cross_entropy_over_the_last_dim_says_what_is_wrong)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(3, TS_SIZES(2, 3, 4), TS_F32), *t = ts_zeros(TS_SIZES(3, 2), TS_I64);
+    ck_assert_ptr_null(ts_cross_entropy_last(x, t)); /* as many positions, in another order */
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "'target': expected the sizes (2, 3, 4)"));
+    ck_assert_ptr_null(ts_cross_entropy_last(ts_zeros(NULL, 0, TS_F32), t));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ck_assert_ptr_null(ts_cross_entropy_last(x, TS_NONE));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+    t = ts_full(TS_SIZES(2, 3), TS_SCALAR(4), TS_I64);
+    ck_assert_ptr_null(ts_cross_entropy_last(x, t));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_INDEX);
+}
+
 TS_TEST(one_position_and_all_ignored)
 {
     TS_SCOPE;
@@ -303,8 +351,7 @@ TS_TEST(a_backward_from_cross_entropy_grad_is_the_recorded_one, .loop = 2)
     ts_tensor *grad = in_place ? plain : ts_cross_entropy_grad(plain, t, NULL, &loss);
     if (in_place)
         loss = ts_cross_entropy_grad_(plain, t, NULL);
-    ts_backward_opts opts = {.size = sizeof opts, .gradient = grad};
-    ck_assert_int_eq(ts_backward_ex(logits, &opts), TS_OK);
+    ck_assert_int_eq(ts_backward_ex(logits, grad, NULL), TS_OK);
     ck_assert(same_bits(ts_grad(w), right));
     ck_assert(same_bits(loss, ts_detach(y)));
 }

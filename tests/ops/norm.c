@@ -16,8 +16,9 @@ TS_TEST(values_with_and_without_weight_and_bias, .loop = 8)
             w = numbers(2, &n, 1, dtype);
         if (_i & 4)
             b = numbers(3, &n, 1, dtype);
-        ts_norm_opts opts = {.size = sizeof opts, .eps = 1e-3, .mean = &mean, .rstd = &rstd};
-        ts_norm_opts rms = {.size = sizeof rms, .eps = 1e-3, .rstd = &root};
+        ts_normalization_opts opts = {.size = sizeof opts, .eps = 1e-3,
+                                      .mean = &mean, .rstd = &rstd};
+        ts_normalization_opts rms = {.size = sizeof rms, .eps = 1e-3, .rstd = &root};
         ts_tensor *y = ts_layer_norm_ex(x, w, b, &opts), *z = ts_rms_norm_ex(x, w, &rms);
         ck_assert_int_eq(mean->ndim, 2);
         ck_assert_int_eq(mean->numel, shapes[s][0]);
@@ -121,8 +122,9 @@ TS_TEST(add_layer_norm_is_the_sum_and_its_layer_norm, .loop = 4)
               *r = ts_to(numbers(2, TS_SIZES(7, 33), TS_F32), dtype);
     ts_tensor *w = ts_to(numbers(3, TS_SIZES(33), TS_F32), dtype), *sum, *mean, *rstd, *mean2,
               *rstd2;
-    ts_norm_opts opts = {.size = sizeof opts, .eps = 1e-3, .mean = &mean, .rstd = &rstd};
-    ts_norm_opts again = {.size = sizeof again, .eps = 1e-3, .mean = &mean2, .rstd = &rstd2};
+    ts_normalization_opts opts = {.size = sizeof opts, .eps = 1e-3, .mean = &mean, .rstd = &rstd};
+    ts_normalization_opts again = {.size = sizeof again, .eps = 1e-3,
+                                   .mean = &mean2, .rstd = &rstd2};
     ts_tensor *y = ts_add_layer_norm_ex(x, r, w, w, &sum, &opts);
     ck_assert(same_bits(sum, ts_add(x, r)));
     ck_assert(same_bits(y, ts_layer_norm_ex(sum, w, w, &again)));
@@ -137,7 +139,7 @@ TS_TEST(threads_do_not_change_a_bit)
     ts_tensor *x = numbers(1, TS_SIZES(2000, 65), TS_F32),
               *g = numbers(2, TS_SIZES(2000, 65), TS_F32);
     ts_tensor *w = numbers(3, TS_SIZES(65), TS_F32), *y[2], *dx[2], *dw[2], *db[2], *mean, *rstd;
-    ts_norm_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
+    ts_normalization_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
     for (int threads = 1; threads <= 2; threads++) {
         ck_assert_int_eq(ts_set_num_threads(threads), TS_OK);
         int k = threads - 1;
@@ -155,7 +157,7 @@ TS_TEST(empty_batches_and_errors)
     TS_SCOPE;
     ts_tensor *w = numbers(2, TS_SIZES(4), TS_F32), *none = ts_zeros(TS_SIZES(0, 4), TS_F32), *mean,
               *rstd, *dw, *db;
-    ts_norm_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
+    ts_normalization_opts opts = {.size = sizeof opts, .mean = &mean, .rstd = &rstd};
     ck_assert_int_eq(ts_numel(ts_layer_norm_ex(none, w, w, &opts)), 0);
     ck_assert_ptr_nonnull(ts_layer_norm_backward(none, none, mean, rstd, w, 1, &dw, &db));
     for (int64_t i = 0; i < 4; i++) {

@@ -181,13 +181,13 @@ TS_TEST(activations_differentiate_twice)
         double t = tanh(points[i]), s = 1 / (1 + exp(-points[i])), got;
         ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
         ts_tensor *y = ts_tanh(x);
-        ck_assert_int_eq(ts_grad_of(y, &x, 1, &g, &opts), TS_OK);
-        ck_assert_int_eq(ts_grad_of(g, &x, 1, &gg, NULL), TS_OK);
+        ck_assert_int_eq(ts_grad_of(y, TS_NONE, &x, 1, &g, &opts), TS_OK);
+        ck_assert_int_eq(ts_grad_of(g, TS_NONE, &x, 1, &gg, NULL), TS_OK);
         ts_item(gg, &got);
         ck_assert_double_eq_tol(got, -2 * t * (1 - t * t), 1e-12);
         y = ts_sigmoid(x);
-        ck_assert_int_eq(ts_grad_of(y, &x, 1, &g, &opts), TS_OK);
-        ck_assert_int_eq(ts_grad_of(g, &x, 1, &gg, NULL), TS_OK);
+        ck_assert_int_eq(ts_grad_of(y, TS_NONE, &x, 1, &g, &opts), TS_OK);
+        ck_assert_int_eq(ts_grad_of(g, TS_NONE, &x, 1, &gg, NULL), TS_OK);
         ts_item(gg, &got);
         ck_assert_double_eq_tol(got, s * (1 - s) * (1 - 2 * s), 1e-12);
     }

@@ -68,12 +68,17 @@ TS_TEST(split_makes_the_parts_that_were_asked_for)
     EXPECT_STATUS(ts_split(x, 0, 1, p, 2), TS_ERR_VALUE, "'size'");
     EXPECT_STATUS(ts_split(NULL, 1, 0, p, 2), TS_ERR_NULL, "t");
     EXPECT_STATUS(ts_split(x, 1, 0, NULL, 2), TS_ERR_VALUE, "'parts'");
-    ck_assert_int_eq(ts_chunk(x, 3, 1, p), 3);
+    int made = -1;
+    ck_assert_int_eq(ts_chunk(x, 3, 1, p, NULL), TS_OK);
     EXPECT(p[2], 6, 13);
-    ck_assert_int_eq(ts_chunk(x, 6, 1, p), 4);
+    ck_assert_int_eq(ts_chunk(x, 6, 1, p, &made), TS_OK);
+    ck_assert_int_eq(made, 4);
     EXPECT(p[3], 6, 13);
     ck_assert_ptr_null(p[4]);
-    ck_assert_int_eq(ts_chunk(count_up(TS_SIZES(0), TS_F32), 3, 0, p), 1);
+    ck_assert_int_eq(ts_chunk(count_up(TS_SIZES(0), TS_F32), 3, 0, p, &made), TS_OK);
+    ck_assert_int_eq(made, 1);
+    EXPECT_STATUS(ts_chunk(x, 0, 1, p, &made), TS_ERR_VALUE, "'chunks'");
+    ck_assert_int_eq(made, 0);
     EXPECT_SIZES(p[0], 0);
     ck_assert_int_eq(ts_unbind(x, 0, p, 2), TS_OK);
     EXPECT(p[1], 7, 8, 9, 10, 11, 12, 13);
@@ -139,9 +144,8 @@ TS_TEST(gradients_of_parts_differentiate_again)
     ts_tensor *x = leaf(TS_SIZES(3)), *g;
     ts_tensor *part = ts_slice(x, 0, 1, 2, 1);
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
-    ck_assert_int_eq(ts_grad_of(ts_mul(part, part), &x, 1, &g, &opts), TS_OK);
+    ck_assert_int_eq(ts_grad_of(ts_mul(part, part), TS_NONE, &x, 1, &g, &opts), TS_OK);
     EXPECT(g, 0, 2, 0);
-    ts_backward_opts again = {.size = sizeof again, .gradient = ts_full_like(g, 5)};
-    ck_assert_int_eq(ts_backward_ex(g, &again), TS_OK);
+    ck_assert_int_eq(ts_backward_ex(g, ts_full_like(g, 5), NULL), TS_OK);
     EXPECT(ts_grad(x), 0, 10, 0);
 }

@@ -97,7 +97,7 @@ static ts_tensor *slope(ts_tensor *x, void *payload)
     (void)payload;
     ts_tensor *y = weighed(ts_softmax(x, 1)), *g = NULL;
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
-    if (ts_grad_of(y, &x, 1, &g, &opts) != TS_OK)
+    if (ts_grad_of(y, TS_NONE, &x, 1, &g, &opts) != TS_OK)
         return NULL;
     return ts_sum(ts_mul(g, g));
 }

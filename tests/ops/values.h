@@ -94,8 +94,7 @@ __attribute__((unused)) static void backward_counting(ts_tensor *y)
 {
     ck_assert_msg(y != NULL, "%s", ts_error_message());
     ts_tensor *g = ts_add_scalar(count_up(ts_sizes(y), ts_ndim(y), ts_dtype_of(y)), 1);
-    ts_backward_opts opts = {.size = sizeof opts, .gradient = g};
-    ck_assert_msg(ts_backward_ex(y, &opts) == TS_OK, "%s", ts_error_message());
+    ck_assert_msg(ts_backward_ex(y, g, NULL) == TS_OK, "%s", ts_error_message());
 }
 
 #endif

@@ -187,10 +187,10 @@ TS_TEST(chart_line_shows_series_references_and_titles, .teardown = test_remove_f
 {
     const double x[] = {0, 1, 2, 3}, y[] = {4, 3, 2.5, 2.25};
     ts_chart *chart =
-        ts_chart_new(&(ts_chart_opts){.title = "Loss", .x_title = "step", .y_title = "nats"});
+        ts_chart_new(TS_OPTS(ts_chart_opts, .title = "Loss", .x_title = "step", .y_title = "nats"));
 
-    ck_assert_int_eq(ts_chart_line(chart, "training", x, y, 4, &(ts_line_opts){.smoothing = 0.5}),
-                     TS_OK);
+    ck_assert_int_eq(
+        ts_chart_line(chart, "training", x, y, 4, TS_OPTS(ts_line_opts, .smoothing = 0.5)), TS_OK);
     ck_assert_int_eq(ts_chart_line(chart, "validation", NULL, y, 4, NULL), TS_OK);
     ck_assert_int_eq(ts_chart_reference(chart, "unigram entropy", 3.3), TS_OK);
     char *svg = svg_of(chart);
@@ -211,7 +211,7 @@ TS_TEST(chart_line_shows_series_references_and_titles, .teardown = test_remove_f
 TS_TEST(chart_text_is_escaped, .teardown = test_remove_files)
 {
     const double y[] = {1, 2};
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = "<R&D> \"x\" \x01 \xff µ"});
+    ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .title = "<R&D> \"x\" \x01 \xff µ"));
 
     ts_chart_line(chart, "a<b", NULL, y, 2, NULL);
     ts_chart_reference(chart, "c&d", 1.5);
@@ -229,7 +229,7 @@ TS_TEST(chart_gaps_break_the_line, .teardown = test_remove_files)
 
     for (int bridge = 0; bridge < 2; bridge++) {
         ts_chart *chart = ts_chart_new(NULL);
-        ts_chart_line(chart, "y", NULL, y, 7, &(ts_line_opts){.bridge_gaps = bridge});
+        ts_chart_line(chart, "y", NULL, y, 7, TS_OPTS(ts_line_opts, .bridge_gaps = bridge));
         svg = svg_of(chart);
         const char *path = strstr(svg, "class=\"l s0\" d=\"");
         ck_assert_ptr_nonnull(path);
@@ -253,7 +253,7 @@ TS_TEST(chart_thinning_keeps_spikes, .teardown = test_remove_files)
         y[i] = 50 + sin(i * 0.7);
     y[77777] = 100;
     y[133333] = 0;
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.width = 600, .height = 300});
+    ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .width = 600, .height = 300));
     ck_assert_int_eq(ts_chart_line(chart, "y", NULL, y, N, NULL), TS_OK);
     free(y);
     char *svg = svg_of(chart);
@@ -279,9 +279,9 @@ TS_TEST(chart_thinning_keeps_spikes, .teardown = test_remove_files)
 TS_TEST(chart_log_axes_skip_what_is_not_positive, .teardown = test_remove_files)
 {
     const double x[] = {0, 1, 10, 100}, y[] = {1, 0, 0.5, 1000};
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.log_x = true, .log_y = true});
+    ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .log_x = true, .log_y = true));
 
-    ts_chart_line(chart, "y", x, y, 4, &(ts_line_opts){.markers = true});
+    ts_chart_line(chart, "y", x, y, 4, TS_OPTS(ts_line_opts, .markers = true));
     ck_assert_int_eq(ts_chart_reference(chart, "below", -1), TS_OK);
     char *svg = svg_of(chart);
     ck_assert_int_eq(count(svg, "<circle"), 2);
@@ -296,7 +296,7 @@ TS_TEST(chart_without_data_says_so, .loop = 3, .teardown = test_remove_files)
 
     if (_i > 0)
         ck_assert_int_eq(ts_chart_line(chart, "y", NULL, _i == 1 ? NULL : nothing, _i == 1 ? 0 : 2,
-                                       &(ts_line_opts){.smoothing = 0.9}),
+                                       TS_OPTS(ts_line_opts, .smoothing = 0.9)),
                          TS_OK);
     char *svg = svg_of(chart);
     ck_assert_ptr_nonnull(strstr(svg, "no data"));
@@ -309,7 +309,7 @@ TS_TEST(chart_line_from_csv, .teardown = test_remove_files)
 
     test_write(log, "step,\"the, loss\",val\r\n1,4,\r\n2,2,7\r\n3,1.5,\r\n4,9");
     ts_chart *chart = ts_chart_new(NULL);
-    const ts_line_opts markers = {.markers = true};
+    const ts_line_opts markers = {.size = sizeof markers, .markers = true};
     ck_assert_int_eq(ts_chart_line_csv(chart, "loss", log, "step", "the, loss", &markers), TS_OK);
     ck_assert_int_eq(ts_chart_line_csv(chart, "val", log, "step", "val", &markers), TS_OK);
     ck_assert_int_eq(ts_chart_line_csv(chart, "x", log, "step", "speed", NULL), TS_ERR_FORMAT);
@@ -348,7 +348,7 @@ static int bar_widths(const char *svg, const char *colour, double *widths)
 TS_TEST(chart_bars_are_as_long_as_their_values, .teardown = test_remove_files)
 {
     double ours[8], theirs[8];
-    ts_chart *chart = ts_chart_new(&(ts_chart_opts){.title = "Cost", .x_title = "ns"});
+    ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .title = "Cost", .x_title = "ns"));
 
     ck_assert_int_eq(ts_chart_bar(chart, "add", "ours", 30), TS_OK);
     ck_assert_int_eq(ts_chart_bar(chart, "add", "theirs", 300), TS_OK);
@@ -370,11 +370,11 @@ TS_TEST(chart_refuses_bad_arguments, .teardown = test_remove_files)
     const double y[] = {1, 2};
     ts_chart *lines = ts_chart_new(NULL), *bars = ts_chart_new(NULL);
 
-    ck_assert_ptr_null(ts_chart_new(&(ts_chart_opts){.width = 10}));
+    ck_assert_ptr_null(ts_chart_new(TS_OPTS(ts_chart_opts, .width = 10)));
     ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
     ck_assert_int_eq(ts_chart_line(lines, NULL, NULL, y, 2, NULL), TS_ERR_NULL);
     ck_assert_int_eq(ts_chart_line(lines, "y", NULL, y, -1, NULL), TS_ERR_VALUE);
-    ck_assert_int_eq(ts_chart_line(lines, "y", NULL, y, 2, &(ts_line_opts){.smoothing = 1}),
+    ck_assert_int_eq(ts_chart_line(lines, "y", NULL, y, 2, TS_OPTS(ts_line_opts, .smoothing = 1)),
                      TS_ERR_VALUE);
     ck_assert_int_eq(ts_chart_reference(lines, "r", NAN), TS_ERR_VALUE);
     ck_assert_int_eq(ts_chart_line(lines, "y", NULL, y, 2, NULL), TS_OK);
@@ -382,6 +382,9 @@ TS_TEST(chart_refuses_bad_arguments, .teardown = test_remove_files)
     ck_assert_int_eq(ts_chart_bar(bars, "b", NULL, -1), TS_ERR_VALUE);
     ck_assert_int_eq(ts_chart_bar(bars, "b", NULL, 1), TS_OK);
     ck_assert_int_eq(ts_chart_line(bars, "y", NULL, y, 2, NULL), TS_ERR_STATE);
+    /* NULL passes the failure of what should have made the chart on */
+    ck_assert_int_eq(ts_chart_write(NULL, "x.svg"), TS_ERR_STATE);
+    ts_error_clear();
     ck_assert_int_eq(ts_chart_write(NULL, "x.svg"), TS_ERR_NULL);
     ts_chart_free(lines);
     ts_chart_free(bars);

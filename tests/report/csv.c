@@ -234,6 +234,7 @@ TS_TEST(csv_wrong_arguments_are_named, .teardown = test_remove_files)
 
     ck_assert_int_eq(ts_csv_row(csv, (double[]){1, 2}, 2), TS_ERR_VALUE);
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected 3 values, got 2"));
+    ts_error_clear();
     ck_assert_int_eq(ts_csv_row(NULL, (double[]){1}, 1), TS_ERR_NULL);
     ck_assert_int_eq(ts_csv_set_digits(csv, "speed", 9), TS_ERR_VALUE);
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "speed"));

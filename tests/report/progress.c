@@ -58,9 +58,9 @@ TS_TEST(progress_on_a_pipe_prints_plain_lines, .setup = plain_environment)
 
     ck_assert_int_eq(pipe(ends), 0);
     FILE *stream = fdopen(ends[1], "w");
-    ts_progress *p = ts_progress_new(
-        100, &(ts_progress_opts){
-                 .label = "train", .item_unit = "tokens", .stream = stream, .clock = test_clock});
+    ts_progress *p =
+        ts_progress_new(100, TS_OPTS(ts_progress_opts, .label = "train", .item_unit = "tokens",
+                                     .stream = stream, .clock = test_clock));
     steps(p, 11, 2.5f);
     ck_assert_int_eq(ts_progress_message(p, "val %.1f", 1.5), TS_OK);
     ck_assert_int_eq(ts_progress_end(p), TS_OK);
@@ -87,6 +87,7 @@ typedef struct capture {
 static ts_progress *start(capture *c, int64_t total, ts_progress_opts opts)
 {
     c->stream = open_memstream(&c->data, &c->size);
+    opts.size = sizeof opts;
     opts.stream = c->stream;
     opts.clock = test_clock;
     ts_progress *p = ts_progress_new(total, &opts);
@@ -201,9 +202,9 @@ TS_TEST(progress_refuses_bad_arguments, .setup = plain_environment)
     capture c;
 
     ck_assert_ptr_null(ts_progress_new(-1, NULL));
-    ck_assert_ptr_null(ts_progress_new(5, &(ts_progress_opts){.start_step = 6}));
+    ck_assert_ptr_null(ts_progress_new(5, TS_OPTS(ts_progress_opts, .start_step = 6)));
     ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
-    ck_assert_ptr_null(ts_progress_new(5, &(ts_progress_opts){.smoothing = 1}));
+    ck_assert_ptr_null(ts_progress_new(5, TS_OPTS(ts_progress_opts, .smoothing = 1)));
     ts_progress *p = start(&c, 10, (ts_progress_opts){0});
     ck_assert_int_eq(ts_progress_add_items(p, -1), TS_ERR_VALUE);
     ck_assert_int_eq(ts_progress_end(p), TS_OK);
@@ -227,9 +228,9 @@ static const char *drawn(int columns, bool *colour)
     ck_assert_int_ge(slave, 0);
     ck_assert_int_eq(ioctl(slave, TIOCSWINSZ, &size), 0);
     FILE *stream = fdopen(slave, "w");
-    ts_progress *p = ts_progress_new(
-        100, &(ts_progress_opts){
-                 .label = "train", .item_unit = "tokens", .stream = stream, .clock = test_clock});
+    ts_progress *p =
+        ts_progress_new(100, TS_OPTS(ts_progress_opts, .label = "train", .item_unit = "tokens",
+                                     .stream = stream, .clock = test_clock));
     steps(p, 50, 2.5f);
     ts_progress_free(p);
     fclose(stream);
@@ -304,10 +305,9 @@ TS_TEST(progress_of_a_loop_without_a_loss_shows_none, .setup = plain_environment
     char *text = NULL;
     size_t size = 0;
     FILE *stream = open_memstream(&text, &size);
-    ts_progress *p = ts_progress_new(10, &(ts_progress_opts){.item_unit = "ops",
-                                                             .stream = stream,
-                                                             .clock = test_clock,
-                                                             .mode = TS_PROGRESS_PLAIN});
+    ts_progress *p =
+        ts_progress_new(10, TS_OPTS(ts_progress_opts, .item_unit = "ops", .stream = stream,
+                                    .clock = test_clock, .mode = TS_PROGRESS_PLAIN));
     for (int i = 0; i < 10; i++) {
         now += 10;
         ck_assert_int_eq(ts_progress_step(p, TS_NONE), TS_OK);

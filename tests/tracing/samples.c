@@ -56,10 +56,8 @@ static ts_status run_backward(void *ctx, ts_tensor *const *inputs, int n, ts_ten
         ts_tensor *y = outputs[i];
         if (!ts_requires_grad(y) || (x->c->s->grad_rets && !(x->c->s->grad_rets >> i & 1)))
             continue;
-        ts_backward_opts opts = {
-            .size = sizeof opts, .gradient = ts_detach(y), .retain_graph = true};
-        TS_TRY(opts.gradient);
-        TS_TRY(ts_backward_ex(y, &opts));
+        ts_backward_opts opts = {.size = sizeof opts, .retain_graph = true};
+        TS_TRY(ts_backward_ex(y, ts_detach(y), &opts));
     }
     return TS_OK;
 }

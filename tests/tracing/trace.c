@@ -102,11 +102,11 @@ static ts_status block_step(TRACED)
 TS_TEST(a_block_of_a_transformer_is_replayed_to_the_bits_of_calls)
 {
     TS_SCOPE;
-    ts_multihead_opts dropout = {.size = sizeof dropout, .dropout = 0.25};
+    ts_multihead_opts dropout = {.size = sizeof dropout, .causal = true, .dropout = 0.25};
     block b = {
         ts_layer_norm_new(8, 0, true), ts_multihead_new(8, 2, &dropout),
         ts_layer_norm_new(8, 0, true),
-        ts_mlp_new(8, 32, &(ts_mlp_opts){.size = sizeof(ts_mlp_opts), .activation = ts_gelu_tanh})};
+        ts_mlp_new(8, 32, TS_OPTS(ts_mlp_opts, .activation = ts_gelu_tanh))};
     ts_tensor *in[3][2];
     for (int k = 0; k < 3; k++) {
         in[k][0] = ts_set_requires_grad(numbers(k == 0 ? 1 : 2, TS_SIZES(2, 5, 8)), true);
@@ -389,7 +389,7 @@ static ts_status penalty(TRACED) // gradient of |d sum(tanh(x w)) / dx|² with r
     TS_SCOPE;
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
     ts_tensor *g, *y = ts_sum(ts_tanh(ts_mm(in[0], in[1])));
-    TS_TRY(ts_grad_of(y, &in[0], 1, &g, &opts));
+    TS_TRY(ts_grad_of(y, TS_NONE, &in[0], 1, &g, &opts));
     TS_TRY(ts_backward(ts_sum(ts_mul(g, g))));
     out[0] = ts_keep(ts_detach(g));
     return TS_STATUS_OF(out[0]);

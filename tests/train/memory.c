@@ -29,7 +29,8 @@ static ts_module *block_new(const shape *s)
     static const ts_module_type type = {sizeof type, "Block", sizeof(block), block_forward, NULL};
     ts_module *m = ts_module_new(&type);
     block *b = ts_module_payload(m);
-    ts_multihead_opts attention = {.size = sizeof attention, .dropout = s->dropout};
+    ts_multihead_opts attention = {
+        .size = sizeof attention, .causal = true, .dropout = s->dropout};
     ts_mlp_opts mlp = {.size = sizeof mlp, .activation = ts_gelu_tanh, .dropout = s->dropout};
     OK(ts_module_add(m, "ln1", ts_layer_norm_new(s->width, 0, true), &b->ln1));
     OK(ts_module_add(m, "attention", ts_multihead_new(s->width, s->heads, &attention),
@@ -52,10 +53,9 @@ static ts_module *gpt_new(const shape *s)
 
 static ts_tensor *loss_of(ts_module *m, const shape *s)
 {
-    ts_tensor *text = ts_randint(0, V, TS_SIZES(s->batch, s->length + 1));
+    ts_tensor *text = ts_randint(TS_SIZES(s->batch, s->length + 1), 0, V);
     ts_tensor *logits = ts_forward(m, ts_narrow(text, 1, 0, s->length)); // (B, T, V)
-    return ts_cross_entropy(ts_reshape(logits, TS_SIZES(-1, V)),
-                            ts_reshape(ts_narrow(text, 1, 1, s->length), TS_SIZES(-1)));
+    return ts_cross_entropy_last(logits, ts_narrow(text, 1, 1, s->length));
 }
 
 static void finish_step(ts_optimizer *o, ts_tensor *loss)

@@ -50,11 +50,11 @@ TS_API ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *o
 
 /** Options of ts_multihead_new(); zero is default. */
 typedef struct ts_multihead_opts {
-    size_t size;        /**< sizeof(ts_multihead_opts) */
-    int64_t kv_heads;   /**< G, heads of keys and values, shared by H / G heads of queries; 0: H */
-    bool bidirectional; /**< every position sees all; else those up to itself */
+    size_t size;      /**< sizeof(ts_multihead_opts) */
+    int64_t kv_heads; /**< G, heads of keys and values, shared by H / G heads of queries; 0: H */
+    bool causal;      /**< each position sees those up to itself; else all */
     bool no_bias;
-    double dropout;     /**< of the result */
+    double dropout;   /**< of the result */
 } ts_multihead_opts;
 /**
  * Self-attention: (B, T, width) -> (B, T, width), scale 1 / sqrt(width / H). Children "qkv", a

@@ -23,8 +23,10 @@ typedef struct ts_optimizer ts_optimizer;
 
 typedef enum ts_optimizer_kind { TS_SGD, TS_ADAM, TS_ADAMW } ts_optimizer_kind;
 
-/** Numbers of a group; may be changed between steps. Formulas: ops/optim.h. */
+/** Numbers of a group; may be changed between steps. Formulas: ops/optim.h. They begin as
+ *  ts_optimizer_defaults(), which sets the size too. */
 typedef struct ts_group_opts {
+    size_t size; /**< sizeof(ts_group_opts) */
     double lr;
     double weight_decay; /**< in the gradient for SGD and Adam, decoupled for AdamW */
     double momentum;     /**< SGD; stays 0 when it was 0 at first: no buffers are held then */

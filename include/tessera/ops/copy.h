@@ -11,14 +11,6 @@ TS_BEGIN_DECLS
 TS_API ts_tensor *ts_clone(ts_tensor *t);
 /** Values of source into destination (broadcast and converted); returns destination. */
 TS_API ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source);
-/** Values as another dtype (float to integer truncates; to bool: not zero). Always a new tensor. */
-TS_API ts_tensor *ts_to(ts_tensor *t, ts_dtype dtype);
-/**
- * Values on another device; always a new, contiguous tensor. To META go sizes and dtype alone.
- * Errors: TS_ERR_UNSUPPORTED (from META, whose tensors have no values, or to a device without a
- * kernel for it), TS_ERR_DEVICE (no device).
- */
-TS_API ts_tensor *ts_to_device(ts_tensor *t, ts_device device);
 /** t itself through a new handle when contiguous, else a contiguous copy. */
 TS_API ts_tensor *ts_contiguous(ts_tensor *t);
 

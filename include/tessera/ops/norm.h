@@ -1,9 +1,6 @@
 /**
- * @file norm.h
- * Layer and RMS normalisation over the last dims of a floating tensor. The affine arguments have
- * the sizes of the normalised dims and self's dtype; TS_NONE leaves one out. Gradients of weight
- * and bias are summed in fixed chunks of rows, so they do not depend on the number of threads.
- * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * @file norm.h  Normalisation with options.
+ * What holds for the family stands in generated.h.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_NORM_H
@@ -14,14 +11,14 @@
 TS_BEGIN_DECLS
 
 /** Options of the _ex forms; zero is default. */
-typedef struct ts_norm_opts {
-    size_t size;      /**< sizeof(ts_norm_opts) */
+typedef struct ts_normalization_opts {
+    size_t size;      /**< sizeof(ts_normalization_opts) */
     double eps;       /**< 0: 1e-5 for layer_norm, the dtype's epsilon for rms_norm */
     int dims;         /**< last dims that are normalised; 0: those of weight or bias, else 1 */
     ts_tensor **mean; /**< receives the means, normalised dims with size 1; may be NULL */
     ts_tensor **rstd; /**< receives 1 / sqrt(variance + eps), the same sizes;
                            both f32 for halves; may be NULL */
-} ts_norm_opts;
+} ts_normalization_opts;
 
 /**
  * (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dims, with the variance of n
@@ -33,7 +30,7 @@ typedef struct ts_norm_opts {
 TS_API ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias);
 /** The same with options. */
 TS_API ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
-                                   const ts_norm_opts *opts);
+                                   const ts_normalization_opts *opts);
 /**
  * The layer norm of self + residual, and the sum: the two steps between the blocks
  * of a transformer in one pass over memory. Halves are rounded when they are summed;
@@ -45,24 +42,14 @@ TS_API ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_ten
                                     ts_tensor *bias, ts_tensor **sum);
 /** The same with options. */
 TS_API ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor *weight,
-                                       ts_tensor *bias, ts_tensor **sum, const ts_norm_opts *opts);
-/**
- * Gradients of a layer norm from what it returned. Returns the gradient of self.
- * @param dims  number of last dims that were normalised
- * @param dw    receives the gradient of weight; may be NULL
- * @param db    receives the gradient of bias; may be NULL
- */
-TS_API ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
-                                         ts_tensor *rstd, ts_tensor *weight, int dims,
-                                         ts_tensor **dw, ts_tensor **db);
+                                       ts_tensor *bias, ts_tensor **sum,
+                                       const ts_normalization_opts *opts);
 
 /** x / sqrt(mean(x^2) + eps) * weight over the last dims (Zhang, Sennrich 2019). */
 TS_API ts_tensor *ts_rms_norm(ts_tensor *self, ts_tensor *weight);
 /** The same with options. */
-TS_API ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight, const ts_norm_opts *opts);
-/** Gradients of an RMS norm, as ts_layer_norm_backward(). */
-TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
-                                       ts_tensor *weight, int dims, ts_tensor **dw);
+TS_API ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight,
+                                 const ts_normalization_opts *opts);
 
 TS_END_DECLS
 #endif

@@ -1,0 +1,111 @@
+/** @file check.c  Checks of arguments, in one wording. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+
+/** The function's name as messages have it. */
+static const char *op_of(ts_check_place at)
+{
+    return strncmp(at.function, "ts_", 3) == 0 ? at.function + 3 : at.function;
+}
+
+/** Writes entry `index` of "a, b, c" to `name`. */
+static const char *name_at(const char *names, int index, char *name, size_t size)
+{
+    for (; index > 0; index--)
+        names += strcspn(names, ",") + 2;
+    snprintf(name, size, "%.*s", (int)strcspn(names, ","), names);
+    return name;
+}
+
+static ts_status fail_null(ts_check_place at, const char *name, const char *expected, bool object)
+{
+    if (object && ts_error_code() != TS_OK)
+        return ts_error_code();
+    return ts_fail_op(TS_ERR_NULL, op_of(at), at.site, NULL,
+                      "argument '%s': expected %s, got NULL", name, expected);
+}
+
+ts_status ts_check_null(ts_check_place at, const char *names, int index, bool object)
+{
+    char name[64];
+    return fail_null(at, name_at(names, index, name, sizeof name),
+                     object ? "an object" : "a pointer", object);
+}
+
+ts_status ts_check_absent(ts_check_place at, const char *names, int index)
+{
+    char name[64];
+    return ts_fail_op(TS_ERR_NULL, op_of(at), at.site, NULL,
+                      "argument '%s': expected a tensor, got TS_NONE",
+                      name_at(names, index, name, sizeof name));
+}
+
+ts_status ts_check_list(ts_check_place at, const char *list_name, const char *n_name,
+                        const void *list, int64_t n)
+{
+    if (n < 0)
+        return ts_check_refuse(at, n_name, "at least 0", ts_scalar_int(n));
+    if (list || n == 0)
+        return TS_OK;
+    return ts_fail_op(TS_ERR_NULL, op_of(at), at.site, NULL,
+                      "argument '%s': expected %lld entries, got NULL", list_name, (long long)n);
+}
+
+ts_status ts_check_strings(ts_check_place at, const char *list_name, const char *n_name,
+                           const char *const *list, int64_t n)
+{
+    char name[64];
+    TS_TRY(ts_check_list(at, list_name, n_name, list, n));
+    for (int64_t i = 0; i < n; i++)
+        if (!list[i]) {
+            snprintf(name, sizeof name, "%s[%lld]", list_name, (long long)i);
+            return fail_null(at, name, "a string", false);
+        }
+    return TS_OK;
+}
+
+ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const char *n_name,
+                               ts_tensor *const *list, int64_t n)
+{
+    char name[64];
+    TS_TRY(ts_check_list(at, list_name, n_name, list, n));
+    for (int64_t i = 0; i < n; i++)
+        if (!list[i] || list[i] == TS_NONE) {
+            snprintf(name, sizeof name, "%s[%lld]", list_name, (long long)i);
+            return list[i] ? ts_check_absent(at, name, 0) : fail_null(at, name, "a tensor", true);
+        }
+    return TS_OK;
+}
+
+ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected, ts_scalar got)
+{
+    const char *dot = strrchr(name, '.'); /* a field of options goes by its own name */
+    char text[32];
+    if (got.kind == TS_SCALAR_FLOAT)
+        snprintf(text, sizeof text, "%g", got.d);
+    else
+        snprintf(text, sizeof text, "%lld", (long long)got.i);
+    return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL, "argument '%s': expected %s, got %s",
+                      dot ? dot + 1 : name, expected, text);
+}
+
+ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
+                              const void *opts)
+{
+    size_t given = opts ? *(const size_t *)opts : size;
+    if (given < sizeof given || given > size)
+        return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site,
+                          "set .size to the size of the struct, or use TS_OPTS()",
+                          "argument '%s': expected a size from %zu to %zu, got %zu", name,
+                          sizeof given, size, given);
+    memset(copy, 0, size);
+    if (opts)
+        memcpy(copy, opts, given);
+    memcpy(copy, &size, sizeof size);
+    return TS_OK;
+}

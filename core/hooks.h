@@ -1,0 +1,35 @@
+/**
+ * @file hooks.h  What rooms below need and only rooms above can do.
+ *
+ * Each room's install function sets its own members; init.c calls these before the first use of
+ * the library, so a hook is never NULL afterwards.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_HOOKS_H
+#define TS_CORE_HOOKS_H
+
+#include "core/thread.h"
+
+typedef struct ts_hooks {
+    /** dispatch/timers.c: a thread ends; its heap is still there. */
+    void (*thread_ended)(ts_thread *thread);
+    /** ops/copy.c: a contiguous tensor of dtype with t's values, owned by the caller;
+     *  NULL on failure. */
+    ts_tensor *(*convert)(ts_tensor *t, ts_dtype dtype);
+    /** ops/copy.c: copies values between tensors of the same sizes, of any dtypes and devices;
+     *  counts as a write of op. */
+    ts_status (*copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
+    /** ops/copy.c: a call whose argument `arg` (nargs: a given result) is on another device than
+     *  its kernel. */
+    ts_status (*across)(ts_frame *f, int arg);
+    /** autograd/node.c: releases a tensor's node and gradient. */
+    void (*release_history)(ts_tensor *t);
+    /** layers/autocast.c: runs body under the autocast state of an earlier call. */
+    ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
+    /** layers/autocast.c: forgets the casts of leaves that the calling thread keeps. */
+    void (*forget_casts)(void);
+} ts_hooks;
+
+extern ts_hooks ts_above;
+
+#endif

@@ -1,0 +1,41 @@
+/** @file init.c  Brings the library up room by room when it is loaded, and down at its end. */
+// SPDX-License-Identifier: MIT
+#include "init.h"
+#include "dispatch/registry.h"
+
+/** The rooms that register, from the bottom up. */
+static const struct {
+    const char *name;
+    ts_status (*install)(void);
+} rooms[] = {
+    {"ops", ts_ops_install},
+    {"autograd", ts_autograd_install},
+    {"tracing", ts_tracing_install},
+    {"layers", ts_layers_install},
+    {"backends/cpu", ts_cpu_install},
+};
+
+__attribute__((constructor(110))) static void init(void)
+{
+    const char *room = "";
+    ts_status status = TS_OK;
+    ts_core_install();
+    ts_dispatch_install();
+    ts_registry_begin(); /* what they register becomes visible together, or not at all */
+    for (int i = 0; i < TS_COUNTOF(rooms) && status == TS_OK; i++) {
+        room = rooms[i].name;
+        status = rooms[i].install();
+    }
+    if (ts_registry_end(status) == TS_OK)
+        ts_layers_from_environment();
+    else
+        ts_log_write("init", "installing %s failed: %s", room, ts_error_message());
+}
+
+__attribute__((destructor(110))) static void end(void)
+{
+    ts_layers_remove();
+    ts_core_remove(); /* the main thread ends, and dispatch/ hears of it */
+    ts_autograd_remove();
+    ts_dispatch_remove();
+}

@@ -1,0 +1,128 @@
+// Checks of arguments: what they accept, what they say, and options of older and newer headers.
+// SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
+
+#include <string.h>
+
+#include "include/tessera/ops.h"
+#include "tests/harness.h"
+
+#define SAYS(text) ck_assert_str_eq(ts_error_message(), text)
+
+static ts_status ts_scores_add(void *scores, const char *name, const double *values, int64_t n)
+{
+    TS_TRY(TS_CHECK_OBJECTS(scores));
+    TS_TRY(TS_CHECK_POINTERS(scores, name));
+    TS_TRY(TS_CHECK_LIST(values, n));
+    TS_TRY(TS_CHECK_VALUE(n, n <= 3, "at most 3"));
+    return TS_OK;
+}
+
+TS_TEST(checks_name_function_and_argument)
+{
+    int scores;
+    double values[4] = {0};
+    ck_assert_int_eq(ts_scores_add(&scores, "a", values, 3), TS_OK);
+    ck_assert_int_eq(ts_scores_add(&scores, "a", NULL, 0), TS_OK);
+    ck_assert_int_eq(ts_scores_add(&scores, NULL, values, 3), TS_ERR_NULL);
+    SAYS("scores_add: argument 'name': expected a pointer, got NULL");
+    ck_assert_str_eq(ts_error_op(), "scores_add");
+    ck_assert_ptr_nonnull(ts_error_site());
+    ck_assert_int_eq(ts_scores_add(&scores, "a", NULL, 2), TS_ERR_NULL);
+    SAYS("scores_add: argument 'values': expected 2 entries, got NULL");
+    ck_assert_int_eq(ts_scores_add(&scores, "a", values, -2), TS_ERR_VALUE);
+    SAYS("scores_add: argument 'n': expected at least 0, got -2");
+    ck_assert_int_eq(ts_scores_add(&scores, "a", values, 4), TS_ERR_VALUE);
+    SAYS("scores_add: argument 'n': expected at most 3, got 4");
+}
+
+TS_TEST(an_object_of_null_passes_a_failure_on_and_a_pointer_does_not)
+{
+    TS_SCOPE;
+    char text[] = "scores";
+    ck_assert_ptr_null(ts_add(ts_ones(TS_SIZES(2), TS_F32), ts_ones(TS_SIZES(3), TS_F32)));
+    ck_assert_int_eq(ts_scores_add(NULL, "a", NULL, 0), TS_ERR_SHAPE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "add: argument 'other'"));
+    ck_assert_int_eq(ts_scores_add(text, NULL, NULL, 0), TS_ERR_NULL);
+    ts_error_clear();
+    ck_assert_int_eq(ts_scores_add(NULL, "a", NULL, 0), TS_ERR_NULL);
+    SAYS("scores_add: argument 'scores': expected an object, got NULL");
+}
+
+static ts_status each(ts_tensor *a, ts_tensor *b, const char *const *names,
+                      ts_tensor *const *tensors, int n)
+{
+    TS_TRY(TS_CHECK_TENSORS(a, b));
+    TS_TRY(TS_CHECK_STRINGS(names, n));
+    return TS_CHECK_TENSOR_LIST(tensors, n);
+}
+
+TS_TEST(tensors_and_entries_of_lists_are_required)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(2), TS_F32), *list[] = {x, TS_NONE}, *missing[] = {x, NULL};
+    const char *names[] = {"a", NULL}, *both[] = {"a", "b"};
+    ck_assert_int_eq(each(x, x, names, list, 1), TS_OK);
+    ck_assert_int_eq(each(x, TS_NONE, names, list, 1), TS_ERR_NULL);
+    SAYS("each: argument 'b': expected a tensor, got TS_NONE");
+    ck_assert_int_eq(each(x, x, names, list, 2), TS_ERR_NULL);
+    SAYS("each: argument 'names[1]': expected a string, got NULL");
+    ck_assert_int_eq(each(x, x, both, list, 2), TS_ERR_NULL);
+    SAYS("each: argument 'tensors[1]': expected a tensor, got TS_NONE");
+    ts_error_clear();
+    ck_assert_int_eq(each(x, x, both, missing, 2), TS_ERR_NULL);
+    SAYS("each: argument 'tensors[1]': expected a tensor, got NULL");
+    ck_assert_int_eq(each(x, NULL, both, list, 2), TS_ERR_NULL); /* recorded before */
+    SAYS("each: argument 'tensors[1]': expected a tensor, got NULL");
+}
+
+/* ------------------------------------------------------------------------------- options ---- */
+
+typedef struct run_opts {
+    size_t size;
+    double rate;
+    int64_t steps;
+} run_opts;
+/** The same in older headers, and in newer ones. */
+typedef struct old_opts {
+    size_t size;
+    double rate;
+} old_opts;
+typedef struct new_opts {
+    run_opts run;
+    bool later;
+} new_opts;
+
+/* as in a library: the compiler does not see both sides */
+__attribute__((noinline)) static ts_status run(const run_opts *opts, run_opts *read)
+{
+    run_opts o;
+    memset(&o, 0xff, sizeof o);
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    *read = o;
+    return TS_OK;
+}
+
+TS_TEST(options_of_older_headers_are_completed_with_zeros)
+{
+    run_opts read;
+    old_opts old = {.size = sizeof old, .rate = 0.5};
+    ck_assert_int_eq(run(TS_OPTS(run_opts, .rate = 2, .steps = 7), &read), TS_OK);
+    ck_assert(read.size == sizeof read && read.rate == 2 && read.steps == 7);
+    ck_assert_int_eq(run((const run_opts *)(const void *)&old, &read), TS_OK);
+    ck_assert(read.size == sizeof read && read.rate == 0.5 && read.steps == 0);
+    ck_assert_int_eq(run(NULL, &read), TS_OK);
+    ck_assert(read.size == sizeof read && read.rate == 0 && read.steps == 0);
+}
+
+TS_TEST(options_without_a_size_or_of_newer_headers_are_refused)
+{
+    run_opts read;
+    new_opts newer = {.run.size = sizeof newer};
+    ck_assert_int_eq(run(&newer.run, &read), TS_ERR_VALUE);
+    SAYS("run: argument 'opts': expected a size from 8 to 24, got 32");
+    ck_assert_int_eq(run(&(run_opts){.rate = 1}, &read), TS_ERR_VALUE);
+    SAYS("run: argument 'opts': expected a size from 8 to 24, got 0");
+    ck_assert_ptr_nonnull(strstr(ts_error_hint(), "TS_OPTS()"));
+    ck_assert_int_eq(run(&(run_opts){.size = 4}, &read), TS_ERR_VALUE);
+}

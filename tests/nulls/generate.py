@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes calls with a wrong pointer or count: generate.py ALLOWED OUT HEADER...
+
+For each function that the headers declare: NULL in the place of each pointer, a list whose entries
+are NULL, a count below 0, options of no size and of one that is too large. All other arguments are
+objects of nulls.c. A function whose parameters have no such object is an error, so a new function
+joins. ALLOWED has the pointers that may be NULL, one a line: FUNCTION PARAMETER what NULL means."""
+import pathlib
+import re
+import sys
+
+CALLBACKS = {"ts_module_visit": "visit", "ts_grad_hook": "hook_fn", "ts_node_pre_hook": "before_fn",
+             "ts_node_post_hook": "after_fn", "ts_recompute_fn": "traced", "ts_trace_fn": "traced",
+             "ts_layer_report_fn": "report_fn"}
+LISTS = {"const char *const *": "missing_names", "ts_tensor *const *": "missing_tensors"}
+COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nmetadata"}
+# What an argument is: by its type and name, else by its type alone, less const.
+OBJECTS = {
+    "ts_module * child": "give(&child)", "ts_tensor * loss": "loss", "ts_tensor * root": "loss",
+    "ts_tensor * output": "loss", "char * path": "path", "char * dir": "path",
+    "char * activation": '"relu"', "char *const * keys": "keys", "char * op": '"add"',
+    "double p": "0.5", "ts_dtype dtype": "TS_F32", "int nsections": "1", "int m": "1",
+    "int noutputs": "1", "int64_t total_steps": "10", "ts_tensor *const * inputs": "pair",
+    "ts_fn function": "ts_relu", "char * text": "text", "char * buffer": "text",
+    "char * format": '"%d"', "double high": "2", "char * json_text": "NULL",
+    "ts_tensor * gradient": "TS_NONE",
+}
+TYPES = {
+    "ts_module *": "module", "ts_optimizer *": "optimizer", "ts_grad_scaler *": "scaler",
+    "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart", "ts_text_table *": "table",
+    "ts_progress *": "progress", "ts_safetensors *": "file", "ts_checkpoint *": "checkpoint",
+    "ts_tensor *": "x", "ts_tensor *const *": "pair", "ts_tensor **": "places",
+    "char *": '"a"', "char *const *": "names", "FILE *": "stream", "double *": "numbers",
+    "int64_t *": "&count", "int *": "&number", "ts_batch *": "&batch", "ts_node *": "node",
+    "ts_hook *": "hook", "ts_hook **": "&hook", "ts_graph *": "graph",
+    "ts_graph **": "&traced_graph",
+    "ts_module **": "&slot", "ts_named_tensors *": "&list", "ts_named_number *": "&named",
+    "ts_load_report *": "&report", "ts_schedule *": "&schedule", "ts_training *": "&training",
+    "ts_module_type *": "&type", "ts_checkpoint_section *": "&section", "ts_scalar *": "&scalar",
+    "ts_checkpoint **": "&found", "ts_column *": "columns", "ts_function *": "&function",
+    "ts_function_call *": "call", "ts_autocast_region *": "&region",
+    "ts_registration **": "&handle",
+    "int": "2", "int64_t": "2", "double": "1", "bool": "true", "size_t": "64", "...": "1",
+    "ts_device": "TS_DEVICE_CPU", "ts_loader_state": "(ts_loader_state){0, 0}",
+    "ts_fan": "TS_FAN_IN", "ts_optimizer_kind": "TS_SGD",
+}
+ENUMS = ("ts_text_table_style", "ts_autograd_format", "ts_graph_format", "ts_layer_scope",
+         "ts_autocast_policy", "ts_autocast_state")
+FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
+         "ts_grad_scaler *": "ts_grad_scaler_free", "ts_chart *": "ts_chart_free",
+         "ts_progress *": "ts_progress_free", "ts_safetensors *": "ts_safetensors_close",
+         "ts_csv *": "ts_csv_close", "ts_text_table *": "ts_text_table_free",
+         "ts_checkpoint *": "ts_checkpoint_close", "ts_loader *": "ts_loader_close"}
+
+
+def declared(header):
+    """(type of the result, name, parameters) of each function of a header."""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", pathlib.Path(header).read_text("utf-8"), flags=re.S)
+    for line in re.findall(r"TS_API\s+([^;]*);", text):
+        line = re.sub(r"\s*__attribute__\(\(.*\)\)$", "", " ".join(line.split()))
+        result, name, inside = re.match(r"(.*?)\s*\b(ts_\w+)\((.*)\)$", line).groups()
+        yield result, name, parameters(inside)
+
+
+def parameters(text):
+    """(type, name) of each parameter; a function's own type is ts_fn."""
+    if text == "void":
+        return []
+    found = []
+    for part in re.findall(r"(?:[^,(]|\([^)]*\))+", text):
+        part = part.strip()
+        pointer = re.search(r"\(\*(\w+)\)", part)
+        if pointer:
+            found.append(("ts_fn", pointer.group(1)))
+        elif part == "...":
+            found.append(("...", "..."))
+        else:
+            found.append(re.match(r"(.*?)(\w+)$", part).groups())
+    return [(kind.strip(), name) for kind, name in found]
+
+
+def argument(function, kind, name):
+    plain = kind.removeprefix("const ")
+    if plain in CALLBACKS:
+        return CALLBACKS[plain]
+    if plain.endswith("_opts *"):
+        return "&group" if plain == "ts_group_opts *" else "NULL"
+    if plain in ENUMS:
+        return f"({plain})0"
+    if plain == "void *":
+        return "NULL"
+    for table, key in ((OBJECTS, f"{plain} {name}"), (TYPES, plain)):
+        if key in table:
+            return table[key]
+    sys.exit(f"generate.py: {function}: no object for '{kind} {name}'")
+
+
+def wrong(function, params, allowed):
+    """(index, what stands there, what is expected) of each wrong call of a function."""
+    for i, (kind, name) in enumerate(params):
+        if kind == "ts_fn" or kind in CALLBACKS or (kind.endswith("*") and kind != "void *"):
+            free = (function, name) in allowed
+            allowed.pop((function, name), None)
+            yield i, "NULL", "ANYTHING" if free else "REFUSED"
+        if kind in LISTS:
+            yield i, LISTS[kind], "FAILED"
+        if kind.endswith("_opts *"):
+            yield i, "no_size", "SIZE"
+            yield i, "too_large", "SIZE"
+        if name in COUNTS and kind in ("int", "int64_t"):
+            yield i, "-1", "FAILED"
+
+
+def body(result, function, arguments):
+    call = f"{function}({', '.join(arguments)})"
+    if result == "ts_status":
+        return f"got({call});"
+    if result in FREED:
+        return f"{result}made = {call}; got_pointer(made); {FREED[result]}(made);"
+    if result.endswith("*"):
+        return f"got_pointer({call});"
+    return f"{call}; got_nothing();"
+
+
+def main():
+    allowed_path, out, *headers = sys.argv[1:]
+    allowed, rows, functions = {}, [], []
+    for line in pathlib.Path(allowed_path).read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            function, name, meaning = line.split(None, 2)
+            allowed[function, name] = meaning
+    for header in headers:
+        for result, function, params in declared(header):
+            values = [argument(function, *p) for p in params]
+            inside = any(kind.endswith("ts_function_call *") for kind, _ in params)
+            for i, value, expected in wrong(function, params, allowed):
+                arguments = values[:i] + [value] + values[i + 1:]
+                if params[i][1] == "format" and params[-1][1] == "...":
+                    arguments.pop()  # a format of NULL takes nothing
+                number = len(rows)
+                functions.append(f"static void call_{number}(void) "
+                                 f"{{ {body(result, function, arguments)} }}")
+                rows.append(f'    {{call_{number}, "{function}", "{params[i][1]}", "{value}", '
+                            f"{expected}, {'true' if inside else 'false'}}},")
+    if allowed:
+        sys.exit("generate.py: no such pointer: " + ", ".join(f"{f} {n}" for f, n in allowed))
+    table = ["static const wrong_call calls[] = {", *rows, "};"]
+    pathlib.Path(out).write_text("\n".join(functions + table) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+// Wrong pointers and counts: NULL in the place of each pointer of the functions of nn, io, report,
+// autograd, trace and layers, lists of NULL entries, counts below 0. The calls are made by
+// generate.py from the headers; here is what the other arguments are, and what is expected.
+// SPDX-License-Identifier: MIT
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "include/tessera/tessera.h"
+#include "io/files.h"
+#include "tests/harness.h"
+
+/** What a call must do. Where its result cannot say that it failed, it must not crash. */
+typedef enum expectation {
+    REFUSED, /* TS_ERR_NULL, in a message that names the argument */
+    SIZE,    /* TS_ERR_VALUE, in a message that names the argument */
+    FAILED,  /* an error */
+    ANYTHING /* NULL is allowed there */
+} expectation;
+
+typedef struct wrong_call {
+    void (*run)(void);
+    const char *function, *argument, *value;
+    expectation expected;
+    bool inside; /* of the forward of a ts_function */
+} wrong_call;
+
+/* -------------------------------------------------------------------- what arguments are ---- */
+
+static char folder[64], path[96], text[64];
+static const char *names[] = {"a", "b"}, *keys[] = {"loader", "epoch"}, *missing_names[2];
+static ts_tensor *x, *loss, *pair[2], *places[4], *missing_tensors[2];
+static ts_module *module, *child, *slot;
+static ts_optimizer *optimizer;
+static ts_grad_scaler *scaler;
+static ts_loader *loader;
+static ts_csv *csv;
+static ts_chart *chart;
+static ts_text_table *table;
+static ts_progress *progress;
+static ts_safetensors *file;
+static ts_checkpoint *checkpoint, *found;
+static ts_node *node;
+static ts_hook *hook;
+static ts_graph *graph, *traced_graph;
+static ts_function_call *call;
+static ts_registration *handle;
+static FILE *stream;
+static double numbers[2];
+static int64_t count;
+static int number;
+static ts_batch batch;
+static ts_named_tensors list;
+static ts_named_number named;
+static ts_load_report report;
+static ts_scalar scalar;
+static ts_group_opts group;
+static ts_training training;
+static ts_autocast_region region;
+static const void *const no_size = (const char[256]){0}, *const too_large = (size_t[32]){4096};
+static const ts_schedule schedule = {.kind = TS_SCHEDULE_CONSTANT};
+static const ts_module_type type = {.size = sizeof type, .name = "Plain"};
+static const ts_column columns[2] = {{.header = "a"}, {.header = "b"}};
+static const ts_checkpoint_section section = {"model", names, pair, 2};
+
+static ts_status visit(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
+{
+    (void)ctx, (void)name, (void)t, (void)kind;
+    return TS_OK;
+}
+static ts_tensor *hook_fn(void *payload, ts_tensor *grad)
+{
+    (void)payload;
+    return grad;
+}
+static ts_status before_fn(void *payload, ts_node *at, ts_tensor **grads, int n)
+{
+    (void)payload, (void)at, (void)grads, (void)n;
+    return TS_OK;
+}
+static ts_status after_fn(void *payload, ts_node *at, ts_tensor **input_grads, int n,
+                          ts_tensor *const *grads, int m)
+{
+    (void)payload, (void)at, (void)input_grads, (void)n, (void)grads, (void)m;
+    return TS_OK;
+}
+static void report_fn(void *payload, const ts_layer_report *seen) { (void)payload, (void)seen; }
+
+/** A function to be traced or computed again: the sum of its first input. */
+static ts_status traced(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(outputs[0] = ts_sum(inputs[0]));
+}
+
+/** The forward of a function, in which the running call is made. */
+static ts_status forward(ts_function_call *c, void *ctx, ts_tensor *const *inputs, int n,
+                         ts_tensor **outputs, int m)
+{
+    (void)n, (void)m;
+    call = c;
+    if (ctx)
+        ((const wrong_call *)ctx)->run();
+    return TS_STATUS_OF(outputs[0] = ts_sum(inputs[0]));
+}
+static ts_status backward(ts_function_call *c, void *ctx, ts_tensor *const *grads, int m,
+                          ts_tensor **input_grads, int n)
+{
+    (void)c, (void)ctx, (void)grads, (void)m, (void)n;
+    return TS_STATUS_OF(input_grads[0] = ts_ones_like(x));
+}
+static const ts_function function = {.size = sizeof function, .name = "around", .forward = forward,
+                                     .backward = backward};
+
+static ts_module *give(ts_module **m)
+{
+    ts_module *given = *m;
+    *m = NULL;
+    return given;
+}
+
+/* ------------------------------------------------------------------------------ the folder ---- */
+
+static int remove_one(const char *name, const struct stat *status, int kind, struct FTW *walk)
+{
+    (void)status, (void)kind, (void)walk;
+    return remove(name);
+}
+
+static void remove_folder(void) { nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+
+static const char *in_folder(const char *name)
+{
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static int no_fsync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+#define MADE(expr)                                                                                 \
+    ck_assert_msg(TS_STATUS_OF(expr) == TS_OK, "%s: %s", #expr, ts_error_message())
+
+static void make_objects(void)
+{
+    ts_files.fsync = no_fsync;
+    ck_assert_ptr_nonnull(mkdtemp(strcpy(folder, "/tmp/tessera-nulls-XXXXXX")));
+    MADE(stream = fopen(in_folder("stream"), "w+"));
+    MADE(x = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F32), true));
+    pair[0] = x;
+    MADE(pair[1] = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F32), true));
+    MADE(loss = ts_sum(ts_mul(pair[0], pair[1])));
+    node = ts_grad_node(loss);
+    MADE(ts_register_hook(x, hook_fn, NULL, &hook));
+    MADE(module = ts_sequential_new());
+    MADE(ts_sequential_add(module, ts_linear_new(3, 2, true)));
+    MADE(child = ts_linear_new(3, 2, true));
+    group = ts_optimizer_defaults(TS_SGD, 0.1);
+    MADE(optimizer = ts_optimizer_for(module, TS_SGD, &group));
+    MADE(scaler = ts_grad_scaler_new(NULL));
+    for (int i = 0; i < 200; i++)
+        fputc(i, stream);
+    fflush(stream);
+    MADE(loader = ts_loader_open(path, TS_OPTS(ts_loader_opts, .batch = 2, .length = 4,
+                                               .dtype = TS_U8, .no_thread = true)));
+    MADE(csv = ts_csv_create(in_folder("log.csv"), names, 2));
+    MADE(chart = ts_chart_new(NULL));
+    MADE(table = ts_text_table_new(columns, 2));
+    MADE(progress = ts_progress_new(10, TS_OPTS(ts_progress_opts, .mode = TS_PROGRESS_QUIET)));
+    MADE(ts_safetensors_save(in_folder("file"), names, pair, 2, NULL, NULL, 0));
+    MADE(file = ts_safetensors_open(path, NULL));
+    MADE(ts_checkpoint_save(folder, 1, &section, 1, "{\"loader\":{\"epoch\":3}}", NULL));
+    MADE(ts_checkpoint_find(folder, &checkpoint));
+    MADE(ts_trace(traced, NULL, pair, 2, places, 1, &graph));
+    training = (ts_training){.size = sizeof training, .model = module};
+    in_folder("new");
+}
+
+static void free_objects(void)
+{
+    ts_graph_free(graph);
+    ts_graph_free(traced_graph);
+    ts_checkpoint_close(checkpoint);
+    ts_checkpoint_close(found);
+    ts_safetensors_close(file);
+    ts_progress_free(progress);
+    ts_text_table_free(table);
+    ts_chart_free(chart);
+    ts_csv_close(csv);
+    ts_loader_close(loader);
+    ts_grad_scaler_free(scaler);
+    ts_optimizer_free(optimizer);
+    ts_module_free(child);
+    ts_module_free(module);
+    fclose(stream);
+}
+
+/* ------------------------------------------------------------------------------- the calls ---- */
+
+static ts_status status; /* of the call */
+static bool says;        /* its result can say that it failed */
+
+static void got(ts_status s) { status = s, says = true; }
+/** NULL may be an answer: a failure is told by the record. */
+static void got_pointer(const void *p)
+{
+    got(p ? TS_OK : ts_error_code());
+}
+static void got_nothing(void) { says = false; }
+
+#include "calls.inc"
+
+/** Whether the call did what is expected of it. */
+static bool holds(const wrong_call *c)
+{
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "'%s", c->argument);
+    bool named_it = strstr(ts_error_message(), quoted) != NULL;
+    switch (c->expected) {
+    case ANYTHING:
+        return !(ts_error_code() == TS_ERR_NULL && named_it);
+    case FAILED:
+        return !says || status != TS_OK;
+    case SIZE:
+        return status == TS_ERR_VALUE && named_it;
+    default:
+        return !says || (status == TS_ERR_NULL && named_it);
+    }
+}
+
+TS_TEST(wrong_pointers_and_counts, .loop = sizeof calls / sizeof *calls)
+{
+    const wrong_call *c = &calls[_i];
+    TS_SCOPE;
+    make_objects();
+    ts_error_clear();
+    if (c->inside) {
+        ts_tensor *y = NULL;
+        ts_function_apply(&function, (void *)c, pair, 2, &y, 1);
+    } else {
+        c->run();
+    }
+    bool held = holds(c);
+    ts_tally(held, !held, 0);
+    if (!held)
+        printf("%s with %s = %s: %s: %s\n", c->function, c->argument, c->value,
+               ts_status_name(status), ts_error_message());
+    free_objects();
+    remove_folder();
+}
