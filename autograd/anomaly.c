@@ -2,7 +2,7 @@
  * where each call came from. */
 // SPDX-License-Identifier: MIT
 #include "autograd/anomaly.h"
-#include "dispatch/entries.h"
+#include "dispatch/store.h"
 #include "include/tessera/ops.h"
 
 #include <execinfo.h>

@@ -51,45 +51,49 @@ static void task_end(ts_run *run, ts_task *t)
     }
 }
 
+/** Room for the tasks of a small graph, beside the run on the stack. */
+enum { FEW_TASKS = 8 };
+typedef struct few_tasks {
+    ts_task tasks[FEW_TASKS];
+    uint32_t heap[FEW_TASKS], table[2 * FEW_TASKS];
+} few_tasks;
+
+TS_INLINE void run_begin(ts_run *run, few_tasks *few)
+{
+    memset(few->table, 0, sizeof few->table);
+    run->tasks = few->tasks;
+    run->heap = few->heap;
+    run->table = few->table;
+    run->room = FEW_TASKS;
+}
+
+static size_t block_bytes(uint32_t room) { return room * (sizeof(ts_task) + 3 * sizeof(uint32_t)); }
+
 static void run_free(ts_run *run)
 {
     /* only those that still wait have gradients */
     for (uint32_t i = 0; i < run->nheap; i++)
         task_end(run, &run->tasks[run->heap[i]]);
-    if (run->room) {
-        ts_free(run->thread, run->tasks, run->room * sizeof *run->tasks);
-        ts_free(run->thread, run->heap, run->room * sizeof *run->heap);
-        ts_free(run->thread, run->table, 2 * run->room * sizeof *run->table);
-    }
+    if (run->room > FEW_TASKS)
+        ts_free(run->thread, run->tasks, block_bytes(run->room));
 }
 
-static ts_status run_grow(ts_run *run)
+/** Moves the tasks into a block of four times the room. */
+static TS_COLD ts_status run_grow(ts_run *run)
 {
-    uint32_t room = run->room ? 2 * run->room : 32;
-    ts_task *tasks = ts_alloc(run->thread, room * sizeof *tasks);
-    uint32_t *heap = ts_alloc(run->thread, room * sizeof *heap);
-    uint32_t *table = ts_alloc(run->thread, 2 * room * sizeof *table);
-    if (!tasks || !heap || !table) {
-        if (tasks)
-            ts_free(run->thread, tasks, room * sizeof *tasks);
-        if (heap)
-            ts_free(run->thread, heap, room * sizeof *heap);
-        if (table)
-            ts_free(run->thread, table, 2 * room * sizeof *table);
-        return ts_fail_memory("the backward's tables", (int64_t)(room * sizeof *tasks));
-    }
-    if (run->room) {
-        memcpy(tasks, run->tasks, run->ntasks * sizeof *tasks);
-        memcpy(heap, run->heap, run->nheap * sizeof *heap);
-        ts_free(run->thread, run->tasks, run->room * sizeof *tasks);
-        ts_free(run->thread, run->heap, run->room * sizeof *heap);
-        ts_free(run->thread, run->table, 2 * run->room * sizeof *table);
-    }
-    run->tasks = tasks;
-    run->heap = heap;
-    run->table = table;
-    run->room = room;
-    memset(table, 0, 2 * room * sizeof *table);
+    ts_run more = *run;
+    more.room = 4 * run->room;
+    more.tasks = ts_alloc(run->thread, block_bytes(more.room));
+    if (!more.tasks)
+        return ts_fail_memory("the backward's tables", (int64_t)block_bytes(more.room));
+    more.heap = (uint32_t *)(more.tasks + more.room);
+    more.table = more.heap + more.room;
+    memcpy(more.tasks, run->tasks, run->ntasks * sizeof *run->tasks);
+    memcpy(more.heap, run->heap, run->nheap * sizeof *run->heap);
+    memset(more.table, 0, 2 * more.room * sizeof *more.table);
+    if (run->room > FEW_TASKS)
+        ts_free(run->thread, run->tasks, block_bytes(run->room));
+    *run = more;
     for (uint32_t i = 0; i < run->ntasks; i++)
         table_insert(run, i);
     return TS_OK;
@@ -129,13 +133,10 @@ static uint32_t heap_pop(ts_run *run)
 /** The task of a node; a new one waits from now on. */
 static ts_status schedule(ts_run *run, ts_node *node, uint32_t *at)
 {
-    uint32_t index = 0;
-    if (run->room) {
-        uint32_t mask = 2 * run->room - 1;
-        for (uint32_t at = hash(node, mask); run->table[at] && !index; at = (at + 1) & mask)
-            if (run->tasks[run->table[at] - 1].node == node)
-                index = run->table[at];
-    }
+    uint32_t index = 0, mask = 2 * run->room - 1;
+    for (uint32_t at = hash(node, mask); run->table[at] && !index; at = (at + 1) & mask)
+        if (run->tasks[run->table[at] - 1].node == node)
+            index = run->table[at];
     if (!index) {
         if (run->ntasks == run->room)
             TS_TRY(run_grow(run));
@@ -437,6 +438,8 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     ts_run run = {.thread = ts_thread_self(), .record = record, .retain = retain,
                   .captures = captures,
                   .ncaptures = ncaptures};
+    few_tasks few;
+    run_begin(&run, &few);
     run.self = ts_node_self(run.thread);
     run.anomaly = ts_anomaly_enabled();
     for (int i = 0; i < ncaptures; i++)
@@ -483,6 +486,8 @@ ts_status ts_engine_walk(ts_node *root,
                          void *ctx)
 {
     ts_run walk = {.thread = ts_thread_self()};
+    few_tasks few;
+    run_begin(&walk, &few);
     uint32_t index;
     ts_status status = schedule(&walk, root, &index);
     while (status == TS_OK && walk.nheap) {

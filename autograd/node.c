@@ -115,15 +115,13 @@ ts_grad_meta *ts_grad_meta_of(ts_tensor *t)
     return first;
 }
 
-ts_node *ts_gradient_node(ts_tensor *t)
+ts_node *ts_accumulator_of(ts_tensor *t)
 {
-    if (t->node)
-        return t->node;
     ts_grad_meta *m = ts_grad_meta_of(t);
     if (!m)
         return NULL;
     ts_node *n = __atomic_load_n(&m->accumulator, __ATOMIC_ACQUIRE);
-    if (TS_LIKELY(n != NULL))
+    if (n)
         return n;
     size_t bytes = sizeof(ts_node);
     n = ts_alloc(ts_thread_self(), bytes);

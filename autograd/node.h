@@ -17,9 +17,8 @@ typedef struct ts_input {
     uint32_t version;  /* of the storage when saved; packed: the number in the node's segment */
     uint8_t output;    /* which result of next */
     uint8_t arg;       /* argument it belongs to */
-    uint8_t dtype, ndim;
-    ts_device device;
     bool packed;
+    TS_KIND_MEMBERS;
     int64_t sizes[TS_MAX_DIMS];
 } ts_input;
 
@@ -29,8 +28,7 @@ typedef struct ts_output {
                           its node is this one, given at unpack */
     uint32_t version;
     bool packed;
-    uint8_t dtype, ndim;
-    ts_device device;
+    TS_KIND_MEMBERS;
     int64_t sizes[TS_MAX_DIMS];
 } ts_output;
 
@@ -93,9 +91,17 @@ struct ts_grad_meta {
 
 /** Gradient meta of t, made on demand; NULL with an error. */
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
+ts_node *ts_accumulator_of(ts_tensor *t);
 /** The node a gradient of t goes to: t's own, or its leaf's accumulator;
  * borrowed. NULL with an error. */
-ts_node *ts_gradient_node(ts_tensor *t);
+TS_INLINE ts_node *ts_gradient_node(ts_tensor *t)
+{
+    if (t->node)
+        return t->node;
+    ts_grad_meta *m = __atomic_load_n(&t->grad, __ATOMIC_ACQUIRE);
+    ts_node *n = m ? __atomic_load_n(&m->accumulator, __ATOMIC_ACQUIRE) : NULL;
+    return TS_LIKELY(n != NULL) ? n : ts_accumulator_of(t);
+}
 
 void ts_node_unref(ts_node *node);
 /** The AUTOGRAD layer: runs the call and attaches a node to its results. */
@@ -119,16 +125,12 @@ TS_INLINE void ts_input_fill(ts_input *in, int arg, const ts_tensor *t)
     in->saved = NULL;
     in->packed = false;
     in->arg = (uint8_t)arg;
-    in->dtype = t->dtype;
-    in->ndim = t->ndim;
-    in->device = t->storage->device;
+    in->kind = t->kind;
     memcpy(in->sizes, t->sizes, sizeof in->sizes); /* all: a few moves instead of a loop */
 }
 TS_INLINE void ts_output_fill(ts_output *o, const ts_tensor *t)
 {
-    o->dtype = t->dtype;
-    o->ndim = t->ndim;
-    o->device = t->storage->device;
+    o->kind = t->kind;
     memcpy(o->sizes, t->sizes, sizeof o->sizes);
 }
 TS_INLINE ts_node *ts_node_ref(ts_node *node)

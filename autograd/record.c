@@ -58,126 +58,167 @@ static ts_status check_writes(const ts_frame *f, bool records)
     for (int i = 0; f->table->written >> i; i++) {
         if (!(f->table->written >> i & 1))
             continue;
-        const ts_value *v = &f->args[i];
-        uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-        for (uint32_t k = 0; k < n; k++) {
-            const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
-            if (requires_grad(t))
+        uint32_t n;
+        ts_tensor *const *members = ts_value_members(&f->args[i], &n);
+        for (uint32_t k = 0; k < n; k++)
+            if (requires_grad(members[k]))
                 return refuse(f, f->table->info->schema.args[i].name, "requires grad");
-        }
     }
     return TS_OK;
 }
 
 /* -------------------------------------------------------------------------------- nodes ---- */
 
-static size_t ints_bytes(const ts_value *v)
+/** What a call's arguments ask of its node. */
+typedef struct need {
+    uint32_t inputs; /* tensors, members of lists included */
+    bool grad;       /* one of them requires grad */
+    size_t tail;     /* bytes of lists of ints and of strings */
+} need;
+
+static size_t tail_bytes(const ts_value *v)
 {
-    return v->tag == TS_TAG_INTS ? v->count * sizeof(int64_t) : 0;
-}
-static size_t string_bytes(const ts_value *v)
-{
-    return v->tag == TS_TAG_STRING ? (strlen(v->str) + 8) & ~(size_t)7 : 0;
+    return v->tag == TS_TAG_INTS     ? v->count * sizeof(int64_t)
+           : v->tag == TS_TAG_STRING ? (strlen(v->str) + 8) & ~(size_t)7
+                                     : 0;
 }
 
-/** A node with room for the call's arguments; inputs are filled but nothing is saved. */
-static ts_node *node_new(const ts_frame *f)
+TS_INLINE need measure(const ts_frame *f)
 {
-    uint32_t ninputs = 0;
-    size_t tail = 0, trail = ts_trail_bytes();
+    need need = {0};
+    unsigned flags = 0;
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
-        ninputs += v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-        tail += ints_bytes(v) + string_bytes(v);
+        if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
+            need.inputs++;
+            flags |= v->t->flags;
+        } else if (v->tag == TS_TAG_TENSORS) {
+            need.inputs += v->count;
+            for (uint32_t k = 0; k < v->count; k++)
+                flags |= v->list[k]->flags;
+        } else if (v->tag > TS_TAG_TENSORS) {
+            need.tail += tail_bytes(v);
+        }
     }
+    need.grad = flags & TS_TENSOR_REQUIRES_GRAD;
+    return need;
+}
+
+/** A node with room for the call's arguments; NULL with an error. */
+TS_INLINE ts_node *node_new(const ts_frame *f, const need *need)
+{
+    size_t trail = ts_trail_bytes();
     size_t bytes = sizeof(ts_node) + f->nargs * sizeof(ts_value) +
-                   (size_t)ninputs * sizeof(ts_input) + f->nrets * sizeof(ts_output) + tail + trail;
+                   (size_t)need->inputs * sizeof(ts_input) + f->nrets * sizeof(ts_output) +
+                   need->tail + trail;
     ts_node *n = bytes <= UINT32_MAX ? ts_alloc(f->thread, bytes) : NULL;
-    if (!n) {
+    if (TS_UNLIKELY(!n)) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
         return NULL;
     }
+    ts_input *inputs = (ts_input *)(n + 1);
+    ts_output *outputs = (ts_output *)(inputs + need->inputs);
     atomic_init(&n->refs, 1);
     n->op = f->op;
     n->nargs = f->nargs;
     n->nrets = f->nrets;
-    n->saves = n->guarded = n->freed = n->trail = false;
-    atomic_init(&n->owner, 0);
-    n->ninputs = ninputs;
+    n->ninputs = 0;
     n->bytes = (uint32_t)bytes;
-    n->seq = 0;
+    atomic_init(&n->owner, 0);
+    n->saves = n->guarded = n->freed = n->trail = false;
     n->vjp = f->table->vjp;
     n->site = f->site;
     n->rng = f->rng;
     n->leaf = NULL;
     n->hooks = NULL;
-    n->inputs = (ts_input *)(n + 1);
-    n->outputs = (ts_output *)(n->inputs + ninputs);
-    n->args = (ts_value *)(n->outputs + f->nrets);
-    char *p = (char *)(n->args + f->nargs);
-    int k = 0;
-    for (int i = 0; i < f->nargs; i++) {
-        const ts_value *v = &f->args[i];
-        n->args[i] = *v;
-        if (v->tag == TS_TAG_INTS) {
-            if (v->count) /* an empty list may be NULL */
-                memcpy(p, v->ints, ints_bytes(v));
-            n->args[i].ints = (int64_t *)p;
-            p += ints_bytes(v);
-        } else if (v->tag == TS_TAG_STRING) {
-            strcpy(p, v->str);
-            n->args[i].str = p;
-            p += string_bytes(v);
-        }
-        uint32_t count = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-        for (uint32_t m = 0; m < count; m++, k++) {
-            ts_input_fill(&n->inputs[k], i, v->tag == TS_TAG_TENSOR ? v->t : v->list[m]);
-        }
-    }
+    n->inputs = inputs;
+    n->outputs = outputs;
+    n->args = (ts_value *)(outputs + f->nrets);
     for (int i = 0; i < f->nrets; i++) {
-        n->outputs[i].saved = NULL;
-        n->outputs[i].packed = false;
-        n->outputs[i].ndim = 0;
+        outputs[i].saved = NULL;
+        outputs[i].packed = false;
+        outputs[i].kind = (ts_kind){0};
     }
     if (TS_UNLIKELY(trail))
         ts_trail_take(n);
     return n;
 }
 
-/** Edges to the makers of the inputs, and the saved arguments. Before the call: may fail. */
-static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
+/** The node's own copy of what a plain argument points to. */
+static char *keep_plain(ts_value *v, char *p)
 {
-    uint64_t seq = f->thread->seq;
+    size_t bytes = tail_bytes(v);
+    if (v->tag == TS_TAG_INTS) {
+        if (v->count) /* an empty list may be NULL */
+            memcpy(p, v->ints, bytes);
+        v->ints = (int64_t *)p;
+    } else if (v->tag == TS_TAG_STRING) {
+        v->str = strcpy(p, v->str);
+    }
+    return p + bytes;
+}
+
+/** The next input: its shape, and the edge to its maker, which *grad says is there. */
+TS_INLINE ts_status connect(ts_node *n, ts_tensor *t, int arg, bool *grad)
+{
+    ts_input *in = &n->inputs[n->ninputs++];
+    ts_input_fill(in, arg, t);
+    if (!requires_grad(t) || t->dtype > TS_F16)
+        return TS_OK;
+    ts_node *next = ts_gradient_node(t);
+    if (TS_UNLIKELY(!next))
+        return ts_error_code();
+    in->next = ts_node_ref(next);
+    in->output = t->output;
+    n->seq = n->seq > next->seq ? n->seq : next->seq;
+    *grad = true;
+    return TS_OK;
+}
+
+static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_value *v, int arg,
+                                                        bool *grad)
+{
+    for (uint32_t k = 0; k < v->count; k++)
+        TS_TRY(connect(n, v->list[k], arg, grad));
+    return TS_OK;
+}
+
+/** Copies of the arguments and edges to the makers of the tensors. Before the call: may fail.
+ * *reads has a bit for each argument and result that the rule will read. */
+TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
+{
     const ts_vjp *vjp = n->vjp;
+    char *p = (char *)(n->args + f->nargs);
     *reads = vjp ? vjp->always : 0;
-    int k = 0;
+    n->seq = f->thread->seq;
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
-        uint32_t count = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-        for (uint32_t m = 0; m < count; m++, k++) {
-            ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[m];
-            if (!requires_grad(t) || !ts_dtype_is_float((ts_dtype)t->dtype))
-                continue;
-            ts_node *next = ts_gradient_node(t);
-            if (!next)
-                return ts_error_code();
-            n->inputs[k].next = ts_node_ref(next);
-            n->inputs[k].output = t->output;
-            seq = seq > next->seq ? seq : next->seq;
-            if (vjp)
-                *reads |= vjp->saves[i];
-        }
+        bool grad = false;
+        n->args[i] = *v;
+        if (TS_LIKELY(v->tag == TS_TAG_TENSOR))
+            TS_TRY(connect(n, v->t, i, &grad));
+        else if (v->tag == TS_TAG_TENSORS)
+            TS_TRY(connect_list(n, v, i, &grad));
+        else if (v->tag > TS_TAG_TENSORS)
+            p = keep_plain(&n->args[i], p);
+        if (grad && vjp)
+            *reads |= vjp->saves[i];
     }
-    n->seq = f->thread->seq = seq + 1;
+    f->thread->seq = ++n->seq;
     n->saves = n->guarded = *reads != 0;
-    for (uint32_t left = *reads & (TS_SAVE_RET(0) - 1); left; left &= left - 1) {
+    return TS_OK;
+}
+
+/** Keeps what the rule reads and is there before the call. */
+static __attribute__((noinline)) ts_status node_save(ts_node *n, const ts_frame *f, uint32_t reads)
+{
+    for (uint32_t left = reads & (TS_SAVE_RET(0) - 1); left; left &= left - 1) {
         int i = __builtin_ctz(left);
-        const ts_value *v = &f->args[i];
-        uint32_t count = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-        k = count ? ts_node_input(n, i, 0) : 0;
-        for (uint32_t m = 0; m < count; m++, k++) {
-            ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[m];
-            ts_input *in = &n->inputs[k];
+        uint32_t count;
+        ts_tensor *const *members = ts_value_members(&f->args[i], &count);
+        ts_input *in = count ? &n->inputs[ts_node_input(n, i, 0)] : NULL;
+        for (uint32_t k = 0; k < count; k++, in++) {
+            ts_tensor *t = members[k];
             if (TS_UNLIKELY(f->thread->tape != NULL) &&
                 ts_tape_take(f->thread->tape, n, t, &in->version)) {
                 in->packed = true;
@@ -198,7 +239,7 @@ static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
      * of the result is made in front of it */
     for (int i = 0; f->given >> i; i++) {
         ts_tensor *t = f->rets[i].t;
-        if ((f->given >> i & 1) && (*reads & TS_SAVE_RET(i)) && !f->thread->tape &&
+        if ((f->given >> i & 1) && (reads & TS_SAVE_RET(i)) && !f->thread->tape &&
             !(n->outputs[i].saved =
                   ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)))
             return ts_error_code();
@@ -206,61 +247,58 @@ static ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
     return TS_OK;
 }
 
-/** After the call: results get the node, and the rule its results.
+/** Keeps the results that the rule reads; those that only it wanted leave the call.
  * The alias of a new one may fail. */
-static ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads, uint8_t wanted)
+static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_frame *f,
+                                                             uint32_t reads)
 {
     for (int i = 0; i < f->nrets; i++) {
         if (f->rets[i].tag != TS_TAG_TENSOR)
             continue;
         ts_tensor *t = f->rets[i].t;
         ts_output *o = &n->outputs[i];
-        ts_output_fill(o, t);
-        bool extra = !(wanted >> i & 1) && !(f->given >> i & 1);
-        if (TS_UNLIKELY(f->thread->tape != NULL) && (reads & TS_SAVE_RET(i)) &&
-            ts_tape_take(f->thread->tape, n, t, &o->version)) {
-            o->packed = true;
-            if (extra) {
-                TS_TELL(f->thread, extra, i, t);
-                ts_tensor_unref(t);
-            }
-        } else if (reads & TS_SAVE_RET(i)) {
-            if (extra) {
-                o->saved = t; /* made for the rule only */
-                TS_TELL(f->thread, extra, i, t);
-            } else if (!o->saved && !(o->saved = ts_tensor_alias(f->thread, t, t->sizes, t->strides,
-                                                                 t->ndim, 0))) {
-                return ts_error_code();
-            }
-            if (o->saved)
-                o->saved->flags = t->flags;
-            o->version = t->storage->version;
-        } else if (extra) {
-            ts_tensor_unref(t);
-        }
-        if (extra)
+        bool extra = !((f->want | f->given) >> i & 1), kept = false;
+        if (extra) { /* the node keeps its meta, and the tensor if the rule reads it */
+            ts_output_fill(o, t);
             f->rets[i] = ts_value_none();
-    }
-    for (int i = 0; i < f->nrets; i++) {
-        ts_tensor *t = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
-        if (!t || !ts_dtype_is_float((ts_dtype)t->dtype))
-            continue;
-        ts_node_attach(n, t, i);
+        }
+        if (reads & TS_SAVE_RET(i)) {
+            if (extra)
+                TS_TELL(f->thread, extra, i, t);
+            if (TS_UNLIKELY(f->thread->tape != NULL) &&
+                ts_tape_take(f->thread->tape, n, t, &o->version)) {
+                o->packed = true;
+            } else {
+                kept = extra;
+                if (extra)
+                    o->saved = t;
+                else if (!o->saved && !(o->saved = ts_tensor_alias(f->thread, t, t->sizes,
+                                                                   t->strides, t->ndim, 0)))
+                    return ts_error_code();
+                o->saved->flags = t->flags;
+                o->version = t->storage->version;
+            }
+        }
+        if (extra && !kept)
+            ts_tensor_unref(t);
     }
     return TS_OK;
 }
 
-static bool any_requires_grad(const ts_frame *f)
+/** After the call: the rule gets its results, and the results the node. */
+TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
 {
-    for (int i = 0; i < f->nargs; i++) {
-        const ts_value *v = &f->args[i];
-        if (v->tag == TS_TAG_TENSOR && requires_grad(v->t))
-            return true;
-        for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
-            if (requires_grad(v->list[k]))
-                return true;
+    if (reads >= TS_SAVE_RET(0) || (n->vjp && (n->vjp->want & ~f->want)))
+        TS_TRY(node_save_results(n, f, reads));
+    for (int i = 0; i < f->nrets; i++) {
+        if (f->rets[i].tag != TS_TAG_TENSOR)
+            continue;
+        ts_tensor *t = f->rets[i].t;
+        ts_output_fill(&n->outputs[i], t);
+        if (TS_LIKELY(t->dtype <= TS_F16))
+            ts_node_attach(n, t, i);
     }
-    return false;
+    return TS_OK;
 }
 
 /** The composite with AUTOGRAD on: its ops record themselves, also in a trace of calls. */
@@ -277,17 +315,27 @@ static ts_status by_parts(ts_frame *f)
     return status;
 }
 
+/** Results without their history would lie. */
+static TS_COLD void drop_results(ts_frame *f)
+{
+    for (int i = 0; i < f->nrets; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR && !(f->given >> i & 1)) {
+            ts_tensor_unref(f->rets[i].t);
+            f->rets[i] = ts_value_none();
+        }
+}
+
 /** The AUTOGRAD layer of every op. */
 ts_status ts_record(ts_frame *f)
 {
-    const ts_op_info *info = f->table->info;
-    bool inputs = any_requires_grad(f);
-    if (info->flags & TS_OP_NODIFF || !inputs) {
+    uint32_t flags = f->table->info->flags;
+    need need = measure(f);
+    if ((flags & TS_OP_NODIFF) || !need.grad) {
         if (f->given || f->table->written)
             TS_TRY(check_writes(f, false));
         return ts_redispatch(f);
     }
-    if ((info->flags & TS_OP_BY_PARTS) && !f->table->vjp) {
+    if ((flags & TS_OP_BY_PARTS) && !f->table->vjp) {
         if (f->given)
             return refuse(f, "'out'", "takes part in recording; this op has no in-place gradient");
         return by_parts(f);
@@ -295,26 +343,21 @@ ts_status ts_record(ts_frame *f)
     if (f->given || f->table->written)
         TS_TRY(check_writes(f, true));
 
-    ts_node *n = node_new(f);
+    ts_node *n = node_new(f, &need);
     if (!n)
         return TS_ERR_MEMORY;
     uint32_t reads;
-    uint8_t want = f->want;
     ts_status status = node_connect(n, f, &reads);
+    if (status == TS_OK && reads)
+        status = node_save(n, f, reads);
     if (status == TS_OK) {
+        uint8_t want = f->want;
         if (n->vjp)
             f->want |= n->vjp->want;
         status = ts_redispatch(f);
         f->want = want;
-    }
-    if (status == TS_OK) {
-        status = node_attach(n, f, reads, want);
-        if (status != TS_OK) /* out of memory for an alias: results without history would lie */
-            for (int i = 0; i < f->nrets; i++)
-                if (f->rets[i].tag == TS_TAG_TENSOR && !(f->given >> i & 1)) {
-                    ts_tensor_unref(f->rets[i].t);
-                    f->rets[i] = ts_value_none();
-                }
+        if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)
+            drop_results(f);
     }
     ts_node_unref_new(n); /* results hold it now, or nobody */
     return status;

@@ -130,9 +130,9 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k)
 {
     int at = ts_node_input(b->node, i, k);
     if (at < 0)
-        return (ts_meta){NULL, TS_DTYPE_NONE, TS_DEVICE_CPU, 0, 0};
+        return ts_meta_of(NULL, TS_DTYPE_NONE, TS_DEVICE_CPU, 0, 0);
     const ts_input *in = &b->node->inputs[at];
-    return (ts_meta){in->sizes, (ts_dtype)in->dtype, in->device, in->ndim, 0};
+    return ts_meta_of(in->sizes, (ts_dtype)in->dtype, in->device, in->ndim, 0);
 }
 
 ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i) { return ts_rule_member_meta(b, i, 0); }

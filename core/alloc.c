@@ -290,9 +290,7 @@ static void drain_remote(ts_heap *heap)
     void *block = atomic_exchange_explicit(&heap->remote, NULL, memory_order_acquire);
     while (block) {
         void *next = *(void **)block;
-        ts_slab *slab = (ts_slab *)((uintptr_t)block & ~(uintptr_t)(TS_SLAB_BYTES - 1));
-        *(void **)block = heap->free[slab->klass];
-        heap->free[slab->klass] = block;
+        ts_heap_put(heap, block);
         block = next;
     }
 }
@@ -310,7 +308,7 @@ static void *small_alloc(ts_heap *heap, int klass)
         char *slab = slab_new();
         if (!slab)
             return NULL;
-        *(ts_slab *)slab = (ts_slab){heap, klass};
+        *(ts_slab *)slab = (ts_slab){heap, (size_t)klass};
         heap->bump[klass] = slab + 64;
         heap->limit[klass] = slab + TS_SLAB_BYTES;
     }
@@ -323,6 +321,9 @@ void *ts_alloc_slow(ts_thread *thread, size_t bytes)
 {
     if (TS_UNLIKELY(ts_alloc_system)) {
         void *p = NULL;
+        if (thread->heap) /* a thread with a heap frees into it */
+            ts_heap_abandon(thread->heap);
+        thread->heap = NULL;
         if (refused(bytes) || posix_memalign(&p, 64, bytes ? bytes : 1) != 0)
             return NULL;
         account((int64_t)bytes);
@@ -348,7 +349,7 @@ void ts_free_slow(void *block, size_t bytes)
         large_free(block);
         return;
     }
-    ts_slab *slab = (ts_slab *)((uintptr_t)block & ~(uintptr_t)(TS_SLAB_BYTES - 1));
+    ts_slab *slab = ts_slab_of(block);
     void *head = atomic_load_explicit(&slab->heap->remote, memory_order_relaxed);
     do
         *(void **)block = head;

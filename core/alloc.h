@@ -26,7 +26,7 @@ struct ts_heap {
 /** Base of each slab. */
 typedef struct ts_slab {
     ts_heap *heap;
-    int klass;
+    size_t klass;
 } ts_slab;
 
 /* TS_ALLOC=system: every block straight from malloc, for memory checkers */
@@ -45,33 +45,45 @@ size_t ts_small_class_bytes(int klass);
 void *ts_alloc_slow(ts_thread *thread, size_t bytes);
 void ts_free_slow(void *block, size_t bytes);
 
+/** A block from a free list; NULL when the list is empty. bytes: at most TS_SMALL_MAX. */
+TS_INLINE void *ts_heap_take(ts_heap *heap, size_t bytes)
+{
+    void **list = &heap->free[ts_small_class(bytes)];
+    void *block = *list;
+    if (TS_LIKELY(block != NULL))
+        *list = *(void **)block;
+    return block;
+}
+
 /** bytes of uninitialised memory, or NULL (no error is recorded). */
 TS_INLINE void *ts_alloc(ts_thread *thread, size_t bytes)
 {
-    if (TS_LIKELY(bytes <= TS_SMALL_MAX && thread->heap)) {
-        void **list = &thread->heap->free[ts_small_class(bytes)];
-        void *block = *list;
-        if (TS_LIKELY(block != NULL)) {
-            *list = *(void **)block;
-            return block;
-        }
-    }
-    return ts_alloc_slow(thread, bytes);
+    void *block = NULL;
+    if (TS_LIKELY(bytes <= TS_SMALL_MAX && thread->heap))
+        block = ts_heap_take(thread->heap, bytes);
+    return TS_LIKELY(block != NULL) ? block : ts_alloc_slow(thread, bytes);
+}
+
+TS_INLINE ts_slab *ts_slab_of(void *block)
+{
+    return (ts_slab *)((uintptr_t)block & ~(uintptr_t)(TS_SLAB_BYTES - 1));
+}
+/** Puts a small block of this heap into its free list. */
+TS_INLINE void ts_heap_put(ts_heap *heap, void *block)
+{
+    void **list = &heap->free[ts_slab_of(block)->klass];
+    *(void **)block = *list;
+    *list = block;
 }
 
 /** Gives back a block of ts_alloc(); bytes as asked for. */
 TS_INLINE void ts_free(ts_thread *thread, void *block, size_t bytes)
 {
-    if (TS_LIKELY(bytes <= TS_SMALL_MAX && !ts_alloc_system)) {
-        ts_slab *slab = (ts_slab *)((uintptr_t)block & ~(uintptr_t)(TS_SLAB_BYTES - 1));
-        if (TS_LIKELY(slab->heap == thread->heap)) {
-            void **list = &thread->heap->free[slab->klass];
-            *(void **)block = *list;
-            *list = block;
-            return;
-        }
-    }
-    ts_free_slow(block, bytes);
+    ts_heap *heap = thread->heap; /* NULL while blocks come from malloc */
+    if (TS_LIKELY(bytes <= TS_SMALL_MAX && heap && ts_slab_of(block)->heap == heap))
+        ts_heap_put(heap, block);
+    else
+        ts_free_slow(block, bytes);
 }
 
 /** A heap for a thread: an orphan or a new one; NULL when out of memory. */

@@ -16,8 +16,9 @@ typedef struct ts_hooks {
     /** ops/copy.c: a contiguous tensor of dtype with t's values, owned by the caller;
      *  NULL on failure. */
     ts_tensor *(*convert)(ts_tensor *t, ts_dtype dtype);
-    /** ops/copy.c: copies values between tensors of the same sizes, of any dtypes and devices. */
-    ts_status (*copy_into)(ts_tensor *destination, ts_tensor *source);
+    /** ops/copy.c: copies values between tensors of the same sizes, of any dtypes and devices;
+     *  counts as a write of op. */
+    ts_status (*copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
     /** ops/copy.c: a call whose argument `arg` (nargs: a given result) is on another device than
      *  its kernel. */
     ts_status (*across)(ts_frame *f, int arg);

@@ -13,60 +13,65 @@ ts_tensor *const TS_NONE = &none;
 
 /* ----------------------------------------------------------------------------- storage ---- */
 
+_Static_assert(sizeof(ts_storage) < 64, "a storage header with data behind it is told by its size");
+
+/** Bytes of a header with data behind it, which starts at the next cache line. */
+TS_INLINE size_t block_inside(int64_t bytes) { return 64 + (size_t)bytes; }
+
+/** Whether data of so many bytes lies behind its storage's header. */
+TS_INLINE bool is_inside(ts_device device, int64_t bytes)
+{
+    return (uint64_t)bytes <= TS_INLINE_DATA && device.backend == TS_DEVICE_CPU.backend;
+}
+
+TS_INLINE ts_storage *storage_init(ts_storage *s, ts_device device, int64_t bytes, size_t block)
+{
+    *s = (ts_storage){.refs = 1, .device = device, .block = (uint32_t)block, .bytes = bytes,
+                      .data = block == sizeof *s ? NULL : (char *)s + 64};
+    return s;
+}
+
+/** data of a storage that has it elsewhere; false with an error. */
+static bool storage_data(ts_thread *thread, ts_storage *s)
+{
+    if (s->device.backend == TS_DEVICE_CPU.backend) {
+        s->data = ts_alloc(thread, (size_t)s->bytes);
+        if (TS_UNLIKELY(!s->data && s->bytes))
+            ts_fail_memory("a tensor", s->bytes);
+        return s->data || !s->bytes;
+    }
+    if (!ts_backend_of(s->device))
+        return true; /* META and keys with a name alone: sizes without memory */
+    if (ts_device_check(s->device, "new tensor") != TS_OK)
+        return false;
+    return !s->bytes || (s->data = ts_device_allocate(s->device, s->bytes, "a tensor")) != NULL;
+}
+
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
 {
-    bool host = device.backend == TS_DEVICE_CPU.backend;
-    bool inside = host && bytes <= TS_INLINE_DATA;
-    /* data behind the header starts at the next 64-byte line */
-    size_t block = inside ? 64 + (size_t)bytes : sizeof(ts_storage);
+    bool inside = is_inside(device, bytes);
+    size_t block = inside ? block_inside(bytes) : sizeof(ts_storage);
     ts_storage *s = ts_alloc(thread, block);
     if (TS_UNLIKELY(!s)) {
         ts_fail_memory("a tensor", bytes);
         return NULL;
     }
-    _Static_assert(sizeof(ts_storage) <= 64, "a storage header fills one line");
-    atomic_init(&s->refs, 1);
-    s->version = 0;
-    s->writer = 0;
-    s->device = device;
-    s->block = (uint32_t)block;
-    s->bytes = bytes;
-    s->id = 0;
-    s->foreign = NULL;
-    s->release = NULL;
-    if (inside) {
-        s->data = (char *)s + 64;
+    storage_init(s, device, bytes, block);
+    if (inside || storage_data(thread, s))
         return s;
-    }
-    s->data = NULL;
-    bool room = true;
-    if (host) {
-        s->data = ts_alloc(thread, (size_t)bytes);
-        room = s->data || !bytes;
-        if (TS_UNLIKELY(!room))
-            ts_fail_memory("a tensor", bytes);
-    } else if (ts_backend_of(device)) { /* META and keys with a name alone: sizes without memory */
-        room = ts_device_check(device, "new tensor") == TS_OK;
-        if (room && bytes)
-            room = (s->data = ts_device_allocate(device, bytes, "a tensor")) != NULL;
-    }
-    if (TS_UNLIKELY(!room)) {
-        ts_free(thread, s, block);
-        return NULL;
-    }
-    return s;
+    ts_free(thread, s, block);
+    return NULL;
 }
 
 void ts_storage_destroy(ts_storage *s)
 {
     ts_thread *thread = &ts_tls;
-    if (s->release)
-        s->release(s->foreign, s->data, s->bytes);
-    else if (s->data && s->block == sizeof *s) {
-        /* told by the header's size: a block of its own may lie right behind it as well */
-        if (s->device.backend == TS_DEVICE_CPU.backend)
+    if (s->block == sizeof *s) { /* nothing lies behind the header */
+        if (s->release)
+            s->release(s->foreign, s->data, s->bytes);
+        else if (s->data && s->device.backend == TS_DEVICE_CPU.backend)
             ts_free(thread, s->data, (size_t)s->bytes);
-        else
+        else if (s->data)
             ts_device_release(s->device, s->data, s->bytes);
     }
     ts_free(thread, s, s->block);
@@ -91,30 +96,57 @@ bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndi
     return true;
 }
 
-ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes,
-                                   int ndim, int64_t numel, ts_device device)
+TS_INLINE ts_tensor *tensor_init(ts_tensor *t, ts_storage *s, void *data, const ts_meta *m)
 {
-    ts_tensor *t = ts_tensor_header(thread);
-    if (TS_UNLIKELY(!t))
-        return NULL;
-    t->storage = ts_storage_new(thread, device, numel * ts_dtype_sizes[dtype]);
-    if (TS_UNLIKELY(!t->storage)) {
-        ts_free(thread, t, sizeof *t);
-        return NULL;
-    }
-    t->keys = TS_KEYSET(device.backend);
-    t->data = t->storage->data;
-    t->numel = numel;
-    t->dtype = (uint8_t)dtype;
-    t->ndim = (uint8_t)ndim;
+    ts_tensor_init(t);
+    t->keys = TS_KEYSET(m->device.backend);
+    t->storage = s;
+    t->data = data;
+    t->numel = m->numel;
+    t->kind = m->kind;
     t->flags = TS_TENSOR_CONTIGUOUS;
     int64_t span = 1;
-    for (int i = ndim - 1; i >= 0; i--) {
-        t->sizes[i] = sizes[i];
+    for (int i = m->ndim - 1; i >= 0; i--) {
+        int64_t size = m->sizes[i];
+        t->sizes[i] = size;
         t->strides[i] = span;
-        span *= sizes[i] > 1 ? sizes[i] : 1;
+        span *= size > 1 ? size : 1;
     }
     return t;
+}
+
+static __attribute__((noinline)) ts_tensor *tensor_new(ts_thread *thread, const ts_meta *m)
+{
+    ts_tensor *t = ts_alloc(thread, sizeof *t);
+    ts_storage *s = t ? ts_storage_new(thread, m->device, m->numel * ts_dtype_sizes[m->dtype])
+                      : NULL;
+    if (TS_LIKELY(s != NULL))
+        return tensor_init(t, s, s->data, m);
+    if (t)
+        ts_free(thread, t, sizeof *t);
+    else
+        ts_fail_memory("a tensor header", sizeof *t);
+    return NULL;
+}
+
+/* With blocks at hand there is no call, and so no register that has to be saved. */
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m)
+{
+    int64_t bytes = m->numel * ts_dtype_sizes[m->dtype];
+    ts_heap *heap = thread->heap;
+    if (TS_UNLIKELY(!heap || !is_inside(m->device, bytes)))
+        return tensor_new(thread, m);
+    size_t block = block_inside(bytes);
+    ts_tensor *t = ts_heap_take(heap, sizeof *t);
+    if (TS_UNLIKELY(!t))
+        return tensor_new(thread, m);
+    ts_storage *s = ts_heap_take(heap, block);
+    if (TS_UNLIKELY(!s)) {
+        ts_heap_put(heap, t);
+        return tensor_new(thread, m);
+    }
+    storage_init(s, m->device, bytes, block);
+    return tensor_init(t, s, (char *)s + 64, m);
 }
 
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
@@ -137,7 +169,8 @@ ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes
                      ts_format_sizes(text, sizeof text, sizes, ndim));
         return NULL;
     }
-    return ts_tensor_new_unchecked(thread, dtype, sizes, ndim, numel, device);
+    ts_meta m = ts_meta_of(sizes, dtype, device, ndim, numel);
+    return ts_tensor_new_unchecked(thread, &m);
 }
 
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
@@ -150,8 +183,7 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
     t->storage = base->storage;
     t->keys = base->keys & TS_BACKEND_KEYS;
     t->data = base->data ? base->data + offset * ts_dtype_sizes[base->dtype] : NULL;
-    t->dtype = base->dtype;
-    t->ndim = (uint8_t)ndim;
+    t->kind = ts_kind_of((ts_dtype)base->dtype, ndim, base->device);
     int64_t numel = 1;
     for (int i = 0; i < ndim; i++) {
         t->sizes[i] = sizes[i];
@@ -224,8 +256,7 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
     t->storage = s;
     t->keys = TS_KEYSET(TS_KEY_CPU);
     t->data = data;
-    t->dtype = (uint8_t)dtype;
-    t->ndim = (uint8_t)ndim;
+    t->kind = ts_kind_of(dtype, ndim, TS_DEVICE_CPU);
     t->flags = TS_TENSOR_CONTIGUOUS;
     if (ndim)
         memcpy(t->sizes, sizes, (size_t)ndim * sizeof *sizes);
@@ -235,12 +266,27 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
 
 void ts_tensor_destroy_meta(ts_tensor *t) { ts_above.release_history(t); }
 
-void ts_tensor_destroy(ts_tensor *t)
+static __attribute__((noinline)) void tensor_end(ts_tensor *t)
 {
-    if (TS_UNLIKELY(t->node != NULL || t->grad != NULL))
+    if (t->node || t->grad)
         ts_tensor_destroy_meta(t);
     ts_storage_release(t->storage);
     ts_free(&ts_tls, t, sizeof *t);
+}
+
+/* Without history, and with blocks of the thread's own, there is no call. */
+void ts_tensor_destroy(ts_tensor *t)
+{
+    ts_storage *s = t->storage;
+    ts_heap *heap = ts_tls.heap;
+    if (TS_UNLIKELY(t->node || t->grad || !heap || ts_slab_of(t)->heap != heap ||
+                    s->block == sizeof *s || ts_slab_of(s)->heap != heap ||
+                    atomic_load_explicit(&s->refs, memory_order_acquire) != 1)) {
+        tensor_end(t);
+        return;
+    }
+    ts_heap_put(heap, s);
+    ts_heap_put(heap, t);
 }
 
 /* ------------------------------------------------------------------------ public readers ---- */
@@ -374,9 +420,17 @@ ts_tensor *ts_keep(ts_tensor *t)
 
 void ts_drop(ts_tensor *t)
 {
-    if (!t || t == TS_NONE || !t->link)
+    if (!t || !t->link) /* TS_NONE has no scope either */
         return;
-    unlink_tensor(t);
+    *t->link = t->next;
+    if (t->next)
+        t->next->link = t->link;
+    if (TS_LIKELY(atomic_load_explicit(&t->refs, memory_order_acquire) == 1)) {
+        ts_tensor_destroy(t);
+        return;
+    }
+    t->next = NULL;
+    t->link = NULL;
     ts_tensor_unref(t);
 }
 

@@ -11,13 +11,50 @@
 typedef struct ts_node ts_node;
 typedef struct ts_grad_meta ts_grad_meta;
 
+/** What two tensors must share before their sizes are worth comparing, in one word. */
+typedef union ts_kind {
+    struct {
+        uint8_t dtype, ndim;
+        ts_device device;
+    };
+    uint32_t bits;
+} ts_kind;
+
+/** The members of a struct that has a kind. */
+#define TS_KIND_MEMBERS             \
+    union {                         \
+        ts_kind kind;               \
+        struct {                    \
+            uint8_t dtype, ndim;    \
+            ts_device device;       \
+        };                          \
+    }
+
+TS_INLINE ts_kind ts_kind_of(ts_dtype dtype, int ndim, ts_device device)
+{
+    return (ts_kind){{(uint8_t)dtype, (uint8_t)ndim, device}};
+}
+
+/** Shape, dtype and device of a tensor that may be still to be made; sizes are borrowed. */
+typedef struct ts_meta {
+    const int64_t *sizes;
+    int64_t numel; /* 0: not counted yet, and the sizes are to be checked */
+    TS_KIND_MEMBERS;
+} ts_meta;
+
+TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device device, int ndim,
+                             int64_t numel)
+{
+    return (ts_meta){sizes, numel, {ts_kind_of(dtype, ndim, device)}};
+}
+
 /** Memory that tensors share. Written to ⇒ version up (invariant 4). */
 typedef struct ts_storage {
     _Atomic int32_t refs;
     uint32_t version;
     uint16_t writer;   /* op that wrote last */
     ts_device device;
-    uint32_t block;    /* bytes of this header's block; data that is small lies behind the header */
+    uint32_t block;    /* bytes of this header's block; small data lies behind the header */
     void *data;
     int64_t bytes;
     uint64_t id;       /* in the graph whose call made it; 0: in none */
@@ -38,7 +75,8 @@ struct ts_tensor {
     char *data; /* storage->data + offset */
     int64_t numel;
     _Atomic int32_t refs;
-    uint8_t dtype, ndim, flags, output; /* output: which result of node this is */
+    TS_KIND_MEMBERS;       /* device: the storage's */
+    uint8_t flags, output; /* output: which result of node this is */
     ts_node *node;       /* owned; NULL for leaves */
     ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
     uint64_t id;         /* in the graph that recorded it; 0: in none (tracing/graph.h) */
@@ -56,11 +94,29 @@ void ts_storage_destroy(ts_storage *s);
 /** Uninitialised storage with one reference; NULL with an error. */
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);
 
+/** Gives up one reference; true when it was the last one. */
+TS_INLINE bool ts_storage_unref(ts_storage *s)
+{
+    return atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
+           atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1;
+}
 TS_INLINE void ts_storage_release(ts_storage *s)
 {
-    if (atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
-        atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1)
+    if (ts_storage_unref(s))
         ts_storage_destroy(s);
+}
+
+/** One reference, no history, no scope. */
+TS_INLINE ts_tensor *ts_tensor_init(ts_tensor *t)
+{
+    atomic_init(&t->refs, 1);
+    t->node = NULL;
+    t->grad = NULL;
+    t->id = 0;
+    t->next = NULL;
+    t->link = NULL;
+    t->output = 0;
+    return t;
 }
 
 /** A tensor header with one reference and no scope;
@@ -72,14 +128,7 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
         ts_fail_memory("a tensor header", sizeof *t);
         return NULL;
     }
-    atomic_init(&t->refs, 1);
-    t->node = NULL;
-    t->grad = NULL;
-    t->next = NULL;
-    t->link = NULL;
-    t->id = 0;
-    t->output = 0;
-    return t;
+    return ts_tensor_init(t);
 }
 
 /**
@@ -88,9 +137,8 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
  */
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device);
-/** As above for a result whose numel is known: no checks. */
-ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, ts_dtype dtype, const int64_t *sizes,
-                                   int ndim, int64_t numel, ts_device device);
+/** As above of what is known to fit, its numel too: no checks. */
+ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m);
 /** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
                            const int64_t *strides, int ndim, int64_t offset);
@@ -156,6 +204,14 @@ TS_INLINE int64_t ts_strides_fill(const int64_t *sizes, int ndim, int64_t *strid
 TS_INLINE bool ts_same_device(ts_device a, ts_device b)
 {
     return a.backend == b.backend && a.index == b.index;
+}
+
+TS_INLINE bool ts_same_sizes(const int64_t *a, const int64_t *b, int ndim)
+{
+    for (int d = 0; d < ndim; d++)
+        if (a[d] != b[d])
+            return false;
+    return true;
 }
 
 extern const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT];

@@ -21,7 +21,8 @@ enum {
     TS_THREAD_TIMING = 2
 };
 
-/** Calls nested deeper than this are taken for a recursion without end. */
+/** Calls nested deeper than this are taken for a recursion without end.
+ * A power of two: the depth reaches its bit first. */
 #define TS_MAX_DEPTH 256
 
 struct ts_thread {

@@ -2,7 +2,7 @@
  * moves between devices. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
-#include "dispatch/entries.h"
+#include "dispatch/store.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -27,26 +27,15 @@ ts_status ts_transfer(ts_frame *f)
     if (status == TS_OK)
         status = ts_device_copy(place->storage->device, place->data, from->storage->device,
                                 from->data, from->numel * ts_dtype_sizes[from->dtype]);
-    if (status == TS_OK && landed)
-        status = ts_above.copy_into(to, landed);
+    if (status == TS_OK && landed) {
+        f->plan->delivered = 1;
+        status = ts_above.copy_into(to, landed, f->op);
+    }
     if (packed)
         ts_tensor_unref(packed);
     if (landed)
         ts_tensor_unref(landed);
     return status;
-}
-
-ts_status ts_unsupported_call(ts_frame *f)
-{
-    const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
-    if (b->flags & TS_BACKEND_CPU_FALLBACK)
-        return ts_round_trip(f);
-    char call[512];
-    ts_frame_describe(f, call, sizeof call);
-    return ts_fail_op(
-        TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
-        "move the tensors with ts_to_device(), or cast them to a dtype that the backend takes",
-        "the kernel for %s does not take this call; called as %s", ts_key_name(f->key), call);
 }
 
 /* ------------------------------------------------------------------------ registration ---- */

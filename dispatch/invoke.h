@@ -27,7 +27,7 @@ TS_COLD ts_status ts_call_slow(ts_frame *f);
 /** Error paths of boxing. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
-/** Keys of a list; TS_LIST_NULL when a member is NULL.
+/** Keys of a list; TS_LIST_NULL when the list or a member is NULL.
  * Pure, so that the caller's boxes stay constants. */
 #define TS_LIST_NULL (~(ts_keyset)0)
 ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
@@ -39,6 +39,45 @@ TS_INLINE ts_keyset ts_device_keys(ts_device device)
     return TS_KEYSET(device.backend < 16 ? device.backend : TS_KEY_ABSENT);
 }
 
+/** Adds the keys that arguments and given results carry. Where a tensor or a list is NULL,
+ *  its error; nothing behind this function looks again. */
+TS_INLINE ts_status ts_keys_collect(int op, const ts_value *args, int nargs, const ts_value *rets,
+                                    int nrets, int given, const void *site, ts_keyset *keys)
+{
+    TS_UNROLL(16)
+    for (int i = 0; i < nargs; i++) {
+        if (args[i].tag == TS_TAG_TENSOR) {
+            if (TS_UNLIKELY(!args[i].t))
+                return ts_fail_null_arg(op, i, site);
+            *keys |= args[i].t->keys;
+        } else if (args[i].tag == TS_TAG_TENSORS) {
+            ts_keyset list = ts_list_keys(&args[i]);
+            if (TS_UNLIKELY(list == TS_LIST_NULL))
+                return ts_fail_null_arg(op, i, site);
+            *keys |= list;
+        } else if (args[i].tag == TS_TAG_INTS) {
+            if (TS_UNLIKELY(args[i].count && !args[i].ints))
+                return ts_fail_null_arg(op, i, site);
+        } else if (args[i].tag == TS_TAG_DEVICE) {
+            *keys |= ts_device_keys(args[i].device);
+        }
+    }
+    TS_UNROLL(4)
+    for (int i = 0; i < nrets; i++)
+        if (given >> i & 1)
+            *keys |= rets[i].t->keys;
+    return TS_OK;
+}
+
+/** Those of them that a call visits: with what the thread includes, without what it excludes,
+ *  and with a slot in the table. */
+TS_INLINE ts_keyset ts_keys_visited(ts_keyset keys, const ts_thread *thread,
+                                    const ts_op_table *table)
+{
+    ts_keyset all = atomic_load_explicit(&thread->include_all, memory_order_relaxed);
+    return (keys | thread->include | all) & ~thread->exclude & table->mask;
+}
+
 /** A call from the top: keys from arguments and given results, then the highest slot. */
 TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets, int nrets,
                             int given, int want, const void *site)
@@ -47,25 +86,9 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     ts_keyset keys = 0;
     /* before the acquire load: the compiler folds the kinds away
      * while nothing can have changed them */
-    TS_UNROLL(16)
-    for (int i = 0; i < nargs; i++) {
-        if (args[i].tag == TS_TAG_TENSOR) {
-            if (TS_UNLIKELY(!args[i].t))
-                return ts_fail_null_arg(op, i, site);
-            keys |= args[i].t->keys;
-        } else if (args[i].tag == TS_TAG_TENSORS) {
-            ts_keyset list = ts_list_keys(&args[i]);
-            if (TS_UNLIKELY(list == TS_LIST_NULL))
-                return ts_fail_null_arg(op, i, site);
-            keys |= list;
-        } else if (args[i].tag == TS_TAG_DEVICE) {
-            keys |= ts_device_keys(args[i].device);
-        }
-    }
-    TS_UNROLL(4)
-    for (int i = 0; i < nrets; i++)
-        if (given >> i & 1)
-            keys |= rets[i].t->keys;
+    ts_status status = ts_keys_collect(op, args, nargs, rets, nrets, given, site, &keys);
+    if (TS_UNLIKELY(status != TS_OK))
+        return status;
 
     const ts_op_table *table = atomic_load_explicit(&ts_tables[op], memory_order_acquire);
     ts_frame f;
@@ -80,17 +103,13 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     f.nrets = (uint8_t)nrets;
     f.want = (uint8_t)want;
     f.given = (uint8_t)given;
-    keys = (keys | thread->include |
-            atomic_load_explicit(&thread->include_all, memory_order_relaxed)) &
-           ~thread->exclude & table->mask;
-    f.keys = keys;
-    ts_status status;
+    f.keys = keys = ts_keys_visited(keys, thread, table);
     int32_t depth = thread->depth;
-    if (TS_UNLIKELY((atomic_load_explicit(&thread->state, memory_order_relaxed) ^ TS_THREAD_READY) |
-                    (table->flags & TS_OP_RANDOM) | (uint32_t)(keys == 0) |
-                    (uint32_t)(depth >= TS_MAX_DEPTH)))
+    uint32_t state = atomic_load_explicit(&thread->state, memory_order_relaxed);
+    if (TS_UNLIKELY((state ^ TS_THREAD_READY) | table->flags | ((uint32_t)depth & TS_MAX_DEPTH)) ||
+        TS_UNLIKELY(!keys))
         return ts_call_slow(&f);
-    f.key = (uint8_t)(63 - __builtin_clzll(keys));
+    f.key = ts_highest_key(keys);
     thread->depth = depth + 1;
     status = table->slot[f.key](&f);
     /* stored, not decremented: a chain through memory would bind call to call */

@@ -5,9 +5,8 @@
 #include "include/tessera/check.h"
 #include "core/convert.h"
 #include "core/device.h"
-#include "dispatch/entries.h"
+#include "dispatch/store.h"
 
-#include <stdarg.h>
 #include <string.h>
 
 _Static_assert(TS_KERNEL_OPERANDS == TS_MAX_OPERANDS, "the public form holds every operand");
@@ -53,34 +52,23 @@ ts_dtype ts_kernel_dtype(const ts_frame *f) { return f->plan ? f->plan->compute 
 ts_device ts_kernel_device(const ts_frame *f)
 {
     for (int i = 0; i < f->nrets; i++)
-        if (f->rets[i].tag == TS_TAG_TENSOR && f->rets[i].t->storage->device.backend == f->key)
-            return f->rets[i].t->storage->device;
+        if (f->rets[i].tag == TS_TAG_TENSOR && f->rets[i].t->device.backend == f->key)
+            return f->rets[i].t->device;
     for (int i = 0; i < f->nargs; i++)
         if (f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key)
             return f->args[i].device;
     for (int i = 0; i < f->nargs; i++) {
-        const ts_value *v = &f->args[i];
-        uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-        for (uint32_t k = 0; k < n; k++) {
-            const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
-            if (!ts_is_none(t) && t->storage->device.backend == f->key)
-                return t->storage->device;
-        }
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(&f->args[i], &n);
+        for (uint32_t k = 0; k < n; k++)
+            if (!ts_is_none(t[k]) && t[k]->device.backend == f->key)
+                return t[k]->device;
     }
     return (ts_device){f->key, 0};
 }
 
 ts_stream *ts_kernel_stream(const ts_frame *f) { return ts_stream_current(ts_kernel_device(f)); }
 void *ts_kernel_data(const ts_tensor *t) { return t && t->numel ? t->data : NULL; }
-
-/** One dim, as nearly always, is one move. */
-TS_INLINE void copy_dims(int64_t *to, const int64_t *from, int ndim)
-{
-    if (TS_LIKELY(ndim == 1))
-        to[0] = from[0];
-    else
-        memcpy(to, from, TS_MAX_DIMS * sizeof *to);
-}
 
 ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 {
@@ -95,15 +83,17 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
     const bool may_be_host = f->key != TS_KEY_CPU;
     space->ndim = ndim;
     space->numel = it->numel;
-    copy_dims(space->sizes, it->sizes, ndim);
+    for (int d = 0; d < ndim; d++)
+        space->sizes[d] = it->sizes[d];
     for (int k = 0, arg = -1;;) {
         ts_operand *o = &space->operand[k];
         o->data = it->data[k];
-        copy_dims(o->strides, it->strides[k], ndim);
+        for (int d = 0; d < ndim; d++)
+            o->strides[d] = it->strides[d][k];
         o->arg = (int8_t)arg;
         if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
             o->dtype = (ts_dtype)v->t->dtype;
-            o->host = may_be_host && v->t->storage->device.backend == TS_KEY_CPU;
+            o->host = may_be_host && v->t->device.backend == TS_KEY_CPU;
         } else {
             o->dtype = plan->compute;
             o->host = true;
@@ -151,9 +141,7 @@ ts_status ts_kernel_result(ts_frame *f, int i, const int64_t *sizes, int ndim, t
                           i);
     if (f->rets[i].tag == TS_TAG_TENSOR) {
         const ts_tensor *t = f->rets[i].t;
-        bool fits = t->ndim == ndim && t->dtype == dtype;
-        for (int d = 0; fits && d < ndim; d++)
-            fits = t->sizes[d] == sizes[d];
+        bool fits = t->ndim == ndim && t->dtype == dtype && ts_same_sizes(t->sizes, sizes, ndim);
         return fits ? TS_OK
                     : ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL,
                                  "result %d: the given tensor does not fit", i);
@@ -178,9 +166,10 @@ ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
         return TS_OK;
     bool borrowed = false; /* an argument stays the caller's: the result is another handle of it */
     for (int a = 0; a < f->nargs; a++) {
-        borrowed |= f->args[a].tag == TS_TAG_TENSOR && f->args[a].t == t;
-        for (uint32_t k = 0; f->args[a].tag == TS_TAG_TENSORS && k < f->args[a].count; k++)
-            borrowed |= f->args[a].list[k] == t;
+        uint32_t n;
+        ts_tensor *const *members = ts_value_members(&f->args[a], &n);
+        for (uint32_t k = 0; k < n; k++)
+            borrowed |= members[k] == t;
     }
     ts_tensor *owned = borrowed ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)
                                 : ts_scope_disown(t);
@@ -214,18 +203,6 @@ void ts_scratch_give(ts_device device, void *data, int64_t bytes)
         ts_free(&ts_tls, data, (size_t)bytes);
     else if (data)
         ts_device_release(device, data, bytes);
-}
-
-ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const char *hint,
-                          const char *format, ...)
-{
-    char text[900];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    const char *name = arg >= 0 && arg < f->nargs ? f->table->info->schema.args[arg].name : "?";
-    return ts_fail_op(status, ts_op_name(f->op), f->site, hint, "argument '%s': %s", name, text);
 }
 
 void ts_rule_compute(ts_frame *f, ts_dtype dtype, uint32_t cast)

@@ -30,43 +30,46 @@ typedef struct ts_schema {
 /** Parses "ns.name(Tensor self, Tensor? bias, Scalar s, int[] sizes) -> (Tensor, Tensor)". */
 ts_status ts_schema_parse(const char *text, ts_schema *schema);
 
-/* --------------------------------------------------------------------------------- plan ---- */
+/** The tensors of an argument: one, the members of a list, or none. */
+TS_INLINE ts_tensor *const *ts_value_members(const ts_value *v, uint32_t *count)
+{
+    *count = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
+    return v->tag == TS_TAG_TENSOR ? &v->t : v->list;
+}
 
-/** Shape, dtype and device of a result. sizes points to an argument's
- * sizes or into plan->buffer. */
-typedef struct ts_meta {
-    const int64_t *sizes;
-    ts_dtype dtype;
-    ts_device device;
-    int ndim;
-    int64_t numel; /* 0: not counted yet, and the sizes are to be checked */
-} ts_meta;
+/** The first key to visit; keys is not empty. */
+TS_INLINE ts_key ts_highest_key(ts_keyset keys) { return (ts_key)(63 ^ __builtin_clzll(keys)); }
+
+/* --------------------------------------------------------------------------------- plan ---- */
 
 /** Operands of a pointwise loop: the result first, then up to five inputs. */
 #define TS_MAX_OPERANDS 6
 
 /** A pointwise iteration space: dims collapsed, innermost first. */
 typedef struct ts_iter {
-    int ndim;                                 /* >= 1 */
-    int operands;                             /* result included */
+    int ndim;     /* >= 1 */
+    int operands; /* result included */
     int64_t numel;
-    int64_t sizes[TS_MAX_DIMS];               /* [0] is the innermost */
     char *data[TS_MAX_OPERANDS];
-    int64_t strides[TS_MAX_OPERANDS][TS_MAX_DIMS]; /* bytes; 0 where broadcast */
+    int64_t sizes[TS_MAX_DIMS];                    /* [0] is the innermost */
+    int64_t strides[TS_MAX_DIMS][TS_MAX_OPERANDS]; /* bytes; 0 where broadcast */
 } ts_iter;
 
 /** Written by infer, completed by the generic entry, read by kernels. */
 struct ts_plan {
-    ts_dtype compute;       /* dtype in which the kernel works */
     uint16_t cast;          /* bit i: argument i is to be of dtype compute */
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
-    uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory
-                               with dims 1 and 2 exchanged */
     uint16_t operands;      /* bit i: argument i may be the destination itself;
                              * pointwise: it (tensor or scalar) is an operand of the loop */
+    uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory
+                               with dims 1 and 2 exchanged */
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
-    bool flat;              /* pointwise: operands are numbers, or contiguous
-                               tensors of the result's shape */
+    bool flat;              /* pointwise: the rule has filled iter but for the result,
+                               since all operands are contiguous and of its shape */
+    uint8_t made;           /* bit i: the entry has made result i */
+    uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,
+                               and has counted that */
+    uint8_t compute;        /* dtype in which the kernel works */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */
@@ -116,14 +119,14 @@ typedef struct ts_op_info {
 
 /** What a backend kernel takes without conversion. */
 typedef struct ts_accepts {
-    uint16_t dtypes; /* bit per dtype that compute may be; 0 = all */
+    uint16_t dtypes; /* bit per dtype that compute may be; 0 = all, but never in a table */
     uint8_t strided; /* any strides, else contiguous */
 } ts_accepts;
 
 /** Immutable snapshot of one op's slots; published by a release store (F32). */
 struct ts_op_table {
     ts_keyset mask;    /* keys that have a slot; others fall through */
-    uint32_t flags;    /* TS_OP_RANDOM */
+    uint32_t flags;    /* TS_OP_RANDOM: calls take the slow way in */
     uint16_t op;
     uint16_t written;  /* bit i: argument i is written, (a!) in the schema */
     uint16_t packed;   /* bit k: the kernel of backend k is from outside
@@ -148,7 +151,7 @@ typedef struct ts_kernel_def {
 } ts_kernel_def;
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site);
 
-/** Generic entries (entry.c). */
+/** Generic entries (fill.c, enter.c). */
 ts_status ts_enter_fill(ts_frame *f);
 ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
@@ -167,9 +170,9 @@ ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
  * it has no fast way to do.
  */
 TS_COLD ts_status ts_run_widened(ts_frame *f);
-/** Fills plan->iter for the results and arguments of f; called by ts_enter_fill. */
-ts_status ts_plan_iterate(ts_frame *f);
-/** Completes a space whose operands' byte strides stand outermost dim first: reverses the dims to
+/** Fills plan->iter for the first result and the operands of f. */
+void ts_plan_iterate(ts_frame *f);
+/** Completes a space whose byte strides stand outermost dim first: reverses the dims to
  *  innermost first and merges neighbours that every operand steps through evenly. */
 void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim);
 

@@ -5,7 +5,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
-#include "dispatch/entries.h"
+#include "dispatch/store.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

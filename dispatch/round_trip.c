@@ -40,8 +40,7 @@ static ts_tensor *view_over(ts_thread *thread, const ts_tensor *t, ts_storage *f
     view->keys = TS_KEYSET(to->device.backend);
     view->data = to->data ? (char *)to->data + (t->data - (char *)from->data) : NULL;
     view->numel = t->numel;
-    view->dtype = t->dtype;
-    view->ndim = t->ndim;
+    view->kind = ts_kind_of((ts_dtype)t->dtype, t->ndim, to->device);
     view->flags = t->flags & TS_TENSOR_CONTIGUOUS;
     memcpy(view->sizes, t->sizes, sizeof view->sizes);
     memcpy(view->strides, t->strides, sizeof view->strides);

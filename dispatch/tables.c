@@ -5,6 +5,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/entries.h"
+#include "dispatch/store.h"
 
 _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
@@ -31,6 +32,7 @@ static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
         rule = TS_RULE_FALLBACK_FIRST;
     } else if (k == TS_KEY_META && info->kind == TS_FILL) {
         rule = TS_RULE_META;
+        kernel = ts_shapes_only;
     } else if (backend && info->composite) {
         rule = TS_RULE_COMPOSITE;
         kernel = info->composite;
@@ -54,8 +56,10 @@ static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
          * before the kernel sees it */
         t->slot[k] = own && ts_reg.backends[k] ? ts_enter_device : entry;
         t->impl[k] = kernel;
+        t->accepts[k] = (ts_accepts){TS_DT_ALL, 0};
         if (own) {
-            t->accepts[k] = (ts_accepts){own->accepts.dtypes, own->accepts.strided == 1};
+            t->accepts[k] = (ts_accepts){own->accepts.dtypes ? own->accepts.dtypes : TS_DT_ALL,
+                                         own->accepts.strided == 1};
             t->packed |= (uint16_t)((own->accepts.strided == TS_STRIDES_PACKED) << k);
         }
     }

@@ -1,6 +1,6 @@
 /** @file transaction.c  Changes to the registry come about whole or not at all. */
 // SPDX-License-Identifier: MIT
-#include "dispatch/entries.h"
+#include "dispatch/store.h"
 #include "core/device.h"
 #include "core/hooks.h"
 #include "dispatch/timers.h"

@@ -37,7 +37,7 @@ static ts_status plan_search(ts_frame *f)
                            ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
     }
     plan->compute = (ts_dtype)t->dtype;
-    plan->ret[0] = (ts_meta){plan->buffer[0], TS_I64, t->storage->device, n, 0};
+    plan->ret[0] = ts_meta_of(plan->buffer[0], TS_I64, t->storage->device, n, 0);
     return TS_OK;
 }
 

@@ -91,10 +91,12 @@ static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)
     return status == TS_OK ? ret.t : NULL;
 }
 
-static ts_status copy_into(ts_tensor *destination, ts_tensor *source)
+static ts_status copy_into(ts_tensor *destination, ts_tensor *source, uint16_t op)
 {
     ts_value args[] = {V_T(source)}, ret = V_T(destination);
-    return ts_call(TS_OP_copy, args, 1, &ret, 1, 1, 1, NULL);
+    TS_TRY(ts_call(TS_OP_copy, args, 1, &ret, 1, 1, 1, NULL));
+    destination->storage->writer = op;
+    return TS_OK;
 }
 
 /** Copies and moves go between devices; nothing else does. */
@@ -107,7 +109,7 @@ static ts_status across(ts_frame *f, int arg)
         if (!ts_same_device(out->storage->device, source->storage->device)) {
             ts_value args[] = {V_T(source), V_DEV(out->storage->device)}, moved = ts_value_none();
             TS_TRY(ts_call(TS_OP_to_device, args, 2, &moved, 1, 0, 1, f->site));
-            ts_status status = copy_into(out, moved.t);
+            ts_status status = copy_into(out, moved.t, f->op);
             ts_tensor_unref(moved.t);
             return status;
         }

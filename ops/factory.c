@@ -9,7 +9,7 @@ ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
 {
     const ts_value *sizes = &f->args[sizes_arg];
     int64_t dtype = f->args[dtype_arg].i, numel, bytes;
-    if (sizes->count > TS_MAX_DIMS || (sizes->count && !sizes->ints))
+    if (sizes->count > TS_MAX_DIMS)
         return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected 0 to %d sizes, got %u",
                            TS_MAX_DIMS, sizes->count);
     if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
@@ -22,8 +22,8 @@ ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
                            ts_format_sizes(got, sizeof got, sizes->ints, (int)sizes->count));
     }
     f->plan->compute = (ts_dtype)dtype;
-    f->plan->ret[0] = (ts_meta){sizes->ints, (ts_dtype)dtype, f->args[dtype_arg + 1].device,
-                                (int)sizes->count, numel};
+    f->plan->ret[0] = ts_meta_of(sizes->ints, (ts_dtype)dtype, f->args[dtype_arg + 1].device,
+                                (int)sizes->count, numel);
     return TS_OK;
 }
 

@@ -9,41 +9,39 @@ void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dty
 {
     if (ndim)
         memcpy(plan->buffer[i], sizes, (size_t)ndim * sizeof *sizes);
-    plan->ret[i] = (ts_meta){plan->buffer[i], dtype, device, ndim, 0};
+    plan->ret[i] = ts_meta_of(plan->buffer[i], dtype, device, ndim, 0);
 }
 
 ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
-    const ts_tensor *first = NULL;
+    const ts_tensor *first = NULL; /* that decides: a number on the CPU only among such */
     int first_arg = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < f->nargs; i++) {
-            const ts_value *v = &f->args[i];
-            uint32_t n = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
-            for (uint32_t k = 0; k < n; k++) {
-                const ts_tensor *t = v->tag == TS_TAG_TENSOR ? v->t : v->list[k];
-                if (ts_is_none(t))
-                    continue;
-                bool scalar =
-                    scalars_ok && t->ndim == 0 && t->storage->device.backend == TS_KEY_CPU;
-                if (!first && (!scalar || pass == 1)) {
-                    first = t;
-                    first_arg = i;
-                } else if (first && !scalar &&
-                           !ts_same_device(first->storage->device, t->storage->device)) {
-                    return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "move one with ts_to_device()",
-                                            "expected device %s as argument '%s', got %s",
-                                            ts_device_name(first->storage->device),
-                                            f->table->info->schema.args[first_arg].name,
-                                            ts_device_name(t->storage->device));
-                }
+    bool first_number = false;
+    for (int i = 0; i < f->nargs; i++) {
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(&f->args[i], &n);
+        for (uint32_t k = 0; k < n; k++) {
+            if (first && !first_number && ts_same_device(first->device, t[k]->device))
+                continue;
+            if (ts_is_none(t[k]))
+                continue;
+            bool number =
+                scalars_ok && t[k]->ndim == 0 && t[k]->device.backend == TS_KEY_CPU;
+            if (!first || (first_number && !number)) {
+                first = t[k];
+                first_arg = i;
+                first_number = number;
+            } else if (!number && !ts_same_device(first->device, t[k]->device)) {
+                return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "move one with ts_to_device()",
+                                        "expected device %s as argument '%s', got %s",
+                                        ts_device_name(first->device),
+                                        f->table->info->schema.args[first_arg].name,
+                                        ts_device_name(t[k]->device));
             }
         }
-        if (first)
-            break;
     }
     if (first)
-        *device = first->storage->device;
+        *device = first->device;
     return TS_OK;
 }
 
@@ -189,52 +187,14 @@ ts_dtype ts_promote_values(const ts_value *args, int n)
     return result;
 }
 
-/** Two tensors that agree in everything, the commonest call of all, in the fewest instructions. */
-TS_INLINE bool is_plain_pair(const ts_frame *f, bool float_math)
-{
-    if (f->args[0].tag != TS_TAG_TENSOR || f->args[1].tag != TS_TAG_TENSOR)
-        return false;
-    const ts_tensor *a = f->args[0].t, *b = f->args[1].t;
-    if (a->dtype != b->dtype || a->ndim != b->ndim ||
-        !(a->flags & b->flags & TS_TENSOR_CONTIGUOUS) ||
-        !ts_same_device(a->storage->device, b->storage->device) ||
-        (float_math && !ts_dtype_is_float((ts_dtype)a->dtype)))
-        return false;
-    for (int d = 0; d < a->ndim; d++)
-        if (a->sizes[d] != b->sizes[d])
-            return false;
-    return true;
-}
-
-ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math)
-{
-    if (TS_LIKELY(nargs == 2 && is_plain_pair(f, float_math))) {
-        ts_plan *plan = f->plan;
-        const ts_tensor *a = f->args[0].t;
-        plan->pointwise = plan->flat = true;
-        plan->operands = 3;
-        plan->cast = 0;
-        plan->compute = (ts_dtype)a->dtype;
-        plan->ret[0] = (ts_meta){a->sizes, result == TS_DTYPE_NONE ? plan->compute : result,
-                                 a->storage->device, a->ndim, a->numel};
-        return TS_OK;
-    }
-    return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
-}
-
 /** A tensor like a, or a number that leaves a's dtype as it is; dtypes count where typed. */
 TS_INLINE bool is_alike(const ts_tensor *a, const ts_value *v, bool typed)
 {
     if (v->tag != TS_TAG_TENSOR)
         return !typed || v->tag - TS_TAG_BOOL <= category((ts_dtype)a->dtype);
     const ts_tensor *b = v->t;
-    if (b == a)
-        return true;
-    bool alike = b->ndim == a->ndim && (!typed || b->dtype == a->dtype) &&
-                 ts_same_device(b->storage->device, a->storage->device);
-    for (int d = 0; alike && d < a->ndim; d++)
-        alike = b->sizes[d] == a->sizes[d];
-    return alike;
+    return b->ndim == a->ndim && (!typed || b->dtype == a->dtype) &&
+           ts_same_device(b->device, a->device) && ts_same_sizes(a->sizes, b->sizes, a->ndim);
 }
 
 static TS_COLD ts_status fail_broadcast(const ts_frame *f, int arg, const int64_t *sizes, int ndim)
@@ -260,16 +220,13 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
     const ts_tensor *a = NULL;
     for (int i = first; !a && i < last; i++)
         a = args[i].tag == TS_TAG_TENSOR ? args[i].t : NULL;
-    bool alike = a != NULL, flat = alike;
-    for (int i = 0; alike && i < nargs; i++) {
+    bool alike = a != NULL;
+    for (int i = 0; alike && i < nargs; i++)
         alike = is_alike(a, &args[i], typed >> i & 1);
-        flat = flat && (args[i].tag != TS_TAG_TENSOR || (args[i].t->flags & TS_TENSOR_CONTIGUOUS));
-    }
     ts_dtype compute;
     if (TS_LIKELY(alike)) {
         compute = (ts_dtype)a->dtype;
-        plan->ret[0] = (ts_meta){a->sizes, compute, a->storage->device, a->ndim, a->numel};
-        plan->flat = flat;
+        plan->ret[0] = ts_meta_of(a->sizes, compute, a->storage->device, a->ndim, a->numel);
         plan->cast = 0; /* unless integers go to a float compute dtype, below */
     } else {
         int64_t sizes[2][TS_MAX_DIMS], *so_far = sizes[0], *next = sizes[1];

@@ -125,7 +125,7 @@ static ts_status infer_pairs(ts_frame *f, int most)
     if (f->args[2].i == TS_REDUCTION_NONE)
         ts_plan_result_like(f->plan, 0, x, f->plan->compute);
     else
-        f->plan->ret[0] = (ts_meta){x->sizes, f->plan->compute, x->storage->device, 0, 1};
+        f->plan->ret[0] = ts_meta_of(x->sizes, f->plan->compute, x->storage->device, 0, 1);
     return TS_OK;
 }
 static ts_status infer_pairs_backward(ts_frame *f, int most)

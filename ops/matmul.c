@@ -75,7 +75,7 @@ static ts_status infer_product(ts_frame *f, int at, int ndim)
     sizes[ndim - 2] = a->sizes[ndim - 2];
     sizes[ndim - 1] = b->sizes[ndim - 1];
     plan->ret[0] =
-        (ts_meta){.sizes = sizes, .dtype = (ts_dtype)a->dtype, .device = device, .ndim = ndim};
+        ts_meta_of(sizes, (ts_dtype)a->dtype, device, ndim, 0);
     plan->compute = (ts_dtype)a->dtype;
     plan->strided = (uint16_t)((matrix_readable(a) | matrix_readable(b) << 1) << at);
     return TS_OK;
@@ -136,7 +136,7 @@ ts_status ts_infer_linear(ts_frame *f)
         sizes[d] = x->sizes[d];
     sizes[x->ndim - 1] = w->sizes[0];
     plan->ret[0] =
-        (ts_meta){.sizes = sizes, .dtype = (ts_dtype)x->dtype, .device = device, .ndim = x->ndim};
+        ts_meta_of(sizes, (ts_dtype)x->dtype, device, x->ndim, 0);
     plan->compute = (ts_dtype)x->dtype;
     plan->strided = (uint16_t)(rows_readable(x) | matrix_readable(w) << 1);
     return TS_OK;

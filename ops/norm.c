@@ -40,8 +40,8 @@ static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
 {
     for (int d = 0; d < t->ndim; d++)
         plan->buffer[i][d] = d < t->ndim - last ? t->sizes[d] : 1;
-    plan->ret[i] = (ts_meta){plan->buffer[i], ts_statistic_dtype((ts_dtype)t->dtype),
-                             t->storage->device, t->ndim, 0};
+    plan->ret[i] = ts_meta_of(plan->buffer[i], ts_statistic_dtype((ts_dtype)t->dtype),
+                             t->storage->device, t->ndim, 0);
 }
 
 /** (self, what is added to it, dims, affine ...) -> (result, sums,
@@ -98,8 +98,8 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     plan_rows(f->plan, t, (int)last);
     ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
     for (int i = 1; i < f->nrets; i++)
-        f->plan->ret[i] = (ts_meta){t->sizes + t->ndim - last, (ts_dtype)t->dtype,
-                                    t->storage->device, (int)last, 0};
+        f->plan->ret[i] = ts_meta_of(t->sizes + t->ndim - last, (ts_dtype)t->dtype,
+                                    t->storage->device, (int)last, 0);
     return TS_OK;
 }
 

@@ -16,7 +16,7 @@ void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dty
 /** Result i is like t. Borrows t's sizes. */
 TS_INLINE void ts_plan_result_like(ts_plan *plan, int i, const ts_tensor *t, ts_dtype dtype)
 {
-    plan->ret[i] = (ts_meta){t->sizes, dtype, t->storage->device, t->ndim, t->numel};
+    plan->ret[i] = ts_meta_of(t->sizes, dtype, t->storage->device, t->ndim, t->numel);
 }
 /**
  * All tensor arguments must be on one device, which is returned through *device.
@@ -36,15 +36,58 @@ ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim);
 /** Broadcasts two lists of sizes into out (room for 8); false when they do not fit. */
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout);
 /**
- * The pointwise plan over args[0..n): promotion with weak scalars, broadcasting,
+ * Contiguous tensors of one kind and one shape, the commonest arguments of all: fills the plan
+ * and, but for the result, the iteration space. False for any others.
+ */
+TS_INLINE bool ts_plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_math)
+{
+    ts_plan *plan = f->plan;
+    ts_iter *it = &plan->iter;
+    if (f->args[0].tag != TS_TAG_TENSOR)
+        return false;
+    const ts_tensor *a = f->args[0].t;
+    int64_t item = ts_dtype_sizes[a->dtype];
+    if (!(a->flags & TS_TENSOR_CONTIGUOUS) ||
+        (float_math && !ts_dtype_is_float((ts_dtype)a->dtype)))
+        return false;
+    it->data[1] = a->data;
+    it->strides[0][1] = item;
+    TS_UNROLL(4)
+    for (int i = 1; i < nargs; i++) {
+        const ts_tensor *b = f->args[i].t;
+        if (f->args[i].tag != TS_TAG_TENSOR || b->kind.bits != a->kind.bits ||
+            !(b->flags & TS_TENSOR_CONTIGUOUS) || !ts_same_sizes(a->sizes, b->sizes, a->ndim))
+            return false;
+        it->data[i + 1] = b->data;
+        it->strides[0][i + 1] = item;
+    }
+    it->ndim = 1;
+    it->operands = nargs + 1;
+    it->numel = it->sizes[0] = a->numel;
+    plan->pointwise = plan->flat = true;
+    plan->operands = (uint16_t)((1u << nargs) - 1);
+    plan->compute = (ts_dtype)a->dtype;
+    plan->ret[0] = (ts_meta){a->sizes, a->numel, {a->kind}};
+    if (result != TS_DTYPE_NONE)
+        plan->ret[0].dtype = (uint8_t)result;
+    return true;
+}
+
+/** The pointwise plan over args[0..nargs) where only args[first..last) decide on the dtype
+ * and are cast to it; the others keep theirs. */
+ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,
+                                   bool float_math);
+/**
+ * The pointwise plan over args[0..nargs): promotion with weak scalars, broadcasting,
  * operands = these args. result: dtype of the result, or TS_DTYPE_NONE for the promoted one.
  * float_math: integers compute in f32.
  */
-ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math);
-/** The same where only args[first..last) decide on the dtype and are cast to it;
- * the others keep theirs. */
-ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,
-                                   bool float_math);
+TS_INLINE ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math)
+{
+    if (TS_LIKELY(ts_plan_flat(f, nargs, result, float_math)))
+        return TS_OK;
+    return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
+}
 /** A number as argument must fit the plan's compute dtype;
  * a negative one may wrap in u8, as in PyTorch. */
 ts_status ts_check_fits(ts_frame *f, int arg);

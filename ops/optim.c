@@ -130,7 +130,7 @@ static ts_status check_guard_and_scale(ts_frame *f, int arg, ts_device device)
 static ts_status check_steps(ts_frame *f, int arg)
 {
     const ts_value *steps = &f->args[arg];
-    if (steps->count != f->args[0].count || (steps->count && !steps->ints))
+    if (steps->count != f->args[0].count)
         return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected %u numbers, got %u", f->args[0].count,
                            steps->count);
     for (uint32_t k = 0; k < steps->count; k++)

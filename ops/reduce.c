@@ -41,7 +41,7 @@ static ts_status plan_dims(ts_frame *f, ts_dtype compute, ts_dtype result)
         else if (keep)
             plan->buffer[0][n++] = 1;
     }
-    plan->ret[0] = (ts_meta){plan->buffer[0], result, t->storage->device, n, 0};
+    plan->ret[0] = ts_meta_of(plan->buffer[0], result, t->storage->device, n, 0);
     plan->compute = compute;
     plan->cast = 1;
     plan->strided = 1;

@@ -119,13 +119,15 @@ static ts_status masked_fill_kernel(ts_frame *f)
     static const int from[] = {2, 3, 1};
     ts_iter *it = &f->plan->iter;
     char *data[3];
-    int64_t strides[3][TS_MAX_DIMS];
-    for (int k = 0; k < 3; k++) {
+    int64_t strides[3];
+    for (int k = 0; k < 3; k++)
         data[k] = it->data[from[k]];
-        memcpy(strides[k], it->strides[from[k]], sizeof strides[k]);
-    }
     memcpy(&it->data[1], data, sizeof data);
-    memcpy(it->strides[1], strides, sizeof strides);
+    for (int d = 0; d < it->ndim; d++) {
+        for (int k = 0; k < 3; k++)
+            strides[k] = it->strides[d][from[k]];
+        memcpy(&it->strides[d][1], strides, sizeof strides);
+    }
     return where_kernel(f);
 }
 

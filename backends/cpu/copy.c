@@ -118,8 +118,8 @@ VEC_FN void offsets(const ts_iter *it, int first, int skip, int64_t row, int64_t
             continue;
         int64_t i = row % it->sizes[d];
         row /= it->sizes[d];
-        *to += i * it->strides[0][d];
-        *from += i * it->strides[1][d];
+        *to += i * it->strides[d][0];
+        *from += i * it->strides[d][1];
     }
 }
 
@@ -132,7 +132,7 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
         int64_t to, from, many = ts_min64(n - begin % n, end - begin);
         offsets(it, 1, 0, begin, &to, &from);
         for (int64_t r = 0; r < many; r++) {
-            char *t = it->data[0] + to + r * it->strides[0][1];
+            char *t = it->data[0] + to + r * it->strides[1][0];
             const char *f = it->data[1] + from + r * it->strides[1][1];
             int64_t k = 0;
             for (; k + VEC_BYTES <= bytes; k += VEC_BYTES) {
@@ -173,7 +173,7 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
         const turn *t = ctx;                                                                      \
         const ts_iter *it = t->it;                                                                \
         int64_t na = it->sizes[0], nb = it->sizes[t->dim], strips = ts_ceil_div(nb, L);           \
-        int64_t tb = it->strides[0][t->dim], fa = it->strides[1][0], z = sizeof(T);               \
+        int64_t tb = it->strides[t->dim][0], fa = it->strides[0][1], z = sizeof(T);               \
         for (; begin < end; begin++) {                                                            \
             int64_t to, from, b = begin % strips * L, a = 0;                                      \
             offsets(it, 1, t->dim, begin / strips, &to, &from);                                   \
@@ -202,14 +202,14 @@ TRANSPOSE(uint64_t, VD_LANES, turn_64)
 static void order(ts_iter *it)
 {
     for (int i = 1; i < it->ndim; i++)
-        for (int d = i; d > 0 && it->strides[0][d] < it->strides[0][d - 1]; d--) {
+        for (int d = i; d > 0 && it->strides[d][0] < it->strides[d - 1][0]; d--) {
             int64_t size = it->sizes[d];
             it->sizes[d] = it->sizes[d - 1];
             it->sizes[d - 1] = size;
             for (int k = 0; k < 2; k++) {
-                int64_t stride = it->strides[k][d];
-                it->strides[k][d] = it->strides[k][d - 1];
-                it->strides[k][d - 1] = stride;
+                int64_t stride = it->strides[d][k];
+                it->strides[d][k] = it->strides[d - 1][k];
+                it->strides[d - 1][k] = stride;
             }
         }
 }
@@ -218,7 +218,7 @@ static void move(ts_iter *it, int item)
 {
     static const ts_loop moves[9] = {[1] = move_8, [2] = move_16, [4] = move_32, [8] = move_64};
     order(it);
-    bool to = it->strides[0][0] == item, from = it->strides[1][0] == item;
+    bool to = it->strides[0][0] == item, from = it->strides[0][1] == item;
     if (TS_LIKELY(it->ndim == 1 && to && from)) {
         int64_t bytes = it->numel * item;
         if (bytes <= 65536)
@@ -233,7 +233,7 @@ static void move(ts_iter *it, int item)
     }
     static const ts_parallel_body turns[9] = {[2] = turn_16, [4] = turn_32, [8] = turn_64};
     for (int d = 1; to && turns[item] && d < it->ndim; d++) {
-        if (it->strides[1][d] != item)
+        if (it->strides[d][1] != item)
             continue;
         turn t = {it, d};
         int lanes = item == 8 ? VD_LANES : VF_LANES;
@@ -264,8 +264,8 @@ void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dty
     ts_iter it = {.operands = 2, .numel = 1, .data = {to, (char *)from}};
     for (int d = 0; d < ndim; d++) {
         it.numel *= sizes[d];
-        it.strides[0][d] = to_strides[d] * ts_dtype_sizes[to_dtype];
-        it.strides[1][d] = from_strides[d] * ts_dtype_sizes[from_dtype];
+        it.strides[d][0] = to_strides[d] * ts_dtype_sizes[to_dtype];
+        it.strides[d][1] = from_strides[d] * ts_dtype_sizes[from_dtype];
     }
     ts_iter_collapse(&it, sizes, ndim);
     TS_V(ts_cpu_copy_run)(&it, to_dtype, from_dtype);

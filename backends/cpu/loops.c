@@ -18,7 +18,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
 {
     const walk *w = ctx;
     const ts_iter *it = w->it;
-    int64_t at[TS_MAX_DIMS], inner[TS_MAX_OPERANDS];
+    const int64_t *inner = it->strides[0];
+    int64_t at[TS_MAX_DIMS];
     char *data[TS_MAX_OPERANDS];
     int64_t rest = begin;
     for (int d = 0; d < it->ndim; d++) {
@@ -27,9 +28,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
     }
     for (int k = 0; k < it->operands; k++) {
         data[k] = it->data[k];
-        inner[k] = it->strides[k][0];
         for (int d = 0; d < it->ndim; d++)
-            data[k] += at[d] * it->strides[k][d];
+            data[k] += at[d] * it->strides[d][k];
     }
     while (begin < end) {
         int64_t n = ts_min64(it->sizes[0] - at[0], end - begin);
@@ -43,33 +43,39 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
         at[0] = 0;
         for (int d = 1; d < it->ndim; d++) {
             for (int k = 0; k < it->operands; k++)
-                data[k] += it->strides[k][d];
+                data[k] += it->strides[d][k];
             if (++at[d] < it->sizes[d])
                 break;
             for (int k = 0; k < it->operands; k++)
-                data[k] -= it->sizes[d] * it->strides[k][d];
+                data[k] -= it->sizes[d] * it->strides[d][k];
             at[d] = 0;
         }
     }
 }
 
+static __attribute__((noinline)) void run_walk(const ts_iter *it, ts_loop loop, const void *params,
+                                               int cost)
+{
+    walk w = {it, loop, params};
+    int64_t grain = TS_CPU_GRAIN(cost);
+    if (it->numel >= 2 * grain)
+        ts_parallel_for(it->numel, grain, run_range, &w);
+    else if (it->numel)
+        run_range(&w, 0, it->numel);
+}
+
+/** One run on one thread; few enough elements for that whatever the grain. */
+TS_INLINE bool is_short_run(const ts_iter *it, int cost)
+{
+    return it->ndim == 1 && it->numel * cost < TS_CPU_GRAIN(1);
+}
+
 void ts_cpu_run(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
-    int64_t grain = TS_CPU_GRAIN(cost);
-    if (TS_LIKELY(it->numel < 2 * grain && it->ndim == 1)) {
-        int64_t strides[TS_MAX_OPERANDS];
-        for (int k = 0; k < it->operands; k++)
-            strides[k] = it->strides[k][0];
-        loop(it->data, strides, it->numel, params);
-        return;
-    }
-    if (!it->numel)
-        return;
-    walk w = {it, loop, params};
-    if (it->numel < 2 * grain)
-        run_range(&w, 0, it->numel);
+    if (TS_LIKELY(is_short_run(it, cost)))
+        loop(it->data, it->strides[0], it->numel, params);
     else
-        ts_parallel_for(it->numel, grain, run_range, &w);
+        run_walk(it, loop, params, cost);
 }
 
 void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)
@@ -139,18 +145,28 @@ static TS_COLD void run_halves(ts_frame *f, ts_loop loop, const void *params, in
     ts_cpu_run(it, halves_loop, &h, cost + 1);
 }
 
-ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost)
+/** Any dtype, any space. */
+static __attribute__((noinline)) ts_status pointwise_any(ts_frame *f, const ts_loop *loops,
+                                                         const void *params, int cost)
 {
-    ts_loop loop = loops[f->plan->compute];
-    if (TS_UNLIKELY(!loop)) {
-        ts_dtype compute = f->plan->compute;
-        if ((compute == TS_BF16 || compute == TS_F16) && loops[TS_F32]) {
-            run_halves(f, loops[TS_F32], params, cost);
-            return TS_OK;
-        }
+    ts_dtype compute = f->plan->compute;
+    if (loops[compute])
+        ts_cpu_run(&f->plan->iter, loops[compute], params, cost);
+    else if ((compute == TS_BF16 || compute == TS_F16) && loops[TS_F32])
+        run_halves(f, loops[TS_F32], params, cost);
+    else
         return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
                           "not defined for dtype %s on the CPU", ts_dtype_name(compute));
-    }
-    ts_cpu_run(&f->plan->iter, loop, params, cost);
+    return TS_OK;
+}
+
+ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost)
+{
+    const ts_plan *plan = f->plan;
+    const ts_iter *it = &plan->iter;
+    ts_loop loop = loops[plan->compute];
+    if (TS_UNLIKELY(!loop || !is_short_run(it, cost)))
+        return pointwise_any(f, loops, params, cost);
+    loop(it->data, it->strides[0], it->numel, params);
     return TS_OK;
 }

@@ -76,6 +76,16 @@ typedef struct ts_cpu_family {
         for (int64_t k = 0; k < n; k++)                                                            \
             *(T *)(at + k * stride) = lanes[k];                                                    \
     }                                                                                              \
+    /* one element, whatever its strides */                                                        \
+    VEC_FN void p##_single1(char *const *d, V (*fn)(V, const void *), const void *params)          \
+    {                                                                                              \
+        *(T *)d[0] = fn(p##_set1(*(const T *)d[1]), params)[0];                                    \
+    }                                                                                              \
+    VEC_FN void p##_single2(char *const *d, V (*fn)(V, V, const void *), const void *params)       \
+    {                                                                                              \
+        V a = p##_set1(*(const T *)d[1]), b = p##_set1(*(const T *)d[2]);                          \
+        *(T *)d[0] = fn(a, b, params)[0];                                                          \
+    }                                                                                              \
     VEC_FN void p##_loop1(char *const *d, const int64_t *s, int64_t n, V (*fn)(V, const void *),   \
                           const void *params)                                                      \
     {                                                                                              \
@@ -83,10 +93,6 @@ typedef struct ts_cpu_family {
         T *out = (T *)d[0];                                                                        \
         const T *x = (const T *)d[1];                                                              \
         int64_t i = 0;                                                                             \
-        if (n == 1) {                                                                              \
-            *out = fn(p##_set1(*x), params)[0];                                                    \
-            return;                                                                                \
-        }                                                                                          \
         if (s[0] == z && s[1] == z)                                                                \
             for (; i + L <= n; i += L)                                                             \
                 p##_store(out + i, fn(p##_load(x + i), params));                                   \
@@ -102,10 +108,6 @@ typedef struct ts_cpu_family {
         T *out = (T *)d[0];                                                                        \
         const T *a = (const T *)d[1], *b = (const T *)d[2];                                        \
         int64_t i = 0;                                                                             \
-        if (n == 1) {                                                                              \
-            *out = fn(p##_set1(*a), p##_set1(*b), params)[0];                                      \
-            return;                                                                                \
-        }                                                                                          \
         if (n >= L && s[0] == z) {                                                                 \
             if (s[1] == z && s[2] == z) {                                                          \
                 for (; i + L <= n; i += L)                                                         \
@@ -151,16 +153,32 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
 /** static loop `name` for f32 or f64 (p = vf, vd): V name_fn(V x, params) { return expr; } */
 #define TS_LOOP1(p, name, expr)                                                               \
     VEC_FN p name##_fn(p x, const void *params) { (void)params; return expr; }                \
-    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    static __attribute__((noinline)) void name##_run(char *const *d, const int64_t *s,        \
+                                                     int64_t n, const void *params)           \
     {                                                                                         \
         p##_loop1(d, s, n, name##_fn, params);                                                \
+    }                                                                                         \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    {                                                                                         \
+        if (n == 1)                                                                           \
+            p##_single1(d, name##_fn, params);                                                \
+        else                                                                                  \
+            name##_run(d, s, n, params);                                                      \
     }
 /** The same of two operands a and b. */
 #define TS_LOOP2(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, const void *params) { (void)params; return expr; }           \
-    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    static __attribute__((noinline)) void name##_run(char *const *d, const int64_t *s,        \
+                                                     int64_t n, const void *params)           \
     {                                                                                         \
         p##_loop2(d, s, n, name##_fn, params);                                                \
+    }                                                                                         \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
+    {                                                                                         \
+        if (n == 1)                                                                           \
+            p##_single2(d, name##_fn, params);                                                \
+        else                                                                                  \
+            name##_run(d, s, n, params);                                                      \
     }
 /** The same of three operands a, b and c. */
 #define TS_LOOP3(p, name, expr)                                                               \

@@ -329,8 +329,8 @@ static void dropout_half(const draw *d, const uint32_t *w, int64_t first, int64_
             for (int k = 0; k < it->ndim; k++) {                                      \
                 int64_t at = rest % it->sizes[k];                                     \
                 rest /= it->sizes[k];                                                 \
-                to += at * it->strides[0][k];                                         \
-                from += at * it->strides[1][k];                                       \
+                to += at * it->strides[k][0];                                         \
+                from += at * it->strides[k][1];                                       \
             }                                                                         \
             T x = *(const T *)(d->in + from);                                         \
             *(T *)(d->out + to) = (w[i] >> 8) >= d->threshold ? x * (T)d->b : 0;      \
@@ -349,7 +349,7 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
     d.threshold = threshold(p);
     d.b = p < 1 ? 1 / (1 - p) : 0;
     bool half = is_half(f->plan->compute),
-         plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[1][0] == item;
+         plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[0][1] == item;
     d.half = f->plan->compute;
     if (half && !plain)
         return ts_run_widened(f);

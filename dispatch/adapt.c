@@ -1,0 +1,187 @@
+/**
+ * @file adapt.c  What stands between a call and a kernel that does not take it as it is:
+ * cast and packed copies of arguments, stand-ins for destinations, f32 in the place of halves.
+ */
+// SPDX-License-Identifier: MIT
+#include "core/device.h"
+#include "dispatch/entries.h"
+
+#include <string.h>
+
+/** Copies that the kernel gets in the place of arguments; released after it. */
+typedef struct copies {
+    ts_value args[TS_MAX_ARGS];
+    ts_tensor *made[TS_MAX_ARGS];
+    int count;
+} copies;
+
+static ts_status copy_arg(copies *c, const ts_frame *f, int i, ts_dtype dtype)
+{
+    ts_tensor *t = ts_above.convert(f->args[i].t, dtype);
+    TS_TRY(t);
+    if (!c->count)
+        memcpy(c->args, f->args, f->nargs * sizeof *c->args);
+    c->args[i].t = c->made[c->count++] = t;
+    return TS_OK;
+}
+
+static void copies_end(const copies *c)
+{
+    for (int i = 0; i < c->count; i++)
+        ts_tensor_unref(c->made[i]);
+}
+
+/** Casts to the compute dtype where the rule asks for it, packs where the kernel does. */
+static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
+{
+    const ts_plan *plan = f->plan;
+    bool packed = f->table->packed >> f->key & 1;
+    unsigned as_is = f->table->written | (packed ? 0 : plan->strided);
+    bool packs = !accepts.strided && !plan->pointwise;
+    for (int i = 0; i < f->nargs; i++) {
+        if (f->args[i].tag != TS_TAG_TENSOR)
+            continue;
+        const ts_tensor *t = f->args[i].t;
+        bool cast = (plan->cast >> i & 1) && t->dtype != plan->compute;
+        bool pack = packs && !(t->flags & TS_TENSOR_CONTIGUOUS) && !(as_is >> i & 1);
+        if (TS_UNLIKELY(cast || pack))
+            TS_TRY(copy_arg(c, f, i, cast ? plan->compute : (ts_dtype)t->dtype));
+    }
+    return TS_OK;
+}
+
+/** Runs the kernel on a contiguous tensor in the place of each destination that is not. */
+static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
+{
+    ts_tensor *real[TS_MAX_RETS] = {0};
+    ts_status status = TS_OK;
+    for (int i = 0; f->given >> i && status == TS_OK; i++) {
+        ts_tensor *t = f->rets[i].t;
+        if (!(f->given >> i & 1) || (t->flags & TS_TENSOR_CONTIGUOUS))
+            continue;
+        ts_tensor *contiguous =
+            ts_tensor_new_unchecked(f->thread, &(ts_meta){t->sizes, t->numel, {t->kind}});
+        if (contiguous) {
+            real[i] = t;
+            f->rets[i].t = contiguous;
+        } else {
+            status = ts_fail_within(ts_op_name(f->op), f->site);
+        }
+    }
+    if (status == TS_OK)
+        status = ts_fill_run(f, kernel);
+    for (int i = 0; f->given >> i; i++) {
+        if (!real[i])
+            continue;
+        ts_tensor *contiguous = f->rets[i].t;
+        f->rets[i].t = real[i];
+        if (status == TS_OK)
+            status = ts_above.copy_into(real[i], contiguous, f->op);
+        ts_tensor_unref(contiguous);
+    }
+    return status;
+}
+
+ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
+{
+    const ts_value *outer = f->args;
+    bool stand_ins = false;
+    for (int i = 0; f->given >> i && !accepts.strided && !f->plan->pointwise; i++)
+        stand_ins |= (f->given >> i & 1) && !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS);
+    copies c;
+    c.count = 0;
+    ts_status status = convert_args(&c, f, accepts);
+    if (status == TS_OK) {
+        if (c.count)
+            f->args = c.args;
+        status = stand_ins ? run_on_stand_ins(f, kernel) : ts_fill_run(f, kernel);
+        f->args = outer;
+    }
+    copies_end(&c);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------ halves ---- */
+
+static bool is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
+
+/** f32 for every bf16 and f16, tensors and dtypes alike. */
+static ts_status widen_args(copies *c, const ts_frame *f)
+{
+    memcpy(c->args, f->args, f->nargs * sizeof *c->args);
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_TENSOR && is_half(f->args[i].t->dtype))
+            TS_TRY(copy_arg(c, f, i, TS_F32));
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_DTYPE && is_half(f->args[i].i))
+            c->args[i].i = TS_F32;
+    return TS_OK;
+}
+
+ts_status ts_run_widened(ts_frame *f)
+{
+    copies c;
+    c.count = 0;
+    ts_value wide[TS_MAX_RETS];
+    ts_frame inner = *f;
+    inner.args = c.args;
+    inner.rets = wide;
+    inner.given = inner.want = 0;
+    for (int i = 0; i < f->nrets; i++) {
+        wide[i] = ts_value_none();
+        inner.want |= (uint8_t)((f->rets[i].tag == TS_TAG_TENSOR) << i);
+    }
+    ts_status status = widen_args(&c, f);
+    if (status == TS_OK)
+        status = ts_enter_fill(&inner);
+    for (int i = 0; i < f->nrets; i++) {
+        if (wide[i].tag != TS_TAG_TENSOR)
+            continue;
+        ts_tensor *w = wide[i].t, *out = f->rets[i].t;
+        if (status == TS_OK && (f->given >> i & 1)) {
+            f->plan->delivered |= (uint8_t)(1 << i);
+            status = ts_above.copy_into(out, w, f->op);
+        } else if (status == TS_OK) {
+            ts_tensor *rounded =
+                w->dtype == out->dtype ? ts_tensor_ref(w) : ts_above.convert(w, (ts_dtype)out->dtype);
+            if (rounded) {
+                f->rets[i].t = rounded;
+                ts_tensor_unref(out);
+            } else {
+                status = ts_error_code();
+            }
+        }
+        ts_tensor_unref(w);
+    }
+    copies_end(&c);
+    return status;
+}
+
+/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors
+ * that are read, or numbers. */
+static bool can_widen(const ts_frame *f)
+{
+    uint16_t dtypes = f->table->accepts[f->key].dtypes;
+    if (!is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written)
+        return false;
+    for (int i = 0; i < f->nargs; i++)
+        for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
+            if (is_half(f->args[i].list[k]->dtype))
+                return false; /* kernels over lists say themselves what they take */
+    return true;
+}
+
+ts_status ts_fill_unaccepted(ts_frame *f)
+{
+    if (can_widen(f)) {
+        if (f->given)
+            TS_TRY(ts_check_given(f));
+        return ts_fill_adapted(f, (ts_accepts){TS_DT_ALL, 1}, ts_run_widened);
+    }
+    const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
+    if (b && (b->flags & TS_BACKEND_CPU_FALLBACK))
+        return ts_round_trip(f);
+    return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
+                      "no kernel for dtype %s on %s", ts_dtype_name(f->plan->compute),
+                      ts_key_name(f->key));
+}

@@ -1,0 +1,131 @@
+/** @file enter.c  The generic entries around views, composites and kernels that do everything. */
+// SPDX-License-Identifier: MIT
+#include "core/device.h"
+#include "dispatch/entries.h"
+
+ts_status ts_enter_view(ts_frame *f)
+{
+    if (TS_UNLIKELY(f->given))
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+                          "a view has no out= form");
+    ts_kernel own = f->table->impl[f->key];
+    return own ? own(f) : f->table->info->infer(f);
+}
+
+/** Composites know nothing of destinations: their results are made anew
+ * and copied to where they belong. */
+static TS_COLD ts_status whole_into(ts_frame *f)
+{
+    ts_value made[TS_MAX_RETS];
+    ts_frame inner = *f;
+    inner.rets = made;
+    inner.given = 0;
+    for (int i = 0; i < f->nrets; i++)
+        made[i] = ts_value_none();
+    ts_status status = f->table->impl[f->key](&inner);
+    for (int i = 0; i < f->nrets && status == TS_OK; i++) { /* all checks before the first write */
+        const ts_tensor *t = made[i].t;
+        if ((f->given >> i & 1) && t)
+            status = ts_check_fits_result(
+                f, f->rets[i].t, &(ts_meta){t->sizes, t->numel, {t->kind}});
+    }
+    for (int i = 0; i < f->nrets; i++) {
+        ts_tensor *t = made[i].t;
+        if (!(f->given >> i & 1) && status == TS_OK) {
+            f->rets[i] = made[i];
+            continue;
+        }
+        if (t && status == TS_OK)
+            status = ts_above.copy_into(f->rets[i].t, t, f->op);
+        if (t)
+            ts_tensor_unref(t);
+    }
+    return status;
+}
+
+ts_status ts_enter_whole(ts_frame *f)
+{
+    return TS_LIKELY(!f->given) ? f->table->impl[f->key](f) : whole_into(f);
+}
+
+ts_status ts_run_parts(ts_frame *f, ts_kernel composite)
+{
+    if (f->table->info->kind != TS_FILL)
+        return composite(f);
+    ts_plan plan;
+    ts_plan_open(f, &plan);
+    ts_status status = f->table->info->infer(f);
+    if (status == TS_OK)
+        status = composite(f);
+    f->plan = NULL;
+    return status;
+}
+
+ts_status ts_enter_parts(ts_frame *f) { return ts_run_parts(f, ts_enter_whole); }
+
+ts_status ts_enter_foreign(ts_frame *f)
+{
+    /* checks that a kernel from outside could not make with the same words */
+    if (f->table->info->infer)
+        TS_TRY(f->table->info->infer(f));
+    ts_status status = ts_enter_whole(f);
+    for (int i = 0; status != TS_OK && i < f->nrets; i++)
+        if (!(f->given >> i & 1) && f->rets[i].tag == TS_TAG_TENSOR) {
+            ts_tensor_unref(f->rets[i].t);
+            f->rets[i] = ts_value_none();
+        }
+    return status;
+}
+
+/* ----------------------------------------------------------------------------- devices ---- */
+
+/**
+ * Whether a kernel of key may be handed t: on its device, or one number on the CPU,
+ * which it reads there. *index is that of the first tensor of the key, -1 before it is seen.
+ */
+static bool is_near(const ts_tensor *t, ts_key key, int *index)
+{
+    ts_device device = t->device;
+    if (device.backend != key)
+        return device.backend == TS_KEY_CPU && t->ndim == 0;
+    if (*index < 0)
+        *index = device.index;
+    return device.index == *index;
+}
+
+int ts_find_far(const ts_frame *f)
+{
+    int index = -1;
+    for (int i = 0; i < f->nargs; i++) {
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(&f->args[i], &n);
+        for (uint32_t k = 0; k < n; k++)
+            if (!ts_is_none(t[k]) && !is_near(t[k], f->key, &index))
+                return i;
+    }
+    for (int i = 0; i < f->nrets; i++) {
+        if (!(f->given >> i & 1))
+            continue;
+        ts_device device = f->rets[i].t->device;
+        if (device.backend != f->key || (index >= 0 && device.index != index))
+            return f->nargs;
+    }
+    return -1;
+}
+
+ts_status ts_enter_device(ts_frame *f)
+{
+    const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
+    if (TS_UNLIKELY(!b))
+        return ts_missing_kernel(f);
+    int far = ts_find_far(f);
+    if (TS_UNLIKELY(far >= 0))
+        return ts_above.across(f, far);
+    bool own = f->table->impl[f->key] != ts_transfer; /* which is the library's */
+    if (own && b->supports && !b->supports(b->state, f))
+        return ts_unsupported_call(f);
+    ts_op_kind kind = f->table->info->kind;
+    return kind == TS_FILL   ? ts_enter_fill(f)
+           : kind == TS_VIEW ? ts_enter_view(f)
+                             : ts_enter_foreign(f);
+}

@@ -1,0 +1,128 @@
+/**
+ * @file fill.c  The generic entry of ops with a shape rule: rule, checks, results, kernel, versions.
+ *
+ * The common call goes straight through. What a kernel does not take as it is goes by way of
+ * adapt.c, what is wrong with a destination is said in given.c.
+ */
+// SPDX-License-Identifier: MIT
+#include "dispatch/entries.h"
+
+/** Gives a fresh tensor of 4 dims the strides of one whose dims 1 and 2 were exchanged. */
+static TS_COLD void swap_layout(ts_tensor *t)
+{
+    const int64_t sizes[] = {t->sizes[0], t->sizes[2], t->sizes[1], t->sizes[3]};
+    int64_t strides[4];
+    ts_strides_fill(sizes, 4, strides);
+    t->strides[1] = strides[2];
+    t->strides[2] = strides[1];
+    if (!ts_strides_contiguous(t->sizes, t->strides, 4))
+        t->flags &= (uint8_t)~TS_TENSOR_CONTIGUOUS;
+}
+
+/** Whether result i is wanted and not there yet. */
+TS_INLINE bool is_lacking(const ts_frame *f, int i)
+{
+    return f->rets[i].tag != TS_TAG_TENSOR && (f->want >> i & 1);
+}
+
+TS_INLINE ts_status make_result(ts_frame *f, ts_plan *plan, int i)
+{
+    const ts_meta *m = &plan->ret[i];
+    ts_tensor *t =
+        TS_LIKELY(m->numel)
+            ? ts_tensor_new_unchecked(f->thread, m)
+            : ts_tensor_new(f->thread, (ts_dtype)m->dtype, m->sizes, m->ndim, m->device);
+    if (TS_UNLIKELY(!t))
+        return ts_fail_within(ts_op_name(f->op), f->site);
+    if ((plan->swapped >> i & 1) && !(f->table->packed >> f->key & 1))
+        swap_layout(t);
+    f->rets[i] = ts_value_tensor(t);
+    plan->made |= (uint8_t)(1 << i);
+    return TS_OK;
+}
+
+/** Takes back the results of a call that failed. */
+static TS_COLD ts_status drop_results(ts_frame *f, ts_status status)
+{
+    for (int i = 0; i < f->nrets; i++)
+        if (f->plan->made >> i & 1) {
+            ts_tensor_unref(f->rets[i].t);
+            f->rets[i] = ts_value_none();
+        }
+    f->plan->made = 0;
+    return status;
+}
+
+/** Counts the writes to arguments that the op writes (invariant 4). */
+static __attribute__((noinline)) void count_written_args(const ts_frame *f)
+{
+    for (unsigned left = f->table->written; left; left &= left - 1) {
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(&f->args[__builtin_ctz(left)], &n);
+        for (uint32_t k = 0; k < n; k++)
+            ts_storage_wrote(t[k]->storage, f->op);
+    }
+}
+
+/** Kernel and versions; the results are there. */
+TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel)
+{
+    if (plan->flat && (f->rets[0].t->flags & TS_TENSOR_CONTIGUOUS)) {
+        plan->iter.data[0] = f->rets[0].t->data;
+        plan->iter.strides[0][0] = ts_dtype_sizes[f->rets[0].t->dtype];
+    } else if (plan->pointwise) {
+        ts_plan_iterate(f);
+    }
+    ts_status status = kernel(f);
+    if (f->given | f->table->written) {
+        for (unsigned left = f->given & ~plan->delivered; left; left &= left - 1)
+            ts_storage_wrote(f->rets[__builtin_ctz(left)].t->storage, f->op); /* invariant 4 */
+        if (f->table->written)
+            count_written_args(f);
+    }
+    return TS_LIKELY(status == TS_OK) ? status : drop_results(f, status);
+}
+
+ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
+{
+    for (int i = 0; i < f->nrets; i++) {
+        ts_status status = is_lacking(f, i) ? make_result(f, f->plan, i) : TS_OK;
+        if (TS_UNLIKELY(status != TS_OK))
+            return drop_results(f, status);
+    }
+    return run_kernel(f, f->plan, kernel);
+}
+
+/** What follows the shape rule. */
+TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
+{
+    const ts_accepts *accepts = &f->table->accepts[f->key];
+    if (!(accepts->dtypes >> plan->compute & 1))
+        return ts_fill_unaccepted(f);
+    if (f->given)
+        TS_TRY(ts_check_given(f));
+    if (!plan->flat && (plan->cast || !(accepts->strided | plan->pointwise)))
+        return ts_fill_adapted(f, *accepts, f->table->impl[f->key]);
+    if (f->nrets != 1)
+        return ts_fill_run(f, f->table->impl[f->key]);
+    if (is_lacking(f, 0))
+        TS_TRY(make_result(f, plan, 0));
+    return run_kernel(f, plan, f->table->impl[f->key]);
+}
+
+ts_status ts_enter_fill(ts_frame *f)
+{
+    ts_plan plan;
+    ts_plan_open(f, &plan);
+    ts_status status = f->table->info->infer(f);
+    if (TS_LIKELY(status == TS_OK))
+        status = fill(f, &plan);
+    f->plan = NULL;
+    return status;
+}
+
+ts_status ts_shapes_only(ts_frame *f)
+{
+    (void)f;
+    return TS_OK;
+}

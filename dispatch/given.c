@@ -1,0 +1,110 @@
+/** @file given.c  Destinations that the caller gives: in-place and out= forms. */
+// SPDX-License-Identifier: MIT
+#include "dispatch/entries.h"
+
+/** First and last byte that t's elements touch. */
+static void extent(const ts_tensor *t, const char **first, const char **last)
+{
+    int64_t low = 0, high = 0, item = ts_dtype_sizes[t->dtype];
+    for (int d = 0; d < t->ndim; d++) {
+        int64_t reach = (t->sizes[d] - 1) * t->strides[d];
+        low += reach < 0 ? reach : 0;
+        high += reach > 0 ? reach : 0;
+    }
+    *first = t->data + low * item;
+    *last = t->data + high * item + item - 1;
+}
+
+static bool same_layout(const ts_tensor *a, const ts_tensor *b)
+{
+    if (a->data != b->data || a->ndim != b->ndim || a->dtype != b->dtype)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->sizes[d] != b->sizes[d] || (a->sizes[d] > 1 && a->strides[d] != b->strides[d]))
+            return false;
+    return true;
+}
+
+static bool overlap(const ts_tensor *a, const ts_tensor *b)
+{
+    if (!a->numel || !b->numel || !a->data)
+        return false;
+    const char *first[2], *last[2];
+    extent(a, &first[0], &last[0]);
+    extent(b, &first[1], &last[1]);
+    return first[0] <= last[1] && first[1] <= last[0];
+}
+
+/** Says what does not fit; TS_OK for a destination that fits but is not contiguous. */
+static TS_COLD ts_status check_fit(const ts_frame *f, const ts_tensor *out, const ts_meta *m)
+{
+    char want[192], got[192];
+    const char *op = ts_op_name(f->op);
+    if (out->ndim != m->ndim || !ts_same_sizes(out->sizes, m->sizes, m->ndim))
+        return ts_fail_op(TS_ERR_SHAPE, op, f->site, NULL,
+                          "argument 'out': expected sizes %s, got %s",
+                          ts_format_sizes(want, sizeof want, m->sizes, m->ndim),
+                          ts_format_sizes(got, sizeof got, out->sizes, out->ndim));
+    if (out->dtype != m->dtype)
+        return ts_fail_op(TS_ERR_DTYPE, op, f->site,
+                          "cast an argument, or use the form that returns a new tensor",
+                          "argument 'out': expected dtype %s, got %s",
+                          ts_dtype_name((ts_dtype)m->dtype), ts_dtype_name((ts_dtype)out->dtype));
+    if (!ts_same_device(out->device, m->device))
+        return ts_fail_op(TS_ERR_DEVICE, op, f->site, NULL,
+                          "argument 'out': expected device %s, got %s", ts_device_name(m->device),
+                          ts_device_name(out->device));
+    for (int d = 0; !(out->flags & TS_TENSOR_CONTIGUOUS) && d < out->ndim; d++)
+        if (out->sizes[d] > 1 && out->strides[d] == 0)
+            return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to ts_clone() of it",
+                              "argument 'out': expected distinct elements, got an expanded tensor");
+    return TS_OK;
+}
+
+/** Whether a tensor of the argument lies in out's storage. operand: out itself may. */
+TS_INLINE bool shares(const ts_value *v, const ts_tensor *out, bool operand)
+{
+    if (TS_LIKELY(v->tag == TS_TAG_TENSOR))
+        return v->t->storage == out->storage && !(operand && v->t == out);
+    bool found = false;
+    for (uint32_t k = 0; v->tag == TS_TAG_TENSORS && k < v->count; k++)
+        found |= v->list[k]->storage == out->storage;
+    return found;
+}
+
+/** A destination must not be read half-written: argument a has tensors in its storage. */
+static __attribute__((noinline)) ts_status check_shared(const ts_frame *f, const ts_tensor *out,
+                                                        int a)
+{
+    bool operand = f->plan->operands >> a & 1;
+    uint32_t n;
+    ts_tensor *const *t = ts_value_members(&f->args[a], &n);
+    for (uint32_t k = 0; k < n; k++)
+        if (t[k]->storage == out->storage && !(operand && same_layout(out, t[k])) &&
+            overlap(out, t[k]))
+            return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site,
+                              "write to another tensor, or pass ts_clone() of the argument",
+                              "argument 'out': shares memory with argument '%s'",
+                              f->table->info->schema.args[a].name);
+    return TS_OK;
+}
+
+ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m)
+{
+    bool fits = out->kind.bits == m->kind.bits && ts_same_sizes(out->sizes, m->sizes, m->ndim) &&
+                (out->flags & TS_TENSOR_CONTIGUOUS);
+    return TS_LIKELY(fits) ? TS_OK : check_fit(f, out, m);
+}
+
+ts_status ts_check_given(const ts_frame *f)
+{
+    for (unsigned left = f->given; left; left &= left - 1) {
+        int i = __builtin_ctz(left);
+        const ts_tensor *out = f->rets[i].t;
+        TS_TRY(ts_check_fits_result(f, out, &f->plan->ret[i]));
+        for (int a = 0; a < f->nargs; a++)
+            if (shares(&f->args[a], out, f->plan->operands >> a & 1))
+                TS_TRY(check_shared(f, out, a));
+    }
+    return TS_OK;
+}

@@ -1,0 +1,104 @@
+/** @file iterate.c  Iteration spaces of pointwise ops: broadcasting, collapsed dims, numbers. */
+// SPDX-License-Identifier: MIT
+#include "core/convert.h"
+#include "dispatch/op.h"
+
+#include <string.h>
+
+void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
+{
+    bool real = v->tag == TS_TAG_FLOAT;
+    double d = real ? v->d : (double)v->i;
+    float single = real ? ts_odd_f32(v->d) : ts_odd_f32_of(v->i); /* for the halves */
+    int64_t i;
+    switch (dtype) {
+    case TS_F64: memcpy(place, &d, 8); break;
+    case TS_F32: *(float *)place = (float)d; break;
+    case TS_BF16: *(uint16_t *)place = ts_f32_to_bf16(single); break;
+    case TS_F16: *(uint16_t *)place = ts_f32_to_f16(single); break;
+    case TS_I64:
+        i = real ? ts_trunc_i64(d) : v->i;
+        memcpy(place, &i, 8);
+        break;
+    case TS_I32: *(int32_t *)place = real ? ts_trunc_i32(d) : (int32_t)v->i; break;
+    case TS_U8: *(uint8_t *)place = (uint8_t)(real ? ts_trunc_i64(d) : v->i); break;
+    default: *(uint8_t *)place = real ? d != 0 : v->i != 0;
+    }
+}
+
+void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim)
+{
+    int n = 0;
+    int64_t steps[TS_MAX_DIMS][TS_MAX_OPERANDS];
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (sizes[d] == 1)
+            continue;
+        bool merge = n > 0;
+        for (int k = 0; merge && k < it->operands; k++)
+            merge = it->strides[d][k] == steps[n - 1][k] * it->sizes[n - 1];
+        if (merge) {
+            it->sizes[n - 1] *= sizes[d];
+            continue;
+        }
+        it->sizes[n] = sizes[d];
+        memcpy(steps[n++], it->strides[d], sizeof *steps);
+    }
+    if (n == 0) { /* one element */
+        it->sizes[0] = 1;
+        memset(steps[n++], 0, sizeof *steps);
+    }
+    it->ndim = n;
+    memcpy(it->strides, steps, (size_t)n * sizeof *steps);
+}
+
+/** Strides of operand k: those of t, broadcast to the result's sizes, outermost dim first. */
+static void operand_strides(ts_iter *it, int k, const ts_tensor *t, const ts_tensor *result)
+{
+    int item = ts_dtype_sizes[t->dtype], shift = result->ndim - t->ndim;
+    for (int d = 0; d < result->ndim; d++) {
+        int s = d - shift;
+        bool broadcast = s < 0 || (t->sizes[s] == 1 && result->sizes[d] != 1);
+        it->strides[d][k] = broadcast ? 0 : t->strides[s] * item;
+    }
+}
+
+void ts_plan_iterate(ts_frame *f)
+{
+    ts_plan *plan = f->plan;
+    ts_iter *it = &plan->iter;
+    const ts_tensor *result = f->rets[0].t, *tensors[TS_MAX_OPERANDS];
+    bool flat = result->flags & TS_TENSOR_CONTIGUOUS;
+    int n = 1;
+    tensors[0] = result;
+    it->numel = result->numel;
+    it->data[0] = result->data;
+    it->strides[0][0] = ts_dtype_sizes[result->dtype];
+    for (unsigned left = plan->operands; left; left &= left - 1) {
+        const ts_value *v = &f->args[__builtin_ctz(left)];
+        if (v->tag == TS_TAG_NONE)
+            continue;
+        const ts_tensor *t = tensors[n] = v->tag == TS_TAG_TENSOR ? v->t : NULL;
+        if (!t) {
+            ts_scalar_store(v, plan->compute, &plan->scalars[n]);
+            it->data[n] = (char *)&plan->scalars[n];
+        } else {
+            it->data[n] = t->data;
+            flat = flat && (t->numel == 1 || ((t->flags & TS_TENSOR_CONTIGUOUS) &&
+                                              t->numel == result->numel));
+        }
+        it->strides[0][n++] = t && t->numel != 1 ? ts_dtype_sizes[t->dtype] : 0;
+    }
+    it->operands = n;
+    if (TS_LIKELY(flat)) {
+        it->ndim = 1;
+        it->sizes[0] = it->numel;
+        return;
+    }
+    for (int k = 0; k < n; k++)
+        if (tensors[k])
+            operand_strides(it, k, tensors[k], result);
+        else
+            for (int d = 0; d < result->ndim; d++)
+                it->strides[d][k] = 0;
+    ts_iter_collapse(it, result->sizes, result->ndim);
+}

@@ -1,0 +1,64 @@
+/** @file masks.c  Keys that a thread includes and excludes; layers switched on and off. */
+// SPDX-License-Identifier: MIT
+#include "dispatch/op.h"
+
+ts_mask_guard ts_mask_get(void)
+{
+    ts_thread *t = ts_thread_self();
+    return (ts_mask_guard){t->include, t->exclude};
+}
+
+ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude)
+{
+    ts_thread *t = ts_thread_self();
+    ts_mask_guard before = {t->include, t->exclude};
+    t->include |= include;
+    t->exclude |= exclude;
+    return before;
+}
+
+void ts_mask_pop(ts_mask_guard guard)
+{
+    ts_thread *t = ts_thread_self();
+    t->include = guard.include;
+    t->exclude = guard.exclude;
+}
+
+static ts_status layer_check(const char *op, ts_key key)
+{
+    if (key < 16 || key >= TS_KEY_COUNT || ts_key_name(key)[0] == '?')
+        return ts_error_set(TS_ERR_VALUE, "%s: argument 'key': expected a layer's key, got %d", op,
+                            key);
+    return TS_OK;
+}
+
+ts_status ts_layer_enable(ts_key key, bool on)
+{
+    TS_TRY(layer_check("layer_enable", key));
+    ts_thread *t = ts_thread_self();
+    if (on)
+        t->include |= TS_KEYSET(key);
+    else
+        t->include &= ~TS_KEYSET(key);
+    return TS_OK;
+}
+
+typedef struct toggle {
+    ts_keyset set, clear;
+} toggle;
+
+static void apply(ts_thread *t, void *ctx)
+{
+    const toggle *g = ctx;
+    atomic_fetch_or_explicit(&t->include_all, g->set, memory_order_relaxed);
+    atomic_fetch_and_explicit(&t->include_all, ~g->clear, memory_order_relaxed);
+}
+
+ts_status ts_layer_enable_all(ts_key key, bool on)
+{
+    TS_TRY(layer_check("layer_enable_all", key));
+    toggle g = {on ? TS_KEYSET(key) : 0, on ? 0 : TS_KEYSET(key)};
+    ts_thread_defaults(g.set, g.clear, 0, 0);
+    ts_thread_walk(apply, &g);
+    return TS_OK;
+}

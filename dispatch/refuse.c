@@ -1,0 +1,169 @@
+/** @file refuse.c  What a call that cannot run says: op, argument, what was expected, the remedy. */
+// SPDX-License-Identifier: MIT
+#include "core/device.h"
+#include "dispatch/invoke.h"
+#include "dispatch/registry.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* --------------------------------------------------------------------- the call in words ---- */
+
+static int put(char *buffer, size_t size, int used, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static int put(char *buffer, size_t size, int used, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    size_t at = (size_t)used < size ? (size_t)used : size;
+    int n = vsnprintf(buffer ? buffer + at : NULL, size - at, format, args);
+    va_end(args);
+    return used + (n > 0 ? n : 0);
+}
+
+static int put_tensor(char *buffer, size_t size, int used, const ts_tensor *t)
+{
+    char sizes[192];
+    if (!t || t == TS_NONE)
+        return put(buffer, size, used, "none");
+    ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim);
+    used = put(buffer, size, used, "%s %s", sizes, ts_dtype_name(t->dtype));
+    if (t->keys & ~TS_KEYSET(TS_KEY_CPU) & TS_BACKEND_KEYS)
+        used = put(buffer, size, used, " %s", ts_device_name(t->storage->device));
+    return used;
+}
+
+int ts_frame_describe(const ts_frame *f, char *buffer, size_t size)
+{
+    return ts_call_describe(ts_op_name(f->op), f->args, f->nargs, buffer, size);
+}
+
+int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size)
+{
+    int used = put(buffer, size, 0, "%s(", name);
+    for (int i = 0; i < nargs; i++) {
+        const ts_value *v = &args[i];
+        if (i)
+            used = put(buffer, size, used, ", ");
+        switch (v->tag) {
+        case TS_TAG_BOOL: used = put(buffer, size, used, "%s", v->i ? "true" : "false"); break;
+        case TS_TAG_INT: used = put(buffer, size, used, "%lld", (long long)v->i); break;
+        case TS_TAG_FLOAT: used = put(buffer, size, used, "%g", v->d); break;
+        case TS_TAG_TENSOR: used = put_tensor(buffer, size, used, v->t); break;
+        case TS_TAG_TENSORS:
+            used = put(buffer, size, used, "[");
+            for (uint32_t k = 0; k < v->count && k < 4; k++) {
+                used = put(buffer, size, used, k ? ", " : "");
+                used = put_tensor(buffer, size, used, v->list[k]);
+            }
+            used = put(buffer, size, used, v->count > 4 ? ", … %u]" : "]", v->count);
+            break;
+        case TS_TAG_INTS: {
+            char ints[192];
+            ts_format_sizes(ints, sizeof ints, v->ints, v->count > 16 ? 16 : (int)v->count);
+            used = put(buffer, size, used, "%s", ints);
+            break;
+        }
+        case TS_TAG_DTYPE:
+            used = put(buffer, size, used, "%s", ts_dtype_name((ts_dtype)v->i));
+            break;
+        case TS_TAG_DEVICE: used = put(buffer, size, used, "%s", ts_device_name(v->device)); break;
+        case TS_TAG_STRING: used = put(buffer, size, used, "'%s'", v->str); break;
+        default: used = put(buffer, size, used, "none");
+        }
+    }
+    return put(buffer, size, used, ")");
+}
+
+/* ----------------------------------------------------------------------------- refusals ---- */
+
+ts_status ts_fail_null_arg(int op, int index, const void *site)
+{
+    return ts_fail_null(ts_op_name(op), site, ts_ops[op].schema.args[index].name);
+}
+
+ts_status ts_absent_tensor(ts_frame *f)
+{
+    const char *name = "out";
+    for (int i = f->nargs - 1; i >= 0; i--) {
+        const ts_value *v = &f->args[i];
+        if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
+            return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
+                                    "ts_device_from_name() knows the devices that there are",
+                                    "expected a device, got backend number %d", v->device.backend);
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(v, &n);
+        for (uint32_t k = 0; k < n; k++)
+            if (ts_is_none(t[k]))
+                name = ts_ops[f->op].schema.args[i].name;
+    }
+    return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
+                      "argument '%s': expected a tensor, got TS_NONE", name);
+}
+
+ts_status ts_fail_no_keys(const ts_frame *f)
+{
+    return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
+                      "pass at least one tensor or a device; check what the thread excludes",
+                      "no dispatch key is left: the arguments carry none that is not excluded");
+}
+
+ts_status ts_missing_kernel(ts_frame *f)
+{
+    char call[512];
+    ts_frame_describe(f, call, sizeof call);
+    bool goes = false; /* the call itself asks for the device: moving tensors is no remedy */
+    for (int i = 0; i < f->nargs; i++)
+        goes |= f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key;
+    bool loaded =
+        f->key == TS_KEY_CPU || f->key == TS_KEY_META || ts_backend_of((ts_device){f->key, 0});
+    return ts_fail_op(
+        TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
+        goes && !loaded ? "load the device's backend with ts_backend_load()"
+        : goes ? "make the tensor on the CPU, or register a kernel or a fallback for this backend"
+               : "move the tensors with ts_to_device(), or register a kernel or a fallback for "
+                 "this backend",
+        "no kernel for %s; called as %s", ts_key_name(f->key), call);
+}
+
+static ts_status fail_arg(const ts_frame *f, const char *name, ts_status code, const char *hint,
+                          const char *format, va_list args)
+{
+    char text[900];
+    vsnprintf(text, sizeof text, format, args);
+    return ts_fail_op(code, ts_op_name(f->op), f->site, hint, "argument '%s': %s", name, text);
+}
+
+ts_status ts_fail_arg_(const ts_frame *f, int index, ts_status code, const char *hint,
+                       const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fail_arg(f, ts_ops[f->op].schema.args[index].name, code, hint, format, args);
+    va_end(args);
+    return code;
+}
+
+ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const char *hint,
+                          const char *format, ...)
+{
+    const char *name = arg >= 0 && arg < f->nargs ? ts_ops[f->op].schema.args[arg].name : "?";
+    va_list args;
+    va_start(args, format);
+    fail_arg(f, name, status, hint, format, args);
+    va_end(args);
+    return status;
+}
+
+ts_status ts_unsupported_call(ts_frame *f)
+{
+    const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
+    if (b->flags & TS_BACKEND_CPU_FALLBACK)
+        return ts_round_trip(f);
+    char call[512];
+    ts_frame_describe(f, call, sizeof call);
+    return ts_fail_op(
+        TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
+        "move the tensors with ts_to_device(), or cast them to a dtype that the backend takes",
+        "the kernel for %s does not take this call; called as %s", ts_key_name(f->key), call);
+}
