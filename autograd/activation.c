@@ -38,8 +38,7 @@ RULE_OF_STEPS(leaky_relu_backward, ts_leaky_relu_backward(g, POINT, ts_rule_arg(
 static ts_status tanh_backward_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_tanh_backward(g, POINT)));
+    GIVE(0, ts_tanh_backward(g, POINT));
     if (ts_rule_needs(b, 1)) /* d(1 - y^2) = -2 y */
         TS_TRY(ts_rule_give(b, 1,
                             ts_mul(ts_mul_scalar(ts_mul(g, ts_rule_saved_arg(b, 0)), -2), POINT)));
@@ -51,8 +50,7 @@ const ts_vjp ts_vjp_tanh_backward = {.rule = tanh_backward_rule,
 static ts_status sigmoid_backward_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_sigmoid_backward(g, POINT)));
+    GIVE(0, ts_sigmoid_backward(g, POINT));
     if (ts_rule_needs(b, 1)) /* d(y (1 - y)) = 1 - 2 y */
         TS_TRY(ts_rule_give(b, 1, ts_mul(ts_mul(g, ts_rule_saved_arg(b, 0)),
                                     ts_rsub_scalar(ts_mul_scalar(POINT, 2), 1))));

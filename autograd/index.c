@@ -1,8 +1,6 @@
 /** @file index.c  Rules of reading and writing by index: each is the other's gradient. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 static ts_tensor *zeros(ts_meta m)
 {
@@ -45,8 +43,7 @@ const ts_vjp ts_vjp_index_select = {.rule = index_select, .saves = {[0] = TS_SAV
 static ts_status index_add(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, g));
+    GIVE(0, g);
     return ts_rule_needs(b, 3)
                ? ts_rule_give(
                      b, 3, ts_index_select(g, (int)ts_rule_arg(b, 1)->i, ts_rule_saved_arg(b, 2)))
@@ -94,8 +91,7 @@ const ts_vjp ts_vjp_scatter = {.rule = scatter,
 static ts_status scatter_add(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, g));
+    GIVE(0, g);
     return ts_rule_needs(b, 3) ? ts_rule_give(b, 3, read_back(b, g)) : TS_OK;
 }
 const ts_vjp ts_vjp_scatter_add = {.rule = scatter_add, .saves = {[3] = TS_SAVE_ARG(2)}};

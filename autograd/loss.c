@@ -1,8 +1,6 @@
 /** @file loss.c  Rules of losses. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 static ts_status cross_entropy(ts_vjp_call *b)
 {
@@ -20,7 +18,7 @@ static ts_status cross_entropy(ts_vjp_call *b)
             ts_mul(ts_exp(ts_sub(x, ts_unsqueeze(lse, dim))), ts_unsqueeze(g_lse, dim));
         dx = dx ? ts_add(dx, part) : part;
     }
-    return ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, dx)); /* of halves lse is f32 */
+    return ts_rule_give(b, 0, dx); /* of halves lse is f32 */
 }
 const ts_vjp ts_vjp_cross_entropy = {
     .rule = cross_entropy, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1) | TS_SAVE_RET(1), .want = 2};
@@ -55,9 +53,8 @@ const ts_vjp ts_vjp_nll_loss_backward = {.rule = nll_loss_backward,
 static ts_status give_pair(ts_vjp_call *b, ts_tensor *dx, ts_tensor *dt)
 {
     TS_TRY(dx);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, dx)));
-    return ts_rule_needs(b, 1) ? ts_rule_give(b, 1, ts_rule_reduce_to(b, 1, dt)) : TS_OK;
+    GIVE(0, dx);
+    return ts_rule_needs(b, 1) ? ts_rule_give(b, 1, dt) : TS_OK;
 }
 
 #define PAIR(name, ...)                                                                            \

@@ -1,8 +1,6 @@
 /** @file mask.c  Rules of triangles and masks. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 static ts_status tril(ts_vjp_call *b)
 {
@@ -28,7 +26,7 @@ static ts_status masked_select(ts_vjp_call *b)
     ts_tensor *into = zeros(m.sizes, m.ndim, m);
     ts_tensor *g =
         into ? ts_masked_scatter(into, ts_rule_saved_arg(b, 1), ts_rule_grad(b, 0)) : NULL;
-    return ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, g));
+    return ts_rule_give(b, 0, g);
 }
 const ts_vjp ts_vjp_masked_select = {.rule = masked_select, .saves = {[0] = TS_SAVE_ARG(1)}};
 
@@ -39,7 +37,7 @@ static ts_status masked_scatter(ts_vjp_call *b)
         int64_t n = ts_numel(g);
         ts_tensor *none = zeros(&n, 1, ts_rule_arg_meta(b, 0));
         TS_TRY(none);
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, ts_masked_scatter(g, mask, none))));
+        TS_TRY(ts_rule_give(b, 0, ts_masked_scatter(g, mask, none)));
     }
     if (!ts_rule_needs(b, 2))
         return TS_OK;

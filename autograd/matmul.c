@@ -5,9 +5,7 @@
  * products are written with these two: x wᵀ is linear(x, w), aᵀ b is the second gradient of linear.
  */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 /** aᵀ b: a (…, n), b (…, k) to (n, k). */
 static ts_tensor *transposed_product(ts_tensor *a, ts_tensor *b)
@@ -27,10 +25,8 @@ static ts_tensor *product(ts_tensor *a, ts_tensor *b)
 static ts_status mm(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_linear(g, ts_rule_saved_arg(b, 1), TS_NONE)));
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, transposed_product(ts_rule_saved_arg(b, 0), g)));
+    GIVE(0, ts_linear(g, ts_rule_saved_arg(b, 1), TS_NONE));
+    GIVE(1, transposed_product(ts_rule_saved_arg(b, 0), g));
     return TS_OK;
 }
 const ts_vjp ts_vjp_mm = {.rule = mm, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
@@ -39,10 +35,8 @@ const ts_vjp ts_vjp_mm = {.rule = mm, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_S
 static ts_status bmm(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_bmm(g, ts_transpose(ts_rule_saved_arg(b, 1), 1, 2))));
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, ts_bmm(ts_transpose(ts_rule_saved_arg(b, 0), 1, 2), g)));
+    GIVE(0, ts_bmm(g, ts_transpose(ts_rule_saved_arg(b, 1), 1, 2)));
+    GIVE(1, ts_bmm(ts_transpose(ts_rule_saved_arg(b, 0), 1, 2), g));
     return TS_OK;
 }
 const ts_vjp ts_vjp_bmm = {.rule = bmm, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
@@ -61,10 +55,8 @@ static ts_status addmm(ts_vjp_call *b)
         return TS_OK;
     if (ts_value_number(alpha) != 1)
         g = (ts_mul_scalar)(g, ts_value_unbox(alpha));
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, ts_linear(g, ts_rule_saved_arg(b, 2), TS_NONE)));
-    if (ts_rule_needs(b, 2))
-        TS_TRY(ts_rule_give(b, 2, transposed_product(ts_rule_saved_arg(b, 1), g)));
+    GIVE(1, ts_linear(g, ts_rule_saved_arg(b, 2), TS_NONE));
+    GIVE(2, transposed_product(ts_rule_saved_arg(b, 1), g));
     return TS_OK;
 }
 const ts_vjp ts_vjp_addmm = {.rule = addmm, .saves = {[1] = TS_SAVE_ARG(2), [2] = TS_SAVE_ARG(1)}};

@@ -1,8 +1,6 @@
 /** @file norm.c  Rules of layer and RMS normalisation. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 /**
  * dx with what came for the statistics: d mean = 1 / n, d rstd = -rstd^3 (x - mean) / n.
@@ -37,7 +35,7 @@ static ts_status give_input(ts_vjp_call *b, ts_tensor *dx, ts_tensor *mean, ts_t
     TS_TRY(add_statistics(&dx, ts_rule_saved_arg(b, 0), ts_rule_arg(b, 1)->i, mean, g_mean, rstd,
                           g_rstd));
     /* of halves the statistics are f32 */
-    return dx ? ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, dx)) : TS_OK;
+    return dx ? ts_rule_give(b, 0, dx) : TS_OK;
 }
 
 static ts_status layer_norm(ts_vjp_call *b)
@@ -93,8 +91,7 @@ static ts_status add_layer_norm(ts_vjp_call *b)
         TS_TRY(dx);
     }
     for (int i = 0; dx && i < 2; i++)
-        if (ts_rule_needs(b, i))
-            TS_TRY(ts_rule_give(b, i, ts_rule_reduce_to(b, i, dx)));
+        GIVE(i, dx);
     return TS_OK;
 }
 const ts_vjp ts_vjp_add_layer_norm = {.rule = add_layer_norm,

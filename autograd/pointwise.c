@@ -1,16 +1,12 @@
 /** @file pointwise.c  Rules of arithmetic and bounds. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 static ts_status add(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, g)));
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, ts_rule_reduce_to(b, 1, g)));
+    GIVE(0, g);
+    GIVE(1, g);
     return TS_OK;
 }
 const ts_vjp ts_vjp_add = {.rule = add};
@@ -18,10 +14,8 @@ const ts_vjp ts_vjp_add = {.rule = add};
 static ts_status sub(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, g)));
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, ts_neg(ts_rule_reduce_to(b, 1, g))));
+    GIVE(0, g);
+    GIVE(1, ts_neg(ts_rule_reduce_to(b, 1, g)));
     return TS_OK;
 }
 const ts_vjp ts_vjp_sub = {.rule = sub};
@@ -35,8 +29,7 @@ static ts_status mul(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
     for (int i = 0; i < 2; i++)
-        if (ts_rule_needs(b, i))
-            TS_TRY(ts_rule_give(b, i, ts_rule_reduce_to(b, i, WITH(mul, g, 1 - i))));
+        GIVE(i, WITH(mul, g, 1 - i));
     return TS_OK;
 }
 const ts_vjp ts_vjp_mul = {.rule = mul, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
@@ -44,8 +37,7 @@ const ts_vjp ts_vjp_mul = {.rule = mul, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS
 static ts_status div_rule(ts_vjp_call *b)
 {
     ts_tensor *g = WITH(div, ts_rule_grad(b, 0), 1);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, g)));
+    GIVE(0, g);
     if (ts_rule_needs(b, 1)) { /* -g a / b^2; the second b is constant along what is summed */
         ts_tensor *sum = ts_rule_reduce_to(b, 1, WITH(mul, g, 0));
         TS_TRY(ts_rule_give(b, 1, ts_neg(ts_div(sum, ts_rule_saved_arg(b, 1)))));
@@ -58,8 +50,7 @@ const ts_vjp ts_vjp_div = {.rule = div_rule,
 static ts_status remainder_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, g)));
+    GIVE(0, g);
     if (ts_rule_needs(b, 1)) {
         ts_tensor *other = ts_rule_saved_arg(b, 1);
         ts_tensor *self = ts_rule_arg(b, 0)->tag == TS_TAG_TENSOR
@@ -96,7 +87,7 @@ static ts_status pow_rule(ts_vjp_call *b)
         } else {
             dx = pow_number(g, x, ts_value_number(exponent));
         }
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, dx)));
+        TS_TRY(ts_rule_give(b, 0, dx));
     }
     if (ts_rule_needs(b, 1)) { /* g y log(x), and 0 where x is 0 and so is the limit */
         ts_tensor *e = ts_rule_saved_arg(b, 1), *y = ts_rule_saved_ret(b, 0);
@@ -104,7 +95,7 @@ static ts_status pow_rule(ts_vjp_call *b)
                                                   : (ts_full_like)(e, ts_value_unbox(self));
         ts_tensor *flat = ts_logical_and(ts_eq_scalar(x, 0), ts_ge_scalar(e, 0));
         ts_tensor *slope = ts_masked_fill_scalar(ts_mul(y, ts_log(x)), flat, 0);
-        TS_TRY(ts_rule_give(b, 1, ts_rule_reduce_to(b, 1, ts_mul(g, slope))));
+        TS_TRY(ts_rule_give(b, 1, ts_mul(g, slope)));
     }
     return TS_OK;
 }
@@ -131,15 +122,13 @@ static ts_tensor *winner(ts_vjp_call *b, int i, bool larger)
 static ts_status maximum_rule(ts_vjp_call *b)
 {
     for (int i = 0; i < 2; i++)
-        if (ts_rule_needs(b, i))
-            TS_TRY(ts_rule_give(b, i, ts_rule_reduce_to(b, i, winner(b, i, true))));
+        GIVE(i, winner(b, i, true));
     return TS_OK;
 }
 static ts_status minimum_rule(ts_vjp_call *b)
 {
     for (int i = 0; i < 2; i++)
-        if (ts_rule_needs(b, i))
-            TS_TRY(ts_rule_give(b, i, ts_rule_reduce_to(b, i, winner(b, i, false))));
+        GIVE(i, winner(b, i, false));
     return TS_OK;
 }
 #define BOTH (TS_SAVE_ARG(0) | TS_SAVE_ARG(1))
@@ -150,10 +139,8 @@ static ts_status atan2_rule(ts_vjp_call *b)
 {
     ts_tensor *y = operand(b, 0), *x = operand(b, 1);
     ts_tensor *g = ts_div(ts_rule_grad(b, 0), ts_add(ts_square(y), ts_square(x)));
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, ts_mul(g, x))));
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, ts_rule_reduce_to(b, 1, ts_neg(ts_mul(g, y)))));
+    GIVE(0, ts_mul(g, x));
+    GIVE(1, ts_neg(ts_mul(g, y)));
     return TS_OK;
 }
 const ts_vjp ts_vjp_atan2 = {.rule = atan2_rule, .always = BOTH};
@@ -162,8 +149,7 @@ static ts_status hypot_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_div(ts_rule_grad(b, 0), ts_rule_saved_ret(b, 0));
     for (int i = 0; i < 2; i++)
-        if (ts_rule_needs(b, i))
-            TS_TRY(ts_rule_give(b, i, ts_mul(g, operand(b, i))));
+        GIVE(i, ts_mul(g, operand(b, i)));
     return TS_OK;
 }
 const ts_vjp ts_vjp_hypot = {.rule = hypot_rule, .always = BOTH | TS_SAVE_RET(0)};
@@ -173,13 +159,12 @@ static ts_status lerp_rule(ts_vjp_call *b)
     ts_tensor *g = ts_rule_grad(b, 0);
     if (ts_rule_needs(b, 0)) {
         ts_tensor *weighted = ts_sub(g, WITH(mul, g, 2));
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, weighted)));
+        TS_TRY(ts_rule_give(b, 0, weighted));
     }
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, ts_rule_reduce_to(b, 1, WITH(mul, g, 2))));
+    GIVE(1, WITH(mul, g, 2));
     if (ts_rule_needs(b, 2)) {
         ts_tensor *way = ts_sub(ts_rule_saved_arg(b, 1), ts_rule_saved_arg(b, 0));
-        TS_TRY(ts_rule_give(b, 2, ts_rule_reduce_to(b, 2, ts_mul(g, way))));
+        TS_TRY(ts_rule_give(b, 2, ts_mul(g, way)));
     }
     return TS_OK;
 }
@@ -190,12 +175,11 @@ static ts_status addcmul_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
     ts_scalar value = ts_value_unbox(ts_rule_arg(b, 3));
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, g)));
+    GIVE(0, g);
     for (int i = 1; i < 3; i++)
         if (ts_rule_needs(b, i)) {
             ts_tensor *product = ts_mul(ts_mul_scalar(g, value), ts_rule_saved_arg(b, 3 - i));
-            TS_TRY(ts_rule_give(b, i, ts_rule_reduce_to(b, i, product)));
+            TS_TRY(ts_rule_give(b, i, product));
         }
     return TS_OK;
 }
@@ -205,14 +189,12 @@ const ts_vjp ts_vjp_addcmul = {.rule = addcmul_rule,
 static ts_status addcdiv_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, g)));
+    GIVE(0, g);
     if (!ts_rule_needs(b, 1) && !ts_rule_needs(b, 2))
         return TS_OK;
     ts_tensor *q =
         ts_div(ts_mul_scalar(g, ts_value_unbox(ts_rule_arg(b, 3))), ts_rule_saved_arg(b, 2));
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, ts_rule_reduce_to(b, 1, q)));
+    GIVE(1, q);
     if (ts_rule_needs(b, 2)) {
         ts_tensor *sum = ts_rule_reduce_to(b, 2, ts_mul(q, ts_rule_saved_arg(b, 1)));
         TS_TRY(ts_rule_give(b, 2, ts_neg(ts_div(sum, ts_rule_saved_arg(b, 2)))));
@@ -243,10 +225,8 @@ static ts_status hardtanh_rule(ts_vjp_call *b)
 static ts_status clamp_backward_rule(ts_vjp_call *b)
 {
     ts_tensor *g = ts_rule_grad(b, 0);
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, inside(b, g, 1, 2, ts_rule_arg(b, 4)->i)));
-    if (ts_rule_needs(b, 1))
-        TS_TRY(ts_rule_give(b, 1, ts_zeros_like(g)));
+    GIVE(0, inside(b, g, 1, 2, ts_rule_arg(b, 4)->i));
+    GIVE(1, ts_zeros_like(g));
     return TS_OK;
 }
 const ts_vjp ts_vjp_clamp = {.rule = clamp_rule, .saves = {[0] = TS_SAVE_ARG(0)}};

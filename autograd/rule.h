@@ -1,11 +1,18 @@
-/** @file rule.h  The short form of a rule for one argument: an expression of g, X and Y. */
+/** @file rule.h  Short forms in which the rules of the library are written. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_RULE_H
 #define TS_AUTOGRAD_RULE_H
 
-#include "autograd/vjp.h"
+#include "autograd/rules.h"
 #include "include/tessera/ops.h"
-#include "ops/rows.h"
+
+/** Gives argument i of call b its gradient, if it needs one; broadcasting and promotion are undone.
+ *  Leaves the rule when that fails. */
+#define GIVE(i, gradient)                                \
+    do {                                                 \
+        if (ts_rule_needs(b, i))                         \
+            TS_TRY(ts_rule_give(b, i, gradient));        \
+    } while (0)
 
 /** A rule in one expression of g, the result's gradient; `saved` is what it reads, X or Y. */
 #define RULE(name, saved, expr)                               \

@@ -1,14 +1,12 @@
 /** @file softmax.c  Rules of softmax and log_softmax. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 static ts_status softmax(ts_vjp_call *b)
 {
     ts_tensor *dx =
         ts_softmax_backward(ts_rule_grad(b, 0), ts_rule_saved_ret(b, 0), (int)ts_rule_arg(b, 1)->i);
-    return ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, dx));
+    return ts_rule_give(b, 0, dx);
 }
 const ts_vjp ts_vjp_softmax = {.rule = softmax, .saves = {[0] = TS_SAVE_RET(0)}};
 
@@ -16,7 +14,7 @@ static ts_status log_softmax(ts_vjp_call *b)
 {
     ts_tensor *dx = ts_log_softmax_backward(ts_rule_grad(b, 0), ts_rule_saved_ret(b, 0),
                                             (int)ts_rule_arg(b, 1)->i);
-    return ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, dx));
+    return ts_rule_give(b, 0, dx);
 }
 const ts_vjp ts_vjp_log_softmax = {.rule = log_softmax, .saves = {[0] = TS_SAVE_RET(0)}};
 
@@ -28,8 +26,7 @@ static ts_status softmax_backward(ts_vjp_call *b)
 {
     ts_tensor *u = ts_rule_grad(b, 0), *y = ts_rule_saved_arg(b, 1);
     int dim = (int)ts_rule_arg(b, 2)->i;
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, ts_softmax_backward(u, y, dim))));
+    GIVE(0, ts_softmax_backward(u, y, dim));
     if (ts_rule_needs(b, 1)) {
         ts_tensor *g = ts_rule_saved_arg(b, 0);
         ts_tensor *s = ts_sum_dim(ts_mul(g, y), dim, true),

@@ -1,8 +1,6 @@
 /** @file view.c  Rules of views. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 static ts_status alias(ts_vjp_call *b) { return ts_rule_give(b, 0, ts_rule_grad(b, 0)); }
 const ts_vjp ts_vjp_alias = {.rule = alias};
@@ -36,7 +34,7 @@ const ts_vjp ts_vjp_transpose = {.rule = transpose};
 
 static ts_status expand(ts_vjp_call *b)
 {
-    return ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, ts_rule_grad(b, 0)));
+    return ts_rule_give(b, 0, ts_rule_grad(b, 0));
 }
 const ts_vjp ts_vjp_expand = {.rule = expand};
 

@@ -145,17 +145,25 @@ static bool fits_input(const ts_input *in, const ts_tensor *t)
     return fits;
 }
 
+/** g summed to the sizes of an input and cast to its dtype. */
+static ts_tensor *reduce_to(const ts_input *in, ts_tensor *g)
+{
+    bool same = in->ndim == g->ndim;
+    for (int d = 0; same && d < g->ndim; d++)
+        same = in->sizes[d] == g->sizes[d];
+    if (!same)
+        g = ts_sum_to_size(g, in->sizes, in->ndim);
+    return g && g->dtype != in->dtype ? ts_to(g, (ts_dtype)in->dtype) : g;
+}
+
 ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
     TS_TRY(grad);
     int at = ts_node_input(b->node, i, k);
     const ts_input *in = at < 0 ? NULL : &b->node->inputs[at];
     bool fits = in && fits_input(in, grad);
-    if (!fits && in && in->ndim <= grad->ndim) {
-        /* the argument was broadcast or promoted, and the rule left it at that */
-        grad = ts_sum_to_size(grad, in->sizes, in->ndim);
-        if (grad && grad->dtype != in->dtype)
-            grad = ts_to(grad, (ts_dtype)in->dtype);
+    if (!fits && in && in->ndim <= grad->ndim) { /* it was broadcast or promoted */
+        grad = reduce_to(in, grad);
         TS_TRY(grad);
         fits = fits_input(in, grad);
     }
@@ -180,13 +188,6 @@ ts_status ts_rule_give(ts_vjp_call *b, int i, ts_tensor *grad)
 
 ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
 {
-    if (!g)
-        return NULL;
-    ts_meta m = ts_rule_arg_meta(b, i);
-    bool same = m.ndim == g->ndim;
-    for (int d = 0; same && d < m.ndim; d++)
-        same = m.sizes[d] == g->sizes[d];
-    if (!same)
-        g = ts_sum_to_size(g, m.sizes, m.ndim);
-    return g && g->dtype != m.dtype ? ts_to(g, m.dtype) : g;
+    int at = ts_node_input(b->node, i, 0);
+    return g && at >= 0 ? reduce_to(&b->node->inputs[at], g) : g;
 }

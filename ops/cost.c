@@ -16,7 +16,10 @@ static double distinct(const ts_tensor *t)
     return n;
 }
 
-static double bytes_of(const ts_tensor *t) { return distinct(t) * (double)ts_dtype_sizes[t->dtype]; }
+static double bytes_of(const ts_tensor *t)
+{
+    return distinct(t) * (double)ts_dtype_sizes[t->dtype];
+}
 
 /** Bytes and largest number of elements of what a value holds. */
 static double value_bytes(const ts_value *v, double *elements)

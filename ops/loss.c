@@ -300,7 +300,8 @@ ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target)
     ts_loss_opts o;                                                                                \
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));                                                          \
     ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),                                   \
-                       V_I(o.ignore_index ? *o.ignore_index : -100), V_F(o.label_smoothing)}
+                       V_I(o.ignore_index ? *o.ignore_index : -100),                               \
+                       V_F(o.label_smoothing)}
 
 ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts,
                                  ts_tensor **loss)

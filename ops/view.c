@@ -308,7 +308,8 @@ ts_tensor *ts_t(ts_tensor *t)
 ts_tensor *ts_movedim(ts_tensor *t, int source, int destination)
 {
     const void *site = __builtin_return_address(0);
-    if (!ts_tensor_ok(t, "movedim", "t", site) || !dim_within(&source, t->ndim, "movedim", "source", site) ||
+    if (!ts_tensor_ok(t, "movedim", "t", site) ||
+        !dim_within(&source, t->ndim, "movedim", "source", site) ||
         !dim_within(&destination, t->ndim, "movedim", "destination", site))
         return NULL;
     int64_t dims[TS_MAX_DIMS];
@@ -348,7 +349,8 @@ ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim)
 ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
 {
     const void *site = __builtin_return_address(0);
-    if (!ts_tensor_ok(t, "unflatten", "t", site) || !ts_ints_ok(sizes, ndim, "unflatten", "sizes", site) ||
+    if (!ts_tensor_ok(t, "unflatten", "t", site) ||
+        !ts_ints_ok(sizes, ndim, "unflatten", "sizes", site) ||
         !dim_within(&dim, t->ndim, "unflatten", "dim", site))
         return NULL;
     int64_t all[TS_MAX_DIMS], known = 1;

@@ -48,8 +48,9 @@ class AddAnOp(unittest.TestCase):
     def test_what_the_page_adds_compiles(self):
         with tempfile.TemporaryDirectory(prefix="tessera-docs-") as folder:
             for name in COPIED:
-                copy = shutil.copytree if os.path.isdir(os.path.join(SOURCE, name)) else shutil.copy
-                copy(os.path.join(SOURCE, name), os.path.join(folder, name))
+                path = os.path.join(SOURCE, name)
+                copy = shutil.copytree if os.path.isdir(path) else shutil.copy
+                copy(path, os.path.join(folder, name))
             touched = set()
             for file, place, text, block in page():
                 insert(os.path.join(folder, file), place, text, block)
@@ -74,8 +75,8 @@ class AddAnOp(unittest.TestCase):
             words[words.index("-c") + 1] = os.path.join(folder, source)
             words = [w for i, w in enumerate(words) if w not in ("-MD", "-MQ", "-MF", "-o")
                      and words[i - 1] not in ("-MQ", "-MF", "-o")]
-            done = subprocess.run(words + ["-fsyntax-only", "-Werror"], cwd=here, text=True, check=False,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            done = subprocess.run(words + ["-fsyntax-only", "-Werror"], cwd=here, check=False,
+                                  text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             self.assertEqual(done.returncode, 0, done.stdout)
         # those of a GPU are compiled where the backend is built
         self.assertLessEqual({file for file in touched if file.endswith(".c")}, seen)

@@ -84,7 +84,8 @@ TS_TEST(products_count_additions_and_multiplications)
 {
     watching();
     TS_SCOPE;
-    ts_tensor *a = ones(TS_F32, 3, 5), *b = ones(TS_F32, 5, 7), *bias = ts_ones(TS_SIZES(7), TS_F32);
+    ts_tensor *a = ones(TS_F32, 3, 5), *b = ones(TS_F32, 5, 7),
+              *bias = ts_ones(TS_SIZES(7), TS_F32);
     WORKS(ts_mm(a, b), 2 * 3 * 5 * 7, (15 + 35 + 21) * 4);
     WORKS(ts_addmm(ones(TS_F32, 3, 7), a, b), 2 * 3 * 5 * 7 + 3 * 21, (21 + 15 + 35 + 21) * 4);
     WORKS(ts_linear(a, ts_transpose(b, 0, 1), bias), 2 * 3 * 5 * 7, (15 + 35 + 7 + 21) * 4);
@@ -106,7 +107,8 @@ TS_TEST(attention_counts_the_pairs_that_meet)
 {
     watching();
     TS_SCOPE;
-    ts_tensor *q = ts_ones(TS_SIZES(2, 3, 5, 8), TS_F32), *k = ts_ones(TS_SIZES(2, 3, 7, 8), TS_F32);
+    ts_tensor *q = ts_ones(TS_SIZES(2, 3, 5, 8), TS_F32),
+              *k = ts_ones(TS_SIZES(2, 3, 7, 8), TS_F32);
     ts_attention_opts causal = {.size = sizeof causal, .causal = true};
     double heads = 2 * 3, bytes = (2 * 3 * 5 * 8 * 2 + 2 * 3 * 7 * 8 * 2) * 4;
     WORKS(ts_scaled_dot_product_attention(q, k, k), 2 * heads * 5 * 7 * 16, bytes);

@@ -15,7 +15,8 @@ static const int64_t dims[] = {1};
 static void check(const ts_tensor *result, const char *call)
 {
     ck_assert_msg(!result, "%s gave a tensor", call);
-    ck_assert_msg(ts_error_code() == TS_ERR_NULL, "%s: %s", call, ts_error_message());
+    ck_assert_msg(ts_error_code() == TS_ERR_NULL, "%s: %s", call,
+                  ts_error_message());
 }
 
 TS_TEST(factory_refuses_null)

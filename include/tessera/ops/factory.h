@@ -1,4 +1,7 @@
-/** @file factory.h  New tensors beyond the rows of the family. What holds for the family stands in generated.h. */
+/**
+ * @file factory.h  New tensors beyond the rows of the family.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_FACTORY_H
 #define TESSERA_OPS_FACTORY_H

@@ -1,4 +1,7 @@
-/** @file index.h  Indexing beyond the rows of the family. What holds for the family stands in generated.h. */
+/**
+ * @file index.h  Indexing beyond the rows of the family.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_INDEX_H
 #define TESSERA_OPS_INDEX_H

@@ -1,4 +1,7 @@
-/** @file loss.h  Options of losses, and the loss with its gradient. What holds for the family stands in generated.h. */
+/**
+ * @file loss.h  Options of losses, and the loss with its gradient.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_LOSS_H
 #define TESSERA_OPS_LOSS_H
@@ -35,7 +38,6 @@ TS_API ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target);
 /** The same with reduction, ignore_index, label_smoothing; (...) for TS_REDUCTION_NONE. */
 TS_API ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target,
                                            const ts_loss_opts *opts);
-
 /**
  * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for
  * TS_REDUCTION_NONE), and the loss: what a training step without recording needs of logits that are

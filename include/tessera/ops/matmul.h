@@ -1,4 +1,7 @@
-/** @file matmul.h  Products with options or several results. What holds for the family stands in generated.h. */
+/**
+ * @file matmul.h  Products with options or several results.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_MATMUL_H
 #define TESSERA_OPS_MATMUL_H

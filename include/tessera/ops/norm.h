@@ -1,4 +1,7 @@
-/** @file norm.h  Normalisation with options. What holds for the family stands in generated.h. */
+/**
+ * @file norm.h  Normalisation with options.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_NORM_H
 #define TESSERA_OPS_NORM_H

@@ -1,4 +1,7 @@
-/** @file random.h  Dropout. What holds for the family stands in generated.h. */
+/**
+ * @file random.h  Dropout.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_RANDOM_H
 #define TESSERA_OPS_RANDOM_H

@@ -1,4 +1,7 @@
-/** @file slice.h  Parts of a tensor beyond the rows of the family. What holds for the family stands in generated.h. */
+/**
+ * @file slice.h  Parts of a tensor beyond the rows of the family.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_SLICE_H
 #define TESSERA_OPS_SLICE_H

@@ -1,4 +1,7 @@
-/** @file view.h  Views beyond the rows of the family. What holds for the family stands in generated.h. */
+/**
+ * @file view.h  Views beyond the rows of the family.
+ * What holds for the family stands in generated.h.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_VIEW_H
 #define TESSERA_OPS_VIEW_H
