@@ -8,10 +8,9 @@
  *     static ts_status mul(ts_vjp_call *b)
  *     {
  *         ts_tensor *g = ts_rule_grad(b, 0);
- *         if (ts_rule_needs(b, 0))
- *             TS_TRY(ts_rule_give(b, 0, ts_rule_reduce_to(b, 0, ts_mul(g, ts_rule_saved_arg(b,
- * 1))))); if (ts_rule_needs(b, 1)) TS_TRY(ts_rule_give(b, 1, ts_rule_reduce_to(b, 1, ts_mul(g,
- * ts_rule_saved_arg(b, 0))))); return TS_OK;
+ *         GIVE(0, ts_mul(g, ts_rule_saved_arg(b, 1)));
+ *         GIVE(1, ts_mul(g, ts_rule_saved_arg(b, 0)));
+ *         return TS_OK;
  *     }
  *     const ts_vjp ts_vjp_mul = {mul, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
  *

@@ -8,10 +8,12 @@
  *
  *     static ts_status scaled_mul(ts_vjp_call *call)          // y = a * b * s
  *     {
- *         ts_tensor *g = ts_mul_scalar(ts_rule_grad(call, 0), ts_value_number(ts_rule_arg(call,
- * 2))); if (ts_rule_needs(call, 0)) TS_TRY(ts_rule_give(call, 0, ts_rule_reduce_to(call, 0,
- * ts_mul(g, ts_rule_saved_arg(call, 1))))); if (ts_rule_needs(call, 1)) TS_TRY(ts_rule_give(call,
- * 1, ts_rule_reduce_to(call, 1, ts_mul(g, ts_rule_saved_arg(call, 0))))); return TS_OK;
+ *         double s = ts_value_number(ts_rule_arg(call, 2));
+ *         ts_tensor *g = ts_mul_scalar(ts_rule_grad(call, 0), s);
+ *         for (int i = 0; i < 2; i++)
+ *             if (ts_rule_needs(call, i))
+ *                 TS_TRY(ts_rule_give(call, i, ts_mul(g, ts_rule_saved_arg(call, 1 - i))));
+ *         return TS_OK;
  *     }
  *     ts_vjp_opts opts = {.size = sizeof opts, .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
  *     TS_TRY(ts_register_vjp("mine.scaled_mul", scaled_mul, &opts));
@@ -70,8 +72,8 @@ TS_API ts_tensor *ts_rule_saved_ret(ts_vjp_call *call, int i);
 TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 /** Random counters that the forward call had. */
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
-/** Gradient for argument i; NULL means that computing it failed.
- * Sizes and dtype must be the argument's. */
+/** Gradient for argument i; NULL means that computing it failed. It is summed to the sizes of the
+ *  argument and cast to its dtype, where broadcasting or promotion came between. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** The same for member k of list argument i. */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
