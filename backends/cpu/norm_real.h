@@ -1,26 +1,6 @@
 /* Row normalisation for one real type; included by norm.c. Rows are n contiguous elements. */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/real.h"
-
-/** Sum of (x - mean)^2 over a row. */
-VEC_FN T S(row_deviations)(const T *x, T mean, int64_t n)
-{
-    V m = F(set1)(mean), a = F(zero)(), b = a, c = a, d = a;
-    int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        V p = F(load)(x + i) - m, q = F(load)(x + i + LANES) - m;
-        V r = F(load)(x + i + 2 * LANES) - m, s = F(load)(x + i + 3 * LANES) - m;
-        a = F(fma)(p, p, a);
-        b = F(fma)(q, q, b);
-        c = F(fma)(r, r, c);
-        d = F(fma)(s, s, d);
-    }
-    for (; i < n; i += LANES) {
-        V p = S(load_some)(x + i, n - i, m) - m;
-        a = F(fma)(p, p, a);
-    }
-    return F(hsum)((a + b) + (c + d));
-}
+#include "backends/cpu/fold_real.h"
 
 /** y = (x - mean) * rstd * weight + bias, without mean and bias for an RMS norm. */
 VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool biased, int64_t begin,
@@ -32,7 +12,8 @@ VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool bias
         const T *x = (const T *)job->x + r * n;
         T *y = (T *)job->y + r * n;
         T mean = rms ? 0 : S(row_sum)(x, n) / (T)n;
-        T rstd = (T)(1 / sqrt((double)(S(row_deviations)(x, mean, n) / (T)n) + job->eps));
+        T squares = rms ? S(row_squares)(x, n) : S(row_deviations)(x, n, mean);
+        T rstd = (T)(1 / sqrt((double)(squares / (T)n) + job->eps));
         if (job->mean)
             ((T *)job->mean)[r] = mean;
         if (job->rstd)
@@ -66,6 +47,31 @@ static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
 
 enum { S(ABREAST) = 4 }; /* rows that share one sweep over the columns */
 
+/** Sums of h = grad * weight, unless sum_h is NULL, and of h z over a row. */
+VEC_FN void S(gradient_sums)(const T *x, const T *g, const T *w, V mean, V rstd, int64_t n,
+                             T *sum_h, T *sum_hz)
+{
+    S(cascade) h_sums, z_sums;
+    T h_terms[TERMS], z_terms[TERMS];
+    h_sums.leaves = z_sums.leaves = 0;
+    for (int64_t from = 0; from < n; from += TERMS) {
+        int64_t some = ts_min64(n - from, TERMS);
+        for (int64_t k = 0, i = from; k < some; k += LANES, i += LANES) {
+            V h = S(load_some)(g + i, n - i, F(zero)());
+            if (w)
+                h = h * S(load_some)(w + i, n - i, F(zero)());
+            F(store)(h_terms + k, h);
+            F(store)(z_terms + k, h * ((S(load_some)(x + i, n - i, mean) - mean) * rstd));
+        }
+        if (sum_h)
+            S(sum_run)(&h_sums, h_terms, some);
+        S(sum_run)(&z_sums, z_terms, some);
+    }
+    if (sum_h)
+        *sum_h = S(sum_value)(&h_sums);
+    *sum_hz = S(sum_value)(&z_sums);
+}
+
 /**
  * Gradients of rows r .. r+rows-1. With h = grad * weight and z = (x - mean) * rstd,
  *   dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm (Ba et al. 2016),
@@ -79,23 +85,13 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
     T *dx = (T *)job->y + r * n;
     V mean[S(ABREAST)], rstd[S(ABREAST)], c1[S(ABREAST)], c2[S(ABREAST)];
     for (int k = 0; k < rows; k++) {
+        T sum_h, sum_hz;
         mean[k] = F(set1)(rms ? 0 : ((const T *)job->mean)[r + k]);
         rstd[k] = F(set1)(((const T *)job->rstd)[r + k]);
-        c1[k] = c2[k] = F(zero)();
-    }
-    for (int64_t i = 0; i < n; i += LANES) {
-        V wi = weighted ? S(load_some)(w + i, n - i, F(zero)()) : F(set1)(1);
-        for (int k = 0; k < rows; k++) {
-            V gi = S(load_some)(g + k * n + i, n - i, F(zero)());
-            V h = gi * wi;
-            V z = (S(load_some)(x + k * n + i, n - i, mean[k]) - mean[k]) * rstd[k];
-            c1[k] += h;
-            c2[k] = F(fma)(h, z, c2[k]);
-        }
-    }
-    for (int k = 0; k < rows; k++) {
-        c1[k] = F(set1)(rms ? 0 : F(hsum)(c1[k]) / (T)n);
-        c2[k] = F(set1)(F(hsum)(c2[k]) / (T)n);
+        S(gradient_sums)(x + k * n, g + k * n, weighted ? w : NULL, mean[k], rstd[k], n,
+                         rms ? NULL : &sum_h, &sum_hz);
+        c1[k] = F(set1)(rms ? 0 : sum_h / (T)n);
+        c2[k] = F(set1)(sum_hz / (T)n);
     }
     for (int64_t i = 0; i < n; i += LANES) {
         V wi = weighted ? S(load_some)(w + i, n - i, F(zero)()) : F(set1)(1);
