@@ -22,9 +22,9 @@ train: build/build.ninja ## train a GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME
 	    $(if $(DEVICE),--device '$(DEVICE)') $(if $(STEPS),--steps '$(STEPS)') \
 	    $(if $(SEED),--seed '$(SEED)') $(if $(RESUME),--resume)
 
-test: build-for-tests ## run all tests but the slow ones
+test: build-for-tests ## run all tests but the slow ones and the samples of other variants
 	@tools/gpu-suite current
-	@tools/run-tests --no-suite slow
+	@tools/run-tests --no-suite slow --no-suite variants
 
 test-full: build-for-tests ## run all tests, then those of the sanitizer builds
 	@tools/run-tests
@@ -43,7 +43,7 @@ sanitize: ## run the tests under AddressSanitizer and UBSan, in build-asan/
 	@tools/setup build test
 	@test -f build-asan/build.ninja || meson setup build-asan $(CHECKED) -Db_sanitize=address,undefined \
 	    -Dc_args='-g1 $(NO_FALSE_NULL)'
-	@tools/run-tests -C build-asan --no-suite slow
+	@tools/run-tests -C build-asan --no-suite slow --no-suite variants
 
 tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsan/
 	@tools/setup build test
