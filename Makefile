@@ -26,9 +26,9 @@ test: build-for-tests ## run all tests but the slow ones
 	@tools/gpu-suite current
 	@tools/run-tests --no-suite slow
 
-test-full: build-for-tests ## run all tests, then those of the sanitizer builds
+test-full: build-for-tests ## run all tests, those of the sanitizer builds, and those of aarch64
 	@tools/run-tests
-	@$(MAKE) --no-print-directory sanitize tsan
+	@$(MAKE) --no-print-directory sanitize tsan aarch64
 
 # gcc 12 takes "&thread_local == NULL" from the flags of an add that the linker turns into a lea,
 # which sets none: in programs that link the library's objects UBSan then sees NULL where none is.

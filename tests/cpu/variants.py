@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Sums, extremes, norms and softmax have the same bits in each variant of the CPU kernels.
 
-variants.py BITS VARIANT...: BITS (tests/cpu/bits.c) runs once per variant, through MESON_EXE_WRAPPER
-where it is of another architecture. What it prints must agree with what the first variant prints,
-and with the file that TS_TEST_BITS names, which BITS of another architecture printed.
+variants.py BITS VARIANT...: runs BITS (tests/cpu/bits.c) once per variant, through
+MESON_EXE_WRAPPER where it is of another architecture. What it prints must agree with what the first
+variant prints, and with the file TS_TEST_BITS, which BITS of another architecture printed.
 """
 import os
 import shlex
