@@ -47,29 +47,26 @@ static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
 
 enum { S(ABREAST) = 4 }; /* rows that share one sweep over the columns */
 
-/** Sums of h = grad * weight, unless sum_h is NULL, and of h z over a row. */
-VEC_FN void S(gradient_sums)(const T *x, const T *g, const T *w, V mean, V rstd, int64_t n,
-                             T *sum_h, T *sum_hz)
+/** Means of h = grad * weight and of h z over some rows, each sum in the lanes of a line. */
+VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int64_t n,
+                              const V *mean, const V *rstd, V *mean_h, V *mean_hz)
 {
-    S(cascade) h_sums, z_sums;
-    T h_terms[TERMS], z_terms[TERMS];
-    h_sums.leaves = z_sums.leaves = 0;
-    for (int64_t from = 0; from < n; from += TERMS) {
-        int64_t some = ts_min64(n - from, TERMS);
-        for (int64_t k = 0, i = from; k < some; k += LANES, i += LANES) {
-            V h = S(load_some)(g + i, n - i, F(zero)());
-            if (w)
-                h = h * S(load_some)(w + i, n - i, F(zero)());
-            F(store)(h_terms + k, h);
-            F(store)(z_terms + k, h * ((S(load_some)(x + i, n - i, mean) - mean) * rstd));
+    S(line) h_sums[S(ABREAST)] = {0}, z_sums[S(ABREAST)] = {0};
+    for (int64_t line = 0; line < n; line += S(LINE))
+        for (int part = 0; part < LINE_VECTORS; part++) {
+            int64_t i = line + part * LANES, left = ts_max64(n - i, 0);
+            V wi = w ? S(load_some)(w + i, left, F(zero)()) : F(set1)(1);
+            for (int k = 0; k < rows; k++) {
+                V h = S(load_some)(g + k * n + i, left, F(zero)()) * wi;
+                V z = (S(load_some)(x + k * n + i, left, mean[k]) - mean[k]) * rstd[k];
+                h_sums[k].v[part] += h;
+                z_sums[k].v[part] = F(fma)(h, z, z_sums[k].v[part]);
+            }
         }
-        if (sum_h)
-            S(sum_run)(&h_sums, h_terms, some);
-        S(sum_run)(&z_sums, z_terms, some);
+    for (int k = 0; k < rows; k++) {
+        mean_h[k] = F(set1)(S(fold_lanes)(FOLD_SUM, h_sums[k]) / (T)n);
+        mean_hz[k] = F(set1)(S(fold_lanes)(FOLD_SUM, z_sums[k]) / (T)n);
     }
-    if (sum_h)
-        *sum_h = S(sum_value)(&h_sums);
-    *sum_hz = S(sum_value)(&z_sums);
 }
 
 /**
@@ -85,14 +82,15 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
     T *dx = (T *)job->y + r * n;
     V mean[S(ABREAST)], rstd[S(ABREAST)], c1[S(ABREAST)], c2[S(ABREAST)];
     for (int k = 0; k < rows; k++) {
-        T sum_h, sum_hz;
         mean[k] = F(set1)(rms ? 0 : ((const T *)job->mean)[r + k]);
         rstd[k] = F(set1)(((const T *)job->rstd)[r + k]);
-        S(gradient_sums)(x + k * n, g + k * n, weighted ? w : NULL, mean[k], rstd[k], n,
-                         rms ? NULL : &sum_h, &sum_hz);
-        c1[k] = F(set1)(rms ? 0 : sum_h / (T)n);
-        c2[k] = F(set1)(sum_hz / (T)n);
     }
+    enum { TOGETHER = S(ABREAST) / LINE_VECTORS }; /* as many as registers hold the sums of */
+    for (int k = 0; k < rows; k += TOGETHER)
+        S(gradient_means)(x + k * n, g + k * n, weighted ? w : NULL, rows < TOGETHER ? rows : TOGETHER,
+                          n, mean + k, rstd + k, c1 + k, c2 + k);
+    for (int k = 0; rms && k < rows; k++)
+        c1[k] = F(zero)();
     for (int64_t i = 0; i < n; i += LANES) {
         V wi = weighted ? S(load_some)(w + i, n - i, F(zero)()) : F(set1)(1);
         V sw = F(zero)(), sb = F(zero)();
