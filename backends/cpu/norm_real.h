@@ -87,8 +87,8 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
     }
     enum { TOGETHER = S(ABREAST) / LINE_VECTORS }; /* as many as registers hold the sums of */
     for (int k = 0; k < rows; k += TOGETHER)
-        S(gradient_means)(x + k * n, g + k * n, weighted ? w : NULL, rows < TOGETHER ? rows : TOGETHER,
-                          n, mean + k, rstd + k, c1 + k, c2 + k);
+        S(gradient_means)(x + k * n, g + k * n, weighted ? w : NULL,
+                          rows < TOGETHER ? rows : TOGETHER, n, mean + k, rstd + k, c1 + k, c2 + k);
     for (int k = 0; rms && k < rows; k++)
         c1[k] = F(zero)();
     for (int64_t i = 0; i < n; i += LANES) {

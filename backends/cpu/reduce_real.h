@@ -14,7 +14,7 @@ VEC_FN void S(gather)(const reduction *r, T *to, const char *x, int64_t step, in
 #else
     (void)r;
 #endif
-    if (step == sizeof(T))
+    if (step == sizeof(T) && n >= S(LINE))
         memcpy(to, x, (size_t)n * sizeof(T));
     else
         for (int64_t k = 0; k < n; k++)
