@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test test-full sanitize tsan fuzz bench rooms budgets docs clean
+.PHONY: help setup build train test test-full sanitize tsan aarch64 fuzz bench rooms budgets docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
 	    $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what is missing to build, test, document and package (Debian 12)
@@ -26,9 +26,9 @@ test: build-for-tests ## run all tests but the slow ones
 	@tools/gpu-suite current
 	@tools/run-tests --no-suite slow
 
-test-full: build-for-tests ## run all tests, then those of the sanitizer builds
+test-full: build-for-tests ## run all tests, those of the sanitizer builds, and those of aarch64
 	@tools/run-tests
-	@$(MAKE) --no-print-directory sanitize tsan
+	@$(MAKE) --no-print-directory sanitize tsan aarch64
 
 # gcc 12 takes "&thread_local == NULL" from the flags of an add that the linker turns into a lea,
 # which sets none: in programs that link the library's objects UBSan then sees NULL where none is.
@@ -50,6 +50,14 @@ tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsa
 	@test -f build-tsan/build.ninja || meson setup build-tsan $(CHECKED) -Db_sanitize=thread -Dc_args=-g1 \
 	    -Dexamples=false
 	@tools/run-tests -C build-tsan
+
+# The bits that this machine computes must come out there too.
+aarch64: build-for-tests ## run the op suite in qemu-user as arm64 code, in build-aarch64/ (an hour)
+	@tools/setup build test aarch64
+	@test -f build-aarch64/build.ninja || meson setup build-aarch64 --cross-file tools/aarch64.ini \
+	    -Dcuda=disabled -Dexamples=false -Dbench=false
+	@ninja -C build tests/bits && build/tests/bits >build-aarch64/bits.txt
+	@TS_TEST_BITS='$(CURDIR)/build-aarch64/bits.txt' tools/run-tests -C build-aarch64 --suite ops
 
 FUZZ_FLAGS := --buildtype=debugoptimized -Db_ndebug=false -Db_sanitize=address,undefined \
     -Db_lundef=false -Dcuda=disabled -Dexamples=false -Dbench=false
@@ -79,7 +87,7 @@ docs: ## build the reference in build/docs/html; warnings are errors
 	@echo build/docs/html/index.html
 
 clean: ## remove what was built; keeps runs/
-	@rm -rf build build-asan build-ci build-clang build-cuda build-fuzz build-tsan
+	@rm -rf build build-aarch64 build-asan build-ci build-clang build-cuda build-fuzz build-tsan
 
 build/build.ninja:
 	@tools/setup build

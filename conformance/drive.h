@@ -52,6 +52,8 @@ typedef struct ts_sample_run {
     uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */
     bool brief;       /* values in one size and two layouts, beside large cases:
                          for checkers that are slow */
+    bool small;       /* no large cases: for variants of kernels that differ in nothing there, and
+                         for emulators */
     void *ctx;
     /** NULL, or called whenever arguments are made for a case. */
     void (*begins)(void *ctx, const ts_case *c);

@@ -273,7 +273,8 @@ void ts_samples_values(const ts_sample_family *family)
                 }
             }
             void (*large)(ts_case c) = on_cpu(c.device) ? run_threads : run_large;
-            for (int l = 0; !on_meta(c.device) && l < (s->no_layouts ? 1 : 2); l++) {
+            bool small = sample_run.small || on_meta(c.device);
+            for (int l = 0; !small && l < (s->no_layouts ? 1 : 2); l++) {
                 c.layout = l ? LAYOUT_MIXED : LAYOUT_CONTIGUOUS;
                 large(c);
             }

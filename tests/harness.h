@@ -80,7 +80,9 @@ void ts_tally(int passed, int failed, int skipped);
     } while (0)
 
 /** Defines and registers a case; the options are designated initialisers of ts_test_case. */
-#define TS_TEST(title, ...)                                                                   \
+#define TS_TEST(title, ...) TS_TEST_CASE(title, __VA_ARGS__)
+/** The same for macros that take the place of TS_TEST in some files. */
+#define TS_TEST_CASE(title, ...)                                                              \
     static void title##_body(int _i);                                                         \
     static void title##_run(int _i);                                                          \
     static const TTest title##_ttest = {#title, title##_run, __FILE__, __LINE__};             \

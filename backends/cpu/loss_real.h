@@ -1,6 +1,6 @@
 /* Losses for one real type; included by loss.c. */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/real.h"
+#include "backends/cpu/fold_real.h"
 
 /* ------------------------------------------------------- classes: logits (outer, n, inner) -- */
 
@@ -37,24 +37,18 @@ static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
             top = S(row_max)(x, n);
             sum = S(row_exp)(NULL, x, top, n);
             if (job->smoothing != 0) {
-                V a = F(zero)(), shift = F(set1)(top);
-                for (int64_t i = 0; i < n; i += LANES)
-                    a += S(load_some)(x + i, n - i, shift) - shift;
-                spread = F(hsum)(a);
+                V shift = F(set1)(top);
+                spread = SUM_OF(i, left, n, S(load_some)(x + i, left, shift) - shift);
             }
         } else {
-            V a = F(zero)();
             for (int64_t i = 0; i < n; i++)
                 top = x[i * step] > top ? x[i * step] : top;
-            for (int64_t i = 0; i < n; i += LANES) {
-                T lanes[LANES];
-                for (int64_t k = 0; k < LANES; k++)
-                    lanes[k] = i + k < n ? x[(i + k) * step] - top : -(T)INFINITY;
-                a += F(exp)(F(load)(lanes));
-                for (int64_t k = 0; k < LANES && i + k < n; k++)
-                    spread += lanes[k];
-            }
-            sum = F(hsum)(a);
+            sum = SUM_OF(i, left, n, ({
+                             T lanes[LANES] = {0};
+                             for (int64_t k = 0; k < left; k++)
+                                 spread += lanes[k] = x[(i + k) * step] - top;
+                             F(exp)(F(load)(lanes));
+                         }));
         }
         S(position) p = S(close_position)(job, top, sum, ignored ? 0 : x[target * step], spread);
         ((T *)job->losses)[r] = ignored ? 0 : p.loss;
@@ -200,28 +194,18 @@ VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, i
 {
     V beta = F(set1)((T)job->beta);
     for (int64_t block = begin; block < end; block++) {
-        int64_t from = block * PAIR_BLOCK, n = ts_min64(PAIR_BLOCK, job->n - from), i = 0;
+        int64_t from = block * PAIR_BLOCK, n = ts_min64(PAIR_BLOCK, job->n - from);
         const T *x = (const T *)job->x + from, *t = (const T *)job->t + from;
         if (job->each) {
             T *y = (T *)job->out + from;
-            for (; i < n; i += LANES)
+            for (int64_t i = 0; i < n; i += LANES)
                 S(store_some)(y + i, S(pair)(kind, S(load_some)(x + i, n - i, F(zero)()),
                                              S(load_some)(t + i, n - i, F(zero)()), beta), n - i);
             continue;
         }
-        V a = F(zero)(), b = a, c = a, d = a;
-        for (; i + 4 * LANES <= n; i += 4 * LANES) {
-            a += S(pair)(kind, F(load)(x + i), F(load)(t + i), beta);
-            b += S(pair)(kind, F(load)(x + i + LANES), F(load)(t + i + LANES), beta);
-            c += S(pair)(kind, F(load)(x + i + 2 * LANES), F(load)(t + i + 2 * LANES), beta);
-            d += S(pair)(kind, F(load)(x + i + 3 * LANES), F(load)(t + i + 3 * LANES), beta);
-        }
-        for (; i < n; i += LANES) {
-            V y = S(pair)(kind, S(load_some)(x + i, n - i, F(zero)()),
-                          S(load_some)(t + i, n - i, F(zero)()), beta);
-            a += F(select)(M(first_n)(ts_min64(n - i, LANES)), y, F(zero)());
-        }
-        ((T *)job->parts)[block] = F(hsum)((a + b) + (c + d));
+        ((T *)job->parts)[block] =
+            SUM_OF(i, left, n, S(pair)(kind, S(load_some)(x + i, left, F(zero)()),
+                                       S(load_some)(t + i, left, F(zero)()), beta));
     }
 }
 

@@ -1,26 +1,6 @@
 /* Row normalisation for one real type; included by norm.c. Rows are n contiguous elements. */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/real.h"
-
-/** Sum of (x - mean)^2 over a row. */
-VEC_FN T S(row_deviations)(const T *x, T mean, int64_t n)
-{
-    V m = F(set1)(mean), a = F(zero)(), b = a, c = a, d = a;
-    int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        V p = F(load)(x + i) - m, q = F(load)(x + i + LANES) - m;
-        V r = F(load)(x + i + 2 * LANES) - m, s = F(load)(x + i + 3 * LANES) - m;
-        a = F(fma)(p, p, a);
-        b = F(fma)(q, q, b);
-        c = F(fma)(r, r, c);
-        d = F(fma)(s, s, d);
-    }
-    for (; i < n; i += LANES) {
-        V p = S(load_some)(x + i, n - i, m) - m;
-        a = F(fma)(p, p, a);
-    }
-    return F(hsum)((a + b) + (c + d));
-}
+#include "backends/cpu/fold_real.h"
 
 /** y = (x - mean) * rstd * weight + bias, without mean and bias for an RMS norm. */
 VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool biased, int64_t begin,
@@ -32,7 +12,8 @@ VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool bias
         const T *x = (const T *)job->x + r * n;
         T *y = (T *)job->y + r * n;
         T mean = rms ? 0 : S(row_sum)(x, n) / (T)n;
-        T rstd = (T)(1 / sqrt((double)(S(row_deviations)(x, mean, n) / (T)n) + job->eps));
+        T squares = rms ? S(row_squares)(x, n) : S(row_deviations)(x, n, mean);
+        T rstd = (T)(1 / sqrt((double)(squares / (T)n) + job->eps));
         if (job->mean)
             ((T *)job->mean)[r] = mean;
         if (job->rstd)
@@ -66,6 +47,28 @@ static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
 
 enum { S(ABREAST) = 4 }; /* rows that share one sweep over the columns */
 
+/** Means of h = grad * weight and of h z over some rows, each sum in the lanes of a line. */
+VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int64_t n,
+                              const V *mean, const V *rstd, V *mean_h, V *mean_hz)
+{
+    S(line) h_sums[S(ABREAST)] = {0}, z_sums[S(ABREAST)] = {0};
+    for (int64_t line = 0; line < n; line += S(LINE))
+        for (int part = 0; part < LINE_VECTORS; part++) {
+            int64_t i = line + part * LANES, left = ts_max64(n - i, 0);
+            V wi = w ? S(load_some)(w + i, left, F(zero)()) : F(set1)(1);
+            for (int k = 0; k < rows; k++) {
+                V h = S(load_some)(g + k * n + i, left, F(zero)()) * wi;
+                V z = (S(load_some)(x + k * n + i, left, mean[k]) - mean[k]) * rstd[k];
+                h_sums[k].v[part] += h;
+                z_sums[k].v[part] = F(fma)(h, z, z_sums[k].v[part]);
+            }
+        }
+    for (int k = 0; k < rows; k++) {
+        mean_h[k] = F(set1)(S(fold_lanes)(FOLD_SUM, h_sums[k]) / (T)n);
+        mean_hz[k] = F(set1)(S(fold_lanes)(FOLD_SUM, z_sums[k]) / (T)n);
+    }
+}
+
 /**
  * Gradients of rows r .. r+rows-1. With h = grad * weight and z = (x - mean) * rstd,
  *   dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm (Ba et al. 2016),
@@ -81,22 +84,13 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
     for (int k = 0; k < rows; k++) {
         mean[k] = F(set1)(rms ? 0 : ((const T *)job->mean)[r + k]);
         rstd[k] = F(set1)(((const T *)job->rstd)[r + k]);
-        c1[k] = c2[k] = F(zero)();
     }
-    for (int64_t i = 0; i < n; i += LANES) {
-        V wi = weighted ? S(load_some)(w + i, n - i, F(zero)()) : F(set1)(1);
-        for (int k = 0; k < rows; k++) {
-            V gi = S(load_some)(g + k * n + i, n - i, F(zero)());
-            V h = gi * wi;
-            V z = (S(load_some)(x + k * n + i, n - i, mean[k]) - mean[k]) * rstd[k];
-            c1[k] += h;
-            c2[k] = F(fma)(h, z, c2[k]);
-        }
-    }
-    for (int k = 0; k < rows; k++) {
-        c1[k] = F(set1)(rms ? 0 : F(hsum)(c1[k]) / (T)n);
-        c2[k] = F(set1)(F(hsum)(c2[k]) / (T)n);
-    }
+    enum { TOGETHER = S(ABREAST) / LINE_VECTORS }; /* as many as registers hold the sums of */
+    for (int k = 0; k < rows; k += TOGETHER)
+        S(gradient_means)(x + k * n, g + k * n, weighted ? w : NULL,
+                          rows < TOGETHER ? rows : TOGETHER, n, mean + k, rstd + k, c1 + k, c2 + k);
+    for (int k = 0; rms && k < rows; k++)
+        c1[k] = F(zero)();
     for (int64_t i = 0; i < n; i += LANES) {
         V wi = weighted ? S(load_some)(w + i, n - i, F(zero)()) : F(set1)(1);
         V sw = F(zero)(), sb = F(zero)();

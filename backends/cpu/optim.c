@@ -10,6 +10,10 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
+#define TS_REAL 64
+#include "backends/cpu/fold_real.h"
+#undef TS_REAL
+
 enum {
     LISTS = 4,     /* most lists of a rule */
     STAGED = 256,  /* elements a buffer holds */
@@ -429,26 +433,23 @@ static ts_status clip_norm(ts_frame *f)
 
 /* -------------------------------------------------------------------------------- norm ---- */
 
+/** Squares of f32 are exact in f64; 16 running sums in every variant. */
 static double squares_f32(const float *x, int64_t n)
 {
-    vd a = vd_zero(), b = vd_zero();
-    for (int64_t k = 0; k < n; k += VF_LANES) {
-        vf v = n - k >= VF_LANES ? vf_load(x + k) : vf_load_n(x + k, n - k);
-        vd low = vf_widen_lo(v), high = vf_widen_hi(v);
-        a = vd_fma(low, low, a);
-        b = vd_fma(high, high, b);
-    }
-    return vd_hsum(a + b);
-}
-
-static double squares_f64(const double *x, int64_t n)
-{
-    vd a = vd_zero();
-    for (int64_t k = 0; k < n; k += VD_LANES) {
-        vd v = vd_load_n(x + k, ts_min64(VD_LANES, n - k));
-        a = vd_fma(v, v, a);
-    }
-    return vd_hsum(a);
+    enum { LOADS = 16 / VF_LANES };
+    vd sums[2 * LOADS] = {0};
+    for (int64_t k = 0; k < n; k += 16)
+        for (int i = 0; i < LOADS; i++) {
+            int64_t at = k + i * VF_LANES, left = ts_max64(n - at, 0);
+            vf v = left >= VF_LANES ? vf_load(x + at) : vf_load_n(x + at, left);
+            vd low = vf_widen_lo(v), high = vf_widen_hi(v);
+            sums[2 * i] = vd_fma(low, low, sums[2 * i]);
+            sums[2 * i + 1] = vd_fma(high, high, sums[2 * i + 1]);
+        }
+    for (int w = LOADS; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            sums[i] += sums[i + w];
+    return vd_hsum(sums[0]);
 }
 
 static void sum_update(const job *j, int64_t i, void *const *data, int64_t n)
@@ -458,7 +459,7 @@ static void sum_update(const job *j, int64_t i, void *const *data, int64_t n)
     for (; n > 0; n -= STAGED, x += STAGED * item) { /* the parts that other layouts come in */
         int64_t m = ts_min64(n, STAGED);
         *j->sums +=
-            IS_F32(j, i) ? squares_f32((const float *)x, m) : squares_f64((const double *)x, m);
+            IS_F32(j, i) ? squares_f32((const float *)x, m) : row_squares_f64((const double *)x, m);
     }
 }
 

@@ -19,18 +19,9 @@
 enum {
     RUN_BLOCK = 4096, /* elements of a part in an inner pass */
     ROW_BLOCK = 64,   /* rows of a part in an outer pass */
+    ROW_LEVELS = 4,   /* of their cascade: at most 11 leaves of 8, 4, 2 and 1 rows */
     TILE = 512        /* columns of a task in an outer pass */
 };
-
-#define FOLDS                                                                                      \
-    FOLD(SUM)                                                                                      \
-    FOLD(PROD) FOLD(MAX) FOLD(MIN) FOLD(SQUARES) FOLD(ABS) FOLD(DEVIATIONS) FOLD(EXP) FOLD(ABSMAX)
-typedef enum fold {
-#define FOLD(name) FOLD_##name,
-    FOLDS
-#undef FOLD
-    FOLD_COUNT
-} fold;
 
 typedef enum finish {
     FINISH_NONE,

@@ -1,6 +1,6 @@
 /* Softmax over one dim for one real type; included by softmax.c. Tensors are (outer, n, inner). */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/real.h"
+#include "backends/cpu/fold_real.h"
 
 /* ------------------------------------------------------------------ rows: inner == 1 ------ */
 
@@ -41,17 +41,8 @@ static void S(softmax_backward_rows)(void *ctx, int64_t begin, int64_t end)
             }
             continue;
         }
-        V a = F(zero)(), b = a;
-        int64_t i = 0;
-        for (; i + 2 * LANES <= n; i += 2 * LANES) {
-            a = F(fma)(F(load)(g + i), F(load)(y + i), a);
-            b = F(fma)(F(load)(g + i + LANES), F(load)(y + i + LANES), b);
-        }
-        for (; i < n; i += LANES)
-            a = F(fma)(S(load_some)(g + i, n - i, F(zero)()), S(load_some)(y + i, n - i, F(zero)()),
-                       a);
-        V dot = F(set1)(F(hsum)(a + b));
-        for (i = 0; i < n; i += LANES) {
+        V dot = F(set1)(S(row_dot)(g, y, n));
+        for (int64_t i = 0; i < n; i += LANES) {
             V gi = S(load_some)(g + i, n - i, F(zero)()),
               yi = S(load_some)(y + i, n - i, F(zero)());
             S(store_some)(dx + i, (gi - dot) * yi, n - i);

@@ -2,7 +2,8 @@
  * Vectors of f32, i32 and f64 in the width of the variant that a kernel file is built for.
  *
  * Each kernel file is compiled once per variant with -DTS_VARIANT=baseline|avx2|avx512; TS_V(name)
- * pastes the variant to external symbols. Everything here is static and inlined.
+ * pastes the variant to external symbols. Everything here is static and inlined. The baseline is
+ * NEON on aarch64, and plain C, which compilers turn into SSE2 on x86-64, elsewhere.
  *
  *   vf, vi   VF_LANES floats / int32_t         vm   their mask
  *   vd, vl   VD_LANES doubles / int64_t        vdm  their mask
@@ -139,7 +140,7 @@ VEC_FN vi vf_trunc_to_vi(vf v) { return __builtin_convertvector(v, vi); }
 VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
 
 /*
- * The rest needs the instruction set; each of the three files defines the same names:
+ * The rest needs the instruction set; each of the four files defines the same names:
  *   masks        vm_first_n vm_and vm_or vm_xor vm_not vm_bits, the same with vdm_
  *   compare      v{f,d}_{eq,ne,lt,le,gt,ge}, vi_{eq,lt,gt}; NaN compares as in C
  *   select       v{f,d,i}_select(m, a, b): a where m is set, else b
@@ -158,6 +159,8 @@ VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
 #include "backends/cpu/vec_avx512.h"
 #elif VEC_ISA == VEC_IS_avx2
 #include "backends/cpu/vec_avx2.h"
+#elif defined(__aarch64__)
+#include "backends/cpu/vec_neon.h"
 #else
 #include "backends/cpu/vec_baseline.h"
 #endif

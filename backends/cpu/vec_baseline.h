@@ -3,7 +3,7 @@
 #ifndef TS_BACKENDS_CPU_VEC_BASELINE_H
 #define TS_BACKENDS_CPU_VEC_BASELINE_H
 
-#include "backends/cpu/vec_lanemask.h"
+#include "backends/cpu/vec_narrow.h"
 
 VEC_FN uint32_t vm_bits(vm a)
 {
@@ -11,10 +11,6 @@ VEC_FN uint32_t vm_bits(vm a)
     return (uint32_t)(bit[0] | bit[1] | bit[2] | bit[3]);
 }
 VEC_FN uint32_t vdm_bits(vdm a) { return (uint32_t)((a[0] & 1) | (a[1] & 2)); }
-VEC_FN vi vi_select(vm m, vi a, vi b) { return (a & m) | (b & ~m); }
-VEC_FN vf vf_select(vm m, vf a, vf b) { return (vf)vi_select(m, (vi)a, (vi)b); }
-VEC_FN vd vd_select(vdm m, vd a, vd b) { return (vd)(((vl)a & m) | ((vl)b & ~m)); }
-
 VEC_FN vf vf_fma(vf a, vf b, vf c)
 {
 #ifdef __FP_FAST_FMAF
@@ -47,11 +43,6 @@ VEC_FN vd vd_sqrt(vd a)
         a[i] = __builtin_sqrt(a[i]);
     return a;
 }
-VEC_FN vf vf_min_fast(vf a, vf b) { return vf_select(vf_lt(a, b), a, b); }
-VEC_FN vf vf_max_fast(vf a, vf b) { return vf_select(vf_gt(a, b), a, b); }
-VEC_FN vd vd_min_fast(vd a, vd b) { return vd_select(vd_lt(a, b), a, b); }
-VEC_FN vd vd_max_fast(vd a, vd b) { return vd_select(vd_gt(a, b), a, b); }
-
 /* Adding and taking away 2^23 (2^52) leaves no room for a fraction; larger values, Inf and NaN are
  * integers already. The sign is put back for -0. */
 VEC_FN vf vf_rint(vf a)
@@ -80,28 +71,6 @@ VEC_FN vd vd_floor(vd a)
 }
 VEC_FN vd vd_ceil(vd a) { return vd_neg(vd_floor(vd_neg(a))); }
 VEC_FN vd vd_trunc(vd a) { return vd_copysign(vd_floor(vd_abs(a)), a); }
-
-VEC_FN vf vf_load_n_or(const float *p, int64_t n, vf other)
-{
-    memcpy(&other, p, (size_t)n * sizeof(float));
-    return other;
-}
-VEC_FN vd vd_load_n_or(const double *p, int64_t n, vd other)
-{
-    memcpy(&other, p, (size_t)n * sizeof(double));
-    return other;
-}
-VEC_FN void vf_store_n(float *p, vf v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(float)); }
-VEC_FN void vd_store_n(double *p, vd v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(double)); }
-
-VEC_FN float vf_hsum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
-VEC_FN double vd_hsum(vd v) { return v[0] + v[1]; }
-VEC_FN float vec_maxf(float a, float b) { return a > b ? a : b; }
-VEC_FN float vec_minf(float a, float b) { return a < b ? a : b; }
-VEC_FN float vf_hmax_fast(vf v) { return vec_maxf(vec_maxf(v[0], v[2]), vec_maxf(v[1], v[3])); }
-VEC_FN float vf_hmin_fast(vf v) { return vec_minf(vec_minf(v[0], v[2]), vec_minf(v[1], v[3])); }
-VEC_FN double vd_hmax_fast(vd v) { return v[0] > v[1] ? v[0] : v[1]; }
-VEC_FN double vd_hmin_fast(vd v) { return v[0] < v[1] ? v[0] : v[1]; }
 
 VEC_FN vi vf_to_vi(vf v) { return vf_trunc_to_vi(vf_rint(v)); }
 VEC_FN vl vl_mul_u32(vl a, vl b)
@@ -139,10 +108,6 @@ VEC_FN vh vf_to_vh_f16(vf v)
     h = vi_select(vi_gt(a, vi_set1(0x477fffff)), vi_set1(0x7c00), h);
     h = vi_select(vi_gt(a, vi_set1(0x7f800000)), nan, h);
     return vu_to_vh((vu)h | (((vu)v >> 16) & 0x8000u));
-}
-VEC_FN vf vf_gather(const float *base, vi indices)
-{
-    return (vf){base[indices[0]], base[indices[1]], base[indices[2]], base[indices[3]]};
 }
 
 #endif

@@ -9,8 +9,7 @@
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/launch_rows.cuh"
 #include "tessera/dispatch.h"
-#include "tessera/ops/copy.h"
-#include "tessera/ops/factory.h"
+#include "tessera/ops.h"
 
 namespace ts {
 

@@ -5,7 +5,7 @@
 #define TS_CUDA_STATISTICS_CUH
 
 #include "tessera/kernel.h"
-#include "tessera/ops/copy.h"
+#include "tessera/ops.h"
 
 namespace ts {
 

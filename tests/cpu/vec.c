@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include "tests/cpu/vec_test.h"
 
-#include <stdlib.h>
-
 #define SPECIALS 24
 static const float specials[SPECIALS] = {
     0.0f, -0.0f, 1.0f, -1.0f, 0.5f, -0.5f, 1.5f, -1.5f, 2.5f, -2.5f, 0.49999997f, 8388607.5f,
@@ -250,6 +248,8 @@ VEC_TEST(f16_converts_exactly_and_rounds_to_even)
         for (int i = 0; i < VF_LANES; i++)
             in[i] = (uint16_t)(h + (uint32_t)i);
         vf_store(wide, vf_load_f16(in));
+        /* without a barrier compilers drop both conversions, which quiet a NaN */
+        __asm__ volatile("" : : "r"(wide) : "memory");
         vf_store_f16(out, vf_load(wide));
         for (int i = 0; i < VF_LANES; i++) {
             bool special = (in[i] & 0x7c00) == 0x7c00;
@@ -326,26 +326,7 @@ VEC_TEST(ldexp_rounds_once)
         }
 }
 
-TS_TEST(names_of_variants)
-{
-    ck_assert_str_eq(ts_isa_name(TS_ISA_BASELINE), "baseline");
-    ck_assert_str_eq(ts_isa_name(TS_ISA_AVX512), "avx512");
-    ck_assert_str_eq(ts_isa_name(TS_ISA_COUNT), "?");
-    ck_assert_int_le(ts_cpu_isa(), ts_cpu_isa_supported());
-}
-
-TS_TEST(environment_lowers_the_variant)
-{
-    ck_assert_int_eq(ts_isa_choose("baseline"), TS_ISA_BASELINE);
-    ck_assert_int_eq(ts_isa_choose(NULL), ts_cpu_isa_supported());
-}
-
-TS_TEST(unknown_variant_keeps_the_best)
-{
-    ck_assert_int_eq(ts_isa_choose("avx1024"), ts_cpu_isa_supported());
-}
-
-TS_TEST(products_of_low_halves_are_unsigned_and_whole)
+VEC_TEST(products_of_low_halves_are_unsigned_and_whole)
 {
     static const uint64_t a[] = {0xffffffff, 0xffffffffffffffff, 0xD2511F53, 0x100000002};
     for (int i = 0; i < 4; i++)

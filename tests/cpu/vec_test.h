@@ -1,6 +1,7 @@
 /*
  * Cases that are compiled once per variant and skip on a machine without it. The body is a function
- * of its own, so that no instruction of the variant runs before the check.
+ * of its own, so that no instruction of the variant runs before the check. TS_TEST has no check,
+ * so a file that includes this header cannot use it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_CPU_VEC_TEST_H
@@ -12,13 +13,15 @@
 
 #define VEC_TEST(title, ...)                                                              \
     static void title##_on_variant(int loop);                                                \
-    TS_TEST(title, __VA_ARGS__)                                                           \
+    TS_TEST_CASE(title, __VA_ARGS__)                                                      \
     {                                                                                     \
         if ((int)ts_cpu_isa_supported() < VEC_ISA)                                        \
             TS_SKIP("this machine has no %s", ts_isa_name((ts_isa)VEC_ISA));              \
         title##_on_variant(_i);                                                           \
     }                                                                                     \
     static __attribute__((noinline)) void title##_on_variant(int loop __attribute__((unused)))
+
+#undef TS_TEST
 
 /** An assertion for inner loops; ck_assert makes a system call each time. */
 #define MUST(condition, ...)                                                              \

@@ -280,15 +280,21 @@ TS_TEST(limits_of_logsumexp_and_extremes)
     }
 }
 
-TS_TEST(the_error_of_a_long_sum_grows_with_the_logarithm)
+/* One by one, sums of 0.1f end near 2^21. */
+TS_TEST(the_error_of_a_long_sum_grows_with_the_logarithm, .loop = 2)
 {
     TS_SCOPE;
-    int64_t n = 1 << 22;
-    /* one by one the sum would end at 2^21 or so */
-    ts_tensor *t = ts_full(&n, 1, TS_SCALAR(0.1), TS_F32);
-    assert_near(ts_sum(t), 0, (double)n * (double)0.1f, 8, 0);
-    ts_tensor *columns = ts_full(TS_SIZES(1 << 19, 8), TS_SCALAR(0.1), TS_F32);
-    assert_near(ts_sum_dim(columns, 0, false), 7, (double)(1 << 19) * (double)0.1f, 64, 0);
+    ts_dtype dtype = _i ? TS_F64 : TS_F32;
+    double tenth = _i ? 0.1 : (double)0.1f;
+    const int64_t lengths[] = {63, 1000, 4095, 100003, 1 << 22};
+    for (int k = 0; k < TS_COUNTOF(lengths); k++) {
+        int64_t n = lengths[k];
+        ts_tensor *t = ts_full(&n, 1, TS_SCALAR(0.1), dtype);
+        assert_near(ts_sum(t), 0, (double)n * tenth, 2, 0);
+        ts_tensor *rows = ts_full(TS_SIZES(n / 8, 8), TS_SCALAR(0.1), dtype);
+        assert_near(ts_sum_dim(rows, 0, false), 7, (double)(n / 8) * tenth, 2, 0);
+        assert_near(ts_sum_dims(rows, TS_SIZES(0, 1), false), 0, (double)(n / 8 * 8) * tenth, 2, 0);
+    }
 }
 
 TS_TEST(threads_do_not_change_a_bit)

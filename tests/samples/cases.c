@@ -5,6 +5,7 @@
 #include "tests/harness.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static int complaints;
 
@@ -27,9 +28,11 @@ static void failed(void *ctx, const ts_case *c, const char *text)
     fflush(stdout);
 }
 
+/** TS_TEST_SMALL leaves out the large samples. */
 static void drive(void (*part)(const ts_sample_family *family), const ts_sample_family *family)
 {
-    sample_run = (ts_sample_run){.passed = passed, .failed = failed};
+    sample_run = (ts_sample_run){
+        .small = getenv("TS_TEST_SMALL"), .passed = passed, .failed = failed};
     part(family);
 }
 

@@ -1,0 +1,280 @@
+/*
+ * Folds of many elements into one value, for one real type: sums, products, extremes. The order in
+ * which elements meet is a function of their number alone:
+ *
+ *   line     64 bytes of elements: the lanes of a fold, in every variant
+ *   leaf     8 lines, folded pairwise
+ *   cascade  the leaves, folded pairwise as they come: two of one level make one of the next
+ *   value    the last line, its upper half onto its lower half until one element is left
+ *
+ * So every variant gives the same bits, and the error of a sum grows with the logarithm of its
+ * length (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/real.h"
+
+#ifndef TS_BACKENDS_CPU_FOLD_REAL_H
+#define TS_BACKENDS_CPU_FOLD_REAL_H
+
+#define FOLDS                                                                                      \
+    FOLD(SUM) FOLD(PROD) FOLD(MAX) FOLD(MIN)                                                       \
+    FOLD(SQUARES) FOLD(ABS) FOLD(DEVIATIONS) FOLD(EXP) FOLD(ABSMAX)
+typedef enum fold {
+#define FOLD(name) FOLD_##name,
+    FOLDS
+#undef FOLD
+    FOLD_COUNT,
+    FOLD_TOP = FOLD_COUNT, /* a maximum that may pass over NaN, for rows whose sum shows it */
+    FOLD_DOT               /* the sum of the products with a second row */
+} fold;
+
+enum {
+    LINE_BYTES = 64,
+    LINE_VECTORS = LINE_BYTES / VEC_BYTES,
+    LEAF_LINES = 8,
+    CASCADE_LEVELS = 40, /* a fold of 2^40 leaves is larger than any memory */
+    TERMS = 1024         /* elements that SUM_OF holds at a time */
+};
+
+/** term(0) .. term(n - 1) folded pairwise; n is 1, 2, 4 or 8. */
+#define FOLD_TREE(how, n, term)                                                                    \
+    ({                                                                                             \
+        V tree_ = term(0);                                                                         \
+        if ((n) > 1)                                                                               \
+            tree_ = S(fold)(how, tree_, term(1));                                                  \
+        if ((n) > 2)                                                                               \
+            tree_ = S(fold)(how, tree_, S(fold)(how, term(2), term(3)));                           \
+        if ((n) > 4)                                                                               \
+            tree_ = S(fold)(how, tree_, S(fold)(how, S(fold)(how, term(4), term(5)),               \
+                                                S(fold)(how, term(6), term(7))));                  \
+        tree_;                                                                                     \
+    })
+
+/* A row's worth of work: a call is cheaper than one more copy of the code. */
+#define FOLD_FN static __attribute__((noinline, unused))
+
+/**
+ * Sum over i < n of `term`, an expression of the vector of `left` <= LANES elements from i on. Its
+ * lanes of elements n and beyond are not added.
+ */
+#define SUM_OF(i, left, n, term)                                                                   \
+    ({                                                                                             \
+        S(cascade) sums_;                                                                          \
+        T terms_[TERMS];                                                                           \
+        sums_.leaves = 0;                                                                          \
+        for (int64_t from_ = 0; from_ < (n); from_ += TERMS) {                                     \
+            int64_t i = from_, some_ = ts_min64((n) - from_, TERMS), left = LANES;                 \
+            for (; i + LANES <= from_ + some_; i += LANES)                                         \
+                F(store)(terms_ + (i - from_), term);                                              \
+            left = from_ + some_ - i;                                                              \
+            if (left)                                                                              \
+                F(store)(terms_ + (i - from_), term);                                              \
+            S(sum_run)(&sums_, terms_, some_);                                                     \
+        }                                                                                          \
+        S(sum_value)(&sums_);                                                                      \
+    })
+
+#endif
+
+enum { S(LINE) = LINE_BYTES / sizeof(T) };
+
+typedef struct S(line) {
+    V v[LINE_VECTORS];
+} S(line);
+
+/** Level k holds the fold of 2^k leaves where bit k of `leaves` is set. */
+typedef struct S(cascade) {
+    uint64_t leaves;
+    S(line) level[CASCADE_LEVELS];
+} S(cascade);
+
+/* ------------------------------------------------------------------- what is folded ------- */
+
+VEC_FN V S(identity)(fold how)
+{
+    return F(set1)(how == FOLD_PROD                      ? 1
+                   : how == FOLD_MAX || how == FOLD_TOP ? -(T)INFINITY
+                   : how == FOLD_MIN                     ? (T)INFINITY
+                                                         : 0);
+}
+/** What an element contributes; p belongs to its result: a mean, or the largest element. For a
+ * dot product p is the other factor. */
+VEC_FN V S(map)(fold how, V x, V p)
+{
+    switch (how) {
+    case FOLD_SQUARES: return x * x;
+    case FOLD_ABS:
+    case FOLD_ABSMAX: return F(abs)(x);
+    case FOLD_DEVIATIONS: return (x - p) * (x - p);
+    case FOLD_EXP: return F(exp)(x - p);
+    case FOLD_DOT: return x * p;
+    default: return x;
+    }
+}
+VEC_FN V S(fold)(fold how, V a, V b)
+{
+    switch (how) {
+    case FOLD_PROD: return a * b;
+    case FOLD_MAX:
+    case FOLD_ABSMAX: return F(max)(a, b);
+    case FOLD_MIN: return F(min)(a, b);
+    case FOLD_TOP: return F(max_fast)(a, b);
+    default: return a + b;
+    }
+}
+
+VEC_FN S(line) S(fold_line)(fold how, S(line) a, S(line) b)
+{
+    for (int i = 0; i < LINE_VECTORS; i++)
+        a.v[i] = S(fold)(how, a.v[i], b.v[i]);
+    return a;
+}
+
+VEC_FN T S(fold_lanes)(fold how, S(line) line)
+{
+    for (int w = LINE_VECTORS / 2; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            line.v[i] = S(fold)(how, line.v[i], line.v[i + w]);
+    V v = line.v[0];
+    switch (how) {
+    case FOLD_MAX:
+    case FOLD_ABSMAX: return F(hmax)(v);
+    case FOLD_MIN: return F(hmin)(v);
+    case FOLD_TOP: return F(hmax_fast)(v);
+    case FOLD_PROD: break;
+    default: return F(hsum)(v);
+    }
+    T lanes[LANES];
+    F(store)(lanes, v);
+    for (int w = LANES / 2; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            lanes[i] *= lanes[i + w];
+    return lanes[0];
+}
+
+/* ------------------------------------------------------------------- runs of elements ----- */
+
+VEC_FN void S(cascade_add)(fold how, S(cascade) *c, S(line) leaf)
+{
+    int k = 0;
+    for (; c->leaves >> k & 1; k++)
+        leaf = S(fold_line)(how, c->level[k], leaf);
+    c->level[k] = leaf;
+    c->leaves++;
+}
+
+/** The fold of all leaves, the small ones first. */
+VEC_FN T S(cascade_value)(fold how, const S(cascade) *c)
+{
+    if (!c->leaves)
+        return S(identity)(how)[0];
+    int k = __builtin_ctzll(c->leaves);
+    S(line) line = c->level[k];
+    while (c->leaves >> ++k)
+        if (c->leaves >> k & 1)
+            line = S(fold_line)(how, c->level[k], line);
+    return S(fold_lanes)(how, line);
+}
+
+/** Some lines; of a dot product those of y are the other factors. */
+VEC_FN S(line) S(leaf)(fold how, const T *x, const T *y, int lines, V p)
+{
+    S(line) leaf;
+    for (int i = 0; i < LINE_VECTORS; i++, x += LANES, y += LANES) {
+#define TERM(k)                                                                                    \
+    S(map)(how, F(load)(x + (k) * S(LINE)), how == FOLD_DOT ? F(load)(y + (k) * S(LINE)) : p)
+        leaf.v[i] = FOLD_TREE(how, lines, TERM);
+#undef TERM
+    }
+    return leaf;
+}
+
+/**
+ * n contiguous elements: leaves of 8 lines, then one each of 4, 2, 1, and of a part of a line.
+ * @param y  the other factors of a dot product, else x
+ */
+VEC_FN void S(fold_run)(fold how, S(cascade) *c, const T *x, const T *y, int64_t n, V p)
+{
+    enum { WHOLE = LEAF_LINES * S(LINE) };
+    int64_t at = 0;
+#define FOLD_LEAF(lines)                                                                           \
+    do {                                                                                           \
+        S(cascade_add)(how, c, S(leaf)(how, x + at, y + at, lines, p));                 \
+        at += (lines) * S(LINE);                                                                   \
+    } while (0)
+    while (n - at >= WHOLE)
+        FOLD_LEAF(LEAF_LINES);
+    if (n - at >= WHOLE / 2)
+        FOLD_LEAF(LEAF_LINES / 2);
+    if (n - at >= WHOLE / 4)
+        FOLD_LEAF(LEAF_LINES / 4);
+    if (n - at >= WHOLE / 8)
+        FOLD_LEAF(LEAF_LINES / 8);
+#undef FOLD_LEAF
+    if (at == n)
+        return;
+    S(line) rest;
+    for (int i = 0; i < LINE_VECTORS; i++) {
+        int64_t left = ts_min64(ts_max64(n - at, 0), LANES);
+        V v = S(map)(how, F(load_n)(x + at, left), how == FOLD_DOT ? F(load_n)(y + at, left) : p);
+        rest.v[i] = F(select)(M(first_n)(left), v, S(identity)(how));
+        at += left;
+    }
+    S(cascade_add)(how, c, rest);
+}
+
+/* ------------------------------------------------------------------- rows ----------------- */
+
+FOLD_FN void S(sum_run)(S(cascade) *c, const T *x, int64_t n)
+{
+    S(fold_run)(FOLD_SUM, c, x, x, n, F(zero)());
+}
+FOLD_FN T S(sum_value)(const S(cascade) *c) { return S(cascade_value)(FOLD_SUM, c); }
+
+VEC_FN T S(row_fold)(fold how, const T *x, const T *y, int64_t n, T p)
+{
+    S(cascade) c;
+    c.leaves = 0;
+    S(fold_run)(how, &c, x, y, n, F(set1)(p));
+    return S(cascade_value)(how, &c);
+}
+FOLD_FN T S(row_sum)(const T *x, int64_t n) { return S(row_fold)(FOLD_SUM, x, x, n, 0); }
+FOLD_FN T S(row_squares)(const T *x, int64_t n) { return S(row_fold)(FOLD_SQUARES, x, x, n, 0); }
+/** Sum of (x - mean)^2. */
+FOLD_FN T S(row_deviations)(const T *x, int64_t n, T mean)
+{
+    return S(row_fold)(FOLD_DEVIATIONS, x, x, n, mean);
+}
+/** Largest of a row; -Inf of an empty one. NaN may be passed over. */
+FOLD_FN T S(row_max)(const T *x, int64_t n) { return S(row_fold)(FOLD_TOP, x, x, n, 0); }
+
+FOLD_FN T S(row_dot)(const T *x, const T *y, int64_t n)
+{
+    return S(row_fold)(FOLD_DOT, x, y, n, 0);
+}
+
+/** y = exp(x - shift); y may be x. */
+FOLD_FN void S(exponentials)(T *y, const T *x, T shift, int64_t n)
+{
+    V s = F(set1)(shift);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        F(store)(y + i, F(exp)(F(load)(x + i) - s));
+    if (i < n)
+        F(store_n)(y + i, F(exp)(F(load_n)(x + i, n - i) - s), n - i);
+}
+
+/** Sum of exp(x - shift) over a row; the terms go to y unless it is NULL (y may be x). */
+FOLD_FN T S(row_exp)(T *y, const T *x, T shift, int64_t n)
+{
+    S(cascade) c;
+    T terms[TERMS];
+    c.leaves = 0;
+    for (int64_t i = 0; i < n; i += TERMS) {
+        int64_t some = ts_min64(n - i, TERMS);
+        T *to = y ? y + i : terms;
+        S(exponentials)(to, x + i, shift, some);
+        S(sum_run)(&c, to, some);
+    }
+    return S(sum_value)(&c);
+}
