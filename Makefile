@@ -52,7 +52,7 @@ tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsa
 	@tools/run-tests -C build-tsan
 
 # The bits that this machine computes must come out there too.
-aarch64: build-for-tests ## run the op suite in qemu-user as arm64 code, in build-aarch64/ (an hour)
+aarch64: build-for-tests ## run the op suite as arm64 code in qemu-user, in build-aarch64/
 	@tools/setup build test aarch64
 	@test -f build-aarch64/build.ninja || meson setup build-aarch64 --cross-file tools/aarch64.ini \
 	    -Dcuda=disabled -Dexamples=false -Dbench=false
