@@ -79,6 +79,13 @@ template <class A> __device__ __forceinline__ A power_of(A a, A e)
     }
 }
 
+/* by the larger one, whose square may overflow; ::hypot() of the largest double is infinite */
+template <class A> __device__ __forceinline__ A length_of(A a, A b)
+{
+    A high = larger(fabs(a), fabs(b)), r = smaller(fabs(a), fabs(b)) / high;
+    return isinf(a) || isinf(b) ? (A)INFINITY : high > 0 ? high * sqrt(1 + r * r) : high;
+}
+
 BINARY(add, everything, a + b)
 BINARY(sub, numbers, a - b)
 BINARY(mul, everything, a * b)
@@ -90,7 +97,7 @@ BINARY(root, floats, ((void)b, sqrt(a)))
 BINARY(maximum, everything, larger(a, b))
 BINARY(minimum, everything, smaller(a, b))
 BINARY(atan2, floats, ::atan2(a, b))
-BINARY(hypot, floats, ::hypot(a, b))
+BINARY(hypot, floats, length_of(a, b))
 
 /** OP of any numbers; a divisor that is the integer 0 is reported. */
 template <class OP> struct by_integer {
