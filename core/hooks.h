@@ -2,7 +2,7 @@
  * @file hooks.h  What rooms below need and only rooms above can do.
  *
  * Each room's install function sets its own members; init.c calls these before the first use of
- * the library, so a hook is never NULL afterwards.
+ * the library. Where installing failed there are no operators either, and no call gets here.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_HOOKS_H
@@ -11,7 +11,7 @@
 #include "core/thread.h"
 
 typedef struct ts_hooks {
-    /** dispatch/timers.c: a thread ends; its heap is still there. */
+    /** dispatch/: a thread ends; its heap is still there. */
     void (*thread_ended)(ts_thread *thread);
     /** ops/copy.c: a contiguous tensor of dtype with t's values, owned by the caller;
      *  NULL on failure. */

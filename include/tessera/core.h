@@ -22,17 +22,6 @@
 #else
 #define TS_BEGIN_DECLS
 #define TS_END_DECLS
-
-#if defined(__cplusplus)
-/** TS_OPTS() of C++: options with their size, whose fields are then set.
- *  auto opts = ts_opts<ts_mlp_opts>(); opts.dropout = 0.1; ts_mlp_new(C, 4 * C, &opts); */
-template <typename T> static inline T ts_opts()
-{
-    T opts = {};
-    opts.size = sizeof(T);
-    return opts;
-}
-#endif
 #endif
 
 /** Marks a function as part of the public ABI. */
@@ -385,6 +374,16 @@ TS_API const char *ts_version_string(void);
 TS_END_DECLS
 
 #if defined(__cplusplus)
+extern "C++" {
+/** TS_SCALAR() of C++: a ts_scalar from a number; integers stay integers, bool stays bool. */
+static inline ts_scalar ts_scalar_of(ts_scalar v) { return v; }
+static inline ts_scalar ts_scalar_of(bool v) { return ts_scalar_bool(v); }
+template <typename T> static inline ts_scalar ts_scalar_of(T v)
+{
+    bool real = static_cast<T>(0.5) != static_cast<T>(0);
+    return real ? ts_scalar_float(static_cast<double>(v)) : ts_scalar_int(static_cast<int64_t>(v));
+}
+
 /** TS_OPTS() of C++: options with their size, whose fields are then set.
  *  auto opts = ts_opts<ts_mlp_opts>(); opts.dropout = 0.1; ts_mlp_new(C, 4 * C, &opts); */
 template <typename T> static inline T ts_opts()
@@ -392,6 +391,7 @@ template <typename T> static inline T ts_opts()
     T opts = {};
     opts.size = sizeof(T);
     return opts;
+}
 }
 #endif
 #endif

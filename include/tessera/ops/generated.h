@@ -56,7 +56,7 @@ TS_API ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype);
  * TS_NO_GRAD. Errors: TS_ERR_VALUE for parameters, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 
-/** Uniform in [low, high), f32 or f64, on the default device; low <= high, both finite. */
+/** Uniform in [low, high), of a floating dtype, on the default device; low <= high, finite. */
 TS_API ts_tensor *ts_uniform(const int64_t *sizes, int ndim, double low, double high,
                              ts_dtype dtype);
 /** ts_uniform() on a device. */
@@ -65,7 +65,7 @@ TS_API ts_tensor *ts_uniform_on(const int64_t *sizes, int ndim, double low, doub
 /** ts_uniform() in place: writes to t and returns it. */
 TS_API ts_tensor *ts_uniform_(ts_tensor *t, double low, double high);
 
-/** Normal of a mean and a standard deviation >= 0 (Box-Muller), f32 or f64. */
+/** Normal of a mean and a standard deviation >= 0 (Box-Muller), of a floating dtype. */
 TS_API ts_tensor *ts_normal(const int64_t *sizes, int ndim, double mean, double std,
                             ts_dtype dtype);
 /** ts_normal() on a device. */
@@ -79,26 +79,25 @@ TS_API ts_tensor *ts_randint(const int64_t *sizes, int ndim, int64_t low, int64_
 /** Integers in [low, high) in any dtype that holds the range exactly, on a device. */
 TS_API ts_tensor *ts_randint_on(const int64_t *sizes, int ndim, int64_t low, int64_t high,
                                 ts_dtype dtype, ts_device device);
-/** ts_randint() in place: writes to t and returns it. */
+/** Fills t, of any dtype that holds the range, with integers in [low, high). */
 TS_API ts_tensor *ts_randint_(ts_tensor *t, int64_t low, int64_t high);
 
 /** Random permutation of 0 to n - 1, (n) i64, by Fisher and Yates. */
 TS_API ts_tensor *ts_randperm(int64_t n);
 
 /**
- * 1 with the probability that p's element states, else 0; sizes and dtype of p, which is f32 or
- * f64.
+ * 1 with the probability that p's element states, else 0; sizes and dtype of p, which is floating.
  */
 TS_API ts_tensor *ts_bernoulli(ts_tensor *p);
-/** 1 with one probability in [0, 1], else 0; dtype f32, f64, i64, i32, u8 or bool. */
+/** 1 with one probability in [0, 1], else 0; of any dtype. */
 TS_API ts_tensor *ts_bernoulli_p(const int64_t *sizes, int ndim, double p, ts_dtype dtype);
-/** ts_bernoulli() in place: writes to t and returns it. */
+/** Fills t with ones of probability p, else zeros. */
 TS_API ts_tensor *ts_bernoulli_(ts_tensor *t, double p);
 
 /**
  * Draws indices by weight.
- * @param probs        (C) or (N, C), f32 or f64: finite weights >= 0, not all zero in a row; they
- *         need not sum to 1
+ * @param probs        (C) or (N, C), floating: finite weights >= 0, not all zero in a row; they
+ *                     need not sum to 1
  * @param num_samples  S >= 1; without replacement at most the number of weights > 0 in each row
  * @return (S) or (N, S), i64; without replacement in the order of drawing
  *
@@ -133,11 +132,11 @@ TS_API ts_tensor *ts_to_device(ts_tensor *self, ts_device device);
  * for dims and positions out of range, TS_ERR_VALUE for other arguments, TS_ERR_MEMORY.
  */
 
-/** the same values without history */
+/** The same values without history: a view that no gradient goes through. */
 TS_API ts_tensor *ts_detach(ts_tensor *self);
 
 /**
- * t's elements, in row-major order, under other sizes; one of them may be -1 and is computed. An
+ * self's elements, in row-major order, under other sizes; one of them may be -1 and is computed. An
  * error when the strides do not allow it: ts_reshape() copies then.
  */
 TS_API ts_tensor *ts_view(ts_tensor *self, const int64_t *sizes, int ndim);
@@ -145,7 +144,7 @@ TS_API ts_tensor *ts_view(ts_tensor *self, const int64_t *sizes, int ndim);
 /** As ts_view() when the strides allow it, else a copy. */
 TS_API ts_tensor *ts_reshape(ts_tensor *self, const int64_t *sizes, int ndim);
 
-/** Dim i of the result is dim dims[i] of t; `n` is t's number of dims. */
+/** Dim i of the result is dim dims[i] of self; all dims are named once. */
 TS_API ts_tensor *ts_permute(ts_tensor *self, const int64_t *dims, int ndims);
 
 /** Dims dim0 and dim1 change places. */
@@ -156,7 +155,7 @@ TS_API ts_tensor *ts_expand(ts_tensor *self, const int64_t *sizes, int ndim);
 /** ts_expand(); reads better where another tensor's sizes are given. */
 TS_API ts_tensor *ts_broadcast_to(ts_tensor *self, const int64_t *sizes, int ndim);
 
-/** Without all dims of size 1. */
+/** Without dim `dim` if its size is 1; else an alias. */
 TS_API ts_tensor *ts_squeeze_dim(ts_tensor *self, int dim);
 
 /** A new dim of size 1 at place `dim`, from -ndim - 1 to ndim. */
@@ -178,11 +177,11 @@ TS_API ts_tensor *ts_diagonal(ts_tensor *self, int64_t offset, int dim1, int dim
 TS_API ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start,
                                    int64_t end, int64_t step);
 
-/** Zeros of `sizes` with g in the place of the slice: the gradient of ts_slice(). */
+/** Zeros of `sizes` with grad in the place of the slice: the gradient of ts_slice(). */
 TS_API ts_tensor *ts_slice_backward(ts_tensor *grad, const int64_t *sizes, int ndim, int dim,
                                     int64_t start, int64_t end, int64_t step);
 
-/** Zeros of `sizes` with g on the diagonal: the gradient of ts_diagonal(). */
+/** Zeros of `sizes` with grad on the diagonal: the gradient of ts_diagonal(). */
 TS_API ts_tensor *ts_diagonal_backward(ts_tensor *grad, const int64_t *sizes, int ndim,
                                        int64_t offset, int dim1, int dim2);
 
@@ -200,7 +199,7 @@ TS_API ts_tensor *ts_add(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_add_scalar(ts_tensor *self, ts_scalar other);
 /** ts_add() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_add_(ts_tensor *self, ts_tensor *other);
-/** ts_add() with a plain number in place: writes to self and returns it. */
+/** ts_add_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_add_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_add() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_add_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -211,7 +210,7 @@ TS_API ts_tensor *ts_sub(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_sub_scalar(ts_tensor *self, ts_scalar other);
 /** ts_sub() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_sub_(ts_tensor *self, ts_tensor *other);
-/** ts_sub() with a plain number in place: writes to self and returns it. */
+/** ts_sub_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_sub_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_sub() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_sub_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -224,7 +223,7 @@ TS_API ts_tensor *ts_mul(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_mul_scalar(ts_tensor *self, ts_scalar other);
 /** ts_mul() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_mul_(ts_tensor *self, ts_tensor *other);
-/** ts_mul() with a plain number in place: writes to self and returns it. */
+/** ts_mul_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_mul_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_mul() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_mul_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -235,7 +234,7 @@ TS_API ts_tensor *ts_div(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_div_scalar(ts_tensor *self, ts_scalar other);
 /** ts_div() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_div_(ts_tensor *self, ts_tensor *other);
-/** ts_div() with a plain number in place: writes to self and returns it. */
+/** ts_div_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_div_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_div() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_div_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -248,7 +247,7 @@ TS_API ts_tensor *ts_floor_divide(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_floor_divide_scalar(ts_tensor *self, ts_scalar other);
 /** ts_floor_divide() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_floor_divide_(ts_tensor *self, ts_tensor *other);
-/** ts_floor_divide() with a plain number in place: writes to self and returns it. */
+/** ts_floor_divide_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_floor_divide_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_floor_divide() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_floor_divide_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -262,21 +261,21 @@ TS_API ts_tensor *ts_remainder(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_remainder_scalar(ts_tensor *self, ts_scalar other);
 /** ts_remainder() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_remainder_(ts_tensor *self, ts_tensor *other);
-/** ts_remainder() with a plain number in place: writes to self and returns it. */
+/** ts_remainder_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_remainder_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_remainder() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_remainder_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
 /**
- * self to the power of other. Integers wrap; a negative integer as exponent of integers gives what
- * is left after truncation (0, 1 or -1), as a plain number TS_ERR_VALUE.
+ * self to the power of exponent. Integers wrap; a negative integer as exponent of integers gives
+ * what is left after truncation (0, 1 or -1), as a plain number TS_ERR_VALUE.
  */
 TS_API ts_tensor *ts_pow(ts_tensor *self, ts_tensor *exponent);
 /** ts_pow() with a plain number. */
 TS_API ts_tensor *ts_pow_scalar(ts_tensor *self, ts_scalar exponent);
 /** ts_pow() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_pow_(ts_tensor *self, ts_tensor *exponent);
-/** ts_pow() with a plain number in place: writes to self and returns it. */
+/** ts_pow_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_pow_scalar_(ts_tensor *self, ts_scalar exponent);
 /** ts_pow() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_pow_out(ts_tensor *out, ts_tensor *self, ts_tensor *exponent);
@@ -289,7 +288,7 @@ TS_API ts_tensor *ts_maximum(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_maximum_scalar(ts_tensor *self, ts_scalar other);
 /** ts_maximum() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_maximum_(ts_tensor *self, ts_tensor *other);
-/** ts_maximum() with a plain number in place: writes to self and returns it. */
+/** ts_maximum_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_maximum_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_maximum() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_maximum_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -300,7 +299,7 @@ TS_API ts_tensor *ts_minimum(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_minimum_scalar(ts_tensor *self, ts_scalar other);
 /** ts_minimum() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_minimum_(ts_tensor *self, ts_tensor *other);
-/** ts_minimum() with a plain number in place: writes to self and returns it. */
+/** ts_minimum_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_minimum_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_minimum() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_minimum_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -311,7 +310,7 @@ TS_API ts_tensor *ts_atan2(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_atan2_scalar(ts_tensor *self, ts_scalar other);
 /** ts_atan2() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_atan2_(ts_tensor *self, ts_tensor *other);
-/** ts_atan2() with a plain number in place: writes to self and returns it. */
+/** ts_atan2_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_atan2_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_atan2() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_atan2_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -322,7 +321,7 @@ TS_API ts_tensor *ts_hypot(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_hypot_scalar(ts_tensor *self, ts_scalar other);
 /** ts_hypot() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_hypot_(ts_tensor *self, ts_tensor *other);
-/** ts_hypot() with a plain number in place: writes to self and returns it. */
+/** ts_hypot_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_hypot_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_hypot() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_hypot_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -333,7 +332,7 @@ TS_API ts_tensor *ts_lerp(ts_tensor *self, ts_tensor *end, ts_tensor *weight);
 TS_API ts_tensor *ts_lerp_scalar(ts_tensor *self, ts_tensor *end, ts_scalar weight);
 /** ts_lerp() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_lerp_(ts_tensor *self, ts_tensor *end, ts_tensor *weight);
-/** ts_lerp() with a plain number in place: writes to self and returns it. */
+/** ts_lerp_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_lerp_scalar_(ts_tensor *self, ts_tensor *end, ts_scalar weight);
 
 /** self + value * a * b, of floating dtypes. */
@@ -356,15 +355,15 @@ TS_API ts_tensor *ts_clamp_(ts_tensor *self, ts_scalar min, ts_scalar max);
 TS_API ts_tensor *ts_clamp_out(ts_tensor *out, ts_tensor *self, ts_scalar min, ts_scalar max);
 /** max(self, min). */
 TS_API ts_tensor *ts_clamp_min(ts_tensor *self, ts_scalar min);
-/** ts_clamp() in place: writes to self and returns it. */
+/** ts_clamp_min() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_clamp_min_(ts_tensor *self, ts_scalar min);
-/** ts_clamp() into out, which has the result's sizes, dtype and device; returns out. */
+/** ts_clamp_min() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_clamp_min_out(ts_tensor *out, ts_tensor *self, ts_scalar min);
 /** min(self, max). */
 TS_API ts_tensor *ts_clamp_max(ts_tensor *self, ts_scalar max);
-/** ts_clamp() in place: writes to self and returns it. */
+/** ts_clamp_max() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_clamp_max_(ts_tensor *self, ts_scalar max);
-/** ts_clamp() into out, which has the result's sizes, dtype and device; returns out. */
+/** ts_clamp_max() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_clamp_max_out(ts_tensor *out, ts_tensor *self, ts_scalar max);
 
 /** As ts_clamp(), with the gradient 0 at the bounds themselves. */
@@ -465,7 +464,7 @@ TS_API ts_tensor *ts_bitwise_and(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_bitwise_and_scalar(ts_tensor *self, ts_scalar other);
 /** ts_bitwise_and() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_bitwise_and_(ts_tensor *self, ts_tensor *other);
-/** ts_bitwise_and() with a plain number in place: writes to self and returns it. */
+/** ts_bitwise_and_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_bitwise_and_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_bitwise_and() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_bitwise_and_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -476,7 +475,7 @@ TS_API ts_tensor *ts_bitwise_or(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_bitwise_or_scalar(ts_tensor *self, ts_scalar other);
 /** ts_bitwise_or() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_bitwise_or_(ts_tensor *self, ts_tensor *other);
-/** ts_bitwise_or() with a plain number in place: writes to self and returns it. */
+/** ts_bitwise_or_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_bitwise_or_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_bitwise_or() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_bitwise_or_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -487,7 +486,7 @@ TS_API ts_tensor *ts_bitwise_xor(ts_tensor *self, ts_tensor *other);
 TS_API ts_tensor *ts_bitwise_xor_scalar(ts_tensor *self, ts_scalar other);
 /** ts_bitwise_xor() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_bitwise_xor_(ts_tensor *self, ts_tensor *other);
-/** ts_bitwise_xor() with a plain number in place: writes to self and returns it. */
+/** ts_bitwise_xor_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_bitwise_xor_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_bitwise_xor() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_bitwise_xor_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
@@ -533,7 +532,7 @@ TS_API ts_tensor *ts_masked_fill(ts_tensor *self, ts_tensor *mask, ts_tensor *va
 TS_API ts_tensor *ts_masked_fill_(ts_tensor *self, ts_tensor *mask, ts_tensor *value);
 /** ts_masked_fill() with a plain number. */
 TS_API ts_tensor *ts_masked_fill_scalar(ts_tensor *self, ts_tensor *mask, ts_scalar value);
-/** ts_masked_fill() with a plain number in place: writes to self and returns it. */
+/** ts_masked_fill_scalar() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_masked_fill_scalar_(ts_tensor *self, ts_tensor *mask, ts_scalar value);
 
 /* --------------------------------------------------------------------------------- unary ---- */
@@ -826,9 +825,9 @@ TS_API ts_tensor *ts_gelu_(ts_tensor *self);
 TS_API ts_tensor *ts_gelu_out(ts_tensor *out, ts_tensor *self);
 /** Approximation of gelu: 0.5 self (1 + tanh(sqrt(2/pi) (self + 0.044715 self^3))). */
 TS_API ts_tensor *ts_gelu_tanh(ts_tensor *self);
-/** ts_gelu() in place: writes to self and returns it. */
+/** ts_gelu_tanh() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_gelu_tanh_(ts_tensor *self);
-/** ts_gelu() into out, which has the result's sizes, dtype and device; returns out. */
+/** ts_gelu_tanh() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_gelu_tanh_out(ts_tensor *out, ts_tensor *self);
 
 /** grad times the derivative of gelu, or of its tanh form. */
@@ -876,21 +875,21 @@ TS_API ts_tensor *ts_mish_out(ts_tensor *out, ts_tensor *self);
  * not fit), TS_ERR_MEMORY.
  */
 
-/** Sums t over the dims that broadcasting from `sizes` would have added or stretched. */
+/** Sums self over the dims that broadcasting from `sizes` would have added or stretched. */
 TS_API ts_tensor *ts_sum_to_size(ts_tensor *self, const int64_t *sizes, int ndim);
 
 /**
- * A view of a reduction's result t over what was reduced: sizes are the reduced tensor's, dims
- * those of the reduction (none: all), whether they were kept in t or not. The gradient of a sum.
+ * A view of a reduction's result over what was reduced: `sizes` are the reduced tensor's, `dims`
+ * those of the reduction (none: all), whether they were kept in self or not. The gradient of a sum.
  */
 TS_API ts_tensor *ts_unreduce(ts_tensor *self, const int64_t *sizes, int ndim, const int64_t *dims,
                               int ndims);
 
 /** Sum; integers and bool in i64. 0 over nothing. */
 TS_API ts_tensor *ts_sum(ts_tensor *self);
-/** ts_sum() over some dims. */
+/** ts_sum() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_sum_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim);
-/** ts_sum() over one dim. */
+/** ts_sum() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_sum_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_sum() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_sum_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
@@ -898,9 +897,9 @@ TS_API ts_tensor *ts_sum_out(ts_tensor *out, ts_tensor *self, const int64_t *dim
 
 /** Mean of a floating tensor. NaN over nothing. */
 TS_API ts_tensor *ts_mean(ts_tensor *self);
-/** ts_mean() over some dims. */
+/** ts_mean() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_mean_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim);
-/** ts_mean() over one dim. */
+/** ts_mean() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_mean_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_mean() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_mean_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
@@ -908,9 +907,9 @@ TS_API ts_tensor *ts_mean_out(ts_tensor *out, ts_tensor *self, const int64_t *di
 
 /** Product; integers and bool in i64. 1 over nothing. */
 TS_API ts_tensor *ts_prod(ts_tensor *self);
-/** ts_prod() over some dims. */
+/** ts_prod() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_prod_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim);
-/** ts_prod() over one dim. */
+/** ts_prod() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_prod_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_prod() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_prod_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
@@ -918,9 +917,9 @@ TS_API ts_tensor *ts_prod_out(ts_tensor *out, ts_tensor *self, const int64_t *di
 
 /** Largest element; NaN wins. Its gradient is shared evenly among equal ones. */
 TS_API ts_tensor *ts_amax(ts_tensor *self);
-/** ts_amax() over some dims. */
+/** ts_amax() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_amax_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim);
-/** ts_amax() over one dim. */
+/** ts_amax() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_amax_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_amax() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_amax_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
@@ -930,9 +929,9 @@ TS_API ts_tensor *ts_max(ts_tensor *self);
 
 /** Smallest element; NaN wins. */
 TS_API ts_tensor *ts_amin(ts_tensor *self);
-/** ts_amin() over some dims. */
+/** ts_amin() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_amin_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim);
-/** ts_amin() over one dim. */
+/** ts_amin() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_amin_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_amin() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_amin_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
@@ -942,9 +941,9 @@ TS_API ts_tensor *ts_min(ts_tensor *self);
 
 /** True where no element is zero, as bool. */
 TS_API ts_tensor *ts_all(ts_tensor *self);
-/** ts_all() over some dims. */
+/** ts_all() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_all_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim);
-/** ts_all() over one dim. */
+/** ts_all() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_all_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_all() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_all_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
@@ -952,31 +951,37 @@ TS_API ts_tensor *ts_all_out(ts_tensor *out, ts_tensor *self, const int64_t *dim
 
 /** True where some element is not zero, as bool. */
 TS_API ts_tensor *ts_any(ts_tensor *self);
-/** ts_any() over some dims. */
+/** ts_any() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_any_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim);
-/** ts_any() over one dim. */
+/** ts_any() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_any_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_any() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_any_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
                              bool keepdim);
 
-/** Sum of squared deviations from the mean, over max(0, n - correction). Two passes. */
+/**
+ * Variance of all elements: the sum of squared deviations from the mean over max(0, n -
+ * correction); the correction is 1 where it is no parameter. Two passes.
+ */
 TS_API ts_tensor *ts_var(ts_tensor *self);
-/** ts_var() over some dims. */
+/** ts_var() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_var_dims(ts_tensor *self, const int64_t *dims, int ndims, double correction,
                               bool keepdim);
-/** ts_var() over one dim. */
+/** ts_var() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_var_dim(ts_tensor *self, int dim, double correction, bool keepdim);
 /** ts_var() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_var_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
                              double correction, bool keepdim);
 
-/** Square root of the variance. */
+/**
+ * Standard deviation of all elements, the square root of ts_var(); the correction is 1 where it is
+ * no parameter.
+ */
 TS_API ts_tensor *ts_std(ts_tensor *self);
-/** ts_std() over some dims. */
+/** ts_std() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_std_dims(ts_tensor *self, const int64_t *dims, int ndims, double correction,
                               bool keepdim);
-/** ts_std() over one dim. */
+/** ts_std() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_std_dim(ts_tensor *self, int dim, double correction, bool keepdim);
 /** ts_std() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_std_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
@@ -984,7 +989,7 @@ TS_API ts_tensor *ts_std_out(ts_tensor *out, ts_tensor *self, const int64_t *dim
 
 /** Euclidean norm of all elements. */
 TS_API ts_tensor *ts_norm(ts_tensor *self);
-/** ts_norm() over some dims. */
+/** (sum |x|^p)^(1/p) over dims, for p = 1 or 2; for p = INFINITY the largest |x|. */
 TS_API ts_tensor *ts_norm_dims(ts_tensor *self, double p, const int64_t *dims, int ndims,
                                bool keepdim);
 /** ts_norm() into out, which has the result's sizes, dtype and device; returns out. */
@@ -993,9 +998,9 @@ TS_API ts_tensor *ts_norm_out(ts_tensor *out, ts_tensor *self, double p, const i
 
 /** log(sum(exp(x))), safe for large values; -Inf over nothing or only -Inf. */
 TS_API ts_tensor *ts_logsumexp(ts_tensor *self);
-/** ts_logsumexp() over some dims. */
+/** ts_logsumexp() over some dims; keepdim leaves them with size 1. */
 TS_API ts_tensor *ts_logsumexp_dims(ts_tensor *self, const int64_t *dims, int ndims, bool keepdim);
-/** ts_logsumexp() over one dim. */
+/** ts_logsumexp() over one dim; keepdim leaves it with size 1. */
 TS_API ts_tensor *ts_logsumexp_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_logsumexp() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_logsumexp_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int ndims,
@@ -1018,9 +1023,9 @@ TS_API ts_tensor *ts_argmax_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_argmax() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_argmax_out(ts_tensor *out, ts_tensor *self, int dim, bool keepdim);
 
-/** As ts_argmax(), of the smallest. */
+/** Row-major place of the smallest of all elements: a 0-dim i64 tensor. */
 TS_API ts_tensor *ts_argmin(ts_tensor *self);
-/** As ts_argmin(). */
+/** Places of the smallest elements along dim. */
 TS_API ts_tensor *ts_argmin_dim(ts_tensor *self, int dim, bool keepdim);
 /** ts_argmin() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_argmin_out(ts_tensor *out, ts_tensor *self, int dim, bool keepdim);
@@ -1032,7 +1037,11 @@ TS_API ts_tensor *ts_argmin_out(ts_tensor *out, ts_tensor *self, int dim, bool k
  */
 TS_API ts_tensor *ts_max_dim(ts_tensor *self, int dim, bool keepdim, ts_tensor **indices);
 
-/** The same of the smallest. */
+/**
+ * Smallest elements along dim and where they are. The gradient goes to the chosen element alone;
+ * ts_amin_dim() shares it among equal ones.
+ * @param indices  receives i64 places in the sizes of the result; NULL when not wanted
+ */
 TS_API ts_tensor *ts_min_dim(ts_tensor *self, int dim, bool keepdim, ts_tensor **indices);
 
 /* ---------------------------------------------------------------------------------- scan ---- */
@@ -1055,7 +1064,7 @@ TS_API ts_tensor *ts_cumsum_reversed(ts_tensor *self, int dim);
 
 /* -------------------------------------------------------------------------------- matmul ---- */
 /*
- * Products of matrices. Operands have one dtype (f32, f64, i64, i32, u8) and device;
+ * Products of matrices. Operands have one dtype (floating, i64, i32 or u8) and device;
  * any of them may be a transposed view, which costs nothing. A product over no elements is 0.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
@@ -1096,7 +1105,7 @@ TS_API ts_tensor *ts_linear_out(ts_tensor *out, ts_tensor *input, ts_tensor *wei
  * @param bias       (N), or TS_NONE
  * @param tanh_form  as ts_gelu_tanh(), else as ts_gelu()
  * @param linear     receives input · weightᵀ + bias (…, N), which ts_gelu_backward() reads; may be
- *         NULL
+ *                   NULL
  * @return (…, N)
  */
 TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
@@ -1179,7 +1188,8 @@ TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tens
 TS_API ts_tensor *ts_embedding(ts_tensor *weight, ts_tensor *index, int64_t padding_idx);
 
 /**
- * Gradient of ts_embedding(): (num_weights, C), each row the sum of the rows of g with its index.
+ * Gradient of ts_embedding(): (num_weights, C), each row the sum of the rows of grad with its
+ * index.
  */
 TS_API ts_tensor *ts_embedding_backward(ts_tensor *grad, ts_tensor *index, int64_t num_weights,
                                         int64_t padding_idx);
@@ -1198,7 +1208,7 @@ TS_API ts_tensor *ts_index_add_(ts_tensor *self, int dim, ts_tensor *index, ts_t
 /**
  * out[i][j][k] = self[i][index[i][j][k]][k] for dim 1, and so on.
  * @param index  as many dims as self, no larger than self in the other dims; gives the result's
- *         sizes
+ *               sizes
  */
 TS_API ts_tensor *ts_gather(ts_tensor *self, int dim, ts_tensor *index);
 
@@ -1211,7 +1221,7 @@ TS_API ts_tensor *ts_scatter(ts_tensor *self, int dim, ts_tensor *index, ts_tens
 TS_API ts_tensor *ts_scatter_(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src);
 /** ts_scatter() with a plain number. */
 TS_API ts_tensor *ts_scatter_value(ts_tensor *self, int dim, ts_tensor *index, ts_scalar value);
-/** ts_scatter() with a plain number in place: writes to self and returns it. */
+/** ts_scatter_value() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_scatter_value_(ts_tensor *self, int dim, ts_tensor *index, ts_scalar value);
 
 /** As ts_scatter(), adding. */
@@ -1292,7 +1302,7 @@ TS_API ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const 
  * (softmax(self) - smoothed target) * grad, over the positions that count for a mean.
  * @param grad  () or, for TS_REDUCTION_NONE, the sizes of target
  * @param lse   log(sum(exp(self))) over classes, sizes of target, f32 for halves: the forward op's
- *         second result
+ *              second result
  */
 TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                             ts_tensor *lse, ts_reduction reduction,
@@ -1312,7 +1322,10 @@ TS_API ts_tensor *ts_mse_loss(ts_tensor *self, ts_tensor *target);
 /** ts_mse_loss() with a reduction. */
 TS_API ts_tensor *ts_mse_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/** gradients of mse_loss: self, target */
+/**
+ * Gradient of ts_mse_loss_ex() for self.
+ * @param dtarget  receives the gradient of target; may be NULL
+ */
 TS_API ts_tensor *ts_mse_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                        ts_reduction reduction, ts_tensor **dtarget);
 
@@ -1321,7 +1334,10 @@ TS_API ts_tensor *ts_l1_loss(ts_tensor *self, ts_tensor *target);
 /** ts_l1_loss() with a reduction. */
 TS_API ts_tensor *ts_l1_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/** gradients of l1_loss: self, target */
+/**
+ * Gradient of ts_l1_loss_ex() for self.
+ * @param dtarget  receives the gradient of target; may be NULL
+ */
 TS_API ts_tensor *ts_l1_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                       ts_reduction reduction, ts_tensor **dtarget);
 
@@ -1331,7 +1347,10 @@ TS_API ts_tensor *ts_smooth_l1_loss(ts_tensor *self, ts_tensor *target);
 TS_API ts_tensor *ts_smooth_l1_loss_ex(ts_tensor *self, ts_tensor *target,
                                        const ts_loss_opts *opts);
 
-/** d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = x - t. */
+/**
+ * Gradient of ts_smooth_l1_loss_ex() for self.
+ * @param dtarget  receives the gradient of target; may be NULL
+ */
 TS_API ts_tensor *ts_smooth_l1_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                              ts_reduction reduction, double beta,
                                              ts_tensor **dtarget);
@@ -1341,7 +1360,10 @@ TS_API ts_tensor *ts_huber_loss(ts_tensor *self, ts_tensor *target);
 /** ts_huber_loss() with reduction and beta. */
 TS_API ts_tensor *ts_huber_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/** d^2 / 2 for |d| <= beta, else beta (|d| - beta / 2); d = x - t (Huber 1964). */
+/**
+ * Gradient of ts_huber_loss_ex() for self.
+ * @param dtarget  receives the gradient of target; may be NULL
+ */
 TS_API ts_tensor *ts_huber_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                          ts_reduction reduction, double delta, ts_tensor **dtarget);
 
@@ -1351,7 +1373,10 @@ TS_API ts_tensor *ts_binary_cross_entropy_with_logits(ts_tensor *self, ts_tensor
 TS_API ts_tensor *ts_binary_cross_entropy_with_logits_ex(ts_tensor *self, ts_tensor *target,
                                                          const ts_loss_opts *opts);
 
-/** gradients of binary_cross_entropy_with_logits: self, target */
+/**
+ * Gradient of ts_binary_cross_entropy_with_logits_ex() for self.
+ * @param dtarget  receives the gradient of target; may be NULL
+ */
 TS_API ts_tensor *ts_binary_cross_entropy_with_logits_backward(ts_tensor *grad, ts_tensor *self,
                                                                ts_tensor *target,
                                                                ts_reduction reduction,
@@ -1362,7 +1387,10 @@ TS_API ts_tensor *ts_kl_div(ts_tensor *self, ts_tensor *target);
 /** ts_kl_div() with reduction and log_target. */
 TS_API ts_tensor *ts_kl_div_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/** t (log t - x), x a log-probability, 0 at t = 0; with log_target e^t (t - x). */
+/**
+ * Gradient of ts_kl_div_ex() for self.
+ * @param dtarget  receives the gradient of target; may be NULL
+ */
 TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                      ts_reduction reduction, bool log_target, ts_tensor **dtarget);
 
