@@ -62,7 +62,8 @@ static ts_autocast_region region;
 static const void *const no_size = (const char[256]){0}, *const too_large = (size_t[32]){4096};
 static const ts_schedule schedule = {.kind = TS_SCHEDULE_CONSTANT};
 /* for functions to come: none has one beside another pointer */
-static const ts_module_type type __attribute__((unused)) = {.size = sizeof(ts_module_type), .name = "Plain"};
+static const ts_module_type type
+    __attribute__((unused)) = {.size = sizeof(ts_module_type), .name = "Plain"};
 static const ts_column columns[2] = {{.header = "a"}, {.header = "b"}};
 static const ts_checkpoint_section section = {"model", names, pair, 2};
 
