@@ -1,6 +1,7 @@
 /** @file init.c  Brings the library up room by room when it is loaded, and down at its end. */
 // SPDX-License-Identifier: MIT
 #include "init.h"
+#include "core/process.h"
 #include "dispatch/registry.h"
 
 /** The rooms that register, from the bottom up. */
@@ -32,10 +33,15 @@ __attribute__((constructor(110))) static void init(void)
         ts_log_write("init", "installing %s failed: %s", room, ts_error_message());
 }
 
-__attribute__((destructor(110))) static void end(void)
+/* Without a priority, so that it comes before the handlers of atexit() when the library is unloaded. */
+__attribute__((destructor)) static void end(void)
 {
+    if (ts_process_ends())
+        return;
+    ts_io_remove();
     ts_layers_remove();
     ts_core_remove(); /* the main thread ends, and dispatch/ hears of it */
     ts_autograd_remove();
     ts_dispatch_remove();
+    ts_alloc_remove();
 }

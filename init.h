@@ -17,6 +17,7 @@ ts_status ts_cpu_install(void);
 void ts_layers_from_environment(void);
 
 /** Give back what the room has taken from the system. */
+void ts_io_remove(void);
 void ts_layers_remove(void);
 void ts_autograd_remove(void);
 void ts_dispatch_remove(void);

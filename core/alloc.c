@@ -1,6 +1,7 @@
 /** @file alloc.c  The host allocator. See alloc.h for the shape of it. */
 // SPDX-License-Identifier: MIT
 #include "core/alloc.h"
+#include "core/process.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -65,7 +66,8 @@ _Static_assert(sizeof(block) <= HEADER, "header of a block");
 static struct {
     pthread_mutex_t lock;
     char *base;
-    size_t limit;   /* bytes reserved as addresses */
+    size_t reserved; /* bytes of addresses */
+    size_t limit;   /* of them, the most that are used */
     size_t mapped;  /* bytes readable and writable */
     size_t end;     /* bytes carved into blocks */
     size_t last;    /* size of the block before end */
@@ -115,6 +117,7 @@ static bool region_reserve(void)
             long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
             size_t physical = pages > 0 ? (size_t)pages * (size_t)page : ask;
             region.base = p;
+            region.reserved = ask;
             region.limit = ask < physical ? ask : physical;
             return true;
         }
@@ -249,6 +252,7 @@ static void large_free(void *p)
 
 static pthread_mutex_t slab_lock = PTHREAD_MUTEX_INITIALIZER;
 static char *slab_next, *slab_end;
+static struct batch *batches;
 static ts_heap *orphans;
 static pthread_mutex_t orphan_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -260,23 +264,31 @@ size_t ts_small_class_bytes(int klass)
     return ((size_t)512 << octave) + (size_t)(quarter + 1) * ((size_t)128 << octave);
 }
 
-/** A 64-KiB slab aligned to its size; taken from the system sixteen
- * at a time and never returned. */
+/** A mapping that slabs are cut from, described behind the last: aligning them leaves a page. */
+typedef struct batch {
+    struct batch *next;
+    void *base;
+} batch;
+enum { BATCH_BYTES = 16 * TS_SLAB_BYTES, BATCH_MAPPED = BATCH_BYTES + TS_SLAB_BYTES };
+
+/** A 64-KiB slab aligned to its size; taken from the system sixteen at a time and kept. */
 static char *slab_new(void)
 {
     pthread_mutex_lock(&slab_lock);
     if (slab_next == slab_end) {
-        size_t batch = 16 * TS_SLAB_BYTES;
-        char *p = refused(batch) ? MAP_FAILED
-                                 : mmap(NULL, batch + TS_SLAB_BYTES, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *p = refused(BATCH_BYTES) ? MAP_FAILED
+                                       : mmap(NULL, BATCH_MAPPED, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED) {
             pthread_mutex_unlock(&slab_lock);
             return NULL;
         }
         slab_next = (char *)(((uintptr_t)p + TS_SLAB_BYTES - 1) & ~(uintptr_t)(TS_SLAB_BYTES - 1));
-        slab_end = slab_next + batch;
-        atomic_fetch_add_explicit(&reserved, (int64_t)batch, memory_order_relaxed);
+        slab_end = slab_next + BATCH_BYTES;
+        batch *b = (batch *)slab_end;
+        *b = (batch){batches, p};
+        batches = b;
+        atomic_fetch_add_explicit(&reserved, BATCH_BYTES, memory_order_relaxed);
     }
     char *slab = slab_next;
     slab_next += TS_SLAB_BYTES;
@@ -388,6 +400,29 @@ ts_memory_stats ts_memory_get_stats(void)
 }
 
 void ts_memory_reset_peak(void) { atomic_store(&peak, atomic_load(&in_use)); }
+
+void ts_alloc_guard_forks(void)
+{
+    ts_fork_guard(&region.lock);
+    ts_fork_guard(&slab_lock);
+    ts_fork_guard(&orphan_lock);
+}
+
+void ts_alloc_remove(void)
+{
+    while (batches) {
+        batch *b = batches;
+        batches = b->next;
+        munmap(b->base, BATCH_MAPPED);
+    }
+    while (orphans) {
+        ts_heap *heap = orphans;
+        orphans = heap->next;
+        ts_sys_free(heap);
+    }
+    if (region.base)
+        munmap(region.base, region.reserved);
+}
 
 void ts_alloc_from_environment(void)
 {

@@ -32,6 +32,9 @@ typedef struct ts_slab {
 /* TS_ALLOC=system: every block straight from malloc, for memory checkers */
 extern bool ts_alloc_system;
 void ts_alloc_from_environment(void); /* TS_ALLOC */
+void ts_alloc_guard_forks(void);
+/** Gives all mappings back; no block is left, and no thread comes. */
+void ts_alloc_remove(void);
 
 TS_INLINE int ts_small_class(size_t bytes)
 {

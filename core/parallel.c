@@ -40,8 +40,7 @@ static struct pool {
     atomic_bool busy;     // held by the user thread whose loop runs; after shutdown forever
     atomic_bool stopping;
     atomic_bool spin;     // false when there are more threads than processors
-    bool fork_handled;    // busy guards this and what follows, up to parts
-    int started;          // workers that run
+    int started;          // workers that run; busy guards this and what follows, up to parts
     int refused_at;       // the system refused a worker beyond this many; 0 means it did not
     unsigned round;       // even value of the current loop
     ts_parallel_body body;
@@ -237,8 +236,7 @@ static void *worker_main(void *argument)
     }
 }
 
-/* The child has none of the threads, whatever state the pool was in. */
-static void after_fork_in_child(void)
+void ts_parallel_forked(void)
 {
     pool.started = 0;
     pool.refused_at = 0;
@@ -250,9 +248,7 @@ static void after_fork_in_child(void)
 /* Starts workers until there are `wanted`, or as many as the system gives. */
 static void start_workers(int wanted)
 {
-    if (!pool.fork_handled)
-        pool.fork_handled = pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
-    if (!pool.fork_handled || (pool.refused_at && wanted > pool.refused_at))
+    if (pool.refused_at && wanted > pool.refused_at)
         return;
     sigset_t all, before;
     sigfillset(&all);

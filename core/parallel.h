@@ -44,6 +44,8 @@ void ts_parallel_for_dynamic(int64_t tasks, int64_t chunk, ts_parallel_body body
 
 /** Ends the workers: the library unloads. */
 void ts_parallel_stop(void);
+/** In a child, which has none of the threads, whatever state the pool was in. */
+void ts_parallel_forked(void);
 
 /** True inside a body, where further loops run inline. */
 bool ts_in_parallel(void);

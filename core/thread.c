@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/hooks.h"
 #include "core/parallel.h"
+#include "core/process.h"
 #include "init.h"
 
 #include <pthread.h>
@@ -72,6 +73,8 @@ void ts_thread_init(ts_thread *t)
     pthread_mutex_unlock(&threads.lock);
     if (has_key)
         pthread_setspecific(threads.key, t);
+    if (t->id <= 1) /* the first may not be the one that loaded the library */
+        ts_process_watch_end();
 }
 
 void ts_thread_walk(void (*visit)(ts_thread *thread, void *ctx), void *ctx)
@@ -99,19 +102,35 @@ void ts_rng_set_state(ts_rng_state state) { ts_thread_self()->rng = state; }
 
 /* ------------------------------------------------------------------------- up and down ---- */
 
+/** The parent's other threads do not live on, and the memory of their state may be taken again. */
+static void keep_only_this_thread(void)
+{
+    ts_thread *self = &ts_tls;
+    threads.first = NULL;
+    if (atomic_load_explicit(&self->state, memory_order_relaxed)) {
+        threads.first = self;
+        self->link = &threads.first;
+        self->next = NULL;
+    }
+}
+
 void ts_core_install(void)
 {
+    ts_process_install();
+    ts_alloc_guard_forks();
+    ts_fork_guard(&threads.lock);
+    ts_fork_in_child(keep_only_this_thread);
+    ts_fork_in_child(ts_parallel_forked);
     ts_alloc_from_environment();
     ts_log_from_environment();
 }
 
-/* The main thread has no destructor at exit; its root scope is emptied when the library unloads. */
+/* Threads that live on do so without the library: what it holds for them is given back. */
 void ts_core_remove(void)
 {
     ts_parallel_stop();
-    ts_thread *self = &ts_tls;
-    if (atomic_load_explicit(&self->state, memory_order_relaxed))
-        thread_exit(self);
+    while (threads.first) /* others are idle, or the program breaks the rules of dlclose() */
+        thread_exit(threads.first);
     if (threads.has_key)
         pthread_key_delete(threads.key);
     threads.has_key = false;

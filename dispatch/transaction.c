@@ -3,6 +3,7 @@
 #include "dispatch/store.h"
 #include "core/device.h"
 #include "core/hooks.h"
+#include "core/process.h"
 #include "dispatch/timers.h"
 #include "init.h"
 
@@ -22,6 +23,7 @@ void ts_dispatch_install(void)
     for (int k = 0; k < TS_KEY_COUNT; k++)
         ts_reg.key_names[k] = ts_key_names[k];
     ts_above.thread_ended = ts_timers_thread_ended;
+    ts_fork_guard(&lock);
 }
 
 void ts_registry_begin(void)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "core/alloc.h"
+#include "init.h"
 #include "io/files.h"
 
 /* ------------------------------------------------------------------------------ memory ---- */
@@ -54,6 +55,15 @@ void ts_json_ready(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, choose_memory);
+}
+
+void ts_io_remove(void)
+{
+    json_malloc_t allocate;
+    json_free_t release;
+    json_get_alloc_funcs(&allocate, &release);
+    if (allocate == take) /* the blocks that it made, outside of parsing, are malloc()'s */
+        json_set_alloc_funcs(malloc, free);
 }
 
 /*

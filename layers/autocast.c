@@ -15,6 +15,7 @@
 #include "include/tessera/autograd.h"
 #include "include/tessera/check.h"
 #include "layers/cast_cache.h"
+#include "layers/watch.h"
 #include "ops/kernel.h"
 
 #include <string.h>
@@ -248,6 +249,7 @@ ts_status ts_layers_install(void)
     ts_above.run_autocast = run_under;
     ts_above.forget_casts = ts_cast_cache_clear;
     ts_cast_cache_install();
+    ts_watchers_install();
     ts_status status = TS_OK;
     for (int i = 0; i < TS_COUNTOF(rows) && status == TS_OK; i++)
         if (rows[i].policy != NONE)

@@ -1,6 +1,7 @@
 /** @file watch.c  Where watching layers stand, who hears them, TS_LAYERS. */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
+#include "core/process.h"
 #include "dispatch/registry.h"
 #include "init.h"
 
@@ -21,6 +22,8 @@ void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file)
     sink.payload = payload;
     sink.file = file;
 }
+
+void ts_watchers_install(void) { ts_fork_guard(&lock); }
 
 /** Takes the key and serves all ops from it, once. */
 static ts_status place(ts_watcher *w)

@@ -16,6 +16,7 @@ typedef struct ts_watcher {
     bool placed;
 } ts_watcher;
 
+void ts_watchers_install(void);
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
 /** Gives a report to whoever listens. What: what was found, behind the call and its results. */
 void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what);

@@ -33,6 +33,7 @@ struct ts_loader {
     /* the thread's side: slots head .. head + filled - 1 are ready */
     pthread_t thread;
     bool threaded;
+    pid_t process;         /* that the thread runs in */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ts_loader_state ahead; /* to be prepared */
@@ -243,8 +244,20 @@ static void start(ts_loader *l)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    l->process = getpid();
     l->threaded = pthread_create(&l->thread, NULL, work, l) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/** A forked child has no such thread, and the lock may be one that it held: there batches are made
+ * in the caller's. */
+static void leave_to_parent(ts_loader *l)
+{
+    if (!l->threaded || l->process == getpid())
+        return;
+    l->threaded = false;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
 }
 
 ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
@@ -281,6 +294,7 @@ void ts_loader_close(ts_loader *l)
 {
     if (!l)
         return;
+    leave_to_parent(l);
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
         l->stop = true;
@@ -324,6 +338,7 @@ ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
     TS_TRY(TS_CHECK_POINTERS(batch));
     ts_loader *l = loader;
     slot *s;
+    leave_to_parent(l);
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
         while (!l->filled)
@@ -361,6 +376,7 @@ ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state)
             TS_ERR_VALUE,
             "loader_set_state: expected an epoch >= 0 and a batch below %lld, got %lld and %lld",
             (long long)l->batches, (long long)state.epoch, (long long)state.index);
+    leave_to_parent(l);
     pthread_mutex_lock(&l->lock);
     l->next = l->ahead = state;
     l->filled = 0;

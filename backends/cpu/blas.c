@@ -1,10 +1,13 @@
 /** @file blas.c  The CBLAS behind products of matrices: always one thread, the pool is ours. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
+#include "core/process.h"
 
 #include <cblas.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 /* Absent from other CBLAS libraries. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
@@ -25,10 +28,40 @@ static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_
     return dense_rows ? CblasNoTrans : CblasTrans;
 }
 
+/* ------------------------------------------------------------------ the end of the process ---- */
+
+static atomic_int inside; /* threads that the CBLAS computes for */
+static atomic_bool closed;
+
+/** The CBLAS gives its buffers back in a destructor: no thread may be in it by then. */
+static void close_blas(void)
+{
+    enum { PATIENCE = 5000 }; /* ms */
+    atomic_store(&closed, true);
+    for (int ms = 0; atomic_load(&inside) && ms < PATIENCE; ms++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static bool enter(const ts_gemm *g)
+{
+    int64_t steps = ts_max64(ts_max64(g->a_row, g->a_column), ts_max64(g->b_row, g->b_column));
+    if (ts_max64(ts_max64(steps, g->c_row), ts_max64(g->k, g->n)) > INT_MAX)
+        return false;
+    atomic_fetch_add(&inside, 1);
+    if (!atomic_load(&closed))
+        return true;
+    atomic_fetch_sub(&inside, 1);
+    return false;
+}
+
+/* ------------------------------------------------------------------------------- products ---- */
+
 /* Rows start as the bias, so that the product is added to what is in the cache. */
 #define BLAS(T, name, gemm)                                                                        \
-    void name(const ts_gemm *g)                                                                    \
+    bool name(const ts_gemm *g)                                                                    \
     {                                                                                              \
+        if (!enter(g))                                                                             \
+            return false;                                                                          \
         T *c = g->c;                                                                               \
         for (int64_t i = 0; i < g->m && (g->bias || !g->k); i++) {                                 \
             if (g->bias)                                                                           \
@@ -36,13 +69,14 @@ static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_
             else                                                                                   \
                 memset(c + i * g->c_row, 0, (size_t)g->n * sizeof(T));                             \
         }                                                                                          \
-        if (!g->m || !g->n || !g->k)                                                               \
-            return;                                                                                \
         int lda, ldb;                                                                              \
         CBLAS_TRANSPOSE ta = layout(g->m, g->k, g->a_row, g->a_column, &lda);                      \
         CBLAS_TRANSPOSE tb = layout(g->k, g->n, g->b_row, g->b_column, &ldb);                      \
-        gemm(CblasRowMajor, ta, tb, (int)g->m, (int)g->n, (int)g->k, 1, g->a, lda, g->b, ldb,      \
-             g->bias ? 1 : 0, c, (int)ts_max64(g->c_row, g->n));                                   \
+        if (g->m && g->n && g->k)                                                                  \
+            gemm(CblasRowMajor, ta, tb, (int)g->m, (int)g->n, (int)g->k, 1, g->a, lda, g->b, ldb,  \
+                 g->bias ? 1 : 0, c, (int)ts_max64(g->c_row, g->n));                               \
+        atomic_fetch_sub(&inside, 1);                                                              \
+        return true;                                                                               \
     }
 BLAS(float, ts_blas_f32, cblas_sgemm)
 BLAS(double, ts_blas_f64, cblas_dgemm)
@@ -51,4 +85,5 @@ void ts_blas_install(void)
 {
     if (openblas_set_num_threads)
         openblas_set_num_threads(1);
+    ts_process_at_end(close_blas);
 }

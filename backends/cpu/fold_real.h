@@ -217,7 +217,8 @@ VEC_FN S(line) S(last_leaf)(fold how, const T *x, const T *y, int64_t n, V p)
     if (at == n)
         return all;
     S(line) rest;
-    TS_UNROLL(4) for (int i = 0; i < LINE_VECTORS; i++, at += LANES) { /* an index in memory stalls */
+    /* unrolled: an index that is not a constant would put the line into memory */
+    TS_UNROLL(4) for (int i = 0; i < LINE_VECTORS; i++, at += LANES) {
         int64_t left = ts_max64(ts_min64(n - at, LANES), 0);
         V v = S(map)(how, F(load_n_or)(x + at, left, S(identity)(how)),
                      how == FOLD_DOT ? F(load_n)(y + at, left) : p);

@@ -17,9 +17,10 @@ typedef struct ts_gemm {
     int64_t a_row, a_column, b_row, b_column, c_row;
 } ts_gemm;
 
-/** One tile or the whole, by the CBLAS, on the calling thread. */
-void ts_blas_f32(const ts_gemm *g);
-void ts_blas_f64(const ts_gemm *g);
+/** One tile or the whole, by the CBLAS, on the calling thread. False, with nothing written, when
+ * that cannot be: it counts in int, and it comes down while the process ends. */
+bool ts_blas_f32(const ts_gemm *g);
+bool ts_blas_f64(const ts_gemm *g);
 /** Takes the CBLAS its threads: the pool is ours. */
 void ts_blas_install(void);
 

@@ -7,8 +7,6 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
-#include <limits.h>
-
 /* ------------------------------------------------------------------------- plain loops ---- */
 
 /* Sums wrap for integers: they are kept unsigned. */
@@ -36,19 +34,22 @@ PLAIN(uint8_t, uint32_t, plain_u8)
 
 typedef void (*tile_fn)(const ts_gemm *g);
 
-/** What computes a tile; the CBLAS counts in int. */
-static tile_fn tile_of(const ts_gemm *g, ts_dtype dtype)
+static void blas_f32(const ts_gemm *g)
 {
-    int64_t most = ts_max64(ts_max64(g->a_row, g->a_column), ts_max64(g->b_row, g->b_column));
-    bool fits = ts_max64(ts_max64(most, g->c_row), ts_max64(g->k, g->n)) <= INT_MAX;
-    switch (dtype) {
-    case TS_F32: return fits ? ts_blas_f32 : plain_f32;
-    case TS_F64: return fits ? ts_blas_f64 : plain_f64;
-    case TS_I64: return plain_i64;
-    case TS_I32: return plain_i32;
-    default: return plain_u8;
-    }
+    if (!ts_blas_f32(g))
+        plain_f32(g);
 }
+static void blas_f64(const ts_gemm *g)
+{
+    if (!ts_blas_f64(g))
+        plain_f64(g);
+}
+
+static const tile_fn tiles[TS_DTYPE_COUNT] = {[TS_F32] = blas_f32,
+                                              [TS_F64] = blas_f64,
+                                              [TS_I64] = plain_i64,
+                                              [TS_I32] = plain_i32,
+                                              [TS_U8] = plain_u8};
 
 /* ------------------------------------------------------------------------ the tile grid ---- */
 
@@ -88,7 +89,7 @@ static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int6
     double work = (double)g->m * (double)g->n * (double)ts_max64(g->k, 1);
     int64_t item = ts_dtype_sizes[dtype];
     grid r = {
-        *g, tile_of(g, dtype), item, a_step * item, b_step * item, c_step * item, g->m, g->n, 1, 1};
+        *g, tiles[dtype], item, a_step * item, b_step * item, c_step * item, g->m, g->n, 1, 1};
     if (count == 1 && work < 1 << 18) {
         r.tile(g);
         return;

@@ -1,0 +1,92 @@
+/** @file process.c  Forks and the end of the process. */
+// SPDX-License-Identifier: MIT
+#include "core/process.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define MOST 16 /* a room has one or two of either */
+
+static struct {
+    pthread_mutex_t *lock;
+    pthread_mutex_t unlocked; /* what the lock is in a child: there its owner has another number */
+} guards[MOST];
+typedef struct hook_list {
+    void (*hooks[MOST])(void);
+    int count;
+} hook_list;
+static int guard_count;
+static hook_list in_child, at_end;
+static atomic_bool ends;
+
+static void add_hook(hook_list *l, void (*hook)(void))
+{
+    if (l->count < MOST)
+        l->hooks[l->count++] = hook;
+}
+
+static void call_hooks(const hook_list *l)
+{
+    for (int i = 0; i < l->count; i++)
+        l->hooks[i]();
+}
+
+/* -------------------------------------------------------------------------------- forks ---- */
+
+static void before_fork(void)
+{
+    for (int i = guard_count - 1; i >= 0; i--)
+        pthread_mutex_lock(guards[i].lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    for (int i = 0; i < guard_count; i++)
+        pthread_mutex_unlock(guards[i].lock);
+}
+
+static void after_fork_in_child(void)
+{
+    for (int i = 0; i < guard_count; i++)
+        *guards[i].lock = guards[i].unlocked;
+    call_hooks(&in_child);
+}
+
+void ts_fork_guard(pthread_mutex_t *lock)
+{
+    if (guard_count < MOST) {
+        guards[guard_count].lock = lock;
+        guards[guard_count++].unlocked = *lock;
+    }
+}
+
+void ts_fork_in_child(void (*hook)(void)) { add_hook(&in_child, hook); }
+
+/* ---------------------------------------------------------------------------------- end ---- */
+
+static void note_end(void)
+{
+    if (!atomic_exchange(&ends, true))
+        call_hooks(&at_end);
+}
+
+/*
+ * exit() calls the handlers that were set after the program had begun, and then the destructors of
+ * libraries; dlclose() calls a library's destructors before its handlers. So a destructor finds
+ * `ends` set when the process ends. A handler that was set while the program was being loaded comes
+ * after the destructors: hence the second call, when a second thread appears.
+ */
+void ts_process_watch_end(void)
+{
+    if (atexit(note_end) != 0)
+        note_end(); /* no handler is accepted any more */
+}
+
+void ts_process_at_end(void (*hook)(void)) { add_hook(&at_end, hook); }
+bool ts_process_ends(void) { return atomic_load(&ends); }
+
+void ts_process_install(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    ts_process_watch_end();
+}

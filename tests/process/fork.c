@@ -1,0 +1,140 @@
+/** @file fork.c  The process forks while other threads hold what the library guards. */
+// SPDX-License-Identifier: MIT
+#include "tests/harness.h"
+#include "tests/process/children.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tessera/tessera.h>
+
+static atomic_bool stop;
+
+static void allocate(void)
+{
+    TS_SCOPE;
+    for (int i = 0; i < 8; i++)
+        ts_empty(TS_SIZES(100000 << i % 4), TS_F32);
+}
+
+static ts_status pass_on(ts_frame *f) { return ts_redispatch(f); }
+
+static ts_key layer;
+
+static void change_registry(void)
+{
+    ts_registration *r;
+    if (ts_register_kernel("noop", layer, pass_on, NULL, &r) == TS_OK)
+        ts_unregister(r);
+}
+
+static void compute(void)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(300, 300), TS_F32);
+    ts_sum(ts_mm(ts_add(x, x), x));
+}
+
+static void list_timers(void)
+{
+    ts_timers_enable(true);
+    compute();
+    ts_timers_reset();
+}
+
+static void end_threads(void);
+static void (*const kinds[])(void) = {allocate, change_registry, compute, list_timers, end_threads};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static void *add_once(void *unused)
+{
+    (void)unused;
+    TS_SCOPE;
+    ts_add(ts_ones(TS_SIZES(2), TS_F32), ts_ones(TS_SIZES(2), TS_F32));
+    return NULL;
+}
+
+/** Threads that come and go: their heaps and their places in lists. */
+static void end_threads(void)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, add_once, NULL) == 0)
+        pthread_join(thread, NULL);
+}
+
+static void *repeat(void *kind)
+{
+    while (!atomic_load(&stop))
+        kinds[*(const int *)kind]();
+    return NULL;
+}
+
+/** All that threads of the parent may have held; 0 when 1 + 1 is 2 at the end. */
+static void use_everything(int unused)
+{
+    (void)unused;
+    double two = 0;
+    for (int k = 0; k < KINDS; k++)
+        kinds[k]();
+    ts_tensor *one = ts_ones(TS_SIZES(1), TS_F32);
+    if (ts_item(ts_add(one, one), &two) != TS_OK || two != 2)
+        _exit(1);
+    if (ts_error_code() != TS_OK)
+        ts_error_print();
+    _exit(ts_error_code() == TS_OK ? 0 : 2);
+}
+
+TS_TEST(a_child_finds_every_lock_free, .loop = KINDS)
+{
+    TS_NO_THREADS_AFTER_FORK;
+    pthread_t threads[3];
+    ck_assert_int_eq(ts_register_layer("FORK", "backends", &layer), TS_OK);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, repeat, &_i), 0);
+    for (int turn = 0; turn < 40; turn++)
+        ck_assert_int_eq(ts_child(use_everything, 0), 0);
+    atomic_store(&stop, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_int_eq(ts_child(use_everything, 0), 0);
+}
+
+static ts_loader *loader;
+
+/** The next batch begins with `token`. */
+static void read_batch(int token)
+{
+    ts_batch batch;
+    double first = -1;
+    if (ts_loader_next(loader, &batch) != TS_OK ||
+        ts_item(ts_select(ts_flatten(batch.x, 0, 1), 0, 0), &first) != TS_OK)
+        ts_error_print();
+    ts_loader_close(loader);
+    _exit(first == token ? 0 : 1);
+}
+
+TS_TEST(a_child_goes_on_with_a_loader_whose_thread_is_its_parents)
+{
+    TS_NO_THREADS_AFTER_FORK;
+    char path[] = "/tmp/tessera-fork-XXXXXX";
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    uint8_t tokens[256];
+    for (int i = 0; i < 256; i++)
+        tokens[i] = (uint8_t)i;
+    ck_assert_int_eq(write(fd, tokens, sizeof tokens), (int)sizeof tokens);
+    close(fd);
+    loader = ts_loader_open(path, TS_OPTS(ts_loader_opts, .batch = 1, .length = 4,
+                                          .dtype = TS_U8, .in_order = true));
+    unlink(path);
+    ck_assert_msg(loader, "%s", ts_error_message());
+    for (int turn = 0; turn < 40; turn++) {
+        ts_batch batch;
+        TS_SCOPE;
+        ck_assert_int_eq(ts_child(read_batch, 4 * turn), 0);
+        ck_assert_int_eq(ts_loader_next(loader, &batch), TS_OK);
+    }
+    ts_loader_close(loader);
+}
