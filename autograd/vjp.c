@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
 #include "include/tessera/ops.h"
+#include "ops/ops.h"
 
 ts_tensor *ts_rule_grad(ts_vjp_call *b, int i) { return b->grads[i]; }
 
@@ -132,10 +133,18 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k)
     if (at < 0)
         return ts_meta_of(NULL, TS_DTYPE_NONE, TS_DEVICE_CPU, 0, 0);
     const ts_input *in = &b->node->inputs[at];
-    return ts_meta_of(in->sizes, (ts_dtype)in->dtype, in->device, in->ndim, 0);
+    int64_t numel = 1;
+    for (int d = 0; d < in->ndim; d++)
+        numel *= in->sizes[d];
+    return ts_meta_of(in->sizes, (ts_dtype)in->dtype, in->device, in->ndim, numel);
 }
 
 ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i) { return ts_rule_member_meta(b, i, 0); }
+
+ts_tensor *ts_rule_full(ts_meta m, ts_value value)
+{
+    return TS_INVOKE(TS_OP_full, V_IS(m.sizes, m.ndim), value, V_DT(m.dtype), V_DEV(m.device));
+}
 
 static bool fits_input(const ts_input *in, const ts_tensor *t)
 {
