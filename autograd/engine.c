@@ -6,7 +6,6 @@
  * Buffers live in the run, so runs over a shared graph do not see each other.
  */
 // SPDX-License-Identifier: MIT
-#include "autograd/anomaly.h"
 #include "autograd/recompute.h"
 #include "core/recorder.h"
 #include "dispatch/timers.h"
@@ -233,17 +232,12 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
         return ts_fail_null(ts_node_name(n), n->site, "what a hook returned");
     if (g == old || g == TS_NONE || !old || old == TS_NONE)
         return TS_OK;
-    bool fits = g->ndim == old->ndim && g->dtype == old->dtype;
-    for (int d = 0; fits && d < g->ndim; d++)
-        fits = g->sizes[d] == old->sizes[d];
-    if (fits)
+    ts_shape want;
+    ts_shape_fill(&want, old);
+    if (ts_shape_fits(&want, g))
         return TS_OK;
-    char want[192], got[192];
-    return ts_fail_op(
-        TS_ERR_SHAPE, ts_node_name(n), n->site, NULL, "a hook gave %s %s for a gradient of %s %s",
-        ts_format_sizes(got, sizeof got, g->sizes, g->ndim), ts_dtype_name((ts_dtype)g->dtype),
-        ts_format_sizes(want, sizeof want, old->sizes, old->ndim),
-        ts_dtype_name((ts_dtype)old->dtype));
+    return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
+                      "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g), TS_SHAPE_TEXT(old));
 }
 
 /** Puts what a hook gave (borrowed) into the place of a gradient. */
@@ -360,7 +354,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locke
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
             ts_node *next = n->inputs[i].next;
             if (given[i] && next && next->seq >= run->floor)
-                status = send(run, next, n->inputs[i].output, given[i]);
+                status = send(run, next, n->inputs[i].shape.output, given[i]);
         }
     }
     if (given != few)
@@ -430,7 +424,9 @@ static ts_status run_task(ts_run *run, uint32_t index)
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures)
 {
-    ts_run run = {.thread = ts_thread_self(), .record = record, .retain = retain,
+    ts_run run = {.thread = ts_thread_self(),
+                  .record = record,
+                  .retain = retain,
                   .captures = captures,
                   .ncaptures = ncaptures};
     few_tasks few;

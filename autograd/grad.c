@@ -61,6 +61,18 @@ void ts_zero_grad(ts_tensor *t)
     }
 }
 
+/** A gradient that is given for t must fit it. */
+static ts_status check_like(const char *op, const void *site, const char *name, const ts_tensor *t,
+                            const ts_tensor *grad)
+{
+    ts_shape s;
+    ts_shape_fill(&s, t);
+    if (ts_shape_fits(&s, grad))
+        return TS_OK;
+    return ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected %s, got %s", name,
+                      TS_SHAPE_TEXT(t), TS_SHAPE_TEXT(grad));
+}
+
 ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 {
     TS_TRY(TS_CHECK_TENSORS(t));
@@ -69,16 +81,7 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
         ts_zero_grad(t);
         return TS_OK;
     }
-    if (grad->dtype != t->dtype || grad->ndim != t->ndim ||
-        memcmp(grad->sizes, t->sizes, t->ndim * sizeof *t->sizes) != 0) {
-        char want[192], got[192];
-        return ts_fail_op(TS_ERR_SHAPE, "set_grad", __builtin_return_address(0), NULL,
-                          "argument 'grad': expected %s %s, got %s %s",
-                          ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
-                          ts_dtype_name((ts_dtype)t->dtype),
-                          ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim),
-                          ts_dtype_name((ts_dtype)grad->dtype));
-    }
+    TS_TRY(check_like("set_grad", __builtin_return_address(0), "grad", t, grad));
     ts_grad_meta *m = ts_grad_meta_of(t);
     TS_TRY(m);
     ts_tensor_ref(grad);
@@ -100,23 +103,13 @@ static ts_status start(ts_tensor *root, ts_tensor *given, ts_node **node, ts_ten
         return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL,
                           "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 'root': expected a tensor that requires grad");
-    char want[192], got[192];
     ts_tensor *g = given != TS_NONE ? given : NULL;
-    if (g) {
-        if (g->ndim != root->ndim || g->dtype != root->dtype ||
-            memcmp(g->sizes, root->sizes, root->ndim * sizeof *root->sizes) != 0)
-            return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, NULL,
-                              "argument 'gradient': expected %s %s, got %s %s",
-                              ts_format_sizes(want, sizeof want, root->sizes, root->ndim),
-                              ts_dtype_name((ts_dtype)root->dtype),
-                              ts_format_sizes(got, sizeof got, g->sizes, g->ndim),
-                              ts_dtype_name((ts_dtype)g->dtype));
-    } else if (root->numel != 1) {
-        return ts_fail_op(TS_ERR_SHAPE, "backward", NULL,
-                          "reduce it, or give its gradient to ts_backward_ex()",
-                          "argument 'root': expected one element, got sizes %s",
-                          ts_format_sizes(got, sizeof got, root->sizes, root->ndim));
-    }
+    if (g)
+        TS_TRY(check_like("backward", NULL, "gradient", root, g));
+    else if (root->numel != 1)
+        return ts_fail_op(
+            TS_ERR_SHAPE, "backward", NULL, "reduce it, or give its gradient to ts_backward_ex()",
+            "argument 'root': expected one element, got sizes %s", TS_SIZES_TEXT(root));
     *node = ts_gradient_node(root);
     TS_TRY(*node);
     if (g) {
@@ -134,8 +127,8 @@ static ts_status run(ts_tensor *root, ts_tensor *gradient, const ts_backward_opt
                      ts_capture *captures, int n)
 {
     TS_SCOPE;
-    ts_node *node;
-    ts_tensor *g;
+    ts_node *node = NULL;
+    ts_tensor *g = NULL;
     TS_TRY(start(root, gradient, &node, &g));
     bool retain = opts->create_graph || opts->retain_graph;
     return ts_engine_run(node, root->output, g, opts->create_graph, retain, captures, n);

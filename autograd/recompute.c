@@ -8,9 +8,9 @@
 
 /** An input of a segment: held, or packed in the segment around it. */
 typedef struct segment_input {
-    ts_tensor *t; /* owned; NULL when packed; TS_NONE */
-    uint32_t version, slot;
-    bool packed, requires_grad;
+    ts_saved saved;
+    uint32_t version; /* before the function ran */
+    bool requires_grad;
     ts_shape shape;
 } segment_input;
 
@@ -20,8 +20,8 @@ struct ts_segment {
     uint32_t slots;   /* numbers given */
     uint32_t readers; /* nodes with numbers, and segments inside that packed inputs */
     int n, m;
-    bool open;        /* forward still runs */
-    bool broken;      /* it failed, or wrote to an input */
+    bool open;   /* forward still runs */
+    bool broken; /* it failed, or wrote to an input */
     ts_recompute_fn fn;
     void *ctx;
     void (*release)(void *ctx);
@@ -43,48 +43,30 @@ struct ts_collected {
     uint32_t count;      /* tensors that came */
     uint32_t left;       /* readers that have not run */
     size_t bytes;
-    ts_kept kept[];      /* segment->slots */
+    ts_saved kept[]; /* segment->slots */
 };
 
 static const char op_name[] = "recompute";
 
-/* ------------------------------------------------------------------------------- shapes ---- */
-
-ts_shape ts_shape_of(const ts_tensor *t)
-{
-    ts_shape s = {.dtype = t->dtype, .ndim = t->ndim};
-    memcpy(s.sizes, t->sizes, t->ndim * sizeof *t->sizes);
-    return s;
-}
-
-static bool fits(const ts_shape *s, const ts_tensor *t)
-{
-    return s->dtype == t->dtype && s->ndim == t->ndim &&
-           memcmp(s->sizes, t->sizes, t->ndim * sizeof *t->sizes) == 0;
-}
+/** The second run did something else. */
+#define fail_other(s, format, ...)                                                                 \
+    ts_fail_op(TS_ERR_STATE, op_name, (s)->site,                                                   \
+               "the function must do the same each time it runs", "run again, " format,            \
+               __VA_ARGS__)
 
 static ts_status fail_shape(const ts_segment *s, const char *what, const ts_shape *expected,
                             const ts_tensor *t)
 {
-    char want[192], got[192];
-    return ts_fail_op(
-        TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-        "run again, %s is %s %s; at first it was %s %s", what,
-        ts_format_sizes(got, sizeof got, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
-        ts_format_sizes(want, sizeof want, expected->sizes, expected->ndim),
-        ts_dtype_name((ts_dtype)expected->dtype));
+    return fail_other(s, "%s is %s; at first it was %s", what, TS_SHAPE_TEXT(t),
+                      TS_SHAPE_TEXT(expected));
 }
 
 /* --------------------------------------------------------------------------------- tapes ---- */
 
 static void drop_inputs(ts_segment *s)
 {
-    for (int i = 0; i < s->n; i++) {
-        ts_tensor *t = s->inputs[i].t;
-        s->inputs[i].t = NULL;
-        if (t && t != TS_NONE)
-            ts_tensor_unref(t);
-    }
+    for (int i = 0; i < s->n; i++)
+        ts_saved_drop(&s->inputs[i].saved);
 }
 
 void ts_segment_unref(ts_segment *s)
@@ -118,22 +100,22 @@ static bool is_held(const ts_tape *tape, const ts_tensor *t)
     return true;
 }
 
-/** Number of t on the tape; 0 when the tape gives none. */
-static uint32_t put(ts_tape *tape, ts_tensor *t, uint16_t op)
+/** Numbers t, or collects it, for a node of op. */
+static void put(ts_tape *tape, ts_tensor *t, uint16_t op, ts_saved *s)
 {
-    if (tape->segment)
-        return tape->segment->slots++;
     ts_collected *c = tape->into;
-    if (c && c->count++ < c->segment->slots)
-        c->kept[c->count - 1] = (ts_kept){ts_tensor_ref(t), t->storage->version, op};
-    return 0;
+    s->packed = true;
+    if (tape->segment)
+        s->version = tape->segment->slots++;
+    else if (c && c->count++ < c->segment->slots)
+        c->kept[c->count - 1] = (ts_saved){ts_tensor_ref(t), t->storage->version, op, false};
 }
 
-bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, uint32_t *slot)
+bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, ts_saved *s)
 {
     if (is_held(tape, t))
         return false;
-    *slot = put(tape, t, node->op);
+    put(tape, t, node->op, s);
     if (tape->segment && !node->segment) {
         node->segment = segment_ref(tape->segment);
         tape->segment->readers++;
@@ -179,31 +161,38 @@ static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(vo
         ts_fail_memory("a part to compute again", (int64_t)bytes);
         return NULL;
     }
-    *s = (ts_segment){.n = n, .m = m, .open = true, .fn = fn, .ctx = ctx, .release = release,
-                      .site = site, .rng = thread->rng, .masks = ts_mask_get(),
-                      .autocast = thread->autocast, .device = thread->device,
+    *s = (ts_segment){.n = n,
+                      .m = m,
+                      .open = true,
+                      .fn = fn,
+                      .ctx = ctx,
+                      .release = release,
+                      .site = site,
+                      .rng = thread->rng,
+                      .masks = ts_mask_get(),
+                      .autocast = thread->autocast,
+                      .device = thread->device,
                       .bytes = bytes};
     atomic_init(&s->refs, 1);
     s->outputs = (ts_shape *)(s->inputs + n);
     ts_tape *outer = thread->tape;
     for (int i = 0; i < n; i++) {
         segment_input *in = &s->inputs[i];
-        *in = (segment_input){.t = inputs[i]};
+        *in = (segment_input){.saved.t = inputs[i]};
         if (inputs[i] == TS_NONE)
             continue;
-        in->shape = ts_shape_of(inputs[i]);
-        in->version = inputs[i]->storage->version;
+        ts_shape_fill(&in->shape, inputs[i]);
+        in->version = in->saved.version = inputs[i]->storage->version;
         in->requires_grad = inputs[i]->flags & TS_TENSOR_REQUIRES_GRAD;
-        if (outer && !is_held(outer, inputs[i])) {
-            in->slot = put(outer, inputs[i], TS_NODE_FUNCTION);
-            in->packed = true;
-            in->t = NULL;
-            if (!s->outer) {
-                s->outer = segment_ref(outer->segment);
-                outer->segment->readers++;
-            }
-        } else {
+        if (!outer || is_held(outer, inputs[i])) {
             ts_tensor_ref(inputs[i]);
+            continue;
+        }
+        in->saved.t = NULL;
+        put(outer, inputs[i], TS_NODE_FUNCTION, &in->saved);
+        if (!s->outer) {
+            s->outer = segment_ref(outer->segment);
+            outer->segment->readers++;
         }
     }
     return s;
@@ -238,7 +227,7 @@ static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
     if (status == TS_OK)
         status = check_inputs(s, inputs, makers);
     for (int i = 0; i < m && status == TS_OK; i++)
-        s->outputs[i] = ts_shape_of(outputs[i]);
+        ts_shape_fill(&s->outputs[i], outputs[i]);
     for (int i = 0; i < m && status != TS_OK; i++)
         outputs[i] = NULL;
     s->open = false;
@@ -283,7 +272,7 @@ static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, i
     } else if (status == TS_OK && again) {
         for (int i = 0; i < n; i++) /* in the order in which segment_new() packed them */
             if (inputs[i] != TS_NONE && !is_held(tape, inputs[i]))
-                put(tape, inputs[i], TS_NODE_FUNCTION);
+                put(tape, inputs[i], TS_NODE_FUNCTION, &(ts_saved){0});
         ts_tape nothing = {.inputs = inputs, .n = n};
         status = run_function(fn, ctx, inputs, n, outputs, m, &nothing, site);
     } else if (status == TS_OK) {
@@ -318,32 +307,27 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out);
 static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *outer,
                              ts_tensor **out)
 {
-    segment_input *in = &s->inputs[i];
-    ts_tensor *t = in->t;
-    uint32_t version = in->version;
+    const segment_input *in = &s->inputs[i];
+    const ts_saved *saved = in->saved.packed ? &outer->kept[in->saved.version] : &in->saved;
+    ts_tensor *t = saved->t;
     if (t == TS_NONE) {
         *out = t;
         return TS_OK;
     }
-    if (in->packed) {
-        t = outer->kept[in->slot].t;
-        version = outer->kept[in->slot].version;
-        if (!t)
-            return ts_fail_op(TS_ERR_INTERNAL, op_name, s->site, NULL,
-                              "input %d of an inner part is gone", i);
-        if (!fits(&in->shape, t))
-            return fail_shape(s, "an input of an inner part", &in->shape, t);
-    }
-    if (t->storage->version != version) {
+    if (!t)
+        return ts_fail_op(TS_ERR_INTERNAL, op_name, s->site, NULL,
+                          "input %d of an inner part is gone", i);
+    if (!ts_shape_fits(&in->shape, t))
+        return fail_shape(s, "an input of an inner part", &in->shape, t);
+    if (t->storage->version != saved->version) {
         uint16_t writer = t->storage->writer;
         return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "write to ts_clone() of it instead",
                           "input %d is needed to run the function again but was written in place "
                           "since, last by '%s'",
                           i, writer ? ts_op_name(writer) : "ts_data_mut");
     }
-    ts_tensor *alias = ts_tensor_alias(run->thread, t, t->sizes, t->strides, t->ndim, 0);
-    if (!alias)
-        return ts_error_code();
+    ts_tensor *alias = ts_whole_alias(run->thread, t);
+    TS_TRY(alias);
     if (in->requires_grad) {
         alias->flags |= TS_TENSOR_REQUIRES_GRAD;
         alias->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
@@ -359,9 +343,8 @@ static ts_status forget_history(ts_run *run, ts_collected *c)
         ts_tensor *t = c->kept[i].t;
         if (!t->node && !(t->flags & TS_TENSOR_REQUIRES_GRAD))
             continue;
-        ts_tensor *alias = ts_tensor_alias(run->thread, t, t->sizes, t->strides, t->ndim, 0);
-        if (!alias)
-            return ts_error_code();
+        ts_tensor *alias = ts_whole_alias(run->thread, t);
+        TS_TRY(alias);
         c->kept[i].t = alias;
         ts_tensor_unref(t);
     }
@@ -408,8 +391,7 @@ static void collected_free(ts_collected *c)
 {
     uint32_t slots = c->segment->slots;
     for (uint32_t i = 0; i < c->count && i < slots; i++)
-        if (c->kept[i].t)
-            ts_tensor_unref(c->kept[i].t);
+        ts_saved_drop(&c->kept[i]);
     ts_segment_unref(c->segment);
     ts_free(&ts_tls, c, c->bytes);
 }
@@ -432,15 +414,6 @@ static void reader_done(ts_run *run, const ts_segment *s)
     }
 }
 
-static void let_go(ts_collected *c, uint32_t slot)
-{
-    ts_tensor *t = c ? c->kept[slot].t : NULL;
-    if (!t)
-        return;
-    c->kept[slot].t = NULL;
-    ts_tensor_unref(t);
-}
-
 static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
 {
     TS_SCOPE;
@@ -458,17 +431,15 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
     if (status == TS_OK)
         status = run_again(run, s, c, inputs, outputs);
     for (int i = 0; i < s->m && status == TS_OK; i++)
-        if (!fits(&s->outputs[i], outputs[i]))
+        if (!ts_shape_fits(&s->outputs[i], outputs[i]))
             status = fail_shape(s, "an output", &s->outputs[i], outputs[i]);
     if (status == TS_OK && c->count != s->slots)
-        status = ts_fail_op(
-            TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-            "run again, it saved %u tensors for backward; at first %u", c->count, s->slots);
+        status = fail_other(s, "it saved %u tensors for backward; at first %u", c->count, s->slots);
     if (status == TS_OK)
         status = forget_history(run, c);
     for (int i = 0; i < s->n && status == TS_OK && outer; i++)
-        if (s->inputs[i].packed)
-            let_go(outer, s->inputs[i].slot);
+        if (s->inputs[i].saved.packed)
+            ts_saved_drop(&outer->kept[s->inputs[i].saved.version]);
     if (status == TS_OK && outer)
         reader_done(run, s->outer);
     ts_free(run->thread, inputs, bytes);
@@ -488,7 +459,7 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
     if (s->broken)
         return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, NULL,
                           "backward through a part whose forward failed");
-    size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_kept);
+    size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_saved);
     ts_collected *c = ts_alloc(run->thread, bytes);
     if (!c)
         return ts_fail_memory("tensors computed again", (int64_t)bytes);
@@ -505,7 +476,8 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
     return TS_OK;
 }
 
-const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot, const ts_shape *expected)
+const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_saved *packed,
+                                 const ts_shape *shape)
 {
     ts_segment *s = node->segment;
     ts_collected *c;
@@ -514,38 +486,26 @@ const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot, const
                    "the rule reads what no part computes");
         return NULL;
     }
-    if (collect(run, s, &c) != TS_OK)
-        return NULL;
-    const ts_kept *k = &c->kept[slot];
-    if (k->op != node->op) {
-        ts_fail_op(
-            TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-            "run again, it called '%s' where it had called '%s'",
-            k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op), ts_node_name(node));
-        return NULL;
-    }
-    if (!fits(expected, k->t)) {
-        fail_shape(s, "a tensor that is saved for backward", expected, k->t);
-        return NULL;
-    }
-    return k;
+    TS_TRY_NULL(collect(run, s, &c));
+    const ts_saved *k = &c->kept[packed->version];
+    if (k->op != node->op)
+        fail_other(s, "it called '%s' where it had called '%s'",
+                   k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op),
+                   ts_node_name(node));
+    else if (!ts_shape_fits(shape, k->t))
+        fail_shape(s, "a tensor that is saved for backward", shape, k->t);
+    else
+        return k;
+    return NULL;
 }
 
-void ts_collected_done(ts_run *run, const ts_node *n)
+void ts_collected_done(ts_run *run, ts_node *n)
 {
     ts_collected *c = *find(run, n->segment);
-    if (!c)
-        return;
-    for (uint32_t i = 0; i < n->ninputs; i++)
-        if (n->inputs[i].packed)
-            let_go(c, n->inputs[i].version);
-    for (int i = 0; i < n->nrets; i++)
-        if (n->outputs[i].packed)
-            let_go(c, n->outputs[i].version);
-    if (n->op == TS_NODE_FUNCTION)
-        for (int i = 0; i < ts_function_of(n)->nsaved; i++)
-            if (ts_function_of(n)->saved[i].packed)
-                let_go(c, ts_function_of(n)->saved[i].version);
+    const ts_saved *s;
+    for (uint32_t i = 0; c && (s = ts_node_saved(n, i)); i++)
+        if (s->packed)
+            ts_saved_drop(&c->kept[s->version]);
     reader_done(run, n->segment);
 }
 
