@@ -124,8 +124,7 @@ static uint32_t heap_pop(ts_run *run)
     return top;
 }
 
-/** The task of a node; a new one waits from now on. */
-static ts_status schedule(ts_run *run, ts_node *node, uint32_t *at)
+ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *at)
 {
     uint32_t index = 0, mask = 2 * run->room - 1;
     for (uint32_t at = hash(node, mask); run->table[at] && !index; at = (at + 1) & mask)
@@ -147,7 +146,7 @@ static ts_status schedule(ts_run *run, ts_node *node, uint32_t *at)
 static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
 {
     uint32_t index;
-    TS_TRY(schedule(run, node, &index));
+    TS_TRY(ts_run_schedule(run, node, &index));
     ts_task *t = &run->tasks[index];
     ts_tensor **grads = grads_of(t);
     if (TS_UNLIKELY(!grads)) {
@@ -449,11 +448,6 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
 
 /* --------------------------------------------------------------------------------- walks ---- */
 
-ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number)
-{
-    return schedule(walk, node, number);
-}
-
 ts_status ts_engine_walk(ts_node *root,
                          ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number,
                                             void *ctx),
@@ -462,18 +456,11 @@ ts_status ts_engine_walk(ts_node *root,
     ts_run walk = {.thread = ts_thread_self()};
     few_tasks few;
     run_begin(&walk, &few);
-    uint32_t index;
-    ts_status status = schedule(&walk, root, &index);
+    uint32_t number;
+    ts_status status = ts_run_schedule(&walk, root, &number);
     while (status == TS_OK && walk.nheap) {
-        index = heap_pop(&walk);
-        ts_node *n = walk.tasks[index].node;
-        for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
-            uint32_t next;
-            if (n->inputs[i].next)
-                status = schedule(&walk, n->inputs[i].next, &next);
-        }
-        if (status == TS_OK)
-            status = visit(&walk, n, index, ctx);
+        number = heap_pop(&walk);
+        status = visit(&walk, walk.tasks[number].node, number, ctx);
     }
     run_free(&walk);
     return status;

@@ -62,11 +62,11 @@ ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_saved *saved, const ts_shape *
  * in the rule's scope; else t. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
-/** Number of a node in a walk, in the order of discovery; made when the node is new. */
-ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number);
+/** The task of a node, by its number in the order of discovery; a new one waits from now on. */
+ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *number);
 /**
- * Visits each node below and including root once, consumers before makers; anything but TS_OK ends
- * the walk. visit asks for the numbers of neighbours with ts_walk_number().
+ * Visits root and each node that visit schedules, once, consumers before makers; anything but TS_OK
+ * ends the walk.
  */
 ts_status ts_engine_walk(ts_node *root,
                          ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number,

@@ -47,9 +47,12 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
     for (int i = 0; i < n; i++) {
         ts_input *in = &node->inputs[i];
         ts_node_add_input(node, in, inputs[i], 0);
-        if (inputs[i] == TS_NONE)
+        if (inputs[i] == TS_NONE) {
             in->shape.dtype = TS_DTYPE_NONE;
-        else if (records && status == TS_OK)
+            continue;
+        }
+        in->saved.version = inputs[i]->storage->version; /* forward may not write to it */
+        if (records && status == TS_OK)
             status = ts_node_connect(node, in, inputs[i], &call->records);
     }
     thread->seq = ++node->seq;
@@ -173,52 +176,50 @@ ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
 
 /* ------------------------------------------------------------------------------- forward ---- */
 
-/** What forward must not have done. */
-static ts_status check_forward(const ts_function_call *call, ts_tensor *const *inputs,
-                               const uint32_t *versions, ts_tensor *const *outputs)
-{
-    const char *name = call->fn.name;
-    const void *site = call->node->site;
-    int n = (int)call->node->ninputs, m = call->node->nrets;
-    for (int k = 0; k < m; k++)
-        if (!outputs[k] || outputs[k] == TS_NONE)
-            return outputs[k] ? ts_fail_op(TS_ERR_NULL, name, site, NULL,
-                                           "forward gave TS_NONE for output %d", k)
-                   : ts_error_code() != TS_OK
-                       ? fail_in(call, "forward", TS_ERR_NULL)
-                       : ts_fail_op(TS_ERR_NULL, name, site, NULL, "forward gave no output %d", k);
-    for (int i = 0; i < n; i++) {
-        if (inputs[i] == TS_NONE)
-            continue;
-        bool dirty = call->marks[i] & DIRTY, found = false;
-        if (!dirty && inputs[i]->storage->version != versions[i])
-            return ts_fail_op(TS_ERR_AUTOGRAD, name, site,
-                              "call ts_function_mark_dirty() before the write",
-                              "forward wrote to input %d in place without marking it dirty", i);
-        for (int k = 0; k < m; k++) {
-            if (outputs[k] != inputs[i])
-                continue;
-            if (dirty && call->marks[n + k] & CONSTANT)
-                return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
-                                  "output %d is a dirty input and marked constant", k);
-            if (dirty && found)
-                return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
-                                  "input %d is dirty and two outputs", i);
-            found = true;
-        }
-        if (dirty && !found)
-            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, "return it as an output",
-                              "input %d is dirty but no output", i);
-    }
-    return TS_OK;
-}
-
 static int find(ts_tensor *const *list, int n, const ts_tensor *t)
 {
     for (int i = 0; i < n; i++)
         if (list[i] == t)
             return i;
     return -1;
+}
+
+/** What forward must not have done. */
+static ts_status check_forward(const ts_function_call *call, ts_tensor *const *inputs,
+                               ts_tensor *const *outputs)
+{
+    const char *name = call->fn.name;
+    const void *site = call->node->site;
+    int n = (int)call->node->ninputs, m = call->node->nrets;
+    for (int k = 0; k < m; k++) {
+        if (!outputs[k] && ts_error_code() != TS_OK)
+            return fail_in(call, "forward", TS_ERR_NULL);
+        if (!outputs[k] || outputs[k] == TS_NONE)
+            return ts_fail_op(TS_ERR_NULL, name, site, NULL, "forward gave %s output %d",
+                              outputs[k] ? "TS_NONE for" : "no", k);
+    }
+    for (int i = 0; i < n; i++) {
+        if (inputs[i] == TS_NONE)
+            continue;
+        if (!(call->marks[i] & DIRTY)) {
+            if (inputs[i]->storage->version == call->node->inputs[i].saved.version)
+                continue;
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site,
+                              "call ts_function_mark_dirty() before the write",
+                              "forward wrote to input %d in place without marking it dirty", i);
+        }
+        int k = find(outputs, m, inputs[i]);
+        if (k < 0)
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, "return it as an output",
+                              "input %d is dirty but no output", i);
+        if (call->marks[n + k] & CONSTANT)
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
+                              "output %d is a dirty input and marked constant", k);
+        if (find(outputs + k + 1, m - k - 1, inputs[i]) >= 0)
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
+                              "input %d is dirty and two outputs", i);
+    }
+    return TS_OK;
 }
 
 /** An alias without history; one reference. It is a view only if forward made one. */
@@ -263,16 +264,14 @@ static ts_status finish(ts_function_call *call, ts_tensor *const *inputs, ts_ten
 {
     ts_node *node = call->node;
     int n = (int)node->ninputs, m = node->nrets;
-    ts_tensor *results[MOST_OUTPUTS];
     TS_TRY(name_saved(call, inputs, outputs));
     for (int k = 0; k < m; k++) {
         int i = find(inputs, n, outputs[k]);
-        results[k] =
-            i >= 0 && call->marks[i] & DIRTY ? ts_tensor_ref(outputs[k]) : alias_of(outputs[k]);
-        if (results[k])
+        bool dirty = i >= 0 && call->marks[i] & DIRTY;
+        if ((outputs[k] = dirty ? ts_tensor_ref(outputs[k]) : alias_of(outputs[k])))
             continue;
         while (k--)
-            ts_tensor_unref(results[k]);
+            ts_tensor_unref(outputs[k]);
         return ts_error_code();
     }
     for (int i = 0; i < call->nsaved; i++) {
@@ -281,12 +280,11 @@ static ts_status finish(ts_function_call *call, ts_tensor *const *inputs, ts_ten
             ts_saved_drop(s);
     }
     for (int k = 0; k < m; k++) {
-        ts_shape_fill(&node->outputs[k].shape, results[k]);
-        if (!ts_dtype_is_float((ts_dtype)results[k]->dtype))
+        ts_shape_fill(&node->outputs[k].shape, outputs[k]);
+        if (!ts_dtype_is_float((ts_dtype)outputs[k]->dtype))
             call->marks[n + k] |= CONSTANT;
         if (call->records && !(call->marks[n + k] & CONSTANT))
-            ts_node_attach(node, results[k], k);
-        outputs[k] = results[k];
+            ts_node_attach(node, outputs[k], k);
     }
     return TS_OK;
 }
@@ -295,15 +293,12 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
 {
     ts_thread *thread = ts_thread_self();
     int n = (int)call->node->ninputs, m = call->node->nrets;
-    size_t bytes = (size_t)n * (sizeof(ts_tensor *) + sizeof(uint32_t));
+    size_t bytes = (size_t)n * sizeof(ts_tensor *);
     ts_tensor **inputs = ts_alloc(thread, bytes); /* a copy: outputs may be the same array */
     if (!inputs)
         return ts_fail_memory("a function's inputs", (int64_t)bytes);
-    uint32_t *versions = (uint32_t *)(inputs + n);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         inputs[i] = given[i];
-        versions[i] = inputs[i] == TS_NONE ? 0 : inputs[i]->storage->version;
-    }
     memset(outputs, 0, (size_t)m * sizeof *outputs);
     ts_status status;
     {
@@ -318,7 +313,7 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
         if (status != TS_OK)
             status = fail_in(call, "forward", status);
         if (status == TS_OK)
-            status = check_forward(call, inputs, versions, outputs);
+            status = check_forward(call, inputs, outputs);
         if (status == TS_OK)
             status = finish(call, inputs, outputs);
     }
@@ -328,23 +323,28 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
     return status;
 }
 
-/** An error for what cannot be applied. */
-static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n,
-                             ts_tensor **outputs, int m, const void *site)
+ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_tensor **outputs,
+                        int m, int most, const char *expected)
 {
-    const char *op = fn->name ? fn->name : "function_apply";
-    if (!fn->name || !fn->forward || !fn->backward)
-        return ts_fail_op(TS_ERR_NULL, op, site, NULL,
-                          "argument 'fn': expected a name, forward and backward, got NULL");
-    ts_check_place at = {op, site};
     TS_TRY(ts_check_list(at, "inputs", "n", inputs, n));
     TS_TRY(ts_check_list(at, "outputs", "m", outputs, m));
-    if (m < 1 || m > MOST_OUTPUTS)
-        return ts_check_refuse(at, "m", "1 to 255", ts_scalar_int(m));
+    if (m < 1 || m > most)
+        return ts_check_refuse(at, "m", expected, ts_scalar_int(m));
     for (int i = 0; i < n; i++)
         if (!inputs[i])
             return ts_check_null(at, "inputs", 0, true);
     return TS_OK;
+}
+
+/** An error for what cannot be applied. */
+static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n,
+                             ts_tensor **outputs, int m, const void *site)
+{
+    ts_check_place at = {fn->name ? fn->name : "function_apply", site};
+    if (!fn->name || !fn->forward || !fn->backward)
+        return ts_fail_op(TS_ERR_NULL, at.function, site, NULL,
+                          "argument 'fn': expected a name, forward and backward, got NULL");
+    return ts_check_ends(at, inputs, n, outputs, m, MOST_OUTPUTS, "1 to 255");
 }
 
 ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n,

@@ -4,6 +4,7 @@
 #define TS_AUTOGRAD_FUNCTION_H
 
 #include "autograd/recompute.h"
+#include "include/tessera/check.h"
 
 /** A tensor that forward saved. */
 typedef struct ts_function_saved {
@@ -28,6 +29,9 @@ TS_INLINE ts_function_call *ts_function_of(const ts_node *n)
 {
     return (ts_function_call *)(n->args + n->nargs);
 }
+/** Refuses NULL lists and inputs, and m outside of 1 to most, which `expected` says. */
+ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_tensor **outputs,
+                        int m, int most, const char *expected);
 /** Part of a node's end. */
 void ts_function_end(ts_node *n);
 

@@ -130,7 +130,7 @@ static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx
         uint32_t next;
         if (!in->next)
             continue;
-        TS_TRY(ts_walk_number(walk, in->next, &next));
+        TS_TRY(ts_run_schedule(walk, in->next, &next));
         if (dot)
             fprintf(p->out, "  n%" PRIu32 " -> n%" PRIu32 ";\n", number, next);
         else

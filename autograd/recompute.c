@@ -4,14 +4,26 @@
 #include "autograd/function.h"
 #include "include/tessera/check.h"
 
+#include <limits.h>
 #include <string.h>
+
+/** A function with what one run of it gets. */
+typedef struct part {
+    ts_recompute_fn fn;
+    void *ctx;
+    ts_tensor **inputs, **outputs;
+    int n, m;
+    const void *site;
+    ts_tape *tape;
+} part;
 
 /** An input of a segment: held, or packed in the segment around it. */
 typedef struct segment_input {
     ts_saved saved;
-    uint32_t version; /* before the function ran */
-    bool requires_grad;
     ts_shape shape;
+    bool requires_grad;
+    uint32_t version; /* before the function ran, as the maker */
+    const ts_node *maker;
 } segment_input;
 
 /** One forward of a checkpointed function; owned by the nodes that it recorded. */
@@ -19,13 +31,10 @@ struct ts_segment {
     _Atomic int32_t refs;
     uint32_t slots;   /* numbers given */
     uint32_t readers; /* nodes with numbers, and segments inside that packed inputs */
-    int n, m;
-    bool open;   /* forward still runs */
-    bool broken; /* it failed, or wrote to an input */
-    ts_recompute_fn fn;
-    void *ctx;
+    bool open;        /* forward still runs */
+    bool broken;      /* it failed, or wrote to an input */
+    part part;        /* its inputs and outputs are gone */
     void (*release)(void *ctx);
-    const void *site;
     ts_rng_state rng;
     ts_mask_guard masks;
     uint32_t autocast; /* of the thread */
@@ -50,7 +59,7 @@ static const char op_name[] = "recompute";
 
 /** The second run did something else. */
 #define fail_other(s, format, ...)                                                                 \
-    ts_fail_op(TS_ERR_STATE, op_name, (s)->site,                                                   \
+    ts_fail_op(TS_ERR_STATE, op_name, (s)->part.site,                                              \
                "the function must do the same each time it runs", "run again, " format,            \
                __VA_ARGS__)
 
@@ -65,7 +74,7 @@ static ts_status fail_shape(const ts_segment *s, const char *what, const ts_shap
 
 static void drop_inputs(ts_segment *s)
 {
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < s->part.n; i++)
         ts_saved_drop(&s->inputs[i].saved);
 }
 
@@ -77,7 +86,7 @@ void ts_segment_unref(ts_segment *s)
     if (s->outer)
         ts_segment_unref(s->outer);
     if (s->release)
-        s->release(s->ctx);
+        s->release(s->part.ctx);
     ts_free(&ts_tls, s, s->bytes);
 }
 
@@ -125,71 +134,68 @@ bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, ts_saved *s)
 
 /* ------------------------------------------------------------------------------- forward ---- */
 
-/** Runs the function with a tape; results go to the caller's scope. */
-static ts_status run_function(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
-                              ts_tensor **outputs, int m, ts_tape *tape, const void *site)
+/** Runs the function with its tape; results go to the caller's scope. */
+static ts_status run_part(void *ctx)
 {
+    const part *p = ctx;
     ts_thread *thread = ts_thread_self();
     ts_tape *before = thread->tape;
     ts_status status;
     {
         TS_SCOPE;
-        thread->tape = tape;
-        status = fn(ctx, inputs, n, outputs, m);
+        thread->tape = p->tape;
+        status = p->fn(p->ctx, p->inputs, p->n, p->outputs, p->m);
         thread->tape = before;
         if (status != TS_OK && ts_error_code() == TS_OK)
-            ts_fail_op(status, op_name, site, NULL, "the function failed without saying why");
-        for (int i = 0; i < m && status == TS_OK; i++)
-            if (!outputs[i])
-                status = ts_fail_null(op_name, site, "an output of the function");
-        for (int i = 0; i < m && status == TS_OK; i++)
-            ts_keep(outputs[i]);
+            ts_fail_op(status, op_name, p->site, NULL, "the function failed without saying why");
+        for (int i = 0; i < p->m && status == TS_OK; i++)
+            if (!p->outputs[i])
+                status = ts_fail_null(op_name, p->site, "an output of the function");
+        for (int i = 0; i < p->m && status == TS_OK; i++)
+            ts_keep(p->outputs[i]);
     }
-    for (int i = 0; i < m && status != TS_OK; i++)
-        outputs[i] = NULL;
+    for (int i = 0; i < p->m && status != TS_OK; i++)
+        p->outputs[i] = NULL;
     return status;
 }
 
-static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(void *),
-                               ts_tensor *const *inputs, int n, int m, const void *site)
+static ts_segment *segment_new(const part *p, void (*release)(void *))
 {
     ts_thread *thread = ts_thread_self();
     size_t bytes =
-        sizeof(ts_segment) + (size_t)n * sizeof(segment_input) + (size_t)m * sizeof(ts_shape);
+        sizeof(ts_segment) + (size_t)p->n * sizeof(segment_input) + (size_t)p->m * sizeof(ts_shape);
     ts_segment *s = ts_alloc(thread, bytes);
     if (!s) {
         ts_fail_memory("a part to compute again", (int64_t)bytes);
         return NULL;
     }
-    *s = (ts_segment){.n = n,
-                      .m = m,
-                      .open = true,
-                      .fn = fn,
-                      .ctx = ctx,
+    *s = (ts_segment){.open = true,
+                      .part = *p,
                       .release = release,
-                      .site = site,
                       .rng = thread->rng,
                       .masks = ts_mask_get(),
                       .autocast = thread->autocast,
                       .device = thread->device,
                       .bytes = bytes};
     atomic_init(&s->refs, 1);
-    s->outputs = (ts_shape *)(s->inputs + n);
+    s->outputs = (ts_shape *)(s->inputs + p->n);
     ts_tape *outer = thread->tape;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < p->n; i++) {
         segment_input *in = &s->inputs[i];
-        *in = (segment_input){.saved.t = inputs[i]};
-        if (inputs[i] == TS_NONE)
+        ts_tensor *t = p->inputs[i];
+        *in = (segment_input){.saved.t = t};
+        if (t == TS_NONE)
             continue;
-        ts_shape_fill(&in->shape, inputs[i]);
-        in->version = in->saved.version = inputs[i]->storage->version;
-        in->requires_grad = inputs[i]->flags & TS_TENSOR_REQUIRES_GRAD;
-        if (!outer || is_held(outer, inputs[i])) {
-            ts_tensor_ref(inputs[i]);
+        ts_shape_fill(&in->shape, t);
+        in->maker = t->node;
+        in->version = in->saved.version = t->storage->version;
+        in->requires_grad = t->flags & TS_TENSOR_REQUIRES_GRAD;
+        if (!outer || is_held(outer, t)) {
+            ts_tensor_ref(t);
             continue;
         }
         in->saved.t = NULL;
-        put(outer, inputs[i], TS_NODE_FUNCTION, &in->saved);
+        put(outer, t, TS_NODE_FUNCTION, &in->saved);
         if (!s->outer) {
             s->outer = segment_ref(outer->segment);
             outer->segment->readers++;
@@ -199,37 +205,36 @@ static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(vo
 }
 
 /** The function must not have written to its inputs: their values are needed again. */
-static ts_status check_inputs(const ts_segment *s, ts_tensor *const *inputs, ts_node *const *makers)
+static ts_status check_inputs(const ts_segment *s, const part *p)
 {
-    for (int i = 0; i < s->n; i++)
-        if (inputs[i] != TS_NONE &&
-            (inputs[i]->storage->version != s->inputs[i].version || inputs[i]->node != makers[i]))
-            return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "write to ts_clone() of it",
+    for (int i = 0; i < p->n; i++) {
+        const ts_tensor *t = p->inputs[i];
+        const segment_input *in = &s->inputs[i];
+        if (t != TS_NONE && (t->storage->version != in->version || t->node != in->maker))
+            return ts_fail_op(TS_ERR_AUTOGRAD, op_name, p->site, "write to ts_clone() of it",
                               "the function wrote to input %d, which is needed to run it again", i);
+    }
     return TS_OK;
 }
 
-/** The first run. makers: room for n. */
-static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
-                         ts_tensor *const *inputs, int n, ts_tensor **outputs, int m,
-                         ts_node **makers, const void *site)
+/** The first run; the segment takes ctx over. */
+static ts_status forward(part *p, void (*release)(void *))
 {
-    ts_segment *s = segment_new(fn, ctx, release, inputs, n, m, site);
+    ts_segment *s = segment_new(p, release);
     if (!s) {
         if (release)
-            release(ctx);
+            release(p->ctx);
         return ts_error_code();
     }
-    for (int i = 0; i < n; i++)
-        makers[i] = inputs[i]->node;
-    ts_tape tape = {.segment = s, .inputs = inputs, .n = n};
-    ts_status status = run_function(fn, ctx, inputs, n, outputs, m, &tape, site);
+    p->tape = &(ts_tape){.segment = s, .inputs = p->inputs, .n = p->n};
+    ts_status status = run_part(p);
     if (status == TS_OK)
-        status = check_inputs(s, inputs, makers);
-    for (int i = 0; i < m && status == TS_OK; i++)
-        ts_shape_fill(&s->outputs[i], outputs[i]);
-    for (int i = 0; i < m && status != TS_OK; i++)
-        outputs[i] = NULL;
+        status = check_inputs(s, p);
+    for (int i = 0; i < p->m; i++)
+        if (status == TS_OK)
+            ts_shape_fill(&s->outputs[i], p->outputs[i]);
+        else
+            p->outputs[i] = NULL;
     s->open = false;
     s->broken = status != TS_OK;
     if (s->broken)
@@ -239,64 +244,61 @@ static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
     return status;
 }
 
-static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, int n,
-                       ts_tensor **outputs, int m, void (*release)(void *), const void *site)
+/** A run inside a part that is computed again: nothing reads what it would save. */
+static ts_status run_inside(part *p, ts_tape *tape)
+{
+    for (int i = 0; i < p->n; i++) /* in the order in which segment_new() packed them */
+        if (p->inputs[i] != TS_NONE && !is_held(tape, p->inputs[i]))
+            put(tape, p->inputs[i], TS_NODE_FUNCTION, &(ts_saved){0});
+    p->tape = &(ts_tape){.inputs = p->inputs, .n = p->n};
+    return run_part(p);
+}
+
+static ts_status apply(part p, void (*release)(void *))
 {
     ts_thread *thread = ts_thread_self();
-    ts_tensor **inputs = NULL; /* a copy: outputs may be the same array */
-    ts_status status = TS_OK;
-    ts_check_place at = {op_name, site};
-    if (!fn)
-        status = ts_check_null(at, "fn", 0, false);
-    if (status == TS_OK)
-        status = ts_check_list(at, "inputs", "n", given, n);
-    if (status == TS_OK)
-        status = ts_check_list(at, "outputs", "m", outputs, m);
-    if (status == TS_OK && m < 1)
-        status = ts_check_refuse(at, "m", "at least 1", ts_scalar_int(m));
-    for (int i = 0; i < n && status == TS_OK; i++)
-        if (!given[i])
-            status = ts_check_null(at, "inputs", 0, true);
-    size_t bytes = 2 * (size_t)(n > 0 ? n : 0) * sizeof *inputs;
-    if (status == TS_OK && !(inputs = ts_alloc(thread, bytes)))
+    ts_tensor **given = p.inputs;
+    ts_check_place at = {op_name, p.site};
+    ts_status status = p.fn ? ts_check_ends(at, given, p.n, p.outputs, p.m, INT_MAX, "at least 1")
+                            : ts_check_null(at, "fn", 0, false);
+    size_t bytes = (size_t)(p.n > 0 ? p.n : 0) * sizeof *given;
+    p.inputs = status == TS_OK ? ts_alloc(thread, bytes) : NULL; /* outputs may be the same array */
+    if (status == TS_OK && !p.inputs)
         status = ts_fail_memory("a function's inputs", (int64_t)bytes);
-    if (inputs && n)
-        memcpy(inputs, given, (size_t)n * sizeof *inputs);
-    for (int i = 0; i < m && outputs; i++)
-        outputs[i] = NULL;
-    ts_tape *tape = thread->tape;
-    bool again = tape && !tape->segment; /* inside a part that is computed again */
-    if (status == TS_OK && ts_grad_enabled() && !again) {
-        status = forward(fn, ctx, release, inputs, n, outputs, m, (ts_node **)(inputs + n), site);
+    for (int i = 0; i < p.n && p.inputs; i++)
+        p.inputs[i] = given[i];
+    for (int i = 0; i < p.m && p.outputs; i++)
+        p.outputs[i] = NULL;
+    p.tape = thread->tape;
+    if (status == TS_OK && p.tape && !p.tape->segment) {
+        status = run_inside(&p, p.tape);
+    } else if (status == TS_OK && ts_grad_enabled()) {
+        status = forward(&p, release);
         release = NULL;
-    } else if (status == TS_OK && again) {
-        for (int i = 0; i < n; i++) /* in the order in which segment_new() packed them */
-            if (inputs[i] != TS_NONE && !is_held(tape, inputs[i]))
-                put(tape, inputs[i], TS_NODE_FUNCTION, &(ts_saved){0});
-        ts_tape nothing = {.inputs = inputs, .n = n};
-        status = run_function(fn, ctx, inputs, n, outputs, m, &nothing, site);
     } else if (status == TS_OK) {
-        status = run_function(fn, ctx, inputs, n, outputs, m, tape, site);
+        status = run_part(&p);
     }
-    if (inputs)
-        ts_free(thread, inputs, bytes);
+    if (p.inputs)
+        ts_free(thread, p.inputs, bytes);
     if (release)
-        release(ctx);
+        release(p.ctx);
     return status;
 }
 
 ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                        ts_tensor **outputs, int m)
 {
-    return apply(fn, ctx, inputs, n, outputs, m, NULL, __builtin_return_address(0));
+    const void *site = __builtin_return_address(0);
+    return apply((part){fn, ctx, (ts_tensor **)inputs, outputs, n, m, site, NULL}, NULL);
 }
 
 ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                           ts_tensor **outputs, int m, const ts_recompute_opts *opts)
 {
+    const void *site = __builtin_return_address(0);
     ts_recompute_opts o;
     TS_TRY(TS_CHECK_OPTS(&o, opts));
-    return apply(fn, ctx, inputs, n, outputs, m, o.release, __builtin_return_address(0));
+    return apply((part){fn, ctx, (ts_tensor **)inputs, outputs, n, m, site, NULL}, o.release);
 }
 
 /* --------------------------------------------------------------------------------- again ---- */
@@ -315,13 +317,14 @@ static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *ou
         return TS_OK;
     }
     if (!t)
-        return ts_fail_op(TS_ERR_INTERNAL, op_name, s->site, NULL,
+        return ts_fail_op(TS_ERR_INTERNAL, op_name, s->part.site, NULL,
                           "input %d of an inner part is gone", i);
     if (!ts_shape_fits(&in->shape, t))
         return fail_shape(s, "an input of an inner part", &in->shape, t);
     if (t->storage->version != saved->version) {
         uint16_t writer = t->storage->writer;
-        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "write to ts_clone() of it instead",
+        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->part.site,
+                          "write to ts_clone() of it instead",
                           "input %d is needed to run the function again but was written in place "
                           "since, last by '%s'",
                           i, writer ? ts_op_name(writer) : "ts_data_mut");
@@ -351,24 +354,9 @@ static ts_status forget_history(ts_run *run, ts_collected *c)
     return TS_OK;
 }
 
-/** A segment that runs again: its results, and the tape that collects what it saves. */
-typedef struct again {
-    ts_segment *segment;
-    ts_tensor **outputs;
-    ts_tape tape;
-} again;
-
-static ts_status run_recorded(void *ctx)
-{
-    again *a = ctx;
-    const ts_segment *s = a->segment;
-    return run_function(s->fn, s->ctx, a->tape.inputs, s->n, a->outputs, s->m, &a->tape, s->site);
-}
-
 /** Runs the function as the first time, with the thread's state of then,
  * and puts that of now back. */
-static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tensor **inputs,
-                           ts_tensor **outputs)
+static ts_status run_again(ts_run *run, const ts_segment *s, part *p)
 {
     ts_thread *thread = run->thread;
     ts_rng_state rng = thread->rng;
@@ -379,8 +367,7 @@ static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tenso
     thread->device = s->device;
     thread->include = (s->masks.include & ~tracing) | (masks.include & tracing);
     thread->exclude = (s->masks.exclude & ~tracing) | (masks.exclude & tracing);
-    again a = {s, outputs, {.into = c, .inputs = inputs, .n = s->n}};
-    ts_status status = ts_above.run_autocast(s->autocast, run_recorded, &a);
+    ts_status status = ts_above.run_autocast(s->autocast, run_part, p);
     ts_mask_pop(masks);
     thread->device = device;
     thread->rng = rng;
@@ -420,29 +407,32 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
     ts_collected *outer = NULL;
     if (s->outer)
         TS_TRY(collect(run, s->outer, &outer));
-    size_t bytes = (size_t)(s->n + s->m) * sizeof(ts_tensor *);
-    ts_tensor **inputs = ts_alloc(run->thread, bytes), **outputs = inputs + s->n;
-    if (!inputs)
+    part p = s->part;
+    size_t bytes = (size_t)(p.n + p.m) * sizeof(ts_tensor *);
+    p.inputs = ts_alloc(run->thread, bytes);
+    if (!p.inputs)
         return ts_fail_memory("a part to compute again", (int64_t)bytes);
-    memset(inputs, 0, bytes);
+    memset(p.inputs, 0, bytes);
+    p.outputs = p.inputs + p.n;
+    p.tape = &(ts_tape){.into = c, .inputs = p.inputs, .n = p.n};
     ts_status status = TS_OK;
-    for (int i = 0; i < s->n && status == TS_OK; i++)
-        status = input_again(run, s, i, outer, &inputs[i]);
+    for (int i = 0; i < p.n && status == TS_OK; i++)
+        status = input_again(run, s, i, outer, &p.inputs[i]);
     if (status == TS_OK)
-        status = run_again(run, s, c, inputs, outputs);
-    for (int i = 0; i < s->m && status == TS_OK; i++)
-        if (!ts_shape_fits(&s->outputs[i], outputs[i]))
-            status = fail_shape(s, "an output", &s->outputs[i], outputs[i]);
+        status = run_again(run, s, &p);
+    for (int i = 0; i < p.m && status == TS_OK; i++)
+        if (!ts_shape_fits(&s->outputs[i], p.outputs[i]))
+            status = fail_shape(s, "an output", &s->outputs[i], p.outputs[i]);
     if (status == TS_OK && c->count != s->slots)
         status = fail_other(s, "it saved %u tensors for backward; at first %u", c->count, s->slots);
     if (status == TS_OK)
         status = forget_history(run, c);
-    for (int i = 0; i < s->n && status == TS_OK && outer; i++)
+    for (int i = 0; i < p.n && status == TS_OK && outer; i++)
         if (s->inputs[i].saved.packed)
             ts_saved_drop(&outer->kept[s->inputs[i].saved.version]);
     if (status == TS_OK && outer)
         reader_done(run, s->outer);
-    ts_free(run->thread, inputs, bytes);
+    ts_free(run->thread, p.inputs, bytes);
     return status;
 }
 
@@ -454,10 +444,10 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
         return TS_OK;
     if (s->open)
         return ts_fail_op(
-            TS_ERR_AUTOGRAD, op_name, s->site, "move the backward out of the function",
+            TS_ERR_AUTOGRAD, op_name, s->part.site, "move the backward out of the function",
             "a backward through the function's ops was started before the function was done");
     if (s->broken)
-        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, NULL,
+        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->part.site, NULL,
                           "backward through a part whose forward failed");
     size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_saved);
     ts_collected *c = ts_alloc(run->thread, bytes);

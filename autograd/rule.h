@@ -3,8 +3,19 @@
 #ifndef TS_AUTOGRAD_RULE_H
 #define TS_AUTOGRAD_RULE_H
 
-#include "autograd/rules.h"
+#include "autograd/vjp.h"
 #include "include/tessera/ops.h"
+
+/* the rules that rows of ops.def name */
+#define VJP(rule) extern const ts_vjp ts_vjp_##rule;
+#define NODIFF
+#define BY_PARTS
+#define TS_OP(name, schema, forms, kind, infer, composite, gradient, ...) gradient
+#include "ops/ops.def"
+#undef TS_OP
+#undef VJP
+#undef NODIFF
+#undef BY_PARTS
 
 /** Bits of what a rule reads: argument or result i. */
 #define READS(i) TS_SAVE_ARG(i)
