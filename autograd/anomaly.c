@@ -1,7 +1,7 @@
 /** @file anomaly.c  The mode that looks at every gradient and remembers
  * where each call came from. */
 // SPDX-License-Identifier: MIT
-#include "autograd/anomaly.h"
+#include "autograd/engine.h"
 #include "dispatch/store.h"
 #include "include/tessera/ops.h"
 

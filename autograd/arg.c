@@ -1,19 +1,15 @@
 /** @file arg.c  Rules of extremes: the chosen element gets the gradient. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
-#include "include/tessera/ops.h"
-#include "ops/rows.h"
+#include "autograd/rule.h"
 
 static ts_status extreme_dim(ts_vjp_call *b)
 {
     ts_meta m = ts_rule_arg_meta(b, 0);
-    ts_tensor *g = ts_rule_grad(b, 0), *index = ts_rule_saved_ret(b, 1);
-    int dim = (int)ts_rule_arg(b, 1)->i;
-    if (!ts_rule_arg(b, 2)->i && m.ndim) {
-        g = ts_unsqueeze(g, dim);
-        index = ts_unsqueeze(index, dim);
+    ts_tensor *g = GRAD(0), *index = RET(1);
+    if (!INT(2) && m.ndim) {
+        g = ts_unsqueeze(g, DIM(1));
+        index = ts_unsqueeze(index, DIM(1));
     }
-    ts_tensor *into = ts_empty_on(m.sizes, m.ndim, m.dtype, m.device);
-    return ts_rule_give(b, 0, into ? ts_scatter_add(ts_zero_(into), dim, index, g) : NULL);
+    return ts_rule_give(b, 0, ts_scatter_add(ts_rule_zeros(m), DIM(1), index, g));
 }
-const ts_vjp ts_vjp_extreme_dim = {.rule = extreme_dim, .saves = {[0] = TS_SAVE_RET(1)}, .want = 2};
+const ts_vjp ts_vjp_extreme_dim = {.rule = extreme_dim, .saves = {[0] = READS_RET(1)}, .want = 2};

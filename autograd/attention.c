@@ -1,10 +1,8 @@
 /** @file attention.c  Rule of scaled dot-product attention. */
 // SPDX-License-Identifier: MIT
-#include "autograd/vjp.h"
+#include "autograd/rule.h"
 #include "dispatch/invoke.h"
-#include "include/tessera/ops.h"
 #include "ops/kernel.h"
-#include "ops/rows.h"
 
 /** Places of the forward call's arguments. */
 enum { MASK = 3, CU_SEQLENS, MAX_SEQLENS, SCALE, WINDOW, SOFTCAP, DROPOUT_P };
@@ -16,8 +14,7 @@ static ts_status scaled_dot_product_attention(ts_vjp_call *b)
                                  "pass ts_detach() of it, or write attention with ops of their own",
                                  "scaled_dot_product_attention: argument 'mask': requires grad, "
                                  "and attention has no gradient for it");
-    ts_tensor *out = ts_rule_saved_ret(b, 0), *g = ts_rule_grad(b, 0), *g_lse = ts_rule_grad(b, 1),
-              *mask = ts_rule_saved_arg(b, MASK);
+    ts_tensor *out = Y, *g = GRAD(0), *g_lse = GRAD(1), *mask = ARG(MASK);
     ts_tensor *bounds[2] = {TS_NONE, TS_NONE};
     const ts_value *lists = ts_rule_arg(b, CU_SEQLENS), *p = ts_rule_arg(b, DROPOUT_P);
     for (uint32_t k = 0; lists->tag == TS_TAG_TENSORS && k < lists->count; k++)
@@ -26,11 +23,11 @@ static ts_status scaled_dot_product_attention(ts_vjp_call *b)
     ts_rng_state rng = p->d > 0 ? ts_rule_rng(b) : (ts_rng_state){0, 0};
     ts_value args[] = {V_T(g ? g : ts_zeros_like(out)),
                        V_OPT(g_lse ? g_lse : TS_NONE),
-                       V_T(ts_rule_saved_arg(b, 0)),
-                       V_T(ts_rule_saved_arg(b, 1)),
-                       V_T(ts_rule_saved_arg(b, 2)),
+                       V_T(X),
+                       V_T(ARG(1)),
+                       V_T(ARG(2)),
                        V_T(out),
-                       V_T(ts_rule_saved_ret(b, 1)),
+                       V_T(RET(1)),
                        V_OPT(mask),
                        lists->tag == TS_TAG_NONE ? *lists : V_TS(bounds, lists->count),
                        *ts_rule_arg(b, MAX_SEQLENS),
@@ -55,7 +52,7 @@ static ts_status scaled_dot_product_attention(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_scaled_dot_product_attention = {
     .rule = scaled_dot_product_attention,
-    .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1) | TS_SAVE_ARG(2) | TS_SAVE_ARG(MASK) |
-              TS_SAVE_ARG(CU_SEQLENS) | TS_SAVE_RET(0) | TS_SAVE_RET(1),
+    .always =
+        READS_X | READS(1) | READS(2) | READS(MASK) | READS(CU_SEQLENS) | READS_Y | READS_RET(1),
     .want = 2,
 };

@@ -6,7 +6,6 @@
  * Buffers live in the run, so runs over a shared graph do not see each other.
  */
 // SPDX-License-Identifier: MIT
-#include "autograd/anomaly.h"
 #include "autograd/recompute.h"
 #include "core/recorder.h"
 #include "dispatch/timers.h"
@@ -125,8 +124,7 @@ static uint32_t heap_pop(ts_run *run)
     return top;
 }
 
-/** The task of a node; a new one waits from now on. */
-static ts_status schedule(ts_run *run, ts_node *node, uint32_t *at)
+ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *at)
 {
     uint32_t index = 0, mask = 2 * run->room - 1;
     for (uint32_t at = hash(node, mask); run->table[at] && !index; at = (at + 1) & mask)
@@ -148,7 +146,7 @@ static ts_status schedule(ts_run *run, ts_node *node, uint32_t *at)
 static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
 {
     uint32_t index;
-    TS_TRY(schedule(run, node, &index));
+    TS_TRY(ts_run_schedule(run, node, &index));
     ts_task *t = &run->tasks[index];
     ts_tensor **grads = grads_of(t);
     if (TS_UNLIKELY(!grads)) {
@@ -186,41 +184,40 @@ ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record)
     return TS_OK;
 }
 
+/** Adds to the gradient that a leaf has. */
+static ts_status deliver_more(ts_run *run, ts_tensor *leaf, ts_tensor *grad)
+{
+    ts_tensor **slot = &leaf->grad->grad, *before = *slot;
+    TS_TELL(run->thread, grad_read, leaf, before);
+    ts_tensor_ref(leaf); /* its last owner may be the gradient that is replaced */
+    ts_status status = ts_accumulate_grad(slot, grad, run->record);
+    if (status == TS_OK && *slot != before)
+        TS_TELL(run->thread, grad_set, leaf, *slot);
+    ts_tensor_unref(leaf);
+    return status;
+}
+
 /** A leaf's complete gradient: into .grad, without a copy when nobody else has its storage. */
 static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad)
 {
-    ts_tensor *leaf = n->leaf;
+    ts_tensor *leaf = n->leaf, *g = *grad;
     if (!leaf)
         return TS_OK; /* the leaf is gone; nobody can ask */
     ts_grad_meta *m = ts_grad_meta_of(leaf);
     if (!m)
         return ts_error_code();
-    if (m->grad && TS_UNLIKELY(run->thread->recorder != NULL)) {
-        const ts_tensor *before = m->grad;
-        TS_TELL(run->thread, grad_read, leaf, m->grad);
-        ts_tensor_ref(leaf); /* its last owner may be the gradient that is replaced */
-        ts_status status = ts_accumulate_grad(&m->grad, *grad, run->record);
-        if (status == TS_OK && m->grad != before)
-            TS_TELL(run->thread, grad_set, leaf, m->grad);
-        ts_tensor_unref(leaf);
-        return status;
-    }
     if (m->grad)
-        return ts_accumulate_grad(&m->grad, *grad, run->record);
-    bool take = run->record ||
-                (sole_owner(*grad) && ((*grad)->flags & TS_TENSOR_CONTIGUOUS) && !(*grad)->link);
-    if (take) {
-        m->grad = *grad;
+        return deliver_more(run, leaf, g);
+    if (run->record || (sole_owner(g) && (g->flags & TS_TENSOR_CONTIGUOUS) && !g->link)) {
         *grad = NULL;
-        m->grad->flags &= (uint8_t)~TS_TENSOR_VIEW;
-        TS_TELL(run->thread, grad_set, leaf, m->grad);
-        return TS_OK;
+        g->flags &= (uint8_t)~TS_TENSOR_VIEW;
+    } else {
+        TS_SCOPE;
+        TS_TRY(g = ts_clone(g));
+        ts_tensor_ref(g);
     }
-    TS_SCOPE;
-    ts_tensor *copy = ts_clone(*grad);
-    TS_TRY(copy);
-    m->grad = ts_tensor_ref(copy);
-    TS_TELL(run->thread, grad_set, leaf, m->grad);
+    m->grad = g;
+    TS_TELL(run->thread, grad_set, leaf, g);
     return TS_OK;
 }
 
@@ -233,98 +230,77 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
         return ts_fail_null(ts_node_name(n), n->site, "what a hook returned");
     if (g == old || g == TS_NONE || !old || old == TS_NONE)
         return TS_OK;
-    bool fits = g->ndim == old->ndim && g->dtype == old->dtype;
-    for (int d = 0; fits && d < g->ndim; d++)
-        fits = g->sizes[d] == old->sizes[d];
-    if (fits)
+    ts_shape want;
+    ts_shape_fill(&want, old);
+    if (ts_shape_fits(&want, g))
         return TS_OK;
-    char want[192], got[192];
-    return ts_fail_op(
-        TS_ERR_SHAPE, ts_node_name(n), n->site, NULL, "a hook gave %s %s for a gradient of %s %s",
-        ts_format_sizes(got, sizeof got, g->sizes, g->ndim), ts_dtype_name((ts_dtype)g->dtype),
-        ts_format_sizes(want, sizeof want, old->sizes, old->ndim),
-        ts_dtype_name((ts_dtype)old->dtype));
+    return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
+                      "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g), TS_SHAPE_TEXT(old));
 }
 
-/** Puts what a hook gave (borrowed) into the place of a gradient. */
-static ts_status replace(const ts_node *n, ts_tensor **place, ts_tensor *g)
+/** Calls a hook with the gradients that it may replace, and, behind the rule, those of the results.
+ */
+static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int count,
+                           ts_tensor **grads)
 {
-    ts_tensor *old = *place;
-    TS_TRY(check_hook(n, old, g));
-    if (g == old)
-        return TS_OK;
-    *place = g == TS_NONE ? NULL : ts_tensor_ref(g);
-    if (old)
-        ts_tensor_unref(old);
+    if (h->kind == TS_HOOK_PRE)
+        return h->pre(h->payload, n, seen, count);
+    if (h->kind == TS_HOOK_POST)
+        return h->post(h->payload, n, seen, count, grads, n->nrets);
+    ts_tensor *g = h->grad(h->payload, *seen);
+    TS_TRY(g);
+    *seen = g == TS_NONE ? *seen : g;
     return TS_OK;
 }
 
-static ts_status hook_status(const ts_node *n, ts_status status)
+/**
+ * Runs the hooks of one kind, those on gradients for one output.
+ * @param edited  gradients that the hooks may replace: the run's own, or those that a rule made,
+ *                which are in the caller's scope as all that the hooks make
+ * @param grads   gradients of the results, for hooks after the rule; NULL for others
+ */
+static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
+                                   ts_tensor **edited, int count, ts_tensor **grads)
 {
-    if (status != TS_OK && ts_error_code() == TS_OK)
-        ts_fail_op(status, ts_node_name(n), n->site, NULL, "a hook failed without saying why");
-    return status;
-}
-
-/** Hooks on one gradient; ts_retain_grad() sees what the others made of it. */
-static TS_COLD ts_status run_grad_hooks(ts_node *n, ts_tensor **grads, int output)
-{
-    for (int kind = TS_HOOK_GRAD; kind <= TS_HOOK_RETAIN; kind++)
-        for (ts_hook *h = n->hooks; h; h = h->next) {
-            if (h->kind != kind || h->output != output)
-                continue;
-            TS_SCOPE;
-            ts_tensor *g = h->grad(h->payload, grads[output]);
-            if (!g)
-                return TS_STATUS_OF(g);
-            if (kind == TS_HOOK_GRAD && g != TS_NONE)
-                TS_TRY(replace(n, &grads[output], g));
-        }
-    return TS_OK;
-}
-
-/** Hooks before the rule. */
-static TS_COLD ts_status run_pre_hooks(ts_node *n, ts_tensor **grads)
-{
-    for (ts_hook *h = n->hooks; h; h = h->next) {
-        if (h->kind != TS_HOOK_PRE)
-            continue;
-        TS_SCOPE;
-        ts_tensor *seen[UINT8_MAX];
-        for (int i = 0; i < n->nrets; i++)
-            seen[i] = grads[i] ? grads[i] : TS_NONE;
-        TS_TRY(hook_status(n, h->pre(h->payload, n, seen, n->nrets)));
-        for (int i = 0; i < n->nrets; i++)
-            if (grads[i] || seen[i] != TS_NONE)
-                TS_TRY(replace(n, &grads[i], seen[i]));
-    }
-    return TS_OK;
-}
-
-/** Hooks after the rule, with what it made; that, and what they make,
- * stays in the caller's scope. */
-static TS_COLD ts_status run_post_hooks(ts_run *run, ts_node *n, ts_tensor **made, int nmade,
-                                        ts_tensor **grads)
-{
-    size_t bytes = (size_t)(nmade + n->nrets) * sizeof(ts_tensor *);
+    int all = count + (grads ? n->nrets : 0);
+    size_t bytes = (size_t)all * sizeof(ts_tensor *);
     ts_tensor **seen = ts_alloc(run->thread, bytes);
     if (!seen)
         return ts_fail_memory("the gradients that a hook sees", (int64_t)bytes);
     ts_status status = TS_OK;
     for (ts_hook *h = n->hooks; h && status == TS_OK; h = h->next) {
-        if (h->kind != TS_HOOK_POST)
+        if (h->kind != kind || h->output != output)
             continue;
-        for (int i = 0; i < nmade; i++)
-            seen[i] = made[i] ? made[i] : TS_NONE;
-        for (int i = 0; i < n->nrets; i++)
-            seen[nmade + i] = grads[i] ? grads[i] : TS_NONE;
-        status = hook_status(n, h->post(h->payload, n, seen, nmade, seen + nmade, n->nrets));
-        for (int i = 0; i < nmade && status == TS_OK; i++)
-            if ((status = check_hook(n, made[i], seen[i])) == TS_OK)
-                made[i] = seen[i] == TS_NONE ? NULL : seen[i];
+        for (int i = 0; i < all; i++) {
+            seen[i] = i < count ? edited[i] : grads[i - count];
+            seen[i] = seen[i] ? seen[i] : TS_NONE;
+        }
+        status = call_hook(h, n, seen, count, seen + count);
+        if (status != TS_OK && ts_error_code() == TS_OK)
+            ts_fail_op(status, ts_node_name(n), n->site, NULL, "a hook failed without saying why");
+        for (int i = 0; i < count && status == TS_OK; i++) {
+            ts_tensor *old = edited[i];
+            if ((status = check_hook(n, old, seen[i])) != TS_OK || seen[i] == old)
+                continue;
+            edited[i] = seen[i] == TS_NONE ? NULL : seen[i];
+            if (!grads && edited[i])
+                ts_tensor_ref(edited[i]);
+            if (!grads && old)
+                ts_tensor_unref(old);
+        }
     }
     ts_free(run->thread, seen, bytes);
     return status;
+}
+
+/** Hooks on single gradients; ts_retain_grad() sees what the others made of it. */
+static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads)
+{
+    TS_SCOPE;
+    for (int i = 0; i < n->nrets; i++)
+        for (ts_hook_kind kind = TS_HOOK_GRAD; kind <= TS_HOOK_RETAIN && grads[i]; kind++)
+            TS_TRY(run_hooks(run, n, kind, i, &grads[i], 1, NULL));
+    return TS_OK;
 }
 
 /** Runs one rule and sends what it gives. grads are the run's own; sending may move the tasks. */
@@ -356,11 +332,11 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locke
             status = ts_anomaly_check(n, given, (int)n->ninputs,
                                       "the gradient that its backward gave for input");
         if (locked && TS_UNLIKELY(n->hooks != NULL) && status == TS_OK)
-            status = run_post_hooks(run, n, given, (int)n->ninputs, grads);
+            status = run_hooks(run, n, TS_HOOK_POST, 0, given, (int)n->ninputs, grads);
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
             ts_node *next = n->inputs[i].next;
             if (given[i] && next && next->seq >= run->floor)
-                status = send(run, next, n->inputs[i].output, given[i]);
+                status = send(run, next, n->inputs[i].shape.output, given[i]);
         }
     }
     if (given != few)
@@ -377,10 +353,9 @@ static ts_status run_node(ts_run *run, ts_task *t, bool locked)
 {
     ts_node *n = t->node;
     ts_tensor *few[TS_MAX_RETS], **grads = grads_of(t);
-    if (locked && TS_UNLIKELY(n->hooks != NULL))
-        for (int i = 0; i < n->nrets; i++)
-            if (grads[i])
-                TS_TRY(run_grad_hooks(n, grads, i));
+    bool hooked = locked && TS_UNLIKELY(n->hooks != NULL);
+    if (hooked)
+        TS_TRY(run_grad_hooks(run, n, grads));
     for (int i = 0; i < run->ncaptures; i++) {
         ts_capture *c = &run->captures[i];
         if (c->node == n && grads[c->output] && !c->grad)
@@ -388,8 +363,9 @@ static ts_status run_node(ts_run *run, ts_task *t, bool locked)
     }
     if (run->captures && n->seq <= run->floor)
         return TS_OK; /* a captured leaf or node; nothing below it is asked for */
-    if (locked && TS_UNLIKELY(n->hooks != NULL)) {
-        TS_TRY(run_pre_hooks(n, grads));
+    if (hooked) {
+        TS_SCOPE;
+        TS_TRY(run_hooks(run, n, TS_HOOK_PRE, 0, grads, n->nrets, NULL));
         bool any = false;
         for (int i = 0; i < n->nrets; i++)
             any |= grads[i] != NULL;
@@ -401,7 +377,7 @@ static ts_status run_node(ts_run *run, ts_task *t, bool locked)
         if (TS_LIKELY(!n->hooks || !n->leaf))
             return TS_OK;
         TS_SCOPE;
-        return run_post_hooks(run, n, NULL, 0, &n->leaf->grad->grad);
+        return run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &n->leaf->grad->grad);
     }
     if (grads == t->few) {
         memcpy(few, t->few, sizeof few);
@@ -430,7 +406,9 @@ static ts_status run_task(ts_run *run, uint32_t index)
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures)
 {
-    ts_run run = {.thread = ts_thread_self(), .record = record, .retain = retain,
+    ts_run run = {.thread = ts_thread_self(),
+                  .record = record,
+                  .retain = retain,
                   .captures = captures,
                   .ncaptures = ncaptures};
     few_tasks few;
@@ -470,11 +448,6 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
 
 /* --------------------------------------------------------------------------------- walks ---- */
 
-ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number)
-{
-    return schedule(walk, node, number);
-}
-
 ts_status ts_engine_walk(ts_node *root,
                          ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number,
                                             void *ctx),
@@ -483,18 +456,11 @@ ts_status ts_engine_walk(ts_node *root,
     ts_run walk = {.thread = ts_thread_self()};
     few_tasks few;
     run_begin(&walk, &few);
-    uint32_t index;
-    ts_status status = schedule(&walk, root, &index);
+    uint32_t number;
+    ts_status status = ts_run_schedule(&walk, root, &number);
     while (status == TS_OK && walk.nheap) {
-        index = heap_pop(&walk);
-        ts_node *n = walk.tasks[index].node;
-        for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
-            uint32_t next;
-            if (n->inputs[i].next)
-                status = schedule(&walk, n->inputs[i].next, &next);
-        }
-        if (status == TS_OK)
-            status = visit(&walk, n, index, ctx);
+        number = heap_pop(&walk);
+        status = visit(&walk, walk.tasks[number].node, number, ctx);
     }
     run_free(&walk);
     return status;

@@ -9,7 +9,7 @@ typedef struct ts_collected ts_collected; /* autograd/recompute.h */
 
 /** A gradient to hand out instead of accumulating it. */
 typedef struct ts_capture {
-    ts_node *node;   /* borrowed */
+    ts_node *node; /* borrowed */
     int output;
     ts_tensor *grad; /* owned; NULL while none has arrived */
 } ts_capture;
@@ -27,14 +27,14 @@ typedef struct ts_task {
 typedef struct ts_run {
     ts_thread *thread;
     ts_task *tasks;
-    uint32_t *heap;    /* indices of waiting tasks, largest seq first */
-    uint32_t *table;   /* open addressing: node -> task index + 1 */
+    uint32_t *heap;               /* indices of waiting tasks, largest seq first */
+    uint32_t *table;              /* open addressing: node -> task index + 1 */
     uint32_t ntasks, nheap, room; /* room: of tasks and heap; table has 2 * room */
-    uint32_t self;     /* of ts_node_lock() */
+    uint32_t self;                /* of ts_node_lock() */
     bool record, retain, anomaly;
     ts_capture *captures;
     int ncaptures;
-    uint64_t floor;    /* seq below which nothing is captured */
+    uint64_t floor;          /* seq below which nothing is captured */
     ts_collected *collected; /* what checkpoints have computed again */
 } ts_run;
 
@@ -54,22 +54,29 @@ struct ts_vjp_call {
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures);
 
-/** saved, unless it was not saved at all or was written since;
- * then NULL with an error that says `what`. */
-ts_tensor *ts_unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what);
+/** A saved tensor, computed again when need be; NULL with an error that says `what` when it was not
+ *  saved at all or was written since. */
+ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_saved *saved, const ts_shape *shape,
+                         const char *what);
 /** When the rule is recorded: t with its history, result `output` of maker,
  * in the rule's scope; else t. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
-/** Number of a node in a walk, in the order of discovery; made when the node is new. */
-ts_status ts_walk_number(ts_run *walk, ts_node *node, uint32_t *number);
+/** The task of a node, by its number in the order of discovery; a new one waits from now on. */
+ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *number);
 /**
- * Visits each node below and including root once, consumers before makers; anything but TS_OK ends
- * the walk. visit asks for the numbers of neighbours with ts_walk_number().
+ * Visits root and each node that visit schedules, once, consumers before makers; anything but TS_OK
+ * ends the walk.
  */
 ts_status ts_engine_walk(ts_node *root,
                          ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number,
                                             void *ctx),
                          void *ctx);
+
+/** A rule gave these; an error when one is not finite. Also for what a backward starts with. */
+TS_COLD ts_status ts_anomaly_check(const ts_node *node, ts_tensor *const *given, int n,
+                                   const char *what);
+/** Adds the node's forward call to the error on record. */
+TS_COLD ts_status ts_anomaly_explain(const ts_node *node, ts_status status);
 
 #endif

@@ -1,6 +1,5 @@
 /** @file function.c  Functions with a backward of their own: applied, recorded as one node, run. */
 // SPDX-License-Identifier: MIT
-#include "autograd/anomaly.h"
 #include "autograd/function.h"
 #include "include/tessera/check.h"
 #include "include/tessera/ops.h"
@@ -28,70 +27,40 @@ static ts_status fail_in(const ts_function_call *call, const char *where, ts_sta
 
 /* --------------------------------------------------------------------------------- node ---- */
 
-/** A node with room for the call; edges are not made yet. NULL with an error. */
+/** A node with room for the call, and its inputs with their edges if it records.
+ *  NULL with an error. */
 static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n, int m,
-                         const void *site)
+                         bool records, const void *site)
 {
     ts_thread *thread = ts_thread_self();
-    size_t bytes = sizeof(ts_node) + sizeof(ts_value) + sizeof(ts_function_call) +
-                   (size_t)n * (sizeof(ts_input) + 1) + (size_t)m * (sizeof(ts_output) + 1),
-           trail = ts_trail_bytes();
-    bytes = (bytes + trail + 7) & ~(size_t)7;
-    ts_node *node = bytes <= UINT32_MAX ? ts_alloc(thread, bytes) : NULL;
-    if (!node) {
-        ts_fail_memory("a node of the graph", (int64_t)bytes);
+    size_t tail = (sizeof(ts_function_call) + (size_t)n + (size_t)m + 7) & ~(size_t)7;
+    ts_node *node = ts_node_new(thread, TS_NODE_FUNCTION, 1, (uint32_t)n, (uint8_t)m, tail, site);
+    if (!node)
         return NULL;
-    }
-    *node = (ts_node){.op = TS_NODE_FUNCTION, .nargs = 1, .nrets = (uint8_t)m,
-                      .ninputs = (uint32_t)n, .saves = true, .guarded = true,
-                      .bytes = (uint32_t)bytes, .vjp = &function_vjp, .site = site};
-    atomic_init(&node->refs, 1);
-    atomic_init(&node->owner, 0);
-    node->inputs = (ts_input *)(node + 1);
-    node->outputs = (ts_output *)(node->inputs + n);
-    node->args = (ts_value *)(node->outputs + m);
+    node->saves = node->guarded = true;
+    node->vjp = &function_vjp;
     node->args[0] = ts_value_tensors(NULL, n);
     ts_function_call *call = ts_function_of(node);
     *call = (ts_function_call){.fn = *fn, .ctx = ctx, .node = node, .marks = (uint8_t *)(call + 1)};
     memset(call->marks, 0, (size_t)(n + m));
-    memset(node->outputs, 0, (size_t)m * sizeof *node->outputs);
-    memset(node->inputs, 0, (size_t)n * sizeof *node->inputs);
+    ts_status status = TS_OK;
     for (int i = 0; i < n; i++) {
-        if (inputs[i] == TS_NONE)
-            node->inputs[i].dtype = TS_DTYPE_NONE;
-        else
-            ts_input_fill(&node->inputs[i], 0, inputs[i]);
+        ts_input *in = &node->inputs[i];
+        ts_node_add_input(node, in, inputs[i], 0);
+        if (inputs[i] == TS_NONE) {
+            in->shape.dtype = TS_DTYPE_NONE;
+            continue;
+        }
+        in->saved.version = inputs[i]->storage->version; /* forward may not write to it */
+        if (records && status == TS_OK)
+            status = ts_node_connect(node, in, inputs[i], &call->records);
     }
-    if (trail)
-        ts_trail_take(node);
-    return node;
-}
-
-/** An edge to whatever made t, when t requires grad. */
-static ts_status connect(ts_node *node, int i, ts_tensor *t)
-{
-    if (t == TS_NONE || !(t->flags & TS_TENSOR_REQUIRES_GRAD))
-        return TS_OK;
-    ts_thread *thread = ts_thread_self();
-    ts_node *next = ts_gradient_node(t);
-    TS_TRY(next);
-    node->inputs[i].next = ts_node_ref(next);
-    node->inputs[i].output = t->output;
-    uint64_t seq = thread->seq > next->seq ? thread->seq : next->seq;
-    node->seq = thread->seq = seq + 1;
-    return TS_OK;
-}
-
-void ts_function_free_saved(ts_node *n)
-{
-    ts_function_call *call = ts_function_of(n);
-    for (int i = 0; i < call->nsaved; i++) {
-        ts_tensor *t = call->saved[i].t;
-        call->saved[i].t = NULL;
-        n->freed |= t != NULL;
-        if (t && t != TS_NONE)
-            ts_tensor_unref(t);
-    }
+    thread->seq = ++node->seq;
+    if (status == TS_OK)
+        return node;
+    call->fn.release = NULL; /* the caller still has ctx */
+    ts_node_unref(node);
+    return NULL;
 }
 
 void ts_function_end(ts_node *n)
@@ -144,10 +113,12 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
     }
     for (int i = 0; i < n; i++) {
         ts_tensor *t = tensors[i];
-        call->saved[call->nsaved++] =
-            t == TS_NONE ? (ts_function_saved){.t = t, .input = -1, .output = -1}
-                         : (ts_function_saved){ts_tensor_ref(t), t->storage->version, -1, -1, false,
-                                               ts_shape_of(t)};
+        ts_function_saved *s = &call->saved[call->nsaved++];
+        *s = (ts_function_saved){.saved.t = t, .input = -1, .output = -1};
+        if (t == TS_NONE)
+            continue;
+        s->saved.version = ts_tensor_ref(t)->storage->version;
+        ts_shape_fill(&s->shape, t);
     }
     return TS_OK;
 }
@@ -168,7 +139,8 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 {
     TS_TRY(TS_CHECK_OBJECTS(call));
     TS_TRY(only_in_forward(call, "ts_function_mark_dirty"));
-    if (i < 0 || (uint32_t)i >= call->node->ninputs || call->node->inputs[i].dtype == TS_DTYPE_NONE)
+    if (i < 0 || (uint32_t)i >= call->node->ninputs ||
+        call->node->inputs[i].shape.dtype == TS_DTYPE_NONE)
         return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
                           "mark_dirty: expected an input below %u, got %d", call->node->ninputs, i);
     char what[32];
@@ -189,63 +161,20 @@ ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
     }
     ts_vjp_call *b = call->running;
     const ts_function_saved *s = &call->saved[i];
+    if (s->saved.t == TS_NONE)
+        return TS_NONE;
     char what[48];
     snprintf(what, sizeof what, "saved tensor %d", i);
-    if (s->t == TS_NONE)
-        return TS_NONE;
-    if (s->packed) {
-        const ts_kept *kept = ts_collected_get(b->run, call->node, s->version, &s->shape);
-        ts_tensor *t = kept ? ts_unpack(b, kept->t, kept->version, what) : NULL;
-        return s->input < 0 ? ts_relink(b, t, s->output < 0 ? NULL : call->node, s->output)
-                            : ts_relink(b, t, call->node->inputs[s->input].next,
-                                        call->node->inputs[s->input].output);
+    ts_tensor *t = ts_saved_read(b, &s->saved, &s->shape, what);
+    if (s->saved.packed && s->input >= 0) {
+        const ts_input *in = &call->node->inputs[s->input];
+        return ts_relink(b, t, in->next, in->shape.output);
     }
-    ts_tensor *t = ts_unpack(b, s->t, s->version, what);
-    /* an input has its history itself */
+    /* an input that was saved itself has its history */
     return ts_relink(b, t, s->output < 0 ? NULL : call->node, s->output);
 }
 
 /* ------------------------------------------------------------------------------- forward ---- */
-
-/** What forward must not have done. */
-static ts_status check_forward(const ts_function_call *call, ts_tensor *const *inputs,
-                               const uint32_t *versions, ts_tensor *const *outputs)
-{
-    const char *name = call->fn.name;
-    const void *site = call->node->site;
-    int n = (int)call->node->ninputs, m = call->node->nrets;
-    for (int k = 0; k < m; k++)
-        if (!outputs[k] || outputs[k] == TS_NONE)
-            return outputs[k] ? ts_fail_op(TS_ERR_NULL, name, site, NULL,
-                                           "forward gave TS_NONE for output %d", k)
-                   : ts_error_code() != TS_OK
-                       ? fail_in(call, "forward", TS_ERR_NULL)
-                       : ts_fail_op(TS_ERR_NULL, name, site, NULL, "forward gave no output %d", k);
-    for (int i = 0; i < n; i++) {
-        if (inputs[i] == TS_NONE)
-            continue;
-        bool dirty = call->marks[i] & DIRTY, found = false;
-        if (!dirty && inputs[i]->storage->version != versions[i])
-            return ts_fail_op(TS_ERR_AUTOGRAD, name, site,
-                              "call ts_function_mark_dirty() before the write",
-                              "forward wrote to input %d in place without marking it dirty", i);
-        for (int k = 0; k < m; k++) {
-            if (outputs[k] != inputs[i])
-                continue;
-            if (dirty && call->marks[n + k] & CONSTANT)
-                return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
-                                  "output %d is a dirty input and marked constant", k);
-            if (dirty && found)
-                return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
-                                  "input %d is dirty and two outputs", i);
-            found = true;
-        }
-        if (dirty && !found)
-            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, "return it as an output",
-                              "input %d is dirty but no output", i);
-    }
-    return TS_OK;
-}
 
 static int find(ts_tensor *const *list, int n, const ts_tensor *t)
 {
@@ -255,10 +184,48 @@ static int find(ts_tensor *const *list, int n, const ts_tensor *t)
     return -1;
 }
 
+/** What forward must not have done. */
+static ts_status check_forward(const ts_function_call *call, ts_tensor *const *inputs,
+                               ts_tensor *const *outputs)
+{
+    const char *name = call->fn.name;
+    const void *site = call->node->site;
+    int n = (int)call->node->ninputs, m = call->node->nrets;
+    for (int k = 0; k < m; k++) {
+        if (!outputs[k] && ts_error_code() != TS_OK)
+            return fail_in(call, "forward", TS_ERR_NULL);
+        if (!outputs[k] || outputs[k] == TS_NONE)
+            return ts_fail_op(TS_ERR_NULL, name, site, NULL, "forward gave %s output %d",
+                              outputs[k] ? "TS_NONE for" : "no", k);
+    }
+    for (int i = 0; i < n; i++) {
+        if (inputs[i] == TS_NONE)
+            continue;
+        if (!(call->marks[i] & DIRTY)) {
+            if (inputs[i]->storage->version == call->node->inputs[i].saved.version)
+                continue;
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site,
+                              "call ts_function_mark_dirty() before the write",
+                              "forward wrote to input %d in place without marking it dirty", i);
+        }
+        int k = find(outputs, m, inputs[i]);
+        if (k < 0)
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, "return it as an output",
+                              "input %d is dirty but no output", i);
+        if (call->marks[n + k] & CONSTANT)
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
+                              "output %d is a dirty input and marked constant", k);
+        if (find(outputs + k + 1, m - k - 1, inputs[i]) >= 0)
+            return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
+                              "input %d is dirty and two outputs", i);
+    }
+    return TS_OK;
+}
+
 /** An alias without history; one reference. It is a view only if forward made one. */
 static ts_tensor *alias_of(const ts_tensor *t)
 {
-    ts_tensor *alias = ts_tensor_alias(ts_thread_self(), t, t->sizes, t->strides, t->ndim, 0);
+    ts_tensor *alias = ts_whole_alias(ts_thread_self(), t);
     if (alias)
         alias->flags = t->flags & (uint8_t)~TS_TENSOR_REQUIRES_GRAD;
     return alias;
@@ -271,21 +238,22 @@ static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs,
     int n = (int)call->node->ninputs;
     for (int i = 0; i < call->nsaved; i++) {
         ts_function_saved *s = &call->saved[i];
-        if (s->t == TS_NONE)
+        ts_tensor *t = s->saved.t;
+        if (t == TS_NONE)
             continue;
-        s->input = find(inputs, n, s->t);
-        s->output = find(outputs, call->node->nrets, s->t);
+        s->input = find(inputs, n, t);
+        s->output = find(outputs, call->node->nrets, t);
         bool dirty = s->input >= 0 && call->marks[s->input] & DIRTY;
         if (s->output >= 0 && (call->marks[n + s->output] & CONSTANT || (s->input >= 0 && !dirty)))
             s->output = -1;
         if (!dirty)
             continue;
-        ts_tensor *alias = alias_of(s->t);
+        ts_tensor *alias = alias_of(t);
         TS_TRY(alias);
-        ts_tensor_unref(s->t);
-        s->t = alias;
+        s->saved.t = alias;
+        s->saved.version = alias->storage->version;
         s->input = -1; /* what it was before is gone */
-        s->version = alias->storage->version;
+        ts_tensor_unref(t);
     }
     return TS_OK;
 }
@@ -295,35 +263,28 @@ static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs,
 static ts_status finish(ts_function_call *call, ts_tensor *const *inputs, ts_tensor **outputs)
 {
     ts_node *node = call->node;
-    ts_tape *tape = ts_thread_self()->tape;
     int n = (int)node->ninputs, m = node->nrets;
-    ts_tensor *results[MOST_OUTPUTS];
     TS_TRY(name_saved(call, inputs, outputs));
     for (int k = 0; k < m; k++) {
         int i = find(inputs, n, outputs[k]);
-        results[k] =
-            i >= 0 && call->marks[i] & DIRTY ? ts_tensor_ref(outputs[k]) : alias_of(outputs[k]);
-        if (results[k])
+        bool dirty = i >= 0 && call->marks[i] & DIRTY;
+        if ((outputs[k] = dirty ? ts_tensor_ref(outputs[k]) : alias_of(outputs[k])))
             continue;
         while (k--)
-            ts_tensor_unref(results[k]);
+            ts_tensor_unref(outputs[k]);
         return ts_error_code();
     }
-    for (int i = 0; i < call->nsaved && tape; i++) {
-        ts_function_saved *s = &call->saved[i];
-        s->packed = s->t != TS_NONE && ts_tape_take(tape, node, s->t, &s->version);
-        if (s->packed) {
-            ts_tensor_unref(s->t);
-            s->t = NULL;
-        }
+    for (int i = 0; i < call->nsaved; i++) {
+        ts_saved *s = &call->saved[i].saved;
+        if (s->t != TS_NONE && ts_saved_pack(ts_thread_self(), node, s->t, s))
+            ts_saved_drop(s);
     }
     for (int k = 0; k < m; k++) {
-        ts_output_fill(&node->outputs[k], results[k]);
-        if (!ts_dtype_is_float((ts_dtype)results[k]->dtype))
+        ts_shape_fill(&node->outputs[k].shape, outputs[k]);
+        if (!ts_dtype_is_float((ts_dtype)outputs[k]->dtype))
             call->marks[n + k] |= CONSTANT;
         if (call->records && !(call->marks[n + k] & CONSTANT))
-            ts_node_attach(node, results[k], k);
-        outputs[k] = results[k];
+            ts_node_attach(node, outputs[k], k);
     }
     return TS_OK;
 }
@@ -332,15 +293,12 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
 {
     ts_thread *thread = ts_thread_self();
     int n = (int)call->node->ninputs, m = call->node->nrets;
-    size_t bytes = (size_t)n * (sizeof(ts_tensor *) + sizeof(uint32_t));
+    size_t bytes = (size_t)n * sizeof(ts_tensor *);
     ts_tensor **inputs = ts_alloc(thread, bytes); /* a copy: outputs may be the same array */
     if (!inputs)
         return ts_fail_memory("a function's inputs", (int64_t)bytes);
-    uint32_t *versions = (uint32_t *)(inputs + n);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         inputs[i] = given[i];
-        versions[i] = inputs[i] == TS_NONE ? 0 : inputs[i]->storage->version;
-    }
     memset(outputs, 0, (size_t)m * sizeof *outputs);
     ts_status status;
     {
@@ -355,7 +313,7 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
         if (status != TS_OK)
             status = fail_in(call, "forward", status);
         if (status == TS_OK)
-            status = check_forward(call, inputs, versions, outputs);
+            status = check_forward(call, inputs, outputs);
         if (status == TS_OK)
             status = finish(call, inputs, outputs);
     }
@@ -365,23 +323,28 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
     return status;
 }
 
-/** An error for what cannot be applied. */
-static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n,
-                             ts_tensor **outputs, int m, const void *site)
+ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_tensor **outputs,
+                        int m, int most, const char *expected)
 {
-    const char *op = fn->name ? fn->name : "function_apply";
-    if (!fn->name || !fn->forward || !fn->backward)
-        return ts_fail_op(TS_ERR_NULL, op, site, NULL,
-                          "argument 'fn': expected a name, forward and backward, got NULL");
-    ts_check_place at = {op, site};
     TS_TRY(ts_check_list(at, "inputs", "n", inputs, n));
     TS_TRY(ts_check_list(at, "outputs", "m", outputs, m));
-    if (m < 1 || m > MOST_OUTPUTS)
-        return ts_check_refuse(at, "m", "1 to 255", ts_scalar_int(m));
+    if (m < 1 || m > most)
+        return ts_check_refuse(at, "m", expected, ts_scalar_int(m));
     for (int i = 0; i < n; i++)
         if (!inputs[i])
             return ts_check_null(at, "inputs", 0, true);
     return TS_OK;
+}
+
+/** An error for what cannot be applied. */
+static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n,
+                             ts_tensor **outputs, int m, const void *site)
+{
+    ts_check_place at = {fn->name ? fn->name : "function_apply", site};
+    if (!fn->name || !fn->forward || !fn->backward)
+        return ts_fail_op(TS_ERR_NULL, at.function, site, NULL,
+                          "argument 'fn': expected a name, forward and backward, got NULL");
+    return ts_check_ends(at, inputs, n, outputs, m, MOST_OUTPUTS, "1 to 255");
 }
 
 ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n,
@@ -394,7 +357,8 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
         f = (ts_function){0};
     else
         status = check_apply(&f, inputs, n, outputs, m, site);
-    ts_node *node = status == TS_OK ? node_new(&f, ctx, inputs, n, m, site) : NULL;
+    bool records = ts_grad_enabled();
+    ts_node *node = status == TS_OK ? node_new(&f, ctx, inputs, n, m, records, site) : NULL;
     if (!node) {
         for (int k = 0; k < m && k < MOST_OUTPUTS && outputs; k++)
             outputs[k] = NULL;
@@ -402,13 +366,7 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
             f.release(ctx);
         return status == TS_OK ? ts_error_code() : status;
     }
-    ts_function_call *call = ts_function_of(node);
-    for (int i = 0; i < n && status == TS_OK && ts_grad_enabled(); i++) {
-        status = connect(node, i, inputs[i]);
-        call->records |= node->inputs[i].next != NULL;
-    }
-    if (status == TS_OK)
-        status = run_forward(call, inputs, outputs);
+    status = run_forward(ts_function_of(node), inputs, outputs);
     for (int k = 0; k < m && status != TS_OK; k++)
         outputs[k] = NULL;
     ts_node_unref(node); /* results hold it now, or nobody */
@@ -422,15 +380,14 @@ static ts_status fill_grads(const ts_vjp_call *b, const ts_function_call *call, 
 {
     const ts_node *node = b->node;
     for (int k = 0; k < node->nrets; k++) {
-        const ts_output *o = &node->outputs[k];
+        const ts_shape *o = &node->outputs[k].shape;
         grads[k] = b->grads[k];
         if (grads[k])
             continue;
         grads[k] = TS_NONE;
         if (call->fn.none_grads || call->marks[node->ninputs + (uint32_t)k] & CONSTANT)
             continue;
-        grads[k] = ts_empty_on(o->sizes, o->ndim, (ts_dtype)o->dtype, o->device);
-        TS_TRY(ts_zero_(grads[k]));
+        TS_TRY(grads[k] = ts_rule_zeros((ts_meta){o->sizes, 0, {o->kind}}));
     }
     return TS_OK;
 }
@@ -438,10 +395,10 @@ static ts_status fill_grads(const ts_vjp_call *b, const ts_function_call *call, 
 /** What backward gave for input i. */
 static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_tensor *g)
 {
-    const ts_input *in = &b->node->inputs[i];
+    const ts_shape *s = &b->node->inputs[i].shape;
     const char *name = call->fn.name;
     const void *site = b->node->site;
-    if (!in->next)
+    if (!b->node->inputs[i].next)
         return TS_OK; /* nobody asked */
     if (!g)
         return ts_error_code() != TS_OK
@@ -450,23 +407,18 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
                                 "backward gave no gradient for input %d", i);
     if (g == TS_NONE)
         return TS_OK;
-    char want[192], got[192];
-    bool same = g->ndim == in->ndim;
-    for (int d = 0; same && d < g->ndim; d++)
-        same = g->sizes[d] == in->sizes[d];
-    if (!same)
+    if (!ts_shape_sizes_fit(s, g))
         return ts_fail_op(TS_ERR_SHAPE, name, site, NULL,
                           "backward gave sizes %s for the gradient of input %d, expected %s",
-                          ts_format_sizes(got, sizeof got, g->sizes, g->ndim), i,
-                          ts_format_sizes(want, sizeof want, in->sizes, in->ndim));
-    if (g->dtype != in->dtype)
+                          TS_SIZES_TEXT(g), i, TS_SIZES_TEXT(s));
+    if (g->dtype != s->dtype)
         return ts_fail_op(TS_ERR_DTYPE, name, site, "cast it with ts_to()",
                           "backward gave dtype %s for the gradient of input %d, expected %s",
-                          ts_dtype_name((ts_dtype)g->dtype), i, ts_dtype_name((ts_dtype)in->dtype));
-    if (!ts_same_device(g->storage->device, in->device))
+                          ts_dtype_name((ts_dtype)g->dtype), i, ts_dtype_name((ts_dtype)s->dtype));
+    if (!ts_same_device(g->storage->device, s->device))
         return ts_fail_op(TS_ERR_DEVICE, name, site, NULL,
                           "backward gave the gradient of input %d on %s, expected %s", i,
-                          ts_device_name(g->storage->device), ts_device_name(in->device));
+                          ts_device_name(g->storage->device), ts_device_name(s->device));
     b->given[i] = g;
     return TS_OK;
 }
@@ -486,22 +438,15 @@ static ts_status bar_second(ts_vjp_call *b, const ts_function_call *call)
     for (int i = 0; i < n; i++) {
         if (!b->given[i])
             continue;
-        ts_tensor *g = b->given[i];
-        ts_tensor *alias = ts_tensor_alias(b->run->thread, g, g->sizes, g->strides, g->ndim, 0);
+        ts_tensor *alias = ts_whole_alias(b->run->thread, b->given[i]);
         TS_TRY(alias);
         b->given[i] = ts_scope_adopt(b->run->thread, alias);
-        ts_node *bar = node_new(&barred, NULL, of, edges, 1, node->site);
+        ts_node *bar = node_new(&barred, NULL, of, edges, 1, true, node->site);
         TS_TRY(bar);
         bar->vjp = &once_vjp;
-        ts_status status = TS_OK;
-        for (int e = 0; e < edges && status == TS_OK; e++)
-            status = connect(bar, e, of[e]);
-        bar->seq = ++b->run->thread->seq;
-        ts_output_fill(&bar->outputs[0], alias);
-        if (status == TS_OK)
-            ts_node_attach(bar, alias, 0);
+        ts_shape_fill(&bar->outputs[0].shape, alias);
+        ts_node_attach(bar, alias, 0);
         ts_node_unref(bar);
-        TS_TRY(status);
     }
     return TS_OK;
 }

@@ -4,13 +4,12 @@
 #define TS_AUTOGRAD_FUNCTION_H
 
 #include "autograd/recompute.h"
+#include "include/tessera/check.h"
 
 /** A tensor that forward saved. */
 typedef struct ts_function_saved {
-    ts_tensor *t;         /* owned; TS_NONE for none; NULL when packed or freed */
-    uint32_t version;     /* or number, when packed */
+    ts_saved saved;
     int32_t input, output; /* which one it is; -1: something else */
-    bool packed;
     ts_shape shape;
 } ts_function_saved;
 
@@ -21,17 +20,19 @@ struct ts_function_call {
     ts_vjp_call *running; /* in backward */
     ts_function_saved *saved;
     int nsaved, room;
-    bool forward;         /* forward runs */
+    bool forward; /* forward runs */
     bool records;
-    uint8_t *marks;       /* of inputs, then of outputs */
+    uint8_t *marks; /* of inputs, then of outputs */
 };
 
 TS_INLINE ts_function_call *ts_function_of(const ts_node *n)
 {
     return (ts_function_call *)(n->args + n->nargs);
 }
-/** Part of ts_node_free_saved() and of a node's end. */
-void ts_function_free_saved(ts_node *n);
+/** Refuses NULL lists and inputs, and m outside of 1 to most, which `expected` says. */
+ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_tensor **outputs,
+                        int m, int most, const char *expected);
+/** Part of a node's end. */
 void ts_function_end(ts_node *n);
 
 #endif

@@ -61,6 +61,18 @@ void ts_zero_grad(ts_tensor *t)
     }
 }
 
+/** A gradient that is given for t must fit it. */
+static ts_status check_like(const char *op, const void *site, const char *name, const ts_tensor *t,
+                            const ts_tensor *grad)
+{
+    ts_shape s;
+    ts_shape_fill(&s, t);
+    if (ts_shape_fits(&s, grad))
+        return TS_OK;
+    return ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected %s, got %s", name,
+                      TS_SHAPE_TEXT(t), TS_SHAPE_TEXT(grad));
+}
+
 ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 {
     TS_TRY(TS_CHECK_TENSORS(t));
@@ -69,16 +81,7 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
         ts_zero_grad(t);
         return TS_OK;
     }
-    if (grad->dtype != t->dtype || grad->ndim != t->ndim ||
-        memcmp(grad->sizes, t->sizes, t->ndim * sizeof *t->sizes) != 0) {
-        char want[192], got[192];
-        return ts_fail_op(TS_ERR_SHAPE, "set_grad", __builtin_return_address(0), NULL,
-                          "argument 'grad': expected %s %s, got %s %s",
-                          ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
-                          ts_dtype_name((ts_dtype)t->dtype),
-                          ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim),
-                          ts_dtype_name((ts_dtype)grad->dtype));
-    }
+    TS_TRY(check_like("set_grad", __builtin_return_address(0), "grad", t, grad));
     ts_grad_meta *m = ts_grad_meta_of(t);
     TS_TRY(m);
     ts_tensor_ref(grad);
@@ -100,23 +103,13 @@ static ts_status start(ts_tensor *root, ts_tensor *given, ts_node **node, ts_ten
         return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL,
                           "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 'root': expected a tensor that requires grad");
-    char want[192], got[192];
     ts_tensor *g = given != TS_NONE ? given : NULL;
-    if (g) {
-        if (g->ndim != root->ndim || g->dtype != root->dtype ||
-            memcmp(g->sizes, root->sizes, root->ndim * sizeof *root->sizes) != 0)
-            return ts_fail_op(TS_ERR_SHAPE, "backward", NULL, NULL,
-                              "argument 'gradient': expected %s %s, got %s %s",
-                              ts_format_sizes(want, sizeof want, root->sizes, root->ndim),
-                              ts_dtype_name((ts_dtype)root->dtype),
-                              ts_format_sizes(got, sizeof got, g->sizes, g->ndim),
-                              ts_dtype_name((ts_dtype)g->dtype));
-    } else if (root->numel != 1) {
-        return ts_fail_op(TS_ERR_SHAPE, "backward", NULL,
-                          "reduce it, or give its gradient to ts_backward_ex()",
-                          "argument 'root': expected one element, got sizes %s",
-                          ts_format_sizes(got, sizeof got, root->sizes, root->ndim));
-    }
+    if (g)
+        TS_TRY(check_like("backward", NULL, "gradient", root, g));
+    else if (root->numel != 1)
+        return ts_fail_op(
+            TS_ERR_SHAPE, "backward", NULL, "reduce it, or give its gradient to ts_backward_ex()",
+            "argument 'root': expected one element, got sizes %s", TS_SIZES_TEXT(root));
     *node = ts_gradient_node(root);
     TS_TRY(*node);
     if (g) {
@@ -129,24 +122,19 @@ static ts_status start(ts_tensor *root, ts_tensor *given, ts_node **node, ts_ten
     return TS_OK;
 }
 
-/** Runs the graph of root; gradients of `captures` are returned, or all of them accumulated. */
-static ts_status run(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts,
-                     ts_capture *captures, int n)
+/** Runs the graph of root; gradients of `captures` are returned, or all of them accumulated.
+ *  For a recorder it is one call, whose parts are the rules' ops. */
+static ts_status run(const char *name, const void *site, ts_tensor *root, ts_tensor *gradient,
+                     const ts_backward_opts *opts, ts_capture *captures, int n)
 {
     TS_SCOPE;
-    ts_node *node;
-    ts_tensor *g;
-    TS_TRY(start(root, gradient, &node, &g));
+    ts_node *node = NULL;
+    ts_tensor *g = NULL;
+    uint32_t region = ts_region_enter(&ts_tls, name, site);
+    ts_status status = start(root, gradient, &node, &g);
     bool retain = opts->create_graph || opts->retain_graph;
-    return ts_engine_run(node, root->output, g, opts->create_graph, retain, captures, n);
-}
-
-/** One call for a recorder, whose parts are the rules' ops. */
-static ts_status backward_at(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts,
-                             const void *site)
-{
-    uint32_t region = ts_region_enter(&ts_tls, "backward", site);
-    ts_status status = run(root, gradient, opts, NULL, 0);
+    if (status == TS_OK)
+        status = ts_engine_run(node, root->output, g, opts->create_graph, retain, captures, n);
     ts_region_leave(&ts_tls, region);
     return status;
 }
@@ -157,20 +145,21 @@ ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward
     TS_TRY(TS_CHECK_TENSORS(root));
     TS_TRY(TS_CHECK_OBJECTS(gradient));
     TS_TRY(TS_CHECK_OPTS(&o, opts));
-    return backward_at(root, gradient, &o, __builtin_return_address(0));
+    return run("backward", __builtin_return_address(0), root, gradient, &o, NULL, 0);
 }
 
 ts_status ts_backward(ts_tensor *loss)
 {
     const ts_backward_opts defaults = {.size = sizeof defaults};
     TS_TRY(TS_CHECK_TENSORS(loss));
-    return backward_at(loss, TS_NONE, &defaults, __builtin_return_address(0));
+    return run("backward", __builtin_return_address(0), loss, TS_NONE, &defaults, NULL, 0);
 }
 
 ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *inputs, int n,
                      ts_tensor **grads, const ts_backward_opts *opts)
 {
     enum { MOST = 256 };
+    const void *site = __builtin_return_address(0);
     ts_backward_opts o;
     TS_TRY(TS_CHECK_TENSORS(output));
     TS_TRY(TS_CHECK_OBJECTS(gradient));
@@ -181,32 +170,30 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *i
     ts_capture captures[MOST];
     for (int i = 0; i < n; i++) {
         if (!ts_requires_grad(inputs[i]))
-            return ts_fail_op(TS_ERR_AUTOGRAD, "grad_of", __builtin_return_address(0), NULL,
+            return ts_fail_op(TS_ERR_AUTOGRAD, "grad_of", site, NULL,
                               "input %d: expected a tensor that requires grad", i);
         ts_node *node = ts_gradient_node(inputs[i]);
         TS_TRY(node);
         captures[i] = (ts_capture){node, inputs[i]->output, NULL};
     }
-    uint32_t region = ts_region_enter(&ts_tls, "grad_of", __builtin_return_address(0));
-    ts_status status = run(output, gradient, &o, captures, n);
-    ts_region_leave(&ts_tls, region);
+    ts_status status = run("grad_of", site, output, gradient, &o, captures, n);
     for (int i = 0; i < n; i++) {
-        if (status == TS_OK) {
-            /* a handle of its own: the same gradient may be in a scope already */
-            ts_tensor *c = captures[i].grad;
+        ts_tensor *c = captures[i].grad;
+        if (status == TS_OK)
             grads[i] = TS_NONE;
-            if (c && c->link) {
-                TS_ENABLE_GRAD; /* an alias keeps the history that create_graph asked for */
-                grads[i] = ts_invoke(TS_OP_alias, (ts_value[]){V_T(c)}, 1, 1);
-                if (!grads[i])
-                    status = ts_error_code();
-                ts_tensor_unref(c);
-            } else if (c) {
-                grads[i] = ts_scope_adopt(ts_thread_self(), c);
-            }
-        } else if (captures[i].grad) {
-            ts_tensor_unref(captures[i].grad);
+        if (c && status == TS_OK && !c->link) {
+            grads[i] = ts_scope_adopt(ts_thread_self(), c);
+            continue;
         }
+        /* a handle of its own: the same gradient is in a scope already */
+        if (c && status == TS_OK) {
+            TS_ENABLE_GRAD; /* an alias keeps the history that create_graph asked for */
+            grads[i] = ts_invoke(TS_OP_alias, (ts_value[]){V_T(c)}, 1, 1);
+            if (!grads[i])
+                status = ts_error_code();
+        }
+        if (c)
+            ts_tensor_unref(c);
     }
     return status;
 }

@@ -35,8 +35,15 @@ ts_node *ts_node_next(const ts_node *n, int i, int *output)
     if (!n || i < 0 || (uint32_t)i >= n->ninputs || !n->inputs[i].next)
         return NULL;
     if (output)
-        *output = n->inputs[i].output;
+        *output = n->inputs[i].shape.output;
     return n->inputs[i].next;
+}
+
+const char *ts_shape_text(char *buffer, size_t size, const int64_t *sizes, int ndim, int dtype)
+{
+    size_t used = strlen(ts_format_sizes(buffer, size, sizes, ndim));
+    snprintf(buffer + used, size - used, " %s", ts_dtype_name((ts_dtype)dtype));
+    return buffer;
 }
 
 /** A tensor as far as a description looks at it. */
@@ -45,12 +52,14 @@ typedef struct shape {
     ts_storage storage;
 } shape;
 
-static ts_tensor *shape_of(shape *s, const ts_input *in)
+static ts_tensor *shape_of(shape *s, const ts_shape *of)
 {
-    *s = (shape){.t = {.keys = TS_KEYSET(in->device.backend), .storage = &s->storage,
-                       .dtype = in->dtype, .ndim = in->ndim},
-                 .storage = {.device = in->device}};
-    memcpy(s->t.sizes, in->sizes, sizeof in->sizes);
+    *s = (shape){.t = {.keys = TS_KEYSET(of->device.backend),
+                       .storage = &s->storage,
+                       .dtype = of->dtype,
+                       .ndim = of->ndim},
+                 .storage = {.device = of->device}};
+    memcpy(s->t.sizes, of->sizes, sizeof of->sizes);
     return &s->t;
 }
 
@@ -59,12 +68,9 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
     size = buffer ? size : 0; /* only the length is asked for */
     if (!n || n->op == TS_NODE_LEAF) {
         const ts_tensor *t = ts_node_leaf(n);
-        char sizes[192];
         if (!t)
             return snprintf(buffer, size, n ? "leaf (gone)" : "?");
-        return snprintf(buffer, size, "leaf %s %s",
-                        ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim),
-                        ts_dtype_name((ts_dtype)t->dtype));
+        return snprintf(buffer, size, "leaf %s", TS_SHAPE_TEXT(t));
     }
     enum { SHOWN = 4 }; /* members of a list that a description shows */
     ts_value args[TS_MAX_ARGS];
@@ -75,11 +81,11 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
         args[i] = n->args[i];
         int at = ts_node_input(n, i, 0);
         if (args[i].tag == TS_TAG_TENSOR)
-            args[i].t = shape_of(&shapes[used++], &n->inputs[at]);
+            args[i].t = shape_of(&shapes[used++], &n->inputs[at].shape);
         if (args[i].tag != TS_TAG_TENSORS)
             continue;
         for (uint32_t k = 0; k < args[i].count && k < SHOWN; k++)
-            lists[i][k] = shape_of(&shapes[used++], &n->inputs[at + (int)k]);
+            lists[i][k] = shape_of(&shapes[used++], &n->inputs[at + (int)k].shape);
         args[i].list = lists[i];
     }
     return ts_call_describe(ts_node_name(n), args, n->nargs, buffer, size);
@@ -124,13 +130,13 @@ static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx
         uint32_t next;
         if (!in->next)
             continue;
-        TS_TRY(ts_walk_number(walk, in->next, &next));
+        TS_TRY(ts_run_schedule(walk, in->next, &next));
         if (dot)
             fprintf(p->out, "  n%" PRIu32 " -> n%" PRIu32 ";\n", number, next);
         else
             fprintf(p->out, "%s%" PRIu32, first ? "  -> " : ", ", next);
         if (!dot && in->next->nrets > 1)
-            fprintf(p->out, ":%d", in->output);
+            fprintf(p->out, ":%d", in->shape.output);
         first = false;
     }
     if (!dot)

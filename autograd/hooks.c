@@ -23,24 +23,21 @@ static void append(ts_node *node, ts_hook *h)
  *  NULL when it is not there or has to stay until the node's end. */
 static ts_hook *take_out(ts_node *node, const ts_hook *hook, const ts_tensor *t)
 {
-    ts_hook *found = NULL;
     bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
-    for (ts_hook **place = &node->hooks; *place && !found; place = &(*place)->next) {
-        ts_hook *h = *place;
-        if (h != hook && !(t && h->kind == TS_HOOK_RETAIN && h->payload == t))
-            continue;
-        if (!mine) {
-            h->kind = REMOVED;
-            return NULL;
-        }
-        found = h;
+    ts_hook **place = &node->hooks, *h;
+    while ((h = *place) && h != hook && !(t && h->kind == TS_HOOK_RETAIN && h->payload == t))
+        place = &h->next;
+    if (h && !mine) {
+        h->kind = REMOVED;
+        return NULL;
+    }
+    if (h) {
         __atomic_store_n(place, h->next, __ATOMIC_RELEASE);
-        found->next = NULL;
-        break;
+        h->next = NULL;
     }
     if (mine)
         ts_node_unlock(node);
-    return found;
+    return h;
 }
 
 static ts_status add(ts_node *node, ts_hook hook, ts_hook **out)
@@ -55,36 +52,34 @@ static ts_status add(ts_node *node, ts_hook hook, ts_hook **out)
     return TS_OK;
 }
 
-static void remove_hook(ts_node *node, const ts_hook *hook, const ts_tensor *t)
-{
-    ts_hook *h = take_out(node, hook, t);
-    if (h)
-        ts_free(&ts_tls, h, sizeof *h);
-}
-
 void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t)
 {
-    if (!to) {
-        remove_hook(from, NULL, t);
-        return;
-    }
     ts_hook *h = take_out(from, NULL, t);
     if (!h)
         return;
     h->output = t->output;
-    append(to, h);
+    if (to)
+        append(to, h);
+    else
+        ts_free(&ts_tls, h, sizeof *h);
 }
 
 /* ------------------------------------------------------------------------------ tensors ---- */
+
+static ts_status check_grad(const char *op, const void *site, const ts_tensor *t)
+{
+    return ts_requires_grad(t)
+               ? TS_OK
+               : ts_fail_op(TS_ERR_AUTOGRAD, op, site, "ts_set_requires_grad(t, true)",
+                            "argument 't': expected a tensor that requires grad");
+}
 
 ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out)
 {
     const void *site = __builtin_return_address(0);
     TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(TS_CHECK_POINTERS(fn));
-    if (!ts_requires_grad(t))
-        return ts_fail_op(TS_ERR_AUTOGRAD, "register_hook", site, "ts_set_requires_grad(t, true)",
-                          "argument 't': expected a tensor that requires grad");
+    TS_TRY(check_grad("register_hook", site, t));
     ts_node *n = ts_gradient_node(t);
     TS_TRY(n);
     return add(n,
@@ -94,12 +89,8 @@ ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook
 
 void ts_hook_remove(ts_tensor *t, ts_hook *hook)
 {
-    ts_node *n = !t || t == TS_NONE ? NULL
-                 : t->node          ? t->node
-                 : t->grad          ? t->grad->accumulator
-                                    : NULL;
-    if (n && hook)
-        remove_hook(n, hook, NULL);
+    if (t && t != TS_NONE)
+        ts_node_hook_remove(t->node ? t->node : t->grad ? t->grad->accumulator : NULL, hook);
 }
 
 /** Gathers the gradient of a tensor that is no leaf. */
@@ -114,9 +105,7 @@ ts_status ts_retain_grad(ts_tensor *t)
 {
     const void *site = __builtin_return_address(0);
     TS_TRY(TS_CHECK_TENSORS(t));
-    if (!ts_requires_grad(t))
-        return ts_fail_op(TS_ERR_AUTOGRAD, "retain_grad", site, "ts_set_requires_grad(t, true)",
-                          "argument 't': expected a tensor that requires grad");
+    TS_TRY(check_grad("retain_grad", site, t));
     if (!t->node)
         return TS_OK; /* leaves keep theirs anyway */
     for (const ts_hook *h = t->node->hooks; h; h = h->next)
@@ -148,6 +137,7 @@ ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload,
 
 void ts_node_hook_remove(ts_node *node, ts_hook *hook)
 {
-    if (node && hook)
-        remove_hook(node, hook, NULL);
+    ts_hook *h = node && hook ? take_out(node, hook, NULL) : NULL;
+    if (h)
+        ts_free(&ts_tls, h, sizeof *h);
 }

@@ -4,14 +4,12 @@
 
 static ts_status cross_entropy(ts_vjp_call *b)
 {
-    ts_tensor *g = ts_rule_grad(b, 0), *g_lse = ts_rule_grad(b, 1), *x = ts_rule_saved_arg(b, 0),
-              *lse = ts_rule_saved_ret(b, 1);
+    ts_tensor *g = GRAD(0), *g_lse = GRAD(1), *x = X, *lse = RET(1);
     ts_tensor *dx = NULL;
     TS_TRY(x);
     if (g)
-        TS_TRY(dx = ts_cross_entropy_backward(g, x, ts_rule_saved_arg(b, 1), lse,
-                                              (ts_reduction)ts_rule_arg(b, 2)->i,
-                                              ts_rule_arg(b, 3)->i, ts_rule_arg(b, 4)->d));
+        TS_TRY(dx = ts_cross_entropy_backward(g, x, ARG(1), lse, (ts_reduction)INT(2), INT(3),
+                                              NUM(4)));
     if (g_lse) { /* d log(sum(exp)) = softmax */
         int dim = x->ndim > 1;
         ts_tensor *part =
@@ -21,56 +19,38 @@ static ts_status cross_entropy(ts_vjp_call *b)
     return ts_rule_give(b, 0, dx); /* of halves lse is f32 */
 }
 const ts_vjp ts_vjp_cross_entropy = {
-    .rule = cross_entropy, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1) | TS_SAVE_RET(1), .want = 2};
+    .rule = cross_entropy, .always = READS_X | READS(1) | READS_RET(1), .want = 2};
 
-static ts_status nll_loss(ts_vjp_call *b)
+RULE(nll_loss, READS(0) | READS(1),
+     ts_nll_loss_backward(g, X, ARG(1), (ts_reduction)INT(2), INT(3)))
+
+/** Linear in grad, and self does not matter: the gradient of grad is the loss of the upstream. */
+static ts_tensor *loss_of(ts_vjp_call *b, ts_tensor *u)
 {
-    return ts_rule_give(
-        b, 0,
-        ts_nll_loss_backward(ts_rule_grad(b, 0), ts_rule_saved_arg(b, 0), ts_rule_saved_arg(b, 1),
-                             (ts_reduction)ts_rule_arg(b, 2)->i, ts_rule_arg(b, 3)->i));
+    int64_t ignore = INT(4);
+    ts_loss_opts opts = {
+        .size = sizeof opts, .reduction = (ts_reduction)INT(3), .ignore_index = &ignore};
+    return ts_nll_loss_ex(u, ARG(2), &opts);
 }
-const ts_vjp ts_vjp_nll_loss = {.rule = nll_loss, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
+RULES(nll_loss_backward, (0, READS(2), loss_of(b, g)), (1, 0, ts_zeros_like(g)))
 
-/** Linear in grad, and self does not matter: the gradient of grad is the loss
- * of the upstream itself. */
-static ts_status nll_loss_backward(ts_vjp_call *b)
-{
-    ts_tensor *u = ts_rule_grad(b, 0);
-    int64_t ignore = ts_rule_arg(b, 4)->i;
-    ts_loss_opts opts = {.size = sizeof opts,
-                         .reduction = (ts_reduction)ts_rule_arg(b, 3)->i,
-                         .ignore_index = &ignore};
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(
-            b, 0, ts_rule_reduce_to(b, 0, ts_nll_loss_ex(u, ts_rule_saved_arg(b, 2), &opts))));
-    return ts_rule_needs(b, 1) ? ts_rule_give(b, 1, ts_zeros_like(u)) : TS_OK;
-}
-const ts_vjp ts_vjp_nll_loss_backward = {.rule = nll_loss_backward,
-                                         .saves = {[0] = TS_SAVE_ARG(2)}};
-
-/** dx and dt to those who need them, in their dtypes. */
-static ts_status give_pair(ts_vjp_call *b, ts_tensor *dx, ts_tensor *dt)
-{
-    TS_TRY(dx);
-    GIVE(0, dx);
-    return ts_rule_needs(b, 1) ? ts_rule_give(b, 1, dt) : TS_OK;
-}
-
+/** A loss whose gradient op gives those of both arguments. */
 #define PAIR(name, ...)                                                                            \
     static ts_status name(ts_vjp_call *b)                                                          \
     {                                                                                              \
         ts_tensor *dt = NULL;                                                                      \
-        ts_tensor *dx = ts_##name##_backward(                                                      \
-            ts_rule_grad(b, 0), ts_rule_saved_arg(b, 0), ts_rule_saved_arg(b, 1),                  \
-            (ts_reduction)ts_rule_arg(b, 2)->i, ##__VA_ARGS__, ts_rule_needs(b, 1) ? &dt : NULL);  \
-        return give_pair(b, dx, dt);                                                               \
+        ts_tensor *dx = ts_##name##_backward(GRAD(0), X, ARG(1), (ts_reduction)INT(2),             \
+                                             ##__VA_ARGS__, ts_rule_needs(b, 1) ? &dt : NULL);     \
+        TS_TRY(dx);                                                                                \
+        GIVE(0, dx);                                                                               \
+        GIVE(1, dt);                                                                               \
+        return TS_OK;                                                                              \
     }                                                                                              \
-    const ts_vjp ts_vjp_##name = {.rule = name, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
+    const ts_vjp ts_vjp_##name = {.rule = name, .always = READS(0) | READS(1)};
 
 PAIR(mse_loss)
 PAIR(l1_loss)
 PAIR(binary_cross_entropy_with_logits)
-PAIR(smooth_l1_loss, ts_rule_arg(b, 3)->d)
-PAIR(huber_loss, ts_rule_arg(b, 3)->d)
-PAIR(kl_div, ts_rule_arg(b, 3)->i)
+PAIR(smooth_l1_loss, NUM(3))
+PAIR(huber_loss, NUM(3))
+PAIR(kl_div, INT(3))

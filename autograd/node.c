@@ -7,34 +7,35 @@
 
 /* ------------------------------------------------------------------------------ release ---- */
 
+ts_saved *ts_node_saved(ts_node *node, uint32_t k)
+{
+    if (k < node->ninputs)
+        return &node->inputs[k].saved;
+    k -= node->ninputs;
+    if (k < node->nrets)
+        return &node->outputs[k].saved;
+    k -= node->nrets;
+    if (TS_LIKELY(node->op != TS_NODE_FUNCTION))
+        return NULL;
+    ts_function_call *call = ts_function_of(node);
+    return k < (uint32_t)call->nsaved ? &call->saved[k].saved : NULL;
+}
+
 void ts_node_free_saved(ts_node *node)
 {
     if (!node->saves)
         return;
     node->saves = false;
-    for (uint32_t i = 0; i < node->ninputs; i++) {
-        ts_tensor *t = node->inputs[i].saved;
-        node->inputs[i].saved = NULL;
-        node->freed |= t != NULL;
-        if (t)
-            ts_tensor_unref(t);
-    }
-    if (node->op == TS_NODE_LEAF)
-        return;
+    ts_saved *s;
+    for (ts_input *in = node->inputs, *end = in + node->ninputs; in < end; in++)
+        node->freed |= ts_saved_drop(&in->saved);
+    for (uint32_t i = node->ninputs; (s = ts_node_saved(node, i)); i++)
+        node->freed |= ts_saved_drop(s);
     if (TS_UNLIKELY(node->segment != NULL)) {
         ts_segment *segment = node->segment;
         node->segment = NULL;
         node->freed = true;
         ts_segment_unref(segment);
-    }
-    if (TS_UNLIKELY(node->op == TS_NODE_FUNCTION))
-        ts_function_free_saved(node);
-    for (int i = 0; i < node->nrets; i++) {
-        ts_tensor *t = node->outputs[i].saved;
-        node->outputs[i].saved = NULL;
-        node->freed |= t != NULL;
-        if (t)
-            ts_tensor_unref(t);
     }
 }
 
@@ -58,9 +59,9 @@ void ts_node_unref(ts_node *node)
         ts_node_free_saved(n);
         if (TS_UNLIKELY(n->op == TS_NODE_FUNCTION))
             ts_function_end(n);
-        for (uint32_t i = 0; i < n->ninputs; i++)
-            if (n->inputs[i].next)
-                ts_node_unref(n->inputs[i].next);
+        for (const ts_input *in = n->inputs, *end = in + n->ninputs; in < end; in++)
+            if (in->next)
+                ts_node_unref(in->next);
         for (ts_hook *h = n->hooks, *next; h; h = next) {
             next = h->next;
             ts_free(&ts_tls, h, sizeof *h);
@@ -82,16 +83,17 @@ static void accumulator_orphan(ts_node *n)
 
 void ts_node_release_history(ts_tensor *t)
 {
-    if (t->node && t->grad)
+    ts_grad_meta *m = t->grad;
+    if (t->node && m)
         ts_hook_move(t->node, NULL, t);
     if (t->node)
         ts_node_unref(t->node);
-    if (t->grad) {
-        if (t->grad->accumulator)
-            accumulator_orphan(t->grad->accumulator);
-        if (t->grad->grad)
-            ts_tensor_unref(t->grad->grad);
-        ts_free(&ts_tls, t->grad, sizeof *t->grad);
+    if (m) {
+        if (m->accumulator)
+            accumulator_orphan(m->accumulator);
+        if (m->grad)
+            ts_tensor_unref(m->grad);
+        ts_free(&ts_tls, m, sizeof *m);
     }
 }
 
@@ -144,7 +146,7 @@ ts_node *ts_accumulator_of(ts_tensor *t)
 int ts_node_input(const ts_node *node, int arg, int member)
 {
     for (uint32_t k = 0; k < node->ninputs; k++)
-        if (node->inputs[k].arg == arg)
+        if (node->inputs[k].shape.arg == arg)
             return (int)k + member;
     return -1;
 }

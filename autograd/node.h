@@ -8,28 +8,32 @@
 
 #include <string.h>
 
+/** Sizes, dtype and device of a tensor that need not be there any more. */
+typedef struct ts_shape {
+    TS_KIND_MEMBERS;
+    uint8_t arg, output; /* of an input: its argument, and which result of its maker it is */
+    int64_t sizes[TS_MAX_DIMS];
+} ts_shape;
+
+/** A tensor that a rule will read. */
+typedef struct ts_saved {
+    ts_tensor *t;     /* owned; TS_NONE; NULL: not read, packed, or freed after a backward */
+    uint32_t version; /* of the storage when saved; packed: the number in the node's segment */
+    uint16_t op;      /* computed again: of the node that wanted it */
+    bool packed;
+} ts_saved;
+
 /** A tensor argument of a recorded call (list members count one each). */
 typedef struct ts_input {
-    ts_node *next;     /* owned: who made it, or its leaf's accumulator;
-                          NULL when it needs no gradient */
-    ts_tensor *saved;  /* owned; NULL when the rule does not read it, packed,
-                          or freed after a backward */
-    uint32_t version;  /* of the storage when saved; packed: the number in the node's segment */
-    uint8_t output;    /* which result of next */
-    uint8_t arg;       /* argument it belongs to */
-    bool packed;
-    TS_KIND_MEMBERS;
-    int64_t sizes[TS_MAX_DIMS];
+    ts_node *next; /* owned: its maker, or its leaf's accumulator; NULL: it needs no gradient */
+    ts_saved saved;
+    ts_shape shape;
 } ts_input;
 
 /** A result of a recorded call. */
 typedef struct ts_output {
-    ts_tensor *saved;  /* owned alias without history (no cycle);
-                          its node is this one, given at unpack */
-    uint32_t version;
-    bool packed;
-    TS_KIND_MEMBERS;
-    int64_t sizes[TS_MAX_DIMS];
+    ts_saved saved; /* an alias without history (no cycle): its node is this one, given at unpack */
+    ts_shape shape;
 } ts_output;
 
 /** When a hook runs: on a gradient that is complete, then before the rule, then after it. */
@@ -57,27 +61,27 @@ struct ts_node {
     uint16_t op;
     uint8_t nargs, nrets;
     uint32_t ninputs;
-    uint32_t bytes;           /* of this block */
-    _Atomic uint32_t owner;   /* the thread (its id + 1) whose run is in this node; 0: none */
-    bool saves;               /* may hold saved tensors */
-    bool guarded;             /* runs change it: one at a time; never changes */
-    bool freed;               /* saved tensors are gone */
-    bool trail;               /* the block ends with a ts_trail */
+    uint32_t bytes;         /* of this block */
+    _Atomic uint32_t owner; /* the thread (its id + 1) whose run is in this node; 0: none */
+    bool saves;             /* may hold saved tensors */
+    bool guarded;           /* runs change it: one at a time; never changes */
+    bool freed;             /* saved tensors are gone */
+    bool trail;             /* the block ends with a ts_trail */
     uint64_t seq;
-    const ts_vjp *vjp;        /* NULL: no rule; backward through it is an error */
+    const ts_vjp *vjp; /* NULL: no rule; backward through it is an error */
     union {
         const void *site;
-        ts_node *garbage;     /* list of nodes being released */
+        ts_node *garbage; /* list of nodes being released */
     };
     ts_rng_state rng;
     union {
-        ts_tensor *leaf;      /* of an accumulator: weak, cleared when the leaf dies */
+        ts_tensor *leaf;            /* of an accumulator: weak, cleared when the leaf dies */
         struct ts_segment *segment; /* of others: owned; where packed tensors come from */
     };
-    ts_hook *hooks;           /* owned */
-    ts_value *args;           /* nargs */
-    ts_input *inputs;         /* ninputs */
-    ts_output *outputs;       /* nrets */
+    ts_hook *hooks;     /* owned */
+    ts_value *args;     /* nargs */
+    ts_input *inputs;   /* ninputs */
+    ts_output *outputs; /* nrets */
 };
 
 #define TS_NODE_LEAF 0xffff
@@ -110,6 +114,9 @@ ts_status ts_record(ts_frame *f);
 void ts_node_release_history(ts_tensor *t);
 /** Drops saved tensors; a later unpack is an error. */
 void ts_node_free_saved(ts_node *node);
+/** Tensor k of those that a node (of no leaf) may have saved: its inputs', its outputs',
+ *  a function's; NULL behind the last. */
+ts_saved *ts_node_saved(ts_node *node, uint32_t k);
 /** Input index of (argument, member); -1 when it is no tensor. */
 int ts_node_input(const ts_node *node, int arg, int member);
 
@@ -119,24 +126,118 @@ int ts_node_input(const ts_node *node, int arg, int member);
  */
 ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record);
 
-TS_INLINE void ts_input_fill(ts_input *in, int arg, const ts_tensor *t)
+TS_INLINE void ts_shape_fill(ts_shape *s, const ts_tensor *t)
 {
-    in->next = NULL;
-    in->saved = NULL;
-    in->packed = false;
-    in->arg = (uint8_t)arg;
-    in->kind = t->kind;
-    memcpy(in->sizes, t->sizes, sizeof in->sizes); /* all: a few moves instead of a loop */
+    s->kind = t->kind;
+    memcpy(s->sizes, t->sizes, sizeof s->sizes); /* all: a few moves instead of a loop */
 }
-TS_INLINE void ts_output_fill(ts_output *o, const ts_tensor *t)
+/** Whether t has these sizes. */
+TS_INLINE bool ts_shape_sizes_fit(const ts_shape *s, const ts_tensor *t)
 {
-    o->kind = t->kind;
-    memcpy(o->sizes, t->sizes, sizeof o->sizes);
+    bool fit = s->ndim == t->ndim;
+    for (int d = 0; fit && d < t->ndim; d++)
+        fit = s->sizes[d] == t->sizes[d];
+    return fit;
 }
+/** Whether t has these sizes and this dtype. */
+TS_INLINE bool ts_shape_fits(const ts_shape *s, const ts_tensor *t)
+{
+    return s->dtype == t->dtype && ts_shape_sizes_fit(s, t);
+}
+/** Sizes of a tensor or a shape for an error, alone and with the dtype: "(2, 3) f32". */
+#define TS_SIZES_TEXT(x) ts_format_sizes((char[192]){0}, 192, (x)->sizes, (x)->ndim)
+#define TS_SHAPE_TEXT(x) ts_shape_text((char[208]){0}, 208, (x)->sizes, (x)->ndim, (x)->dtype)
+const char *ts_shape_text(char *buffer, size_t size, const int64_t *sizes, int ndim, int dtype);
+
+/** A handle of t's own without history, with one reference; NULL with an error. */
+TS_INLINE ts_tensor *ts_whole_alias(ts_thread *thread, const ts_tensor *t)
+{
+    return ts_tensor_alias(thread, t, t->sizes, t->strides, t->ndim, 0);
+}
+/** Gives up a saved tensor; false when there was none. */
+TS_INLINE bool ts_saved_drop(ts_saved *s)
+{
+    ts_tensor *t = s->t;
+    s->t = NULL;
+    if (t && t != TS_NONE)
+        ts_tensor_unref(t);
+    return t != NULL;
+}
+
 TS_INLINE ts_node *ts_node_ref(ts_node *node)
 {
     atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
     return node;
+}
+/** The calls that led to a recorded one, innermost first; the end of its node's block. */
+typedef struct ts_trail {
+    int n;
+    void *frames[24];
+} ts_trail;
+/** Set by ts_anomaly_enable(): nodes that are made get a trail. */
+extern _Atomic bool ts_anomaly_on;
+/** Writes the trail into the end of the node's block. */
+TS_COLD void ts_trail_take(ts_node *node);
+
+/** A node with room for its arrays and `tail` bytes behind them; edges are not made yet.
+ *  NULL with an error. */
+TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, uint32_t ninputs,
+                               uint8_t nrets, size_t tail, const void *site)
+{
+    bool trail = TS_UNLIKELY(atomic_load_explicit(&ts_anomaly_on, memory_order_relaxed));
+    size_t bytes = sizeof(ts_node) + nargs * sizeof(ts_value) + (size_t)ninputs * sizeof(ts_input) +
+                   nrets * sizeof(ts_output) + tail + (trail ? sizeof(ts_trail) : 0);
+    ts_node *n = bytes <= UINT32_MAX ? ts_alloc(thread, bytes) : NULL;
+    if (TS_UNLIKELY(!n)) {
+        ts_fail_memory("a node of the graph", (int64_t)bytes);
+        return NULL;
+    }
+    atomic_init(&n->refs, 1);
+    n->op = op;
+    n->nargs = nargs;
+    n->nrets = nrets;
+    n->ninputs = 0;
+    n->bytes = (uint32_t)bytes;
+    atomic_init(&n->owner, 0);
+    n->saves = n->guarded = n->freed = n->trail = false;
+    n->seq = thread->seq;
+    n->site = site;
+    n->leaf = NULL;
+    n->hooks = NULL;
+    n->inputs = (ts_input *)(n + 1);
+    n->outputs = (ts_output *)(n->inputs + ninputs);
+    n->args = (ts_value *)(n->outputs + nrets);
+    for (ts_output *o = n->outputs; o < n->outputs + nrets; o++) {
+        o->saved = (ts_saved){0};
+        o->shape.kind = (ts_kind){0};
+    }
+    if (TS_UNLIKELY(trail))
+        ts_trail_take(n);
+    return n;
+}
+
+/** Makes t the node's next input, which is *in, without an edge. */
+TS_INLINE void ts_node_add_input(ts_node *n, ts_input *in, const ts_tensor *t, int arg)
+{
+    n->ninputs++;
+    in->next = NULL;
+    in->saved = (ts_saved){0};
+    ts_shape_fill(&in->shape, t);
+    in->shape.arg = (uint8_t)arg;
+}
+/** Adds the edge from an input to the maker of t, if t needs a gradient; then *grad is set. */
+TS_INLINE ts_status ts_node_connect(ts_node *n, ts_input *in, ts_tensor *t, bool *grad)
+{
+    if (!(t->flags & TS_TENSOR_REQUIRES_GRAD) || t->dtype > TS_F16)
+        return TS_OK;
+    ts_node *next = ts_gradient_node(t);
+    if (TS_UNLIKELY(!next))
+        return ts_error_code();
+    in->next = ts_node_ref(next);
+    in->shape.output = t->output;
+    n->seq = n->seq > next->seq ? n->seq : next->seq;
+    *grad = true;
+    return TS_OK;
 }
 /* While no other thread can know a node, its references are counted without locking the bus. */
 TS_INLINE ts_node *ts_node_ref_new(ts_node *node)

@@ -9,8 +9,8 @@
 static ts_status add_statistics(ts_tensor **input, ts_tensor *x, int64_t dims, ts_tensor *mean,
                                 ts_tensor *g_mean, ts_tensor *rstd, ts_tensor *g_rstd)
 {
-    TS_TRY(x);
     ts_tensor *dx = *input;
+    TS_TRY(x);
     double n = 1;
     for (int d = x->ndim - (int)dims; d < x->ndim; d++)
         n *= (double)x->sizes[d];
@@ -29,89 +29,63 @@ static ts_status add_statistics(ts_tensor **input, ts_tensor *x, int64_t dims, t
     return TS_OK;
 }
 
-static ts_status give_input(ts_vjp_call *b, ts_tensor *dx, ts_tensor *mean, ts_tensor *g_mean,
-                            ts_tensor *rstd, ts_tensor *g_rstd)
+/**
+ * Gives weight and bias, and puts the gradient of x, which was normalised, into *dx; NULL when none
+ * arrived. Arguments and results of add_layer_norm come `at` = 1 later than those of layer_norm.
+ */
+static ts_status undo_layer_norm(ts_vjp_call *b, int at, ts_tensor *x, ts_tensor **dx)
 {
-    TS_TRY(add_statistics(&dx, ts_rule_saved_arg(b, 0), ts_rule_arg(b, 1)->i, mean, g_mean, rstd,
-                          g_rstd));
-    /* of halves the statistics are f32 */
-    return dx ? ts_rule_give(b, 0, dx) : TS_OK;
+    ts_tensor *mean = RET(at + 1), *rstd = RET(at + 2), *dw = NULL, *db = NULL;
+    *dx = NULL;
+    if (GRAD(0)) {
+        TS_TRY(*dx = ts_layer_norm_backward(GRAD(0), x, mean, rstd, ARG(at + 2), DIM(at + 1),
+                                            ts_rule_needs(b, at + 2) ? &dw : NULL,
+                                            ts_rule_needs(b, at + 3) ? &db : NULL));
+        GIVE(at + 2, dw);
+        GIVE(at + 3, db);
+    }
+    return add_statistics(dx, x, INT(at + 1), mean, GRAD(at + 1), rstd, GRAD(at + 2));
 }
 
 static ts_status layer_norm(ts_vjp_call *b)
 {
-    ts_tensor *g = ts_rule_grad(b, 0), *mean = ts_rule_saved_ret(b, 1),
-              *rstd = ts_rule_saved_ret(b, 2);
-    ts_tensor *dx = NULL;
-    if (g) {
-        bool weighted = ts_rule_needs(b, 2), biased = ts_rule_needs(b, 3);
-        ts_tensor *dw = NULL, *db = NULL;
-        dx = ts_layer_norm_backward(g, ts_rule_saved_arg(b, 0), mean, rstd, ts_rule_saved_arg(b, 2),
-                                    (int)ts_rule_arg(b, 1)->i, weighted ? &dw : NULL,
-                                    biased ? &db : NULL);
-        TS_TRY(dx);
-        if (weighted)
-            TS_TRY(ts_rule_give(b, 2, dw));
-        if (biased)
-            TS_TRY(ts_rule_give(b, 3, db));
-    }
-    return ts_rule_needs(b, 0)
-               ? give_input(b, dx, mean, ts_rule_grad(b, 1), rstd, ts_rule_grad(b, 2))
-               : TS_OK;
+    ts_tensor *dx;
+    TS_TRY(undo_layer_norm(b, 0, X, &dx));
+    if (dx)
+        GIVE(0, dx); /* of halves the statistics are f32 */
+    return TS_OK;
 }
-const ts_vjp ts_vjp_layer_norm = {.rule = layer_norm,
-                                  .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(2) | TS_SAVE_RET(1) |
-                                            TS_SAVE_RET(2),
-                                  .want = 6};
+const ts_vjp ts_vjp_layer_norm = {
+    .rule = layer_norm, .always = READS(0) | READS(2) | READS_RET(1) | READS_RET(2), .want = 6};
 
 /** Of the sum; both terms have its gradient. */
 static ts_status add_layer_norm(ts_vjp_call *b)
 {
-    ts_tensor *g = ts_rule_grad(b, 0), *g_sum = ts_rule_grad(b, 1), *mean = ts_rule_saved_ret(b, 2),
-              *rstd = ts_rule_saved_ret(b, 3);
-    ts_tensor *sum = ts_rule_saved_ret(b, 1), *dx = NULL;
-    if (g) {
-        bool weighted = ts_rule_needs(b, 3), biased = ts_rule_needs(b, 4);
-        ts_tensor *dw = NULL, *db = NULL;
-        dx = ts_layer_norm_backward(g, sum, mean, rstd, ts_rule_saved_arg(b, 3),
-                                    (int)ts_rule_arg(b, 2)->i, weighted ? &dw : NULL,
-                                    biased ? &db : NULL);
-        TS_TRY(dx);
-        if (weighted)
-            TS_TRY(ts_rule_give(b, 3, dw));
-        if (biased)
-            TS_TRY(ts_rule_give(b, 4, db));
-    }
-    if (!ts_rule_needs(b, 0) && !ts_rule_needs(b, 1))
-        return TS_OK;
-    TS_TRY(add_statistics(&dx, sum, ts_rule_arg(b, 2)->i, mean, ts_rule_grad(b, 2), rstd,
-                          ts_rule_grad(b, 3)));
-    if (g_sum) {
-        dx = dx ? ts_add(dx, g_sum) : g_sum;
-        TS_TRY(dx);
-    }
+    ts_tensor *dx, *g_sum = GRAD(1);
+    TS_TRY(undo_layer_norm(b, 1, RET(1), &dx));
+    if (g_sum)
+        TS_TRY(dx = dx ? ts_add(dx, g_sum) : g_sum);
     for (int i = 0; dx && i < 2; i++)
         GIVE(i, dx);
     return TS_OK;
 }
 const ts_vjp ts_vjp_add_layer_norm = {.rule = add_layer_norm,
-                                      .always = TS_SAVE_ARG(3) | TS_SAVE_RET(1) | TS_SAVE_RET(2) |
-                                                TS_SAVE_RET(3),
+                                      .always =
+                                          READS(3) | READS_RET(1) | READS_RET(2) | READS_RET(3),
                                       .want = 14};
 
 static ts_status rms_norm(ts_vjp_call *b)
 {
-    ts_tensor *g = ts_rule_grad(b, 0), *rstd = ts_rule_saved_ret(b, 1), *dx = NULL;
-    if (g) {
-        bool weighted = ts_rule_needs(b, 2);
-        ts_tensor *dw = NULL;
-        dx = ts_rms_norm_backward(g, ts_rule_saved_arg(b, 0), rstd, ts_rule_saved_arg(b, 2),
-                                  (int)ts_rule_arg(b, 1)->i, weighted ? &dw : NULL);
-        TS_TRY(dx);
-        if (weighted)
-            TS_TRY(ts_rule_give(b, 2, dw));
+    ts_tensor *rstd = RET(1), *dx = NULL, *dw = NULL;
+    if (GRAD(0)) {
+        TS_TRY(dx = ts_rms_norm_backward(GRAD(0), X, rstd, ARG(2), DIM(1),
+                                         ts_rule_needs(b, 2) ? &dw : NULL));
+        GIVE(2, dw);
     }
-    return ts_rule_needs(b, 0) ? give_input(b, dx, NULL, NULL, rstd, ts_rule_grad(b, 1)) : TS_OK;
+    TS_TRY(add_statistics(&dx, X, INT(1), NULL, NULL, rstd, GRAD(1)));
+    if (dx)
+        GIVE(0, dx);
+    return TS_OK;
 }
 const ts_vjp ts_vjp_rms_norm = {
-    .rule = rms_norm, .always = TS_SAVE_ARG(0) | TS_SAVE_ARG(2) | TS_SAVE_RET(1), .want = 2};
+    .rule = rms_norm, .always = READS(0) | READS(2) | READS_RET(1), .want = 2};

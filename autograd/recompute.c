@@ -4,14 +4,26 @@
 #include "autograd/function.h"
 #include "include/tessera/check.h"
 
+#include <limits.h>
 #include <string.h>
+
+/** A function with what one run of it gets. */
+typedef struct part {
+    ts_recompute_fn fn;
+    void *ctx;
+    ts_tensor **inputs, **outputs;
+    int n, m;
+    const void *site;
+    ts_tape *tape;
+} part;
 
 /** An input of a segment: held, or packed in the segment around it. */
 typedef struct segment_input {
-    ts_tensor *t; /* owned; NULL when packed; TS_NONE */
-    uint32_t version, slot;
-    bool packed, requires_grad;
+    ts_saved saved;
     ts_shape shape;
+    bool requires_grad;
+    uint32_t version; /* before the function ran, as the maker */
+    const ts_node *maker;
 } segment_input;
 
 /** One forward of a checkpointed function; owned by the nodes that it recorded. */
@@ -19,13 +31,10 @@ struct ts_segment {
     _Atomic int32_t refs;
     uint32_t slots;   /* numbers given */
     uint32_t readers; /* nodes with numbers, and segments inside that packed inputs */
-    int n, m;
     bool open;        /* forward still runs */
     bool broken;      /* it failed, or wrote to an input */
-    ts_recompute_fn fn;
-    void *ctx;
+    part part;        /* its inputs and outputs are gone */
     void (*release)(void *ctx);
-    const void *site;
     ts_rng_state rng;
     ts_mask_guard masks;
     uint32_t autocast; /* of the thread */
@@ -43,48 +52,30 @@ struct ts_collected {
     uint32_t count;      /* tensors that came */
     uint32_t left;       /* readers that have not run */
     size_t bytes;
-    ts_kept kept[];      /* segment->slots */
+    ts_saved kept[]; /* segment->slots */
 };
 
 static const char op_name[] = "recompute";
 
-/* ------------------------------------------------------------------------------- shapes ---- */
-
-ts_shape ts_shape_of(const ts_tensor *t)
-{
-    ts_shape s = {.dtype = t->dtype, .ndim = t->ndim};
-    memcpy(s.sizes, t->sizes, t->ndim * sizeof *t->sizes);
-    return s;
-}
-
-static bool fits(const ts_shape *s, const ts_tensor *t)
-{
-    return s->dtype == t->dtype && s->ndim == t->ndim &&
-           memcmp(s->sizes, t->sizes, t->ndim * sizeof *t->sizes) == 0;
-}
+/** The second run did something else. */
+#define fail_other(s, format, ...)                                                                 \
+    ts_fail_op(TS_ERR_STATE, op_name, (s)->part.site,                                              \
+               "the function must do the same each time it runs", "run again, " format,            \
+               __VA_ARGS__)
 
 static ts_status fail_shape(const ts_segment *s, const char *what, const ts_shape *expected,
                             const ts_tensor *t)
 {
-    char want[192], got[192];
-    return ts_fail_op(
-        TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-        "run again, %s is %s %s; at first it was %s %s", what,
-        ts_format_sizes(got, sizeof got, t->sizes, t->ndim), ts_dtype_name((ts_dtype)t->dtype),
-        ts_format_sizes(want, sizeof want, expected->sizes, expected->ndim),
-        ts_dtype_name((ts_dtype)expected->dtype));
+    return fail_other(s, "%s is %s; at first it was %s", what, TS_SHAPE_TEXT(t),
+                      TS_SHAPE_TEXT(expected));
 }
 
 /* --------------------------------------------------------------------------------- tapes ---- */
 
 static void drop_inputs(ts_segment *s)
 {
-    for (int i = 0; i < s->n; i++) {
-        ts_tensor *t = s->inputs[i].t;
-        s->inputs[i].t = NULL;
-        if (t && t != TS_NONE)
-            ts_tensor_unref(t);
-    }
+    for (int i = 0; i < s->part.n; i++)
+        ts_saved_drop(&s->inputs[i].saved);
 }
 
 void ts_segment_unref(ts_segment *s)
@@ -95,7 +86,7 @@ void ts_segment_unref(ts_segment *s)
     if (s->outer)
         ts_segment_unref(s->outer);
     if (s->release)
-        s->release(s->ctx);
+        s->release(s->part.ctx);
     ts_free(&ts_tls, s, s->bytes);
 }
 
@@ -118,22 +109,22 @@ static bool is_held(const ts_tape *tape, const ts_tensor *t)
     return true;
 }
 
-/** Number of t on the tape; 0 when the tape gives none. */
-static uint32_t put(ts_tape *tape, ts_tensor *t, uint16_t op)
+/** Numbers t, or collects it, for a node of op. */
+static void put(ts_tape *tape, ts_tensor *t, uint16_t op, ts_saved *s)
 {
-    if (tape->segment)
-        return tape->segment->slots++;
     ts_collected *c = tape->into;
-    if (c && c->count++ < c->segment->slots)
-        c->kept[c->count - 1] = (ts_kept){ts_tensor_ref(t), t->storage->version, op};
-    return 0;
+    s->packed = true;
+    if (tape->segment)
+        s->version = tape->segment->slots++;
+    else if (c && c->count++ < c->segment->slots)
+        c->kept[c->count - 1] = (ts_saved){ts_tensor_ref(t), t->storage->version, op, false};
 }
 
-bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, uint32_t *slot)
+bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, ts_saved *s)
 {
     if (is_held(tape, t))
         return false;
-    *slot = put(tape, t, node->op);
+    put(tape, t, node->op, s);
     if (tape->segment && !node->segment) {
         node->segment = segment_ref(tape->segment);
         tape->segment->readers++;
@@ -143,104 +134,107 @@ bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, uint32_t *slot)
 
 /* ------------------------------------------------------------------------------- forward ---- */
 
-/** Runs the function with a tape; results go to the caller's scope. */
-static ts_status run_function(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
-                              ts_tensor **outputs, int m, ts_tape *tape, const void *site)
+/** Runs the function with its tape; results go to the caller's scope. */
+static ts_status run_part(void *ctx)
 {
+    const part *p = ctx;
     ts_thread *thread = ts_thread_self();
     ts_tape *before = thread->tape;
     ts_status status;
     {
         TS_SCOPE;
-        thread->tape = tape;
-        status = fn(ctx, inputs, n, outputs, m);
+        thread->tape = p->tape;
+        status = p->fn(p->ctx, p->inputs, p->n, p->outputs, p->m);
         thread->tape = before;
         if (status != TS_OK && ts_error_code() == TS_OK)
-            ts_fail_op(status, op_name, site, NULL, "the function failed without saying why");
-        for (int i = 0; i < m && status == TS_OK; i++)
-            if (!outputs[i])
-                status = ts_fail_null(op_name, site, "an output of the function");
-        for (int i = 0; i < m && status == TS_OK; i++)
-            ts_keep(outputs[i]);
+            ts_fail_op(status, op_name, p->site, NULL, "the function failed without saying why");
+        for (int i = 0; i < p->m && status == TS_OK; i++)
+            if (!p->outputs[i])
+                status = ts_fail_null(op_name, p->site, "an output of the function");
+        for (int i = 0; i < p->m && status == TS_OK; i++)
+            ts_keep(p->outputs[i]);
     }
-    for (int i = 0; i < m && status != TS_OK; i++)
-        outputs[i] = NULL;
+    for (int i = 0; i < p->m && status != TS_OK; i++)
+        p->outputs[i] = NULL;
     return status;
 }
 
-static ts_segment *segment_new(ts_recompute_fn fn, void *ctx, void (*release)(void *),
-                               ts_tensor *const *inputs, int n, int m, const void *site)
+static ts_segment *segment_new(const part *p, void (*release)(void *))
 {
     ts_thread *thread = ts_thread_self();
     size_t bytes =
-        sizeof(ts_segment) + (size_t)n * sizeof(segment_input) + (size_t)m * sizeof(ts_shape);
+        sizeof(ts_segment) + (size_t)p->n * sizeof(segment_input) + (size_t)p->m * sizeof(ts_shape);
     ts_segment *s = ts_alloc(thread, bytes);
     if (!s) {
         ts_fail_memory("a part to compute again", (int64_t)bytes);
         return NULL;
     }
-    *s = (ts_segment){.n = n, .m = m, .open = true, .fn = fn, .ctx = ctx, .release = release,
-                      .site = site, .rng = thread->rng, .masks = ts_mask_get(),
-                      .autocast = thread->autocast, .device = thread->device,
+    *s = (ts_segment){.open = true,
+                      .part = *p,
+                      .release = release,
+                      .rng = thread->rng,
+                      .masks = ts_mask_get(),
+                      .autocast = thread->autocast,
+                      .device = thread->device,
                       .bytes = bytes};
     atomic_init(&s->refs, 1);
-    s->outputs = (ts_shape *)(s->inputs + n);
+    s->outputs = (ts_shape *)(s->inputs + p->n);
     ts_tape *outer = thread->tape;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < p->n; i++) {
         segment_input *in = &s->inputs[i];
-        *in = (segment_input){.t = inputs[i]};
-        if (inputs[i] == TS_NONE)
+        ts_tensor *t = p->inputs[i];
+        *in = (segment_input){.saved.t = t};
+        if (t == TS_NONE)
             continue;
-        in->shape = ts_shape_of(inputs[i]);
-        in->version = inputs[i]->storage->version;
-        in->requires_grad = inputs[i]->flags & TS_TENSOR_REQUIRES_GRAD;
-        if (outer && !is_held(outer, inputs[i])) {
-            in->slot = put(outer, inputs[i], TS_NODE_FUNCTION);
-            in->packed = true;
-            in->t = NULL;
-            if (!s->outer) {
-                s->outer = segment_ref(outer->segment);
-                outer->segment->readers++;
-            }
-        } else {
-            ts_tensor_ref(inputs[i]);
+        ts_shape_fill(&in->shape, t);
+        in->maker = t->node;
+        in->version = in->saved.version = t->storage->version;
+        in->requires_grad = t->flags & TS_TENSOR_REQUIRES_GRAD;
+        if (!outer || is_held(outer, t)) {
+            ts_tensor_ref(t);
+            continue;
+        }
+        in->saved.t = NULL;
+        put(outer, t, TS_NODE_FUNCTION, &in->saved);
+        if (!s->outer) {
+            s->outer = segment_ref(outer->segment);
+            outer->segment->readers++;
         }
     }
     return s;
 }
 
 /** The function must not have written to its inputs: their values are needed again. */
-static ts_status check_inputs(const ts_segment *s, ts_tensor *const *inputs, ts_node *const *makers)
+static ts_status check_inputs(const ts_segment *s, const part *p)
 {
-    for (int i = 0; i < s->n; i++)
-        if (inputs[i] != TS_NONE &&
-            (inputs[i]->storage->version != s->inputs[i].version || inputs[i]->node != makers[i]))
-            return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "write to ts_clone() of it",
+    for (int i = 0; i < p->n; i++) {
+        const ts_tensor *t = p->inputs[i];
+        const segment_input *in = &s->inputs[i];
+        if (t != TS_NONE && (t->storage->version != in->version || t->node != in->maker))
+            return ts_fail_op(TS_ERR_AUTOGRAD, op_name, p->site, "write to ts_clone() of it",
                               "the function wrote to input %d, which is needed to run it again", i);
+    }
     return TS_OK;
 }
 
-/** The first run. makers: room for n. */
-static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
-                         ts_tensor *const *inputs, int n, ts_tensor **outputs, int m,
-                         ts_node **makers, const void *site)
+/** The first run; the segment takes ctx over. */
+static ts_status forward(part *p, void (*release)(void *))
 {
-    ts_segment *s = segment_new(fn, ctx, release, inputs, n, m, site);
+    ts_segment *s = segment_new(p, release);
     if (!s) {
         if (release)
-            release(ctx);
+            release(p->ctx);
         return ts_error_code();
     }
-    for (int i = 0; i < n; i++)
-        makers[i] = inputs[i]->node;
-    ts_tape tape = {.segment = s, .inputs = inputs, .n = n};
-    ts_status status = run_function(fn, ctx, inputs, n, outputs, m, &tape, site);
+    p->tape = &(ts_tape){.segment = s, .inputs = p->inputs, .n = p->n};
+    ts_status status = run_part(p);
     if (status == TS_OK)
-        status = check_inputs(s, inputs, makers);
-    for (int i = 0; i < m && status == TS_OK; i++)
-        s->outputs[i] = ts_shape_of(outputs[i]);
-    for (int i = 0; i < m && status != TS_OK; i++)
-        outputs[i] = NULL;
+        status = check_inputs(s, p);
+    for (int i = 0; i < p->m; i++)
+        if (status == TS_OK)
+            ts_shape_fill(&s->outputs[i], p->outputs[i]);
+        else
+            p->outputs[i] = NULL;
     s->open = false;
     s->broken = status != TS_OK;
     if (s->broken)
@@ -250,64 +244,61 @@ static ts_status forward(ts_recompute_fn fn, void *ctx, void (*release)(void *),
     return status;
 }
 
-static ts_status apply(ts_recompute_fn fn, void *ctx, ts_tensor *const *given, int n,
-                       ts_tensor **outputs, int m, void (*release)(void *), const void *site)
+/** A run inside a part that is computed again: nothing reads what it would save. */
+static ts_status run_inside(part *p, ts_tape *tape)
+{
+    for (int i = 0; i < p->n; i++) /* in the order in which segment_new() packed them */
+        if (p->inputs[i] != TS_NONE && !is_held(tape, p->inputs[i]))
+            put(tape, p->inputs[i], TS_NODE_FUNCTION, &(ts_saved){0});
+    p->tape = &(ts_tape){.inputs = p->inputs, .n = p->n};
+    return run_part(p);
+}
+
+static ts_status apply(part p, void (*release)(void *))
 {
     ts_thread *thread = ts_thread_self();
-    ts_tensor **inputs = NULL; /* a copy: outputs may be the same array */
-    ts_status status = TS_OK;
-    ts_check_place at = {op_name, site};
-    if (!fn)
-        status = ts_check_null(at, "fn", 0, false);
-    if (status == TS_OK)
-        status = ts_check_list(at, "inputs", "n", given, n);
-    if (status == TS_OK)
-        status = ts_check_list(at, "outputs", "m", outputs, m);
-    if (status == TS_OK && m < 1)
-        status = ts_check_refuse(at, "m", "at least 1", ts_scalar_int(m));
-    for (int i = 0; i < n && status == TS_OK; i++)
-        if (!given[i])
-            status = ts_check_null(at, "inputs", 0, true);
-    size_t bytes = 2 * (size_t)(n > 0 ? n : 0) * sizeof *inputs;
-    if (status == TS_OK && !(inputs = ts_alloc(thread, bytes)))
+    ts_tensor **given = p.inputs;
+    ts_check_place at = {op_name, p.site};
+    ts_status status = p.fn ? ts_check_ends(at, given, p.n, p.outputs, p.m, INT_MAX, "at least 1")
+                            : ts_check_null(at, "fn", 0, false);
+    size_t bytes = (size_t)(p.n > 0 ? p.n : 0) * sizeof *given;
+    p.inputs = status == TS_OK ? ts_alloc(thread, bytes) : NULL; /* outputs may be the same array */
+    if (status == TS_OK && !p.inputs)
         status = ts_fail_memory("a function's inputs", (int64_t)bytes);
-    if (inputs && n)
-        memcpy(inputs, given, (size_t)n * sizeof *inputs);
-    for (int i = 0; i < m && outputs; i++)
-        outputs[i] = NULL;
-    ts_tape *tape = thread->tape;
-    bool again = tape && !tape->segment; /* inside a part that is computed again */
-    if (status == TS_OK && ts_grad_enabled() && !again) {
-        status = forward(fn, ctx, release, inputs, n, outputs, m, (ts_node **)(inputs + n), site);
+    for (int i = 0; i < p.n && p.inputs; i++)
+        p.inputs[i] = given[i];
+    for (int i = 0; i < p.m && p.outputs; i++)
+        p.outputs[i] = NULL;
+    p.tape = thread->tape;
+    if (status == TS_OK && p.tape && !p.tape->segment) {
+        status = run_inside(&p, p.tape);
+    } else if (status == TS_OK && ts_grad_enabled()) {
+        status = forward(&p, release);
         release = NULL;
-    } else if (status == TS_OK && again) {
-        for (int i = 0; i < n; i++) /* in the order in which segment_new() packed them */
-            if (inputs[i] != TS_NONE && !is_held(tape, inputs[i]))
-                put(tape, inputs[i], TS_NODE_FUNCTION);
-        ts_tape nothing = {.inputs = inputs, .n = n};
-        status = run_function(fn, ctx, inputs, n, outputs, m, &nothing, site);
     } else if (status == TS_OK) {
-        status = run_function(fn, ctx, inputs, n, outputs, m, tape, site);
+        status = run_part(&p);
     }
-    if (inputs)
-        ts_free(thread, inputs, bytes);
+    if (p.inputs)
+        ts_free(thread, p.inputs, bytes);
     if (release)
-        release(ctx);
+        release(p.ctx);
     return status;
 }
 
 ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                        ts_tensor **outputs, int m)
 {
-    return apply(fn, ctx, inputs, n, outputs, m, NULL, __builtin_return_address(0));
+    const void *site = __builtin_return_address(0);
+    return apply((part){fn, ctx, (ts_tensor **)inputs, outputs, n, m, site, NULL}, NULL);
 }
 
 ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                           ts_tensor **outputs, int m, const ts_recompute_opts *opts)
 {
+    const void *site = __builtin_return_address(0);
     ts_recompute_opts o;
     TS_TRY(TS_CHECK_OPTS(&o, opts));
-    return apply(fn, ctx, inputs, n, outputs, m, o.release, __builtin_return_address(0));
+    return apply((part){fn, ctx, (ts_tensor **)inputs, outputs, n, m, site, NULL}, o.release);
 }
 
 /* --------------------------------------------------------------------------------- again ---- */
@@ -318,32 +309,28 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out);
 static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *outer,
                              ts_tensor **out)
 {
-    segment_input *in = &s->inputs[i];
-    ts_tensor *t = in->t;
-    uint32_t version = in->version;
+    const segment_input *in = &s->inputs[i];
+    const ts_saved *saved = in->saved.packed ? &outer->kept[in->saved.version] : &in->saved;
+    ts_tensor *t = saved->t;
     if (t == TS_NONE) {
         *out = t;
         return TS_OK;
     }
-    if (in->packed) {
-        t = outer->kept[in->slot].t;
-        version = outer->kept[in->slot].version;
-        if (!t)
-            return ts_fail_op(TS_ERR_INTERNAL, op_name, s->site, NULL,
-                              "input %d of an inner part is gone", i);
-        if (!fits(&in->shape, t))
-            return fail_shape(s, "an input of an inner part", &in->shape, t);
-    }
-    if (t->storage->version != version) {
+    if (!t)
+        return ts_fail_op(TS_ERR_INTERNAL, op_name, s->part.site, NULL,
+                          "input %d of an inner part is gone", i);
+    if (!ts_shape_fits(&in->shape, t))
+        return fail_shape(s, "an input of an inner part", &in->shape, t);
+    if (t->storage->version != saved->version) {
         uint16_t writer = t->storage->writer;
-        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, "write to ts_clone() of it instead",
+        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->part.site,
+                          "write to ts_clone() of it instead",
                           "input %d is needed to run the function again but was written in place "
                           "since, last by '%s'",
                           i, writer ? ts_op_name(writer) : "ts_data_mut");
     }
-    ts_tensor *alias = ts_tensor_alias(run->thread, t, t->sizes, t->strides, t->ndim, 0);
-    if (!alias)
-        return ts_error_code();
+    ts_tensor *alias = ts_whole_alias(run->thread, t);
+    TS_TRY(alias);
     if (in->requires_grad) {
         alias->flags |= TS_TENSOR_REQUIRES_GRAD;
         alias->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
@@ -359,33 +346,17 @@ static ts_status forget_history(ts_run *run, ts_collected *c)
         ts_tensor *t = c->kept[i].t;
         if (!t->node && !(t->flags & TS_TENSOR_REQUIRES_GRAD))
             continue;
-        ts_tensor *alias = ts_tensor_alias(run->thread, t, t->sizes, t->strides, t->ndim, 0);
-        if (!alias)
-            return ts_error_code();
+        ts_tensor *alias = ts_whole_alias(run->thread, t);
+        TS_TRY(alias);
         c->kept[i].t = alias;
         ts_tensor_unref(t);
     }
     return TS_OK;
 }
 
-/** A segment that runs again: its results, and the tape that collects what it saves. */
-typedef struct again {
-    ts_segment *segment;
-    ts_tensor **outputs;
-    ts_tape tape;
-} again;
-
-static ts_status run_recorded(void *ctx)
-{
-    again *a = ctx;
-    const ts_segment *s = a->segment;
-    return run_function(s->fn, s->ctx, a->tape.inputs, s->n, a->outputs, s->m, &a->tape, s->site);
-}
-
 /** Runs the function as the first time, with the thread's state of then,
  * and puts that of now back. */
-static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tensor **inputs,
-                           ts_tensor **outputs)
+static ts_status run_again(ts_run *run, const ts_segment *s, part *p)
 {
     ts_thread *thread = run->thread;
     ts_rng_state rng = thread->rng;
@@ -396,8 +367,7 @@ static ts_status run_again(ts_run *run, ts_segment *s, ts_collected *c, ts_tenso
     thread->device = s->device;
     thread->include = (s->masks.include & ~tracing) | (masks.include & tracing);
     thread->exclude = (s->masks.exclude & ~tracing) | (masks.exclude & tracing);
-    again a = {s, outputs, {.into = c, .inputs = inputs, .n = s->n}};
-    ts_status status = ts_above.run_autocast(s->autocast, run_recorded, &a);
+    ts_status status = ts_above.run_autocast(s->autocast, run_part, p);
     ts_mask_pop(masks);
     thread->device = device;
     thread->rng = rng;
@@ -408,8 +378,7 @@ static void collected_free(ts_collected *c)
 {
     uint32_t slots = c->segment->slots;
     for (uint32_t i = 0; i < c->count && i < slots; i++)
-        if (c->kept[i].t)
-            ts_tensor_unref(c->kept[i].t);
+        ts_saved_drop(&c->kept[i]);
     ts_segment_unref(c->segment);
     ts_free(&ts_tls, c, c->bytes);
 }
@@ -432,46 +401,38 @@ static void reader_done(ts_run *run, const ts_segment *s)
     }
 }
 
-static void let_go(ts_collected *c, uint32_t slot)
-{
-    ts_tensor *t = c ? c->kept[slot].t : NULL;
-    if (!t)
-        return;
-    c->kept[slot].t = NULL;
-    ts_tensor_unref(t);
-}
-
 static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
 {
     TS_SCOPE;
     ts_collected *outer = NULL;
     if (s->outer)
         TS_TRY(collect(run, s->outer, &outer));
-    size_t bytes = (size_t)(s->n + s->m) * sizeof(ts_tensor *);
-    ts_tensor **inputs = ts_alloc(run->thread, bytes), **outputs = inputs + s->n;
-    if (!inputs)
+    part p = s->part;
+    size_t bytes = (size_t)(p.n + p.m) * sizeof(ts_tensor *);
+    p.inputs = ts_alloc(run->thread, bytes);
+    if (!p.inputs)
         return ts_fail_memory("a part to compute again", (int64_t)bytes);
-    memset(inputs, 0, bytes);
+    memset(p.inputs, 0, bytes);
+    p.outputs = p.inputs + p.n;
+    p.tape = &(ts_tape){.into = c, .inputs = p.inputs, .n = p.n};
     ts_status status = TS_OK;
-    for (int i = 0; i < s->n && status == TS_OK; i++)
-        status = input_again(run, s, i, outer, &inputs[i]);
+    for (int i = 0; i < p.n && status == TS_OK; i++)
+        status = input_again(run, s, i, outer, &p.inputs[i]);
     if (status == TS_OK)
-        status = run_again(run, s, c, inputs, outputs);
-    for (int i = 0; i < s->m && status == TS_OK; i++)
-        if (!fits(&s->outputs[i], outputs[i]))
-            status = fail_shape(s, "an output", &s->outputs[i], outputs[i]);
+        status = run_again(run, s, &p);
+    for (int i = 0; i < p.m && status == TS_OK; i++)
+        if (!ts_shape_fits(&s->outputs[i], p.outputs[i]))
+            status = fail_shape(s, "an output", &s->outputs[i], p.outputs[i]);
     if (status == TS_OK && c->count != s->slots)
-        status = ts_fail_op(
-            TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-            "run again, it saved %u tensors for backward; at first %u", c->count, s->slots);
+        status = fail_other(s, "it saved %u tensors for backward; at first %u", c->count, s->slots);
     if (status == TS_OK)
         status = forget_history(run, c);
-    for (int i = 0; i < s->n && status == TS_OK && outer; i++)
-        if (s->inputs[i].packed)
-            let_go(outer, s->inputs[i].slot);
+    for (int i = 0; i < p.n && status == TS_OK && outer; i++)
+        if (s->inputs[i].saved.packed)
+            ts_saved_drop(&outer->kept[s->inputs[i].saved.version]);
     if (status == TS_OK && outer)
         reader_done(run, s->outer);
-    ts_free(run->thread, inputs, bytes);
+    ts_free(run->thread, p.inputs, bytes);
     return status;
 }
 
@@ -483,12 +444,12 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
         return TS_OK;
     if (s->open)
         return ts_fail_op(
-            TS_ERR_AUTOGRAD, op_name, s->site, "move the backward out of the function",
+            TS_ERR_AUTOGRAD, op_name, s->part.site, "move the backward out of the function",
             "a backward through the function's ops was started before the function was done");
     if (s->broken)
-        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->site, NULL,
+        return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->part.site, NULL,
                           "backward through a part whose forward failed");
-    size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_kept);
+    size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_saved);
     ts_collected *c = ts_alloc(run->thread, bytes);
     if (!c)
         return ts_fail_memory("tensors computed again", (int64_t)bytes);
@@ -505,7 +466,8 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
     return TS_OK;
 }
 
-const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot, const ts_shape *expected)
+const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_saved *packed,
+                                 const ts_shape *shape)
 {
     ts_segment *s = node->segment;
     ts_collected *c;
@@ -514,38 +476,26 @@ const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot, const
                    "the rule reads what no part computes");
         return NULL;
     }
-    if (collect(run, s, &c) != TS_OK)
-        return NULL;
-    const ts_kept *k = &c->kept[slot];
-    if (k->op != node->op) {
-        ts_fail_op(
-            TS_ERR_STATE, op_name, s->site, "the function must do the same each time it runs",
-            "run again, it called '%s' where it had called '%s'",
-            k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op), ts_node_name(node));
-        return NULL;
-    }
-    if (!fits(expected, k->t)) {
-        fail_shape(s, "a tensor that is saved for backward", expected, k->t);
-        return NULL;
-    }
-    return k;
+    TS_TRY_NULL(collect(run, s, &c));
+    const ts_saved *k = &c->kept[packed->version];
+    if (k->op != node->op)
+        fail_other(s, "it called '%s' where it had called '%s'",
+                   k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op),
+                   ts_node_name(node));
+    else if (!ts_shape_fits(shape, k->t))
+        fail_shape(s, "a tensor that is saved for backward", shape, k->t);
+    else
+        return k;
+    return NULL;
 }
 
-void ts_collected_done(ts_run *run, const ts_node *n)
+void ts_collected_done(ts_run *run, ts_node *n)
 {
     ts_collected *c = *find(run, n->segment);
-    if (!c)
-        return;
-    for (uint32_t i = 0; i < n->ninputs; i++)
-        if (n->inputs[i].packed)
-            let_go(c, n->inputs[i].version);
-    for (int i = 0; i < n->nrets; i++)
-        if (n->outputs[i].packed)
-            let_go(c, n->outputs[i].version);
-    if (n->op == TS_NODE_FUNCTION)
-        for (int i = 0; i < ts_function_of(n)->nsaved; i++)
-            if (ts_function_of(n)->saved[i].packed)
-                let_go(c, ts_function_of(n)->saved[i].version);
+    const ts_saved *s;
+    for (uint32_t i = 0; c && (s = ts_node_saved(n, i)); i++)
+        if (s->packed)
+            ts_saved_drop(&c->kept[s->version]);
     reader_done(run, n->segment);
 }
 

@@ -22,32 +22,21 @@ struct ts_tape {
     int n;
 };
 
-/** Sizes and dtype of a tensor that is not there any more. */
-typedef struct ts_shape {
-    uint8_t dtype, ndim;
-    int64_t sizes[TS_MAX_DIMS];
-} ts_shape;
-ts_shape ts_shape_of(const ts_tensor *t);
+/** Part of ts_saved_pack(): asks the tape. */
+bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, ts_saved *s);
+/** True: the thread's tape takes care of a tensor that node wants to save, and has given its number
+ *  to *s if there will be one to ask for. False: node keeps it. */
+TS_INLINE bool ts_saved_pack(ts_thread *thread, ts_node *node, ts_tensor *t, ts_saved *s)
+{
+    return TS_UNLIKELY(thread->tape != NULL) && ts_tape_take(thread->tape, node, t, s);
+}
 
-/**
- * Asks the tape about a tensor that node wants to save. True: it is taken care of, and *slot is its
- * number when there will be one to ask for. False: node keeps it, as without a tape.
- */
-bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, uint32_t *slot);
-
-/** A tensor that was computed again. */
-typedef struct ts_kept {
-    ts_tensor *t; /* owned, without history */
-    uint32_t version;
-    uint16_t op;  /* of the node that wanted it */
-} ts_kept;
-
-/** What node saved under a number, computed again when need be; NULL with an error.
+/** What node packed, computed again when need be, without history; NULL with an error.
  *  Lives until the node has run. */
-const ts_kept *ts_collected_get(ts_run *run, ts_node *node, uint32_t slot,
-                                const ts_shape *expected);
+const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_saved *packed,
+                                 const ts_shape *shape);
 /** node has run: what was computed for it goes. */
-void ts_collected_done(ts_run *run, const ts_node *node);
+void ts_collected_done(ts_run *run, ts_node *node);
 /** The end of a run. */
 void ts_collected_free(ts_run *run);
 void ts_segment_unref(ts_segment *segment);

@@ -6,7 +6,6 @@
  * done before the call goes on, so a failed recording never leaves a written tensor behind.
  */
 // SPDX-License-Identifier: MIT
-#include "autograd/anomaly.h"
 #include "autograd/recompute.h"
 #include "core/recorder.h"
 
@@ -104,46 +103,6 @@ TS_INLINE need measure(const ts_frame *f)
     return need;
 }
 
-/** A node with room for the call's arguments; NULL with an error. */
-TS_INLINE ts_node *node_new(const ts_frame *f, const need *need)
-{
-    size_t trail = ts_trail_bytes();
-    size_t bytes = sizeof(ts_node) + f->nargs * sizeof(ts_value) +
-                   (size_t)need->inputs * sizeof(ts_input) + f->nrets * sizeof(ts_output) +
-                   need->tail + trail;
-    ts_node *n = bytes <= UINT32_MAX ? ts_alloc(f->thread, bytes) : NULL;
-    if (TS_UNLIKELY(!n)) {
-        ts_fail_memory("a node of the graph", (int64_t)bytes);
-        return NULL;
-    }
-    ts_input *inputs = (ts_input *)(n + 1);
-    ts_output *outputs = (ts_output *)(inputs + need->inputs);
-    atomic_init(&n->refs, 1);
-    n->op = f->op;
-    n->nargs = f->nargs;
-    n->nrets = f->nrets;
-    n->ninputs = 0;
-    n->bytes = (uint32_t)bytes;
-    atomic_init(&n->owner, 0);
-    n->saves = n->guarded = n->freed = n->trail = false;
-    n->vjp = f->table->vjp;
-    n->site = f->site;
-    n->rng = f->rng;
-    n->leaf = NULL;
-    n->hooks = NULL;
-    n->inputs = inputs;
-    n->outputs = outputs;
-    n->args = (ts_value *)(outputs + f->nrets);
-    for (int i = 0; i < f->nrets; i++) {
-        outputs[i].saved = NULL;
-        outputs[i].packed = false;
-        outputs[i].kind = (ts_kind){0};
-    }
-    if (TS_UNLIKELY(trail))
-        ts_trail_take(n);
-    return n;
-}
-
 /** The node's own copy of what a plain argument points to. */
 static char *keep_plain(ts_value *v, char *p)
 {
@@ -158,28 +117,17 @@ static char *keep_plain(ts_value *v, char *p)
     return p + bytes;
 }
 
-/** The next input: its shape, and the edge to its maker, which *grad says is there. */
-TS_INLINE ts_status connect(ts_node *n, ts_tensor *t, int arg, bool *grad)
+TS_INLINE ts_status connect(ts_node *n, ts_input *in, ts_tensor *t, int arg, bool *grad)
 {
-    ts_input *in = &n->inputs[n->ninputs++];
-    ts_input_fill(in, arg, t);
-    if (!requires_grad(t) || t->dtype > TS_F16)
-        return TS_OK;
-    ts_node *next = ts_gradient_node(t);
-    if (TS_UNLIKELY(!next))
-        return ts_error_code();
-    in->next = ts_node_ref(next);
-    in->output = t->output;
-    n->seq = n->seq > next->seq ? n->seq : next->seq;
-    *grad = true;
-    return TS_OK;
+    ts_node_add_input(n, in, t, arg);
+    return ts_node_connect(n, in, t, grad);
 }
 
 static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_value *v, int arg,
                                                         bool *grad)
 {
     for (uint32_t k = 0; k < v->count; k++)
-        TS_TRY(connect(n, v->list[k], arg, grad));
+        TS_TRY(connect(n, &n->inputs[n->ninputs], v->list[k], arg, grad));
     return TS_OK;
 }
 
@@ -188,19 +136,23 @@ static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_val
 TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
 {
     const ts_vjp *vjp = n->vjp;
-    char *p = (char *)(n->args + f->nargs);
+    const ts_value *v = f->args;
+    ts_value *args = n->args;
+    ts_input *in = n->inputs;
+    int nargs = f->nargs;
+    char *p = (char *)(args + nargs);
     *reads = vjp ? vjp->always : 0;
-    n->seq = f->thread->seq;
-    for (int i = 0; i < f->nargs; i++) {
-        const ts_value *v = &f->args[i];
+    for (int i = 0; i < nargs; i++, v++, args++) {
         bool grad = false;
-        n->args[i] = *v;
-        if (TS_LIKELY(v->tag == TS_TAG_TENSOR))
-            TS_TRY(connect(n, v->t, i, &grad));
-        else if (v->tag == TS_TAG_TENSORS)
+        *args = *v;
+        if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
+            TS_TRY(connect(n, in++, v->t, i, &grad));
+        } else if (v->tag == TS_TAG_TENSORS) {
             TS_TRY(connect_list(n, v, i, &grad));
-        else if (v->tag > TS_TAG_TENSORS)
-            p = keep_plain(&n->args[i], p);
+            in += v->count;
+        } else if (v->tag > TS_TAG_TENSORS) {
+            p = keep_plain(args, p);
+        }
         if (grad && vjp)
             *reads |= vjp->saves[i];
     }
@@ -219,31 +171,23 @@ static __attribute__((noinline)) ts_status node_save(ts_node *n, const ts_frame 
         ts_input *in = count ? &n->inputs[ts_node_input(n, i, 0)] : NULL;
         for (uint32_t k = 0; k < count; k++, in++) {
             ts_tensor *t = members[k];
-            if (TS_UNLIKELY(f->thread->tape != NULL) &&
-                ts_tape_take(f->thread->tape, n, t, &in->version)) {
-                in->packed = true;
+            if (ts_saved_pack(f->thread, n, t, &in->saved))
                 continue;
-            }
             bool overwritten = (f->given & 1) && f->rets[0].t == t;
             /* an alias of what this very call overwrites: no cycle,
              * and unpacking it names the write */
-            in->saved = overwritten
-                            ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)
-                            : ts_tensor_ref(t);
-            if (!in->saved)
+            in->saved.t = overwritten ? ts_whole_alias(f->thread, t) : ts_tensor_ref(t);
+            if (!in->saved.t)
                 return ts_error_code();
-            in->version = t->storage->version;
+            in->saved.version = t->storage->version;
         }
     }
     /* in place nothing may fail behind the write, so the alias
      * of the result is made in front of it */
-    for (int i = 0; f->given >> i; i++) {
-        ts_tensor *t = f->rets[i].t;
+    for (int i = 0; f->given >> i; i++)
         if ((f->given >> i & 1) && (reads & TS_SAVE_RET(i)) && !f->thread->tape &&
-            !(n->outputs[i].saved =
-                  ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)))
+            !(n->outputs[i].saved.t = ts_whole_alias(f->thread, f->rets[i].t)))
             return ts_error_code();
-    }
     return TS_OK;
 }
 
@@ -256,30 +200,21 @@ static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_fram
         if (f->rets[i].tag != TS_TAG_TENSOR)
             continue;
         ts_tensor *t = f->rets[i].t;
-        ts_output *o = &n->outputs[i];
-        bool extra = !((f->want | f->given) >> i & 1), kept = false;
+        ts_saved *s = &n->outputs[i].saved;
+        bool extra = !((f->want | f->given) >> i & 1), read = reads & TS_SAVE_RET(i);
         if (extra) { /* the node keeps its meta, and the tensor if the rule reads it */
-            ts_output_fill(o, t);
+            ts_shape_fill(&n->outputs[i].shape, t);
             f->rets[i] = ts_value_none();
-        }
-        if (reads & TS_SAVE_RET(i)) {
-            if (extra)
+            if (read)
                 TS_TELL(f->thread, extra, i, t);
-            if (TS_UNLIKELY(f->thread->tape != NULL) &&
-                ts_tape_take(f->thread->tape, n, t, &o->version)) {
-                o->packed = true;
-            } else {
-                kept = extra;
-                if (extra)
-                    o->saved = t;
-                else if (!o->saved && !(o->saved = ts_tensor_alias(f->thread, t, t->sizes,
-                                                                   t->strides, t->ndim, 0)))
-                    return ts_error_code();
-                o->saved->flags = t->flags;
-                o->version = t->storage->version;
-            }
         }
-        if (extra && !kept)
+        if (read && !ts_saved_pack(f->thread, n, t, s)) {
+            if (!s->t && !(s->t = extra ? ts_tensor_ref(t) : ts_whole_alias(f->thread, t)))
+                return ts_error_code();
+            s->t->flags = t->flags;
+            s->version = t->storage->version;
+        }
+        if (extra)
             ts_tensor_unref(t);
     }
     return TS_OK;
@@ -294,7 +229,7 @@ TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
         if (f->rets[i].tag != TS_TAG_TENSOR)
             continue;
         ts_tensor *t = f->rets[i].t;
-        ts_output_fill(&n->outputs[i], t);
+        ts_shape_fill(&n->outputs[i].shape, t);
         if (TS_LIKELY(t->dtype <= TS_F16))
             ts_node_attach(n, t, i);
     }
@@ -343,9 +278,11 @@ ts_status ts_record(ts_frame *f)
     if (f->given || f->table->written)
         TS_TRY(check_writes(f, true));
 
-    ts_node *n = node_new(f, &need);
+    ts_node *n = ts_node_new(f->thread, f->op, f->nargs, need.inputs, f->nrets, need.tail, f->site);
     if (!n)
         return TS_ERR_MEMORY;
+    n->vjp = f->table->vjp;
+    n->rng = f->rng;
     uint32_t reads;
     ts_status status = node_connect(n, f, &reads);
     if (status == TS_OK && reads)

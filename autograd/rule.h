@@ -3,29 +3,72 @@
 #ifndef TS_AUTOGRAD_RULE_H
 #define TS_AUTOGRAD_RULE_H
 
-#include "autograd/rules.h"
+#include "autograd/vjp.h"
 #include "include/tessera/ops.h"
+
+/* the rules that rows of ops.def name */
+#define VJP(rule) extern const ts_vjp ts_vjp_##rule;
+#define NODIFF
+#define BY_PARTS
+#define TS_OP(name, schema, forms, kind, infer, composite, gradient, ...) gradient
+#include "ops/ops.def"
+#undef TS_OP
+#undef VJP
+#undef NODIFF
+#undef BY_PARTS
+
+/** Bits of what a rule reads: argument or result i. */
+#define READS(i) TS_SAVE_ARG(i)
+#define READS_RET(i) TS_SAVE_RET(i)
+#define READS_X READS(0)
+#define READS_Y READS_RET(0)
+
+/* In a rule over the call b: gradient of result i, saved argument and result i, plain argument i,
+ * sizes of tensor argument i with their number. */
+#define GRAD(i) ts_rule_grad(b, i)
+#define ARG(i) ts_rule_saved_arg(b, i)
+#define RET(i) ts_rule_saved_ret(b, i)
+#define X ARG(0)
+#define Y RET(0)
+#define INT(at) ts_rule_arg(b, at)->i
+#define DIM(at) (int)ts_rule_arg(b, at)->i
+#define NUM(at) ts_rule_arg(b, at)->d
+#define SIZES(i) ts_rule_arg_meta(b, i).sizes, ts_rule_arg_meta(b, i).ndim
 
 /** Gives argument i of call b its gradient, if it needs one; broadcasting and promotion are undone.
  *  Leaves the rule when that fails. */
-#define GIVE(i, gradient)                                \
-    do {                                                 \
-        if (ts_rule_needs(b, i))                         \
-            TS_TRY(ts_rule_give(b, i, gradient));        \
+#define GIVE(i, gradient)                                                                          \
+    do {                                                                                           \
+        if (ts_rule_needs(b, i))                                                                   \
+            TS_TRY(ts_rule_give(b, i, gradient));                                                  \
     } while (0)
 
-/** A rule in one expression of g, the result's gradient; `saved` is what it reads, X or Y. */
-#define RULE(name, saved, expr)                               \
-    static ts_status name##_rule(ts_vjp_call *b)              \
-    {                                                         \
-        ts_tensor *g = ts_rule_grad(b, 0);                     \
-        return ts_rule_give(b, 0, expr);                           \
-    }                                                         \
-    const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {[0] = saved}};
+/** A rule for argument 0 alone, as an expression of g, the result's gradient. */
+#define RULE(name, reads, expr)                                                                    \
+    static ts_status name##_rule(ts_vjp_call *b)                                                   \
+    {                                                                                              \
+        ts_tensor *g = GRAD(0);                                                                    \
+        return ts_rule_give(b, 0, expr);                                                           \
+    }                                                                                              \
+    const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {[0] = reads}};
 
-#define READS_X TS_SAVE_ARG(0)
-#define READS_Y TS_SAVE_RET(0)
-#define X ts_rule_saved_arg(b, 0)
-#define Y ts_rule_saved_ret(b, 0)
+/** A rule for up to three arguments: (argument, what it reads, expression of g) for each. */
+#define RULES(name, ...) RULES_OF(name, GRAD(0), __VA_ARGS__)
+/** The same with another g, which all of them need. */
+#define RULES_OF(name, shared, ...)                                                                \
+    static ts_status name##_rule(ts_vjp_call *b)                                                   \
+    {                                                                                              \
+        ts_tensor *g = shared;                                                                     \
+        EACH(GIVE_PART, __VA_ARGS__)                                                               \
+        return TS_OK;                                                                              \
+    }                                                                                              \
+    const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {EACH(SAVE_PART, __VA_ARGS__)}};
+#define GIVE_PART(i, reads, expr) GIVE(i, expr);
+#define SAVE_PART(i, reads, expr) [i] = (reads),
+
+#define EACH(part, ...) EACH_OF(__VA_ARGS__, EACH_3, EACH_2, )(part, __VA_ARGS__)
+#define EACH_OF(first, second, third, each, ...) each
+#define EACH_2(part, first, second) part first part second
+#define EACH_3(part, first, second, third) part first part second part third
 
 #endif

@@ -1,15 +1,18 @@
-/** @file rules.c  Gives each operator the rule that its row names, and installs the room. */
+/** @file rules.c  The rules that rows of ops.def name, and those registered at run time. */
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
-#include "autograd/rules.h"
+#include "autograd/rule.h"
 #include "dispatch/registry.h"
+#include "include/tessera/check.h"
 #include "init.h"
 #include "ops/kernel.h"
+
+#include <string.h>
 
 static const struct {
     const char *op;
     const ts_vjp *vjp;
-} rules[] = {
+} of_rows[] = {
 #define VJP(rule) &ts_vjp_##rule
 #define NODIFF NULL
 #define BY_PARTS NULL
@@ -21,8 +24,43 @@ static const struct {
 ts_status ts_autograd_install(void)
 {
     ts_above.release_history = ts_node_release_history;
-    for (int i = 0; i < TS_COUNTOF(rules); i++)
-        if (rules[i].vjp)
-            TS_TRY(ts_vjp_set(rules[i].op, rules[i].vjp));
+    for (int i = 0; i < TS_COUNTOF(of_rows); i++)
+        if (of_rows[i].vjp)
+            TS_TRY(ts_vjp_set(of_rows[i].op, of_rows[i].vjp));
     return ts_register_fallback(TS_KEY_AUTOGRAD, ts_record, NULL);
+}
+
+/** A rule with its place in the list of all, which end with the library: nodes point at them. */
+typedef struct owned_rule {
+    ts_vjp vjp;
+    struct owned_rule *next;
+} owned_rule;
+
+static owned_rule *rules; /* guarded by the registry's lock */
+
+ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *opts)
+{
+    ts_vjp_opts given;
+    TS_TRY(TS_CHECK_POINTERS(op, rule));
+    TS_TRY(TS_CHECK_OPTS(&given, opts));
+    owned_rule *o = ts_sys_calloc(sizeof *o);
+    if (!o)
+        return ts_fail_memory("a gradient rule", sizeof *o);
+    o->vjp.rule = rule;
+    o->vjp.always = given.saves;
+    o->vjp.want = given.want;
+    memcpy(o->vjp.saves, given.saves_for, sizeof o->vjp.saves);
+    ts_registry_begin();
+    o->next = rules;
+    rules = o;
+    return ts_registry_end(ts_vjp_set(op, &o->vjp));
+}
+
+void ts_autograd_remove(void)
+{
+    while (rules) {
+        owned_rule *next = rules->next;
+        ts_sys_free(rules);
+        rules = next;
+    }
 }

@@ -2,60 +2,22 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
-static ts_status softmax(ts_vjp_call *b)
-{
-    ts_tensor *dx =
-        ts_softmax_backward(ts_rule_grad(b, 0), ts_rule_saved_ret(b, 0), (int)ts_rule_arg(b, 1)->i);
-    return ts_rule_give(b, 0, dx);
-}
-const ts_vjp ts_vjp_softmax = {.rule = softmax, .saves = {[0] = TS_SAVE_RET(0)}};
+#define SUM(t, dim) ts_sum_dim(t, dim, true)
 
-static ts_status log_softmax(ts_vjp_call *b)
-{
-    ts_tensor *dx = ts_log_softmax_backward(ts_rule_grad(b, 0), ts_rule_saved_ret(b, 0),
-                                            (int)ts_rule_arg(b, 1)->i);
-    return ts_rule_give(b, 0, dx);
-}
-const ts_vjp ts_vjp_log_softmax = {.rule = log_softmax, .saves = {[0] = TS_SAVE_RET(0)}};
+RULE(softmax, READS_Y, ts_softmax_backward(g, Y, DIM(1)))
+RULE(log_softmax, READS_Y, ts_log_softmax_backward(g, Y, DIM(1)))
 
-/*
- * dx = y (g - s), s = sum(g y). Against an upstream u with q = sum(u y):
- *   dg = y (u - q), which is the rule of softmax itself;  dy = u (g - s) - g q.
- */
-static ts_status softmax_backward(ts_vjp_call *b)
+/** Of dx = y (g - s), s = sum(g y), with an upstream u and q = sum(u y): dy = u (g - s) - g q. */
+static ts_tensor *softmax_by_result(ts_tensor *u, ts_tensor *g, ts_tensor *y, int dim)
 {
-    ts_tensor *u = ts_rule_grad(b, 0), *y = ts_rule_saved_arg(b, 1);
-    int dim = (int)ts_rule_arg(b, 2)->i;
-    GIVE(0, ts_softmax_backward(u, y, dim));
-    if (ts_rule_needs(b, 1)) {
-        ts_tensor *g = ts_rule_saved_arg(b, 0);
-        ts_tensor *s = ts_sum_dim(ts_mul(g, y), dim, true),
-                  *q = ts_sum_dim(ts_mul(u, y), dim, true);
-        TS_TRY(ts_rule_give(b, 1, ts_sub(ts_mul(u, ts_sub(g, s)), ts_mul(g, q))));
-    }
-    return TS_OK;
+    ts_tensor *s = SUM(ts_mul(g, y), dim), *q = SUM(ts_mul(u, y), dim);
+    return ts_sub(ts_mul(u, ts_sub(g, s)), ts_mul(g, q));
 }
-const ts_vjp ts_vjp_softmax_backward = {
-    .rule = softmax_backward,
-    .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
+/* dg = y (u - q), which is the rule of softmax itself */
+RULES(softmax_backward, (0, READS(1), ts_softmax_backward(g, ARG(1), DIM(2))),
+      (1, READS(0) | READS(1), softmax_by_result(g, X, ARG(1), DIM(2))))
 
-/**
- * dx = g - p s, p = exp(y), s = sum(g). Against an upstream u with q = sum(u p):
- *   dg = u - q,  dy = -u p s.
- */
-static ts_status log_softmax_backward(ts_vjp_call *b)
-{
-    ts_tensor *u = ts_rule_grad(b, 0), *p = ts_exp(ts_rule_saved_arg(b, 1));
-    int dim = (int)ts_rule_arg(b, 2)->i;
-    if (ts_rule_needs(b, 0))
-        TS_TRY(ts_rule_give(
-            b, 0, ts_rule_reduce_to(b, 0, ts_sub(u, ts_sum_dim(ts_mul(u, p), dim, true)))));
-    if (ts_rule_needs(b, 1)) {
-        ts_tensor *s = ts_sum_dim(ts_rule_saved_arg(b, 0), dim, true);
-        TS_TRY(ts_rule_give(b, 1, ts_neg(ts_mul(ts_mul(u, p), s))));
-    }
-    return TS_OK;
-}
-const ts_vjp ts_vjp_log_softmax_backward = {
-    .rule = log_softmax_backward,
-    .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}};
+/* Of dx = g - p s, p = exp(y), s = sum(g), with q = sum(u p): dg = u - q, dy = -u p s. */
+RULES_OF(log_softmax_backward, ts_mul(GRAD(0), ts_exp(ARG(1))), /* u p */
+         (0, READS(1), ts_sub(GRAD(0), SUM(g, DIM(2)))),
+         (1, READS(0) | READS(1), ts_neg(ts_mul(g, SUM(X, DIM(2))))))

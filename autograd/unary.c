@@ -10,7 +10,6 @@ RULE(neg, 0, ts_neg(g))
 RULE(abs, READS_X, ts_mul(g, ts_sign(X)))
 RULE(step, 0, ts_zeros_like(g)) /* piecewise constant */
 RULE(square, READS_X, ts_mul(ts_mul_scalar(g, 2), X))
-RULE(frac, 0, g)
 RULE(exp, READS_Y, ts_mul(g, Y))
 RULE(exp2, READS_Y, ts_mul(ts_mul_scalar(g, LN2), Y))
 RULE(expm1, READS_Y, ts_mul(g, ts_add_scalar(Y, 1)))

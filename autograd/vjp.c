@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
 #include "include/tessera/ops.h"
+#include "ops/ops.h"
 
 ts_tensor *ts_rule_grad(ts_vjp_call *b, int i) { return b->grads[i]; }
 
 bool ts_rule_needs(const ts_vjp_call *b, int i)
 {
     for (uint32_t k = 0; k < b->node->ninputs; k++)
-        if (b->node->inputs[k].arg == i && b->node->inputs[k].next)
+        if (b->node->inputs[k].shape.arg == i && b->node->inputs[k].next)
             return true;
     return false;
 }
@@ -19,31 +20,35 @@ bool ts_rule_needs_member(const ts_vjp_call *b, int i, int k)
     return at >= 0 && b->node->inputs[at].next;
 }
 
-ts_tensor *ts_unpack(ts_vjp_call *b, ts_tensor *saved, uint32_t version, const char *what)
+ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_saved *saved, const ts_shape *shape,
+                         const char *what)
 {
-    if (!saved) {
+    if (TS_UNLIKELY(saved->packed) && !(saved = ts_collected_get(b->run, b->node, saved, shape)))
+        return NULL;
+    ts_tensor *t = saved->t;
+    if (TS_UNLIKELY(!t)) {
         ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
                    "the rule reads %s, which it does not save", what);
         return NULL;
     }
-    if (saved->storage && saved->storage->version != version) {
-        uint16_t writer = saved->storage->writer;
+    if (TS_UNLIKELY(t->storage && t->storage->version != saved->version)) {
+        uint16_t writer = t->storage->writer;
         ts_fail_op(TS_ERR_AUTOGRAD, ts_node_name(b->node), b->node->site,
                    "write to ts_clone() of it instead",
                    "%s is needed for the gradient but was written in place since, last by '%s' "
                    "(version %u, saved at %u)",
-                   what, writer ? ts_op_name(writer) : "ts_data_mut", saved->storage->version,
-                   version);
+                   what, writer ? ts_op_name(writer) : "ts_data_mut", t->storage->version,
+                   saved->version);
         return NULL;
     }
-    return saved;
+    return t;
 }
 
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output)
 {
     if (!t || !maker || !b->run->record || !ts_dtype_is_float((ts_dtype)t->dtype))
         return t;
-    ts_tensor *live = ts_tensor_alias(b->run->thread, t, t->sizes, t->strides, t->ndim, 0);
+    ts_tensor *live = ts_whole_alias(b->run->thread, t);
     if (!live)
         return NULL;
     live->node = ts_node_ref(maker);
@@ -53,27 +58,15 @@ ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output)
     return ts_scope_adopt(b->run->thread, live);
 }
 
-/** What a checkpoint computed again for the node, with the checks of what was saved. */
-static TS_COLD ts_tensor *unpack_again(ts_vjp_call *b, uint32_t slot, const ts_shape *expected,
-                                       const char *what)
-{
-    const ts_kept *kept = ts_collected_get(b->run, b->node, slot, expected);
-    return kept ? ts_unpack(b, kept->t, kept->version, what) : NULL;
-}
-
 static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, int at)
 {
+    static const ts_input nothing;
     char what[64];
     snprintf(what, sizeof what, "argument '%s'", ts_ops[b->node->op].schema.args[i].name);
-    if (at < 0)
-        return ts_unpack(b, NULL, 0, what);
-    const ts_input *in = &b->node->inputs[at];
-    if (!in->packed)
-        return ts_unpack(b, in->saved, in->version, what);
-    ts_shape expected = {in->dtype, in->ndim, {0}};
-    for (int d = 0; d < in->ndim; d++)
-        expected.sizes[d] = in->sizes[d];
-    return ts_relink(b, unpack_again(b, in->version, &expected, what), in->next, in->output);
+    const ts_input *in = at < 0 ? &nothing : &b->node->inputs[at];
+    ts_tensor *t = ts_saved_read(b, &in->saved, &in->shape, what);
+    /* one that was saved itself has its history */
+    return in->saved.packed ? ts_relink(b, t, in->next, in->shape.output) : t;
 }
 
 ts_tensor *ts_rule_saved_member(ts_vjp_call *b, int i, int k)
@@ -81,10 +74,10 @@ ts_tensor *ts_rule_saved_member(ts_vjp_call *b, int i, int k)
     if (b->node->args[i].tag == TS_TAG_NONE)
         return TS_NONE;
     int at = ts_node_input(b->node, i, k);
-    const ts_input *in = &b->node->inputs[at];
-    if (TS_LIKELY(at >= 0 && in->saved && in->saved->storage->version == in->version))
-        return in->saved;
-    return unpack_arg(b, i, at);
+    const ts_saved *s = &b->node->inputs[at].saved;
+    return TS_LIKELY(at >= 0 && s->t && s->t->storage->version == s->version)
+               ? s->t
+               : unpack_arg(b, i, at);
 }
 
 ts_tensor *ts_rule_saved_arg(ts_vjp_call *b, int i) { return ts_rule_saved_member(b, i, 0); }
@@ -92,11 +85,10 @@ ts_tensor *ts_rule_saved_arg(ts_vjp_call *b, int i) { return ts_rule_saved_membe
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset)
 {
     int at = ts_node_input(b->node, i, 0);
-    const ts_tensor *t = at < 0                       ? NULL
-                         : b->node->inputs[at].packed ? ts_rule_saved_arg(b, i)
-                                                      : b->node->inputs[at].saved;
-    if (!t && at >= 0 && b->node->inputs[at].packed)
-        return ts_error_code();
+    const ts_saved *s = at < 0 ? NULL : &b->node->inputs[at].saved;
+    const ts_tensor *t = s ? s->t : NULL;
+    if (s && s->packed)
+        TS_TRY(t = ts_rule_saved_arg(b, i));
     if (!t)
         return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
                           "the rule asks for the layout of argument %d, which it does not save", i);
@@ -110,17 +102,8 @@ ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t 
 ts_tensor *ts_rule_saved_ret(ts_vjp_call *b, int i)
 {
     const ts_output *o = &b->node->outputs[i];
-    ts_tensor *t;
-    if (TS_UNLIKELY(o->packed)) {
-        ts_shape expected = {o->dtype, o->ndim, {0}};
-        for (int d = 0; d < o->ndim; d++)
-            expected.sizes[d] = o->sizes[d];
-        t = unpack_again(b, o->version, &expected, "the result");
-    } else {
-        t = ts_unpack(b, o->saved, o->version, "the result");
-    }
     /* the weak link is closed only for as long as the rule runs */
-    return ts_relink(b, t, b->node, i);
+    return ts_relink(b, ts_saved_read(b, &o->saved, &o->shape, "the result"), b->node, i);
 }
 
 const ts_value *ts_rule_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }
@@ -131,52 +114,52 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k)
     int at = ts_node_input(b->node, i, k);
     if (at < 0)
         return ts_meta_of(NULL, TS_DTYPE_NONE, TS_DEVICE_CPU, 0, 0);
-    const ts_input *in = &b->node->inputs[at];
-    return ts_meta_of(in->sizes, (ts_dtype)in->dtype, in->device, in->ndim, 0);
+    const ts_shape *s = &b->node->inputs[at].shape;
+    int64_t numel = 1;
+    for (int d = 0; d < s->ndim; d++)
+        numel *= s->sizes[d];
+    return (ts_meta){s->sizes, numel, {s->kind}};
 }
 
 ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i) { return ts_rule_member_meta(b, i, 0); }
 
-static bool fits_input(const ts_input *in, const ts_tensor *t)
+ts_tensor *ts_rule_full(ts_meta m, ts_value value)
 {
-    bool fits = in->ndim == t->ndim && in->dtype == t->dtype;
-    for (int d = 0; fits && d < t->ndim; d++)
-        fits = t->sizes[d] == in->sizes[d];
-    return fits;
+    return TS_INVOKE(TS_OP_full, V_IS(m.sizes, m.ndim), value, V_DT(m.dtype), V_DEV(m.device));
 }
 
 /** g summed to the sizes of an input and cast to its dtype. */
-static ts_tensor *reduce_to(const ts_input *in, ts_tensor *g)
+static ts_tensor *reduce_to(const ts_shape *s, ts_tensor *g)
 {
-    bool same = in->ndim == g->ndim;
-    for (int d = 0; same && d < g->ndim; d++)
-        same = in->sizes[d] == g->sizes[d];
-    if (!same)
-        g = ts_sum_to_size(g, in->sizes, in->ndim);
-    return g && g->dtype != in->dtype ? ts_to(g, (ts_dtype)in->dtype) : g;
+    if (!ts_shape_sizes_fit(s, g))
+        g = ts_sum_to_size(g, s->sizes, s->ndim);
+    return g && g->dtype != s->dtype ? ts_to(g, (ts_dtype)s->dtype) : g;
+}
+
+/** A gradient that does not fit as it is: it was broadcast or promoted, or the rule is wrong. */
+static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, int at,
+                                                      ts_tensor *grad)
+{
+    static const ts_shape nothing = {.dtype = TS_DTYPE_NONE};
+    const ts_shape *s = at < 0 ? &nothing : &b->node->inputs[at].shape;
+    if (at >= 0 && s->ndim <= grad->ndim) {
+        TS_TRY(grad = reduce_to(s, grad));
+        if (ts_shape_fits(s, grad)) {
+            b->given[at] = grad;
+            return TS_OK;
+        }
+    }
+    return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
+                      "the gradient of argument %d is %s, expected %s", i, TS_SHAPE_TEXT(grad),
+                      TS_SHAPE_TEXT(s));
 }
 
 ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
     TS_TRY(grad);
     int at = ts_node_input(b->node, i, k);
-    const ts_input *in = at < 0 ? NULL : &b->node->inputs[at];
-    bool fits = in && fits_input(in, grad);
-    if (!fits && in && in->ndim <= grad->ndim) { /* it was broadcast or promoted */
-        grad = reduce_to(in, grad);
-        TS_TRY(grad);
-        fits = fits_input(in, grad);
-    }
-    if (!fits) {
-        char got[192], want[192];
-        return ts_fail_op(
-            TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
-            "the gradient of argument %d is %s %s, expected %s %s", i,
-            ts_format_sizes(got, sizeof got, grad->sizes, grad->ndim),
-            ts_dtype_name((ts_dtype)grad->dtype),
-            ts_format_sizes(want, sizeof want, in ? in->sizes : NULL, in ? in->ndim : 0),
-            ts_dtype_name(in ? (ts_dtype)in->dtype : TS_DTYPE_NONE));
-    }
+    if (TS_UNLIKELY(at < 0 || !ts_shape_fits(&b->node->inputs[at].shape, grad)))
+        return give_other(b, i, at, grad);
     b->given[at] = grad;
     return TS_OK;
 }
@@ -189,5 +172,5 @@ ts_status ts_rule_give(ts_vjp_call *b, int i, ts_tensor *grad)
 ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
 {
     int at = ts_node_input(b->node, i, 0);
-    return g && at >= 0 ? reduce_to(&b->node->inputs[at], g) : g;
+    return g && at >= 0 ? reduce_to(&b->node->inputs[at].shape, g) : g;
 }

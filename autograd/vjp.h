@@ -1,21 +1,4 @@
-/**
- * @file vjp.h  How a gradient rule of the library is written; gradient.h has what it calls.
- *
- * A rule is a function over a ts_vjp_call: it reads gradients of results, saved tensors and plain
- * arguments, computes with ordinary ops (so it differentiates again wherever they do), and gives a
- * gradient for each argument that needs one:
- *
- *     static ts_status mul(ts_vjp_call *b)
- *     {
- *         ts_tensor *g = ts_rule_grad(b, 0);
- *         GIVE(0, ts_mul(g, ts_rule_saved_arg(b, 1)));
- *         GIVE(1, ts_mul(g, ts_rule_saved_arg(b, 0)));
- *         return TS_OK;
- *     }
- *     const ts_vjp ts_vjp_mul = {mul, .saves = {[0] = TS_SAVE_ARG(1), [1] = TS_SAVE_ARG(0)}};
- *
- * The engine opens a scope around the rule; everything the rule makes is released after it.
- */
+/** @file vjp.h  A gradient rule of the library; gradient.h says how one is written. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_VJP_H
 #define TS_AUTOGRAD_VJP_H
@@ -34,8 +17,11 @@ struct ts_vjp {
 /** Strides and offset in the storage, in elements, of a saved argument,
  * whatever was written since. */
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
-/** Shape and dtype of tensor argument i, whether saved or not. */
+/** Shape, dtype and device of tensor argument i, whether saved or not. */
 ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
+/** A new tensor that is filled with a number, or with zeros. */
+ts_tensor *ts_rule_full(ts_meta m, ts_value value);
+TS_INLINE ts_tensor *ts_rule_zeros(ts_meta m) { return ts_rule_full(m, ts_value_int(0)); }
 
 #endif

@@ -157,13 +157,13 @@ static void keep_graph(kept *k, const ts_node *root)
         for (uint32_t i = 0; i < node->ninputs; i++) {
             const ts_input *in = &node->inputs[i];
             keep_node(k, in->next);
-            keep_storage(k, in->saved, true);
-            bytes += bytes_of(in->sizes, in->ndim, in->dtype);
+            keep_storage(k, in->saved.t, true);
+            bytes += bytes_of(in->shape.sizes, in->shape.ndim, in->shape.dtype);
         }
         for (int i = 0; i < node->nrets && node->op != TS_NODE_LEAF; i++) {
             const ts_output *out = &node->outputs[i];
-            keep_storage(k, out->saved, true);
-            bytes += bytes_of(out->sizes, out->ndim, out->dtype);
+            keep_storage(k, out->saved.t, true);
+            bytes += bytes_of(out->shape.sizes, out->shape.ndim, out->shape.dtype);
         }
         k->largest = bytes > k->largest ? bytes : k->largest;
     }
