@@ -6,29 +6,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-typedef struct lines {
-    ts_timer_row *items;
-    int count, room;
-    bool failed;
-} lines;
-
-static void lines_add(lines *all, ts_timer_row item)
-{
-    if (all->count == all->room) {
-        int room = all->room ? 2 * all->room : 256;
-        ts_timer_row *grown = ts_sys_realloc(all->items, (size_t)room * sizeof *grown);
-        if (!grown) {
-            all->failed = true;
-            return;
-        }
-        all->items = grown;
-        all->room = room;
-    }
-    all->items[all->count++] = item;
-}
-
-static void collect(const ts_timer_row *row, void *ctx) { lines_add(ctx, *row); }
-
 static int by_time(const void *a, const void *b)
 {
     double x = ((const ts_timer_row *)a)->self_ns, y = ((const ts_timer_row *)b)->self_ns;
@@ -46,7 +23,8 @@ static void print_row(FILE *out, const ts_timer_row *l, double wall)
 }
 
 /** The first `most` rows, the sum of the others, the wall time. */
-static void print_table(FILE *out, const lines *all, int most, const ts_timer_totals *totals)
+static void print_table(FILE *out, const ts_timer_rows *all, int most,
+                        const ts_timer_totals *totals)
 {
     double wall = totals->wall_ns > 0 ? totals->wall_ns : 1;
     char name[32];
@@ -69,7 +47,7 @@ static void print_table(FILE *out, const lines *all, int most, const ts_timer_to
             (unsigned long long)totals->calls, totals->wall_ns / 1e6);
 }
 
-static void print_csv(FILE *out, const lines *all)
+static void print_csv(FILE *out, const ts_timer_rows *all)
 {
     fprintf(out, "op,layer,thread,calls,self_ns\n");
     for (const ts_timer_row *l = all->items; l < all->items + all->count; l++)
@@ -77,7 +55,7 @@ static void print_csv(FILE *out, const lines *all)
                 (unsigned long long)l->calls, l->self_ns);
 }
 
-static void print_json(FILE *out, const lines *all, const ts_timer_totals *totals)
+static void print_json(FILE *out, const ts_timer_rows *all, const ts_timer_totals *totals)
 {
     fprintf(out,
             "{\"wall_ns\": %.0f, \"overhead_ns\": %.0f, \"unattributed_ns\": %.0f, \"stamp_ns\": "
@@ -98,8 +76,8 @@ static ts_status write_rows(FILE *out, ts_timers_format format, int most)
 {
     if (!out)
         return ts_error_set(TS_ERR_NULL, "timers_write: argument 'out': expected a file, got NULL");
-    lines all = {0};
-    ts_timers_rows(collect, &all);
+    ts_timer_rows all = {0};
+    ts_timers_rows(&all);
     ts_timer_totals totals = ts_timers_totals();
     if (all.failed) {
         ts_sys_free(all.items);
