@@ -80,9 +80,8 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
         TS_TRY(ts_key_take(what, b->name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1,
                            "the range of run-time backends", &key));
     ts_reg.backends[key] = b;
-    ts_tables_touch_all();
-    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.strided = 1}, NULL,
-                         (const void *)ts_transfer, NULL));
+    ts_tables_touch(&ts_fallbacks);
+    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.strided = 1}, NULL, NULL));
     if (b->flags & TS_BACKEND_CPU_FALLBACK)
         TS_TRY(ts_register_fallback(key, ts_round_trip, NULL));
     if (b->flags & TS_BACKEND_WHOLE_OPS)
@@ -106,7 +105,7 @@ static ts_status add_checked(const ts_backend *b, const char *what, ts_key *key)
     TS_TRY(check(b, what));
     for (int k = 0; k < 16; k++)
         if (ts_reg.backends[k] == b)
-            return ts_error_set(TS_ERR_REGISTRY, "%s: the backend '%s' is registered already", what,
+            return ts_error_set(TS_ERR_REGISTRY, "%s: the backend '%s' is loaded already", what,
                                 b->name);
     return add(b, what, key);
 }
@@ -125,17 +124,12 @@ ts_status ts_register_backend(const ts_backend *backend, ts_key *key)
 
 static ts_status add_library(void *library, const char *what, ts_key *key)
 {
-    for (int k = 0; k < 16; k++)
-        if (ts_reg.libraries[k] == library)
-            return ts_error_set(TS_ERR_REGISTRY, "%s: is loaded already", what);
     void *symbol = dlsym(library, TS_BACKEND_ENTRY_NAME);
     if (!symbol)
         return ts_error_set_hint(TS_ERR_FORMAT, "define it with TS_BACKEND_ENTRY()",
                                  "%s: exports no '%s'", what, TS_BACKEND_ENTRY_NAME);
     ts_backend_entry_fn entry = (ts_backend_entry_fn)symbol;
-    TS_TRY(add_checked(entry(), what, key));
-    ts_reg.libraries[*key] = library;
-    return TS_OK;
+    return add_checked(entry(), what, key);
 }
 
 ts_status ts_backend_load(const char *path, ts_key *key)

@@ -24,8 +24,7 @@ ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
                             o.dtypes & ~(uint32_t)TS_DT_ALL);
     ts_accepts accepts = {(uint16_t)o.dtypes, o.strided ? 1 : TS_STRIDES_PACKED};
     ts_registry_begin();
-    return ts_registry_end(
-        ts_kernel_add(op, key, kernel, accepts, o.schema, (const void *)kernel, out));
+    return ts_registry_end(ts_kernel_add(op, key, kernel, accepts, o.schema, out));
 }
 
 ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
