@@ -3,11 +3,8 @@
 // SPDX-License-Identifier: MIT
 #include "include/tessera/kernel.h"
 #include "include/tessera/check.h"
-#include "core/convert.h"
 #include "core/device.h"
 #include "dispatch/store.h"
-
-#include <string.h>
 
 _Static_assert(TS_KERNEL_OPERANDS == TS_MAX_OPERANDS, "the public form holds every operand");
 
@@ -110,20 +107,8 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 
 double ts_operand_number(const ts_operand *o)
 {
-    double d = 0;
-    float s;
-    int64_t i;
-    int32_t i32;
-    uint16_t h;
-    switch (o->dtype) {
-    case TS_F64: memcpy(&d, o->data, sizeof d); return d;
-    case TS_F32: memcpy(&s, o->data, sizeof s); return s;
-    case TS_BF16: memcpy(&h, o->data, sizeof h); return ts_bf16_to_f32(h);
-    case TS_F16: memcpy(&h, o->data, sizeof h); return ts_f16_to_f32(h);
-    case TS_I64: memcpy(&i, o->data, sizeof i); return (double)i;
-    case TS_I32: memcpy(&i32, o->data, sizeof i32); return i32;
-    default: return *(const uint8_t *)o->data;
-    }
+    ts_value v = ts_scalar_load(o->data, o->dtype);
+    return ts_value_number(&v);
 }
 
 ts_rows ts_kernel_rows(const ts_frame *f)
