@@ -9,9 +9,8 @@
 
 /* --------------------------------------------------------------------- the call in words ---- */
 
-static int put(char *buffer, size_t size, int used, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-static int put(char *buffer, size_t size, int used, const char *format, ...)
+static __attribute__((format(printf, 4, 5))) int put(char *buffer, size_t size, int used,
+                                                     const char *format, ...)
 {
     va_list args;
     va_start(args, format);

@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "dispatch/store.h"
+#include "include/tessera/check.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -192,17 +193,28 @@ ts_status ts_registry_install(const ts_op_info *rows, int count)
     return ts_registry_end(status);
 }
 
-ts_status ts_op_add(const char *schema, ts_op_info row, int *op)
+/** An op at run time; the strings are copied. */
+static ts_status op_add(const char *schema, const ts_op_opts *o, const void *site, int *op)
 {
+    ts_op_info row = {
+        .kind = o->rule ? TS_FILL : o->composite ? TS_COMPOSITE : TS_WHOLE,
+        .infer = o->rule,
+        .composite = o->composite,
+        .reserve = o->reserve,
+        /* gradients go through the ops of a composite, unless a rule is registered */
+        .flags = TS_OP_RUNTIME | (o->not_differentiable ? TS_OP_NODIFF
+                                  : o->composite        ? TS_OP_BY_PARTS
+                                                        : 0),
+        .site = site,
+    };
     TS_TRY(ts_schema_parse(schema, &row.schema));
-    const char *doc = row.doc ? row.doc : "registered at run time";
+    const char *doc = o->doc ? o->doc : "registered at run time";
     size_t schema_size = strlen(schema) + 1, doc_size = strlen(doc) + 1;
     char *text = ts_sys_alloc(schema_size + doc_size);
     if (!text)
         return ts_fail_memory("an op's schema", (int64_t)schema_size);
     row.schema_text = memcpy(text, schema, schema_size);
     row.doc = memcpy(text + schema_size, doc, doc_size);
-    row.flags |= TS_OP_RUNTIME;
     ts_registry_begin();
     int number = ts_reg.ops;
     ts_status status = op_define(&row);
@@ -216,8 +228,14 @@ ts_status ts_op_add(const char *schema, ts_op_info row, int *op)
 
 ts_status ts_register_op(const char *schema, int *op)
 {
-    return ts_op_add(schema, (ts_op_info){.kind = TS_WHOLE, .site = __builtin_return_address(0)},
-                     op);
+    return op_add(schema, &(ts_op_opts){0}, __builtin_return_address(0), op);
+}
+
+ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
+{
+    ts_op_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    return op_add(schema, &o, __builtin_return_address(0), op);
 }
 
 /* -------------------------------------------------------------------------------- keys ---- */
@@ -343,6 +361,20 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
     if (out)
         *out = r;
     return TS_OK;
+}
+
+ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
+                                const ts_kernel_opts *opts, ts_registration **out)
+{
+    ts_kernel_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    if (o.dtypes & ~(uint32_t)TS_DT_ALL)
+        return ts_error_set(TS_ERR_VALUE,
+                            "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes",
+                            o.dtypes & ~(uint32_t)TS_DT_ALL);
+    ts_accepts accepts = {(uint16_t)o.dtypes, o.strided ? 1 : TS_STRIDES_PACKED};
+    ts_registry_begin();
+    return ts_registry_end(ts_kernel_add(op, key, kernel, accepts, o.schema, out));
 }
 
 ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel, const char *schema,
