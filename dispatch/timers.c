@@ -378,7 +378,7 @@ static void add_rows(ts_timers *t, void *ctx)
         bool call = i < ENGINE;
         all->items[all->count++] =
             (ts_timer_row){call ? ts_op_name(i / TS_KEY_COUNT) : beside[i - ENGINE],
-                           call ? ts_key_name(i % TS_KEY_COUNT) : "-", (uint64_t)calls,
+                           call ? ts_key_name((ts_key)(i % TS_KEY_COUNT)) : "-", (uint64_t)calls,
                            (double)spent * state.ns_per_tick, t->thread_id};
     }
 }
