@@ -423,7 +423,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     ts_keyset grad = TS_KEYSET(TS_KEY_AUTOGRAD);
     thread->exclude =
         (record ? thread->exclude & ~grad : thread->exclude | grad) | TS_KEYSET(TS_KEY_AUTOCAST);
-    void *timer = ts_timer_enter(thread, TS_TIMER_ENGINE);
+    void *timer = ts_timer_enter(thread);
     ts_node_ref(root);
     ts_status status =
         TS_UNLIKELY(run.anomaly)

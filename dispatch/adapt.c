@@ -53,33 +53,18 @@ static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
 /** Runs the kernel on a contiguous tensor in the place of each destination that is not. */
 static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
 {
-    ts_tensor *real[TS_MAX_RETS] = {0};
-    ts_status status = TS_OK;
-    for (int i = 0; f->given >> i && status == TS_OK; i++) {
-        ts_tensor *t = f->rets[i].t;
-        if (!(f->given >> i & 1) || (t->flags & TS_TENSOR_CONTIGUOUS))
-            continue;
-        ts_tensor *contiguous =
-            ts_tensor_new_unchecked(f->thread, &(ts_meta){t->sizes, t->numel, {t->kind}});
-        if (contiguous) {
-            real[i] = t;
-            f->rets[i].t = contiguous;
-        } else {
-            status = ts_fail_within(ts_op_name(f->op), f->site);
+    ts_value made[TS_MAX_RETS];
+    ts_frame inner = *f;
+    inner.rets = made;
+    for (int i = 0; i < f->nrets; i++) {
+        made[i] = f->rets[i];
+        if ((f->given >> i & 1) && !(made[i].t->flags & TS_TENSOR_CONTIGUOUS)) {
+            made[i] = ts_value_none();
+            inner.given &= (uint8_t) ~(1 << i);
+            inner.want |= (uint8_t)(1 << i);
         }
     }
-    if (status == TS_OK)
-        status = ts_fill_run(f, kernel);
-    for (int i = 0; f->given >> i; i++) {
-        if (!real[i])
-            continue;
-        ts_tensor *contiguous = f->rets[i].t;
-        f->rets[i].t = real[i];
-        if (status == TS_OK)
-            status = ts_above.copy_into(real[i], contiguous, f->op);
-        ts_tensor_unref(contiguous);
-    }
-    return status;
+    return ts_deliver(f, made, ts_fill_run(&inner, kernel));
 }
 
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
@@ -134,19 +119,7 @@ ts_status ts_run_widened(ts_frame *f)
     ts_status status = widen_args(&c, f);
     if (status == TS_OK)
         status = ts_enter_fill(&inner);
-    for (int i = 0; i < f->nrets; i++) {
-        if (wide[i].tag != TS_TAG_TENSOR)
-            continue;
-        ts_tensor *w = wide[i].t, *out = f->rets[i].t;
-        if (w->dtype == out->dtype && !(f->given >> i & 1)) {
-            f->rets[i].t = w;
-            w = out;
-        } else if (status == TS_OK) {
-            f->plan->delivered |= (uint8_t)(1 << i);
-            status = ts_above.copy_into(out, w, f->op);
-        }
-        ts_tensor_unref(w);
-    }
+    status = ts_deliver(f, wide, status);
     copies_end(&c);
     return status;
 }

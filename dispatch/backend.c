@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "dispatch/store.h"
+#include "include/tessera/check.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -67,22 +68,26 @@ static ts_status check(const ts_backend *b, const char *what)
                         : b->event_new && !b->event_wait         ? "event_wait"
                         : b->event_new && !b->event_synchronize  ? "event_synchronize"
                                                                  : NULL;
-    return lacks
-               ? ts_error_set(TS_ERR_FORMAT, "%s: the slot '%s' is required and NULL", what, lacks)
-               : TS_OK;
+    if (lacks)
+        return ts_error_set(TS_ERR_FORMAT, "%s: the slot '%s' is required and NULL", what, lacks);
+    for (int k = 0; k < 16; k++)
+        if (ts_reg.backends[k] == b)
+            return ts_error_set(TS_ERR_REGISTRY, "%s: the backend '%s' is loaded already", what,
+                                b->name);
+    return TS_OK;
 }
 
 /** All of a backend's registrations. In a transaction. */
 static ts_status add(const ts_backend *b, const char *what, ts_key *out)
 {
     ts_key key = TS_KEY_CUDA;
+    TS_TRY(check(b, what));
     if (strcmp(b->name, "CUDA") != 0 || ts_reg.backends[TS_KEY_CUDA])
         TS_TRY(ts_key_take(what, b->name, TS_KEY_CUDA + 1, TS_KEY_LAZY - 1,
                            "the range of run-time backends", &key));
     ts_reg.backends[key] = b;
-    ts_tables_touch_all();
-    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.strided = 1}, NULL,
-                         (const void *)ts_transfer, NULL));
+    ts_tables_touch(&ts_fallbacks);
+    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.strided = 1}, NULL, NULL));
     if (b->flags & TS_BACKEND_CPU_FALLBACK)
         TS_TRY(ts_register_fallback(key, ts_round_trip, NULL));
     if (b->flags & TS_BACKEND_WHOLE_OPS)
@@ -96,26 +101,15 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
                             ts_status_name(status));
     if (status != TS_OK)
         return ts_error_set_hint(status, ts_error_hint(), "%s: %s", what, ts_error_message());
-    if (out)
-        *out = key;
+    *out = key;
     return TS_OK;
-}
-
-static ts_status add_checked(const ts_backend *b, const char *what, ts_key *key)
-{
-    TS_TRY(check(b, what));
-    for (int k = 0; k < 16; k++)
-        if (ts_reg.backends[k] == b)
-            return ts_error_set(TS_ERR_REGISTRY, "%s: the backend '%s' is registered already", what,
-                                b->name);
-    return add(b, what, key);
 }
 
 ts_status ts_register_backend(const ts_backend *backend, ts_key *key)
 {
     ts_key taken = TS_KEY_INVALID;
     ts_registry_begin();
-    ts_status status = ts_registry_end(add_checked(backend, "register_backend", &taken));
+    ts_status status = ts_registry_end(add(backend, "register_backend", &taken));
     if (status == TS_OK && key)
         *key = taken;
     return status;
@@ -125,23 +119,17 @@ ts_status ts_register_backend(const ts_backend *backend, ts_key *key)
 
 static ts_status add_library(void *library, const char *what, ts_key *key)
 {
-    for (int k = 0; k < 16; k++)
-        if (ts_reg.libraries[k] == library)
-            return ts_error_set(TS_ERR_REGISTRY, "%s: is loaded already", what);
     void *symbol = dlsym(library, TS_BACKEND_ENTRY_NAME);
     if (!symbol)
         return ts_error_set_hint(TS_ERR_FORMAT, "define it with TS_BACKEND_ENTRY()",
                                  "%s: exports no '%s'", what, TS_BACKEND_ENTRY_NAME);
     ts_backend_entry_fn entry = (ts_backend_entry_fn)symbol;
-    TS_TRY(add_checked(entry(), what, key));
-    ts_reg.libraries[*key] = library;
-    return TS_OK;
+    return add(entry(), what, key);
 }
 
 ts_status ts_backend_load(const char *path, ts_key *key)
 {
-    if (!path)
-        return ts_fail_null("backend_load", __builtin_return_address(0), "path");
+    TS_TRY(TS_CHECK_POINTERS(path));
     char what[400];
     snprintf(what, sizeof what, "backend_load: '%s'", path);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -165,8 +153,7 @@ ts_status ts_backend_load(const char *path, ts_key *key)
 
 ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats)
 {
-    if (!stats)
-        return ts_fail_null("backend_get_stats", __builtin_return_address(0), "stats");
+    TS_TRY(TS_CHECK_POINTERS(stats));
     if (key >= 16 || !ts_backend_of((ts_device){key, 0}))
         return ts_error_set(TS_ERR_DEVICE,
                             "backend_get_stats: expected the key of a backend, got %d", key);

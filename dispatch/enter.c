@@ -12,8 +12,37 @@ ts_status ts_enter_view(ts_frame *f)
     return own ? own(f) : f->table->info->infer(f);
 }
 
-/** Composites know nothing of destinations: their results are made anew
- * and copied to where they belong. */
+/** Whether result i of f keeps its tensor, and is written by a copy. */
+static bool is_copied(const ts_frame *f, int i, const ts_tensor *made)
+{
+    const ts_value *v = &f->rets[i];
+    return v->tag == TS_TAG_TENSOR && ((f->given >> i & 1) || v->t->dtype != made->dtype);
+}
+
+ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
+{
+    for (int i = 0; i < f->nrets && status == TS_OK; i++)
+        if (made[i].tag == TS_TAG_TENSOR && made[i].t != f->rets[i].t &&
+            is_copied(f, i, made[i].t)) {
+            if (f->plan)
+                f->plan->delivered |= (uint8_t)(1 << i);
+            status = ts_above.copy_into(f->rets[i].t, made[i].t, f->op);
+        }
+    for (int i = 0; i < f->nrets; i++) {
+        ts_value spare = made[i];
+        if (spare.tag != TS_TAG_TENSOR || spare.t == f->rets[i].t)
+            continue;
+        if (status == TS_OK && !is_copied(f, i, spare.t)) {
+            spare = f->rets[i];
+            f->rets[i] = made[i];
+        }
+        if (spare.tag == TS_TAG_TENSOR)
+            ts_tensor_unref(spare.t);
+    }
+    return status;
+}
+
+/** Composites know nothing of destinations: their results are made anew. */
 static TS_COLD ts_status whole_into(ts_frame *f)
 {
     ts_value made[TS_MAX_RETS];
@@ -26,21 +55,10 @@ static TS_COLD ts_status whole_into(ts_frame *f)
     for (int i = 0; i < f->nrets && status == TS_OK; i++) { /* all checks before the first write */
         const ts_tensor *t = made[i].t;
         if ((f->given >> i & 1) && t)
-            status = ts_check_fits_result(
-                f, f->rets[i].t, &(ts_meta){t->sizes, t->numel, {t->kind}});
+            status = ts_check_fits_result(f, f->rets[i].t,
+                                          &(ts_meta){t->sizes, t->numel, {t->kind}});
     }
-    for (int i = 0; i < f->nrets; i++) {
-        ts_tensor *t = made[i].t;
-        if (!(f->given >> i & 1) && status == TS_OK) {
-            f->rets[i] = made[i];
-            continue;
-        }
-        if (t && status == TS_OK)
-            status = ts_above.copy_into(f->rets[i].t, t, f->op);
-        if (t)
-            ts_tensor_unref(t);
-    }
-    return status;
+    return ts_deliver(f, made, status);
 }
 
 ts_status ts_enter_whole(ts_frame *f)

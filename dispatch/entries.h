@@ -20,6 +20,12 @@ ts_status ts_check_given(const ts_frame *f);
 /** out has the sizes, dtype and device of a result, and distinct elements. */
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
+/**
+ * Gives f the results of another run of its call, with their references: copies to destinations and
+ * to results of another dtype, and counts those writes; the others take the places of f's own.
+ */
+ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status);
+
 /** Makes the results that are not there, runs the kernel and counts what was written. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
 /** The same, with copies of the arguments and destinations that the kernel does not take. */

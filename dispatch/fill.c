@@ -24,20 +24,23 @@ TS_INLINE bool is_lacking(const ts_frame *f, int i)
     return f->rets[i].tag != TS_TAG_TENSOR && (f->want >> i & 1);
 }
 
-TS_INLINE ts_status make_result(ts_frame *f, ts_plan *plan, int i)
+/** Result i, which f holds then; NULL with an error. */
+TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i)
 {
     const ts_meta *m = &plan->ret[i];
     ts_tensor *t =
         TS_LIKELY(m->numel)
             ? ts_tensor_new_unchecked(f->thread, m)
             : ts_tensor_new(f->thread, (ts_dtype)m->dtype, m->sizes, m->ndim, m->device);
-    if (TS_UNLIKELY(!t))
-        return ts_fail_within(ts_op_name(f->op), f->site);
+    if (TS_UNLIKELY(!t)) {
+        ts_fail_within(ts_op_name(f->op), f->site);
+        return NULL;
+    }
     if ((plan->swapped >> i & 1) && !(f->table->packed >> f->key & 1))
         swap_layout(t);
     f->rets[i] = ts_value_tensor(t);
     plan->made |= (uint8_t)(1 << i);
-    return TS_OK;
+    return t;
 }
 
 /** Takes back the results of a call that failed. */
@@ -63,20 +66,21 @@ static __attribute__((noinline)) void count_written_args(const ts_frame *f)
     }
 }
 
-/** Kernel and versions; the results are there. */
-TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel)
+/** Kernel and versions; the results, of which `first` is the first, are there. */
+TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel, const ts_tensor *first)
 {
-    if (plan->flat && (f->rets[0].t->flags & TS_TENSOR_CONTIGUOUS)) {
-        plan->iter.data[0] = f->rets[0].t->data;
-        plan->iter.strides[0][0] = ts_dtype_sizes[f->rets[0].t->dtype];
+    unsigned written = f->table->written;
+    if (plan->flat && (first->flags & TS_TENSOR_CONTIGUOUS)) {
+        plan->iter.data[0] = first->data;
+        plan->iter.strides[0][0] = ts_dtype_sizes[first->dtype];
     } else if (plan->pointwise) {
         ts_plan_iterate(f);
     }
     ts_status status = kernel(f);
-    if (f->given | f->table->written) {
+    if (f->given | written) {
         for (unsigned left = f->given & ~plan->delivered; left; left &= left - 1)
             ts_storage_wrote(f->rets[__builtin_ctz(left)].t->storage, f->op); /* invariant 4 */
-        if (f->table->written)
+        if (written)
             count_written_args(f);
     }
     return TS_LIKELY(status == TS_OK) ? status : drop_results(f, status);
@@ -84,29 +88,30 @@ TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel)
 
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
 {
-    for (int i = 0; i < f->nrets; i++) {
-        ts_status status = is_lacking(f, i) ? make_result(f, f->plan, i) : TS_OK;
-        if (TS_UNLIKELY(status != TS_OK))
-            return drop_results(f, status);
-    }
-    return run_kernel(f, f->plan, kernel);
+    for (int i = 0; i < f->nrets; i++)
+        if (is_lacking(f, i) && TS_UNLIKELY(!make_result(f, f->plan, i)))
+            return drop_results(f, ts_error_code());
+    return run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
 }
 
 /** What follows the shape rule. */
 TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
 {
     const ts_accepts *accepts = &f->table->accepts[f->key];
+    ts_kernel kernel = f->table->impl[f->key];
     if (!(accepts->dtypes >> plan->compute & 1))
         return ts_fill_unaccepted(f);
     if (f->given)
         TS_TRY(ts_check_given(f));
     if (!plan->flat && (plan->cast || !(accepts->strided | plan->pointwise)))
-        return ts_fill_adapted(f, *accepts, f->table->impl[f->key]);
+        return ts_fill_adapted(f, *accepts, kernel);
     if (f->nrets != 1)
-        return ts_fill_run(f, f->table->impl[f->key]);
-    if (is_lacking(f, 0))
-        TS_TRY(make_result(f, plan, 0));
-    return run_kernel(f, plan, f->table->impl[f->key]);
+        return ts_fill_run(f, kernel);
+    bool lacking = is_lacking(f, 0);
+    ts_tensor *first = lacking ? make_result(f, plan, 0) : f->rets[0].t;
+    if (TS_UNLIKELY(lacking && !first))
+        return ts_error_code();
+    return run_kernel(f, plan, kernel, first);
 }
 
 ts_status ts_enter_fill(ts_frame *f)

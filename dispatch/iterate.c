@@ -26,6 +26,21 @@ void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
     }
 }
 
+ts_value ts_scalar_load(const void *place, ts_dtype dtype)
+{
+    double d;
+    int64_t i;
+    switch (dtype) {
+    case TS_F64: memcpy(&d, place, 8); return ts_value_float(d);
+    case TS_F32: return ts_value_float(*(const float *)place);
+    case TS_BF16: return ts_value_float(ts_bf16_to_f32(*(const uint16_t *)place));
+    case TS_F16: return ts_value_float(ts_f16_to_f32(*(const uint16_t *)place));
+    case TS_I64: memcpy(&i, place, 8); return ts_value_int(i);
+    case TS_I32: return ts_value_int(*(const int32_t *)place);
+    default: return ts_value_int(*(const uint8_t *)place);
+    }
+}
+
 void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim)
 {
     int n = 0;

@@ -2,48 +2,10 @@
  * the public form of frame and plan. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/kernel.h"
-#include "include/tessera/check.h"
-#include "core/convert.h"
 #include "core/device.h"
-#include "dispatch/store.h"
-
-#include <string.h>
+#include "dispatch/op.h"
 
 _Static_assert(TS_KERNEL_OPERANDS == TS_MAX_OPERANDS, "the public form holds every operand");
-
-/* ------------------------------------------------------------------------ registration ---- */
-
-ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
-                                const ts_kernel_opts *opts, ts_registration **out)
-{
-    ts_kernel_opts o;
-    TS_TRY(TS_CHECK_OPTS(&o, opts));
-    if (o.dtypes & ~(uint32_t)TS_DT_ALL)
-        return ts_error_set(TS_ERR_VALUE,
-                            "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes",
-                            o.dtypes & ~(uint32_t)TS_DT_ALL);
-    ts_accepts accepts = {(uint16_t)o.dtypes, o.strided ? 1 : TS_STRIDES_PACKED};
-    ts_registry_begin();
-    return ts_registry_end(
-        ts_kernel_add(op, key, kernel, accepts, o.schema, (const void *)kernel, out));
-}
-
-ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
-{
-    ts_op_opts o;
-    TS_TRY(TS_CHECK_OPTS(&o, opts));
-    ts_op_info row = {
-        .kind = o.rule ? TS_FILL : o.composite ? TS_COMPOSITE : TS_WHOLE,
-        .infer = o.rule,
-        .composite = o.composite,
-        .reserve = o.reserve,
-        /* gradients go through the ops of a composite, unless a rule is registered */
-        .flags = o.not_differentiable ? TS_OP_NODIFF : o.composite ? TS_OP_BY_PARTS : 0,
-        .doc = o.doc,
-        .site = __builtin_return_address(0),
-    };
-    return ts_op_add(schema, row, op);
-}
 
 /* -------------------------------------------------------------------------- in a kernel ---- */
 
@@ -111,20 +73,8 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 
 double ts_operand_number(const ts_operand *o)
 {
-    double d = 0;
-    float s;
-    int64_t i;
-    int32_t i32;
-    uint16_t h;
-    switch (o->dtype) {
-    case TS_F64: memcpy(&d, o->data, sizeof d); return d;
-    case TS_F32: memcpy(&s, o->data, sizeof s); return s;
-    case TS_BF16: memcpy(&h, o->data, sizeof h); return ts_bf16_to_f32(h);
-    case TS_F16: memcpy(&h, o->data, sizeof h); return ts_f16_to_f32(h);
-    case TS_I64: memcpy(&i, o->data, sizeof i); return (double)i;
-    case TS_I32: memcpy(&i32, o->data, sizeof i32); return i32;
-    default: return *(const uint8_t *)o->data;
-    }
+    ts_value v = ts_scalar_load(o->data, o->dtype);
+    return ts_value_number(&v);
 }
 
 ts_rows ts_kernel_rows(const ts_frame *f)

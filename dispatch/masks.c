@@ -36,29 +36,23 @@ ts_status ts_layer_enable(ts_key key, bool on)
 {
     TS_TRY(layer_check("layer_enable", key));
     ts_thread *t = ts_thread_self();
-    if (on)
-        t->include |= TS_KEYSET(key);
-    else
-        t->include &= ~TS_KEYSET(key);
+    t->include = on ? t->include | TS_KEYSET(key) : t->include & ~TS_KEYSET(key);
     return TS_OK;
 }
 
-typedef struct toggle {
-    ts_keyset set, clear;
-} toggle;
-
+/** ctx: a ts_mask_guard of the keys that come to those that all threads include, and that go. */
 static void apply(ts_thread *t, void *ctx)
 {
-    const toggle *g = ctx;
-    atomic_fetch_or_explicit(&t->include_all, g->set, memory_order_relaxed);
-    atomic_fetch_and_explicit(&t->include_all, ~g->clear, memory_order_relaxed);
+    const ts_mask_guard *g = ctx;
+    atomic_fetch_or_explicit(&t->include_all, g->include, memory_order_relaxed);
+    atomic_fetch_and_explicit(&t->include_all, ~g->exclude, memory_order_relaxed);
 }
 
 ts_status ts_layer_enable_all(ts_key key, bool on)
 {
     TS_TRY(layer_check("layer_enable_all", key));
-    toggle g = {on ? TS_KEYSET(key) : 0, on ? 0 : TS_KEYSET(key)};
-    ts_thread_defaults(g.set, g.clear, 0, 0);
+    ts_mask_guard g = {on ? TS_KEYSET(key) : 0, on ? 0 : TS_KEYSET(key)};
+    ts_thread_defaults(g.include, g.exclude, 0, 0);
     ts_thread_walk(apply, &g);
     return TS_OK;
 }

@@ -176,15 +176,15 @@ void ts_plan_iterate(ts_frame *f);
  *  innermost first and merges neighbours that every operand steps through evenly. */
 void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim);
 
+/** An element as a boxed number: the inverse of ts_scalar_store(). */
+ts_value ts_scalar_load(const void *element, ts_dtype dtype);
+
 /** ts_frame_describe() for any name and values. */
 int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size);
 
 /** Argument error of the running op: names op and argument. */
-#define ts_fail_arg(f, index, code, ...) \
-    ts_fail_arg_((f), (index), (code), NULL, __VA_ARGS__)
-#define ts_fail_arg_hint(f, index, code, hint, ...) \
-    ts_fail_arg_((f), (index), (code), (hint), __VA_ARGS__)
-TS_COLD ts_status ts_fail_arg_(const ts_frame *f, int index, ts_status code, const char *hint,
-                               const char *format, ...) __attribute__((format(printf, 5, 6)));
+#define ts_fail_arg(f, index, code, ...) ts_kernel_error(f, index, code, NULL, __VA_ARGS__)
+#define ts_fail_arg_hint(f, index, code, hint, ...)                                                \
+    ts_kernel_error(f, index, code, hint, __VA_ARGS__)
 
 #endif

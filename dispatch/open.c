@@ -2,6 +2,7 @@
  * and the device that a program is to use. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/backend.h"
+#include "include/tessera/check.h"
 
 #include "core/device.h"
 #include "core/error.h"
@@ -19,21 +20,10 @@ enum { PATH_MOST = 4096 };
 
 /** What comes with the library: name, the variable that refuses it or names its file,
  * and the file's name. */
-typedef struct bundled {
+static const struct {
     const char *name, *variable, *file;
-} bundled;
-static const bundled all[] = {
-    {"CUDA", "TS_CUDA", "libtessera_cuda.so.0"},
-};
-_Static_assert(TS_BACKEND_ABI == 0, "the files' names end in the number of the ABI");
-
-static const bundled *find(const char *name)
-{
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcasecmp(all[i].name, name) == 0)
-            return &all[i];
-    return NULL;
-}
+} bundled = {"CUDA", "TS_CUDA", "libtessera_cuda.so.0"};
+_Static_assert(TS_BACKEND_ABI == 0, "the file's name ends in the number of the ABI");
 
 /** The key of a backend that is there already; TS_KEY_INVALID without. */
 static ts_key loaded(const char *name)
@@ -48,9 +38,8 @@ static ts_key loaded(const char *name)
  * Where the file is: what the variable says; beside this library; below it,
  * as the build folder has it; else its name alone, which the dynamic linker searches for.
  */
-static const char *path_of(const bundled *b, char path[static PATH_MOST])
+static const char *path_of(const char *given, char path[static PATH_MOST])
 {
-    const char *given = getenv(b->variable);
     if (given && *given && strcmp(given, "1") != 0)
         return given;
     Dl_info self;
@@ -60,68 +49,60 @@ static const char *path_of(const bundled *b, char path[static PATH_MOST])
     if (folder) {
         static const char *const below[] = {"", "/backends/cuda"};
         for (int i = 0; i < 2; i++) {
-            int n =
-                snprintf(path, PATH_MOST, "%.*s%s/%s", folder, self.dli_fname, below[i], b->file);
+            int n = snprintf(path, PATH_MOST, "%.*s%s/%s", folder, self.dli_fname, below[i],
+                             bundled.file);
             if (n < PATH_MOST && access(path, R_OK) == 0)
                 return path;
         }
     }
-    return b->file;
+    return bundled.file;
 }
 
-static ts_status load(const bundled *b, const char *path, ts_key *key)
+static ts_status load(const char *path, ts_key *key)
 {
     ts_status status = ts_backend_load(path, key);
     char absent[64]; /* what the linker says of the file itself, not of one that it needs */
-    snprintf(absent, sizeof absent, "opened: %s:", b->file);
-    if (status == TS_ERR_IO && path == b->file && strstr(ts_error_message(), absent))
+    snprintf(absent, sizeof absent, "opened: %s:", bundled.file);
+    if (status == TS_ERR_IO && path == bundled.file && strstr(ts_error_message(), absent))
         return ts_error_set_hint(
             status, "build the library with -Dcuda=enabled, or name the file in TS_CUDA",
-            "backend_open: there is no %s", b->file);
+            "backend_open: there is no %s", bundled.file);
     return status;
+}
+
+static ts_status open_absent(const char *name, ts_key *key)
+{
+    char path[PATH_MOST];
+    if (strcasecmp(bundled.name, name) != 0)
+        return ts_error_set_hint(
+            TS_ERR_VALUE, "load others with ts_backend_load()",
+            "backend_open: expected a backend that comes with the library (cuda), got '%s'", name);
+    const char *given = getenv(bundled.variable);
+    if (given && strcmp(given, "0") == 0)
+        return ts_error_set(TS_ERR_DEVICE, "backend_open: %s=0 refuses %s", bundled.variable,
+                            bundled.name);
+    return load(path_of(given, path), key);
 }
 
 ts_status ts_backend_open(const char *name, ts_key *key)
 {
-    if (!name)
-        return ts_fail_null("backend_open", __builtin_return_address(0), "name");
+    TS_TRY(TS_CHECK_POINTERS(name));
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* two threads that open one backend */
-    char path[PATH_MOST];
-    const bundled *b = find(name);
-    ts_status status = TS_OK;
     pthread_mutex_lock(&lock);
     ts_key there = loaded(name);
-    if (there == TS_KEY_INVALID) {
-        const char *given = b ? getenv(b->variable) : NULL;
-        if (!b)
-            status = ts_error_set_hint(
-                TS_ERR_VALUE, "load others with ts_backend_load()",
-                "backend_open: expected a backend that comes with the library (cuda), got '%s'",
-                name);
-        else if (given && strcmp(given, "0") == 0)
-            status =
-                ts_error_set(TS_ERR_DEVICE, "backend_open: %s=0 refuses %s", b->variable, b->name);
-        else
-            status = load(b, path_of(b, path), &there);
-    }
+    ts_status status = there == TS_KEY_INVALID ? open_absent(name, &there) : TS_OK;
     pthread_mutex_unlock(&lock);
     if (status == TS_OK && key)
         *key = there;
     return status;
 }
 
-/** "cuda:1" as "cuda". */
-static const char *kind_of(const char *name, char kind[static 32])
-{
-    snprintf(kind, 32, "%.*s", (int)strcspn(name, ":"), name);
-    return kind;
-}
-
 static ts_status open_named(const char *name, ts_device *device)
 {
-    char kind[32];
+    char kind[32]; /* "cuda:1" as "cuda" */
     ts_device found;
-    if (find(kind_of(name, kind)))
+    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(name, ":"), name);
+    if (strcasecmp(bundled.name, kind) == 0)
         TS_TRY(ts_backend_open(kind, NULL));
     TS_TRY(ts_device_from_name(name, &found));
     TS_TRY(ts_device_check(found, "device_open"));
@@ -131,28 +112,21 @@ static ts_status open_named(const char *name, ts_device *device)
 
 ts_status ts_device_open(const char *name, ts_device *device, char *why, size_t size)
 {
-    if (!name || !device)
-        return ts_fail_null("device_open", __builtin_return_address(0), name ? "device" : "name");
+    TS_TRY(TS_CHECK_POINTERS(name, device));
+    size = why ? size : 0;
     if (strcmp(name, "auto") != 0) {
         TS_TRY(open_named(name, device));
-        if (why)
-            snprintf(why, size, "asked for");
+        snprintf(why, size, "asked for");
+        return TS_OK;
+    }
+    ts_error_clear();
+    if (open_named(bundled.name, device) == TS_OK) {
+        snprintf(why, size, "the first of %d %s devices", ts_device_count(device->backend),
+                 bundled.name);
         return TS_OK;
     }
     *device = TS_DEVICE_CPU;
-    if (why)
-        snprintf(why, size, "nothing else is there");
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        ts_error_clear();
-        if (open_named(all[i].name, device) == TS_OK) {
-            if (why)
-                snprintf(why, size, "the first of %d %s devices", ts_device_count(device->backend),
-                         all[i].name);
-            return TS_OK;
-        }
-        if (why)
-            snprintf(why, size, "%s", ts_error_message());
-        ts_error_clear();
-    }
+    snprintf(why, size, "%s", ts_error_message());
+    ts_error_clear();
     return TS_OK;
 }

@@ -9,9 +9,8 @@
 
 /* --------------------------------------------------------------------- the call in words ---- */
 
-static int put(char *buffer, size_t size, int used, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-static int put(char *buffer, size_t size, int used, const char *format, ...)
+static __attribute__((format(printf, 4, 5))) int put(char *buffer, size_t size, int used,
+                                                     const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -126,33 +125,16 @@ ts_status ts_missing_kernel(ts_frame *f)
         "no kernel for %s; called as %s", ts_key_name(f->key), call);
 }
 
-static ts_status fail_arg(const ts_frame *f, const char *name, ts_status code, const char *hint,
-                          const char *format, va_list args)
-{
-    char text[900];
-    vsnprintf(text, sizeof text, format, args);
-    return ts_fail_op(code, ts_op_name(f->op), f->site, hint, "argument '%s': %s", name, text);
-}
-
-ts_status ts_fail_arg_(const ts_frame *f, int index, ts_status code, const char *hint,
-                       const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fail_arg(f, ts_ops[f->op].schema.args[index].name, code, hint, format, args);
-    va_end(args);
-    return code;
-}
-
 ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const char *hint,
                           const char *format, ...)
 {
     const char *name = arg >= 0 && arg < f->nargs ? ts_ops[f->op].schema.args[arg].name : "?";
+    char text[900];
     va_list args;
     va_start(args, format);
-    fail_arg(f, name, status, hint, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return status;
+    return ts_fail_op(status, ts_op_name(f->op), f->site, hint, "argument '%s': %s", name, text);
 }
 
 ts_status ts_unsupported_call(ts_frame *f)

@@ -6,15 +6,16 @@
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "dispatch/store.h"
+#include "include/tessera/check.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-void *ts_registry_oom;
 ts_op_info ts_ops[TS_MAX_OPS];
-static _Atomic int op_count;
+_Atomic int ts_ops_published;
+ts_op_entry ts_fallbacks = {.op = -1}, *ts_entries = &ts_fallbacks;
 
 /* -------------------------------------------------------------------------------- names ---- */
 
@@ -32,22 +33,15 @@ ts_status ts_device_from_name(const char *name, ts_device *device)
     if (!name || !device)
         return ts_error_set(TS_ERR_NULL,
                             "device_from_name: expected a name and a place for the device");
-    char key[32];
-    size_t n = 0;
-    for (; name[n] && name[n] != ':' && n < sizeof key - 1; n++)
-        key[n] = name[n];
-    key[n] = 0;
-    long index = 0;
-    char *end = NULL;
-    if (name[n] == ':') {
-        index = strtol(name + n + 1, &end, 10);
-        if (end == name + n + 1 || *end)
-            index = -1;
-    } else if (name[n]) {
+    size_t n = strcspn(name, ":");
+    const char *digits = name[n] ? name + n + 1 : "0";
+    char *end;
+    long index = strtol(digits, &end, 10);
+    if (*end || end == digits)
         index = -1;
-    }
     for (ts_key k = 0; index >= 0 && index < 256 && k < 16; k++) {
-        if (strcmp(ts_key_name(k), "?") != 0 && strcasecmp(ts_key_name(k), key) == 0) {
+        const char *key = ts_key_name(k);
+        if (strlen(key) == n && strncasecmp(key, name, n) == 0 && *key != '?') {
             *device = (ts_device){k, (uint8_t)index};
             return TS_OK;
         }
@@ -57,19 +51,36 @@ ts_status ts_device_from_name(const char *name, ts_device *device)
                         name);
 }
 
-int ts_op_count(void) { return atomic_load(&op_count); }
-void ts_op_count_publish(int ops) { atomic_store(&op_count, ops); }
+int ts_op_count(void) { return atomic_load(&ts_ops_published); }
 static bool valid_op(int op) { return op >= 0 && op < ts_op_count(); }
 const char *ts_op_name(int op) { return valid_op(op) ? ts_ops[op].name : "?"; }
 const char *ts_op_schema(int op) { return valid_op(op) ? ts_ops[op].schema_text : "?"; }
+
+/** The place in the hash of names. */
+static ts_op_entry **chain_of(const char *name)
+{
+    static ts_op_entry *chains[256];
+    unsigned hash = 0;
+    for (; *name; name++)
+        hash = 31 * hash + (unsigned char)*name;
+    return &chains[hash % TS_COUNTOF(chains)];
+}
+
+/** The entry for a name; NULL when there is none. Lock held. */
+static ts_op_entry *entry_find(const char *name)
+{
+    ts_op_entry *e = *chain_of(name);
+    while (e && strcmp(e->name, name) != 0)
+        e = e->next_alike;
+    return e;
+}
 
 int ts_op_by_name(const char *name)
 {
     if (!name)
         return -1;
-    ts_op_entry *e = NULL;
     ts_registry_begin();
-    HASH_FIND_STR(ts_reg_entries, name, e);
+    const ts_op_entry *e = entry_find(name);
     int op = e ? e->op : -1;
     ts_registry_end(TS_OK);
     return op;
@@ -94,30 +105,25 @@ const char *ts_site_name(const void *site, char *buffer, size_t size)
 /** The entry for a name, made on demand; NULL with an error. Lock held. */
 static ts_op_entry *entry_get(const char *name)
 {
-    ts_op_entry *e = NULL;
+    ts_op_entry *e;
     if (!name || strlen(name) >= sizeof e->name || !name[0]) {
         ts_error_set(TS_ERR_REGISTRY,
                      "registry: expected an op name of 1 to 47 characters, got '%s'",
                      name ? name : "NULL");
         return NULL;
     }
-    HASH_FIND_STR(ts_reg_entries, name, e);
-    if (e)
+    if ((e = entry_find(name)))
         return e;
-    e = ts_sys_calloc(sizeof *e);
-    if (!e) {
+    if (!(e = ts_sys_calloc(sizeof *e))) {
         ts_fail_memory("an op's registry entry", sizeof *e);
         return NULL;
     }
     strcpy(e->name, name);
     e->op = -1;
-    ts_registry_oom = NULL;
-    HASH_ADD_STR(ts_reg_entries, name, e);
-    if (ts_registry_oom) {
-        ts_sys_free(e);
-        ts_fail_memory("the registry's hash table", 0);
-        return NULL;
-    }
+    ts_op_entry **chain = chain_of(name);
+    e->next_alike = *chain;
+    e->next = ts_entries;
+    *chain = ts_entries = e;
     return e;
 }
 
@@ -161,10 +167,11 @@ static ts_status op_define(const ts_op_info *row)
         return ts_error_set(TS_ERR_REGISTRY, "register_op: the registry holds at most %d ops",
                             TS_MAX_OPS - 1);
     for (int k = 0; k < TS_KEY_COUNT; k++)
-        for (ts_registration *r = e->kernels[k]; r; r = r->older)
+        for (ts_registration *r = e->newest[k]; r; r = r->older)
             if (r->schema)
                 TS_TRY(schema_check(&row->schema, r->schema, (ts_key)k));
     ts_ops[op] = *row;
+    ts_ops[op].name = ts_ops[op].schema.name;
     if (row->reserve)
         ts_ops[op].flags |= TS_OP_RANDOM;
     e->op = op;
@@ -186,19 +193,28 @@ ts_status ts_registry_install(const ts_op_info *rows, int count)
     return ts_registry_end(status);
 }
 
-ts_status ts_op_add(const char *schema, ts_op_info row, int *op)
+/** An op at run time; the strings are copied. */
+static ts_status op_add(const char *schema, const ts_op_opts *o, const void *site, int *op)
 {
+    ts_op_info row = {
+        .kind = o->rule ? TS_FILL : o->composite ? TS_COMPOSITE : TS_WHOLE,
+        .infer = o->rule,
+        .composite = o->composite,
+        .reserve = o->reserve,
+        /* gradients go through the ops of a composite, unless a rule is registered */
+        .flags = TS_OP_RUNTIME | (o->not_differentiable ? TS_OP_NODIFF
+                                  : o->composite        ? TS_OP_BY_PARTS
+                                                        : 0),
+        .site = site,
+    };
     TS_TRY(ts_schema_parse(schema, &row.schema));
-    const char *doc = row.doc ? row.doc : "registered at run time";
-    size_t schema_size = strlen(schema) + 1, name_size = strlen(row.schema.name) + 1,
-           doc_size = strlen(doc) + 1;
-    char *text = ts_sys_alloc(schema_size + name_size + doc_size);
+    const char *doc = o->doc ? o->doc : "registered at run time";
+    size_t schema_size = strlen(schema) + 1, doc_size = strlen(doc) + 1;
+    char *text = ts_sys_alloc(schema_size + doc_size);
     if (!text)
         return ts_fail_memory("an op's schema", (int64_t)schema_size);
     row.schema_text = memcpy(text, schema, schema_size);
-    row.name = memcpy(text + schema_size, row.schema.name, name_size);
-    row.doc = memcpy(text + schema_size + name_size, doc, doc_size);
-    row.flags |= TS_OP_RUNTIME;
+    row.doc = memcpy(text + schema_size, doc, doc_size);
     ts_registry_begin();
     int number = ts_reg.ops;
     ts_status status = op_define(&row);
@@ -212,8 +228,14 @@ ts_status ts_op_add(const char *schema, ts_op_info row, int *op)
 
 ts_status ts_register_op(const char *schema, int *op)
 {
-    return ts_op_add(schema, (ts_op_info){.kind = TS_WHOLE, .site = __builtin_return_address(0)},
-                     op);
+    return op_add(schema, &(ts_op_opts){0}, __builtin_return_address(0), op);
+}
+
+ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
+{
+    ts_op_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    return op_add(schema, &o, __builtin_return_address(0), op);
 }
 
 /* -------------------------------------------------------------------------------- keys ---- */
@@ -245,7 +267,7 @@ ts_status ts_key_take(const char *what, const char *name, int from, int to, cons
     if (ts_key_by_name(name) != TS_KEY_INVALID)
         return ts_error_set(TS_ERR_REGISTRY, "%s: the name '%s' is taken", what, name);
     int k = from;
-    while (k <= to && ts_reg.key_names[k])
+    while (k <= to && (ts_reg.named >> k & 1))
         k++;
     if (k > to)
         return ts_error_set(TS_ERR_REGISTRY, "%s: no room for '%s': %s (keys %d to %d) is full",
@@ -254,7 +276,7 @@ ts_status ts_key_take(const char *what, const char *name, int from, int to, cons
     if (!kept)
         return ts_error_set(TS_ERR_REGISTRY, "%s: no room for '%s': too many registrations failed",
                             what, name);
-    ts_reg.key_names[k] = kept;
+    ts_reg.named |= TS_KEYSET(k);
     atomic_store_explicit(&ts_key_names[k], kept, memory_order_release);
     if (key)
         *key = (ts_key)k;
@@ -292,31 +314,29 @@ ts_status ts_register_layer(const char *name, const char *above, ts_key *key)
 
 /* ----------------------------------------------------------------------------- kernels ---- */
 
-static ts_registration *registration_new(const char *op, ts_key key, ts_kernel kernel,
-                                         ts_accepts accepts, const char *schema, const void *site)
+/** The newest registration in a slot of e; NULL with an error. In a transaction. */
+static ts_registration *push(ts_op_entry *e, int slot, const char *schema)
 {
-    ts_registration *r = ts_sys_calloc(sizeof *r);
-    if (r && schema && !(r->schema = ts_sys_alloc(strlen(schema) + 1))) {
-        ts_sys_free(r);
-        r = NULL;
-    }
+    size_t length = schema ? strlen(schema) + 1 : 0;
+    ts_registration *r = ts_sys_alloc(sizeof *r + length);
     if (!r) {
         ts_fail_memory("a kernel's registration", sizeof *r);
         return NULL;
     }
-    if (schema)
-        strcpy(r->schema, schema);
-    snprintf(r->op, sizeof r->op, "%s", op);
-    r->key = key;
-    r->kernel = kernel;
-    r->accepts = accepts;
-    r->site = site;
-    r->transaction = ts_registry_transaction();
+    *r = (ts_registration){
+        .entry = e,
+        .slot = (uint8_t)slot,
+        .schema = schema ? memcpy(r + 1, schema, length) : NULL,
+        .transaction = ts_reg.transaction,
+        .older = e->newest[slot],
+    };
+    e->newest[slot] = r;
+    ts_tables_touch(e);
     return r;
 }
 
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
-                        const char *schema, const void *site, ts_registration **out)
+                        const char *schema, ts_registration **out)
 {
     if (!kernel || key >= TS_KEY_COUNT)
         return ts_error_set(
@@ -328,31 +348,40 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
         return ts_error_code();
     if (schema && e->op >= 0)
         TS_TRY(schema_check(&ts_ops[e->op].schema, schema, key));
-    ts_registration *r = registration_new(op, key, kernel, accepts, schema, site),
-                    *older = e->kernels[key];
-    if (!r)
-        return TS_ERR_MEMORY;
-    r->older = older;
-    e->kernels[key] = r;
-    ts_tables_touch(e);
-    if (older && ts_log_on("dispatch")) {
+    ts_registration *r = push(e, key, schema);
+    TS_TRY(r);
+    r->kernel = kernel;
+    r->accepts = accepts;
+    if (r->older && ts_log_on("dispatch")) {
         char a[160], b[160];
         ts_log_write("dispatch", "%s: kernel for %s at %s replaces the one at %s", op,
-                     ts_key_name(key), ts_site_name(site, a, sizeof a),
-                     ts_site_name(older->site, b, sizeof b));
+                     ts_key_name(key), ts_site_name((const void *)kernel, a, sizeof a),
+                     ts_site_name((const void *)r->older->kernel, b, sizeof b));
     }
     if (out)
         *out = r;
     return TS_OK;
 }
 
+ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
+                                const ts_kernel_opts *opts, ts_registration **out)
+{
+    ts_kernel_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    if (o.dtypes & ~(uint32_t)TS_DT_ALL)
+        return ts_error_set(TS_ERR_VALUE,
+                            "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes",
+                            o.dtypes & ~(uint32_t)TS_DT_ALL);
+    ts_accepts accepts = {(uint16_t)o.dtypes, o.strided ? 1 : TS_STRIDES_PACKED};
+    ts_registry_begin();
+    return ts_registry_end(ts_kernel_add(op, key, kernel, accepts, o.schema, out));
+}
+
 ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel, const char *schema,
                              ts_registration **out)
 {
-    ts_registry_begin();
-    return ts_registry_end(ts_kernel_add(op, key, kernel,
-                                         (ts_accepts){.strided = TS_STRIDES_PACKED}, schema,
-                                         (const void *)kernel, out));
+    const ts_kernel_opts opts = {.size = sizeof opts, .schema = schema};
+    return ts_register_kernel_ex(op, key, kernel, &opts, out);
 }
 
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site)
@@ -361,7 +390,7 @@ ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, 
     ts_status status = TS_OK;
     for (int i = 0; i < count && status == TS_OK; i++)
         status = ts_kernel_add(ts_ops[defs[i].op].name, key, defs[i].kernel, defs[i].accepts, NULL,
-                               (const void *)defs[i].kernel, NULL);
+                               NULL);
     status = ts_registry_end(status);
     if (status != TS_OK)
         ts_log_write("dispatch", "%s: %s", site, ts_error_message());
@@ -370,23 +399,21 @@ ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, 
 
 static ts_status fallback_add(ts_key key, ts_kernel kernel, ts_registration **out)
 {
-    const void *site = (const void *)kernel;
     char a[160], b[160];
     if (!kernel || key >= TS_KEY_COUNT)
         return ts_error_set(TS_ERR_REGISTRY,
                             "register_fallback: expected a kernel and a key below 64, got key %d",
                             key);
-    if (ts_reg.fallbacks[key])
+    const ts_registration *first = ts_fallbacks.newest[key];
+    if (first)
         return ts_error_set(
             TS_ERR_REGISTRY,
             "register_fallback: %s has a fallback already: first at %s, again at %s",
-            ts_key_name(key), ts_site_name(ts_reg.fallbacks[key]->site, a, sizeof a),
-            ts_site_name(site, b, sizeof b));
-    ts_registration *r = registration_new("", key, kernel, (ts_accepts){0}, NULL, site);
-    if (!r)
-        return TS_ERR_MEMORY;
-    ts_reg.fallbacks[key] = r;
-    ts_tables_touch_all();
+            ts_key_name(key), ts_site_name((const void *)first->kernel, a, sizeof a),
+            ts_site_name((const void *)kernel, b, sizeof b));
+    ts_registration *r = push(&ts_fallbacks, key, NULL);
+    TS_TRY(r);
+    r->kernel = kernel;
     if (out)
         *out = r;
     return TS_OK;
@@ -398,39 +425,26 @@ ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registration **o
     return ts_registry_end(fallback_add(key, kernel, out));
 }
 
-/** Takes r out of *place; the tables are published here, because only here it can be put back. */
-static ts_status take_out(ts_registration **place, ts_registration *r)
-{
-    *place = r->older;
-    ts_status status = ts_tables_publish();
-    if (status == TS_OK)
-        ts_registration_bury(r);
-    else
-        *place = r;
-    return status;
-}
-
 static ts_status unregister(ts_registration *r)
 {
     if (r->removed)
         return ts_error_set(TS_ERR_REGISTRY,
                             "unregister: the registration of '%s' for %s was removed before",
-                            r->op[0] ? r->op : "a fallback", ts_key_name(r->key));
-    if (ts_registry_nested())
+                            r->entry->name[0] ? r->entry->name : "a fallback",
+                            ts_key_name(r->slot));
+    if (ts_reg.depth > 1)
         return ts_error_set(TS_ERR_STATE, "unregister: not while a backend is being loaded");
-    if (!r->op[0]) {
-        ts_tables_touch_all();
-        return take_out(&ts_reg.fallbacks[r->key], r);
-    }
-    ts_op_entry *e = entry_get(r->op);
-    ts_registration **place = e ? &e->kernels[r->key] : NULL;
-    while (place && *place && *place != r)
+    ts_registration **place = &r->entry->newest[r->slot];
+    while (*place != r)
         place = &(*place)->older;
-    if (!place || !*place)
-        return ts_error_set(TS_ERR_INTERNAL, "unregister: '%s' does not hold this registration",
-                            r->op);
-    ts_tables_touch(e);
-    return take_out(place, r);
+    *place = r->older;
+    ts_tables_touch(r->entry);
+    ts_status status = ts_tables_publish(); /* here, because only here it can be put back */
+    if (status == TS_OK)
+        ts_registration_bury(r);
+    else
+        *place = r;
+    return status;
 }
 
 ts_status ts_unregister(ts_registration *r)
@@ -451,7 +465,7 @@ ts_status ts_key_prefer_fallback(ts_key key, bool prefer)
         ts_reg.prefer_fallback |= TS_KEYSET(key);
     else
         ts_reg.prefer_fallback &= ~TS_KEYSET(key);
-    ts_tables_touch_all();
+    ts_tables_touch(&ts_fallbacks);
     return ts_registry_end(TS_OK);
 }
 
@@ -460,11 +474,8 @@ ts_status ts_vjp_set(const char *op, const ts_vjp *vjp)
     ts_op_entry *e = entry_get(op);
     if (!e)
         return ts_error_code();
-    if (e->vjp_transaction != ts_registry_transaction()) {
-        e->vjp_before = e->vjp;
-        e->vjp_transaction = ts_registry_transaction();
-    }
-    e->vjp = vjp;
-    ts_tables_touch(e);
+    ts_registration *r = push(e, TS_KEY_COUNT, NULL);
+    TS_TRY(r);
+    r->vjp = vjp;
     return TS_OK;
 }

@@ -8,8 +8,6 @@
 /** Installs the built-in rows; called once by ops/ before anything else registers. */
 ts_status ts_registry_install(const ts_op_info *rows, int count);
 
-/** Adds an op at run time; the strings of schema, name and doc are copied. */
-ts_status ts_op_add(const char *schema, ts_op_info row, int *op);
 /** Brackets several registrations; see store.h. */
 void ts_registry_begin(void);
 ts_status ts_registry_end(ts_status status);

@@ -11,103 +11,90 @@
 #include "dispatch/registry.h"
 #include "dispatch/timers.h"
 
-#include <string.h>
-
-/** A storage of the device and its copy. */
+/** A storage of the device and its copy on the host; the trip has a reference to each. */
 typedef struct mirror {
-    ts_storage *there; /* borrowed */
-    ts_storage *here;  /* owned */
+    ts_storage *there, *here;
     bool written;
 } mirror;
 
 typedef struct trip {
     ts_thread *thread;
-    ts_device device; /* where results go */
     mirror *mirrors;
-    ts_tensor **tensors; /* owned: host views of arguments and given results */
-    ts_tensor **lists;   /* members of list arguments, in a row */
-    int nmirrors, ntensors, nlists, room;
+    ts_tensor **tensors; /* owned: what the CPU sees of arguments and given results */
+    int nmirrors, ntensors;
 } trip;
 
-/** t's layout over another storage, at the same distance from its start; NULL with an error. */
-static ts_tensor *view_over(ts_thread *thread, const ts_tensor *t, ts_storage *from, ts_storage *to)
+/** The mirror of a storage, made with its values when it is first asked for;
+ *  device: where the other half is. NULL with an error. */
+static mirror *mirror_of(trip *trip, ts_storage *s, ts_device device)
 {
-    ts_tensor *view = ts_tensor_header(thread);
+    for (mirror *m = trip->mirrors; m < trip->mirrors + trip->nmirrors; m++)
+        if (m->there == s || m->here == s)
+            return m;
+    ts_storage *copy = ts_storage_new(trip->thread, device, s->bytes);
+    if (!copy)
+        return NULL;
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    mirror *m = &trip->mirrors[trip->nmirrors++];
+    *m = device.backend == TS_KEY_CPU ? (mirror){s, copy, false} : (mirror){copy, s, false};
+    ts_status status =
+        ts_device_copy(device, copy->data, s->device, s->data, s->data ? s->bytes : 0);
+    return status == TS_OK ? m : NULL;
+}
+
+/** t's layout over the other half of its storage's mirror, owned; NULL with an error. */
+static ts_tensor *reflect(trip *trip, const ts_tensor *t, ts_device device, bool written)
+{
+    mirror *m = mirror_of(trip, t->storage, device);
+    ts_tensor *view = m ? ts_tensor_alias(trip->thread, t, t->sizes, t->strides, t->ndim, 0) : NULL;
     if (!view)
         return NULL;
-    atomic_fetch_add_explicit(&to->refs, 1, memory_order_relaxed);
-    view->storage = to;
-    view->keys = TS_KEYSET(to->device.backend);
-    view->data = to->data ? (char *)to->data + (t->data - (char *)from->data) : NULL;
-    view->numel = t->numel;
-    view->kind = ts_kind_of((ts_dtype)t->dtype, t->ndim, to->device);
-    view->flags = t->flags & TS_TENSOR_CONTIGUOUS;
-    memcpy(view->sizes, t->sizes, sizeof view->sizes);
-    memcpy(view->strides, t->strides, sizeof view->strides);
-    return view;
-}
-
-/** The host view of a tensor (itself when it is on the host); NULL with an error. */
-static ts_tensor *bring(trip *trip, ts_tensor *t, bool written)
-{
-    if (ts_is_none(t) || t->storage->device.backend == TS_KEY_CPU)
-        return t;
-    ts_storage *there = t->storage;
-    mirror *m = NULL;
-    for (int i = 0; i < trip->nmirrors && !m; i++)
-        m = trip->mirrors[i].there == there ? &trip->mirrors[i] : NULL;
-    if (!m) {
-        ts_storage *here = ts_storage_new(trip->thread, TS_DEVICE_CPU, there->bytes);
-        if (!here)
-            return NULL;
-        m = &trip->mirrors[trip->nmirrors++];
-        *m = (mirror){there, here, false};
-        if (ts_device_copy(TS_DEVICE_CPU, here->data, there->device, there->data,
-                           there->data ? there->bytes : 0) != TS_OK)
-            return NULL;
-    }
     m->written |= written;
-    ts_tensor *view = view_over(trip->thread, t, there, m->here);
-    if (view)
-        trip->tensors[trip->ntensors++] = view;
+    view->storage = m->there == t->storage ? m->here : m->there;
+    atomic_fetch_add_explicit(&view->storage->refs, 1, memory_order_relaxed);
+    ts_storage_release(t->storage); /* the alias took a reference */
+    char *data = view->storage->data;
+    view->data = data ? data + (t->data - (char *)t->storage->data) : NULL;
+    view->keys = TS_KEYSET(device.backend);
+    view->device = view->storage->device;
+    view->flags &= TS_TENSOR_CONTIGUOUS;
     return view;
 }
 
-/** The device's tensor for a result that the CPU made; NULL with an error. */
-static ts_tensor *send(trip *trip, ts_tensor *result, ts_tensor *const *sent,
-                       ts_tensor *const *results, int nsent)
+/** Notes what the CPU is to see of a tensor: itself where it is on the host. */
+static ts_status bring(trip *trip, ts_tensor *t, bool written)
 {
-    ts_storage *here = result->storage, *there = NULL;
-    for (int i = 0; i < trip->nmirrors && !there; i++)
-        there = trip->mirrors[i].here == here ? trip->mirrors[i].there : NULL;
-    for (int i = 0; i < nsent && !there; i++)
-        there = sent[i] && results[i]->storage == here ? sent[i]->storage : NULL;
-    if (there)
-        return view_over(trip->thread, result, here, there);
-    there = ts_storage_new(trip->thread, trip->device, here->bytes);
-    if (!there)
-        return NULL;
-    ts_tensor *t = NULL;
-    if (ts_device_copy(trip->device, there->data, TS_DEVICE_CPU, here->data, here->bytes) == TS_OK)
-        t = view_over(trip->thread, result, here, there);
-    ts_storage_release(there); /* the tensor holds it now, or nobody */
-    return t;
+    bool host = !ts_is_none(t) && t->storage->device.backend == TS_KEY_CPU;
+    ts_tensor *here = ts_is_none(t) ? t
+                      : host        ? ts_tensor_ref(t)
+                                    : reflect(trip, t, TS_DEVICE_CPU, written);
+    TS_TRY(here);
+    trip->tensors[trip->ntensors++] = here;
+    return TS_OK;
 }
 
-/** Arguments as the CPU is to see them. */
-static ts_status bring_args(trip *trip, const ts_frame *f, ts_value *args)
+/** Arguments and given results as the CPU is to see them. */
+static ts_status bring_all(trip *trip, const ts_frame *f, ts_value *args, ts_value *rets)
 {
     for (int i = 0; i < f->nargs; i++) {
-        bool written = f->table->written >> i & 1;
+        uint32_t n;
+        ts_tensor *const *members = ts_value_members(&f->args[i], &n);
+        ts_tensor **here = trip->tensors + trip->ntensors;
+        for (uint32_t k = 0; k < n; k++)
+            TS_TRY(bring(trip, members[k], f->table->written >> i & 1));
         args[i] = f->args[i];
-        if (args[i].tag == TS_TAG_TENSOR) {
-            TS_TRY(args[i].t = bring(trip, f->args[i].t, written));
-        } else if (args[i].tag == TS_TAG_TENSORS) {
-            args[i].list = trip->lists + trip->nlists;
-            for (uint32_t k = 0; k < args[i].count; k++)
-                TS_TRY(trip->lists[trip->nlists++] = bring(trip, f->args[i].list[k], written));
-        } else if (args[i].tag == TS_TAG_DEVICE && args[i].device.backend == f->key) {
+        if (args[i].tag == TS_TAG_TENSOR)
+            args[i].t = *here;
+        else if (args[i].tag == TS_TAG_TENSORS)
+            args[i].list = here;
+        else if (args[i].tag == TS_TAG_DEVICE && args[i].device.backend == f->key)
             args[i].device = TS_DEVICE_CPU;
+    }
+    for (int i = 0; i < f->nrets; i++) {
+        rets[i] = ts_value_none();
+        if (f->given >> i & 1) {
+            TS_TRY(bring(trip, f->rets[i].t, true));
+            rets[i] = ts_value_tensor(trip->tensors[trip->ntensors - 1]);
         }
     }
     return TS_OK;
@@ -116,31 +103,29 @@ static ts_status bring_args(trip *trip, const ts_frame *f, ts_value *args)
 /** Writes go back to where they belong; results of the CPU are replaced by the device's. */
 static ts_status bring_back(trip *trip, ts_frame *f, ts_value *rets)
 {
-    for (int i = 0; i < trip->nmirrors; i++) {
-        mirror *m = &trip->mirrors[i];
-        if (!m->written)
-            continue;
-        if (m->there->data)
-            TS_TRY(ts_device_copy(m->there->device, m->there->data, TS_DEVICE_CPU, m->here->data,
-                                  m->there->bytes));
-        ts_storage_wrote(m->there, f->op);
-    }
-    ts_tensor *sent[TS_MAX_RETS] = {0}, *results[TS_MAX_RETS] = {0};
+    ts_device device = ts_kernel_device(f);
     ts_status status = TS_OK;
-    for (int i = 0; i < f->nrets && status == TS_OK; i++) {
+    for (mirror *m = trip->mirrors; m < trip->mirrors + trip->nmirrors && status == TS_OK; m++)
+        if (m->written) {
+            status = ts_device_copy(m->there->device, m->there->data, TS_DEVICE_CPU, m->here->data,
+                                    m->there->data ? m->there->bytes : 0);
+            ts_storage_wrote(m->there, f->op);
+        }
+    for (int i = 0; i < f->nrets; i++) {
         if ((f->given >> i & 1) || rets[i].tag != TS_TAG_TENSOR)
             continue;
-        results[i] = rets[i].t;
-        sent[i] = send(trip, results[i], sent, results, i);
-        status = sent[i] ? TS_OK : ts_error_code();
+        ts_tensor *made = rets[i].t;
+        rets[i].t = status == TS_OK ? reflect(trip, made, device, false) : NULL;
+        status = rets[i].t ? status : ts_error_code();
+        ts_tensor_unref(made);
     }
     for (int i = 0; i < f->nrets; i++) {
-        if (f->given >> i & 1)
+        if ((f->given >> i & 1) || rets[i].tag != TS_TAG_TENSOR)
             continue;
-        if (status == TS_OK && sent[i])
-            f->rets[i] = ts_value_tensor(sent[i]);
-        else if (sent[i])
-            ts_tensor_unref(sent[i]);
+        if (status == TS_OK)
+            f->rets[i] = rets[i];
+        else if (rets[i].t)
+            ts_tensor_unref(rets[i].t);
     }
     return status;
 }
@@ -163,19 +148,17 @@ ts_status ts_round_trip(ts_frame *f)
     int far = ts_find_far(f);
     if (far >= 0)
         return ts_above.across(f, far);
-    trip trip = {.thread = f->thread, .device = ts_kernel_device(f)};
-    for (int i = 0; i < f->nargs; i++)
-        trip.room += f->args[i].tag == TS_TAG_TENSOR    ? 1
-                     : f->args[i].tag == TS_TAG_TENSORS ? (int)f->args[i].count
-                                                        : 0;
-    trip.room += f->nrets;
-    size_t bytes = (size_t)trip.room * (sizeof(mirror) + 2 * sizeof(ts_tensor *));
-    char *block = ts_alloc(f->thread, bytes);
+    size_t room = f->nrets;
+    for (int i = 0; i < f->nargs; i++) {
+        uint32_t n;
+        ts_value_members(&f->args[i], &n);
+        room += n;
+    }
+    size_t bytes = room * (sizeof(mirror) + sizeof(ts_tensor *));
+    mirror *block = ts_alloc(f->thread, bytes);
     if (!block && bytes)
         return ts_fail_memory("a round trip over the CPU", (int64_t)bytes);
-    trip.mirrors = (mirror *)block;
-    trip.tensors = (ts_tensor **)(trip.mirrors + trip.room);
-    trip.lists = trip.tensors + trip.room;
+    trip trip = {f->thread, block, (ts_tensor **)(block + room), 0, 0};
 
     note_trip(f);
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
@@ -185,25 +168,18 @@ ts_status ts_round_trip(ts_frame *f)
     inner.plan = NULL;
     inner.key = TS_KEY_CPU;
     inner.keys = TS_KEYSET(TS_KEY_CPU);
-    ts_status status = bring_args(&trip, f, args);
-    for (int i = 0; i < f->nrets && status == TS_OK; i++) {
-        rets[i] = ts_value_none();
-        if (f->given >> i & 1)
-            status = TS_STATUS_OF((rets[i] = ts_value_tensor(bring(&trip, f->rets[i].t, true))).t);
-    }
-    if (status == TS_OK) {
+    ts_status status = bring_all(&trip, f, args, rets);
+    if (status == TS_OK)
         status = ts_hop(&inner, f->table->slot[TS_KEY_CPU]);
-        if (status == TS_OK) {
-            status = bring_back(&trip, f, rets);
-            for (int i = 0; i < f->nrets; i++)
-                if (!(f->given >> i & 1) && rets[i].tag == TS_TAG_TENSOR)
-                    ts_tensor_unref(rets[i].t);
-        }
-    }
+    if (status == TS_OK)
+        status = bring_back(&trip, f, rets);
     for (int i = 0; i < trip.ntensors; i++)
-        ts_tensor_unref(trip.tensors[i]);
-    for (int i = 0; i < trip.nmirrors; i++)
-        ts_storage_release(trip.mirrors[i].here);
+        if (!ts_is_none(trip.tensors[i]))
+            ts_tensor_unref(trip.tensors[i]);
+    for (int i = 0; i < trip.nmirrors; i++) {
+        ts_storage_release(block[i].there);
+        ts_storage_release(block[i].here);
+    }
     if (block)
         ts_free(f->thread, block, bytes);
     return status;

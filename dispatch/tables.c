@@ -13,7 +13,7 @@ _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
 {
     const ts_op_info *info = t->info;
-    const ts_registration *own = e->kernels[k], *fallback = ts_reg.fallbacks[k];
+    const ts_registration *own = e->newest[k], *fallback = ts_fallbacks.newest[k];
     bool backend = k < 16;
     ts_kernel entry = info->kind == TS_FILL   ? ts_enter_fill
                       : info->kind == TS_VIEW ? ts_enter_view
@@ -78,22 +78,13 @@ static ts_op_table *table_build(const ts_op_entry *e)
     t->info = &ts_ops[e->op];
     t->op = (uint16_t)e->op;
     t->flags = t->info->flags & TS_OP_RANDOM;
-    t->vjp = e->vjp;
+    const ts_registration *rule = e->newest[TS_KEY_COUNT];
+    t->vjp = rule ? rule->vjp : NULL;
     for (int i = 0; i < t->info->schema.nargs; i++)
         t->written |= (uint16_t)(t->info->schema.args[i].written << i);
     for (int k = 0; k < TS_KEY_COUNT; k++)
         slot_fill(t, e, k);
     return t;
-}
-
-/** Undoes table_build() for a list that is linked through older. */
-static void tables_drop(ts_op_table *made)
-{
-    while (made) {
-        ts_op_table *next = (ts_op_table *)made->older;
-        ts_sys_free(made);
-        made = next;
-    }
 }
 
 static ts_op_entry *dirty; /* entries touched in the open transaction */
@@ -105,11 +96,7 @@ void ts_tables_touch(ts_op_entry *e)
     e->dirty = true;
     e->next_dirty = dirty;
     dirty = e;
-}
-
-void ts_tables_touch_all(void)
-{
-    for (ts_op_entry *e = ts_reg_entries; e; e = e->hh.next)
+    for (e = e == &ts_fallbacks ? ts_entries : NULL; e; e = e->next)
         ts_tables_touch(e);
 }
 
@@ -127,10 +114,12 @@ ts_status ts_tables_publish(void)
         if (e->op < 0)
             continue;
         ts_op_table *t = table_build(e);
-        if (!t) {
-            tables_drop(made);
-            return TS_ERR_MEMORY;
+        while (!t && made) {
+            ts_op_table *next = (ts_op_table *)made->older;
+            ts_sys_free(made);
+            made = next;
         }
+        TS_TRY(t);
         t->older = made;
         made = t;
     }
@@ -166,22 +155,18 @@ ts_status ts_op_dump(const char *name, FILE *out)
                             name ? name : "NULL");
     ts_registry_begin();
     const ts_op_table *t = atomic_load(&ts_tables[op]);
-    ts_op_entry *e = NULL;
-    HASH_FIND_STR(ts_reg_entries, name, e);
     fprintf(out, "%s\n", ts_ops[op].schema_text);
     for (int k = TS_KEY_COUNT - 1; k >= 0; k--) {
-        if (!ts_reg.key_names[k] || !e)
+        if (!(ts_reg.named >> k & 1))
             continue;
-        const ts_registration *r = t->rule[k] == TS_RULE_KERNEL ? e->kernels[k] : NULL;
-        const void *site = r ? r->site
-                           : t->rule[k] == TS_RULE_FALLBACK || t->rule[k] == TS_RULE_FALLBACK_FIRST
-                               ? ts_reg.fallbacks[k]->site
-                           : t->rule[k] == TS_RULE_COMPOSITE ? (const void *)t->info->composite
-                                                             : NULL;
+        int rule = t->rule[k];
+        bool own = rule == TS_RULE_KERNEL || rule == TS_RULE_COMPOSITE;
+        bool fallback = rule == TS_RULE_FALLBACK || rule == TS_RULE_FALLBACK_FIRST;
+        ts_kernel kernel = own && k < 16 ? t->impl[k] : own || fallback ? t->slot[k] : NULL;
         char where[160] = "";
-        if (site)
-            ts_site_name(site, where, sizeof where);
-        fprintf(out, "%3d %-16s %-20s %s\n", k, ts_reg.key_names[k], rules[t->rule[k]], where);
+        if (kernel)
+            ts_site_name((const void *)kernel, where, sizeof where);
+        fprintf(out, "%3d %-16s %-20s %s\n", k, ts_key_name((ts_key)k), rules[rule], where);
     }
     return ts_registry_end(TS_OK);
 }

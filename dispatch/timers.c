@@ -6,10 +6,10 @@
  * So every tick lands in exactly one place: layers, the timers, or the unattributed cell that runs
  * outside calls. Nothing is a remainder and nothing is clamped.
  *
- * A thread's counters are written by itself (and by a reset); others may read them at any time, so
- * each is atomic, without order and without read-modify-write: a stamp costs what it did.
- * Figures of a thread that is running are of slightly different moments. The order of locks is
- * state, then the list of threads.
+ * A thread's counters are written by itself alone; others may read them at any time, so each is
+ * atomic, without order and without read-modify-write. Figures of a thread that is running are of
+ * slightly different moments. After a reset a thread clears its cells at its next stamp. The order
+ * of locks is state, then the list of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
@@ -23,28 +23,27 @@
 #include <x86intrin.h>
 #endif
 
-#if TS_TIMERS
-
 typedef struct cell {
     _Atomic int64_t calls, ticks;
 } cell;
 
-/** Columns of an op: its 64 keys. Rows are made when an op is first timed. */
-typedef struct row {
-    cell cells[TS_KEY_COUNT];
-} row;
+/* No op has the last number: its cells hold time that no call of an op takes. */
+enum {
+    CELLS = TS_MAX_OPS * TS_KEY_COUNT,
+    ENGINE = CELLS - TS_KEY_COUNT, /* the backward engine between rules */
+    STAMPS,                        /* what stamps cost */
+    OUTSIDE                        /* no call is running */
+};
 
 struct ts_timers {
     cell *running;
     _Atomic int64_t last; /* tick of the last stamp */
     _Atomic int64_t begun;
-    cell outside;         /* no call is running */
-    _Atomic int64_t own;  /* ticks that stamps cost */
-    _Atomic(row *) rows[TS_MAX_OPS];
-    cell lost;         /* hops whose row could not be allocated */
-    ts_timers *next;   /* of threads that ended */
-    int64_t period; /* the last period of timing it took part in; 0: none */
+    ts_timers *next; /* of threads that ended */
+    int64_t period;  /* the last period of timing it took part in; 0: none since the reset */
+    int64_t reset;   /* the last reset that it knows of; cells of an older one count for nothing */
     int thread_id;
+    cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };
 
 static struct {
@@ -53,26 +52,25 @@ static struct {
     _Atomic double ns_per_tick;
     _Atomic int64_t stamp_cost; /* ticks */
     atomic_bool on;
-    _Atomic int64_t period; /* times switched on */
+    _Atomic int64_t period; /* times switched on or reset */
+    int64_t reset;          /* times reset */
     _Atomic int64_t off_at; /* tick of the last switch off */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static inline int64_t ticks(void)
-{
-#if defined(__x86_64__)
-    return (int64_t)__rdtsc();
-#else
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
-#endif
-}
 
 static int64_t nanoseconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static inline int64_t ticks(void)
+{
+#if defined(__x86_64__)
+    return (int64_t)__rdtsc();
+#else
+    return nanoseconds();
+#endif
 }
 
 static inline int64_t get(const _Atomic int64_t *place)
@@ -91,7 +89,7 @@ static inline cell *stamp(ts_timers *t, cell *next)
     int64_t now = ticks(), cost = get(&state.stamp_cost);
     cell *before = t->running;
     add(&before->ticks, now - get(&t->last) - cost);
-    add(&t->own, cost);
+    add(&t->cells[STAMPS].ticks, cost);
     set(&t->last, now);
     t->running = next;
     return before;
@@ -117,8 +115,9 @@ static moment moment_now(void)
     return m;
 }
 
-/** Cost of a stamp: minimum over batches, in ticks; ns per tick over 5 ms. */
-static void calibrate(void)
+/** Cost of a stamp: minimum over batches, in ticks; ns per tick over 5 ms.
+ *  Nothing has been timed yet, so t can be stamped for it and begin anew. */
+static void calibrate(ts_timers *t)
 {
     if (state.ns_per_tick > 0)
         return;
@@ -126,34 +125,29 @@ static void calibrate(void)
     while (nanoseconds() - from.ns < 5000000)
         ;
     to = moment_now();
-    state.ns_per_tick = (double)(to.ns - from.ns) / (double)(to.ticks - from.ticks);
-    ts_timers probe = {0};
+    cell *outside = t->running = &t->cells[OUTSIDE];
     int64_t best = INT64_MAX;
     for (int batch = 0; batch < 20; batch++) {
-        probe.running = &probe.outside;
         int64_t begin = ticks();
-        set(&probe.last, begin);
+        set(&t->last, begin);
         for (int i = 0; i < 100; i++)
-            stamp(&probe, &probe.outside);
+            stamp(t, outside);
         int64_t cost = (ticks() - begin) / 100;
         best = cost < best ? cost : best;
     }
+    set(&outside->ticks, 0);
+    t->period = 0;
     set(&state.stamp_cost, best);
-}
-
-/** A thread's timers, which only the thread itself makes and takes away; others look. */
-static ts_timers *timers_seen(ts_thread *thread)
-{
-    return __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
+    state.ns_per_tick = (double)(to.ns - from.ns) / (double)(to.ticks - from.ticks);
 }
 
 /** Brings a thread's own figures up to now, or to the moment when timing was switched off. */
 static void settle(ts_timers *t)
 {
-    bool current = t->period == get(&state.period);
-    if (!t->period || (!current && t->period != get(&state.period) - 1))
+    int64_t missed = get(&state.period) - t->period;
+    if (!t->period || missed > 1)
         return;
-    int64_t end = current && ts_timers_enabled() ? ticks() : get(&state.off_at);
+    int64_t end = !missed && ts_timers_enabled() ? ticks() : get(&state.off_at);
     if (end > get(&t->last)) {
         add(&t->running->ticks, end - get(&t->last));
         set(&t->last, end);
@@ -161,16 +155,28 @@ static void settle(ts_timers *t)
 }
 
 /** A thread's first stamp in a period: what lies between periods counts for nothing. */
-static void take_part(ts_timers *t)
+static TS_COLD void take_part(ts_timers *t)
 {
+    pthread_mutex_lock(&state.lock);
+    if (t->reset != state.reset) {
+        for (cell *c = t->cells; c < t->cells + CELLS; c++)
+            if (get(&c->calls) || get(&c->ticks)) { /* a page without counts stays unmapped */
+                set(&c->calls, 0);
+                set(&c->ticks, 0);
+            }
+        t->reset = state.reset;
+        t->period = 0;
+    }
     settle(t);
     int64_t now = ticks();
     set(&t->begun, t->period ? get(&t->begun) + now - get(&t->last) : now);
     set(&t->last, now);
-    t->running = &t->outside;
+    t->running = &t->cells[OUTSIDE];
     t->period = get(&state.period);
+    pthread_mutex_unlock(&state.lock);
 }
 
+/** The calling thread's timers; NULL when there is no memory for them. */
 static ts_timers *timers_of(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
@@ -185,28 +191,12 @@ static ts_timers *timers_of(ts_thread *thread)
     return t;
 }
 
-static row *row_of(const ts_timers *t, int op)
-{
-    return atomic_load_explicit(&t->rows[op], memory_order_acquire);
-}
-
-static cell *cell_of(ts_timers *t, int op, int key)
-{
-    row *r = row_of(t, op);
-    if (TS_UNLIKELY(!r)) {
-        if (!(r = ts_sys_calloc(sizeof *r)))
-            return &t->lost;
-        atomic_store_explicit(&t->rows[op], r, memory_order_release);
-    }
-    return &r->cells[key];
-}
-
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel)
 {
     ts_timers *t = timers_of(f->thread);
     if (!t)
         return kernel(f);
-    cell *c = cell_of(t, f->op, f->key);
+    cell *c = &t->cells[f->op * TS_KEY_COUNT + f->key];
     add(&c->calls, 1);
     cell *before = stamp(t, c);
     ts_status status = kernel(f);
@@ -214,21 +204,20 @@ ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel)
     return status;
 }
 
-void *ts_timer_enter(ts_thread *thread, int op)
+void *ts_timer_enter(ts_thread *thread)
 {
     if (TS_LIKELY(!(atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_TIMING)))
         return NULL;
     ts_timers *t = timers_of(thread);
     if (!t)
         return NULL;
-    cell *c = cell_of(t, op, 0);
-    add(&c->calls, 1);
-    return stamp(t, c);
+    add(&t->cells[ENGINE].calls, 1);
+    return stamp(t, &t->cells[ENGINE]);
 }
 
 void ts_timer_leave(ts_thread *thread, void *token)
 {
-    if (token && thread->timers)
+    if (token)
         stamp(thread->timers, token);
 }
 
@@ -256,139 +245,110 @@ void ts_timers_thread_ended(ts_thread *thread)
 
 ts_status ts_timers_enable(bool on)
 {
+    if (on && !TS_TIMERS)
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "timers_enable: this build has no timers (-Dtimers=false)");
     ts_thread *self = ts_thread_self();
+    if (on && !timers_of(self))
+        return ts_fail_memory("timers", sizeof(ts_timers));
     pthread_mutex_lock(&state.lock);
-    calibrate();
-    if (on && !ts_timers_enabled())
+    if (on && !ts_timers_enabled()) {
+        calibrate(self->timers);
         add(&state.period, 1);
-    else if (!on && ts_timers_enabled())
+    } else if (!on && ts_timers_enabled()) {
         set(&state.off_at, ticks());
+    }
     atomic_store_explicit(&state.on, on, memory_order_relaxed);
     ts_thread_defaults(0, 0, on ? TS_THREAD_TIMING : 0, on ? 0 : TS_THREAD_TIMING);
     ts_thread_walk(switch_thread, &on);
     pthread_mutex_unlock(&state.lock);
-    if (on && !timers_of(self))
-        return ts_fail_memory("timers", sizeof(ts_timers));
+    if (on)
+        timers_of(self); /* takes part from now on */
     return TS_OK;
-}
-
-bool ts_timers_enabled(void) { return atomic_load_explicit(&state.on, memory_order_relaxed); }
-
-static void cell_zero(cell *c)
-{
-    set(&c->calls, 0);
-    set(&c->ticks, 0);
-}
-
-static void timers_zero(ts_timers *t)
-{
-    if (!t)
-        return;
-    for (int op = 0; op < TS_MAX_OPS; op++) {
-        row *r = row_of(t, op);
-        for (int k = 0; r && k < TS_KEY_COUNT; k++)
-            cell_zero(&r->cells[k]);
-    }
-    cell_zero(&t->outside);
-    cell_zero(&t->lost);
-    int64_t now = ticks();
-    set(&t->own, 0);
-    set(&t->begun, now);
-    set(&t->last, now);
-}
-
-static void zero_thread(ts_thread *thread, void *ctx)
-{
-    (void)ctx;
-    timers_zero(timers_seen(thread));
 }
 
 void ts_timers_reset(void)
 {
     pthread_mutex_lock(&state.lock);
-    ts_thread_walk(zero_thread, NULL);
+    state.reset++;
+    add(&state.period, 1);
     for (ts_timers *t = state.ended, *next; t; t = next) {
         next = t->next;
-        for (int op = 0; op < TS_MAX_OPS; op++)
-            ts_sys_free(row_of(t, op));
         ts_sys_free(t);
     }
     state.ended = NULL;
     pthread_mutex_unlock(&state.lock);
+    if (ts_timers_enabled() && ts_tls.timers)
+        timers_of(&ts_tls);
 }
+
+bool ts_timers_enabled(void) { return atomic_load_explicit(&state.on, memory_order_relaxed); }
 
 /* ------------------------------------------------------------------------------- reading ---- */
 
 typedef struct visit {
-    void (*fn)(const ts_timers *t, void *ctx);
+    void (*fn)(ts_timers *t, void *ctx);
     void *ctx;
 } visit;
 
 static void visit_live(ts_thread *thread, void *ctx)
 {
-    visit *v = ctx;
-    const ts_timers *t = timers_seen(thread);
-    if (!t)
+    const visit *v = ctx;
+    ts_timers *t = __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
+    if (!t || t->reset != state.reset)
         return;
     if (thread == &ts_tls)
-        settle(thread->timers);
+        settle(t);
     v->fn(t, v->ctx);
 }
 
-static void each_timers(void (*fn)(const ts_timers *t, void *ctx), void *ctx)
+static void each_timers(void (*fn)(ts_timers *t, void *ctx), void *ctx)
 {
     visit v = {fn, ctx};
     /* no thread moves to the ended ones, which would be seen twice */
     pthread_mutex_lock(&state.lock);
     ts_thread_walk(visit_live, &v);
-    for (const ts_timers *t = state.ended; t; t = t->next)
-        fn(t, ctx);
+    for (ts_timers *t = state.ended; t; t = t->next)
+        if (t->reset == state.reset)
+            fn(t, ctx);
     pthread_mutex_unlock(&state.lock);
 }
 
-static const char *row_name(int op)
-{
-    return op == TS_TIMER_ENGINE ? "(backward engine)" : ts_op_name(op);
-}
-
 typedef struct query {
-    int op, key;
+    int index;
     ts_timer_cell sum;
 } query;
 
-static void sum_cell(const ts_timers *t, void *ctx)
+static void sum_cell(ts_timers *t, void *ctx)
 {
     query *q = ctx;
-    const row *r = row_of(t, q->op);
-    if (r) {
-        q->sum.calls += (uint64_t)get(&r->cells[q->key].calls);
-        q->sum.self_ns += (double)get(&r->cells[q->key].ticks) * state.ns_per_tick;
-    }
+    q->sum.calls += (uint64_t)get(&t->cells[q->index].calls);
+    q->sum.self_ns += (double)get(&t->cells[q->index].ticks) * state.ns_per_tick;
 }
 
 ts_timer_cell ts_timers_get(const char *op, const char *layer)
 {
-    query q = {ts_op_by_name(op), ts_key_by_name(layer), {0, 0}};
-    if (q.op >= 0 && q.key != TS_KEY_INVALID)
+    int number = ts_op_by_name(op);
+    ts_key key = ts_key_by_name(layer);
+    query q = {number * TS_KEY_COUNT + key, {0, 0}};
+    if (number >= 0 && key != TS_KEY_INVALID)
         each_timers(sum_cell, &q);
     return q.sum;
 }
 
-static void sum_totals(const ts_timers *t, void *ctx)
+static void sum_totals(ts_timers *t, void *ctx)
 {
     ts_timer_totals *s = ctx;
-    int64_t attributed = get(&t->lost.ticks);
-    for (int op = 0; op < TS_MAX_OPS; op++) {
-        const row *r = row_of(t, op);
-        for (int k = 0; r && k < TS_KEY_COUNT; k++) {
-            attributed += get(&r->cells[k].ticks);
-            s->calls += (uint64_t)get(&r->cells[k].calls);
-        }
+    double ns = state.ns_per_tick;
+    int64_t attributed = 0;
+    for (int i = 0; i <= ENGINE; i++) {
+        attributed += get(&t->cells[i].ticks);
+        s->calls += (uint64_t)get(&t->cells[i].calls);
     }
-    s->attributed_ns += (double)attributed * state.ns_per_tick;
-    s->overhead_ns += (double)get(&t->own) * state.ns_per_tick;
-    s->unattributed_ns += (double)get(&t->outside.ticks) * state.ns_per_tick;
-    s->wall_ns += (double)(get(&t->last) - get(&t->begun)) * state.ns_per_tick;
+    s->attributed_ns += (double)attributed * ns;
+    s->overhead_ns += (double)get(&t->cells[STAMPS].ticks) * ns;
+    s->unattributed_ns += (double)get(&t->cells[OUTSIDE].ticks) * ns;
+    s->wall_ns += (double)(get(&t->last) - get(&t->begun)) * ns;
 }
 
 ts_timer_totals ts_timers_totals(void)
@@ -398,67 +358,31 @@ ts_timer_totals ts_timers_totals(void)
     return totals;
 }
 
-typedef struct rows {
-    void (*visit)(const ts_timer_row *row, void *ctx);
-    void *ctx;
-} rows;
-
-static void each_row(const ts_timers *t, void *ctx)
+static void add_rows(ts_timers *t, void *ctx)
 {
-    const rows *to = ctx;
-    double ns = state.ns_per_tick;
-    for (int op = 0; op < TS_MAX_OPS; op++) {
-        const row *r = row_of(t, op);
-        for (int k = 0; r && k < TS_KEY_COUNT; k++) {
-            int64_t calls = get(&r->cells[k].calls);
-            if (calls)
-                to->visit(&(ts_timer_row){row_name(op),
-                                          op == TS_TIMER_ENGINE ? "-" : ts_key_name((ts_key)k),
-                                          (uint64_t)calls, (double)get(&r->cells[k].ticks) * ns,
-                                          t->thread_id},
-                          to->ctx);
+    static const char *const beside[] = {"(backward engine)", "(timers)", "(unattributed)"};
+    ts_timer_rows *all = ctx;
+    for (int i = 0; i < CELLS && !all->failed; i++) {
+        int64_t calls = get(&t->cells[i].calls), spent = get(&t->cells[i].ticks);
+        if (!calls && !spent)
+            continue;
+        if (all->count == all->room) {
+            int room = all->room ? 2 * all->room : 256;
+            ts_timer_row *grown = ts_sys_realloc(all->items, (size_t)room * sizeof *grown);
+            all->failed = !grown;
+            if (!grown)
+                return;
+            all->items = grown;
+            all->room = room;
         }
+        bool call = i < ENGINE;
+        all->items[all->count++] =
+            (ts_timer_row){call ? ts_op_name(i / TS_KEY_COUNT) : beside[i - ENGINE],
+                           call ? ts_key_name((ts_key)(i % TS_KEY_COUNT)) : "-", (uint64_t)calls,
+                           (double)spent * state.ns_per_tick, t->thread_id};
     }
-    if (get(&t->lost.calls))
-        to->visit(&(ts_timer_row){"(rows without memory)", "-", (uint64_t)get(&t->lost.calls),
-                                  (double)get(&t->lost.ticks) * ns, t->thread_id}, to->ctx);
-    to->visit(&(ts_timer_row){"(timers)", "-", 0, (double)get(&t->own) * ns, t->thread_id},
-              to->ctx);
-    to->visit(&(ts_timer_row){"(unattributed)", "-", 0, (double)get(&t->outside.ticks) * ns,
-                              t->thread_id},
-              to->ctx);
 }
 
-void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx)
-{
-    each_timers(each_row, &(rows){visit, ctx});
-}
+void ts_timers_rows(ts_timer_rows *rows) { each_timers(add_rows, rows); }
 
 double ts_timers_stamp_ns(void) { return (double)get(&state.stamp_cost) * state.ns_per_tick; }
-
-#else /* a build without timers */
-
-void *ts_timer_enter(ts_thread *thread, int op) { (void)thread, (void)op; return NULL; }
-void ts_timer_leave(ts_thread *thread, void *token) { (void)thread, (void)token; }
-void ts_timers_thread_ended(ts_thread *thread) { (void)thread; }
-ts_status ts_timers_enable(bool on)
-{
-    return on ? ts_error_set(TS_ERR_UNSUPPORTED,
-                             "timers_enable: this build has no timers (-Dtimers=false)")
-              : TS_OK;
-}
-bool ts_timers_enabled(void) { return false; }
-void ts_timers_reset(void) {}
-ts_timer_cell ts_timers_get(const char *op, const char *layer)
-{
-    (void)op, (void)layer;
-    return (ts_timer_cell){0, 0};
-}
-ts_timer_totals ts_timers_totals(void) { return (ts_timer_totals){0}; }
-void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx)
-{
-    (void)visit, (void)ctx;
-}
-double ts_timers_stamp_ns(void) { return 0; }
-
-#endif

@@ -12,10 +12,8 @@
 /** Runs the slot of f->key with stamps around it. */
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 
-/** Pseudo ops that own time outside calls. */
-enum { TS_TIMER_ENGINE = TS_MAX_OPS - 1 };
-/** Stamps a region that is no call, e.g. the backward engine; returns the cell to give to leave. */
-void *ts_timer_enter(ts_thread *thread, int op);
+/** Stamps the backward engine, which is no call; returns the cell to give to leave. */
+void *ts_timer_enter(ts_thread *thread);
 void ts_timer_leave(ts_thread *thread, void *token);
 
 /** Keeps the cells of a thread that ends. */
@@ -28,8 +26,14 @@ typedef struct ts_timer_row {
     double self_ns;
     int thread;
 } ts_timer_row;
-/** Visits the rows of all threads, those that ended included; none in a build without timers. */
-void ts_timers_rows(void (*visit)(const ts_timer_row *row, void *ctx), void *ctx);
+/** Rows of all threads, those that ended included. */
+typedef struct ts_timer_rows {
+    ts_timer_row *items; /* to be given to ts_sys_free() */
+    int count, room;
+    bool failed; /* no memory for the rest */
+} ts_timer_rows;
+/** Adds the rows of now; none in a build without timers. */
+void ts_timers_rows(ts_timer_rows *rows);
 /** What one stamp costs, as calibrated. */
 double ts_timers_stamp_ns(void);
 

@@ -6,29 +6,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-typedef struct lines {
-    ts_timer_row *items;
-    int count, room;
-    bool failed;
-} lines;
-
-static void lines_add(lines *all, ts_timer_row item)
-{
-    if (all->count == all->room) {
-        int room = all->room ? 2 * all->room : 256;
-        ts_timer_row *grown = ts_sys_realloc(all->items, (size_t)room * sizeof *grown);
-        if (!grown) {
-            all->failed = true;
-            return;
-        }
-        all->items = grown;
-        all->room = room;
-    }
-    all->items[all->count++] = item;
-}
-
-static void collect(const ts_timer_row *row, void *ctx) { lines_add(ctx, *row); }
-
 static int by_time(const void *a, const void *b)
 {
     double x = ((const ts_timer_row *)a)->self_ns, y = ((const ts_timer_row *)b)->self_ns;
@@ -46,7 +23,8 @@ static void print_row(FILE *out, const ts_timer_row *l, double wall)
 }
 
 /** The first `most` rows, the sum of the others, the wall time. */
-static void print_table(FILE *out, const lines *all, int most, const ts_timer_totals *totals)
+static void print_table(FILE *out, const ts_timer_rows *all, int most,
+                        const ts_timer_totals *totals)
 {
     double wall = totals->wall_ns > 0 ? totals->wall_ns : 1;
     char name[32];
@@ -69,37 +47,21 @@ static void print_table(FILE *out, const lines *all, int most, const ts_timer_to
             (unsigned long long)totals->calls, totals->wall_ns / 1e6);
 }
 
-static void print_csv(FILE *out, const lines *all)
+/** Every row by the same format of op, layer, thread, calls and self time. */
+static void print_rows(FILE *out, const ts_timer_rows *all, const char *format, const char *between)
 {
-    fprintf(out, "op,layer,thread,calls,self_ns\n");
-    for (const ts_timer_row *l = all->items; l < all->items + all->count; l++)
-        fprintf(out, "%s,%s,%d,%llu,%.0f\n", l->op, l->layer, l->thread,
-                (unsigned long long)l->calls, l->self_ns);
-}
-
-static void print_json(FILE *out, const lines *all, const ts_timer_totals *totals)
-{
-    fprintf(out,
-            "{\"wall_ns\": %.0f, \"overhead_ns\": %.0f, \"unattributed_ns\": %.0f, \"stamp_ns\": "
-            "%.2f,\n \"rows\": [\n",
-            totals->wall_ns, totals->overhead_ns, totals->unattributed_ns, ts_timers_stamp_ns());
-    for (int i = 0; i < all->count; i++) {
-        const ts_timer_row *l = &all->items[i];
-        fprintf(out,
-                "  {\"op\": \"%s\", \"layer\": \"%s\", \"thread\": %d, \"calls\": %llu, "
-                "\"self_ns\": %.0f}%s\n",
-                l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns,
-                i + 1 < all->count ? "," : "");
+    for (const ts_timer_row *l = all->items, *end = l + all->count; l < end; l++) {
+        fprintf(out, format, l->op, l->layer, l->thread, (unsigned long long)l->calls, l->self_ns);
+        fputs(l + 1 < end ? between : "\n", out);
     }
-    fprintf(out, " ]}\n");
 }
 
 static ts_status write_rows(FILE *out, ts_timers_format format, int most)
 {
     if (!out)
         return ts_error_set(TS_ERR_NULL, "timers_write: argument 'out': expected a file, got NULL");
-    lines all = {0};
-    ts_timers_rows(collect, &all);
+    ts_timer_rows all = {0};
+    ts_timers_rows(&all);
     ts_timer_totals totals = ts_timers_totals();
     if (all.failed) {
         ts_sys_free(all.items);
@@ -107,12 +69,22 @@ static ts_status write_rows(FILE *out, ts_timers_format format, int most)
     }
     if (all.count)
         qsort(all.items, (size_t)all.count, sizeof *all.items, by_time);
-    if (format == TS_TIMERS_TABLE)
+    if (format == TS_TIMERS_TABLE) {
         print_table(out, &all, most, &totals);
-    else if (format == TS_TIMERS_CSV)
-        print_csv(out, &all);
-    else
-        print_json(out, &all, &totals);
+    } else if (format == TS_TIMERS_CSV) {
+        fputs("op,layer,thread,calls,self_ns\n", out);
+        print_rows(out, &all, "%s,%s,%d,%llu,%.0f", "\n");
+    } else {
+        fprintf(out,
+                "{\"wall_ns\": %.0f, \"overhead_ns\": %.0f, \"unattributed_ns\": %.0f, "
+                "\"stamp_ns\": %.2f,\n \"rows\": [\n",
+                totals.wall_ns, totals.overhead_ns, totals.unattributed_ns, ts_timers_stamp_ns());
+        print_rows(out, &all,
+                   "  {\"op\": \"%s\", \"layer\": \"%s\", \"thread\": %d, \"calls\": %llu, "
+                   "\"self_ns\": %.0f}",
+                   ",\n");
+        fputs(" ]}\n", out);
+    }
     ts_sys_free(all.items);
     return ferror(out) ? ts_error_set(TS_ERR_IO, "timers_write: writing failed") : TS_OK;
 }

@@ -1,6 +1,5 @@
 /** @file copy.c  Copies and conversions; values out of tensors. */
 // SPDX-License-Identifier: MIT
-#include "core/convert.h"
 #include "core/device.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
@@ -159,25 +158,7 @@ ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
     return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)need);
 }
 
-/** Element as double and integer. */
-static void read_element(const void *p, ts_dtype dtype, double *d, int64_t *i)
-{
-    *d = 0;
-    *i = 0;
-    switch (dtype) {
-    case TS_F64: memcpy(d, p, 8); break;
-    case TS_F32: *d = *(const float *)p; break;
-    case TS_BF16: *d = ts_bf16_to_f32(*(const uint16_t *)p); break;
-    case TS_F16: *d = ts_f16_to_f32(*(const uint16_t *)p); break;
-    case TS_I64: memcpy(i, p, 8); break;
-    case TS_I32: *i = *(const int32_t *)p; break;
-    default: *i = *(const uint8_t *)p;
-    }
-    if (!ts_dtype_is_float(dtype))
-        *d = (double)*i;
-}
-
-static ts_status item(ts_tensor *t, double *d, int64_t *i, const void *site)
+static ts_status item(ts_tensor *t, ts_value *v, const void *site)
 {
     if (!t || t == TS_NONE)
         return ts_fail_null("item", site, "t");
@@ -188,33 +169,31 @@ static ts_status item(ts_tensor *t, double *d, int64_t *i, const void *site)
                           ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
     uint64_t bits[1];
     TS_TRY(ts_copy_to(t, bits, ts_dtype_sizes[t->dtype]));
-    read_element(bits, (ts_dtype)t->dtype, d, i);
+    *v = ts_scalar_load(bits, (ts_dtype)t->dtype);
     return TS_OK;
 }
 
 ts_status ts_item(ts_tensor *t, double *value)
 {
-    int64_t i = 0;
-    double d = 0;
+    ts_value v = ts_value_none();
     if (!value)
         return ts_fail_null("item", __builtin_return_address(0), "value");
-    TS_TRY(item(t, &d, &i, __builtin_return_address(0)));
-    *value = d;
+    TS_TRY(item(t, &v, __builtin_return_address(0)));
+    *value = ts_value_number(&v);
     return TS_OK;
 }
 
 ts_status ts_item_int(ts_tensor *t, int64_t *value)
 {
-    int64_t i = 0;
-    double d = 0;
+    ts_value v = ts_value_none();
     if (!value)
         return ts_fail_null("item_int", __builtin_return_address(0), "value");
     if (t && t != TS_NONE && ts_dtype_is_float((ts_dtype)t->dtype))
         return ts_fail_op(TS_ERR_DTYPE, "item_int", __builtin_return_address(0), "use ts_item()",
                           "argument 't': expected an integer dtype, got %s",
                           ts_dtype_name((ts_dtype)t->dtype));
-    TS_TRY(item(t, &d, &i, __builtin_return_address(0)));
-    *value = i;
+    TS_TRY(item(t, &v, __builtin_return_address(0)));
+    *value = v.i;
     return TS_OK;
 }
 
@@ -223,13 +202,11 @@ static void print_dim(const char *p, const ts_tensor *t, int dim, const int64_t 
 {
     int item = ts_dtype_sizes[t->dtype];
     if (dim == t->ndim) {
-        double d;
-        int64_t i;
-        read_element(p, (ts_dtype)t->dtype, &d, &i);
-        if (ts_dtype_is_float((ts_dtype)t->dtype))
-            printf("%.6g", d);
+        ts_value v = ts_scalar_load(p, (ts_dtype)t->dtype);
+        if (v.tag == TS_TAG_FLOAT)
+            printf("%.6g", v.d);
         else
-            printf("%lld", (long long)i);
+            printf("%lld", (long long)v.i);
         return;
     }
     printf("[");

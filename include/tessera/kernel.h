@@ -138,7 +138,8 @@ TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
 TS_API void ts_scalar_store(const ts_value *value, ts_dtype dtype, void *element);
 /** An error about argument `arg` of the running op, with a remedy (NULL: none). Returns status. */
 TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status status, const char *hint,
-                                 const char *format, ...) __attribute__((format(printf, 5, 6)));
+                                 const char *format, ...)
+    __attribute__((cold, format(printf, 5, 6)));
 
 /* ------------------------------------------------------------- operators at run time ---- */
 

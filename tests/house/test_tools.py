@@ -216,7 +216,7 @@ class Setup(ToolCase):
         super().setUp()
         self.program("apt-get", 'echo "ran apt-get $*"')
         self.program("env", 'shift; "$@"')
-        self.packages("gcc libc6-dev meson ninja-build pkg-config python3 uthash-dev "
+        self.packages("gcc libc6-dev meson ninja-build pkg-config python3 "
                       "libjansson-dev libxxhash-dev libopenblas-dev")
         self.user(1000)
 
