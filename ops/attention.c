@@ -120,6 +120,8 @@ static ts_status check_packed(ts_frame *f, const places *at)
     for (int i = 0; i < 2; i++) {
         const ts_tensor *t = lists->list[i], *first = lists->list[0];
         char got[192];
+        if (ts_is_none(t))
+            return ts_fail_arg(f, at->cu_seqlens, TS_ERR_NULL, "expected a tensor, got TS_NONE");
         if (t->dtype != TS_I32)
             return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()",
                                     "expected dtype i32, got %s",
@@ -447,36 +449,32 @@ ts_work ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { retur
 
 enum { OPTIONS = 7 }; /* arguments that both ops take behind their tensors */
 
-/** The options as arguments; `numbers` holds what they point to. */
+/** What boxed options point to. */
 typedef struct boxes {
-    ts_tensor *cu_seqlens[2];
     int64_t max_seqlens[2], window[2];
 } boxes;
-
-static bool is_absent(const ts_tensor *t) { return !t || t == TS_NONE; }
 
 /** false with an error for options that cannot be boxed. */
 static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, const char *op,
                         const void *site)
 {
-    bool packed = !is_absent(o->cu_seqlens_q), bounded = o->window || o->causal;
+    bool packed = o->cu_seqlens, bounded = o->window || o->causal;
     if (!o->window && (o->window_left || o->window_right)) {
         ts_fail_op(
             TS_ERR_VALUE, op, site, NULL,
             "argument 'window': expected true beside window_left or window_right, got false");
         return false;
     }
-    if (packed == is_absent(o->cu_seqlens_k) || (!packed && (o->max_seqlen_q || o->max_seqlen_k))) {
-        ts_fail_null(op, site, packed ? "cu_seqlens_k" : "cu_seqlens_q");
+    if (!packed && (o->max_seqlen_q || o->max_seqlen_k)) {
+        ts_fail_null(op, site, "cu_seqlens");
         return false;
     }
-    *b = (boxes){{o->cu_seqlens_q, o->cu_seqlens_k},
-                 {o->max_seqlen_q, o->max_seqlen_k},
+    *b = (boxes){{o->max_seqlen_q, o->max_seqlen_k},
                  {o->window ? o->window_left : -1,
                   o->causal ? 0 : o->window ? o->window_right : -1}};
     const ts_value boxed[OPTIONS] = {
-        is_absent(o->mask) ? ts_value_none() : V_T(o->mask),
-        packed ? V_TS(b->cu_seqlens, 2) : ts_value_none(),
+        ts_value_at(o->mask),
+        packed ? V_TS(o->cu_seqlens, 2) : ts_value_none(),
         packed ? V_IS(b->max_seqlens, 2) : ts_value_none(),
         /* absent: 1 / sqrt(D), which the kernel works out */
         o->scale == 0 ? ts_value_none() : V_F(o->scale),

@@ -133,6 +133,9 @@ TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d)
     return d == TS_BF16 || d == TS_F16 ? TS_F32 : d;
 }
 
+/** A tensor of a struct of options, where NULL in place of its address stands for none. */
+TS_INLINE ts_value ts_value_at(ts_tensor *const *t) { return t ? V_OPT(*t) : ts_value_none(); }
+
 /** Bytes that a call moves at least, and elements of its largest tensor. */
 double ts_cost_bytes(const ts_frame *f, double *elements);
 /** Sets the hooks by which rooms below copy and convert. */

@@ -239,11 +239,12 @@ static ts_status check_length(const char *op, int64_t n, const void *site)
 
 #define SITE __builtin_return_address(0)
 
-/* two arguments */
-#define V_GUARD(guard, n)                                \
-    (guard).found ? V_T((guard).found) : ts_value_none(), \
-        (guard).found ? V_TS((guard).skipped, n) : ts_value_none()
-#define V_OPTIONAL(t) ((t) ? V_T(t) : ts_value_none())
+/** Arguments found, skipped and grad_scale of a rule. */
+#define V_GUARD_AND_SCALE(rule, n)                                                         \
+    ts_value_at((rule)->guard ? &(rule)->guard->found : NULL),                             \
+        (rule)->guard && (rule)->guard->found != TS_NONE ? V_TS((rule)->guard->skipped, n) \
+                                                         : ts_value_none(),                \
+        ts_value_at((rule)->grad_scale)
 
 ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *exp_avg,
                     ts_tensor *const *exp_avg_sq, const int64_t *steps, int64_t n,
@@ -257,7 +258,7 @@ ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor
     ts_value args[] = {V_TS(params, n),    V_TS(grads, n),   V_TS(exp_avg, n), V_TS(exp_avg_sq, n),
                        V_IS(steps, n),     V_F(rule->lr),    V_F(rule->beta1), V_F(rule->beta2),
                        V_F(rule->eps),     V_F(rule->weight_decay), V_B(rule->decoupled),
-                       V_GUARD(rule->guard, n), V_OPTIONAL(rule->grad_scale)};
+                       V_GUARD_AND_SCALE(rule, n)};
     return ts_invoke_status(TS_OP_adamw, args, TS_N(args));
 }
 
@@ -279,8 +280,7 @@ ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads,
                        V_F(rule->dampening),
                        V_F(rule->weight_decay),
                        V_B(rule->nesterov),
-                       V_GUARD(rule->guard, n),
-                       V_OPTIONAL(rule->grad_scale)};
+                       V_GUARD_AND_SCALE(rule, n)};
     return ts_invoke_status(TS_OP_sgd, args, TS_N(args));
 }
 
