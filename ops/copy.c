@@ -51,18 +51,6 @@ ts_status ts_infer_to_device(ts_frame *f)
     return TS_OK;
 }
 
-/* -------------------------------------------------------------------------- public forms ---- */
-
-ts_tensor *ts_clone(ts_tensor *t)
-{
-    return TS_INVOKE(TS_OP_copy, V_T(t));
-}
-
-ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
-{
-    return TS_INVOKE_OUT(destination, TS_OP_copy, V_T(source));
-}
-
 /* ------------------------------------------------------- what the generic entry asks for ---- */
 
 static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)

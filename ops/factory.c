@@ -95,14 +95,6 @@ ts_status ts_infer_eye(ts_frame *f)
     return plan_new(f, sizes, 2);
 }
 
-ts_tensor *(ts_fill_)(ts_tensor *t, ts_scalar value)
-{
-    ts_value args[] = {V_T(t), V_S(value)};
-    return ts_invoke_status(TS_OP_fill, args, TS_N(args)) == TS_OK ? t : NULL;
-}
-
-ts_tensor *ts_zero_(ts_tensor *t) { return (ts_fill_)(t, ts_scalar_int(0)); }
-
 ts_tensor *(ts_arange)(ts_scalar start, ts_scalar end, ts_scalar step, ts_dtype dtype)
 {
     bool whole = start.kind != TS_SCALAR_FLOAT && end.kind != TS_SCALAR_FLOAT &&

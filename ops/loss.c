@@ -269,30 +269,16 @@ ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target)
     return ts_cross_entropy_last_ex(self, target, NULL);
 }
 
-/** Boxed arguments of cross_entropy_grad. */
-#define GRAD_ARGS(self, target, opts)                                                              \
-    ts_loss_opts o;                                                                                \
-    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));                                                          \
-    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),                                   \
-                       V_I(o.ignore_index ? *o.ignore_index : -100),                               \
-                       V_F(o.label_smoothing)}
-
-ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts,
-                                 ts_tensor **loss)
-{
-    GRAD_ARGS(self, target, opts);
-    ts_tensor **outs[2] = {NULL, loss};
-    return ts_invoke_many(TS_OP_cross_entropy_grad, args, TS_N(args), 2, outs);
-}
 ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
 {
-    GRAD_ARGS(self, target, opts);
-    ts_value rets[2] = {V_T(self), ts_value_none()};
     const void *site = __builtin_return_address(0);
-    if (!self || self == TS_NONE) {
-        ts_fail_null("cross_entropy_grad", site, "self");
+    ts_loss_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    if (!ts_tensor_ok(self, "cross_entropy_grad", "self", site))
         return NULL;
-    }
+    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),
+                       V_I(o.ignore_index ? *o.ignore_index : -100), V_F(o.label_smoothing)};
+    ts_value rets[2] = {V_T(self), ts_value_none()};
     TS_TRY_NULL(ts_call(TS_OP_cross_entropy_grad, args, TS_N(args), rets, 2, 1, 3, site));
     return ts_adopt(rets[1].t);
 }

@@ -299,30 +299,6 @@ ts_work ts_cost_linear_backward(const ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-static ts_value factor_of(const ts_scalar *s) { return s ? V_S(*s) : V_I(1); }
-
-ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
-{
-    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), V_I(1), V_I(1));
-}
-
-ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
-{
-    ts_addmm_opts o;
-    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
-    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
-                     factor_of(o.alpha));
-}
-
-ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
-                        const ts_addmm_opts *opts)
-{
-    ts_addmm_opts o;
-    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
-    return TS_INVOKE_OUT(out, TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
-                         factor_of(o.alpha));
-}
-
 ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight,
                              ts_tensor **grad_input, ts_tensor **grad_weight, ts_tensor **grad_bias)
 {

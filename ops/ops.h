@@ -180,6 +180,13 @@ TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name
     return false;
 }
 
+/* Op without results that writes its argument t, which is returned. */
+#define TS_INVOKE_WRITTEN(t, op, ...)                                       \
+    ({                                                                      \
+        const ts_value args_[] = {__VA_ARGS__};                             \
+        ts_invoke_status(op, args_, TS_N(args_)) == TS_OK ? t : NULL;       \
+    })
+
 /** Op whose results are all optional: result i goes to *outs[i] where that is not NULL. */
 TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts_tensor ***outs,
                                      int nrets, const void *site)

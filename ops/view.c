@@ -174,8 +174,9 @@ ts_status ts_infer_squeeze(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     const ts_value *dims = &f->args[1];
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], at;
-    unsigned drop = 0;
-    for (uint32_t i = 0; i < dims->count; i++) {
+    bool all = dims->tag == TS_TAG_NONE;
+    unsigned drop = all ? ~0u : 0;
+    for (uint32_t i = 0; !all && i < dims->count; i++) {
         TS_TRY(ts_check_dim(f, 1, dims->ints[i], t->ndim, &at));
         drop |= 1u << at;
     }
@@ -346,12 +347,6 @@ ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
     for (int d = dim + 1; d < t->ndim; d++)
         all[to++] = t->sizes[d];
     return ts_view(t, all, to);
-}
-
-ts_tensor *ts_squeeze(ts_tensor *t)
-{
-    static const int64_t all[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
-    return TS_INVOKE(TS_OP_squeeze, V_T(t), V_IS(all, t ? t->ndim : 0));
 }
 
 ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides, int ndim,
