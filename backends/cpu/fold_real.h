@@ -3,7 +3,7 @@
  * which elements meet is a function of their number alone:
  *
  *   line     64 bytes of elements: the lanes of a fold, in every variant
- *   leaf     8 lines, folded pairwise
+ *   leaf     8 lines, folded pairwise; the last one of a row: 4, 2, 1 and a part of one, in turn
  *   cascade  the leaves, folded pairwise as they come: two of one level make one of the next
  *   value    the last line, its upper half onto its lower half until one element is left
  *
@@ -76,7 +76,7 @@ enum {
 
 #endif
 
-enum { S(LINE) = LINE_BYTES / sizeof(T) };
+enum { S(LINE) = LINE_BYTES / sizeof(T), S(LEAF) = LEAF_LINES * S(LINE) };
 
 typedef struct S(line) {
     V v[LINE_VECTORS];
@@ -96,6 +96,13 @@ VEC_FN V S(identity)(fold how)
                    : how == FOLD_MAX || how == FOLD_TOP ? -(T)INFINITY
                    : how == FOLD_MIN                     ? (T)INFINITY
                                                          : 0);
+}
+VEC_FN S(line) S(identity_line)(fold how)
+{
+    S(line) line;
+    for (int i = 0; i < LINE_VECTORS; i++)
+        line.v[i] = S(identity)(how);
+    return line;
 }
 /** What an element contributes; p belongs to its result: a mean, or the largest element. For a
  * dot product p is the other factor. */
@@ -154,13 +161,14 @@ VEC_FN T S(fold_lanes)(fold how, S(line) line)
 
 /* ------------------------------------------------------------------- runs of elements ----- */
 
-VEC_FN void S(cascade_add)(fold how, S(cascade) *c, S(line) leaf)
+/** Adds the fold of 2^level leaves. */
+VEC_FN void S(cascade_add)(fold how, S(cascade) *c, S(line) line, int level)
 {
-    int k = 0;
+    int k = level;
     for (; c->leaves >> k & 1; k++)
-        leaf = S(fold_line)(how, c->level[k], leaf);
-    c->level[k] = leaf;
-    c->leaves++;
+        line = S(fold_line)(how, c->level[k], line);
+    c->level[k] = line;
+    c->leaves += (uint64_t)1 << level;
 }
 
 /** The fold of all leaves, the small ones first. */
@@ -189,38 +197,59 @@ VEC_FN S(line) S(leaf)(fold how, const T *x, const T *y, int lines, V p)
     return leaf;
 }
 
-/**
- * n contiguous elements: leaves of 8 lines, then one each of 4, 2, 1, and of a part of a line.
- * @param y  the other factors of a dot product, else x
- */
+/** The same of fewer elements than a leaf has, none among them: 4 lines, 2, 1 and a part of one. */
+VEC_FN S(line) S(last_leaf)(fold how, const T *x, const T *y, int64_t n, V p)
+{
+    int64_t at = 0;
+    S(line) all = S(identity_line)(how);
+    if (n >= 4 * S(LINE)) {
+        all = S(leaf)(how, x, y, 4, p);
+        at = 4 * S(LINE);
+    }
+    if (n - at >= 2 * S(LINE)) {
+        all = S(fold_line)(how, all, S(leaf)(how, x + at, y + at, 2, p));
+        at += 2 * S(LINE);
+    }
+    if (n - at >= S(LINE)) {
+        all = S(fold_line)(how, all, S(leaf)(how, x + at, y + at, 1, p));
+        at += S(LINE);
+    }
+    if (at == n)
+        return all;
+    S(line) rest;
+    TS_UNROLL(4) for (int i = 0; i < LINE_VECTORS; i++, at += LANES) { /* an index in memory stalls */
+        int64_t left = ts_max64(ts_min64(n - at, LANES), 0);
+        V v = S(map)(how, F(load_n_or)(x + at, left, S(identity)(how)),
+                     how == FOLD_DOT ? F(load_n)(y + at, left) : p);
+        rest.v[i] =
+            how == FOLD_DEVIATIONS ? F(select)(M(first_n)(left), v, S(identity)(how)) : v;
+    }
+    return n < S(LINE) ? rest : S(fold_line)(how, all, rest);
+}
+
+/** The whole leaves of n contiguous elements, two at a time; returns how many elements they hold.
+ * y: the other factors of a dot product, else x. */
+VEC_FN int64_t S(fold_leaves)(fold how, S(cascade) *c, const T *x, const T *y, int64_t n, V p)
+{
+    int64_t at = 0;
+    for (; n - at >= 2 * S(LEAF); at += 2 * S(LEAF)) {
+        S(line) first = S(leaf)(how, x + at, y + at, LEAF_LINES, p);
+        S(line) second = S(leaf)(how, x + at + S(LEAF), y + at + S(LEAF), LEAF_LINES, p);
+        S(cascade_add)(how, c, S(fold_line)(how, first, second), 1);
+    }
+    if (n - at >= S(LEAF)) {
+        S(cascade_add)(how, c, S(leaf)(how, x + at, y + at, LEAF_LINES, p), 0);
+        at += S(LEAF);
+    }
+    return at;
+}
+
+/** n contiguous elements: their leaves, and what is left as one more. */
 VEC_FN void S(fold_run)(fold how, S(cascade) *c, const T *x, const T *y, int64_t n, V p)
 {
-    enum { WHOLE = LEAF_LINES * S(LINE) };
-    int64_t at = 0;
-#define FOLD_LEAF(lines)                                                                           \
-    do {                                                                                           \
-        S(cascade_add)(how, c, S(leaf)(how, x + at, y + at, lines, p));                 \
-        at += (lines) * S(LINE);                                                                   \
-    } while (0)
-    while (n - at >= WHOLE)
-        FOLD_LEAF(LEAF_LINES);
-    if (n - at >= WHOLE / 2)
-        FOLD_LEAF(LEAF_LINES / 2);
-    if (n - at >= WHOLE / 4)
-        FOLD_LEAF(LEAF_LINES / 4);
-    if (n - at >= WHOLE / 8)
-        FOLD_LEAF(LEAF_LINES / 8);
-#undef FOLD_LEAF
-    if (at == n)
-        return;
-    S(line) rest;
-    for (int i = 0; i < LINE_VECTORS; i++) {
-        int64_t left = ts_min64(ts_max64(n - at, 0), LANES);
-        V v = S(map)(how, F(load_n)(x + at, left), how == FOLD_DOT ? F(load_n)(y + at, left) : p);
-        rest.v[i] = F(select)(M(first_n)(left), v, S(identity)(how));
-        at += left;
-    }
-    S(cascade_add)(how, c, rest);
+    int64_t at = S(fold_leaves)(how, c, x, y, n, p);
+    if (at < n)
+        S(cascade_add)(how, c, S(last_leaf)(how, x + at, y + at, n - at, p), 0);
 }
 
 /* ------------------------------------------------------------------- rows ----------------- */
@@ -234,8 +263,15 @@ FOLD_FN T S(sum_value)(const S(cascade) *c) { return S(cascade_value)(FOLD_SUM, 
 VEC_FN T S(row_fold)(fold how, const T *x, const T *y, int64_t n, T p)
 {
     S(cascade) c;
+    V param = F(set1)(p);
     c.leaves = 0;
-    S(fold_run)(how, &c, x, y, n, F(set1)(p));
+    int64_t at = S(fold_leaves)(how, &c, x, y, n, param);
+    if (at < n || !n) {
+        S(line) last = S(last_leaf)(how, x + at, y + at, n - at, param);
+        if (!at) /* short rows stay in registers */
+            return S(fold_lanes)(how, last);
+        S(cascade_add)(how, &c, last, 0);
+    }
     return S(cascade_value)(how, &c);
 }
 FOLD_FN T S(row_sum)(const T *x, int64_t n) { return S(row_fold)(FOLD_SUM, x, x, n, 0); }
@@ -253,15 +289,31 @@ FOLD_FN T S(row_dot)(const T *x, const T *y, int64_t n)
     return S(row_fold)(FOLD_DOT, x, y, n, 0);
 }
 
-/** y = exp(x - shift); y may be x. */
-FOLD_FN void S(exponentials)(T *y, const T *x, T shift, int64_t n)
+/** exp(x - shift) of a part of a line, zeros behind it; stored at y as well. The terms are not read
+ * back: a load of some lanes would wait for the store. */
+VEC_FN S(line) S(exp_rest)(T *y, const T *x, V shift, int64_t n)
+{
+    S(line) rest;
+    TS_UNROLL(4) for (int i = 0; i < LINE_VECTORS; i++, x += LANES, y += LANES, n -= LANES) {
+        int64_t left = ts_max64(ts_min64(n, LANES), 0);
+        V v = F(exp)(F(load_n)(x, left) - shift);
+        F(store_n)(y, v, left);
+        rest.v[i] = F(select)(M(first_n)(left), v, F(zero)());
+    }
+    return rest;
+}
+
+/** Adds exp(x - shift) to a cascade; the terms go to y, which may be x. */
+FOLD_FN void S(exp_run)(S(cascade) *c, T *y, const T *x, T shift, int64_t n)
 {
     V s = F(set1)(shift);
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
+    int64_t whole = n - n % S(LINE);
+    for (int64_t i = 0; i < whole; i += LANES)
         F(store)(y + i, F(exp)(F(load)(x + i) - s));
-    if (i < n)
-        F(store_n)(y + i, F(exp)(F(load_n)(x + i, n - i) - s), n - i);
+    if (whole)
+        S(sum_run)(c, y, whole);
+    if (whole < n)
+        S(cascade_add)(FOLD_SUM, c, S(exp_rest)(y + whole, x + whole, s, n - whole), 0);
 }
 
 /** Sum of exp(x - shift) over a row; the terms go to y unless it is NULL (y may be x). */
@@ -269,12 +321,10 @@ FOLD_FN T S(row_exp)(T *y, const T *x, T shift, int64_t n)
 {
     S(cascade) c;
     T terms[TERMS];
+    if (n < S(LINE))
+        return S(fold_lanes)(FOLD_SUM, S(exp_rest)(y ? y : terms, x, F(set1)(shift), n));
     c.leaves = 0;
-    for (int64_t i = 0; i < n; i += TERMS) {
-        int64_t some = ts_min64(n - i, TERMS);
-        T *to = y ? y + i : terms;
-        S(exponentials)(to, x + i, shift, some);
-        S(sum_run)(&c, to, some);
-    }
+    for (int64_t i = 0; i < n; i += TERMS)
+        S(exp_run)(&c, y ? y + i : terms, x + i, shift, ts_min64(n - i, TERMS));
     return S(sum_value)(&c);
 }

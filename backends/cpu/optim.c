@@ -219,14 +219,11 @@ static double grad_scale(const ts_frame *f, int arg)
 
 /* The same source for vectors of f32 and f64: T scalar, V vector, p prefix, L lanes. */
 #define ADAMW(T, V, p, L, name)                                                               \
-    VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,     \
+    VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,      \
                              bool decoupled)                                                  \
     {                                                                                         \
-        bool whole = n == L;                                                                  \
-        V x = whole ? p##_load(param) : p##_load_n(param, n);                                 \
-        V g = p##_set1(c[7]) * (whole ? p##_load(grad) : p##_load_n(grad, n));                \
-        V a = whole ? p##_load(m) : p##_load_n(m, n);                                         \
-        V b = whole ? p##_load(v) : p##_load_n(v, n);                                         \
+        V x = p##_load_n(param, n), g = p##_set1(c[7]) * p##_load_n(grad, n);                 \
+        V a = p##_load_n(m, n), b = p##_load_n(v, n);                                         \
         if (decoupled)                                                                        \
             x = x * p##_set1(c[0]);                                                           \
         else                                                                                  \
@@ -234,16 +231,9 @@ static double grad_scale(const ts_frame *f, int arg)
         a = p##_fma(p##_set1(c[1]), g - a, a);                                                \
         b = p##_fma(p##_set1(c[3]) * g, g, p##_set1(c[2]) * b);                               \
         V root = p##_fma(p##_sqrt(b), p##_set1(c[4]), p##_set1(c[5]));                        \
-        x = p##_fma(p##_set1(c[6]), a / root, x);                                             \
-        if (whole) {                                                                          \
-            p##_store(param, x);                                                              \
-            p##_store(m, a);                                                                  \
-            p##_store(v, b);                                                                  \
-        } else {                                                                              \
-            p##_store_n(param, x, n);                                                         \
-            p##_store_n(m, a, n);                                                             \
-            p##_store_n(v, b, n);                                                             \
-        }                                                                                     \
+        p##_store_n(param, p##_fma(p##_set1(c[6]), a / root, x), n);                          \
+        p##_store_n(m, a, n);                                                                 \
+        p##_store_n(v, b, n);                                                                 \
     }                                                                                         \
     static void name(T *param, const T *grad, T *m, T *v, int64_t n, const double *numbers,  \
                      bool decoupled)                                                          \
@@ -314,9 +304,12 @@ static ts_status adamw(ts_frame *f)
     static void name(T *param, const T *grad, T *buffer, int64_t n, const job *j, bool first)      \
     {                                                                                              \
         T c[5] = {(T)j->decay, (T)j->momentum, (T)(1 - j->dampening), (T)-j->lr, (T)j->factor};    \
-        for (int64_t k = 0; k < n; k += L)                                                         \
-            name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, ts_min64(L, n - k), c,   \
-                         first,                                                                    \
+        int64_t k = 0;                                                                             \
+        for (; k + L <= n; k += L)                                                                 \
+            name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, L, c, first,             \
+                         j->nesterov);                                                             \
+        if (k < n)                                                                                 \
+            name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, n - k, c, first,         \
                          j->nesterov);                                                             \
     }
 SGD(float, vf, vf, VF_LANES, sgd_f32)

@@ -39,15 +39,15 @@ VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int6
     for (int64_t j = 0; j < width; j += VF_LANES) {
         int64_t lanes = columns - j < VF_LANES ? columns - j : VF_LANES;
         int64_t p = 0;
-        if (lanes == VF_LANES)
-            for (; p + VF_LANES <= k; p += VF_LANES) {
-                vf r[VF_LANES];
-                TS_UNROLL(16)
-                for (int i = 0; i < VF_LANES; i++) r[i] = vf_load(from + (j + i) * row + p);
-                vf_transpose(r);
-                TS_UNROLL(16)
-                for (int i = 0; i < VF_LANES; i++) vf_store(to + (p + i) * width + j, r[i]);
-            }
+        for (; p + VF_LANES <= k; p += VF_LANES) {
+            vf r[VF_LANES];
+            TS_UNROLL(16)
+            for (int i = 0; i < VF_LANES; i++)
+                r[i] = i < lanes ? vf_load(from + (j + i) * row + p) : vf_zero();
+            vf_transpose(r);
+            TS_UNROLL(16)
+            for (int i = 0; i < VF_LANES; i++) vf_store(to + (p + i) * width + j, r[i]);
+        }
         for (; p < k; p += VF_LANES) {
             int64_t depth = k - p < VF_LANES ? k - p : VF_LANES;
             vf r[VF_LANES];

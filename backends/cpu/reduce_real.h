@@ -25,8 +25,7 @@ VEC_FN void S(gather)(const reduction *r, T *to, const char *x, int64_t step, in
 VEC_FN void S(fold_block)(fold how, S(cascade) *c, T *block, const T *x, int64_t n, T p)
 {
     if (how == FOLD_EXP) {
-        S(exponentials)(block, x, p, n);
-        S(sum_run)(c, block, n);
+        S(exp_run)(c, block, x, p, n);
     } else {
         S(fold_run)(how, c, x, x, n, F(set1)(p));
     }

@@ -29,6 +29,18 @@
 #define PARTED_DEPTH (4 * DEPTH) /* least k that is cut in two parts */
 #define PARTED_RESULTS (1 << 16) /* and most results */
 #define PACKED_BYTES (8 << 20) /* most that a packed part of the second operand takes */
+#define SMALL_WORK (1 << 15)   /* most multiply-adds, */
+#define SMALL_DEPTH 64         /* and k, of a product that needs no plan */
+
+/** Things dealt out as evenly as can be: the first `more` parts get one more than `each`. */
+typedef struct shares {
+    int64_t each, more;
+} shares;
+
+TS_INLINE shares deal(int64_t n, int64_t parts) { return (shares){n / parts, n % parts}; }
+
+/** Where part i begins. */
+TS_INLINE int64_t share(shares s, int64_t i) { return s.each * i + ts_min64(i, s.more); }
 
 typedef struct product {
     const ts_gemm *g;
@@ -36,17 +48,11 @@ typedef struct product {
                                  the second operand as it stands */
     int64_t first;            /* column where the part begins that is packed */
     int64_t panels, group;    /* of this part, and of a task */
-    int64_t blocks;           /* of rows */
-    int64_t slices;           /* of k */
+    int64_t blocks, slices;   /* of rows, of k */
+    shares rows, steps;       /* of a block, of a slice */
     int64_t slice, last;      /* those that are packed */
     int64_t start, depth;     /* and their rows */
 } product;
-
-/** Begin of part i when n things are dealt to `parts` as evenly as can be. */
-TS_INLINE int64_t deal(int64_t n, int64_t parts, int64_t i)
-{
-    return n / parts * i + ts_min64(i, n % parts);
-}
 
 /** Width of the panel at a column: one vector where that is enough. */
 TS_INLINE int64_t panel_width(const ts_gemm *g, int64_t column)
@@ -91,27 +97,30 @@ static void pack_b_columns(void *ctx, int64_t begin, int64_t end)
 static void run_part(const product *r, int64_t begin, int64_t end, int64_t from, int64_t to)
 {
     const ts_gemm *g = r->g;
+    int64_t row = share(r->rows, begin);
     for (int64_t slice = r->slice; slice < r->last; slice++) {
-        int64_t p = deal(g->k, r->slices, slice), depth = deal(g->k, r->slices, slice + 1) - p;
+        int64_t p = share(r->steps, slice), depth = share(r->steps, slice + 1) - p;
         for (int64_t j = from; j < to; j++) {
             int64_t column = r->first + j * PANEL, columns = ts_min64(PANEL, g->n - column);
             int64_t width = panel_width(g, column), b_row = r->b ? width : g->b_row;
             const float *b = r->b ? r->b + j * PANEL * r->depth + (p - r->start) * width
                                   : (const float *)g->b + p * b_row + column;
             const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
-            bool fetching = j == from && g->a_column == 1;
+            const float *a = (const float *)g->a + row * g->a_row + p * g->a_column;
+            float *c = (float *)g->c + row * g->c_row + column;
+            /* the blocks that come after those of this call */
+            int64_t fetched = j == from && g->a_column == 1 ? r->blocks - TOGETHER : 0;
             for (int64_t i = begin; i < end; i++) {
-                int64_t row = deal(g->m, r->blocks, i), rows = deal(g->m, r->blocks, i + 1) - row;
-                const float *a = (const float *)g->a + row * g->a_row + p * g->a_column;
-                const float *fetch = b;
-                /* the block that comes after those of this call */
-                if (fetching && i + TOGETHER < r->blocks)
-                    fetch = (const float *)g->a + deal(g->m, r->blocks, i + TOGETHER) * g->a_row +
-                            p * LINE;
-                TS_V(ts_micro_f32)[rows][width > VF_LANES](
-                    depth, a, g->a_row, g->a_column, b, b_row,
-                    (float *)g->c + row * g->c_row + column, g->c_row, columns, bias, slice > 0,
-                    fetch, fetch == b ? 0 : LINE);
+                int64_t rows = r->rows.each + (i < r->rows.more);
+                bool fetching = i < fetched;
+                const float *fetch = fetching ? (const float *)g->a + p * LINE +
+                                                    share(r->rows, i + TOGETHER) * g->a_row
+                                              : b;
+                TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, g->a_row, g->a_column, b,
+                                                           b_row, c, g->c_row, columns, bias,
+                                                           slice > 0, fetch, fetching ? LINE : 0);
+                a += rows * g->a_row;
+                c += rows * g->c_row;
             }
         }
     }
@@ -137,6 +146,8 @@ static int64_t cut(product *r, int64_t *part)
     const ts_gemm *g = r->g;
     r->slices = ts_ceil_div(g->k, DEPTH);
     r->blocks = ts_ceil_div(g->m, MICRO_ROWS);
+    r->steps = deal(g->k, r->slices);
+    r->rows = deal(g->m, r->blocks);
     int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(AT_A_TIME * DEPTH, g->k);
     bool b_stands = r->blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
     *part = b_stands ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
@@ -159,8 +170,8 @@ static void multiply(const ts_gemm *g, float *packed)
         r.group = r.blocks >= 32 ? 32 : ts_max64(1, r.panels * r.blocks / 32);
         for (r.slice = 0; r.slice < r.slices; r.slice = r.last) {
             r.last = ts_min64(r.slice + AT_A_TIME, r.slices);
-            r.start = deal(g->k, r.slices, r.slice);
-            r.depth = deal(g->k, r.slices, r.last) - r.start;
+            r.start = share(r.steps, r.slice);
+            r.depth = share(r.steps, r.last) - r.start;
             if (r.b && b_rows)
                 ts_parallel_for(ts_ceil_div(r.depth, PACK_ROWS), 1 + 4096 / (PANEL * r.panels),
                                 pack_b_rows, &r);
@@ -180,6 +191,7 @@ typedef struct packing {
     int64_t blocks, group; /* of rows: in all, and packed at a time */
     int64_t panels, part;  /* in all, and in a row before blocks are packed again */
     int64_t kept;          /* panels that are packed at a time */
+    shares rows, steps;    /* of a block, of a slice */
 } packing;
 
 static packing cut_both(const ts_gemm *g)
@@ -187,6 +199,8 @@ static packing cut_both(const ts_gemm *g)
     packing c = {.slices = ts_ceil_div(g->k, DEPTH), .blocks = ts_ceil_div(g->m, MICRO_ROWS),
                  .panels = ts_ceil_div(g->n, PANEL)};
     c.depth = ts_ceil_div(g->k, c.slices);
+    c.steps = deal(g->k, c.slices);
+    c.rows = deal(g->m, c.blocks);
     c.group = ts_min64(c.blocks, PACKED_TOGETHER);
     /* a panel meets all blocks, then the next one takes its place */
     bool once = c.group == c.blocks;
@@ -211,6 +225,36 @@ static void pack_panel(const ts_gemm *g, int64_t p, int64_t depth, int64_t colum
         vf_pack_transposed(to, width, from, g->b_column, columns, depth);
 }
 
+/* ------------------------------------------------------------------------------ small ---- */
+
+static bool is_small(const ts_gemm *g)
+{
+    return g->k <= SMALL_DEPTH && g->m <= SMALL_WORK && g->n <= SMALL_WORK &&
+           g->m * g->n * g->k <= SMALL_WORK;
+}
+
+/** A product whose operands the first cache holds. What other products gain by a plan, tasks and
+ * scratch would take longer here than the product itself. */
+static void multiply_small(const ts_gemm *g)
+{
+    float packed[SMALL_DEPTH * PANEL];
+    bool stands = g->b_column == 1 && g->n % VF_LANES == 0;
+    for (int64_t column = 0; column < g->n; column += PANEL) {
+        int64_t width = panel_width(g, column), b_row = stands ? g->b_row : width, rows;
+        const float *b = stands ? (const float *)g->b + column : packed;
+        const float *bias = g->bias ? (const float *)g->bias + column : NULL;
+        if (!stands)
+            pack_panel(g, 0, g->k, column, packed);
+        for (int64_t row = 0; row < g->m; row += rows) {
+            rows = ts_min64(MICRO_ROWS, g->m - row);
+            TS_V(ts_micro_f32)[rows][width > VF_LANES](
+                g->k, (const float *)g->a + row * g->a_row, g->a_row, g->a_column, b, b_row,
+                (float *)g->c + row * g->c_row + column, g->c_row, ts_min64(PANEL, g->n - column),
+                bias, false, b, 0);
+        }
+    }
+}
+
 /** Columns of lines that the next group of blocks, or the next slice, is made of. */
 typedef struct ahead {
     const float *a, *b;
@@ -225,8 +269,8 @@ static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64
     slice += last;
     if (slice == c->slices)
         return (ahead){0};
-    int64_t p = deal(g->k, c->slices, slice), row = deal(g->m, c->blocks, block);
-    int64_t rows = deal(g->m, c->blocks, ts_min64(block + c->group, c->blocks)) - row;
+    int64_t p = share(c->steps, slice), row = share(c->rows, block);
+    int64_t rows = share(c->rows, ts_min64(block + c->group, c->blocks)) - row;
     int64_t columns =
         last && g->b_column == 1 ? ts_min64(c->part * PANEL, g->n - first * PANEL) : 0;
     return (ahead){.a = (const float *)g->a + row + p * g->a_column,
@@ -260,7 +304,7 @@ static const float *take_lines(ahead *next, const ts_gemm *g, const float *idle,
 static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
                       int64_t begin, float *sums, float *packed)
 {
-    int64_t p = deal(g->k, c->slices, slice), depth = deal(g->k, c->slices, slice + 1) - p;
+    int64_t p = share(c->steps, slice), depth = share(c->steps, slice + 1) - p;
     int64_t last = ts_min64(first + c->part, c->panels),
             end = ts_min64(begin + c->group, c->blocks);
     float *blocks = packed + c->kept * PANEL * c->depth;
@@ -276,7 +320,7 @@ static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t
             copied = true;
         }
         for (int64_t i = begin; i < end; i++, copied = true) {
-            int64_t row = deal(g->m, c->blocks, i), rows = deal(g->m, c->blocks, i + 1) - row;
+            int64_t row = share(c->rows, i), rows = share(c->rows, i + 1) - row;
             float *block = blocks + (i - begin) * MICRO_BLOCK * c->depth;
             float *to = (float *)g->c + row * g->c_row + column;
             bool new_block = j == first;
@@ -319,7 +363,9 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
 {
     const ts_sgemm_plan *t = ctx;
     for (int64_t task = begin; task < end; task++) {
-        int64_t tile = task / t->parts, part = task % t->parts, k = deal(t->g->k, t->parts, part);
+        int64_t tile = task / t->parts, part = task % t->parts;
+        shares steps = deal(t->g->k, t->parts);
+        int64_t k = share(steps, part);
         int64_t i = tile / t->across * t->rows, j = tile % t->across * t->columns;
         ts_gemm g = *t->g;
         float *sums = t->sums;
@@ -329,7 +375,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
             g.bias = NULL;
             sums = sums ? t->rest + g.m * g.n : NULL;
         }
-        g.k = deal(g.k, t->parts, part + 1) - k;
+        g.k = share(steps, part + 1) - k;
         g.m = ts_min64(t->rows, g.m - i);
         g.n = ts_min64(t->columns, g.n - j);
         g.a = (const float *)g.a + i * g.a_row + k * g.a_column;
@@ -380,8 +426,15 @@ static void cut_tiles(ts_sgemm_plan *t, const ts_gemm *g)
 bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
 {
     bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
-    if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
+    t->small = is_small(g);
+    if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k ||
+        (sums && (!a_columns || t->small)))
         return false;
+    if (t->small) {
+        t->g = g;
+        t->bytes = 0;
+        return true;
+    }
     *t = (ts_sgemm_plan){
         .g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1, .parts = 1, .count = 1};
     t->alone = ts_in_parallel() || ts_num_threads() == 1;
@@ -409,6 +462,10 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
 void TS_V(ts_sgemm_run)(ts_sgemm_plan *t, void *scratch)
 {
     const ts_gemm *g = t->g;
+    if (t->small) {
+        multiply_small(g);
+        return;
+    }
     t->packed = scratch;
     if (!t->a_packed) {
         multiply(g, t->packed);

@@ -147,7 +147,7 @@ VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
  *   arithmetic   v{f,d}_{fma,sqrt,floor,ceil,rint,trunc,min_fast,max_fast}
  *                fma(a, b, c) = a*b + c; min_fast(a, b) = a < b ? a : b, the second when unordered
  *   integers     vl_mul_u32(a, b): 64-bit products of the low halves of the lanes, unsigned
- *   partial      v{f,d}_load_n_or(p, n, other), v{f,d}_store_n
+ *   partial      v{f,d}_load_n_or(p, n, other), v{f,d}_store_first(p, v, n)
  *   reduce       v{f,d}_hsum, v{f,d}_hmax_fast, v{f,d}_hmin_fast: halves folded onto each other,
  *                lane i with lane i + L/2, then L/4, ... down to one
  *   convert      vf_to_vi (nearest even, in range), vf_widen_lo/hi, vf_narrow, vh_to_vf_f16,
@@ -213,12 +213,34 @@ VEC_FN float vf_hmin(vf v) { return vm_any(vf_isnan(v)) ? (float)NAN : vf_hmin_f
 VEC_FN double vd_hmax(vd v) { return vdm_any(vd_isnan(v)) ? (double)NAN : vd_hmax_fast(v); }
 VEC_FN double vd_hmin(vd v) { return vdm_any(vd_isnan(v)) ? (double)NAN : vd_hmin_fast(v); }
 
+/** Whether the compiler sees that n is all lanes: one source then serves whole vectors and tails
+ * at no cost. */
+#define VEC_WHOLE(n, lanes) (__builtin_constant_p(n) && (n) == (lanes))
+
 /** First n elements, the other lanes 0. */
-VEC_FN vf vf_load_n(const float *p, int64_t n) { return vf_load_n_or(p, n, vf_zero()); }
-VEC_FN vd vd_load_n(const double *p, int64_t n) { return vd_load_n_or(p, n, vd_zero()); }
-VEC_FN vi vi_load_n(const int32_t *p, int64_t n)
+VEC_FN vf vf_load_n(const float *p, int64_t n)
 {
-    return (vi)vf_load_n_or((const float *)p, n, vf_zero());
+    return VEC_WHOLE(n, VF_LANES) ? vf_load(p) : vf_load_n_or(p, n, vf_zero());
+}
+VEC_FN vd vd_load_n(const double *p, int64_t n)
+{
+    return VEC_WHOLE(n, VD_LANES) ? vd_load(p) : vd_load_n_or(p, n, vd_zero());
+}
+VEC_FN vi vi_load_n(const int32_t *p, int64_t n) { return (vi)vf_load_n((const float *)p, n); }
+
+VEC_FN void vf_store_n(float *p, vf v, int64_t n)
+{
+    if (VEC_WHOLE(n, VF_LANES))
+        vf_store(p, v);
+    else
+        vf_store_first(p, v, n);
+}
+VEC_FN void vd_store_n(double *p, vd v, int64_t n)
+{
+    if (VEC_WHOLE(n, VD_LANES))
+        vd_store(p, v);
+    else
+        vd_store_first(p, v, n);
 }
 VEC_FN void vi_store_n(int32_t *p, vi v, int64_t n) { vf_store_n((float *)p, (vf)v, n); }
 

@@ -54,11 +54,11 @@ VEC_FN vd vd_load_n_or(const double *p, int64_t n, vd other)
     vdm m = vdm_first_n(n);
     return vd_select(m, (vd)_mm256_maskload_pd(p, (__m256i)m), other);
 }
-VEC_FN void vf_store_n(float *p, vf v, int64_t n)
+VEC_FN void vf_store_first(float *p, vf v, int64_t n)
 {
     _mm256_maskstore_ps(p, (__m256i)vm_first_n(n), (__m256)v);
 }
-VEC_FN void vd_store_n(double *p, vd v, int64_t n)
+VEC_FN void vd_store_first(double *p, vd v, int64_t n)
 {
     _mm256_maskstore_pd(p, (__m256i)vdm_first_n(n), (__m256d)v);
 }

@@ -80,11 +80,11 @@ VEC_FN vd vd_load_n_or(const double *p, int64_t n, vd other)
 {
     return (vd)_mm512_mask_loadu_pd((__m512d)other, vdm_first_n(n), p);
 }
-VEC_FN void vf_store_n(float *p, vf v, int64_t n)
+VEC_FN void vf_store_first(float *p, vf v, int64_t n)
 {
     _mm512_mask_storeu_ps(p, vm_first_n(n), (__m512)v);
 }
-VEC_FN void vd_store_n(double *p, vd v, int64_t n)
+VEC_FN void vd_store_first(double *p, vd v, int64_t n)
 {
     _mm512_mask_storeu_pd(p, vdm_first_n(n), (__m512d)v);
 }

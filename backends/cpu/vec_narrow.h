@@ -24,8 +24,8 @@ VEC_FN vd vd_load_n_or(const double *p, int64_t n, vd other)
     memcpy(&other, p, (size_t)n * sizeof(double));
     return other;
 }
-VEC_FN void vf_store_n(float *p, vf v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(float)); }
-VEC_FN void vd_store_n(double *p, vd v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(double)); }
+VEC_FN void vf_store_first(float *p, vf v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(float)); }
+VEC_FN void vd_store_first(double *p, vd v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(double)); }
 
 VEC_FN float vf_hsum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 VEC_FN double vd_hsum(vd v) { return v[0] + v[1]; }
