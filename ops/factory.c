@@ -5,6 +5,13 @@
 
 #include <math.h>
 
+static TS_COLD ts_status fail_sizes(ts_frame *f, int arg)
+{
+    const ts_value *sizes = &f->args[arg];
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes >= 0 whose bytes fit 63 bits, got %s",
+                       TS_LIST_TEXT(sizes->ints, sizes->count));
+}
+
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
 {
     const ts_value *sizes = &f->args[sizes_arg];
@@ -13,11 +20,8 @@ ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
         return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected 0 to %d sizes, got %u",
                            TS_MAX_DIMS, sizes->count);
     TS_TRY(ts_check_dtype_number(f, dtype_arg));
-    if (!ts_tensor_bytes(sizes->ints, (int)sizes->count, ts_dtype_sizes[dtype], &numel, &bytes)) {
-        return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE,
-                           "expected sizes >= 0 whose bytes fit 63 bits, got %s",
-                           TS_LIST_TEXT(sizes->ints, sizes->count));
-    }
+    if (!ts_tensor_bytes(sizes->ints, (int)sizes->count, ts_dtype_sizes[dtype], &numel, &bytes))
+        return fail_sizes(f, sizes_arg);
     f->plan->compute = (ts_dtype)dtype;
     f->plan->ret[0] = ts_meta_of(sizes->ints, (ts_dtype)dtype, f->args[dtype_arg + 1].device,
                                 (int)sizes->count, numel);
