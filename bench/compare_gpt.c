@@ -149,7 +149,8 @@ static ts_status update(compare_gpt *g)
     }
     ts_tensor *norm = ts_global_norm(g->grads, g->count);
     /* clips to 1 */
-    TS_TRY(rule.grad_scale = ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), 1), 1));
+    ts_tensor *clip = ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), 1), 1);
+    rule.grad_scale = &clip;
     TS_TRY(ts_adamw_(g->params, g->grads, g->mean, g->square, g->steps, g->count, &rule));
     for (int64_t i = 0; i < g->count; i++)
         ts_zero_grad(g->params[i]);

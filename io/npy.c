@@ -10,7 +10,7 @@
 #include "core/tensor.h"
 #include "include/tessera/autograd.h"
 #include "include/tessera/io.h"
-#include "include/tessera/ops/copy.h"
+#include "include/tessera/ops.h"
 #include "io/files.h"
 
 #define MAGIC "\x93NUMPY"

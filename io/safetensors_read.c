@@ -4,7 +4,7 @@
 
 #include "core/tensor.h"
 #include "include/tessera/autograd.h"
-#include "include/tessera/ops/copy.h"
+#include "include/tessera/ops.h"
 #include "io/safetensors.h"
 
 /* ----------------------------------------------------------------------------- the index ---- */

@@ -335,7 +335,8 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, 
 {
     TS_SCOPE;
     const ts_group_opts *p = &g->opts;
-    const ts_step_guard guard = {found, o->chosen[SKIPPED]};
+    const ts_step_guard guard = {found, o->chosen[SKIPPED]}, *guarded = found ? &guard : NULL;
+    ts_tensor *const *scale = factor ? &factor : NULL;
     int64_t n = 0;
     for (int64_t i = g->first; i < g->first + g->n; i++) {
         ts_tensor *grad = ts_grad(o->params[i]);
@@ -352,11 +353,11 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, 
     if (o->kind == TS_SGD)
         TS_TRY(ts_sgd_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen_steps, n,
                        &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay,
-                                      p->nesterov, guard, factor}));
+                                      p->nesterov, guarded, scale}));
     else
         TS_TRY(ts_adamw_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen[3], o->chosen_steps, n,
                          &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay,
-                                          o->kind == TS_ADAMW, guard, factor}));
+                                          o->kind == TS_ADAMW, guarded, scale}));
     for (int64_t i = g->first; i < g->first + g->n; i++) {
         if (ts_grad(o->params[i]) == TS_NONE)
             continue;

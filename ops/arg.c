@@ -9,43 +9,34 @@
 /* ------------------------------------------------------------------------------- rules ---- */
 
 /** Self, dim and keepdim are the arguments; an absent dim means all elements, as one run. */
-static ts_status plan_search(ts_frame *f)
+ts_status ts_infer_arg(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
     ts_plan *plan = f->plan;
-    bool all = f->args[1].tag == TS_TAG_NONE, keep = f->args[2].i;
-    int64_t dim = 0;
+    int64_t first = 0, last = t->ndim;
     int n = 0;
-    if (!all)
-        TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
-    plan->outer = plan->count = plan->inner = 1;
+    if (f->args[1].tag != TS_TAG_NONE) {
+        TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &first));
+        last = first + 1;
+    }
+    ts_plan_split(plan, t, first, last);
     for (int d = 0; d < t->ndim; d++) {
-        bool gone = all || d == dim;
-        if (gone)
-            plan->count *= t->sizes[d];
-        else if (d < dim)
-            plan->outer *= t->sizes[d];
-        else
-            plan->inner *= t->sizes[d];
-        if (!gone || keep)
+        bool gone = d >= first && d < last;
+        if (!gone || f->args[2].i)
             plan->buffer[0][n++] = gone ? 1 : t->sizes[d];
     }
-    if (plan->count == 0) {
-        char sizes[192];
+    if (plan->count == 0)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                            "expected at least one element to choose from, got sizes %s",
-                           ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
-    }
+                           TS_SIZES_TEXT(t));
     plan->compute = (ts_dtype)t->dtype;
     plan->ret[0] = ts_meta_of(plan->buffer[0], TS_I64, t->storage->device, n, 0);
     return TS_OK;
 }
 
-ts_status ts_infer_arg(ts_frame *f) { return plan_search(f); }
-
 ts_status ts_infer_extreme_dim(ts_frame *f)
 {
-    TS_TRY(plan_search(f));
+    TS_TRY(ts_infer_arg(f));
     f->plan->ret[1] = f->plan->ret[0];
     f->plan->ret[0].dtype = f->plan->compute;
     return TS_OK;

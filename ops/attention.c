@@ -85,12 +85,11 @@ static ts_status check_operands(ts_frame *f, int first)
     if (k->sizes[0] != q->sizes[0] || k->sizes[3] != q->sizes[3] ||
         (k->sizes[1] && q->sizes[1] ? q->sizes[1] % k->sizes[1] != 0
                                     : q->sizes[1] != k->sizes[1])) {
-        char got[192];
         return ts_fail_arg(f, first + 1, TS_ERR_SHAPE,
                            "expected sizes (%lld, a divisor of %lld, any, %lld) to go with "
                            "argument 'query', got %s",
                            (long long)q->sizes[0], (long long)q->sizes[1], (long long)q->sizes[3],
-                           ts_format_sizes(got, sizeof got, k->sizes, 4));
+                           TS_SIZES_TEXT(k));
     }
     f->plan->compute = (ts_dtype)q->dtype;
     return ts_check_sizes(f, first + 2,
@@ -109,25 +108,22 @@ static ts_status check_packed(ts_frame *f, const places *at)
                            lists->tag == TS_TAG_NONE ? 0 : lists->count);
     if (most->tag == TS_TAG_NONE || most->count != 2 || (uint64_t)most->ints[0] > INT32_MAX ||
         (uint64_t)most->ints[1] > INT32_MAX) {
-        char got[192] = "none";
-        if (most->tag == TS_TAG_INTS)
-            ts_format_sizes(got, sizeof got, most->ints,
-                            most->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)most->count);
         return ts_fail_arg(
             f, at->max_seqlens, TS_ERR_VALUE,
-            "expected two numbers from 0 to 2147483647 beside argument 'cu_seqlens', got %s", got);
+            "expected two numbers from 0 to 2147483647 beside argument 'cu_seqlens', got %s",
+            most->tag == TS_TAG_NONE ? "none" : TS_LIST_TEXT(most->ints, most->count));
     }
     for (int i = 0; i < 2; i++) {
         const ts_tensor *t = lists->list[i], *first = lists->list[0];
-        char got[192];
+        if (ts_is_none(t))
+            return ts_fail_arg(f, at->cu_seqlens, TS_ERR_NULL, "expected a tensor, got TS_NONE");
         if (t->dtype != TS_I32)
             return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()",
                                     "expected dtype i32, got %s",
                                     ts_dtype_name((ts_dtype)t->dtype));
         if (t->ndim != 1 || t->sizes[0] < 1 || t->sizes[0] != first->sizes[0])
             return ts_fail_arg(f, at->cu_seqlens, TS_ERR_SHAPE, "expected sizes (%s), got %s",
-                               i ? "as the first list" : "sequences + 1",
-                               ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                               i ? "as the first list" : "sequences + 1", TS_SIZES_TEXT(t));
     }
     if (f->args[at->first].t->sizes[0] != 1)
         return ts_fail_arg(f, at->first, TS_ERR_SHAPE,
@@ -141,19 +137,12 @@ static ts_status check_mask(ts_frame *f, int arg, const int64_t *sizes)
 {
     const ts_tensor *t = f->args[arg].t;
     ts_dtype own = f->plan->compute;
-    char want[192], got[192];
     if (t->dtype != TS_BOOL && t->dtype != own && t->dtype != ts_statistic_dtype(own))
         return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
                                 "expected dtype bool or %s as argument 'query', got %s",
                                 ts_dtype_name(own), ts_dtype_name((ts_dtype)t->dtype));
-    bool fits = t->ndim <= 4;
-    for (int d = 0; fits && d < t->ndim; d++)
-        fits = t->sizes[d] == 1 || t->sizes[d] == sizes[4 - t->ndim + d];
     f->plan->strided |= (uint16_t)(1u << arg);
-    return fits ? TS_OK
-                : ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
-                              ts_format_sizes(want, sizeof want, sizes, 4),
-                              ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+    return ts_check_broadcasts(f, arg, sizes, 4);
 }
 
 static ts_status check_options(ts_frame *f, const places *at)
@@ -162,12 +151,9 @@ static ts_status check_options(ts_frame *f, const places *at)
     double softcap = a[at->softcap].d, p = a[at->dropout_p].d;
     if (window->tag == TS_TAG_INTS &&
         (window->count != 2 || window->ints[0] < -1 || window->ints[1] < -1)) {
-        char got[192];
-        return ts_fail_arg(
-            f, at->window, TS_ERR_VALUE,
-            "expected (left, right), each at least 0, or -1 for no bound, got %s",
-            ts_format_sizes(got, sizeof got, window->ints,
-                            window->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)window->count));
+        return ts_fail_arg(f, at->window, TS_ERR_VALUE,
+                           "expected (left, right), each at least 0, or -1 for no bound, got %s",
+                           TS_LIST_TEXT(window->ints, window->count));
     }
     if (!(softcap >= 0) || isinf(softcap))
         return ts_fail_arg(f, at->softcap, TS_ERR_VALUE,
@@ -447,36 +433,32 @@ ts_work ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { retur
 
 enum { OPTIONS = 7 }; /* arguments that both ops take behind their tensors */
 
-/** The options as arguments; `numbers` holds what they point to. */
+/** What boxed options point to. */
 typedef struct boxes {
-    ts_tensor *cu_seqlens[2];
     int64_t max_seqlens[2], window[2];
 } boxes;
-
-static bool is_absent(const ts_tensor *t) { return !t || t == TS_NONE; }
 
 /** false with an error for options that cannot be boxed. */
 static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, const char *op,
                         const void *site)
 {
-    bool packed = !is_absent(o->cu_seqlens_q), bounded = o->window || o->causal;
+    bool packed = o->cu_seqlens, bounded = o->window || o->causal;
     if (!o->window && (o->window_left || o->window_right)) {
         ts_fail_op(
             TS_ERR_VALUE, op, site, NULL,
             "argument 'window': expected true beside window_left or window_right, got false");
         return false;
     }
-    if (packed == is_absent(o->cu_seqlens_k) || (!packed && (o->max_seqlen_q || o->max_seqlen_k))) {
-        ts_fail_null(op, site, packed ? "cu_seqlens_k" : "cu_seqlens_q");
+    if (!packed && (o->max_seqlen_q || o->max_seqlen_k)) {
+        ts_fail_null(op, site, "cu_seqlens");
         return false;
     }
-    *b = (boxes){{o->cu_seqlens_q, o->cu_seqlens_k},
-                 {o->max_seqlen_q, o->max_seqlen_k},
+    *b = (boxes){{o->max_seqlen_q, o->max_seqlen_k},
                  {o->window ? o->window_left : -1,
                   o->causal ? 0 : o->window ? o->window_right : -1}};
     const ts_value boxed[OPTIONS] = {
-        is_absent(o->mask) ? ts_value_none() : V_T(o->mask),
-        packed ? V_TS(b->cu_seqlens, 2) : ts_value_none(),
+        ts_value_at(o->mask),
+        packed ? V_TS(o->cu_seqlens, 2) : ts_value_none(),
         packed ? V_IS(b->max_seqlens, 2) : ts_value_none(),
         /* absent: 1 / sqrt(D), which the kernel works out */
         o->scale == 0 ? ts_value_none() : V_F(o->scale),
@@ -522,25 +504,16 @@ ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *g
     const char *op = "scaled_dot_product_attention_backward";
     ts_attention_opts o;
     boxes b;
-    ts_value rets[3], args[9 + OPTIONS] = {V_T(grad), V_OPT(grad_lse), V_T(query), V_T(key),
-                                           V_T(value), V_T(out), V_T(lse)};
-    int want = 0;
-    for (int i = 0; i < 3; i++) {
-        rets[i] = ts_value_none();
-        if (grads[i]) {
+    ts_value args[9 + OPTIONS] = {V_T(grad),  V_OPT(grad_lse), V_T(query), V_T(key),
+                                  V_T(value), V_T(out),        V_T(lse)};
+    for (int i = 0; i < 3; i++)
+        if (grads[i])
             *grads[i] = NULL;
-            want |= 1 << i;
-        }
-    }
     TS_TRY(TS_CHECK_OPTS(&o, opts));
     if (!box_options(args + 7, &b, &o, op, __builtin_return_address(0)))
         return ts_error_code();
     args[SEED] = V_I((int64_t)o.rng.seed);
     args[OFFSET] = V_I((int64_t)o.rng.offset);
-    TS_TRY(ts_call(TS_OP_scaled_dot_product_attention_backward, args, TS_N(args), rets, 3, 0, want,
-                   __builtin_return_address(0)));
-    for (int i = 0; i < 3; i++)
-        if (grads[i])
-            *grads[i] = ts_scope_adopt(&ts_tls, rets[i].t);
-    return TS_OK;
+    return ts_invoke_wanted(TS_OP_scaled_dot_product_attention_backward, args, TS_N(args), grads, 3,
+                            __builtin_return_address(0));
 }

@@ -46,12 +46,10 @@ ts_status ts_infer_cat(ts_frame *f)
         bool fits = t->ndim == like->ndim;
         for (int d = 0; fits && d < like->ndim; d++)
             fits = d == dim || t->sizes[d] == like->sizes[d];
-        char want[192], got[192];
         if (!fits || !ts_add_size(total, t->sizes[dim], &total))
-            return ts_fail_arg(
-                f, 0, TS_ERR_SHAPE, "expected sizes %s in all dims but %lld, got %s as member %u",
-                ts_format_sizes(want, sizeof want, like->sizes, like->ndim), (long long)dim,
-                ts_format_sizes(got, sizeof got, t->sizes, t->ndim), i);
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                               "expected sizes %s in all dims but %lld, got %s as member %u",
+                               TS_SIZES_TEXT(like), (long long)dim, TS_SIZES_TEXT(t), i);
     }
     sizes[dim] = total;
     f->plan->compute = dtype;
@@ -73,11 +71,9 @@ ts_status ts_infer_stack(ts_frame *f)
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, like->ndim + 1, &dim));
     for (uint32_t i = 1; i < v->count; i++) {
         const ts_tensor *t = v->list[i];
-        char want[192], got[192];
         if (t->ndim != like->ndim || memcmp(t->sizes, like->sizes, t->ndim * sizeof *t->sizes) != 0)
             return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes %s, got %s as member %u",
-                               ts_format_sizes(want, sizeof want, like->sizes, like->ndim),
-                               ts_format_sizes(got, sizeof got, t->sizes, t->ndim), i);
+                               TS_SIZES_TEXT(like), TS_SIZES_TEXT(t), i);
     }
     for (int d = 0; d <= like->ndim; d++)
         sizes[d] = d == dim ? v->count : like->sizes[d - (d > dim)];

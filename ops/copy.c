@@ -9,44 +9,30 @@
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-ts_status ts_infer_copy(ts_frame *f)
+/** A loop over argument 0, with a result like it. */
+static void plan_one(ts_frame *f)
 {
-    const ts_tensor *t = f->args[0].t;
     f->plan->pointwise = true;
     f->plan->operands = 1;
-    f->plan->compute = (ts_dtype)t->dtype;
-    if (!f->given) {
-        ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    ts_plan_like(f->plan, f->args[0].t);
+}
+
+ts_status ts_infer_copy(ts_frame *f)
+{
+    plan_one(f);
+    if (!f->given)
         return TS_OK;
-    }
     const ts_tensor *out = f->rets[0].t;
-    int64_t sizes[TS_MAX_DIMS];
-    int ndim = 0;
-    bool fits =
-        ts_broadcast(t->sizes, t->ndim, out->sizes, out->ndim, sizes, &ndim) && ndim == out->ndim;
-    for (int d = 0; fits && d < ndim; d++)
-        fits = sizes[d] == out->sizes[d];
-    if (!fits) {
-        char want[192], got[192];
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
-                           ts_format_sizes(want, sizeof want, out->sizes, out->ndim),
-                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
-    }
+    TS_TRY(ts_check_broadcasts(f, 0, out->sizes, out->ndim));
     ts_plan_result_like(f->plan, 0, out, (ts_dtype)out->dtype);
     return TS_OK;
 }
 
 ts_status ts_infer_to(ts_frame *f)
 {
-    const ts_tensor *t = f->args[0].t;
-    int64_t dtype = f->args[1].i;
-    if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
-        return ts_fail_arg(f, 1, TS_ERR_DTYPE, "expected a dtype, got number %lld",
-                           (long long)dtype);
-    f->plan->pointwise = true;
-    f->plan->operands = 1;
-    f->plan->compute = (ts_dtype)t->dtype;
-    ts_plan_result_like(f->plan, 0, t, (ts_dtype)dtype);
+    TS_TRY(ts_check_dtype_number(f, 1));
+    plan_one(f);
+    f->plan->ret[0].dtype = (uint8_t)f->args[1].i;
     return TS_OK;
 }
 
@@ -59,24 +45,9 @@ ts_status ts_infer_to_device(ts_frame *f)
         return ts_fail_arg_hint(
             f, 0, TS_ERR_UNSUPPORTED, "make the tensor there with ts_empty_on()",
             "a META tensor has no values that %s could hold", ts_device_name(to));
-    f->plan->pointwise = true;
-    f->plan->operands = 1;
-    f->plan->compute = (ts_dtype)t->dtype;
-    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    plan_one(f);
     f->plan->ret[0].device = to;
     return TS_OK;
-}
-
-/* -------------------------------------------------------------------------- public forms ---- */
-
-ts_tensor *ts_clone(ts_tensor *t)
-{
-    return TS_INVOKE(TS_OP_copy, V_T(t));
-}
-
-ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
-{
-    return TS_INVOKE_OUT(destination, TS_OP_copy, V_T(source));
 }
 
 /* ------------------------------------------------------- what the generic entry asks for ---- */
@@ -162,11 +133,9 @@ static ts_status item(ts_tensor *t, ts_value *v, const void *site)
 {
     if (!t || t == TS_NONE)
         return ts_fail_null("item", site, "t");
-    char sizes[192];
     if (t->numel != 1)
         return ts_fail_op(TS_ERR_SHAPE, "item", site, "reduce it first, or index an element",
-                          "argument 't': expected one element, got sizes %s",
-                          ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
+                          "argument 't': expected one element, got sizes %s", TS_SIZES_TEXT(t));
     uint64_t bits[1];
     TS_TRY(ts_copy_to(t, bits, ts_dtype_sizes[t->dtype]));
     *v = ts_scalar_load(bits, (ts_dtype)t->dtype);
@@ -228,7 +197,6 @@ ts_status ts_print(ts_tensor *t)
     if (!t || t == TS_NONE)
         return ts_fail_null("print", __builtin_return_address(0), "t");
     TS_SCOPE;
-    char sizes[192];
     if (t->storage->data) {
         ts_tensor *c = t->storage->device.backend != TS_KEY_CPU ? ts_to_device(t, TS_DEVICE_CPU)
                        : t->flags & TS_TENSOR_CONTIGUOUS        ? t
@@ -239,7 +207,7 @@ ts_status ts_print(ts_tensor *t)
         print_dim(c->data, c, 0, steps, c->numel > 1000);
         printf(" ");
     }
-    printf("%s %s %s\n", ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim),
-           ts_dtype_name((ts_dtype)t->dtype), ts_device_name(t->storage->device));
+    printf("%s %s %s\n", TS_SIZES_TEXT(t), ts_dtype_name((ts_dtype)t->dtype),
+           ts_device_name(t->storage->device));
     return TS_OK;
 }

@@ -5,6 +5,13 @@
 
 #include <math.h>
 
+static TS_COLD ts_status fail_sizes(ts_frame *f, int arg)
+{
+    const ts_value *sizes = &f->args[arg];
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes >= 0 whose bytes fit 63 bits, got %s",
+                       TS_LIST_TEXT(sizes->ints, sizes->count));
+}
+
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
 {
     const ts_value *sizes = &f->args[sizes_arg];
@@ -12,15 +19,9 @@ ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg)
     if (sizes->count > TS_MAX_DIMS)
         return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE, "expected 0 to %d sizes, got %u",
                            TS_MAX_DIMS, sizes->count);
-    if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
-        return ts_fail_arg(f, dtype_arg, TS_ERR_DTYPE, "expected a dtype, got number %lld",
-                           (long long)dtype);
-    if (!ts_tensor_bytes(sizes->ints, (int)sizes->count, ts_dtype_sizes[dtype], &numel, &bytes)) {
-        char got[192];
-        return ts_fail_arg(f, sizes_arg, TS_ERR_SHAPE,
-                           "expected sizes >= 0 whose bytes fit 63 bits, got %s",
-                           ts_format_sizes(got, sizeof got, sizes->ints, (int)sizes->count));
-    }
+    TS_TRY(ts_check_dtype_number(f, dtype_arg));
+    if (!ts_tensor_bytes(sizes->ints, (int)sizes->count, ts_dtype_sizes[dtype], &numel, &bytes))
+        return fail_sizes(f, sizes_arg);
     f->plan->compute = (ts_dtype)dtype;
     f->plan->ret[0] = ts_meta_of(sizes->ints, (ts_dtype)dtype, f->args[dtype_arg + 1].device,
                                 (int)sizes->count, numel);
@@ -48,9 +49,7 @@ static ts_status plan_new(ts_frame *f, const int64_t *sizes, int ndim)
 {
     int at = f->nargs - 2;
     int64_t dtype = f->args[at].i, numel, bytes;
-    if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
-        return ts_fail_arg(f, at, TS_ERR_DTYPE, "expected a dtype, got number %lld",
-                           (long long)dtype);
+    TS_TRY(ts_check_dtype_number(f, at));
     if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes))
         return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                            "expected numbers for a tensor whose bytes fit 63 bits");
@@ -99,14 +98,6 @@ ts_status ts_infer_eye(ts_frame *f)
     int64_t sizes[2] = {f->args[0].i, f->args[1].i};
     return plan_new(f, sizes, 2);
 }
-
-ts_tensor *(ts_fill_)(ts_tensor *t, ts_scalar value)
-{
-    ts_value args[] = {V_T(t), V_S(value)};
-    return ts_invoke_status(TS_OP_fill, args, TS_N(args)) == TS_OK ? t : NULL;
-}
-
-ts_tensor *ts_zero_(ts_tensor *t) { return (ts_fill_)(t, ts_scalar_int(0)); }
 
 ts_tensor *(ts_arange)(ts_scalar start, ts_scalar end, ts_scalar step, ts_dtype dtype)
 {

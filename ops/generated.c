@@ -82,6 +82,16 @@ ts_tensor *ts_ones_like(ts_tensor *t)
                      V_DEV(t->storage->device));
 }
 
+ts_tensor *(ts_fill_)(ts_tensor *self, ts_scalar value)
+{
+    return TS_INVOKE_WRITTEN(self, TS_OP_fill, V_T(self), V_S(value));
+}
+
+ts_tensor *ts_zero_(ts_tensor *self)
+{
+    return TS_INVOKE_WRITTEN(self, TS_OP_fill, V_T(self), V_I(0));
+}
+
 ts_tensor *ts_linspace(double start, double end, int64_t steps, ts_dtype dtype)
 {
     return TS_INVOKE(TS_OP_linspace, V_F(start), V_F(end), V_I(steps),
@@ -209,6 +219,16 @@ ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool replacemen
 
 /* ---------------------------------------------------------------------------------- copy ---- */
 
+ts_tensor *ts_clone(ts_tensor *self)
+{
+    return TS_INVOKE(TS_OP_copy, V_T(self));
+}
+
+ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
+{
+    return TS_INVOKE_OUT(destination, TS_OP_copy, V_T(source));
+}
+
 ts_tensor *ts_to(ts_tensor *self, ts_dtype dtype)
 {
     return TS_INVOKE(TS_OP_to, V_T(self), V_DT(dtype));
@@ -264,6 +284,11 @@ ts_tensor *ts_broadcast_to(ts_tensor *self, const int64_t *sizes, int ndim)
     if (!ts_ints_ok(sizes, ndim, "broadcast_to", "sizes", SITE))
         return NULL;
     return TS_INVOKE(TS_OP_expand, V_T(self), V_IS(sizes, ndim));
+}
+
+ts_tensor *ts_squeeze(ts_tensor *self)
+{
+    return TS_INVOKE(TS_OP_squeeze, V_T(self), ts_value_none());
 }
 
 ts_tensor *ts_squeeze_dim(ts_tensor *self, int dim)
@@ -2070,6 +2095,28 @@ ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2)
     return TS_INVOKE_OUT(out, TS_OP_bmm, V_T(self), V_T(mat2));
 }
 
+ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
+{
+    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), V_I(1), V_I(1));
+}
+
+ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
+{
+    ts_addmm_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), o.beta ? V_S(*o.beta) : V_I(1),
+                     o.alpha ? V_S(*o.alpha) : V_I(1));
+}
+
+ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
+                        const ts_addmm_opts *opts)
+{
+    ts_addmm_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    return TS_INVOKE_OUT(out, TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2),
+                         o.beta ? V_S(*o.beta) : V_I(1), o.alpha ? V_S(*o.alpha) : V_I(1));
+}
+
 ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other)
 {
     return TS_INVOKE(TS_OP_matmul, V_T(self), V_T(other));
@@ -2321,6 +2368,16 @@ ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor
 {
     return TS_INVOKE(TS_OP_cross_entropy_backward, V_T(grad), V_T(self), V_T(target), V_T(lse),
                      V_I(reduction), V_I(ignore_index), V_F(label_smoothing));
+}
+
+ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts,
+                                 ts_tensor **loss)
+{
+    ts_loss_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    return TS_INVOKE_MANY(((ts_tensor **[]){NULL, loss}), TS_OP_cross_entropy_grad, V_T(self),
+                          V_T(target), V_I(o.reduction),
+                          V_I(o.ignore_index ? *o.ignore_index : -100), V_F(o.label_smoothing));
 }
 
 ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target)

@@ -16,16 +16,6 @@ static ts_status check_index(ts_frame *f, int arg)
                             "expected dtype i64 or i32, got %s", ts_dtype_name((ts_dtype)t->dtype));
 }
 
-static ts_status check_same_dtype(ts_frame *f, int arg)
-{
-    const ts_tensor *self = f->args[0].t, *t = f->args[arg].t;
-    if (t->dtype == self->dtype)
-        return TS_OK;
-    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()", "expected dtype %s, got %s",
-                            ts_dtype_name((ts_dtype)self->dtype),
-                            ts_dtype_name((ts_dtype)t->dtype));
-}
-
 /** Index i of sizes (..., C) as a result. */
 static ts_status plan_rows(ts_frame *f, const ts_tensor *index, int64_t columns, ts_dtype dtype)
 {
@@ -41,10 +31,9 @@ static ts_status plan_rows(ts_frame *f, const ts_tensor *index, int64_t columns,
 ts_status ts_infer_embedding(ts_frame *f)
 {
     const ts_tensor *weight = f->args[0].t;
-    ts_device device;
     TS_TRY(ts_check_ndim(f, 0, 2));
     TS_TRY(check_index(f, 1));
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_one_device(f));
     if (f->args[2].i < -1 || f->args[2].i >= weight->sizes[0])
         return ts_fail_arg(f, 2, TS_ERR_INDEX, "expected -1 or a row below %lld, got %lld",
                            (long long)weight->sizes[0], (long long)f->args[2].i);
@@ -110,15 +99,13 @@ ts_status ts_infer_index_add(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS], dim;
-    ts_device device;
     TS_TRY(places_along(f, &dim, sizes));
-    TS_TRY(check_same_dtype(f, 3));
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_dtype(f, 3, (ts_dtype)t->dtype));
+    TS_TRY(ts_check_one_device(f));
     TS_TRY(ts_check_sizes(f, 3, sizes, t->ndim));
-    f->plan->compute = (ts_dtype)t->dtype;
     f->plan->dim = dim;
     f->plan->operands = 1; /* in place on self */
-    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    ts_plan_like(f->plan, t);
     return TS_OK;
 }
 
@@ -126,18 +113,15 @@ ts_status ts_infer_index_add(ts_frame *f)
 static ts_status check_lines(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
-    ts_device device;
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &f->plan->dim));
     TS_TRY(check_index(f, 2));
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_one_device(f));
     TS_TRY(ts_check_ndim(f, 2, t->ndim));
-    char want[192], got[192];
     for (int d = 0; d < t->ndim && index->numel; d++)
         if (d != f->plan->dim && index->sizes[d] > t->sizes[d])
-            return ts_fail_arg(
-                f, 2, TS_ERR_SHAPE, "expected sizes of at most %s in all dims but %lld, got %s",
-                ts_format_sizes(want, sizeof want, t->sizes, t->ndim), (long long)f->plan->dim,
-                ts_format_sizes(got, sizeof got, index->sizes, index->ndim));
+            return ts_fail_arg(f, 2, TS_ERR_SHAPE,
+                               "expected sizes of at most %s in all dims but %lld, got %s",
+                               TS_SIZES_TEXT(t), (long long)f->plan->dim, TS_SIZES_TEXT(index));
     f->plan->compute = (ts_dtype)t->dtype;
     return TS_OK;
 }
@@ -156,22 +140,18 @@ ts_status ts_infer_scatter(ts_frame *f)
     TS_TRY(check_lines(f));
     if (f->args[3].tag == TS_TAG_TENSOR) {
         const ts_tensor *src = f->args[3].t;
-        char want[192], got[192];
-        TS_TRY(check_same_dtype(f, 3));
+        TS_TRY(ts_check_dtype(f, 3, (ts_dtype)t->dtype));
         TS_TRY(ts_check_ndim(f, 3, t->ndim));
         for (int d = 0; d < t->ndim && index->numel; d++)
             if (src->sizes[d] < index->sizes[d])
                 return ts_fail_arg(f, 3, TS_ERR_SHAPE,
                                    "expected sizes of at least those of 'index', %s, got %s",
-                                   ts_format_sizes(want, sizeof want, index->sizes, index->ndim),
-                                   ts_format_sizes(got, sizeof got, src->sizes, src->ndim));
+                                   TS_SIZES_TEXT(index), TS_SIZES_TEXT(src));
     }
     f->plan->operands = 1; /* in place on self */
     ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
     return TS_OK;
 }
-
-ts_status ts_infer_scatter_add(ts_frame *f) { return ts_infer_scatter(f); }
 
 ts_status ts_infer_one_hot(ts_frame *f)
 {
@@ -206,12 +186,10 @@ ts_tensor *ts_take_along_dim(ts_tensor *self, ts_tensor *index, int dim)
     memcpy(b, index->sizes, sizeof b);
     a[dim] = b[dim] = 1;
     if (!ts_broadcast(a, n, b, n, both, &nboth)) {
-        char want[192], got[192];
         ts_fail_op(
             TS_ERR_SHAPE, op, site, NULL,
             "argument 'index': expected sizes that broadcast with %s in all dims but %d, got %s",
-            ts_format_sizes(want, sizeof want, self->sizes, n), dim,
-            ts_format_sizes(got, sizeof got, index->sizes, n));
+            TS_SIZES_TEXT(self), dim, TS_SIZES_TEXT(index));
         return NULL;
     }
     TS_SCOPE;

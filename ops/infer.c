@@ -88,14 +88,36 @@ ts_status ts_check_float(ts_frame *f, int arg)
                             "expected a floating dtype, got %s", ts_dtype_name((ts_dtype)t->dtype));
 }
 
+ts_status ts_check_dtype(ts_frame *f, int arg, ts_dtype dtype)
+{
+    ts_dtype got = (ts_dtype)f->args[arg].t->dtype;
+    return got == dtype ? TS_OK
+                        : ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
+                                           "expected dtype %s, got %s", ts_dtype_name(dtype),
+                                           ts_dtype_name(got));
+}
+
+ts_status ts_fail_dtype_as(ts_frame *f, int arg, int as, const char *hint)
+{
+    ts_dtype dtype = (ts_dtype)f->args[as].t->dtype, got = (ts_dtype)f->args[arg].t->dtype;
+    return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, hint,
+                            "expected dtype %s as argument '%s', got %s", ts_dtype_name(dtype),
+                            f->table->info->schema.args[as].name, ts_dtype_name(got));
+}
+
+ts_status ts_fail_dtype_number(ts_frame *f, int arg)
+{
+    return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected a dtype, got number %lld",
+                       (long long)f->args[arg].i);
+}
+
 ts_status ts_check_ndim(ts_frame *f, int arg, int ndim)
 {
     const ts_tensor *t = f->args[arg].t;
-    char got[192];
     if (t->ndim == ndim)
         return TS_OK;
     return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected %d dims, got %d: sizes %s", ndim, t->ndim,
-                       ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                       TS_SIZES_TEXT(t));
 }
 
 ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
@@ -104,12 +126,10 @@ ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
     bool same = t->ndim == ndim;
     for (int d = 0; same && d < ndim; d++)
         same = t->sizes[d] == sizes[d];
-    char want[192], got[192];
     if (same)
         return TS_OK;
-    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s, got %s",
-                       ts_format_sizes(want, sizeof want, sizes, ndim),
-                       ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+    return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s, got %s", TS_LIST_TEXT(sizes, ndim),
+                       TS_SIZES_TEXT(t));
 }
 
 ts_status ts_check_fits(ts_frame *f, int arg)
@@ -127,6 +147,17 @@ ts_status ts_check_fits(ts_frame *f, int arg)
                             (long long)v->i);
 }
 
+ts_status ts_check_broadcasts(ts_frame *f, int arg, const int64_t *sizes, int ndim)
+{
+    const ts_tensor *t = f->args[arg].t;
+    bool fits = t->ndim <= ndim;
+    for (int d = 0; fits && d < t->ndim; d++)
+        fits = t->sizes[d] == 1 || t->sizes[d] == sizes[ndim - t->ndim + d];
+    return fits ? TS_OK
+                : ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
+                              TS_LIST_TEXT(sizes, ndim), TS_SIZES_TEXT(t));
+}
+
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout)
 {
     int n = na > nb ? na : nb;
@@ -137,6 +168,17 @@ bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *o
         out[i] = x == 1 ? y : x;
     }
     *nout = n;
+    return true;
+}
+
+bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *site)
+{
+    if (*dim < -n || *dim >= n) {
+        ts_fail_op(TS_ERR_INDEX, op, site, NULL,
+                   "argument '%s': expected a dim from %d to %d, got %d", name, -n, n - 1, *dim);
+        return false;
+    }
+    *dim += *dim < 0 ? n : 0;
     return true;
 }
 
@@ -200,10 +242,8 @@ TS_INLINE bool is_alike(const ts_tensor *a, const ts_value *v, bool typed)
 static TS_COLD ts_status fail_broadcast(const ts_frame *f, int arg, const int64_t *sizes, int ndim)
 {
     const ts_tensor *t = f->args[arg].t;
-    char want[192], got[192];
     return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes that broadcast with %s, got %s",
-                       ts_format_sizes(want, sizeof want, sizes, ndim),
-                       ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                       TS_LIST_TEXT(sizes, ndim), TS_SIZES_TEXT(t));
 }
 
 ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,

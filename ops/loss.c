@@ -21,7 +21,6 @@ static ts_status plan_classes(ts_frame *f, int logits, int target, int64_t *size
 {
     const ts_tensor *x = f->args[logits].t, *t = f->args[target].t;
     ts_plan *plan = f->plan;
-    ts_device device;
     TS_TRY(ts_check_float(f, logits));
     if (x->ndim == 0)
         return ts_fail_arg(f, logits, TS_ERR_SHAPE,
@@ -36,19 +35,15 @@ static ts_status plan_classes(ts_frame *f, int logits, int target, int64_t *size
     for (int d = 2; d < x->ndim; d++)
         sizes[d - 1] = x->sizes[d];
     TS_TRY(ts_check_sizes(f, target, sizes, x->ndim - 1));
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_one_device(f));
     plan->compute = (ts_dtype)x->dtype;
-    plan->count = x->sizes[dim];
-    plan->outer = dim ? x->sizes[0] : 1;
-    plan->inner = 1;
-    for (int d = 2; d < x->ndim; d++)
-        plan->inner *= x->sizes[d];
+    ts_plan_split(plan, x, dim, dim + 1);
     if (plan->count == 0)
         return ts_fail_arg(f, logits, TS_ERR_SHAPE, "expected at least one class, got none");
     return TS_OK;
 }
 
-static ts_status infer_classes(ts_frame *f)
+ts_status ts_infer_classes(ts_frame *f)
 {
     const ts_tensor *x = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS];
@@ -67,7 +62,7 @@ ts_status ts_infer_cross_entropy(ts_frame *f)
     double s = f->args[4].d;
     if (!(s >= 0 && s <= 1))
         return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected a number from 0 to 1, got %g", s);
-    return infer_classes(f);
+    return ts_infer_classes(f);
 }
 /** The gradient, and the loss, which nobody differentiates: of halves it stays f32. */
 ts_status ts_infer_cross_entropy_grad(ts_frame *f)
@@ -79,11 +74,11 @@ ts_status ts_infer_cross_entropy_grad(ts_frame *f)
     f->plan->operands = 1; /* in place on self */
     return TS_OK;
 }
-ts_status ts_infer_nll_loss(ts_frame *f) { return infer_classes(f); }
 
-/** (grad, self, target, ..., reduction at `arg`) */
-static ts_status infer_classes_backward(ts_frame *f, int arg)
+/** (grad, self, target, lse of cross_entropy, reduction, ...) */
+ts_status ts_infer_classes_backward(ts_frame *f)
 {
+    int arg = f->op == TS_OP_cross_entropy_backward ? 4 : 3;
     const ts_tensor *x = f->args[1].t;
     int64_t sizes[TS_MAX_DIMS];
     TS_TRY(plan_classes(f, 1, 2, sizes));
@@ -97,17 +92,15 @@ static ts_status infer_classes_backward(ts_frame *f, int arg)
     ts_plan_result_like(f->plan, 0, x, (ts_dtype)x->dtype);
     return TS_OK;
 }
-ts_status ts_infer_cross_entropy_backward(ts_frame *f) { return infer_classes_backward(f, 4); }
-ts_status ts_infer_nll_loss_backward(ts_frame *f) { return infer_classes_backward(f, 3); }
 
 /** self and target at `arg` and the next: one shape, which is the plan of all elements. */
-static ts_status plan_pairs(ts_frame *f, int arg, int most)
+static ts_status plan_pairs(ts_frame *f, int arg)
 {
+    bool batches = f->op == TS_OP_kl_div || f->op == TS_OP_kl_div_backward;
     const ts_tensor *x = f->args[arg].t, *t = f->args[arg + 1].t;
-    ts_device device;
     TS_TRY(ts_check_sizes(f, arg + 1, x->sizes, x->ndim));
-    TS_TRY(ts_check_devices(f, false, &device));
-    TS_TRY(check_reduction(f, arg + 2, most));
+    TS_TRY(ts_check_one_device(f));
+    TS_TRY(check_reduction(f, arg + 2, batches ? TS_REDUCTION_BATCHMEAN : TS_REDUCTION_NONE));
     ts_dtype compute = (ts_dtype)x->dtype;
     if (t->dtype != x->dtype)
         compute = ts_promote_values(&f->args[arg], 2);
@@ -118,20 +111,20 @@ static ts_status plan_pairs(ts_frame *f, int arg, int most)
     return TS_OK;
 }
 
-static ts_status infer_pairs(ts_frame *f, int most)
+ts_status ts_infer_pair(ts_frame *f)
 {
     const ts_tensor *x = f->args[0].t;
-    TS_TRY(plan_pairs(f, 0, most));
+    TS_TRY(plan_pairs(f, 0));
     if (f->args[2].i == TS_REDUCTION_NONE)
         ts_plan_result_like(f->plan, 0, x, f->plan->compute);
     else
         f->plan->ret[0] = ts_meta_of(x->sizes, f->plan->compute, x->storage->device, 0, 1);
     return TS_OK;
 }
-static ts_status infer_pairs_backward(ts_frame *f, int most)
+ts_status ts_infer_pair_backward(ts_frame *f)
 {
     const ts_tensor *x = f->args[1].t;
-    TS_TRY(plan_pairs(f, 1, most));
+    TS_TRY(plan_pairs(f, 1));
     TS_TRY(ts_check_sizes(f, 0, x->sizes, f->args[3].i == TS_REDUCTION_NONE ? x->ndim : 0));
     f->plan->cast |= 1;
     ts_plan_result_like(f->plan, 0, x, f->plan->compute);
@@ -139,32 +132,15 @@ static ts_status infer_pairs_backward(ts_frame *f, int most)
     return TS_OK;
 }
 
-/** A bound that must be `positive`, or only not negative. */
-static ts_status check_bound(ts_frame *f, int arg, bool positive)
+/** With a bound, which huber_loss has above 0. */
+ts_status ts_infer_bounded(ts_frame *f)
 {
-    double b = f->args[arg].d;
+    double b = f->args[3].d;
+    bool positive = f->op == TS_OP_huber_loss;
     if (positive ? b > 0 : b >= 0)
-        return TS_OK;
-    return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected a number %s 0, got %g",
+        return ts_infer_pair(f);
+    return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected a number %s 0, got %g",
                        positive ? "above" : "of at least", b);
-}
-
-ts_status ts_infer_pair(ts_frame *f) { return infer_pairs(f, TS_REDUCTION_NONE); }
-ts_status ts_infer_pair_backward(ts_frame *f) { return infer_pairs_backward(f, TS_REDUCTION_NONE); }
-ts_status ts_infer_kl_div(ts_frame *f) { return infer_pairs(f, TS_REDUCTION_BATCHMEAN); }
-ts_status ts_infer_kl_div_backward(ts_frame *f)
-{
-    return infer_pairs_backward(f, TS_REDUCTION_BATCHMEAN);
-}
-ts_status ts_infer_smooth_l1(ts_frame *f)
-{
-    TS_TRY(check_bound(f, 3, false));
-    return ts_infer_pair(f);
-}
-ts_status ts_infer_huber(ts_frame *f)
-{
-    TS_TRY(check_bound(f, 3, true));
-    return ts_infer_pair(f);
 }
 
 /* ------------------------------------------------------------------------------ by parts ---- */
@@ -271,7 +247,6 @@ ts_status ts_composite_kl_div_backward(ts_frame *f)
 
 ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
 {
-    char got[192], want[192];
     ts_loss_opts o;
     TS_TRY_NULL(TS_CHECK_TENSORS(self, target));
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
@@ -281,8 +256,7 @@ ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target, const ts
         ts_fail_op(TS_ERR_SHAPE, "cross_entropy_last", __builtin_return_address(0), NULL,
                    "argument 'target': expected the sizes %s of argument 'self' without the last, "
                    "got %s",
-                   ts_format_sizes(want, sizeof want, self->sizes, self->ndim),
-                   ts_format_sizes(got, sizeof got, target->sizes, target->ndim));
+                   TS_SIZES_TEXT(self), TS_SIZES_TEXT(target));
         return NULL;
     }
     TS_SCOPE;
@@ -295,30 +269,16 @@ ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target)
     return ts_cross_entropy_last_ex(self, target, NULL);
 }
 
-/** Boxed arguments of cross_entropy_grad. */
-#define GRAD_ARGS(self, target, opts)                                                              \
-    ts_loss_opts o;                                                                                \
-    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));                                                          \
-    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),                                   \
-                       V_I(o.ignore_index ? *o.ignore_index : -100),                               \
-                       V_F(o.label_smoothing)}
-
-ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts,
-                                 ts_tensor **loss)
-{
-    GRAD_ARGS(self, target, opts);
-    ts_tensor **outs[2] = {NULL, loss};
-    return ts_invoke_many(TS_OP_cross_entropy_grad, args, TS_N(args), 2, outs);
-}
 ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts)
 {
-    GRAD_ARGS(self, target, opts);
-    ts_value rets[2] = {V_T(self), ts_value_none()};
     const void *site = __builtin_return_address(0);
-    if (!self || self == TS_NONE) {
-        ts_fail_null("cross_entropy_grad", site, "self");
+    ts_loss_opts o;
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    if (!ts_tensor_ok(self, "cross_entropy_grad", "self", site))
         return NULL;
-    }
+    ts_value args[] = {V_T(self), V_T(target), V_I(o.reduction),
+                       V_I(o.ignore_index ? *o.ignore_index : -100), V_F(o.label_smoothing)};
+    ts_value rets[2] = {V_T(self), ts_value_none()};
     TS_TRY_NULL(ts_call(TS_OP_cross_entropy_grad, args, TS_N(args), rets, 2, 1, 3, site));
     return ts_adopt(rets[1].t);
 }

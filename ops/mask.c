@@ -8,9 +8,8 @@ ts_status ts_infer_triangle(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     if (t->ndim < 2)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least two dims, got %d", t->ndim);
-    f->plan->compute = (ts_dtype)t->dtype;
     f->plan->operands = 1; /* in place on self */
-    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    ts_plan_like(f->plan, t);
     return TS_OK;
 }
 
@@ -18,17 +17,14 @@ ts_status ts_infer_triangle(ts_frame *f)
 static ts_status check_mask(ts_frame *f, int64_t *sizes, int *ndim)
 {
     const ts_tensor *t = f->args[0].t, *mask = f->args[1].t;
-    ts_device device;
-    char want[192], got[192];
     if (mask->dtype != TS_BOOL)
         return ts_fail_arg_hint(f, 1, TS_ERR_DTYPE, "compare, or cast with ts_to()",
                                 "expected dtype bool, got %s",
                                 ts_dtype_name((ts_dtype)mask->dtype));
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_one_device(f));
     if (!ts_broadcast(t->sizes, t->ndim, mask->sizes, mask->ndim, sizes, ndim))
         return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected sizes that broadcast with %s, got %s",
-                           ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
-                           ts_format_sizes(got, sizeof got, mask->sizes, mask->ndim));
+                           TS_SIZES_TEXT(t), TS_SIZES_TEXT(mask));
     return TS_OK;
 }
 
@@ -41,14 +37,11 @@ ts_status ts_infer_masked_select(ts_frame *f)
 
 ts_status ts_infer_masked_scatter(ts_frame *f)
 {
-    const ts_tensor *t = f->args[0].t, *source = f->args[2].t;
+    const ts_tensor *t = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS];
     int ndim;
     TS_TRY(check_mask(f, sizes, &ndim));
-    if (source->dtype != t->dtype)
-        return ts_fail_arg_hint(f, 2, TS_ERR_DTYPE, "cast with ts_to()",
-                                "expected dtype %s, got %s", ts_dtype_name((ts_dtype)t->dtype),
-                                ts_dtype_name((ts_dtype)source->dtype));
+    TS_TRY(ts_check_dtype(f, 2, (ts_dtype)t->dtype));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->strided = 3; /* self and mask, which the kernel broadcasts */
     f->plan->operands = 1; /* in place on self, of which the kernel makes a copy */

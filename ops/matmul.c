@@ -36,25 +36,16 @@ static bool rows_readable(const ts_tensor *t)
     return true;
 }
 
-/** Both of the same dtype, a number; on one device. */
-static ts_status check_pair(ts_frame *f, int i, int k, ts_device *device)
+static ts_status check_dtype(ts_frame *f, int arg, int as)
 {
-    const ts_tensor *a = f->args[i].t, *b = f->args[k].t;
-    if (a->dtype != b->dtype)
-        return ts_fail_arg_hint(
-            f, k, TS_ERR_DTYPE, "cast one with ts_to()",
-            "expected dtype %s as argument '%s', got %s", ts_dtype_name((ts_dtype)a->dtype),
-            f->table->info->schema.args[i].name, ts_dtype_name((ts_dtype)b->dtype));
-    return ts_check_devices(f, false, device);
+    return ts_check_dtype_as(f, arg, as, "cast one with ts_to()");
 }
 
 static ts_status fail_inner(ts_frame *f, int arg, int64_t expected, int dim)
 {
     const ts_tensor *t = f->args[arg].t;
-    char got[192];
     return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected %lld as size of dim %d, got sizes %s",
-                       (long long)expected, dim,
-                       ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                       (long long)expected, dim, TS_SIZES_TEXT(t));
 }
 
 /** The product of the arguments `at` and the next: (b…, m, k) with (b…, k, n). */
@@ -64,8 +55,8 @@ static ts_status infer_product(ts_frame *f, int at, int ndim)
     TS_TRY(ts_check_ndim(f, at, ndim));
     TS_TRY(ts_check_ndim(f, at + 1, ndim));
     const ts_tensor *a = f->args[at].t, *b = f->args[at + 1].t;
-    ts_device device;
-    TS_TRY(check_pair(f, at, at + 1, &device));
+    TS_TRY(check_dtype(f, at + 1, at));
+    TS_TRY(ts_check_one_device(f));
     if (ndim == 3 && a->sizes[0] != b->sizes[0])
         return fail_inner(f, at + 1, a->sizes[0], 0);
     if (a->sizes[ndim - 1] != b->sizes[ndim - 2])
@@ -74,8 +65,7 @@ static ts_status infer_product(ts_frame *f, int at, int ndim)
     sizes[0] = a->sizes[0];
     sizes[ndim - 2] = a->sizes[ndim - 2];
     sizes[ndim - 1] = b->sizes[ndim - 1];
-    plan->ret[0] =
-        ts_meta_of(sizes, (ts_dtype)a->dtype, device, ndim, 0);
+    plan->ret[0] = ts_meta_of(sizes, (ts_dtype)a->dtype, a->device, ndim, 0);
     plan->compute = (ts_dtype)a->dtype;
     plan->strided = (uint16_t)((matrix_readable(a) | matrix_readable(b) << 1) << at);
     return TS_OK;
@@ -96,20 +86,9 @@ static ts_status check_factor(ts_frame *f, int arg)
 /* self (broadcast to m, n), mat1 (m, k), mat2 (k, n), beta, alpha */
 ts_status ts_infer_addmm(ts_frame *f)
 {
-    const ts_tensor *self = f->args[0].t;
-    ts_device device;
     TS_TRY(infer_product(f, 1, 2));
-    TS_TRY(check_pair(f, 1, 0, &device));
-    const int64_t *sizes = f->plan->buffer[0];
-    bool fits = self->ndim <= 2;
-    for (int d = 0; fits && d < self->ndim; d++)
-        fits = self->sizes[d] == 1 || self->sizes[d] == sizes[2 - self->ndim + d];
-    if (!fits) {
-        char want[192], got[192];
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
-                           ts_format_sizes(want, sizeof want, sizes, 2),
-                           ts_format_sizes(got, sizeof got, self->sizes, self->ndim));
-    }
+    TS_TRY(check_dtype(f, 0, 1));
+    TS_TRY(ts_check_broadcasts(f, 0, f->plan->buffer[0], 2));
     f->plan->strided |= 1;
     TS_TRY(check_factor(f, 3));
     return check_factor(f, 4);
@@ -120,23 +99,22 @@ ts_status ts_infer_linear(ts_frame *f)
 {
     ts_plan *plan = f->plan;
     const ts_tensor *x = f->args[0].t, *w = f->args[1].t;
-    ts_device device;
     TS_TRY(ts_check_ndim(f, 1, 2));
     if (!x->ndim)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least 1 dim, got none");
-    TS_TRY(check_pair(f, 0, 1, &device));
+    TS_TRY(check_dtype(f, 1, 0));
+    TS_TRY(ts_check_one_device(f));
     if (x->sizes[x->ndim - 1] != w->sizes[1])
         return fail_inner(f, 0, w->sizes[1], x->ndim - 1);
     if (f->args[2].tag == TS_TAG_TENSOR) {
         TS_TRY(ts_check_sizes(f, 2, w->sizes, 1));
-        TS_TRY(check_pair(f, 0, 2, &device));
+        TS_TRY(check_dtype(f, 2, 0));
     }
     int64_t *sizes = plan->buffer[0];
     for (int d = 0; d < x->ndim - 1; d++)
         sizes[d] = x->sizes[d];
     sizes[x->ndim - 1] = w->sizes[0];
-    plan->ret[0] =
-        ts_meta_of(sizes, (ts_dtype)x->dtype, device, x->ndim, 0);
+    plan->ret[0] = ts_meta_of(sizes, (ts_dtype)x->dtype, x->device, x->ndim, 0);
     plan->compute = (ts_dtype)x->dtype;
     plan->strided = (uint16_t)(rows_readable(x) | matrix_readable(w) << 1);
     return TS_OK;
@@ -163,9 +141,10 @@ ts_status ts_infer_linear_backward(ts_frame *f)
     const ts_tensor *x = f->args[1].tag == TS_TAG_TENSOR ? f->args[1].t : NULL;
     const ts_tensor *w = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
     ts_dtype dtype = (ts_dtype)g->dtype;
-    ts_device device = g->storage->device;
+    ts_device device = g->device;
     if (!g->ndim)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least 1 dim, got none");
+    TS_TRY(ts_check_one_device(f));
     int64_t n = g->sizes[g->ndim - 1], sizes[TS_MAX_DIMS];
     for (int d = 0; d < g->ndim; d++)
         sizes[d] = g->sizes[d];
@@ -173,7 +152,7 @@ ts_status ts_infer_linear_backward(ts_frame *f)
     plan->strided = (uint16_t)rows_readable(g);
     if (w) {
         TS_TRY(ts_check_ndim(f, 2, 2));
-        TS_TRY(check_pair(f, 0, 2, &device));
+        TS_TRY(check_dtype(f, 2, 0));
         if (w->sizes[0] != n)
             return fail_inner(f, 2, n, 0);
         sizes[g->ndim - 1] = w->sizes[1];
@@ -183,7 +162,7 @@ ts_status ts_infer_linear_backward(ts_frame *f)
     }
     ts_plan_result(plan, 0, sizes, g->ndim, dtype, device);
     if (x) {
-        TS_TRY(check_pair(f, 0, 1, &device));
+        TS_TRY(check_dtype(f, 1, 0));
         sizes[g->ndim - 1] = w || !x->ndim ? sizes[g->ndim - 1] : x->sizes[x->ndim - 1];
         TS_TRY(ts_check_sizes(f, 1, sizes, g->ndim));
         plan->strided |= (uint16_t)(rows_readable(x) << 1);
@@ -212,31 +191,6 @@ static ts_tensor *as_batch(ts_tensor *t, const int64_t *batch, int nbatch)
                       (int64_t[]){count, sizes[nbatch], sizes[nbatch + 1]}, 3);
 }
 
-/** Hands y to the frame, or its values to the destination that was given,
- * which must fit exactly. */
-static ts_status deliver(ts_frame *f, ts_tensor *y)
-{
-    if (!(f->given & 1)) {
-        f->rets[0] = V_T(ts_retain(y));
-        return TS_OK;
-    }
-    ts_tensor *out = f->rets[0].t;
-    char want[192], got[192];
-    bool fits = out->ndim == y->ndim;
-    for (int d = 0; fits && d < y->ndim; d++)
-        fits = out->sizes[d] == y->sizes[d];
-    if (!fits)
-        return ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL,
-                          "argument 'out': expected sizes %s, got %s",
-                          ts_format_sizes(want, sizeof want, y->sizes, y->ndim),
-                          ts_format_sizes(got, sizeof got, out->sizes, out->ndim));
-    if (out->dtype != y->dtype)
-        return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, NULL,
-                          "argument 'out': expected dtype %s, got %s",
-                          ts_dtype_name((ts_dtype)y->dtype), ts_dtype_name((ts_dtype)out->dtype));
-    return TS_STATUS_OF(ts_copy_(out, y));
-}
-
 /* A vector on the left is a row, one on the right a column;
  * the dim added for it is taken away again. */
 ts_status ts_composite_matmul(ts_frame *f)
@@ -246,17 +200,15 @@ ts_status ts_composite_matmul(ts_frame *f)
     int64_t sizes[TS_MAX_DIMS + 2];
     if (!na || !nb)
         return ts_fail_arg(f, na ? 1 : 0, TS_ERR_SHAPE, "expected at least 1 dim, got none");
-    ts_device device;
-    TS_TRY(check_pair(f, 0, 1, &device));
+    TS_TRY(check_dtype(f, 1, 0));
+    TS_TRY(ts_check_one_device(f));
     int inner = nb == 1 ? 0 : nb - 2;
     if (a->sizes[na - 1] != b->sizes[inner])
         return fail_inner(f, 1, a->sizes[na - 1], inner);
     if (!ts_broadcast(a->sizes, na > 2 ? na - 2 : 0, b->sizes, nb > 2 ? nb - 2 : 0, sizes, &n)) {
-        char want[192], got[192];
         return ts_fail_arg(f, 1, TS_ERR_SHAPE,
                            "expected leading sizes that broadcast with those of %s, got %s",
-                           ts_format_sizes(want, sizeof want, a->sizes, na),
-                           ts_format_sizes(got, sizeof got, b->sizes, nb));
+                           TS_SIZES_TEXT(a), TS_SIZES_TEXT(b));
     }
     TS_SCOPE;
     ts_tensor *y;
@@ -278,7 +230,8 @@ ts_status ts_composite_matmul(ts_frame *f)
         sizes[ndim++] = b->sizes[nb - 1];
     if (na == 1 || nb == 1 || n > 1)
         TS_TRY(y = ts_reshape(y, sizes, ndim));
-    return deliver(f, y);
+    f->rets[0] = V_T(ts_retain(y));
+    return TS_OK;
 }
 
 /** t times a number that is not 1. */
@@ -346,48 +299,11 @@ ts_work ts_cost_linear_backward(const ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-static ts_value factor_of(const ts_scalar *s) { return s ? V_S(*s) : V_I(1); }
-
-ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2)
-{
-    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), V_I(1), V_I(1));
-}
-
-ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2, const ts_addmm_opts *opts)
-{
-    ts_addmm_opts o;
-    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
-    return TS_INVOKE(TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
-                     factor_of(o.alpha));
-}
-
-ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
-                        const ts_addmm_opts *opts)
-{
-    ts_addmm_opts o;
-    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
-    return TS_INVOKE_OUT(out, TS_OP_addmm, V_T(self), V_T(mat1), V_T(mat2), factor_of(o.beta),
-                         factor_of(o.alpha));
-}
-
 ts_status ts_linear_backward(ts_tensor *grad, ts_tensor *input, ts_tensor *weight,
                              ts_tensor **grad_input, ts_tensor **grad_weight, ts_tensor **grad_bias)
 {
     ts_value args[] = {V_T(grad), V_OPT(input), V_OPT(weight)};
     ts_tensor **outs[] = {grad_input, grad_weight, grad_bias};
-    ts_value rets[3];
-    int want = 0;
-    for (int i = 0; i < 3; i++) {
-        rets[i] = ts_value_none();
-        if (outs[i]) {
-            *outs[i] = NULL;
-            want |= 1 << i;
-        }
-    }
-    TS_TRY(ts_call(TS_OP_linear_backward, args, TS_N(args), rets, 3, 0, want,
-                   __builtin_return_address(0)));
-    for (int i = 0; i < 3; i++)
-        if (outs[i])
-            *outs[i] = ts_scope_adopt(&ts_tls, rets[i].t);
-    return TS_OK;
+    return ts_invoke_wanted(TS_OP_linear_backward, args, TS_N(args), outs, 3,
+                            __builtin_return_address(0));
 }

@@ -7,32 +7,14 @@
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** Rows of t when its last `last` dims are normalised. */
-static void plan_rows(ts_plan *plan, const ts_tensor *t, int last)
+/** A tensor, or none, with the sizes of n dims of argument `self`, from `first` on, and its dtype.
+ */
+static ts_status check_dims(ts_frame *f, int arg, int self, int first, int n)
 {
-    plan->outer = plan->count = 1;
-    for (int d = 0; d < t->ndim; d++) {
-        if (d < t->ndim - last)
-            plan->outer *= t->sizes[d];
-        else
-            plan->count *= t->sizes[d];
-    }
-}
-
-/** A tensor with the sizes of n dims of t, from `first` on, and its dtype. */
-static ts_status check_dims(ts_frame *f, int arg, const ts_tensor *t, int first, int n)
-{
-    TS_TRY(ts_check_sizes(f, arg, t->sizes + first, n));
-    if (f->args[arg].t->dtype != t->dtype)
-        return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
-                                "expected dtype %s as argument 'self', got %s",
-                                ts_dtype_name((ts_dtype)t->dtype),
-                                ts_dtype_name((ts_dtype)f->args[arg].t->dtype));
-    return TS_OK;
-}
-static ts_status check_affine(ts_frame *f, int arg, const ts_tensor *t, int first, int n)
-{
-    return f->args[arg].tag == TS_TAG_TENSOR ? check_dims(f, arg, t, first, n) : TS_OK;
+    if (f->args[arg].tag != TS_TAG_TENSOR)
+        return TS_OK;
+    TS_TRY(ts_check_sizes(f, arg, f->args[self].t->sizes + first, n));
+    return ts_check_dtype_as(f, arg, self, "cast with ts_to()");
 }
 
 /** Result i: one value a row, the normalised dims with size 1. */
@@ -50,20 +32,18 @@ static ts_status infer_norm(ts_frame *f, int terms, int affine)
 {
     const ts_tensor *t = f->args[0].t;
     int64_t last = f->args[terms].i;
-    ts_device device;
     TS_TRY(ts_check_float(f, 0));
     for (int i = 1; i < terms; i++)
-        TS_TRY(check_dims(f, i, t, 0, t->ndim));
+        TS_TRY(check_dims(f, i, 0, 0, t->ndim));
     if (last < 1 || last > t->ndim)
         return ts_fail_arg(f, terms, TS_ERR_SHAPE, "expected 1 to %d normalised dims, got %lld",
                            t->ndim, (long long)last);
     for (int i = terms + 1; i <= terms + affine; i++)
-        TS_TRY(check_affine(f, i, t, t->ndim - (int)last, (int)last));
-    TS_TRY(ts_check_devices(f, false, &device));
-    f->plan->compute = (ts_dtype)t->dtype;
-    plan_rows(f->plan, t, (int)last);
-    for (int i = 0; i < terms; i++)
-        ts_plan_result_like(f->plan, i, t, (ts_dtype)t->dtype);
+        TS_TRY(check_dims(f, i, 0, t->ndim - (int)last, (int)last));
+    TS_TRY(ts_check_one_device(f));
+    ts_plan_split(f->plan, t, t->ndim - last, t->ndim);
+    ts_plan_like(f->plan, t);
+    f->plan->ret[terms - 1] = f->plan->ret[0];
     for (int i = terms; i < f->nrets; i++)
         plan_statistic(f->plan, i, t, (int)last);
     return TS_OK;
@@ -78,7 +58,6 @@ static ts_status infer_backward(ts_frame *f, int statistics)
 {
     const ts_tensor *t = f->args[1].t;
     int64_t last = f->args[3 + statistics].i, one[TS_MAX_DIMS];
-    ts_device device;
     TS_TRY(ts_check_float(f, 1));
     if (last < 1 || last > t->ndim)
         return ts_fail_arg(f, 3 + statistics, TS_ERR_SHAPE,
@@ -88,15 +67,14 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     TS_TRY(ts_check_sizes(f, 0, t->sizes, t->ndim));
     for (int i = 2; i < 2 + statistics; i++)
         TS_TRY(ts_check_sizes(f, i, one, t->ndim));
-    TS_TRY(check_affine(f, 2 + statistics, t, t->ndim - (int)last, (int)last));
-    TS_TRY(ts_check_devices(f, false, &device));
-    f->plan->compute = (ts_dtype)t->dtype;
+    TS_TRY(check_dims(f, 2 + statistics, 1, t->ndim - (int)last, (int)last));
+    TS_TRY(ts_check_one_device(f));
+    ts_plan_like(f->plan, t);
     /* of halves the statistics are f32, and stay so */
     f->plan->cast = ts_statistic_dtype(f->plan->compute) == f->plan->compute
                         ? (uint16_t)((1u << (2 + statistics)) - 1)
                         : 3;
-    plan_rows(f->plan, t, (int)last);
-    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    ts_plan_split(f->plan, t, t->ndim - last, t->ndim);
     for (int i = 1; i < f->nrets; i++)
         f->plan->ret[i] = ts_meta_of(t->sizes + t->ndim - last, (ts_dtype)t->dtype,
                                     t->storage->device, (int)last, 0);
@@ -111,18 +89,16 @@ ts_status ts_infer_group_norm(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
     int64_t groups = f->args[1].i;
-    ts_device device;
     TS_TRY(ts_check_float(f, 0));
     if (t->ndim < 2)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes (N, C, ...), got %d dims", t->ndim);
     if (groups < 1 || t->sizes[1] % groups)
         return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a divisor of %lld channels, got %lld",
                            (long long)t->sizes[1], (long long)groups);
-    TS_TRY(check_affine(f, 2, t, 1, 1));
-    TS_TRY(check_affine(f, 3, t, 1, 1));
-    TS_TRY(ts_check_devices(f, false, &device));
-    f->plan->compute = (ts_dtype)t->dtype;
-    ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
+    TS_TRY(check_dims(f, 2, 0, 1, 1));
+    TS_TRY(check_dims(f, 3, 0, 1, 1));
+    TS_TRY(ts_check_one_device(f));
+    ts_plan_like(f->plan, t);
     return TS_OK;
 }
 

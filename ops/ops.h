@@ -10,6 +10,13 @@
 
 /* ------------------------------------------------------------------ helpers of infer ---- */
 
+TS_COLD ts_status ts_fail_dtype_as(ts_frame *f, int arg, int as, const char *hint);
+TS_COLD ts_status ts_fail_dtype_number(ts_frame *f, int arg);
+/** "(2, 3)", in a buffer of the enclosing block; of a longer list the first 8. */
+#define TS_LIST_TEXT(list, n) \
+    ts_format_sizes((char[192]){0}, 192, list, (int)ts_min64(n, TS_MAX_DIMS))
+#define TS_SIZES_TEXT(t) TS_LIST_TEXT((t)->sizes, (t)->ndim)
+
 /** Result i gets these sizes (copied into the plan), dtype and device. */
 void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype,
                     ts_device device);
@@ -18,21 +25,66 @@ TS_INLINE void ts_plan_result_like(ts_plan *plan, int i, const ts_tensor *t, ts_
 {
     plan->ret[i] = ts_meta_of(t->sizes, dtype, t->storage->device, t->ndim, t->numel);
 }
+/** t's dtype is that of the kernel and of result 0, which has t's sizes. */
+TS_INLINE void ts_plan_like(ts_plan *plan, const ts_tensor *t)
+{
+    plan->compute = t->dtype;
+    ts_plan_result_like(plan, 0, t, (ts_dtype)t->dtype);
+}
+/** t as (outer, count, inner): dims first to before last are count. */
+TS_INLINE void ts_plan_split(ts_plan *plan, const ts_tensor *t, int64_t first, int64_t last)
+{
+    plan->outer = plan->count = plan->inner = 1;
+    for (int d = 0; d < t->ndim; d++)
+        *(d < first ? &plan->outer : d < last ? &plan->count : &plan->inner) *= t->sizes[d];
+}
 /**
  * All tensor arguments must be on one device, which is returned through *device.
  * Pointwise ops let a 0-dim CPU tensor stand beside another device: pass scalars_ok.
  */
 ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device);
+TS_INLINE ts_status ts_check_one_device(ts_frame *f)
+{
+    ts_device device;
+    return ts_check_devices(f, false, &device);
+}
+/** Result i becomes an alias of argument 0; offset in elements. */
+TS_INLINE ts_status ts_give_alias(ts_frame *f, int i, const int64_t *sizes, const int64_t *strides,
+                                  int ndim, int64_t offset)
+{
+    ts_tensor *alias = ts_tensor_alias(f->thread, f->args[0].t, sizes, strides, ndim, offset);
+    if (TS_UNLIKELY(!alias))
+        return ts_error_code();
+    f->rets[i] = V_T(alias);
+    return TS_OK;
+}
 /** The plan of a factory; dtype and device are the two arguments from dtype_arg on. */
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg);
 /** dim in [-ndim, ndim) made non-negative; a 0-dim tensor counts as one dim. */
 ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out);
 /** Argument must be a tensor of a floating dtype. */
 ts_status ts_check_float(ts_frame *f, int arg);
+/** Argument must be a tensor of this dtype. */
+ts_status ts_check_dtype(ts_frame *f, int arg, ts_dtype dtype);
+/** Argument must be a tensor of the dtype of argument `as`. */
+TS_INLINE ts_status ts_check_dtype_as(ts_frame *f, int arg, int as, const char *hint)
+{
+    return TS_LIKELY(f->args[arg].t->dtype == f->args[as].t->dtype)
+               ? TS_OK
+               : ts_fail_dtype_as(f, arg, as, hint);
+}
+/** A dtype as argument must be one that there is. */
+TS_INLINE ts_status ts_check_dtype_number(ts_frame *f, int arg)
+{
+    return TS_LIKELY((uint64_t)f->args[arg].i < TS_DTYPE_COUNT) ? TS_OK
+                                                                : ts_fail_dtype_number(f, arg);
+}
 /** Argument must be a tensor with exactly ndim dims. */
 ts_status ts_check_ndim(ts_frame *f, int arg, int ndim);
 /** Sizes of the argument must equal these. */
 ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim);
+/** Sizes of the argument must broadcast to these. */
+ts_status ts_check_broadcasts(ts_frame *f, int arg, const int64_t *sizes, int ndim);
 /** Broadcasts two lists of sizes into out (room for 8); false when they do not fit. */
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout);
 /**
@@ -94,6 +146,8 @@ ts_status ts_check_fits(ts_frame *f, int arg);
 /** dtype that a mix of tensors and scalars computes in (PyTorch's categories). */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 
+/** Makes a dim in [-n, n) of a public function non-negative; false with an error. */
+bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *site);
 TS_COLD void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name,
                           const void *site);
 TS_COLD void ts_fail_list(ts_tensor *const *list, int n, const char *op, const char *name,
@@ -126,6 +180,32 @@ TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name
     return false;
 }
 
+/* Op without results that writes its argument t, which is returned. */
+#define TS_INVOKE_WRITTEN(t, op, ...)                                       \
+    ({                                                                      \
+        const ts_value args_[] = {__VA_ARGS__};                             \
+        ts_invoke_status(op, args_, TS_N(args_)) == TS_OK ? t : NULL;       \
+    })
+
+/** Op whose results are all optional: result i goes to *outs[i] where that is not NULL. */
+TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts_tensor ***outs,
+                                     int nrets, const void *site)
+{
+    ts_value rets[TS_MAX_RETS];
+    int want = 0;
+    for (int i = 0; i < nrets; i++) {
+        rets[i] = ts_value_none();
+        want |= (outs[i] != NULL) << i;
+        if (outs[i])
+            *outs[i] = NULL;
+    }
+    TS_TRY(ts_call(op, args, nargs, rets, nrets, 0, want, site));
+    for (int i = 0; i < nrets; i++)
+        if (outs[i])
+            *outs[i] = ts_scope_adopt(&ts_tls, rets[i].t);
+    return TS_OK;
+}
+
 /** dtype of what a kernel keeps for its gradient beside a result of dtype d:
  * halves would lose too much. */
 TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d)
@@ -133,14 +213,12 @@ TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d)
     return d == TS_BF16 || d == TS_F16 ? TS_F32 : d;
 }
 
+/** A tensor of a struct of options, where NULL in place of its address stands for none. */
+TS_INLINE ts_value ts_value_at(ts_tensor *const *t) { return t ? V_OPT(*t) : ts_value_none(); }
+
 /** Bytes that a call moves at least, and elements of its largest tensor. */
 double ts_cost_bytes(const ts_frame *f, double *elements);
 /** Sets the hooks by which rooms below copy and convert. */
 void ts_copy_install(void);
-
-/* ----------------------------------------------------------------- boxed form of options ---- */
-
-/** dtype or the default when not given. */
-TS_INLINE ts_dtype ts_or_f32(ts_dtype dtype) { return dtype == TS_DTYPE_NONE ? TS_F32 : dtype; }
 
 #endif

@@ -66,11 +66,9 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
             bool same = t->ndim == p->ndim;
             for (int d = 0; same && d < p->ndim; d++)
                 same = t->sizes[d] == p->sizes[d];
-            char want[192], got[192];
             if (!same)
                 return ts_fail_arg(f, a, TS_ERR_SHAPE, "expected sizes %s at %u, got %s",
-                                   ts_format_sizes(want, sizeof want, p->sizes, p->ndim), k,
-                                   ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                                   TS_SIZES_TEXT(p), k, TS_SIZES_TEXT(t));
             if (!fits_dtype(a, (ts_dtype)p->dtype, (ts_dtype)t->dtype))
                 return ts_fail_arg(f, a, TS_ERR_DTYPE, "expected dtype %s at %u, got %s",
                                    ts_dtype_name((ts_dtype)p->dtype), k,
@@ -93,7 +91,6 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
 /** One element of f32 where the lists are. */
 static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_device device)
 {
-    char got[192];
     if (ts_is_none(t))
         return ts_fail_arg(f, arg, TS_ERR_NULL, "expected a tensor, got TS_NONE");
     if (t->dtype != TS_F32)
@@ -101,7 +98,7 @@ static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_d
                            ts_dtype_name((ts_dtype)t->dtype));
     if (t->numel != 1)
         return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected one element, got sizes %s",
-                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                           TS_SIZES_TEXT(t));
     if (f->args[0].count && !ts_same_device(t->storage->device, device))
         return ts_fail_arg_hint(f, arg, TS_ERR_DEVICE, "move it with ts_to_device()",
                                 "expected device %s, got %s", ts_device_name(device),
@@ -196,10 +193,9 @@ static ts_status check_number(ts_frame *f, int arg)
     if (f->args[arg].tag != TS_TAG_TENSOR)
         return TS_OK;
     const ts_tensor *t = f->args[arg].t;
-    char got[192];
     if (t->numel != 1)
         return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected one element, got sizes %s",
-                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
+                           TS_SIZES_TEXT(t));
     return ts_check_float(f, arg);
 }
 
@@ -239,11 +235,12 @@ static ts_status check_length(const char *op, int64_t n, const void *site)
 
 #define SITE __builtin_return_address(0)
 
-/* two arguments */
-#define V_GUARD(guard, n)                                \
-    (guard).found ? V_T((guard).found) : ts_value_none(), \
-        (guard).found ? V_TS((guard).skipped, n) : ts_value_none()
-#define V_OPTIONAL(t) ((t) ? V_T(t) : ts_value_none())
+/** Arguments found, skipped and grad_scale of a rule. */
+#define V_GUARD_AND_SCALE(rule, n)                                                         \
+    ts_value_at((rule)->guard ? &(rule)->guard->found : NULL),                             \
+        (rule)->guard && (rule)->guard->found != TS_NONE ? V_TS((rule)->guard->skipped, n) \
+                                                         : ts_value_none(),                \
+        ts_value_at((rule)->grad_scale)
 
 ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor *const *exp_avg,
                     ts_tensor *const *exp_avg_sq, const int64_t *steps, int64_t n,
@@ -257,7 +254,7 @@ ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor
     ts_value args[] = {V_TS(params, n),    V_TS(grads, n),   V_TS(exp_avg, n), V_TS(exp_avg_sq, n),
                        V_IS(steps, n),     V_F(rule->lr),    V_F(rule->beta1), V_F(rule->beta2),
                        V_F(rule->eps),     V_F(rule->weight_decay), V_B(rule->decoupled),
-                       V_GUARD(rule->guard, n), V_OPTIONAL(rule->grad_scale)};
+                       V_GUARD_AND_SCALE(rule, n)};
     return ts_invoke_status(TS_OP_adamw, args, TS_N(args));
 }
 
@@ -279,8 +276,7 @@ ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads,
                        V_F(rule->dampening),
                        V_F(rule->weight_decay),
                        V_B(rule->nesterov),
-                       V_GUARD(rule->guard, n),
-                       V_OPTIONAL(rule->grad_scale)};
+                       V_GUARD_AND_SCALE(rule, n)};
     return ts_invoke_status(TS_OP_sgd, args, TS_N(args));
 }
 

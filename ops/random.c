@@ -120,9 +120,7 @@ ts_status ts_infer_randint(ts_frame *f)
 ts_status ts_infer_randperm(ts_frame *f)
 {
     int64_t n = f->args[0].i, dtype = f->args[1].i, bytes, least, most;
-    if (dtype < 0 || dtype >= TS_DTYPE_COUNT)
-        return ts_fail_arg(f, 1, TS_ERR_DTYPE, "expected a dtype, got number %lld",
-                           (long long)dtype);
+    TS_TRY(ts_check_dtype_number(f, 1));
     integers_of(dtype, &least, &most);
     if (n < 0 || n - 1 > most || !ts_mul_size(n, ts_dtype_sizes[dtype], &bytes))
         return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected 0 to %lld for dtype %s, got %lld",
@@ -151,8 +149,7 @@ ts_status ts_infer_bernoulli(ts_frame *f)
         if (f->args[2].i != p->t->dtype)
             return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected p's %s, got number %lld",
                                ts_dtype_name((ts_dtype)p->t->dtype), (long long)f->args[2].i);
-        f->plan->compute = (ts_dtype)p->t->dtype;
-        ts_plan_result_like(f->plan, 0, p->t, (ts_dtype)p->t->dtype);
+        ts_plan_like(f->plan, p->t);
         return TS_OK;
     }
     TS_TRY(check_probability(f, 0, p->tag == TS_TAG_FLOAT ? p->d : (double)p->i));
@@ -164,11 +161,10 @@ ts_status ts_infer_multinomial(ts_frame *f)
 {
     const ts_tensor *p = f->args[0].t;
     int64_t draws = f->args[1].i, numel, bytes, sizes[2];
-    char got[192];
     TS_TRY(ts_check_float(f, 0));
     if (p->ndim < 1 || p->ndim > 2 || p->sizes[p->ndim - 1] < 1)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes (C) or (N, C) with C >= 1, got %s",
-                           ts_format_sizes(got, sizeof got, p->sizes, p->ndim));
+                           TS_SIZES_TEXT(p));
     int64_t categories = p->sizes[p->ndim - 1];
     if (draws < 1)
         return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected at least 1, got %lld", (long long)draws);

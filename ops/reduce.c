@@ -67,12 +67,11 @@ ts_status ts_infer_extreme(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
     TS_TRY(plan_dims(f, (ts_dtype)t->dtype, (ts_dtype)t->dtype));
-    char sizes[192];
     for (int d = 0; d < t->ndim; d++)
         if ((f->plan->count >> d & 1) && t->sizes[d] == 0)
             return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                                "expected at least one element in dim %d, got sizes %s", d,
-                               ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim));
+                               TS_SIZES_TEXT(t));
     return TS_OK;
 }
 
@@ -96,15 +95,12 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     const ts_value *sizes = &f->args[1];
     int n = (int)sizes->count, shift = t->ndim - n;
-    char want[192], got[192];
     bool fits = sizes->count <= TS_MAX_DIMS && shift >= 0;
     for (int d = 0; fits && d < n; d++)
         fits = sizes->ints[d] == t->sizes[d + shift] || sizes->ints[d] == 1;
     if (!fits)
-        return ts_fail_arg(
-            f, 1, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
-            ts_format_sizes(got, sizeof got, t->sizes, t->ndim),
-            ts_format_sizes(want, sizeof want, sizes->ints, n > TS_MAX_DIMS ? TS_MAX_DIMS : n));
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
+                           TS_SIZES_TEXT(t), TS_LIST_TEXT(sizes->ints, n));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->strided = 1;
     f->plan->count = 0;
@@ -121,7 +117,6 @@ ts_status ts_infer_unreduce(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     const ts_value *to = &f->args[1];
     int64_t mask, strides[TS_MAX_DIMS], numel;
-    char want[192], got[192];
     int n = (int)to->count;
     if (to->count > TS_MAX_DIMS || !ts_product(to->ints, n, &numel))
         return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes of 0 or more",
@@ -139,10 +134,6 @@ ts_status ts_infer_unreduce(ts_frame *f)
     if (!fits)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                            "expected the result of a reduction of sizes %s, got sizes %s",
-                           ts_format_sizes(want, sizeof want, to->ints, n),
-                           ts_format_sizes(got, sizeof got, t->sizes, t->ndim));
-    ts_tensor *alias = ts_tensor_alias(f->thread, t, to->ints, strides, n, 0);
-    TS_TRY(alias);
-    f->rets[0] = V_T(alias);
-    return TS_OK;
+                           TS_LIST_TEXT(to->ints, n), TS_SIZES_TEXT(t));
+    return ts_give_alias(f, 0, to->ints, strides, n, 0);
 }

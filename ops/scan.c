@@ -14,9 +14,7 @@ ts_status ts_infer_cumsum(ts_frame *f)
     ts_dtype dtype = ts_dtype_is_float((ts_dtype)t->dtype) ? (ts_dtype)t->dtype : TS_I64;
     int64_t dim;
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, &dim));
-    plan->outer = plan->count = plan->inner = 1;
-    for (int d = 0; d < t->ndim && t->numel; d++)
-        *(d < dim ? &plan->outer : d > dim ? &plan->inner : &plan->count) *= t->sizes[d];
+    ts_plan_split(plan, t, dim, dim + 1);
     plan->compute = dtype;
     plan->cast = 1;
     plan->operands = 1; /* in place on self */

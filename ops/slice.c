@@ -5,16 +5,6 @@
 
 #include <string.h>
 
-/** Puts an alias of argument 0 into result i; offset in elements. */
-static ts_status give_alias(ts_frame *f, int i, const int64_t *sizes, const int64_t *strides,
-                            int ndim, int64_t offset)
-{
-    ts_tensor *alias = ts_tensor_alias(f->thread, f->args[0].t, sizes, strides, ndim, offset);
-    TS_TRY(alias);
-    f->rets[i] = V_T(alias);
-    return TS_OK;
-}
-
 /** A slice after clamping: elements start, start + step, ... of dim, length of them. */
 typedef struct slice_at {
     int64_t dim, start, step, length;
@@ -51,7 +41,8 @@ ts_status ts_infer_slice(ts_frame *f)
     sizes[at.dim] = at.length;
     if (at.length > 1) /* with one element or none, the stride of a huge step could overflow */
         strides[at.dim] *= at.step;
-    return give_alias(f, 0, sizes, strides, t->ndim, at.length ? at.start * t->strides[at.dim] : 0);
+    return ts_give_alias(f, 0, sizes, strides, t->ndim,
+                         at.length ? at.start * t->strides[at.dim] : 0);
 }
 
 ts_status ts_infer_select(ts_frame *f)
@@ -73,7 +64,7 @@ ts_status ts_infer_select(ts_frame *f)
         sizes[to] = t->sizes[d];
         strides[to] = t->strides[d];
     }
-    return give_alias(f, 0, sizes, strides, t->ndim - 1, index * t->strides[dim]);
+    return ts_give_alias(f, 0, sizes, strides, t->ndim - 1, index * t->strides[dim]);
 }
 
 /** Sizes and strides of the diagonal, and where it begins in t. */
@@ -108,7 +99,7 @@ ts_status ts_infer_diagonal(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], start = 0;
     TS_TRY(diagonal_of(f, 1, t->sizes, t->strides, t->ndim, sizes, strides, &start));
-    return give_alias(f, 0, sizes, strides, t->ndim - 1, start);
+    return ts_give_alias(f, 0, sizes, strides, t->ndim - 1, start);
 }
 
 ts_status ts_infer_split(ts_frame *f)
@@ -130,7 +121,7 @@ ts_status ts_infer_split(ts_frame *f)
         if (!(f->want >> i & 1) || (i && i > (n - 1) / size))
             continue;
         sizes[dim] = ts_min64(size, n - i * size);
-        status = give_alias(f, i, sizes, t->strides, t->ndim, i * size * t->strides[dim]);
+        status = ts_give_alias(f, i, sizes, t->strides, t->ndim, i * size * t->strides[dim]);
     }
     for (int i = 0; status != TS_OK && i < TS_MAX_RETS; i++) {
         if (f->rets[i].tag == TS_TAG_TENSOR)
@@ -141,6 +132,14 @@ ts_status ts_infer_split(ts_frame *f)
 }
 
 /* ---------------------------------------------------------------- writing a part of a copy ---- */
+
+/** What kernels read of the slice. */
+static void plan_part(ts_plan *plan, const slice_at *at)
+{
+    plan->dim = at->dim;
+    plan->outer = at->start;
+    plan->inner = at->step;
+}
 
 ts_status ts_infer_slice_backward(ts_frame *f)
 {
@@ -156,36 +155,25 @@ ts_status ts_infer_slice_backward(ts_frame *f)
     memcpy(sizes, v->ints, v->count * sizeof *sizes);
     sizes[at.dim] = at.length;
     TS_TRY(ts_check_sizes(f, 0, sizes, (int)v->count));
-    ts_plan *plan = f->plan;
-    plan->compute = (ts_dtype)g->dtype;
-    plan->dim = at.dim;
-    plan->outer = at.start;
-    plan->inner = at.step;
-    ts_plan_result(plan, 0, v->ints, (int)v->count, (ts_dtype)g->dtype, g->storage->device);
+    plan_part(f->plan, &at);
+    f->plan->compute = g->dtype;
+    ts_plan_result(f->plan, 0, v->ints, (int)v->count, (ts_dtype)g->dtype, g->storage->device);
     return TS_OK;
 }
 
 ts_status ts_infer_slice_scatter(ts_frame *f)
 {
-    const ts_tensor *t = f->args[0].t, *src = f->args[1].t;
+    const ts_tensor *t = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS];
-    ts_device device;
     slice_at at;
     TS_TRY(slice_range(f, 2, t->sizes, t->ndim, &at));
     memcpy(sizes, t->sizes, sizeof sizes);
     sizes[at.dim] = at.length;
     TS_TRY(ts_check_sizes(f, 1, sizes, t->ndim));
-    TS_TRY(ts_check_devices(f, false, &device));
-    if (src->dtype != t->dtype)
-        return ts_fail_arg_hint(f, 1, TS_ERR_DTYPE, "cast with ts_to()",
-                                "expected dtype %s, got %s", ts_dtype_name((ts_dtype)t->dtype),
-                                ts_dtype_name((ts_dtype)src->dtype));
-    ts_plan *plan = f->plan;
-    plan->compute = (ts_dtype)t->dtype;
-    plan->dim = at.dim;
-    plan->outer = at.start;
-    plan->inner = at.step;
-    ts_plan_result_like(plan, 0, t, (ts_dtype)t->dtype);
+    TS_TRY(ts_check_one_device(f));
+    TS_TRY(ts_check_dtype(f, 1, (ts_dtype)t->dtype));
+    plan_part(f->plan, &at);
+    ts_plan_like(f->plan, t);
     return TS_OK;
 }
 
@@ -210,18 +198,7 @@ ts_status ts_composite_diagonal_backward(ts_frame *f)
 /** t checked and dim made non-negative, for forms that are made of others. */
 static bool dim_of(ts_tensor *t, int *dim, const char *op, const void *site)
 {
-    if (!t || t == TS_NONE) {
-        ts_fail_null(op, site, "t");
-        return false;
-    }
-    if (*dim < -t->ndim || *dim >= t->ndim) {
-        ts_fail_op(TS_ERR_INDEX, op, site, NULL,
-                   "argument 'dim': expected a dim from %d to %d, got %d", -t->ndim, t->ndim - 1,
-                   *dim);
-        return false;
-    }
-    *dim += *dim < 0 ? t->ndim : 0;
-    return true;
+    return ts_tensor_ok(t, op, "t", site) && ts_dim_ok(dim, t->ndim, op, "dim", site);
 }
 
 ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length)

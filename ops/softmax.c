@@ -8,14 +8,7 @@ static ts_status plan_dim(ts_frame *f, const ts_tensor *t, int arg)
 {
     ts_plan *plan = f->plan;
     TS_TRY(ts_check_dim(f, arg, f->args[arg].i, t->ndim, &plan->dim));
-    plan->count = t->ndim ? t->sizes[plan->dim] : 1;
-    plan->outer = plan->inner = 1;
-    for (int d = 0; d < t->ndim; d++) {
-        if (d < plan->dim)
-            plan->outer *= t->sizes[d];
-        else if (d > plan->dim)
-            plan->inner *= t->sizes[d];
-    }
+    ts_plan_split(plan, t, plan->dim, plan->dim + 1);
     return TS_OK;
 }
 
@@ -43,12 +36,10 @@ ts_status ts_infer_softmax(ts_frame *f)
 ts_status ts_infer_softmax_backward(ts_frame *f)
 {
     const ts_tensor *y = f->args[1].t;
-    ts_device device;
     TS_TRY(ts_check_float(f, 1));
     TS_TRY(ts_check_sizes(f, 0, y->sizes, y->ndim));
-    TS_TRY(ts_check_devices(f, false, &device));
-    f->plan->compute = (ts_dtype)y->dtype;
+    TS_TRY(ts_check_one_device(f));
     f->plan->cast = 1;
-    ts_plan_result_like(f->plan, 0, y, (ts_dtype)y->dtype);
+    ts_plan_like(f->plan, y);
     return plan_dim(f, y, 2);
 }

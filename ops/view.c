@@ -6,20 +6,10 @@
 
 #include <string.h>
 
-/** Makes an alias of argument 0 the result; offset in elements. */
-static ts_status give_alias(ts_frame *f, const int64_t *sizes, const int64_t *strides, int ndim,
-                            int64_t offset)
-{
-    ts_tensor *alias = ts_tensor_alias(f->thread, f->args[0].t, sizes, strides, ndim, offset);
-    TS_TRY(alias);
-    f->rets[0] = V_T(alias);
-    return TS_OK;
-}
-
 ts_status ts_infer_alias(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
-    return give_alias(f, t->sizes, t->strides, t->ndim, 0);
+    return ts_give_alias(f, 0, t->sizes, t->strides, t->ndim, 0);
 }
 
 /* ------------------------------------------------------------------------ view, reshape ---- */
@@ -29,7 +19,6 @@ static ts_status wanted_sizes(ts_frame *f, int64_t *sizes, int *ndim)
 {
     const ts_tensor *t = f->args[0].t;
     const ts_value *v = &f->args[1];
-    char want[192], got[192];
     int64_t known = 1, unknown = -1, n = 0;
     if (v->count > TS_MAX_DIMS)
         return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes, got %u", TS_MAX_DIMS,
@@ -54,8 +43,7 @@ static ts_status wanted_sizes(ts_frame *f, int64_t *sizes, int *ndim)
     return ts_fail_arg(
         f, 1, TS_ERR_SHAPE,
         "expected sizes for %lld elements of sizes %s, at most one of them -1, got %s",
-        (long long)t->numel, ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
-        ts_format_sizes(got, sizeof got, v->ints, *ndim));
+        (long long)t->numel, TS_SIZES_TEXT(t), TS_LIST_TEXT(v->ints, *ndim));
 }
 
 /**
@@ -94,14 +82,11 @@ ts_status ts_infer_view(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     TS_TRY(wanted_sizes(f, sizes, &ndim));
     if (view_strides(t, sizes, ndim, strides))
-        return give_alias(f, sizes, strides, ndim, 0);
-    char want[192], got[192], from[192];
+        return ts_give_alias(f, 0, sizes, strides, ndim, 0);
     return ts_fail_arg_hint(
         f, 1, TS_ERR_SHAPE, "use ts_reshape(), which copies then",
         "expected sizes that strides %s of sizes %s can have without a copy, got %s",
-        ts_format_sizes(want, sizeof want, t->strides, t->ndim),
-        ts_format_sizes(from, sizeof from, t->sizes, t->ndim),
-        ts_format_sizes(got, sizeof got, sizes, ndim));
+        TS_LIST_TEXT(t->strides, t->ndim), TS_SIZES_TEXT(t), TS_LIST_TEXT(sizes, ndim));
 }
 
 ts_status ts_infer_reshape(ts_frame *f)
@@ -111,7 +96,7 @@ ts_status ts_infer_reshape(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     TS_TRY(wanted_sizes(f, sizes, &ndim));
     if (view_strides(t, sizes, ndim, strides))
-        return give_alias(f, sizes, strides, ndim, 0);
+        return ts_give_alias(f, 0, sizes, strides, ndim, 0);
     ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)t->dtype);
     TS_TRY(copy);
     copy->ndim = (uint8_t)ndim; /* nobody else has it yet */
@@ -128,7 +113,6 @@ ts_status ts_infer_permute(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     const ts_value *dims = &f->args[1];
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
-    char got[192];
     unsigned seen = 0;
     bool fits = dims->count == t->ndim;
     for (int i = 0; fits && i < t->ndim; i++) {
@@ -141,11 +125,9 @@ ts_status ts_infer_permute(ts_frame *f)
         strides[i] = t->strides[d];
     }
     if (!fits)
-        return ts_fail_arg(
-            f, 1, TS_ERR_INDEX, "expected each of %d dims once, got %s", t->ndim,
-            ts_format_sizes(got, sizeof got, dims->ints,
-                            dims->count > TS_MAX_DIMS ? TS_MAX_DIMS : (int)dims->count));
-    return give_alias(f, sizes, strides, t->ndim, 0);
+        return ts_fail_arg(f, 1, TS_ERR_INDEX, "expected each of %d dims once, got %s", t->ndim,
+                           TS_LIST_TEXT(dims->ints, dims->count));
+    return ts_give_alias(f, 0, sizes, strides, t->ndim, 0);
 }
 
 ts_status ts_infer_transpose(ts_frame *f)
@@ -162,7 +144,7 @@ ts_status ts_infer_transpose(ts_frame *f)
         strides[a] = t->strides[b];
         strides[b] = t->strides[a];
     }
-    return give_alias(f, sizes, strides, t->ndim, 0);
+    return ts_give_alias(f, 0, sizes, strides, t->ndim, 0);
 }
 
 /* -------------------------------------------------------------------- more and fewer dims ---- */
@@ -180,13 +162,11 @@ ts_status ts_infer_expand(ts_frame *f)
         fits = sizes[d] >= 0 && (had == sizes[d] || had == 1);
         strides[d] = d < shift || had != sizes[d] ? 0 : t->strides[d - shift];
     }
-    char want[192], got[192];
     if (fits && ts_tensor_bytes(sizes, n, ts_dtype_sizes[t->dtype], &numel, &bytes))
-        return give_alias(f, sizes, strides, n, 0);
-    return ts_fail_arg(
-        f, 1, TS_ERR_SHAPE, "expected at most %d sizes to which %s broadcasts, got %s", TS_MAX_DIMS,
-        ts_format_sizes(want, sizeof want, t->sizes, t->ndim),
-        ts_format_sizes(got, sizeof got, v->ints, v->count > TS_MAX_DIMS ? TS_MAX_DIMS : n));
+        return ts_give_alias(f, 0, sizes, strides, n, 0);
+    return ts_fail_arg(f, 1, TS_ERR_SHAPE,
+                       "expected at most %d sizes to which %s broadcasts, got %s", TS_MAX_DIMS,
+                       TS_SIZES_TEXT(t), TS_LIST_TEXT(v->ints, n));
 }
 
 ts_status ts_infer_squeeze(ts_frame *f)
@@ -194,8 +174,9 @@ ts_status ts_infer_squeeze(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     const ts_value *dims = &f->args[1];
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], at;
-    unsigned drop = 0;
-    for (uint32_t i = 0; i < dims->count; i++) {
+    bool all = dims->tag == TS_TAG_NONE;
+    unsigned drop = all ? ~0u : 0;
+    for (uint32_t i = 0; !all && i < dims->count; i++) {
         TS_TRY(ts_check_dim(f, 1, dims->ints[i], t->ndim, &at));
         drop |= 1u << at;
     }
@@ -206,7 +187,7 @@ ts_status ts_infer_squeeze(ts_frame *f)
         sizes[n] = t->sizes[d];
         strides[n++] = t->strides[d];
     }
-    return give_alias(f, sizes, strides, n, 0);
+    return ts_give_alias(f, 0, sizes, strides, n, 0);
 }
 
 ts_status ts_infer_unsqueeze(ts_frame *f)
@@ -225,7 +206,7 @@ ts_status ts_infer_unsqueeze(ts_frame *f)
         sizes[d] = t->sizes[o];
         strides[d] = t->strides[o++];
     }
-    return give_alias(f, sizes, strides, t->ndim + 1, 0);
+    return ts_give_alias(f, 0, sizes, strides, t->ndim + 1, 0);
 }
 
 ts_status ts_infer_as_strided(ts_frame *f)
@@ -250,16 +231,15 @@ ts_status ts_infer_as_strided(ts_frame *f)
                            ts_add_size(last, reach, &last)));
     }
     if (!fits || (numel ? last >= room : offset > room)) {
-        char a[192], b[192];
         return ts_fail_arg(
             f, 2, TS_ERR_VALUE,
             "expected strides >= 0 that keep within %lld elements of storage, got %s for sizes %s "
             "at offset %lld",
-            (long long)room, ts_format_sizes(a, sizeof a, strides->ints, (int)strides->count),
-            ts_format_sizes(b, sizeof b, sizes->ints, (int)sizes->count), (long long)offset);
+            (long long)room, TS_LIST_TEXT(strides->ints, strides->count),
+            TS_LIST_TEXT(sizes->ints, sizes->count), (long long)offset);
     }
     int64_t here = t->data ? (t->data - (char *)t->storage->data) / item : 0;
-    return give_alias(f, sizes->ints, strides->ints, (int)sizes->count, offset - here);
+    return ts_give_alias(f, 0, sizes->ints, strides->ints, (int)sizes->count, offset - here);
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */
@@ -273,23 +253,9 @@ ts_tensor *ts_contiguous(ts_tensor *t)
 
 ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other)
 {
-    if (!other || other == TS_NONE) {
-        ts_fail_null("expand_as", __builtin_return_address(0), "other");
+    if (!ts_tensor_ok(other, "expand_as", "other", __builtin_return_address(0)))
         return NULL;
-    }
     return ts_expand(t, other->sizes, other->ndim);
-}
-
-/** dim within [-n, n) made non-negative. */
-static bool dim_within(int *dim, int n, const char *op, const char *name, const void *site)
-{
-    if (*dim < -n || *dim >= n) {
-        ts_fail_op(TS_ERR_INDEX, op, site, NULL,
-                   "argument '%s': expected a dim from %d to %d, got %d", name, -n, n - 1, *dim);
-        return false;
-    }
-    *dim += *dim < 0 ? n : 0;
-    return true;
 }
 
 ts_tensor *ts_t(ts_tensor *t)
@@ -309,8 +275,8 @@ ts_tensor *ts_movedim(ts_tensor *t, int source, int destination)
 {
     const void *site = __builtin_return_address(0);
     if (!ts_tensor_ok(t, "movedim", "t", site) ||
-        !dim_within(&source, t->ndim, "movedim", "source", site) ||
-        !dim_within(&destination, t->ndim, "movedim", "destination", site))
+        !ts_dim_ok(&source, t->ndim, "movedim", "source", site) ||
+        !ts_dim_ok(&destination, t->ndim, "movedim", "destination", site))
         return NULL;
     int64_t dims[TS_MAX_DIMS];
     for (int to = 0, from = 0; to < t->ndim; to++) {
@@ -326,8 +292,8 @@ ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim)
     if (!ts_tensor_ok(t, "flatten", "t", site))
         return NULL;
     int n = t->ndim ? t->ndim : 1; /* a 0-dim tensor counts as one dim and becomes one */
-    if (!dim_within(&start_dim, n, "flatten", "start_dim", site) ||
-        !dim_within(&end_dim, n, "flatten", "end_dim", site))
+    if (!ts_dim_ok(&start_dim, n, "flatten", "start_dim", site) ||
+        !ts_dim_ok(&end_dim, n, "flatten", "end_dim", site))
         return NULL;
     if (end_dim < start_dim) {
         ts_fail_op(TS_ERR_INDEX, "flatten", site, NULL,
@@ -351,7 +317,7 @@ ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
     const void *site = __builtin_return_address(0);
     if (!ts_tensor_ok(t, "unflatten", "t", site) ||
         !ts_ints_ok(sizes, ndim, "unflatten", "sizes", site) ||
-        !dim_within(&dim, t->ndim, "unflatten", "dim", site))
+        !ts_dim_ok(&dim, t->ndim, "unflatten", "dim", site))
         return NULL;
     int64_t all[TS_MAX_DIMS], known = 1;
     int to = 0, unknown = -1, more = ndim - 1 + t->ndim;
@@ -372,23 +338,15 @@ ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
         fits = fits && known == t->sizes[dim];
     }
     if (!fits) {
-        char got[192];
         ts_fail_op(TS_ERR_SHAPE, "unflatten", site, NULL,
                    "argument 'sizes': expected sizes whose product is %lld, %d dims in all at "
                    "most, got %s",
-                   (long long)t->sizes[dim], TS_MAX_DIMS,
-                   ts_format_sizes(got, sizeof got, sizes, ndim));
+                   (long long)t->sizes[dim], TS_MAX_DIMS, TS_LIST_TEXT(sizes, ndim));
         return NULL;
     }
     for (int d = dim + 1; d < t->ndim; d++)
         all[to++] = t->sizes[d];
     return ts_view(t, all, to);
-}
-
-ts_tensor *ts_squeeze(ts_tensor *t)
-{
-    static const int64_t all[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
-    return TS_INVOKE(TS_OP_squeeze, V_T(t), V_IS(all, t ? t->ndim : 0));
 }
 
 ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides, int ndim,

@@ -243,8 +243,9 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
  * appended, so a library that is newer than its caller reads as many bytes as `size` says and
  * takes the fields behind them as zero. A size of 0, or one that is larger than the library's,
  * is TS_ERR_VALUE. The same holds for ts_module_type, ts_function and ts_training; a ts_backend
- * must have the library's own size. TS_CHECK_OPTS() of check.h is the one check. Since zero is the
- * default, a tensor among the fields is absent when it is NULL: look first whether it was made.
+ * must have the library's own size. TS_CHECK_OPTS() of check.h is the one check. A number whose
+ * default is not 0, and a tensor that is optional, are given by their address: NULL there is the
+ * default. So a tensor that is NULL failed, in options as everywhere.
  */
 #ifndef __cplusplus
 /** The address of a struct of options with its size, for one call:

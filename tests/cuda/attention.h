@@ -48,7 +48,8 @@ enum { SEQUENCES = 8 };
 typedef struct operands {
     ts_tensor *q, *k, *v, *g, *g_lse; // (B, H, Sq, D), (B, G, Sk, D), (B, G, Sk, E),
                                       // (B, H, Sq, E), (B, H, Sq)
-    ts_attention_opts opts;
+    ts_tensor *mask, *starts[2];      // or NULL: not masked, not packed
+    ts_attention_opts numbers;        /* without its tensors */
     int32_t q_starts[SEQUENCES + 1], k_starts[SEQUENCES + 1];
 } operands;
 
@@ -59,6 +60,8 @@ typedef struct results {
     ts_tensor *dead; // (B, H, Sq), bool: rows that see no key
 } results;
 
+/** All options of a call; they point into o. */
+ts_attention_opts options_of(const operands *o);
 /** Normal numbers; the device's generator goes on. */
 operands draw(const problem *p, ts_device device);
 /** The same on another device. */

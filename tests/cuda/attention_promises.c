@@ -103,13 +103,14 @@ TS_TEST(a_gradient_has_the_same_bits_whichever_others_are_wanted, .loop = TENSOR
     GPU(device);
     OK(ts_set_deterministic(true));
     operands o = draw(&p, device);
+    ts_attention_opts opts = options_of(&o);
     results r = by_attention(&o);
     for (int some = 1; some < 7; some++) {
         ts_tensor *grads[3], **wanted[3];
         for (int i = 0; i < 3; i++)
             wanted[i] = some >> i & 1 ? &grads[i] : NULL;
         OK(ts_scaled_dot_product_attention_backward(o.g, o.g_lse, o.q, o.k, o.v, r.all[OUT], r.lse,
-                                                    &o.opts, wanted));
+                                                    &opts, wanted));
         for (int i = 0; i < 3; i++)
             ck_assert_msg(!wanted[i] || same_bits(grads[i], r.all[DQ + i]),
                           "gradient %d of choice %d", i, some);
@@ -212,15 +213,16 @@ TS_TEST(what_keys_hold_that_a_mask_hides_does_not_reach_the_result, .loop = TENS
             TS_SCOPE;
             const problem *p = &problems[i];
             operands o = draw(p, device);
-            ts_tensor *hidden = ts_dtype_of(o.opts.mask) == TS_BOOL
-                                    ? ts_logical_not(o.opts.mask)
-                                    : ts_eq_scalar(o.opts.mask, -INFINITY);
+            ts_attention_opts opts = options_of(&o);
+            ts_tensor *hidden = ts_dtype_of(o.mask) == TS_BOOL
+                                    ? ts_logical_not(o.mask)
+                                    : ts_eq_scalar(o.mask, -INFINITY);
             int64_t batch = ts_ndim(hidden) > 1 ? p->batch : 1;
             hidden = ts_reshape(hidden, TS_SIZES(batch, 1, p->keys, 1));
             ts_tensor *bad = ts_masked_fill_scalar(o.k, hidden, ts_scalar_float(odd[k])), *lse[2],
                       *y[2];
-            OK(y[0] = ts_scaled_dot_product_attention_ex(o.q, o.k, o.v, &lse[0], &o.opts));
-            OK(y[1] = ts_scaled_dot_product_attention_ex(o.q, bad, o.v, &lse[1], &o.opts));
+            OK(y[0] = ts_scaled_dot_product_attention_ex(o.q, o.k, o.v, &lse[0], &opts));
+            OK(y[1] = ts_scaled_dot_product_attention_ex(o.q, bad, o.v, &lse[1], &opts));
             bool same = same_bits(y[0], y[1]) && same_bits(lse[0], lse[1]) && isinf(largest(bad));
             if (!same)
                 printf("problem %d: %g is seen\n", (int)i, odd[k]);
@@ -280,8 +282,9 @@ TS_TEST(an_operand_that_tensor_cores_cannot_read_costs_one_copy_and_others_none,
             for (int i = 0; i < 3; i++)
                 if (!(which >> i & 1))
                     *of[i] = in[i];
+            ts_attention_opts opts = options_of(&o);
             uint64_t before = memory_of(device).system_allocs;
-            OK(ts_scaled_dot_product_attention_ex(o.q, o.k, o.v, NULL, &o.opts));
+            OK(ts_scaled_dot_product_attention_ex(o.q, o.k, o.v, NULL, &opts));
             uint64_t blocks = memory_of(device).system_allocs - before;
             if (!lies && !which)
                 fewest = blocks;

@@ -93,18 +93,19 @@ operands draw(const problem *p, ts_device device)
     operands o = {0};
     int64_t values = p->value_depth ? p->value_depth : p->depth, batch = p->batch, rows = p->rows,
             keys = p->keys;
-    o.opts = (ts_attention_opts){.size = sizeof o.opts, .scale = p->scale, .causal = p->causal,
-                                 .window = p->window, .window_left = p->left,
-                                 .window_right = p->right, .softcap = p->softcap,
-                                 .dropout_p = p->dropout_p};
+    o.numbers = (ts_attention_opts){.size = sizeof o.numbers, .scale = p->scale,
+                                    .causal = p->causal,
+                                    .window = p->window, .window_left = p->left,
+                                    .window_right = p->right, .softcap = p->softcap,
+                                    .dropout_p = p->dropout_p};
     if (p->packed) {
         starts_of(p, &o);
         ts_tensor *q_starts = ts_from_array(o.q_starts, TS_I32, TS_SIZES(batch + 1));
         ts_tensor *k_starts = ts_from_array(o.k_starts, TS_I32, TS_SIZES(batch + 1));
-        OK(o.opts.cu_seqlens_q = ts_to_device(q_starts, device));
-        OK(o.opts.cu_seqlens_k = ts_to_device(k_starts, device));
-        o.opts.max_seqlen_q = rows;
-        o.opts.max_seqlen_k = keys;
+        OK(o.starts[0] = ts_to_device(q_starts, device));
+        OK(o.starts[1] = ts_to_device(k_starts, device));
+        o.numbers.max_seqlen_q = rows;
+        o.numbers.max_seqlen_k = keys;
         rows = o.q_starts[batch];
         keys = o.k_starts[batch];
         batch = 1;
@@ -118,8 +119,8 @@ operands draw(const problem *p, ts_device device)
     ts_tensor *g_lse = normal(device, wide, batch, p->heads, rows, 1);
     o.g_lse = p->lse_gradient ? ts_select(g_lse, 3, 0) : TS_NONE;
     if (p->mask)
-        o.opts.mask = draw_mask(p, device);
-    o.opts.rng = ts_rng_get_state();
+        o.mask = draw_mask(p, device);
+    o.numbers.rng = ts_rng_get_state();
     return o;
 }
 
@@ -127,11 +128,19 @@ operands operands_to(const problem *p, const operands *o, ts_device device)
 {
     operands to = *o;
     ts_tensor **all[] = {&to.q, &to.k, &to.v, &to.g, p->lse_gradient ? &to.g_lse : NULL,
-                         &to.opts.mask, &to.opts.cu_seqlens_q, &to.opts.cu_seqlens_k};
+                         &to.mask, &to.starts[0], &to.starts[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && *all[i])
             OK(*all[i] = ts_to_device(*all[i], device));
     return to;
+}
+
+ts_attention_opts options_of(const operands *o)
+{
+    ts_attention_opts opts = o->numbers;
+    opts.mask = o->mask ? &o->mask : NULL;
+    opts.cu_seqlens = o->starts[0] ? o->starts : NULL;
+    return opts;
 }
 
 /* --------------------------------------------------------------------------- computations ---- */
@@ -139,12 +148,13 @@ operands operands_to(const problem *p, const operands *o, ts_device device)
 results by_attention(const operands *o)
 {
     results r = {0};
-    ts_rng_set_state(o->opts.rng);
-    r.all[OUT] = ts_scaled_dot_product_attention_ex(o->q, o->k, o->v, &r.lse, &o->opts);
+    ts_attention_opts opts = options_of(o);
+    ts_rng_set_state(opts.rng);
+    r.all[OUT] = ts_scaled_dot_product_attention_ex(o->q, o->k, o->v, &r.lse, &opts);
     OK(r.all[OUT]);
     ts_tensor **wanted[] = {&r.all[DQ], &r.all[DK], &r.all[DV]};
     OK(ts_scaled_dot_product_attention_backward(o->g, o->g_lse, o->q, o->k, o->v, r.all[OUT], r.lse,
-                                                &o->opts, wanted));
+                                                &opts, wanted));
     return r;
 }
 
@@ -253,7 +263,7 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype)
     for (int i = 0; i < 3; i++)
         OK(in[i] = ts_set_requires_grad(ts_detach(ts_contiguous(ts_to(in[i], dtype))), true));
     if (p->dropout_p > 0) {
-        ts_rng_set_state(o->opts.rng);
+        ts_rng_set_state(o->numbers.rng);
         const int64_t sizes[] = {p->batch, p->heads, p->rows, p->keys};
         kept = ts_empty_on(sizes, 4, TS_F32, ts_device_of(o->q));
         OK(kept = ts_dropout(ts_fill_(kept, 1), p->dropout_p, true));
@@ -269,7 +279,7 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype)
         int64_t rows = ts_size(q, 2), keys = ts_size(k, 2);
         if (!rows)
             continue;
-        ys[n] = keys ? attend(p, q, k, v, pairs_of(p, o->opts.mask, b, rows, keys),
+        ys[n] = keys ? attend(p, q, k, v, pairs_of(p, o->mask, b, rows, keys),
                               pairs_of(p, kept, b, rows, keys), &lses[n], &deads[n])
                      : nothing(q, ts_size(v, 3), &lses[n], &deads[n]);
         n++;

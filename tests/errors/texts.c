@@ -261,20 +261,22 @@ static ts_tensor *bounds(int32_t a, int32_t b, int32_t c)
 {
     return ts_from_array((int32_t[]){a, b, c}, TS_I32, TS_SIZES(3));
 }
-#define PACKED(a, b, c) .cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = bounds(a, b, c),          \
-    .max_seqlen_q = 3, .max_seqlen_k = 3
+#define BOUNDS(q, k) .cu_seqlens = (ts_tensor *[]){q, k}
+#define PACKED(a, b, c)                                                                            \
+    BOUNDS(bounds(0, 3, 6), bounds(a, b, c)), .max_seqlen_q = 3, .max_seqlen_k = 3
 
 TS_TEST(options_of_attention_say_what_is_wrong)
 {
     OPERANDS;
-    ts_tensor *mask = ts_set_requires_grad(ts_ones(TS_SIZES(6), TS_F32), true);
-    WRONG(ATTEND(.mask = A),
+    ts_tensor *mask = ts_set_requires_grad(ts_ones(TS_SIZES(6), TS_F32), true),
+              *wide = ts_ones(TS_SIZES(6), TS_F64);
+    WRONG(ATTEND(.mask = &A),
           "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'mask': expected sizes that broad"
           "cast to (1, 2, 6, 6), got (2, 3)");
-    WRONG(ATTEND(.mask = ts_ones(TS_SIZES(6), TS_F64)),
+    WRONG(ATTEND(.mask = &wide),
           "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'mask': expected dtype bool or f3"
           "2 as argument 'query', got f64 | cast with ts_to()");
-    WRONG(ATTEND(.mask = mask),
+    WRONG(ATTEND(.mask = &mask),
           "TS_ERR_AUTOGRAD: scaled_dot_product_attention: argument 'mask': requires grad, and att"
           "ention has no gradient for it | pass ts_detach() of it, or write attention with ops of"
           " their own");
@@ -290,20 +292,22 @@ TS_TEST(options_of_attention_say_what_is_wrong)
     WRONG(ATTEND(.dropout_p = 1.5),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'dropout_p': expected a probabili"
           "ty from 0 to 1, got 1.5");
-    WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6)),
-          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens_k': expected a tensor,"
+    WRONG(ATTEND(BOUNDS(bounds(0, 3, 6), NULL)),
+          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens': expected a tensor,"
           " got NULL | pass TS_NONE where an optional tensor is absent");
+    WRONG(ATTEND(BOUNDS(bounds(0, 3, 6), TS_NONE)),
+          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens': expected a tensor,"
+          " got TS_NONE");
     WRONG(ATTEND(.max_seqlen_q = 3),
-          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens_q': expected a tensor,"
+          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens': expected a tensor,"
           " got NULL | pass TS_NONE where an optional tensor is absent");
-    WRONG(ATTEND(.cu_seqlens_q = N, .cu_seqlens_k = N),
+    WRONG(ATTEND(BOUNDS(N, N)),
           "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'cu_seqlens': expected dtype i32,"
           " got i64 | cast with ts_to()");
-    WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = ts_zeros(TS_SIZES(4), TS_I32)),
+    WRONG(ATTEND(BOUNDS(bounds(0, 3, 6), ts_zeros(TS_SIZES(4), TS_I32))),
           "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'cu_seqlens': expected sizes (as "
           "the first list), got (4)");
-    WRONG(ATTEND(.cu_seqlens_q = bounds(0, 3, 6), .cu_seqlens_k = bounds(0, 3, 6),
-                 .max_seqlen_q = -1),
+    WRONG(ATTEND(BOUNDS(bounds(0, 3, 6), bounds(0, 3, 6)), .max_seqlen_q = -1),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'max_seqlens': expected two numbe"
           "rs from 0 to 2147483647 beside argument 'cu_seqlens', got (-1, 0)");
     WRONG(ATTEND(PACKED(0, 3, 5)),
@@ -326,7 +330,7 @@ TS_TEST(options_of_attention_say_what_is_wrong)
     WRONG(
         (ts_scaled_dot_product_attention_ex(q, q, q, NULL, &small)),
         "TS_ERR_VALUE: scaled_dot_product_attention_ex: argument 'opts': expected a size from 8 to "
-        "120, got 4 | set .size to the size of the struct, or use TS_OPTS()");
+        "112, got 4 | set .size to the size of the struct, or use TS_OPTS()");
 }
 
 TS_TEST(products_and_layers_say_what_is_wrong)

@@ -438,8 +438,9 @@ CALLS(matmul_and_norm)
     fault_see(f, dk);
     fault_see(f, dv);
     ts_tensor *bounds = ts_from_array((int32_t[]){0, 2, 5}, TS_I32, TS_SIZES(3));
-    ts_attention_opts all = {.size = sizeof all, .mask = ts_ones(TS_SIZES(5), TS_BOOL),
-                             .cu_seqlens_q = bounds, .cu_seqlens_k = bounds, .max_seqlen_q = 3,
+    ts_tensor *mask = ts_ones(TS_SIZES(5), TS_BOOL);
+    ts_attention_opts all = {.size = sizeof all, .mask = &mask,
+                             .cu_seqlens = (ts_tensor *[]){bounds, bounds}, .max_seqlen_q = 3,
                              .max_seqlen_k = 5, .window = true, .window_left = 1, .softcap = 2,
                              .dropout_p = 0.25};
     FAULTY(f, (ts_manual_seed(1), y = ts_scaled_dot_product_attention_ex(q, q, q, &lse, &all)));
@@ -497,8 +498,8 @@ CALLS(optimizer_ops)
     ts_tensor *v[] = {ts_zeros_like(a), ts_zeros_like(b)};
     int64_t steps[] = {1, 1};
     ts_adamw_rule adam = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
-    ts_sgd_rule sgd = {
-        .lr = 0.1, .momentum = 0.9, .grad_scale = ts_full(NULL, 0, ts_scalar_float(0.5), TS_F32)};
+    ts_tensor *half = ts_full(NULL, 0, ts_scalar_float(0.5), TS_F32);
+    ts_sgd_rule sgd = {.lr = 0.1, .momentum = 0.9, .grad_scale = &half};
     fault_watch_written(f, params[0]);
     fault_watch_written(f, m[1]);
     FAULTY(f, ts_adamw_(params, grads, m, v, steps, 2, &adam));

@@ -235,7 +235,8 @@ static ts_tensor *attention_options(const json_t *args, ts_tensor *const *p)
 {
     ts_attention_opts opts = {.size = sizeof opts, .scale = 0.75, .softcap = 1.5, .window = true,
                               .window_left = 2, .window_right = 1};
-    opts.mask = tensor_of(json_object_get(args, "bias"), TS_F64);
+    ts_tensor *mask = tensor_of(json_object_get(args, "bias"), TS_F64);
+    opts.mask = &mask;
     ts_tensor *y = ts_scaled_dot_product_attention_ex(p[0], p[1], p[2], NULL, &opts);
     return ts_sum(ts_mul(y, tensor_of(json_object_get(args, "g"), TS_F64)));
 }

@@ -1,4 +1,4 @@
-/** @file autocast.c  Autocast: the lists, regions, errors, what layers below see. */
+/** @file autocast.c  Autocast: regions, errors, what layers below see. */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
 
@@ -13,48 +13,6 @@ static ts_tensor *meta(ts_dtype dtype, int ndim)
     return t;
 }
 
-/* ------------------------------------------------------------------------------- lists ---- */
-
-/* With f matrices of f32, l of the region's dtype; c, d the same with 3 dims, p, q with 4.
-   META: what counts is which dtypes reach the op. */
-#define LOWERED(CASE)                                                                              \
-    CASE(mm, ts_mm(f, l)) CASE(bmm, ts_bmm(c, c)) CASE(matmul, ts_matmul(c, l))                    \
-    CASE(addmm, ts_addmm(f1, f, l))                                                                \
-    CASE(linear, ts_linear(l, f, f1)) CASE(linear_gelu, ts_linear_gelu(l, f, f1, true, NULL))      \
-    CASE(scaled_dot_product_attention, ts_scaled_dot_product_attention(p, q, p))
-#define IN_F32(CASE)                                                                               \
-    CASE(pow, ts_pow(l, l)) CASE(exp, ts_exp(l)) CASE(expm1, ts_expm1(l)) CASE(log, ts_log(l))     \
-    CASE(log2, ts_log2(l)) CASE(log10, ts_log10(l)) CASE(log1p, ts_log1p(l))                       \
-    CASE(rsqrt, ts_rsqrt(l)) CASE(reciprocal, ts_reciprocal(l)) CASE(tan, ts_tan(l))               \
-    CASE(asin, ts_asin(l)) CASE(acos, ts_acos(l)) CASE(sinh, ts_sinh(l)) CASE(cosh, ts_cosh(l))    \
-    CASE(softplus, ts_softplus(l, 1, 20)) CASE(sum, ts_sum(l)) CASE(prod, ts_prod(l))              \
-    CASE(norm, ts_norm(l)) CASE(logsumexp, ts_logsumexp_dim(l, 0, false))                          \
-    CASE(cumsum, ts_cumsum(l, 0)) CASE(softmax, ts_softmax(l, -1))                                 \
-    CASE(log_softmax, ts_log_softmax(l, -1)) CASE(layer_norm, ts_layer_norm(l, f1, f1))            \
-    CASE(add_layer_norm, ts_add_layer_norm(l, l, f1, f1, NULL))                                    \
-    CASE(group_norm, ts_group_norm(l, 2, f1, f1, 1e-5)) CASE(rms_norm, ts_rms_norm(l, f1))         \
-    CASE(cross_entropy, ts_cross_entropy(l, i)) CASE(nll_loss, ts_nll_loss(l, i))                  \
-    CASE(mse_loss, ts_mse_loss(l, f)) CASE(l1_loss, ts_l1_loss(f, l))                              \
-    CASE(smooth_l1_loss, ts_smooth_l1_loss(l, l)) CASE(huber_loss, ts_huber_loss(l, f))            \
-    CASE(binary_cross_entropy_with_logits, ts_binary_cross_entropy_with_logits(l, f))              \
-    CASE(kl_div, ts_kl_div(l, l))
-#define WIDENED(CASE)                                                                              \
-    CASE(slice_scatter, ts_slice_scatter(l, f, 0, 0, 4, 1)) CASE(index_add,                        \
-                                                                 ts_index_add(l, 0, i, f))         \
-    CASE(scatter, ts_scatter(f, 0, i2, l)) CASE(scatter_add, ts_scatter_add(l, 0, i2, f))          \
-    CASE(masked_scatter, ts_masked_scatter(l, b, f))
-/* no row: they promote by themselves, or take one floating tensor and keep its dtype */
-#define WIDE_ANYHOW(CASE)                                                                          \
-    CASE(add, ts_add(l, f)) CASE(mul, ts_mul(f, l)) CASE(where, ts_where(b, l, f))                 \
-    CASE(cat, ts_cat(both, 2, 0)) CASE(stack, ts_stack(both, 2, 0))                                \
-    CASE(addcmul, ts_addcmul(l, f, l, 2)) CASE(addcdiv, ts_addcdiv(f, l, l, 2))                    \
-    CASE(atan2, ts_atan2(l, f)) CASE(lerp, ts_lerp(l, l, f)) CASE(maximum, ts_maximum(l, f))
-#define UNTOUCHED(CASE)                                                                            \
-    CASE(relu, ts_relu(l)) CASE(gelu, ts_gelu(l)) CASE(tanh, ts_tanh(l)) CASE(mish, ts_mish(l))    \
-    CASE(mean, ts_mean(l)) CASE(dropout, ts_dropout(l, 0.5, true)) CASE(sqrt, ts_sqrt(l))          \
-    CASE(embedding, ts_embedding(l, i, -1)) CASE(masked_fill, ts_masked_fill_scalar(l, b, 0))      \
-    CASE(reshape, ts_reshape(l, TS_SIZES(16))) CASE(gather, ts_gather(l, 0, i2))
-
 static void gives(const char *op, ts_tensor *y, ts_dtype dtype)
 {
     ck_assert_msg(y != NULL, "%s: %s", op, ts_error_message());
@@ -62,70 +20,13 @@ static void gives(const char *op, ts_tensor *y, ts_dtype dtype)
                   ts_dtype_name(ts_dtype_of(y)));
 }
 
-static void run_lists(ts_dtype dtype)
-{
-    TS_SCOPE;
-    TS_AUTOCAST(TS_DEVICE_META, dtype);
-    ts_tensor *f = meta(TS_F32, 2), *l = meta(dtype, 2), *f1 = meta(TS_F32, 1),
-              *c = meta(TS_F32, 3);
-    ts_tensor *p = meta(TS_F32, 4), *q = meta(dtype, 4), *i = meta(TS_I64, 1),
-              *i2 = meta(TS_I64, 2);
-    ts_tensor *b = meta(TS_BOOL, 2), *both[] = {l, f};
-#define LOWER_CASE(op, call) gives(#op, call, dtype);
-#define F32_CASE(op, call) gives(#op, call, TS_F32);
-    LOWERED(LOWER_CASE)
-    IN_F32(F32_CASE)
-    WIDENED(F32_CASE)
-    WIDE_ANYHOW(F32_CASE)
-    UNTOUCHED(LOWER_CASE)
-}
+/* -------------------------------------------------------------------------------- casts ---- */
 
-TS_TEST(each_op_of_the_lists_runs_in_its_dtype)
+TS_TEST(a_composite_that_is_recorded_by_parts_keeps_its_dtype)
 {
-    run_lists(TS_BF16);
-    run_lists(TS_F16);
-}
-
-enum { NONE_ROW, LOWER_ROW, F32_ROW, WIDEST_ROW, KEEP_ROW };
-static const int row_of[] = {
-#define TS_OP(op, schema, forms, kind, infer, composite, gradient, reserve, autocast, ...)         \
-    autocast##_ROW,
-#include "ops/ops.def"
-#undef TS_OP
-};
-
-TS_TEST(the_lists_above_are_those_of_the_table)
-{
-    int listed[TS_OP_COUNT] = {[TS_OP_mish] = KEEP_ROW, [TS_OP_cross_entropy_grad] = KEEP_ROW};
-#define LOWER_IS(op, call) listed[TS_OP_##op] = LOWER_ROW;
-#define F32_IS(op, call) listed[TS_OP_##op] = F32_ROW;
-#define WIDEST_IS(op, call) listed[TS_OP_##op] = WIDEST_ROW;
-    LOWERED(LOWER_IS)
-    IN_F32(F32_IS)
-    WIDENED(WIDEST_IS)
-    for (int op = 0; op < TS_OP_COUNT; op++)
-        ck_assert_msg(listed[op] == row_of[op], "%s: the test says %d, the table %d",
-                      ts_op_name(op), listed[op], row_of[op]);
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-TS_TEST(each_composite_has_a_row_so_that_its_parts_are_not_cast)
-{
-    for (int op = 0; op < TS_OP_COUNT; op++) {
-        bool rule = ends_with(ts_op_name(op), "_backward"); /* runs with the layer excluded */
-        if (ts_ops[op].composite && op != TS_OP_noop && !rule)
-            ck_assert_msg(row_of[op],
-                          "%s is written with other ops: its row names a policy",
-                          ts_op_name(op));
-    }
     ts_tensor *x = ts_set_requires_grad(meta(TS_BF16, 1), true);
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
-    gives("mish, recorded by parts", ts_mish(x), TS_BF16);
+    gives("mish", ts_mish(x), TS_BF16);
 }
 
 TS_TEST(f64_and_integers_are_left_alone)

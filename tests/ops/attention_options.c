@@ -61,8 +61,8 @@ TS_TEST(packed_sequences_are_each_its_own_call)
         ts_attention_opts opts = {
             .size = sizeof opts, .causal = true, .window = window, .window_left = window ? 20 : 0};
         ts_attention_opts packed = opts;
-        packed.cu_seqlens_q = bounds_of(PARTS + 1, rows);
-        packed.cu_seqlens_k = bounds_of(PARTS + 1, keys);
+        packed.cu_seqlens =
+            (ts_tensor *[]){bounds_of(PARTS + 1, rows), bounds_of(PARTS + 1, keys)};
         packed.max_seqlen_q = packed.max_seqlen_k = 130;
         ts_tensor *y = attend(in, g, &packed, grads);
         for (int b = 0; b < PARTS; b++) {
@@ -88,23 +88,25 @@ TS_TEST(packed_sequences_are_each_its_own_call)
 enum { BY_MASK, BY_SUM, BY_CAUSE, BY_WINDOW, BY_BOUNDS, WAYS };
 
 /** Options that hide the keys from 40 on, in one of several ways,
- * from rows before 40 (BY_BOUNDS: from all). */
-static ts_attention_opts hiding(int way)
+ * from rows before 40 (BY_BOUNDS: from all). Their tensors, at most two, go to `held`. */
+static ts_attention_opts hiding(int way, ts_tensor **held)
 {
     static const int32_t rows[] = {0, 40, 80}, keys[] = {0, 40, 80};
     ts_attention_opts o = {.size = sizeof o};
     ts_tensor *seen = ts_logical_or(ts_lt_scalar(ts_arange(0, 80, 1, TS_I64), 40),
                                     ts_ge_scalar(ts_unsqueeze(ts_arange(0, 80, 1, TS_I64), 1), 40));
-    if (way == BY_MASK)
-        o.mask = seen;
     if (way == BY_SUM)
-        o.mask = ts_masked_fill_scalar(ts_zeros(TS_SIZES(80, 80), TS_F32), ts_logical_not(seen),
-                                       -INFINITY);
+        held[0] = ts_masked_fill_scalar(ts_zeros(TS_SIZES(80, 80), TS_F32), ts_logical_not(seen),
+                                        -INFINITY);
+    else
+        held[0] = seen;
+    o.mask = way <= BY_SUM ? held : NULL;
     o.causal = way == BY_CAUSE;
     o.window = way == BY_WINDOW;
     if (way == BY_BOUNDS) {
-        o.cu_seqlens_q = bounds_of(3, rows);
-        o.cu_seqlens_k = bounds_of(3, keys);
+        held[0] = bounds_of(3, rows);
+        held[1] = bounds_of(3, keys);
+        o.cu_seqlens = held;
         o.max_seqlen_q = o.max_seqlen_k = 40;
     }
     return o;
@@ -114,8 +116,8 @@ TS_TEST(hidden_keys_do_not_matter_whatever_they_hold, .loop = WAYS)
 {
     TS_SCOPE;
     static const double odd[] = {INFINITY, -INFINITY, NAN};
-    ts_attention_opts opts = hiding(_i);
-    OK(opts.mask || _i > BY_SUM ? TS_NONE : NULL);
+    ts_tensor *held[2];
+    ts_attention_opts opts = hiding(_i, held);
     ts_tensor *in[] = {drawn(TS_F32, 1, 2, 80, 20), drawn(TS_F32, 1, 2, 80, 20),
                        drawn(TS_F32, 1, 2, 80, 20)},
               *grads[2][3], *y[2];
@@ -152,9 +154,9 @@ TS_TEST(rows_that_see_no_key_are_zero_with_finite_gradients, .loop = 4)
     ts_tensor *none = ts_ones(TS_SIZES(6, 5), TS_BOOL), *low = ts_zeros(TS_SIZES(6, 5), own);
     OK(ts_fill_(ts_select(none, 0, 3), false));
     OK(ts_fill_(ts_select(low, 0, 3), -INFINITY));
-    ts_attention_opts masked = {.size = sizeof masked, .mask = none, .dropout_p = 0.1,
+    ts_attention_opts masked = {.size = sizeof masked, .mask = &none, .dropout_p = 0.1,
                                 .softcap = 5}, added = masked;
-    added.mask = low;
+    added.mask = &low;
     for (int way = 0; way < 2; way++) {
         const ts_attention_opts *opts = way ? &added : &masked;
         ts_tensor *y = attend(in, ts_ones(TS_SIZES(1, 2, 6, 8), dtype), opts, grads),
@@ -176,7 +178,7 @@ static ts_tensor *by_ops(ts_tensor *const *in, const ts_attention_opts *o)
 {
     ts_tensor *s = ts_mul_scalar(ts_matmul(in[0], ts_transpose(in[1], 2, 3)), o->scale);
     s = ts_mul_scalar(ts_tanh(ts_div_scalar(s, o->softcap)), o->softcap);
-    s = ts_add(s, o->mask);
+    s = ts_add(s, *o->mask);
     return ts_matmul(ts_dropout(ts_softmax(s, -1), o->dropout_p, true), in[2]);
 }
 
@@ -186,9 +188,9 @@ TS_TEST(options_are_those_of_separate_ops_and_dropout_drops_the_same_pairs)
     ts_tensor *in[] = {drawn(TS_F64, 2, 3, 70, 8), drawn(TS_F64, 2, 3, 90, 8),
                        drawn(TS_F64, 2, 3, 90, 6)},
               *grads[3], *want[3];
-    ts_tensor *g = drawn(TS_F64, 2, 3, 70, 6), *leaves[3];
+    ts_tensor *g = drawn(TS_F64, 2, 3, 70, 6), *mask = drawn(TS_F64, 1, 3, 70, 90), *leaves[3];
     ts_attention_opts opts = {.size = sizeof opts, .scale = 0.5, .softcap = 3, .dropout_p = 0.25,
-                              .mask = drawn(TS_F64, 1, 3, 70, 90)};
+                              .mask = &mask};
     for (int i = 0; i < 3; i++)
         leaves[i] = leaf(in[i]);
     ts_manual_seed(11);
@@ -296,7 +298,7 @@ TS_TEST(memory_grows_with_rows_not_with_pairs)
     ts_tensor *g = drawn(TS_F32, 1, 1, LONG, 8);
     ts_attention_opts opts = {.size = sizeof opts, .window = true, .window_left = 900,
                               .window_right = 100, .dropout_p = 0.1, .softcap = 10};
-    opts.mask = ts_ones(TS_SIZES(LONG), TS_BOOL);
+    opts.mask = (ts_tensor *[]){ts_ones(TS_SIZES(LONG), TS_BOOL)};
     ts_memory_stats before = ts_memory_get_stats();
     ts_memory_reset_peak();
     attend(in, g, &opts, grads);
@@ -333,13 +335,35 @@ TS_TEST(options_of_an_older_size_are_read_and_others_refused)
     ts_error_clear();
 }
 
+TS_TEST(a_tensor_of_the_options_that_failed_fails_the_call)
+{
+    TS_SCOPE;
+    ts_tensor *q = drawn(TS_F32, 1, 1, 4, 4), *absent = TS_NONE;
+    ts_tensor *failed = ts_reshape(q, TS_SIZES(5)), *grads[3];
+    ts_tensor **wanted[] = {&grads[0], &grads[1], &grads[2]};
+    ts_attention_opts masked = {.size = sizeof masked, .mask = &failed},
+                      packed = {.size = sizeof packed, .cu_seqlens = (ts_tensor *[]){q, failed}};
+    ck_assert_ptr_null(ts_scaled_dot_product_attention_ex(q, q, q, NULL, &masked));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE); /* of reshape, passed on */
+    ck_assert_int_eq(
+        ts_scaled_dot_product_attention_backward(q, TS_NONE, q, q, q, q, q, &masked, wanted),
+        TS_ERR_SHAPE);
+    ts_error_clear();
+    ck_assert_ptr_null(ts_scaled_dot_product_attention_ex(q, q, q, NULL, &packed));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "argument 'cu_seqlens'"));
+    ts_error_clear();
+    masked.mask = &absent;
+    OK(ts_scaled_dot_product_attention_ex(q, q, q, NULL, &masked));
+}
+
 TS_TEST(shapes_on_meta_are_those_of_the_cpu)
 {
     TS_SCOPE;
     ts_tensor *q = ts_empty_on(TS_SIZES(1, 4, 21, 8), TS_BF16, TS_DEVICE_META),
               *k = ts_empty_on(TS_SIZES(1, 2, 30, 8), TS_BF16, TS_DEVICE_META);
     ts_tensor *bounds = ts_empty_on(TS_SIZES(3), TS_I32, TS_DEVICE_META), *lse;
-    ts_attention_opts opts = {.size = sizeof opts, .cu_seqlens_q = bounds, .cu_seqlens_k = bounds,
+    ts_attention_opts opts = {.size = sizeof opts, .cu_seqlens = (ts_tensor *[]){bounds, bounds},
                               .max_seqlen_q = 15, .max_seqlen_k = 20,
                               .dropout_p = 0.5};
     ts_tensor *y = ts_scaled_dot_product_attention_ex(q, k, k, &lse, &opts);
@@ -351,14 +375,14 @@ TS_TEST(shapes_on_meta_are_those_of_the_cpu)
 TS_TEST(autocast_lowers_operands_and_an_added_mask)
 {
     TS_SCOPE;
-    ts_tensor *q = drawn(TS_F32, 1, 2, 9, 8), *y = NULL;
-    ts_attention_opts opts = {.size = sizeof opts, .mask = drawn(TS_F32, 1, 1, 9, 9)};
+    ts_tensor *q = drawn(TS_F32, 1, 2, 9, 8), *mask = drawn(TS_F32, 1, 1, 9, 9), *y = NULL;
+    ts_attention_opts opts = {.size = sizeof opts, .mask = &mask};
     {
         TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
         OK(y = ts_keep(ts_scaled_dot_product_attention_ex(q, q, q, NULL, &opts)));
     }
     ck_assert_int_eq(ts_dtype_of(y), TS_BF16);
-    opts.mask = ts_to(opts.mask, TS_BF16);
+    mask = ts_to(mask, TS_BF16);
     ts_tensor *low = ts_to(q, TS_BF16);
     ck_assert_double_eq(distance(y, ts_scaled_dot_product_attention_ex(low, low, low, NULL, &opts)),
                         0);

@@ -31,6 +31,8 @@ TS_TEST(factory_refuses_null)
     REFUSES((ts_zeros_like)(NULL));
     REFUSES((ts_ones)(NULL, 3, TS_F32));
     REFUSES((ts_ones_like)(NULL));
+    REFUSES((ts_fill_)(NULL, ts_scalar_int(1)));
+    REFUSES((ts_zero_)(NULL));
 }
 
 TS_TEST(random_refuses_null)
@@ -54,6 +56,10 @@ TS_TEST(random_refuses_null)
 TS_TEST(copy_refuses_null)
 {
     TS_SCOPE;
+    ts_tensor *x = ts_ones(dims, 1, TS_F32);
+    REFUSES((ts_clone)(NULL));
+    REFUSES((ts_copy_)(NULL, x));
+    REFUSES((ts_copy_)(x, NULL));
     REFUSES((ts_to)(NULL, TS_F32));
     REFUSES((ts_to_device)(NULL, TS_DEVICE_CPU));
 }
@@ -74,6 +80,7 @@ TS_TEST(view_refuses_null)
     REFUSES((ts_expand)(x, NULL, 3));
     REFUSES((ts_broadcast_to)(NULL, dims, 1));
     REFUSES((ts_broadcast_to)(x, NULL, 3));
+    REFUSES((ts_squeeze)(NULL));
     REFUSES((ts_squeeze_dim)(NULL, 0));
     REFUSES((ts_unsqueeze)(NULL, 0));
     REFUSES((ts_slice)(NULL, 0, 0, 0, 0));
@@ -677,6 +684,16 @@ TS_TEST(matmul_refuses_null)
     REFUSES((ts_bmm_out)(NULL, x, x));
     REFUSES((ts_bmm_out)(x, NULL, x));
     REFUSES((ts_bmm_out)(x, x, NULL));
+    REFUSES((ts_addmm)(NULL, x, x));
+    REFUSES((ts_addmm)(x, NULL, x));
+    REFUSES((ts_addmm)(x, x, NULL));
+    REFUSES((ts_addmm_ex)(NULL, x, x, NULL));
+    REFUSES((ts_addmm_ex)(x, NULL, x, NULL));
+    REFUSES((ts_addmm_ex)(x, x, NULL, NULL));
+    REFUSES((ts_addmm_out)(NULL, x, x, x, NULL));
+    REFUSES((ts_addmm_out)(x, NULL, x, x, NULL));
+    REFUSES((ts_addmm_out)(x, x, NULL, x, NULL));
+    REFUSES((ts_addmm_out)(x, x, x, NULL, NULL));
     REFUSES((ts_matmul)(NULL, x));
     REFUSES((ts_matmul)(x, NULL));
     REFUSES((ts_linear)(NULL, x, x));
@@ -807,6 +824,8 @@ TS_TEST(loss_refuses_null)
     REFUSES((ts_cross_entropy_backward)(x, NULL, x, x, TS_REDUCTION_MEAN, 0, 0));
     REFUSES((ts_cross_entropy_backward)(x, x, NULL, x, TS_REDUCTION_MEAN, 0, 0));
     REFUSES((ts_cross_entropy_backward)(x, x, x, NULL, TS_REDUCTION_MEAN, 0, 0));
+    REFUSES((ts_cross_entropy_grad)(NULL, x, NULL, NULL));
+    REFUSES((ts_cross_entropy_grad)(x, NULL, NULL, NULL));
     REFUSES((ts_nll_loss)(NULL, x));
     REFUSES((ts_nll_loss)(x, NULL));
     REFUSES((ts_nll_loss_ex)(NULL, x, NULL));

@@ -182,12 +182,12 @@ TS_TEST(results_are_those_of_torch, .loop = 5)
         ts_status status;
         if (_i < 2)
             status = ts_adamw_(&p, &g, &m, &v, &t, 1,
-                               &(ts_adamw_rule){0.01, 0.9, 0.99, 1e-6, 0.1, _i == 0, {0}, NULL});
+                               &(ts_adamw_rule){0.01, 0.9, 0.99, 1e-6, 0.1, _i == 0, NULL, NULL});
         else
             status =
                 ts_sgd_(&p, &g, &m, &t, 1,
                         &(ts_sgd_rule){
-                            0.1, _i == 4 ? 0 : 0.9, _i == 2 ? 0.2 : 0, 0.01, _i == 3, {0}, NULL});
+                            0.1, _i == 4 ? 0 : 0.9, _i == 2 ? 0.2 : 0, 0.01, _i == 3, NULL, NULL});
         ck_assert_int_eq(status, TS_OK);
     }
     for (int i = 0; i < 3; i++)
@@ -264,7 +264,7 @@ TS_TEST(layouts_do_not_change_a_bit, .loop = 2)
         turned[k] = transposed(plain[k], R, C);
     }
     turned[2] = ts_contiguous(turned[2]); /* mixed layouts in one call */
-    ts_adamw_rule rule = {0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL};
+    ts_adamw_rule rule = {0.1, 0.9, 0.99, 1e-8, 0.1, true, NULL, NULL};
     ts_adamw_(&plain[0], &plain[1], &plain[2], &plain[3], &one, 1, &rule);
     ck_assert_int_eq(ts_adamw_(&turned[0], &turned[1], &turned[2], &turned[3], &one, 1, &rule),
                      TS_OK);
@@ -290,7 +290,7 @@ TS_TEST(results_do_not_depend_on_the_number_of_threads)
         norm[k] = at(ts_global_norm(g.t, MOST), 0);
         ts_clip_norm_(g.t, MOST, ts_global_norm(g.t, MOST), 1);
         ck_assert_int_eq(ts_adamw_(p[k].t, g.t, m[k].t, v[k].t, steps, MOST,
-                                   &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL}),
+                                   &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, NULL, NULL}),
                          TS_OK);
     }
     ck_assert_double_eq(norm[0], norm[1]);
@@ -317,7 +317,7 @@ TS_TEST(a_scale_of_gradients_is_as_if_they_were_scaled_before_and_leaves_them_al
     ts_tensor *quarter = ts_full(NULL, 0, ts_scalar_float(0.25), TS_F32),
               *one = ts_ones(TS_SIZES(1, 1), TS_F32);
     /* of gradients as they are, and of what was scaled before */
-    ts_tensor *factors[3] = {quarter, NULL, one};
+    ts_tensor *factors[3] = {quarter, TS_NONE, one};
     list p[3], g[3], m[3], v[3];
     int64_t steps[MOST] = {3, 3, 3, 3, 3, 3};
     for (int k = 0; k < 3; k++) {
@@ -332,12 +332,12 @@ TS_TEST(a_scale_of_gradients_is_as_if_they_were_scaled_before_and_leaves_them_al
                                      &(ts_sgd_rule){.lr = 0.1,
                                                     .momentum = 0.9,
                                                     .weight_decay = 0.1,
-                                                    .grad_scale = factors[k]}),
+                                                    .grad_scale = &factors[k]}),
                              TS_OK);
         else
             ck_assert_int_eq(
                 ts_adamw_(p[k].t, g[k].t, m[k].t, v[k].t, steps, MOST,
-                          &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, false, {0}, factors[k]}),
+                          &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, false, NULL, &factors[k]}),
                 TS_OK);
     }
     list same = make_list(20, dtype);
@@ -361,7 +361,7 @@ TS_TEST(halves_step_in_f32, .loop = 4)
     TS_SCOPE;
     ts_dtype half = _i % 2 ? TS_F16 : TS_BF16;
     bool single_params = _i / 2;
-    ts_adamw_rule rule = {0.01, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL};
+    ts_adamw_rule rule = {0.01, 0.9, 0.99, 1e-8, 0.1, true, NULL, NULL};
     int64_t steps[MOST] = {1, 1, 2, 3, 4, 5};
     list p = make_list(1, half), g = make_list(20, half), w, gw;
     for (int k = 0; k < MOST; k++) {
@@ -433,13 +433,18 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     expect(ts_scale_by_(p, 2, NULL), TS_ERR_NULL, "argument 'factor'");
     expect(ts_clip_norm_(p, 2, TS_NONE, 1), TS_ERR_NULL, "argument 'norm'");
     expect(ts_clip_norm_(p, 2, ts_global_norm(p, 2), -1), TS_ERR_VALUE, "argument 'max_norm'");
-    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .grad_scale = p[0]}), TS_ERR_SHAPE,
-           "argument 'grad_scale': expected one element, got sizes (2, 3)");
-    expect(ts_sgd_(p, g, NULL, steps, 2,
-                   &(ts_sgd_rule){.lr = 1, .grad_scale = ts_ones(NULL, 0, TS_F64)}),
+    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .grad_scale = &p[0]}),
+           TS_ERR_SHAPE, "argument 'grad_scale': expected one element, got sizes (2, 3)");
+    ts_tensor *factor = ts_ones(NULL, 0, TS_F64), *failed = NULL;
+    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .grad_scale = &factor}),
            TS_ERR_DTYPE, "argument 'grad_scale': expected dtype f32, got f64");
-    expect(ts_adamw_(p, g, g, g, steps, 2, &(ts_adamw_rule){.lr = 1, .grad_scale = TS_NONE}),
+    expect(ts_adamw_(p, g, g, g, steps, 2, &(ts_adamw_rule){.lr = 1, .grad_scale = &failed}),
            TS_ERR_NULL, "argument 'grad_scale'");
+    expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .guard = &(ts_step_guard){0}}),
+           TS_ERR_NULL, "argument 'found'");
+    expect(ts_sgd_(p, g, NULL, steps, 2,
+                   &(ts_sgd_rule){.lr = 1, .guard = &(ts_step_guard){factor, NULL}}),
+           TS_ERR_NULL, "argument 'skipped'");
     ck_assert_ptr_null(ts_global_norm(whole, 2));
     expect(ts_error_code(), TS_ERR_DTYPE, "argument 'tensors'");
     ck_assert_uint_eq(ts_version(p[0]), version);
@@ -466,7 +471,7 @@ TS_TEST(a_step_takes_no_memory_from_the_system)
             before = ts_memory_get_stats().system_allocs;
         ts_clip_norm_(g.t, MOST, ts_global_norm(g.t, MOST), 1);
         ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST,
-                                   &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, {0}, NULL}),
+                                   &(ts_adamw_rule){0.1, 0.9, 0.99, 1e-8, 0.1, true, NULL, NULL}),
                          TS_OK);
     }
     if (!ts_alloc_system)

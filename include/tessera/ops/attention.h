@@ -26,16 +26,16 @@ typedef struct ts_attention_opts {
     /**
      * Which keys take part, or what is added to the scores: bool, true for those that take part, or
      * of the query's dtype (f32 beside a half, too). 0 to 4 dims that broadcast to (B, H, Sq, Sk).
-     * No gradient. NULL or TS_NONE: none, so see first that a mask was made.
+     * No gradient.
      */
-    ts_tensor *mask;
+    ts_tensor *const *mask;
     /**
-     * Packed sequences of different lengths: (B + 1) i32, from 0, never falling, up to the number
-     * of tokens. Sequence b has the tokens cu_seqlens[b] to before cu_seqlens[b + 1];
-     * query is (1, H, tokens, D), such as the transpose of (1, tokens, H, D), key and value
-     * likewise. Both or neither.
+     * Packed sequences of different lengths: two tensors, for query and for key and value, each
+     * (B + 1) i32, from 0, never falling, up to the number of tokens. Sequence b has the tokens
+     * from element b to before element b + 1; query is (1, H, tokens, D), such as the transpose
+     * of (1, tokens, H, D), key and value likewise.
      */
-    ts_tensor *cu_seqlens_q, *cu_seqlens_k;
+    ts_tensor *const *cu_seqlens;
     int64_t max_seqlen_q, max_seqlen_k; /**< bounds of the lengths, Sq and Sk of mask and dropout;
                                              with cu_seqlens only */
     bool window;                        /**< window_left and window_right count */

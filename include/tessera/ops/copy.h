@@ -7,10 +7,6 @@
 
 TS_BEGIN_DECLS
 
-/** Contiguous copy with its own storage. */
-TS_API ts_tensor *ts_clone(ts_tensor *t);
-/** Values of source into destination (broadcast and converted); returns destination. */
-TS_API ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source);
 /** t itself through a new handle when contiguous, else a contiguous copy. */
 TS_API ts_tensor *ts_contiguous(ts_tensor *t);
 

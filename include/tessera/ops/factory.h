@@ -10,10 +10,6 @@
 
 TS_BEGIN_DECLS
 
-/** Writes `value` to every element of t; returns t. */
-TS_API ts_tensor *ts_fill_(ts_tensor *t, ts_scalar value);
-TS_API ts_tensor *ts_zero_(ts_tensor *t);
-
 /**
  * start, start + step, ... before end (after, when step is negative), on the default device.
  * @param dtype  TS_DTYPE_NONE: i64 when the three numbers are integers, else f32
@@ -26,7 +22,6 @@ TS_API ts_tensor *ts_scalar_tensor(ts_scalar value, ts_dtype dtype);
 #define ts_arange(start, end, step, dtype)                                                         \
     ts_arange(TS_SCALAR(start), TS_SCALAR(end), TS_SCALAR(step), dtype)
 #define ts_scalar_tensor(value, dtype) ts_scalar_tensor(TS_SCALAR(value), dtype)
-#define ts_fill_(t, value) ts_fill_(t, TS_SCALAR(value))
 /** A list of sizes and its length, for calls like ts_zeros(TS_SIZES(2, 3), TS_F32). */
 #define TS_SIZES(...)                                                                \
     ((const int64_t[]){__VA_ARGS__}),                                                              \

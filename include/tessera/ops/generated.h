@@ -9,6 +9,7 @@
 
 #include "../core.h"
 #include "loss.h"
+#include "matmul.h"
 
 TS_BEGIN_DECLS
 
@@ -37,6 +38,11 @@ TS_API ts_tensor *ts_zeros_like(ts_tensor *t);
 TS_API ts_tensor *ts_ones(const int64_t *sizes, int ndim, ts_dtype dtype);
 /** Ones with the sizes, dtype and device of t. */
 TS_API ts_tensor *ts_ones_like(ts_tensor *t);
+
+/** Writes `value` to every element of self; returns self. */
+TS_API ts_tensor *ts_fill_(ts_tensor *self, ts_scalar value);
+/** Writes 0 to every element of self; returns self. */
+TS_API ts_tensor *ts_zero_(ts_tensor *self);
 
 /**
  * `steps` evenly spaced numbers from start to end, both included; f32 when dtype is TS_DTYPE_NONE.
@@ -111,6 +117,11 @@ TS_API ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool rep
  * Copies, conversions, values out of tensors.
  */
 
+/** Contiguous copy with its own storage. */
+TS_API ts_tensor *ts_clone(ts_tensor *self);
+/** Values of source into destination (broadcast and converted); returns destination. */
+TS_API ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source);
+
 /** Values as another dtype (float to integer truncates; to bool: not zero). Always a new tensor. */
 TS_API ts_tensor *ts_to(ts_tensor *self, ts_dtype dtype);
 
@@ -155,6 +166,8 @@ TS_API ts_tensor *ts_expand(ts_tensor *self, const int64_t *sizes, int ndim);
 /** ts_expand(); reads better where another tensor's sizes are given. */
 TS_API ts_tensor *ts_broadcast_to(ts_tensor *self, const int64_t *sizes, int ndim);
 
+/** Without all dims of size 1. */
+TS_API ts_tensor *ts_squeeze(ts_tensor *self);
 /** Without dim `dim` if its size is 1; else an alias. */
 TS_API ts_tensor *ts_squeeze_dim(ts_tensor *self, int dim);
 
@@ -1080,6 +1093,21 @@ TS_API ts_tensor *ts_bmm(ts_tensor *self, ts_tensor *mat2);
 TS_API ts_tensor *ts_bmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat2);
 
 /**
+ * self + mat1 mat2.
+ * @param self  broadcasts to (m, n); its dtype is the operands'
+ * @param mat1  (m, k)
+ * @param mat2  (k, n)
+ * @return (m, n)
+ */
+TS_API ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2);
+/** beta self + alpha mat1 mat2. Factors of integers are integers (TS_ERR_DTYPE). */
+TS_API ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
+                              const ts_addmm_opts *opts);
+/** ts_addmm_ex() into out (m, n), which must share no memory with the operands. */
+TS_API ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
+                               const ts_addmm_opts *opts);
+
+/**
  * The product of what self and other are: two vectors (K) give their dot product, a vector beside a
  * matrix stands for a row on the left and a column on the right, and leading dims of matrices
  * broadcast: (…, m, k) with (…, k, n) gives (…, m, n).
@@ -1308,6 +1336,16 @@ TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts
                                             ts_tensor *lse, ts_reduction reduction,
                                             int64_t ignore_index, double label_smoothing);
 
+/**
+ * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for
+ * TS_REDUCTION_NONE), and the loss: what a training step without recording needs of logits that are
+ * read but once. Itself not differentiable.
+ * @param opts  reduction, ignore_index, label_smoothing; NULL: the mean
+ * @param loss  receives the loss, f32 for halves; may be NULL
+ */
+TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target,
+                                        const ts_loss_opts *opts, ts_tensor **loss);
+
 /** -self[target], self holding log-probabilities: the mean over positions. */
 TS_API ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target);
 /** ts_nll_loss() with reduction and ignore_index. */
@@ -1322,10 +1360,7 @@ TS_API ts_tensor *ts_mse_loss(ts_tensor *self, ts_tensor *target);
 /** ts_mse_loss() with a reduction. */
 TS_API ts_tensor *ts_mse_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/**
- * Gradient of ts_mse_loss_ex() for self.
- * @param dtarget  receives the gradient of target; may be NULL
- */
+/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
 TS_API ts_tensor *ts_mse_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                        ts_reduction reduction, ts_tensor **dtarget);
 
@@ -1334,10 +1369,7 @@ TS_API ts_tensor *ts_l1_loss(ts_tensor *self, ts_tensor *target);
 /** ts_l1_loss() with a reduction. */
 TS_API ts_tensor *ts_l1_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/**
- * Gradient of ts_l1_loss_ex() for self.
- * @param dtarget  receives the gradient of target; may be NULL
- */
+/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
 TS_API ts_tensor *ts_l1_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                       ts_reduction reduction, ts_tensor **dtarget);
 
@@ -1347,10 +1379,7 @@ TS_API ts_tensor *ts_smooth_l1_loss(ts_tensor *self, ts_tensor *target);
 TS_API ts_tensor *ts_smooth_l1_loss_ex(ts_tensor *self, ts_tensor *target,
                                        const ts_loss_opts *opts);
 
-/**
- * Gradient of ts_smooth_l1_loss_ex() for self.
- * @param dtarget  receives the gradient of target; may be NULL
- */
+/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
 TS_API ts_tensor *ts_smooth_l1_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                              ts_reduction reduction, double beta,
                                              ts_tensor **dtarget);
@@ -1360,10 +1389,7 @@ TS_API ts_tensor *ts_huber_loss(ts_tensor *self, ts_tensor *target);
 /** ts_huber_loss() with reduction and beta. */
 TS_API ts_tensor *ts_huber_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/**
- * Gradient of ts_huber_loss_ex() for self.
- * @param dtarget  receives the gradient of target; may be NULL
- */
+/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
 TS_API ts_tensor *ts_huber_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                          ts_reduction reduction, double delta, ts_tensor **dtarget);
 
@@ -1373,10 +1399,7 @@ TS_API ts_tensor *ts_binary_cross_entropy_with_logits(ts_tensor *self, ts_tensor
 TS_API ts_tensor *ts_binary_cross_entropy_with_logits_ex(ts_tensor *self, ts_tensor *target,
                                                          const ts_loss_opts *opts);
 
-/**
- * Gradient of ts_binary_cross_entropy_with_logits_ex() for self.
- * @param dtarget  receives the gradient of target; may be NULL
- */
+/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
 TS_API ts_tensor *ts_binary_cross_entropy_with_logits_backward(ts_tensor *grad, ts_tensor *self,
                                                                ts_tensor *target,
                                                                ts_reduction reduction,
@@ -1387,10 +1410,7 @@ TS_API ts_tensor *ts_kl_div(ts_tensor *self, ts_tensor *target);
 /** ts_kl_div() with reduction and log_target. */
 TS_API ts_tensor *ts_kl_div_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/**
- * Gradient of ts_kl_div_ex() for self.
- * @param dtarget  receives the gradient of target; may be NULL
- */
+/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
 TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                      ts_reduction reduction, bool log_target, ts_tensor **dtarget);
 
@@ -1399,6 +1419,7 @@ TS_END_DECLS
 /* A plain number where a function takes a ts_scalar. */
 #ifndef __cplusplus
 #define ts_full_like(t, value) ts_full_like(t, TS_SCALAR(value))
+#define ts_fill_(self, value) ts_fill_(self, TS_SCALAR(value))
 #define ts_add_scalar(self, other) ts_add_scalar(self, TS_SCALAR(other))
 #define ts_add_scalar_(self, other) ts_add_scalar_(self, TS_SCALAR(other))
 #define ts_sub_scalar(self, other) ts_sub_scalar(self, TS_SCALAR(other))
@@ -1474,6 +1495,11 @@ template <class N0>
 inline ts_tensor *ts_full_like(ts_tensor *t, N0 value)
 {
     return ts_full_like(t, ts_scalar_of(value));
+}
+template <class N0>
+inline ts_tensor *ts_fill_(ts_tensor *self, N0 value)
+{
+    return ts_fill_(self, ts_scalar_of(value));
 }
 template <class N0>
 inline ts_tensor *ts_add_scalar(ts_tensor *self, N0 other)

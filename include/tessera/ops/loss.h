@@ -38,16 +38,7 @@ TS_API ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target);
 /** The same with reduction, ignore_index, label_smoothing; (...) for TS_REDUCTION_NONE. */
 TS_API ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target,
                                            const ts_loss_opts *opts);
-/**
- * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for
- * TS_REDUCTION_NONE), and the loss: what a training step without recording needs of logits that are
- * read but once. Itself not differentiable.
- * @param opts  reduction, ignore_index, label_smoothing; NULL: the mean
- * @param loss  receives the loss, f32 for halves; may be NULL
- */
-TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target,
-                                        const ts_loss_opts *opts, ts_tensor **loss);
-/** The same into self, whose values become the gradient; returns the loss. */
+/** ts_cross_entropy_grad() into self, whose values become the gradient; returns the loss. */
 TS_API ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target,
                                          const ts_loss_opts *opts);
 

@@ -18,20 +18,6 @@ typedef struct ts_addmm_opts {
 } ts_addmm_opts;
 
 /**
- * self + mat1 · mat2.
- * @param self  broadcasts to (m, n); its dtype is the operands'
- * @param mat1  (m, k)
- * @param mat2  (k, n)
- * @return (m, n)
- */
-TS_API ts_tensor *ts_addmm(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2);
-/** beta · self + alpha · mat1 · mat2. Factors of integers are integers (TS_ERR_DTYPE). */
-TS_API ts_tensor *ts_addmm_ex(ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
-                              const ts_addmm_opts *opts);
-/** The same into out (m, n), which must share no memory with the operands. */
-TS_API ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1, ts_tensor *mat2,
-                               const ts_addmm_opts *opts);
-/**
  * Gradients of ts_linear(): grad · weight, gradᵀ · input and the column sums of grad.
  * @param grad         (…, N)
  * @param input        (…, K); TS_NONE when grad_weight is not wanted

@@ -22,8 +22,8 @@ TS_BEGIN_DECLS
  * all members are read. Numbers of f32 on the device of the tensors.
  */
 typedef struct ts_step_guard {
-    ts_tensor *found;           /**< NULL: every step is taken; else one element: unless it is 0,
-                                     nothing changes but skipped, to whose members 1 is added */
+    ts_tensor *found;           /**< one element: unless it is 0, nothing changes but skipped, to
+                                     whose members 1 is added; TS_NONE: every step is taken */
     ts_tensor *const *skipped;  /**< with found: n tensors of one element, how many
                                      of steps[i] were left out */
 } ts_step_guard;
@@ -36,10 +36,10 @@ typedef struct ts_adamw_rule {
     double weight_decay; /**< >= 0 */
     bool decoupled;      /**< AdamW: p shrinks by lr * weight_decay;
                               else Adam: g += weight_decay * p */
-    ts_step_guard guard;
-    ts_tensor *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors:
-                                g is the gradient times it, in the arithmetic of the step,
-                                and the gradient itself is only read */
+    const ts_step_guard *guard;   /**< NULL: every step is taken */
+    ts_tensor *const *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors:
+                                       g is the gradient times it, in the arithmetic of the step,
+                                       and the gradient itself is only read */
 } ts_adamw_rule;
 
 /**
@@ -60,10 +60,8 @@ typedef struct ts_sgd_rule {
     double dampening;    /**< 0 with nesterov */
     double weight_decay; /**< >= 0; added to the gradient */
     bool nesterov;       /**< needs momentum > 0 */
-    ts_step_guard guard;
-    ts_tensor *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors:
-                                g is the gradient times it, in the arithmetic of the step,
-                                and the gradient itself is only read */
+    const ts_step_guard *guard;
+    ts_tensor *const *grad_scale; /**< both as in ts_adamw_rule */
 } ts_sgd_rule;
 
 /**

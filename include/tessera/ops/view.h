@@ -23,8 +23,6 @@ TS_API ts_tensor *ts_movedim(ts_tensor *t, int source, int destination);
 /** ts_expand() to the sizes of `other`. */
 TS_API ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other);
 
-/** Without all dims of size 1. */
-TS_API ts_tensor *ts_squeeze(ts_tensor *t);
 /**
  * Any strides (>= 0) from `offset`, all in elements of t's storage.
  * TS_ERR_VALUE when an element would lie outside the storage. No gradient.
