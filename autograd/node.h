@@ -144,8 +144,7 @@ TS_INLINE bool ts_shape_fits(const ts_shape *s, const ts_tensor *t)
 {
     return s->dtype == t->dtype && ts_shape_sizes_fit(s, t);
 }
-/** Sizes of a tensor or a shape for an error, alone and with the dtype: "(2, 3) f32". */
-#define TS_SIZES_TEXT(x) ts_format_sizes((char[192]){0}, 192, (x)->sizes, (x)->ndim)
+/** Sizes and dtype of a tensor or a shape for an error: "(2, 3) f32". */
 #define TS_SHAPE_TEXT(x) ts_shape_text((char[208]){0}, 208, (x)->sizes, (x)->ndim, (x)->dtype)
 const char *ts_shape_text(char *buffer, size_t size, const int64_t *sizes, int ndim, int dtype);
 

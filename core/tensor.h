@@ -216,4 +216,10 @@ TS_INLINE bool ts_same_sizes(const int64_t *a, const int64_t *b, int ndim)
 
 extern const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT];
 
+/** "(2, 3)", in a buffer of the enclosing block; of a longer list the first 8. */
+#define TS_LIST_TEXT(list, n) \
+    ts_format_sizes((char[192]){0}, 192, list, (int)ts_min64(n, TS_MAX_DIMS))
+/** The same of a tensor or a shape. */
+#define TS_SIZES_TEXT(t) TS_LIST_TEXT((t)->sizes, (t)->ndim)
+
 #endif

@@ -7,15 +7,10 @@
 #include "ops/kernel.h"
 #include "ops/rows.h"
 
-
 /* ------------------------------------------------------------------ helpers of infer ---- */
 
 TS_COLD ts_status ts_fail_dtype_as(ts_frame *f, int arg, int as, const char *hint);
 TS_COLD ts_status ts_fail_dtype_number(ts_frame *f, int arg);
-/** "(2, 3)", in a buffer of the enclosing block; of a longer list the first 8. */
-#define TS_LIST_TEXT(list, n) \
-    ts_format_sizes((char[192]){0}, 192, list, (int)ts_min64(n, TS_MAX_DIMS))
-#define TS_SIZES_TEXT(t) TS_LIST_TEXT((t)->sizes, (t)->ndim)
 
 /** Result i gets these sizes (copied into the plan), dtype and device. */
 void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype,
