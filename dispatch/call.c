@@ -14,7 +14,8 @@ TS_INLINE ts_status descend(ts_frame *f, ts_keyset below)
     uint8_t key = f->key;
     if (TS_UNLIKELY(below == 0))
         return ts_fail_no_keys(f);
-    thread->exclude = exclude | ~(TS_KEYSET(key) - 1); /* the running key and all above */
+    /* the running key and all above, but for the one that refuses TS_NONE */
+    thread->exclude = exclude | (TS_KEYSET(TS_KEY_ABSENT) - TS_KEYSET(key));
     f->keys = below;
     f->key = ts_highest_key(below);
     ts_status status = ts_hop(f, f->table->slot[f->key]);

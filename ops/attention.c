@@ -115,8 +115,6 @@ static ts_status check_packed(ts_frame *f, const places *at)
     }
     for (int i = 0; i < 2; i++) {
         const ts_tensor *t = lists->list[i], *first = lists->list[0];
-        if (ts_is_none(t))
-            return ts_fail_arg(f, at->cu_seqlens, TS_ERR_NULL, "expected a tensor, got TS_NONE");
         if (t->dtype != TS_I32)
             return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()",
                                     "expected dtype i32, got %s",

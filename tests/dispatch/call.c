@@ -74,6 +74,21 @@ TS_TEST(ops_called_inside_a_kernel_do_not_visit_the_layers_above)
     ts_release(ret.t);
 }
 
+static ts_status passes_none(ts_frame *f)
+{
+    return TS_STATUS_OF(ts_add(f->args[0].t, TS_NONE));
+}
+
+TS_TEST(none_is_refused_below_a_layer_too)
+{
+    int op;
+    OK(ts_register_op("test.none(Tensor self) -> Tensor", &op));
+    OK(ts_register_kernel("test.none", TS_KEY_CPU, passes_none, NULL, NULL));
+    ts_value arg = ts_value_tensor(ts_set_requires_grad(one(), true)), ret = ts_value_none();
+    FAILS(TS_ERR_NULL, ts_call_boxed(op, &arg, 1, &ret, 1));
+    SAYS("argument 'other': expected a tensor, got TS_NONE");
+}
+
 TS_TEST(a_call_allocates_nothing_in_the_steady_state)
 {
     if (ts_alloc_system)
