@@ -12,7 +12,7 @@ void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dty
     plan->ret[i] = ts_meta_of(plan->buffer[i], dtype, device, ndim, 0);
 }
 
-ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
+ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
     const ts_tensor *first = NULL; /* that decides: a number on the CPU only among such */
     int first_arg = 0;
@@ -111,25 +111,17 @@ ts_status ts_fail_dtype_number(ts_frame *f, int arg)
                        (long long)f->args[arg].i);
 }
 
-ts_status ts_check_ndim(ts_frame *f, int arg, int ndim)
+ts_status ts_fail_ndim(ts_frame *f, int arg, int ndim)
 {
     const ts_tensor *t = f->args[arg].t;
-    if (t->ndim == ndim)
-        return TS_OK;
     return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected %d dims, got %d: sizes %s", ndim, t->ndim,
                        TS_SIZES_TEXT(t));
 }
 
-ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
+ts_status ts_fail_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
 {
-    const ts_tensor *t = f->args[arg].t;
-    bool same = t->ndim == ndim;
-    for (int d = 0; same && d < ndim; d++)
-        same = t->sizes[d] == sizes[d];
-    if (same)
-        return TS_OK;
     return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s, got %s", TS_LIST_TEXT(sizes, ndim),
-                       TS_SIZES_TEXT(t));
+                       TS_SIZES_TEXT(f->args[arg].t));
 }
 
 ts_status ts_check_fits(ts_frame *f, int arg)
@@ -272,7 +264,6 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
         int64_t sizes[2][TS_MAX_DIMS], *so_far = sizes[0], *next = sizes[1];
         int ndim = 0, had;
         ts_device device = TS_DEVICE_CPU;
-        bool first_seen = false, devices = false; /* the tensors' devices differ */
         for (int i = 0; i < nargs; i++) {
             if (args[i].tag != TS_TAG_TENSOR)
                 continue;
@@ -283,19 +274,14 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
             int64_t *swap = so_far;
             so_far = next;
             next = swap;
-            devices |= first_seen && !ts_same_device(t->storage->device, device);
-            if (!first_seen)
-                device = t->storage->device;
-            first_seen = true;
         }
-        if (TS_UNLIKELY(devices))
-            TS_TRY(ts_check_devices(f, true, &device));
+        TS_TRY(ts_check_devices(f, true, &device));
         compute = ts_promote_values(args + first, last - first);
         if (compute == TS_DTYPE_NONE)
             return ts_fail_arg(f, first, TS_ERR_VALUE, "expected a tensor or a number");
         ts_plan_result(plan, 0, so_far, ndim, compute, device);
         /* 0-dim CPU tensors beside another device become scalars */
-        for (int i = 0; devices && i < nargs; i++)
+        for (int i = 0; i < nargs && !ts_is_on_cpu(f); i++)
             if (args[i].tag == TS_TAG_TENSOR && !ts_same_device(args[i].t->storage->device, device))
                 plan->strided |= (uint16_t)(1u << i);
     }

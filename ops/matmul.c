@@ -141,12 +141,12 @@ ts_status ts_infer_linear_backward(ts_frame *f)
     const ts_tensor *x = f->args[1].tag == TS_TAG_TENSOR ? f->args[1].t : NULL;
     const ts_tensor *w = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
     ts_dtype dtype = (ts_dtype)g->dtype;
-    ts_device device = g->device;
+    int last = g->ndim - 1;
     if (!g->ndim)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least 1 dim, got none");
     TS_TRY(ts_check_one_device(f));
-    int64_t n = g->sizes[g->ndim - 1], sizes[TS_MAX_DIMS];
-    for (int d = 0; d < g->ndim; d++)
+    int64_t n = g->sizes[last], *sizes = plan->buffer[0];
+    for (int d = 0; d <= last; d++)
         sizes[d] = g->sizes[d];
     plan->compute = dtype;
     plan->strided = (uint16_t)rows_readable(g);
@@ -155,22 +155,25 @@ ts_status ts_infer_linear_backward(ts_frame *f)
         TS_TRY(check_dtype(f, 2, 0));
         if (w->sizes[0] != n)
             return fail_inner(f, 2, n, 0);
-        sizes[g->ndim - 1] = w->sizes[1];
+        sizes[last] = w->sizes[1];
         plan->strided |= (uint16_t)(matrix_readable(w) << 2);
     } else if (f->want & 1) {
         return ts_fail_arg(f, 2, TS_ERR_NULL, missing, 0);
     }
-    ts_plan_result(plan, 0, sizes, g->ndim, dtype, device);
     if (x) {
         TS_TRY(check_dtype(f, 1, 0));
-        sizes[g->ndim - 1] = w || !x->ndim ? sizes[g->ndim - 1] : x->sizes[x->ndim - 1];
+        sizes[last] = w || !x->ndim ? sizes[last] : x->sizes[x->ndim - 1];
         TS_TRY(ts_check_sizes(f, 1, sizes, g->ndim));
         plan->strided |= (uint16_t)(rows_readable(x) << 1);
     } else if (f->want & 2) {
         return ts_fail_arg(f, 1, TS_ERR_NULL, missing, 1);
     }
-    ts_plan_result(plan, 1, (int64_t[]){n, sizes[g->ndim - 1]}, 2, dtype, device);
-    ts_plan_result(plan, 2, &n, 1, dtype, device);
+    plan->ret[0] = ts_meta_of(sizes, dtype, g->device, g->ndim, x ? x->numel : 0);
+    if (w)
+        ts_plan_result_like(plan, 1, w, dtype);
+    else
+        ts_plan_result(plan, 1, (int64_t[]){n, sizes[last]}, 2, dtype, g->device);
+    plan->ret[2] = ts_meta_of(&g->sizes[last], dtype, g->device, 1, g->numel ? n : 0);
     return TS_OK;
 }
 

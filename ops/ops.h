@@ -33,11 +33,23 @@ TS_INLINE void ts_plan_split(ts_plan *plan, const ts_tensor *t, int64_t first, i
     for (int d = 0; d < t->ndim; d++)
         *(d < first ? &plan->outer : d < last ? &plan->count : &plan->inner) *= t->sizes[d];
 }
+/** Whether every tensor is on the CPU: no other backend's key came or went. */
+TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
+{
+    return f->keys == TS_KEYSET(TS_KEY_CPU) && !(f->thread->exclude & TS_BACKEND_KEYS);
+}
+ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device);
 /**
  * All tensor arguments must be on one device, which is returned through *device.
  * Pointwise ops let a 0-dim CPU tensor stand beside another device: pass scalars_ok.
  */
-ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device);
+TS_INLINE ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
+{
+    if (TS_UNLIKELY(!ts_is_on_cpu(f)))
+        return ts_compare_devices(f, scalars_ok, device);
+    *device = TS_DEVICE_CPU;
+    return TS_OK;
+}
 TS_INLINE ts_status ts_check_one_device(ts_frame *f)
 {
     ts_device device;
@@ -74,10 +86,21 @@ TS_INLINE ts_status ts_check_dtype_number(ts_frame *f, int arg)
     return TS_LIKELY((uint64_t)f->args[arg].i < TS_DTYPE_COUNT) ? TS_OK
                                                                 : ts_fail_dtype_number(f, arg);
 }
+TS_COLD ts_status ts_fail_ndim(ts_frame *f, int arg, int ndim);
+TS_COLD ts_status ts_fail_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim);
 /** Argument must be a tensor with exactly ndim dims. */
-ts_status ts_check_ndim(ts_frame *f, int arg, int ndim);
+TS_INLINE ts_status ts_check_ndim(ts_frame *f, int arg, int ndim)
+{
+    return TS_LIKELY(f->args[arg].t->ndim == ndim) ? TS_OK : ts_fail_ndim(f, arg, ndim);
+}
 /** Sizes of the argument must equal these. */
-ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim);
+TS_INLINE ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
+{
+    const ts_tensor *t = f->args[arg].t;
+    return TS_LIKELY(t->ndim == ndim && ts_same_sizes(t->sizes, sizes, ndim))
+               ? TS_OK
+               : ts_fail_sizes(f, arg, sizes, ndim);
+}
 /** Sizes of the argument must broadcast to these. */
 ts_status ts_check_broadcasts(ts_frame *f, int arg, const int64_t *sizes, int ndim);
 /** Broadcasts two lists of sizes into out (room for 8); false when they do not fit. */
