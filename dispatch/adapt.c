@@ -67,7 +67,23 @@ static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
     return ts_deliver(f, made, ts_fill_run(&inner, kernel));
 }
 
-ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
+/** Whether any kernel takes the tensors: all contiguous, and none is to be cast. */
+static bool is_plain(const ts_frame *f)
+{
+    const ts_plan *plan = f->plan;
+    unsigned cast = plan->cast;
+    for (const ts_value *v = f->args, *end = v + f->nargs; v < end; v++, cast >>= 1)
+        if (v->tag == TS_TAG_TENSOR && (!(v->t->flags & TS_TENSOR_CONTIGUOUS) ||
+                                        ((cast & 1) && v->t->dtype != plan->compute)))
+            return false;
+    for (unsigned left = f->given; left; left &= left - 1)
+        if (!(f->rets[__builtin_ctz(left)].t->flags & TS_TENSOR_CONTIGUOUS))
+            return false;
+    return true;
+}
+
+static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts accepts,
+                                                         ts_kernel kernel)
 {
     const ts_value *outer = f->args;
     bool stand_ins = false;
@@ -84,6 +100,11 @@ ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
     }
     copies_end(&c);
     return status;
+}
+
+ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
+{
+    return TS_LIKELY(is_plain(f)) ? ts_fill_run(f, kernel) : run_on_copies(f, accepts, kernel);
 }
 
 /* ------------------------------------------------------------------------------ halves ---- */

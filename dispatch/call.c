@@ -6,29 +6,27 @@
 
 /* ----------------------------------------------------------------------- the way down ---- */
 
-/** Runs the highest of f->keys (not empty) and restores f's place afterwards. */
-TS_INLINE ts_status descend(ts_frame *f, ts_keyset below)
+/** Runs the highest of keys that is below the running one and restores f's place afterwards. */
+TS_INLINE ts_status descend(ts_frame *f, ts_keyset keys)
 {
     ts_thread *thread = f->thread;
-    ts_keyset keys = f->keys, exclude = thread->exclude;
+    ts_keyset before = f->keys, exclude = thread->exclude;
     uint8_t key = f->key;
+    ts_keyset lower = TS_KEYSET(key) - 1, below = keys & lower;
     if (TS_UNLIKELY(below == 0))
         return ts_fail_no_keys(f);
     /* the running key and all above, but for the one that refuses TS_NONE */
-    thread->exclude = exclude | (TS_KEYSET(TS_KEY_ABSENT) - TS_KEYSET(key));
+    thread->exclude = exclude | (lower ^ (TS_KEYSET(TS_KEY_ABSENT) - 1));
     f->keys = below;
     f->key = ts_highest_key(below);
     ts_status status = ts_hop(f, f->table->slot[f->key]);
-    f->keys = keys;
+    f->keys = before;
     f->key = key;
     thread->exclude = exclude;
     return status;
 }
 
-ts_status ts_redispatch(ts_frame *f)
-{
-    return descend(f, f->keys & (TS_KEYSET(f->key) - 1));
-}
+ts_status ts_redispatch(ts_frame *f) { return descend(f, f->keys); }
 
 ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
 {
@@ -36,7 +34,7 @@ ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
     inner.args = args;
     ts_keyset keys = 0;
     TS_TRY(ts_keys_collect(f->op, args, f->nargs, f->rets, f->nrets, f->given, f->site, &keys));
-    return descend(&inner, ts_keys_visited(keys, f->thread, f->table) & (TS_KEYSET(f->key) - 1));
+    return descend(&inner, ts_keys_visited(keys, f->thread, f->table));
 }
 
 /* ------------------------------------------------------------------------- rare things ---- */

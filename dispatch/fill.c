@@ -94,20 +94,6 @@ ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
     return run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
 }
 
-/** Whether any kernel takes the tensors: all contiguous, and none is to be cast. */
-TS_INLINE bool is_plain(const ts_frame *f, const ts_plan *plan)
-{
-    unsigned cast = plan->cast;
-    for (const ts_value *v = f->args, *end = v + f->nargs; v < end; v++, cast >>= 1)
-        if (v->tag == TS_TAG_TENSOR && (!(v->t->flags & TS_TENSOR_CONTIGUOUS) ||
-                                        ((cast & 1) && v->t->dtype != plan->compute)))
-            return false;
-    for (unsigned left = f->given; left; left &= left - 1)
-        if (!(f->rets[__builtin_ctz(left)].t->flags & TS_TENSOR_CONTIGUOUS))
-            return false;
-    return true;
-}
-
 /** What follows the shape rule. */
 TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
 {
@@ -117,7 +103,7 @@ TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
         return ts_fill_unaccepted(f);
     if (f->given)
         TS_TRY(ts_check_given(f));
-    if (!plan->flat && (plan->cast || !(accepts->strided | plan->pointwise)) && !is_plain(f, plan))
+    if (!plan->flat && (plan->cast || !(accepts->strided | plan->pointwise)))
         return ts_fill_adapted(f, *accepts, kernel);
     if (f->nrets != 1)
         return ts_fill_run(f, kernel);
