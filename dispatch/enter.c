@@ -87,12 +87,7 @@ ts_status ts_enter_foreign(ts_frame *f)
     if (f->table->info->infer)
         TS_TRY(f->table->info->infer(f));
     ts_status status = ts_enter_whole(f);
-    for (int i = 0; status != TS_OK && i < f->nrets; i++)
-        if (!(f->given >> i & 1) && f->rets[i].tag == TS_TAG_TENSOR) {
-            ts_tensor_unref(f->rets[i].t);
-            f->rets[i] = ts_value_none();
-        }
-    return status;
+    return status == TS_OK ? status : ts_drop_results(f, status);
 }
 
 /* ----------------------------------------------------------------------------- devices ---- */

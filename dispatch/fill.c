@@ -39,19 +39,16 @@ TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i)
     if ((plan->swapped >> i & 1) && !(f->table->packed >> f->key & 1))
         swap_layout(t);
     f->rets[i] = ts_value_tensor(t);
-    plan->made |= (uint8_t)(1 << i);
     return t;
 }
 
-/** Takes back the results of a call that failed. */
-static TS_COLD ts_status drop_results(ts_frame *f, ts_status status)
+ts_status ts_drop_results(ts_frame *f, ts_status status)
 {
     for (int i = 0; i < f->nrets; i++)
-        if (f->plan->made >> i & 1) {
+        if (!(f->given >> i & 1) && f->rets[i].tag == TS_TAG_TENSOR) {
             ts_tensor_unref(f->rets[i].t);
             f->rets[i] = ts_value_none();
         }
-    f->plan->made = 0;
     return status;
 }
 
@@ -83,14 +80,14 @@ TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel, con
         if (written)
             count_written_args(f);
     }
-    return TS_LIKELY(status == TS_OK) ? status : drop_results(f, status);
+    return TS_LIKELY(status == TS_OK) ? status : ts_drop_results(f, status);
 }
 
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
 {
     for (int i = 0; i < f->nrets; i++)
         if (is_lacking(f, i) && TS_UNLIKELY(!make_result(f, f->plan, i)))
-            return drop_results(f, ts_error_code());
+            return ts_drop_results(f, ts_error_code());
     return run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
 }
 

@@ -66,7 +66,6 @@ struct ts_plan {
     bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
     bool flat;              /* pointwise: the rule has filled iter but for the result,
                                since all operands are contiguous and of its shape */
-    uint8_t made;           /* bit i: the entry has made result i */
     uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,
                                and has counted that */
     uint8_t compute;        /* dtype in which the kernel works */
@@ -161,6 +160,8 @@ ts_status ts_enter_foreign(ts_frame *f);
  * and checks where tensors lie. */
 ts_status ts_enter_device(ts_frame *f);
 ts_status ts_enter_parts(ts_frame *f);
+/** Takes back the results of a call that failed; returns status. */
+TS_COLD ts_status ts_drop_results(ts_frame *f, ts_status status);
 /** Runs an op by its composite. The shape rule, where there is one, checks first,
  * and its plan stays for the composite. */
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite);

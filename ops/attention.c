@@ -70,7 +70,6 @@ static ts_status check_operands(ts_frame *f, int first)
 {
     const ts_value *a = f->args + first;
     const ts_tensor *q = a[0].t, *k = a[1].t, *v = a[2].t;
-    ts_device device;
     TS_TRY(ts_check_float(f, first));
     for (int i = 0; i < 3; i++) {
         TS_TRY(ts_check_ndim(f, first + i, 4));
@@ -81,7 +80,7 @@ static ts_status check_operands(ts_frame *f, int first)
                                     ts_dtype_name((ts_dtype)a[i].t->dtype));
         f->plan->strided |= (uint16_t)(rows_dense(a[i].t) << (first + i));
     }
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_one_device(f));
     if (k->sizes[0] != q->sizes[0] || k->sizes[3] != q->sizes[3] ||
         (k->sizes[1] && q->sizes[1] ? q->sizes[1] % k->sizes[1] != 0
                                     : q->sizes[1] != k->sizes[1])) {

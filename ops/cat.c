@@ -13,10 +13,9 @@ static bool skipped(const ts_tensor *t) { return t->ndim == 1 && t->sizes[0] == 
 static ts_status check_members(ts_frame *f, bool skip, const ts_tensor **like, ts_dtype *dtype)
 {
     const ts_value *v = &f->args[0];
-    ts_device device;
     if (v->count == 0)
         return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected at least one tensor, got an empty list");
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_one_device(f));
     *like = v->list[0];
     *dtype = (ts_dtype)v->list[0]->dtype;
     for (uint32_t i = 0; i < v->count; i++) {

@@ -58,12 +58,11 @@ static ts_status plan_new(ts_frame *f, const int64_t *sizes, int ndim)
     return TS_OK;
 }
 
-static double number(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
-
 ts_status ts_infer_arange(ts_frame *f)
 {
     const ts_value *v = f->args;
-    double start = number(&v[0]), end = number(&v[1]), step = number(&v[2]);
+    double start = ts_value_number(&v[0]), end = ts_value_number(&v[1]),
+           step = ts_value_number(&v[2]);
     if (!(step > 0 || step < 0))
         return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a step other than 0, got %g", step);
     if (!((step > 0 && end >= start) || (step < 0 && end <= start)))

@@ -46,9 +46,8 @@ ts_status ts_infer_embedding_backward(ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t, *index = f->args[1].t;
     int64_t sizes[2] = {f->args[2].i, 0};
-    ts_device device;
     TS_TRY(check_index(f, 1));
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_one_device(f));
     TS_TRY(ts_check_ndim(f, 0, index->ndim + 1));
     for (int d = 0; d < index->ndim; d++)
         if (g->sizes[d] != index->sizes[d])
@@ -60,7 +59,7 @@ ts_status ts_infer_embedding_backward(ts_frame *f)
                            (long long)sizes[0]);
     sizes[1] = g->sizes[index->ndim];
     f->plan->compute = (ts_dtype)g->dtype;
-    ts_plan_result(f->plan, 0, sizes, 2, (ts_dtype)g->dtype, device);
+    ts_plan_result(f->plan, 0, sizes, 2, (ts_dtype)g->dtype, g->device);
     return TS_OK;
 }
 
@@ -86,12 +85,11 @@ ts_status ts_infer_index_select(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS], dim;
-    ts_device device;
     TS_TRY(places_along(f, &dim, sizes));
-    TS_TRY(ts_check_devices(f, false, &device));
+    TS_TRY(ts_check_one_device(f));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->dim = dim;
-    ts_plan_result(f->plan, 0, sizes, t->ndim, (ts_dtype)t->dtype, device);
+    ts_plan_result(f->plan, 0, sizes, t->ndim, (ts_dtype)t->dtype, t->device);
     return TS_OK;
 }
 

@@ -123,12 +123,7 @@ ts_status ts_infer_split(ts_frame *f)
         sizes[dim] = ts_min64(size, n - i * size);
         status = ts_give_alias(f, i, sizes, t->strides, t->ndim, i * size * t->strides[dim]);
     }
-    for (int i = 0; status != TS_OK && i < TS_MAX_RETS; i++) {
-        if (f->rets[i].tag == TS_TAG_TENSOR)
-            ts_tensor_unref(f->rets[i].t);
-        f->rets[i] = ts_value_none();
-    }
-    return status;
+    return status == TS_OK ? status : ts_drop_results(f, status);
 }
 
 /* ---------------------------------------------------------------- writing a part of a copy ---- */
