@@ -68,7 +68,7 @@ struct ts_plan {
                                since all operands are contiguous and of its shape */
     uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,
                                and has counted that */
-    uint8_t compute;        /* dtype in which the kernel works */
+    uint16_t compute;       /* dtype in which the kernel works */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */
