@@ -2,7 +2,8 @@
  * @file engine.c  Runs rules in reverse.
  *
  * Nodes wait in a heap ordered by seq, which falls along every edge, so when a node comes
- * up all its consumers have run and its gradients are complete: no counts are needed.
+ * up all its consumers have run and its gradients are complete: no counts are needed. Leaves
+ * run behind all others.
  * Buffers live in the run, so runs over a shared graph do not see each other.
  */
 // SPDX-License-Identifier: MIT
@@ -63,15 +64,6 @@ TS_INLINE void run_begin(ts_run *run, few_tasks *few)
 
 static size_t block_bytes(uint32_t room) { return room * (sizeof(ts_task) + 3 * sizeof(uint32_t)); }
 
-static void run_free(ts_run *run)
-{
-    /* only those that still wait have gradients */
-    for (uint32_t i = 0; i < run->nheap; i++)
-        task_end(run, &run->tasks[run->heap[i]]);
-    if (run->room > FEW_TASKS)
-        ts_free(run->thread, run->tasks, block_bytes(run->room));
-}
-
 /** Moves the tasks into a block of four times the room. */
 static TS_COLD ts_status run_grow(ts_run *run)
 {
@@ -124,6 +116,31 @@ static uint32_t heap_pop(ts_run *run)
     return top;
 }
 
+/** Takes the next task that waits; false when none does. Leaves, of seq 0, come last and by age. */
+static bool next_task(ts_run *run, uint32_t *index)
+{
+    if (run->nheap) {
+        *index = heap_pop(run);
+        return true;
+    }
+    while (run->nleaves < run->ntasks) {
+        *index = run->nleaves++;
+        if (run->tasks[*index].node->op == TS_NODE_LEAF)
+            return true;
+    }
+    return false;
+}
+
+/** Ends the run; only tasks that still wait have gradients. */
+static void run_free(ts_run *run)
+{
+    uint32_t index;
+    while (next_task(run, &index))
+        task_end(run, &run->tasks[index]);
+    if (run->room > FEW_TASKS)
+        ts_free(run->thread, run->tasks, block_bytes(run->room));
+}
+
 ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *at)
 {
     uint32_t index = 0, mask = 2 * run->room - 1;
@@ -136,7 +153,8 @@ ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *at)
         index = ++run->ntasks;
         run->tasks[index - 1] = (ts_task){.node = node};
         table_insert(run, index - 1);
-        heap_push(run, index - 1);
+        if (node->op != TS_NODE_LEAF)
+            heap_push(run, index - 1);
     }
     *at = index - 1;
     return TS_OK;
@@ -203,9 +221,7 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad)
     ts_tensor *leaf = n->leaf, *g = *grad;
     if (!leaf)
         return TS_OK; /* the leaf is gone; nobody can ask */
-    ts_grad_meta *m = ts_grad_meta_of(leaf);
-    if (!m)
-        return ts_error_code();
+    ts_grad_meta *m = leaf->grad; /* it holds n */
     if (m->grad)
         return deliver_more(run, leaf, g);
     if (run->record || (sole_owner(g) && (g->flags & TS_TENSOR_CONTIGUOUS) && !g->link)) {
@@ -433,8 +449,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     if (status == TS_OK)
         status = send(&run, root, output, gradient);
     ts_tensor_unref(gradient);
-    while (status == TS_OK && run.nheap) {
-        uint32_t index = heap_pop(&run);
+    for (uint32_t index; status == TS_OK && next_task(&run, &index);) {
         status = run_task(&run, index);
         task_end(&run, &run.tasks[index]);
     }
@@ -458,10 +473,8 @@ ts_status ts_engine_walk(ts_node *root,
     run_begin(&walk, &few);
     uint32_t number;
     ts_status status = ts_run_schedule(&walk, root, &number);
-    while (status == TS_OK && walk.nheap) {
-        number = heap_pop(&walk);
+    while (status == TS_OK && next_task(&walk, &number))
         status = visit(&walk, walk.tasks[number].node, number, ctx);
-    }
     run_free(&walk);
     return status;
 }

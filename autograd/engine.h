@@ -27,9 +27,10 @@ typedef struct ts_task {
 typedef struct ts_run {
     ts_thread *thread;
     ts_task *tasks;
-    uint32_t *heap;               /* indices of waiting tasks, largest seq first */
+    uint32_t *heap;               /* indices of waiting tasks, largest seq first; no leaves */
     uint32_t *table;              /* open addressing: node -> task index + 1 */
     uint32_t ntasks, nheap, room; /* room: of tasks and heap; table has 2 * room */
+    uint32_t nleaves;             /* tasks below this one that are leaves have run */
     uint32_t self;                /* of ts_node_lock() */
     bool record, retain, anomaly;
     ts_capture *captures;

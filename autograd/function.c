@@ -39,14 +39,14 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
         return NULL;
     node->saves = node->guarded = true;
     node->vjp = &function_vjp;
-    node->args[0] = ts_value_tensors(NULL, n);
+    node->args[0] = ts_value_tensors((void *)node->inputs, n);
     ts_function_call *call = ts_function_of(node);
     *call = (ts_function_call){.fn = *fn, .ctx = ctx, .node = node, .marks = (uint8_t *)(call + 1)};
     memset(call->marks, 0, (size_t)(n + m));
     ts_status status = TS_OK;
     for (int i = 0; i < n; i++) {
-        ts_input *in = &node->inputs[i];
-        ts_node_add_input(node, in, inputs[i], 0);
+        ts_end *in = &node->inputs[i];
+        ts_node_add_input(node, in, inputs[i]);
         if (inputs[i] == TS_NONE) {
             in->shape.dtype = TS_DTYPE_NONE;
             continue;
@@ -81,7 +81,7 @@ bool ts_function_needs(const ts_function_call *call, int i)
 
 static ts_status only_in_forward(const ts_function_call *call, const char *what)
 {
-    if (call->forward)
+    if (call->inputs)
         return TS_OK;
     return ts_fail_op(TS_ERR_STATE, call->fn.name, NULL, NULL, "%s may be called in forward only",
                       what);
@@ -146,7 +146,7 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
     char what[32];
     snprintf(what, sizeof what, "input %d", i);
     if (call->records)
-        TS_TRY(ts_check_write(call->fn.name, call->node->site, call->node->args[0].list[i], what));
+        TS_TRY(ts_check_write(call->fn.name, call->node->site, call->inputs[i], what));
     call->marks[i] |= DIRTY;
     return TS_OK;
 }
@@ -167,7 +167,7 @@ ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
     snprintf(what, sizeof what, "saved tensor %d", i);
     ts_tensor *t = ts_saved_read(b, &s->saved, &s->shape, what);
     if (s->saved.packed && s->input >= 0) {
-        const ts_input *in = &call->node->inputs[s->input];
+        const ts_end *in = &call->node->inputs[s->input];
         return ts_relink(b, t, in->next, in->shape.output);
     }
     /* an input that was saved itself has its history */
@@ -304,11 +304,9 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
     {
         TS_SCOPE;
         ts_mask_guard masks = ts_grad_push(false);
-        call->forward = true;
-        call->node->args[0].list = inputs;
+        call->inputs = inputs;
         status = call->fn.forward(call, call->ctx, inputs, n, outputs, m);
-        call->node->args[0].list = NULL;
-        call->forward = false;
+        call->inputs = NULL;
         ts_mask_pop(masks);
         if (status != TS_OK)
             status = fail_in(call, "forward", status);

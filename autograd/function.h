@@ -17,10 +17,10 @@ struct ts_function_call {
     ts_function fn;
     void *ctx;
     ts_node *node;        /* whose block this is part of */
+    ts_tensor **inputs;   /* in forward */
     ts_vjp_call *running; /* in backward */
     ts_function_saved *saved;
     int nsaved, room;
-    bool forward; /* forward runs */
     bool records;
     uint8_t *marks; /* of inputs, then of outputs */
 };

@@ -79,13 +79,13 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
     int used = 0;
     for (int i = 0; i < n->nargs; i++) {
         args[i] = n->args[i];
-        int at = ts_node_input(n, i, 0);
+        const ts_end *in = ts_node_input(n, i, 0);
         if (args[i].tag == TS_TAG_TENSOR)
-            args[i].t = shape_of(&shapes[used++], &n->inputs[at].shape);
+            args[i].t = shape_of(&shapes[used++], &in->shape);
         if (args[i].tag != TS_TAG_TENSORS)
             continue;
         for (uint32_t k = 0; k < args[i].count && k < SHOWN; k++)
-            lists[i][k] = shape_of(&shapes[used++], &n->inputs[at + (int)k].shape);
+            lists[i][k] = shape_of(&shapes[used++], &in[k].shape);
         args[i].list = lists[i];
     }
     return ts_call_describe(ts_node_name(n), args, n->nargs, buffer, size);
@@ -126,7 +126,7 @@ static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx
     }
     bool first = true;
     for (uint32_t i = 0; i < n->ninputs; i++) {
-        const ts_input *in = &n->inputs[i];
+        const ts_end *in = &n->inputs[i];
         uint32_t next;
         if (!in->next)
             continue;

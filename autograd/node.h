@@ -11,7 +11,7 @@
 /** Sizes, dtype and device of a tensor that need not be there any more. */
 typedef struct ts_shape {
     TS_KIND_MEMBERS;
-    uint8_t arg, output; /* of an input: its argument, and which result of its maker it is */
+    uint8_t output; /* of an input: which result of its maker it is */
     int64_t sizes[TS_MAX_DIMS];
 } ts_shape;
 
@@ -23,18 +23,16 @@ typedef struct ts_saved {
     bool packed;
 } ts_saved;
 
-/** A tensor argument of a recorded call (list members count one each). */
-typedef struct ts_input {
-    ts_node *next; /* owned: its maker, or its leaf's accumulator; NULL: it needs no gradient */
+/**
+ * A tensor argument (list members count one each) or a result of a recorded call. A saved result is
+ * an alias without history, so that there is no cycle; it gets its node at unpack.
+ */
+typedef struct ts_end {
+    ts_node *next; /* of an input, owned: its maker, or its leaf's accumulator;
+                      NULL: it needs no gradient */
     ts_saved saved;
     ts_shape shape;
-} ts_input;
-
-/** A result of a recorded call. */
-typedef struct ts_output {
-    ts_saved saved; /* an alias without history (no cycle): its node is this one, given at unpack */
-    ts_shape shape;
-} ts_output;
+} ts_end;
 
 /** When a hook runs: on a gradient that is complete, then before the rule, then after it. */
 typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_POST } ts_hook_kind;
@@ -79,9 +77,9 @@ struct ts_node {
         struct ts_segment *segment; /* of others: owned; where packed tensors come from */
     };
     ts_hook *hooks;     /* owned */
-    ts_value *args;     /* nargs */
-    ts_input *inputs;   /* ninputs */
-    ts_output *outputs; /* nrets */
+    ts_value *args;  /* nargs; those of tensors point to their inputs */
+    ts_end *inputs;  /* ninputs */
+    ts_end *outputs; /* nrets, behind the inputs */
 };
 
 #define TS_NODE_LEAF 0xffff
@@ -117,8 +115,13 @@ void ts_node_free_saved(ts_node *node);
 /** Tensor k of those that a node (of no leaf) may have saved: its inputs', its outputs',
  *  a function's; NULL behind the last. */
 ts_saved *ts_node_saved(ts_node *node, uint32_t k);
-/** Input index of (argument, member); -1 when it is no tensor. */
-int ts_node_input(const ts_node *node, int arg, int member);
+/** Input of member k of argument `arg` (0: of a tensor); NULL when there is none. */
+TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
+{
+    const ts_value *v = &node->args[arg];
+    bool any = arg < node->nargs && (v->tag == TS_TAG_TENSOR || v->tag == TS_TAG_TENSORS);
+    return any && k < v->count ? (ts_end *)(void *)v->t + k : NULL;
+}
 
 /**
  * The only place where gradients are summed (invariant 5). *slot owns a reference or is NULL; g is
@@ -184,8 +187,9 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
                                uint8_t nrets, size_t tail, const void *site)
 {
     bool trail = TS_UNLIKELY(atomic_load_explicit(&ts_anomaly_on, memory_order_relaxed));
-    size_t bytes = sizeof(ts_node) + nargs * sizeof(ts_value) + (size_t)ninputs * sizeof(ts_input) +
-                   nrets * sizeof(ts_output) + tail + (trail ? sizeof(ts_trail) : 0);
+    size_t bytes = sizeof(ts_node) + nargs * sizeof(ts_value) +
+                   ((size_t)ninputs + nrets) * sizeof(ts_end) + tail +
+                   (trail ? sizeof(ts_trail) : 0);
     ts_node *n = bytes <= UINT32_MAX ? ts_alloc(thread, bytes) : NULL;
     if (TS_UNLIKELY(!n)) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
@@ -203,10 +207,10 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->site = site;
     n->leaf = NULL;
     n->hooks = NULL;
-    n->inputs = (ts_input *)(n + 1);
-    n->outputs = (ts_output *)(n->inputs + ninputs);
+    n->inputs = (ts_end *)(n + 1);
+    n->outputs = n->inputs + ninputs;
     n->args = (ts_value *)(n->outputs + nrets);
-    for (ts_output *o = n->outputs; o < n->outputs + nrets; o++) {
+    for (ts_end *o = n->outputs; o < n->outputs + nrets; o++) {
         o->saved = (ts_saved){0};
         o->shape.kind = (ts_kind){0};
     }
@@ -216,16 +220,15 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
 }
 
 /** Makes t the node's next input, which is *in, without an edge. */
-TS_INLINE void ts_node_add_input(ts_node *n, ts_input *in, const ts_tensor *t, int arg)
+TS_INLINE void ts_node_add_input(ts_node *n, ts_end *in, const ts_tensor *t)
 {
     n->ninputs++;
     in->next = NULL;
     in->saved = (ts_saved){0};
     ts_shape_fill(&in->shape, t);
-    in->shape.arg = (uint8_t)arg;
 }
 /** Adds the edge from an input to the maker of t, if t needs a gradient; then *grad is set. */
-TS_INLINE ts_status ts_node_connect(ts_node *n, ts_input *in, ts_tensor *t, bool *grad)
+TS_INLINE ts_status ts_node_connect(ts_node *n, ts_end *in, ts_tensor *t, bool *grad)
 {
     if (!(t->flags & TS_TENSOR_REQUIRES_GRAD) || t->dtype > TS_F16)
         return TS_OK;

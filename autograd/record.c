@@ -117,17 +117,16 @@ static char *keep_plain(ts_value *v, char *p)
     return p + bytes;
 }
 
-TS_INLINE ts_status connect(ts_node *n, ts_input *in, ts_tensor *t, int arg, bool *grad)
+TS_INLINE ts_status connect(ts_node *n, ts_end *in, ts_tensor *t, bool *grad)
 {
-    ts_node_add_input(n, in, t, arg);
+    ts_node_add_input(n, in, t);
     return ts_node_connect(n, in, t, grad);
 }
 
-static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_value *v, int arg,
-                                                        bool *grad)
+static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_value *v, bool *grad)
 {
     for (uint32_t k = 0; k < v->count; k++)
-        TS_TRY(connect(n, &n->inputs[n->ninputs], v->list[k], arg, grad));
+        TS_TRY(connect(n, &n->inputs[n->ninputs], v->list[k], grad));
     return TS_OK;
 }
 
@@ -138,7 +137,7 @@ TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
     const ts_vjp *vjp = n->vjp;
     const ts_value *v = f->args;
     ts_value *args = n->args;
-    ts_input *in = n->inputs;
+    ts_end *in = n->inputs;
     int nargs = f->nargs;
     char *p = (char *)(args + nargs);
     *reads = vjp ? vjp->always : 0;
@@ -146,9 +145,12 @@ TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
         bool grad = false;
         *args = *v;
         if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
-            TS_TRY(connect(n, in++, v->t, i, &grad));
+            args->t = (ts_tensor *)(void *)in;
+            args->count = 1;
+            TS_TRY(connect(n, in++, v->t, &grad));
         } else if (v->tag == TS_TAG_TENSORS) {
-            TS_TRY(connect_list(n, v, i, &grad));
+            args->t = (ts_tensor *)(void *)in;
+            TS_TRY(connect_list(n, v, &grad));
             in += v->count;
         } else if (v->tag > TS_TAG_TENSORS) {
             p = keep_plain(args, p);
@@ -168,7 +170,7 @@ static __attribute__((noinline)) ts_status node_save(ts_node *n, const ts_frame 
         int i = __builtin_ctz(left);
         uint32_t count;
         ts_tensor *const *members = ts_value_members(&f->args[i], &count);
-        ts_input *in = count ? &n->inputs[ts_node_input(n, i, 0)] : NULL;
+        ts_end *in = ts_node_input(n, i, 0);
         for (uint32_t k = 0; k < count; k++, in++) {
             ts_tensor *t = members[k];
             if (ts_saved_pack(f->thread, n, t, &in->saved))
