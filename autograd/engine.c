@@ -35,7 +35,7 @@ TS_INLINE ts_tensor **grads_of(ts_task *t)
 }
 
 /** Gives up the gradients of a task. */
-static void task_end(ts_run *run, ts_task *t)
+TS_INLINE void task_end(ts_run *run, ts_task *t)
 {
     int n = t->node->nrets;
     ts_tensor **grads = grads_of(t);
@@ -141,31 +141,27 @@ static void run_free(ts_run *run)
         ts_free(run->thread, run->tasks, block_bytes(run->room));
 }
 
-ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *at)
+ts_task *ts_run_schedule(ts_run *run, ts_node *node)
 {
-    uint32_t index = 0, mask = 2 * run->room - 1;
-    for (uint32_t at = hash(node, mask); run->table[at] && !index; at = (at + 1) & mask)
+    uint32_t mask = 2 * run->room - 1;
+    for (uint32_t at = hash(node, mask); run->table[at]; at = (at + 1) & mask)
         if (run->tasks[run->table[at] - 1].node == node)
-            index = run->table[at];
-    if (!index) {
-        if (run->ntasks == run->room)
-            TS_TRY(run_grow(run));
-        index = ++run->ntasks;
-        run->tasks[index - 1] = (ts_task){.node = node};
-        table_insert(run, index - 1);
-        if (node->op != TS_NODE_LEAF)
-            heap_push(run, index - 1);
-    }
-    *at = index - 1;
-    return TS_OK;
+            return &run->tasks[run->table[at] - 1];
+    if (run->ntasks == run->room)
+        TS_TRY_NULL(run_grow(run));
+    uint32_t index = run->ntasks++;
+    run->tasks[index] = (ts_task){.node = node};
+    table_insert(run, index);
+    if (node->op != TS_NODE_LEAF)
+        heap_push(run, index);
+    return &run->tasks[index];
 }
 
 /** Adds a gradient (borrowed) for a result of node. */
 static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
 {
-    uint32_t index;
-    TS_TRY(ts_run_schedule(run, node, &index));
-    ts_task *t = &run->tasks[index];
+    ts_task *t = ts_run_schedule(run, node);
+    TS_TRY(t);
     ts_tensor **grads = grads_of(t);
     if (TS_UNLIKELY(!grads)) {
         size_t bytes = node->nrets * sizeof *grads;
@@ -174,7 +170,10 @@ static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
             return ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
         memset(grads, 0, bytes);
     }
-    return ts_accumulate_grad(&grads[output], g, run->record);
+    if (TS_UNLIKELY(grads[output] != NULL))
+        return ts_accumulate_grad(&grads[output], g, run->record);
+    grads[output] = ts_tensor_ref(g);
+    return TS_OK;
 }
 
 /* ---------------------------------------------------------------------------- gradients ---- */
@@ -319,7 +318,7 @@ static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **gra
     return TS_OK;
 }
 
-/** Runs one rule and sends what it gives. grads are the run's own; sending may move the tasks. */
+/** Runs one rule and sends what it gives. */
 static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locked)
 {
     if (TS_UNLIKELY(!n->vjp))
@@ -368,7 +367,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locke
 static ts_status run_node(ts_run *run, ts_task *t, bool locked)
 {
     ts_node *n = t->node;
-    ts_tensor *few[TS_MAX_RETS], **grads = grads_of(t);
+    ts_tensor **grads = grads_of(t);
     bool hooked = locked && TS_UNLIKELY(n->hooks != NULL);
     if (hooked)
         TS_TRY(run_grad_hooks(run, n, grads));
@@ -395,23 +394,19 @@ static ts_status run_node(ts_run *run, ts_task *t, bool locked)
         TS_SCOPE;
         return run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &n->leaf->grad->grad);
     }
-    if (grads == t->few) {
-        memcpy(few, t->few, sizeof few);
-        grads = few;
-    }
     return run_rule(run, n, grads, locked);
 }
 
-static ts_status run_task(ts_run *run, uint32_t index)
+static ts_status run_task(ts_run *run, ts_task *t)
 {
-    ts_node *n = run->tasks[index].node;
+    ts_node *n = t->node;
     /* another thread may be adding the first hook: it runs if it is seen here */
     bool locked = n->guarded || __atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE);
     if (locked && TS_UNLIKELY(!ts_node_lock(n, run->self)))
         return ts_fail_op(
             TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
             "the node's own backward, or a hook on it, started a backward through it");
-    ts_status status = run_node(run, &run->tasks[index], locked);
+    ts_status status = run_node(run, t, locked);
     if (TS_UNLIKELY(run->anomaly) && status != TS_OK)
         status = ts_anomaly_explain(n, status);
     if (locked)
@@ -450,8 +445,9 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
         status = send(&run, root, output, gradient);
     ts_tensor_unref(gradient);
     for (uint32_t index; status == TS_OK && next_task(&run, &index);) {
-        status = run_task(&run, index);
-        task_end(&run, &run.tasks[index]);
+        ts_task t = run.tasks[index]; /* a copy: sending may move the tasks */
+        status = run_task(&run, &t);
+        task_end(&run, &t);
     }
     ts_collected_free(&run);
     run_free(&run);
@@ -471,9 +467,8 @@ ts_status ts_engine_walk(ts_node *root,
     ts_run walk = {.thread = ts_thread_self()};
     few_tasks few;
     run_begin(&walk, &few);
-    uint32_t number;
-    ts_status status = ts_run_schedule(&walk, root, &number);
-    while (status == TS_OK && next_task(&walk, &number))
+    ts_status status = TS_STATUS_OF(ts_run_schedule(&walk, root));
+    for (uint32_t number; status == TS_OK && next_task(&walk, &number);)
         status = visit(&walk, walk.tasks[number].node, number, ctx);
     run_free(&walk);
     return status;

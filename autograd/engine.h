@@ -63,8 +63,9 @@ ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_saved *saved, const ts_shape *
  * in the rule's scope; else t. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
-/** The task of a node, by its number in the order of discovery; a new one waits from now on. */
-ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *number);
+/** The task of a node, whose place in run->tasks is its number in the order of discovery; a new one
+ *  waits from now on. NULL with an error. */
+ts_task *ts_run_schedule(ts_run *run, ts_node *node);
 /**
  * Visits root and each node that visit schedules, once, consumers before makers; anything but TS_OK
  * ends the walk.

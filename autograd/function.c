@@ -44,16 +44,14 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
     *call = (ts_function_call){.fn = *fn, .ctx = ctx, .node = node, .marks = (uint8_t *)(call + 1)};
     memset(call->marks, 0, (size_t)(n + m));
     ts_status status = TS_OK;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && status == TS_OK; i++) {
         ts_end *in = &node->inputs[i];
-        ts_node_add_input(node, in, inputs[i]);
-        if (inputs[i] == TS_NONE) {
+        status = ts_node_add_input(node, in, inputs[i], records);
+        call->records |= in->next != NULL;
+        if (inputs[i] == TS_NONE)
             in->shape.dtype = TS_DTYPE_NONE;
-            continue;
-        }
-        in->saved.version = inputs[i]->storage->version; /* forward may not write to it */
-        if (records && status == TS_OK)
-            status = ts_node_connect(node, in, inputs[i], &call->records);
+        else
+            in->saved.version = inputs[i]->storage->version; /* forward may not write to it */
     }
     thread->seq = ++node->seq;
     if (status == TS_OK)

@@ -127,10 +127,11 @@ static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx
     bool first = true;
     for (uint32_t i = 0; i < n->ninputs; i++) {
         const ts_end *in = &n->inputs[i];
-        uint32_t next;
         if (!in->next)
             continue;
-        TS_TRY(ts_run_schedule(walk, in->next, &next));
+        const ts_task *task = ts_run_schedule(walk, in->next);
+        TS_TRY(task);
+        uint32_t next = (uint32_t)(task - walk->tasks);
         if (dot)
             fprintf(p->out, "  n%" PRIu32 " -> n%" PRIu32 ";\n", number, next);
         else

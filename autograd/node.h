@@ -59,6 +59,7 @@ struct ts_node {
     uint16_t op;
     uint8_t nargs, nrets;
     uint32_t ninputs;
+    uint16_t needs;         /* bit i: argument i needs a gradient; of calls of an op */
     uint32_t bytes;         /* of this block */
     _Atomic uint32_t owner; /* the thread (its id + 1) whose run is in this node; 0: none */
     bool saves;             /* may hold saved tensors */
@@ -200,6 +201,7 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->nargs = nargs;
     n->nrets = nrets;
     n->ninputs = 0;
+    n->needs = 0;
     n->bytes = (uint32_t)bytes;
     atomic_init(&n->owner, 0);
     n->saves = n->guarded = n->freed = n->trail = false;
@@ -219,18 +221,15 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     return n;
 }
 
-/** Makes t the node's next input, which is *in, without an edge. */
-TS_INLINE void ts_node_add_input(ts_node *n, ts_end *in, const ts_tensor *t)
+/** Makes t the node's next input, which is *in: with an edge to its maker if it needs a gradient
+ *  and the node records. */
+TS_INLINE ts_status ts_node_add_input(ts_node *n, ts_end *in, ts_tensor *t, bool records)
 {
     n->ninputs++;
     in->next = NULL;
     in->saved = (ts_saved){0};
     ts_shape_fill(&in->shape, t);
-}
-/** Adds the edge from an input to the maker of t, if t needs a gradient; then *grad is set. */
-TS_INLINE ts_status ts_node_connect(ts_node *n, ts_end *in, ts_tensor *t, bool *grad)
-{
-    if (!(t->flags & TS_TENSOR_REQUIRES_GRAD) || t->dtype > TS_F16)
+    if (!records || !(t->flags & TS_TENSOR_REQUIRES_GRAD) || t->dtype > TS_F16)
         return TS_OK;
     ts_node *next = ts_gradient_node(t);
     if (TS_UNLIKELY(!next))
@@ -238,7 +237,6 @@ TS_INLINE ts_status ts_node_connect(ts_node *n, ts_end *in, ts_tensor *t, bool *
     in->next = ts_node_ref(next);
     in->shape.output = t->output;
     n->seq = n->seq > next->seq ? n->seq : next->seq;
-    *grad = true;
     return TS_OK;
 }
 /* While no other thread can know a node, its references are counted without locking the bus. */

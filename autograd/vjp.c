@@ -6,14 +6,7 @@
 
 ts_tensor *ts_rule_grad(ts_vjp_call *b, int i) { return b->grads[i]; }
 
-bool ts_rule_needs(const ts_vjp_call *b, int i)
-{
-    const ts_end *in;
-    for (uint32_t k = 0; (in = ts_node_input(b->node, i, k)); k++)
-        if (in->next)
-            return true;
-    return false;
-}
+bool ts_rule_needs(const ts_vjp_call *b, int i) { return b->node->needs >> i & 1; }
 
 bool ts_rule_needs_member(const ts_vjp_call *b, int i, int k)
 {
