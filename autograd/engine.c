@@ -102,9 +102,10 @@ static void heap_push(ts_run *run, uint32_t index)
     run->heap[at] = index;
 }
 
-static uint32_t heap_pop(ts_run *run)
+/** Closes the gap at the top of a heap with the task that was its last. */
+static __attribute__((noinline)) void heap_sift(ts_run *run, uint32_t last)
 {
-    uint32_t top = run->heap[0], last = run->heap[--run->nheap], at = 0;
+    uint32_t at = 0;
     for (uint32_t child; (child = 2 * at + 1) < run->nheap; at = child) {
         if (child + 1 < run->nheap && before(run, run->heap[child + 1], run->heap[child]))
             child++;
@@ -113,14 +114,15 @@ static uint32_t heap_pop(ts_run *run)
         run->heap[at] = run->heap[child];
     }
     run->heap[at] = last;
-    return top;
 }
 
 /** Takes the next task that waits; false when none does. Leaves, of seq 0, come last and by age. */
-static bool next_task(ts_run *run, uint32_t *index)
+TS_INLINE bool next_task(ts_run *run, uint32_t *index)
 {
     if (run->nheap) {
-        *index = heap_pop(run);
+        *index = run->heap[0];
+        if (--run->nheap)
+            heap_sift(run, run->heap[run->nheap]);
         return true;
     }
     while (run->nleaves < run->ntasks) {
@@ -158,10 +160,11 @@ ts_task *ts_run_schedule(ts_run *run, ts_node *node)
 }
 
 /** Adds a gradient (borrowed) for a result of node. */
-static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
+TS_INLINE ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
 {
     ts_task *t = ts_run_schedule(run, node);
-    TS_TRY(t);
+    if (TS_UNLIKELY(!t))
+        return ts_error_code();
     ts_tensor **grads = grads_of(t);
     if (TS_UNLIKELY(!grads)) {
         size_t bytes = node->nrets * sizeof *grads;
@@ -449,7 +452,8 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
         status = run_task(&run, &t);
         task_end(&run, &t);
     }
-    ts_collected_free(&run);
+    if (TS_UNLIKELY(run.collected != NULL))
+        ts_collected_free(&run);
     run_free(&run);
     ts_node_unref(root);
     ts_timer_leave(thread, timer);
