@@ -57,8 +57,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
 
 /** A saved tensor, computed again when need be; NULL with an error that says `what` when it was not
  *  saved at all or was written since. */
-ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_saved *saved, const ts_shape *shape,
-                         const char *what);
+ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_end *end, const char *what);
 /** When the rule is recorded: t with its history, result `output` of maker,
  * in the rule's scope; else t. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);

@@ -212,7 +212,7 @@ static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_fram
 /** After the call: the rule gets its results, and the results the node. */
 TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
 {
-    if (reads >= TS_SAVE_RET(0) || (n->vjp && (n->vjp->want & ~f->want)))
+    if (reads >= TS_SAVE_RET(0))
         TS_TRY(node_save_results(n, f, reads));
     for (int i = 0; i < f->nrets; i++) {
         if (f->rets[i].tag != TS_TAG_TENSOR)
@@ -277,8 +277,7 @@ ts_status ts_record(ts_frame *f)
     ts_status status = node_connect(n, f, reads);
     if (status == TS_OK) {
         uint8_t want = f->want;
-        if (n->vjp)
-            f->want |= n->vjp->want;
+        f->want |= (uint8_t)(reads / TS_SAVE_RET(0) & ~f->given);
         status = ts_redispatch(f);
         f->want = want;
         if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)

@@ -14,10 +14,10 @@ bool ts_rule_needs_member(const ts_vjp_call *b, int i, int k)
     return in && in->next;
 }
 
-ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_saved *saved, const ts_shape *shape,
-                         const char *what)
+ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_end *end, const char *what)
 {
-    if (TS_UNLIKELY(saved->packed) && !(saved = ts_collected_get(b->run, b->node, saved, shape)))
+    const ts_saved *saved = &end->saved;
+    if (TS_UNLIKELY(saved->packed) && !(saved = ts_collected_get(b->run, b->node, end)))
         return NULL;
     ts_tensor *t = saved->t;
     if (TS_UNLIKELY(!t)) {
@@ -58,7 +58,7 @@ static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, const ts_end *in)
     char what[64];
     snprintf(what, sizeof what, "argument '%s'", ts_ops[b->node->op].schema.args[i].name);
     in = in ? in : &nothing;
-    ts_tensor *t = ts_saved_read(b, &in->saved, &in->shape, what);
+    ts_tensor *t = ts_saved_read(b, in, what);
     /* one that was saved itself has its history */
     return in->saved.packed ? ts_relink(b, t, in->next, in->shape.output) : t;
 }
@@ -94,7 +94,7 @@ ts_tensor *ts_rule_saved_ret(ts_vjp_call *b, int i)
 {
     const ts_end *o = &b->node->outputs[i];
     /* the weak link is closed only for as long as the rule runs */
-    return ts_relink(b, ts_saved_read(b, &o->saved, &o->shape, "the result"), b->node, i);
+    return ts_relink(b, ts_saved_read(b, o, "the result"), b->node, i);
 }
 
 const ts_value *ts_rule_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }
