@@ -157,13 +157,14 @@ TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t reads)
     char *p = (char *)(args + f->nargs);
     n->saves = n->guarded = reads != 0;
     for (int i = 0; i < f->nargs; i++, v++, args++) {
-        *args = *v;
         if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
-            args->t = (ts_tensor *)(void *)in;
-            args->count = 1;
+            *args = (ts_value){.tag = TS_TAG_TENSOR, .count = 1, .t = (void *)in};
             TS_TRY(connect(n, f, in++, v->t, reads >> i & 1));
-        } else if (v->tag == TS_TAG_TENSORS) {
-            args->t = (ts_tensor *)(void *)in;
+            continue;
+        }
+        *args = *v;
+        if (v->tag == TS_TAG_TENSORS) {
+            args->t = (void *)in;
             TS_TRY(connect_list(n, f, v, reads >> i & 1));
             in += v->count;
         } else if (v->tag > TS_TAG_TENSORS) {
