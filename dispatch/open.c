@@ -6,7 +6,9 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/process.h"
 #include "dispatch/registry.h"
+#include "dispatch/store.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -84,10 +86,14 @@ static ts_status open_absent(const char *name, ts_key *key)
     return load(path_of(given, path), key);
 }
 
+/* For two threads that open one backend. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void ts_open_install(void) { ts_fork_guard(&lock); }
+
 ts_status ts_backend_open(const char *name, ts_key *key)
 {
     TS_TRY(TS_CHECK_POINTERS(name));
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* two threads that open one backend */
     pthread_mutex_lock(&lock);
     ts_key there = loaded(name);
     ts_status status = there == TS_KEY_INVALID ? open_absent(name, &there) : TS_OK;

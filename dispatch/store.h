@@ -68,4 +68,7 @@ ts_status ts_key_take(const char *what, const char *name, int from, int to, cons
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
                         const char *schema, ts_registration **out);
 
+/** Guards opening while the process forks. */
+void ts_open_install(void);
+
 #endif

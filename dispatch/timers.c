@@ -13,6 +13,8 @@
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
+#include "core/hooks.h"
+#include "core/process.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -232,7 +234,8 @@ static void switch_thread(ts_thread *thread, void *ctx)
         atomic_fetch_and(&thread->state, ~(uint32_t)TS_THREAD_TIMING);
 }
 
-void ts_timers_thread_ended(ts_thread *thread)
+/** Keeps the cells of a thread that ends. */
+static void thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
     settle(t);
@@ -241,6 +244,12 @@ void ts_timers_thread_ended(ts_thread *thread)
     state.ended = t;
     __atomic_store_n(&thread->timers, NULL, __ATOMIC_RELEASE); /* a reader finds it in one place */
     pthread_mutex_unlock(&state.lock);
+}
+
+void ts_timers_install(void)
+{
+    ts_above.thread_ended = thread_ended;
+    ts_fork_guard(&state.lock);
 }
 
 ts_status ts_timers_enable(bool on)

@@ -16,8 +16,7 @@ ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 void *ts_timer_enter(ts_thread *thread);
 void ts_timer_leave(ts_thread *thread, void *token);
 
-/** Keeps the cells of a thread that ends. */
-void ts_timers_thread_ended(ts_thread *thread);
+void ts_timers_install(void);
 
 /** One line of the report: calls and self time of (op, layer) in a thread. */
 typedef struct ts_timer_row {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/store.h"
 #include "core/device.h"
-#include "core/hooks.h"
 #include "core/process.h"
 #include "dispatch/timers.h"
 #include "init.h"
@@ -19,8 +18,9 @@ void ts_dispatch_install(void)
 {
     for (int k = 0; k < TS_KEY_COUNT; k++)
         ts_reg.named |= (ts_keyset)(ts_key_names[k] != NULL) << k;
-    ts_above.thread_ended = ts_timers_thread_ended;
     ts_fork_guard(&lock);
+    ts_timers_install();
+    ts_open_install();
 }
 
 void ts_registry_begin(void)

@@ -233,10 +233,34 @@ static bool is_small(const ts_gemm *g)
            g->m * g->n * g->k <= SMALL_WORK;
 }
 
-/** A product whose operands the first cache holds. What other products gain by a plan, tasks and
- * scratch would take longer here than the product itself. */
-static void multiply_small(const ts_gemm *g)
+/** Sums of some lanes of the first operand's columns. */
+VEC_FN void sum_lanes(const ts_gemm *g, int64_t row, int64_t lanes, float *sums)
 {
+    const float *a = (const float *)g->a + row;
+    vf sum = vf_zero();
+    for (int64_t p = 0; p < g->k; p++, a += g->a_column)
+        sum += vf_load_n(a, lanes);
+    vf_store_n(sums + row, sum, lanes);
+}
+
+static void sum_columns(const ts_gemm *g, float *sums)
+{
+    int64_t row = 0;
+    for (; row + VF_LANES <= g->m; row += VF_LANES)
+        sum_lanes(g, row, VF_LANES, sums);
+    if (row < g->m)
+        sum_lanes(g, row, g->m - row, sums);
+}
+
+/**
+ * A product whose operands the first cache holds. What other products gain by a plan, tasks and
+ * scratch would take longer here than the product itself.
+ * @param sums  of the first operand, whose columns are dense, over k, (m); NULL when not wanted
+ */
+static void multiply_small(const ts_gemm *g, float *sums)
+{
+    if (sums)
+        sum_columns(g, sums);
     float packed[SMALL_DEPTH * PANEL];
     bool stands = g->b_column == 1 && g->n % VF_LANES == 0;
     for (int64_t column = 0; column < g->n; column += PANEL) {
@@ -427,11 +451,11 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
 {
     bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
     t->small = is_small(g);
-    if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k ||
-        (sums && (!a_columns || t->small)))
+    if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
         return false;
     if (t->small) {
         t->g = g;
+        t->sums = sums;
         t->bytes = 0;
         return true;
     }
@@ -463,7 +487,7 @@ void TS_V(ts_sgemm_run)(ts_sgemm_plan *t, void *scratch)
 {
     const ts_gemm *g = t->g;
     if (t->small) {
-        multiply_small(g);
+        multiply_small(g, t->sums);
         return;
     }
     t->packed = scratch;

@@ -16,7 +16,7 @@ typedef struct ts_sgemm_plan {
     float *packed, *rest;          /* rest (m, n), then the sums (m) */
     int64_t floats;                /* between what two tiles pack; 0 when one thread does all */
     int64_t packed_floats;         /* in front of the rest */
-    bool small;                    /* the rest but for g and bytes is unset then */
+    bool small;                    /* the rest but for g, sums and bytes is unset then */
     bool a_packed, alone;
     size_t bytes;                  /* of scratch; may be 0 */
 } ts_sgemm_plan;
