@@ -46,7 +46,7 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
     ts_status status = TS_OK;
     for (int i = 0; i < n && status == TS_OK; i++) {
         ts_end *in = &node->inputs[i];
-        status = ts_node_add_input(node, in, inputs[i], records);
+        status = ts_node_set_input(node, in, inputs[i], records);
         call->records |= in->next != NULL;
         if (inputs[i] == TS_NONE)
             in->shape.dtype = TS_DTYPE_NONE;

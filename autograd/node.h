@@ -200,7 +200,7 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->op = op;
     n->nargs = nargs;
     n->nrets = nrets;
-    n->ninputs = 0;
+    n->ninputs = ninputs;
     n->needs = 0;
     n->bytes = (uint32_t)bytes;
     atomic_init(&n->owner, 0);
@@ -212,22 +212,20 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->inputs = (ts_end *)(n + 1);
     n->outputs = n->inputs + ninputs;
     n->args = (ts_value *)(n->outputs + nrets);
-    for (ts_end *o = n->outputs; o < n->outputs + nrets; o++) {
-        o->saved = (ts_saved){0};
-        o->shape.kind = (ts_kind){0};
+    for (ts_end *e = n->inputs; e < n->outputs + nrets; e++) {
+        e->next = NULL;
+        e->saved = (ts_saved){0};
+        e->shape.kind = (ts_kind){0};
     }
     if (TS_UNLIKELY(trail))
         ts_trail_take(n);
     return n;
 }
 
-/** Makes t the node's next input, which is *in: with an edge to its maker if it needs a gradient
+/** Makes t the node's input *in: with an edge to its maker if it needs a gradient
  *  and the node records. */
-TS_INLINE ts_status ts_node_add_input(ts_node *n, ts_end *in, ts_tensor *t, bool records)
+TS_INLINE ts_status ts_node_set_input(ts_node *n, ts_end *in, ts_tensor *t, bool records)
 {
-    n->ninputs++;
-    in->next = NULL;
-    in->saved = (ts_saved){0};
     ts_shape_fill(&in->shape, t);
     if (!records || !(t->flags & TS_TENSOR_REQUIRES_GRAD) || t->dtype > TS_F16)
         return TS_OK;

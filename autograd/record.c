@@ -126,7 +126,7 @@ static char *keep_plain(ts_value *v, char *p)
 
 TS_INLINE ts_status connect(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t, bool read)
 {
-    TS_TRY(ts_node_add_input(n, in, t, true));
+    TS_TRY(ts_node_set_input(n, in, t, true));
     if (!read || ts_saved_pack(f->thread, n, t, &in->saved))
         return TS_OK;
     bool overwritten = (f->given & 1) && f->rets[0].t == t;
@@ -139,11 +139,11 @@ TS_INLINE ts_status connect(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor
     return TS_OK;
 }
 
-static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_frame *f,
+static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_frame *f, ts_end *in,
                                                         const ts_value *v, bool read)
 {
     for (uint32_t k = 0; k < v->count; k++)
-        TS_TRY(connect(n, f, &n->inputs[n->ninputs], v->list[k], read));
+        TS_TRY(connect(n, f, in + k, v->list[k], read));
     return TS_OK;
 }
 
@@ -165,7 +165,7 @@ TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t reads)
         *args = *v;
         if (v->tag == TS_TAG_TENSORS) {
             args->t = (void *)in;
-            TS_TRY(connect_list(n, f, v, reads >> i & 1));
+            TS_TRY(connect_list(n, f, in, v, reads >> i & 1));
             in += v->count;
         } else if (v->tag > TS_TAG_TENSORS) {
             p = keep_plain(args, p);
