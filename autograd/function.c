@@ -39,6 +39,7 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
         return NULL;
     node->saves = node->guarded = true;
     node->vjp = &function_vjp;
+    node->needs = 0;
     node->args[0] = ts_value_tensors((void *)node->inputs, n);
     ts_function_call *call = ts_function_of(node);
     *call = (ts_function_call){.fn = *fn, .ctx = ctx, .node = node, .marks = (uint8_t *)(call + 1)};
@@ -46,7 +47,7 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
     ts_status status = TS_OK;
     for (int i = 0; i < n && status == TS_OK; i++) {
         ts_end *in = &node->inputs[i];
-        status = ts_node_set_input(node, in, inputs[i], records);
+        status = ts_node_add_input(node, in, inputs[i], records);
         call->records |= in->next != NULL;
         if (inputs[i] == TS_NONE)
             in->shape.dtype = TS_DTYPE_NONE;

@@ -9,9 +9,12 @@
 
 ts_saved *ts_node_saved(ts_node *node, uint32_t k)
 {
-    if (k < node->ninputs + node->nrets)
+    if (k < node->ninputs)
         return &node->inputs[k].saved;
-    k -= node->ninputs + node->nrets;
+    k -= node->ninputs;
+    if (k < node->nrets)
+        return &node->outputs[k].saved;
+    k -= node->nrets;
     if (node->op != TS_NODE_FUNCTION)
         return NULL;
     ts_function_call *call = ts_function_of(node);
@@ -24,10 +27,10 @@ void ts_node_free_saved(ts_node *node)
         return;
     node->saves = false;
     bool freed = false;
-    for (ts_end *e = node->inputs, *end = node->outputs + node->nrets; e < end; e++)
-        freed |= ts_saved_drop(&e->saved);
+    for (ts_end *in = node->inputs, *end = in + node->ninputs; in < end; in++)
+        freed |= ts_saved_drop(&in->saved);
     ts_saved *s;
-    for (uint32_t k = node->ninputs + node->nrets; (s = ts_node_saved(node, k)); k++)
+    for (uint32_t k = node->ninputs; (s = ts_node_saved(node, k)); k++)
         freed |= ts_saved_drop(s);
     node->freed |= freed;
     if (TS_UNLIKELY(node->segment != NULL)) {
@@ -131,7 +134,7 @@ ts_node *ts_accumulator_of(ts_tensor *t)
         return NULL;
     }
     *n = (ts_node){
-        .op = TS_NODE_LEAF, .nrets = 1, .guarded = true, .bytes = (uint32_t)bytes, .leaf = t};
+        .op = TS_NODE_LEAF, .nrets = 1, .guarded = true, .bytes = bytes, .leaf = t};
     atomic_init(&n->refs, 1);
     atomic_init(&n->owner, 0);
     ts_node *first = NULL;

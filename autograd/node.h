@@ -60,7 +60,7 @@ struct ts_node {
     uint8_t nargs, nrets;
     uint32_t ninputs;
     uint16_t needs;         /* bit i: argument i needs a gradient; of calls of an op */
-    uint32_t bytes;         /* of this block */
+    size_t bytes;           /* of this block */
     _Atomic uint32_t owner; /* the thread (its id + 1) whose run is in this node; 0: none */
     bool saves;             /* may hold saved tensors */
     bool guarded;           /* runs change it: one at a time; never changes */
@@ -120,8 +120,9 @@ ts_saved *ts_node_saved(ts_node *node, uint32_t k);
 TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 {
     const ts_value *v = &node->args[arg];
-    bool any = arg < node->nargs && (v->tag == TS_TAG_TENSOR || v->tag == TS_TAG_TENSORS);
-    return any && k < v->count ? (ts_end *)(void *)v->t + k : NULL;
+    if (arg >= node->nargs || (v->tag != TS_TAG_TENSOR && v->tag != TS_TAG_TENSORS))
+        return NULL;
+    return k < (v->tag == TS_TAG_TENSOR ? 1 : v->count) ? (ts_end *)(void *)v->t + k : NULL;
 }
 
 /**
@@ -191,7 +192,7 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     size_t bytes = sizeof(ts_node) + nargs * sizeof(ts_value) +
                    ((size_t)ninputs + nrets) * sizeof(ts_end) + tail +
                    (trail ? sizeof(ts_trail) : 0);
-    ts_node *n = bytes <= UINT32_MAX ? ts_alloc(thread, bytes) : NULL;
+    ts_node *n = ts_alloc(thread, bytes);
     if (TS_UNLIKELY(!n)) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
         return NULL;
@@ -200,9 +201,8 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->op = op;
     n->nargs = nargs;
     n->nrets = nrets;
-    n->ninputs = ninputs;
-    n->needs = 0;
-    n->bytes = (uint32_t)bytes;
+    n->ninputs = 0;
+    n->bytes = bytes;
     atomic_init(&n->owner, 0);
     n->saves = n->guarded = n->freed = n->trail = false;
     n->seq = thread->seq;
@@ -212,20 +212,22 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->inputs = (ts_end *)(n + 1);
     n->outputs = n->inputs + ninputs;
     n->args = (ts_value *)(n->outputs + nrets);
-    for (ts_end *e = n->inputs; e < n->outputs + nrets; e++) {
-        e->next = NULL;
-        e->saved = (ts_saved){0};
-        e->shape.kind = (ts_kind){0};
+    for (ts_end *o = n->outputs; o < n->outputs + nrets; o++) {
+        o->saved = (ts_saved){0};
+        o->shape.kind = (ts_kind){0};
     }
     if (TS_UNLIKELY(trail))
         ts_trail_take(n);
     return n;
 }
 
-/** Makes t the node's input *in: with an edge to its maker if it needs a gradient
+/** Makes t the node's next input, which is *in: with an edge to its maker if it needs a gradient
  *  and the node records. */
-TS_INLINE ts_status ts_node_set_input(ts_node *n, ts_end *in, ts_tensor *t, bool records)
+TS_INLINE ts_status ts_node_add_input(ts_node *n, ts_end *in, ts_tensor *t, bool records)
 {
+    n->ninputs++;
+    in->next = NULL;
+    in->saved = (ts_saved){0};
     ts_shape_fill(&in->shape, t);
     if (!records || !(t->flags & TS_TENSOR_REQUIRES_GRAD) || t->dtype > TS_F16)
         return TS_OK;

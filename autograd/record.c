@@ -89,7 +89,8 @@ TS_INLINE need measure(const ts_frame *f)
         const ts_value *v = &f->args[i];
         if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
             need.inputs++;
-            need.grads |= (uint32_t)requires_grad(v->t) << i;
+            if (requires_grad(v->t))
+                need.grads |= 1u << i;
         } else if (v->tag == TS_TAG_TENSORS) {
             need.inputs += v->count;
             for (uint32_t k = 0; k < v->count; k++)
@@ -126,7 +127,7 @@ static char *keep_plain(ts_value *v, char *p)
 
 TS_INLINE ts_status connect(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t, bool read)
 {
-    TS_TRY(ts_node_set_input(n, in, t, true));
+    TS_TRY(ts_node_add_input(n, in, t, true));
     if (!read || ts_saved_pack(f->thread, n, t, &in->saved))
         return TS_OK;
     bool overwritten = (f->given & 1) && f->rets[0].t == t;
@@ -157,13 +158,11 @@ TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t reads)
     char *p = (char *)(args + f->nargs);
     n->saves = n->guarded = reads != 0;
     for (int i = 0; i < f->nargs; i++, v++, args++) {
-        if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
-            *args = (ts_value){.tag = TS_TAG_TENSOR, .count = 1, .t = (void *)in};
-            TS_TRY(connect(n, f, in++, v->t, reads >> i & 1));
-            continue;
-        }
         *args = *v;
-        if (v->tag == TS_TAG_TENSORS) {
+        if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
+            args->t = (void *)in;
+            TS_TRY(connect(n, f, in++, v->t, reads >> i & 1));
+        } else if (v->tag == TS_TAG_TENSORS) {
             args->t = (void *)in;
             TS_TRY(connect_list(n, f, in, v, reads >> i & 1));
             in += v->count;
@@ -278,7 +277,8 @@ ts_status ts_record(ts_frame *f)
     ts_status status = node_connect(n, f, reads);
     if (status == TS_OK) {
         uint8_t want = f->want;
-        f->want |= (uint8_t)(reads / TS_SAVE_RET(0) & ~f->given);
+        if (reads >= TS_SAVE_RET(0))
+            f->want |= (uint8_t)(reads / TS_SAVE_RET(0) & ~f->given);
         status = ts_redispatch(f);
         f->want = want;
         if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)
