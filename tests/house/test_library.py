@@ -7,6 +7,8 @@ sanitizer is in.
 """
 import glob
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +69,30 @@ class Symbols(unittest.TestCase):
         strangers = {name for name in symbols("--defined-only")
                      if not name.startswith(("ts_", "TESSERA_"))}
         self.assertEqual(strangers, set())
+
+
+@unittest.skipUnless(shutil.which("readelf"), "needs readelf")
+class Hardening(unittest.TestCase):
+    def read(self, *options):
+        return subprocess.run(["readelf", "-W", *options, LIBRARY], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout
+
+    def test_addresses_of_functions_are_read_only_before_the_first_call(self):
+        self.assertIn("BIND_NOW", self.read("-d"))
+        self.assertIn("GNU_RELRO", self.read("-l"))
+
+    def test_the_stack_is_not_executable(self):
+        stack = re.search(r"GNU_STACK.*", self.read("-l"))
+        self.assertRegex(stack.group(), r" RW +0x")
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "a mark of x86-64 programs")
+    def test_a_shadow_stack_is_allowed(self):
+        self.assertIn("SHSTK", self.read("-n"))
+
+    @unittest.skipUnless(RELEASE, "of release builds")
+    def test_buffers_are_checked(self):
+        self.assertIn("__stack_chk_fail", symbols("--undefined-only"))
+        self.assertTrue({"__snprintf_chk", "__vsnprintf_chk"} & symbols("--undefined-only"))
 
 
 if __name__ == "__main__":
