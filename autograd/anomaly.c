@@ -28,11 +28,10 @@ void ts_trail_take(ts_node *node)
 }
 
 /** Appends to a text that is cut at its end. */
-static void put(char *text, size_t size, const char *what)
+static void put(char *text, size_t size, const char *before, const char *what)
 {
     size_t used = strlen(text);
-    if (used + 1 < size)
-        snprintf(text + used, size - used, "%s", what);
+    snprintf(text + used, size - used, "%s%s", before, what);
 }
 
 /** The call and where it was made: the public function's caller, then the frames above it. */
@@ -40,20 +39,17 @@ static void put_call(const ts_node *node, char *text, size_t size)
 {
     char part[300];
     ts_node_describe(node, part, sizeof part);
-    put(text, size, part);
+    put(text, size, "", part);
     if (!node->site)
         return;
-    put(text, size, ", called at ");
-    put(text, size, ts_site_name(node->site, part, sizeof part));
+    put(text, size, ", called at ", ts_site_name(node->site, part, sizeof part));
     const ts_trail *t = trail_of(node);
     int at = 0;
     while (t && at < t->n && t->frames[at] != node->site)
         at++;
     enum { SHOWN = 6 };
-    for (int i = at + 1; t && i < t->n && i <= at + SHOWN; i++) {
-        put(text, size, " < ");
-        put(text, size, ts_site_name(t->frames[i], part, sizeof part));
-    }
+    for (int i = at + 1; t && i < t->n && i <= at + SHOWN; i++)
+        put(text, size, " < ", ts_site_name(t->frames[i], part, sizeof part));
 }
 
 /* ------------------------------------------------------------------------------- checks ---- */

@@ -54,5 +54,4 @@ const ts_vjp ts_vjp_scaled_dot_product_attention = {
     .rule = scaled_dot_product_attention,
     .always =
         READS_X | READS(1) | READS(2) | READS(MASK) | READS(CU_SEQLENS) | READS_Y | READS_RET(1),
-    .want = 2,
 };

@@ -2,7 +2,8 @@
  * @file engine.c  Runs rules in reverse.
  *
  * Nodes wait in a heap ordered by seq, which falls along every edge, so when a node comes
- * up all its consumers have run and its gradients are complete: no counts are needed.
+ * up all its consumers have run and its gradients are complete: no counts are needed. Leaves
+ * run behind all others.
  * Buffers live in the run, so runs over a shared graph do not see each other.
  */
 // SPDX-License-Identifier: MIT
@@ -34,7 +35,7 @@ TS_INLINE ts_tensor **grads_of(ts_task *t)
 }
 
 /** Gives up the gradients of a task. */
-static void task_end(ts_run *run, ts_task *t)
+TS_INLINE void task_end(ts_run *run, ts_task *t)
 {
     int n = t->node->nrets;
     ts_tensor **grads = grads_of(t);
@@ -62,15 +63,6 @@ TS_INLINE void run_begin(ts_run *run, few_tasks *few)
 }
 
 static size_t block_bytes(uint32_t room) { return room * (sizeof(ts_task) + 3 * sizeof(uint32_t)); }
-
-static void run_free(ts_run *run)
-{
-    /* only those that still wait have gradients */
-    for (uint32_t i = 0; i < run->nheap; i++)
-        task_end(run, &run->tasks[run->heap[i]]);
-    if (run->room > FEW_TASKS)
-        ts_free(run->thread, run->tasks, block_bytes(run->room));
-}
 
 /** Moves the tasks into a block of four times the room. */
 static TS_COLD ts_status run_grow(ts_run *run)
@@ -110,9 +102,10 @@ static void heap_push(ts_run *run, uint32_t index)
     run->heap[at] = index;
 }
 
-static uint32_t heap_pop(ts_run *run)
+/** Closes the gap at the top of a heap with the task that was its last. */
+static __attribute__((noinline)) void heap_sift(ts_run *run, uint32_t last)
 {
-    uint32_t top = run->heap[0], last = run->heap[--run->nheap], at = 0;
+    uint32_t at = 0;
     for (uint32_t child; (child = 2 * at + 1) < run->nheap; at = child) {
         if (child + 1 < run->nheap && before(run, run->heap[child + 1], run->heap[child]))
             child++;
@@ -121,33 +114,57 @@ static uint32_t heap_pop(ts_run *run)
         run->heap[at] = run->heap[child];
     }
     run->heap[at] = last;
-    return top;
 }
 
-ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *at)
+/** Takes the next task that waits; false when none does. Leaves, of seq 0, come last and by age. */
+TS_INLINE bool next_task(ts_run *run, uint32_t *index)
 {
-    uint32_t index = 0, mask = 2 * run->room - 1;
-    for (uint32_t at = hash(node, mask); run->table[at] && !index; at = (at + 1) & mask)
-        if (run->tasks[run->table[at] - 1].node == node)
-            index = run->table[at];
-    if (!index) {
-        if (run->ntasks == run->room)
-            TS_TRY(run_grow(run));
-        index = ++run->ntasks;
-        run->tasks[index - 1] = (ts_task){.node = node};
-        table_insert(run, index - 1);
-        heap_push(run, index - 1);
+    if (run->nheap) {
+        *index = run->heap[0];
+        if (--run->nheap)
+            heap_sift(run, run->heap[run->nheap]);
+        return true;
     }
-    *at = index - 1;
-    return TS_OK;
+    while (run->nleaves < run->ntasks) {
+        *index = run->nleaves++;
+        if (run->tasks[*index].node->op == TS_NODE_LEAF)
+            return true;
+    }
+    return false;
+}
+
+/** Ends the run; only tasks that still wait have gradients. */
+static void run_free(ts_run *run)
+{
+    uint32_t index;
+    while (next_task(run, &index))
+        task_end(run, &run->tasks[index]);
+    if (run->room > FEW_TASKS)
+        ts_free(run->thread, run->tasks, block_bytes(run->room));
+}
+
+ts_task *ts_run_schedule(ts_run *run, ts_node *node)
+{
+    uint32_t mask = 2 * run->room - 1;
+    for (uint32_t at = hash(node, mask); run->table[at]; at = (at + 1) & mask)
+        if (run->tasks[run->table[at] - 1].node == node)
+            return &run->tasks[run->table[at] - 1];
+    if (run->ntasks == run->room)
+        TS_TRY_NULL(run_grow(run));
+    uint32_t index = run->ntasks++;
+    run->tasks[index] = (ts_task){.node = node};
+    table_insert(run, index);
+    if (node->op != TS_NODE_LEAF)
+        heap_push(run, index);
+    return &run->tasks[index];
 }
 
 /** Adds a gradient (borrowed) for a result of node. */
-static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
+TS_INLINE ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
 {
-    uint32_t index;
-    TS_TRY(ts_run_schedule(run, node, &index));
-    ts_task *t = &run->tasks[index];
+    ts_task *t = ts_run_schedule(run, node);
+    if (TS_UNLIKELY(!t))
+        return ts_error_code();
     ts_tensor **grads = grads_of(t);
     if (TS_UNLIKELY(!grads)) {
         size_t bytes = node->nrets * sizeof *grads;
@@ -156,7 +173,10 @@ static ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
             return ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
         memset(grads, 0, bytes);
     }
-    return ts_accumulate_grad(&grads[output], g, run->record);
+    if (TS_UNLIKELY(grads[output] != NULL))
+        return ts_accumulate_grad(&grads[output], g, run->record);
+    grads[output] = ts_tensor_ref(g);
+    return TS_OK;
 }
 
 /* ---------------------------------------------------------------------------- gradients ---- */
@@ -203,9 +223,7 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad)
     ts_tensor *leaf = n->leaf, *g = *grad;
     if (!leaf)
         return TS_OK; /* the leaf is gone; nobody can ask */
-    ts_grad_meta *m = ts_grad_meta_of(leaf);
-    if (!m)
-        return ts_error_code();
+    ts_grad_meta *m = leaf->grad; /* it holds n */
     if (m->grad)
         return deliver_more(run, leaf, g);
     if (run->record || (sole_owner(g) && (g->flags & TS_TENSOR_CONTIGUOUS) && !g->link)) {
@@ -303,7 +321,7 @@ static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **gra
     return TS_OK;
 }
 
-/** Runs one rule and sends what it gives. grads are the run's own; sending may move the tasks. */
+/** Runs one rule and sends what it gives. */
 static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locked)
 {
     if (TS_UNLIKELY(!n->vjp))
@@ -352,7 +370,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locke
 static ts_status run_node(ts_run *run, ts_task *t, bool locked)
 {
     ts_node *n = t->node;
-    ts_tensor *few[TS_MAX_RETS], **grads = grads_of(t);
+    ts_tensor **grads = grads_of(t);
     bool hooked = locked && TS_UNLIKELY(n->hooks != NULL);
     if (hooked)
         TS_TRY(run_grad_hooks(run, n, grads));
@@ -379,23 +397,19 @@ static ts_status run_node(ts_run *run, ts_task *t, bool locked)
         TS_SCOPE;
         return run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &n->leaf->grad->grad);
     }
-    if (grads == t->few) {
-        memcpy(few, t->few, sizeof few);
-        grads = few;
-    }
     return run_rule(run, n, grads, locked);
 }
 
-static ts_status run_task(ts_run *run, uint32_t index)
+static ts_status run_task(ts_run *run, ts_task *t)
 {
-    ts_node *n = run->tasks[index].node;
+    ts_node *n = t->node;
     /* another thread may be adding the first hook: it runs if it is seen here */
     bool locked = n->guarded || __atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE);
     if (locked && TS_UNLIKELY(!ts_node_lock(n, run->self)))
         return ts_fail_op(
             TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
             "the node's own backward, or a hook on it, started a backward through it");
-    ts_status status = run_node(run, &run->tasks[index], locked);
+    ts_status status = run_node(run, t, locked);
     if (TS_UNLIKELY(run->anomaly) && status != TS_OK)
         status = ts_anomaly_explain(n, status);
     if (locked)
@@ -433,12 +447,13 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     if (status == TS_OK)
         status = send(&run, root, output, gradient);
     ts_tensor_unref(gradient);
-    while (status == TS_OK && run.nheap) {
-        uint32_t index = heap_pop(&run);
-        status = run_task(&run, index);
-        task_end(&run, &run.tasks[index]);
+    for (uint32_t index; status == TS_OK && next_task(&run, &index);) {
+        ts_task t = run.tasks[index]; /* a copy: sending may move the tasks */
+        status = run_task(&run, &t);
+        task_end(&run, &t);
     }
-    ts_collected_free(&run);
+    if (TS_UNLIKELY(run.collected != NULL))
+        ts_collected_free(&run);
     run_free(&run);
     ts_node_unref(root);
     ts_timer_leave(thread, timer);
@@ -456,12 +471,9 @@ ts_status ts_engine_walk(ts_node *root,
     ts_run walk = {.thread = ts_thread_self()};
     few_tasks few;
     run_begin(&walk, &few);
-    uint32_t number;
-    ts_status status = ts_run_schedule(&walk, root, &number);
-    while (status == TS_OK && walk.nheap) {
-        number = heap_pop(&walk);
+    ts_status status = TS_STATUS_OF(ts_run_schedule(&walk, root));
+    for (uint32_t number; status == TS_OK && next_task(&walk, &number);)
         status = visit(&walk, walk.tasks[number].node, number, ctx);
-    }
     run_free(&walk);
     return status;
 }

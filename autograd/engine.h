@@ -27,9 +27,10 @@ typedef struct ts_task {
 typedef struct ts_run {
     ts_thread *thread;
     ts_task *tasks;
-    uint32_t *heap;               /* indices of waiting tasks, largest seq first */
+    uint32_t *heap;               /* indices of waiting tasks, largest seq first; no leaves */
     uint32_t *table;              /* open addressing: node -> task index + 1 */
     uint32_t ntasks, nheap, room; /* room: of tasks and heap; table has 2 * room */
+    uint32_t nleaves;             /* tasks below this one that are leaves have run */
     uint32_t self;                /* of ts_node_lock() */
     bool record, retain, anomaly;
     ts_capture *captures;
@@ -56,14 +57,14 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
 
 /** A saved tensor, computed again when need be; NULL with an error that says `what` when it was not
  *  saved at all or was written since. */
-ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_saved *saved, const ts_shape *shape,
-                         const char *what);
+ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_end *end, const char *what);
 /** When the rule is recorded: t with its history, result `output` of maker,
  * in the rule's scope; else t. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
-/** The task of a node, by its number in the order of discovery; a new one waits from now on. */
-ts_status ts_run_schedule(ts_run *run, ts_node *node, uint32_t *number);
+/** The task of a node, whose place in run->tasks is its number in the order of discovery; a new one
+ *  waits from now on. NULL with an error. */
+ts_task *ts_run_schedule(ts_run *run, ts_node *node);
 /**
  * Visits root and each node that visit schedules, once, consumers before makers; anything but TS_OK
  * ends the walk.

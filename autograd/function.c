@@ -39,21 +39,20 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
         return NULL;
     node->saves = node->guarded = true;
     node->vjp = &function_vjp;
-    node->args[0] = ts_value_tensors(NULL, n);
+    node->needs = 0;
+    node->args[0] = ts_value_tensors((void *)node->inputs, n);
     ts_function_call *call = ts_function_of(node);
     *call = (ts_function_call){.fn = *fn, .ctx = ctx, .node = node, .marks = (uint8_t *)(call + 1)};
     memset(call->marks, 0, (size_t)(n + m));
     ts_status status = TS_OK;
-    for (int i = 0; i < n; i++) {
-        ts_input *in = &node->inputs[i];
-        ts_node_add_input(node, in, inputs[i], 0);
-        if (inputs[i] == TS_NONE) {
+    for (int i = 0; i < n && status == TS_OK; i++) {
+        ts_end *in = &node->inputs[i];
+        status = ts_node_add_input(node, in, inputs[i], records);
+        call->records |= in->next != NULL;
+        if (inputs[i] == TS_NONE)
             in->shape.dtype = TS_DTYPE_NONE;
-            continue;
-        }
-        in->saved.version = inputs[i]->storage->version; /* forward may not write to it */
-        if (records && status == TS_OK)
-            status = ts_node_connect(node, in, inputs[i], &call->records);
+        else
+            in->saved.version = inputs[i]->storage->version; /* forward may not write to it */
     }
     thread->seq = ++node->seq;
     if (status == TS_OK)
@@ -67,7 +66,7 @@ void ts_function_end(ts_node *n)
 {
     ts_function_call *call = ts_function_of(n);
     if (call->saved)
-        ts_free(&ts_tls, call->saved, (size_t)call->room * sizeof *call->saved);
+        ts_free(&ts_tls, call->saved, (size_t)call->nsaved * sizeof *call->saved);
     if (call->fn.release)
         call->fn.release(call->ctx);
 }
@@ -81,7 +80,7 @@ bool ts_function_needs(const ts_function_call *call, int i)
 
 static ts_status only_in_forward(const ts_function_call *call, const char *what)
 {
-    if (call->forward)
+    if (call->inputs)
         return TS_OK;
     return ts_fail_op(TS_ERR_STATE, call->fn.name, NULL, NULL, "%s may be called in forward only",
                       what);
@@ -98,23 +97,19 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
             return ts_check_null(TS_CHECK_HERE, "tensors", 0, true);
     if (!call->records)
         return TS_OK;
-    if (call->nsaved + n > call->room) {
-        int room = call->nsaved + n > 4 ? 2 * (call->nsaved + n) : 4;
-        ts_function_saved *saved = ts_alloc(ts_thread_self(), (size_t)room * sizeof *saved);
-        if (!saved)
-            return ts_fail_memory("the list of saved tensors",
-                                  (int64_t)((size_t)room * sizeof *saved));
-        if (call->saved) {
-            memcpy(saved, call->saved, (size_t)call->nsaved * sizeof *saved);
-            ts_free(&ts_tls, call->saved, (size_t)call->room * sizeof *saved);
-        }
-        call->saved = saved;
-        call->room = room;
+    size_t had = (size_t)call->nsaved * sizeof(ts_end), bytes = had + (size_t)n * sizeof(ts_end);
+    ts_end *saved = ts_alloc(ts_thread_self(), bytes);
+    if (!saved)
+        return ts_fail_memory("the list of saved tensors", (int64_t)bytes);
+    if (call->saved) {
+        memcpy(saved, call->saved, had);
+        ts_free(&ts_tls, call->saved, had);
     }
+    call->saved = saved;
     for (int i = 0; i < n; i++) {
         ts_tensor *t = tensors[i];
-        ts_function_saved *s = &call->saved[call->nsaved++];
-        *s = (ts_function_saved){.saved.t = t, .input = -1, .output = -1};
+        ts_end *s = &saved[call->nsaved++];
+        *s = (ts_end){.saved.t = t};
         if (t == TS_NONE)
             continue;
         s->saved.version = ts_tensor_ref(t)->storage->version;
@@ -146,7 +141,7 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
     char what[32];
     snprintf(what, sizeof what, "input %d", i);
     if (call->records)
-        TS_TRY(ts_check_write(call->fn.name, call->node->site, call->node->args[0].list[i], what));
+        TS_TRY(ts_check_write(call->fn.name, call->node->site, call->inputs[i], what));
     call->marks[i] |= DIRTY;
     return TS_OK;
 }
@@ -160,18 +155,14 @@ ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
         return NULL;
     }
     ts_vjp_call *b = call->running;
-    const ts_function_saved *s = &call->saved[i];
+    const ts_end *s = &call->saved[i];
     if (s->saved.t == TS_NONE)
         return TS_NONE;
     char what[48];
     snprintf(what, sizeof what, "saved tensor %d", i);
-    ts_tensor *t = ts_saved_read(b, &s->saved, &s->shape, what);
-    if (s->saved.packed && s->input >= 0) {
-        const ts_input *in = &call->node->inputs[s->input];
-        return ts_relink(b, t, in->next, in->shape.output);
-    }
+    ts_tensor *t = ts_saved_read(b, s, what);
     /* an input that was saved itself has its history */
-    return ts_relink(b, t, s->output < 0 ? NULL : call->node, s->output);
+    return s->saved.packed || s->next == call->node ? ts_relink(b, t, s->next, s->shape.output) : t;
 }
 
 /* ------------------------------------------------------------------------------- forward ---- */
@@ -237,22 +228,25 @@ static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs,
 {
     int n = (int)call->node->ninputs;
     for (int i = 0; i < call->nsaved; i++) {
-        ts_function_saved *s = &call->saved[i];
+        ts_end *s = &call->saved[i];
         ts_tensor *t = s->saved.t;
         if (t == TS_NONE)
             continue;
-        s->input = find(inputs, n, t);
-        s->output = find(outputs, call->node->nrets, t);
-        bool dirty = s->input >= 0 && call->marks[s->input] & DIRTY;
-        if (s->output >= 0 && (call->marks[n + s->output] & CONSTANT || (s->input >= 0 && !dirty)))
-            s->output = -1;
+        int input = find(inputs, n, t), output = find(outputs, call->node->nrets, t);
+        bool dirty = input >= 0 && call->marks[input] & DIRTY;
+        if (input >= 0 && !dirty) {
+            s->next = call->node->inputs[input].next;
+            s->shape.output = call->node->inputs[input].shape.output;
+        } else if (output >= 0 && !(call->marks[n + output] & CONSTANT)) {
+            s->next = call->node;
+            s->shape.output = (uint8_t)output;
+        }
         if (!dirty)
             continue;
         ts_tensor *alias = alias_of(t);
         TS_TRY(alias);
         s->saved.t = alias;
         s->saved.version = alias->storage->version;
-        s->input = -1; /* what it was before is gone */
         ts_tensor_unref(t);
     }
     return TS_OK;
@@ -304,11 +298,9 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
     {
         TS_SCOPE;
         ts_mask_guard masks = ts_grad_push(false);
-        call->forward = true;
-        call->node->args[0].list = inputs;
+        call->inputs = inputs;
         status = call->fn.forward(call, call->ctx, inputs, n, outputs, m);
-        call->node->args[0].list = NULL;
-        call->forward = false;
+        call->inputs = NULL;
         ts_mask_pop(masks);
         if (status != TS_OK)
             status = fail_in(call, "forward", status);

@@ -6,21 +6,14 @@
 #include "autograd/recompute.h"
 #include "include/tessera/check.h"
 
-/** A tensor that forward saved. */
-typedef struct ts_function_saved {
-    ts_saved saved;
-    int32_t input, output; /* which one it is; -1: something else */
-    ts_shape shape;
-} ts_function_saved;
-
 struct ts_function_call {
     ts_function fn;
     void *ctx;
     ts_node *node;        /* whose block this is part of */
+    ts_tensor **inputs;   /* in forward */
     ts_vjp_call *running; /* in backward */
-    ts_function_saved *saved;
-    int nsaved, room;
-    bool forward; /* forward runs */
+    ts_end *saved; /* next: weak, the maker of an input or the node itself of an output */
+    int nsaved;
     bool records;
     uint8_t *marks; /* of inputs, then of outputs */
 };

@@ -155,6 +155,18 @@ ts_status ts_backward(ts_tensor *loss)
     return run("backward", __builtin_return_address(0), loss, TS_NONE, &defaults, NULL, 0);
 }
 
+/** A captured gradient (owned) in the caller's scope. */
+static ts_tensor *hand_out(ts_tensor *c)
+{
+    if (!c->link)
+        return ts_scope_adopt(ts_thread_self(), c);
+    /* it is in a scope already; an alias keeps the history that create_graph asked for */
+    TS_ENABLE_GRAD;
+    ts_tensor *alias = ts_invoke(TS_OP_alias, (ts_value[]){V_T(c)}, 1, 1);
+    ts_tensor_unref(c);
+    return alias;
+}
+
 ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *inputs, int n,
                      ts_tensor **grads, const ts_backward_opts *opts)
 {
@@ -180,19 +192,8 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *i
     for (int i = 0; i < n; i++) {
         ts_tensor *c = captures[i].grad;
         if (status == TS_OK)
-            grads[i] = TS_NONE;
-        if (c && status == TS_OK && !c->link) {
-            grads[i] = ts_scope_adopt(ts_thread_self(), c);
-            continue;
-        }
-        /* a handle of its own: the same gradient is in a scope already */
-        if (c && status == TS_OK) {
-            TS_ENABLE_GRAD; /* an alias keeps the history that create_graph asked for */
-            grads[i] = ts_invoke(TS_OP_alias, (ts_value[]){V_T(c)}, 1, 1);
-            if (!grads[i])
-                status = ts_error_code();
-        }
-        if (c)
+            status = TS_STATUS_OF(grads[i] = c ? hand_out(c) : TS_NONE);
+        else if (c)
             ts_tensor_unref(c);
     }
     return status;
@@ -205,10 +206,7 @@ bool ts_grad_enabled(void) { return !(ts_thread_self()->exclude & TS_KEYSET(TS_K
 ts_mask_guard ts_grad_push(bool enabled)
 {
     ts_mask_guard before = ts_mask_get();
-    ts_thread *t = ts_thread_self();
-    if (enabled)
-        t->exclude &= ~TS_KEYSET(TS_KEY_AUTOGRAD);
-    else
-        t->exclude |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    ts_keyset grad = TS_KEYSET(TS_KEY_AUTOGRAD);
+    ts_thread_self()->exclude = enabled ? before.exclude & ~grad : before.exclude | grad;
     return before;
 }

@@ -46,23 +46,6 @@ const char *ts_shape_text(char *buffer, size_t size, const int64_t *sizes, int n
     return buffer;
 }
 
-/** A tensor as far as a description looks at it. */
-typedef struct shape {
-    ts_tensor t;
-    ts_storage storage;
-} shape;
-
-static ts_tensor *shape_of(shape *s, const ts_shape *of)
-{
-    *s = (shape){.t = {.keys = TS_KEYSET(of->device.backend),
-                       .storage = &s->storage,
-                       .dtype = of->dtype,
-                       .ndim = of->ndim},
-                 .storage = {.device = of->device}};
-    memcpy(s->t.sizes, of->sizes, sizeof of->sizes);
-    return &s->t;
-}
-
 int ts_node_describe(const ts_node *n, char *buffer, size_t size)
 {
     size = buffer ? size : 0; /* only the length is asked for */
@@ -75,18 +58,21 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
     enum { SHOWN = 4 }; /* members of a list that a description shows */
     ts_value args[TS_MAX_ARGS];
     ts_tensor *lists[TS_MAX_ARGS][SHOWN];
-    shape shapes[TS_MAX_ARGS * SHOWN]; /* no memory: errors of a backend are told with it */
-    int used = 0;
+    ts_tensor tensors[TS_MAX_ARGS][SHOWN]; /* as far as a description looks at them; no memory:
+                                              errors of a backend are told with it */
     for (int i = 0; i < n->nargs; i++) {
+        const ts_end *in;
+        for (uint32_t k = 0; k < SHOWN && (in = ts_node_input(n, i, k)); k++) {
+            ts_tensor *t = lists[i][k] = &tensors[i][k];
+            t->keys = TS_KEYSET(in->shape.device.backend);
+            t->kind = in->shape.kind;
+            memcpy(t->sizes, in->shape.sizes, sizeof t->sizes);
+        }
         args[i] = n->args[i];
-        int at = ts_node_input(n, i, 0);
         if (args[i].tag == TS_TAG_TENSOR)
-            args[i].t = shape_of(&shapes[used++], &n->inputs[at].shape);
-        if (args[i].tag != TS_TAG_TENSORS)
-            continue;
-        for (uint32_t k = 0; k < args[i].count && k < SHOWN; k++)
-            lists[i][k] = shape_of(&shapes[used++], &n->inputs[at + (int)k].shape);
-        args[i].list = lists[i];
+            args[i].t = lists[i][0];
+        else if (args[i].tag == TS_TAG_TENSORS)
+            args[i].list = lists[i];
     }
     return ts_call_describe(ts_node_name(n), args, n->nargs, buffer, size);
 }
@@ -101,43 +87,32 @@ typedef struct printer {
 /** A description is at most this long; calls with long lists of numbers are cut. */
 enum { LINE = 512 };
 
-/** Text for a quoted string of `dot`. */
-static void put_quoted(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            fputc('\\', out);
-        fputc(*text, out);
-    }
-}
-
 static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx)
 {
     const printer *p = ctx;
     bool dot = p->format == TS_AUTOGRAD_DOT;
     char line[LINE];
     ts_node_describe(n, line, sizeof line);
-    if (dot) {
-        fprintf(p->out, "  n%" PRIu32 " [label=\"", number);
-        put_quoted(p->out, line);
+    fprintf(p->out, dot ? "  n%" PRIu32 " [label=\"" : "%4" PRIu32 "  ", number);
+    for (const char *c = line; *c; c++)
+        fprintf(p->out, dot && (*c == '"' || *c == '\\') ? "\\%c" : "%c", *c);
+    if (dot)
         fprintf(p->out, "\"%s];\n", n->op == TS_NODE_LEAF ? ", shape=box" : "");
-    } else {
-        fprintf(p->out, "%4" PRIu32 "  %s", number, line);
-    }
-    bool first = true;
-    for (uint32_t i = 0; i < n->ninputs; i++) {
-        const ts_input *in = &n->inputs[i];
-        uint32_t next;
+    const char *before = "  -> ";
+    for (const ts_end *in = n->inputs; in < n->inputs + n->ninputs; in++) {
         if (!in->next)
             continue;
-        TS_TRY(ts_run_schedule(walk, in->next, &next));
-        if (dot)
+        const ts_task *task = ts_run_schedule(walk, in->next);
+        TS_TRY(task);
+        uint32_t next = (uint32_t)(task - walk->tasks);
+        if (dot) {
             fprintf(p->out, "  n%" PRIu32 " -> n%" PRIu32 ";\n", number, next);
-        else
-            fprintf(p->out, "%s%" PRIu32, first ? "  -> " : ", ", next);
-        if (!dot && in->next->nrets > 1)
+            continue;
+        }
+        fprintf(p->out, "%s%" PRIu32, before, next);
+        if (in->next->nrets > 1)
             fprintf(p->out, ":%d", in->shape.output);
-        first = false;
+        before = ", ";
     }
     if (!dot)
         fputc('\n', p->out);

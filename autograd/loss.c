@@ -19,7 +19,7 @@ static ts_status cross_entropy(ts_vjp_call *b)
     return ts_rule_give(b, 0, dx); /* of halves lse is f32 */
 }
 const ts_vjp ts_vjp_cross_entropy = {
-    .rule = cross_entropy, .always = READS_X | READS(1) | READS_RET(1), .want = 2};
+    .rule = cross_entropy, .always = READS_X | READS(1) | READS_RET(1)};
 
 RULE(nll_loss, READS(0) | READS(1),
      ts_nll_loss_backward(g, X, ARG(1), (ts_reduction)INT(2), INT(3)))

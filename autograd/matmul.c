@@ -75,8 +75,7 @@ static ts_status linear_gelu(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_linear_gelu = {.rule = linear_gelu,
                                    .saves = {[0] = READS(1), [1] = READS(0)},
-                                   .always = READS_RET(1),
-                                   .want = 2};
+                                   .always = READS_RET(1)};
 
 /*
  * dx = g w, dw = gᵀ x, db = sum of g over all but its last dim. With gradients hx, hw, hb of these:

@@ -15,7 +15,7 @@ ts_saved *ts_node_saved(ts_node *node, uint32_t k)
     if (k < node->nrets)
         return &node->outputs[k].saved;
     k -= node->nrets;
-    if (TS_LIKELY(node->op != TS_NODE_FUNCTION))
+    if (node->op != TS_NODE_FUNCTION)
         return NULL;
     ts_function_call *call = ts_function_of(node);
     return k < (uint32_t)call->nsaved ? &call->saved[k].saved : NULL;
@@ -26,11 +26,13 @@ void ts_node_free_saved(ts_node *node)
     if (!node->saves)
         return;
     node->saves = false;
+    bool freed = false;
+    for (ts_end *in = node->inputs, *end = in + node->ninputs; in < end; in++)
+        freed |= ts_saved_drop(&in->saved);
     ts_saved *s;
-    for (ts_input *in = node->inputs, *end = in + node->ninputs; in < end; in++)
-        node->freed |= ts_saved_drop(&in->saved);
-    for (uint32_t i = node->ninputs; (s = ts_node_saved(node, i)); i++)
-        node->freed |= ts_saved_drop(s);
+    for (uint32_t k = node->ninputs; (s = ts_node_saved(node, k)); k++)
+        freed |= ts_saved_drop(s);
+    node->freed |= freed;
     if (TS_UNLIKELY(node->segment != NULL)) {
         ts_segment *segment = node->segment;
         node->segment = NULL;
@@ -59,7 +61,7 @@ void ts_node_unref(ts_node *node)
         ts_node_free_saved(n);
         if (TS_UNLIKELY(n->op == TS_NODE_FUNCTION))
             ts_function_end(n);
-        for (const ts_input *in = n->inputs, *end = in + n->ninputs; in < end; in++)
+        for (const ts_end *in = n->inputs, *end = in + n->ninputs; in < end; in++)
             if (in->next)
                 ts_node_unref(in->next);
         for (ts_hook *h = n->hooks, *next; h; h = next) {
@@ -132,7 +134,7 @@ ts_node *ts_accumulator_of(ts_tensor *t)
         return NULL;
     }
     *n = (ts_node){
-        .op = TS_NODE_LEAF, .nrets = 1, .guarded = true, .bytes = (uint32_t)bytes, .leaf = t};
+        .op = TS_NODE_LEAF, .nrets = 1, .guarded = true, .bytes = bytes, .leaf = t};
     atomic_init(&n->refs, 1);
     atomic_init(&n->owner, 0);
     ts_node *first = NULL;
@@ -141,14 +143,6 @@ ts_node *ts_accumulator_of(ts_tensor *t)
         return n;
     ts_free(&ts_tls, n, bytes);
     return first;
-}
-
-int ts_node_input(const ts_node *node, int arg, int member)
-{
-    for (uint32_t k = 0; k < node->ninputs; k++)
-        if (node->inputs[k].shape.arg == arg)
-            return (int)k + member;
-    return -1;
 }
 
 /* -------------------------------------------------------------------------- ownership ---- */

@@ -11,7 +11,7 @@
 /** Sizes, dtype and device of a tensor that need not be there any more. */
 typedef struct ts_shape {
     TS_KIND_MEMBERS;
-    uint8_t arg, output; /* of an input: its argument, and which result of its maker it is */
+    uint8_t output; /* of an input: which result of its maker it is */
     int64_t sizes[TS_MAX_DIMS];
 } ts_shape;
 
@@ -23,18 +23,16 @@ typedef struct ts_saved {
     bool packed;
 } ts_saved;
 
-/** A tensor argument of a recorded call (list members count one each). */
-typedef struct ts_input {
-    ts_node *next; /* owned: its maker, or its leaf's accumulator; NULL: it needs no gradient */
+/**
+ * A tensor argument (list members count one each) or a result of a recorded call. A saved result is
+ * an alias without history, so that there is no cycle; it gets its node at unpack.
+ */
+typedef struct ts_end {
+    ts_node *next; /* of an input, owned: its maker, or its leaf's accumulator;
+                      NULL: it needs no gradient */
     ts_saved saved;
     ts_shape shape;
-} ts_input;
-
-/** A result of a recorded call. */
-typedef struct ts_output {
-    ts_saved saved; /* an alias without history (no cycle): its node is this one, given at unpack */
-    ts_shape shape;
-} ts_output;
+} ts_end;
 
 /** When a hook runs: on a gradient that is complete, then before the rule, then after it. */
 typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_POST } ts_hook_kind;
@@ -61,7 +59,8 @@ struct ts_node {
     uint16_t op;
     uint8_t nargs, nrets;
     uint32_t ninputs;
-    uint32_t bytes;         /* of this block */
+    uint16_t needs;         /* bit i: argument i needs a gradient; of calls of an op */
+    size_t bytes;           /* of this block */
     _Atomic uint32_t owner; /* the thread (its id + 1) whose run is in this node; 0: none */
     bool saves;             /* may hold saved tensors */
     bool guarded;           /* runs change it: one at a time; never changes */
@@ -79,9 +78,9 @@ struct ts_node {
         struct ts_segment *segment; /* of others: owned; where packed tensors come from */
     };
     ts_hook *hooks;     /* owned */
-    ts_value *args;     /* nargs */
-    ts_input *inputs;   /* ninputs */
-    ts_output *outputs; /* nrets */
+    ts_value *args;  /* nargs; those of tensors point to their inputs */
+    ts_end *inputs;  /* ninputs */
+    ts_end *outputs; /* nrets, behind the inputs */
 };
 
 #define TS_NODE_LEAF 0xffff
@@ -117,8 +116,14 @@ void ts_node_free_saved(ts_node *node);
 /** Tensor k of those that a node (of no leaf) may have saved: its inputs', its outputs',
  *  a function's; NULL behind the last. */
 ts_saved *ts_node_saved(ts_node *node, uint32_t k);
-/** Input index of (argument, member); -1 when it is no tensor. */
-int ts_node_input(const ts_node *node, int arg, int member);
+/** Input of member k of argument `arg` (0: of a tensor); NULL when there is none. */
+TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
+{
+    const ts_value *v = &node->args[arg];
+    if (arg >= node->nargs || (v->tag != TS_TAG_TENSOR && v->tag != TS_TAG_TENSORS))
+        return NULL;
+    return k < (v->tag == TS_TAG_TENSOR ? 1 : v->count) ? (ts_end *)(void *)v->t + k : NULL;
+}
 
 /**
  * The only place where gradients are summed (invariant 5). *slot owns a reference or is NULL; g is
@@ -184,9 +189,10 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
                                uint8_t nrets, size_t tail, const void *site)
 {
     bool trail = TS_UNLIKELY(atomic_load_explicit(&ts_anomaly_on, memory_order_relaxed));
-    size_t bytes = sizeof(ts_node) + nargs * sizeof(ts_value) + (size_t)ninputs * sizeof(ts_input) +
-                   nrets * sizeof(ts_output) + tail + (trail ? sizeof(ts_trail) : 0);
-    ts_node *n = bytes <= UINT32_MAX ? ts_alloc(thread, bytes) : NULL;
+    size_t bytes = sizeof(ts_node) + nargs * sizeof(ts_value) +
+                   ((size_t)ninputs + nrets) * sizeof(ts_end) + tail +
+                   (trail ? sizeof(ts_trail) : 0);
+    ts_node *n = ts_alloc(thread, bytes);
     if (TS_UNLIKELY(!n)) {
         ts_fail_memory("a node of the graph", (int64_t)bytes);
         return NULL;
@@ -196,17 +202,17 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->nargs = nargs;
     n->nrets = nrets;
     n->ninputs = 0;
-    n->bytes = (uint32_t)bytes;
+    n->bytes = bytes;
     atomic_init(&n->owner, 0);
     n->saves = n->guarded = n->freed = n->trail = false;
     n->seq = thread->seq;
     n->site = site;
     n->leaf = NULL;
     n->hooks = NULL;
-    n->inputs = (ts_input *)(n + 1);
-    n->outputs = (ts_output *)(n->inputs + ninputs);
+    n->inputs = (ts_end *)(n + 1);
+    n->outputs = n->inputs + ninputs;
     n->args = (ts_value *)(n->outputs + nrets);
-    for (ts_output *o = n->outputs; o < n->outputs + nrets; o++) {
+    for (ts_end *o = n->outputs; o < n->outputs + nrets; o++) {
         o->saved = (ts_saved){0};
         o->shape.kind = (ts_kind){0};
     }
@@ -215,19 +221,15 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     return n;
 }
 
-/** Makes t the node's next input, which is *in, without an edge. */
-TS_INLINE void ts_node_add_input(ts_node *n, ts_input *in, const ts_tensor *t, int arg)
+/** Makes t the node's next input, which is *in: with an edge to its maker if it needs a gradient
+ *  and the node records. */
+TS_INLINE ts_status ts_node_add_input(ts_node *n, ts_end *in, ts_tensor *t, bool records)
 {
     n->ninputs++;
     in->next = NULL;
     in->saved = (ts_saved){0};
     ts_shape_fill(&in->shape, t);
-    in->shape.arg = (uint8_t)arg;
-}
-/** Adds the edge from an input to the maker of t, if t needs a gradient; then *grad is set. */
-TS_INLINE ts_status ts_node_connect(ts_node *n, ts_input *in, ts_tensor *t, bool *grad)
-{
-    if (!(t->flags & TS_TENSOR_REQUIRES_GRAD) || t->dtype > TS_F16)
+    if (!records || !(t->flags & TS_TENSOR_REQUIRES_GRAD) || t->dtype > TS_F16)
         return TS_OK;
     ts_node *next = ts_gradient_node(t);
     if (TS_UNLIKELY(!next))
@@ -235,7 +237,6 @@ TS_INLINE ts_status ts_node_connect(ts_node *n, ts_input *in, ts_tensor *t, bool
     in->next = ts_node_ref(next);
     in->shape.output = t->output;
     n->seq = n->seq > next->seq ? n->seq : next->seq;
-    *grad = true;
     return TS_OK;
 }
 /* While no other thread can know a node, its references are counted without locking the bus. */

@@ -56,7 +56,7 @@ static ts_status layer_norm(ts_vjp_call *b)
     return TS_OK;
 }
 const ts_vjp ts_vjp_layer_norm = {
-    .rule = layer_norm, .always = READS(0) | READS(2) | READS_RET(1) | READS_RET(2), .want = 6};
+    .rule = layer_norm, .always = READS(0) | READS(2) | READS_RET(1) | READS_RET(2)};
 
 /** Of the sum; both terms have its gradient. */
 static ts_status add_layer_norm(ts_vjp_call *b)
@@ -69,10 +69,8 @@ static ts_status add_layer_norm(ts_vjp_call *b)
         GIVE(i, dx);
     return TS_OK;
 }
-const ts_vjp ts_vjp_add_layer_norm = {.rule = add_layer_norm,
-                                      .always =
-                                          READS(3) | READS_RET(1) | READS_RET(2) | READS_RET(3),
-                                      .want = 14};
+const ts_vjp ts_vjp_add_layer_norm = {
+    .rule = add_layer_norm, .always = READS(3) | READS_RET(1) | READS_RET(2) | READS_RET(3)};
 
 static ts_status rms_norm(ts_vjp_call *b)
 {
@@ -88,4 +86,4 @@ static ts_status rms_norm(ts_vjp_call *b)
     return TS_OK;
 }
 const ts_vjp ts_vjp_rms_norm = {
-    .rule = rms_norm, .always = READS(0) | READS(2) | READS_RET(1), .want = 2};
+    .rule = rms_norm, .always = READS(0) | READS(2) | READS_RET(1)};

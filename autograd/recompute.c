@@ -466,8 +466,7 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
     return TS_OK;
 }
 
-const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_saved *packed,
-                                 const ts_shape *shape)
+const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packed)
 {
     ts_segment *s = node->segment;
     ts_collected *c;
@@ -477,13 +476,13 @@ const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_saved *pac
         return NULL;
     }
     TS_TRY_NULL(collect(run, s, &c));
-    const ts_saved *k = &c->kept[packed->version];
+    const ts_saved *k = &c->kept[packed->saved.version];
     if (k->op != node->op)
         fail_other(s, "it called '%s' where it had called '%s'",
                    k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op),
                    ts_node_name(node));
-    else if (!ts_shape_fits(shape, k->t))
-        fail_shape(s, "a tensor that is saved for backward", shape, k->t);
+    else if (!ts_shape_fits(&packed->shape, k->t))
+        fail_shape(s, "a tensor that is saved for backward", &packed->shape, k->t);
     else
         return k;
     return NULL;

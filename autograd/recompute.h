@@ -33,8 +33,7 @@ TS_INLINE bool ts_saved_pack(ts_thread *thread, ts_node *node, ts_tensor *t, ts_
 
 /** What node packed, computed again when need be, without history; NULL with an error.
  *  Lives until the node has run. */
-const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_saved *packed,
-                                 const ts_shape *shape);
+const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packed);
 /** node has run: what was computed for it goes. */
 void ts_collected_done(ts_run *run, ts_node *node);
 /** The end of a run. */

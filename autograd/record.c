@@ -71,7 +71,7 @@ static ts_status check_writes(const ts_frame *f, bool records)
 /** What a call's arguments ask of its node. */
 typedef struct need {
     uint32_t inputs; /* tensors, members of lists included */
-    bool grad;       /* one of them requires grad */
+    uint32_t grads;  /* bit i: argument i requires grad */
     size_t tail;     /* bytes of lists of ints and of strings */
 } need;
 
@@ -85,22 +85,30 @@ static size_t tail_bytes(const ts_value *v)
 TS_INLINE need measure(const ts_frame *f)
 {
     need need = {0};
-    unsigned flags = 0;
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
         if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
             need.inputs++;
-            flags |= v->t->flags;
+            if (requires_grad(v->t))
+                need.grads |= 1u << i;
         } else if (v->tag == TS_TAG_TENSORS) {
             need.inputs += v->count;
             for (uint32_t k = 0; k < v->count; k++)
-                flags |= v->list[k]->flags;
+                need.grads |= (uint32_t)requires_grad(v->list[k]) << i;
         } else if (v->tag > TS_TAG_TENSORS) {
             need.tail += tail_bytes(v);
         }
     }
-    need.grad = flags & TS_TENSOR_REQUIRES_GRAD;
     return need;
+}
+
+/** Bits of the arguments and results that the rule reads when the arguments in grads need one. */
+TS_INLINE uint32_t reads_of(const ts_vjp *vjp, uint32_t grads)
+{
+    uint32_t reads = vjp ? vjp->always : 0;
+    for (; vjp && grads; grads &= grads - 1)
+        reads |= vjp->saves[__builtin_ctz(grads)];
+    return reads;
 }
 
 /** The node's own copy of what a plain argument points to. */
@@ -117,71 +125,52 @@ static char *keep_plain(ts_value *v, char *p)
     return p + bytes;
 }
 
-TS_INLINE ts_status connect(ts_node *n, ts_input *in, ts_tensor *t, int arg, bool *grad)
+TS_INLINE ts_status connect(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t, bool read)
 {
-    ts_node_add_input(n, in, t, arg);
-    return ts_node_connect(n, in, t, grad);
-}
-
-static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_value *v, int arg,
-                                                        bool *grad)
-{
-    for (uint32_t k = 0; k < v->count; k++)
-        TS_TRY(connect(n, &n->inputs[n->ninputs], v->list[k], arg, grad));
+    TS_TRY(ts_node_add_input(n, in, t, true));
+    if (!read || ts_saved_pack(f->thread, n, t, &in->saved))
+        return TS_OK;
+    bool overwritten = (f->given & 1) && f->rets[0].t == t;
+    /* an alias of what this very call overwrites: no cycle,
+     * and unpacking it names the write */
+    in->saved.t = overwritten ? ts_whole_alias(f->thread, t) : ts_tensor_ref(t);
+    if (!in->saved.t)
+        return ts_error_code();
+    in->saved.version = t->storage->version;
     return TS_OK;
 }
 
-/** Copies of the arguments and edges to the makers of the tensors. Before the call: may fail.
- * *reads has a bit for each argument and result that the rule will read. */
-TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t *reads)
+static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_frame *f, ts_end *in,
+                                                        const ts_value *v, bool read)
 {
-    const ts_vjp *vjp = n->vjp;
+    for (uint32_t k = 0; k < v->count; k++)
+        TS_TRY(connect(n, f, in + k, v->list[k], read));
+    return TS_OK;
+}
+
+/** Copies of the arguments, edges to the makers of the tensors, and what the rule reads and is
+ *  there before the call. May fail. */
+TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t reads)
+{
     const ts_value *v = f->args;
     ts_value *args = n->args;
-    ts_input *in = n->inputs;
-    int nargs = f->nargs;
-    char *p = (char *)(args + nargs);
-    *reads = vjp ? vjp->always : 0;
-    for (int i = 0; i < nargs; i++, v++, args++) {
-        bool grad = false;
+    ts_end *in = n->inputs;
+    char *p = (char *)(args + f->nargs);
+    n->saves = n->guarded = reads != 0;
+    for (int i = 0; i < f->nargs; i++, v++, args++) {
         *args = *v;
         if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
-            TS_TRY(connect(n, in++, v->t, i, &grad));
+            args->t = (void *)in;
+            TS_TRY(connect(n, f, in++, v->t, reads >> i & 1));
         } else if (v->tag == TS_TAG_TENSORS) {
-            TS_TRY(connect_list(n, v, i, &grad));
+            args->t = (void *)in;
+            TS_TRY(connect_list(n, f, in, v, reads >> i & 1));
             in += v->count;
         } else if (v->tag > TS_TAG_TENSORS) {
             p = keep_plain(args, p);
         }
-        if (grad && vjp)
-            *reads |= vjp->saves[i];
     }
     f->thread->seq = ++n->seq;
-    n->saves = n->guarded = *reads != 0;
-    return TS_OK;
-}
-
-/** Keeps what the rule reads and is there before the call. */
-static __attribute__((noinline)) ts_status node_save(ts_node *n, const ts_frame *f, uint32_t reads)
-{
-    for (uint32_t left = reads & (TS_SAVE_RET(0) - 1); left; left &= left - 1) {
-        int i = __builtin_ctz(left);
-        uint32_t count;
-        ts_tensor *const *members = ts_value_members(&f->args[i], &count);
-        ts_input *in = count ? &n->inputs[ts_node_input(n, i, 0)] : NULL;
-        for (uint32_t k = 0; k < count; k++, in++) {
-            ts_tensor *t = members[k];
-            if (ts_saved_pack(f->thread, n, t, &in->saved))
-                continue;
-            bool overwritten = (f->given & 1) && f->rets[0].t == t;
-            /* an alias of what this very call overwrites: no cycle,
-             * and unpacking it names the write */
-            in->saved.t = overwritten ? ts_whole_alias(f->thread, t) : ts_tensor_ref(t);
-            if (!in->saved.t)
-                return ts_error_code();
-            in->saved.version = t->storage->version;
-        }
-    }
     /* in place nothing may fail behind the write, so the alias
      * of the result is made in front of it */
     for (int i = 0; f->given >> i; i++)
@@ -223,7 +212,7 @@ static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_fram
 /** After the call: the rule gets its results, and the results the node. */
 TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
 {
-    if (reads >= TS_SAVE_RET(0) || (n->vjp && (n->vjp->want & ~f->want)))
+    if (reads >= TS_SAVE_RET(0))
         TS_TRY(node_save_results(n, f, reads));
     for (int i = 0; i < f->nrets; i++) {
         if (f->rets[i].tag != TS_TAG_TENSOR)
@@ -265,7 +254,7 @@ ts_status ts_record(ts_frame *f)
 {
     uint32_t flags = f->table->info->flags;
     need need = measure(f);
-    if ((flags & TS_OP_NODIFF) || !need.grad) {
+    if ((flags & TS_OP_NODIFF) || !need.grads) {
         if (f->given || f->table->written)
             TS_TRY(check_writes(f, false));
         return ts_redispatch(f);
@@ -283,14 +272,13 @@ ts_status ts_record(ts_frame *f)
         return TS_ERR_MEMORY;
     n->vjp = f->table->vjp;
     n->rng = f->rng;
-    uint32_t reads;
-    ts_status status = node_connect(n, f, &reads);
-    if (status == TS_OK && reads)
-        status = node_save(n, f, reads);
+    n->needs = (uint16_t)need.grads;
+    uint32_t reads = reads_of(n->vjp, need.grads);
+    ts_status status = node_connect(n, f, reads);
     if (status == TS_OK) {
         uint8_t want = f->want;
-        if (n->vjp)
-            f->want |= n->vjp->want;
+        if (reads >= TS_SAVE_RET(0))
+            f->want |= (uint8_t)(reads / TS_SAVE_RET(0) & ~f->given);
         status = ts_redispatch(f);
         f->want = want;
         if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)

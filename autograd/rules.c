@@ -48,7 +48,6 @@ ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *o
         return ts_fail_memory("a gradient rule", sizeof *o);
     o->vjp.rule = rule;
     o->vjp.always = given.saves;
-    o->vjp.want = given.want;
     memcpy(o->vjp.saves, given.saves_for, sizeof o->vjp.saves);
     ts_registry_begin();
     o->next = rules;

@@ -6,24 +6,18 @@
 
 ts_tensor *ts_rule_grad(ts_vjp_call *b, int i) { return b->grads[i]; }
 
-bool ts_rule_needs(const ts_vjp_call *b, int i)
-{
-    for (uint32_t k = 0; k < b->node->ninputs; k++)
-        if (b->node->inputs[k].shape.arg == i && b->node->inputs[k].next)
-            return true;
-    return false;
-}
+bool ts_rule_needs(const ts_vjp_call *b, int i) { return b->node->needs >> i & 1; }
 
 bool ts_rule_needs_member(const ts_vjp_call *b, int i, int k)
 {
-    int at = ts_node_input(b->node, i, k);
-    return at >= 0 && b->node->inputs[at].next;
+    const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
+    return in && in->next;
 }
 
-ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_saved *saved, const ts_shape *shape,
-                         const char *what)
+ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_end *end, const char *what)
 {
-    if (TS_UNLIKELY(saved->packed) && !(saved = ts_collected_get(b->run, b->node, saved, shape)))
+    const ts_saved *saved = &end->saved;
+    if (TS_UNLIKELY(saved->packed) && !(saved = ts_collected_get(b->run, b->node, end)))
         return NULL;
     ts_tensor *t = saved->t;
     if (TS_UNLIKELY(!t)) {
@@ -58,13 +52,13 @@ ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output)
     return ts_scope_adopt(b->run->thread, live);
 }
 
-static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, int at)
+static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, const ts_end *in)
 {
-    static const ts_input nothing;
+    static const ts_end nothing;
     char what[64];
     snprintf(what, sizeof what, "argument '%s'", ts_ops[b->node->op].schema.args[i].name);
-    const ts_input *in = at < 0 ? &nothing : &b->node->inputs[at];
-    ts_tensor *t = ts_saved_read(b, &in->saved, &in->shape, what);
+    in = in ? in : &nothing;
+    ts_tensor *t = ts_saved_read(b, in, what);
     /* one that was saved itself has its history */
     return in->saved.packed ? ts_relink(b, t, in->next, in->shape.output) : t;
 }
@@ -73,21 +67,18 @@ ts_tensor *ts_rule_saved_member(ts_vjp_call *b, int i, int k)
 {
     if (b->node->args[i].tag == TS_TAG_NONE)
         return TS_NONE;
-    int at = ts_node_input(b->node, i, k);
-    const ts_saved *s = &b->node->inputs[at].saved;
-    return TS_LIKELY(at >= 0 && s->t && s->t->storage->version == s->version)
-               ? s->t
-               : unpack_arg(b, i, at);
+    const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
+    ts_tensor *t = in ? in->saved.t : NULL;
+    return TS_LIKELY(t && t->storage->version == in->saved.version) ? t : unpack_arg(b, i, in);
 }
 
 ts_tensor *ts_rule_saved_arg(ts_vjp_call *b, int i) { return ts_rule_saved_member(b, i, 0); }
 
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset)
 {
-    int at = ts_node_input(b->node, i, 0);
-    const ts_saved *s = at < 0 ? NULL : &b->node->inputs[at].saved;
-    const ts_tensor *t = s ? s->t : NULL;
-    if (s && s->packed)
+    const ts_end *in = ts_node_input(b->node, i, 0);
+    const ts_tensor *t = in ? in->saved.t : NULL;
+    if (in && in->saved.packed)
         TS_TRY(t = ts_rule_saved_arg(b, i));
     if (!t)
         return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
@@ -101,9 +92,9 @@ ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t 
 
 ts_tensor *ts_rule_saved_ret(ts_vjp_call *b, int i)
 {
-    const ts_output *o = &b->node->outputs[i];
+    const ts_end *o = &b->node->outputs[i];
     /* the weak link is closed only for as long as the rule runs */
-    return ts_relink(b, ts_saved_read(b, &o->saved, &o->shape, "the result"), b->node, i);
+    return ts_relink(b, ts_saved_read(b, o, "the result"), b->node, i);
 }
 
 const ts_value *ts_rule_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }
@@ -111,10 +102,10 @@ ts_rng_state ts_rule_rng(const ts_vjp_call *b) { return b->node->rng; }
 
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k)
 {
-    int at = ts_node_input(b->node, i, k);
-    if (at < 0)
+    const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
+    if (!in)
         return ts_meta_of(NULL, TS_DTYPE_NONE, TS_DEVICE_CPU, 0, 0);
-    const ts_shape *s = &b->node->inputs[at].shape;
+    const ts_shape *s = &in->shape;
     int64_t numel = 1;
     for (int d = 0; d < s->ndim; d++)
         numel *= s->sizes[d];
@@ -137,15 +128,15 @@ static ts_tensor *reduce_to(const ts_shape *s, ts_tensor *g)
 }
 
 /** A gradient that does not fit as it is: it was broadcast or promoted, or the rule is wrong. */
-static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, int at,
+static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, const ts_end *in,
                                                       ts_tensor *grad)
 {
     static const ts_shape nothing = {.dtype = TS_DTYPE_NONE};
-    const ts_shape *s = at < 0 ? &nothing : &b->node->inputs[at].shape;
-    if (at >= 0 && s->ndim <= grad->ndim) {
+    const ts_shape *s = in ? &in->shape : &nothing;
+    if (in && s->ndim <= grad->ndim) {
         TS_TRY(grad = reduce_to(s, grad));
         if (ts_shape_fits(s, grad)) {
-            b->given[at] = grad;
+            b->given[in - b->node->inputs] = grad;
             return TS_OK;
         }
     }
@@ -156,11 +147,12 @@ static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, int
 
 ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
-    TS_TRY(grad);
-    int at = ts_node_input(b->node, i, k);
-    if (TS_UNLIKELY(at < 0 || !ts_shape_fits(&b->node->inputs[at].shape, grad)))
-        return give_other(b, i, at, grad);
-    b->given[at] = grad;
+    if (TS_UNLIKELY(!grad))
+        return TS_STATUS_OF(grad);
+    const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
+    if (TS_UNLIKELY(!in || !ts_shape_fits(&in->shape, grad)))
+        return give_other(b, i, in, grad);
+    b->given[in - b->node->inputs] = grad;
     return TS_OK;
 }
 
@@ -171,6 +163,6 @@ ts_status ts_rule_give(ts_vjp_call *b, int i, ts_tensor *grad)
 
 ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
 {
-    int at = ts_node_input(b->node, i, 0);
-    return g && at >= 0 ? reduce_to(&b->node->inputs[at].shape, g) : g;
+    const ts_end *in = ts_node_input(b->node, i, 0);
+    return g && in ? reduce_to(&in->shape, g) : g;
 }

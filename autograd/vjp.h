@@ -10,8 +10,6 @@ struct ts_vjp {
     ts_status (*rule)(ts_vjp_call *b);
     uint32_t saves[TS_MAX_ARGS]; /* what the rule reads when argument i needs a gradient */
     uint32_t always;             /* what it reads whichever argument needs one */
-    uint8_t want;                /* results the rule reads: made even
-                                    when the caller does not want them */
 };
 
 /** Strides and offset in the storage, in elements, of a saved argument,

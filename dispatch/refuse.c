@@ -28,7 +28,7 @@ static int put_tensor(char *buffer, size_t size, int used, const ts_tensor *t)
     ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim);
     used = put(buffer, size, used, "%s %s", sizes, ts_dtype_name(t->dtype));
     if (t->keys & ~TS_KEYSET(TS_KEY_CPU) & TS_BACKEND_KEYS)
-        used = put(buffer, size, used, " %s", ts_device_name(t->storage->device));
+        used = put(buffer, size, used, " %s", ts_device_name(t->device));
     return used;
 }
 

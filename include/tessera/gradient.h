@@ -37,14 +37,13 @@ typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call);
 #define TS_SAVE_ARG(i) (1u << (i))
 #define TS_SAVE_RET(i) (1u << (16 + (i)))
 
-/** What a rule reads; zero is default. */
+/** What a rule reads; zero is default. A result that it reads is made even
+ *  when the caller does not want it. */
 typedef struct ts_vjp_opts {
     size_t size;                     /**< sizeof(ts_vjp_opts) */
     uint32_t saves;                  /**< bits of what it reads whichever
                                           argument needs a gradient */
     uint32_t saves_for[TS_MAX_ARGS]; /**< of what more it reads when argument i needs one */
-    uint8_t want;                    /**< bits of results that it reads even
-                                          when the caller does not want them */
 } ts_vjp_opts;
 
 /**

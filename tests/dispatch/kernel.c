@@ -157,6 +157,7 @@ static ts_status minus_one(ts_vjp_call *call)
 {
     return ts_rule_give(call, 0, ts_neg(ts_ones_like(ts_rule_grad(call, 0))));
 }
+static ts_status nothing(ts_vjp_call *call) { return ts_rule_give(call, 0, NULL); }
 
 TS_TEST(a_composite_is_differentiated_by_its_parts_unless_it_has_a_rule)
 {
@@ -177,6 +178,10 @@ TS_TEST(a_composite_is_differentiated_by_its_parts_unless_it_has_a_rule)
     OK(ts_call_boxed(op, &arg, 1, &ret, 1));
     OK(ts_backward(ts_sum(ts_adopt(ret.t))));
     ck_assert_double_eq(value(ts_grad(x)), -1);
+    OK(ts_register_vjp("test.cube", nothing, NULL));
+    ret = ts_value_none();
+    OK(ts_call_boxed(op, &arg, 1, &ret, 1));
+    FAILS(TS_ERR_NULL, ts_backward(ts_sum(ts_adopt(ret.t))));
     /* an argument handed on is another handle of it */
     opts.composite = same;
     OK(ts_register_op_ex("test.same(Tensor x) -> Tensor", &opts, &op));

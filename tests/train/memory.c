@@ -155,13 +155,13 @@ static void keep_graph(kept *k, const ts_node *root)
         int64_t bytes = 0;
         k->headers += node->bytes;
         for (uint32_t i = 0; i < node->ninputs; i++) {
-            const ts_input *in = &node->inputs[i];
+            const ts_end *in = &node->inputs[i];
             keep_node(k, in->next);
             keep_storage(k, in->saved.t, true);
             bytes += bytes_of(in->shape.sizes, in->shape.ndim, in->shape.dtype);
         }
         for (int i = 0; i < node->nrets && node->op != TS_NODE_LEAF; i++) {
-            const ts_output *out = &node->outputs[i];
+            const ts_end *out = &node->outputs[i];
             keep_storage(k, out->saved.t, true);
             bytes += bytes_of(out->shape.sizes, out->shape.ndim, out->shape.dtype);
         }
