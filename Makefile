@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
 # A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
 .DEFAULT_GOAL := help
+# What a user sets is text: neither make nor the shell looks into it.
+SETTINGS := DATA DEVICE HARNESS OUT RESUME SECONDS SEED STEPS
+$(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
+export $(SETTINGS)
 .PHONY: help setup build train test test-full sanitize tsan aarch64 fuzz bench rooms budgets docs clean
 
 help: ## list the targets
@@ -16,11 +20,11 @@ build: build/build.ninja ## build the library, examples and benchmarks (release)
 # A run that goes on needs the text that it began with, not that of today.
 train: build/build.ninja ## train a GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME=1 DEVICE=cpu|cuda
 	@ninja -C build trainer
-	@if [ -z '$(DATA)' ] && ! { [ -n '$(RESUME)' ] && [ -f build/corpus.txt ]; }; then \
+	@if [ -z "$$DATA" ] && ! { [ -n "$$RESUME" ] && [ -f build/corpus.txt ]; }; then \
 	    tools/collect-text build/corpus.txt; fi
-	build/examples/train_gpt --data '$(or $(DATA),build/corpus.txt)' --out '$(or $(OUT),runs/gpt)' \
-	    $(if $(DEVICE),--device '$(DEVICE)') $(if $(STEPS),--steps '$(STEPS)') \
-	    $(if $(SEED),--seed '$(SEED)') $(if $(RESUME),--resume)
+	@set -x; build/examples/train_gpt --data "$${DATA:-build/corpus.txt}" \
+	    --out "$${OUT:-runs/gpt}" $${DEVICE:+--device "$$DEVICE"} $${STEPS:+--steps "$$STEPS"} \
+	    $${SEED:+--seed "$$SEED"} $${RESUME:+--resume}
 
 test: build-for-tests ## run all tests but the slow ones
 	@tools/gpu-suite current
@@ -66,7 +70,7 @@ fuzz: ## search for inputs that break us, in build-fuzz/; SECONDS=n each, HARNES
 	@tools/setup build test fuzz
 	@test -f build-fuzz/build.ninja || CC=clang meson setup build-fuzz -Dfuzz=true $(FUZZ_FLAGS)
 	@ninja -C build-fuzz harnesses
-	@tools/fuzz --seconds '$(or $(SECONDS),60)' $(HARNESS)
+	@tools/fuzz --seconds "$${SECONDS:-60}" $${HARNESS:+"$$HARNESS"}
 
 bench: build/build.ninja ## run the benchmarks
 	@ninja -C build
