@@ -42,6 +42,9 @@ static void close_blas(void)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
+/** A child has none of the threads that were inside. */
+static void forget_threads(void) { atomic_store(&inside, 0); }
+
 static bool enter(const ts_gemm *g)
 {
     int64_t steps = ts_max64(ts_max64(g->a_row, g->a_column), ts_max64(g->b_row, g->b_column));
@@ -86,4 +89,5 @@ void ts_blas_install(void)
     if (openblas_set_num_threads)
         openblas_set_num_threads(1);
     ts_process_at_end(close_blas);
+    ts_fork_in_child(forget_threads);
 }

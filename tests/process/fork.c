@@ -101,6 +101,39 @@ TS_TEST(a_child_finds_every_lock_free, .loop = KINDS)
     ck_assert_int_eq(ts_child(use_everything, 0), 0);
 }
 
+static void *multiply(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&stop)) {
+        TS_SCOPE;
+        ts_tensor *x = ts_ones(TS_SIZES(300, 300), TS_F64);
+        ts_mm(x, x);
+    }
+    return NULL;
+}
+
+static void end_at_once(int unused)
+{
+    (void)unused;
+    alarm(3);
+    exit(7);
+}
+
+TS_TEST(a_child_does_not_wait_at_exit_for_products_of_its_parents_threads)
+{
+    TS_NO_THREADS_AFTER_FORK;
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, multiply, NULL), 0);
+    for (int turn = 0; turn < 20; turn++) {
+        usleep(3000);
+        ck_assert_int_eq(ts_child(end_at_once, 0), 7);
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static ts_loader *loader;
 
 /** The next batch begins with `token`. */
