@@ -84,6 +84,10 @@ ts_status ts_fail_null_arg(int op, int index, const void *site)
 ts_status ts_absent_tensor(ts_frame *f)
 {
     const char *name = "out";
+    const ts_tensor *dead = NULL;
+    for (int i = f->nrets - 1; i >= 0; i--)
+        if ((f->given >> i & 1) && ts_tensor_is_dead(f->rets[i].t))
+            dead = f->rets[i].t;
     for (int i = f->nargs - 1; i >= 0; i--) {
         const ts_value *v = &f->args[i];
         if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
@@ -93,9 +97,13 @@ ts_status ts_absent_tensor(ts_frame *f)
         uint32_t n;
         ts_tensor *const *t = ts_value_members(v, &n);
         for (uint32_t k = 0; k < n; k++)
-            if (ts_is_none(t[k]))
+            if (ts_is_none(t[k]) || ts_tensor_is_dead(t[k])) {
                 name = ts_ops[f->op].schema.args[i].name;
+                dead = ts_is_none(t[k]) ? NULL : t[k];
+            }
     }
+    if (dead)
+        return ts_fail_dead(ts_op_name(f->op), f->site, name, dead);
     return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
                       "argument '%s': expected a tensor, got TS_NONE", name);
 }
