@@ -3,6 +3,8 @@
 #include "core/error.h"
 #include "core/thread.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,8 +57,9 @@ void ts_error_print(void)
     fprintf(stderr, "error: %s (%s)\n", e->message, ts_status_name(e->code));
     if (e->hint[0])
         fprintf(stderr, "  hint: %s\n", e->hint);
+    char site[256];
     if (e->site)
-        fprintf(stderr, "  called from %p\n", e->site);
+        fprintf(stderr, "  called from %s\n", ts_format_site(site, sizeof site, e->site));
 }
 
 static ts_status fail(ts_status code, const char *op, const void *site, const char *hint,
@@ -70,6 +73,7 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     char advice[sizeof e->hint];
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
+    e->told = false;
     e->site = site;
     snprintf(e->op, sizeof e->op, "%s", op ? op : "");
     memcpy(e->hint, advice, sizeof advice);
@@ -108,6 +112,7 @@ ts_status ts_error_set_hint(ts_status code, const char *hint, const char *format
 ts_status ts_fail_null(const char *op, const void *site, const char *argument)
 {
     ts_error *e = record();
+    e->told = false;
     if (e->code != TS_OK)
         return e->code; /* the failure that made the NULL is already on record */
     return ts_fail_op(TS_ERR_NULL, op, site, "pass TS_NONE where an optional tensor is absent",
@@ -148,6 +153,24 @@ const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int
                                  (long long)sizes[i]);
     if (used < size)
         snprintf(buffer + used, size - used, ")");
+    return buffer;
+}
+
+const char *ts_format_site(char *buffer, size_t size, const void *site)
+{
+    Dl_info info;
+    if (!site || !dladdr(site, &info) || !info.dli_fname) {
+        snprintf(buffer, size, "?");
+        return buffer;
+    }
+    const char *slash = strrchr(info.dli_fname, '/'), *file = slash ? slash + 1 : info.dli_fname;
+    const ElfW(Ehdr) *image = info.dli_fbase; /* one that does not move is named by addresses */
+    const char *base = image->e_type == ET_EXEC ? NULL : info.dli_fbase;
+    if (info.dli_sname)
+        snprintf(buffer, size, "%s+0x%zx in %s", info.dli_sname,
+                 (size_t)((const char *)site - (const char *)info.dli_saddr), file);
+    else
+        snprintf(buffer, size, "%s+0x%zx", file, (size_t)((uintptr_t)site - (uintptr_t)base));
     return buffer;
 }
 

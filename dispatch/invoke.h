@@ -24,6 +24,10 @@
 
 /** Rare things before the first slot: thread set-up, timers, random counters, depth. */
 TS_COLD ts_status ts_call_slow(ts_frame *f);
+/** What is to be said, and released, when a call failed, and when it did not but lacks its first
+ *  result: a kernel that fails says why. Returns the call's status. */
+TS_COLD ts_status ts_call_failed(ts_frame *f, ts_status status);
+TS_COLD ts_status ts_call_lacks(ts_frame *f);
 /** Error paths of boxing. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
@@ -84,7 +88,8 @@ TS_INLINE void ts_depth_restore(const uint16_t *depth) { ts_tls.depth = *depth; 
 #define TS_DEPTH_AFTER(depth)                                                                     \
     const uint16_t depth_after __attribute__((cleanup(ts_depth_restore))) = (uint16_t)(depth)
 
-/** A call from the top: keys from arguments and given results, then the highest slot. */
+/** A call from the top: keys from arguments and given results, then the highest slot.
+ *  The first result, if wanted, is there when it returns TS_OK; others are the op's to make. */
 TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets, int nrets,
                             int given, int want, const void *site)
 {
@@ -121,7 +126,11 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
         TS_DEPTH_AFTER(depth);
         status = table->slot[f.key](&f);
     }
-    return status;
+    if (TS_UNLIKELY(status != TS_OK))
+        return ts_call_failed(&f, status);
+    if ((want & ~given & 1) && TS_UNLIKELY(!rets[0].t))
+        return ts_call_lacks(&f);
+    return TS_OK;
 }
 
 /** Op with one tensor result, owned by the innermost scope. */

@@ -108,6 +108,40 @@ ts_status ts_absent_tensor(ts_frame *f)
                       "argument '%s': expected a tensor, got TS_NONE", name);
 }
 
+/** Layers and backend that the call passes, from the top, as "NAN, AUTOGRAD, CPU". */
+static const char *name_visited(const ts_frame *f, char *text, size_t size)
+{
+    int used = 0;
+    for (ts_keyset keys = f->keys; keys && used < (int)size;) {
+        ts_key key = ts_highest_key(keys);
+        used = put(text, size, used, "%s%s", used ? ", " : "", ts_key_name(key));
+        keys = key < 16 ? 0 : keys & ~TS_KEYSET(key);
+    }
+    return text;
+}
+
+ts_status ts_call_failed(ts_frame *f, ts_status status)
+{
+    char keys[200] = "";
+    ts_error *e = f->thread->error;
+    if (e->code == TS_OK || e->told)
+        ts_fail_op(status, ts_op_name(f->op), f->site, "record why with ts_error_set()",
+                   "failed without saying why; the call passes %s",
+                   name_visited(f, keys, sizeof keys));
+    e->told = f->thread->depth == 0;
+    return ts_drop_results(f, status);
+}
+
+ts_status ts_call_lacks(ts_frame *f)
+{
+    char keys[200] = "";
+    return ts_call_failed(
+        f, ts_fail_op(TS_ERR_INTERNAL, ts_op_name(f->op), f->site,
+                      "a layer calls ts_redispatch(), or puts a tensor into frame->rets",
+                      "returned TS_OK without a result; the call passes %s",
+                      name_visited(f, keys, sizeof keys)));
+}
+
 ts_status ts_fail_no_keys(const ts_frame *f)
 {
     return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,

@@ -8,7 +8,6 @@
 #include "dispatch/store.h"
 #include "include/tessera/check.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -86,22 +85,6 @@ int ts_op_by_name(const char *name)
     return op;
 }
 
-const char *ts_site_name(const void *site, char *buffer, size_t size)
-{
-    Dl_info info;
-    if (site && dladdr((void *)site, &info)) {
-        const char *file = info.dli_fname ? info.dli_fname : "?";
-        const char *slash = strrchr(file, '/');
-        snprintf(buffer, size, "%s+0x%zx in %s", info.dli_sname ? info.dli_sname : "code",
-                 (size_t)((const char *)site -
-                          (const char *)(info.dli_saddr ? info.dli_saddr : info.dli_fbase)),
-                 slash ? slash + 1 : file);
-    } else {
-        snprintf(buffer, size, "%p", site);
-    }
-    return buffer;
-}
-
 /** The entry for a name, made on demand; NULL with an error. Lock held. */
 static ts_op_entry *entry_get(const char *name)
 {
@@ -160,8 +143,8 @@ static ts_status op_define(const ts_op_info *row)
     if (e->op >= 0)
         return ts_error_set(TS_ERR_REGISTRY,
                             "register_op: '%s' is defined already: first at %s, again at %s",
-                            e->name, ts_site_name(ts_ops[e->op].site, a, sizeof a),
-                            ts_site_name(row->site, b, sizeof b));
+                            e->name, ts_format_site(a, sizeof a, ts_ops[e->op].site),
+                            ts_format_site(b, sizeof b, row->site));
     int op = ts_reg.ops;
     if (op >= TS_MAX_OPS - 1)
         return ts_error_set(TS_ERR_REGISTRY, "register_op: the registry holds at most %d ops",
@@ -355,8 +338,8 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
     if (r->older && ts_log_on("dispatch")) {
         char a[160], b[160];
         ts_log_write("dispatch", "%s: kernel for %s at %s replaces the one at %s", op,
-                     ts_key_name(key), ts_site_name((const void *)kernel, a, sizeof a),
-                     ts_site_name((const void *)r->older->kernel, b, sizeof b));
+                     ts_key_name(key), ts_format_site(a, sizeof a, (const void *)kernel),
+                     ts_format_site(b, sizeof b, (const void *)r->older->kernel));
     }
     if (out)
         *out = r;
@@ -409,8 +392,8 @@ static ts_status fallback_add(ts_key key, ts_kernel kernel, ts_registration **ou
         return ts_error_set(
             TS_ERR_REGISTRY,
             "register_fallback: %s has a fallback already: first at %s, again at %s",
-            ts_key_name(key), ts_site_name((const void *)first->kernel, a, sizeof a),
-            ts_site_name((const void *)kernel, b, sizeof b));
+            ts_key_name(key), ts_format_site(a, sizeof a, (const void *)first->kernel),
+            ts_format_site(b, sizeof b, (const void *)kernel));
     ts_registration *r = push(&ts_fallbacks, key, NULL);
     TS_TRY(r);
     r->kernel = kernel;

@@ -73,7 +73,7 @@ const char *ts_watcher_describe(const ts_frame *f, const char *what, char *buffe
     if (what && used < size)
         used += (size_t)snprintf(buffer + used, size - used, ": %s", what);
     if (f->site && used < size)
-        snprintf(buffer + used, size - used, " [%s]", ts_site_name(f->site, site, sizeof site));
+        snprintf(buffer + used, size - used, " [%s]", ts_format_site(site, sizeof site, f->site));
     return buffer;
 }
 
