@@ -137,8 +137,10 @@ TS_INLINE bool next_task(ts_run *run, uint32_t *index)
 static void run_free(ts_run *run)
 {
     uint32_t index;
-    while (next_task(run, &index))
+    while (next_task(run, &index)) {
+        ts_pieces_free(run->tasks[index].pieces);
         task_end(run, &run->tasks[index]);
+    }
     if (run->room > FEW_TASKS)
         ts_free(run->thread, run->tasks, block_bytes(run->room));
 }
@@ -159,20 +161,31 @@ ts_task *ts_run_schedule(ts_run *run, ts_node *node)
     return &run->tasks[index];
 }
 
+/** The task of a node with places for gradients; NULL with an error. */
+TS_INLINE ts_task *task_for(ts_run *run, ts_node *node)
+{
+    ts_task *t = ts_run_schedule(run, node);
+    if (TS_LIKELY(t && grads_of(t)))
+        return t;
+    if (!t)
+        return NULL;
+    size_t bytes = node->nrets * sizeof *t->many;
+    t->many = ts_alloc(run->thread, bytes);
+    if (!t->many) {
+        ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
+        return NULL;
+    }
+    memset(t->many, 0, bytes);
+    return t;
+}
+
 /** Adds a gradient (borrowed) for a result of node. */
 TS_INLINE ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
 {
-    ts_task *t = ts_run_schedule(run, node);
+    ts_task *t = task_for(run, node);
     if (TS_UNLIKELY(!t))
         return ts_error_code();
     ts_tensor **grads = grads_of(t);
-    if (TS_UNLIKELY(!grads)) {
-        size_t bytes = node->nrets * sizeof *grads;
-        grads = t->many = ts_alloc(run->thread, bytes);
-        if (!grads)
-            return ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
-        memset(grads, 0, bytes);
-    }
     if (TS_UNLIKELY(grads[output] != NULL))
         return ts_accumulate_grad(&grads[output], g, run->record);
     grads[output] = ts_tensor_ref(g);
@@ -321,6 +334,25 @@ static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **gra
     return TS_OK;
 }
 
+/** Sends a gradient of a part of n's input. */
+static __attribute__((noinline)) ts_status send_part(ts_run *run, const ts_end *in, ts_tensor *g,
+                                                     const ts_slice_at *at)
+{
+    ts_task *t = task_for(run, in->next);
+    TS_TRY(t);
+    return ts_pieces_add(run, &t->pieces, &grads_of(t)[in->shape.output], in, g, at);
+}
+
+/** The whole gradient of an input of which the rule gave a part: hooks see no less. */
+static ts_status whole_of_part(ts_vjp_call *b)
+{
+    const ts_shape *s = &b->node->inputs[0].shape;
+    const ts_slice_at *at = &b->part;
+    b->partly = false;
+    return TS_STATUS_OF(b->given[0] = ts_slice_backward(b->given[0], s->sizes, s->ndim, at->dim,
+                                                        at->start, at->end, at->step));
+}
+
 /** Runs one rule and sends what it gives. */
 static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locked)
 {
@@ -344,17 +376,29 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locke
     ts_status status;
     {
         TS_SCOPE;
-        ts_vjp_call b = {run, n, grads, given};
+        ts_vjp_call b;
+        b.run = run;
+        b.node = n;
+        b.grads = grads;
+        b.given = given;
+        b.partly = false;
         status = n->vjp->rule(&b);
         if (TS_UNLIKELY(run->anomaly) && status == TS_OK)
             status = ts_anomaly_check(n, given, (int)n->ninputs,
                                       "the gradient that its backward gave for input");
-        if (locked && TS_UNLIKELY(n->hooks != NULL) && status == TS_OK)
-            status = run_hooks(run, n, TS_HOOK_POST, 0, given, (int)n->ninputs, grads);
+        if (locked && TS_UNLIKELY(n->hooks != NULL) && status == TS_OK) {
+            if (b.partly)
+                status = whole_of_part(&b);
+            if (status == TS_OK)
+                status = run_hooks(run, n, TS_HOOK_POST, 0, given, (int)n->ninputs, grads);
+        }
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
             ts_node *next = n->inputs[i].next;
-            if (given[i] && next && next->seq >= run->floor)
-                status = send(run, next, n->inputs[i].shape.output, given[i]);
+            if (!given[i] || !next || next->seq < run->floor)
+                continue;
+            status = TS_UNLIKELY(b.partly)
+                         ? send_part(run, &n->inputs[i], given[i], &b.part)
+                         : send(run, next, n->inputs[i].shape.output, given[i]);
         }
     }
     if (given != few)
@@ -371,6 +415,8 @@ static ts_status run_node(ts_run *run, ts_task *t, bool locked)
 {
     ts_node *n = t->node;
     ts_tensor **grads = grads_of(t);
+    if (TS_UNLIKELY(t->pieces != NULL))
+        TS_TRY(ts_pieces_write(run, t->pieces, grads));
     bool hooked = locked && TS_UNLIKELY(n->hooks != NULL);
     if (hooked)
         TS_TRY(run_grad_hooks(run, n, grads));

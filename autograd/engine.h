@@ -14,9 +14,19 @@ typedef struct ts_capture {
     ts_tensor *grad; /* owned; NULL while none has arrived */
 } ts_capture;
 
+/** A part of a tensor, as in ts_slice(); nothing is negative. */
+typedef struct ts_slice_at {
+    int dim;
+    int64_t start, end, step;
+} ts_slice_at;
+
+/** Gradients of slices of a node's results, which wait to be written together. */
+typedef struct ts_pieces ts_pieces;
+
 /** A node of a run with the gradients that have arrived for its results (owned). */
 typedef struct ts_task {
     ts_node *node;
+    ts_pieces *pieces; /* owned; NULL while there are none */
     union {
         ts_tensor *few[TS_MAX_RETS];
         ts_tensor **many; /* of a node with more results; NULL until the first arrives */
@@ -45,7 +55,20 @@ struct ts_vjp_call {
     ts_node *node;
     ts_tensor *const *grads; /* of the results; NULL where none arrived */
     ts_tensor **given;       /* per input, borrowed from the rule's scope */
+    bool partly;             /* the gradient of input 0 is that of a slice of it, `part` */
+    ts_slice_at part;
 };
+
+/**
+ * Keeps g, borrowed, for a slice of the tensor at the input `end` of a node that has run. All that
+ * waits for the tensor is written to *slot when it exceeds the tensor, so time and memory
+ * are linear in the gradients and the tensor.
+ */
+ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
+                        ts_tensor *g, const ts_slice_at *at);
+/** Adds what waits to the gradients of the node's results, and ends it. */
+ts_status ts_pieces_write(ts_run *run, ts_pieces *all, ts_tensor **grads);
+void ts_pieces_free(ts_pieces *all);
 
 /**
  * Runs the graph below `root` with the gradient of its result `output`,
