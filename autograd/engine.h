@@ -33,6 +33,13 @@ typedef struct ts_task {
     };
 } ts_task;
 
+/** Code of the user that a backward of the thread is in: a hook, a function or a part. */
+typedef struct ts_inside {
+    struct ts_inside *outer;
+    ts_node *node;
+    ts_vjp_call *call; /* of a function; else NULL */
+} ts_inside;
+
 /** One backward. Arrays come from the thread's free lists. */
 typedef struct ts_run {
     ts_thread *thread;
@@ -43,6 +50,7 @@ typedef struct ts_run {
     uint32_t nleaves;             /* tasks below this one that are leaves have run */
     uint32_t self;                /* of ts_node_lock() */
     bool record, retain, anomaly;
+    const ts_inside *around; /* the user's code that started the run */
     ts_capture *captures;
     int ncaptures;
     uint64_t floor;          /* seq below which nothing is captured */
@@ -77,6 +85,13 @@ void ts_pieces_free(ts_pieces *all);
  */
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures);
+
+/**
+ * Around code of the user in a node's rule: other runs may enter the node meanwhile. What it has
+ * saved stays until the last of its guests has run the rule.
+ */
+TS_COLD void ts_inside_enter(ts_run *run, ts_inside *in);
+TS_COLD void ts_inside_leave(ts_run *run, ts_inside *in);
 
 /** A saved tensor, computed again when need be; NULL with an error that says `what` when it was not
  *  saved at all or was written since. */

@@ -66,7 +66,7 @@ void ts_node_unref(ts_node *node)
                 ts_node_unref(in->next);
         for (ts_hook *h = n->hooks, *next; h; h = next) {
             next = h->next;
-            ts_free(&ts_tls, h, sizeof *h);
+            ts_hook_unref(h);
         }
         ts_free(&ts_tls, n, n->bytes);
     }
@@ -147,22 +147,25 @@ ts_node *ts_accumulator_of(ts_tensor *t)
 
 /* -------------------------------------------------------------------------- ownership ---- */
 
-bool ts_node_wait(ts_node *node, uint32_t self)
+void ts_back_off(long tries)
 {
     /* rare and as long as a rule of another thread: first let it run,
      * then look less and less often */
-    for (long tries = 0, pause = 1000;; tries++) {
+    if (tries < 64)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){0, 1000L << (tries < 73 ? tries - 64 : 9)}, NULL);
+}
+
+bool ts_node_wait(ts_node *node, uint32_t self)
+{
+    for (long tries = 0;; tries++) {
         if (atomic_load_explicit(&node->owner, memory_order_relaxed) == self)
             return false;
         uint32_t nobody = 0;
         if (atomic_compare_exchange_weak_explicit(&node->owner, &nobody, self, memory_order_acquire,
                                                   memory_order_relaxed))
             return true;
-        if (tries < 64) {
-            sched_yield();
-            continue;
-        }
-        nanosleep(&(struct timespec){0, pause}, NULL);
-        pause = pause < 500000 ? 2 * pause : pause;
+        ts_back_off(tries);
     }
 }

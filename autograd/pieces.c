@@ -136,10 +136,11 @@ static ts_status write_out(ts_run *run, ts_pieces *p, ts_tensor **slot)
                                                 at->dim, at->start, at->end, at->step);
     TS_TRY(g);
     drop_list(p);
-    if (*slot)
-        return ts_accumulate_grad(slot, g, run->record);
-    *slot = ts_scope_disown(g);
-    return TS_OK;
+    ts_tensor *old = NULL;
+    ts_status status = ts_accumulate_grad(slot, g, run->record, &old);
+    if (old)
+        ts_tensor_unref(old);
+    return status;
 }
 
 /* ----------------------------------------------------------------------------- waiting ---- */

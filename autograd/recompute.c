@@ -475,7 +475,14 @@ const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packe
                    "the rule reads what no part computes");
         return NULL;
     }
-    TS_TRY_NULL(collect(run, s, &c));
+    c = *find(run, s);
+    if (!c) {
+        ts_inside in = {.node = node};
+        ts_inside_enter(run, &in);
+        ts_status status = collect(run, s, &c);
+        ts_inside_leave(run, &in);
+        TS_TRY_NULL(status);
+    }
     const ts_saved *k = &c->kept[packed->saved.version];
     if (k->op != node->op)
         fail_other(s, "it called '%s' where it had called '%s'",

@@ -39,6 +39,7 @@ struct ts_thread {
     bool casting;     /* the AUTOCAST layer runs a cast of its own; layers below mark it */
     uint32_t autocast; /* ts_autocast_state */
     ts_tape *tape; /* of the checkpointed function that runs; NULL: nodes save tensors themselves */
+    struct ts_inside *inside; /* the user's code that a backward is in (autograd/engine.h) */
     ts_error *error;
     ts_recorder *recorder; /* of a trace that is under way; NULL */
     ts_scope root;

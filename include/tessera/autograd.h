@@ -58,10 +58,12 @@ typedef struct ts_node ts_node;
  *  replacement, or NULL for an error). */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 typedef struct ts_hook ts_hook;
-/** Adds a hook to a tensor that requires grad. The handle lives
- * until ts_hook_remove() or its node's end. */
+/** Adds a hook to a tensor that requires grad. The handle lives until ts_hook_remove() or its
+ *  node's end. Hooks may add and remove hooks, drop tensors and run other backwards;
+ *  one that is added while its node's hooks run is called from the next backward on. */
 TS_API ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out);
-/** Removes a hook; t is the tensor it was registered on. */
+/** Removes a hook; t is the tensor it was registered on. Called outside of hooks it waits until
+ *  no thread is in the hook. */
 TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
 
 /**
