@@ -41,22 +41,25 @@ void ts_node_free_saved(ts_node *node)
     }
 }
 
-/* Nodes whose last reference went while another is being released; a chain never recurses. */
+/* Nodes, and gradients of tensors, whose last reference went while another is being released;
+ * a chain never recurses. */
 static _Thread_local ts_node *garbage __attribute__((tls_model("initial-exec")));
+static _Thread_local ts_tensor *gradients __attribute__((tls_model("initial-exec")));
 static _Thread_local bool sweeping __attribute__((tls_model("initial-exec")));
 
-void ts_node_unref(ts_node *node)
+static void sweep(void)
 {
-    if (atomic_load_explicit(&node->refs, memory_order_acquire) != 1 &&
-        atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1)
-        return;
-    node->garbage = garbage;
-    garbage = node;
     if (sweeping)
         return;
     sweeping = true;
-    while (garbage) {
+    while (garbage || gradients) {
         ts_node *n = garbage;
+        if (!n) {
+            ts_tensor *t = gradients;
+            gradients = t->next;
+            ts_tensor_destroy(t);
+            continue;
+        }
         garbage = n->garbage;
         ts_node_free_saved(n);
         if (TS_UNLIKELY(n->op == TS_NODE_FUNCTION))
@@ -71,6 +74,26 @@ void ts_node_unref(ts_node *node)
         ts_free(&ts_tls, n, n->bytes);
     }
     sweeping = false;
+}
+
+void ts_node_unref(ts_node *node)
+{
+    if (atomic_load_explicit(&node->refs, memory_order_acquire) != 1 &&
+        atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    node->garbage = garbage;
+    garbage = node;
+    sweep();
+}
+
+/** A gradient may have a gradient, and so on. */
+static void gradient_unref(ts_tensor *t)
+{
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    t->next = gradients; /* it is in no scope, which would hold a reference */
+    gradients = t;
+    sweep();
 }
 
 /** A dying leaf: a run in another thread may be about to put a gradient into it. */
@@ -94,7 +117,7 @@ void ts_node_release_history(ts_tensor *t)
         if (m->accumulator)
             accumulator_orphan(m->accumulator);
         if (m->grad)
-            ts_tensor_unref(m->grad);
+            gradient_unref(m->grad);
         ts_free(&ts_tls, m, sizeof *m);
     }
 }
