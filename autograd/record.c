@@ -148,11 +148,15 @@ static TS_COLD ts_tensor *old_value(const ts_frame *f, const ts_tensor *t)
     return copy;
 }
 
-/** Saves what the call overwrites: once, when it is more than one argument. */
-static TS_COLD ts_status save_overwritten(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t)
+/** Saves what the call overwrites (once, when it is more than one argument), or asks the tape. */
+static TS_COLD ts_status save_rare(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t,
+                                   bool overwritten)
 {
-    ts_tensor *saved = in > n->inputs ? n->inputs->saved.t : NULL;
-    TS_TRY(saved = saved ? ts_tensor_ref(saved) : old_value(f, t));
+    ts_tensor *saved = overwritten && in > n->inputs ? n->inputs->saved.t : NULL;
+    if (!overwritten || saved)
+        saved = ts_tensor_ref(saved ? saved : t);
+    else
+        TS_TRY(saved = old_value(f, t));
     if (ts_saved_pack(f->thread, n, saved, &in->saved)) {
         ts_tensor_unref(saved);
         return TS_OK;
@@ -167,10 +171,9 @@ TS_INLINE ts_status connect(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor
     TS_TRY(ts_node_add_input(n, in, t, true));
     if (!read)
         return TS_OK;
-    if (TS_UNLIKELY((f->given & 1) && f->rets[0].t == t))
-        return save_overwritten(n, f, in, t);
-    if (ts_saved_pack(f->thread, n, t, &in->saved))
-        return TS_OK;
+    bool overwritten = (f->given & 1) && f->rets[0].t == t;
+    if (TS_UNLIKELY(overwritten || f->thread->tape))
+        return save_rare(n, f, in, t, overwritten);
     in->saved.t = ts_tensor_ref(t);
     in->saved.version = t->storage->version;
     return TS_OK;
@@ -262,7 +265,7 @@ TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
 }
 
 /** The composite of what the first argument was; its result goes there, with its history. */
-static ts_status parts_in_place(ts_frame *f)
+static TS_COLD ts_status parts_in_place(ts_frame *f)
 {
     TS_SCOPE;
     ts_tensor *self = f->args[0].t, *old = old_value(f, self);
@@ -290,7 +293,7 @@ static ts_status parts_in_place(ts_frame *f)
 }
 
 /** The composite with AUTOGRAD on: its ops record themselves, also in a trace of calls. */
-static ts_status by_parts(ts_frame *f)
+static __attribute__((noinline)) ts_status by_parts(ts_frame *f)
 {
     ts_recorder *r = f->thread->recorder;
     ts_keyset exclude = f->thread->exclude;
