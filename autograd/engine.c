@@ -600,6 +600,8 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     }
     if (TS_UNLIKELY(run.collected != NULL))
         ts_collected_free(&run);
+    if (TS_UNLIKELY(record && !captures) && status == TS_OK)
+        ts_break_cycles(&run, root);
     run_free(&run);
     ts_node_unref(root);
     ts_timer_leave(thread, timer);
@@ -615,6 +617,7 @@ ts_status ts_engine_walk(ts_node *root,
                          void *ctx)
 {
     ts_run walk = {.thread = ts_thread_self()};
+    walk.self = ts_node_self(walk.thread);
     few_tasks few;
     run_begin(&walk, &few);
     ts_status status = TS_STATUS_OF(ts_run_schedule(&walk, root));

@@ -112,6 +112,14 @@ ts_status ts_engine_walk(ts_node *root,
                                             void *ctx),
                          void *ctx);
 
+/**
+ * A gradient's history may have saved the tensor whose gradient it is, and then neither would end.
+ * The nodes get aliases instead, with the same place in the graph: below `history`, and behind
+ * a recorded run in its graph and in the histories of the gradients that its leaves have now.
+ */
+void ts_break_cycle(ts_node *history);
+TS_COLD void ts_break_cycles(const ts_run *run, ts_node *root);
+
 /** A rule gave these; an error when one is not finite. Also for what a backward starts with. */
 TS_COLD ts_status ts_anomaly_check(const ts_node *node, ts_tensor *const *given, int n,
                                    const char *what);

@@ -84,7 +84,12 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
     TS_TRY(check_like("set_grad", __builtin_return_address(0), "grad", t, grad));
     ts_grad_meta *m = ts_grad_meta_of(t);
     TS_TRY(m);
-    ts_tensor_ref(grad);
+    if (grad->node)
+        ts_break_cycle(grad->node);
+    if (grad == t) /* it would hold itself */
+        TS_TRY(grad = ts_whole_alias(ts_thread_self(), t));
+    else
+        ts_tensor_ref(grad);
     drop_grad(t);
     m->grad = grad;
     TS_TELL(&ts_tls, grad_set, t, grad);
