@@ -266,10 +266,15 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
         return TS_OK;
     ts_shape want;
     ts_shape_fill(&want, old);
-    if (ts_shape_fits(&want, g))
-        return TS_OK;
-    return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
-                      "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g), TS_SHAPE_TEXT(old));
+    if (!ts_shape_fits(&want, g))
+        return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
+                          "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g),
+                          TS_SHAPE_TEXT(old));
+    if (!ts_same_device(old->device, g->device))
+        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site, "move it with ts_to_device()",
+                          "a hook gave a gradient on %s for one on %s", ts_device_name(g->device),
+                          ts_device_name(old->device));
+    return TS_OK;
 }
 
 /** Calls a hook with the gradients that it may replace, and, behind the rule, those of the results.
