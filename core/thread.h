@@ -31,6 +31,7 @@ enum {
     ts_keyset include, exclude;                                                                    \
     ts_recorder *recorder; /* of a trace that is under way; NULL */                                \
     ts_tape *tape; /* of the checkpointed function that runs; NULL: nodes save tensors */         \
+    struct ts_inside *inside; /* the user's code that a backward is in (autograd/engine.h) */      \
     ts_autocast_region *region; /* the innermost */                                                \
     uint32_t autocast;          /* ts_autocast_state */                                            \
     bool no_cast_cache;         /* of that region */                                               \
