@@ -6,6 +6,7 @@
  *     plot_cuda TABLE.tsv FOLDER     writes FOLDER/cuda-OP-DTYPE.svg
  */
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,10 +111,16 @@ int main(int argc, char **argv)
                {"attention_backward_hd128_full", &attention_suite},
                {"attention_backward_hd128_causal", &attention_suite}};
     static const char *const dtypes[] = {"bf16", "f32"};
-    FILE *table = argc == 3 ? fopen(argv[1], "r") : NULL;
-    if (!table) {
-        fprintf(stderr, "usage: plot_cuda TABLE.tsv FOLDER; the table must be there\n");
+    int fd;
+    if (argc != 3) {
+        fprintf(stderr, "usage: plot_cuda TABLE.tsv FOLDER\n");
         return 2;
+    }
+    FILE *table =
+        ts_open_file("plot_cuda", argv[1], O_RDONLY, &fd) == TS_OK ? fdopen(fd, "r") : NULL;
+    if (!table) {
+        ts_error_print();
+        return 1;
     }
     for (size_t o = 0; o < sizeof ops / sizeof *ops; o++)
         for (int d = 0; d < 2; d++) {

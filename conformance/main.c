@@ -289,19 +289,27 @@ static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
     return card_is_good(card, s->strict) ? EXIT_GOOD : EXIT_WRONG;
 }
 
+/** The cards of a run, and the form that they are written in. */
+typedef struct writing {
+    ts_card *const *cards;
+    int count;
+    ts_status (*write)(ts_card *const *cards, int count, FILE *out);
+} writing;
+
+static ts_status write_cards(FILE *out, void *ctx)
+{
+    const writing *w = ctx;
+    return w->write(w->cards, w->count, out);
+}
+
 static bool write_file(const char *path, ts_card *const *cards, int count,
                        ts_status (*write)(ts_card *const *cards, int count, FILE *out))
 {
-    if (!path)
+    writing w = {cards, count, write};
+    if (!path || ts_replace_file("ts-conformance", path, write_cards, &w) == TS_OK)
         return true;
-    FILE *out = fopen(path, "w");
-    ts_error_clear();
-    bool good = out && write(cards, count, out) == TS_OK;
-    good = (!out || fclose(out) == 0) && good;
-    if (!good)
-        fprintf(stderr, "ts-conformance: %s cannot be written: %s\n", path,
-                ts_error_code() != TS_OK ? ts_error_message() : strerror(errno));
-    return good;
+    fprintf(stderr, "%s\n", ts_error_message());
+    return false;
 }
 
 int main(int argc, char **argv)

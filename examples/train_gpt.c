@@ -8,7 +8,6 @@
  * All files go under DIR. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
  */
 // SPDX-License-Identifier: MIT
-#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <signal.h>
@@ -213,6 +212,12 @@ static ts_status sample(run *r)
     return TS_OK;
 }
 
+static ts_status write_timers(FILE *out, void *unused)
+{
+    (void)unused;
+    return ts_timers_write(out, TS_TIMERS_JSON);
+}
+
 static ts_status report(run *r)
 {
     double val;
@@ -232,9 +237,7 @@ static ts_status report(run *r)
     TS_TRY(ts_safetensors_save(in_out(r, "model.safetensors"), model.names, model.tensors, model.n,
                                NULL, NULL, 0));
     ts_named_tensors_free(&model);
-    FILE *timers = fopen(in_out(r, "timers.json"), "w");
-    if (!timers || ts_timers_write(timers, TS_TIMERS_JSON) != TS_OK || fclose(timers) != 0)
-        return ts_error_set(TS_ERR_IO, "cannot write '%s': %s", r->text, strerror(errno));
+    TS_TRY(ts_replace_file("train_gpt", in_out(r, "timers.json"), write_timers, NULL));
     printf("\nWhere the time went, by op and layer:\n\n");
     TS_TRY(ts_timers_write_top(stdout, 20));
     printf("\nA sample:\n\n");

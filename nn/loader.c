@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/loader.h"
 #include "include/tessera/check.h"
+#include "include/tessera/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -198,11 +199,9 @@ static int64_t part(int64_t all, double fraction)
 static ts_status open_file(ts_loader *l)
 {
     struct stat info;
-    l->fd = open(l->path, O_RDONLY | O_CLOEXEC);
-    if (l->fd < 0 || fstat(l->fd, &info) != 0)
-        return ts_error_set(TS_ERR_IO, "loader: cannot open '%s': %s", l->path, strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return ts_error_set(TS_ERR_IO, "loader: '%s' is no regular file", l->path);
+    TS_TRY(ts_open_file("loader", l->path, O_RDONLY, &l->fd));
+    if (fstat(l->fd, &info) != 0)
+        return ts_error_set(TS_ERR_IO, "loader: cannot examine '%s': %s", l->path, strerror(errno));
     int64_t all = info.st_size / item_size(l->opts.dtype);
     l->first = part(all, l->opts.from);
     l->tokens = part(all, l->opts.to == 0 ? 1 : l->opts.to) - l->first;
