@@ -3,9 +3,10 @@
  * Trains a byte-level GPT on one file and shows what each layer of the dispatcher cost.
  *
  *     train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N]
- *               [--resume] ...
+ *               [--resume | --overwrite] ...
  *
- * All files go under DIR. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
+ * All files go under DIR, which belongs to one run: a second one is refused unless it is told to
+ * overwrite it. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
  */
 // SPDX-License-Identifier: MIT
 #include <getopt.h>
@@ -96,8 +97,9 @@ typedef struct run {
     const char *data, *out, *device_name;
     ts_device device; // of model, optimizer and batches
     int64_t steps, seed, save_every, val_every;
-    bool resume, stopped;
-    ts_training state; // model, optimizer, training text, step
+    bool resume, overwrite, stopped;
+    ts_training state; // model, optimizer, training text, step, run
+    ts_run *folder;    // its lock, while this process has it
     ts_loader *val;
     double entropy;
     char text[4096]; // the last path or message
@@ -183,8 +185,8 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
         TS_TRY(ts_progress_add_items(progress, B * T));
         TS_TRY(ts_progress_step(progress, ts_detach(loss)));
         double row[] = {(double)s->step, value, val, ts_optimizer_group(s->optimizer, 0)->lr,
-                        ts_progress_items_per_second(progress)};
-        TS_TRY(ts_csv_row(log, row, 5));
+                        ts_progress_items_per_second(progress), (double)ts_run_id(s->run)};
+        TS_TRY(ts_csv_row(log, row, 6));
         r->stopped = interrupted; /* read once: whoever stops here has saved */
         if (s->step % r->save_every == 0 || r->stopped || s->step == r->steps)
             TS_TRY(ts_training_save(s, r->out));
@@ -251,7 +253,8 @@ static ts_status report(run *r)
 static ts_status go(run *r)
 {
     TS_SCOPE;
-    const char *const columns[] = {"step", "loss", "val_loss", "lr", "tokens_per_s"};
+    static const char *const columns[] = {"step", "loss", "val_loss", "lr", "tokens_per_s", "run"},
+                      *const outputs[] = {"loss.svg", "timers.json", "model.safetensors"};
     uint64_t seed = (uint64_t)r->seed;
     ts_loader_opts data = {
         .size = sizeof data, .batch = B, .length = T, .dtype = TS_U8, .to = 0.9, .seed = seed};
@@ -267,14 +270,16 @@ static ts_status go(run *r)
     TS_TRY(r->state.model = gpt_new());
     TS_TRY(r->state.optimizer = ts_optimizer_for(r->state.model, TS_ADAMW, &adamw));
     TS_TRY(ts_optimizer_set_max_norm(r->state.optimizer, 1));
+    r->state.run = r->folder =
+        ts_run_open(r->out, TS_OPTS(ts_run_opts, .resume = r->resume, .overwrite = r->overwrite,
+                                    .outputs = outputs, .noutputs = 3));
+    TS_TRY(r->folder);
     TS_TRY(unigram_entropy(r));
     if (r->resume) {
         TS_TRY(ts_training_resume(&r->state, r->out, r->text, sizeof r->text));
         fprintf(stderr, "resuming at %s\n", r->text);
     }
-    TS_TRY(ts_make_folders(r->out));
-    ts_csv *log = r->resume ? ts_csv_resume(in_out(r, "log.csv"), columns, 5, r->state.step)
-                            : ts_csv_create(in_out(r, "log.csv"), columns, 5);
+    ts_csv *log = ts_run_log(r->folder, columns, 6, r->state.step);
     TS_TRY(log);
     ts_progress *progress =
         ts_progress_new(r->steps, TS_OPTS(ts_progress_opts, .label = "train", .item_unit = "tokens",
@@ -303,6 +308,7 @@ int main(int argc, char **argv)
                                             {"steps", 1, 0, 'n'}, {"device", 1, 0, 'g'},
                                             {"seed", 1, 0, 's'}, {"save-every", 1, 0, 'e'},
                                             {"val-every", 1, 0, 'v'}, {"resume", 0, 0, 'r'},
+                                            {"overwrite", 0, 0, 'w'},
                                             {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
         switch (c) {
@@ -314,12 +320,13 @@ int main(int argc, char **argv)
         case 'e': r.save_every = atoll(optarg); break;
         case 'v': r.val_every = atoll(optarg); break;
         case 'r': r.resume = true; break;
+        case 'w': r.overwrite = true; break;
         default: r.data = NULL; optind = argc;
         }
     if (!r.data || r.steps < 1 || r.save_every < 1 || r.val_every < 1 || strlen(r.out) > 4000 ||
         !r.out[0]) {
         fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] "
-                        "[--steps N] [--seed N] [--resume] [--save-every N] [--val-every N]\n");
+                        "[--steps N] [--seed N] [--resume | --overwrite] [--save-every N] [--val-every N]\n");
         return 2;
     }
     signal(SIGINT, interrupt), signal(SIGTERM, interrupt);
@@ -330,5 +337,6 @@ int main(int argc, char **argv)
     ts_module_free(r.state.model);
     ts_loader_close(r.state.loader);
     ts_loader_close(r.val);
+    ts_run_close(r.folder);
     return status != TS_OK ? 1 : r.stopped ? 130 : 0;
 }

@@ -3,6 +3,7 @@
 """Tests of the GPT example as a process: killed, interrupted, resumed, misused.
 Usage: resume.py PROGRAM"""
 import csv
+import json
 import os
 import random
 import shutil
@@ -43,11 +44,28 @@ def read(*path):
 
 
 def log_of(folder):
-    """The log without tokens_per_s, which is wall-clock time; the other columns stay as text."""
+    """The log without tokens_per_s, which is wall-clock time, and run, a random number; the other
+    columns stay as text."""
     with open(os.path.join(folder, "log.csv"), newline="", encoding="ascii") as file:
         rows = list(csv.reader(file))
-    left_out = rows[0].index("tokens_per_s")
-    return [row[:left_out] + row[left_out + 1:] for row in rows]
+    kept = [i for i, name in enumerate(rows[0]) if name not in ("tokens_per_s", "run")]
+    return [[row[i] for i in kept] for row in rows]
+
+
+def ids_of(folder):
+    """Ids of the run in a folder: of run.json, of each row of the log, of each checkpoint."""
+    ids = [json.loads(read(folder, "run.json"))["run"]]
+    with open(os.path.join(folder, "log.csv"), newline="", encoding="ascii") as file:
+        ids += [int(row["run"]) for row in csv.DictReader(file)]
+    for step in os.listdir(os.path.join(folder, "checkpoints")):
+        ids.append(json.loads(read(folder, "checkpoints", step, "manifest.json"))["user"]["run"])
+    return set(ids)
+
+
+def tree(folder):
+    """Contents of all files of a folder but run.json, which has the number of the last process."""
+    return {os.path.join(at, name): read(at, name) for at, _, names in os.walk(folder)
+            for name in names if name != "run.json"}
 
 
 class Training(unittest.TestCase):
@@ -136,6 +154,97 @@ class Training(unittest.TestCase):
         self.assertIn("no checkpoint", done.stderr)
         self.assertIn(out, done.stderr)
         self.assertEqual(os.listdir(out), [])
+
+    def copied(self, name):
+        out = os.path.join(self.folder, name)
+        shutil.copytree(self.straight, out)
+        return out
+
+    def refused(self, out, *more, says):
+        before = tree(out)
+        done = self.run_to_end(out, *more)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        for word in says:
+            self.assertIn(word, done.stderr)
+        self.assertTrue(tree(out) == before, "files have changed")
+
+    def test_all_parts_of_a_run_have_its_id(self):
+        self.assertEqual(len(ids_of(self.straight)), 1)
+        out, _, errors = self.stopped("ids", "checkpoints/20", signal.SIGINT)
+        before = ids_of(out)
+        done = self.run_to_end(out, "--resume")
+        self.assertEqual(done.returncode, 0, errors + done.stderr)
+        self.assertEqual(ids_of(out), before)
+        self.assertNotEqual(ids_of(out), ids_of(self.straight))
+
+    def test_a_folder_with_a_run_is_refused(self):
+        self.refused(self.copied("second"), says=("second", "holds an earlier run"))
+        for lost in "run.json", "log.csv", "checkpoints":
+            out = self.copied("second-without-" + lost)
+            path = os.path.join(out, lost)
+            (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
+            self.refused(out, says=(out, "holds an earlier run"))
+
+    def test_overwriting_leaves_nothing_of_the_old_run(self):
+        out = self.copied("overwritten")
+        note = os.path.join(out, "my-notes.txt")
+        with open(note, "w", encoding="ascii"):
+            pass
+        done = self.run_to_end(out, "--overwrite", steps=10, save_every=5)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(os.listdir(os.path.join(out, "checkpoints"))), ["10", "5"])
+        self.assertEqual(len(log_of(out)), 11)
+        self.assertEqual(len(ids_of(out) | ids_of(self.straight)), 2)
+        self.assertTrue(os.path.exists(note))
+        # one that ends early has no model, rather than that of the old run
+        old = read(out, "run.json")
+        with subprocess.Popen(self.command(out, "--overwrite", steps=100000),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, env=ENVIRONMENT) as run:
+            while run.poll() is None and (read(out, "run.json")[:24] == old[:24] or
+                                          not os.path.exists(os.path.join(out, "log.csv"))):
+                time.sleep(0.01)
+            run.kill()
+        self.assertEqual([name for name in os.listdir(out) if not name.startswith("checkpoints")
+                          and name not in ("log.csv", "run.json", "my-notes.txt")], [])
+
+    def test_a_second_trainer_is_refused_while_the_first_lives(self):
+        out = os.path.join(self.folder, "shared")
+        with subprocess.Popen(self.command(out, steps=100000), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env=ENVIRONMENT) as first:
+            while first.poll() is None and not os.path.exists(os.path.join(out, "checkpoints/20")):
+                time.sleep(0.01)
+            for more in [], ["--resume"], ["--overwrite"]:
+                done = self.run_to_end(out, *more)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"process {first.pid}", done.stderr)
+                self.assertIn(out, done.stderr)
+            self.assertIsNone(first.poll())
+            first.kill()
+        done = self.run_to_end(out, "--overwrite", steps=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_two_runs_are_never_mixed(self):
+        other = os.path.join(self.folder, "other")
+        done = self.run_to_end(other, "--seed", "2", steps=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (mine,), (theirs,) = ids_of(self.straight), ids_of(other)
+        out = self.copied("with-checkpoint")
+        shutil.copytree(os.path.join(other, "checkpoints/60"), os.path.join(out, "checkpoints/60"))
+        self.refused(out, "--resume", says=("checkpoints/60", str(mine), str(theirs)))
+        out = self.copied("with-log")
+        shutil.copy(os.path.join(other, "log.csv"), out)
+        self.refused(out, "--resume", says=("log.csv", str(mine), str(theirs)))
+        out = self.copied("with-id")
+        shutil.copy(os.path.join(other, "run.json"), out)
+        self.refused(out, "--resume", says=("checkpoints/40", str(mine), str(theirs)))
+        for text in "", "{}", "{\"run\": 5}", "x" * 1000:
+            out = self.copied(f"with-damage{len(text)}")
+            with open(os.path.join(out, "run.json"), "w", encoding="ascii") as file:
+                file.write(text)
+            self.refused(out, "--resume", says=(out, "no run to resume"))
+            self.refused(out, says=(out, "holds an earlier run"))
 
     def test_missing_data_is_an_error(self):
         out = os.path.join(self.folder, "without-data")
