@@ -7,10 +7,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /** A prepared batch. */
@@ -248,6 +248,17 @@ static void start(ts_loader *l)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/** The condition's clock must not jump when somebody sets the time. */
+static void make_lock(ts_loader *l)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
 /** A forked child has no such thread, and the lock may be one that it held: there batches are made
  * in the caller's. */
 static void leave_to_parent(ts_loader *l)
@@ -255,8 +266,7 @@ static void leave_to_parent(ts_loader *l)
     if (!l->threaded || l->process == getpid())
         return;
     l->threaded = false;
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    make_lock(l);
 }
 
 ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
@@ -279,8 +289,7 @@ ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
     l->opts = o;
     l->path = strcpy(copy, path);
     l->fd = -1;
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    make_lock(l);
     if (open_file(l) != TS_OK || make_slots(l) != TS_OK) {
         ts_loader_close(l);
         return NULL;
@@ -331,6 +340,25 @@ static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
     return TS_OK;
 }
 
+/** False when the program was told to stop and the file does not answer. */
+static bool wait_for_batch(ts_loader *l)
+{
+    enum { TENTHS = 5 };
+    for (int stopped = 0; !l->filled && stopped < TENTHS; stopped += l->opts.stop && *l->opts.stop) {
+        struct timespec until;
+        if (!l->opts.stop) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += 100000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&l->changed, &l->lock, &until);
+    }
+    return l->filled > 0;
+}
+
 ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
 {
     TS_TRY(TS_CHECK_OBJECTS(loader));
@@ -340,8 +368,11 @@ ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
     leave_to_parent(l);
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
-        while (!l->filled)
-            pthread_cond_wait(&l->changed, &l->lock);
+        if (!wait_for_batch(l)) {
+            pthread_mutex_unlock(&l->lock);
+            return ts_error_set(TS_ERR_STATE, "loader: interrupted while waiting for '%s'",
+                                l->path);
+        }
         s = &l->slots[l->head];
         l->head = (l->head + 1) % SLOTS;
         l->filled--;

@@ -63,9 +63,9 @@ static ts_status write_record(const ts_run *r)
 
 static ts_status no_run(const ts_run *r)
 {
-    return ts_error_set_hint(TS_ERR_STATE, "start a new run",
-                             "run_open: there is no run to resume, and so no checkpoint, under '%s'",
-                             r->dir);
+    return ts_error_set_hint(
+        TS_ERR_STATE, "start a new run",
+        "run_open: there is no run to resume, and so no checkpoint, under '%s'", r->dir);
 }
 
 static ts_status refuse_old(const ts_run *r)

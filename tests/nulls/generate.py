@@ -30,7 +30,8 @@ OBJECTS = {
 TYPES = {
     "ts_module *": "module", "ts_optimizer *": "optimizer", "ts_grad_scaler *": "scaler",
     "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart", "ts_text_table *": "table",
-    "ts_progress *": "progress", "ts_run *": "run_of", "ts_safetensors *": "file", "ts_checkpoint *": "checkpoint",
+    "ts_progress *": "progress", "ts_run *": "run_of", "ts_safetensors *": "file",
+    "ts_checkpoint *": "checkpoint",
     "ts_tensor *": "x", "ts_tensor *const *": "pair", "ts_tensor **": "places",
     "char *": '"a"', "char *const *": "names", "FILE *": "stream", "double *": "numbers",
     "int64_t *": "&count", "int *": "&number", "ts_batch *": "&batch", "ts_node *": "node",
