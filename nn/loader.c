@@ -344,12 +344,11 @@ static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
 static bool wait_for_batch(ts_loader *l)
 {
     enum { TENTHS = 5 };
-    for (int stopped = 0; !l->filled && stopped < TENTHS; stopped += l->opts.stop && *l->opts.stop) {
+    int stopped = 0;
+    while (!l->filled && !l->opts.stop)
+        pthread_cond_wait(&l->changed, &l->lock);
+    for (; !l->filled && stopped < TENTHS; stopped += *l->opts.stop != 0) {
         struct timespec until;
-        if (!l->opts.stop) {
-            pthread_cond_wait(&l->changed, &l->lock);
-            continue;
-        }
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += 100000000;
         until.tv_sec += until.tv_nsec / 1000000000;

@@ -227,11 +227,10 @@ static ts_status check_run(const ts_training *t, const ts_checkpoint *c)
         return status;
     if (status == TS_OK && id.kind == TS_SCALAR_INT && id.i == ts_run_id(t->run))
         return TS_OK;
-    return ts_error_set_hint(TS_ERR_STATE, "move it away to go on from an earlier one",
-                             "training_resume: '%s': expected a checkpoint of run %lld, got one of run "
-                             "%lld (0: of none)",
-                             ts_checkpoint_path(c), (long long)ts_run_id(t->run),
-                             (long long)id.i);
+    return ts_error_set_hint(
+        TS_ERR_STATE, "move it away to go on from an earlier one",
+        "training_resume: '%s': expected a checkpoint of run %lld, got one of run %lld (0: of none)",
+        ts_checkpoint_path(c), (long long)ts_run_id(t->run), (long long)id.i);
 }
 
 static ts_status take_over(ts_training *t, const ts_checkpoint *c)

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,12 +26,6 @@ bool ts_copy_string(char **copy, const char *string)
 {
     *copy = string ? strdup(string) : NULL;
     return *copy || !string;
-}
-
-/* The C locale object is static in the C library: making it neither allocates nor fails. */
-static locale_t c_locale(void)
-{
-    return newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
 /* ------------------------------------------------------------------ growing strings ---- */
@@ -84,7 +77,7 @@ void ts_text_repeat(ts_text *text, const char *string, int times)
 void ts_text_printf(ts_text *text, const char *format, ...)
 {
     va_list args, again;
-    locale_t old = uselocale(c_locale());
+    TS_C_LOCALE;
 
     va_start(args, format);
     va_copy(again, args);
@@ -97,7 +90,6 @@ void ts_text_printf(ts_text *text, const char *format, ...)
     }
     va_end(again);
     va_end(args);
-    uselocale(old);
 }
 
 void ts_text_xml(ts_text *text, const char *string)
@@ -154,12 +146,11 @@ void ts_text_free(ts_text *text)
 void ts_format(char *buffer, size_t size, const char *format, ...)
 {
     va_list args;
-    locale_t old = uselocale(c_locale());
+    TS_C_LOCALE;
 
     va_start(args, format);
     vsnprintf(buffer, size, format, args);
     va_end(args);
-    uselocale(old);
 }
 
 void ts_format_cell(char buffer[40], double value, int digits)
@@ -213,7 +204,8 @@ void ts_format_si(char *buffer, size_t size, double value, int digits, const cha
 
 double ts_parse_double(const char *string, char **end)
 {
-    return strtod_l(string, end, c_locale());
+    TS_C_LOCALE;
+    return strtod(string, end);
 }
 
 /* ---------------------------------------------------------------------------- UTF-8 ---- */

@@ -35,5 +35,17 @@ TS_API ts_status ts_open_file(const char *function, const char *path, int flags,
 TS_API ts_status ts_replace_file(const char *function, const char *path,
                                  ts_status (*write)(FILE *out, void *ctx), void *ctx);
 
+/* -------------------------------------------------------------------------- numbers ---- */
+
+/** Switches the calling thread to the C locale; returns what it had. */
+TS_API void *ts_c_locale_enter(void);
+/** Goes back to what ts_c_locale_enter() returned. NULL-safe. */
+TS_API void ts_c_locale_leave(void **previous);
+/** For the rest of the block, printf and strtod of this thread use a decimal point whatever
+ * setlocale() says. The library does so wherever it writes or reads a number. */
+#define TS_C_LOCALE                                                                                \
+    void *TS_CAT(ts_locale_, __LINE__) __attribute__((cleanup(ts_c_locale_leave), unused)) =       \
+        ts_c_locale_enter()
+
 TS_END_DECLS
 #endif

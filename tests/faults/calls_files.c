@@ -154,6 +154,8 @@ CALLS_WITH(programs, 0, IN_FOLDER)
     int fd = -1;
     FAULTY(f, ts_replace_file("calls", path, print_words, words));
     see_file(f, path);
+    void *locale = ts_c_locale_enter();
+    QUIET(f, ts_c_locale_leave(&locale));
     FAULTY(f, ts_open_file("calls", path, O_RDONLY, &fd));
     close(fd);
 }

@@ -23,7 +23,8 @@ OBJECTS = {
     "double p": "0.5", "ts_dtype dtype": "TS_F32", "int nsections": "1", "int m": "1",
     "int noutputs": "1", "int64_t total_steps": "10", "ts_tensor *const * inputs": "pair",
     "ts_fn function": "ts_relu", "char * text": "text", "char * buffer": "text",
-    "char * function": '"f"', "int flags": "0", "ts_fn write": "print_nothing",
+    "char * function": '"f"', "int flags": "0", "void ** previous": "NULL",
+    "ts_fn write": "print_nothing",
     "char * format": '"%d"', "double high": "2", "char * json_text": "NULL",
     "ts_tensor * gradient": "TS_NONE",
 }
