@@ -111,13 +111,17 @@ int main(int argc, char **argv)
                {"attention_backward_hd128_full", &attention_suite},
                {"attention_backward_hd128_causal", &attention_suite}};
     static const char *const dtypes[] = {"bf16", "f32"};
-    int fd;
-    if (argc != 3) {
-        fprintf(stderr, "usage: plot_cuda TABLE.tsv FOLDER\n");
-        return 2;
-    }
+    const char *path = NULL, *folder = NULL;
+    int fd, status;
+    const ts_argument arguments[] = {
+        {"TABLE.tsv", "a table that bench/compare.py wrote", .text = &path, .required = true},
+        {"FOLDER", "where the charts go", .text = &folder, .required = true},
+    };
+    if (!ts_program_begin(argc, argv, "Draws charts of a table of benchmarks of CUDA.", arguments,
+                          2, &status))
+        return status;
     FILE *table =
-        ts_open_file("plot_cuda", argv[1], O_RDONLY, &fd) == TS_OK ? fdopen(fd, "r") : NULL;
+        ts_open_file("plot_cuda", path, O_RDONLY, &fd) == TS_OK ? fdopen(fd, "r") : NULL;
     if (!table) {
         ts_error_print();
         return 1;
@@ -129,7 +133,7 @@ int main(int argc, char **argv)
             rewind(table);
             while (fgets(line, sizeof line, table))
                 take(&p, ops[o].of, line, ops[o].name, dtypes[d]);
-            if (p.n && draw(&p, ops[o].of, ops[o].name, dtypes[d], argv[2]) != TS_OK) {
+            if (p.n && draw(&p, ops[o].of, ops[o].name, dtypes[d], folder) != TS_OK) {
                 ts_error_print();
                 fclose(table);
                 return 1;

@@ -129,11 +129,9 @@ static bool take(settings *s, const char *option, char *names)
 
 static bool number(const char *option, const char *text, int *value)
 {
-    char *end;
-    errno = 0;
-    long n = strtol(text, &end, 10);
-    if (errno || end == text || *end || n < 1 || n > 1000000)
-        return wrong("--%s: expected a number from 1 to 1000000, got '%s'", option, text);
+    int64_t n;
+    if (ts_parse_int(option, text, 1, 1000000, &n) != TS_OK)
+        return wrong("--%s", ts_error_message());
     *value = (int)n;
     return true;
 }
@@ -164,7 +162,7 @@ static bool parse(int argc, char **argv, settings *s, int *status)
         if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0) {
             printf("%s%s", name[0] == 'h' ? usage : ts_version_string(),
                    name[0] == 'h' ? "" : "\n");
-            *status = EXIT_GOOD;
+            *status = ts_program_end(EXIT_GOOD);
             return false;
         } else if (strcmp(name, "backend") == 0 || strcmp(name, "plugin") == 0) {
             if (s->ncandidates == CANDIDATES_MOST)
@@ -320,7 +318,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &s, &status))
         return status;
     if (s.list)
-        return list(&s);
+        return ts_program_end(list(&s));
     for (int i = 0; i < s.ncandidates; i++) {
         ts_card *card = card_new();
         if (!card) {
@@ -340,5 +338,5 @@ int main(int argc, char **argv)
         worst = EXIT_USAGE;
     for (int i = 0; i < judged; i++)
         card_free(cards[i]);
-    return worst;
+    return ts_program_end(worst);
 }

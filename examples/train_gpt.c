@@ -9,8 +9,6 @@
  * overwrite it. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
  */
 // SPDX-License-Identifier: MIT
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -302,9 +300,7 @@ static ts_status report(run *r)
     printf("\n\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val,
            r->entropy, val / r->entropy);
     printf("written: %s/{log.csv, loss.svg, timers.json, model.safetensors}\n", r->out);
-    return fflush(stdout) != 0 || ferror(stdout)
-               ? ts_error_set(TS_ERR_IO, "cannot write to standard output: %s", strerror(errno))
-               : TS_OK;
+    return TS_OK;
 }
 
 static ts_status go(run *r)
@@ -367,41 +363,34 @@ int main(int argc, char **argv)
     run r = {.out = "runs/gpt", .device_name = "auto", .steps = 1600, .seed = 1, .save_every = 200,
              .val_every = 50,
              .state.size = sizeof(ts_training)};
-    static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'},
-                                            {"steps", 1, 0, 'n'}, {"device", 1, 0, 'g'},
-                                            {"seed", 1, 0, 's'}, {"save-every", 1, 0, 'e'},
-                                            {"val-every", 1, 0, 'v'}, {"resume", 0, 0, 'r'},
-                                            {"overwrite", 0, 0, 'w'},
-                                            {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
-        switch (c) {
-        case 'd': r.data = optarg; break;
-        case 'o': r.out = optarg; break;
-        case 'g': r.device_name = optarg; break;
-        case 'n': r.steps = atoll(optarg); break;
-        case 's': r.seed = atoll(optarg); break;
-        case 'e': r.save_every = atoll(optarg); break;
-        case 'v': r.val_every = atoll(optarg); break;
-        case 'r': r.resume = true; break;
-        case 'w': r.overwrite = true; break;
-        default: r.data = NULL; optind = argc;
-        }
-    if (!r.data || r.steps < 1 || r.save_every < 1 || r.val_every < 1 || strlen(r.out) > 4000 ||
-        !r.out[0]) {
-        fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] "
-                        "[--steps N] [--seed N] [--resume | --overwrite] [--save-every N] [--val-every N]\n");
-        return 2;
-    }
+    enum { MOST = 1000000000 };
+    const ts_argument arguments[] = {
+        {"--data", "the text", .text = &r.data, .required = true},
+        {"--out", "the run's folder", .text = &r.out},
+        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name},
+        {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
+        {"--seed", "of weights and order", .number = &r.seed, .most = INT64_MAX},
+        {"--save-every", "steps between checkpoints", .number = &r.save_every, .least = 1,
+         .most = MOST},
+        {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,
+         .most = MOST},
+        {"--resume", "go on with the run in the folder", .flag = &r.resume},
+        {"--overwrite", "remove the run in the folder, then begin anew", .flag = &r.overwrite},
+    };
+    int status;
+    if (!ts_program_begin(argc, argv, "Trains a byte-level GPT on one file.", arguments,
+                          sizeof arguments / sizeof *arguments, &status))
+        return status;
     set_signals();
-    ts_status status = go(&r);
+    status = go(&r);
     if (status != TS_OK)
         ts_error_print();
     if (interrupted) // the loaders' threads may wait for data that never comes
-        return status != TS_OK ? 1 : r.stopped ? 128 + (int)interrupted : 0;
+        return ts_program_end(status != TS_OK ? 1 : r.stopped ? 128 + (int)interrupted : 0);
     ts_optimizer_free(r.state.optimizer);
     ts_module_free(r.state.model);
     ts_loader_close(r.state.loader);
     ts_loader_close(r.val);
     ts_run_close(r.folder);
-    return status != TS_OK;
+    return ts_program_end(status != TS_OK);
 }

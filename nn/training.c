@@ -229,7 +229,7 @@ static ts_status check_run(const ts_training *t, const ts_checkpoint *c)
         return TS_OK;
     return ts_error_set_hint(
         TS_ERR_STATE, "move it away to go on from an earlier one",
-        "training_resume: '%s': expected a checkpoint of run %lld, got one of run %lld (0: of none)",
+        "training_resume: '%s': expected a checkpoint of run %lld, got one of %lld (0: of none)",
         ts_checkpoint_path(c), (long long)ts_run_id(t->run), (long long)id.i);
 }
 

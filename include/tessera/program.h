@@ -47,5 +47,43 @@ TS_API void ts_c_locale_leave(void **previous);
     void *TS_CAT(ts_locale_, __LINE__) __attribute__((cleanup(ts_c_locale_leave), unused)) =       \
         ts_c_locale_enter()
 
+/**
+ * Reads a whole number: digits, with a minus sign in front where `least` is negative, and nothing
+ * else. TS_ERR_VALUE says what `name` was expected to be and what came.
+ */
+TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
+                              int64_t *value);
+
+/* --------------------------------------------------------------------- command lines ---- */
+
+/** One argument of a program, which sets one of flag, number and text; the others are NULL. */
+typedef struct ts_argument {
+    const char *name;  /**< of an option, "--steps"; else of a word that stands by itself, "FILE" */
+    const char *help;  /**< what it does, for --help */
+    bool *flag;        /**< an option without a value sets it */
+    int64_t *number;   /**< receives a whole number from least to most */
+    int64_t least, most;
+    const char **text; /**< receives a text that is not empty, of argv */
+    const char *one_of; /**< the texts that are accepted, "bf16|f16|f32"; NULL for any */
+    bool required;
+} ts_argument;
+
+/**
+ * Reads a command line: options as --name VALUE or --name=VALUE in any order, then "--" if need be,
+ * words by the order of their rows. --help prints `about` and all arguments; their values before
+ * the call are shown as the defaults. A mistake is told on stderr with the usage.
+ * @param about   what the program does, as whole lines
+ * @param status  receives what main() returns when the program is to end: 0 after --help, 2 after
+ *                a mistake
+ * @return true when the program goes on
+ */
+TS_API bool ts_program_begin(int argc, char **argv, const char *about,
+                             const ts_argument *arguments, int n, int *status);
+/**
+ * What main() returns: status, or 1 in place of 0 when standard output took less than was printed,
+ * which is told on stderr. A full disk and a closed pipe come to light only here.
+ */
+TS_API int ts_program_end(int status);
+
 TS_END_DECLS
 #endif

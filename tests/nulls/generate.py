@@ -24,6 +24,7 @@ OBJECTS = {
     "int noutputs": "1", "int64_t total_steps": "10", "ts_tensor *const * inputs": "pair",
     "ts_fn function": "ts_relu", "char * text": "text", "char * buffer": "text",
     "char * function": '"f"', "int flags": "0", "void ** previous": "NULL",
+    "char ** argv": "words",
     "ts_fn write": "print_nothing",
     "char * format": '"%d"', "double high": "2", "char * json_text": "NULL",
     "ts_tensor * gradient": "TS_NONE",
@@ -31,7 +32,8 @@ OBJECTS = {
 TYPES = {
     "ts_module *": "module", "ts_optimizer *": "optimizer", "ts_grad_scaler *": "scaler",
     "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart", "ts_text_table *": "table",
-    "ts_progress *": "progress", "ts_run *": "run_of", "ts_safetensors *": "file",
+    "ts_progress *": "progress", "ts_run *": "run_of", "ts_argument *": "NULL",
+    "ts_safetensors *": "file",
     "ts_checkpoint *": "checkpoint",
     "ts_tensor *": "x", "ts_tensor *const *": "pair", "ts_tensor **": "places",
     "char *": '"a"', "char *const *": "names", "FILE *": "stream", "double *": "numbers",
