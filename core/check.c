@@ -1,6 +1,7 @@
 /** @file check.c  Checks of arguments, in one wording. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
+#include "include/tessera/program.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -102,6 +103,7 @@ ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expec
 {
     const char *dot = strrchr(name, '.'); /* a field of options goes by its own name */
     char text[32];
+    TS_C_LOCALE;
     if (got.kind == TS_SCALAR_FLOAT)
         snprintf(text, sizeof text, "%g", got.d);
     else

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/error.h"
 #include "core/thread.h"
+#include "include/tessera/program.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -66,6 +67,7 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
                       const char *format, va_list args)
 {
     ts_error *e = record();
+    TS_C_LOCALE;
     /* arguments may point into the record itself, so the text is made before anything is cleared */
     char text[sizeof e->message];
     int used = op ? snprintf(text, sizeof text, "%s: ", op) : 0;
@@ -209,6 +211,7 @@ void ts_log_write(const char *topic, const char *format, ...)
         return;
     char line[1024];
     va_list args;
+    TS_C_LOCALE;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);

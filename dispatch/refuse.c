@@ -3,6 +3,7 @@
 #include "core/device.h"
 #include "dispatch/invoke.h"
 #include "dispatch/registry.h"
+#include "include/tessera/program.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,6 +40,7 @@ int ts_frame_describe(const ts_frame *f, char *buffer, size_t size)
 
 int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size)
 {
+    TS_C_LOCALE;
     int used = put(buffer, size, 0, "%s(", name);
     for (int i = 0; i < nargs; i++) {
         const ts_value *v = &args[i];
@@ -173,6 +175,7 @@ ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const ch
     const char *name = arg >= 0 && arg < f->nargs ? ts_ops[f->op].schema.args[arg].name : "?";
     char text[900];
     va_list args;
+    TS_C_LOCALE;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);

@@ -34,11 +34,9 @@ ts_status ts_device_from_name(const char *name, ts_device *device)
                             "device_from_name: expected a name and a place for the device");
     size_t n = strcspn(name, ":");
     const char *digits = name[n] ? name + n + 1 : "0";
-    char *end;
-    long index = strtol(digits, &end, 10);
-    if (*end || end == digits)
-        index = -1;
-    for (ts_key k = 0; index >= 0 && index < 256 && k < 16; k++) {
+    int64_t index;
+    bool valid = ts_read_int(digits, 0, 255, &index);
+    for (ts_key k = 0; valid && k < 16; k++) {
         const char *key = ts_key_name(k);
         if (strlen(key) == n && strncasecmp(key, name, n) == 0 && *key != '?') {
             *device = (ts_device){k, (uint8_t)index};

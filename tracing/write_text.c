@@ -1,5 +1,6 @@
 /** @file write_text.c  A graph for people, a line a call. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/program.h"
 #include "tracing/graph.h"
 
 #include <string.h>
@@ -196,6 +197,7 @@ ts_status ts_graph_write(const ts_graph *g, FILE *out, ts_graph_format format)
 {
     if (!g || !out)
         return ts_fail_null("graph_write", __builtin_return_address(0), g ? "out" : "graph");
+    TS_C_LOCALE;
     ts_status status = TS_OK;
     switch (format) {
     case TS_GRAPH_TEXT: status = ts_graph_write_text(g, out); break;
