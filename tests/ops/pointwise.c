@@ -131,6 +131,52 @@ TS_TEST(clamp_passes_gradients_at_its_bounds_and_hardtanh_does_not)
     CHECK(slope(ts_relu6(c), c), 0, 0, 1, 0, 0);
 }
 
+/** Bits of the gradient of argument `which` of op, in the promoted dtype; converted: the arguments
+ * are cast to it first. */
+static void mixed_gradient(int op, ts_dtype left, ts_dtype right, int which, bool converted,
+                           uint64_t *bits)
+{
+    static const double values[] = {20, 200, 3, 7, 0.7, 131.25, 40000, 2.6};
+    TS_SCOPE;
+    ts_dtype dtypes[] = {left, right};
+    ts_tensor *made[2], *leaf = NULL;
+    for (int i = 0; i < 2; i++) {
+        double turned[8];
+        for (int k = 0; k < 8; k++)
+            turned[k] = values[i ? 7 - k : k];
+        made[i] = ts_to(ts_from_array(turned, TS_F64, TS_SIZES(8)), dtypes[i]);
+        if (i == which)
+            leaf = ts_set_requires_grad(made[i], true);
+        if (converted)
+            made[i] = ts_to(made[i], ts_dtype_promote(left, right));
+    }
+    ts_value args[] = {ts_value_tensor(made[0]), ts_value_tensor(made[1])},
+             y = ts_value_none();
+    ck_assert_msg(ts_call_boxed(op, args, 2, &y, 1) == TS_OK, "%s", ts_error_message());
+    ck_assert_msg(ts_backward(ts_sum(ts_adopt(y.t))) == TS_OK, "%s", ts_error_message());
+    ck_assert_int_eq(ts_copy_to(ts_to(ts_grad(leaf), TS_F64), bits, 64), TS_OK);
+}
+
+TS_TEST(gradients_are_computed_in_the_dtype_of_the_call)
+{
+    static const char *const ops[] = {"add",     "sub",     "mul",       "div",   "pow",  "maximum",
+                                      "minimum", "atan2",   "remainder", "hypot"};
+    for (int op = 0; op < (int)(sizeof ops / sizeof *ops); op++)
+        for (int side = 0; side < 2; side++)
+            for (int floating = TS_F64; floating <= TS_F16; floating++)
+                for (int other = TS_F64; other <= TS_U8; other++) {
+                    ts_dtype of[2];
+                    of[side] = (ts_dtype)floating;
+                    of[1 - side] = (ts_dtype)other;
+                    uint64_t got[8], want[8];
+                    int number = ts_op_by_name(ops[op]);
+                    mixed_gradient(number, of[0], of[1], side, false, got);
+                    mixed_gradient(number, of[0], of[1], side, true, want);
+                    ck_assert_msg(memcmp(got, want, 64) == 0, "%s of %s and %s, gradient %d",
+                                  ops[op], ts_dtype_name(of[0]), ts_dtype_name(of[1]), side);
+                }
+}
+
 TS_TEST(power_of_zero_has_a_finite_gradient)
 {
     TS_SCOPE;
