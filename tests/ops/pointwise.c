@@ -187,6 +187,62 @@ TS_TEST(power_of_zero_has_a_finite_gradient)
     CHECK(ge, 0, 0, 4 * logf(2));
 }
 
+TS_TEST(a_number_beside_a_half_equals_the_element_made_of_it)
+{
+    static const double numbers[] = {0.1, 1.0001, 65504, 1e-8, -3.3, 7e-46, 1000.3};
+    for (int d = TS_BF16; d <= TS_F16; d++)
+        for (int i = 0; i < (int)(sizeof numbers / sizeof *numbers); i++) {
+            TS_SCOPE;
+            double s = numbers[i];
+            ts_tensor *x = ts_full(TS_SIZES(3), ts_scalar_float(s), (ts_dtype)d);
+            ts_tensor *by = ts_full(TS_SIZES(3), ts_scalar_float(2), (ts_dtype)d);
+            bool got;
+            struct { ts_tensor *number, *element; } pairs[] = {
+                {ts_eq_scalar(x, s), ts_eq(x, x)},
+                {ts_lt_scalar(x, s), ts_lt(x, x)},
+                {ts_ge_scalar(x, s), ts_ge(x, x)},
+                {ts_logical_xor_scalar(by, s), ts_logical_xor(by, x)},
+                {ts_remainder_scalar(by, s), ts_remainder(by, x)},
+                {ts_floor_divide_scalar(by, s), ts_floor_divide(by, x)}};
+            for (int k = 0; k < 6; k++) {
+                ts_tensor *same = ts_logical_or(ts_eq(pairs[k].number, pairs[k].element),
+                                                ts_ne(pairs[k].element, pairs[k].element));
+                ck_assert_int_eq(ts_copy_to(ts_all(same), &got, 1), TS_OK);
+                ck_assert_msg(got, "number %g, dtype %s, pair %d", s, ts_dtype_name((ts_dtype)d),
+                              k);
+            }
+        }
+}
+
+TS_TEST(a_bound_passes_what_it_would_clamp_to_itself)
+{
+    for (int d = TS_F64; d <= TS_F16; d++) {
+        TS_SCOPE;
+        ts_scalar bound = ts_scalar_float(0.1);
+        ts_tensor *x = leaf(ts_full(TS_SIZES(1), bound, (ts_dtype)d));
+        CHECK(ts_to(slope(ts_clamp_max(x, 0.1), x), TS_F32), 1);
+        x = leaf(ts_full(TS_SIZES(1), bound, (ts_dtype)d));
+        CHECK(ts_to(slope(ts_hardtanh(x, -1, 0.1), x), TS_F32), 0);
+    }
+    ts_scalar zero = ts_scalar_float(0), top = ts_scalar_float(INFINITY);
+    ts_tensor *x = F32(-INFINITY, -1, 0, 1, INFINITY, NAN), *g = F32(1, 2, 3, 4, 5, 6);
+    CHECK(ts_clamp_backward(g, x, NULL, &zero, true), 1, 2, 0, 0, 0, 0);
+    CHECK(ts_clamp_backward(g, x, &zero, NULL, true), 0, 0, 0, 4, 5, 0);
+    CHECK(ts_clamp_backward(g, x, &zero, NULL, false), 0, 0, 3, 4, 5, 0);
+    CHECK(ts_clamp_backward(g, x, &zero, &top, true), 0, 0, 0, 4, 0, 0);
+    CHECK(ts_clamp_backward(g, x, &top, NULL, true), 0, 0, 0, 0, 0, 0);
+}
+
+TS_TEST(division_by_infinity_is_floored)
+{
+    TS_SCOPE;
+    CHECK(ts_floor_divide(F32(1, -1, 1, -1, 0, -0.0f),
+                          F32(INFINITY, INFINITY, -INFINITY, -INFINITY, INFINITY, INFINITY)),
+          0, -1, -1, 0, 0, 0);
+    CHECK(ts_to(ts_floor_divide_scalar(ts_to(F32(-2, 2), TS_F64), -INFINITY), TS_F32), 0, -1);
+    CHECK(ts_remainder_scalar(F32(-2, 2), INFINITY), INFINITY, 2);
+}
+
 TS_TEST(bounds_of_nan_make_everything_nan)
 {
     TS_SCOPE;
