@@ -96,6 +96,13 @@ typedef struct ts_rows {
  */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
 
+/**
+ * Log-sums of exponentials up to this magnitude tell cross_entropy's gradient the probabilities to
+ * 2^-20. Beyond, so many digits are lost that kernels make the probabilities exp(x - lse) of a
+ * position add up to 1 again.
+ */
+enum { TS_LSE_EXACT = 32 };
+
 /** What a call of attention asks for, forward or backward; docs/attention.md has the formulas. */
 typedef struct ts_attention {
     const ts_tensor *query, *key, *value;
