@@ -181,9 +181,13 @@ def run_torch(case, change=None):
             args[0] = args[0].clone() if case.orders else args[0]
             y = op.call(getattr(torch.Tensor, op.function.__name__ + '_'), *args)
         elif case.form == 'out' and not change:
-            into = detached(case.into)
-            op.call(partial(op.function, out=into), *args)
-            y = into
+            y = into = detached(case.into)
+            try:
+                op.call(partial(op.function, out=into), *args)
+            except TypeError:  # PyTorch has no such form
+                y = op.call(op.function, *args)
+                if isinstance(y, torch.Tensor) and (y.shape, y.dtype) != (into.shape, into.dtype):
+                    raise
         else:
             y = op.call(op.function, *args)
         ys = list(y) if isinstance(y, (tuple, list)) else [y]

@@ -72,8 +72,19 @@ def binary(d):
 
 
 op('floor_divide', binary, grad=False)
-op('add sub mul div remainder eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor',
-   binary)
+op('add sub mul div remainder bitwise_and bitwise_or bitwise_xor', binary)
+TURNED = {'lt': torch.gt, 'le': torch.ge, 'gt': torch.lt, 'ge': torch.le}
+
+
+def compare_call(f, a, b, **more):
+    """PyTorch compares numbers on the right only."""
+    if isinstance(a, torch.Tensor):
+        return f(a, b, **more)
+    f = getattr(f, 'func', f)
+    return TURNED.get(f.__name__, f)(b, a, **more)
+
+
+op('eq ne lt le gt ge', binary, call=compare_call)
 op('pow', binary, ulps=8)
 op('atan2 hypot maximum minimum logical_and logical_or logical_xor',
    lambda d: operands(d, numbers=False))
@@ -317,7 +328,7 @@ op('softmax log_softmax', lambda d: [*with_dim(d), d.pick([None, None, *FLOATS])
 
 def softmax_gradients(d):
     g = two(d)[0]
-    dim = d.dim(g.dim())
+    dim = d.integer(-max(g.dim(), 1), max(g.dim(), 1))
     y = torch.softmax(d.values(list(g.shape), torch.float64).reshape(g.shape), dim)
     return [g, y.to(g.dtype), dim]
 
@@ -543,7 +554,8 @@ def probabilities(d):
 
 
 op('mse_loss l1_loss', pair, call=pair_call, sums=True)
-op('binary_cross_entropy_with_logits', probabilities, call=pair_call, sums=True)
+op('binary_cross_entropy_with_logits', probabilities, call=pair_call, sums=True,
+   function=F.binary_cross_entropy_with_logits)
 op('smooth_l1_loss', lambda d: [*pair(d), d.pick([1.0, 0.5, 2.0])], sums=True,
    call=lambda f, x, t, r, beta: pair_call(f, x, t, r, beta=beta))
 op('huber_loss', lambda d: [*pair(d), d.pick([1.0, 0.5, 2.0])], sums=True,
