@@ -31,7 +31,7 @@ static ts_tensor *pow_number(ts_tensor *g, ts_tensor *x, double e)
         return ts_zeros_like(g);
     if (e == 1)
         return g;
-    return ts_mul(ts_mul_scalar(g, e), e == 2 ? x : ts_pow_scalar(x, e - 1));
+    return ts_mul(g, ts_mul_scalar(e == 2 ? x : ts_pow_scalar(x, e - 1), e));
 }
 
 static ts_status pow_rule(ts_vjp_call *b)
@@ -71,8 +71,8 @@ RULES(minimum, (0, BOTH, winner(b, g, 0, false)), (1, BOTH, winner(b, g, 1, fals
 
 RULES_OF(atan2, ts_div(GRAD(0), ts_add(ts_square(ARG(0)), ts_square(ARG(1)))),
          (0, BOTH, ts_mul(g, ARG(1))), (1, BOTH, ts_neg(ts_mul(g, ARG(0)))))
-RULES_OF(hypot, ts_div(GRAD(0), Y), (0, READS(0) | READS_Y, ts_mul(g, ARG(0))),
-         (1, READS(1) | READS_Y, ts_mul(g, ARG(1))))
+RULES(hypot, (0, READS(0) | READS_Y, ts_mul(g, ts_div(ARG(0), Y))),
+      (1, READS(1) | READS_Y, ts_mul(g, ts_div(ARG(1), Y))))
 RULES(lerp, (0, READS(2), ts_sub(g, WITH(mul, g, 2))), (1, READS(2), WITH(mul, g, 2)),
       (2, BOTH, ts_mul(g, ts_sub(ARG(1), X))))
 

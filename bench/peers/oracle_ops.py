@@ -27,6 +27,7 @@ class Op:
     results: int = 1       # that many results are compared
     sums: bool = False     # results add up many terms: rounding depends on the order
     grad: bool = True
+    arithmetic: bool = False  # integers among the arguments are numbers, not places
     ulps: int = 4          # of f32 and f64, allowed beyond what PyTorch's error allows
 
 
@@ -45,6 +46,7 @@ def op(names, draw, **more):
     for name in names.split():
         call = more.get('call') or (lambda f, *args: f(*args))
         function = more.get('function') or find(name)
+        more.setdefault('arithmetic', draw in (binary, two, one))
         OPS[name] = Op(name, draw, function, call,
                        **{k: v for k, v in more.items() if k not in ('call', 'function')})
 
@@ -125,7 +127,7 @@ op('leaky_relu', lambda d: [*one_float(d), d.pick([0.01, 0.0, 0.5, 1.0, 2.0])])
 op('elu', lambda d: [*one_float(d), d.pick([1.0, 0.5, 2.0])])
 op('softplus', lambda d: [*one_float(d), d.pick([1.0, 0.5, 2.0]), d.pick([20.0, 1.0])])
 FORMS = {False: 'none', True: 'tanh'}
-op('gelu', lambda d: [*one_float(d), d.flag()],
+op('gelu', lambda d: [*one_float(d), d.flag()], sums=True,
    call=lambda f, x, tanh: f(x, approximate=FORMS[tanh]))
 
 
@@ -156,8 +158,8 @@ op('leaky_relu_backward', lambda d: [*two(d), d.pick([0.01, 0.5])],
    call=lambda f, g, x, s: f(g, x, s, False))
 op('elu_backward', lambda d: [*two(d), d.pick([1.0, 0.5])],
    call=lambda f, g, x, a: f(g, a, 1, 1, False, x))
-op('sigmoid_backward tanh_backward silu_backward', two)
-op('gelu_backward', lambda d: [*two(d), d.flag()],
+op('sigmoid_backward tanh_backward silu_backward', two, sums=True)
+op('gelu_backward', lambda d: [*two(d), d.flag()], sums=True,
    call=lambda f, g, x, t: f(g, x, approximate=FORMS[t]))
 op('softplus_backward', lambda d: [*two(d), d.pick([1.0, 2.0]), d.pick([20.0, 1.0])])
 
@@ -271,14 +273,10 @@ def reduce_call(f, x, dims, keep, **more):
     return f(x, dims if dims else list(range(x.dim())), keepdim=keep, **more)
 
 
-def sum_call(f, x, dims, keep):
-    if dims is None:
-        y = f(x)
-        return y.reshape([1] * x.dim()) if keep else y
-    return f(x, dims, keep)
-
-
 def prod_call(f, x, dims, keep):
+    """PyTorch multiplies along one dim or all."""
+    if f is not torch.prod:
+        raise TypeError('out')
     if dims is None:
         y = f(x)
         return y.reshape([1] * x.dim()) if keep else y
@@ -287,7 +285,7 @@ def prod_call(f, x, dims, keep):
     return x
 
 
-op('sum mean', reduced, call=sum_call, sums=True)
+op('sum mean', reduced, call=reduce_call, sums=True)
 op('prod', reduced, call=prod_call, sums=True)
 op('amax amin all any', reduced, call=reduce_call)
 op('logsumexp', reduced, call=reduce_call, sums=True)

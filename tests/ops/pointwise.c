@@ -1,6 +1,7 @@
 /** @file pointwise.c  What the samples cannot say of the pointwise families: errors by value,
  * kinks, in-place gradients. */
 // SPDX-License-Identifier: MIT
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -241,6 +242,27 @@ TS_TEST(division_by_infinity_is_floored)
           0, -1, -1, 0, 0, 0);
     CHECK(ts_to(ts_floor_divide_scalar(ts_to(F32(-2, 2), TS_F64), -INFINITY), TS_F32), 0, -1);
     CHECK(ts_remainder_scalar(F32(-2, 2), INFINITY), INFINITY, 2);
+}
+
+TS_TEST(a_gradient_next_to_the_largest_number_stays_finite)
+{
+    for (int d = TS_F64; d <= TS_F16; d++) {
+        TS_SCOPE;
+        double most = d == TS_F64 ? DBL_MAX : d == TS_F32 ? FLT_MAX : d == TS_BF16 ? 0x1.fep127
+                                                                               : 65504;
+        ts_tensor *x = leaf(ts_full(TS_SIZES(1), ts_scalar_float(2), (ts_dtype)d)), *dx;
+        ts_tensor *g = ts_full(TS_SIZES(1), ts_scalar_float(most), (ts_dtype)d);
+        ts_tensor *small = ts_full(TS_SIZES(1), ts_scalar_float(0.25), (ts_dtype)d);
+        ts_tensor *three = leaf(ts_mul_scalar(small, 0.5)), *of[] = {x, x, x, three};
+        ts_tensor *y[] = {ts_erf(x), ts_erfc(x), ts_pow_scalar(x, -3), ts_hypot(three, small)};
+        for (int k = 0; k < 4; k++) {
+            bool finite;
+            ck_assert_msg(ts_grad_of(y[k], g, &of[k], 1, &dx, NULL) == TS_OK, "%s",
+                          ts_error_message());
+            ck_assert_int_eq(ts_copy_to(ts_isfinite(dx), &finite, 1), TS_OK);
+            ck_assert_msg(finite, "%d in %s", k, ts_dtype_name((ts_dtype)d));
+        }
+    }
 }
 
 TS_TEST(bounds_of_nan_make_everything_nan)
