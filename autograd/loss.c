@@ -13,7 +13,7 @@ static ts_status cross_entropy(ts_vjp_call *b)
     if (g_lse) { /* d log(sum(exp)) = softmax */
         int dim = x->ndim > 1;
         ts_tensor *part =
-            ts_mul(ts_exp(ts_sub(x, ts_unsqueeze(lse, dim))), ts_unsqueeze(g_lse, dim));
+            ts_mul(ts_softmax_as(x, dim, (ts_dtype)lse->dtype), ts_unsqueeze(g_lse, dim));
         dx = dx ? ts_add(dx, part) : part;
     }
     return ts_rule_give(b, 0, dx); /* of halves lse is f32 */

@@ -4,21 +4,15 @@
 
 #define BOTH (READS(0) | READS(1))
 
+/* The rules of this file compute with arguments as the call did: in the dtype of its result. */
+#undef ARG
+#define ARG(i) ts_rule_operand(b, i)
+
 /** g op argument i, which may be a plain number. */
 #define WITH(op, g, i)                                                                             \
     (ts_rule_arg(b, i)->tag == TS_TAG_TENSOR                                                       \
          ? ts_##op(g, ARG(i))                                                                      \
          : (ts_##op##_scalar)(g, ts_value_unbox(ts_rule_arg(b, i))))
-
-/** Argument i as a tensor; a plain number has no dims. */
-static ts_tensor *operand(ts_vjp_call *b, int i)
-{
-    const ts_value *v = ts_rule_arg(b, i);
-    if (v->tag == TS_TAG_TENSOR)
-        return ARG(i);
-    ts_tensor *g = GRAD(0);
-    return ts_rule_full(ts_meta_of(NULL, g->dtype, g->storage->device, 0, 1), *v);
-}
 
 RULES(add, (0, 0, g), (1, 0, g))
 RULES(sub, (0, 0, g), (1, 0, ts_neg(ts_rule_reduce_to(b, 1, g))))
@@ -28,7 +22,7 @@ RULES(mul, (0, READS(1), WITH(mul, g, 1)), (1, READS(0), WITH(mul, g, 0)))
 RULES_OF(div, WITH(div, GRAD(0), 1), (0, READS(1), g),
          (1, BOTH, ts_neg(ts_div(ts_rule_reduce_to(b, 1, WITH(mul, g, 0)), ARG(1)))))
 
-RULES(remainder, (0, 0, g), (1, BOTH, ts_neg(ts_mul(g, ts_floor_divide(operand(b, 0), ARG(1))))))
+RULES(remainder, (0, 0, g), (1, BOTH, ts_neg(ts_mul(g, ts_floor_divide(ARG(0), ARG(1))))))
 
 /** g e x^(e-1) for a number e. */
 static ts_tensor *pow_number(ts_tensor *g, ts_tensor *x, double e)
@@ -37,7 +31,7 @@ static ts_tensor *pow_number(ts_tensor *g, ts_tensor *x, double e)
         return ts_zeros_like(g);
     if (e == 1)
         return g;
-    return ts_mul(ts_mul_scalar(g, e), e == 2 ? x : ts_pow_scalar(x, e - 1));
+    return ts_mul(g, ts_mul_scalar(e == 2 ? x : ts_pow_scalar(x, e - 1), e));
 }
 
 static ts_status pow_rule(ts_vjp_call *b)
@@ -56,7 +50,7 @@ static ts_status pow_rule(ts_vjp_call *b)
         TS_TRY(ts_rule_give(b, 0, dx));
     }
     if (ts_rule_needs(b, 1)) { /* g y log(x), and 0 where x is 0 and so is the limit */
-        ts_tensor *e = ARG(1), *x = operand(b, 0);
+        ts_tensor *e = ARG(1), *x = ARG(0);
         ts_tensor *flat = ts_logical_and(ts_eq_scalar(x, 0), ts_ge_scalar(e, 0));
         ts_tensor *slope = ts_masked_fill_scalar(ts_mul(Y, ts_log(x)), flat, 0);
         TS_TRY(ts_rule_give(b, 1, ts_mul(g, slope)));
@@ -68,17 +62,17 @@ const ts_vjp ts_vjp_pow = {.rule = pow_rule, .saves = {[0] = BOTH, [1] = BOTH | 
 /** g where argument i wins, g / 2 where both are equal. */
 static ts_tensor *winner(ts_vjp_call *b, ts_tensor *g, int i, bool larger)
 {
-    ts_tensor *mine = operand(b, i), *other = operand(b, 1 - i);
+    ts_tensor *mine = ARG(i), *other = ARG(1 - i);
     ts_tensor *half = ts_where(ts_eq(mine, other), ts_mul_scalar(g, 0.5), g);
     return ts_masked_fill_scalar(half, larger ? ts_lt(mine, other) : ts_gt(mine, other), 0);
 }
 RULES(maximum, (0, BOTH, winner(b, g, 0, true)), (1, BOTH, winner(b, g, 1, true)))
 RULES(minimum, (0, BOTH, winner(b, g, 0, false)), (1, BOTH, winner(b, g, 1, false)))
 
-RULES_OF(atan2, ts_div(GRAD(0), ts_add(ts_square(operand(b, 0)), ts_square(operand(b, 1)))),
-         (0, BOTH, ts_mul(g, operand(b, 1))), (1, BOTH, ts_neg(ts_mul(g, operand(b, 0)))))
-RULES_OF(hypot, ts_div(GRAD(0), Y), (0, READS(0) | READS_Y, ts_mul(g, operand(b, 0))),
-         (1, READS(1) | READS_Y, ts_mul(g, operand(b, 1))))
+RULES_OF(atan2, ts_div(GRAD(0), ts_add(ts_square(ARG(0)), ts_square(ARG(1)))),
+         (0, BOTH, ts_mul(g, ARG(1))), (1, BOTH, ts_neg(ts_mul(g, ARG(0)))))
+RULES(hypot, (0, READS(0) | READS_Y, ts_mul(g, ts_div(ARG(0), Y))),
+      (1, READS(1) | READS_Y, ts_mul(g, ts_div(ARG(1), Y))))
 RULES(lerp, (0, READS(2), ts_sub(g, WITH(mul, g, 2))), (1, READS(2), WITH(mul, g, 2)),
       (2, BOTH, ts_mul(g, ts_sub(ARG(1), X))))
 

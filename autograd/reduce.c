@@ -51,20 +51,22 @@ RULE(unreduce, 0, reduced(b, g))
 #define DEVIATIONS ts_sub(X, KEPT(mean, X))
 RULE(var, READS_X, ts_mul(spread(b, ts_mul_scalar(g, 2 / reduced_count(b, NUM(3)))), DEVIATIONS))
 
-/** g where y is not 0, else 0. */
-static ts_tensor *unless_zero(ts_tensor *g, ts_tensor *y)
+/** t over the length y of a vector that it belongs to, 0 at y = 0. The quotient is small where
+ * neither g / y nor 1 / y need be finite. */
+static ts_tensor *by_length(ts_vjp_call *b, ts_tensor *t, ts_tensor *y)
 {
-    return ts_masked_fill_scalar(g, ts_eq_scalar(y, 0), 0);
+    return ts_div(t, spread(b, ts_masked_fill_scalar(y, ts_eq_scalar(y, 0), INFINITY)));
 }
 
 /* d std / dx = (x - mean) / ((n - correction) std), and 0 where nothing deviates */
-#define PER_STD ts_div(ts_mul_scalar(g, 1 / reduced_count(b, NUM(3))), Y)
-RULE(std, READS_X | READS_Y, ts_mul(spread(b, unless_zero(PER_STD, Y)), DEVIATIONS))
+#define PER_DEGREE ts_mul_scalar(g, 1 / reduced_count(b, NUM(3)))
+RULE(std, READS_X | READS_Y, ts_mul(by_length(b, DEVIATIONS, Y), spread(b, PER_DEGREE)))
 
-/** g shared evenly among the elements for which `chosen` (bool, like argument 0) holds. */
+/** g shared evenly among the elements for which `chosen` (bool, like argument 0) holds. Halves do
+ * not hold their number. */
 static ts_tensor *share(ts_vjp_call *b, ts_tensor *g, ts_tensor *chosen)
 {
-    ts_tensor *weight = ts_to(chosen, (ts_dtype)g->dtype);
+    ts_tensor *weight = ts_to(chosen, g->dtype == TS_F64 ? TS_F64 : TS_F32);
     return ts_mul(ts_div(weight, KEPT(sum, weight)), spread(b, g));
 }
 RULE(extreme, READS_X | READS_Y, share(b, g, ts_eq(X, spread(b, Y))))
@@ -83,7 +85,7 @@ static ts_tensor *of_norm(ts_vjp_call *b, ts_tensor *g, double p)
     if (p == 1)
         return ts_mul(ts_sign(X), spread(b, g));
     if (p == 2)
-        return ts_mul(X, spread(b, unless_zero(ts_div(g, Y), Y)));
+        return ts_mul(by_length(b, X, Y), spread(b, g));
     return ts_mul(ts_sign(X), share(b, g, ts_eq(ts_abs(X), spread(b, Y))));
 }
 RULE(norm, READS_X | READS_Y, of_norm(b, g, NUM(3)))

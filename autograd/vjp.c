@@ -119,12 +119,20 @@ ts_tensor *ts_rule_full(ts_meta m, ts_value value)
     return TS_INVOKE(TS_OP_full, V_IS(m.sizes, m.ndim), value, V_DT(m.dtype), V_DEV(m.device));
 }
 
-/** g summed to the sizes of an input and cast to its dtype. */
+ts_tensor *ts_rule_operand(ts_vjp_call *b, int i)
+{
+    ts_tensor *g = ts_rule_grad(b, 0);
+    const ts_value *v = ts_rule_arg(b, i);
+    if (v->tag != TS_TAG_TENSOR)
+        return ts_rule_full(ts_meta_of(NULL, (ts_dtype)g->dtype, g->storage->device, 0, 1), *v);
+    ts_tensor *t = ts_rule_saved_arg(b, i);
+    return TS_LIKELY(!t || t->dtype == g->dtype) ? t : ts_to(t, (ts_dtype)g->dtype);
+}
+
+/** g summed to the sizes of an input. */
 static ts_tensor *reduce_to(const ts_shape *s, ts_tensor *g)
 {
-    if (!ts_shape_sizes_fit(s, g))
-        g = ts_sum_to_size(g, s->sizes, s->ndim);
-    return g && g->dtype != s->dtype ? ts_to(g, (ts_dtype)s->dtype) : g;
+    return ts_shape_sizes_fit(s, g) ? g : ts_sum_to_size(g, s->sizes, s->ndim);
 }
 
 /** A gradient that does not fit as it is: it was broadcast or promoted, or the rule is wrong. */
@@ -135,6 +143,8 @@ static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, con
     const ts_shape *s = in ? &in->shape : &nothing;
     if (in && s->ndim <= grad->ndim) {
         TS_TRY(grad = reduce_to(s, grad));
+        if (grad->dtype != s->dtype)
+            TS_TRY(grad = ts_to(grad, (ts_dtype)s->dtype));
         if (ts_shape_fits(s, grad)) {
             b->given[in - b->node->inputs] = grad;
             return TS_OK;

@@ -24,6 +24,9 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
  * tensor cost no more than the tensor. */
 ts_status ts_rule_give_slice(ts_vjp_call *b, ts_tensor *grad, int dim, int64_t start, int64_t end,
                              int64_t step);
+/** Argument i of a pointwise call as its kernel had it: a tensor of the dtype of result 0, which is
+ * what its gradient has; a plain number is a tensor without dims. */
+ts_tensor *ts_rule_operand(ts_vjp_call *b, int i);
 /** A new tensor that is filled with a number, or with zeros. */
 ts_tensor *ts_rule_full(ts_meta m, ts_value value);
 TS_INLINE ts_tensor *ts_rule_zeros(ts_meta m) { return ts_rule_full(m, ts_value_int(0)); }

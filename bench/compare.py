@@ -6,6 +6,7 @@ Our kernels beside PyTorch's, in one process and on the same memory.
     bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE]
                      [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
+    bench/compare.py --suite oracle [--cases N] [--seed S] [--ops REGEX] [--case SEED:NUMBER]
 
 Results are compared first; then both sides take turns in short batches and the fastest batch of
 each counts. One line a case: op, shape, ours and torch's in microseconds, ratio (below 1: ours is
@@ -269,7 +270,8 @@ def compare_on_gpu(options, torch, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('--suite', choices=['cpu', 'cuda', 'attention'], required=True)
+    parser.add_argument('--suite', choices=['cpu', 'cuda', 'attention', 'oracle'],
+                        required=True)
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='numbers of threads, one table each (default 1,2)')
     parser.add_argument('--only', default='', help='cases whose "op shape" matches this expression')
@@ -291,6 +293,13 @@ def main():
     parser.add_argument('--build', default=str(ROOT / 'build'), help='folder with libtessera.so')
     parser.add_argument('--commit',
                         help='what to call the sources where there is no version control')
+    parser.add_argument('--cases', type=int, default=10000,
+                        help='oracle: number of drawn cases (default 10000)')
+    parser.add_argument('--seed', type=int, default=1, help='oracle: of the draws (default 1)')
+    parser.add_argument('--ops', help='oracle: only operators whose name matches this expression')
+    parser.add_argument('--case', help='oracle: one case again, as it was printed (seed:number)')
+    parser.add_argument('--show', type=int, default=3,
+                        help='oracle: unexplained cases that are printed for an operator and kind')
     parser.add_argument('--out', help='file for the table, tab separated')
     options = parser.parse_args()
     try:
@@ -300,6 +309,9 @@ def main():
                  + ': run it with a Python that '
                  'has it (python3 -m venv v && v/bin/pip install torch numpy && '
                  'v/bin/python bench/compare.py ...)')
+    if options.suite == 'oracle':
+        from peers import oracle
+        return oracle.run(options)
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
     if options.suite != 'cpu':
         return compare_on_gpu(options, torch, out)

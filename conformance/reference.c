@@ -105,9 +105,18 @@ static void see_tensor(ts_ref_arg *a, const ts_made_tensor *x, ts_ref *r)
     memcpy(a->x, x->values, (size_t)a->numel * sizeof(double));
 }
 
+/** A number as an element of a half holds it. */
+static double rounded(const ts_value *v, ts_dtype half)
+{
+    uint16_t bits;
+    ts_scalar_store(v, half, &bits);
+    return ts_operand_number(&(ts_operand){.data = &bits, .dtype = half});
+}
+
 void ref_open(ts_ref *r, const ts_case *c, const ts_made *m)
 {
     memset(r, 0, sizeof *r);
+    bool rounds = c->s->rounds && (c->dtype == TS_BF16 || c->dtype == TS_F16);
     r->dtype = c->dtype;
     r->nargs = m->nargs;
     r->nrets = c->info->nrets;
@@ -130,8 +139,8 @@ void ref_open(ts_ref *r, const ts_case *c, const ts_made *m)
             memcpy(a->sizes, v->ints, v->count * sizeof *v->ints);
             break;
         case TS_TAG_FLOAT:
-            a->d = v->d;
-            a->i = (int64_t)v->d;
+            a->d = rounds ? rounded(v, c->dtype) : v->d;
+            a->i = (int64_t)a->d;
             break;
         case TS_TAG_BOOL:
         case TS_TAG_INT:

@@ -196,6 +196,7 @@ typedef struct ts_sample {
                         or the argument is written */
     bool no_meta;    /* result sizes depend on values */
     bool by_values;  /* values make a call wrong, not sizes: META may accept it */
+    bool rounds;     /* a number beside a half is rounded to it */
     bool undefined;  /* values are unspecified; sizes and dtypes are checked */
     ts_bad_call bad[8];
 } ts_sample;

@@ -118,9 +118,17 @@ static ts_status widen_args(copies *c, const ts_frame *f)
     for (int i = 0; i < f->nargs; i++)
         if (f->args[i].tag == TS_TAG_TENSOR && is_half(f->args[i].t->dtype))
             TS_TRY(copy_arg(c, f, i, TS_F32));
-    for (int i = 0; i < f->nargs; i++)
-        if (f->args[i].tag == TS_TAG_DTYPE && is_half(f->args[i].i))
-            c->args[i].i = TS_F32;
+    for (int i = 0; i < f->nargs; i++) {
+        ts_value *v = &c->args[i];
+        bool number = v->tag >= TS_TAG_BOOL && v->tag <= TS_TAG_FLOAT;
+        if (v->tag == TS_TAG_DTYPE && is_half(v->i)) {
+            v->i = TS_F32;
+        } else if (f->plan->pointwise == TS_POINTWISE_ROUNDED && number) {
+            uint16_t rounded;
+            ts_scalar_store(v, f->plan->compute, &rounded);
+            *v = ts_scalar_load(&rounded, f->plan->compute);
+        }
+    }
     return TS_OK;
 }
 

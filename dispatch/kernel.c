@@ -43,6 +43,8 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
     const int ndim = it->ndim, operands = it->operands;
     const uint32_t which = plan->operands;
     const bool may_be_host = f->key != TS_KEY_CPU;
+    const bool wide = plan->pointwise == TS_POINTWISE &&
+                      (plan->compute == TS_BF16 || plan->compute == TS_F16);
     space->ndim = ndim;
     space->numel = it->numel;
     for (int d = 0; d < ndim; d++)
@@ -53,12 +55,14 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
         for (int d = 0; d < ndim; d++)
             o->strides[d] = it->strides[d][k];
         o->arg = (int8_t)arg;
+        o->wide = false;
         if (TS_LIKELY(v->tag == TS_TAG_TENSOR)) {
             o->dtype = (ts_dtype)v->t->dtype;
             o->host = may_be_host && v->t->device.backend == TS_KEY_CPU;
         } else {
             o->dtype = plan->compute;
             o->host = true;
+            o->wide = wide;
         }
         if (++k == operands)
             break;

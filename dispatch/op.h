@@ -55,6 +55,12 @@ typedef struct ts_iter {
     int64_t strides[TS_MAX_DIMS][TS_MAX_OPERANDS]; /* bytes; 0 where broadcast */
 } ts_iter;
 
+/** Whether the generic entry makes an iteration space, and what numbers beside halves are there. */
+enum ts_pointwise {
+    TS_POINTWISE = 1,    /* f32, which the result alone rounds */
+    TS_POINTWISE_ROUNDED /* rounded to the half, as elements are */
+};
+
 /** Written by infer, completed by the generic entry, read by kernels. */
 struct ts_plan {
     uint16_t cast;          /* bit i: argument i is to be of dtype compute */
@@ -63,7 +69,7 @@ struct ts_plan {
                              * pointwise: it (tensor or scalar) is an operand of the loop */
     uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory
                                with dims 1 and 2 exchanged */
-    bool pointwise;         /* iter is wanted; arguments broadcast to ret[0] */
+    uint8_t pointwise;      /* a ts_pointwise: iter is wanted; arguments broadcast to ret[0] */
     bool flat;              /* pointwise: the rule has filled iter but for the result,
                                since all operands are contiguous and of its shape */
     uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,

@@ -5,7 +5,7 @@
 
 ts_status ts_infer_compare(ts_frame *f)
 {
-    TS_TRY(ts_infer_pointwise(f, 2, TS_BOOL, false));
+    TS_TRY(ts_infer_jumping(f, TS_BOOL));
     TS_TRY(ts_check_fits(f, 0)); /* a number that wraps would compare as another one */
     return ts_check_fits(f, 1);
 }

@@ -13,7 +13,7 @@
 /** A loop over argument 0, with a result like it. */
 static void plan_one(ts_frame *f)
 {
-    f->plan->pointwise = true;
+    f->plan->pointwise = TS_POINTWISE;
     f->plan->operands = 1;
     ts_plan_like(f->plan, f->args[0].t);
 }

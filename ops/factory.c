@@ -32,7 +32,7 @@ ts_status ts_infer_factory(ts_frame *f) { return ts_infer_sizes(f, 0, 1); }
 
 ts_status ts_infer_full(ts_frame *f)
 {
-    f->plan->pointwise = true;
+    f->plan->pointwise = TS_POINTWISE;
     f->plan->operands = 2; /* the value */
     return ts_infer_sizes(f, 0, 2);
 }

@@ -243,7 +243,7 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
 {
     ts_plan *plan = f->plan;
     const ts_value *args = f->args;
-    plan->pointwise = true;
+    plan->pointwise = TS_POINTWISE;
     uint16_t typed = (uint16_t)((1u << last) - (1u << first));
     plan->operands = (uint16_t)((1u << nargs) - 1);
     plan->cast = typed;

@@ -2,6 +2,7 @@
  * and inner the positions around. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
+#include "include/tessera/kernel.h"
 #include "ops/parts.h"
 
 #include <string.h>
@@ -145,7 +146,8 @@ ts_status ts_infer_bounded(ts_frame *f)
 
 /* ------------------------------------------------------------------------------ by parts ---- */
 
-/** dx = g (exp(x - lse) - smoothing / C), and g (smoothing - 1) more where the target is. */
+/** dx = g (exp(x - lse) - smoothing / C), and g (smoothing - 1) more where the target is. Where lse
+ * is large it has lost digits, and the softmax takes the exponential's place, as in kernels. */
 ts_status ts_composite_cross_entropy_backward(ts_frame *f)
 {
     TS_SCOPE;
@@ -158,8 +160,9 @@ ts_status ts_composite_cross_entropy_backward(ts_frame *f)
         g = ts_div(g, ts_as(ts_clamp_min(ts_sum(counted), 1), dtype));
     g = ts_unsqueeze(ts_where_scalar(counted, g, 0), dim);
     ts_tensor *index = ts_unsqueeze(ts_where_scalar(counted, target, 0), dim);
-    ts_tensor *p =
-        ts_exp(ts_sub(ts_as(args[1].t, dtype), ts_unsqueeze(ts_as(args[3].t, dtype), dim)));
+    ts_tensor *x = ts_as(args[1].t, dtype), *lse = ts_unsqueeze(ts_as(args[3].t, dtype), dim);
+    ts_tensor *p = ts_where(ts_le_scalar(ts_abs(lse), TS_LSE_EXACT), ts_exp(ts_sub(x, lse)),
+                            ts_softmax(x, dim));
     double smoothing = args[6].d;
     ts_tensor *dx = ts_mul(ts_sub_scalar(p, smoothing / (double)f->plan->count), g);
     dx = ts_scatter_add(dx, dim, index, ts_mul_scalar(g, smoothing - 1));

@@ -134,7 +134,8 @@ TS_INLINE bool ts_plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_
     it->ndim = 1;
     it->operands = nargs + 1;
     it->numel = it->sizes[0] = a->numel;
-    plan->pointwise = plan->flat = true;
+    plan->pointwise = TS_POINTWISE;
+    plan->flat = true;
     plan->operands = (uint16_t)((1u << nargs) - 1);
     plan->compute = (ts_dtype)a->dtype;
     plan->ret[0] = (ts_meta){a->sizes, a->numel, {a->kind}};
@@ -157,6 +158,14 @@ TS_INLINE ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, 
     if (TS_LIKELY(ts_plan_flat(f, nargs, result, float_math)))
         return TS_OK;
     return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
+}
+/** The plan of two operands for a function that jumps: a number beside halves is rounded to them,
+ * since an element that holds it must count as equal to it. */
+TS_INLINE ts_status ts_infer_jumping(ts_frame *f, ts_dtype result)
+{
+    TS_TRY(ts_infer_pointwise(f, 2, result, false));
+    f->plan->pointwise = TS_POINTWISE_ROUNDED;
+    return TS_OK;
 }
 /** A number as argument must fit the plan's compute dtype;
  * a negative one may wrap in u8, as in PyTorch. */

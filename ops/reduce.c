@@ -101,13 +101,14 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
     if (!fits)
         return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected sizes that broadcast to %s, got %s",
                            TS_SIZES_TEXT(t), TS_LIST_TEXT(sizes->ints, n));
-    f->plan->compute = (ts_dtype)t->dtype;
-    f->plan->strided = 1;
+    ts_dtype dtype = ts_dtype_is_float((ts_dtype)t->dtype) ? (ts_dtype)t->dtype : TS_I64;
+    f->plan->compute = dtype;
+    f->plan->cast = f->plan->strided = 1;
     f->plan->count = 0;
     for (int d = 0; d < t->ndim; d++)
         if (d < shift || sizes->ints[d - shift] != t->sizes[d])
             f->plan->count |= (int64_t)1 << d;
-    ts_plan_result(f->plan, 0, sizes->ints, n, (ts_dtype)t->dtype, t->storage->device);
+    ts_plan_result(f->plan, 0, sizes->ints, n, dtype, t->storage->device);
     return TS_OK;
 }
 

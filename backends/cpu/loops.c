@@ -122,7 +122,8 @@ static void halves_loop(char *const *data, const int64_t *strides, int64_t n, co
     }
 }
 
-/** Loop of f32 around which operands are converted; numbers are stored anew, as f32. */
+/** Loop of f32 around which operands are converted; numbers are stored anew, as f32,
+ * unless the rule has them rounded. */
 static TS_COLD void run_halves(ts_frame *f, ts_loop loop, const void *params, int cost)
 {
     ts_plan *plan = f->plan;
@@ -136,10 +137,11 @@ static TS_COLD void run_halves(ts_frame *f, ts_loop loop, const void *params, in
         const ts_value *v = &f->args[i];
         if (!(plan->operands >> i & 1) || v->tag == TS_TAG_NONE)
             continue;
-        if (v->tag != TS_TAG_TENSOR)
-            ts_scalar_store(v, TS_F32, &plan->scalars[k]);
-        else if (v->t->dtype == half)
+        if (v->tag == TS_TAG_TENSOR ? v->t->dtype == half
+                                    : plan->pointwise == TS_POINTWISE_ROUNDED)
             h.half |= (uint8_t)(1 << k);
+        else if (v->tag != TS_TAG_TENSOR)
+            ts_scalar_store(v, TS_F32, &plan->scalars[k]);
         k++;
     }
     ts_cpu_run(it, halves_loop, &h, cost + 1);

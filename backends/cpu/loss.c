@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "core/parallel.h"
+#include "include/tessera/kernel.h"
 #include "include/tessera/ops/loss.h"
 #include "ops/kernel.h"
 

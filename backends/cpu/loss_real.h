@@ -19,6 +19,19 @@ VEC_FN S(position) S(close_position)(const class_job *job, T top, T sum, T own, 
     return p;
 }
 
+/** Sum of exp(x - shift) over the classes of a position. */
+FOLD_FN T S(class_exps)(const T *x, T shift, int64_t n, int64_t step)
+{
+    if (step == 1)
+        return S(row_exp)(NULL, x, shift, n);
+    return SUM_OF(i, left, n, ({
+                      T lanes[LANES] = {0};
+                      for (int64_t k = 0; k < left; k++)
+                          lanes[k] = x[(i + k) * step] - shift;
+                      F(exp)(F(load)(lanes));
+                  }));
+}
+
 /** cross_entropy: tasks are positions. */
 static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
 {
@@ -32,10 +45,9 @@ static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
             continue;
         }
         const T *x = (const T *)job->x + r / step * n * step + r % step;
-        T top = -(T)INFINITY, sum, spread = 0;
+        T top = -(T)INFINITY, spread = 0;
         if (step == 1) {
             top = S(row_max)(x, n);
-            sum = S(row_exp)(NULL, x, top, n);
             if (job->smoothing != 0) {
                 V shift = F(set1)(top);
                 spread = SUM_OF(i, left, n, S(load_some)(x + i, left, shift) - shift);
@@ -43,13 +55,10 @@ static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
         } else {
             for (int64_t i = 0; i < n; i++)
                 top = x[i * step] > top ? x[i * step] : top;
-            sum = SUM_OF(i, left, n, ({
-                             T lanes[LANES] = {0};
-                             for (int64_t k = 0; k < left; k++)
-                                 spread += lanes[k] = x[(i + k) * step] - top;
-                             F(exp)(F(load)(lanes));
-                         }));
+            for (int64_t i = 0; job->smoothing != 0 && i < n; i++)
+                spread += x[i * step] - top;
         }
+        T sum = S(class_exps)(x, top, n, step);
         S(position) p = S(close_position)(job, top, sum, ignored ? 0 : x[target * step], spread);
         ((T *)job->losses)[r] = ignored ? 0 : p.loss;
         if (job->lse)
@@ -74,23 +83,28 @@ static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end
         int64_t target = target_at(job, r), at = r / step * n * step + r % step;
         const T *x = (const T *)job->x + at;
         T *dx = (T *)job->out + at, scale = S(class_scale)(job, r);
-        V s = F(set1)(scale), lse = F(set1)(((const T *)job->lse)[r]);
+        T known = ((const T *)job->lse)[r];
+        V s = F(set1)(scale), lse = F(set1)(known), share = F(set1)(1);
         if (target == job->ignore) {
             for (int64_t i = 0; i < n; i++)
                 dx[i * step] = 0;
             continue;
         }
+        /* a large lse lost the digits that make the probabilities add up to 1 */
+        if (!(known >= -TS_LSE_EXACT && known <= TS_LSE_EXACT))
+            share = F(set1)(1 / S(class_exps)(x, known, n, step));
         if (step == 1) {
-            for (int64_t i = 0; i < n; i += LANES)
-                S(store_some)(
-                    dx + i, (F(exp)(S(load_some)(x + i, n - i, F(zero)()) - lse) - low) * s, n - i);
+            for (int64_t i = 0; i < n; i += LANES) {
+                V p = F(exp)(S(load_some)(x + i, n - i, F(zero)()) - lse);
+                S(store_some)(dx + i, F(fma)(p, share, F(neg)(low)) * s, n - i);
+            }
         } else {
             for (int64_t i = 0; i < n; i += LANES) {
                 T lanes[LANES] = {0};
                 int64_t some = ts_min64(LANES, n - i);
                 for (int64_t k = 0; k < some; k++)
                     lanes[k] = x[(i + k) * step];
-                F(store)(lanes, (F(exp)(F(load)(lanes) - lse) - low) * s);
+                F(store)(lanes, F(fma)(F(exp)(F(load)(lanes) - lse), share, F(neg)(low)) * s);
                 for (int64_t k = 0; k < some; k++)
                     dx[(i + k) * step] = lanes[k];
             }

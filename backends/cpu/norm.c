@@ -8,6 +8,8 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
+#include <float.h>
+
 enum { ROWS_PER_CHUNK = 64 };
 
 typedef struct norm_job {

@@ -2,6 +2,15 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
+/** Elements so near to their mean that its rounding counts: moves it by the mean of the distances
+ * from it. Of equal elements it then is one of them. */
+FOLD_FN T S(close_deviations)(const T *x, int64_t n, T *mean)
+{
+    V m = F(set1)(*mean);
+    *mean += SUM_OF(i, left, n, S(load_some)(x + i, left, m) - m) / (T)n;
+    return S(row_deviations)(x, n, *mean);
+}
+
 /** y = (x - mean) * rstd * weight + bias, without mean and bias for an RMS norm. */
 VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool biased, int64_t begin,
                          int64_t end)
@@ -13,6 +22,9 @@ VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool bias
         T *y = (T *)job->y + r * n;
         T mean = rms ? 0 : S(row_sum)(x, n) / (T)n;
         T squares = rms ? S(row_squares)(x, n) : S(row_deviations)(x, n, mean);
+        T near = (sizeof(T) == sizeof(float) ? (T)FLT_EPSILON : (T)DBL_EPSILON) * mean * mean;
+        if (!rms && squares < near * (T)n)
+            squares = S(close_deviations)(x, n, &mean);
         T rstd = (T)(1 / sqrt((double)(squares / (T)n) + job->eps));
         if (job->mean)
             ((T *)job->mean)[r] = mean;

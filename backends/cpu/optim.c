@@ -399,10 +399,24 @@ static ts_status scale(ts_frame *f)
 UNSCALE(float, vf, vf, VF_LANES, unscale_f32)
 UNSCALE(double, vd, vd, VD_LANES, unscale_f64)
 
+/** Elements in f32 as the half holds them; at most STAGED. */
+static void round_to(ts_dtype half, float *x, int64_t n)
+{
+    uint16_t stored[STAGED];
+    int64_t there[] = {sizeof *stored, sizeof *x}, back[] = {sizeof *x, sizeof *stored};
+    TS_V(ts_cpu_copy_loop)(half, TS_F32)((char *[]){(char *)stored, (char *)x}, there, n, NULL);
+    TS_V(ts_cpu_copy_loop)(TS_F32, half)((char *[]){(char *)x, (char *)stored}, back, n, NULL);
+}
+
 static void unscale_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
+    ts_dtype dtype = (ts_dtype)j->args[0].list[i]->dtype;
     bool odd = IS_F32(j, i) ? unscale_f32(data[0], n, (float)j->factor)
                             : unscale_f64(data[0], n, j->factor);
+    if (dtype == TS_BF16 || dtype == TS_F16) { /* a product that f32 holds may overflow there */
+        round_to(dtype, data[0], n);
+        odd = unscale_f32(data[0], n, 1);
+    }
     if (odd)
         __atomic_store_n(j->found, true, __ATOMIC_RELAXED);
 }

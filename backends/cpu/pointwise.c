@@ -60,7 +60,9 @@ KERNEL(div, 2, FLOAT_LOOPS(div))
     {                                                                                           \
         if (b == 0)                                                                             \
             return a / b;                                                                       \
-        T q = (a - remainder_of_##suffix(a, b)) / b; /* an integer up to rounding */            \
+        T r = fmod##FN(a, b), q = (a - r) / b; /* an integer up to rounding */                  \
+        if (r != 0 && (b < 0) != (r < 0)) /* not b + r above: b may be infinite */              \
+            q -= 1;                                                                             \
         return q == 0 ? copysign##FN(0, a / b) : rint##FN(q);                                   \
     }
 DEFINE_FLOORED(float, f32, f)
@@ -245,15 +247,27 @@ typedef struct bounds {
     int64_t low_int, high_int;
 } bounds;
 
-static bounds bounds_of(const ts_value *low, const ts_value *high)
+/** A bound as an element of a floating dtype holds it. */
+static double bound_in(ts_dtype dtype, const ts_value *v)
+{
+    double place;
+    if (!ts_dtype_is_float(dtype))
+        return ts_value_number(v);
+    ts_scalar_store(v, dtype, &place);
+    ts_value rounded = ts_scalar_load(&place, dtype);
+    return rounded.d;
+}
+
+static bounds bounds_of(const ts_frame *f, int first)
 {
     bounds b = {-INFINITY, INFINITY, INT64_MIN, INT64_MAX};
+    const ts_value *low = &f->args[first], *high = low + 1;
     if (low->tag != TS_TAG_NONE) {
-        b.low = ts_value_number(low);
+        b.low = bound_in(f->plan->compute, low);
         ts_scalar_store(low, TS_I64, &b.low_int);
     }
     if (high->tag != TS_TAG_NONE) {
-        b.high = ts_value_number(high);
+        b.high = bound_in(f->plan->compute, high);
         ts_scalar_store(high, TS_I64, &b.high_int);
     }
     return b;
@@ -278,21 +292,30 @@ TS_SCALAR_LOOP1(uint8_t, uint8_t, clamp_u8, (uint8_t)clamp_int(x, params))
 static ts_status clamp_kernel(ts_frame *f)
 {
     static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(clamp), INT_LOOPS(clamp)};
-    bounds b = bounds_of(&f->args[1], &f->args[2]);
+    bounds b = bounds_of(f, 1);
     return ts_cpu_pointwise(f, loops, &b, 1);
 }
 
 TS_LOOP2(vf, inside_f32, vf_select(vm_and(vf_ge(b, LOW_F), vf_le(b, HIGH_F)), a, vf_zero()))
 TS_LOOP2(vd, inside_f64, vd_select(vdm_and(vd_ge(b, LOW_D), vd_le(b, HIGH_D)), a, vd_zero()))
-TS_LOOP2(vf, inside_open_f32, vf_select(vm_and(vf_gt(b, LOW_F), vf_lt(b, HIGH_F)), a, vf_zero()))
-TS_LOOP2(vd, inside_open_f64, vd_select(vdm_and(vd_gt(b, LOW_D), vd_lt(b, HIGH_D)), a, vd_zero()))
+
+/** The first number inside of a bound that is outside itself, going to `to`. */
+static double inner(const ts_frame *f, double bound, double to)
+{
+    if (bound == to)
+        return NAN; /* nothing is inside */
+    return f->plan->compute == TS_F64 ? nextafter(bound, to) : nextafterf((float)bound, (float)to);
+}
 
 static ts_status clamp_backward_kernel(ts_frame *f)
 {
-    static const ts_loop loops[2][TS_DTYPE_COUNT] = {{FLOAT_LOOPS(inside)},
-                                                     {FLOAT_LOOPS(inside_open)}};
-    bounds b = bounds_of(&f->args[2], &f->args[3]);
-    return ts_cpu_pointwise(f, loops[f->args[4].i != 0], &b, 2);
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(inside)};
+    bounds b = bounds_of(f, 2);
+    if (f->args[4].i && f->args[2].tag != TS_TAG_NONE)
+        b.low = inner(f, b.low, INFINITY);
+    if (f->args[4].i && f->args[3].tag != TS_TAG_NONE)
+        b.high = inner(f, b.high, -INFINITY);
+    return ts_cpu_pointwise(f, loops, &b, 2);
 }
 
 #define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}

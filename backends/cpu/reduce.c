@@ -433,11 +433,6 @@ static ts_status norm(ts_frame *f)
         return reduce(f, FOLD_SQUARES, FINISH_ROOT);
     return reduce(f, p == 1 ? FOLD_ABS : FOLD_ABSMAX, FINISH_NONE);
 }
-/** A sum of bool is whether one holds. */
-static ts_status sum_to_size(ts_frame *f)
-{
-    return reduce(f, f->plan->compute == TS_BOOL ? FOLD_MAX : FOLD_SUM, FINISH_NONE);
-}
 /** Over no element `all` holds and `any` does not. */
 static ts_status truth(ts_frame *f, bool all)
 {
@@ -524,7 +519,7 @@ static ts_status logsumexp(ts_frame *f)
 #define REDUCIBLE (FLOATING | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8) | TS_DT(TS_BOOL))
 
 TS_CPU_FAMILY(reduce,
-    {TS_OP_sum_to_size, sum_to_size, {REDUCIBLE, 0}},
+    {TS_OP_sum_to_size, sum, {FLOATING | TS_DT(TS_I64), 0}},
     {TS_OP_sum, sum, {FLOATING | TS_DT(TS_I64), 0}},
     {TS_OP_mean, mean, {FLOATING, 0}},
     {TS_OP_prod, prod, {FLOATING | TS_DT(TS_I64), 0}},

@@ -234,8 +234,8 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** A host operand of `item` bytes as the kernel wants it: wide, a number is not rounded
- * to the half beside it. */
+/** A host operand of `item` bytes as the kernel wants it: in f32 beside halves (wide), to which it
+ * is rounded first where the operator says so. */
 __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_operand &o, int item,
                                                   bool wide, double *number)
 {
@@ -244,10 +244,10 @@ __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_op
         memcpy(number, o.data, item);
         return;
     }
-    if (f->args[o.arg].tag == TS_TAG_TENSOR)
-        single = (float)ts_operand_number(&o);
-    else
+    if (o.wide)
         ts_scalar_store(&f->args[o.arg], TS_F32, &single);
+    else
+        single = (float)ts_operand_number(&o);
     memcpy(number, &single, sizeof single);
 }
 

@@ -112,20 +112,40 @@ static __global__ void __launch_bounds__(POSITIONS)
     give_losses<T>(c, target, [&](int64_t, int64_t own) { return -widen(x[own]); }, out, parts);
 }
 
-/** dx = (exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) scale */
+/** What makes the probabilities exp(x - lse) of a position add up to 1 where lse has lost digits,
+ * else 1. A warp takes a position. */
+template <class T>
+static __global__ void __launch_bounds__(POSITIONS)
+    share_kernel(classes c, const T *x, const wide_t<T> *lse, wide_t<T> *share)
+{
+    using A = wide_t<T>;
+    int64_t at = ((int64_t)blockIdx.x * POSITIONS + threadIdx.x) / 32;
+    if (at >= c.l.outer * c.l.inner)
+        return;
+    A known = lse[at], sum = 0;
+    bool exact = known >= -(A)TS_LSE_EXACT && known <= (A)TS_LSE_EXACT;
+    const T *row = x + at / c.l.inner * c.l.count * c.l.inner + at % c.l.inner;
+    for (int64_t k = threadIdx.x % 32; !exact && k < c.l.count; k += 32)
+        sum += exp_from<T>(known)(widen(row[k * c.l.inner]));
+    for (int far = 16; far; far /= 2)
+        sum += __shfl_xor_sync(~0u, sum, far);
+    if (threadIdx.x % 32 == 0)
+        share[at] = exact ? (A)1 : (A)1 / sum;
+}
+
+/** dx = (share exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) scale */
 template <class T> struct cross_entropy_slope {
     using A = wide_t<T>;
     int64_t goal;
-    A lse, scale, even, own; /* scale 0: ignored */
+    A lse, share, scale, even, own; /* scale 0: ignored */
 
     /** g NULL: 1 */
     __device__ __forceinline__ cross_entropy_slope(const classes &c, const T *g, bool each,
                                                    const unsigned long long *count,
                                                    const indices &target, const wide_t<T> *known,
-                                                   int64_t at)
-        : goal(target.at(at)), lse(known[at]), scale(!g     ? (A)1
-                                                     : each ? widen(g[at])
-                                                            : widen(*g)),
+                                                   const wide_t<T> *shares, int64_t at)
+        : goal(target.at(at)), lse(known[at]), share(shares[at]),
+          scale(!g ? (A)1 : each ? widen(g[at]) : widen(*g)),
           even((A)(c.smoothing / (double)c.l.count)), own((A)(1 - c.smoothing))
     {
         if (count)
@@ -136,24 +156,25 @@ template <class T> struct cross_entropy_slope {
     /** of a class that is not the target, and of the target */
     __device__ __forceinline__ T other(A x) const
     {
-        return narrow<T>(scale == 0 ? (A)0 : (exp_from<T>(lse)(x) - even) * scale);
+        return narrow<T>(scale == 0 ? (A)0 : (fma(exp_from<T>(lse)(x), share, -even)) * scale);
     }
     __device__ __forceinline__ T own_class(A x) const
     {
-        return narrow<T>(scale == 0 ? (A)0 : (exp_from<T>(lse)(x) - even - own) * scale);
+        return narrow<T>(scale == 0 ? (A)0 : (fma(exp_from<T>(lse)(x), share, -even) - own) * scale);
     }
 };
 
 template <class T>
 static __global__ void
 cross_entropy_backward_kernel(classes c, const T *g, bool each, const unsigned long long *count,
-                              const T *x, indices target, const wide_t<T> *lse, T *dx, int64_t n)
+                              const T *x, indices target, const wide_t<T> *lse,
+                              const wide_t<T> *share, T *dx, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * blockDim.x) {
         int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count,
                 at = i / c.l.inner / c.l.count * c.l.inner + j;
-        cross_entropy_slope<T> slope(c, g, each, count, target, lse, at);
+        cross_entropy_slope<T> slope(c, g, each, count, target, lse, share, at);
         if (k == 0 && slope.goal != c.ignored)
             target.checked(at, c.l.count);
         dx[i] = k == slope.goal ? slope.own_class(widen(x[i])) : slope.other(widen(x[i]));
@@ -169,8 +190,8 @@ enum { LONG = 256, LONG_UNROLL = 4 };
 template <class T>
 static __global__ void __launch_bounds__(LONG)
     cross_entropy_backward_long(classes c, const T *g, bool each, const unsigned long long *count,
-                                const T *x, indices target, const wide_t<T> *lse, T *dx,
-                                bool aligned)
+                                const T *x, indices target, const wide_t<T> *lse,
+                                const wide_t<T> *share, T *dx, bool aligned)
 {
     constexpr int V = vec16<T>;
     int64_t at = blockIdx.y, n = c.l.count,
@@ -191,7 +212,7 @@ static __global__ void __launch_bounds__(LONG)
                     in[u].at[e] = row[first + e];
         }
     }
-    cross_entropy_slope<T> slope(c, g, each, count, target, lse, at);
+    cross_entropy_slope<T> slope(c, g, each, count, target, lse, share, at);
     if (start == 0 && slope.goal != c.ignored)
         target.checked(at, n);
 #pragma unroll
@@ -346,21 +367,25 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
 /** Of one position or more; g NULL: 1. */
 template <class T>
 static void launch_slopes(const classes &c, const T *g, bool each, const unsigned long long *count,
-                          const T *x, const indices &target, const wide_t<T> *lse, T *dx,
-                          cudaStream_t stream)
+                          const T *x, const indices &target, const wide_t<T> *lse,
+                          wide_t<T> *share, T *dx, cudaStream_t stream)
 {
-    constexpr int64_t share = LONG * LONG_UNROLL * vec16<T>;
+    constexpr int64_t piece = LONG * LONG_UNROLL * vec16<T>;
     int64_t positions = c.l.outer * c.l.inner, n = positions * c.l.count;
+    if (!positions)
+        return;
+    share_kernel<T><<<(unsigned)((positions * 32 + POSITIONS - 1) / POSITIONS), POSITIONS, 0,
+                      stream>>>(c, x, lse, share);
     if (c.l.inner == 1 && c.l.count >= 512 && positions < 65536) {
         bool aligned = aligned16(x) && aligned16(dx);
         /* with what lies before */
         int64_t most = c.l.count + (c.l.count % vec16<T> ? vec16<T> - 1 : 0);
-        dim3 grid((unsigned)((most + share - 1) / share), (unsigned)positions);
+        dim3 grid((unsigned)((most + piece - 1) / piece), (unsigned)positions);
         cross_entropy_backward_long<T>
-            <<<grid, LONG, 0, stream>>>(c, g, each, count, x, target, lse, dx, aligned);
+            <<<grid, LONG, 0, stream>>>(c, g, each, count, x, target, lse, share, dx, aligned);
     } else {
         cross_entropy_backward_kernel<T>
-            <<<blocks_for(n), 256, 0, stream>>>(c, g, each, count, x, target, lse, dx, n);
+            <<<blocks_for(n), 256, 0, stream>>>(c, g, each, count, x, target, lse, share, dx, n);
     }
 }
 
@@ -371,7 +396,7 @@ template <bool NLL> static ts_status backward_classes(ts_frame *f)
     classes c = classes_of(f, NLL ? 4 : 5, NLL ? 0 : f->args[6].d);
     int64_t reduction = f->args[NLL ? 3 : 4].i, positions = c.l.outer * c.l.inner;
     ts_tensor *known = NLL ? nullptr : statistics(f->args[3]);
-    class_scratch scratch(f, 0);
+    class_scratch scratch(f, NLL ? 0 : positions * 8);
     if (!scratch.data || !(NLL || known))
         return ts_error_code();
     return with_float(f, [&]<class T>(const call &k) {
@@ -390,8 +415,8 @@ template <bool NLL> static ts_status backward_classes(ts_frame *f)
             nll_backward_kernel<T>
                 <<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, target, dx, n);
         } else {
-            launch_slopes<T>(c, g, each, count, x, target, (const A *)ts_kernel_data(known), dx,
-                             k.stream);
+            launch_slopes<T>(c, g, each, count, x, target, (const A *)ts_kernel_data(known),
+                             (A *)scratch.parts(), dx, k.stream);
         }
         return cudaPeekAtLastError();
     });
@@ -406,7 +431,7 @@ template <class T> struct grad_scratch {
     grad_scratch(ts_frame *f, const classes &c)
         : positions(c.l.outer * c.l.inner), blocks((positions + POSITIONS - 1) / POSITIONS),
           rooms(c.smoothing != 0 ? positions * logit_parts<T>(c.l.count) : 0),
-          memory(f, blocks * 8 + positions * (int64_t)(sizeof(exponentials<A>) + sizeof(A)) +
+          memory(f, blocks * 8 + positions * (int64_t)(sizeof(exponentials<A>) + 2 * sizeof(A)) +
                         rooms * (int64_t)sizeof(A))
     {
     }
@@ -414,7 +439,8 @@ template <class T> struct grad_scratch {
     exponentials<A> *known() const { return (exponentials<A> *)(parts() + blocks); }
     /* targets' logits; in two passes logarithms of sums */
     A *numbers() const { return (A *)(known() + positions); }
-    A *totals() const { return rooms ? numbers() + positions : nullptr; }
+    A *shares() const { return numbers() + positions; }
+    A *totals() const { return rooms ? shares() + positions : nullptr; }
 };
 
 /** cross_entropy_grad(self, target, reduction, ignore_index, label_smoothing) ->
@@ -467,7 +493,8 @@ template <class T> static ts_status grad_classes(ts_frame *f)
         if (once && apart)
             cudaMemcpyAsync(dx, place, bytes, cudaMemcpyDeviceToDevice, k.stream);
         if (dx && !once)
-            launch_slopes<T>(c, nullptr, false, count, x, target, s.numbers(), dx, k.stream);
+            launch_slopes<T>(c, nullptr, false, count, x, target, s.numbers(), s.shares(), dx,
+                             k.stream);
         if (loss && !none)
             total_kernel<A>
                 <<<1, dim3(1, TOTAL), 0, k.stream>>>(s.parts(), s.blocks, 1, count, loss);

@@ -54,7 +54,9 @@ template <class A> __device__ __forceinline__ A floor_of(A a, A b)
     if constexpr (real<A>) {
         if (b == 0)
             return a / b;
-        A q = (a - remainder_of(a, b)) / b;
+        A r = fmod(a, b), q = (a - r) / b;
+        if (r != 0 && (b < 0) != (r < 0)) /* not b + r above: b may be infinite */
+            q -= 1;
         return q == 0 ? copysign((A)0, a / b) : rint(q);
     } else {
         if (b == 0)
@@ -197,20 +199,35 @@ static ts_status addcdiv(ts_frame *f)
 
 /* --------------------------------------------------------------------------- bounds ---- */
 
+/** A bound as an element of a floating dtype holds it. */
+static double bound_in(ts_dtype dtype, const ts_value *v)
+{
+    double place;
+    if (!ts_dtype_is_float(dtype))
+        return number_of(v);
+    ts_scalar_store(v, dtype, &place);
+    ts_operand element = {};
+    element.data = &place;
+    element.dtype = dtype;
+    return ts_operand_number(&element);
+}
+
 /** Bounds for floats and for integers; an absent one is the widest. */
 struct bounds {
     double low, high;
     int64_t low_int, high_int;
 
-    bounds(const ts_value *least, const ts_value *most)
+    /** Those in arguments first and first + 1. */
+    bounds(const ts_frame *f, int first)
         : low(-INFINITY), high(INFINITY), low_int(INT64_MIN), high_int(INT64_MAX)
     {
+        const ts_value *least = &f->args[first], *most = least + 1;
         if (least->tag != TS_TAG_NONE) {
-            low = number_of(least);
+            low = bound_in(ts_kernel_dtype(f), least);
             ts_scalar_store(least, TS_I64, &low_int);
         }
         if (most->tag != TS_TAG_NONE) {
-            high = number_of(most);
+            high = bound_in(ts_kernel_dtype(f), most);
             ts_scalar_store(most, TS_I64, &high_int);
         }
     }
@@ -228,21 +245,33 @@ struct clamp_of {
 };
 static ts_status clamp(ts_frame *f)
 {
-    return pointwise<numbers, 1>(f, clamp_of{bounds(&f->args[1], &f->args[2])});
+    return pointwise<numbers, 1>(f, clamp_of{bounds(f, 1)});
 }
 
 struct inside_of {
     bounds b;
-    bool open;
     template <class A> __device__ __forceinline__ A operator()(A g, A x) const
     {
-        bool in = open ? x > (A)b.low && x < (A)b.high : x >= (A)b.low && x <= (A)b.high;
-        return in ? g : 0;
+        return x >= (A)b.low && x <= (A)b.high ? g : (A)0;
     }
 };
+/** The first number inside of a bound that is outside itself, going to `to`. */
+static double inner(const ts_frame *f, double bound, double to)
+{
+    if (bound == to)
+        return NAN; /* nothing is inside */
+    return ts_kernel_dtype(f) == TS_F64 ? nextafter(bound, to)
+                                        : nextafterf((float)bound, (float)to);
+}
+
 static ts_status clamp_backward(ts_frame *f)
 {
-    return pointwise<floats, 2>(f, inside_of{bounds(&f->args[2], &f->args[3]), f->args[4].i != 0});
+    inside_of fn = {bounds(f, 2)};
+    if (f->args[4].i && f->args[2].tag != TS_TAG_NONE)
+        fn.b.low = inner(f, fn.b.low, INFINITY);
+    if (f->args[4].i && f->args[3].tag != TS_TAG_NONE)
+        fn.b.high = inner(f, fn.b.high, -INFINITY);
+    return pointwise<floats, 2>(f, fn);
 }
 
 TS_CUDA_FAMILY(pointwise,

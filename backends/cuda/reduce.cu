@@ -23,7 +23,7 @@ static ts_status norm(ts_frame *f)
 }
 
 TS_CUDA_FAMILY(reduce,
-    {"sum_to_size", sum, everything, false},
+    {"sum_to_size", sum, floats | TS_DTYPE_BIT(TS_I64), false},
     {"sum", sum, floats | TS_DTYPE_BIT(TS_I64), false},
     {"mean", mean, floats, false},
     {"prod", prod, floats | TS_DTYPE_BIT(TS_I64), false},

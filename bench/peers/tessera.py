@@ -4,13 +4,11 @@ import contextlib
 import ctypes
 from pathlib import Path
 
-NONE, BOOL, INT, FLOAT, TENSOR, TENSORS, INTS, DTYPE = range(8)
-DTYPES = {'torch.float64': 0, 'torch.float32': 1, 'torch.int64': 4, 'torch.int32': 5,
-          'torch.uint8': 6,
-          'torch.bool': 7}
-C_TYPES = {0: ctypes.c_double, 1: ctypes.c_float, 4: ctypes.c_int64, 5: ctypes.c_int32,
-           6: ctypes.c_uint8,
-           7: ctypes.c_bool}
+NONE, BOOL, INT, FLOAT, TENSOR, TENSORS, INTS, DTYPE, DEVICE = range(9)
+DTYPES = {'torch.float64': 0, 'torch.float32': 1, 'torch.bfloat16': 2, 'torch.float16': 3,
+          'torch.int64': 4, 'torch.int32': 5, 'torch.uint8': 6, 'torch.bool': 7}
+C_TYPES = {0: ctypes.c_double, 1: ctypes.c_float, 2: ctypes.c_uint16, 3: ctypes.c_uint16,
+           4: ctypes.c_int64, 5: ctypes.c_int32, 6: ctypes.c_uint8, 7: ctypes.c_bool}
 
 
 class Union(ctypes.Union):

@@ -127,7 +127,7 @@ static const ts_sample samples[] = {
      .dtypes = DT_FLOATS_ | TS_DT(TS_I64) | TS_DT(TS_I32), .inplace = true},
     {"floor_divide", "by a number that is no half", {T_UNIFORM(100, 250, SWEEP, 3), FLOAT(NO_HALF)},
      ref_floor_divide,
-     .dtypes = DT_HALVES, .inplace = true},
+     .rounds = true, .dtypes = DT_HALVES, .inplace = true},
     {"remainder", "values", {T_UNIFORM(-20, 20, SWEEP, 3), T_WHOLE(1, 5, SWEEP, 3)}, ref_remainder,
      .dtypes = DT_NUMBERS, .inplace = true, .c = 1, .scale = 5, .grad = true},
     {"remainder", "negative divisor", {T_UNIFORM(-20, 20, SWEEP, 3), INT(-3)}, ref_remainder,
@@ -135,7 +135,7 @@ static const ts_sample samples[] = {
      .grad = true},
     {"remainder", "by a number that is no half", {T_UNIFORM(-20, 20, SWEEP, 3), FLOAT(NO_HALF)},
      ref_remainder,
-     .dtypes = DT_HALVES, .inplace = true, .c = 1},
+     .rounds = true, .dtypes = DT_HALVES, .inplace = true, .c = 1},
 
     {"pow", "same sizes", {T_POSITIVE(SWEEP, 3), T(SWEEP, 3)}, ref_pow, .c = 2, .grad = true,
      .inplace = true},

@@ -209,7 +209,7 @@ static const ts_sample samples[] = {
      .bad = {{1, INTS(3), TS_ERR_SHAPE, "broadcast"},
              {1, INTS(1, 1, 1), TS_ERR_SHAPE, "broadcast"}}},
     {"sum_to_size", "rows of integers", {T(SWEEP, 4), INTS(4)}, ref_sum_to_size,
-     .dtypes = DT_INTS | TS_DT(TS_BOOL)},
+     .dtypes = DT_INTS | TS_DT(TS_BOOL), .out = {OUT_INT}},
     {"sum_to_size", "columns", {T(3, SWEEP), INTS(3, 1)}, ref_sum_to_size, .c = 2, .depth = SWEEP,
      .grad = true},
     {"sum_to_size", "inner dim", {T(3, SWEEP, 2), INTS(3, 1, 2)}, ref_sum_to_size, .c = 2,

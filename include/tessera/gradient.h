@@ -76,8 +76,8 @@ TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** The same for member k of list argument i. */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
-/** Undoes broadcasting and promotion: g summed to the sizes and cast to the dtype
- * of argument i. NULL-safe. */
+/** Undoes broadcasting: g summed to the sizes of argument i. The dtype stays, so that what
+ * follows is computed in it; ts_rule_give() casts. NULL-safe. */
 TS_API ts_tensor *ts_rule_reduce_to(ts_vjp_call *call, int i, ts_tensor *g);
 
 TS_END_DECLS

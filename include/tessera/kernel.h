@@ -61,6 +61,8 @@ typedef struct ts_operand {
     int8_t arg;                    /**< its place among the arguments; -1 for the result */
     bool host;                     /**< one number in host memory, to be read
                                         before the kernel returns */
+    bool wide;                     /**< a plain number beside bf16 or f16 that counts as f32:
+                                        ts_scalar_store(&frame->args[arg], TS_F32, &number) */
 } ts_operand;
 
 /** The space a pointwise kernel runs over: dims of size 1 are gone, neighbours
@@ -76,9 +78,7 @@ typedef struct ts_space {
 /** The space of the running pointwise op. TS_ERR_STATE for any other op.
  *  Arguments that are absent (such as a bound of clamp) are not among the operands. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
-/** The number that a host operand holds, in the operand's dtype. A number beside bf16 or f16 is not
- *  to be rounded before the kernel computes: ts_scalar_store(&frame->args[operand->arg], TS_F32,
- *  &number) has it in f32. */
+/** The number that a host operand holds, in the operand's dtype; one that is wide was rounded. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
 /** What shape rules of ops that are not pointwise leave for their kernels. */
@@ -95,6 +95,13 @@ typedef struct ts_rows {
  * dim, in outer where the slice begins, in inner its step. Others are not set.
  */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
+
+/**
+ * Log-sums of exponentials up to this magnitude tell cross_entropy's gradient the probabilities to
+ * 2^-20. Beyond, so many digits are lost that kernels make the probabilities exp(x - lse) of a
+ * position add up to 1 again.
+ */
+enum { TS_LSE_EXACT = 32 };
 
 /** What a call of attention asks for, forward or backward; docs/attention.md has the formulas. */
 typedef struct ts_attention {

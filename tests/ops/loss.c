@@ -19,6 +19,44 @@ static ts_tensor *targets(const int64_t *sizes, int ndim, int64_t classes, ts_dt
 static const int64_t logits_sizes[][3] = {
     {5, 3, 1}, {70, 33, 1}, {9, 256, 1}, {3, 20, 7}, {1, 5, 65}};
 
+/** The gradient of cross_entropy by logits of whole sixteenths, moved by `offset`, in f64. */
+static ts_tensor *moved_gradient(const int64_t *sizes, int ndim, ts_dtype dtype, double offset,
+                                 double smoothing, bool recorded)
+{
+    ts_tensor *x = ts_randint_on(sizes, ndim, 0, 64, TS_F64, TS_DEVICE_CPU);
+    x = ts_to(ts_add_scalar(ts_div_scalar(x, 16), offset), dtype);
+    ck_assert_ptr_nonnull(ts_set_requires_grad(x, true));
+    ts_tensor *t = targets((const int64_t[]){sizes[0], sizes[2]}, ndim - 1, sizes[1], TS_I64), *dx;
+    ts_loss_opts opts = {.size = sizeof opts, .label_smoothing = smoothing};
+    ts_backward_opts create = {.size = sizeof create, .create_graph = recorded};
+    ts_tensor *loss = ts_cross_entropy_ex(x, t, &opts);
+    ck_assert_msg(ts_grad_of(loss, TS_NONE, &x, 1, &dx, &create) == TS_OK, "%s",
+                  ts_error_message());
+    return ts_to(ts_detach(dx), TS_F64);
+}
+
+TS_TEST(gradients_of_cross_entropy_do_not_depend_on_the_size_of_logits, .loop = 8)
+{
+    bool recorded = _i & 1;
+    double smoothing = _i & 2 ? 0.1 : 0;
+    ts_dtype dtype = _i & 4 ? TS_F64 : TS_F32;
+    for (int s = 0; s < TS_COUNTOF(logits_sizes); s++)
+        for (int sign = -1; sign < 2; sign += 2) {
+            TS_SCOPE;
+            double offset = sign * (dtype == TS_F64 ? 0x1p40 : 0x1p19);
+            int ndim = logits_sizes[s][2] > 1 ? 3 : 2;
+            ts_manual_seed(7);
+            ts_tensor *want =
+                moved_gradient(logits_sizes[s], ndim, TS_F64, 0, smoothing, recorded);
+            ts_manual_seed(7);
+            ts_tensor *got =
+                moved_gradient(logits_sizes[s], ndim, dtype, offset, smoothing, recorded);
+            double eps = dtype == TS_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+            for (int64_t i = 0; i < want->numel; i++)
+                ck_assert_double_eq_tol(element(got, i), element(want, i), 4 * eps);
+        }
+}
+
 TS_TEST(cross_entropy_over_classes, .loop = 12)
 {
     ts_dtype dtype = _i & 1 ? TS_F64 : TS_F32;

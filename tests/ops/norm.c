@@ -152,6 +152,28 @@ TS_TEST(threads_do_not_change_a_bit)
     ck_assert(same_bits(db[0], db[1]));
 }
 
+TS_TEST(rows_of_equal_elements_are_exactly_0)
+{
+    static const double values[] = {0.1, 1e6 + 1.0 / 3, -12345.678, 3e-5, 1 / 3.0, 16777213};
+    for (int d = TS_F64; d <= TS_F16; d++)
+        for (int v = 0; v < TS_COUNTOF(values); v++)
+            for (int64_t n = 1; n < 3000; n += n < 40 ? 1 : 371) {
+                TS_SCOPE;
+                ts_tensor *x = ts_full(TS_SIZES(2, n), ts_scalar_float(values[v]), (ts_dtype)d),
+                          *mean;
+                if (d == TS_F16 && fabs(values[v]) > 60000)
+                    continue;
+                ts_normalization_opts opts = {.size = sizeof opts, .mean = &mean};
+                ts_tensor *y = ts_layer_norm_ex(x, TS_NONE, TS_NONE, &opts);
+                ck_assert_double_eq(element(ts_to(mean, TS_F64), 0),
+                                    element(ts_to(x, TS_F64), 0));
+                double found;
+                ck_assert_int_eq(ts_item(ts_to(ts_any(y), TS_F64), &found), TS_OK);
+                ck_assert_msg(found == 0, "%d of %g, %s", (int)n, values[v],
+                              ts_dtype_name((ts_dtype)d));
+            }
+}
+
 TS_TEST(empty_batches_and_errors)
 {
     TS_SCOPE;

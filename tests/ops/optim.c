@@ -86,6 +86,25 @@ TS_TEST(unscaling_finds_one_odd_element_wherever_it_is, .loop = 2)
     ck_assert_double_eq(found, 0);
 }
 
+TS_TEST(unscaling_finds_what_overflows_in_the_store)
+{
+    for (int d = TS_BF16; d <= TS_F16; d++) {
+        TS_SCOPE;
+        double found, big = d == TS_F16 ? 40000 : 0x1.8p127, factor = d == TS_F16 ? 2 : 1.332;
+        ts_tensor *t = ts_full(TS_SIZES(1000), ts_scalar_float(1), (ts_dtype)d);
+        ck_assert_int_eq(ts_item(ts_unscale_(&t, 1, factor), &found), TS_OK);
+        ck_assert_double_eq(found, 0);
+        for (int64_t i = 0; i < 1000; i += 37) {
+            ck_assert_ptr_nonnull(ts_fill_(t, 1));
+            ck_assert_ptr_nonnull(ts_fill_(ts_narrow(t, 0, i, 1), big));
+            ck_assert_int_eq(ts_item(ts_unscale_(&t, 1, factor), &found), TS_OK);
+            ck_assert_double_eq(found, 1); /* though in f32 the product is finite */
+            ck_assert_int_eq(ts_item(ts_narrow(t, 0, i, 1), &found), TS_OK);
+            ck_assert(isinf(found));
+        }
+    }
+}
+
 TS_TEST(adamw_follows_its_formula, .loop = 4)
 {
     ts_dtype dtype = _i & 1 ? TS_F32 : TS_F64;

@@ -1,6 +1,7 @@
 /** @file pointwise.c  What the samples cannot say of the pointwise families: errors by value,
  * kinks, in-place gradients. */
 // SPDX-License-Identifier: MIT
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -131,6 +132,52 @@ TS_TEST(clamp_passes_gradients_at_its_bounds_and_hardtanh_does_not)
     CHECK(slope(ts_relu6(c), c), 0, 0, 1, 0, 0);
 }
 
+/** Bits of the gradient of argument `which` of op, in the promoted dtype; converted: the arguments
+ * are cast to it first. */
+static void mixed_gradient(int op, ts_dtype left, ts_dtype right, int which, bool converted,
+                           uint64_t *bits)
+{
+    static const double values[] = {20, 200, 3, 7, 0.7, 131.25, 40000, 2.6};
+    TS_SCOPE;
+    ts_dtype dtypes[] = {left, right};
+    ts_tensor *made[2], *leaf = NULL;
+    for (int i = 0; i < 2; i++) {
+        double turned[8];
+        for (int k = 0; k < 8; k++)
+            turned[k] = values[i ? 7 - k : k];
+        made[i] = ts_to(ts_from_array(turned, TS_F64, TS_SIZES(8)), dtypes[i]);
+        if (i == which)
+            leaf = ts_set_requires_grad(made[i], true);
+        if (converted)
+            made[i] = ts_to(made[i], ts_dtype_promote(left, right));
+    }
+    ts_value args[] = {ts_value_tensor(made[0]), ts_value_tensor(made[1])},
+             y = ts_value_none();
+    ck_assert_msg(ts_call_boxed(op, args, 2, &y, 1) == TS_OK, "%s", ts_error_message());
+    ck_assert_msg(ts_backward(ts_sum(ts_adopt(y.t))) == TS_OK, "%s", ts_error_message());
+    ck_assert_int_eq(ts_copy_to(ts_to(ts_grad(leaf), TS_F64), bits, 64), TS_OK);
+}
+
+TS_TEST(gradients_are_computed_in_the_dtype_of_the_call)
+{
+    static const char *const ops[] = {"add",     "sub",     "mul",       "div",   "pow",  "maximum",
+                                      "minimum", "atan2",   "remainder", "hypot"};
+    for (int op = 0; op < (int)(sizeof ops / sizeof *ops); op++)
+        for (int side = 0; side < 2; side++)
+            for (int floating = TS_F64; floating <= TS_F16; floating++)
+                for (int other = TS_F64; other <= TS_U8; other++) {
+                    ts_dtype of[2];
+                    of[side] = (ts_dtype)floating;
+                    of[1 - side] = (ts_dtype)other;
+                    uint64_t got[8], want[8];
+                    int number = ts_op_by_name(ops[op]);
+                    mixed_gradient(number, of[0], of[1], side, false, got);
+                    mixed_gradient(number, of[0], of[1], side, true, want);
+                    ck_assert_msg(memcmp(got, want, 64) == 0, "%s of %s and %s, gradient %d",
+                                  ops[op], ts_dtype_name(of[0]), ts_dtype_name(of[1]), side);
+                }
+}
+
 TS_TEST(power_of_zero_has_a_finite_gradient)
 {
     TS_SCOPE;
@@ -139,6 +186,83 @@ TS_TEST(power_of_zero_has_a_finite_gradient)
     CHECK(slope(y, x), 0, 1, 4);
     ts_tensor *ge = ts_grad(e);
     CHECK(ge, 0, 0, 4 * logf(2));
+}
+
+TS_TEST(a_number_beside_a_half_equals_the_element_made_of_it)
+{
+    static const double numbers[] = {0.1, 1.0001, 65504, 1e-8, -3.3, 7e-46, 1000.3};
+    for (int d = TS_BF16; d <= TS_F16; d++)
+        for (int i = 0; i < (int)(sizeof numbers / sizeof *numbers); i++) {
+            TS_SCOPE;
+            double s = numbers[i];
+            ts_tensor *x = ts_full(TS_SIZES(3), ts_scalar_float(s), (ts_dtype)d);
+            ts_tensor *by = ts_full(TS_SIZES(3), ts_scalar_float(2), (ts_dtype)d);
+            bool got;
+            struct { ts_tensor *number, *element; } pairs[] = {
+                {ts_eq_scalar(x, s), ts_eq(x, x)},
+                {ts_lt_scalar(x, s), ts_lt(x, x)},
+                {ts_ge_scalar(x, s), ts_ge(x, x)},
+                {ts_logical_xor_scalar(by, s), ts_logical_xor(by, x)},
+                {ts_remainder_scalar(by, s), ts_remainder(by, x)},
+                {ts_floor_divide_scalar(by, s), ts_floor_divide(by, x)}};
+            for (int k = 0; k < 6; k++) {
+                ts_tensor *same = ts_logical_or(ts_eq(pairs[k].number, pairs[k].element),
+                                                ts_ne(pairs[k].element, pairs[k].element));
+                ck_assert_int_eq(ts_copy_to(ts_all(same), &got, 1), TS_OK);
+                ck_assert_msg(got, "number %g, dtype %s, pair %d", s, ts_dtype_name((ts_dtype)d),
+                              k);
+            }
+        }
+}
+
+TS_TEST(a_bound_passes_what_it_would_clamp_to_itself)
+{
+    for (int d = TS_F64; d <= TS_F16; d++) {
+        TS_SCOPE;
+        ts_scalar bound = ts_scalar_float(0.1);
+        ts_tensor *x = leaf(ts_full(TS_SIZES(1), bound, (ts_dtype)d));
+        CHECK(ts_to(slope(ts_clamp_max(x, 0.1), x), TS_F32), 1);
+        x = leaf(ts_full(TS_SIZES(1), bound, (ts_dtype)d));
+        CHECK(ts_to(slope(ts_hardtanh(x, -1, 0.1), x), TS_F32), 0);
+    }
+    ts_scalar zero = ts_scalar_float(0), top = ts_scalar_float(INFINITY);
+    ts_tensor *x = F32(-INFINITY, -1, 0, 1, INFINITY, NAN), *g = F32(1, 2, 3, 4, 5, 6);
+    CHECK(ts_clamp_backward(g, x, NULL, &zero, true), 1, 2, 0, 0, 0, 0);
+    CHECK(ts_clamp_backward(g, x, &zero, NULL, true), 0, 0, 0, 4, 5, 0);
+    CHECK(ts_clamp_backward(g, x, &zero, NULL, false), 0, 0, 3, 4, 5, 0);
+    CHECK(ts_clamp_backward(g, x, &zero, &top, true), 0, 0, 0, 4, 0, 0);
+    CHECK(ts_clamp_backward(g, x, &top, NULL, true), 0, 0, 0, 0, 0, 0);
+}
+
+TS_TEST(division_by_infinity_is_floored)
+{
+    TS_SCOPE;
+    CHECK(ts_floor_divide(F32(1, -1, 1, -1, 0, -0.0f),
+                          F32(INFINITY, INFINITY, -INFINITY, -INFINITY, INFINITY, INFINITY)),
+          0, -1, -1, 0, 0, 0);
+    CHECK(ts_to(ts_floor_divide_scalar(ts_to(F32(-2, 2), TS_F64), -INFINITY), TS_F32), 0, -1);
+    CHECK(ts_remainder_scalar(F32(-2, 2), INFINITY), INFINITY, 2);
+}
+
+TS_TEST(a_gradient_next_to_the_largest_number_stays_finite)
+{
+    for (int d = TS_F64; d <= TS_F16; d++) {
+        TS_SCOPE;
+        double most = d == TS_F64 ? DBL_MAX : d == TS_F32 ? FLT_MAX : d == TS_BF16 ? 0x1.fep127
+                                                                               : 65504;
+        ts_tensor *x = leaf(ts_full(TS_SIZES(1), ts_scalar_float(2), (ts_dtype)d)), *dx;
+        ts_tensor *g = ts_full(TS_SIZES(1), ts_scalar_float(most), (ts_dtype)d);
+        ts_tensor *small = ts_full(TS_SIZES(1), ts_scalar_float(0.25), (ts_dtype)d);
+        ts_tensor *three = leaf(ts_mul_scalar(small, 0.5)), *of[] = {x, x, x, three};
+        ts_tensor *y[] = {ts_erf(x), ts_erfc(x), ts_pow_scalar(x, -3), ts_hypot(three, small)};
+        for (int k = 0; k < 4; k++) {
+            bool finite;
+            ck_assert_msg(ts_grad_of(y[k], g, &of[k], 1, &dx, NULL) == TS_OK, "%s",
+                          ts_error_message());
+            ck_assert_int_eq(ts_copy_to(ts_isfinite(dx), &finite, 1), TS_OK);
+            ck_assert_msg(finite, "%d in %s", k, ts_dtype_name((ts_dtype)d));
+        }
+    }
 }
 
 TS_TEST(bounds_of_nan_make_everything_nan)

@@ -367,7 +367,15 @@ TS_TEST(sum_to_size_undoes_broadcasting)
     }
     assert_near(b, 0, element(ts_sum(t), 0), 0, 0);
     ck_assert(same_bits(ts_sum_to_size(t, t->sizes, 3), t));
-    ck_assert_int_eq(ts_sum_to_size(ts_to(t, TS_I32), TS_SIZES(5))->dtype, TS_I32);
+    for (int d = TS_I64; d <= TS_BOOL; d++) { /* what their own dtype would not hold */
+        ts_tensor *most = ts_full(TS_SIZES(300), ts_scalar_int(255), (ts_dtype)d);
+        ts_tensor *sum = ts_sum_to_size(most, NULL, 0);
+        ck_assert_int_eq(sum->dtype, TS_I64);
+        assert_near(sum, 0, d == TS_BOOL ? 300 : 300 * 255, 0, 0);
+        ck_assert_int_eq(ts_sum_to_size(most, TS_SIZES(300))->dtype, TS_I64);
+    }
+    ts_tensor *top = ts_full(TS_SIZES(3), ts_scalar_int(INT32_MAX), TS_I32);
+    assert_near(ts_sum_to_size(top, NULL, 0), 0, 3.0 * INT32_MAX, 0, 0);
 }
 
 /* ------------------------------------------------------------------------------ gradients ---- */
@@ -424,6 +432,40 @@ TS_TEST(gradients_where_formulas_divide_by_zero)
     for (int64_t i = 0; i < 2; i++) {
         ck_assert_double_eq(element(ts_grad(x), i), 0);
         ck_assert_double_eq(element(ts_grad(low), i), 0);
+    }
+}
+
+/** The gradient of y by x, in f64. */
+static ts_tensor *slope(ts_tensor *y, ts_tensor *x)
+{
+    ck_assert_msg(ts_backward(y) == TS_OK, "%s", ts_error_message());
+    return ts_to(ts_grad(x), TS_F64);
+}
+
+TS_TEST(gradients_of_lengths_are_small_where_their_parts_are_not)
+{
+    for (int power = -20; power < -12; power++) { /* of f16 the inverse is infinite */
+        TS_SCOPE;
+        double x[] = {3 * ldexp(1, power), 4 * ldexp(1, power)};
+        double y[] = {ldexp(1, power), -ldexp(1, power)};
+        ts_tensor *a = ts_to(ts_from_array(x, TS_F64, TS_SIZES(2)), TS_F16),
+                  *b = ts_to(ts_from_array(y, TS_F64, TS_SIZES(2)), TS_F16);
+        ck_assert_ptr_nonnull(ts_set_requires_grad(a, true));
+        ck_assert_ptr_nonnull(ts_set_requires_grad(b, true));
+        ts_tensor *da = slope(ts_norm(a), a), *db = slope(ts_std(b), b);
+        ck_assert_double_eq_tol(element(da, 0), 0.6, 0x1p-9);
+        ck_assert_double_eq_tol(element(da, 1), 0.8, 0x1p-9);
+        ck_assert_double_eq_tol(element(db, 0), sqrt(0.5), 0.03); /* std itself is rounded */
+    }
+}
+
+TS_TEST(gradients_of_extremes_are_shared_among_more_than_a_half_counts)
+{
+    for (int d = TS_BF16; d <= TS_F16; d++) {
+        TS_SCOPE;
+        ts_tensor *x = ts_full(TS_SIZES(70001), ts_scalar_float(2), (ts_dtype)d);
+        ck_assert_ptr_nonnull(ts_set_requires_grad(x, true));
+        ck_assert_double_eq_tol(element(slope(ts_amax(x), x), 0) * 70001, 1, 0.01);
     }
 }
 

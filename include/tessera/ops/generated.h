@@ -888,7 +888,10 @@ TS_API ts_tensor *ts_mish_out(ts_tensor *out, ts_tensor *self);
  * not fit), TS_ERR_MEMORY.
  */
 
-/** Sums self over the dims that broadcasting from `sizes` would have added or stretched. */
+/**
+ * Sums self over the dims that broadcasting from `sizes` would have added or stretched; integers
+ * and bool in i64.
+ */
 TS_API ts_tensor *ts_sum_to_size(ts_tensor *self, const int64_t *sizes, int ndim);
 
 /**

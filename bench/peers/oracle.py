@@ -1,0 +1,509 @@
+"""
+bench/compare.py --suite oracle: drawn calls of each operator that PyTorch has too, in all their
+forms, against PyTorch and against the same in f64: values, dtypes, sizes, first and second
+gradients, and which calls are refused. docs/conformance.md says what counts as right.
+"""
+# SPDX-License-Identifier: MIT
+import ctypes
+import math
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import numpy
+import torch
+
+from peers import oracle_classes, tessera
+from peers.oracle_draw import HERE, INTEGERS, Draw, is_float
+from peers.oracle_ops import OPS
+
+NAMES = {torch.float64: 'f64', torch.float32: 'f32', torch.bfloat16: 'bf16', torch.float16: 'f16',
+         torch.int64: 'i64', torch.int32: 'i32', torch.uint8: 'u8', torch.bool: 'bool'}
+HALVES = torch.bfloat16, torch.float16
+
+
+class Options(ctypes.Structure):
+    """ts_backward_opts."""
+    _fields_ = [('size', ctypes.c_size_t), ('retain', ctypes.c_bool), ('create', ctypes.c_bool)]
+
+
+class Ours(tessera.Library):
+    """The library's side of a case."""
+
+    def __init__(self, build):
+        super().__init__(build)
+        self.known = {}  # tensors of torch that have a handle, which stands wherever they do
+        self.none = ctypes.c_void_p.in_dll(self.c, 'ts_none').value
+        pointer, pointers = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+        for name, result, arguments in [
+                ('ts_set_requires_grad', pointer, [pointer, ctypes.c_bool]),
+                ('ts_requires_grad', ctypes.c_bool, [pointer]),
+                ('ts_grad_of', ctypes.c_int, [pointer, pointer, pointers, ctypes.c_int, pointers,
+                                              ctypes.POINTER(Options)])]:
+            function = getattr(self.c, name)
+            function.restype, function.argtypes = result, arguments
+
+    def tensor(self, t):
+        if id(t) not in self.known:
+            self.alive.append(t)
+            if t.numel():
+                made = super().tensor(t)
+            else:
+                made = self.call('empty', [list(t.shape), t.dtype, HERE])[0]
+            self.known[id(t)] = made
+        return self.known[id(t)]
+
+    def value(self, x):
+        if isinstance(x, str):
+            return tessera.Value(tessera.DEVICE)
+        if isinstance(x, torch.dtype):
+            return tessera.Value(tessera.DTYPE, u=tessera.Union(i=tessera.DTYPES[str(x)]))
+        if isinstance(x, list) and x and isinstance(x[0], torch.Tensor):
+            array = (ctypes.c_void_p * len(x))(*map(self.tensor, x))
+            self.alive.append(array)
+            return tessera.Value(tessera.TENSORS, count=len(x),
+                                 u=tessera.Union(p=ctypes.addressof(array)))
+        if isinstance(x, list):
+            array = (ctypes.c_int64 * max(len(x), 1))(*x)
+            self.alive.append(array)
+            return tessera.Value(tessera.INTS, count=len(x),
+                                 u=tessera.Union(p=ctypes.addressof(array)))
+        return super().value(x)
+
+    def gradients(self, output, upstream, inputs, create):
+        """Addresses of gradients; None where there is none."""
+        n = len(inputs)
+        given, found = (ctypes.c_void_p * n)(*inputs), (ctypes.c_void_p * n)()
+        options = Options(ctypes.sizeof(Options), True, create)
+        if self.c.ts_grad_of(output, upstream, given, n, found, ctypes.byref(options)):
+            raise self.fail()
+        return [None if g is None or g == self.none else g for g in found]
+
+
+# ------------------------------------------------------------------------------ what is drawn ----
+
+class Case:
+    """One call: operator, arguments, form, and which gradients are asked for."""
+
+    def __init__(self, seed, number, names):
+        d = self.d = Draw(seed, number)
+        self.op = OPS[names[number % len(names)]]
+        self.args = self.op.draw(d)
+        self.label = f'{seed}:{number}'
+        self.form, self.into, self.orders = 'new', None, 0
+        self.wanted = []  # tensors whose gradient is asked for
+
+    def tensors(self):
+        found = []
+        for a in self.args:
+            for t in a if isinstance(a, list) else [a]:
+                if isinstance(t, torch.Tensor) and not any(t is u for u in found):
+                    found.append(t)
+        return found
+
+    def draw_form(self, library, result):
+        """In place and out= where the library has the form; the destination sometimes is wrong."""
+        d, name = self.d, self.op.name
+        first = self.args[0]
+        if d.chance(0.2) and hasattr(library.c, f'ts_{name}_') and isinstance(first, torch.Tensor) \
+                and hasattr(torch.Tensor, self.op.function.__name__ + '_'):
+            self.form = 'in place'
+        elif d.chance(0.15) and hasattr(library.c, f'ts_{name}_out') and \
+                isinstance(result, torch.Tensor):
+            self.form = 'out'
+            sizes = list(result.shape) if d.chance(0.95) else d.sizes()
+            self.into = d.tensor(sizes, result.dtype if d.chance(0.9) else d.dtype(), expand=False)
+        if self.form != 'out' and self.op.grad and isinstance(result, torch.Tensor) and \
+                is_float(result.dtype):
+            leaves = [t for t in self.tensors() if is_float(t.dtype) and d.chance(0.8)]
+            self.wanted = leaves
+            self.orders = d.pick([0, 1, 1, 2]) if leaves else 0
+            if self.form == 'in place' and d.chance(0.6):
+                self.orders = 0
+            self.upstream = d.tensor(list(result.shape), result.dtype)
+            self.second = [d.values(list(t.shape), t.dtype).reshape(t.shape) for t in leaves]
+
+    def text(self):
+        def one(a):
+            if isinstance(a, torch.Tensor):
+                strides = '' if a.is_contiguous() else f' strides {tuple(a.stride())}'
+                values = f' = {a.tolist()}' if a.numel() <= 12 else ''
+                grad = ' grad' if any(a is t for t in self.wanted) else ''
+                return f'{NAMES[a.dtype]}{tuple(a.shape)}{strides}{grad}{values}'
+            if isinstance(a, list):
+                return '[' + ', '.join(map(one, a)) + ']'
+            return NAMES[a] if isinstance(a, torch.dtype) else repr(a)
+        into = f' into {one(self.into)}' if self.into is not None else ''
+        return f'{self.op.name}({", ".join(map(one, self.args))}) {self.form}{into}'
+
+
+def detached(t):
+    """A copy of t in t's layout."""
+    if t.is_contiguous() or not t.numel():
+        return t.detach().clone(memory_format=torch.contiguous_format)
+    storage = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage().clone())
+    return storage.as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+# ---------------------------------------------------------------------------------- both sides ----
+
+class Result:
+    """What a side gave: a text of refusal, or values and gradients by order."""
+
+    def __init__(self):
+        self.refusal, self.values, self.grads = None, [], {}
+
+
+def run_torch(case, change=None):
+    """PyTorch's side; change(t) replaces each tensor, for the same in f64."""
+    op, out = case.op, Result()
+    made = {}
+
+    def convert(a):
+        if isinstance(a, list) and a and isinstance(a[0], torch.Tensor):
+            return [convert(t) for t in a]
+        if isinstance(a, torch.Tensor):
+            if id(a) not in made:
+                t = change(a) if change else detached(a)
+                made[id(a)] = t.requires_grad_(any(a is w for w in case.wanted)
+                                               and case.orders > 0)
+            return made[id(a)]
+        if change and isinstance(a, torch.dtype) and is_float(a):
+            return torch.float64
+        return a
+    args = [convert(a) for a in case.args]
+    try:
+        if case.form == 'in place' and not change:
+            args[0] = args[0].clone() if case.orders else args[0]
+            y = op.call(getattr(torch.Tensor, op.function.__name__ + '_'), *args)
+        elif case.form == 'out' and not change:
+            y = into = detached(case.into)
+            try:
+                op.call(partial(op.function, out=into), *args)
+            except TypeError:  # PyTorch has no such form
+                y = op.call(op.function, *args)
+                if isinstance(y, torch.Tensor) and (y.shape, y.dtype) != (into.shape, into.dtype):
+                    raise
+        else:
+            y = op.call(op.function, *args)
+        ys = list(y) if isinstance(y, (tuple, list)) else [y]
+        out.values = [t.detach() for t in ys[:op.results]]
+        if not case.orders or not ys[0].requires_grad:
+            return out
+        leaves = [made[id(t)] for t in case.wanted]
+        upstream = change(case.upstream) if change else case.upstream.clone()
+        upstream = upstream.to(ys[0].dtype)
+        twice = case.orders == 2
+        grads = torch.autograd.grad(ys[0], leaves, upstream.requires_grad_(twice),
+                                    create_graph=twice, allow_unused=True)
+        out.grads[1] = [None if g is None else g.detach() for g in grads]
+        if twice:
+            pairs = [(g, change(s) if change else s) for g, s in zip(grads, case.second)
+                     if g is not None and g.requires_grad]
+            out.grads[2] = [None] * (len(leaves) + 1)
+            for g, s in pairs[:1]:
+                seconds = torch.autograd.grad(g, [*leaves, upstream], s, allow_unused=True)
+                out.grads[2] = list(seconds)
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+        out.refusal = str(error).splitlines()[0] if str(error) else repr(error)
+        out.stage = len(out.values) and 1 + len(out.grads)
+    return out
+
+
+def run_ours(library, case, theirs):
+    """The library's side; asks for the second gradients that PyTorch has."""
+    out, c = Result(), library.c
+    copies = {id(t): detached(t) for t in case.tensors()}
+
+    def convert(a):
+        if isinstance(a, torch.Tensor):
+            return copies[id(a)]
+        if isinstance(a, list) and a and isinstance(a[0], torch.Tensor):
+            return [copies[id(t)] for t in a]
+        return a
+    args = [convert(a) for a in case.args]
+    try:
+        leaves = [library.tensor(copies[id(t)]) for t in case.wanted]
+        for leaf in leaves if case.orders else ():
+            if not c.ts_set_requires_grad(leaf, True):
+                raise library.fail()
+        given = ()
+        if case.form == 'in place':
+            if case.orders:
+                clone = library.call('copy', [args[0]])[0]
+                args[0] = tessera.Value(tessera.TENSOR, u=tessera.Union(p=clone))
+            given = [args[0]]
+        elif case.form == 'out':
+            given = [detached(case.into)]
+        ys = library.call(case.op.name, args, given)
+        first = library.value(given[0]).u.p if given else ys[0]
+        ys[0] = first
+        out.values = [library.read(y, torch) for y in ys[:case.op.results]]
+        if not case.orders or not c.ts_requires_grad(first):
+            return out
+        upstream = library.tensor(case.upstream)
+        twice = case.orders == 2
+        if twice:
+            c.ts_set_requires_grad(upstream, True)
+        grads = library.gradients(first, upstream, leaves, twice)
+        out.grads[1] = [None if g is None else library.read(g, torch) for g in grads]
+        if twice and 2 in theirs.grads:
+            out.grads[2] = [None] * (len(leaves) + 1)
+            for g, s in [(g, s) for g, s in zip(grads, case.second)
+                         if g is not None and c.ts_requires_grad(g)][:1]:
+                seconds = library.gradients(g, library.tensor(s), [*leaves, upstream], False)
+                out.grads[2] = [None if x is None else library.read(x, torch) for x in seconds]
+    except tessera.Failed as error:
+        out.refusal = str(error)
+        out.stage = len(out.values) and 1 + len(out.grads)
+    return out
+
+
+# ------------------------------------------------------------------------------------ judging ----
+
+class Difference:
+    """Where a case differs; oracle_classes.py explains some."""
+
+    def __init__(self, case, kind, text, **more):
+        self.case, self.kind, self.text = case, kind, text
+        self.op, self.args, self.form = case.op.name, case.args, case.form
+        self.where = None
+        self.__dict__.update(more)
+
+
+def wide(case):
+    """A change to f64 of the tensors that count as real numbers."""
+    mixed = any(is_float(t.dtype) for t in case.tensors())
+
+    def change(t):
+        whole = t.dtype in INTEGERS and (case.op.arithmetic or not mixed)
+        if is_float(t.dtype) or (case.real and whole):
+            return t.detach().double().clone()
+        return t.detach().clone()
+    return change
+
+
+def shaken(change, generator):
+    """The same with each value moved by up to one rounding of its dtype."""
+    def shake(t):
+        w = change(t)
+        if not is_float(t.dtype):
+            return w
+        info = torch.finfo(t.dtype)
+        unit = info.eps * w.abs().clamp(min=info.tiny, max=info.max)
+        return w + unit * (2 * torch.rand(w.shape, generator=generator).double() - 1)
+    return shake
+
+
+def numbers(t):
+    return t.detach().double().numpy()
+
+
+def spacing(x, dtype):
+    """Distance of neighbours of a dtype around x."""
+    info = torch.finfo(dtype)
+    _, exponent = numpy.frexp(numpy.where(numpy.isfinite(x), x, 1.0))
+    return numpy.maximum(numpy.ldexp(float(info.eps), exponent - 1), info.tiny * info.eps)
+
+
+def wrong_elements(ours, theirs, ref, ulps, slack, signs):
+    """True where an element of ours is neither PyTorch's nor near enough to the same in f64."""
+    if not is_float(ours.dtype):
+        return (ours != theirs).numpy()
+    a, b = numbers(ours), numbers(theirs)
+    same = (a == b) | (numpy.isnan(a) & numpy.isnan(b))
+    if signs:
+        same &= ~((a == 0) & (b == 0) & (numpy.signbit(a) != numpy.signbit(b)))
+    if same.all():
+        return ~same
+    r = b if ref is None else numbers(ref)
+    if ours.dtype in HALVES or ours.dtype == torch.float32:
+        rounded = numbers(torch.from_numpy(numpy.ascontiguousarray(r)).to(ours.dtype))
+    else:
+        rounded = r
+    same |= (numpy.isnan(a) & numpy.isnan(r)) | ((a == rounded) & ~((a == 0) & signs))
+    with numpy.errstate(all='ignore'):
+        off, theirs_off = numpy.abs(a - r), numpy.abs(b - r)
+        limit = numpy.maximum(ulps * spacing(r, ours.dtype), 2 * theirs_off)
+        near = numpy.isfinite(a) & (off <= numpy.maximum(limit, slack))
+        if signs:
+            near &= ~((a == 0) & (b == 0))
+    return ~(same | near)
+
+
+def ulps_of(op, dtype, order):
+    """Each result of a half is one rounding; gradients are several steps."""
+    if dtype in HALVES:
+        return (1, 4, 8)[order]
+    return op.ulps * (1, 4, 16)[order]
+
+
+class Judge:
+    def __init__(self, case, ours, theirs):
+        self.case, self.ours, self.theirs = case, ours, theirs
+        self.reference, self.trials = None, None
+
+    def wide(self):
+        if self.reference is None:
+            self.reference = run_torch(self.case, wide(self.case))
+        return self.reference
+
+    def swing(self, order, i, shape):
+        """How far values of result i move when the arguments move by a rounding."""
+        if self.trials is None:
+            generator = torch.Generator().manual_seed(1)
+            change = wide(self.case)
+            self.trials = [run_torch(self.case, shaken(change, generator)) for _ in range(4)]
+        base = pick(self.wide(), order, i)
+        most = numpy.zeros(shape)
+        for trial in self.trials:
+            moved = pick(trial, order, i)
+            if base is not None and moved is not None:
+                with numpy.errstate(all='ignore'):
+                    far = numpy.abs(numbers(moved) - numbers(base))
+                most = numpy.maximum(most, numpy.nan_to_num(far, nan=0, posinf=0))
+        return most
+
+    def differences(self):
+        case, ours, theirs = self.case, self.ours, self.theirs
+        if ours.refusal or theirs.refusal:
+            if ours.refusal and theirs.refusal and ours.stage == theirs.stage:
+                return
+            which = 'refused' if ours.refusal and not (theirs.refusal and
+                                                       theirs.stage <= ours.stage) else 'accepted'
+            yield Difference(case, which, f'ours: {ours.refusal}; torch: {theirs.refusal}',
+                             ours=ours, theirs=theirs, stage=(ours if ours.refusal else theirs)
+                             .stage)
+            return
+        for order in (0, 1, 2):
+            mine = ours.values if order == 0 else ours.grads.get(order, [])
+            other = theirs.values if order == 0 else theirs.grads.get(order, [])
+            for i in range(max(len(mine), len(other))):
+                found = self.compare(order, i, mine[i] if i < len(mine) else None,
+                                     other[i] if i < len(other) else None)
+                if found:
+                    yield found
+                    return
+
+    def compare(self, order, i, a, b):
+        case = self.case
+        what = f'result {i}' if order == 0 else f'gradient {i} of order {order}'
+        if a is None and b is None:
+            return None
+        if a is None or b is None:  # none stands for zeros
+            some = a if b is None else b
+            if not some.numel() or not torch.nan_to_num(some).any():
+                return None
+            return Difference(case, 'absent', f'{what}: ours {a}, torch {b}', order=order, a=a, b=b)
+        if a.shape != b.shape:
+            return Difference(case, 'sizes', f'{what}: {tuple(a.shape)}, torch {tuple(b.shape)}',
+                              order=order, a=a, b=b)
+        if a.dtype != b.dtype:
+            return Difference(case, 'dtype', f'{what}: {NAMES[a.dtype]}, torch {NAMES[b.dtype]}',
+                              order=order, a=a, b=b)
+        if torch.equal(a, b) and (order or case.op.sums or not is_float(a.dtype)):
+            return None
+        ref = None
+        ulps = ulps_of(case.op, a.dtype, order)
+        signs = order == 0 and not case.op.sums
+        wrong = wrong_elements(a, b, None, 0, 0, signs)
+        if not wrong.any():
+            return None
+        if is_float(a.dtype):
+            case.real = True
+            known = a.dtype == torch.float64 and not case.op.arithmetic
+            ref = None if known else pick(self.wide(), order, i)
+            if ref is not None and ref.shape != a.shape:
+                ref = None
+            wrong = wrong_elements(a, b, ref, ulps, 0, signs)
+            if wrong.any() and (case.op.sums or order):
+                slack = self.swing(order, i, tuple(a.shape)) * (16 if order < 2 else 64)
+                wrong = wrong_elements(a, b, ref, ulps, slack, signs)
+        if not numpy.any(wrong):
+            return None
+        at = tuple(map(int, numpy.unravel_index(numpy.flatnonzero(wrong)[0], tuple(a.shape))))
+        values = [t[at].item() for t in (a, b)]
+        there = f'; f64 {ref[at].item():.9g}' if ref is not None else ''
+        text = (f'{what} {NAMES[a.dtype]}: {int(wrong.sum())} of {a.numel()} differ, at {at} ours '
+                f'{values[0]!r}, torch {values[1]!r}{there}{self.operands(at, a)}')
+        return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong, at=at,
+                          mine=values[0], other=values[1])
+
+    def operands(self, at, result):
+        """What the operands hold there, where they broadcast to the result."""
+        parts = []
+        for x in self.case.args:
+            if not isinstance(x, torch.Tensor):
+                parts.append(repr(x))
+                continue
+            try:
+                parts.append(repr(x.expand(result.shape)[at].item()))
+            except RuntimeError:
+                return ''
+        return f'; of {", ".join(parts)}'
+
+
+def pick(result, order, i):
+    found = result.values if order == 0 else result.grads.get(order, [])
+    return found[i] if i < len(found) else None
+
+
+# ---------------------------------------------------------------------------------- the suite ----
+
+def run_case(library, seed, number, names):
+    """The case and its difference, or None."""
+    library.known.clear()
+    torch.manual_seed(0)
+    with library.scope():
+        case = Case(seed, number, names)
+        case.real = False
+        plain = run_torch(case)
+        case.draw_form(library, plain.values[0] if plain.values else None)
+        theirs = run_torch(case) if case.form != 'new' or case.orders else plain
+        ours = run_ours(library, case, theirs)
+        found = next(Judge(case, ours, theirs).differences(), None)
+    return case, found
+
+
+def run(options):
+    library = Ours(options.build)
+    warnings.filterwarnings('ignore', module='torch|peers')
+    torch.set_num_threads(1)
+    library.c.ts_set_num_threads(1)
+    names = [name for name in OPS if re.fullmatch(options.ops or '.*', name)]
+    if not names:
+        sys.exit(f'compare.py: no operator matches {options.ops}')
+    seed, numbers_ = options.seed, range(options.cases)
+    if options.case:
+        seed, number = map(int, options.case.split(':'))
+        numbers_, names = [number], list(OPS)
+    words = oracle_classes.documented(Path(__file__).parents[2] / 'docs' / 'differences.md')
+    counts, unexplained, shown = Counter(), 0, Counter()
+    begin = last = time.monotonic()
+    for done, number in enumerate(numbers_):
+        case, found = run_case(library, seed, number, names)
+        if found:
+            label = oracle_classes.explain(found)
+            counts[label] += 1
+            if label is None:
+                unexplained += 1
+            if (label is None and shown[case.op.name, found.kind] < options.show) or options.case:
+                shown[case.op.name, found.kind] += 1
+                print(f'{label or "UNEXPLAINED"} --case {seed}:{number}: {case.text()}\n'
+                      f'    {found.kind}: {found.text}', flush=True)
+        elif options.case:
+            print(f'equal: {case.text()}')
+        now = time.monotonic()
+        if now - last > 10 and sys.stderr.isatty():
+            last = now
+            print(f'# {done + 1} of {len(numbers_)} cases, {(done + 1) / (now - begin):.0f} a '
+                  f'second, {unexplained} unexplained', file=sys.stderr, flush=True)
+    print(f'{len(numbers_)} cases of {len(names)} operators, seed {seed}, '
+          f'{time.monotonic() - begin:.0f} s')
+    for label, count in counts.most_common():
+        print(f'{count:8}  {label or "UNEXPLAINED"}: {words.get(label, "")}')
+    return 1 if unexplained else 0
