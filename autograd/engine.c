@@ -581,7 +581,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     for (int i = 0; i < ncaptures; i++)
         run.floor = i == 0 || captures[i].node->seq < run.floor ? captures[i].node->seq : run.floor;
     /* rules never see autocast, and see autograd only when they are to be recorded */
-    ts_mask_guard masks = ts_mask_get();
+    TS_KEEP_MODES;
     ts_thread *thread = run.thread;
     ts_keyset grad = TS_KEYSET(TS_KEY_AUTOGRAD);
     thread->exclude =
@@ -610,7 +610,6 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     run_free(&run);
     ts_node_unref(root);
     ts_timer_leave(thread, timer);
-    ts_mask_pop(masks);
     return status;
 }
 

@@ -579,6 +579,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     add_inputs(&r, inputs, ninputs);
     ts_above.forget_casts(); /* a cast from before would be captured, and go stale */
 
+    TS_KEEP_MODES;
     ts_keyset include = thread->include;
     thread->include |= TRACING;
     thread->recorder = &r.events;
