@@ -3,6 +3,9 @@
 #include "autograd/node.h"
 #include "include/tessera/check.h"
 
+static uint32_t forks;
+void ts_hooks_forked(void) { forks++; }
+
 /** Puts a hook behind the others: hooks run in the order of registration. */
 static void append(ts_node *node, ts_hook *h)
 {
@@ -84,6 +87,7 @@ static ts_status add(ts_node *node, ts_hook hook, ts_hook **out)
     *h = hook;
     atomic_init(&h->refs, 1);
     atomic_init(&h->removed, false);
+    h->forks = forks;
     append(node, h);
     if (out)
         *out = h;
@@ -197,7 +201,7 @@ void ts_node_hook_remove(ts_node *node, ts_hook *hook)
         return;
     atomic_store(&h->removed, true);
     /* what it points to may end now; inside of a hook, waiting for another one may have no end */
-    for (long tries = 0; !ts_tls.inside && atomic_load(&h->refs) > 1; tries++)
+    for (long tries = 0; !ts_tls.inside && h->forks == forks && atomic_load(&h->refs) > 1; tries++)
         ts_back_off(tries);
     ts_hook_unref(h);
 }

@@ -180,13 +180,29 @@ void ts_back_off(long tries)
         nanosleep(&(struct timespec){0, 1000L << (tries < 73 ? tries - 64 : 9)}, NULL);
 }
 
+static void strike_out(ts_thread *thread, void *owner)
+{
+    if (ts_node_self(thread) == *(uint32_t *)owner)
+        *(uint32_t *)owner = 0;
+}
+
+/** Whether the thread that owns a node is another process's: the parent's, when it forked. */
+static bool is_gone(uint32_t owner)
+{
+    ts_thread_walk(strike_out, &owner);
+    return owner != 0;
+}
+
 bool ts_node_wait(ts_node *node, uint32_t self)
 {
     for (long tries = 0;; tries++) {
-        if (atomic_load_explicit(&node->owner, memory_order_relaxed) == self)
+        uint32_t owner = atomic_load_explicit(&node->owner, memory_order_relaxed);
+        if (owner == self)
             return false;
-        uint32_t nobody = 0;
-        if (atomic_compare_exchange_weak_explicit(&node->owner, &nobody, self, memory_order_acquire,
+        /* from one that is gone the node is taken: what it left half done has whole pointers */
+        if (owner && ((tries & 63) != 63 || !is_gone(owner)))
+            owner = 0;
+        if (atomic_compare_exchange_weak_explicit(&node->owner, &owner, self, memory_order_acquire,
                                                   memory_order_relaxed))
             return true;
         ts_back_off(tries);

@@ -42,6 +42,7 @@ struct ts_hook {
     ts_hook *next;
     _Atomic int32_t refs; /* the list's, and those of the runs that are about to call it */
     atomic_bool removed;
+    uint32_t forks; /* of the process, when the hook was made */
     union {
         ts_grad_hook grad;
         ts_node_pre_hook pre;
@@ -293,6 +294,8 @@ TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts
                                 int *n);
 TS_COLD void ts_hooks_release(ts_hook **hooks, int n);
 TS_COLD void ts_hook_unref(ts_hook *hook);
+/** To be called in a child: nobody waits for hooks that its parent's threads were in. */
+void ts_hooks_forked(void);
 /** Adds g to what ts_retain_grad() keeps of result `output`. */
 TS_COLD ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record);
 /** Takes a tensor's ts_retain_grad() from one of its nodes to the next (NULL: it dies). */

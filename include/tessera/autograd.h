@@ -38,7 +38,8 @@ typedef struct ts_backward_opts {
 TS_API ts_status ts_backward(ts_tensor *loss);
 /**
  * The same for a root of any sizes, with options.
- * @param gradient  gradient of the root, of its sizes, dtype and device; TS_NONE: 1, for one element
+ * @param gradient  gradient of the root, of its sizes, dtype and device; TS_NONE: 1, for
+ *                  one element
  */
 TS_API ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts);
 /**

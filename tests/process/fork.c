@@ -134,6 +134,74 @@ TS_TEST(a_child_does_not_wait_at_exit_for_products_of_its_parents_threads)
         pthread_join(threads[i], NULL);
 }
 
+/** A graph that a thread of the parent differentiates all the time. */
+static ts_tensor *leaf_of_graph, *root_of_graph;
+static ts_hook *hook_of_graph;
+static const ts_backward_opts keep = {.size = sizeof keep, .retain_graph = true};
+
+static ts_tensor *take_long(void *unused, ts_tensor *g)
+{
+    (void)unused;
+    usleep(300);
+    return g;
+}
+
+static void *differentiate(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&stop)) {
+        TS_SCOPE;
+        if (ts_backward_ex(root_of_graph, TS_NONE, &keep) != TS_OK)
+            ts_error_print();
+    }
+    return NULL;
+}
+
+static void use_graph(int unused)
+{
+    (void)unused;
+    ts_hook_remove(leaf_of_graph, hook_of_graph);
+    if (ts_backward_ex(root_of_graph, TS_NONE, &keep) != TS_OK) {
+        ts_error_print();
+        _exit(1);
+    }
+    ts_zero_grad(leaf_of_graph);
+    ts_tensor *g;
+    double v;
+    if (ts_grad_of(root_of_graph, TS_NONE, &leaf_of_graph, 1, &g, NULL) != TS_OK ||
+        ts_item(ts_select(ts_flatten(g, 0, 1), 0, 0), &v) != TS_OK || v != 256) {
+        ts_error_print();
+        _exit(2);
+    }
+    ts_release(root_of_graph);
+    ts_release(leaf_of_graph);
+    _exit(0);
+}
+
+TS_TEST(a_child_runs_and_releases_a_graph_that_its_parents_threads_are_in)
+{
+    TS_NO_THREADS_AFTER_FORK;
+    pthread_t threads[2];
+    {
+        TS_SCOPE;
+        leaf_of_graph = ts_retain(ts_set_requires_grad(ts_ones(TS_SIZES(200, 200), TS_F32), true));
+        ts_tensor *y = leaf_of_graph;
+        for (int i = 0; i < 8; i++)
+            y = ts_mul(y, y); /* x^256 */
+        root_of_graph = ts_retain(ts_sum(y));
+        ck_assert_int_eq(ts_register_hook(leaf_of_graph, take_long, NULL, &hook_of_graph), TS_OK);
+    }
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, differentiate, NULL), 0);
+    for (int turn = 0; turn < 60; turn++) {
+        usleep(1000 + 37 * turn);
+        ck_assert_int_eq(ts_child(use_graph, 0), 0);
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static ts_loader *loader;
 
 /** The next batch begins with `token`. */
