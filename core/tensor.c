@@ -24,10 +24,19 @@ TS_INLINE bool is_inside(ts_device device, int64_t bytes)
     return (uint64_t)bytes <= TS_INLINE_DATA && device.backend == TS_DEVICE_CPU.backend;
 }
 
+/** What data outside needs to go, release and foreign, is written by those who make it. */
 TS_INLINE ts_storage *storage_init(ts_storage *s, ts_device device, int64_t bytes, size_t block)
 {
-    *s = (ts_storage){.refs = 1, .device = device, .block = (uint32_t)block, .bytes = bytes,
-                      .data = block == sizeof *s ? NULL : (char *)s + 64};
+    atomic_init(&s->refs, 1);
+    s->version = 0;
+    s->writer = 0;
+    s->device = device;
+    s->block = (uint32_t)block;
+    s->data = block == sizeof *s ? NULL : (char *)s + 64;
+    s->bytes = bytes;
+    s->id = 0;
+    if (block == sizeof *s)
+        s->release = NULL;
     return s;
 }
 
@@ -96,10 +105,11 @@ bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndi
     return true;
 }
 
-TS_INLINE ts_tensor *tensor_init(ts_tensor *t, ts_storage *s, void *data, const ts_meta *m)
+TS_INLINE ts_tensor *tensor_init(ts_tensor *t, ts_storage *s, void *data, const ts_meta *m,
+                                 ts_keyset keys)
 {
     ts_tensor_init(t);
-    t->keys = TS_KEYSET(m->device.backend);
+    t->keys = keys;
     t->storage = s;
     t->data = data;
     t->numel = m->numel;
@@ -121,7 +131,7 @@ static __attribute__((noinline)) ts_tensor *tensor_new(ts_thread *thread, const 
     ts_storage *s = t ? ts_storage_new(thread, m->device, m->numel * ts_dtype_sizes[m->dtype])
                       : NULL;
     if (TS_LIKELY(s != NULL))
-        return tensor_init(t, s, s->data, m);
+        return tensor_init(t, s, s->data, m, TS_KEYSET(m->device.backend));
     if (t)
         ts_free(thread, t, sizeof *t);
     else
@@ -145,8 +155,8 @@ ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m)
         ts_heap_put_header(heap, t);
         return tensor_new(thread, m);
     }
-    storage_init(s, m->device, bytes, block);
-    return tensor_init(t, s, (char *)s + 64, m);
+    storage_init(s, TS_DEVICE_CPU, bytes, block);
+    return tensor_init(t, s, (char *)s + 64, m, TS_KEYSET(TS_KEY_CPU));
 }
 
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,

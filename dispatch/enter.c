@@ -1,6 +1,7 @@
 /** @file enter.c  The generic entries around views, composites and kernels that do everything. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
+#include "core/float_env.h"
 #include "dispatch/entries.h"
 
 ts_status ts_enter_view(ts_frame *f)
@@ -9,7 +10,7 @@ ts_status ts_enter_view(ts_frame *f)
         return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
                           "a view has no out= form");
     ts_kernel own = f->table->impl[f->key];
-    return own ? own(f) : f->table->info->infer(f);
+    return own ? own(f) : f->table->infer(f);
 }
 
 /** Whether result i of f keeps its tensor, and is written by a copy. */
@@ -61,8 +62,16 @@ static TS_COLD ts_status whole_into(ts_frame *f)
     return ts_deliver(f, made, status);
 }
 
+static TS_COLD ts_status whole_plainly(ts_frame *f)
+{
+    TS_PLAIN_FLOATS;
+    return ts_enter_whole(f);
+}
+
 ts_status ts_enter_whole(ts_frame *f)
 {
+    if (TS_UNLIKELY(!ts_float_env_is_plain()))
+        return whole_plainly(f);
     return TS_LIKELY(!f->given) ? f->table->impl[f->key](f) : whole_into(f);
 }
 
@@ -72,7 +81,7 @@ ts_status ts_run_parts(ts_frame *f, ts_kernel composite)
         return composite(f);
     ts_plan plan;
     ts_plan_open(f, &plan);
-    ts_status status = f->table->info->infer(f);
+    ts_status status = f->table->infer(f);
     if (status == TS_OK)
         status = composite(f);
     f->plan = NULL;
@@ -84,8 +93,8 @@ ts_status ts_enter_parts(ts_frame *f) { return ts_run_parts(f, ts_enter_whole); 
 ts_status ts_enter_foreign(ts_frame *f)
 {
     /* checks that a kernel from outside could not make with the same words */
-    if (f->table->info->infer)
-        TS_TRY(f->table->info->infer(f));
+    if (f->table->infer)
+        TS_TRY(f->table->infer(f));
     ts_status status = ts_enter_whole(f);
     return status == TS_OK ? status : ts_drop_results(f, status);
 }

@@ -4,6 +4,7 @@
  * given.c checks destinations; adapt.c handles what the kernel does not take as it is.
  */
 // SPDX-License-Identifier: MIT
+#include "core/float_env.h"
 #include "dispatch/entries.h"
 
 /** Gives a fresh tensor of 4 dims the strides of one whose dims 1 and 2 were exchanged. */
@@ -111,11 +112,20 @@ TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
     return run_kernel(f, plan, kernel, first);
 }
 
+/** The entry where the program has changed how numbers are rounded. */
+static TS_COLD ts_status fill_plainly(ts_frame *f)
+{
+    TS_PLAIN_FLOATS;
+    return ts_enter_fill(f);
+}
+
 ts_status ts_enter_fill(ts_frame *f)
 {
+    if (TS_UNLIKELY(!ts_float_env_is_plain()))
+        return fill_plainly(f);
     ts_plan plan;
     ts_plan_open(f, &plan);
-    ts_status status = f->table->info->infer(f);
+    ts_status status = f->table->infer(f);
     if (TS_LIKELY(status == TS_OK))
         status = fill(f, &plan);
     f->plan = NULL;

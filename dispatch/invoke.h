@@ -117,14 +117,15 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     f.keys = keys = ts_keys_visited(keys, thread, table);
     unsigned depth = thread->depth;
     uint32_t state = atomic_load_explicit(&thread->state, memory_order_relaxed);
-    if (TS_UNLIKELY((state ^ TS_THREAD_READY) | table->flags | (depth & TS_MAX_DEPTH)) ||
-        TS_UNLIKELY(!keys))
+    if (TS_UNLIKELY((state ^ TS_THREAD_READY) | table->flags) ||
+        TS_UNLIKELY(depth & TS_MAX_DEPTH) || TS_UNLIKELY(!keys))
         return ts_call_slow(&f);
-    f.key = ts_highest_key(keys);
+    int key = ts_highest_key(keys);
+    f.key = (uint8_t)key;
     thread->depth = (uint16_t)(depth + 1);
     {
         TS_DEPTH_AFTER(depth);
-        status = table->slot[f.key](&f);
+        status = table->slot[key](&f);
     }
     if (TS_UNLIKELY(status != TS_OK))
         return ts_call_failed(&f, status);

@@ -137,6 +137,7 @@ struct ts_op_table {
     uint16_t packed;   /* bit k: the kernel of backend k is from outside
                           and gets no strides that a rule lets pass */
     const ts_op_info *info;
+    ts_kernel infer;   /* info's, one load nearer */
     const ts_vjp *vjp; /* the gradient rule; NULL: none */
     ts_kernel slot[TS_KEY_COUNT];
     ts_kernel impl[16];       /* backend kernels beside the generic entries */

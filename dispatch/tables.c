@@ -76,6 +76,7 @@ static ts_op_table *table_build(const ts_op_entry *e)
         return NULL;
     }
     t->info = &ts_ops[e->op];
+    t->infer = t->info->infer;
     t->op = (uint16_t)e->op;
     t->flags = t->info->flags & TS_OP_RANDOM;
     const ts_registration *rule = e->newest[TS_KEY_COUNT];

@@ -1,0 +1,55 @@
+/**
+ * @file float_env.h  The floating-point environment that kernels compute in.
+ *
+ * A program may round upwards or flush subnormal numbers; what the library computes is the same.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_FLOAT_ENV_H
+#define TS_CORE_FLOAT_ENV_H
+
+#include "core/base.h"
+
+#include <fenv.h>
+
+/** The bits of the control register that change results: rounding mode, flush to zero. */
+#if defined(__x86_64__)
+typedef unsigned ts_float_control;
+#define TS_FLOAT_BITS 0xe040u /* rounding control, flush to zero, denormals are zero */
+TS_INLINE ts_float_control ts_float_control_get(void) { return __builtin_ia32_stmxcsr(); }
+TS_INLINE void ts_float_control_set(ts_float_control c) { __builtin_ia32_ldmxcsr(c); }
+#elif defined(__aarch64__)
+typedef uint64_t ts_float_control;
+#define TS_FLOAT_BITS (3ull << 22 | 1ull << 24 | 1ull << 19) /* rounding mode, FZ, FZ16 */
+TS_INLINE ts_float_control ts_float_control_get(void)
+{
+    ts_float_control c;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(c));
+    return c;
+}
+TS_INLINE void ts_float_control_set(ts_float_control c)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"(c));
+}
+#else
+typedef int ts_float_control;
+#define TS_FLOAT_BITS (~0)
+TS_INLINE ts_float_control ts_float_control_get(void) { return fegetround(); }
+TS_INLINE void ts_float_control_set(ts_float_control c) { fesetround(c); }
+#endif
+
+/** Whether numbers are rounded to nearest and subnormal ones kept. */
+TS_INLINE bool ts_float_env_is_plain(void) { return !(ts_float_control_get() & TS_FLOAT_BITS); }
+
+/** Exceptions that were raised in between stay raised. */
+TS_INLINE void ts_float_env_restore(const ts_float_control *before)
+{
+    ts_float_control now = ts_float_control_get();
+    ts_float_control_set((now & ~TS_FLOAT_BITS) | (*before & TS_FLOAT_BITS));
+}
+/** Rest of the block rounds to nearest and keeps subnormal numbers. */
+#define TS_PLAIN_FLOATS                                                                            \
+    const ts_float_control floats_before __attribute__((cleanup(ts_float_env_restore))) =          \
+        ts_float_control_get();                                                                    \
+    ts_float_control_set(floats_before & ~TS_FLOAT_BITS)
+
+#endif
