@@ -7,6 +7,7 @@ error.
 import math
 import re
 
+import numpy
 import torch
 
 CLASSES = {}
@@ -33,8 +34,8 @@ def check(words):
     """Every class has its line, and every line its class."""
     odd = set(words) ^ set(CLASSES)
     if odd:
-        raise SystemExit(f'compare.py: docs/differences.md and bench/peers/oracle_classes.py differ in '
-                         f'{", ".join(sorted(odd))}')
+        raise SystemExit('compare.py: docs/differences.md and bench/peers/oracle_classes.py differ '
+                         f'in {", ".join(sorted(odd))}')
 
 
 def explain(difference):
@@ -72,12 +73,14 @@ refused('indices-of-nothing', 'expected indices from 0 to -1')
 accepted('torch-lacks', 'not implemented|does not support|not supported')
 accepted('torch-refuses-a-mix', 'but got dtype|but found dtype|expected .*dtype|same dtype|'
          "can't be cast|data ?type")
-accepted('torch-refuses-integers', 'Integer division|to be Long or Byte|must be .*Long|floating|integral')
+accepted('torch-refuses-integers', 'Integer division|to be Long or Byte|must be .*Long|floating|'
+         'integral')
 accepted('numbers-overflow', 'without overflow|outside the representable')
 accepted('scatter-src-larger', 'Scatter.*invalid gradient')
 accepted('minus-one-of-nothing', 'unspecified dimension size -1')
 accepted('group-norm-of-little', 'Expected more than 1 value per channel|Expected HxW')
-accepted('torch-fails', 'primitive descriptor|must match the size of tensor b|match the broadcast shape|grad_input must be')
+accepted('torch-fails', 'primitive descriptor|must match the size of tensor b|'
+         'match the broadcast shape|grad_input must be')
 
 
 @explains('torch-drops')
@@ -120,8 +123,8 @@ def _(d):
 
 @explains('kinks')
 def _(d):
-    return is_value(d, 'elu|elu_backward|smooth_l1_loss|huber_loss|l1_loss|relu|leaky_relu|hardtanh|'
-                    'softplus|softplus_backward|leaky_relu_backward') and d.order
+    return is_value(d, 'elu|elu_backward|smooth_l1_loss|huber_loss|l1_loss|relu|leaky_relu|'
+                    'hardtanh|softplus|softplus_backward|leaky_relu_backward') and d.order
 
 
 @explains('degrees-of-freedom')
@@ -193,6 +196,14 @@ def _(d):
     return is_value(d, 'floor_divide') and str(d.a.dtype) in ('torch.bfloat16', 'torch.float16')
 
 
+@explains('least-numbers')
+def _(d):
+    if not is_value(d) or not d.a.is_floating_point():
+        return False
+    info = torch.finfo(d.a.dtype)
+    return abs(d.mine - d.other) <= 8 * info.tiny * info.eps
+
+
 @explains('angle-of-zero')
 def _(d):
     return is_value(d, 'atan2|hypot') and d.order > 0 and d.mine != d.mine
@@ -213,7 +224,7 @@ def _(d):
     """Norms and second gradients subtract terms of about the size of the largest number."""
     unit = torch.finfo(d.a.dtype).eps if is_value(d) and d.a.is_floating_point() else 0
     if d.kind != 'value' or not unit or not (
-            d.order == 2 or unit < 1e-9 or re.fullmatch('.*norm|log_softmax', d.op)):
+            d.order == 2 or unit < 1e-9 or re.fullmatch('.*norm|log_softmax|tanh', d.op)):
         return False
     tensors = [*d.case.tensors(), d.a]
     if d.order:
@@ -225,8 +236,20 @@ def _(d):
 
 @explains('tails-of-gelu')
 def _(d):
-    near = 4e-6 * (1 + abs(d.other))
+    near = 2e-5 * (1 + abs(d.other))
     return is_value(d, 'gelu|gelu_backward') and abs(d.mine - d.other) <= near
+
+
+@explains('factors-of-integers')
+def _(d):
+    return is_value(d, 'addcmul|addcdiv') and d.order > 0 and not all(
+        t.is_floating_point() for t in d.case.tensors())
+
+
+@explains('exponents-are-rounded')
+def _(d):
+    number = d.args[1] if is_value(d, 'pow') else None
+    return isinstance(number, (int, float)) and float(numpy.float32(number)) != number
 
 
 @explains('large-powers')
