@@ -2,7 +2,7 @@
 # A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
 .DEFAULT_GOAL := help
 # What a user sets is text: neither make nor the shell looks into it.
-SETTINGS := DATA DEVICE HARNESS OUT RESUME SECONDS SEED STEPS
+SETTINGS := DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
 $(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
 export $(SETTINGS)
 .PHONY: help setup build train test test-full sanitize tsan aarch64 fuzz bench rooms budgets docs clean
@@ -17,14 +17,18 @@ setup: ## install what is missing to build, test, document and package (Debian 1
 build: build/build.ninja ## build the library, examples and benchmarks (release) in build/
 	@ninja -C build
 
-# A run that goes on needs the text that it began with, not that of today.
-train: build/build.ninja ## train a GPT; STEPS=n OUT=dir SEED=n DATA=file RESUME=1 DEVICE=cpu|cuda
+# A run that goes on needs the text that it began with, not that of today. The default folder is for
+# trying things out, so a new run takes the place of an old one there; a folder that was named keeps
+# its run unless OVERWRITE=1.
+train: build/build.ninja ## train a GPT; STEPS= OUT= SEED= DATA= DEVICE=cpu|cuda RESUME=1 OVERWRITE=1
 	@ninja -C build trainer
 	@if [ -z "$$DATA" ] && ! { [ -n "$$RESUME" ] && [ -f build/corpus.txt ]; }; then \
 	    tools/collect-text build/corpus.txt; fi
-	@set -x; build/examples/train_gpt --data "$${DATA:-build/corpus.txt}" \
+	@if [ -z "$$OUT$$RESUME" ]; then OVERWRITE=1; fi; \
+	    set -x; build/examples/train_gpt --data "$${DATA:-build/corpus.txt}" \
 	    --out "$${OUT:-runs/gpt}" $${DEVICE:+--device "$$DEVICE"} $${STEPS:+--steps "$$STEPS"} \
-	    $${SEED:+--seed "$$SEED"} $${RESUME:+--resume}
+	    $${SEED:+--seed "$$SEED"} $${RESUME:+--resume} \
+	    $${OVERWRITE:+--overwrite}
 
 test: build-for-tests ## run all tests but the slow ones
 	@tools/gpu-suite current

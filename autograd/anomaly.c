@@ -42,14 +42,14 @@ static void put_call(const ts_node *node, char *text, size_t size)
     put(text, size, "", part);
     if (!node->site)
         return;
-    put(text, size, ", called at ", ts_site_name(node->site, part, sizeof part));
+    put(text, size, ", called at ", ts_format_site(part, sizeof part, node->site));
     const ts_trail *t = trail_of(node);
     int at = 0;
     while (t && at < t->n && t->frames[at] != node->site)
         at++;
     enum { SHOWN = 6 };
     for (int i = at + 1; t && i < t->n && i <= at + SHOWN; i++)
-        put(text, size, " < ", ts_site_name(t->frames[i], part, sizeof part));
+        put(text, size, " < ", ts_format_site(part, sizeof part, t->frames[i]));
 }
 
 /* ------------------------------------------------------------------------------- checks ---- */

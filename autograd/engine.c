@@ -137,8 +137,10 @@ TS_INLINE bool next_task(ts_run *run, uint32_t *index)
 static void run_free(ts_run *run)
 {
     uint32_t index;
-    while (next_task(run, &index))
+    while (next_task(run, &index)) {
+        ts_pieces_free(run->tasks[index].pieces);
         task_end(run, &run->tasks[index]);
+    }
     if (run->room > FEW_TASKS)
         ts_free(run->thread, run->tasks, block_bytes(run->room));
 }
@@ -159,24 +161,40 @@ ts_task *ts_run_schedule(ts_run *run, ts_node *node)
     return &run->tasks[index];
 }
 
+/** The task of a node with places for gradients; NULL with an error. */
+TS_INLINE ts_task *task_for(ts_run *run, ts_node *node)
+{
+    ts_task *t = ts_run_schedule(run, node);
+    if (TS_LIKELY(t && grads_of(t)))
+        return t;
+    if (!t)
+        return NULL;
+    size_t bytes = node->nrets * sizeof *t->many;
+    t->many = ts_alloc(run->thread, bytes);
+    if (!t->many) {
+        ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
+        return NULL;
+    }
+    memset(t->many, 0, bytes);
+    return t;
+}
+
 /** Adds a gradient (borrowed) for a result of node. */
 TS_INLINE ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
 {
-    ts_task *t = ts_run_schedule(run, node);
+    ts_task *t = task_for(run, node);
     if (TS_UNLIKELY(!t))
         return ts_error_code();
     ts_tensor **grads = grads_of(t);
-    if (TS_UNLIKELY(!grads)) {
-        size_t bytes = node->nrets * sizeof *grads;
-        grads = t->many = ts_alloc(run->thread, bytes);
-        if (!grads)
-            return ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
-        memset(grads, 0, bytes);
+    if (TS_LIKELY(grads[output] == NULL)) {
+        grads[output] = ts_tensor_ref(g);
+        return TS_OK;
     }
-    if (TS_UNLIKELY(grads[output] != NULL))
-        return ts_accumulate_grad(&grads[output], g, run->record);
-    grads[output] = ts_tensor_ref(g);
-    return TS_OK;
+    ts_tensor *old = NULL;
+    ts_status status = ts_accumulate_grad(&grads[output], g, run->record, &old);
+    if (old)
+        ts_tensor_unref(old);
+    return status;
 }
 
 /* ---------------------------------------------------------------------------- gradients ---- */
@@ -187,7 +205,7 @@ static bool sole_owner(const ts_tensor *t)
            atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1;
 }
 
-ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record)
+ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_tensor **old)
 {
     if (!*slot) {
         *slot = ts_tensor_ref(g);
@@ -198,34 +216,32 @@ ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record)
     TS_SCOPE;
     ts_tensor *sum = ts_add(*slot, g);
     TS_TRY(sum);
-    ts_tensor *old = *slot;
+    *old = *slot;
     *slot = ts_tensor_ref(sum);
-    ts_tensor_unref(old); /* last: with it a graph may end that holds the slot's own leaf */
     return TS_OK;
 }
 
 /** Adds to the gradient that a leaf has. */
-static ts_status deliver_more(ts_run *run, ts_tensor *leaf, ts_tensor *grad)
+static ts_status deliver_more(ts_run *run, ts_tensor *leaf, ts_tensor *grad, ts_tensor **old)
 {
-    ts_tensor **slot = &leaf->grad->grad, *before = *slot;
-    TS_TELL(run->thread, grad_read, leaf, before);
-    ts_tensor_ref(leaf); /* its last owner may be the gradient that is replaced */
-    ts_status status = ts_accumulate_grad(slot, grad, run->record);
-    if (status == TS_OK && *slot != before)
+    ts_tensor **slot = &leaf->grad->grad;
+    TS_TELL(run->thread, grad_read, leaf, *slot);
+    TS_TRY(ts_accumulate_grad(slot, grad, run->record, old));
+    if (*old)
         TS_TELL(run->thread, grad_set, leaf, *slot);
-    ts_tensor_unref(leaf);
-    return status;
+    return TS_OK;
 }
 
-/** A leaf's complete gradient: into .grad, without a copy when nobody else has its storage. */
-static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad)
+/** A leaf's complete gradient: into .grad, without a copy when nobody else has its storage.
+ *  The leaf's node is locked, so the leaf does not end meanwhile. */
+static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **old)
 {
     ts_tensor *leaf = n->leaf, *g = *grad;
     if (!leaf)
         return TS_OK; /* the leaf is gone; nobody can ask */
     ts_grad_meta *m = leaf->grad; /* it holds n */
     if (m->grad)
-        return deliver_more(run, leaf, g);
+        return deliver_more(run, leaf, g, old);
     if (run->record || (sole_owner(g) && (g->flags & TS_TENSOR_CONTIGUOUS) && !g->link)) {
         *grad = NULL;
         g->flags &= (uint8_t)~TS_TENSOR_VIEW;
@@ -250,10 +266,15 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
         return TS_OK;
     ts_shape want;
     ts_shape_fill(&want, old);
-    if (ts_shape_fits(&want, g))
-        return TS_OK;
-    return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
-                      "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g), TS_SHAPE_TEXT(old));
+    if (!ts_shape_fits(&want, g))
+        return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
+                          "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g),
+                          TS_SHAPE_TEXT(old));
+    if (!ts_same_device(old->device, g->device))
+        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site, "move it with ts_to_device()",
+                          "a hook gave a gradient on %s for one on %s", ts_device_name(g->device),
+                          ts_device_name(old->device));
+    return TS_OK;
 }
 
 /** Calls a hook with the gradients that it may replace, and, behind the rule, those of the results.
@@ -261,6 +282,8 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
 static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int count,
                            ts_tensor **grads)
 {
+    if (atomic_load(&h->removed))
+        return TS_OK; /* by one that ran before */
     if (h->kind == TS_HOOK_PRE)
         return h->pre(h->payload, n, seen, count);
     if (h->kind == TS_HOOK_POST)
@@ -280,20 +303,23 @@ static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int c
 static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
                                    ts_tensor **edited, int count, ts_tensor **grads)
 {
-    int all = count + (grads ? n->nrets : 0);
+    ts_hook **hooks;
+    int nhooks, all = count + (grads ? n->nrets : 0);
+    TS_TRY(ts_hooks_take(n, kind, output, &hooks, &nhooks));
+    if (!nhooks)
+        return TS_OK;
     size_t bytes = (size_t)all * sizeof(ts_tensor *);
     ts_tensor **seen = ts_alloc(run->thread, bytes);
-    if (!seen)
-        return ts_fail_memory("the gradients that a hook sees", (int64_t)bytes);
-    ts_status status = TS_OK;
-    for (ts_hook *h = n->hooks; h && status == TS_OK; h = h->next) {
-        if (h->kind != kind || h->output != output)
-            continue;
+    ts_status status =
+        seen ? TS_OK : ts_fail_memory("the gradients that a hook sees", (int64_t)bytes);
+    ts_inside in = {.node = n, .outer = run->thread->inside};
+    run->thread->inside = &in;
+    for (int k = 0; k < nhooks && status == TS_OK; k++) {
         for (int i = 0; i < all; i++) {
             seen[i] = i < count ? edited[i] : grads[i - count];
             seen[i] = seen[i] ? seen[i] : TS_NONE;
         }
-        status = call_hook(h, n, seen, count, seen + count);
+        status = call_hook(hooks[k], n, seen, count, seen + count);
         if (status != TS_OK && ts_error_code() == TS_OK)
             ts_fail_op(status, ts_node_name(n), n->site, NULL, "a hook failed without saying why");
         for (int i = 0; i < count && status == TS_OK; i++) {
@@ -307,7 +333,10 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
                 ts_tensor_unref(old);
         }
     }
-    ts_free(run->thread, seen, bytes);
+    run->thread->inside = in.outer;
+    ts_hooks_release(hooks, nhooks);
+    if (seen)
+        ts_free(run->thread, seen, bytes);
     return status;
 }
 
@@ -315,24 +344,109 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
 static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads)
 {
     TS_SCOPE;
-    for (int i = 0; i < n->nrets; i++)
-        for (ts_hook_kind kind = TS_HOOK_GRAD; kind <= TS_HOOK_RETAIN && grads[i]; kind++)
-            TS_TRY(run_hooks(run, n, kind, i, &grads[i], 1, NULL));
+    for (int i = 0; i < n->nrets; i++) {
+        if (grads[i])
+            TS_TRY(run_hooks(run, n, TS_HOOK_GRAD, i, &grads[i], 1, NULL));
+        if (grads[i])
+            TS_TRY(ts_hooks_keep_grad(n, i, grads[i], run->record));
+    }
     return TS_OK;
 }
 
+/** Sends a gradient of a part of n's input. */
+static __attribute__((noinline)) ts_status send_part(ts_run *run, const ts_end *in, ts_tensor *g,
+                                                     const ts_slice_at *at)
+{
+    ts_task *t = task_for(run, in->next);
+    TS_TRY(t);
+    return ts_pieces_add(run, &t->pieces, &grads_of(t)[in->shape.output], in, g, at);
+}
+
+/** The whole gradient of an input of which the rule gave a part: hooks see no less. */
+static ts_status whole_of_part(ts_vjp_call *b)
+{
+    const ts_shape *s = &b->node->inputs[0].shape;
+    const ts_slice_at *at = &b->part;
+    b->partly = false;
+    return TS_STATUS_OF(b->given[0] = ts_slice_backward(b->given[0], s->sizes, s->ndim, at->dim,
+                                                        at->start, at->end, at->step));
+}
+
+/** A run that frees what n has saved is in it: no other one may enter. */
+static void claim(const ts_run *run, ts_node *n)
+{
+    const ts_saved *s;
+    bool holds = n->segment != NULL;
+    for (uint32_t k = 0; !holds && (s = ts_node_saved(n, k)); k++)
+        holds = s->t && s->t != TS_NONE;
+    n->freed |= holds && !run->retain;
+}
+
+void ts_inside_enter(ts_run *run, ts_inside *in)
+{
+    in->outer = run->thread->inside;
+    run->thread->inside = in;
+    claim(run, in->node);
+    in->node->guests++;
+    ts_node_unlock(in->node);
+}
+
+void ts_inside_leave(ts_run *run, ts_inside *in)
+{
+    ts_node_lock(in->node, run->self);
+    in->node->guests--;
+    run->thread->inside = in->outer;
+}
+
+/** Calls the rule. The node is locked if runs change it. */
+TS_INLINE ts_status call_rule(ts_vjp_call *b)
+{
+    ts_run *run = b->run;
+    ts_node *n = b->node;
+    if (TS_UNLIKELY(n->freed))
+        return ts_fail_op(
+            TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "pass retain_graph to the first backward",
+            "backward runs a second time through a graph whose saved tensors are freed");
+    ts_status status = n->vjp->rule(b);
+    if (TS_UNLIKELY(n->segment != NULL))
+        ts_collected_done(run, n);
+    if (TS_UNLIKELY(n->guests))
+        claim(run, n);
+    else if (!run->retain || n->freed)
+        ts_node_free_saved(n);
+    return status;
+}
+
+static TS_COLD ts_status fail_itself(const ts_node *n)
+{
+    return ts_fail_op(
+        TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
+        "the node's own backward, or a hook on it, started a backward through it");
+}
+
+/** What the rule gave, with the hooks behind it. */
+static TS_COLD ts_status look_at_given(ts_vjp_call *b, bool hooked)
+{
+    ts_node *n = b->node;
+    if (b->run->anomaly)
+        TS_TRY(ts_anomaly_check(n, b->given, (int)n->ninputs,
+                                "the gradient that its backward gave for input"));
+    if (!hooked)
+        return TS_OK;
+    if (b->partly)
+        TS_TRY(whole_of_part(b));
+    return run_hooks(b->run, n, TS_HOOK_POST, 0, b->given, (int)n->ninputs,
+                     (ts_tensor **)b->grads);
+}
+
 /** Runs one rule and sends what it gives. */
-static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locked)
+static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooked)
 {
     if (TS_UNLIKELY(!n->vjp))
         return ts_fail_op(
             TS_ERR_AUTOGRAD, ts_node_name(n), n->site,
             "detach what need not be differentiated, or register a gradient for the op",
             "the op has no gradient rule, and a gradient through it is needed");
-    if (TS_UNLIKELY(n->freed))
-        return ts_fail_op(
-            TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "pass retain_graph to the first backward",
-            "backward runs a second time through a graph whose saved tensors are freed");
     enum { FEW = 8 };
     ts_tensor *few[FEW] = {0}, **given = few;
     if (n->ninputs > FEW) {
@@ -344,34 +458,94 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool locke
     ts_status status;
     {
         TS_SCOPE;
-        ts_vjp_call b = {run, n, grads, given};
-        status = n->vjp->rule(&b);
-        if (TS_UNLIKELY(run->anomaly) && status == TS_OK)
-            status = ts_anomaly_check(n, given, (int)n->ninputs,
-                                      "the gradient that its backward gave for input");
-        if (locked && TS_UNLIKELY(n->hooks != NULL) && status == TS_OK)
-            status = run_hooks(run, n, TS_HOOK_POST, 0, given, (int)n->ninputs, grads);
+        ts_vjp_call b;
+        b.run = run;
+        b.node = n;
+        b.grads = grads;
+        b.given = given;
+        b.partly = false;
+        if (!n->guarded) {
+            status = call_rule(&b);
+        } else if (TS_LIKELY(ts_node_lock(n, run->self))) {
+            status = call_rule(&b);
+            ts_node_unlock(n);
+        } else {
+            status = fail_itself(n);
+        }
+        if (TS_UNLIKELY(hooked || run->anomaly) && status == TS_OK)
+            status = look_at_given(&b, hooked);
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
             ts_node *next = n->inputs[i].next;
-            if (given[i] && next && next->seq >= run->floor)
-                status = send(run, next, n->inputs[i].shape.output, given[i]);
+            if (!given[i] || !next || next->seq < run->floor)
+                continue;
+            status = TS_UNLIKELY(b.partly)
+                         ? send_part(run, &n->inputs[i], given[i], &b.part)
+                         : send(run, next, n->inputs[i].shape.output, given[i]);
         }
     }
     if (given != few)
         ts_free(run->thread, given, n->ninputs * sizeof *given);
-    if (TS_UNLIKELY(n->segment != NULL))
-        ts_collected_done(run, n);
-    if (!run->retain)
-        ts_node_free_saved(n);
     return status;
 }
 
-/** Hooks, captures, then the rule or the leaf. Only a locked node has hooks. */
-static ts_status run_node(ts_run *run, ts_task *t, bool locked)
+/** Hooks behind a leaf's sum. They may take the gradient or the leaf away. */
+static TS_COLD ts_status run_leaf_hooks(ts_run *run, ts_node *n)
+{
+    TS_SCOPE;
+    bool mine = ts_node_lock(n, run->self);
+    ts_tensor *g = n->leaf ? n->leaf->grad->grad : NULL;
+    if (g)
+        ts_tensor_ref(g);
+    if (mine)
+        ts_node_unlock(n);
+    ts_status status = g ? run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &g) : TS_OK;
+    if (g)
+        ts_tensor_unref(g);
+    return status;
+}
+
+/** Adds up a leaf's gradient, then its hooks. */
+TS_INLINE ts_status run_leaf(ts_run *run, ts_node *n, ts_tensor **grads, bool hooked)
+{
+    ts_tensor *old = NULL;
+    if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
+        return fail_itself(n);
+    ts_status status = deliver(run, n, grads, &old);
+    ts_node_unlock(n);
+    if (old)
+        ts_tensor_unref(old);
+    return TS_UNLIKELY(hooked) && status == TS_OK ? run_leaf_hooks(run, n) : status;
+}
+
+/** Hooks before a rule: false in *on when they took the last gradient away. */
+static TS_COLD ts_status run_hooks_before(ts_run *run, ts_node *n, ts_tensor **grads, bool *on)
+{
+    TS_SCOPE;
+    TS_TRY(run_hooks(run, n, TS_HOOK_PRE, 0, grads, n->nrets, NULL));
+    *on = false;
+    for (int i = 0; i < n->nrets; i++)
+        *on |= grads[i] != NULL;
+    return TS_OK;
+}
+
+static TS_COLD bool is_around(const ts_inside *in, const ts_node *n)
+{
+    while (in && in->node != n)
+        in = in->outer;
+    return in;
+}
+
+/** Hooks, captures, then the rule or the leaf. */
+static ts_status run_node(ts_run *run, ts_task *t)
 {
     ts_node *n = t->node;
     ts_tensor **grads = grads_of(t);
-    bool hooked = locked && TS_UNLIKELY(n->hooks != NULL);
+    if (TS_UNLIKELY(t->pieces != NULL))
+        TS_TRY(ts_pieces_write(run, t->pieces, grads));
+    if (TS_UNLIKELY(run->around != NULL) && is_around(run->around, n))
+        return fail_itself(n);
+    /* another thread may be adding the first hook */
+    bool hooked = TS_UNLIKELY(__atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE) != NULL);
     if (hooked)
         TS_TRY(run_grad_hooks(run, n, grads));
     for (int i = 0; i < run->ncaptures; i++) {
@@ -382,39 +556,13 @@ static ts_status run_node(ts_run *run, ts_task *t, bool locked)
     if (run->captures && n->seq <= run->floor)
         return TS_OK; /* a captured leaf or node; nothing below it is asked for */
     if (hooked) {
-        TS_SCOPE;
-        TS_TRY(run_hooks(run, n, TS_HOOK_PRE, 0, grads, n->nrets, NULL));
-        bool any = false;
-        for (int i = 0; i < n->nrets; i++)
-            any |= grads[i] != NULL;
-        if (!any)
-            return TS_OK; /* hooks took the last gradient away */
-    }
-    if (n->op == TS_NODE_LEAF) {
-        TS_TRY(deliver(run, n, &grads[0]));
-        if (TS_LIKELY(!n->hooks || !n->leaf))
+        bool on;
+        TS_TRY(run_hooks_before(run, n, grads, &on));
+        if (!on)
             return TS_OK;
-        TS_SCOPE;
-        return run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &n->leaf->grad->grad);
     }
-    return run_rule(run, n, grads, locked);
-}
-
-static ts_status run_task(ts_run *run, ts_task *t)
-{
-    ts_node *n = t->node;
-    /* another thread may be adding the first hook: it runs if it is seen here */
-    bool locked = n->guarded || __atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE);
-    if (locked && TS_UNLIKELY(!ts_node_lock(n, run->self)))
-        return ts_fail_op(
-            TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
-            "the node's own backward, or a hook on it, started a backward through it");
-    ts_status status = run_node(run, t, locked);
-    if (TS_UNLIKELY(run->anomaly) && status != TS_OK)
-        status = ts_anomaly_explain(n, status);
-    if (locked)
-        ts_node_unlock(n);
-    return status;
+    return n->op == TS_NODE_LEAF ? run_leaf(run, n, grads, hooked)
+                                 : run_rule(run, n, grads, hooked);
 }
 
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
@@ -429,10 +577,11 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     run_begin(&run, &few);
     run.self = ts_node_self(run.thread);
     run.anomaly = ts_anomaly_enabled();
+    run.around = run.thread->inside;
     for (int i = 0; i < ncaptures; i++)
         run.floor = i == 0 || captures[i].node->seq < run.floor ? captures[i].node->seq : run.floor;
     /* rules never see autocast, and see autograd only when they are to be recorded */
-    ts_mask_guard masks = ts_mask_get();
+    TS_KEEP_MODES;
     ts_thread *thread = run.thread;
     ts_keyset grad = TS_KEYSET(TS_KEY_AUTOGRAD);
     thread->exclude =
@@ -449,15 +598,18 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     ts_tensor_unref(gradient);
     for (uint32_t index; status == TS_OK && next_task(&run, &index);) {
         ts_task t = run.tasks[index]; /* a copy: sending may move the tasks */
-        status = run_task(&run, &t);
+        status = run_node(&run, &t);
+        if (TS_UNLIKELY(run.anomaly) && status != TS_OK)
+            status = ts_anomaly_explain(t.node, status);
         task_end(&run, &t);
     }
     if (TS_UNLIKELY(run.collected != NULL))
         ts_collected_free(&run);
+    if (TS_UNLIKELY(record && !captures) && status == TS_OK)
+        ts_break_cycles(&run, root);
     run_free(&run);
     ts_node_unref(root);
     ts_timer_leave(thread, timer);
-    ts_mask_pop(masks);
     return status;
 }
 
@@ -469,6 +621,7 @@ ts_status ts_engine_walk(ts_node *root,
                          void *ctx)
 {
     ts_run walk = {.thread = ts_thread_self()};
+    walk.self = ts_node_self(walk.thread);
     few_tasks few;
     run_begin(&walk, &few);
     ts_status status = TS_STATUS_OF(ts_run_schedule(&walk, root));

@@ -14,14 +14,31 @@ typedef struct ts_capture {
     ts_tensor *grad; /* owned; NULL while none has arrived */
 } ts_capture;
 
+/** A part of a tensor, as in ts_slice(); nothing is negative. */
+typedef struct ts_slice_at {
+    int dim;
+    int64_t start, end, step;
+} ts_slice_at;
+
+/** Gradients of slices of a node's results, which wait to be written together. */
+typedef struct ts_pieces ts_pieces;
+
 /** A node of a run with the gradients that have arrived for its results (owned). */
 typedef struct ts_task {
     ts_node *node;
+    ts_pieces *pieces; /* owned; NULL while there are none */
     union {
         ts_tensor *few[TS_MAX_RETS];
         ts_tensor **many; /* of a node with more results; NULL until the first arrives */
     };
 } ts_task;
+
+/** Code of the user that a backward of the thread is in: a hook, a function or a part. */
+typedef struct ts_inside {
+    struct ts_inside *outer;
+    ts_node *node;
+    ts_vjp_call *call; /* of a function; else NULL */
+} ts_inside;
 
 /** One backward. Arrays come from the thread's free lists. */
 typedef struct ts_run {
@@ -33,6 +50,7 @@ typedef struct ts_run {
     uint32_t nleaves;             /* tasks below this one that are leaves have run */
     uint32_t self;                /* of ts_node_lock() */
     bool record, retain, anomaly;
+    const ts_inside *around; /* the user's code that started the run */
     ts_capture *captures;
     int ncaptures;
     uint64_t floor;          /* seq below which nothing is captured */
@@ -45,7 +63,20 @@ struct ts_vjp_call {
     ts_node *node;
     ts_tensor *const *grads; /* of the results; NULL where none arrived */
     ts_tensor **given;       /* per input, borrowed from the rule's scope */
+    bool partly;             /* the gradient of input 0 is that of a slice of it, `part` */
+    ts_slice_at part;
 };
+
+/**
+ * Keeps g, borrowed, for a slice of the tensor at the input `end` of a node that has run. All that
+ * waits for the tensor is written to *slot when it exceeds the tensor, so time and memory
+ * are linear in the gradients and the tensor.
+ */
+ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
+                        ts_tensor *g, const ts_slice_at *at);
+/** Adds what waits to the gradients of the node's results, and ends it. */
+ts_status ts_pieces_write(ts_run *run, ts_pieces *all, ts_tensor **grads);
+void ts_pieces_free(ts_pieces *all);
 
 /**
  * Runs the graph below `root` with the gradient of its result `output`,
@@ -54,6 +85,13 @@ struct ts_vjp_call {
  */
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures);
+
+/**
+ * Around code of the user in a node's rule: other runs may enter the node meanwhile. What it has
+ * saved stays until the last of its guests has run the rule.
+ */
+TS_COLD void ts_inside_enter(ts_run *run, ts_inside *in);
+TS_COLD void ts_inside_leave(ts_run *run, ts_inside *in);
 
 /** A saved tensor, computed again when need be; NULL with an error that says `what` when it was not
  *  saved at all or was written since. */
@@ -73,6 +111,14 @@ ts_status ts_engine_walk(ts_node *root,
                          ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number,
                                             void *ctx),
                          void *ctx);
+
+/**
+ * A gradient's history may have saved the tensor whose gradient it is, and then neither would end.
+ * The nodes get aliases instead, with the same place in the graph: below `history`, and behind
+ * a recorded run in its graph and in the histories of the gradients that its leaves have now.
+ */
+void ts_break_cycle(ts_node *history);
+TS_COLD void ts_break_cycles(const ts_run *run, ts_node *root);
 
 /** A rule gave these; an error when one is not finite. Also for what a backward starts with. */
 TS_COLD ts_status ts_anomaly_check(const ts_node *node, ts_tensor *const *given, int n,

@@ -149,12 +149,15 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
 {
     TS_TRY_NULL(TS_CHECK_OBJECTS(call));
-    if (!call->running || i < 0 || i >= call->nsaved) {
+    const ts_inside *in = ts_thread_self()->inside;
+    while (in && !(in->call && in->node == call->node))
+        in = in->outer;
+    if (!in || i < 0 || i >= call->nsaved) {
         ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
                    "expected a saved tensor below %d, in backward, got %d", call->nsaved, i);
         return NULL;
     }
-    ts_vjp_call *b = call->running;
+    ts_vjp_call *b = in->call;
     const ts_end *s = &call->saved[i];
     if (s->saved.t == TS_NONE)
         return TS_NONE;
@@ -462,10 +465,10 @@ static ts_status rule(ts_vjp_call *b)
     ts_status status = fill_grads(b, call, grads);
     if (status == TS_OK) {
         ts_mask_guard masks = ts_grad_push(b->run->record && !bar);
-        ts_vjp_call *outer = call->running;
-        call->running = b;
+        ts_inside in = {.node = b->node, .call = b};
+        ts_inside_enter(b->run, &in);
         status = call->fn.backward(call, call->ctx, grads, b->node->nrets, made, n);
-        call->running = outer;
+        ts_inside_leave(b->run, &in);
         ts_mask_pop(masks);
         if (status != TS_OK)
             status = fail_in(call, "backward", status);

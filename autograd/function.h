@@ -11,7 +11,6 @@ struct ts_function_call {
     void *ctx;
     ts_node *node;        /* whose block this is part of */
     ts_tensor **inputs;   /* in forward */
-    ts_vjp_call *running; /* in backward */
     ts_end *saved; /* next: weak, the maker of an input or the node itself of an output */
     int nsaved;
     bool records;

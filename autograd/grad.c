@@ -67,10 +67,14 @@ static ts_status check_like(const char *op, const void *site, const char *name, 
 {
     ts_shape s;
     ts_shape_fill(&s, t);
-    if (ts_shape_fits(&s, grad))
-        return TS_OK;
-    return ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected %s, got %s", name,
-                      TS_SHAPE_TEXT(t), TS_SHAPE_TEXT(grad));
+    if (!ts_shape_fits(&s, grad))
+        return ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected %s, got %s", name,
+                          TS_SHAPE_TEXT(t), TS_SHAPE_TEXT(grad));
+    if (!ts_same_device(t->device, grad->device))
+        return ts_fail_op(TS_ERR_DEVICE, op, site, "move it with ts_to_device()",
+                          "argument '%s': expected a tensor on %s, got one on %s", name,
+                          ts_device_name(t->device), ts_device_name(grad->device));
+    return TS_OK;
 }
 
 ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
@@ -84,7 +88,12 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
     TS_TRY(check_like("set_grad", __builtin_return_address(0), "grad", t, grad));
     ts_grad_meta *m = ts_grad_meta_of(t);
     TS_TRY(m);
-    ts_tensor_ref(grad);
+    if (grad->node)
+        ts_break_cycle(grad->node);
+    if (grad == t) /* it would hold itself */
+        TS_TRY(grad = ts_whole_alias(ts_thread_self(), t));
+    else
+        ts_tensor_ref(grad);
     drop_grad(t);
     m->grad = grad;
     TS_TELL(&ts_tls, grad_set, t, grad);
@@ -97,18 +106,19 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
  * What a run starts with: the root's node, and its gradient, owned.
  * One that is made here is the run's alone, which may hand it to a leaf.
  */
-static ts_status start(ts_tensor *root, ts_tensor *given, ts_node **node, ts_tensor **gradient)
+static ts_status start(const char *name, const void *site, ts_tensor *root, ts_tensor *given,
+                       ts_node **node, ts_tensor **gradient)
 {
     if (!ts_requires_grad(root))
-        return ts_fail_op(TS_ERR_AUTOGRAD, "backward", NULL,
+        return ts_fail_op(TS_ERR_AUTOGRAD, name, site,
                           "make a leaf it depends on with ts_set_requires_grad()",
                           "argument 'root': expected a tensor that requires grad");
     ts_tensor *g = given != TS_NONE ? given : NULL;
     if (g)
-        TS_TRY(check_like("backward", NULL, "gradient", root, g));
+        TS_TRY(check_like(name, site, "gradient", root, g));
     else if (root->numel != 1)
         return ts_fail_op(
-            TS_ERR_SHAPE, "backward", NULL, "reduce it, or give its gradient to ts_backward_ex()",
+            TS_ERR_SHAPE, name, site, "reduce it, or give its gradient to ts_backward_ex()",
             "argument 'root': expected one element, got sizes %s", TS_SIZES_TEXT(root));
     *node = ts_gradient_node(root);
     TS_TRY(*node);
@@ -131,7 +141,7 @@ static ts_status run(const char *name, const void *site, ts_tensor *root, ts_ten
     ts_node *node = NULL;
     ts_tensor *g = NULL;
     uint32_t region = ts_region_enter(&ts_tls, name, site);
-    ts_status status = start(root, gradient, &node, &g);
+    ts_status status = start(name, site, root, gradient, &node, &g);
     bool retain = opts->create_graph || opts->retain_graph;
     if (status == TS_OK)
         status = ts_engine_run(node, root->output, g, opts->create_graph, retain, captures, n);

@@ -3,9 +3,6 @@
 #include "autograd/node.h"
 #include "include/tessera/check.h"
 
-/* A hook that is removed while its node runs may be the one that runs, or the next. */
-enum { REMOVED = 255 };
-
 /** Puts a hook behind the others: hooks run in the order of registration. */
 static void append(ts_node *node, ts_hook *h)
 {
@@ -19,18 +16,18 @@ static void append(ts_node *node, ts_hook *h)
         ts_node_unlock(node);
 }
 
-/** Takes a hook, or the one that keeps t's gradient, out of the list;
- *  NULL when it is not there or has to stay until the node's end. */
+static bool keeps(const ts_hook *h, const ts_tensor *t)
+{
+    return t && h->kind == TS_HOOK_RETAIN && h->payload == t;
+}
+
+/** Takes a hook, or the one that keeps t's gradient, out of the list; NULL when it is not there. */
 static ts_hook *take_out(ts_node *node, const ts_hook *hook, const ts_tensor *t)
 {
     bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
     ts_hook **place = &node->hooks, *h;
-    while ((h = *place) && h != hook && !(t && h->kind == TS_HOOK_RETAIN && h->payload == t))
+    while ((h = *place) && h != hook && !keeps(h, t))
         place = &h->next;
-    if (h && !mine) {
-        h->kind = REMOVED;
-        return NULL;
-    }
     if (h) {
         __atomic_store_n(place, h->next, __ATOMIC_RELEASE);
         h->next = NULL;
@@ -40,12 +37,53 @@ static ts_hook *take_out(ts_node *node, const ts_hook *hook, const ts_tensor *t)
     return h;
 }
 
+void ts_hook_unref(ts_hook *h)
+{
+    if (atomic_fetch_sub(&h->refs, 1) == 1)
+        ts_free(&ts_tls, h, sizeof *h);
+}
+
+ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks, int *n)
+{
+    ts_thread *thread = ts_thread_self();
+    ts_status status = TS_OK;
+    bool mine = ts_node_lock(node, ts_node_self(thread));
+    *n = 0;
+    for (const ts_hook *h = node->hooks; h; h = h->next)
+        *n += h->kind == kind && h->output == output;
+    size_t bytes = (size_t)*n * sizeof **hooks;
+    *hooks = *n ? ts_alloc(thread, bytes) : NULL;
+    if (*n && !*hooks) {
+        *n = 0;
+        status = ts_fail_memory("the hooks of a node", (int64_t)bytes);
+    }
+    int k = 0;
+    for (ts_hook *h = node->hooks; h && k < *n; h = h->next)
+        if (h->kind == kind && h->output == output) {
+            atomic_fetch_add(&h->refs, 1);
+            (*hooks)[k++] = h;
+        }
+    if (mine)
+        ts_node_unlock(node);
+    return status;
+}
+
+void ts_hooks_release(ts_hook **hooks, int n)
+{
+    for (int k = 0; k < n; k++)
+        ts_hook_unref(hooks[k]);
+    if (n)
+        ts_free(&ts_tls, hooks, (size_t)n * sizeof *hooks);
+}
+
 static ts_status add(ts_node *node, ts_hook hook, ts_hook **out)
 {
     ts_hook *h = ts_alloc(ts_thread_self(), sizeof *h);
     if (!h)
         return ts_fail_memory("a hook", sizeof *h);
     *h = hook;
+    atomic_init(&h->refs, 1);
+    atomic_init(&h->removed, false);
     append(node, h);
     if (out)
         *out = h;
@@ -61,7 +99,7 @@ void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t)
     if (to)
         append(to, h);
     else
-        ts_free(&ts_tls, h, sizeof *h);
+        ts_hook_unref(h);
 }
 
 /* ------------------------------------------------------------------------------ tensors ---- */
@@ -93,12 +131,27 @@ void ts_hook_remove(ts_tensor *t, ts_hook *hook)
         ts_node_hook_remove(t->node ? t->node : t->grad ? t->grad->accumulator : NULL, hook);
 }
 
-/** Gathers the gradient of a tensor that is no leaf. */
-static ts_tensor *keep_grad(void *payload, ts_tensor *grad)
+ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record)
 {
-    ts_tensor *t = payload;
-    ts_grad_meta *m = ts_grad_meta_of(t);
-    return m && ts_accumulate_grad(&m->grad, grad, ts_grad_enabled()) == TS_OK ? grad : NULL;
+    for (int k = 0;; k++) {
+        ts_tensor *old = NULL;
+        int at = k;
+        ts_status status = TS_OK;
+        bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
+        ts_hook *h = node->hooks;
+        while (h && (h->kind != TS_HOOK_RETAIN || h->output != output || at--))
+            h = h->next;
+        if (h) { /* its tensor is there: a dying one takes its hook out first */
+            ts_grad_meta *m = ts_grad_meta_of(h->payload);
+            status = m ? ts_accumulate_grad(&m->grad, g, record, &old) : ts_error_code();
+        }
+        if (mine)
+            ts_node_unlock(node);
+        if (old)
+            ts_tensor_unref(old);
+        if (!h || status != TS_OK)
+            return status;
+    }
 }
 
 ts_status ts_retain_grad(ts_tensor *t)
@@ -108,15 +161,17 @@ ts_status ts_retain_grad(ts_tensor *t)
     TS_TRY(check_grad("retain_grad", site, t));
     if (!t->node)
         return TS_OK; /* leaves keep theirs anyway */
-    for (const ts_hook *h = t->node->hooks; h; h = h->next)
-        if (h->kind == TS_HOOK_RETAIN && h->payload == t)
-            return TS_OK;
+    bool mine = ts_node_lock(t->node, ts_node_self(ts_thread_self()));
+    const ts_hook *h = t->node->hooks;
+    while (h && !keeps(h, t))
+        h = h->next;
+    if (mine)
+        ts_node_unlock(t->node);
+    if (h)
+        return TS_OK;
     /* also the sign by which a dying tensor knows that a hook points to it */
     TS_TRY(ts_grad_meta_of(t));
-    return add(
-        t->node,
-        (ts_hook){.grad = keep_grad, .payload = t, .kind = TS_HOOK_RETAIN, .output = t->output},
-        NULL);
+    return add(t->node, (ts_hook){.payload = t, .kind = TS_HOOK_RETAIN, .output = t->output}, NULL);
 }
 
 /* -------------------------------------------------------------------------------- nodes ---- */
@@ -138,6 +193,11 @@ ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload,
 void ts_node_hook_remove(ts_node *node, ts_hook *hook)
 {
     ts_hook *h = node && hook ? take_out(node, hook, NULL) : NULL;
-    if (h)
-        ts_free(&ts_tls, h, sizeof *h);
+    if (!h)
+        return;
+    atomic_store(&h->removed, true);
+    /* what it points to may end now; inside of a hook, waiting for another one may have no end */
+    for (long tries = 0; !ts_tls.inside && atomic_load(&h->refs) > 1; tries++)
+        ts_back_off(tries);
+    ts_hook_unref(h);
 }

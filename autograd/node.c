@@ -41,22 +41,25 @@ void ts_node_free_saved(ts_node *node)
     }
 }
 
-/* Nodes whose last reference went while another is being released; a chain never recurses. */
+/* Nodes, and gradients of tensors, whose last reference went while another is being released;
+ * a chain never recurses. */
 static _Thread_local ts_node *garbage __attribute__((tls_model("initial-exec")));
+static _Thread_local ts_tensor *gradients __attribute__((tls_model("initial-exec")));
 static _Thread_local bool sweeping __attribute__((tls_model("initial-exec")));
 
-void ts_node_unref(ts_node *node)
+static void sweep(void)
 {
-    if (atomic_load_explicit(&node->refs, memory_order_acquire) != 1 &&
-        atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1)
-        return;
-    node->garbage = garbage;
-    garbage = node;
     if (sweeping)
         return;
     sweeping = true;
-    while (garbage) {
+    while (garbage || gradients) {
         ts_node *n = garbage;
+        if (!n) {
+            ts_tensor *t = gradients;
+            gradients = t->next;
+            ts_tensor_destroy(t);
+            continue;
+        }
         garbage = n->garbage;
         ts_node_free_saved(n);
         if (TS_UNLIKELY(n->op == TS_NODE_FUNCTION))
@@ -66,11 +69,31 @@ void ts_node_unref(ts_node *node)
                 ts_node_unref(in->next);
         for (ts_hook *h = n->hooks, *next; h; h = next) {
             next = h->next;
-            ts_free(&ts_tls, h, sizeof *h);
+            ts_hook_unref(h);
         }
         ts_free(&ts_tls, n, n->bytes);
     }
     sweeping = false;
+}
+
+void ts_node_unref(ts_node *node)
+{
+    if (atomic_load_explicit(&node->refs, memory_order_acquire) != 1 &&
+        atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    node->garbage = garbage;
+    garbage = node;
+    sweep();
+}
+
+/** A gradient may have a gradient, and so on. */
+static void gradient_unref(ts_tensor *t)
+{
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    t->next = gradients; /* it is in no scope, which would hold a reference */
+    gradients = t;
+    sweep();
 }
 
 /** A dying leaf: a run in another thread may be about to put a gradient into it. */
@@ -94,7 +117,7 @@ void ts_node_release_history(ts_tensor *t)
         if (m->accumulator)
             accumulator_orphan(m->accumulator);
         if (m->grad)
-            ts_tensor_unref(m->grad);
+            gradient_unref(m->grad);
         ts_free(&ts_tls, m, sizeof *m);
     }
 }
@@ -147,22 +170,25 @@ ts_node *ts_accumulator_of(ts_tensor *t)
 
 /* -------------------------------------------------------------------------- ownership ---- */
 
-bool ts_node_wait(ts_node *node, uint32_t self)
+void ts_back_off(long tries)
 {
     /* rare and as long as a rule of another thread: first let it run,
      * then look less and less often */
-    for (long tries = 0, pause = 1000;; tries++) {
+    if (tries < 64)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){0, 1000L << (tries < 73 ? tries - 64 : 9)}, NULL);
+}
+
+bool ts_node_wait(ts_node *node, uint32_t self)
+{
+    for (long tries = 0;; tries++) {
         if (atomic_load_explicit(&node->owner, memory_order_relaxed) == self)
             return false;
         uint32_t nobody = 0;
         if (atomic_compare_exchange_weak_explicit(&node->owner, &nobody, self, memory_order_acquire,
                                                   memory_order_relaxed))
             return true;
-        if (tries < 64) {
-            sched_yield();
-            continue;
-        }
-        nanosleep(&(struct timespec){0, pause}, NULL);
-        pause = pause < 500000 ? 2 * pause : pause;
+        ts_back_off(tries);
     }
 }

@@ -6,6 +6,7 @@
 #include "autograd/vjp.h"
 #include "include/tessera/autograd.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /** Sizes, dtype and device of a tensor that need not be there any more. */
@@ -39,6 +40,8 @@ typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_P
 
 struct ts_hook {
     ts_hook *next;
+    _Atomic int32_t refs; /* the list's, and those of the runs that are about to call it */
+    atomic_bool removed;
     union {
         ts_grad_hook grad;
         ts_node_pre_hook pre;
@@ -64,8 +67,9 @@ struct ts_node {
     _Atomic uint32_t owner; /* the thread (its id + 1) whose run is in this node; 0: none */
     bool saves;             /* may hold saved tensors */
     bool guarded;           /* runs change it: one at a time; never changes */
-    bool freed;             /* saved tensors are gone */
-    bool trail;             /* the block ends with a ts_trail */
+    uint16_t freed : 1;     /* saved tensors are gone, or go with the last guest */
+    uint16_t trail : 1;     /* the block ends with a ts_trail */
+    uint16_t guests : 14;   /* runs whose user's code is in the node and leaves it unlocked */
     uint64_t seq;
     const ts_vjp *vjp; /* NULL: no rule; backward through it is an error */
     union {
@@ -128,8 +132,10 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 /**
  * The only place where gradients are summed (invariant 5). *slot owns a reference or is NULL; g is
  * borrowed. With record, sums are recorded for double backward.
+ * @param old  receives what a sum replaced, or NULL; owned. With it a graph may end, so it is given
+ *             up where no node is locked.
  */
-ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record);
+ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_tensor **old);
 
 TS_INLINE void ts_shape_fill(ts_shape *s, const ts_tensor *t)
 {
@@ -204,7 +210,8 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->ninputs = 0;
     n->bytes = bytes;
     atomic_init(&n->owner, 0);
-    n->saves = n->guarded = n->freed = n->trail = false;
+    n->saves = n->guarded = false;
+    n->freed = n->trail = n->guests = 0;
     n->seq = thread->seq;
     n->site = site;
     n->leaf = NULL;
@@ -255,12 +262,16 @@ TS_INLINE void ts_node_unref_new(ts_node *node)
         ts_node_unref(node);
 }
 
+/** Lets other threads run, for longer from try to try. */
+TS_COLD void ts_back_off(long tries);
 /** Takes the node when another thread has it; false when the calling one has it already. */
 TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
 
 /**
  * While a run is in a node that it changes, or a leaf's gradient changes, the thread owns it:
- * runs of several threads may share nodes and leaves. False when this thread owns it already.
+ * runs of several threads may share nodes and leaves. A thread owns no node while it runs code
+ * of the user, so backwards that start each other do not wait for each other. False when this
+ * thread owns it already.
  */
 TS_INLINE bool ts_node_lock(ts_node *node, uint32_t self)
 {
@@ -276,6 +287,14 @@ TS_INLINE void ts_node_unlock(ts_node *node)
 }
 TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thread->id + 1; }
 
+/** Hooks of a kind, those on gradients for one output, with a reference each; *n of them.
+ *  Those that are added or removed from now on change nothing in the list. */
+TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks,
+                                int *n);
+TS_COLD void ts_hooks_release(ts_hook **hooks, int n);
+TS_COLD void ts_hook_unref(ts_hook *hook);
+/** Adds g to what ts_retain_grad() keeps of result `output`. */
+TS_COLD ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record);
 /** Takes a tensor's ts_retain_grad() from one of its nodes to the next (NULL: it dies). */
 TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
 

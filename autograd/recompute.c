@@ -191,8 +191,15 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
         in->version = in->saved.version = t->storage->version;
         in->requires_grad = t->flags & TS_TENSOR_REQUIRES_GRAD;
         if (!outer || is_held(outer, t)) {
-            ts_tensor_ref(t);
-            continue;
+            /* an alias: its gradient's history may hold the part, and not the leaf with it */
+            in->saved.t = in->requires_grad && !t->node ? ts_whole_alias(thread, t)
+                                                        : ts_tensor_ref(t);
+            if (in->saved.t)
+                continue;
+            s->part.n = i;
+            s->release = NULL; /* the caller ends ctx */
+            ts_segment_unref(s);
+            return NULL;
         }
         in->saved.t = NULL;
         put(outer, t, TS_NODE_FUNCTION, &in->saved);
@@ -475,7 +482,14 @@ const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packe
                    "the rule reads what no part computes");
         return NULL;
     }
-    TS_TRY_NULL(collect(run, s, &c));
+    c = *find(run, s);
+    if (!c) {
+        ts_inside in = {.node = node};
+        ts_inside_enter(run, &in);
+        ts_status status = collect(run, s, &c);
+        ts_inside_leave(run, &in);
+        TS_TRY_NULL(status);
+    }
     const ts_saved *k = &c->kept[packed->saved.version];
     if (k->op != node->op)
         fail_other(s, "it called '%s' where it had called '%s'",

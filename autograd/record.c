@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
 #include "core/recorder.h"
+#include "include/tessera/ops.h"
 
 #include <string.h>
 
@@ -125,17 +126,55 @@ static char *keep_plain(ts_value *v, char *p)
     return p + bytes;
 }
 
+/** The value, with its history, of what the call is about to overwrite; one reference.
+ *  NULL with an error. */
+static TS_COLD ts_tensor *old_value(const ts_frame *f, const ts_tensor *t)
+{
+    ts_thread *thread = f->thread;
+    ts_keyset exclude = thread->exclude;
+    thread->exclude |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    if (thread->recorder)
+        thread->recorder->before(thread->recorder);
+    ts_tensor *copy = ts_clone((ts_tensor *)t);
+    thread->exclude = exclude;
+    TS_TRY_NULL(copy);
+    ts_scope_disown(copy);
+    if (t->node) {
+        copy->node = ts_node_ref(t->node);
+        copy->output = t->output;
+        copy->flags |= TS_TENSOR_REQUIRES_GRAD;
+        copy->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
+    }
+    return copy;
+}
+
+/** Saves what the call overwrites (once, when it is more than one argument), or asks the tape. */
+static TS_COLD ts_status save_rare(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t,
+                                   bool overwritten)
+{
+    ts_tensor *saved = overwritten && in > n->inputs ? n->inputs->saved.t : NULL;
+    if (!overwritten || saved)
+        saved = ts_tensor_ref(saved ? saved : t);
+    else
+        TS_TRY(saved = old_value(f, t));
+    if (ts_saved_pack(f->thread, n, saved, &in->saved)) {
+        ts_tensor_unref(saved);
+        return TS_OK;
+    }
+    in->saved.t = saved;
+    in->saved.version = saved->storage->version;
+    return TS_OK;
+}
+
 TS_INLINE ts_status connect(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t, bool read)
 {
     TS_TRY(ts_node_add_input(n, in, t, true));
-    if (!read || ts_saved_pack(f->thread, n, t, &in->saved))
+    if (!read)
         return TS_OK;
     bool overwritten = (f->given & 1) && f->rets[0].t == t;
-    /* an alias of what this very call overwrites: no cycle,
-     * and unpacking it names the write */
-    in->saved.t = overwritten ? ts_whole_alias(f->thread, t) : ts_tensor_ref(t);
-    if (!in->saved.t)
-        return ts_error_code();
+    if (TS_UNLIKELY(overwritten || f->thread->tape))
+        return save_rare(n, f, in, t, overwritten);
+    in->saved.t = ts_tensor_ref(t);
     in->saved.version = t->storage->version;
     return TS_OK;
 }
@@ -225,13 +264,41 @@ TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
     return TS_OK;
 }
 
+/** The composite of what the first argument was; its result goes there, with its history. */
+static TS_COLD ts_status parts_in_place(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *self = f->args[0].t, *old = old_value(f, self);
+    TS_TRY(old);
+    ts_scope_adopt(f->thread, old);
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    for (int i = 0; i < f->nargs; i++)
+        args[i] = f->args[i].tag == TS_TAG_TENSOR && f->args[i].t == self ? ts_value_tensor(old)
+                                                                         : f->args[i];
+    for (int i = 0; i < f->nrets; i++)
+        rets[i] = ts_value_none();
+    ts_frame parts = *f;
+    parts.args = args;
+    parts.rets = rets;
+    parts.given = 0;
+    TS_TRY(ts_run_parts(&parts, f->table->info->composite));
+    ts_tensor *y = ts_scope_adopt(f->thread, rets[0].t);
+    {
+        TS_NO_GRAD;
+        TS_TRY(ts_copy_(self, y));
+    }
+    if (y->node)
+        ts_node_attach(y->node, self, y->output);
+    return TS_OK;
+}
+
 /** The composite with AUTOGRAD on: its ops record themselves, also in a trace of calls. */
-static ts_status by_parts(ts_frame *f)
+static __attribute__((noinline)) ts_status by_parts(ts_frame *f)
 {
     ts_recorder *r = f->thread->recorder;
     ts_keyset exclude = f->thread->exclude;
     uint32_t region = TS_UNLIKELY(r != NULL) ? r->parts(r, f) : TS_NO_REGION;
-    ts_status status = ts_run_parts(f, f->table->info->composite);
+    ts_status status = f->given ? parts_in_place(f) : ts_run_parts(f, f->table->info->composite);
     if (TS_UNLIKELY(region != TS_NO_REGION)) {
         r->parts_end(r, region, f);
         f->thread->exclude = exclude;
@@ -261,7 +328,7 @@ ts_status ts_record(ts_frame *f)
     }
     if ((flags & TS_OP_BY_PARTS) && !f->table->vjp) {
         if (f->given)
-            return refuse(f, "'out'", "takes part in recording; this op has no in-place gradient");
+            TS_TRY(check_writes(f, true));
         return by_parts(f);
     }
     if (f->given || f->table->written)

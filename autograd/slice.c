@@ -4,7 +4,12 @@
 
 #include <string.h>
 
-RULE(slice, 0, ts_slice_backward(g, SIZES(0), DIM(1), INT(2), INT(3), INT(4)))
+static ts_status slice(ts_vjp_call *b)
+{
+    return ts_rule_give_slice(b, GRAD(0), DIM(1), INT(2), INT(3), INT(4));
+}
+const ts_vjp ts_vjp_slice = {.rule = slice};
+
 RULE(slice_backward, 0, ts_slice(g, DIM(2), INT(3), INT(4), INT(5)))
 RULE(diagonal, 0, ts_diagonal_backward(g, SIZES(0), INT(1), DIM(2), DIM(3)))
 RULE(diagonal_backward, 0, ts_diagonal(g, INT(2), DIM(3), DIM(4)))
@@ -20,8 +25,7 @@ static ts_status select(ts_vjp_call *b)
     int64_t index = INT(2);
     dim += dim < 0 ? m.ndim : 0;
     index += index < 0 ? m.sizes[dim] : 0;
-    ts_tensor *g = ts_unsqueeze(GRAD(0), dim);
-    return ts_rule_give(b, 0, ts_slice_backward(g, m.sizes, m.ndim, dim, index, index + 1, 1));
+    return ts_rule_give_slice(b, ts_unsqueeze(GRAD(0), dim), dim, index, index + 1, 1);
 }
 const ts_vjp ts_vjp_select = {.rule = select};
 

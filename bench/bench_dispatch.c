@@ -227,21 +227,20 @@ static double without_timers(const char *self)
 int main(int argc, char **argv)
 {
     const char *only = NULL;
-    long iters = 0;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
-            only = argv[++i];
-        } else if (strcmp(argv[i], "--iters") == 0 && i + 1 < argc) {
-            iters = atol(argv[++i]);
-        } else if (strcmp(argv[i], "--list") == 0) {
-            for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-                puts(cases[k].name);
-            return 0;
-        } else {
-            fprintf(stderr, "usage: bench_dispatch [--list] [--only NAME [--iters N]]\n");
-            return 2;
-        }
-    }
+    int64_t iters = 0;
+    bool list = false;
+    int status;
+    const ts_argument arguments[] = {
+        {"--list", "print the names of the cases", .flag = &list},
+        {"--only", "the case to run", .text = &only},
+        {"--iters", "calls, without timing; 0: time them", .number = &iters, .most = INT64_MAX},
+    };
+    if (!ts_program_begin(argc, argv, "Times calls of the dispatcher.", arguments, 3, &status))
+        return status;
+    for (size_t k = 0; list && k < sizeof cases / sizeof *cases; k++)
+        puts(cases[k].name);
+    if (list)
+        return ts_program_end(0);
     ts_set_num_threads(1);
     TS_SCOPE;
     make();
@@ -254,7 +253,7 @@ int main(int argc, char **argv)
         if (iters) {
             if (c->mode)
                 c->mode(true);
-            for (long i = 0; i < iters; i += c->calls)
+            for (int64_t i = 0; i < iters; i += c->calls)
                 c->run();
             if (ts_error_code() != TS_OK)
                 ts_error_print();
@@ -276,7 +275,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (only)
-        return 0;
+        return ts_program_end(0);
     printf("layer_added\t%.2f\tns\n", (layer_4 - layer_1) / 3);
     printf("timers_on_per_op\t%.2f\tns\n", add_timed - add);
     double bare = 1e18;
@@ -289,5 +288,5 @@ int main(int argc, char **argv)
         noop = ns < noop ? ns : noop;
     }
     printf("timers_off\t%.2f\tns\n", noop - bare);
-    return 0;
+    return ts_program_end(0);
 }

@@ -6,6 +6,7 @@
  *     plot_cuda TABLE.tsv FOLDER     writes FOLDER/cuda-OP-DTYPE.svg
  */
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,10 +111,20 @@ int main(int argc, char **argv)
                {"attention_backward_hd128_full", &attention_suite},
                {"attention_backward_hd128_causal", &attention_suite}};
     static const char *const dtypes[] = {"bf16", "f32"};
-    FILE *table = argc == 3 ? fopen(argv[1], "r") : NULL;
+    const char *path = NULL, *folder = NULL;
+    int fd, status;
+    const ts_argument arguments[] = {
+        {"TABLE.tsv", "a table that bench/compare.py wrote", .text = &path, .required = true},
+        {"FOLDER", "where the charts go", .text = &folder, .required = true},
+    };
+    if (!ts_program_begin(argc, argv, "Draws charts of a table of benchmarks of CUDA.", arguments,
+                          2, &status))
+        return status;
+    FILE *table =
+        ts_open_file("plot_cuda", path, O_RDONLY, &fd) == TS_OK ? fdopen(fd, "r") : NULL;
     if (!table) {
-        fprintf(stderr, "usage: plot_cuda TABLE.tsv FOLDER; the table must be there\n");
-        return 2;
+        ts_error_print();
+        return 1;
     }
     for (size_t o = 0; o < sizeof ops / sizeof *ops; o++)
         for (int d = 0; d < 2; d++) {
@@ -122,7 +133,7 @@ int main(int argc, char **argv)
             rewind(table);
             while (fgets(line, sizeof line, table))
                 take(&p, ops[o].of, line, ops[o].name, dtypes[d]);
-            if (p.n && draw(&p, ops[o].of, ops[o].name, dtypes[d], argv[2]) != TS_OK) {
+            if (p.n && draw(&p, ops[o].of, ops[o].name, dtypes[d], folder) != TS_OK) {
                 ts_error_print();
                 fclose(table);
                 return 1;

@@ -129,11 +129,9 @@ static bool take(settings *s, const char *option, char *names)
 
 static bool number(const char *option, const char *text, int *value)
 {
-    char *end;
-    errno = 0;
-    long n = strtol(text, &end, 10);
-    if (errno || end == text || *end || n < 1 || n > 1000000)
-        return wrong("--%s: expected a number from 1 to 1000000, got '%s'", option, text);
+    int64_t n;
+    if (ts_parse_int(option, text, 1, 1000000, &n) != TS_OK)
+        return wrong("--%s", ts_error_message());
     *value = (int)n;
     return true;
 }
@@ -164,7 +162,7 @@ static bool parse(int argc, char **argv, settings *s, int *status)
         if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0) {
             printf("%s%s", name[0] == 'h' ? usage : ts_version_string(),
                    name[0] == 'h' ? "" : "\n");
-            *status = EXIT_GOOD;
+            *status = ts_program_end(EXIT_GOOD);
             return false;
         } else if (strcmp(name, "backend") == 0 || strcmp(name, "plugin") == 0) {
             if (s->ncandidates == CANDIDATES_MOST)
@@ -289,19 +287,27 @@ static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
     return card_is_good(card, s->strict) ? EXIT_GOOD : EXIT_WRONG;
 }
 
+/** The cards of a run, and the form that they are written in. */
+typedef struct writing {
+    ts_card *const *cards;
+    int count;
+    ts_status (*write)(ts_card *const *cards, int count, FILE *out);
+} writing;
+
+static ts_status write_cards(FILE *out, void *ctx)
+{
+    const writing *w = ctx;
+    return w->write(w->cards, w->count, out);
+}
+
 static bool write_file(const char *path, ts_card *const *cards, int count,
                        ts_status (*write)(ts_card *const *cards, int count, FILE *out))
 {
-    if (!path)
+    writing w = {cards, count, write};
+    if (!path || ts_replace_file("ts-conformance", path, write_cards, &w) == TS_OK)
         return true;
-    FILE *out = fopen(path, "w");
-    ts_error_clear();
-    bool good = out && write(cards, count, out) == TS_OK;
-    good = (!out || fclose(out) == 0) && good;
-    if (!good)
-        fprintf(stderr, "ts-conformance: %s cannot be written: %s\n", path,
-                ts_error_code() != TS_OK ? ts_error_message() : strerror(errno));
-    return good;
+    fprintf(stderr, "%s\n", ts_error_message());
+    return false;
 }
 
 int main(int argc, char **argv)
@@ -312,7 +318,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &s, &status))
         return status;
     if (s.list)
-        return list(&s);
+        return ts_program_end(list(&s));
     for (int i = 0; i < s.ncandidates; i++) {
         ts_card *card = card_new();
         if (!card) {
@@ -332,5 +338,5 @@ int main(int argc, char **argv)
         worst = EXIT_USAGE;
     for (int i = 0; i < judged; i++)
         card_free(cards[i]);
-    return worst;
+    return ts_program_end(worst);
 }

@@ -258,6 +258,8 @@ static pthread_mutex_t orphan_lock = PTHREAD_MUTEX_INITIALIZER;
 
 size_t ts_small_class_bytes(int klass)
 {
+    if (klass == TS_HEADER_CLASS)
+        return TS_HEADER_BYTES;
     if (klass < 8)
         return 64 * (size_t)(klass + 1);
     int octave = (klass - 8) / 4, quarter = (klass - 8) % 4;
@@ -301,7 +303,7 @@ static void drain_remote(ts_heap *heap)
 {
     void *block = atomic_exchange_explicit(&heap->remote, NULL, memory_order_acquire);
     while (block) {
-        void *next = *(void **)block;
+        void *next = *ts_next_free(block);
         ts_heap_put(heap, block);
         block = next;
     }
@@ -312,7 +314,7 @@ static void *small_alloc(ts_heap *heap, int klass)
     drain_remote(heap);
     void *block = heap->free[klass];
     if (block) {
-        heap->free[klass] = *(void **)block;
+        heap->free[klass] = *ts_next_free(block);
         return block;
     }
     size_t bytes = ts_small_class_bytes(klass);
@@ -329,7 +331,7 @@ static void *small_alloc(ts_heap *heap, int klass)
     return block;
 }
 
-void *ts_alloc_slow(ts_thread *thread, size_t bytes)
+void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass)
 {
     if (TS_UNLIKELY(ts_alloc_system)) {
         void *p = NULL;
@@ -347,7 +349,7 @@ void *ts_alloc_slow(ts_thread *thread, size_t bytes)
         ts_thread_init(thread);
     if (!thread->heap && !(thread->heap = ts_heap_acquire()))
         return NULL;
-    return small_alloc(thread->heap, ts_small_class(bytes));
+    return small_alloc(thread->heap, klass);
 }
 
 void ts_free_slow(void *block, size_t bytes)
@@ -364,7 +366,7 @@ void ts_free_slow(void *block, size_t bytes)
     ts_slab *slab = ts_slab_of(block);
     void *head = atomic_load_explicit(&slab->heap->remote, memory_order_relaxed);
     do
-        *(void **)block = head;
+        *ts_next_free(block) = head;
     while (!atomic_compare_exchange_weak_explicit(&slab->heap->remote, &head, block,
                                                   memory_order_release, memory_order_relaxed));
 }

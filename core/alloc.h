@@ -12,7 +12,10 @@
 #include "core/thread.h"
 
 #define TS_SMALL_MAX 8192
-#define TS_SMALL_CLASSES 24
+#define TS_SMALL_CLASSES 25
+/** Headers of tensors lie in slabs of their own: a dead handle never leads to other data. */
+#define TS_HEADER_CLASS 24
+#define TS_HEADER_BYTES 256
 #define TS_SLAB_BYTES 65536
 
 struct ts_heap {
@@ -45,16 +48,19 @@ TS_INLINE int ts_small_class(size_t bytes)
 }
 size_t ts_small_class_bytes(int klass);
 
-void *ts_alloc_slow(ts_thread *thread, size_t bytes);
+void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass);
 void ts_free_slow(void *block, size_t bytes);
 
-/** A block from a free list; NULL when the list is empty. bytes: at most TS_SMALL_MAX. */
-TS_INLINE void *ts_heap_take(ts_heap *heap, size_t bytes)
+/** Free blocks are linked by their second word: the first of a dead header are its keys. */
+TS_INLINE void **ts_next_free(void *block) { return (void **)block + 1; }
+
+/** A block from a free list; NULL when the list is empty. */
+TS_INLINE void *ts_heap_take(ts_heap *heap, int klass)
 {
-    void **list = &heap->free[ts_small_class(bytes)];
+    void **list = &heap->free[klass];
     void *block = *list;
     if (TS_LIKELY(block != NULL))
-        *list = *(void **)block;
+        *list = *ts_next_free(block);
     return block;
 }
 
@@ -62,9 +68,16 @@ TS_INLINE void *ts_heap_take(ts_heap *heap, size_t bytes)
 TS_INLINE void *ts_alloc(ts_thread *thread, size_t bytes)
 {
     void *block = NULL;
+    int klass = bytes <= TS_SMALL_MAX ? ts_small_class(bytes) : 0;
     if (TS_LIKELY(bytes <= TS_SMALL_MAX && thread->heap))
-        block = ts_heap_take(thread->heap, bytes);
-    return TS_LIKELY(block != NULL) ? block : ts_alloc_slow(thread, bytes);
+        block = ts_heap_take(thread->heap, klass);
+    return TS_LIKELY(block != NULL) ? block : ts_alloc_slow(thread, bytes, klass);
+}
+/** Memory of a tensor's header, of at most TS_HEADER_BYTES; ts_free() takes it back. */
+TS_INLINE void *ts_header_alloc(ts_thread *thread, size_t bytes)
+{
+    void *block = thread->heap ? ts_heap_take(thread->heap, TS_HEADER_CLASS) : NULL;
+    return TS_LIKELY(block != NULL) ? block : ts_alloc_slow(thread, bytes, TS_HEADER_CLASS);
 }
 
 TS_INLINE ts_slab *ts_slab_of(void *block)
@@ -75,8 +88,15 @@ TS_INLINE ts_slab *ts_slab_of(void *block)
 TS_INLINE void ts_heap_put(ts_heap *heap, void *block)
 {
     void **list = &heap->free[ts_slab_of(block)->klass];
-    *(void **)block = *list;
+    *ts_next_free(block) = *list;
     *list = block;
+}
+
+/** The same of a header. */
+TS_INLINE void ts_heap_put_header(ts_heap *heap, void *block)
+{
+    *ts_next_free(block) = heap->free[TS_HEADER_CLASS];
+    heap->free[TS_HEADER_CLASS] = block;
 }
 
 /** Gives back a block of ts_alloc(); bytes as asked for. */

@@ -1,11 +1,12 @@
 /** @file check.c  Checks of arguments, in one wording. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
+#include "include/tessera/program.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "core/tensor.h"
 
 /** The function's name as messages have it. */
 static const char *op_of(ts_check_place at)
@@ -37,12 +38,28 @@ ts_status ts_check_null(ts_check_place at, const char *names, int index, bool ob
                      object ? "an object" : "a pointer", object);
 }
 
-ts_status ts_check_absent(ts_check_place at, const char *names, int index)
+/** The error of what is no tensor: NULL, TS_NONE or one that was released. */
+static ts_status refuse_tensor(ts_check_place at, const char *name, const ts_tensor *t)
+{
+    if (!t)
+        return fail_null(at, name, "a tensor", true);
+    if (t != TS_NONE)
+        return ts_fail_dead(op_of(at), at.site, name, t);
+    return ts_fail_op(TS_ERR_NULL, op_of(at), at.site, NULL,
+                      "argument '%s': expected a tensor, got TS_NONE", name);
+}
+
+/** Whether t is a tensor: keys of TS_NONE, and of what was released, say that it is absent. */
+static bool is_tensor(const ts_tensor *t) { return TS_LIKELY(t && !(t->keys >> TS_KEY_ABSENT)); }
+
+ts_status ts_check_tensors(ts_check_place at, const char *names, const ts_tensor *const *tensors,
+                           int n)
 {
     char name[64];
-    return ts_fail_op(TS_ERR_NULL, op_of(at), at.site, NULL,
-                      "argument '%s': expected a tensor, got TS_NONE",
-                      name_at(names, index, name, sizeof name));
+    for (int i = 0; i < n; i++)
+        if (!is_tensor(tensors[i]))
+            return refuse_tensor(at, name_at(names, i, name, sizeof name), tensors[i]);
+    return TS_OK;
 }
 
 ts_status ts_check_list(ts_check_place at, const char *list_name, const char *n_name,
@@ -75,9 +92,9 @@ ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const c
     char name[64];
     TS_TRY(ts_check_list(at, list_name, n_name, list, n));
     for (int64_t i = 0; i < n; i++)
-        if (!list[i] || list[i] == TS_NONE) {
+        if (!is_tensor(list[i])) {
             snprintf(name, sizeof name, "%s[%lld]", list_name, (long long)i);
-            return list[i] ? ts_check_absent(at, name, 0) : fail_null(at, name, "a tensor", true);
+            return refuse_tensor(at, name, list[i]);
         }
     return TS_OK;
 }
@@ -86,6 +103,7 @@ ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expec
 {
     const char *dot = strrchr(name, '.'); /* a field of options goes by its own name */
     char text[32];
+    TS_C_LOCALE;
     if (got.kind == TS_SCALAR_FLOAT)
         snprintf(text, sizeof text, "%g", got.d);
     else

@@ -42,4 +42,7 @@ TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int6
     return ts_mul_size(span, (int64_t)item, bytes) && ts_mul_size(n, (int64_t)item, bytes);
 }
 
+/** Reads a whole number that is all of text, from least to most; see ts_parse_int(). */
+bool ts_read_int(const char *text, int64_t least, int64_t most, int64_t *value);
+
 #endif

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: MIT
 #include "core/error.h"
 #include "core/thread.h"
+#include "include/tessera/program.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,14 +58,16 @@ void ts_error_print(void)
     fprintf(stderr, "error: %s (%s)\n", e->message, ts_status_name(e->code));
     if (e->hint[0])
         fprintf(stderr, "  hint: %s\n", e->hint);
+    char site[256];
     if (e->site)
-        fprintf(stderr, "  called from %p\n", e->site);
+        fprintf(stderr, "  called from %s\n", ts_format_site(site, sizeof site, e->site));
 }
 
 static ts_status fail(ts_status code, const char *op, const void *site, const char *hint,
                       const char *format, va_list args)
 {
     ts_error *e = record();
+    TS_C_LOCALE;
     /* arguments may point into the record itself, so the text is made before anything is cleared */
     char text[sizeof e->message];
     int used = op ? snprintf(text, sizeof text, "%s: ", op) : 0;
@@ -70,6 +75,7 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     char advice[sizeof e->hint];
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
+    e->told = false;
     e->site = site;
     snprintf(e->op, sizeof e->op, "%s", op ? op : "");
     memcpy(e->hint, advice, sizeof advice);
@@ -108,6 +114,7 @@ ts_status ts_error_set_hint(ts_status code, const char *hint, const char *format
 ts_status ts_fail_null(const char *op, const void *site, const char *argument)
 {
     ts_error *e = record();
+    e->told = false;
     if (e->code != TS_OK)
         return e->code; /* the failure that made the NULL is already on record */
     return ts_fail_op(TS_ERR_NULL, op, site, "pass TS_NONE where an optional tensor is absent",
@@ -151,6 +158,24 @@ const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int
     return buffer;
 }
 
+const char *ts_format_site(char *buffer, size_t size, const void *site)
+{
+    Dl_info info;
+    if (!site || !dladdr(site, &info) || !info.dli_fname) {
+        snprintf(buffer, size, "?");
+        return buffer;
+    }
+    const char *slash = strrchr(info.dli_fname, '/'), *file = slash ? slash + 1 : info.dli_fname;
+    const ElfW(Ehdr) *image = info.dli_fbase; /* one that does not move is named by addresses */
+    const char *base = image->e_type == ET_EXEC ? NULL : info.dli_fbase;
+    if (info.dli_sname)
+        snprintf(buffer, size, "%s+0x%zx in %s", info.dli_sname,
+                 (size_t)((const char *)site - (const char *)info.dli_saddr), file);
+    else
+        snprintf(buffer, size, "%s+0x%zx", file, (size_t)((uintptr_t)site - (uintptr_t)base));
+    return buffer;
+}
+
 /* --------------------------------------------------------------------------------- log ---- */
 
 static struct {
@@ -186,6 +211,7 @@ void ts_log_write(const char *topic, const char *format, ...)
         return;
     char line[1024];
     va_list args;
+    TS_C_LOCALE;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);

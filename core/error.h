@@ -8,6 +8,7 @@
 /** The per-thread record. */
 struct ts_error {
     ts_status code;
+    bool told; /* a call from outside has failed with it: the next failure is another one */
     const void *site;
     char op[48];
     char hint[256];
@@ -24,6 +25,9 @@ TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *arg
 TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);
 /** Names the op in a record of a failure that did not know it. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
+/** Where a code address lies, as "main+0x1c in prog" or, without a symbol, "prog+0x11c9", which
+ *  addr2line takes. Returns buffer. */
+const char *ts_format_site(char *buffer, size_t size, const void *site);
 /** Reads the topics that TS_LOG names. */
 void ts_log_from_environment(void);
 

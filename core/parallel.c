@@ -20,6 +20,7 @@
 #include <sys/syscall.h>
 #endif
 
+#include "core/checked.h"
 #include "tessera/core.h"
 
 /* Long enough to stay awake between the ops of a training step, short enough not to be seen. */
@@ -74,10 +75,8 @@ static int initial_threads(void)
 {
     const char *wanted = getenv("TS_NUM_THREADS");
     if (wanted && *wanted) {
-        char *end;
-        errno = 0;
-        long n = strtol(wanted, &end, 10);
-        if (errno == 0 && *end == '\0' && n >= 1 && n <= INT_MAX)
+        int64_t n;
+        if (ts_read_int(wanted, 1, INT_MAX, &n))
             return (int)n;
     }
     return processors();

@@ -117,7 +117,7 @@ TS_INLINE ts_tensor *tensor_init(ts_tensor *t, ts_storage *s, void *data, const 
 
 static __attribute__((noinline)) ts_tensor *tensor_new(ts_thread *thread, const ts_meta *m)
 {
-    ts_tensor *t = ts_alloc(thread, sizeof *t);
+    ts_tensor *t = ts_header_alloc(thread, sizeof *t);
     ts_storage *s = t ? ts_storage_new(thread, m->device, m->numel * ts_dtype_sizes[m->dtype])
                       : NULL;
     if (TS_LIKELY(s != NULL))
@@ -137,12 +137,12 @@ ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m)
     if (TS_UNLIKELY(!heap || !is_inside(m->device, bytes)))
         return tensor_new(thread, m);
     size_t block = block_inside(bytes);
-    ts_tensor *t = ts_heap_take(heap, sizeof *t);
+    ts_tensor *t = ts_heap_take(heap, TS_HEADER_CLASS);
     if (TS_UNLIKELY(!t))
         return tensor_new(thread, m);
-    ts_storage *s = ts_heap_take(heap, block);
+    ts_storage *s = ts_heap_take(heap, ts_small_class(block));
     if (TS_UNLIKELY(!s)) {
-        ts_heap_put(heap, t);
+        ts_heap_put_header(heap, t);
         return tensor_new(thread, m);
     }
     storage_init(s, m->device, bytes, block);
@@ -272,7 +272,17 @@ static __attribute__((noinline)) void tensor_end(ts_tensor *t)
     if (t->node || t->grad)
         ts_tensor_destroy_meta(t);
     ts_storage_release(t->storage);
-    ts_free(&ts_tls, t, sizeof *t);
+    ts_tensor_mark_dead(t);
+    if (ts_scopes_watched)
+        ts_scope_quarantine(t);
+    else
+        ts_free(&ts_tls, t, sizeof *t);
+}
+
+void ts_tensor_unref_shared(ts_tensor *t)
+{
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1)
+        ts_tensor_destroy(t);
 }
 
 /* Without history, and with blocks of the thread's own, there is no call. */
@@ -280,14 +290,15 @@ void ts_tensor_destroy(ts_tensor *t)
 {
     ts_storage *s = t->storage;
     ts_heap *heap = ts_tls.heap;
-    if (TS_UNLIKELY(t->node || t->grad || s->block == sizeof *s ||
+    if (TS_UNLIKELY(((uintptr_t)t->node | (uintptr_t)t->grad) || s->block == sizeof *s ||
                     atomic_load_explicit(&s->refs, memory_order_acquire) != 1 || !heap ||
                     ts_slab_of(t)->heap != heap || ts_slab_of(s)->heap != heap)) {
         tensor_end(t);
         return;
     }
     ts_heap_put(heap, s);
-    ts_heap_put(heap, t);
+    ts_tensor_mark_dead(t);
+    ts_heap_put_header(heap, t);
 }
 
 /* ------------------------------------------------------------------------ public readers ---- */
@@ -297,18 +308,19 @@ const int64_t *ts_sizes(const ts_tensor *t) { return t ? t->sizes : NULL; }
 const int64_t *ts_strides(const ts_tensor *t) { return t ? t->strides : NULL; }
 int64_t ts_numel(const ts_tensor *t) { return t ? t->numel : 0; }
 ts_dtype ts_dtype_of(const ts_tensor *t) { return t ? (ts_dtype)t->dtype : TS_DTYPE_NONE; }
-ts_device ts_device_of(const ts_tensor *t)
-{
-    return t && t->storage ? t->storage->device : TS_DEVICE_CPU;
-}
+ts_device ts_device_of(const ts_tensor *t) { return t ? t->device : TS_DEVICE_CPU; }
 bool ts_is_contiguous(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_CONTIGUOUS); }
-uint32_t ts_version(const ts_tensor *t) { return t && t->storage ? t->storage->version : 0; }
-const void *ts_data(const ts_tensor *t) { return t && t->numel ? t->data : NULL; }
+
+/** Whether t has a storage, as neither TS_NONE has nor what was released. */
+TS_INLINE bool is_here(const ts_tensor *t) { return t && !(t->keys >> TS_KEY_ABSENT); }
+
+uint32_t ts_version(const ts_tensor *t) { return is_here(t) ? t->storage->version : 0; }
+const void *ts_data(const ts_tensor *t) { return is_here(t) && t->numel ? t->data : NULL; }
 ts_keyset ts_keys_of(const ts_tensor *t) { return t ? t->keys : 0; }
 
 void *ts_data_mut(ts_tensor *t)
 {
-    if (!t || !t->numel)
+    if (!is_here(t) || !t->numel)
         return NULL;
     ts_storage_wrote(t->storage, 0);
     return t->data;
@@ -353,106 +365,4 @@ ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes, int nd
     ts_thread *thread = ts_thread_self();
     ts_tensor *t = ts_tensor_from_memory(thread, data, dtype, sizes, ndim, payload, release);
     return t ? ts_scope_adopt(thread, t) : NULL;
-}
-
-/* ------------------------------------------------------------------------------- scopes ---- */
-
-static void unlink_tensor(ts_tensor *t)
-{
-    *t->link = t->next;
-    if (t->next)
-        t->next->link = t->link;
-    t->next = NULL;
-    t->link = NULL;
-}
-
-ts_tensor *ts_scope_disown(ts_tensor *t)
-{
-    if (!t->link)
-        return ts_tensor_ref(t);
-    unlink_tensor(t);
-    return t;
-}
-
-int ts_scope_enter(ts_scope *scope)
-{
-    ts_thread *thread = ts_thread_self();
-    scope->parent = thread->scope;
-    scope->first = NULL;
-    thread->scope = scope;
-    return 0;
-}
-
-void ts_scope_leave(ts_scope *scope)
-{
-    ts_thread *thread = &ts_tls;
-    for (ts_tensor *t = scope->first, *next; t; t = next) {
-        next = t->next;
-        t->link = NULL;
-        t->next = NULL;
-        ts_tensor_unref(t);
-    }
-    scope->first = NULL;
-    if (scope->parent)
-        thread->scope = scope->parent;
-}
-
-ts_tensor *ts_keep(ts_tensor *t)
-{
-    ts_thread *thread = ts_thread_self();
-    if (!t || t == TS_NONE || !thread->scope->parent || !t->link)
-        return t;
-    /* what an outer scope owns lives long enough; results stand near the front,
-     * so the walk is short */
-    const ts_tensor *own = thread->scope->first;
-    while (own && own != t)
-        own = own->next;
-    if (!own)
-        return t;
-    unlink_tensor(t);
-    ts_scope *parent = thread->scope->parent;
-    t->next = parent->first;
-    t->link = &parent->first;
-    if (t->next)
-        t->next->link = &t->next;
-    parent->first = t;
-    return t;
-}
-
-void ts_drop(ts_tensor *t)
-{
-    if (!t || !t->link) /* TS_NONE has no scope either */
-        return;
-    *t->link = t->next;
-    if (t->next)
-        t->next->link = t->link;
-    if (TS_LIKELY(atomic_load_explicit(&t->refs, memory_order_acquire) == 1)) {
-        ts_tensor_destroy(t);
-        return;
-    }
-    t->next = NULL;
-    t->link = NULL;
-    ts_tensor_unref(t);
-}
-
-ts_tensor *ts_retain(ts_tensor *t)
-{
-    return t && t != TS_NONE ? ts_tensor_ref(t) : t;
-}
-
-void ts_release(ts_tensor *t)
-{
-    if (t && t != TS_NONE)
-        ts_tensor_unref(t);
-}
-
-ts_tensor *ts_adopt(ts_tensor *t)
-{
-    if (!t || t == TS_NONE)
-        return t;
-    if (t->link) { /* a handle stands in one scope at most, and this one keeps it */
-        ts_tensor_unref(t);
-        return t;
-    }
-    return ts_scope_adopt(ts_thread_self(), t);
 }

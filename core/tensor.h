@@ -80,7 +80,7 @@ struct ts_tensor {
     ts_node *node;       /* owned; NULL for leaves */
     ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
     uint64_t id;         /* in the graph that recorded it; 0: in none (tracing/graph.h) */
-    ts_tensor *next, **link; /* place in its scope's list; link NULL outside scopes */
+    ts_tensor *next, **link; /* place in its scope's list; outside scopes link is NULL */
     int64_t sizes[TS_MAX_DIMS];
     int64_t strides[TS_MAX_DIMS]; /* elements */
 };
@@ -113,7 +113,6 @@ TS_INLINE ts_tensor *ts_tensor_init(ts_tensor *t)
     t->node = NULL;
     t->grad = NULL;
     t->id = 0;
-    t->next = NULL;
     t->link = NULL;
     t->output = 0;
     return t;
@@ -123,7 +122,7 @@ TS_INLINE ts_tensor *ts_tensor_init(ts_tensor *t)
  * sizes and strides are for the caller to fill. */
 TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
 {
-    ts_tensor *t = ts_alloc(thread, sizeof *t);
+    ts_tensor *t = ts_header_alloc(thread, sizeof *t);
     if (TS_UNLIKELY(!t)) {
         ts_fail_memory("a tensor header", sizeof *t);
         return NULL;
@@ -149,12 +148,15 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
 
 void ts_tensor_destroy(ts_tensor *t);
 
+/** Gives up one reference of several; out of line, which spares the usual way an address. */
+void ts_tensor_unref_shared(ts_tensor *t);
 /** Gives up one reference. t is not NULL. */
 TS_INLINE void ts_tensor_unref(ts_tensor *t)
 {
-    if (atomic_load_explicit(&t->refs, memory_order_acquire) == 1 ||
-        atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1)
+    if (TS_LIKELY(atomic_load_explicit(&t->refs, memory_order_acquire) == 1))
         ts_tensor_destroy(t);
+    else
+        ts_tensor_unref_shared(t);
 }
 TS_INLINE ts_tensor *ts_tensor_ref(ts_tensor *t)
 {
@@ -165,19 +167,40 @@ TS_INLINE ts_tensor *ts_tensor_ref(ts_tensor *t)
 /** An owned reference to t: its scope's, which lets go of it, or a new one. */
 ts_tensor *ts_scope_disown(ts_tensor *t);
 
+/** Puts an owned reference in front of the block's list. */
+TS_INLINE ts_tensor *ts_block_put(ts_block *b, ts_tensor *t)
+{
+    t->next = b->first;
+    t->link = &b->first;
+    if (t->next)
+        t->next->link = &t->next;
+    b->first = t;
+    return t;
+}
 /** Puts an owned reference into the thread's innermost scope. */
 TS_INLINE ts_tensor *ts_scope_adopt(ts_thread *thread, ts_tensor *t)
 {
-    ts_scope *scope = thread->scope;
-    t->next = scope->first;
-    t->link = &scope->first;
-    if (t->next)
-        t->next->link = &t->next;
-    scope->first = t;
-    return t;
+    return ts_block_put(thread->scope, t);
 }
 
 TS_INLINE bool ts_is_none(const ts_tensor *t) { return t == TS_NONE; }
+
+/** Marks a header that is given back: a call that gets it ends in the slot of TS_KEY_ABSENT. */
+TS_INLINE void ts_tensor_mark_dead(ts_tensor *t)
+{
+    ((uint8_t *)&t->keys)[__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 7 : 0] |= 0x80;
+}
+/** Whether t was given back and its header not taken again. */
+TS_INLINE bool ts_tensor_is_dead(const ts_tensor *t)
+{
+    return TS_UNLIKELY(t->keys >> TS_KEY_ABSENT) && t != TS_NONE;
+}
+/** TS_ERR_STATE of an argument that is dead. */
+TS_COLD ts_status ts_fail_dead(const char *op, const void *site, const char *argument,
+                               const ts_tensor *t);
+/** Keeps the header of a tensor that ended from being taken again, while TS_DEBUG=scopes. */
+TS_COLD void ts_scope_quarantine(ts_tensor *t);
+extern bool ts_scopes_watched;
 
 /** Records a write through t by op (invariant 4). */
 TS_INLINE void ts_storage_wrote(ts_storage *s, uint16_t op)

@@ -29,9 +29,7 @@ static ts_error emergency;
 static void thread_exit(void *arg)
 {
     ts_thread *t = arg;
-    while (t->scope && t->scope != &t->root)
-        ts_scope_leave(t->scope);
-    ts_scope_leave(&t->root);
+    ts_blocks_end(t);
     if (t->timers)
         ts_above.thread_ended(t);
     pthread_mutex_lock(&threads.lock);
@@ -55,13 +53,12 @@ void ts_thread_init(ts_thread *t)
     t->error = ts_sys_calloc(sizeof *t->error);
     if (!t->error)
         t->error = &emergency;
-    t->root = (ts_scope){NULL, NULL};
-    t->scope = &t->root;
     t->device = TS_DEVICE_CPU;
     pthread_mutex_lock(&threads.lock);
     if (!threads.has_key)
         threads.has_key = pthread_key_create(&threads.key, thread_exit) == 0;
     t->id = threads.next_id++;
+    ts_blocks_begin(t);
     atomic_store_explicit(&t->include_all, threads.include_all, memory_order_relaxed);
     atomic_store_explicit(&t->state, TS_THREAD_READY | threads.state, memory_order_relaxed);
     t->next = threads.first;
@@ -122,6 +119,7 @@ void ts_core_install(void)
     ts_fork_in_child(keep_only_this_thread);
     ts_fork_in_child(ts_parallel_forked);
     ts_alloc_from_environment();
+    ts_scopes_from_environment();
     ts_log_from_environment();
 }
 
@@ -134,4 +132,5 @@ void ts_core_remove(void)
     if (threads.has_key)
         pthread_key_delete(threads.key);
     threads.has_key = false;
+    ts_scopes_remove();
 }

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "core/base.h"
+#include "include/tessera/autocast.h"
 #include "include/tessera/dispatch.h"
 
 typedef struct ts_heap ts_heap;
@@ -25,28 +26,59 @@ enum {
  * A power of two: the depth reaches its bit first. */
 #define TS_MAX_DEPTH 256
 
+/** What a scope's end puts back as it was at its begin. */
+#define TS_THREAD_MODES                                                                            \
+    ts_keyset include, exclude;                                                                    \
+    ts_recorder *recorder; /* of a trace that is under way; NULL */                                \
+    ts_tape *tape; /* of the checkpointed function that runs; NULL: nodes save tensors */         \
+    struct ts_inside *inside; /* the user's code that a backward is in (autograd/engine.h) */      \
+    ts_autocast_region *region; /* the innermost */                                                \
+    uint32_t autocast;          /* ts_autocast_state */                                            \
+    bool no_cast_cache;         /* of that region */                                               \
+    bool casting;   /* the AUTOCAST layer runs a cast of its own; layers below mark it */          \
+    uint16_t depth; /* of calls inside calls */
+typedef struct ts_modes {
+    TS_THREAD_MODES
+} ts_modes;
+
+/** A scope that is open. */
+typedef struct ts_block {
+    ts_tensor *first; /* list of its temporaries */
+    uint64_t serial;  /* of this entering; 0: not open */
+    const char *place;
+    ts_modes modes;
+} ts_block;
+
 struct ts_thread {
-    ts_keyset include, exclude;
+    union {
+        ts_modes modes;
+        struct {
+            TS_THREAD_MODES
+        };
+    };
     _Atomic ts_keyset include_all; /* set by ts_layer_enable_all() from any thread */
     _Atomic uint32_t state;        /* written by others only to switch timers */
-    int32_t depth;
-    ts_scope *scope; /* innermost */
+    ts_block *scope; /* innermost of blocks */
     ts_heap *heap;
     ts_timers *timers;
     uint64_t seq; /* Lamport clock of autograd nodes */
     ts_rng_state rng;
     ts_device device; /* of factories */
-    bool casting;     /* the AUTOCAST layer runs a cast of its own; layers below mark it */
-    uint32_t autocast; /* ts_autocast_state */
-    ts_tape *tape; /* of the checkpointed function that runs; NULL: nodes save tensors themselves */
     ts_error *error;
-    ts_recorder *recorder; /* of a trace that is under way; NULL */
-    ts_scope root;
+    ts_block *blocks; /* room for so many; the first takes what is made outside scopes */
+    int64_t room;
+    uint64_t serial; /* of the scope that was entered last */
+    ts_block root;
     ts_thread *next, **link; /* list of live threads */
     int id;
 };
 
 extern _Thread_local ts_thread ts_tls __attribute__((tls_model("initial-exec")));
+
+/** Rest of the block may change the thread's modes: its end, however it comes, puts them back. */
+TS_INLINE void ts_modes_restore(const ts_modes *modes) { ts_tls.modes = *modes; }
+#define TS_KEEP_MODES                                                                              \
+    const ts_modes modes_before __attribute__((cleanup(ts_modes_restore), unused)) = ts_tls.modes
 
 /** First use of the library in a thread: heap, error record, root scope, place in the list. */
 void ts_thread_init(ts_thread *thread);
@@ -58,6 +90,11 @@ TS_INLINE ts_thread *ts_thread_self(void)
         ts_thread_init(thread);
     return thread;
 }
+/** Opens the block of a thread outside scopes; ends all that are open. */
+void ts_blocks_begin(ts_thread *thread);
+void ts_blocks_end(ts_thread *thread);
+void ts_scopes_from_environment(void); /* TS_DEBUG */
+void ts_scopes_remove(void);
 /** Calls visit for each live thread under the list's lock. */
 void ts_thread_walk(void (*visit)(ts_thread *thread, void *ctx), void *ctx);
 /** Makes future threads start with these bits; used with a walk over present ones. */

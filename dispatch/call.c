@@ -6,24 +6,33 @@
 
 /* ----------------------------------------------------------------------- the way down ---- */
 
+/** What descend() changes. */
+typedef struct place {
+    ts_frame *f;
+    ts_keyset keys, exclude;
+    uint8_t key;
+} place;
+
+TS_INLINE void restore(const place *p)
+{
+    p->f->keys = p->keys;
+    p->f->key = p->key;
+    p->f->thread->exclude = p->exclude;
+}
+
 /** Runs the highest of keys that is below the running one and restores f's place afterwards. */
 TS_INLINE ts_status descend(ts_frame *f, ts_keyset keys)
 {
     ts_thread *thread = f->thread;
-    ts_keyset before = f->keys, exclude = thread->exclude;
-    uint8_t key = f->key;
-    ts_keyset lower = TS_KEYSET(key) - 1, below = keys & lower;
+    ts_keyset exclude = thread->exclude, lower = TS_KEYSET(f->key) - 1, below = keys & lower;
     if (TS_UNLIKELY(below == 0))
         return ts_fail_no_keys(f);
+    const place before __attribute__((cleanup(restore), unused)) = {f, f->keys, exclude, f->key};
     /* the running key and all above, but for the one that refuses TS_NONE */
     thread->exclude = exclude | (lower ^ (TS_KEYSET(TS_KEY_ABSENT) - 1));
     f->keys = below;
     f->key = ts_highest_key(below);
-    ts_status status = ts_hop(f, f->table->slot[f->key]);
-    f->keys = before;
-    f->key = key;
-    thread->exclude = exclude;
-    return status;
+    return ts_hop(f, f->table->slot[f->key]);
 }
 
 ts_status ts_redispatch(ts_frame *f) { return descend(f, f->keys); }
@@ -57,10 +66,9 @@ ts_status ts_call_slow(ts_frame *f)
         thread->rng.offset += ts_ops[f->op].reserve(f);
     }
     f->key = ts_highest_key(f->keys);
+    TS_DEPTH_AFTER(thread->depth);
     thread->depth++;
-    ts_status status = ts_hop(f, f->table->slot[f->key]);
-    thread->depth--;
-    return status;
+    return ts_hop(f, f->table->slot[f->key]);
 }
 
 ts_keyset ts_list_keys(const ts_value *list)

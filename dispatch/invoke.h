@@ -24,6 +24,10 @@
 
 /** Rare things before the first slot: thread set-up, timers, random counters, depth. */
 TS_COLD ts_status ts_call_slow(ts_frame *f);
+/** What is to be said, and released, when a call failed, and when it did not but lacks its first
+ *  result: a kernel that fails says why. Returns the call's status. */
+TS_COLD ts_status ts_call_failed(ts_frame *f, ts_status status);
+TS_COLD ts_status ts_call_lacks(ts_frame *f);
 /** Error paths of boxing. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
@@ -78,7 +82,14 @@ TS_INLINE ts_keyset ts_keys_visited(ts_keyset keys, const ts_thread *thread,
     return (keys | thread->include | all) & ~thread->exclude & table->mask;
 }
 
-/** A call from the top: keys from arguments and given results, then the highest slot. */
+/** Ends a call in whatever way it is left, by an exception or pthread_exit() too.
+ *  The depth is stored, not decremented: a chain through memory would bind call to call. */
+TS_INLINE void ts_depth_restore(const uint16_t *depth) { ts_tls.depth = *depth; }
+#define TS_DEPTH_AFTER(depth)                                                                     \
+    const uint16_t depth_after __attribute__((cleanup(ts_depth_restore))) = (uint16_t)(depth)
+
+/** A call from the top: keys from arguments and given results, then the highest slot.
+ *  The first result, if wanted, is there when it returns TS_OK; others are the op's to make. */
 TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets, int nrets,
                             int given, int want, const void *site)
 {
@@ -104,17 +115,22 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     f.want = (uint8_t)want;
     f.given = (uint8_t)given;
     f.keys = keys = ts_keys_visited(keys, thread, table);
-    int32_t depth = thread->depth;
+    unsigned depth = thread->depth;
     uint32_t state = atomic_load_explicit(&thread->state, memory_order_relaxed);
-    if (TS_UNLIKELY((state ^ TS_THREAD_READY) | table->flags | ((uint32_t)depth & TS_MAX_DEPTH)) ||
+    if (TS_UNLIKELY((state ^ TS_THREAD_READY) | table->flags | (depth & TS_MAX_DEPTH)) ||
         TS_UNLIKELY(!keys))
         return ts_call_slow(&f);
     f.key = ts_highest_key(keys);
-    thread->depth = depth + 1;
-    status = table->slot[f.key](&f);
-    /* stored, not decremented: a chain through memory would bind call to call */
-    thread->depth = depth;
-    return status;
+    thread->depth = (uint16_t)(depth + 1);
+    {
+        TS_DEPTH_AFTER(depth);
+        status = table->slot[f.key](&f);
+    }
+    if (TS_UNLIKELY(status != TS_OK))
+        return ts_call_failed(&f, status);
+    if ((want & ~given & 1) && TS_UNLIKELY(!rets[0].t))
+        return ts_call_lacks(&f);
+    return TS_OK;
 }
 
 /** Op with one tensor result, owned by the innermost scope. */
@@ -182,7 +198,7 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
     ts_thread *thread = &ts_tls;
     TS_UNROLL(4)
     for (int i = 1; i < nrets; i++)
-        if (outs[i])
+        if (outs[i] && TS_LIKELY(rets[i].t != NULL))
             *outs[i] = ts_scope_adopt(thread, rets[i].t);
     return ts_scope_adopt(thread, rets[0].t);
 }

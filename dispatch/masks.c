@@ -36,7 +36,10 @@ ts_status ts_layer_enable(ts_key key, bool on)
 {
     TS_TRY(layer_check("layer_enable", key));
     ts_thread *t = ts_thread_self();
-    t->include = on ? t->include | TS_KEYSET(key) : t->include & ~TS_KEYSET(key);
+    ts_keyset bit = TS_KEYSET(key);
+    t->include = on ? t->include | bit : t->include & ~bit;
+    for (ts_block *b = t->blocks; b <= t->scope; b++) /* no scope's end takes it back */
+        b->modes.include = on ? b->modes.include | bit : b->modes.include & ~bit;
     return TS_OK;
 }
 

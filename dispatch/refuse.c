@@ -3,6 +3,7 @@
 #include "core/device.h"
 #include "dispatch/invoke.h"
 #include "dispatch/registry.h"
+#include "include/tessera/program.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,6 +40,7 @@ int ts_frame_describe(const ts_frame *f, char *buffer, size_t size)
 
 int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size)
 {
+    TS_C_LOCALE;
     int used = put(buffer, size, 0, "%s(", name);
     for (int i = 0; i < nargs; i++) {
         const ts_value *v = &args[i];
@@ -84,6 +86,10 @@ ts_status ts_fail_null_arg(int op, int index, const void *site)
 ts_status ts_absent_tensor(ts_frame *f)
 {
     const char *name = "out";
+    const ts_tensor *dead = NULL;
+    for (int i = f->nrets - 1; i >= 0; i--)
+        if ((f->given >> i & 1) && ts_tensor_is_dead(f->rets[i].t))
+            dead = f->rets[i].t;
     for (int i = f->nargs - 1; i >= 0; i--) {
         const ts_value *v = &f->args[i];
         if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
@@ -93,11 +99,49 @@ ts_status ts_absent_tensor(ts_frame *f)
         uint32_t n;
         ts_tensor *const *t = ts_value_members(v, &n);
         for (uint32_t k = 0; k < n; k++)
-            if (ts_is_none(t[k]))
+            if (ts_is_none(t[k]) || ts_tensor_is_dead(t[k])) {
                 name = ts_ops[f->op].schema.args[i].name;
+                dead = ts_is_none(t[k]) ? NULL : t[k];
+            }
     }
+    if (dead)
+        return ts_fail_dead(ts_op_name(f->op), f->site, name, dead);
     return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
                       "argument '%s': expected a tensor, got TS_NONE", name);
+}
+
+/** Layers and backend that the call passes, from the top, as "NAN, AUTOGRAD, CPU". */
+static const char *name_visited(const ts_frame *f, char *text, size_t size)
+{
+    int used = 0;
+    for (ts_keyset keys = f->keys; keys && used < (int)size;) {
+        ts_key key = ts_highest_key(keys);
+        used = put(text, size, used, "%s%s", used ? ", " : "", ts_key_name(key));
+        keys = key < 16 ? 0 : keys & ~TS_KEYSET(key);
+    }
+    return text;
+}
+
+ts_status ts_call_failed(ts_frame *f, ts_status status)
+{
+    char keys[200] = "";
+    ts_error *e = f->thread->error;
+    if (e->code == TS_OK || e->told)
+        ts_fail_op(status, ts_op_name(f->op), f->site, "record why with ts_error_set()",
+                   "failed without saying why; the call passes %s",
+                   name_visited(f, keys, sizeof keys));
+    e->told = f->thread->depth == 0;
+    return ts_drop_results(f, status);
+}
+
+ts_status ts_call_lacks(ts_frame *f)
+{
+    char keys[200] = "";
+    return ts_call_failed(
+        f, ts_fail_op(TS_ERR_INTERNAL, ts_op_name(f->op), f->site,
+                      "a layer calls ts_redispatch(), or puts a tensor into frame->rets",
+                      "returned TS_OK without a result; the call passes %s",
+                      name_visited(f, keys, sizeof keys)));
 }
 
 ts_status ts_fail_no_keys(const ts_frame *f)
@@ -131,6 +175,7 @@ ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const ch
     const char *name = arg >= 0 && arg < f->nargs ? ts_ops[f->op].schema.args[arg].name : "?";
     char text[900];
     va_list args;
+    TS_C_LOCALE;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);

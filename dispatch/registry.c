@@ -8,7 +8,6 @@
 #include "dispatch/store.h"
 #include "include/tessera/check.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -35,11 +34,9 @@ ts_status ts_device_from_name(const char *name, ts_device *device)
                             "device_from_name: expected a name and a place for the device");
     size_t n = strcspn(name, ":");
     const char *digits = name[n] ? name + n + 1 : "0";
-    char *end;
-    long index = strtol(digits, &end, 10);
-    if (*end || end == digits)
-        index = -1;
-    for (ts_key k = 0; index >= 0 && index < 256 && k < 16; k++) {
+    int64_t index;
+    bool valid = ts_read_int(digits, 0, 255, &index);
+    for (ts_key k = 0; valid && k < 16; k++) {
         const char *key = ts_key_name(k);
         if (strlen(key) == n && strncasecmp(key, name, n) == 0 && *key != '?') {
             *device = (ts_device){k, (uint8_t)index};
@@ -84,22 +81,6 @@ int ts_op_by_name(const char *name)
     int op = e ? e->op : -1;
     ts_registry_end(TS_OK);
     return op;
-}
-
-const char *ts_site_name(const void *site, char *buffer, size_t size)
-{
-    Dl_info info;
-    if (site && dladdr((void *)site, &info)) {
-        const char *file = info.dli_fname ? info.dli_fname : "?";
-        const char *slash = strrchr(file, '/');
-        snprintf(buffer, size, "%s+0x%zx in %s", info.dli_sname ? info.dli_sname : "code",
-                 (size_t)((const char *)site -
-                          (const char *)(info.dli_saddr ? info.dli_saddr : info.dli_fbase)),
-                 slash ? slash + 1 : file);
-    } else {
-        snprintf(buffer, size, "%p", site);
-    }
-    return buffer;
 }
 
 /** The entry for a name, made on demand; NULL with an error. Lock held. */
@@ -160,8 +141,8 @@ static ts_status op_define(const ts_op_info *row)
     if (e->op >= 0)
         return ts_error_set(TS_ERR_REGISTRY,
                             "register_op: '%s' is defined already: first at %s, again at %s",
-                            e->name, ts_site_name(ts_ops[e->op].site, a, sizeof a),
-                            ts_site_name(row->site, b, sizeof b));
+                            e->name, ts_format_site(a, sizeof a, ts_ops[e->op].site),
+                            ts_format_site(b, sizeof b, row->site));
     int op = ts_reg.ops;
     if (op >= TS_MAX_OPS - 1)
         return ts_error_set(TS_ERR_REGISTRY, "register_op: the registry holds at most %d ops",
@@ -355,8 +336,8 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
     if (r->older && ts_log_on("dispatch")) {
         char a[160], b[160];
         ts_log_write("dispatch", "%s: kernel for %s at %s replaces the one at %s", op,
-                     ts_key_name(key), ts_site_name((const void *)kernel, a, sizeof a),
-                     ts_site_name((const void *)r->older->kernel, b, sizeof b));
+                     ts_key_name(key), ts_format_site(a, sizeof a, (const void *)kernel),
+                     ts_format_site(b, sizeof b, (const void *)r->older->kernel));
     }
     if (out)
         *out = r;
@@ -409,8 +390,8 @@ static ts_status fallback_add(ts_key key, ts_kernel kernel, ts_registration **ou
         return ts_error_set(
             TS_ERR_REGISTRY,
             "register_fallback: %s has a fallback already: first at %s, again at %s",
-            ts_key_name(key), ts_site_name((const void *)first->kernel, a, sizeof a),
-            ts_site_name((const void *)kernel, b, sizeof b));
+            ts_key_name(key), ts_format_site(a, sizeof a, (const void *)first->kernel),
+            ts_format_site(b, sizeof b, (const void *)kernel));
     ts_registration *r = push(&ts_fallbacks, key, NULL);
     TS_TRY(r);
     r->kernel = kernel;

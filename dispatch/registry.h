@@ -11,8 +11,6 @@ ts_status ts_registry_install(const ts_op_info *rows, int count);
 /** Brackets several registrations; see store.h. */
 void ts_registry_begin(void);
 ts_status ts_registry_end(ts_status status);
-/** Symbol and library of a code address, for messages. Returns buffer. */
-const char *ts_site_name(const void *site, char *buffer, size_t size);
 /** Gives an op, known or not yet, a gradient rule, which must live as long
  * as the process. In a transaction. */
 ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);

@@ -165,7 +165,7 @@ ts_status ts_op_dump(const char *name, FILE *out)
         ts_kernel kernel = own && k < 16 ? t->impl[k] : own || fallback ? t->slot[k] : NULL;
         char where[160] = "";
         if (kernel)
-            ts_site_name((const void *)kernel, where, sizeof where);
+            ts_format_site(where, sizeof where, (const void *)kernel);
         fprintf(out, "%3d %-16s %-20s %s\n", k, ts_key_name((ts_key)k), rules[rule], where);
     }
     return ts_registry_end(TS_OK);

@@ -2,6 +2,7 @@
  * Without timers it has no rows. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
+#include "include/tessera/program.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -60,6 +61,7 @@ static ts_status write_rows(FILE *out, ts_timers_format format, int most)
 {
     if (!out)
         return ts_error_set(TS_ERR_NULL, "timers_write: argument 'out': expected a file, got NULL");
+    TS_C_LOCALE;
     ts_timer_rows all = {0};
     ts_timers_rows(&all);
     ts_timer_totals totals = ts_timers_totals();

@@ -9,7 +9,6 @@
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <tessera/tessera.h>
 
 static ts_module *make_network(void)
@@ -50,26 +49,32 @@ static ts_status use_plugin(const char *path, ts_device *device)
 int main(int argc, char **argv)
 {
     ts_device device = TS_DEVICE_CPU;
-    if (argc > 2 && strcmp(argv[1], "--plugin") == 0) {
-        if (use_plugin(argv[2], &device) != TS_OK) {
-            ts_error_print();
-            return EXIT_FAILURE;
-        }
-        argc -= 2, argv += 2;
+    const char *plugin = NULL;
+    int64_t steps = 1000;
+    int status;
+    const ts_argument arguments[] = {
+        {"--plugin", "a backend's shared library, on whose first device all runs", .text = &plugin},
+        {"STEPS", "steps of training", .number = &steps, .least = 1, .most = 1000000000},
+    };
+    if (!ts_program_begin(argc, argv, "Trains a small network on y = sin(3 a) * b.", arguments, 2,
+                          &status))
+        return status;
+    if (plugin && use_plugin(plugin, &device) != TS_OK) {
+        ts_error_print();
+        return EXIT_FAILURE;
     }
-    int steps = argc > 1 ? atoi(argv[1]) : 1000;
     double loss = 1;
     ts_manual_seed(1);
     ts_module *net = make_network();
     ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.01);
     ts_optimizer *optimizer = ts_optimizer_for(net, TS_ADAMW, &opts);
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = 20, .total_steps = steps};
-    for (int step = 0; optimizer && step < steps; step++) {
+    for (int64_t step = 0; optimizer && step < steps; step++) {
         if (ts_schedule_apply(&schedule, optimizer, step) != TS_OK ||
             train_step(net, optimizer, &loss) != TS_OK)
             break;
         if (step % 100 == 0 || step == steps - 1)
-            printf("step %4d  loss %.6f\n", step, loss);
+            printf("step %4d  loss %.6f\n", (int)step, loss);
     }
     ts_backend_stats stats;
     if (device.backend != TS_DEVICE_CPU.backend &&
@@ -79,5 +84,5 @@ int main(int argc, char **argv)
     ts_error_print(); // nothing when nothing failed
     ts_optimizer_free(optimizer);
     ts_module_free(net);
-    return ts_error_code() == TS_OK && loss < 0.001 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return ts_program_end(ts_error_code() == TS_OK && loss < 0.001 ? 0 : EXIT_FAILURE);
 }

@@ -47,11 +47,19 @@ static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_sca
 
 int main(int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "bf16";
+    const char *name = "bf16";
+    int64_t steps = 1000;
+    int status;
+    const ts_argument arguments[] = {
+        {"DTYPE", "of products", .text = &name, .one_of = "bf16|f16|f32"},
+        {"STEPS", "steps of training", .number = &steps, .least = 1, .most = 1000000000},
+    };
+    if (!ts_program_begin(argc, argv, "Trains a small network in mixed precision.", arguments, 2,
+                          &status))
+        return status;
     ts_dtype dtype = strcmp(name, "f16") == 0    ? TS_F16
                      : strcmp(name, "bf16") == 0 ? TS_BF16
                                                  : TS_DTYPE_NONE;
-    int steps = argc > 2 ? atoi(argv[2]) : 1000;
     double loss = 1;
     ts_manual_seed(1);
     ts_module *net = make_network();
@@ -61,16 +69,17 @@ int main(int argc, char **argv)
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = 20, .total_steps = steps};
     ts_grad_scaler *scaler =
         ts_grad_scaler_new(TS_OPTS(ts_grad_scaler_opts, .disabled = dtype != TS_F16));
-    for (int step = 0; optimizer && scaler && step < steps; step++) {
+    for (int64_t step = 0; optimizer && scaler && step < steps; step++) {
         if (ts_schedule_apply(&schedule, optimizer, step) != TS_OK ||
             train_step(net, optimizer, scaler, dtype, &loss) != TS_OK)
             break;
         if (step % 100 == 0 || step == steps - 1)
-            printf("step %4d  loss %.6f  scale %g\n", step, loss, ts_grad_scaler_get_scale(scaler));
+            printf("step %4d  loss %.6f  scale %g\n", (int)step, loss,
+                   ts_grad_scaler_get_scale(scaler));
     }
     ts_error_print(); // nothing when nothing failed
     ts_grad_scaler_free(scaler);
     ts_optimizer_free(optimizer);
     ts_module_free(net);
-    return ts_error_code() == TS_OK && loss < 0.001 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return ts_program_end(ts_error_code() == TS_OK && loss < 0.001 ? 0 : EXIT_FAILURE);
 }

@@ -103,9 +103,14 @@ static ts_status run(void)
                : ts_error_set(TS_ERR_STATE, "the gradient is wrong");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    int ended;
+    static const char about[] =
+        "Registers an operator of its own, and checks its gradients by differences.";
+    if (!ts_program_begin(argc, argv, about, NULL, 0, &ended))
+        return ended;
     ts_status status = run();
     ts_error_print(); // nothing when nothing failed
-    return status == TS_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+    return ts_program_end(status == TS_OK ? EXIT_SUCCESS : EXIT_FAILURE);
 }

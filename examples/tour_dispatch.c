@@ -179,8 +179,13 @@ static void costs(void)
     row("ts_add, replayed", cost_of_replay(), "called by the interpreter of graphs");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    int ended;
+    static const char about[] =
+        "Follows one ts_add() through the dispatcher, and says what each station costs.";
+    if (!ts_program_begin(argc, argv, about, NULL, 0, &ended))
+        return ended;
     TS_SCOPE;
     a = ts_ones(TS_SIZES(1), TS_F32);
     b = ts_ones(TS_SIZES(1), TS_F32);
@@ -201,5 +206,5 @@ int main(void)
         return 1;
     }
     costs();
-    return ts_error_code() != TS_OK;
+    return ts_program_end(ts_error_code() != TS_OK);
 }

@@ -74,14 +74,21 @@ static ts_status run(trainer *t, ts_graph **graph, const char *form)
 
 int main(int argc, char **argv)
 {
+    const char *form = "text";
+    int ended;
+    const ts_argument arguments[] = {
+        {"FORM", "of the graph that is printed", .text = &form, .one_of = "text|dot|json"}};
+    if (!ts_program_begin(argc, argv, "Records a training step and trains on by replaying it.",
+                          arguments, 1, &ended))
+        return ended;
     TS_SCOPE;
     trainer t = {NULL, NULL};
     ts_graph *graph = NULL;
-    ts_status status = run(&t, &graph, argc > 1 ? argv[1] : "text");
+    ts_status status = run(&t, &graph, form);
     if (status != TS_OK)
         ts_error_print();
     ts_graph_free(graph);
     ts_optimizer_free(t.sgd);
     ts_module_free(t.net);
-    return status != TS_OK;
+    return ts_program_end(status != TS_OK);
 }

@@ -3,13 +3,12 @@
  * Trains a byte-level GPT on one file and shows what each layer of the dispatcher cost.
  *
  *     train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N]
- *               [--resume] ...
+ *               [--resume | --overwrite] ...
  *
- * All files go under DIR. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
+ * All files go under DIR, which belongs to one run: a second one is refused unless it is told to
+ * overwrite it. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
  */
 // SPDX-License-Identifier: MIT
-#include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -97,15 +96,40 @@ typedef struct run {
     const char *data, *out, *device_name;
     ts_device device; // of model, optimizer and batches
     int64_t steps, seed, save_every, val_every;
-    bool resume, stopped;
-    ts_training state; // model, optimizer, training text, step
+    bool resume, overwrite, stopped;
+    ts_training state; // model, optimizer, training text, step, run
+    ts_run *folder;    // its lock, while this process has it
     ts_loader *val;
     double entropy;
     char text[4096]; // the last path or message
 } run;
 
-static volatile sig_atomic_t interrupted;
-static void interrupt(int signal) { (void)signal, interrupted = 1; }
+static volatile sig_atomic_t interrupted; // the number of the signal
+static void interrupt(int number)
+{
+    interrupted = number;
+    if (number == SIGINT)
+        signal(SIGINT, SIG_DFL); // a second Ctrl-C ends the program at once
+}
+
+/** Signals that end a run with a checkpoint, unless the caller ignores them (nohup); and those that
+ * would end it without: a closed pipe and a file's limit are errors of the write instead. */
+static void set_signals(void)
+{
+    static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++)
+        if (signal(endings[i], interrupt) == SIG_IGN)
+            signal(endings[i], SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+/** Ends what may take long and is not training. */
+static ts_status unless_interrupted(run *r)
+{
+    r->stopped = interrupted;
+    return r->stopped ? ts_error_set(TS_ERR_STATE, "interrupted") : TS_OK;
+}
 
 /** The run's path to a file, until the next call. */
 static const char *in_out(run *r, const char *name)
@@ -136,6 +160,8 @@ static ts_status validate(run *r, int64_t most, double *mean)
     for (int64_t i = 0; i < n; i++) {
         TS_SCOPE;
         ts_batch b;
+        if (most == INT64_MAX)
+            TS_TRY(unless_interrupted(r));
         TS_TRY(ts_loader_next(r->val, &b));
         TS_TRY(ts_item(loss_of(r, &b), &one));
         sum += one;
@@ -152,6 +178,7 @@ static ts_status unigram_entropy(run *r)
     for (int64_t i = 0; i < ts_loader_batches(r->val); i++) {
         TS_SCOPE;
         ts_batch b;
+        TS_TRY(unless_interrupted(r));
         TS_TRY(ts_loader_next(r->val, &b));
         const int64_t *y = ts_data(b.y);
         for (int64_t k = 0; k < ts_numel(b.y); k++, total++)
@@ -162,35 +189,61 @@ static ts_status unigram_entropy(run *r)
     return TS_OK;
 }
 
-static ts_status train(run *r, ts_csv *log, ts_progress *progress)
+/** One step: after a failure before its count, the run is as it was. */
+static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
 {
+    TS_SCOPE;
     ts_training *s = &r->state;
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = r->steps / 20,
                             .total_steps = r->steps, .final_ratio = 0.1};
-    while (s->step < r->steps && !r->stopped) {
-        TS_SCOPE;
-        ts_batch batch;
-        double value, val = NAN;
-        TS_TRY(ts_schedule_apply(&schedule, s->optimizer, s->step));
-        TS_TRY(ts_loader_next(s->loader, &batch));
-        ts_tensor *loss = loss_of(r, &batch);
-        TS_TRY(ts_backward(loss));
-        TS_TRY(ts_optimizer_step(s->optimizer));
-        ts_optimizer_zero_grad(s->optimizer);
-        s->step++;
-        TS_TRY(ts_item(loss, &value));
-        if (s->step % r->val_every == 0)
-            TS_TRY(validate(r, 8, &val));
-        TS_TRY(ts_progress_add_items(progress, B * T));
-        TS_TRY(ts_progress_step(progress, ts_detach(loss)));
-        double row[] = {(double)s->step, value, val, ts_optimizer_group(s->optimizer, 0)->lr,
-                        ts_progress_items_per_second(progress)};
-        TS_TRY(ts_csv_row(log, row, 5));
-        r->stopped = interrupted; /* read once: whoever stops here has saved */
-        if (s->step % r->save_every == 0 || r->stopped || s->step == r->steps)
-            TS_TRY(ts_training_save(s, r->out));
+    ts_batch batch;
+    double value, val = NAN;
+    TS_TRY(ts_schedule_apply(&schedule, s->optimizer, s->step));
+    TS_TRY(ts_loader_next(s->loader, &batch));
+    ts_tensor *loss = loss_of(r, &batch);
+    TS_TRY(ts_backward(loss));
+    TS_TRY(ts_optimizer_step(s->optimizer));
+    ts_optimizer_zero_grad(s->optimizer);
+    s->step++;
+    TS_TRY(ts_item(loss, &value));
+    if (s->step % r->val_every == 0)
+        TS_TRY(validate(r, 8, &val));
+    TS_TRY(ts_progress_add_items(progress, B * T));
+    TS_TRY(ts_progress_step(progress, ts_detach(loss)));
+    double row[] = {(double)s->step, value, val, ts_optimizer_group(s->optimizer, 0)->lr,
+                    ts_progress_items_per_second(progress), (double)ts_run_id(s->run)};
+    return ts_csv_row(log, row, 6);
+}
+
+/** Steps to the end, or to a signal. The last checkpoint is of the last step, whatever ended it. */
+static ts_status train(run *r, ts_csv *log, ts_progress *progress)
+{
+    ts_training *s = &r->state;
+    ts_status status = TS_OK, saving = TS_OK;
+    int64_t saved = r->resume ? s->step : -1;
+    while (s->step < r->steps && !interrupted && status == TS_OK && saving == TS_OK) {
+        int64_t before = s->step;
+        ts_loader_state place = ts_loader_get_state(s->loader);
+        ts_rng_state rng = ts_rng_get_state();
+        status = train_step(r, log, progress);
+        if (status != TS_OK && s->step == before) {
+            ts_loader_set_state(s->loader, place), ts_rng_set_state(rng);
+            if (interrupted && status == TS_ERR_STATE) // while it waited for data
+                status = TS_OK, ts_error_clear();
+        }
+        if (status == TS_OK && s->step % r->save_every == 0 && s->step < r->steps) {
+            saving = ts_training_save(s, r->out);
+            saved = s->step;
+        }
     }
-    return TS_OK;
+    ts_error_print(), ts_error_clear(); // of what ended it, before another save
+    if (saved != s->step)
+        saving = ts_training_save(s, r->out);
+    r->stopped = interrupted;
+    if (saving == TS_OK && (r->stopped || status != TS_OK))
+        fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n",
+                (long long)s->step);
+    return status != TS_OK ? status : saving;
 }
 
 /** Prints bytes drawn one by one, each from the last T; what a terminal might obey as \xNN. */
@@ -200,6 +253,7 @@ static ts_status sample(run *r)
     int64_t text[301] = {'\n'};
     for (int n = 1; n <= 300; n++) {
         TS_SCOPE;
+        TS_TRY(unless_interrupted(r));
         int64_t seen = n < T ? n : T;
         ts_tensor *seen_text = ts_from_array(text + n - seen, TS_I64, TS_SIZES(1, seen));
         ts_tensor *logits = ts_forward(r->state.model, there(r, seen_text));
@@ -211,6 +265,12 @@ static ts_status sample(run *r)
                (int)text[n]);
     }
     return TS_OK;
+}
+
+static ts_status write_timers(FILE *out, void *unused)
+{
+    (void)unused;
+    return ts_timers_write(out, TS_TIMERS_JSON);
 }
 
 static ts_status report(run *r)
@@ -232,9 +292,7 @@ static ts_status report(run *r)
     TS_TRY(ts_safetensors_save(in_out(r, "model.safetensors"), model.names, model.tensors, model.n,
                                NULL, NULL, 0));
     ts_named_tensors_free(&model);
-    FILE *timers = fopen(in_out(r, "timers.json"), "w");
-    if (!timers || ts_timers_write(timers, TS_TIMERS_JSON) != TS_OK || fclose(timers) != 0)
-        return ts_error_set(TS_ERR_IO, "cannot write '%s': %s", r->text, strerror(errno));
+    TS_TRY(ts_replace_file("train_gpt", in_out(r, "timers.json"), write_timers, NULL));
     printf("\nWhere the time went, by op and layer:\n\n");
     TS_TRY(ts_timers_write_top(stdout, 20));
     printf("\nA sample:\n\n");
@@ -248,10 +306,12 @@ static ts_status report(run *r)
 static ts_status go(run *r)
 {
     TS_SCOPE;
-    const char *const columns[] = {"step", "loss", "val_loss", "lr", "tokens_per_s"};
+    static const char *const columns[] = {"step", "loss", "val_loss", "lr", "tokens_per_s", "run"},
+                      *const outputs[] = {"loss.svg", "timers.json", "model.safetensors"};
     uint64_t seed = (uint64_t)r->seed;
     ts_loader_opts data = {
-        .size = sizeof data, .batch = B, .length = T, .dtype = TS_U8, .to = 0.9, .seed = seed};
+        .size = sizeof data, .batch = B, .length = T, .dtype = TS_U8, .to = 0.9, .seed = seed,
+        .stop = &interrupted};
     ts_loader_opts held_out = data;
     held_out.from = 0.9, held_out.to = 1, held_out.in_order = true;
     ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
@@ -264,14 +324,18 @@ static ts_status go(run *r)
     TS_TRY(r->state.model = gpt_new());
     TS_TRY(r->state.optimizer = ts_optimizer_for(r->state.model, TS_ADAMW, &adamw));
     TS_TRY(ts_optimizer_set_max_norm(r->state.optimizer, 1));
-    TS_TRY(unigram_entropy(r));
+    r->state.run = r->folder =
+        ts_run_open(r->out, TS_OPTS(ts_run_opts, .resume = r->resume, .overwrite = r->overwrite,
+                                    .outputs = outputs, .noutputs = 3));
+    TS_TRY(r->folder);
     if (r->resume) {
         TS_TRY(ts_training_resume(&r->state, r->out, r->text, sizeof r->text));
         fprintf(stderr, "resuming at %s\n", r->text);
     }
-    TS_TRY(ts_make_folders(r->out));
-    ts_csv *log = r->resume ? ts_csv_resume(in_out(r, "log.csv"), columns, 5, r->state.step)
-                            : ts_csv_create(in_out(r, "log.csv"), columns, 5);
+    if (unigram_entropy(r) != TS_OK && !r->stopped)
+        return ts_error_code();
+    ts_error_clear();
+    ts_csv *log = ts_run_log(r->folder, columns, 6, r->state.step);
     TS_TRY(log);
     ts_progress *progress =
         ts_progress_new(r->steps, TS_OPTS(ts_progress_opts, .label = "train", .item_unit = "tokens",
@@ -284,11 +348,14 @@ static ts_status go(run *r)
         ts_error_print(); // a build without timers trains all the same
     ts_status status = train(r, log, progress);
     ts_progress_end(progress), ts_progress_free(progress);
-    ts_csv_close(log);
-    if (status == TS_OK && r->stopped)
-        fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n",
-                (long long)r->state.step);
-    return status != TS_OK || r->stopped ? status : report(r);
+    if (ts_csv_close(log) != TS_OK && status == TS_OK)
+        status = ts_error_code();
+    if (status == TS_OK && !r->stopped) {
+        status = report(r);
+        if (r->stopped) // in the report, which a resumed run writes
+            status = TS_OK, ts_error_clear();
+    }
+    return status;
 }
 
 int main(int argc, char **argv)
@@ -296,36 +363,34 @@ int main(int argc, char **argv)
     run r = {.out = "runs/gpt", .device_name = "auto", .steps = 1600, .seed = 1, .save_every = 200,
              .val_every = 50,
              .state.size = sizeof(ts_training)};
-    static const struct option options[] = {{"data", 1, 0, 'd'}, {"out", 1, 0, 'o'},
-                                            {"steps", 1, 0, 'n'}, {"device", 1, 0, 'g'},
-                                            {"seed", 1, 0, 's'}, {"save-every", 1, 0, 'e'},
-                                            {"val-every", 1, 0, 'v'}, {"resume", 0, 0, 'r'},
-                                            {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
-        switch (c) {
-        case 'd': r.data = optarg; break;
-        case 'o': r.out = optarg; break;
-        case 'g': r.device_name = optarg; break;
-        case 'n': r.steps = atoll(optarg); break;
-        case 's': r.seed = atoll(optarg); break;
-        case 'e': r.save_every = atoll(optarg); break;
-        case 'v': r.val_every = atoll(optarg); break;
-        case 'r': r.resume = true; break;
-        default: r.data = NULL; optind = argc;
-        }
-    if (!r.data || r.steps < 1 || r.save_every < 1 || r.val_every < 1 || strlen(r.out) > 4000 ||
-        !r.out[0]) {
-        fprintf(stderr, "usage: train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] "
-                        "[--steps N] [--seed N] [--resume] [--save-every N] [--val-every N]\n");
-        return 2;
-    }
-    signal(SIGINT, interrupt), signal(SIGTERM, interrupt);
-    ts_status status = go(&r);
+    enum { MOST = 1000000000 };
+    const ts_argument arguments[] = {
+        {"--data", "the text", .text = &r.data, .required = true},
+        {"--out", "the run's folder", .text = &r.out},
+        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name},
+        {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
+        {"--seed", "of weights and order", .number = &r.seed, .most = INT64_MAX},
+        {"--save-every", "steps between checkpoints", .number = &r.save_every, .least = 1,
+         .most = MOST},
+        {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,
+         .most = MOST},
+        {"--resume", "go on with the run in the folder", .flag = &r.resume},
+        {"--overwrite", "remove the run in the folder, then begin anew", .flag = &r.overwrite},
+    };
+    int status;
+    if (!ts_program_begin(argc, argv, "Trains a byte-level GPT on one file.", arguments,
+                          sizeof arguments / sizeof *arguments, &status))
+        return status;
+    set_signals();
+    status = go(&r);
     if (status != TS_OK)
         ts_error_print();
+    if (interrupted) // the loaders' threads may wait for data that never comes
+        return ts_program_end(status != TS_OK ? 1 : r.stopped ? 128 + (int)interrupted : 0);
     ts_optimizer_free(r.state.optimizer);
     ts_module_free(r.state.model);
     ts_loader_close(r.state.loader);
     ts_loader_close(r.val);
-    return status != TS_OK ? 1 : r.stopped ? 130 : 0;
+    ts_run_close(r.folder);
+    return ts_program_end(status != TS_OK);
 }

@@ -32,11 +32,6 @@ typedef struct save {
     int root_fd;     /* locked */
 } save;
 
-static ts_status refused(const char *what, const char *path)
-{
-    return ts_fail_op(TS_ERR_IO, op, NULL, NULL, "cannot %s '%s': %s", what, path, strerror(errno));
-}
-
 /* ----------------------------------------------------------------------- before writing ---- */
 
 static ts_status check_sections(const save *s, ts_check_place at)
@@ -92,14 +87,12 @@ static ts_status prepare(save *s, const char *dir, ts_check_place at)
     return TS_OK;
 }
 
-static ts_status lock(save *s, const char *dir)
+static ts_status lock(save *s, const char *on_behalf)
 {
-    TS_TRY(ts_folder_make(op, dir));
-    TS_TRY(ts_folder_make(op, s->root));
-    TS_TRY(ts_folder_open(op, s->root, &s->root_fd));
+    TS_TRY(ts_folder_open(on_behalf, s->root, &s->root_fd));
     /* a file system without locks is no reason not to save */
     if (ts_files.flock(s->root_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return ts_fail_op(TS_ERR_STATE, op, NULL, "give each run a folder of its own",
+        return ts_fail_op(TS_ERR_STATE, on_behalf, NULL, "give each run a folder of its own",
                           "'%s': another save is going on here", s->root);
     return TS_OK;
 }
@@ -125,7 +118,7 @@ static ts_status recover(const save *s)
             back = ts_path("%s/%lld", s->root, (long long)f->step);
             status = TS_STATUS_OF(back);
             if (status == TS_OK && ts_files.rename(path, back) != 0)
-                status = refused("bring back", path);
+                status = ts_file_refused(op, "bring back", path);
         } else if (status == TS_OK && f->kind != TS_CHECKPOINT_WHOLE) {
             if (!ts_folder_remove(path))
                 ts_log_write("io", "cannot remove %s: %s", path, strerror(errno));
@@ -185,7 +178,7 @@ static ts_status write_folder(save *s)
 {
     int fd;
     if (ts_files.mkdir(s->temporary, 0777) != 0)
-        return refused("make the folder", s->temporary);
+        return ts_file_refused(op, "make the folder", s->temporary);
     for (int i = 0; i < s->manifest.nfiles; i++)
         TS_TRY(write_section(s, i));
     TS_TRY(write_manifest(s));
@@ -204,11 +197,11 @@ static ts_status put_in_place(save *s)
     struct stat old;
     bool there = ts_files.stat(s->path, &old) == 0;
     if (!there && errno != ENOENT)
-        return refused("examine", s->path);
+        return ts_file_refused(op, "examine", s->path);
     if (there && ts_files.rename(s->path, s->aside) != 0)
-        return refused("move aside", s->path);
+        return ts_file_refused(op, "move aside", s->path);
     if (ts_files.rename(s->temporary, s->path) != 0) {
-        ts_status status = refused("put the new checkpoint in the place of", s->path);
+        ts_status status = ts_file_refused(op, "put the new checkpoint in the place of", s->path);
         if (there && ts_files.rename(s->aside, s->path) != 0)
             ts_log_write("io", "cannot bring back %s: %s", s->aside, strerror(errno));
         return status;
@@ -219,17 +212,18 @@ static ts_status put_in_place(save *s)
 /* ----------------------------------------------------------------------- after the save ---- */
 
 /* A folder that is being removed must not look like a checkpoint: it loses its name first. */
-static void discard(const save *s, const ts_checkpoint_folder *f)
+static bool discard(const save *s, const ts_checkpoint_folder *f)
 {
     char *path = ts_path("%s/%s", s->root, f->name);
     char *doomed =
         path ? ts_path("%s/%lld.tmp-%ld", s->root, (long long)f->step, (long)getpid()) : NULL;
-    if (!doomed)
-        ts_log_write("io", "cannot remove %s: out of memory", f->name);
-    else if (ts_files.rename(path, doomed) != 0 || !ts_folder_remove(doomed))
-        ts_log_write("io", "cannot remove %s: %s", path, strerror(errno));
+    bool gone = doomed && ts_files.rename(path, doomed) == 0 && ts_folder_remove(doomed);
+    if (!gone)
+        ts_log_write("io", "cannot remove %s: %s", f->name,
+                     doomed ? strerror(errno) : "out of memory");
     ts_sys_free(doomed);
     ts_sys_free(path);
+    return gone;
 }
 
 /* The new checkpoint is safe: what goes wrong from here on is logged
@@ -287,7 +281,11 @@ ts_status ts_checkpoint_save(const char *dir, int64_t step, const ts_checkpoint_
         (ts_manifest){.step = step, .nfiles = nsections, .json = (char *)(uintptr_t)json_text};
     ts_status status = prepare(&s, dir, TS_CHECK_HERE);
     if (status == TS_OK)
-        status = lock(&s, dir);
+        status = ts_folder_make(op, dir);
+    if (status == TS_OK)
+        status = ts_folder_make(op, s.root);
+    if (status == TS_OK)
+        status = lock(&s, op);
     if (status == TS_OK)
         status = recover(&s);
     if (status == TS_OK) {
@@ -299,6 +297,31 @@ ts_status ts_checkpoint_save(const char *dir, int64_t step, const ts_checkpoint_
         else
             ts_folder_remove(s.temporary);
     }
+    finish(&s);
+    return status;
+}
+
+ts_status ts_checkpoint_remove_all(const char *dir)
+{
+    static const char remove_all[] = "checkpoint_remove_all";
+    TS_TRY(TS_CHECK_POINTERS(dir));
+    struct stat there;
+    save s = {.root_fd = -1};
+    ts_checkpoint_list list = {0};
+    TS_TRY(s.root = ts_path("%s/checkpoints", dir));
+    ts_status status = TS_OK;
+    if (ts_files.stat(s.root, &there) == 0) {
+        status = lock(&s, remove_all);
+        if (status == TS_OK)
+            status = ts_checkpoint_list_make(remove_all, s.root, &list);
+        /* from the oldest on, so that after a kill the newest state is still there */
+        for (int64_t i = list.count - 1; status == TS_OK && i >= 0; i--)
+            if (!discard(&s, &list.folders[i]))
+                status = ts_file_refused(remove_all, "remove all checkpoints in", s.root);
+    } else if (errno != ENOENT) {
+        status = ts_file_refused(remove_all, "examine", s.root);
+    }
+    ts_checkpoint_list_free(&list);
     finish(&s);
     return status;
 }

@@ -291,5 +291,5 @@ ts_status ts_npy_save(const char *path, ts_tensor *t)
     if (!(t->flags & TS_TENSOR_CONTIGUOUS))
         t = ts_contiguous(t);
     TS_TRY(t);
-    return ts_file_replace(op, path, write_npy, t);
+    return ts_writer_replace(op, path, write_npy, t);
 }

@@ -60,7 +60,7 @@ ts_status ts_st_plan_make(ts_st_plan *plan, const char *op, const char *where,
                           const char *const *names, ts_tensor *const *tensors, int64_t n,
                           const char *const *keys, const char *const *values, int64_t nmetadata);
 void ts_st_plan_free(ts_st_plan *plan);
-/** Writes header and data; ctx is a ts_st_plan (a ts_write_fn). */
+/** Writes header and data; ctx is a ts_st_plan, for ts_writer_replace(). */
 ts_status ts_st_plan_write(ts_writer *w, void *ctx);
 
 #endif

@@ -280,7 +280,7 @@ ts_status ts_safetensors_save(const char *path, const char *const *names, ts_ten
     TS_TRY(TS_CHECK_STRINGS(keys, nmetadata));
     TS_TRY(TS_CHECK_STRINGS(values, nmetadata));
     TS_TRY(ts_st_plan_make(&plan, op, path, names, tensors, n, keys, values, nmetadata));
-    ts_status status = ts_file_replace(op, path, ts_st_plan_write, &plan);
+    ts_status status = ts_writer_replace(op, path, ts_st_plan_write, &plan);
     ts_st_plan_free(&plan);
     return status;
 }

@@ -24,8 +24,6 @@
 enum { OFF, LOWER_BF16, LOWER_F16, FAILED };
 static const ts_dtype lower[] = {TS_DTYPE_NONE, TS_BF16, TS_F16, TS_DTYPE_NONE};
 
-static _Thread_local ts_autocast_region *innermost __attribute__((tls_model("initial-exec")));
-static _Thread_local bool no_cache __attribute__((tls_model("initial-exec")));
 static _Thread_local ts_autocast_stats stats __attribute__((tls_model("initial-exec")));
 
 static unsigned mode_of(ts_autocast_state state, unsigned backend)
@@ -50,7 +48,8 @@ static bool needs_cast(const ts_tensor *t, ts_keyset backend, ts_dtype dtype)
 /** t in dtype, of the innermost scope; NULL with an error. */
 static ts_tensor *cast(const ts_frame *f, ts_tensor *t, ts_dtype dtype)
 {
-    bool keep = !no_cache && ts_dtype_of(t) == TS_F32 && ts_is_leaf(t) && ts_requires_grad(t);
+    bool keep = !f->thread->no_cast_cache && ts_dtype_of(t) == TS_F32 && ts_is_leaf(t) &&
+                ts_requires_grad(t);
     ts_tensor *known = keep ? ts_cast_cache_find(t, dtype) : NULL;
     if (known && (ts_requires_grad(known) || !ts_grad_enabled())) {
         stats.hits++;
@@ -263,9 +262,10 @@ ts_status ts_layers_install(void)
 static void push(ts_autocast_region *region, ts_autocast_state state, bool without_cache)
 {
     ts_thread *t = ts_thread_self();
-    *region = (ts_autocast_region){innermost, t->include, t->exclude, t->autocast, no_cache};
-    innermost = region;
-    no_cache = without_cache;
+    *region = (ts_autocast_region){t->region, t->include, t->exclude, t->autocast,
+                                   t->no_cast_cache};
+    t->region = region;
+    t->no_cast_cache = without_cache;
     t->autocast = state;
     if (state) { /* also underneath a call or a rule that excludes the layer: the region is newer */
         t->include |= TS_KEYSET(TS_KEY_AUTOCAST);
@@ -337,19 +337,19 @@ ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state 
 ts_status ts_autocast_exit(ts_autocast_region *region)
 {
     TS_TRY(TS_CHECK_POINTERS(region));
-    if (region != innermost)
+    ts_thread *t = ts_thread_self();
+    if (region != t->region)
         return ts_error_set_hint(
             TS_ERR_STATE, "close regions in the reverse order, in the thread that opened them",
             "autocast_exit: argument 'region': expected the innermost region of this thread, got "
             "another");
-    ts_thread *t = ts_thread_self();
     ts_keyset layer = TS_KEYSET(TS_KEY_AUTOCAST);
     t->include = (t->include & ~layer) | (region->include & layer);
     t->exclude = (t->exclude & ~layer) | (region->exclude & layer);
     t->autocast = region->state;
-    no_cache = region->no_cache;
-    innermost = region->outer;
-    if (!innermost)
+    t->no_cast_cache = region->no_cache;
+    t->region = region->outer;
+    if (!t->region)
         ts_cast_cache_clear();
     return TS_OK;
 }

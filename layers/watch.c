@@ -73,7 +73,7 @@ const char *ts_watcher_describe(const ts_frame *f, const char *what, char *buffe
     if (what && used < size)
         used += (size_t)snprintf(buffer + used, size - used, ": %s", what);
     if (f->site && used < size)
-        snprintf(buffer + used, size - used, " [%s]", ts_site_name(f->site, site, sizeof site));
+        snprintf(buffer + used, size - used, " [%s]", ts_format_site(site, sizeof site, f->site));
     return buffer;
 }
 
@@ -83,9 +83,9 @@ void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what)
     ts_watcher_describe(f, what, text, sizeof text);
     if (sink.callback) {
         ts_layer_report report = {w->name, f, text, f->site};
-        ts_mask_guard masks = ts_mask_push(0, TS_KEYSET(w->key));
+        TS_KEEP_MODES;
+        ts_mask_push(0, TS_KEYSET(w->key));
         sink.callback(sink.payload, &report);
-        ts_mask_pop(masks);
     } else if (sink.file) {
         fprintf(sink.file, "%s: %s\n", w->name, text);
     } else {

@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/loader.h"
 #include "include/tessera/check.h"
+#include "include/tessera/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /** A prepared batch. */
@@ -198,11 +199,9 @@ static int64_t part(int64_t all, double fraction)
 static ts_status open_file(ts_loader *l)
 {
     struct stat info;
-    l->fd = open(l->path, O_RDONLY | O_CLOEXEC);
-    if (l->fd < 0 || fstat(l->fd, &info) != 0)
-        return ts_error_set(TS_ERR_IO, "loader: cannot open '%s': %s", l->path, strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return ts_error_set(TS_ERR_IO, "loader: '%s' is no regular file", l->path);
+    TS_TRY(ts_open_file("loader", l->path, O_RDONLY, &l->fd));
+    if (fstat(l->fd, &info) != 0)
+        return ts_error_set(TS_ERR_IO, "loader: cannot examine '%s': %s", l->path, strerror(errno));
     int64_t all = info.st_size / item_size(l->opts.dtype);
     l->first = part(all, l->opts.from);
     l->tokens = part(all, l->opts.to == 0 ? 1 : l->opts.to) - l->first;
@@ -249,6 +248,17 @@ static void start(ts_loader *l)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/** The condition's clock must not jump when somebody sets the time. */
+static void make_lock(ts_loader *l)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
 /** A forked child has no such thread, and the lock may be one that it held: there batches are made
  * in the caller's. */
 static void leave_to_parent(ts_loader *l)
@@ -256,8 +266,7 @@ static void leave_to_parent(ts_loader *l)
     if (!l->threaded || l->process == getpid())
         return;
     l->threaded = false;
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    make_lock(l);
 }
 
 ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
@@ -280,8 +289,7 @@ ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
     l->opts = o;
     l->path = strcpy(copy, path);
     l->fd = -1;
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    make_lock(l);
     if (open_file(l) != TS_OK || make_slots(l) != TS_OK) {
         ts_loader_close(l);
         return NULL;
@@ -332,6 +340,24 @@ static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
     return TS_OK;
 }
 
+/** False when the program was told to stop and the file does not answer. */
+static bool wait_for_batch(ts_loader *l)
+{
+    enum { TENTHS = 5 };
+    int stopped = 0;
+    while (!l->filled && !l->opts.stop)
+        pthread_cond_wait(&l->changed, &l->lock);
+    for (; !l->filled && stopped < TENTHS; stopped += *l->opts.stop != 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += 100000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&l->changed, &l->lock, &until);
+    }
+    return l->filled > 0;
+}
+
 ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
 {
     TS_TRY(TS_CHECK_OBJECTS(loader));
@@ -341,8 +367,11 @@ ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
     leave_to_parent(l);
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
-        while (!l->filled)
-            pthread_cond_wait(&l->changed, &l->lock);
+        if (!wait_for_batch(l)) {
+            pthread_mutex_unlock(&l->lock);
+            return ts_error_set(TS_ERR_STATE, "loader: interrupted while waiting for '%s'",
+                                l->path);
+        }
         s = &l->slots[l->head];
         l->head = (l->head + 1) % SLOTS;
         l->filled--;

@@ -49,6 +49,10 @@ static char *describe(const ts_training *t)
     json_t *root = json_pack("{s:{s:I, s:I}, s:{s:s, s:s}, s:o, s:o}", "loader", "epoch",
                              (json_int_t)at.epoch, "index", (json_int_t)at.index, "rng", "seed",
                              seed, "offset", offset, "optimizer", numbers, "scaler", scaling);
+    if (root && t->run && json_object_set_new(root, "run", json_integer(ts_run_id(t->run))) != 0) {
+        json_decref(root);
+        root = NULL;
+    }
     /* not json_dumps(): without memory its text lacks parts */
     size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17),
            size = root ? json_dumpb(root, NULL, 0, flags) : 0;
@@ -212,12 +216,31 @@ static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const before
     return TS_OK;
 }
 
+/** A checkpoint of another run, put or left into the folder, is no place to go on from. */
+static ts_status check_run(const ts_training *t, const ts_checkpoint *c)
+{
+    ts_scalar id = ts_scalar_int(0);
+    if (!t->run)
+        return TS_OK;
+    ts_status status = ts_checkpoint_number(c, (const char *[]){"run"}, 1, &id);
+    if (status != TS_OK && status != TS_ERR_INDEX)
+        return status;
+    if (status == TS_OK && id.kind == TS_SCALAR_INT && id.i == ts_run_id(t->run))
+        return TS_OK;
+    return ts_error_set_hint(
+        TS_ERR_STATE, "move it away to go on from an earlier one",
+        "training_resume: '%s': expected a checkpoint of run %lld, got one of %lld (0: of none)",
+        ts_checkpoint_path(c), (long long)ts_run_id(t->run), (long long)id.i);
+}
+
 static ts_status take_over(ts_training *t, const ts_checkpoint *c)
 {
     TS_SCOPE;
     ts_named_tensors model = {0}, state = {0};
     before b = {0};
-    ts_status status = read_section(c, "model", &model);
+    ts_status status = check_run(t, c);
+    if (status == TS_OK)
+        status = read_section(c, "model", &model);
     if (status == TS_OK && t->optimizer)
         status = read_section(c, "state", &state);
     if (status == TS_OK)

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "include/tessera/ops.h"
+#include "include/tessera/program.h"
 #include "ops/ops.h"
 
 #include <stdio.h>
@@ -197,6 +198,7 @@ ts_status ts_print(ts_tensor *t)
     if (!t || t == TS_NONE)
         return ts_fail_null("print", __builtin_return_address(0), "t");
     TS_SCOPE;
+    TS_C_LOCALE;
     if (t->storage->data) {
         ts_tensor *c = t->storage->device.backend != TS_KEY_CPU ? ts_to_device(t, TS_DEVICE_CPU)
                        : t->flags & TS_TENSOR_CONTIGUOUS        ? t

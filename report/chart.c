@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: MIT
 #include "report/chart.h"
 
+#include <tessera/program.h>
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -329,6 +331,13 @@ ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series, d
     return TS_OK;
 }
 
+static ts_status print_svg(FILE *out, void *ctx)
+{
+    const ts_text *svg = ctx;
+    fwrite(svg->data, 1, svg->size, out); // the stream remembers a failure
+    return TS_OK;
+}
+
 ts_status ts_chart_write(const ts_chart *chart, const char *path)
 {
     ts_text svg = {0};
@@ -338,7 +347,7 @@ ts_status ts_chart_write(const ts_chart *chart, const char *path)
     ts_chart_draw(chart, &svg);
     ts_status status = ts_text_status(&svg, TS_OP);
     if (status == TS_OK)
-        status = ts_write_whole(path, svg.data, svg.size, TS_OP);
+        status = ts_replace_file(TS_OP, path, print_svg, &svg);
     ts_text_free(&svg);
     return status;
 }

@@ -3,6 +3,7 @@
  * A log of numbers that survives a kill at any moment and goes on as if nothing had happened.
  */
 // SPDX-License-Identifier: MIT
+#include <tessera/program.h>
 #include <tessera/report.h>
 
 #include "report/text.h"
@@ -91,7 +92,7 @@ static ts_status append_line(ts_csv *csv, const char *function)
 {
     if (!ts_write_all(csv->fd, csv->line.data, csv->line.size)) {
         ts_status status = io_error(csv, function, "write");
-        // Best effort: a device has no size, and a resume repairs what stays behind.
+        // Best effort: a resume repairs what stays behind.
         if (ftruncate(csv->fd, csv->size) != 0)
             return status;
         return status;
@@ -108,10 +109,8 @@ ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns
 
     if (!csv)
         return NULL;
-    csv->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-    if (csv->fd < 0)
-        io_error(csv, TS_OP, "create");
-    if (csv->fd < 0 || append_line(csv, TS_OP) != TS_OK) {
+    if (ts_open_file(TS_OP, path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, &csv->fd) != TS_OK ||
+        append_line(csv, TS_OP) != TS_OK) {
         csv_free(csv);
         return NULL;
     }
@@ -164,9 +163,7 @@ static ts_status open_resumed(ts_csv *csv, int64_t last_step)
     char *data = NULL;
     size_t size = 0;
 
-    csv->fd = open(csv->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (csv->fd < 0)
-        return io_error(csv, "csv_resume", "open");
+    TS_TRY(ts_open_file("csv_resume", csv->path, O_WRONLY | O_CREAT | O_APPEND, &csv->fd));
     TS_TRY(ts_read_whole(csv->path, &data, &size, "csv_resume"));
     ts_status status = scan(csv, data, size, last_step);
     free(data);

@@ -5,6 +5,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/ops.h>
+#include <tessera/program.h>
 #include <tessera/report.h>
 
 #include "report/text.h"
@@ -369,6 +370,7 @@ ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
     TS_TRY(TS_CHECK_POINTERS(format));
     if (progress->mode == TS_PROGRESS_QUIET)
         return TS_OK;
+    TS_C_LOCALE;
     bool redraw = progress->line_open;
     if (redraw)
         fputs("\r\x1b[K", progress->stream);

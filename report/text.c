@@ -5,17 +5,16 @@
 // SPDX-License-Identifier: MIT
 #include "report/text.h"
 
+#include <tessera/program.h>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 ts_status ts_no_memory(const char *function)
@@ -27,12 +26,6 @@ bool ts_copy_string(char **copy, const char *string)
 {
     *copy = string ? strdup(string) : NULL;
     return *copy || !string;
-}
-
-/* The C locale object is static in the C library: making it neither allocates nor fails. */
-static locale_t c_locale(void)
-{
-    return newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
 /* ------------------------------------------------------------------ growing strings ---- */
@@ -84,7 +77,7 @@ void ts_text_repeat(ts_text *text, const char *string, int times)
 void ts_text_printf(ts_text *text, const char *format, ...)
 {
     va_list args, again;
-    locale_t old = uselocale(c_locale());
+    TS_C_LOCALE;
 
     va_start(args, format);
     va_copy(again, args);
@@ -97,7 +90,6 @@ void ts_text_printf(ts_text *text, const char *format, ...)
     }
     va_end(again);
     va_end(args);
-    uselocale(old);
 }
 
 void ts_text_xml(ts_text *text, const char *string)
@@ -154,12 +146,11 @@ void ts_text_free(ts_text *text)
 void ts_format(char *buffer, size_t size, const char *format, ...)
 {
     va_list args;
-    locale_t old = uselocale(c_locale());
+    TS_C_LOCALE;
 
     va_start(args, format);
     vsnprintf(buffer, size, format, args);
     va_end(args);
-    uselocale(old);
 }
 
 void ts_format_cell(char buffer[40], double value, int digits)
@@ -213,7 +204,8 @@ void ts_format_si(char *buffer, size_t size, double value, int digits, const cha
 
 double ts_parse_double(const char *string, char **end)
 {
-    return strtod_l(string, end, c_locale());
+    TS_C_LOCALE;
+    return strtod(string, end);
 }
 
 /* ---------------------------------------------------------------------------- UTF-8 ---- */
@@ -291,74 +283,12 @@ bool ts_write_all(int fd, const char *data, size_t size)
     return true;
 }
 
-static ts_status refused(const char *function, const char *what, const char *path, int error)
-{
-    return ts_error_set(TS_ERR_IO, "%s: cannot %s '%s': %s", function, what, path, strerror(error));
-}
-
-/* Renaming over a device would replace the device, so it is written to as it is. */
-static ts_status write_special(const char *path, const char *data, size_t size,
-                               const char *function)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        return refused(function, "open", path, errno);
-    bool ok = ts_write_all(fd, data, size);
-    int error = errno;
-    if (close(fd) != 0 && ok) {
-        ok = false;
-        error = errno;
-    }
-    return ok ? TS_OK : refused(function, "write", path, error);
-}
-
-ts_status ts_write_whole(const char *path, const char *data, size_t size, const char *function)
-{
-    static atomic_uint counter;
-    struct stat status;
-    ts_text temporary = {0};
-
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        return write_special(path, data, size, function);
-    ts_text_printf(&temporary, "%s.%ld-%u.tmp", path, (long)getpid(),
-                   atomic_fetch_add(&counter, 1));
-    ts_status result = ts_text_status(&temporary, function);
-    if (result != TS_OK) {
-        ts_text_free(&temporary);
-        return result;
-    }
-    int fd = open(temporary.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        result = refused(function, "create", temporary.data, errno);
-        ts_text_free(&temporary);
-        return result;
-    }
-    bool ok = ts_write_all(fd, data, size) && fsync(fd) == 0;
-    int error = errno;
-    if (close(fd) != 0 && ok) {
-        ok = false;
-        error = errno;
-    }
-    if (!ok) {
-        result = refused(function, "write", temporary.data, error);
-    } else if (rename(temporary.data, path) != 0) {
-        result = refused(function, "rename a file to", path, errno);
-    }
-    if (result != TS_OK)
-        unlink(temporary.data);
-    ts_text_free(&temporary);
-    return result;
-}
-
 ts_status ts_read_whole(const char *path, char **data, size_t *size, const char *function)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd, error = 0;
     ts_text text = {0};
-    int error = 0;
 
-    if (fd < 0)
-        return refused(function, "open", path, errno);
+    TS_TRY(ts_open_file(function, path, O_RDONLY, &fd));
     ts_text_append(&text, "", 0);
     while (reserve(&text, 1 << 16)) {
         ssize_t n = read(fd, text.data + text.size, 1 << 16);
@@ -373,7 +303,9 @@ ts_status ts_read_whole(const char *path, char **data, size_t *size, const char 
     close(fd);
     if (text.failed || error) {
         ts_text_free(&text);
-        return error ? refused(function, "read", path, error) : ts_no_memory(function);
+        return error ? ts_error_set(TS_ERR_IO, "%s: cannot read '%s': %s", function, path,
+                                    strerror(error))
+                     : ts_no_memory(function);
     }
     text.data[text.size] = '\0';
     *data = text.data;

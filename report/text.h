@@ -49,8 +49,6 @@ int ts_text_width(const char *string);
 /** Whether the environment's locale writes UTF-8. */
 bool ts_locale_is_utf8(void);
 
-/** Writes a whole file: temporary file beside it, sync, rename; devices and pipes directly. */
-ts_status ts_write_whole(const char *path, const char *data, size_t size, const char *function);
 /** Reads a whole file into an owned NUL-terminated buffer. */
 ts_status ts_read_whole(const char *path, char **data, size_t *size, const char *function);
 /** write() until done; false with errno set. */

@@ -179,8 +179,6 @@ void ts_graph_each_arg(const ts_graph *g, const ts_graph_node *n,
                        void (*visit)(void *ctx, int arg, ts_id id), void *ctx);
 /** Name of a call or region. */
 const char *ts_graph_node_name(const ts_graph *g, const ts_graph_node *n);
-/** "function+0x12" or "module+0x3456"; "?" when nothing is known. Returns buffer. */
-const char *ts_format_site(char *buffer, size_t size, const void *site);
 
 /* -------------------------------------------------------------------------- interpreting ---- */
 

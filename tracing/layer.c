@@ -421,6 +421,13 @@ static void extra(ts_recorder *events, int i, ts_tensor *t)
         add_result(r, t, 0, &call->rets[i]);
 }
 
+static void before(ts_recorder *events)
+{
+    tracer *r = (tracer *)events;
+    if (flight_of(r))
+        r->thread->exclude &= ~TRACING;
+}
+
 /** Keeps a copy of the values, for the tensor may be written later. */
 static void constant(ts_recorder *events, ts_tensor *t)
 {
@@ -559,7 +566,8 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
         *graph = NULL;
     TS_TRY(check_args(fn, inputs, ninputs, outputs, noutputs, graph, site));
     ts_thread *thread = ts_thread_self();
-    tracer r = {.events = {enter, leave, parts, parts_end, extra, constant, grad_read, grad_set},
+    tracer r = {.events = {enter, leave, parts, parts_end, extra, constant, grad_read, grad_set,
+                         before},
                 .graph = ts_graph_new(), .thread = thread, .depth = thread->depth,
                 .base = thread->rng};
     if (!r.graph)
@@ -571,6 +579,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     add_inputs(&r, inputs, ninputs);
     ts_above.forget_casts(); /* a cast from before would be captured, and go stale */
 
+    TS_KEEP_MODES;
     ts_keyset include = thread->include;
     thread->include |= TRACING;
     thread->recorder = &r.events;

@@ -1,26 +1,9 @@
-/** @file write_text.c  A graph for people, a line a call; and how call sites are named. */
+/** @file write_text.c  A graph for people, a line a call. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/program.h"
 #include "tracing/graph.h"
 
-#include <dlfcn.h>
 #include <string.h>
-
-const char *ts_format_site(char *buffer, size_t size, const void *site)
-{
-    Dl_info info;
-    if (!site || !dladdr(site, &info) || !info.dli_fname) {
-        snprintf(buffer, size, "?");
-        return buffer;
-    }
-    const char *slash = strrchr(info.dli_fname, '/');
-    if (info.dli_sname)
-        snprintf(buffer, size, "%s+0x%zx", info.dli_sname,
-                 (size_t)((const char *)site - (const char *)info.dli_saddr));
-    else
-        snprintf(buffer, size, "%s+0x%zx", slash ? slash + 1 : info.dli_fname,
-                 (size_t)((const char *)site - (const char *)info.dli_fbase));
-    return buffer;
-}
 
 /* --------------------------------------------------------------------------------- parts ---- */
 
@@ -214,6 +197,7 @@ ts_status ts_graph_write(const ts_graph *g, FILE *out, ts_graph_format format)
 {
     if (!g || !out)
         return ts_fail_null("graph_write", __builtin_return_address(0), g ? "out" : "graph");
+    TS_C_LOCALE;
     ts_status status = TS_OK;
     switch (format) {
     case TS_GRAPH_TEXT: status = ts_graph_write_text(g, out); break;

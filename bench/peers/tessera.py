@@ -81,7 +81,7 @@ class Library:
     def scope(self):
         """What is made inside is gone outside: tensors and what C points to."""
         memory = (ctypes.c_void_p * 2)()  # a ts_scope
-        self.c.ts_scope_enter(memory)
+        self.c.ts_scope_enter(memory, None)
         try:
             yield
         finally:

@@ -18,7 +18,7 @@ TS_API bool ts_requires_grad(const ts_tensor *t);
 TS_API bool ts_is_leaf(const ts_tensor *t);
 /** The accumulated gradient, borrowed; TS_NONE when there is none. */
 TS_API ts_tensor *ts_grad(const ts_tensor *t);
-/** Replaces the gradient (same sizes and dtype); TS_NONE removes it. */
+/** Replaces the gradient (same sizes, dtype and device); TS_NONE removes it. */
 TS_API ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad);
 /** Removes the gradient, so that the next one is taken without a sum. */
 TS_API void ts_zero_grad(ts_tensor *t);
@@ -38,7 +38,7 @@ typedef struct ts_backward_opts {
 TS_API ts_status ts_backward(ts_tensor *loss);
 /**
  * The same for a root of any sizes, with options.
- * @param gradient  gradient of the root, of its sizes and dtype; TS_NONE: 1, for one element
+ * @param gradient  gradient of the root, of its sizes, dtype and device; TS_NONE: 1, for one element
  */
 TS_API ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts);
 /**
@@ -58,10 +58,12 @@ typedef struct ts_node ts_node;
  *  replacement, or NULL for an error). */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 typedef struct ts_hook ts_hook;
-/** Adds a hook to a tensor that requires grad. The handle lives
- * until ts_hook_remove() or its node's end. */
+/** Adds a hook to a tensor that requires grad. The handle lives until ts_hook_remove() or its
+ *  node's end. Hooks may add and remove hooks, drop tensors and run other backwards;
+ *  one that is added while its node's hooks run is called from the next backward on. */
 TS_API ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out);
-/** Removes a hook; t is the tensor it was registered on. */
+/** Removes a hook; t is the tensor it was registered on. Called outside of hooks it waits until
+ *  no thread is in the hook. */
 TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
 
 /**

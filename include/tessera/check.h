@@ -34,15 +34,17 @@ typedef struct ts_check_place {
 
 /** TS_ERR_NULL for entry `index` of the names "a, b, c"; an object passes an earlier failure on. */
 TS_API ts_status ts_check_null(ts_check_place at, const char *names, int index, bool object);
-/** TS_ERR_NULL for TS_NONE where a tensor is required. */
-TS_API ts_status ts_check_absent(ts_check_place at, const char *names, int index);
+/** The first of n tensors of the names "a, b, c" that is NULL, which passes an earlier failure on,
+ *  or TS_NONE (TS_ERR_NULL), or was released (TS_ERR_STATE). */
+TS_API ts_status ts_check_tensors(ts_check_place at, const char *names,
+                                  const ts_tensor *const *tensors, int n);
 /** TS_ERR_VALUE for n < 0, TS_ERR_NULL for a NULL list of n > 0 entries. */
 TS_API ts_status ts_check_list(ts_check_place at, const char *list_name, const char *n_name,
                                const void *list, int64_t n);
 /** The same, and TS_ERR_NULL for a NULL entry. */
 TS_API ts_status ts_check_strings(ts_check_place at, const char *list_name, const char *n_name,
                                   const char *const *list, int64_t n);
-/** The same for tensors: a NULL entry passes an earlier failure on, TS_NONE is TS_ERR_NULL. */
+/** The same for tensors, whose entries are judged as by ts_check_tensors(). */
 TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const char *n_name,
                                       ts_tensor *const *list, int64_t n);
 /** TS_ERR_VALUE for an argument that is not as expected. */
@@ -59,16 +61,6 @@ static inline ts_status ts_check_pointers(ts_check_place at, const char *names,
     for (int i = 0; i < n; i++)
         if (!pointers[i])
             return ts_check_null(at, names, i, objects);
-    return TS_OK;
-}
-
-/** The first of n tensors that is NULL, or TS_NONE. */
-static inline ts_status ts_check_tensors(ts_check_place at, const char *names,
-                                         const ts_tensor *const *tensors, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (!tensors[i] || tensors[i] == TS_NONE)
-            return tensors[i] ? ts_check_absent(at, names, i) : ts_check_null(at, names, i, true);
     return TS_OK;
 }
 

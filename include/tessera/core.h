@@ -307,23 +307,35 @@ TS_API ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes,
                                void *payload);
 /* ----------------------------------------------------------------------------- scopes ---- */
 
-/** A block's list of temporaries. Use TS_SCOPE; the fields are private. */
+/** Names a scope that is open. Use TS_SCOPE; the fields are private. */
 typedef struct ts_scope {
-    struct ts_scope *parent;
-    ts_tensor *first;
+    uint64_t serial;
+    int64_t at;
 } ts_scope;
 
-/** What TS_SCOPE does at the begin and at the end of its block. */
-TS_API int ts_scope_enter(ts_scope *scope);
+/**
+ * What TS_SCOPE does at the begin of its block. Always 0: without memory for a list of its own,
+ * the scope's temporaries go to the enclosing one.
+ * @param place  "file:line" for messages, a constant; may be NULL
+ */
+TS_API int ts_scope_enter(ts_scope *scope, const char *place);
+/**
+ * What TS_SCOPE does at the end of its block: releases the scope's temporaries, and those of scopes
+ * inside it that a jump or an exception passed over. Key masks, grad mode and autocast regions are
+ * again those of the begin. TS_ERR_STATE is recorded, and nothing else happens, when the scope is
+ * not open in the calling thread: it was left before, or ended with a scope around it.
+ */
 TS_API void ts_scope_leave(ts_scope *scope);
 
 #define TS_CAT_(a, b) a##b
 #define TS_CAT(a, b) TS_CAT_(a, b)
+#define TS_TEXT_(x) #x
+#define TS_TEXT(x) TS_TEXT_(x)
 /** First line of a block: temporaries made in the block are released when it is left in any way. */
 #define TS_SCOPE                                                                                   \
     ts_scope TS_CAT(ts_scope_, __LINE__) __attribute__((cleanup(ts_scope_leave)));                 \
     int TS_CAT(ts_entered_, __LINE__) __attribute__((unused)) =                                    \
-        ts_scope_enter(&TS_CAT(ts_scope_, __LINE__))
+        ts_scope_enter(&TS_CAT(ts_scope_, __LINE__), __FILE__ ":" TS_TEXT(__LINE__))
 
 /** Moves t from the innermost scope to its parent and returns it;
  *  what an outer scope owns stays there. NULL-safe. */

@@ -130,6 +130,9 @@ typedef struct ts_checkpoint ts_checkpoint;
 TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
                                     const ts_checkpoint_section *sections, int nsections,
                                     const char *json_text, const ts_checkpoint_opts *opts);
+/** Removes all checkpoints under dir, and what killed saves left there; none is no error.
+ * TS_ERR_STATE while a save is going on. */
+TS_API ts_status ts_checkpoint_remove_all(const char *dir);
 /**
  * Opens the newest checkpoint under dir that verifies.
  * @param checkpoint  receives it, owned by the caller; NULL (with TS_OK) when there is none at all

@@ -9,6 +9,7 @@
 #include "nn/loader.h"
 #include "nn/module.h"
 #include "nn/optimizer.h"
+#include "nn/run.h"
 #include "nn/training.h"
 
 #endif

@@ -172,9 +172,9 @@ TS_API ts_status ts_chart_reference(ts_chart *chart, const char *name, double y)
 TS_API ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series,
                               double value);
 /**
- * Writes the SVG, to a temporary file in the same folder that is then renamed, so that a viewer
- * never sees half a chart. May be called again after more points. Colours follow the viewer's
- * light or dark scheme. A chart without data says so in its middle.
+ * Writes the SVG as ts_replace_file() does, so that a viewer never sees half a chart. May be called
+ * again after more points. Colours follow the viewer's light or dark scheme. A chart without data
+ * says so in its middle.
  */
 TS_API ts_status ts_chart_write(const ts_chart *chart, const char *path);
 /** NULL-safe. */

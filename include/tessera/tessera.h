@@ -18,5 +18,6 @@
 #include "nn.h"
 #include "report.h"
 #include "trace.h"
+#include "program.h"
 
 #endif

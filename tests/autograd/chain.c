@@ -19,6 +19,69 @@ static ts_tensor *chain(ts_tensor *x, int n)
     return y;
 }
 
+/** A gradient that has a gradient, and so on. */
+static void nested_gradients(int n)
+{
+    TS_SCOPE;
+    ts_tensor *outer = leaf(0);
+    for (int i = 0; i < n; i++) {
+        ts_tensor *t = leaf(i);
+        OK(ts_set_grad(t, outer));
+        ts_drop(outer);
+        outer = t;
+    }
+}
+
+static ts_status forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                         ts_tensor **out, int m)
+{
+    (void)ctx, (void)m;
+    out[0] = ts_mul(in[0], in[0]);
+    return ts_function_save(call, in, n);
+}
+static ts_status backward(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                          ts_tensor **out, int n)
+{
+    (void)ctx, (void)m, (void)n;
+    out[0] = ts_mul_scalar(ts_mul(g[0], ts_function_saved_tensor(call, 0)), 2);
+    return TS_STATUS_OF(out[0]);
+}
+static ts_status part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    out[0] = ts_mul(in[0], in[0]);
+    return TS_STATUS_OF(out[0]);
+}
+
+/** n links of the kind `way` with their second gradients: views of views, functions, parts
+ *  that are computed again, products. */
+static void recorded_links(int way, int n)
+{
+    static const ts_function f = {
+        .size = sizeof f, .name = "square", .forward = forward, .backward = backward};
+    TS_SCOPE;
+    ts_tensor *x = ts_set_requires_grad(ts_ones(TS_SIZES(1, 1), TS_F64), true), *y = x, *g, *gg;
+    for (int i = 0; i < n; i++) {
+        ts_tensor *next = NULL;
+        switch (way) {
+        case 0: next = i % 2 ? ts_transpose(y, 0, 1) : ts_slice(y, 0, 0, 1, 1); break;
+        case 1: OK(ts_function_apply(&f, NULL, &y, 1, &next, 1)); break;
+        case 2: OK(ts_recompute(part, NULL, &y, 1, &next, 1)); break;
+        default: next = ts_mul(y, y);
+        }
+        OK(next);
+        if (y != x)
+            ts_drop(y);
+        y = next;
+    }
+    ts_backward_opts create = {.size = sizeof create, .create_graph = true};
+    OK(ts_backward_ex(y, TS_NONE, &create)); /* the leaf's gradient reaches the leaf */
+    g = ts_grad(x);
+    if (ts_requires_grad(g)) /* views are linear: nothing is left to differentiate */
+        OK(ts_grad_of(ts_sum(g), TS_NONE, &x, 1, &gg, &create));
+    ts_zero_grad(x);
+}
+
 /** Forward, backward and release of a chain. */
 static void live_and_die(void *unused, int n)
 {
@@ -54,6 +117,9 @@ static void *long_chain(void *null)
         OK(ts_autograd_write(chain(x, 20000), nowhere, TS_AUTOGRAD_DOT));
         fclose(nowhere);
     }
+    nested_gradients(1000000);
+    for (int way = 0; way < 4; way++)
+        recorded_links(way, 20000);
     return null;
 }
 

@@ -187,9 +187,11 @@ TS_TEST(in_place_on_a_fresh_result_is_recorded)
     OK(ts_backward(y));
     ck_assert_double_eq(value(ts_grad(x)), 11);
     ts_tensor *z = ts_add(x, x), *t = leaf(7);
-    OK(ts_mul_(z, t)); /* the rule for t needs z as it was: gone, and it says so */
-    FAILS(TS_ERR_AUTOGRAD, ts_backward(z));
-    SAYS("argument 'self'");
+    ts_zero_grad(x);
+    OK(ts_mul_(z, t)); /* the rule for t needs z as it was */
+    OK(ts_backward(z));
+    ck_assert_double_eq(value(ts_grad(t)), 6);
+    ck_assert_double_eq(value(ts_grad(x)), 14);
 }
 
 /* -------------------------------------------------------------------------------- hooks ---- */
@@ -244,6 +246,51 @@ TS_TEST(misuse_of_backward_is_named)
     FAILS(TS_ERR_DTYPE, ts_set_requires_grad(ts_ones(TS_SIZES(1), TS_I64), true));
     FAILS(TS_ERR_AUTOGRAD, ts_set_requires_grad(ts_mul(m, m), false));
     SAYS("mul");
+}
+
+static ts_tensor *to_meta(void *payload, ts_tensor *g)
+{
+    (void)payload;
+    return ts_to_device(g, TS_DEVICE_META);
+}
+
+/** Each place that takes a gradient from the user, and each way in which it may not fit. */
+TS_TEST(a_gradient_that_does_not_fit_is_refused_with_what_was_expected)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F64), true), *g;
+    ts_tensor *y = ts_mul(x, x), *like = ts_ones(TS_SIZES(2, 3), TS_F64);
+    const struct {
+        ts_tensor *grad;
+        ts_status code;
+        const char *expected, *got;
+    } wrong[] = {
+        {ts_ones(TS_SIZES(3, 2), TS_F64), TS_ERR_SHAPE, "(2, 3) f64", "(3, 2) f64"},
+        {ts_ones(TS_SIZES(3), TS_F64), TS_ERR_SHAPE, "(2, 3) f64", "(3) f64"},
+        {ts_ones(NULL, 0, TS_F64), TS_ERR_SHAPE, "(2, 3) f64", "() f64"},
+        {ts_ones(TS_SIZES(2, 3), TS_F32), TS_ERR_SHAPE, "(2, 3) f64", "(2, 3) f32"},
+        {ts_ones(TS_SIZES(2, 3), TS_I64), TS_ERR_SHAPE, "(2, 3) f64", "(2, 3) i64"},
+        {ts_to_device(like, TS_DEVICE_META), TS_ERR_DEVICE, "on cpu", "on meta"},
+    };
+    for (int i = 0; i < (int)(sizeof wrong / sizeof *wrong); i++)
+        for (int way = 0; way < 3; way++) {
+            ts_tensor *w = wrong[i].grad;
+            OK(w);
+            FAILS(wrong[i].code, way == 0   ? ts_backward_ex(y, w, NULL)
+                                 : way == 1 ? ts_grad_of(y, w, &x, 1, &g, NULL)
+                                            : ts_set_grad(x, w));
+            SAYS(way == 0 ? "backward" : way == 1 ? "grad_of" : "set_grad");
+            SAYS(way == 2 ? "argument 'grad'" : "argument 'gradient'");
+            SAYS(wrong[i].expected);
+            SAYS(wrong[i].got);
+        }
+    OK(ts_register_hook(y, to_meta, NULL, NULL));
+    FAILS(TS_ERR_DEVICE, ts_backward_ex(y, like, NULL));
+    SAYS("on meta");
+    ck_assert_ptr_eq(ts_grad(x), TS_NONE);
+    ts_tensor *m = ts_set_requires_grad(ts_to_device(like, TS_DEVICE_META), true);
+    FAILS(TS_ERR_DEVICE, ts_backward_ex(ts_mul(m, m), like, NULL));
+    OK(ts_backward_ex(ts_mul(m, m), ts_to_device(like, TS_DEVICE_META), NULL));
 }
 
 TS_TEST(graphs_leave_no_memory_behind)

@@ -180,7 +180,7 @@ class CommandLine(Case):
     def test_a_file_that_cannot_be_written_is_told(self):
         for option in ("--json", "--tsv", "--matrix"):
             self.wrong("--backend", "meta", "--op", "add", option,
-                       os.path.join(self.folder, "no", "file"), says="no/file")
+                       os.path.join(self.folder, "no", "file"), says="/no/")
         self.wrong("--backend", "meta", "--op", "add", "--json", "/dev/full", says="/dev/full")
 
     def test_help_version_and_list(self):

@@ -6,6 +6,42 @@
 
 static ts_tensor *twice(ts_tensor *x) { return ts_add(x, x); }
 
+static bool throws = true;
+static ts_status throwing(ts_frame *f)
+{
+    if (throws)
+        throw f->op;
+    return ts_redispatch(f);
+}
+
+// A layer's exception passes through the library and leaves the thread as it was.
+static bool exceptions_pass()
+{
+    TS_SCOPE;
+    TS_ENABLE_GRAD;
+    ts_key key;
+    const int64_t sizes[] = {2};
+    ts_tensor *x = ts_set_requires_grad(ts_ones(sizes, 1, TS_F32), true);
+    if (ts_register_layer("THROWS", "", &key) != TS_OK ||
+        ts_register_kernel("mul", key, throwing, nullptr, nullptr) != TS_OK ||
+        ts_layer_enable(key, true) != TS_OK)
+        return false;
+    ts_mask_guard before = ts_mask_get(), after;
+    int caught = 0;
+    for (int i = 0; i < 300; i++)
+        try {
+            TS_SCOPE;
+            TS_NO_GRAD;
+            ts_mul(x, x);
+        } catch (uint16_t) {
+            caught++;
+        }
+    throws = false;
+    after = ts_mask_get();
+    return caught == 300 && after.exclude == before.exclude && after.include == before.include &&
+           ts_backward(ts_sum(ts_mul(x, x))) == TS_OK && ts_grad(x) != TS_NONE;
+}
+
 int main()
 {
     TS_SCOPE;
@@ -25,5 +61,5 @@ int main()
     bool cpu = ts_device_of(y).backend == TS_DEVICE_CPU.backend;
     ts_module_free(mlp);
     std::printf("the sum is %g\n", sum);
-    return sum == 12 && cpu && kinds ? 0 : 1;
+    return sum == 12 && cpu && kinds && exceptions_pass() ? 0 : 1;
 }

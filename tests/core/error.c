@@ -1,6 +1,8 @@
 /** @file error.c  Errors that travel like NaN. */
 // SPDX-License-Identifier: MIT
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "include/tessera/tessera.h"
 #include "tests/threads.h"
@@ -190,4 +192,24 @@ TS_TEST(nothing_is_logged_for_an_ordinary_error)
     ts_log_set_callback(count_line, NULL);
     ts_add(numbers(2), numbers(3));
     ck_assert_int_eq(lines, 0);
+}
+
+TS_TEST(a_printed_call_site_can_be_looked_up)
+{
+    TS_SCOPE;
+    ts_mm(numbers(2), numbers(3));
+    char path[] = "/tmp/ts-error-XXXXXX", text[2000] = "";
+    int fd = mkstemp(path), console = dup(2);
+    dup2(fd, 2);
+    ts_error_print();
+    dup2(console, 2);
+    ck_assert_int_gt(pread(fd, text, sizeof text - 1, 0), 0);
+    unlink(path);
+    /* "called from main+0x1c in prog" or "prog+0x11c9": no address that the next run has no more */
+    const char *site = strstr(text, "\n  called from ");
+    char module[100];
+    unsigned long offset;
+    ck_assert_msg(site && sscanf(site, " called from %99[^+]+%lx", module, &offset) == 2, "%s",
+                  text);
+    ck_assert_uint_lt(offset, 1ul << 32);
 }

@@ -244,3 +244,70 @@ TS_TEST(a_destination_that_a_copy_fills_counts_one_write)
     ck_assert_uint_eq(writes(half, softmax), 1); /* computed in f32, rounded into it */
     ck_assert_uint_eq(writes(ts_transpose(half, 0, 1), softmax), 1);
 }
+
+/* What a kernel from outside can do wrong at its end. */
+static ts_status returns_nothing(ts_frame *f) { (void)f; return TS_OK; }
+static ts_status fails_silently(ts_frame *f) { (void)f; return TS_ERR_VALUE; }
+static ts_status makes_and_fails(ts_frame *f)
+{
+    TS_TRY(ts_redispatch(f));
+    return ts_error_set(TS_ERR_VALUE, "seen enough");
+}
+
+TS_TEST(a_layer_or_a_kernel_that_gives_no_result_is_named, .loop = 2)
+{
+    ts_key key = TS_KEY_CPU;
+    if (_i) {
+        OK(ts_register_layer("FORGETS", "", &key));
+        OK(ts_layer_enable(key, true));
+    }
+    OK(ts_register_kernel("neg", key, returns_nothing, NULL, NULL));
+    OK(ts_register_kernel("topk", key, returns_nothing, NULL, NULL));
+    OK(ts_register_op("tests.two(Tensor x) -> (Tensor, Tensor)", NULL));
+    OK(ts_register_kernel("tests.two", key, returns_nothing, NULL, NULL));
+    ts_tensor *a = one();
+    if (_i) { /* a fill has its results before the kernel runs */
+        FAILS(TS_ERR_INTERNAL, ts_neg(a));
+        SAYS("neg: returned TS_OK without a result; the call passes FORGETS, CPU");
+    }
+    ts_value x = ts_value_tensor(a), rets[2] = {ts_value_none(), ts_value_none()};
+    FAILS(TS_ERR_INTERNAL, ts_call_boxed(ts_op_by_name("tests.two"), &x, 1, rets, 2));
+    SAYS("tests.two: returned TS_OK without a result");
+}
+
+TS_TEST(a_kernel_that_fails_without_a_message_is_named, .loop = 2)
+{
+    ts_key key = TS_KEY_CPU;
+    if (_i) {
+        OK(ts_register_layer("SILENT", "", &key));
+        OK(ts_layer_enable(key, true));
+    }
+    OK(ts_register_kernel("neg", key, fails_silently, NULL, NULL));
+    ts_tensor *a = one();
+    for (int stale = 0; stale < 2; stale++) {
+        ts_error_clear();
+        if (stale) /* of a call that its caller went on from */
+            ck_assert_ptr_null(ts_mm(a, a));
+        ck_assert_ptr_null(ts_neg(a));
+        ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+        SAYS(_i ? "neg: failed without saying why; the call passes SILENT, CPU"
+                : "neg: failed without saying why; the call passes CPU");
+        ck_assert_ptr_null(ts_exp(ts_neg(a))); /* NULL passes it on */
+        SAYS("neg: failed without saying why");
+    }
+}
+
+TS_TEST(results_of_a_call_that_fails_are_released)
+{
+    ts_key key;
+    OK(ts_register_layer("ENOUGH", "", &key));
+    OK(ts_register_kernel("neg", key, makes_and_fails, NULL, NULL));
+    OK(ts_layer_enable(key, true));
+    ts_tensor *a = ts_ones(TS_SIZES(100, 100), TS_F32);
+    FAILS(TS_ERR_VALUE, ts_neg(a));
+    int64_t before = ts_memory_get_stats().in_use;
+    for (int i = 0; i < 100; i++)
+        FAILS(TS_ERR_VALUE, ts_neg(a));
+    SAYS("seen enough");
+    ck_assert_int_eq(ts_memory_get_stats().in_use, before);
+}

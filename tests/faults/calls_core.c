@@ -60,7 +60,7 @@ CALLS(core)
     QUIET(f, ts_release(copy));
     {
         ts_scope inner;
-        QUIET(f, ts_scope_enter(&inner));
+        QUIET(f, ts_scope_enter(&inner, NULL));
         ts_tensor *t = ts_clone(a);
         QUIET(f, ts_keep(t));
         QUIET(f, ts_scope_leave(&inner));

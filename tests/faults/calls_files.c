@@ -3,6 +3,8 @@
 #include "tests/faults/calls.h"
 #include "tests/io/run.h"
 
+#include <fcntl.h>
+
 CALLS_WITH(safetensors, 0, IN_FOLDER)
 {
     TS_SCOPE;
@@ -137,6 +139,25 @@ CALLS_WITH(charts, 0, IN_FOLDER)
     see_file(f, path);
     QUIET(f, ts_chart_free(lines));
     ts_chart_free(bars);
+}
+
+static ts_status print_words(FILE *out, void *ctx)
+{
+    fprintf(out, "%s and more", (const char *)ctx);
+    return TS_OK;
+}
+
+CALLS_WITH(programs, 0, IN_FOLDER)
+{
+    const char *path = in_folder("words");
+    char words[] = "words";
+    int fd = -1;
+    FAULTY(f, ts_replace_file("calls", path, print_words, words));
+    see_file(f, path);
+    void *locale = ts_c_locale_enter();
+    QUIET(f, ts_c_locale_leave(&locale));
+    FAULTY(f, ts_open_file("calls", path, O_RDONLY, &fd));
+    close(fd);
 }
 
 CALLS(tables)

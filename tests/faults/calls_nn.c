@@ -274,6 +274,34 @@ CALLS_WITH(training, 0, .setup = make_text, .teardown = folder_teardown)
     folder_remove(in_folder("run"));
 }
 
+CALLS_WITH(runs, 0, IN_FOLDER)
+{
+    static const char *const columns[] = {"step", "run"};
+    const ts_run_opts anew = {.size = sizeof anew, .overwrite = true},
+                      again = {.size = sizeof again, .resume = true};
+    TS_SCOPE;
+    const char *dir = in_folder("run");
+    ts_tensor *t = ts_ones(TS_SIZES(4), TS_F32);
+    static const char *const names[] = {"t"};
+    const ts_checkpoint_section section = {"part", names, &t, 1};
+    ts_run *run = NULL;
+    ts_csv *log = NULL;
+    FAULTY(f, run = ts_run_open(dir, &anew));
+    QUIET(f, ts_run_id(run));
+    FAULTY(f, log = ts_run_log(run, columns, 2, 0));
+    ck_assert_int_eq(ts_csv_row(log, (double[]){1, (double)ts_run_id(run)}, 2), TS_OK);
+    ts_csv_close(log);
+    QUIET(f, ts_run_close(run));
+    FAULTY(f, run = ts_run_open(dir, &again));
+    FAULTY(f, log = ts_run_log(run, columns, 2, 1));
+    fault_see_number(f, (double)ts_csv_rows(log));
+    ts_csv_close(log);
+    ck_assert_int_eq(ts_checkpoint_save(dir, 1, &section, 1, NULL, NULL), TS_OK);
+    FAULTY(f, ts_checkpoint_remove_all(dir));
+    ts_run_close(run);
+    folder_remove(dir);
+}
+
 /* ----------------------------------------------------------------------------- scaling ---- */
 
 CALLS(grad_scaler)

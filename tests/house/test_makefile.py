@@ -49,7 +49,13 @@ class Settings(unittest.TestCase):
         return self.make("build/examples/train_gpt", "train", *words)
 
     def test_nothing_set_takes_the_defaults(self):
-        self.assertEqual(self.trained(), ["--data", "build/corpus.txt", "--out", "runs/gpt"])
+        self.assertEqual(self.trained(), ["--data", "build/corpus.txt", "--out", "runs/gpt",
+                                          "--overwrite"])
+
+    def test_only_the_default_folder_is_overwritten_unasked(self):
+        self.assertNotIn("--overwrite", self.trained("OUT=runs/mine"))
+        self.assertNotIn("--overwrite", self.trained("RESUME=1"))
+        self.assertIn("--overwrite", self.trained("OUT=runs/mine", "OVERWRITE=1"))
 
     def test_each_setting_becomes_its_option(self):
         words = self.trained("STEPS=5", "OUT=a b", "SEED=7", "DATA=c", "RESUME=1", "DEVICE=cpu")

@@ -129,6 +129,11 @@ static int fault_closedir(DIR *dir)
     return fails ? -1 : result;
 }
 
+static int fault_fchmod(int fd, mode_t mode)
+{
+    return fault_here("fchmod", NULL) ? -1 : real_files.fchmod(fd, mode);
+}
+
 /* Plants a fault; FAULT_NONE only counts and traces. */
 static inline void fault_plant(fault_kind kind, int at, int error)
 {
@@ -145,6 +150,7 @@ static inline void fault_plant(fault_kind kind, int at, int error)
         fault_open,  fault_close, fault_stat,    fault_fstat,   fault_pread,
         fault_write, fault_fsync, fault_flock,   fault_rename,  fault_unlink,
         fault_mkdir, fault_rmdir, fault_opendir, fault_readdir, fault_closedir,
+        fault_fchmod,
     };
 }
 

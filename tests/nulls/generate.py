@@ -23,13 +23,18 @@ OBJECTS = {
     "double p": "0.5", "ts_dtype dtype": "TS_F32", "int nsections": "1", "int m": "1",
     "int noutputs": "1", "int64_t total_steps": "10", "ts_tensor *const * inputs": "pair",
     "ts_fn function": "ts_relu", "char * text": "text", "char * buffer": "text",
+    "char * function": '"f"', "int flags": "0", "void ** previous": "NULL",
+    "char ** argv": "words",
+    "ts_fn write": "print_nothing",
     "char * format": '"%d"', "double high": "2", "char * json_text": "NULL",
     "ts_tensor * gradient": "TS_NONE",
 }
 TYPES = {
     "ts_module *": "module", "ts_optimizer *": "optimizer", "ts_grad_scaler *": "scaler",
     "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart", "ts_text_table *": "table",
-    "ts_progress *": "progress", "ts_safetensors *": "file", "ts_checkpoint *": "checkpoint",
+    "ts_progress *": "progress", "ts_run *": "run_of", "ts_argument *": "NULL",
+    "ts_safetensors *": "file",
+    "ts_checkpoint *": "checkpoint",
     "ts_tensor *": "x", "ts_tensor *const *": "pair", "ts_tensor **": "places",
     "char *": '"a"', "char *const *": "names", "FILE *": "stream", "double *": "numbers",
     "int64_t *": "&count", "int *": "&number", "ts_batch *": "&batch", "ts_node *": "node",
@@ -50,7 +55,8 @@ ENUMS = ("ts_text_table_style", "ts_autograd_format", "ts_graph_format", "ts_lay
 FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
          "ts_grad_scaler *": "ts_grad_scaler_free", "ts_chart *": "ts_chart_free",
          "ts_progress *": "ts_progress_free", "ts_safetensors *": "ts_safetensors_close",
-         "ts_csv *": "ts_csv_close", "ts_text_table *": "ts_text_table_free",
+         "ts_csv *": "ts_csv_close", "ts_run *": "ts_run_close",
+         "ts_text_table *": "ts_text_table_free",
          "ts_checkpoint *": "ts_checkpoint_close", "ts_loader *": "ts_loader_close"}
 
 

@@ -58,6 +58,7 @@ static ts_load_report report;
 static ts_scalar scalar;
 static ts_group_opts group;
 static ts_training training;
+static ts_run *run_of;
 static ts_autocast_region region;
 static const void *const no_size = (const char[256]){0}, *const too_large = (size_t[32]){4096};
 static const ts_schedule schedule = {.kind = TS_SCHEDULE_CONSTANT};
@@ -139,6 +140,14 @@ static const char *in_folder(const char *name)
     return path;
 }
 
+static char word[] = "program", *words[] = {word, word, NULL};
+static ts_status print_nothing(FILE *out, void *ctx)
+{
+    (void)out;
+    (void)ctx;
+    return TS_OK;
+}
+
 static int no_fsync(int fd)
 {
     (void)fd;
@@ -171,6 +180,7 @@ static void make_objects(void)
     MADE(loader = ts_loader_open(path, TS_OPTS(ts_loader_opts, .batch = 2, .length = 4,
                                                .dtype = TS_U8, .no_thread = true)));
     MADE(csv = ts_csv_create(in_folder("log.csv"), names, 2));
+    MADE(run_of = ts_run_open(in_folder("run"), NULL));
     MADE(chart = ts_chart_new(NULL));
     MADE(table = ts_text_table_new(columns, 2));
     MADE(progress = ts_progress_new(10, TS_OPTS(ts_progress_opts, .mode = TS_PROGRESS_QUIET)));
@@ -190,6 +200,7 @@ static void free_objects(void)
     ts_checkpoint_close(checkpoint);
     ts_checkpoint_close(found);
     ts_safetensors_close(file);
+    ts_run_close(run_of);
     ts_progress_free(progress);
     ts_text_table_free(table);
     ts_chart_free(chart);

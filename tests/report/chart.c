@@ -417,7 +417,7 @@ TS_TEST(chart_write_errors_leave_nothing_behind, .teardown = test_remove_files)
     ck_assert_int_eq(ts_chart_write(chart, "/nonexistent-folder/chart.svg"), TS_ERR_IO);
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "No such file"));
     ck_assert_int_eq(ts_chart_write(chart, "/dev/full"), TS_ERR_IO);
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "'/dev/full': No space left"));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "regular file, got a character device"));
     ck_assert_int_eq(mkdir(folder, 0777), 0);
     ck_assert_int_eq(ts_chart_write(chart, folder), TS_ERR_IO);
     rmdir(folder);

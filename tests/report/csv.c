@@ -8,7 +8,6 @@
 #include "tests/harness.h"
 #include "tests/report/files.h"
 
-#include <locale.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -193,11 +192,11 @@ TS_TEST(csv_unwritable_path_names_file_and_reason)
     ck_assert_int_eq(ts_error_code(), TS_ERR_IO);
 }
 
-TS_TEST(csv_full_device_is_an_error)
+TS_TEST(csv_device_is_an_error)
 {
     ck_assert_ptr_null(ts_csv_create("/dev/full", columns, NCOLUMNS));
     ck_assert_int_eq(ts_error_code(), TS_ERR_IO);
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "No space left"));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "regular file, got a character device"));
 }
 
 /* A limit on the file's size cuts a row in the middle, as a disk that fills up does. */
@@ -244,17 +243,4 @@ TS_TEST(csv_wrong_arguments_are_named, .teardown = test_remove_files)
     ck_assert_ptr_null(ts_csv_create(path, (const char *const[]){"a\nb"}, 1));
     ck_assert_int_eq(ts_csv_close(NULL), TS_OK);
     ts_csv_close(csv);
-}
-
-TS_TEST(csv_ignores_a_locale_with_decimal_comma, .teardown = test_remove_files)
-{
-    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8"))
-        TS_SKIP("no locale with a decimal comma is installed");
-    const char *path = test_path("log.csv");
-    ts_csv *csv = ts_csv_create(path, columns, NCOLUMNS);
-    ck_assert_int_eq(ts_csv_row(csv, (double[]){1, 0.5, 0.25}, 3), TS_OK);
-    ts_csv_close(csv);
-    char *data = test_read(path);
-    ck_assert_ptr_nonnull(strstr(data, "1,0.5,0.25\n"));
-    free(data);
 }

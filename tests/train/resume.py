@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Tests of the GPT example as a process: killed, interrupted, resumed, misused.
-Usage: resume.py PROGRAM"""
+Usage: resume.py PROGRAM PRELOADED"""
+import collections
 import csv
+import json
 import os
 import random
 import shutil
@@ -17,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 import tally  # noqa: E402
 
-PROGRAM = os.path.abspath(sys.argv.pop(1))
+PROGRAM, STUCK = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
 STEPS = 40
 ROOM = 1 << 30  # bytes; all runs together write a third of it
 # One thread, so that a loaded machine does not make threads wait for each other.
@@ -43,11 +45,28 @@ def read(*path):
 
 
 def log_of(folder):
-    """The log without tokens_per_s, which is wall-clock time; the other columns stay as text."""
+    """The log without tokens_per_s, which is wall-clock time, and run, a random number; the other
+    columns stay as text."""
     with open(os.path.join(folder, "log.csv"), newline="", encoding="ascii") as file:
         rows = list(csv.reader(file))
-    left_out = rows[0].index("tokens_per_s")
-    return [row[:left_out] + row[left_out + 1:] for row in rows]
+    kept = [i for i, name in enumerate(rows[0]) if name not in ("tokens_per_s", "run")]
+    return [[row[i] for i in kept] for row in rows]
+
+
+def ids_of(folder):
+    """Ids of the run in a folder: of run.json, of each row of the log, of each checkpoint."""
+    ids = [json.loads(read(folder, "run.json"))["run"]]
+    with open(os.path.join(folder, "log.csv"), newline="", encoding="ascii") as file:
+        ids += [int(row["run"]) for row in csv.DictReader(file)]
+    for step in os.listdir(os.path.join(folder, "checkpoints")):
+        ids.append(json.loads(read(folder, "checkpoints", step, "manifest.json"))["user"]["run"])
+    return set(ids)
+
+
+def tree(folder):
+    """Contents of all files of a folder but run.json, which has the number of the last process."""
+    return {os.path.join(at, name): read(at, name) for at, _, names in os.walk(folder)
+            for name in names if name != "run.json"}
 
 
 class Training(unittest.TestCase):
@@ -99,9 +118,10 @@ class Training(unittest.TestCase):
             shutil.rmtree(out)
         self.fail("the run ended before the signal, twenty times")
 
-    def assert_same_run(self, out):
-        self.assertEqual(log_of(out), log_of(self.straight))
-        self.assertTrue(read(out, "model.safetensors") == read(self.straight, "model.safetensors"),
+    def assert_same_run(self, out, other=None):
+        other = other or self.straight
+        self.assertEqual(log_of(out), log_of(other))
+        self.assertTrue(read(out, "model.safetensors") == read(other, "model.safetensors"),
                         "the trained models differ")
 
     def test_killed_and_resumed_equals_straight(self):
@@ -128,6 +148,139 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assert_same_run(out)
 
+    def test_signals_at_any_moment_lose_nothing(self):
+        draw, out = random.Random(), os.path.join(self.folder, "drawn")
+        seed = draw.randrange(1 << 32)
+        draw.seed(seed)
+        left, resumed, ended = 20, 0, collections.Counter()
+        while True:
+            more = ["--resume"] if os.path.exists(os.path.join(out, "checkpoints")) and any(
+                name.isdigit() for name in os.listdir(os.path.join(out, "checkpoints"))
+            ) else ["--overwrite"]
+            resumed += more == ["--resume"]
+            with subprocess.Popen(self.command(out, *more), text=True, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                  env=ENVIRONMENT) as run:
+                number = draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+                try:
+                    errors = run.communicate(timeout=draw.uniform(0, 0.4) if left else None)[1]
+                except subprocess.TimeoutExpired:
+                    run.send_signal(number)
+                    errors = run.communicate()[1]
+                    # before main() has begun, the system ends it
+                    self.assertIn(run.returncode, (128 + number, -number, 0), (seed, errors))
+                    if run.returncode == 128 + number:
+                        # in the report, all is saved already
+                        self.assertRegex(errors, "saved at step|train: [0-9]+ steps")
+                        ended[number] += 1
+                    left -= 1
+                    continue
+                self.assertEqual(run.returncode, 0, (seed, errors))
+                break
+        print(f"seed {seed}: {dict(ended)}, {resumed} resumed", file=sys.stderr)
+        self.assert_same_run(out)
+
+    def test_a_signal_ends_the_wait_for_data(self):
+        # the validation text is read first, then each batch by 16 calls
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+            out = os.path.join(self.folder, f"waiting{number}")
+            with subprocess.Popen(self.command(out, save_every=1000), text=True,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE,
+                                  env={**ENVIRONMENT, "LD_PRELOAD": STUCK,
+                                       "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") +
+                                       ":verify_asan_link_order=0",
+                                       "STUCK_FILE": self.data, "STUCK_AFTER": "250"}) as run:
+                rows = -1
+                while run.poll() is None and rows != self.rows(out):
+                    rows = self.rows(out)
+                    time.sleep(1)
+                self.assertIsNone(run.poll())
+                self.assertLess(rows, STEPS)
+                run.send_signal(number)
+                errors = run.communicate(timeout=20)[1]
+            self.assertEqual(run.returncode, 128 + number, errors)
+            self.assertIn("saved at step", errors)
+            done = self.run_to_end(out, "--resume", save_every=1000)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assert_same_run(out)
+
+    @staticmethod
+    def rows(out):
+        """Whole rows of a log, 0 before there is one."""
+        path = os.path.join(out, "log.csv")
+        return read(path).count(b"\n") - 1 if os.path.exists(path) else 0
+
+    def test_a_signal_that_is_ignored_stays_ignored(self):
+        out = os.path.join(self.folder, "nohup")
+        done = subprocess.run(["sh", "-c", 'trap "" HUP; "$@" & sleep 0.5; kill -HUP $!; wait $!',
+                               "sh", *self.command(out)], check=False, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_same_run(out)
+
+    def test_output_that_nobody_takes_is_an_error(self):
+        closed = os.path.join(self.folder, "closed")
+        short = os.path.join(self.folder, "short")
+        done = self.run_to_end(short, steps=3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ends = os.pipe()
+        os.close(ends[0])
+        with open("/dev/full", "w", encoding="ascii") as full:
+            for name, out, says in (("pipe", ends[1], "Broken pipe"), ("full", full, "No space")):
+                done = subprocess.run(self.command(closed + name, steps=3), check=False, text=True,
+                                      stdin=subprocess.DEVNULL, stdout=out, env=ENVIRONMENT,
+                                      stderr=subprocess.PIPE)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("cannot write to standard output", done.stderr)
+                self.assertIn(says, done.stderr)
+                self.assert_same_run(closed + name, short)
+        os.close(ends[1])
+        for redirection in ">&-", "2>&-", "<&-", "<&- >&- 2>&-":
+            out = closed + redirection
+            done = subprocess.run(["sh", "-c", f'"$@" {redirection}', "sh",
+                                   *self.command(out, steps=3)], check=False, text=True,
+                                  stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT)
+            self.assertEqual(done.returncode, int(" >&-" in " " + redirection), done.stderr)
+            self.assert_same_run(out, short)
+        # a progress line that nobody reads is no reason to stop
+        done = subprocess.run(["sh", "-c", '"$@" 2>/dev/full', "sh",
+                               *self.command(closed + "log", steps=3)],
+                              check=False, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
+        self.assertEqual(done.returncode, 0)
+
+    def test_a_limit_on_the_size_of_files_is_an_error(self):
+        # of 1 KiB, which the log reaches and no checkpoint fits in; and of 2 MB, too little for
+        # a checkpoint alone
+        for blocks in 2, 4000:
+            out = os.path.join(self.folder, f"limit{blocks}")
+            done = subprocess.run(["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh",
+                                   *self.command(out, steps=30, save_every=2)], check=False,
+                                  text=True, stdin=subprocess.DEVNULL, capture_output=True,
+                                  env=ENVIRONMENT)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("File too large", done.stderr)
+            self.assertIn(out, done.stderr)
+            self.assertEqual(os.listdir(os.path.join(out, "checkpoints")), [])
+
+    def test_a_log_that_cannot_be_written_leaves_a_checkpoint(self):
+        out = os.path.join(self.folder, "unwritable")
+        with subprocess.Popen(self.command(out, save_every=1000), text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE,
+                              env={**ENVIRONMENT, "LD_PRELOAD": STUCK, "FULL_AFTER": "8",
+                                   "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") +
+                                   ":verify_asan_link_order=0"}) as run:
+            errors = run.communicate()[1]
+        self.assertEqual(run.returncode, 1, errors)
+        self.assertIn("log.csv': No space left", errors)
+        steps = [int(name) for name in os.listdir(os.path.join(out, "checkpoints"))]
+        self.assertEqual(len(steps), 1)
+        self.assertIn(f"saved at step {steps[0]}", errors)
+        done = self.run_to_end(out, "--resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(read(out, "model.safetensors") == read(self.straight, "model.safetensors"))
+
     def test_resuming_nothing_is_an_error(self):
         out = os.path.join(self.folder, "empty")
         os.mkdir(out)
@@ -136,6 +289,97 @@ class Training(unittest.TestCase):
         self.assertIn("no checkpoint", done.stderr)
         self.assertIn(out, done.stderr)
         self.assertEqual(os.listdir(out), [])
+
+    def copied(self, name):
+        out = os.path.join(self.folder, name)
+        shutil.copytree(self.straight, out)
+        return out
+
+    def refused(self, out, *more, says):
+        before = tree(out)
+        done = self.run_to_end(out, *more)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        for word in says:
+            self.assertIn(word, done.stderr)
+        self.assertTrue(tree(out) == before, "files have changed")
+
+    def test_all_parts_of_a_run_have_its_id(self):
+        self.assertEqual(len(ids_of(self.straight)), 1)
+        out, _, errors = self.stopped("ids", "checkpoints/20", signal.SIGINT)
+        before = ids_of(out)
+        done = self.run_to_end(out, "--resume")
+        self.assertEqual(done.returncode, 0, errors + done.stderr)
+        self.assertEqual(ids_of(out), before)
+        self.assertNotEqual(ids_of(out), ids_of(self.straight))
+
+    def test_a_folder_with_a_run_is_refused(self):
+        self.refused(self.copied("second"), says=("second", "holds an earlier run"))
+        for lost in "run.json", "log.csv", "checkpoints":
+            out = self.copied("second-without-" + lost)
+            path = os.path.join(out, lost)
+            (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
+            self.refused(out, says=(out, "holds an earlier run"))
+
+    def test_overwriting_leaves_nothing_of_the_old_run(self):
+        out = self.copied("overwritten")
+        note = os.path.join(out, "my-notes.txt")
+        with open(note, "w", encoding="ascii"):
+            pass
+        done = self.run_to_end(out, "--overwrite", steps=10, save_every=5)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(os.listdir(os.path.join(out, "checkpoints"))), ["10", "5"])
+        self.assertEqual(len(log_of(out)), 11)
+        self.assertEqual(len(ids_of(out) | ids_of(self.straight)), 2)
+        self.assertTrue(os.path.exists(note))
+        # one that ends early has no model, rather than that of the old run
+        old = read(out, "run.json")
+        with subprocess.Popen(self.command(out, "--overwrite", steps=100000),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, env=ENVIRONMENT) as run:
+            while run.poll() is None and (read(out, "run.json")[:24] == old[:24] or
+                                          not os.path.exists(os.path.join(out, "log.csv"))):
+                time.sleep(0.01)
+            run.kill()
+        self.assertEqual([name for name in os.listdir(out) if not name.startswith("checkpoints")
+                          and name not in ("log.csv", "run.json", "my-notes.txt")], [])
+
+    def test_a_second_trainer_is_refused_while_the_first_lives(self):
+        out = os.path.join(self.folder, "shared")
+        with subprocess.Popen(self.command(out, steps=100000), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env=ENVIRONMENT) as first:
+            while first.poll() is None and not os.path.exists(os.path.join(out, "checkpoints/20")):
+                time.sleep(0.01)
+            for more in [], ["--resume"], ["--overwrite"]:
+                done = self.run_to_end(out, *more)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"process {first.pid}", done.stderr)
+                self.assertIn(out, done.stderr)
+            self.assertIsNone(first.poll())
+            first.kill()
+        done = self.run_to_end(out, "--overwrite", steps=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_two_runs_are_never_mixed(self):
+        other = os.path.join(self.folder, "other")
+        done = self.run_to_end(other, "--seed", "2", steps=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (mine,), (theirs,) = ids_of(self.straight), ids_of(other)
+        out = self.copied("with-checkpoint")
+        shutil.copytree(os.path.join(other, "checkpoints/60"), os.path.join(out, "checkpoints/60"))
+        self.refused(out, "--resume", says=("checkpoints/60", str(mine), str(theirs)))
+        out = self.copied("with-log")
+        shutil.copy(os.path.join(other, "log.csv"), out)
+        self.refused(out, "--resume", says=("log.csv", str(mine), str(theirs)))
+        out = self.copied("with-id")
+        shutil.copy(os.path.join(other, "run.json"), out)
+        self.refused(out, "--resume", says=("checkpoints/40", str(mine), str(theirs)))
+        for text in "", "{}", "{\"run\": 5}", "x" * 1000:
+            out = self.copied(f"with-damage{len(text)}")
+            with open(os.path.join(out, "run.json"), "w", encoding="ascii") as file:
+                file.write(text)
+            self.refused(out, "--resume", says=(out, "no run to resume"))
+            self.refused(out, says=(out, "holds an earlier run"))
 
     def test_missing_data_is_an_error(self):
         out = os.path.join(self.folder, "without-data")

@@ -11,6 +11,8 @@
 #ifndef TESSERA_NN_LOADER_H
 #define TESSERA_NN_LOADER_H
 
+#include <signal.h>
+
 #include "../core.h"
 
 TS_BEGIN_DECLS
@@ -27,6 +29,9 @@ typedef struct ts_loader_opts {
     uint64_t seed;
     bool in_order;     /**< windows in the file's order without an offset, for validation */
     bool no_thread;    /**< prepare batches in the caller's thread */
+    /** What a handler of signals sets, or NULL: while it is not 0, ts_loader_next() waits for the
+     *  thread for half a second at most. */
+    const volatile sig_atomic_t *stop;
 } ts_loader_opts;
 
 /** One batch. The tensors belong to the caller's innermost scope. */
@@ -47,8 +52,8 @@ typedef struct ts_loader_state {
  * TS_ERR_VALUE (options), TS_ERR_SHAPE (the range is too small for one batch), TS_ERR_MEMORY.
  */
 TS_API ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts);
-/** The next batch. TS_ERR_IO when the file has become too short for it
- * or cannot be read; call again. */
+/** The next batch. TS_ERR_IO when the file has become too short for it or cannot be read,
+ * TS_ERR_STATE when opts.stop ended the wait for it; call again. */
 TS_API ts_status ts_loader_next(ts_loader *loader, ts_batch *batch);
 /** Batches an epoch has. */
 TS_API int64_t ts_loader_batches(const ts_loader *loader);

@@ -9,6 +9,7 @@
 #include "amp.h"
 #include "loader.h"
 #include "optimizer.h"
+#include "run.h"
 
 TS_BEGIN_DECLS
 
@@ -20,12 +21,13 @@ typedef struct ts_training {
     ts_loader *loader;       /**< may be NULL */
     int64_t step;            /**< steps done */
     ts_grad_scaler *scaler;  /**< may be NULL */
+    const ts_run *run;       /**< whose id checkpoints have; may be NULL */
 } ts_training;
 
 /**
  * Writes a checkpoint of the run under dir (see ts_checkpoint_save() in io.h): parameters and
  * buffers, the optimizer's state and numbers, the scaler's numbers, the loader's place,
- * the generator's state.
+ * the generator's state, the run's id.
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
@@ -34,7 +36,7 @@ TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
  * names and sizes that do not fit are TS_ERR_VALUE. On failure the run is as it was.
  * @param text  receives one line on what was loaded, and why newer checkpoints were
  *              passed over; may be NULL
- * @return TS_ERR_STATE when there is no checkpoint
+ * @return TS_ERR_STATE when there is no checkpoint, or when the newest one is not of training->run
  */
 TS_API ts_status ts_training_resume(ts_training *training, const char *dir, char *text,
                                     size_t text_size);

@@ -870,7 +870,7 @@ TS_API ts_tensor *ts_softplus_out(ts_tensor *out, ts_tensor *self, double beta, 
 TS_API ts_tensor *ts_softplus_backward(ts_tensor *grad, ts_tensor *self, double beta,
                                        double threshold);
 
-/** self * tanh(softplus(self)). No gradient in place. */
+/** self * tanh(softplus(self)). */
 TS_API ts_tensor *ts_mish(ts_tensor *self);
 /** ts_mish() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_mish_(ts_tensor *self);

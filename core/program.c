@@ -1,0 +1,220 @@
+/** @file program.c  Numbers in the C locale, strict numbers, command lines. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/program.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <string.h>
+
+#include "core/checked.h"
+#include "core/error.h"
+#include "include/tessera/check.h"
+
+/* The C locale object is static in the C library: making it neither allocates nor fails. */
+void *ts_c_locale_enter(void) { return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); }
+
+void ts_c_locale_leave(void **previous)
+{
+    if (previous)
+        uselocale((locale_t)*previous);
+}
+
+bool ts_read_int(const char *text, int64_t least, int64_t most, int64_t *value)
+{
+    bool minus = *text == '-';
+    int64_t n = 0;
+    const char *at = text + minus;
+    for (; *at >= '0' && *at <= '9'; at++) /* below zero, where there is one number more */
+        if (__builtin_mul_overflow(n, 10, &n) || __builtin_sub_overflow(n, *at - '0', &n))
+            return false;
+    if (*at || at == text + minus || (!minus && n == INT64_MIN))
+        return false;
+    n = minus ? n : -n;
+    if (n < least || n > most)
+        return false;
+    *value = n;
+    return true;
+}
+
+ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
+                       int64_t *value)
+{
+    char range[64];
+    TS_TRY(TS_CHECK_POINTERS(name, text, value));
+    if (ts_read_int(text, least, most, value))
+        return TS_OK;
+    snprintf(range, sizeof range, most == INT64_MAX ? "of at least %lld" : "from %lld to %lld",
+             (long long)least, (long long)most);
+    return ts_fail_op(TS_ERR_VALUE, name, NULL, NULL, "expected a whole number %s, got '%.200s'",
+                      range, text);
+}
+
+/* ---------------------------------------------------------------------- command lines ---- */
+
+static bool is_option(const ts_argument *a) { return strncmp(a->name, "--", 2) == 0; }
+
+static const char *base_name(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return slash ? slash + 1 : path && *path ? path : "program";
+}
+
+/** "--steps N", "--resume", "FILE". */
+static void print_form(FILE *out, const ts_argument *a)
+{
+    fputs(a->name, out);
+    if (is_option(a) && !a->flag)
+        fprintf(out, " %s", a->number ? "N" : a->one_of ? a->one_of : "TEXT");
+}
+
+static void print_usage(FILE *out, const char *program, const ts_argument *arguments, int n)
+{
+    fprintf(out, "usage: %s", program);
+    for (int i = 0; i < n; i++) {
+        fputs(arguments[i].required ? " " : " [", out);
+        print_form(out, &arguments[i]);
+        fputs(arguments[i].required ? "" : "]", out);
+    }
+    fputs(" [--help]\n", out);
+}
+
+static void print_help(const char *program, const char *about, const ts_argument *arguments, int n)
+{
+    print_usage(stdout, program, arguments, n);
+    printf("\n%s\n", about);
+    for (int i = 0; i < n; i++) {
+        const ts_argument *a = &arguments[i];
+        fputs("  ", stdout);
+        print_form(stdout, a);
+        printf("\n        %s", a->help ? a->help : "");
+        if (!is_option(a) && a->one_of)
+            printf(": %s", a->one_of);
+        if (a->number && a->most == INT64_MAX)
+            printf("; at least %lld", (long long)a->least);
+        else if (a->number)
+            printf("; %lld to %lld", (long long)a->least, (long long)a->most);
+        if (a->number && !a->required)
+            printf(", default %lld", (long long)*a->number);
+        else if (a->text && *a->text)
+            printf("; default %s", *a->text);
+        fputs("\n", stdout);
+    }
+    fputs("  --help\n        prints this\n", stdout);
+}
+
+/** Whether text is one of "a|b|c". */
+static bool is_one_of(const char *text, const char *list)
+{
+    size_t length = strlen(text);
+    for (const char *p = list; *p; p += strcspn(p, "|"), p += *p == '|')
+        if (strcspn(p, "|") == length && strncmp(p, text, length) == 0)
+            return true;
+    return false;
+}
+
+static ts_status set(const ts_argument *a, const char *value)
+{
+    if (a->number)
+        return ts_parse_int(a->name, value, a->least, a->most, a->number);
+    if (!*value || (a->one_of && !is_one_of(value, a->one_of)))
+        return ts_fail_op(TS_ERR_VALUE, a->name, NULL, NULL, "expected %s, got '%.200s'",
+                          a->one_of ? a->one_of : "a text", value);
+    *a->text = value;
+    return TS_OK;
+}
+
+/** The row of an option that is written as word, or NULL; *value is what follows "=", or NULL. */
+static const ts_argument *find(const char *word, const ts_argument *arguments, int n,
+                               const char **value)
+{
+    size_t length = strcspn(word, "=");
+    *value = word[length] ? word + length + 1 : NULL;
+    for (int i = 0; i < n; i++)
+        if (is_option(&arguments[i]) && strlen(arguments[i].name) == length &&
+            strncmp(word, arguments[i].name, length) == 0)
+            return &arguments[i];
+    return NULL;
+}
+
+/** The next row of a word that stands by itself, from *at on. */
+static const ts_argument *next_word(const ts_argument *arguments, int n, int *at)
+{
+    while (*at < n && is_option(&arguments[*at]))
+        ++*at;
+    return *at < n ? &arguments[(*at)++] : NULL;
+}
+
+/** seen: a bit for each row that was given. */
+static ts_status parse(int argc, char **argv, const ts_argument *arguments, int n, uint64_t *seen)
+{
+    int words = 0;
+    bool options = true;
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i], *value = word;
+        const ts_argument *a;
+        if (options && strcmp(word, "--") == 0) {
+            options = false;
+            continue;
+        }
+        if (options && word[0] == '-' && word[1]) {
+            a = find(word, arguments, n, &value);
+            if (!a)
+                return ts_error_set(TS_ERR_VALUE, "unknown option '%.200s'", word);
+            if (a->flag && value)
+                return ts_fail_op(TS_ERR_VALUE, a->name, NULL, NULL, "takes no value, got '%.200s'",
+                                  value);
+            if (!a->flag && !value) {
+                value = i + 1 < argc ? argv[++i] : "--";
+                if (strncmp(value, "--", 2) == 0)
+                    return ts_fail_op(TS_ERR_VALUE, a->name, NULL, NULL,
+                                      "expected a value, got %.200s",
+                                      value[2] ? value : "none");
+            }
+        } else if (!(a = next_word(arguments, n, &words))) {
+            return ts_error_set(TS_ERR_VALUE, "unexpected argument '%.200s'", word);
+        }
+        *seen |= (uint64_t)1 << (a - arguments);
+        if (a->flag)
+            *a->flag = true;
+        else
+            TS_TRY(set(a, value));
+    }
+    for (int i = 0; i < n; i++)
+        if (arguments[i].required && !(*seen >> i & 1))
+            return ts_fail_op(TS_ERR_VALUE, arguments[i].name, NULL, NULL, "is required");
+    return TS_OK;
+}
+
+bool ts_program_begin(int argc, char **argv, const char *about, const ts_argument *arguments,
+                      int n, int *status)
+{
+    uint64_t seen = 0;
+    const char *const *words = (const char *const *)argv;
+    if (TS_CHECK_STRINGS(words, argc) != TS_OK || TS_CHECK_POINTERS(argv, about, status) != TS_OK ||
+        TS_CHECK_LIST(arguments, n) != TS_OK ||
+        TS_CHECK_VALUE(n, n <= 64, "at most 64 arguments") != TS_OK)
+        return false;
+    const char *program = base_name(argc ? argv[0] : NULL);
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0) {
+            print_help(program, about, arguments, n);
+            *status = ts_program_end(0);
+            return false;
+        }
+    if (parse(argc, argv, arguments, n, &seen) == TS_OK)
+        return true;
+    fprintf(stderr, "%s: %s\n", program, ts_error_message());
+    print_usage(stderr, program, arguments, n);
+    *status = 2;
+    return false;
+}
+
+int ts_program_end(int status)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "error: cannot write to standard output%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return status ? status : 1;
+}

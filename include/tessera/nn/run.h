@@ -1,0 +1,50 @@
+/**
+ * @file run.h
+ * A folder that belongs to one training run: no second process writes into it, and nothing of
+ * another run gets mixed with what is there.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_NN_RUN_H
+#define TESSERA_NN_RUN_H
+
+#include "../report.h"
+
+TS_BEGIN_DECLS
+
+/** A run and the lock on its folder. */
+typedef struct ts_run ts_run;
+
+/** Options of ts_run_open(); zero is a new run in a folder without one. */
+typedef struct ts_run_opts {
+    size_t size;    /**< sizeof(ts_run_opts) */
+    bool resume;    /**< go on with the run that is there */
+    bool overwrite; /**< remove the run that is there, then begin a new one */
+    /** Files in the folder that the program writes beside log.csv and checkpoints, such as charts:
+     *  they go with a run that is overwritten. */
+    const char *const *outputs;
+    int noutputs;
+} ts_run_opts;
+
+/**
+ * Takes a folder for one run. A new run makes it where it is missing, and gets an id, which rows of
+ * ts_run_log() and checkpoints of ts_training_save() have. DIR/run.json holds the id and the number
+ * of the process; a lock on it lasts until ts_run_close() or the end of the process, by whatever
+ * means, and of children that it forked meanwhile. A file system without locks is no error.
+ * @return NULL with TS_ERR_STATE when another process has the folder (the message has its number),
+ *         when a run is there and neither option says what to do, or none is there to resume
+ */
+TS_API ts_run *ts_run_open(const char *dir, const ts_run_opts *opts);
+/** A random number from 1 to 2^53 - 1, so that a double holds it; kept by a resumed run. */
+TS_API int64_t ts_run_id(const ts_run *run);
+/**
+ * The log DIR/log.csv: created by a new run, resumed after last_step by one that goes on.
+ * @param columns    of ts_csv_create(); the last one must be "run", where each row has ts_run_id()
+ * @return owned by the caller; NULL with TS_ERR_STATE when a row of the file is another run's
+ */
+TS_API ts_csv *ts_run_log(const ts_run *run, const char *const *columns, int ncolumns,
+                          int64_t last_step);
+/** Gives the folder back. NULL-safe. */
+TS_API void ts_run_close(ts_run *run);
+
+TS_END_DECLS
+#endif

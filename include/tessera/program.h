@@ -1,0 +1,89 @@
+/**
+ * @file program.h
+ * What a program around the library needs to be right for every user: files that are opened and
+ * replaced safely, numbers that look the same in every locale, a strict command line.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_PROGRAM_H
+#define TESSERA_PROGRAM_H
+
+#include <stdio.h>
+
+#include "core.h"
+
+TS_BEGIN_DECLS
+
+/* ---------------------------------------------------------------------------- files ---- */
+
+/**
+ * open() for regular files. A folder, FIFO, socket or device is TS_ERR_IO and the call never waits
+ * for one. The descriptor is above 2, also while standard streams are closed, and is closed on
+ * exec. A new file has mode 0666 less the umask.
+ * @param function  what the error begins with
+ * @param flags     those of open(), such as O_WRONLY | O_CREAT
+ * @param fd        receives the descriptor, owned by the caller
+ */
+TS_API ts_status ts_open_file(const char *function, const char *path, int flags, int *fd);
+/**
+ * Puts a new file in the place of path: written to memory, then to a file beside it, flushed to
+ * disk, renamed. After an error path is as it was. The new file has the mode of the one that it
+ * replaces, else 0666 less the umask; a symbolic link is replaced, not followed. What is there and
+ * no regular file is TS_ERR_IO.
+ * @param function  what the error begins with
+ * @param write     prints the contents; its failure is passed on
+ */
+TS_API ts_status ts_replace_file(const char *function, const char *path,
+                                 ts_status (*write)(FILE *out, void *ctx), void *ctx);
+
+/* -------------------------------------------------------------------------- numbers ---- */
+
+/** Switches the calling thread to the C locale; returns what it had. */
+TS_API void *ts_c_locale_enter(void);
+/** Goes back to what ts_c_locale_enter() returned. NULL-safe. */
+TS_API void ts_c_locale_leave(void **previous);
+/** For the rest of the block, printf and strtod of this thread use a decimal point whatever
+ * setlocale() says. The library does so wherever it writes or reads a number. */
+#define TS_C_LOCALE                                                                                \
+    void *TS_CAT(ts_locale_, __LINE__) __attribute__((cleanup(ts_c_locale_leave), unused)) =       \
+        ts_c_locale_enter()
+
+/**
+ * Reads a whole number: digits, with a minus sign in front where `least` is negative, and nothing
+ * else. TS_ERR_VALUE says what `name` was expected to be and what came.
+ */
+TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
+                              int64_t *value);
+
+/* --------------------------------------------------------------------- command lines ---- */
+
+/** One argument of a program, which sets one of flag, number and text; the others are NULL. */
+typedef struct ts_argument {
+    const char *name;  /**< of an option, "--steps"; else of a word that stands by itself, "FILE" */
+    const char *help;  /**< what it does, for --help */
+    bool *flag;        /**< an option without a value sets it */
+    int64_t *number;   /**< receives a whole number from least to most */
+    int64_t least, most;
+    const char **text; /**< receives a text that is not empty, of argv */
+    const char *one_of; /**< the texts that are accepted, "bf16|f16|f32"; NULL for any */
+    bool required;
+} ts_argument;
+
+/**
+ * Reads a command line: options as --name VALUE or --name=VALUE in any order, then "--" if need be,
+ * words by the order of their rows. --help prints `about` and all arguments; their values before
+ * the call are shown as the defaults. A mistake is told on stderr with the usage.
+ * @param about   what the program does, as whole lines
+ * @param status  receives what main() returns when the program is to end: 0 after --help, 2 after
+ *                a mistake
+ * @return true when the program goes on
+ */
+TS_API bool ts_program_begin(int argc, char **argv, const char *about,
+                             const ts_argument *arguments, int n, int *status);
+/**
+ * What main() returns: status, or 1 in place of 0 when standard output took less than was printed,
+ * which is told on stderr. A full disk and a closed pipe come to light only here.
+ */
+TS_API int ts_program_end(int status);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,99 @@
+/** @file cycles.c  What refers to itself ends with its last handle. */
+// SPDX-License-Identifier: MIT
+#include "tests/autograd/common.h"
+
+static const ts_backward_opts create = {.size = sizeof create, .create_graph = true};
+
+static ts_status forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                         ts_tensor **out, int m)
+{
+    (void)ctx, (void)m;
+    out[0] = ts_mul(in[0], in[0]);
+    return ts_function_save(call, in, n);
+}
+static ts_status backward(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                          ts_tensor **out, int n)
+{
+    (void)ctx, (void)m, (void)n;
+    out[0] = ts_mul_scalar(ts_mul(g[0], ts_function_saved_tensor(call, 0)), 2);
+    return TS_STATUS_OF(out[0]);
+}
+static const ts_function function = {
+    .size = sizeof function, .name = "square", .forward = forward, .backward = backward};
+
+static ts_status part(void *w, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    out[0] = ts_mul(ts_tanh(ts_mul(in[0], w)), in[0]);
+    return TS_STATUS_OF(out[0]);
+}
+
+static ts_tensor *same(void *payload, ts_tensor *g) { (void)payload; return g; }
+
+enum { WAYS = 12 };
+
+/** Makes something that refers to itself, and drops it with the scope. */
+static void build(int way)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_set_requires_grad(ts_ones(TS_SIZES(300), TS_F64), true), *y = x, *parts[300];
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(300), TS_F64), true);
+    switch (way) {
+    case 0: OK(y = ts_mul(x, ts_mul(x, x))); break;
+    case 1: OK(ts_function_apply(&function, NULL, &x, 1, &y, 1)); break;
+    case 2: OK(ts_recompute(part, w, &x, 1, &y, 1)); break;
+    case 3: /* a gradient that is kept */
+        OK(y = ts_mul(x, x));
+        OK(ts_retain_grad(y));
+        OK(y = ts_mul(y, y));
+        break;
+    case 4: /* in place, over what was saved */
+        OK(y = ts_mul_scalar(x, 2));
+        OK(ts_mul_(y, y));
+        OK(ts_sin_(y));
+        break;
+    case 5: /* a result that its node saves */
+        OK(y = ts_exp_(ts_mul_scalar(x, 0.5)));
+        break;
+    case 6:
+        OK(ts_unbind(x, 0, parts, 300));
+        OK(y = ts_mul(ts_stack(parts, 300, 0), x));
+        break;
+    case 7: /* a hook whose user data is the tensor */
+        OK(y = ts_mul(x, x));
+        OK(ts_register_hook(y, same, y, NULL));
+        OK(ts_register_hook(x, same, x, NULL));
+        break;
+    case 8: OK(ts_set_grad(x, x)); return;
+    case 9: /* a gradient from the user with the leaf in its history */
+        OK(ts_set_grad(x, ts_mul(x, x)));
+        return;
+    case 10: OK(y = ts_mish_(ts_mul(x, x))); break;
+    default: OK(y = ts_matmul(ts_unsqueeze(x, 0), ts_unsqueeze(x, 1)));
+    }
+    OK(ts_backward_ex(ts_sum(y), TS_NONE, &create));
+    OK(ts_backward_ex(ts_sum(ts_square(ts_grad(x))), TS_NONE, &create)); /* adds to it */
+}
+
+TS_TEST(what_refers_to_itself_leaves_no_memory_behind, .loop = WAYS)
+{
+    for (int i = 0; i < 3; i++)
+        build(_i);
+    int64_t before = ts_memory_get_stats().in_use;
+    for (int i = 0; i < 50; i++)
+        build(_i);
+    ck_assert_int_eq(ts_memory_get_stats().in_use, before);
+}
+
+TS_TEST(a_leaf_outlives_no_graph_and_a_graph_no_gradient)
+{
+    TS_SCOPE;
+    ts_tensor *x = leaf(3), *g, *gg;
+    OK(ts_backward_ex(ts_mul(ts_mul(x, x), x), TS_NONE, &create));
+    OK(g = ts_grad(x)); /* 3 x², and it still depends on x */
+    OK(ts_grad_of(g, TS_NONE, &x, 1, &gg, &create));
+    ck_assert_double_eq(value(gg), 18);
+    ts_zero_grad(x);
+    OK(ts_backward(gg));
+    ck_assert_double_eq(value(ts_grad(x)), 6);
+}

@@ -1,0 +1,177 @@
+/** @file run.c  A folder belongs to one run at a time, and all that is in it to the same run. */
+// SPDX-License-Identifier: MIT
+#include <sys/wait.h>
+
+#include "tests/io/folder.h"
+
+static const char *const columns[] = {"step", "loss", "run"};
+
+static ts_run *new_run(const char *dir) { return ts_run_open(dir, NULL); }
+static ts_run *resumed(const char *dir)
+{
+    return ts_run_open(dir, TS_OPTS(ts_run_opts, .resume = true));
+}
+static ts_run *overwriting(const char *dir)
+{
+    static const char *const outputs[] = {"chart.svg"};
+    return ts_run_open(
+        dir, TS_OPTS(ts_run_opts, .overwrite = true, .outputs = outputs, .noutputs = 1));
+}
+
+static void check_refused(ts_run *run, const char *says)
+{
+    ck_assert_ptr_null(run);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_STATE);
+    ck_assert_msg(strstr(ts_error_message(), says) != NULL, "%s", ts_error_message());
+    ts_error_clear();
+}
+
+static void log_row(ts_run *run, int64_t last, double step)
+{
+    ts_csv *log = ts_run_log(run, columns, 3, last);
+    ck_ok(log);
+    ck_ok(ts_csv_row(log, (double[]){step, 0.5, (double)ts_run_id(run)}, 3));
+    ck_ok(ts_csv_close(log));
+}
+
+TS_TEST(a_folder_has_one_run_at_a_time, IN_FOLDER)
+{
+    const char *dir = in_folder("run");
+    char pid[32];
+    snprintf(pid, sizeof pid, "process %ld,", (long)getpid());
+    check_refused(resumed(dir), "no run to resume");
+    ck_assert_int_eq(access(dir, F_OK), -1);
+    ts_run *run = new_run(dir);
+    ck_ok(run);
+    int64_t id = ts_run_id(run);
+    ck_assert(id >= 1 && id < (int64_t)1 << 53);
+    check_refused(new_run(dir), pid);
+    check_refused(resumed(dir), pid);
+    check_refused(overwriting(dir), pid);
+    ts_run_close(run);
+    check_refused(new_run(dir), "holds an earlier run");
+    ck_ok(run = resumed(dir));
+    ck_assert_int_eq(ts_run_id(run), id);
+    ts_run_close(run);
+    ck_ok(run = overwriting(dir));
+    ck_assert_int_ne(ts_run_id(run), id);
+    ts_run_close(run);
+    ck_assert_ptr_null(
+        ts_run_open(dir, TS_OPTS(ts_run_opts, .overwrite = true, .resume = true)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_run_id(NULL), 0);
+    ts_run_close(NULL);
+}
+
+/* However a process ends, its folder is free. */
+TS_TEST(the_end_of_a_process_frees_its_folder, .loop = 3, IN_FOLDER)
+{
+    static const int signals[] = {0, SIGKILL, SIGSEGV};
+    const char *dir = in_folder("run");
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        if (!new_run(dir))
+            _exit(1);
+        signal(SIGSEGV, SIG_DFL);
+        if (signals[_i])
+            raise(signals[_i]);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(WIFSIGNALED(status) ? WTERMSIG(status) : 0, signals[_i]);
+    ts_run *run = resumed(dir);
+    ck_ok(run);
+    ts_run_close(run);
+}
+
+TS_TEST(a_log_of_another_run_is_refused_and_left_alone, IN_FOLDER)
+{
+    const char *dir = in_folder("run"), *log = in_folder("run/log.csv");
+    char text[256];
+    size_t bytes;
+    ts_run *run = new_run(dir);
+    log_row(run, 0, 1);
+    int64_t id = ts_run_id(run);
+    ts_run_close(run);
+    ck_ok(run = resumed(dir));
+    log_row(run, 1, 2); /* goes on */
+    log_row(run, 1, 2); /* row 2 once more */
+    char *rows = (char *)read_file(log, &bytes);
+    snprintf(text, sizeof text, "step,loss,run\n1,0.5,%lld\n2,0.5,%lld\n", (long long)id,
+             (long long)id);
+    ck_assert_int_eq(bytes, strlen(text));
+    ck_assert_int_eq(memcmp(rows, text, bytes), 0);
+    free(rows);
+    /* half a row, as a kill leaves it, is nobody's */
+    write_file(log, text, strlen(text) - 3);
+    log_row(run, 1, 2);
+    static const char *const others[] = {"%lld1", "1%lld", "%lld ", " %lld", "+%lld", "0%lld", "",
+                                         "-%lld", "%lld.0"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        size_t n = (size_t)sprintf(text, "step,loss,run\n1,0.5,%lld\n2,0.5,", (long long)id);
+        n += (size_t)sprintf(text + n, others[i][0] ? others[i] : "\n", (long long)id);
+        text[n++] = '\n';
+        write_file(log, text, n);
+        ck_assert_ptr_null(ts_run_log(run, columns, 3, 1));
+        ck_assert_int_eq(ts_error_code(), TS_ERR_STATE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "line 3"));
+        ts_error_clear();
+        rows = (char *)read_file(log, &bytes);
+        ck_assert(bytes == n && memcmp(rows, text, n) == 0);
+        free(rows);
+    }
+    ck_assert_ptr_null(ts_run_log(run, columns, 2, 1));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    ts_run_close(run);
+}
+
+TS_TEST(overwriting_removes_the_old_run_alone, IN_FOLDER)
+{
+    TS_SCOPE;
+    const char *dir = in_folder("run");
+    ts_training state = {.size = sizeof state, .model = ts_linear_new(2, 2, true)};
+    ts_run *run = new_run(dir);
+    state.run = run;
+    for (state.step = 1; state.step < 4; state.step++)
+        ck_ok(ts_training_save(&state, dir));
+    log_row(run, 0, 1);
+    write_file(in_folder("run/chart.svg"), "old", 3);
+    write_file(in_folder("run/notes.txt"), "mine", 4);
+    write_file(in_folder("run/checkpoints/notes.txt"), "mine", 4);
+    ts_run_close(run);
+    ck_ok(run = overwriting(dir));
+    state.run = run;
+    ck_assert_int_eq(access(in_folder("run/log.csv"), F_OK), -1);
+    ck_assert_int_eq(access(in_folder("run/chart.svg"), F_OK), -1);
+    ck_assert_int_eq(access(in_folder("run/notes.txt"), F_OK), 0);
+    ck_assert_int_eq(access(in_folder("run/checkpoints/notes.txt"), F_OK), 0);
+    ck_assert_int_eq(ts_training_resume(&state, dir, NULL, 0), TS_ERR_STATE);
+    ck_ok(ts_checkpoint_remove_all(dir));
+    ck_ok(ts_checkpoint_remove_all(in_folder("nowhere")));
+    ts_run_close(run);
+    ts_module_free(state.model);
+}
+
+TS_TEST(a_checkpoint_of_another_run_is_refused, IN_FOLDER)
+{
+    const char *dir = in_folder("run");
+    ts_training state = {.size = sizeof state, .model = ts_linear_new(2, 2, true), .step = 1};
+    ts_run *run = new_run(dir), *other = new_run(in_folder("other"));
+    const ts_run *owners[] = {other, NULL};
+    for (int i = 0; i < 2; i++) {
+        state.run = owners[i];
+        ck_ok(ts_training_save(&state, dir));
+        state.run = run;
+        ck_assert_int_eq(ts_training_resume(&state, dir, NULL, 0), TS_ERR_STATE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected a checkpoint of run"));
+        ts_error_clear();
+    }
+    ck_ok(ts_training_save(&state, dir));
+    ck_ok(ts_training_resume(&state, dir, NULL, 0));
+    state.run = NULL; /* a program without runs takes any */
+    ck_ok(ts_training_resume(&state, dir, NULL, 0));
+    ts_run_close(run);
+    ts_run_close(other);
+    ts_module_free(state.model);
+}
