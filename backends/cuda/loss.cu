@@ -160,7 +160,8 @@ template <class T> struct cross_entropy_slope {
     }
     __device__ __forceinline__ T own_class(A x) const
     {
-        return narrow<T>(scale == 0 ? (A)0 : (fma(exp_from<T>(lse)(x), share, -even) - own) * scale);
+        A p = exp_from<T>(lse)(x);
+        return narrow<T>(scale == 0 ? (A)0 : (fma(p, share, -even) - own) * scale);
     }
 };
 
