@@ -405,6 +405,27 @@ TS_TEST(the_gradient_of_a_product_passes_one_zero)
     }
 }
 
+TS_TEST(recording_changes_no_value_of_the_gradient_of_a_product)
+{
+    for (int d = TS_F64; d <= TS_F16; d++)
+        for (int zeros = 0; zeros < 4; zeros++) {
+            TS_SCOPE;
+            ts_tensor *x = ts_sub_scalar(ts_randint(TS_SIZES(300), 1, 7), 7), *dx[2];
+            for (int k = 0; k < zeros; k++)
+                ((int64_t *)x->data)[k * 117 + 31] = 0;
+            ck_assert_ptr_nonnull(x = ts_set_requires_grad(ts_to(x, (ts_dtype)d), true));
+            for (int k = 0; k < 2; k++)
+                ck_assert_int_eq(ts_grad_of(ts_prod(x), TS_NONE, &x, 1, &dx[k],
+                                            TS_OPTS(ts_backward_opts, .create_graph = k)),
+                                 TS_OK);
+            for (int64_t i = 0; i < x->numel; i++) {
+                double a = element(ts_to(dx[0], TS_F64), i), b = element(ts_to(dx[1], TS_F64), i);
+                ck_assert_msg(a == b || fabs(a - b) <= 1e-12 * fabs(a), "%g, recorded %g, %s", a, b,
+                              ts_dtype_name((ts_dtype)d));
+            }
+        }
+}
+
 TS_TEST(equal_extremes_share_the_gradient)
 {
     TS_SCOPE;
