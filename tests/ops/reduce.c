@@ -456,6 +456,28 @@ TS_TEST(gradients_where_formulas_divide_by_zero)
     }
 }
 
+TS_TEST(equal_elements_have_no_variance)
+{
+    static const double values[] = {0.1, 1e6 + 1.0 / 3, -12345.678, 3e-5, 1 / 3.0, 16777213};
+    for (int d = TS_F64; d <= TS_F16; d++)
+        for (int v = 0; v < TS_COUNTOF(values); v++)
+            for (int64_t n = 2; n < 10000; n += n < 40 ? 1 : 1371)
+                for (int dim = 0; dim < 2; dim++) {
+                    TS_SCOPE;
+                    if (d == TS_F16 && fabs(values[v]) > 60000)
+                        continue;
+                    ts_tensor *row = ts_full(TS_SIZES(dim ? 1 : n, dim ? n : 1),
+                                             ts_scalar_float(values[v]), (ts_dtype)d);
+                    ts_tensor *other = ts_to(numbers(4, row->sizes, 2, TS_F64), (ts_dtype)d);
+                    ts_tensor *x = ts_cat((ts_tensor *[]){row, other}, 2, 1 - dim);
+                    ts_tensor *var = ts_to(ts_var_dim(x, dim, 1, false), TS_F64),
+                              *std = ts_to(ts_std_dim(x, dim, 1, false), TS_F64);
+                    ck_assert_msg(element(var, 0) == 0 && element(std, 0) == 0, "%d of %g, %s: %g",
+                                  (int)n, values[v], ts_dtype_name((ts_dtype)d), element(var, 0));
+                    ck_assert_double_gt(element(std, 1), 0);
+                }
+}
+
 /** The gradient of y by x, in f64. */
 static ts_tensor *slope(ts_tensor *y, ts_tensor *x)
 {
