@@ -153,12 +153,13 @@ ts_status ts_run_widened(ts_frame *f)
     return status;
 }
 
-/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors
- * that are read, or numbers. */
+/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors that are read, or numbers,
+ * and the op is not the conversion by which the result gets back to the halves. */
 static bool can_widen(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;
-    if (!is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written)
+    if (!is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written ||
+        f->plan->converts)
         return false;
     for (int i = 0; i < f->nargs; i++)
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)

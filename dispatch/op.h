@@ -74,7 +74,8 @@ struct ts_plan {
                                since all operands are contiguous and of its shape */
     uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,
                                and has counted that */
-    uint16_t compute;       /* dtype in which the kernel works */
+    uint8_t compute;        /* dtype in which the kernel works */
+    bool converts;          /* to the dtype of its result, which is to be declared as well */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */

@@ -18,6 +18,15 @@ static void plan_one(ts_frame *f)
     ts_plan_like(f->plan, f->args[0].t);
 }
 
+/** A kernel that converts is one of both dtypes: the one that it does not take is the call's. */
+static void compute_in_both(ts_frame *f)
+{
+    uint8_t result = f->plan->ret[0].dtype;
+    f->plan->converts = true;
+    if (!(f->table->accepts[f->key].dtypes & TS_DT(result)))
+        f->plan->compute = result;
+}
+
 ts_status ts_infer_copy(ts_frame *f)
 {
     plan_one(f);
@@ -26,6 +35,7 @@ ts_status ts_infer_copy(ts_frame *f)
     const ts_tensor *out = f->rets[0].t;
     TS_TRY(ts_check_broadcasts(f, 0, out->sizes, out->ndim));
     ts_plan_result_like(f->plan, 0, out, (ts_dtype)out->dtype);
+    compute_in_both(f);
     return TS_OK;
 }
 
@@ -34,6 +44,7 @@ ts_status ts_infer_to(ts_frame *f)
     TS_TRY(ts_check_dtype_number(f, 1));
     plan_one(f);
     f->plan->ret[0].dtype = (uint8_t)f->args[1].i;
+    compute_in_both(f);
     return TS_OK;
 }
 

@@ -351,3 +351,62 @@ TS_TEST(a_backends_kernel_of_an_op_with_sizes_by_values_runs_behind_the_ops_own_
     FAILS(TS_ERR_SHAPE, ts_masked_select(a, ts_to_device(ts_ones(TS_SIZES(5), TS_BOOL), device)));
     ck_assert_int_eq(selected, 1);
 }
+
+/* ------------------------------------------------------------------ results that are given ---- */
+
+/** Copies f32 to f32, and dies of anything else, as a kernel does that reads no dtypes. */
+static ts_status copy_f32(ts_frame *f)
+{
+    const ts_tensor *from = f->args[0].t, *to = f->rets[0].t;
+    ck_assert_int_eq(ts_dtype_of(from), TS_F32);
+    ck_assert_int_eq(ts_dtype_of(to), TS_F32);
+    memcpy(from_handle(ts_kernel_data(to)), from_handle(ts_kernel_data(from)),
+           (size_t)ts_numel(to) * sizeof(float));
+    return TS_OK;
+}
+
+static ts_status install_copy_f32(void *state, ts_key key)
+{
+    (void)state;
+    ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    TS_TRY(ts_register_kernel_ex("copy", key, copy_f32, &opts, NULL));
+    return ts_register_kernel_ex("to", key, copy_f32, &opts, NULL);
+}
+
+TS_TEST(a_kernel_gets_no_result_of_a_dtype_that_it_did_not_declare, .loop = 2)
+{
+    static offset_state memory = {.devices = 1};
+    static const ts_backend plain = {OFFSET_BACKEND("PLAIN", 0, &memory),
+                                     .install = install_copy_f32};
+    static const ts_backend falls = {OFFSET_BACKEND("FALLS", TS_BACKEND_CPU_FALLBACK, &memory),
+                                     .install = install_copy_f32};
+    ts_key key;
+    OK(ts_register_backend(_i ? &falls : &plain, &key));
+    TS_SCOPE;
+    ts_device device = {key, 0};
+    ts_tensor *host[TS_DTYPE_COUNT], *there[TS_DTYPE_COUNT];
+    for (int d = 0; d < TS_DTYPE_COUNT; d++) {
+        OK(host[d] = ts_to(ts_arange(0, 6, 1, TS_F32), (ts_dtype)d));
+        OK(there[d] = ts_to_device(host[d], device));
+    }
+    for (int from = 0; from < TS_DTYPE_COUNT; from++)
+        for (int to = 0; to < TS_DTYPE_COUNT; to++) {
+            bool runs = _i || (from == TS_F32 && to == TS_F32);
+            ts_tensor *y = NULL;
+            if (runs) {
+                OK(ts_copy_(there[to], there[from]));
+                OK(y = ts_to(there[from], (ts_dtype)to));
+                for (int k = 0; k < 6; k++) {
+                    double expected = to == TS_BOOL || from == TS_BOOL ? k != 0 : k;
+                    ck_assert_double_eq(value(ts_select(ts_to_device(y, TS_DEVICE_CPU), 0, k)),
+                                        expected);
+                }
+                OK(ts_copy_(there[to], ts_to_device(host[to], device)));
+            } else {
+                FAILS(TS_ERR_DTYPE, ts_copy_(there[to], there[from]));
+                SAYS("no kernel for dtype");
+                if (from != to)
+                    FAILS(TS_ERR_DTYPE, ts_to(there[from], (ts_dtype)to));
+            }
+        }
+}
