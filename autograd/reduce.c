@@ -142,11 +142,13 @@ static ts_tensor *others(ts_vjp_call *b, ts_tensor *g)
 {
     ts_tensor *x = X;
     TS_TRY_NULL(x);
-    if (ts_grad_enabled())
-        return ts_mul(others_recorded(b, x), spread(b, g));
     ts_tensor *zero = ts_eq_scalar(x, 0), *count = ts_to(zero, (ts_dtype)x->dtype);
-    ts_tensor *rest = ts_masked_fill_scalar(x, zero, 1);
-    ts_tensor *product = KEPT(prod, rest), *other_zero = ts_ne(KEPT(sum, count), count);
+    ts_tensor *other_zero = ts_ne(KEPT(sum, count), count);
+    if (ts_grad_enabled()) { /* parts of the product may overflow beside a zero */
+        ts_tensor *y = ts_mul(others_recorded(b, x), spread(b, g));
+        return ts_masked_fill_scalar(y, ts_logical_and(ts_isnan(y), other_zero), 0);
+    }
+    ts_tensor *rest = ts_masked_fill_scalar(x, zero, 1), *product = KEPT(prod, rest);
     return ts_masked_fill_scalar(ts_mul(ts_div(product, rest), spread(b, g)), other_zero, 0);
 }
 RULE(prod, READS_X, others(b, g))

@@ -36,9 +36,10 @@ ts_status ts_composite_elu_backward(ts_frame *f)
 {
     TS_SCOPE;
     ts_tensor *g = operand(f, 0), *x = operand(f, 1);
-    /* e^min(x, 0): the branch that is not taken must stay finite in its own gradient */
-    ts_tensor *low = ts_mul_scalar(ts_exp(ts_clamp_max(x, 0)), f->args[2].d);
-    return result(f, ts_mul(g, ts_masked_fill_scalar(low, ts_gt_scalar(x, 0), 1)));
+    /* e^min(x, 0): the branch that is not taken must stay finite in its own gradient. alpha comes
+     * to g: a denormal power would lose digits by it */
+    ts_tensor *low = ts_mul_scalar(g, f->args[2].d);
+    return result(f, ts_mul(ts_where(ts_gt_scalar(x, 0), g, low), ts_exp(ts_clamp_max(x, 0))));
 }
 
 ts_status ts_composite_gelu_backward(ts_frame *f)

@@ -18,7 +18,7 @@
 
 #define FOLDS                                                                                      \
     FOLD(SUM) FOLD(PROD) FOLD(MAX) FOLD(MIN)                                                       \
-    FOLD(SQUARES) FOLD(ABS) FOLD(DEVIATIONS) FOLD(EXP) FOLD(ABSMAX)
+    FOLD(SQUARES) FOLD(ABS) FOLD(DISTANCES) FOLD(DEVIATIONS) FOLD(EXP) FOLD(ABSMAX)
 typedef enum fold {
 #define FOLD(name) FOLD_##name,
     FOLDS
@@ -112,6 +112,7 @@ VEC_FN V S(map)(fold how, V x, V p)
     case FOLD_SQUARES: return x * x;
     case FOLD_ABS:
     case FOLD_ABSMAX: return F(abs)(x);
+    case FOLD_DISTANCES: return x - p;
     case FOLD_DEVIATIONS: return (x - p) * (x - p);
     case FOLD_EXP: return F(exp)(x - p);
     case FOLD_DOT: return x * p;
@@ -222,8 +223,9 @@ VEC_FN S(line) S(last_leaf)(fold how, const T *x, const T *y, int64_t n, V p)
         int64_t left = ts_max64(ts_min64(n - at, LANES), 0);
         V v = S(map)(how, F(load_n_or)(x + at, left, S(identity)(how)),
                      how == FOLD_DOT ? F(load_n)(y + at, left) : p);
-        rest.v[i] =
-            how == FOLD_DEVIATIONS ? F(select)(M(first_n)(left), v, S(identity)(how)) : v;
+        rest.v[i] = how == FOLD_DISTANCES || how == FOLD_DEVIATIONS
+                        ? F(select)(M(first_n)(left), v, S(identity)(how))
+                        : v;
     }
     return n < S(LINE) ? rest : S(fold_line)(how, all, rest);
 }

@@ -14,6 +14,7 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 enum {
@@ -460,6 +461,28 @@ static ts_status truth(ts_frame *f, bool all)
 static ts_status all(ts_frame *f) { return truth(f, true); }
 static ts_status any(ts_frame *f) { return truth(f, false); }
 
+/** Folds the deviations from means into y once more where the means were not exact enough. */
+static ts_status deviate_again(ts_frame *f, void *means, void *y)
+{
+    const ts_tensor *t = f->args[0].t;
+    int64_t n = f->rets[0].t->numel;
+    double length = (double)(t->numel / n);
+    bool (*close)(void *, const void *, const void *, int64_t, double) =
+        t->dtype == TS_F64 ? close_means_f64 : close_means_f32;
+    if (!close(means, y, NULL, n, length))
+        return TS_OK;
+    size_t bytes;
+    void *distances = results_new(f, n, &bytes);
+    TS_TRY(distances);
+    ts_status status = reduce_into(f, t, f->plan->count, FOLD_DISTANCES, means, distances);
+    if (status == TS_OK) {
+        close(means, y, distances, n, length);
+        status = reduce_into(f, t, f->plan->count, FOLD_DEVIATIONS, means, y);
+    }
+    ts_free(f->thread, distances, bytes);
+    return status;
+}
+
 /** The first pass computes one parameter a result, the second folds with it. */
 static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold second, finish last,
                               double length)
@@ -483,6 +506,8 @@ static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold secon
         finish_results(t, middle, params, NULL, out->numel, (double)(t->numel / out->numel));
         status = reduce_into(f, t, f->plan->count, second, params, y);
     }
+    if (status == TS_OK && second == FOLD_DEVIATIONS)
+        status = deviate_again(f, params, y);
     if (status == TS_OK)
         finish_results(t, last, y, params, out->numel, length);
     if (status == TS_OK && half)

@@ -195,3 +195,21 @@ static void S(finish)(finish how, void *results, const void *params, int64_t n, 
         }
     }
 }
+
+/** Where squares of distances from a mean are so small that its rounding counts: moves it by the
+ * mean of the distances, if they are given. Of equal elements it then is one of them. Returns
+ * whether there is such a mean. */
+static bool S(close_means)(void *means, const void *squares, const void *distances, int64_t n,
+                           double length)
+{
+    bool found = false;
+    for (int64_t i = 0; i < n; i++) {
+        T *m = (T *)means + i, near = (sizeof(T) == 4 ? (T)FLT_EPSILON : (T)DBL_EPSILON) * *m * *m;
+        if (!(((const T *)squares)[i] < near * (T)length))
+            continue;
+        found = true;
+        if (distances)
+            *m += ((const T *)distances)[i] / (T)length;
+    }
+    return found;
+}

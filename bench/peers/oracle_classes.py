@@ -108,7 +108,7 @@ def extreme(d):
         far = (size > math.sqrt(info.max) / 4) | (size < math.sqrt(info.tiny) * 4) & (size > 0)
         return bool((far | ~torch.isfinite(size)).any())
     more = [d.case.upstream, *d.case.second] if d.order else []
-    plain = [x for x in d.args if isinstance(x, float) and (x != x or abs(x) > 1e4)]
+    plain = [x for x in d.args if isinstance(x, (int, float)) and (x != x or abs(x) > 1e4)]
     return bool(plain) or any(map(is_extreme, [*d.case.tensors(), *more]))
 
 
@@ -165,7 +165,7 @@ def _(d):
 @explains('overflow-within')
 def _(d):
     return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|.*_backward|.*_loss|'
-                    'logsumexp|prod|mean|sum|lerp|addc.*|erf.*|hypot', 0) and extreme(d)
+                    'logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|hypot', 0) and extreme(d)
 
 
 @explains('order-of-products')
@@ -188,7 +188,18 @@ def _(d):
 @explains('cross-entropy-digits')
 def _(d):
     return is_value(d, 'cross_entropy') and d.order and abs(d.mine - d.other) <= 2 ** -17 * max(
-        1.0, float(d.a.detach().double().abs().max()))
+        1.0, float(d.case.upstream.detach().double().abs().max()))
+
+
+@explains('integers-beyond-halves')
+def _(d):
+    """A factor or term that f16 does not hold, and f32 does."""
+    def beyond(x):
+        if isinstance(x, torch.Tensor):
+            return not x.is_floating_point() and x.numel() == 1 and beyond(x.item())
+        return isinstance(x, (int, float)) and 65504 < abs(x) < math.inf
+    return is_value(d, 'mul|div|add|sub', 0) and str(d.a.dtype) == 'torch.float16' and any(
+        map(beyond, d.args))
 
 
 @explains('floor-divide-numbers')
@@ -201,8 +212,7 @@ def _(d):
     if not is_value(d) or not d.a.is_floating_point():
         return False
     info = torch.finfo(d.a.dtype)
-    return abs(d.mine - d.other) <= 8 * info.tiny * info.eps or (
-        d.op == 'elu_backward' and abs(d.other) < 1e-30)
+    return abs(d.mine - d.other) <= 8 * info.tiny * info.eps
 
 
 @explains('angle-of-zero')
@@ -225,7 +235,8 @@ def _(d):
     """Norms and second gradients subtract terms of about the size of the largest number."""
     unit = torch.finfo(d.a.dtype).eps if is_value(d) and d.a.is_floating_point() else 0
     if d.kind != 'value' or not unit or not (
-            d.order == 2 or unit < 1e-9 or re.fullmatch('.*norm|log_softmax|tanh', d.op)):
+            d.order == 2 or unit < 1e-9 or
+            re.fullmatch('.*norm|log_softmax(_backward)?|tanh', d.op)):
         return False
     tensors = [*d.case.tensors(), d.a]
     if d.order:

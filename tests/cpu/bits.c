@@ -75,6 +75,8 @@ static void print_reductions(ts_tensor *t)
         print_hash("always", "amin", mask, ts_amin_dims(t, dims, n, false));
         print_hash("always", "var", mask, ts_var_dims(t, dims, n, 1, false));
         print_hash("always", "std", mask, ts_std_dims(t, dims, n, 1, false));
+        ts_tensor *near = ts_add_scalar(ts_mul_scalar(t, 0x1p-24), 1 / 3.0);
+        print_hash("always", "var of near ones", mask, ts_var_dims(near, dims, n, 1, false));
         print_hash("always", "norm1", mask, ts_norm_dims(t, 1, dims, n, false));
         print_hash("always", "norm2", mask, ts_norm_dims(t, 2, dims, n, false));
         print_hash("always", "norminf", mask, ts_norm_dims(t, INFINITY, dims, n, false));

@@ -265,6 +265,23 @@ TS_TEST(a_gradient_next_to_the_largest_number_stays_finite)
     }
 }
 
+TS_TEST(recording_changes_no_bit_of_the_gradient_of_elu)
+{
+    for (int d = TS_F64; d <= TS_F32; d++)
+        for (double alpha = 0.3; alpha < 3; alpha *= 1.7) {
+            TS_SCOPE;
+            ts_tensor *x = ts_arange(ts_scalar_float(d == TS_F64 ? -745 : -104), ts_scalar_float(3),
+                                     ts_scalar_float(0.37), (ts_dtype)d);
+            ts_tensor *g = ts_mul_scalar(ts_ones_like(x), -95215.97);
+            ts_tensor *plain = ts_elu_backward(g, x, alpha);
+            ck_assert_ptr_nonnull(plain);
+            ts_tensor *recorded = ts_elu_backward(leaf(g), x, alpha);
+            ck_assert_ptr_nonnull(recorded);
+            ck_assert_mem_eq(ts_data(plain), ts_data(recorded),
+                             (size_t)ts_numel(x) * (d == TS_F64 ? 8 : 4));
+        }
+}
+
 TS_TEST(bounds_of_nan_make_everything_nan)
 {
     TS_SCOPE;

@@ -405,6 +405,27 @@ TS_TEST(the_gradient_of_a_product_passes_one_zero)
     }
 }
 
+TS_TEST(recording_changes_no_value_of_the_gradient_of_a_product)
+{
+    for (int d = TS_F64; d <= TS_F16; d++)
+        for (int zeros = 0; zeros < 4; zeros++) {
+            TS_SCOPE;
+            ts_tensor *x = ts_sub_scalar(ts_randint(TS_SIZES(300), 1, 7), 7), *dx[2];
+            for (int k = 0; k < zeros; k++)
+                ((int64_t *)x->data)[k * 117 + 31] = 0;
+            ck_assert_ptr_nonnull(x = ts_set_requires_grad(ts_to(x, (ts_dtype)d), true));
+            for (int k = 0; k < 2; k++)
+                ck_assert_int_eq(ts_grad_of(ts_prod(x), TS_NONE, &x, 1, &dx[k],
+                                            TS_OPTS(ts_backward_opts, .create_graph = k)),
+                                 TS_OK);
+            for (int64_t i = 0; i < x->numel; i++) {
+                double a = element(ts_to(dx[0], TS_F64), i), b = element(ts_to(dx[1], TS_F64), i);
+                ck_assert_msg(a == b || fabs(a - b) <= 1e-12 * fabs(a), "%g, recorded %g, %s", a, b,
+                              ts_dtype_name((ts_dtype)d));
+            }
+        }
+}
+
 TS_TEST(equal_extremes_share_the_gradient)
 {
     TS_SCOPE;
@@ -433,6 +454,28 @@ TS_TEST(gradients_where_formulas_divide_by_zero)
         ck_assert_double_eq(element(ts_grad(x), i), 0);
         ck_assert_double_eq(element(ts_grad(low), i), 0);
     }
+}
+
+TS_TEST(equal_elements_have_no_variance)
+{
+    static const double values[] = {0.1, 1e6 + 1.0 / 3, -12345.678, 3e-5, 1 / 3.0, 16777213};
+    for (int d = TS_F64; d <= TS_F16; d++)
+        for (int v = 0; v < TS_COUNTOF(values); v++)
+            for (int64_t n = 2; n < 10000; n += n < 40 ? 1 : 1371)
+                for (int dim = 0; dim < 2; dim++) {
+                    TS_SCOPE;
+                    if (d == TS_F16 && fabs(values[v]) > 60000)
+                        continue;
+                    ts_tensor *row = ts_full(TS_SIZES(dim ? 1 : n, dim ? n : 1),
+                                             ts_scalar_float(values[v]), (ts_dtype)d);
+                    ts_tensor *other = ts_to(numbers(4, row->sizes, 2, TS_F64), (ts_dtype)d);
+                    ts_tensor *x = ts_cat((ts_tensor *[]){row, other}, 2, 1 - dim);
+                    ts_tensor *var = ts_to(ts_var_dim(x, dim, 1, false), TS_F64),
+                              *std = ts_to(ts_std_dim(x, dim, 1, false), TS_F64);
+                    ck_assert_msg(element(var, 0) == 0 && element(std, 0) == 0, "%d of %g, %s: %g",
+                                  (int)n, values[v], ts_dtype_name((ts_dtype)d), element(var, 0));
+                    ck_assert_double_gt(element(std, 1), 0);
+                }
 }
 
 /** The gradient of y by x, in f64. */
