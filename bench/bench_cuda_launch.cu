@@ -71,7 +71,7 @@ int main()
     char why[512];
     int64_t one = 1;
     ts_scope scope __attribute__((cleanup(ts_scope_leave)));
-    ts_scope_enter(&scope);
+    ts_scope_enter(&scope, NULL);
     if (ts_device_open("cuda", &device, why, sizeof why) != TS_OK) {
         printf("skipped: %s\n", ts_error_message());
         return 0;

@@ -153,8 +153,8 @@ ts_status ts_run_widened(ts_frame *f)
     return status;
 }
 
-/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors that are read, or numbers,
- * and the op is not the conversion by which the result gets back to the halves. */
+/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors that are read, or
+ * numbers, and the op is not the conversion by which the result gets back to the halves. */
 static bool can_widen(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;
