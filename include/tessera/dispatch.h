@@ -126,8 +126,17 @@ static inline ts_value ts_value_float(double d)
     v.d = d;
     return v;
 }
+/** What stands for a scalar of a kind that is none: a device that no call takes. */
+static __attribute__((cold, noinline, unused)) ts_value ts_value_no_number(void)
+{
+    ts_value v = {TS_TAG_DEVICE, 0, 0, 0, {0}};
+    v.i = -1;
+    return v;
+}
 static inline ts_value ts_value_scalar(ts_scalar s)
 {
+    if (__builtin_expect((uint8_t)(s.kind - 1) >= TS_SCALAR_FLOAT, 0))
+        return ts_value_no_number();
     ts_value v = {s.kind, 0, 0, 0, {0}};
     v.i = s.i;
     return v;
