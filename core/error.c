@@ -63,6 +63,36 @@ void ts_error_print(void)
         fprintf(stderr, "  called from %s\n", ts_format_site(site, sizeof site, e->site));
 }
 
+/** Writes text to out so that a terminal shows it as it is: bytes that are no UTF-8, control
+ *  characters (C1 too) and marks that change the direction or are not seen become \xNN. Line feeds
+ *  and tabs stay. What no longer fits is left out. */
+static void escape(char *out, size_t size, const char *text)
+{
+    size_t used = 0;
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        int more = *p < 0x80 ? 0 : (*p & 0xe0) == 0xc0 ? 1 : (*p & 0xf0) == 0xe0 ? 2 : 3;
+        uint32_t c = more ? *p & (0x3fu >> more) : *p;
+        int n = 1;
+        while (n <= more && (p[n] & 0xc0) == 0x80)
+            c = c << 6 | (p[n++] & 0x3f);
+        bool shown = n == more + 1 && c <= 0x10ffff &&
+                     c >= (const uint32_t[]){0, 0x80, 0x800, 0x10000}[more] &&
+                     (c >= 0x20 || c == '\n' || c == '\t') && !(c >= 0x7f && c < 0xa0) &&
+                     c != 0x61c && !(c >= 0x200b && c <= 0x200f) && !(c >= 0x2028 && c <= 0x202e) &&
+                     !(c >= 0x2060 && c <= 0x206f) && !(c >= 0xd800 && c < 0xe000) && c != 0xfeff;
+        size_t need = (size_t)n * (shown ? 1 : 4);
+        if (used + need >= size)
+            break;
+        for (int i = 0; i < n; i++)
+            if (shown)
+                out[used++] = (char)p[i];
+            else
+                used += (size_t)snprintf(out + used, size - used, "\\x%02x", p[i]);
+        p += n;
+    }
+    out[used] = 0;
+}
+
 static ts_status fail(ts_status code, const char *op, const void *site, const char *hint,
                       const char *format, va_list args)
 {
@@ -78,8 +108,8 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     e->told = false;
     e->site = site;
     snprintf(e->op, sizeof e->op, "%s", op ? op : "");
-    memcpy(e->hint, advice, sizeof advice);
-    memcpy(e->message, text, sizeof text);
+    escape(e->hint, sizeof e->hint, advice);
+    escape(e->message, sizeof e->message, text);
     return e->code;
 }
 

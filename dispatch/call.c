@@ -90,8 +90,9 @@ static ts_status call_from(const void *site, int op, const ts_value *args, int n
                            ts_value *rets, int nrets)
 {
     if (op < 0 || op >= ts_op_count())
-        return ts_error_set(TS_ERR_REGISTRY, "call_boxed: expected an op number below %d, got %d",
-                            ts_op_count(), op);
+        return ts_fail_op(TS_ERR_REGISTRY, "call_boxed", site, "ts_op_by_name() gives the number",
+                          "argument 'op': expected a number from 0 to %d, got %d",
+                          ts_op_count() - 1, op);
     const ts_schema *s = &ts_ops[op].schema;
     if (nargs != s->nargs || nrets != s->nrets)
         return ts_fail_op(TS_ERR_VALUE, s->name, site, ts_ops[op].schema_text,

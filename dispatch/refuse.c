@@ -92,6 +92,10 @@ ts_status ts_absent_tensor(ts_frame *f)
             dead = f->rets[i].t;
     for (int i = f->nargs - 1; i >= 0; i--) {
         const ts_value *v = &f->args[i];
+        bool number = !(ts_ops[f->op].schema.args[i].kinds >> TS_TAG_DEVICE & 1);
+        if (v->tag == TS_TAG_DEVICE && number) /* what ts_value_scalar() makes of other kinds */
+            return ts_fail_arg_hint(f, i, TS_ERR_VALUE, "make numbers with TS_SCALAR()",
+                                    "expected a scalar of kind 1 to 3, got one of another kind");
         if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
             return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
                                     "ts_device_from_name() knows the devices that there are",

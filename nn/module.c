@@ -103,10 +103,14 @@ const ts_module_type *ts_module_type_of(const ts_module *m)
  * nmembers is raised by the caller's success. */
 static member *new_member(ts_module *m, const char *function, const char *name)
 {
-    if (!*name || strchr(name, '.') || strlen(name) >= NAME_MOST) {
+    bool good = *name && strlen(name) < NAME_MOST && strcmp(name, "__metadata__") != 0;
+    for (const char *p = name; *p; p++) /* what saved files and messages can hold */
+        good &= *p > ' ' && *p < 0x7f && *p != '.';
+    if (!good) {
         ts_error_set(TS_ERR_VALUE,
-                     "%s: argument 'name': expected a short name without '.', got '%s'", function,
-                     name);
+                     "%s: argument 'name': expected a short name of printable ASCII without '.', "
+                     "other than __metadata__, got '%s'",
+                     function, name);
         return NULL;
     }
     for (int i = 0; i < m->nmembers; i++)

@@ -175,8 +175,10 @@ static ts_status check_options(ts_frame *f, const places *at)
 uint64_t ts_reserve_scaled_dot_product_attention(const ts_frame *f)
 {
     const ts_value *a = f->args, *lists = &a[forward.cu_seqlens], *most = &a[forward.max_seqlens];
+    const ts_value *window = &a[forward.window];
     bool packed = lists->tag == TS_TAG_TENSORS;
     if (!(a[forward.dropout_p].d > 0) || a[0].t->ndim != 4 || a[1].t->ndim != 4 ||
+        (window->tag == TS_TAG_INTS && window->count != 2) ||
         (packed && (lists->count != 2 || lists->list[0]->ndim != 1 || most->tag != TS_TAG_INTS ||
                     most->count != 2)))
         return 0;

@@ -125,8 +125,8 @@ void ts_copy_install(void)
 
 ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
 {
-    if (!t || t == TS_NONE)
-        return ts_fail_null("copy_to", __builtin_return_address(0), "t");
+    if (!ts_tensor_ok(t, "copy_to", "t", __builtin_return_address(0)))
+        return ts_error_code();
     size_t need = (size_t)t->numel * ts_dtype_sizes[t->dtype];
     if (bytes != need || (need && !data))
         return ts_fail_op(TS_ERR_VALUE, "copy_to", __builtin_return_address(0), NULL,
@@ -143,8 +143,8 @@ ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
 
 static ts_status item(ts_tensor *t, ts_value *v, const void *site)
 {
-    if (!t || t == TS_NONE)
-        return ts_fail_null("item", site, "t");
+    if (!ts_tensor_ok(t, "item", "t", site))
+        return ts_error_code();
     if (t->numel != 1)
         return ts_fail_op(TS_ERR_SHAPE, "item", site, "reduce it first, or index an element",
                           "argument 't': expected one element, got sizes %s", TS_SIZES_TEXT(t));
@@ -169,7 +169,9 @@ ts_status ts_item_int(ts_tensor *t, int64_t *value)
     ts_value v = ts_value_none();
     if (!value)
         return ts_fail_null("item_int", __builtin_return_address(0), "value");
-    if (t && t != TS_NONE && ts_dtype_is_float((ts_dtype)t->dtype))
+    if (!ts_tensor_ok(t, "item_int", "t", __builtin_return_address(0)))
+        return ts_error_code();
+    if (ts_dtype_is_float((ts_dtype)t->dtype))
         return ts_fail_op(TS_ERR_DTYPE, "item_int", __builtin_return_address(0), "use ts_item()",
                           "argument 't': expected an integer dtype, got %s",
                           ts_dtype_name((ts_dtype)t->dtype));

@@ -165,6 +165,11 @@ bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *o
 
 bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *site)
 {
+    if (n == 0) {
+        ts_fail_op(TS_ERR_INDEX, op, site, NULL,
+                   "argument '%s': expected a tensor with dims, got one without", name);
+        return false;
+    }
     if (*dim < -n || *dim >= n) {
         ts_fail_op(TS_ERR_INDEX, op, site, NULL,
                    "argument '%s': expected a dim from %d to %d, got %d", name, -n, n - 1, *dim);

@@ -201,9 +201,12 @@ TS_INLINE bool ts_list_ok(ts_tensor *const *list, int n, const char *op, const c
 /** A tensor whose sizes, dtype or device the function reads is there. */
 TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name, const void *site)
 {
-    if (TS_LIKELY(t && t != TS_NONE))
+    if (TS_LIKELY(t && !(t->keys >> TS_KEY_ABSENT)))
         return true;
-    ts_fail_null(op, site, name);
+    if (!t || t == TS_NONE)
+        ts_fail_null(op, site, name);
+    else
+        ts_fail_dead(op, site, name, t);
     return false;
 }
 

@@ -32,6 +32,8 @@ static TS_COLD ts_status fail_index(const ts_frame *f, int arg, const ts_tensor 
         position[d] = rest % t->sizes[d];
         rest /= t->sizes[d];
     }
+    if (f->plan)
+        f->plan->delivered = f->given; /* nothing is written, so nothing is counted */
     char text[192];
     return ts_fail_arg(f, arg, TS_ERR_INDEX,
                        "expected indices from 0 to %lld, got %lld at position %s",

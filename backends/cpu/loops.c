@@ -152,14 +152,17 @@ static __attribute__((noinline)) ts_status pointwise_any(ts_frame *f, const ts_l
                                                          const void *params, int cost)
 {
     ts_dtype compute = f->plan->compute;
-    if (loops[compute])
+    if (loops[compute]) {
         ts_cpu_run(&f->plan->iter, loops[compute], params, cost);
-    else if ((compute == TS_BF16 || compute == TS_F16) && loops[TS_F32])
+        return TS_OK;
+    }
+    if ((compute == TS_BF16 || compute == TS_F16) && loops[TS_F32]) {
         run_halves(f, loops[TS_F32], params, cost);
-    else
-        return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
-                          "not defined for dtype %s on the CPU", ts_dtype_name(compute));
-    return TS_OK;
+        return TS_OK;
+    }
+    f->plan->delivered = f->given; /* nothing is written, so nothing is counted */
+    return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
+                      "not defined for dtype %s on the CPU", ts_dtype_name(compute));
 }
 
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost)

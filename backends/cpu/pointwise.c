@@ -106,8 +106,10 @@ static ts_status divide(ts_frame *f, const ts_loop *loops)
     bool zero = false, *found = &zero;
     if (check)
         ts_cpu_run_serial(&f->plan->iter, check, &found);
-    if (zero)
+    if (zero) {
+        f->plan->delivered = f->given; /* nothing is written, so nothing is counted */
         return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected integers other than 0, got a 0");
+    }
     return ts_cpu_pointwise(f, loops, NULL, 30);
 }
 static ts_status floor_divide_kernel(ts_frame *f)

@@ -126,10 +126,12 @@ static inline ts_value ts_value_float(double d)
     v.d = d;
     return v;
 }
+/** A number of a kind that is none becomes a device that no call takes. */
 static inline ts_value ts_value_scalar(ts_scalar s)
 {
-    ts_value v = {s.kind, 0, 0, 0, {0}};
-    v.i = s.i;
+    bool good = (uint8_t)(s.kind - 1) < TS_SCALAR_FLOAT;
+    ts_value v = {good ? s.kind : (uint8_t)TS_TAG_DEVICE, 0, 0, 0, {0}};
+    v.i = good ? s.i : -1;
     return v;
 }
 static inline ts_value ts_value_dtype(ts_dtype dtype)

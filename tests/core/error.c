@@ -213,3 +213,39 @@ TS_TEST(a_printed_call_site_can_be_looked_up)
                   text);
     ck_assert_uint_lt(offset, 1ul << 32);
 }
+
+TS_TEST(no_byte_of_a_message_controls_a_terminal)
+{
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"plain, \xc3\xa9 and \xe2\x82\xac", "plain, \xc3\xa9 and \xe2\x82\xac"},
+        {"\x1b[31m\a\r\x7f", "\\x1b[31m\\x07\\x0d\\x7f"},
+        {"c1 \xc2\x9b", "c1 \\xc2\\x9b"},
+        {"bidi \xe2\x80\xae", "bidi \\xe2\\x80\\xae"},
+        {"no UTF-8 \xff\xc3", "no UTF-8 \\xff\\xc3"},
+        {"overlong \xc0\x9b", "overlong \\xc0\\x9b"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ts_error_set_hint(TS_ERR_VALUE, cases[i].text, "%s", cases[i].text);
+        ck_assert_str_eq(ts_error_message(), cases[i].shown);
+        ck_assert_str_eq(ts_error_hint(), cases[i].shown);
+    }
+    ts_error_clear();
+}
+
+TS_TEST(a_scalar_of_an_unknown_kind_is_refused)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(2);
+    for (int kind = 0; kind < 256; kind++) {
+        ts_scalar s = {.kind = (uint8_t)kind};
+        s.i = 0x0102030405060708;
+        if (kind >= TS_SCALAR_BOOL && kind <= TS_SCALAR_FLOAT)
+            continue;
+        ck_assert_ptr_null(ts_add_scalar(x, s));
+        ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected a scalar of kind 1 to 3"));
+        ts_error_clear();
+    }
+}

@@ -278,3 +278,20 @@ TS_TEST(misuse_is_named_and_frees_what_was_given)
     ts_module_free(NULL);
     ts_module_free(net);
 }
+
+TS_TEST(names_that_no_file_can_hold_are_refused)
+{
+    static const char *const wrong[] = {"", "a.b", "a b", "a\n", "\x1b[31m", "\xc3\xa9", "\x7f",
+                                        "__metadata__"};
+    TS_SCOPE;
+    ts_module *m = ts_sequential_new();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_assert_int_eq(ts_module_add_parameter(m, wrong[i], ts_ones(TS_SIZES(2), TS_F32), NULL),
+                         TS_ERR_VALUE);
+        ck_assert_int_eq(
+            ts_module_add_buffer(m, wrong[i], ts_ones(TS_SIZES(2), TS_F32), true, NULL),
+            TS_ERR_VALUE);
+    }
+    ck_assert_int_eq(ts_module_num_parameters(m), 0);
+    ts_module_free(m);
+}

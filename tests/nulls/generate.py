@@ -63,7 +63,7 @@ FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
 def declared(header):
     """(type of the result, name, parameters) of each function of a header."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", pathlib.Path(header).read_text("utf-8"), flags=re.S)
-    for line in re.findall(r"TS_API\s+([^;]*);", text):
+    for line in re.findall(r"(?<!define )TS_API\s+(?!extern)([^;]*);", text):
         line = re.sub(r"\s*__attribute__\(\(.*\)\)$", "", " ".join(line.split()))
         result, name, inside = re.match(r"(.*?)\s*\b(ts_\w+)\((.*)\)$", line).groups()
         yield result, name, parameters(inside)
@@ -82,7 +82,8 @@ def parameters(text):
         elif part == "...":
             found.append(("...", "..."))
         else:
-            found.append(re.match(r"(.*?)(\w+)$", part).groups())
+            kind, name, array = re.match(r"(.*?)(\w+)(\[\w*\])?$", part).groups()
+            found.append((kind + "*" if array else kind, name))
     return [(kind.strip(), name) for kind, name in found]
 
 
