@@ -144,11 +144,13 @@ static ts_status masked_scatter(ts_frame *f)
     ts_tensor *from = mask ? packed(f, self, (ts_dtype)self->dtype, out->sizes, out->ndim) : NULL;
     ts_status status = from ? TS_OK : ts_error_code();
     int64_t n = from ? count(mask) : 0;
-    if (n > source->numel)
+    if (n > source->numel) {
+        f->plan->delivered = f->given; /* nothing is written, so nothing is counted */
         status =
             ts_fail_arg(f, 2, TS_ERR_SHAPE,
                         "expected at least %lld elements, one for each true of 'mask', got %lld",
                         (long long)n, (long long)source->numel);
+    }
     if (status == TS_OK) {
         const char *next = source->data;
         for (int64_t i = 0; i < out->numel; i++) {

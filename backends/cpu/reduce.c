@@ -461,8 +461,9 @@ static ts_status truth(ts_frame *f, bool all)
 static ts_status all(ts_frame *f) { return truth(f, true); }
 static ts_status any(ts_frame *f) { return truth(f, false); }
 
-/** Folds the deviations from means into y once more where the means were not exact enough. */
-static ts_status deviate_again(ts_frame *f, void *means, void *y)
+/** Folds the deviations from means into y once more where the means were not exact enough.
+ * distances has room for as many as there are means. */
+static ts_status deviate_again(ts_frame *f, void *means, void *distances, void *y)
 {
     const ts_tensor *t = f->args[0].t;
     int64_t n = f->rets[0].t->numel;
@@ -471,16 +472,9 @@ static ts_status deviate_again(ts_frame *f, void *means, void *y)
         t->dtype == TS_F64 ? close_means_f64 : close_means_f32;
     if (!close(means, y, NULL, n, length))
         return TS_OK;
-    size_t bytes;
-    void *distances = results_new(f, n, &bytes);
-    TS_TRY(distances);
-    ts_status status = reduce_into(f, t, f->plan->count, FOLD_DISTANCES, means, distances);
-    if (status == TS_OK) {
-        close(means, y, distances, n, length);
-        status = reduce_into(f, t, f->plan->count, FOLD_DEVIATIONS, means, y);
-    }
-    ts_free(f->thread, distances, bytes);
-    return status;
+    TS_TRY(reduce_into(f, t, f->plan->count, FOLD_DISTANCES, means, distances));
+    close(means, y, distances, n, length);
+    return reduce_into(f, t, f->plan->count, FOLD_DEVIATIONS, means, y);
 }
 
 /** The first pass computes one parameter a result, the second folds with it. */
@@ -499,15 +493,16 @@ static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold secon
     }
     bool half = is_half((ts_dtype)t->dtype);
     size_t bytes, more = 0;
-    void *params = results_new(f, out->numel, &bytes);
+    bool again = second == FOLD_DEVIATIONS;
+    char *params = results_new(f, out->numel << again, &bytes);
     void *y = !params ? NULL : half ? results_new(f, out->numel, &more) : out->data;
     ts_status status = y ? reduce_into(f, t, f->plan->count, first, NULL, params) : ts_error_code();
     if (status == TS_OK) {
         finish_results(t, middle, params, NULL, out->numel, (double)(t->numel / out->numel));
         status = reduce_into(f, t, f->plan->count, second, params, y);
     }
-    if (status == TS_OK && second == FOLD_DEVIATIONS)
-        status = deviate_again(f, params, y);
+    if (status == TS_OK && again)
+        status = deviate_again(f, params, params + bytes / 2, y);
     if (status == TS_OK)
         finish_results(t, last, y, params, out->numel, length);
     if (status == TS_OK && half)

@@ -72,6 +72,8 @@ def tree(folder):
 class Training(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        # under nohup it is ignored, and trainers would inherit that
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         place = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
         if place and shutil.disk_usage(place).free < ROOM:  # containers give it 64 MB
             place = None
@@ -196,9 +198,13 @@ class Training(unittest.TestCase):
                     rows = self.rows(out)
                     time.sleep(1)
                 self.assertIsNone(run.poll())
-                self.assertLess(rows, STEPS)
                 run.send_signal(number)
-                errors = run.communicate(timeout=20)[1]
+                try:
+                    errors = run.communicate(timeout=60)[1]
+                except subprocess.TimeoutExpired:
+                    run.kill()
+                    raise
+            self.assertLess(rows, STEPS)
             self.assertEqual(run.returncode, 128 + number, errors)
             self.assertIn("saved at step", errors)
             done = self.run_to_end(out, "--resume", save_every=1000)
