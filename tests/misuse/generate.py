@@ -61,7 +61,8 @@ def structs(headers):
         for inside, name in re.findall(r"typedef struct \w+ \{([^}]*)\} (ts_\w+);", text):
             fields = []
             for field in filter(str.strip, inside.split(";")):
-                kind, names = re.match(r"((?:const )?\w+)\s+(.*)$", " ".join(field.split())).groups()
+                words = " ".join(field.split())
+                kind, names = re.match(r"((?:const )?\w+)\s+(.*)$", words).groups()
                 for one in names.split(","):
                     stars, plain = re.match(r"([*\s]*(?:const \*)?)\s*(.*)$", one).groups()
                     fields.append((f"{kind} {stars.strip()}".strip(), plain))

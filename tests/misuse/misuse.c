@@ -553,7 +553,7 @@ static void end_nothing(void)
 
 #include "misuse_calls.inc"
 
-/* ------------------------------------------------------------------------------- boxed calls ---- */
+/* ---------------------------------------------------------------------------- boxed calls ---- */
 
 static ts_value draw_value(const ts_param *p)
 {
@@ -604,7 +604,8 @@ static void boxed(void)
         }
     }
     int id = one_in(200) ? (int)odd_number() : op;
-    int nargs = one_in(100) ? below(20) - 2 : s->nargs, nrets = one_in(100) ? below(6) - 2 : s->nrets;
+    int nargs = one_in(100) ? below(20) - 2 : s->nargs;
+    int nrets = one_in(100) ? below(6) - 2 : s->nrets;
     nargs = nargs > s->nargs ? s->nargs : nargs;
     nrets = nrets > s->nrets ? s->nrets : nrets;
     say(" op %d, %d args, %d rets", id, nargs, nrets);
@@ -619,7 +620,7 @@ static void boxed(void)
         }
 }
 
-/* ----------------------------------------------------------------------------------- a call ---- */
+/* --------------------------------------------------------------------------------- a call ---- */
 
 static const char *only; /* the one function that is called */
 
