@@ -48,7 +48,7 @@ TS_INLINE void ts_float_env_restore(const ts_float_control *before)
 }
 /** Rest of the block rounds to nearest and keeps subnormal numbers. */
 #define TS_PLAIN_FLOATS                                                                            \
-    const ts_float_control floats_before __attribute__((cleanup(ts_float_env_restore))) =          \
+    const ts_float_control floats_before __attribute__((cleanup(ts_float_env_restore), unused)) =  \
         ts_float_control_get();                                                                    \
     ts_float_control_set(floats_before & ~TS_FLOAT_BITS)
 
