@@ -86,7 +86,8 @@ TS_INLINE ts_keyset ts_keys_visited(ts_keyset keys, const ts_thread *thread,
  *  The depth is stored, not decremented: a chain through memory would bind call to call. */
 TS_INLINE void ts_depth_restore(const uint16_t *depth) { ts_tls.depth = *depth; }
 #define TS_DEPTH_AFTER(depth)                                                                     \
-    const uint16_t depth_after __attribute__((cleanup(ts_depth_restore), unused)) = (uint16_t)(depth)
+    const uint16_t depth_after __attribute__((cleanup(ts_depth_restore), unused)) =               \
+        (uint16_t)(depth)
 
 /** A call from the top: keys from arguments and given results, then the highest slot.
  *  The first result, if wanted, is there when it returns TS_OK; others are the op's to make. */
