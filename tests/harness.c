@@ -33,6 +33,7 @@ static ts_test_case *first_case;
 static ts_test_case **next_case = &first_case;
 static bool run_skipped;
 static bool threads_only;
+static bool unforked; /* cases run in the process itself, where check ends none that takes too long */
 
 void ts_test_register(ts_test_case *test)
 {
@@ -70,7 +71,12 @@ void ts_test_run_body(const ts_test_case *test, int _i)
     long samples = samples_counted();
     long failed = shared->failed;
     run_skipped = false;
+    const char *slow = getenv("CK_TIMEOUT_MULTIPLIER");
+    double seconds = test->timeout > 0 ? test->timeout : DEFAULT_TIMEOUT_S;
+    if (unforked)
+        alarm((unsigned)(seconds * (slow ? atof(slow) : 1)));
     test->body(_i);
+    alarm(0);
     if (run_skipped) {
         shared->skipped_runs++;
         return;
@@ -187,7 +193,8 @@ int main(int argc, char **argv)
     Suite *suite = suite_create(name);
     SRunner *runner = srunner_create(suite);
     bool forks = srunner_fork_status(runner) == CK_FORK;
-    int chosen = 0, unforked = 0, several = 0;
+    unforked = !forks;
+    int chosen = 0, skipped_unforked = 0, several = 0;
     long apart[3] = {0};
     char tally[4096];
     snprintf(tally, sizeof tally, "%s", getenv("TS_TEST_TALLY") ? getenv("TS_TEST_TALLY") : "");
@@ -201,7 +208,7 @@ int main(int argc, char **argv)
             printf("%s\n", test->name);
         } else if (!forks && (test->signal || test->exit)) {
             printf("%s: skipped: needs a process of its own\n", test->name);
-            unforked++;
+            skipped_unforked++;
         } else if (!forks && several > 1) {
             run_apart(test, argv[0], apart);
             unsetenv("CK_RUN_CASE"); /* with several cases it chose none of them */
@@ -226,7 +233,7 @@ int main(int argc, char **argv)
     failed += apart[1];
     passed += shared->passed - shared->sampled_passed - shared->skipped_runs;
     failed += shared->failed - shared->sampled_failed;
-    long skipped = shared->skipped + shared->skipped_runs + unforked + apart[2];
+    long skipped = shared->skipped + shared->skipped_runs + skipped_unforked + apart[2];
     printf("%s: %ld passed, %ld failed, %ld skipped\n", name, passed, failed, skipped);
     if (*tally && !write_tally(tally, name, passed, failed, skipped))
         return 2;

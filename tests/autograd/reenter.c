@@ -294,6 +294,7 @@ TS_TEST(graphs_whose_user_code_runs_each_other_do_not_wait_for_each_other, .loop
         .threads = true, .timeout = 60)
 {
     static int number[] = {0, 1};
+    forward_is_done = false;
     TS_SCOPE;
     ts_function f = {
         .size = sizeof f, .name = "square", .forward = square, .backward = cross_back};
