@@ -73,7 +73,15 @@ RULES_OF(atan2, ts_div(GRAD(0), ts_add(ts_square(ARG(0)), ts_square(ARG(1)))),
          (0, BOTH, ts_mul(g, ARG(1))), (1, BOTH, ts_neg(ts_mul(g, ARG(0)))))
 RULES(hypot, (0, READS(0) | READS_Y, ts_mul(g, ts_div(ARG(0), Y))),
       (1, READS(1) | READS_Y, ts_mul(g, ts_div(ARG(1), Y))))
-RULES(lerp, (0, READS(2), ts_sub(g, WITH(mul, g, 2))), (1, READS(2), WITH(mul, g, 2)),
+
+/** g (1 - weight) of a lerp; g - g weight would cancel near weight 1. */
+static ts_tensor *of_start(ts_vjp_call *b, ts_tensor *g)
+{
+    const ts_value *weight = ts_rule_arg(b, 2);
+    return weight->tag == TS_TAG_TENSOR ? ts_mul(g, ts_rsub_scalar(ARG(2), 1))
+                                        : ts_mul_scalar(g, 1 - ts_value_number(weight));
+}
+RULES(lerp, (0, READS(2), of_start(b, g)), (1, READS(2), WITH(mul, g, 2)),
       (2, BOTH, ts_mul(g, ts_sub(ARG(1), X))))
 
 #define SCALED ts_mul_scalar(g, ts_value_unbox(ts_rule_arg(b, 3)))
