@@ -69,6 +69,7 @@ refused('integers', 'expected a floating dtype|not defined for dtype|no kernel f
 refused('cat-of-nothing', "cat: argument 'dim'")
 refused('one-dtype', 'expected dtype .* (as argument|got)')
 refused('numbers-that-do-not-fit', 'expected a number that fits')
+refused('bias-of-one', "argument 'bias': expected sizes")
 refused('indices-of-nothing', 'expected indices from 0 to -1')
 accepted('torch-lacks', 'not implemented|does not support|not supported')
 accepted('torch-refuses-a-mix', 'but got dtype|but found dtype|expected .*dtype|same dtype|'
@@ -123,7 +124,7 @@ def _(d):
 
 @explains('kinks')
 def _(d):
-    return is_value(d, 'elu|elu_backward|smooth_l1_loss|huber_loss|l1_loss|relu|leaky_relu|'
+    return is_value(d, 'elu|elu_backward|(smooth_l1|huber|l1)_loss(_backward)?|relu|leaky_relu|'
                     'hardtanh|softplus|softplus_backward|leaky_relu_backward') and d.order
 
 
@@ -143,7 +144,7 @@ def _(d):
 
 @explains('limits-at-infinity')
 def _(d):
-    return is_value(d, 'gelu|silu|mish|gelu_backward|silu_backward') and d.mine == 0
+    return is_value(d, 'gelu|linear_gelu|silu|mish|gelu_backward|silu_backward') and d.mine == 0
 
 
 @explains('torch-remainder')
@@ -227,7 +228,7 @@ def _(d):
 
 @explains('divergence-of-zero')
 def _(d):
-    return is_value(d, 'kl_div') and d.order > 0 and abs(d.mine) == math.inf
+    return is_value(d, 'kl_div(_backward)?') and abs(d.mine) == math.inf
 
 
 @explains('cancellation')
@@ -248,8 +249,7 @@ def _(d):
 
 @explains('tails-of-gelu')
 def _(d):
-    near = 2e-5 * (1 + abs(d.other))
-    return is_value(d, 'gelu|gelu_backward') and abs(d.mine - d.other) <= near
+    return is_value(d, 'gelu|gelu_backward') and abs(d.mine - d.other) <= 2e-5 * (1 + abs(d.other))
 
 
 @explains('factors-of-integers')
