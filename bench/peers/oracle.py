@@ -298,8 +298,13 @@ class Difference:
     def __init__(self, case, kind, text, **more):
         self.case, self.kind, self.text = case, kind, text
         self.op, self.args, self.form = case.op.name, case.args, case.form
-        self.where = None
         self.__dict__.update(more)
+
+    def look_at(self, at):
+        """Which of the wrong elements classes are asked about."""
+        self.at = at
+        self.mine, self.other = self.a[at].item(), self.b[at].item()
+        self.exact = None if self.ref is None else self.ref[at].item()
 
 
 def wide(case):
@@ -413,6 +418,17 @@ class Judge:
 
     def differences(self):
         case, ours, theirs = self.case, self.ours, self.theirs
+        for order in (0, 1, 2):  # also what came before a refusal
+            mine = ours.values if order == 0 else ours.grads.get(order, [])
+            other = theirs.values if order == 0 else theirs.grads.get(order, [])
+            if (ours.refusal or theirs.refusal) and not (mine and other):
+                break
+            for i in range(max(len(mine), len(other))):
+                found = self.compare(order, i, mine[i] if i < len(mine) else None,
+                                     other[i] if i < len(other) else None)
+                if found:
+                    yield found
+                    return
         if ours.refusal or theirs.refusal:
             if ours.refusal and theirs.refusal and ours.stage == theirs.stage:
                 return
@@ -421,16 +437,6 @@ class Judge:
             yield Difference(case, which, f'ours: {ours.refusal}; torch: {theirs.refusal}',
                              ours=ours, theirs=theirs, stage=(ours if ours.refusal else theirs)
                              .stage)
-            return
-        for order in (0, 1, 2):
-            mine = ours.values if order == 0 else ours.grads.get(order, [])
-            other = theirs.values if order == 0 else theirs.grads.get(order, [])
-            for i in range(max(len(mine), len(other))):
-                found = self.compare(order, i, mine[i] if i < len(mine) else None,
-                                     other[i] if i < len(other) else None)
-                if found:
-                    yield found
-                    return
 
     def compare(self, order, i, a, b):
         case = self.case
@@ -475,8 +481,7 @@ class Judge:
         there = f'; f64 {ref[at].item():.9g}' if ref is not None else ''
         text = (f'{what} {NAMES[a.dtype]}: {int(wrong.sum())} of {a.numel()} differ, at {at} ours '
                 f'{values[0]!r}, torch {values[1]!r}{there}{self.operands(at, a)}')
-        return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong, at=at,
-                          mine=values[0], other=values[1])
+        return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong)
 
     def operands(self, at, result):
         """What the operands hold there, where they broadcast to the result."""
@@ -499,8 +504,9 @@ def pick(result, order, i):
 
 # ---------------------------------------------------------------------------------- the suite ----
 
-def run_case(library, seed, number, names):
-    """The case and its difference, or None."""
+def run_case(library, seed, number, names, mistake=None):
+    """The case and its difference, or None. mistake(case, ours) spoils what we computed, if it
+    can."""
     library.known.clear()
     torch.manual_seed(0)
     with library.scope():
@@ -513,8 +519,80 @@ def run_case(library, seed, number, names):
         case.draw_form(library, plain.values)
         theirs = run_torch(case) if case.form != 'new' or case.orders else plain
         ours = run_ours(library, case, theirs)
+        if mistake and not mistake(case, ours):
+            return case, None
         found = next(Judge(case, ours, theirs).differences(), None)
     return case, found
+
+
+# -------------------------------------------------------------------------------- self-test ----
+
+def coarse(t):
+    return t.to({torch.float64: torch.float32, torch.float32: torch.bfloat16}
+                .get(t.dtype, t.dtype)).to(t.dtype)
+
+
+def off(t):
+    return t * (1 + (1e-3 if t.dtype not in HALVES else 2 ** -3))
+
+
+MISTAKES = {'scaled': off, 'negated': torch.neg, 'in another dtype': coarse,
+            'moved': lambda t: t.flatten().roll(1).reshape(t.shape),
+            'zero': torch.zeros_like,
+            'one element': lambda t: torch.where(t == t.flatten()[t.abs().argmax()], off(t), t)}
+
+
+def spoil(change, order, number):
+    """A mistake in all results of an order, where they are such that it is one."""
+    def apply(case, ours):
+        if ours.refusal or case.op.check:
+            return False
+        found = ours.values if order == 0 else ours.grads.get(order, [])
+        changed = False
+        for i, t in enumerate(found):
+            if t is None or not is_float(t.dtype) or not t.numel() or not torch.isfinite(t).all():
+                continue
+            size = t.abs().max()
+            info = torch.finfo(t.dtype)
+            if size < math.sqrt(info.tiny) or size > math.sqrt(info.max):
+                continue
+            wrong = change(t)
+            far = (wrong.double() - t.double()).abs() > 4e-4 * size
+            if far.any():
+                found[i], changed = wrong, True
+        return changed
+    return apply
+
+
+def self_test(library, options, names):
+    """Makes mistakes in our results and counts those that are reported, and by class those that are
+    not: of ten, nine at least must be."""
+    caught, missed = Counter(), Counter()
+    for number in range(options.cases):
+        kind = list(MISTAKES)[number // len(names) % len(MISTAKES)]
+        order = number // len(names) // len(MISTAKES) % 3
+        did = []
+
+        def mistake(case, ours):
+            did.append(spoil(MISTAKES[kind], order, number)(case, ours))
+            return did[0]
+        case, found = run_case(library, options.seed, number, names, mistake)
+        if not did or not did[0]:
+            continue
+        label = oracle_classes.explain(found) if found else 'right'
+        if label is None:
+            caught[kind] += 1
+        else:
+            missed[label] += 1
+            if options.show:
+                print(f'{label} --case {options.seed}:{number} {kind} order {order}: '
+                      f'{case.text()}\n    {found.text if found else ""}')
+    reported, silent = sum(caught.values()), sum(missed.values())
+    print(f'{reported} mistakes reported:',
+          ', '.join(f'{count} {kind}' for kind, count in caught.items()))
+    print(f'{silent} not reported:',
+          ', '.join(f'{count} {label}' for label, count in missed.most_common()))
+    return 1 if reported < 9 * silent else 0
 
 
 def run(options):
@@ -531,6 +609,8 @@ def run(options):
         numbers_, names = [number], list(OPS)
     words = oracle_classes.documented(Path(__file__).parents[2] / 'docs' / 'differences.md')
     oracle_classes.check(words)
+    if options.self_test:
+        return self_test(library, options, names)
     counts, unexplained, shown = Counter(), 0, Counter()
     begin = last = time.monotonic()
     for done, number in enumerate(numbers_):

@@ -268,13 +268,13 @@ def nll_gradients(d):
 op('nll_loss_backward', nll_gradients, function=nll_gradient, sums=True, arithmetic=False)
 
 
-def entropy_gradient(g, x, t, lse, reduction, ignore, smoothing):
-    """(exp(x - lse) - smoothed target) g, over the positions that count for a mean."""
+def entropy_gradient(g, x, t, _lse, reduction, ignore, smoothing):
+    """(softmax(x) - smoothed target) g, over the positions that count for a mean."""
     dim, wide = 1 if x.dim() > 1 else 0, wide_of(x.dtype)
     counts = (t != ignore).unsqueeze(dim)
     c = x.shape[dim]
     where = F.one_hot(torch.where(t != ignore, t.long(), 0), c).movedim(-1, dim).to(wide)
-    p = torch.exp(x.to(wide) - lse.unsqueeze(dim))
+    p = torch.softmax(x.to(wide), dim)
     up = g.to(wide).unsqueeze(dim) if reduction == NO_REDUCTION else g.to(wide)
     up = up / counts.sum().clamp(min=1) if reduction == MEAN else up
     dx = (p - (1 - smoothing) * where - smoothing / c) * up
@@ -296,8 +296,7 @@ def entropy_and_gradient(x, t, reduction, ignore, smoothing):
     g = torch.ones(list(t.shape) if reduction == NO_REDUCTION else [], dtype=wide.dtype)
     loss = F.cross_entropy(wide, t.long(), reduction=REDUCTIONS[reduction], ignore_index=ignore,
                            label_smoothing=smoothing)
-    return entropy_gradient(g, wide, t, torch.logsumexp(wide, 1 if x.dim() > 1 else 0), reduction,
-                            ignore, smoothing).to(x.dtype), loss
+    return entropy_gradient(g, wide, t, None, reduction, ignore, smoothing).to(x.dtype), loss
 
 
 op('cross_entropy_grad', lambda d: [*classes(d), d.pick([0.0, 0.0, 0.1])], results=2, sums=True,
