@@ -221,7 +221,7 @@ def _(d):
 
 @explains('overflow-within')
 def _(d):
-    return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|.*_backward|.*_loss|'
+    return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|linear_gelu|.*_backward|.*_loss|'
                     'logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|hypot', 0) and extreme(d) and \
         (has_left(d) or is_within(d, 8))
 
