@@ -35,7 +35,8 @@ struct stream_shape {
 /**
  * ARRAYS inputs of (rows, n) elements, read row by row. run() takes a formula with
  *   float2 first(stream)                      the two numbers of a thread's elements
- *   base(), share(), join(), whole(), adjust() how combine() makes the row's numbers of its parts'
+ *   base_of(), share(), join(), whole(), adjust()
+ *                                             how combine() makes the row's numbers of its parts'
  *   void second(stream, float2 whole)         writes the row
  * Nothing is waited for but a warp's own data and the others' numbers. first() of a row
  * comes before second() of the row before it, so the time in which numbers cross the block

@@ -98,14 +98,14 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
 /** First numbers of parts that f.join() joins as they are: what formulas of combine() that need no
  * base begin with. */
 struct plain_parts {
-    __device__ __forceinline__ float base(float) const { return 0; }
+    __device__ __forceinline__ float base_of(float) const { return 0; }
     __device__ __forceinline__ float share(float own, float, float) const { return own; }
     __device__ __forceinline__ float whole(float joined, float, float) const { return joined; }
 };
 
 /**
  * Two numbers of a row from those of its parts, EACH of them in each of WIDTH lanes. Each part's
- * first number becomes f.share(own first, base, own count), where f.base() has chosen the base from
+ * first number becomes f.share(own first, base, own count), where f.base_of() chose the base from
  * the first parts of all lanes; shares are joined by f.join(a, b), and f.whole(joined, base, whole
  * count) is the row's. Second numbers, adjusted by f.adjust(own, joined, own count, whole count),
  * where own.x is the share, are added.
@@ -114,7 +114,7 @@ template <int WIDTH, int EACH, class C, class F>
 __device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_count,
                                           float whole_count, const F &f)
 {
-    float share[EACH], base = f.base(own[0].x);
+    float share[EACH], base = f.base_of(own[0].x);
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         share[e] = f.share(own[e].x, base, own_count(e));
