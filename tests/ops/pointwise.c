@@ -279,6 +279,22 @@ TS_TEST(the_gradient_of_the_start_of_a_lerp_keeps_its_digits)
         }
 }
 
+TS_TEST(the_exponent_of_a_number_near_1_has_a_gradient_in_halves)
+{
+    for (int d = TS_F64; d <= TS_F16; d++)
+        for (int k = -3; k <= 3; k++) {
+            TS_SCOPE;
+            double found, base = 1 + k * 1e-4;
+            ts_tensor *e = leaf(ts_to(F32(-0.625f), (ts_dtype)d)), *de;
+            ts_tensor *y = ts_rpow_scalar(e, base);
+            ts_tensor *g = ts_ones_like(y);
+            ck_assert_int_eq(ts_grad_of(y, g, &e, 1, &de, NULL), TS_OK);
+            ck_assert_int_eq(ts_copy_to(ts_to(de, TS_F64), &found, sizeof found), TS_OK);
+            double wanted = pow(base, -0.625) * log(base);
+            ck_assert_double_eq_tol(found, wanted, 4e-3 * fabs(log(base)) + 1e-30);
+        }
+}
+
 TS_TEST(recording_changes_no_bit_of_the_gradient_of_elu)
 {
     for (int d = TS_F64; d <= TS_F32; d++)
