@@ -132,8 +132,8 @@ def has_left(d):
 
 
 def is_within(d, roundings):
-    """Whether the element errs by so many roundings of the result's largest one, or little more than
-    PyTorch does somewhere in it."""
+    """Whether the element errs by so many roundings of the result's largest one, or little more
+    than PyTorch does somewhere in it."""
     if not d.a.is_floating_point():
         return False
     a, b = (torch.nan_to_num(t.double(), 0, 0, 0) for t in (d.a, d.b))
@@ -178,8 +178,8 @@ def is_kink(d):
 
 @explains('kinks')
 def _(d):
-    return is_value(d, 'elu|(smooth_l1|huber|l1)_loss(_backward)?|relu|leaky_relu|hardtanh|softplus|'
-                    '(elu|leaky_relu|softplus|threshold)_backward') and d.order and is_kink(d)
+    return is_value(d, 'elu|(smooth_l1|huber|l1)_loss(_backward)?|relu|leaky_relu|hardtanh|'
+                    'softplus|(elu|leaky_relu|softplus|threshold)_backward') and d.order and is_kink(d)
 
 
 @explains('degrees-of-freedom')
@@ -221,8 +221,9 @@ def _(d):
 
 @explains('overflow-within')
 def _(d):
-    return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|linear_gelu|.*_backward|.*_loss|'
-                    'logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|hypot', 0) and extreme(d) and \
+    return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|linear_gelu|'
+                    '.*_backward|.*_loss|logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|'
+                    'hypot', 0) and extreme(d) and \
         (has_left(d) or is_within(d, 8))
 
 
