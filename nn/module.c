@@ -168,7 +168,8 @@ static ts_status add_tensor(ts_module *m, const char *function, const char *name
 ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, ts_tensor **slot)
 {
     TS_TRY(TS_CHECK_OBJECTS(m));
-    TS_TRY(TS_CHECK_TENSORS(t));
+    if (t != TS_NONE)
+        TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(TS_CHECK_POINTERS(name));
     return add_tensor(m, "module_add_parameter", name, t, TS_MEMBER_PARAMETER, slot);
 }
@@ -177,7 +178,8 @@ ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, boo
                                ts_tensor **slot)
 {
     TS_TRY(TS_CHECK_OBJECTS(m));
-    TS_TRY(TS_CHECK_TENSORS(t));
+    if (t != TS_NONE)
+        TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(TS_CHECK_POINTERS(name));
     return add_tensor(m, "module_add_buffer", name, t,
                       persistent ? TS_MEMBER_BUFFER : TS_MEMBER_TEMPORARY, slot);

@@ -5,8 +5,8 @@
  * generate.py writes a caller for each function that the headers declare; operators are called by
  * ts_call_boxed() too, from the table. Most calls stand alone. Some are made in a row, with
  * tensors, objects and scopes in common, some of them in a second thread; and some rows in a
- * process of their own, where they may change the registry and what else is global. Every row is made from
- * its seed and number alone, so `--seed S --from K --calls 1` makes it again.
+ * process of their own, where they may change the registry and what else is global. Every row is
+ * made from its seed and number alone, so `--seed S --from K --calls 1` makes it again.
  *
  * A call must not crash, hang or take much memory. One that fails leaves a record with a code and a
  * printable message that begins with the name of a function, and changes no tensor, no place for a
@@ -496,7 +496,7 @@ static void call(int64_t number)
         call_once();
         ts_autocast_clear_cache();
         after = ts_memory_get_stats().in_use;
-        if (after <= before)
+        if (after <= before || ts_scopes_watched) /* which keeps headers of the dead */
             return;
         if (times == 3)
             finding("memory in use grew by %" PRId64 " bytes", after - before);
