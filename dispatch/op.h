@@ -91,6 +91,9 @@ struct ts_plan {
     } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype */
 };
 
+/** For a kernel that refuses its arguments before it writes: no destination's version goes up. */
+TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
+
 /* ----------------------------------------------------------------------------------- op ---- */
 
 enum {
