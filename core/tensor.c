@@ -1,6 +1,7 @@
 /** @file tensor.c  Making, reading and ending tensors. */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
+#include "include/tessera/check.h"
 #include "core/device.h"
 #include "core/hooks.h"
 #include "core/recorder.h"
@@ -354,6 +355,8 @@ int64_t ts_size(const ts_tensor *t, int dim)
 ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes, int ndim)
 {
     ts_thread *thread = ts_thread_self();
+    if (ndim > 0)
+        TS_TRY_NULL(TS_CHECK_LIST(sizes, ndim));
     ts_tensor *t = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_CPU);
     if (!t)
         return NULL;

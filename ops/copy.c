@@ -1,6 +1,7 @@
 /** @file copy.c  Copies and conversions; values out of tensors. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
+#include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 #include "include/tessera/program.h"
 #include "ops/ops.h"
@@ -208,8 +209,7 @@ static void print_dim(const char *p, const ts_tensor *t, int dim, const int64_t 
 
 ts_status ts_print(ts_tensor *t)
 {
-    if (!t || t == TS_NONE)
-        return ts_fail_null("print", __builtin_return_address(0), "t");
+    TS_TRY(TS_CHECK_TENSORS(t));
     TS_SCOPE;
     TS_C_LOCALE;
     if (t->storage->data) {

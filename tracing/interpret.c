@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/invoke.h"
 #include "include/tessera/autograd.h"
+#include "include/tessera/check.h"
 #include "tracing/graph.h"
 
 #include <string.h>
@@ -252,8 +253,7 @@ static ts_status check_input(const ts_graph *g, int i, const ts_tensor *t, const
 {
     const ts_graph_value *v = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, (uint32_t)i));
     const int64_t *sizes = ts_graph_ints_at(g, v->ints);
-    if (!t || t == TS_NONE)
-        return ts_fail_null("replay", site, "inputs");
+    TS_TRY(ts_check_tensors((ts_check_place){"replay", site}, "inputs", &t, 1));
     bool fits = v->ndim == t->ndim;
     for (int d = 0; fits && d < t->ndim; d++)
         fits = sizes[d] == t->sizes[d];

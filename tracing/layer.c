@@ -11,6 +11,7 @@
 #include "core/recorder.h"
 #include "init.h"
 #include "include/tessera/autograd.h"
+#include "include/tessera/check.h"
 #include "tracing/graph.h"
 
 #include <string.h>
@@ -519,8 +520,8 @@ static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninput
         return ts_fail_op(TS_ERR_VALUE, "trace", site, NULL,
                           "expected counts >= 0, got %d inputs and %d outputs", ninputs, noutputs);
     for (int i = 0; i < ninputs; i++)
-        if (!inputs[i] || inputs[i] == TS_NONE)
-            return ts_fail_null("trace", site, "inputs");
+        TS_TRY(ts_check_tensors((ts_check_place){"trace", site}, "inputs",
+                                (const ts_tensor *const *)&inputs[i], 1));
     if (thread->recorder)
         return ts_fail_op(TS_ERR_STATE, "trace", site,
                           "call the function itself: the trace that is under way records it",
@@ -583,12 +584,17 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     ts_keyset include = thread->include;
     thread->include |= TRACING;
     thread->recorder = &r.events;
-    ts_status status = fn(ctx, inputs, ninputs, outputs, noutputs);
+    ts_status status = ts_fail_callback(fn(ctx, inputs, ninputs, outputs, noutputs), "trace", site,
+                                        "the function");
     for (int i = 0; i < noutputs && status == TS_OK; i++)
         if (!outputs[i]) /* NULL travels: what made it is in the record */
             status = ts_error_code() != TS_OK ? ts_error_code()
                                               : ts_fail_op(TS_ERR_NULL, "trace", site, NULL,
                                                            "the function left output %d NULL", i);
+        else if (outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
+            status = ts_fail_dead("trace", site, "outputs", outputs[i]);
+    for (int i = 0; i < noutputs && status != TS_OK; i++)
+        outputs[i] = NULL;
     if (status != TS_OK)
         ts_graph_fail(r.graph, "the function failed");
     else if (!r.graph->reason)
