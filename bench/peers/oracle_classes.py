@@ -179,7 +179,8 @@ def is_kink(d):
 @explains('kinks')
 def _(d):
     return is_value(d, 'elu|(smooth_l1|huber|l1)_loss(_backward)?|relu|leaky_relu|hardtanh|'
-                    'softplus|(elu|leaky_relu|softplus|threshold)_backward') and d.order and is_kink(d)
+                    'softplus|(elu|leaky_relu|softplus|threshold)_backward') and d.order and \
+        is_kink(d)
 
 
 @explains('degrees-of-freedom')
@@ -199,7 +200,7 @@ def _(d):
 @explains('limits-at-infinity')
 def _(d):
     return is_value(d, 'gelu|linear_gelu|silu|mish|gelu_backward|silu_backward') and \
-        d.mine == 0 and d.other != d.other
+        d.mine == 0 and (d.other != d.other or d.exact is not None and d.exact != d.exact)
 
 
 @explains('torch-remainder')
@@ -325,7 +326,13 @@ def _(d):
 
 @explains('tails-of-gelu')
 def _(d):
-    return is_value(d, 'gelu|gelu_backward') and abs(d.mine - d.other) <= 2e-5 * (1 + abs(d.other))
+    if not is_value(d, 'gelu|linear_gelu|gelu_backward'):
+        return False
+    factors = [d.case.upstream, *d.case.second] if d.order else []
+    factors += [d.args[0]] if d.op == 'gelu_backward' else []
+    most = math.prod(max([1.0, *t.double().abs().nan_to_num(1, 1, 1).flatten().tolist()])
+                     for t in factors)
+    return abs(d.mine - d.other) <= 2e-5 * (most + abs(d.other))
 
 
 @explains('factors-of-integers')
