@@ -162,7 +162,7 @@ ts_status ts_check_name(ts_check_place at, const char *name, const char *text, i
         return fail_null(at, name, "a name", false);
     size_t length = strlen(text);
     bool good = length && length <= (size_t)most;
-    for (const char *p = text; *p; p++) /* what files, messages and environment variables can hold */
+    for (const char *p = text; *p; p++) /* what files, messages and variables can hold */
         good &= *p > ' ' && *p < 0x7f && !strchr(without, *p);
     if (!good)
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,

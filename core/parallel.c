@@ -79,8 +79,9 @@ static int initial_threads(void)
         if (ts_read_int(wanted, 1, INT_MAX, &n))
             return (int)n;
         ts_log_write("warning",
-                     "TS_NUM_THREADS: expected a whole number from 1 on, got '%.200s', which changes "
-                     "nothing", wanted);
+                     "TS_NUM_THREADS: expected a whole number from 1 on, got '%.200s', which "
+                     "changes nothing",
+                     wanted);
     }
     return processors();
 }

@@ -41,7 +41,8 @@ ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 TS_INLINE ts_keyset ts_device_keys(ts_device device)
 {
     bool first = (device.backend | device.index << 8) < 16; /* one comparison for both bytes */
-    bool other = device.backend < 16 && device.backend != TS_KEY_CPU && device.backend != TS_KEY_META;
+    bool other =
+        device.backend < 16 && device.backend != TS_KEY_CPU && device.backend != TS_KEY_META;
     return TS_KEYSET(TS_LIKELY(first) || other ? device.backend : TS_KEY_ABSENT);
 }
 

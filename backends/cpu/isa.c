@@ -45,7 +45,8 @@ ts_isa ts_isa_choose(const char *wanted)
             return isa < (int)best ? (ts_isa)isa : best;
     if (wanted && *wanted)
         ts_log_write("warning",
-                     "TS_ISA: expected baseline, avx2 or avx512, got '%.200s', which changes nothing",
+                     "TS_ISA: expected baseline, avx2 or avx512, got '%.200s', which changes "
+                     "nothing",
                      wanted);
     return best;
 }

@@ -120,9 +120,11 @@ TS_TEST(options_without_a_size_or_of_newer_headers_are_refused)
     run_opts read;
     new_opts newer = {.run.size = sizeof newer};
     ck_assert_int_eq(run(&newer.run, &read), TS_ERR_VALUE);
-    SAYS("run: argument 'opts': expected a .size of 24, or a smaller multiple of 8 from an earlier version, got 32");
+    SAYS("run: argument 'opts': expected a .size of 24, or a smaller multiple of 8 "
+         "from an earlier version, got 32");
     ck_assert_int_eq(run(&(run_opts){.rate = 1}, &read), TS_ERR_VALUE);
-    SAYS("run: argument 'opts': expected a .size of 24, or a smaller multiple of 8 from an earlier version, got 0");
+    SAYS("run: argument 'opts': expected a .size of 24, or a smaller multiple of 8 "
+         "from an earlier version, got 0");
     ck_assert_ptr_nonnull(strstr(ts_error_hint(), "TS_OPTS()"));
     ck_assert_int_eq(run(&(run_opts){.size = 4}, &read), TS_ERR_VALUE);
 }
@@ -144,8 +146,8 @@ TS_TEST(a_name_is_short_printable_and_not_reserved)
         ck_assert_int_eq(name_it(good[i], "", "none of them"), TS_OK);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ck_assert_int_eq(name_it(bad[i], "", ""), TS_ERR_VALUE);
-        ck_assert_ptr_nonnull(strstr(ts_error_message(), "name_it: argument 'name': expected a name "
-                                                         "of 1 to 20 printable ASCII characters"));
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "argument 'name': expected a name of 1 to "
+                                                         "20 printable ASCII characters"));
         ck_assert_ptr_nonnull(strstr(ts_error_message(), ", got '"));
     }
     for (int c = 1; c < 256; c++) {

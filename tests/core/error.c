@@ -286,7 +286,8 @@ TS_TEST(any_bytes_of_a_name_are_shown_and_none_acts)
         static const char *const parts[] = {"\xe2\x80\xae", "\xe2\x81\xa6", "\xd8\x9c", "\xc2\x85",
                                             "\x1b[2J",     "\r",           "\n",       "\t",
                                             "a",           "\xc3\xa9",     "\xe2\x82\xac",
-                                            "\xf0\x9f\x98\x80", "\xf8\x88\x80\x80\x80", "\xed\xa0\x80"};
+                                            "\xf0\x9f\x98\x80", "\xf8\x88\x80\x80\x80",
+                                            "\xed\xa0\x80"};
         char name[40] = "", shown[61], copy[400];
         size_t used = 0;
         while (used + 6 < sizeof name) {
@@ -330,7 +331,8 @@ TS_TEST(a_variable_with_a_wrong_value_is_a_warning)
     setenv("TS_TEST_CHOICE", "tw\x1b", 1);
     ck_assert_int_eq(ts_variable_choice("TS_TEST_CHOICE", "one|two"), -1);
     ck_assert_str_eq(logged_topic, "warning");
-    ck_assert_str_eq(logged, "TS_TEST_CHOICE: expected one|two, got 'tw\\x1b', which changes nothing");
+    ck_assert_str_eq(logged,
+                     "TS_TEST_CHOICE: expected one|two, got 'tw\\x1b', which changes nothing");
     ts_log_set_callback(NULL, NULL);
     ck_assert(ts_log_on("warning") && !ts_log_on("warnings"));
 }

@@ -258,6 +258,6 @@ TS_TEST(an_unknown_name_in_the_environment_is_one_warning)
     ck_assert_str_eq(warnings,
                      "TS_LAYERS: expected nan, shapes or determinism, got 'shape', which changes "
                      "nothing\n"
-                     "TS_LAYERS: expected nan, shapes or determinism, got '\\x1b[1m', which changes "
-                     "nothing\n");
+                     "TS_LAYERS: expected nan, shapes or determinism, got '\\x1b[1m', which "
+                     "changes nothing\n");
 }

@@ -19,7 +19,8 @@ COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nm
 LEAST = {"int": "INT_MIN", "int64_t": "INT64_MIN"}
 # Why no call of a function is made here, by the beginning of its name.
 SKIPPED = {
-    "ts_check_": "they are the checks", "ts_error_": "any text is an error's", "ts_log_": "as above",
+    "ts_check_": "they are the checks", "ts_error_": "any text is an error's",
+    "ts_log_": "the same",
     "ts_status_of": "makes an error of NULL", "ts_format_sizes": "reads as many sizes as are said",
     "ts_scope_": "TS_SCOPE calls them", "ts_redispatch": "the library made the frame",
     "ts_call_for": "the same", "ts_frame_describe": "the same", "ts_call_boxed": "tests/misuse/",
@@ -44,7 +45,8 @@ OBJECTS = {
     "char * format": '"%d"', "double high": "2", "char * json_text": "NULL",
     "ts_tensor * gradient": "TS_NONE", "void * data": "numbers", "int64_t * sizes": "two",
     "int64_t * strides": "two", "int64_t * steps": "two", "int64_t * dims": "two",
-    "char * why": "text", "char * schema": '"nulls.op(Tensor a) -> Tensor"', "char * above": '"backends"',
+    "char * why": "text", "char * schema": '"nulls.op(Tensor a) -> Tensor"',
+    "char * above": '"backends"',
     "char * layer": '"CPU"', "ts_tensor *const * tensors": "pair", "ts_tensor ** sum": "places",
     "ts_tensor *** grads": "many",
     "ts_tensor ** lse": "NULL", "int chunks": "2", "int nparts": "2", "int ndim": "2",
@@ -69,12 +71,14 @@ TYPES = {
     "int": "2", "int64_t": "2", "double": "1", "bool": "true", "size_t": "64", "...": "1",
     "ts_device": "TS_DEVICE_CPU", "ts_loader_state": "(ts_loader_state){0, 0}",
     "ts_key *": "&key", "ts_key": "TS_KEY_CPU", "ts_device *": "&device",
-    "ts_stream **": "(ts_stream *[1]){0}", "ts_stream *": "NULL", "ts_event **": "(ts_event *[1]){0}", "ts_event *": "NULL",
+    "ts_stream **": "(ts_stream *[1]){0}", "ts_stream *": "NULL",
+    "ts_event **": "(ts_event *[1]){0}", "ts_event *": "NULL",
     "ts_memory_stats *": "&(ts_memory_stats){0}",
     "ts_backend_stats *": "&(ts_backend_stats){0}", "ts_backend *": "&backend",
     "ts_op_description *": "&description", "ts_registration *": "handle", "ts_kernel": "kernel",
     "ts_adamw_rule *": "&adamw", "ts_sgd_rule *": "&sgd", "uint8_t": "0", "uint64_t": "1",
-    "ts_dtype": "TS_F32", "ts_rng_state": "(ts_rng_state){0, 0}", "ts_scalar": "scalar", "ts_keyset": "0",
+    "ts_dtype": "TS_F32", "ts_rng_state": "(ts_rng_state){0, 0}", "ts_scalar": "scalar",
+    "ts_keyset": "0",
     "ts_mask_guard": "(ts_mask_guard){0, 0}", "ts_status": "TS_OK",
     "ts_fan": "TS_FAN_IN", "ts_optimizer_kind": "TS_SGD",
 }
