@@ -25,6 +25,7 @@
 
 /* Long enough to stay awake between the ops of a training step, short enough not to be seen. */
 #define SPIN_NS 100000
+#define SPIN_MOST 100000 /* turns, of 10 ns or more */
 
 /*
  * A worker's word. Odd: nothing to do. Even: a part of the current loop waits; whoever sets the
@@ -167,7 +168,9 @@ static unsigned word_wait(atomic_uint *word, unsigned mask, unsigned value, atom
 {
     unsigned seen;
     int64_t deadline = 0;
-    for (int turn = 0; atomic_load_explicit(&pool.spin, memory_order_relaxed); turn++) {
+    /* a clock may stand still */
+    for (int turn = 0; turn < SPIN_MOST && atomic_load_explicit(&pool.spin, memory_order_relaxed);
+         turn++) {
         seen = atomic_load_explicit(word, memory_order_acquire);
         if ((seen & mask) != value)
             return seen;

@@ -50,7 +50,8 @@ struct ts_timers {
 
 static struct {
     pthread_mutex_t lock;
-    ts_timers *ended;
+    ts_timers *ended; /* those of threads that ended, the last one first */
+    int nended;
     _Atomic double ns_per_tick;
     _Atomic int64_t stamp_cost; /* ticks */
     atomic_bool on;
@@ -119,13 +120,15 @@ static moment moment_now(void)
 
 /** Cost of a stamp: minimum over batches, in ticks; ns per tick over 5 ms.
  *  Nothing has been timed yet, so t can be stamped for it and begin anew. */
-static void calibrate(ts_timers *t)
+static ts_status calibrate(ts_timers *t)
 {
+    enum { READINGS = 10000000 }; /* of a clock that stands, until it is believed */
     if (state.ns_per_tick > 0)
-        return;
+        return TS_OK;
     moment from = moment_now(), to;
-    while (nanoseconds() - from.ns < 5000000)
-        ;
+    for (int i = 0; nanoseconds() - from.ns < 5000000; i++)
+        if (i == READINGS)
+            return ts_error_set(TS_ERR_STATE, "timers_enable: the monotonic clock stands still");
     to = moment_now();
     cell *outside = t->running = &t->cells[OUTSIDE];
     int64_t best = INT64_MAX;
@@ -141,6 +144,7 @@ static void calibrate(ts_timers *t)
     t->period = 0;
     set(&state.stamp_cost, best);
     state.ns_per_tick = (double)(to.ns - from.ns) / (double)(to.ticks - from.ticks);
+    return TS_OK;
 }
 
 /** Brings a thread's own figures up to now, or to the moment when timing was switched off. */
@@ -234,14 +238,36 @@ static void switch_thread(ts_thread *thread, void *ctx)
         atomic_fetch_and(&thread->state, ~(uint32_t)TS_THREAD_TIMING);
 }
 
-/** Keeps the cells of a thread that ends. */
+/** Adds the figures of a thread to those of another; both have ended. */
+static void merge(ts_timers *to, const ts_timers *t)
+{
+    for (int i = 0; i < CELLS; i++) {
+        int64_t calls = get(&t->cells[i].calls), spent = get(&t->cells[i].ticks);
+        if (calls || spent) { /* a page without counts stays unmapped */
+            add(&to->cells[i].calls, calls);
+            add(&to->cells[i].ticks, spent);
+        }
+    }
+    add(&to->begun, get(&t->begun) - get(&t->last));
+    to->thread_id = TS_TIMERS_MERGED;
+}
+
+/** Keeps the cells of a thread that ends: of the first ones by themselves, of later ones as one. */
 static void thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
     settle(t);
     pthread_mutex_lock(&state.lock);
-    t->next = state.ended;
-    state.ended = t;
+    bool counts = t->reset == state.reset, full = state.nended == TS_TIMERS_ENDED;
+    if (counts && full)
+        merge(state.ended, t);
+    if (counts && !full) {
+        t->next = state.ended;
+        state.ended = t;
+        state.nended++;
+    } else {
+        ts_sys_free(t);
+    }
     __atomic_store_n(&thread->timers, NULL, __ATOMIC_RELEASE); /* a reader finds it in one place */
     pthread_mutex_unlock(&state.lock);
 }
@@ -261,8 +287,12 @@ ts_status ts_timers_enable(bool on)
     if (on && !timers_of(self))
         return ts_fail_memory("timers", sizeof(ts_timers));
     pthread_mutex_lock(&state.lock);
+    ts_status status = on ? calibrate(self->timers) : TS_OK;
+    if (status != TS_OK) {
+        pthread_mutex_unlock(&state.lock);
+        return status;
+    }
     if (on && !ts_timers_enabled()) {
-        calibrate(self->timers);
         add(&state.period, 1);
     } else if (!on && ts_timers_enabled()) {
         set(&state.off_at, ticks());
@@ -286,6 +316,7 @@ void ts_timers_reset(void)
         ts_sys_free(t);
     }
     state.ended = NULL;
+    state.nended = 0;
     pthread_mutex_unlock(&state.lock);
     if (ts_timers_enabled() && ts_tls.timers)
         timers_of(&ts_tls);

@@ -18,6 +18,10 @@ void ts_timer_leave(ts_thread *thread, void *token);
 
 void ts_timers_install(void);
 
+/** Threads that ended keep rows of their own up to this many; the last of these and all that end
+ * later share the rows of "thread" TS_TIMERS_MERGED, so that memory stays bounded. */
+enum { TS_TIMERS_ENDED = 64, TS_TIMERS_MERGED = -1 };
+
 /** One line of the report: calls and self time of (op, layer) in a thread. */
 typedef struct ts_timer_row {
     const char *op, *layer;

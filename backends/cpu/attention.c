@@ -9,11 +9,9 @@
 #include "backends/cpu/loops.h"
 #include "backends/cpu/pack.h"
 #include "backends/cpu/philox.h"
+#include "backends/cpu/slots.h"
 #include "backends/cpu/vmath.h"
-#include "core/parallel.h"
 #include "ops/kernel.h"
-
-#include <stdatomic.h>
 
 #define FORWARD_ROWS 128 /* most rows of a forward task */
 #define BACKWARD_ROWS 64 /* rows of a backward tile */
@@ -44,9 +42,7 @@ typedef struct attention {
     bool dressed;                   /* scores get more than a right end of what they see */
     bool zeroed;                    /* results of backward are 0 to begin with,
                                        for not every tile may reach them */
-    char *scratch;                  /* slot_bytes for each thread */
-    size_t slot_bytes;
-    atomic_int taken;
+    ts_slots slots;
 } attention;
 
 /** A problem of its own: one of the batch, or one packed sequence. */
@@ -74,13 +70,6 @@ static part part_of(const attention *s, int64_t i)
 static int64_t statistic(const attention *s, const part *at, int64_t head, int64_t i)
 {
     return (at->batch * s->heads + head) * s->c.query->sizes[2] + at->row0 + i;
-}
-
-/** Scratch of a thread: the pool calls a body at most once a thread. */
-static void *slot(attention *s)
-{
-    return s->scratch +
-           (size_t)atomic_fetch_add_explicit(&s->taken, 1, memory_order_relaxed) * s->slot_bytes;
 }
 
 #define A_AT(x, b, h) ((A_T *)(x).data + (b) * (x).batch + (h) * (x).head)
@@ -233,17 +222,12 @@ static void zero_results(ts_frame *f)
 static ts_status run(ts_frame *f, attention *s, int64_t tasks, int64_t elements, double work,
                      ts_parallel_body body)
 {
-    int64_t threads = ts_min64(ts_min64(ts_num_threads(), TS_PARALLEL_MAX), tasks);
-    s->slot_bytes = (size_t)round_up(elements * ts_dtype_sizes[f->plan->compute], 64);
-    size_t bytes = (size_t)threads * s->slot_bytes;
-    s->scratch = ts_alloc(f->thread, bytes);
-    if (!s->scratch)
-        return ts_fail_memory("tiles of attention", (int64_t)bytes);
+    TS_TRY(ts_slots_begin(f, &s->slots, tasks, elements * ts_dtype_sizes[f->plan->compute],
+                          "tiles of attention"));
     if (s->zeroed)
         zero_results(f);
-    atomic_init(&s->taken, 0);
     ts_parallel_for(tasks, 1 + (int64_t)((1 << 20) / (work + 1)), body, s);
-    ts_free(f->thread, s->scratch, bytes);
+    ts_slots_end(f, &s->slots);
     return TS_OK;
 }
 

@@ -162,7 +162,7 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
 static void A_(forward)(void *ctx, int64_t begin, int64_t end)
 {
     attention *s = ctx;
-    A_T *scratch = slot(s);
+    A_T *scratch = ts_slot(&s->slots);
     int64_t most = ts_ceil_div(s->rows, FORWARD_ROWS);
     for (int64_t task = begin; task < end; task++) {
         part at = part_of(s, task / most / s->heads);
@@ -281,7 +281,7 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
 static void A_(backward)(void *ctx, int64_t begin, int64_t end)
 {
     attention *s = ctx;
-    A_T *scratch = slot(s);
+    A_T *scratch = ts_slot(&s->slots);
     int64_t shared = s->heads / s->share;
     for (int64_t task = begin; task < end; task++) {
         part at = part_of(s, task / shared);

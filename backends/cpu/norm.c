@@ -5,7 +5,6 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/rows.h"
-#include "core/parallel.h"
 #include "ops/kernel.h"
 
 #include <float.h>
@@ -22,6 +21,7 @@ typedef struct norm_job {
     double eps;
     bool rms;
     ts_dtype half;                     /* of x and y where they are halves; all else is f32 */
+    ts_slots *slots;                   /* for rows of halves */
 } norm_job;
 
 #define TS_REAL 32
@@ -36,37 +36,45 @@ static void *data_of(const ts_value *v) { return v->tag == TS_TAG_TENSOR ? v->t-
 static void forward_of_halves(void *ctx, int64_t begin, int64_t end)
 {
     const norm_job *job = ctx;
-    float x[TS_ROW_MOST], y[TS_ROW_MOST];
+    float *x = ts_slot(job->slots);
     norm_job part = *job;
-    part.x = x;
-    part.y = y;
+    part.x = part.y = x;
     for (int64_t many = rows_together(job->n); begin < end; begin += many) {
         int64_t rows = ts_min64(many, end - begin), first = begin * job->n * 2, n = rows * job->n;
         part.mean = job->mean ? (float *)job->mean + begin : NULL;
         part.rstd = job->rstd ? (float *)job->rstd + begin : NULL;
         rows_widen(x, (const char *)job->x + first, job->half, n);
         norm_forward_f32(&part, 0, rows);
-        rows_narrow((char *)job->y + first, y, job->half, n);
+        rows_narrow((char *)job->y + first, x, job->half, n);
     }
 }
 
 /** Weights of halves are widened once; statistics are f32. */
 static ts_status forward_half(ts_frame *f, norm_job *job)
 {
-    float weight[TS_ROW_MOST], bias[TS_ROW_MOST];
     if (job->n > TS_ROW_MOST)
         return ts_run_widened(f);
-    job->half = f->plan->compute;
-    if (job->weight) {
-        rows_widen(weight, job->weight, job->half, job->n);
-        job->weight = weight;
+    if (!job->rows)
+        return TS_OK;
+    ts_slots rows, weights;
+    TS_TRY(ts_slots_begin(f, &weights, 1, 2 * job->n * 4, "weights of a norm"));
+    ts_status status = ts_slots_begin(f, &rows, job->rows, rows_bytes(job->n), "rows of a norm");
+    if (status == TS_OK) {
+        float *weight = ts_slot(&weights), *bias = weight + job->n;
+        job->half = f->plan->compute;
+        job->slots = &rows;
+        if (job->weight)
+            rows_widen(weight, job->weight, job->half, job->n);
+        if (job->bias)
+            rows_widen(bias, job->bias, job->half, job->n);
+        job->weight = job->weight ? weight : NULL;
+        job->bias = job->bias ? bias : NULL;
+        ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / ts_max64(job->n, 1) + 1, forward_of_halves,
+                        job);
+        ts_slots_end(f, &rows);
     }
-    if (job->bias) {
-        rows_widen(bias, job->bias, job->half, job->n);
-        job->bias = bias;
-    }
-    ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / ts_max64(job->n, 1) + 1, forward_of_halves, job);
-    return TS_OK;
+    ts_slots_end(f, &weights);
+    return status;
 }
 
 static ts_status forward(ts_frame *f, norm_job *job)

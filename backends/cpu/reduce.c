@@ -21,7 +21,8 @@ enum {
     RUN_BLOCK = 4096, /* elements of a part in an inner pass */
     ROW_BLOCK = 64,   /* rows of a part in an outer pass */
     ROW_LEVELS = 4,   /* of their cascade: at most 11 leaves of 8, 4, 2 and 1 rows */
-    TILE = 512        /* columns of a task in an outer pass */
+    TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
+    NARROW = 128      /* columns of halves that are widened at a time */
 };
 
 typedef enum finish {

@@ -21,14 +21,15 @@ VEC_FN void S(gather)(const reduction *r, T *to, const char *x, int64_t step, in
             to[k] = *(const T *)(x + k * step);
 }
 
-/** At most RUN_BLOCK elements; exponentials are computed in `block`, which x may be. */
+/** n elements of a run; exponentials are computed in `block`, of TERMS, which x may be. */
 VEC_FN void S(fold_block)(fold how, S(cascade) *c, T *block, const T *x, int64_t n, T p)
 {
-    if (how == FOLD_EXP) {
-        S(exp_run)(c, block, x, p, n);
-    } else {
+    if (how != FOLD_EXP) {
         S(fold_run)(how, c, x, x, n, F(set1)(p));
+        return;
     }
+    for (int64_t i = 0; i < n; i += TERMS)
+        S(exp_run)(c, block, x + i, p, ts_min64(TERMS, n - i));
 }
 
 /** Inner pass: task = result * parts + part; a part is a piece of one run, or some whole runs. */
@@ -39,22 +40,31 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     /* short runs are folded as one */
     bool gather = r->widen || step != sizeof(T) ||
                   (r->all_runs > 1 && r->sizes[0] < S(LINE) * LEAF_LINES);
-    T block[RUN_BLOCK];
+    T block[TERMS]; /* whole leaves, so that they are those of the part */
     for (int64_t task = begin; task < end; task++) {
         T p = r->params ? ((const T *)r->params)[task / r->parts] : 0;
         int64_t from = part % r->pieces * RUN_BLOCK, n = ts_min64(RUN_BLOCK, r->sizes[0] - from);
         int64_t first = part / r->pieces * r->runs, last = ts_min64(first + r->runs, r->all_runs);
         walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, first);
         const char *x = r->x + kept.offset + from * step;
+        int64_t held = 0;
         S(cascade) c;
         c.leaves = 0;
-        for (int64_t i = first; i < last; i++, walker_next(&run))
-            if (gather)
-                S(gather)(r, block + (i - first) * n, x + run.offset, step, n);
-            else
+        for (int64_t i = first; i < last; i++, walker_next(&run)) {
+            if (!gather)
                 S(fold_block)(how, &c, block, (const T *)(x + run.offset), n, p);
-        if (gather)
-            S(fold_block)(how, &c, block, block, n * (last - first), p);
+            for (int64_t k = 0, some; gather && k < n; k += some) {
+                some = ts_min64(n - k, TERMS - held);
+                S(gather)(r, block + held, x + run.offset + k * step, step, some);
+                held += some;
+                if (held == TERMS) {
+                    S(fold_block)(how, &c, block, block, TERMS, p);
+                    held = 0;
+                }
+            }
+        }
+        if (held)
+            S(fold_block)(how, &c, block, block, held, p);
         ((T *)r->out)[task] = S(cascade_value)(how, &c);
         if (++part == r->parts) {
             part = 0;
@@ -89,47 +99,42 @@ VEC_FN void S(column_leaf)(fold how, const char *const *rows, int n, int64_t col
         S(column_vector)(how, rows, n, j, columns - j, params, level, carry, out);
 }
 
-/** At most ROW_BLOCK rows of at most TILE columns into out: a cascade for each column. */
-VEC_FN void S(fold_columns)(fold how, const char *const *rows, int64_t n, int64_t columns,
-                            const T *params, T *out)
+/** At most ROW_BLOCK rows of at most TILE columns into out: a cascade for each column. Rows of
+ * halves, of at most NARROW columns, pass through f32, a leaf at a time. */
+VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *rows, int64_t from,
+                            int64_t n, int64_t columns, const T *params, T *out)
 {
     T level[ROW_LEVELS][TILE];
+    const char *leaf[LEAF_LINES];
+#if TS_REAL == 32
+    T wide[LEAF_LINES][NARROW];
+#endif
     for (unsigned leaves = 0; n > 0; leaves++) {
         int some = n >= LEAF_LINES ? LEAF_LINES : n >= 4 ? 4 : n >= 2 ? 2 : 1;
         bool last = some == n;
         unsigned carry = last ? leaves : leaves & ~(leaves + 1);
         T *to = last ? out : level[__builtin_ctz(leaves + 1)];
+        for (int i = 0; i < some; i++) {
+            leaf[i] = rows[i] + from * (r->widen ? 2 : (int64_t)sizeof(T));
+#if TS_REAL == 32
+            if (r->widen) {
+                rows_widen(wide[i], leaf[i], r->half, columns);
+                leaf[i] = (const char *)wide[i];
+            }
+#endif
+        }
         switch (some) {
         case LEAF_LINES:
-            S(column_leaf)(how, rows, LEAF_LINES, columns, params, level, carry, to);
+            S(column_leaf)(how, leaf, LEAF_LINES, columns, params, level, carry, to);
             break;
-        case 4: S(column_leaf)(how, rows, 4, columns, params, level, carry, to); break;
-        case 2: S(column_leaf)(how, rows, 2, columns, params, level, carry, to); break;
-        default: S(column_leaf)(how, rows, 1, columns, params, level, carry, to);
+        case 4: S(column_leaf)(how, leaf, 4, columns, params, level, carry, to); break;
+        case 2: S(column_leaf)(how, leaf, 2, columns, params, level, carry, to); break;
+        default: S(column_leaf)(how, leaf, 1, columns, params, level, carry, to);
         }
         rows += some;
         n -= some;
     }
 }
-
-#if TS_REAL == 32
-/** The same of rows of halves, by way of an f32 copy of a few columns. */
-VEC_FN void S(fold_halves)(fold how, const reduction *r, const char *const *rows, int64_t n,
-                           int64_t columns, const T *params, T *out)
-{
-    enum { SOME = 128 };
-    T wide[ROW_BLOCK * SOME];
-    const char *places[ROW_BLOCK];
-    for (int64_t j = 0; j < columns; j += SOME) {
-        int64_t some = ts_min64(SOME, columns - j);
-        for (int64_t i = 0; i < n; i++) {
-            places[i] = (const char *)(wide + i * SOME);
-            rows_widen(wide + i * SOME, rows[i] + j * 2, r->half, some);
-        }
-        S(fold_columns)(how, places, n, some, params ? params + j : NULL, out + j);
-    }
-}
-#endif
 
 /** Outer pass: task = (outer result * parts + part) * tiles + tile; a part is ROW_BLOCK rows. */
 VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t end)
@@ -150,13 +155,9 @@ VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
         }
         const T *params = r->params ? (const T *)r->params + outer * r->width + j : NULL;
         T *out = (T *)r->out + (outer * r->parts + part) * r->width + j;
-#if TS_REAL == 32
-        if (r->widen) {
-            S(fold_halves)(how, r, rows, n, columns, params, out);
-            continue;
-        }
-#endif
-        S(fold_columns)(how, rows, n, columns, params, out);
+        for (int64_t from = 0, most = r->widen ? NARROW : TILE; from < columns; from += most)
+            S(fold_columns)(how, r, rows, from, n, ts_min64(most, columns - from),
+                            params ? params + from : NULL, out + from);
     }
 }
 

@@ -1,7 +1,6 @@
 /** @file softmax.c  softmax and log_softmax over one dim, and their gradients. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/rows.h"
-#include "core/parallel.h"
 #include "ops/kernel.h"
 
 typedef struct softmax_job {
@@ -10,7 +9,8 @@ typedef struct softmax_job {
     int64_t n, inner;
     bool log;
     ts_dtype half;              /* of halves: the dtype, */
-    ts_parallel_body single;    /* and the rows of f32 */
+    ts_parallel_body single;    /* the rows of f32, */
+    ts_slots *slots;            /* and place for them */
 } softmax_job;
 
 #define TS_REAL 32
@@ -24,18 +24,18 @@ typedef struct softmax_job {
 static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;
-    float x[TS_ROW_MOST], g[TS_ROW_MOST], y[TS_ROW_MOST];
+    int64_t many = rows_together(job->n);
+    float *x = ts_slot(job->slots), *g = x + many * job->n;
     softmax_job part = *job;
-    part.x = x;
+    part.x = part.y = x;
     part.g = g;
-    part.y = y;
-    for (int64_t many = rows_together(job->n); begin < end; begin += many) {
+    for (; begin < end; begin += many) {
         int64_t rows = ts_min64(many, end - begin), first = begin * job->n * 2, n = rows * job->n;
         rows_widen(x, (const char *)job->x + first, job->half, n);
         if (job->g)
             rows_widen(g, (const char *)job->g + first, job->half, n);
         job->single(&part, 0, rows);
-        rows_narrow((char *)job->y + first, y, job->half, n);
+        rows_narrow((char *)job->y + first, x, job->half, n);
     }
 }
 
@@ -52,9 +52,17 @@ static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodie
     job->single = bodies[0][0];
     int64_t lanes = plan->inner == 1 ? 1 : wide ? VD_LANES : VF_LANES;
     int64_t tasks = plan->outer * ts_ceil_div(plan->inner, lanes);
-    if (job->n)
-        ts_parallel_for(tasks, TS_CPU_GRAIN(wide ? 32 : 2) / (job->n * lanes) + 1,
-                        half ? rows_of_halves : bodies[wide][plan->inner != 1], job);
+    if (!job->n || !tasks)
+        return TS_OK;
+    ts_slots slots;
+    if (half)
+        TS_TRY(ts_slots_begin(f, &slots, tasks, (job->g ? 2 : 1) * rows_bytes(job->n),
+                              "rows of softmax"));
+    job->slots = &slots;
+    ts_parallel_for(tasks, TS_CPU_GRAIN(wide ? 32 : 2) / (job->n * lanes) + 1,
+                    half ? rows_of_halves : bodies[wide][plan->inner != 1], job);
+    if (half)
+        ts_slots_end(f, &slots);
     return TS_OK;
 }
 

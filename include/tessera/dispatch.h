@@ -358,7 +358,8 @@ TS_API ts_status ts_op_dump(const char *op, FILE *out);
 
 /* ------------------------------------------------------------------------------ timers ---- */
 
-/** Switches the timers of all threads; TS_ERR_UNSUPPORTED in a build without them. */
+/** Switches the timers of all threads; TS_ERR_UNSUPPORTED in a build without them, TS_ERR_STATE
+ * where the system's clock stands still. */
 TS_API ts_status ts_timers_enable(bool on);
 TS_API bool ts_timers_enabled(void);
 /** Sets all counters of all threads to zero. */

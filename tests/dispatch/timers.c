@@ -1,5 +1,6 @@
 /** @file timers.c  The timers account for every tick, in the right row. */
 // SPDX-License-Identifier: MIT
+#include "dispatch/timers.h"
 #include "tests/dispatch/common.h"
 
 #include <pthread.h>
@@ -211,6 +212,44 @@ TS_TEST(threads_that_ended_keep_their_rows, .threads = true)
         pthread_join(threads[i], NULL);
     OK(ts_timers_enable(false));
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 400);
+    ts_timers_reset();
+    ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 0);
+}
+
+TS_TEST(however_many_threads_ended_their_rows_are_few)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    enum { THREADS = 3 * TS_TIMERS_ENDED };
+    OK(ts_timers_enable(true));
+    double wall = 0;
+    for (int i = 0; i < THREADS; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, work, NULL);
+        pthread_join(thread, NULL);
+        ck_assert_double_gt(ts_timers_totals().wall_ns, wall);
+        wall = ts_timers_totals().wall_ns;
+    }
+    OK(ts_timers_enable(false));
+    ts_timer_rows all = {0};
+    ts_timers_rows(&all);
+    ck_assert(!all.failed);
+    int rows = 0;
+    uint64_t calls = 0;
+    for (int i = 0; i < all.count; i++) {
+        bool add = strcmp(all.items[i].op, "add") == 0 && strcmp(all.items[i].layer, "CPU") == 0;
+        rows += add;
+        calls += add ? all.items[i].calls : 0;
+        if (add && all.items[i].thread == TS_TIMERS_MERGED)
+            ck_assert_uint_eq(all.items[i].calls, 100 * (THREADS - TS_TIMERS_ENDED + 1));
+    }
+    ts_sys_free(all.items);
+    ck_assert_int_eq(rows, TS_TIMERS_ENDED);
+    ck_assert_uint_eq(calls, 100 * THREADS);
+    ts_timer_totals t = ts_timers_totals();
+    ck_assert_double_eq_tol(t.attributed_ns + t.overhead_ns + t.unattributed_ns, t.wall_ns,
+                            1e-6 * t.wall_ns);
     ts_timers_reset();
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 0);
 }

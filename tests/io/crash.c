@@ -9,7 +9,7 @@
 /* After a save that ended with a status, or was killed. */
 static void check_saved(const scenario *s, bool must_be_new)
 {
-    char place[sizeof fault.trace + 40];
+    static char place[sizeof fault.trace + 40];
     snprintf(place, sizeof place, "call %d (%s)", fault.at, fault.trace);
     check_after(s, must_be_new, place);
 }

@@ -261,7 +261,7 @@ TS_TEST(scaling_and_clipping)
 /** (rows, columns) stored by columns, with t's values. */
 static ts_tensor *transposed(ts_tensor *t, int64_t rows, int64_t columns)
 {
-    double buffer[4096];
+    static double buffer[4096];
     int64_t sizes[2] = {rows, columns}, strides[2] = {1, rows};
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++)

@@ -211,7 +211,7 @@ TS_TEST(dropout_zeros_a_share_and_scales_the_rest, .loop = 2)
 {
     enum { N = 1001 };
     ts_dtype dtype = _i ? TS_F64 : TS_F32;
-    double x[N], y[N], g[N];
+    static double x[N], y[N], g[N];
     TS_SCOPE;
     int64_t n = N;
     ts_tensor *t = ts_set_requires_grad(ts_normal(&n, 1, 0, 1, dtype), true);

@@ -63,9 +63,91 @@ static inline ts_status run_backward(void *ctx, ts_tensor *const *inputs, int n,
     return TS_OK;
 }
 
+/** One sample's arguments several times over, in equal bits, and what calls give for them. */
+enum { SETS_MOST = 3 };
+typedef struct sets {
+    int count, n, noutputs; /* sets that could be built; tensors and outputs of each */
+    ts_made m[SETS_MOST];
+    call call[SETS_MOST];
+    ts_tensor *inputs[SETS_MOST][MADE_MOST], *outputs[SETS_MOST][TS_MAX_RETS + MADE_MOST];
+} sets;
+
+/** False, without a set too many, when the sample has no such arguments. */
+static inline bool sets_build(sets *s, const ts_case *c, ts_trace_fn fn, int count)
+{
+    s->noutputs = c->info->nrets;
+    s->n = s->count = 0;
+    for (ts_made *m = s->m; s->count < count && made_build(m, c, NULL); m++, s->count++) {
+        s->call[s->count] = (call){c, m};
+        s->n = m->ntensors;
+        for (int i = 0; i < s->n; i++) {
+            ts_made_tensor *x = &m->tensors[i];
+            s->inputs[s->count][i] = x->t;
+            s->noutputs += x->written && s->count == 0;
+            if (fn == run_backward && x->differentiable)
+                ts_set_requires_grad(x->t, true);
+        }
+    }
+    return s->count == count;
+}
+static inline void sets_free(sets *s)
+{
+    while (s->count)
+        made_free(&s->m[--s->count]);
+}
+static inline ts_status sets_run(sets *s, ts_trace_fn fn, int set)
+{
+    return fn(&s->call[set], s->inputs[set], s->n, s->outputs[set], s->noutputs);
+}
+
 static inline bool same(const ts_tensor *a, const ts_tensor *b)
 {
     return (a == TS_NONE && b == TS_NONE) || (a != TS_NONE && b != TS_NONE && tensor_equal(a, b));
+}
+/** Whether two sets have equal outputs and gradients; says so where they have not. */
+static inline bool sets_equal(const sets *s, int a, int b)
+{
+    const ts_case *c = s->call->c;
+    for (int i = 0; i < s->noutputs && !c->s->undefined; i++)
+        if (!same(s->outputs[a][i], s->outputs[b][i])) {
+            sample_failed(c, "output %d differs", i);
+            return false;
+        }
+    for (int i = 0; i < s->n; i++)
+        if (!same(ts_grad(s->inputs[a][i]), ts_grad(s->inputs[b][i]))) {
+            sample_failed(c, "the gradient of tensor %d differs", i);
+            return false;
+        }
+    return true;
+}
+
+/** Checks each sample of a family: in each dtype, in another layout, with a backward. */
+static inline void each_sample(const ts_sample_family *family, const char *form,
+                               void (*check)(const ts_case *c, ts_trace_fn fn))
+{
+    sample_run = (ts_sample_run){.passed = passed, .failed = failed};
+    for (int i = 0; i < family->count; i++) {
+        ts_case c;
+        if (!sample_case(&family->samples[i], &c))
+            continue;
+        uint16_t dtypes = sample_dtypes(c.s);
+        c.sweep = 17 <= (c.s->most ? c.s->most : 17) ? 17 : 3;
+        c.form = form;
+        for (int dtype = 0; dtype < TS_DTYPE_COUNT; dtype++) {
+            c.dtype = (ts_dtype)dtype;
+            if (dtypes >> dtype & 1)
+                check(&c, run);
+        }
+        c.dtype = dtypes & TS_DT(TS_F32) ? TS_F32 : (ts_dtype)__builtin_ctz(dtypes);
+        if (!c.s->no_layouts) {
+            c.layout = LAYOUT_MIXED;
+            check(&c, run);
+            c.layout = LAYOUT_CONTIGUOUS;
+        }
+        c.sweep = 3;
+        if (c.s->grad && sample_is_differentiable(c.info) && ts_dtype_is_float(c.dtype))
+            check(&c, run_backward);
+    }
 }
 
 #endif

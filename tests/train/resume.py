@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Tests of the GPT example as a process: killed, interrupted, resumed, misused.
-Usage: resume.py PROGRAM PRELOADED"""
+Usage: resume.py PROGRAM PRELOADED STEPS"""
 import collections
 import csv
 import json
@@ -20,7 +20,8 @@ sys.path.insert(0, os.path.dirname(HERE))
 import tally  # noqa: E402
 
 PROGRAM, STUCK = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
-STEPS = 40
+STEPS = int(sys.argv.pop(1))  # of a run, with a checkpoint halfway
+HALF = STEPS // 2
 ROOM = 1 << 30  # bytes; all runs together write a third of it
 # One thread, so that a loaded machine does not make threads wait for each other.
 # A trainer that a signal ends frees nothing: its loaders may wait for data that never comes.
@@ -90,7 +91,7 @@ class Training(unittest.TestCase):
             raise RuntimeError(done.stderr)
 
     @classmethod
-    def command(cls, out, *more, steps=STEPS, save_every=20, data=None):
+    def command(cls, out, *more, steps=STEPS, save_every=HALF, data=None):
         return [PROGRAM, "--data", data or cls.data, "--out", out, "--steps", str(steps),
                 "--save-every", str(save_every), "--val-every", "1000", *more]
 
@@ -100,7 +101,7 @@ class Training(unittest.TestCase):
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, env={**ENVIRONMENT, **(env or {})})
 
-    def stop_at(self, out, path, number, save_every=20):
+    def stop_at(self, out, path, number, save_every=HALF):
         """Runs until path exists, then sends the signal; None when the run was done before that."""
         with subprocess.Popen(self.command(out, save_every=save_every), text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -130,12 +131,12 @@ class Training(unittest.TestCase):
 
     def test_killed_and_resumed_equals_straight(self):
         self.assertEqual(len(log_of(self.straight)), STEPS + 1)
-        out, status, _ = self.stopped("killed", "checkpoints/20", signal.SIGKILL)
+        out, status, _ = self.stopped("killed", f"checkpoints/{HALF}", signal.SIGKILL)
         self.assertEqual(status, -signal.SIGKILL)
         self.assertFalse(os.path.exists(os.path.join(out, "model.safetensors")))
         done = self.run_to_end(out, "--resume")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("resuming at step 20 ", done.stderr)
+        self.assertIn(f"resuming at step {HALF} ", done.stderr)
         self.assert_same_run(out)
 
     def test_interrupted_saves_and_says_how_to_resume(self):
@@ -313,7 +314,7 @@ class Training(unittest.TestCase):
 
     def test_all_parts_of_a_run_have_its_id(self):
         self.assertEqual(len(ids_of(self.straight)), 1)
-        out, _, errors = self.stopped("ids", "checkpoints/20", signal.SIGINT)
+        out, _, errors = self.stopped("ids", f"checkpoints/{HALF}", signal.SIGINT)
         before = ids_of(out)
         done = self.run_to_end(out, "--resume")
         self.assertEqual(done.returncode, 0, errors + done.stderr)
@@ -356,7 +357,8 @@ class Training(unittest.TestCase):
         with subprocess.Popen(self.command(out, steps=100000), stdin=subprocess.DEVNULL,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                               env=ENVIRONMENT) as first:
-            while first.poll() is None and not os.path.exists(os.path.join(out, "checkpoints/20")):
+            while first.poll() is None and not os.path.exists(
+                    os.path.join(out, f"checkpoints/{HALF}")):
                 time.sleep(0.01)
             for more in [], ["--resume"], ["--overwrite"]:
                 done = self.run_to_end(out, *more)
@@ -370,18 +372,19 @@ class Training(unittest.TestCase):
 
     def test_two_runs_are_never_mixed(self):
         other = os.path.join(self.folder, "other")
-        done = self.run_to_end(other, "--seed", "2", steps=60)
+        done = self.run_to_end(other, "--seed", "2", steps=STEPS + HALF)
         self.assertEqual(done.returncode, 0, done.stderr)
         (mine,), (theirs,) = ids_of(self.straight), ids_of(other)
         out = self.copied("with-checkpoint")
-        shutil.copytree(os.path.join(other, "checkpoints/60"), os.path.join(out, "checkpoints/60"))
-        self.refused(out, "--resume", says=("checkpoints/60", str(mine), str(theirs)))
+        last = f"checkpoints/{STEPS + HALF}"
+        shutil.copytree(os.path.join(other, last), os.path.join(out, last))
+        self.refused(out, "--resume", says=(last, str(mine), str(theirs)))
         out = self.copied("with-log")
         shutil.copy(os.path.join(other, "log.csv"), out)
         self.refused(out, "--resume", says=("log.csv", str(mine), str(theirs)))
         out = self.copied("with-id")
         shutil.copy(os.path.join(other, "run.json"), out)
-        self.refused(out, "--resume", says=("checkpoints/40", str(mine), str(theirs)))
+        self.refused(out, "--resume", says=(f"checkpoints/{STEPS}", str(mine), str(theirs)))
         for text in "", "{}", "{\"run\": 5}", "x" * 1000:
             out = self.copied(f"with-damage{len(text)}")
             with open(os.path.join(out, "run.json"), "w", encoding="ascii") as file:

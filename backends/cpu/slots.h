@@ -1,0 +1,37 @@
+/**
+ * @file slots.h
+ * Memory that the body of a loop works in. A body may not allocate, and its stack may be small, so
+ * the kernel takes a slot for each thread of the pool, which calls a body at most once a thread.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_SLOTS_H
+#define TS_BACKENDS_CPU_SLOTS_H
+
+#include "core/parallel.h"
+#include "ops/kernel.h"
+
+typedef struct ts_slots {
+    char *memory;
+    size_t each, bytes; /* of a slot, of all */
+    atomic_int taken;
+} ts_slots;
+
+/** Slots for a loop over one task or more, each at a cache line; `what` is for the error. */
+TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int64_t bytes,
+                                   const char *what)
+{
+    int64_t threads = ts_min64(ts_min64(ts_num_threads(), TS_PARALLEL_MAX), tasks);
+    s->each = ((size_t)bytes + 64) & ~(size_t)63; /* one byte at least */
+    s->bytes = (size_t)threads * s->each;
+    s->memory = ts_alloc(f->thread, s->bytes);
+    atomic_init(&s->taken, 0);
+    return s->memory ? TS_OK : ts_fail_memory(what, (int64_t)s->bytes);
+}
+TS_INLINE void *ts_slot(ts_slots *s)
+{
+    return s->memory +
+           (size_t)atomic_fetch_add_explicit(&s->taken, 1, memory_order_relaxed) * s->each;
+}
+TS_INLINE void ts_slots_end(ts_frame *f, ts_slots *s) { ts_free(f->thread, s->memory, s->bytes); }
+
+#endif
