@@ -8,6 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
+#include "core/device.h"
 #include "core/recorder.h"
 #include "dispatch/timers.h"
 #include "include/tessera/ops.h"
@@ -273,7 +274,8 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
                           "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g),
                           TS_SHAPE_TEXT(old));
     if (!ts_same_device(old->device, g->device))
-        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site, "move it with ts_to_device()",
+        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site,
+                          ts_move_hint(g->device, old->device),
                           "a hook gave a gradient on %s for one on %s", ts_device_name(g->device),
                           ts_device_name(old->device));
     return TS_OK;

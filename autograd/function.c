@@ -339,7 +339,10 @@ static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, in
     ts_check_place at = {fn->name ? fn->name : "function_apply", site};
     if (!fn->name || !fn->forward || !fn->backward)
         return ts_fail_op(TS_ERR_NULL, at.function, site, NULL,
-                          "argument 'fn': expected a name, forward and backward, got NULL");
+                          "argument 'fn': expected a name, forward and backward, got NULL as .%s",
+                          !fn->name      ? "name"
+                          : !fn->forward ? "forward"
+                                         : "backward");
     return ts_check_ends(at, inputs, n, outputs, m, MOST_OUTPUTS, "1 to 255");
 }
 

@@ -29,6 +29,8 @@ typedef struct ts_schema {
 
 /** Parses "ns.name(Tensor self, Tensor? bias, Scalar s, int[] sizes) -> (Tensor, Tensor)". */
 ts_status ts_schema_parse(const char *text, ts_schema *schema);
+/** Whether a schema could begin with text. */
+bool ts_is_op_name(const char *text);
 
 /** The tensors of an argument: one, the members of a list, or none. */
 TS_INLINE ts_tensor *const *ts_value_members(const ts_value *v, uint32_t *count)

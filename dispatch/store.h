@@ -64,6 +64,8 @@ void ts_registration_bury(ts_registration *r);
 /** Gives the first free key from `from` to `to` a name. In a transaction. */
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,
                       ts_key *key);
+/** TS_ERR_REGISTRY for a kernel or a gradient of the open transaction whose op is not defined. */
+ts_status ts_kernels_have_ops(const char *what);
 /** A kernel of the library's own for a backend; in a transaction. */
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
                         const char *schema, ts_registration **out);

@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/entries.h"
 #include "dispatch/store.h"
+#include "include/tessera/check.h"
 
 _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
@@ -150,10 +151,11 @@ static const char *const rules[] = {
 
 ts_status ts_op_dump(const char *name, FILE *out)
 {
+    const ts_check_place at = {"op_dump", __builtin_return_address(0)};
+    TS_TRY(ts_check_pointers(at, "op, out", (const void *[]){name, out}, 2, false));
     int op = ts_op_by_name(name);
-    if (op < 0 || op >= ts_op_count() || !out)
-        return ts_error_set(TS_ERR_REGISTRY, "op_dump: expected a known op and a file, got '%s'",
-                            name ? name : "NULL");
+    if (op < 0 || op >= ts_op_count())
+        return ts_fail_unknown_op("op_dump", name);
     ts_registry_begin();
     const ts_op_table *t = atomic_load(&ts_tables[op]);
     fprintf(out, "%s\n", ts_ops[op].schema_text);
