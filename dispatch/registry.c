@@ -360,8 +360,10 @@ ts_status ts_register_layer(const char *name, const char *above, ts_key *key)
 
 /* ----------------------------------------------------------------------------- kernels ---- */
 
-/** The newest registration in a slot of e; NULL with an error. In a transaction. */
-static ts_registration *push(ts_op_entry *e, int slot, const char *schema)
+/** The newest registration in a slot of e; NULL with an error. In a transaction.
+ * @param handle  receives the user's handle; may be NULL */
+static ts_registration *push(ts_op_entry *e, int slot, const char *schema,
+                             ts_registration **handle)
 {
     size_t length = schema ? strlen(schema) + 1 : 0;
     ts_registration *r = ts_sys_alloc(sizeof *r + length);
@@ -378,6 +380,8 @@ static ts_registration *push(ts_op_entry *e, int slot, const char *schema)
     };
     e->newest[slot] = r;
     ts_tables_touch(e);
+    if (handle) /* if it fails, the transaction takes r away */
+        TS_TRY_NULL(ts_handle_give(r, handle));
     return r;
 }
 
@@ -404,7 +408,12 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
         return ts_error_code();
     if (schema && e->op >= 0)
         TS_TRY(schema_check(&ts_ops[e->op].schema, schema, key));
-    ts_registration *r = push(e, key, schema);
+    const ts_registration *newest = e->newest[key];
+    if (!out && newest && !newest->handle && newest->kernel == kernel &&
+        memcmp(&newest->accepts, &accepts, sizeof accepts) == 0 &&
+        (schema ? newest->schema && strcmp(newest->schema, schema) == 0 : !newest->schema))
+        return TS_OK; /* again, and as little to be removed */
+    ts_registration *r = push(e, key, schema, out);
     TS_TRY(r);
     r->kernel = kernel;
     r->accepts = accepts;
@@ -414,8 +423,6 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
                      ts_key_name(key), ts_format_site(a, sizeof a, (const void *)kernel),
                      ts_format_site(b, sizeof b, (const void *)r->older->kernel));
     }
-    if (out)
-        *out = r;
     return TS_OK;
 }
 
@@ -464,11 +471,9 @@ static ts_status fallback_add(ts_key key, ts_kernel kernel, ts_registration **ou
             "register_fallback: %s has a fallback already: first at %s, again at %s",
             ts_key_name(key), ts_format_site(a, sizeof a, (const void *)first->kernel),
             ts_format_site(b, sizeof b, (const void *)kernel));
-    ts_registration *r = push(&ts_fallbacks, key, NULL);
+    ts_registration *r = push(&ts_fallbacks, key, NULL, out);
     TS_TRY(r);
     r->kernel = kernel;
-    if (out)
-        *out = r;
     return TS_OK;
 }
 
@@ -478,13 +483,12 @@ ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registration **o
     return ts_registry_end(fallback_add(key, kernel, out));
 }
 
-static ts_status unregister(ts_registration *r)
+static ts_status unregister(const ts_registration *handle)
 {
-    if (r->removed)
-        return ts_error_set(TS_ERR_REGISTRY,
-                            "unregister: the registration of '%s' for %s was removed before",
-                            r->entry->name[0] ? r->entry->name : "a fallback",
-                            ts_key_name(r->slot));
+    ts_registration *r = ts_handle_find(handle);
+    if (!r)
+        return ts_error_set(TS_ERR_REGISTRY, "unregister: argument 'registration': expected a "
+                                             "handle, got one whose kernel was removed before");
     if (ts_reg.depth > 1)
         return ts_error_set(TS_ERR_STATE, "unregister: not while a backend is being loaded");
     ts_registration **place = &r->entry->newest[r->slot];
@@ -494,7 +498,7 @@ static ts_status unregister(ts_registration *r)
     ts_tables_touch(r->entry);
     ts_status status = ts_tables_publish(); /* here, because only here it can be put back */
     if (status == TS_OK)
-        ts_registration_bury(r);
+        ts_registration_free(r);
     else
         *place = r;
     return status;
@@ -527,7 +531,9 @@ ts_status ts_vjp_set(const char *op, const ts_vjp *vjp)
     ts_op_entry *e = entry_get(op);
     if (!e)
         return ts_error_code();
-    ts_registration *r = push(e, TS_KEY_COUNT, NULL);
+    if (e->newest[TS_KEY_COUNT] && e->newest[TS_KEY_COUNT]->vjp == vjp)
+        return TS_OK;
+    ts_registration *r = push(e, TS_KEY_COUNT, NULL, NULL);
     TS_TRY(r);
     r->vjp = vjp;
     return TS_OK;
