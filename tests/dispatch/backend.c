@@ -466,7 +466,7 @@ TS_TEST(a_backend_for_another_abi_or_without_a_required_slot_is_refused_by_name)
     b.name = "CPU";
     FAILS(TS_ERR_REGISTRY, ts_register_backend(&b, NULL));
     SAYS("taken");
-    FAILS(TS_ERR_FORMAT, ts_register_backend(NULL, NULL));
+    FAILS(TS_ERR_NULL, ts_register_backend(NULL, NULL));
     OK(ts_register_backend(&first, NULL));
     FAILS(TS_ERR_REGISTRY, ts_register_backend(&first, NULL));
     SAYS("already");
