@@ -74,7 +74,7 @@ fuzz: ## search for inputs that break us, in build-fuzz/; SECONDS=n each, HARNES
 	@tools/setup build test fuzz
 	@test -f build-fuzz/build.ninja || CC=clang meson setup build-fuzz -Dfuzz=true $(FUZZ_FLAGS)
 	@ninja -C build-fuzz harnesses
-	@tools/fuzz --seconds "$${SECONDS:-60}" $${HARNESS:+"$$HARNESS"}
+	@tools/fuzz $${SECONDS:+--seconds "$$SECONDS"} $${HARNESS:+"$$HARNESS"}
 
 bench: build/build.ninja ## run the benchmarks
 	@ninja -C build

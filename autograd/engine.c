@@ -263,6 +263,8 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
 {
     if (!g)
         return ts_fail_null(ts_node_name(n), n->site, "what a hook returned");
+    if (g != TS_NONE && ts_tensor_is_dead(g))
+        return ts_fail_dead(ts_node_name(n), n->site, "what a hook returned", g);
     if (g == old || g == TS_NONE || !old || old == TS_NONE)
         return TS_OK;
     ts_shape want;
@@ -322,8 +324,7 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
             seen[i] = seen[i] ? seen[i] : TS_NONE;
         }
         status = call_hook(hooks[k], n, seen, count, seen + count);
-        if (status != TS_OK && ts_error_code() == TS_OK)
-            ts_fail_op(status, ts_node_name(n), n->site, NULL, "a hook failed without saying why");
+        status = ts_fail_callback(status, ts_node_name(n), n->site, "a hook");
         for (int i = 0; i < count && status == TS_OK; i++) {
             ts_tensor *old = edited[i];
             if ((status = check_hook(n, old, seen[i])) != TS_OK || seen[i] == old)

@@ -19,8 +19,7 @@ static ts_status fail_in(const ts_function_call *call, const char *where, ts_sta
 {
     const char *name = call->fn.name;
     if (ts_error_code() == TS_OK)
-        return ts_fail_op(status, name, call->node->site, NULL, "%s failed without saying why",
-                          where);
+        return ts_fail_callback(status, name, call->node->site, where);
     return ts_fail_op(ts_error_code(), name, call->node->site, ts_error_hint(), "in %s: %s", where,
                       ts_error_message());
 }
@@ -191,6 +190,8 @@ static ts_status check_forward(const ts_function_call *call, ts_tensor *const *i
         if (!outputs[k] || outputs[k] == TS_NONE)
             return ts_fail_op(TS_ERR_NULL, name, site, NULL, "forward gave %s output %d",
                               outputs[k] ? "TS_NONE for" : "no", k);
+        if (ts_tensor_is_dead(outputs[k]))
+            return ts_fail_dead(name, site, "outputs", outputs[k]);
     }
     for (int i = 0; i < n; i++) {
         if (inputs[i] == TS_NONE)
@@ -326,8 +327,8 @@ ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_t
     if (m < 1 || m > most)
         return ts_check_refuse(at, "m", expected, ts_scalar_int(m));
     for (int i = 0; i < n; i++)
-        if (!inputs[i])
-            return ts_check_null(at, "inputs", 0, true);
+        if (inputs[i] != TS_NONE)
+            TS_TRY(ts_check_tensors(at, "inputs", (const ts_tensor *const *)&inputs[i], 1));
     return TS_OK;
 }
 
@@ -405,6 +406,8 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
                                 "backward gave no gradient for input %d", i);
     if (g == TS_NONE)
         return TS_OK;
+    if (ts_tensor_is_dead(g))
+        return ts_fail_dead(name, site, "input_grads", g);
     if (!ts_shape_sizes_fit(s, g))
         return ts_fail_op(TS_ERR_SHAPE, name, site, NULL,
                           "backward gave sizes %s for the gradient of input %d, expected %s",

@@ -81,11 +81,11 @@ static ts_status check_like(const char *op, const void *site, const char *name, 
 ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 {
     TS_TRY(TS_CHECK_TENSORS(t));
-    TS_TRY(TS_CHECK_OBJECTS(grad));
     if (grad == TS_NONE) {
         ts_zero_grad(t);
         return TS_OK;
     }
+    TS_TRY(TS_CHECK_TENSORS(grad));
     TS_TRY(check_like("set_grad", __builtin_return_address(0), "grad", t, grad));
     ts_grad_meta *m = ts_grad_meta_of(t);
     TS_TRY(m);
@@ -154,7 +154,8 @@ ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward
 {
     ts_backward_opts o;
     TS_TRY(TS_CHECK_TENSORS(root));
-    TS_TRY(TS_CHECK_OBJECTS(gradient));
+    if (gradient != TS_NONE)
+        TS_TRY(TS_CHECK_TENSORS(gradient));
     TS_TRY(TS_CHECK_OPTS(&o, opts));
     return run("backward", __builtin_return_address(0), root, gradient, &o, NULL, 0);
 }
@@ -185,7 +186,8 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *i
     const void *site = __builtin_return_address(0);
     ts_backward_opts o;
     TS_TRY(TS_CHECK_TENSORS(output));
-    TS_TRY(TS_CHECK_OBJECTS(gradient));
+    if (gradient != TS_NONE)
+        TS_TRY(TS_CHECK_TENSORS(gradient));
     TS_TRY(TS_CHECK_VALUE(n, n <= MOST, "at most 256"));
     TS_TRY(TS_CHECK_TENSOR_LIST(inputs, n));
     TS_TRY(TS_CHECK_LIST(grads, n));

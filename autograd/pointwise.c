@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
+#include <math.h>
+
 #define BOTH (READS(0) | READS(1))
 
 /* The rules of this file compute with arguments as the call did: in the dtype of its result. */
@@ -50,9 +52,17 @@ static ts_status pow_rule(ts_vjp_call *b)
         TS_TRY(ts_rule_give(b, 0, dx));
     }
     if (ts_rule_needs(b, 1)) { /* g y log(x), and 0 where x is 0 and so is the limit */
-        ts_tensor *e = ARG(1), *x = ARG(0);
-        ts_tensor *flat = ts_logical_and(ts_eq_scalar(x, 0), ts_ge_scalar(e, 0));
-        ts_tensor *slope = ts_masked_fill_scalar(ts_mul(Y, ts_log(x)), flat, 0);
+        ts_tensor *e = ARG(1), *flat = ts_ge_scalar(e, 0), *slope;
+        const ts_value *base = ts_rule_arg(b, 0);
+        if (base->tag == TS_TAG_TENSOR) {
+            ts_tensor *x = ARG(0);
+            flat = ts_logical_and(ts_eq_scalar(x, 0), flat);
+            slope = ts_masked_fill_scalar(ts_mul(Y, ts_log(x)), flat, 0);
+        } else { /* the dtype of a half would round a number near 1 to 1, whose logarithm is 0 */
+            double number = ts_value_number(base);
+            slope = ts_mul_scalar(Y, log(number));
+            slope = number == 0 ? ts_masked_fill_scalar(slope, flat, 0) : slope;
+        }
         TS_TRY(ts_rule_give(b, 1, ts_mul(g, slope)));
     }
     return TS_OK;
@@ -73,7 +83,15 @@ RULES_OF(atan2, ts_div(GRAD(0), ts_add(ts_square(ARG(0)), ts_square(ARG(1)))),
          (0, BOTH, ts_mul(g, ARG(1))), (1, BOTH, ts_neg(ts_mul(g, ARG(0)))))
 RULES(hypot, (0, READS(0) | READS_Y, ts_mul(g, ts_div(ARG(0), Y))),
       (1, READS(1) | READS_Y, ts_mul(g, ts_div(ARG(1), Y))))
-RULES(lerp, (0, READS(2), ts_sub(g, WITH(mul, g, 2))), (1, READS(2), WITH(mul, g, 2)),
+
+/** g (1 - weight) of a lerp; g - g weight would cancel near weight 1. */
+static ts_tensor *of_start(ts_vjp_call *b, ts_tensor *g)
+{
+    const ts_value *weight = ts_rule_arg(b, 2);
+    return weight->tag == TS_TAG_TENSOR ? ts_mul(g, ts_rsub_scalar(ARG(2), 1))
+                                        : ts_mul_scalar(g, 1 - ts_value_number(weight));
+}
+RULES(lerp, (0, READS(2), of_start(b, g)), (1, READS(2), WITH(mul, g, 2)),
       (2, BOTH, ts_mul(g, ts_sub(ARG(1), X))))
 
 #define SCALED ts_mul_scalar(g, ts_value_unbox(ts_rule_arg(b, 3)))

@@ -146,13 +146,12 @@ static ts_status run_part(void *ctx)
         thread->tape = p->tape;
         status = p->fn(p->ctx, p->inputs, p->n, p->outputs, p->m);
         thread->tape = before;
-        if (status != TS_OK && ts_error_code() == TS_OK)
-            ts_fail_op(status, op_name, p->site, NULL, "the function failed without saying why");
+        status = ts_fail_callback(status, op_name, p->site, "the function");
         for (int i = 0; i < p->m && status == TS_OK; i++)
             if (!p->outputs[i])
                 status = ts_fail_null(op_name, p->site, "an output of the function");
         for (int i = 0; i < p->m && status == TS_OK; i++)
-            ts_keep(p->outputs[i]);
+            status = TS_STATUS_OF(ts_keep(p->outputs[i]));
     }
     for (int i = 0; i < p->m && status != TS_OK; i++)
         p->outputs[i] = NULL;

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
 #include "core/recorder.h"
+#include "dispatch/entries.h"
 #include "include/tessera/ops.h"
 
 #include <string.h>
@@ -264,31 +265,51 @@ TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
     return TS_OK;
 }
 
-/** The composite of what the first argument was; its result goes there, with its history. */
+/** The composite of what the arguments were; its results go into the given destinations,
+ *  with their history. */
 static TS_COLD ts_status parts_in_place(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *self = f->args[0].t, *old = old_value(f, self);
-    TS_TRY(old);
-    ts_scope_adopt(f->thread, old);
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
-    for (int i = 0; i < f->nargs; i++)
-        args[i] = f->args[i].tag == TS_TAG_TENSOR && f->args[i].t == self ? ts_value_tensor(old)
-                                                                         : f->args[i];
-    for (int i = 0; i < f->nrets; i++)
+    memcpy(args, f->args, f->nargs * sizeof *args);
+    for (int i = 0; i < f->nrets; i++) {
         rets[i] = ts_value_none();
+        ts_tensor *old = NULL;
+        for (int a = 0; a < f->nargs && (f->given >> i & 1); a++)
+            if (args[a].tag == TS_TAG_TENSOR && args[a].t == f->rets[i].t) {
+                if (!old) {
+                    TS_TRY(old = old_value(f, args[a].t));
+                    ts_scope_adopt(f->thread, old);
+                }
+                args[a] = ts_value_tensor(old);
+            }
+    }
     ts_frame parts = *f;
     parts.args = args;
     parts.rets = rets;
     parts.given = 0;
     TS_TRY(ts_run_parts(&parts, f->table->info->composite));
-    ts_tensor *y = ts_scope_adopt(f->thread, rets[0].t);
-    {
+    for (int i = 0; i < f->nrets; i++)
+        if (rets[i].tag == TS_TAG_TENSOR)
+            ts_scope_adopt(f->thread, rets[i].t);
+    for (int i = 0; i < f->nrets; i++) /* all checks before the first write */
+        if (f->given >> i & 1)
+            TS_TRY(ts_check_fits_result(f, f->rets[i].t,
+                                        &(ts_meta){rets[i].t->sizes, rets[i].t->numel,
+                                                   {rets[i].t->kind}}));
+    for (int i = 0; i < f->nrets; i++) {
+        if (!(f->given >> i & 1))
+            continue;
         TS_NO_GRAD;
-        TS_TRY(ts_copy_(self, y));
+        TS_TRY(ts_copy_(f->rets[i].t, rets[i].t));
     }
-    if (y->node)
-        ts_node_attach(y->node, self, y->output);
+    for (int i = 0; i < f->nrets; i++) {
+        ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
+        if (!(f->given >> i & 1))
+            f->rets[i] = y ? ts_value_tensor(ts_tensor_ref(y)) : rets[i];
+        else if (y->node)
+            ts_node_attach(y->node, f->rets[i].t, y->output);
+    }
     return TS_OK;
 }
 

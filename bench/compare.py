@@ -297,6 +297,8 @@ def main():
                         help='oracle: number of drawn cases (default 10000)')
     parser.add_argument('--seed', type=int, default=1, help='oracle: of the draws (default 1)')
     parser.add_argument('--ops', help='oracle: only operators whose name matches this expression')
+    parser.add_argument('--self-test', action='store_true',
+                        help='oracle: make mistakes in our results, which must be reported')
     parser.add_argument('--case', help='oracle: one case again, as it was printed (seed:number)')
     parser.add_argument('--show', type=int, default=3,
                         help='oracle: unexplained cases that are printed for an operator and kind')

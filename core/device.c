@@ -395,10 +395,21 @@ void ts_event_free(ts_device device, ts_event *event)
         b->event_free(b->state, device.index, event);
 }
 
+/** A device without events has none: what is not NULL belongs to another. */
+static ts_status check_event(ts_device device, const ts_backend *b, const ts_event *event,
+                             const char *op)
+{
+    TS_TRY(ts_device_check(device, op));
+    if (!event || (b && b->event_new))
+        return TS_OK;
+    return ts_fail_op(TS_ERR_VALUE, op, NULL, NULL, "argument 'event': expected NULL, as %s has no "
+                      "events, got one of another device", ts_device_name(device));
+}
+
 ts_status ts_event_record(ts_device device, ts_event *event)
 {
-    TS_TRY(ts_device_check(device, "event_record"));
     const ts_backend *b = ts_backend_of(device);
+    TS_TRY(check_event(device, b, event, "event_record"));
     if (!event)
         return TS_OK;
     return reported(b->event_record(b->state, device.index, event, ts_stream_current(device)),
@@ -407,8 +418,8 @@ ts_status ts_event_record(ts_device device, ts_event *event)
 
 ts_status ts_event_wait(ts_device device, ts_event *event)
 {
-    TS_TRY(ts_device_check(device, "event_wait"));
     const ts_backend *b = ts_backend_of(device);
+    TS_TRY(check_event(device, b, event, "event_wait"));
     if (!event)
         return TS_OK;
     return reported(b->event_wait(b->state, device.index, event, ts_stream_current(device)), device,
@@ -417,8 +428,8 @@ ts_status ts_event_wait(ts_device device, ts_event *event)
 
 ts_status ts_event_synchronize(ts_device device, ts_event *event)
 {
-    TS_TRY(ts_device_check(device, "event_synchronize"));
     const ts_backend *b = ts_backend_of(device);
+    TS_TRY(check_event(device, b, event, "event_synchronize"));
     return event ? reported(b->event_synchronize(b->state, device.index, event), device,
                             "event_synchronize")
                  : TS_OK;

@@ -182,6 +182,14 @@ ts_status ts_fail_within(const char *op, const void *site)
     return ts_fail_op(e->code, op, site, e->hint, "%s", e->message);
 }
 
+ts_status ts_fail_callback(ts_status status, const char *op, const void *site, const char *what)
+{
+    ts_status code = ts_error_code();
+    if (status == TS_OK || code != TS_OK)
+        return status == TS_OK ? status : code;
+    return ts_fail_op(status, op, site, NULL, "%s failed without saying why", what);
+}
+
 ts_status ts_status_of_pointer(const void *pointer)
 {
     if (pointer)
@@ -192,9 +200,10 @@ ts_status ts_status_of_pointer(const void *pointer)
 
 const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim)
 {
-    size_t used = 0;
-    used += (size_t)snprintf(buffer, size, "(");
-    for (int i = 0; i < ndim && used < size; i++)
+    if (!buffer)
+        return "";
+    size_t used = (size_t)snprintf(buffer, size, "(");
+    for (int i = 0; sizes && i < ndim && used < size; i++)
         used += (size_t)snprintf(buffer + used, size - used, "%s%lld", i ? ", " : "",
                                  (long long)sizes[i]);
     if (used < size)

@@ -25,6 +25,10 @@ TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *arg
 TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);
 /** Names the op in a record of a failure that did not know it. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
+/** What a callback returned, as the code of the record. A failure that left none is recorded:
+ *  `what` failed without saying why. */
+TS_COLD ts_status ts_fail_callback(ts_status status, const char *op, const void *site,
+                                   const char *what);
 /** Where a code address lies, as "main+0x1c in prog" or, without a symbol, "prog+0x11c9", which
  *  addr2line takes. Returns buffer. */
 const char *ts_format_site(char *buffer, size_t size, const void *site);

@@ -226,7 +226,7 @@ ts_status ts_file_replace(const char *op, const char *path,
     /* Renaming over a device or a folder would lose it. */
     if (there && !S_ISREG(old.st_mode))
         return not_regular(op, path, old.st_mode);
-    if (!there && errno != ENOENT)
+    if (!there && (errno != ENOENT || !*path)) /* beside "" is the working folder */
         return ts_file_refused(op, "examine", path);
     char *folder = ts_folder_of(path);
     char *temporary =
@@ -269,7 +269,7 @@ ts_status ts_replace_file(const char *function, const char *path,
     written w = {.op = function};
     /* A stream in memory: of one on the file it would be unknown why an earlier write failed. */
     FILE *out = open_memstream(&w.data, &w.size);
-    ts_status status = out ? write(out, ctx) : TS_OK;
+    ts_status status = out ? ts_fail_callback(write(out, ctx), function, NULL, "write") : TS_OK;
     bool failed = !out || ferror(out);
     failed |= out && fclose(out) != 0; /* glibc also leaves no data, and says nothing */
     if (status == TS_OK && (failed || !w.data))

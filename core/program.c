@@ -206,10 +206,15 @@ bool ts_program_begin(int argc, char **argv, const char *about, const ts_argumen
 {
     uint64_t seen = 0;
     const char *const *words = (const char *const *)argv;
+    if (status)
+        *status = 2;
     if (TS_CHECK_STRINGS(words, argc) != TS_OK || TS_CHECK_POINTERS(argv, about, status) != TS_OK ||
         TS_CHECK_LIST(arguments, n) != TS_OK ||
         TS_CHECK_VALUE(n, n <= 64, "at most 64 arguments") != TS_OK)
         return false;
+    for (int i = 0; i < n; i++)
+        if (TS_CHECK_POINTERS(arguments[i].name, arguments[i].help) != TS_OK)
+            return false;
     const char *program = base_name(argc ? argv[0] : NULL);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--help") == 0) {
@@ -221,7 +226,6 @@ bool ts_program_begin(int argc, char **argv, const char *about, const ts_argumen
         return true;
     fprintf(stderr, "%s: %s\n", program, ts_error_message());
     print_usage(stderr, program, arguments, n);
-    *status = 2;
     return false;
 }
 

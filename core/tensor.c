@@ -1,6 +1,7 @@
 /** @file tensor.c  Making, reading and ending tensors. */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
+#include "include/tessera/check.h"
 #include "core/device.h"
 #include "core/hooks.h"
 #include "core/recorder.h"

@@ -93,6 +93,9 @@ struct ts_plan {
     } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype */
 };
 
+/** For a kernel that refuses its arguments before it writes: no destination's version goes up. */
+TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
+
 /* ----------------------------------------------------------------------------------- op ---- */
 
 enum {
@@ -127,8 +130,8 @@ typedef struct ts_op_info {
 
 /** What a backend kernel takes without conversion. */
 typedef struct ts_accepts {
-    uint16_t dtypes; /* bit per dtype that compute may be; 0 = all, but never in a table */
-    uint8_t strided; /* any strides, else contiguous */
+    uint16_t dtypes;  /* bit per dtype that compute may be; 0 = all, but never in a table */
+    uint16_t strided; /* any strides, else contiguous; tables are compared as bytes */
 } ts_accepts;
 
 /** Immutable snapshot of one op's slots; published by a release store (F32). */

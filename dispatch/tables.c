@@ -8,6 +8,8 @@
 #include "dispatch/store.h"
 #include "include/tessera/check.h"
 
+#include <string.h>
+
 _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
 /** The table of precedence: fills slot k of the table. First match wins. */
@@ -109,6 +111,24 @@ void ts_tables_forget(void)
     dirty = NULL;
 }
 
+/**
+ * A table of t's content out of those that it is to replace, or t. A call may still run through any
+ * of them, so none is freed; one that comes again is the same one, and kernels that come and go
+ * without end need no more tables than there are ways for them to stand.
+ */
+static ts_op_table *take_equal(ts_op_table *t)
+{
+    for (ts_op_table *before = t, *old; (old = (ts_op_table *)before->older); before = old) {
+        if (memcmp(old, t, offsetof(ts_op_table, older)) != 0)
+            continue;
+        if (before != t)
+            before->older = old->older;
+        ts_sys_free(t);
+        return old;
+    }
+    return t;
+}
+
 ts_status ts_tables_publish(void)
 {
     ts_op_table *made = NULL;
@@ -125,11 +145,16 @@ ts_status ts_tables_publish(void)
         t->older = made;
         made = t;
     }
-    while (made) {
-        ts_op_table *next = (ts_op_table *)made->older;
-        made->older = atomic_load_explicit(&ts_tables[made->op], memory_order_relaxed);
-        atomic_store_explicit(&ts_tables[made->op], made, memory_order_release);
-        made = next;
+    for (ts_op_table *next; made; made = next) {
+        next = (ts_op_table *)made->older;
+        ts_op_table *now = (ts_op_table *)atomic_load_explicit(&ts_tables[made->op],
+                                                               memory_order_relaxed);
+        made->older = now;
+        ts_op_table *t = take_equal(made);
+        if (t == now)
+            continue;
+        t->older = now;
+        atomic_store_explicit(&ts_tables[t->op], t, memory_order_release);
     }
     ts_tables_forget();
     return TS_OK;

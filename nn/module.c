@@ -159,7 +159,9 @@ static ts_status add_tensor(ts_module *m, const char *function, const char *name
 
 ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, ts_tensor **slot)
 {
-    TS_TRY(TS_CHECK_OBJECTS(m, t));
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    if (t != TS_NONE)
+        TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(TS_CHECK_POINTERS(name));
     return add_tensor(m, "module_add_parameter", name, t, TS_MEMBER_PARAMETER, slot);
 }
@@ -167,7 +169,9 @@ ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, 
 ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent,
                                ts_tensor **slot)
 {
-    TS_TRY(TS_CHECK_OBJECTS(m, t));
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    if (t != TS_NONE)
+        TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(TS_CHECK_POINTERS(name));
     return add_tensor(m, "module_add_buffer", name, t,
                       persistent ? TS_MEMBER_BUFFER : TS_MEMBER_TEMPORARY, slot);
@@ -247,7 +251,11 @@ static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_v
                 m->type.name, NAME_MOST - 1);
         memcpy(name + length, e->name, n + 1);
         if (e->tensor) {
-            TS_TRY(visit(ctx, name, e->tensor, e->kind));
+            ts_status status = visit(ctx, name, e->tensor, e->kind);
+            if (status != TS_OK)
+                return ts_error_code() != TS_OK
+                           ? ts_error_code()
+                           : ts_error_set(status, "module_each: visit failed without saying why");
         } else {
             name[length + n] = '.';
             name[length + n + 1] = 0;
@@ -304,7 +312,10 @@ ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
                      m->type.name);
         return NULL;
     }
-    return m->type.forward(m, x);
+    ts_tensor *y = m->type.forward(m, x);
+    if (!y && ts_error_code() == TS_OK)
+        ts_error_set(TS_ERR_NULL, "forward: a %s failed without saying why", m->type.name);
+    return y;
 }
 
 static void set_training(ts_module *m, void *ctx) { m->training = *(bool *)ctx; }

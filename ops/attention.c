@@ -508,6 +508,7 @@ ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *g
     TS_TRY(TS_CHECK_LIST(grads, 3));
     ts_value args[9 + OPTIONS] = {V_T(grad),  V_OPT(grad_lse), V_T(query), V_T(key),
                                   V_T(value), V_T(out),        V_T(lse)};
+    TS_TRY(TS_CHECK_POINTERS(grads));
     for (int i = 0; i < 3; i++)
         if (grads[i])
             *grads[i] = NULL;

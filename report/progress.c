@@ -339,7 +339,9 @@ static ts_status draw(ts_progress *p, double now)
 
 ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss)
 {
-    TS_TRY(TS_CHECK_OBJECTS(progress, loss));
+    TS_TRY(TS_CHECK_OBJECTS(progress));
+    if (loss != TS_NONE)
+        TS_TRY(TS_CHECK_TENSORS(loss));
     if (progress->ended)
         return ts_error_set(TS_ERR_STATE, "progress_step: the progress line has ended");
     ts_tensor *previous = progress->loss;

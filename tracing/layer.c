@@ -577,12 +577,17 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     ts_keyset include = thread->include;
     thread->include |= TRACING;
     thread->recorder = &r.events;
-    ts_status status = fn(ctx, inputs, ninputs, outputs, noutputs);
+    ts_status status = ts_fail_callback(fn(ctx, inputs, ninputs, outputs, noutputs), "trace", site,
+                                        "the function");
     for (int i = 0; i < noutputs && status == TS_OK; i++)
         if (!outputs[i]) /* NULL travels: what made it is in the record */
             status = ts_error_code() != TS_OK ? ts_error_code()
                                               : ts_fail_op(TS_ERR_NULL, "trace", site, NULL,
                                                            "the function left output %d NULL", i);
+        else if (outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
+            status = ts_fail_dead("trace", site, "outputs", outputs[i]);
+    for (int i = 0; i < noutputs && status != TS_OK; i++)
+        outputs[i] = NULL;
     if (status != TS_OK)
         ts_graph_fail(r.graph, "the function failed");
     else if (!r.graph->reason)

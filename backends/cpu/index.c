@@ -33,7 +33,7 @@ static TS_COLD ts_status fail_index(const ts_frame *f, int arg, const ts_tensor 
         rest /= t->sizes[d];
     }
     if (f->plan)
-        f->plan->delivered = f->given; /* nothing is written, so nothing is counted */
+        ts_wrote_nothing(f);
     char text[192];
     return ts_fail_arg(f, arg, TS_ERR_INDEX,
                        "expected indices from 0 to %lld, got %lld at position %s",

@@ -160,7 +160,7 @@ static __attribute__((noinline)) ts_status pointwise_any(ts_frame *f, const ts_l
         run_halves(f, loops[TS_F32], params, cost);
         return TS_OK;
     }
-    f->plan->delivered = f->given; /* nothing is written, so nothing is counted */
+    ts_wrote_nothing(f);
     return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
                       "not defined for dtype %s on the CPU", ts_dtype_name(compute));
 }

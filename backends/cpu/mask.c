@@ -145,7 +145,7 @@ static ts_status masked_scatter(ts_frame *f)
     ts_status status = from ? TS_OK : ts_error_code();
     int64_t n = from ? count(mask) : 0;
     if (n > source->numel) {
-        f->plan->delivered = f->given; /* nothing is written, so nothing is counted */
+        ts_wrote_nothing(f);
         status =
             ts_fail_arg(f, 2, TS_ERR_SHAPE,
                         "expected at least %lld elements, one for each true of 'mask', got %lld",

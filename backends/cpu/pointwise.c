@@ -107,7 +107,7 @@ static ts_status divide(ts_frame *f, const ts_loop *loops)
     if (check)
         ts_cpu_run_serial(&f->plan->iter, check, &found);
     if (zero) {
-        f->plan->delivered = f->given; /* nothing is written, so nothing is counted */
+        ts_wrote_nothing(f);
         return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected integers other than 0, got a 0");
     }
     return ts_cpu_pointwise(f, loops, NULL, 30);

@@ -20,6 +20,7 @@ import torch
 from peers import oracle_classes, tessera
 from peers.oracle_draw import HERE, INTEGERS, Draw, is_float
 from peers.oracle_ops import OPS
+from peers import oracle_more, oracle_random  # which add operators
 
 NAMES = {torch.float64: 'f64', torch.float32: 'f32', torch.bfloat16: 'bf16', torch.float16: 'f16',
          torch.int64: 'i64', torch.int32: 'i32', torch.uint8: 'u8', torch.bool: 'bool'}
@@ -42,10 +43,16 @@ class Ours(tessera.Library):
         for name, result, arguments in [
                 ('ts_set_requires_grad', pointer, [pointer, ctypes.c_bool]),
                 ('ts_requires_grad', ctypes.c_bool, [pointer]),
+                ('ts_manual_seed', None, [ctypes.c_uint64]),
                 ('ts_grad_of', ctypes.c_int, [pointer, pointer, pointers, ctypes.c_int, pointers,
                                               ctypes.POINTER(Options)])]:
             function = getattr(self.c, name)
             function.restype, function.argtypes = result, arguments
+
+    @staticmethod
+    def handle(address):
+        """A tensor of the library as an argument."""
+        return tessera.Value(tessera.TENSOR, u=tessera.Union(p=address))
 
     def tensor(self, t):
         if id(t) not in self.known:
@@ -94,7 +101,7 @@ class Case:
         self.op = OPS[names[number % len(names)]]
         self.args = self.op.draw(d)
         self.label = f'{seed}:{number}'
-        self.form, self.into, self.orders = 'new', None, 0
+        self.form, self.into, self.orders, self.chosen = 'new', None, 0, 0
         self.wanted = []  # tensors whose gradient is asked for
 
     def tensors(self):
@@ -105,10 +112,13 @@ class Case:
                     found.append(t)
         return found
 
-    def draw_form(self, library, result):
-        """In place and out= where the library has the form; the destination sometimes is wrong."""
+    def draw_form(self, library, results):
+        """In place and out= where the library has the form; the destination sometimes is wrong. And
+        which result's gradients are asked for."""
         d, name = self.d, self.op.name
-        first = self.args[0]
+        first, result = self.args[0], results[0] if results else None
+        if self.op.writes:
+            return
         if d.chance(0.2) and hasattr(library.c, f'ts_{name}_') and isinstance(first, torch.Tensor) \
                 and hasattr(torch.Tensor, self.op.function.__name__ + '_'):
             self.form = 'in place'
@@ -117,9 +127,12 @@ class Case:
             self.form = 'out'
             sizes = list(result.shape) if d.chance(0.95) else d.sizes()
             self.into = d.tensor(sizes, result.dtype if d.chance(0.9) else d.dtype(), expand=False)
-        if self.form != 'out' and self.op.grad and isinstance(result, torch.Tensor) and \
-                is_float(result.dtype):
-            leaves = [t for t in self.tensors() if is_float(t.dtype) and d.chance(0.8)]
+        floats = [i for i, t in enumerate(results) if t is not None and is_float(t.dtype)]
+        if self.form != 'out' and self.op.grad and floats:
+            self.chosen = d.pick(floats)
+            result = results[self.chosen]
+            some = self.op.leaves(self.args) if self.op.leaves else self.tensors()
+            leaves = [t for t in some if is_float(t.dtype) and d.chance(0.8)]
             self.wanted = leaves
             self.orders = d.pick([0, 1, 1, 2]) if leaves else 0
             if self.form == 'in place' and d.chance(0.6):
@@ -196,14 +209,16 @@ def run_torch(case, change=None):
         else:
             y = op.call(op.function, *args)
         ys = list(y) if isinstance(y, (tuple, list)) else [y]
-        out.values = [t.detach() for t in ys[:op.results]]
-        if not case.orders or not ys[0].requires_grad:
+        ys = ys if op.writes else ys[:op.results]
+        out.values = [t if t is None else t.detach() for t in ys]
+        if not case.orders or not ys[case.chosen].requires_grad:
             return out
+        y = ys[case.chosen]
         leaves = [made[id(t)] for t in case.wanted]
         upstream = change(case.upstream) if change else case.upstream.clone()
-        upstream = upstream.to(ys[0].dtype)
+        upstream = upstream.to(y.dtype)
         twice = case.orders == 2
-        grads = torch.autograd.grad(ys[0], leaves, upstream.requires_grad_(twice),
+        grads = torch.autograd.grad(y, leaves, upstream.requires_grad_(twice),
                                     create_graph=twice, allow_unused=True)
         out.grads[1] = [None if g is None else g.detach() for g in grads]
         if twice:
@@ -242,16 +257,20 @@ def run_ours(library, case, theirs):
         if case.form == 'in place':
             if case.orders:
                 clone = library.call('copy', [args[0]])[0]
-                args[0] = tessera.Value(tessera.TENSOR, u=tessera.Union(p=clone))
+                args[0] = library.handle(clone)
             given = [args[0]]
         elif case.form == 'out':
             given = [detached(case.into)]
         ys = library.call(case.op.name, args, given)
-        first = library.value(given[0]).u.p if given else ys[0]
-        ys[0] = first
-        out.values = [library.read(y, torch) for y in ys[:case.op.results]]
-        if not case.orders or not c.ts_requires_grad(first):
+        if given:
+            ys[0] = library.value(given[0]).u.p
+        ys = ys[:case.op.results]
+        out.values = [y and library.read(y, torch) for y in ys]
+        if case.op.writes:
+            out.values += [t.clone() for t in case.op.writes(args)]
+        if not case.orders or not c.ts_requires_grad(ys[case.chosen]):
             return out
+        first = ys[case.chosen]
         upstream = library.tensor(case.upstream)
         twice = case.orders == 2
         if twice:
@@ -279,8 +298,13 @@ class Difference:
     def __init__(self, case, kind, text, **more):
         self.case, self.kind, self.text = case, kind, text
         self.op, self.args, self.form = case.op.name, case.args, case.form
-        self.where = None
         self.__dict__.update(more)
+
+    def look_at(self, at):
+        """Which of the wrong elements classes are asked about."""
+        self.at = at
+        self.mine, self.other = self.a[at].item(), self.b[at].item()
+        self.exact = None if self.ref is None else self.ref[at].item()
 
 
 def wide(case):
@@ -305,6 +329,13 @@ def shaken(change, generator):
         unit = info.eps * w.abs().clamp(min=info.tiny, max=info.max)
         return w + unit * (2 * torch.rand(w.shape, generator=generator).double() - 1)
     return shake
+
+
+def largest(tensors):
+    """The largest finite number among tensors."""
+    most = [torch.nan_to_num(t.detach().double(), 0, 0, 0).abs().max().item() for t in tensors
+            if isinstance(t, torch.Tensor) and t.numel()]
+    return max(most, default=0.0)
 
 
 def numbers(t):
@@ -378,8 +409,26 @@ class Judge:
                 most = numpy.maximum(most, numpy.nan_to_num(far, nan=0, posinf=0))
         return most
 
+    def terms(self, order):
+        """Size of the largest term of a result's sums."""
+        case = self.case
+        more = ([case.upstream], case.second) if order else ()
+        return case.op.terms(case.args, order, largest) * math.prod(
+            max(1.0, largest(more[k])) for k in range(order))
+
     def differences(self):
         case, ours, theirs = self.case, self.ours, self.theirs
+        for order in (0, 1, 2):  # also what came before a refusal
+            mine = ours.values if order == 0 else ours.grads.get(order, [])
+            other = theirs.values if order == 0 else theirs.grads.get(order, [])
+            if (ours.refusal or theirs.refusal) and not (mine and other):
+                break
+            for i in range(max(len(mine), len(other))):
+                found = self.compare(order, i, mine[i] if i < len(mine) else None,
+                                     other[i] if i < len(other) else None)
+                if found:
+                    yield found
+                    return
         if ours.refusal or theirs.refusal:
             if ours.refusal and theirs.refusal and ours.stage == theirs.stage:
                 return
@@ -388,16 +437,6 @@ class Judge:
             yield Difference(case, which, f'ours: {ours.refusal}; torch: {theirs.refusal}',
                              ours=ours, theirs=theirs, stage=(ours if ours.refusal else theirs)
                              .stage)
-            return
-        for order in (0, 1, 2):
-            mine = ours.values if order == 0 else ours.grads.get(order, [])
-            other = theirs.values if order == 0 else theirs.grads.get(order, [])
-            for i in range(max(len(mine), len(other))):
-                found = self.compare(order, i, mine[i] if i < len(mine) else None,
-                                     other[i] if i < len(other) else None)
-                if found:
-                    yield found
-                    return
 
     def compare(self, order, i, a, b):
         case = self.case
@@ -432,6 +471,8 @@ class Judge:
             wrong = wrong_elements(a, b, ref, ulps, 0, signs)
             if wrong.any() and (case.op.sums or order):
                 slack = self.swing(order, i, tuple(a.shape)) * (16 if order < 2 else 64)
+                if case.op.terms:
+                    slack += 16 * torch.finfo(a.dtype).eps * self.terms(order)
                 wrong = wrong_elements(a, b, ref, ulps, slack, signs)
         if not numpy.any(wrong):
             return None
@@ -440,15 +481,14 @@ class Judge:
         there = f'; f64 {ref[at].item():.9g}' if ref is not None else ''
         text = (f'{what} {NAMES[a.dtype]}: {int(wrong.sum())} of {a.numel()} differ, at {at} ours '
                 f'{values[0]!r}, torch {values[1]!r}{there}{self.operands(at, a)}')
-        return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong, at=at,
-                          mine=values[0], other=values[1])
+        return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong)
 
     def operands(self, at, result):
         """What the operands hold there, where they broadcast to the result."""
         parts = []
         for x in self.case.args:
             if not isinstance(x, torch.Tensor):
-                parts.append(repr(x))
+                parts.append('list' if isinstance(x, list) else repr(x))
                 continue
             try:
                 parts.append(repr(x.expand(result.shape)[at].item()))
@@ -464,19 +504,95 @@ def pick(result, order, i):
 
 # ---------------------------------------------------------------------------------- the suite ----
 
-def run_case(library, seed, number, names):
-    """The case and its difference, or None."""
+def run_case(library, seed, number, names, mistake=None):
+    """The case and its difference, or None. mistake(case, ours) spoils what we computed, if it
+    can."""
     library.known.clear()
     torch.manual_seed(0)
     with library.scope():
         case = Case(seed, number, names)
         case.real = False
+        if case.op.check:
+            text = case.op.check(library, case.d, case.args)
+            return case, text and Difference(case, 'random', text)
         plain = run_torch(case)
-        case.draw_form(library, plain.values[0] if plain.values else None)
+        case.draw_form(library, plain.values)
         theirs = run_torch(case) if case.form != 'new' or case.orders else plain
         ours = run_ours(library, case, theirs)
+        if mistake and not mistake(case, ours):
+            return case, None
         found = next(Judge(case, ours, theirs).differences(), None)
     return case, found
+
+
+# -------------------------------------------------------------------------------- self-test ----
+
+def coarse(t):
+    return t.to({torch.float64: torch.float32, torch.float32: torch.bfloat16}
+                .get(t.dtype, t.dtype)).to(t.dtype)
+
+
+def off(t):
+    return t * (1 + (1e-3 if t.dtype not in HALVES else 2 ** -3))
+
+
+MISTAKES = {'scaled': off, 'negated': torch.neg, 'in another dtype': coarse,
+            'moved': lambda t: t.flatten().roll(1).reshape(t.shape),
+            'zero': torch.zeros_like,
+            'one element': lambda t: torch.where(t == t.flatten()[t.abs().argmax()], off(t), t)}
+
+
+def spoil(change, order, number):
+    """A mistake in all results of an order, where they are such that it is one."""
+    def apply(case, ours):
+        if ours.refusal or case.op.check:
+            return False
+        found = ours.values if order == 0 else ours.grads.get(order, [])
+        changed = False
+        for i, t in enumerate(found):
+            if t is None or not is_float(t.dtype) or not t.numel() or not torch.isfinite(t).all():
+                continue
+            size = t.abs().max()
+            info = torch.finfo(t.dtype)
+            if size < math.sqrt(info.tiny) or size > math.sqrt(info.max):
+                continue
+            wrong = change(t)
+            far = (wrong.double() - t.double()).abs() > 4e-4 * size
+            if far.any():
+                found[i], changed = wrong, True
+        return changed
+    return apply
+
+
+def self_test(library, options, names):
+    """Makes mistakes in our results and counts those that are reported, and by class those that are
+    not: of ten, nine at least must be."""
+    caught, missed = Counter(), Counter()
+    for number in range(options.cases):
+        kind = list(MISTAKES)[number // len(names) % len(MISTAKES)]
+        order = number // len(names) // len(MISTAKES) % 3
+        did = []
+
+        def mistake(case, ours):
+            did.append(spoil(MISTAKES[kind], order, number)(case, ours))
+            return did[0]
+        case, found = run_case(library, options.seed, number, names, mistake)
+        if not did or not did[0]:
+            continue
+        label = oracle_classes.explain(found) if found else 'right'
+        if label is None:
+            caught[kind] += 1
+        else:
+            missed[label] += 1
+            if options.show:
+                print(f'{label} --case {options.seed}:{number} {kind} order {order}: '
+                      f'{case.text()}\n    {found.text if found else ""}')
+    reported, silent = sum(caught.values()), sum(missed.values())
+    print(f'{reported} mistakes reported:',
+          ', '.join(f'{count} {kind}' for kind, count in caught.items()))
+    print(f'{silent} not reported:',
+          ', '.join(f'{count} {label}' for label, count in missed.most_common()))
+    return 1 if reported < 9 * silent else 0
 
 
 def run(options):
@@ -493,6 +609,8 @@ def run(options):
         numbers_, names = [number], list(OPS)
     words = oracle_classes.documented(Path(__file__).parents[2] / 'docs' / 'differences.md')
     oracle_classes.check(words)
+    if options.self_test:
+        return self_test(library, options, names)
     counts, unexplained, shown = Counter(), 0, Counter()
     begin = last = time.monotonic()
     for done, number in enumerate(numbers_):

@@ -29,6 +29,12 @@ class Op:
     grad: bool = True
     arithmetic: bool = False  # integers among the arguments are numbers, not places
     ulps: int = 4          # of f32 and f64, allowed beyond what PyTorch's error allows
+    leaves: Callable = None   # of the arguments, those that have a gradient; None: all of them
+    writes: Callable = None   # of the arguments, the tensors that are written; they come after the
+                              # results, PyTorch's function gives both
+    terms: Callable = None    # of (arguments, order, largest): how large a sum's terms may be, where
+                              # their cancelling moves a result more than a rounding of arguments
+    check: Callable = None    # of a random operator: judges a call instead of PyTorch
 
 
 OPS = {}

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Writes calls with drawn arguments: generate.py OUT HEADER...
 
-A function for each one that the headers declare: it draws every argument by its type (misuse.c has
-a draw_...() for each), makes the call between begin() and end_...(), and fills structs of options
-field by field. A type that nothing draws is an error, unless SKIPPED says why its functions are
-left to other tests."""
+One caller for each function that the headers declare. It draws every argument by its type (draw.c
+and objects.c have a draw_...() for each), makes the call between begin() and end_...(), and fills
+structs field by field. A type that nothing draws is an error, so a new function is drawn or stands
+in SKIPPED with a reason."""
 import pathlib
 import re
 import sys
@@ -20,40 +20,89 @@ DRAWN = {
     "int": "int", "int64_t": "int64", "double": "double", "bool": "bool", "size_t": "bytes",
     "void *": "buffer", "ts_scalar": "scalar", "ts_dtype": "dtype", "ts_device": "device",
     "ts_rng_state": "rng_state", "uint64_t": "uint64", "char *": "string", "FILE *": "stream",
-    "ts_node *": "node", "ts_step_guard *": "guard",
+    "ts_node *": "node", "ts_step_guard *": "guard", "uint8_t": "int", "uint32_t": "int",
+    "ts_autocast_state": "int", "char *const *": "strings", "char **": "words",
+    "ts_loader_state": "loader_state", "ts_mask_guard": "mask_guard", "ts_rows": "rows",
+    "ts_check_place": "check_place", "ts_keyset": "keyset", "ts_key": "key",
+    "ts_backend *": "backend",
+    "ts_grad_hook": "grad_hook", "ts_node_pre_hook": "pre_hook", "ts_node_post_hook": "post_hook",
+    "ts_recompute_fn": "part", "ts_trace_fn": "part", "ts_module_visit": "visit",
+    "ts_layer_report_fn": "report_fn", "ts_log_fn": "log_fn", "ts_kernel": "kernel",
+    "ts_vjp_rule": "rule", "...": "letters", "ts_tensor ***": "place_list",
 }
-# Enums that have no draw of their own are small numbers, some of them unknown.
-ENUMS = {"ts_reduction", "ts_autograd_format", "ts_timers_format", "ts_status"}
-RESULTS = {"ts_tensor *": "tensor", "ts_status": "status"}
-NULL_IS_ANSWER = {"ts_node_leaf"}
-# Types whose functions misuse.c calls by hand, or tests/nulls/ alone.
-LEFT = {"ts_device *", "ts_grad_hook", "ts_hook *", "ts_node_pre_hook", "ts_node_post_hook",
-        "const ts_function *", "const ts_function_call *", "ts_function_call *",
-        "ts_recompute_fn", "ts_tensor ***"}
+# Places for what a call writes, which is not looked at.
+PLACES = {"ts_batch *", "ts_load_report *", "ts_backend_stats *", "ts_memory_stats *", "ts_key *",
+          "ts_device *", "ts_named_number *", "ts_space *", "bool *", "char **", "ts_module **"}
+# By function and parameter, or by the parameter of any function, where the type is not enough.
+BY_NAME = {
+    "ts_program_begin argv": "words", "ts_program_begin argc": "argc",
+    "ts_open_file fd": "descriptor",
+    "ts_from_blob data": "memory", "ts_from_array data": "memory", "ts_copy_from data": "memory",
+    "ts_copy_to data": "memory", "ts_from_blob sizes": "few", "ts_from_array sizes": "few",
+    "ts_from_blob release": "blob_release", "ts_activation_new function": "activation",
+    "ts_replace_file write": "replace_write", "path": "path", "dir": "path",
+    "ts_mlp_opts activation": "activation", "ts_module_type forward": "module_forward",
+    "ts_module_type free": "end_of_context", "ts_function forward": "forward",
+    "ts_function backward": "backward", "release": "end_of_context",
+    "ts_progress_opts clock": "clock", "ts_op_opts reserve": "reserve",
+}
+# Objects and calls in flight.
+OBJECTS = {
+    "ts_module *": "MODULE", "ts_optimizer *": "OPTIMIZER", "ts_grad_scaler *": "SCALER",
+    "ts_loader *": "LOADER", "ts_csv *": "CSV", "ts_chart *": "CHART", "ts_text_table *": "TABLE",
+    "ts_progress *": "PROGRESS", "ts_run *": "RUN", "ts_safetensors *": "SAFETENSORS",
+    "ts_checkpoint *": "CHECKPOINT", "ts_graph *": "GRAPH", "ts_named_tensors *": "LIST",
+    "ts_hook *": "HOOK", "ts_registration *": "REGISTRATION", "ts_stream *": "STREAM",
+    "ts_event *": "EVENT", "ts_scope *": "SCOPE", "ts_autocast_region *": "REGION",
+    "ts_frame *": "FRAME", "ts_vjp_call *": "RULE_CALL", "ts_function_call *": "FUNCTION_CALL",
+}
+IN_FLIGHT = {"FRAME", "RULE_CALL", "FUNCTION_CALL"}
+# Parameters that the call takes over or ends: of a function, or of all that end with this.
+GIVEN = {"ts_module_add child": "MODULE", "ts_sequential_add child": "MODULE",
+         "ts_release t": "KEPT", "ts_adopt t": "KEPT", "ts_node_release node": "KEPT_NODE",
+         "ts_c_locale_leave previous": "LOCALE"}
+ENDS = ("_free", "_close")
+# What a call makes for its caller. Others that give objects lend them.
+MAKES = {"ts_retain": "KEPT", "ts_node_retain": "KEPT_NODE", "ts_c_locale_enter": "LOCALE"}
+LENDS = {"ts_module_child", "ts_checkpoint_section_of"}
+# NULL is an answer there, or what NULL-safe functions hand through.
+NULL_IS_ANSWER = {"ts_node_leaf", "ts_keep", "ts_adopt", "ts_rule_reduce_to", "ts_rule_grad"}
+# What is the process's own, or the thread's beyond its scopes: called in a process of its own.
+WORLD = {
+    "ts_set_default_device", "ts_anomaly_enable", "ts_set_deterministic", "ts_timers_enable",
+    "ts_timers_reset", "ts_log_set_callback", "ts_set_num_threads", "ts_layers_report_to",
+    "ts_nan_finder", "ts_shape_logger", "ts_determinism_checker", "ts_layer_enable_all",
+    "ts_key_prefer_fallback", "ts_unregister", "ts_backend_load", "ts_backend_open",
+    "ts_device_open", "ts_memory_reset_peak", "ts_device_memory_reset_peak", "ts_stream_use",
+    "ts_autocast_register",
+}
+# Functions that change modes of the thread, which the end of a scope puts back.
+MODES = re.compile("ts_(mask_p|grad_p|autocast_(e|open)|layer_enable|scope_|nan_|shape_l|determ)")
+# Its region is open after an error too, as its header says.
+OPENS = {"ts_autocast_open"}
+# The text of the record is the program's.
+OWN_TEXT = {"ts_error_set", "ts_error_set_hint", "ts_kernel_error", "ts_status_of_pointer",
+            "ts_open_file", "ts_replace_file", "ts_parse_int", "ts_function_apply",
+            "ts_program_begin"}
+CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
 # What is not called with drawn arguments, by function.
 SKIPPED = {
-    "ts_print": "prints",
-    "ts_scope_enter": "misuse.c enters and leaves scopes itself", "ts_scope_leave": "the same",
-    "ts_retain": "a count that nobody gives up is no mistake of the library",
-    "ts_release": "a release too many is one of the program's that nobody can see",
-    "ts_drop": "the same", "ts_keep": "the same", "ts_adopt": "the same",
-    "ts_from_blob": "tests/core/blob.c", "ts_from_array": "reads as much as the sizes say",
-    "ts_set_default_device": "changes the calls that follow",
-    "ts_anomaly_enable": "the same", "ts_set_deterministic": "the same",
-    "ts_timers_enable": "the same", "ts_error_set": "no check of its own",
-    "ts_error_set_hint": "the same", "ts_log_set_callback": "the same",
-    "ts_log_write": "the same", "ts_error_print": "prints", "ts_error_clear": "the oracle's",
-    "ts_grad_push": "scenarios push and pop", "ts_mask_push": "the same",
-    "ts_mask_pop": "the same", "ts_format_sizes": "reads as many sizes as are said",
-    "ts_set_num_threads": "changes the calls that follow", "ts_node_release": "as ts_release",
-    "ts_node_retain": "the same", "ts_status_of_pointer": "makes a record of its own",
-    "ts_copy_from": "reads and writes as many bytes as are said",
-    "ts_check_value": "takes any text",
+    "ts_call_boxed": "misuse.c calls it, from the table of operators",
+    "ts_call_for": "odd_kernel() in objects.c calls it, with the arguments of a frame",
+    "ts_redispatch_new": "the same", "ts_operand_number": "odd_kernel() calls it, for a space",
+    "ts_scratch_give": "as free(): an address that it did not give is a mistake nobody can see",
+    "ts_scratch_take": "the same: misuse.c takes and gives",
+    "ts_scalar_store": "reads a value that the dispatcher checked; there is no error to tell",
+    "ts_check_null": "finds a name in a text that the macros of check.h count",
+    "ts_check_tensors": "the same; TS_CHECK_TENSORS is in most functions that are drawn",
+    "ts_check_other_opts": "the same, of TS_CHECK_OPTS, which counts the bytes of a struct",
+    "ts_kernel_attention": "reads a call of attention alone, as its header says",
+    "ts_kernel_data": "reads a tensor that the dispatcher checked; there is no error to tell",
 }
 
 
 def structs(headers):
-    """(type, name) of each field of each struct whose first field is its size."""
+    """(type, name) of each field of each struct of a header."""
     found = {}
     for header in headers:
         text = pathlib.Path(header).read_text("utf-8")
@@ -62,89 +111,156 @@ def structs(headers):
             fields = []
             for field in filter(str.strip, inside.split(";")):
                 words = " ".join(field.split())
-                kind, names = re.match(r"((?:const )?\w+)\s+(.*)$", words).groups()
+                pointer = re.match(r".*?\(\*(\w+)\)\(", words)
+                if pointer:
+                    fields.append(("ts_fn", pointer.group(1)))
+                    continue
+                kind, names = re.match(r"((?:const )?(?:volatile )?\w+)\s+(.*)$", words).groups()
                 for one in names.split(","):
                     stars, plain = re.match(r"([*\s]*(?:const \*)?)\s*(.*)$", one).groups()
+                    plain = re.sub(r"\[.*", "", plain)
                     fields.append((f"{kind} {stars.strip()}".strip(), plain))
             found[name] = fields
     return found
 
 
-def draw(kind, name, shapes):
-    """The expression that draws a parameter or a field; None where nothing does."""
-    plain = kind.removeprefix("const ")
-    if kind == "char *":
-        return f'draw_buffer("{name}")'
-    if plain in DRAWN:
-        return f'draw_{DRAWN[plain]}("{name}")'
-    if plain in ENUMS:
-        return f'({plain})draw_enum("{name}")'
-    return None
+def enums(headers):
+    text = "".join(pathlib.Path(header).read_text("utf-8") for header in headers)
+    return set(re.findall(r"typedef enum (ts_\w+) \{", text)) - {"ts_dtype"}
+
+
+class Callers:
+    def __init__(self, headers):
+        self.headers = headers
+        self.shapes = structs(headers)
+        self.enums = enums(headers)
+
+    def value(self, owner, kind, name):
+        """The expression that draws a parameter or a field; None where nothing does."""
+        plain = kind.removeprefix("const ")
+        for key in (f"{owner} {name}", name):
+            if key in BY_NAME and (key != name or "*" in kind or kind == "ts_fn"):
+                return f'draw_{BY_NAME[key]}("{name}")'
+        if kind == "const char *" and owner.startswith("ts_check_"):
+            return f'draw_letters("{name}")'  # text of the macros of check.h
+        if f"{owner} {name}" in GIVEN:
+            return f'give_object({GIVEN[f"{owner} {name}"]}, "{name}")'
+        if (owner, name) == ("ts_scope_enter", "scope"):
+            return f'draw_scope("{name}")'  # TS_SCOPE gives the address of its own
+        if plain in OBJECTS:
+            ends = owner.endswith(ENDS) and owner != "ts_named_tensors_free"
+            give = ends and OBJECTS[plain] in {"MODULE", "OPTIMIZER", "SCALER", "LOADER", "CSV",
+                                               "CHART", "TABLE", "PROGRESS", "RUN", "SAFETENSORS",
+                                               "CHECKPOINT", "GRAPH", "STREAM", "EVENT"}
+            return f'{"give" if give else "draw"}_object({OBJECTS[plain]}, "{name}")'
+        if plain in PLACES:
+            return f'draw_buffer("{name}")'
+        if plain.endswith(" **") and plain[:-1] in OBJECTS:
+            return f'draw_object_place({OBJECTS[plain[:-1]]}, "{name}")'
+        if kind == "char *":
+            return f'draw_buffer("{name}")'
+        if plain in DRAWN:
+            return f'draw_{DRAWN[plain]}("{name}")'
+        if plain in self.enums:
+            return f'({plain})draw_enum("{name}")'
+        return None
+
+    def struct(self, function, i, plain, name, is_list):
+        """Lines that draw a struct field by field, and the expression that gives it."""
+        fields = self.shapes[plain]
+        sized = fields[0][1] in ("size", "struct_size")
+        lines = [f"static {plain} a{i}_spare;", f"{plain} *a{i}_room = arena(sizeof *a{i}_room);",
+                 f"a{i}_room = a{i}_room ? a{i}_room : &a{i}_spare;"]
+        for kind, field in fields[1:] if sized else fields:
+            if field == "stop" or (plain, field) == ("ts_op_description", "args"):
+                continue
+            value = self.value(plain, kind, field)
+            if value is None:
+                sys.exit(f"generate.py: {function}: nothing draws '{kind}' of {plain}.{field}")
+            if field.startswith("saves_for"):
+                lines.append(f"a{i}_room->{field}[0] = (uint32_t){value};")
+            elif is_count(kind, field):
+                lines.append(f"a{i}_room->{field} = one_in(4) ? ({kind}){value} : 2;")
+            else:
+                cast = "(uint32_t)" if kind == "uint32_t" else ""
+                lines.append(f"a{i}_room->{field} = {cast}{value};")
+        draws = "draw_structs" if is_list else "draw_sized" if sized else "draw_struct"
+        return lines, f'{draws}("{name}", a{i}_room, sizeof *a{i}_room)' \
+            if draws != "draw_struct" else f'draw_struct("{name}", a{i}_room)'
+
+    def caller(self, result, function, params):
+        """The lines of a call, and the kind of call in flight that it is made in."""
+        lines, arguments, needs = [], [], "KINDS"
+        counted = [i for i, p in enumerate(params) if is_count(*p) and
+                   any(kind.endswith("*") for kind, _ in params[:i])]
+        if counted:
+            lines.append("draw_count();")
+        for i, (kind, name) in enumerate(params):
+            plain = kind.removeprefix("const ").removesuffix(" *")
+            needs = OBJECTS[plain + " *"] if OBJECTS.get(plain + " *") in IN_FLIGHT else needs
+            if name == "format" and params[-1][0] == "...":
+                arguments.append('"%.40s"')
+                continue
+            value = None
+            if kind.endswith("*") and plain in self.shapes and plain + " *" not in PLACES and \
+                    plain + " *" not in DRAWN and plain + " *" not in OBJECTS:
+                is_list = counted and \
+                    plain in ("ts_checkpoint_section", "ts_column", "ts_argument")
+                more, value = self.struct(function, i, plain, name, is_list)
+                lines += more
+            elif i in counted:
+                value = f'({kind})drawn_count("{name}")'
+            else:
+                value = self.value(function, kind, name)
+            if value is None:
+                sys.exit(f"generate.py: {function}: nothing draws '{kind}' of '{name}'")
+            cast = f"({kind})" if kind in CAST else ""
+            lines.append(f"__auto_type a{i} = {cast}{value};")
+            arguments.append(f"a{i}")
+        call = f"{function}({', '.join(arguments)})"
+        if result == "ts_tensor *" and function not in NULL_IS_ANSWER | set(MAKES):
+            end = f"end_tensor({call})"
+        elif result == "ts_status":
+            end = f"end_status({call})"
+        elif function in MAKES:
+            end = f"end_object({MAKES[function]}, {call})"
+        elif result in OBJECTS and function not in LENDS and OBJECTS[result] not in ("STREAM",):
+            end = f"end_object({OBJECTS[result]}, {call})"
+        else:
+            end = f"(void){call}; end_nothing()"
+        lines.append(f'begin("{function}", {flags(function)}); {end};')
+        return lines, needs
 
 
 def is_count(kind, name):
-    return kind in ("int", "int64_t") and re.match(r"(n(dims?|\w*s|\w)?|chunks)$", name) is not None
+    return kind in ("int", "int64_t", "size_t") and \
+        re.match(r"(n(dims?|\w*s|\w|metadata)?|m|chunks|count|room|argc)$", name) is not None
 
 
-def one(result, function, params, shapes):
-    """The lines of a call, or the type that nothing draws."""
-    lines, arguments, lists = [], [], False
-    counted = [i for i, p in enumerate(params) if is_count(*p)]
-    if counted and any(kind.endswith("*") for kind, _ in params[:counted[0]]):
-        lines.append("draw_count();")
-        lists = True
-    for i, (kind, name) in enumerate(params):
-        plain = kind.removeprefix("const ").removesuffix(" *")
-        if kind.endswith("*") and plain in shapes:
-            fields = shapes[plain]
-            sized = fields[0][1] == "size"
-            lines.append(f"{plain} a{i}_room = {{0}};")
-            for field_kind, field in fields[1:] if sized else fields:
-                value = draw(field_kind, field, shapes)
-                if value is None:
-                    return None, field_kind
-                lines.append(f"a{i}_room.{field} = {value};")
-            if sized:
-                lines.append(f"const void *a{i} = draw_sized(\"{name}\", &a{i}_room, "
-                             f"sizeof a{i}_room);")
-            else:
-                lines.append(f"const void *a{i} = draw_struct(\"{name}\", &a{i}_room);")
-        elif lists and i in counted and any(k.endswith("*") for k, _ in params[:i]):
-            lines.append(f"{kind} a{i} = ({kind})drawn_count(\"{name}\");")
-        else:
-            value = draw(kind, name, shapes)
-            if value is None:
-                return None, kind
-            lines.append(f"{kind} a{i} = {value};")
-        arguments.append(f"a{i}")
-    call = f"{function}({', '.join(arguments)})"
-    if result in RESULTS and function not in NULL_IS_ANSWER:
-        lines.append(f"begin(\"{function}\"); end_{RESULTS[result]}({call});")
-    elif result == "void":
-        lines.append(f"begin(\"{function}\"); {call}; end_nothing();")
-    else:
-        lines.append(f"begin(\"{function}\"); (void){call}; end_nothing();")
-    return lines, None
+def flags(function):
+    found = ["MODES"] if MODES.match(function) else []
+    found += ["OPENS"] if function in OPENS else []
+    found += ["OWN_TEXT"] if function in OWN_TEXT else []
+    return " | ".join(found) or "0"
 
 
 def main():
     out, *headers = sys.argv[1:]
-    shapes = {name: fields for name, fields in structs(headers).items()
-              if fields and name.endswith(("_opts", "_rule"))}
-    functions, rows = [], []
+    callers = Callers(headers)
+    functions, rows, skipped = [], [], set(SKIPPED)
     for header in headers:
         for result, function, params in declared(header):
             if function in SKIPPED:
+                skipped.discard(function)
                 continue
-            lines, unknown = one(result, function, params, shapes)
-            if unknown:
-                if unknown not in LEFT:
-                    sys.exit(f"generate.py: {function}: nothing draws '{unknown}'")
-                continue
+            lines, needs = callers.caller(result, function, params)
             number = len(rows)
             functions.append(f"static void call_{number}(void)\n{{\n    " + "\n    ".join(lines)
                              + "\n}")
-            rows.append(f'    {{call_{number}, "{function}"}},')
+            world = function in WORLD or "ts_register_" in function and "hook" not in function
+            rows.append(f'    {{call_{number}, "{function}", {needs}, {str(world).lower()}}},')
+    if skipped:
+        sys.exit("generate.py: no such function: " + ", ".join(sorted(skipped)))
     table = ["static const drawn_call calls[] = {", *rows, "};"]
     pathlib.Path(out).write_text("\n".join(functions + table) + "\n", "utf-8")
 

@@ -265,6 +265,36 @@ TS_TEST(a_gradient_next_to_the_largest_number_stays_finite)
     }
 }
 
+TS_TEST(the_gradient_of_the_start_of_a_lerp_keeps_its_digits)
+{
+    for (double weight = 0.6; weight < 0.99999; weight += (1 - weight) / 3)
+        for (int number = 0; number < 2; number++) {
+            TS_SCOPE;
+            float found, w = (float)weight;
+            ts_tensor *x = leaf(F32(1)), *dx, *g = F32(1.27f);
+            ts_tensor *y = number ? ts_lerp_scalar(x, F32(3), w) : ts_lerp(x, F32(3), F32(w));
+            ck_assert_int_eq(ts_grad_of(y, g, &x, 1, &dx, NULL), TS_OK);
+            ck_assert_int_eq(ts_copy_to(dx, &found, sizeof found), TS_OK);
+            ck_assert_double_eq_tol(found / (1.27f * (1 - (double)w)), 1, 0x1p-23);
+        }
+}
+
+TS_TEST(the_exponent_of_a_number_near_1_has_a_gradient_in_halves)
+{
+    for (int d = TS_F64; d <= TS_F16; d++)
+        for (int k = -3; k <= 3; k++) {
+            TS_SCOPE;
+            double found, base = 1 + k * 1e-4;
+            ts_tensor *e = leaf(ts_to(F32(-0.625f), (ts_dtype)d)), *de;
+            ts_tensor *y = ts_rpow_scalar(e, base);
+            ts_tensor *g = ts_ones_like(y);
+            ck_assert_int_eq(ts_grad_of(y, g, &e, 1, &de, NULL), TS_OK);
+            ck_assert_int_eq(ts_copy_to(ts_to(de, TS_F64), &found, sizeof found), TS_OK);
+            double wanted = pow(base, -0.625) * log(base);
+            ck_assert_double_eq_tol(found, wanted, 4e-3 * fabs(log(base)) + 1e-30);
+        }
+}
+
 TS_TEST(recording_changes_no_bit_of_the_gradient_of_elu)
 {
     for (int d = TS_F64; d <= TS_F32; d++)

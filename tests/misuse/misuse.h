@@ -1,0 +1,187 @@
+/**
+ * @file misuse.h
+ * What the parts of the misuse fuzzer know of each other: draw.c makes plain arguments and tensors,
+ * objects.c objects, files and callbacks, misuse.c makes the calls and judges them.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_TESTS_MISUSE_H
+#define TS_TESTS_MISUSE_H
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "include/tessera/tessera.h"
+
+enum {
+    MOST_BYTES = 1 << 20, /* of an allocation */
+    MOST_SECONDS = 60,    /* of a call, in a sanitizer build on a busy machine too */
+    ENTRIES = 8,          /* of a list of tensors */
+    NUMBERS = 16,         /* of a list of integers, more than a tensor has dims */
+    ROOM = 2048,          /* bytes of a place for results */
+    MADE = 160            /* tensors of a call */
+};
+
+/* -------------------------------------------------------------------------------- draw.c ---- */
+
+/** A tensor of the call, and what it held before. */
+typedef struct made_tensor {
+    ts_tensor *t, *base; /* base: contiguous, in memory; NULL on META */
+    uint64_t sum;
+    uint32_t version;
+} made_tensor;
+
+extern uint64_t state; /* of the random numbers */
+extern made_tensor made[MADE];
+extern int nmade;
+extern ts_tensor *dying[4]; /* released when all arguments are drawn */
+extern int ndying;
+extern int64_t shape[TS_MAX_DIMS]; /* around which the tensors of a call are drawn */
+extern int dims;
+extern ts_dtype common;
+extern bool mostly_right, dead_allowed;
+extern bool held; /* tensors live as long as the row of calls that shares them */
+extern FILE *stream;
+
+uint64_t next(void);
+int below(int n);
+bool one_in(int n);
+/** A number that is seldom right. */
+int64_t odd_number(void);
+int64_t pick_number(void);
+double pick_double(void);
+ts_tensor *pick_tensor(void);
+const char *pick_text(void);
+
+/** Before a call: draws what its tensors are alike in. */
+void begin_drawing(void);
+/** Memory of the call, all zero and at a multiple of 16; NULL when there is no more. */
+void *arena(size_t bytes);
+/** Tensors of a row of calls are given up. */
+void give_up_tensors(void);
+/** Places for results; a call that fails leaves them NULL. */
+bool places_are_empty(void);
+void forget_places(void);
+
+void draw_count(void);
+int64_t drawn_count(const char *argument);
+ts_tensor *draw_tensor(const char *argument);
+ts_tensor **draw_tensors(const char *argument);
+ts_tensor **draw_places(const char *argument);
+ts_tensor ***draw_place_list(const char *argument);
+int64_t draw_int64(const char *argument);
+int draw_int(const char *argument);
+uint64_t draw_uint64(const char *argument);
+int draw_enum(const char *argument);
+double draw_double(const char *argument);
+bool draw_bool(const char *argument);
+size_t draw_bytes(const char *argument);
+ts_scalar draw_scalar(const char *argument);
+ts_dtype draw_dtype(const char *argument);
+ts_device draw_device(const char *argument);
+ts_rng_state draw_rng_state(const char *argument);
+ts_loader_state draw_loader_state(const char *argument);
+ts_mask_guard draw_mask_guard(const char *argument);
+ts_rows draw_rows(const char *argument);
+ts_check_place draw_check_place(const char *argument);
+ts_keyset draw_keyset(const char *argument);
+ts_key draw_key(const char *argument);
+char *draw_string(const char *argument);
+char *draw_letters(const char *argument);
+const char **draw_strings(const char *argument);
+char **draw_words(const char *argument);
+int64_t *draw_ints(const char *argument);
+int64_t *draw_few(const char *argument);
+double *draw_doubles(const char *argument);
+int draw_argc(const char *argument);
+int *draw_int_place(const char *argument);
+ts_scalar *draw_scalar_place(const char *argument);
+void *draw_buffer(const char *argument);
+void *draw_memory(const char *argument);
+ts_step_guard *draw_guard(const char *argument);
+FILE *draw_stream(const char *argument);
+ts_node *draw_node(const char *argument);
+ts_value *draw_values(const char *argument);
+ts_value *draw_results(const char *argument);
+ts_value draw_value(const ts_op_arg *p);
+/** Options, of a size that is right, missing, or wrong. */
+void *draw_sized(const char *argument, void *options, size_t size);
+void *draw_struct(const char *argument, void *options);
+/** A list whose entries are all like the one that was drawn. */
+void *draw_structs(const char *argument, const void *one, size_t size);
+
+/* ----------------------------------------------------------------------------- objects.c ---- */
+
+/** What the library makes and its caller ends, or what stands for a call in flight. */
+typedef enum object_kind {
+    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
+    GRAPH, LIST, KEPT, KEPT_NODE, HOOK, REGISTRATION, STREAM, EVENT, SCOPE, REGION, LOCALE, FRAME,
+    RULE_CALL, FUNCTION_CALL, KINDS
+} object_kind;
+
+/** The folder in which all files are, and what is made once. */
+void begin_objects(void);
+void end_objects(void);
+/** What the calls of a row made ends with it. */
+void give_up_objects(void);
+void add_object(object_kind kind, const void *object);
+/** One of the row's objects, a new one, or NULL. */
+void *draw_object(object_kind kind, const char *argument);
+/** The same, to be ended by the call. */
+void *give_object(object_kind kind, const char *argument);
+/** A place that receives an object or a descriptor, which the row then ends. */
+void *draw_object_place(object_kind kind, const char *argument);
+int *draw_descriptor(const char *argument);
+/** What the places received. */
+void collect_places(void);
+ts_scope *draw_scope(const char *argument);
+bool any_object(object_kind kind);
+char *draw_path(const char *argument);
+const ts_backend *draw_backend(const char *argument);
+
+/* Callbacks, which misbehave. */
+typedef void (*blob_release)(void *payload, void *data, int64_t bytes);
+typedef ts_tensor *(*activation)(ts_tensor *x);
+typedef ts_tensor *(*module_forward)(ts_module *m, ts_tensor *x);
+typedef ts_status (*replace_write)(FILE *out, void *ctx);
+typedef ts_status (*function_forward)(ts_function_call *call, void *ctx, ts_tensor *const *inputs,
+                                      int n, ts_tensor **outputs, int m);
+typedef double (*progress_clock)(void);
+typedef void (*end_of_context)(void *ctx);
+typedef uint64_t (*op_reserve)(const ts_frame *frame);
+blob_release draw_blob_release(const char *argument);
+activation draw_activation(const char *argument);
+module_forward draw_module_forward(const char *argument);
+replace_write draw_replace_write(const char *argument);
+function_forward draw_forward(const char *argument);
+function_forward draw_backward(const char *argument);
+progress_clock draw_clock(const char *argument);
+end_of_context draw_end_of_context(const char *argument);
+op_reserve draw_reserve(const char *argument);
+ts_grad_hook draw_grad_hook(const char *argument);
+ts_node_pre_hook draw_pre_hook(const char *argument);
+ts_node_post_hook draw_post_hook(const char *argument);
+ts_recompute_fn draw_part(const char *argument);
+ts_module_visit draw_visit(const char *argument);
+ts_layer_report_fn draw_report_fn(const char *argument);
+ts_log_fn draw_log_fn(const char *argument);
+ts_kernel draw_kernel(const char *argument);
+ts_vjp_rule draw_rule(const char *argument);
+
+/* ------------------------------------------------------------------------------ misuse.c ---- */
+
+extern char name[64]; /* of the function that is called */
+extern bool disturbed;  /* a callback made calls of its own */
+extern bool unbalanced; /* a callback left modes or scopes as it should not */
+extern bool in_world;   /* in a process of its own, where what is global may change */
+
+__attribute__((format(printf, 1, 2))) void say(const char *format, ...);
+/** Begins an argument: ", name=". */
+void say_name(const char *argument);
+void say_tensor(const ts_tensor *t);
+__attribute__((format(printf, 1, 2))) void finding(const char *format, ...);
+/** Makes a drawn call inside of another. */
+void nested_call(void);
+
+#endif

@@ -1,0 +1,701 @@
+/**
+ * @file objects.c
+ * Objects of the library, files, and callbacks that misbehave.
+ *
+ * All files are in one folder of the process. What the library is asked to write elsewhere is a
+ * finding, and does not happen.
+ */
+// SPDX-License-Identifier: MIT
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/files.h"
+#include "tests/misuse/misuse.h"
+
+/* --------------------------------------------------------------------------------- files ---- */
+
+static char top[64], folder[80]; /* the process's folder; in it that of a call's files */
+static bool used_folder;
+
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *walk)
+{
+    (void)status, (void)kind, (void)walk;
+    return remove(path);
+}
+static void empty_folder(void)
+{
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    mkdir(folder, 0777);
+    used_folder = false;
+}
+
+static bool ours(const char *path)
+{
+    if (strncmp(path, top, strlen(top)) == 0 || !*path)
+        return true;
+    finding("the library would change '%s'", path);
+    errno = EPERM;
+    return false;
+}
+static ts_file_table real_files;
+static int our_open(const char *path, int flags, mode_t mode)
+{
+    bool changes = (flags & O_ACCMODE) != O_RDONLY || flags & (O_CREAT | O_TRUNC);
+    return changes && !ours(path) ? -1 : real_files.open(path, flags, mode);
+}
+static int our_rename(const char *from, const char *to)
+{
+    return ours(from) && ours(to) ? real_files.rename(from, to) : -1;
+}
+static int our_unlink(const char *path) { return ours(path) ? real_files.unlink(path) : -1; }
+static int our_mkdir(const char *path, mode_t mode)
+{
+    return ours(path) ? real_files.mkdir(path, mode) : -1;
+}
+static int our_rmdir(const char *path) { return ours(path) ? real_files.rmdir(path) : -1; }
+static int no_fsync(int fd) { return (void)fd, 0; }
+
+/** Files that are right, as bytes. */
+enum { TENSORS_FILE, NPY_FILE, CSV_FILE, TOKENS_FILE, GOOD_FILES };
+static struct {
+    char bytes[1024];
+    size_t size;
+} good[GOOD_FILES];
+static const char *const columns[] = {"step", "loss"};
+
+static const char *in_folder(const char *file)
+{
+    char *path = arena(512);
+    if (!path)
+        return folder;
+    snprintf(path, 512, "%s/%s", folder, file);
+    return path;
+}
+static void keep_good(int which, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    good[which].size = file ? fread(good[which].bytes, 1, sizeof good[which].bytes, file) : 0;
+    if (file)
+        fclose(file);
+}
+
+static ts_status write_bytes(const char *path, const void *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    if (file) {
+        fwrite(bytes, 1, size, file);
+        fclose(file);
+    }
+    return TS_OK;
+}
+
+void begin_objects(void)
+{
+    const char *parent = getenv("TMPDIR");
+    if (!parent || strlen(parent) > 32)
+        parent = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
+    snprintf(top, sizeof top, "%s/tessera-misuse-XXXXXX", parent);
+    if (!mkdtemp(top)) {
+        perror(top);
+        exit(2);
+    }
+    snprintf(folder, sizeof folder, "%s/call", top);
+    mkdir(folder, 0777);
+    real_files = ts_files;
+    ts_files.open = our_open, ts_files.rename = our_rename, ts_files.unlink = our_unlink;
+    ts_files.mkdir = our_mkdir, ts_files.rmdir = our_rmdir, ts_files.fsync = no_fsync;
+    TS_SCOPE;
+    ts_tensor *pair[] = {ts_ones((int64_t[]){2, 3}, 2, TS_F32), ts_arange(0, 4, 1, TS_I64)};
+    ts_safetensors_save(in_folder("good"), (const char *[]){"a", "b"}, pair, 2,
+                        (const char *[]){"step"}, (const char *[]){"5"}, 1);
+    keep_good(TENSORS_FILE, in_folder("good"));
+    ts_npy_save(in_folder("npy"), pair[0]);
+    keep_good(NPY_FILE, in_folder("npy"));
+    static const char log[] = "step,loss\n1,2.5\n2,\n3,1.25\n";
+    memcpy(good[CSV_FILE].bytes, log, good[CSV_FILE].size = sizeof log - 1);
+    good[TOKENS_FILE].size = 600;
+    for (int i = 0; i < 600; i++)
+        good[TOKENS_FILE].bytes[i] = (char)(i % 7);
+    empty_folder();
+}
+
+void end_objects(void) { nftw(top, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+
+/** Which of the files the function would like. */
+static int liked(void)
+{
+    return strstr(name, "npy")      ? NPY_FILE
+           : strstr(name, "csv")    ? CSV_FILE
+           : strstr(name, "loader") ? TOKENS_FILE
+                                    : TENSORS_FILE;
+}
+
+static const char *good_checkpoint(const char *dir)
+{
+    ts_tensor *t = ts_ones((int64_t[]){2}, 1, TS_F32);
+    ts_checkpoint_section section = {"model", (const char *[]){"a"}, &t, 1};
+    for (int64_t step = 1; step < 3; step++)
+        ts_checkpoint_save(dir, step, &section, 1, "{\"a\": {\"b\": 1.5}, \"loss\": \"x\"}", NULL);
+    ts_error_clear();
+    return dir;
+}
+
+char *draw_path(const char *argument)
+{
+    static int number;
+    char file[32], *path;
+    bool ours_made = strstr(name, "checkpoint") || strstr(name, "training");
+    int what = one_in(mostly_right ? 4 : 2) ? below(20) : ours_made ? 18 : 20;
+    used_folder = true;
+    number = (number + 1) % 100;
+    snprintf(file, sizeof file, "f%d", number);
+    path = (char *)in_folder(file);
+    int which = one_in(4) ? below(GOOD_FILES) : liked();
+    char bytes[sizeof good[0].bytes];
+    size_t size = good[which].size;
+    memcpy(bytes, good[which].bytes, sizeof bytes);
+    switch (what) {
+    case 0: path = NULL; break;
+    case 1: path = (char *)""; break;
+    case 2: write_bytes(path, bytes, (size_t)below((int)size + 1)); break;
+    case 3: case 4:
+        for (int i = below(6); i >= 0; i--)
+            bytes[below((int)size)] = (char)next();
+        write_bytes(path, bytes, size);
+        break;
+    case 5:
+        for (size_t i = 0; i < size; i++)
+            bytes[i] = (char)next();
+        write_bytes(path, bytes, size);
+        break;
+    case 6: write_bytes(path, bytes, 0); break;
+    case 7: mkdir(path, 0777); break;
+    case 8: if (mkfifo(path, 0666)) path = NULL; break;
+    case 9: if (symlink(path, path)) path = NULL; break;
+    case 10:
+        write_bytes(path, bytes, size);
+        path = (char *)in_folder("link");
+        if (symlink(file, path)) path = NULL;
+        break;
+    case 11:
+        write_bytes(path, bytes, size);
+        strcat(path, "/below");
+        break;
+    case 12: strcat(path, "\x1b[31m\n\xe2\x80\xae\xff"); break;
+    case 13: memset(path + strlen(path), 'n', 300); break;
+    case 14: strcat(path, "/no/such"); break;
+    case 15: strcat(path, "/"); break;
+    case 16: path = folder; break;
+    case 17: break;
+    case 18: good_checkpoint(path); break;
+    case 19: strcat(good_checkpoint(path) ? path : folder, "/checkpoints/2"); break;
+    default: write_bytes(path, bytes, size);
+    }
+    say_name(argument);
+    say("path %d", what);
+    return path;
+}
+
+/* ------------------------------------------------------------------------------- objects ---- */
+
+static struct object {
+    object_kind kind;
+    void *p;
+} objects[64];
+static int nobjects;
+static struct {
+    object_kind kind;
+    void **place, *old;
+} object_places[16];
+static int nobject_places;
+static int *descriptors[16];
+static int ndescriptors;
+
+void add_object(object_kind kind, const void *p)
+{
+    if (p && nobjects < TS_COUNTOF(objects))
+        objects[nobjects++] = (struct object){kind, (void *)p};
+}
+
+bool any_object(object_kind kind)
+{
+    for (int i = 0; i < nobjects; i++)
+        if (objects[i].kind == kind)
+            return true;
+    return false;
+}
+
+static void end_object(struct object o)
+{
+    switch (o.kind) {
+    case MODULE: ts_module_free(o.p); break;
+    case OPTIMIZER: ts_optimizer_free(o.p); break;
+    case SCALER: ts_grad_scaler_free(o.p); break;
+    case LOADER: ts_loader_close(o.p); break;
+    case CSV: ts_csv_close(o.p); break;
+    case CHART: ts_chart_free(o.p); break;
+    case TABLE: ts_text_table_free(o.p); break;
+    case PROGRESS: ts_progress_free(o.p); break;
+    case RUN: ts_run_close(o.p); break;
+    case SAFETENSORS: ts_safetensors_close(o.p); break;
+    case CHECKPOINT: ts_checkpoint_close(o.p); break;
+    case GRAPH: ts_graph_free(o.p); break;
+    case LIST: ts_named_tensors_free(o.p); break;
+    case KEPT: ts_release(o.p); break;
+    case KEPT_NODE: ts_node_release(o.p); break;
+    case LOCALE: ts_c_locale_leave(&o.p); break;
+    default: break; /* ends with something else */
+    }
+}
+
+void give_up_objects(void)
+{
+    while (nobjects)
+        end_object(objects[--nobjects]);
+    for (nobject_places = 0; ndescriptors; ndescriptors--)
+        if (*descriptors[ndescriptors - 1] > 2)
+            close(*descriptors[ndescriptors - 1]);
+    if (used_folder)
+        empty_folder();
+}
+
+static ts_status small_part(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(outputs[0] = ts_sum(ts_mul(inputs[0], inputs[0])));
+}
+
+/** An object as a program would make it. */
+static void *make_object(object_kind kind)
+{
+    static const ts_column table_columns[2] = {{.header = "a"}, {.header = "b", .digits = 3}};
+    static const ts_group_opts group = {.size = sizeof group, .lr = 0.1};
+    ts_module *module;
+    ts_tensor *t, *out = NULL;
+    ts_graph *graph = NULL;
+    switch (kind) {
+    case MODULE:
+        switch (below(4)) {
+        case 0: return ts_linear_new(3, 2, one_in(2));
+        case 1: return ts_layer_norm_new(2, 0, true);
+        case 2: return ts_mlp_new(2, 3, NULL);
+        default:
+            module = ts_sequential_new();
+            ts_sequential_add(module, ts_linear_new(3, 2, true));
+            return module;
+        }
+    case OPTIMIZER: {
+        module = draw_object(MODULE, "of");
+        return module ? ts_optimizer_for(module, (ts_optimizer_kind)below(3), &group) : NULL;
+    }
+    case SCALER: return ts_grad_scaler_new(NULL);
+    case LOADER:
+        write_bytes(in_folder("tokens"), good[TOKENS_FILE].bytes, good[TOKENS_FILE].size);
+        used_folder = true;
+        return ts_loader_open(in_folder("tokens"),
+                              TS_OPTS(ts_loader_opts, .batch = 2, .length = 4, .dtype = TS_U8,
+                                      .no_thread = !one_in(20)));
+    case CSV: return used_folder = true, ts_csv_create(in_folder("log"), columns, 2);
+    case CHART: return ts_chart_new(NULL);
+    case TABLE: return ts_text_table_new(table_columns, 2);
+    case PROGRESS:
+        return ts_progress_new(below(20), TS_OPTS(ts_progress_opts, .stream = stream,
+                                                  .mode = (ts_progress_mode)below(4)));
+    case RUN: return used_folder = true, ts_run_open(in_folder("run"), NULL);
+    case SAFETENSORS:
+        used_folder = true;
+        write_bytes(in_folder("st"), good[TENSORS_FILE].bytes, good[TENSORS_FILE].size);
+        return ts_safetensors_open(in_folder("st"), NULL);
+    case CHECKPOINT: {
+        ts_checkpoint *found = NULL;
+        used_folder = true;
+        ts_checkpoint_find(good_checkpoint(in_folder("dir")), &found);
+        return found;
+    }
+    case GRAPH:
+        t = ts_ones(shape, dims, TS_F32);
+        ts_trace(small_part, NULL, &t, 1, &out, 1, &graph);
+        return graph;
+    case LIST: return arena(sizeof(ts_named_tensors));
+    case KEPT: return ts_retain(pick_tensor());
+    case SCOPE: return arena(sizeof(ts_scope));
+    case REGION: return arena(sizeof(ts_autocast_region));
+    case STREAM: case EVENT: return one_in(2) ? arena(16) : NULL;
+    default: return NULL;
+    }
+}
+
+static int pick_object(object_kind kind)
+{
+    int count = 0, picked = -1;
+    for (int i = 0; i < nobjects; i++)
+        if (objects[i].kind == kind && one_in(++count))
+            picked = i;
+    return picked;
+}
+
+void *draw_object(object_kind kind, const char *argument)
+{
+    if (argument[0])
+        say_name(argument);
+    bool none = one_in(mostly_right ? 40 : 12) && kind < FRAME;
+    int picked = none || one_in(6) ? -1 : pick_object(kind);
+    if (picked < 0 && !none) {
+        add_object(kind, make_object(kind));
+        picked = pick_object(kind);
+    }
+    say(picked < 0 ? "NULL" : "object");
+    return picked < 0 ? NULL : objects[picked].p;
+}
+/** One that is not entered: a block has its own. */
+ts_scope *draw_scope(const char *argument)
+{
+    static ts_scope last;
+    ts_scope *scope = arena(sizeof *scope);
+    say_name(argument);
+    add_object(SCOPE, scope);
+    return scope ? scope : &last;
+}
+void *give_object(object_kind kind, const char *argument)
+{
+    void *p = draw_object(kind, argument);
+    for (int i = 0; p && i < nobjects; i++)
+        if (objects[i].kind == kind && objects[i].p == p)
+            return objects[i] = objects[--nobjects], p;
+    return p;
+}
+
+void *draw_object_place(object_kind kind, const char *argument)
+{
+    void **place = one_in(mostly_right ? 60 : 12) ? NULL : arena(64);
+    say_name(argument);
+    say(place ? "place" : "NULL");
+    if (place && nobject_places < TS_COUNTOF(object_places))
+        object_places[nobject_places].kind = kind, object_places[nobject_places++].place = place;
+    return place;
+}
+int *draw_descriptor(const char *argument)
+{
+    (void)argument;
+    int *fd = one_in(12) || ndescriptors == TS_COUNTOF(descriptors) ? NULL : arena(sizeof *fd);
+    if (fd)
+        *fd = -1, descriptors[ndescriptors++] = fd;
+    return fd;
+}
+void collect_places(void)
+{
+    while (nobject_places) {
+        nobject_places--;
+        if (object_places[nobject_places].kind < KINDS)
+            add_object(object_places[nobject_places].kind, *object_places[nobject_places].place);
+    }
+}
+
+/* ----------------------------------------------------------------------------- callbacks ---- */
+
+/** What a callback does beside its work: mostly nothing. */
+static void misbehave(void)
+{
+    if (!one_in(3))
+        return;
+    disturbed = true;
+    ts_scope *scope;
+    switch (below(8)) {
+    case 0: case 1: nested_call(); break;
+    case 2:
+        unbalanced = true;
+        scope = arena(sizeof *scope);
+        if (scope)
+            ts_scope_enter(scope, "callback");
+        break;
+    case 3: unbalanced = true, ts_grad_push(one_in(2)); break;
+    case 4:
+        unbalanced = true;
+        ts_autocast_region *region = arena(sizeof *region);
+        if (region)
+            ts_autocast_enter(region, TS_DEVICE_CPU, one_in(2) ? TS_BF16 : TS_F32);
+        break;
+    case 5:
+        if (nmade && held)
+            ts_drop(made[below(nmade)].t);
+        break;
+    case 6:
+        if (nmade) {
+            ts_tensor *t = made[below(nmade)].t;
+            ts_backward_ex(t, ts_ones_like(t), NULL);
+        }
+        break;
+    default: {
+        int hook = pick_object(HOOK);
+        if (hook >= 0 && nmade)
+            ts_hook_remove(made[below(nmade)].t, objects[hook].p);
+        break;
+    }
+    }
+}
+
+static ts_status odd_status(ts_status right)
+{
+    misbehave();
+    switch (below(12)) {
+    case 0: return TS_ERR_VALUE; /* without a record, or with an older one */
+    case 1: return ts_error_set(TS_ERR_STATE, "a callback failed: \x1b%s", pick_text());
+    case 2: return one_in(4) ? (ts_status)77 : TS_ERR_IO;
+    default: return right;
+    }
+}
+static ts_tensor *odd_tensor(ts_tensor *right)
+{
+    misbehave();
+    switch (below(14)) {
+    case 0: return NULL;
+    case 1: return TS_NONE;
+    case 2: return pick_tensor();
+    case 3: {
+        ts_tensor *dead = ts_ones(shape, dims, TS_F32);
+        if (dead_allowed)
+            ts_drop(dead);
+        return dead;
+    }
+    default: return right;
+    }
+}
+
+static void release_blob(void *payload, void *data, int64_t bytes)
+{
+    (void)payload, (void)data, (void)bytes;
+}
+static ts_tensor *odd_activation(ts_tensor *x) { return odd_tensor(ts_relu(x)); }
+static ts_tensor *odd_module_forward(ts_module *m, ts_tensor *x)
+{
+    (void)m;
+    return odd_tensor(ts_neg(x));
+}
+static ts_status odd_write(FILE *out, void *ctx)
+{
+    (void)ctx;
+    fputs(pick_text(), out);
+    return odd_status(TS_OK);
+}
+static ts_tensor *call_of(ts_tensor *const *inputs, int n)
+{
+    ts_tensor *t = n > 0 && inputs && inputs[0] && inputs[0] != TS_NONE ? ts_neg(inputs[0]) : NULL;
+    disturbed |= !t;
+    return t ? t : ts_ones(shape, dims, TS_F32);
+}
+static void fill(ts_tensor **outputs, int m, ts_tensor *const *inputs, int n)
+{
+    for (int i = 0; i < m; i++)
+        outputs[i] = odd_tensor(call_of(inputs, n));
+}
+static ts_status odd_forward(ts_function_call *call, void *ctx, ts_tensor *const *inputs, int n,
+                             ts_tensor **outputs, int m)
+{
+    (void)ctx;
+    add_object(FUNCTION_CALL, call);
+    fill(outputs, m, inputs, n);
+    if (one_in(2))
+        ts_function_save(call, inputs, n);
+    ts_status status = odd_status(TS_OK);
+    for (int i = nobjects - 1; i >= 0; i--)
+        if (objects[i].p == call)
+            objects[i] = objects[--nobjects];
+    return status;
+}
+static ts_status odd_backward(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m,
+                              ts_tensor **input_grads, int n)
+{
+    (void)ctx;
+    add_object(FUNCTION_CALL, call);
+    for (int i = 0; i < n; i++) {
+        ts_tensor *saved = ts_function_saved_tensor(call, i);
+        ts_tensor *like = saved && saved != TS_NONE ? saved : m > 0 ? grads[0] : NULL;
+        input_grads[i] = odd_tensor(like && like != TS_NONE ? ts_ones_like(like) : TS_NONE);
+    }
+    ts_status status = odd_status(TS_OK);
+    for (int i = nobjects - 1; i >= 0; i--)
+        if (objects[i].p == call)
+            objects[i] = objects[--nobjects];
+    return status;
+}
+static double odd_clock(void)
+{
+    static double time;
+    misbehave();
+    return one_in(4) ? pick_double() : (time += 1);
+}
+static void odd_end(void *ctx) { (void)ctx; }
+static uint64_t odd_reserve(const ts_frame *frame)
+{
+    (void)frame;
+    return one_in(4) ? next() : 4;
+}
+static ts_tensor *odd_grad_hook(void *payload, ts_tensor *grad)
+{
+    (void)payload;
+    return odd_tensor(grad);
+}
+static ts_status odd_pre_hook(void *payload, ts_node *node, ts_tensor **grads, int n)
+{
+    (void)payload, (void)node;
+    if (n && one_in(4))
+        grads[below(n)] = odd_tensor(grads[0]);
+    return odd_status(TS_OK);
+}
+static ts_status odd_post_hook(void *payload, ts_node *node, ts_tensor **input_grads, int n,
+                               ts_tensor *const *grads, int m)
+{
+    (void)payload, (void)node, (void)grads, (void)m;
+    if (n && one_in(4))
+        input_grads[below(n)] = odd_tensor(input_grads[0]);
+    return odd_status(TS_OK);
+}
+static ts_status odd_part(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+{
+    (void)ctx;
+    fill(outputs, m, inputs, n);
+    return odd_status(TS_OK);
+}
+static ts_status odd_visit(void *ctx, const char *text, ts_tensor *t, ts_member_kind kind)
+{
+    (void)ctx, (void)text, (void)t, (void)kind;
+    return odd_status(TS_OK);
+}
+static void odd_report(void *payload, const ts_layer_report *report)
+{
+    (void)payload, (void)report;
+    misbehave();
+}
+static void odd_log(void *payload, const char *topic, const char *line)
+{
+    (void)payload, (void)topic, (void)line;
+    misbehave();
+}
+static ts_status odd_kernel(ts_frame *frame)
+{
+    add_object(FRAME, frame);
+    ts_status status = TS_OK;
+    switch (below(6)) {
+    case 0: status = ts_redispatch(frame); break;
+    case 1: status = ts_redispatch_new(frame, frame->args); break;
+    case 2:
+        status = ts_call_for(frame, frame->op, frame->args, frame->nargs, frame->rets,
+                             frame->nrets);
+        break;
+    case 3: {
+        ts_tensor *t = pick_tensor();
+        if (frame->nrets)
+            status = ts_kernel_give(frame, 0, t);
+        break;
+    }
+    case 4: {
+        ts_space space;
+        if (ts_kernel_space(frame, &space) == TS_OK)
+            for (int i = 1; i < space.operands; i++)
+                if (space.operand[i].host)
+                    ts_operand_number(&space.operand[i]);
+        break;
+    }
+    default: break;
+    }
+    status = odd_status(status);
+    for (int i = nobjects - 1; i >= 0; i--)
+        if (objects[i].p == frame)
+            objects[i] = objects[--nobjects];
+    return status;
+}
+static ts_status odd_rule(ts_vjp_call *call)
+{
+    add_object(RULE_CALL, call);
+    for (int i = 0; i < 2; i++)
+        if (ts_rule_needs(call, i))
+            ts_rule_give(call, i, odd_tensor(ts_rule_grad(call, 0)));
+    ts_status status = odd_status(TS_OK);
+    for (int i = nobjects - 1; i >= 0; i--)
+        if (objects[i].p == call)
+            objects[i] = objects[--nobjects];
+    return status;
+}
+
+/** NULL now and then. */
+#define DRAW_CALLBACK(type, name, callback)                                                        \
+    type draw_##name(const char *argument)                                                         \
+    {                                                                                              \
+        type drawn = one_in(mostly_right ? 40 : 8) ? NULL : callback;                              \
+        say_name(argument);                                                                        \
+        say(drawn ? "callback" : "NULL");                                                          \
+        return drawn;                                                                              \
+    }
+DRAW_CALLBACK(blob_release, blob_release, release_blob)
+DRAW_CALLBACK(activation, activation, odd_activation)
+DRAW_CALLBACK(module_forward, module_forward, odd_module_forward)
+DRAW_CALLBACK(replace_write, replace_write, odd_write)
+DRAW_CALLBACK(function_forward, forward, odd_forward)
+DRAW_CALLBACK(function_forward, backward, odd_backward)
+DRAW_CALLBACK(progress_clock, clock, odd_clock)
+DRAW_CALLBACK(end_of_context, end_of_context, odd_end)
+DRAW_CALLBACK(op_reserve, reserve, odd_reserve)
+DRAW_CALLBACK(ts_grad_hook, grad_hook, odd_grad_hook)
+DRAW_CALLBACK(ts_node_pre_hook, pre_hook, odd_pre_hook)
+DRAW_CALLBACK(ts_node_post_hook, post_hook, odd_post_hook)
+DRAW_CALLBACK(ts_recompute_fn, part, odd_part)
+DRAW_CALLBACK(ts_module_visit, visit, odd_visit)
+DRAW_CALLBACK(ts_layer_report_fn, report_fn, odd_report)
+DRAW_CALLBACK(ts_log_fn, log_fn, odd_log)
+DRAW_CALLBACK(ts_kernel, kernel, odd_kernel)
+DRAW_CALLBACK(ts_vjp_rule, rule, odd_rule)
+
+/* ------------------------------------------------------------------------------- backend ---- */
+
+static void *odd_allocate(void *s, int device, int64_t bytes, ts_stream *on)
+{
+    (void)s, (void)device, (void)on;
+    return one_in(8) || bytes > MOST_BYTES ? NULL
+                                           : aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
+}
+static void odd_free(void *s, int device, void *data, int64_t bytes)
+{
+    (void)s, (void)device, (void)bytes;
+    free(data);
+}
+static ts_status odd_copy(void *s, int device, void *to, const void *from, int64_t bytes,
+                          ts_stream *on)
+{
+    (void)s, (void)device, (void)on;
+    memcpy(to, from, (size_t)bytes);
+    return odd_status(TS_OK);
+}
+static ts_status odd_install(void *s, ts_key key)
+{
+    (void)s;
+    if (one_in(2))
+        ts_register_kernel("relu", key, odd_kernel, NULL, NULL);
+    return odd_status(TS_OK);
+}
+static int odd_count(void *s) { return (void)s, one_in(6) ? (int)odd_number() : 2; }
+
+const ts_backend *draw_backend(const char *argument)
+{
+    static ts_backend backends[8]; /* they live as long as the process */
+    static int n;
+    say_name(argument);
+    say("backend");
+    if (one_in(20) || n == TS_COUNTOF(backends))
+        return NULL;
+    ts_backend *b = &backends[n++];
+    *b = (ts_backend){.struct_size = one_in(8) ? (uint32_t)below(400) : sizeof *b,
+                      .abi_version = one_in(12) ? 7 : TS_BACKEND_ABI,
+                      .name = one_in(2) ? "MINE" : pick_text(),
+                      .flags = one_in(3) ? next() : TS_BACKEND_CPU_FALLBACK,
+                      .install = one_in(3) ? NULL : odd_install,
+                      .device_count = one_in(2) ? NULL : odd_count,
+                      .allocate = one_in(20) ? NULL : odd_allocate,
+                      .free = one_in(20) ? NULL : odd_free,
+                      .copy_in = one_in(20) ? NULL : odd_copy,
+                      .copy_out = one_in(20) ? NULL : odd_copy,
+                      .copy_within = one_in(20) ? NULL : odd_copy};
+    return b;
+}
