@@ -36,14 +36,11 @@ TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
 #define TS_LIST_NULL (~(ts_keyset)0)
 ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 
-/** The key of a device; what is no backend's number, or cpu:1, ends in the slot
+/** The key of a device; what is no backend's number ends in the slot
  * of TS_KEY_ABSENT, which says so. */
 TS_INLINE ts_keyset ts_device_keys(ts_device device)
 {
-    bool first = (device.backend | device.index << 8) < 16; /* one comparison for both bytes */
-    bool other =
-        device.backend < 16 && device.backend != TS_KEY_CPU && device.backend != TS_KEY_META;
-    return TS_KEYSET(TS_LIKELY(first) || other ? device.backend : TS_KEY_ABSENT);
+    return TS_KEYSET(device.backend < 16 ? device.backend : TS_KEY_ABSENT);
 }
 
 /** Adds the keys that arguments and given results carry. Where a tensor or a list is NULL,

@@ -108,10 +108,6 @@ ts_status ts_absent_tensor(ts_frame *f)
             return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
                                     "ts_device_from_name() knows the devices that there are",
                                     "expected a device, got backend number %d", v->device.backend);
-        if (v->tag == TS_TAG_DEVICE && !(ts_device_keys(v->device) & ~TS_KEYSET(TS_KEY_ABSENT)))
-            return ts_fail_arg(f, i, TS_ERR_DEVICE, "expected %s, the only one, got %s",
-                               ts_device_name((ts_device){v->device.backend, 0}),
-                               ts_device_name(v->device));
         uint32_t n;
         ts_tensor *const *t = ts_value_members(v, &n);
         for (uint32_t k = 0; k < n; k++)
