@@ -224,12 +224,12 @@ def run_torch(case, change=None):
         if twice:
             pairs = [(g, change(s) if change else s) for g, s in zip(grads, case.second)
                      if g is not None and g.requires_grad]
-            out.grads[2] = [None] * (len(leaves) + 1)
+            seconds = [None] * (len(leaves) + 1)
             out.chosen = next((i for i, g in enumerate(grads)
                                if g is not None and g.requires_grad), None)
             for g, s in pairs[:1]:
-                seconds = torch.autograd.grad(g, [*leaves, upstream], s, allow_unused=True)
-                out.grads[2] = list(seconds)
+                seconds = list(torch.autograd.grad(g, [*leaves, upstream], s, allow_unused=True))
+            out.grads[2] = seconds
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
         out.refusal = str(error).splitlines()[0] if str(error) else repr(error)
         out.stage = len(out.values) and 1 + len(out.grads)
@@ -278,12 +278,13 @@ def run_ours(library, case, theirs):
         grads = library.gradients(first, upstream, leaves, twice)
         out.grads[1] = [None if g is None else library.read(g, torch) for g in grads]
         if twice and 2 in theirs.grads:
-            out.grads[2] = [None] * (len(leaves) + 1)
+            seconds = [None] * (len(leaves) + 1)
             g = None if theirs.chosen is None else grads[theirs.chosen]
             if g is not None and c.ts_requires_grad(g):
                 s = library.tensor(case.second[theirs.chosen])
                 seconds = library.gradients(g, s, [*leaves, upstream], False)
-                out.grads[2] = [None if x is None else library.read(x, torch) for x in seconds]
+                seconds = [None if x is None else library.read(x, torch) for x in seconds]
+            out.grads[2] = seconds
     except tessera.Failed as error:
         out.refusal = str(error)
         out.stage = len(out.values) and 1 + len(out.grads)
@@ -367,7 +368,7 @@ def wrong_elements(ours, theirs, ref, ulps, slack, signs):
     same |= (numpy.isnan(a) & numpy.isnan(r)) | ((a == rounded) & ~((a == 0) & signs))
     with numpy.errstate(all='ignore'):
         off, theirs_off = numpy.abs(a - r), numpy.abs(b - r)
-        limit = numpy.maximum(ulps * spacing(r, ours.dtype), 2 * theirs_off)
+        limit = numpy.fmax(ulps * spacing(r, ours.dtype), 2 * theirs_off)
         near = numpy.isfinite(a) & (off <= numpy.maximum(limit, slack))
         if signs:
             near &= ~((a == 0) & (b == 0))

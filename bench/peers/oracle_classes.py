@@ -132,8 +132,8 @@ def has_left(d):
 
 
 def is_within(d, roundings):
-    """Whether the element errs by so many roundings of the result's largest one, or little more than
-    PyTorch does somewhere in it."""
+    """Whether the element errs by so many roundings of the result's largest one, or little more
+    than PyTorch does somewhere in it."""
     if not d.a.is_floating_point():
         return False
     a, b = (torch.nan_to_num(t.double(), 0, 0, 0) for t in (d.a, d.b))
@@ -178,8 +178,9 @@ def is_kink(d):
 
 @explains('kinks')
 def _(d):
-    return is_value(d, 'elu|(smooth_l1|huber|l1)_loss(_backward)?|relu|leaky_relu|hardtanh|softplus|'
-                    '(elu|leaky_relu|softplus|threshold)_backward') and d.order and is_kink(d)
+    return is_value(d, 'elu|(smooth_l1|huber|l1)_loss(_backward)?|relu|leaky_relu|hardtanh|'
+                    'softplus|(elu|leaky_relu|softplus|threshold)_backward') and d.order and \
+        is_kink(d)
 
 
 @explains('degrees-of-freedom')
@@ -199,7 +200,7 @@ def _(d):
 @explains('limits-at-infinity')
 def _(d):
     return is_value(d, 'gelu|linear_gelu|silu|mish|gelu_backward|silu_backward') and \
-        d.mine == 0 and d.other != d.other
+        d.mine == 0 and (d.other != d.other or d.exact is not None and d.exact != d.exact)
 
 
 @explains('torch-remainder')
@@ -221,8 +222,9 @@ def _(d):
 
 @explains('overflow-within')
 def _(d):
-    return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|linear_gelu|.*_backward|.*_loss|'
-                    'logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|hypot', 0) and extreme(d) and \
+    return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|linear_gelu|'
+                    '.*_backward|.*_loss|logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|'
+                    'hypot', 0) and extreme(d) and \
         (has_left(d) or is_within(d, 8))
 
 
@@ -324,7 +326,13 @@ def _(d):
 
 @explains('tails-of-gelu')
 def _(d):
-    return is_value(d, 'gelu|gelu_backward') and abs(d.mine - d.other) <= 2e-5 * (1 + abs(d.other))
+    if not is_value(d, 'gelu|linear_gelu|gelu_backward'):
+        return False
+    factors = [d.case.upstream, *d.case.second] if d.order else []
+    factors += [d.args[0]] if d.op == 'gelu_backward' else []
+    most = math.prod(max([1.0, *t.double().abs().nan_to_num(1, 1, 1).flatten().tolist()])
+                     for t in factors)
+    return abs(d.mine - d.other) <= 2e-5 * (most + abs(d.other))
 
 
 @explains('factors-of-integers')

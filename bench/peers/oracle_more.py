@@ -233,7 +233,7 @@ def upstream(d, x, t, reduction):
 def pair_gradients(draw):
     def call(d):
         x, t, reduction, *rest = draw(d)
-        return [d.tensor(list(x.shape) if reduction == NO_REDUCTION else [], x.dtype), x, t, reduction, *rest]
+        return [upstream(d, x, x, reduction), x, t, reduction, *rest]
     return call
 
 
@@ -386,7 +386,8 @@ def attention_gradient_terms(args, order, largest):
     return attention_terms([*args[2:5], *args[7:]], 1, largest) * max(1.0, largest(args[:2]))
 
 
-op('scaled_dot_product_attention', attended, terms=attention_terms, function=attention, results=2, sums=True,
+op('scaled_dot_product_attention', attended, terms=attention_terms, function=attention,
+   results=2, sums=True,
    leaves=lambda args: args[:3])
 
 
@@ -517,7 +518,8 @@ def members(*places):
     return writes
 
 
-op('adamw', adamw_step, function=adamw, terms=lambda args, order, largest: largest(args[2]), results=0, writes=members(0, 2, 3, 12), sums=True,
+op('adamw', adamw_step, function=adamw, results=0, writes=members(0, 2, 3, 12), sums=True,
+   terms=lambda args, order, largest: largest(args[2]),
    grad=False)
 op('sgd', sgd_step, function=sgd, results=0, writes=members(0, 2, 10), sums=True, grad=False)
 

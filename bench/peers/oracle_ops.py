@@ -32,8 +32,8 @@ class Op:
     leaves: Callable = None   # of the arguments, those that have a gradient; None: all of them
     writes: Callable = None   # of the arguments, the tensors that are written; they come after the
                               # results, PyTorch's function gives both
-    terms: Callable = None    # of (arguments, order, largest): how large a sum's terms may be, where
-                              # their cancelling moves a result more than a rounding of arguments
+    terms: Callable = None    # of (arguments, order, largest): how large a sum's terms may be,
+                              # where they cancel by more than a rounding of arguments moves it
     check: Callable = None    # of a random operator: judges a call instead of PyTorch
 
 
