@@ -245,6 +245,8 @@ void ts_log_set_callback(ts_log_fn callback, void *payload)
 
 bool ts_log_on(const char *topic)
 {
+    if (!topic)
+        return false;
     if (sink.callback)
         return true;
     if (strcmp(sink.topics, "all") == 0 || strcmp(topic, "warning") == 0)

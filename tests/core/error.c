@@ -334,7 +334,7 @@ TS_TEST(a_variable_with_a_wrong_value_is_a_warning)
     ck_assert_str_eq(logged,
                      "TS_TEST_CHOICE: expected one|two, got 'tw\\x1b', which changes nothing");
     ts_log_set_callback(NULL, NULL);
-    ck_assert(ts_log_on("warning") && !ts_log_on("warnings"));
+    ck_assert(ts_log_on("warning") && !ts_log_on("warnings") && !ts_log_on(NULL));
 }
 
 TS_TEST(a_device_is_named_with_its_index)
