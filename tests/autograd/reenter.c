@@ -355,9 +355,18 @@ TS_TEST(a_hook_that_is_removed_runs_in_no_thread_any_more, .threads = true)
     ck_assert_int_eq(ts_together(2, run_or_remove, p), 2);
 }
 
-/* ------------------------------------------------------------------- code that never returns ---- */
+/* ----------------------------------------------------------- code that never returns ---- */
 
-enum { IN_GRAD_HOOK, IN_LEAF_HOOK, IN_PRE_HOOK, IN_POST_HOOK, IN_BACKWARD, IN_PART, IN_LIST, PLACES };
+enum {
+    IN_GRAD_HOOK,
+    IN_LEAF_HOOK,
+    IN_PRE_HOOK,
+    IN_POST_HOOK,
+    IN_BACKWARD,
+    IN_PART,
+    IN_LIST,
+    PLACES
+};
 static int leaves_in; /* -1: nowhere */
 static ts_status leave(int place)
 {
