@@ -8,6 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
+#include "core/device.h"
 #include "core/recorder.h"
 #include "dispatch/timers.h"
 #include "include/tessera/ops.h"
@@ -273,7 +274,8 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
                           "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g),
                           TS_SHAPE_TEXT(old));
     if (!ts_same_device(old->device, g->device))
-        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site, "move it with ts_to_device()",
+        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site,
+                          ts_move_hint(g->device, old->device),
                           "a hook gave a gradient on %s for one on %s", ts_device_name(g->device),
                           ts_device_name(old->device));
     return TS_OK;
@@ -296,6 +298,23 @@ static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int c
     return TS_OK;
 }
 
+/** What a run of hooks holds, also when one of them ends it by an exception. */
+typedef struct hooks_held {
+    ts_run *run;
+    ts_hook **hooks;
+    int nhooks;
+    ts_tensor **seen;
+    size_t bytes;
+    ts_inside in;
+} hooks_held;
+static void hooks_end(hooks_held *h)
+{
+    h->run->thread->inside = h->in.outer;
+    ts_hooks_release(h->hooks, h->nhooks);
+    if (h->seen)
+        ts_free(h->run->thread, h->seen, h->bytes);
+}
+
 /**
  * Runs the hooks of one kind, those on gradients for one output.
  * @param edited  gradients that the hooks may replace: the run's own, or those that a rule made,
@@ -310,12 +329,13 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
     TS_TRY(ts_hooks_take(n, kind, output, &hooks, &nhooks));
     if (!nhooks)
         return TS_OK;
-    size_t bytes = (size_t)all * sizeof(ts_tensor *);
-    ts_tensor **seen = ts_alloc(run->thread, bytes);
+    hooks_held held __attribute__((cleanup(hooks_end))) = {
+        run, hooks, nhooks, .bytes = (size_t)all * sizeof(ts_tensor *),
+        .in = {.node = n, .outer = run->thread->inside}};
+    ts_tensor **seen = held.seen = ts_alloc(run->thread, held.bytes);
     ts_status status =
-        seen ? TS_OK : ts_fail_memory("the gradients that a hook sees", (int64_t)bytes);
-    ts_inside in = {.node = n, .outer = run->thread->inside};
-    run->thread->inside = &in;
+        seen ? TS_OK : ts_fail_memory("the gradients that a hook sees", (int64_t)held.bytes);
+    run->thread->inside = &held.in;
     for (int k = 0; k < nhooks && status == TS_OK; k++) {
         for (int i = 0; i < all; i++) {
             seen[i] = i < count ? edited[i] : grads[i - count];
@@ -334,10 +354,6 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
                 ts_tensor_unref(old);
         }
     }
-    run->thread->inside = in.outer;
-    ts_hooks_release(hooks, nhooks);
-    if (seen)
-        ts_free(run->thread, seen, bytes);
     return status;
 }
 
@@ -385,6 +401,7 @@ static void claim(const ts_run *run, ts_node *n)
 
 void ts_inside_enter(ts_run *run, ts_inside *in)
 {
+    in->run = run;
     in->outer = run->thread->inside;
     run->thread->inside = in;
     claim(run, in->node);
@@ -392,11 +409,11 @@ void ts_inside_enter(ts_run *run, ts_inside *in)
     ts_node_unlock(in->node);
 }
 
-void ts_inside_leave(ts_run *run, ts_inside *in)
+void ts_inside_leave(ts_inside *in)
 {
-    ts_node_lock(in->node, run->self);
+    ts_node_lock(in->node, in->run->self);
     in->node->guests--;
-    run->thread->inside = in->outer;
+    in->run->thread->inside = in->outer;
 }
 
 /** Calls the rule. The node is locked if runs change it. */
@@ -440,6 +457,17 @@ static TS_COLD ts_status look_at_given(ts_vjp_call *b, bool hooked)
                      (ts_tensor **)b->grads);
 }
 
+static void unlock(ts_node *const *n) { ts_node_unlock(*n); }
+
+/** The rule of a node that runs may change. */
+static ts_status call_locked(ts_vjp_call *b)
+{
+    if (TS_UNLIKELY(!ts_node_lock(b->node, b->run->self)))
+        return fail_itself(b->node);
+    ts_node *const locked __attribute__((cleanup(unlock), unused)) = b->node;
+    return call_rule(b);
+}
+
 /** Runs one rule and sends what it gives. */
 static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooked)
 {
@@ -450,11 +478,12 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
             "the op has no gradient rule, and a gradient through it is needed");
     enum { FEW = 8 };
     ts_tensor *few[FEW] = {0}, **given = few;
+    ts_held list TS_HELD = {run->thread, NULL, n->ninputs * sizeof *given};
     if (n->ninputs > FEW) {
-        given = ts_alloc(run->thread, n->ninputs * sizeof *given);
+        given = list.at = ts_alloc(run->thread, list.bytes);
         if (!given)
-            return ts_fail_memory("the gradients of a list", (int64_t)(n->ninputs * sizeof *given));
-        memset(given, 0, n->ninputs * sizeof *given);
+            return ts_fail_memory("the gradients of a list", (int64_t)list.bytes);
+        memset(given, 0, list.bytes);
     }
     ts_status status;
     {
@@ -465,14 +494,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
         b.grads = grads;
         b.given = given;
         b.partly = false;
-        if (!n->guarded) {
-            status = call_rule(&b);
-        } else if (TS_LIKELY(ts_node_lock(n, run->self))) {
-            status = call_rule(&b);
-            ts_node_unlock(n);
-        } else {
-            status = fail_itself(n);
-        }
+        status = n->guarded ? call_locked(&b) : call_rule(&b);
         if (TS_UNLIKELY(hooked || run->anomaly) && status == TS_OK)
             status = look_at_given(&b, hooked);
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
@@ -484,8 +506,6 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
                          : send(run, next, n->inputs[i].shape.output, given[i]);
         }
     }
-    if (given != few)
-        ts_free(run->thread, given, n->ninputs * sizeof *given);
     return status;
 }
 
@@ -505,14 +525,19 @@ static TS_COLD ts_status run_leaf_hooks(ts_run *run, ts_node *n)
     return status;
 }
 
+static ts_status deliver_locked(ts_run *run, ts_node *n, ts_tensor **grads, ts_tensor **old)
+{
+    if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
+        return fail_itself(n);
+    ts_node *const locked __attribute__((cleanup(unlock), unused)) = n;
+    return deliver(run, n, grads, old);
+}
+
 /** Adds up a leaf's gradient, then its hooks. */
 TS_INLINE ts_status run_leaf(ts_run *run, ts_node *n, ts_tensor **grads, bool hooked)
 {
     ts_tensor *old = NULL;
-    if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
-        return fail_itself(n);
-    ts_status status = deliver(run, n, grads, &old);
-    ts_node_unlock(n);
+    ts_status status = deliver_locked(run, n, grads, &old);
     if (old)
         ts_tensor_unref(old);
     return TS_UNLIKELY(hooked) && status == TS_OK ? run_leaf_hooks(run, n) : status;
@@ -566,29 +591,43 @@ static ts_status run_node(ts_run *run, ts_task *t)
                                  : run_rule(run, n, grads, hooked);
 }
 
+/** Ends a run, also one that the user's code left by an exception. */
+static void run_end(ts_run *run)
+{
+    if (TS_UNLIKELY(run->now != NULL))
+        task_end(run, run->now);
+    if (TS_UNLIKELY(run->collected != NULL))
+        ts_collected_free(run);
+    run_free(run);
+    ts_node_unref(run->root);
+    ts_timer_leave(run->thread, run->timer);
+}
+
 ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool record, bool retain,
                         ts_capture *captures, int ncaptures)
 {
-    ts_run run = {.thread = ts_thread_self(),
-                  .record = record,
-                  .retain = retain,
-                  .captures = captures,
-                  .ncaptures = ncaptures};
+    ts_thread *thread = ts_thread_self();
     few_tasks few;
+    ts_task t;
+    ts_node_ref(root);
+    ts_run run __attribute__((cleanup(run_end))) = {.thread = thread,
+                                                    .record = record,
+                                                    .retain = retain,
+                                                    .captures = captures,
+                                                    .ncaptures = ncaptures,
+                                                    .root = root,
+                                                    .timer = ts_timer_enter(thread)};
     run_begin(&run, &few);
-    run.self = ts_node_self(run.thread);
+    run.self = ts_node_self(thread);
     run.anomaly = ts_anomaly_enabled();
-    run.around = run.thread->inside;
+    run.around = thread->inside;
     for (int i = 0; i < ncaptures; i++)
         run.floor = i == 0 || captures[i].node->seq < run.floor ? captures[i].node->seq : run.floor;
     /* rules never see autocast, and see autograd only when they are to be recorded */
     TS_KEEP_MODES;
-    ts_thread *thread = run.thread;
     ts_keyset grad = TS_KEYSET(TS_KEY_AUTOGRAD);
     thread->exclude =
         (record ? thread->exclude & ~grad : thread->exclude | grad) | TS_KEYSET(TS_KEY_AUTOCAST);
-    void *timer = ts_timer_enter(thread);
-    ts_node_ref(root);
     ts_status status =
         TS_UNLIKELY(run.anomaly)
             ? ts_anomaly_check(root, &gradient, 1,
@@ -598,19 +637,16 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
         status = send(&run, root, output, gradient);
     ts_tensor_unref(gradient);
     for (uint32_t index; status == TS_OK && next_task(&run, &index);) {
-        ts_task t = run.tasks[index]; /* a copy: sending may move the tasks */
+        t = run.tasks[index]; /* a copy: sending may move the tasks */
+        run.now = &t;
         status = run_node(&run, &t);
         if (TS_UNLIKELY(run.anomaly) && status != TS_OK)
             status = ts_anomaly_explain(t.node, status);
+        run.now = NULL;
         task_end(&run, &t);
     }
-    if (TS_UNLIKELY(run.collected != NULL))
-        ts_collected_free(&run);
     if (TS_UNLIKELY(record && !captures) && status == TS_OK)
         ts_break_cycles(&run, root);
-    run_free(&run);
-    ts_node_unref(root);
-    ts_timer_leave(thread, timer);
     return status;
 }
 

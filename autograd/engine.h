@@ -38,6 +38,7 @@ typedef struct ts_inside {
     struct ts_inside *outer;
     ts_node *node;
     ts_vjp_call *call; /* of a function; else NULL */
+    struct ts_run *run;
 } ts_inside;
 
 /** One backward. Arrays come from the thread's free lists. */
@@ -55,6 +56,9 @@ typedef struct ts_run {
     int ncaptures;
     uint64_t floor;          /* seq below which nothing is captured */
     ts_collected *collected; /* what checkpoints have computed again */
+    ts_task *now;            /* the task that runs; NULL between two */
+    ts_node *root;           /* retained */
+    void *timer;
 } ts_run;
 
 /** What a rule gets. */
@@ -91,7 +95,11 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
  * saved stays until the last of its guests has run the rule.
  */
 TS_COLD void ts_inside_enter(ts_run *run, ts_inside *in);
-TS_COLD void ts_inside_leave(ts_run *run, ts_inside *in);
+TS_COLD void ts_inside_leave(ts_inside *in);
+/** The user's code runs in the rest of the block, which may end by an exception too. */
+#define TS_INSIDE(run, ...)                                                                        \
+    ts_inside inside_ __attribute__((cleanup(ts_inside_leave))) = {__VA_ARGS__};                   \
+    ts_inside_enter(run, &inside_)
 
 /** A saved tensor, computed again when need be; NULL with an error that says `what` when it was not
  *  saved at all or was written since. */

@@ -339,7 +339,10 @@ static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, in
     ts_check_place at = {fn->name ? fn->name : "function_apply", site};
     if (!fn->name || !fn->forward || !fn->backward)
         return ts_fail_op(TS_ERR_NULL, at.function, site, NULL,
-                          "argument 'fn': expected a name, forward and backward, got NULL");
+                          "argument 'fn': expected a name, forward and backward, got NULL as .%s",
+                          !fn->name      ? "name"
+                          : !fn->forward ? "forward"
+                                         : "backward");
     return ts_check_ends(at, inputs, n, outputs, m, MOST_OUTPUTS, "1 to 255");
 }
 
@@ -461,23 +464,22 @@ static ts_status rule(ts_vjp_call *b)
     ts_function_call *call = ts_function_of(b->node);
     int n = (int)b->node->ninputs;
     bool bar = call->fn.once && b->run->record;
-    ts_tensor *grads[MOST_OUTPUTS], **made = ts_alloc(b->run->thread, (size_t)n * sizeof *made);
+    ts_tensor *grads[MOST_OUTPUTS], **made;
+    ts_held block TS_HELD = {b->run->thread, NULL, (size_t)n * sizeof *made};
+    made = block.at = ts_alloc(b->run->thread, block.bytes);
     if (!made)
-        return ts_fail_memory("a function's gradients", (int64_t)((size_t)n * sizeof *made));
-    memset(made, 0, (size_t)n * sizeof *made);
+        return ts_fail_memory("a function's gradients", (int64_t)block.bytes);
+    memset(made, 0, block.bytes);
     ts_status status = fill_grads(b, call, grads);
     if (status == TS_OK) {
-        ts_mask_guard masks = ts_grad_push(b->run->record && !bar);
-        ts_inside in = {.node = b->node, .call = b};
-        ts_inside_enter(b->run, &in);
+        ts_mask_guard masks __attribute__((cleanup(ts_grad_pop), unused)) =
+            ts_grad_push(b->run->record && !bar);
+        TS_INSIDE(b->run, .node = b->node, .call = b);
         status = call->fn.backward(call, call->ctx, grads, b->node->nrets, made, n);
-        ts_inside_leave(b->run, &in);
-        ts_mask_pop(masks);
         if (status != TS_OK)
             status = fail_in(call, "backward", status);
     }
     for (int i = 0; i < n && status == TS_OK; i++)
         status = take(b, call, i, made[i]);
-    ts_free(b->run->thread, made, (size_t)n * sizeof *made);
     return status == TS_OK && bar ? bar_second(b, call) : status;
 }

@@ -1,6 +1,7 @@
 /** @file grad.c  The public face: requires_grad, gradients, backward, grad mode. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
+#include "core/device.h"
 #include "core/recorder.h"
 #include "include/tessera/check.h"
 #include "include/tessera/ops.h"
@@ -71,7 +72,7 @@ static ts_status check_like(const char *op, const void *site, const char *name, 
         return ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected %s, got %s", name,
                           TS_SHAPE_TEXT(t), TS_SHAPE_TEXT(grad));
     if (!ts_same_device(t->device, grad->device))
-        return ts_fail_op(TS_ERR_DEVICE, op, site, "move it with ts_to_device()",
+        return ts_fail_op(TS_ERR_DEVICE, op, site, ts_move_hint(grad->device, t->device),
                           "argument '%s': expected a tensor on %s, got one on %s", name,
                           ts_device_name(t->device), ts_device_name(grad->device));
     return TS_OK;

@@ -91,8 +91,9 @@ static ts_status print_node(ts_run *walk, ts_node *n, uint32_t number, void *ctx
 {
     const printer *p = ctx;
     bool dot = p->format == TS_AUTOGRAD_DOT;
-    char line[LINE];
-    ts_node_describe(n, line, sizeof line);
+    char text[LINE], line[LINE];
+    ts_node_describe(n, text, sizeof text);
+    ts_escape(line, sizeof line, text, false);
     fprintf(p->out, dot ? "  n%" PRIu32 " [label=\"" : "%4" PRIu32 "  ", number);
     for (const char *c = line; *c; c++)
         fprintf(p->out, dot && (*c == '"' || *c == '\\') ? "\\%c" : "%c", *c);

@@ -483,11 +483,8 @@ const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packe
     }
     c = *find(run, s);
     if (!c) {
-        ts_inside in = {.node = node};
-        ts_inside_enter(run, &in);
-        ts_status status = collect(run, s, &c);
-        ts_inside_leave(run, &in);
-        TS_TRY_NULL(status);
+        TS_INSIDE(run, .node = node);
+        TS_TRY_NULL(collect(run, s, &c));
     }
     const ts_saved *k = &c->kept[packed->saved.version];
     if (k->op != node->op)

@@ -32,7 +32,8 @@ ts_status ts_autograd_install(void)
     return ts_register_fallback(TS_KEY_AUTOGRAD, ts_record, NULL);
 }
 
-/** A rule with its place in the list of all, which end with the library: nodes point at them. */
+/** A rule with its place in the list of all, which end with the library: nodes point at them.
+ * Those that are registered again are there already. */
 typedef struct owned_rule {
     ts_vjp vjp;
     struct owned_rule *next;
@@ -45,15 +46,22 @@ ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *o
     ts_vjp_opts given;
     TS_TRY(TS_CHECK_POINTERS(op, rule));
     TS_TRY(TS_CHECK_OPTS(&given, opts));
-    owned_rule *o = ts_sys_calloc(sizeof *o);
-    if (!o)
-        return ts_fail_memory("a gradient rule", sizeof *o);
-    o->vjp.rule = rule;
-    o->vjp.always = given.saves;
-    memcpy(o->vjp.saves, given.saves_for, sizeof o->vjp.saves);
+    ts_vjp wanted = {0}; /* compared as bytes */
+    wanted.rule = rule;
+    wanted.always = given.saves;
+    memcpy(wanted.saves, given.saves_for, sizeof wanted.saves);
     ts_registry_begin();
-    o->next = rules;
-    rules = o;
+    owned_rule *o = rules;
+    while (o && memcmp(&o->vjp, &wanted, sizeof wanted) != 0)
+        o = o->next;
+    if (!o) {
+        o = ts_sys_calloc(sizeof *o);
+        if (!o)
+            return ts_registry_end(ts_fail_memory("a gradient rule", sizeof *o));
+        memcpy(&o->vjp, &wanted, sizeof wanted);
+        o->next = rules;
+        rules = o;
+    }
     return ts_registry_end(ts_vjp_set(op, &o->vjp));
 }
 

@@ -62,11 +62,12 @@ static bool wrong(const char *format, ...) __attribute__((format(printf, 1, 2)))
 static bool wrong(const char *format, ...)
 {
     va_list args;
-    fprintf(stderr, "ts-conformance: ");
+    char text[512], shown[sizeof text];
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "; --help tells more\n");
+    fprintf(stderr, "ts-conformance: %s; --help tells more\n",
+            ts_escape_text(shown, sizeof shown, text));
     return false;
 }
 

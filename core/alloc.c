@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/alloc.h"
 #include "core/process.h"
+#include "include/tessera/program.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -428,7 +429,6 @@ void ts_alloc_remove(void)
 
 void ts_alloc_from_environment(void)
 {
-    const char *mode = getenv("TS_ALLOC");
-    if (mode && strcmp(mode, "system") == 0)
+    if (ts_variable_choice("TS_ALLOC", "system") == 0)
         ts_alloc_system = true;
 }

@@ -123,4 +123,17 @@ void ts_sys_free(void *block);
 /** For tests: called with the bytes before each system allocation; returning true makes it fail. */
 extern bool (*ts_alloc_fault)(size_t bytes);
 
+/** A block that its C block gives back, also when an exception ends that. */
+typedef struct ts_held {
+    ts_thread *thread;
+    void *at; /* NULL: none */
+    size_t bytes;
+} ts_held;
+TS_INLINE void ts_held_free(ts_held *held)
+{
+    if (held->at)
+        ts_free(held->thread, held->at, held->bytes);
+}
+#define TS_HELD __attribute__((cleanup(ts_held_free)))
+
 #endif

@@ -23,6 +23,62 @@ static const char *name_at(const char *names, int index, char *name, size_t size
     return name;
 }
 
+/** Whether word is one of the words of a list, which spaces separate. */
+static bool is_among(const char *word, const char *list)
+{
+    size_t length = strlen(word);
+    for (const char *p = list; *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strcspn(p, " ") == length && strncmp(p, word, length) == 0)
+            return true;
+    return false;
+}
+
+/** What an argument is, by its name: the library calls the same things the same. */
+static const char *noun_of(const char *name, bool object)
+{
+    static const struct {
+        bool object;
+        const char *noun, *names;
+    } nouns[] = {
+        {false, "a path", "path dir"},
+        {false, "a name", "name column x_column y_column activation function op"},
+        {false, "a text", "text label about format schema topic buffer json_text"},
+        {false, "a list", "argv args rets values inputs outputs parts"},
+        {false, "a function", "fn visit write hook kernel callback"},
+        {false, "a rule", "rule"},
+        {false, "options", "opts"},
+        {false, "a ts_module_type", "type"},
+        {false, "a ts_training", "training"},
+        {false, "a schedule", "schedule"},
+        {false, "a backend", "backend"},
+        {false, "a region", "region"},
+        {false, "a registration", "registration"},
+        {false, "a file", "file out"},
+        {false, "a place for the result", "description status batch checkpoint device fd list "
+                                          "graph stats stream event value ms"},
+        {true, "a module", "m child model sequential"},
+        {true, "an optimizer", "o optimizer"},
+        {true, "a scaler", "s"},
+        {true, "an open file", "st"},
+        {true, "a chart", "chart"},
+        {true, "a CSV log", "csv"},
+        {true, "a table", "table"},
+        {true, "a progress line", "progress"},
+        {true, "a checkpoint", "checkpoint"},
+        {true, "a loader", "loader"},
+        {true, "a run", "run"},
+        {true, "a graph", "graph"},
+        {true, "a node", "node"},
+        {true, "a running call", "call"},
+        {true, "a tensor", "t x loss grad gradient"},
+    };
+    const char *dot = strrchr(name, '.');
+    for (int i = 0; i < TS_COUNTOF(nouns); i++)
+        if (nouns[i].object == object && is_among(dot ? dot + 1 : name, nouns[i].names))
+            return nouns[i].noun;
+    return object ? "an object" : "a pointer";
+}
+
 static ts_status fail_null(ts_check_place at, const char *name, const char *expected, bool object)
 {
     if (object && ts_error_code() != TS_OK)
@@ -34,8 +90,8 @@ static ts_status fail_null(ts_check_place at, const char *name, const char *expe
 ts_status ts_check_null(ts_check_place at, const char *names, int index, bool object)
 {
     char name[64];
-    return fail_null(at, name_at(names, index, name, sizeof name),
-                     object ? "an object" : "a pointer", object);
+    name_at(names, index, name, sizeof name);
+    return fail_null(at, name, noun_of(name, object), object);
 }
 
 /** The error of what is no tensor: NULL, TS_NONE or one that was released. */
@@ -99,6 +155,27 @@ ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const c
     return TS_OK;
 }
 
+ts_status ts_check_name(ts_check_place at, const char *name, const char *text, int most,
+                        const char *without, const char *reserved)
+{
+    if (!text)
+        return fail_null(at, name, "a name", false);
+    size_t length = strlen(text);
+    bool good = length && length <= (size_t)most;
+    for (const char *p = text; *p; p++) /* what files, messages and variables can hold */
+        good &= *p > ' ' && *p < 0x7f && !strchr(without, *p);
+    if (!good)
+        return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,
+                          "argument '%s': expected a name of 1 to %d printable ASCII characters "
+                          "without blanks%s%s, got '%.200s'",
+                          name, most, *without ? " and without " : "", without, text);
+    if (is_among(text, "__metadata__") || is_among(text, reserved))
+        return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,
+                          "argument '%s': expected a name that is not reserved, got '%s'", name,
+                          text);
+    return TS_OK;
+}
+
 ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected, ts_scalar got)
 {
     const char *dot = strrchr(name, '.'); /* a field of options goes by its own name */
@@ -116,11 +193,13 @@ ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, s
                               const void *opts)
 {
     size_t given = opts ? *(const size_t *)opts : size;
-    if (given < sizeof given || given > size)
+    /* the structs of all versions end at a multiple of their first field's size */
+    if (given < sizeof given || given > size || given % sizeof given)
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site,
                           "set .size to the size of the struct, or use TS_OPTS()",
-                          "argument '%s': expected a size from %zu to %zu, got %zu", name,
-                          sizeof given, size, given);
+                          "argument '%s': expected a .size of %zu, or a smaller multiple of %zu "
+                          "from an earlier version, got %zu",
+                          name, size, sizeof given, given);
     memset(copy, 0, size);
     if (opts)
         memcpy(copy, opts, given);

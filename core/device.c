@@ -33,7 +33,7 @@ const char *ts_device_name(ts_device device)
     for (; key[n] && n < 24; n++)
         out[n] = (char)(key[n] >= 'A' && key[n] <= 'Z' ? key[n] + 32 : key[n]);
     out[n] = 0;
-    if (device.backend != TS_KEY_CPU && device.backend != TS_KEY_META)
+    if ((device.backend != TS_KEY_CPU && device.backend != TS_KEY_META) || device.index)
         snprintf(out + n, sizeof ring[0] - n, ":%d", device.index);
     return out;
 }
@@ -46,6 +46,9 @@ ts_status ts_set_default_device(ts_device device)
         return ts_error_set(TS_ERR_DEVICE,
                             "set_default_device: expected a known backend, got key %d",
                             device.backend);
+    /* a key with a name alone has kernels that know its devices */
+    if (ts_device_count(device.backend))
+        TS_TRY(ts_device_check(device, "set_default_device"));
     ts_thread_self()->device = device;
     return TS_OK;
 }
@@ -84,8 +87,13 @@ ts_status ts_device_check(ts_device device, const char *what)
         atomic_store_explicit(&counted[device.backend], count, memory_order_relaxed);
     if (device.index < count)
         return TS_OK;
+    if (count == 1)
+        return ts_error_set(TS_ERR_DEVICE, "%s: expected %s, the only one, got %s", what,
+                            ts_device_name((ts_device){device.backend, 0}), ts_device_name(device));
     if (count)
-        return ts_error_set(TS_ERR_DEVICE, "%s: expected one of %d devices, got %s", what, count,
+        return ts_error_set(TS_ERR_DEVICE, "%s: expected a device from %s to %s, got %s", what,
+                            ts_device_name((ts_device){device.backend, 0}),
+                            ts_device_name((ts_device){device.backend, (uint8_t)(count - 1)}),
                             ts_device_name(device));
     const ts_backend *b = ts_backend_of(device);
     if (b) { /* it may say why it has none */
@@ -107,11 +115,17 @@ ts_status ts_device_check(ts_device device, const char *what)
                              "%s: no backend is loaded for %s", what, ts_device_name(device));
 }
 
+const char *ts_move_hint(ts_device got, ts_device expected)
+{
+    return got.backend == TS_KEY_META || expected.backend == TS_KEY_META
+               ? "META tensors have no values: make both there, or both elsewhere"
+               : "move it with ts_to_device()";
+}
+
 ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats)
 {
     TS_TRY(ts_device_check(device, "device_memory_stats"));
-    if (!stats)
-        return ts_fail_null("device_memory_stats", __builtin_return_address(0), "stats");
+    TS_TRY(TS_CHECK_POINTERS(stats));
     const ts_backend *b = ts_backend_of(device);
     if (device.backend == TS_KEY_CPU) {
         *stats = ts_memory_get_stats();
@@ -235,12 +249,10 @@ ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_de
     TS_TRY_NULL(TS_CHECK_LIST(sizes, ndim));
     TS_TRY_NULL(ts_device_check(device, "empty_pinned"));
     ts_thread *thread = ts_thread_self();
-    /* checks, without memory */
-    ts_tensor *plain = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_META);
-    if (!plain)
+    int64_t numel, bytes;
+    if (!ts_layout_ok("empty_pinned", __builtin_return_address(0), dtype, sizes, ndim, &numel,
+                      &bytes))
         return NULL;
-    int64_t bytes = plain->storage->bytes;
-    ts_tensor_unref(plain);
     const ts_backend *b = ts_backend_of(device);
     if (!bytes || !b || !b->host_allocate) {
         ts_tensor *t = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_CPU);
@@ -315,8 +327,7 @@ static ts_status gave_none(ts_device device, const char *what)
 ts_status ts_stream_new(ts_device device, ts_stream **stream)
 {
     TS_TRY(ts_device_check(device, "stream_new"));
-    if (!stream)
-        return ts_fail_null("stream_new", __builtin_return_address(0), "stream");
+    TS_TRY(TS_CHECK_POINTERS(stream));
     const ts_backend *b = ts_backend_of(device);
     *stream = NULL;
     if (b && b->stream_new && !(*stream = b->stream_new(b->state, device.index)))
@@ -369,8 +380,7 @@ ts_status ts_record_stream(ts_tensor *t)
 ts_status ts_event_new(ts_device device, ts_event **event)
 {
     TS_TRY(ts_device_check(device, "event_new"));
-    if (!event)
-        return ts_fail_null("event_new", __builtin_return_address(0), "event");
+    TS_TRY(TS_CHECK_POINTERS(event));
     const ts_backend *b = ts_backend_of(device);
     *event = NULL;
     if (b && b->event_new && !(*event = b->event_new(b->state, device.index)))
@@ -429,9 +439,12 @@ ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, dou
 {
     TS_TRY(ts_device_check(device, "event_elapsed"));
     const ts_backend *b = ts_backend_of(device);
-    if (!b || !b->event_elapsed || !start || !end || !ms)
+    TS_TRY(TS_CHECK_POINTERS(ms));
+    if (!b || !b->event_elapsed || !start || !end) /* events of such a device are NULL */
         return ts_error_set(TS_ERR_UNSUPPORTED,
-                            "event_elapsed: %s does not measure, or an event is NULL",
+                            "event_elapsed: expected two events of a device that measures, got "
+                            "%s and %s of %s",
+                            start ? "an event" : "NULL", end ? "an event" : "NULL",
                             ts_device_name(device));
     return reported(b->event_elapsed(b->state, device.index, start, end, ms), device,
                     "event_elapsed");

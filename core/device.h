@@ -30,6 +30,14 @@ TS_INLINE const ts_backend *ts_backend_of(ts_device device)
 
 /** Checks that the device exists. META and the CPU have one each. */
 ts_status ts_device_check(ts_device device, const char *what);
+/** False for cpu:1, which no backend could have; of the others ts_device_check() tells more. */
+TS_INLINE bool ts_device_exists(ts_device device)
+{
+    return TS_LIKELY(!device.index) ||
+           (device.backend != TS_KEY_CPU && device.backend != TS_KEY_META);
+}
+/** What to do about a tensor on one device where one on another is expected. */
+const char *ts_move_hint(ts_device got, ts_device expected);
 /** Memory of a device with a backend; NULL with an error. bytes > 0. */
 void *ts_device_allocate(ts_device device, int64_t bytes, const char *what);
 void ts_device_release(ts_device device, void *data, int64_t bytes);

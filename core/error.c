@@ -58,28 +58,36 @@ void ts_error_print(void)
     fprintf(stderr, "error: %s (%s)\n", e->message, ts_status_name(e->code));
     if (e->hint[0])
         fprintf(stderr, "  hint: %s\n", e->hint);
-    char site[256];
+    char site[256], shown[sizeof site];
     if (e->site)
-        fprintf(stderr, "  called from %s\n", ts_format_site(site, sizeof site, e->site));
+        fprintf(stderr, "  called from %s\n",
+                ts_escape(shown, sizeof shown, ts_format_site(site, sizeof site, e->site), false));
 }
 
-/** Writes text to out so that a terminal shows it as it is: bytes that are no UTF-8, control
- *  characters (C1 too) and marks that change the direction or are not seen become \xNN. Line feeds
- *  and tabs stay. What no longer fits is left out. */
-static void escape(char *out, size_t size, const char *text)
+/** Whether a terminal shows the character itself and nothing else happens. */
+static bool is_shown(uint32_t c, bool lines)
+{
+    if (c < 0x20)
+        return lines && (c == '\n' || c == '\t');
+    return !(c >= 0x7f && c < 0xa0) && c != 0xad && c != 0x61c && c != 0x180e &&
+           !(c >= 0x200b && c <= 0x200f) && !(c >= 0x2028 && c <= 0x202e) &&
+           !(c >= 0x2060 && c <= 0x206f) && !(c >= 0xd800 && c < 0xe000) && c != 0xfeff &&
+           !(c >= 0xfff9 && c <= 0xfffb) && !(c >= 0xe0000 && c < 0xe0080) && c <= 0x10ffff;
+}
+
+const char *ts_escape(char *out, size_t size, const char *text, bool lines)
 {
     size_t used = 0;
+    if (size == 0)
+        return out;
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        int more = *p < 0x80 ? 0 : (*p & 0xe0) == 0xc0 ? 1 : (*p & 0xf0) == 0xe0 ? 2 : 3;
+        int more = (*p & 0xe0) == 0xc0 ? 1 : (*p & 0xf0) == 0xe0 ? 2 : (*p & 0xf8) == 0xf0 ? 3 : 0;
         uint32_t c = more ? *p & (0x3fu >> more) : *p;
         int n = 1;
         while (n <= more && (p[n] & 0xc0) == 0x80)
             c = c << 6 | (p[n++] & 0x3f);
-        bool shown = n == more + 1 && c <= 0x10ffff &&
-                     c >= (const uint32_t[]){0, 0x80, 0x800, 0x10000}[more] &&
-                     (c >= 0x20 || c == '\n' || c == '\t') && !(c >= 0x7f && c < 0xa0) &&
-                     c != 0x61c && !(c >= 0x200b && c <= 0x200f) && !(c >= 0x2028 && c <= 0x202e) &&
-                     !(c >= 0x2060 && c <= 0x206f) && !(c >= 0xd800 && c < 0xe000) && c != 0xfeff;
+        bool shown = n == more + 1 && (more || *p < 0x80) && is_shown(c, lines) &&
+                     c >= (const uint32_t[]){0, 0x80, 0x800, 0x10000}[more];
         size_t need = (size_t)n * (shown ? 1 : 4);
         if (used + need >= size)
             break;
@@ -91,6 +99,12 @@ static void escape(char *out, size_t size, const char *text)
         p += n;
     }
     out[used] = 0;
+    return out;
+}
+
+const char *ts_escape_text(char *buffer, size_t size, const char *text)
+{
+    return ts_escape(buffer, buffer ? size : 0, text ? text : "", false);
 }
 
 static ts_status fail(ts_status code, const char *op, const void *site, const char *hint,
@@ -107,9 +121,9 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
     e->told = false;
     e->site = site;
-    snprintf(e->op, sizeof e->op, "%s", op ? op : "");
-    escape(e->hint, sizeof e->hint, advice);
-    escape(e->message, sizeof e->message, text);
+    ts_escape(e->op, sizeof e->op, op ? op : "", true);
+    ts_escape(e->hint, sizeof e->hint, advice, true);
+    ts_escape(e->message, sizeof e->message, text, true);
     return e->code;
 }
 
@@ -231,11 +245,11 @@ void ts_log_set_callback(ts_log_fn callback, void *payload)
 
 bool ts_log_on(const char *topic)
 {
+    if (!topic)
+        return false;
     if (sink.callback)
         return true;
-    if (!sink.topics[0])
-        return false;
-    if (strcmp(sink.topics, "all") == 0)
+    if (strcmp(sink.topics, "all") == 0 || strcmp(topic, "warning") == 0)
         return true;
     size_t length = strlen(topic);
     for (const char *p = sink.topics; *p; p += strcspn(p, ","), p += *p == ',')
@@ -248,12 +262,13 @@ void ts_log_write(const char *topic, const char *format, ...)
 {
     if (!ts_log_on(topic))
         return;
-    char line[1024];
+    char text[1024], line[sizeof text];
     va_list args;
     TS_C_LOCALE;
     va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    ts_escape(line, sizeof line, text, false);
     if (sink.callback)
         sink.callback(sink.payload, topic, line);
     else

@@ -32,6 +32,13 @@ TS_COLD ts_status ts_fail_callback(ts_status status, const char *op, const void 
 /** Where a code address lies, as "main+0x1c in prog" or, without a symbol, "prog+0x11c9", which
  *  addr2line takes. Returns buffer. */
 const char *ts_format_site(char *buffer, size_t size, const void *site);
+/**
+ * Writes text to out so that a terminal shows it as it is: bytes that are no UTF-8, control
+ * characters (C1 too), tags, and marks that change the direction or are not seen become \xNN. Line
+ * feeds and tabs stay with `lines`. What no longer fits is left out. Returns out. What comes from a
+ * file or a caller is printed through here: by the record and the log, or by who prints it.
+ */
+const char *ts_escape(char *out, size_t size, const char *text, bool lines);
 /** Reads the topics that TS_LOG names. */
 void ts_log_from_environment(void);
 

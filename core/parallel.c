@@ -79,6 +79,10 @@ static int initial_threads(void)
         int64_t n;
         if (ts_read_int(wanted, 1, INT_MAX, &n))
             return (int)n;
+        ts_log_write("warning",
+                     "TS_NUM_THREADS: expected a whole number from 1 on, got '%.200s', which "
+                     "changes nothing",
+                     wanted);
     }
     return processors();
 }

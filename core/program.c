@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <locale.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -110,6 +111,21 @@ static bool is_one_of(const char *text, const char *list)
         if (strcspn(p, "|") == length && strncmp(p, text, length) == 0)
             return true;
     return false;
+}
+
+int ts_variable_choice(const char *name, const char *one_of)
+{
+    const char *value = name ? getenv(name) : NULL;
+    if (!value || !*value || !one_of)
+        return -1;
+    size_t length = strlen(value);
+    int number = 0;
+    for (const char *p = one_of; *p; p += strcspn(p, "|"), p += *p == '|', number++)
+        if (strcspn(p, "|") == length && strncmp(p, value, length) == 0)
+            return number;
+    ts_log_write("warning", "%s: expected %s, got '%.200s', which changes nothing", name, one_of,
+                 value);
+    return -1;
 }
 
 static ts_status set(const ts_argument *a, const char *value)

@@ -6,6 +6,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
+#include "include/tessera/program.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -251,8 +252,7 @@ ts_status ts_fail_dead(const char *op, const void *site, const char *argument, c
 
 void ts_scopes_from_environment(void)
 {
-    const char *what = getenv("TS_DEBUG");
-    if (!what || strcmp(what, "scopes") != 0)
+    if (ts_variable_choice("TS_DEBUG", "scopes") != 0)
         return;
     quarantine = ts_sys_calloc(QUARANTINED * sizeof *quarantine);
     ts_scopes_watched = quarantine != NULL;

@@ -160,26 +160,34 @@ ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m)
     return tensor_init(t, s, (char *)s + 64, m, TS_KEYSET(TS_KEY_CPU));
 }
 
+bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_t *sizes, int ndim,
+                  int64_t *numel, int64_t *bytes)
+{
+    char text[160];
+    if ((unsigned)dtype >= TS_DTYPE_COUNT)
+        ts_fail_op(TS_ERR_DTYPE, op, site, NULL,
+                   "argument 'dtype': expected a dtype, got number %d", (int)dtype);
+    else if (ndim < 0 || ndim > TS_MAX_DIMS)
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'ndim': expected 0 to %d, got %d",
+                   TS_MAX_DIMS, ndim);
+    else if (ndim && !sizes)
+        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'sizes': expected %d sizes, got NULL",
+                   ndim);
+    else if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], numel, bytes))
+        ts_fail_op(TS_ERR_SHAPE, op, site, NULL,
+                   "argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got %s",
+                   ts_format_sizes(text, sizeof text, sizes, ndim));
+    else
+        return true;
+    return false;
+}
+
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device)
 {
-    char text[160];
     int64_t numel, bytes;
-    if ((unsigned)dtype >= TS_DTYPE_COUNT) {
-        ts_error_set(TS_ERR_DTYPE, "new tensor: expected a dtype, got number %d", (int)dtype);
+    if (!ts_layout_ok("new tensor", NULL, dtype, sizes, ndim, &numel, &bytes))
         return NULL;
-    }
-    if (ndim < 0 || ndim > TS_MAX_DIMS) {
-        ts_error_set(TS_ERR_SHAPE, "new tensor: expected 0 to %d dimensions, got %d", TS_MAX_DIMS,
-                     ndim);
-        return NULL;
-    }
-    if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes)) {
-        ts_error_set(TS_ERR_SHAPE,
-                     "new tensor: expected sizes >= 0 whose bytes fit 63 bits, got %s",
-                     ts_format_sizes(text, sizeof text, sizes, ndim));
-        return NULL;
-    }
     ts_meta m = ts_meta_of(sizes, dtype, device, ndim, numel);
     return ts_tensor_new_unchecked(thread, &m);
 }
@@ -220,29 +228,9 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
 {
     static const char op[] = "from_blob";
     const void *site = __builtin_return_address(0);
-    char text[160];
     int64_t numel, bytes;
-    if ((unsigned)dtype >= TS_DTYPE_COUNT) {
-        ts_fail_op(TS_ERR_DTYPE, op, site, NULL,
-                   "argument 'dtype': expected a dtype, got number %d", (int)dtype);
+    if (!ts_layout_ok(op, site, dtype, sizes, ndim, &numel, &bytes))
         return NULL;
-    }
-    if (ndim < 0 || ndim > TS_MAX_DIMS) {
-        ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument 'ndim': expected 0 to %d, got %d",
-                   TS_MAX_DIMS, ndim);
-        return NULL;
-    }
-    if (ndim && !sizes) {
-        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'sizes': expected %d sizes, got NULL",
-                   ndim);
-        return NULL;
-    }
-    if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes)) {
-        ts_fail_op(TS_ERR_SHAPE, op, site, NULL,
-                   "argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got %s",
-                   ts_format_sizes(text, sizeof text, sizes, ndim));
-        return NULL;
-    }
     if (numel && !data) {
         ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument 'data': expected %lld elements, got NULL",
                    (long long)numel);
@@ -340,13 +328,17 @@ void *ts_data_mut(ts_tensor *t)
 int64_t ts_size(const ts_tensor *t, int dim)
 {
     if (!t) {
-        ts_fail_null("size", NULL, "t");
+        ts_fail_null("size", __builtin_return_address(0), "t");
         return -1;
     }
     int d = dim < 0 ? dim + t->ndim : dim;
     if (d < 0 || d >= t->ndim) {
-        ts_fail_op(TS_ERR_INDEX, "size", NULL, NULL, "argument 'dim': expected %d to %d, got %d",
-                   -t->ndim, t->ndim - 1, dim);
+        if (t->ndim)
+            ts_fail_op(TS_ERR_INDEX, "size", __builtin_return_address(0), NULL,
+                       "argument 'dim': expected %d to %d, got %d", -t->ndim, t->ndim - 1, dim);
+        else
+            ts_fail_op(TS_ERR_INDEX, "size", __builtin_return_address(0), NULL,
+                       "argument 't': expected a tensor with dims, got one without");
         return -1;
     }
     return t->sizes[d];
@@ -355,17 +347,19 @@ int64_t ts_size(const ts_tensor *t, int dim)
 ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes, int ndim)
 {
     ts_thread *thread = ts_thread_self();
-    if (ndim > 0)
-        TS_TRY_NULL(TS_CHECK_LIST(sizes, ndim));
-    ts_tensor *t = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_CPU);
-    if (!t)
+    const void *site = __builtin_return_address(0);
+    int64_t numel, bytes;
+    if (!ts_layout_ok("from_array", site, dtype, sizes, ndim, &numel, &bytes))
         return NULL;
-    if (t->numel && !data) {
-        ts_fail_op(TS_ERR_NULL, "from_array", __builtin_return_address(0), NULL,
-                   "argument 'data': expected %lld elements, got NULL", (long long)t->numel);
-        ts_tensor_unref(t);
+    if (numel && !data) {
+        ts_fail_op(TS_ERR_NULL, "from_array", site, NULL,
+                   "argument 'data': expected %lld elements, got NULL", (long long)numel);
         return NULL;
     }
+    ts_meta m = ts_meta_of(sizes, dtype, TS_DEVICE_CPU, ndim, numel);
+    ts_tensor *t = ts_tensor_new_unchecked(thread, &m);
+    if (!t)
+        return NULL;
     if (t->numel)
         memcpy(t->data, data, (size_t)t->storage->bytes);
     TS_TELL(thread, constant, t);

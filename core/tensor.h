@@ -130,10 +130,10 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
     return ts_tensor_init(t);
 }
 
-/**
- * Uninitialised contiguous tensor with one reference, owned by the caller; NULL with an error.
- * @param sizes  ndim sizes, all checked to be >= 0
- */
+/** What a tensor of these sizes holds; false with an error that names the argument of `op`. */
+bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_t *sizes, int ndim,
+                  int64_t *numel, int64_t *bytes);
+/** Uninitialised contiguous tensor with one reference, owned by the caller; NULL with an error. */
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device);
 /** As above of what is known to fit, its numel too: no checks. */

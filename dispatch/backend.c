@@ -95,6 +95,8 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
     ts_error_clear();
     ts_status status = b->install ? b->install(b->state, key) : TS_OK;
     if (status == TS_OK)
+        status = ts_kernels_have_ops(b->name);
+    if (status == TS_OK)
         status = ts_device_tell(b);
     if (status != TS_OK && ts_error_code() == TS_OK)
         return ts_error_set(status, "%s: install failed without a message (%s)", what,
@@ -108,6 +110,7 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
 ts_status ts_register_backend(const ts_backend *backend, ts_key *key)
 {
     ts_key taken = TS_KEY_INVALID;
+    TS_TRY(TS_CHECK_POINTERS(backend));
     ts_registry_begin();
     ts_status status = ts_registry_end(add(backend, "register_backend", &taken));
     if (status == TS_OK && key)

@@ -1,5 +1,6 @@
 /** @file call.c  Redispatch, boxed calls, and everything rare on the way into a call. */
 // SPDX-License-Identifier: MIT
+#include "core/device.h"
 #include "dispatch/invoke.h"
 #include "dispatch/registry.h"
 #include "dispatch/timers.h"
@@ -106,6 +107,13 @@ static ts_status call_from(const void *site, int op, const ts_value *args, int n
             return ts_fail_op(TS_ERR_VALUE, s->name, site, ts_ops[op].schema_text,
                               "argument '%s': got a value of kind %d", s->args[i].name,
                               args[i].tag);
+        if (args[i].tag == TS_TAG_DEVICE && !ts_device_exists(args[i].device))
+            return ts_device_check(args[i].device, s->name);
+        bool list = args[i].tag == TS_TAG_TENSORS || args[i].tag == TS_TAG_INTS;
+        if (list && args[i].count > INT32_MAX)
+            return ts_fail_op(TS_ERR_VALUE, s->name, site, NULL,
+                              "argument '%s': expected 0 to %d entries, got %d", s->args[i].name,
+                              INT32_MAX, (int32_t)args[i].count);
     }
     int given = 0;
     for (int i = 0; i < nrets; i++)

@@ -29,6 +29,8 @@ typedef struct ts_schema {
 
 /** Parses "ns.name(Tensor self, Tensor? bias, Scalar s, int[] sizes) -> (Tensor, Tensor)". */
 ts_status ts_schema_parse(const char *text, ts_schema *schema);
+/** Whether a schema could begin with text. */
+bool ts_is_op_name(const char *text);
 
 /** The tensors of an argument: one, the members of a list, or none. */
 TS_INLINE ts_tensor *const *ts_value_members(const ts_value *v, uint32_t *count)
@@ -128,8 +130,8 @@ typedef struct ts_op_info {
 
 /** What a backend kernel takes without conversion. */
 typedef struct ts_accepts {
-    uint16_t dtypes; /* bit per dtype that compute may be; 0 = all, but never in a table */
-    uint8_t strided; /* any strides, else contiguous */
+    uint16_t dtypes;  /* bit per dtype that compute may be; 0 = all, but never in a table */
+    uint16_t strided; /* any strides, else contiguous; tables are compared as bytes */
 } ts_accepts;
 
 /** Immutable snapshot of one op's slots; published by a release store (F32). */

@@ -80,7 +80,15 @@ int ts_call_describe(const char *name, const ts_value *args, int nargs, char *bu
 
 ts_status ts_fail_null_arg(int op, int index, const void *site)
 {
-    return ts_fail_null(ts_op_name(op), site, ts_ops[op].schema.args[index].name);
+    const ts_param *arg = &ts_ops[op].schema.args[index];
+    if (arg->kinds >> TS_TAG_INTS & 1)
+        return ts_fail_op(TS_ERR_NULL, ts_op_name(op), site, NULL,
+                          "argument '%s': expected a list of numbers, got NULL", arg->name);
+    if (ts_error_code() == TS_OK && (arg->kinds >> TS_TAG_TENSORS & 1))
+        return ts_fail_op(TS_ERR_NULL, ts_op_name(op), site, NULL,
+                          "argument '%s': expected a list of tensors, got NULL or a list with NULL",
+                          arg->name);
+    return ts_fail_null(ts_op_name(op), site, arg->name);
 }
 
 ts_status ts_absent_tensor(ts_frame *f)

@@ -29,9 +29,7 @@ ts_key ts_key_by_name(const char *name)
 
 ts_status ts_device_from_name(const char *name, ts_device *device)
 {
-    if (!name || !device)
-        return ts_error_set(TS_ERR_NULL,
-                            "device_from_name: expected a name and a place for the device");
+    TS_TRY(TS_CHECK_POINTERS(name, device));
     size_t n = strcspn(name, ":");
     const char *digits = name[n] ? name + n + 1 : "0";
     int64_t index;
@@ -83,14 +81,78 @@ int ts_op_by_name(const char *name)
     return op;
 }
 
+/** Changes of one character that make b of a, at most 47 long. */
+static int distance(const char *a, const char *b)
+{
+    int row[48];
+    int n = (int)strlen(b);
+    for (int k = 0; k <= n; k++)
+        row[k] = k;
+    for (int i = 1; *a; a++, i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int k = 1; k <= n; k++) {
+            int above = row[k];
+            int least = diagonal + (b[k - 1] != *a);
+            least = least < above + 1 ? least : above + 1;
+            row[k] = least < row[k - 1] + 1 ? least : row[k - 1] + 1;
+            diagonal = above;
+        }
+    }
+    return row[n];
+}
+
+const char *ts_op_like(const char *name)
+{
+    int ops = ts_reg.ops > ts_op_count() ? ts_reg.ops : ts_op_count(), best = 0;
+    const char *like = NULL;
+    for (int i = 0; ts_is_op_name(name) && i < ops; i++) {
+        int d = distance(name, ts_ops[i].name);
+        if (d <= 1 + (int)strlen(name) / 4 && (!like || d < best)) {
+            best = d;
+            like = ts_ops[i].name;
+        }
+    }
+    return like;
+}
+
+ts_status ts_fail_unknown_op(const char *what, const char *name)
+{
+    char hint[100] = "";
+    const char *like = ts_op_like(name);
+    if (like)
+        snprintf(hint, sizeof hint, "did you mean '%s'?", like);
+    return ts_error_set_hint(TS_ERR_REGISTRY, hint,
+                             "%s: argument 'op': expected an op's name, got '%.200s'", what, name);
+}
+
+ts_status ts_kernels_have_ops(const char *what)
+{
+    for (const ts_op_entry *e = ts_entries; e; e = e->next)
+        for (int k = 0; k <= TS_KEY_COUNT && e != &ts_fallbacks && e->op < 0; k++)
+            if (e->newest[k] && e->newest[k]->transaction == ts_reg.transaction) {
+                char hint[160];
+                const char *like = ts_op_like(e->name);
+                snprintf(hint, sizeof hint, like ? "did you mean '%s'?" :
+                         "register the op in the same install, or ask ts_op_by_name() first", like);
+                return ts_error_set_hint(
+                    TS_ERR_REGISTRY, hint,
+                    "%s: registers %s of op '%s' for %s, and there is no such op", what,
+                    k == TS_KEY_COUNT ? "the gradient" : "a kernel", e->name,
+                    k == TS_KEY_COUNT ? "AUTOGRAD" : ts_key_name((ts_key)k));
+            }
+    return TS_OK;
+}
+
 /** The entry for a name, made on demand; NULL with an error. Lock held. */
 static ts_op_entry *entry_get(const char *name)
 {
     ts_op_entry *e;
-    if (!name || strlen(name) >= sizeof e->name || !name[0]) {
-        ts_error_set(TS_ERR_REGISTRY,
-                     "registry: expected an op name of 1 to 47 characters, got '%s'",
-                     name ? name : "NULL");
+    if (!name || !ts_is_op_name(name)) {
+        ts_error_set(name ? TS_ERR_REGISTRY : TS_ERR_NULL,
+                     "registry: argument 'op': expected an op's name of 1 to 47 letters, digits, "
+                     "'_' and '.', no digit first, got %s%.200s%s",
+                     name ? "'" : "", name ? name : "NULL", name ? "'" : "");
         return NULL;
     }
     if ((e = entry_find(name)))
@@ -209,12 +271,14 @@ static ts_status op_add(const char *schema, const ts_op_opts *o, const void *sit
 
 ts_status ts_register_op(const char *schema, int *op)
 {
+    TS_TRY(TS_CHECK_POINTERS(schema));
     return op_add(schema, &(ts_op_opts){0}, __builtin_return_address(0), op);
 }
 
 ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
 {
     ts_op_opts o;
+    TS_TRY(TS_CHECK_POINTERS(schema));
     TS_TRY(TS_CHECK_OPTS(&o, opts));
     return op_add(schema, &o, __builtin_return_address(0), op);
 }
@@ -242,11 +306,12 @@ static const char *name_keep(const char *name)
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,
                       ts_key *key)
 {
-    if (!name || !name[0] || strlen(name) >= NAME_BYTES || strcmp(name, "?") == 0)
-        return ts_error_set(TS_ERR_REGISTRY, "%s: expected a name of 1 to 23 characters, got '%s'",
-                            what, name ? name : "NULL");
-    if (ts_key_by_name(name) != TS_KEY_INVALID)
-        return ts_error_set(TS_ERR_REGISTRY, "%s: the name '%s' is taken", what, name);
+    const ts_check_place at = {what, __builtin_return_address(0)};
+    TS_TRY(ts_check_name(at, "name", name, NAME_BYTES - 1, ":,", "? auto backends"));
+    for (int i = 0; i < TS_KEY_COUNT; i++) /* devices are found by names in any case */
+        if (strcasecmp(ts_key_name((ts_key)i), name) == 0)
+            return ts_error_set(TS_ERR_REGISTRY, "%s: the name '%s' is taken by key %d, %s", what,
+                                name, i, ts_key_name((ts_key)i));
     int k = from;
     while (k <= to && (ts_reg.named >> k & 1))
         k++;
@@ -295,8 +360,10 @@ ts_status ts_register_layer(const char *name, const char *above, ts_key *key)
 
 /* ----------------------------------------------------------------------------- kernels ---- */
 
-/** The newest registration in a slot of e; NULL with an error. In a transaction. */
-static ts_registration *push(ts_op_entry *e, int slot, const char *schema)
+/** The newest registration in a slot of e; NULL with an error. In a transaction.
+ * @param handle  receives the user's handle; may be NULL */
+static ts_registration *push(ts_op_entry *e, int slot, const char *schema,
+                             ts_registration **handle)
 {
     size_t length = schema ? strlen(schema) + 1 : 0;
     ts_registration *r = ts_sys_alloc(sizeof *r + length);
@@ -313,23 +380,40 @@ static ts_registration *push(ts_op_entry *e, int slot, const char *schema)
     };
     e->newest[slot] = r;
     ts_tables_touch(e);
+    if (handle) /* if it fails, the transaction takes r away */
+        TS_TRY_NULL(ts_handle_give(r, handle));
     return r;
+}
+
+static ts_status check_kernel(const char *what, ts_key key, ts_kernel kernel)
+{
+    const ts_check_place at = {what, __builtin_return_address(0)};
+    if (!kernel)
+        return ts_check_null(at, "kernel", 0, false);
+    if (key < TS_KEY_COUNT && key != TS_KEY_ABSENT && (ts_reg.named >> key & 1))
+        return TS_OK;
+    return ts_error_set_hint(TS_ERR_REGISTRY,
+                             "ts_key_by_name(), ts_register_layer() and ts_register_backend() give "
+                             "keys",
+                             "%s: argument 'key': expected the key of a layer or a backend, got %d",
+                             what, key);
 }
 
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
                         const char *schema, ts_registration **out)
 {
-    if (!kernel || key >= TS_KEY_COUNT)
-        return ts_error_set(
-            TS_ERR_REGISTRY,
-            "register_kernel: expected a kernel and a key below 64 for '%s', got key %d",
-            op ? op : "NULL", key);
+    TS_TRY(check_kernel("register_kernel", key, kernel));
     ts_op_entry *e = entry_get(op);
     if (!e)
         return ts_error_code();
     if (schema && e->op >= 0)
         TS_TRY(schema_check(&ts_ops[e->op].schema, schema, key));
-    ts_registration *r = push(e, key, schema);
+    const ts_registration *newest = e->newest[key];
+    if (!out && newest && !newest->handle && newest->kernel == kernel &&
+        memcmp(&newest->accepts, &accepts, sizeof accepts) == 0 &&
+        (schema ? newest->schema && strcmp(newest->schema, schema) == 0 : !newest->schema))
+        return TS_OK; /* again, and as little to be removed */
+    ts_registration *r = push(e, key, schema, out);
     TS_TRY(r);
     r->kernel = kernel;
     r->accepts = accepts;
@@ -339,8 +423,6 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
                      ts_key_name(key), ts_format_site(a, sizeof a, (const void *)kernel),
                      ts_format_site(b, sizeof b, (const void *)r->older->kernel));
     }
-    if (out)
-        *out = r;
     return TS_OK;
 }
 
@@ -381,10 +463,7 @@ ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, 
 static ts_status fallback_add(ts_key key, ts_kernel kernel, ts_registration **out)
 {
     char a[160], b[160];
-    if (!kernel || key >= TS_KEY_COUNT)
-        return ts_error_set(TS_ERR_REGISTRY,
-                            "register_fallback: expected a kernel and a key below 64, got key %d",
-                            key);
+    TS_TRY(check_kernel("register_fallback", key, kernel));
     const ts_registration *first = ts_fallbacks.newest[key];
     if (first)
         return ts_error_set(
@@ -392,11 +471,9 @@ static ts_status fallback_add(ts_key key, ts_kernel kernel, ts_registration **ou
             "register_fallback: %s has a fallback already: first at %s, again at %s",
             ts_key_name(key), ts_format_site(a, sizeof a, (const void *)first->kernel),
             ts_format_site(b, sizeof b, (const void *)kernel));
-    ts_registration *r = push(&ts_fallbacks, key, NULL);
+    ts_registration *r = push(&ts_fallbacks, key, NULL, out);
     TS_TRY(r);
     r->kernel = kernel;
-    if (out)
-        *out = r;
     return TS_OK;
 }
 
@@ -406,13 +483,12 @@ ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registration **o
     return ts_registry_end(fallback_add(key, kernel, out));
 }
 
-static ts_status unregister(ts_registration *r)
+static ts_status unregister(const ts_registration *handle)
 {
-    if (r->removed)
-        return ts_error_set(TS_ERR_REGISTRY,
-                            "unregister: the registration of '%s' for %s was removed before",
-                            r->entry->name[0] ? r->entry->name : "a fallback",
-                            ts_key_name(r->slot));
+    ts_registration *r = ts_handle_find(handle);
+    if (!r)
+        return ts_error_set(TS_ERR_REGISTRY, "unregister: argument 'registration': expected a "
+                                             "handle, got one whose kernel was removed before");
     if (ts_reg.depth > 1)
         return ts_error_set(TS_ERR_STATE, "unregister: not while a backend is being loaded");
     ts_registration **place = &r->entry->newest[r->slot];
@@ -422,25 +498,25 @@ static ts_status unregister(ts_registration *r)
     ts_tables_touch(r->entry);
     ts_status status = ts_tables_publish(); /* here, because only here it can be put back */
     if (status == TS_OK)
-        ts_registration_bury(r);
+        ts_registration_free(r);
     else
         *place = r;
     return status;
 }
 
-ts_status ts_unregister(ts_registration *r)
+ts_status ts_unregister(ts_registration *registration)
 {
-    if (!r)
-        return ts_error_set(TS_ERR_NULL, "unregister: expected a registration, got NULL");
+    TS_TRY(TS_CHECK_POINTERS(registration));
     ts_registry_begin();
-    return ts_registry_end(unregister(r));
+    return ts_registry_end(unregister(registration));
 }
 
 ts_status ts_key_prefer_fallback(ts_key key, bool prefer)
 {
     if (key >= TS_KEY_COUNT)
-        return ts_error_set(TS_ERR_REGISTRY, "key_prefer_fallback: expected a key below 64, got %d",
-                            key);
+        return ts_error_set(TS_ERR_REGISTRY,
+                            "key_prefer_fallback: argument 'key': expected a key below %d, got %d",
+                            TS_KEY_COUNT, key);
     ts_registry_begin();
     if (prefer)
         ts_reg.prefer_fallback |= TS_KEYSET(key);
@@ -455,7 +531,9 @@ ts_status ts_vjp_set(const char *op, const ts_vjp *vjp)
     ts_op_entry *e = entry_get(op);
     if (!e)
         return ts_error_code();
-    ts_registration *r = push(e, TS_KEY_COUNT, NULL);
+    if (e->newest[TS_KEY_COUNT] && e->newest[TS_KEY_COUNT]->vjp == vjp)
+        return TS_OK;
+    ts_registration *r = push(e, TS_KEY_COUNT, NULL, NULL);
     TS_TRY(r);
     r->vjp = vjp;
     return TS_OK;

@@ -2,8 +2,16 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/op.h"
 
-#include <ctype.h>
 #include <string.h>
+
+/* isalnum() would ask the program's locale */
+static const char in_names[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
+
+/** Characters of the name that text begins with; 0 without one. */
+static size_t name_length(const char *text)
+{
+    return *text >= '0' && *text <= '9' ? 0 : strspn(text, in_names);
+}
 
 typedef struct cursor {
     const char *text, *p;
@@ -25,18 +33,21 @@ static bool take(cursor *c, const char *word)
     size_t n = strlen(word);
     if (strncmp(c->p, word, n) != 0)
         return false;
-    if (isalpha((unsigned char)word[0]) && (isalnum((unsigned char)c->p[n]) || c->p[n] == '_'))
+    if (name_length(word) && strspn(c->p + n, in_names))
         return false;
     c->p += n;
     return true;
 }
+bool ts_is_op_name(const char *text)
+{
+    size_t n = name_length(text);
+    return n && !text[n] && n < sizeof((ts_schema *)NULL)->name;
+}
 static bool identifier(cursor *c, char *out, size_t size)
 {
     blanks(c);
-    size_t n = 0;
-    while (isalnum((unsigned char)c->p[n]) || c->p[n] == '_' || c->p[n] == '.')
-        n++;
-    if (n == 0 || n >= size || isdigit((unsigned char)c->p[0]))
+    size_t n = name_length(c->p);
+    if (n == 0 || n >= size)
         return false;
     memcpy(out, c->p, n);
     out[n] = 0;
@@ -80,7 +91,7 @@ static ts_status type(cursor *c, ts_param *param)
     }
     param->optional = take(c, "?");
     if (*c->p == '(') {
-        if (!(islower((unsigned char)c->p[1]) && c->p[2] == '!' && c->p[3] == ')'))
+        if (!(c->p[1] >= 'a' && c->p[1] <= 'z' && c->p[2] == '!' && c->p[3] == ')'))
             return malformed(c, "a write mark such as (a!)");
         c->p += 4;
         param->written = true;

@@ -17,18 +17,17 @@
 
 typedef struct ts_op_entry ts_op_entry;
 
-/** A kernel, a fallback or a gradient rule. A handle stays valid memory after its removal,
- *  so using a stale one is detected. */
+/** A kernel, a fallback or a gradient rule. */
 struct ts_registration {
     ts_op_entry *entry;
-    uint8_t slot; /* of the entry */
-    bool removed;
+    uint8_t slot;    /* of the entry */
+    uint32_t handle; /* its place among those that have one; 0: nobody can remove it */
     ts_accepts accepts;
     ts_kernel kernel;
     const ts_vjp *vjp;      /* of a gradient rule */
     const char *schema;     /* behind the struct; NULL when unchecked */
     uint64_t transaction;   /* that added it */
-    ts_registration *older; /* same entry and slot; of a removed one: next of the removed */
+    ts_registration *older; /* same entry and slot */
 };
 
 /** All that is registered for one op name, whether the op is known yet or not. Entries stay. */
@@ -59,11 +58,17 @@ void ts_tables_touch(ts_op_entry *e);
 ts_status ts_tables_publish(void);
 void ts_tables_forget(void);
 
-/** Keeps a removed registration until the library unloads. */
-void ts_registration_bury(ts_registration *r);
+/** Gives r a handle for the user: a number, so that it can be told when nothing of r is left. */
+ts_status ts_handle_give(ts_registration *r, ts_registration **handle);
+/** What a handle names; NULL when that was removed. */
+ts_registration *ts_handle_find(const ts_registration *handle);
+/** Frees what is in no slot any more; its handle is stale from now on. */
+void ts_registration_free(ts_registration *r);
 /** Gives the first free key from `from` to `to` a name. In a transaction. */
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,
                       ts_key *key);
+/** TS_ERR_REGISTRY for a kernel or a gradient of the open transaction whose op is not defined. */
+ts_status ts_kernels_have_ops(const char *what);
 /** A kernel of the library's own for a backend; in a transaction. */
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
                         const char *schema, ts_registration **out);

@@ -6,6 +6,9 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/entries.h"
 #include "dispatch/store.h"
+#include "include/tessera/check.h"
+
+#include <string.h>
 
 _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
@@ -108,6 +111,24 @@ void ts_tables_forget(void)
     dirty = NULL;
 }
 
+/**
+ * A table of t's content out of those that it is to replace, or t. A call may still run through any
+ * of them, so none is freed; one that comes again is the same one, and kernels that come and go
+ * without end need no more tables than there are ways for them to stand.
+ */
+static ts_op_table *take_equal(ts_op_table *t)
+{
+    for (ts_op_table *before = t, *old; (old = (ts_op_table *)before->older); before = old) {
+        if (memcmp(old, t, offsetof(ts_op_table, older)) != 0)
+            continue;
+        if (before != t)
+            before->older = old->older;
+        ts_sys_free(t);
+        return old;
+    }
+    return t;
+}
+
 ts_status ts_tables_publish(void)
 {
     ts_op_table *made = NULL;
@@ -124,11 +145,16 @@ ts_status ts_tables_publish(void)
         t->older = made;
         made = t;
     }
-    while (made) {
-        ts_op_table *next = (ts_op_table *)made->older;
-        made->older = atomic_load_explicit(&ts_tables[made->op], memory_order_relaxed);
-        atomic_store_explicit(&ts_tables[made->op], made, memory_order_release);
-        made = next;
+    for (ts_op_table *next; made; made = next) {
+        next = (ts_op_table *)made->older;
+        ts_op_table *now = (ts_op_table *)atomic_load_explicit(&ts_tables[made->op],
+                                                               memory_order_relaxed);
+        made->older = now;
+        ts_op_table *t = take_equal(made);
+        if (t == now)
+            continue;
+        t->older = now;
+        atomic_store_explicit(&ts_tables[t->op], t, memory_order_release);
     }
     ts_tables_forget();
     return TS_OK;
@@ -150,10 +176,11 @@ static const char *const rules[] = {
 
 ts_status ts_op_dump(const char *name, FILE *out)
 {
+    const ts_check_place at = {"op_dump", __builtin_return_address(0)};
+    TS_TRY(ts_check_pointers(at, "op, out", (const void *[]){name, out}, 2, false));
     int op = ts_op_by_name(name);
-    if (op < 0 || op >= ts_op_count() || !out)
-        return ts_error_set(TS_ERR_REGISTRY, "op_dump: expected a known op and a file, got '%s'",
-                            name ? name : "NULL");
+    if (op < 0 || op >= ts_op_count())
+        return ts_fail_unknown_op("op_dump", name);
     ts_registry_begin();
     const ts_op_table *t = atomic_load(&ts_tables[op]);
     fprintf(out, "%s\n", ts_ops[op].schema_text);

@@ -11,8 +11,19 @@
 ts_registry ts_reg;
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static ts_registry before;       /* the open transaction */
-static ts_registration *removed; /* kept, so that a stale handle is told from a live one */
+static ts_registry before; /* the open transaction */
+
+/* A handle is a place here and, above PLACE_BITS, the serial number of who has it. */
+enum { PLACE_BITS = 20 };
+static struct {
+    struct holder {
+        ts_registration *r; /* NULL: free */
+        uint64_t serial;
+        uint32_t next_free;
+    } *at; /* the first stays free: 0 is no place */
+    uint32_t count, room, first_free;
+    uint64_t serial;
+} holders = {.count = 1};
 
 void ts_dispatch_install(void)
 {
@@ -32,11 +43,43 @@ void ts_registry_begin(void)
     }
 }
 
-void ts_registration_bury(ts_registration *r)
+ts_status ts_handle_give(ts_registration *r, ts_registration **handle)
 {
-    r->removed = true;
-    r->older = removed;
-    removed = r;
+    uint32_t place = holders.first_free;
+    if (!place && holders.count >= holders.room) {
+        uint32_t room = holders.room ? 2 * holders.room : 64;
+        struct holder *grown =
+            room >> PLACE_BITS ? NULL : ts_sys_realloc(holders.at, room * sizeof *grown);
+        if (!grown)
+            return ts_fail_memory("a registration's handle", (int64_t)(room * sizeof *grown));
+        holders.at = grown;
+        holders.room = room;
+    }
+    if (place)
+        holders.first_free = holders.at[place].next_free;
+    else
+        place = holders.count++;
+    r->handle = place;
+    holders.at[place] = (struct holder){.r = r, .serial = ++holders.serial};
+    *handle = (ts_registration *)(uintptr_t)(holders.serial << PLACE_BITS | place);
+    return TS_OK;
+}
+
+ts_registration *ts_handle_find(const ts_registration *handle)
+{
+    uint32_t place = (uintptr_t)handle & ((1u << PLACE_BITS) - 1);
+    bool live = place && place < holders.count &&
+                holders.at[place].serial == (uintptr_t)handle >> PLACE_BITS;
+    return live ? holders.at[place].r : NULL;
+}
+
+void ts_registration_free(ts_registration *r)
+{
+    if (r->handle) {
+        holders.at[r->handle] = (struct holder){.next_free = holders.first_free};
+        holders.first_free = r->handle;
+    }
+    ts_sys_free(r);
 }
 
 /** Takes away what the open transaction added. Nothing of it was ever visible to a call. */
@@ -47,7 +90,7 @@ static void roll_back(void)
         for (int k = 0; k <= TS_KEY_COUNT; k++)
             for (ts_registration *r; (r = e->newest[k]) && r->transaction == before.transaction;) {
                 e->newest[k] = r->older;
-                ts_registration_bury(r);
+                ts_registration_free(r);
             }
         if (e->op >= before.ops) {
             if (ts_ops[e->op].flags & TS_OP_RUNTIME)
@@ -97,7 +140,7 @@ void ts_dispatch_remove(void)
         if (e != &ts_fallbacks)
             ts_sys_free(e);
     }
-    free_all(removed);
+    ts_sys_free(holders.at);
     for (int op = 0; op < ts_op_count(); op++) {
         for (const ts_op_table *t = atomic_exchange(&ts_tables[op], NULL), *older; t; t = older) {
             older = t->older;

@@ -14,21 +14,11 @@
 
 const char *ts_quote(const char *text)
 {
-    static _Thread_local char ring[4][84];
+    static _Thread_local char ring[4][100]; /* 80, and one character that is escaped */
     static _Thread_local unsigned next;
     char *out = ring[next++ & 3];
-    int n = 0;
-    for (; text[n] && n < 80; n++)
-        out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
-    if (text[n]) {
-        /* not in the middle of a character */
-        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
-            n--;
-        memcpy(out + n, "...", 3);
-        n += 3;
-    }
-    out[n] = 0;
-    return out;
+    ts_escape(out, sizeof ring[0], text, false);
+    return strlen(out) <= 80 ? out : strcat((char *)ts_escape(out, 81, text, false), "...");
 }
 
 /* -------------------------------------------------------------------------- reading ---- */

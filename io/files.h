@@ -9,7 +9,7 @@
 #include "core/files.h"
 #include "include/tessera/check.h"
 
-/** At most 80 bytes of a text from a file, fit for a message; in a per-thread ring of four. */
+/** At most 80 bytes of a text from a file, escaped for a message; in a per-thread ring of four. */
 const char *ts_quote(const char *text);
 
 /* -------------------------------------------------------------------------- reading ---- */

@@ -116,7 +116,9 @@ void ts_layers_from_environment(void)
             if (strlen(all[i]->name) == length && strncmp(all[i]->name, p, length) == 0)
                 known = ts_watcher_switch(all[i], TS_ALL_THREADS, true) == TS_OK;
         if (!known)
-            ts_log_write("layers", "TS_LAYERS: expected nan, shapes or determinism, got '%.*s'",
+            ts_log_write("warning",
+                         "TS_LAYERS: expected nan, shapes or determinism, got '%.*s', which "
+                         "changes nothing",
                          (int)length, p);
     }
 }

@@ -51,7 +51,7 @@ ts_module *ts_module_new(const ts_module_type *type)
     ts_module_type t;
     TS_TRY_NULL(TS_CHECK_POINTERS(type));
     TS_TRY_NULL(TS_CHECK_OPTS(&t, type));
-    TS_TRY_NULL(TS_CHECK_POINTERS(t.name));
+    TS_TRY_NULL(TS_CHECK_NAME(t.name, NAME_MOST - 1, "", ""));
     ts_module *m = ts_nn_alloc(1, sizeof *m, "a module");
     if (!m)
         return NULL;
@@ -103,16 +103,8 @@ const ts_module_type *ts_module_type_of(const ts_module *m)
  * nmembers is raised by the caller's success. */
 static member *new_member(ts_module *m, const char *function, const char *name)
 {
-    bool good = *name && strlen(name) < NAME_MOST && strcmp(name, "__metadata__") != 0;
-    for (const char *p = name; *p; p++) /* what saved files and messages can hold */
-        good &= *p > ' ' && *p < 0x7f && *p != '.';
-    if (!good) {
-        ts_error_set(TS_ERR_VALUE,
-                     "%s: argument 'name': expected a short name of printable ASCII without '.', "
-                     "other than __metadata__, got '%s'",
-                     function, name);
-        return NULL;
-    }
+    const ts_check_place at = {function, __builtin_return_address(0)};
+    TS_TRY_NULL(ts_check_name(at, "name", name, NAME_MOST - 1, ".", ""));
     for (int i = 0; i < m->nmembers; i++)
         if (strcmp(m->members[i].name, name) == 0) {
             ts_error_set(TS_ERR_VALUE, "%s: argument 'name': this %s has a '%s' already", function,

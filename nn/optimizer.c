@@ -124,6 +124,8 @@ static ts_status check_param(const ts_optimizer *o, const char *const *names,
                              ts_tensor *const *params, int64_t i)
 {
     const char *name = names[i];
+    const ts_check_place at = {"optimizer_add_group", __builtin_return_address(0)};
+    TS_TRY(ts_check_name(at, "names", name, 4095, "", ""));
     if (!ts_requires_grad(params[i]) || !ts_is_leaf(params[i]))
         return ts_error_set(
             TS_ERR_VALUE, "optimizer_add_group: parameter '%s': expected a leaf that requires grad",

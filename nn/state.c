@@ -98,10 +98,12 @@ static void say(ts_load_report *r, const char *format, ...)
 static void note(ts_load_report *r, int64_t *count, const char *kind, const char *name,
                  const char *detail)
 {
+    char shown[512];
+    ts_escape_text(shown, sizeof shown, name);
     if (*count == 0)
         say(r, "%s%s: ", r->text[0] ? "; " : "", kind);
     if (*count < NAMED_MOST)
-        say(r, "%s%s%s", *count ? ", " : "", name, detail);
+        say(r, "%s%s%s", *count ? ", " : "", shown, detail);
     else if (*count == NAMED_MOST)
         say(r, ", ...");
     ++*count;

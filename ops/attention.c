@@ -449,7 +449,9 @@ static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, co
         return false;
     }
     if (!packed && (o->max_seqlen_q || o->max_seqlen_k)) {
-        ts_fail_null(op, site, "cu_seqlens");
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL,
+                   "argument 'cu_seqlens': expected two tensors beside max_seqlen_q or "
+                   "max_seqlen_k, got none");
         return false;
     }
     *b = (boxes){{o->max_seqlen_q, o->max_seqlen_k},
@@ -503,6 +505,7 @@ ts_status ts_scaled_dot_product_attention_backward(ts_tensor *grad, ts_tensor *g
     const char *op = "scaled_dot_product_attention_backward";
     ts_attention_opts o;
     boxes b;
+    TS_TRY(TS_CHECK_LIST(grads, 3));
     ts_value args[9 + OPTIONS] = {V_T(grad),  V_OPT(grad_lse), V_T(query), V_T(key),
                                   V_T(value), V_T(out),        V_T(lse)};
     TS_TRY(TS_CHECK_POINTERS(grads));

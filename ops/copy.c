@@ -28,12 +28,22 @@ static void compute_in_both(ts_frame *f)
         f->plan->compute = result;
 }
 
+/** META takes sizes and has nothing to give. */
+static ts_status check_values(ts_frame *f, ts_device to)
+{
+    if (f->args[0].t->storage->device.backend != TS_KEY_META || to.backend == TS_KEY_META)
+        return TS_OK;
+    return ts_fail_arg_hint(f, 0, TS_ERR_UNSUPPORTED, "make the tensor there with ts_empty_on()",
+                            "a META tensor has no values that %s could hold", ts_device_name(to));
+}
+
 ts_status ts_infer_copy(ts_frame *f)
 {
     plan_one(f);
     if (!f->given)
         return TS_OK;
     const ts_tensor *out = f->rets[0].t;
+    TS_TRY(check_values(f, out->storage->device));
     TS_TRY(ts_check_broadcasts(f, 0, out->sizes, out->ndim));
     ts_plan_result_like(f->plan, 0, out, (ts_dtype)out->dtype);
     compute_in_both(f);
@@ -49,15 +59,11 @@ ts_status ts_infer_to(ts_frame *f)
     return TS_OK;
 }
 
-/** A backend that has a kernel sees both directions; META takes sizes and has nothing to give. */
+/** A backend that has a kernel sees both directions. */
 ts_status ts_infer_to_device(ts_frame *f)
 {
-    const ts_tensor *t = f->args[0].t;
-    ts_device from = t->storage->device, to = f->args[1].device;
-    if (from.backend == TS_KEY_META && to.backend != TS_KEY_META)
-        return ts_fail_arg_hint(
-            f, 0, TS_ERR_UNSUPPORTED, "make the tensor there with ts_empty_on()",
-            "a META tensor has no values that %s could hold", ts_device_name(to));
+    ts_device to = f->args[1].device;
+    TS_TRY(check_values(f, to));
     plan_one(f);
     f->plan->ret[0].device = to;
     return TS_OK;
@@ -110,7 +116,7 @@ static ts_status across(ts_frame *f, int arg)
     for (int i = 0; i < f->nrets && arg == f->nargs; i++)
         if ((f->given >> i & 1) && !ts_same_device(f->rets[i].t->storage->device, device))
             got = f->rets[i].t->storage->device;
-    return ts_fail_op(TS_ERR_DEVICE, ts_op_name(f->op), f->site, "move it with ts_to_device()",
+    return ts_fail_op(TS_ERR_DEVICE, ts_op_name(f->op), f->site, ts_move_hint(got, device),
                       "argument '%s': expected device %s, got %s", name, ts_device_name(device),
                       ts_device_name(got));
 }
@@ -129,16 +135,18 @@ ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
     if (!ts_tensor_ok(t, "copy_to", "t", __builtin_return_address(0)))
         return ts_error_code();
     size_t need = (size_t)t->numel * ts_dtype_sizes[t->dtype];
-    if (bytes != need || (need && !data))
+    if (bytes != need)
         return ts_fail_op(TS_ERR_VALUE, "copy_to", __builtin_return_address(0), NULL,
                           "argument 'bytes': expected %zu for the tensor's elements, got %zu", need,
                           bytes);
+    TS_TRY(TS_CHECK_LIST(data, bytes));
+    if (need && !t->storage->data)
+        return ts_fail_op(TS_ERR_DEVICE, "copy_to", __builtin_return_address(0), NULL,
+                          "argument 't': expected a tensor with values, got one on %s",
+                          ts_device_name(t->storage->device));
     TS_SCOPE;
     ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_clone(t);
     TS_TRY(c);
-    if (need && !c->data)
-        return ts_fail_op(TS_ERR_DEVICE, "copy_to", __builtin_return_address(0), NULL,
-                          "a META tensor has no values");
     return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)need);
 }
 
@@ -158,8 +166,7 @@ static ts_status item(ts_tensor *t, ts_value *v, const void *site)
 ts_status ts_item(ts_tensor *t, double *value)
 {
     ts_value v = ts_value_none();
-    if (!value)
-        return ts_fail_null("item", __builtin_return_address(0), "value");
+    TS_TRY(TS_CHECK_POINTERS(value));
     TS_TRY(item(t, &v, __builtin_return_address(0)));
     *value = ts_value_number(&v);
     return TS_OK;
@@ -168,8 +175,7 @@ ts_status ts_item(ts_tensor *t, double *value)
 ts_status ts_item_int(ts_tensor *t, int64_t *value)
 {
     ts_value v = ts_value_none();
-    if (!value)
-        return ts_fail_null("item_int", __builtin_return_address(0), "value");
+    TS_TRY(TS_CHECK_POINTERS(value));
     if (!ts_tensor_ok(t, "item_int", "t", __builtin_return_address(0)))
         return ts_error_code();
     if (ts_dtype_is_float((ts_dtype)t->dtype))

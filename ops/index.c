@@ -1,5 +1,6 @@
 /** @file index.c  Reading and writing by tensors of indices. plan->dim is the dim. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
@@ -167,19 +168,16 @@ ts_tensor *ts_take_along_dim(ts_tensor *self, ts_tensor *index, int dim)
 {
     const void *site = __builtin_return_address(0);
     const char *op = "take_along_dim";
-    if (!self || self == TS_NONE || !index || index == TS_NONE) {
-        ts_fail_null(op, site, !self || self == TS_NONE ? "self" : "index");
-        return NULL;
-    }
+    TS_TRY_NULL(TS_CHECK_TENSORS(self, index));
     int n = self->ndim, nboth = 0;
     int64_t a[TS_MAX_DIMS], b[TS_MAX_DIMS], both[TS_MAX_DIMS];
-    if (index->ndim != n || dim < -n || dim >= n) {
+    if (index->ndim != n) {
         ts_fail_op(TS_ERR_SHAPE, op, site, NULL,
-                   "argument 'index': expected %d dims and 'dim' among them, got %d and %d", n,
-                   index->ndim, dim);
+                   "argument 'index': expected %d dims as argument 'self', got %d", n, index->ndim);
         return NULL;
     }
-    dim += dim < 0 ? n : 0;
+    if (!ts_dim_ok(&dim, n, op, "dim", site))
+        return NULL;
     memcpy(a, self->sizes, sizeof a);
     memcpy(b, index->sizes, sizeof b);
     a[dim] = b[dim] = 1;

@@ -1,5 +1,6 @@
 /** @file infer.c  Shape and dtype rules that all families share. */
 // SPDX-License-Identifier: MIT
+#include "core/device.h"
 #include "ops/ops.h"
 
 #include <string.h>
@@ -32,7 +33,8 @@ ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device)
                 first_arg = i;
                 first_number = number;
             } else if (!number && !ts_same_device(first->device, t[k]->device)) {
-                return ts_fail_arg_hint(f, i, TS_ERR_DEVICE, "move one with ts_to_device()",
+                return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
+                                        ts_move_hint(t[k]->device, first->device),
                                         "expected device %s as argument '%s', got %s",
                                         ts_device_name(first->device),
                                         f->table->info->schema.args[first_arg].name,
@@ -179,23 +181,24 @@ bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *si
     return true;
 }
 
-void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name, const void *site)
+void ts_fail_ints(int n, const char *op, const char *name, const void *site)
 {
-    if (!list && n > 0)
-        ts_fail_null(op, site, name);
+    if (n >= 0 && n <= TS_MAX_DIMS)
+        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument '%s': expected %d numbers, got NULL",
+                   name, n);
     else
         ts_fail_op(TS_ERR_SHAPE, op, site, NULL, "argument '%s': expected 0 to %d numbers, got %d",
                    name, TS_MAX_DIMS, n);
 }
 
-void ts_fail_list(ts_tensor *const *list, int n, const char *op, const char *name,
-                  const void *site)
+void ts_fail_list(int n, const char *op, const char *name, const void *site)
 {
-    if (!list)
-        ts_fail_null(op, site, name);
-    else
-        ts_fail_op(TS_ERR_VALUE, op, site, NULL, "argument '%s': expected at least one, got %d",
+    if (n > 0)
+        ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument '%s': expected %d tensors, got NULL",
                    name, n);
+    else
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL,
+                   "argument '%s': expected at least one tensor, got %d", name, n);
 }
 
 /** 0 bool, 1 integer, 2 float. */

@@ -175,10 +175,10 @@ ts_dtype ts_promote_values(const ts_value *args, int n);
 
 /** Makes a dim in [-n, n) of a public function non-negative; false with an error. */
 bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *site);
-TS_COLD void ts_fail_ints(const int64_t *list, int n, const char *op, const char *name,
-                          const void *site);
-TS_COLD void ts_fail_list(ts_tensor *const *list, int n, const char *op, const char *name,
-                          const void *site);
+/** A list of n numbers that is NULL or of a wrong length. */
+TS_COLD void ts_fail_ints(int n, const char *op, const char *name, const void *site);
+/** A list of n tensors that is NULL or empty. */
+TS_COLD void ts_fail_list(int n, const char *op, const char *name, const void *site);
 /* What is read before boxing is checked there: each is false with an error. */
 /** A list of sizes or dims has 0 to 8 members. */
 TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char *name,
@@ -186,7 +186,7 @@ TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char
 {
     if (TS_LIKELY((unsigned)n <= TS_MAX_DIMS && (list || !n)))
         return true;
-    ts_fail_ints(list, n, op, name, site);
+    ts_fail_ints(n, op, name, site);
     return false;
 }
 /** A list of tensors has members, or at least one. */
@@ -195,7 +195,7 @@ TS_INLINE bool ts_list_ok(ts_tensor *const *list, int n, const char *op, const c
 {
     if (TS_LIKELY(n > 0 && list))
         return true;
-    ts_fail_list(list, n, op, name, site);
+    ts_fail_list(n, op, name, site);
     return false;
 }
 /** A tensor whose sizes, dtype or device the function reads is there. */

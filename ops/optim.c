@@ -1,5 +1,7 @@
 /** @file optim.c  Update rules over lists of tensors. */
 // SPDX-License-Identifier: MIT
+#include "core/device.h"
+#include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
@@ -81,7 +83,8 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
     for (int a = 0; a < lists && !ts_is_on_cpu(f); a++)
         for (uint32_t k = 0; k < first->count; k++)
             if (!ts_same_device(f->args[a].list[k]->storage->device, *device))
-                return ts_fail_arg_hint(f, a, TS_ERR_DEVICE, "move it with ts_to_device()",
+                return ts_fail_arg_hint(f, a, TS_ERR_DEVICE,
+                                        ts_move_hint(f->args[a].list[k]->storage->device, *device),
                                         "expected device %s at %u, got %s", ts_device_name(*device),
                                         k, ts_device_name(f->args[a].list[k]->storage->device));
     return TS_OK;
@@ -97,7 +100,7 @@ static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_d
         return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected one element, got sizes %s",
                            TS_SIZES_TEXT(t));
     if (f->args[0].count && !ts_same_device(t->storage->device, device))
-        return ts_fail_arg_hint(f, arg, TS_ERR_DEVICE, "move it with ts_to_device()",
+        return ts_fail_arg_hint(f, arg, TS_ERR_DEVICE, ts_move_hint(t->storage->device, device),
                                 "expected device %s, got %s", ts_device_name(device),
                                 ts_device_name(t->storage->device));
     return TS_OK;
@@ -242,8 +245,7 @@ ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads, ts_tensor
                     const ts_adamw_rule *rule)
 {
     TS_TRY(check_length("adamw", n, SITE));
-    if (!rule)
-        return ts_fail_null("adamw", SITE, "rule");
+    TS_TRY(TS_CHECK_POINTERS(rule));
     if (n == 0)
         return TS_OK;
     ts_value args[] = {V_TS(params, n),    V_TS(grads, n),   V_TS(exp_avg, n), V_TS(exp_avg_sq, n),
@@ -258,8 +260,7 @@ ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads,
                   const ts_sgd_rule *rule)
 {
     TS_TRY(check_length("sgd", n, SITE));
-    if (!rule)
-        return ts_fail_null("sgd", SITE, "rule");
+    TS_TRY(TS_CHECK_POINTERS(rule));
     if (n == 0)
         return TS_OK;
     ts_value args[] = {V_TS(params, n),

@@ -1,5 +1,6 @@
 /** @file slice.c  Parts of a tensor: slices, splits, diagonals, and copies with a part replaced. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
@@ -239,9 +240,8 @@ static ts_status split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, i
 ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int nparts)
 {
     const void *site = __builtin_return_address(0);
-    if (!parts || nparts < 1)
-        return ts_fail_op(TS_ERR_VALUE, "split", site, NULL,
-                          "argument 'parts': expected room for at least one part");
+    TS_TRY(TS_CHECK_VALUE(nparts, nparts >= 1, "at least 1"));
+    TS_TRY(TS_CHECK_LIST(parts, nparts));
     memset(parts, 0, (size_t)nparts * sizeof *parts);
     if (!dim_of(t, &dim, "split", site))
         return ts_error_code();
@@ -259,10 +259,8 @@ ts_status ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts, int *np
     const void *site = __builtin_return_address(0);
     if (nparts)
         *nparts = 0;
-    if (!parts || chunks < 1)
-        return ts_fail_op(TS_ERR_VALUE, "chunk", site, NULL,
-                          "argument 'chunks': expected at least 1 and room for them, got %d",
-                          chunks);
+    TS_TRY(TS_CHECK_VALUE(chunks, chunks >= 1, "at least 1"));
+    TS_TRY(TS_CHECK_LIST(parts, chunks));
     memset(parts, 0, (size_t)chunks * sizeof *parts);
     if (!dim_of(t, &dim, "chunk", site))
         return ts_error_code();
@@ -277,9 +275,7 @@ ts_status ts_chunk(ts_tensor *t, int chunks, int dim, ts_tensor **parts, int *np
 ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)
 {
     const void *site = __builtin_return_address(0);
-    if (n < 0 || (n && !parts))
-        return ts_fail_op(TS_ERR_VALUE, "unbind", site, NULL,
-                          "argument 'parts': expected room for %d parts", n);
+    TS_TRY(TS_CHECK_LIST(parts, n));
     if (n)
         memset(parts, 0, (size_t)n * sizeof *parts);
     if (!dim_of(t, &dim, "unbind", site))
@@ -303,13 +299,14 @@ ts_status ts_unbind(ts_tensor *t, int dim, ts_tensor **parts, int n)
 ts_tensor *ts_select_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t index)
 {
     const void *site = __builtin_return_address(0);
+    TS_TRY_NULL(TS_CHECK_TENSORS(self, src));
     if (!dim_of(self, &dim, "select_scatter", site))
         return NULL;
     int64_t n = self->sizes[dim];
     if (index < -n || index >= n) {
         ts_fail_op(TS_ERR_INDEX, "select_scatter", site, NULL,
-                   "argument 'index': expected an index below %lld in dim %d, got %lld",
-                   (long long)n, dim, (long long)index);
+                   "argument 'index': expected an index from %lld to %lld in dim %d, got %lld",
+                   (long long)-n, (long long)n - 1, dim, (long long)index);
         return NULL;
     }
     index += index < 0 ? n : 0;

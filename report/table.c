@@ -3,6 +3,7 @@
  * Tables: cells are kept as given, so that one table prints in every style.
  */
 // SPDX-License-Identifier: MIT
+#include <tessera/program.h>
 #include <tessera/report.h>
 
 #include "report/text.h"
@@ -26,12 +27,21 @@ struct ts_text_table {
     size_t nrules, rules_capacity;
 };
 
+/** A copy of a text as a terminal shows it; NULL for NULL. */
+static bool copy_shown(char **copy, const char *text)
+{
+    size_t size = text ? 4 * strlen(text) + 1 : 0;
+    *copy = text ? malloc(size) : NULL;
+    ts_escape_text(*copy, size, text);
+    return *copy || !text;
+}
+
 static bool copy_columns(ts_text_table *table, const ts_column *columns)
 {
     for (int i = 0; i < table->ncolumns; i++) {
         char *header, *unit;
-        bool ok = ts_copy_string(&header, columns[i].header ? columns[i].header : "");
-        ok &= ts_copy_string(&unit, columns[i].unit ? columns[i].unit : "");
+        bool ok = copy_shown(&header, columns[i].header ? columns[i].header : "");
+        ok &= copy_shown(&unit, columns[i].unit ? columns[i].unit : "");
         table->columns[i] = columns[i];
         table->columns[i].header = header;
         table->columns[i].unit = unit;
@@ -95,7 +105,7 @@ static ts_status add_cell(ts_text_table *table, const char *text, double number,
         table->capacity = capacity;
     }
     cell *added = &table->cells[table->count];
-    if (!ts_copy_string(&added->text, text))
+    if (!copy_shown(&added->text, text))
         return ts_no_memory(function);
     added->number = number;
     table->count++;

@@ -33,7 +33,7 @@ static ts_test_case *first_case;
 static ts_test_case **next_case = &first_case;
 static bool run_skipped;
 static bool threads_only;
-static bool unforked; /* cases run in the process itself, where check ends none that takes too long */
+static bool unforked; /* check ends no case that takes too long */
 
 void ts_test_register(ts_test_case *test)
 {

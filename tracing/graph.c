@@ -1,5 +1,7 @@
 /** @file graph.c  Building graphs, reading them, and their end. */
 // SPDX-License-Identifier: MIT
+#include "dispatch/registry.h"
+#include "include/tessera/check.h"
 #include "tracing/graph.h"
 
 #include <string.h>
@@ -277,15 +279,14 @@ ts_graph_info ts_graph_get_info(const ts_graph *g)
     return info;
 }
 
-int64_t ts_graph_count(const ts_graph *g, const char *op)
+int64_t ts_graph_count(const ts_graph *graph, const char *op)
 {
-    if (!g || !op) {
-        ts_fail_null("graph_count", __builtin_return_address(0), g ? "op" : "graph");
+    const ts_graph *g = graph;
+    if (TS_CHECK_OBJECTS(graph) != TS_OK || TS_CHECK_POINTERS(op) != TS_OK)
         return -1;
-    }
     int number = ts_op_by_name(op);
     if (number < 0) {
-        ts_error_set(TS_ERR_REGISTRY, "graph_count: no op '%s'", op);
+        ts_fail_unknown_op("graph_count", op);
         return -1;
     }
     int64_t count = 0;

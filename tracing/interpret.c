@@ -253,7 +253,6 @@ static ts_status check_input(const ts_graph *g, int i, const ts_tensor *t, const
 {
     const ts_graph_value *v = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, (uint32_t)i));
     const int64_t *sizes = ts_graph_ints_at(g, v->ints);
-    TS_TRY(ts_check_tensors((ts_check_place){"replay", site}, "inputs", &t, 1));
     bool fits = v->ndim == t->ndim;
     for (int d = 0; fits && d < t->ndim; d++)
         fits = sizes[d] == t->sizes[d];
@@ -298,16 +297,14 @@ static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, cons
 static ts_status check_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs,
                               ts_tensor **outputs, int noutputs, const void *site)
 {
-    if (!g || (ninputs > 0 && !inputs) || (noutputs > 0 && !outputs))
-        return ts_fail_null("replay", site,
-                            !g                       ? "graph"
-                            : ninputs > 0 && !inputs ? "inputs"
-                                                     : "outputs");
+    const ts_check_place at = {"replay", site};
+    TS_TRY(ts_check_pointers(at, "graph", (const void *[]){g}, 1, true));
+    TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
+    TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     if (g->reason)
         return ts_fail_op(TS_ERR_STATE, "replay", site, "record the function again",
                           "the graph is incomplete: %s", g->reason);
-    if (ninputs < 0 || (uint32_t)ninputs != g->inputs.count || noutputs < 0 ||
-        (uint32_t)noutputs != g->outputs.count)
+    if ((uint32_t)ninputs != g->inputs.count || (uint32_t)noutputs != g->outputs.count)
         return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL,
                           "expected %u inputs and %u outputs, got %d and %d", g->inputs.count,
                           g->outputs.count, ninputs, noutputs);

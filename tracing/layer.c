@@ -510,18 +510,11 @@ static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninput
                             ts_tensor **outputs, int noutputs, ts_graph **graph, const void *site)
 {
     const ts_thread *thread = ts_thread_self();
-    if (!fn || !graph || (ninputs > 0 && !inputs) || (noutputs > 0 && !outputs))
-        return ts_fail_null("trace", site,
-                            !fn                      ? "fn"
-                            : !graph                 ? "graph"
-                            : ninputs > 0 && !inputs ? "inputs"
-                                                     : "outputs");
-    if (ninputs < 0 || noutputs < 0)
-        return ts_fail_op(TS_ERR_VALUE, "trace", site, NULL,
-                          "expected counts >= 0, got %d inputs and %d outputs", ninputs, noutputs);
-    for (int i = 0; i < ninputs; i++)
-        TS_TRY(ts_check_tensors((ts_check_place){"trace", site}, "inputs",
-                                (const ts_tensor *const *)&inputs[i], 1));
+    const ts_check_place at = {"trace", site};
+    TS_TRY(ts_check_pointers(at, "fn, graph", (const void *[]){(void *)(uintptr_t)fn, graph}, 2,
+                             false));
+    TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
+    TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     if (thread->recorder)
         return ts_fail_op(TS_ERR_STATE, "trace", site,
                           "call the function itself: the trace that is under way records it",

@@ -10,8 +10,9 @@
 /** A quoted string of the language. */
 static void put_quoted(FILE *out, const char *text)
 {
+    char shown[2048];
     fputc('"', out);
-    for (; *text; text++) {
+    for (text = ts_escape(shown, sizeof shown, text, true); *text; text++) {
         if (*text == '"' || *text == '\\')
             fputc('\\', out);
         if (*text == '\n')

@@ -1,5 +1,6 @@
 /** @file write_text.c  A graph for people, a line a call. */
 // SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
 #include "include/tessera/program.h"
 #include "tracing/graph.h"
 
@@ -62,7 +63,11 @@ static void put_arg(FILE *out, const ts_graph *g, const ts_graph_arg *a, bool wr
     case TS_TAG_INTS: put_ints(out, ts_graph_ints_at(g, a->at), a->count); break;
     case TS_TAG_DTYPE: fputs(ts_dtype_name((ts_dtype)a->i), out); break;
     case TS_TAG_DEVICE: fputs(ts_device_name(a->device), out); break;
-    case TS_TAG_STRING: fprintf(out, "'%s'", ts_graph_text_at(g, a->at)); break;
+    case TS_TAG_STRING: {
+        char text[512];
+        fprintf(out, "'%s'", ts_escape(text, sizeof text, ts_graph_text_at(g, a->at), false));
+        break;
+    }
     default: fputs("none", out);
     }
 }
@@ -193,10 +198,11 @@ ts_status ts_graph_write_text(const ts_graph *g, FILE *out)
     return TS_OK;
 }
 
-ts_status ts_graph_write(const ts_graph *g, FILE *out, ts_graph_format format)
+ts_status ts_graph_write(const ts_graph *graph, FILE *out, ts_graph_format format)
 {
-    if (!g || !out)
-        return ts_fail_null("graph_write", __builtin_return_address(0), g ? "out" : "graph");
+    const ts_graph *g = graph;
+    TS_TRY(TS_CHECK_OBJECTS(graph));
+    TS_TRY(TS_CHECK_POINTERS(out));
     TS_C_LOCALE;
     ts_status status = TS_OK;
     switch (format) {
@@ -204,7 +210,7 @@ ts_status ts_graph_write(const ts_graph *g, FILE *out, ts_graph_format format)
     case TS_GRAPH_DOT: status = ts_graph_write_dot(g, out); break;
     case TS_GRAPH_JSON: status = ts_graph_write_json(g, out); break;
     default:
-        return ts_error_set(TS_ERR_VALUE, "graph_write: argument 'format': got %d", (int)format);
+        return TS_CHECK_VALUE((int)format, false, "a ts_graph_format");
     }
     if (status == TS_OK && (fflush(out) != 0 || ferror(out)))
         return ts_error_set(TS_ERR_IO, "graph_write: the stream refused a write");

@@ -1,6 +1,7 @@
 // Run-time choice of the CPU kernels' variant.
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/isa.h"
+#include "include/tessera/core.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -39,9 +40,14 @@ ts_isa ts_cpu_isa_supported(void)
 ts_isa ts_isa_choose(const char *wanted)
 {
     ts_isa best = ts_cpu_isa_supported();
-    for (int isa = 0; wanted && isa < (int)best; isa++)
+    for (int isa = 0; wanted && *wanted && isa < TS_ISA_COUNT; isa++)
         if (strcmp(wanted, isa_names[isa]) == 0)
-            return (ts_isa)isa;
+            return isa < (int)best ? (ts_isa)isa : best;
+    if (wanted && *wanted)
+        ts_log_write("warning",
+                     "TS_ISA: expected baseline, avx2 or avx512, got '%.200s', which changes "
+                     "nothing",
+                     wanted);
     return best;
 }
 

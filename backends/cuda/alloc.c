@@ -15,6 +15,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
+#include "tessera/program.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -80,8 +81,7 @@ static bool direct(void)
     static _Atomic int known;
     int is = atomic_load_explicit(&known, memory_order_relaxed);
     if (!is) {
-        const char *text = getenv("TS_CUDA_ALLOC");
-        atomic_store(&known, is = text && strcmp(text, "system") == 0 ? 2 : 1);
+        atomic_store(&known, is = ts_variable_choice("TS_CUDA_ALLOC", "system") == 0 ? 2 : 1);
     }
     return is == 2;
 }

@@ -10,6 +10,7 @@
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/frame.cuh"
 #include "tessera/ops.h"
+#include "tessera/program.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -150,10 +151,8 @@ static int allowed_path()
     static int known; /* 1 + path */
     int is = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!is) {
-        const char *text = getenv("TS_CUDA_ATTENTION");
-        is = 1 + (text && !strcmp(text, "plain") ? PLAIN
-                  : text && !strcmp(text, "mma") ? MMA
-                                                 : WGMMA);
+        int choice = ts_variable_choice("TS_CUDA_ATTENTION", "plain|mma");
+        is = 1 + (choice == 0 ? PLAIN : choice == 1 ? MMA : WGMMA);
         __atomic_store_n(&known, is, __ATOMIC_RELAXED);
     }
     return is - 1;

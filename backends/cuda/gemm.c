@@ -8,6 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/gemm.h"
+#include "tessera/program.h"
 
 #include <cublasLt.h>
 #include <pthread.h>
@@ -66,8 +67,7 @@ static bool tf32(void)
     static _Atomic int known; /* 0 not asked, 1 no, 2 yes */
     int is = atomic_load_explicit(&known, memory_order_relaxed);
     if (!is) {
-        const char *text = getenv("TS_CUDA_TF32");
-        atomic_store(&known, is = text && strcmp(text, "1") == 0 ? 2 : 1);
+        atomic_store(&known, is = ts_variable_choice("TS_CUDA_TF32", "1|0") == 0 ? 2 : 1);
     }
     return is == 2;
 }

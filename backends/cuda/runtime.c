@@ -4,6 +4,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
+#include "tessera/program.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -208,8 +209,7 @@ static ts_status prepare(int index)
         watched = pthread_atfork(NULL, NULL, leave_to_parent) == 0;
     ts_cuda_device *d = &devices[index];
     int major = 0, minor = 0, code = 0, least = 0, greatest = 0;
-    const char *sync = getenv("TS_SYNC");
-    atomic_store(&synchronous, sync && strcmp(sync, "1") == 0);
+    atomic_store(&synchronous, ts_variable_choice("TS_SYNC", "1|0") == 0);
     d->index = index;
     TS_TRY(ts_cuda_check(cudaSetDevice(index), "cuda:%d", index));
     TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, index),

@@ -47,6 +47,13 @@ TS_API ts_status ts_check_strings(ts_check_place at, const char *list_name, cons
 /** The same for tensors, whose entries are judged as by ts_check_tensors(). */
 TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const char *n_name,
                                       ts_tensor *const *list, int64_t n);
+/**
+ * The one rule for names: 1 to `most` printable ASCII characters, none of them a blank or one of
+ * `without`. "__metadata__", which no file can hold as the name of a tensor, is refused, and so are
+ * the words of `reserved`, which spaces separate. TS_ERR_NULL, or TS_ERR_VALUE with the name.
+ */
+TS_API ts_status ts_check_name(ts_check_place at, const char *name, const char *text, int most,
+                               const char *without, const char *reserved);
 /** TS_ERR_VALUE for an argument that is not as expected. */
 TS_API ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected,
                                  ts_scalar got);
@@ -97,6 +104,9 @@ static inline ts_status ts_check_opts(ts_check_place at, const char *name, void 
 #define TS_CHECK_STRINGS(list, n) ts_check_strings(TS_CHECK_HERE, #list, #n, list, n)
 /** An array of n >= 0 tensors, all required. */
 #define TS_CHECK_TENSOR_LIST(list, n) ts_check_tensor_list(TS_CHECK_HERE, #list, #n, list, n)
+/** A name; see ts_check_name(). */
+#define TS_CHECK_NAME(name, most, without, reserved)                                               \
+    ts_check_name(TS_CHECK_HERE, #name, name, most, without, reserved)
 /** A number: TS_ERR_VALUE unless the condition holds, with what was expected and its value. */
 #define TS_CHECK_VALUE(x, condition, expected)                                                     \
     ((condition) ? TS_OK : ts_check_refuse(TS_CHECK_HERE, #x, expected, TS_SCALAR(x)))

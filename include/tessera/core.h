@@ -130,14 +130,14 @@ static inline ts_status ts_status_of_mistake(void (*tried)(void))
 typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
 /**
  * Installs the log sink for all threads; NULL restores the default. The default prints to stderr
- * the topics named in the environment variable TS_LOG (comma separated, or "all") and nothing
- * when TS_LOG is unset.
+ * the topic "warning", of which there is a line for each environment variable with a wrong value,
+ * and the topics named in TS_LOG (comma separated, or "all").
  */
 TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
 /** Whether somebody listens to `topic`: for lines that are dear to make. */
 TS_API bool ts_log_on(const char *topic);
-/** Writes one line, without newline, if somebody listens to `topic`;
- * of its text the first 1,023 bytes. */
+/** Writes one line, without newline, if somebody listens to `topic`; of its text the first 1,023
+ *  bytes, escaped as by ts_escape_text(). */
 TS_API void ts_log_write(const char *topic, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -180,7 +180,7 @@ typedef struct ts_device {
 #define TS_DEVICE_META ((ts_device){15, 0})
 #endif
 
-/** "cpu", "cuda:0", "meta" into a per-thread ring of eight buffers. */
+/** "cpu", "cuda:0", "meta" into a per-thread ring of eight buffers; "cpu:3" where there is none. */
 TS_API const char *ts_device_name(ts_device device);
 /** Device by name ("cpu", "cuda", "cuda:1", a plugin's name). TS_ERR_VALUE when unknown. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);

@@ -239,10 +239,13 @@ TS_API int ts_op_count(void);
  * Registers an op. Kernels may be registered before it, by name.
  * @param schema  "ns.name(Tensor a, Scalar b) -> Tensor"
  * @param op      receives the number; may be NULL
+ * A name has 1 to 47 letters, digits, '_' and '.', no digit first.
  * Errors: TS_ERR_FORMAT for a malformed schema, TS_ERR_REGISTRY for a duplicate (names both sites).
  */
 TS_API ts_status ts_register_op(const char *schema, int *op);
-/** Names a new backend; its key is one of the free bits 2 to 13. */
+/** Names a new backend; its key is one of the free bits 2 to 13. Names of keys are as
+ *  ts_check_name() says, of at most 23 characters without ':' and ',', and differ in more than
+ *  case; "auto", "backends" and "?" are reserved. */
 TS_API ts_status ts_register_backend_key(const char *name, ts_key *key);
 /**
  * Places a new layer just above the layer or boundary `above` ("" or "backends" = directly above
@@ -254,7 +257,8 @@ TS_API ts_status ts_register_layer(const char *name, const char *above, ts_key *
 typedef struct ts_registration ts_registration;
 /**
  * Registers a kernel for (op, key). The newest wins; removing it brings the older back.
- * @param op      name of the op; it may be registered later
+ * @param op      name of the op; it may be registered later, but for a backend's kernels before its
+ *                load ends
  * @param schema  the schema the kernel was written for; NULL skips the check. A mismatch is an
  *                error now or, when the op comes later, then.
  * @param out     receives a handle for ts_unregister(); may be NULL

@@ -35,6 +35,15 @@ TS_API ts_status ts_open_file(const char *function, const char *path, int flags,
 TS_API ts_status ts_replace_file(const char *function, const char *path,
                                  ts_status (*write)(FILE *out, void *ctx), void *ctx);
 
+/* ---------------------------------------------------------------------------- texts ---- */
+
+/**
+ * Writes text so that a terminal shows it as it is: bytes that are no UTF-8, control characters and
+ * marks that change the direction or are not seen become \xNN. For names that come from files.
+ * NULL is ""; what does not fit is left out. Returns buffer.
+ */
+TS_API const char *ts_escape_text(char *buffer, size_t size, const char *text);
+
 /* -------------------------------------------------------------------------- numbers ---- */
 
 /** Switches the calling thread to the C locale; returns what it had. */
@@ -53,6 +62,14 @@ TS_API void ts_c_locale_leave(void **previous);
  */
 TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
                               int64_t *value);
+
+/* ------------------------------------------------------------- environment variables ---- */
+
+/**
+ * Which of the words of one_of, "mma|plain", an environment variable holds, from 0 on; -1 when it
+ * is unset or empty, and, with a warning in the log, when it holds something else.
+ */
+TS_API int ts_variable_choice(const char *name, const char *one_of);
 
 /* --------------------------------------------------------------------- command lines ---- */
 

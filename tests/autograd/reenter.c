@@ -354,3 +354,94 @@ TS_TEST(a_hook_that_is_removed_runs_in_no_thread_any_more, .threads = true)
     void *p[] = {x, ts_mul(x, x), hook};
     ck_assert_int_eq(ts_together(2, run_or_remove, p), 2);
 }
+
+/* ----------------------------------------------------------- code that never returns ---- */
+
+enum {
+    IN_GRAD_HOOK,
+    IN_LEAF_HOOK,
+    IN_PRE_HOOK,
+    IN_POST_HOOK,
+    IN_BACKWARD,
+    IN_PART,
+    IN_LIST,
+    PLACES
+};
+static int leaves_in; /* -1: nowhere */
+static ts_status leave(int place)
+{
+    if (leaves_in == place)
+        pthread_exit(NULL); /* unwinds the stack as an exception does */
+    return TS_OK;
+}
+static ts_tensor *leave_grad(void *place, ts_tensor *g)
+{
+    leave(*(int *)place);
+    return g;
+}
+static ts_status leave_before(void *ctx, ts_node *node, ts_tensor **grads, int n)
+{
+    (void)ctx, (void)node, (void)grads, (void)n;
+    return leave(IN_PRE_HOOK);
+}
+static ts_status leave_after(void *ctx, ts_node *node, ts_tensor **in, int n, ts_tensor *const *out,
+                             int m)
+{
+    (void)ctx, (void)node, (void)in, (void)n, (void)out, (void)m;
+    return leave(IN_POST_HOOK);
+}
+static ts_status leave_back(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                            ts_tensor **out, int n)
+{
+    (void)ctx, (void)m, (void)n;
+    TS_TRY(leave(IN_BACKWARD));
+    out[0] = ts_mul_scalar(ts_mul(g[0], ts_function_saved_tensor(call, 0)), 2);
+    return TS_STATUS_OF(out[0]);
+}
+static ts_status leave_part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    TS_TRY(leave(IN_PART));
+    out[0] = ts_mul(in[0], in[0]);
+    return TS_STATUS_OF(out[0]);
+}
+
+static void *run_and_leave(void *root)
+{
+    ts_backward_ex(root, TS_NONE, &retain);
+    return NULL;
+}
+
+TS_TEST(a_thread_that_ends_in_the_users_code_leaves_nothing_behind, .loop = PLACES)
+{
+    static int at[] = {IN_GRAD_HOOK, IN_LEAF_HOOK, IN_LIST};
+    ts_function f = {
+        .size = sizeof f, .name = "square", .forward = square, .backward = leave_back};
+    TS_SCOPE;
+    leaves_in = -1;
+    ts_tensor *x = leaf(3), *y, *many[20];
+    OK(ts_function_apply(&f, NULL, &x, 1, &y, 1));
+    OK(ts_recompute(leave_part, NULL, &y, 1, &y, 1));
+    OK(ts_register_hook(y, leave_grad, &at[0], NULL));
+    OK(ts_register_hook(x, leave_grad, &at[1], NULL));
+    OK(ts_node_hook_before(ts_grad_node(y), leave_before, NULL, NULL));
+    OK(ts_node_hook_after(ts_grad_node(y), leave_after, NULL, NULL));
+    for (int i = 0; i < 20; i++)
+        OK(many[i] = ts_mul_scalar(y, 1));
+    OK(ts_register_hook(many[7], leave_grad, &at[2], NULL));
+    OK(y = ts_sum(ts_stack(many, 20, 0)));
+    leaves_in = _i;
+    int64_t before = 0;
+    for (int i = 0; i < 40; i++) {
+        pthread_t thread;
+        if (i == 10)
+            before = ts_memory_get_stats().in_use;
+        ck_assert_int_eq(pthread_create(&thread, NULL, run_and_leave, y), 0);
+        pthread_join(thread, NULL);
+    }
+    ck_assert_int_eq(ts_memory_get_stats().in_use, before);
+    ck_assert_ptr_eq(ts_grad(x), TS_NONE);
+    leaves_in = -1;
+    OK(ts_backward(y)); /* no node is locked */
+    ck_assert_double_eq(value(ts_grad(x)), 20 * 4 * 27);
+}

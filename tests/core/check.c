@@ -25,7 +25,7 @@ TS_TEST(checks_name_function_and_argument)
     ck_assert_int_eq(ts_scores_add(&scores, "a", values, 3), TS_OK);
     ck_assert_int_eq(ts_scores_add(&scores, "a", NULL, 0), TS_OK);
     ck_assert_int_eq(ts_scores_add(&scores, NULL, values, 3), TS_ERR_NULL);
-    SAYS("scores_add: argument 'name': expected a pointer, got NULL");
+    SAYS("scores_add: argument 'name': expected a name, got NULL");
     ck_assert_str_eq(ts_error_op(), "scores_add");
     ck_assert_ptr_nonnull(ts_error_site());
     ck_assert_int_eq(ts_scores_add(&scores, "a", NULL, 2), TS_ERR_NULL);
@@ -120,9 +120,56 @@ TS_TEST(options_without_a_size_or_of_newer_headers_are_refused)
     run_opts read;
     new_opts newer = {.run.size = sizeof newer};
     ck_assert_int_eq(run(&newer.run, &read), TS_ERR_VALUE);
-    SAYS("run: argument 'opts': expected a size from 8 to 24, got 32");
+    SAYS("run: argument 'opts': expected a .size of 24, or a smaller multiple of 8 "
+         "from an earlier version, got 32");
     ck_assert_int_eq(run(&(run_opts){.rate = 1}, &read), TS_ERR_VALUE);
-    SAYS("run: argument 'opts': expected a size from 8 to 24, got 0");
+    SAYS("run: argument 'opts': expected a .size of 24, or a smaller multiple of 8 "
+         "from an earlier version, got 0");
     ck_assert_ptr_nonnull(strstr(ts_error_hint(), "TS_OPTS()"));
     ck_assert_int_eq(run(&(run_opts){.size = 4}, &read), TS_ERR_VALUE);
+}
+
+/* as in a library: the compiler does not see both sides */
+__attribute__((noinline)) static ts_status name_it(const char *name, const char *without,
+                                                   const char *reserved)
+{
+    return TS_CHECK_NAME(name, 20, without, reserved);
+}
+
+TS_TEST(a_name_is_short_printable_and_not_reserved)
+{
+    static const char *const good[] = {"a", "layers.0.weight", "A-b_c:d", "01234567890123456789"};
+    static const char *const bad[] = {"",          " ",       "a b",          "a\n",
+                                      "\x1b[31m",  "\xc3\xa9", "\x7f",          "\xe2\x80\xae",
+                                      "a\xc2\x9b", "a\t",     "012345678901234567890"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        ck_assert_int_eq(name_it(good[i], "", "none of them"), TS_OK);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ck_assert_int_eq(name_it(bad[i], "", ""), TS_ERR_VALUE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "argument 'name': expected a name of 1 to "
+                                                         "20 printable ASCII characters"));
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), ", got '"));
+    }
+    for (int c = 1; c < 256; c++) {
+        const char name[] = {'x', (char)c, 0};
+        bool shown = c > ' ' && c < 0x7f && c != '.' && c != ':';
+        ck_assert_int_eq(name_it(name, ".:", "auto"), shown ? TS_OK : TS_ERR_VALUE);
+    }
+    ck_assert_int_eq(name_it("__metadata__", "", ""), TS_ERR_VALUE);
+    SAYS("name_it: argument 'name': expected a name that is not reserved, got '__metadata__'");
+    ck_assert_int_eq(name_it("auto", "", "? auto"), TS_ERR_VALUE);
+    ck_assert_int_eq(name_it("aut", "", "? auto"), TS_OK);
+    ck_assert_int_eq(name_it(NULL, "", ""), TS_ERR_NULL);
+    SAYS("name_it: argument 'name': expected a name, got NULL");
+}
+
+TS_TEST(options_of_every_odd_size_are_refused)
+{
+    run_opts read;
+    for (size_t size = 0; size < 64; size++) {
+        size_t opts[8] = {size};
+        bool known = size >= 8 && size <= sizeof read && size % 8 == 0;
+        ck_assert_int_eq(run((const run_opts *)(const void *)opts, &read),
+                         known ? TS_OK : TS_ERR_VALUE);
+    }
 }

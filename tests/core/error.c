@@ -225,6 +225,7 @@ TS_TEST(no_byte_of_a_message_controls_a_terminal)
         {"bidi \xe2\x80\xae", "bidi \\xe2\\x80\\xae"},
         {"no UTF-8 \xff\xc3", "no UTF-8 \\xff\\xc3"},
         {"overlong \xc0\x9b", "overlong \\xc0\\x9b"},
+        {"no first byte \x80\x9d\x85\x9b", "no first byte \\x80\\x9d\\x85\\x9b"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ts_error_set_hint(TS_ERR_VALUE, cases[i].text, "%s", cases[i].text);
@@ -248,4 +249,160 @@ TS_TEST(a_scalar_of_an_unknown_kind_is_refused)
         ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected a scalar of kind 1 to 3"));
         ts_error_clear();
     }
+}
+
+static char logged[1200], logged_topic[32];
+static void note_line(void *payload, const char *topic, const char *line)
+{
+    (void)payload;
+    snprintf(logged, sizeof logged, "%s", line);
+    snprintf(logged_topic, sizeof logged_topic, "%s", topic);
+}
+
+/** By the rows of Unicode alone: what a terminal may act upon, or not show. */
+static bool is_safe(const char *text)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        uint32_t c = *p;
+        int more = c < 0x80 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+        c &= more ? 0x3fu >> more : 0x7fu;
+        for (int i = 0; i < more; i++) {
+            if ((*++p & 0xc0) != 0x80)
+                return false;
+            c = c << 6 | (*p & 0x3f);
+        }
+        if (c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x61c || c == 0x200e || c == 0x200f ||
+            (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069))
+            return false;
+    }
+    return true;
+}
+
+TS_TEST(any_bytes_of_a_name_are_shown_and_none_acts)
+{
+    ts_log_set_callback(note_line, NULL);
+    uint32_t state = 1;
+    for (int round = 0; round < 20000; round++) {
+        static const char *const parts[] = {"\xe2\x80\xae", "\xe2\x81\xa6", "\xd8\x9c", "\xc2\x85",
+                                            "\x1b[2J",     "\r",           "\n",       "\t",
+                                            "a",           "\xc3\xa9",     "\xe2\x82\xac",
+                                            "\xf0\x9f\x98\x80", "\xf8\x88\x80\x80\x80",
+                                            "\xed\xa0\x80"};
+        char name[40] = "", shown[61], copy[400];
+        size_t used = 0;
+        while (used + 6 < sizeof name) {
+            state = state * 1664525 + 1013904223;
+            unsigned pick = state >> 16 & 31;
+            if (pick < sizeof parts / sizeof *parts)
+                used += (size_t)snprintf(name + used, sizeof name - used, "%s", parts[pick]);
+            else
+                name[used++] = (char)(state >> 24 ? state >> 24 : 1);
+        }
+        name[used] = 0;
+        ck_assert_ptr_eq(ts_escape_text(shown, sizeof shown, name), shown);
+        ck_assert_msg(is_safe(shown), "round %d: %s", round, shown);
+        ts_log_write("warning", "%s", name);
+        ck_assert_msg(is_safe(logged) && strncmp(logged, shown, strlen(shown)) == 0,
+                      "round %d: %s and %s", round, logged, shown);
+        ts_error_set(TS_ERR_VALUE, "%s", name);
+        for (char *p = strcpy(copy, "x"), *q = (char *)(uintptr_t)ts_error_message(); *q; q++)
+            if (*q != '\n' && *q != '\t' && (size_t)(p - copy) < sizeof copy - 1)
+                *p++ = *q, *p = 0;
+        ck_assert(is_safe(copy));
+        size_t small = state % 20;
+        memset(shown, 'z', sizeof shown);
+        ts_escape_text(shown, small, name);
+        ck_assert(small == 0 ? shown[0] == 'z' : strlen(shown) < small && is_safe(shown));
+    }
+    ck_assert_ptr_null(ts_escape_text(NULL, 10, "a"));
+    ts_log_set_callback(NULL, NULL);
+    ts_error_clear();
+}
+
+TS_TEST(a_variable_with_a_wrong_value_is_a_warning)
+{
+    ts_log_set_callback(note_line, NULL);
+    setenv("TS_TEST_CHOICE", "two", 1);
+    ck_assert_int_eq(ts_variable_choice("TS_TEST_CHOICE", "one|two"), 1);
+    ck_assert_int_eq(ts_variable_choice("TS_TEST_UNSET", "one|two"), -1);
+    setenv("TS_TEST_CHOICE", "", 1);
+    ck_assert_int_eq(ts_variable_choice("TS_TEST_CHOICE", "one|two"), -1);
+    ck_assert_str_eq(logged, "");
+    setenv("TS_TEST_CHOICE", "tw\x1b", 1);
+    ck_assert_int_eq(ts_variable_choice("TS_TEST_CHOICE", "one|two"), -1);
+    ck_assert_str_eq(logged_topic, "warning");
+    ck_assert_str_eq(logged,
+                     "TS_TEST_CHOICE: expected one|two, got 'tw\\x1b', which changes nothing");
+    ts_log_set_callback(NULL, NULL);
+    ck_assert(ts_log_on("warning") && !ts_log_on("warnings") && !ts_log_on(NULL));
+}
+
+TS_TEST(a_device_is_named_with_its_index)
+{
+    ck_assert_str_eq(ts_device_name((ts_device){0, 3}), "cpu:3");
+    ck_assert_str_eq(ts_device_name((ts_device){15, 255}), "meta:255");
+    ck_assert_str_eq(ts_device_name(TS_DEVICE_CPU), "cpu");
+    ck_assert_str_eq(ts_device_name((ts_device){1, 0}), "cuda:0");
+    TS_SCOPE;
+    ts_tensor *x = numbers(2);
+    for (int i = 1; i < 256; i++) {
+        char got[32];
+        ts_device cpu = {0, (uint8_t)i}, meta = {15, (uint8_t)i};
+        snprintf(got, sizeof got, "got cpu:%d", i);
+        ck_assert_ptr_null(ts_empty_on(TS_SIZES(2), TS_F32, cpu));
+        ck_assert_int_eq(ts_error_code(), TS_ERR_DEVICE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected cpu, the only one, "));
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), got));
+        ck_assert_ptr_null(ts_to_device(x, cpu));
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), got));
+        ck_assert_ptr_null(ts_to_device(x, meta));
+        ck_assert_int_eq(ts_set_default_device(cpu), TS_ERR_DEVICE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), got));
+        ck_assert_int_eq(ts_set_default_device(meta), TS_ERR_DEVICE);
+        ck_assert_int_eq(ts_synchronize(cpu), TS_ERR_DEVICE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), got));
+    }
+    ts_error_clear();
+}
+
+TS_TEST(meta_tensors_are_refused_where_values_are_needed)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(2), *w = ts_set_requires_grad(numbers(2), true);
+    ts_tensor *meta = ts_empty_on(ts_sizes(x), ts_ndim(x), TS_F32, TS_DEVICE_META);
+    uint32_t version = ts_version(x);
+    double value;
+    ck_assert_ptr_null(ts_copy_(x, meta));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "a META tensor has no values"));
+    ck_assert_uint_eq(ts_version(x), version);
+    ck_assert_ptr_null(ts_to_device(meta, TS_DEVICE_CPU));
+    ck_assert_ptr_nonnull(ts_copy_(meta, x)); /* needs none */
+    ck_assert_int_eq(ts_item(ts_sum(meta), &value), TS_ERR_DEVICE);
+    ck_assert_int_eq(ts_set_grad(w, meta), TS_ERR_DEVICE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected a tensor on cpu, got one on meta"));
+    ck_assert_ptr_nonnull(strstr(ts_error_hint(), "META tensors have no values"));
+    ck_assert_int_eq(ts_backward_ex(ts_mul(w, w), meta, NULL), TS_ERR_DEVICE);
+    ck_assert_ptr_nonnull(strstr(ts_error_hint(), "META tensors have no values"));
+    ck_assert_ptr_null(ts_add(x, meta));
+    ck_assert_ptr_nonnull(strstr(ts_error_hint(), "META tensors have no values"));
+    ts_error_clear();
+}
+
+TS_TEST(no_text_expects_what_it_got)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(2);
+    size_t bytes = (size_t)ts_numel(x) * 4;
+    ck_assert_int_eq(ts_copy_to(x, NULL, bytes), TS_ERR_NULL);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "argument 'data': expected "));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), ", got NULL"));
+    ts_value place = ts_value_none();
+    for (int k = 0; k < 2; k++) {
+        ts_value args[] = {k ? ts_value_tensors(&x, -1) : ts_value_tensor(x),
+                           k ? ts_value_int(0) : ts_value_ints((int64_t[]){1}, -1)};
+        ck_assert_int_eq(ts_call_boxed(ts_op_by_name(k ? "cat" : "reshape"), args, 2, &place, 1),
+                         TS_ERR_VALUE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "entries, got -1"));
+    }
+    ts_error_clear();
 }

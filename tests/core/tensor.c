@@ -125,7 +125,7 @@ TS_TEST(copy_to_packs_any_strides_and_wants_the_exact_bytes)
     ck_assert_mem_eq(back, want, sizeof want);
     ck_assert_int_eq(ts_copy_to(t, back, sizeof back - 1), TS_ERR_VALUE);
     ck_assert_int_eq(ts_copy_to(t, back, 0), TS_ERR_VALUE);
-    ck_assert_int_eq(ts_copy_to(t, NULL, sizeof back), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_copy_to(t, NULL, sizeof back), TS_ERR_NULL);
     ck_assert_int_eq(ts_copy_to(ts_empty_on(TS_SIZES(2), TS_F32, TS_DEVICE_META), back, 8),
                      TS_ERR_DEVICE);
 }

@@ -1,7 +1,10 @@
 // Names of the kernels' variants, and which of them runs.
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/isa.h"
+#include "include/tessera/core.h"
 #include "tests/harness.h"
+
+#include <string.h>
 
 TS_TEST(names_of_variants)
 {
@@ -17,7 +20,20 @@ TS_TEST(environment_lowers_the_variant)
     ck_assert_int_eq(ts_isa_choose(NULL), ts_cpu_isa_supported());
 }
 
+static int warned;
+static void note_warning(void *payload, const char *topic, const char *line)
+{
+    (void)payload;
+    warned += strcmp(topic, "warning") == 0 && strstr(line, "TS_ISA: expected baseline, avx2");
+}
+
 TS_TEST(unknown_variant_keeps_the_best)
 {
+    ts_log_set_callback(note_warning, NULL);
+    ck_assert_int_eq(ts_isa_choose("avx512"), ts_cpu_isa_supported());
+    ck_assert_int_eq(ts_isa_choose(""), ts_cpu_isa_supported());
+    ck_assert_int_eq(warned, 0);
     ck_assert_int_eq(ts_isa_choose("avx1024"), ts_cpu_isa_supported());
+    ck_assert_int_eq(warned, 1);
+    ts_log_set_callback(NULL, NULL);
 }

@@ -119,7 +119,8 @@ TS_TEST(the_peak_of_one_device_is_reset_to_what_it_has_in_use)
     SAYS("device_memory_reset_peak: second:0 does not count anew");
     FAILS(TS_ERR_UNSUPPORTED, ts_device_memory_reset_peak(TS_DEVICE_META));
     FAILS(TS_ERR_DEVICE, ts_device_memory_reset_peak((ts_device){device.backend, 2}));
-    SAYS("device_memory_reset_peak: expected one of 2 devices, got counting:2");
+    SAYS("device_memory_reset_peak: expected a device from counting:0 to counting:1, got "
+         "counting:2");
 }
 
 /* ------------------------------------------------------------------------ two devices ---- */
@@ -330,6 +331,74 @@ static ts_status install_half(void *state, ts_key key)
     return ts_register_kernel("mm", key, refuse, "mm(Tensor self) -> Tensor", NULL);
 }
 
+static const char *unknown;
+static bool comes;
+static ts_status install_early(void *state, ts_key key)
+{
+    (void)state;
+    TS_TRY(ts_register_kernel(unknown, key, refuse, NULL, NULL));
+    return comes ? ts_register_op("early.op(Tensor a) -> ()", NULL) : TS_OK;
+}
+
+TS_TEST(a_backend_with_a_kernel_of_no_op_is_refused_whole)
+{
+    static ts_backend b;
+    b = first;
+    b.name = "EARLY";
+    b.install = install_early;
+    char *before = registry_text();
+    unknown = "early.op";
+    FAILS(TS_ERR_REGISTRY, ts_register_backend(&b, NULL));
+    SAYS("registers a kernel of op 'early.op' for EARLY, and there is no such op");
+    ck_assert_ptr_nonnull(strstr(ts_error_hint(), "ts_op_by_name()"));
+    unknown = "mat_mul";
+    FAILS(TS_ERR_REGISTRY, ts_register_backend(&b, NULL));
+    ck_assert_str_eq(ts_error_hint(), "did you mean 'matmul'?");
+    char *after = registry_text();
+    ck_assert_str_eq(before, after);
+    free(before), free(after);
+    ck_assert_int_eq(ts_key_by_name("EARLY"), TS_KEY_INVALID);
+    /* an op that an earlier failure left a kernel of is no op yet; a later one of the install is */
+    unknown = "early.op";
+    comes = true;
+    OK(ts_register_backend(&b, NULL));
+    ck_assert_int_ge(ts_op_by_name("early.op"), 0);
+    /* outside of a backend's load a kernel may come first */
+    OK(ts_register_kernel("later.op", TS_KEY_CPU, refuse, NULL, NULL));
+}
+
+TS_TEST(names_of_keys_and_ops_are_checked_at_each_registration)
+{
+    static const char *const bad[] = {"", " ", "a b", "a\n", "\x1b[31m", "\xc3\xa9", "a:0", "a,b",
+                                      "auto", "backends", "?", "__metadata__", "cpu", "Cuda",
+                                      "autograd", "a234567890123456789012345"};
+    static ts_backend b;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        b = first;
+        b.name = bad[i];
+        ts_key key;
+        ck_assert_int_ne(ts_register_layer(bad[i], "backends", &key), TS_OK);
+        SAYS("register_layer: ");
+        ck_assert_int_ne(ts_register_backend_key(bad[i], &key), TS_OK);
+        ck_assert_int_ne(ts_register_backend(&b, &key), TS_OK);
+        SAYS("register_backend: ");
+    }
+    static const char *const no_ops[] = {"", "a b", "a-b", "1a", "a(", "\xc3\xa9", "a\n"};
+    for (size_t i = 0; i < sizeof no_ops / sizeof *no_ops; i++) {
+        char schema[40];
+        snprintf(schema, sizeof schema, "%s(Tensor a) -> Tensor", no_ops[i]);
+        FAILS(TS_ERR_FORMAT, ts_register_op(schema, NULL));
+        FAILS(TS_ERR_REGISTRY, ts_register_kernel(no_ops[i], TS_KEY_CPU, refuse, NULL, NULL));
+        SAYS("argument 'op': expected an op's name");
+    }
+    FAILS(TS_ERR_NULL, ts_register_layer(NULL, "backends", NULL));
+    FAILS(TS_ERR_NULL, ts_register_kernel("add", TS_KEY_CPU, NULL, NULL, NULL));
+    SAYS("argument 'kernel': expected a function, got NULL");
+    FAILS(TS_ERR_REGISTRY, ts_register_kernel("add", 63, refuse, NULL, NULL));
+    SAYS("argument 'key': expected the key of a layer or a backend, got 63");
+    FAILS(TS_ERR_REGISTRY, ts_register_fallback(61, pass, NULL));
+}
+
 TS_TEST(a_backend_that_fails_half_way_leaves_the_registry_as_it_was)
 {
     ts_backend half = first;
@@ -397,7 +466,7 @@ TS_TEST(a_backend_for_another_abi_or_without_a_required_slot_is_refused_by_name)
     b.name = "CPU";
     FAILS(TS_ERR_REGISTRY, ts_register_backend(&b, NULL));
     SAYS("taken");
-    FAILS(TS_ERR_FORMAT, ts_register_backend(NULL, NULL));
+    FAILS(TS_ERR_NULL, ts_register_backend(NULL, NULL));
     OK(ts_register_backend(&first, NULL));
     FAILS(TS_ERR_REGISTRY, ts_register_backend(&first, NULL));
     SAYS("already");

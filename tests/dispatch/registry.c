@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/common.h"
 
+#include <malloc.h>
+
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -187,6 +189,11 @@ static void *caller(void *a)
     return NULL;
 }
 static ts_status quiet(ts_frame *f) { (void)f; return TS_OK; }
+static ts_status loud(ts_frame *f) { (void)f; return TS_OK; }
+static ts_status no_rule(ts_vjp_call *b) { (void)b; return TS_OK; }
+
+/** What the C library's allocator has given out; 0 under a sanitizer, which has one of its own. */
+static int64_t heap_bytes(void) { return (int64_t)mallinfo2().uordblks; }
 
 TS_TEST(kernels_are_registered_while_other_threads_call, .threads = true)
 {
@@ -205,6 +212,37 @@ TS_TEST(kernels_are_registered_while_other_threads_call, .threads = true)
     for (int i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);
     ck_assert_int_eq(atomic_load(&failures), 0);
+}
+
+TS_TEST(kernels_may_come_and_go_without_end)
+{
+    ts_key layer = own_layer();
+    int64_t before = 0;
+    for (int i = 0; i < 400; i++) {
+        ts_registration *r[3];
+        if (i == 50)
+            before = heap_bytes();
+        OK(ts_register_kernel("noop", TS_KEY_CPU, i % 2 ? quiet : loud, NULL, &r[0]));
+        OK(ts_register_kernel("add", TS_KEY_CPU, quiet, NULL, &r[1]));
+        OK(ts_register_fallback(layer, quiet, &r[2]));
+        for (int k = 0; k < 3; k++)
+            OK(ts_unregister(r[(i + k) % 3]));
+        FAILS(TS_ERR_REGISTRY, ts_unregister(r[0]));
+    }
+    ck_assert_int_le(heap_bytes(), before);
+}
+
+TS_TEST(a_kernel_that_is_registered_again_costs_nothing)
+{
+    int64_t before = 0;
+    for (int i = 0; i < 400; i++) {
+        if (i == 50)
+            before = heap_bytes();
+        OK(ts_register_kernel("noop", TS_KEY_CPU, quiet, NULL, NULL));
+        OK(ts_autocast_register("noop", TS_AUTOCAST_KEEP, NULL));
+        OK(ts_register_vjp("noop", no_rule, NULL));
+    }
+    ck_assert_int_le(heap_bytes(), before);
 }
 
 TS_TEST(the_dump_gives_each_slot_with_its_reason)

@@ -124,7 +124,7 @@ static const struct hostile {
     {"an unknown dtype", ONE("F8_E4M3", "[0]", "[0,0]"), 0, TS_ERR_DTYPE, "got 'F8_E4M3'"},
     {"an empty dtype", ONE("", "[0]", "[0,0]"), 0, TS_ERR_DTYPE, "got ''"},
     {"dtype with control characters", ONE("\\u001b[2J", "[0]", "[0,0]"), 0, TS_ERR_DTYPE,
-     "got '?[2J'"},
+     "got '\\x1b[2J'"},
     {"white space in front", " {}", 0, TS_ERR_FORMAT, "begins with '{', got 0x20"},
     {"a list", "[]", 0, TS_ERR_FORMAT, "begins with '{', got 0x5b"},
     {"a byte order mark", "\xef\xbb\xbf{}", 0, TS_ERR_FORMAT, "begins with '{', got 0xef"},

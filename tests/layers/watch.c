@@ -1,5 +1,6 @@
 /** @file watch.c  The NaN finder, the shape logger, the determinism checker. */
 // SPDX-License-Identifier: MIT
+#include "init.h"
 #include "tests/expect.h"
 #include "tests/threads.h"
 
@@ -238,4 +239,25 @@ TS_TEST(the_environment_switches_layers_on_for_a_program_as_it_is)
     text[fread(text, 1, sizeof text - 1, output)] = 0;
     ck_assert_int_eq(pclose(output), 0);
     says(text, "shapes: neg((2) f32) -> (2) f32");
+}
+
+static char warnings[512];
+static void add_warning(void *payload, const char *topic, const char *line)
+{
+    (void)payload;
+    if (strcmp(topic, "warning") == 0)
+        snprintf(warnings + strlen(warnings), sizeof warnings - strlen(warnings), "%s\n", line);
+}
+
+TS_TEST(an_unknown_name_in_the_environment_is_one_warning)
+{
+    ts_log_set_callback(add_warning, NULL);
+    setenv("TS_LAYERS", "shape,nan,\x1b[1m", 1);
+    ts_layers_from_environment();
+    ts_log_set_callback(NULL, NULL);
+    ck_assert_str_eq(warnings,
+                     "TS_LAYERS: expected nan, shapes or determinism, got 'shape', which changes "
+                     "nothing\n"
+                     "TS_LAYERS: expected nan, shapes or determinism, got '\\x1b[1m', which "
+                     "changes nothing\n");
 }

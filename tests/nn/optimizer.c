@@ -408,3 +408,23 @@ TS_TEST(a_schedule_sets_every_group_from_its_initial_rate)
     ck_assert_int_eq(ts_schedule_apply(NULL, o, 4) != TS_OK, 1);
     ts_optimizer_free(o);
 }
+
+TS_TEST(names_of_parameters_are_checked)
+{
+    static const char *const bad[] = {"", "a b", "a\n", "\x1b[31m", "\xc3\xa9", "__metadata__"};
+    TS_SCOPE;
+    ts_tensor *params[N];
+    make_params(params);
+    ts_group_opts group = ts_optimizer_defaults(TS_SGD, 0.1);
+    ts_optimizer *o = ts_optimizer_new(TS_SGD);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ck_assert_int_eq(ts_optimizer_add_group(o, &bad[i], params, 1, &group), TS_ERR_VALUE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "optimizer_add_group: argument 'names'"));
+    }
+    ck_assert_int_eq(ts_optimizer_add_group(o, names, params, 1, &group), TS_OK);
+    ck_assert_int_eq(ts_optimizer_add_group(o, names, params + 1, 1, &group), TS_ERR_VALUE);
+    ts_optimizer_free(o);
+    const ts_module_type type = {.size = sizeof type, .name = "a\x1b"};
+    ck_assert_ptr_null(ts_module_new(&type));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "argument 't.name': expected a name"));
+}

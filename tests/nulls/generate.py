@@ -14,7 +14,23 @@ CALLBACKS = {"ts_module_visit": "visit", "ts_grad_hook": "hook_fn", "ts_node_pre
              "ts_node_post_hook": "after_fn", "ts_recompute_fn": "traced", "ts_trace_fn": "traced",
              "ts_layer_report_fn": "report_fn"}
 LISTS = {"const char *const *": "missing_names", "ts_tensor *const *": "missing_tensors"}
-COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nmetadata"}
+COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nmetadata", "ndim",
+          "ndims", "nparts", "chunks"}
+LEAST = {"int": "INT_MIN", "int64_t": "INT64_MIN"}
+# Why no call of a function is made here, by the beginning of its name.
+SKIPPED = {
+    "ts_check_": "they are the checks", "ts_error_": "any text is an error's",
+    "ts_log_": "the same",
+    "ts_status_of": "makes an error of NULL", "ts_format_sizes": "reads as many sizes as are said",
+    "ts_scope_": "TS_SCOPE calls them", "ts_redispatch": "the library made the frame",
+    "ts_call_for": "the same", "ts_frame_describe": "the same", "ts_call_boxed": "tests/misuse/",
+    "ts_keep": "NULL travels", "ts_drop": "the same", "ts_retain": "the same",
+    "ts_release": "the same", "ts_adopt": "the same", "ts_noop": "does nothing",
+    "ts_from_blob": "tests/core/blob.c", "ts_print": "prints",
+    "ts_sizes": "reads a tensor that is there", "ts_strides": "the same", "ts_ndim": "the same",
+    "ts_numel": "the same", "ts_dtype_of": "the same", "ts_device_of": "the same",
+    "ts_is_contiguous": "the same", "ts_version": "the same", "ts_keys_of": "the same",
+}
 # What an argument is: by its type and name, else by its type alone, less const.
 OBJECTS = {
     "ts_module * child": "give(&child)", "ts_tensor * loss": "loss", "ts_tensor * root": "loss",
@@ -27,7 +43,13 @@ OBJECTS = {
     "char ** argv": "words",
     "ts_fn write": "print_nothing",
     "char * format": '"%d"', "double high": "2", "char * json_text": "NULL",
-    "ts_tensor * gradient": "TS_NONE",
+    "ts_tensor * gradient": "TS_NONE", "void * data": "numbers", "int64_t * sizes": "two",
+    "int64_t * strides": "two", "int64_t * steps": "two", "int64_t * dims": "two",
+    "char * why": "text", "char * schema": '"nulls.op(Tensor a) -> Tensor"',
+    "char * above": '"backends"',
+    "char * layer": '"CPU"', "ts_tensor *const * tensors": "pair", "ts_tensor ** sum": "places",
+    "ts_tensor *** grads": "many",
+    "ts_tensor ** lse": "NULL", "int chunks": "2", "int nparts": "2", "int ndim": "2",
 }
 TYPES = {
     "ts_module *": "module", "ts_optimizer *": "optimizer", "ts_grad_scaler *": "scaler",
@@ -48,10 +70,20 @@ TYPES = {
     "ts_registration **": "&handle",
     "int": "2", "int64_t": "2", "double": "1", "bool": "true", "size_t": "64", "...": "1",
     "ts_device": "TS_DEVICE_CPU", "ts_loader_state": "(ts_loader_state){0, 0}",
+    "ts_key *": "&key", "ts_key": "TS_KEY_CPU", "ts_device *": "&device",
+    "ts_stream **": "(ts_stream *[1]){0}", "ts_stream *": "NULL",
+    "ts_event **": "(ts_event *[1]){0}", "ts_event *": "NULL",
+    "ts_memory_stats *": "&(ts_memory_stats){0}",
+    "ts_backend_stats *": "&(ts_backend_stats){0}", "ts_backend *": "&backend",
+    "ts_op_description *": "&description", "ts_registration *": "handle", "ts_kernel": "kernel",
+    "ts_adamw_rule *": "&adamw", "ts_sgd_rule *": "&sgd", "uint8_t": "0", "uint64_t": "1",
+    "ts_dtype": "TS_F32", "ts_rng_state": "(ts_rng_state){0, 0}", "ts_scalar": "scalar",
+    "ts_keyset": "0",
+    "ts_mask_guard": "(ts_mask_guard){0, 0}", "ts_status": "TS_OK",
     "ts_fan": "TS_FAN_IN", "ts_optimizer_kind": "TS_SGD",
 }
 ENUMS = ("ts_text_table_style", "ts_autograd_format", "ts_graph_format", "ts_layer_scope",
-         "ts_autocast_policy", "ts_autocast_state")
+         "ts_autocast_policy", "ts_autocast_state", "ts_timers_format", "ts_reduction")
 FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
          "ts_grad_scaler *": "ts_grad_scaler_free", "ts_chart *": "ts_chart_free",
          "ts_progress *": "ts_progress_free", "ts_safetensors *": "ts_safetensors_close",
@@ -115,8 +147,10 @@ def wrong(function, params, allowed):
         if kind.endswith("_opts *"):
             yield i, "no_size", "SIZE"
             yield i, "too_large", "SIZE"
+            yield i, "odd_size", "SIZE"
         if name in COUNTS and kind in ("int", "int64_t"):
-            yield i, "-1", "FAILED"
+            yield i, "-1", "COUNT"
+            yield i, LEAST[kind], "COUNT"
 
 
 def body(result, function, arguments):
@@ -139,6 +173,8 @@ def main():
             allowed[function, name] = meaning
     for header in headers:
         for result, function, params in declared(header):
+            if any(map(function.startswith, SKIPPED)):
+                continue
             values = [argument(function, *p) for p in params]
             inside = any(kind.endswith("ts_function_call *") for kind, _ in params)
             for i, value, expected in wrong(function, params, allowed):

@@ -30,7 +30,7 @@ TS_TEST(the_variable_names_the_file_and_a_second_opening_finds_what_is_there)
     OK(ts_device_open("cuda:0", &device, NULL, 0));
     ck_assert_str_eq(ts_device_name(device), "cuda:0");
     FAILS(ts_device_open("cuda:1", &device, NULL, 0), TS_ERR_DEVICE,
-          "expected one of 1 devices, got cuda:1");
+          "expected cuda:0, the only one, got cuda:1");
 }
 
 TS_TEST(auto_is_the_first_device_there_is_and_says_why)
