@@ -186,7 +186,7 @@ ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes
                          ts_device device)
 {
     int64_t numel, bytes;
-    if (!ts_layout_ok("new tensor", NULL, dtype, sizes, ndim, &numel, &bytes))
+    if (!ts_layout_ok(NULL, NULL, dtype, sizes, ndim, &numel, &bytes))
         return NULL;
     ts_meta m = ts_meta_of(sizes, dtype, device, ndim, numel);
     return ts_tensor_new_unchecked(thread, &m);

@@ -67,7 +67,7 @@ TS_TEST(split_makes_the_parts_that_were_asked_for)
     ck_assert_ptr_null(p[0]);
     EXPECT_STATUS(ts_split(x, 0, 1, p, 2), TS_ERR_VALUE, "'size'");
     EXPECT_STATUS(ts_split(NULL, 1, 0, p, 2), TS_ERR_NULL, "t");
-    EXPECT_STATUS(ts_split(x, 1, 0, NULL, 2), TS_ERR_VALUE, "'parts'");
+    EXPECT_STATUS(ts_split(x, 1, 0, NULL, 2), TS_ERR_NULL, "'parts'");
     int made = -1;
     ck_assert_int_eq(ts_chunk(x, 3, 1, p, NULL), TS_OK);
     EXPECT(p[2], 6, 13);
