@@ -23,10 +23,9 @@ static __global__ void __launch_bounds__(LONG)
     const T *row = x + blockIdx.x * n;
     A sum = 0, centre = 0;
     if constexpr (!RMS) {
-        A base = n ? widen(row[0]) : (A)0; /* of equal elements it is the mean, exactly */
         for (int64_t i = threadIdx.y; i < n; i += LONG)
-            sum += widen(row[i]) - base;
-        centre = base + line_reduce<1, LONG, op_sum>(sum) / (A)n;
+            sum += widen(row[i]);
+        centre = line_reduce<1, LONG, op_sum>(sum) / (A)n;
     }
     sum = 0;
     for (int64_t i = threadIdx.y; i < n; i += LONG) {

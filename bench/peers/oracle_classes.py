@@ -122,6 +122,13 @@ def extreme(d):
     return bool(plain) or any(map(is_extreme, [*d.case.tensors(), *more]))
 
 
+def largest(tensors):
+    """The largest finite number among tensors."""
+    most = [torch.nan_to_num(t.detach().double(), 0, 0, 0).abs().max().item() for t in tensors
+            if isinstance(t, torch.Tensor) and t.numel()]
+    return max(most, default=0.0)
+
+
 def has_left(d):
     """Whether the element left the dtype's range on one side: it is not finite, or it vanished."""
     if not d.a.is_floating_point():
@@ -129,6 +136,15 @@ def has_left(d):
     info = torch.finfo(d.a.dtype)
     return not (math.isfinite(d.mine) and math.isfinite(d.other)) or \
         min(abs(d.mine), abs(d.other)) < info.tiny / info.eps
+
+
+def has_tiny(d):
+    """Whether the case holds numbers whose quotients are denormal, and so lose digits."""
+    if not d.a.is_floating_point():
+        return False
+    tensors = [*d.case.tensors(), d.case.upstream, *d.case.second]
+    sizes = [t.double().abs() for t in tensors if t.is_floating_point()]
+    return any(bool(((t > 0) & (t < 1e4 * torch.finfo(d.a.dtype).tiny)).any()) for t in sizes)
 
 
 def is_within(d, roundings):
@@ -230,7 +246,9 @@ def _(d):
 
 @explains('order-of-products')
 def _(d):
-    return is_value(d) and d.order > 0 and extreme(d) and (has_left(d) or is_within(d, 8))
+    return is_value(d) and d.order > 0 and extreme(d) and (
+        has_left(d) or is_within(d, 8) or
+        has_tiny(d) and abs(d.mine - d.other) <= 2 ** -10 * abs(d.other))
 
 
 @explains('halves-in-steps')
@@ -241,7 +259,11 @@ def _(d):
 
 @explains('cross-entropy-digits')
 def _(d):
-    return is_value(d, 'cross_entropy|cross_entropy_(backward|grad)') and is_within(d, 64)
+    if not is_value(d, 'cross_entropy|cross_entropy_(backward|grad)'):
+        return False
+    ups = [d.case.upstream, *d.case.second] if d.order else [d.args[0]]
+    up = math.prod(max(1.0, largest([t])) for t in ups) if d.op != 'cross_entropy_grad' else 1.0
+    return is_within(d, 64) or abs(d.mine - d.other) <= 64 * torch.finfo(d.a.dtype).eps * up
 
 
 @explains('integers-beyond-halves')
@@ -314,12 +336,15 @@ def _(d):
     if not (d.order == 2 or unit < 1e-9 or
             re.fullmatch(f'{NORMS}|log_softmax(_backward)?|tanh', d.op)):
         return False
-    if extreme(d):
-        return has_left(d) or is_within(d, 64)
-    tensors = [*d.case.tensors(), d.a]
-    if d.order:
-        tensors += [d.case.upstream, *d.case.second]
-    most = max(float(t.detach().double().abs().max()) for t in tensors if t.numel())
+    if extreme(d) and (has_left(d) or is_within(d, 64)):
+        return True
+    most = largest([*d.case.tensors(), d.a])
+    for ups in ([d.case.upstream], d.case.second)[:d.order] if d.order else ():
+        most *= max(1.0, largest(ups))
+    if unit < 1e-9 and abs(d.mine - d.other) <= 1e-9 * abs(d.other) + 1e-12:
+        return True
+    if extreme(d) and most > 1e12:
+        return False
     steep = steepness(d) ** (d.order + 1) if re.fullmatch(NORMS, d.op) else 1
     return abs(d.mine - d.other) <= 64 * steep * unit * max(1.0, most)
 

@@ -140,7 +140,9 @@ def linear_gradients(d):
     return [d.tensor([*x.shape[:-1], w.shape[0]], x.dtype), x, w]
 
 
-op('linear_backward', linear_gradients, function=linear_gradient, results=3, sums=True)
+op('linear_backward', linear_gradients, function=linear_gradient, results=3, sums=True,
+   terms=lambda args, order, largest: (1 if order else largest(args[:1]))
+   * math.sqrt(args[0].numel()))
 
 
 def linear_gelu(x, w, bias, tanh):

@@ -977,7 +977,7 @@ TS_API ts_tensor *ts_any_out(ts_tensor *out, ts_tensor *self, const int64_t *dim
 
 /**
  * Variance of all elements: the sum of squared deviations from the mean over max(0, n -
- * correction); the correction is 1 where it is no parameter. Exactly 0 for equal elements.
+ * correction); the correction is 1 where it is no parameter. 0 for equal elements on the CPU.
  */
 TS_API ts_tensor *ts_var(ts_tensor *self);
 /** ts_var() over some dims; keepdim leaves them with size 1. */
