@@ -105,6 +105,14 @@ static void crashed(int signal_number)
 void __sanitizer_set_death_callback(void (*callback)(void));
 void __sanitizer_set_report_fd(void *fd);
 static void reported(void) { write_call("sanitizer"); }
+
+/** UBSan calls it before it prints, to the descriptor 2 whatever AddressSanitizer was told. */
+void __ubsan_on_report(void);
+void __ubsan_on_report(void)
+{
+    dup2(out, 2);
+    write_call("sanitizer");
+}
 #endif
 
 /* ----------------------------------------------------------------------------- findings ---- */
