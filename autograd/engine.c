@@ -223,9 +223,9 @@ ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_ten
 }
 
 /** Adds to the gradient that a leaf has. */
-static ts_status deliver_more(ts_run *run, ts_tensor *leaf, ts_tensor *grad, ts_tensor **old)
+static ts_status deliver_more(ts_run *run, ts_tensor *leaf, ts_tensor **slot, ts_tensor *grad,
+                              ts_tensor **old)
 {
-    ts_tensor **slot = &leaf->grad->grad;
     TS_TELL(run->thread, grad_read, leaf, *slot);
     TS_TRY(ts_accumulate_grad(slot, grad, run->record, old));
     if (*old)
@@ -240,9 +240,10 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
     ts_tensor *leaf = n->leaf, *g = *grad;
     if (!leaf)
         return TS_OK; /* the leaf is gone; nobody can ask */
-    ts_grad_meta *m = leaf->grad; /* it holds n */
+    /* it holds n; other threads that record the leaf's use may still try to set it */
+    ts_grad_meta *m = __atomic_load_n(&leaf->grad, __ATOMIC_ACQUIRE);
     if (m->grad)
-        return deliver_more(run, leaf, g, old);
+        return deliver_more(run, leaf, &m->grad, g, old);
     if (run->record || (sole_owner(g) && (g->flags & TS_TENSOR_CONTIGUOUS) && !g->link)) {
         *grad = NULL;
         g->flags &= (uint8_t)~TS_TENSOR_VIEW;
