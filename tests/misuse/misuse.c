@@ -455,6 +455,7 @@ static void world(void)
         _exit(findings != 0);
     }
     int status = 0;
+    expect_files();
     if (child < 0 || waitpid(child, &status, 0) < 0 || status == 0)
         return;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 1)
