@@ -34,7 +34,7 @@ void ts_mask_pop(ts_mask_guard guard)
 
 static ts_status layer_check(const char *op, ts_key key)
 {
-    if (key < 16 || key >= TS_KEY_COUNT || ts_key_name(key)[0] == '?')
+    if (key < 16 || key >= TS_KEY_ABSENT || ts_key_name(key)[0] == '?')
         return ts_error_set(TS_ERR_VALUE, "%s: argument 'key': expected a layer's key, got %d", op,
                             key);
     return TS_OK;
