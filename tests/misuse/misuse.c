@@ -469,6 +469,7 @@ static void world(void)
 
 static void call_once(void)
 {
+    ts_modes modes = ts_tls.modes; /* a row leaves none that it changed */
     TS_SCOPE; /* what the inner one keeps */
     {
         TS_SCOPE;
@@ -493,6 +494,7 @@ static void call_once(void)
         give_up_tensors();
     }
     ts_alloc_fault = NULL;
+    ts_tls.modes = modes;
     ts_error_clear();
 }
 
