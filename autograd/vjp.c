@@ -155,10 +155,16 @@ static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, con
                       TS_SHAPE_TEXT(s));
 }
 
+/** A rule could not make what it was to give. */
+static TS_COLD ts_status fail_given(const ts_vjp_call *b)
+{
+    return ts_fail_null(ts_node_name(b->node), b->node->site, "grad");
+}
+
 ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
     if (TS_UNLIKELY(!grad))
-        return ts_fail_null(ts_node_name(b->node), b->node->site, "grad");
+        return fail_given(b);
     const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
     if (TS_UNLIKELY(!in || !ts_shape_fits(&in->shape, grad)))
         return give_other(b, i, in, grad);

@@ -13,14 +13,28 @@
 /* short names for boxing */
 #define V_T(t) ts_value_tensor(t)
 #define V_OPT(t) ts_value_optional(t)
-#define V_TS(list, n) ts_value_tensors(list, n)
+#define V_TS(list, n) ts_box_tensors(list, (uint32_t)(n))
 #define V_I(i) ts_value_int(i)
 #define V_B(b) ts_value_bool(b)
 #define V_F(d) ts_value_float(d)
 #define V_S(s) ts_value_scalar(s)
-#define V_IS(ints, n) ts_value_ints(ints, n)
+#define V_IS(ints, n) ts_box_ints(ints, (uint32_t)(n))
 #define V_DT(d) ts_value_dtype(d)
 #define V_DEV(d) ts_value_device(d)
+
+/** Lists whose count the caller has checked. */
+TS_INLINE ts_value ts_box_tensors(ts_tensor *const *list, uint32_t count)
+{
+    ts_value v = {TS_TAG_TENSORS, 0, 0, count, {0}};
+    v.list = list;
+    return v;
+}
+TS_INLINE ts_value ts_box_ints(const int64_t *ints, uint32_t count)
+{
+    ts_value v = {TS_TAG_INTS, 0, 0, count, {0}};
+    v.ints = ints;
+    return v;
+}
 
 /** Rare things before the first slot: thread set-up, timers, random counters, depth. */
 TS_COLD ts_status ts_call_slow(ts_frame *f);

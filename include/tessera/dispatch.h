@@ -97,8 +97,8 @@ static inline ts_value ts_value_optional(ts_tensor *t)
     ts_value v = {(uint8_t)(t == TS_NONE ? TS_TAG_NONE : TS_TAG_TENSOR), 0, 0, 0, {t}};
     return v;
 }
-/** What cannot be boxed, such as a count of 2^32: a device that no call takes, with the kind that it
- *  is not and the number. */
+/** What cannot be boxed, such as a count of 2^32: a device that no call takes, with the kind that
+ *  it is not and the number. */
 static inline ts_value ts_value_refused(ts_tag kind, int64_t number)
 {
     ts_value v = {TS_TAG_DEVICE, (uint8_t)kind, 0, (uint32_t)number, {0}};

@@ -1,5 +1,5 @@
-/* A program that trains, forks while its threads are idle, and leaves by exit() in parent and child,
- * with work in handlers that were set before and after the library's first call. */
+/* A program that trains, forks while its threads are idle, and leaves by exit() in parent and
+ * child, with work in handlers that were set before and after the library's first call. */
 /* SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>

@@ -247,8 +247,8 @@ TS_TEST(a_scalar_of_an_unknown_kind_is_refused)
         ck_assert_ptr_null(ts_add_scalar(x, s));
         ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
         char text[80];
-        snprintf(text, sizeof text, "argument 'other': expected a scalar of kind 1 to 3, got kind %d",
-                 kind);
+        snprintf(text, sizeof text,
+                 "argument 'other': expected a scalar of kind 1 to 3, got kind %d", kind);
         ck_assert_ptr_nonnull(strstr(ts_error_message(), text));
         ts_error_clear();
         ts_value args[] = {ts_value_tensor(x), ts_value_scalar(s)}, sum = ts_value_none();

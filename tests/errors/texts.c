@@ -99,14 +99,14 @@ TS_TEST(pointwise_say_what_is_wrong)
     WRONG((ts_add(TS_NONE, A)),
           "TS_ERR_NULL: add: argument 'self': expected a tensor, got TS_NONE");
     WRONG((ts_add_(N, A)),
-          "TS_ERR_DTYPE: add: argument 'self', written in place: expected dtype f32, got i64 | cast "
-          "an argument, or use the form that returns a new tensor");
+          "TS_ERR_DTYPE: add: argument 'self', written in place: expected dtype f32, got i64 | "
+          "cast an argument, or use the form that returns a new tensor");
     WRONG((ts_add_out(B, A, A)),
           "TS_ERR_SHAPE: add: argument 'out': expected sizes (2, 3), got (4, 5)");
     WRONG((ts_mul_(ts_expand(ts_ones(TS_SIZES(1), TS_F32), TS_SIZES(3)),
                    ts_ones(TS_SIZES(3), TS_F32))),
-          "TS_ERR_VALUE: mul: argument 'self', written in place: expected distinct elements, got an "
-          "expanded tensor | write to ts_clone() of it");
+          "TS_ERR_VALUE: mul: argument 'self', written in place: expected distinct elements, got "
+          "an expanded tensor | write to ts_clone() of it");
     WRONG((ts_add_(A, B)),
           "TS_ERR_SHAPE: add: argument 'other': expected sizes that broadcast with (2, 3), got (4, "
           "5)");
@@ -131,8 +131,8 @@ TS_TEST(pointwise_say_what_is_wrong)
           "TS_ERR_DTYPE: exp: argument 'out': expected dtype f32, got i64 | cast an argument, or "
           "use the form that returns a new tensor");
     WRONG((ts_eq_out(A, A, A)),
-          "TS_ERR_DTYPE: eq: argument 'self', written in place: expected dtype bool, got f32 | cast "
-          "an argument, or use the form that returns a new tensor");
+          "TS_ERR_DTYPE: eq: argument 'self', written in place: expected dtype bool, got f32 | "
+          "cast an argument, or use the form that returns a new tensor");
     WRONG((ts_clamp_out(B, A, 0, 1)),
           "TS_ERR_SHAPE: clamp: argument 'out': expected sizes (2, 3), got (4, 5)");
     WRONG(

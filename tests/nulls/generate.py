@@ -18,7 +18,7 @@ CALLBACKS = {"ts_module_visit": "visit", "ts_grad_hook": "hook_fn", "ts_node_pre
 LISTS = {"const char *const *": "missing_names", "ts_tensor *const *": "missing_tensors"}
 COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nmetadata", "ndim",
           "ndims", "nparts", "chunks"}
-# Of a struct that begins with its size: none, no multiple of 8, one field alone is right, too large.
+# Of a struct that begins with its size: none, no multiple of 8, too large.
 SIZES = ["0", "1", "7", "9", "sizeof({}) - 1", "sizeof({}) + 1", "sizeof({}) + 8", "4096",
          "INT64_MAX", "INT64_MAX - 7", "SIZE_MAX", "SIZE_MAX - 7"]
 # What the library makes and lends for the time of a callback: the call stands in one.

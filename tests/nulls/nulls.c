@@ -1,5 +1,5 @@
-// Wrong pointers, counts and sizes: NULL in the place of each pointer of the public functions, lists
-// of NULL entries, counts below 0, structs that say another size. The calls are made by
+// Wrong pointers, counts and sizes: NULL in the place of each pointer of the public functions,
+// lists of NULL entries, counts below 0, structs that say another size. The calls are made by
 // generate.py from the headers; here is what the other arguments are, and what is expected.
 // SPDX-License-Identifier: MIT
 #include <ftw.h>
@@ -313,7 +313,8 @@ static bool holds(const wrong_call *c)
     complete &= strncmp(ts_error_message() + strcspn(ts_error_message(), ": "), ": ", 2) == 0;
     named_it |= strstr(ts_error_message(), "'self'") || strstr(ts_error_message(), "'out'");
     if (strncmp(c->function, "ts_r", 4) == 0) /* of x - self and the like */
-        named_it |= strstr(ts_error_message(), "'other'") || strstr(ts_error_message(), "'exponent'");
+        named_it |= strstr(ts_error_message(), "'other'") ||
+                    strstr(ts_error_message(), "'exponent'");
     bool vague = strstr(ts_error_message(), "expected a pointer") ||
                  strstr(ts_error_message(), "expected an object");
     switch (c->expected) {
