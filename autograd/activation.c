@@ -1,5 +1,7 @@
 /** @file activation.c  Rules of the activation functions: one fused call each. */
 // SPDX-License-Identifier: MIT
+#include <math.h>
+
 #include "autograd/rule.h"
 
 RULE(relu, READS_Y, ts_threshold_backward(g, Y, 0))
@@ -7,7 +9,7 @@ RULE(leaky_relu, READS_X, ts_leaky_relu_backward(g, X, NUM(1)))
 RULE(elu, READS_X, ts_elu_backward(g, X, NUM(1)))
 RULE(sigmoid, READS_Y, ts_sigmoid_backward(g, Y))
 RULE(tanh, READS_Y, ts_tanh_backward(g, Y))
-RULE(log_sigmoid, READS_X, ts_mul(g, ts_sigmoid(ts_neg(X))))
+RULE(log_sigmoid, READS_X, ts_softplus_backward(g, X, -1, INFINITY)) /* g sigmoid(-x) */
 RULE(gelu, READS_X, ts_gelu_backward(g, X, INT(1)))
 RULE(silu, READS_X, ts_silu_backward(g, X))
 RULE(softplus, READS_X, ts_softplus_backward(g, X, NUM(1), NUM(2)))

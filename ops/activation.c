@@ -65,8 +65,8 @@ ts_status ts_composite_gelu_backward(ts_frame *f)
 ts_status ts_composite_silu_backward(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *g = operand(f, 0), *x = operand(f, 1), *s = ts_sigmoid(x);
-    ts_tensor *slope = ts_mul(s, ts_add_scalar(ts_mul(x, ts_rsub_scalar(s, 1)), 1));
+    ts_tensor *g = operand(f, 0), *x = operand(f, 1), *rest = ts_logistic(ts_neg(x));
+    ts_tensor *slope = ts_mul(ts_logistic(x), ts_add_scalar(ts_mul(x, rest), 1));
     return result(f, ts_mul(g, slope));
 }
 
@@ -75,5 +75,5 @@ ts_status ts_composite_softplus_backward(ts_frame *f)
     TS_SCOPE;
     ts_tensor *g = operand(f, 0), *bx = ts_mul_scalar(operand(f, 1), f->args[2].d);
     return result(
-        f, ts_mul(g, ts_masked_fill_scalar(ts_sigmoid(bx), ts_gt_scalar(bx, f->args[3].d), 1)));
+        f, ts_mul(g, ts_masked_fill_scalar(ts_logistic(bx), ts_gt_scalar(bx, f->args[3].d), 1)));
 }

@@ -232,7 +232,7 @@ ts_status ts_composite_binary_cross_entropy_with_logits_backward(ts_frame *f)
 {
     TS_SCOPE;
     pair_parts p = pair_open(f);
-    return pair_give(f, &p, ts_sub(ts_sigmoid(p.x), p.t), f->want & 2 ? ts_neg(p.x) : NULL);
+    return pair_give(f, &p, ts_sub(ts_logistic(p.x), p.t), f->want & 2 ? ts_neg(p.x) : NULL);
 }
 
 ts_status ts_composite_kl_div_backward(ts_frame *f)

@@ -24,6 +24,14 @@ TS_INLINE ts_tensor *ts_as(ts_tensor *t, ts_dtype dtype)
     return t && t->dtype != dtype ? ts_to(t, dtype) : t;
 }
 
+/** sigmoid(x) for gradients of gradients: 1 - sigmoid(-x) above 0, since the slope y (1 - y) of a
+ * result y near 1 has lost its digits. */
+TS_INLINE ts_tensor *ts_logistic(ts_tensor *x)
+{
+    ts_tensor *above = ts_rsub_scalar(ts_sigmoid(ts_neg(x)), 1);
+    return ts_where(ts_gt_scalar(x, 0), above, ts_sigmoid(x));
+}
+
 /** The wanted ones of n results go to the frame, in the plan's dtypes;
  * a NULL among them means failed. */
 TS_INLINE ts_status ts_parts_give(ts_frame *f, ts_tensor **results, int n)

@@ -164,9 +164,11 @@ VEC_FN V S(pair)(pair_kind kind, V x, V t, V beta)
     case PAIR_SMOOTH_L1:
         return F(select)(F(lt)(size, beta), d * d * 0.5f / beta, size - beta * 0.5f);
     case PAIR_HUBER: return F(select)(F(le)(size, beta), d * d * 0.5f, beta * (size - beta * 0.5f));
-    /* the small logarithm comes last: a sum with x would swallow it before - x t cancels */
-    case PAIR_BCE:
-        return (F(max_fast)(x, zero) - x * t) + F(log1p)(F(exp)(F(neg)(F(abs)(x))));
+    /* max(x, 0) - x t without a difference of large products */
+    case PAIR_BCE: {
+        V share = F(select)(F(gt)(x, zero), F(set1)(1) - t, t), far = F(abs)(x);
+        return F(fma)(far, share, F(log1p)(F(exp)(F(neg)(far))));
+    }
     case PAIR_KL: {
         V y = t * (F(log)(t) - x);
         return F(select)(F(eq)(t, zero), zero, y);

@@ -537,9 +537,6 @@ template <class A> __device__ __forceinline__ A sign_of(A d)
     return d != d ? d : (A)((d > 0) - (d < 0));
 }
 template <class A> __device__ __forceinline__ A logistic(A x) { return 1 / (1 + exp(-x)); }
-/** A product that is rounded before it is subtracted from: what cancels must cancel. */
-__device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
-__device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
 /** t log t, 0 at 0. */
 template <class A> __device__ __forceinline__ A t_log_t(A t)
 {
@@ -553,7 +550,7 @@ PAIR(smooth_l1, fabs(x - t) < p ? (A)0.5 * (x - t) * (x - t) / p : fabs(x - t) -
      fabs(x - t) < p ? (t - x) / p : -sign_of(x - t))
 PAIR(huber, fabs(x - t) <= p ? (A)0.5 * (x - t) * (x - t) : p * (fabs(x - t) - (A)0.5 * p),
      fabs(x - t) <= p ? x - t : p * sign_of(x - t), fabs(x - t) <= p ? t - x : -p * sign_of(x - t))
-PAIR(bce, ((x > 0 ? x : (A)0) - times(x, t)) + log1p(exp(-fabs(x))), logistic(x) - t, -x)
+PAIR(bce, fabs(x) * (x > 0 ? 1 - t : t) + log1p(exp(-fabs(x))), logistic(x) - t, -x)
 PAIR(kl, t_log_t(t) - t * x, -t, t > 0 ? log(t) + 1 - x : t == 0 ? (A)0 : (A)NAN)
 PAIR(kl_log, exp(t) * (t - x), -exp(t), exp(t) * (t - x + 1))
 

@@ -224,6 +224,23 @@ static double ref_bce(double x, double t)
 static double ref_kl(double x, double t) { return t * (log(t) - x); }
 static double ref_kl_log(double x, double t) { return exp(t) * (t - x); }
 
+TS_TEST(binary_cross_entropy_keeps_its_digits_where_the_target_is_nearly_met, .loop = 2)
+{
+    ts_dtype dtype = _i & 1 ? TS_F64 : TS_F32;
+    double unit = _i & 1 ? DBL_EPSILON : (double)FLT_EPSILON;
+    for (double off = 0.25; off > 4 * unit; off /= 2)
+        for (double x = 50; x < 1e7; x *= 1.7) {
+            TS_SCOPE;
+            ts_tensor *logit = ts_to((ts_full)(NULL, 0, ts_scalar_float(x), TS_F64), dtype);
+            ts_tensor *target = ts_to((ts_full)(NULL, 0, ts_scalar_float(1 - off), TS_F64), dtype);
+            ts_tensor *y = ts_binary_cross_entropy_with_logits(logit, target);
+            double far = element(logit, 0), want = far * (1 - element(target, 0)) + log1p(exp(-far));
+            ck_assert_double_eq_tol(element(y, 0) / want, 1, 2 * unit);
+            y = ts_binary_cross_entropy_with_logits(ts_neg(logit), ts_rsub_scalar(target, 1));
+            ck_assert_double_eq_tol(element(y, 0) / want, 1, 2 * unit);
+        }
+}
+
 static const pair_loss pairs[] = {
     {ts_mse_loss_ex, ref_mse, false, false},       {ts_l1_loss_ex, ref_l1, false, false},
     {ts_smooth_l1_loss_ex, ref_smooth, false, false}, {ts_huber_loss_ex, ref_huber, false, false},

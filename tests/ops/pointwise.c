@@ -342,6 +342,29 @@ TS_TEST(comparisons_write_into_bool_only)
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "bool"));
 }
 
+TS_TEST(second_gradients_of_logistic_functions_keep_their_digits)
+{
+    ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
+    for (double point = -60; point < 61; point += 0.75)
+        for (int which = 0; which < 3; which++) {
+            TS_SCOPE;
+            ts_tensor *x = leaf(F32((float)point)), *g, *gg;
+            ts_tensor *y = which == 0   ? ts_log_sigmoid(x)
+                           : which == 1 ? ts_softplus(x, 1, 100)
+                                        : ts_silu(x);
+            double s = 1 / (1 + exp(-point)), rest = 1 / (1 + exp(point)), slope = s * rest;
+            double want = which == 0   ? -slope
+                          : which == 1 ? slope
+                                       : slope * (2 + point * (rest - s));
+            float found;
+            ck_assert_int_eq(ts_grad_of(y, TS_NONE, &x, 1, &g, &opts), TS_OK);
+            ck_assert_int_eq(ts_grad_of(g, TS_NONE, &x, 1, &gg, NULL), TS_OK);
+            ck_assert_int_eq(ts_copy_to(gg, &found, sizeof found), TS_OK);
+            double size = which < 2 ? slope : slope * (2 + fabs(point));
+            ck_assert_double_eq_tol(found, want, 8 * FLT_EPSILON * size);
+        }
+}
+
 TS_TEST(activations_differentiate_twice)
 {
     TS_SCOPE;
