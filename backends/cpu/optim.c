@@ -217,7 +217,8 @@ static double grad_scale(const ts_frame *f, int arg)
 
 /* ------------------------------------------------------------------------------- adamw ---- */
 
-/* The same source for vectors of f32 and f64: T scalar, V vector, p prefix, L lanes. */
+/* The same source for vectors of f32 and f64: T scalar, V vector, p prefix, L lanes. The average
+ * of gradients moves from its nearer end, as lerp does. */
 #define ADAMW(T, V, p, L, name)                                                               \
     VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,      \
                              bool decoupled)                                                  \
@@ -226,9 +227,10 @@ static double grad_scale(const ts_frame *f, int arg)
         V a = p##_load_n(m, n), b = p##_load_n(v, n);                                         \
         if (decoupled)                                                                        \
             x = x * p##_set1(c[0]);                                                           \
-        else                                                                                  \
+        else if (c[0] != 0) /* which must not read an infinite x */                           \
             g = p##_fma(p##_set1(c[0]), x, g);                                                \
-        a = p##_fma(p##_set1(c[1]), g - a, a);                                                \
+        a = c[1] < (T)0.5 ? p##_fma(p##_set1(c[1]), g - a, a)                                 \
+                          : p##_fma(p##_set1(c[8]), a - g, g);                                \
         b = p##_fma(p##_set1(c[3]) * g, g, p##_set1(c[2]) * b);                               \
         V root = p##_fma(p##_sqrt(b), p##_set1(c[4]), p##_set1(c[5]));                        \
         p##_store_n(param, p##_fma(p##_set1(c[6]), a / root, x), n);                          \
@@ -238,9 +240,9 @@ static double grad_scale(const ts_frame *f, int arg)
     static void name(T *param, const T *grad, T *m, T *v, int64_t n, const double *numbers,  \
                      bool decoupled)                                                          \
     {                                                                                         \
-        T c[8];                                                                               \
+        T c[9];                                                                               \
         int64_t k = 0;                                                                        \
-        for (int q = 0; q < 8; q++)                                                           \
+        for (int q = 0; q < 9; q++)                                                           \
             c[q] = (T)numbers[q];                                                             \
         for (; k + L <= n; k += L)                                                            \
             name##_lanes(param + k, grad + k, m + k, v + k, L, c, decoupled);                 \
@@ -253,14 +255,15 @@ ADAMW(double, vd, vd, VD_LANES, adamw_f64)
 static void adamw_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
     double step = (double)step_of(j, i);
-    double numbers[8] = {j->decoupled ? 1 - j->lr * j->decay : j->decay,
+    double numbers[9] = {j->decoupled ? 1 - j->lr * j->decay : j->decay,
                          1 - j->beta1,
                          j->beta2,
                          1 - j->beta2,
                          1 / sqrt(1 - pow(j->beta2, step)),
                          j->eps,
                          -j->lr / (1 - pow(j->beta1, step)),
-                         j->factor};
+                         j->factor,
+                         j->beta1};
     if (IS_F32(j, i))
         adamw_f32(data[0], data[1], data[2], data[3], n, numbers, j->decoupled);
     else
@@ -291,7 +294,9 @@ static ts_status adamw(ts_frame *f)
                              bool first, bool nesterov)                                            \
     {                                                                                              \
         V x = p##_load_n(param, n);                                                                \
-        V g = p##_fma(p##_set1(c[0]), x, p##_set1(c[4]) * p##_load_n(grad, n));                    \
+        V g = p##_set1(c[4]) * p##_load_n(grad, n);                                                \
+        if (c[0] != 0) /* which must not read an infinite x */                                     \
+            g = p##_fma(p##_set1(c[0]), x, g);                                                     \
         if (buffer) {                                                                              \
             V b = g;                                                                               \
             if (!first)                                                                            \

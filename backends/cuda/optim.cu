@@ -285,7 +285,7 @@ static __global__ void __launch_bounds__(THREADS)
     void *p = t.data[0][s.member], *g = t.data[1][s.member], *m = t.data[2][s.member],
          *v = t.data[3][s.member];
     S scale = (S)of_root, rate = (S)of_quotient, decay = (S)c.decay, eps = (S)c.eps;
-    S blend1 = (S)(1 - c.beta1), keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2),
+    S blend1 = (S)(1 - c.beta1), keep1 = (S)c.beta1, keep2 = (S)c.beta2, blend2 = (S)(1 - c.beta2),
       by = read_scale<S>(c.grad_scale);
     over_share<vec16<S>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(p, i);
@@ -298,9 +298,12 @@ static __global__ void __launch_bounds__(THREADS)
             S w = (S)widen(x.at[e]), d = times((S)widen(up.at[e]), by);
             if (c.decoupled)
                 w *= decay;
-            else
+            else if (c.decay != 0) /* which must not read an infinite w */
                 d += decay * w;
-            first[e] += blend1 * (d - first[e]);
+            if (blend1 < (S)0.5) /* from the nearer end, as lerp does */
+                first[e] += blend1 * (d - first[e]);
+            else
+                first[e] = d + keep1 * (first[e] - d);
             second[e] = blend2 * d * d + keep2 * second[e];
             w += rate * (first[e] / (sqrt(second[e]) * scale + eps));
             x.at[e] = narrow<P>(w);
@@ -423,7 +426,9 @@ static __global__ void __launch_bounds__(THREADS)
                 b = load_at<V, M>(t.data[2][s.member], i);
 #pragma unroll
         for (int e = 0; e < V; e++) {
-            S w = (S)widen(x.at[e]), g = times((S)widen(up.at[e]), by) + (S)c.decay * w;
+            S w = (S)widen(x.at[e]), g = times((S)widen(up.at[e]), by);
+            if (c.decay != 0) /* which must not read an infinite w */
+                g += (S)c.decay * w;
             if constexpr (LISTS == 3) {
                 S step = first ? g : (S)c.momentum * (S)widen(b.at[e]) + (S)c.blend * g;
                 g = c.nesterov ? g + (S)c.momentum * step : step;

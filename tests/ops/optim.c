@@ -175,6 +175,57 @@ TS_TEST(sgd_follows_its_formula, .loop = 8)
         }
 }
 
+/** Makes every third element infinite. */
+static void make_infinite(const list *l)
+{
+    for (int k = 0; k < MOST; k++)
+        for (int64_t i = 0; i < lengths[k]; i += 3)
+            if (ts_dtype_of(l->t[k]) == TS_F64)
+                ((double *)ts_data(l->t[k]))[i] = INFINITY;
+            else
+                ((float *)ts_data(l->t[k]))[i] = INFINITY;
+}
+
+TS_TEST(without_decay_no_step_reads_the_parameter, .loop = 2)
+{
+    ts_dtype dtype = _i ? TS_F32 : TS_F64;
+    TS_SCOPE;
+    list g = make_list(10, dtype), b = make_list(20, dtype), m = make_list(30, dtype),
+         v = zeros_like(&g), p = make_list(1, dtype), q = make_list(1, dtype);
+    make_infinite(&p);
+    make_infinite(&q);
+    int64_t steps[MOST] = {1, 1, 1, 1, 1, 1};
+    ts_sgd_rule sgd = {.lr = 0.1, .momentum = 0.9};
+    ts_adamw_rule adam = {.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 0.1};
+    list before = make_list(30, dtype);
+    ck_assert_int_eq(ts_sgd_(p.t, g.t, b.t, steps, MOST, &sgd), TS_OK);
+    ck_assert_int_eq(ts_adamw_(q.t, g.t, m.t, v.t, steps, MOST, &adam), TS_OK);
+    for (int k = 0; k < MOST; k++)
+        for (int64_t i = 0; i < lengths[k]; i++) {
+            double d = at(g.t[k], i);
+            ck_assert_double_eq(at(b.t[k], i), d);
+            assert_near(m.t[k], i, 0.8 * at(before.t[k], i) + 0.2 * d, 4);
+            ck_assert(i % 3 ? isfinite(at(p.t[k], i)) && isfinite(at(q.t[k], i))
+                            : isinf(at(p.t[k], i)) && isinf(at(q.t[k], i)));
+        }
+}
+
+TS_TEST(an_average_without_memory_is_the_gradient, .loop = 2)
+{
+    ts_dtype dtype = _i ? TS_F32 : TS_F64;
+    TS_SCOPE;
+    list p = make_list(1, dtype), g = make_list(10, dtype), m = make_list(20, dtype),
+         v = zeros_like(&p);
+    for (int k = 0; k < MOST; k++)
+        ck_assert_ptr_nonnull(ts_mul_(m.t[k], ts_full_like(m.t[k], 1e6)));
+    int64_t steps[MOST] = {2, 2, 2, 2, 2, 2};
+    ts_adamw_rule rule = {.lr = 0.1, .beta2 = 0.9, .eps = 0.1};
+    ck_assert_int_eq(ts_adamw_(p.t, g.t, m.t, v.t, steps, MOST, &rule), TS_OK);
+    for (int k = 0; k < MOST; k++)
+        for (int64_t i = 0; i < lengths[k]; i++)
+            ck_assert_double_eq(at(m.t[k], i), at(g.t[k], i));
+}
+
 /* ------------------------------------------------------------------------ against torch ---- */
 
 /* Three steps from (0.5, -1, 2) with the gradients (0.1 t, -0.3, 0.7 / t),
