@@ -135,6 +135,7 @@ ts_status ts_schema_parse(const char *text, ts_schema *s)
                 char name[24]; /* for those who write the function; a call goes by place */
                 if (!take(&c, "Tensor"))
                     return malformed(&c, "Tensor");
+                take(&c, "?"); /* a result that some calls do not have; the first is always there */
                 identifier(&c, name, sizeof name);
                 if (s->nrets == TS_MAX_RETS)
                     return malformed(&c, "at most 4 results");

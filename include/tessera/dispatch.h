@@ -226,7 +226,8 @@ TS_API ts_status ts_redispatch(ts_frame *frame);
  */
 TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments from the top. rets as in ts_frame, results with one
- *  reference each that the caller owns (ts_release) or gives to a scope (ts_adopt). */
+ *  reference each that the caller owns (ts_release) or gives to a scope (ts_adopt). A result that
+ *  the schema calls Tensor? is TS_TAG_NONE where the call has none. */
 TS_API ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets, int nrets);
 /** As ts_call_boxed(), for a layer that calls another op on behalf of a frame:
  *  errors and layers below see the frame's call site. */

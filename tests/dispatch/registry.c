@@ -278,7 +278,8 @@ TS_TEST(malformed_schemas_say_where)
                                "f(Tensor a, Tensor a) -> ()", "f(Tensor[ a) -> ()",
                                "f(float[] a) -> ()", "f() -> Tensor x", "f(Tensor(A!) a) -> ()",
                                "1f() -> ()", "f() -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-                               "f(Tensor a_name_that_is_longer_than_23) -> ()", NULL};
+                               "f(Tensor a_name_that_is_longer_than_23) -> ()",
+                               "f() -> (Tensor?, ?)", NULL};
     for (int i = 0; bad[i]; i++)
         FAILS(TS_ERR_FORMAT, ts_register_op(bad[i], NULL));
     FAILS(TS_ERR_NULL, ts_register_op(NULL, NULL));
