@@ -5,6 +5,7 @@ differentiates them.
 """
 # SPDX-License-Identifier: MIT
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -128,8 +129,9 @@ op('clamp_backward', bounds, function=clamp_gradient)
 
 
 def linear_gradient(g, x, w):
-    rows = g.reshape(-1, g.shape[-1])
-    return g @ w, rows.t() @ x.reshape(-1, x.shape[-1]), rows.sum(0)
+    n = math.prod(g.shape[:-1])
+    rows = g.reshape(n, g.shape[-1])
+    return g @ w, rows.t() @ x.reshape(n, x.shape[-1]), rows.sum(0)
 
 
 def linear_gradients(d):
@@ -140,9 +142,7 @@ def linear_gradients(d):
     return [d.tensor([*x.shape[:-1], w.shape[0]], x.dtype), x, w]
 
 
-op('linear_backward', linear_gradients, function=linear_gradient, results=3, sums=True,
-   terms=lambda args, order, largest: (1 if order else largest(args[:1]))
-   * math.sqrt(args[0].numel()))
+op('linear_backward', linear_gradients, function=linear_gradient, results=3, sums=True)
 
 
 def linear_gelu(x, w, bias, tanh):
@@ -157,7 +157,8 @@ def linear_floats(d):
             return [*args, d.flag()]
 
 
-op('linear_gelu', linear_floats, function=linear_gelu, results=2, sums=True)
+op('linear_gelu', linear_floats, function=linear_gelu, results=2, sums=True,
+   steps=True)
 
 
 def layer_norm_gradient(g, x, mean, rstd, w, n):
@@ -332,17 +333,22 @@ def scores(q, k, mask, scale, window, softcap):
     return torch.where(seen, t + added, -math.inf), seen
 
 
-def attention(q, k, v, mask, _lists, _most, scale, window, softcap, _dropout):
-    """PyTorch's where it has the options; -inf only where a row sees some key."""
+def attention(q, k, v, mask, _lists, _most, scale, window, softcap, _dropout, by_lse=False):
+    """PyTorch's where it has the options; -inf only where a row sees some key. by_lse: so that the
+    gradient is P (dP - sum(grad out)), as docs/attention.md has it."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     s, seen = scores(q, k, mask, scale, window, softcap)
     some = seen.any(3, True)
     lse = torch.logsumexp(torch.where(some, s, 0), 3)
     lse = torch.where(some.squeeze(3), lse, -math.inf)
-    if softcap or not (q.numel() and k.numel() and v.numel()):
+    if by_lse or softcap or not (q.numel() and k.numel() and v.numel()):
         heads = q.shape[1] // max(k.shape[1], 1)
-        p = torch.softmax(torch.where(some, s, 0), 3)
+        constant = lse.detach().unsqueeze(3)
+        p = torch.exp(torch.where(some, s - constant, 0)) if by_lse else \
+            torch.softmax(torch.where(some, s, 0), 3)
         y = p @ v.to(p.dtype).repeat_interleave(heads, 1)
+        if by_lse:
+            y = y * torch.exp(torch.where(some, constant - lse.unsqueeze(3), 0))
     else:
         _, added = visible_of(q, k, mask, window)
         bias = torch.where(seen | ~some, torch.zeros([], dtype=q.dtype) + added, -math.inf)
@@ -376,21 +382,8 @@ def attended(d):
             d.pick([0.0, 0.0, 0.0, 2.0]), 0.0]
 
 
-def attention_terms(args, order, largest):
-    """Of P (dP - delta) key and its likes: a score's gradient is a difference of such."""
-    q, k, v = args[:3]
-    scale = 1 / math.sqrt(q.shape[3]) if args[6] is None else args[6]
-    step = 2 * v.shape[3] * max(1.0, largest([v])) * max(1.0, scale * largest([q, k]) * q.shape[3])
-    return step ** order
-
-
-def attention_gradient_terms(args, order, largest):
-    return attention_terms([*args[2:5], *args[7:]], 1, largest) * max(1.0, largest(args[:2]))
-
-
-op('scaled_dot_product_attention', attended, terms=attention_terms, function=attention,
-   results=2, sums=True,
-   leaves=lambda args: args[:3])
+op('scaled_dot_product_attention', attended, function=attention,
+   ours=partial(attention, by_lse=True), results=2, sums=True, leaves=lambda args: args[:3])
 
 
 def attention_gradient(grad, grad_lse, q, k, v, out, lse, mask, _lists, _most, scale, window,
@@ -430,7 +423,7 @@ def attention_gradients(d):
 
 
 op('scaled_dot_product_attention_backward', attention_gradients, function=attention_gradient,
-   results=3, sums=True, grad=False, terms=attention_gradient_terms)
+   results=3, sums=True, grad=False)
 
 # -------------------------------------------------------------------------------- optimizers ----
 
@@ -521,7 +514,6 @@ def members(*places):
 
 
 op('adamw', adamw_step, function=adamw, results=0, writes=members(0, 2, 3, 12), sums=True,
-   terms=lambda args, order, largest: largest(args[2]),
    grad=False)
 op('sgd', sgd_step, function=sgd, results=0, writes=members(0, 2, 10), sums=True, grad=False)
 

@@ -26,14 +26,14 @@ class Op:
     call: Callable = None
     results: int = 1       # that many results are compared
     sums: bool = False     # results add up many terms: rounding depends on the order
+    steps: bool = False    # halves are rounded between the steps of the call
     grad: bool = True
     arithmetic: bool = False  # integers among the arguments are numbers, not places
     ulps: int = 4          # of f32 and f64, allowed beyond what PyTorch's error allows
     leaves: Callable = None   # of the arguments, those that have a gradient; None: all of them
     writes: Callable = None   # of the arguments, the tensors that are written; they come after the
                               # results, PyTorch's function gives both
-    terms: Callable = None    # of (arguments, order, largest): how large a sum's terms may be,
-                              # where they cancel by more than a rounding of arguments moves it
+    ours: Callable = None     # the function by the formula of the library, whose roundings count
     check: Callable = None    # of a random operator: judges a call instead of PyTorch
 
 
@@ -190,7 +190,7 @@ op('arange', lambda d: [d.integer(-9, 9), d.integer(-9, 20), d.pick([1, 2, 3, -1
                         d.pick([*FLOATS, *INTEGERS[:2]]), HERE], grad=False,
    call=lambda f, a, b, s, t, _: f(a, b, s, dtype=t))
 op('linspace', lambda d: [float(d.integer(-9, 9)), float(d.integer(-9, 9)), d.length(),
-                          d.float_dtype(), HERE], grad=False,
+                          d.float_dtype(), HERE], grad=False, sums=True,
    call=lambda f, a, b, n, t, _: f(a, b, n, dtype=t))
 op('eye', lambda d: [d.length(), d.length(), d.pick(ALL), HERE], grad=False,
    call=lambda f, n, m, t, _: f(n, m, dtype=t))
@@ -345,7 +345,7 @@ def cumsum_call(f, x, dim, back):
 
 
 op('cumsum', lambda d: [*with_dim(d), d.flag()], sums=True, call=cumsum_call)
-op('softmax log_softmax', lambda d: [*with_dim(d), d.pick([None, None, *FLOATS])], ulps=8,
+op('softmax log_softmax', lambda d: [*with_dim(d), d.pick([None, None, *FLOATS])], sums=True,
    call=lambda f, x, dim, t: f(x, dim, dtype=t))
 
 
