@@ -39,7 +39,7 @@ TS_API ts_status ts_replace_file(const char *function, const char *path,
 
 /**
  * Writes text so that a terminal shows it as it is: bytes that are no UTF-8, control characters and
- * marks that change the direction or are not seen become \xNN. For names that come from files.
+ * marks that change the direction or are not seen become `\xNN`. For names that come from files.
  * NULL is ""; what does not fit is left out. Returns buffer.
  */
 TS_API const char *ts_escape_text(char *buffer, size_t size, const char *text);
