@@ -7,7 +7,8 @@ Comments in the pages say what a block of code is:
     <!-- FILE, before TEXT -->     add-an-op.md: goes in front of (`after`: behind) the line of FILE
                                    that holds TEXT; what is put together so compiles
     <!-- from FILE -->             stands in FILE, but for indentation; a line `...` leaves out some
-    <!-- program -->               a whole program; it compiles without warnings and ends with 0
+    <!-- program NAME=VALUE -->    a whole program; it compiles without warnings and ends with 0 in
+                                   an environment with the variable, which may be left out
     <!-- output -->                what the program above prints
 
 Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
@@ -22,7 +23,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -32,7 +32,7 @@ BUILD, SOURCE, OP_SAMPLES = map(os.path.abspath, sys.argv[1:4])
 RUNS = sys.argv[4] == "yes"
 del sys.argv[1:]
 BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S)
-MARKED = re.compile(r"<!-- (from (\S+)|program|output) -->\n```(?:c|text)\n(.*?)```", re.S)
+MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n```(?:c|text)\n(.*?)```", re.S)
 COPIED = ("autograd", "backends", "conformance", "core", "dispatch", "docs", "include", "layers",
           "ops", "tests/ops", "tools", "init.h")
 
@@ -114,6 +114,11 @@ def spaceless(text):
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
+def addressless(text):
+    """Text without places in a program, which depend on its compiler."""
+    return re.sub(r"\+0x[0-9a-f]+", "+0x", text)
+
+
 class Excerpts(unittest.TestCase):
     def test_excerpts_stand_in_their_files(self):
         count = 0
@@ -131,6 +136,16 @@ class Excerpts(unittest.TestCase):
                     count += 1
         self.assertGreater(count, 0)
 
+    def test_cells_stand_in_the_file_that_heads_their_column(self):
+        count = 0
+        for path in pages():
+            for file, rows in re.findall(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)", read(path)):
+                flat = re.sub(r"\s+", " ", read(file))
+                for code in re.findall(r"\| `([^`]*)`[^|]*\|$", rows, re.M):
+                    self.assertIn(code, flat, path)
+                    count += 1
+        self.assertGreater(count, 0)
+
 
 @unittest.skipUnless(RUNS, "a plain program cannot use a library built for a sanitizer")
 class Programs(unittest.TestCase):
@@ -144,7 +159,7 @@ class Programs(unittest.TestCase):
             ["cc", "-std=gnu17", "-Wall", "-Wextra", "-Werror", *flags, source, "-o", program,
              "-I", os.path.join(SOURCE, "include"), "-I", self.folder, "-L", BUILD, "-ltessera",
              f"-Wl,-rpath,{BUILD}", "-lm", "-pthread"],
-            check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            check=False, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 0, done.stdout)
         return program
 
@@ -154,8 +169,9 @@ class Programs(unittest.TestCase):
             file.write(text)
         return path
 
-    def run_program(self, program):
+    def run_program(self, program, *variables):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TS_")}
+        environment.update(variable.split("=") for variable in variables)
         done = subprocess.run([program], cwd=self.folder, check=False, text=True, env=environment,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -165,15 +181,16 @@ class Programs(unittest.TestCase):
         count = 0
         for path in pages():
             for kind, _, block in MARKED.findall(read(path)):
-                if kind == "program":
-                    name = os.path.basename(path)[:-3] + ".c"  # error texts may name it
-                    source, printed = self.write(name, block), None
+                if kind.startswith("program"):
+                    source, printed = os.path.basename(path)[:-3] + ".c", None
+                    self.write(source, block)
                     with self.subTest(page=path, number=count):
-                        printed = self.run_program(self.build(source))
+                        printed = self.run_program(self.build(source),
+                                                   *kind.split()[1:])
                     count += 1
                 elif kind == "output" and printed is not None:
                     with self.subTest(page=path, output=count):
-                        self.assertEqual(textwrap.dedent(printed), textwrap.dedent(block))
+                        self.assertEqual(addressless(printed), addressless(block))
         self.assertGreater(count, 0)
 
     def run_rows(self, name, rows):
@@ -197,7 +214,7 @@ class Programs(unittest.TestCase):
 
     def test_mistakes_have_the_errors_that_the_page_shows(self):
         name = "docs/when-something-is-wrong.md"
-        rows = [(number, cells[0].strip("`"), cells[1].strip("`"))
+        rows = [(number, cells[0].strip("`"), cells[1].strip("`").replace("` `", " | "))
                 for number, cells in table(name) if cells[1].startswith("`TS_ERR_")]
         self.assertGreater(len(rows), 10)
         self.run_rows(name, rows)
