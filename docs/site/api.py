@@ -31,6 +31,11 @@ def declaration(element):
     return said.replace("* ", "*").replace(") (", ")(") + (f" : {bits}" if bits else "")
 
 
+def linked(text):
+    """Names of pages as links."""
+    return re.sub(r"\bdocs/([\w-]+)\.md\b", r":doc:`/\1`", text)
+
+
 def indented(lines, by="   "):
     return [by + line if line else "" for line in lines]
 
@@ -133,7 +138,7 @@ class Reference:
                 said = ("\\ " if before and before not in " \n([{/\"'-" else "") + said
                 said += "\\ " if after and after not in " \n.,;:!?)]}/\"'-" else ""
             parts += [said, escaped(child.tail or "")]
-        return re.sub(r"\s+", " ", "".join(parts)).strip()
+        return linked(re.sub(r"\s+", " ", "".join(parts)).strip())
 
     def blocks(self, description, skip_fields=False):
         """Lines of a description; fields (parameters, result) come last."""
@@ -273,7 +278,7 @@ class Reference:
                 parts[i] = f":{role}:`{parts[i]}() <{parts[i]}>`"
             else:
                 parts[i] += "()"
-        return "".join(p if i % 2 else escaped(p) for i, p in enumerate(parts))
+        return linked("".join(p if i % 2 else escaped(p) for i, p in enumerate(parts)))
 
     def page(self, path):
         header = self.headers[path]

@@ -23,6 +23,7 @@ html_theme = "furo"
 html_title = f"Tessera {version}"
 html_static_path = [str(pathlib.Path(__file__).parent / "static")]
 html_css_files = ["site.css"]
+smartquotes = False
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
@@ -41,16 +42,16 @@ def guess_languages(_app, doctree):
 
 
 def link_literals(app, doctree, docname):
-    """Names of functions, macros, types and examples in `code` become links."""
+    """Names of functions, macros, types and examples in `code` become links; so do calls."""
     env = app.env
     if not hasattr(env, "tessera_names"):
         env.tessera_names = {o[0]: (o[3], o[4], o[0]) for o in env.domains["c"].get_objects()}
         env.tessera_names |= {name: (name, "", name) for name in env.found_docs
                               if name.startswith("examples/")}
     for literal in list(doctree.findall(nodes.literal)):
-        name = re.sub(r"\(\)$|;$|\.c$", "", literal.astext())
+        name = re.sub(r"\(.*\);?$|;$|\.c$", "", literal.astext())
         parent = literal.parent
-        if name not in env.tessera_names or "." in name:
+        if name not in env.tessera_names:
             continue
         while parent is not None and not isinstance(parent, (nodes.reference, nodes.title)):
             parent = parent.parent

@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: MIT
 """Pages of the operators: one for each family of ops/ops.def, with what its rows, the samples and
 the headers say of them."""
+import json
 
-
-DTYPES = ("f64", "f32", "bf16", "f16", "i64", "i32", "u8", "bool")
 GRADIENTS = {"NODIFF": "none", "BY_PARTS": "that of the operators it is made of"}
 AUTOCAST = {"NONE": "runs with the dtypes it is given",
             "LOWER": "floating arguments are cast to the region's dtype",
             "F32": "floating arguments are cast to f32",
             "WIDEST": "floating arguments are cast to the widest dtype among them",
             "KEEP": "runs with the dtypes it is given, and so do the operators it is made of"}
+
+WORK = {  # ts_cost_...() in ops/, in words
+    "product": "2 m n k operations, m n of the result and k of the sum",
+    "addmm": "2 m n k + 3 m n operations, m n of the result and k of the sum",
+    "linear_backward": "2 m n k operations for each of the two products that is wanted, and m n "
+                       "for the bias",
+    "gathered": "no operations; of the first argument only what the result holds is read",
+    "scaled_dot_product_attention": "2 products over the pairs of a query and a key that sees it",
+    "scaled_dot_product_attention_backward": "5 products over the pairs of a query and a key that "
+                                             "sees it",
+    "adamw": "13 operations an element of the parameters",
+    "sgd": "6 operations an element of the parameters",
+    "norms": "2 operations an element of the list",
+    "scales": "1 operation an element of the list"}
 
 
 def table(path):
@@ -29,7 +42,7 @@ def cost(text):
     if kind == "EACH":
         plural = "s" if value != "1" else ""
         return f"{value} operation{plural} an element, and each element crosses memory once"
-    return f"``ts_cost_{value}`` (``ops/``)"
+    return WORK[value]
 
 
 def by_backend(dtypes, meta):
@@ -39,7 +52,8 @@ def by_backend(dtypes, meta):
 
 
 class Operators:
-    def __init__(self, families, reference, data):
+    def __init__(self, families, reference, data, record):
+        self.record = record
         self.families, self.reference = families, reference
         self.samples, self.pytorch = table(data / "samples.tsv"), table(data / "pytorch.tsv")
         self.functions = {item.name: item for header in reference.headers.values()
@@ -49,6 +63,15 @@ class Operators:
             odd = names ^ set(known)
             if odd:
                 raise SystemExit(f"docs/data/{file} and ops/ops.def differ in: {', '.join(odd)}")
+
+    def cuda(self):
+        """What the last run on a GPU said of the samples."""
+        with open(self.record, encoding="utf-8") as file:
+            record = json.load(file)
+        passed = next(line for line in record["samples"]["totals"] if line.startswith("all"))
+        listed = sum(len(dtypes.split()) for dtypes, _, _ in self.samples.values())
+        return (f"On an {record['device'].split(',')[0]}, {int(passed.split()[1]):,} pairs of "
+                f"operator and dtype passed on {record['date']}; there are {listed:,} now.")
 
     def facts(self, row):
         dtypes, meta, sizes = self.samples[row.name]
@@ -110,8 +133,7 @@ class Operators:
                  "in ``_out`` writes to ``out``. ``_scalar`` takes a plain number. ``F`` is "
                  "``torch.nn.functional``, ``aten`` is ``torch.ops.aten``.", "",
                  "The dtypes are those in which ``ts-conformance`` judges values "
-                 "(:doc:`/conformance`). CUDA passes in each of them "
-                 "(:doc:`/cuda`).", "",
+                 f"(:doc:`/conformance`). {self.cuda()}", "",
                  ".. list-table::", "   :header-rows: 1", "", "   * - family", "     - operators"]
         for family, _, rows in self.families:
             names = ", ".join(f":ref:`{row.name} <op-{row.name}>`" for row in rows)
