@@ -13,7 +13,7 @@ copyright = "the Tessera authors"  # pylint: disable=redefined-builtin
 version = release = re.search(r"version: '(.*?)'", (ROOT / "meson.build").read_text("utf-8"))[1]
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
-highlight_language = "text"
+highlight_language = "none"
 nitpicky = True
 # Types and functions of the C library, which is documented elsewhere.
 nitpick_ignore = [("c:identifier", name) for name in (
@@ -36,9 +36,9 @@ CODE_IN_C = re.compile(r"\bts_|\bTS_|#include|;$|^}", re.M)
 def guess_languages(_app, doctree):
     """An indented block of Markdown names no language; one that looks like C is C."""
     for block in doctree.findall(nodes.literal_block):
-        if block.get("language", "text") in ("text", "default", "none") \
-                and CODE_IN_C.search(block.astext()) and not block.get("classes") == ["console"]:
-            block["language"], block["force"] = "c", True
+        if "language" not in block or block["language"] in ("default", "none"):
+            in_c = CODE_IN_C.search(block.astext())
+            block["language"], block["force"] = "c" if in_c else "none", True
 
 
 def link_literals(app, doctree, docname):
@@ -60,7 +60,17 @@ def link_literals(app, doctree, docname):
             literal.replace_self(make_refnode(app.builder, docname, to, anchor, literal.deepcopy()))
 
 
+def name_pages(app, doctree, docname):
+    """A link whose text is the name of a file gets the page's title."""
+    for link in doctree.findall(nodes.reference):
+        target = re.match(r"([\w-]+)\.html", link.get("refuri", ""))
+        if target and re.fullmatch(r"(docs/)?[\w-]+\.md", link.astext()) \
+                and target[1] in app.env.titles and "/" not in docname:
+            link.children = [nodes.inline("", app.env.titles[target[1]].astext())]
+
+
 def setup(app):
+    app.connect("doctree-resolved", name_pages)
     app.connect("doctree-read", guess_languages)
     app.connect("doctree-resolved", link_literals)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -48,7 +48,8 @@ def cost(text):
 def by_backend(dtypes, meta):
     """The same dtypes on every backend: a sample judges each of them."""
     said = ", ".join(dtypes)
-    return f"CPU and CUDA: {said}; META: {'the same' if meta else 'none, since sizes depend on values'}"
+    without = "none, since sizes depend on values"
+    return f"CPU and CUDA: {said}; META: {'the same' if meta else without}"
 
 
 class Operators:
@@ -97,13 +98,11 @@ class Operators:
                       f"     - {gradient}", f"     - {'' if pytorch == '-' else f'``{pytorch}``'}"]
         return lines + [""]
 
-    def entry(self, row, taken):
+    def entry(self, row):
         lines = [f".. _op-{row.name}:", "", row.name, "-" * len(row.name), "",
                  self.reference.plain(row.doc.split("\n")[0]), "", *self.facts(row)]
         functions = [self.functions[f"ts_{form.name}"] for form in row.functions]
-        by_hand = [item for name, item in taken.items() if name == f"ts_{row.name}"]
-        return lines + self.reference.entries(
-            sorted([*functions, *by_hand], key=lambda item: item.line))
+        return lines + self.reference.entries(functions)
 
     def page(self, family, words, rows):
         lines = [family, "=" * len(family), ""]
@@ -111,7 +110,7 @@ class Operators:
             lines += [self.reference.plain(paragraph.replace("\n", " ")), ""]
         lines += self.summary(rows)
         for row in rows:
-            lines += self.entry(row, {})
+            lines += self.entry(row)
         for path, header in self.reference.headers.items():
             stem = path.removeprefix("tessera/ops/").removesuffix(".h")
             if {"slice": "view"}.get(stem, stem) == family and path.startswith("tessera/ops/"):
@@ -125,13 +124,13 @@ class Operators:
         count = sum(len(rows) for _, _, rows in self.families)
         title = "Operators"
         lines = [title, "=" * len(title), "",
-                 f"{count} operators in {len(self.families)} families, from ``ops/ops.def``. A page "
-                 "for each family lists its operators, then gives signature, sizes, dtypes, "
+                 f"{count} operators in {len(self.families)} families, from ``ops/ops.def``. A "
+                 "page for each family lists its operators, then gives signature, sizes, dtypes, "
                  "gradient, autocast policy, cost and PyTorch's name of each, and the contracts of "
                  "its functions.", "",
                  "A function whose name ends in ``_`` writes to its first argument. One that ends "
-                 "in ``_out`` writes to ``out``. ``_scalar`` takes a plain number. ``F`` is "
-                 "``torch.nn.functional``, ``aten`` is ``torch.ops.aten``.", "",
+                 "in ``_out`` writes to ``out``. ``_scalar`` takes a plain number. In PyTorch's "
+                 "names ``F`` is ``torch.nn.functional``, ``aten`` is ``torch.ops.aten``.", "",
                  "The dtypes are those in which ``ts-conformance`` judges values "
                  f"(:doc:`/conformance`). {self.cuda()}", "",
                  ".. list-table::", "   :header-rows: 1", "", "   * - family", "     - operators"]

@@ -32,7 +32,9 @@ BUILD, SOURCE, OP_SAMPLES = map(os.path.abspath, sys.argv[1:4])
 RUNS = sys.argv[4] == "yes"
 del sys.argv[1:]
 BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S)
-MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n```(?:c|text)\n(.*?)```", re.S)
+MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n"
+                    r"```(?:c|text)\n(.*?)```", re.S)
+COLUMN = re.compile(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)")  # headed by a file
 COPIED = ("autograd", "backends", "conformance", "core", "dispatch", "docs", "include", "layers",
           "ops", "tests/ops", "tools", "init.h")
 
@@ -139,7 +141,7 @@ class Excerpts(unittest.TestCase):
     def test_cells_stand_in_the_file_that_heads_their_column(self):
         count = 0
         for path in pages():
-            for file, rows in re.findall(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)", read(path)):
+            for file, rows in COLUMN.findall(read(path)):
                 flat = re.sub(r"\s+", " ", read(file))
                 for code in re.findall(r"\| `([^`]*)`[^|]*\|$", rows, re.M):
                     self.assertIn(code, flat, path)
@@ -159,7 +161,8 @@ class Programs(unittest.TestCase):
             ["cc", "-std=gnu17", "-Wall", "-Wextra", "-Werror", *flags, source, "-o", program,
              "-I", os.path.join(SOURCE, "include"), "-I", self.folder, "-L", BUILD, "-ltessera",
              f"-Wl,-rpath,{BUILD}", "-lm", "-pthread"],
-            check=False, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            check=False, cwd=self.folder, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 0, done.stdout)
         return program
 
@@ -214,7 +217,7 @@ class Programs(unittest.TestCase):
 
     def test_mistakes_have_the_errors_that_the_page_shows(self):
         name = "docs/when-something-is-wrong.md"
-        rows = [(number, cells[0].strip("`"), cells[1].strip("`").replace("` `", " | "))
+        rows = [(number, cells[0].strip("`"), cells[1].strip("`").replace("` hint: `", " | "))
                 for number, cells in table(name) if cells[1].startswith("`TS_ERR_")]
         self.assertGreater(len(rows), 10)
         self.run_rows(name, rows)
