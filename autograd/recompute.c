@@ -388,6 +388,11 @@ static void collected_free(ts_collected *c)
     ts_segment_unref(c->segment);
     ts_free(&ts_tls, c, c->bytes);
 }
+static void collected_end(ts_collected **c)
+{
+    if (*c)
+        collected_free(*c);
+}
 
 static ts_collected **find(ts_run *run, const ts_segment *s)
 {
@@ -415,7 +420,8 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
         TS_TRY(collect(run, s->outer, &outer));
     part p = s->part;
     size_t bytes = (size_t)(p.n + p.m) * sizeof(ts_tensor *);
-    p.inputs = ts_alloc(run->thread, bytes);
+    ts_held block TS_HELD = {run->thread, ts_alloc(run->thread, bytes), bytes};
+    p.inputs = block.at;
     if (!p.inputs)
         return ts_fail_memory("a part to compute again", (int64_t)bytes);
     memset(p.inputs, 0, bytes);
@@ -438,7 +444,6 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
             ts_saved_drop(&outer->kept[s->inputs[i].saved.version]);
     if (status == TS_OK && outer)
         reader_done(run, s->outer);
-    ts_free(run->thread, p.inputs, bytes);
     return status;
 }
 
@@ -461,11 +466,9 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
         return ts_fail_memory("tensors computed again", (int64_t)bytes);
     *c = (ts_collected){.segment = segment_ref(s), .left = s->readers, .bytes = bytes};
     memset(c->kept, 0, s->slots * sizeof *c->kept);
-    ts_status status = fill(run, s, c);
-    if (status != TS_OK) {
-        collected_free(c);
-        return status;
-    }
+    ts_collected *failed __attribute__((cleanup(collected_end))) = c;
+    TS_TRY(fill(run, s, c));
+    failed = NULL;
     c->next = run->collected;
     run->collected = c;
     *out = c;

@@ -4,12 +4,12 @@
 
 #include <math.h>
 
-/** How far `step` lies between two others, from 0 to 1. */
-static double progress(int64_t step, int64_t from, int64_t to)
+/** How far `step` lies between two others, from 0 to 1. No difference of doubles overflows. */
+static double progress(double step, double from, double to)
 {
     if (step >= to)
         return 1;
-    return step <= from ? 0 : (double)(step - from) / (double)(to - from);
+    return step <= from ? 0 : (step - from) / (to - from);
 }
 
 double ts_schedule_at(const ts_schedule *s, int64_t step)
@@ -20,13 +20,14 @@ double ts_schedule_at(const ts_schedule *s, int64_t step)
         step = 0;
     if (step < s->warmup_steps)
         return (double)(step + 1) / ((double)s->warmup_steps + 1);
-    double done = progress(step, s->warmup_steps, s->total_steps);
+    double now = (double)step, end = (double)s->total_steps;
+    double done = progress(now, (double)s->warmup_steps, end);
     switch (s->kind) {
     case TS_SCHEDULE_CONSTANT: return 1;
     case TS_SCHEDULE_LINEAR: break;
     case TS_SCHEDULE_COSINE: done = 0.5 * (1 - cos(M_PI * done)); break;
     case TS_SCHEDULE_WSD:
-        done = progress(step, s->total_steps - s->decay_steps, s->total_steps);
+        done = progress(now, end - (double)s->decay_steps, end);
         break;
     default: return NAN;
     }

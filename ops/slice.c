@@ -28,6 +28,8 @@ static ts_status slice_range(ts_frame *f, int arg, const int64_t *tensor_sizes, 
     end = end < 0 ? end + n : ts_min64(end, n);
     at->start = start;
     at->length = end > start ? (end - start - 1) / at->step + 1 : 0;
+    if (at->length < 2)
+        at->step = 1; /* it counts for nothing, and strides times a huge one overflow */
     return TS_OK;
 }
 
@@ -40,8 +42,7 @@ ts_status ts_infer_slice(ts_frame *f)
     memcpy(sizes, t->sizes, sizeof sizes);
     memcpy(strides, t->strides, sizeof strides);
     sizes[at.dim] = at.length;
-    if (at.length > 1) /* with one element or none, the stride of a huge step could overflow */
-        strides[at.dim] *= at.step;
+    strides[at.dim] *= at.step;
     return ts_give_alias(f, 0, sizes, strides, t->ndim,
                          at.length ? at.start * t->strides[at.dim] : 0);
 }

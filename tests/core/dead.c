@@ -3,8 +3,8 @@
 #include "core/tensor.h"
 #include "dispatch/op.h"
 #include "include/tessera/tessera.h"
+#include "tests/core/dead.h"
 #include "tests/expect.h"
-#include "tests/harness.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -30,14 +30,6 @@ static void expect_dead(const char *argument)
                   ts_status_name(ts_error_code()), ts_error_message());
     ts_error_clear();
 }
-
-#ifdef __SANITIZE_ADDRESS__
-#define NEEDS_HEAP TS_SKIP("each header is a block of its own here, and the sanitizer sees its use")
-#else
-#define NEEDS_HEAP                                                                                 \
-    if (ts_alloc_system && !ts_scopes_watched)                                                     \
-    TS_SKIP("TS_ALLOC=system gives headers to malloc")
-#endif
 
 /* ------------------------------------------------------------------------------- handles ---- */
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "include/tessera/tessera.h"
-#include "tests/harness.h"
+#include "tests/core/dead.h"
 
 /** An error of this code whose message has the text. */
 #define REFUSED(expr, code, text)                                                                  \
@@ -120,6 +120,7 @@ TS_TEST(a_trace_that_fails_delivers_nothing)
 
 TS_TEST(handles_that_are_dead_are_refused_wherever_they_come_from)
 {
+    NEEDS_HEAP;
     TS_SCOPE;
     static const char text[] = "that was released";
     int how = GIVES_DEAD;

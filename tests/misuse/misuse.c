@@ -563,7 +563,7 @@ int main(int argc, char **argv)
     ts_set_num_threads(1);
     begin_objects();
 #ifdef __SANITIZE_ADDRESS__
-    __sanitizer_set_report_fd((void *)(intptr_t)out);
+    __sanitizer_set_report_fd((void *)(intptr_t)dup(out)); /* UBSan's first report closes it */
     __sanitizer_set_death_callback(reported);
     signal(SIGALRM, crashed);
 #else

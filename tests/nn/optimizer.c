@@ -385,6 +385,10 @@ TS_TEST(schedules_meet_their_points)
     ck_assert_double_eq(ts_schedule_at(&s, 90), 1);
     ck_assert_double_eq(ts_schedule_at(&s, 100), 0.5);
     ck_assert_double_eq(ts_schedule_at(&s, 110), 0);
+    s = (ts_schedule){TS_SCHEDULE_LINEAR, INT64_MIN, INT64_MAX, 0, 0}; /* UBSan is quiet */
+    ck_assert_double_eq(ts_schedule_at(&s, 0), 0.5);
+    s = (ts_schedule){TS_SCHEDULE_WSD, 0, INT64_MIN, INT64_MAX, 0.25};
+    ck_assert_double_eq(ts_schedule_at(&s, 5), 0.25);
     ck_assert(isnan(ts_schedule_at(NULL, 0)));
 }
 

@@ -39,6 +39,17 @@ TS_TEST(narrow_and_select_refuse_what_lies_outside)
     EXPECT_ERROR(ts_select(NULL, 1, -4), TS_ERR_NULL, "self");
 }
 
+/** No stride overflows, which UBSan would tell. */
+TS_TEST(the_step_of_one_element_counts_for_nothing)
+{
+    ts_tensor *x = count_up(TS_SIZES(3, 2), TS_F32);
+    ts_tensor *row = ts_full(TS_SIZES(1, 2), TS_SCALAR(9.0), TS_F32);
+    for (int64_t step = 3; step > 0; step = step == 3 ? INT64_MAX : 0) {
+        EXPECT(ts_slice_scatter(x, row, 0, 1, 3, step), 0, 1, 9, 9, 4, 5);
+        EXPECT(ts_slice_backward(row, (int64_t[]){3, 2}, 2, 0, 1, 3, step), 0, 0, 9, 9, 0, 0);
+    }
+}
+
 TS_TEST(diagonal_is_a_view)
 {
     ts_tensor *x = count_up(TS_SIZES(2, 3, 4), TS_F32);
