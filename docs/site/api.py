@@ -269,11 +269,14 @@ class Reference:
         return lines
 
     def plain(self, text):
-        """Text of an ordinary comment: names of functions become links."""
+        """Text that Doxygen has not read: names of functions become links, `code` is code."""
         known = {name for kind, name in self.targets.values() if kind in ("function", "define")}
-        parts = re.split(r"\b(ts_\w+|TS_\w+)(?:\(\))", text)
+        parts = re.split(r"(`[^`]+`)|\b(ts_\w+|TS_\w+)(?:\(\))", text)
+        parts = [part for i, part in enumerate(parts) if i % 3 == 0 or part]  # one of the two
         for i in range(1, len(parts), 2):
-            if parts[i] in known:
+            if parts[i].startswith("`"):
+                parts[i] = f"`{parts[i]}`"
+            elif parts[i] in known:
                 role = "c:func" if parts[i].startswith("ts_") else "c:macro"
                 parts[i] = f":{role}:`{parts[i]}() <{parts[i]}>`"
             else:

@@ -84,8 +84,17 @@ class Operators:
             ("Gradient", GRADIENTS.get(row.gradient, "a rule")),
             ("Autocast", AUTOCAST[row.autocast]),
             ("Cost", cost(row.cost)),
-            ("PyTorch", "none" if pytorch == "-" else f"``{pytorch}``")]
-        return [f":{name}: {said}" for name, said in facts] + [""]
+            ("PyTorch", "none" if pytorch == "-" else f"``{pytorch}``"),
+            ("Functions", self.by_hand(row))]
+        return [f":{name}: {said}" for name, said in facts if said] + [""]
+
+    def by_hand(self, row):
+        """The functions of a row that a header declares by hand; "" where they stand below it."""
+        if row.functions:
+            return ""
+        names = [f"ts_{row.name}{form}" for form in ("", "_", "_out", "_ex")]
+        links = [f":c:func:`{name}() <{name}>`" for name in names if name in self.functions]
+        return ", ".join(links) or "none with its name: other functions and gradient rules call it"
 
     def summary(self, rows):
         lines = [".. list-table::", "   :header-rows: 1", "   :class: operators", "",
@@ -99,8 +108,10 @@ class Operators:
         return lines + [""]
 
     def entry(self, row):
-        lines = [f".. _op-{row.name}:", "", row.name, "-" * len(row.name), "",
-                 self.reference.plain(row.doc.split("\n")[0]), "", *self.facts(row)]
+        lines = [f".. _op-{row.name}:", "", row.name, "-" * len(row.name), ""]
+        if not row.functions or row.functions[0].doc:  # else it is the comment of the first
+            lines += [self.reference.plain(row.doc.split("\n")[0]), ""]
+        lines += self.facts(row)
         functions = [self.functions[f"ts_{form.name}"] for form in row.functions]
         return lines + self.reference.entries(functions)
 
