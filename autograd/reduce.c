@@ -116,7 +116,7 @@ static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
 {
     const ts_value *dims = ts_rule_arg(b, 1);
     uint32_t n = dims->tag == TS_TAG_INTS ? dims->count : 0, mask = n ? 0 : UINT32_MAX;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n && x->ndim; i++)
         mask |= 1u << (dims->ints[i] + (dims->ints[i] < 0 ? x->ndim : 0));
     int64_t order[TS_MAX_DIMS], back[TS_MAX_DIMS], sizes[TS_MAX_DIMS], rows[TS_MAX_DIMS];
     int kept = 0, at = 0, ndim = x->ndim;

@@ -2,6 +2,13 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/op.h"
 
+/** The key of TS_NONE alone is no layer: without it a kernel would get what is no tensor. */
+static ts_mask_guard masks_of(ts_keyset include, ts_keyset exclude)
+{
+    ts_keyset absent = TS_KEYSET(TS_KEY_ABSENT);
+    return (ts_mask_guard){include & ~absent, exclude & ~absent};
+}
+
 ts_mask_guard ts_mask_get(void)
 {
     ts_thread *t = ts_thread_self();
@@ -11,22 +18,23 @@ ts_mask_guard ts_mask_get(void)
 ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude)
 {
     ts_thread *t = ts_thread_self();
-    ts_mask_guard before = {t->include, t->exclude};
-    t->include |= include;
-    t->exclude |= exclude;
+    ts_mask_guard before = {t->include, t->exclude}, more = masks_of(include, exclude);
+    t->include |= more.include;
+    t->exclude |= more.exclude;
     return before;
 }
 
 void ts_mask_pop(ts_mask_guard guard)
 {
     ts_thread *t = ts_thread_self();
+    guard = masks_of(guard.include, guard.exclude);
     t->include = guard.include;
     t->exclude = guard.exclude;
 }
 
 static ts_status layer_check(const char *op, ts_key key)
 {
-    if (key < 16 || key >= TS_KEY_COUNT || ts_key_name(key)[0] == '?')
+    if (key < 16 || key >= TS_KEY_ABSENT || ts_key_name(key)[0] == '?')
         return ts_error_set(TS_ERR_VALUE, "%s: argument 'key': expected a layer's key, got %d", op,
                             key);
     return TS_OK;

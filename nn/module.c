@@ -219,7 +219,7 @@ int ts_module_num_children(const ts_module *m)
 
 static const member *child_at(const ts_module *m, int index)
 {
-    for (int i = 0; m && i < m->nmembers; i++)
+    for (int i = 0; m && index >= 0 && i < m->nmembers; i++)
         if (m->members[i].child && index-- == 0)
             return &m->members[i];
     return NULL;

@@ -198,6 +198,7 @@ static void ref_unreduce(ts_ref *r)
      .depth = SWEEP, .grad = true, SPECIFIC},                                                      \
     {op, "all", {value(SWEEP, 2), ABSENT, BOOL(false), __VA_ARGS__}, ref, .c = 4, .depth = SWEEP,  \
      .grad = true, SPECIFIC},                                                                      \
+    {op, "0-dim, its dim", {value(), INTS(-1), BOOL(true), __VA_ARGS__}, ref, .c = 4, SPECIFIC},   \
     {op, "0-dim", {value(), ABSENT, BOOL(false), __VA_ARGS__}, ref, .c = 4, SPECIFIC,              \
      .bad = {{1, INTS(3), TS_ERR_INDEX, "dim"}, {1, INTS(0, 0), TS_ERR_VALUE, "dim"}}}
 #define NONEMPTY(low, high, ...) T_UNIFORM(low, high, __VA_ARGS__)
@@ -267,6 +268,7 @@ static const ts_sample samples[] = {
      .grad = true},
     {"prod", "zeros, all dims", {T_WHOLE(-1, 2, 2, 3), ABSENT, BOOL(false)}, ref_prod, .c = 4,
      .grad = true},
+    {"prod", "0-dim, gradient", {FACTOR(), INTS(-1), BOOL(true)}, ref_prod, .c = 4, .grad = true},
     {"prod", "integers", {T_WHOLE(1, 3, 3, 4), INTS(1), BOOL(false)}, ref_prod, .dtypes = DT_INTS,
      .out = {OUT_INT}},
     {"amax", "integers", {T(3, SWEEP), INTS(1), BOOL(false)}, ref_amax, .dtypes = DT_ALL,

@@ -282,7 +282,8 @@ TS_API ts_status ts_layer_enable_all(ts_key key, bool on);
 typedef struct ts_mask_guard {
     ts_keyset include, exclude;
 } ts_mask_guard;
-/** Adds keys to the thread's include and exclude sets (exclude wins); returns what to restore. */
+/** Adds keys to the thread's include and exclude sets (exclude wins); returns what to restore.
+ * TS_KEY_ABSENT stays out of both: it refuses what is no tensor. */
 TS_API ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude);
 /** Restores exactly the sets that ts_mask_push() returned. */
 TS_API void ts_mask_pop(ts_mask_guard guard);

@@ -155,6 +155,24 @@ TS_TEST(no_keys_at_all_is_a_named_error)
     ts_mask_pop(g);
 }
 
+/** Under any masks: a kernel must never get what is no tensor. */
+TS_TEST(masks_let_no_absent_tensor_through)
+{
+    ts_tensor *a = one();
+    for (int layer = 16; layer < 63; layer++) {
+        ts_mask_guard g = ts_mask_push(TS_KEYSET(layer), TS_KEYSET(TS_KEY_ABSENT));
+        FAILS(TS_ERR_NULL, ts_exp(TS_NONE));
+        SAYS("expected a tensor, got TS_NONE");
+        FAILS(TS_ERR_NULL, ts_add(a, TS_NONE));
+        ts_mask_pop((ts_mask_guard){g.include, g.exclude | TS_KEYSET(TS_KEY_ABSENT)});
+        FAILS(TS_ERR_NULL, ts_exp(TS_NONE));
+        ts_mask_pop(g);
+        g = ts_mask_push(TS_KEYSET(TS_KEY_ABSENT), 0);
+        OK(ts_exp(a));
+        ts_mask_pop(g);
+    }
+}
+
 TS_TEST(null_arguments_name_op_and_argument_and_propagate)
 {
     ts_tensor *a = one();

@@ -235,5 +235,6 @@ TS_TEST(a_layer_may_be_switched_only_by_a_known_key)
 {
     FAILS(TS_ERR_VALUE, ts_layer_enable(TS_KEY_CPU, true));
     FAILS(TS_ERR_VALUE, ts_layer_enable(60, true));
+    FAILS(TS_ERR_VALUE, ts_layer_enable(TS_KEY_ABSENT, true));
     FAILS(TS_ERR_VALUE, ts_layer_enable_all(TS_KEY_INVALID, true));
 }

@@ -455,6 +455,7 @@ static void world(void)
         _exit(findings != 0);
     }
     int status = 0;
+    expect_files();
     if (child < 0 || waitpid(child, &status, 0) < 0 || status == 0)
         return;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 1)
@@ -468,6 +469,7 @@ static void world(void)
 
 static void call_once(void)
 {
+    ts_modes modes = ts_tls.modes; /* a row leaves none that it changed */
     TS_SCOPE; /* what the inner one keeps */
     {
         TS_SCOPE;
@@ -492,6 +494,7 @@ static void call_once(void)
         give_up_tensors();
     }
     ts_alloc_fault = NULL;
+    ts_tls.modes = modes;
     ts_error_clear();
 }
 

@@ -123,6 +123,8 @@ typedef enum object_kind {
 /** The folder in which all files are, and what is made once. */
 void begin_objects(void);
 void end_objects(void);
+/** A child process may have left files: they go with the row. */
+void expect_files(void);
 /** What the calls of a row made ends with it. */
 void give_up_objects(void);
 void add_object(object_kind kind, const void *object);

@@ -32,6 +32,8 @@ static void empty_folder(void)
     used_folder = false;
 }
 
+void expect_files(void) { used_folder = true; }
+
 static bool ours(const char *path)
 {
     if (strncmp(path, top, strlen(top)) == 0 || !*path)

@@ -1,5 +1,6 @@
 // Modules: members, names, walking, state dicts, conversion, modules of one's own.
 // SPDX-License-Identifier: MIT
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +81,7 @@ TS_TEST(names_are_dotted_and_in_order)
     ck_assert_str_eq(ts_module_child_name(net, 2), "2");
     ck_assert_str_eq(ts_module_type_of(ts_module_child(net, 1))->name, "ReLU");
     ck_assert_ptr_null(ts_module_child(net, 3));
+    ck_assert_ptr_null(ts_module_child(net, INT_MIN));
     ck_assert_ptr_eq(ts_module_tensor(net, "0.inner.bias"), params.tensors[1]);
     ck_assert_ptr_null(ts_module_tensor(net, "0.inner.bia"));
     ck_assert_int_eq(ts_error_code(), TS_ERR_INDEX);
