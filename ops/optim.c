@@ -297,7 +297,7 @@ ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor)
 {
     TS_TRY(check_length("scale", n, SITE));
     if (n == 0)
-        return TS_OK;
+        return TS_CHECK_TENSORS(factor); /* the call that made it may have failed */
     ts_value args[] = {V_TS(tensors, n), V_T(factor)};
     return ts_invoke_status(TS_OP_scale, args, TS_N(args));
 }
@@ -314,7 +314,7 @@ ts_tensor *ts_unscale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *facto
 {
     TS_TRY_NULL(check_length("unscale", n, SITE));
     if (n == 0)
-        return ts_zeros(NULL, 0, TS_F32);
+        return TS_CHECK_TENSORS(factor) != TS_OK ? NULL : ts_zeros(NULL, 0, TS_F32);
     return TS_INVOKE(TS_OP_unscale, V_TS(tensors, n), V_T(factor));
 }
 
@@ -322,7 +322,7 @@ ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm, d
 {
     TS_TRY(check_length("clip_norm", n, SITE));
     if (n == 0)
-        return TS_OK;
+        return TS_CHECK_TENSORS(norm);
     ts_value args[] = {V_TS(tensors, n), V_T(norm), V_F(max_norm)};
     return ts_invoke_status(TS_OP_clip_norm, args, TS_N(args));
 }

@@ -44,7 +44,8 @@ BY_NAME = {
     "ts_mlp_opts activation": "activation", "ts_module_type forward": "module_forward",
     "ts_module_type free": "end_of_context", "ts_function forward": "forward",
     "ts_function backward": "backward", "release": "end_of_context",
-    "ts_progress_opts clock": "clock", "ts_op_opts reserve": "reserve",
+    "ts_c_locale_leave previous": "locale", "ts_progress_opts clock": "clock",
+    "ts_op_opts reserve": "reserve",
 }
 # Objects and calls in flight.
 OBJECTS = {
@@ -59,8 +60,7 @@ OBJECTS = {
 IN_FLIGHT = {"FRAME", "RULE_CALL", "FUNCTION_CALL"}
 # Parameters that the call takes over or ends: of a function, or of all that end with this.
 GIVEN = {"ts_module_add child": "MODULE", "ts_sequential_add child": "MODULE",
-         "ts_release t": "KEPT", "ts_adopt t": "KEPT", "ts_node_release node": "KEPT_NODE",
-         "ts_c_locale_leave previous": "LOCALE"}
+         "ts_release t": "KEPT", "ts_adopt t": "KEPT", "ts_node_release node": "KEPT_NODE"}
 ENDS = ("_free", "_close")
 # What a call makes for its caller. Others that give objects lend them.
 MAKES = {"ts_retain": "KEPT", "ts_node_retain": "KEPT_NODE", "ts_c_locale_enter": "LOCALE"}

@@ -151,6 +151,8 @@ static uint64_t checksum(const ts_tensor *t)
     return h;
 }
 
+static ts_modes first_modes; /* of the thread: a row leaves none that it changed */
+
 /** The calls that are under way: one, and those that callbacks make in it. */
 static struct {
     ts_modes modes;
@@ -236,6 +238,7 @@ static void check_failure(ts_status status, int flags)
 /** Reads all of a result; a sanitizer sees what lies outside. */
 static void check_result(ts_tensor *t)
 {
+    ts_modes drawn = ts_tls.modes;
     int64_t n = 1;
     for (int d = 0; d < ts_ndim(t); d++)
         n *= ts_sizes(t)[d];
@@ -245,8 +248,9 @@ static void check_result(ts_tensor *t)
     size_t bytes = (size_t)n * ts_dtype_size(ts_dtype_of(t));
     if (ts_device_of(t).backend != TS_KEY_CPU || n <= 0 || n > 4096 || bytes > sizeof copy)
         return;
-    TS_NO_GRAD;
+    ts_tls.modes = first_modes; /* masks may be drawn */
     ts_status status = ts_copy_to(t, copy, bytes);
+    ts_tls.modes = drawn;
     if (status != TS_OK && status != TS_ERR_MEMORY)
         finding("a result that cannot be read: %s", ts_error_message());
 }
@@ -266,6 +270,8 @@ static bool ended(ts_status status)
         succeeded++;
     if (status == TS_OK && ts_error_code() != TS_OK && !disturbed && !(flags & OWN_TEXT))
         finding("a success that leaves the record of a failure: %s", ts_error_message());
+    if (flags & MODES && nunder_way)
+        unbalanced = true;
     if (!unbalanced && !(flags & (status == TS_OK ? MODES : OPENS)) &&
         memcmp(before, &ts_tls.modes, sizeof *before) != 0)
         finding("a call that changed the thread's modes");
@@ -469,7 +475,6 @@ static void world(void)
 
 static void call_once(void)
 {
-    ts_modes modes = ts_tls.modes; /* a row leaves none that it changed */
     TS_SCOPE; /* what the inner one keeps */
     {
         TS_SCOPE;
@@ -494,7 +499,7 @@ static void call_once(void)
         give_up_tensors();
     }
     ts_alloc_fault = NULL;
-    ts_tls.modes = modes;
+    ts_tls.modes = first_modes;
     ts_error_clear();
 }
 
@@ -564,6 +569,7 @@ int main(int argc, char **argv)
     dup2(fileno(stream), 1);
     dup2(fileno(stream), 2);
     ts_set_num_threads(1);
+    first_modes = ts_tls.modes;
     begin_objects();
 #ifdef __SANITIZE_ADDRESS__
     __sanitizer_set_report_fd((void *)(intptr_t)dup(out)); /* UBSan's first report closes it */

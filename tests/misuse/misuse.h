@@ -138,6 +138,8 @@ int *draw_descriptor(const char *argument);
 /** What the places received. */
 void collect_places(void);
 ts_scope *draw_scope(const char *argument);
+/** The address of a locale that was left, which the call goes back to. */
+void **draw_locale(const char *argument);
 bool any_object(object_kind kind);
 char *draw_path(const char *argument);
 const ts_backend *draw_backend(const char *argument);

@@ -370,6 +370,14 @@ void *give_object(object_kind kind, const char *argument)
     return p;
 }
 
+void **draw_locale(const char *argument)
+{
+    void **place = arena(sizeof *place);
+    if (place)
+        *place = give_object(LOCALE, argument);
+    return place;
+}
+
 void *draw_object_place(object_kind kind, const char *argument)
 {
     void **place = one_in(mostly_right ? 60 : 12) ? NULL : arena(64);

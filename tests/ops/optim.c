@@ -451,6 +451,9 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     expect(ts_scale_by_(p, 2, p[0]), TS_ERR_SHAPE, "argument 'factor': expected one element");
     expect(ts_scale_by_(p, 2, NULL), TS_ERR_NULL, "argument 'factor'");
     expect(ts_clip_norm_(p, 2, TS_NONE, 1), TS_ERR_NULL, "argument 'norm'");
+    expect(ts_scale_by_(p, 0, NULL), TS_ERR_NULL, "argument 'factor'"); /* also of no tensors */
+    expect(TS_STATUS_OF(ts_unscale_by_(p, 0, NULL)), TS_ERR_NULL, "argument 'factor'");
+    expect(ts_clip_norm_(p, 0, NULL, 1), TS_ERR_NULL, "argument 'norm'");
     expect(ts_clip_norm_(p, 2, ts_global_norm(p, 2), -1), TS_ERR_VALUE, "argument 'max_norm'");
     expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = 1, .grad_scale = &p[0]}),
            TS_ERR_SHAPE, "argument 'grad_scale': expected one element, got sizes (2, 3)");
