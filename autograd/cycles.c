@@ -6,9 +6,36 @@
 
 /** Gradients whose history a walk visits, too. */
 typedef struct roots {
-    ts_tensor **grads; /* owned, NULL where there is none */
-    uint32_t n;
+    ts_tensor **grads; /* owned */
+    uint32_t n, room;
 } roots;
+
+static bool may_have_gradient(const ts_tensor *t)
+{
+    return __atomic_load_n(&t->grad, __ATOMIC_ACQUIRE) != NULL;
+}
+
+/** t without its gradient, in its place in the graph; one reference. NULL with an error. */
+static ts_tensor *alias_in_graph(ts_thread *thread, ts_tensor *t)
+{
+    bool recorded = t->flags & TS_TENSOR_REQUIRES_GRAD;
+    ts_node *maker = recorded ? ts_gradient_node(t) : NULL;
+    ts_tensor *alias = maker || !recorded ? ts_whole_alias(thread, t) : NULL;
+    if (!alias || !recorded)
+        return alias;
+    alias->node = ts_node_ref(maker);
+    alias->output = t->output;
+    alias->flags = t->flags;
+    alias->keys = t->keys;
+    return alias;
+}
+
+ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history)
+{
+    if (!may_have_gradient(g) && (history || !g->node))
+        return ts_tensor_ref(g);
+    return history ? alias_in_graph(thread, g) : ts_whole_alias(thread, g);
+}
 
 /**
  * Puts an alias with the same place in the graph into s, if its tensor may have a gradient.
@@ -17,16 +44,10 @@ typedef struct roots {
 static ts_status replace(ts_thread *thread, ts_saved *s, ts_tensor **old)
 {
     ts_tensor *t = s->t;
-    if (!t || t == TS_NONE || !(t->flags & TS_TENSOR_REQUIRES_GRAD) ||
-        !__atomic_load_n(&t->grad, __ATOMIC_ACQUIRE))
+    if (!t || t == TS_NONE || !may_have_gradient(t))
         return TS_OK;
-    ts_node *maker = ts_gradient_node(t);
-    ts_tensor *alias = maker ? ts_whole_alias(thread, t) : NULL;
+    ts_tensor *alias = alias_in_graph(thread, t);
     TS_TRY(alias);
-    alias->node = ts_node_ref(maker);
-    alias->output = t->output;
-    alias->flags = t->flags;
-    alias->keys = t->keys;
     s->t = alias;
     *old = t;
     return TS_OK;
@@ -37,8 +58,7 @@ static ts_status loosen(ts_run *walk, ts_node *n, uint32_t number, void *ctx)
 {
     const roots *more = ctx;
     for (uint32_t i = 0; number == 0 && more && i < more->n; i++)
-        if (more->grads[i])
-            TS_TRY(ts_run_schedule(walk, more->grads[i]->node));
+        TS_TRY(ts_run_schedule(walk, more->grads[i]->node));
     for (const ts_end *in = n->inputs; in < n->inputs + n->ninputs; in++)
         if (in->next)
             TS_TRY(ts_run_schedule(walk, in->next));
@@ -69,27 +89,50 @@ static void walk(ts_thread *thread, ts_node *root, roots *more)
 
 void ts_break_cycle(ts_node *history) { walk(ts_thread_self(), history, NULL); }
 
+/** Keeps t's gradient for the walk if it has a history. */
+static ts_status add_root(ts_thread *thread, roots *r, const ts_tensor *t)
+{
+    ts_grad_meta *m = t ? __atomic_load_n(&t->grad, __ATOMIC_ACQUIRE) : NULL;
+    if (!m || !m->grad || !m->grad->node)
+        return TS_OK;
+    if (r->n == r->room) {
+        uint32_t room = r->room ? 2 * r->room : 16;
+        ts_tensor **grads = ts_alloc(thread, room * sizeof *grads);
+        if (!grads)
+            return TS_ERR_MEMORY;
+        if (r->n) {
+            memcpy(grads, r->grads, r->n * sizeof *grads);
+            ts_free(thread, r->grads, r->room * sizeof *grads);
+        }
+        r->grads = grads;
+        r->room = room;
+    }
+    r->grads[r->n++] = ts_tensor_ref(m->grad);
+    return TS_OK;
+}
+
 void ts_break_cycles(const ts_run *run, ts_node *root)
 {
-    size_t bytes = run->ntasks * sizeof(ts_tensor *);
-    roots more = {ts_alloc(run->thread, bytes), run->ntasks};
-    if (!more.grads)
-        return;
-    memset(more.grads, 0, bytes);
-    for (uint32_t i = 0; i < run->ntasks; i++) {
+    roots more = {0};
+    ts_status status = TS_OK;
+    for (uint32_t i = 0; i < run->ntasks && status == TS_OK; i++) {
         ts_node *n = run->tasks[i].node;
-        if (n->op != TS_NODE_LEAF)
+        bool leaf = n->op == TS_NODE_LEAF && !run->captures;
+        if (!leaf && !__atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE))
             continue;
         bool mine = ts_node_lock(n, run->self);
-        ts_tensor *g = n->leaf ? n->leaf->grad->grad : NULL;
-        if (g && g->node)
-            more.grads[i] = ts_tensor_ref(g);
+        if (leaf)
+            status = add_root(run->thread, &more, n->leaf);
+        for (const ts_hook *h = n->hooks; h && status == TS_OK; h = h->next)
+            if (h->kind == TS_HOOK_RETAIN)
+                status = add_root(run->thread, &more, h->payload);
         if (mine)
             ts_node_unlock(n);
     }
+    if (!more.n)
+        return;
     walk(run->thread, root, &more);
-    for (uint32_t i = 0; i < run->ntasks; i++)
-        if (more.grads[i])
-            ts_tensor_unref(more.grads[i]);
-    ts_free(run->thread, more.grads, bytes);
+    for (uint32_t i = 0; i < more.n; i++)
+        ts_tensor_unref(more.grads[i]);
+    ts_free(run->thread, more.grads, more.room * sizeof *more.grads);
 }

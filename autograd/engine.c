@@ -244,7 +244,12 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
     ts_grad_meta *m = __atomic_load_n(&leaf->grad, __ATOMIC_ACQUIRE);
     if (m->grad)
         return deliver_more(run, leaf, &m->grad, g, old);
-    if (run->record || (sole_owner(g) && (g->flags & TS_TENSOR_CONTIGUOUS) && !g->link)) {
+    if (TS_UNLIKELY(run->record)) {
+        TS_TRY(g = ts_gradient_to_keep(run->thread, g, true));
+        g->flags &= (uint8_t)~TS_TENSOR_VIEW;
+    } else if (sole_owner(g) && !g->link && !g->grad &&
+               (g->flags & (TS_TENSOR_CONTIGUOUS | TS_TENSOR_REQUIRES_GRAD)) ==
+                   TS_TENSOR_CONTIGUOUS) {
         *grad = NULL;
         g->flags &= (uint8_t)~TS_TENSOR_VIEW;
     } else {
@@ -646,7 +651,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
         run.now = NULL;
         task_end(&run, &t);
     }
-    if (TS_UNLIKELY(record && !captures) && status == TS_OK)
+    if (TS_UNLIKELY(record) && status == TS_OK)
         ts_break_cycles(&run, root);
     return status;
 }

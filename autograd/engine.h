@@ -123,7 +123,8 @@ ts_status ts_engine_walk(ts_node *root,
 /**
  * A gradient's history may have saved the tensor whose gradient it is, and then neither would end.
  * The nodes get aliases instead, with the same place in the graph: below `history`, and behind
- * a recorded run in its graph and in the histories of the gradients that its leaves have now.
+ * a recorded run in its graph and in the histories of the gradients that its leaves, and tensors
+ * of ts_retain_grad(), have now.
  */
 void ts_break_cycle(ts_node *history);
 TS_COLD void ts_break_cycles(const ts_run *run, ts_node *root);

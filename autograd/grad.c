@@ -91,10 +91,7 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
     TS_TRY(m);
     if (grad->node)
         ts_break_cycle(grad->node);
-    if (grad == t) /* it would hold itself */
-        TS_TRY(grad = ts_whole_alias(ts_thread_self(), t));
-    else
-        ts_tensor_ref(grad);
+    TS_TRY(grad = ts_gradient_to_keep(ts_thread_self(), grad, true));
     drop_grad(t);
     m->grad = grad;
     TS_TELL(&ts_tls, grad_set, t, grad);

@@ -137,17 +137,20 @@ void ts_hook_remove(ts_tensor *t, ts_hook *hook)
 
 ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record)
 {
+    ts_thread *thread = ts_thread_self();
     for (int k = 0;; k++) {
         ts_tensor *old = NULL;
         int at = k;
         ts_status status = TS_OK;
-        bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
+        bool mine = ts_node_lock(node, ts_node_self(thread));
         ts_hook *h = node->hooks;
         while (h && (h->kind != TS_HOOK_RETAIN || h->output != output || at--))
             h = h->next;
         if (h) { /* its tensor is there: a dying one takes its hook out first */
             ts_grad_meta *m = ts_grad_meta_of(h->payload);
-            status = m ? ts_accumulate_grad(&m->grad, g, record, &old) : ts_error_code();
+            status = !m        ? ts_error_code()
+                     : m->grad ? ts_accumulate_grad(&m->grad, g, record, &old)
+                               : TS_STATUS_OF(m->grad = ts_gradient_to_keep(thread, g, record));
         }
         if (mine)
             ts_node_unlock(node);

@@ -131,6 +131,13 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 }
 
 /**
+ * What a tensor keeps as its gradient, owned: g, or an alias if g may have a gradient itself, so
+ * that no chain of gradients leads back to the tensor. With history: g's place in the graph too,
+ * whose cycles ts_break_cycle() breaks; else no history. NULL with an error.
+ */
+ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
+
+/**
  * The only place where gradients are summed (invariant 5). *slot owns a reference or is NULL; g is
  * borrowed. With record, sums are recorded for double backward.
  * @param old  receives what a sum replaced, or NULL; owned. With it a graph may end, so it is given

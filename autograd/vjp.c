@@ -158,7 +158,7 @@ static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, con
 ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
     if (TS_UNLIKELY(!grad))
-        return TS_STATUS_OF(grad);
+        return ts_fail_null(ts_node_name(b->node), b->node->site, "grad");
     const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
     if (TS_UNLIKELY(!in || !ts_shape_fits(&in->shape, grad)))
         return give_other(b, i, in, grad);

@@ -271,7 +271,9 @@ int main(int argc, char **argv)
         }
     }
     if (found < 0) {
-        fprintf(stderr, "bench_dispatch: no case '%s'; see --list\n", only);
+        char shown[80];
+        fprintf(stderr, "bench_dispatch: no case '%s'; see --list\n",
+                ts_escape_text(shown, sizeof shown, only));
         return 2;
     }
     if (only)

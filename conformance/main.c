@@ -274,7 +274,9 @@ static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
         ts_progress_end(t.progress);
     ts_progress_free(t.progress);
     if (!good) {
-        fprintf(stderr, "ts-conformance: %s cannot be judged: %s\n", who, card->error);
+        char shown[400];
+        fprintf(stderr, "ts-conformance: %s cannot be judged: %s\n",
+                ts_escape_text(shown, sizeof shown, who), card->error);
         return EXIT_USAGE;
     }
     if (s->card && !s->quiet)

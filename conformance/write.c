@@ -40,8 +40,9 @@ ts_status card_print_totals(const ts_card *card, FILE *out)
             sums[k] += row[k];
         }
     }
+    char plugin[4 * sizeof card->plugin];
     fprintf(out, "%s%s%s: ops per dtype\n", card->device, card->plugin[0] ? ", from " : "",
-            card->plugin);
+            ts_escape_text(plugin, sizeof plugin, card->plugin));
     ts_status status = ts_text_table_print(table, out, TS_TEXT_TABLE_TERMINAL);
     ts_text_table_free(table);
     return status;

@@ -58,10 +58,9 @@ void ts_error_print(void)
     fprintf(stderr, "error: %s (%s)\n", e->message, ts_status_name(e->code));
     if (e->hint[0])
         fprintf(stderr, "  hint: %s\n", e->hint);
-    char site[256], shown[sizeof site];
+    char site[256];
     if (e->site)
-        fprintf(stderr, "  called from %s\n",
-                ts_escape(shown, sizeof shown, ts_format_site(site, sizeof site, e->site), false));
+        fprintf(stderr, "  called from %s\n", ts_format_site(site, sizeof site, e->site));
 }
 
 /** Whether a terminal shows the character itself and nothing else happens. */
@@ -218,7 +217,9 @@ const char *ts_format_site(char *buffer, size_t size, const void *site)
         snprintf(buffer, size, "?");
         return buffer;
     }
-    const char *slash = strrchr(info.dli_fname, '/'), *file = slash ? slash + 1 : info.dli_fname;
+    const char *slash = strrchr(info.dli_fname, '/');
+    char file[256]; /* a file may have any name */
+    ts_escape(file, sizeof file, slash ? slash + 1 : info.dli_fname, false);
     const ElfW(Ehdr) *image = info.dli_fbase; /* one that does not move is named by addresses */
     const char *base = image->e_type == ET_EXEC ? NULL : info.dli_fbase;
     if (info.dli_sname)

@@ -60,6 +60,9 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path && *path ? path : "program";
 }
 
+/** A user's text as the terminal may show it. */
+#define SHOWN(text) ts_escape_text((char[400]){0}, 400, text)
+
 /** "--steps N", "--resume", "FILE". */
 static void print_form(FILE *out, const ts_argument *a)
 {
@@ -70,7 +73,7 @@ static void print_form(FILE *out, const ts_argument *a)
 
 static void print_usage(FILE *out, const char *program, const ts_argument *arguments, int n)
 {
-    fprintf(out, "usage: %s", program);
+    fprintf(out, "usage: %s", SHOWN(program));
     for (int i = 0; i < n; i++) {
         fputs(arguments[i].required ? " " : " [", out);
         print_form(out, &arguments[i]);
@@ -97,7 +100,7 @@ static void print_help(const char *program, const char *about, const ts_argument
         if (a->number && !a->required)
             printf(", default %lld", (long long)*a->number);
         else if (a->text && *a->text)
-            printf("; default %s", *a->text);
+            printf("; default %s", SHOWN(*a->text));
         fputs("\n", stdout);
     }
     fputs("  --help\n        prints this\n", stdout);
@@ -224,7 +227,7 @@ bool ts_program_begin(int argc, char **argv, const char *about, const ts_argumen
         }
     if (parse(argc, argv, arguments, n, &seen) == TS_OK)
         return true;
-    fprintf(stderr, "%s: %s\n", program, ts_error_message());
+    fprintf(stderr, "%s: %s\n", SHOWN(program), ts_error_message());
     print_usage(stderr, program, arguments, n);
     return false;
 }

@@ -100,6 +100,8 @@ static ts_status call_from(const void *site, int op, const ts_value *args, int n
                           "expected %d arguments and %d results, got %d and %d", s->nargs, s->nrets,
                           nargs, nrets);
     for (int i = 0; i < nargs; i++) {
+        if (ts_is_refused(&args[i]))
+            return ts_fail_refused(op, i, &args[i], site);
         bool fits = args[i].tag == TS_TAG_NONE
                         ? s->args[i].optional
                         : args[i].tag <= TS_TAG_STRING && (s->args[i].kinds >> args[i].tag & 1);

@@ -35,29 +35,41 @@ static bool overlap(const ts_tensor *a, const ts_tensor *b)
     return first[0] <= last[1] && first[1] <= last[0];
 }
 
+/** The argument that a destination is, or NULL. */
+static TS_COLD const char *same_as(const ts_frame *f, const ts_tensor *out)
+{
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_TENSOR && f->args[i].t == out)
+            return f->table->info->schema.args[i].name;
+    return NULL;
+}
+/** "argument '%s%s" of a destination, which is `self` or no argument. */
+#define NAMED(self) self ? self : "out", self ? "', written in place" : "'"
+
 /** Says what does not fit; TS_OK for a destination that fits but is not contiguous. */
 static TS_COLD ts_status check_fit(const ts_frame *f, const ts_tensor *out, const ts_meta *m)
 {
     char want[192], got[192];
-    const char *op = ts_op_name(f->op);
+    const char *op = ts_op_name(f->op), *self = same_as(f, out);
     if (out->ndim != m->ndim || !ts_same_sizes(out->sizes, m->sizes, m->ndim))
         return ts_fail_op(TS_ERR_SHAPE, op, f->site, NULL,
-                          "argument 'out': expected sizes %s, got %s",
+                          "argument '%s%s: expected sizes %s, got %s", NAMED(self),
                           ts_format_sizes(want, sizeof want, m->sizes, m->ndim),
                           ts_format_sizes(got, sizeof got, out->sizes, out->ndim));
     if (out->dtype != m->dtype)
         return ts_fail_op(TS_ERR_DTYPE, op, f->site,
                           "cast an argument, or use the form that returns a new tensor",
-                          "argument 'out': expected dtype %s, got %s",
+                          "argument '%s%s: expected dtype %s, got %s", NAMED(self),
                           ts_dtype_name((ts_dtype)m->dtype), ts_dtype_name((ts_dtype)out->dtype));
     if (!ts_same_device(out->device, m->device))
         return ts_fail_op(TS_ERR_DEVICE, op, f->site, NULL,
-                          "argument 'out': expected device %s, got %s", ts_device_name(m->device),
-                          ts_device_name(out->device));
+                          "argument '%s%s: expected device %s, got %s", NAMED(self),
+                          ts_device_name(m->device), ts_device_name(out->device));
     for (int d = 0; !(out->flags & TS_TENSOR_CONTIGUOUS) && d < out->ndim; d++)
         if (out->sizes[d] > 1 && out->strides[d] == 0)
             return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to ts_clone() of it",
-                              "argument 'out': expected distinct elements, got an expanded tensor");
+                              "argument '%s%s: expected distinct elements, got an expanded tensor",
+                              NAMED(self));
     return TS_OK;
 }
 
@@ -68,13 +80,15 @@ static __attribute__((noinline)) ts_status check_shared(const ts_frame *f, const
     bool operand = f->plan->operands >> a & 1;
     uint32_t n;
     ts_tensor *const *t = ts_value_members(&f->args[a], &n);
+    const char *arg = f->table->info->schema.args[a].name, *self = same_as(f, out);
+    self = self == arg ? NULL : self;
     for (uint32_t k = 0; k < n; k++)
         if (t[k]->storage == out->storage && !(operand && same_layout(out, t[k])) &&
             overlap(out, t[k]))
             return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site,
                               "write to another tensor, or pass ts_clone() of the argument",
-                              "argument 'out': shares memory with argument '%s'",
-                              f->table->info->schema.args[a].name);
+                              "argument '%s%s: shares memory with argument '%s'", NAMED(self),
+                              arg);
     return TS_OK;
 }
 

@@ -30,6 +30,12 @@ TS_COLD ts_status ts_call_failed(ts_frame *f, ts_status status);
 TS_COLD ts_status ts_call_lacks(ts_frame *f);
 /** Error paths of boxing. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
+/** Whether ts_value_refused() made it. */
+TS_INLINE bool ts_is_refused(const ts_value *v)
+{
+    return v->tag == TS_TAG_DEVICE && v->device.backend == 0xff && v->device.index == 0xff;
+}
+TS_COLD ts_status ts_fail_refused(int op, int index, const ts_value *v, const void *site);
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
 /** Keys of a list; TS_LIST_NULL when the list or a member is NULL.
  * Pure, so that the caller's boxes stay constants. */

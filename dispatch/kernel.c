@@ -34,6 +34,9 @@ void *ts_kernel_data(const ts_tensor *t) { return t && t->numel ? t->data : NULL
 
 ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 {
+    if (!space)
+        return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
+                          "kernel_space: argument 'space': expected a place for it, got NULL");
     const ts_plan *plan = f->plan;
     if (!plan || !plan->pointwise)
         return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, NULL,
@@ -87,12 +90,31 @@ ts_rows ts_kernel_rows(const ts_frame *f)
     return p ? (ts_rows){p->dim, p->outer, p->count, p->inner} : (ts_rows){0, 0, 0, 0};
 }
 
+ts_status ts_check_result(const ts_frame *f, const char *function, int i, const int64_t *sizes,
+                          int ndim, ts_dtype dtype)
+{
+    const char *op = ts_op_name(f->op);
+    if (i < 0 || i >= f->nrets)
+        return ts_fail_op(TS_ERR_VALUE, op, f->site, NULL,
+                          "%s: argument 'i': expected a result from 0 to below %d, got %d",
+                          function, f->nrets, i);
+    if (ndim < 0 || ndim > TS_MAX_DIMS)
+        return ts_fail_op(TS_ERR_VALUE, op, f->site, NULL,
+                          "%s: argument 'ndim': expected 0 to %d sizes, got %d", function,
+                          TS_MAX_DIMS, ndim);
+    if (ndim && !sizes)
+        return ts_fail_op(TS_ERR_NULL, op, f->site, NULL,
+                          "%s: argument 'sizes': expected a list of numbers, got NULL", function);
+    if ((unsigned)dtype >= TS_DTYPE_COUNT)
+        return ts_fail_op(TS_ERR_DTYPE, op, f->site, NULL,
+                          "%s: argument 'dtype': expected a dtype, got number %d", function,
+                          (int)dtype);
+    return TS_OK;
+}
+
 ts_status ts_kernel_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
-    if (i < 0 || i >= f->nrets || (ndim && !sizes))
-        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
-                          "kernel_result: expected a result below %d and sizes, got %d", f->nrets,
-                          i);
+    TS_TRY(ts_check_result(f, "kernel_result", i, sizes, ndim, dtype));
     if (f->rets[i].tag == TS_TAG_TENSOR) {
         const ts_tensor *t = f->rets[i].t;
         bool fits = t->ndim == ndim && t->dtype == dtype && ts_same_sizes(t->sizes, sizes, ndim);
@@ -111,11 +133,12 @@ ts_status ts_kernel_result(ts_frame *f, int i, const int64_t *sizes, int ndim, t
 
 ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
 {
-    TS_TRY(t);
-    if (i < 0 || i >= f->nrets || ts_is_none(t))
+    if (!t)
+        return ts_fail_null(ts_op_name(f->op), f->site, "t");
+    TS_TRY(ts_check_result(f, "kernel_give", i, NULL, 0, TS_F32));
+    if (ts_is_none(t))
         return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
-                          "kernel_give: expected a tensor for a result below %d, got %d", f->nrets,
-                          i);
+                          "kernel_give: argument 't': expected a tensor, got TS_NONE");
     if (!(f->want >> i & 1))
         return TS_OK;
     bool borrowed = false; /* an argument stays the caller's: the result is another handle of it */

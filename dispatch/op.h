@@ -196,6 +196,9 @@ ts_value ts_scalar_load(const void *element, ts_dtype dtype);
 /** ts_frame_describe() for any name and values. */
 int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size);
 
+/** Result i and what it is to be, as a kernel or a rule says by a function of kernel.h. */
+ts_status ts_check_result(const ts_frame *f, const char *function, int i, const int64_t *sizes,
+                          int ndim, ts_dtype dtype);
 /** Argument error of the running op: names op and argument. */
 #define ts_fail_arg(f, index, code, ...) ts_kernel_error(f, index, code, NULL, __VA_ARGS__)
 #define ts_fail_arg_hint(f, index, code, hint, ...)                                                \

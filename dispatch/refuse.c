@@ -69,7 +69,11 @@ int ts_call_describe(const char *name, const ts_value *args, int nargs, char *bu
             used = put(buffer, size, used, "%s", ts_dtype_name((ts_dtype)v->i));
             break;
         case TS_TAG_DEVICE: used = put(buffer, size, used, "%s", ts_device_name(v->device)); break;
-        case TS_TAG_STRING: used = put(buffer, size, used, "'%s'", v->str); break;
+        case TS_TAG_STRING: {
+            char text[80];
+            used = put(buffer, size, used, "'%s'", ts_escape_text(text, sizeof text, v->str));
+            break;
+        }
         default: used = put(buffer, size, used, "none");
         }
     }
@@ -91,6 +95,19 @@ ts_status ts_fail_null_arg(int op, int index, const void *site)
     return ts_fail_null(ts_op_name(op), site, arg->name);
 }
 
+ts_status ts_fail_refused(int op, int index, const ts_value *v, const void *site)
+{
+    const char *name = ts_ops[op].schema.args[index].name;
+    int64_t number = (int64_t)(((uint64_t)v->i & ~(uint64_t)UINT32_MAX) | v->count);
+    if (v->reserved == TS_TAG_NONE)
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(op), site, "make numbers with TS_SCALAR()",
+                          "argument '%s': expected a scalar of kind 1 to 3, got kind %lld", name,
+                          (long long)number);
+    return ts_fail_op(TS_ERR_VALUE, ts_op_name(op), site, NULL,
+                      "argument '%s': expected 0 to %d entries, got %lld", name, INT32_MAX,
+                      (long long)number);
+}
+
 ts_status ts_absent_tensor(ts_frame *f)
 {
     const char *name = "out";
@@ -100,10 +117,8 @@ ts_status ts_absent_tensor(ts_frame *f)
             dead = f->rets[i].t;
     for (int i = f->nargs - 1; i >= 0; i--) {
         const ts_value *v = &f->args[i];
-        bool number = !(ts_ops[f->op].schema.args[i].kinds >> TS_TAG_DEVICE & 1);
-        if (v->tag == TS_TAG_DEVICE && number) /* what ts_value_scalar() makes of other kinds */
-            return ts_fail_arg_hint(f, i, TS_ERR_VALUE, "make numbers with TS_SCALAR()",
-                                    "expected a scalar of kind 1 to 3, got one of another kind");
+        if (ts_is_refused(v))
+            return ts_fail_refused(f->op, i, v, f->site);
         if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
             return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
                                     "ts_device_from_name() knows the devices that there are",

@@ -299,7 +299,8 @@ static ts_status report(run *r)
     TS_TRY(sample(r));
     printf("\n\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val,
            r->entropy, val / r->entropy);
-    printf("written: %s/{log.csv, loss.svg, timers.json, model.safetensors}\n", r->out);
+    printf("written: %s/{log.csv, loss.svg, timers.json, model.safetensors}\n",
+           ts_escape_text(r->text, sizeof r->text, r->out));
     return TS_OK;
 }
 

@@ -279,8 +279,10 @@ const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint, 
 /* The failure on record becomes a line of the report. */
 static ts_status pass_over(const char *path, char **report)
 {
+    char shown[1024]; /* of the path; the message is escaped already */
     ts_log_write("io", "checkpoint %s passed over: %s", path, ts_error_message());
-    char *longer = ts_path("%s%s: %s\n", *report ? *report : "", path, ts_error_message());
+    ts_escape(shown, sizeof shown, path, false);
+    char *longer = ts_path("%s%s: %s\n", *report ? *report : "", shown, ts_error_message());
     if (!longer)
         return TS_ERR_MEMORY;
     ts_sys_free(*report);

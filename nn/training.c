@@ -5,6 +5,7 @@
 #include "include/tessera/autograd.h"
 #include "include/tessera/io.h"
 #include "include/tessera/ops.h"
+#include "include/tessera/program.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -297,9 +298,12 @@ ts_status ts_training_resume(ts_training *training, const char *dir, char *text,
     ts_status status = take_over(&t, c);
     if (status == TS_OK)
         training->step = t.step;
-    if (status == TS_OK && text)
-        snprintf(text, text_size, "step %lld from %s%s%s", (long long)t.step, ts_checkpoint_path(c),
+    if (status == TS_OK && text) {
+        char path[1024];
+        snprintf(text, text_size, "step %lld from %s%s%s", (long long)t.step,
+                 ts_escape_text(path, sizeof path, ts_checkpoint_path(c)),
                  ts_checkpoint_report(c)[0] ? "; " : "", ts_checkpoint_report(c));
+    }
     ts_checkpoint_close(c);
     return status;
 }

@@ -49,12 +49,7 @@ ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 
 ts_status ts_rule_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
-    if (i < 0 || i >= f->nrets || ndim < 0 || ndim > TS_MAX_DIMS || (ndim && !sizes) ||
-        (unsigned)dtype >= TS_DTYPE_COUNT)
-        return ts_fail_op(
-            TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
-            "rule_result: expected a result below %d, 0 to %d sizes and a dtype, got %d, %d and %d",
-            f->nrets, TS_MAX_DIMS, i, ndim, (int)dtype);
+    TS_TRY(ts_check_result(f, "rule_result", i, sizes, ndim, dtype));
     ts_device device = ts_kernel_device(f);
     TS_TRY(ts_check_devices(f, false, &device));
     ts_plan_result(f->plan, i, sizes, ndim, dtype, device);

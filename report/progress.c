@@ -84,8 +84,8 @@ ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts)
         TS_CHECK_VALUE(o.smoothing, o.smoothing >= 0 && o.smoothing < 1, "at least 0 and below 1"));
     TS_TRY_NULL(TS_CHECK_VALUE(o.mode, o.mode <= TS_PROGRESS_QUIET, "a ts_progress_mode"));
     ts_progress *p = calloc(1, sizeof *p);
-    if (!p || !ts_copy_string(&p->label, o.label ? o.label : "") ||
-        !ts_copy_string(&p->item_unit, o.item_unit ? o.item_unit : "items")) {
+    if (!p || !ts_copy_shown(&p->label, o.label ? o.label : "") ||
+        !ts_copy_shown(&p->item_unit, o.item_unit ? o.item_unit : "items")) {
         ts_progress_free(p);
         ts_no_memory(TS_OP);
         return NULL;
@@ -184,12 +184,11 @@ typedef struct parts {
 static void make_parts(const ts_progress *p, double now, parts *out)
 {
     double steps, items;
-    char number[32], time[24];
+    char number[32], unit[48], time[24];
 
     *out = (parts){0};
     rates(p, now, &steps, &items);
-    if (*p->label)
-        ts_format(out->label, sizeof out->label, "%s", p->label);
+    ts_escape_text(out->label, sizeof out->label, p->label); // cuts between characters
     if (p->total) {
         int digits = snprintf(NULL, 0, "%" PRId64, p->total);
         ts_format(out->step, sizeof out->step, "%*" PRId64 "/%" PRId64, digits, p->step, p->total);
@@ -200,7 +199,8 @@ static void make_parts(const ts_progress *p, double now, parts *out)
         ts_format(out->loss, sizeof out->loss, "loss %.4f", shown_loss(p));
     if (p->items && items > 0) {
         ts_format_si(number, sizeof number, items, 3, "", !p->utf8);
-        ts_format(out->rate, sizeof out->rate, "%s %s/s", number, p->item_unit);
+        ts_escape_text(unit, sizeof unit, p->item_unit);
+        ts_format(out->rate, sizeof out->rate, "%s %s/s", number, unit);
     } else if (steps > 0) {
         ts_format_si(number, sizeof number, steps, 3, "", !p->utf8);
         ts_format(out->rate, sizeof out->rate, "%s steps/s", number);
@@ -367,21 +367,27 @@ ts_status ts_progress_add_items(ts_progress *progress, int64_t items)
 ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
 {
     va_list args;
+    ts_text text = {0};
+    char *shown = NULL;
 
     TS_TRY(TS_CHECK_OBJECTS(progress));
     TS_TRY(TS_CHECK_POINTERS(format));
     if (progress->mode == TS_PROGRESS_QUIET)
         return TS_OK;
-    TS_C_LOCALE;
+    va_start(args, format);
+    ts_text_vprintf(&text, format, args);
+    va_end(args);
+    bool made = !text.failed && ts_copy_shown(&shown, text.data ? text.data : "");
+    ts_text_free(&text);
+    if (!made)
+        return ts_no_memory(TS_OP);
     bool redraw = progress->line_open;
     if (redraw)
         fputs("\r\x1b[K", progress->stream);
     progress->line_open = false;
-    va_start(args, format);
-    vfprintf(progress->stream, format, args);
-    va_end(args);
-    fputc('\n', progress->stream);
+    fprintf(progress->stream, "%s\n", shown);
     fflush(progress->stream);
+    free(shown);
     return redraw ? draw(progress, progress->clock()) : TS_OK;
 }
 

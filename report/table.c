@@ -27,21 +27,12 @@ struct ts_text_table {
     size_t nrules, rules_capacity;
 };
 
-/** A copy of a text as a terminal shows it; NULL for NULL. */
-static bool copy_shown(char **copy, const char *text)
-{
-    size_t size = text ? 4 * strlen(text) + 1 : 0;
-    *copy = text ? malloc(size) : NULL;
-    ts_escape_text(*copy, size, text);
-    return *copy || !text;
-}
-
 static bool copy_columns(ts_text_table *table, const ts_column *columns)
 {
     for (int i = 0; i < table->ncolumns; i++) {
         char *header, *unit;
-        bool ok = copy_shown(&header, columns[i].header ? columns[i].header : "");
-        ok &= copy_shown(&unit, columns[i].unit ? columns[i].unit : "");
+        bool ok = ts_copy_shown(&header, columns[i].header ? columns[i].header : "");
+        ok &= ts_copy_shown(&unit, columns[i].unit ? columns[i].unit : "");
         table->columns[i] = columns[i];
         table->columns[i].header = header;
         table->columns[i].unit = unit;
@@ -105,7 +96,7 @@ static ts_status add_cell(ts_text_table *table, const char *text, double number,
         table->capacity = capacity;
     }
     cell *added = &table->cells[table->count];
-    if (!copy_shown(&added->text, text))
+    if (!ts_copy_shown(&added->text, text))
         return ts_no_memory(function);
     added->number = number;
     table->count++;

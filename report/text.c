@@ -28,6 +28,14 @@ bool ts_copy_string(char **copy, const char *string)
     return *copy || !string;
 }
 
+bool ts_copy_shown(char **copy, const char *string)
+{
+    size_t size = string ? 4 * strlen(string) + 1 : 0;
+    *copy = string ? malloc(size) : NULL;
+    ts_escape_text(*copy, size, string);
+    return *copy || !string;
+}
+
 /* ------------------------------------------------------------------ growing strings ---- */
 
 static bool reserve(ts_text *text, size_t more)
@@ -76,10 +84,18 @@ void ts_text_repeat(ts_text *text, const char *string, int times)
 
 void ts_text_printf(ts_text *text, const char *format, ...)
 {
-    va_list args, again;
-    TS_C_LOCALE;
+    va_list args;
 
     va_start(args, format);
+    ts_text_vprintf(text, format, args);
+    va_end(args);
+}
+
+void ts_text_vprintf(ts_text *text, const char *format, va_list args)
+{
+    va_list again;
+    TS_C_LOCALE;
+
     va_copy(again, args);
     int size = vsnprintf(NULL, 0, format, args);
     if (size < 0) {
@@ -89,7 +105,6 @@ void ts_text_printf(ts_text *text, const char *format, ...)
         text->size += (size_t)size;
     }
     va_end(again);
-    va_end(args);
 }
 
 void ts_text_xml(ts_text *text, const char *string)

@@ -6,6 +6,8 @@
 #ifndef TS_REPORT_TEXT_H
 #define TS_REPORT_TEXT_H
 
+#include <stdarg.h>
+
 #include <tessera/check.h>
 
 /** The enclosing public function as messages name it: without "ts_". */
@@ -24,6 +26,8 @@ void ts_text_string(ts_text *text, const char *string);
 void ts_text_repeat(ts_text *text, const char *string, int times);
 /** printf in the C locale. */
 void ts_text_printf(ts_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void ts_text_vprintf(ts_text *text, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
 /** A string as XML character data: escaped, invalid bytes replaced by U+FFFD. */
 void ts_text_xml(ts_text *text, const char *string);
 /** A CSV field by RFC 4180, quoted only where needed. */
@@ -55,6 +59,8 @@ ts_status ts_read_whole(const char *path, char **data, size_t *size, const char 
 bool ts_write_all(int fd, const char *data, size_t size);
 /** Duplicate of a string, NULL for NULL; false when out of memory. */
 bool ts_copy_string(char **copy, const char *string);
+/** The same as a terminal shows it: escaped by ts_escape_text(). */
+bool ts_copy_shown(char **copy, const char *string);
 /** TS_ERR_MEMORY naming the function. */
 ts_status ts_no_memory(const char *function);
 

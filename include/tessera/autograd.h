@@ -18,7 +18,8 @@ TS_API bool ts_requires_grad(const ts_tensor *t);
 TS_API bool ts_is_leaf(const ts_tensor *t);
 /** The accumulated gradient, borrowed; TS_NONE when there is none. */
 TS_API ts_tensor *ts_grad(const ts_tensor *t);
-/** Replaces the gradient (same sizes, dtype and device); TS_NONE removes it. */
+/** Replaces the gradient (same sizes, dtype and device); TS_NONE removes it. A grad that may have a
+ *  gradient itself is kept as an alias without one. */
 TS_API ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad);
 /** Removes the gradient, so that the next one is taken without a sum. */
 TS_API void ts_zero_grad(ts_tensor *t);

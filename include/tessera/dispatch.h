@@ -80,7 +80,8 @@ typedef struct ts_value {
 } ts_value;
 
 /** A ts_value of each kind; lists are borrowed. ts_value_optional() takes
- * TS_NONE for "not given". */
+ * TS_NONE for "not given". A list of fewer than 0 or more than INT32_MAX entries and a number of
+ * no kind become what every call refuses. */
 static inline ts_value ts_value_none(void)
 {
     ts_value v = {TS_TAG_NONE, 0, 0, 0, {0}};
@@ -96,14 +97,26 @@ static inline ts_value ts_value_optional(ts_tensor *t)
     ts_value v = {(uint8_t)(t == TS_NONE ? TS_TAG_NONE : TS_TAG_TENSOR), 0, 0, 0, {t}};
     return v;
 }
+/** What cannot be boxed, such as a count of 2^32: a device that no call takes, with the kind that it
+ *  is not and the number. */
+static inline ts_value ts_value_refused(ts_tag kind, int64_t number)
+{
+    ts_value v = {TS_TAG_DEVICE, (uint8_t)kind, 0, (uint32_t)number, {0}};
+    v.i = (int64_t)((uint64_t)number & ~(uint64_t)UINT32_MAX) | 0xffff;
+    return v;
+}
 static inline ts_value ts_value_tensors(ts_tensor *const *list, int64_t count)
 {
+    if (count != (int32_t)count || count < 0)
+        return ts_value_refused(TS_TAG_TENSORS, count);
     ts_value v = {TS_TAG_TENSORS, 0, 0, (uint32_t)count, {0}};
     v.list = list;
     return v;
 }
 static inline ts_value ts_value_ints(const int64_t *ints, int64_t count)
 {
+    if (count != (int32_t)count || count < 0)
+        return ts_value_refused(TS_TAG_INTS, count);
     ts_value v = {TS_TAG_INTS, 0, 0, (uint32_t)count, {0}};
     v.ints = ints;
     return v;
@@ -126,12 +139,12 @@ static inline ts_value ts_value_float(double d)
     v.d = d;
     return v;
 }
-/** A number of a kind that is none becomes a device that no call takes. */
 static inline ts_value ts_value_scalar(ts_scalar s)
 {
-    bool good = (uint8_t)(s.kind - 1) < TS_SCALAR_FLOAT;
-    ts_value v = {good ? s.kind : (uint8_t)TS_TAG_DEVICE, 0, 0, 0, {0}};
-    v.i = good ? s.i : -1;
+    if ((uint8_t)(s.kind - 1) >= TS_SCALAR_FLOAT)
+        return ts_value_refused(TS_TAG_NONE, s.kind);
+    ts_value v = {s.kind, 0, 0, 0, {0}};
+    v.i = s.i;
     return v;
 }
 static inline ts_value ts_value_dtype(ts_dtype dtype)

@@ -166,7 +166,7 @@ TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const cha
 TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys,
                                     int nkeys, char *text, size_t size);
 /** Why newer checkpoints were passed over by ts_checkpoint_find(),
- * one line each; "" when none was. */
+ * one line each, escaped as by ts_escape_text(); "" when none was. */
 TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
 /** The tensors of a section; NULL with TS_ERR_INDEX when there is none of that name. */
 TS_API const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint,

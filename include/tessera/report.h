@@ -60,7 +60,8 @@ TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts 
 TS_API ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss);
 /** Counts items (tokens, images) for the rate; before ts_progress_step() of the same step. */
 TS_API ts_status ts_progress_add_items(ts_progress *progress, int64_t items);
-/** Prints a whole line (without newline in `format`) above the progress line; not when QUIET. */
+/** Prints a whole line (without newline in `format`) above the progress line, escaped as by
+ *  ts_escape_text(), as label and unit are; not when QUIET. */
 TS_API ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /** Items per second over about the last fifteen seconds; 0 before there is a measurement. */

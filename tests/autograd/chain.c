@@ -23,12 +23,12 @@ static ts_tensor *chain(ts_tensor *x, int n)
 static void nested_gradients(int n)
 {
     TS_SCOPE;
-    ts_tensor *outer = leaf(0);
+    ts_tensor *t = leaf(0);
     for (int i = 0; i < n; i++) {
-        ts_tensor *t = leaf(i);
-        OK(ts_set_grad(t, outer));
-        ts_drop(outer);
-        outer = t;
+        ts_tensor *g = leaf(i);
+        OK(ts_set_grad(t, g));
+        ts_drop(g); /* t has it */
+        t = g;
     }
 }
 

@@ -85,6 +85,67 @@ TS_TEST(what_refers_to_itself_leaves_no_memory_behind, .loop = WAYS)
     ck_assert_int_eq(ts_memory_get_stats().in_use, before);
 }
 
+static ts_tensor *other(void *payload, ts_tensor *g)
+{
+    return ts_numel(payload) == ts_numel(g) ? payload : g;
+}
+
+/** Tensors of one shape in all ways that make one the gradient of another, drawn. */
+static void draw(uint64_t seed)
+{
+    enum { MOST = 24 };
+    static const ts_backward_opts keep = {.size = sizeof keep, .retain_graph = true};
+    TS_SCOPE;
+    ts_tensor *t[MOST], *g;
+    int n = 4;
+    for (int i = 0; i < n; i++) {
+        OK(t[i] = ts_ones(TS_SIZES(300), TS_F64));
+        OK(ts_set_requires_grad(t[i], i > 0));
+    }
+    for (int step = 0; step < 30; step++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        ts_tensor *a = t[(seed >> 40) % (uint64_t)n], *b = t[(seed >> 50) % (uint64_t)n], *y = NULL;
+        bool records = ts_requires_grad(a);
+        switch ((seed >> 33) % 8) {
+        case 0: OK(ts_set_grad(a, b)); break;
+        case 1: y = ts_mul(a, b); break;
+        case 2: y = ts_exp(a); break;
+        case 3: if (records) OK(ts_backward_ex(a, b, &create)); break;
+        case 4: if (records) OK(ts_backward_ex(a, b, &keep)); break;
+        case 5: if (records) OK(ts_retain_grad(a)); break;
+        case 6: if (records) OK(ts_register_hook(a, other, b, NULL)); break;
+        default: if (records) OK(ts_grad_of(a, b, &a, 1, &g, &create));
+        }
+        if (y && n < MOST)
+            t[n++] = y;
+    }
+}
+
+TS_TEST(tensors_that_are_each_others_gradients_end, .loop = 50)
+{
+    int64_t before = 0;
+    for (int run = 0; run < 100; run++) { /* the first ones fill the free lists */
+        if (run == 20)
+            before = ts_memory_get_stats().in_use;
+        draw((uint64_t)(100 * _i + run % 10));
+    }
+    ck_assert_int_eq(ts_memory_get_stats().in_use, before);
+}
+
+TS_TEST(a_gradient_keeps_values_and_history_in_a_ring)
+{
+    TS_SCOPE;
+    ts_tensor *a = leaf(1), *b = leaf(2), *c = leaf(3), *g;
+    OK(ts_set_grad(a, b));
+    OK(ts_set_grad(b, c));
+    OK(ts_set_grad(c, a)); /* closes the ring: an alias of a */
+    ck_assert_ptr_eq(ts_grad(ts_grad(a)), c);
+    ck_assert_double_eq(value(ts_grad(c)), 1);
+    ck_assert_ptr_eq(ts_grad(ts_grad(c)), TS_NONE);
+    OK(ts_grad_of(ts_mul(ts_grad(c), ts_grad(c)), TS_NONE, &a, 1, &g, NULL));
+    ck_assert_double_eq(value(g), 2);
+}
+
 TS_TEST(a_leaf_outlives_no_graph_and_a_graph_no_gradient)
 {
     TS_SCOPE;

@@ -3,6 +3,7 @@
 #ifndef TS_TESTS_CORE_DEAD_H
 #define TS_TESTS_CORE_DEAD_H
 
+#include "core/alloc.h"
 #include "core/tensor.h"
 #include "tests/harness.h"
 

@@ -246,7 +246,14 @@ TS_TEST(a_scalar_of_an_unknown_kind_is_refused)
             continue;
         ck_assert_ptr_null(ts_add_scalar(x, s));
         ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
-        ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected a scalar of kind 1 to 3"));
+        char text[80];
+        snprintf(text, sizeof text, "argument 'other': expected a scalar of kind 1 to 3, got kind %d",
+                 kind);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), text));
+        ts_error_clear();
+        ts_value args[] = {ts_value_tensor(x), ts_value_scalar(s)}, sum = ts_value_none();
+        ck_assert_int_eq(ts_call_boxed(ts_op_by_name("add"), args, 2, &sum, 1), TS_ERR_VALUE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "got kind"));
         ts_error_clear();
     }
 }
@@ -397,12 +404,18 @@ TS_TEST(no_text_expects_what_it_got)
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "argument 'data': expected "));
     ck_assert_ptr_nonnull(strstr(ts_error_message(), ", got NULL"));
     ts_value place = ts_value_none();
-    for (int k = 0; k < 2; k++) {
-        ts_value args[] = {k ? ts_value_tensors(&x, -1) : ts_value_tensor(x),
-                           k ? ts_value_int(0) : ts_value_ints((int64_t[]){1}, -1)};
-        ck_assert_int_eq(ts_call_boxed(ts_op_by_name(k ? "cat" : "reshape"), args, 2, &place, 1),
-                         TS_ERR_VALUE);
-        ck_assert_ptr_nonnull(strstr(ts_error_message(), "entries, got -1"));
+    static const int64_t counts[] = {-1, INT64_MIN, INT32_MIN, (int64_t)INT32_MAX + 1, UINT32_MAX,
+                                     (int64_t)1 << 32, ((int64_t)1 << 32) + 1, INT64_MAX};
+    for (size_t k = 0; k < 2 * sizeof counts / sizeof *counts; k++) {
+        int64_t n = counts[k / 2];
+        char text[80];
+        ts_value args[] = {k % 2 ? ts_value_tensors(&x, n) : ts_value_tensor(x),
+                           k % 2 ? ts_value_int(0) : ts_value_ints((int64_t[]){2}, n)};
+        int op = ts_op_by_name(k % 2 ? "cat" : "reshape");
+        snprintf(text, sizeof text, "': expected 0 to 2147483647 entries, got %lld", (long long)n);
+        ck_assert_int_eq(ts_call_boxed(op, args, 2, &place, 1), TS_ERR_VALUE);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), text));
+        ts_error_clear();
     }
     ts_error_clear();
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tessera/tessera.h>
 
@@ -112,4 +113,29 @@ TS_TEST(command_lines_are_read_strictly)
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "--number: expected a whole number from -3 "
                                                      "to 9, got '10'"));
     ck_assert_str_eq(PARSED(""), "");
+}
+
+TS_TEST(a_program_prints_no_text_that_a_terminal_obeys)
+{
+    static const char ugly[] = "p\x1b[2J\xc2\x9b\xe2\x80\xae";
+    const char *out = ugly;
+    const ts_argument arguments[] = {{"--out", "a text", .text = &out}};
+    char printed[4000] = "";
+    for (int k = 0; k < 2; k++) {
+        FILE *file = tmpfile();
+        ck_assert_ptr_nonnull(file);
+        char *words[] = {(char *)ugly, (char *)(k ? "--help" : ugly), NULL};
+        int status, before[2] = {dup(1), dup(2)};
+        ck_assert(dup2(fileno(file), 1) >= 0 && dup2(fileno(file), 2) >= 0);
+        ck_assert(!ts_program_begin(2, words, "Prints.", arguments, 1, &status));
+        fflush(stdout);
+        ck_assert(dup2(before[0], 1) >= 0 && dup2(before[1], 2) >= 0);
+        rewind(file);
+        printed[fread(printed, 1, sizeof printed - 1, file)] = 0;
+        fclose(file);
+        ck_assert_ptr_nonnull(strstr(printed, "p\\x1b[2J\\xc2\\x9b\\xe2\\x80\\xae"));
+        for (const char *at = printed; *at; at++)
+            ck_assert(*at == '\n' || (*at >= ' ' && *at < 0x7f));
+        ck_assert_ptr_nonnull(strstr(printed, k ? "default p\\x1b" : "unexpected argument"));
+    }
 }

@@ -99,14 +99,19 @@ TS_TEST(pointwise_say_what_is_wrong)
     WRONG((ts_add(TS_NONE, A)),
           "TS_ERR_NULL: add: argument 'self': expected a tensor, got TS_NONE");
     WRONG((ts_add_(N, A)),
-          "TS_ERR_DTYPE: add: argument 'out': expected dtype f32, got i64 | cast an argument, or "
-          "use the form that returns a new tensor");
+          "TS_ERR_DTYPE: add: argument 'self', written in place: expected dtype f32, got i64 | cast "
+          "an argument, or use the form that returns a new tensor");
     WRONG((ts_add_out(B, A, A)),
           "TS_ERR_SHAPE: add: argument 'out': expected sizes (2, 3), got (4, 5)");
     WRONG((ts_mul_(ts_expand(ts_ones(TS_SIZES(1), TS_F32), TS_SIZES(3)),
                    ts_ones(TS_SIZES(3), TS_F32))),
-          "TS_ERR_VALUE: mul: argument 'out': expected distinct elements, got an expanded tensor | "
-          "write to ts_clone() of it");
+          "TS_ERR_VALUE: mul: argument 'self', written in place: expected distinct elements, got an "
+          "expanded tensor | write to ts_clone() of it");
+    WRONG((ts_add_(A, B)),
+          "TS_ERR_SHAPE: add: argument 'other': expected sizes that broadcast with (2, 3), got (4, "
+          "5)");
+    WRONG((ts_mul_(ts_select(A, 0, 0), A)),
+          "TS_ERR_SHAPE: mul: argument 'self', written in place: expected sizes (2, 3), got (3)");
     WRONG((ts_bitwise_and(A, A)),
           "TS_ERR_DTYPE: bitwise_and: not defined for dtype f32 on the CPU | cast with ts_to()");
     WRONG((ts_bitwise_not(A)),
@@ -126,8 +131,8 @@ TS_TEST(pointwise_say_what_is_wrong)
           "TS_ERR_DTYPE: exp: argument 'out': expected dtype f32, got i64 | cast an argument, or "
           "use the form that returns a new tensor");
     WRONG((ts_eq_out(A, A, A)),
-          "TS_ERR_DTYPE: eq: argument 'out': expected dtype bool, got f32 | cast an argument, or "
-          "use the form that returns a new tensor");
+          "TS_ERR_DTYPE: eq: argument 'self', written in place: expected dtype bool, got f32 | cast "
+          "an argument, or use the form that returns a new tensor");
     WRONG((ts_clamp_out(B, A, 0, 1)),
           "TS_ERR_SHAPE: clamp: argument 'out': expected sizes (2, 3), got (4, 5)");
     WRONG(
@@ -233,7 +238,7 @@ TS_TEST(reductions_say_what_is_wrong)
     WRONG((ts_norm_dims(A, 3, TS_SIZES(1), false)),
           "TS_ERR_VALUE: norm: argument 'p': expected 1, 2 or infinity, got 3");
     WRONG((ts_sum_out(A, A, TS_SIZES(0), false)),
-          "TS_ERR_SHAPE: sum: argument 'out': expected sizes (3), got (2, 3)");
+          "TS_ERR_SHAPE: sum: argument 'self', written in place: expected sizes (3), got (2, 3)");
     WRONG((ts_cumsum(A, 2)),
           "TS_ERR_INDEX: cumsum: argument 'dim': expected a dim from -2 to 1, got 2");
     WRONG((ts_softmax(A, 2)),

@@ -10,8 +10,8 @@ import pathlib
 import re
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "nulls"))
-from generate import declared  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from headers import declared, plain_text, structs  # noqa: E402
 
 # Of a parameter's type less const: what draws it.
 DRAWN = {
@@ -101,31 +101,8 @@ SKIPPED = {
 }
 
 
-def structs(headers):
-    """(type, name) of each field of each struct of a header."""
-    found = {}
-    for header in headers:
-        text = pathlib.Path(header).read_text("utf-8")
-        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
-        for inside, name in re.findall(r"typedef struct \w+ \{([^}]*)\} (ts_\w+);", text):
-            fields = []
-            for field in filter(str.strip, inside.split(";")):
-                words = " ".join(field.split())
-                pointer = re.match(r".*?\(\*(\w+)\)\(", words)
-                if pointer:
-                    fields.append(("ts_fn", pointer.group(1)))
-                    continue
-                kind, names = re.match(r"((?:const )?(?:volatile )?\w+)\s+(.*)$", words).groups()
-                for one in names.split(","):
-                    stars, plain = re.match(r"([*\s]*(?:const \*)?)\s*(.*)$", one).groups()
-                    plain = re.sub(r"\[.*", "", plain)
-                    fields.append((f"{kind} {stars.strip()}".strip(), plain))
-            found[name] = fields
-    return found
-
-
 def enums(headers):
-    text = "".join(pathlib.Path(header).read_text("utf-8") for header in headers)
+    text = "".join(map(plain_text, headers))
     return set(re.findall(r"typedef enum (ts_\w+) \{", text)) - {"ts_dtype"}
 
 

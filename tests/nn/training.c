@@ -154,11 +154,15 @@ TS_TEST(a_damaged_checkpoint_is_passed_over_and_named, IN_FOLDER)
 {
     make_text();
     run r = start(TS_SGD, 1);
+    char dir[300], file[400];
+    snprintf(dir, sizeof dir, "%s", in_folder("run\x1b[2J\xc2\x9b\xe2\x80\xae"));
+    ck_assert_int_eq(mkdir(dir, 0700), 0);
     steps(&r, 5);
-    ck_ok(ts_training_save(&r.state, test_folder));
+    ck_ok(ts_training_save(&r.state, dir));
     steps(&r, 9);
-    ck_ok(ts_training_save(&r.state, test_folder));
-    const char *path = in_folder("checkpoints/9/state.safetensors");
+    ck_ok(ts_training_save(&r.state, dir));
+    const char *path = file;
+    snprintf(file, sizeof file, "%s/checkpoints/9/state.safetensors", dir);
     size_t bytes;
     unsigned char *data = read_file(path, &bytes);
     ck_assert_ptr_nonnull(data);
@@ -167,16 +171,19 @@ TS_TEST(a_damaged_checkpoint_is_passed_over_and_named, IN_FOLDER)
     free(data);
     char text[1024];
     run other = start(TS_SGD, 2);
-    ck_ok(ts_training_resume(&other.state, test_folder, text, sizeof text));
+    ck_ok(ts_training_resume(&other.state, dir, text, sizeof text));
     ck_assert_int_eq(other.state.step, 5);
     ck_assert_ptr_nonnull(strstr(text, "step 5 from "));
-    ck_assert_ptr_nonnull(strstr(text, "checkpoints/9"));
+    ck_assert_ptr_nonnull(strstr(text, "run\\x1b[2J\\xc2\\x9b\\xe2\\x80\\xae/checkpoints/5; "));
+    ck_assert_ptr_nonnull(strstr(text, "run\\x1b[2J\\xc2\\x9b\\xe2\\x80\\xae/checkpoints/9: "));
+    for (const char *at = text; *at; at++)
+        ck_assert(*at == '\n' || (*at >= ' ' && *at < 0x7f));
     steps(&other, 9);
     ck_assert(same_run(&r, &other));
     /* and when none is left, that is an error of its own */
-    path = in_folder("checkpoints/5/manifest.json");
+    snprintf(file, sizeof file, "%s/checkpoints/5/manifest.json", dir);
     ck_assert_int_eq(truncate(path, 10), 0);
-    ck_assert_int_eq(ts_training_resume(&other.state, test_folder, NULL, 0), TS_ERR_FORMAT);
+    ck_assert_int_eq(ts_training_resume(&other.state, dir, NULL, 0), TS_ERR_FORMAT);
     ck_failed(TS_ERR_FORMAT, "checkpoints/");
     ck_assert_int_eq(other.state.step, 9);
     end(&other);

@@ -3,12 +3,14 @@
 """Writes calls with a wrong pointer or count: generate.py ALLOWED OUT HEADER...
 
 For each function that the headers declare: NULL in the place of each pointer, a list whose entries
-are NULL, a count below 0, options of no size and of one that is too large. All other arguments are
+are NULL, a count below 0, structs that say their size with another one. All other arguments are
 objects of nulls.c. A function whose parameters have no such object is an error, so a new function
 joins. ALLOWED has the pointers that may be NULL, one a line: FUNCTION PARAMETER what NULL means."""
 import pathlib
-import re
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from headers import declared, structs  # noqa: E402
 
 CALLBACKS = {"ts_module_visit": "visit", "ts_grad_hook": "hook_fn", "ts_node_pre_hook": "before_fn",
              "ts_node_post_hook": "after_fn", "ts_recompute_fn": "traced", "ts_trace_fn": "traced",
@@ -16,9 +18,17 @@ CALLBACKS = {"ts_module_visit": "visit", "ts_grad_hook": "hook_fn", "ts_node_pre
 LISTS = {"const char *const *": "missing_names", "ts_tensor *const *": "missing_tensors"}
 COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nmetadata", "ndim",
           "ndims", "nparts", "chunks"}
+# Of a struct that begins with its size: none, no multiple of 8, one field alone is right, too large.
+SIZES = ["0", "1", "7", "9", "sizeof({}) - 1", "sizeof({}) + 1", "sizeof({}) + 8", "4096",
+         "INT64_MAX", "INT64_MAX - 7", "SIZE_MAX", "SIZE_MAX - 7"]
+# What the library makes and lends for the time of a callback: the call stands in one.
+IN_FLIGHT = {"ts_function_call *": "IN_FUNCTION", "ts_vjp_call *": "IN_GRADIENT",
+             "ts_frame *": "IN_KERNEL"}
 LEAST = {"int": "INT_MIN", "int64_t": "INT64_MIN"}
 # Why no call of a function is made here, by the beginning of its name.
 SKIPPED = {
+    "ts_kernel_data": "reads a tensor that the dispatcher checked",
+    "ts_operand_number": "the same", "ts_scalar_store": "the same of a boxed number",
     "ts_check_": "they are the checks", "ts_error_": "any text is an error's",
     "ts_log_": "the same",
     "ts_status_of": "makes an error of NULL", "ts_format_sizes": "reads as many sizes as are said",
@@ -37,6 +47,7 @@ OBJECTS = {
     "ts_tensor * output": "loss", "char * path": "path", "char * dir": "path",
     "char * activation": '"relu"', "char *const * keys": "keys", "char * op": '"add"',
     "double p": "0.5", "ts_dtype dtype": "TS_F32", "int nsections": "1", "int m": "1",
+    "int i": "0", "int k": "0", "int arg": "0",
     "int noutputs": "1", "int64_t total_steps": "10", "ts_tensor *const * inputs": "pair",
     "ts_fn function": "ts_relu", "char * text": "text", "char * buffer": "text",
     "char * function": '"f"', "int flags": "0", "void ** previous": "NULL",
@@ -66,7 +77,10 @@ TYPES = {
     "ts_load_report *": "&report", "ts_schedule *": "&schedule", "ts_training *": "&training",
     "ts_module_type *": "&type", "ts_checkpoint_section *": "&section", "ts_scalar *": "&scalar",
     "ts_checkpoint **": "&found", "ts_column *": "columns", "ts_function *": "&function",
-    "ts_function_call *": "call", "ts_autocast_region *": "&region",
+    "ts_function_call *": "call", "ts_vjp_call *": "rule_call", "ts_frame *": "frame",
+    "ts_vjp_rule": "rule", "ts_vjp_opts *": "NULL", "ts_value *": "&boxed",
+    "ts_operand *": "&operand", "ts_space *": "&space", "ts_rows": "(ts_rows){0}",
+    "uint32_t": "0", "ts_autocast_region *": "&region",
     "ts_registration **": "&handle",
     "int": "2", "int64_t": "2", "double": "1", "bool": "true", "size_t": "64", "...": "1",
     "ts_device": "TS_DEVICE_CPU", "ts_loader_state": "(ts_loader_state){0, 0}",
@@ -92,33 +106,6 @@ FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
          "ts_checkpoint *": "ts_checkpoint_close", "ts_loader *": "ts_loader_close"}
 
 
-def declared(header):
-    """(type of the result, name, parameters) of each function of a header."""
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", pathlib.Path(header).read_text("utf-8"), flags=re.S)
-    for line in re.findall(r"(?<!define )TS_API\s+(?!extern)([^;]*);", text):
-        line = re.sub(r"\s*__attribute__\(\(.*\)\)$", "", " ".join(line.split()))
-        result, name, inside = re.match(r"(.*?)\s*\b(ts_\w+)\((.*)\)$", line).groups()
-        yield result, name, parameters(inside)
-
-
-def parameters(text):
-    """(type, name) of each parameter; a function's own type is ts_fn."""
-    if text == "void":
-        return []
-    found = []
-    for part in re.findall(r"(?:[^,(]|\([^)]*\))+", text):
-        part = part.strip()
-        pointer = re.search(r"\(\*(\w+)\)", part)
-        if pointer:
-            found.append(("ts_fn", pointer.group(1)))
-        elif part == "...":
-            found.append(("...", "..."))
-        else:
-            kind, name, array = re.match(r"(.*?)(\w+)(\[\w*\])?$", part).groups()
-            found.append((kind + "*" if array else kind, name))
-    return [(kind.strip(), name) for kind, name in found]
-
-
 def argument(function, kind, name):
     plain = kind.removeprefix("const ")
     if plain in CALLBACKS:
@@ -135,19 +122,23 @@ def argument(function, kind, name):
     sys.exit(f"generate.py: {function}: no object for '{kind} {name}'")
 
 
-def wrong(function, params, allowed):
+def wrong(function, params, allowed, sized):
     """(index, what stands there, what is expected) of each wrong call of a function."""
     for i, (kind, name) in enumerate(params):
+        plain = kind.removeprefix("const ")
+        if plain in ("ts_frame *", "ts_vjp_call *"):
+            continue  # a callback hands it on
         if kind == "ts_fn" or kind in CALLBACKS or (kind.endswith("*") and kind != "void *"):
             free = (function, name) in allowed
             allowed.pop((function, name), None)
             yield i, "NULL", "ANYTHING" if free else "REFUSED"
         if kind in LISTS:
             yield i, LISTS[kind], "FAILED"
-        if kind.endswith("_opts *"):
-            yield i, "no_size", "SIZE"
-            yield i, "too_large", "SIZE"
-            yield i, "odd_size", "SIZE"
+        if plain.removesuffix(" *") in sized and plain.endswith(" *"):
+            struct = plain.removesuffix(" *")
+            for size in SIZES:
+                yield (i, f"sized({argument(function, kind, name)}, sizeof({struct}), "
+                       f"{size.format(struct)})", "SIZE")
         if name in COUNTS and kind in ("int", "int64_t"):
             yield i, "-1", "COUNT"
             yield i, LEAST[kind], "COUNT"
@@ -171,13 +162,17 @@ def main():
         if line and not line.startswith("#"):
             function, name, meaning = line.split(None, 2)
             allowed[function, name] = meaning
+    sized = {name for name, fields in structs(headers).items() if fields[0][1] == "size"}
     for header in headers:
         for result, function, params in declared(header):
             if any(map(function.startswith, SKIPPED)):
                 continue
             values = [argument(function, *p) for p in params]
-            inside = any(kind.endswith("ts_function_call *") for kind, _ in params)
-            for i, value, expected in wrong(function, params, allowed):
+            place = [IN_FLIGHT[plain] for plain in (kind.removeprefix("const ")
+                                                    for kind, _ in params) if plain in IN_FLIGHT]
+            place = "IN_RULE" if place == ["IN_KERNEL"] and function.startswith("ts_rule_") else \
+                place[0] if place else "NOWHERE"
+            for i, value, expected in wrong(function, params, allowed, sized):
                 arguments = values[:i] + [value] + values[i + 1:]
                 if params[i][1] == "format" and params[-1][1] == "...":
                     arguments.pop()  # a format of NULL takes nothing
@@ -185,7 +180,7 @@ def main():
                 functions.append(f"static void call_{number}(void) "
                                  f"{{ {body(result, function, arguments)} }}")
                 rows.append(f'    {{call_{number}, "{function}", "{params[i][1]}", "{value}", '
-                            f"{expected}, {'true' if inside else 'false'}}},")
+                            f"{expected}, {place}}},")
     if allowed:
         sys.exit("generate.py: no such pointer: " + ", ".join(f"{f} {n}" for f, n in allowed))
     table = ["static const wrong_call calls[] = {", *rows, "};"]

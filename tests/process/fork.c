@@ -202,6 +202,113 @@ TS_TEST(a_child_runs_and_releases_a_graph_that_its_parents_threads_are_in)
         pthread_join(threads[i], NULL);
 }
 
+/* Code of the user that a backward of another thread is in at the fork. */
+static ts_status square(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                        ts_tensor **out, int m)
+{
+    (void)ctx, (void)m;
+    TS_TRY(out[0] = ts_mul(in[0], in[0]));
+    return ts_function_save(call, in, n);
+}
+
+static ts_status square_backward(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
+                                 ts_tensor **out, int n)
+{
+    (void)ctx, (void)m, (void)n;
+    usleep(300);
+    return TS_STATUS_OF(
+        out[0] = ts_mul(g[0], ts_mul_scalar(ts_function_saved_tensor(call, 0), 2)));
+}
+
+static ts_status square_part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    usleep(100);
+    return TS_STATUS_OF(out[0] = ts_mul(in[0], in[0]));
+}
+
+static ts_status before_rule(void *unused, ts_node *node, ts_tensor **grads, int n)
+{
+    (void)unused, (void)node, (void)grads, (void)n;
+    usleep(300);
+    return TS_OK;
+}
+
+static ts_status after_rule(void *unused, ts_node *node, ts_tensor **given, int n,
+                            ts_tensor *const *grads, int m)
+{
+    (void)unused, (void)node, (void)given, (void)n, (void)grads, (void)m;
+    usleep(300);
+    return TS_OK;
+}
+
+enum { PLACES = 5 };
+
+/** x² by a way that leaves a backward for long in one place. */
+static ts_tensor *square_in(int place, ts_tensor *x)
+{
+    static const ts_function f = {
+        .size = sizeof f, .name = "square", .forward = square, .backward = square_backward};
+    ts_tensor *y = NULL;
+    if (place == 0)
+        ck_assert_int_eq(ts_function_apply(&f, NULL, &x, 1, &y, 1), TS_OK);
+    else if (place == 1)
+        ck_assert_int_eq(ts_recompute(square_part, NULL, &x, 1, &y, 1), TS_OK);
+    else
+        y = ts_mul(x, x);
+    if (place == 2)
+        ck_assert_int_eq(ts_register_hook(y, take_long, NULL, NULL), TS_OK);
+    if (place == 3)
+        ck_assert_int_eq(ts_node_hook_before(ts_grad_node(y), before_rule, NULL, NULL), TS_OK);
+    if (place == 4)
+        ck_assert_int_eq(ts_node_hook_after(ts_grad_node(y), after_rule, NULL, NULL), TS_OK);
+    return y;
+}
+
+/** Runs the graph as often as it may; 0 when each gradient is right and the run behind the last
+ *  one is an error that says why. */
+static void use_up_graph(int unused)
+{
+    (void)unused;
+    TS_SCOPE;
+    ts_tensor *g;
+    double v;
+    for (int run = 0; run < 3; run++) {
+        ts_backward_opts opts = {.size = sizeof opts, .retain_graph = run == 0};
+        ts_status status = ts_grad_of(root_of_graph, TS_NONE, &leaf_of_graph, 1, &g, &opts);
+        if (run == 2 && status == TS_ERR_AUTOGRAD)
+            _exit(strstr(ts_error_message(), "saved tensors are freed") ? 0 : 3);
+        if (status != TS_OK || ts_item(ts_max(g), &v) != TS_OK || v != 16) {
+            ts_error_print();
+            _exit(run == 2 ? 2 : 1);
+        }
+    }
+    _exit(4);
+}
+
+TS_TEST(a_child_runs_a_graph_in_whose_hooks_and_functions_its_parents_threads_are, .loop = PLACES)
+{
+    TS_NO_THREADS_AFTER_FORK;
+    pthread_t threads[2];
+    {
+        TS_SCOPE;
+        leaf_of_graph = ts_retain(ts_set_requires_grad(ts_ones(TS_SIZES(30, 30), TS_F32), true));
+        ts_tensor *y = leaf_of_graph;
+        for (int i = 0; i < 4; i++)
+            y = square_in(_i, y); /* x^16 */
+        root_of_graph = ts_retain(ts_sum(y));
+    }
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, differentiate, NULL), 0);
+    for (int turn = 0; turn < 40; turn++) {
+        usleep(1000 + 37 * turn);
+        ck_assert_int_eq(ts_child(use_up_graph, 0), 0);
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static ts_loader *loader;
 
 /** The next batch begins with `token`. */

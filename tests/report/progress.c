@@ -102,6 +102,30 @@ static void finish(capture *c, ts_progress *p)
     free(c->data);
 }
 
+TS_TEST(no_text_of_a_progress_line_is_obeyed_by_a_terminal, .setup = plain_environment)
+{
+    static const char text[] = "a\x1b[2J\xc2\x9b\xe2\x80\xae\n\xff",
+                      shown[] = "a\\x1b[2J\\xc2\\x9b\\xe2\\x80\\xae\\x0a\\xff";
+    capture c;
+    ts_progress *p = start(&c, 10, (ts_progress_opts){.label = text, .item_unit = text,
+                                                      .mode = TS_PROGRESS_PLAIN});
+    steps(p, 10, 1);
+    ck_assert_int_eq(ts_progress_message(p, "seen %s, %d", text, 7), TS_OK);
+    ck_assert_int_eq(ts_progress_end(p), TS_OK);
+    fflush(c.stream);
+    int seen = 0, lines = 0;
+    for (const char *at = c.data; (at = strstr(at, shown)); at++)
+        seen++;
+    for (const char *at = c.data; *at; at++) {
+        lines += *at == '\n';
+        ck_assert(*at == '\n' || (*at >= ' ' && *at < 0x7f));
+    }
+    ck_assert_ptr_nonnull(strstr(c.data, "\nseen a\\x1b"));
+    ck_assert_int_ge(lines, 4);
+    ck_assert_int_eq(seen, 2 * lines - 1); // label and unit; the message has one
+    finish(&c, p);
+}
+
 TS_TEST(progress_of_a_resumed_run_has_the_right_eta, .setup = plain_environment)
 {
     capture c;

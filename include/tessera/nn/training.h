@@ -35,7 +35,7 @@ TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
  * like the one that was saved. Everything is read and verified first;
  * names and sizes that do not fit are TS_ERR_VALUE. On failure the run is as it was.
  * @param text  receives one line on what was loaded, and why newer checkpoints were
- *              passed over; may be NULL
+ *              passed over, with paths escaped; may be NULL
  * @return TS_ERR_STATE when there is no checkpoint, or when the newest one is not of training->run
  */
 TS_API ts_status ts_training_resume(ts_training *training, const char *dir, char *text,
