@@ -88,11 +88,9 @@ budgets: build-for-tests ## compare instructions per call with bench/budgets.tsv
 rooms: ## print which room includes which; fail on what the house forbids
 	@tools/rooms
 
-docs: ## build the reference in build/docs/html; warnings are errors
+docs: ## build the site in build/docs/html; a warning or a dead link is an error
 	@tools/setup docs
-	@rm -rf build/docs && tools/doc-headers build/docs/include
-	@doxygen Doxyfile
-	@echo build/docs/html/index.html
+	@tools/make-site
 
 clean: ## remove what was built; keeps runs/
 	@rm -rf build build-aarch64 build-asan build-ci build-clang build-cuda build-fuzz build-tsan

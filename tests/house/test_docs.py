@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What docs/add-an-op.md says compiles: test_docs.py BUILD SOURCE.
+"""The code in docs/ works: test_docs.py BUILD SOURCE OP_SAMPLES yes|no (whether programs may run).
 
-A comment `<!-- FILE, before TEXT -->` or `after TEXT` in front of a block of code says where the
-block goes: in front of the line that holds TEXT, or behind it. The test does so in a copy of the
-tree, writes what follows from the rows, and compiles each file that changed, with the flags of the
-build.
+Comments in the pages say what a block of code is:
+
+    <!-- FILE, before TEXT -->     add-an-op.md: goes in front of (`after`: behind) the line of FILE
+                                   that holds TEXT; what is put together so compiles
+    <!-- from FILE -->             stands in FILE, but for indentation; a line `...` leaves out some
+    <!-- program NAME=VALUE -->    a whole program; it compiles without warnings and ends with 0 in
+                                   an environment with the variable, which may be left out
+    <!-- output -->                what the program above prints
+
+Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
+when-something-is-wrong.md fails with the text beside it (cheat_sheet.c).
 """
+import glob
 import json
 import os
 import re
@@ -20,16 +28,37 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import tally  # noqa: E402
 
-BUILD, SOURCE = map(os.path.abspath, sys.argv[1:3])
+BUILD, SOURCE, OP_SAMPLES = map(os.path.abspath, sys.argv[1:4])
+RUNS = sys.argv[4] == "yes"
 del sys.argv[1:]
 BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S)
+MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n"
+                    r"```(?:c|text)\n(.*?)```", re.S)
+COLUMN = re.compile(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)")  # headed by a file
 COPIED = ("autograd", "backends", "conformance", "core", "dispatch", "docs", "include", "layers",
           "ops", "tests/ops", "tools", "init.h")
 
 
+def read(path):
+    with open(os.path.join(SOURCE, path), encoding="utf-8") as file:
+        return file.read()
+
+
 def page():
-    with open(os.path.join(SOURCE, "docs/add-an-op.md"), encoding="utf-8") as file:
-        return BLOCK.findall(file.read())
+    return BLOCK.findall(read("docs/add-an-op.md"))
+
+
+def pages():
+    for path in sorted(glob.glob(os.path.join(SOURCE, "docs/*.md"))):
+        yield os.path.relpath(path, SOURCE)
+
+
+def table(path):
+    """(line, cells) of the rows of tables that begin with code."""
+    for number, line in enumerate(read(path).split("\n"), 1):
+        if line.startswith("| `"):
+            yield number, [cell.strip().replace("\\|", "|")
+                           for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def insert(path, place, text, block):
@@ -80,6 +109,130 @@ class AddAnOp(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout)
         # those of a GPU are compiled where the backend is built
         self.assertLessEqual({file for file in touched if file.endswith(".c")}, seen)
+
+
+def spaceless(text):
+    """Lines without their indentation, and without empty ones."""
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def addressless(text):
+    """Text without places in a program, which depend on its compiler."""
+    return re.sub(r"\+0x[0-9a-f]+", "+0x", text)
+
+
+class Excerpts(unittest.TestCase):
+    def test_excerpts_stand_in_their_files(self):
+        count = 0
+        for path in pages():
+            for kind, file, block in MARKED.findall(read(path)):
+                if not kind.startswith("from"):
+                    continue
+                lines, at = spaceless(read(file)), 0
+                for piece in re.split(r"^\s*\.\.\.\s*$", block, flags=re.M):
+                    wanted = spaceless(piece)
+                    found = [i for i in range(at, len(lines) - len(wanted) + 1)
+                             if lines[i:i + len(wanted)] == wanted]
+                    self.assertTrue(found, f"{path}: not in {file}, in this order:\n{piece}")
+                    at = found[0] + len(wanted)
+                    count += 1
+        self.assertGreater(count, 0)
+
+    def test_cells_stand_in_the_file_that_heads_their_column(self):
+        count = 0
+        for path in pages():
+            for file, rows in COLUMN.findall(read(path)):
+                flat = re.sub(r"\s+", " ", read(file))
+                for code in re.findall(r"\| `([^`]*)`[^|]*\|$", rows, re.M):
+                    self.assertIn(code, flat, path)
+                    count += 1
+        self.assertGreater(count, 0)
+
+
+@unittest.skipUnless(RUNS, "a plain program cannot use a library built for a sanitizer")
+class Programs(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="tessera-docs-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def build(self, source, *flags):
+        program = os.path.join(self.folder, "program")
+        done = subprocess.run(
+            ["cc", "-std=gnu17", "-Wall", "-Wextra", "-Werror", *flags, source, "-o", program,
+             "-I", os.path.join(SOURCE, "include"), "-I", self.folder, "-L", BUILD, "-ltessera",
+             f"-Wl,-rpath,{BUILD}", "-lm", "-pthread"],
+            check=False, cwd=self.folder, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return program
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def run_program(self, program, *variables):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TS_")}
+        environment.update(variable.split("=") for variable in variables)
+        done = subprocess.run([program], cwd=self.folder, check=False, text=True, env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def test_programs_print_what_the_page_says(self):
+        count = 0
+        for path in pages():
+            for kind, _, block in MARKED.findall(read(path)):
+                if kind.startswith("program"):
+                    source, printed = os.path.basename(path)[:-3] + ".c", None
+                    self.write(source, block)
+                    with self.subTest(page=path, number=count):
+                        printed = self.run_program(self.build(source),
+                                                   *kind.split()[1:])
+                    count += 1
+                elif kind == "output" and printed is not None:
+                    with self.subTest(page=path, output=count):
+                        self.assertEqual(addressless(printed), addressless(block))
+        self.assertGreater(count, 0)
+
+    def run_rows(self, name, rows):
+        """Compiles and runs cells of code, [(line, code, error or "")], with cheat_sheet.c."""
+        functions, listed = [], []
+        for number, code, error in rows:
+            body = code if code.endswith(";") else f"TS_TRY({code});"
+            row = f"row_{len(listed)}"
+            functions.append(f'#line {number} "{name}"\n'
+                             f"static ts_status {row}(void) {{ {body} return TS_OK; }}\n")
+            listed.append(f"X({row}, {json.dumps(f'{name}:{number}')}, {json.dumps(error)})")
+        self.write("rows.h", "".join(functions) + f"#define ROWS(X) {' '.join(listed)}\n")
+        sheet = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cheat_sheet.c")
+        self.run_program(self.build(sheet, "-Wno-unused-value"))
+
+    def test_each_row_of_the_cheat_sheet_runs(self):
+        rows = [(number, code, "") for number, cells in table("docs/pytorch-to-tessera.md")
+                for code in re.findall(r"`([^`]*)`", cells[-1])]
+        self.assertGreater(len(rows), 90)
+        self.run_rows("docs/pytorch-to-tessera.md", rows)
+
+    def test_mistakes_have_the_errors_that_the_page_shows(self):
+        name = "docs/when-something-is-wrong.md"
+        rows = [(number, cells[0].strip("`"), cells[1].strip("`").replace("` hint: `", " | "))
+                for number, cells in table(name) if cells[1].startswith("`TS_ERR_")]
+        self.assertGreater(len(rows), 10)
+        self.run_rows(name, rows)
+
+
+class Data(unittest.TestCase):
+    def test_the_samples_are_those_of_the_table(self):
+        made = subprocess.run([OP_SAMPLES], check=True, text=True, stdout=subprocess.PIPE).stdout
+        self.assertEqual(read("docs/data/samples.tsv"), made,
+                         "run build/tests/house/op_samples >docs/data/samples.tsv")
+
+    def test_each_operator_has_a_line_for_its_name_in_pytorch(self):
+        names = [[line.split("\t")[0] for line in read(f"docs/data/{file}.tsv").splitlines()]
+                 for file in ("pytorch", "samples")]
+        self.assertEqual(sorted(names[0]), sorted(names[1]))
 
 
 if __name__ == "__main__":

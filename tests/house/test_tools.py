@@ -216,6 +216,7 @@ class Setup(ToolCase):
         super().setUp()
         self.program("apt-get", 'echo "ran apt-get $*"')
         self.program("env", 'shift; "$@"')
+        self.program("cmp", "exit 0")  # the Python packages of the site are there
         self.packages("gcc libc6-dev meson ninja-build pkg-config python3 "
                       "libjansson-dev libxxhash-dev libopenblas-dev")
         self.user(1000)
@@ -241,34 +242,37 @@ class Setup(ToolCase):
         self.user(0)
         status, output = self.setup("docs")
         self.assertEqual(status, 0, output)
-        self.assertIn("missing Debian packages: doxygen\n", output)
+        self.assertIn("missing Debian packages: doxygen python3-venv\n", output)
         self.assertIn("ran apt-get update", output)
-        self.assertIn("ran apt-get install -y --no-install-recommends doxygen\n", output)
+        self.assertIn("ran apt-get install -y --no-install-recommends doxygen python3-venv\n",
+                      output)
 
     def test_groups_add_up(self):
         self.user(0)
         _, output = self.setup("build", "test", "docs", "package")
-        self.assertIn("packages: check python3-numpy valgrind g++ doxygen cmake groff-base\n",
-                      output)
+        self.assertIn("packages: check python3-numpy valgrind g++ doxygen python3-venv cmake "
+                      "groff-base\n", output)
 
     def test_others_use_sudo(self):
         self.program("sudo", 'echo "sudo $*"; shift; "$@"')
         status, output = self.setup("docs")
         self.assertEqual(status, 0, output)
         self.assertIn("sudo -n apt-get update", output)
-        self.assertIn("ran apt-get install -y --no-install-recommends doxygen\n", output)
+        self.assertIn("ran apt-get install -y --no-install-recommends doxygen python3-venv\n",
+                      output)
 
     def test_without_root_and_sudo_it_prints_the_line_and_changes_nothing(self):
         status, output = self.setup("docs")
         self.assertEqual(status, 1)
-        self.assertIn("    apt-get update && apt-get install -y --no-install-recommends doxygen\n",
-                      output)
+        self.assertIn("    apt-get update && apt-get install -y --no-install-recommends doxygen "
+                      "python3-venv\n", output)
         self.assertNotIn("ran apt-get", output)
 
     def test_check_changes_nothing(self):
         self.user(0)
         status, output = self.setup("--check", "docs")
-        self.assertEqual((status, output), (1, "setup: missing Debian packages: doxygen\n"))
+        self.assertEqual((status, output), 
+                         (1, "setup: missing Debian packages: doxygen python3-venv\n"))
         self.assertEqual(self.setup("--check"), (0, ""))
 
     def test_an_installation_that_fails_is_an_error(self):
@@ -279,7 +283,34 @@ class Setup(ToolCase):
     def test_what_is_there_without_its_package_counts(self):
         self.user(0)
         self.program("doxygen", "exit 0")
+        self.program("python3", "exit 0")
         self.assertEqual(self.setup("docs"), (0, ""))
+
+    def test_the_packages_of_the_site_go_into_a_folder_of_the_build(self):
+        self.program("doxygen", "exit 0")
+        self.program("cmp", "/usr/bin/cmp \"$@\"")
+        self.program("cp", "/bin/cp \"$@\"")
+        self.program("python3", '[ "$2" = venv ] || exit 0\n/bin/mkdir -p "$4/bin"\n'
+                     'echo "echo pip \\$*" >"$4/bin/pip"; /bin/chmod +x "$4/bin/pip"')
+        self.write("docs/site/requirements.txt", "sphinx==9.9\n")
+        self.write("build/build.ninja", "")
+        with open(os.path.join(TOOLS, "setup"), encoding="utf-8") as file:
+            tool = self.write("tools/setup", file.read())
+
+        def setup(*words):
+            done = subprocess.run(["/bin/sh", tool, *words], check=False, text=True,
+                                  env={"PATH": os.path.join(self.folder, "bin")},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            return done.returncode, done.stdout
+
+        said = "setup: Python packages of docs/site/requirements.txt, into build/docs-venv\n"
+        self.assertEqual(setup("--check", "docs"), (1, said))
+        status, output = setup("docs")
+        self.assertEqual(status, 0, output)
+        self.assertRegex(output, "pip install .*/docs/site/requirements.txt")
+        self.assertEqual(setup("docs"), (0, ""))
+        self.write("docs/site/requirements.txt", "sphinx==9.10\n")
+        self.assertEqual(setup("--check", "docs"), (1, said))
 
     def test_other_systems_get_the_names(self):
         os.remove(os.path.join(self.folder, "bin/apt-get"))
