@@ -95,6 +95,13 @@ struct ts_plan {
 
 /** For a kernel that refuses its arguments before it writes: no destination's version goes up. */
 TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
+/** The status of a kernel's check of its arguments. */
+TS_INLINE ts_status ts_checked(const ts_frame *f, ts_status status)
+{
+    if (status != TS_OK)
+        ts_wrote_nothing(f);
+    return status;
+}
 
 /* ----------------------------------------------------------------------------------- op ---- */
 

@@ -188,8 +188,10 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
     s->rows = c->rows;
     s->keys = c->keys;
     if (c->cu_seqlens_q) {
-        TS_TRY(check_bounds(f, c->cu_seqlens_q, c->query->sizes[2], c->rows, &s->rows));
-        TS_TRY(check_bounds(f, c->cu_seqlens_k, c->key->sizes[2], c->keys, &s->keys));
+        TS_TRY(ts_checked(
+            f, check_bounds(f, c->cu_seqlens_q, c->query->sizes[2], c->rows, &s->rows)));
+        TS_TRY(ts_checked(
+            f, check_bounds(f, c->cu_seqlens_k, c->key->sizes[2], c->keys, &s->keys)));
     }
     s->depth = c->depth;
     s->value_depth = c->value_depth;

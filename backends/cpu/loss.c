@@ -90,7 +90,7 @@ static ts_status forward_classes(ts_frame *f, class_job *job, ts_parallel_body b
     int64_t reduction = f->args[2].i, count;
     ts_tensor *out = f->rets[0].t;
     job->x = f->args[0].t->data;
-    TS_TRY(open_classes(f, job, 1, &count));
+    TS_TRY(ts_checked(f, open_classes(f, job, 1, &count)));
     if (reduction == TS_REDUCTION_NONE) {
         job->losses = out->data;
         run_classes(f, job, body, cost);
@@ -130,7 +130,7 @@ static ts_status backward_classes(ts_frame *f, class_job *job, int64_t reduction
     int64_t count;
     job->g = f->args[0].t->data;
     job->out = f->rets[0].t->data;
-    TS_TRY(open_classes(f, job, 2, &count));
+    TS_TRY(ts_checked(f, open_classes(f, job, 2, &count)));
     job->each = reduction == TS_REDUCTION_NONE;
     job->factor = reduction == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
     run_classes(f, job, body, cost);
@@ -159,7 +159,7 @@ static ts_status cross_entropy_grad(ts_frame *f)
                      .g = wide ? (const void *)&one_f64 : &one_f32};
     if (f->rets[0].tag == TS_TAG_TENSOR)
         job.out = f->rets[0].t->data;
-    TS_TRY(open_classes(f, &job, 1, &count));
+    TS_TRY(ts_checked(f, open_classes(f, &job, 1, &count)));
     job.factor = f->args[2].i == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
     size_t bytes = (size_t)job.positions * (wide ? 8 : 4);
     char *sums = ts_alloc(f->thread, 2 * bytes);

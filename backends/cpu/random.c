@@ -263,9 +263,10 @@ static ts_status bernoulli(ts_frame *f)
         for (int64_t i = 0; i < p->numel; i++) {
             double x = dtype == TS_F32 ? ((const float *)p->data)[i] : ((const double *)p->data)[i];
             if (!(x >= 0 && x <= 1))
-                return ts_fail_arg(f, 0, TS_ERR_VALUE,
+                return ts_checked(
+                    f, ts_fail_arg(f, 0, TS_ERR_VALUE,
                                    "expected probabilities from 0 to 1, element %lld is %g",
-                                   (long long)i, x);
+                                   (long long)i, x));
         }
         d.in = p->data;
         d.fill = dtype == TS_F32 ? bernoulli_f32 : bernoulli_f64;
@@ -473,7 +474,7 @@ static ts_status multinomial(ts_frame *f)
     const ts_tensor *p = f->args[0].t;
     bool replacement = f->args[2].i;
     int64_t *out = (int64_t *)f->rets[0].t->data, bytes;
-    TS_TRY(check_weights(f, p, replacement));
+    TS_TRY(ts_checked(f, check_weights(f, p, replacement)));
     if (!ts_mul_size(f->plan->count, replacement ? sizeof(double) : sizeof(arrival), &bytes))
         return ts_fail_memory("sums of weights", INT64_MAX);
     void *scratch = ts_alloc(f->thread, (size_t)bytes);
