@@ -238,8 +238,12 @@ ts_status ts_infer_as_strided(ts_frame *f)
             (long long)room, TS_LIST_TEXT(strides->ints, strides->count),
             TS_LIST_TEXT(sizes->ints, sizes->count), (long long)offset);
     }
+    /* a stride that no two elements are apart counts for nothing, and its bytes may not fit */
+    int64_t kept[TS_MAX_DIMS];
+    for (uint32_t d = 0; d < strides->count; d++)
+        kept[d] = ts_min64(strides->ints[d], room);
     int64_t here = t->data ? (t->data - (char *)t->storage->data) / item : 0;
-    return ts_give_alias(f, 0, sizes->ints, strides->ints, (int)sizes->count, offset - here);
+    return ts_give_alias(f, 0, sizes->ints, kept, (int)sizes->count, offset - here);
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */

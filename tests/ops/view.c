@@ -139,6 +139,9 @@ TS_TEST(as_strided_stays_within_the_storage)
     EXPECT_ERROR(ts_as_strided(x, (int64_t[]){3, 3}, (int64_t[]){INT64_MAX, INT64_MAX}, 2, 0),
                  TS_ERR_VALUE, "'strides'");
     ck_assert_int_eq(ts_numel(ts_as_strided(x, (int64_t[]){0}, (int64_t[]){1}, 1, 12)), 0);
+    /* a stride that counts for nothing overflows nowhere, which UBSan would tell */
+    ts_tensor *far = ts_as_strided(x, (int64_t[]){1, 3}, (int64_t[]){INT64_MAX, 2}, 2, 1);
+    EXPECT(ts_add_scalar(far, 1), 2, 4, 6);
 }
 
 TS_TEST(meta_views_have_sizes_alone)
