@@ -18,14 +18,14 @@ ULPS = 4  # of an elementary function's kernel, unless halves are rounded behind
 ARITHMETIC = set('add sub rsub mul div sqrt square neg reciprocal addcmul addcdiv lerp'.split())
 SUMS = set('add sub rsub'.split())
 
-EXACT = set('''_efficientzerotensor abs alias amax amin as_strided cat clamp clamp_max clamp_min clone copy_
-    detach diag_embed diagonal empty empty_like empty_strided expand eye fill fill_ flip full
-    full_like gather index index_select lift_fresh masked_fill masked_fill_ masked_scatter masked_select max
-    maximum min minimum nan_to_num neg new_empty new_empty_strided new_full new_ones new_zeros
-    one_hot ones ones_like permute repeat reshape roll scatter select select_backward sgn sign slice
-    slice_backward slice_scatter split squeeze stack t threshold_backward to _to_copy transpose tril
-    triu unbind unsqueeze view where zero_ zeros zeros_like _unsafe_view _reshape_alias relu
-    diagonal_backward'''.split())
+EXACT = set('''_efficientzerotensor abs alias amax amin as_strided cat clamp clamp_max clamp_min
+    clone copy_ detach diag_embed diagonal empty empty_like empty_strided expand eye fill fill_
+    flip full full_like gather index index_select lift_fresh masked_fill masked_fill_
+    masked_scatter masked_select max maximum min minimum nan_to_num neg new_empty new_empty_strided
+    new_full new_ones new_zeros one_hot ones ones_like permute repeat reshape roll scatter select
+    select_backward sgn sign slice slice_backward slice_scatter split squeeze stack t
+    threshold_backward to _to_copy transpose tril triu unbind unsqueeze view where zero_ zeros
+    zeros_like _unsafe_view _reshape_alias relu diagonal_backward'''.split())
 FUSED = set('''_fused_rms_norm _fused_rms_norm_backward _log_softmax _log_softmax_backward_data
     _softmax _softmax_backward_data addcdiv addcmul addmm baddbmm binary_cross_entropy_with_logits
     elu_backward gelu gelu_backward hardtanh_backward huber_loss huber_loss_backward lerp
