@@ -263,8 +263,8 @@ def _(d):
     """A denormal intermediate is off by half of the least number, and the factors behind it are
     arguments, results and upstreams, in a gradient of a pointwise op or prod also divisors: at most
     FOUR such intermediates, each through all factors. There is one only where a product of factors
-    is that small, and it turns no sign. PyTorch's sigmoid, 1 / (1 + exp(-x)), vanishes below
-    1 / max, about tiny."""
+    or the result is that small, and it turns no sign. PyTorch's sigmoid, 1 / (1 + exp(-x)),
+    vanishes below 1 / max, about tiny."""
     if not is_value(d) or not d.a.is_floating_point():
         return False
     info = torch.finfo(d.a.dtype)
@@ -286,7 +286,10 @@ def _(d):
     ranges += [(min(1.0, abs(x) or 1.0), max(1.0, abs(x))) for x in d.args
                if isinstance(x, (int, float)) and x == x]
     low, high = (math.prod(r[k] for r in ranges) for k in (0, 1))
-    return low < info.tiny / info.eps and d.mine * d.other >= 0 and off <= FOUR * least * high
+    least_side = min(abs(d.mine), abs(d.other))
+    is_small = min(low, least_side) < info.tiny / info.eps
+    same_sign = d.mine * d.other > 0 or least_side <= few  # what has vanished has none
+    return is_small and same_sign and off <= few * high
 
 
 @explains('angle-of-zero')
