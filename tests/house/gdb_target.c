@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include <tessera/tessera.h>
 
+void stop_here(ts_tensor *x, ts_tensor *y, ts_tensor *dead, ts_tensor *none, ts_tensor *failed);
+
 __attribute__((noinline)) void stop_here(ts_tensor *x, ts_tensor *y, ts_tensor *dead,
                                          ts_tensor *none, ts_tensor *failed)
 {
