@@ -231,13 +231,20 @@ def _(d):
 
 @explains('integers-beyond-halves')
 def _(d):
-    """A factor or term that f16 does not hold, and f32 does."""
+    """A factor or term that f16 does not hold, and f32 does; or a factor that is rounded before the
+    result is, each by eps / 2."""
     def beyond(x):
         if isinstance(x, torch.Tensor):
             return not x.is_floating_point() and x.numel() == 1 and beyond(x.item())
         return isinstance(x, (int, float)) and 65504 < abs(x) < math.inf
-    return is_value(d, 'mul|div|add|sub', 0) and str(d.a.dtype) == 'torch.float16' and any(
-        map(beyond, d.args))
+    if not is_value(d, 'mul|div|add|sub', 0) or d.a.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    eps = torch.finfo(d.a.dtype).eps
+    held = all(t.is_floating_point() or bool((t.to(d.a.dtype).double() == t.double()).all())
+               for t in d.case.tensors())
+    twice = d.exact is not None and not held and d.op in ('mul', 'div') and \
+        abs(d.mine - d.exact) <= eps * (1 + eps) * abs(d.exact)
+    return twice or d.a.dtype == torch.float16 and any(map(beyond, d.args))
 
 
 @explains('floor-divide-numbers')
@@ -275,7 +282,7 @@ def _(d):
         few = math.sqrt(few * d.args[0].numel())
     if off <= few:
         return True
-    if not (d.order or d.op.endswith('_backward')) or not d.case.multiplies or \
+    if not (d.order or d.op.endswith('_backward') or d.op == 'prod') or not d.case.multiplies or \
             re.fullmatch('(nll|l1)_loss.*|where|masked.*', d.op):  # whose slopes are constants
         return False
     divides = not d.case.op.sums or d.op == 'prod'
@@ -288,7 +295,7 @@ def _(d):
     low, high = (math.prod(r[k] for r in ranges) for k in (0, 1))
     least_side = min(abs(d.mine), abs(d.other))
     is_small = min(low, least_side) < info.tiny / info.eps
-    same_sign = d.mine * d.other > 0 or least_side <= few  # what has vanished has none
+    same_sign = (d.mine > 0) == (d.other > 0) or least_side <= few  # what has vanished has none
     return is_small and same_sign and off <= few * high
 
 
