@@ -82,7 +82,8 @@ class Rounding(TorchDispatchMode):
         by = 1.0 if sums or plain in ARITHMETIC or torch.finfo(self.now).bits == 16 else ULPS
         if sums and not function._schema.is_mutable:
             terms = max((t.numel() for t in leaves(args)), default=1)
-            args = [self.moved(a, 1 + math.log2(max(terms, 1))) if leaves(a) and
+            by = 1 + math.log2(max(terms, 1))  # of the result, too: equal terms round alike
+            args = [self.moved(a, by) if leaves(a) and
                     isinstance(a, torch.Tensor) else a for a in args]
         found = function(*args, **more)
         if exact:
