@@ -114,7 +114,7 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     /* arguments may point into the record itself, so the text is made before anything is cleared */
     char text[sizeof e->message];
     int used = op ? snprintf(text, sizeof text, "%s: ", op) : 0;
-    vsnprintf(text + used, sizeof text - (size_t)used, format, args);
+    vsnprintf(text + used, sizeof text - (size_t)used, format ? format : "?", args);
     char advice[sizeof e->hint];
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;

@@ -204,7 +204,7 @@ ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const ch
     va_list args;
     TS_C_LOCALE;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(text, sizeof text, format ? format : "?", args);
     va_end(args);
     return ts_fail_op(status, ts_op_name(f->op), f->site, hint, "argument '%s': %s", name, text);
 }
