@@ -29,10 +29,10 @@ EXACT = set('''_efficientzerotensor abs alias amax amin as_strided cat clamp cla
 FUSED = set('''_fused_rms_norm _fused_rms_norm_backward _log_softmax _log_softmax_backward_data
     _softmax _softmax_backward_data addcdiv addcmul addmm baddbmm binary_cross_entropy_with_logits
     elu_backward gelu gelu_backward hardtanh_backward huber_loss huber_loss_backward lerp
-    log_sigmoid_backward log_sigmoid_forward mish mish_backward mse_loss mse_loss_backward
-    native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward silu
-    silu_backward sigmoid_backward smooth_l1_loss smooth_l1_loss_backward softplus
-    softplus_backward tanh_backward'''.split())
+    log_sigmoid_backward log_sigmoid_forward logsumexp mish mish_backward mse_loss
+    mse_loss_backward native_group_norm native_group_norm_backward native_layer_norm
+    native_layer_norm_backward silu silu_backward sigmoid_backward smooth_l1_loss
+    smooth_l1_loss_backward softplus softplus_backward tanh_backward'''.split())
 
 
 def leaves(x):
