@@ -34,15 +34,17 @@ class Lost(Exception):
 # ------------------------------------------------------------------------------ what is drawn ----
 
 def families():
-    """The family of each operator: the section of ops.def that has its row."""
-    found, family = {}, None
+    """The family of each operator: the section of ops.def that has its row; 'view' of each that
+    makes an alias."""
     path = ROOT / 'ops' / 'ops.def'
-    for line in path.read_text().splitlines() if path.exists() else ():
-        heading = re.match(r'/\* ---- (\w+) ----', line)
-        row = re.match(r'TS_OP\((\w+),', line)
+    found, family = {}, None
+    for part in re.split(r'(?=^TS_OP\(|^/\* ---- )', path.read_text() if path.exists() else '',
+                         flags=re.M):
+        heading = re.match(r'/\* ---- (\w+) ----', part)
+        row = re.match(r'TS_OP\((\w+),', part)
         family = heading[1] if heading else family
         if row:
-            found[row[1]] = family
+            found[row[1]] = 'view' if ' VIEW, ' in part else family
     return found
 
 

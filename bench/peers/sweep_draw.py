@@ -170,14 +170,6 @@ def weights(d):
     return [p, d.integer(1, 65) if again else d.integer(1, min(c, 64) + 1), again]
 
 
-def summed_to(d):
-    """Sizes with something to sum: PyTorch returns its argument where there is nothing."""
-    x, sizes = OPS['sum_to_size'].draw(d)
-    if math.prod(sizes) == x.numel():
-        raise TooLarge
-    return [x, sizes]
-
-
 def dropped(d):
     return [d.tensor(d.sizes(), d.float_dtype()), d.pick([0.5, 0.1, 0.9])]
 
@@ -205,7 +197,6 @@ OWN = {
     'randperm': lambda d: [math.prod(d.drawn.shape(1)), torch.int64, HERE],
     'bernoulli': chances,
     'multinomial': weights,
-    'sum_to_size': summed_to,
     'dropout': dropped,
     'dropout_backward': lambda d: [*dropped(d), 1, 0],
 }

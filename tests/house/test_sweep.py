@@ -68,6 +68,8 @@ class Draws(unittest.TestCase):
     def test_families_are_the_sections_of_the_operators(self):
         found = sweep.families()
         self.assertEqual((found["exp"], found["mm"], found["adamw"]), ("unary", "matmul", "optim"))
+        self.assertEqual((found["transpose"], found["unreduce"], found["sum"]),
+                         ("view", "view", "reduce"))
 
     @unittest.skipUnless(HAS_TORCH, "no PyTorch")
     def test_arguments_repeat(self):
