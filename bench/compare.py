@@ -6,11 +6,15 @@ Our kernels beside PyTorch's, in one process and on the same memory.
     bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE]
                      [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
+    bench/compare.py --suite cpu|cuda|attention --random N [--seed S] [--ops REGEX] [--minutes M]
+                     [--out FILE] [--case SEED:NUMBER]
     bench/compare.py --suite oracle [--cases N] [--seed S] [--ops REGEX] [--case SEED:NUMBER]
 
 Results are compared first; then both sides take turns in short batches and the fastest batch of
 each counts. One line a case: op, shape, ours and torch's in microseconds, ratio (below 1: ours is
-faster). docs/performance.md says how to read it. PyTorch must be importable (pip install torch).
+faster). With --random cases are drawn, and the distribution of PyTorch's time over ours is printed
+(above 1: ours is faster). docs/performance.md says how to read it. PyTorch must be importable (pip
+install torch).
 """
 # SPDX-License-Identifier: MIT
 import argparse
@@ -250,6 +254,30 @@ def write_head(lines, out):
             print(f'# {key}: {value}', file=out)
 
 
+def machines(torch, device):
+    gpu = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}; ' if device == 'cuda' else ''
+    return gpu + machine()
+
+
+def sweep_of(options, torch, out):
+    """Drawn cases; peers/sweep.py says which, and what is made of their times."""
+    from peers import sweep, sweep_sides, tessera
+    device = options.device or ('cpu' if options.suite == 'cpu' else 'cuda')
+    try:
+        bench = sweep_sides.Bench(options, device, place)
+    except (OSError, tessera.Failed) as error:
+        sys.exit(f'compare.py: {error}')
+    write_head([('date', date.today().isoformat()), ('machine', machines(torch, device)),
+                ('commit', options.commit or commit()), ('torch', torch.__version__),
+                ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))], out)
+    again = f'bench/compare.py --suite {options.suite}' + ''.join(
+        f' {flag}' for flag, given in ((f'--device {options.device}', options.device),
+                                       ('--compile', options.compile),
+                                       (f'--build {options.build}',
+                                        options.build != str(ROOT / 'build'))) if given)
+    return sweep.run(options, bench, again, out)
+
+
 def compare_on_gpu(options, torch, out):
     from peers import attention_suite, cuda, cuda_suite, tessera
     suite = attention_suite if options.suite == 'attention' else cuda_suite
@@ -257,8 +285,7 @@ def compare_on_gpu(options, torch, out):
         library = cuda.Library(options.build, torch)
     except (OSError, tessera.Failed) as error:
         sys.exit(f'compare.py: {error}')
-    gpu = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}'
-    write_head([('date', date.today().isoformat()), ('machine', f'{gpu}; {machine()}'),
+    write_head([('date', date.today().isoformat()), ('machine', machines(torch, 'cuda')),
                 ('commit', options.commit or commit()),
                 ('torch', torch.__version__),
                 ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))], out)
@@ -289,17 +316,25 @@ def main():
                         help='cuda: compile, then measure when FILE is there: the GPU has '
                         'other users until then')
     parser.add_argument('--minutes', type=float, default=60,
-                        help='on a GPU: most time for all cases')
+                        help='on a GPU, random: most time for all cases')
     parser.add_argument('--build', default=str(ROOT / 'build'), help='folder with libtessera.so')
     parser.add_argument('--commit',
                         help='what to call the sources where there is no version control')
     parser.add_argument('--cases', type=int, default=10000,
                         help='oracle: number of drawn cases (default 10000)')
-    parser.add_argument('--seed', type=int, default=1, help='oracle: of the draws (default 1)')
-    parser.add_argument('--ops', help='oracle: only operators whose name matches this expression')
+    parser.add_argument('--random', type=int, default=0, metavar='N',
+                        help='cpu, cuda, attention: N drawn cases, and how their ratios are '
+                        'distributed')
+    parser.add_argument('--device', choices=['cpu', 'cuda'],
+                        help='random: where (default: cpu for --suite cpu, else cuda)')
+    parser.add_argument('--seed', type=int, default=1,
+                        help='oracle, random: of the draws (default 1)')
+    parser.add_argument('--ops',
+                        help='oracle, random: only operators whose name matches this expression')
     parser.add_argument('--self-test', action='store_true',
                         help='oracle: make mistakes in our results, which must be reported')
-    parser.add_argument('--case', help='oracle: one case again, as it was printed (seed:number)')
+    parser.add_argument('--case', help='oracle, random: one case again, as it was printed '
+                        '(seed:number)')
     parser.add_argument('--show', type=int, default=3,
                         help='oracle: unexplained cases that are printed for an operator and kind')
     parser.add_argument('--out', help='file for the table, tab separated')
@@ -315,6 +350,8 @@ def main():
         from peers import oracle
         return oracle.run(options)
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
+    if options.random or options.case:
+        return sweep_of(options, torch, out)
     if options.suite != 'cpu':
         return compare_on_gpu(options, torch, out)
     from peers import cpu_cases, tessera

@@ -16,7 +16,17 @@ typedef struct compare_call {
     const ts_value *given; /* nrets values, of kind NONE where the call makes the result */
 } compare_call;
 
+/** A recorded call and the gradients of one of its results. */
+typedef struct compare_gradient {
+    compare_call call;
+    int chosen; /* the result */
+    int nleaves;
+    ts_tensor *upstream;
+    ts_tensor *const *leaves;
+} compare_gradient;
+
 TS_API double compare_run(const compare_call *calls, int ncalls, int turns, int hold);
+TS_API double compare_gradients(const compare_gradient *of, int turns);
 
 static ts_status call_once(const compare_call *c, int hold)
 {
@@ -34,11 +44,19 @@ static ts_status call_once(const compare_call *c, int hold)
     return TS_OK;
 }
 
+static double mean_ns(const struct timespec *begin, int turns)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return ((double)(end.tv_sec - begin->tv_sec) * 1e9 + (double)(end.tv_nsec - begin->tv_nsec)) /
+           turns;
+}
+
 /** Nanoseconds of one turn through the sequence, the mean of `turns`; -1 after a failure. With
  *  `hold` results live to the end of the turn, so that each call writes to memory of its own. */
 double compare_run(const compare_call *calls, int ncalls, int turns, int hold)
 {
-    struct timespec begin, end;
+    struct timespec begin;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int t = 0; t < turns; t++) {
         TS_SCOPE;
@@ -47,7 +65,28 @@ double compare_run(const compare_call *calls, int ncalls, int turns, int hold)
             if (call_once(&calls[i], hold) != TS_OK)
                 return -1;
     }
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) /
-           turns;
+    return mean_ns(&begin, turns);
+}
+
+/** Nanoseconds of one forward and backward, the mean of `turns`; -1 after a failure. Results and
+ *  gradients live to the end of their turn. */
+double compare_gradients(const compare_gradient *of, int turns)
+{
+    struct timespec begin;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int t = 0; t < turns; t++) {
+        TS_SCOPE;
+        ts_value rets[TS_MAX_RETS] = {{0}};
+        ts_tensor *grads[TS_MAX_ARGS];
+        if (ts_call_boxed(of->call.op, of->call.args, of->call.nargs, rets, of->call.nrets) !=
+            TS_OK)
+            return -1;
+        for (int i = 0; i < of->call.nrets; i++)
+            if (rets[i].tag == TS_TAG_TENSOR)
+                ts_adopt(rets[i].t);
+        if (ts_grad_of(rets[of->chosen].t, of->upstream, of->leaves, of->nleaves, grads, NULL) !=
+            TS_OK)
+            return -1;
+    }
+    return mean_ns(&begin, turns);
 }

@@ -23,11 +23,13 @@ static __global__ void __launch_bounds__(LONG)
     const T *row = x + blockIdx.x * n;
     A sum = 0, centre = 0;
     if constexpr (!RMS) {
-        for (int64_t i = threadIdx.y; i < n; i += LONG)
-            sum += widen(row[i]);
-        centre = line_reduce<1, LONG, op_sum>(sum) / (A)n;
+        /* Corrected by the mean distance from it, the mean of equal elements is one of them. */
+        for (int pass = 0; pass < 2 && isfinite(centre); pass++, sum = 0) {
+            for (int64_t i = threadIdx.y; i < n; i += LONG)
+                sum += widen(row[i]) - centre;
+            centre += line_reduce<1, LONG, op_sum>(sum) / (A)n;
+        }
     }
-    sum = 0;
     for (int64_t i = threadIdx.y; i < n; i += LONG) {
         A d = widen(row[i]) - centre;
         sum += d * d;

@@ -34,8 +34,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     T *dx;
     vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* of this thread */
     const float *mean, *rstd;
-    float2 next, even, odd; /* mean and rstd of the row to come;
-                               -mean rstd and rstd of those that are worked on */
+    float2 next, even, odd; /* mean and rstd of the row to come; of those that are worked on */
     float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
 
     /** f(j, grad, x, weight): the numbers of each vector j of the row. */
@@ -76,17 +75,18 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     }
     template <class R> __device__ __forceinline__ float2 first(const R &r)
     {
-        float factor = next.y, minus = -next.x * factor;
+        float centre = next.x, factor = next.y;
         if (r.turn & 1)
-            odd = make_float2(minus, factor);
+            odd = next;
         else
-            even = make_float2(minus, factor);
+            even = next;
         fetch(r.row + r.step, r.rows);
         float2 sum = {0, 0};
         each(r, [&](int j, const float(&up)[V], const float(&in)[V], const float(&wj)[V]) {
 #pragma unroll
             for (int k = 0; k < V; k++) {
-                float h = fmaf(in[k], factor, minus), q = up[k] * wj[k];
+                /* exactly 0 at the mean, which a multiply-add would miss by a rounding */
+                float h = (RMS ? in[k] : in[k] - centre) * factor, q = up[k] * wj[k];
                 sum.x = fmaf(q, h, sum.x);
                 dw[j][k] = fmaf(up[k], h, dw[j][k]);
                 if constexpr (!RMS) {
@@ -102,9 +102,9 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
         if (!dx)
             return;
         float2 here = r.turn & 1 ? odd : even;
-        float minus = here.x, factor = here.y, scale = 1 / (float)r.n;
+        float centre = here.x, factor = here.y, scale = 1 / (float)r.n;
         float along = -factor * whole.x * scale, slope = along * factor;
-        float shift = RMS ? 0 : fmaf(along, minus, -factor * whole.y * scale);
+        float shift = RMS ? 0 : fmaf(-slope, centre, -factor * whole.y * scale);
         each(r, [&](int j, float(&up)[V], const float(&in)[V], const float(&wj)[V]) {
 #pragma unroll
             for (int k = 0; k < V; k++)

@@ -1,8 +1,9 @@
 /**
  * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two.
  *
- * A row's mean and variance cross threads in one step: each part gives its sum and the sum
- * of squares of distances from its own mean.
+ * A row's mean and variance cross threads in one step: each part gives its mean and the sum
+ * of squares of distances from it. Means are added up as distances from the first part's, so the
+ * mean of equal elements is one of them, and their variance is 0.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_ROWS_CUH
@@ -21,11 +22,23 @@ template <class T> struct norm_rows {
     float eps;
 };
 
-/** Sums, and sums of squares of distances from the mean (Chan, Golub,
- * LeVeque 1983); RMS: of squares. */
+/** Means, and sums of squares of distances from them (Chan, Golub, LeVeque 1983); RMS: sums of
+ * squares alone. */
 template <bool RMS> struct norm_sums {
     __device__ __forceinline__ float2 none() const { return make_float2(0, 0); }
+    __device__ __forceinline__ float base_of(float mean) const
+    {
+        return RMS ? 0 : __shfl_sync(0xffffffffu, mean, 0);
+    }
+    __device__ __forceinline__ float share(float mean, float base, float count) const
+    {
+        return RMS ? 0 : count * (mean - base);
+    }
     __device__ __forceinline__ float join(float a, float b) const { return a + b; }
+    __device__ __forceinline__ float whole(float sum, float base, float count) const
+    {
+        return RMS || count == 0 ? 0 : base + __fdividef(sum, count);
+    }
     __device__ __forceinline__ float adjust(float2 own, float sum, float own_count,
                                             float whole_count) const
     {
@@ -59,21 +72,20 @@ template <bool RMS> struct norm_own_sums {
     __device__ __forceinline__ float2 of(float count) const
     {
         if (RMS || count == 0)
-            return make_float2(sum, squares);
-        return make_float2(fmaf(count, pivot, sum),
+            return make_float2(0, squares);
+        return make_float2(pivot + __fdividef(sum, count),
                            fmaxf(squares - __fdividef(sum * sum, count), 0.0f));
     }
 };
 
 /** What a row's elements are moved by and multiplied with. */
 template <bool RMS> struct norm_factor {
-    float centre, factor, minus;
+    float centre, factor;
 
     __device__ __forceinline__ norm_factor(float2 whole, float count, float eps)
     {
-        centre = RMS ? 0 : __fdividef(whole.x, count);
+        centre = whole.x;
         factor = rsqrtf(__fdividef(whole.y, count) + eps);
-        minus = -centre * factor;
     }
     template <class T>
     __device__ __forceinline__ void leave(const norm_rows<T> &a, int64_t row) const
@@ -92,7 +104,7 @@ template <bool RMS> struct norm_factor {
         unpack<T, V>(bias, b);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            z[k] = RMS ? z[k] * factor * w[k] : fmaf(fmaf(z[k], factor, minus), w[k], b[k]);
+            z[k] = RMS ? z[k] * factor * w[k] : fmaf((z[k] - centre) * factor, w[k], b[k]);
     }
 };
 

@@ -8,7 +8,8 @@ using namespace ts;
 /**
  * Number of elements, their mean, and the sum of squared deviations from it. Pieces are
  * reduced in two passes over registers and merged by the formula of Chan, Golub and LeVeque
- * (1979), so nothing cancels.
+ * (1979), so nothing cancels. Means are kept as distances from an element, so that of equal
+ * elements is one of them, and their variance is 0.
  */
 template <class X> struct moments {
     X n, mean, squares;
@@ -22,15 +23,15 @@ template <class X> struct moments_fold {
     __device__ __forceinline__ state merge(const state &a, const state &b) const
     {
         X n = a.n + b.n, part = n > 0 ? b.n / n : (X)0, d = b.mean - a.mean;
-        return {n, a.mean + d * part, a.squares + b.squares + d * d * a.n * part};
+        return {n, a.mean + d * part, a.squares + b.squares + d * (d * (a.n * part))};
     }
     template <int N> __device__ __forceinline__ void take(state &s, const X (&x)[N]) const
     {
         X mean = 0, squares = 0;
 #pragma unroll
         for (int e = 0; e < N; e++)
-            mean += x[e];
-        mean /= N;
+            mean += x[e] - x[0];
+        mean = x[0] + mean / N;
 #pragma unroll
         for (int e = 0; e < N; e++)
             squares += (x[e] - mean) * (x[e] - mean);

@@ -35,10 +35,8 @@ struct stream_shape {
 /**
  * ARRAYS inputs of (rows, n) elements, read row by row. run() takes a formula with
  *   float2 first(stream)                      the two numbers of a thread's elements
- *   float join(float, float)                  of the first numbers of two parts
- *   float adjust(float2 own, float whole, float own_count, float whole_count)
- *                                             a part's second number, once the whole's first is
- *                                             known; second numbers so adjusted are added
+ *   base_of(), share(), join(), whole(), adjust()
+ *                                             how combine() makes the row's numbers of its parts'
  *   void second(stream, float2 whole)         writes the row
  * Nothing is waited for but a warp's own data and the others' numbers. first() of a row
  * comes before second() of the row before it, so the time in which numbers cross the block
@@ -274,7 +272,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
 };
 
 /** Numbers that are added. */
-struct plain_sums {
+struct plain_sums : plain_parts {
     __device__ __forceinline__ float join(float a, float b) const { return a + b; }
     __device__ __forceinline__ float adjust(float2 own, float, float, float) const { return own.y; }
 };

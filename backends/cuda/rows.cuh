@@ -95,29 +95,43 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
     }
 }
 
+/** First numbers of parts that f.join() joins as they are: what formulas of combine() that need no
+ * base begin with. */
+struct plain_parts {
+    __device__ __forceinline__ float base_of(float) const { return 0; }
+    __device__ __forceinline__ float share(float own, float, float) const { return own; }
+    __device__ __forceinline__ float whole(float joined, float, float) const { return joined; }
+};
+
 /**
- * Two numbers of a row from those of its parts, EACH of them in each of WIDTH lanes: first numbers
- * are joined by f.join(a, b); second ones, adjusted by f.adjust(own, whole first, own count,
- * whole count), are added.
+ * Two numbers of a row from those of its parts, EACH of them in each of WIDTH lanes. Each part's
+ * first number becomes f.share(own first, base, own count), where f.base_of() chose the base from
+ * the first parts of all lanes; shares are joined by f.join(a, b), and f.whole(joined, base, whole
+ * count) is the row's. Second numbers, adjusted by f.adjust(own, joined, own count, whole count),
+ * where own.x is the share, are added.
  */
 template <int WIDTH, int EACH, class C, class F>
 __device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_count,
                                           float whole_count, const F &f)
 {
-    float x = own[0].x, y = 0;
+    float share[EACH], base = f.base_of(own[0].x);
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        share[e] = f.share(own[e].x, base, own_count(e));
+    float x = share[0], y = 0;
 #pragma unroll
     for (int e = 1; e < EACH; e++)
-        x = f.join(x, own[e].x);
+        x = f.join(x, share[e]);
 #pragma unroll
     for (int lane = WIDTH / 2; lane; lane >>= 1)
         x = f.join(x, __shfl_xor_sync(0xffffffffu, x, lane));
 #pragma unroll
     for (int e = 0; e < EACH; e++)
-        y += f.adjust(own[e], x, own_count(e), whole_count);
+        y += f.adjust(make_float2(share[e], own[e].y), x, own_count(e), whole_count);
 #pragma unroll
     for (int lane = WIDTH / 2; lane; lane >>= 1)
         y += __shfl_xor_sync(0xffffffffu, y, lane);
-    return make_float2(x, y);
+    return make_float2(f.whole(x, base, whole_count), y);
 }
 
 /** Two numbers of a row from those of its threads, which have `count` of its n elements; see

@@ -51,7 +51,7 @@ template <class T, int VECS, int V> struct own_exps {
 };
 
 /** How parts' largest values, and their sums of exponentials relative to them, become the row's. */
-template <class T> struct joined_exps {
+template <class T> struct joined_exps : plain_parts {
     __device__ __forceinline__ float2 none() const { return make_float2(-INFINITY, 0); }
     __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
     __device__ __forceinline__ float adjust(float2 own, float top, float, float) const

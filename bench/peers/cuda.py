@@ -2,6 +2,8 @@
 since a backend owns its memory."""
 # SPDX-License-Identifier: MIT
 import ctypes
+import importlib
+import math
 
 from peers import tessera
 
@@ -14,9 +16,9 @@ class Device(ctypes.Structure):
 
 
 class Library(tessera.Library):
-    def __init__(self, build, torch):
+    def __init__(self, build, torch=None):
         super().__init__(build)
-        self.torch = torch
+        self.torch = torch or importlib.import_module('torch')
         c, pointer = self.c, ctypes.c_void_p
         for name, result, arguments in [
                 ('ts_device_open', ctypes.c_int,
@@ -26,6 +28,7 @@ class Library(tessera.Library):
                 ('ts_data_mut', pointer, [pointer]),
                 ('ts_set_default_device', ctypes.c_int, [Device]),
                 ('ts_set_deterministic', ctypes.c_int, [ctypes.c_bool]),
+                ('ts_stream_use', ctypes.c_int, [Device, pointer]),
                 ('ts_synchronize', ctypes.c_int, [Device]),
                 ('ts_event_new', ctypes.c_int, [Device, ctypes.POINTER(pointer)]),
                 ('ts_event_record', ctypes.c_int, [Device, pointer]),
@@ -59,24 +62,38 @@ class Library(tessera.Library):
         found = self.copies.get(id(t))
         if found:
             return found[0]
-        if not t.is_contiguous():  # the transpose of one that is
-            address = self.call('transpose',
-                                [tessera.Value(tessera.TENSOR,
-                                               u=tessera.Union(p=self.tensor(t.t()))), 0, 1])[0]
-        else:
-            dtype = {**tessera.DTYPES, **HALVES}[str(t.dtype)]
-            sizes = (ctypes.c_int64 * max(t.dim(), 1))(*t.shape)
-            address = self.c.ts_empty_on(sizes, t.dim(), dtype, self.device)
-            if not address:
-                raise self.fail()
-            self.copy(self.c.ts_data_mut(address), t.data_ptr(), t.numel() * t.element_size())
+        if t.is_contiguous() and not t.storage_offset():
+            address = self.copied(t.data_ptr(), list(t.shape), t)
+        else:  # a copy of the whole storage, in which t lies as it does in torch's
+            storage = t.untyped_storage()
+            whole = self.copied(storage.data_ptr(), [storage.nbytes() // t.element_size()], t)
+            address = self.call('as_strided',
+                                [tessera.Value(tessera.TENSOR, u=tessera.Union(p=whole)),
+                                 list(t.shape), list(t.stride()), t.storage_offset()])[0]
         self.copies[id(t)] = address, t
         return address
 
+    def copied(self, source, sizes, like):
+        """A new tensor with a copy of torch's memory."""
+        dtype = {**tessera.DTYPES, **HALVES}[str(like.dtype)]
+        given = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
+        address = self.c.ts_empty_on(given, len(sizes), dtype, self.device)
+        if not address:
+            raise self.fail()
+        self.copy(self.c.ts_data_mut(address), source, math.prod(sizes) * like.element_size())
+        return address
+
+    def use_stream(self, stream):
+        """Our work goes to a stream of torch's, by its address."""
+        self.check(self.c.ts_stream_use(self.device, stream))
+
     def read(self, address, like):
         """A torch tensor with a copy of the values, of the sizes and dtype of `like`."""
-        made = self.torch.empty(like.shape, dtype=like.dtype, device='cuda')
-        self.copy(made.data_ptr(), self.c.ts_data(address), made.numel() * made.element_size())
+        dense = self.c.ts_contiguous(address)
+        if not dense:
+            raise self.fail()
+        made = self.torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        self.copy(made.data_ptr(), self.c.ts_data(dense), made.numel() * made.element_size())
         return made
 
     def forget(self):

@@ -88,6 +88,39 @@ static void ref_layer_norm_backward(ts_ref *r)
     }
 }
 
+/** Rows of equal elements: 0, their mean to the bit, 1 / sqrt(eps); the dims are argument `at`. */
+static void equal_rows(ts_ref *r, const double *values, int at)
+{
+    const ts_ref_arg *x = &r->a[0];
+    int64_t dims = r->a[at].i, n = row_size(x, dims), rows = n ? x->numel / n : 0;
+    ref_ret_like(r, 0, x);
+    double *mean = per_row(r, at, x, dims), *rstd = per_row(r, at + 1, x, dims);
+    for (int64_t i = 0; i < rows; i++) {
+        mean[i] = values[i * n];
+        rstd[i] = 1 / sqrt(r->a[at + 3].d);
+    }
+}
+static void ref_layer_norm_of_equal(ts_ref *r) { equal_rows(r, r->a[0].x, 1); }
+static void ref_add_layer_norm_of_equal(ts_ref *r)
+{
+    double *sum = ref_ret_like(r, 1, &r->a[0]);
+    for (int64_t i = 0; i < r->a[0].numel; i++)
+        sum[i] = round_to(r->a[0].x[i] + r->a[1].x[i], r->dtype);
+    equal_rows(r, sum, 2);
+}
+static void ref_group_norm_of_equal(ts_ref *r) { ref_ret_like(r, 0, &r->a[0]); }
+
+/** The gradient of weight is exactly 0 where each element is its row's mean. */
+static void ref_layer_norm_backward_of_equal(ts_ref *r)
+{
+    ref_layer_norm_backward(r);
+    for (int i = 0; i < 3; i++) {
+        r->scale[i] = ref_scratch(r, r->ret[i].numel);
+        for (int64_t k = 0; i != 1 && k < r->ret[i].numel; k++)
+            r->scale[i][k] = 64;
+    }
+}
+
 static void ref_rms_norm(ts_ref *r)
 {
     const ts_ref_arg *x = &r->a[0];
@@ -159,6 +192,24 @@ static const ts_sample samples[] = {
      ref_group_norm, .c = 8, .depth = SWEEP, .scale = 4, .grad = true, .grad_c = 256},
     {"group_norm", "bias alone", {T(SWEEP, 4, 5), INT(4), ABSENT, T(4), FLOAT(1e-5)},
      ref_group_norm, .c = 8, .depth = 5, .scale = 4, .grad = true, .grad_c = 256},
+#define EQUAL(...) T_UNIFORM(1.1, 1.1, __VA_ARGS__)
+    {"group_norm", "equal elements", {EQUAL(3, 4, SWEEP), INT(2), ABSENT, ABSENT, FLOAT(1e-5)},
+     ref_group_norm_of_equal, .c = 0, .no_empty = true},
+    {"layer_norm", "equal elements", {EQUAL(3, SWEEP), INT(1), T(SWEEP), ABSENT, FLOAT(1e-5)},
+     ref_layer_norm_of_equal, .out = {0, OUT_WIDE, OUT_WIDE}, .c = 4, .no_empty = true},
+    {"layer_norm", "long rows of equal elements",
+     {EQUAL(2, 24000), INT(1), ABSENT, ABSENT, FLOAT(1e-5)}, ref_layer_norm_of_equal,
+     .out = {0, OUT_WIDE, OUT_WIDE}, .c = 4},
+    {"layer_norm_backward", "equal elements",
+     {T(SWEEP, 7), EQUAL(SWEEP, 7), EQUAL(SWEEP, 1), T_POSITIVE(SWEEP, 1), T(7), INT(1)},
+     ref_layer_norm_backward_of_equal, .c = 16, .depth = SWEEP},
+    {"layer_norm_backward", "long rows of equal elements",
+     {T(3, 2048), EQUAL(3, 2048), EQUAL(3, 1), T_POSITIVE(3, 1), T(2048), INT(1)},
+     ref_layer_norm_backward_of_equal, .c = 16, .depth = 2048},
+    {"add_layer_norm", "equal elements",
+     {EQUAL(3, SWEEP), EQUAL(3, SWEEP), INT(1), T(SWEEP), ABSENT, FLOAT(1e-5)},
+     ref_add_layer_norm_of_equal, .out = {0, 0, OUT_WIDE, OUT_WIDE}, .c = 4, .no_empty = true},
+#undef EQUAL
     {"layer_norm", "rows", {T(SWEEP, 5), INT(1), T(5), T(5), FLOAT(1e-5)}, ref_layer_norm,
      .out = {0, OUT_WIDE, OUT_WIDE}, .c = 8, .depth = 5, .scale = 4,
      .grad = true, .grad_c = 256,

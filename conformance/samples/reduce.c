@@ -159,6 +159,12 @@ static void ref_all(ts_ref *r) { reduce(r, all, 0); }
 static void ref_any(ts_ref *r) { reduce(r, any, 0); }
 static void ref_var(ts_ref *r) { reduce(r, variance, r->a[3].d); }
 static void ref_std(ts_ref *r) { reduce(r, deviation, r->a[3].d); }
+static double nothing(const double *x, int64_t n, double option)
+{
+    (void)x, (void)n, (void)option;
+    return 0;
+}
+static void ref_no_spread(ts_ref *r) { reduce(r, nothing, 0); }
 static void ref_norm(ts_ref *r) { reduce(r, norm, r->a[3].d); }
 static void ref_logsumexp(ts_ref *r) { reduce(r, logsumexp, 0); }
 
@@ -257,6 +263,14 @@ static const ts_sample samples[] = {
 #undef SPECIFIC
     {"var", "correction 1", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(1)}, ref_var, .c = 4,
      .depth = SWEEP, .grad = true},
+#define EQUAL(op)                                                                                  \
+    {op, "equal elements", {T_UNIFORM(1.1, 1.1, 3, SWEEP), INTS(1), BOOL(false), FLOAT(0)},        \
+     ref_no_spread, .no_empty = true},                                                             \
+    {op, "equal columns", {T_UNIFORM(1.1, 1.1, SWEEP, 3), INTS(0), BOOL(false), FLOAT(0)},         \
+     ref_no_spread, .no_empty = true}
+    EQUAL("var"),
+    EQUAL("std"),
+#undef EQUAL
     {"norm", "p = 1", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(1)}, ref_norm, .c = 4,
      .grad = true},
     {"norm", "p = infinity", {T(3, SWEEP), INTS(1), BOOL(false), FLOAT(INFINITY)}, ref_norm, .c = 1,

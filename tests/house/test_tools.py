@@ -34,6 +34,10 @@ class ToolCase(unittest.TestCase):
         os.chmod(whole, mode)
         return whole
 
+    def text_of(self, path):
+        with open(os.path.join(self.folder, path), encoding="utf-8") as file:
+            return file.read()
+
     def run_tool(self, name, *arguments, env=None, command=()):
         done = subprocess.run([*command, os.path.join(TOOLS, name), *arguments], text=True,
                               check=False, cwd=self.folder, env=env or plain_environment(),
@@ -163,18 +167,21 @@ class CollectText(ToolCase):
 class RunTests(ToolCase):
     """tools/run-tests with a ninja and a meson that do as told."""
 
-    def last_line(self, results, lines="", meson=0, ninja=0):
+    def last_line(self, results, lines="", meson=0, ninja=0, also=()):
         log = "".join(json.dumps({"name": "n", "duration": 1.0, "returncode": 0, "stdout": "said",
                                   "command": [f"/b/{program}"], "result": result}) + "\n"
                       for program, result in results)
         self.write("results", log)
         self.write("lines", lines)
-        self.write("bin/ninja", f"#!/bin/sh\nexit {ninja}\n", 0o755)
-        self.write("bin/meson", '#!/bin/sh\ncp results b/meson-logs/testlog.json\n'
+        self.write("bin/ninja", f'#!/bin/sh\necho "$*" >> built\nexit {ninja}\n', 0o755)
+        self.write("bin/meson", '#!/bin/sh\necho "$*" >> ran\n'
+                   'cp results $3/meson-logs/testlog.json\n'
                    f'cat lines >> "$TS_TEST_TALLY"\nexit {meson}\n', 0o755)
-        os.makedirs(os.path.join(self.folder, "b/meson-logs"), exist_ok=True)
+        for build in "b", "other":
+            os.makedirs(os.path.join(self.folder, build, "meson-logs"), exist_ok=True)
         path = f"{self.folder}/bin:{os.environ['PATH']}"
-        status, output = self.run_tool("run-tests", "-C", "b", env=plain_environment(PATH=path))
+        status, output = self.run_tool("run-tests", "-C", "b", *also,
+                                       env=plain_environment(PATH=path))
         last = output.splitlines()[-1]
         self.assertEqual(status, 0 if " 0 failed" in last else 1, output)
         return last
@@ -201,6 +208,16 @@ class RunTests(ToolCase):
     def test_one_executable_that_runs_twice_and_dies_once(self):
         self.assertEqual(self.last_line([("a", "OK"), ("a", "FAIL")], "4 0 0 a\n", 1),
                          "4 passed, 1 failed, 0 skipped")
+
+    def test_a_program_of_another_build_is_counted_with_the_others(self):
+        also = ("--no-suite", "slow", "--also", "other:tests/some/prog")
+        self.assertEqual(self.last_line([("a", "OK"), ("b", "OK")], "10 0 2 a\n", also=also),
+                         "22 passed, 0 failed, 4 skipped")
+        self.assertEqual(self.text_of("built"), "-C b\n-C other tests/some/prog\n")
+        self.assertEqual(self.text_of("ran"), "test -C other --no-rebuild prog\n"
+                         "test -C b --no-rebuild --no-suite=slow\n")
+        self.assertEqual(self.last_line([("a", "FAIL")], "", 1, also=also),
+                         "0 passed, 2 failed, 0 skipped")
 
     def test_a_runner_that_breaks_is_a_failure(self):
         self.assertEqual(self.last_line([], "", 1), "0 passed, 1 failed, 0 skipped")
