@@ -3,5 +3,5 @@
 #include "autograd/rule.h"
 
 /* For all ops that broadcast or convert at most, which ts_rule_give() undoes. */
-RULE(copy, 0, g)
+VIEW_RULE(copy, g)
 RULE(to_device, 0, ts_to_device(g, ts_rule_arg_meta(b, 0).device))

@@ -376,23 +376,13 @@ static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **gra
     return TS_OK;
 }
 
-/** Sends a gradient of a part of n's input. */
-static __attribute__((noinline)) ts_status send_part(ts_run *run, const ts_end *in, ts_tensor *g,
-                                                     const ts_slice_at *at)
+ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at)
 {
+    if (!in->next || in->next->seq < run->floor)
+        return TS_OK;
     ts_task *t = task_for(run, in->next);
     TS_TRY(t);
     return ts_pieces_add(run, &t->pieces, &grads_of(t)[in->shape.output], in, g, at);
-}
-
-/** The whole gradient of an input of which the rule gave a part: hooks see no less. */
-static ts_status whole_of_part(ts_vjp_call *b)
-{
-    const ts_shape *s = &b->node->inputs[0].shape;
-    const ts_slice_at *at = &b->part;
-    b->partly = false;
-    return TS_STATUS_OF(b->given[0] = ts_slice_backward(b->given[0], s->sizes, s->ndim, at->dim,
-                                                        at->start, at->end, at->step));
 }
 
 /** A run that frees what n has saved is in it: no other one may enter. */
@@ -453,14 +443,10 @@ static TS_COLD ts_status look_at_given(ts_vjp_call *b, bool hooked)
 {
     ts_node *n = b->node;
     if (b->run->anomaly)
-        TS_TRY(ts_anomaly_check(n, b->given, (int)n->ninputs,
-                                "the gradient that its backward gave for input"));
-    if (!hooked)
-        return TS_OK;
-    if (b->partly)
-        TS_TRY(whole_of_part(b));
-    return run_hooks(b->run, n, TS_HOOK_POST, 0, b->given, (int)n->ninputs,
-                     (ts_tensor **)b->grads);
+        TS_TRY(ts_anomaly_check(n, b->given, (int)n->ninputs, TS_GIVEN));
+    return hooked ? run_hooks(b->run, n, TS_HOOK_POST, 0, b->given, (int)n->ninputs,
+                              (ts_tensor **)b->grads)
+                  : TS_OK;
 }
 
 static void unlock(ts_node *const *n) { ts_node_unlock(*n); }
@@ -499,7 +485,6 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
         b.node = n;
         b.grads = grads;
         b.given = given;
-        b.partly = false;
         status = n->guarded ? call_locked(&b) : call_rule(&b);
         if (TS_UNLIKELY(hooked || run->anomaly) && status == TS_OK)
             status = look_at_given(&b, hooked);
@@ -507,9 +492,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
             ts_node *next = n->inputs[i].next;
             if (!given[i] || !next || next->seq < run->floor)
                 continue;
-            status = TS_UNLIKELY(b.partly)
-                         ? send_part(run, &n->inputs[i], given[i], &b.part)
-                         : send(run, next, n->inputs[i].shape.output, given[i]);
+            status = send(run, next, n->inputs[i].shape.output, given[i]);
         }
     }
     return status;
@@ -549,14 +532,20 @@ TS_INLINE ts_status run_leaf(ts_run *run, ts_node *n, ts_tensor **grads, bool ho
     return TS_UNLIKELY(hooked) && status == TS_OK ? run_leaf_hooks(run, n) : status;
 }
 
+static TS_COLD bool has_gradient(const ts_node *n, ts_tensor *const *grads)
+{
+    for (int i = 0; i < n->nrets; i++)
+        if (grads[i])
+            return true;
+    return false;
+}
+
 /** Hooks before a rule: false in *on when they took the last gradient away. */
 static TS_COLD ts_status run_hooks_before(ts_run *run, ts_node *n, ts_tensor **grads, bool *on)
 {
     TS_SCOPE;
     TS_TRY(run_hooks(run, n, TS_HOOK_PRE, 0, grads, n->nrets, NULL));
-    *on = false;
-    for (int i = 0; i < n->nrets; i++)
-        *on |= grads[i] != NULL;
+    *on = has_gradient(n, grads);
     return TS_OK;
 }
 
@@ -572,8 +561,11 @@ static ts_status run_node(ts_run *run, ts_task *t)
 {
     ts_node *n = t->node;
     ts_tensor **grads = grads_of(t);
-    if (TS_UNLIKELY(t->pieces != NULL))
-        TS_TRY(ts_pieces_write(run, t->pieces, grads));
+    if (TS_UNLIKELY(t->pieces != NULL)) {
+        TS_TRY(ts_pieces_end(run, n, t->pieces, grads));
+        if (!has_gradient(n, grads))
+            return TS_OK; /* all have gone on */
+    }
     if (TS_UNLIKELY(run->around != NULL) && is_around(run->around, n))
         return fail_itself(n);
     /* another thread may be adding the first hook */

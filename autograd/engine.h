@@ -14,13 +14,7 @@ typedef struct ts_capture {
     ts_tensor *grad; /* owned; NULL while none has arrived */
 } ts_capture;
 
-/** A part of a tensor, as in ts_slice(); nothing is negative. */
-typedef struct ts_slice_at {
-    int dim;
-    int64_t start, end, step;
-} ts_slice_at;
-
-/** Gradients of slices of a node's results, which wait to be written together. */
+/** Gradients of parts of a node's results, which wait to be written together. */
 typedef struct ts_pieces ts_pieces;
 
 /** A node of a run with the gradients that have arrived for its results (owned). */
@@ -67,20 +61,26 @@ struct ts_vjp_call {
     ts_node *node;
     ts_tensor *const *grads; /* of the results; NULL where none arrived */
     ts_tensor **given;       /* per input, borrowed from the rule's scope */
-    bool partly;             /* the gradient of input 0 is that of a slice of it, `part` */
-    ts_slice_at part;
 };
 
 /**
- * Keeps g, borrowed, for a slice of the tensor at the input `end` of a node that has run. All that
+ * Keeps g, borrowed, for a part of the tensor at the input `end` of a node that has run. All that
  * waits for the tensor is written to *slot when it exceeds the tensor, so time and memory
  * are linear in the gradients and the tensor.
  */
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
-                        ts_tensor *g, const ts_slice_at *at);
-/** Adds what waits to the gradients of the node's results, and ends it. */
-ts_status ts_pieces_write(ts_run *run, ts_pieces *all, ts_tensor **grads);
+                        ts_tensor *g, const ts_places *at);
+/**
+ * Ends what waits for the results of node n: goes on to the argument of a view as parts of that,
+ * or else is added to `grads`. So a view of a view costs its own size and not that of the view
+ * between.
+ */
+ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor **grads);
 void ts_pieces_free(ts_pieces *all);
+/** Sends a gradient (borrowed) of a part of a node's input to the input's maker. */
+ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at);
+/** What ts_anomaly_check() says of gradients that a rule gave. */
+#define TS_GIVEN "the gradient that its backward gave for input"
 
 /**
  * Runs the graph below `root` with the gradient of its result `output`,

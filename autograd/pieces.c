@@ -1,14 +1,15 @@
-/** @file pieces.c  Gradients of many slices of one tensor, which wait to be written together. */
+/** @file pieces.c  Gradients of parts of one tensor, which wait to be written together. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
 #include "include/tessera/ops.h"
+#include "ops/ops.h"
 
 #include <string.h>
 
-/** One gradient (owned) with the slice of the tensor that it is for. */
+/** One gradient (owned) with the places of its elements in the tensor. */
 typedef struct piece {
     ts_tensor *grad;
-    ts_slice_at at;
+    ts_places at;
 } piece;
 
 struct ts_pieces {
@@ -27,46 +28,160 @@ static int64_t shape_numel(const ts_shape *s)
     return n;
 }
 
-static void drop_list(ts_pieces *p)
+/** Gives up the first n gradients. */
+static void drop(ts_pieces *p, int n)
 {
-    for (int k = 0; k < p->n; k++)
+    for (int k = 0; k < n; k++) {
+        p->waiting -= p->list[k].grad->numel + 1;
         ts_tensor_unref(p->list[k].grad);
-    p->n = 0;
-    p->waiting = 0;
+    }
+    p->n -= n;
+    if (p->n)
+        memmove(p->list, p->list + n, (size_t)p->n * sizeof *p->list);
 }
 
 void ts_pieces_free(ts_pieces *p)
 {
     for (ts_pieces *next; p; p = next) {
         next = p->next;
-        drop_list(p);
+        drop(p, p->n);
         if (p->room)
             ts_free(&ts_tls, p->list, (size_t)p->room * sizeof *p->list);
         ts_free(&ts_tls, p, sizeof *p);
     }
 }
 
+/* ------------------------------------------------------------------------------ places ---- */
+
+bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim)
+{
+    int64_t reach = 0;
+    for (unsigned left = (1u << ndim) - 1; left;) {
+        int least = -1;
+        for (int d = 0; d < ndim; d++)
+            if ((left >> d & 1) && (least < 0 || strides[d] < strides[least]))
+                least = d;
+        left &= ~(1u << least);
+        if (sizes[least] < 2)
+            continue;
+        if (strides[least] <= reach)
+            return false;
+        reach += (sizes[least] - 1) * strides[least];
+    }
+    return true;
+}
+
+/**
+ * Where result `output` of a view has its elements in the view's argument: the view of a tensor
+ * in row-major order, whose data nobody reads.
+ */
+static ts_status places_of(ts_thread *thread, const ts_node *view, int output, ts_places *at)
+{
+    const ts_shape *s = &view->inputs[0].shape;
+    ts_storage storage = {.refs = 1, .data = &storage, .bytes = shape_numel(s)};
+    ts_tensor whole = {.storage = &storage, .data = storage.data, .numel = storage.bytes,
+                       .flags = TS_TENSOR_CONTIGUOUS};
+    whole.dtype = TS_U8; /* places in bytes are places in elements */
+    whole.ndim = s->ndim;
+    memcpy(whole.sizes, s->sizes, sizeof whole.sizes);
+    ts_strides_fill(s->sizes, s->ndim, whole.strides);
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS] = {ts_value_none()};
+    memcpy(args, view->args, view->nargs * sizeof *args);
+    args[0] = ts_value_tensor(&whole);
+    ts_frame f = {.thread = thread, .args = args, .rets = rets, .op = view->op,
+                  .nargs = view->nargs, .nrets = view->nrets, .want = (uint8_t)(1 << output)};
+    TS_TRY(ts_ops[view->op].infer(&f));
+    ts_tensor *part = rets[output].t;
+    memcpy(at->strides, part->strides, sizeof at->strides);
+    at->offset = part->data - whole.data;
+    ts_tensor_unref(part);
+    return TS_OK;
+}
+
+/**
+ * Places in a view become places in its argument, where the view's elements lie at `view`. False
+ * when a step of them is no step there, as from the end of a transposed row to the next one.
+ */
+static bool move_places(const ts_shape *s, const ts_places *view, const ts_tensor *g, ts_places *at)
+{
+    ts_places to = {.offset = view->offset};
+    int64_t row[TS_MAX_DIMS];
+    ts_strides_fill(s->sizes, s->ndim, row);
+    if (!g->numel || (!view->offset && memcmp(row, view->strides, s->ndim * sizeof *row) == 0))
+        return true; /* the order of the elements stays */
+    for (int d = 0; d < s->ndim; d++) {
+        int64_t reach = at->offset / row[d] % s->sizes[d];
+        to.offset += reach * view->strides[d];
+        for (int k = 0; k < g->ndim; k++) {
+            int64_t step = g->sizes[k] > 1 ? at->strides[k] / row[d] % s->sizes[d] : 0;
+            to.strides[k] += step * view->strides[d];
+            reach += (g->sizes[k] - 1) * step;
+        }
+        if (reach >= s->sizes[d])
+            return false;
+    }
+    *at = to;
+    return true;
+}
+
+/** A slice of one dim or an index of it, which is what most parts are. */
+typedef struct slice_at {
+    int dim;
+    int64_t start, end, step;
+} slice_at;
+
+static bool is_slice(const ts_shape *s, const piece *p, slice_at *at)
+{
+    const ts_tensor *g = p->grad;
+    int k = g->ndim - 1, fewer = s->ndim - g->ndim;
+    if (fewer < 0 || fewer > 1 || s->ndim == 0 || !shape_numel(s))
+        return false;
+    *at = (slice_at){.dim = -1, .end = s->sizes[0], .step = 1};
+    int64_t row = 1, offset = p->at.offset;
+    for (int d = s->ndim - 1; d >= 0; row *= s->sizes[d--]) {
+        if (k >= 0 && g->sizes[k] == s->sizes[d] &&
+            (g->sizes[k] == 1 || p->at.strides[k] == row)) {
+            k--;
+            continue;
+        }
+        int64_t length = fewer ? 1 : g->sizes[k], stride = fewer || length < 2 ? row
+                                                                               : p->at.strides[k];
+        int64_t start = p->at.offset / row, step = stride / row;
+        if (at->dim >= 0 || stride % row || start + (length - 1) * step >= s->sizes[d])
+            return false;
+        *at = (slice_at){d, start, length ? start + (length - 1) * step + 1 : start, step};
+        offset -= start * row;
+        k -= !fewer;
+    }
+    at->dim += at->dim < 0; /* all of it */
+    return k < 0 && offset == 0;
+}
+
 /* ----------------------------------------------------------------------------- the sum ---- */
 
-/** A whole tensor and the slices that are added to it. */
-typedef struct places {
+/** A whole tensor and the parts that are added to it. */
+typedef struct parts {
     size_t bytes;
     ts_shape whole;
-    ts_slice_at at[];
-} places;
+    struct {
+        ts_places at;
+        int64_t sizes[TS_MAX_DIMS];
+        int ndim;
+    } of[];
+} parts;
 
 static ts_status sum_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
                              ts_tensor **out, int m)
 {
     (void)call, (void)m;
-    const places *p = ctx;
+    const parts *p = ctx;
     const ts_shape *s = &p->whole;
     ts_tensor *sum = ts_rule_zeros((ts_meta){s->sizes, 0, {s->kind}});
     TS_TRY(sum);
     for (int k = 0; k < n; k++) {
-        const ts_slice_at *at = &p->at[k];
-        ts_tensor *part = ts_slice(sum, at->dim, at->start, at->end, at->step);
-        TS_TRY(ts_add_(part, in[k]));
+        const ts_places *at = &p->of[k].at;
+        ts_tensor *part = ts_as_strided(sum, in[k]->sizes, at->strides, in[k]->ndim, at->offset);
+        TS_TRY(n > 1 ? ts_add_(part, in[k]) : ts_copy_(part, in[k]));
         ts_drop(part);
     }
     out[0] = sum;
@@ -77,52 +192,68 @@ static ts_status sum_backward(ts_function_call *call, void *ctx, ts_tensor *cons
                               ts_tensor **out, int n)
 {
     (void)m;
-    const places *p = ctx;
+    const parts *p = ctx;
+    ts_tensor *g = ts_contiguous(grads[0]);
+    TS_TRY(g);
+    int64_t first = (g->data - (char *)g->storage->data) / (int64_t)ts_dtype_sizes[g->dtype];
     for (int k = 0; k < n; k++) {
-        const ts_slice_at *at = &p->at[k];
+        const ts_places *at = &p->of[k].at;
         if (ts_function_needs(call, k))
-            TS_TRY(out[k] = ts_slice(grads[0], at->dim, at->start, at->end, at->step));
+            TS_TRY(out[k] = ts_as_strided(g, p->of[k].sizes, at->strides, p->of[k].ndim,
+                                          first + at->offset));
         else
             out[k] = TS_NONE;
     }
     return TS_OK;
 }
 
-static void places_free(void *ctx)
+static void parts_free(void *ctx)
 {
-    places *p = ctx;
+    parts *p = ctx;
     ts_free(&ts_tls, p, p->bytes);
 }
 
-/** Zeros with the gradients added at their slices: one node when the run is recorded. */
-static ts_tensor *sum_of(const ts_pieces *p)
+/** Zeros with the gradients added at their places: one node when the run is recorded. */
+static ts_tensor *sum_of(const ts_shape *whole, const piece *pieces, int n)
 {
-    static const ts_function slices = {.size = sizeof slices,
-                                       .name = "slices",
-                                       .forward = sum_forward,
-                                       .backward = sum_backward,
-                                       .release = places_free};
+    static const ts_function sum_parts = {.size = sizeof sum_parts,
+                                          .name = "parts",
+                                          .forward = sum_forward,
+                                          .backward = sum_backward,
+                                          .release = parts_free};
     ts_thread *thread = ts_thread_self();
-    size_t bytes = sizeof(places) + (size_t)p->n * sizeof(ts_slice_at),
-           list = (size_t)p->n * sizeof(ts_tensor *);
-    places *at = ts_alloc(thread, bytes);
-    if (at)
-        at->bytes = bytes;
-    ts_tensor **grads = at ? ts_alloc(thread, list) : NULL, *sum = NULL;
+    parts *p = NULL;
+    size_t bytes = sizeof *p + (size_t)n * sizeof *p->of, list = (size_t)n * sizeof(ts_tensor *);
+    p = ts_alloc(thread, bytes);
+    if (p)
+        p->bytes = bytes;
+    ts_tensor **grads = p ? ts_alloc(thread, list) : NULL, *sum = NULL;
     if (grads) {
-        at->whole = *p->whole;
-        for (int k = 0; k < p->n; k++) {
-            at->at[k] = p->list[k].at;
-            grads[k] = p->list[k].grad;
+        p->whole = *whole;
+        for (int k = 0; k < n; k++) {
+            const ts_tensor *g = grads[k] = pieces[k].grad;
+            p->of[k].at = pieces[k].at;
+            p->of[k].ndim = g->ndim;
+            memcpy(p->of[k].sizes, g->sizes, sizeof g->sizes);
         }
-        ts_function_apply(&slices, at, grads, p->n, &sum, 1);
+        ts_function_apply(&sum_parts, p, grads, n, &sum, 1);
         ts_free(thread, grads, list);
         return sum;
     }
-    if (at)
-        places_free(at);
-    ts_fail_memory("the gradients of slices", (int64_t)(bytes + list));
+    if (p)
+        parts_free(p);
+    ts_fail_memory("the gradients of parts", (int64_t)(bytes + list));
     return NULL;
+}
+
+static ts_tensor *whole_of(const ts_shape *whole, const piece *pieces, int n)
+{
+    slice_at at;
+    if (n > 1 || !is_slice(whole, pieces, &at))
+        return sum_of(whole, pieces, n);
+    ts_tensor *g = pieces->grad;
+    return ts_slice_backward(g->ndim < whole->ndim ? ts_unsqueeze(g, at.dim) : g, whole->sizes,
+                             whole->ndim, at.dim, at.start, at.end, at.step);
 }
 
 static ts_status write_out(ts_run *run, ts_pieces *p, ts_tensor **slot)
@@ -130,12 +261,9 @@ static ts_status write_out(ts_run *run, ts_pieces *p, ts_tensor **slot)
     if (!p->n)
         return TS_OK;
     TS_SCOPE;
-    const ts_slice_at *at = &p->list->at;
-    ts_tensor *g = p->n > 1 ? sum_of(p)
-                            : ts_slice_backward(p->list->grad, p->whole->sizes, p->whole->ndim,
-                                                at->dim, at->start, at->end, at->step);
+    ts_tensor *g = whole_of(p->whole, p->list, p->n);
     TS_TRY(g);
-    drop_list(p);
+    drop(p, p->n);
     ts_tensor *old = NULL;
     ts_status status = ts_accumulate_grad(slot, g, run->record, &old);
     if (old)
@@ -150,7 +278,7 @@ static ts_status grow(ts_thread *thread, ts_pieces *p)
     int room = p->room ? 2 * p->room : 4;
     piece *more = ts_alloc(thread, (size_t)room * sizeof *more);
     if (!more)
-        return ts_fail_memory("the gradients of slices", (int64_t)room * (int64_t)sizeof *more);
+        return ts_fail_memory("the gradients of parts", (int64_t)room * (int64_t)sizeof *more);
     if (p->room) {
         memcpy(more, p->list, (size_t)p->n * sizeof *more);
         ts_free(thread, p->list, (size_t)p->room * sizeof *more);
@@ -161,7 +289,7 @@ static ts_status grow(ts_thread *thread, ts_pieces *p)
 }
 
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
-                        ts_tensor *g, const ts_slice_at *at)
+                        ts_tensor *g, const ts_places *at)
 {
     ts_pieces *p = *all;
     while (p && p->output != end->shape.output)
@@ -169,7 +297,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
     if (!p) {
         p = ts_alloc(run->thread, sizeof *p);
         if (!p)
-            return ts_fail_memory("the gradients of slices", sizeof *p);
+            return ts_fail_memory("the gradients of parts", sizeof *p);
         *p = (ts_pieces){.next = *all, .output = end->shape.output, .whole = &end->shape};
         *all = p;
     }
@@ -177,15 +305,90 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
         TS_TRY(grow(run->thread, p));
     p->list[p->n++] = (piece){ts_tensor_ref(g), *at};
     p->waiting += g->numel + 1;
-    /* slices that overlap may be many times their tensor: what waits stays linear in it */
+    /* parts that overlap may be many times their tensor: what waits stays linear in it */
     return p->waiting > 2 * shape_numel(p->whole) + 64 ? write_out(run, p, slot) : TS_OK;
 }
 
-ts_status ts_pieces_write(ts_run *run, ts_pieces *all, ts_tensor **grads)
+/** Whether gradients of a node's results may pass it as places in its argument: nobody sees them.
+ */
+static bool passes(const ts_run *run, const ts_node *n)
+{
+    bool view = n->op < TS_NODE_FUNCTION && n->vjp && n->vjp->view && !n->guarded &&
+                ts_ops[n->op].kind == TS_VIEW && !__atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE);
+    for (int i = 0; view && i < run->ncaptures; i++)
+        view = run->captures[i].node != n;
+    return view;
+}
+
+/** Sends what waits for a result of a view to the view's argument, as far as it has places there.
+ */
+static ts_status pass_on(ts_run *run, const ts_node *n, ts_pieces *p)
+{
+    TS_SCOPE;
+    const ts_end *in = n->inputs;
+    ts_places view;
+    TS_TRY(places_of(run->thread, n, p->output, &view));
+    int sent = 0;
+    ts_status status = TS_OK;
+    for (; sent < p->n; sent++) {
+        ts_tensor *g = p->list[sent].grad;
+        ts_places at = p->list[sent].at;
+        if (!move_places(p->whole, &view, g, &at))
+            break;
+        int64_t dims[TS_MAX_DIMS], sizes[TS_MAX_DIMS];
+        int many = 0;
+        memcpy(sizes, g->sizes, sizeof sizes);
+        for (int d = 0; d < g->ndim; d++)
+            if (sizes[d] > 1 && at.strides[d] == 0) { /* the view had expanded it */
+                dims[many++] = d;
+                sizes[d] = 1;
+            }
+        if (!ts_places_distinct(sizes, at.strides, g->ndim))
+            break;
+        g = many ? ts_sum_dims(g, dims, many, true) : g;
+        status = g ? ts_run_send_part(run, in, g, &at) : ts_error_code();
+        if (status != TS_OK)
+            break;
+    }
+    drop(p, sent);
+    return status;
+}
+
+ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor **grads)
 {
     ts_status status = TS_OK;
-    for (ts_pieces *p = all; p && status == TS_OK; p = p->next)
-        status = write_out(run, p, &grads[p->output]);
+    bool view = passes(run, n);
+    for (ts_pieces *p = all; p && status == TS_OK; p = p->next) {
+        if (view && !grads[p->output] && p->waiting <= shape_numel(p->whole))
+            status = pass_on(run, n, p);
+        if (status == TS_OK)
+            status = write_out(run, p, &grads[p->output]);
+    }
     ts_pieces_free(all);
     return status;
+}
+
+/* --------------------------------------------------------------------------- for rules ---- */
+
+ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *g, const ts_places *at)
+{
+    ts_run *run = b->run;
+    const ts_end *in = b->node->inputs;
+    static const ts_places nowhere;
+    TS_TRY(g);
+    at = g->numel ? at : &nowhere;
+    if (run->anomaly)
+        TS_TRY(ts_anomaly_check(b->node, &g, 1, TS_GIVEN));
+    if (!__atomic_load_n(&b->node->hooks, __ATOMIC_ACQUIRE))
+        return ts_run_send_part(run, in, g, at);
+    /* they see no less than the whole gradient */
+    TS_TRY(g = whole_of(&in->shape, &(piece){g, *at}, 1));
+    return TS_STATUS_OF(b->given[0] = b->given[0] ? ts_add(b->given[0], g) : g);
+}
+
+ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *g)
+{
+    ts_places at;
+    TS_TRY(places_of(b->run->thread, b->node, output, &at));
+    return ts_rule_give_places(b, g, &at);
 }

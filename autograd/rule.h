@@ -44,13 +44,16 @@
     } while (0)
 
 /** A rule for argument 0 alone, as an expression of g, the result's gradient. */
-#define RULE(name, reads, expr)                                                                    \
+#define RULE(name, reads, expr) RULE_WITH(name, expr, .saves = {[0] = reads})
+/** The same of a view: the elements of g stay, in other places. */
+#define VIEW_RULE(name, expr) RULE_WITH(name, expr, .view = true)
+#define RULE_WITH(name, expr, ...)                                                                 \
     static ts_status name##_rule(ts_vjp_call *b)                                                   \
     {                                                                                              \
         ts_tensor *g = GRAD(0);                                                                    \
         return ts_rule_give(b, 0, expr);                                                           \
     }                                                                                              \
-    const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {[0] = reads}};
+    const ts_vjp ts_vjp_##name = {.rule = name##_rule, __VA_ARGS__};
 
 /** A rule for up to three arguments: (argument, what it reads, expression of g) for each. */
 #define RULES(name, ...) RULES_OF(name, GRAD(0), __VA_ARGS__)

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
+#include <string.h>
+
 /** For all ops that keep the order of the elements. */
-RULE(reshape, 0, ts_reshape(g, SIZES(0)))
-RULE(transpose, 0, ts_transpose(g, DIM(1), DIM(2)))
+VIEW_RULE(reshape, ts_reshape(g, SIZES(0)))
+VIEW_RULE(transpose, ts_transpose(g, DIM(1), DIM(2)))
 
 static ts_tensor *permute_back(ts_tensor *g, const ts_value *dims)
 {
@@ -14,7 +16,7 @@ static ts_tensor *permute_back(ts_tensor *g, const ts_value *dims)
         back[dims->ints[i] < 0 ? dims->ints[i] + n : dims->ints[i]] = i;
     return ts_permute(g, back, n);
 }
-RULE(permute, 0, permute_back(g, ts_rule_arg(b, 1)))
+VIEW_RULE(permute, permute_back(g, ts_rule_arg(b, 1)))
 
 /* ------------------------------------------------------------------------- any strides ---- */
 
@@ -58,7 +60,8 @@ static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta li
 }
 
 /**
- * The gradient is summed where the result's elements lie in the storage and read
+ * The result is a part of an argument in row-major order if its elements are distinct and all in
+ * the argument. Else the gradient is summed where the result's elements lie in the storage and read
  * where the argument's do. Elements of the argument that lie in one place share what is there.
  */
 static ts_status as_strided(ts_vjp_call *b)
@@ -71,6 +74,11 @@ static ts_status as_strided(ts_vjp_call *b)
     for (int d = 0; d < to.ndim; d++)
         to.strides[d] = strides->ints[d];
     int64_t end = place_end(&of), other = place_end(&to);
+    ts_places part = {.offset = to.offset - of.offset};
+    memcpy(part.strides, to.strides, sizeof part.strides);
+    if (ts_strides_contiguous(m.sizes, of.strides, m.ndim) && part.offset >= 0 &&
+        other - of.offset <= m.numel && ts_places_distinct(to.sizes, to.strides, to.ndim))
+        return ts_rule_give_places(b, GRAD(0), &part);
     end = end > other ? end : other;
     ts_tensor *index = place_index(&of, m.device),
               *sum = spread(place_index(&to, m.device), GRAD(0), end, m),

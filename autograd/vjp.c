@@ -177,16 +177,6 @@ ts_status ts_rule_give(ts_vjp_call *b, int i, ts_tensor *grad)
     return ts_rule_give_member(b, i, 0, grad);
 }
 
-ts_status ts_rule_give_slice(ts_vjp_call *b, ts_tensor *grad, int dim, int64_t start, int64_t end,
-                             int64_t step)
-{
-    TS_TRY(grad);
-    b->partly = true;
-    b->part = (ts_slice_at){dim, start, end, step};
-    b->given[0] = grad;
-    return TS_OK;
-}
-
 ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
 {
     const ts_end *in = ts_node_input(b->node, i, 0);

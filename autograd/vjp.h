@@ -10,7 +10,15 @@ struct ts_vjp {
     ts_status (*rule)(ts_vjp_call *b);
     uint32_t saves[TS_MAX_ARGS]; /* what the rule reads when argument i needs a gradient */
     uint32_t always;             /* what it reads whichever argument needs one */
+    bool view;                   /* says of a view's gradient no more than where it lies */
 };
+
+/** Where the elements of a part lie in a tensor whose own are in row-major order. */
+typedef struct ts_places {
+    int64_t offset, strides[TS_MAX_DIMS]; /* none below 0; of dims of size 1 it may be any */
+} ts_places;
+/** Whether no two elements have one place, as far as strides alone tell. */
+bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
 
 /** Strides and offset in the storage, in elements, of a saved argument,
  * whatever was written since. */
@@ -19,11 +27,12 @@ ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t 
 ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**
- * Gives argument 0 of a call with one tensor a gradient that is 0 outside of the slice `grad`,
- * as ts_slice() takes it (start and end may be negative or beyond the end): many slices of one
- * tensor cost no more than the tensor. */
-ts_status ts_rule_give_slice(ts_vjp_call *b, ts_tensor *grad, int dim, int64_t start, int64_t end,
-                             int64_t step);
+ * Gives argument 0 of a view a gradient that is 0 outside of its result `output`, whose gradient
+ * is grad, or outside of distinct places: many parts of one tensor cost no more than the tensor.
+ * May be called again for another part.
+ */
+ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
+ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *grad, const ts_places *at);
 /** Argument i of a pointwise call as its kernel had it: a tensor of the dtype of result 0, which is
  * what its gradient has; a plain number is a tensor without dims. */
 ts_tensor *ts_rule_operand(ts_vjp_call *b, int i);

@@ -393,6 +393,7 @@ class Judge:
             generator = torch.Generator().manual_seed(1)
             change = wide(self.case)
             modes = [Rounding(generator, *self.dtypes()) for _ in range(TRIALS)]
+            modes.append(Rounding(None, *self.dtypes()))
             self.trials = [run_torch(self.case, change, mode) for mode in modes]
             self.case.multiplies = modes[0].multiplies
             odd = [t.refusal for t in self.trials if t.refusal and not self.wide().refusal]

@@ -4,6 +4,7 @@ docs/differences.md, under the same name; a class without a line, or a line with
 error.
 """
 # SPDX-License-Identifier: MIT
+import contextlib
 import math
 import re
 
@@ -198,6 +199,19 @@ def _(d):
 @explains('torch-remainder')
 def _(d):
     return is_value(d, 'remainder|floor_divide') and d.other != d.other and not d.order
+
+
+@explains('torch-hyperbolic')
+def _(d):
+    """The reference in f64 is PyTorch's, too."""
+    if not is_value(d, 'sinh|cosh', 0) or math.isfinite(d.other) or not math.isfinite(d.mine):
+        return False
+    x = d.args[0][d.at].item()
+    with contextlib.suppress(OverflowError):
+        right = getattr(math, d.op)(x)
+        return abs(x) > math.log(torch.finfo(d.a.dtype).max) and \
+            abs(d.mine - right) <= 4 * torch.finfo(d.a.dtype).eps * abs(right)
+    return False
 
 
 @explains('torch-vectors')

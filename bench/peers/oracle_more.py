@@ -208,7 +208,8 @@ def add_layer(d):
     return [x, d.tensor(list(x.shape), x.dtype), *rest]
 
 
-op('add_layer_norm', add_layer, function=add_layer_norm, results=2, sums=True)
+op('add_layer_norm', add_layer, function=add_layer_norm, results=2, sums=True,
+   steps=True)
 
 
 def embedding_gradient(d):

@@ -44,7 +44,9 @@ def leaves(x):
 
 class Rounding(TorchDispatchMode):
     """Moves what each operation gives by up to a rounding, and the terms of a sum by as many as the
-    sum is deep. `first` is the dtype of the roundings of the call, `later` of its gradients."""
+    sum is deep. `first` is the dtype of the roundings of the call, `later` of its gradients.
+    Without a generator it rounds to nearest: drawn roundings keep apart what a dtype makes equal.
+    """
 
     def __init__(self, generator, first, later):
         super().__init__()
@@ -58,6 +60,9 @@ class Rounding(TorchDispatchMode):
         if t._is_zerotensor():  # which has no storage
             return t
         info = torch.finfo(self.now)
+        if self.generator is None:
+            rounded = t.clamp(info.min, info.max).to(self.now).double()
+            return torch.where(torch.isfinite(t), rounded, t)
         size = (t.abs() if of is None else of).clamp(min=info.tiny)
         by = depth * info.eps * (2 * torch.rand(t.shape, generator=self.generator,
                                                 dtype=torch.float64) - 1)

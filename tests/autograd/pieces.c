@@ -16,35 +16,64 @@ static int below(uint64_t *state, int n)
     return (int)((*state >> 33) % (uint64_t)n);
 }
 
-/** A part of a (ROWS, COLUMNS) tensor that is drawn, and which elements it has. */
-static ts_tensor *draw(uint64_t *state, ts_tensor *x, bool *has)
+/** A part of a tensor with some dims; the same draws give the same part of another one. */
+static ts_tensor *draw_part(uint64_t *state, ts_tensor *x, int way)
 {
-    int dim = below(state, 2), n = dim ? COLUMNS : ROWS, way = below(state, 4);
-    int from = below(state, n), length = below(state, n - from + 1), step = 1;
-    ts_tensor *part;
+    int ndim = ts_ndim(x), dim = below(state, ndim), n = (int)ts_size(x, dim), made;
+    int from = below(state, n), length = below(state, n - from + 1);
     ts_tensor *parts[4] = {NULL};
-    if (way == 0) {
-        length = 1;
-        part = ts_select(x, below(state, 2) ? dim : dim - 2, below(state, 2) ? from : from - n);
-    } else if (way == 1) {
-        part = ts_narrow(x, dim, from, length);
-    } else if (way == 2) {
-        step = 1 + below(state, 3);
-        part = ts_slice(x, dim, from, below(state, 2) ? from + length : from + length - n, step);
-        length = from + length == n && part && ts_size(part, dim) == 0 ? 0 : length;
-    } else { /* one of the parts of a split */
-        int made, half = (n + 1) / 2, which = below(state, 2);
-        OK(ts_chunk(x, 2, dim, parts, &made));
-        part = parts[which];
-        from = which * half;
-        length = which ? n - half : half;
+    switch (way) {
+    case 0:
+        return ts_select(x, below(state, 2) ? dim : dim - ndim, below(state, 2) ? from : from - n);
+    case 1: return ts_narrow(x, dim, from, length);
+    case 2:
+        return ts_slice(x, dim, from, from + length == n ? TS_END : from + length - n,
+                        1 + below(state, 3));
+    case 3: /* one of the parts of a split */
+        OK(ts_chunk(x, 1 + below(state, 4), dim, parts, &made));
+        return parts[below(state, made)];
+    default:
+        return ndim < 2 ? x : ts_diagonal(x, below(state, 5) - 2, dim, (dim + 1) % ndim);
     }
-    OK(part);
-    for (int e = 0; e < ALL; e++) {
-        int at = dim ? e % COLUMNS : e / COLUMNS;
-        has[e] = at >= from && at < from + length && (at - from) % step == 0;
+}
+
+/** Other sizes or another order of the elements. */
+static ts_tensor *draw_shape(uint64_t *state, ts_tensor *x, int way)
+{
+    int ndim = ts_ndim(x), a = below(state, ndim), b = below(state, ndim);
+    int64_t sizes[TS_MAX_DIMS] = {1 + below(state, 2)}, dims[TS_MAX_DIMS];
+    for (int d = 0; d < ndim; d++) {
+        sizes[d + 1] = ts_size(x, d);
+        dims[d] = (d + a) % ndim;
     }
-    return part;
+    switch (way) {
+    case 0: return ts_transpose(x, a, b);
+    case 1: return ts_permute(x, dims, ndim);
+    case 2: return ndim < 5 ? ts_expand(x, sizes, ndim + 1) : ts_flatten(x, 0, -1);
+    case 3: return ndim < 5 ? ts_unsqueeze(x, a) : ts_squeeze(x);
+    case 4: return ts_flatten(x, a < b ? a : b, a < b ? b : a);
+    default: return ts_reshape(x, (int64_t[]){sizes[1], -1}, 2);
+    }
+}
+
+/**
+ * A view of a view ... of a (ROWS, COLUMNS) tensor, drawn, or the same of the tensor of its
+ * elements' numbers. Only the first may be as_strided, in which elements may come twice.
+ */
+static ts_tensor *draw(uint64_t *state, ts_tensor *x)
+{
+    int depth = 1 + below(state, 5);
+    for (int k = 0; k < depth && ts_ndim(x) && ts_numel(x); k++) {
+        if (k == 0 && below(state, 8) == 0) {
+            int64_t strides[] = {below(state, 9), below(state, 4)};
+            x = ts_as_strided(x, (int64_t[]){3, 4}, strides, 2, below(state, 8));
+        } else {
+            x = below(state, 2) ? draw_part(state, x, below(state, 5))
+                                : draw_shape(state, x, below(state, 6));
+        }
+        OK(x);
+    }
+    return x;
 }
 
 /**
@@ -67,14 +96,16 @@ static void check_parts(uint64_t seed, bool whole, bool inner, bool create)
         first[e] = 3 * values[e] * values[e];
         second[e] = 6 * values[e];
     }
+    ts_tensor *numbers = ts_reshape(ts_arange(0, ALL, 1, TS_I64), TS_SIZES(ROWS, COLUMNS));
     for (int k = 0; k < parts; k++) {
-        bool has[ALL];
         double w = 1 + below(&state, 5);
-        ts_tensor *p = draw(&state, x, has);
+        uint64_t again = state;
+        ts_tensor *p = draw(&state, x), *number = ts_contiguous(draw(&again, numbers));
         OK(loss = ts_add(loss, ts_mul_scalar(ts_sum(ts_mul(ts_square(p), p)), w)));
-        for (int e = 0; e < ALL; e++) {
-            first[e] += has[e] * 3 * w * values[e] * values[e];
-            second[e] += has[e] * 6 * w * values[e];
+        for (int64_t i = 0; i < ts_numel(p); i++) {
+            int64_t e = ((const int64_t *)ts_data(number))[i];
+            first[e] += 3 * w * values[e] * values[e];
+            second[e] += 6 * w * values[e];
         }
     }
     double got[ALL];
@@ -97,6 +128,32 @@ TS_TEST(gradients_of_drawn_parts_are_summed_where_they_lie, .loop = 8)
         check_parts(seed, _i & 1, _i & 2, _i & 4);
 }
 
+/** Parts without elements, of tensors that may have none either, have gradients, too. */
+TS_TEST(parts_without_elements_have_gradients, .loop = 8)
+{
+    TS_SCOPE;
+    const int64_t all[][3] = {{0, 2, 3}, {3, 0, 2}, {2, 3, 0}, {2, 3, 2}}, *sizes = all[_i / 2];
+    ts_tensor *x = ts_set_requires_grad(ts_ones(sizes, 3, TS_F64), true), *parts[2];
+    ts_tensor *empty[8], *loss = NULL;
+    int made, n = 0, dim = sizes[0] ? 0 : 1, last = sizes[2] ? 2 : 1;
+    OK(ts_chunk(x, 2, last, parts, &made));
+    empty[n++] = ts_narrow(parts[made - 1], last, 1, 0);
+    empty[n++] = ts_select(x, dim, 1);
+    empty[n++] = ts_narrow(x, last, 1, 0);
+    empty[n++] = ts_narrow(ts_select(x, dim, 1), -1, 0, 0);
+    empty[n++] = ts_diagonal(x, 1, dim, last);
+    empty[n++] = ts_slice(ts_transpose(x, 0, 2), 1, 2, 2, 1);
+    empty[n++] = ts_as_strided(x, (int64_t[]){2, 0}, (int64_t[]){1, 1}, 2, ts_numel(x));
+    empty[n++] = ts_narrow(ts_expand(x, (int64_t[]){2, sizes[0], sizes[1], sizes[2]}, 4), 0, 1, 0);
+    for (int k = 0; k <= n; k++) {
+        ts_tensor *sum = k < n ? ts_sum(empty[k]) : loss, *g;
+        OK(loss = loss && k < n ? ts_add(loss, sum) : sum);
+        OK(ts_grad_of(sum, TS_NONE, &x, 1, &g,
+                      TS_OPTS(ts_backward_opts, .retain_graph = true, .create_graph = _i % 2)));
+        ck_assert_int_eq(ts_numel(g), ts_numel(x));
+    }
+}
+
 static ts_tensor *count_rows(void *payload, ts_tensor *g)
 {
     ck_assert_int_eq(ts_size(g, 0), *(int *)payload);
@@ -109,6 +166,13 @@ static ts_status rows_of_input(void *payload, ts_node *node, ts_tensor **made, i
     ck_assert_int_eq(n, 1);
     ck_assert_int_eq(ts_size(made[0], 0), *(int *)payload);
     return TS_OK;
+}
+
+static ts_status rows_of_result(void *payload, ts_node *node, ts_tensor **grads, int n)
+{
+    (void)node;
+    ck_assert_int_eq(n, 1);
+    return TS_STATUS_OF(count_rows(payload, grads[0]));
 }
 
 TS_TEST(hooks_see_whole_gradients_of_tensors_whose_parts_are_used)
@@ -125,6 +189,35 @@ TS_TEST(hooks_see_whole_gradients_of_tensors_whose_parts_are_used)
     const double *g = ts_data(ts_grad(y)), expected[] = {1, 1, 2, 2, 0, 0};
     for (int e = 0; e < 6; e++)
         ck_assert_double_eq(g[e], expected[e]);
+}
+
+/** A view between a tensor and its parts has a gradient of its own for those who ask. */
+TS_TEST(gradients_of_views_between_are_whole, .loop = 4)
+{
+    TS_SCOPE;
+    int n = 3;
+    ts_tensor *x = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F64), true), *grads[2];
+    ts_tensor *y = ts_transpose(x, 0, 1), *part = ts_select(y, 0, 1), *g = NULL;
+    ts_tensor *loss = ts_add(ts_sum(part), ts_sum(ts_narrow(y, 1, 0, 1)));
+    if (_i == 0)
+        OK(ts_register_hook(y, count_rows, &n, NULL));
+    if (_i == 1)
+        OK(ts_retain_grad(y));
+    if (_i == 2)
+        OK(ts_node_hook_before(ts_grad_node(y), rows_of_result, &n, NULL));
+    if (_i == 3)
+        OK(ts_grad_of(loss, TS_NONE, (ts_tensor *[]){y, x}, 2, grads,
+                      TS_OPTS(ts_backward_opts, .retain_graph = true)));
+    OK(ts_backward(loss));
+    g = _i == 1 ? ts_grad(y) : _i == 3 ? grads[0] : TS_NONE;
+    const double of_y[] = {1, 0, 2, 1, 1, 0}, of_x[] = {1, 2, 1, 0, 1, 0};
+    for (int e = 0; e < 6; e++) {
+        ck_assert_double_eq(((const double *)ts_data(ts_grad(x)))[e], of_x[e]);
+        if (_i == 3)
+            ck_assert_double_eq(((const double *)ts_data(ts_contiguous(grads[1])))[e], of_x[e]);
+        if (g != TS_NONE)
+            ck_assert_double_eq(((const double *)ts_data(g))[e], of_y[e]);
+    }
 }
 
 /** Gradients of the third order go through the sum of slices like others. */
@@ -151,11 +244,11 @@ TS_TEST(parts_differentiate_three_times)
 static int failing_after;
 static bool fail_alloc(size_t bytes) { (void)bytes; return failing_after-- == 0; }
 
-TS_TEST(out_of_memory_among_parts_loses_nothing, .loop = 2)
+TS_TEST(out_of_memory_among_parts_loses_nothing, .loop = 4)
 {
     if (!blocks_from_malloc())
         TS_SKIP(TOO_LATE);
-    ts_backward_opts opts = {.size = sizeof opts, .create_graph = _i};
+    ts_backward_opts opts = {.size = sizeof opts, .create_graph = _i & 1};
     int failures = 0;
     ts_status s = TS_ERR_MEMORY;
     for (int n = 0; s != TS_OK; n++) {
@@ -163,8 +256,8 @@ TS_TEST(out_of_memory_among_parts_loses_nothing, .loop = 2)
         {
             TS_SCOPE;
             ts_tensor *x = parameter(6, 2), *parts[6], *sum = NULL, *g;
-            OK(ts_unbind(x, 0, parts, 6));
-            for (int k = 0; k < 6; k++)
+            OK(ts_unbind(_i & 2 ? ts_transpose(ts_transpose(x, 0, 1), 0, 1) : x, 0, parts, 6));
+            for (int k = 0; k < 5; k++)
                 OK(sum = sum ? ts_add(sum, ts_square(parts[k])) : parts[k]);
             sum = ts_sum(sum);
             ts_error_clear();
@@ -183,17 +276,30 @@ TS_TEST(out_of_memory_among_parts_loses_nothing, .loop = 2)
 
 /* --------------------------------------------------------------------------------- time ---- */
 
-enum { WAYS = 5 };
+enum { WAYS = 15 };
 
-/** The k-th of n parts of x, which is (n, width). */
+/** The k-th of n parts of x, which is (n, width); a view of another view that is made for it. */
 static ts_tensor *part_of(int way, ts_tensor *x, ts_tensor **parts, int k, int n)
 {
+    int64_t width = ts_size(x, 1);
+    int made, half = n / 2;
+    ts_tensor *halves[2];
     switch (way) {
     case 0: return parts[k]; /* of ts_unbind() */
     case 1: return parts[k]; /* of ts_split() */
     case 2: return ts_select(x, 0, k - n);
     case 3: return ts_narrow(x, 0, k, 1);
-    default: return ts_slice(x, 0, k, k + 2, 1);
+    case 4: return ts_slice(x, 0, k, k + 2, 1);
+    case 5: return ts_select(ts_transpose(x, 0, 1), 1, k);
+    case 6: return ts_select(ts_select(ts_reshape(x, TS_SIZES(half, 2, -1)), 0, k / 2), 0, k % 2);
+    case 7: return ts_select(ts_unsqueeze(x, 0), 1, k);
+    case 8: return ts_select(ts_permute(x, (int64_t[]){1, 0}, 2), 1, k);
+    case 9: return ts_select(ts_expand(x, TS_SIZES(2, n, width)), 1, k);
+    case 10: return ts_diagonal(x, -k, 0, 1);
+    case 11: return ts_as_strided(x, &width, (int64_t[]){1}, 1, k * width);
+    case 12: return ts_select(ts_narrow(x, 0, k / 2, half), 0, k - k / 2 < half ? k - k / 2 : 0);
+    case 13: return ts_flatten(ts_narrow(ts_transpose(x, 0, 1), 1, k, 1), 0, -1);
+    default: OK(ts_chunk(x, 2, 0, halves, &made)); return ts_select(halves[k % 2], 0, k / 2);
     }
 }
 
