@@ -1,7 +1,7 @@
 /**
  * @file autocast.h
- * Mixed precision: inside a region, products run in bf16 or f16 and what is sensitive to rounding
- * in f32, without a cast in the program.
+ * Mixed precision: inside a region, products run in bf16 or f16, and ops that are sensitive to
+ * rounding in f32, without casts in the program.
  *
  *     {
  *         TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
@@ -11,10 +11,10 @@
  *
  * A region belongs to a thread and to one kind of device; regions nest, and an inner one may switch
  * casts off. Parameters stay f32: their casts are ordinary recorded ops through which gradients
- * flow. A cast of a leaf that requires grad is made once and kept until the outermost region ends;
- * a write to the leaf makes it anew. In-place and out= forms run in the dtypes that they are given.
+ * flow. The cast of a leaf that requires grad is cached until the outermost region ends; after a
+ * write to the leaf it is made again. In-place and out= forms run in their arguments' dtypes.
  *
- * What each op does stands in docs/mixed-precision.md.
+ * docs/mixed-precision.md lists the policy of each op.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_AUTOCAST_H
@@ -55,28 +55,29 @@ TS_API ts_status ts_autocast_enter(ts_autocast_region *region, ts_device device,
 TS_API ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device device, ts_dtype dtype,
                                       const ts_autocast_opts *opts);
 /**
- * Closes the innermost region; what was before holds again.
+ * Closes the innermost region and restores the state before it.
  * TS_ERR_STATE when `region` is not the innermost of the calling thread: nothing changes.
  */
 TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
 
-/** Opens a region; after an error the region is open all the same, and each op that it would have
- *  changed fails, so that the error cannot be missed. For TS_AUTOCAST. */
+/** Opens a region for TS_AUTOCAST. After an error the region is open too, and each op that it would
+ *  have changed fails, so the error cannot be missed. */
 TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtype dtype);
-/** Rest of the block is a region. A declaration, like TS_SCOPE. */
+/** The rest of the block is a region. A declaration, like TS_SCOPE. If dtype or device is invalid,
+ *  it cannot return an error, so the next op that the region changes does. */
 #define TS_AUTOCAST(device, dtype)                                                                 \
     ts_autocast_region TS_CAT(ts_autocast_, __LINE__) __attribute__((cleanup(ts_autocast_exit)));  \
     ts_status TS_CAT(ts_autocast_opened_, __LINE__) __attribute__((unused)) =                      \
         ts_autocast_open(&TS_CAT(ts_autocast_, __LINE__), device, dtype)
-/** Rest of the block runs without casts on this kind of device. */
+/** The rest of the block runs without casts on this kind of device. */
 #define TS_AUTOCAST_OFF(device) TS_AUTOCAST(device, TS_DTYPE_NONE)
 
 /** dtype of the casts on a kind of device in the calling thread;
  * TS_DTYPE_NONE where there are none. */
 TS_API ts_dtype ts_autocast_dtype(ts_device device);
 
-/** The calling thread's state, to have it again elsewhere:
- * in another thread, in a recomputation. */
+/** The calling thread's state, for ts_autocast_enter_state() in another thread or a
+ *  recomputation. */
 TS_API ts_autocast_state ts_autocast_get_state(void);
 /** Opens a region with a state from ts_autocast_get_state(); TS_ERR_VALUE for any other number. */
 TS_API ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state state);
@@ -86,12 +87,12 @@ TS_API ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast
 /** Counters of the calling thread. */
 typedef struct ts_autocast_stats {
     uint64_t casts; /**< conversions made so far */
-    uint64_t hits;  /**< conversions spared because the cache had them */
+    uint64_t hits;  /**< conversions that the cache saved */
     int64_t cached; /**< casts that the cache holds now */
 } ts_autocast_stats;
-/** What the calling thread counted. */
+/** Returns the calling thread's counters. */
 TS_API ts_autocast_stats ts_autocast_get_stats(void);
-/** Forgets the casts that the calling thread keeps; they are made anew when needed. */
+/** Empties the calling thread's cache of casts. */
 TS_API void ts_autocast_clear_cache(void);
 
 /* ---------------------------------------------------------------------------- extensions -- */
@@ -101,19 +102,19 @@ typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */
     TS_AUTOCAST_WIDEST, /**< cast to the widest among them */
-    TS_AUTOCAST_KEEP    /**< runs as it is called, and so do the ops it is written with */
+    TS_AUTOCAST_KEEP    /**< runs in its arguments' dtypes, and so do the ops it is made of */
 } ts_autocast_policy;
 /**
- * States an op's policy, for ops registered at run time or in the place of the library's choice.
- * @param out  receives a handle for ts_unregister(), which restores what was before; may be NULL
+ * Sets an op's policy, for ops registered at run time or instead of the library's policy.
+ * @param out  receives a handle for ts_unregister(), which restores the old policy; may be NULL
  * Errors: TS_ERR_VALUE for no policy, TS_ERR_REGISTRY.
  */
 TS_API ts_status ts_autocast_register(const char *op, ts_autocast_policy policy,
                                       ts_registration **out);
 
 /**
- * True while the layer runs a cast of its own: a layer below sees an ordinary call of `to`, whose
- * frame has the call site of the op that the cast is for.
+ * True while the layer runs a cast of its own. A layer below sees an ordinary call of `to`; its
+ * frame has the call site of the op that needs the cast.
  */
 TS_API bool ts_autocast_is_casting(void);
 

@@ -11,7 +11,7 @@
 
 TS_BEGIN_DECLS
 
-/** Makes a leaf ask for gradients (or not). Floating dtypes only. Returns t. */
+/** Sets whether a leaf requires grad. t is f64, f32, bf16 or f16. Returns t. */
 TS_API ts_tensor *ts_set_requires_grad(ts_tensor *t, bool requires_grad);
 TS_API bool ts_requires_grad(const ts_tensor *t);
 /** True when no recorded op made t. */
@@ -21,7 +21,7 @@ TS_API ts_tensor *ts_grad(const ts_tensor *t);
 /** Replaces the gradient (same sizes, dtype and device); TS_NONE removes it. A grad that may have a
  *  gradient itself is kept as an alias without one. */
 TS_API ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad);
-/** Removes the gradient, so that the next one is taken without a sum. */
+/** Removes the gradient; the next one is stored without a sum. */
 TS_API void ts_zero_grad(ts_tensor *t);
 /** Keeps the gradient of a tensor that is no leaf. */
 TS_API ts_status ts_retain_grad(ts_tensor *t);
@@ -53,11 +53,11 @@ TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *c
 
 /* -------------------------------------------------------------------------------- hooks ---- */
 
-/** A call that was recorded, or what gathers the gradient of a leaf. */
+/** A recorded call, or the accumulator of a leaf's gradient. */
 typedef struct ts_node ts_node;
 
-/** Runs when t's gradient is complete; returns the gradient to go on with (grad itself, a
- *  replacement, or NULL for an error). */
+/** Runs when t's gradient is complete; returns the gradient to propagate: grad itself, a
+ *  replacement, or NULL for an error. */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 typedef struct ts_hook ts_hook;
 /** Adds a hook to a tensor that requires grad. The handle lives until ts_hook_remove() or its
@@ -94,8 +94,8 @@ TS_API void ts_node_hook_remove(ts_node *node, ts_hook *hook);
 
 /* ---------------------------------------------------------------------- looking at a graph ---- */
 
-/** The node that made t, or what gathers the gradient of a leaf. Borrowed: it lives as long
- *  as t or a graph that uses it. NULL, without an error, when t does not require grad. */
+/** The node that made t, or a leaf's accumulator. Borrowed: it lives as long as t or a graph that
+ *  uses it. NULL, without an error, if t does not require grad. */
 TS_API ts_node *ts_grad_node(ts_tensor *t);
 /** Name of the node's op or function; "leaf" for a leaf. */
 TS_API const char *ts_node_name(const ts_node *node);
@@ -105,7 +105,7 @@ TS_API int ts_node_outputs(const ts_node *node);
 /** The node that made input i and, when output is not NULL, which of its results the input is.
  *  Borrowed; NULL when the input needs no gradient or i is out of range. */
 TS_API ts_node *ts_node_next(const ts_node *node, int i, int *output);
-/** The leaf that a node gathers for, borrowed; NULL for other nodes and when the leaf is gone. */
+/** The leaf of an accumulator, borrowed; NULL for other nodes and if the leaf is gone. */
 TS_API ts_tensor *ts_node_leaf(const ts_node *node);
 /** Keeps a node, with all below it, alive beyond its tensors;
  * ts_node_release() gives it up. NULL-safe. */
@@ -131,13 +131,13 @@ typedef struct ts_function_call ts_function_call;
 
 /**
  * A function with a backward of its own. The struct is copied when it is applied;
- * ctx is handed through.
+ * ctx is passed to its functions.
  *
  * Forward runs without recording and puts m tensors into outputs; results of the function are
  * aliases of them. Backward gets the gradients of the m outputs and puts a gradient of input i's
- * sizes and dtype into input_grads[i] for each input with ts_function_needs(), TS_NONE for zero;
- * it is called only when some gradient arrived. Written with ordinary ops it can be differentiated
- * again; one that is not says `once`.
+ * sizes and dtype into input_grads[i] for each input with ts_function_needs(), TS_NONE for zero.
+ * It is called only if some gradient arrived. A backward made of ordinary ops can be differentiated
+ * again; any other must set `once`.
  */
 typedef struct ts_function {
     size_t size;      /**< sizeof(ts_function) */
@@ -150,8 +150,8 @@ typedef struct ts_function {
      *  when nothing was recorded (errors included). May run in any thread. */
     void (*release)(void *ctx);
     bool none_grads;  /**< backward gets TS_NONE where no gradient arrived, instead of zeros */
-    bool once;        /**< the gradients are no functions of ops: a second backward
-                           through them is an error */
+    bool once;        /**< backward is not made of ops: differentiating it again is
+                           an error */
 } ts_function;
 
 /**
@@ -170,8 +170,8 @@ TS_API ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *
 TS_API bool ts_function_needs(const ts_function_call *call, int i);
 /**
  * In forward: keeps tensors for backward, inputs and outputs among them; TS_NONE is kept as such.
- * Calls add up. Another tensor is kept without history: a second derivative
- * takes it for a constant.
+ * Several calls append. A tensor that is neither input nor output is kept without history: a second
+ * derivative treats it as a constant.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
 /** In backward: tensor i of those saved, in the order of saving; borrowed. NULL with an error
@@ -188,20 +188,19 @@ TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 /* -------------------------------------------------------------------------------- anomaly ---- */
 
 /**
- * Switches a mode for finding where a gradient goes wrong, in all threads. While it is on,
- * each recorded call keeps the C call chain it came from, and a backward looks at every gradient
- * that a rule gives: the first NaN or Inf ends it with TS_ERR_AUTOGRAD. That and all other errors
- * of a backward then name the forward call with shapes, dtypes and call site. Costs several times
- * the step while on, nothing while off. Names of static functions need a program linked with
- * -rdynamic; else the file and offset are for addr2line.
+ * Switches anomaly mode in all threads. While it is on, each recorded call keeps its C call chain,
+ * and a backward checks every gradient that a rule returns: the first NaN or Inf ends it with
+ * TS_ERR_AUTOGRAD. This and all other errors of a backward then name the forward call with shapes,
+ * dtypes and call site. A step takes several times as long while the mode is on. Names of static
+ * functions need a program linked with -rdynamic; otherwise use addr2line with file and offset.
  */
 TS_API void ts_anomaly_enable(bool on);
 TS_API bool ts_anomaly_enabled(void);
 
 /* ------------------------------------------------------------- activations computed again ---- */
 
-/** A part of a forward pass: m outputs from n inputs and what ctx leads to.
- * Run again, it must do the same. */
+/** A part of a forward pass: m outputs from n inputs and the tensors that ctx reaches. A second run
+ *  must compute the same. */
 typedef ts_status (*ts_recompute_fn)(void *ctx, ts_tensor *const *inputs, int n,
                                      ts_tensor **outputs, int m);
 
@@ -215,14 +214,15 @@ typedef struct ts_recompute_opts {
 /**
  * Activation checkpointing: runs fn without keeping what backward will read; backward runs fn
  * again, with the same random numbers, masks, autocast state and default device, in the thread
- * of the backward. Memory falls from all activations to those of one part and the inputs of all;
- * of n layers in parts of √n each, 2√n are alive instead of n. Tensors that ctx leads to get their
- * gradients; parts may be nested; hooks, ts_grad_of() and create_graph work as without it.
+ * of the backward. Memory holds the activations of one part and the inputs of all parts: with n
+ * layers in parts of √n, 2√n activations instead of n. Tensors that ctx reaches get their
+ * gradients; parts may be nested; hooks, ts_grad_of() and create_graph work as without
+ * recomputation.
  *
  * fn and ctx must last as long as the graph. fn must not write to its inputs in place
- * (TS_ERR_AUTOGRAD), nor start a backward through its own ops. What it computes again is
- * compared with what it computed first: other ops, sizes or dtypes are TS_ERR_STATE in backward.
- * Inputs that were written since, and leaves that rules read, are TS_ERR_AUTOGRAD as without it.
+ * (TS_ERR_AUTOGRAD), nor start a backward through its own ops. The second run is compared with the
+ * first: other ops, sizes or dtypes are TS_ERR_STATE in backward. Inputs, and leaves that rules
+ * read, that were written in between are TS_ERR_AUTOGRAD, as without recomputation.
  * @param inputs   TS_NONE stands for an absent one, NULL passes a failure on
  * @param outputs  receives m tensors, in the caller's scope; NULL after an error
  */
@@ -237,11 +237,11 @@ TS_API ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const
 TS_API bool ts_grad_enabled(void);
 TS_API ts_mask_guard ts_grad_push(bool enabled);
 static inline void ts_grad_pop(ts_mask_guard *guard) { ts_mask_pop(*guard); }
-/** Rest of the block runs without recording. */
+/** The rest of the block runs without recording. */
 #define TS_NO_GRAD                                                                                 \
     ts_mask_guard TS_CAT(ts_no_grad_, __LINE__) __attribute__((cleanup(ts_grad_pop), unused)) =    \
         ts_grad_push(false)
-/** Rest of the block records, inside a TS_NO_GRAD block too. */
+/** The rest of the block records, also inside a TS_NO_GRAD block. */
 #define TS_ENABLE_GRAD                                                                             \
     ts_mask_guard TS_CAT(ts_with_grad_, __LINE__) __attribute__((cleanup(ts_grad_pop), unused)) =  \
         ts_grad_push(true)

@@ -29,8 +29,8 @@
 TS_BEGIN_DECLS
 
 /**
- * Version of struct ts_backend and of what kernel.h says. While it is 0, a backend must have been
- * built for the very same headers: version and struct_size are compared for equality.
+ * Version of struct ts_backend and of kernel.h. While it is 0, a backend must have been built with
+ * the same headers: version and struct_size must be equal.
  */
 #define TS_BACKEND_ABI 0u
 
@@ -41,14 +41,14 @@ typedef enum ts_backend_flag {
 } ts_backend_flag;
 
 /**
- * Functions of a backend. `state` is handed to each; `device` is a device's index. Functions are
- * called from several threads at once. Those that return ts_status report by ts_error_set().
- * Slots marked optional may be NULL, with the effect that is said there.
+ * Functions of a backend. Each gets `state`; `device` is a device's index. Several threads may call
+ * them at once. Functions that return ts_status report with ts_error_set(). Slots marked optional
+ * may be NULL, with the effect in brackets.
  *
  * Memory is an address that only the backend must be able to use: the library adds byte offsets
  * to it (views) and never reads or writes there. Sizes are in bytes, above 0. Copies are queued
- * on a stream in order; copies from host memory that is not from host_allocate have read it when
- * they return. A stream of NULL is the device's own.
+ * on a stream in order. A copy from host memory that is not from host_allocate must have read it
+ * before it returns. A NULL stream is the device's default stream.
  */
 typedef struct ts_backend {
     uint32_t struct_size; /**< sizeof(ts_backend) */
@@ -59,35 +59,34 @@ typedef struct ts_backend {
     uint64_t flags; /**< of ts_backend_flag */
     void *state;
 
-    /** Registers the kernels, by the functions of dispatch.h. What it registers becomes visible
-     *  together when it succeeds; when it fails, nothing does.
+    /** Registers the kernels, with the functions of dispatch.h. All registrations become visible
+     *  together if it succeeds; none if it fails.
      *  (optional: a backend without kernels) */
     ts_status (*install)(void *state, ts_key key);
     /** Number of devices, at most 256. (optional: 1) */
     int (*device_count)(void *state);
 
-    /** `bytes` of memory at a multiple of 64, to be used on `stream` first;
-     * NULL when there is no room. */
+    /** Allocates `bytes` at a multiple of 64, for use on `stream` first. NULL: out of memory. */
     void *(*allocate)(void *state, int device, int64_t bytes, ts_stream *stream);
-    /** Gives memory back while work that uses it may still be queued. */
+    /** Releases memory; work that uses it may still be queued. */
     void (*free)(void *state, int device, void *data, int64_t bytes);
     /** Host to device. */
     ts_status (*copy_in)(void *state, int device, void *to, const void *from, int64_t bytes,
                          ts_stream *stream);
-    /** Device to host; the values are there when the stream has been waited for. */
+    /** Device to host; the values are valid once the stream is synchronized. */
     ts_status (*copy_out)(void *state, int device, void *to, const void *from, int64_t bytes,
                           ts_stream *stream);
     /** Device to itself; the two do not overlap. */
     ts_status (*copy_within)(void *state, int device, void *to, const void *from, int64_t bytes,
                              ts_stream *stream);
-    /** Between two devices, on a stream of `device`, the destination, and in turn on the source's.
-     * (optional: by the host) */
+    /** Between two devices, on a stream of the destination `device`, ordered with the source's
+     *  current stream. (optional: through the host) */
     ts_status (*copy_between)(void *state, int device, void *to, int from_device, const void *from,
                               int64_t bytes, ts_stream *stream);
 
-    /** Host memory that copies use without a stop. (optional: ordinary memory) */
+    /** Pinned host memory, for copies that do not wait. (optional: ordinary memory) */
     void *(*host_allocate)(void *state, int device, int64_t bytes);
-    /** Gives it back; copies that use it may still be queued. (required with host_allocate) */
+    /** Releases it; copies that use it may still be queued. (required with host_allocate) */
     void (*host_free)(void *state, int device, void *data, int64_t bytes);
 
     /** Waits for a stream. (optional, with all of the following:
@@ -102,10 +101,10 @@ typedef struct ts_backend {
     /** A new event; NULL is an error. (optional: no events) */
     ts_event *(*event_new)(void *state, int device);
     void (*event_free)(void *state, int device, ts_event *event);
-    /** Puts the event behind what is queued on the stream.
+    /** Records the event after the work queued on the stream.
      * (this and the next two: required with event_new) */
     ts_status (*event_record)(void *state, int device, ts_event *event, ts_stream *stream);
-    /** Lets what is queued later on the stream wait for the event. */
+    /** Makes later work on the stream wait for the event. */
     ts_status (*event_wait)(void *state, int device, ts_event *event, ts_stream *stream);
     /** The host waits for the event. */
     ts_status (*event_synchronize)(void *state, int device, ts_event *event);
@@ -116,15 +115,16 @@ typedef struct ts_backend {
     ts_status (*record_stream)(void *state, int device, void *data, int64_t bytes,
                                ts_stream *stream);
 
-    /** Whether the backend's kernel for the frame's op takes this call; asked before each.
-     *  When it does not, the fallback does, or the call is an error. (optional: yes) */
+    /** True if the backend's kernel takes this call; called before each. If not, the fallback runs,
+     *  or the call is an error. (optional: always true) */
     bool (*supports)(void *state, const ts_frame *frame);
-    /** Chooses ways whose results do not depend on scheduling, or any. (optional: they never do) */
+    /** Selects algorithms whose results do not depend on scheduling, or any algorithms.
+     * (optional: results never depend on it) */
     ts_status (*set_deterministic)(void *state, bool on);
     /** Bytes in use, peak, reserved and calls to the system, of one device.
      * (optional: not known) */
     ts_status (*memory_stats)(void *state, int device, ts_memory_stats *stats);
-    /** Lets peak be what is in use now. (optional: it cannot be reset) */
+    /** Resets the peak to the bytes in use now. (optional: it cannot be reset) */
     ts_status (*memory_reset_peak)(void *state, int device);
 } ts_backend;
 
@@ -163,21 +163,20 @@ TS_API ts_status ts_register_backend(const ts_backend *backend, ts_key *key);
  */
 TS_API ts_status ts_backend_open(const char *name, ts_key *key);
 
-/** What a backend's calls cost beside its kernels, since the start. */
+/** Round trips and copies of a backend since the start. */
 typedef struct ts_backend_stats {
-    uint64_t round_trips;  /**< calls that went to the CPU for want of a kernel */
+    uint64_t round_trips;  /**< calls that ran on the CPU because the backend has no kernel */
     uint64_t bytes_in;     /**< copied from the host by the library, round trips included */
     uint64_t bytes_out;    /**< copied to the host */
 } ts_backend_stats;
 /** TS_ERR_DEVICE for a key without a backend. TS_LOG=backend prints each op's first round trip. */
 TS_API ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats);
-/** Memory of a device; the host's for the CPU. TS_ERR_UNSUPPORTED where
- * the backend does not tell. */
+/** Memory of a device; the host's for the CPU. TS_ERR_UNSUPPORTED if the backend does not report
+ *  it. */
 TS_API ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats);
 /**
- * Begins a new count of a device's peak: the bytes in use now; of the host's for the CPU, like
- * ts_memory_reset_peak().
- * TS_ERR_DEVICE: no such device; TS_ERR_UNSUPPORTED where the backend cannot.
+ * Resets a device's peak to the bytes in use now; for the CPU as ts_memory_reset_peak().
+ * TS_ERR_DEVICE: no such device; TS_ERR_UNSUPPORTED: the backend cannot.
  */
 TS_API ts_status ts_device_memory_reset_peak(ts_device device);
 

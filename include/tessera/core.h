@@ -60,7 +60,7 @@ TS_API const char *ts_status_name(ts_status status);
 
 /** Code of the calling thread's last root failure; TS_OK when the record is empty. */
 TS_API ts_status ts_error_code(void);
-/** Message of the last root failure: op, argument, what was expected, what came. "" when empty. */
+/** Message of the last root failure: op, argument, expected and actual value. "" when empty. */
 TS_API const char *ts_error_message(void);
 /** Name of the op that failed, or "" when the failure was not in an op. */
 TS_API const char *ts_error_op(void);
@@ -74,7 +74,7 @@ TS_API void ts_error_clear(void);
  * nothing when the record is empty. */
 TS_API void ts_error_print(void);
 /**
- * Makes a root failure from user code, so that an application's own errors travel the same way.
+ * Records a root failure from user code, so that an application's errors propagate likewise.
  * @return status, for `return ts_error_set(TS_ERR_VALUE, "...", ...)`.
  */
 TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
@@ -89,12 +89,12 @@ static inline ts_status ts_status_of_status(ts_status status) { return status; }
 
 #ifndef __cplusplus
 /**
- * TS_STATUS_OF() and TS_SCALAR() choose by the type of their argument. They keep the argument in a
- * variable of this name, so that the compiler reports a mistake in it once: after the mistake gcc
- * does not declare the variable, and finds this function. Nothing calls it.
+ * TS_STATUS_OF() and TS_SCALAR() select by the type of their argument, which they store in a
+ * variable of this name. If the argument does not compile, gcc does not declare the variable and
+ * finds this function instead, so it reports the mistake once. Nothing calls the function.
  */
 static inline void ts_tried(void) {}
-/** What TS_STATUS_OF() chooses after such a mistake. */
+/** The choice of TS_STATUS_OF() after such a mistake. */
 static inline ts_status ts_status_of_mistake(void (*tried)(void))
 {
     return tried ? TS_ERR_INTERNAL : TS_OK;
@@ -130,14 +130,14 @@ static inline ts_status ts_status_of_mistake(void (*tried)(void))
 typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
 /**
  * Installs the log sink for all threads; NULL restores the default. The default prints to stderr
- * the topic "warning", of which there is a line for each environment variable with a wrong value,
- * and the topics named in TS_LOG (comma separated, or "all").
+ * the topics named in TS_LOG (comma separated, or "all") and the topic "warning", which has a line
+ * for each environment variable with an invalid value.
  */
 TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
-/** Whether somebody listens to `topic`: for lines that are dear to make. */
+/** True if the log writes lines of `topic`. Check it before formatting an expensive line. */
 TS_API bool ts_log_on(const char *topic);
-/** Writes one line, without newline, if somebody listens to `topic`; of its text the first 1,023
- *  bytes, escaped as by ts_escape_text(). */
+/** Writes one line, without newline, if ts_log_on(topic): the first 1,023 bytes of its text,
+ *  escaped as by ts_escape_text(). */
 TS_API void ts_log_write(const char *topic, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -219,7 +219,7 @@ static inline ts_scalar ts_scalar_same(ts_scalar v) { return v; }
 #ifndef __cplusplus
 /** As ts_tried(), for TS_SCALAR(). */
 static inline void ts_boxed(void) {}
-/** What TS_SCALAR() chooses after a mistake in its argument. */
+/** The choice of TS_SCALAR() after a mistake in its argument. */
 static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 {
     return ts_scalar_bool(boxed != NULL);
@@ -243,9 +243,9 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
  * appended, so a library that is newer than its caller reads as many bytes as `size` says and
  * takes the fields behind them as zero. A size of 0, or one that is larger than the library's,
  * is TS_ERR_VALUE. The same holds for ts_module_type, ts_function and ts_training; a ts_backend
- * must have the library's own size. TS_CHECK_OPTS() of check.h is the one check. A number whose
- * default is not 0, and a tensor that is optional, are given by their address: NULL there is the
- * default. So a tensor that is NULL failed, in options as everywhere.
+ * must have the library's own size. TS_CHECK_OPTS() of check.h makes the check. A number whose
+ * default is not 0, and an optional tensor, are given by address, where NULL is the default. A NULL
+ * tensor behind the address means a failed call, as elsewhere.
  */
 #ifndef __cplusplus
 /** The address of a struct of options with its size, for one call:
@@ -278,7 +278,7 @@ TS_API const char *ts_format_sizes(char *buffer, size_t size, const int64_t *siz
 TS_API uint32_t ts_version(const ts_tensor *t);
 /** Address of the first element for reading; NULL for META and empty tensors. */
 TS_API const void *ts_data(const ts_tensor *t);
-/** Address of the first element for writing; bumps the version. */
+/** Address of the first element for writing; increments the version. */
 TS_API void *ts_data_mut(ts_tensor *t);
 
 /**
@@ -288,16 +288,15 @@ TS_API void *ts_data_mut(ts_tensor *t);
  */
 TS_API ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes, int ndim);
 /**
- * Contiguous tensor on the CPU over memory from outside; nothing is copied, and ops that write to
- * the tensor write there.
+ * Contiguous tensor on the CPU over memory of the caller. Nothing is copied; ops that write to the
+ * tensor write to that memory.
  * @param data     numel elements of `dtype`, row-major, at a multiple of the element's size; may be
  *                 NULL when numel is 0
  * @param sizes    ndim sizes
- * @param release  called once, in whichever thread gives up the last tensor that shares the memory,
- *                 with payload, data and its bytes; must not call ops.
- *                 NULL when the caller keeps the memory alive for as long as any such tensor lives
- *                 (nodes of a graph hold some).
- * @param payload  handed to release
+ * @param release  called once with payload, data and its bytes, in the thread that releases the
+ *                 last tensor of the memory; must not call ops. NULL: the caller keeps the memory
+ *                 alive while any such tensor lives (nodes of a graph hold some).
+ * @param payload  passed to release
  *
  * After an error release is never called and the memory is still the caller's.
  * Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_NULL, TS_ERR_VALUE (alignment), TS_ERR_MEMORY.
@@ -314,16 +313,16 @@ typedef struct ts_scope {
 } ts_scope;
 
 /**
- * What TS_SCOPE does at the begin of its block. Always 0: without memory for a list of its own,
- * the scope's temporaries go to the enclosing one.
+ * Opens a scope; TS_SCOPE calls it at the start of its block. Returns 0, also without memory for a
+ * list of its own: then the scope's temporaries go to the enclosing scope.
  * @param place  "file:line" for messages, a constant; may be NULL
  */
 TS_API int ts_scope_enter(ts_scope *scope, const char *place);
 /**
- * What TS_SCOPE does at the end of its block: releases the scope's temporaries, and those of scopes
- * inside it that a jump or an exception passed over. Key masks, grad mode and autocast regions are
- * again those of the begin. TS_ERR_STATE is recorded, and nothing else happens, when the scope is
- * not open in the calling thread: it was left before, or ended with a scope around it.
+ * Ends a scope; TS_SCOPE calls it at the end of its block. Releases the scope's temporaries, and
+ * those of inner scopes that a jump or an exception skipped. Restores key masks, grad mode and
+ * autocast regions of the scope's start. If the scope is not open in the calling thread, because it
+ * or a scope around it has ended, records TS_ERR_STATE and does nothing else.
  */
 TS_API void ts_scope_leave(ts_scope *scope);
 
@@ -337,8 +336,8 @@ TS_API void ts_scope_leave(ts_scope *scope);
     int TS_CAT(ts_entered_, __LINE__) __attribute__((unused)) =                                    \
         ts_scope_enter(&TS_CAT(ts_scope_, __LINE__), __FILE__ ":" TS_TEXT(__LINE__))
 
-/** Moves t from the innermost scope to its parent and returns it;
- *  what an outer scope owns stays there. NULL-safe. */
+/** Moves t from the innermost scope to its parent and returns it; a tensor of an outer scope stays
+ *  there. NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
 /** Releases a temporary before its scope ends. NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);
@@ -377,8 +376,7 @@ typedef struct ts_memory_stats {
 
 /** Statistics of the host allocator over all threads. */
 TS_API ts_memory_stats ts_memory_get_stats(void);
-/** Begins a new count of the peak: the bytes in use now. ts_device_memory_reset_peak() does so
- *  for a device. */
+/** Resets the peak to the bytes in use now. For a device: ts_device_memory_reset_peak(). */
 TS_API void ts_memory_reset_peak(void);
 
 /** Library version, e.g. "0.1.0". */

@@ -3,9 +3,9 @@
  * Devices beside the CPU as a user sees them: waiting, streams, events, pinned host memory.
  *
  * A backend with streams works asynchronously: an op returns when its work is queued on the calling
- * thread's current stream of the device. Whatever brings values to the host (ts_item(),
- * ts_copy_to(), ts_print(), ts_to_device() to the CPU) waits by itself. On a device without streams
- * all of this is allowed and does nothing.
+ * thread's current stream of the device. Calls that bring values to the host (ts_item(),
+ * ts_copy_to(), ts_print(), ts_to_device() to the CPU) wait. On a device without streams these
+ * functions are allowed and do nothing.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_DEVICE_H
@@ -22,10 +22,10 @@ typedef struct ts_stream ts_stream;
 typedef struct ts_event ts_event;
 
 /**
- * The device that a program is to use, by what its user wrote: "auto" is the first device
- * of the backends that come with the library, else the CPU, and never an error; "cpu", "cuda",
- * "cuda:1" are these, opened as by ts_backend_open(), and must exist.
- * @param why   receives a line that says why it is this one, cut to `size` bytes; may be NULL
+ * Opens the device of this name. "auto" is the first device of the backends that come with the
+ * library, else the CPU, and never an error. "cpu", "cuda" and "cuda:1" must exist; their backend
+ * is opened as by ts_backend_open().
+ * @param why   receives the reason for the choice, one line cut to `size` bytes; may be NULL
  *
  * Errors: TS_ERR_VALUE (no such name), TS_ERR_DEVICE (no such device, no driver, a driver too old),
  * and those of ts_backend_open().
@@ -57,10 +57,10 @@ TS_API ts_status ts_stream_synchronize(ts_device device, ts_stream *stream);
 TS_API ts_status ts_event_new(ts_device device, ts_event **event);
 /** NULL is allowed. */
 TS_API void ts_event_free(ts_device device, ts_event *event);
-/** Puts the event behind what is queued on the calling thread's current stream. */
+/** Records the event after the work queued on the calling thread's current stream. */
 TS_API ts_status ts_event_record(ts_device device, ts_event *event);
-/** Lets what is queued later on the calling thread's current stream wait
- * for the event. The host goes on. */
+/** Makes later work on the calling thread's current stream wait for the event. The host does not
+ *  wait. */
 TS_API ts_status ts_event_wait(ts_device device, ts_event *event);
 /** The host waits for the event. */
 TS_API ts_status ts_event_synchronize(ts_device device, ts_event *event);
@@ -69,16 +69,15 @@ TS_API ts_status ts_event_synchronize(ts_device device, ts_event *event);
 TS_API ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, double *ms);
 
 /**
- * Tells the device's allocator that work on the calling thread's current stream uses t,
- * which was made on another: its memory is not handed out again before that work is done.
+ * Tells the device's allocator that work on the calling thread's current stream uses t, which was
+ * made on another stream. The allocator does not reuse its memory before that work is done.
  */
 TS_API ts_status ts_record_stream(ts_tensor *t);
 
 /**
- * Uninitialised contiguous tensor on the CPU in memory that `device` copies from without a stop
- * (pinned memory); ordinary memory where the backend has none. A copy from it is only queued:
- * write to it again after ts_synchronize() or a wait on the stream. Copies to the CPU wait
- * by themselves, to it as to any.
+ * Uninitialised contiguous tensor on the CPU in pinned memory, from which `device` copies without
+ * waiting; ordinary memory if the backend has none. A copy from it is only queued: write to it
+ * again after ts_synchronize() or a wait on the stream. Copies to it wait, as all to the CPU do.
  * @param sizes  ndim sizes
  */
 TS_API ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);

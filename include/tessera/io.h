@@ -2,10 +2,10 @@
  * @file io.h
  * Tensors in files: safetensors, npy, checkpoints of a training run.
  *
- * Files are untrusted: everything is checked before a tensor is allocated, and what is wrong is an
- * error that names the file, what was expected and what came (TS_ERR_FORMAT). Files are replaced,
- * never rewritten in place: a failed or killed save leaves what was there before, and somebody who
- * still reads the old file goes on reading the old file. Formats and guarantees: docs/files.md.
+ * Files are untrusted: everything is checked before a tensor is allocated. An invalid file is
+ * TS_ERR_FORMAT, with the file and the expected and actual value. Files are replaced, never
+ * rewritten in place: a failed or killed save leaves the old file, and a reader of the old file is
+ * not disturbed. Formats and guarantees: docs/files.md.
  *
  * An opened file may be read by several threads at once; closing it, and saving, belong to one.
  */
@@ -75,8 +75,8 @@ TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *
                                           ts_tensor *dst);
 
 /**
- * Writes tensors, contiguous or not, of any device but META; each is copied to the CPU as
- * its turn comes. The bytes depend on names, values and metadata alone, not on the order
+ * Writes tensors of any dtype, strides and device but META; each is copied to the CPU in turn. The
+ * bytes depend on names, values and metadata alone, not on the order
  * in which they are given: data is ordered by dtype (i64, f64, f32, i32, bf16, f16, u8, bool),
  * then by name; metadata by key.
  * @param names    n distinct names in UTF-8 of at most 1,024 bytes, none "__metadata__"

@@ -1,10 +1,9 @@
 /**
  * @file kernel.h
- * What a kernel sees of its call, and what a shape rule says about it:
- * for backends and operators that live outside the library.
+ * The interface of kernels and shape rules, for backends and operators outside the library.
  *
- * A kernel of an op with a shape rule is called when everything is decided: arguments are checked,
- * cast to the dtype to compute in and packed if need be, results are there. It reads the frame
+ * A kernel of an op with a shape rule runs last: its arguments are checked, cast to the compute
+ * dtype and packed if need be, and its results exist. It reads the frame
  * (arguments in frame->args, results in frame->rets, frame->rng for a random op) and the functions
  * below, and writes the results. A pointwise kernel needs ts_kernel_space() alone.
  */
@@ -45,8 +44,8 @@ TS_API ts_dtype ts_kernel_dtype(const ts_frame *frame);
 TS_API ts_device ts_kernel_device(const ts_frame *frame);
 /** The stream that work goes to: the thread's current one of that device. */
 TS_API ts_stream *ts_kernel_stream(const ts_frame *frame);
-/** Address of a tensor's first element in its device's memory; NULL for an empty tensor. Writes are
- *  counted by what called the kernel. */
+/** Address of a tensor's first element in its device's memory; NULL for an empty tensor. The entry
+ *  that calls the kernel counts writes. */
 TS_API void *ts_kernel_data(const ts_tensor *t);
 
 /** Operands of a pointwise op: its result and up to five arguments. */
@@ -65,8 +64,8 @@ typedef struct ts_operand {
                                         ts_scalar_store(&frame->args[arg], TS_F32, &number) */
 } ts_operand;
 
-/** The space a pointwise kernel runs over: dims of size 1 are gone, neighbours
- *  that all operands step through evenly are one. Contiguous operands give one dim. */
+/** The iteration space of a pointwise kernel. Dims of size 1 are removed, and neighbouring dims are
+ *  merged if all operands allow it. Contiguous operands give one dim. */
 typedef struct ts_space {
     int ndim;                     /**< at least 1 */
     int operands;                 /**< the result, operand[0], included */
@@ -78,14 +77,14 @@ typedef struct ts_space {
 /** The space of the running pointwise op. TS_ERR_STATE for any other op.
  *  Arguments that are absent (such as a bound of clamp) are not among the operands. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
-/** The number that a host operand holds, in the operand's dtype; one that is wide was rounded. */
+/** The number of a host operand, rounded to the operand's dtype; a wide one is rounded too. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
-/** What shape rules of ops that are not pointwise leave for their kernels. */
+/** Numbers that shape rules of ops that are not pointwise pass to their kernels. */
 typedef struct ts_rows {
     int64_t dim;   /**< the dim that the op works along */
     int64_t outer; /**< elements before it */
-    int64_t count; /**< elements along it; reductions: bit d is set when dim d goes */
+    int64_t count; /**< elements along it; reductions: bit d is set if dim d is reduced */
     int64_t inner; /**< elements behind it */
 } ts_rows;
 /**
@@ -97,13 +96,12 @@ typedef struct ts_rows {
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
 
 /**
- * Log-sums of exponentials up to this magnitude tell cross_entropy's gradient the probabilities to
- * 2^-20. Beyond, so many digits are lost that kernels make the probabilities exp(x - lse) of a
- * position add up to 1 again.
+ * Up to this magnitude of a log-sum of exponentials, exp(x - lse) gives cross_entropy's gradient
+ * the probabilities to 2^-20. Above it, kernels normalise a position's probabilities again.
  */
 enum { TS_LSE_EXACT = 32 };
 
-/** What a call of attention asks for, forward or backward; docs/attention.md has the formulas. */
+/** A decoded call of attention, forward or backward; docs/attention.md has the formulas. */
 typedef struct ts_attention {
     const ts_tensor *query, *key, *value;
     const ts_tensor *mask;                        /**< 0 to 4 dims, bool or floating,
@@ -127,18 +125,18 @@ TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 /**
  * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape
  * rule and those whose sizes depend on values (nonzero, masked_select: arguments come as they are,
- * but checked); a result that was given must fit and stays.
+ * but checked); a result that the caller gave must fit and stays.
  * @param sizes  ndim sizes
  */
 TS_API ts_status ts_kernel_result(ts_frame *frame, int i, const int64_t *sizes, int ndim,
                                   ts_dtype dtype);
-/** Gives a tensor that the kernel made with other ops as result i. NULL passes a failure on. */
+/** Sets result i to a tensor that the kernel made with other ops. NULL passes a failure on. */
 TS_API ts_status ts_kernel_give(ts_frame *frame, int i, ts_tensor *t);
 
 /** Memory for the time of a call, from the device's allocator (the CPU's for host scratch);
  *  NULL with an error. bytes above 0. */
 TS_API void *ts_scratch_take(ts_device device, int64_t bytes);
-/** Gives it back; work that uses it may still be queued on the current stream. */
+/** Releases it; work that uses it may still be queued on the current stream. */
 TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
 
 /** Writes a boxed number as an element of `dtype`, rounded as a cast would. */
@@ -150,7 +148,7 @@ TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status statu
 
 /* ------------------------------------------------------------- operators at run time ---- */
 
-/** What an op registered at run time has beside its kernels; zero is default. */
+/** Options of ts_register_op_ex(); zero is default. */
 typedef struct ts_op_opts {
     size_t size; /**< sizeof(ts_op_opts) */
     /** Checks arguments and says what the results are, by the ts_rule_ functions. Every call runs

@@ -17,13 +17,13 @@
 
 TS_BEGIN_DECLS
 
-/** For whom a layer is switched. */
+/** The threads for which a layer is switched. */
 typedef enum ts_layer_scope {
     TS_THIS_THREAD,
     TS_ALL_THREADS /**< present and future ones */
 } ts_layer_scope;
 
-/** What a layer found. Strings and frame are valid during the call. */
+/** A report of a layer. Strings and frame are valid during the callback. */
 typedef struct ts_layer_report {
     const char *layer;     /**< "nan", "shapes" or "determinism" */
     const ts_frame *frame; /**< the call; its results are there */
@@ -36,19 +36,19 @@ typedef struct ts_layer_report {
 typedef void (*ts_layer_report_fn)(void *payload, const ts_layer_report *report);
 
 /**
- * Where reports go, for all threads: a callback, else a file, line by line;
- * both NULL: the topic "layers" of the log. To be set before the layers are switched on.
+ * Sets the destination of reports for all threads: a callback, else a file, line by line; both
+ * NULL: the topic "layers" of the log. Call it before the layers are switched on.
  */
 TS_API void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file);
 
 /**
- * The NaN finder: looks for NaN and infinity in the floating results of each op and in what it
- * wrote. The first op whose output has one while its inputs had none fails with TS_ERR_VALUE,
- * which names the op, its arguments and the result; it is reported as well. Later ones pass
- * until ts_nan_finder_reset().
+ * The NaN finder checks the f64, f32, bf16 and f16 results and written tensors of each op for NaN
+ * and infinity. The first op whose output has one while its inputs have none is reported and fails
+ * with TS_ERR_VALUE, which names the op, its arguments and the result. Later ops pass until
+ * ts_nan_finder_reset().
  */
 TS_API ts_status ts_nan_finder(ts_layer_scope scope, bool on);
-/** Lets the finder look for a first op again. */
+/** Makes the finder report the next op as the first again. */
 TS_API void ts_nan_finder_reset(void);
 
 /** The shape logger: reports each op with the sizes, dtypes and devices
@@ -56,9 +56,9 @@ TS_API void ts_nan_finder_reset(void);
 TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
 
 /**
- * The determinism checker: runs each op twice, with the same random numbers, on copies of what it
- * writes, and compares the results bit by bit. A difference is reported, and the call fails with
- * TS_ERR_STATE. Ops whose results are not initialised (empty) are passed over.
+ * The determinism checker runs each op twice with the same random numbers, on copies of the tensors
+ * it writes, and compares the results bit by bit. A difference is reported, and the call fails with
+ * TS_ERR_STATE. Ops with uninitialised results (empty) are skipped.
  */
 TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
 

@@ -1,7 +1,7 @@
 /**
  * @file program.h
- * What a program around the library needs to be right for every user: files that are opened and
- * replaced safely, numbers that look the same in every locale, a strict command line.
+ * Helpers for programs: files that are opened and replaced safely, numbers that are the same in
+ * every locale, a strict command line.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_PROGRAM_H
@@ -88,7 +88,7 @@ typedef struct ts_argument {
 /**
  * Reads a command line: options as --name VALUE or --name=VALUE in any order, then "--" if need be,
  * words by the order of their rows. --help prints `about` and all arguments; their values before
- * the call are shown as the defaults. A mistake is told on stderr with the usage.
+ * the call are shown as the defaults. A mistake is printed to stderr with the usage.
  * @param about   what the program does, as whole lines
  * @param status  receives what main() returns when the program is to end: 0 after --help, 2 after
  *                a mistake
@@ -97,8 +97,8 @@ typedef struct ts_argument {
 TS_API bool ts_program_begin(int argc, char **argv, const char *about,
                              const ts_argument *arguments, int n, int *status);
 /**
- * What main() returns: status, or 1 in place of 0 when standard output took less than was printed,
- * which is told on stderr. A full disk and a closed pipe come to light only here.
+ * Flushes standard output and returns main()'s result: status, or 1 instead of 0 if output was lost
+ * to a full disk or a closed pipe, which it prints to stderr.
  */
 TS_API int ts_program_end(int status);
 

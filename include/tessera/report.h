@@ -1,6 +1,6 @@
 /**
  * @file report.h
- * What a run shows of itself: a progress line, a CSV log, SVG charts, tables.
+ * Reports of a run: a progress line, a CSV log, SVG charts, tables.
  *
  * Every object belongs to the thread that uses it; calls on one object from several threads need
  * a lock of the caller's. Strings given to these functions are copied. Numbers are written with a
@@ -18,7 +18,7 @@ TS_BEGIN_DECLS
 
 /* --------------------------------------------------------------------- progress line ---- */
 
-/** A line that tells how far a loop is. */
+/** A line that shows the progress of a loop. */
 typedef struct ts_progress ts_progress;
 
 /** How ts_progress draws. */

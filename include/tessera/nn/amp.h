@@ -1,22 +1,21 @@
 /**
  * @file amp.h
- * Scaling of gradients for training in f16, whose smallest numbers vanish: the loss is
- * multiplied by a scale, the gradients divided by it as the step reads them, and a step
- * whose gradients overflowed is left out. With bf16, which has f32's range, none of this is
- * needed. Regions: autocast.h.
+ * Gradient scaling for training in f16, where small gradients become 0. The loss is multiplied by a
+ * scale, the step divides the gradients by it as it reads them, and a step whose gradients
+ * overflowed is skipped. bf16 has the range of f32 and needs no scaling. Regions: autocast.h.
  *
  *     TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, loss)));
  *     TS_TRY(ts_grad_scaler_step(scaler, opt)); // skipped when a gradient is not finite
  *     TS_TRY(ts_grad_scaler_update(scaler));
  *     ts_optimizer_zero_grad(opt);
  *
- * A step clips by the optimizer's own number, ts_optimizer_set_max_norm().
- * Whoever looks at gradients before the step calls ts_grad_scaler_unscale() first.
+ * A step clips if ts_optimizer_set_max_norm() is set. To look at gradients before the step, call
+ * ts_grad_scaler_unscale() first.
  *
  * The rule is that of torch.amp.GradScaler: a step with a gradient that is not finite multiplies
  * the scale by backoff_factor; growth_interval steps without one multiply it by growth_factor,
- * as long as it stays finite in f32. Whether a gradient is finite, the scale and what follows from
- * them stay on the device: a step does not wait for it. What reads a number of the scaler does.
+ * as long as it stays finite in f32. The scale and the result of the check stay on the device, so a
+ * step does not wait for it. Functions that read a number of the scaler do.
  *
  * A scaler belongs to one thread at a time. In steady state it calls no system allocator.
  */
@@ -48,25 +47,24 @@ TS_API void ts_grad_scaler_free(ts_grad_scaler *s);
 /** loss times the scale, in f32 at least; of the innermost scope. */
 TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
 /**
- * Divides the gradients of o's parameters by the scale, in one call that writes all, and notes
- * whether all are finite. A step does without; this is for those who look at gradients before it.
- * Once per optimizer and update. Errors: TS_ERR_STATE when that is done already, TS_ERR_DTYPE for
- * gradients of f16, which would vanish without their scale (a step takes them).
+ * Divides the gradients of o's parameters by the scale and records whether all are finite. A step
+ * does not need it; use it to look at gradients before the step, once per optimizer and update.
+ * Errors: TS_ERR_STATE for a second call before the update, TS_ERR_DTYPE for f16 gradients, which
+ * would vanish without their scale (a step takes them).
  */
 TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
-/** Steps o: by gradients that ts_grad_scaler_unscale() has divided, or else divided by the scale
- *  as they are read and left as they are. Clips if o does, by the norm of what is divided.
- *  The device leaves the step out when a gradient is not finite, of the second kind also when
- *  the norm of all is not, in f32 or, with gradients of f64, in f64. TS_ERR_STATE for a second
- *  step before an update. */
+/** Steps o. Uses the gradients that ts_grad_scaler_unscale() divided; else divides them as it reads
+ *  them, without writing them. Clips if o does, by the norm of the divided gradients. The device
+ *  skips the step if a gradient is not finite; without ts_grad_scaler_unscale() also if the norm of
+ *  all gradients is not, in f32 or, with f64 gradients, in f64. TS_ERR_STATE for a second step
+ *  before an update. */
 TS_API ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o);
-/** Adapts the scale to what the steps since the last update found.
- * TS_ERR_STATE when there were none. */
+/** Adapts the scale to the steps since the last update. TS_ERR_STATE if there were none. */
 TS_API ts_status ts_grad_scaler_update(ts_grad_scaler *s);
 
-/** The present scale, once the device has been waited for; 1 when disabled or NULL. */
+/** The present scale; waits for the device. 1 if disabled or NULL. */
 TS_API double ts_grad_scaler_get_scale(const ts_grad_scaler *s);
-/** Number of steps left out so far, once the device has been waited for. */
+/** Number of steps skipped so far; waits for the device. */
 TS_API int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s);
 
 /** Writes at most `room` of the scaler's numbers to out, for checkpoints;

@@ -35,7 +35,7 @@ TS_BEGIN_DECLS
 
 typedef struct ts_module ts_module;
 
-/** What a kind of module is; lives at least as long as its modules. */
+/** A kind of module; must live at least as long as its modules. */
 typedef struct ts_module_type {
     size_t size;         /**< sizeof(ts_module_type) */
     const char *name;    /**< "Linear", for messages */
@@ -56,7 +56,7 @@ TS_API void *ts_module_payload(const ts_module *m);
 TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
 
 /**
- * Adds a parameter: holds t and lets it ask for gradients (t must be a leaf of a floating dtype).
+ * Adds a parameter: holds t and makes it require grad (t must be an f64, f32, bf16 or f16 leaf).
  * @param name  not empty, without '.', unique in the module
  * @param t     NULL passes a failure on; TS_NONE: nothing is added, and *slot is TS_NONE
  * @param slot  receives t; may be NULL
@@ -78,11 +78,11 @@ TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
 /** Training mode (dropout works) or evaluation, for the module and all below. */
 TS_API void ts_module_train(ts_module *m, bool train);
 TS_API bool ts_module_training(const ts_module *m);
-/** Lets all parameters ask for gradients, or none. */
+/** Sets whether all parameters require grad. */
 TS_API ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad);
 /** Removes the gradients of all parameters. */
 TS_API void ts_module_zero_grad(ts_module *m);
-/** Elements of all parameters; one that stands twice counts once. */
+/** Elements of all parameters; a shared parameter counts once. */
 TS_API int64_t ts_module_num_parameters(const ts_module *m);
 /**
  * Converts parameters and buffers of floating dtypes. They become new tensors (slots follow), so
@@ -97,7 +97,7 @@ TS_API int ts_module_num_children(const ts_module *m);
 TS_API ts_module *ts_module_child(const ts_module *m, int index);
 TS_API const char *ts_module_child_name(const ts_module *m, int index);
 
-/** What a tensor is to its module. */
+/** The role of a tensor in its module. */
 typedef enum ts_member_kind {
     TS_MEMBER_PARAMETER,
     TS_MEMBER_BUFFER,
@@ -118,7 +118,7 @@ typedef struct ts_named_tensors {
     const char **names;
     ts_tensor **tensors;
 } ts_named_tensors;
-/** Gives up what a list holds and empties it. NULL-safe. */
+/** Releases the references of a list and empties it. NULL-safe. */
 TS_API void ts_named_tensors_free(ts_named_tensors *list);
 /** All parameters, each once, under the first of its names. */
 TS_API ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list);

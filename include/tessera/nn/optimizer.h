@@ -2,9 +2,9 @@
  * @file optimizer.h
  * SGD, Adam and AdamW over groups of parameters, learning-rate schedules, clipping.
  *
- * A step is one op call for all tensors of a group that have a gradient; parameters without one are
- * left alone, and so is their count of steps. In steady state a step calls no system allocator. An
- * optimizer belongs to one thread at a time.
+ * A step is one op call for all parameters of a group that have a gradient; the others, and their
+ * count of steps, stay unchanged. Parameters are f64, f32, bf16 or f16. In steady state a step
+ * calls no system allocator. An optimizer belongs to one thread at a time.
  *
  * For a bf16 or f16 parameter the optimizer holds an f32 copy, made when the parameter is
  * added: steps update that copy and the f32 state beside it, then round it into the parameter,
@@ -29,7 +29,7 @@ typedef struct ts_group_opts {
     size_t size; /**< sizeof(ts_group_opts) */
     double lr;
     double weight_decay; /**< in the gradient for SGD and Adam, decoupled for AdamW */
-    double momentum;     /**< SGD; stays 0 when it was 0 at first: no buffers are held then */
+    double momentum;     /**< SGD; a group that starts with 0 has no buffers and keeps 0 */
     double dampening;    /**< SGD */
     bool nesterov;       /**< SGD */
     double beta1, beta2, eps; /**< Adam, AdamW */
@@ -44,7 +44,7 @@ TS_API ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind);
 /** An optimizer with one group, the parameters of m. */
 TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind,
                                       const ts_group_opts *opts);
-/** Gives up parameters and state. NULL-safe. */
+/** Releases parameters and state. NULL-safe. */
 TS_API void ts_optimizer_free(ts_optimizer *o);
 
 /**
@@ -65,20 +65,19 @@ TS_API ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index);
 TS_API ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n);
 
 /**
- * Clips in each step from now on: the rule reads every gradient times min(1,
- * max_norm / (norm + 1e-6)), where norm is that of all gradients of all groups together, which
- * are then on one device. Unlike with ts_clip_grad_norm(), which scales the gradients themselves,
- * they stay as they are, so a step is one pass that reads them and one that steps; the device does
- * it without the host's waiting. As there, a norm that is not finite shows in the parameters.
- * The factor is f32, for gradients of f64 too. It is no part of the optimizer's state.
- * @param max_norm  finite and >= 0; 0, as at first: no clipping
+ * Clips in each later step: the rule multiplies every gradient by min(1, max_norm / (norm + 1e-6)),
+ * where norm is that of all gradients of all groups, which must be on one device. The gradients
+ * themselves are not written, unlike with ts_clip_grad_norm(); the host does not wait. A norm that
+ * is not finite makes the parameters not finite. The factor is f32, also for f64 gradients. It is
+ * not part of the optimizer's state.
+ * @param max_norm  finite and >= 0; 0, the default: no clipping
  * Errors: TS_ERR_VALUE, TS_ERR_NULL; the step's: TS_ERR_DEVICE, before it writes.
  */
 TS_API ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm);
 
 /** Updates the parameters by their gradients, which are only read. */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o);
-/** Removes the gradients, so that the next ones are taken without a sum. */
+/** Removes the gradients; the next ones are stored without a sum. */
 TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 
 /* ------------------------------------------------------------------------- checkpoints ---- */

@@ -43,7 +43,7 @@ TS_API int64_t ts_run_id(const ts_run *run);
  */
 TS_API ts_csv *ts_run_log(const ts_run *run, const char *const *columns, int ncolumns,
                           int64_t last_step);
-/** Gives the folder back. NULL-safe. */
+/** Releases the folder. NULL-safe. */
 TS_API void ts_run_close(ts_run *run);
 
 TS_END_DECLS

@@ -91,9 +91,7 @@ TS_API ts_tensor *ts_randint_(ts_tensor *t, int64_t low, int64_t high);
 /** Random permutation of 0 to n - 1, (n) i64, by Fisher and Yates. */
 TS_API ts_tensor *ts_randperm(int64_t n);
 
-/**
- * 1 with the probability that p's element states, else 0; sizes and dtype of p, which is floating.
- */
+/** 1 with the probability of p's element, else 0; sizes and dtype of p, which is floating. */
 TS_API ts_tensor *ts_bernoulli(ts_tensor *p);
 /** 1 with one probability in [0, 1], else 0; of any dtype. */
 TS_API ts_tensor *ts_bernoulli_p(const int64_t *sizes, int ndim, double p, ts_dtype dtype);
@@ -155,7 +153,7 @@ TS_API ts_tensor *ts_view(ts_tensor *self, const int64_t *sizes, int ndim);
 /** As ts_view() when the strides allow it, else a copy. */
 TS_API ts_tensor *ts_reshape(ts_tensor *self, const int64_t *sizes, int ndim);
 
-/** Dim i of the result is dim dims[i] of self; all dims are named once. */
+/** Dim i of the result is dim dims[i] of self; dims names each dim once. */
 TS_API ts_tensor *ts_permute(ts_tensor *self, const int64_t *dims, int ndims);
 
 /** Dims dim0 and dim1 change places. */
@@ -183,7 +181,7 @@ TS_API ts_tensor *ts_slice(ts_tensor *self, int dim, int64_t start, int64_t end,
 /** Element `index` along dim, without the dim. */
 TS_API ts_tensor *ts_select(ts_tensor *self, int dim, int64_t index);
 
-/** Elements (i, i + offset) of dims dim1 and dim2 as a new last dim; the two are gone. */
+/** Elements (i, i + offset) of dims dim1 and dim2 as a new last dim in place of the two. */
 TS_API ts_tensor *ts_diagonal(ts_tensor *self, int64_t offset, int dim1, int dim2);
 
 /** Copy of self with `src` in the place of ts_slice(self, dim, start, end, step). */
@@ -399,7 +397,7 @@ TS_API ts_tensor *ts_clamp_backward(ts_tensor *grad, ts_tensor *self, const ts_s
 /* ------------------------------------------------------------------------------- compare ---- */
 /*
  * Comparisons and tests, which give bool, and choices made by them. Shapes broadcast;
- * dtypes promote for the comparison as in pointwise.h. _out forms need a destination of bool.
+ * dtypes promote for the comparison as in arithmetic. _out forms need a destination of bool.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
@@ -552,10 +550,10 @@ TS_API ts_tensor *ts_masked_fill_scalar_(ts_tensor *self, ts_tensor *mask, ts_sc
 /*
  * Elementary functions of one tensor. The result has self's sizes.
  *
- * neg to frac keep the dtype (rounding an integer gives it back); from exp on, integers and bool
- * are computed in f32 and give f32. f32 results are within 2 ulp of the exact value, rounded
- * functions, neg, abs, square and sqrt exact. In-place and _out forms need the result's dtype,
- * shape and device. Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_MEMORY.
+ * neg to frac keep the dtype, and rounding an integer returns it. From exp on, integers, bool,
+ * bf16 and f16 are computed in f32; integers and bool give f32. f32 results are within 2 ulp,
+ * rounded functions, neg, abs, square and sqrt exact. In-place and _out forms need the result's
+ * dtype, shape and device. Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_MEMORY.
  */
 
 /** -self. Not defined for bool. */
@@ -764,11 +762,11 @@ TS_API ts_tensor *ts_erfc_out(ts_tensor *out, ts_tensor *self);
 /* ---------------------------------------------------------------------------- activation ---- */
 /*
  * Activation functions. The result has self's sizes; sigmoid and tanh give f32 for integers, relu
- * keeps integers, the others want a floating dtype. In-place and _out forms need the result's
- * dtype, shape and device. Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_MEMORY.
+ * keeps integers, the others take f64, f32, bf16 and f16. In-place and _out forms need the
+ * result's dtype, shape and device. Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_MEMORY.
  *
- * The _backward ops are the fused gradients: grad times the derivative at self (or,
- * where the name of the argument says so, computed from the result).
+ * The _backward ops are the fused gradients: grad times the derivative at self, or, if the
+ * argument is named result, computed from the result.
  */
 
 /**
@@ -879,13 +877,13 @@ TS_API ts_tensor *ts_mish_out(ts_tensor *out, ts_tensor *self);
 
 /* -------------------------------------------------------------------------------- reduce ---- */
 /*
- * Reductions. `ts_f(t)` is over all elements; `_dims` over a list of dims (negative ones count from
- * the end, an empty list means all), `_dim` over one; keepdim leaves reduced dims with size 1;
- * `_out` writes to a tensor of the exact result sizes and dtype. Sums are folded in fixed
- * blocks: their bits do not depend on the number of threads, their error grows with the logarithm
- * of the length. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_VALUE (a dim twice),
- * TS_ERR_DTYPE, TS_ERR_SHAPE (nothing to reduce where no neutral value exists, or `out` does
- * not fit), TS_ERR_MEMORY.
+ * `ts_f(t)` reduces all elements, `_dims` over a list of dims (negative ones count from
+ * the end; empty: all), `_dim` over one; keepdim leaves reduced dims with size 1; `_out` writes to
+ * a tensor of the exact sizes and dtype. Sums are folded in fixed blocks: bits do not depend on
+ * the number of threads, errors grow with the logarithm of the length; bf16 and f16 are summed in
+ * f32. mean, var, std, norm and logsumexp take floating dtypes only. Errors: TS_ERR_INDEX (dim out
+ * of range), TS_ERR_VALUE (a dim twice), TS_ERR_DTYPE, TS_ERR_SHAPE (no element and no neutral
+ * value, or a wrong `out`), TS_ERR_MEMORY.
  */
 
 /**
@@ -895,8 +893,8 @@ TS_API ts_tensor *ts_mish_out(ts_tensor *out, ts_tensor *self);
 TS_API ts_tensor *ts_sum_to_size(ts_tensor *self, const int64_t *sizes, int ndim);
 
 /**
- * A view of a reduction's result over what was reduced: `sizes` are the reduced tensor's, `dims`
- * those of the reduction (none: all), whether they were kept in self or not. The gradient of a sum.
+ * A view of a reduction's result, expanded to the sizes of the reduced tensor. `sizes` are those
+ * sizes, `dims` the reduced dims (none: all), kept in self or not. The gradient of a sum.
  */
 TS_API ts_tensor *ts_unreduce(ts_tensor *self, const int64_t *sizes, int ndim, const int64_t *dims,
                               int ndims);
@@ -977,7 +975,7 @@ TS_API ts_tensor *ts_any_out(ts_tensor *out, ts_tensor *self, const int64_t *dim
 
 /**
  * Variance of all elements: the sum of squared deviations from the mean over max(0, n -
- * correction); the correction is 1 where it is no parameter. 0 for equal elements on the CPU.
+ * correction). Forms without a correction parameter use 1. 0 for equal elements.
  */
 TS_API ts_tensor *ts_var(ts_tensor *self);
 /** ts_var() over some dims; keepdim leaves them with size 1. */
@@ -990,8 +988,8 @@ TS_API ts_tensor *ts_var_out(ts_tensor *out, ts_tensor *self, const int64_t *dim
                              double correction, bool keepdim);
 
 /**
- * Standard deviation of all elements, the square root of ts_var(); the correction is 1 where it is
- * no parameter.
+ * Standard deviation of all elements, the square root of ts_var(). Forms without a correction
+ * parameter use 1.
  */
 TS_API ts_tensor *ts_std(ts_tensor *self);
 /** ts_std() over some dims; keepdim leaves them with size 1. */
@@ -1067,8 +1065,8 @@ TS_API ts_tensor *ts_min_dim(ts_tensor *self, int dim, bool keepdim, ts_tensor *
  */
 
 /**
- * y[k] = x[0] + … + x[k] along dim (negative counts from the end). Integers and bool give i64; sums
- * of f32 are kept in f64 and rounded one by one.
+ * y[k] = x[0] + … + x[k] along dim (negative counts from the end). Integers and bool give i64. f32,
+ * bf16 and f16 are summed in f64, and each result is rounded.
  */
 TS_API ts_tensor *ts_cumsum(ts_tensor *self, int dim);
 /** ts_cumsum() in place: writes to self and returns it. */
@@ -1080,8 +1078,9 @@ TS_API ts_tensor *ts_cumsum_reversed(ts_tensor *self, int dim);
 
 /* -------------------------------------------------------------------------------- matmul ---- */
 /*
- * Products of matrices. Operands have one dtype (floating, i64, i32 or u8) and device;
- * any of them may be a transposed view, which costs nothing. A product over no elements is 0.
+ * Products of matrices. Operands have one dtype (f64, f32, bf16, f16, i64, i32 or u8) and device;
+ * any may be a transposed view, which costs nothing. Products of bf16 and f16 are summed in f32,
+ * those of integers wrap around. A product over no elements is 0.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
@@ -1111,9 +1110,9 @@ TS_API ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1,
                                const ts_addmm_opts *opts);
 
 /**
- * The product of what self and other are: two vectors (K) give their dot product, a vector beside a
- * matrix stands for a row on the left and a column on the right, and leading dims of matrices
- * broadcast: (…, m, k) with (…, k, n) gives (…, m, n).
+ * Product of vectors or matrices. Two vectors (K) give their dot product. A vector beside a matrix
+ * is a row on the left and a column on the right. Leading dims of matrices broadcast: (…, m, k)
+ * with (…, k, n) gives (…, m, n).
  */
 TS_API ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other);
 
@@ -1144,8 +1143,8 @@ TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor 
 
 /* ------------------------------------------------------------------------------- softmax ---- */
 /*
- * softmax and log_softmax over one dim. Floating dtypes; the largest element is subtracted first,
- * so large values are safe. A slice that is -Inf throughout gives NaN, as the limit has no value.
+ * softmax and log_softmax over one dim, of f64, f32, bf16 and f16 (computed in f32, rounded once).
+ * The largest element is subtracted first, so large values are safe. A slice of -Inf gives NaN.
  * Errors: TS_ERR_DTYPE, TS_ERR_INDEX (dim), TS_ERR_SHAPE, TS_ERR_MEMORY.
  */
 
@@ -1171,9 +1170,9 @@ TS_API ts_tensor *ts_log_softmax_backward(ts_tensor *grad, ts_tensor *result, in
 
 /* ---------------------------------------------------------------------------------- norm ---- */
 /*
- * Layer and RMS normalisation over the last dims of a floating tensor. The affine arguments have
- * the sizes of the normalised dims and self's dtype; TS_NONE leaves one out. Gradients of weight
- * and bias are summed in fixed chunks of rows, so they do not depend on the number of threads.
+ * Layer and RMS normalisation over the last dims of an f64, f32, bf16 or f16 tensor; bf16 and f16
+ * are computed in f32 and rounded once. Weight and bias have the sizes of the normalised dims and
+ * self's dtype; TS_NONE leaves one out. Their gradients do not depend on the number of threads.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
@@ -1203,9 +1202,9 @@ TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tens
 
 /* --------------------------------------------------------------------------------- index ---- */
 /*
- * Reading and writing by tensors of indices (i64 or i32). Indices are checked before anything is
- * written: TS_ERR_INDEX names the index, its position and the bound; negative ones are errors.
- * Sums over equal indices run in the order of the indices, whatever the number of threads.
+ * Reading and writing by tensors of indices (i64 or i32), in any dtype; src has self's dtype.
+ * Indices are checked before anything is written: TS_ERR_INDEX names index, position and bound;
+ * negative ones are errors. Sums over equal indices run in their order, whatever the threads.
  * Other errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
@@ -1298,13 +1297,13 @@ TS_API ts_tensor *ts_masked_scatter_(ts_tensor *self, ts_tensor *mask, ts_tensor
 
 /* ----------------------------------------------------------------------------------- cat ---- */
 /*
- * Joining tensors. Errors: TS_ERR_SHAPE, TS_ERR_INDEX,
- * TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * Joining tensors; dtypes promote. Errors: TS_ERR_VALUE (an empty list), TS_ERR_SHAPE,
+ * TS_ERR_INDEX, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
- * Tensors one after the other along dim; all other sizes are equal, dtypes promote.
- * @param tensors  n >= 1 tensors; empty ones of one dim count as nothing
+ * Tensors one after the other along dim; all other sizes are equal.
+ * @param tensors  n >= 1 tensors; an empty tensor of one dim is skipped
  */
 TS_API ts_tensor *ts_cat(ts_tensor *const *tensors, int n, int dim);
 /** ts_cat() into out, which has the result's sizes, dtype and device; returns out. */
@@ -1317,9 +1316,10 @@ TS_API ts_tensor *ts_stack_out(ts_tensor *out, ts_tensor *const *tensors, int n,
 
 /* ---------------------------------------------------------------------------------- loss ---- */
 /*
- * Losses. `ts_f(self, target)` is the mean; `_ex` takes options; `_backward` is what the gradient
- * rules call. Losses over classes take logits (C) or (N, C, d1, ...) and class indices (i64, i32)
- * of sizes () or (N, d1, ...). Losses over pairs take two tensors of the same sizes.
+ * Losses. `ts_f(self, target)` is the mean; `_ex` takes options; gradient rules call `_backward`.
+ * Losses over classes take floating logits (C) or (N, C, d1, ...) and class indices (i64, i32) of
+ * sizes () or (N, d1, ...). Losses over pairs take two tensors of the same sizes, whose promoted
+ * dtype is floating. bf16 and f16 are computed in f32 and rounded once.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_INDEX (a class out of range, with its position),
  * TS_ERR_VALUE (an option), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
@@ -1332,8 +1332,8 @@ TS_API ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const 
 /**
  * (softmax(self) - smoothed target) * grad, over the positions that count for a mean.
  * @param grad  () or, for TS_REDUCTION_NONE, the sizes of target
- * @param lse   log(sum(exp(self))) over classes, sizes of target, f32 for halves: the forward op's
- *              second result
+ * @param lse   log(sum(exp(self))) over classes, sizes of target, f32 for bf16 and f16: the forward
+ *              op's second result
  */
 TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                             ts_tensor *lse, ts_reduction reduction,
@@ -1341,10 +1341,10 @@ TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts
 
 /**
  * The gradient of cross_entropy by self, for an incoming gradient of 1 (of ones for
- * TS_REDUCTION_NONE), and the loss: what a training step without recording needs of logits that are
- * read but once. Itself not differentiable.
+ * TS_REDUCTION_NONE), and the loss, in one pass over the logits. For training steps without
+ * recording; not differentiable.
  * @param opts  reduction, ignore_index, label_smoothing; NULL: the mean
- * @param loss  receives the loss, f32 for halves; may be NULL
+ * @param loss  receives the loss, f32 for bf16 and f16; may be NULL
  */
 TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target,
                                         const ts_loss_opts *opts, ts_tensor **loss);

@@ -10,7 +10,7 @@
 
 TS_BEGIN_DECLS
 
-/** What becomes of the losses of positions or elements. */
+/** How the losses of positions or elements are combined. */
 typedef enum ts_reduction {
     TS_REDUCTION_MEAN,     /**< over the elements, or the positions that are not ignored */
     TS_REDUCTION_SUM,
@@ -18,27 +18,28 @@ typedef enum ts_reduction {
     TS_REDUCTION_BATCHMEAN /**< kl_div only: sum over the size of the first dim */
 } ts_reduction;
 
-/** Options of the _ex forms; zero is default. A loss reads those that it has. */
+/** Options of the _ex forms; zero is default. A loss ignores options that it does not have. */
 typedef struct ts_loss_opts {
     size_t size;                 /**< sizeof(ts_loss_opts) */
     ts_reduction reduction;
-    const int64_t *ignore_index; /**< class whose positions count nothing; NULL: -100 */
+    const int64_t *ignore_index; /**< class whose positions are ignored; NULL: -100 */
     double label_smoothing;      /**< share of the target spread evenly over all classes, 0 to 1 */
-    const double *beta;          /**< where smooth_l1_loss and huber_loss turn linear; NULL: 1 */
+    const double *beta;          /**< where smooth_l1_loss and huber_loss become linear; NULL: 1 */
     bool log_target;             /**< kl_div: target holds logarithms */
 } ts_loss_opts;
 
 /**
- * The cross entropy of logits whose last dim is the classes, as those of a language model: the mean
- * over all positions. ts_cross_entropy() has the classes in dim 1.
- * @param self    (..., C)
- * @param target  (...), class indices
+ * Mean cross entropy over all positions, with the classes in the last dim, as in a language model.
+ * ts_cross_entropy() has the classes in dim 1.
+ * @param self    (..., C), floating
+ * @param target  (...), class indices, i64 or i32
  */
 TS_API ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target);
 /** The same with reduction, ignore_index, label_smoothing; (...) for TS_REDUCTION_NONE. */
 TS_API ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target,
                                            const ts_loss_opts *opts);
-/** ts_cross_entropy_grad() into self, whose values become the gradient; returns the loss. */
+/** ts_cross_entropy_grad() in place: self becomes the gradient. Returns the loss, f32 for bf16 and
+ *  f16. */
 TS_API ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target,
                                          const ts_loss_opts *opts);
 

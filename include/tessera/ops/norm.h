@@ -17,7 +17,7 @@ typedef struct ts_normalization_opts {
     int dims;         /**< last dims that are normalised; 0: those of weight or bias, else 1 */
     ts_tensor **mean; /**< receives the means, normalised dims with size 1; may be NULL */
     ts_tensor **rstd; /**< receives 1 / sqrt(variance + eps), the same sizes;
-                           both f32 for halves; may be NULL */
+                           both f32 for bf16 and f16; may be NULL */
 } ts_normalization_opts;
 
 /**
@@ -33,8 +33,8 @@ TS_API ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor
                                    const ts_normalization_opts *opts);
 /**
  * The layer norm of self + residual, and the sum: the two steps between the blocks
- * of a transformer in one pass over memory. Halves are rounded when they are summed;
- * the norm is that of the rounded sum.
+ * of a transformer in one pass over memory. For bf16 and f16 the sum is rounded, and the norm is
+ * that of the rounded sum.
  * @param residual  self's sizes and dtype
  * @param sum       receives self + residual; may be NULL
  */

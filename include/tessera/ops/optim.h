@@ -5,7 +5,7 @@
  * Lists are arrays of n floating tensors on one device; grads[i] and the states of i have the sizes
  * and dtype of tensor i, except that the state of a bf16 or f16 tensor may be f32, and the gradient
  * of an f32 tensor bf16 or f16. Arithmetic is f64 for f64, else f32, rounded once when stored.
- * An empty list does nothing. What is written must not be expanded, nor share memory with
+ * An empty list does nothing. Written tensors must not be expanded, nor share memory with
  * another member. Parameters require grad, so steps run under TS_NO_GRAD. Errors: TS_ERR_VALUE,
  * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_AUTOGRAD; nothing is written.
  */
@@ -18,14 +18,15 @@
 TS_BEGIN_DECLS
 
 /**
- * What leaves a step out without the host's knowing, as ts_unscale_() finds it;
- * all members are read. Numbers of f32 on the device of the tensors.
+ * Device-side skip flag: a step is skipped without a host sync. All members are read. Tensors are
+ * f32 on the device of the parameters.
  */
 typedef struct ts_step_guard {
-    ts_tensor *found;           /**< one element: unless it is 0, nothing changes but skipped, to
-                                     whose members 1 is added; TS_NONE: every step is taken */
-    ts_tensor *const *skipped;  /**< with found: n tensors of one element, how many
-                                     of steps[i] were left out */
+    ts_tensor *found;           /**< one element, from ts_unscale_(): if it is not 0, the step only
+                                     adds 1 to the members of skipped; TS_NONE: no step is
+                                     skipped */
+    ts_tensor *const *skipped;  /**< with found: n tensors of one element, the number
+                                     of skipped steps among steps[i] */
 } ts_step_guard;
 
 /** Numbers of an Adam step; all are read. */
@@ -36,14 +37,14 @@ typedef struct ts_adamw_rule {
     double weight_decay; /**< >= 0 */
     bool decoupled;      /**< AdamW: p shrinks by lr * weight_decay;
                               else Adam: g += weight_decay * p */
-    const ts_step_guard *guard;   /**< NULL: every step is taken */
+    const ts_step_guard *guard;   /**< NULL: no step is skipped */
     ts_tensor *const *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors:
-                                       g is the gradient times it, in the arithmetic of the step,
-                                       and the gradient itself is only read */
+                                       g is the gradient times this factor, in the arithmetic of
+                                       the step; the gradient itself is not written */
 } ts_adamw_rule;
 
 /**
- * Adam (Kingma, Ba, 2015) and AdamW (Loshchilov, Hutter, 2019), t = steps[i] less what was skipped:
+ * Adam (Kingma, Ba, 2015) and AdamW (Loshchilov, Hutter, 2019), t = steps[i] less skipped steps:
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  * @param exp_avg, exp_avg_sq  m and v, zero before the first step
@@ -81,8 +82,8 @@ TS_API ts_tensor *ts_global_norm(ts_tensor *const *tensors, int64_t n);
 TS_API ts_status ts_scale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
 /** Multiplies each tensor by the one element of the floating `factor`. */
 TS_API ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
-/** Multiplies each tensor by a number, as ts_scale_(). Returns 0-dim f32: 1 when a product is
- *  infinite or NaN, else 0. One pass for all; see nn/amp.h. */
+/** Multiplies each tensor by a number, as ts_scale_(), in one pass. Returns a 0-dim f32: 1 if a
+ *  product is infinite or NaN, else 0. See nn/amp.h. */
 TS_API ts_tensor *ts_unscale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
 /** The same by the one element of the floating `factor`. */
 TS_API ts_tensor *ts_unscale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);

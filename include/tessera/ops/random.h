@@ -11,12 +11,14 @@
 TS_BEGIN_DECLS
 
 /**
- * In training sets each element to 0 with probability p in [0, 1] and multiplies the others by
- * 1 / (1 - p); else, and for p = 0, an alias of x. No mask is kept: backward draws it again.
+ * In training, sets each element of a floating x to 0 with probability p in [0, 1] and multiplies
+ * the others by 1 / (1 - p). Else, and for p = 0, returns an alias of x. No mask is stored:
+ * backward draws it again. bf16 and f16 are computed in f32.
+ * Errors: TS_ERR_VALUE (p), TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_dropout(ts_tensor *x, double p, bool train);
 TS_API ts_tensor *ts_dropout_(ts_tensor *x, double p, bool train);
-/** What dropout at the generator's state `at` did, done to grad. */
+/** Gradient of dropout: drops and scales grad as the call at the generator's state `at` did. */
 TS_API ts_tensor *ts_dropout_backward(ts_tensor *grad, double p, ts_rng_state at);
 
 TS_END_DECLS
