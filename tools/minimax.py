@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Derives the polynomial coefficients in backends/cpu/vmath.h.
+"""Derives the polynomial coefficients in backends/cpu/vmath.h and vmath_d.h.
 
     tools/minimax.py            lists the names
     tools/minimax.py exp log    prints the coefficients of these, lowest power first
@@ -105,12 +105,42 @@ def tail(t):  # exp(t^2/2) * Phi(-t)
     return mp.exp(t * t / 2) * mp.erfc(t / mp.sqrt(2)) / 2
 
 
-def tail_of_v(v):  # v = u - 5/8, u = 1 / (1 + t/2) maps [0, inf) to (0, 1]
-    u = v + mpf(5) / 8
-    return tail((1 / u - 1) * 2) / u
+def tail_of_v(c, mid):  # v = u - mid, u = 1 / (1 + t/c) maps [0, inf) to (0, 1]
+    return lambda v: tail((1 / (v + mid) - 1) * c) / (v + mid)
+
+
+def tail_row(c, mid, t, degree, kind):  # t: the largest argument
+    g, mid = tail_of_v(mpf(c), mpf(mid)), mpf(mid)
+    return g, lambda v: 1 / g(v), c / (c + mpf(t)) - mid, 1 - mid, degree, kind
+
+
+def log_of_s(z):  # log(1 + f) = 2 s + s z g(z), s = f / (2 + f), z = s^2
+    s = mp.sqrt(z)
+    return (2 * mp.atanh(s) - 2 * s) / (s * z) if z > 1e-12 else mpf(2) / 3 + z * 2 / 5
+
+
+def sin_rest(z):  # sin(x) = x + x z g(z), z = x^2
+    return (mp.sin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z if z > 1e-12 else -mpf(1) / 6 + z / 120
+
+
+def cos_rest(z):  # cos(x) = 1 - z/2 + z^2 g(z)
+    return (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2 if z > 1e-8 else mpf(1) / 24 - z / 720
+
+
+def asin_rest(z):  # asin(x) = x + x z g(z)
+    return (mp.asin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z if z > 1e-12 else mpf(1) / 6 + z * 3 / 40
+
+
+def atan_rest(z):  # atan(x) = x + x z g(z)
+    return (mp.atan(mp.sqrt(z)) / mp.sqrt(z) - 1) / z if z > 1e-12 else -third + z / 5
+
+
+def erf_rest(z):  # erf(x) = x + x g(z)
+    return mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1 if z > 1e-20 else 2 / mp.sqrt(mp.pi) - 1 - z / 3
 
 
 ERF_SPLIT = mpf(1)
+ATAN_SPLIT = mp.tan(mp.pi / 8)
 
 POLYNOMIALS = {
     # exp(x) = 1 + x + x^2 g(x)
@@ -142,9 +172,26 @@ POLYNOMIALS = {
     # erfc(x) = exp(-x (1 + g(x))) for x in [1, 4], absolute error of erfc
     "erfc": (lambda x: -mp.log(mp.erfc(x)) / x - 1, lambda x: x * mp.erfc(x), ERF_SPLIT, 4, 8,
              to_float),
-    # Phi(-t) = exp(-t^2/2) u g(u - 5/8), u = 1 / (1 + t/2), t in [0, 15]
-    "normal_tail": (tail_of_v, lambda v: 1 / tail_of_v(v), mpf(2) / 17 - 0.625, 0.375, 11,
-                    to_float),
+    "asin": (asin_rest, lambda z: z, 0, 0.25, 4, to_float),
+    "atan": (atan_rest, lambda z: z, 0, ATAN_SPLIT**2, 3, to_float),
+    # Phi(-t) = exp(-t^2/2) u g(u - 5/8), u = 1 / (1 + t/2)
+    "normal_tail": tail_row(2, 0.625, 15, 11, to_float),
+    # The same for vmath_d.h
+    "exp_d": (lambda x: (mp.expm1(x) - x) / x**2 if abs(x) > 1e-8 else mpf(1) / 2 + x / 6,
+              lambda x: x**2 / mp.exp(x), -0.3467, 0.3467, 9, to_double),
+    "expm1_d": (lambda x: (mp.expm1(x) - x) / x**2 if abs(x) > 1e-8 else mpf(1) / 2 + x / 6,
+                lambda x: x**2 / mp.expm1(x) if x else mpf(0), -0.3467, 0.3467, 10, to_double),
+    "exp2_d": (away(lambda x: mp.expm1(x * LN2) / x, LN2), lambda x: x / mp.power(2, x),
+               -0.5, 0.5, 11, to_double),
+    "log_d": (log_of_s, lambda z: z, 0, mpf("0.0295"), 6, to_double),
+    "sin_d": (sin_rest, lambda z: z, 0, 0.6169, 5, to_double),
+    "cos_d": (cos_rest, lambda z: z**2, 0, 0.6169, 5, to_double),
+    "asin_d": (asin_rest, lambda z: z, 0, 0.25, 11, to_double),
+    "atan_d": (atan_rest, lambda z: z, 0, ATAN_SPLIT**2, 9, to_double),
+    "erf_d": (erf_rest, lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)) if z else mpf(1), 0, ERF_SPLIT,
+              12, to_double),
+    # Phi(-t) = exp(-t^2/2) u g(u - 9/16), u = 1 / (1 + t/5)
+    "normal_tail_d": tail_row(5, 0.5625, 40, 22, to_double),
 }
 
 

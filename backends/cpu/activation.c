@@ -7,10 +7,10 @@
 /* x is an element; in a gradient a is the incoming gradient and b what the rule saved. */
 #define FORWARD(name, f32_expr, f64_expr) \
     TS_LOOP1(vf, name##_f32, f32_expr)    \
-    TS_SCALAR_LOOP1(double, double, name##_f64, f64_expr)
+    TS_LOOP1(vd, name##_f64, f64_expr)
 #define BACKWARD(name, f32_expr, f64_expr) \
     TS_LOOP2(vf, name##_f32, f32_expr)     \
-    TS_SCALAR_LOOP2(double, double, name##_f64, f64_expr)
+    TS_LOOP2(vd, name##_f64, f64_expr)
 #define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
 #define KERNEL(name, cost, params, ...)                                  \
     static ts_status name##_kernel(ts_frame *f)                          \
@@ -21,56 +21,61 @@
 /* Loops get the numbers among the arguments as doubles. */
 #define P(i) (((const double *)params)[i])
 #define PF(i) vf_set1((float)P(i))
+#define PD(i) vd_set1(P(i))
 
 /* ---------------------------------------------------------------------- piecewise linear ---- */
 
-FORWARD(relu, vf_max_fast(vf_zero(), x), x < 0 ? 0 : x)
+FORWARD(relu, vf_max_fast(vf_zero(), x), vd_max_fast(vd_zero(), x))
 TS_SCALAR_LOOP1(int64_t, int64_t, relu_i64, x > 0 ? x : 0)
 TS_SCALAR_LOOP1(int32_t, int32_t, relu_i32, x > 0 ? x : 0)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, relu_u8, x)
 KERNEL(relu, 1, NULL,
        FLOAT_LOOPS(relu), [TS_I64] = relu_i64, [TS_I32] = relu_i32, [TS_U8] = relu_u8)
 
-BACKWARD(threshold_backward, vf_select(vf_le(b, PF(0)), vf_zero(), a), b <= P(0) ? 0 : a)
+BACKWARD(threshold_backward, vf_select(vf_le(b, PF(0)), vf_zero(), a),
+         vd_select(vd_le(b, PD(0)), vd_zero(), a))
 KERNEL(threshold_backward, 2, &f->args[2].d, FLOAT_LOOPS(threshold_backward))
 
-FORWARD(leaky_relu, vf_select(vf_gt(x, vf_zero()), x, x * PF(0)), x > 0 ? x : x * P(0))
+FORWARD(leaky_relu, vf_select(vf_gt(x, vf_zero()), x, x * PF(0)),
+        vd_select(vd_gt(x, vd_zero()), x, x * PD(0)))
 KERNEL(leaky_relu, 1, &f->args[1].d, FLOAT_LOOPS(leaky_relu))
-BACKWARD(leaky_relu_backward, vf_select(vf_gt(b, vf_zero()), a, a * PF(0)), b > 0 ? a : a * P(0))
+BACKWARD(leaky_relu_backward, vf_select(vf_gt(b, vf_zero()), a, a * PF(0)),
+         vd_select(vd_gt(b, vd_zero()), a, a * PD(0)))
 KERNEL(leaky_relu_backward, 2, &f->args[2].d, FLOAT_LOOPS(leaky_relu_backward))
 
 /* -------------------------------------------------------------------------- exponential ---- */
 
-FORWARD(elu, vf_select(vf_gt(x, vf_zero()), x, PF(0) * vf_expm1(x)), x > 0 ? x : P(0) * expm1(x))
+FORWARD(elu, vf_select(vf_gt(x, vf_zero()), x, PF(0) * vf_expm1(x)),
+        vd_select(vd_gt(x, vd_zero()), x, PD(0) * vd_expm1(x)))
 KERNEL(elu, 4, &f->args[1].d, FLOAT_LOOPS(elu))
 BACKWARD(elu_backward, vf_select(vf_gt(b, vf_zero()), a, a * PF(0) * vf_exp(b)),
-         b > 0 ? a : a * P(0) * exp(b))
+         vd_select(vd_gt(b, vd_zero()), a, a * PD(0) * vd_exp(b)))
 KERNEL(elu_backward, 4, &f->args[2].d, FLOAT_LOOPS(elu_backward))
 
-FORWARD(sigmoid, vf_sigmoid(x), vec_sigmoid_d(x))
+FORWARD(sigmoid, vf_sigmoid(x), vd_sigmoid(x))
 KERNEL(sigmoid, 4, NULL, FLOAT_LOOPS(sigmoid))
-BACKWARD(sigmoid_backward, a * (1.0f - b) * b, a * (1 - b) * b)
+BACKWARD(sigmoid_backward, a * (1.0f - b) * b, a * (1.0 - b) * b)
 KERNEL(sigmoid_backward, 2, NULL, FLOAT_LOOPS(sigmoid_backward))
 
-FORWARD(tanh, vf_tanh(x), tanh(x))
+FORWARD(tanh, vf_tanh(x), vd_tanh(x))
 KERNEL(tanh, 4, NULL, FLOAT_LOOPS(tanh))
-BACKWARD(tanh_backward, a * (1.0f - b * b), a * (1 - b * b))
+BACKWARD(tanh_backward, a * (1.0f - b * b), a * (1.0 - b * b))
 KERNEL(tanh_backward, 2, NULL, FLOAT_LOOPS(tanh_backward))
 
-FORWARD(log_sigmoid, vf_neg(vf_softplus(vf_neg(x))), -vec_softplus_d(-x))
+FORWARD(log_sigmoid, vf_neg(vf_softplus(vf_neg(x))), vd_neg(vd_softplus(vd_neg(x))))
 KERNEL(log_sigmoid, 6, NULL, FLOAT_LOOPS(log_sigmoid))
 
-FORWARD(silu, vf_silu(x), vec_silu_d(x))
+FORWARD(silu, vf_silu(x), vd_silu(x))
 KERNEL(silu, 4, NULL, FLOAT_LOOPS(silu))
-BACKWARD(silu_backward, a * vf_silu_grad(b), a * vec_silu_grad_d(b))
+BACKWARD(silu_backward, a * vf_silu_grad(b), a * vd_silu_grad(b))
 KERNEL(silu_backward, 4, NULL, FLOAT_LOOPS(silu_backward))
 
 /* beta x, its logistic function, and where it is beyond the threshold;
  * P(0) is beta, P(1) the threshold */
 FORWARD(softplus, vf_select(vf_gt(x * PF(0), PF(1)), x, vf_softplus(x * PF(0)) / PF(0)),
-        x * P(0) > P(1) ? x : vec_softplus_d(x * P(0)) / P(0))
+        vd_select(vd_gt(x * PD(0), PD(1)), x, vd_softplus(x * PD(0)) / PD(0)))
 BACKWARD(softplus_backward, vf_select(vf_gt(b * PF(0), PF(1)), a, a * vf_sigmoid(b * PF(0))),
-         b * P(0) > P(1) ? a : a * vec_sigmoid_d(b * P(0)))
+         vd_select(vd_gt(b * PD(0), PD(1)), a, a * vd_sigmoid(b * PD(0))))
 
 static ts_status softplus_kernel(ts_frame *f)
 {
@@ -85,15 +90,15 @@ static ts_status softplus_backward_kernel(ts_frame *f)
     return ts_cpu_pointwise(f, loops, params, 4);
 }
 
-FORWARD(mish, x * vf_tanh(vf_softplus(x)), x * tanh(vec_softplus_d(x)))
+FORWARD(mish, x * vf_tanh(vf_softplus(x)), x * vd_tanh(vd_softplus(x)))
 KERNEL(mish, 10, NULL, FLOAT_LOOPS(mish))
 
 /* --------------------------------------------------------------------------------- gelu ---- */
 
-FORWARD(gelu, vf_gelu(x), vec_gelu_d(x))
-FORWARD(gelu_tanh, vf_gelu_tanh(x), vec_gelu_tanh_d(x))
-BACKWARD(gelu_backward, a * vf_gelu_grad(b), a * vec_gelu_grad_d(b))
-BACKWARD(gelu_tanh_backward, a * vf_gelu_tanh_grad(b), a * vec_gelu_tanh_grad_d(b))
+FORWARD(gelu, vf_gelu(x), vd_gelu(x))
+FORWARD(gelu_tanh, vf_gelu_tanh(x), vd_gelu_tanh(x))
+BACKWARD(gelu_backward, a * vf_gelu_grad(b), a * vd_gelu_grad(b))
+BACKWARD(gelu_tanh_backward, a * vf_gelu_tanh_grad(b), a * vd_gelu_tanh_grad(b))
 
 static ts_status gelu_kernel(ts_frame *f)
 {

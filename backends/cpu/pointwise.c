@@ -185,8 +185,9 @@ TS_LOOP2(vd, minimum_f64, vd_min(a, b))
 INTS(minimum, a < b ? a : b, a < b ? a : b, a < b ? a : b)
 KERNEL(minimum, 2, FLOAT_LOOPS(minimum), INT_LOOPS(minimum), [TS_BOOL] = minimum_u8)
 
-SCALAR_FLOATS(atan2, atan2f(a, b), atan2(a, b))
-KERNEL(atan2, 40, FLOAT_LOOPS(atan2))
+TS_LOOP2(vf, atan2_f32, vf_atan2(a, b))
+TS_LOOP2(vd, atan2_f64, vd_atan2(a, b))
+KERNEL(atan2, 8, FLOAT_LOOPS(atan2))
 
 /* squares of f32 neither overflow nor vanish in f64 */
 SCALAR_FLOATS(hypot, isinf(a) || isinf(b) ? INFINITY : (float)sqrt((double)a * a + (double)b * b),

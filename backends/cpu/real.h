@@ -1,40 +1,13 @@
 /*
  * One body of code for both real types. A kernel file defines TS_REAL as 32 or 64 and includes its
- * body, which includes this header first and is written in these names:
- *
- *   T, V, LANES          float, vf, VF_LANES    or  double, vd, VD_LANES
- *   F(load), M(bits)     vf_load, vm_bits       or  vd_load, vdm_bits
- *   S(name)              name_f32               or  name_f64
+ * body, which includes this header first and is written in the names of real_names.h.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/vmath.h"
 
-#undef T
-#undef V
-#undef VM
-#undef LANES
-#undef F
-#undef M
-#undef S
-#if TS_REAL == 32
-#define T float
-#define V vf
-#define VM vm
-#define LANES VF_LANES
-#define F(name) vf_##name
-#define M(name) vm_##name
-#define S(name) name##_f32
-#elif TS_REAL == 64
-#define T double
-#define V vd
-#define VM vdm
-#define LANES VD_LANES
-#define F(name) vd_##name
-#define M(name) vdm_##name
-#define S(name) name##_f64
-#else
-#error "define TS_REAL as 32 or 64"
-#endif
+#undef REAL_BITS
+#define REAL_BITS TS_REAL
+#include "backends/cpu/real_names.h"
 
 /** First n of LANES elements when fewer are left, the other lanes `other`. */
 VEC_FN V S(load_some)(const T *p, int64_t left, V other)

@@ -39,7 +39,7 @@ static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Rows where the dim is the last one, else tiles of columns; f64 calls libm, so it is dearer. */
+/** Rows where the dim is the last one, else tiles of columns; f64 has half the lanes. */
 static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodies[2][2])
 {
     const ts_plan *plan = f->plan;

@@ -4,15 +4,10 @@
 #include "backends/cpu/vmath.h"
 #include "ops/kernel.h"
 
-/* The loops of f64 are plain C, those of f32 vectors; x is the element
- * or the vector of elements. */
-#define FLOATS(name, f32_expr, f64_expr)     \
-    TS_LOOP1(vf, name##_f32, f32_expr)       \
-    TS_SCALAR_LOOP1(double, double, name##_f64, f64_expr)
-/* Rare functions: the C library's, element by element. */
-#define LIBM(name)                                          \
-    TS_SCALAR_LOOP1(float, float, name##_f32, name##f(x))   \
-    TS_SCALAR_LOOP1(double, double, name##_f64, name(x))
+/* x is a vector in loops of floats and an element in those of integers. */
+#define FLOATS(name, f32_expr, f64_expr) \
+    TS_LOOP1(vf, name##_f32, f32_expr)   \
+    TS_LOOP1(vd, name##_f64, f64_expr)
 #define INTS(name, i64_expr, i32_expr, u8_expr)             \
     TS_SCALAR_LOOP1(int64_t, int64_t, name##_i64, i64_expr) \
     TS_SCALAR_LOOP1(int32_t, int32_t, name##_i32, i32_expr) \
@@ -29,20 +24,18 @@
 
 /* ------------------------------------------------------------- dtype stays what it is ---- */
 
-FLOATS(neg, vf_neg(x), -x)
+FLOATS(neg, vf_neg(x), vd_neg(x))
 INTS(neg, (int64_t)-(uint64_t)x, (int32_t)-(uint32_t)x, (uint8_t)-x)
 KERNEL(neg, 1, FLOAT_LOOPS(neg), INT_LOOPS(neg))
 
-FLOATS(abs, vf_abs(x), fabs(x))
+FLOATS(abs, vf_abs(x), vd_abs(x))
 INTS(abs, x < 0 ? (int64_t)-(uint64_t)x : x, x < 0 ? (int32_t)-(uint32_t)x : x, x)
 KERNEL(abs, 1, FLOAT_LOOPS(abs), INT_LOOPS(abs))
 
-VEC_FN vf sign_of(vf x)
-{
-    vf one = vf_set1(1.0f), zero = vf_zero();
-    return vf_select(vf_gt(x, zero), one, vf_select(vf_lt(x, zero), vf_neg(one), zero));
-}
-FLOATS(sign, sign_of(x), (x > 0) - (x < 0))
+#define SIGN_OF(p)                                                                       \
+    p##_select(p##_gt(x, p##_zero()), p##_set1(1),                                      \
+               p##_select(p##_lt(x, p##_zero()), p##_set1(-1), p##_zero()))
+FLOATS(sign, SIGN_OF(vf), SIGN_OF(vd))
 INTS(sign, (x > 0) - (x < 0), (x > 0) - (x < 0), x > 0)
 KERNEL(sign, 1, FLOAT_LOOPS(sign), INT_LOOPS(sign), [TS_BOOL] = sign_u8)
 
@@ -52,48 +45,44 @@ INTS(square, (int64_t)((uint64_t)x *(uint64_t)x), (int32_t)((uint32_t)x *(uint32
 KERNEL(square, 1, FLOAT_LOOPS(square), INT_LOOPS(square))
 
 INTS(same, x, x, x)
-FLOATS(floor, vf_floor(x), floor(x))
+FLOATS(floor, vf_floor(x), vd_floor(x))
 KERNEL(floor, 1, FLOAT_LOOPS(floor), INT_LOOPS(same))
-FLOATS(ceil, vf_ceil(x), ceil(x))
+FLOATS(ceil, vf_ceil(x), vd_ceil(x))
 KERNEL(ceil, 1, FLOAT_LOOPS(ceil), INT_LOOPS(same))
-FLOATS(round, vf_rint(x), rint(x))
+FLOATS(round, vf_rint(x), vd_rint(x))
 KERNEL(round, 1, FLOAT_LOOPS(round), INT_LOOPS(same))
-FLOATS(trunc, vf_trunc(x), trunc(x))
+FLOATS(trunc, vf_trunc(x), vd_trunc(x))
 KERNEL(trunc, 1, FLOAT_LOOPS(trunc), INT_LOOPS(same))
-FLOATS(frac, x - vf_trunc(x), x - trunc(x))
+FLOATS(frac, x - vf_trunc(x), x - vd_trunc(x))
 KERNEL(frac, 1, FLOAT_LOOPS(frac))
 
 /* --------------------------------------------------------- computed in a floating dtype ---- */
 
-#define FUNCTION(name, cost, f32_expr, f64_expr) \
-    FLOATS(name, f32_expr, f64_expr)             \
+#define FUNCTION(name, cost)             \
+    FLOATS(name, vf_##name(x), vd_##name(x)) \
     KERNEL(name, cost, FLOAT_LOOPS(name))
 
-FUNCTION(exp, 2, vf_exp(x), exp(x))
-FUNCTION(exp2, 2, vf_exp2(x), exp2(x))
-FUNCTION(expm1, 3, vf_expm1(x), expm1(x))
-FUNCTION(log, 3, vf_log(x), log(x))
-FUNCTION(log2, 3, vf_log2(x), log2(x))
-FUNCTION(log10, 3, vf_log10(x), log10(x))
-FUNCTION(log1p, 4, vf_log1p(x), log1p(x))
-FUNCTION(sqrt, 2, vf_sqrt(x), sqrt(x))
-FUNCTION(rsqrt, 3, vf_rsqrt(x), vec_rsqrt_d(x))
-FUNCTION(reciprocal, 2, 1.0f / x, 1.0 / x)
-FUNCTION(sin, 6, vf_sin(x), sin(x))
-FUNCTION(cos, 6, vf_cos(x), cos(x))
-FUNCTION(erf, 4, vf_erf(x), erf(x))
-
-#define LIBM_FUNCTION(name) \
-    LIBM(name)              \
-    KERNEL(name, 30, FLOAT_LOOPS(name))
-
-LIBM_FUNCTION(tan)
-LIBM_FUNCTION(asin)
-LIBM_FUNCTION(acos)
-LIBM_FUNCTION(atan)
-LIBM_FUNCTION(sinh)
-LIBM_FUNCTION(cosh)
-LIBM_FUNCTION(erfc)
+FUNCTION(exp, 2)
+FUNCTION(exp2, 2)
+FUNCTION(expm1, 3)
+FUNCTION(log, 3)
+FUNCTION(log2, 3)
+FUNCTION(log10, 3)
+FUNCTION(log1p, 4)
+FUNCTION(sqrt, 2)
+FUNCTION(rsqrt, 3)
+FUNCTION(sin, 6)
+FUNCTION(cos, 6)
+FUNCTION(tan, 8)
+FUNCTION(asin, 5)
+FUNCTION(acos, 5)
+FUNCTION(atan, 5)
+FUNCTION(sinh, 6)
+FUNCTION(cosh, 4)
+FUNCTION(erf, 4)
+FUNCTION(erfc, 6)
+FLOATS(reciprocal, 1.0f / x, 1.0 / x)
+KERNEL(reciprocal, 2, FLOAT_LOOPS(reciprocal))
 
 #define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
 

@@ -60,6 +60,7 @@ typedef double vd __attribute__((vector_size(VEC_BYTES), may_alias));
 typedef int32_t vi __attribute__((vector_size(VEC_BYTES), may_alias));
 typedef uint32_t vu __attribute__((vector_size(VEC_BYTES), may_alias));
 typedef int64_t vl __attribute__((vector_size(VEC_BYTES), may_alias));
+typedef uint64_t vul __attribute__((vector_size(VEC_BYTES), may_alias));
 typedef vf vf_unaligned __attribute__((aligned(4)));
 typedef vd vd_unaligned __attribute__((aligned(8)));
 typedef vi vi_unaligned __attribute__((aligned(4)));
@@ -109,15 +110,6 @@ VEC_FN vi vi_iota(void)
     static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return vi_load(lanes);
 }
-
-VEC_FN vf vf_add(vf a, vf b) { return a + b; }
-VEC_FN vf vf_sub(vf a, vf b) { return a - b; }
-VEC_FN vf vf_mul(vf a, vf b) { return a * b; }
-VEC_FN vf vf_div(vf a, vf b) { return a / b; }
-VEC_FN vd vd_add(vd a, vd b) { return a + b; }
-VEC_FN vd vd_sub(vd a, vd b) { return a - b; }
-VEC_FN vd vd_mul(vd a, vd b) { return a * b; }
-VEC_FN vd vd_div(vd a, vd b) { return a / b; }
 
 VEC_FN vf vf_abs(vf a) { return (vf)((vi)a & vi_set1(0x7fffffff)); }
 VEC_FN vf vf_neg(vf a) { return (vf)((vi)a ^ vi_set1(INT32_MIN)); }

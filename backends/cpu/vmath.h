@@ -1,7 +1,8 @@
 /*
  * Elementary and activation functions on vectors of f32: polynomials after a range reduction, the
  * same formulas in every variant, so eager and fused kernels give the same bits. A lane's result
- * depends on nothing but its argument. f64 goes to libm lane by lane.
+ * depends on nothing but its argument. vmath_d.h has the same for f64, vmath_real.h what both types
+ * have in common.
  *
  * Bounds in units in the last place (ulp) are asserted by tests/cpu/vmath.c over all of f32. They
  * hold with FMA instructions; a baseline without them gets one ulp more. Below the normal range
@@ -15,7 +16,7 @@
 #ifndef TS_BACKENDS_CPU_VMATH_H
 #define TS_BACKENDS_CPU_VMATH_H
 
-#include "backends/cpu/vec.h"
+#include "backends/cpu/vmath_d.h"
 
 #define VEC_LOG2E 0x1.715476p+0f
 /* ln 2 in two parts (Cody and Waite's reduction): the first has 16 bits, so that its products with
@@ -31,20 +32,11 @@ VEC_FN vf vec_horner(vf x, const float *c, int n)
         p = vf_fma(p, x, vf_set1(c[i]));
     return p;
 }
-VEC_FN vd vec_horner_d(vd x, const double *c, int n)
-{
-    vd p = vd_set1(c[n - 1]);
-    for (int i = n - 2; i >= 0; i--)
-        p = vd_fma(p, x, vd_set1(c[i]));
-    return p;
-}
 #define VEC_POLY(x, ...)                                                                        \
     vec_horner(x, (const float[]){__VA_ARGS__}, (int)(sizeof((float[]){__VA_ARGS__}) / 4))
-#define VEC_POLY_D(x, ...)                                                                      \
-    vec_horner_d(x, (const double[]){__VA_ARGS__}, (int)(sizeof((double[]){__VA_ARGS__}) / 8))
 
-/* max(lo, min(hi, x)) in which NaN stays. */
-VEC_FN vf vec_clamp(vf x, float lo, float hi)
+/** max(lo, min(hi, x)) in which NaN stays. */
+VEC_FN vf vf_clamp(vf x, float lo, float hi)
 {
     return vf_max_fast(vf_set1(lo), vf_min_fast(vf_set1(hi), x));
 }
@@ -69,14 +61,26 @@ VEC_FN vf vec_exp_reduce(vf x, vf n)
 /** e^x: 1 ulp. */
 VEC_FN vf vf_exp(vf x)
 {
-    x = vec_clamp(x, -104.0f, 89.0f);
+    x = vf_clamp(x, -104.0f, 89.0f);
     vf n = vf_rint(x * VEC_LOG2E);
     return vec_exp_reduced(vec_exp_reduce(x, n), n);
 }
 
-/* e^(x + tail) for x in [-104, 89], |tail| <= 1/8. */
-VEC_FN vf vec_exp_sum(vf x, vf tail)
+/** e^x / 2, which is finite where sinh and cosh are: 1 ulp. */
+VEC_FN vf vf_exp_half(vf x)
 {
+    x = vf_clamp(x, -104.0f, 90.0f);
+    vf n = vf_rint(x * VEC_LOG2E);
+    return vec_exp_reduced(vec_exp_reduce(x, n), n - 1.0f);
+}
+
+/** e^(-s a^2), a >= 0, s = 1 or 1/2. The square is summed from an exact part and a rest, since exp
+ * makes a relative error of its argument's absolute one. */
+VEC_FN vf vf_exp_square(vf a, float s)
+{
+    vf coarse = (vf)((vi)a & ~0xfff);
+    vf x = vf_max_fast(vf_set1(-104.0f), coarse * coarse * -s);
+    vf tail = (a - coarse) * (a + coarse) * -s;
     vf n = vf_rint((x + tail) * VEC_LOG2E);
     return vec_exp_reduced(vec_exp_reduce(x, n) + tail, n);
 }
@@ -84,7 +88,7 @@ VEC_FN vf vec_exp_sum(vf x, vf tail)
 /** 2^x: 1 ulp. */
 VEC_FN vf vf_exp2(vf x)
 {
-    x = vec_clamp(x, -151.0f, 129.0f);
+    x = vf_clamp(x, -151.0f, 129.0f);
     vf n = vf_rint(x);
     vf r = x - n;
     /* minimax.py exp2 */
@@ -107,7 +111,7 @@ VEC_FN vf vec_expm1_rest(vf x, vf *n)
 /** e^x - 1: 2 ulp. 2^n (e^r - 1) + (2^n - 1), with n one less and a doubling so that 2^n exists. */
 VEC_FN vf vf_expm1(vf x)
 {
-    vf n, e = vec_expm1_rest(vec_clamp(x, -18.0f, 89.0f), &n);
+    vf n, e = vec_expm1_rest(vf_clamp(x, -18.0f, 89.0f), &n);
     vf half = (vf)(((vu)vf_trunc_to_vi(n) + 126u) << 23);
     vf y = vf_fma(half, e, half - 0.5f) * 2.0f;
     return vf_copysign(vf_select(vf_eq(n, vf_zero()), e, y), x);
@@ -189,32 +193,6 @@ VEC_FN vf vf_log10(vf x)
     return vec_log_limits(x, vf_fma(k, vf_set1(0x1.344p-2f), r)); // log10(2), 10 + 24 bits
 }
 
-/* -------------------------------------------------------------------- sigmoid and kin ----- */
-
-/** 1 / (1 + e^-x): 3 ulp. */
-VEC_FN vf vf_sigmoid(vf x)
-{
-    vf e = vf_exp(vf_neg(vf_abs(x)));
-    return vf_select(vf_lt(x, vf_zero()), e, vf_set1(1.0f)) / (e + 1.0f);
-}
-
-/** x sigmoid(x): 4 ulp for x > -87. */
-VEC_FN vf vf_silu(vf x)
-{
-    vf e = vf_exp(vf_neg(vf_abs(x)));
-    vf c = vf_max_fast(vf_set1(-1000.0f), x);
-    return c * vf_select(vf_lt(x, vf_zero()), e, vf_set1(1.0f)) / (e + 1.0f);
-}
-
-/** Derivative of silu: s (1 + x (1 - s)), s = sigmoid(x). Absolute error 2^-22. */
-VEC_FN vf vf_silu_grad(vf x)
-{
-    vf e = vf_exp(vf_neg(vf_abs(x)));
-    vf inverse = 1.0f / (e + 1.0f);
-    vf s = vf_select(vf_lt(x, vf_zero()), e, vf_set1(1.0f)) * inverse;
-    return vf_fma(vec_clamp(x, -1000.0f, 1000.0f), e * inverse * inverse, s);
-}
-
 /** Hyperbolic tangent: 3 ulp. With e^2|x| - 1, in the one range
  * where it needs no care at the ends. */
 VEC_FN vf vf_tanh(vf x)
@@ -225,13 +203,7 @@ VEC_FN vf vf_tanh(vf x)
     return vf_copysign(y / (y + 2.0f), x);
 }
 
-/** log(1 + e^x): 3 ulp. */
-VEC_FN vf vf_softplus(vf x)
-{
-    return vf_max_fast(x, vf_zero()) + vf_log1p(vf_exp(vf_neg(vf_abs(x))));
-}
-
-/* -------------------------------------------------------------------- erf and gelu -------- */
+/* -------------------------------------------------------------------- erf, normal --------- */
 
 /** Error function: 2 ulp. x + x g(x^2) up to 1, then 1 - exp(-x (1 + g(x))). */
 VEC_FN vf vf_erf(vf x)
@@ -248,66 +220,15 @@ VEC_FN vf vf_erf(vf x)
     return vf_select(vf_lt(a, vf_set1(1.0f)), vf_fma(x, p, x), vf_copysign(large, x));
 }
 
-/* The normal distribution: Phi(x), and exp(-x^2/2) to *bell. A lower tail has its own relative
- * accuracy: Phi(-t) = exp(-t^2/2) u g(u), u = 1 / (1 + t/2). The square is summed from an exact
- * part and a rest, since exp makes a relative error of its argument's absolute one. */
-VEC_FN vf vec_normal_cdf(vf x, vf *bell)
+/* Phi(-t) for t in [0, 15] with its own relative accuracy; bell is exp(-t^2/2). */
+VEC_FN vf vf_normal_tail(vf t, vf bell)
 {
-    vf t = vf_min_fast(vf_set1(15.0f), vf_abs(x));
-    vf coarse = (vf)((vi)t & ~0xfff);
-    vf rest = (t - coarse) * (t + coarse);
-    *bell = vec_exp_sum(vf_max_fast(vf_set1(-104.0f), coarse * coarse * -0.5f), rest * -0.5f);
     vf u = 1.0f / vf_fma(t, vf_set1(0.5f), vf_set1(1.0f));
     /* minimax.py normal_tail */
     vf g = VEC_POLY(u - 0.625f, 0.378244728f, 0.339008003f, 0.00401609577f,
                     -0.134642199f, 0.0469938666f, 0.0538239144f, -0.0702407882f, 0.0226599313f,
                     0.0363606066f, -0.0718368292f, 0.0170000996f, 0.0681116283f);
-    vf tail = *bell * u * g;
-    return vf_select(vf_lt(x, vf_zero()), tail, 1.0f - tail);
-}
-
-/** x Phi(x), the erf form: 5 ulp for x > -13. */
-VEC_FN vf vf_gelu(vf x)
-{
-    vf bell;
-    vf cdf = vec_normal_cdf(x, &bell);
-    return vf_max_fast(vf_set1(-15.0f), x) * cdf;
-}
-
-/** Derivative: Phi(x) + x phi(x). Absolute error 2^-22. */
-VEC_FN vf vf_gelu_grad(vf x)
-{
-    vf bell;
-    vf cdf = vec_normal_cdf(x, &bell);
-    return vf_fma(vec_clamp(x, -15.0f, 15.0f), bell * 0.398942292f, cdf);
-}
-
-/* gelu's tanh form is x sigmoid(2 y), 2 y = sqrt(8/pi) (x + 0.044715 x^3). */
-#define VEC_GELU_1 1.59576917f
-#define VEC_GELU_3 0.0713548139f
-
-/**
- * 0.5 x (1 + tanh(y)): 4 ulp for x >= -1; to the left 4 + 3 |2 y| ulp,
- * since the five roundings of 2 y go through exp.
- */
-VEC_FN vf vf_gelu_tanh(vf x)
-{
-    vf y = x * vf_fma(x * x, vf_set1(VEC_GELU_3), vf_set1(VEC_GELU_1));
-    vf e = vf_exp(vf_neg(vf_abs(y)));
-    vf c = vf_max_fast(vf_set1(-15.0f), x);
-    return c * vf_select(vf_lt(x, vf_zero()), e, vf_set1(1.0f)) / (e + 1.0f);
-}
-
-/** Derivative: s + x s (1 - s) (2 y)', s = sigmoid(2 y). Absolute error 2^-21. */
-VEC_FN vf vf_gelu_tanh_grad(vf x)
-{
-    vf c = vec_clamp(x, -15.0f, 15.0f), z = c * c;
-    vf y = c * vf_fma(z, vf_set1(VEC_GELU_3), vf_set1(VEC_GELU_1));
-    vf e = vf_exp(vf_neg(vf_abs(y)));
-    vf inverse = 1.0f / (e + 1.0f);
-    vf s = vf_select(vf_lt(c, vf_zero()), e, vf_set1(1.0f)) * inverse;
-    vf slope = c * vf_fma(z, vf_set1(3 * VEC_GELU_3), vf_set1(VEC_GELU_1));
-    return vf_fma(e * inverse * inverse, slope, s);
+    return bell * u * g;
 }
 
 /* ------------------------------------------------------------------------ sin and cos ----- */
@@ -322,45 +243,73 @@ VEC_FN vd vec_reduce_d(vd x, vd *n)
 
 #define VEC_TRIG_LIMIT 0x1p20f
 
-/** Sine and cosine: 2 ulp. Beyond |x| = 2^20 libm in f64, lane by lane. */
-VEC_FN void vf_sincos(vf x, vf *sine, vf *cosine)
+/* Sine and cosine of the reduced argument, swapped in odd quadrants, and the quadrant of x: its low
+ * two bits. */
+VEC_FN vu vec_trig(vf x, vf *sine, vf *cosine)
 {
     vd n_lo, n_hi;
     vd lo = vec_reduce_d(vf_widen_lo(x), &n_lo), hi = vec_reduce_d(vf_widen_hi(x), &n_hi);
     vf r = vf_narrow(lo, hi), z = r * r;
-    vu n = (vu)vf_to_vi(vf_narrow(n_lo, n_hi));
     /* minimax.py sin */
     vf s = VEC_POLY(z, -0.166666552f, 0.008332178f, -0.000195172732f);
     s = vf_fma(r * z, s, r);
     /* minimax.py cos */
     vf c = VEC_POLY(z, 0.0416666456f, -0.00138873677f, 2.44384228e-05f);
     c = vf_fma(z * z, c, vf_fma(z, vf_set1(-0.5f), vf_set1(1.0f)));
-
+    vu n = (vu)vf_to_vi(vf_narrow(n_lo, n_hi));
     vm swap = vi_eq((vi)(n & 1u), vi_set1(1));
-    *sine = (vf)((vu)vf_select(swap, c, s) ^ ((n & 2u) << 30));
-    *cosine = (vf)((vu)vf_select(swap, s, c) ^ (((n + 1u) & 2u) << 30));
-    *sine = vf_select(vf_eq(x, vf_zero()), x, *sine); // -0
-    vm near = vf_lt(vf_abs(x), vf_set1(VEC_TRIG_LIMIT));
-    if (__builtin_expect(vm_all(near), 1))
-        return;
-    for (int i = 0; i < VF_LANES; i++)
-        if (!(fabsf(x[i]) < VEC_TRIG_LIMIT)) {
-            (*sine)[i] = (float)sin((double)x[i]);
-            (*cosine)[i] = (float)cos((double)x[i]);
-        }
+    *sine = vf_select(swap, c, s);
+    *cosine = vf_select(swap, s, c);
+    return n;
 }
 
+/* y, except where |x| is beyond the reduction: there libm's function in f64, lane by lane. */
+VEC_FN vf vec_trig_far(vf x, vf y, double (*function)(double))
+{
+    if (__builtin_expect(vm_all(vf_lt(vf_abs(x), vf_set1(VEC_TRIG_LIMIT))), 1))
+        return y;
+    for (int i = 0; i < VF_LANES; i++)
+        if (!(fabsf(x[i]) < VEC_TRIG_LIMIT))
+            y[i] = (float)function((double)x[i]);
+    return y;
+}
+
+/** Sine: 2 ulp. */
 VEC_FN vf vf_sin(vf x)
 {
     vf s, c;
-    vf_sincos(x, &s, &c);
-    return s;
+    vu n = vec_trig(x, &s, &c);
+    s = (vf)((vu)s ^ (n & 2u) << 30);
+    return vec_trig_far(x, vf_select(vf_eq(x, vf_zero()), x, s), sin); /* -0 */
 }
+
+/** Cosine: 2 ulp. */
 VEC_FN vf vf_cos(vf x)
 {
     vf s, c;
-    vf_sincos(x, &s, &c);
-    return c;
+    vu n = vec_trig(x, &s, &c);
+    return vec_trig_far(x, (vf)((vu)c ^ ((n + 1u) & 2u) << 30), cos);
+}
+
+/** Tangent: 4 ulp. */
+VEC_FN vf vf_tan(vf x)
+{
+    vf s, c;
+    vu n = vec_trig(x, &s, &c);
+    vf y = (vf)((vu)(s / c) ^ n << 31);
+    return vec_trig_far(x, vf_select(vf_eq(x, vf_zero()), x, y), tan);
+}
+
+/* asin(x) = x + x z g(z), z = x^2 <= 1/4, and atan(x) = x + x z g(z), z <= tan(pi/8)^2 */
+VEC_FN vf vf_asin_rest(vf z)
+{
+    /* minimax.py asin */
+    return VEC_POLY(z, 0.166667536f, 0.0749524161f, 0.0454770997f, 0.0241475943f, 0.0422185771f);
+}
+VEC_FN vf vf_atan_rest(vf z)
+{
+    /* minimax.py atan */
+    return VEC_POLY(z, -0.333329558f, 0.199779257f, -0.138798505f, 0.0806031004f);
 }
 
 /* ------------------------------------------------------------------------ powers ---------- */
@@ -386,7 +335,7 @@ VEC_FN vf vf_pow(vf x, vf y)
     vd lo = vec_pow_log2(vf_widen_lo(m), vf_widen_lo(k), vf_widen_lo(y));
     vd hi = vec_pow_log2(vf_widen_hi(m), vf_widen_hi(k), vf_widen_hi(y));
     vd n_lo = vd_rint(lo), n_hi = vd_rint(hi);
-    vf n = vec_clamp(vf_narrow(n_lo, n_hi), -160.0f, 129.0f);
+    vf n = vf_clamp(vf_narrow(n_lo, n_hi), -160.0f, 129.0f);
     vf r = vf_narrow(lo - n_lo, hi - n_hi);
     /* minimax.py exp2 */
     vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f,
@@ -413,80 +362,11 @@ VEC_FN vf vf_pow(vf x, vf y)
     return result;
 }
 
-/** 1 / sqrt(x): 2 ulp. */
-VEC_FN vf vf_rsqrt(vf x) { return 1.0f / vf_sqrt(x); }
-
-/* ------------------------------------------------------------------------ f64 ------------- */
-
-/* One lane; the formulas are those of the vectors above. */
-VEC_FN double vec_sigmoid_d(double x)
-{
-    double e = exp(-fabs(x));
-    return (x < 0 ? e : 1.0) / (1.0 + e);
-}
-VEC_FN double vec_cut_d(double x, double limit)
-{
-    return x < -limit ? -limit : x > limit ? limit : x;
-}
-VEC_FN double vec_silu_d(double x) { return (x < -1000 ? -1000 : x) * vec_sigmoid_d(x); }
-VEC_FN double vec_silu_grad_d(double x)
-{
-    return vec_sigmoid_d(x) * (1.0 + vec_cut_d(x, 1000) * vec_sigmoid_d(-x));
-}
-VEC_FN double vec_softplus_d(double x) { return (x > 0 ? x : 0.0) + log1p(exp(-fabs(x))); }
-VEC_FN double vec_cdf_d(double x) { return 0.5 * erfc(x * -0.70710678118654752440); }
-VEC_FN double vec_gelu_d(double x) { return (x < -40 ? -40 : x) * vec_cdf_d(x); }
-VEC_FN double vec_gelu_grad_d(double x)
-{
-    x = vec_cut_d(x, 40);
-    return vec_cdf_d(x) + x * exp(-0.5 * x * x) * 0.39894228040143267794;
-}
-VEC_FN double vec_gelu_y_d(double x) { return 1.59576912160573071176 * (x + 0.044715 * x * x * x); }
-VEC_FN double vec_gelu_tanh_d(double x)
-{
-    return (x < -40 ? -40 : x) * vec_sigmoid_d(vec_gelu_y_d(x));
-}
-VEC_FN double vec_gelu_tanh_grad_d(double x)
-{
-    x = vec_cut_d(x, 40);
-    double y = vec_gelu_y_d(x), s = vec_sigmoid_d(y);
-    return s + x * s * vec_sigmoid_d(-y) * 1.59576912160573071176 * (1.0 + 3 * 0.044715 * x * x);
-}
-VEC_FN double vec_rsqrt_d(double x) { return 1.0 / sqrt(x); }
-
-#define VEC_EACH(name, scalar)                                                                  \
-    VEC_FN vd vd_##name(vd x)                                                                   \
-    {                                                                                           \
-        for (int i = 0; i < VD_LANES; i++)                                                      \
-            x[i] = scalar(x[i]);                                                                \
-        return x;                                                                               \
-    }
-VEC_EACH(exp, exp)
-VEC_EACH(exp2, exp2)
-VEC_EACH(expm1, expm1)
-VEC_EACH(log, log)
-VEC_EACH(log1p, log1p)
-VEC_EACH(log2, log2)
-VEC_EACH(log10, log10)
-VEC_EACH(sin, sin)
-VEC_EACH(cos, cos)
-VEC_EACH(tanh, tanh)
-VEC_EACH(erf, erf)
-VEC_EACH(sigmoid, vec_sigmoid_d)
-VEC_EACH(silu, vec_silu_d)
-VEC_EACH(silu_grad, vec_silu_grad_d)
-VEC_EACH(softplus, vec_softplus_d)
-VEC_EACH(gelu, vec_gelu_d)
-VEC_EACH(gelu_grad, vec_gelu_grad_d)
-VEC_EACH(gelu_tanh, vec_gelu_tanh_d)
-VEC_EACH(gelu_tanh_grad, vec_gelu_tanh_grad_d)
-VEC_EACH(rsqrt, vec_rsqrt_d)
-#undef VEC_EACH
-VEC_FN vd vd_pow(vd x, vd y)
-{
-    for (int i = 0; i < VD_LANES; i++)
-        x[i] = pow(x[i], y[i]);
-    return x;
-}
+#define REAL_BITS 32
+#include "backends/cpu/vmath_real.h"
+#undef REAL_BITS
+#define REAL_BITS 64
+#include "backends/cpu/vmath_real.h"
+#undef REAL_BITS
 
 #endif

@@ -7,8 +7,13 @@
 /* The formulas of PyTorch's documentation, with their limits where they make inf * 0. */
 static double logistic(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
 static double soft(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
-static double normal_cdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
 static double normal_pdf(double x) { return exp(-0.5 * x * x) / sqrt(2 * M_PI); }
+/* erfc multiplies the relative error of t = -x / sqrt(2) by 2 t^2; its derivative corrects that. */
+static double normal_cdf(double x)
+{
+    double t = -x * M_SQRT1_2, rest = fma(-x, M_SQRT1_2, -t) + x * 0x1.bdd3413b26456p-55;
+    return isinf(t) ? 0.5 * erfc(t) : 0.5 * erfc(t) - M_SQRT2 * rest * normal_pdf(x);
+}
 static double gelu_y(double x) { return sqrt(2 / M_PI) * (x + 0.044715 * x * x * x); }
 static double gelu_of(double x, bool tanh_form)
 {

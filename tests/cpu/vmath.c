@@ -25,7 +25,8 @@ typedef struct function {
 VECTOR(exp) VECTOR(exp2) VECTOR(expm1) VECTOR(log) VECTOR(log1p) VECTOR(log2) VECTOR(log10)
 VECTOR(sigmoid) VECTOR(silu) VECTOR(silu_grad) VECTOR(tanh) VECTOR(softplus) VECTOR(erf)
 VECTOR(gelu) VECTOR(gelu_grad) VECTOR(gelu_tanh) VECTOR(gelu_tanh_grad) VECTOR(sin) VECTOR(cos)
-VECTOR(rsqrt)
+VECTOR(rsqrt) VECTOR(tan) VECTOR(asin) VECTOR(acos) VECTOR(atan) VECTOR(sinh) VECTOR(cosh)
+VECTOR(erfc)
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static double silu(double x) { return isinf(x) && x < 0 ? -0.0 : x * sigmoid(x); }
@@ -76,6 +77,13 @@ static const function functions[] = {
     {"gelu_tanh", run_gelu_tanh, gelu_tanh, 4, 0x1p-22, -1, INFINITY},
     {"gelu_tanh_grad", run_gelu_tanh_grad, gelu_tanh_grad, 0, 0x1p-21, 0, 0},
     {"rsqrt", run_rsqrt, rsqrt, 2, 0, 0, 0},
+    {"tan", run_tan, tan, 4, 0, 0, 0},
+    {"asin", run_asin, asin, 3, 0, 0, 0},
+    {"acos", run_acos, acos, 3, 0, 0, 0},
+    {"atan", run_atan, atan, 2, 0, 0, 0},
+    {"sinh", run_sinh, sinh, 4, 0, 0, 0},
+    {"cosh", run_cosh, cosh, 2, 0, 0, 0},
+    {"erfc", run_erfc, erfc, 5, 0, 0, 0},
 };
 #define FUNCTIONS ((int)(sizeof functions / sizeof functions[0]))
 
@@ -101,6 +109,23 @@ static double ulps(float y, double exact)
     if (exact == 0 || e < -125)
         e = -125;
     return fabs(y - exact) / ldexp(1, e - 24);
+}
+
+static double ulps_d(double y, long double exact)
+{
+    if (isnan(exact) || isnan(y))
+        return isnan(exact) && isnan(y) ? 0 : INFINITY;
+    if (fabsl(exact) >= 0x1.fffffffffffffp1023L || isinf(y)) {
+        bool both = isinf(y) && fabsl(exact) >= 0x1.ffffffffffffep1023L && (y > 0) == (exact > 0);
+        bool last = !isinf(exact) && fabsl(exact) < 0x1.0000000000001p1024L &&
+                    fabs(y) >= 0x1.ffffffffffffep1023;
+        return both || last ? 0 : INFINITY;
+    }
+    int e;
+    frexpl(exact, &e);
+    if (exact == 0 || e < -1021)
+        e = -1021;
+    return (double)(fabsl(y - exact) / ldexpl(1, e - 53));
 }
 
 static void sweep(const function *f)
@@ -208,29 +233,168 @@ VEC_TEST(pow_follows_c)
     printf("pow: %.2f ulp\n", worst);
 }
 
-/* The f64 functions against the same formulas in long double. */
-VEC_TEST(double_functions_are_right)
+/* f32 and f64: zeros, infinities, NaN, the ends of the exponents, and angles drawn around the
+ * borders of the formula. */
+VEC_TEST(atan2_follows_c)
 {
-    double r[VD_LANES];
-#define SAME(name, formula)                                                                   \
-    for (long double x = -30.0L; x < 30.0L; x += 0.0625L) {                                   \
-        vd_store(r, vd_##name(vd_set1((double)x)));                                           \
-        double want = (double)(formula);                                                      \
-        for (int i = 0; i < VD_LANES; i++)                                                    \
-            MUST(fabs(r[i] - want) <= fabs(want) * 0x1p-49 + 0x1p-51, "%s(%a): %a", #name,    \
-                 (double)x, r[i]);                                                            \
+    const double odd[] = {0.0, -0.0, 1.0, -1.0, INFINITY, -INFINITY, NAN, 1e-45, -1e-45, 3.4e38,
+                          -3.4e38, 2.4142135623730949, 0.41421356237309503, 1e-310, -1.7e308};
+    enum { N = sizeof odd / sizeof odd[0] };
+    uint32_t state = 5;
+    for (int turn = 0; turn < 300000; turn++) {
+        double at[2];
+        for (int i = 0; i < 2; i++) {
+            state = state * 1664525u + 1013904223u;
+            at[i] = turn < N * N ? odd[i ? turn / N : turn % N]
+                                 : ldexp((int32_t)state, (int)(state % 7) * (turn % 50) - 90);
+        }
+        float y = (float)at[0], x = (float)at[1], r = vf_atan2(vf_set1(y), vf_set1(x))[0];
+        double exact = atan2((double)y, (double)x), d = vd_atan2(vd_set1(at[0]), vd_set1(at[1]))[0];
+        long double exact_d = atan2l(at[0], at[1]);
+        MUST(ulps(r, exact) <= 3 + EXTRA_ULP, "atan2(%a, %a): %a instead of %a", y, x, r, exact);
+        MUST(ulps_d(d, exact_d) <= 3 + EXTRA_ULP, "atan2(%a, %a): %a instead of %La", at[0], at[1],
+             d, exact_d);
+        MUST(isnan(exact) || (!signbit(r) == !signbit(exact) && !signbit(d) == !signbit(exact_d)),
+             "atan2(%a, %a): sign of %a", y, x, r);
     }
-    SAME(exp, expl(x))
-    SAME(tanh, tanhl(x))
-    SAME(sin, sinl(x))
-    SAME(sigmoid, 1 / (1 + expl(-x)))
-    SAME(silu, x / (1 + expl(-x)))
-    SAME(softplus, log1pl(expl(x)))
-    SAME(gelu, x * 0.5L * erfcl(-x * sqrtl(0.5L)))
-    SAME(silu_grad, (1 + x / (1 + expl(x))) / (1 + expl(-x)))
-    SAME(gelu_tanh, x / (1 + expl(-sqrtl(8 / acosl(-1)) * (x + 0.044715L * x * x * x))))
-    SAME(gelu_grad, 0.5L * erfcl(-x * sqrtl(0.5L)) + x * expl(-x * x / 2) / sqrtl(2 * acosl(-1)))
-#undef SAME
+}
+
+/* ------------------------------------------------------------------------------- f64 ------ */
+
+typedef vd (*vector_fn_d)(vd x);
+typedef long double (*scalar_fn_d)(long double x);
+
+#define VECTOR_D(name) static vd run_d_##name(vd x) { return vd_##name(x); }
+VECTOR_D(exp) VECTOR_D(exp2) VECTOR_D(expm1) VECTOR_D(log) VECTOR_D(log1p) VECTOR_D(log2)
+VECTOR_D(log10) VECTOR_D(sin) VECTOR_D(cos) VECTOR_D(tan) VECTOR_D(asin) VECTOR_D(acos)
+VECTOR_D(atan) VECTOR_D(sinh) VECTOR_D(cosh) VECTOR_D(tanh) VECTOR_D(erf) VECTOR_D(erfc)
+VECTOR_D(rsqrt) VECTOR_D(sigmoid) VECTOR_D(silu) VECTOR_D(silu_grad) VECTOR_D(softplus)
+VECTOR_D(gelu) VECTOR_D(gelu_grad) VECTOR_D(gelu_tanh) VECTOR_D(gelu_tanh_grad)
+
+static long double rsqrt_l(long double x) { return 1 / sqrtl(x); }
+static long double sigmoid_l(long double x) { return 1 / (1 + expl(-x)); }
+static long double silu_l(long double x) { return x < -1e4L ? -0.0L : x * sigmoid_l(x); }
+static long double silu_grad_l(long double x)
+{
+    return fabsl(x) > 1e4L ? x > 0 : sigmoid_l(x) * (1 + x * sigmoid_l(-x));
+}
+static long double softplus_l(long double x)
+{
+    return x > 0 ? x + log1pl(expl(-x)) : log1pl(expl(x));
+}
+static long double cdf_l(long double x) { return 0.5L * erfcl(-x * sqrtl(0.5L)); }
+static long double gelu_l(long double x) { return x < -1e3L ? -0.0L : x * cdf_l(x); }
+static long double gelu_grad_l(long double x)
+{
+    return fabsl(x) > 1e3L ? x > 0 : cdf_l(x) + x * expl(-x * x / 2) / sqrtl(2 * acosl(-1));
+}
+static long double gelu_tanh_2y_l(long double x)
+{
+    return sqrtl(8 / acosl(-1)) * (x + 0.044715L * x * x * x);
+}
+static long double gelu_tanh_l(long double x)
+{
+    return x < -1e3L ? -0.0L : x * sigmoid_l(gelu_tanh_2y_l(x));
+}
+static long double gelu_tanh_grad_l(long double x)
+{
+    if (fabsl(x) > 1e3L)
+        return x > 0;
+    long double s = sigmoid_l(gelu_tanh_2y_l(x)), t = sigmoid_l(-gelu_tanh_2y_l(x));
+    return s + x * s * t * sqrtl(8 / acosl(-1)) * (1 + 3 * 0.044715L * x * x);
+}
+
+static const struct {
+    const char *name;
+    vector_fn_d vector;
+    scalar_fn_d exact;
+    double ulp, absolute; /* as in the table of f32 */
+    double lo;            /* the ulp bound is for arguments from here on */
+} functions_d[] = {
+    {"exp", run_d_exp, expl, 1, 0, -INFINITY},
+    {"exp2", run_d_exp2, exp2l, 1, 0, -INFINITY},
+    {"expm1", run_d_expm1, expm1l, 2, 0, -INFINITY},
+    {"log", run_d_log, logl, 1, 0, -INFINITY},
+    {"log1p", run_d_log1p, log1pl, 2, 0, -INFINITY},
+    {"log2", run_d_log2, log2l, 2, 0, -INFINITY},
+    {"log10", run_d_log10, log10l, 2, 0, -INFINITY},
+    {"sin", run_d_sin, sinl, 1, 0, -INFINITY},
+    {"cos", run_d_cos, cosl, 1, 0, -INFINITY},
+    {"tan", run_d_tan, tanl, 3, 0, -INFINITY},
+    {"asin", run_d_asin, asinl, 3, 0, -INFINITY},
+    {"acos", run_d_acos, acosl, 3, 0, -INFINITY},
+    {"atan", run_d_atan, atanl, 2, 0, -INFINITY},
+    {"sinh", run_d_sinh, sinhl, 4, 0, -INFINITY},
+    {"cosh", run_d_cosh, coshl, 2, 0, -INFINITY},
+    {"tanh", run_d_tanh, tanhl, 3, 0, -INFINITY},
+    {"erf", run_d_erf, erfl, 2, 0, -INFINITY},
+    {"erfc", run_d_erfc, erfcl, 5, 0, -INFINITY},
+    {"rsqrt", run_d_rsqrt, rsqrt_l, 2, 0, -INFINITY},
+    {"sigmoid", run_d_sigmoid, sigmoid_l, 3, 0, -INFINITY},
+    {"silu", run_d_silu, silu_l, 4, 0x1p-990, -700},
+    {"silu_grad", run_d_silu_grad, silu_grad_l, 0, 0x1p-51, INFINITY},
+    {"softplus", run_d_softplus, softplus_l, 3, 0, -INFINITY},
+    {"gelu", run_d_gelu, gelu_l, 5, 0x1p-970, -37},
+    {"gelu_grad", run_d_gelu_grad, gelu_grad_l, 0, 0x1p-51, INFINITY},
+    {"gelu_tanh", run_d_gelu_tanh, gelu_tanh_l, 4, 0x1p-50, -1},
+    {"gelu_tanh_grad", run_d_gelu_tanh_grad, gelu_tanh_grad_l, 0, 0x1p-50, INFINITY},
+};
+#define FUNCTIONS_D ((int)(sizeof functions_d / sizeof functions_d[0]))
+
+/* All bits of f64 on every fourth turn; else numbers whose exponents are near that of 1, and those
+ * near multiples of pi/2. */
+static double draw_d(uint64_t *state, int turn)
+{
+    const double odd[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, -1.0, 1.0, 0x1p-1074};
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    uint64_t bits = *state ^ *state >> 31;
+    double unit = (double)(int64_t)bits * 0x1p-63, drawn;
+    memcpy(&drawn, &bits, sizeof drawn);
+    switch (turn % 8) {
+    case 0: return odd[bits >> 61];
+    case 1:
+    case 2: return drawn;
+    case 3: return unit * 800;
+    case 4: return unit;
+    case 5: return unit * 40;
+    case 6: return ldexp(unit, (int)(bits & 31) - 16);
+    default: return (double)(int32_t)(bits & 0xfffff) * 1.57079632679489662 * (1 + unit * 0x1p-50);
+    }
+}
+
+VEC_TEST(bounds_hold_over_all_doubles, .loop = FUNCTIONS_D)
+{
+    uint64_t state = 11;
+    double worst = 0, worst_x = 0;
+    for (int turn = 0; turn < 400000 / VD_LANES; turn++) {
+        double x[VD_LANES], y[VD_LANES];
+        for (int i = 0; i < VD_LANES; i++)
+            x[i] = draw_d(&state, turn + i);
+        vd_store(y, functions_d[loop].vector(vd_load(x)));
+        for (int i = 0; i < VD_LANES; i++) {
+            long double exact = functions_d[loop].exact(x[i]);
+            double u = ulps_d(y[i], exact);
+            double alone = functions_d[loop].vector(vd_set1(x[i]))[0];
+            MUST(memcmp(&alone, &y[i], 8) == 0 || isnan(alone), "%s(%a): %a in lane %d, %a alone",
+                 functions_d[loop].name, x[i], y[i], i, alone);
+            MUST(exact != 0 || isnan(y[i]) || !signbit(exact) == !signbit(y[i]) || x[i] < -30,
+                 "%s(%a): sign of zero", functions_d[loop].name, x[i]);
+            if (x[i] < functions_d[loop].lo) {
+                MUST(fabsl(y[i] - exact) <= functions_d[loop].absolute, "%s(%a): %a instead of %La",
+                     functions_d[loop].name, x[i], y[i], exact);
+            } else if (u > worst) {
+                worst = u;
+                worst_x = x[i];
+            }
+        }
+    }
+    printf("%s of f64: %.2f ulp at %a\n", functions_d[loop].name, worst, worst_x);
+    ck_assert_msg(worst <= functions_d[loop].ulp + EXTRA_ULP, "%s(%a): %.2f ulp, documented %g",
+                  functions_d[loop].name, worst_x, worst, functions_d[loop].ulp + EXTRA_ULP);
+}
+
+VEC_TEST(limits_of_doubles_are_right)
+{
     const double limits[] = {INFINITY, -INFINITY};
     for (int i = 0; i < 2; i++) {
         vd x = vd_set1(limits[i]);

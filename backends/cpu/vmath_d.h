@@ -1,0 +1,342 @@
+/*
+ * Elementary functions on vectors of f64: the f64 half of vmath.h, which includes this file. The
+ * rules are the same: one formula in every variant, a lane depends on its argument alone, and
+ * tests/cpu/vmath.c asserts the bounds, over arguments drawn from all of f64.
+ *
+ * Sine, cosine and tangent beyond |x| = 2^20, and powers, go to libm lane by lane.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_VMATH_D_H
+#define TS_BACKENDS_CPU_VMATH_D_H
+
+#include "backends/cpu/vec.h"
+
+VEC_FN vd vec_horner_d(vd x, const double *c, int n)
+{
+    vd p = vd_set1(c[n - 1]);
+    for (int i = n - 2; i >= 0; i--)
+        p = vd_fma(p, x, vd_set1(c[i]));
+    return p;
+}
+#define VEC_POLY_D(x, ...)                                                                      \
+    vec_horner_d(x, (const double[]){__VA_ARGS__}, (int)(sizeof((double[]){__VA_ARGS__}) / 8))
+
+/** max(lo, min(hi, x)) in which NaN stays. */
+VEC_FN vd vd_clamp(vd x, double lo, double hi)
+{
+    return vd_max_fast(vd_set1(lo), vd_min_fast(vd_set1(hi), x));
+}
+
+/* 2^n for whole n in [-1022, 1023]. The sum's low bits are the biased exponent. */
+VEC_FN vd vec_power_d(vd n) { return (vd)((vul)(n + (0x1.8p52 + 1023)) << 52); }
+
+/* x 2^n for x in [0.5, 2), whole n in [-1100, 1026]: two exact factors, one rounding. */
+VEC_FN vd vec_ldexp_d(vd x, vd n)
+{
+    vd half = vd_rint(n * 0.5);
+    return x * vec_power_d(half) * vec_power_d(n - half);
+}
+
+/* x without its last 27 bits: products of two such numbers are exact. */
+VEC_FN vd vec_short_d(vd x) { return (vd)((vl)x & ~INT64_C(0x7ffffff)); }
+
+/* ------------------------------------------------------------------------ exponentials ---- */
+
+/* 2^n e^r, |r| <= ln(2)/2 and a little. */
+VEC_FN vd vec_exp_reduced_d(vd r, vd n)
+{
+    /* minimax.py exp_d */
+    vd q = VEC_POLY_D(r, 0.50000000000000111, 0.16666666666666413, 0.041666666666529871,
+                      0.00833333333349481, 0.001388888894371597, 0.00019841269506027924,
+                      2.4801493000213903e-05, 2.7557586676062859e-06, 2.7630286644853791e-07,
+                      2.5000027435882775e-08);
+    return vec_ldexp_d(vd_fma(r * r, q, r) + 1.0, n);
+}
+
+/* x - n ln 2; the first part of ln 2 has 41 bits, so its products with n are exact. */
+VEC_FN vd vec_exp_reduce_d(vd x, vd n)
+{
+    vd r = vd_fma(n, vd_set1(-0x1.62e42fefa3p-1), x);
+    return vd_fma(n, vd_set1(-0x1.3de6af278ece6p-42), r);
+}
+
+/** e^x: 1 ulp. */
+VEC_FN vd vd_exp(vd x)
+{
+    x = vd_clamp(x, -746.0, 710.0);
+    vd n = vd_rint(x * 0x1.71547652b82fep+0);
+    return vec_exp_reduced_d(vec_exp_reduce_d(x, n), n);
+}
+
+/** e^x / 2, which is finite where sinh and cosh are: 1 ulp. */
+VEC_FN vd vd_exp_half(vd x)
+{
+    x = vd_clamp(x, -746.0, 711.0);
+    vd n = vd_rint(x * 0x1.71547652b82fep+0);
+    return vec_exp_reduced_d(vec_exp_reduce_d(x, n), n - 1.0);
+}
+
+/** e^(-s a^2), a >= 0, s = 1 or 1/2. The square is an exact part and a rest. */
+VEC_FN vd vd_exp_square(vd a, double s)
+{
+    vd coarse = vec_short_d(a);
+    vd x = vd_max_fast(vd_set1(-746.0), coarse * coarse * -s);
+    vd tail = (a - coarse) * (a + coarse) * -s;
+    vd n = vd_rint((x + tail) * 0x1.71547652b82fep+0);
+    return vec_exp_reduced_d(vec_exp_reduce_d(x, n) + tail, n);
+}
+
+/** 2^x: 1 ulp. */
+VEC_FN vd vd_exp2(vd x)
+{
+    x = vd_clamp(x, -1076.0, 1025.0);
+    vd n = vd_rint(x), r = x - n;
+    /* minimax.py exp2_d */
+    vd q = VEC_POLY_D(r, 0.69314718055994529, 0.24022650695910072, 0.055504108664821687,
+                      0.0096181291076283294, 0.0013333558146392691, 0.0001540353039364072,
+                      1.5252733854318436e-05, 1.3215486594914396e-06, 1.0178051941929791e-07,
+                      7.0549744770552931e-09, 4.4565705107098272e-10, 2.5625422887287152e-11);
+    return vec_ldexp_d(vd_fma(r, q, vd_set1(1.0)), n);
+}
+
+/** e^x - 1: 2 ulp. 2^n (e^r - 1) + (2^n - 1), with n one less and a doubling so that 2^n exists. */
+VEC_FN vd vd_expm1(vd y)
+{
+    vd x = vd_clamp(y, -40.0, 710.0), n = vd_rint(x * 0x1.71547652b82fep+0);
+    vd r = vec_exp_reduce_d(x, n);
+    /* minimax.py expm1_d */
+    vd q = VEC_POLY_D(r, 0.5, 0.16666666666666677, 0.041666666666666512, 0.0083333333333216672,
+                      0.001388888888896252, 0.00019841269886037229, 2.4801587172347316e-05,
+                      2.7557244294626245e-06, 2.755740272018602e-07, 2.5109009099220903e-08,
+                      2.0875332294065263e-09);
+    vd e = vd_fma(r * r, q, r), half = vec_power_d(n - 1.0);
+    vd sum = vd_fma(half, e, half - 0.5) * 2.0;
+    return vd_copysign(vd_select(vd_eq(n, vd_zero()), e, sum), y);
+}
+
+/** Hyperbolic tangent: 3 ulp. */
+VEC_FN vd vd_tanh(vd x)
+{
+    vd e = vd_expm1(vd_min_fast(vd_set1(20.0), vd_abs(x)) * 2.0);
+    return vd_copysign(e / (e + 2.0), x);
+}
+
+/* -------------------------------------------------------------------------- logarithms ---- */
+
+/* x = m 2^k with m in [sqrt(1/2), sqrt(2)); returns m. Denormals are scaled first. */
+VEC_FN vd vec_split_d(vd x, vd *k)
+{
+    vdm tiny = vd_lt(x, vd_set1(0x1p-1022));
+    vul bits = (vul)vd_select(tiny, x * 0x1p54, x);
+    vul e = (bits - 0x3fe6a09e667f3bcdu) & 0xfff0000000000000u;
+    vul biased = (e + 0x3ff0000000000000u) >> 52 | 0x4330000000000000u; /* as 2^52 + k + 1023 */
+    *k = ((vd)biased - (0x1p52 + 1023)) - vd_select(tiny, vd_set1(54.0), vd_zero());
+    return (vd)(bits - e);
+}
+
+/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN below 0 and of NaN */
+VEC_FN vd vec_log_limits_d(vd x, vd y)
+{
+    vdm inside = vdm_and(vd_gt(x, vd_zero()), vd_lt(x, vd_set1(INFINITY)));
+    if (__builtin_expect(vdm_all(inside), 1))
+        return y;
+    vd limit = vd_select(vd_gt(x, vd_zero()), x, vd_set1(NAN));
+    limit = vd_select(vd_eq(x, vd_zero()), vd_set1(-INFINITY), limit);
+    return vd_select(inside, y, limit);
+}
+
+/* k ln 2 + log(1 + f) = k ln 2 + f - (f^2/2 - s (f^2/2 + s z g(z))), s = f / (2 + f), z = s^2 */
+VEC_FN vd vec_log_sum_d(vd f, vd k)
+{
+    vd s = f / (f + 2.0), z = s * s, half = f * f * 0.5;
+    /* minimax.py log_d */
+    vd g = VEC_POLY_D(z, 0.66666666666667351, 0.39999999999407015, 0.2857142874425691,
+                      0.22222198365672879, 0.18183575877371425, 0.15313736422181415,
+                      0.14799270294136604);
+    vd r = vd_fma(s, vd_fma(z, g, half), k * 0x1.3de6af278ece6p-42);
+    return vd_fma(k, vd_set1(0x1.62e42fefa3p-1), f - (half - r));
+}
+
+/** Natural logarithm: 1 ulp. */
+VEC_FN vd vd_log(vd x)
+{
+    vd k, m = vec_split_d(x, &k);
+    return vec_log_limits_d(x, vec_log_sum_d(m - 1.0, k));
+}
+
+/** log(1 + x): 2 ulp. The rounding error of 1 + x is c, added after scaling. */
+VEC_FN vd vd_log1p(vd x)
+{
+    vd u = x + 1.0, back = u - 1.0;
+    vd c = (x - back) + (1.0 - (u - back));
+    vd k, m = vec_split_d(u, &k);
+    vd scale = vec_power_d(vd_max_fast(vd_set1(-1022.0), vd_neg(k)));
+    vd f = (m - 1.0) + c * scale;
+    return vd_copysign(vec_log_limits_d(u, vec_log_sum_d(f, k)), x);
+}
+
+/** Base 2: 2 ulp. The factor log2(e) has two parts. */
+VEC_FN vd vd_log2(vd x)
+{
+    vd k, f = vec_split_d(x, &k) - 1.0, y = vec_log_sum_d(f, vd_zero());
+    vd r = vd_fma(y, vd_set1(0x1.777d0ffda0d24p-56), y * 0x1.71547652b82fep+0);
+    return vec_log_limits_d(x, k + r);
+}
+
+/** Base 10: 2 ulp. */
+VEC_FN vd vd_log10(vd x)
+{
+    vd k, f = vec_split_d(x, &k) - 1.0, y = vec_log_sum_d(f, vd_zero());
+    vd r = vd_fma(k, vd_set1(0x1.3fde623e2566bp-43), y * 0x1.bcb7b1526e50ep-2);
+    return vec_log_limits_d(x, vd_fma(k, vd_set1(0x1.34413509f7p-2), r));
+}
+
+/* -------------------------------------------------------------------- trigonometric ------- */
+
+/* x - n pi/2 with the nearest n for |x| <= 2^20, and the rest to *tail. Three parts of pi/2 have 33
+ * bits, so their products with n are exact; so are the differences, or their errors are kept. */
+VEC_FN vd vec_trig_reduce_d(vd x, vd *n, vd *tail)
+{
+    *n = vd_rint(x * 0x1.45f306dc9c883p-1);
+    vd a = x - *n * 0x1.921fb544p+0;
+    vd w = *n * 0x1.0b4611a6p-34, b = a - w, low = (a - b) - w;
+    w = *n * 0x1.3198a2ep-69;
+    vd c = b - w;
+    low += ((b - c) - w) - *n * 0x1.b839a252049c1p-104;
+    vd r = c + low;
+    *tail = (c - r) + low;
+    return r;
+}
+
+#define VEC_TRIG_LIMIT_D 0x1p20
+
+/* Sine and cosine of the reduced argument, swapped in odd quadrants, and the quadrant of x: its low
+ * two bits. */
+VEC_FN vul vec_trig_d(vd x, vd *sine, vd *cosine)
+{
+    vd n, tail, r = vec_trig_reduce_d(x, &n, &tail), z = r * r;
+    /* minimax.py sin_d */
+    vd s = VEC_POLY_D(z, -0.16666666666666632, 0.0083333333333224201, -0.00019841269829813253,
+                      2.7557313693886775e-06, -2.5050758435333099e-08, 1.5896814854031079e-10);
+    s = r + vd_fma(r * z, s, tail * (1.0 - z * 0.5));
+    /* minimax.py cos_d */
+    vd c = VEC_POLY_D(z, 0.041666666666666602, -0.0013888888888874133, 2.4801587289487978e-05,
+                      -2.7557314354079273e-07, 2.0875723519957196e-09, -1.1359661036383303e-11);
+    vd half = z * 0.5, w = 1.0 - half;
+    c = w + (((1.0 - w) - half) + (z * z * c - r * tail));
+
+    vul quadrant = (vul)(n + 0x1.8p52);
+    vdm swap = vd_ne((vd)(((quadrant & 1u) << 52)), vd_zero());
+    *sine = vd_select(swap, c, s);
+    *cosine = vd_select(swap, s, c);
+    return quadrant;
+}
+
+/* y, except where |x| is beyond the reduction: there libm's function, lane by lane. */
+VEC_FN vd vec_trig_far_d(vd x, vd y, double (*function)(double))
+{
+    if (__builtin_expect(vdm_all(vd_lt(vd_abs(x), vd_set1(VEC_TRIG_LIMIT_D))), 1))
+        return y;
+    for (int i = 0; i < VD_LANES; i++)
+        if (!(fabs(x[i]) < VEC_TRIG_LIMIT_D))
+            y[i] = function(x[i]);
+    return y;
+}
+
+/** Sine: 1 ulp. */
+VEC_FN vd vd_sin(vd x)
+{
+    vd s, c;
+    vul quadrant = vec_trig_d(x, &s, &c);
+    s = (vd)((vul)s ^ (quadrant & 2u) << 62);
+    return vec_trig_far_d(x, vd_select(vd_eq(x, vd_zero()), x, s), sin); /* -0 */
+}
+
+/** Cosine: 1 ulp. */
+VEC_FN vd vd_cos(vd x)
+{
+    vd s, c;
+    vul quadrant = vec_trig_d(x, &s, &c);
+    return vec_trig_far_d(x, (vd)((vul)c ^ ((quadrant + 1u) & 2u) << 62), cos);
+}
+
+/** Tangent: 3 ulp. */
+VEC_FN vd vd_tan(vd x)
+{
+    vd s, c;
+    vul quadrant = vec_trig_d(x, &s, &c);
+    vd y = (vd)((vul)(s / c) ^ (quadrant & 1u) << 63);
+    return vec_trig_far_d(x, vd_select(vd_eq(x, vd_zero()), x, y), tan);
+}
+
+/* asin(x) = x + x z g(z), z = x^2 <= 1/4, and atan(x) = x + x z g(z), z <= tan(pi/8)^2 */
+VEC_FN vd vd_asin_rest(vd z)
+{
+    /* minimax.py asin_d */
+    return VEC_POLY_D(z, 0.16666666666665383, 0.075000000003430586, 0.04464285682347291,
+                      0.030381959331552289, 0.022371753518163888, 0.017359771159441775,
+                      0.013884598130926511, 0.012173280767321168, 0.0065108492259052173,
+                      0.019573913230101294, -0.016294079750426904, 0.031958967141158513);
+}
+VEC_FN vd vd_atan_rest(vd z)
+{
+    /* minimax.py atan_d */
+    return VEC_POLY_D(z, -0.33333333333330217, 0.19999999999104684, -0.1428571419652801,
+                      0.11111106703600662, -0.090907835293990893, 0.076900833633149049,
+                      -0.066412463077680228, 0.056931650666586689, -0.043608260435221237,
+                      0.021280149153956526);
+}
+
+/* -------------------------------------------------------------------- normal distribution -- */
+
+/* erf(x) = x + x g(x^2), |x| <= 1 */
+VEC_FN vd vec_erf_near_d(vd x)
+{
+    /* minimax.py erf_d */
+    vd g = VEC_POLY_D(x * x, 0.12837916709551259, -0.37612638903183748, 0.11283791670954857,
+                      -0.026866170645072893, 0.0052239776247808576, -0.00085483269787416235,
+                      0.00012055331036877693, -1.492559350635416e-05, 1.6460972808387967e-06,
+                      -1.635002513160405e-07, 1.4657879238000612e-08, -1.1365663671403912e-09,
+                      5.9452579668130759e-11);
+    return vd_fma(x, g, x);
+}
+
+/* Phi(-t) for t in [0, 40] with its own relative accuracy; bell is exp(-t^2/2). g multiplies
+ * the relative error of u by 3, so u is a short number and a rest; numbers near 0 take erf. */
+VEC_FN vd vd_normal_tail(vd t, vd bell)
+{
+    vd w = t + 5.0, inverse = 1.0 / w, u = vec_short_d(inverse * 5.0), coarse = vec_short_d(w);
+    vd rest = ((5.0 - u * coarse) - u * (w - coarse)) - u * (t - (w - 5.0));
+    rest *= inverse;
+    /* minimax.py normal_tail_d */
+    vd g = VEC_POLY_D((u - 0.5625) + rest, 0.17215197210376754, 0.32211330113315911,
+                      0.50382332793676954, 0.652287154382588, 0.6825030864793642,
+                      0.54779359099136282, 0.29406103826751706, 0.048114366311625016,
+                      -0.073459883628102587, -0.05837225131278953, 0.0047910114966675616,
+                      0.027906544820146369, 0.005533074597064769, -0.012848313172622132,
+                      -0.0046787439455659311, 0.0066882010908865261, 0.0027850188790291782,
+                      -0.0039825321715014688, -0.0014233973664298548, 0.0023651693735528192,
+                      0.00066606843226972253, -0.00095165514277253721, -0.00027132984074654465);
+    vd near = 0.5 - vec_erf_near_d(t * 0x1.6a09e667f3bcdp-1) * 0.5;
+    return vd_select(vd_lt(t, vd_set1(0.75)), near, bell * vd_fma(u, g, rest * g));
+}
+
+/** Error function: 2 ulp. */
+VEC_FN vd vd_erf(vd x)
+{
+    vd a = vd_min_fast(vd_set1(6.0), vd_abs(x));
+    vd large = 1.0 - vd_normal_tail(a * 0x1.6a09e667f3bcdp+0, vd_exp_square(a, 1.0)) * 2.0;
+    return vd_select(vd_lt(a, vd_set1(1.0)), vec_erf_near_d(x), vd_copysign(large, x));
+}
+
+/* -------------------------------------------------------------------- powers -------------- */
+
+/** x^y as C's pow, lane by lane. */
+VEC_FN vd vd_pow(vd x, vd y)
+{
+    for (int i = 0; i < VD_LANES; i++)
+        x[i] = pow(x[i], y[i]);
+    return x;
+}
+
+#endif
