@@ -182,7 +182,7 @@ class RunTests(ToolCase):
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         status, output = self.run_tool("run-tests", "-C", "b", *also,
                                        env=plain_environment(PATH=path))
-        last = output.splitlines()[-1]
+        *_, self.counts, last = output.splitlines()
         self.assertEqual(status, 0 if " 0 failed" in last else 1, output)
         return last
 
@@ -192,6 +192,13 @@ class RunTests(ToolCase):
     def test_tallies_are_summed_and_other_tests_count_one(self):
         self.assertEqual(self.last_line([("a", "OK"), ("b", "OK"), ("c", "OK"), ("d", "SKIP")],
                                         "10 0 2 a\n5 0 0 b\n"), "16 passed, 0 failed, 3 skipped")
+
+    def test_the_line_before_the_last_splits_the_sum_and_counts_the_other_kinds(self):
+        lines = "10 1 2 a samples=9 gradients=4\n1 0 0 b fuzz_inputs=500\n1 0 0 c gradients=1\n"
+        self.assertEqual(self.last_line([("a", "FAIL"), ("b", "OK"), ("c", "OK")], lines),
+                         "12 passed, 1 failed, 2 skipped")
+        self.assertEqual(self.counts, "counts: 4 test cases, 9 samples, 5 gradient checks, "
+                                      "0 wrong calls, 0 fault points, 500 fuzz inputs")
 
     def test_counted_failures_are_not_counted_twice(self):
         self.assertEqual(self.last_line([("a", "FAIL"), ("b", "OK")], "10 3 0 a\n1 0 0 b\n", 1),
