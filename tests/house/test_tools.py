@@ -3,6 +3,7 @@
 """Tests of tools/: each tool runs on a small made-up repository, build or system."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -231,6 +232,30 @@ class RunTests(ToolCase):
 
     def test_a_build_that_breaks_is_a_failure(self):
         self.assertEqual(self.last_line([("a", "OK")], "", 0, 1), "0 passed, 1 failed, 0 skipped")
+
+
+class Corpora(unittest.TestCase):
+    """The seeds of tests/fuzz."""
+    FOLDER = os.path.join(os.path.dirname(HERE), "fuzz", "corpus")
+
+    def files(self):
+        return [os.path.join(folder, name) for folder, _, names in os.walk(self.FOLDER)
+                for name in names]
+
+    def test_seeds_are_few_and_have_names(self):
+        self.assertLessEqual(len(self.files()), 60)
+        for path in self.files():
+            self.assertRegex(os.path.basename(path), r"^[a-z][a-z0-9_]{1,39}$")
+
+    def test_a_seed_of_a_call_begins_with_the_name_of_an_operator(self):
+        with open(os.path.join(os.path.dirname(TOOLS), "ops", "ops.def"), encoding="utf-8") as file:
+            operators = set(re.findall(r"^TS_OP\((\w+),", file.read(), re.M))
+        seeds = [path for path in self.files() if path.split(os.sep)[-2] == "opcall"]
+        self.assertGreater(len(seeds), 20)
+        for path in seeds:
+            with open(path, "rb") as file:
+                name = file.readline().decode("ascii", "replace").rstrip("\n")
+            self.assertIn(name, operators, path)
 
 
 class Setup(ToolCase):

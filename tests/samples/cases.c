@@ -1,4 +1,4 @@
-/** @file cases.c  Three cases per family of the table of samples: values, gradients, wrong calls. */
+/** @file cases.c  Three cases per family of op samples: values, gradients, wrong calls. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 #include "tests/harness.h"
