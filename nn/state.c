@@ -117,14 +117,6 @@ static int64_t find(const ts_named_tensors *list, const char *name)
     return -1;
 }
 
-static bool same_sizes(const ts_tensor *a, const ts_tensor *b)
-{
-    bool same = ts_ndim(a) == ts_ndim(b);
-    for (int d = 0; same && d < ts_ndim(a); d++)
-        same = ts_sizes(a)[d] == ts_sizes(b)[d];
-    return same;
-}
-
 static int put_sizes(char *text, size_t size, const ts_tensor *t)
 {
     int used = snprintf(text, size, "(");
@@ -155,7 +147,7 @@ static void match(const ts_named_tensors *own, const char *const *names, ts_tens
     }
     for (int64_t i = 0; i < own->n; i++) {
         char detail[200];
-        if (given[i] < 0 || same_sizes(own->tensors[i], tensors[given[i]]))
+        if (given[i] < 0 || ts_nn_same_sizes(own->tensors[i], tensors[given[i]]))
             continue;
         int used = snprintf(detail, sizeof detail, " expected ");
         used += put_sizes(detail + used, sizeof detail - (size_t)used, own->tensors[i]);
