@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/testing.h"
 
 struct fault_try {
     const char *name;

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/alloc.h"
+#include "core/testing.h"
 #include "dispatch/op.h"
 #include "include/tessera/tessera.h"
 #include "tests/fuzz/fuzz.h"

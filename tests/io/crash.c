@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <sys/wait.h>
 
-#include "core/alloc.h"
+#include "core/testing.h"
 #include "tests/io/faults.h"
 #include "tests/io/scenario.h"
 
