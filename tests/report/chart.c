@@ -322,7 +322,7 @@ TS_TEST(chart_line_from_csv, .teardown = test_remove_files)
     char *svg = svg_of(chart);
     // The unfinished last line is no point.
     ck_assert_int_eq(count(svg, "<circle class=\"f c0\""), 3);
-    ck_assert_int_eq(count(svg, "<circle class=\"f1\""), 1);
+    ck_assert_int_eq(count(svg, "<circle class=\"f c1\""), 1);
     ck_assert_ptr_nonnull(strstr(svg, ">1.5</tspan>"));
     free(svg);
 }
