@@ -51,7 +51,7 @@ static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
 }
 
 /** Runs the kernel on a contiguous tensor in the place of each destination that is not. */
-static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
+static TS_COLD ts_status run_into_temporaries(ts_frame *f, ts_kernel kernel)
 {
     ts_value made[TS_MAX_RETS];
     ts_frame inner = *f;
@@ -86,16 +86,16 @@ static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts
                                                          ts_kernel kernel)
 {
     const ts_value *outer = f->args;
-    bool stand_ins = false;
+    bool temporaries = false;
     for (int i = 0; f->given >> i && !accepts.strided && !f->plan->pointwise; i++)
-        stand_ins |= (f->given >> i & 1) && !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS);
+        temporaries |= (f->given >> i & 1) && !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS);
     copies c;
     c.count = 0;
     ts_status status = convert_args(&c, f, accepts);
     if (status == TS_OK) {
         if (c.count)
             f->args = c.args;
-        status = stand_ins ? run_on_stand_ins(f, kernel) : ts_fill_run(f, kernel);
+        status = temporaries ? run_into_temporaries(f, kernel) : ts_fill_run(f, kernel);
         f->args = outer;
     }
     copies_end(&c);

@@ -84,8 +84,9 @@ ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list)
 enum { NAMED_MOST = 8 };
 
 /** Appends to the report's text; what does not fit is cut. */
-static void say(ts_load_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(ts_load_report *r, const char *format, ...)
+static void append_to_report(ts_load_report *r, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void append_to_report(ts_load_report *r, const char *format, ...)
 {
     size_t used = strlen(r->text);
     va_list args;
@@ -101,11 +102,11 @@ static void note(ts_load_report *r, int64_t *count, const char *kind, const char
     char shown[512];
     ts_escape_text(shown, sizeof shown, name);
     if (*count == 0)
-        say(r, "%s%s: ", r->text[0] ? "; " : "", kind);
+        append_to_report(r, "%s%s: ", r->text[0] ? "; " : "", kind);
     if (*count < NAMED_MOST)
-        say(r, "%s%s%s", *count ? ", " : "", shown, detail);
+        append_to_report(r, "%s%s%s", *count ? ", " : "", shown, detail);
     else if (*count == NAMED_MOST)
-        say(r, ", ...");
+        append_to_report(r, ", ...");
     ++*count;
 }
 
