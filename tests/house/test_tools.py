@@ -73,6 +73,13 @@ class Rooms(ToolCase):
         self.assertRegex(output, r"dispatch +-> core +1\n")
         self.assertRegex(output, r"backends/cpu +-> ops +1\n")
 
+    def test_the_reading_path_has_sizes_and_no_lost_file(self):
+        self.write("README.md", "# x\n\n## A reading path\n\n`core/tensor.h`\n\n## End\n`a.c`\n")
+        status, output = self.run_tool("rooms", self.folder)
+        self.assertEqual(status, 0, output)
+        self.assertRegex(output, r"  1  core/tensor.h\n +1  in 1 files\n")
+        self.refused("README.md", "\n## A reading path\n`core/gone.c`", "names core/gone.c")
+
     def test_upward_includes_are_refused(self):
         self.refused("core/bad.c", '\n#include "ops/op.h"\n',
                      "core/bad.c:2: core may not include ops")
