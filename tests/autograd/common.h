@@ -27,8 +27,8 @@ static inline double distance(ts_tensor *a, ts_tensor *b)
 }
 
 /** A ts_function that squares its input, and its gradient. */
-static inline ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
-                                       ts_tensor **out, int m)
+static inline ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in,
+                                       int n, ts_tensor **out, int m)
 {
     (void)ctx, (void)m;
     out[0] = ts_mul(in[0], in[0]);

@@ -5,7 +5,8 @@
 static const ts_backward_opts create = {.size = sizeof create, .create_graph = true};
 
 static const ts_function function = {
-    .size = sizeof function, .name = "square", .forward = square_forward, .backward = square_backward};
+    .size = sizeof function, .name = "square",
+    .forward = square_forward, .backward = square_backward};
 
 static ts_status part(void *w, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
