@@ -2,13 +2,14 @@
 # A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
 .DEFAULT_GOAL := help
 # What a user sets is text: neither make nor the shell looks into it.
-SETTINGS := DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
+SETTINGS := ARCHS DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
 $(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
 export $(SETTINGS)
-.PHONY: help setup build train test test-full sanitize tsan aarch64 fuzz bench rooms budgets docs clean
+.PHONY: help setup build train test test-full sanitize sanitize-quick tsan aarch64 aarch64-quick \
+    compile-cuda fuzz bench rooms budgets docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' \
 	    $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what is missing to build, test, document and package (Debian 12)
@@ -34,9 +35,9 @@ test: build-for-tests build-asan/build.ninja ## run all tests but the slow ones
 	@tools/gpu-suite current
 	@tools/run-tests --no-suite slow --also $(DRAWN_CALLS)
 
-test-full: build-for-tests ## run all tests, those of the sanitizer builds, and those of aarch64
+test-full: build-for-tests ## run all tests, slow ones too, sanitize, tsan, aarch64, compile-cuda
 	@tools/run-tests
-	@$(MAKE) --no-print-directory sanitize tsan aarch64
+	@$(MAKE) --no-print-directory sanitize tsan aarch64 compile-cuda
 
 # gcc 12 takes "&thread_local == NULL" from the flags of an add that the linker turns into a lea,
 # which sets none: in programs that link the library's objects UBSan then sees NULL where none is.
@@ -53,6 +54,11 @@ DRAWN_CALLS := build-asan:tests/misuse/misuse
 sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBSan, in build-asan/
 	@tools/run-tests -C build-asan --no-suite slow
 
+# Without lower variants, the sweep of interrupted runs, the second half of the drawn calls and
+# large samples.
+sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
+	@TS_TEST_SMALL=1 tools/run-tests -C build-asan --no-suite slow --no-suite thorough
+
 build-asan/build.ninja:
 	@tools/setup build test
 	@meson setup build-asan $(CHECKED) -Db_sanitize=address,undefined -Dc_args='-g1 $(NO_FALSE_NULL)'
@@ -63,13 +69,19 @@ tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsa
 	    -Dexamples=false
 	@tools/run-tests -C build-tsan
 
+aarch64: ARM_TESTS := --suite ops ## run the op suite as arm64 code in qemu-user, in build-aarch64/
+aarch64-quick: ARM_TESTS := samples attention softmax norm loss ## run the part that .ci/run runs
 # The bits that this machine computes must come out there too.
-aarch64: build-for-tests ## run the op suite as arm64 code in qemu-user, in build-aarch64/
+aarch64 aarch64-quick: build-for-tests
 	@tools/setup build test aarch64
 	@test -f build-aarch64/build.ninja || meson setup build-aarch64 --cross-file tools/aarch64.ini \
 	    -Dcuda=disabled -Dexamples=false -Dbench=false
 	@ninja -C build tests/bits && build/tests/bits >build-aarch64/bits.txt
-	@TS_TEST_BITS='$(CURDIR)/build-aarch64/bits.txt' tools/run-tests -C build-aarch64 --suite ops
+	@TS_TEST_BITS='$(CURDIR)/build-aarch64/bits.txt' tools/run-tests -C build-aarch64 $(ARM_TESTS)
+
+compile-cuda: build/build.ninja ## compile the CUDA backend without a GPU; ARCHS=90a (all)
+	@if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then \
+	    tools/compile-cuda $${ARCHS:+"$$ARCHS"}; else echo "compile-cuda: skipped: needs nvcc"; fi
 
 FUZZ_FLAGS := --buildtype=debugoptimized -Db_ndebug=false -Db_sanitize=address,undefined \
     -Db_lundef=false -Dcuda=disabled -Dexamples=false -Dbench=false

@@ -54,7 +54,7 @@ static ts_status replace(ts_thread *thread, ts_saved *s, ts_tensor **old)
 }
 
 /** Replaces what a node has saved, and goes on to its makers. */
-static ts_status loosen(ts_run *walk, ts_node *n, uint32_t number, void *ctx)
+static ts_status replace_saved_tensors(ts_run *walk, ts_node *n, uint32_t number, void *ctx)
 {
     const roots *more = ctx;
     for (uint32_t i = 0; number == 0 && more && i < more->n; i++)
@@ -83,7 +83,7 @@ static ts_status loosen(ts_run *walk, ts_node *n, uint32_t number, void *ctx)
 static void walk(ts_thread *thread, ts_node *root, roots *more)
 {
     ts_error before = *thread->error;
-    if (ts_engine_walk(root, loosen, more) != TS_OK)
+    if (ts_engine_walk(root, replace_saved_tensors, more) != TS_OK)
         *thread->error = before;
 }
 

@@ -223,8 +223,8 @@ ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_ten
 }
 
 /** Adds to the gradient that a leaf has. */
-static ts_status deliver_more(ts_run *run, ts_tensor *leaf, ts_tensor **slot, ts_tensor *grad,
-                              ts_tensor **old)
+static ts_status add_to_grad(ts_run *run, ts_tensor *leaf, ts_tensor **slot, ts_tensor *grad,
+                             ts_tensor **old)
 {
     TS_TELL(run->thread, grad_read, leaf, *slot);
     TS_TRY(ts_accumulate_grad(slot, grad, run->record, old));
@@ -243,7 +243,7 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
     /* it holds n; other threads that record the leaf's use may still try to set it */
     ts_grad_meta *m = __atomic_load_n(&leaf->grad, __ATOMIC_ACQUIRE);
     if (m->grad)
-        return deliver_more(run, leaf, &m->grad, g, old);
+        return add_to_grad(run, leaf, &m->grad, g, old);
     if (TS_UNLIKELY(run->record)) {
         TS_TRY(g = ts_gradient_to_keep(run->thread, g, true));
         g->flags &= (uint8_t)~TS_TENSOR_VIEW;
@@ -431,7 +431,7 @@ TS_INLINE ts_status call_rule(ts_vjp_call *b)
     return status;
 }
 
-static TS_COLD ts_status fail_itself(const ts_node *n)
+static TS_COLD ts_status fail_reentered(const ts_node *n)
 {
     return ts_fail_op(
         TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
@@ -439,7 +439,7 @@ static TS_COLD ts_status fail_itself(const ts_node *n)
 }
 
 /** What the rule gave, with the hooks behind it. */
-static TS_COLD ts_status look_at_given(ts_vjp_call *b, bool hooked)
+static TS_COLD ts_status check_rule_results(ts_vjp_call *b, bool hooked)
 {
     ts_node *n = b->node;
     if (b->run->anomaly)
@@ -455,7 +455,7 @@ static void unlock(ts_node *const *n) { ts_node_unlock(*n); }
 static ts_status call_locked(ts_vjp_call *b)
 {
     if (TS_UNLIKELY(!ts_node_lock(b->node, b->run->self)))
-        return fail_itself(b->node);
+        return fail_reentered(b->node);
     ts_node *const locked __attribute__((cleanup(unlock), unused)) = b->node;
     return call_rule(b);
 }
@@ -487,7 +487,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
         b.given = given;
         status = n->guarded ? call_locked(&b) : call_rule(&b);
         if (TS_UNLIKELY(hooked || run->anomaly) && status == TS_OK)
-            status = look_at_given(&b, hooked);
+            status = check_rule_results(&b, hooked);
         for (uint32_t i = 0; i < n->ninputs && status == TS_OK; i++) {
             ts_node *next = n->inputs[i].next;
             if (!given[i] || !next || next->seq < run->floor)
@@ -517,7 +517,7 @@ static TS_COLD ts_status run_leaf_hooks(ts_run *run, ts_node *n)
 static ts_status deliver_locked(ts_run *run, ts_node *n, ts_tensor **grads, ts_tensor **old)
 {
     if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
-        return fail_itself(n);
+        return fail_reentered(n);
     ts_node *const locked __attribute__((cleanup(unlock), unused)) = n;
     return deliver(run, n, grads, old);
 }
@@ -567,7 +567,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
             return TS_OK; /* all have gone on */
     }
     if (TS_UNLIKELY(run->around != NULL) && is_around(run->around, n))
-        return fail_itself(n);
+        return fail_reentered(n);
     /* another thread may be adding the first hook */
     bool hooked = TS_UNLIKELY(__atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE) != NULL);
     if (hooked)

@@ -165,7 +165,7 @@ ts_status ts_backward(ts_tensor *loss)
 }
 
 /** A captured gradient (owned) in the caller's scope. */
-static ts_tensor *hand_out(ts_tensor *c)
+static ts_tensor *adopt_captured(ts_tensor *c)
 {
     if (!c->link)
         return ts_scope_adopt(ts_thread_self(), c);
@@ -202,7 +202,7 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *i
     for (int i = 0; i < n; i++) {
         ts_tensor *c = captures[i].grad;
         if (status == TS_OK)
-            status = TS_STATUS_OF(grads[i] = c ? hand_out(c) : TS_NONE);
+            status = TS_STATUS_OF(grads[i] = c ? adopt_captured(c) : TS_NONE);
         else if (c)
             ts_tensor_unref(c);
     }

@@ -47,7 +47,7 @@ static _Thread_local ts_node *garbage __attribute__((tls_model("initial-exec")))
 static _Thread_local ts_tensor *gradients __attribute__((tls_model("initial-exec")));
 static _Thread_local bool sweeping __attribute__((tls_model("initial-exec")));
 
-static void sweep(void)
+static void release_pending(void)
 {
     if (sweeping)
         return;
@@ -83,7 +83,7 @@ void ts_node_unref(ts_node *node)
         return;
     node->garbage = garbage;
     garbage = node;
-    sweep();
+    release_pending();
 }
 
 /** A gradient may have a gradient, and so on. */
@@ -93,11 +93,11 @@ static void gradient_unref(ts_tensor *t)
         return;
     t->next = gradients; /* it is in no scope, which would hold a reference */
     gradients = t;
-    sweep();
+    release_pending();
 }
 
 /** A dying leaf: a run in another thread may be about to put a gradient into it. */
-static void accumulator_orphan(ts_node *n)
+static void detach_accumulator(ts_node *n)
 {
     bool mine = ts_node_lock(n, ts_node_self(&ts_tls));
     n->leaf = NULL;
@@ -115,7 +115,7 @@ void ts_node_release_history(ts_tensor *t)
         ts_node_unref(t->node);
     if (m) {
         if (m->accumulator)
-            accumulator_orphan(m->accumulator);
+            detach_accumulator(m->accumulator);
         if (m->grad)
             gradient_unref(m->grad);
         ts_free(&ts_tls, m, sizeof *m);
@@ -180,7 +180,7 @@ void ts_back_off(long tries)
         nanosleep(&(struct timespec){0, 1000L << (tries < 73 ? tries - 64 : 9)}, NULL);
 }
 
-static void strike_out(ts_thread *thread, void *owner)
+static void clear_owner(ts_thread *thread, void *owner)
 {
     if (ts_node_self(thread) == *(uint32_t *)owner)
         *(uint32_t *)owner = 0;
@@ -189,7 +189,7 @@ static void strike_out(ts_thread *thread, void *owner)
 /** Whether the thread that owns a node is another process's: the parent's, when it forked. */
 static bool is_gone(uint32_t owner)
 {
-    ts_thread_walk(strike_out, &owner);
+    ts_thread_walk(clear_owner, &owner);
     return owner != 0;
 }
 

@@ -322,7 +322,7 @@ static bool passes(const ts_run *run, const ts_node *n)
 
 /** Sends what waits for a result of a view to the view's argument, as far as it has places there.
  */
-static ts_status pass_on(ts_run *run, const ts_node *n, ts_pieces *p)
+static ts_status send_to_view_base(ts_run *run, const ts_node *n, ts_pieces *p)
 {
     TS_SCOPE;
     const ts_end *in = n->inputs;
@@ -360,7 +360,7 @@ ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor
     bool view = passes(run, n);
     for (ts_pieces *p = all; p && status == TS_OK; p = p->next) {
         if (view && !grads[p->output] && p->waiting <= shape_numel(p->whole))
-            status = pass_on(run, n, p);
+            status = send_to_view_base(run, n, p);
         if (status == TS_OK)
             status = write_out(run, p, &grads[p->output]);
     }

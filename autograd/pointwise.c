@@ -70,14 +70,16 @@ static ts_status pow_rule(ts_vjp_call *b)
 const ts_vjp ts_vjp_pow = {.rule = pow_rule, .saves = {[0] = BOTH, [1] = BOTH | READS_Y}};
 
 /** g where argument i wins, g / 2 where both are equal. */
-static ts_tensor *winner(ts_vjp_call *b, ts_tensor *g, int i, bool larger)
+static ts_tensor *grad_of_extreme(ts_vjp_call *b, ts_tensor *g, int i, bool larger)
 {
     ts_tensor *mine = ARG(i), *other = ARG(1 - i);
     ts_tensor *half = ts_where(ts_eq(mine, other), ts_mul_scalar(g, 0.5), g);
     return ts_masked_fill_scalar(half, larger ? ts_lt(mine, other) : ts_gt(mine, other), 0);
 }
-RULES(maximum, (0, BOTH, winner(b, g, 0, true)), (1, BOTH, winner(b, g, 1, true)))
-RULES(minimum, (0, BOTH, winner(b, g, 0, false)), (1, BOTH, winner(b, g, 1, false)))
+RULES(maximum, (0, BOTH, grad_of_extreme(b, g, 0, true)),
+      (1, BOTH, grad_of_extreme(b, g, 1, true)))
+RULES(minimum, (0, BOTH, grad_of_extreme(b, g, 0, false)),
+      (1, BOTH, grad_of_extreme(b, g, 1, false)))
 
 RULES_OF(atan2, ts_div(GRAD(0), ts_add(ts_square(ARG(0)), ts_square(ARG(1)))),
          (0, BOTH, ts_mul(g, ARG(1))), (1, BOTH, ts_neg(ts_mul(g, ARG(0)))))

@@ -346,7 +346,7 @@ static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *ou
 }
 
 /** The collection takes away from its tensors what only their making needed. */
-static ts_status forget_history(ts_run *run, ts_collected *c)
+static ts_status drop_history(ts_run *run, ts_collected *c)
 {
     for (uint32_t i = 0; i < c->count; i++) {
         ts_tensor *t = c->kept[i].t;
@@ -438,7 +438,7 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
     if (status == TS_OK && c->count != s->slots)
         status = fail_other(s, "it saved %u tensors for backward; at first %u", c->count, s->slots);
     if (status == TS_OK)
-        status = forget_history(run, c);
+        status = drop_history(run, c);
     for (int i = 0; i < p.n && status == TS_OK && outer; i++)
         if (s->inputs[i].saved.packed)
             ts_saved_drop(&outer->kept[s->inputs[i].saved.version]);

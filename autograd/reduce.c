@@ -6,7 +6,7 @@
 
 /** t, like the result of a reduction of argument 0 over the dims in argument 1, over its elements.
  */
-static ts_tensor *spread(ts_vjp_call *b, ts_tensor *t)
+static ts_tensor *expand_reduced(ts_vjp_call *b, ts_tensor *t)
 {
     const ts_value *dims = ts_rule_arg(b, 1);
     bool all = dims->tag != TS_TAG_INTS;
@@ -27,8 +27,8 @@ static double reduced_count(ts_vjp_call *b, double correction)
     return n > correction ? n - correction : 0;
 }
 
-RULE(sum, 0, spread(b, g))
-RULE(mean, 0, spread(b, ts_mul_scalar(g, 1 / reduced_count(b, 0))))
+RULE(sum, 0, expand_reduced(b, g))
+RULE(mean, 0, expand_reduced(b, ts_mul_scalar(g, 1 / reduced_count(b, 0))))
 
 static ts_tensor *from_size(ts_vjp_call *b, ts_tensor *g)
 {
@@ -49,44 +49,45 @@ RULE(unreduce, 0, reduced(b, g))
 
 /* d var / dx = 2 (x - mean) / (n - correction) */
 #define DEVIATIONS ts_sub(X, KEPT(mean, X))
-RULE(var, READS_X, ts_mul(spread(b, ts_mul_scalar(g, 2 / reduced_count(b, NUM(3)))), DEVIATIONS))
+RULE(var, READS_X,
+     ts_mul(expand_reduced(b, ts_mul_scalar(g, 2 / reduced_count(b, NUM(3)))), DEVIATIONS))
 
 /** t over the length y of a vector that it belongs to, 0 at y = 0. The quotient is small where
  * neither g / y nor 1 / y need be finite. */
 static ts_tensor *by_length(ts_vjp_call *b, ts_tensor *t, ts_tensor *y)
 {
-    return ts_div(t, spread(b, ts_masked_fill_scalar(y, ts_eq_scalar(y, 0), INFINITY)));
+    return ts_div(t, expand_reduced(b, ts_masked_fill_scalar(y, ts_eq_scalar(y, 0), INFINITY)));
 }
 
 /* d std / dx = (x - mean) / ((n - correction) std), and 0 where nothing deviates */
 #define PER_DEGREE ts_mul_scalar(g, 1 / reduced_count(b, NUM(3)))
-RULE(std, READS_X | READS_Y, ts_mul(by_length(b, DEVIATIONS, Y), spread(b, PER_DEGREE)))
+RULE(std, READS_X | READS_Y, ts_mul(by_length(b, DEVIATIONS, Y), expand_reduced(b, PER_DEGREE)))
 
 /** g shared evenly among the elements for which `chosen` (bool, like argument 0) holds. Halves do
  * not hold their number. */
 static ts_tensor *share(ts_vjp_call *b, ts_tensor *g, ts_tensor *chosen)
 {
     ts_tensor *weight = ts_to(chosen, g->dtype == TS_F64 ? TS_F64 : TS_F32);
-    return ts_mul(ts_div(weight, KEPT(sum, weight)), spread(b, g));
+    return ts_mul(ts_div(weight, KEPT(sum, weight)), expand_reduced(b, g));
 }
-RULE(extreme, READS_X | READS_Y, share(b, g, ts_eq(X, spread(b, Y))))
+RULE(extreme, READS_X | READS_Y, share(b, g, ts_eq(X, expand_reduced(b, Y))))
 
 /** exp(x - y) g; where all is -Inf, so is y, and 0 stands for it. */
 static ts_tensor *softmax_of(ts_vjp_call *b, ts_tensor *y)
 {
     y = ts_masked_fill_scalar(y, ts_eq_scalar(y, -INFINITY), 0);
-    return ts_exp(ts_sub(X, spread(b, y)));
+    return ts_exp(ts_sub(X, expand_reduced(b, y)));
 }
-RULE(logsumexp, READS_X | READS_Y, ts_mul(softmax_of(b, Y), spread(b, g)))
+RULE(logsumexp, READS_X | READS_Y, ts_mul(softmax_of(b, Y), expand_reduced(b, g)))
 
 /** p = 1: sign(x); p = 2: x / y, and 0 at y = 0; p = Inf: sign(x) shared among the largest. */
 static ts_tensor *of_norm(ts_vjp_call *b, ts_tensor *g, double p)
 {
     if (p == 1)
-        return ts_mul(ts_sign(X), spread(b, g));
+        return ts_mul(ts_sign(X), expand_reduced(b, g));
     if (p == 2)
-        return ts_mul(by_length(b, X, Y), spread(b, g));
-    return ts_mul(ts_sign(X), share(b, g, ts_eq(ts_abs(X), spread(b, Y))));
+        return ts_mul(by_length(b, X, Y), expand_reduced(b, g));
+    return ts_mul(ts_sign(X), share(b, g, ts_eq(ts_abs(X), expand_reduced(b, Y))));
 }
 RULE(norm, READS_X | READS_Y, of_norm(b, g, NUM(3)))
 
@@ -138,17 +139,18 @@ static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
 }
 
 /** The product of the others: of all that are not 0, over x, where no other element is 0. */
-static ts_tensor *others(ts_vjp_call *b, ts_tensor *g)
+static ts_tensor *product_of_others(ts_vjp_call *b, ts_tensor *g)
 {
     ts_tensor *x = X;
     TS_TRY_NULL(x);
     ts_tensor *zero = ts_eq_scalar(x, 0), *count = ts_to(zero, (ts_dtype)x->dtype);
     ts_tensor *other_zero = ts_ne(KEPT(sum, count), count);
     if (ts_grad_enabled()) { /* parts of the product may overflow beside a zero */
-        ts_tensor *y = ts_mul(others_recorded(b, x), spread(b, g));
+        ts_tensor *y = ts_mul(others_recorded(b, x), expand_reduced(b, g));
         return ts_masked_fill_scalar(y, ts_logical_and(ts_isnan(y), other_zero), 0);
     }
     ts_tensor *rest = ts_masked_fill_scalar(x, zero, 1), *product = KEPT(prod, rest);
-    return ts_masked_fill_scalar(ts_mul(ts_div(product, rest), spread(b, g)), other_zero, 0);
+    ts_tensor *quotient = ts_div(product, rest);
+    return ts_masked_fill_scalar(ts_mul(quotient, expand_reduced(b, g)), other_zero, 0);
 }
-RULE(prod, READS_X, others(b, g))
+RULE(prod, READS_X, product_of_others(b, g))

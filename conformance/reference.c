@@ -116,7 +116,7 @@ static double rounded(const ts_value *v, ts_dtype half)
 void ref_open(ts_ref *r, const ts_case *c, const ts_made *m)
 {
     memset(r, 0, sizeof *r);
-    bool rounds = c->s->rounds && (c->dtype == TS_BF16 || c->dtype == TS_F16);
+    bool rounds = c->s->rounds && (DT_HALVES >> c->dtype & 1);
     r->dtype = c->dtype;
     r->nargs = m->nargs;
     r->nrets = c->info->nrets;

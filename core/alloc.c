@@ -1,6 +1,7 @@
 /** @file alloc.c  The host allocator. See alloc.h for the shape of it. */
 // SPDX-License-Identifier: MIT
 #include "core/alloc.h"
+#include "core/testing.h"
 #include "core/process.h"
 #include "include/tessera/program.h"
 

@@ -120,9 +120,6 @@ void *ts_sys_calloc(size_t bytes);
 void *ts_sys_realloc(void *block, size_t bytes);
 void ts_sys_free(void *block);
 
-/** For tests: called with the bytes before each system allocation; returning true makes it fail. */
-extern bool (*ts_alloc_fault)(size_t bytes);
-
 /** A block that its C block gives back, also when an exception ends that. */
 typedef struct ts_held {
     ts_thread *thread;

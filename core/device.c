@@ -178,7 +178,8 @@ void ts_device_release(ts_device device, void *data, int64_t bytes)
 }
 
 /** Between devices that cannot reach each other, in pieces through the host. */
-static ts_status bounce(ts_device to, char *data, ts_device from, const char *source, int64_t bytes)
+static ts_status copy_through_host(ts_device to, char *data, ts_device from, const char *source,
+                                   int64_t bytes)
 {
     enum { PIECE = 1 << 20 };
     ts_thread *thread = ts_thread_self();
@@ -230,7 +231,7 @@ ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *s
             dst->copy_within(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to,
             "copy_within");
     if (dst != src || !dst->copy_between)
-        return bounce(to, data, from, source, bytes);
+        return copy_through_host(to, data, from, source, bytes);
     return reported(dst->copy_between(dst->state, to.index, data, from.index, source, bytes,
                                       ts_stream_current(to)),
                     to, "copy_between");
@@ -316,7 +317,7 @@ ts_status ts_stream_use(ts_device device, ts_stream *stream)
 }
 
 /** After a backend gave none: the device is lost, which is on record, or there is no room. */
-static ts_status gave_none(ts_device device, const char *what)
+static ts_status fail_allocation(ts_device device, const char *what)
 {
     if (ts_error_code() == TS_ERR_DEVICE)
         return TS_ERR_DEVICE;
@@ -331,7 +332,7 @@ ts_status ts_stream_new(ts_device device, ts_stream **stream)
     const ts_backend *b = ts_backend_of(device);
     *stream = NULL;
     if (b && b->stream_new && !(*stream = b->stream_new(b->state, device.index)))
-        return gave_none(device, "stream");
+        return fail_allocation(device, "stream");
     return TS_OK;
 }
 
@@ -384,7 +385,7 @@ ts_status ts_event_new(ts_device device, ts_event **event)
     const ts_backend *b = ts_backend_of(device);
     *event = NULL;
     if (b && b->event_new && !(*event = b->event_new(b->state, device.index)))
-        return gave_none(device, "event");
+        return fail_allocation(device, "event");
     return TS_OK;
 }
 

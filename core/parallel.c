@@ -48,9 +48,7 @@ static struct pool {
     ts_parallel_body body;
     void *ctx;
     int64_t tasks;
-    int64_t chunk;        // 0: one contiguous part for each thread
     int parts;
-    _Alignas(64) atomic_llong next; // first task that nobody fetched, with chunks
     _Alignas(64) atomic_uint pending; // parts in the workers' words that are not done
     atomic_bool owner_asleep;
     worker workers[TS_PARALLEL_MAX]; // part p is offered to workers[p]; workers[0] stays unused
@@ -194,20 +192,9 @@ static unsigned word_wait(atomic_uint *word, unsigned mask, unsigned value, atom
 
 static void run_part(int part)
 {
-    int64_t tasks = pool.tasks, chunk = pool.chunk;
-    if (chunk == 0) {
-        int64_t size = tasks / pool.parts, longer = tasks % pool.parts;
-        int64_t begin = part * size + (part < longer ? part : longer);
-        pool.body(pool.ctx, begin, begin + size + (part < longer));
-        return;
-    }
-    for (;;) {
-        int64_t begin = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed);
-        if (begin > (tasks - 1) / chunk)
-            return;
-        begin *= chunk;
-        pool.body(pool.ctx, begin, tasks - begin < chunk ? tasks : begin + chunk);
-    }
+    int64_t size = pool.tasks / pool.parts, longer = pool.tasks % pool.parts;
+    int64_t begin = part * size + (part < longer ? part : longer);
+    pool.body(pool.ctx, begin, begin + size + (part < longer));
 }
 
 static bool claim(worker *w, unsigned word)
@@ -277,7 +264,7 @@ static void start_workers(int wanted)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void run_loop(int64_t tasks, int64_t chunk, int parts, ts_parallel_body body, void *ctx)
+static void run_loop(int64_t tasks, int parts, ts_parallel_body body, void *ctx)
 {
     if (pool.started < parts - 1) {
         atomic_store_explicit(&pool.spin, parts <= processors(), memory_order_relaxed);
@@ -288,10 +275,8 @@ static void run_loop(int64_t tasks, int64_t chunk, int parts, ts_parallel_body b
     pool.body = body;
     pool.ctx = ctx;
     pool.tasks = tasks;
-    pool.chunk = chunk;
     pool.parts = parts;
     pool.round += 2;
-    atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
     atomic_store_explicit(&pool.pending, (unsigned)(parts - 1), memory_order_relaxed);
     for (int p = parts - 1; p > 0; p--) // those that a worker wakes come before it
         atomic_store(&pool.workers[p].word, pool.round);
@@ -311,8 +296,11 @@ static void run_loop(int64_t tasks, int64_t chunk, int parts, ts_parallel_body b
             word_wait(&pool.pending, UINT_MAX, left, &pool.owner_asleep);
 }
 
-static void run(int64_t tasks, int64_t chunk, int64_t parts, ts_parallel_body body, void *ctx)
+void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx)
 {
+    if (tasks <= 0)
+        return;
+    int64_t parts = tasks / (grain < 1 ? 1 : grain);
     int threads = ts_num_threads();
     if (threads > TS_PARALLEL_MAX)
         threads = TS_PARALLEL_MAX;
@@ -322,22 +310,8 @@ static void run(int64_t tasks, int64_t chunk, int64_t parts, ts_parallel_body bo
         body(ctx, 0, tasks);
         return;
     }
-    run_loop(tasks, chunk, (int)parts, body, ctx);
+    run_loop(tasks, (int)parts, body, ctx);
     atomic_store_explicit(&pool.busy, false, memory_order_release);
-}
-
-void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx)
-{
-    if (tasks > 0)
-        run(tasks, 0, tasks / (grain < 1 ? 1 : grain), body, ctx);
-}
-
-void ts_parallel_for_dynamic(int64_t tasks, int64_t chunk, ts_parallel_body body, void *ctx)
-{
-    if (chunk < 1)
-        chunk = 1;
-    if (tasks > 0)
-        run(tasks, chunk, (tasks - 1) / chunk + 1, body, ctx);
 }
 
 /* A loop that still runs at process exit keeps its workers; later loops find the pool busy and run

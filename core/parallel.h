@@ -36,12 +36,6 @@ typedef void (*ts_parallel_body)(void *ctx, int64_t begin, int64_t end);
  */
 void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx);
 
-/**
- * The same, but threads fetch `chunk` tasks at a time until none is left: for tasks of unequal
- * cost, such as the row blocks of causal attention. Ranges hold at most `chunk` tasks.
- */
-void ts_parallel_for_dynamic(int64_t tasks, int64_t chunk, ts_parallel_body body, void *ctx);
-
 /** Ends the workers: the library unloads. */
 void ts_parallel_stop(void);
 /** In a child, which has none of the threads, whatever state the pool was in. */

@@ -92,7 +92,7 @@ void ts_blocks_end(ts_thread *thread)
     thread->blocks = thread->scope = NULL;
 }
 
-static TS_COLD int enter_grown(ts_scope *scope, const char *place)
+static TS_COLD int enter_with_more_blocks(ts_scope *scope, const char *place)
 {
     ts_thread *thread = ts_thread_self();
     *scope = (ts_scope){0}; /* without memory its temporaries go to the scope around it */
@@ -104,7 +104,7 @@ int ts_scope_enter(ts_scope *scope, const char *place)
     ts_thread *thread = &ts_tls;
     int64_t at = innermost(thread) + (int64_t)sizeof(ts_block);
     if (TS_UNLIKELY(at >= thread->room)) /* of a thread without blocks too */
-        return enter_grown(scope, place);
+        return enter_with_more_blocks(scope, place);
     ts_block *b = ++thread->scope;
     b->first = NULL;
     b->serial = scope->serial = ++thread->serial;

@@ -239,6 +239,8 @@ TS_INLINE bool ts_same_sizes(const int64_t *a, const int64_t *b, int ndim)
 
 extern const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT];
 
+TS_INLINE bool ts_is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
+
 /** "(2, 3)", in a buffer of the enclosing block; of a longer list the first 8. */
 #define TS_LIST_TEXT(list, n) \
     ts_format_sizes((char[192]){0}, 192, list, (int)ts_min64(n, TS_MAX_DIMS))

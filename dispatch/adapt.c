@@ -51,7 +51,7 @@ static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
 }
 
 /** Runs the kernel on a contiguous tensor in the place of each destination that is not. */
-static TS_COLD ts_status run_on_stand_ins(ts_frame *f, ts_kernel kernel)
+static TS_COLD ts_status run_into_temporaries(ts_frame *f, ts_kernel kernel)
 {
     ts_value made[TS_MAX_RETS];
     ts_frame inner = *f;
@@ -86,16 +86,16 @@ static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts
                                                          ts_kernel kernel)
 {
     const ts_value *outer = f->args;
-    bool stand_ins = false;
+    bool temporaries = false;
     for (int i = 0; f->given >> i && !accepts.strided && !f->plan->pointwise; i++)
-        stand_ins |= (f->given >> i & 1) && !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS);
+        temporaries |= (f->given >> i & 1) && !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS);
     copies c;
     c.count = 0;
     ts_status status = convert_args(&c, f, accepts);
     if (status == TS_OK) {
         if (c.count)
             f->args = c.args;
-        status = stand_ins ? run_on_stand_ins(f, kernel) : ts_fill_run(f, kernel);
+        status = temporaries ? run_into_temporaries(f, kernel) : ts_fill_run(f, kernel);
         f->args = outer;
     }
     copies_end(&c);
@@ -109,19 +109,17 @@ ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
 
 /* ------------------------------------------------------------------------------ halves ---- */
 
-static bool is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
-
 /** f32 for every bf16 and f16, tensors and dtypes alike. */
 static ts_status widen_args(copies *c, const ts_frame *f)
 {
     memcpy(c->args, f->args, f->nargs * sizeof *c->args);
     for (int i = 0; i < f->nargs; i++)
-        if (f->args[i].tag == TS_TAG_TENSOR && is_half(f->args[i].t->dtype))
+        if (f->args[i].tag == TS_TAG_TENSOR && ts_is_half(f->args[i].t->dtype))
             TS_TRY(copy_arg(c, f, i, TS_F32));
     for (int i = 0; i < f->nargs; i++) {
         ts_value *v = &c->args[i];
         bool number = v->tag >= TS_TAG_BOOL && v->tag <= TS_TAG_FLOAT;
-        if (v->tag == TS_TAG_DTYPE && is_half(v->i)) {
+        if (v->tag == TS_TAG_DTYPE && ts_is_half(v->i)) {
             v->i = TS_F32;
         } else if (f->plan->pointwise == TS_POINTWISE_ROUNDED && number) {
             uint16_t rounded;
@@ -158,12 +156,12 @@ ts_status ts_run_widened(ts_frame *f)
 static bool can_widen(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;
-    if (!is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written ||
+    if (!ts_is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written ||
         f->plan->converts)
         return false;
     for (int i = 0; i < f->nargs; i++)
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
-            if (is_half(f->args[i].list[k]->dtype))
+            if (ts_is_half(f->args[i].list[k]->dtype))
                 return false; /* kernels over lists say themselves what they take */
     return true;
 }

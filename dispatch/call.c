@@ -22,7 +22,7 @@ TS_INLINE void restore(const place *p)
 }
 
 /** Runs the highest of keys that is below the running one and restores f's place afterwards. */
-TS_INLINE ts_status descend(ts_frame *f, ts_keyset keys)
+TS_INLINE ts_status run_lower_layers(ts_frame *f, ts_keyset keys)
 {
     ts_thread *thread = f->thread;
     ts_keyset exclude = thread->exclude, lower = TS_KEYSET(f->key) - 1, below = keys & lower;
@@ -36,7 +36,7 @@ TS_INLINE ts_status descend(ts_frame *f, ts_keyset keys)
     return ts_hop(f, f->table->slot[f->key]);
 }
 
-ts_status ts_redispatch(ts_frame *f) { return descend(f, f->keys); }
+ts_status ts_redispatch(ts_frame *f) { return run_lower_layers(f, f->keys); }
 
 ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
 {
@@ -44,7 +44,7 @@ ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
     inner.args = args;
     ts_keyset keys = 0;
     TS_TRY(ts_keys_collect(f->op, args, f->nargs, f->rets, f->nrets, f->given, f->site, &keys));
-    return descend(&inner, ts_keys_visited(keys, f->thread, f->table));
+    return run_lower_layers(&inner, ts_keys_visited(keys, f->thread, f->table));
 }
 
 /* ------------------------------------------------------------------------- rare things ---- */

@@ -47,7 +47,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
     const uint32_t which = plan->operands;
     const bool may_be_host = f->key != TS_KEY_CPU;
     const bool wide = plan->pointwise == TS_POINTWISE &&
-                      (plan->compute == TS_BF16 || plan->compute == TS_F16);
+                      ts_is_half(plan->compute);
     space->ndim = ndim;
     space->numel = it->numel;
     for (int d = 0; d < ndim; d++)

@@ -52,7 +52,7 @@ const char *ts_op_name(int op) { return valid_op(op) ? ts_ops[op].name : "?"; }
 const char *ts_op_schema(int op) { return valid_op(op) ? ts_ops[op].schema_text : "?"; }
 
 /** The place in the hash of names. */
-static ts_op_entry **chain_of(const char *name)
+static ts_op_entry **hash_bucket(const char *name)
 {
     static ts_op_entry *chains[256];
     unsigned hash = 0;
@@ -64,7 +64,7 @@ static ts_op_entry **chain_of(const char *name)
 /** The entry for a name; NULL when there is none. Lock held. */
 static ts_op_entry *entry_find(const char *name)
 {
-    ts_op_entry *e = *chain_of(name);
+    ts_op_entry *e = *hash_bucket(name);
     while (e && strcmp(e->name, name) != 0)
         e = e->next_alike;
     return e;
@@ -163,7 +163,7 @@ static ts_op_entry *entry_get(const char *name)
     }
     strcpy(e->name, name);
     e->op = -1;
-    ts_op_entry **chain = chain_of(name);
+    ts_op_entry **chain = hash_bucket(name);
     e->next_alike = *chain;
     e->next = ts_entries;
     *chain = ts_entries = e;

@@ -43,7 +43,7 @@ static mirror *mirror_of(trip *trip, ts_storage *s, ts_device device)
 }
 
 /** t's layout over the other half of its storage's mirror, owned; NULL with an error. */
-static ts_tensor *reflect(trip *trip, const ts_tensor *t, ts_device device, bool written)
+static ts_tensor *mirror_view(trip *trip, const ts_tensor *t, ts_device device, bool written)
 {
     mirror *m = mirror_of(trip, t->storage, device);
     ts_tensor *view = m ? ts_tensor_alias(trip->thread, t, t->sizes, t->strides, t->ndim, 0) : NULL;
@@ -62,26 +62,26 @@ static ts_tensor *reflect(trip *trip, const ts_tensor *t, ts_device device, bool
 }
 
 /** Notes what the CPU is to see of a tensor: itself where it is on the host. */
-static ts_status bring(trip *trip, ts_tensor *t, bool written)
+static ts_status add_host_tensor(trip *trip, ts_tensor *t, bool written)
 {
     bool host = !ts_is_none(t) && t->storage->device.backend == TS_KEY_CPU;
     ts_tensor *here = ts_is_none(t) ? t
                       : host        ? ts_tensor_ref(t)
-                                    : reflect(trip, t, TS_DEVICE_CPU, written);
+                                    : mirror_view(trip, t, TS_DEVICE_CPU, written);
     TS_TRY(here);
     trip->tensors[trip->ntensors++] = here;
     return TS_OK;
 }
 
 /** Arguments and given results as the CPU is to see them. */
-static ts_status bring_all(trip *trip, const ts_frame *f, ts_value *args, ts_value *rets)
+static ts_status add_host_arguments(trip *trip, const ts_frame *f, ts_value *args, ts_value *rets)
 {
     for (int i = 0; i < f->nargs; i++) {
         uint32_t n;
         ts_tensor *const *members = ts_value_members(&f->args[i], &n);
         ts_tensor **here = trip->tensors + trip->ntensors;
         for (uint32_t k = 0; k < n; k++)
-            TS_TRY(bring(trip, members[k], f->table->written >> i & 1));
+            TS_TRY(add_host_tensor(trip, members[k], f->table->written >> i & 1));
         args[i] = f->args[i];
         if (args[i].tag == TS_TAG_TENSOR)
             args[i].t = *here;
@@ -93,7 +93,7 @@ static ts_status bring_all(trip *trip, const ts_frame *f, ts_value *args, ts_val
     for (int i = 0; i < f->nrets; i++) {
         rets[i] = ts_value_none();
         if (f->given >> i & 1) {
-            TS_TRY(bring(trip, f->rets[i].t, true));
+            TS_TRY(add_host_tensor(trip, f->rets[i].t, true));
             rets[i] = ts_value_tensor(trip->tensors[trip->ntensors - 1]);
         }
     }
@@ -101,7 +101,7 @@ static ts_status bring_all(trip *trip, const ts_frame *f, ts_value *args, ts_val
 }
 
 /** Writes go back to where they belong; results of the CPU are replaced by the device's. */
-static ts_status bring_back(trip *trip, ts_frame *f, ts_value *rets)
+static ts_status copy_back(trip *trip, ts_frame *f, ts_value *rets)
 {
     ts_device device = ts_kernel_device(f);
     ts_status status = TS_OK;
@@ -115,7 +115,7 @@ static ts_status bring_back(trip *trip, ts_frame *f, ts_value *rets)
         if ((f->given >> i & 1) || rets[i].tag != TS_TAG_TENSOR)
             continue;
         ts_tensor *made = rets[i].t;
-        rets[i].t = status == TS_OK ? reflect(trip, made, device, false) : NULL;
+        rets[i].t = status == TS_OK ? mirror_view(trip, made, device, false) : NULL;
         status = rets[i].t ? status : ts_error_code();
         ts_tensor_unref(made);
     }
@@ -130,7 +130,7 @@ static ts_status bring_back(trip *trip, ts_frame *f, ts_value *rets)
     return status;
 }
 
-static void note_trip(const ts_frame *f)
+static void count_round_trip(const ts_frame *f)
 {
     static _Atomic uint8_t seen[16][TS_MAX_OPS];
     atomic_fetch_add_explicit(&ts_device_count_of[f->key].round_trips, 1, memory_order_relaxed);
@@ -160,7 +160,7 @@ ts_status ts_round_trip(ts_frame *f)
         return ts_fail_memory("a round trip over the CPU", (int64_t)bytes);
     trip trip = {f->thread, block, (ts_tensor **)(block + room), 0, 0};
 
-    note_trip(f);
+    count_round_trip(f);
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
     ts_frame inner = *f;
     inner.args = args;
@@ -168,11 +168,11 @@ ts_status ts_round_trip(ts_frame *f)
     inner.plan = NULL;
     inner.key = TS_KEY_CPU;
     inner.keys = TS_KEYSET(TS_KEY_CPU);
-    ts_status status = bring_all(&trip, f, args, rets);
+    ts_status status = add_host_arguments(&trip, f, args, rets);
     if (status == TS_OK)
         status = ts_hop(&inner, f->table->slot[TS_KEY_CPU]);
     if (status == TS_OK)
-        status = bring_back(&trip, f, rets);
+        status = copy_back(&trip, f, rets);
     for (int i = 0; i < trip.ntensors; i++)
         if (!ts_is_none(trip.tensors[i]))
             ts_tensor_unref(trip.tensors[i]);

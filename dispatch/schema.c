@@ -22,14 +22,14 @@ static ts_status malformed(const cursor *c, const char *expected)
     return ts_error_set(TS_ERR_FORMAT, "schema: expected %s at column %d of '%s'", expected,
                         (int)(c->p - c->text) + 1, c->text);
 }
-static void blanks(cursor *c)
+static void skip_blanks(cursor *c)
 {
     while (*c->p == ' ')
         c->p++;
 }
 static bool take(cursor *c, const char *word)
 {
-    blanks(c);
+    skip_blanks(c);
     size_t n = strlen(word);
     if (strncmp(c->p, word, n) != 0)
         return false;
@@ -45,7 +45,7 @@ bool ts_is_op_name(const char *text)
 }
 static bool identifier(cursor *c, char *out, size_t size)
 {
-    blanks(c);
+    skip_blanks(c);
     size_t n = name_length(c->p);
     if (n == 0 || n >= size)
         return false;
@@ -147,6 +147,6 @@ ts_status ts_schema_parse(const char *text, ts_schema *s)
     } else {
         return malformed(&c, "Tensor or (...)");
     }
-    blanks(&c);
+    skip_blanks(&c);
     return *c.p ? malformed(&c, "the end") : TS_OK;
 }

@@ -148,7 +148,7 @@ static ts_status calibrate(ts_timers *t)
 }
 
 /** Brings a thread's own figures up to now, or to the moment when timing was switched off. */
-static void settle(ts_timers *t)
+static void close_interval(ts_timers *t)
 {
     int64_t missed = get(&state.period) - t->period;
     if (!t->period || missed > 1)
@@ -161,7 +161,7 @@ static void settle(ts_timers *t)
 }
 
 /** A thread's first stamp in a period: what lies between periods counts for nothing. */
-static TS_COLD void take_part(ts_timers *t)
+static TS_COLD void begin_period(ts_timers *t)
 {
     pthread_mutex_lock(&state.lock);
     if (t->reset != state.reset) {
@@ -173,7 +173,7 @@ static TS_COLD void take_part(ts_timers *t)
         t->reset = state.reset;
         t->period = 0;
     }
-    settle(t);
+    close_interval(t);
     int64_t now = ticks();
     set(&t->begun, t->period ? get(&t->begun) + now - get(&t->last) : now);
     set(&t->last, now);
@@ -193,7 +193,7 @@ static ts_timers *timers_of(ts_thread *thread)
         __atomic_store_n(&thread->timers, t, __ATOMIC_RELEASE);
     }
     if (TS_UNLIKELY(t->period != get(&state.period)))
-        take_part(t);
+        begin_period(t);
     return t;
 }
 
@@ -256,7 +256,7 @@ static void merge(ts_timers *to, const ts_timers *t)
 static void thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
-    settle(t);
+    close_interval(t);
     pthread_mutex_lock(&state.lock);
     bool counts = t->reset == state.reset, full = state.nended == TS_TIMERS_ENDED;
     if (counts && full)
@@ -338,7 +338,7 @@ static void visit_live(ts_thread *thread, void *ctx)
     if (!t || t->reset != state.reset)
         return;
     if (thread == &ts_tls)
-        settle(t);
+        close_interval(t);
     v->fn(t, v->ctx);
 }
 

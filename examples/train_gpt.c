@@ -273,6 +273,54 @@ static ts_status write_timers(FILE *out, void *unused)
     return ts_timers_write(out, TS_TIMERS_JSON);
 }
 
+/** A cell of the timers. */
+typedef struct timed {
+    double ns;
+    const char *op, *layer;
+} timed;
+
+static int costlier(const void *a, const void *b)
+{
+    double x = ((const timed *)a)->ns, y = ((const timed *)b)->ns;
+    return (x < y) - (x > y);
+}
+
+/** Bars of the costliest (op, layer), and one of all the rest of the wall time. */
+static ts_status draw_timers(run *r)
+{
+    enum { BARS = 14 };
+    int n = 0;
+    timed *cells = calloc((size_t)ts_op_count() * TS_KEY_COUNT, sizeof *cells);
+    if (!cells)
+        return ts_error_set(TS_ERR_MEMORY, "train_gpt: out of memory for a chart");
+    for (int op = 0; op < ts_op_count(); op++)
+        for (int key = 0; key < TS_KEY_COUNT; key++) {
+            timed *c = &cells[n];
+            *c = (timed){.op = ts_op_name(op), .layer = ts_key_name((ts_key)key)};
+            c->ns = ts_timers_get(c->op, c->layer).self_ns;
+            n += c->ns > 0;
+        }
+    qsort(cells, (size_t)n, sizeof *cells, costlier);
+    ts_chart *chart = ts_chart_new(
+        TS_OPTS(ts_chart_opts, .title = "Where the time of a training run goes, by op and layer",
+                .x_title = "share of the wall time (%)"));
+    double wall = ts_timers_totals().wall_ns, rest = 100;
+    ts_status status = TS_STATUS_OF(chart);
+    for (int i = 0; i < BARS && i < n && status == TS_OK; i++) {
+        char label[128];
+        snprintf(label, sizeof label, "%s  %s", cells[i].op, cells[i].layer);
+        rest -= 100 * cells[i].ns / wall;
+        status = ts_chart_bar(chart, label, NULL, 100 * cells[i].ns / wall);
+    }
+    if (status == TS_OK)
+        status = ts_chart_bar(chart, "all other rows", NULL, rest > 0 ? rest : 0);
+    if (status == TS_OK)
+        status = ts_chart_write(chart, in_out(r, "timers.svg"));
+    ts_chart_free(chart);
+    free(cells);
+    return status;
+}
+
 static ts_status report(run *r)
 {
     double val;
@@ -293,13 +341,14 @@ static ts_status report(run *r)
                                NULL, NULL, 0));
     ts_named_tensors_free(&model);
     TS_TRY(ts_replace_file("train_gpt", in_out(r, "timers.json"), write_timers, NULL));
+    TS_TRY(draw_timers(r));
     printf("\nWhere the time went, by op and layer:\n\n");
     TS_TRY(ts_timers_write_top(stdout, 20));
     printf("\nA sample:\n\n");
     TS_TRY(sample(r));
     printf("\n\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val,
            r->entropy, val / r->entropy);
-    printf("written: %s/{log.csv, loss.svg, timers.json, model.safetensors}\n",
+    printf("written: %s/{log.csv, loss.svg, timers.{json,svg}, model.safetensors}\n",
            ts_escape_text(r->text, sizeof r->text, r->out));
     return TS_OK;
 }
@@ -308,7 +357,8 @@ static ts_status go(run *r)
 {
     TS_SCOPE;
     static const char *const columns[] = {"step", "loss", "val_loss", "lr", "tokens_per_s", "run"},
-                      *const outputs[] = {"loss.svg", "timers.json", "model.safetensors"};
+                      *const outputs[] = {"loss.svg", "timers.json", "timers.svg",
+                                         "model.safetensors"};
     uint64_t seed = (uint64_t)r->seed;
     ts_loader_opts data = {
         .size = sizeof data, .batch = B, .length = T, .dtype = TS_U8, .to = 0.9, .seed = seed,
@@ -327,7 +377,7 @@ static ts_status go(run *r)
     TS_TRY(ts_optimizer_set_max_norm(r->state.optimizer, 1));
     r->state.run = r->folder =
         ts_run_open(r->out, TS_OPTS(ts_run_opts, .resume = r->resume, .overwrite = r->overwrite,
-                                    .outputs = outputs, .noutputs = 3));
+                                    .outputs = outputs, .noutputs = 4));
     TS_TRY(r->folder);
     if (r->resume) {
         TS_TRY(ts_training_resume(&r->state, r->out, r->text, sizeof r->text));

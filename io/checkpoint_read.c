@@ -277,7 +277,7 @@ const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint, 
 /* -------------------------------------------------------------------------------- finding ---- */
 
 /* The failure on record becomes a line of the report. */
-static ts_status pass_over(const char *path, char **report)
+static ts_status skip_checkpoint(const char *path, char **report)
 {
     char shown[1024]; /* of the path; the message is escaped already */
     ts_log_write("io", "checkpoint %s passed over: %s", path, ts_error_message());
@@ -306,7 +306,7 @@ static ts_status try_folder(const char *op, const char *root, const ts_checkpoin
     ts_status status = c ? TS_OK : ts_error_code();
     /* without memory no other checkpoint would fare better, and this one may be good */
     if (!c && status != TS_ERR_MEMORY)
-        status = pass_over(path, report);
+        status = skip_checkpoint(path, report);
     ts_sys_free(path);
     *found = c;
     return status;

@@ -19,7 +19,7 @@ static _Thread_local struct {
     bool open; /* a parser is at work */
 } block;
 
-static void *take(size_t bytes)
+static void *json_block_alloc(size_t bytes)
 {
     if (!block.open)
         return ts_sys_alloc(bytes);
@@ -32,7 +32,7 @@ static void *take(size_t bytes)
     return p;
 }
 
-static void give(void *p)
+static void json_block_free(void *p)
 {
     if (!block.base || (uintptr_t)p - (uintptr_t)block.base >= block.size)
         ts_sys_free(p);
@@ -48,7 +48,7 @@ static void choose_memory(void)
     /* blocks made by a program's own allocator must go back to it */
     ours = allocate == malloc && release == free;
     if (ours)
-        json_set_alloc_funcs(take, give);
+        json_set_alloc_funcs(json_block_alloc, json_block_free);
 }
 
 void ts_json_ready(void)
@@ -62,7 +62,7 @@ void ts_io_remove(void)
     json_malloc_t allocate;
     json_free_t release;
     json_get_alloc_funcs(&allocate, &release);
-    if (allocate == take) /* the blocks that it made, outside of parsing, are malloc()'s */
+    if (allocate == json_block_alloc) /* its blocks made outside of parsing are malloc()'s */
         json_set_alloc_funcs(malloc, free);
 }
 

@@ -24,7 +24,7 @@ typedef struct twins {
 
 /** The copy that stands for t, which may be another handle of the same elements;
  * t itself when unwritten. */
-static ts_tensor *stand_in(const twins *w, ts_tensor *t)
+static ts_tensor *copy_of(const twins *w, ts_tensor *t)
 {
     for (int i = 0; i < w->count; i++)
         if (t == w->list[i].mine ||
@@ -34,9 +34,9 @@ static ts_tensor *stand_in(const twins *w, ts_tensor *t)
     return t;
 }
 
-static ts_status add_twin(twins *w, ts_tensor *t)
+static ts_status add_copy(twins *w, ts_tensor *t)
 {
-    if (!ts_has_values(t) || stand_in(w, t) != t)
+    if (!ts_has_values(t) || copy_of(w, t) != t)
         return TS_OK;
     TS_SCOPE;
     ts_tensor *copy = ts_clone(t);
@@ -50,14 +50,14 @@ static ts_status copy_written(const ts_frame *f, twins *w)
 {
     for (int i = 0; i < f->nrets; i++)
         if (f->given >> i & 1)
-            TS_TRY(add_twin(w, f->rets[i].t));
+            TS_TRY(add_copy(w, f->rets[i].t));
     for (int i = 0; i < f->nargs; i++) {
         if (!ts_is_written_arg(f, i))
             continue;
         if (f->args[i].tag == TS_TAG_TENSOR)
-            TS_TRY(add_twin(w, f->args[i].t));
+            TS_TRY(add_copy(w, f->args[i].t));
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
-            TS_TRY(add_twin(w, f->args[i].list[k]));
+            TS_TRY(add_copy(w, f->args[i].list[k]));
     }
     return TS_OK;
 }
@@ -89,16 +89,16 @@ static ts_status run_again(ts_frame *f, const twins *w, ts_tensor **members, cha
     for (int i = 0; i < f->nargs; i++) {
         args[i] = f->args[i];
         if (args[i].tag == TS_TAG_TENSOR) {
-            args[i].t = stand_in(w, args[i].t);
+            args[i].t = copy_of(w, args[i].t);
         } else if (args[i].tag == TS_TAG_TENSORS) {
             for (uint32_t k = 0; k < args[i].count; k++)
-                members[k] = stand_in(w, args[i].list[k]);
+                members[k] = copy_of(w, args[i].list[k]);
             args[i].list = members;
             members += args[i].count;
         }
     }
     for (int i = 0; i < f->nrets; i++)
-        rets[i] = f->given >> i & 1 ? ts_value_tensor(stand_in(w, f->rets[i].t)) : ts_value_none();
+        rets[i] = f->given >> i & 1 ? ts_value_tensor(copy_of(w, f->rets[i].t)) : ts_value_none();
     TS_TRY(ts_redispatch(&again));
 
     ts_mask_guard masks = ts_mask_push(0, ~TS_BACKEND_KEYS);

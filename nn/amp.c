@@ -82,7 +82,7 @@ static double number_of(const ts_grad_scaler *s, int k)
     return x;
 }
 
-static void forget(ts_grad_scaler *s)
+static void release_numbers(ts_grad_scaler *s)
 {
     for (int i = 0; i < CHANGING; i++) {
         ts_release(s->there[i]);
@@ -101,7 +101,7 @@ static void replace(ts_grad_scaler *s, ts_tensor *const *fresh)
 }
 
 /** Has the numbers on a device. */
-static ts_status bring(ts_grad_scaler *s, ts_device device)
+static ts_status move_numbers_to(ts_grad_scaler *s, ts_device device)
 {
     TS_SCOPE;
     TS_NO_GRAD;
@@ -164,7 +164,7 @@ void ts_grad_scaler_free(ts_grad_scaler *s)
         return;
     for (int64_t i = 0; i < s->room; i++)
         ts_release(s->list[i].found);
-    forget(s);
+    release_numbers(s);
     free(s->list);
     free(s->grads);
     free(s);
@@ -178,7 +178,7 @@ ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
     TS_TRY_NULL(TS_CHECK_TENSORS(loss));
     if (s->disabled)
         return loss;
-    TS_TRY_NULL(bring(s, ts_device_of(loss)));
+    TS_TRY_NULL(move_numbers_to(s, ts_device_of(loss)));
     /* f16 ends below the scale */
     bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64;
     return ts_mul(wide ? loss : ts_to(loss, TS_F32), s->there[SCALE]);
@@ -238,7 +238,7 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
     TS_NO_GRAD;
     ts_device device = count ? ts_device_of(s->grads[0]) : TS_DEVICE_CPU;
     if (!s->there[SCALE])
-        TS_TRY(bring(s, device));
+        TS_TRY(move_numbers_to(s, device));
     ts_tensor *found = ts_unscale_by_(s->grads, count, on(ts_reciprocal(s->there[SCALE]), device));
     TS_TRY(found);
     note_found(w, found);
@@ -255,7 +255,7 @@ static ts_status find_norm(ts_grad_scaler *s, watched *w, ts_optimizer *o, ts_te
     TS_TRY(scaled);
     ts_device device = ts_device_of(scaled);
     if (!s->there[SCALE])
-        TS_TRY(bring(s, device));
+        TS_TRY(move_numbers_to(s, device));
     *inverse = on(ts_reciprocal(s->there[SCALE]), device);
     *norm = ts_mul(scaled, *inverse);
     ts_tensor *found = ts_to(ts_logical_not(ts_isfinite(*norm)), TS_F32);
@@ -370,7 +370,7 @@ ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double 
             for (int i = 0; i < NUMBERS && s->there[SCALE]; i++)
                 if (i != k)
                     *place_of(s, i) = number_of(s, i);
-            forget(s);
+            release_numbers(s);
             return TS_OK;
         }
     return ts_error_set(TS_ERR_INDEX, "grad_scaler_set_number: no number '%s'", name);

@@ -56,9 +56,7 @@ static ts_status build(ts_module *m, int64_t width, int64_t heads, const ts_mult
         m, "qkv", ts_linear_new(width, width / heads * (heads + 2 * a->groups), !opts->no_bias),
         &a->qkv));
     TS_TRY(ts_module_add(m, "proj", ts_linear_new(width, width, !opts->no_bias), &a->proj));
-    return opts->dropout != 0
-               ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &a->dropout)
-               : TS_OK;
+    return ts_nn_add_dropout(m, opts->dropout, &a->dropout);
 }
 
 ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts)

@@ -145,6 +145,11 @@ ts_module *ts_dropout_new(double p)
     return m;
 }
 
+ts_status ts_nn_add_dropout(ts_module *m, double p, ts_module **dropout)
+{
+    return p != 0 ? ts_module_add(m, "dropout", ts_dropout_new(p), dropout) : TS_OK;
+}
+
 /* The type is the module's own, for its name. */
 typedef struct activation {
     ts_module_type type;
@@ -206,9 +211,7 @@ static ts_status mlp_build(ts_module *m, int64_t width, int64_t hidden, const ts
     p->activation = opts->activation ? opts->activation : ts_gelu;
     TS_TRY(ts_module_add(m, "fc", ts_linear_new(width, hidden, !opts->no_bias), &p->fc));
     TS_TRY(ts_module_add(m, "proj", ts_linear_new(hidden, width, !opts->no_bias), &p->proj));
-    return opts->dropout != 0
-               ? ts_module_add(m, "dropout", ts_dropout_new(opts->dropout), &p->dropout)
-               : TS_OK;
+    return ts_nn_add_dropout(m, opts->dropout, &p->dropout);
 }
 
 ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)

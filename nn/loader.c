@@ -261,7 +261,7 @@ static void make_lock(ts_loader *l)
 
 /** A forked child has no such thread, and the lock may be one that it held: there batches are made
  * in the caller's. */
-static void leave_to_parent(ts_loader *l)
+static void detach_after_fork(ts_loader *l)
 {
     if (!l->threaded || l->process == getpid())
         return;
@@ -302,7 +302,7 @@ void ts_loader_close(ts_loader *l)
 {
     if (!l)
         return;
-    leave_to_parent(l);
+    detach_after_fork(l);
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
         l->stop = true;
@@ -364,7 +364,7 @@ ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
     TS_TRY(TS_CHECK_POINTERS(batch));
     ts_loader *l = loader;
     slot *s;
-    leave_to_parent(l);
+    detach_after_fork(l);
     if (l->threaded) {
         pthread_mutex_lock(&l->lock);
         if (!wait_for_batch(l)) {
@@ -405,7 +405,7 @@ ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state)
             TS_ERR_VALUE,
             "loader_set_state: expected an epoch >= 0 and a batch below %lld, got %lld and %lld",
             (long long)l->batches, (long long)state.epoch, (long long)state.index);
-    leave_to_parent(l);
+    detach_after_fork(l);
     pthread_mutex_lock(&l->lock);
     l->next = l->ahead = state;
     l->filled = 0;

@@ -36,6 +36,14 @@ void *ts_nn_alloc(int64_t count, size_t item, const char *what)
     return block;
 }
 
+bool ts_nn_same_sizes(const ts_tensor *a, const ts_tensor *b)
+{
+    bool same = ts_ndim(a) == ts_ndim(b);
+    for (int d = 0; same && d < ts_ndim(a); d++)
+        same = ts_sizes(a)[d] == ts_sizes(b)[d];
+    return same;
+}
+
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
 {
     for (int64_t i = 0; i < n; i++)

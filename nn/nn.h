@@ -9,6 +9,10 @@
 void *ts_nn_alloc(int64_t count, size_t item, const char *what);
 /** True in the list of n tensors. */
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);
+bool ts_nn_same_sizes(const ts_tensor *a, const ts_tensor *b);
+
+/** Adds the member "dropout" if p is not 0, and stores it in *dropout. */
+ts_status ts_nn_add_dropout(ts_module *m, double p, ts_module **dropout);
 
 /** Learning rate that a group began with. */
 double ts_nn_initial_lr(const ts_optimizer *o, int group);

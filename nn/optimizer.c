@@ -15,22 +15,33 @@ typedef struct group {
                            left out there; NULL: none */
 } group;
 
-enum { STATES = 3, MASTER = 2, CHOSEN = 5, SKIPPED = 4 };
+enum { STATES = 3, MASTER = 2 };
 
-/* Arrays over the parameters of all groups stand in one block. */
+/** A parameter's name and state. */
+typedef struct record {
+    char *name;
+    /* exp_avg and exp_avg_sq, or a momentum buffer; of a bf16 or f16 parameter the f32 values that
+     * are stepped; held, NULL where there is none */
+    ts_tensor *states[STATES];
+    int64_t steps;
+} record;
+
+/** Scratch of a step: the lists of the op that steps a group, one entry per parameter. */
+typedef struct step_lists {
+    ts_tensor **values, **grads, **first, **second, **skipped;
+    int64_t *steps;
+} step_lists;
+
+/* records, params and lists stand in one block, which begins with the records. */
 struct ts_optimizer {
     ts_optimizer_kind kind;
     double max_norm; /* 0: gradients are taken as they are */
     group *groups;
     int ngroups;
     int64_t n;
-    ts_tensor **params;    /* held, as the states are */
-    /* exp_avg and exp_avg_sq, or momentum buffers; of bf16 and f16 parameters the f32 values
-     * that are stepped; NULL where there is none */
-    ts_tensor **states[STATES];
-    ts_tensor **chosen[CHOSEN]; /* scratch of a step: what is passed on */
-    char **names;
-    int64_t *steps, *chosen_steps;
+    record *records;    /* n */
+    ts_tensor **params; /* n, held; ts_optimizer_params() returns this list */
+    step_lists lists;
 };
 
 static const char *const state_names[3][STATES] = {
@@ -67,8 +78,8 @@ static void release_param(ts_optimizer *o, int64_t i)
 {
     ts_release(o->params[i]);
     for (int k = 0; k < STATES; k++)
-        ts_release(o->states[k][i]);
-    free(o->names[i]);
+        ts_release(o->records[i].states[k]);
+    free(o->records[i].name);
 }
 
 void ts_optimizer_free(ts_optimizer *o)
@@ -79,7 +90,7 @@ void ts_optimizer_free(ts_optimizer *o)
         release_param(o, i);
     for (int i = 0; i < o->ngroups; i++)
         ts_release(o->groups[i].skipped);
-    free(o->params);
+    free(o->records);
     free(o->groups);
     free(o);
 }
@@ -103,21 +114,19 @@ ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_gr
 
 /* -------------------------------------------------------------------------------- groups ---- */
 
-enum { ARRAYS = 1 + STATES + CHOSEN + 3 }; /* of pointers or int64_t, all 8 bytes, in the block */
+enum { BYTES_PER_PARAM = sizeof(record) + 6 * sizeof(ts_tensor *) + sizeof(int64_t) };
 
 /** Lays the arrays of n parameters out in a block. */
 static void lay_out(ts_optimizer *o, void *block, int64_t n)
 {
-    _Static_assert(sizeof(void *) == sizeof(int64_t), "one size for all arrays");
-    ts_tensor **at = block;
-    o->params = at;
-    for (int k = 0; k < STATES; k++)
-        o->states[k] = at + (1 + k) * n;
-    for (int k = 0; k < CHOSEN; k++)
-        o->chosen[k] = at + (1 + STATES + k) * n;
-    o->names = (char **)(at + (ARRAYS - 3) * n);
-    o->steps = (int64_t *)(at + (ARRAYS - 2) * n);
-    o->chosen_steps = (int64_t *)(at + (ARRAYS - 1) * n);
+    o->records = block;
+    o->params = (ts_tensor **)(void *)(o->records + n);
+    o->lists.values = o->params + n;
+    o->lists.grads = o->lists.values + n;
+    o->lists.first = o->lists.grads + n;
+    o->lists.second = o->lists.first + n;
+    o->lists.skipped = o->lists.second + n;
+    o->lists.steps = (int64_t *)(void *)(o->lists.skipped + n);
 }
 
 static ts_status check_param(const ts_optimizer *o, const char *const *names,
@@ -132,7 +141,7 @@ static ts_status check_param(const ts_optimizer *o, const char *const *names,
             name);
     bool twice = ts_nn_contains(o->params, o->n, params[i]) || ts_nn_contains(params, i, params[i]);
     for (int64_t k = 0; k < o->n && !twice; k++)
-        twice = strcmp(o->names[k], name) == 0;
+        twice = strcmp(o->records[k].name, name) == 0;
     for (int64_t k = 0; k < i && !twice; k++)
         twice = strcmp(names[k], name) == 0;
     if (twice)
@@ -176,8 +185,9 @@ static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names,
     TS_NO_GRAD;
     for (int64_t i = n0; i < o->n; i++) {
         o->params[i] = ts_retain(params[i - n0]);
-        o->names[i] = strdup(names[i - n0]);
-        if (!o->names[i]) {
+        record *r = &o->records[i];
+        r->name = strdup(names[i - n0]);
+        if (!r->name) {
             ts_error_set(TS_ERR_MEMORY, "out of memory for the name of a parameter");
             return false;
         }
@@ -190,11 +200,11 @@ static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names,
             ts_tensor *state = ts_zeros_like(like);
             if (!state)
                 return false;
-            o->states[k][i] = ts_retain(state);
+            r->states[k] = ts_retain(state);
             ts_drop(state);
         }
         if (half) {
-            o->states[MASTER][i] = ts_retain(like);
+            r->states[MASTER] = ts_retain(like);
             ts_drop(like);
         }
     }
@@ -217,7 +227,7 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
 
     ts_optimizer before = *o;
     int64_t total = o->n + n;
-    void *block = ts_nn_alloc(total, ARRAYS * sizeof(void *), "the state of an optimizer");
+    void *block = ts_nn_alloc(total, BYTES_PER_PARAM, "the state of an optimizer");
     group *groups = block ? ts_nn_alloc(o->ngroups + 1, sizeof *groups, "a parameter group") : NULL;
     if (!groups) {
         free(block);
@@ -226,12 +236,8 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
     lay_out(o, block, total);
     o->n = total;
     if (before.n) {
-        size_t bytes = (size_t)before.n * sizeof(void *);
-        memcpy(o->params, before.params, bytes);
-        for (int k = 0; k < STATES; k++)
-            memcpy(o->states[k], before.states[k], bytes);
-        memcpy(o->names, before.names, bytes);
-        memcpy(o->steps, before.steps, bytes);
+        memcpy(o->records, before.records, (size_t)before.n * sizeof *o->records);
+        memcpy(o->params, before.params, (size_t)before.n * sizeof *o->params);
     }
     if (!fill_group(o, before.n, names, params, &p)) {
         for (int64_t i = before.n; i < total; i++)
@@ -245,7 +251,7 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
         memcpy(groups, before.groups, (size_t)before.ngroups * sizeof *groups);
     groups[o->ngroups++] = (group){p, p.lr, before.n, n, NULL};
     o->groups = groups;
-    free(before.params);
+    free(before.records);
     free(before.groups);
     return TS_OK;
 }
@@ -303,14 +309,14 @@ static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
                               (size_t)g->n * sizeof *steps));
     }
     for (int64_t i = 0; i < o->n; i++)
-        steps[i] = o->steps[i] - steps[i];
+        steps[i] = o->records[i].steps - steps[i];
     return TS_OK;
 }
 
 static void set_steps(ts_optimizer *o, const int64_t *steps)
 {
-    if (o->n)
-        memcpy(o->steps, steps, (size_t)o->n * sizeof *steps);
+    for (int64_t i = 0; i < o->n; i++)
+        o->records[i].steps = steps[i];
     for (int i = 0; i < o->ngroups; i++) {
         ts_release(o->groups[i].skipped);
         o->groups[i].skipped = NULL;
@@ -322,8 +328,8 @@ ts_tensor *ts_nn_grad_norm(ts_optimizer *o)
     int64_t n = 0;
     for (int64_t i = 0; i < o->n; i++)
         if (ts_grad(o->params[i]) != TS_NONE)
-            o->chosen[1][n++] = ts_grad(o->params[i]);
-    return ts_global_norm(o->chosen[1], n);
+            o->lists.grads[n++] = ts_grad(o->params[i]);
+    return ts_global_norm(o->lists.grads, n);
 }
 
 /** min(1, max_norm / (norm + 1e-6)), in f32; a norm that is NaN shows. */
@@ -337,35 +343,37 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, 
 {
     TS_SCOPE;
     const ts_group_opts *p = &g->opts;
-    const ts_step_guard guard = {found, o->chosen[SKIPPED]}, *guarded = found ? &guard : NULL;
+    const step_lists *l = &o->lists;
+    const ts_step_guard guard = {found, l->skipped}, *guarded = found ? &guard : NULL;
     ts_tensor *const *scale = factor ? &factor : NULL;
     int64_t n = 0;
     for (int64_t i = g->first; i < g->first + g->n; i++) {
+        const record *r = &o->records[i];
         ts_tensor *grad = ts_grad(o->params[i]);
         if (grad == TS_NONE)
             continue;
-        o->chosen[0][n] = o->states[MASTER][i] ? o->states[MASTER][i] : o->params[i];
-        o->chosen[1][n] = grad;
-        o->chosen[2][n] = o->states[0][i];
-        o->chosen[3][n] = o->states[1][i];
+        l->values[n] = r->states[MASTER] ? r->states[MASTER] : o->params[i];
+        l->grads[n] = grad;
+        l->first[n] = r->states[0];
+        l->second[n] = r->states[1];
         if (found)
-            TS_TRY(o->chosen[SKIPPED][n] = ts_select(g->skipped, 0, i - g->first));
-        o->chosen_steps[n++] = o->steps[i] + 1;
+            TS_TRY(l->skipped[n] = ts_select(g->skipped, 0, i - g->first));
+        l->steps[n++] = r->steps + 1;
     }
     if (o->kind == TS_SGD)
-        TS_TRY(ts_sgd_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen_steps, n,
+        TS_TRY(ts_sgd_(l->values, l->grads, l->first, l->steps, n,
                        &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay,
                                       p->nesterov, guarded, scale}));
     else
-        TS_TRY(ts_adamw_(o->chosen[0], o->chosen[1], o->chosen[2], o->chosen[3], o->chosen_steps, n,
+        TS_TRY(ts_adamw_(l->values, l->grads, l->first, l->second, l->steps, n,
                          &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay,
                                           o->kind == TS_ADAMW, guarded, scale}));
     for (int64_t i = g->first; i < g->first + g->n; i++) {
         if (ts_grad(o->params[i]) == TS_NONE)
             continue;
-        o->steps[i]++;
-        if (o->states[MASTER][i])
-            TS_TRY(ts_copy_(o->params[i], o->states[MASTER][i]));
+        o->records[i].steps++;
+        if (o->records[i].states[MASTER])
+            TS_TRY(ts_copy_(o->params[i], o->records[i].states[MASTER]));
     }
     return TS_OK;
 }
@@ -393,8 +401,8 @@ ts_status ts_optimizer_step(ts_optimizer *o)
     for (int i = 0; i < o->ngroups; i++)
         skipped = skipped || o->groups[i].skipped;
     if (skipped) { /* earlier steps had a scaler */
-        TS_TRY(count_steps(o, o->chosen_steps));
-        set_steps(o, o->chosen_steps);
+        TS_TRY(count_steps(o, o->lists.steps));
+        set_steps(o, o->lists.steps);
     }
     return ts_nn_step(o, NULL, NULL, NULL);
 }
@@ -416,13 +424,13 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
     size_t bytes = sizeof "steps";
     for (int64_t i = 0; i < o->n; i++)
         for (int k = 0; k < STATES; k++)
-            if (o->states[k][i]) {
+            if (o->records[i].states[k]) {
                 count++;
-                bytes += strlen(state_names[o->kind][k]) + strlen(o->names[i]) + 2;
+                bytes += strlen(state_names[o->kind][k]) + strlen(o->records[i].name) + 2;
             }
     TS_SCOPE;
-    TS_TRY(count_steps(o, o->chosen_steps));
-    ts_tensor *steps = ts_from_array(o->chosen_steps, TS_I64, &o->n, 1);
+    TS_TRY(count_steps(o, o->lists.steps));
+    ts_tensor *steps = ts_from_array(o->lists.steps, TS_I64, &o->n, 1);
     TS_TRY(steps);
     char *block =
         ts_nn_alloc((int64_t)((size_t)count * 2 * sizeof(void *) + bytes), 1, "a list of states");
@@ -433,23 +441,16 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
     char *text = block + (size_t)count * 2 * sizeof(void *);
     for (int k = 0; k < STATES; k++)
         for (int64_t i = 0; i < o->n; i++) {
-            if (!o->states[k][i])
+            const record *r = &o->records[i];
+            if (!r->states[k])
                 continue;
             list->names[at] = text;
-            list->tensors[at++] = ts_retain(o->states[k][i]);
-            text += sprintf(text, "%s.%s", state_names[o->kind][k], o->names[i]) + 1;
+            list->tensors[at++] = ts_retain(r->states[k]);
+            text += sprintf(text, "%s.%s", state_names[o->kind][k], r->name) + 1;
         }
     list->names[at] = strcpy(text, "steps");
     list->tensors[at] = ts_retain(steps);
     return TS_OK;
-}
-
-static bool same_sizes(const ts_tensor *a, const ts_tensor *b)
-{
-    bool same = ts_ndim(a) == ts_ndim(b);
-    for (int d = 0; same && d < ts_ndim(a); d++)
-        same = ts_sizes(a)[d] == ts_sizes(b)[d];
-    return same;
 }
 
 /** Checks everything, then copies; `own` is the present state. */
@@ -464,7 +465,7 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
         if (given[i] < 0)
             return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is missing",
                                 own->names[i]);
-        if (!same_sizes(own->tensors[i], tensors[given[i]]))
+        if (!ts_nn_same_sizes(own->tensors[i], tensors[given[i]]))
             return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' has other sizes",
                                 own->names[i]);
         if (ts_dtype_of(tensors[given[i]]) != ts_dtype_of(own->tensors[i]))
@@ -482,15 +483,15 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
                 TS_ERR_VALUE, "optimizer_load_state: '%s' is unexpected, or there twice", names[k]);
     }
     TS_NO_GRAD;
-    size_t bytes = (size_t)o->n * sizeof *o->steps;
-    TS_TRY(ts_copy_to(tensors[given[own->n - 1]], o->chosen_steps, bytes));
+    size_t bytes = (size_t)o->n * sizeof *o->lists.steps;
+    TS_TRY(ts_copy_to(tensors[given[own->n - 1]], o->lists.steps, bytes));
     for (int64_t i = 0; i < o->n; i++)
-        if (o->chosen_steps[i] < 0)
+        if (o->lists.steps[i] < 0)
             return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: 'steps' has %lld",
-                                (long long)o->chosen_steps[i]);
+                                (long long)o->lists.steps[i]);
     for (int64_t i = 0; i < own->n - 1; i++)
         TS_TRY(ts_copy_(own->tensors[i], tensors[given[i]]));
-    set_steps(o, o->chosen_steps);
+    set_steps(o, o->lists.steps);
     return TS_OK;
 }
 

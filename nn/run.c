@@ -68,7 +68,7 @@ static ts_status no_run(const ts_run *r)
         "run_open: there is no run to resume, and so no checkpoint, under '%s'", r->dir);
 }
 
-static ts_status refuse_old(const ts_run *r)
+static ts_status fail_existing_run(const ts_run *r)
 {
     return ts_error_set_hint(
         TS_ERR_STATE, "resume it, overwrite it, or give the new run a folder of its own",
@@ -100,7 +100,7 @@ static ts_status lock(ts_run *r)
 }
 
 /** The old run's id goes last: until then what is left of it can be resumed or overwritten. */
-static ts_status remove_old(const ts_run *r, const ts_run_opts *o)
+static ts_status remove_existing_run(const ts_run *r, const ts_run_opts *o)
 {
     char path[MOST_PATH];
     TS_TRY(ts_checkpoint_remove_all(r->dir));
@@ -121,7 +121,7 @@ static ts_status take(ts_run *r, const ts_run_opts *o)
     if (!o->resume) {
         TS_TRY(ts_make_folders(r->dir));
         if (!o->overwrite && !is_there(r, "run.json") && has_results(r))
-            return refuse_old(r);
+            return fail_existing_run(r);
     }
     TS_TRY(ts_open_file("run_open", in_dir(r, path, "run.json"),
                         O_RDWR | (o->resume ? 0 : O_CREAT), &r->fd));
@@ -133,8 +133,8 @@ static ts_status take(ts_run *r, const ts_run_opts *o)
         r->id = id;
     } else {
         if (!o->overwrite && (known || has_results(r)))
-            return refuse_old(r);
-        TS_TRY(remove_old(r, o));
+            return fail_existing_run(r);
+        TS_TRY(remove_existing_run(r, o));
         uint64_t bits = 0;
         while (!r->id) {
             if (getrandom(&bits, sizeof bits, 0) != sizeof bits)

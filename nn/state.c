@@ -84,8 +84,9 @@ ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list)
 enum { NAMED_MOST = 8 };
 
 /** Appends to the report's text; what does not fit is cut. */
-static void say(ts_load_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(ts_load_report *r, const char *format, ...)
+static void append_to_report(ts_load_report *r, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void append_to_report(ts_load_report *r, const char *format, ...)
 {
     size_t used = strlen(r->text);
     va_list args;
@@ -101,11 +102,11 @@ static void note(ts_load_report *r, int64_t *count, const char *kind, const char
     char shown[512];
     ts_escape_text(shown, sizeof shown, name);
     if (*count == 0)
-        say(r, "%s%s: ", r->text[0] ? "; " : "", kind);
+        append_to_report(r, "%s%s: ", r->text[0] ? "; " : "", kind);
     if (*count < NAMED_MOST)
-        say(r, "%s%s%s", *count ? ", " : "", shown, detail);
+        append_to_report(r, "%s%s%s", *count ? ", " : "", shown, detail);
     else if (*count == NAMED_MOST)
-        say(r, ", ...");
+        append_to_report(r, ", ...");
     ++*count;
 }
 
@@ -115,14 +116,6 @@ static int64_t find(const ts_named_tensors *list, const char *name)
         if (strcmp(list->names[i], name) == 0)
             return i;
     return -1;
-}
-
-static bool same_sizes(const ts_tensor *a, const ts_tensor *b)
-{
-    bool same = ts_ndim(a) == ts_ndim(b);
-    for (int d = 0; same && d < ts_ndim(a); d++)
-        same = ts_sizes(a)[d] == ts_sizes(b)[d];
-    return same;
 }
 
 static int put_sizes(char *text, size_t size, const ts_tensor *t)
@@ -155,7 +148,7 @@ static void match(const ts_named_tensors *own, const char *const *names, ts_tens
     }
     for (int64_t i = 0; i < own->n; i++) {
         char detail[200];
-        if (given[i] < 0 || same_sizes(own->tensors[i], tensors[given[i]]))
+        if (given[i] < 0 || ts_nn_same_sizes(own->tensors[i], tensors[given[i]]))
             continue;
         int used = snprintf(detail, sizeof detail, " expected ");
         used += put_sizes(detail + used, sizeof detail - (size_t)used, own->tensors[i]);

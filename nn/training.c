@@ -150,7 +150,7 @@ static ts_status read_section(const ts_checkpoint *c, const char *section, ts_na
     return TS_OK;
 }
 
-static void forget(ts_named_tensors *list)
+static void release_section(ts_named_tensors *list)
 {
     free(list->names);
     free(list->tensors);
@@ -166,7 +166,7 @@ typedef struct before {
     int64_t n;
 } before;
 
-static ts_status remember(const ts_training *t, before *b)
+static ts_status take_snapshot(const ts_training *t, before *b)
 {
     TS_TRY(ts_module_state_dict(t->model, &b->model));
     b->copies = calloc((size_t)b->model.n + 1, sizeof *b->copies);
@@ -190,7 +190,7 @@ static ts_status remember(const ts_training *t, before *b)
 }
 
 /* Nothing here needs memory: what lacks it may be why the run is brought back. */
-static void bring_back(ts_training *t, const before *b)
+static void restore_snapshot(ts_training *t, const before *b)
 {
     TS_NO_GRAD;
     for (int64_t i = 0; i < b->model.n; i++)
@@ -234,7 +234,7 @@ static ts_status check_run(const ts_training *t, const ts_checkpoint *c)
         ts_checkpoint_path(c), (long long)ts_run_id(t->run), (long long)id.i);
 }
 
-static ts_status take_over(ts_training *t, const ts_checkpoint *c)
+static ts_status load_checkpoint(ts_training *t, const ts_checkpoint *c)
 {
     TS_SCOPE;
     ts_named_tensors model = {0}, state = {0};
@@ -245,16 +245,16 @@ static ts_status take_over(ts_training *t, const ts_checkpoint *c)
     if (status == TS_OK && t->optimizer)
         status = read_section(c, "state", &state);
     if (status == TS_OK)
-        status = remember(t, &b);
+        status = take_snapshot(t, &b);
     if (status == TS_OK && (status = take_parts(t, c, &b, &model, &state)) != TS_OK)
-        bring_back(t, &b);
+        restore_snapshot(t, &b);
     for (int64_t i = 0; b.copies && i < b.model.n; i++)
         ts_release(b.copies[i]);
     free(b.copies);
     ts_named_tensors_free(&b.model);
     free(b.numbers);
-    forget(&model);
-    forget(&state);
+    release_section(&model);
+    release_section(&state);
     return status;
 }
 
@@ -295,7 +295,7 @@ ts_status ts_training_resume(ts_training *training, const char *dir, char *text,
     if (!c)
         return ts_error_set_hint(TS_ERR_STATE, "start a new run",
                                  "training_resume: there is no checkpoint under '%s'", dir);
-    ts_status status = take_over(&t, c);
+    ts_status status = load_checkpoint(&t, c);
     if (status == TS_OK)
         training->step = t.step;
     if (status == TS_OK && text) {

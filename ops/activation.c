@@ -19,7 +19,7 @@ ts_status ts_infer_activation(ts_frame *f)
 /** Argument i in the dtype to compute in. */
 static ts_tensor *operand(const ts_frame *f, int i)
 {
-    return ts_as(f->args[i].t, ts_parts_dtype(f->plan->compute));
+    return ts_as(f->args[i].t, ts_widened_dtype(f->plan->compute));
 }
 
 /** Hands y to the frame. */

@@ -134,7 +134,7 @@ static ts_status check_mask(ts_frame *f, int arg, const int64_t *sizes)
 {
     const ts_tensor *t = f->args[arg].t;
     ts_dtype own = f->plan->compute;
-    if (t->dtype != TS_BOOL && t->dtype != own && t->dtype != ts_statistic_dtype(own))
+    if (t->dtype != TS_BOOL && t->dtype != own && t->dtype != ts_widened_dtype(own))
         return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
                                 "expected dtype bool or %s as argument 'query', got %s",
                                 ts_dtype_name(own), ts_dtype_name((ts_dtype)t->dtype));
@@ -194,7 +194,7 @@ ts_status ts_infer_scaled_dot_product_attention(ts_frame *f)
     const ts_tensor *q = f->args[0].t;
     result_like(f->plan, 0, q,
                 (int64_t[]){q->sizes[0], q->sizes[1], q->sizes[2], f->args[2].t->sizes[3]});
-    ts_plan_result(f->plan, 1, q->sizes, 3, ts_statistic_dtype((ts_dtype)q->dtype),
+    ts_plan_result(f->plan, 1, q->sizes, 3, ts_widened_dtype((ts_dtype)q->dtype),
                    q->storage->device);
     return TS_OK;
 }
@@ -213,7 +213,7 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
             continue;
         TS_TRY(ts_check_sizes(f, i, sizes, ndims[i]));
         if (t->dtype != q->dtype &&
-            (ndims[i] == 4 || t->dtype != ts_statistic_dtype((ts_dtype)q->dtype)))
+            (ndims[i] == 4 || t->dtype != ts_widened_dtype((ts_dtype)q->dtype)))
             return ts_fail_arg(f, i, TS_ERR_DTYPE, "expected dtype %s as argument 'query', got %s",
                                ts_dtype_name((ts_dtype)q->dtype),
                                ts_dtype_name((ts_dtype)t->dtype));
@@ -342,7 +342,7 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     TS_SCOPE;
     const ts_value *args = f->args;
     ts_attention c = ts_kernel_attention(f);
-    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    ts_dtype dtype = ts_widened_dtype(f->plan->compute);
     ts_tensor *results[3] = {NULL, NULL, NULL}, *in[7] = {NULL};
     padding rows = {0}, keys = {0};
     bool packed = c.cu_seqlens_q != NULL;

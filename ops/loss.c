@@ -53,7 +53,7 @@ ts_status ts_infer_classes(ts_frame *f)
     int n = f->args[2].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0;
     ts_plan_result(f->plan, 0, sizes, n, (ts_dtype)x->dtype, x->storage->device);
     if (f->nrets > 1)
-        ts_plan_result(f->plan, 1, sizes, x->ndim - 1, ts_statistic_dtype((ts_dtype)x->dtype),
+        ts_plan_result(f->plan, 1, sizes, x->ndim - 1, ts_widened_dtype((ts_dtype)x->dtype),
                        x->storage->device);
     return TS_OK;
 }
@@ -70,7 +70,7 @@ ts_status ts_infer_cross_entropy_grad(ts_frame *f)
 {
     TS_TRY(ts_infer_cross_entropy(f));
     ts_meta loss = f->plan->ret[0];
-    ts_plan_result(f->plan, 1, loss.sizes, loss.ndim, ts_statistic_dtype(loss.dtype), loss.device);
+    ts_plan_result(f->plan, 1, loss.sizes, loss.ndim, ts_widened_dtype(loss.dtype), loss.device);
     ts_plan_result_like(f->plan, 0, f->args[0].t, loss.dtype);
     f->plan->operands = 1; /* in place on self */
     return TS_OK;
@@ -88,7 +88,7 @@ ts_status ts_infer_classes_backward(ts_frame *f)
     if (arg == 4)
         TS_TRY(ts_check_sizes(f, 3, sizes, x->ndim - 1));
     /* of halves it is f32, and stays so */
-    bool lse = arg == 4 && ts_statistic_dtype(f->plan->compute) == f->plan->compute;
+    bool lse = arg == 4 && ts_widened_dtype(f->plan->compute) == f->plan->compute;
     f->plan->cast = lse ? 1 | 1 << 3 : 1;
     ts_plan_result_like(f->plan, 0, x, (ts_dtype)x->dtype);
     return TS_OK;
@@ -152,7 +152,7 @@ ts_status ts_composite_cross_entropy_backward(ts_frame *f)
 {
     TS_SCOPE;
     const ts_value *args = f->args;
-    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    ts_dtype dtype = ts_widened_dtype(f->plan->compute);
     ts_tensor *target = args[2].t, *counted = ts_ne_scalar(target, args[5].i),
               *g = ts_as(args[0].t, dtype);
     int dim = args[1].t->ndim > 1;
@@ -173,7 +173,7 @@ ts_status ts_composite_cross_entropy_grad(ts_frame *f)
 {
     TS_SCOPE;
     const ts_value *args = f->args;
-    ts_tensor *x = ts_as(args[0].t, ts_parts_dtype(f->plan->compute)), *lse = NULL, *results[2],
+    ts_tensor *x = ts_as(args[0].t, ts_widened_dtype(f->plan->compute)), *lse = NULL, *results[2],
               **outs[2] = {NULL, &lse};
     TS_TRY(x);
     ts_value parts[] = {V_T(x), args[1], args[2], args[3], args[4]};
@@ -191,7 +191,7 @@ typedef struct pair_parts {
 static pair_parts pair_open(const ts_frame *f)
 {
     const ts_tensor *self = f->args[1].t;
-    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    ts_dtype dtype = ts_widened_dtype(f->plan->compute);
     int64_t reduction = f->args[3].i;
     pair_parts p = {ts_as(f->args[0].t, dtype), ts_as(f->args[1].t, dtype),
                     ts_as(f->args[2].t, dtype), NULL};

@@ -247,7 +247,7 @@ ts_status ts_composite_addmm(ts_frame *f)
 {
     TS_SCOPE;
     const ts_value *args = f->args;
-    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    ts_dtype dtype = ts_widened_dtype(f->plan->compute);
     ts_tensor *y = times(ts_mm(ts_as(args[1].t, dtype), ts_as(args[2].t, dtype)), &args[4]);
     if (ts_value_number(&args[3]) != 0)
         y = ts_add(y, times(ts_as(args[0].t, dtype), &args[3]));

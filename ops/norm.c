@@ -22,7 +22,7 @@ static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
 {
     for (int d = 0; d < t->ndim; d++)
         plan->buffer[i][d] = d < t->ndim - last ? t->sizes[d] : 1;
-    plan->ret[i] = ts_meta_of(plan->buffer[i], ts_statistic_dtype((ts_dtype)t->dtype),
+    plan->ret[i] = ts_meta_of(plan->buffer[i], ts_widened_dtype((ts_dtype)t->dtype),
                              t->storage->device, t->ndim, 0);
 }
 
@@ -71,7 +71,7 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     TS_TRY(ts_check_one_device(f));
     ts_plan_like(f->plan, t);
     /* of halves the statistics are f32, and stay so */
-    f->plan->cast = ts_statistic_dtype(f->plan->compute) == f->plan->compute
+    f->plan->cast = ts_widened_dtype(f->plan->compute) == f->plan->compute
                         ? (uint16_t)((1u << (2 + statistics)) - 1)
                         : 3;
     ts_plan_split(f->plan, t, t->ndim - last, t->ndim);
@@ -118,7 +118,7 @@ ts_status ts_composite_group_norm(ts_frame *f)
 {
     TS_SCOPE;
     const ts_tensor *t = f->args[0].t;
-    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    ts_dtype dtype = ts_widened_dtype(f->plan->compute);
     int64_t rows[2] = {t->sizes[0] * f->args[1].i, t->sizes[1] / f->args[1].i};
     for (int d = 2; d < t->ndim; d++)
         rows[1] *= t->sizes[d];
@@ -161,7 +161,7 @@ static ts_tensor *row_mean(ts_tensor *t, int dims)
 static ts_status backward_parts(ts_frame *f, int rstd_arg)
 {
     TS_SCOPE;
-    ts_dtype dtype = ts_parts_dtype(f->plan->compute);
+    ts_dtype dtype = ts_widened_dtype(f->plan->compute);
     const ts_value *args = f->args;
     bool centred = rstd_arg == 3;
     ts_tensor *g = ts_as(args[0].t, dtype), *x = ts_as(args[1].t, dtype),

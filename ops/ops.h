@@ -236,12 +236,9 @@ TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts
     return TS_OK;
 }
 
-/** dtype of what a kernel keeps for its gradient beside a result of dtype d:
- * halves would lose too much. */
-TS_INLINE ts_dtype ts_statistic_dtype(ts_dtype d)
-{
-    return d == TS_BF16 || d == TS_F16 ? TS_F32 : d;
-}
+/** f32 for bf16 and f16, else the dtype itself: the dtype in which composites compute and kernels
+ * keep statistics for their gradient. */
+TS_INLINE ts_dtype ts_widened_dtype(ts_dtype d) { return ts_is_half(d) ? TS_F32 : d; }
 
 /** A tensor of a struct of options, where NULL in place of its address stands for none. */
 TS_INLINE ts_value ts_value_at(ts_tensor *const *t) { return t ? V_OPT(*t) : ts_value_none(); }

@@ -31,13 +31,12 @@ static bool is_expanded(const ts_tensor *t)
     return false;
 }
 
-static bool is_half(ts_dtype d) { return d == TS_BF16 || d == TS_F16; }
 
 /** Gradients of f32 tensors may be halves; the state of halves may be f32. */
 static bool fits_dtype(int arg, ts_dtype param, ts_dtype dtype)
 {
     return dtype == param ||
-           (arg == 1 ? param == TS_F32 && is_half(dtype) : dtype == TS_F32 && is_half(param));
+           (arg == 1 ? param == TS_F32 && ts_is_half(dtype) : dtype == TS_F32 && ts_is_half(param));
 }
 
 /** Member k of a list: a tensor of floats beside that of the first list. */

@@ -12,12 +12,6 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-/** Short floats are computed in f32, as in the fused kernels. */
-TS_INLINE ts_dtype ts_parts_dtype(ts_dtype dtype)
-{
-    return dtype == TS_BF16 || dtype == TS_F16 ? TS_F32 : dtype;
-}
-
 /** t in a dtype; NULL travels through. */
 TS_INLINE ts_tensor *ts_as(ts_tensor *t, ts_dtype dtype)
 {

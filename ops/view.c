@@ -75,14 +75,24 @@ static bool view_strides(const ts_tensor *t, const int64_t *sizes, int ndim, int
     return true;
 }
 
+/** Gives an alias of argument 0 with the sizes of argument 1; *copies if only a copy has them. */
+static ts_status alias_of_sizes(ts_frame *f, int64_t *sizes, int *ndim, bool *copies)
+{
+    int64_t strides[TS_MAX_DIMS];
+    TS_TRY(wanted_sizes(f, sizes, ndim));
+    *copies = !view_strides(f->args[0].t, sizes, *ndim, strides);
+    return *copies ? TS_OK : ts_give_alias(f, 0, sizes, strides, *ndim, 0);
+}
+
 ts_status ts_infer_view(ts_frame *f)
 {
-    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    int64_t sizes[TS_MAX_DIMS];
     int ndim;
+    bool copies;
     const ts_tensor *t = f->args[0].t;
-    TS_TRY(wanted_sizes(f, sizes, &ndim));
-    if (view_strides(t, sizes, ndim, strides))
-        return ts_give_alias(f, 0, sizes, strides, ndim, 0);
+    TS_TRY(alias_of_sizes(f, sizes, &ndim, &copies));
+    if (!copies)
+        return TS_OK;
     return ts_fail_arg_hint(
         f, 1, TS_ERR_SHAPE, "use ts_reshape(), which copies then",
         "expected sizes that strides %s of sizes %s can have without a copy, got %s",
@@ -91,13 +101,13 @@ ts_status ts_infer_view(ts_frame *f)
 
 ts_status ts_infer_reshape(ts_frame *f)
 {
-    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    int64_t sizes[TS_MAX_DIMS];
     int ndim;
-    const ts_tensor *t = f->args[0].t;
-    TS_TRY(wanted_sizes(f, sizes, &ndim));
-    if (view_strides(t, sizes, ndim, strides))
-        return ts_give_alias(f, 0, sizes, strides, ndim, 0);
-    ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)t->dtype);
+    bool copies;
+    TS_TRY(alias_of_sizes(f, sizes, &ndim, &copies));
+    if (!copies)
+        return TS_OK;
+    ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)f->args[0].t->dtype);
     TS_TRY(copy);
     copy->ndim = (uint8_t)ndim; /* nobody else has it yet */
     memcpy(copy->sizes, sizes, sizeof sizes);

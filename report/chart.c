@@ -66,21 +66,6 @@ void ts_chart_free(ts_chart *chart)
     free(chart);
 }
 
-/* Room for one more element of an array; the caller counts it once it is filled. */
-static bool grow(void *array_pointer, int count, size_t element)
-{
-    void **array = array_pointer;
-
-    // Capacities are 4, 8, 16, ...: the count alone tells when the array is full.
-    if (count && (count < 4 || (count & (count - 1))))
-        return true;
-    void *bigger = reallocarray(*array, count ? 2 * (size_t)count : 4, element);
-    if (!bigger)
-        return false;
-    *array = bigger;
-    return true;
-}
-
 /* Exponential moving average with bias correction (Adam, arXiv:1412.6980, section 3). */
 static void smooth_line(ts_chart_series *s, double decay)
 {
@@ -108,7 +93,7 @@ static ts_status add_line(ts_chart *chart, const char *name, const double *x, co
                             " and %g",
                             function, name, n, opts->smoothing);
     if (__builtin_mul_overflow((size_t)n, sizeof(double), &bytes) ||
-        !grow(&chart->series, chart->nseries, sizeof *chart->series))
+        !ts_grow(&chart->series, chart->nseries, sizeof *chart->series))
         return ts_no_memory(function);
     ts_chart_series *s = &chart->series[chart->nseries];
     *s = (ts_chart_series){.n = n, .bridge_gaps = opts->bridge_gaps, .markers = opts->markers};
@@ -274,7 +259,7 @@ ts_status ts_chart_reference(ts_chart *chart, const char *name, double y)
     if (chart->nbars)
         return ts_error_set(TS_ERR_STATE, "chart_reference: the chart already has bars");
     TS_TRY(TS_CHECK_VALUE(y, isfinite(y), "a finite number"));
-    if (!grow(&chart->references, chart->nreferences, sizeof *chart->references))
+    if (!ts_grow(&chart->references, chart->nreferences, sizeof *chart->references))
         return ts_no_memory(TS_OP);
     ts_chart_reference_line *added = &chart->references[chart->nreferences];
     if (!ts_copy_string(&added->name, name))
@@ -290,7 +275,7 @@ static int label_index(ts_chart *chart, const char *label)
     for (int i = 0; i < chart->nlabels; i++)
         if (strcmp(chart->labels[i], label) == 0)
             return i;
-    if (!grow(&chart->labels, chart->nlabels, sizeof *chart->labels) ||
+    if (!ts_grow(&chart->labels, chart->nlabels, sizeof *chart->labels) ||
         !ts_copy_string(&chart->labels[chart->nlabels], label))
         return -1;
     return chart->nlabels++;
@@ -301,7 +286,7 @@ static int series_index(ts_chart *chart, const char *name)
     for (int i = 0; i < chart->nseries; i++)
         if (strcmp(chart->series[i].name, name) == 0)
             return i;
-    if (!grow(&chart->series, chart->nseries, sizeof *chart->series))
+    if (!ts_grow(&chart->series, chart->nseries, sizeof *chart->series))
         return -1;
     chart->series[chart->nseries] = (ts_chart_series){0};
     if (!ts_copy_string(&chart->series[chart->nseries].name, name))
@@ -317,7 +302,7 @@ ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series, d
         return ts_error_set(TS_ERR_STATE, "chart_bar: the chart already has lines");
     TS_TRY(TS_CHECK_VALUE(value, isfinite(value) && value >= 0, "a finite number of at least 0"));
     // Room first: a label or series must not appear without its bar.
-    if (!grow(&chart->bars, chart->nbars, sizeof *chart->bars))
+    if (!ts_grow(&chart->bars, chart->nbars, sizeof *chart->bars))
         return ts_no_memory(TS_OP);
     int before = chart->nlabels;
     int at = label_index(chart, label);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 enum { SAMPLES = 32 };
+#define CLEAR_LINE "\r\x1b[K" // to the first column, and clear to the end
 static const double sample_interval = 0.5; // 31 intervals: a window of fifteen seconds
 
 typedef struct sample {
@@ -258,59 +259,50 @@ static int fit(parts *out, int width)
     }
 }
 
-static void draw_bar(ts_progress *p, double now)
+/* Writes a line and frees it; a line that memory did not suffice for is left out. */
+static void write_line(ts_progress *p, ts_text *line)
+{
+    if (!line->failed) {
+        fwrite(line->data, 1, line->size, p->stream);
+        fflush(p->stream);
+    }
+    ts_text_free(line);
+}
+
+/* A part behind others, two columns apart. */
+static void add_part(ts_text *line, const char **gap, const char *part)
+{
+    if (!*part)
+        return;
+    ts_text_printf(line, "%s%s", *gap, part);
+    *gap = "  ";
+}
+
+static void draw_line(ts_progress *p, double now)
 {
     enum { LEAST_BAR = 6, MOST_BAR = 30 };
+    bool redrawn = p->mode == TS_PROGRESS_BAR;
     parts out;
     ts_text line = {0};
+    const char *gap = "";
 
     make_parts(p, now, &out);
     // The last column stays free: some terminals wrap as soon as it is written.
-    int left = fit(&out, terminal_width(p) - 1) - 2 - (p->utf8 ? 0 : 2);
+    int left = redrawn ? fit(&out, terminal_width(p) - 1) - 2 - (p->utf8 ? 0 : 2) : 0;
     const char *const after[] = {out.step, out.loss, out.rate, out.elapsed, out.eta};
 
-    ts_text_string(&line, "\r\x1b[K");
-    ts_text_string(&line, out.label);
-    const char *gap = *out.label ? "  " : "";
+    ts_text_string(&line, redrawn ? CLEAR_LINE : "");
+    add_part(&line, &gap, out.label);
     if (p->total && left >= LEAST_BAR) {
         ts_text_string(&line, gap);
         add_bar(p, &line, left < MOST_BAR ? left : MOST_BAR);
         gap = "  ";
     }
-    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
-        if (*after[i]) {
-            ts_text_printf(&line, "%s%s", gap, after[i]);
-            gap = "  ";
-        }
-    }
-    if (!line.failed) {
-        fwrite(line.data, 1, line.size, p->stream);
-        fflush(p->stream);
-        p->line_open = true;
-    }
-    ts_text_free(&line);
-}
-
-static void draw_plain(ts_progress *p, double now)
-{
-    parts out;
-    const char *const all[] = {out.label, out.step, out.loss, out.rate, out.elapsed, out.eta};
-    const char *gap = "";
-    ts_text line = {0};
-
-    make_parts(p, now, &out);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (*all[i]) {
-            ts_text_printf(&line, "%s%s", gap, all[i]);
-            gap = "  ";
-        }
-    }
-    ts_text_string(&line, "\n");
-    if (!line.failed) {
-        fwrite(line.data, 1, line.size, p->stream);
-        fflush(p->stream);
-    }
-    ts_text_free(&line);
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++)
+        add_part(&line, &gap, after[i]);
+    ts_text_string(&line, redrawn ? "" : "\n");
+    p->line_open |= redrawn && !line.failed;
+    write_line(p, &line);
 }
 
 /* A plain log also gets a line at each 5 percent, unless a fast run would flood it. */
@@ -328,10 +320,7 @@ static bool is_due(const ts_progress *p, double now)
 static ts_status draw(ts_progress *p, double now)
 {
     TS_TRY(read_loss(p));
-    if (p->mode == TS_PROGRESS_BAR)
-        draw_bar(p, now);
-    else
-        draw_plain(p, now);
+    draw_line(p, now);
     p->last_draw = now;
     p->drawn_step = p->step;
     return TS_OK;
@@ -383,7 +372,7 @@ ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
         return ts_no_memory(TS_OP);
     bool redraw = progress->line_open;
     if (redraw)
-        fputs("\r\x1b[K", progress->stream);
+        fputs(CLEAR_LINE, progress->stream);
     progress->line_open = false;
     fprintf(progress->stream, "%s\n", shown);
     fflush(progress->stream);
@@ -405,7 +394,7 @@ ts_status ts_progress_end(ts_progress *progress)
         ts_text line = {0};
         format_time(time, sizeof time, taken);
         ts_text_printf(&line, "%s%s%s%" PRId64 " steps in %s",
-                       progress->line_open ? "\r\x1b[K" : "", progress->label,
+                       progress->line_open ? CLEAR_LINE : "", progress->label,
                        *progress->label ? ": " : "", progress->step - progress->start, time);
         if (progress->items && taken > 0) {
             ts_format_si(number, sizeof number, (double)progress->items / taken, 3, "",
@@ -415,11 +404,8 @@ ts_status ts_progress_end(ts_progress *progress)
         if (progress->loss && status == TS_OK)
             ts_text_printf(&line, ", loss %.4f", shown_loss(progress));
         ts_text_string(&line, "\n");
-        if (!line.failed)
-            fwrite(line.data, 1, line.size, progress->stream);
-        fflush(progress->stream);
         progress->line_open = false;
-        ts_text_free(&line);
+        write_line(progress, &line);
     }
     ts_release(progress->loss);
     progress->loss = NULL;

@@ -35,19 +35,15 @@ static const char style[] =
     ".bg{fill:#fff}.t{fill:#111827}.m{fill:#4b5563}.n{font-variant-numeric:tabular-nums}\n"
     ".h{stroke:#fff;stroke-width:4px;stroke-linejoin:round;paint-order:stroke}\n"
     ".g{stroke:#e5e7eb}.a{stroke:#9ca3af}.r{stroke:#6b7280;stroke-dasharray:6 4}\n"
-    ".l{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}\n"
-    ".w{stroke-width:1;stroke-opacity:.3}\n"
-    ".s0{stroke:#2563eb}.s1{stroke:#c2410c}.s2{stroke:#15803d}.s3{stroke:#9333ea}"
-    ".s4{stroke:#be185d}.s5{stroke:#0e7490}.s6{stroke:#a16207}.s7{stroke:#475569}\n"
-    ".f0{fill:#2563eb}.f1{fill:#c2410c}.f2{fill:#15803d}.f3{fill:#9333ea}"
-    ".f4{fill:#be185d}.f5{fill:#0e7490}.f6{fill:#a16207}.f7{fill:#475569}\n"
+    ".l{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;"
+    "stroke-linecap:round}.w{stroke-width:1;stroke-opacity:.3}.f{fill:currentColor}\n"
+    ".c0{color:#2563eb}.c1{color:#c2410c}.c2{color:#15803d}.c3{color:#9333ea}"
+    ".c4{color:#be185d}.c5{color:#0e7490}.c6{color:#a16207}.c7{color:#475569}\n"
     "@media(prefers-color-scheme:dark){\n"
     ".bg{fill:#0d1117}.t{fill:#e6edf3}.m{fill:#9da7b3}.h{stroke:#0d1117}\n"
     ".g{stroke:#21262d}.a{stroke:#57606a}.r{stroke:#8b949e}\n"
-    ".s0{stroke:#60a5fa}.s1{stroke:#fb923c}.s2{stroke:#4ade80}.s3{stroke:#c084fc}"
-    ".s4{stroke:#f472b6}.s5{stroke:#22d3ee}.s6{stroke:#facc15}.s7{stroke:#94a3b8}\n"
-    ".f0{fill:#60a5fa}.f1{fill:#fb923c}.f2{fill:#4ade80}.f3{fill:#c084fc}"
-    ".f4{fill:#f472b6}.f5{fill:#22d3ee}.f6{fill:#facc15}.f7{fill:#94a3b8}\n"
+    ".c0{color:#60a5fa}.c1{color:#fb923c}.c2{color:#4ade80}.c3{color:#c084fc}"
+    ".c4{color:#f472b6}.c5{color:#22d3ee}.c6{color:#facc15}.c7{color:#94a3b8}\n"
     "}\n"
     "</style>\n";
 
@@ -116,7 +112,7 @@ static double legend(canvas *c, double top, bool draw)
         }
         if (draw) {
             ts_text_printf(c->out,
-                           "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"18\" height=\"4\" "
+                           "<rect class=\"f c%d\" x=\"%.1f\" y=\"%.1f\" width=\"18\" height=\"4\" "
                            "rx=\"2\"/>\n<text class=\"t\" x=\"%.1f\" y=\"%.1f\">",
                            i % COLOURS, x, y - 6, x + 26, y);
             ts_text_xml(c->out, s->name);
@@ -275,7 +271,7 @@ static void draw_line(canvas *c, const ts_chart_series *s, const double *y, int 
     pen p = {.out = c->out};
     column k = {0};
 
-    ts_text_printf(c->out, "<path class=\"l s%d%s\" d=\"", colour, extra);
+    ts_text_printf(c->out, "<path class=\"l c%d%s\" d=\"", colour, extra);
     for (int64_t i = 0; i < s->n; i++) {
         if (!drawable(c, s->x[i], y[i])) {
             if (!s->bridge_gaps) {
@@ -298,7 +294,7 @@ static void draw_markers(canvas *c, const ts_chart_series *s, int colour)
 {
     for (int64_t i = 0; i < s->n; i++)
         if (drawable(c, s->x[i], s->y[i]))
-            ts_text_printf(c->out, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n",
+            ts_text_printf(c->out, "<circle class=\"f c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n",
                            colour, place_x(c, s->x[i]), place_y(c, s->y[i]));
 }
 
@@ -453,7 +449,7 @@ static void draw_bars(canvas *c)
         double y = c->top + (bar->label + 0.14) * band + bar->series * height;
         double end = bar->value > 0 ? place_x(c, bar->value) : c->left;
         ts_text_printf(c->out,
-                       "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
+                       "<rect class=\"f c%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
                        "rx=\"%.1f\"/>\n",
                        bar->series % COLOURS, c->left, y, fmax(end - c->left, 0.5),
                        fmax(height - 1, 1), fmin(3, height / 4));

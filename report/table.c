@@ -22,9 +22,9 @@ struct ts_text_table {
     int ncolumns;
     ts_column *columns; // header and unit are owned
     cell *cells;        // row-major
-    size_t count, capacity;
+    size_t count;
     int64_t *rules; // rows that have a rule above
-    size_t nrules, rules_capacity;
+    size_t nrules;
 };
 
 static bool copy_columns(ts_text_table *table, const ts_column *columns)
@@ -87,19 +87,10 @@ void ts_text_table_free(ts_text_table *table)
 static ts_status add_cell(ts_text_table *table, const char *text, double number,
                           const char *function)
 {
-    if (table->count == table->capacity) {
-        size_t capacity = table->capacity * 2 + 16;
-        cell *cells = reallocarray(table->cells, capacity, sizeof *cells);
-        if (!cells)
-            return ts_no_memory(function);
-        table->cells = cells;
-        table->capacity = capacity;
-    }
-    cell *added = &table->cells[table->count];
-    if (!ts_copy_shown(&added->text, text))
+    cell added = {.number = number};
+    if (!ts_grow(&table->cells, table->count, sizeof added) || !ts_copy_shown(&added.text, text))
         return ts_no_memory(function);
-    added->number = number;
-    table->count++;
+    table->cells[table->count++] = added;
     return TS_OK;
 }
 
@@ -123,14 +114,8 @@ ts_status ts_text_table_rule(ts_text_table *table)
         return ts_error_set(TS_ERR_STATE,
                             "text_table_rule: expected a full row of %d cells, got %zu",
                             table->ncolumns, table->count % (size_t)table->ncolumns);
-    if (table->nrules == table->rules_capacity) {
-        size_t capacity = table->rules_capacity * 2 + 4;
-        int64_t *rules = reallocarray(table->rules, capacity, sizeof *rules);
-        if (!rules)
-            return ts_no_memory(TS_OP);
-        table->rules = rules;
-        table->rules_capacity = capacity;
-    }
+    if (!ts_grow(&table->rules, table->nrules, sizeof *table->rules))
+        return ts_no_memory(TS_OP);
     table->rules[table->nrules++] = ts_text_table_rows(table);
     return TS_OK;
 }

@@ -36,6 +36,20 @@ bool ts_copy_shown(char **copy, const char *string)
     return *copy || !string;
 }
 
+bool ts_grow(void *array_pointer, size_t count, size_t element)
+{
+    void **array = array_pointer;
+
+    // Capacities are 4, 8, 16, ...: the count alone tells when the array is full.
+    if (count && (count < 4 || (count & (count - 1))))
+        return true;
+    void *bigger = reallocarray(*array, count ? 2 * count : 4, element);
+    if (!bigger)
+        return false;
+    *array = bigger;
+    return true;
+}
+
 /* ------------------------------------------------------------------ growing strings ---- */
 
 static bool reserve(ts_text *text, size_t more)

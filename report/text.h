@@ -61,6 +61,9 @@ bool ts_write_all(int fd, const char *data, size_t size);
 bool ts_copy_string(char **copy, const char *string);
 /** The same as a terminal shows it: escaped by ts_escape_text(). */
 bool ts_copy_shown(char **copy, const char *string);
+/** Room for one more element of an array of `count`; array_pointer is the pointer's address. The
+ *  caller counts the element once it is filled. False when out of memory. */
+bool ts_grow(void *array_pointer, size_t count, size_t element);
 /** TS_ERR_MEMORY naming the function. */
 ts_status ts_no_memory(const char *function);
 

@@ -25,4 +25,13 @@
 #define SAYS(text)                                                                                 \
     ck_assert_msg(strstr(ts_error_message(), text), "'%s' is not in: %s", text, ts_error_message())
 
+/** NULL from a call that failed with this code and text. */
+static inline void expect_error(const void *result, ts_status code, const char *part)
+{
+    ck_assert_ptr_null(result);
+    ck_assert_int_eq(ts_error_code(), code);
+    SAYS(part);
+    ts_error_clear();
+}
+
 #endif

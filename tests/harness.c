@@ -23,6 +23,8 @@
 /* Lives in memory shared with the forked children. */
 typedef struct counters {
     atomic_long passed, failed, skipped; /* samples */
+    atomic_long checks[TS_COUNT_KINDS];  /* of each kind, passed and failed */
+    atomic_long failed_checks;           /* of kinds other than samples */
     atomic_long sampled_passed;          /* runs of cases that stand for their samples ... */
     atomic_long sampled_failed;          /* ... and do not count themselves */
     atomic_long skipped_runs;
@@ -41,11 +43,30 @@ void ts_test_register(ts_test_case *test)
     next_case = &test->next;
 }
 
+/* Names of the kinds in the tally's line, for tools/run-tests. */
+static const char *const kind_names[TS_COUNT_KINDS] = {
+    [TS_COUNT_SAMPLES] = "samples",
+    [TS_COUNT_GRADIENTS] = "gradients",
+    [TS_COUNT_WRONG_CALLS] = "wrong_calls",
+    [TS_COUNT_FAULT_POINTS] = "fault_points",
+    [TS_COUNT_FUZZ_INPUTS] = "fuzz_inputs",
+};
+
+void ts_tally_as(ts_count_kind kind, int passed, int failed, int skipped)
+{
+    atomic_fetch_add(&shared->checks[kind], passed + failed);
+    if (kind == TS_COUNT_SAMPLES) {
+        atomic_fetch_add(&shared->passed, passed);
+        atomic_fetch_add(&shared->failed, failed);
+        atomic_fetch_add(&shared->skipped, skipped);
+    } else {
+        atomic_fetch_add(&shared->failed_checks, failed);
+    }
+}
+
 void ts_tally(int passed, int failed, int skipped)
 {
-    atomic_fetch_add(&shared->passed, passed);
-    atomic_fetch_add(&shared->failed, failed);
-    atomic_fetch_add(&shared->skipped, skipped);
+    ts_tally_as(TS_COUNT_SAMPLES, passed, failed, skipped);
 }
 
 void ts_test_note_skip(const char *format, ...)
@@ -69,7 +90,7 @@ static long samples_counted(void)
 void ts_test_run_body(const ts_test_case *test, int _i)
 {
     long samples = samples_counted();
-    long failed = shared->failed;
+    long failed = shared->failed, failed_checks = shared->failed_checks;
     run_skipped = false;
     const char *slow = getenv("CK_TIMEOUT_MULTIPLIER");
     double seconds = test->timeout > 0 ? test->timeout : DEFAULT_TIMEOUT_S;
@@ -77,20 +98,21 @@ void ts_test_run_body(const ts_test_case *test, int _i)
         alarm((unsigned)(seconds * (slow ? atof(slow) : 1)));
     test->body(_i);
     alarm(0);
-    if (run_skipped) {
-        shared->skipped_runs++;
-        return;
-    }
-    if (samples_counted() == samples)
-        return;
+    samples = samples_counted() - samples;
     failed = shared->failed - failed;
-    if (failed == 0) {
+    failed_checks = shared->failed_checks - failed_checks;
+    if (failed > 0)
+        shared->sampled_failed++;
+    if (failed + failed_checks > 0)
+        fflush(stdout); /* what the checks said: the child ends at once */
+    if (failed > 0)
+        ck_abort_msg("%ld of %ld samples failed", failed, samples);
+    if (failed_checks > 0)
+        ck_abort_msg("%ld checks failed", failed_checks);
+    if (run_skipped)
+        shared->skipped_runs++;
+    else if (samples > 0)
         shared->sampled_passed++;
-        return;
-    }
-    shared->sampled_failed++;
-    fflush(stdout); /* what the samples said: the child ends at once */
-    ck_abort_msg("%ld of %ld samples failed", failed, samples_counted() - samples);
 }
 
 static bool selected(const ts_test_case *test, int words, char **word)
@@ -123,7 +145,13 @@ static void add_case(Suite *suite, const ts_test_case *test)
 static bool write_tally(const char *path, const char *name, long passed, long failed, long skipped)
 {
     char line[512];
-    int length = snprintf(line, sizeof line, "%ld %ld %ld %s\n", passed, failed, skipped, name);
+    int length = snprintf(line, sizeof line, "%ld %ld %ld %s", passed, failed, skipped, name);
+    for (int kind = 0; kind < TS_COUNT_KINDS && length < (int)sizeof line; kind++)
+        if (shared->checks[kind])
+            length += snprintf(line + length, sizeof line - (size_t)length, " %s=%ld",
+                               kind_names[kind], shared->checks[kind]);
+    if (length < (int)sizeof line)
+        length += snprintf(line + length, sizeof line - (size_t)length, "\n");
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     bool ok = fd >= 0 && length < (int)sizeof line && flock(fd, LOCK_EX) == 0 &&
               write(fd, line, (size_t)length) == length;
@@ -162,6 +190,13 @@ static void run_apart(const ts_test_case *test, const char *program, long counts
     }
     for (int i = 0; i < 3; i++)
         counts[i] += got[i];
+    for (int kind = 0; kind < TS_COUNT_KINDS; kind++) {
+        char word[32];
+        snprintf(word, sizeof word, " %s=", kind_names[kind]);
+        const char *found = strstr(line, word);
+        if (found)
+            atomic_fetch_add(&shared->checks[kind], atol(found + strlen(word)));
+    }
     if (tally >= 0)
         close(tally);
 }

@@ -65,11 +65,26 @@ void ts_test_register(ts_test_case *test);
 void ts_test_run_body(const ts_test_case *test, int _i);
 void ts_test_note_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/** What a tally counts beside test cases; the sums of a run give each kind a number of its own. */
+typedef enum ts_count_kind {
+    TS_COUNT_SAMPLES,      /* calls whose results were compared with expected ones */
+    TS_COUNT_GRADIENTS,    /* gradients compared with differences or with another dtype's */
+    TS_COUNT_WRONG_CALLS,  /* calls that must fail, whose error was compared */
+    TS_COUNT_FAULT_POINTS, /* places at which an allocation or a system call failed on purpose */
+    TS_COUNT_FUZZ_INPUTS,  /* arbitrary, cut or flipped bytes that a reader was given */
+    TS_COUNT_KINDS
+} ts_count_kind;
+
 /**
- * Counts samples as cases of their own. Works from the forked child of a case, its children and its
- * threads. A case that counts samples is not counted itself, and fails when one of them failed, so
- * the body needs no assertion about the sum.
+ * Counts checks of one kind. Works from the forked child of a case, its children and its threads.
+ * Count a check only if it compared something. A case in which a check failed fails, so the body
+ * needs no assertion about the sum.
+ *
+ * Samples count in the sums of passed, failed and skipped; their case then counts no test case of
+ * its own. All other kinds are counted apart, and their case counts as one test case.
  */
+void ts_tally_as(ts_count_kind kind, int passed, int failed, int skipped);
+/** ts_tally_as() of samples. */
 void ts_tally(int passed, int failed, int skipped);
 
 /** Ends the body of a case (or of a loop's turn) and counts it as skipped, for the given reason. */

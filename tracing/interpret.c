@@ -184,7 +184,7 @@ typedef struct reaper {
     uint32_t node;
 } reaper;
 
-static void reap(void *ctx, int arg, ts_id id)
+static void release_last_use(void *ctx, int arg, ts_id id)
 {
     (void)arg;
     const reaper *r = ctx;
@@ -214,10 +214,10 @@ static ts_status run_all(const machine *m)
         if (m->how->keep)
             continue;
         reaper r = {m, i};
-        ts_graph_each_arg(g, n, reap, &r);
+        ts_graph_each_arg(g, n, release_last_use, &r);
         for (int k = 0; k < n->nrets; k++)
             if (n->rets[k])
-                reap(&r, 0, n->rets[k]);
+                release_last_use(&r, 0, n->rets[k]);
     }
     return TS_OK;
 }

@@ -70,7 +70,7 @@ static const entry *find(const tracer *r, const void *key)
     return e && e->key ? e : NULL;
 }
 
-static bool remember(tracer *r, const void *key, uint32_t index)
+static bool insert_key(tracer *r, const void *key, uint32_t index)
 {
     if (2 * r->used >= r->room) {
         uint32_t room = r->room ? 2 * r->room : 64;
@@ -116,9 +116,10 @@ static bool add_outside(tracer *r, ts_tensor *t, ts_source source, uint32_t slot
     uint32_t storage;
     if (!find_storage(r, t->storage, &storage) &&
         !(ts_graph_add_storage(g, source, t->storage->version, &storage) &&
-          remember(r, t->storage, storage)))
+          insert_key(r, t->storage, storage)))
         return false;
-    return ts_graph_add_value(g, t, source, slot, storage, id) && remember(r, t, ts_id_index(*id));
+    return ts_graph_add_value(g, t, source, slot, storage, id) &&
+           insert_key(r, t, ts_id_index(*id));
 }
 
 /** A result of node `slot`: handle and memory get ids unless they are known. */
@@ -207,7 +208,7 @@ static bool is_int_arg(const ts_frame *f, int i, const char *name)
 }
 
 /** Arguments named seed and offset that are counters of an earlier draw stay tied to the stream. */
-static void tie_counters(const tracer *r, const ts_frame *f, ts_graph_arg *args)
+static void link_counters(const tracer *r, const ts_frame *f, ts_graph_arg *args)
 {
     for (int i = 0; i + 1 < f->nargs; i++) {
         if (!is_int_arg(f, i, "seed") || !is_int_arg(f, i + 1, "offset"))
@@ -276,7 +277,7 @@ static bool begin(tracer *r, const ts_frame *f, flight *call)
         r->random = true;
         call->rng = f->rng;
     } else if (r->random) {
-        tie_counters(r, f, (ts_graph_arg *)g->args.data + call->args);
+        link_counters(r, f, (ts_graph_arg *)g->args.data + call->args);
     }
     return true;
 }
@@ -376,7 +377,7 @@ static void leave(ts_recorder *events, uint32_t region)
 }
 
 /** True while the layers below run the call that this layer passed on. */
-static flight *flight_of(const tracer *r)
+static flight *open_call(const tracer *r)
 {
     flight *call = r->flight;
     return call && call->kept && !r->graph->reason && r->thread->depth == call->depth ? call : NULL;
@@ -385,7 +386,7 @@ static flight *flight_of(const tracer *r)
 static uint32_t parts(ts_recorder *events, const ts_frame *f)
 {
     tracer *r = (tracer *)events;
-    flight *call = flight_of(r);
+    flight *call = open_call(r);
     uint32_t region;
     if (!call)
         return TS_NO_REGION;
@@ -414,10 +415,10 @@ static void parts_end(ts_recorder *events, uint32_t region, const ts_frame *f)
     r->depth = call->outer_depth;
 }
 
-static void extra(ts_recorder *events, int i, ts_tensor *t)
+static void record_kept_result(ts_recorder *events, int i, ts_tensor *t)
 {
     tracer *r = (tracer *)events;
-    flight *call = flight_of(r);
+    flight *call = open_call(r);
     if (call && !call->parts)
         add_result(r, t, 0, &call->rets[i]);
 }
@@ -425,7 +426,7 @@ static void extra(ts_recorder *events, int i, ts_tensor *t)
 static void before(ts_recorder *events)
 {
     tracer *r = (tracer *)events;
-    if (flight_of(r))
+    if (open_call(r))
         r->thread->exclude &= ~TRACING;
 }
 
@@ -560,8 +561,8 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
         *graph = NULL;
     TS_TRY(check_args(fn, inputs, ninputs, outputs, noutputs, graph, site));
     ts_thread *thread = ts_thread_self();
-    tracer r = {.events = {enter, leave, parts, parts_end, extra, constant, grad_read, grad_set,
-                         before},
+    tracer r = {.events = {enter, leave, parts, parts_end, record_kept_result, constant, grad_read,
+                         grad_set, before},
                 .graph = ts_graph_new(), .thread = thread, .depth = thread->depth,
                 .base = thread->rng};
     if (!r.graph)

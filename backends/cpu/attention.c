@@ -39,7 +39,7 @@ typedef struct attention {
                                        0 where it is broadcast */
     uint32_t threshold;             /* of dropout: numbers of 24 bits below it drop */
     double grown;                   /* and what the other weights are multiplied by */
-    bool dressed;                   /* scores get more than a right end of what they see */
+    bool masked;                   /* scores get more than a right end of what they see */
     bool zeroed;                    /* results of backward are 0 to begin with,
                                        for not every tile may reach them */
     ts_slots slots;
@@ -165,14 +165,14 @@ static void describe_mask(attention *s)
         s->mask[4 - t->ndim + d] = t->sizes[d] == 1 ? 0 : t->strides[d];
 }
 
-static void say_path(const ts_frame *f, bool dressed)
+static void say_path(const ts_frame *f, bool masked)
 {
     if (!ts_log_on("attention"))
         return;
     char call[512];
     ts_frame_describe(f, call, sizeof call);
     ts_log_write("attention", "cpu, tiles in %s%s: %s", ts_dtype_name(f->plan->compute),
-                 dressed ? ", scores masked or capped" : "", call);
+                 masked ? ", scores masked or capped" : "", call);
 }
 
 /** What forward and backward share; qkv: the three arguments query, key and value. */
@@ -199,14 +199,14 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
     s->depth_room = round_up(s->depth, panel);
     s->value_room = round_up(s->value_depth, panel);
     bool narrow = c->left < c->rows + c->keys;
-    s->dressed = narrow || c->mask || c->softcap > 0;
+    s->masked = narrow || c->mask || c->softcap > 0;
     if (c->mask)
         describe_mask(s);
     if (c->dropout_p > 0) {
         s->threshold = (uint32_t)ceil(c->dropout_p * 0x1p24);
         s->grown = c->dropout_p < 1 ? 1 / (1 - c->dropout_p) : 0;
     }
-    say_path(f, s->dressed);
+    say_path(f, s->masked);
     return TS_OK;
 }
 

@@ -132,9 +132,9 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
                          1, kt, s->depth, x, s->tile, false);
             for (int64_t i = 0; i < rows; i++) {
                 int64_t at_row = first + row + i, n = A_(visible)(s, at, at_row, key, keys);
-                if (s->dressed && n)
-                    A_(dress)(s, at, head, at_row, key, x + i * s->tile, n, NULL);
-                A_T factor = n ? A_(soften)(&state[row + i], x + i * s->tile, n) : 1;
+                if (s->masked && n)
+                    A_(mask_scores)(s, at, head, at_row, key, x + i * s->tile, n, NULL);
+                A_T factor = n ? A_(online_softmax)(&state[row + i], x + i * s->tile, n) : 1;
                 if (s->c.dropout_p > 0)
                     A_(thin)(s, at, head, at_row, key, x + i * s->tile, n);
                 for (int64_t j = ts_ceil_div(n, A_L) * A_L; j < most; j += A_L)
@@ -240,8 +240,8 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                                  vt, s->value_depth, db, tile, false);
                     for (int64_t i = 0; i < rows; i++) {
                         int64_t r = first + row + i, n = A_(visible)(s, at, r, key, keys);
-                        if (s->dressed || s->c.dropout_p > 0)
-                            A_(dressed_gradient)(s, at, head, r, key, pb + i * tile, db + i * tile,
+                        if (s->masked || s->c.dropout_p > 0)
+                            A_(masked_gradient)(s, at, head, r, key, pb + i * tile, db + i * tile,
                                                  n, keys, lse[r], delta[h * at->rows + r]);
                         else
                             A_(row_gradient)(pb + i * tile, db + i * tile, n, keys, lse[r],

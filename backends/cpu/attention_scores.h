@@ -45,8 +45,8 @@ static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n
 
 /** Softcap, mask and the left end of the window, over the n first scores
  * of row i for keys from `key` on. */
-static void A_(dress)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
-                      A_T *x, int64_t n, A_T *slope)
+static void A_(mask_scores)(const attention *s, const part *at, int64_t head, int64_t i,
+                            int64_t key, A_T *x, int64_t n, A_T *slope)
 {
     if (s->c.softcap > 0)
         A_(cap)(x, n, (A_T)s->c.softcap, slope);
@@ -98,7 +98,7 @@ typedef struct A_(row_state) {
  * n scores become exponentials under the largest score so far, zeros up to the end of a vector;
  * the sum follows. Returns the factor for what was summed before.
  */
-static A_T A_(soften)(A_(row_state) *state, A_T *x, int64_t n)
+static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 {
     A_V most = A_P(set1)(state->most), low = A_P(set1)(-(A_T)INFINITY);
     int64_t j = 0, whole = n / A_L * A_L;
@@ -152,12 +152,12 @@ static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, 
 
 /** The same with options: p receives the weights as dropout left them,
  * and hidden pairs are 0 whatever dp is. */
-static void A_(dressed_gradient)(const attention *s, const part *at, int64_t head, int64_t i,
+static void A_(masked_gradient)(const attention *s, const part *at, int64_t head, int64_t i,
                                  int64_t key, A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse,
                                  A_T d)
 {
     A_T factor[BACKWARD_KEYS], slope[BACKWARD_KEYS] __attribute__((aligned(64)));
-    A_(dress)(s, at, head, i, key, p, n, slope);
+    A_(mask_scores)(s, at, head, i, key, p, n, slope);
     if (s->c.dropout_p > 0)
         A_(draw)(s, at, head, i, key, factor, n);
     for (int64_t j = 0; j < n; j += A_L) {

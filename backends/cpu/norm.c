@@ -84,7 +84,7 @@ static ts_status forward(ts_frame *f, norm_job *job)
     job->y = data_of(&f->rets[0]);
     job->rows = f->plan->outer;
     job->n = f->plan->count;
-    if (is_half(f->plan->compute))
+    if (ts_is_half(f->plan->compute))
         return forward_half(f, job);
     ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / ts_max64(job->n, 1) + 1,
                     f->plan->compute == TS_F64 ? norm_forward_f64 : norm_forward_f32, job);

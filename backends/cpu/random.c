@@ -349,7 +349,7 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
     draw d = {.rng = rng, .numel = it->numel, .out = it->data[0], .in = it->data[1], .iter = it};
     d.threshold = threshold(p);
     d.b = p < 1 ? 1 / (1 - p) : 0;
-    bool half = is_half(f->plan->compute),
+    bool half = ts_is_half(f->plan->compute),
          plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[0][1] == item;
     d.half = f->plan->compute;
     if (half && !plain)

@@ -117,7 +117,7 @@ static void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 {
     int64_t item = ts_dtype_sizes[t->dtype];
     r->half = (ts_dtype)t->dtype;
-    r->widen = is_half(r->half);
+    r->widen = ts_is_half(r->half);
     r->kept = r->reduced = 0;
     r->results = r->length = 1;
     r->width = 0;
@@ -399,7 +399,7 @@ static ts_status reduce(ts_frame *f, fold how, finish last)
     if (!out->numel)
         return TS_OK;
     if (!t->numel) {
-        if (is_half((ts_dtype)t->dtype))
+        if (ts_is_half(t->dtype))
             return ts_run_widened(f);
         fill_empty(out, how, last);
         return TS_OK;
@@ -408,7 +408,7 @@ static ts_status reduce(ts_frame *f, fold how, finish last)
         reduce_integers(t, f->plan->count, how, out->data);
         return TS_OK;
     }
-    bool half = is_half((ts_dtype)t->dtype);
+    bool half = ts_is_half(t->dtype);
     size_t bytes = 0;
     void *y = half ? results_new(f, out->numel, &bytes) : out->data;
     TS_TRY(y);
@@ -487,12 +487,12 @@ static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold secon
     if (!out->numel)
         return TS_OK;
     if (!t->numel) {
-        if (is_half((ts_dtype)t->dtype))
+        if (ts_is_half(t->dtype))
             return ts_run_widened(f);
         fill_empty(out, second, last);
         return TS_OK;
     }
-    bool half = is_half((ts_dtype)t->dtype);
+    bool half = ts_is_half(t->dtype);
     size_t bytes, more = 0;
     bool again = second == FOLD_DEVIATIONS;
     char *params = results_new(f, out->numel << again, &bytes);

@@ -26,6 +26,5 @@ VEC_FN void rows_narrow(void *to, const float *from, ts_dtype half, int64_t n)
 VEC_FN int64_t rows_together(int64_t n) { return n < 1024 ? 1024 / ts_max64(n, 1) : 1; }
 /** Bytes of a buffer. */
 VEC_FN int64_t rows_bytes(int64_t n) { return n * rows_together(n) * (int64_t)sizeof(float); }
-VEC_FN bool is_half(ts_dtype d) { return d == TS_BF16 || d == TS_F16; }
 
 #endif

@@ -105,33 +105,34 @@ static inline ts_value ts_value_refused(ts_tag kind, int64_t number)
     v.i = (int64_t)((uint64_t)number & ~(uint64_t)UINT32_MAX) | 0xffff;
     return v;
 }
-static inline ts_value ts_value_tensors(ts_tensor *const *list, int64_t count)
+/** A kind whose value is a number in `i`. */
+static inline ts_value ts_value_integral(ts_tag kind, int64_t i)
 {
-    if (count != (int32_t)count || count < 0)
-        return ts_value_refused(TS_TAG_TENSORS, count);
-    ts_value v = {TS_TAG_TENSORS, 0, 0, (uint32_t)count, {0}};
-    v.list = list;
-    return v;
-}
-static inline ts_value ts_value_ints(const int64_t *ints, int64_t count)
-{
-    if (count != (int32_t)count || count < 0)
-        return ts_value_refused(TS_TAG_INTS, count);
-    ts_value v = {TS_TAG_INTS, 0, 0, (uint32_t)count, {0}};
-    v.ints = ints;
-    return v;
-}
-static inline ts_value ts_value_int(int64_t i)
-{
-    ts_value v = {TS_TAG_INT, 0, 0, 0, {0}};
+    ts_value v = {(uint8_t)kind, 0, 0, 0, {0}};
     v.i = i;
     return v;
 }
-static inline ts_value ts_value_bool(bool b)
+static inline ts_value ts_value_list(ts_tag kind, const void *list, int64_t count)
 {
-    ts_value v = {TS_TAG_BOOL, 0, 0, 0, {0}};
-    v.i = b;
+    if (count != (int32_t)count || count < 0)
+        return ts_value_refused(kind, count);
+    ts_value v = {(uint8_t)kind, 0, 0, (uint32_t)count, {0}};
+    v.ints = (const int64_t *)list;
     return v;
+}
+static inline ts_value ts_value_tensors(ts_tensor *const *list, int64_t count)
+{
+    return ts_value_list(TS_TAG_TENSORS, list, count);
+}
+static inline ts_value ts_value_ints(const int64_t *ints, int64_t count)
+{
+    return ts_value_list(TS_TAG_INTS, ints, count);
+}
+static inline ts_value ts_value_int(int64_t i) { return ts_value_integral(TS_TAG_INT, i); }
+static inline ts_value ts_value_bool(bool b) { return ts_value_integral(TS_TAG_BOOL, b); }
+static inline ts_value ts_value_dtype(ts_dtype dtype)
+{
+    return ts_value_integral(TS_TAG_DTYPE, dtype);
 }
 static inline ts_value ts_value_float(double d)
 {
@@ -143,15 +144,7 @@ static inline ts_value ts_value_scalar(ts_scalar s)
 {
     if ((uint8_t)(s.kind - 1) >= TS_SCALAR_FLOAT)
         return ts_value_refused(TS_TAG_NONE, s.kind);
-    ts_value v = {s.kind, 0, 0, 0, {0}};
-    v.i = s.i;
-    return v;
-}
-static inline ts_value ts_value_dtype(ts_dtype dtype)
-{
-    ts_value v = {TS_TAG_DTYPE, 0, 0, 0, {0}};
-    v.i = dtype;
-    return v;
+    return ts_value_integral((ts_tag)s.kind, s.i);
 }
 static inline ts_value ts_value_device(ts_device device)
 {

@@ -32,20 +32,6 @@ static void nested_gradients(int n)
     }
 }
 
-static ts_status forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
-                         ts_tensor **out, int m)
-{
-    (void)ctx, (void)m;
-    out[0] = ts_mul(in[0], in[0]);
-    return ts_function_save(call, in, n);
-}
-static ts_status backward(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
-                          ts_tensor **out, int n)
-{
-    (void)ctx, (void)m, (void)n;
-    out[0] = ts_mul_scalar(ts_mul(g[0], ts_function_saved_tensor(call, 0)), 2);
-    return TS_STATUS_OF(out[0]);
-}
 static ts_status part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
@@ -58,7 +44,7 @@ static ts_status part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
 static void recorded_links(int way, int n)
 {
     static const ts_function f = {
-        .size = sizeof f, .name = "square", .forward = forward, .backward = backward};
+        .size = sizeof f, .name = "square", .forward = square_forward, .backward = square_backward};
     TS_SCOPE;
     ts_tensor *x = ts_set_requires_grad(ts_ones(TS_SIZES(1, 1), TS_F64), true), *y = x, *g, *gg;
     for (int i = 0; i < n; i++) {

@@ -26,4 +26,20 @@ static inline double distance(ts_tensor *a, ts_tensor *b)
     return value(ts_max(ts_abs(ts_sub(a, b))));
 }
 
+/** A ts_function that squares its input, and its gradient. */
+static inline ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in,
+                                       int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)m;
+    out[0] = ts_mul(in[0], in[0]);
+    return ts_function_save(call, in, n);
+}
+static inline ts_status square_backward(ts_function_call *call, void *ctx, ts_tensor *const *g,
+                                        int m, ts_tensor **out, int n)
+{
+    (void)ctx, (void)m, (void)n;
+    out[0] = ts_mul_scalar(ts_mul(g[0], ts_function_saved_tensor(call, 0)), 2);
+    return TS_STATUS_OF(out[0]);
+}
+
 #endif

@@ -4,22 +4,9 @@
 
 static const ts_backward_opts create = {.size = sizeof create, .create_graph = true};
 
-static ts_status forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
-                         ts_tensor **out, int m)
-{
-    (void)ctx, (void)m;
-    out[0] = ts_mul(in[0], in[0]);
-    return ts_function_save(call, in, n);
-}
-static ts_status backward(ts_function_call *call, void *ctx, ts_tensor *const *g, int m,
-                          ts_tensor **out, int n)
-{
-    (void)ctx, (void)m, (void)n;
-    out[0] = ts_mul_scalar(ts_mul(g[0], ts_function_saved_tensor(call, 0)), 2);
-    return TS_STATUS_OF(out[0]);
-}
 static const ts_function function = {
-    .size = sizeof function, .name = "square", .forward = forward, .backward = backward};
+    .size = sizeof function, .name = "square",
+    .forward = square_forward, .backward = square_backward};
 
 static ts_status part(void *w, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {

@@ -1,5 +1,6 @@
 /** @file engine.c  The graph: recording, running, sharing, ending. */
 // SPDX-License-Identifier: MIT
+#include "core/testing.h"
 #include "tests/autograd/common.h"
 #include "tests/blocks.h"
 

@@ -1,5 +1,6 @@
 /** @file function.c  Functions with a backward of their own. */
 // SPDX-License-Identifier: MIT
+#include "core/testing.h"
 #include "tests/autograd/common.h"
 #include "tests/blocks.h"
 

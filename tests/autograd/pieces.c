@@ -1,5 +1,6 @@
 /** @file pieces.c  Gradients of many parts of one tensor: their values, their time. */
 // SPDX-License-Identifier: MIT
+#include "core/testing.h"
 #include "tests/autograd/common.h"
 #include "tests/blocks.h"
 #include "tests/growth.h"

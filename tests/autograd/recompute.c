@@ -1,5 +1,6 @@
 /** @file recompute.c  Activations that are computed again: the same gradients, less memory. */
 // SPDX-License-Identifier: MIT
+#include "core/testing.h"
 #include "tests/autograd/common.h"
 #include "tests/blocks.h"
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/alloc.h"
+#include "core/testing.h"
 #include "tessera/tessera.h"
 
 typedef struct receipt {

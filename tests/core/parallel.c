@@ -82,12 +82,6 @@ TS_TEST(every_task_once_for_any_number_of_threads, .loop = 8, .threads = true)
                 ck_assert_int_le(c->calls, parts);
                 ck_assert_int_le(c->longest, (sizes[s] + c->calls - 1) / c->calls);
                 free(c);
-                c = new_count(sizes[s], grains[g]);
-                ts_parallel_for_dynamic(sizes[s], grains[g], count, c);
-                ck_assert(each_once(c));
-                if (c->calls > 1)
-                    ck_assert_int_le(c->longest, grains[g] < 1 ? 1 : grains[g]);
-                free(c);
             }
 }
 
@@ -96,8 +90,7 @@ TS_TEST(nothing_to_do_calls_nothing)
     counted *c = new_count(0, 1);
     ts_parallel_for(0, 1, count, c);
     ts_parallel_for(-5, 1, count, c);
-    ts_parallel_for_dynamic(0, 1, count, c);
-    ts_parallel_for_dynamic(INT64_MIN, 1, count, c);
+    ts_parallel_for(INT64_MIN, 1, count, c);
     ck_assert(!c->bad_range && c->calls == 0);
     free(c);
 }
@@ -123,7 +116,7 @@ TS_TEST(huge_counts_do_not_overflow)
     ts_set_num_threads(7);
     spans a = {.tasks = INT64_MAX}, b = {.tasks = INT64_MAX};
     ts_parallel_for(INT64_MAX, 1, add_span, &a);
-    ts_parallel_for_dynamic(INT64_MAX, INT64_MAX / 3, add_span, &b);
+    ts_parallel_for(INT64_MAX, INT64_MAX / 3, add_span, &b);
     ck_assert(a.covered == INT64_MAX && a.first_begin == 1 && a.last_end == 1);
     ck_assert(b.covered == INT64_MAX && b.first_begin == 1 && b.last_end == 1);
 }
@@ -174,7 +167,7 @@ TS_TEST(nested_loops_run_inline, .threads = true)
     ts_set_num_threads(4);
     counted *c = new_count(64, 1);
     c->more = loop_inside;
-    ts_parallel_for_dynamic(64, 1, count, c);
+    ts_parallel_for(64, 1, count, c);
     ck_assert(each_once(c));
     ck_assert(!ts_in_parallel());
     free(c);
@@ -185,10 +178,7 @@ static void *user_thread(void *failed)
     for (int turn = 0; turn < 300; turn++) {
         counted *c = calloc(1, sizeof *c);
         c->tasks = 200 + turn;
-        if (turn % 2)
-            ts_parallel_for(c->tasks, 1, count, c);
-        else
-            ts_parallel_for_dynamic(c->tasks, 7, count, c);
+        ts_parallel_for(c->tasks, turn % 2 ? 1 : 7, count, c);
         if (!each_once(c))
             atomic_fetch_add((atomic_int *)failed, 1);
         free(c);
@@ -232,10 +222,7 @@ static bool double_often(int number, void *ctx)
         int64_t tasks = 64 + 13 * turn;
         for (int64_t i = 0; i < tasks; i++)
             s->in[i] = number + i;
-        if (turn % 2)
-            ts_parallel_for(tasks, 1, double_all, s);
-        else
-            ts_parallel_for_dynamic(tasks, 5, double_all, s);
+        ts_parallel_for(tasks, turn % 2 ? 1 : 5, double_all, s);
         for (int64_t i = 0; i < tasks; i++)
             good &= s->out[i] == 2 * (number + i);
     }

@@ -1,5 +1,6 @@
 /** @file backend.c  Backends with memory of their own: registration, errors, moves, round trips. */
 // SPDX-License-Identifier: MIT
+#include "core/testing.h"
 #include "dispatch/registry.h"
 #include "tests/dispatch/offset.h"
 

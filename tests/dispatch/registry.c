@@ -1,5 +1,6 @@
 /** @file registry.c  Ops, kernels and fallbacks: order, precedence, override, publication. */
 // SPDX-License-Identifier: MIT
+#include "core/testing.h"
 #include "tests/dispatch/common.h"
 
 #include <malloc.h>

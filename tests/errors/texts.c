@@ -28,7 +28,7 @@ static void check_text(int line, const char *call, ts_status status, const char 
     else if (!same)
         printf("line %d: %s\n  expected %s\n  got      %s\n", line, call, want,
                status == TS_OK ? "no failure" : text);
-    ts_tally(same, !same, 0);
+    ts_tally_as(TS_COUNT_WRONG_CALLS, same, !same, 0);
     ts_error_clear();
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/testing.h"
 
 struct fault_try {
     const char *name;
@@ -351,18 +352,16 @@ long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags)
         without.good = false;
     }
     if (!without.good) {
-        ts_tally(0, 1, 0);
+        ts_tally_as(TS_COUNT_FAULT_POINTS, 0, 1, 0);
         return 0;
     }
     for (int forever = 0; forever < 2; forever++)
         for (int at = 1; (o = attempt(name, body, ctx, at, forever)).met;
              at += flags & FAULT_SPARSE ? 1 + at / 8 : 1) {
             bool good = as_without(name, o, without, flags);
-            ts_tally(good, !good, 0);
+            ts_tally_as(TS_COUNT_FAULT_POINTS, good, !good, 0);
             done++;
         }
-    if (done == 0) /* nothing is allocated, nothing can fail */
-        ts_tally(1, 0, 0);
     atomic_fetch_add(points, done);
     return done;
 }

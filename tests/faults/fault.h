@@ -42,9 +42,9 @@ enum {
 };
 
 /**
- * Sweeps a body; each injection point counts as a sample, which fails when the call
- * gave another code than out of memory, a watched tensor changed, blocks were lost,
- * or the repeated call gave other bits.
+ * Sweeps a body. Each injection point counts as one fault point, which fails when the call gave
+ * another code than out of memory, a watched tensor changed, blocks were lost, or the repeated
+ * call gave other bits. A body that allocates nothing counts no point.
  * @return injection points
  */
 long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags);

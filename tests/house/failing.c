@@ -102,3 +102,14 @@ TS_TEST(samples_then_crash)
     ts_tally(2, 0, 0);
     raise(SIGSEGV);
 }
+
+TS_TEST(checks_that_pass)
+{
+    ts_tally_as(TS_COUNT_GRADIENTS, 4, 0, 0);
+    ts_tally_as(TS_COUNT_FAULT_POINTS, 7, 0, 0);
+}
+
+TS_TEST(checks_that_fail)
+{
+    ts_tally_as(TS_COUNT_FAULT_POINTS, 7, 2, 0);
+}

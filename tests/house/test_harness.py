@@ -29,9 +29,9 @@ def run(*arguments, **variables):
 
 
 class Harness(unittest.TestCase):
-    def counted(self, word, *counts, status, **variables):
+    def counted(self, word, *counts, status, kinds=(), **variables):
         returned, line, output = run(word, **variables)
-        self.assertEqual(line, [*map(str, counts), os.path.basename(PROGRAM)], output)
+        self.assertEqual(line, [*map(str, counts), os.path.basename(PROGRAM), *kinds], output)
         self.assertEqual(returned, status, output)
         return output
 
@@ -58,15 +58,26 @@ class Harness(unittest.TestCase):
 
     def test_samples_count_instead_of_their_case(self):
         for fork in ("yes", "no"):
-            self.counted("samples_that_pass", 11, 0, 2, status=0, CK_FORK=fork)
-            output = self.counted("samples_that_fail", 5, 3, 0, status=1, CK_FORK=fork)
+            self.counted("samples_that_pass", 11, 0, 2, status=0, kinds=["samples=11"],
+                         CK_FORK=fork)
+            output = self.counted("samples_that_fail", 5, 3, 0, status=1, kinds=["samples=8"],
+                                  CK_FORK=fork)
             self.assertIn("3 of 8 samples failed", output)
 
     def test_a_crash_after_samples_is_a_failure_of_its_own(self):
-        self.counted("samples_then", 2, 1, 0, status=1)
+        self.counted("samples_then", 2, 1, 0, status=1, kinds=["samples=2"])
+
+    def test_checks_of_other_kinds_are_counted_apart_and_their_case_as_one(self):
+        for fork in ("yes", "no"):
+            self.counted("checks_that_pass", 1, 0, 0, status=0,
+                         kinds=["gradients=4", "fault_points=7"], CK_FORK=fork)
+            output = self.counted("checks_that_fail", 0, 1, 0, status=1, kinds=["fault_points=9"],
+                                  CK_FORK=fork)
+            self.assertIn("2 checks failed", output)
 
     def test_all_at_once_is_the_sum(self):
-        self.counted("", 6 + 2 + 1 + 11 + 5 + 2, 1 + 1 + 1 + 3 + 1, 1 + 2, status=1)
+        self.counted("", 6 + 2 + 1 + 11 + 5 + 2 + 1, 1 + 1 + 1 + 3 + 1 + 1, 1 + 2, status=1,
+                     kinds=["samples=22", "gradients=4", "fault_points=16"])
 
     def test_cases_where_threads_meet_can_be_had_alone(self):
         _, _, output = run("--list", "--threads")
@@ -83,7 +94,8 @@ class Harness(unittest.TestCase):
         returned, line, output = run("--list", "pass")
         self.assertEqual((returned, line), (0, None))
         self.assertEqual(output.split(),
-                         ["passes", "passes_four_times", "passes_prepared", "samples_that_pass"])
+                         ["passes", "passes_four_times", "passes_prepared", "samples_that_pass",
+                          "checks_that_pass"])
 
     def test_a_case_is_chosen_by_the_environment(self):
         returned, line, _ = run(CK_RUN_CASE="passes")

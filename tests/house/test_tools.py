@@ -3,6 +3,7 @@
 """Tests of tools/: each tool runs on a small made-up repository, build or system."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,13 @@ class Rooms(ToolCase):
         self.assertEqual(status, 0, output)
         self.assertRegex(output, r"dispatch +-> core +1\n")
         self.assertRegex(output, r"backends/cpu +-> ops +1\n")
+
+    def test_the_reading_path_has_sizes_and_no_lost_file(self):
+        self.write("README.md", "# x\n\n## A reading path\n\n`core/tensor.h`\n\n## End\n`a.c`\n")
+        status, output = self.run_tool("rooms", self.folder)
+        self.assertEqual(status, 0, output)
+        self.assertRegex(output, r"  1  core/tensor.h\n +1  in 1 files\n")
+        self.refused("README.md", "\n## A reading path\n`core/gone.c`", "names core/gone.c")
 
     def test_upward_includes_are_refused(self):
         self.refused("core/bad.c", '\n#include "ops/op.h"\n',
@@ -182,7 +190,7 @@ class RunTests(ToolCase):
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         status, output = self.run_tool("run-tests", "-C", "b", *also,
                                        env=plain_environment(PATH=path))
-        last = output.splitlines()[-1]
+        *_, self.counts, last = output.splitlines()
         self.assertEqual(status, 0 if " 0 failed" in last else 1, output)
         return last
 
@@ -192,6 +200,13 @@ class RunTests(ToolCase):
     def test_tallies_are_summed_and_other_tests_count_one(self):
         self.assertEqual(self.last_line([("a", "OK"), ("b", "OK"), ("c", "OK"), ("d", "SKIP")],
                                         "10 0 2 a\n5 0 0 b\n"), "16 passed, 0 failed, 3 skipped")
+
+    def test_the_line_before_the_last_splits_the_sum_and_counts_the_other_kinds(self):
+        lines = "10 1 2 a samples=9 gradients=4\n1 0 0 b fuzz_inputs=500\n1 0 0 c gradients=1\n"
+        self.assertEqual(self.last_line([("a", "FAIL"), ("b", "OK"), ("c", "OK")], lines),
+                         "12 passed, 1 failed, 2 skipped")
+        self.assertEqual(self.counts, "counts: 4 test cases, 9 samples, 5 gradient checks, "
+                                      "0 wrong calls, 0 fault points, 500 fuzz inputs")
 
     def test_counted_failures_are_not_counted_twice(self):
         self.assertEqual(self.last_line([("a", "FAIL"), ("b", "OK")], "10 3 0 a\n1 0 0 b\n", 1),
@@ -224,6 +239,30 @@ class RunTests(ToolCase):
 
     def test_a_build_that_breaks_is_a_failure(self):
         self.assertEqual(self.last_line([("a", "OK")], "", 0, 1), "0 passed, 1 failed, 0 skipped")
+
+
+class Corpora(unittest.TestCase):
+    """The seeds of tests/fuzz."""
+    FOLDER = os.path.join(os.path.dirname(HERE), "fuzz", "corpus")
+
+    def files(self):
+        return [os.path.join(folder, name) for folder, _, names in os.walk(self.FOLDER)
+                for name in names]
+
+    def test_seeds_are_few_and_have_names(self):
+        self.assertLessEqual(len(self.files()), 60)
+        for path in self.files():
+            self.assertRegex(os.path.basename(path), r"^[a-z][a-z0-9_]{1,39}$")
+
+    def test_a_seed_of_a_call_begins_with_the_name_of_an_operator(self):
+        with open(os.path.join(os.path.dirname(TOOLS), "ops", "ops.def"), encoding="utf-8") as file:
+            operators = set(re.findall(r"^TS_OP\((\w+),", file.read(), re.M))
+        seeds = [path for path in self.files() if path.split(os.sep)[-2] == "opcall"]
+        self.assertGreater(len(seeds), 20)
+        for path in seeds:
+            with open(path, "rb") as file:
+                name = file.readline().decode("ascii", "replace").rstrip("\n")
+            self.assertIn(name, operators, path)
 
 
 class Setup(ToolCase):

@@ -140,7 +140,7 @@ TS_TEST(any_flipped_byte_of_any_file_falls_back, .loop = 3, IN_RUN)
         write_file(file_of(20, files[_i]), data, bytes);
         data[at] ^= 0x20;
         check_falls_back(files[_i], "expected");
-        ts_tally(1, 0, 0);
+        ts_tally_as(TS_COUNT_FUZZ_INPUTS, 1, 0, 0);
     }
     free(data);
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <sys/wait.h>
 
-#include "core/alloc.h"
+#include "core/testing.h"
 #include "tests/io/faults.h"
 #include "tests/io/scenario.h"
 
@@ -28,7 +28,7 @@ static void sweep(const scenario *s, fault_kind kind, int error)
         ck_assert_msg(met || status == TS_OK, "%s: %s", s->name, ts_error_message());
         ck_assert(status == TS_OK || ts_error_message()[0]);
         check_saved(s, status == TS_OK);
-        ts_tally(1, 0, 0);
+        ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
     }
 }
 
@@ -59,7 +59,7 @@ TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
         }
         writes += !fault.met;
         check_saved(&scenarios[_i], status == TS_OK);
-        ts_tally(1, 0, 0);
+        ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
     }
 }
 
@@ -91,7 +91,7 @@ TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, IN_FO
         ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 0));
         ended = WEXITSTATUS(status) == 0;
         check_saved(s, ended);
-        ts_tally(1, 0, 0);
+        ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
     }
 }
 
@@ -149,7 +149,7 @@ TS_TEST(a_failing_call_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
         ck_assert(values[0] == 2 || (values[0] == 1 && status != TS_OK));
         /* the new file beside is gone, unless removing it was what failed */
         ck_assert_int_eq(count_files(test_folder), 1);
-        ts_tally(1, 0, 0);
+        ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
     }
 }
 
@@ -175,7 +175,7 @@ TS_TEST(running_out_of_memory_leaves_old_or_new, IN_FOLDER)
         ck_assert_msg(status == TS_OK || status == TS_ERR_MEMORY, "allocation %d: %s", memory_at,
                       ts_error_message());
         check_saved(&scenarios[1], status == TS_OK);
-        ts_tally(1, 0, 0);
+        ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
     }
 }
 
@@ -193,7 +193,7 @@ TS_TEST(running_out_of_memory_while_finding_is_an_ordinary_error, IN_FOLDER)
         ck_assert_msg(status == TS_OK ? ts_checkpoint_step(c) == 20 : status == TS_ERR_MEMORY && !c,
                       "allocation %d: %s", memory_at, ts_error_message());
         ts_checkpoint_close(c);
-        ts_tally(1, 0, 0);
+        ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
     }
     int64_t step;
     int life;

@@ -229,7 +229,7 @@ TS_TEST(a_power_cut_at_any_point_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER
             crash(end, names_fate(f), data_fate(f), (uint64_t)end * FATES + (uint64_t)f);
             snprintf(place, sizeof place, "cut after step %d of %d, fate %d", end, nsteps, f);
             check_after(s, end == nsteps, place);
-            ts_tally(1, 0, 0);
+            ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
         }
     printf("%s: %d crash points\n", s->name, (nsteps + 1) * FATES);
     forget_record();
@@ -265,7 +265,7 @@ TS_TEST(a_power_cut_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
             ck_assert(values[0] == 2 || (values[0] == 1 && end < nsteps));
             for (int i = 1; i < 50; i++)
                 ck_assert_float_eq(values[i], values[0]);
-            ts_tally(1, 0, 0);
+            ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
         }
     forget_record();
 }

@@ -1,5 +1,6 @@
 /** @file cast_cache.c  Casts of parameters: kept, made anew, given up; gradients through them. */
 // SPDX-License-Identifier: MIT
+#include "core/testing.h"
 #include "tests/blocks.h"
 #include "tests/dispatch/common.h"
 #include "tests/threads.h"

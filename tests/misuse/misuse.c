@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/testing.h"
 #include "core/thread.h"
 #include "dispatch/op.h"
 #include "tests/misuse/misuse.h"

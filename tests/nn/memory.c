@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/testing.h"
 #include "include/tessera/tessera.h"
 #include "tests/blocks.h"
 #include "tests/harness.h"

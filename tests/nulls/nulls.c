@@ -347,7 +347,7 @@ TS_TEST(wrong_pointers_and_counts, .loop = sizeof calls / sizeof *calls)
         c->run();
     }
     bool held = holds(c);
-    ts_tally(held, !held, 0);
+    ts_tally_as(TS_COUNT_WRONG_CALLS, held, !held, 0);
     if (!held)
         printf("%s with %s = %s: %s: %s\n", c->function, c->argument, c->value,
                ts_status_name(status), ts_error_message());

@@ -1,6 +1,7 @@
 /** @file attention.c  Attention against sums in double: shapes, masks,
  * layouts, gradients, threads. */
 // SPDX-License-Identifier: MIT
+#include "tests/expect.h"
 #include "tests/harness.h"
 
 #include <math.h>
@@ -265,15 +266,6 @@ TS_TEST(bits_do_not_depend_on_the_number_of_threads)
     ck_assert_mem_eq(lse[0]->data, lse[1]->data, (size_t)lse[0]->numel * 4);
     for (int i = 0; i < 3; i++)
         ck_assert_mem_eq(grads[0][i]->data, grads[1][i]->data, (size_t)grads[0][i]->numel * 4);
-}
-
-static void expect_error(const void *result, ts_status code, const char *part)
-{
-    ck_assert_ptr_null(result);
-    ck_assert_int_eq(ts_error_code(), code);
-    ck_assert_msg(strstr(ts_error_message(), part) != NULL, "\"%s\" lacks \"%s\"",
-                  ts_error_message(), part);
-    ts_error_clear();
 }
 
 TS_TEST(errors_name_the_argument_and_what_was_expected)

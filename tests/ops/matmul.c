@@ -1,5 +1,6 @@
 /** @file matmul.c  Products of matrices: shapes, layouts, dtypes, gradients, errors, threads. */
 // SPDX-License-Identifier: MIT
+#include "tests/expect.h"
 #include "tests/harness.h"
 
 #include <math.h>
@@ -428,15 +429,6 @@ TS_TEST(only_needed_operands_are_kept)
 }
 
 /* ------------------------------------------------------------------------------- errors ---- */
-
-static void expect_error(const void *result, ts_status code, const char *part)
-{
-    ck_assert_ptr_null(result);
-    ck_assert_int_eq(ts_error_code(), code);
-    ck_assert_msg(strstr(ts_error_message(), part) != NULL, "\"%s\" lacks \"%s\"",
-                  ts_error_message(), part);
-    ts_error_clear();
-}
 
 TS_TEST(errors_name_the_argument_and_what_was_expected)
 {

@@ -200,9 +200,9 @@ TS_TEST(chart_line_shows_series_references_and_titles, .teardown = test_remove_f
     ck_assert_int_eq(count(svg, "unigram entropy  3.3<"), 1);
     ck_assert_int_eq(count(svg, "prefers-color-scheme:dark"), 1);
     // Faint raw line and bold average of the first, one line of the second.
-    ck_assert_int_eq(count(svg, "class=\"l s0 w\""), 1);
-    ck_assert_int_eq(count(svg, "class=\"l s0\""), 1);
-    ck_assert_int_eq(count(svg, "class=\"l s1\""), 1);
+    ck_assert_int_eq(count(svg, "class=\"l c0 w\""), 1);
+    ck_assert_int_eq(count(svg, "class=\"l c0\""), 1);
+    ck_assert_int_eq(count(svg, "class=\"l c1\""), 1);
     // Weights 1, 2, 4, 8 of 15: (4 + 2·3 + 4·2.5 + 8·2.25) / 15.
     ck_assert_ptr_nonnull(strstr(svg, ">2.533</tspan>"));
     free(svg);
@@ -231,7 +231,7 @@ TS_TEST(chart_gaps_break_the_line, .teardown = test_remove_files)
         ts_chart *chart = ts_chart_new(NULL);
         ts_chart_line(chart, "y", NULL, y, 7, TS_OPTS(ts_line_opts, .bridge_gaps = bridge));
         svg = svg_of(chart);
-        const char *path = strstr(svg, "class=\"l s0\" d=\"");
+        const char *path = strstr(svg, "class=\"l c0\" d=\"");
         ck_assert_ptr_nonnull(path);
         char *end = strstr(path, "/>");
         *end = '\0';
@@ -259,12 +259,12 @@ TS_TEST(chart_thinning_keeps_spikes, .teardown = test_remove_files)
     char *svg = svg_of(chart);
     ck_assert_uint_lt(strlen(svg), 60000);
     // The axis is 0 to 100, so the spikes touch the top grid line and the bottom axis.
-    const char *path = strstr(svg, "class=\"l s0\" d=\"");
+    const char *path = strstr(svg, "class=\"l c0\" d=\"");
     char *at, *axis = strstr(svg, "<line class=\"a\" x1");
     double low = -1, high = 1e9, bottom = 0;
     for (at = axis; at; at = strstr(at + 1, "<line class=\"a\" x1"))
         bottom = fmax(bottom, strtod(strstr(at, "y1=\"") + 4, NULL));
-    for (const char *c = path + strlen("class=\"l s0\" d=\""); *c && *c != '"';) {
+    for (const char *c = path + strlen("class=\"l c0\" d=\""); *c && *c != '"';) {
         strtod(c + 1, &at);
         double py = strtod(at, &at);
         low = fmax(low, py);
@@ -321,8 +321,8 @@ TS_TEST(chart_line_from_csv, .teardown = test_remove_files)
     ck_assert_int_eq(ts_chart_line_csv(chart, "x", log, "step", "loss", NULL), TS_ERR_IO);
     char *svg = svg_of(chart);
     // The unfinished last line is no point.
-    ck_assert_int_eq(count(svg, "<circle class=\"f0\""), 3);
-    ck_assert_int_eq(count(svg, "<circle class=\"f1\""), 1);
+    ck_assert_int_eq(count(svg, "<circle class=\"f c0\""), 3);
+    ck_assert_int_eq(count(svg, "<circle class=\"f c1\""), 1);
     ck_assert_ptr_nonnull(strstr(svg, ">1.5</tspan>"));
     free(svg);
 }
@@ -355,8 +355,8 @@ TS_TEST(chart_bars_are_as_long_as_their_values, .teardown = test_remove_files)
     ck_assert_int_eq(ts_chart_bar(chart, "mul", "ours", 60), TS_OK);
     ck_assert_int_eq(ts_chart_bar(chart, "mul", "theirs", 240), TS_OK);
     char *svg = svg_of(chart);
-    ck_assert_int_eq(bar_widths(svg, "f0", ours), 2);
-    ck_assert_int_eq(bar_widths(svg, "f1", theirs), 2);
+    ck_assert_int_eq(bar_widths(svg, "f c0", ours), 2);
+    ck_assert_int_eq(bar_widths(svg, "f c1", theirs), 2);
     ck_assert_double_eq_tol(ours[1] / ours[0], 2, 0.01);
     ck_assert_double_eq_tol(theirs[0] / ours[0], 10, 0.05);
     ck_assert_double_eq_tol(theirs[1] / ours[1], 4, 0.02);

@@ -9,10 +9,11 @@
 #include <stdio.h>
 
 static int complaints;
+static bool counts = true; /* false while the same samples run once more */
 static inline void passed(void *ctx, const ts_case *c)
 {
     (void)ctx, (void)c;
-    ts_tally(1, 0, 0);
+    ts_tally(counts, 0, 0);
 }
 static inline void failed(void *ctx, const ts_case *c, const char *text)
 {

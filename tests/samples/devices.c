@@ -42,7 +42,7 @@ static void refused(const ts_case *c, ts_made *m, int arg, ts_tensor **place)
     bool good = status == TS_ERR_DEVICE &&
                 strncmp(ts_error_message(), expected, strlen(expected)) == 0 &&
                 strstr(ts_error_message(), "two:0") && strstr(ts_error_message(), "two:1");
-    ts_tally(good, !good, 0);
+    ts_tally_as(TS_COUNT_WRONG_CALLS, good, !good, 0);
     if (!good && ++wrong <= 20)
         printf("%s '%s', argument %d elsewhere: %s %s\n", ts_op_name(c->op), c->s->name, arg,
                ts_status_name(status), ts_error_message());

@@ -1,5 +1,6 @@
 /** @file errors.c  Wrong use, foreign writes, and memory that runs out. */
 // SPDX-License-Identifier: MIT
+#include "core/testing.h"
 #include "tests/blocks.h"
 #include "tests/tracing/common.h"
 

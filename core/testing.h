@@ -1,0 +1,12 @@
+/** @file testing.h  Hooks that the library has for its tests alone. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CORE_TESTING_H
+#define TS_CORE_TESTING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/** NULL, or called with the bytes before each system allocation; returning true makes it fail. */
+extern bool (*ts_alloc_fault)(size_t bytes);
+
+#endif
