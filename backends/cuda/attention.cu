@@ -272,6 +272,7 @@ static ts_status forward(ts_frame *f)
         return ts_error_code();
     int64_t part_bytes = 0;
     if (path == SPLIT) {
+        c.early = device->clusters;
         c.splits = attention_split_count(c);
         part_bytes = attention_split_bytes(c);
         if (part_bytes && !(c.parts = (float *)ts_scratch_take(where, part_bytes)))

@@ -41,6 +41,7 @@ struct attention_call {
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
     float *parts;      /* forward of few rows: what each run of keys gives */
     int splits;        /* runs of keys there */
+    bool early;        /* sm_90 and later: a kernel may begin before the one in front has ended */
     unsigned *taken;   /* on Hopper: room for a count of rows or keys that blocks have taken */
     double scale;      /* of the scores */
     float to_log2;     /* what makes a power of two of a raw score,

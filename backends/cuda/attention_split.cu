@@ -29,10 +29,11 @@ bool attention_splits(const attention_call &c)
 {
     int64_t packed = (int64_t)c.share * c.rows;
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth, tall = depth > 128 ? 16 : 32;
-    /* beyond one tile of rows only where larger tiles would leave multiprocessors idle */
-    return c.keys &&
-           (packed <= tall ||
-            (packed <= 2 * tall && c.keys >= 1024 && (int64_t)c.batches * c.heads < 128));
+    /* two tiles read keys and values twice, other kernels once for each head; those also leave
+     * multiprocessors idle if there are few heads */
+    return c.keys && (packed <= tall ||
+                      (packed <= 2 * tall && c.keys >= 1024 &&
+                       (c.share > 1 || (int64_t)c.batches * c.heads < 128)));
 }
 
 /* The costs are in halves of the time that a block takes for a unit of keys. A block begins with
@@ -83,8 +84,11 @@ template <class T> cudaError_t attention_split_forward(const attention_call &c, 
         if (e != cudaSuccess || c.splits < 2)
             return e;
         int64_t rows = (int64_t)c.batches * c.heads * c.rows;
-        return launch(attention_merge_kernel<T, DEPTH>,
-                      {dim3((unsigned)rows), dim3(256), 0, 1}, stream, c);
+        bool many = c.splits >= merge_many;
+        auto merge =
+            many ? attention_merge_kernel<T, DEPTH, 1024> : attention_merge_kernel<T, DEPTH, 256>;
+        grid = {dim3((unsigned)rows), dim3(many ? 1024 : 256), 0, 1};
+        return c.early ? launch_early(merge, grid, stream, c) : launch(merge, grid, stream, c);
     });
 }
 

@@ -42,6 +42,21 @@ __device__ __forceinline__ attention_split_row split_row_of(const attention_call
     return {group * c.share + r / c.rows, r % c.rows};
 }
 
+/** Lets the next kernel begin, if its launch is early. */
+__device__ __forceinline__ void begin_next_kernel()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+/** Waits for the results of the kernel in front. */
+__device__ __forceinline__ void wait_for_kernel_in_front()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /** Begins to copy a tile by one warp; rows past `rows` and columns past `columns` become zero. */
 template <int ROWS, int DEPTH, class T>
 __device__ __forceinline__ void load_by_warp(mma_tile<DEPTH> tile, const T *from, int64_t step,
@@ -104,6 +119,7 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
         load(i);
+    begin_next_kernel();
 
     /* queries as left operands, in registers */
     uint32_t q[TALL][STEPS][4];
@@ -274,24 +290,30 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
     }
 }
 
-/** Adds up the runs of keys: a block of 256 threads per row. */
-template <class T, int DEPTH>
-static __global__ void __launch_bounds__(256)
+/** Runs of keys from which a row gets 1,024 threads. */
+constexpr int merge_many = 33;
+
+/** Adds up the runs of keys. A block serves one row; teams of DEPTH / 4 threads take turns
+ * at the runs. */
+template <class T, int DEPTH, int THREADS>
+static __global__ void __launch_bounds__(THREADS)
     attention_merge_kernel(const __grid_constant__ attention_call c)
 {
-    constexpr int FLOATS = attention_part_floats(DEPTH), LANES = DEPTH / 4, TEAMS = 256 / LANES;
-    __shared__ float sums[TEAMS][DEPTH + 1], tops[8];
+    constexpr int FLOATS = attention_part_floats(DEPTH), LANES = DEPTH / 4, TEAMS = THREADS / LANES;
+    __shared__ float sums[TEAMS][DEPTH + 1], tops[THREADS / 32];
     int groups = c.heads / c.share, packed = c.share * c.rows;
     int r = (int)(blockIdx.x % packed), group = (int)(blockIdx.x / packed % groups),
         batch = (int)(blockIdx.x / packed / groups);
     const float *parts = c.parts + (int64_t)blockIdx.x * c.splits * FLOATS;
     attention_span span = span_of(c, batch);
     attention_split_row to = split_row_of(c, group, r);
+    wait_for_kernel_in_front();
     if (to.row >= span.rows)
         return;
 
+    int team = threadIdx.x / LANES, column = threadIdx.x % LANES * 4;
     float most = -INFINITY;
-    for (int i = threadIdx.x; i < c.splits; i += 256)
+    for (int i = threadIdx.x; i < c.splits; i += THREADS)
         most = fmaxf(most, parts[i * FLOATS + DEPTH]);
 #pragma unroll
     for (int step = 16; step; step /= 2)
@@ -300,11 +322,10 @@ static __global__ void __launch_bounds__(256)
         tops[threadIdx.x / 32] = most;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < THREADS / 32; i++)
         most = fmaxf(most, tops[i]);
     float base = most == -INFINITY ? 0 : most;
 
-    int team = threadIdx.x / LANES, column = threadIdx.x % LANES * 4;
     float total = 0, x[4] = {};
 #pragma unroll 4
     for (int i = team; i < c.splits; i += TEAMS) {
@@ -327,7 +348,7 @@ static __global__ void __launch_bounds__(256)
     if ((int)threadIdx.x >= DEPTH / 2)
         return;
     total = x[0] = x[1] = 0;
-    column = threadIdx.x * 2;
+    column = (int)threadIdx.x * 2;
 #pragma unroll
     for (int i = 0; i < TEAMS; i++) {
         total += sums[i][DEPTH];

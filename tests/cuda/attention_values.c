@@ -172,7 +172,7 @@ TS_TEST(attention_of_few_rows_errs_as_separate_ops_do, .loop = 4, .timeout = 120
         p.groups = drawn_up_to(3, false);
         p.heads = p.groups * shares[turn % COUNT(shares)];
         p.rows = drawn_up_to(turn % 4 ? 3 : 40 / (p.heads / p.groups), false);
-        p.keys = drawn_up_to(turn % 5 ? 3000 : 12000, true);
+        p.keys = 15 + drawn_up_to(turn % 5 ? 3000 : 12000, true);
         p.depth = 8 * drawn_up_to(turn % 3 ? 16 : 32, false);
         p.value_depth = turn % 7 ? 0 : 8 * drawn_up_to(16, false);
         p.lies = (layout)(turn % LAYOUTS);
