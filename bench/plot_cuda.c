@@ -1,7 +1,7 @@
 /**
  * @file plot_cuda.c  Charts of a table that bench/compare.py wrote: of --suite cuda, how much
  * of the device's copy rate the row operators reach over the length of a row; of --suite attention,
- * rates over the number of rows.
+ * rates over the number of rows; of bench_cuda_matmul, rates over one size of a product.
  *
  *     plot_cuda TABLE.tsv FOLDER     writes FOLDER/cuda-OP-DTYPE.svg
  */
@@ -21,11 +21,16 @@ typedef struct suite {
     const char *x_title, *y_title;
     double scale;          /* of column 6 over microseconds */
     const char *reference; /* the name of y = 100, or NULL */
+    bool linear;           /* x */
 } suite;
 static const suite rows_suite = {{"Tessera", "PyTorch", "torch.compile"},
-                                 "elements of a row", "% of a device copy's rate", 100, "copy"};
+                                 "elements of a row", "% of a device copy's rate", 100, "copy",
+                                 false};
 static const suite attention_suite = {
-    {"Tessera", "PyTorch, flash", "PyTorch, cuDNN"}, "rows", "TFLOP/s", 1e3, NULL};
+    {"Tessera", "PyTorch, flash", "PyTorch, cuDNN"}, "rows", "TFLOP/s", 1e3, NULL, false};
+static const suite product_rows = {{"M", "M + 8", "M + 1"}, "M", "TFLOP/s", 1e3, NULL, true};
+static const suite product_columns = {
+    {"N", "N + 1, padded", "N + 1, direct"}, "N", "TFLOP/s", 1e3, NULL, true};
 
 /** The points of one chart, in the order of the table. */
 typedef struct points {
@@ -73,8 +78,9 @@ static ts_status draw(const points *p, const suite *of, const char *op, const ch
     snprintf(title, sizeof title, "%s, %s", op, dtype);
     snprintf(path, sizeof path, "%s/cuda-%s-%s.svg", folder, op, dtype);
     ts_chart *chart =
-        ts_chart_new(TS_OPTS(ts_chart_opts, .title = title, .x_title = of->x_title, .log_x = true,
-                             .y_title = of->y_title, .width = 560, .height = 320));
+        ts_chart_new(TS_OPTS(ts_chart_opts, .title = title, .x_title = of->x_title,
+                             .log_x = !of->linear, .y_title = of->y_title, .width = 560,
+                             .height = 320));
     TS_TRY(chart);
     ts_status status = TS_OK;
     for (int s = 0; s < SIDES && status == TS_OK; s++) {
@@ -109,7 +115,8 @@ int main(int argc, char **argv)
                {"attention_backward_hd64_full", &attention_suite},
                {"attention_backward_hd64_causal", &attention_suite},
                {"attention_backward_hd128_full", &attention_suite},
-               {"attention_backward_hd128_causal", &attention_suite}};
+               {"attention_backward_hd128_causal", &attention_suite},
+               {"matmul_rows", &product_rows}, {"matmul_columns", &product_columns}};
     static const char *const dtypes[] = {"bf16", "f32"};
     const char *path = NULL, *folder = NULL;
     int fd, status;

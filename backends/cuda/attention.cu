@@ -3,7 +3,8 @@
  * Scaled dot-product attention and its gradients: what a call is, and which kernels serve it.
  *
  * Halves whose depths are multiples of 8 up to 256 go to tensor cores: on Hopper by wgmma,
- * where there is nothing but a window; else by mma. Everything else, f32 and f64 among
+ * where there is nothing but a window; else by mma. Few rows take kernels that split
+ * the keys. Everything else, f32 and f64 among
  * it, goes to plain kernels.
  */
 // SPDX-License-Identifier: MIT
@@ -18,7 +19,7 @@
 
 using namespace ts;
 
-enum { PLAIN, MMA, WGMMA }; /* the later the better */
+enum { PLAIN, MMA, WGMMA, SPLIT }; /* the later the better; SPLIT is forward only */
 
 /** Whether dims of t that are stepped through lie `grain` elements apart, the last one densely. */
 static bool lies_well(const ts_tensor *t, int grain)
@@ -182,10 +183,21 @@ static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dt
     return *why ? MMA : WGMMA;
 }
 
+/** best_path(), or the kernels for few rows. */
+static int best_forward_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
+                             const ts_cuda_device *device, const char **why)
+{
+    int path = best_path(c, a, dtype, device, why);
+    if (path == PLAIN || allowed_path() < WGMMA || !attention_splits(c))
+        return path;
+    *why = nullptr;
+    return SPLIT;
+}
+
 /** Tells those who listen which kernels serve a call. */
 static void say_path(const ts_frame *f, int path, const char *why)
 {
-    static const char *const names[] = {"plain", "mma", "wgmma"};
+    static const char *const names[] = {"plain", "mma", "wgmma", "split"};
     if (!ts_log_on("attention"))
         return;
     char call[512];
@@ -197,7 +209,9 @@ static void say_path(const ts_frame *f, int path, const char *why)
 template <class T>
 static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t stream)
 {
-    cudaError_t e = path == WGMMA ? attention_wgmma_forward<T>(c, stream) : cudaErrorNotSupported;
+    cudaError_t e = path == WGMMA   ? attention_wgmma_forward<T>(c, stream)
+                    : path == SPLIT ? attention_split_forward<T>(c, stream)
+                                    : cudaErrorNotSupported;
     if (path == WGMMA && e == cudaErrorNotSupported)
         ts_log_write("attention",
                      "cuda, mma kernels after all: the copy engine does not take these operands");
@@ -238,7 +252,7 @@ static ts_status forward(ts_frame *f)
         return ts_error_code();
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
     const char *why;
-    int path = best_path(c, a, dtype, device, &why), grain = path == PLAIN ? 1 : 8;
+    int path = best_forward_path(c, a, dtype, device, &why), grain = path == PLAIN ? 1 : 8;
     say_path(f, path, why);
     const int64_t *sizes = ts_sizes(a.query);
     /* no rows; without columns they have an lse all the same */
@@ -256,6 +270,14 @@ static ts_status forward(ts_frame *f)
     c.lse = lse.made ? ts_kernel_data(lse.made) : nullptr;
     if (path == WGMMA && !(c.taken = (unsigned *)ts_scratch_take(where, sizeof *c.taken)))
         return ts_error_code();
+    int64_t part_bytes = 0;
+    if (path == SPLIT) {
+        c.early = device->clusters;
+        c.splits = attention_split_count(c);
+        part_bytes = attention_split_bytes(c);
+        if (part_bytes && !(c.parts = (float *)ts_scratch_take(where, part_bytes)))
+            return ts_error_code();
+    }
     ts_status status = on_device(f, [&](const call &on) {
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_forward<double>(c, on.stream)
@@ -265,6 +287,8 @@ static ts_status forward(ts_frame *f)
     });
     if (c.taken)
         ts_scratch_give(where, c.taken, sizeof *c.taken);
+    if (c.parts)
+        ts_scratch_give(where, c.parts, part_bytes);
     TS_CUDA_TRY(status);
     TS_CUDA_TRY(end_result(out));
     return end_result(lse);

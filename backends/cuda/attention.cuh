@@ -39,6 +39,9 @@ struct attention_call {
                           from attention_pairs_kernel() or its like */
     int64_t pair_rows; /* rows of a head there */
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
+    float *parts;      /* forward of few rows: what each run of keys gives */
+    int splits;        /* runs of keys there */
+    bool early;        /* sm_90 and later: a kernel may begin before the one in front has ended */
     unsigned *taken;   /* on Hopper: room for a count of rows or keys that blocks have taken */
     double scale;      /* of the scores */
     float to_log2;     /* what makes a power of two of a raw score,
@@ -204,6 +207,13 @@ template <class T>
 cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream);
+/** Whether a call has few rows, whose blocks split the keys; how many runs of keys it then takes,
+ * by the shape alone, and the bytes of c.parts for c.splits runs. */
+bool attention_splits(const attention_call &c);
+int attention_split_count(const attention_call &c);
+int64_t attention_split_bytes(const attention_call &c);
+template <class T>
+cudaError_t attention_split_forward(const attention_call &c, cudaStream_t stream);
 /* A: float or double, in which is computed */
 template <class A>
 cudaError_t attention_plain_forward(const attention_call &c, cudaStream_t stream);

@@ -153,8 +153,11 @@ int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid)
     return fit;
 }
 
-cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
-                           cudaStream_t stream)
+static inline __attribute__((always_inline)) cudaError_t launch_with(const void *kernel,
+                                                                     const ts_cuda_grid *grid,
+                                                                     void **arguments,
+                                                                     cudaStream_t stream,
+                                                                     bool early)
 {
     uint64_t key = key_of(kernel);
     place spare, *p = find(key, key);
@@ -173,16 +176,32 @@ cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **
         launch = atomic_load(&config_launch);
     }
     /* the two enums have the same numbers */
-    if (grid->cluster <= 1)
+    if (grid->cluster <= 1 && !early)
         return (cudaError_t)atomic_load_explicit(&plain_launch, memory_order_relaxed)(
             function, grid->blocks.x, grid->blocks.y, grid->blocks.z, grid->threads.x,
             grid->threads.y, grid->threads.z, grid->shared, stream, arguments, NULL);
-    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                 .value.clusterDim = {grid->cluster, 1, 1}};
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                   .value.clusterDim = {grid->cluster, 1, 1}};
+    if (early)
+        attribute =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                .value.programmaticStreamSerializationAllowed = 1};
     CUlaunchConfig config = {
         .gridDimX = grid->blocks.x, .gridDimY = grid->blocks.y, .gridDimZ = grid->blocks.z,
         .blockDimX = grid->threads.x, .blockDimY = grid->threads.y, .blockDimZ = grid->threads.z,
-        .sharedMemBytes = grid->shared, .hStream = stream, .attrs = &cluster, .numAttrs = 1,
+        .sharedMemBytes = grid->shared, .hStream = stream, .attrs = &attribute, .numAttrs = 1,
     };
     return (cudaError_t)launch(&config, function, arguments, NULL);
+}
+
+cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
+                           cudaStream_t stream)
+{
+    return launch_with(kernel, grid, arguments, stream, false);
+}
+
+cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
+                                 cudaStream_t stream)
+{
+    return launch_with(kernel, grid, arguments, stream, true);
 }

@@ -24,6 +24,11 @@ typedef struct ts_cuda_grid {
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream);
 
+/** The same for a kernel whose blocks may begin before the kernel in front has ended, and wait for
+ * its results by griddepcontrol.wait: on sm_90 and later, without clusters. */
+cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
+                                 cudaStream_t stream);
+
 /** How many clusters of a grid (blocks where `cluster` is 1) the calling thread's device runs at
  * once: asked once for a kernel, whose grids differ in `blocks` alone. 0: it cannot run one. */
 int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid);
@@ -45,6 +50,15 @@ cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t 
                   "arguments are handed over as they are");
     void *addresses[] = {(void *)&args...};
     return ts_cuda_launch((const void *)kernel, &grid, addresses, stream);
+}
+template <class... P, class... A>
+cudaError_t launch_early(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t stream,
+                         const A &...args)
+{
+    static_assert((std::is_same_v<std::remove_cv_t<P>, A> && ...),
+                  "arguments are handed over as they are");
+    void *addresses[] = {(void *)&args...};
+    return ts_cuda_launch_early((const void *)kernel, &grid, addresses, stream);
 }
 
 } // namespace ts

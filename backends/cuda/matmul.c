@@ -1,6 +1,7 @@
 /** @file matmul.c  Products of matrices and linear layers. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/gemm.h"
+#include "backends/cuda/padding.h"
 
 #include "tessera/ops.h"
 
@@ -87,10 +88,13 @@ static ts_status deliver(ts_tensor *result, ts_tensor *y)
 
 /* ------------------------------------------------------------------------------- products ---- */
 
-/** c = a b and then what follows; nothing to add up gives zeros, or the bias. */
-static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
-                         const ts_cuda_matrix *c, int64_t batches, ts_tensor *y, ts_tensor *bias,
-                         ts_cuda_epilogue then)
+/**
+ * c = a b and then what follows; nothing to add up gives zeros, or the bias.
+ * @param ready  a padded copy of `a` that serves a padded product, or NULL
+ */
+static ts_status product_with(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                              const ts_cuda_matrix *c, int64_t batches, ts_tensor *y,
+                              ts_tensor *bias, ts_cuda_epilogue then, const ts_cuda_matrix *ready)
 {
     if (!c->rows || !c->columns || !batches)
         return TS_OK;
@@ -101,8 +105,23 @@ static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_mat
         then.bias = ts_kernel_data(bias);
     }
     ts_dtype dtype = ts_kernel_dtype(f);
-    return ts_dtype_is_float(dtype) ? ts_cuda_gemm(f, dtype, a, b, c, batches, &then)
-                                    : ts_cuda_gemm_integers(f, dtype, a, b, c, batches, then.bias);
+    if (!ts_dtype_is_float(dtype))
+        return ts_cuda_gemm_integers(f, dtype, a, b, c, batches, then.bias);
+    ts_cuda_padding p;
+    if (!ts_cuda_pads(dtype, a, b, c, batches, &then, &p))
+        return ts_cuda_gemm(f, dtype, a, b, c, batches, &then);
+    if (p.a && ready) {
+        p.a = false;
+        a = ready;
+    }
+    return ts_cuda_gemm_padded(f, dtype, a, b, c, batches, &then, &p);
+}
+
+static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                         const ts_cuda_matrix *c, int64_t batches, ts_tensor *y, ts_tensor *bias,
+                         ts_cuda_epilogue then)
+{
+    return product_with(f, a, b, c, batches, y, bias, then, NULL);
 }
 
 static const ts_cuda_epilogue nothing = {0};
@@ -187,45 +206,88 @@ static ts_status column_sums(ts_tensor *result, ts_tensor *grad)
                                         : ts_copy_(result, grad));
 }
 
-/**
- * gradᵀ input into dw, and into db (NULL: not wanted) the sums of grad
- * where the product's epilogue can add them up as it reads them: *summed tells.
- */
-static ts_status weight_gradient(ts_frame *f, const ts_cuda_matrix *g, ts_tensor *dw, ts_tensor *db,
-                                 bool *summed)
+/** What the products of a layer's gradients read and write. */
+typedef struct layer_gradients {
+    ts_cuda_matrix grad, input, weight, of_input, of_weight;
+    ts_tensor *y[3];       /* gradients of input, weight and bias; NULL: not wanted */
+    bool summed;           /* the weight's product also gives the bias gradient */
+    ts_cuda_padded padded; /* a copy of grad for both products; data NULL: none */
+} layer_gradients;
+
+/** Whether the epilogue of the weight's product can add up grad. */
+static bool sums_in_epilogue(const ts_frame *f, const layer_gradients *l)
 {
-    ts_cuda_matrix up = transposed(*g), x, c = rows_of(dw);
-    ts_cuda_epilogue then = {.sums = db ? ts_kernel_data(db) : NULL};
     ts_dtype dtype = ts_kernel_dtype(f);
-    TS_TRY(operand_rows(f->args[1].t, &x));
-    *summed = then.sums && ts_dtype_is_float(dtype) && dtype != TS_F64 && c.rows && c.columns &&
-              up.columns && ts_cuda_gemm_is_there(f, dtype, &up, &x, &c, 1, &then);
-    return product(f, &up, &x, &c, 1, dw, NULL, *summed ? then : nothing);
+    ts_cuda_matrix up = transposed(l->grad);
+    const ts_cuda_matrix *c = &l->of_weight;
+    if (!l->y[2] || !ts_dtype_is_float(dtype) || dtype == TS_F64 || !c->rows || !c->columns ||
+        !up.columns)
+        return false;
+    ts_cuda_epilogue then = {.sums = ts_kernel_data(l->y[2])};
+    ts_cuda_padding p;
+    return ts_cuda_pads(dtype, &up, &l->input, c, 1, &then, &p)
+               ? ts_cuda_padded_gemm_is_there(f, dtype, &up, &l->input, c, 1, &then, &p)
+               : ts_cuda_gemm_is_there(f, dtype, &up, &l->input, c, 1, &then);
+}
+
+/** Copies grad once if both products pad it. */
+static ts_status pad_gradient(ts_frame *f, layer_gradients *l)
+{
+    ts_dtype dtype = ts_kernel_dtype(f);
+    ts_cuda_matrix up = transposed(l->grad);
+    ts_cuda_padding p, q;
+    if (!l->y[0] || !l->y[1] || !l->grad.rows || !l->grad.columns || !l->weight.columns ||
+        !ts_cuda_pads(dtype, &l->grad, &l->weight, &l->of_input, 1, &nothing, &p) ||
+        !ts_cuda_pads(dtype, &up, &l->input, &l->of_weight, 1, &nothing, &q) || !p.a || !q.a)
+        return TS_OK;
+    return ts_cuda_pad_matrix(f, &l->grad, p.rows > q.inner ? p.rows : q.inner,
+                              p.inner > q.rows ? p.inner : q.rows, &l->padded);
+}
+
+static ts_status gradient_products(ts_frame *f, layer_gradients *l)
+{
+    const ts_cuda_matrix *ready = l->padded.data ? &l->padded.matrix : NULL;
+    if (l->y[0])
+        TS_TRY(product_with(f, &l->grad, &l->weight, &l->of_input, 1, l->y[0], NULL, nothing,
+                            ready));
+    if (!l->y[1])
+        return TS_OK;
+    ts_cuda_matrix up = transposed(l->grad), ready_up;
+    if (ready)
+        ready_up = transposed(*ready);
+    ts_cuda_epilogue then = {.sums = l->summed ? ts_kernel_data(l->y[2]) : NULL};
+    return product_with(f, &up, &l->input, &l->of_weight, 1, l->y[1], NULL, then,
+                        ready ? &ready_up : NULL);
 }
 
 /* grad (..., N), input (..., K), weight (N, K) -> (..., K), (N, K), (N) */
 static ts_status linear_backward(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *grad = f->args[0].t, *y[3] = {NULL};
-    ts_cuda_matrix g;
-    bool summed = false;
+    layer_gradients l = {0};
     for (int i = 0; i < 3; i++)
         if (f->rets[i].tag == TS_TAG_TENSOR)
-            TS_TRY(y[i] = stand_in(f->rets[i].t));
-    TS_TRY(operand_rows(grad, &g));
-    if (y[0]) {
-        ts_cuda_matrix w, c = rows_of(y[0]);
-        TS_TRY(operand(f->args[2].t, &w));
-        TS_TRY(product(f, &g, &w, &c, 1, y[0], NULL, nothing));
+            TS_TRY(l.y[i] = stand_in(f->rets[i].t));
+    TS_TRY(operand_rows(f->args[0].t, &l.grad));
+    if (l.y[0]) {
+        TS_TRY(operand(f->args[2].t, &l.weight));
+        l.of_input = rows_of(l.y[0]);
     }
-    if (y[1])
-        TS_TRY(weight_gradient(f, &g, y[1], y[2], &summed));
-    if (y[2] && !summed)
-        TS_TRY(column_sums(y[2], grad));
+    if (l.y[1]) {
+        TS_TRY(operand_rows(f->args[1].t, &l.input));
+        l.of_weight = rows_of(l.y[1]);
+        l.summed = sums_in_epilogue(f, &l);
+    }
+    TS_TRY(pad_gradient(f, &l));
+    ts_status status = gradient_products(f, &l);
+    if (l.padded.data)
+        ts_scratch_give(ts_kernel_device(f), l.padded.data, l.padded.bytes);
+    TS_TRY(status);
+    if (l.y[2] && !l.summed)
+        TS_TRY(column_sums(l.y[2], f->args[0].t));
     for (int i = 0; i < 3; i++)
-        if (y[i])
-            TS_TRY(deliver(f->rets[i].t, y[i]));
+        if (l.y[i])
+            TS_TRY(deliver(f->rets[i].t, l.y[i]));
     return TS_OK;
 }
 

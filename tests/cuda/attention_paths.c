@@ -31,6 +31,10 @@ TS_TEST(the_log_says_which_attention_kernels_a_call_takes_and_why)
                                  "cuda, plain kernels, because of: not bf16 or f16: "));
     ck_assert_ptr_nonnull(strstr(path_of(device, TS_BF16, 20, NULL),
                                  "because of: a depth is no multiple of 8 up to 256: "));
+    ts_tensor *row = ts_narrow(ts_to_device(ts_normal(TS_SIZES(1, 2, 64, 64), 0, 1, TS_BF16),
+                                            device), 2, 0, 1);
+    OK(ts_scaled_dot_product_attention_ex(row, row, row, NULL, NULL));
+    ck_assert_ptr_nonnull(strstr(last, "cuda, split kernels: scaled_dot_product_attention("));
     bool hopper = strstr(path_of(device, TS_BF16, 64, &causal), "not a Hopper GPU") == NULL;
     if (!hopper)
         return;

@@ -6,6 +6,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
 
+#include <math.h>
+
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 static const int64_t lengths[] = {1, 3, 64, 97, 108, 113, 128, 203, 217, 239, 256, 512, 799, 1024,
@@ -148,6 +150,39 @@ TS_TEST(attention_by_plain_kernels_errs_as_separate_ops_do, .timeout = 120)
     }
 }
 
+/** A number from 1 to `most`, as likely small as large if `log`. */
+static int64_t drawn_up_to(int64_t most, bool log)
+{
+    double x;
+    OK(ts_item(ts_uniform(TS_SIZES(1), 0, 1, TS_F64), &x));
+    x = log ? exp(x * log1p((double)most)) : 1 + x * (double)most;
+    return x < (double)most ? (int64_t)x : most;
+}
+
+/* As in decoding: kernels that split the keys serve these. */
+TS_TEST(attention_of_few_rows_errs_as_separate_ops_do, .loop = 4, .timeout = 120)
+{
+    static const int64_t shares[] = {1, 2, 4, 5, 8, 12};
+    GPU(device);
+    ts_manual_seed((uint64_t)(91 + _i));
+    for (int turn = 0; turn < 60; turn++) {
+        problem p = turn % 2 ? options[(turn / 2 + 30 * _i) % COUNT(options)] : (problem){0};
+        p.dtype = turn % 3 ? TS_BF16 : TS_F16;
+        p.batch = p.packed ? p.batch : drawn_up_to(3, false);
+        p.groups = drawn_up_to(3, false);
+        p.heads = p.groups * shares[turn % COUNT(shares)];
+        p.rows = drawn_up_to(turn % 4 ? 3 : 40 / (p.heads / p.groups), false);
+        p.keys = 15 + drawn_up_to(turn % 5 ? 3000 : 12000, true);
+        p.depth = 8 * drawn_up_to(turn % 3 ? 16 : 32, false);
+        p.value_depth = turn % 7 ? 0 : 8 * drawn_up_to(16, false);
+        p.lies = (layout)(turn % LAYOUTS);
+        p.causal = p.causal || turn % 6 == 0;
+        if (p.mask_dtype == TS_DTYPE_NONE)
+            p.mask_dtype = p.dtype;
+        judge(&p, device, device);
+    }
+}
+
 /* One problem for each kernel and each way through it, judged on the CPU: what checkers of memory
  * and of races, which slow a kernel down a hundredfold, are given to look at. */
 TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout = 600)
@@ -160,6 +195,9 @@ TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout
         {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                       /* 256 */
         {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk",
          .mask_dtype = TS_BOOL},
+        {TS_BF16, 1, 4, 1, 1, 700, 64, .causal = true},                     /* few rows */
+        {TS_F16, 2, 4, 1, 5, 330, 128, .window = true, .left = 200, .right = 1},
+        {TS_BF16, 2, 2, 1, 2, 300, 192, .packed = true, .softcap = 2, .dropout_p = 0.2},
         {TS_F32, 1, 2, 1, 40, 33, 20, .mask = "k", .mask_dtype = TS_F32},
     };
     GPU(device);

@@ -135,6 +135,118 @@ TS_TEST(linear_gelu_is_gelu_of_linear_within_the_rounding_of_its_dtype, .loop = 
     ck_assert_double_le(apart(ts_linear_gelu(x, w, bias, tanh_form, NULL), y), 0);
 }
 
+/* ------------------------------------------------------------------------- padded copies ---- */
+
+/** Integers from -3 to 3 as halves, whose products and sums are exact, as they lie within longer
+ * rows of NaN if `framed`. */
+static ts_tensor *small_integers(ts_dtype dtype, int64_t batch, int64_t rows, int64_t columns,
+                                 bool framed)
+{
+    ts_tensor *t = ts_to(ts_randint(TS_SIZES(batch, rows, columns), -3, 4), dtype);
+    if (!framed)
+        return t;
+    ts_tensor *frame = ts_fill_(ts_empty_on(TS_SIZES(batch, rows + 2, columns + 11), dtype,
+                                            TS_DEVICE_CPU), NAN);
+    return ts_copy_(ts_narrow(ts_narrow(frame, 1, 1, rows), 2, 8, columns), t);
+}
+
+/** A copy on a device that keeps sizes and strides, with what lies between. */
+static ts_tensor *strided_to(ts_tensor *t, bool framed, ts_device device)
+{
+    if (!framed)
+        return ts_to_device(t, device);
+    const int64_t *sizes = ts_sizes(t);
+    ts_tensor *frame = ts_fill_(ts_empty_on(TS_SIZES(sizes[0], sizes[1] + 2, sizes[2] + 11),
+                                            ts_dtype_of(t), device), NAN);
+    return ts_copy_(ts_narrow(ts_narrow(frame, 1, 1, sizes[1]), 2, 8, sizes[2]),
+                    ts_to_device(ts_contiguous(t), device));
+}
+
+static int64_t up_to(int64_t most)
+{
+    double x;
+    OK(ts_item(ts_randint(TS_SIZES(1), 1, most + 1), &x));
+    return (int64_t)x;
+}
+
+/** Writes a product between NaN and checks that these stay. */
+static ts_tensor *product_between(ts_tensor *a, ts_tensor *b)
+{
+    int64_t batch = ts_size(a, 0), m = ts_size(a, 1), n = ts_size(b, 2), numel = batch * m * n;
+    ts_tensor *around = ts_fill_(ts_empty_on(TS_SIZES(numel + 16), ts_dtype_of(a),
+                                             ts_device_of(a)), NAN);
+    ts_tensor *out = ts_view(ts_narrow(around, 0, 8, numel), TS_SIZES(batch, m, n));
+    OK(ts_bmm_out(out, a, b));
+    double nans;
+    OK(ts_item(ts_sum(ts_to(ts_isnan(around), TS_F32)), &nans));
+    ck_assert_double_eq(nans, 16);
+    return out;
+}
+
+/* Sums are exact in f32 and rounded once, so both sides have the same bits. */
+TS_TEST(padded_products_of_drawn_sizes_are_the_cpus, .loop = 4, .timeout = 120)
+{
+    ts_dtype dtype = _i % 2 ? TS_F16 : TS_BF16;
+    if (_i < 2)
+        setenv("TS_CUDA_MATMUL", "padded", 1);
+    GPU(device);
+    ts_manual_seed((uint64_t)(31 + _i));
+    for (int turn = 0; turn < 96; turn++) {
+        TS_SCOPE;
+        int64_t batch = turn % 3 ? 1 : 3, m = up_to(turn % 4 ? 90 : 260), n = up_to(260),
+                k = up_to(200);
+        bool framed = turn / 4 % 2, a_columns = turn % 2, b_columns = turn / 2 % 2;
+        ts_tensor *a = a_columns ? small_integers(dtype, batch, k, m, framed)
+                                 : small_integers(dtype, batch, m, k, framed);
+        ts_tensor *b = b_columns ? small_integers(dtype, batch, n, k, framed)
+                                 : small_integers(dtype, batch, k, n, framed);
+        ts_tensor *on_a = strided_to(a, framed, device), *on_b = strided_to(b, framed, device);
+        if (a_columns)
+            a = ts_transpose(a, 1, 2), on_a = ts_transpose(on_a, 1, 2);
+        if (b_columns)
+            b = ts_transpose(b, 1, 2), on_b = ts_transpose(on_b, 1, 2);
+        same_as_on_the_cpu(product_between(on_a, on_b), ts_bmm(a, b));
+
+        ts_tensor *x = ts_select(a, 0, 0), *w = ts_t(ts_select(b, 0, 0));
+        ts_tensor *on_x = ts_select(on_a, 0, 0), *on_w = ts_t(ts_select(on_b, 0, 0));
+        ts_tensor *bias = ts_view(small_integers(dtype, 1, 1, n, false), TS_SIZES(n));
+        same_as_on_the_cpu(ts_linear(on_x, on_w, ts_to_device(bias, device)),
+                           ts_linear(x, w, bias));
+        ts_tensor *g = ts_select(small_integers(dtype, 1, m, n, false), 0, 0), *d[3], *on_d[3];
+        OK(ts_linear_backward(g, x, w, &d[0], &d[1], &d[2]));
+        OK(ts_linear_backward(ts_to_device(g, device), on_x, on_w, &on_d[0], &on_d[1], &on_d[2]));
+        for (int i = 0; i < 3; i++)
+            same_as_on_the_cpu(on_d[i], d[i]);
+        OK(ts_linear_backward(ts_to_device(g, device), on_x, on_w, NULL, &on_d[1], NULL));
+        same_as_on_the_cpu(on_d[1], d[1]);
+    }
+}
+
+static char matmul_line[1024];
+static void keep_matmul_line(void *payload, const char *topic, const char *line)
+{
+    (void)payload;
+    if (strcmp(topic, "matmul") == 0)
+        snprintf(matmul_line, sizeof matmul_line, "%s", line);
+}
+
+TS_TEST(the_log_says_which_products_are_padded)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_log_set_callback(keep_matmul_line, NULL);
+    ts_tensor *a = drawn(device, TS_BF16, TS_SIZES(1024, 1023));
+    ts_tensor *b = drawn(device, TS_BF16, TS_SIZES(1023, 1024));
+    OK(ts_mm(a, b));
+    ck_assert_ptr_nonnull(strstr(matmul_line,
+                                 "cuda, padded to 1024 x 1024 x 1024, copying first operand, "
+                                 "second operand, in mm("));
+    matmul_line[0] = 0;
+    OK(ts_mm(ts_narrow(a, 0, 0, 1), b)); /* the copies would cost more than the product */
+    OK(ts_mm(ts_to(a, TS_F32), ts_to(b, TS_F32)));
+    ck_assert_str_eq(matmul_line, "");
+}
+
 /* Of shapes beyond the first few thousand each call makes its plan anew. */
 TS_TEST(products_of_more_shapes_than_there_are_plans_kept_are_right, .timeout = 120)
 {

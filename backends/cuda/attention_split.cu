@@ -1,0 +1,98 @@
+/** @file attention_split.cu  Launches of attention_split.cuh. */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/attention_launch.cuh"
+#include "backends/cuda/attention_split.cuh"
+
+namespace ts {
+
+/** Calls f.operator()<DEPTH, TALL>() for the tiles that serve a call. */
+template <class F> static auto with_split_shape(const attention_call &c, F &&f)
+{
+    int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
+    /* rules need the registers of a second tile */
+    bool tall = (int64_t)c.share * c.rows > 16 && !c.rules;
+    if (depth > 128)
+        return f.template operator()<256, 1>();
+    if (depth > 64)
+        return tall ? f.template operator()<128, 2>() : f.template operator()<128, 1>();
+    return tall ? f.template operator()<64, 2>() : f.template operator()<64, 1>();
+}
+
+/** Blocks without regard to splits: a tile of rows of a key head. */
+template <class S> static int64_t tiles_of(const attention_call &c)
+{
+    int64_t packed = (int64_t)c.share * c.rows;
+    return (int64_t)c.batches * (c.heads / c.share) * ((packed + S::rows - 1) / S::rows);
+}
+
+bool attention_splits(const attention_call &c)
+{
+    int64_t packed = (int64_t)c.share * c.rows;
+    int depth = c.depth > c.value_depth ? c.depth : c.value_depth, tall = depth > 128 ? 16 : 32;
+    /* two tiles read keys and values twice, other kernels once for each head; those also leave
+     * multiprocessors idle if there are few heads */
+    return c.keys && (packed <= tall ||
+                      (packed <= 2 * tall && c.keys >= 1024 &&
+                       (c.share > 1 || (int64_t)c.batches * c.heads < 128)));
+}
+
+/* The costs are in halves of the time that a block takes for a unit of keys. A block begins with
+ * empty rings, which costs about a unit; the second kernel costs three halves. */
+int attention_split_count(const attention_call &c)
+{
+    return with_split_shape(c, [&]<int DEPTH, int TALL>() {
+        using S = attention_split_shape<DEPTH, TALL>;
+        constexpr int64_t slots = 132 * (DEPTH > 128 ? 1 : 2); /* blocks at once, of an H200 */
+        int64_t tiles = tiles_of<S>(c), window = (int64_t)c.left + c.right + c.rows,
+                seen = window < c.keys ? window : c.keys, units = (seen + S::unit - 1) / S::unit;
+        int64_t best = 1, least = INT64_MAX;
+        for (int64_t splits = 1; splits <= units && splits <= 2 * slots; splits++) {
+            int64_t waves = (tiles * splits + slots - 1) / slots,
+                    each = (units + splits - 1) / splits,
+                    cost = 2 * waves * (each + 1) + (splits > 1 ? 3 : 0);
+            if (cost < least) {
+                least = cost;
+                best = splits;
+            }
+        }
+        return (int)best;
+    });
+}
+
+int64_t attention_split_bytes(const attention_call &c)
+{
+    return with_split_shape(c, [&]<int DEPTH, int TALL>() {
+        return c.splits < 2 ? (int64_t)0
+                            : (int64_t)c.batches * c.heads * c.rows * c.splits *
+                                  attention_part_floats(DEPTH) * (int64_t)sizeof(float);
+    });
+}
+
+template <class T> cudaError_t attention_split_forward(const attention_call &c, cudaStream_t stream)
+{
+    return with_split_shape(c, [&]<int DEPTH, int TALL>() {
+        using S = attention_split_shape<DEPTH, TALL>;
+        int64_t blocks = tiles_of<S>(c) * c.splits;
+        if (S::bytes > c.shared || blocks > INT32_MAX)
+            return cudaErrorNotSupported;
+        ts_cuda_grid grid = {dim3((unsigned)blocks), dim3(S::threads), S::bytes, 1};
+        auto kernel = attention_split_kernel<T, DEPTH, TALL, false>;
+        if constexpr (TALL == 1)
+            if (c.rules)
+                kernel = attention_split_kernel<T, DEPTH, TALL, true>;
+        cudaError_t e = launch(kernel, grid, stream, c);
+        if (e != cudaSuccess || c.splits < 2)
+            return e;
+        int64_t rows = (int64_t)c.batches * c.heads * c.rows;
+        bool many = c.splits >= merge_many;
+        auto merge =
+            many ? attention_merge_kernel<T, DEPTH, 1024> : attention_merge_kernel<T, DEPTH, 256>;
+        grid = {dim3((unsigned)rows), dim3(many ? 1024 : 256), 0, 1};
+        return c.early ? launch_early(merge, grid, stream, c) : launch(merge, grid, stream, c);
+    });
+}
+
+template cudaError_t attention_split_forward<bf16>(const attention_call &, cudaStream_t);
+template cudaError_t attention_split_forward<f16>(const attention_call &, cudaStream_t);
+
+} // namespace ts

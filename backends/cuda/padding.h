@@ -1,0 +1,48 @@
+/** @file padding.h  Products of halves whose sizes cuBLASLt computes slowly, over padded copies. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_PADDING_H
+#define TS_CUDA_PADDING_H
+
+#include "backends/cuda/gemm.h"
+
+TS_BEGIN_DECLS
+
+/** The sizes of a padded product, and which of its matrices are copied; docs/matmul.md. */
+typedef struct ts_cuda_padding {
+    int64_t rows, columns, inner;
+    bool a, b, c;
+} ts_cuda_padding;
+
+/** Whether a product is faster over padded copies, which are then described in *padding. The
+ * answer depends on dtype, sizes, steps and epilogue alone. */
+bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                  const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then,
+                  ts_cuda_padding *padding);
+
+/** ts_cuda_gemm_is_there() for the padded product. */
+bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                                  const ts_cuda_matrix *b, const ts_cuda_matrix *c,
+                                  int64_t batches, const ts_cuda_epilogue *then,
+                                  const ts_cuda_padding *padding);
+
+/**
+ * ts_cuda_gemm() over padded copies, which lie in scratch memory of the call.
+ * @param a  with padding->a false: the matrix itself, or a copy by ts_cuda_pad_matrix()
+ */
+ts_status ts_cuda_gemm_padded(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                              const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                              const ts_cuda_epilogue *then, const ts_cuda_padding *padding);
+
+/** A padded copy in scratch memory, which the caller gives back. */
+typedef struct ts_cuda_padded {
+    ts_cuda_matrix matrix;
+    void *data;
+    int64_t bytes;
+} ts_cuda_padded;
+
+/** Copies one matrix to `rows` x `columns` elements, of which those past the matrix are 0. */
+ts_status ts_cuda_pad_matrix(ts_frame *frame, const ts_cuda_matrix *from, int64_t rows,
+                             int64_t columns, ts_cuda_padded *to);
+
+TS_END_DECLS
+#endif
