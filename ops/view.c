@@ -76,7 +76,7 @@ static bool view_strides(const ts_tensor *t, const int64_t *sizes, int ndim, int
 }
 
 /** Gives an alias of argument 0 with the sizes of argument 1; *copies if only a copy has them. */
-static ts_status alias_of_sizes(ts_frame *f, int64_t *sizes, int *ndim, bool *copies)
+TS_INLINE ts_status alias_of_sizes(ts_frame *f, int64_t *sizes, int *ndim, bool *copies)
 {
     int64_t strides[TS_MAX_DIMS];
     TS_TRY(wanted_sizes(f, sizes, ndim));
