@@ -2,12 +2,11 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/op.h"
 
-/** The key of TS_NONE alone is no layer: without it a kernel would get what is no tensor. */
-static ts_mask_guard masks_of(ts_keyset include, ts_keyset exclude)
-{
-    ts_keyset absent = TS_KEYSET(TS_KEY_ABSENT);
-    return (ts_mask_guard){include & ~absent, exclude & ~absent};
-}
+/**
+ * Keys that a caller's mask may hold. Backend keys stay as the tensors have them: another backend's
+ * kernel would read their memory. Without the key of TS_NONE a kernel would get what is no tensor.
+ */
+#define LAYERS (~(TS_BACKEND_KEYS | TS_KEYSET(TS_KEY_ABSENT)))
 
 ts_mask_guard ts_mask_get(void)
 {
@@ -18,18 +17,18 @@ ts_mask_guard ts_mask_get(void)
 ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude)
 {
     ts_thread *t = ts_thread_self();
-    ts_mask_guard before = {t->include, t->exclude}, more = masks_of(include, exclude);
-    t->include |= more.include;
-    t->exclude |= more.exclude;
+    ts_mask_guard before = {t->include, t->exclude};
+    t->include |= include & LAYERS;
+    t->exclude |= exclude & LAYERS;
     return before;
 }
 
 void ts_mask_pop(ts_mask_guard guard)
 {
     ts_thread *t = ts_thread_self();
-    guard = masks_of(guard.include, guard.exclude);
-    t->include = guard.include;
-    t->exclude = guard.exclude;
+    /* a backend that redispatches has keys of its own in exclude, which descend() restores */
+    t->include = (t->include & ~LAYERS) | (guard.include & LAYERS);
+    t->exclude = (t->exclude & ~LAYERS) | (guard.exclude & LAYERS);
 }
 
 static ts_status layer_check(const char *op, ts_key key)

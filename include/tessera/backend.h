@@ -142,7 +142,7 @@ typedef const ts_backend *(*ts_backend_entry_fn)(void);
 /**
  * Loads a shared library and its backend, in one transaction: when any part fails
  * (install included), the registry is as it was. The library is never unloaded afterwards.
- * @param path  as for dlopen(): with a slash a file, else searched for
+ * @param path  as for dlopen(): with a slash a regular file, else searched for
  * @param key   receives the backend's key, the `backend` of its devices; may be NULL
  *
  * Errors: TS_ERR_IO (cannot be opened), TS_ERR_FORMAT (no such symbol, another ABI, a required

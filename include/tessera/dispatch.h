@@ -289,10 +289,11 @@ TS_API ts_status ts_layer_enable_all(ts_key key, bool on);
 typedef struct ts_mask_guard {
     ts_keyset include, exclude;
 } ts_mask_guard;
-/** Adds keys to the thread's include and exclude sets (exclude wins); returns what to restore.
- * TS_KEY_ABSENT stays out of both: it refuses what is no tensor. */
+/** Adds layers to the thread's include and exclude sets (exclude wins); returns what to restore.
+ * Backend keys and TS_KEY_ABSENT are ignored: the device of a tensor chooses its backend, and
+ * TS_KEY_ABSENT refuses TS_NONE. `exclude` of ~0 thus excludes every layer. */
 TS_API ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude);
-/** Restores exactly the sets that ts_mask_push() returned. */
+/** Restores exactly the layers of the sets that ts_mask_push() returned. */
 TS_API void ts_mask_pop(ts_mask_guard guard);
 /** The calling thread's current masks. */
 TS_API ts_mask_guard ts_mask_get(void);

@@ -148,11 +148,54 @@ TS_TEST(a_missing_kernel_names_op_call_backend_and_remedy_in_few_lines)
 
 TS_TEST(no_keys_at_all_is_a_named_error)
 {
-    ts_tensor *a = one();
-    ts_mask_guard g = ts_mask_push(0, ~(ts_keyset)0);
-    FAILS(TS_ERR_UNSUPPORTED, ts_add(a, a));
+    int op;
+    OK(ts_register_op("test.bare(int n) -> Tensor", &op));
+    ts_value arg = ts_value_int(1), ret = ts_value_none();
+    FAILS(TS_ERR_UNSUPPORTED, ts_call_boxed(op, &arg, 1, &ret, 1));
     SAYS("no dispatch key is left");
+}
+
+TS_TEST(masks_leave_the_backend_of_a_tensor_as_it_is)
+{
+    ts_tensor *a = one(), *meta = ts_empty_on(TS_SIZES(1), TS_F32, TS_DEVICE_META);
+    ts_mask_guard before = ts_mask_get();
+    for (int key = 0; key < 16; key++)
+        for (int ways = 1; ways < 4; ways++) {
+            ts_mask_guard g = ts_mask_push(ways & 1 ? TS_KEYSET(key) : 0,
+                                           ways & 2 ? TS_KEYSET(key) : 0);
+            ts_mask_guard now = ts_mask_get();
+            ck_assert(now.include == before.include && now.exclude == before.exclude);
+            ts_tensor *sum = ts_add(a, a), *shape = ts_add(meta, meta);
+            ck_assert(value(sum) == 2);
+            ck_assert_int_eq(ts_device_of(shape).backend, TS_KEY_META);
+            ts_mask_pop((ts_mask_guard){TS_BACKEND_KEYS, TS_BACKEND_KEYS});
+            ck_assert(value(ts_add(a, a)) == 2);
+            ts_mask_pop(g);
+        }
+    ts_mask_guard g = ts_mask_push(TS_KEYSET(TS_KEY_CPU), ~(ts_keyset)0);
+    ck_assert(value(ts_add(a, a)) == 2);
+    ck_assert_int_eq(ts_device_of(ts_add(meta, meta)).backend, TS_KEY_META);
     ts_mask_pop(g);
+}
+
+static ts_status guards(ts_frame *f)
+{
+    (void)f;
+    ts_keyset outside = ts_mask_get().exclude;
+    ck_assert(outside & TS_KEYSET(TS_KEY_CUDA));
+    ts_mask_pop(ts_mask_push(0, TS_KEYSET(TS_KEY_TRACING)));
+    ck_assert(ts_mask_get().exclude == outside);
+    note('c');
+    return TS_OK;
+}
+static ts_status goes_on(ts_frame *f) { return ts_redispatch(f); }
+
+TS_TEST(a_guard_inside_a_backend_that_redispatches_keeps_its_key_excluded)
+{
+    OK(ts_register_kernel("noop", TS_KEY_CUDA, goes_on, NULL, NULL));
+    OK(ts_register_kernel("noop", TS_KEY_CPU, guards, NULL, NULL));
+    OK(call_noop(one(), pretend(TS_KEY_CUDA)));
+    ck_assert_str_eq(ran, "c");
 }
 
 /** Under any masks: a kernel must never get what is no tensor. */

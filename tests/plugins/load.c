@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char *path_of(const char *name)
 {
@@ -46,7 +47,7 @@ static void refused(const char *name, ts_status status, const char *says)
 
 TS_TEST(a_library_that_cannot_be_a_backend_is_refused_by_name_and_leaves_the_registry_as_it_was)
 {
-    refused("missing", TS_ERR_IO, "cannot be opened");
+    refused("missing", TS_ERR_IO, "backend_load: cannot open '");
     refused("no_symbol", TS_ERR_FORMAT, "exports no 'ts_backend_entry'");
     refused("wrong_abi", TS_ERR_FORMAT, "got ABI 9");
     refused("wrong_size", TS_ERR_FORMAT, "got 16");
@@ -54,6 +55,27 @@ TS_TEST(a_library_that_cannot_be_a_backend_is_refused_by_name_and_leaves_the_reg
     refused("silent", TS_ERR_STATE, "install failed without a message");
     ts_error_clear();
     ck_assert_int_eq(ts_backend_load(NULL, NULL), TS_ERR_NULL);
+}
+
+TS_TEST(a_path_that_is_no_regular_file_is_refused_before_the_dynamic_linker_opens_it)
+{
+    char folder[] = "/tmp/tessera-load-XXXXXX", fifo[64];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    ts_key key;
+    FAILS(TS_ERR_IO, ts_backend_load(fifo, &key));
+    SAYS("backend_load: '/tmp/tessera-load-");
+    SAYS("expected a regular file, got a FIFO");
+    setenv("TS_CUDA", fifo, 1);
+    FAILS(TS_ERR_IO, ts_backend_open("cuda", &key));
+    SAYS("expected a regular file, got a FIFO");
+    FAILS(TS_ERR_IO, ts_backend_load(folder, &key));
+    SAYS("expected a regular file, got a folder");
+    FAILS(TS_ERR_IO, ts_backend_load("/dev/null", &key));
+    SAYS("expected a regular file, got a character device");
+    remove(fifo);
+    remove(folder);
 }
 
 TS_TEST(a_library_is_loaded_once_and_its_name_is_taken)

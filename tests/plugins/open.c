@@ -47,7 +47,7 @@ TS_TEST(auto_is_the_CPU_without_an_error_when_the_backend_is_refused_missing_or_
 {
     static const char *const cases[][2] = {
         {"0", "TS_CUDA=0 refuses CUDA"},
-        {"/nowhere/lib.so", "cannot be opened"},
+        {"/nowhere/lib.so", "cannot open '/nowhere/lib.so'"},
         {TS_PLUGINS "/plugin_no_device.so", "the cable hangs loose"}};
     for (int i = 0; i < 3; i++) {
         char why[600];
