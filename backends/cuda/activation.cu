@@ -129,13 +129,13 @@ __device__ __forceinline__ float gelu_at(float x) { return gelu_by<false>(x); }
 __device__ __forceinline__ double gelu_at(double x)
 {
     x = x < -40 ? -40 : x;
-    return 0.5 * x * erfc(x * -0.70710678118654752440);
+    return x * normcdf(x);
 }
 __device__ __forceinline__ float gelu_slope(float x) { return gelu_slope_by<false>(x); }
 __device__ __forceinline__ double gelu_slope(double x)
 {
     x = x < -40 ? -40 : x > 40 ? 40 : x;
-    return 0.5 * erfc(x * -0.70710678118654752440) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
+    return normcdf(x) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
 }
 
 /* (1 + tanh u) / 2 is the logistic function of 2 u, and does not cancel far out */
