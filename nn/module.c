@@ -185,24 +185,24 @@ ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, boo
                       persistent ? TS_MEMBER_BUFFER : TS_MEMBER_TEMPORARY, slot);
 }
 
+static const ts_module *root_of(const ts_module *m)
+{
+    while (m->parent)
+        m = m->parent;
+    return m;
+}
+
 ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot)
 {
     ts_status status = TS_CHECK_OBJECTS(m, child);
-    if (status == TS_OK)
-        status = TS_CHECK_POINTERS(name);
-    if (status != TS_OK) {
-        ts_module_free(child);
-        return status;
-    }
-    const ts_module *root = m;
-    while (root->parent)
-        root = root->parent;
-    if (child->parent || child == root)
+    if (status == TS_OK && (child->parent || child == root_of(m))) /* before all that frees it */
         return ts_error_set(
             TS_ERR_VALUE,
             "module_add: argument 'child': this %s belongs to another module, or holds this one",
             child->type.name);
-    member *e = new_member(m, "module_add", name);
+    if (status == TS_OK)
+        status = TS_CHECK_POINTERS(name);
+    member *e = status == TS_OK ? new_member(m, "module_add", name) : NULL;
     if (!e) {
         ts_module_free(child);
         return ts_error_code();

@@ -10,11 +10,9 @@
 
 /* ------------------------------------------------------------------------- random numbers ---- */
 
-uint64_t state;
-
 uint64_t next(void)
 {
-    uint64_t z = (state += 0x9e3779b97f4a7c15u);
+    uint64_t z = (my->state += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
@@ -24,73 +22,63 @@ bool one_in(int n) { return below(n) == 0; }
 
 /* ------------------------------------------------------------------------ memory of a call ---- */
 
-static _Alignas(64) char memory[1 << 19];
-static size_t taken;
-static int64_t count_of_call;
-static bool null_list, some_list;
-static ts_tensor **places[32];
-static int nplaces;
-
 void *arena(size_t bytes)
 {
     bytes = (bytes + 15) & ~(size_t)15;
-    if (bytes > sizeof memory - taken)
+    if (bytes > sizeof my->memory - my->taken)
         return NULL;
-    taken += bytes;
-    return memset(memory + taken - bytes, 0, bytes);
+    my->taken += bytes;
+    return memset(my->memory + my->taken - bytes, 0, bytes);
 }
 
 bool places_are_empty(void)
 {
-    for (int i = 0; i < nplaces; i++)
-        for (size_t k = 0; k < ROOM / sizeof *places[i]; k++)
-            if (places[i][k])
+    for (int i = 0; i < my->nplaces; i++)
+        for (size_t k = 0; k < ROOM / sizeof *my->places[i]; k++)
+            if (my->places[i][k])
                 return false;
     return true;
 }
-void forget_places(void) { nplaces = 0; }
+void forget_places(void) { my->nplaces = 0; }
 
 /* ------------------------------------------------------------------------------- tensors ---- */
 
-made_tensor made[MADE];
-int nmade;
-ts_tensor *dying[4];
-int ndying;
-int64_t shape[TS_MAX_DIMS];
-int dims;
-ts_dtype common;
-bool mostly_right, dead_allowed, held;
+bool dead_allowed;
 
 void begin_drawing(void)
 {
-    nmade = ndying = nplaces = 0;
-    taken = 0;
-    null_list = false;
-    mostly_right = !one_in(3);
-    dims = below(5);
-    for (int d = 0; d < dims; d++)
-        shape[d] = one_in(12) ? 0 : 1 + below(4);
-    common = one_in(2) ? TS_F32 : (ts_dtype)below(TS_DTYPE_COUNT);
-    count_of_call = dims;
+    my->nmade = my->ndying = my->nplaces = my->nborrowed = 0;
+    my->sharing = false;
+    my->taken = 0;
+    my->null_list = false;
+    my->mostly_right = !one_in(3);
+    my->dims = below(5);
+    for (int d = 0; d < my->dims; d++)
+        my->shape[d] = one_in(12) ? 0 : 1 + below(4);
+    my->common = one_in(2) ? TS_F32 : (ts_dtype)below(TS_DTYPE_COUNT);
+    my->count_of_call = my->dims;
 }
+
+/** Whether a row has references of its own: a check of a dead handle needs memory that is kept. */
+static bool retains(void) { return my->held || !dead_allowed; }
 
 void give_up_tensors(void)
 {
-    for (int i = 0; i < nmade; i++) {
-        ts_set_grad(made[i].t, TS_NONE); /* two that are each other's gradients never end */
-        if (held) {
-            ts_release(made[i].t);
-            ts_release(made[i].base);
+    for (int i = my->nborrowed; i < my->nmade; i++) {
+        ts_set_grad(my->made[i].t, TS_NONE); /* two that are each other's gradients never end */
+        if (retains()) {
+            ts_release(my->made[i].t);
+            ts_release(my->made[i].base);
         }
     }
-    nmade = 0;
+    my->nmade = my->nborrowed = 0;
 }
 
 static ts_tensor *add_made(ts_tensor *t, ts_tensor *base)
 {
-    if (t && nmade < MADE) {
-        made[nmade++] = (made_tensor){.t = t, .base = base};
-        if (held) {
+    if (t && my->nmade < MADE) {
+        my->made[my->nmade++] = (made_tensor){.t = t, .base = base};
+        if (retains()) {
             ts_retain(t);
             ts_retain(base);
         }
@@ -102,9 +90,9 @@ static ts_tensor *add_made(ts_tensor *t, ts_tensor *base)
 static ts_tensor *new_tensor(void)
 {
     int64_t sizes[TS_MAX_DIMS];
-    int n = dims;
-    memcpy(sizes, shape, sizeof sizes);
-    if (one_in(mostly_right ? 6 : 2)) {
+    int n = my->dims;
+    memcpy(sizes, my->shape, sizeof sizes);
+    if (one_in(my->mostly_right ? 6 : 2)) {
         n = below(6);
         for (int d = 0; d < n; d++)
             sizes[d] = one_in(3) ? below(2) : (int[]){1, 2, 3, 4, 5, 7}[below(6)];
@@ -114,8 +102,9 @@ static ts_tensor *new_tensor(void)
     } else if (n && one_in(4)) {
         n--;
     }
-    ts_dtype dtype = one_in(mostly_right ? 6 : 2) ? (ts_dtype)below(TS_DTYPE_COUNT) : common;
-    bool meta = one_in(mostly_right ? 60 : 15);
+    bool other = one_in(my->mostly_right ? 6 : 2);
+    ts_dtype dtype = other ? (ts_dtype)below(TS_DTYPE_COUNT) : my->common;
+    bool meta = one_in(my->mostly_right ? 60 : 15);
     ts_tensor *base = meta     ? ts_empty_on(sizes, n, dtype, TS_DEVICE_META)
                       : one_in(3) ? ts_full(sizes, n, TS_SCALAR(one_in(9) ? NAN : below(4)), dtype)
                                   : ts_full(sizes, n, TS_SCALAR(below(5)), dtype);
@@ -140,18 +129,36 @@ static ts_tensor *new_tensor(void)
 
 ts_tensor *pick_tensor(void)
 {
-    int what = below(mostly_right ? 120 : 24);
+    int what = below(my->mostly_right ? 120 : 24);
     if (what == 0)
         return NULL;
     if (what == 1)
         return TS_NONE;
-    if (what == 2 && dead_allowed && ndying < TS_COUNTOF(dying)) {
+    if (what == 2 && dead_allowed && my->ndying < TS_COUNTOF(my->dying)) {
         say("dead ");
-        return dying[ndying++] = ts_ones(shape, dims, common);
+        return my->dying[my->ndying++] = ts_ones(my->shape, my->dims, my->common);
     }
-    if (nmade && (what == 3 || one_in(held ? 2 : 8)))
-        return made[below(nmade)].t;
+    if (my->sharing && one_in(2))
+        return my->made[below(my->nborrowed)].t;
+    int own = my->nmade - my->nborrowed;
+    if (own && (what == 3 || one_in(my->held ? 2 : 8)))
+        return my->made[my->nborrowed + below(own)].t;
     return new_tensor();
+}
+
+void make_tensors(int n)
+{
+    for (int i = 0; i < n; i++)
+        new_tensor();
+}
+
+void borrow_tensors(const hand *owner)
+{
+    my->dims = owner->dims;
+    my->common = owner->common;
+    memcpy(my->shape, owner->shape, sizeof my->shape);
+    memcpy(my->made, owner->made, (size_t)owner->nmade * sizeof *my->made);
+    my->nmade = my->nborrowed = owner->nmade;
 }
 
 ts_tensor *draw_tensor(const char *argument)
@@ -173,7 +180,7 @@ int64_t odd_number(void)
 }
 int64_t pick_number(void)
 {
-    return one_in(mostly_right ? 40 : 6) ? odd_number() : one_in(3) ? below(10) - 4 : below(4);
+    return one_in(my->mostly_right ? 40 : 6) ? odd_number() : one_in(3) ? below(10) - 4 : below(4);
 }
 int64_t draw_int64(const char *argument)
 {
@@ -190,7 +197,7 @@ double pick_double(void)
 {
     static const double some[] = {0,        -0.0,      1,   -1,   0.5, 2,   1e300, -1e300,
                                   INFINITY, -INFINITY, NAN, 1e-8, 0.1, 0.9, 100,   -0.3};
-    return mostly_right && !one_in(8) ? some[below(2) ? 4 : 13] : some[below(TS_COUNTOF(some))];
+    return my->mostly_right && !one_in(8) ? some[below(2) ? 4 : 13] : some[below(TS_COUNTOF(some))];
 }
 double draw_double(const char *argument)
 {
@@ -217,7 +224,7 @@ ts_scalar draw_scalar(const char *argument)
 {
     ts_scalar s = one_in(2) ? ts_scalar_float(pick_double())
                   : one_in(4) ? ts_scalar_bool(one_in(2)) : ts_scalar_int(pick_number());
-    if (one_in(mostly_right ? 100 : 12))
+    if (one_in(my->mostly_right ? 100 : 12))
         s.kind = (uint8_t)(one_in(2) ? below(16) : below(256));
     say_name(argument);
     say("{%d, %" PRId64 "}", s.kind, s.i);
@@ -225,7 +232,7 @@ ts_scalar draw_scalar(const char *argument)
 }
 ts_dtype draw_dtype(const char *argument)
 {
-    int v = one_in(mostly_right ? 40 : 6) ? (int)odd_number()
+    int v = one_in(my->mostly_right ? 40 : 6) ? (int)odd_number()
             : one_in(20)                  ? 250 + below(8)
                                           : below(TS_DTYPE_COUNT);
     say_name(argument);
@@ -234,7 +241,7 @@ ts_dtype draw_dtype(const char *argument)
 }
 ts_device draw_device(const char *argument)
 {
-    ts_device d = !one_in(mostly_right ? 20 : 3) ? TS_DEVICE_CPU
+    ts_device d = !one_in(my->mostly_right ? 20 : 3) ? TS_DEVICE_CPU
                   : one_in(2)                    ? TS_DEVICE_META
                                   : (ts_device){(uint8_t)below(256), (uint8_t)below(256)};
     if (in_world && one_in(2))
@@ -295,7 +302,7 @@ const char *pick_text(void) { return texts[below(TS_COUNTOF(texts))]; }
 
 char *draw_string(const char *argument)
 {
-    const char *text = one_in(mostly_right ? 30 : 8) ? NULL : pick_text();
+    const char *text = one_in(my->mostly_right ? 30 : 8) ? NULL : pick_text();
     say_name(argument);
     say("text %.20s", text ? text : "NULL");
     return (char *)text;
@@ -311,27 +318,27 @@ char *draw_letters(const char *argument)
 
 void draw_count(void)
 {
-    count_of_call = one_in(mostly_right ? 30 : 5) ? (int[]){-1, INT32_MIN, -4, 0}[below(4)]
+    my->count_of_call = one_in(my->mostly_right ? 30 : 5) ? (int[]){-1, INT32_MIN, -4, 0}[below(4)]
                     : one_in(3)                   ? below(ENTRIES + 1)
-                                                  : dims;
-    null_list = some_list = false;
+                                                  : my->dims;
+    my->null_list = my->some_list = false;
 }
-/** Comes after the lists: without one it may be any number. */
+/** Comes after the lists: where all of them are NULL it may be any number. */
 int64_t drawn_count(const char *argument)
 {
-    if (null_list && !some_list && one_in(2))
-        count_of_call = odd_number();
-    say(", %s=%" PRId64, argument, count_of_call);
-    return count_of_call;
+    bool any = my->null_list && !my->some_list && one_in(2);
+    int64_t count = any ? odd_number() : my->count_of_call;
+    say(", %s=%" PRId64, argument, count);
+    return count;
 }
 
 /** Room for a list; NULL now and then. */
 static void *room(const char *argument)
 {
-    void *made_room = one_in(mostly_right ? 60 : 12) ? NULL : arena(ROOM);
+    void *made_room = one_in(my->mostly_right ? 60 : 12) ? NULL : arena(ROOM);
     say_name(argument);
     say("%s", made_room ? "" : "NULL");
-    null_list |= !made_room, some_list |= made_room != NULL;
+    my->null_list |= !made_room, my->some_list |= made_room != NULL;
     return made_room;
 }
 ts_tensor **draw_tensors(const char *argument)
@@ -349,8 +356,8 @@ ts_tensor **draw_tensors(const char *argument)
 ts_tensor **draw_places(const char *argument)
 {
     ts_tensor **list = room(argument);
-    if (list && nplaces < TS_COUNTOF(places))
-        places[nplaces++] = list;
+    if (list && my->nplaces < TS_COUNTOF(my->places))
+        my->places[my->nplaces++] = list;
     return list;
 }
 ts_tensor ***draw_place_list(const char *argument)
@@ -381,7 +388,7 @@ int64_t *draw_ints(const char *argument)
     int64_t *list = room(argument);
     say("[");
     for (int i = 0; list && i < NUMBERS; i++) {
-        list[i] = mostly_right && i < dims && one_in(2) ? shape[i] : pick_number();
+        list[i] = my->mostly_right && i < my->dims && one_in(2) ? my->shape[i] : pick_number();
         if (i < 9)
             say("%s%" PRId64, i ? ", " : "", list[i]);
     }
@@ -414,12 +421,12 @@ ts_scalar *draw_scalar_place(const char *argument)
 void *draw_buffer(const char *argument) { return room(argument); }
 void *draw_memory(const char *argument)
 {
-    static _Alignas(64) char elements[1 << 16];
+    static _Thread_local _Alignas(64) char elements[1 << 16];
     bool none = one_in(12);
     size_t at = one_in(4) ? (size_t)below(16) : 0;
     say_name(argument);
     say(none ? "NULL" : "memory");
-    null_list |= none, some_list |= !none;
+    my->null_list |= none, my->some_list |= !none;
     return none ? NULL : elements + at;
 }
 ts_step_guard *draw_guard(const char *argument)
@@ -451,7 +458,7 @@ ts_node *draw_node(const char *argument)
 
 void *draw_sized(const char *argument, void *options, size_t size)
 {
-    size_t given = !one_in(mostly_right ? 40 : 6)
+    size_t given = !one_in(my->mostly_right ? 40 : 6)
                        ? size
                        : (size_t[]){0, 1, 7, size - 1, size + 1, (size_t)-1}[below(6)];
     if (options)
@@ -470,10 +477,10 @@ void *draw_struct(const char *argument, void *options)
 }
 void *draw_structs(const char *argument, const void *one, size_t size)
 {
-    char *list = one_in(mostly_right ? 60 : 12) ? NULL : arena((ENTRIES + 1) * size);
+    char *list = one_in(my->mostly_right ? 60 : 12) ? NULL : arena((ENTRIES + 1) * size);
     say_name(argument);
     say(list ? "structs" : "NULL");
-    null_list |= !list, some_list |= list != NULL;
+    my->null_list |= !list, my->some_list |= list != NULL;
     for (int i = 0; list && i < ENTRIES; i++)
         memcpy(list + (size_t)i * size, one, size);
     return list;
@@ -483,7 +490,7 @@ ts_value draw_value(const ts_op_arg *p)
 {
     int tag = below(10);
     uint16_t kinds = p->kinds;
-    bool free_choice = one_in(mostly_right ? 100 : 20);
+    bool free_choice = one_in(my->mostly_right ? 100 : 20);
     if (!free_choice && p->optional && one_in(3))
         return say(", %s=none", p->name), ts_value_none();
     for (int k = 0; !free_choice && k < 10 && !(kinds >> tag & 1); k++)
@@ -501,7 +508,7 @@ ts_value draw_value(const ts_op_arg *p)
     }
     case TS_TAG_INTS: {
         int64_t *list = draw_ints(p->name);
-        int n = list ? one_in(2) ? dims : below(NUMBERS) : one_in(2) ? (int)odd_number() : 0;
+        int n = list ? one_in(2) ? my->dims : below(NUMBERS) : one_in(2) ? (int)odd_number() : 0;
         say(" %d", n);
         return ts_value_ints(list, n);
     }

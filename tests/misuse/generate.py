@@ -84,6 +84,15 @@ OPENS = {"ts_autocast_open"}
 OWN_TEXT = {"ts_error_set", "ts_error_set_hint", "ts_kernel_error", "ts_status_of_pointer",
             "ts_open_file", "ts_replace_file", "ts_parse_int", "ts_function_apply",
             "ts_program_begin"}
+# Functions beside operators that only read their tensors, so that other threads may use these too.
+READS = {
+    "ts_ndim", "ts_size", "ts_sizes", "ts_strides", "ts_numel", "ts_dtype_of", "ts_device_of",
+    "ts_is_contiguous", "ts_version", "ts_data", "ts_requires_grad", "ts_is_leaf", "ts_keys_of",
+    "ts_grad_node", "ts_node_name", "ts_node_inputs", "ts_node_outputs", "ts_node_next",
+    "ts_node_leaf", "ts_node_retain", "ts_node_describe", "ts_autograd_write", "ts_backward",
+    "ts_backward_ex", "ts_grad_of", "ts_recompute", "ts_recompute_ex", "ts_trace",
+    "ts_safetensors_save", "ts_npy_save",
+}
 CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
 # What is not called with drawn arguments, by function.
 SKIPPED = {
@@ -129,6 +138,8 @@ class Callers:
             give = ends and OBJECTS[plain] in {"MODULE", "OPTIMIZER", "SCALER", "LOADER", "CSV",
                                                "CHART", "TABLE", "PROGRESS", "RUN", "SAFETENSORS",
                                                "CHECKPOINT", "GRAPH", "STREAM", "EVENT"}
+            if kind == "ts_named_tensors *" and owner != "ts_named_tensors_free":
+                return f'new_object(LIST, "{name}")'  # what it held would be lost
             return f'{"give" if give else "draw"}_object({OBJECTS[plain]}, "{name}")'
         if plain in PLACES:
             return f'draw_buffer("{name}")'
@@ -146,7 +157,8 @@ class Callers:
         """Lines that draw a struct field by field, and the expression that gives it."""
         fields = self.shapes[plain]
         sized = fields[0][1] in ("size", "struct_size")
-        lines = [f"static {plain} a{i}_spare;", f"{plain} *a{i}_room = arena(sizeof *a{i}_room);",
+        lines = [f"static _Thread_local {plain} a{i}_spare;",
+                 f"{plain} *a{i}_room = arena(sizeof *a{i}_room);",
                  f"a{i}_room = a{i}_room ? a{i}_room : &a{i}_spare;"]
         for kind, field in fields[1:] if sized else fields:
             if field == "stop" or (plain, field) == ("ts_op_description", "args"):
@@ -206,12 +218,21 @@ class Callers:
         else:
             end = f"(void){call}; end_nothing()"
         lines.append(f'begin("{function}", {flags(function)}); {end};')
+        if f"{function} child" in GIVEN:
+            child = [name for _, name in params].index("child")
+            lines.append(f"if (a0 == a{child})\n        add_object(MODULE, a0);  // not freed")
         return lines, needs
 
 
 def is_count(kind, name):
     return kind in ("int", "int64_t", "size_t") and \
         re.match(r"(n(dims?|\w*s|\w|metadata)?|m|chunks|count|room|argc)$", name) is not None
+
+
+def reads(header, function):
+    """Whether the tensors of a call are read alone."""
+    operator = pathlib.Path(header).parent.name == "ops"
+    return function in READS or operator and not function.endswith(("_", "_out"))
 
 
 def flags(function):
@@ -224,18 +245,19 @@ def flags(function):
 def main():
     out, *headers = sys.argv[1:]
     callers = Callers(headers)
-    functions, rows, skipped = [], [], set(SKIPPED)
+    functions, rows, skipped = [], [], set(SKIPPED) | READS
     for header in headers:
         for result, function, params in declared(header):
+            skipped.discard(function)
             if function in SKIPPED:
-                skipped.discard(function)
                 continue
             lines, needs = callers.caller(result, function, params)
             number = len(rows)
             functions.append(f"static void call_{number}(void)\n{{\n    " + "\n    ".join(lines)
                              + "\n}")
             world = function in WORLD or "ts_register_" in function and "hook" not in function
-            rows.append(f'    {{call_{number}, "{function}", {needs}, {str(world).lower()}}},')
+            rows.append(f'    {{call_{number}, "{function}", {needs}, {str(world).lower()}, '
+                        f'{str(reads(header, function)).lower()}}},')
     if skipped:
         sys.exit("generate.py: no such function: " + ", ".join(sorted(skipped)))
     table = ["static const drawn_call calls[] = {", *rows, "};"]

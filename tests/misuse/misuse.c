@@ -4,9 +4,11 @@
  *
  * generate.py writes a caller for each function that the headers declare; operators are called by
  * ts_call_boxed() too, from the table. Most calls stand alone. Some are made in a row, with
- * tensors, objects and scopes in common, some of them in a second thread; and some rows in a
- * process of their own, where they may change the registry and what else is global. Every row is
- * made from its seed and number alone, so `--seed S --from K --calls 1` makes it again.
+ * tensors, objects and scopes in common, some of them in a second thread; some in several threads
+ * at once, over tensors, graphs and files that all read; and some rows in a process of their own,
+ * where they may change the registry and what else is global. Every row is made from its seed and
+ * number alone, so `--seed S --from K --calls 1` makes it again; the order in which threads meet
+ * is the machine's.
  *
  * A call must not crash, hang or take much memory. One that fails leaves a record with a code and a
  * printable message that begins with the name of a function, and changes no tensor, no place for a
@@ -16,6 +18,7 @@
 // SPDX-License-Identifier: MIT
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,6 +37,8 @@
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
+#elif __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
 #endif
 #endif
 
@@ -42,6 +47,7 @@ typedef struct drawn_call {
     const char *name;
     object_kind needs; /* a call in flight; KINDS: none */
     bool world;        /* changes what is global */
+    bool reads;        /* its tensors may be in use in other threads too */
 } drawn_call;
 
 /** What is said of a function. */
@@ -55,21 +61,21 @@ enum {
 
 static uint64_t seed = 1;
 static int64_t call_number;
-static char words[4096];
-static size_t used;
 static int out = 2; /* for findings: the library has /dev/null */
-char name[64];
-bool disturbed, unbalanced, in_world;
+hand hands[HANDS];
+_Thread_local hand *my = &hands[0];
+bool in_world;
 
 void say(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(words + used, sizeof words - used, format, args);
+    int n = vsnprintf(my->words + my->used, sizeof my->words - my->used, format, args);
     va_end(args);
-    used += (size_t)n < sizeof words - used ? (size_t)n : sizeof words - used - 1;
+    size_t room = sizeof my->words - my->used;
+    my->used += (size_t)n < room ? (size_t)n : room - 1;
 }
-void say_name(const char *argument) { say("%s%s=", used ? ", " : "", argument); }
+void say_name(const char *argument) { say("%s%s=", my->used ? ", " : "", argument); }
 
 void say_tensor(const ts_tensor *t)
 {
@@ -82,17 +88,25 @@ void say_tensor(const ts_tensor *t)
             ts_device_of(t).backend ? " meta" : "", ts_requires_grad(t) ? " grad" : "");
 }
 
-/** Writes what is under way, where a signal handler may. */
-static void write_call(const char *what)
+static void write_hand(const char *what, const hand *h)
 {
-    static char text[sizeof words + 2304];
+    char text[sizeof h->words + 2304];
     int n = snprintf(text, sizeof text, "%s: --seed %" PRIu64 " --from %" PRId64
-                     " --calls 1: %s(%s)\n", what, seed, call_number, name, words);
-    for (char *p = text; p < text + n - 1; p++) /* drawn texts are not for a terminal */
+                     " --calls 1: %s(%s)\n", what, seed, call_number, h->name, h->words);
+    for (char *p = text; p[1]; p++) /* drawn texts are not for a terminal */
         if ((unsigned char)*p < ' ' || *p == 127)
             *p = '?';
     if (write(out, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
         _exit(3);
+}
+
+/** Writes what is under way, in other threads too, where a signal handler may. */
+static void write_call(const char *what)
+{
+    write_hand(what, my);
+    for (const hand *h = hands; h < hands + HANDS; h++)
+        if (h != my && atomic_load(&h->working))
+            write_hand("at the same time", h);
 }
 
 static void crashed(int signal_number)
@@ -102,7 +116,7 @@ static void crashed(int signal_number)
     raise(signal_number == SIGALRM ? SIGABRT : signal_number);
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 void __sanitizer_set_death_callback(void (*callback)(void));
 void __sanitizer_set_report_fd(void *fd);
 static void reported(void) { write_call("sanitizer"); }
@@ -119,23 +133,25 @@ void __ubsan_on_report(void)
 /* ----------------------------------------------------------------------------- findings ---- */
 
 static bool keep_going;
-static int64_t findings;
+static _Atomic int64_t findings;
 
 void finding(const char *format, ...)
 {
+    static atomic_flag ending = ATOMIC_FLAG_INIT;
     char text[2048];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    while (!keep_going && atomic_flag_test_and_set(&ending))
+        pause(); /* another thread ends the process */
     write_call(text);
     findings++;
     if (keep_going)
         return;
-    if (in_world)
-        _exit(1);
-    end_objects();
-    exit(1);
+    if (!in_world)
+        end_objects();
+    _exit(1);
 }
 
 /* -------------------------------------------------------------------------------- oracle ---- */
@@ -152,35 +168,27 @@ static uint64_t checksum(const ts_tensor *t)
     return h;
 }
 
-static ts_modes first_modes; /* of the thread: a row leaves none that it changed */
-
-/** The calls that are under way: one, and those that callbacks make in it. */
-static struct {
-    ts_modes modes;
-    char name[64];
-    int flags;
-} under_way[4];
-static int nunder_way, nnoted;
-
 /** Arguments are drawn: what they hold is noted, and what is to be dead dies. */
 static void begin(const char *function, int flags)
 {
-    snprintf(name, sizeof name, "%s", function);
-    snprintf(under_way[nunder_way].name, sizeof name, "%s", function);
-    under_way[nunder_way].modes = ts_tls.modes;
-    under_way[nunder_way++].flags = flags;
-    if (nunder_way == 1) {
-        disturbed = unbalanced = false;
-        nnoted = nmade;
-        for (int i = 0; i < nmade; i++) {
-            made[i].version = ts_version(made[i].t);
-            made[i].sum = made[i].base ? checksum(made[i].base) : 0;
+    snprintf(my->name, sizeof my->name, "%s", function);
+    snprintf(my->under_way[my->nunder_way].name, sizeof my->name, "%s", function);
+    my->under_way[my->nunder_way].modes = ts_tls.modes;
+    my->under_way[my->nunder_way++].flags = flags;
+    if (my->nunder_way == 1) {
+        my->disturbed = my->unbalanced = false;
+        my->nnoted = my->nmade;
+        for (int i = 0; i < my->nmade; i++) {
+            my->made[i].version = ts_version(my->made[i].t);
+            my->made[i].sum = my->made[i].base ? checksum(my->made[i].base) : 0;
         }
     }
-    for (; ndying; ndying--)
-        ts_drop(dying[ndying - 1]);
+    for (; my->ndying; my->ndying--)
+        ts_drop(my->dying[my->ndying - 1]);
     ts_error_clear();
-    ts_alloc_fault = too_large;
+    if (ts_alloc_fault != too_large) /* threads read it */
+        ts_alloc_fault = too_large;
+    my->sharing = false; /* what callbacks draw is the thread's own */
 }
 
 /** Text that a terminal shows as it is: UTF-8 without control and bidi characters. */
@@ -221,19 +229,19 @@ static void check_failure(ts_status status, int flags)
     else if ((!message[0] && !(flags & OWN_TEXT)) || !printable(message) ||
              !printable(ts_error_hint()))
         finding("a message that is no printable text: %s", message);
-    else if (!(flags & OWN_TEXT) && !disturbed && code != TS_ERR_MEMORY &&
+    else if (!(flags & OWN_TEXT) && !my->disturbed && code != TS_ERR_MEMORY &&
              (strncmp(message, op, n) != 0 || !strspn(message, word) ||
               strncmp(message + strspn(message, word), ": ", 2) != 0))
         finding("a message that does not begin with its function: %s", message);
-    if (nunder_way || disturbed)
+    if (my->nunder_way || my->disturbed)
         return;
     if (!places_are_empty())
         finding("a result of a call that failed: %s", message);
     if (code == TS_ERR_MEMORY)
         return; /* it may come from the middle of a kernel */
-    for (int i = 0; i < nnoted; i++)
-        if (ts_version(made[i].t) != made[i].version ||
-            (made[i].base && checksum(made[i].base) != made[i].sum))
+    for (int i = 0; i < my->nnoted; i++)
+        if (ts_version(my->made[i].t) != my->made[i].version ||
+            (my->made[i].base && checksum(my->made[i].base) != my->made[i].sum))
             finding("an argument was changed by a call that failed: %s", message);
 }
 
@@ -246,39 +254,40 @@ static void check_result(ts_tensor *t)
         n *= ts_sizes(t)[d];
     if (ts_ndim(t) > TS_MAX_DIMS || n != ts_numel(t))
         finding("a result whose sizes are wrong");
-    static char copy[1 << 16];
+    static _Thread_local char copy[1 << 16];
     size_t bytes = (size_t)n * ts_dtype_size(ts_dtype_of(t));
     if (ts_device_of(t).backend != TS_KEY_CPU || n <= 0 || n > 4096 || bytes > sizeof copy)
         return;
-    ts_tls.modes = first_modes; /* masks may be drawn */
+    ts_tls.modes = my->first_modes; /* masks may be drawn */
     ts_status status = ts_copy_to(t, copy, bytes);
     ts_tls.modes = drawn;
     if (status != TS_OK && status != TS_ERR_MEMORY)
         finding("a result that cannot be read: %s", ts_error_message());
 }
 
-static int64_t succeeded, failed;
+static _Atomic int64_t succeeded, failed;
 
 /** The end of a call; true when it succeeded. */
 static bool ended(ts_status status)
 {
-    nunder_way--;
-    const ts_modes *before = &under_way[nunder_way].modes;
-    int flags = under_way[nunder_way].flags;
-    snprintf(name, sizeof name, "%s", under_way[nunder_way].name);
+    my->nunder_way--;
+    const ts_modes *before = &my->under_way[my->nunder_way].modes;
+    int flags = my->under_way[my->nunder_way].flags;
+    snprintf(my->name, sizeof my->name, "%s", my->under_way[my->nunder_way].name);
+    (*(status == TS_OK ? &succeeded : &failed))++;
     if (status != TS_OK)
-        failed++, check_failure(status, flags);
-    else
-        succeeded++;
-    if (status == TS_OK && ts_error_code() != TS_OK && !disturbed && !(flags & OWN_TEXT))
+        check_failure(status, flags);
+    if (status == TS_OK && ts_error_code() != TS_OK && !my->disturbed && !(flags & OWN_TEXT))
         finding("a success that leaves the record of a failure: %s", ts_error_message());
-    if (flags & MODES && nunder_way)
-        unbalanced = true;
-    if (!unbalanced && !(flags & (status == TS_OK ? MODES : OPENS)) &&
+    if (flags & MODES && my->nunder_way)
+        my->unbalanced = true;
+    if (!my->unbalanced && !(flags & (status == TS_OK ? MODES : OPENS)) &&
         memcmp(before, &ts_tls.modes, sizeof *before) != 0)
         finding("a call that changed the thread's modes");
-    forget_places();
-    collect_places();
+    if (!my->nunder_way) { /* else the outer call has yet to write to its places */
+        forget_places();
+        collect_places();
+    }
     return status == TS_OK;
 }
 
@@ -289,18 +298,18 @@ static void backward_of(ts_tensor *t)
         return;
     ts_backward_opts opts = {
         .size = sizeof opts, .retain_graph = one_in(2), .create_graph = one_in(4)};
-    snprintf(name, sizeof name, "backward of %.40s", under_way[nunder_way].name);
-    nnoted = nmade;
-    for (int i = 0; i < nmade; i++) { /* the call itself may have changed them */
-        made[i].version = ts_version(made[i].t);
-        made[i].sum = made[i].base ? checksum(made[i].base) : 0;
+    snprintf(my->name, sizeof my->name, "backward of %.40s", my->under_way[my->nunder_way].name);
+    my->nnoted = my->nmade;
+    for (int i = 0; i < my->nmade; i++) { /* the call itself may have changed them */
+        my->made[i].version = ts_version(my->made[i].t);
+        my->made[i].sum = my->made[i].base ? checksum(my->made[i].base) : 0;
     }
     ts_error_clear();
     ts_status status = ts_backward_ex(t, ones, &opts);
     if (status != TS_OK)
         check_failure(status, OWN_TEXT);
-    for (int i = 0; !nunder_way && i < nmade; i++)
-        ts_zero_grad(made[i].t);
+    for (int i = my->nborrowed; !my->nunder_way && i < my->nmade; i++)
+        ts_zero_grad(my->made[i].t);
 }
 
 static void end_status(ts_status status) { ended(status); }
@@ -330,9 +339,12 @@ static void boxed(void)
     int op = below(ts_op_count());
     const ts_schema *s = &ts_ops[op].schema;
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
-    for (int i = 0; i < s->nargs; i++)
+    for (int i = 0; i < s->nargs; i++) {
+        my->sharing = my->nborrowed && !s->args[i].written;
         args[i] = draw_value(&(ts_op_arg){s->args[i].name, s->args[i].kinds, s->args[i].optional,
                                           s->args[i].written});
+    }
+    my->sharing = false;
     int given = 0;
     for (int i = 0; i < TS_MAX_RETS; i++) {
         rets[i] = ts_value_none();
@@ -372,7 +384,6 @@ static void boxed(void)
 /* --------------------------------------------------------------------------------- a call ---- */
 
 static const char *only; /* the one function that is called */
-static int nesting;
 
 /** Memory for a kernel is taken and given. */
 static void scratch(void)
@@ -395,7 +406,7 @@ static void one_call(void)
             dprintf(out, "misuse: no function %s\n", only);
             exit(2);
         }
-    } else if (one_in(nesting ? 2 : 3)) {
+    } else if (one_in(my->nesting ? 2 : 3)) {
         which = -1;
     } else {
         for (int tries = 0; tries < 8; tries++) {
@@ -409,28 +420,30 @@ static void one_call(void)
     if (which < 0)
         one_in(200) ? scratch() : boxed();
     else if ((!calls[which].world || in_world) &&
-             (calls[which].needs == KINDS || any_object(calls[which].needs)))
+             (calls[which].needs == KINDS || any_object(calls[which].needs))) {
+        my->sharing = my->nborrowed && calls[which].reads;
         calls[which].run();
+    }
 }
 
 void nested_call(void)
 {
-    if (nesting >= 2 || !nunder_way || nunder_way >= 3)
+    if (my->nesting >= 2 || !my->nunder_way || my->nunder_way >= 3)
         return;
-    nesting++;
+    my->nesting++;
     say(" {");
-    char outer[sizeof name];
-    memcpy(outer, name, sizeof name);
+    char outer[sizeof my->name];
+    memcpy(outer, my->name, sizeof outer);
     one_call();
-    memcpy(name, outer, sizeof name);
+    memcpy(my->name, outer, sizeof outer);
     say("} ");
-    nesting--;
+    my->nesting--;
 }
 
 /** A call in a thread of its own, which ends inside of its scopes. */
-static void *in_thread(void *ignored)
+static void *in_thread(void *of_row)
 {
-    (void)ignored;
+    my = of_row;
     static _Thread_local ts_scope scope;
     if (one_in(2))
         ts_scope_enter(&scope, "thread");
@@ -443,7 +456,7 @@ static void row(int ncalls)
 {
     for (int i = 0; i < ncalls; i++) {
         pthread_t thread;
-        if (held && one_in(16) && pthread_create(&thread, NULL, in_thread, NULL) == 0)
+        if (my->held && one_in(16) && pthread_create(&thread, NULL, in_thread, my) == 0)
             pthread_join(thread, NULL);
         else
             one_call();
@@ -466,42 +479,109 @@ static void world(void)
     expect_files();
     if (child < 0 || waitpid(child, &status, 0) < 0 || status == 0)
         return;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 1)
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 1) {
         finding("a process that ended with %s %d", WIFSIGNALED(status) ? "signal" : "status",
                 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    else if (findings++, !keep_going) {
+        return;
+    }
+    findings++;
+    if (!keep_going) {
         end_objects();
         exit(1);
     }
 }
+
+/** Makes the random numbers and what is drawn by them anew. */
+static void begin_row(int thread)
+{
+    my->state = seed * 0x2545f4914f6cdd1du ^ (uint64_t)call_number * 0x9e3779b97f4a7c15u ^
+                (uint64_t)thread * 0xd6e8feb86659fd93u;
+    next();
+    my->used = 0;
+    my->words[0] = 0;
+    my->nesting = my->nunder_way = 0;
+    my->disturbed = my->unbalanced = false;
+    snprintf(my->name, sizeof my->name, "arguments of a call");
+    ts_rng_set_state((ts_rng_state){7, (uint64_t)thread << 32});
+}
+
+/* Threads that begin at the same moment. */
+static _Atomic bool started;
+
+static void *beside_others(void *hand_of_thread)
+{
+    my = hand_of_thread;
+    my->first_modes = ts_tls.modes;
+    atomic_store(&my->working, true);
+    while (!atomic_load(&started))
+        sched_yield();
+    {
+        TS_SCOPE; /* what the inner one keeps */
+        TS_SCOPE;
+        begin_row((int)(my - hands));
+        my->held = true;
+        begin_drawing();
+        borrow_tensors(&hands[0]);
+        borrow_objects(&hands[0]);
+        ts_tensor *one = my->nmade ? ts_retain(my->made[below(my->nmade)].t) : NULL;
+        for (int ncalls = 2 + below(4); ncalls; ncalls--)
+            one_call();
+        ts_release(one);
+        forget_places();
+        give_up_objects();
+        give_up_tensors();
+    }
+    ts_tls.modes = my->first_modes;
+    ts_autocast_clear_cache();
+    atomic_store(&my->working, false);
+    return NULL;
+}
+
+/** Calls in several threads at once, which share tensors that all only read, graphs and files. */
+static void together(void)
+{
+    pthread_t threads[HANDS];
+    int n = 2 + below(HANDS - 2), there = 0;
+    my->nunder_way = 0;
+    ts_alloc_fault = too_large;
+    make_tensors(2 + below(5));
+    make_shared_objects();
+    snprintf(my->name, sizeof my->name, "%d threads", n);
+    atomic_store(&started, false);
+    for (; there < n; there++)
+        if (pthread_create(&threads[there], NULL, beside_others, &hands[1 + there]) != 0)
+            break;
+    atomic_store(&started, true);
+    while (there)
+        pthread_join(threads[--there], NULL);
+}
+
+static bool only_together;
+/** Of 512 numbers: 0 is a process of its own, then rows in one thread, rows in several, calls. */
+enum { SECOND_ROWS = 48, OTHER_ROWS = 56 };
 
 static void call_once(void)
 {
     TS_SCOPE; /* what the inner one keeps */
     {
         TS_SCOPE;
-        state = seed * 0x2545f4914f6cdd1du ^ (uint64_t)call_number * 0x9e3779b97f4a7c15u;
-        next();
-        used = 0;
-        words[0] = 0;
-        nesting = nunder_way = 0;
-        disturbed = unbalanced = false;
-        int what = below(512);
-        held = what < 48;
+        begin_row(0);
+        int what = only_together ? SECOND_ROWS : below(512);
+        my->held = what < OTHER_ROWS;
         begin_drawing();
-        ts_rng_set_state((ts_rng_state){7, 0});
-        snprintf(name, sizeof name, "arguments of a call");
         if (what == 0)
             world();
+        else if (what >= SECOND_ROWS && my->held)
+            together();
         else
-            row(held ? 2 + below(7) : 1);
+            row(my->held ? 2 + below(7) : 1);
         ts_alloc_fault = NULL;
         forget_places();
         give_up_objects();
         give_up_tensors();
     }
     ts_alloc_fault = NULL;
-    ts_tls.modes = first_modes;
+    ts_tls.modes = my->first_modes;
     ts_error_clear();
 }
 
@@ -525,13 +605,15 @@ static void call(int64_t number)
 /* ----------------------------------------------------------------------------------- main ---- */
 
 static const char usage[] =
-    "usage: %s [--seed S] [--calls N] [--from K] [--seconds T] [--only FUNCTION] [--keep-going]\n"
+    "usage: %s [--seed S] [--calls N] [--from K] [--seconds T] [--only FUNCTION] [--together]\n"
+    "          [--keep-going]\n"
     "Calls public functions with drawn arguments and judges what comes back.\n"
     "  --seed S         row of calls (1)\n"
     "  --calls N        how many (100000)\n"
     "  --from K         number of the first (0)\n"
     "  --seconds T      end after T seconds (no end)\n"
     "  --only FUNCTION  call this function alone\n"
+    "  --together       rows in several threads at once alone\n"
     "  --keep-going     print all findings that are no crash\n";
 
 static double now(void)
@@ -551,6 +633,8 @@ int main(int argc, char **argv)
             return printf(usage, argv[0]) < 0;
         if (strcmp(argv[i], "--keep-going") == 0)
             keep_going = true;
+        else if (strcmp(argv[i], "--together") == 0)
+            only_together = true;
         else if (value && strcmp(argv[i], "--seed") == 0)
             seed = strtoull(argv[++i], NULL, 10);
         else if (value && strcmp(argv[i], "--calls") == 0)
@@ -571,9 +655,9 @@ int main(int argc, char **argv)
     dup2(fileno(stream), 1);
     dup2(fileno(stream), 2);
     ts_set_num_threads(1);
-    first_modes = ts_tls.modes;
+    my->first_modes = ts_tls.modes;
     begin_objects();
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     __sanitizer_set_report_fd((void *)(intptr_t)dup(out)); /* UBSan's first report closes it */
     __sanitizer_set_death_callback(reported);
     signal(SIGALRM, crashed);

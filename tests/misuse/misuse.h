@@ -8,10 +8,12 @@
 #define TS_TESTS_MISUSE_H
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/tensor.h"
+#include "core/thread.h"
 #include "include/tessera/tessera.h"
 
 enum {
@@ -20,10 +22,11 @@ enum {
     ENTRIES = 8,          /* of a list of tensors */
     NUMBERS = 16,         /* of a list of integers, more than a tensor has dims */
     ROOM = 2048,          /* bytes of a place for results */
-    MADE = 160            /* tensors of a call */
+    MADE = 160,           /* tensors of a call */
+    HANDS = 5             /* the main thread, and those of a row in several */
 };
 
-/* -------------------------------------------------------------------------------- draw.c ---- */
+/* --------------------------------------------------------------------------------- hands ---- */
 
 /** A tensor of the call, and what it held before. */
 typedef struct made_tensor {
@@ -32,16 +35,80 @@ typedef struct made_tensor {
     uint32_t version;
 } made_tensor;
 
-extern uint64_t state; /* of the random numbers */
-extern made_tensor made[MADE];
-extern int nmade;
-extern ts_tensor *dying[4]; /* released when all arguments are drawn */
-extern int ndying;
-extern int64_t shape[TS_MAX_DIMS]; /* around which the tensors of a call are drawn */
-extern int dims;
-extern ts_dtype common;
-extern bool mostly_right, dead_allowed;
-extern bool held; /* tensors live as long as the row of calls that shares them */
+/** What the library makes and its caller ends, or what stands for a call in flight. */
+typedef enum object_kind {
+    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
+    GRAPH, LIST, KEPT, KEPT_NODE, HOOK, REGISTRATION, STREAM, EVENT, SCOPE, REGION, LOCALE, FRAME,
+    RULE_CALL, FUNCTION_CALL, KINDS
+} object_kind;
+
+typedef struct object {
+    object_kind kind;
+    void *p;
+} object;
+
+/** All that a row of calls draws and is judged by; each of several threads at once has its own. */
+typedef struct hand {
+    uint64_t state; /* of the random numbers */
+    _Atomic bool working;
+
+    /* the call in words */
+    char name[64]; /* of the function that is called */
+    char words[4096];
+    size_t used;
+
+    /* tensors, around a shape; the first nborrowed belong to another hand */
+    made_tensor made[MADE];
+    int nmade, nborrowed;
+    bool sharing;        /* the argument to be drawn may be a borrowed one: it is read */
+    ts_tensor *dying[4]; /* released when all arguments are drawn */
+    int ndying;
+    int64_t shape[TS_MAX_DIMS];
+    int dims;
+    ts_dtype common;
+    bool mostly_right;
+    bool held; /* tensors live as long as the row of calls that shares them */
+
+    /* plain arguments */
+    _Alignas(64) char memory[1 << 19];
+    size_t taken;
+    int64_t count_of_call;
+    bool null_list, some_list;
+    ts_tensor **places[32];
+    int nplaces;
+
+    /* objects, of which the first nlent belong to another hand, and files */
+    object objects[64];
+    int nobjects, nlent;
+    struct {
+        object_kind kind;
+        void **place;
+    } object_places[16];
+    int nobject_places;
+    int *descriptors[16];
+    int ndescriptors;
+    char folder[80];
+    bool used_folder;
+    int files;
+
+    /* calls under way: one, and those that callbacks make in it */
+    struct {
+        ts_modes modes;
+        char name[64];
+        int flags;
+    } under_way[4];
+    int nunder_way, nnoted, nesting;
+    bool disturbed;       /* a callback made calls of its own */
+    bool unbalanced;      /* a callback left modes or scopes as it should not */
+    ts_modes first_modes; /* of the thread: a row leaves none that it changed */
+} hand;
+
+extern hand hands[HANDS];      /* the first is the main thread's */
+extern _Thread_local hand *my;
+
+/* -------------------------------------------------------------------------------- draw.c ---- */
+
+extern bool dead_allowed;
 extern FILE *stream;
 
 uint64_t next(void);
@@ -54,6 +121,10 @@ double pick_double(void);
 ts_tensor *pick_tensor(void);
 const char *pick_text(void);
 
+/** Makes tensors for several threads. */
+void make_tensors(int n);
+/** Tensors drawn from here on are like the owner's; those that are read may be the owner's. */
+void borrow_tensors(const hand *owner);
 /** Before a call: draws what its tensors are alike in. */
 void begin_drawing(void);
 /** Memory of the call, all zero and at a multiple of 16; NULL when there is no more. */
@@ -113,13 +184,6 @@ void *draw_structs(const char *argument, const void *one, size_t size);
 
 /* ----------------------------------------------------------------------------- objects.c ---- */
 
-/** What the library makes and its caller ends, or what stands for a call in flight. */
-typedef enum object_kind {
-    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
-    GRAPH, LIST, KEPT, KEPT_NODE, HOOK, REGISTRATION, STREAM, EVENT, SCOPE, REGION, LOCALE, FRAME,
-    RULE_CALL, FUNCTION_CALL, KINDS
-} object_kind;
-
 /** The folder in which all files are, and what is made once. */
 void begin_objects(void);
 void end_objects(void);
@@ -128,9 +192,14 @@ void expect_files(void);
 /** What the calls of a row made ends with it. */
 void give_up_objects(void);
 void add_object(object_kind kind, const void *object);
+/** Objects that several threads may use at once. */
+void make_shared_objects(void);
+void borrow_objects(const hand *owner);
 /** One of the row's objects, a new one, or NULL. */
 void *draw_object(object_kind kind, const char *argument);
-/** The same, to be ended by the call. */
+/** One that no call has filled, or NULL. */
+void *new_object(object_kind kind, const char *argument);
+/** One of the row's objects, to be ended by the call. */
 void *give_object(object_kind kind, const char *argument);
 /** A place that receives an object or a descriptor, which the row then ends. */
 void *draw_object_place(object_kind kind, const char *argument);
@@ -175,9 +244,6 @@ ts_vjp_rule draw_rule(const char *argument);
 
 /* ------------------------------------------------------------------------------ misuse.c ---- */
 
-extern char name[64]; /* of the function that is called */
-extern bool disturbed;  /* a callback made calls of its own */
-extern bool unbalanced; /* a callback left modes or scopes as it should not */
 extern bool in_world;   /* in a process of its own, where what is global may change */
 
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);

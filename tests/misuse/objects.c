@@ -17,8 +17,7 @@
 
 /* --------------------------------------------------------------------------------- files ---- */
 
-static char top[64], folder[80]; /* the process's folder; in it that of a call's files */
-static bool used_folder;
+static char top[64]; /* the process's folder, with one for each hand */
 
 static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *walk)
 {
@@ -27,12 +26,12 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
 }
 static void empty_folder(void)
 {
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-    mkdir(folder, 0777);
-    used_folder = false;
+    nftw(my->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    mkdir(my->folder, 0777);
+    my->used_folder = false;
 }
 
-void expect_files(void) { used_folder = true; }
+void expect_files(void) { my->used_folder = true; }
 
 static bool ours(const char *path)
 {
@@ -72,8 +71,8 @@ static const char *in_folder(const char *file)
 {
     char *path = arena(512);
     if (!path)
-        return folder;
-    snprintf(path, 512, "%s/%s", folder, file);
+        return my->folder;
+    snprintf(path, 512, "%s/%s", my->folder, file);
     return path;
 }
 static void keep_good(int which, const char *path)
@@ -104,8 +103,10 @@ void begin_objects(void)
         perror(top);
         exit(2);
     }
-    snprintf(folder, sizeof folder, "%s/call", top);
-    mkdir(folder, 0777);
+    for (int i = 0; i < HANDS; i++) {
+        snprintf(hands[i].folder, sizeof hands[i].folder, "%s/%d", top, i);
+        mkdir(hands[i].folder, 0777);
+    }
     real_files = ts_files;
     ts_files.open = our_open, ts_files.rename = our_rename, ts_files.unlink = our_unlink;
     ts_files.mkdir = our_mkdir, ts_files.rmdir = our_rmdir, ts_files.fsync = no_fsync;
@@ -129,9 +130,9 @@ void end_objects(void) { nftw(top, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 /** Which of the files the function would like. */
 static int liked(void)
 {
-    return strstr(name, "npy")      ? NPY_FILE
-           : strstr(name, "csv")    ? CSV_FILE
-           : strstr(name, "loader") ? TOKENS_FILE
+    return strstr(my->name, "npy")      ? NPY_FILE
+           : strstr(my->name, "csv")    ? CSV_FILE
+           : strstr(my->name, "loader") ? TOKENS_FILE
                                     : TENSORS_FILE;
 }
 
@@ -147,13 +148,12 @@ static const char *good_checkpoint(const char *dir)
 
 char *draw_path(const char *argument)
 {
-    static int number;
     char file[32], *path;
-    bool ours_made = strstr(name, "checkpoint") || strstr(name, "training");
-    int what = one_in(mostly_right ? 4 : 2) ? below(20) : ours_made ? 18 : 20;
-    used_folder = true;
-    number = (number + 1) % 100;
-    snprintf(file, sizeof file, "f%d", number);
+    bool ours_made = strstr(my->name, "checkpoint") || strstr(my->name, "training");
+    int what = one_in(my->mostly_right ? 4 : 2) ? below(20) : ours_made ? 18 : 20;
+    my->used_folder = true;
+    my->files = (my->files + 1) % 100;
+    snprintf(file, sizeof file, "f%d", my->files);
     path = (char *)in_folder(file);
     int which = one_in(4) ? below(GOOD_FILES) : liked();
     char bytes[sizeof good[0].bytes];
@@ -190,10 +190,10 @@ char *draw_path(const char *argument)
     case 13: memset(path + strlen(path), 'n', 300); break;
     case 14: strcat(path, "/no/such"); break;
     case 15: strcat(path, "/"); break;
-    case 16: path = folder; break;
+    case 16: path = my->folder; break;
     case 17: break;
     case 18: good_checkpoint(path); break;
-    case 19: strcat(good_checkpoint(path) ? path : folder, "/checkpoints/2"); break;
+    case 19: strcat(good_checkpoint(path) ? path : my->folder, "/checkpoints/2"); break;
     default: write_bytes(path, bytes, size);
     }
     say_name(argument);
@@ -203,34 +203,21 @@ char *draw_path(const char *argument)
 
 /* ------------------------------------------------------------------------------- objects ---- */
 
-static struct object {
-    object_kind kind;
-    void *p;
-} objects[64];
-static int nobjects;
-static struct {
-    object_kind kind;
-    void **place, *old;
-} object_places[16];
-static int nobject_places;
-static int *descriptors[16];
-static int ndescriptors;
-
 void add_object(object_kind kind, const void *p)
 {
-    if (p && nobjects < TS_COUNTOF(objects))
-        objects[nobjects++] = (struct object){kind, (void *)p};
+    if (p && my->nobjects < TS_COUNTOF(my->objects))
+        my->objects[my->nobjects++] = (object){kind, (void *)p};
 }
 
 bool any_object(object_kind kind)
 {
-    for (int i = 0; i < nobjects; i++)
-        if (objects[i].kind == kind)
+    for (int i = 0; i < my->nobjects; i++)
+        if (my->objects[i].kind == kind)
             return true;
     return false;
 }
 
-static void end_object(struct object o)
+static void end_object(object o)
 {
     switch (o.kind) {
     case MODULE: ts_module_free(o.p); break;
@@ -255,13 +242,20 @@ static void end_object(struct object o)
 
 void give_up_objects(void)
 {
-    while (nobjects)
-        end_object(objects[--nobjects]);
-    for (nobject_places = 0; ndescriptors; ndescriptors--)
-        if (*descriptors[ndescriptors - 1] > 2)
-            close(*descriptors[ndescriptors - 1]);
-    if (used_folder)
+    while (my->nobjects > my->nlent)
+        end_object(my->objects[--my->nobjects]);
+    my->nobjects = my->nlent = 0;
+    for (my->nobject_places = 0; my->ndescriptors; my->ndescriptors--)
+        if (*my->descriptors[my->ndescriptors - 1] > 2)
+            close(*my->descriptors[my->ndescriptors - 1]);
+    if (my->used_folder)
         empty_folder();
+}
+
+void borrow_objects(const hand *owner)
+{
+    memcpy(my->objects, owner->objects, (size_t)owner->nobjects * sizeof *my->objects);
+    my->nobjects = my->nlent = owner->nobjects;
 }
 
 static ts_status small_part(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
@@ -296,29 +290,29 @@ static void *make_object(object_kind kind)
     case SCALER: return ts_grad_scaler_new(NULL);
     case LOADER:
         write_bytes(in_folder("tokens"), good[TOKENS_FILE].bytes, good[TOKENS_FILE].size);
-        used_folder = true;
+        my->used_folder = true;
         return ts_loader_open(in_folder("tokens"),
                               TS_OPTS(ts_loader_opts, .batch = 2, .length = 4, .dtype = TS_U8,
                                       .no_thread = !one_in(20)));
-    case CSV: return used_folder = true, ts_csv_create(in_folder("log"), columns, 2);
+    case CSV: return my->used_folder = true, ts_csv_create(in_folder("log"), columns, 2);
     case CHART: return ts_chart_new(NULL);
     case TABLE: return ts_text_table_new(table_columns, 2);
     case PROGRESS:
         return ts_progress_new(below(20), TS_OPTS(ts_progress_opts, .stream = stream,
                                                   .mode = (ts_progress_mode)below(4)));
-    case RUN: return used_folder = true, ts_run_open(in_folder("run"), NULL);
+    case RUN: return my->used_folder = true, ts_run_open(in_folder("run"), NULL);
     case SAFETENSORS:
-        used_folder = true;
+        my->used_folder = true;
         write_bytes(in_folder("st"), good[TENSORS_FILE].bytes, good[TENSORS_FILE].size);
         return ts_safetensors_open(in_folder("st"), NULL);
     case CHECKPOINT: {
         ts_checkpoint *found = NULL;
-        used_folder = true;
+        my->used_folder = true;
         ts_checkpoint_find(good_checkpoint(in_folder("dir")), &found);
         return found;
     }
     case GRAPH:
-        t = ts_ones(shape, dims, TS_F32);
+        t = ts_ones(my->shape, my->dims, TS_F32);
         ts_trace(small_part, NULL, &t, 1, &out, 1, &graph);
         return graph;
     case LIST: return arena(sizeof(ts_named_tensors));
@@ -330,32 +324,43 @@ static void *make_object(object_kind kind)
     }
 }
 
-static int pick_object(object_kind kind)
+/** One from `first` on. */
+static int pick_object(object_kind kind, int first)
 {
     int count = 0, picked = -1;
-    for (int i = 0; i < nobjects; i++)
-        if (objects[i].kind == kind && one_in(++count))
+    for (int i = first; i < my->nobjects; i++)
+        if (my->objects[i].kind == kind && one_in(++count))
             picked = i;
     return picked;
 }
 
-void *draw_object(object_kind kind, const char *argument)
+void *new_object(object_kind kind, const char *argument)
+{
+    void *p = one_in(my->mostly_right ? 40 : 12) ? NULL : make_object(kind);
+    add_object(kind, p);
+    say_name(argument);
+    say(p ? "object" : "NULL");
+    return p;
+}
+
+static void *draw_from(object_kind kind, const char *argument, int first)
 {
     if (argument[0])
         say_name(argument);
-    bool none = one_in(mostly_right ? 40 : 12) && kind < FRAME;
-    int picked = none || one_in(6) ? -1 : pick_object(kind);
+    bool none = one_in(my->mostly_right ? 40 : 12) && kind < FRAME;
+    int picked = none || one_in(6) ? -1 : pick_object(kind, first);
     if (picked < 0 && !none) {
         add_object(kind, make_object(kind));
-        picked = pick_object(kind);
+        picked = pick_object(kind, first);
     }
     say(picked < 0 ? "NULL" : "object");
-    return picked < 0 ? NULL : objects[picked].p;
+    return picked < 0 ? NULL : my->objects[picked].p;
 }
+void *draw_object(object_kind kind, const char *argument) { return draw_from(kind, argument, 0); }
 /** One that is not entered: a block has its own. */
 ts_scope *draw_scope(const char *argument)
 {
-    static ts_scope last;
+    static _Thread_local ts_scope last;
     ts_scope *scope = arena(sizeof *scope);
     say_name(argument);
     add_object(SCOPE, scope);
@@ -363,10 +368,10 @@ ts_scope *draw_scope(const char *argument)
 }
 void *give_object(object_kind kind, const char *argument)
 {
-    void *p = draw_object(kind, argument);
-    for (int i = 0; p && i < nobjects; i++)
-        if (objects[i].kind == kind && objects[i].p == p)
-            return objects[i] = objects[--nobjects], p;
+    void *p = draw_from(kind, argument, my->nlent);
+    for (int i = my->nlent; p && i < my->nobjects; i++)
+        if (my->objects[i].kind == kind && my->objects[i].p == p)
+            return my->objects[i] = my->objects[--my->nobjects], p;
     return p;
 }
 
@@ -380,28 +385,38 @@ void **draw_locale(const char *argument)
 
 void *draw_object_place(object_kind kind, const char *argument)
 {
-    void **place = one_in(mostly_right ? 60 : 12) ? NULL : arena(64);
+    void **place = one_in(my->mostly_right ? 60 : 12) ? NULL : arena(64);
     say_name(argument);
     say(place ? "place" : "NULL");
-    if (place && nobject_places < TS_COUNTOF(object_places))
-        object_places[nobject_places].kind = kind, object_places[nobject_places++].place = place;
+    if (place && my->nobject_places < TS_COUNTOF(my->object_places)) {
+        my->object_places[my->nobject_places].kind = kind;
+        my->object_places[my->nobject_places++].place = place;
+    }
     return place;
 }
 int *draw_descriptor(const char *argument)
 {
     (void)argument;
-    int *fd = one_in(12) || ndescriptors == TS_COUNTOF(descriptors) ? NULL : arena(sizeof *fd);
+    bool full = my->ndescriptors == TS_COUNTOF(my->descriptors);
+    int *fd = one_in(12) || full ? NULL : arena(sizeof *fd);
     if (fd)
-        *fd = -1, descriptors[ndescriptors++] = fd;
+        *fd = -1, my->descriptors[my->ndescriptors++] = fd;
     return fd;
 }
 void collect_places(void)
 {
-    while (nobject_places) {
-        nobject_places--;
-        if (object_places[nobject_places].kind < KINDS)
-            add_object(object_places[nobject_places].kind, *object_places[nobject_places].place);
+    while (my->nobject_places) {
+        int i = --my->nobject_places;
+        if (my->object_places[i].kind < KINDS)
+            add_object(my->object_places[i].kind, *my->object_places[i].place);
     }
+}
+
+void make_shared_objects(void)
+{
+    static const object_kind kinds[] = {GRAPH, SAFETENSORS};
+    for (int i = 0; i < TS_COUNTOF(kinds); i++)
+        add_object(kinds[i], make_object(kinds[i]));
 }
 
 /* ----------------------------------------------------------------------------- callbacks ---- */
@@ -411,37 +426,40 @@ static void misbehave(void)
 {
     if (!one_in(3))
         return;
-    disturbed = true;
+    my->disturbed = true;
+    int own = my->nmade - my->nborrowed; /* others may be in use in another thread */
     ts_scope *scope;
     switch (below(8)) {
     case 0: case 1: nested_call(); break;
     case 2:
-        unbalanced = true;
+        if (!dead_allowed)
+            break; /* the end of an outer scope releases what the callback returns */
+        my->unbalanced = true;
         scope = arena(sizeof *scope);
         if (scope)
             ts_scope_enter(scope, "callback");
         break;
-    case 3: unbalanced = true, ts_grad_push(one_in(2)); break;
+    case 3: my->unbalanced = true, ts_grad_push(one_in(2)); break;
     case 4:
-        unbalanced = true;
+        my->unbalanced = true;
         ts_autocast_region *region = arena(sizeof *region);
         if (region)
             ts_autocast_enter(region, TS_DEVICE_CPU, one_in(2) ? TS_BF16 : TS_F32);
         break;
     case 5:
-        if (nmade && held)
-            ts_drop(made[below(nmade)].t);
+        if (own && my->held)
+            ts_drop(my->made[my->nborrowed + below(own)].t);
         break;
     case 6:
-        if (nmade) {
-            ts_tensor *t = made[below(nmade)].t;
+        if (my->nmade) {
+            ts_tensor *t = my->made[below(my->nmade)].t;
             ts_backward_ex(t, ts_ones_like(t), NULL);
         }
         break;
     default: {
-        int hook = pick_object(HOOK);
-        if (hook >= 0 && nmade)
-            ts_hook_remove(made[below(nmade)].t, objects[hook].p);
+        int hook = pick_object(HOOK, my->nlent);
+        if (hook >= 0 && own)
+            ts_hook_remove(my->made[my->nborrowed + below(own)].t, my->objects[hook].p);
         break;
     }
     }
@@ -465,7 +483,7 @@ static ts_tensor *odd_tensor(ts_tensor *right)
     case 1: return TS_NONE;
     case 2: return pick_tensor();
     case 3: {
-        ts_tensor *dead = ts_ones(shape, dims, TS_F32);
+        ts_tensor *dead = ts_ones(my->shape, my->dims, TS_F32);
         if (dead_allowed)
             ts_drop(dead);
         return dead;
@@ -493,8 +511,8 @@ static ts_status odd_write(FILE *out, void *ctx)
 static ts_tensor *call_of(ts_tensor *const *inputs, int n)
 {
     ts_tensor *t = n > 0 && inputs && inputs[0] && inputs[0] != TS_NONE ? ts_neg(inputs[0]) : NULL;
-    disturbed |= !t;
-    return t ? t : ts_ones(shape, dims, TS_F32);
+    my->disturbed |= !t;
+    return t ? t : ts_ones(my->shape, my->dims, TS_F32);
 }
 static void fill(ts_tensor **outputs, int m, ts_tensor *const *inputs, int n)
 {
@@ -510,9 +528,9 @@ static ts_status odd_forward(ts_function_call *call, void *ctx, ts_tensor *const
     if (one_in(2))
         ts_function_save(call, inputs, n);
     ts_status status = odd_status(TS_OK);
-    for (int i = nobjects - 1; i >= 0; i--)
-        if (objects[i].p == call)
-            objects[i] = objects[--nobjects];
+    for (int i = my->nobjects - 1; i >= 0; i--)
+        if (my->objects[i].p == call)
+            my->objects[i] = my->objects[--my->nobjects];
     return status;
 }
 static ts_status odd_backward(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m,
@@ -526,14 +544,14 @@ static ts_status odd_backward(ts_function_call *call, void *ctx, ts_tensor *cons
         input_grads[i] = odd_tensor(like && like != TS_NONE ? ts_ones_like(like) : TS_NONE);
     }
     ts_status status = odd_status(TS_OK);
-    for (int i = nobjects - 1; i >= 0; i--)
-        if (objects[i].p == call)
-            objects[i] = objects[--nobjects];
+    for (int i = my->nobjects - 1; i >= 0; i--)
+        if (my->objects[i].p == call)
+            my->objects[i] = my->objects[--my->nobjects];
     return status;
 }
 static double odd_clock(void)
 {
-    static double time;
+    static _Thread_local double time;
     misbehave();
     return one_in(4) ? pick_double() : (time += 1);
 }
@@ -612,9 +630,9 @@ static ts_status odd_kernel(ts_frame *frame)
     default: break;
     }
     status = odd_status(status);
-    for (int i = nobjects - 1; i >= 0; i--)
-        if (objects[i].p == frame)
-            objects[i] = objects[--nobjects];
+    for (int i = my->nobjects - 1; i >= 0; i--)
+        if (my->objects[i].p == frame)
+            my->objects[i] = my->objects[--my->nobjects];
     return status;
 }
 static ts_status odd_rule(ts_vjp_call *call)
@@ -624,9 +642,9 @@ static ts_status odd_rule(ts_vjp_call *call)
         if (ts_rule_needs(call, i))
             ts_rule_give(call, i, odd_tensor(ts_rule_grad(call, 0)));
     ts_status status = odd_status(TS_OK);
-    for (int i = nobjects - 1; i >= 0; i--)
-        if (objects[i].p == call)
-            objects[i] = objects[--nobjects];
+    for (int i = my->nobjects - 1; i >= 0; i--)
+        if (my->objects[i].p == call)
+            my->objects[i] = my->objects[--my->nobjects];
     return status;
 }
 
@@ -634,7 +652,7 @@ static ts_status odd_rule(ts_vjp_call *call)
 #define DRAW_CALLBACK(type, name, callback)                                                        \
     type draw_##name(const char *argument)                                                         \
     {                                                                                              \
-        type drawn = one_in(mostly_right ? 40 : 8) ? NULL : callback;                              \
+        type drawn = one_in(my->mostly_right ? 40 : 8) ? NULL : callback;                          \
         say_name(argument);                                                                        \
         say(drawn ? "callback" : "NULL");                                                          \
         return drawn;                                                                              \

@@ -255,6 +255,10 @@ TS_TEST(misuse_is_named_and_frees_what_was_given)
     ck_assert_int_eq(freed, 2);
     ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), "loop", net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_add(net, "again", ts_module_child(net, 0), NULL), TS_ERR_VALUE);
+    int freed_before = freed; /* what holds the module is not freed, whatever else is wrong */
+    ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), NULL, net, NULL), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_module_add(net, "not a name", net, NULL), TS_ERR_VALUE);
+    ck_assert_int_eq(freed, freed_before);
     ck_assert_int_eq(ts_module_num_children(net), 3);
     ts_error_clear();
     ck_assert_int_eq(ts_module_add(net, "none", NULL, NULL), TS_ERR_NULL);

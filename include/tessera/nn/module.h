@@ -68,7 +68,8 @@ TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor 
                                       ts_tensor **slot);
 /**
  * Adds a child and takes it over, also on failure (it is freed then), so that constructors may be
- * written in place. NULL passes a failure on.
+ * written in place. NULL passes a failure on. A child that belongs to another module, or that holds
+ * `m`, is refused (TS_ERR_VALUE) and not freed.
  */
 TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
 
