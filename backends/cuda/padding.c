@@ -25,7 +25,8 @@ static const double FAST = 780e12,    /* operations per second over rows of mult
     SLOW_EVEN = 250e12,               /* of 2 or 4 */
     SLOW_ODD = 140e12,
     MEMORY = 4e12,                    /* bytes per second */
-    COPY = 3e-6;                      /* seconds that the launch of a copy adds */
+    COPY = 3e-6,                      /* seconds that the launch of a copy adds */
+    MARGIN = 1.2;                     /* by which padding must win */
 
 static int64_t up(int64_t n) { return (n + GRAIN - 1) / GRAIN * GRAIN; }
 static double most(double a, double b) { return a > b ? a : b; }
@@ -89,9 +90,9 @@ bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix 
            work = 2.0 * (double)in_tiles(m) * (double)in_tiles(n) * (double)k * (double)batches,
            padded = 2.0 * (double)p->rows * (double)p->columns * (double)p->inner * (double)batches,
            copies = 2 * (p->a * whole_a + p->b * whole_b + p->c * whole_c);
+    int launches = (p->a || p->b || p->last) + p->c + 2 * p->last;
     return most(work / (bits % 2 ? SLOW_ODD : SLOW_EVEN), all / MEMORY) >
-           most(padded / FAST, all / MEMORY) + copies / MEMORY +
-               ((p->a || p->b || p->last) + p->c + 2 * p->last) * COPY;
+           MARGIN * (most(padded / FAST, all / MEMORY) + copies / MEMORY + launches * COPY);
 }
 
 /** A matrix laid out like `m` in dense padded lines, without data. */
