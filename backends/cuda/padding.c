@@ -13,14 +13,20 @@
 
 #include <stdatomic.h>
 
-enum { GRAIN = 8 /* halves in 16 bytes */, ITEM = 2, ALIGNMENT = 256 };
+enum {
+    GRAIN = 8, /* halves in 16 bytes */
+    ITEM = 2,
+    ALIGNMENT = 256,
+    SLOW_TILE = 128 /* rows and columns of a tile of the slow kernels */
+};
 
 /* Measured on one H200 (docs/matmul.md); their ratios decide. */
 static const double FAST = 780e12,    /* operations per second over rows of multiples of 8 halves */
     SLOW_EVEN = 250e12,               /* of 2 or 4 */
     SLOW_ODD = 140e12,
     MEMORY = 4e12,                    /* bytes per second */
-    COPY = 3e-6;                      /* seconds that the launch of a copy adds */
+    COPY = 3e-6,                      /* seconds that the launch of a copy adds */
+    MARGIN = 1.2;                     /* by which padding must win */
 
 static int64_t up(int64_t n) { return (n + GRAIN - 1) / GRAIN * GRAIN; }
 static double most(double a, double b) { return a > b ? a : b; }
@@ -51,6 +57,12 @@ static int64_t odd_bits(const ts_cuda_matrix *m, int64_t batches)
     return ((by_rows(m) ? m->columns : m->rows) | step(m) | (batches > 1 ? m->batch : 0)) % GRAIN;
 }
 
+/** A size in whole tiles; a single row or column has kernels of its own. */
+static int64_t in_tiles(int64_t n)
+{
+    return n == 1 ? 1 : (n + SLOW_TILE - 1) / SLOW_TILE * SLOW_TILE;
+}
+
 bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                   const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then,
                   ts_cuda_padding *p)
@@ -66,18 +78,21 @@ bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix 
     p->inner = by_rows(a) || !by_rows(b) ? up(k) : k;
     p->a = odd_bits(a, batches) || p->rows != m || p->inner != k;
     p->b = odd_bits(b, batches) || p->columns != n || p->inner != k;
+    p->last = !odd_bits(b, batches) && p->inner == k && p->columns != n && n >= GRAIN &&
+              batches == 1 && !then->sums;
+    p->b = p->b && !p->last;
     p->c = odd_bits(c, batches) || p->rows != m || p->columns != n;
     if (forced() == 1)
         return true;
     double whole_a = bytes_of(p->rows, p->inner, count(a, batches)),
            whole_b = bytes_of(p->inner, p->columns, count(b, batches)),
            whole_c = bytes_of(p->rows, p->columns, batches), all = whole_a + whole_b + whole_c,
-           work = 2.0 * (double)m * (double)n * (double)k * (double)batches,
+           work = 2.0 * (double)in_tiles(m) * (double)in_tiles(n) * (double)k * (double)batches,
            padded = 2.0 * (double)p->rows * (double)p->columns * (double)p->inner * (double)batches,
            copies = 2 * (p->a * whole_a + p->b * whole_b + p->c * whole_c);
+    int launches = (p->a || p->b || p->last) + p->c + 2 * p->last;
     return most(work / (bits % 2 ? SLOW_ODD : SLOW_EVEN), all / MEMORY) >
-           most(padded / FAST, all / MEMORY) + copies / MEMORY +
-               ((p->a || p->b) + p->c) * COPY;
+           MARGIN * (most(padded / FAST, all / MEMORY) + copies / MEMORY + launches * COPY);
 }
 
 /** A matrix laid out like `m` in dense padded lines, without data. */
@@ -153,8 +168,102 @@ static void log_padding(const ts_frame *f, const ts_cuda_padding *p)
     ts_frame_describe(f, call, sizeof call);
     ts_log_write("matmul", "cuda, padded to %lld x %lld x %lld, copying%s%s%s in %s",
                  (long long)p->rows, (long long)p->inner, (long long)p->columns,
-                 p->a ? " first operand," : "", p->b ? " second operand," : "",
+                 p->a ? " first operand," : "",
+                 p->b      ? " second operand,"
+                 : p->last ? " end of second operand,"
+                           : "",
                  p->c ? " result," : "", call);
+}
+
+/** What a padded product works on: operands as they are multiplied, and scratch memory. */
+typedef struct padded_product {
+    ts_cuda_matrix made[3], end; /* end: the last columns of b, filled up */
+    void *bias, *sums;
+} padded_product;
+
+/** Gives each copy its place from `at` on; returns the bytes. NULL: only counts. */
+static int64_t place_copies(padded_product *w, const ts_cuda_padding *p,
+                            const ts_cuda_epilogue *then, int64_t batches, char *at)
+{
+    int64_t bytes = 0;
+    const bool copied[3] = {p->a, p->b, p->c};
+    for (int i = 0; i < 3; i++)
+        if (copied[i]) {
+            w->made[i].data = at ? at + bytes : NULL;
+            bytes += bytes_in(&w->made[i], batches);
+        }
+    if (p->last) {
+        w->end.data = at ? at + bytes : NULL;
+        bytes += bytes_in(&w->end, 1);
+    }
+    w->bias = at ? at + bytes : NULL;
+    bytes += then->bias ? rounded(ITEM * p->columns) : 0;
+    w->sums = at ? at + bytes : NULL;
+    return bytes + (then->sums ? rounded(ITEM * p->rows) : 0);
+}
+
+/** The matrix from column `first` on. */
+static ts_cuda_matrix columns_from(ts_cuda_matrix m, int64_t first, int64_t columns)
+{
+    m.data = (char *)m.data + ITEM * first * m.column;
+    m.columns = columns;
+    return m;
+}
+
+static ts_status copy_operands(ts_frame *f, const padded_product *w, const ts_cuda_matrix *a,
+                               const ts_cuda_matrix *b, int64_t columns, int64_t batches,
+                               const ts_cuda_epilogue *then, const ts_cuda_padding *p)
+{
+    ts_cuda_strip in[TS_CUDA_STRIPS];
+    int n = 0;
+    if (p->a)
+        in[n++] = strip_of(a, &w->made[0], batches);
+    if (p->b)
+        in[n++] = strip_of(b, &w->made[1], batches);
+    if (p->last) {
+        ts_cuda_matrix end = columns_from(*b, columns / GRAIN * GRAIN, columns % GRAIN);
+        in[n++] = strip_of(&end, &w->end, 1);
+    }
+    if (then->bias)
+        in[n++] = row_strip(then->bias, w->bias, columns, p->columns);
+    return n ? ts_cuda_copy_strips(f, in, n) : TS_OK;
+}
+
+/** The products. The columns of b that fill no vector are multiplied apart if only they were
+ * copied. */
+static ts_status multiply(ts_frame *f, ts_dtype dtype, const padded_product *w, int64_t columns,
+                          int64_t batches, const ts_cuda_epilogue *then, const ts_cuda_padding *p)
+{
+    ts_cuda_epilogue within = *then;
+    within.bias = then->bias ? w->bias : NULL;
+    within.sums = then->sums ? w->sums : NULL;
+    if (!p->last)
+        return ts_cuda_gemm(f, dtype, &w->made[0], &w->made[1], &w->made[2], batches, &within);
+    int64_t whole = columns / GRAIN * GRAIN;
+    ts_cuda_matrix b = columns_from(w->made[1], 0, whole), c = columns_from(w->made[2], 0, whole);
+    TS_TRY(ts_cuda_gemm(f, dtype, &w->made[0], &b, &c, 1, &within));
+    c = columns_from(w->made[2], whole, GRAIN);
+    if (within.bias)
+        within.bias = (char *)w->bias + ITEM * whole;
+    return ts_cuda_gemm(f, dtype, &w->made[0], &w->end, &c, 1, &within);
+}
+
+/** Copies the result and the sums to where they belong; the padding stays behind. */
+static ts_status copy_results(ts_frame *f, const padded_product *w, const ts_cuda_matrix *c,
+                              int64_t batches, const ts_cuda_epilogue *then,
+                              const ts_cuda_padding *p)
+{
+    ts_cuda_strip out[TS_CUDA_STRIPS];
+    int n = 0;
+    if (p->c) {
+        ts_cuda_matrix from = w->made[2];
+        from.rows = c->rows;
+        from.columns = c->columns;
+        out[n++] = strip_of(&from, c, batches);
+    }
+    if (then->sums)
+        out[n++] = row_strip(w->sums, then->sums, c->rows, c->rows);
+    return n ? ts_cuda_copy_strips(f, out, n) : TS_OK;
 }
 
 ts_status ts_cuda_gemm_padded(ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a,
@@ -162,52 +271,21 @@ ts_status ts_cuda_gemm_padded(ts_frame *f, ts_dtype dtype, const ts_cuda_matrix 
                               const ts_cuda_epilogue *then, const ts_cuda_padding *p)
 {
     ts_device where = ts_kernel_device(f);
-    ts_cuda_matrix made[3];
-    ts_cuda_epilogue within = *then;
-    padded_operands(a, b, c, p, made);
-    int64_t bytes = (p->a ? bytes_in(&made[0], batches) : 0) +
-                    (p->b ? bytes_in(&made[1], batches) : 0) +
-                    (p->c ? bytes_in(&made[2], batches) : 0) +
-                    (then->bias ? rounded(ITEM * p->columns) : 0) +
-                    (then->sums ? rounded(ITEM * p->rows) : 0);
-    char *scratch = NULL, *next = NULL;
+    padded_product w = {0};
+    padded_operands(a, b, c, p, w.made);
+    if (p->last)
+        w.end = padded_like(b, p->inner, GRAIN);
     log_padding(f, p);
-    if (bytes && !(next = scratch = ts_scratch_take(where, bytes)))
+    int64_t bytes = place_copies(&w, p, then, batches, NULL);
+    char *scratch = NULL;
+    if (bytes && !(scratch = ts_scratch_take(where, bytes)))
         return ts_error_code();
-    ts_cuda_strip in[TS_CUDA_STRIPS], out[TS_CUDA_STRIPS];
-    int nin = 0, nout = 0;
-    if (p->a) {
-        made[0].data = next;
-        next += bytes_in(&made[0], batches);
-        in[nin++] = strip_of(a, &made[0], batches);
-    }
-    if (p->b) {
-        made[1].data = next;
-        next += bytes_in(&made[1], batches);
-        in[nin++] = strip_of(b, &made[1], batches);
-    }
-    if (then->bias) {
-        within.bias = next;
-        in[nin++] = row_strip(then->bias, next, c->columns, p->columns);
-        next += rounded(ITEM * p->columns);
-    }
-    if (p->c) {
-        made[2].data = next;
-        next += bytes_in(&made[2], batches);
-        out[nout] = strip_of(&made[2], c, batches);
-        /* the copy back leaves the padding behind */
-        out[nout].rows = c->rows;
-        out[nout++].columns = c->columns;
-    }
-    if (then->sums) {
-        within.sums = next;
-        out[nout++] = row_strip(next, then->sums, c->rows, c->rows);
-    }
-    ts_status status = nin ? ts_cuda_copy_strips(f, in, nin) : TS_OK;
+    place_copies(&w, p, then, batches, scratch);
+    ts_status status = copy_operands(f, &w, a, b, c->columns, batches, then, p);
     if (status == TS_OK)
-        status = ts_cuda_gemm(f, dtype, &made[0], &made[1], &made[2], batches, &within);
-    if (status == TS_OK && nout)
-        status = ts_cuda_copy_strips(f, out, nout);
+        status = multiply(f, dtype, &w, c->columns, batches, then, p);
+    if (status == TS_OK)
+        status = copy_results(f, &w, c, batches, then, p);
     if (scratch)
         ts_scratch_give(where, scratch, bytes);
     return status;

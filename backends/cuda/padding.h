@@ -11,6 +11,7 @@ TS_BEGIN_DECLS
 typedef struct ts_cuda_padding {
     int64_t rows, columns, inner;
     bool a, b, c;
+    bool last; /* of b only the last columns are copied, which fill no vector */
 } ts_cuda_padding;
 
 /** Whether a product is faster over padded copies, which are then described in *padding. The

@@ -194,7 +194,7 @@ TS_TEST(padded_products_of_drawn_sizes_are_the_cpus, .loop = 4, .timeout = 120)
     for (int turn = 0; turn < 96; turn++) {
         TS_SCOPE;
         int64_t batch = turn % 3 ? 1 : 3, m = up_to(turn % 4 ? 90 : 260), n = up_to(260),
-                k = up_to(200);
+                k = turn % 2 ? up_to(200) : 8 * up_to(25);
         bool framed = turn / 4 % 2, a_columns = turn % 2, b_columns = turn / 2 % 2;
         ts_tensor *a = a_columns ? small_integers(dtype, batch, k, m, framed)
                                  : small_integers(dtype, batch, m, k, framed);
@@ -220,6 +220,23 @@ TS_TEST(padded_products_of_drawn_sizes_are_the_cpus, .loop = 4, .timeout = 120)
         OK(ts_linear_backward(ts_to_device(g, device), on_x, on_w, NULL, &on_d[1], NULL));
         same_as_on_the_cpu(on_d[1], d[1]);
     }
+}
+
+/* Rows of the weight are whole vectors in one of the cases, so that only its last ones are
+ * copied. */
+TS_TEST(padded_products_of_many_columns_are_the_cpus, .loop = 2, .timeout = 120)
+{
+    setenv("TS_CUDA_MATMUL", "padded", 1);
+    GPU(device);
+    TS_SCOPE;
+    int64_t m = 130, n = 20001, k = _i ? 24 : 21;
+    ts_manual_seed(7);
+    ts_tensor *x = ts_select(small_integers(TS_BF16, 1, m, k, false), 0, 0);
+    ts_tensor *w = ts_select(small_integers(TS_BF16, 1, n, k, false), 0, 0);
+    ts_tensor *bias = ts_view(small_integers(TS_BF16, 1, 1, n, false), TS_SIZES(n));
+    ts_tensor *on_x = ts_to_device(x, device), *on_w = ts_to_device(w, device);
+    same_as_on_the_cpu(ts_linear(on_x, on_w, ts_to_device(bias, device)), ts_linear(x, w, bias));
+    same_as_on_the_cpu(ts_mm(on_x, ts_contiguous(ts_t(on_w))), ts_mm(x, ts_t(w)));
 }
 
 static char matmul_line[1024];
