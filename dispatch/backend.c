@@ -17,22 +17,21 @@ ts_status ts_transfer(ts_frame *f)
     ts_status status = TS_OK;
     if (!(from->flags & TS_TENSOR_CONTIGUOUS)) {
         if (!(packed = ts_above.convert(from, (ts_dtype)from->dtype)))
-            return ts_error_code();
+            return ts_checked(f, ts_error_code());
         from = packed;
     }
     if (!(to->flags & TS_TENSOR_CONTIGUOUS)) {
         landed =
             ts_tensor_new(f->thread, (ts_dtype)to->dtype, to->sizes, to->ndim, to->storage->device);
         status = landed ? TS_OK : ts_error_code();
+        f->plan->delivered = 1; /* a copy alone writes to it */
     }
     ts_tensor *place = landed ? landed : to;
     if (status == TS_OK)
         status = ts_device_copy(place->storage->device, place->data, from->storage->device,
                                 from->data, from->numel * ts_dtype_sizes[from->dtype]);
-    if (status == TS_OK && landed) {
-        f->plan->delivered = 1;
+    if (status == TS_OK && landed)
         status = ts_above.copy_into(to, landed, f->op);
-    }
     if (packed)
         ts_tensor_unref(packed);
     if (landed)

@@ -22,13 +22,14 @@ static bool is_copied(const ts_frame *f, int i, const ts_tensor *made)
 
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
 {
+    for (int i = 0; i < f->nrets; i++) /* only copies write to these; none after an error */
+        if (f->plan && (f->given >> i & 1) &&
+            !(made[i].tag == TS_TAG_TENSOR && made[i].t == f->rets[i].t))
+            f->plan->delivered |= (uint8_t)(1 << i);
     for (int i = 0; i < f->nrets && status == TS_OK; i++)
         if (made[i].tag == TS_TAG_TENSOR && made[i].t != f->rets[i].t &&
-            is_copied(f, i, made[i].t)) {
-            if (f->plan)
-                f->plan->delivered |= (uint8_t)(1 << i);
+            is_copied(f, i, made[i].t))
             status = ts_above.copy_into(f->rets[i].t, made[i].t, f->op);
-        }
     for (int i = 0; i < f->nrets; i++) {
         ts_value spare = made[i];
         if (spare.tag != TS_TAG_TENSOR || spare.t == f->rets[i].t)

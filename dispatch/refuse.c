@@ -158,7 +158,7 @@ ts_status ts_call_failed(ts_frame *f, ts_status status)
                    "failed without saying why; the call passes %s",
                    name_visited(f, keys, sizeof keys));
     e->told = f->thread->depth == 0;
-    return ts_drop_results(f, status);
+    return ts_drop_results(f, e->code); /* a kernel may give another after a call of its own */
 }
 
 ts_status ts_call_lacks(ts_frame *f)

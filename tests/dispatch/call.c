@@ -146,6 +146,21 @@ TS_TEST(a_missing_kernel_names_op_call_backend_and_remedy_in_few_lines)
     ck_assert_int_le(lines, 10);
 }
 
+static ts_status fails_as_no_call_of_its_own(ts_frame *f)
+{
+    (void)f;
+    ts_add(one(), NULL);
+    return TS_ERR_VALUE;
+}
+
+TS_TEST(the_status_of_a_call_is_that_of_its_record_whatever_a_kernel_returns)
+{
+    OK(ts_register_kernel("noop", TS_KEY_CPU, fails_as_no_call_of_its_own, NULL, NULL));
+    ts_error_clear();
+    ck_assert_int_eq(call_noop(one(), one()), TS_ERR_NULL);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+}
+
 TS_TEST(no_keys_at_all_is_a_named_error)
 {
     int op;

@@ -368,8 +368,10 @@ ts_scope *draw_scope(const char *argument)
 }
 void *give_object(object_kind kind, const char *argument)
 {
-    void *p = draw_from(kind, argument, my->nlent);
-    for (int i = my->nlent; p && i < my->nobjects; i++)
+    /* a callback ends nothing that the call around it may use */
+    int first = my->nesting ? my->nobjects : my->nlent;
+    void *p = draw_from(kind, argument, first);
+    for (int i = first; p && i < my->nobjects; i++)
         if (my->objects[i].kind == kind && my->objects[i].p == p)
             return my->objects[i] = my->objects[--my->nobjects], p;
     return p;

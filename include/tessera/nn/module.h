@@ -108,7 +108,8 @@ typedef enum ts_member_kind {
  * anything but TS_OK ends the walk. */
 typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t,
                                      ts_member_kind kind);
-/** Visits parameters and buffers in the order in which they were added, depth first. */
+/** Visits parameters and buffers in the order in which they were added, depth first. `visit` must
+ *  not free a module that is being visited. */
 TS_API ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx);
 /** Parameter or buffer by dotted name, borrowed; NULL with TS_ERR_INDEX. */
 TS_API ts_tensor *ts_module_tensor(const ts_module *m, const char *name);
