@@ -347,8 +347,10 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
             seen[i] = i < count ? edited[i] : grads[i - count];
             seen[i] = seen[i] ? seen[i] : TS_NONE;
         }
+        uint64_t scope = run->thread->scope->serial;
         status = call_hook(hooks[k], n, seen, count, seen + count);
         status = ts_fail_callback(status, ts_node_name(n), n->site, "a hook");
+        status = ts_end_open_scopes(status, scope, ts_node_name(n), n->site, "a hook");
         for (int i = 0; i < count && status == TS_OK; i++) {
             ts_tensor *old = edited[i];
             if ((status = check_hook(n, old, seen[i])) != TS_OK || seen[i] == old)

@@ -303,11 +303,13 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
         TS_SCOPE;
         ts_mask_guard masks = ts_grad_push(false);
         call->inputs = inputs;
+        uint64_t scope = ts_tls.scope->serial;
         status = call->fn.forward(call, call->ctx, inputs, n, outputs, m);
         call->inputs = NULL;
         ts_mask_pop(masks);
         if (status != TS_OK)
             status = fail_in(call, "forward", status);
+        status = ts_end_open_scopes(status, scope, call->fn.name, call->node->site, "forward");
         if (status == TS_OK)
             status = check_forward(call, inputs, outputs);
         if (status == TS_OK)
@@ -475,9 +477,11 @@ static ts_status rule(ts_vjp_call *b)
         ts_mask_guard masks __attribute__((cleanup(ts_grad_pop), unused)) =
             ts_grad_push(b->run->record && !bar);
         TS_INSIDE(b->run, .node = b->node, .call = b);
+        uint64_t scope = ts_tls.scope->serial;
         status = call->fn.backward(call, call->ctx, grads, b->node->nrets, made, n);
         if (status != TS_OK)
             status = fail_in(call, "backward", status);
+        status = ts_end_open_scopes(status, scope, call->fn.name, b->node->site, "backward");
     }
     for (int i = 0; i < n && status == TS_OK; i++)
         status = take(b, call, i, made[i]);

@@ -144,9 +144,11 @@ static ts_status run_part(void *ctx)
     {
         TS_SCOPE;
         thread->tape = p->tape;
+        uint64_t scope = thread->scope->serial;
         status = p->fn(p->ctx, p->inputs, p->n, p->outputs, p->m);
         thread->tape = before;
         status = ts_fail_callback(status, op_name, p->site, "the function");
+        status = ts_end_open_scopes(status, scope, op_name, p->site, "the function");
         for (int i = 0; i < p->m && status == TS_OK; i++)
             if (!p->outputs[i])
                 status = ts_fail_null(op_name, p->site, "an output of the function");

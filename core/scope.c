@@ -143,6 +143,25 @@ void ts_scope_leave(ts_scope *scope)
     end_block(thread);
 }
 
+ts_status ts_end_open_scopes(ts_status status, uint64_t serial, const char *op, const void *site,
+                             const char *what)
+{
+    ts_thread *thread = ts_thread_self();
+    const char *place = NULL;
+    if (TS_LIKELY(thread->scope->serial <= serial))
+        return status;
+    while (thread->scope > thread->blocks && thread->scope->serial > serial) {
+        place = thread->scope->place;
+        thread->modes = thread->scope->modes;
+        end_block(thread);
+    }
+    if (status != TS_OK)
+        return status;
+    return ts_fail_op(TS_ERR_STATE, op, site, "leave a scope in the function that enters it",
+                      "%s did not leave the scope that it entered at %s", what,
+                      place ? place : "an unnamed place");
+}
+
 /* ------------------------------------------------------------------ owners of a tensor ---- */
 
 ts_tensor *ts_keep(ts_tensor *t)

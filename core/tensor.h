@@ -198,6 +198,10 @@ TS_INLINE bool ts_tensor_is_dead(const ts_tensor *t)
 /** TS_ERR_STATE of an argument that is dead. */
 TS_COLD ts_status ts_fail_dead(const char *op, const void *site, const char *argument,
                                const ts_tensor *t);
+/** After a callback, `what`: ends the scopes that it entered and did not leave, inside the one with
+ *  this serial number. Returns `status`, or TS_ERR_STATE if there were any and status is TS_OK. */
+ts_status ts_end_open_scopes(ts_status status, uint64_t serial, const char *op, const void *site,
+                             const char *what);
 /** Keeps the header of a tensor that ended from being taken again, while TS_DEBUG=scopes. */
 TS_COLD void ts_scope_quarantine(ts_tensor *t);
 extern bool ts_scopes_watched;

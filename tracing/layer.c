@@ -578,8 +578,10 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     ts_keyset include = thread->include;
     thread->include |= TRACING;
     thread->recorder = &r.events;
+    uint64_t scope = thread->scope->serial;
     ts_status status = ts_fail_callback(fn(ctx, inputs, ninputs, outputs, noutputs), "trace", site,
                                         "the function");
+    status = ts_end_open_scopes(status, scope, "trace", site, "the function");
     for (int i = 0; i < noutputs && status == TS_OK; i++)
         if (!outputs[i]) /* NULL travels: what made it is in the record */
             status = ts_error_code() != TS_OK ? ts_error_code()

@@ -445,3 +445,63 @@ TS_TEST(a_thread_that_ends_in_the_users_code_leaves_nothing_behind, .loop = PLAC
     OK(ts_backward(y)); /* no node is locked */
     ck_assert_double_eq(value(ts_grad(x)), 20 * 4 * 27);
 }
+
+/* ------------------------------------------------------------------------ open scopes ------ */
+
+/** Makes its result in a scope that it does not leave, so the scope's end would release it. */
+static ts_tensor *in_open_scope(ts_tensor *x)
+{
+    static ts_scope open;
+    ts_scope_enter(&open, "here.c:1");
+    ts_grad_push(false);
+    return ts_mul_scalar(x, 2);
+}
+static ts_status open_part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    out[0] = in_open_scope(in[0]);
+    return TS_OK;
+}
+static ts_status double_it(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                           ts_tensor **out, int m)
+{
+    (void)call, (void)ctx, (void)n, (void)m;
+    out[0] = ts_mul_scalar(in[0], 2);
+    return TS_OK;
+}
+static ts_status double_it_in_open_scope(ts_function_call *call, void *ctx, ts_tensor *const *in,
+                                         int n, ts_tensor **out, int m)
+{
+    (void)call;
+    return open_part(ctx, in, n, out, m);
+}
+static ts_tensor *open_hook(void *payload, ts_tensor *g) { (void)payload; return in_open_scope(g); }
+
+TS_TEST(a_callback_that_leaves_a_scope_open_is_an_error_and_its_scope_ends)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_set_requires_grad(ts_full(TS_SIZES(3), ts_scalar_float(1), TS_F64), true), *y;
+    const ts_function forward = {.size = sizeof forward, .name = "f",
+                                 .forward = double_it_in_open_scope, .backward = double_it},
+                      backward = {.size = sizeof backward, .name = "f",
+                                  .forward = double_it, .backward = double_it_in_open_scope};
+    ts_graph *graph = NULL;
+    FAILS(TS_ERR_STATE, ts_recompute(open_part, NULL, &x, 1, &y, 1));
+    SAYS("the function did not leave the scope that it entered at here.c:1");
+    FAILS(TS_ERR_STATE, ts_trace(open_part, NULL, &x, 1, &y, 1, &graph));
+    SAYS("here.c:1");
+    FAILS(TS_ERR_STATE, ts_function_apply(&forward, NULL, &x, 1, &y, 1));
+    SAYS("forward did not leave");
+    OK(ts_function_apply(&backward, NULL, &x, 1, &y, 1));
+    FAILS(TS_ERR_STATE, ts_backward(ts_sum(y)));
+    SAYS("backward did not leave");
+    y = ts_mul_scalar(x, 3);
+    OK(ts_register_hook(y, open_hook, NULL, NULL));
+    FAILS(TS_ERR_STATE, ts_backward(ts_sum(y)));
+    SAYS("a hook did not leave");
+    ck_assert(ts_grad_enabled());
+    y = ts_mul_scalar(x, 3);
+    OK(ts_backward(ts_sum(y))); /* in the scope of the test */
+    ck_assert_double_eq(value(ts_sum(ts_grad(x))), 9);
+    ts_graph_free(graph);
+}
