@@ -25,6 +25,7 @@ static inline double number(uint64_t seed, int64_t i)
 /** A tensor of numbers in f32 or f64. */
 static inline ts_tensor *numbers(uint64_t seed, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
+    ck_assert(dtype == TS_F64 || dtype == TS_F32);
     ts_tensor *t = ts_empty(sizes, ndim, dtype);
     ck_assert_ptr_nonnull(t);
     for (int64_t i = 0; i < t->numel; i++) {
