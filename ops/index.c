@@ -129,6 +129,7 @@ ts_status ts_infer_gather(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
     TS_TRY(check_lines(f));
+    f->plan->strided |= index->numel <= t->numel; /* packing self would cost more than reading it */
     ts_plan_result(f->plan, 0, index->sizes, index->ndim, (ts_dtype)t->dtype, t->storage->device);
     return TS_OK;
 }
