@@ -97,24 +97,37 @@ VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
         memcpy(to, from, (size_t)n);
 }
 
-static void select_rows(void *ctx, int64_t begin, int64_t end)
-{
-    const rows *r = ctx;
-    int64_t bytes = r->bytes, o = begin / r->count, k = begin % r->count;
-    for (int64_t i = begin; i < end; i++) {
-        const char *from = r->from + (o * r->n + at(r->index, k)) * bytes;
-        char *to = r->to + i * bytes;
-        switch (bytes) {
-        case 4: memcpy(to, from, 4); break;
-        case 8: memcpy(to, from, 8); break;
-        default: copy_bytes(to, from, bytes);
-        }
-        if (++k == r->count) {
-            k = 0;
-            o++;
-        }
+/* Rows of `length` bytes, which is a constant where memcpy() is the copy. */
+#define SELECT_ROWS(name, length, copy)                                     \
+    static void name(void *ctx, int64_t begin, int64_t end)                 \
+    {                                                                       \
+        const rows *r = ctx;                                                \
+        int64_t bytes = (length), o = begin / r->count;                     \
+        while (begin < end) {                                               \
+            int64_t first = begin - o * r->count;                           \
+            int64_t stop = ts_min64(end - o * r->count, r->count);          \
+            const char *base = r->from + o * r->n * bytes;                  \
+            char *to = r->to + begin * bytes;                               \
+            if (r->index.wide)                                              \
+                SELECT_RUN(int64_t, copy)                                   \
+            else                                                            \
+                SELECT_RUN(int32_t, copy)                                   \
+            begin += stop - first;                                          \
+            o++;                                                            \
+        }                                                                   \
     }
-}
+#define SELECT_RUN(I, copy)                                                 \
+    {                                                                       \
+        const I *index = r->index.data;                                     \
+        for (int64_t k = first; k < stop; k++, to += bytes)                 \
+            copy(to, base + index[k] * bytes, bytes);                       \
+    }
+SELECT_ROWS(select_1, 1, memcpy)
+SELECT_ROWS(select_2, 2, memcpy)
+SELECT_ROWS(select_4, 4, memcpy)
+SELECT_ROWS(select_8, 8, memcpy)
+SELECT_ROWS(select_16, 16, memcpy)
+SELECT_ROWS(select_any, r->bytes, copy_bytes)
 
 static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
 {
@@ -124,8 +137,11 @@ static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
     TS_TRY(check_range(f, index_arg, r.n));
     r.from = self->data;
     r.to = f->rets[0].t->data;
+    static const ts_parallel_body bodies[17] = {[1] = select_1, [2] = select_2, [4] = select_4,
+                                                [8] = select_8, [16] = select_16};
+    ts_parallel_body body = r.bytes <= 16 && bodies[r.bytes] ? bodies[r.bytes] : select_any;
     if (r.bytes && r.count)
-        ts_parallel_for(r.outer * r.count, TS_CPU_GRAIN(1) * 4 / r.bytes + 1, select_rows, &r);
+        ts_parallel_for(r.outer * r.count, TS_CPU_GRAIN(1) * 4 / r.bytes + 1, body, &r);
     return TS_OK;
 }
 
