@@ -203,7 +203,7 @@ TS_INLINE ts_status send(ts_run *run, ts_node *node, int output, ts_tensor *g)
 static bool sole_owner(const ts_tensor *t)
 {
     return atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
-           atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1;
+           !ts_storage_shared(t->storage);
 }
 
 ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_tensor **old)

@@ -195,7 +195,7 @@ static ts_status sum_backward(ts_function_call *call, void *ctx, ts_tensor *cons
     const parts *p = ctx;
     ts_tensor *g = ts_contiguous(grads[0]);
     TS_TRY(g);
-    int64_t first = (g->data - (char *)g->storage->data) / (int64_t)ts_dtype_sizes[g->dtype];
+    int64_t first = ts_tensor_place(g) / (int64_t)ts_dtype_sizes[g->dtype];
     for (int k = 0; k < n; k++) {
         const ts_places *at = &p->of[k].at;
         if (ts_function_needs(call, k))

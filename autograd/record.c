@@ -36,7 +36,7 @@ ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, c
         return refuse_write(op, site, what, "is a leaf that requires grad");
     if (t->flags & TS_TENSOR_VIEW)
         return refuse_write(op, site, what, "is a view");
-    if (atomic_load_explicit(&t->storage->refs, memory_order_relaxed) > 1)
+    if (ts_storage_shared(t->storage))
         return refuse_write(op, site, what, "shares its memory with another live tensor");
     return TS_OK;
 }

@@ -10,6 +10,8 @@
 
 #include "core/thread.h"
 
+typedef struct ts_storage ts_storage;
+
 typedef struct ts_hooks {
     /** dispatch/: a thread ends; its heap is still there. */
     void (*thread_ended)(ts_thread *thread);
@@ -24,6 +26,10 @@ typedef struct ts_hooks {
     ts_status (*across)(ts_frame *f, int arg);
     /** autograd/node.c: releases a tensor's node and gradient. */
     void (*release_history)(ts_tensor *t);
+    /** compile/lazy.c: runs what was recorded, so that t's values are there. */
+    ts_status (*resolve)(ts_tensor *t);
+    /** compile/lazy.c: whether the recording of the calling thread holds a reference to s. */
+    bool (*holds)(const ts_storage *s);
     /** layers/autocast.c: runs body under the autocast state of an earlier call. */
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
     /** layers/autocast.c: forgets the casts of leaves that the calling thread keeps. */

@@ -160,6 +160,38 @@ ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m)
     return tensor_init(t, s, (char *)s + 64, m, TS_KEYSET(TS_KEY_CPU));
 }
 
+ts_tensor *ts_tensor_promise(ts_thread *thread, const ts_meta *m, void *data, void *foreign,
+                             void (*release)(void *foreign, void *data, int64_t bytes))
+{
+    ts_tensor *t = ts_header_alloc(thread, sizeof *t);
+    ts_storage *s = t ? ts_alloc(thread, sizeof *s) : NULL;
+    if (!s) {
+        if (t)
+            ts_free(thread, t, sizeof *t);
+        ts_fail_memory("a tensor header", sizeof *t);
+        return NULL;
+    }
+    storage_init(s, m->device, m->numel * ts_dtype_sizes[m->dtype], sizeof *s);
+    s->data = data;
+    s->foreign = foreign;
+    s->release = release;
+    return tensor_init(t, s, data, m, TS_KEYSET(m->device.backend) | TS_KEYSET(TS_KEY_LAZY));
+}
+
+bool ts_storage_fulfil(ts_thread *thread, ts_storage *s)
+{
+    void *promised = s->data;
+    if (!storage_data(thread, s)) {
+        s->data = promised;
+        return false;
+    }
+    s->foreign = promised;
+    s->release = NULL;
+    return true;
+}
+
+ts_status ts_resolve_lazy(const ts_tensor *t) { return ts_above.resolve((ts_tensor *)t); }
+
 bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_t *sizes, int ndim,
                   int64_t *numel, int64_t *bytes)
 {
@@ -314,12 +346,15 @@ bool ts_is_contiguous(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_CO
 TS_INLINE bool is_here(const ts_tensor *t) { return t && !(t->keys >> TS_KEY_ABSENT); }
 
 uint32_t ts_version(const ts_tensor *t) { return is_here(t) ? t->storage->version : 0; }
-const void *ts_data(const ts_tensor *t) { return is_here(t) && t->numel ? t->data : NULL; }
+const void *ts_data(const ts_tensor *t)
+{
+    return is_here(t) && t->numel && ts_resolve(t) == TS_OK ? t->data : NULL;
+}
 ts_keyset ts_keys_of(const ts_tensor *t) { return t ? t->keys : 0; }
 
 void *ts_data_mut(ts_tensor *t)
 {
-    if (!is_here(t) || !t->numel)
+    if (!is_here(t) || !t->numel || ts_resolve(t) != TS_OK)
         return NULL;
     ts_storage_wrote(t->storage, 0);
     return t->data;

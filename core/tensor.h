@@ -6,10 +6,24 @@
 #include "core/alloc.h"
 #include "core/checked.h"
 #include "core/error.h"
+#include "core/hooks.h"
 #include "core/thread.h"
 
 typedef struct ts_node ts_node;
 typedef struct ts_grad_meta ts_grad_meta;
+
+/**
+ * Promised memory: a call was recorded instead of run, and its results have no memory until the
+ * recording runs (compile/). Their storages then have addresses that no processor maps, each its
+ * own range, so what computes with addresses (views, overlaps) needs no case for them. When the
+ * memory comes, the storage keeps the promised address in `foreign`; a handle is moved when a call
+ * or a reader next meets it, and carries TS_KEY_LAZY until then.
+ */
+#define TS_PROMISED_TAG 0xa5
+TS_INLINE bool ts_is_promised(const void *data)
+{
+    return (uintptr_t)data >> 48 == TS_PROMISED_TAG;
+}
 
 /** What two tensors must share before their sizes are worth comparing, in one word. */
 typedef union ts_kind {
@@ -138,6 +152,38 @@ ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes
                          ts_device device);
 /** As above of what is known to fit, its numel too: no checks. */
 ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m);
+/** As above with promised memory at `data`, of which release(foreign, ...) hears if nobody holds it
+ *  any more before it comes; NULL with an error. */
+ts_tensor *ts_tensor_promise(ts_thread *thread, const ts_meta *m, void *data, void *foreign,
+                             void (*release)(void *foreign, void *data, int64_t bytes));
+/** Memory for a promised storage; false with an error, and the storage is as it was. */
+bool ts_storage_fulfil(ts_thread *thread, ts_storage *s);
+/** Moves a handle to the memory that its storage has got; false while that is promised. */
+TS_INLINE bool ts_tensor_settle(ts_tensor *t)
+{
+    const ts_storage *s = t->storage;
+    if (ts_is_promised(s->data))
+        return false;
+    if (ts_is_promised(t->data))
+        t->data = (char *)s->data + (t->data - (char *)s->foreign);
+    t->keys &= ~TS_KEYSET(TS_KEY_LAZY);
+    return true;
+}
+/** Bytes between the first of its storage and t's first element. */
+TS_INLINE int64_t ts_tensor_place(const ts_tensor *t)
+{
+    const ts_storage *s = t->storage;
+    bool moved = TS_UNLIKELY(ts_is_promised(t->data)) && !ts_is_promised(s->data);
+    return t->data ? t->data - (char *)(moved ? s->foreign : s->data) : 0;
+}
+/** Makes the values of t be in memory, for a reader or writer that is no call. */
+TS_COLD ts_status ts_resolve_lazy(const ts_tensor *t);
+TS_INLINE ts_status ts_resolve(const ts_tensor *t)
+{
+    if (TS_LIKELY(!((t->keys | ts_tls.include) & TS_KEYSET(TS_KEY_LAZY))))
+        return TS_OK;
+    return ts_resolve_lazy(t);
+}
 /** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
                            const int64_t *strides, int ndim, int64_t offset);
@@ -211,6 +257,13 @@ TS_INLINE void ts_storage_wrote(ts_storage *s, uint16_t op)
 {
     s->version++;
     s->writer = op;
+}
+
+/** Whether s has other owners than one handle; a recording's own references do not count. */
+TS_INLINE bool ts_storage_shared(const ts_storage *s)
+{
+    int32_t refs = atomic_load_explicit(&s->refs, memory_order_acquire);
+    return refs > 1 && !(TS_UNLIKELY(ts_tls.lazy != NULL) && refs == 2 && ts_above.holds(s));
 }
 
 /** True when strides are those of a contiguous tensor of these sizes

@@ -30,6 +30,7 @@ enum {
 #define TS_THREAD_MODES                                                                            \
     ts_keyset include, exclude;                                                                    \
     ts_recorder *recorder; /* of a trace that is under way; NULL */                                \
+    struct ts_lazy *lazy;  /* of a compiled call that records; NULL */                             \
     ts_tape *tape; /* of the checkpointed function that runs; NULL: nodes save tensors */         \
     struct ts_inside *inside; /* the user's code that a backward is in (autograd/engine.h) */      \
     ts_autocast_region *region; /* the innermost */                                                \

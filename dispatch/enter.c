@@ -45,7 +45,7 @@ ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
 }
 
 /** Composites know nothing of destinations: their results are made anew. */
-static TS_COLD ts_status whole_into(ts_frame *f)
+static TS_COLD ts_status whole_into(ts_frame *f, ts_kernel kernel)
 {
     ts_value made[TS_MAX_RETS];
     ts_frame inner = *f;
@@ -53,7 +53,7 @@ static TS_COLD ts_status whole_into(ts_frame *f)
     inner.given = 0;
     for (int i = 0; i < f->nrets; i++)
         made[i] = ts_value_none();
-    ts_status status = f->table->impl[f->key](&inner);
+    ts_status status = kernel(&inner);
     for (int i = 0; i < f->nrets && status == TS_OK; i++) { /* all checks before the first write */
         const ts_tensor *t = made[i].t;
         if ((f->given >> i & 1) && t)
@@ -61,6 +61,11 @@ static TS_COLD ts_status whole_into(ts_frame *f)
                                           &(ts_meta){t->sizes, t->numel, {t->kind}});
     }
     return ts_deliver(f, made, status);
+}
+
+ts_status ts_run_whole(ts_frame *f, ts_kernel kernel)
+{
+    return TS_LIKELY(!f->given) ? kernel(f) : whole_into(f, kernel);
 }
 
 static TS_COLD ts_status whole_plainly(ts_frame *f)
@@ -73,7 +78,7 @@ ts_status ts_enter_whole(ts_frame *f)
 {
     if (TS_UNLIKELY(!ts_float_env_is_plain()))
         return whole_plainly(f);
-    return TS_LIKELY(!f->given) ? f->table->impl[f->key](f) : whole_into(f);
+    return ts_run_whole(f, f->table->impl[f->key]);
 }
 
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite)

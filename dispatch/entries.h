@@ -26,6 +26,16 @@ ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts
  */
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status);
 
+/** Makes a result of f; NULL with an error. */
+typedef ts_tensor *(*ts_make)(ts_frame *f, const ts_meta *m);
+/** ts_enter_fill() with results from `make` and `record` in the place of the kernel, which gets
+ *  arguments and destinations as they came. */
+ts_status ts_enter_deferred(ts_frame *f, ts_make make, ts_kernel record);
+/** Fills in the iteration space of a pointwise op, whose result is there. */
+void ts_fill_space(ts_frame *f);
+/** ts_enter_whole() of `kernel`, whatever the table holds. */
+ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
+
 /** Makes the results that are not there, runs the kernel and counts what was written. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
 /** The same, with copies of the arguments and destinations that the kernel does not take. */

@@ -25,13 +25,13 @@ TS_INLINE bool is_lacking(const ts_frame *f, int i)
     return f->rets[i].tag != TS_TAG_TENSOR && (f->want >> i & 1);
 }
 
-/** Result i, which f holds then; NULL with an error. */
-TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i)
+/** Result i, which f holds then and `make` makes, if it is not NULL; NULL with an error. */
+TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i, ts_make make)
 {
     const ts_meta *m = &plan->ret[i];
     ts_tensor *t =
-        TS_LIKELY(m->numel)
-            ? ts_tensor_new_unchecked(f->thread, m)
+        make                  ? make(f, m)
+        : TS_LIKELY(m->numel) ? ts_tensor_new_unchecked(f->thread, m)
             : ts_tensor_new(f->thread, (ts_dtype)m->dtype, m->sizes, m->ndim, m->device);
     if (TS_UNLIKELY(!t)) {
         ts_fail_within(ts_op_name(f->op), f->site);
@@ -64,30 +64,40 @@ static __attribute__((noinline)) void count_written_args(const ts_frame *f)
     }
 }
 
-/** Kernel and versions; the results, of which `first` is the first, are there. */
-TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel, const ts_tensor *first)
+/** Counts the writes of a call (invariant 4). */
+TS_INLINE void count_writes(ts_frame *f, const ts_plan *plan)
 {
-    unsigned written = f->table->written;
+    for (unsigned left = f->given & ~plan->delivered; left; left &= left - 1)
+        ts_storage_wrote(f->rets[__builtin_ctz(left)].t->storage, f->op);
+    if (f->table->written)
+        count_written_args(f);
+}
+
+TS_INLINE void plan_space(ts_frame *f, ts_plan *plan, const ts_tensor *first)
+{
     if (plan->flat && (first->flags & TS_TENSOR_CONTIGUOUS)) {
         plan->iter.data[0] = first->data;
         plan->iter.strides[0][0] = ts_dtype_sizes[first->dtype];
     } else if (plan->pointwise) {
         ts_plan_iterate(f);
     }
+}
+void ts_fill_space(ts_frame *f) { plan_space(f, f->plan, f->rets[0].t); }
+
+/** Kernel and versions; the results, of which `first` is the first, are there. */
+TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel, const ts_tensor *first)
+{
+    plan_space(f, plan, first);
     ts_status status = kernel(f);
-    if (f->given | written) {
-        for (unsigned left = f->given & ~plan->delivered; left; left &= left - 1)
-            ts_storage_wrote(f->rets[__builtin_ctz(left)].t->storage, f->op); /* invariant 4 */
-        if (written)
-            count_written_args(f);
-    }
+    if (f->given | f->table->written)
+        count_writes(f, plan);
     return TS_LIKELY(status == TS_OK) ? status : ts_drop_results(f, status);
 }
 
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
 {
     for (int i = 0; i < f->nrets; i++)
-        if (is_lacking(f, i) && TS_UNLIKELY(!make_result(f, f->plan, i)))
+        if (is_lacking(f, i) && TS_UNLIKELY(!make_result(f, f->plan, i, NULL)))
             return ts_drop_results(f, ts_error_code());
     return run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
 }
@@ -106,7 +116,7 @@ TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
     if (f->nrets != 1)
         return ts_fill_run(f, kernel);
     bool lacking = is_lacking(f, 0);
-    ts_tensor *first = lacking ? make_result(f, plan, 0) : f->rets[0].t;
+    ts_tensor *first = lacking ? make_result(f, plan, 0, NULL) : f->rets[0].t;
     if (TS_UNLIKELY(lacking && !first))
         return ts_error_code();
     return run_kernel(f, plan, kernel, first);
@@ -130,6 +140,24 @@ ts_status ts_enter_fill(ts_frame *f)
         status = fill(f, &plan);
     f->plan = NULL;
     return status;
+}
+
+ts_status ts_enter_deferred(ts_frame *f, ts_make make, ts_kernel record)
+{
+    ts_plan plan;
+    ts_plan_open(f, &plan);
+    ts_status status = f->table->infer(f);
+    if (status == TS_OK && f->given)
+        status = ts_check_given(f);
+    for (int i = 0; i < f->nrets && status == TS_OK; i++)
+        if (is_lacking(f, i) && !make_result(f, &plan, i, make))
+            status = ts_error_code();
+    if (status == TS_OK)
+        status = record(f);
+    if (status == TS_OK)
+        count_writes(f, &plan);
+    f->plan = NULL;
+    return status == TS_OK ? status : ts_drop_results(f, status);
 }
 
 ts_status ts_shapes_only(ts_frame *f)

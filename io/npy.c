@@ -270,6 +270,7 @@ static ts_status write_npy(ts_writer *w, void *ctx)
     text[8] = (char)((used - 10) & 0xff);
     text[9] = (char)((used - 10) >> 8);
     TS_TRY(ts_writer_write(w, text, used));
+    TS_TRY(ts_resolve(t));
     return ts_writer_write(w, t->data, t->numel * ts_dtype_sizes[t->dtype]);
 }
 

@@ -179,6 +179,7 @@ ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name, t
                           "argument 'dst': expected a tensor on cpu, got %s",
                           ts_device_name(dst->storage->device));
     if (dst->flags & TS_TENSOR_CONTIGUOUS) {
+        TS_TRY(ts_resolve(dst));
         ts_storage_wrote(dst->storage, 0);
         return read_data(op, st, e, dst->data);
     }

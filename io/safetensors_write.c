@@ -254,6 +254,7 @@ static ts_status write_tensor(ts_writer *w, ts_tensor *t)
     else if (!(t->flags & TS_TENSOR_CONTIGUOUS))
         t = ts_contiguous(t);
     TS_TRY(t);
+    TS_TRY(ts_resolve(t));
     return ts_writer_write(w, t->data, t->numel * ts_dtype_sizes[t->dtype]);
 }
 

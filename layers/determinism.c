@@ -74,6 +74,8 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
               *y = ts_contiguous(ts_to_device(b, TS_DEVICE_CPU));
     TS_TRY(x);
     TS_TRY(y);
+    TS_TRY(ts_resolve(x));
+    TS_TRY(ts_resolve(y));
     *same = memcmp(x->data, y->data, (size_t)x->numel * ts_dtype_sizes[x->dtype]) == 0;
     return TS_OK;
 }

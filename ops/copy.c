@@ -147,6 +147,7 @@ ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
     TS_SCOPE;
     ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_clone(t);
     TS_TRY(c);
+    TS_TRY(ts_resolve(c));
     return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)need);
 }
 
@@ -223,6 +224,7 @@ ts_status ts_print(ts_tensor *t)
                        : t->flags & TS_TENSOR_CONTIGUOUS        ? t
                                                                 : ts_clone(t);
         TS_TRY(c);
+        TS_TRY(ts_resolve(c));
         int64_t steps[TS_MAX_DIMS];
         ts_strides_fill(c->sizes, c->ndim, steps);
         print_dim(c->data, c, 0, steps, c->numel > 1000);

@@ -8,8 +8,7 @@
 
 /* ------------------------------------------------------------------------------- arrays ---- */
 
-/** Room for n more items; the array is as before when there is no memory. */
-static bool reserve(ts_array *a, uint32_t n, size_t item)
+bool ts_array_reserve(ts_array *a, uint32_t n, size_t item)
 {
     int64_t bytes, count;
     if (TS_LIKELY(n <= a->room - a->count))
@@ -30,25 +29,27 @@ static bool reserve(ts_array *a, uint32_t n, size_t item)
     return true;
 }
 
-static void array_free(ts_array *a, size_t item)
+void ts_array_free(ts_array *a, size_t item)
 {
     if (a->room)
         ts_free(&ts_tls, a->data, a->room * item);
 }
 
-/** The next of an array of items for which room was reserved. */
-#define PUSH(array, type) ((type *)(array).data + (array).count++)
-
 /* ------------------------------------------------------------------------------ building ---- */
+
+uint64_t ts_graph_serial(void)
+{
+    static _Atomic uint64_t serials;
+    return atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed) + 1;
+}
 
 ts_graph *ts_graph_new(void)
 {
-    static _Atomic uint64_t serials;
     ts_graph *g = ts_alloc(ts_thread_self(), sizeof *g);
     if (!g)
         return NULL;
     memset(g, 0, sizeof *g);
-    g->serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed) + 1;
+    g->serial = ts_graph_serial();
     return g;
 }
 
@@ -63,18 +64,18 @@ static bool no_memory(ts_graph *g) { return ts_graph_fail(g, "out of memory in t
 
 bool ts_graph_add_ints(ts_graph *g, const int64_t *ints, uint32_t n, uint32_t *at)
 {
-    if (!reserve(&g->ints, n, sizeof *ints))
+    if (!ts_array_reserve(&g->ints, n, sizeof *ints))
         return no_memory(g);
     *at = g->ints.count;
     for (uint32_t i = 0; i < n; i++)
-        *PUSH(g->ints, int64_t) = ints[i];
+        *TS_PUSH(g->ints, int64_t) = ints[i];
     return true;
 }
 
 bool ts_graph_add_text(ts_graph *g, const char *text, uint32_t *at)
 {
     size_t n = strlen(text) + 1;
-    if (n >= 1u << TS_ID_BITS || !reserve(&g->text, (uint32_t)n, 1))
+    if (n >= 1u << TS_ID_BITS || !ts_array_reserve(&g->text, (uint32_t)n, 1))
         return no_memory(g);
     *at = g->text.count;
     memcpy((char *)g->text.data + *at, text, n);
@@ -84,21 +85,22 @@ bool ts_graph_add_text(ts_graph *g, const char *text, uint32_t *at)
 
 bool ts_graph_add_storage(ts_graph *g, ts_source source, uint32_t version, uint32_t *storage)
 {
-    if (!reserve(&g->storages, 1, sizeof(ts_graph_storage)))
+    if (!ts_array_reserve(&g->storages, 1, sizeof(ts_graph_storage)))
         return no_memory(g);
     *storage = g->storages.count;
-    *PUSH(g->storages, ts_graph_storage) = (ts_graph_storage){0, version, (uint8_t)source, false};
+    *TS_PUSH(g->storages, ts_graph_storage) =
+        (ts_graph_storage){0, version, (uint8_t)source, false};
     return true;
 }
 
 bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint32_t slot,
                         uint32_t storage, ts_id *id)
 {
-    if (!reserve(&g->values, 1, sizeof(ts_graph_value)) ||
-        !reserve(&g->ints, 2 * TS_MAX_DIMS, sizeof(int64_t)))
+    if (!ts_array_reserve(&g->values, 1, sizeof(ts_graph_value)) ||
+        !ts_array_reserve(&g->ints, 2 * TS_MAX_DIMS, sizeof(int64_t)))
         return no_memory(g);
     ts_graph_storage *s = (ts_graph_storage *)g->storages.data + storage;
-    ts_graph_value *v = PUSH(g->values, ts_graph_value);
+    ts_graph_value *v = TS_PUSH(g->values, ts_graph_value);
     *v = (ts_graph_value){.source = (uint8_t)source,
                           .dtype = t->dtype,
                           .ndim = t->ndim,
@@ -108,7 +110,7 @@ bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint3
                           .storage = storage,
                           .before = s->newest,
                           .ints = g->ints.count,
-                          .offset = t->data ? t->data - (char *)t->storage->data : 0};
+                          .offset = ts_tensor_place(t)};
     int64_t *ints = ts_graph_ints_at(g, v->ints);
     for (int d = 0; d < t->ndim; d++) {
         ints[d] = t->sizes[d];
@@ -122,44 +124,44 @@ bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint3
 
 bool ts_graph_add_args(ts_graph *g, int n, uint32_t *at)
 {
-    if (!reserve(&g->args, (uint32_t)n, sizeof(ts_graph_arg)))
+    if (!ts_array_reserve(&g->args, (uint32_t)n, sizeof(ts_graph_arg)))
         return no_memory(g);
     *at = g->args.count;
     for (int i = 0; i < n; i++)
-        *PUSH(g->args, ts_graph_arg) = (ts_graph_arg){0};
+        *TS_PUSH(g->args, ts_graph_arg) = (ts_graph_arg){0};
     return true;
 }
 
 bool ts_graph_add_node(ts_graph *g, const ts_graph_node *node, uint32_t *index)
 {
-    if (!reserve(&g->nodes, 1, sizeof *node))
+    if (!ts_array_reserve(&g->nodes, 1, sizeof *node))
         return no_memory(g);
     if (index)
         *index = g->nodes.count;
-    *PUSH(g->nodes, ts_graph_node) = *node;
+    *TS_PUSH(g->nodes, ts_graph_node) = *node;
     return true;
 }
 
 bool ts_graph_add_id(ts_graph *g, ts_array *ids, ts_id id)
 {
-    if (!reserve(ids, 1, sizeof id))
+    if (!ts_array_reserve(ids, 1, sizeof id))
         return no_memory(g);
-    *PUSH(*ids, ts_id) = id;
+    *TS_PUSH(*ids, ts_id) = id;
     return true;
 }
 
 bool ts_graph_add_capture(ts_graph *g, ts_tensor *t, uint32_t *slot)
 {
-    if (!reserve(&g->captures, 1, sizeof t))
+    if (!ts_array_reserve(&g->captures, 1, sizeof t))
         return no_memory(g);
     *slot = g->captures.count;
-    *PUSH(g->captures, ts_tensor *) = ts_tensor_ref(t);
+    *TS_PUSH(g->captures, ts_tensor *) = ts_tensor_ref(t);
     return true;
 }
 
 const ts_graph_value *ts_graph_find_layout(const ts_graph *g, uint32_t storage, const ts_tensor *t)
 {
-    int64_t offset = t->data ? t->data - (char *)t->storage->data : 0;
+    int64_t offset = ts_tensor_place(t);
     uint32_t next = ((const ts_graph_storage *)g->storages.data)[storage].newest;
     while (next) {
         const ts_graph_value *v = (const ts_graph_value *)g->values.data + (next - 1);
@@ -241,15 +243,15 @@ void ts_graph_free(ts_graph *g)
     ts_thread_self();
     for (uint32_t i = 0; i < g->captures.count; i++)
         ts_tensor_unref(((ts_tensor **)g->captures.data)[i]);
-    array_free(&g->nodes, sizeof(ts_graph_node));
-    array_free(&g->values, sizeof(ts_graph_value));
-    array_free(&g->args, sizeof(ts_graph_arg));
-    array_free(&g->ints, sizeof(int64_t));
-    array_free(&g->text, 1);
-    array_free(&g->storages, sizeof(ts_graph_storage));
-    array_free(&g->inputs, sizeof(ts_id));
-    array_free(&g->outputs, sizeof(ts_id));
-    array_free(&g->captures, sizeof(ts_tensor *));
+    ts_array_free(&g->nodes, sizeof(ts_graph_node));
+    ts_array_free(&g->values, sizeof(ts_graph_value));
+    ts_array_free(&g->args, sizeof(ts_graph_arg));
+    ts_array_free(&g->ints, sizeof(int64_t));
+    ts_array_free(&g->text, 1);
+    ts_array_free(&g->storages, sizeof(ts_graph_storage));
+    ts_array_free(&g->inputs, sizeof(ts_id));
+    ts_array_free(&g->outputs, sizeof(ts_id));
+    ts_array_free(&g->captures, sizeof(ts_tensor *));
     ts_free(&ts_tls, g, sizeof *g);
 }
 

@@ -26,6 +26,12 @@ typedef struct ts_array {
     uint32_t count, room;
 } ts_array;
 
+/** Room for n more items; false, and the array as before, when there is no memory. */
+bool ts_array_reserve(ts_array *a, uint32_t n, size_t item);
+void ts_array_free(ts_array *a, size_t item);
+/** The next of an array of items for which room was reserved. */
+#define TS_PUSH(array, type) ((type *)(array).data + (array).count++)
+
 typedef enum ts_source { TS_SOURCE_INPUT, TS_SOURCE_CAPTURE, TS_SOURCE_RESULT } ts_source;
 
 typedef struct ts_graph_value {
@@ -53,7 +59,8 @@ typedef struct ts_graph_storage {
 typedef enum ts_role {
     TS_ROLE_PLAIN,
     TS_ROLE_SEED,
-    TS_ROLE_OFFSET /* of random numbers drawn in the graph */
+    TS_ROLE_OFFSET, /* of random numbers drawn in the graph */
+    TS_ROLE_VALUE   /* stands among the numbers of a run, at `at` */
 } ts_role;
 
 typedef struct ts_graph_arg {
@@ -62,7 +69,8 @@ typedef struct ts_graph_arg {
     uint32_t count; /* members of a list */
     union {
         ts_id id;    /* TENSOR */
-        uint32_t at; /* TENSORS, INTS: place in ints; STRING: in text */
+        uint32_t at; /* TENSORS, INTS: place in ints; STRING: in text;
+                        of role VALUE: in the numbers of a run */
         int64_t i;
         double d;
         ts_device device;
@@ -118,6 +126,8 @@ struct ts_graph {
 
 /* ----------------------------------------------------------------------------- building ---- */
 
+/** A serial number that no graph has. */
+uint64_t ts_graph_serial(void);
 /** An empty graph with a serial number of its own; NULL when out
  * of memory (no error is recorded). */
 ts_graph *ts_graph_new(void);
