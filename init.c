@@ -12,6 +12,7 @@ static const struct {
     {"ops", ts_ops_install},
     {"autograd", ts_autograd_install},
     {"tracing", ts_tracing_install},
+    {"compile", ts_compile_install},
     {"layers", ts_layers_install},
     {"backends/cpu", ts_cpu_install},
 };

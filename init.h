@@ -11,6 +11,7 @@ void ts_dispatch_install(void);
 ts_status ts_ops_install(void);
 ts_status ts_autograd_install(void);
 ts_status ts_tracing_install(void);
+ts_status ts_compile_install(void);
 ts_status ts_layers_install(void);
 ts_status ts_cpu_install(void);
 /** Switches on the layers that TS_LAYERS names. */

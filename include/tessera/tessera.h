@@ -18,6 +18,7 @@
 #include "nn.h"
 #include "report.h"
 #include "trace.h"
+#include "compile.h"
 #include "program.h"
 
 #endif

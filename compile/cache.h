@@ -1,0 +1,41 @@
+/** @file cache.h  A compiled function: its plans, and what is told about it. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_COMPILE_CACHE_H
+#define TS_COMPILE_CACHE_H
+
+#include <pthread.h>
+
+#include "compile/compile.h"
+
+/** A break and how often it came. */
+typedef struct ts_break {
+    char what[48];
+    const void *site;
+    int64_t count;
+} ts_break;
+enum { TS_MAX_BREAKS = 16 };
+
+struct ts_compiled {
+    pthread_mutex_t lock;  /* of all that follows the name */
+    ts_trace_fn fn;
+    void *ctx;
+    ts_compile_opts opts;
+    char name[64];
+    ts_exec **plans;
+    int64_t nplans;
+    uint64_t clock;
+    const ts_exec *newest;
+    char cause[192];       /* of the newest plan: in what it differs from the last */
+    ts_compile_stats stats;
+    ts_break breaks[TS_MAX_BREAKS];
+};
+
+/** Reads TS_COMPILE. */
+void ts_compiled_from_environment(void);
+/** Counts a break; TS_ERR_STATE where the function may have none. */
+ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);
+/** The plan of a recording, found or made, which nobody ends before ts_compiled_ran(). */
+ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l);
+void ts_compiled_ran(ts_compiled *c, ts_exec *e);
+
+#endif

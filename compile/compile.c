@@ -1,0 +1,291 @@
+/** @file compile.c  Compiled functions: calls, and the plans that are kept. */
+// SPDX-License-Identifier: MIT
+#include "compile/cache.h"
+#include "include/tessera/autocast.h"
+#include "include/tessera/check.h"
+#include "include/tessera/program.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <xxhash.h>
+
+/** TS_COMPILE, read once. */
+enum { MODE_OFF, MODE_TRACE, MODE_FUSE };
+static int mode = MODE_FUSE;
+
+void ts_compiled_from_environment(void)
+{
+    int choice = ts_variable_choice("TS_COMPILE", "off|trace|fuse");
+    mode = choice < 0 ? MODE_FUSE : choice;
+}
+
+ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
+{
+    const void *site = __builtin_return_address(0);
+    const ts_check_place at = {"compile", site};
+    ts_compile_opts o = {.size = sizeof o};
+    if (opts)
+        TS_TRY_NULL(ts_check_opts(at, "opts", &o, sizeof o, opts));
+    TS_TRY_NULL(ts_check_pointers(at, "fn", (const void *[]){(void *)(uintptr_t)fn}, 1, false));
+    if (o.max_plans < 0 || o.max_groups < -1) {
+        ts_fail_op(TS_ERR_VALUE, "compile", site, NULL,
+                   "argument 'opts': expected max_plans >= 0 and max_groups >= -1, got %lld and "
+                   "%lld",
+                   (long long)o.max_plans, (long long)o.max_groups);
+        return NULL;
+    }
+    ts_compiled *c = ts_alloc(ts_thread_self(), sizeof *c);
+    if (!c) {
+        ts_fail_memory("a compiled function", sizeof *c);
+        return NULL;
+    }
+    memset(c, 0, sizeof *c);
+    pthread_mutex_init(&c->lock, NULL);
+    c->fn = fn;
+    c->ctx = ctx;
+    c->opts = o;
+    if (!o.max_plans)
+        c->opts.max_plans = 64;
+    snprintf(c->name, sizeof c->name, "%s", o.name ? o.name : "function");
+    return c;
+}
+
+void ts_compiled_free(ts_compiled *c)
+{
+    if (!c)
+        return;
+    ts_thread *thread = ts_thread_self();
+    for (int64_t i = 0; i < c->nplans; i++)
+        ts_exec_free(c->plans[i]);
+    if (c->plans)
+        ts_free(thread, c->plans, (size_t)c->opts.max_plans * sizeof *c->plans);
+    pthread_mutex_destroy(&c->lock);
+    ts_free(thread, c, sizeof *c);
+}
+
+/* -------------------------------------------------------------------------------- plans ---- */
+
+ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site)
+{
+    if (c->opts.fullgraph)
+        return ts_fail_op(TS_ERR_STATE, c->name, site,
+                          "return the tensor and read it after the call, or compile without "
+                          "fullgraph",
+                          "fullgraph: %s breaks the recording", what);
+    pthread_mutex_lock(&c->lock);
+    c->stats.breaks++;
+    for (ts_break *b = c->breaks; b < c->breaks + TS_MAX_BREAKS; b++) {
+        if (b->count && (b->site != site || strcmp(b->what, what) != 0))
+            continue;
+        if (!b->count++) {
+            b->site = site;
+            snprintf(b->what, sizeof b->what, "%s", what);
+        }
+        break;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (ts_log_on("compile"))
+        ts_log_write("compile", "%s: %s breaks the recording", c->name, what);
+    return TS_OK;
+}
+
+static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, uint64_t hash)
+{
+    for (int64_t i = 0; i < c->nplans; i++) {
+        ts_exec *e = c->plans[i];
+        if (e->hash == hash && e->nwords == words->count &&
+            memcmp(e->words, words->data, words->count * sizeof *e->words) == 0)
+            return e;
+    }
+    return NULL;
+}
+
+/** Room for one more plan: that which was not used for longest goes; NULL when all are running. */
+static ts_exec **room_for_plan(ts_compiled *c)
+{
+    if (!c->plans) {
+        size_t bytes = (size_t)c->opts.max_plans * sizeof *c->plans;
+        c->plans = ts_alloc(ts_thread_self(), bytes);
+        if (!c->plans)
+            return NULL;
+    }
+    if (c->nplans < c->opts.max_plans)
+        return &c->plans[c->nplans++];
+    ts_exec **oldest = NULL;
+    for (int64_t i = 0; i < c->nplans; i++)
+        if (!c->plans[i]->runs && (!oldest || c->plans[i]->used < (*oldest)->used))
+            oldest = &c->plans[i];
+    if (oldest)
+        ts_exec_free(*oldest);
+    return oldest;
+}
+
+/** Says in what the words of a recording differ from those of the newest plan. */
+static void find_cause(ts_compiled *c, const ts_array *words)
+{
+    const ts_exec *e = c->newest;
+    const uint64_t *now = words->data;
+    uint32_t n = e ? e->nwords < words->count ? e->nwords : words->count : 0, at = 0, call = 0;
+    while (at < n && e->words[at] == now[at])
+        at++;
+    if (!e)
+        snprintf(c->cause, sizeof c->cause, "the first recording");
+    else if (at == n)
+        snprintf(c->cause, sizeof c->cause, "%s calls than before",
+                 words->count > e->nwords ? "more" : "fewer");
+    else {
+        const ts_graph *g = e->graph;
+        for (call = 0; call + 1 < g->nodes.count && ts_graph_node_at(g, call)->name < at; call++)
+            ;
+        snprintf(c->cause, sizeof c->cause,
+                 "near call %u (%s): word %u was %llx, and is %llx", call,
+                 g->nodes.count ? ts_graph_node_name(g, ts_graph_node_at(g, call)) : "none", at,
+                 (unsigned long long)e->words[at], (unsigned long long)now[at]);
+    }
+}
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
+{
+    const ts_array *words = &l->words;
+    uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t));
+    pthread_mutex_lock(&c->lock);
+    ts_exec *e = find_plan(c, words, hash);
+    c->stats.segments++;
+    if (e) {
+        c->stats.hits++;
+    } else {
+        double begin = now_ms();
+        find_cause(c, words);
+        e = ts_exec_new(words->data, words->count, l->numbers.data,
+                        mode == MODE_FUSE ? c->opts.max_groups : -1);
+        ts_exec **place = e ? room_for_plan(c) : NULL;
+        if (e && !place) {
+            ts_exec_free(e);
+            e = NULL;
+            ts_fail_memory("a plan", 0);
+        }
+        if (e) {
+            *place = e;
+            c->newest = e;
+            e->hash = hash;
+            double ms = now_ms() - begin;
+            c->stats.compiles++;
+            c->stats.compile_ms += ms;
+            c->stats.nodes = e->nnodes;
+            c->stats.groups = e->ngroups;
+            c->stats.fused = e->nfused;
+            c->stats.bytes = e->bytes;
+            c->stats.fused_bytes = e->fused_bytes;
+            if (ts_log_on("compile"))
+                ts_log_write("compile", "%s: plan %lld of %u calls in %.3f ms, %u groups of %u "
+                             "calls; %s", c->name, (long long)c->stats.compiles, e->nnodes, ms,
+                             e->ngroups, e->nfused, c->cause);
+        }
+    }
+    if (e) {
+        e->used = ++c->clock;
+        e->runs++;
+    }
+    c->stats.plans = c->nplans;
+    pthread_mutex_unlock(&c->lock);
+    return e;
+}
+
+void ts_compiled_ran(ts_compiled *c, ts_exec *e)
+{
+    pthread_mutex_lock(&c->lock);
+    e->runs--;
+    pthread_mutex_unlock(&c->lock);
+}
+
+ts_compile_stats ts_compiled_get_stats(ts_compiled *c)
+{
+    ts_compile_stats stats = {0};
+    if (!c)
+        return stats;
+    pthread_mutex_lock(&c->lock);
+    stats = c->stats;
+    pthread_mutex_unlock(&c->lock);
+    return stats;
+}
+
+/* -------------------------------------------------------------------------------- calls ---- */
+
+/** The function's own call. What it makes and does not return ends with it: a temporary that lived
+ *  on would have to be in memory. */
+static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                               ts_tensor **outputs, int noutputs, const void *site)
+{
+    TS_SCOPE;
+    uint64_t scope = ts_tls.scope->serial;
+    ts_status status = ts_fail_callback(c->fn(c->ctx, inputs, ninputs, outputs, noutputs), c->name,
+                                        site, "the function");
+    status = ts_end_open_scopes(status, scope, c->name, site, "the function");
+    for (int i = 0; i < noutputs && status == TS_OK; i++)
+        if (outputs[i] && outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
+            status = ts_fail_dead(c->name, site, "outputs", outputs[i]);
+        else
+            ts_keep(outputs[i]);
+    return status;
+}
+
+/** Runs the function, and what it recorded, also after an error: what it called has happened. */
+static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                               ts_tensor **outputs, int noutputs, const void *site)
+{
+    ts_thread *thread = ts_thread_self();
+    ts_lazy lazy;
+    ts_lazy_begin(&lazy, c);
+    ts_above.forget_casts(); /* casts from before would be read as tensors of outside */
+    TS_KEEP_MODES;
+    thread->include |= TS_KEYSET(TS_KEY_LAZY);
+    thread->lazy = &lazy;
+    ts_status status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
+    ts_above.forget_casts();
+    ts_error before = *thread->error;
+    ts_status ran = ts_lazy_flush(&lazy, NULL, site);
+    if (status != TS_OK)
+        *thread->error = before;
+    ts_lazy_end(&lazy);
+    return status != TS_OK ? status : ran;
+}
+
+ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
+                           ts_tensor **outputs, int noutputs)
+{
+    ts_compiled *c = compiled;
+    const void *site = __builtin_return_address(0);
+    const ts_check_place at = {"compiled_call", site};
+    TS_TRY(ts_check_pointers(at, "compiled", (const void *[]){c}, 1, true));
+    TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
+    TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
+    ts_thread *thread = ts_thread_self();
+    pthread_mutex_lock(&c->lock);
+    c->stats.calls++;
+    pthread_mutex_unlock(&c->lock);
+    for (int i = 0; i < noutputs; i++)
+        outputs[i] = NULL;
+    bool inside = thread->lazy || thread->recorder ||
+                  (thread->exclude & TS_KEYSET(TS_KEY_LAZY)) || mode == MODE_OFF;
+    ts_status status = inside ? call_in_scope(c, inputs, ninputs, outputs, noutputs, site)
+                              : call_recorded(c, inputs, ninputs, outputs, noutputs, site);
+    for (int i = 0; i < noutputs && status == TS_OK; i++)
+        if (!outputs[i])
+            status = ts_error_code() != TS_OK
+                         ? ts_error_code()
+                         : ts_fail_op(TS_ERR_NULL, c->name, site, NULL,
+                                      "the function left output %d NULL", i);
+        else if (outputs[i] != TS_NONE && !inside)
+            ts_tensor_settle(outputs[i]);
+    for (int i = 0; i < noutputs && status != TS_OK; i++)
+        outputs[i] = NULL;
+    return status;
+}

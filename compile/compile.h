@@ -1,0 +1,130 @@
+/**
+ * @file compile.h  What the files of this room share: the recording, and the plan made of it.
+ *
+ * A recording (lazy.c) is a stream of words that says all about the structure of what was called,
+ * a list of the numbers that were passed, and the storages that it reads and writes. The stream is
+ * the key of a plan (plan.c): the same words are the same plan, run with other numbers and
+ * storages (run.c). Fused groups run by tiles (tile.c).
+ *
+ * Memory, not values, is what calls depend on: a value is a layout over a storage, an in-place call
+ * writes its storage, a view is one more layout, and an order of the calls is right if it keeps the
+ * order of each two that touch a storage which one of them writes.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_COMPILE_COMPILE_H
+#define TS_COMPILE_COMPILE_H
+
+#include "include/tessera/compile.h"
+#include "tracing/graph.h"
+
+/* ----------------------------------------------------------------------------- recording ---- */
+
+/** Tags of the words of a stream; each stands in the low byte of a record's first word. */
+enum ts_word {
+    TS_WORD_STORAGE = 1, /* source, device, bytes */
+    TS_WORD_VALUE,       /* dtype, ndim, storage; offset; sizes; strides */
+    TS_WORD_CALL,        /* op, counts; arguments; results */
+    TS_WORD_END          /* which promised storages are held outside */
+};
+
+/** A storage of a recording. */
+typedef struct ts_lazy_storage {
+    ts_storage *storage; /* promised: borrowed, NULL when nobody holds it any more;
+                            of outside: one reference */
+    const char *base;    /* promised address; of outside: that of the next promised one */
+    uint32_t newest;     /* value, + 1 */
+    bool outside;
+} ts_lazy_storage;
+
+/** A layout over a storage that a call takes or makes. */
+typedef struct ts_lazy_value {
+    uint32_t before; /* value of the same storage, + 1 */
+    uint32_t word;   /* its record */
+} ts_lazy_value;
+
+/** The recording of a thread. */
+typedef struct ts_lazy {
+    struct ts_compiled *compiled;
+    ts_thread *thread;
+    uint64_t serial;
+    char *next;         /* promised address */
+    ts_array words, numbers, storages, values, sites;
+    ts_array table;     /* storage of outside -> its place; open addressing */
+    uint32_t outside;   /* of these */
+    bool failed;        /* out of memory: the recording is lost */
+    bool running;       /* its calls are being run */
+} ts_lazy;
+
+/** Runs what was recorded and begins anew; `why` names a break, NULL at the end of a call. */
+ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site);
+/** Begins and ends recording in a thread. */
+void ts_lazy_begin(ts_lazy *l, struct ts_compiled *c);
+void ts_lazy_end(ts_lazy *l);
+
+/* ---------------------------------------------------------------------------------- plan ---- */
+
+/** A storage in a plan. */
+typedef struct ts_plan_storage {
+    int64_t bytes;
+    ts_device device;
+    bool outside; /* there before the recording */
+    bool held;    /* promised, and read after it */
+    bool inside;  /* of one group alone: lives in its tiles */
+    uint32_t first, last;    /* step; UINT32_MAX: none */
+    uint32_t writer, reader; /* last step that did, + 1: while steps are made */
+} ts_plan_storage;
+
+/** A run of nodes: one call, or a fused group. */
+typedef struct ts_step {
+    uint32_t first, count; /* in ts_exec.order */
+    uint32_t opens, closes; /* ends of this step's storages in the lists of that name */
+    bool fused;
+    uint8_t ndim;          /* of a group's space */
+    int64_t sizes[TS_MAX_DIMS];
+    int64_t numel;
+} ts_step;
+
+typedef struct ts_exec {
+    ts_graph *graph;       /* its values' sources and storages are those of the recording */
+    ts_plan_storage *storages;
+    ts_step *steps;
+    uint32_t *order;       /* nodes in the order of steps */
+    uint32_t *opens, *closes;       /* storages by their first and last step */
+    uint32_t nstorages, nsteps, ngroups, nfused, nnodes;
+    int64_t bytes, fused_bytes;
+    uint64_t *words;       /* the key */
+    uint32_t nwords;
+    uint64_t hash, used;   /* used: when a run last wanted it */
+    uint32_t runs;         /* that are under way */
+} ts_exec;
+
+/** The plan of a recorded stream; NULL with an error. */
+ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
+                     int64_t max_groups);
+/** Whether a node works an element at a time on the CPU, without conversions: a group can run it by
+ *  tiles. numbers: those of a run. */
+bool ts_tile_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
+/** Bytes of a value's elements. */
+int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v);
+void ts_exec_free(ts_exec *e);
+
+/* ----------------------------------------------------------------------------------- run ---- */
+
+/** A plan and what it runs on. */
+typedef struct ts_run {
+    const ts_exec *exec;
+    const uint64_t *numbers;
+    const void *const *sites;
+    ts_storage **storages;  /* by number; promised ones appear as they are needed */
+    ts_tensor **registers;  /* by value */
+    ts_tensor **lists;
+    ts_thread *thread;
+} ts_run;
+
+ts_status ts_exec_run(const ts_exec *e, ts_lazy *l);
+/** The boxed arguments of a node; its tensors are in the registers. */
+void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args);
+/** Runs a fused group. */
+ts_status ts_tile_run(const ts_run *r, const ts_step *s);
+
+#endif

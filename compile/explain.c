@@ -1,0 +1,54 @@
+/** @file explain.c  What became of a compiled function, in words. */
+// SPDX-License-Identifier: MIT
+#include "compile/cache.h"
+#include "include/tessera/program.h"
+#include "include/tessera/check.h"
+
+#include <stdio.h>
+
+static void write_step(FILE *out, const ts_exec *e, uint32_t k)
+{
+    const ts_step *s = &e->steps[k];
+    char sizes[192];
+    if (!s->fused)
+        return;
+    fprintf(out, "  group at step %u, %u calls over %s:", k, s->count,
+            ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
+    for (uint32_t i = 0; i < s->count; i++)
+        fprintf(out, " %s", ts_graph_node_name(e->graph, ts_graph_node_at(
+                                                             e->graph, e->order[s->first + i])));
+    fputc('\n', out);
+}
+
+ts_status ts_explain(ts_compiled *compiled, FILE *out)
+{
+    ts_compiled *c = compiled;
+    const void *site = __builtin_return_address(0);
+    const ts_check_place at = {"explain", site};
+    TS_TRY(ts_check_pointers(at, "compiled", (const void *[]){c}, 1, true));
+    TS_TRY(ts_check_pointers(at, "out", (const void *[]){out}, 1, false));
+    TS_C_LOCALE;
+    pthread_mutex_lock(&c->lock);
+    const ts_compile_stats *s = &c->stats;
+    const ts_exec *e = c->newest;
+    fprintf(out, "%s: %lld calls, %lld recordings, %lld breaks\n", c->name, (long long)s->calls,
+            (long long)s->segments, (long long)s->breaks);
+    for (int i = 0; i < TS_MAX_BREAKS && c->breaks[i].count; i++)
+        fprintf(out, "  break: %s, called from %p, %lld times\n", c->breaks[i].what,
+                c->breaks[i].site, (long long)c->breaks[i].count);
+    fprintf(out, "plans: %lld kept, %lld made in %.3f ms, %lld of %lld recordings had one\n",
+            (long long)s->plans, (long long)s->compiles, s->compile_ms, (long long)s->hits,
+            (long long)s->segments);
+    if (e) {
+        fprintf(out,
+                "newest plan (%s): %u calls in %u steps, %u groups of %u calls; %lld bytes moved, "
+                "%lld one by one\n",
+                c->cause, e->nnodes, e->nsteps, e->ngroups, e->nfused, (long long)e->fused_bytes,
+                (long long)e->bytes);
+        for (uint32_t k = 0; k < e->nsteps; k++)
+            write_step(out, e, k);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return ferror(out) ? ts_fail_op(TS_ERR_IO, "explain", site, NULL, "cannot write the report")
+                       : TS_OK;
+}

@@ -1,0 +1,470 @@
+/**
+ * @file lazy.c  The LAZY backend: records calls, with results whose memory is promised.
+ *
+ * While a thread records, its include mask holds LAZY, which stands above all devices, so each call
+ * that AUTOGRAD passes on ends here. The shape rule runs, the results get promised storages, and
+ * the call goes into the stream. Views are made at once, as layouts over promised storages.
+ * The recording holds no reference to what it promised: a storage that nobody holds any more says
+ * so, and its values need not exist outside of the run.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/compile.h"
+#include "compile/cache.h"
+#include "dispatch/entries.h"
+#include "init.h"
+
+#include <string.h>
+
+#define LAZY TS_KEYSET(TS_KEY_LAZY)
+
+/* Storages of one thread may end in another. */
+static atomic_flag storages_lock = ATOMIC_FLAG_INIT;
+static void lock(void)
+{
+    while (atomic_flag_test_and_set_explicit(&storages_lock, memory_order_acquire))
+        ;
+}
+static void unlock(void) { atomic_flag_clear_explicit(&storages_lock, memory_order_release); }
+
+static ts_lazy_storage *storage_at(const ts_lazy *l, uint32_t i)
+{
+    return (ts_lazy_storage *)l->storages.data + i;
+}
+
+/* -------------------------------------------------------------------------- the stream ---- */
+
+static bool lose(ts_lazy *l)
+{
+    l->failed = true;
+    return false;
+}
+
+static bool put(ts_lazy *l, ts_array *to, uint64_t word)
+{
+    if (!ts_array_reserve(to, 1, sizeof word))
+        return lose(l);
+    *TS_PUSH(*to, uint64_t) = word;
+    return true;
+}
+static bool put_word(ts_lazy *l, uint64_t word) { return put(l, &l->words, word); }
+static bool put_number(ts_lazy *l, uint64_t bits) { return put(l, &l->numbers, bits); }
+
+/* ------------------------------------------------------------------------ who is who ---- */
+
+static uint32_t *place(const ts_lazy *l, uint32_t *table, uint32_t room, const ts_storage *s)
+{
+    uint32_t at = (uint32_t)(((uintptr_t)s >> 6) * 0x9e3779b97f4a7c15ull >> 40) & (room - 1);
+    while (table[at] && storage_at(l, table[at] - 1)->storage != s)
+        at = (at + 1) & (room - 1);
+    return &table[at];
+}
+
+/** Number of a storage of outside, + 1; 0: not known. */
+static uint32_t find_outside(const ts_lazy *l, const ts_storage *s)
+{
+    return l->table.count ? *place(l, l->table.data, l->table.count, s) : 0;
+}
+
+static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outside, uint32_t *at)
+{
+    lock();
+    bool ok = ts_array_reserve(&l->storages, 1, sizeof(ts_lazy_storage));
+    if (ok) {
+        *at = l->storages.count;
+        *TS_PUSH(l->storages, ts_lazy_storage) = (ts_lazy_storage){s, base, 0, outside};
+    }
+    unlock();
+    return (ok || lose(l)) &&
+           put_word(l, TS_WORD_STORAGE | (uint64_t)outside << 8 |
+                           (uint64_t)s->device.backend << 16 | (uint64_t)s->device.index << 24) &&
+           put_word(l, outside ? 0 : (uint64_t)s->bytes);
+}
+
+static bool add_outside(ts_lazy *l, ts_storage *s, uint32_t *at)
+{
+    if (2 * l->outside >= l->table.count) { /* the table's count is its size */
+        ts_array larger = {0};
+        uint32_t room = l->table.count ? 2 * l->table.count : 64;
+        if (!ts_array_reserve(&larger, room, sizeof(uint32_t)))
+            return lose(l);
+        memset(larger.data, 0, room * sizeof(uint32_t));
+        larger.count = room;
+        for (uint32_t i = 0; i < l->storages.count; i++)
+            if (storage_at(l, i)->outside)
+                *place(l, larger.data, room, storage_at(l, i)->storage) = i + 1;
+        ts_array_free(&l->table, sizeof(uint32_t));
+        l->table = larger;
+    }
+    if (!add_storage(l, s, l->next, true, at))
+        return false;
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    *place(l, l->table.data, l->table.count, s) = *at + 1;
+    l->outside++;
+    return true;
+}
+
+/** Whether the record of a value says what t is. */
+static bool is_layout(const uint64_t *w, const ts_tensor *t)
+{
+    if ((w[0] >> 8 & 0xff) != t->dtype || (w[0] >> 16 & 0xff) != t->ndim ||
+        (int64_t)w[1] != ts_tensor_place(t))
+        return false;
+    for (int d = 0; d < t->ndim; d++)
+        if ((int64_t)w[2 + d] != t->sizes[d] || (int64_t)w[2 + t->ndim + d] != t->strides[d])
+            return false;
+    return true;
+}
+
+/** The number of the value that t is. */
+static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
+{
+    uint32_t s;
+    if (t->id >> TS_ID_BITS == l->serial) { /* a fresh copy may have got other sizes since */
+        const ts_lazy_value *v = (const ts_lazy_value *)l->values.data + ts_id_index(t->id);
+        *value = ts_id_index(t->id);
+        if (is_layout((const uint64_t *)l->words.data + v->word, t))
+            return true;
+    }
+    bool ours = t->storage->id >> TS_ID_BITS == l->serial;
+    if (ours)
+        s = ts_id_index(t->storage->id);
+    else if ((s = find_outside(l, t->storage)) != 0)
+        s--;
+    else if (!add_outside(l, t->storage, &s))
+        return false;
+    uint32_t next = storage_at(l, s)->newest;
+    for (const ts_lazy_value *v; next; next = v->before) {
+        v = (const ts_lazy_value *)l->values.data + (next - 1);
+        if (is_layout((const uint64_t *)l->words.data + v->word, t))
+            break;
+    }
+    if (!next) {
+        uint32_t word = l->words.count;
+        if (!ts_array_reserve(&l->values, 1, sizeof(ts_lazy_value)) ||
+            !ts_array_reserve(&l->words, 2 + 2u * t->ndim, sizeof(uint64_t)))
+            return lose(l);
+        put_word(l, TS_WORD_VALUE | (uint64_t)t->dtype << 8 | (uint64_t)t->ndim << 16 |
+                        (uint64_t)(t->flags & TS_TENSOR_CONTIGUOUS) << 24 | (uint64_t)s << 32);
+        put_word(l, (uint64_t)ts_tensor_place(t));
+        for (int d = 0; d < t->ndim; d++)
+            put_word(l, (uint64_t)t->sizes[d]);
+        for (int d = 0; d < t->ndim; d++)
+            put_word(l, (uint64_t)t->strides[d]);
+        *TS_PUSH(l->values, ts_lazy_value) = (ts_lazy_value){storage_at(l, s)->newest, word};
+        next = storage_at(l, s)->newest = l->values.count;
+    }
+    *value = next - 1;
+    if (ours) /* made by this thread, and nobody else's yet */
+        t->id = l->serial << TS_ID_BITS | next;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------- calls ---- */
+
+/** Numbers that change from run to run: all fractions, and integers that count runs and draws. */
+static bool is_number(const ts_frame *f, int i)
+{
+    const ts_value *v = &f->args[i];
+    const char *name = f->table->info->schema.args[i].name;
+    if (v->tag == TS_TAG_FLOAT)
+        return true;
+    if (v->tag == TS_TAG_INTS)
+        return strcmp(name, "steps") == 0;
+    return v->tag == TS_TAG_INT && (strcmp(name, "seed") == 0 || strcmp(name, "offset") == 0);
+}
+
+static bool put_arg(ts_lazy *l, const ts_frame *f, int i)
+{
+    const ts_value *v = &f->args[i];
+    uint64_t head = v->tag | (uint64_t)(is_number(f, i) ? TS_ROLE_VALUE : TS_ROLE_PLAIN) << 8 |
+                    (uint64_t)v->count << 32;
+    uint32_t value, n;
+    bool ok = true;
+    switch (v->tag) {
+    case TS_TAG_NONE: return put_word(l, head);
+    case TS_TAG_TENSOR:
+    case TS_TAG_TENSORS: {
+        ts_tensor *const *t = ts_value_members(v, &n);
+        ok = put_word(l, (head & UINT32_MAX) | (uint64_t)n << 32);
+        for (uint32_t k = 0; k < n && ok; k++)
+            ok = value_of(l, t[k], &value) && put_word(l, value);
+        return ok;
+    }
+    case TS_TAG_INTS:
+        ok = put_word(l, head);
+        for (uint32_t k = 0; k < v->count && ok; k++)
+            ok = is_number(f, i) ? put_number(l, (uint64_t)v->ints[k])
+                                 : put_word(l, (uint64_t)v->ints[k]);
+        return ok;
+    case TS_TAG_STRING: {
+        size_t bytes = strlen(v->str) + 1;
+        ok = put_word(l, (head & UINT32_MAX) | (uint64_t)bytes << 32);
+        for (size_t at = 0; at < bytes && ok; at += 8) {
+            uint64_t word = 0;
+            memcpy(&word, v->str + at, bytes - at < 8 ? bytes - at : 8);
+            ok = put_word(l, word);
+        }
+        return ok;
+    }
+    default:
+        return put_word(l, head) && (is_number(f, i) ? put_number(l, (uint64_t)v->i)
+                                     : v->tag == TS_TAG_DEVICE
+                                         ? put_word(l, v->device.backend |
+                                                           (uint64_t)v->device.index << 8)
+                                         : put_word(l, (uint64_t)v->i));
+    }
+}
+
+/** Values stand in the stream before the call that first names them. */
+static bool name_values(ts_lazy *l, const ts_frame *f)
+{
+    uint32_t value, n;
+    for (int i = 0; i < f->nargs; i++) {
+        ts_tensor *const *t = ts_value_members(&f->args[i], &n);
+        for (uint32_t k = 0; k < n; k++)
+            if (!value_of(l, t[k], &value))
+                return false;
+    }
+    for (int i = 0; i < f->nrets; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR && !value_of(l, f->rets[i].t, &value))
+            return false;
+    return true;
+}
+
+static ts_status record(ts_frame *f)
+{
+    ts_lazy *l = f->thread->lazy;
+    bool random = f->table->flags & TS_OP_RANDOM;
+    uint32_t value;
+    bool ok = name_values(l, f) && ts_array_reserve(&l->sites, 1, sizeof(void *)) &&
+              put_word(l, TS_WORD_CALL | (uint64_t)f->op << 8 | (uint64_t)f->nargs << 24 |
+                              (uint64_t)f->nrets << 32 | (uint64_t)f->want << 40 |
+                              (uint64_t)f->given << 48 | (uint64_t)random << 56);
+    for (int i = 0; i < f->nargs && ok; i++)
+        ok = put_arg(l, f, i);
+    for (int i = 0; i < f->nrets && ok; i++) {
+        bool there = f->rets[i].tag == TS_TAG_TENSOR;
+        ok = (!there || value_of(l, f->rets[i].t, &value)) &&
+             put_word(l, there ? (uint64_t)value + 1 : 0);
+    }
+    if (ok && random)
+        ok = put_number(l, f->rng.seed) && put_number(l, f->rng.offset);
+    if (!ok) {
+        l->failed = true;
+        return ts_fail_memory("a recording", 0);
+    }
+    *TS_PUSH(l->sites, const void *) = f->site;
+    return TS_OK;
+}
+
+/* ----------------------------------------------------------------------------- promises ---- */
+
+/** A promised storage that nobody holds any more. */
+static void on_unheld(void *foreign, void *data, int64_t bytes)
+{
+    (void)bytes;
+    ts_lazy *l = foreign;
+    if (!l)
+        return;
+    lock();
+    uint32_t low = 0, high = l->storages.count;
+    while (high - low > 1) { /* the last whose address is not above data */
+        uint32_t mid = low + (high - low) / 2;
+        if (storage_at(l, mid)->base <= (const char *)data)
+            low = mid;
+        else
+            high = mid;
+    }
+    storage_at(l, low)->storage = NULL;
+    unlock();
+}
+
+static ts_tensor *promise(ts_frame *f, const ts_meta *m)
+{
+    ts_lazy *l = f->thread->lazy;
+    ts_meta counted = *m;
+    int64_t bytes = m->numel * ts_dtype_sizes[m->dtype];
+    uint32_t at;
+    if (!m->numel && !ts_layout_ok(NULL, NULL, (ts_dtype)m->dtype, m->sizes, m->ndim,
+                                   &counted.numel, &bytes))
+        return NULL;
+    if (!bytes) /* nothing to promise */
+        return ts_tensor_new_unchecked(f->thread, &counted);
+    if (bytes > (int64_t)1 << 42) {
+        ts_fail_memory("a tensor", bytes);
+        return NULL;
+    }
+    ts_tensor *t = ts_tensor_promise(f->thread, &counted, l->next, l, on_unheld);
+    if (!t)
+        return NULL;
+    if (!add_storage(l, t->storage, l->next, false, &at)) {
+        t->storage->foreign = NULL;
+        ts_tensor_unref(t);
+        ts_fail_memory("a recording", 0);
+        return NULL;
+    }
+    t->storage->id = l->serial << TS_ID_BITS | (at + 1);
+    l->next += (bytes + 127) & ~(int64_t)63;
+    return t;
+}
+
+/* ------------------------------------------------------------------------------ the key ---- */
+
+/** Handles whose memory has come move there; TS_ERR_STATE for what is promised elsewhere. */
+static ts_status settle(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
+{
+    if (!(t->keys & LAZY) || ts_tensor_settle(t) || (mine && t->storage->foreign == mine))
+        return TS_OK;
+    return ts_fail_op(TS_ERR_STATE, f ? ts_op_name(f->op) : NULL, f ? f->site : NULL,
+                      "use results of a compiled function after it has returned, and handle its "
+                      "errors",
+                      "a tensor of sizes %s has no values: its compiled function still runs, or "
+                      "has failed",
+                      TS_SIZES_TEXT(t));
+}
+
+static ts_status settle_all(const ts_frame *f, const ts_lazy *mine)
+{
+    uint32_t n;
+    for (int i = 0; i < f->nargs + f->nrets; i++) {
+        const ts_value *v = i < f->nargs ? &f->args[i] : &f->rets[i - f->nargs];
+        ts_tensor *const *t = ts_value_members(v, &n);
+        for (uint32_t k = 0; k < n; k++)
+            TS_TRY(settle(f, t[k], mine));
+    }
+    return TS_OK;
+}
+
+/** The call as it would be without this key. */
+static ts_status run_eagerly(ts_frame *f)
+{
+    TS_TRY(settle_all(f, NULL));
+    return ts_redispatch_new(f, f->args);
+}
+
+/** The fallback of all ops. */
+static ts_status defer(ts_frame *f)
+{
+    ts_lazy *l = f->thread->lazy;
+    const ts_op_info *op = f->table->info;
+    if (!l || l->running || !(f->thread->include & LAZY))
+        return run_eagerly(f);
+    TS_TRY(settle_all(f, l));
+    if (op->kind == TS_FILL)
+        return ts_enter_deferred(f, promise, record);
+    if (op->kind == TS_VIEW)
+        return ts_enter_view(f);
+    if (op->composite && !(op->flags & TS_OP_RUNTIME))
+        return ts_run_whole(f, op->composite);
+    TS_TRY(ts_lazy_flush(l, op->name, f->site));
+    return run_eagerly(f);
+}
+
+static ts_status resolve(ts_tensor *t)
+{
+    ts_lazy *l = ts_tls.lazy;
+    if (l && !l->running)
+        TS_TRY(ts_lazy_flush(l, "a read of values", NULL));
+    return settle(NULL, t, NULL);
+}
+
+static bool holds(const ts_storage *s)
+{
+    const ts_lazy *l = ts_tls.lazy;
+    return find_outside(l, s) != 0;
+}
+
+/* ------------------------------------------------------------------------ begin, flush ---- */
+
+/** Gives up the storages of outside; those that are still promised get no values any more. */
+static void forget(ts_lazy *l)
+{
+    lock();
+    for (uint32_t i = 0; i < l->storages.count; i++) {
+        ts_storage *s = storage_at(l, i)->storage;
+        if (s && !storage_at(l, i)->outside && ts_is_promised(s->data))
+            s->foreign = NULL;
+    }
+    ts_array storages = l->storages;
+    l->storages = (ts_array){0};
+    unlock();
+    for (uint32_t i = 0; i < storages.count; i++) {
+        const ts_lazy_storage *s = (const ts_lazy_storage *)storages.data + i;
+        if (s->outside)
+            ts_storage_release(s->storage);
+    }
+    ts_array_free(&storages, sizeof(ts_lazy_storage));
+    l->words.count = l->numbers.count = l->values.count = l->sites.count = 0;
+    ts_array_free(&l->table, sizeof(uint32_t));
+    l->table = (ts_array){0};
+    l->outside = 0;
+    l->failed = false;
+    l->serial = ts_graph_serial();
+    if ((uintptr_t)l->next >> 43 & 1) /* half of the range is used */
+        l->next = (char *)((uintptr_t)l->next >> 44 << 44);
+}
+
+/** Which promised storages are read after the recording ends the stream: it is part of a plan. */
+static bool put_end(ts_lazy *l)
+{
+    uint64_t bits = 0;
+    bool ok = put_word(l, TS_WORD_END | (uint64_t)l->storages.count << 32);
+    for (uint32_t i = 0; i < l->storages.count && ok; i++) {
+        bits |= (uint64_t)(storage_at(l, i)->storage != NULL) << i % 64;
+        if (i % 64 == 63 || i + 1 == l->storages.count) {
+            ok = put_word(l, bits);
+            bits = 0;
+        }
+    }
+    return ok;
+}
+
+ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
+{
+    if (!l->sites.count && !l->failed) {
+        if (!why)
+            forget(l);
+        return TS_OK;
+    }
+    if (why)
+        TS_TRY(ts_compiled_break(l->compiled, why, site));
+    ts_status status = l->failed || !put_end(l) ? ts_fail_memory("a recording", 0) : TS_OK;
+    ts_exec *e = NULL;
+    if (status == TS_OK && !(e = ts_compiled_plan(l->compiled, l)))
+        status = ts_error_code();
+    if (e) {
+        l->running = true;
+        status = ts_exec_run(e, l);
+        l->running = false;
+        ts_compiled_ran(l->compiled, e);
+    }
+    forget(l);
+    return status;
+}
+
+void ts_lazy_begin(ts_lazy *l, ts_compiled *c)
+{
+    static _Atomic uint64_t threads;
+    /* each recording has a range of its own, which comes again after thousands of them */
+    uint64_t n = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
+    *l = (ts_lazy){.compiled = c, .thread = ts_thread_self(), .serial = ts_graph_serial()};
+    l->next = (char *)((uintptr_t)TS_PROMISED_TAG << 48 | (n % 15 + 1) << 44);
+}
+
+void ts_lazy_end(ts_lazy *l)
+{
+    forget(l);
+    ts_array_free(&l->words, sizeof(uint64_t));
+    ts_array_free(&l->numbers, sizeof(uint64_t));
+    ts_array_free(&l->values, sizeof(ts_lazy_value));
+    ts_array_free(&l->sites, sizeof(void *));
+}
+
+ts_status ts_compile_install(void)
+{
+    ts_compiled_from_environment();
+    ts_above.resolve = resolve;
+    ts_above.holds = holds;
+    TS_TRY(ts_register_fallback(TS_KEY_LAZY, defer, NULL));
+    return ts_key_prefer_fallback(TS_KEY_LAZY, true);
+}

@@ -1,0 +1,470 @@
+/**
+ * @file plan.c  From a recorded stream to steps: the graph, dead calls, fused groups.
+ *
+ * Steps are made in one pass. A call joins an earlier group if nothing that it depends on comes
+ * after that group; so an order of steps keeps each order of two calls that matters. Within a group
+ * two calls may meet at a storage that one of them writes only through the same layout, since a
+ * group runs all its calls on one tile before it begins the next.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/compile.h"
+
+#include <string.h>
+
+enum { MAX_GROUP = 64 /* calls */, OPEN_GROUPS = 8 };
+
+/* ------------------------------------------------------------------------------- decode ---- */
+
+typedef struct reader {
+    const uint64_t *words;
+    uint32_t at, count;
+    uint32_t numbers; /* read so far */
+    ts_graph *graph;
+    ts_array storages;
+} reader;
+
+static uint64_t next(reader *r) { return r->words[r->at++]; }
+
+static bool read_storage(reader *r, uint64_t head)
+{
+    uint32_t at;
+    if (!ts_array_reserve(&r->storages, 1, sizeof(ts_plan_storage)))
+        return false;
+    bool outside = head >> 8 & 1;
+    *TS_PUSH(r->storages, ts_plan_storage) =
+        (ts_plan_storage){.bytes = (int64_t)next(r), .outside = outside,
+                          .device = {(uint8_t)(head >> 16), (uint8_t)(head >> 24)},
+                          .first = UINT32_MAX, .last = UINT32_MAX};
+    return ts_graph_add_storage(r->graph, outside ? TS_SOURCE_CAPTURE : TS_SOURCE_RESULT, 0, &at);
+}
+
+static bool read_value(reader *r, uint64_t head)
+{
+    ts_id id;
+    uint32_t storage = (uint32_t)(head >> 32);
+    const ts_plan_storage *s = (const ts_plan_storage *)r->storages.data + storage;
+    ts_storage none = {.device = s->device};
+    ts_tensor t = {.storage = &none};
+    t.dtype = (uint8_t)(head >> 8);
+    t.ndim = (uint8_t)(head >> 16);
+    int64_t offset = (int64_t)next(r);
+    for (int d = 0; d < t.ndim; d++)
+        t.sizes[d] = (int64_t)next(r);
+    for (int d = 0; d < t.ndim; d++)
+        t.strides[d] = (int64_t)next(r);
+    if (!ts_graph_add_value(r->graph, &t, s->outside ? TS_SOURCE_CAPTURE : TS_SOURCE_RESULT, 0,
+                            storage, &id))
+        return false;
+    ts_graph_value_at(r->graph, id)->offset = offset;
+    return true;
+}
+
+static bool read_list(reader *r, ts_graph_arg *a, bool ids)
+{
+    uint32_t n = a->count, ignored;
+    a->at = r->graph->ints.count;
+    for (uint32_t k = 0; k < n; k++) {
+        int64_t word = (int64_t)next(r);
+        if (ids)
+            word = (int64_t)ts_id_make(r->graph, (uint32_t)word);
+        if (!ts_graph_add_ints(r->graph, &word, 1, &ignored))
+            return false;
+    }
+    return true;
+}
+
+static bool read_arg(reader *r, ts_graph_arg *a)
+{
+    uint64_t head = next(r);
+    *a = (ts_graph_arg){.tag = (uint8_t)head, .role = (uint8_t)(head >> 8),
+                        .count = (uint32_t)(head >> 32)};
+    bool number = a->role == TS_ROLE_VALUE;
+    switch (a->tag) {
+    case TS_TAG_NONE: return true;
+    case TS_TAG_TENSOR: a->id = ts_id_make(r->graph, (uint32_t)next(r)); return true;
+    case TS_TAG_TENSORS: return read_list(r, a, true);
+    case TS_TAG_STRING: {
+        uint32_t words = (a->count + 7) / 8;
+        bool ok = ts_graph_add_text(r->graph, (const char *)(r->words + r->at), &a->at);
+        r->at += words;
+        return ok;
+    }
+    case TS_TAG_INTS:
+        if (!number)
+            return read_list(r, a, false);
+        a->at = r->numbers;
+        r->numbers += a->count;
+        return true;
+    case TS_TAG_DEVICE: {
+        uint64_t word = next(r);
+        a->device = (ts_device){(uint8_t)word, (uint8_t)(word >> 8)};
+        return true;
+    }
+    default:
+        if (number)
+            a->at = r->numbers++;
+        else
+            a->i = (int64_t)next(r);
+        return true;
+    }
+}
+
+/** A call; `name` is the place of its record, for who wants to say where two streams differ. */
+static bool read_call(reader *r, uint64_t head)
+{
+    ts_graph_node n = {.name = r->at - 1, .op = (uint16_t)(head >> 8), .kind = TS_NODE_CALL,
+                       .nargs = (uint8_t)(head >> 24), .nrets = (uint8_t)(head >> 32),
+                       .want = (uint8_t)(head >> 40), .given = (uint8_t)(head >> 48),
+                       .flags = head >> 56 & 1 ? TS_NODE_RANDOM : 0};
+    if (!ts_graph_add_args(r->graph, n.nargs, &n.args))
+        return false;
+    for (int i = 0; i < n.nargs; i++) {
+        ts_graph_arg a;
+        if (!read_arg(r, &a))
+            return false;
+        ts_graph_args_of(r->graph, &n)[i] = a;
+    }
+    for (int i = 0; i < n.nrets; i++) {
+        uint64_t value = next(r);
+        n.rets[i] = value ? ts_id_make(r->graph, (uint32_t)value - 1) : 0;
+        if (value)
+            ts_graph_value_at(r->graph, n.rets[i])->slot = r->graph->nodes.count;
+    }
+    if (n.flags & TS_NODE_RANDOM) {
+        n.rng.offset = r->numbers; /* where seed and offset stand */
+        r->numbers += 2;
+    }
+    return ts_graph_add_node(r->graph, &n, NULL);
+}
+
+static bool read_stream(reader *r)
+{
+    bool ok = true;
+    while (ok && r->at < r->count) {
+        uint64_t head = next(r);
+        switch ((enum ts_word)(head & 0xff)) {
+        case TS_WORD_STORAGE: ok = read_storage(r, head); break;
+        case TS_WORD_VALUE: ok = read_value(r, head); break;
+        case TS_WORD_CALL: ok = read_call(r, head); break;
+        case TS_WORD_END:
+            for (uint32_t i = 0; i < r->storages.count; i += 64) {
+                uint64_t bits = next(r);
+                for (uint32_t k = i; k < i + 64 && k < r->storages.count; k++)
+                    ((ts_plan_storage *)r->storages.data)[k].held = bits >> (k - i) & 1;
+            }
+        }
+    }
+    return ok;
+}
+
+/* -------------------------------------------------------------------------------- steps ---- */
+
+/** What a node touches: storage, value, and whether it writes. */
+typedef struct touch {
+    uint32_t storage, value;
+    bool writes, fresh; /* fresh: writes all of a promised storage, which is new */
+} touch;
+
+typedef struct maker {
+    ts_exec *exec;
+    ts_graph *graph;
+    ts_array touches;  /* of all nodes */
+    uint32_t *begin;   /* of each node's, and the end */
+    uint32_t *step_of; /* of each node; UINT32_MAX: dead */
+    const uint64_t *numbers;
+    int64_t max_groups;
+} maker;
+
+static bool add_touch(maker *m, ts_id id, bool writes, bool fresh)
+{
+    if (!ts_array_reserve(&m->touches, 1, sizeof(touch)))
+        return false;
+    uint32_t value = ts_id_index(id);
+    *TS_PUSH(m->touches, touch) =
+        (touch){ts_graph_value_at(m->graph, id)->storage, value, writes, fresh};
+    return true;
+}
+
+static bool find_touches(maker *m)
+{
+    const ts_graph *g = m->graph;
+    for (uint32_t i = 0; i < g->nodes.count; i++) {
+        const ts_graph_node *n = ts_graph_node_at(g, i);
+        const ts_schema *schema = &ts_ops[n->op].schema;
+        const ts_graph_arg *a = ts_graph_args_of(g, n);
+        m->begin[i] = m->touches.count;
+        for (int k = 0; k < n->nargs; k++) {
+            bool list = a[k].tag == TS_TAG_TENSORS;
+            for (uint32_t j = 0; j < (list ? a[k].count : a[k].tag == TS_TAG_TENSOR); j++)
+                if (!add_touch(m, list ? (ts_id)ts_graph_ints_at(g, a[k].at)[j] : a[k].id,
+                               schema->args[k].written, false))
+                    return false;
+        }
+        for (int k = 0; k < n->nrets; k++)
+            if (n->rets[k] && !add_touch(m, n->rets[k], true, !(n->given >> k & 1)))
+                return false;
+    }
+    m->begin[g->nodes.count] = m->touches.count;
+    return true;
+}
+
+/** Marks the nodes whose results nobody reads. */
+static void drop_dead(maker *m)
+{
+    ts_plan_storage *s = m->exec->storages;
+    for (uint32_t i = 0; i < m->exec->nstorages; i++)
+        s[i].writer = s[i].outside || s[i].held;
+    for (uint32_t i = m->graph->nodes.count; i-- > 0;) {
+        const touch *t = (const touch *)m->touches.data;
+        bool wanted = false;
+        for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
+            wanted |= t[k].writes && s[t[k].storage].writer;
+        m->step_of[i] = wanted ? 0 : UINT32_MAX;
+        for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && wanted; k++)
+            s[t[k].storage].writer = 1;
+    }
+    for (uint32_t i = 0; i < m->exec->nstorages; i++)
+        s[i].writer = 0;
+}
+
+/** Whether node i may run on the tiles of a group: meets it through equal layouts alone; *shares:
+ *  has a storage in common with it. */
+static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
+{
+    const touch *t = (const touch *)m->touches.data;
+    const ts_step *s = &m->exec->steps[step];
+    uint32_t left = s->count;
+    *shares = false;
+    for (uint32_t j = s->first; left; j++) {
+        if (m->step_of[j] != step)
+            continue;
+        left--;
+        for (uint32_t a = m->begin[i]; a < m->begin[i + 1]; a++)
+            for (uint32_t b = m->begin[j]; b < m->begin[j + 1]; b++) {
+                if (t[a].storage != t[b].storage)
+                    continue;
+                *shares = true;
+                if (t[a].value != t[b].value && (t[a].writes || t[b].writes))
+                    return false;
+            }
+    }
+    return true;
+}
+
+/** The step from `after` on that node i, of sizes `v`, joins; UINT32_MAX: none. */
+static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v, uint32_t after)
+{
+    const ts_exec *e = m->exec;
+    const int64_t *sizes = ts_graph_ints_at(m->graph, v->ints);
+    uint32_t end = e->nsteps > OPEN_GROUPS * 4 ? e->nsteps - OPEN_GROUPS * 4 : 0;
+    if (end < after)
+        end = after;
+    for (uint32_t k = e->nsteps; k-- > end;) {
+        const ts_step *s = &e->steps[k];
+        bool shares;
+        if (s->fused && s->count < MAX_GROUP && s->ndim == v->ndim &&
+            ts_same_sizes(s->sizes, sizes, v->ndim) && fits(m, i, k, &shares) && shares)
+            return k;
+    }
+    return UINT32_MAX;
+}
+
+/** Gives node i its step. While steps are made, first is a group's first node. */
+static void add_node(maker *m, uint32_t i)
+{
+    ts_exec *e = m->exec;
+    const ts_graph_node *n = ts_graph_node_at(m->graph, i);
+    const touch *t = (const touch *)m->touches.data;
+    uint32_t after = 0, step = UINT32_MAX;
+    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
+        const ts_plan_storage *s = &e->storages[t[k].storage];
+        after = s->writer > after ? s->writer : after;
+        if (t[k].writes && s->reader > after)
+            after = s->reader;
+    }
+    bool fused = m->max_groups != -1 && (!m->max_groups || e->ngroups <= m->max_groups) &&
+                 ts_tile_takes(m->graph, n, m->numbers);
+    const ts_graph_value *v = fused ? ts_graph_value_at(m->graph, n->rets[0]) : NULL;
+    if (fused)
+        step = find_group(m, i, v, after ? after - 1 : 0);
+    if (step == UINT32_MAX) {
+        step = e->nsteps++;
+        e->steps[step] = (ts_step){.first = i, .fused = fused, .ndim = v ? v->ndim : 0};
+        if (v) {
+            e->steps[step].numel = 1;
+            for (int d = 0; d < v->ndim; d++)
+                e->steps[step].numel *= e->steps[step].sizes[d] =
+                    ts_graph_ints_at(m->graph, v->ints)[d];
+        }
+    }
+    ts_step *s = &e->steps[step];
+    e->ngroups += s->fused && s->count == 1; /* its second call makes it a group */
+    s->count++;
+    m->step_of[i] = step;
+    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
+        uint32_t *last = t[k].writes ? &e->storages[t[k].storage].writer
+                                     : &e->storages[t[k].storage].reader;
+        *last = step + 1 > *last ? step + 1 : *last;
+    }
+}
+
+/** Lines the nodes up by steps; a group of one is a call. */
+static void order_nodes(maker *m)
+{
+    ts_exec *e = m->exec;
+    uint32_t at = 0;
+    for (uint32_t k = 0; k < e->nsteps; k++) {
+        ts_step *s = &e->steps[k];
+        uint32_t left = s->count, first = s->first;
+        s->first = at;
+        s->fused = s->fused && s->count > 1;
+        for (uint32_t i = first; left; i++)
+            if (m->step_of[i] == k) {
+                e->order[at++] = i;
+                left--;
+            }
+        e->nfused += s->fused ? s->count : 0;
+    }
+    e->nnodes = at;
+}
+
+int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v)
+{
+    int64_t n = ts_dtype_sizes[v->dtype];
+    for (int d = 0; d < v->ndim; d++)
+        n *= ts_graph_ints_at(g, v->ints)[d];
+    return n;
+}
+
+/** Lives of storages, which of them no memory is needed for, and the bytes that steps move. */
+static void find_lives(maker *m)
+{
+    ts_exec *e = m->exec;
+    const ts_graph *g = m->graph;
+    const touch *t = (const touch *)m->touches.data;
+    for (uint32_t k = 0; k < e->nsteps; k++)
+        for (uint32_t i = e->steps[k].first; i < e->steps[k].first + e->steps[k].count; i++)
+            for (uint32_t j = m->begin[e->order[i]]; j < m->begin[e->order[i] + 1]; j++) {
+                ts_plan_storage *s = &e->storages[t[j].storage];
+                const ts_graph_value *v = (const ts_graph_value *)g->values.data + t[j].value;
+                if (s->first == UINT32_MAX) {
+                    s->first = k;
+                    s->inside = e->steps[k].fused && !s->outside && !s->held && t[j].fresh &&
+                                ts_value_bytes(g, v) == s->bytes;
+                }
+                s->inside = s->inside && s->first == k;
+                s->last = k;
+                e->bytes += ts_value_bytes(g, v);
+            }
+    for (uint32_t k = 0; k < e->nsteps; k++)
+        for (uint32_t i = e->steps[k].first; i < e->steps[k].first + e->steps[k].count; i++)
+            for (uint32_t j = m->begin[e->order[i]]; j < m->begin[e->order[i] + 1]; j++) {
+                bool again = e->storages[t[j].storage].inside; /* or met before in this group */
+                for (uint32_t p = e->steps[k].first; p < i && e->steps[k].fused && !again; p++)
+                    for (uint32_t q = m->begin[e->order[p]]; q < m->begin[e->order[p] + 1]; q++)
+                        again |= t[q].value == t[j].value;
+                if (!again)
+                    e->fused_bytes +=
+                        ts_value_bytes(g, (const ts_graph_value *)g->values.data + t[j].value);
+            }
+}
+
+/* --------------------------------------------------------------------------------- plan ---- */
+
+static void *take(size_t bytes)
+{
+    void *p = ts_alloc(ts_thread_self(), bytes ? bytes : 1);
+    if (p)
+        memset(p, 0, bytes);
+    return p;
+}
+static void give(void *p, size_t bytes)
+{
+    if (p)
+        ts_free(&ts_tls, p, bytes ? bytes : 1);
+}
+
+/** Lists storages by the step that touches them first, and last. */
+static void list_lives(ts_exec *e)
+{
+    for (int last = 0; last < 2; last++) {
+        uint32_t *list = last ? e->closes : e->opens, at = 0;
+        for (uint32_t i = 0; i < e->nstorages; i++) { /* counts, in the place of ends */
+            uint32_t k = last ? e->storages[i].last : e->storages[i].first;
+            if (k != UINT32_MAX)
+                ++*(last ? &e->steps[k].closes : &e->steps[k].opens);
+        }
+        for (uint32_t k = 0; k < e->nsteps; k++) { /* begins */
+            uint32_t *end = last ? &e->steps[k].closes : &e->steps[k].opens, n = *end;
+            *end = at;
+            at += n;
+        }
+        for (uint32_t i = 0; i < e->nstorages; i++) {
+            uint32_t k = last ? e->storages[i].last : e->storages[i].first;
+            if (k != UINT32_MAX)
+                list[(*(last ? &e->steps[k].closes : &e->steps[k].opens))++] = i;
+        }
+    }
+}
+
+ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
+                     int64_t max_groups)
+{
+    ts_exec *e = take(sizeof *e);
+    reader r = {.words = words, .count = nwords, .graph = ts_graph_new()};
+    bool ok = e && r.graph && read_stream(&r);
+    uint32_t n = ok ? r.graph->nodes.count : 0;
+    maker m = {.exec = e, .graph = r.graph, .numbers = numbers, .max_groups = max_groups};
+    if (e) {
+        e->graph = r.graph;
+        e->storages = take(r.storages.count * sizeof *e->storages);
+        e->nstorages = r.storages.count;
+        e->words = take(nwords * sizeof *words);
+        e->nwords = nwords;
+    }
+    ok = ok && e->storages && e->words && (e->steps = take(n * sizeof *e->steps)) &&
+         (e->order = take(n * sizeof *e->order)) &&
+         (e->opens = take(e->nstorages * sizeof *e->opens)) &&
+         (e->closes = take(e->nstorages * sizeof *e->closes)) &&
+         (m.begin = take((n + 1) * sizeof *m.begin)) &&
+         (m.step_of = take((n + 1) * sizeof *m.step_of));
+    if (ok && r.storages.count)
+        memcpy(e->storages, r.storages.data, r.storages.count * sizeof *e->storages);
+    ok = ok && find_touches(&m);
+    if (ok) {
+        memcpy(e->words, words, nwords * sizeof *words);
+        ts_graph_finish(e->graph);
+        drop_dead(&m);
+        for (uint32_t i = 0; i < n; i++)
+            if (m.step_of[i] != UINT32_MAX)
+                add_node(&m, i);
+        order_nodes(&m);
+        find_lives(&m);
+        list_lives(e);
+    }
+    give(m.begin, (n + 1) * sizeof *m.begin);
+    give(m.step_of, (n + 1) * sizeof *m.step_of);
+    ts_array_free(&m.touches, sizeof(touch));
+    ts_array_free(&r.storages, sizeof(ts_plan_storage));
+    if (ok)
+        return e;
+    if (e)
+        ts_exec_free(e);
+    else
+        ts_graph_free(r.graph);
+    ts_fail_memory("a plan", 0);
+    return NULL;
+}
+
+void ts_exec_free(ts_exec *e)
+{
+    uint32_t n = e->graph ? e->graph->nodes.count : 0;
+    give(e->storages, e->nstorages * sizeof *e->storages);
+    give(e->words, e->nwords * sizeof *e->words);
+    give(e->steps, n * sizeof *e->steps);
+    give(e->order, n * sizeof *e->order);
+    give(e->opens, e->nstorages * sizeof *e->opens);
+    give(e->closes, e->nstorages * sizeof *e->closes);
+    ts_graph_free(e->graph);
+    give(e, sizeof *e);
+}

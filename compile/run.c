@@ -1,0 +1,201 @@
+/** @file run.c  Running a plan: memory for promised storages as steps need it, calls, groups. */
+// SPDX-License-Identifier: MIT
+#include "compile/compile.h"
+#include "dispatch/entries.h"
+#include "dispatch/invoke.h"
+
+#include <string.h>
+
+#define LAZY TS_KEYSET(TS_KEY_LAZY)
+
+/** A handle of value v over its storage, owned by the caller; NULL with an error. */
+static ts_tensor *handle_of(const ts_run *r, const ts_graph_value *v)
+{
+    const ts_graph *g = r->exec->graph;
+    const int64_t *sizes = ts_graph_ints_at(g, v->ints);
+    ts_storage *s = r->storages[v->storage];
+    ts_tensor base = {.keys = TS_KEYSET(s->device.backend), .storage = s, .data = s->data};
+    base.dtype = v->dtype;
+    base.device = s->device;
+    return ts_tensor_alias(r->thread, &base, sizes, sizes + v->ndim, v->ndim,
+                           v->offset / ts_dtype_sizes[v->dtype]);
+}
+
+/** Memory and handles of a storage, before the first step that touches it. */
+static ts_status open_storage(const ts_run *r, uint32_t i)
+{
+    const ts_exec *e = r->exec;
+    const ts_plan_storage *s = &e->storages[i];
+    if (s->inside)
+        return TS_OK;
+    if (!r->storages[i]) {
+        if (!(r->storages[i] = ts_storage_new(r->thread, s->device, s->bytes)))
+            return ts_error_code();
+    } else if (ts_is_promised(r->storages[i]->data) &&
+               !ts_storage_fulfil(r->thread, r->storages[i])) {
+        return ts_error_code();
+    }
+    for (uint32_t next = ((const ts_graph_storage *)e->graph->storages.data)[i].newest; next;) {
+        const ts_graph_value *v = (const ts_graph_value *)e->graph->values.data + (next - 1);
+        if (!(r->registers[next - 1] = handle_of(r, v)))
+            return ts_error_code();
+        next = v->before;
+    }
+    return TS_OK;
+}
+
+/** After the last step that touches a storage. */
+static void close_storage(const ts_run *r, uint32_t i)
+{
+    const ts_exec *e = r->exec;
+    const ts_plan_storage *s = &e->storages[i];
+    for (uint32_t next = ((const ts_graph_storage *)e->graph->storages.data)[i].newest; next;) {
+        if (r->registers[next - 1])
+            ts_tensor_unref(r->registers[next - 1]);
+        r->registers[next - 1] = NULL;
+        next = ((const ts_graph_value *)e->graph->values.data)[next - 1].before;
+    }
+    if (!s->outside && !s->held && r->storages[i]) {
+        ts_storage_release(r->storages[i]);
+        r->storages[i] = NULL;
+    }
+}
+
+/** NULL for a value inside of a group, and where there are no registers. */
+static ts_tensor *get(const ts_run *r, ts_id id)
+{
+    return r->registers ? r->registers[ts_id_index(id)] : NULL;
+}
+
+void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args)
+{
+    const ts_graph *g = r->exec->graph;
+    const ts_graph_arg *a = ts_graph_args_of(g, n);
+    uint32_t listed = 0;
+    for (int i = 0; i < n->nargs; i++) {
+        bool number = a[i].role == TS_ROLE_VALUE;
+        args[i] = (ts_value){.tag = a[i].tag, .count = a[i].count};
+        switch (a[i].tag) {
+        case TS_TAG_TENSOR:
+            args[i].count = 0;
+            args[i].t = get(r, a[i].id);
+            break;
+        case TS_TAG_TENSORS:
+            args[i].list = r->lists + listed;
+            for (uint32_t k = 0; k < a[i].count; k++)
+                r->lists[listed++] = get(r, (ts_id)ts_graph_ints_at(g, a[i].at)[k]);
+            break;
+        case TS_TAG_INTS:
+            args[i].ints = number ? (const int64_t *)r->numbers + a[i].at
+                                  : ts_graph_ints_at(g, a[i].at);
+            break;
+        case TS_TAG_STRING:
+            args[i].count = 0;
+            args[i].str = ts_graph_text_at(g, a[i].at);
+            break;
+        case TS_TAG_DEVICE: args[i].device = a[i].device; break;
+        default: args[i].i = number ? (int64_t)r->numbers[a[i].at] : a[i].i;
+        }
+    }
+}
+
+/** Whether the entry of a key fills results that are there. */
+static bool fills(const ts_op_table *t, ts_keyset keys)
+{
+    ts_kernel slot = t->slot[ts_highest_key(keys)];
+    return slot == ts_enter_fill || slot == ts_enter_device;
+}
+
+static ts_status run_call(const ts_run *r, uint32_t node)
+{
+    const ts_graph_node *n = ts_graph_node_at(r->exec->graph, node);
+    const ts_op_table *table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    int nrets = n->nrets <= TS_MAX_RETS ? n->nrets : TS_MAX_RETS;
+    ts_run_unbox(r, n, args);
+    ts_keyset keys = 0;
+    TS_TRY(ts_keys_collect(n->op, args, n->nargs, NULL, 0, 0, r->sites[node], &keys));
+    for (int i = 0; i < nrets; i++)
+        keys |= n->given >> i & 1 ? get(r, n->rets[i])->keys : 0;
+    keys &= table->mask & (LAZY - 1);
+    bool there = keys && fills(table, keys);
+    for (int i = 0; i < nrets; i++) {
+        bool given = n->given >> i & 1;
+        rets[i] = n->rets[i] && (given || there) ? ts_value_tensor(get(r, n->rets[i]))
+                                                 : ts_value_none();
+        if (!given && rets[i].tag == TS_TAG_TENSOR)
+            ts_tensor_ref(rets[i].t); /* the call's, as that of a result that it makes */
+    }
+    if (n->flags & TS_NODE_RANDOM)
+        r->thread->rng = (ts_rng_state){r->numbers[n->rng.offset], r->numbers[n->rng.offset + 1]};
+    ts_status status = ts_call(n->op, args, n->nargs, rets, nrets, n->given, n->want,
+                               r->sites[node]);
+    for (int i = 0; i < nrets; i++) {
+        if (n->given >> i & 1 || rets[i].tag != TS_TAG_TENSOR || !rets[i].t)
+            continue;
+        if (status == TS_OK && n->rets[i] && rets[i].t != get(r, n->rets[i]))
+            status = ts_above.copy_into(get(r, n->rets[i]), rets[i].t, n->op);
+        ts_tensor_unref(rets[i].t);
+    }
+    return status;
+}
+
+static ts_status run_steps(const ts_run *r)
+{
+    const ts_exec *e = r->exec;
+    uint32_t opened = 0, closed = 0;
+    for (uint32_t k = 0; k < e->nsteps; k++) {
+        const ts_step *s = &e->steps[k];
+        while (opened < s->opens)
+            TS_TRY(open_storage(r, e->opens[opened++]));
+        TS_TRY(s->fused ? ts_tile_run(r, s) : run_call(r, e->order[s->first]));
+        while (closed < s->closes)
+            close_storage(r, e->closes[closed++]);
+    }
+    return TS_OK;
+}
+
+/** Versions count what was recorded, once: those of the run's own calls are put back. */
+typedef struct count {
+    uint32_t version;
+    uint16_t writer;
+} count;
+
+ts_status ts_exec_run(const ts_exec *e, ts_lazy *l)
+{
+    const ts_graph *g = e->graph;
+    ts_thread *thread = l->thread;
+    size_t bytes = e->nstorages * (sizeof(ts_storage *) + sizeof(count)) +
+                   (g->values.count + (size_t)g->widest) * sizeof(ts_tensor *);
+    char *block = ts_alloc(thread, bytes + 8);
+    if (!block)
+        return ts_fail_memory("registers of a compiled call", (int64_t)bytes);
+    memset(block, 0, bytes);
+    ts_run r = {.exec = e, .numbers = l->numbers.data, .sites = l->sites.data, .thread = thread};
+    r.registers = (ts_tensor **)block;
+    r.lists = r.registers + g->values.count;
+    r.storages = (ts_storage **)(r.lists + g->widest);
+    count *counts = (count *)(r.storages + e->nstorages);
+    const ts_lazy_storage *recorded = l->storages.data;
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        if ((r.storages[i] = recorded[i].storage) != NULL) {
+            atomic_fetch_add_explicit(&r.storages[i]->refs, 1, memory_order_relaxed);
+            counts[i] = (count){r.storages[i]->version, r.storages[i]->writer};
+        }
+    ts_keyset exclude = thread->exclude;
+    ts_rng_state rng = thread->rng;
+    thread->exclude |= ~(LAZY - 1) & ~TS_KEYSET(TS_KEY_ABSENT);
+    ts_status status = run_steps(&r);
+    thread->exclude = exclude;
+    thread->rng = rng;
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        close_storage(&r, i);
+        if (r.storages[i]) {
+            r.storages[i]->version = counts[i].version;
+            r.storages[i]->writer = counts[i].writer;
+            ts_storage_release(r.storages[i]);
+        }
+    }
+    ts_free(thread, block, bytes + 8);
+    return status;
+}

@@ -1,0 +1,416 @@
+/**
+ * @file tile.c  Fused groups on the CPU: all calls of a group on one tile, then the next tile.
+ *
+ * A tile is a part of the group's space that fits the first cache. The operations are the eager
+ * kernels themselves: each call has a plan of its shape rule for one tile, of which a tile changes
+ * the addresses alone. So a group computes bit for bit what its calls compute one by one. Values
+ * that only the group reads live in buffers of one tile.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/compile.h"
+#include "core/float_env.h"
+#include "core/parallel.h"
+#include "dispatch/entries.h"
+#include "ops/ops.h"
+
+#include <string.h>
+
+enum { TILE_BYTES = 32768, TILE_LEAST = 512, TILE_MOST = 8192, WORK = 16384 };
+
+/** A value of a group. */
+typedef struct tile_value {
+    ts_tensor t;               /* one tile of it */
+    char *base;                /* of its memory; NULL: it has a buffer */
+    int64_t step[TS_MAX_DIMS]; /* bytes along the space's dims; 0 where it is broadcast */
+    uint32_t number;           /* in the graph */
+    int32_t buffer;            /* -1: none */
+} tile_value;
+
+typedef struct tile_call {
+    ts_frame f;
+    ts_plan plan;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    ts_kernel kernel;
+    ts_iter space;  /* as the shape rule made it */
+    bool tried;     /* the kernel has run on it */
+    bool rewrites;  /* and changed it: it is restored for each tile */
+    uint8_t operands;
+    uint16_t operand[TS_MAX_OPERANDS]; /* value, + 1; 0: a number */
+    uint16_t arg[TS_MAX_ARGS], ret;    /* value, + 1 */
+} tile_call;
+
+/** A group at work. */
+typedef struct tiles {
+    const ts_run *run;
+    const ts_step *step;
+    tile_value *values; /* as the first worker's begin */
+    tile_call *calls;
+    uint32_t nvalues, ncalls, nbuffers;
+    int ndim, split;    /* dim of the space that is cut; those before it go one by one */
+    int64_t sizes[TS_MAX_DIMS];
+    int64_t chunk, along, outer; /* elements of the split dim a tile; tiles along it; around it */
+    int64_t buffer;     /* bytes */
+    size_t worker;      /* bytes of a worker's values, calls and buffers */
+    char *room;
+    int nworkers;
+    _Atomic int workers, failed;
+} tiles;
+
+/* ---------------------------------------------------------------------- what can be fused ---- */
+
+static void header_of(const ts_graph *g, const ts_graph_value *v, ts_tensor *t)
+{
+    static ts_storage nowhere = {.refs = 1};
+    const int64_t *sizes = ts_graph_ints_at(g, v->ints);
+    ts_tensor_init(t);
+    t->keys = TS_KEYSET(TS_KEY_CPU);
+    t->storage = &nowhere;
+    t->data = (char *)&nowhere;
+    t->kind = ts_kind_of((ts_dtype)v->dtype, v->ndim, v->device);
+    t->numel = 1;
+    for (int d = 0; d < v->ndim; d++) {
+        t->numel *= t->sizes[d] = sizes[d];
+        t->strides[d] = sizes[v->ndim + d];
+    }
+    t->flags = ts_strides_contiguous(t->sizes, t->strides, t->ndim) ? TS_TENSOR_CONTIGUOUS : 0;
+}
+
+/** Whether the plan of f, for a result like t, is one that a tile can be given. */
+static bool is_tileable(const ts_frame *f, const ts_tensor *t)
+{
+    const ts_plan *p = f->plan;
+    uint16_t takes = f->table->accepts[TS_KEY_CPU].dtypes;
+    for (int i = 0; i < f->nargs; i++)
+        if ((p->cast >> i & 1) && f->args[i].tag == TS_TAG_TENSOR &&
+            f->args[i].t->dtype != p->compute)
+            return false;
+    bool divides = f->op == TS_OP_floor_divide || f->op == TS_OP_remainder; /* fail at zeros */
+    return p->pointwise && (takes >> p->compute & 1) && p->ret[0].dtype == t->dtype &&
+           (!p->converts || (takes >> t->dtype & 1)) &&
+           !(divides && !ts_dtype_is_float((ts_dtype)p->compute));
+}
+
+bool ts_tile_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers)
+{
+    const ts_op_table *table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
+    const ts_graph_arg *a = ts_graph_args_of(g, n);
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS] = {ts_value_none()};
+    ts_tensor tensors[TS_MAX_ARGS + 1];
+    if (n->nrets != 1 || !n->rets[0] || (n->flags & TS_NODE_RANDOM) || table->written ||
+        (table->flags & TS_OP_RUNTIME) || table->slot[TS_KEY_CPU] != ts_enter_fill)
+        return false;
+    ts_run r = {.exec = &(ts_exec){.graph = (ts_graph *)g}, .numbers = numbers};
+    for (int i = 0; i < n->nargs; i++) {
+        if (a[i].tag == TS_TAG_TENSORS || (a[i].tag == TS_TAG_INT && a[i].role == TS_ROLE_VALUE))
+            return false; /* a seed: element i is drawn by its place in the whole tensor */
+        if (a[i].tag != TS_TAG_TENSOR)
+            continue;
+        header_of(g, ts_graph_value_at(g, a[i].id), &tensors[i]);
+        if (tensors[i].device.backend != TS_KEY_CPU)
+            return false;
+    }
+    ts_tensor *result = &tensors[TS_MAX_ARGS];
+    header_of(g, ts_graph_value_at(g, n->rets[0]), result);
+    if (result->device.backend != TS_KEY_CPU || !result->numel)
+        return false;
+    ts_run_unbox(&r, n, args);
+    for (int i = 0; i < n->nargs; i++)
+        if (a[i].tag == TS_TAG_TENSOR)
+            args[i].t = &tensors[i];
+    rets[0] = ts_value_tensor(result);
+    ts_plan plan;
+    ts_frame f = {.table = table, .args = args, .rets = rets, .thread = ts_thread_self(),
+                  .op = n->op, .nargs = n->nargs, .nrets = 1, .want = 1,
+                  .keys = TS_KEYSET(TS_KEY_CPU), .key = TS_KEY_CPU};
+    ts_plan_open(&f, &plan);
+    ts_error before = *f.thread->error;
+    if (table->infer(&f) != TS_OK) {
+        *f.thread->error = before;
+        return false;
+    }
+    return is_tileable(&f, result);
+}
+
+/* ------------------------------------------------------------------------------- set-up ---- */
+
+/** The place of value `id` in the group, + 1; it is added if it is new. */
+static uint16_t value_of(tiles *w, ts_id id)
+{
+    const ts_run *r = w->run;
+    uint32_t number = ts_id_index(id), i = 0;
+    while (i < w->nvalues && w->values[i].number != number)
+        i++;
+    if (i == w->nvalues) {
+        const ts_graph_value *v = ts_graph_value_at(r->exec->graph, id);
+        const ts_tensor *there = r->registers[number];
+        tile_value *t = &w->values[w->nvalues++];
+        header_of(r->exec->graph, v, &t->t);
+        t->number = number;
+        t->base = there ? there->data : NULL;
+        t->buffer = -1;
+    }
+    return (uint16_t)(i + 1);
+}
+
+/** Buffers for the values without memory; one comes free after the last call that reads it. */
+static void assign_buffers(tiles *w)
+{
+    uint32_t last[TS_MAX_OPERANDS * 64 + 1] = {0};
+    bool busy[64] = {false};
+    for (uint32_t c = 0; c < w->ncalls; c++) {
+        last[w->calls[c].ret] = c;
+        for (int i = 0; i < w->calls[c].f.nargs; i++)
+            last[w->calls[c].arg[i]] = c;
+    }
+    for (uint32_t c = 0; c < w->ncalls; c++) {
+        tile_value *made = &w->values[w->calls[c].ret - 1];
+        if (!made->base && made->buffer < 0) {
+            int b = 0;
+            while (busy[b])
+                b++;
+            busy[b] = true;
+            made->buffer = b;
+            w->nbuffers = (uint32_t)b + 1 > w->nbuffers ? (uint32_t)b + 1 : w->nbuffers;
+        }
+        for (int i = -1; i < w->calls[c].f.nargs; i++) {
+            uint16_t k = i < 0 ? w->calls[c].ret : w->calls[c].arg[i];
+            if (k && w->values[k - 1].buffer >= 0 && last[k] == c)
+                busy[w->values[k - 1].buffer] = false;
+        }
+    }
+}
+
+/** One dim for all of the space if memory allows it, else the space's own dims. */
+static void lay_out(tiles *w)
+{
+    const ts_step *s = w->step;
+    bool flat = true;
+    for (uint32_t i = 0; i < w->nvalues; i++) {
+        const ts_tensor *t = &w->values[i].t;
+        flat = flat && (t->numel == 1 || (t->numel == s->numel && t->ndim == s->ndim &&
+                                          (t->flags & TS_TENSOR_CONTIGUOUS)));
+    }
+    w->ndim = flat ? 1 : s->ndim;
+    if (flat)
+        w->sizes[0] = s->numel;
+    else
+        memcpy(w->sizes, s->sizes, sizeof w->sizes);
+    for (uint32_t i = 0; i < w->nvalues; i++) {
+        tile_value *v = &w->values[i];
+        ts_tensor *t = &v->t;
+        int64_t item = ts_dtype_sizes[t->dtype];
+        if (flat) {
+            t->ndim = s->numel == t->numel && t->numel != 1 ? 1 : 0;
+            t->sizes[0] = t->numel;
+            t->strides[0] = 1;
+        }
+        int shift = w->ndim - t->ndim;
+        for (int d = 0; d < w->ndim; d++)
+            v->step[d] = d < shift || t->sizes[d - shift] == 1 ? 0 : t->strides[d - shift] * item;
+    }
+}
+
+/** Where the space is cut, so that a tile's values fit the first cache. */
+static void cut(tiles *w)
+{
+    int64_t item = 1, values = w->nbuffers, inner = 1, n;
+    for (uint32_t i = 0; i < w->nvalues; i++) {
+        values += w->values[i].base != NULL;
+        item = ts_max64(item, ts_dtype_sizes[w->values[i].t.dtype]);
+    }
+    n = ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
+    w->split = w->ndim;
+    while (w->split > 0 && inner * w->sizes[w->split - 1] <= n)
+        inner *= w->sizes[--w->split];
+    if (w->split > 0) {
+        w->split--;
+        int64_t tiles = ts_ceil_div(w->sizes[w->split], ts_max64(n / inner, 1));
+        w->chunk = ts_ceil_div(w->sizes[w->split], tiles);
+        if (w->chunk > 64) /* whole cache lines */
+            w->chunk = (w->chunk + 15) & ~(int64_t)15;
+    } else {
+        w->chunk = w->ndim ? w->sizes[0] : 1;
+        inner = w->ndim ? inner / ts_max64(w->sizes[0], 1) : 1;
+    }
+    w->outer = 1;
+    for (int d = 0; d < w->split; d++)
+        w->outer *= w->sizes[d];
+    w->along = w->ndim ? ts_ceil_div(w->sizes[w->split], w->chunk) : 1;
+    w->buffer = (w->chunk * inner * item + 63) & ~(int64_t)63;
+}
+
+/** Values and calls of the group, as every worker begins. */
+static void gather(tiles *w)
+{
+    const ts_run *r = w->run;
+    const ts_graph *g = r->exec->graph;
+    for (uint32_t k = 0; k < w->step->count; k++) {
+        uint32_t node = r->exec->order[w->step->first + k];
+        const ts_graph_node *n = ts_graph_node_at(g, node);
+        const ts_graph_arg *a = ts_graph_args_of(g, n);
+        tile_call *c = &w->calls[w->ncalls++];
+        memset(c->arg, 0, sizeof c->arg);
+        c->f = (ts_frame){.table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire),
+                          .thread = r->thread, .site = r->sites[node], .op = n->op,
+                          .nargs = n->nargs, .nrets = 1, .want = 1, .key = TS_KEY_CPU,
+                          .keys = TS_KEYSET(TS_KEY_CPU)};
+        c->kernel = c->f.table->impl[TS_KEY_CPU];
+        ts_run_unbox(r, n, c->args);
+        for (int i = 0; i < n->nargs; i++)
+            if (a[i].tag == TS_TAG_TENSOR)
+                c->arg[i] = value_of(w, a[i].id);
+        c->ret = value_of(w, n->rets[0]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------- run ---- */
+
+/** A worker's own values and calls. */
+typedef struct worker {
+    tile_value *values;
+    tile_call *calls;
+    char *buffers;
+    int64_t length; /* along the split dim, that the plans are for */
+} worker;
+
+/** Plans for tiles of so many elements along the split dim. */
+static bool prepare(const tiles *w, worker *own, int64_t length)
+{
+    for (uint32_t i = 0; i < w->nvalues; i++) {
+        tile_value *v = &own->values[i];
+        ts_tensor *t = &v->t;
+        const ts_tensor *whole = &w->values[i].t;
+        int shift = w->ndim - whole->ndim;
+        t->numel = 1;
+        for (int d = 0; d < t->ndim; d++) {
+            int at = d + shift;
+            int64_t size = at < w->split ? 1 : at == w->split ? length : whole->sizes[d];
+            t->numel *= t->sizes[d] = whole->sizes[d] == 1 ? 1 : size;
+        }
+        if (v->base) {
+            t->flags = ts_strides_contiguous(t->sizes, t->strides, t->ndim) ? TS_TENSOR_CONTIGUOUS
+                                                                            : 0;
+        } else {
+            ts_strides_fill(t->sizes, t->ndim, t->strides);
+            t->flags = TS_TENSOR_CONTIGUOUS;
+            t->data = own->buffers + v->buffer * w->buffer;
+        }
+    }
+    for (uint32_t k = 0; k < w->ncalls; k++) {
+        tile_call *c = &own->calls[k];
+        for (int i = 0; i < c->f.nargs; i++)
+            if (c->arg[i])
+                c->args[i].t = &own->values[c->arg[i] - 1].t;
+        c->rets[0] = ts_value_tensor(&own->values[c->ret - 1].t);
+        c->f.args = c->args;
+        c->f.rets = c->rets;
+        ts_plan_open(&c->f, &c->plan);
+        if (c->f.table->infer(&c->f) != TS_OK || !is_tileable(&c->f, c->rets[0].t))
+            return false;
+        ts_fill_space(&c->f);
+        c->operands = 1;
+        c->operand[0] = c->ret;
+        for (unsigned left = c->plan.operands; left; left &= left - 1) {
+            int i = __builtin_ctz(left);
+            if (c->args[i].tag != TS_TAG_NONE)
+                c->operand[c->operands++] = c->arg[i];
+        }
+        if (c->operands != c->plan.iter.operands)
+            return false;
+        c->space = c->plan.iter;
+        c->tried = c->rewrites = false;
+    }
+    own->length = length;
+    return true;
+}
+
+static bool run_tile(const tiles *w, worker *own, int64_t tile)
+{
+    int64_t outer = tile / w->along, at = tile % w->along * w->chunk, index[TS_MAX_DIMS];
+    int64_t length = w->ndim ? ts_min64(w->chunk, w->sizes[w->split] - at) : 1;
+    for (int d = w->split - 1; d >= 0; d--) {
+        index[d] = outer % w->sizes[d];
+        outer /= w->sizes[d];
+    }
+    for (uint32_t i = 0; i < w->nvalues; i++) {
+        tile_value *v = &own->values[i];
+        if (!v->base)
+            continue;
+        v->t.data = v->base + (w->ndim ? at * v->step[w->split] : 0);
+        for (int d = 0; d < w->split; d++)
+            v->t.data += index[d] * v->step[d];
+    }
+    if (length != own->length && !prepare(w, own, length))
+        return false;
+    for (uint32_t k = 0; k < w->ncalls; k++) {
+        tile_call *c = &own->calls[k];
+        ts_iter *it = &c->plan.iter;
+        if (c->rewrites)
+            *it = c->space;
+        for (int i = 0; i < c->operands; i++)
+            if (c->operand[i])
+                it->data[i] = own->values[c->operand[i] - 1].t.data;
+        if (c->kernel(&c->f) != TS_OK)
+            return false;
+        if (!c->tried) {
+            c->tried = true;
+            c->rewrites = it->ndim != c->space.ndim || it->numel != c->space.numel ||
+                          memcmp(it->sizes, c->space.sizes, sizeof it->sizes) != 0 ||
+                          memcmp(it->strides, c->space.strides, sizeof it->strides) != 0;
+        }
+    }
+    return true;
+}
+
+static void run_tiles(void *ctx, int64_t begin, int64_t end)
+{
+    tiles *w = ctx;
+    int number = atomic_fetch_add(&w->workers, 1);
+    if (number >= w->nworkers) {
+        atomic_store(&w->failed, 1);
+        return;
+    }
+    char *room = w->room + (size_t)number * w->worker;
+    worker own = {.values = (tile_value *)room};
+    own.calls = (tile_call *)(own.values + w->nvalues);
+    own.buffers = (char *)(((uintptr_t)(own.calls + w->ncalls) + 63) & ~(uintptr_t)63);
+    memcpy(own.values, w->values, w->nvalues * sizeof *own.values);
+    memcpy(own.calls, w->calls, w->ncalls * sizeof *own.calls);
+    for (int64_t i = begin; i < end; i++)
+        if (!run_tile(w, &own, i)) {
+            atomic_store(&w->failed, 1);
+            return;
+        }
+}
+
+ts_status ts_tile_run(const ts_run *r, const ts_step *s)
+{
+    TS_PLAIN_FLOATS;
+    tiles w = {.run = r, .step = s};
+    size_t most = (size_t)s->count * TS_MAX_OPERANDS;
+    size_t bytes = most * sizeof(tile_value) + s->count * sizeof(tile_call);
+    if (!(w.values = ts_alloc(r->thread, bytes)))
+        return ts_fail_memory("a fused group", (int64_t)bytes);
+    w.calls = (tile_call *)(w.values + most);
+    gather(&w);
+    assign_buffers(&w);
+    lay_out(&w);
+    cut(&w);
+    int64_t count = w.outer * w.along;
+    int64_t grain = WORK / (w.ncalls * ts_max64(s->numel / count, 1)) + 1;
+    w.nworkers = (int)ts_min64(ts_num_threads(), ts_max64(count / grain, 1));
+    w.worker = (w.nvalues * sizeof(tile_value) + w.ncalls * sizeof(tile_call) + 128 +
+                (size_t)(w.nbuffers * w.buffer) + 63) & ~(size_t)63;
+    size_t room = (size_t)w.nworkers * w.worker;
+    w.room = ts_alloc(r->thread, room);
+    if (w.room) {
+        ts_parallel_for(count, grain, run_tiles, &w);
+        ts_free(r->thread, w.room, room);
+    }
+    ts_free(r->thread, w.values, bytes);
+    if (!w.room)
+        return ts_fail_memory("a fused group", (int64_t)room);
+    if (w.failed)
+        return ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed", s->count);
+    return TS_OK;
+}
