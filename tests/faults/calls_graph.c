@@ -62,6 +62,33 @@ CALLS(anomalies)
     fault_see(f, ts_grad(w));
 }
 
+/* ---------------------------------------------------------------------- compiled functions ---- */
+
+static ts_status chain(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    ts_tensor *t = ts_relu(ts_add(in[0], in[1]));
+    return TS_STATUS_OF(out[0] = ts_add(ts_sum_dim(t, 0, false), ts_softmax(t, 1)));
+}
+
+CALLS(compiled_functions)
+{
+    TS_SCOPE;
+    ts_tensor *in[] = {ts_ones(TS_SIZES(20, 30), TS_F32), ts_ones(TS_SIZES(30), TS_F32)}, *out;
+    ts_compiled *c = NULL;
+    WATCH(in[0], in[1]);
+    FAULTY(f, c = ts_compile(chain, NULL, NULL));
+    for (int i = 0; i < 2 && c; i++) { /* the plan is made, and found */
+        FAULTY(f, ts_compiled_call(c, in, 2, &out, 1));
+        fault_see(f, out);
+    }
+    QUIET(f, ts_compiled_get_stats(c));
+    FILE *file = fopen("/dev/null", "w");
+    FAULTY(f, ts_explain(c, file));
+    fclose(file);
+    QUIET(f, ts_compiled_free(c));
+}
+
 /* ------------------------------------------------------------------- ops with a gradient ---- */
 
 static ts_status rule(ts_frame *frame) { return ts_rule_pointwise(frame, 1, TS_DTYPE_NONE, true); }

@@ -232,6 +232,7 @@ static void end_object(object o)
     case SAFETENSORS: ts_safetensors_close(o.p); break;
     case CHECKPOINT: ts_checkpoint_close(o.p); break;
     case GRAPH: ts_graph_free(o.p); break;
+    case COMPILED: ts_compiled_free(o.p); break;
     case LIST: ts_named_tensors_free(o.p); break;
     case KEPT: ts_release(o.p); break;
     case KEPT_NODE: ts_node_release(o.p); break;
@@ -315,6 +316,7 @@ static void *make_object(object_kind kind)
         t = ts_ones(my->shape, my->dims, TS_F32);
         ts_trace(small_part, NULL, &t, 1, &out, 1, &graph);
         return graph;
+    case COMPILED: return ts_compile(small_part, NULL, NULL);
     case LIST: return arena(sizeof(ts_named_tensors));
     case KEPT: return ts_retain(pick_tensor());
     case SCOPE: return arena(sizeof(ts_scope));

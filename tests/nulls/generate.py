@@ -72,6 +72,7 @@ TYPES = {
     "char *": '"a"', "char *const *": "names", "FILE *": "stream", "double *": "numbers",
     "int64_t *": "&count", "int *": "&number", "ts_batch *": "&batch", "ts_node *": "node",
     "ts_hook *": "hook", "ts_hook **": "&hook", "ts_graph *": "graph",
+    "ts_compiled *": "compiled",
     "ts_graph **": "&traced_graph",
     "ts_module **": "&slot", "ts_named_tensors *": "&list", "ts_named_number *": "&named",
     "ts_load_report *": "&report", "ts_schedule *": "&schedule", "ts_training *": "&training",

@@ -47,6 +47,7 @@ static ts_checkpoint *checkpoint, *found;
 static ts_node *node;
 static ts_hook *hook;
 static ts_graph *graph, *traced_graph;
+static ts_compiled *compiled;
 static ts_function_call *call;
 static ts_registration *handle;
 static FILE *stream;
@@ -263,6 +264,7 @@ static void make_objects(void)
     MADE(ts_checkpoint_save(folder, 1, &section, 1, "{\"loader\":{\"epoch\":3}}", NULL));
     MADE(ts_checkpoint_find(folder, &checkpoint));
     MADE(ts_trace(traced, NULL, pair, 2, places, 1, &graph));
+    MADE(compiled = ts_compile(traced, NULL, NULL));
     training = (ts_training){.size = sizeof training, .model = module};
     in_folder("new");
 }
@@ -270,6 +272,7 @@ static void make_objects(void)
 static void free_objects(void)
 {
     ts_graph_free(graph);
+    ts_compiled_free(compiled);
     ts_graph_free(traced_graph);
     ts_checkpoint_close(checkpoint);
     ts_checkpoint_close(found);

@@ -1,0 +1,335 @@
+/** @file compile.c  What compiled functions return, write and refuse, and when plans are new. */
+// SPDX-License-Identifier: MIT
+#include "tests/tracing/net.h"
+
+/* ------------------------------------------------------------------------------ training ---- */
+
+static ts_status step(TRACED)
+{
+    const net *t = ctx;
+    TS_SCOPE;
+    ts_tensor *loss = ts_mse_loss(ts_forward(t->module, in[0]), in[1]);
+    TS_TRY(ts_backward(loss));
+    TS_TRY(ts_optimizer_step(t->optimizer));
+    ts_optimizer_zero_grad(t->optimizer);
+    out[0] = ts_keep(ts_detach(loss));
+    return TS_OK;
+}
+
+TS_TEST(two_hundred_steps_have_the_bits_of_calls, .loop = 4)
+{
+    TS_SCOPE;
+    ts_optimizer_kind kind = _i / 2 ? TS_ADAMW : TS_SGD;
+    net a = net_new(_i % 2 ? 0.5 : 0, kind), b = net_new(_i % 2 ? 0.5 : 0, kind);
+    ts_compiled *c = ts_compile(step, &a, NULL);
+    ts_manual_seed(9);
+    for (int k = 0; k < 200; k++) {
+        TS_SCOPE;
+        ts_tensor *loss, *want;
+        ts_tensor *batch[] = {numbers(10 + (uint64_t)k, TS_SIZES(4, 6)),
+                              numbers(20 + (uint64_t)k, TS_SIZES(4, 3))};
+        ts_rng_state begin = ts_rng_get_state();
+        OK(ts_compiled_call(c, batch, 2, &loss, 1));
+        ts_rng_state end = ts_rng_get_state();
+        ts_rng_set_state(begin);
+        OK(step(&b, batch, 2, &want, 1));
+        ck_assert(same(loss, want));
+        ck_assert_uint_eq(ts_rng_get_state().offset, end.offset);
+        check_same_nets(a, b, false);
+    }
+    ts_compile_stats stats = ts_compiled_get_stats(c);
+    ck_assert_int_eq(stats.calls, 200);
+    ck_assert_int_eq(stats.breaks, 0);
+    ck_assert_int_le(stats.compiles, 2); /* the first step has no state yet */
+    ts_compiled_free(c);
+    net_free(a);
+    net_free(b);
+}
+
+/* --------------------------------------------------------------------------------- plans ---- */
+
+typedef struct numbers_of {
+    double factor;
+    int branch, turns;
+} numbers_of;
+
+static ts_status scaled(TRACED)
+{
+    const numbers_of *c = ctx;
+    ts_tensor *t = in[0];
+    for (int i = 0; i < c->turns; i++)
+        t = ts_add_scalar(ts_mul_scalar(t, c->factor), 1.0);
+    return TS_STATUS_OF(out[0] = c->branch ? ts_relu(t) : ts_neg(t));
+}
+
+TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
+{
+    TS_SCOPE;
+    numbers_of what = {0, 0, 2};
+    ts_compiled *c = ts_compile(scaled, &what, NULL);
+    ts_tensor *x = numbers(1, TS_SIZES(3, 50)), *y, *want;
+    for (int i = 0; i < 1000; i++) {
+        TS_SCOPE;
+        what.factor = i * 0.001;
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        OK(scaled(&what, &x, 1, &want, 1));
+        ck_assert(same(y, want));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 1);
+    ck_assert_int_eq(ts_compiled_get_stats(c).groups, 1);
+    ck_assert_int_eq(ts_compiled_get_stats(c).fused, 5);
+    for (int k = 0; k < 2; k++) { /* each is kept */
+        what = (numbers_of){2, 1, 2};
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        OK(scaled(&what, &x, 1, &want, 1));
+        ck_assert(same(y, want));
+        what = (numbers_of){2, 1, 5};
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        OK(scaled(&what, &x, 1, &want, 1));
+        ck_assert(same(y, want));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 3);
+    ts_tensor *other = numbers(2, TS_SIZES(3, 51));
+    OK(ts_compiled_call(c, &other, 1, &y, 1));
+    ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 4);
+    ts_compiled_free(c);
+}
+
+TS_TEST(the_plan_that_was_not_used_for_longest_goes)
+{
+    TS_SCOPE;
+    numbers_of what = {2, 0, 1};
+    ts_compile_opts opts = {.size = sizeof opts, .max_plans = 2, .name = "scaled"};
+    ts_compiled *c = ts_compile(scaled, &what, &opts);
+    ts_tensor *x = numbers(1, TS_SIZES(4)), *y, *want;
+    for (int i = 0; i < 12; i++) {
+        what.turns = 1 + i % 3;
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        OK(scaled(&what, &x, 1, &want, 1));
+        ck_assert(same(y, want));
+        ck_assert_int_le(ts_compiled_get_stats(c).plans, 2);
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 12);
+    ts_compiled_free(c);
+}
+
+/* ------------------------------------------------------------------------------ aliasing ---- */
+
+static ts_status write_and_read_alias(TRACED)
+{
+    ts_tensor *row = ts_select(in[0], 0, 1);
+    TS_TRY(ts_mul_scalar_(in[0], 2));
+    TS_TRY(ts_add_(row, in[1]));
+    return TS_STATUS_OF(out[0] = ts_add(row, ts_select(in[0], 0, 0)));
+}
+static ts_status copy_then_write(TRACED)
+{
+    ts_tensor *copy = ts_clone(in[0]);
+    TS_TRY(ts_zero_(in[0]));
+    return TS_STATUS_OF(out[0] = ts_add_(copy, in[1]));
+}
+static ts_status write_transposed(TRACED)
+{
+    ts_tensor *a = ts_exp(in[0]), *b = ts_relu(a);
+    TS_TRY(ts_copy_(a, ts_transpose(ts_contiguous(ts_transpose(b, 0, 1)), 0, 1)));
+    TS_TRY(ts_mul_scalar_(ts_narrow(a, 1, 0, 2), 3));
+    return TS_STATUS_OF(out[0] = ts_add(a, b));
+}
+static ts_status same_twice(TRACED)
+{
+    out[0] = out[1] = ts_add(in[0], in[1]);
+    return TS_STATUS_OF(out[0]);
+}
+static ts_status input_and_view(TRACED)
+{
+    TS_TRY(ts_relu_(in[0]));
+    out[0] = in[0];
+    return TS_STATUS_OF(out[1] = ts_select(in[0], 0, 1));
+}
+static ts_status no_call(TRACED)
+{
+    out[0] = ts_dropout(in[0], 0.5, false);
+    return TS_STATUS_OF(out[1] = ts_add_(out[0], in[1]));
+}
+
+TS_TEST(writes_through_aliases_happen_in_the_order_of_calls, .loop = 6)
+{
+    static const struct {
+        ts_trace_fn fn;
+        int outputs;
+    } cases[] = {{write_and_read_alias, 1}, {copy_then_write, 1}, {write_transposed, 1},
+                 {same_twice, 2},           {input_and_view, 2},  {no_call, 2}};
+    ts_compiled *c = ts_compile(cases[_i].fn, NULL, NULL);
+    for (int turn = 0; turn < 3; turn++) {
+        TS_SCOPE;
+        ts_tensor *a[] = {numbers(3, TS_SIZES(40, 30)), numbers(4, TS_SIZES(30))};
+        ts_tensor *b[] = {ts_clone(a[0]), ts_clone(a[1])}, *got[2], *want[2];
+        OK(ts_compiled_call(c, a, 2, got, cases[_i].outputs));
+        OK(cases[_i].fn(NULL, b, 2, want, cases[_i].outputs));
+        for (int i = 0; i < cases[_i].outputs; i++) {
+            ck_assert(same(got[i], want[i]));
+            ck_assert((got[i] == a[0]) == (want[i] == b[0]));
+        }
+        if (cases[_i].fn == same_twice)
+            ck_assert_ptr_eq(got[0], got[1]);
+        ck_assert(same(a[0], b[0]));
+        ck_assert_uint_eq(ts_version(a[0]), ts_version(b[0]));
+    }
+    ts_compiled_free(c);
+}
+
+TS_TEST(results_stay_as_they_are_in_later_calls)
+{
+    TS_SCOPE;
+    ts_compiled *c = ts_compile(same_twice, NULL, NULL);
+    ts_tensor *in[] = {numbers(1, TS_SIZES(300)), numbers(2, TS_SIZES(300))}, *first[2], *later[2];
+    OK(ts_compiled_call(c, in, 2, first, 2));
+    ts_tensor *kept = ts_clone(first[0]);
+    for (int i = 0; i < 3; i++) {
+        in[0] = i ? later[0] : first[0]; /* a result goes in again */
+        OK(ts_compiled_call(c, in, 2, later, 2));
+    }
+    ck_assert(same(first[0], kept));
+    ck_assert(!same(later[0], kept));
+    ts_compiled_free(c);
+}
+
+static ts_status write_expanded(TRACED)
+{
+    return TS_STATUS_OF(out[0] = ts_add_(ts_expand(in[1], (int64_t[]){40, 30}, 2), in[0]));
+}
+
+TS_TEST(a_write_to_elements_that_are_one_is_refused_as_in_a_call)
+{
+    TS_SCOPE;
+    ts_compiled *c = ts_compile(write_expanded, NULL, NULL);
+    ts_tensor *in[] = {numbers(1, TS_SIZES(40, 30)), numbers(2, TS_SIZES(30))}, *out;
+    FAILS(TS_ERR_VALUE, write_expanded(NULL, in, 2, &out, 1));
+    FAILS(TS_ERR_VALUE, ts_compiled_call(c, in, 2, &out, 1));
+    ts_compiled_free(c);
+}
+
+/* -------------------------------------------------------------------------------- breaks ---- */
+
+static ts_status by_value(TRACED)
+{
+    double sum;
+    ts_tensor *t = ts_exp(in[0]);
+    TS_TRY(ts_item(ts_sum(t), &sum));
+    return TS_STATUS_OF(out[0] = ts_mul_scalar(t, sum > 10 ? 2.0 : 3.0));
+}
+
+TS_TEST(a_read_breaks_the_recording_and_is_right)
+{
+    TS_SCOPE;
+    ts_compiled *c = ts_compile(by_value, NULL, NULL);
+    ts_tensor *got, *want;
+    for (int i = 0; i < 2; i++) {
+        ts_tensor *x = ts_zeros(TS_SIZES(i ? 3 : 300), TS_F32);
+        OK(ts_compiled_call(c, &x, 1, &got, 1));
+        OK(by_value(NULL, &x, 1, &want, 1));
+        ck_assert(same(got, want));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).breaks, 2);
+    ck_assert_int_eq(ts_compiled_get_stats(c).segments, 4);
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    OK(ts_explain(c, file));
+    fclose(file);
+    ck_assert_ptr_nonnull(strstr(text, "a read of values"));
+    free(text);
+    ts_compiled_free(c);
+}
+
+TS_TEST(with_fullgraph_a_read_is_an_error_that_says_so)
+{
+    TS_SCOPE;
+    ts_compile_opts opts = {.size = sizeof opts, .fullgraph = true, .name = "by_value"};
+    ts_compiled *c = ts_compile(by_value, NULL, &opts);
+    ts_tensor *x = ts_zeros(TS_SIZES(5), TS_F32), *out;
+    FAILS(TS_ERR_STATE, ts_compiled_call(c, &x, 1, &out, 1));
+    SAYS("a read of values breaks the recording");
+    ck_assert_str_eq(ts_error_op(), "by_value");
+    ts_compiled_free(c);
+}
+
+static ts_status select_some(TRACED)
+{
+    ts_tensor *t = ts_relu(in[0]);
+    return TS_STATUS_OF(out[0] = ts_neg(ts_masked_select(t, ts_gt_scalar(t, 0.5))));
+}
+
+TS_TEST(sizes_that_depend_on_values_break_the_recording)
+{
+    TS_SCOPE;
+    ts_compiled *c = ts_compile(select_some, NULL, NULL);
+    ts_tensor *x = numbers(3, TS_SIZES(20, 20)), *got, *want;
+    OK(ts_compiled_call(c, &x, 1, &got, 1));
+    OK(select_some(NULL, &x, 1, &want, 1));
+    ck_assert(same(got, want));
+    ck_assert_int_eq(ts_compiled_get_stats(c).breaks, 1);
+    ts_compiled_free(c);
+}
+
+/* -------------------------------------------------------------------------------- errors ---- */
+
+static ts_status bad_index(TRACED)
+{
+    ts_tensor *t = ts_relu(in[0]);
+    TS_TRY(ts_add_scalar_(in[0], 1));
+    ts_tensor *index = ts_add_scalar(ts_zeros(TS_SIZES(1), TS_I64), 99);
+    return TS_STATUS_OF(out[0] = ts_index_select(t, 0, index));
+}
+static ts_status bad_shape(TRACED)
+{
+    TS_TRY(ts_add_scalar_(in[0], 1));
+    return TS_STATUS_OF(out[0] = ts_add(in[0], ts_zeros(TS_SIZES(7), TS_F32)));
+}
+
+TS_TEST(errors_are_those_of_calls_and_leave_nothing_behind)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_zeros(TS_SIZES(5), TS_F32), *out;
+    ts_compiled *c = ts_compile(bad_index, NULL, NULL), *d = ts_compile(bad_shape, NULL, NULL);
+    for (int i = 0; i < 2; i++) {
+        FAILS(TS_ERR_INDEX, ts_compiled_call(c, &x, 1, &out, 1));
+        ck_assert_str_eq(ts_error_op(), "index_select");
+        ck_assert_ptr_null(out);
+        FAILS(TS_ERR_SHAPE, ts_compiled_call(d, &x, 1, &out, 1));
+        ck_assert_str_eq(ts_error_op(), "add");
+    }
+    double value;
+    OK(ts_item(ts_select(x, 0, 0), &value)); /* what was called before the error has happened */
+    ck_assert_double_eq(value, 4);
+    ts_compiled_free(c);
+    ts_compiled_free(d);
+    FAILS(TS_ERR_NULL, ts_compile(NULL, NULL, NULL));
+    ts_compile_opts opts = {.size = sizeof opts, .max_plans = -1};
+    FAILS(TS_ERR_VALUE, ts_compile(bad_shape, NULL, &opts));
+}
+
+static ts_status inner(TRACED) { return TS_STATUS_OF(out[0] = ts_relu(ts_neg(in[0]))); }
+static ts_status outer(TRACED)
+{
+    TS_TRY(ts_compiled_call(ctx, in, 1, out, 1));
+    return TS_STATUS_OF(out[0] = ts_add_scalar(out[0], 1));
+}
+
+TS_TEST(a_compiled_call_inside_another_or_a_trace_is_a_part_of_it)
+{
+    TS_SCOPE;
+    ts_compiled *c = ts_compile(inner, NULL, NULL), *d = ts_compile(outer, c, NULL);
+    ts_tensor *x = numbers(1, TS_SIZES(50)), *got, *want, *traced;
+    ts_graph *graph;
+    OK(ts_compiled_call(d, &x, 1, &got, 1));
+    OK(outer(c, &x, 1, &want, 1));
+    ck_assert(same(got, want));
+    ck_assert_int_eq(ts_compiled_get_stats(d).nodes, 3);
+    OK(ts_trace(outer, c, &x, 1, &traced, 1, &graph));
+    ck_assert(same(traced, want));
+    ck_assert_int_eq(ts_graph_get_info(graph).calls, 3);
+    ts_graph_free(graph);
+    ts_compiled_free(c);
+    ts_compiled_free(d);
+}

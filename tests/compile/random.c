@@ -1,0 +1,334 @@
+/**
+ * @file random.c
+ * Drawn programs of calls, compiled and eager: the same bits, strides, versions, gradients and
+ * random numbers. A failing program is cut down to the calls that it takes, and printed.
+ */
+// SPDX-License-Identifier: MIT
+#include "tests/tracing/common.h"
+
+#include <stdio.h>
+
+enum { POOL = 48, INPUTS = 5, CALLS = 40, OUTPUTS = 8 };
+
+typedef struct draw {
+    uint64_t state;
+} draw;
+
+static uint32_t below(draw *d, uint32_t n)
+{
+    d->state = d->state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(d->state >> 33) % n;
+}
+
+typedef struct instruction {
+    uint8_t kind;
+    uint32_t a, b, c; /* taken modulo what there is */
+    double x;
+    bool off;
+} instruction;
+
+typedef struct program {
+    instruction calls[CALLS];
+    int ncalls;
+    bool gradients;
+    uint64_t seed;
+    int64_t rows, columns;
+} program;
+
+enum {
+    UNARY, BINARY, NUMBER, COMPARE, CAST, REDUCE, ROWS, VIEW, IN_PLACE, OUT, PRODUCT, RANDOM, INDEX,
+    COPY, READ, SELECT, CAT, KINDS
+};
+static const char *const kind_names[] = {
+    "unary", "binary", "number", "compare", "cast", "reduce", "rows", "view", "in place", "out",
+    "product", "random", "index", "copy", "read", "select", "cat"};
+
+static program draw_program(uint64_t seed)
+{
+    static const int64_t sizes[] = {0, 1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 257, 700};
+    draw d = {seed * 0x9e3779b97f4a7c15ull + 1};
+    program p = {.seed = seed, .ncalls = 1 + (int)below(&d, CALLS)};
+    p.gradients = below(&d, 3) == 0;
+    p.rows = sizes[below(&d, 13)];
+    p.columns = sizes[below(&d, 13)];
+    for (int i = 0; i < p.ncalls; i++) {
+        instruction *c = &p.calls[i];
+        c->kind = (uint8_t)below(&d, 100);
+        c->kind = c->kind < 20   ? UNARY
+                  : c->kind < 40 ? BINARY
+                                 : (uint8_t)(NUMBER + below(&d, KINDS - NUMBER));
+        if (c->kind == READ && below(&d, 4))
+            c->kind = BINARY;
+        c->a = below(&d, 1 << 20);
+        c->b = below(&d, 1 << 20);
+        c->c = below(&d, 1 << 20);
+        c->x = (double)below(&d, 2000) / 500 - 2;
+    }
+    return p;
+}
+
+static ts_tensor *unary(ts_tensor *t, uint32_t which)
+{
+    switch (which % 10) {
+    case 0: return ts_neg(t);
+    case 1: return ts_exp(t);
+    case 2: return ts_tanh(t);
+    case 3: return ts_relu(t);
+    case 4: return ts_gelu(t);
+    case 5: return ts_sigmoid(t);
+    case 6: return ts_abs(t);
+    case 7: return ts_silu(t);
+    case 8: return ts_sqrt(t);
+    default: return ts_sin(t);
+    }
+}
+
+static ts_tensor *binary(ts_tensor *a, ts_tensor *b, uint32_t which)
+{
+    switch (which % 6) {
+    case 0: return ts_add(a, b);
+    case 1: return ts_sub(a, b);
+    case 2: return ts_mul(a, b);
+    case 3: return ts_div(a, b);
+    case 4: return ts_maximum(a, b);
+    default: return ts_minimum(a, b);
+    }
+}
+
+static ts_tensor *number(ts_tensor *a, double x, uint32_t which)
+{
+    switch (which % 5) {
+    case 0: return ts_add_scalar(a, x);
+    case 1: return ts_mul_scalar(a, x);
+    case 2: return ts_div_scalar(a, x);
+    case 3: return ts_add_scalar(a, (int64_t)(x * 3));
+    default: return ts_clamp(a, ts_scalar_float(-0.5), ts_scalar_float(x));
+    }
+}
+
+static ts_tensor *view(ts_tensor *a, uint32_t b, uint32_t c)
+{
+    int dim = ts_ndim(a) ? (int)(b % (uint32_t)ts_ndim(a)) : 0;
+    switch (c % 6) {
+    case 0: return ts_transpose(a, 0, -1);
+    case 1: return ts_slice(a, dim, b % 3, TS_END, 1 + c % 2);
+    case 2: return ts_unsqueeze(a, dim);
+    case 3: return ts_flatten(a, 0, -1);
+    case 4: return ts_select(a, dim, 0);
+    default: return ts_expand(ts_unsqueeze(a, 0), (int64_t[]){3, -1, -1}, 3);
+    }
+}
+
+static ts_tensor *in_place(ts_tensor *a, ts_tensor *b, double x, uint32_t c)
+{
+    switch (c % 7) {
+    case 0: return ts_add_(a, b);
+    case 1: return ts_mul_(a, b);
+    case 2: return ts_relu_(a);
+    case 3: return ts_fill_(a, x);
+    case 4: return ts_copy_(a, b);
+    case 5: return ts_mul_scalar_(a, x);
+    default: return ts_uniform_(a, 0, 1);
+    }
+}
+
+static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
+{
+    ts_tensor *a = pool[c->a % (uint32_t)n], *b = pool[c->b % (uint32_t)n];
+    static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64, TS_I64, TS_BOOL};
+    double value;
+    switch (c->kind) {
+    case UNARY: return unary(a, c->c);
+    case BINARY: return binary(a, b, c->c);
+    case NUMBER: return number(a, c->x, c->c);
+    case COMPARE: return c->c & 1 ? ts_lt(a, b) : ts_eq_scalar(a, c->x);
+    case CAST: return ts_to(a, dtypes[c->c % 6]);
+    case REDUCE:
+        return c->c % 4 == 0   ? ts_sum(a)
+               : c->c % 4 == 1 ? ts_mean_dim(a, -1, true)
+               : c->c % 4 == 2 ? ts_sum_dim(a, 0, false)
+                               : ts_amax_dim(a, -1, true);
+    case ROWS: return c->c & 1 ? ts_softmax(a, -1) : ts_cumsum(a, 0);
+    case VIEW: return view(a, c->b, c->c);
+    case IN_PLACE: return in_place(a, b, c->x, c->c);
+    case OUT: return ts_add_out(a, b, pool[c->c % (uint32_t)n]);
+    case PRODUCT: return ts_matmul(a, ts_transpose(b, 0, -1));
+    case RANDOM:
+        return c->c & 1 ? ts_dropout(a, 0.3, true)
+                        : ts_uniform(ts_sizes(a), ts_ndim(a), 0, 1, TS_F32);
+    case INDEX: return ts_index_select(a, 0, ts_arange(0, 1, 1, TS_I64));
+    case COPY: return c->c & 1 ? ts_clone(a) : ts_contiguous(a);
+    case READ:
+        ts_item(ts_sum(a), &value);
+        return value > 0 ? ts_add(a, b) : ts_sub(a, b);
+    case SELECT: return ts_where(ts_lt_scalar(a, c->x), a, b);
+    default: return ts_cat((ts_tensor *[]){a, b}, 2, 0);
+    }
+}
+
+/** ctx: a program. Calls that fail are struck out. */
+static ts_status run_program(TRACED)
+{
+    program *p = ctx;
+    ts_tensor *pool[POOL + INPUTS];
+    int count = INPUTS;
+    memcpy(pool, in, INPUTS * sizeof *pool);
+    for (int i = 0; i < p->ncalls; i++) {
+        if (p->calls[i].off)
+            continue;
+        ts_tensor *t = run_call(&p->calls[i], pool, count);
+        if (t)
+            pool[count++] = t;
+        else
+            p->calls[i].off = true;
+        ts_error_clear();
+    }
+    if (p->gradients) {
+        ts_tensor *loss = ts_sum(ts_to(pool[count - 1], TS_F32));
+        if (loss && ts_requires_grad(loss) && ts_backward(loss) != TS_OK)
+            ts_error_clear();
+        ts_error_clear();
+    }
+    for (int i = 0; i < OUTPUTS; i++)
+        out[i] = i < count ? pool[count - 1 - i] : TS_NONE;
+    return TS_OK;
+}
+
+typedef struct state {
+    ts_tensor *in[INPUTS], *out[OUTPUTS];
+    ts_rng_state rng;
+} state;
+
+static state begin(const program *p)
+{
+    state s;
+    int64_t r = p->rows, c = p->columns;
+    s.in[0] = numbers(p->seed + 1, TS_SIZES(r, c));
+    s.in[1] = numbers(p->seed + 2, TS_SIZES(c));
+    s.in[2] = ts_transpose(numbers(p->seed + 3, TS_SIZES(c, r)), 0, 1);
+    s.in[3] = numbers(p->seed + 4, TS_SIZES(r, 1));
+    s.in[4] = ts_narrow(numbers(p->seed + 5, TS_SIZES(r, c + 3)), 1, 1, c);
+    for (int i = 0; i < INPUTS && p->gradients; i += 2)
+        s.in[i] = ts_set_requires_grad(ts_clone(s.in[i]), true);
+    ts_rng_set_state((ts_rng_state){p->seed, 64});
+    return s;
+}
+
+/** Versions are compared of inputs: a call counts a copy into its own new result, or does not. */
+static bool equal(ts_tensor *a, ts_tensor *b, bool input)
+{
+    if (a == TS_NONE || b == TS_NONE || !a || !b)
+        return a == b;
+    if (ts_ndim(a) != ts_ndim(b) || (input && ts_version(a) != ts_version(b)) ||
+        (ts_numel(a) && memcmp(ts_strides(a), ts_strides(b), (size_t)ts_ndim(a) * 8) != 0))
+        return false;
+    TS_NO_GRAD;
+    return same(ts_clone(ts_contiguous(a)), ts_clone(ts_contiguous(b)));
+}
+
+/**
+ * What differs, or NULL. Two calls, so that the second finds a plan. A call that fails does so when
+ * it is recorded or when it runs, as the error may depend on values: calls that fail are left out.
+ */
+static const char *differs(const program *drawn, const ts_compile_opts *opts)
+{
+    static char text[80];
+    program valid = *drawn, *p = &valid;
+    TS_SCOPE;
+    state first = begin(p);
+    OK(run_program(p, first.in, INPUTS, first.out, OUTPUTS));
+    ts_compiled *c = ts_compile(run_program, p, opts);
+    const char *what = NULL;
+    for (int turn = 0; turn < 2 && !what; turn++) {
+        TS_SCOPE;
+        state eager = begin(p);
+        OK(run_program(p, eager.in, INPUTS, eager.out, OUTPUTS));
+        eager.rng = ts_rng_get_state();
+        state lazy = begin(p);
+        if (ts_compiled_call(c, lazy.in, INPUTS, lazy.out, OUTPUTS) != TS_OK) {
+            snprintf(text, sizeof text, "turn %d: %.60s", turn, ts_error_message());
+            what = text;
+            break;
+        }
+        lazy.rng = ts_rng_get_state();
+        for (int i = 0; i < OUTPUTS + 2 * INPUTS && !what; i++) {
+            ts_tensor *a = i < OUTPUTS            ? eager.out[i]
+                           : i < OUTPUTS + INPUTS ? eager.in[i - OUTPUTS]
+                                                  : ts_grad(eager.in[i - OUTPUTS - INPUTS]),
+                      *b = i < OUTPUTS            ? lazy.out[i]
+                           : i < OUTPUTS + INPUTS ? lazy.in[i - OUTPUTS]
+                                                  : ts_grad(lazy.in[i - OUTPUTS - INPUTS]);
+            if (!equal(a, b, i >= OUTPUTS && i < OUTPUTS + INPUTS)) {
+                snprintf(text, sizeof text, "turn %d: %s %d", turn,
+                         i < OUTPUTS            ? "output"
+                         : i < OUTPUTS + INPUTS ? "input"
+                                                : "gradient",
+                         i);
+                what = text;
+            }
+        }
+        if (!what && (eager.rng.seed != lazy.rng.seed || eager.rng.offset != lazy.rng.offset))
+            what = "the generator";
+    }
+    ts_compiled_free(c);
+    return what;
+}
+
+static void shrink(program *p, const ts_compile_opts *opts)
+{
+    for (bool again = true; again;) {
+        again = false;
+        for (int i = p->ncalls - 1; i >= 0; i--) {
+            if (p->calls[i].off)
+                continue;
+            p->calls[i].off = true;
+            if (differs(p, opts))
+                again = true;
+            else
+                p->calls[i].off = false;
+        }
+    }
+}
+
+static void check_programs(uint64_t first, int count, const ts_compile_opts *opts)
+{
+    for (int i = 0; i < count; i++) {
+        program p = draw_program(first + (uint64_t)i);
+        const char *what = differs(&p, opts);
+        if (!what) {
+            ts_tally(1, 0, 0);
+            continue;
+        }
+        shrink(&p, opts);
+        what = differs(&p, opts);
+        fprintf(stderr, "program %llu, %lld x %lld%s: %s\n", (unsigned long long)p.seed,
+                (long long)p.rows, (long long)p.columns, p.gradients ? ", gradients" : "", what);
+        for (int k = 0; k < p.ncalls; k++)
+            if (!p.calls[k].off)
+                fprintf(stderr, "  call %d: %s a=%u b=%u c=%u x=%g\n", k,
+                        kind_names[p.calls[k].kind], p.calls[k].a, p.calls[k].b, p.calls[k].c,
+                        p.calls[k].x);
+        ts_tally(0, 1, 0);
+    }
+}
+
+/** First seed and number of programs: TS_TEST_SEED, TS_TEST_PROGRAMS. */
+static uint64_t from_environment(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+TS_TEST(drawn_programs_compute_the_bits_of_calls, .loop = 4, .timeout = 600)
+{
+    uint64_t n = from_environment("TS_TEST_PROGRAMS", 250);
+    ts_set_num_threads(_i % 2 ? 2 : 1);
+    check_programs(from_environment("TS_TEST_SEED", 1) + n * (uint64_t)_i, (int)n, NULL);
+}
+
+TS_TEST(drawn_programs_compute_the_bits_of_calls_without_groups, .timeout = 600)
+{
+    ts_compile_opts opts = {.size = sizeof opts, .max_groups = -1};
+    check_programs(from_environment("TS_TEST_SEED", 1) + 7000,
+                   (int)from_environment("TS_TEST_PROGRAMS", 250), &opts);
+}
