@@ -65,8 +65,11 @@ static uint32_t find_outside(const ts_lazy *l, const ts_storage *s)
     return l->table.count ? *place(l, l->table.data, l->table.count, s) : 0;
 }
 
+/** All or nothing: a storage in the list is one whose end is heard of. */
 static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outside, uint32_t *at)
 {
+    if (!ts_array_reserve(&l->words, 2, sizeof(uint64_t)))
+        return lose(l);
     lock();
     bool ok = ts_array_reserve(&l->storages, 1, sizeof(ts_lazy_storage));
     if (ok) {
