@@ -21,14 +21,14 @@ build: build/build.ninja ## build the library, examples and benchmarks (release)
 # A run that goes on needs the text that it began with, not that of today. The default folder is for
 # trying things out, so a new run takes the place of an old one there; a folder that was named keeps
 # its run unless OVERWRITE=1.
-train: build/build.ninja ## train a GPT; STEPS= OUT= SEED= DATA= DEVICE=cpu|cuda RESUME=1 OVERWRITE=1
+train: build/build.ninja ## train a GPT; STEPS= OUT= SEED= DATA= DEVICE=cpu|cuda COMPILE=1 RESUME=1 OVERWRITE=1
 	@ninja -C build trainer
 	@if [ -z "$$DATA" ] && ! { [ -n "$$RESUME" ] && [ -f build/corpus.txt ]; }; then \
 	    tools/collect-text build/corpus.txt; fi
 	@if [ -z "$$OUT$$RESUME" ]; then OVERWRITE=1; fi; \
 	    set -x; build/examples/train_gpt --data "$${DATA:-build/corpus.txt}" \
 	    --out "$${OUT:-runs/gpt}" $${DEVICE:+--device "$$DEVICE"} $${STEPS:+--steps "$$STEPS"} \
-	    $${SEED:+--seed "$$SEED"} $${RESUME:+--resume} \
+	    $${SEED:+--seed "$$SEED"} $${COMPILE:+--compile} $${RESUME:+--resume} \
 	    $${OVERWRITE:+--overwrite}
 
 test: build-for-tests build-asan/build.ninja ## run all tests but the slow ones

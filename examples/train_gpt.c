@@ -96,7 +96,8 @@ typedef struct run {
     const char *data, *out, *device_name;
     ts_device device; // of model, optimizer and batches
     int64_t steps, seed, save_every, val_every;
-    bool resume, overwrite, stopped;
+    bool resume, overwrite, compile, stopped;
+    ts_compiled *compiled; // the step; NULL: it runs eagerly
     ts_training state; // model, optimizer, training text, step, run
     ts_run *folder;    // its lock, while this process has it
     ts_loader *val;
@@ -189,6 +190,20 @@ static ts_status unigram_entropy(run *r)
     return TS_OK;
 }
 
+/** What a step computes: *out is the loss of tokens in[0] and targets in[1]; parameters change. */
+static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    run *r = ctx;
+    TS_SCOPE;
+    ts_tensor *loss = loss_of(r, &(ts_batch){.x = in[0], .y = in[1]});
+    TS_TRY(ts_backward(loss));
+    TS_TRY(ts_optimizer_step(r->state.optimizer));
+    ts_optimizer_zero_grad(r->state.optimizer);
+    *out = ts_keep(ts_detach(loss));
+    return TS_OK;
+}
+
 /** One step: after a failure before its count, the run is as it was. */
 static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
 {
@@ -200,16 +215,15 @@ static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
     double value, val = NAN;
     TS_TRY(ts_schedule_apply(&schedule, s->optimizer, s->step));
     TS_TRY(ts_loader_next(s->loader, &batch));
-    ts_tensor *loss = loss_of(r, &batch);
-    TS_TRY(ts_backward(loss));
-    TS_TRY(ts_optimizer_step(s->optimizer));
-    ts_optimizer_zero_grad(s->optimizer);
+    ts_tensor *in[] = {batch.x, batch.y}, *loss;
+    TS_TRY(r->compiled ? ts_compiled_call(r->compiled, in, 2, &loss, 1)
+                       : learn(r, in, 2, &loss, 1));
     s->step++;
     TS_TRY(ts_item(loss, &value));
     if (s->step % r->val_every == 0)
         TS_TRY(validate(r, 8, &val));
     TS_TRY(ts_progress_add_items(progress, B * T));
-    TS_TRY(ts_progress_step(progress, ts_detach(loss)));
+    TS_TRY(ts_progress_step(progress, loss));
     double row[] = {(double)s->step, value, val, ts_optimizer_group(s->optimizer, 0)->lr,
                     ts_progress_items_per_second(progress), (double)ts_run_id(s->run)};
     return ts_csv_row(log, row, 6);
@@ -344,6 +358,10 @@ static ts_status report(run *r)
     TS_TRY(draw_timers(r));
     printf("\nWhere the time went, by op and layer:\n\n");
     TS_TRY(ts_timers_write_top(stdout, 20));
+    if (r->compiled) {
+        printf("\nThe compiled step:\n\n");
+        TS_TRY(ts_explain(r->compiled, stdout));
+    }
     printf("\nA sample:\n\n");
     TS_TRY(sample(r));
     printf("\n\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val,
@@ -386,6 +404,8 @@ static ts_status go(run *r)
     if (unigram_entropy(r) != TS_OK && !r->stopped)
         return ts_error_code();
     ts_error_clear();
+    if (r->compile)
+        TS_TRY(r->compiled = ts_compile(learn, r, TS_OPTS(ts_compile_opts, .name = "step")));
     ts_csv *log = ts_run_log(r->folder, columns, 6, r->state.step);
     TS_TRY(log);
     ts_progress *progress =
@@ -425,6 +445,7 @@ int main(int argc, char **argv)
          .most = MOST},
         {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,
          .most = MOST},
+        {"--compile", "run each step as a compiled function", .flag = &r.compile},
         {"--resume", "go on with the run in the folder", .flag = &r.resume},
         {"--overwrite", "remove the run in the folder, then begin anew", .flag = &r.overwrite},
     };
@@ -438,6 +459,7 @@ int main(int argc, char **argv)
         ts_error_print();
     if (interrupted) // the loaders' threads may wait for data that never comes
         return ts_program_end(status != TS_OK ? 1 : r.stopped ? 128 + (int)interrupted : 0);
+    ts_compiled_free(r.compiled);
     ts_optimizer_free(r.state.optimizer);
     ts_module_free(r.state.model);
     ts_loader_close(r.state.loader);
