@@ -61,8 +61,8 @@ TS_TEST(fifty_compiled_steps_have_the_bits_of_calls)
         ck_assert_msg(got == expected, "step %d: loss %.9g, eager %.9g", k, got, expected);
         if (k == 10)
             used = memory_of(device).in_use;
+        ck_assert(k <= 10 || memory_of(device).in_use == used);
     }
-    ck_assert_int_eq(memory_of(device).in_use, used);
     ck_assert_int_le(ts_compiled_get_stats(c).compiles, 2);
     ck_assert_int_eq(ts_compiled_get_stats(c).breaks, 0);
     ts_compiled_free(c);
