@@ -12,9 +12,13 @@ Comments in the pages say what a block of code is:
     <!-- output -->                what the program above prints
 
 Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
-when-something-is-wrong.md fails with the text beside it (cheat_sheet.c).
+when-something-is-wrong.md fails with the text beside it (cheat_sheet.c). The Python blocks of a page
+are one program: it compiles, has no undefined name, and runs where torch can be imported.
 """
+import ast
+import builtins
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -34,6 +38,10 @@ del sys.argv[1:]
 BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S)
 MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n"
                     r"```(?:c|text)\n(.*?)```", re.S)
+IN_PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+# Variables that the Python of a page takes; a page with values is a program that runs.
+PYTHON = {"docs/from-nanogpt.md": {"path": __file__, "steps": 1},
+          "docs/save-and-load.md": {"model": None}}
 COLUMN = re.compile(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)")  # headed by a file
 COPIED = ("autograd", "backends", "conformance", "core", "dispatch", "docs", "include", "layers",
           "ops", "tests/ops", "tools", "init.h")
@@ -221,6 +229,39 @@ class Programs(unittest.TestCase):
                 for number, cells in table(name) if cells[1].startswith("`TS_ERR_")]
         self.assertGreater(len(rows), 10)
         self.run_rows(name, rows)
+
+
+def undefined(tree, given):
+    """Names that a module reads and never binds."""
+    read_names, bound = set(), set(dir(builtins)) | set(given)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (read_names if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).split(".")[0])
+    return read_names - bound
+
+
+class PythonColumns(unittest.TestCase):
+    def test_the_python_of_a_page_is_a_program(self):
+        for path in pages():
+            blocks = IN_PYTHON.findall(read(path))
+            self.assertEqual(bool(blocks), path in PYTHON, path)
+            if not blocks:
+                continue
+            given = PYTHON[path]
+            tree = ast.parse("\n".join(blocks), path)
+            self.assertEqual(undefined(tree, given), set(), path)
+            if None not in given.values() and importlib.util.find_spec("torch"):
+                exec(compile(tree, path, "exec"), dict(given))  # pylint: disable=exec-used
+
+    def test_an_undefined_name_is_found(self):
+        tree = ast.parse("def f(x):\n    return [y + z for y in x]\n")
+        self.assertEqual(undefined(tree, {}), {"z"})
 
 
 class Data(unittest.TestCase):
