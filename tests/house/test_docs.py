@@ -12,8 +12,8 @@ Comments in the pages say what a block of code is:
     <!-- output -->                what the program above prints
 
 Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
-when-something-is-wrong.md fails with the text beside it (cheat_sheet.c). The Python blocks of a page
-are one program: it compiles, has no undefined name, and runs where torch can be imported.
+when-something-is-wrong.md fails with the text beside it (cheat_sheet.c). The Python blocks of a
+page are one program: it compiles, has no undefined name, and runs where torch can be imported.
 """
 import ast
 import builtins
@@ -269,6 +269,26 @@ class Data(unittest.TestCase):
         made = subprocess.run([OP_SAMPLES], check=True, text=True, stdout=subprocess.PIPE).stdout
         self.assertEqual(read("docs/data/samples.tsv"), made,
                          "run build/tests/house/op_samples >docs/data/samples.tsv")
+
+    def test_a_changed_figure_is_found(self):
+        with tempfile.TemporaryDirectory(prefix="tessera-docs-") as folder:
+            for name in ("tools/figures", "bench/results", "README.md", "docs/performance.md",
+                         "docs/attention.md"):
+                path, copied = os.path.join(SOURCE, name), os.path.join(folder, name)
+                os.makedirs(os.path.dirname(copied), exist_ok=True)
+                (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, copied)
+            check = [os.path.join(folder, "tools/figures"), "--check"]
+            subprocess.run(check, check=True)
+            for name in ("README.md", "docs/performance.md", "docs/attention.md"):
+                path = os.path.join(folder, name)
+                text = read(name)
+                at = text.index("<!-- figures: ")
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text[:at] + re.sub(r"\d\.\d\d", "9.99", text[at:], count=1))
+                done = subprocess.run(check, check=False, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(name, done.stderr)
+                shutil.copy(os.path.join(SOURCE, name), path)
 
     def test_each_operator_has_a_line_for_its_name_in_pytorch(self):
         names = [[line.split("\t")[0] for line in read(f"docs/data/{file}.tsv").splitlines()]
