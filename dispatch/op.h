@@ -80,8 +80,16 @@ struct ts_plan {
     bool converts;          /* to the dtype of its result, which is to be declared as well */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
-    int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */
-    int64_t outer, inner, count;
+    int64_t dim;            /* the dim that the op works along */
+    union {                 /* numbers from the shape rule to the kernel, by family */
+        struct {
+            int64_t outer, count, inner; /* elements before, along and behind dim */
+        };
+        int64_t reduced;                 /* reductions: bit d is set if dim d is reduced */
+        struct {
+            int64_t start, step;         /* slice_scatter, slice_backward */
+        };
+    };
     ts_iter iter;
     union {
         double d;
