@@ -372,6 +372,6 @@ ts_status ts_record(ts_frame *f)
         if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)
             drop_results(f);
     }
-    ts_node_unref_new(n); /* results hold it now, or nobody */
+    ts_node_unref_new(n); /* from here on only results hold it */
     return status;
 }

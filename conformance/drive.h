@@ -46,7 +46,7 @@ typedef struct ts_case {
 #define LARGE_FACTOR 8
 
 
-/** What is driven and who is told; to be set before anything is driven. */
+/** The tests to run and the callbacks for results; set before the run starts. */
 typedef struct ts_sample_run {
     ts_device device; /* the candidate; the CPU by default */
     uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */

@@ -108,7 +108,7 @@ void ts_storage_destroy(ts_storage *s);
 /** Uninitialised storage with one reference; NULL with an error. */
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);
 
-/** Gives up one reference; true when it was the last one. */
+/** Releases one reference; true if it was the last one. */
 TS_INLINE bool ts_storage_unref(ts_storage *s)
 {
     return atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
@@ -194,9 +194,9 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
 
 void ts_tensor_destroy(ts_tensor *t);
 
-/** Gives up one reference of several; out of line, which spares the usual way an address. */
+/** Releases one of several references; out of line, to keep the fast path small. */
 void ts_tensor_unref_shared(ts_tensor *t);
-/** Gives up one reference. t is not NULL. */
+/** Releases one reference. t is not NULL. */
 TS_INLINE void ts_tensor_unref(ts_tensor *t)
 {
     if (TS_LIKELY(atomic_load_explicit(&t->refs, memory_order_acquire) == 1))

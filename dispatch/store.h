@@ -21,7 +21,7 @@ typedef struct ts_op_entry ts_op_entry;
 struct ts_registration {
     ts_op_entry *entry;
     uint8_t slot;    /* of the entry */
-    uint32_t handle; /* its place among those that have one; 0: nobody can remove it */
+    uint32_t handle; /* its place in the list of handles; 0: it cannot be removed */
     ts_accepts accepts;
     ts_kernel kernel;
     const ts_vjp *vjp;      /* of a gradient rule */

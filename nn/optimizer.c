@@ -11,8 +11,8 @@ typedef struct group {
     ts_group_opts opts;
     double initial_lr;
     int64_t first, n; /* its parameters among all */
-    ts_tensor *skipped; /* (n) f32 on their device: how many of the steps counted were
-                           left out there; NULL: none */
+    ts_tensor *skipped; /* (n) f32 on their device: counted steps that the device
+                           skipped; NULL: none */
 } group;
 
 enum { STATES = 3, MASTER = 2 };
@@ -35,7 +35,7 @@ typedef struct step_lists {
 /* records, params and lists stand in one block, which begins with the records. */
 struct ts_optimizer {
     ts_optimizer_kind kind;
-    double max_norm; /* 0: gradients are taken as they are */
+    double max_norm; /* 0: no clipping */
     group *groups;
     int ngroups;
     int64_t n;
@@ -283,7 +283,7 @@ ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n)
 
 /* ---------------------------------------------------------------------------------- step ---- */
 
-/** The tensor in which a group's device counts steps that it leaves out. */
+/** Makes the tensor in which a group's device counts skipped steps. */
 static ts_status count_skipped(const ts_optimizer *o, group *g)
 {
     if (g->skipped || !g->n)
@@ -296,7 +296,7 @@ static ts_status count_skipped(const ts_optimizer *o, group *g)
     return TS_OK;
 }
 
-/** How often each parameter was stepped indeed; waits for devices that left steps out. */
+/** Steps of each parameter that were not skipped; waits for devices that count skipped steps. */
 static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
 {
     TS_SCOPE;

@@ -35,7 +35,7 @@ typedef struct job {
     double factor;       /* of each element, or of gradients in a step */
     bool decoupled, nesterov;
     double *sums;        /* of a norm: one a block */
-    bool *found;         /* set when a product is not finite; the same whoever comes first */
+    bool *found;         /* set if a product is not finite, in any order of threads */
 } job;
 
 /* -------------------------------------------------------------- elements of any layout ---- */

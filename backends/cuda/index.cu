@@ -35,7 +35,7 @@ static unsigned grid_for(int64_t n)
     return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535);
 }
 
-/** Waits for the device: of a result without elements, nobody ever would. */
+/** Checks indices and waits for the device, because no later call reads an empty result. */
 static ts_status check_alone(ts_frame *f, const ts_tensor *index, int64_t bound)
 {
     int64_t n = ts_numel(index);

@@ -19,9 +19,9 @@ constexpr int64_t l2_bytes = 40 << 20;
 
 /**
  * 16-byte loads from a tensor of `bytes` bytes that a kernel reads once, writing as much.
- * A tensor larger than the second-level cache gets the evict-last hint, which makes such kernels 1 to
- * 4 % faster (docs/decisions.md). A tensor that fits gets evict-first if `drop`, so that the results
- * stay in the cache for the next kernel, and no hint otherwise.
+ * A tensor larger than the second-level cache gets the evict-last hint, which makes such kernels 1
+ * to 4 % faster (docs/decisions.md). A tensor that fits gets evict-first if `drop`, so that the
+ * results stay in the cache for the next kernel, and no hint otherwise.
  */
 struct read_once {
     uint64_t policy;

@@ -74,7 +74,7 @@ TS_API bool ts_tracing(void);
  */
 TS_API ts_status ts_replay(const ts_graph *graph, ts_tensor *const *inputs, int ninputs,
                            ts_tensor **outputs, int noutputs);
-/** Ends a graph and gives up what it captured. NULL-safe; any thread. */
+/** Frees a graph and releases the tensors that it captured. NULL-safe; any thread. */
 TS_API void ts_graph_free(ts_graph *graph);
 
 /** Numbers about a graph. */
