@@ -91,7 +91,7 @@ struct ts_node {
 #define TS_NODE_LEAF 0xffff
 #define TS_NODE_FUNCTION 0xfffe
 
-/** What a leaf (or a tensor that keeps its gradient) has beside its data. */
+/** Autograd state of a leaf, or of a tensor that keeps its gradient. */
 struct ts_grad_meta {
     ts_tensor *grad;      /* owned */
     ts_node *accumulator; /* owned; of leaves */
@@ -131,7 +131,7 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 }
 
 /**
- * What a tensor keeps as its gradient, owned: g, or an alias if g may have a gradient itself, so
+ * The tensor to store as a gradient, owned: g, or an alias if g may have a gradient itself, so
  * that no chain of gradients leads back to the tensor. With history: g's place in the graph too,
  * whose cycles ts_break_cycle() breaks; else no history. NULL with an error.
  */

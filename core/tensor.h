@@ -25,7 +25,7 @@ TS_INLINE bool ts_is_promised(const void *data)
     return (uintptr_t)data >> 48 == TS_PROMISED_TAG;
 }
 
-/** What two tensors must share before their sizes are worth comparing, in one word. */
+/** dtype, number of dims and device of a tensor in one word, for comparing two tensors. */
 typedef union ts_kind {
     struct {
         uint8_t dtype, ndim;
@@ -150,7 +150,7 @@ bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_
 /** Uninitialised contiguous tensor with one reference, owned by the caller; NULL with an error. */
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device);
-/** As above of what is known to fit, its numel too: no checks. */
+/** As above without checks, for sizes that are known to fit. */
 ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m);
 /** As above with promised memory at `data`, of which release(foreign, ...) hears if nobody holds it
  *  any more before it comes; NULL with an error. */

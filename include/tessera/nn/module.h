@@ -130,7 +130,7 @@ TS_API ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list
 /** Parameters and persistent buffers under all their names. */
 TS_API ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list);
 
-/** What ts_module_load_state_dict() found. */
+/** Differences that ts_module_load_state_dict() found. */
 typedef struct ts_load_report {
     int64_t missing;    /**< names of the module that were not given */
     int64_t unexpected; /**< given names that the module does not have, or twice */
