@@ -465,14 +465,19 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
         if (given[i] < 0)
             return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is missing",
                                 own->names[i]);
-        if (!ts_nn_same_sizes(own->tensors[i], tensors[given[i]]))
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' has other sizes",
-                                own->names[i]);
-        if (ts_dtype_of(tensors[given[i]]) != ts_dtype_of(own->tensors[i]))
+        const ts_tensor *mine = own->tensors[i], *t = tensors[given[i]];
+        char wanted[80], got[80];
+        if (!ts_nn_same_sizes(mine, t))
+            return ts_error_set(
+                TS_ERR_VALUE, "optimizer_load_state: '%s': expected sizes %s, got %s",
+                own->names[i],
+                ts_format_sizes(wanted, sizeof wanted, ts_sizes(mine), ts_ndim(mine)),
+                ts_format_sizes(got, sizeof got, ts_sizes(t), ts_ndim(t)));
+        if (ts_dtype_of(t) != ts_dtype_of(mine))
             return ts_error_set(TS_ERR_VALUE,
                                 "optimizer_load_state: '%s': expected dtype %s, got %s",
-                                own->names[i], ts_dtype_name(ts_dtype_of(own->tensors[i])),
-                                ts_dtype_name(ts_dtype_of(tensors[given[i]])));
+                                own->names[i], ts_dtype_name(ts_dtype_of(mine)),
+                                ts_dtype_name(ts_dtype_of(t)));
     }
     for (int64_t k = 0; k < n; k++) {
         bool known = false;
@@ -480,7 +485,9 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
             known = given[i] == k;
         if (!known)
             return ts_error_set(
-                TS_ERR_VALUE, "optimizer_load_state: '%s' is unexpected, or there twice", names[k]);
+                TS_ERR_VALUE,
+                "optimizer_load_state: '%s' is unexpected: expected each name of the state once",
+                names[k]);
     }
     TS_NO_GRAD;
     size_t bytes = (size_t)o->n * sizeof *o->lists.steps;
