@@ -26,7 +26,7 @@ typedef struct ts_saved {
 
 /**
  * A tensor argument (list members count one each) or a result of a recorded call. A saved result is
- * an alias without history, so that there is no cycle; it gets its node at unpack.
+ * an alias without history, which avoids a cycle; unpacking gives it its node.
  */
 typedef struct ts_end {
     ts_node *next; /* of an input, owned: its maker, or its leaf's accumulator;

@@ -80,7 +80,7 @@ TS_INLINE ts_status ts_check_dtype_as(ts_frame *f, int arg, int as, const char *
                ? TS_OK
                : ts_fail_dtype_as(f, arg, as, hint);
 }
-/** A dtype as argument must be one that there is. */
+/** Checks that a dtype argument is a valid dtype. */
 TS_INLINE ts_status ts_check_dtype_number(ts_frame *f, int arg)
 {
     return TS_LIKELY((uint64_t)f->args[arg].i < TS_DTYPE_COUNT) ? TS_OK

@@ -207,7 +207,7 @@ static int64_t step_of(const job *j, int64_t i)
                               : 0);
 }
 
-/** What a step multiplies gradients by; by 1 is exact. */
+/** The factor of the gradients in a step; a factor of 1 is exact. */
 static double grad_scale(const ts_frame *f, int arg)
 {
     return f->args[arg].tag == TS_TAG_TENSOR ? (double)*(const float *)f->args[arg].t->data : 1;

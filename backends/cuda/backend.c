@@ -62,7 +62,7 @@ static ts_status copy_within(void *state, int device, void *to, const void *from
     (void)state;
     return copy(device, to, from, bytes, stream, cudaMemcpyDeviceToDevice);
 }
-/** What is queued later on a stream waits for what is on another, a stream of `device`, now. */
+/** Makes later work on a stream wait for the work queued so far on `stream` of `device`. */
 static ts_status follow(cudaStream_t later, int device, cudaStream_t stream)
 {
     cudaEvent_t event = NULL;

@@ -1,8 +1,8 @@
 /**
  * @file index.cu
- * Reading and writing by index. What is read moves in units of up to 16 bytes; sums are
- * of grouped.cuh, or of lines along the indexed dim (index_lines.cuh). An index out of range is
- * written down (runtime.h), reads as zero and writes nothing.
+ * Reading and writing by index. Reads move units of up to 16 bytes. Sums use grouped.cuh, or lines
+ * along the indexed dim (index_lines.cuh). An index out of range is recorded (runtime.h), reads as
+ * zero and writes nothing.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/grouped.cuh"
