@@ -345,7 +345,7 @@ typedef struct ts_op_description {
  */
 TS_API ts_status ts_op_describe(int op, ts_op_description *description);
 
-/** Reasons for the kernel in a slot of an op's table, in order of precedence. */
+/** Why a slot of an op's table holds what it holds, in order of precedence. */
 typedef enum ts_slot_rule {
     TS_RULE_NONE,           /**< a layer that falls through */
     TS_RULE_KERNEL,         /**< a kernel registered for the op and the key */
