@@ -53,7 +53,7 @@ static ts_status replace(ts_thread *thread, ts_saved *s, ts_tensor **old)
     return TS_OK;
 }
 
-/** Replaces what a node has saved, and goes on to its makers. */
+/** Replaces a node's saved tensors, and continues with the nodes of its inputs. */
 static ts_status replace_saved_tensors(ts_run *walk, ts_node *n, uint32_t number, void *ctx)
 {
     const roots *more = ctx;

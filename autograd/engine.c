@@ -35,7 +35,7 @@ TS_INLINE ts_tensor **grads_of(ts_task *t)
     return TS_LIKELY(t->node->nrets <= TS_MAX_RETS) ? t->few : t->many;
 }
 
-/** Gives up the gradients of a task. */
+/** Releases the gradients of a task. */
 TS_INLINE void task_end(ts_run *run, ts_task *t)
 {
     int n = t->node->nrets;
@@ -233,13 +233,13 @@ static ts_status add_to_grad(ts_run *run, ts_tensor *leaf, ts_tensor **slot, ts_
     return TS_OK;
 }
 
-/** A leaf's complete gradient: into .grad, without a copy when nobody else has its storage.
+/** Adds a leaf's complete gradient to .grad, without a copy if the storage has no other holder.
  *  The leaf's node is locked, so the leaf does not end meanwhile. */
 static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **old)
 {
     ts_tensor *leaf = n->leaf, *g = *grad;
     if (!leaf)
-        return TS_OK; /* the leaf is gone; nobody can ask */
+        return TS_OK; /* the leaf is gone */
     /* it holds n; other threads that record the leaf's use may still try to set it */
     ts_grad_meta *m = __atomic_load_n(&leaf->grad, __ATOMIC_ACQUIRE);
     if (m->grad)
@@ -387,7 +387,7 @@ ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts
     return ts_pieces_add(run, &t->pieces, &grads_of(t)[in->shape.output], in, g, at);
 }
 
-/** A run that frees what n has saved is in it: no other one may enter. */
+/** Marks a node whose saved tensors the run will free, so that no other run enters it. */
 static void claim(const ts_run *run, ts_node *n)
 {
     const ts_saved *s;

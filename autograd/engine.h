@@ -55,7 +55,7 @@ typedef struct ts_run {
     void *timer;
 } ts_run;
 
-/** What a rule gets. */
+/** The argument of a rule. */
 struct ts_vjp_call {
     ts_run *run;
     ts_node *node;
@@ -79,7 +79,7 @@ ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor
 void ts_pieces_free(ts_pieces *all);
 /** Sends a gradient (borrowed) of a part of a node's input to the input's maker. */
 ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at);
-/** What ts_anomaly_check() says of gradients that a rule gave. */
+/** The verdict of ts_anomaly_check() on the gradients of a rule. */
 #define TS_GIVEN "the gradient that its backward gave for input"
 
 /**
@@ -129,7 +129,7 @@ ts_status ts_engine_walk(ts_node *root,
 void ts_break_cycle(ts_node *history);
 TS_COLD void ts_break_cycles(const ts_run *run, ts_node *root);
 
-/** A rule gave these; an error when one is not finite. Also for what a backward starts with. */
+/** Checks the gradients of a rule or of a backward's start; an error if one is not finite. */
 TS_COLD ts_status ts_anomaly_check(const ts_node *node, ts_tensor *const *given, int n,
                                    const char *what);
 /** Adds the node's forward call to the error on record. */

@@ -370,7 +370,7 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
     status = run_forward(ts_function_of(node), inputs, outputs);
     for (int k = 0; k < m && status != TS_OK; k++)
         outputs[k] = NULL;
-    ts_node_unref(node); /* results hold it now, or nobody */
+    ts_node_unref(node); /* from here on only results hold it */
     return status;
 }
 
@@ -426,8 +426,8 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
     return TS_OK;
 }
 
-/** Gradients that are no functions of ops: whoever differentiates them is told. */
-static ts_status bar_second(ts_vjp_call *b, const ts_function_call *call)
+/** Marks gradients not made of ops, so that differentiating them again is an error. */
+static ts_status forbid_second(ts_vjp_call *b, const ts_function_call *call)
 {
     ts_node *node = b->node;
     int n = (int)node->ninputs;
@@ -485,5 +485,5 @@ static ts_status rule(ts_vjp_call *b)
     }
     for (int i = 0; i < n && status == TS_OK; i++)
         status = take(b, call, i, made[i]);
-    return status == TS_OK && bar ? bar_second(b, call) : status;
+    return status == TS_OK && bar ? forbid_second(b, call) : status;
 }

@@ -63,7 +63,7 @@ static ts_status give_linear(ts_vjp_call *b, ts_tensor *g)
 static ts_status linear(ts_vjp_call *b) { return give_linear(b, GRAD(0)); }
 const ts_vjp ts_vjp_linear = {.rule = linear, .saves = {[0] = READS(1), [1] = READS(0)}};
 
-/* Of gelu first; to its gradient comes that of the linear part, when somebody uses it too. */
+/* gelu's gradient, plus that of the linear result if it is used too. */
 static ts_status linear_gelu(ts_vjp_call *b)
 {
     ts_tensor *g = GRAD(0), *g_linear = GRAD(1);

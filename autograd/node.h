@@ -26,7 +26,7 @@ typedef struct ts_saved {
 
 /**
  * A tensor argument (list members count one each) or a result of a recorded call. A saved result is
- * an alias without history, so that there is no cycle; it gets its node at unpack.
+ * an alias without history, which avoids a cycle; unpacking gives it its node.
  */
 typedef struct ts_end {
     ts_node *next; /* of an input, owned: its maker, or its leaf's accumulator;
@@ -91,7 +91,7 @@ struct ts_node {
 #define TS_NODE_LEAF 0xffff
 #define TS_NODE_FUNCTION 0xfffe
 
-/** What a leaf (or a tensor that keeps its gradient) has beside its data. */
+/** Autograd state of a leaf, or of a tensor that keeps its gradient. */
 struct ts_grad_meta {
     ts_tensor *grad;      /* owned */
     ts_node *accumulator; /* owned; of leaves */
@@ -131,7 +131,7 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 }
 
 /**
- * What a tensor keeps as its gradient, owned: g, or an alias if g may have a gradient itself, so
+ * The tensor to store as a gradient, owned: g, or an alias if g may have a gradient itself, so
  * that no chain of gradients leads back to the tensor. With history: g's place in the graph too,
  * whose cycles ts_break_cycle() breaks; else no history. NULL with an error.
  */
@@ -172,7 +172,7 @@ TS_INLINE ts_tensor *ts_whole_alias(ts_thread *thread, const ts_tensor *t)
 {
     return ts_tensor_alias(thread, t, t->sizes, t->strides, t->ndim, 0);
 }
-/** Gives up a saved tensor; false when there was none. */
+/** Releases a saved tensor; false if there was none. */
 TS_INLINE bool ts_saved_drop(ts_saved *s)
 {
     ts_tensor *t = s->t;
@@ -272,20 +272,19 @@ TS_INLINE void ts_node_unref_new(ts_node *node)
 
 /** Lets other threads run, for longer from try to try. */
 TS_COLD void ts_back_off(long tries);
-/** Takes the node when another thread has it; false when the calling one has it already. */
+/** Waits for a node that another thread has locked; false if the calling thread has locked it. */
 TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
 
 /**
- * While a run is in a node that it changes, or a leaf's gradient changes, the thread owns it:
- * runs of several threads may share nodes and leaves. A thread owns no node while it runs code
- * of the user, so backwards that start each other do not wait for each other. False when this
- * thread owns it already.
+ * Locks a node for a rule that changes it, or a leaf for adding to its gradient: several threads
+ * may share nodes and leaves. A thread holds no lock while it runs user code, so backwards that
+ * start each other cannot deadlock. False if this thread has locked the node already.
  */
 TS_INLINE bool ts_node_lock(ts_node *node, uint32_t self)
 {
-    uint32_t nobody = 0;
+    uint32_t unlocked = 0;
     if (TS_LIKELY(atomic_compare_exchange_strong_explicit(
-            &node->owner, &nobody, self, memory_order_acquire, memory_order_relaxed)))
+            &node->owner, &unlocked, self, memory_order_acquire, memory_order_relaxed)))
         return true;
     return ts_node_wait(node, self);
 }
@@ -295,13 +294,13 @@ TS_INLINE void ts_node_unlock(ts_node *node)
 }
 TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thread->id + 1; }
 
-/** Hooks of a kind, those on gradients for one output, with a reference each; *n of them.
- *  Those that are added or removed from now on change nothing in the list. */
+/** A copy of a node's list of hooks of a kind (those on gradients: for one output), with a
+ *  reference to each of the *n hooks. Adding or removing hooks does not change the copy. */
 TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks,
                                 int *n);
 TS_COLD void ts_hooks_release(ts_hook **hooks, int n);
 TS_COLD void ts_hook_unref(ts_hook *hook);
-/** To be called in a child: nobody waits for hooks that its parent's threads were in. */
+/** Called in a forked child: hooks that threads of the parent were in count as left. */
 void ts_hooks_forked(void);
 /** Adds g to what ts_retain_grad() keeps of result `output`. */
 TS_COLD ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record);

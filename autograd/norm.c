@@ -4,7 +4,7 @@
 
 /**
  * dx with what came for the statistics: d mean = 1 / n, d rstd = -rstd^3 (x - mean) / n.
- * Both arrive when somebody uses them beside the result, as the parts of a second gradient do.
+ * Both arrive if the statistics are used beside the result, as in the parts of a second gradient.
  */
 static ts_status add_statistics(ts_tensor **input, ts_tensor *x, int64_t dims, ts_tensor *mean,
                                 ts_tensor *g_mean, ts_tensor *rstd, ts_tensor *g_rstd)

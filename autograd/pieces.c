@@ -28,7 +28,7 @@ static int64_t shape_numel(const ts_shape *s)
     return n;
 }
 
-/** Gives up the first n gradients. */
+/** Releases the first n gradients. */
 static void drop(ts_pieces *p, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -72,8 +72,8 @@ bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim)
 }
 
 /**
- * Where result `output` of a view has its elements in the view's argument: the view of a tensor
- * in row-major order, whose data nobody reads.
+ * The places of the elements of a view's result `output` in the view's argument. The shape rule is
+ * called for a tensor in row-major order, whose data is never read.
  */
 static ts_status places_of(ts_thread *thread, const ts_node *view, int output, ts_places *at)
 {
@@ -309,8 +309,8 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
     return p->waiting > 2 * shape_numel(p->whole) + 64 ? write_out(run, p, slot) : TS_OK;
 }
 
-/** Whether gradients of a node's results may pass it as places in its argument: nobody sees them.
- */
+/** Whether gradients of a view's results may become places in its argument: no hook, no retained
+ *  gradient and no caller reads them. */
 static bool passes(const ts_run *run, const ts_node *n)
 {
     bool view = n->op < TS_NODE_FUNCTION && n->vjp && n->vjp->view && !n->guarded &&

@@ -14,7 +14,7 @@
 
 typedef struct ts_segment ts_segment;
 
-/** What a recording thread does with tensors that rules will read. */
+/** Treatment of saved tensors in a recording thread. */
 struct ts_tape {
     ts_segment *segment;      /* forward: numbers are given */
     ts_collected *into;       /* again: tensors are collected; with neither they are dropped */
@@ -31,10 +31,10 @@ TS_INLINE bool ts_saved_pack(ts_thread *thread, ts_node *node, ts_tensor *t, ts_
     return TS_UNLIKELY(thread->tape != NULL) && ts_tape_take(thread->tape, node, t, s);
 }
 
-/** What node packed, computed again when need be, without history; NULL with an error.
+/** A tensor that the node saved, recomputed if necessary, without history; NULL with an error.
  *  Lives until the node has run. */
 const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packed);
-/** node has run: what was computed for it goes. */
+/** Releases the tensors that were recomputed for a node that has run. */
 void ts_collected_done(ts_run *run, ts_node *node);
 /** The end of a run. */
 void ts_collected_free(ts_run *run);

@@ -149,7 +149,7 @@ static TS_COLD ts_tensor *old_value(const ts_frame *f, const ts_tensor *t)
     return copy;
 }
 
-/** Saves what the call overwrites (once, when it is more than one argument), or asks the tape. */
+/** Saves a tensor that the call overwrites (once per call), or stores its slot on the tape. */
 static TS_COLD ts_status save_rare(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t,
                                    bool overwritten)
 {
@@ -372,6 +372,6 @@ ts_status ts_record(ts_frame *f)
         if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)
             drop_results(f);
     }
-    ts_node_unref_new(n); /* results hold it now, or nobody */
+    ts_node_unref_new(n); /* from here on only results hold it */
     return status;
 }

@@ -17,7 +17,7 @@
 #undef NODIFF
 #undef BY_PARTS
 
-/** Bits of what a rule reads: argument or result i. */
+/** Bits of the arguments and results that a rule reads. */
 #define READS(i) TS_SAVE_ARG(i)
 #define READS_RET(i) TS_SAVE_RET(i)
 #define READS_X READS(0)
@@ -55,7 +55,7 @@
     }                                                                                              \
     const ts_vjp ts_vjp_##name = {.rule = name##_rule, __VA_ARGS__};
 
-/** A rule for up to three arguments: (argument, what it reads, expression of g) for each. */
+/** A rule for up to three arguments: (argument, tensors read, expression of g) for each. */
 #define RULES(name, ...) RULES_OF(name, GRAD(0), __VA_ARGS__)
 /** The same with another g, which all of them need. */
 #define RULES_OF(name, shared, ...)                                                                \

@@ -51,7 +51,7 @@ static ts_tensor *place_index(const place *p, ts_device device)
     return ts_reshape(index, (int64_t[]){-1}, 1);
 }
 
-/** Zeros of n elements with src added at the places. */
+/** Zeros of n elements, with src added at `index`. */
 static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta like)
 {
     like.sizes = &n;

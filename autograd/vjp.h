@@ -8,8 +8,8 @@
 
 struct ts_vjp {
     ts_status (*rule)(ts_vjp_call *b);
-    uint32_t saves[TS_MAX_ARGS]; /* what the rule reads when argument i needs a gradient */
-    uint32_t always;             /* what it reads whichever argument needs one */
+    uint32_t saves[TS_MAX_ARGS]; /* tensors that the rule reads if argument i needs a gradient */
+    uint32_t always;             /* tensors that it reads in any case */
     bool view;                   /* says of a view's gradient no more than where it lies */
 };
 

@@ -143,11 +143,12 @@ def geometric_mean(ratios):
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
 
 
-def head(torch, threads):
+def head(torch, options):
     one = torch.ones(1)
     overhead = min(time_python(lambda: torch.add(one, one), 2000) for _ in range(20)) / 1e3
-    return [('date', date.today().isoformat()), ('machine', machine()), ('commit', commit()),
-            ('torch', torch.__version__), ('threads', ','.join(map(str, threads))),
+    return [('date', date.today().isoformat()), ('machine', machine()),
+            ('commit', options.commit or commit()), ('torch', torch.__version__),
+            ('threads', ','.join(map(str, options.threads))),
             ('command', ' '.join(['bench/compare.py', *sys.argv[1:]])),
             ('torch per call',
              f'{overhead:.2f} us for one element, Python included, is part of its times')]
@@ -359,7 +360,7 @@ def main():
         library = tessera.Library(options.build)
     except OSError as error:
         sys.exit(f'compare.py: {error}; build first: ninja -C build')
-    write_head(head(torch, options.threads), out)
+    write_head(head(torch, options), out)
     failures = run_suite(options, torch, library, cpu_cases.CASES, writer(out))
     for failure in failures:
         print(failure, file=sys.stderr)

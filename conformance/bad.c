@@ -153,10 +153,11 @@ static bool may_differ(const ts_case *c, ts_status want, ts_status got)
 }
 
 /**
- * Succeeds or fails with a named error; on another device than the CPU, as on the CPU.
- * A call that succeeds on the CPU is compared with nothing and does not count.
+ * Checks that a wrong call succeeds or fails with a named error and, on another device, as it does
+ * on the CPU. A call that succeeds on the CPU is not compared and does not count.
  */
-static void survive(const ts_case *c, const ts_made *m, const ts_value *args, ts_answers *answers)
+static void check_bad_call(const ts_case *c, const ts_made *m, const ts_value *args,
+                           ts_answers *answers)
 {
     ts_status status = call(c, m, args);
     if (answers && on_cpu(c->device)) {
@@ -220,18 +221,18 @@ static void sweep_odd(ts_case *c, const ts_made *m, ts_answers *answers)
                 continue;
             }
             args[i] = ts_value_tensor(other);
-            survive(c, m, args, answers);
+            check_bad_call(c, m, args, answers);
         }
         args[i] = m->args[i];
         const ts_op_arg *param = &c->info->args[i];
         c->form = "an extreme number";
         for (int k = 0; param->kinds >> TS_TAG_INT & 1 && k < TS_COUNTOF(numbers); k++) {
             args[i] = ts_value_int(numbers[k]);
-            survive(c, m, args, answers);
+            check_bad_call(c, m, args, answers);
         }
         for (int k = 0; param->kinds >> TS_TAG_FLOAT & 1 && k < TS_COUNTOF(reals); k++) {
             args[i] = ts_value_float(reals[k]);
-            survive(c, m, args, answers);
+            check_bad_call(c, m, args, answers);
         }
         for (int k = 0; args[i].tag == TS_TAG_INTS && k < TS_COUNTOF(numbers); k++) {
             int64_t ints[12];
@@ -239,7 +240,7 @@ static void sweep_odd(ts_case *c, const ts_made *m, ts_answers *answers)
                 ints[j] = numbers[(k + j) % TS_COUNTOF(numbers)];
             for (int n = 0; n <= TS_COUNTOF(ints); n += n < 4 ? 1 : 4) {
                 args[i] = ts_value_ints(ints, n);
-                survive(c, m, args, answers);
+                check_bad_call(c, m, args, answers);
             }
             args[i] = m->args[i];
         }
@@ -248,7 +249,7 @@ static void sweep_odd(ts_case *c, const ts_made *m, ts_answers *answers)
             args[i] = ts_value_dtype(TS_F32);
             args[i].i = k < 0 || k >= TS_DTYPE_COUNT ? k : TS_DTYPE_COUNT;
             if (answers) {
-                survive(c, m, args, answers);
+                check_bad_call(c, m, args, answers);
                 args[i].tag = TS_TAG_DTYPE;
                 continue;
             }

@@ -1,7 +1,7 @@
 /**
  * @file card.h
  * The score card: what samples said, per op and dtype. It lies in memory that forked children share
- * with their parent, so that what they found outlives them.
+ * with their parent, so that their findings outlive them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_CARD_H
@@ -12,7 +12,7 @@
 
 #include "conformance/drive.h"
 
-/** What a sample is about. */
+/** The property that a sample tests. */
 typedef enum ts_part { PART_VALUES, PART_GRADIENTS, PART_ERRORS, PART_COUNT } ts_part;
 
 typedef struct ts_score {

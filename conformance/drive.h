@@ -1,6 +1,6 @@
 /**
  * @file drive.h
- * What the parts of the samples' driver share: the run, cases, made arguments, complaints.
+ * Common types of the samples' driver: the run, cases, made arguments, failures.
  *
  * A run has one device, the candidate. On the CPU results are judged by the references,
  * gradients in f64 by differences. On another device results are judged by the same references,
@@ -46,7 +46,7 @@ typedef struct ts_case {
 #define LARGE_FACTOR 8
 
 
-/** What is driven and who is told; to be set before anything is driven. */
+/** The tests to run and the callbacks for results; set before the run starts. */
 typedef struct ts_sample_run {
     ts_device device; /* the candidate; the CPU by default */
     uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */
@@ -91,7 +91,7 @@ typedef struct ts_made_tensor {
     bool written, differentiable;
 } ts_made_tensor;
 
-/** Boxed arguments and what stands behind them. */
+/** Boxed arguments, with the tensors and lists that they refer to. */
 typedef struct ts_made {
     ts_value args[TS_MAX_ARGS];
     int nargs, ntensors;
@@ -107,7 +107,7 @@ typedef struct ts_made {
  */
 bool made_build(ts_made *m, const ts_case *c, double *const *values);
 void made_free(ts_made *m);
-/** NULL, or what is wrong: an argument that is not written changed, or one lost its sentinels. */
+/** NULL, or an error: an unwritten argument changed, or a write went outside a tensor. */
 const char *made_intact(const ts_made *m);
 /** A reference's view of the arguments, and the end of it. */
 void ref_open(ts_ref *r, const ts_case *c, const ts_made *m);

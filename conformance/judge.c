@@ -221,8 +221,8 @@ static void ending(int status, const ts_post *post, int timeout, char *text, siz
         snprintf(text, size, "ended the process with status %d", WEXITSTATUS(status));
 }
 
-/** A child that did not come back: the case it was in has failed. */
-static void blame(ts_card *card, const ts_post *post, const ts_unit *unit, const char *how)
+/** Records the crash of a child process as a failure of the case that it ran. */
+static void record_crash(ts_card *card, const ts_post *post, const ts_unit *unit, const char *how)
 {
     const ts_sample *s = &unit->family->samples[unit->first];
     char text[FAILURE_TEXT];
@@ -317,7 +317,7 @@ static bool judge_apart(ts_card *card, ts_post *posts, const ts_candidate *candi
         char how[128];
         ending(status, &posts[slot], opts->timeout, how, sizeof how);
         if (how[0])
-            blame(card, &posts[slot], &units[owns[slot]], how);
+            record_crash(card, &posts[slot], &units[owns[slot]], how);
         pids[slot] = 0;
         running--;
         done++;

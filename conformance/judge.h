@@ -5,7 +5,7 @@
 
 #include "conformance/card.h"
 
-/** Who is judged: a device by name, or the backend in a shared library. */
+/** The device under test, by name, or the backend in a shared library. */
 typedef struct ts_candidate {
     const char *name;   /* "cuda:1"; NULL with a plugin */
     const char *plugin; /* path; NULL without */

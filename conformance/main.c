@@ -234,7 +234,7 @@ typedef struct telling {
     bool quiet;
 } telling;
 
-static void tell(void *ctx, int done, int all)
+static void print_progress(void *ctx, int done, int all)
 {
     telling *t = ctx;
     (void)done;
@@ -267,7 +267,7 @@ static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
         t.progress = ts_progress_new(units_choose(&opts, NULL, 0), &look);
     }
     opts.isolate = isolates(s, c);
-    opts.progress = tell;
+    opts.progress = print_progress;
     opts.ctx = &t;
     bool good = judge(card, c, &opts);
     if (t.progress)

@@ -28,7 +28,7 @@
 #include "core/base.h"
 #include "include/tessera/tessera.h"
 
-/* rows leave out what is zero */
+/* rows omit zero fields */
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 /* -------------------------------------------------------------------------- arguments ---- */
@@ -220,7 +220,7 @@ typedef struct ts_sample_family {
 extern const ts_sample_family *const ts_sample_families[];
 extern const int ts_sample_family_count;
 
-/** Drive a family's rows; what they find goes to sample_run (drive.h). */
+/** Run the samples of a family; failures go to sample_run (drive.h). */
 void ts_samples_values(const ts_sample_family *family);
 void ts_samples_gradients(const ts_sample_family *family);
 void ts_samples_bad_input(const ts_sample_family *family);

@@ -9,7 +9,6 @@
 #define TS_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define TS_INLINE static inline __attribute__((always_inline))
 #define TS_COLD __attribute__((cold, noinline))
-#define TS_UNUSED __attribute__((unused))
 #define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 /* In front of a loop. TS_UNROLL(n): n rounds in a row, or all if there are fewer.

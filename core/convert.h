@@ -71,7 +71,7 @@ TS_INLINE float ts_odd_f32(double x)
     memcpy(&f, &bits, 4);
     return f;
 }
-/** The same of an integer: what lies below 53 bits is kept in the last of them. */
+/** The same for an integer: bits below the 53rd are or-ed into the last of them. */
 TS_INLINE float ts_odd_f32_of(int64_t i)
 {
     bool large = i > INT64_C(1) << 53 || i < -(INT64_C(1) << 53);

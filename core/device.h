@@ -14,7 +14,7 @@
 extern _Atomic(const ts_backend *) ts_devices[16];
 /** Names of keys, which dispatch/ publishes; NULL where there is none. */
 extern _Atomic(const char *) ts_key_names[];
-/** What ts_backend_get_stats() reports. */
+/** The counters that ts_backend_get_stats() reports. */
 typedef struct ts_device_counts {
     _Atomic uint64_t round_trips, bytes_in, bytes_out;
 } ts_device_counts;
@@ -36,7 +36,7 @@ TS_INLINE bool ts_device_exists(ts_device device)
     return TS_LIKELY(!device.index) ||
            (device.backend != TS_KEY_CPU && device.backend != TS_KEY_META);
 }
-/** What to do about a tensor on one device where one on another is expected. */
+/** The hint of an error about a tensor on the wrong device. */
 const char *ts_move_hint(ts_device got, ts_device expected);
 /** Memory of a device with a backend; NULL with an error. bytes > 0. */
 void *ts_device_allocate(ts_device device, int64_t bytes, const char *what);

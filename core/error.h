@@ -25,7 +25,7 @@ TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *arg
 TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);
 /** Names the op in a record of a failure that did not know it. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
-/** What a callback returned, as the code of the record. A failure that left none is recorded:
+/** The status of a callback as the code of the record. A failure without a record gets one:
  *  `what` failed without saying why. */
 TS_COLD ts_status ts_fail_callback(ts_status status, const char *op, const void *site,
                                    const char *what);

@@ -1,7 +1,7 @@
 /**
  * @file float_env.h  The floating-point environment that kernels compute in.
  *
- * A program may round upwards or flush subnormal numbers; what the library computes is the same.
+ * A program may round upwards or flush subnormal numbers; the library's results are the same.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_FLOAT_ENV_H

@@ -26,7 +26,7 @@ typedef struct ts_hooks {
     ts_status (*across)(ts_frame *f, int arg);
     /** autograd/node.c: releases a tensor's node and gradient. */
     void (*release_history)(ts_tensor *t);
-    /** compile/lazy.c: runs what was recorded, so that t's values are there. */
+    /** compile/lazy.c: runs the recorded calls, which compute t's values. */
     ts_status (*resolve)(ts_tensor *t);
     /** compile/lazy.c: whether the recording of the calling thread holds a reference to s. */
     bool (*holds)(const ts_storage *s);

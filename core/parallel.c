@@ -28,9 +28,9 @@
 #define SPIN_MOST 100000 /* turns, of 10 ns or more */
 
 /*
- * A worker's word. Odd: nothing to do. Even: a part of the current loop waits; whoever sets the
- * lowest bit runs it, the worker itself or the thread that owns the loop. Each loop brings new even
- * values, so a worker that comes late finds an odd word or a part that is still to be done.
+ * A worker's word. Odd: nothing to do. Even: a part of the current loop waits, and the thread that
+ * sets the lowest bit runs it: the worker itself, or the thread that owns the loop. Each loop uses
+ * new even values, so a late worker finds an odd word or a part that is still to be done.
  */
 typedef struct worker {
     _Alignas(64) atomic_uint word;
@@ -143,7 +143,7 @@ static void word_wake(atomic_uint *word)
 }
 #endif
 
-static inline void relax(void)
+static inline void pause_spin(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -172,7 +172,7 @@ static unsigned word_wait(atomic_uint *word, unsigned mask, unsigned value, atom
         seen = atomic_load_explicit(word, memory_order_acquire);
         if ((seen & mask) != value)
             return seen;
-        relax();
+        pause_spin();
         if (turn % 32 == 0) {
             int64_t now = now_ns();
             if (deadline == 0)

@@ -9,7 +9,7 @@
 void ts_process_install(void);
 
 /**
- * Holds a lock while the process forks, so that the child finds what it guards whole. The lock must
+ * Holds a lock while the process forks, so that its data is consistent in the child. The lock must
  * be free. Rooms announce their locks as init.c calls them, from the bottom up; a fork takes them
  * from the top down, as calls do.
  */

@@ -25,7 +25,7 @@ TS_INLINE bool ts_is_promised(const void *data)
     return (uintptr_t)data >> 48 == TS_PROMISED_TAG;
 }
 
-/** What two tensors must share before their sizes are worth comparing, in one word. */
+/** dtype, number of dims and device of a tensor in one word, for comparing two tensors. */
 typedef union ts_kind {
     struct {
         uint8_t dtype, ndim;
@@ -108,7 +108,7 @@ void ts_storage_destroy(ts_storage *s);
 /** Uninitialised storage with one reference; NULL with an error. */
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);
 
-/** Gives up one reference; true when it was the last one. */
+/** Releases one reference; true if it was the last one. */
 TS_INLINE bool ts_storage_unref(ts_storage *s)
 {
     return atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
@@ -150,7 +150,7 @@ bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_
 /** Uninitialised contiguous tensor with one reference, owned by the caller; NULL with an error. */
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device);
-/** As above of what is known to fit, its numel too: no checks. */
+/** As above without checks, for sizes that are known to fit. */
 ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m);
 /** As above with promised memory at `data`, of which release(foreign, ...) hears if nobody holds it
  *  any more before it comes; NULL with an error. */
@@ -194,9 +194,9 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
 
 void ts_tensor_destroy(ts_tensor *t);
 
-/** Gives up one reference of several; out of line, which spares the usual way an address. */
+/** Releases one of several references; out of line, to keep the fast path small. */
 void ts_tensor_unref_shared(ts_tensor *t);
-/** Gives up one reference. t is not NULL. */
+/** Releases one reference. t is not NULL. */
 TS_INLINE void ts_tensor_unref(ts_tensor *t)
 {
     if (TS_LIKELY(atomic_load_explicit(&t->refs, memory_order_acquire) == 1))

@@ -26,7 +26,7 @@ enum {
  * A power of two: the depth reaches its bit first. */
 #define TS_MAX_DEPTH 256
 
-/** What a scope's end puts back as it was at its begin. */
+/** The thread's modes at a scope's begin, which its end restores. */
 #define TS_THREAD_MODES                                                                            \
     ts_keyset include, exclude;                                                                    \
     ts_recorder *recorder; /* of a trace that is under way; NULL */                                \
@@ -66,7 +66,7 @@ struct ts_thread {
     ts_rng_state rng;
     ts_device device; /* of factories */
     ts_error *error;
-    ts_block *blocks; /* room for so many; the first takes what is made outside scopes */
+    ts_block *blocks; /* this many; the first holds results made outside of scopes */
     int64_t room;
     uint64_t serial; /* of the scope that was entered last */
     ts_block root;

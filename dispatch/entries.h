@@ -1,11 +1,11 @@
-/** @file entries.h  The generic entries in the backend slots, and what they share. */
+/** @file entries.h  The generic entries in the backend slots, and their common parts. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_ENTRIES_H
 #define TS_DISPATCH_ENTRIES_H
 
 #include "dispatch/registry.h"
 
-/** Gives f a plan as a shape rule expects it; what is left out the rule writes. */
+/** Gives f a plan with the fields that a shape rule does not write. */
 TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
 {
     plan->cast = plan->strided = plan->operands = 0;
@@ -36,7 +36,7 @@ void ts_fill_space(ts_frame *f);
 /** ts_enter_whole() of `kernel`, whatever the table holds. */
 ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
 
-/** Makes the results that are not there, runs the kernel and counts what was written. */
+/** Makes missing results, runs the kernel and increments the versions of written tensors. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
 /** The same, with copies of the arguments and destinations that the kernel does not take. */
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel);

@@ -90,6 +90,14 @@ ts_rows ts_kernel_rows(const ts_frame *f)
     return p ? (ts_rows){p->dim, p->outer, p->count, p->inner} : (ts_rows){0, 0, 0, 0};
 }
 
+int64_t ts_kernel_reduced(const ts_frame *f) { return f->plan ? f->plan->reduced : 0; }
+
+ts_slice_range ts_kernel_slice(const ts_frame *f)
+{
+    const ts_plan *p = f->plan;
+    return p ? (ts_slice_range){p->dim, p->start, p->step} : (ts_slice_range){0, 0, 1};
+}
+
 ts_status ts_check_result(const ts_frame *f, const char *function, int i, const int64_t *sizes,
                           int ndim, ts_dtype dtype)
 {

@@ -80,8 +80,16 @@ struct ts_plan {
     bool converts;          /* to the dtype of its result, which is to be declared as well */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
-    int64_t dim;            /* family scratch: a dim, counts ... as the family's header says */
-    int64_t outer, inner, count;
+    int64_t dim;            /* the dim that the op works along */
+    union {                 /* numbers from the shape rule to the kernel, by family */
+        struct {
+            int64_t outer, count, inner; /* elements before, along and behind dim */
+        };
+        int64_t reduced;                 /* reductions: bit d is set if dim d is reduced */
+        struct {
+            int64_t start, step;         /* slice_scatter, slice_backward */
+        };
+    };
     ts_iter iter;
     union {
         double d;
@@ -135,7 +143,7 @@ typedef struct ts_op_info {
     ts_schema schema;
 } ts_op_info;
 
-/** What a backend kernel takes without conversion. */
+/** Arguments that a backend kernel accepts without conversion. */
 typedef struct ts_accepts {
     uint16_t dtypes;  /* bit per dtype that compute may be; 0 = all, but never in a table */
     uint16_t strided; /* any strides, else contiguous; tables are compared as bytes */
@@ -155,14 +163,14 @@ struct ts_op_table {
     ts_kernel slot[TS_KEY_COUNT];
     ts_kernel impl[16];       /* backend kernels beside the generic entries */
     ts_accepts accepts[16];
-    uint8_t rule[TS_KEY_COUNT]; /* why the slot holds what it holds; for ts_op_dump */
+    uint8_t rule[TS_KEY_COUNT]; /* the reason for the slot's kernel; for ts_op_dump */
     const ts_op_table *older;    /* chain of replaced snapshots, freed at unload */
 };
 
 extern ts_op_info ts_ops[TS_MAX_OPS];
 extern _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
-/** Internal registration of a backend's kernels with what they accept. */
+/** Internal registration of a backend's kernels with the arguments that they accept. */
 typedef struct ts_kernel_def {
     int op;
     ts_kernel kernel;

@@ -28,9 +28,9 @@ int ts_find_far(const ts_frame *f);
 ts_status ts_transfer(ts_frame *f);
 /** A call that a backend's kernel does not take: its fallback's, or an error. */
 ts_status ts_unsupported_call(ts_frame *f);
-/** The fallback of backends that allow it: the call on the CPU, over copies of what it touches. */
+/** The fallback of backends that allow it: runs the call on the CPU, over copies of its tensors. */
 ts_status ts_round_trip(ts_frame *f);
-/** What stands in the slot of TS_KEY_ABSENT: TS_NONE was given where a tensor is required,
+/** The kernel of the slot TS_KEY_ABSENT: TS_NONE was given where a tensor is required,
  *  or a device that no backend can have. */
 ts_status ts_absent_tensor(ts_frame *f);
 

@@ -2,7 +2,7 @@
  * @file store.h  What the registry holds, shared by the files that keep, build and undo it.
  *
  * One lock serialises every change. A change is a transaction: ts_registry_begin(), edits, and
- * ts_registry_end(), which publishes new tables for what was touched or puts everything back. They
+ * ts_registry_end(), which publishes new tables for the changed ops or restores everything. They
  * nest, so that a plugin's whole load is one transaction around those of its registrations.
  */
 // SPDX-License-Identifier: MIT
@@ -21,7 +21,7 @@ typedef struct ts_op_entry ts_op_entry;
 struct ts_registration {
     ts_op_entry *entry;
     uint8_t slot;    /* of the entry */
-    uint32_t handle; /* its place among those that have one; 0: nobody can remove it */
+    uint32_t handle; /* its place in the list of handles; 0: it cannot be removed */
     ts_accepts accepts;
     ts_kernel kernel;
     const ts_vjp *vjp;      /* of a gradient rule */
@@ -39,7 +39,7 @@ struct ts_op_entry {
     ts_registration *newest[TS_KEY_COUNT + 1];   /* by key; behind them the gradient rule */
 };
 
-/** What a transaction that fails puts back by value. */
+/** State that a failed transaction restores by value. */
 typedef struct ts_registry {
     int depth;            /* of open transactions */
     uint64_t transaction; /* number of the latest */
@@ -54,15 +54,15 @@ extern ts_op_entry ts_fallbacks, *ts_entries; /* the last of all, and the first 
 
 /** The op is to get a new table at the end of the transaction; the fallbacks: all ops are. */
 void ts_tables_touch(ts_op_entry *e);
-/** New tables for what was touched; all or nothing. */
+/** New tables for the changed ops; all or nothing. */
 ts_status ts_tables_publish(void);
 void ts_tables_forget(void);
 
 /** Gives r a handle for the user: a number, so that it can be told when nothing of r is left. */
 ts_status ts_handle_give(ts_registration *r, ts_registration **handle);
-/** What a handle names; NULL when that was removed. */
+/** The registration of a handle; NULL if it was removed. */
 ts_registration *ts_handle_find(const ts_registration *handle);
-/** Frees what is in no slot any more; its handle is stale from now on. */
+/** Frees registrations that no slot uses; their handles become stale. */
 void ts_registration_free(ts_registration *r);
 /** Gives the first free key from `from` to `to` a name. In a transaction. */
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,

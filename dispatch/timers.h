@@ -37,7 +37,7 @@ typedef struct ts_timer_rows {
 } ts_timer_rows;
 /** Adds the rows of now; none in a build without timers. */
 void ts_timers_rows(ts_timer_rows *rows);
-/** What one stamp costs, as calibrated. */
+/** The calibrated cost of a time stamp. */
 double ts_timers_stamp_ns(void);
 
 /** One hop: a predictable branch when timers are off, none in a build without them. */

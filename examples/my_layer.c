@@ -1,6 +1,5 @@
 /**
- * @file my_layer.c  A layer of one's own, placed between two others: it logs
- * what passes, and counts.
+ * @file my_layer.c  A user-defined layer between two others, which logs and counts calls.
  *
  *     build/examples/my_layer
  *

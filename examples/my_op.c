@@ -1,5 +1,5 @@
 /**
- * @file my_op.c  An operator of one's own: schema, shape rule, kernel
+ * @file my_op.c  A user-defined operator: schema, shape rule, kernel
  * and gradient, all at run time.
  *
  *     build/examples/my_op

@@ -105,8 +105,8 @@ static bool has_whole(const ts_checkpoint_list *list, int64_t step)
     return false;
 }
 
-/* What killed saves left: unfinished folders go, one that stepped aside for nothing comes back. */
-static ts_status recover(const save *s)
+/* Removes unfinished folders of killed saves, and renames a complete folder back to its name. */
+static ts_status clean_up_after_kills(const save *s)
 {
     ts_checkpoint_list list;
     ts_status status = ts_checkpoint_list_make(op, s->root, &list);
@@ -287,7 +287,7 @@ ts_status ts_checkpoint_save(const char *dir, int64_t step, const ts_checkpoint_
     if (status == TS_OK)
         status = lock(&s, op);
     if (status == TS_OK)
-        status = recover(&s);
+        status = clean_up_after_kills(&s);
     if (status == TS_OK) {
         status = write_folder(&s);
         if (status == TS_OK)

@@ -8,7 +8,7 @@
 
 #define TS_MANIFEST "manifest.json"
 
-/** What a name in the folder says. The order is that in which folders of one step are preferred. */
+/** Kinds of folders by name. The order is that in which folders of one step are preferred. */
 typedef enum ts_checkpoint_kind {
     TS_CHECKPOINT_WHOLE, /* STEP */
     TS_CHECKPOINT_ASIDE, /* STEP.old-PID: whole, about to be replaced by another of this step */

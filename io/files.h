@@ -1,6 +1,6 @@
 /**
  * @file files.h
- * What this room does with files beyond core/files.h: whole reads, hashed writes, folders.
+ * Operations on files beyond core/files.h: whole reads, hashed writes, folders.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_FILES_H

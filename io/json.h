@@ -22,7 +22,7 @@ void ts_json_ready(void);
  */
 json_t *ts_json_load(const char *op, const char *path, const char *text, size_t bytes, size_t flags,
                      int64_t at, size_t *consumed);
-/** Gives up a value of ts_json_load(), or one that has taken it over; NULL-safe. */
+/** Releases a value of ts_json_load(), or the value that owns it. NULL-safe. */
 void ts_json_done(json_t *value);
 /** Text of a value by ts_sys_alloc(), with its length; NULL with TS_ERR_MEMORY. */
 char *ts_json_text(const json_t *value, size_t flags, size_t *bytes);

@@ -1,4 +1,4 @@
-/** @file manifest.h  manifest.json of a checkpoint: what is in the folder,
+/** @file manifest.h  manifest.json of a checkpoint: the files of the folder,
  * and the caller's own object. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_MANIFEST_H

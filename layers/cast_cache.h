@@ -11,11 +11,11 @@ ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype);
 void ts_cast_cache_put(ts_tensor *t, ts_tensor *cast);
 /** Number of casts kept. */
 int64_t ts_cast_cache_count(void);
-/** Gives them all up. */
+/** Releases all casts of the thread. */
 void ts_cast_cache_clear(void);
-/** Makes ready what ends with a thread. */
+/** Installs the cleanup at a thread's end. */
 void ts_cast_cache_install(void);
-/** From now on the calling thread's casts are given up at its end, whatever it leaves open. */
+/** Registers the calling thread, so that its end releases its casts even inside a region. */
 void ts_cast_cache_watch(void);
 
 #endif

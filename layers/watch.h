@@ -18,7 +18,7 @@ typedef struct ts_watcher {
 
 void ts_watchers_install(void);
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
-/** Gives a report to whoever listens. What: what was found, behind the call and its results. */
+/** Passes a report to the callback or the log; `what` is the finding, printed after the call. */
 void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what);
 /** "add((2, 3) f32, ...) -> (2, 3) f32, what [site]". Returns buffer. */
 const char *ts_watcher_describe(const ts_frame *f, const char *what, char *buffer, size_t size);

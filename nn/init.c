@@ -5,13 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-static ts_status written(ts_tensor *t) { return TS_STATUS_OF(t); }
-
 ts_status ts_init_constant(ts_tensor *t, double value)
 {
     TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
-    return written(ts_fill_(t, value));
+    return TS_STATUS_OF(ts_fill_(t, value));
 }
 
 ts_status ts_init_zeros(ts_tensor *t) { return ts_init_constant(t, 0); }
@@ -21,14 +19,14 @@ ts_status ts_init_uniform(ts_tensor *t, double low, double high)
 {
     TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
-    return written(ts_uniform_(t, low, high));
+    return TS_STATUS_OF(ts_uniform_(t, low, high));
 }
 
 ts_status ts_init_normal(ts_tensor *t, double mean, double std)
 {
     TS_TRY(TS_CHECK_TENSORS(t));
     TS_NO_GRAD;
-    return written(ts_normal_(t, mean, std));
+    return TS_STATUS_OF(ts_normal_(t, mean, std));
 }
 
 /* ----------------------------------------------------------------------- truncated normal ---- */
@@ -78,7 +76,7 @@ ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low
         double z = normal_quantile(from + (x[i] + 0x1p-54) * (to - from));
         x[i] = fmin(fmax(mean + std * (mirrored ? -z : z), low), high);
     }
-    return written(ts_copy_(t, u));
+    return TS_STATUS_OF(ts_copy_(t, u));
 }
 
 /* --------------------------------------------------------------------------------- fans ---- */

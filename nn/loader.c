@@ -248,7 +248,7 @@ static void start(ts_loader *l)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/** The condition's clock must not jump when somebody sets the time. */
+/** The monotonic clock, which does not jump when the system time is set. */
 static void make_lock(ts_loader *l)
 {
     pthread_condattr_t monotonic;
@@ -340,7 +340,7 @@ static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
     return TS_OK;
 }
 
-/** False when the program was told to stop and the file does not answer. */
+/** False if the program is to stop and the read of the file does not return. */
 static bool wait_for_batch(ts_loader *l)
 {
     enum { TENTHS = 5 };

@@ -19,7 +19,7 @@ typedef struct member {
 } member;
 
 struct ts_module {
-    const ts_module_type *given; /* by whoever made it */
+    const ts_module_type *given; /* by the module's constructor */
     ts_module_type type;         /* the same, of this library's size */
     ts_module *parent;
     void *payload;

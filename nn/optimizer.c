@@ -11,8 +11,8 @@ typedef struct group {
     ts_group_opts opts;
     double initial_lr;
     int64_t first, n; /* its parameters among all */
-    ts_tensor *skipped; /* (n) f32 on their device: how many of the steps counted were
-                           left out there; NULL: none */
+    ts_tensor *skipped; /* (n) f32 on their device: counted steps that the device
+                           skipped; NULL: none */
 } group;
 
 enum { STATES = 3, MASTER = 2 };
@@ -35,7 +35,7 @@ typedef struct step_lists {
 /* records, params and lists stand in one block, which begins with the records. */
 struct ts_optimizer {
     ts_optimizer_kind kind;
-    double max_norm; /* 0: gradients are taken as they are */
+    double max_norm; /* 0: no clipping */
     group *groups;
     int ngroups;
     int64_t n;
@@ -283,7 +283,7 @@ ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n)
 
 /* ---------------------------------------------------------------------------------- step ---- */
 
-/** The tensor in which a group's device counts steps that it leaves out. */
+/** Makes the tensor in which a group's device counts skipped steps. */
 static ts_status count_skipped(const ts_optimizer *o, group *g)
 {
     if (g->skipped || !g->n)
@@ -296,7 +296,7 @@ static ts_status count_skipped(const ts_optimizer *o, group *g)
     return TS_OK;
 }
 
-/** How often each parameter was stepped indeed; waits for devices that left steps out. */
+/** Steps of each parameter that were not skipped; waits for devices that count skipped steps. */
 static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
 {
     TS_SCOPE;
@@ -465,14 +465,19 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
         if (given[i] < 0)
             return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is missing",
                                 own->names[i]);
-        if (!ts_nn_same_sizes(own->tensors[i], tensors[given[i]]))
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' has other sizes",
-                                own->names[i]);
-        if (ts_dtype_of(tensors[given[i]]) != ts_dtype_of(own->tensors[i]))
+        const ts_tensor *mine = own->tensors[i], *t = tensors[given[i]];
+        char wanted[80], got[80];
+        if (!ts_nn_same_sizes(mine, t))
+            return ts_error_set(
+                TS_ERR_VALUE, "optimizer_load_state: '%s': expected sizes %s, got %s",
+                own->names[i],
+                ts_format_sizes(wanted, sizeof wanted, ts_sizes(mine), ts_ndim(mine)),
+                ts_format_sizes(got, sizeof got, ts_sizes(t), ts_ndim(t)));
+        if (ts_dtype_of(t) != ts_dtype_of(mine))
             return ts_error_set(TS_ERR_VALUE,
                                 "optimizer_load_state: '%s': expected dtype %s, got %s",
-                                own->names[i], ts_dtype_name(ts_dtype_of(own->tensors[i])),
-                                ts_dtype_name(ts_dtype_of(tensors[given[i]])));
+                                own->names[i], ts_dtype_name(ts_dtype_of(mine)),
+                                ts_dtype_name(ts_dtype_of(t)));
     }
     for (int64_t k = 0; k < n; k++) {
         bool known = false;
@@ -480,7 +485,9 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
             known = given[i] == k;
         if (!known)
             return ts_error_set(
-                TS_ERR_VALUE, "optimizer_load_state: '%s' is unexpected, or there twice", names[k]);
+                TS_ERR_VALUE,
+                "optimizer_load_state: '%s' is unexpected: expected each name of the state once",
+                names[k]);
     }
     TS_NO_GRAD;
     size_t bytes = (size_t)o->n * sizeof *o->lists.steps;

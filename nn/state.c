@@ -118,13 +118,9 @@ static int64_t find(const ts_named_tensors *list, const char *name)
     return -1;
 }
 
-static int put_sizes(char *text, size_t size, const ts_tensor *t)
+static const char *sizes_of(const ts_tensor *t, char *text, size_t size)
 {
-    int used = snprintf(text, size, "(");
-    for (int d = 0; d < ts_ndim(t) && used < (int)size; d++)
-        used += snprintf(text + used, size - (size_t)used, "%s%lld", d ? ", " : "",
-                         (long long)ts_sizes(t)[d]);
-    return used < (int)size ? used + snprintf(text + used, size - (size_t)used, ")") : used;
+    return ts_format_sizes(text, size, ts_sizes(t), ts_ndim(t));
 }
 
 /** given[i]: place of the module's tensor i among the names, -1 when missing. Fills the report. */
@@ -147,15 +143,12 @@ static void match(const ts_named_tensors *own, const char *const *names, ts_tens
             note(r, &r->unexpected, "unexpected", names[k], i < 0 ? "" : " (twice)");
     }
     for (int64_t i = 0; i < own->n; i++) {
-        char detail[200];
+        char detail[200], wanted[80], got[80];
         if (given[i] < 0 || ts_nn_same_sizes(own->tensors[i], tensors[given[i]]))
             continue;
-        int used = snprintf(detail, sizeof detail, " expected ");
-        used += put_sizes(detail + used, sizeof detail - (size_t)used, own->tensors[i]);
-        if (used + 6 < (int)sizeof detail)
-            used += snprintf(detail + used, sizeof detail - (size_t)used, " got ");
-        if (used < (int)sizeof detail)
-            put_sizes(detail + used, sizeof detail - (size_t)used, tensors[given[i]]);
+        snprintf(detail, sizeof detail, " expected %s got %s",
+                 sizes_of(own->tensors[i], wanted, sizeof wanted),
+                 sizes_of(tensors[given[i]], got, sizeof got));
         note(r, &r->mismatched, "sizes differ", own->names[i], detail);
     }
 }

@@ -224,8 +224,8 @@ ts_dtype ts_promote_values(const ts_value *args, int n)
     return result;
 }
 
-/** A tensor like a, or a number that leaves a's dtype as it is; dtypes count where typed. */
-TS_INLINE bool is_alike(const ts_tensor *a, const ts_value *v, bool typed)
+/** True for a tensor of a's layout and for a number; if `typed`, neither changes a's dtype. */
+TS_INLINE bool has_same_layout(const ts_tensor *a, const ts_value *v, bool typed)
 {
     if (v->tag != TS_TAG_TENSOR)
         return !typed || v->tag - TS_TAG_BOOL <= category((ts_dtype)a->dtype);
@@ -257,7 +257,7 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
         a = args[i].tag == TS_TAG_TENSOR ? args[i].t : NULL;
     bool alike = a != NULL;
     for (int i = 0; alike && i < nargs; i++)
-        alike = is_alike(a, &args[i], typed >> i & 1);
+        alike = has_same_layout(a, &args[i], typed >> i & 1);
     ts_dtype compute;
     if (TS_LIKELY(alike)) {
         compute = (ts_dtype)a->dtype;

@@ -65,7 +65,7 @@ ts_status ts_infer_cross_entropy(ts_frame *f)
         return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected a number from 0 to 1, got %g", s);
     return ts_infer_classes(f);
 }
-/** The gradient, and the loss, which nobody differentiates: of halves it stays f32. */
+/** The gradient, and the loss, which is not differentiable: f32 for bf16 and f16. */
 ts_status ts_infer_cross_entropy_grad(ts_frame *f)
 {
     TS_TRY(ts_infer_cross_entropy(f));

@@ -80,7 +80,7 @@ TS_INLINE ts_status ts_check_dtype_as(ts_frame *f, int arg, int as, const char *
                ? TS_OK
                : ts_fail_dtype_as(f, arg, as, hint);
 }
-/** A dtype as argument must be one that there is. */
+/** Checks that a dtype argument is a valid dtype. */
 TS_INLINE ts_status ts_check_dtype_number(ts_frame *f, int arg)
 {
     return TS_LIKELY((uint64_t)f->args[arg].i < TS_DTYPE_COUNT) ? TS_OK
@@ -179,7 +179,7 @@ bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *si
 TS_COLD void ts_fail_ints(int n, const char *op, const char *name, const void *site);
 /** A list of n tensors that is NULL or empty. */
 TS_COLD void ts_fail_list(int n, const char *op, const char *name, const void *site);
-/* What is read before boxing is checked there: each is false with an error. */
+/* Checks of values that functions read before boxing: each is false with an error. */
 /** A list of sizes or dims has 0 to 8 members. */
 TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char *name,
                           const void *site)

@@ -182,7 +182,6 @@ ts_status ts_infer_multinomial(ts_frame *f)
     f->plan->compute = (ts_dtype)p->dtype;
     f->plan->outer = p->ndim == 2 ? p->sizes[0] : 1;
     f->plan->count = categories;
-    f->plan->inner = draws;
     ts_plan_result(f->plan, 0, sizes, p->ndim, TS_I64, p->storage->device);
     return TS_OK;
 }

@@ -1,4 +1,4 @@
-/** @file reduce.c  Reductions over dims. plan->count is the mask of the dims that go. */
+/** @file reduce.c  Reductions over dims. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
@@ -33,10 +33,10 @@ static ts_status plan_dims(ts_frame *f, ts_dtype compute, ts_dtype result)
     const ts_tensor *t = f->args[0].t;
     ts_plan *plan = f->plan;
     bool keep = f->args[2].i;
-    TS_TRY(dims_mask(f, 1, t->ndim, &plan->count));
+    TS_TRY(dims_mask(f, 1, t->ndim, &plan->reduced));
     int n = 0;
     for (int d = 0; d < t->ndim; d++) {
-        if (!(plan->count >> d & 1))
+        if (!(plan->reduced >> d & 1))
             plan->buffer[0][n++] = t->sizes[d];
         else if (keep)
             plan->buffer[0][n++] = 1;
@@ -68,7 +68,7 @@ ts_status ts_infer_extreme(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     TS_TRY(plan_dims(f, (ts_dtype)t->dtype, (ts_dtype)t->dtype));
     for (int d = 0; d < t->ndim; d++)
-        if ((f->plan->count >> d & 1) && t->sizes[d] == 0)
+        if ((f->plan->reduced >> d & 1) && t->sizes[d] == 0)
             return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                                "expected at least one element in dim %d, got sizes %s", d,
                                TS_SIZES_TEXT(t));
@@ -104,10 +104,10 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
     ts_dtype dtype = ts_dtype_is_float((ts_dtype)t->dtype) ? (ts_dtype)t->dtype : TS_I64;
     f->plan->compute = dtype;
     f->plan->cast = f->plan->strided = 1;
-    f->plan->count = 0;
+    f->plan->reduced = 0;
     for (int d = 0; d < t->ndim; d++)
         if (d < shift || sizes->ints[d - shift] != t->sizes[d])
-            f->plan->count |= (int64_t)1 << d;
+            f->plan->reduced |= (int64_t)1 << d;
     ts_plan_result(f->plan, 0, sizes->ints, n, dtype, t->storage->device);
     return TS_OK;
 }

@@ -8,7 +8,7 @@
 ts_work ts_cost_alias(const ts_frame *f);
 ts_work ts_cost_each(const ts_frame *f);
 
-/* a row's NONE declares a function that nobody defines or calls; table.c replaces it by NULL */
+/* NONE in a row declares a function without a definition; table.c replaces it by NULL */
 #define ALIAS
 #define MOVE
 #define EACH(n)

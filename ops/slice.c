@@ -130,12 +130,12 @@ ts_status ts_infer_split(ts_frame *f)
 
 /* ---------------------------------------------------------------- writing a part of a copy ---- */
 
-/** What kernels read of the slice. */
+/** Passes the slice to the kernel. */
 static void plan_part(ts_plan *plan, const slice_at *at)
 {
     plan->dim = at->dim;
-    plan->outer = at->start;
-    plan->inner = at->step;
+    plan->start = at->start;
+    plan->step = at->step;
 }
 
 ts_status ts_infer_slice_backward(ts_frame *f)

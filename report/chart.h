@@ -1,6 +1,6 @@
 /**
  * @file chart.h
- * What a chart collects before it is drawn.
+ * The contents of a chart.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_REPORT_CHART_H

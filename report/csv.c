@@ -15,27 +15,20 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_DIGITS = 9 };
+enum { DIGITS = 9 }; // significant ones: enough for every f32
 
 struct ts_csv {
     int fd;
     int ncolumns;
     char *path;
-    char **columns;  // ncolumns
-    uint8_t *digits; // ncolumns
-    ts_text line;    // reused: a row allocates nothing once this has grown
-    int64_t size;    // bytes of whole rows in the file
-    int64_t rows;
+    ts_text line; // reused: a row allocates nothing once this has grown
+    int64_t size; // bytes of whole rows in the file
 };
 
 static void csv_free(ts_csv *csv)
 {
     if (csv->fd >= 0)
         close(csv->fd);
-    for (int i = 0; csv->columns && i < csv->ncolumns; i++)
-        free(csv->columns[i]);
-    free(csv->columns);
-    free(csv->digits);
     free(csv->path);
     ts_text_free(&csv->line);
     free(csv);
@@ -68,12 +61,8 @@ static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumn
     }
     csv->fd = -1;
     csv->ncolumns = ncolumns;
-    csv->columns = calloc((size_t)ncolumns, sizeof *csv->columns);
-    csv->digits = malloc((size_t)ncolumns);
-    bool ok = csv->columns && csv->digits && ts_copy_string(&csv->path, path);
-    for (int i = 0; ok && i < ncolumns; i++) {
-        ok = ts_copy_string(&csv->columns[i], columns[i]);
-        csv->digits[i] = DEFAULT_DIGITS;
+    bool ok = ts_copy_string(&csv->path, path);
+    for (int i = 0; i < ncolumns; i++) {
         if (i)
             ts_text_string(&csv->line, ",");
         ts_text_csv(&csv->line, columns[i]);
@@ -117,14 +106,15 @@ ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns
     return csv;
 }
 
-/* Finds how much of an existing log stays: csv->size and csv->rows. csv->line is the header. */
+/* Finds csv->size, the bytes of an existing log that stay. csv->line is the header. */
 static ts_status scan(ts_csv *csv, const char *data, size_t size, int64_t last_step)
 {
     static const char function[] = "csv_resume";
     const char *end = data + size;
     size_t header = csv->line.size;
+    int64_t number = 1; // of the line
 
-    csv->size = csv->rows = 0;
+    csv->size = 0;
     if (size < header && memcmp(data, csv->line.data, size) == 0)
         return TS_OK; // empty, or killed within the header
     if (size < header || memcmp(data, csv->line.data, header) != 0)
@@ -148,12 +138,12 @@ static ts_status scan(ts_csv *csv, const char *data, size_t size, int64_t last_s
             return ts_error_set(
                 TS_ERR_FORMAT,
                 "%s: '%s' line %" PRId64 ": expected %d cells with a step first, got \"%.*s\"",
-                function, csv->path, csv->rows + 2, csv->ncolumns, (int)(newline - line), line);
+                function, csv->path, number + 1, csv->ncolumns, (int)(newline - line), line);
         if (step > last_step)
             break;
         line = newline + 1;
         csv->size = line - data;
-        csv->rows++;
+        number++;
     }
     return TS_OK;
 }
@@ -187,20 +177,6 @@ ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns
     return csv;
 }
 
-ts_status ts_csv_set_digits(ts_csv *csv, const char *column, int digits)
-{
-    TS_TRY(TS_CHECK_OBJECTS(csv));
-    TS_TRY(TS_CHECK_POINTERS(column));
-    TS_TRY(TS_CHECK_VALUE(digits, digits >= 1 && digits <= 17, "1 to 17"));
-    for (int i = 0; i < csv->ncolumns; i++) {
-        if (strcmp(csv->columns[i], column) == 0) {
-            csv->digits[i] = (uint8_t)digits;
-            return TS_OK;
-        }
-    }
-    return ts_error_set(TS_ERR_VALUE, "csv_set_digits: '%s' has no column '%s'", csv->path, column);
-}
-
 ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns)
 {
     TS_TRY(TS_CHECK_OBJECTS(csv));
@@ -212,21 +188,14 @@ ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns)
     csv->line.failed = false;
     for (int i = 0; i < ncolumns; i++) {
         char cell[40];
-        ts_format_cell(cell, values[i], csv->digits[i]);
+        ts_format_cell(cell, values[i], DIGITS);
         if (i)
             ts_text_string(&csv->line, ",");
         ts_text_string(&csv->line, cell);
     }
     ts_text_string(&csv->line, "\n");
     TS_TRY(ts_text_status(&csv->line, "csv_row"));
-    TS_TRY(append_line(csv, "csv_row"));
-    csv->rows++;
-    return TS_OK;
-}
-
-int64_t ts_csv_rows(const ts_csv *csv)
-{
-    return csv ? csv->rows : 0;
+    return append_line(csv, "csv_row");
 }
 
 ts_status ts_csv_close(ts_csv *csv)

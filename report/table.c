@@ -16,6 +16,7 @@
 typedef struct cell {
     char *text; // NULL: a number
     double number;
+    bool ruled; // a rule is above its row
 } cell;
 
 struct ts_text_table {
@@ -23,8 +24,7 @@ struct ts_text_table {
     ts_column *columns; // header and unit are owned
     cell *cells;        // row-major
     size_t count;
-    int64_t *rules; // rows that have a rule above
-    size_t nrules;
+    bool rule; // the next row has a rule above
 };
 
 static bool copy_columns(ts_text_table *table, const ts_column *columns)
@@ -80,17 +80,17 @@ void ts_text_table_free(ts_text_table *table)
         free(table->cells[i].text);
     free(table->columns);
     free(table->cells);
-    free(table->rules);
     free(table);
 }
 
 static ts_status add_cell(ts_text_table *table, const char *text, double number,
                           const char *function)
 {
-    cell added = {.number = number};
+    cell added = {.number = number, .ruled = table->rule};
     if (!ts_grow(&table->cells, table->count, sizeof added) || !ts_copy_shown(&added.text, text))
         return ts_no_memory(function);
     table->cells[table->count++] = added;
+    table->rule = false;
     return TS_OK;
 }
 
@@ -114,17 +114,8 @@ ts_status ts_text_table_rule(ts_text_table *table)
         return ts_error_set(TS_ERR_STATE,
                             "text_table_rule: expected a full row of %d cells, got %zu",
                             table->ncolumns, table->count % (size_t)table->ncolumns);
-    if (!ts_grow(&table->rules, table->nrules, sizeof *table->rules))
-        return ts_no_memory(TS_OP);
-    table->rules[table->nrules++] = ts_text_table_rows(table);
+    table->rule = true;
     return TS_OK;
-}
-
-int64_t ts_text_table_rows(const ts_text_table *table)
-{
-    if (!table)
-        return 0;
-    return (int64_t)((table->count + (size_t)table->ncolumns - 1) / (size_t)table->ncolumns);
 }
 
 /* ------------------------------------------------------------------------- printing ---- */
@@ -238,14 +229,6 @@ static void print_rule(printer *p)
     ts_text_string(&p->out, "\n");
 }
 
-static bool has_rule(const ts_text_table *table, int64_t row)
-{
-    for (size_t i = 0; i < table->nrules; i++)
-        if (table->rules[i] == row)
-            return true;
-    return false;
-}
-
 /* Bars are escaped in Markdown, which widens the text but not the rendered cell. */
 static void measure(printer *p)
 {
@@ -270,12 +253,11 @@ static void print_all(printer *p)
         print_cell(p, i, table->columns[i].header);
     if (p->style != TS_TEXT_TABLE_CSV)
         print_rule(p);
-    for (int64_t row = 0; row < ts_text_table_rows(table); row++) {
-        if (p->style == TS_TEXT_TABLE_TERMINAL && has_rule(table, row))
+    for (size_t first = 0; first < table->count; first += (size_t)table->ncolumns) {
+        if (p->style == TS_TEXT_TABLE_TERMINAL && table->cells[first].ruled)
             print_rule(p);
         for (int i = 0; i < table->ncolumns; i++)
-            print_cell(p, i,
-                       cell_text(p, (size_t)(row * table->ncolumns + i), buffer, sizeof buffer));
+            print_cell(p, i, cell_text(p, first + (size_t)i, buffer, sizeof buffer));
     }
 }
 

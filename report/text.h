@@ -1,6 +1,6 @@
 /**
  * @file text.h
- * What the four kinds of report share: a growing string, numbers as text, UTF-8, whole files.
+ * Common parts of the reports: a growing string, numbers as text, UTF-8, whole files.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_REPORT_TEXT_H

@@ -29,8 +29,8 @@
 #include <stdbool.h>
 
 /*
- * check writes the place of each assertion that holds to a file, for what it says of a crash after
- * it. In a loop over elements that takes most of the time, so each place is told once.
+ * check writes the place of each assertion that holds to a file, for its message about a later
+ * crash. In a loop over elements this takes most of the time, so each place is written once.
  */
 static atomic_bool ts_test_told[1024] __attribute__((unused));
 #define _mark_point(file, line)                                                                    \

@@ -55,7 +55,7 @@ typedef struct ts_graph_storage {
     bool written;     /* by a recorded call */
 } ts_graph_storage;
 
-/** What an argument is beside its tag. */
+/** Kinds of arguments beyond the tag. */
 typedef enum ts_role {
     TS_ROLE_PLAIN,
     TS_ROLE_SEED,
@@ -132,7 +132,7 @@ uint64_t ts_graph_serial(void);
  * of memory (no error is recorded). */
 ts_graph *ts_graph_new(void);
 
-/** What can run out of memory returns false, and the graph is incomplete from then on. */
+/** Functions that allocate return false when memory runs out; the graph is then incomplete. */
 bool ts_graph_fail(ts_graph *g, const char *reason);
 
 /** A value for t, on storage number `storage`. */
@@ -148,7 +148,7 @@ bool ts_graph_add_id(ts_graph *g, ts_array *ids, ts_id id);
 bool ts_graph_add_capture(ts_graph *g, ts_tensor *t, uint32_t *slot);
 /** The value on the same memory as t with the same layout; NULL when there is none. */
 const ts_graph_value *ts_graph_find_layout(const ts_graph *g, uint32_t storage, const ts_tensor *t);
-/** Computes what the interpreter needs; the graph does not change any more. */
+/** Computes the interpreter's tables; the graph does not change afterwards. */
 void ts_graph_finish(ts_graph *g);
 
 /* ------------------------------------------------------------------------------ reading ---- */

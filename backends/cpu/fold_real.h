@@ -88,7 +88,7 @@ typedef struct S(cascade) {
     S(line) level[CASCADE_LEVELS];
 } S(cascade);
 
-/* ------------------------------------------------------------------- what is folded ------- */
+/* ------------------------------------------------------------------ terms of a fold ------- */
 
 VEC_FN V S(identity)(fold how)
 {

@@ -21,7 +21,7 @@ ts_isa ts_cpu_isa_supported(void);
  * machine has, leave the choice as it is.
  */
 ts_isa ts_cpu_isa(void);
-/** What ts_cpu_isa() chooses when TS_ISA has this value (NULL: unset). */
+/** The choice of ts_cpu_isa() if TS_ISA has this value (NULL: unset). */
 ts_isa ts_isa_choose(const char *wanted);
 /** "baseline", "avx2", "avx512"; "?" for anything else. */
 const char *ts_isa_name(ts_isa isa);

@@ -13,7 +13,7 @@
 
 #include "dispatch/op.h"
 
-/** n elements; data[0] is the result. params is what the kernel handed in. */
+/** n elements; data[0] is the result. params comes from the kernel. */
 typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, const void *params);
 
 /**

@@ -52,7 +52,7 @@ VEC_FN int64_t target_at(const class_job *job, int64_t r)
 
 /* ---------------------------------------------------------------------- classes ----------- */
 
-/** Reads what the rows share, checks every target, counts those that are not ignored. */
+/** Reads the arguments, checks every target, and counts targets that are not ignored. */
 static ts_status open_classes(ts_frame *f, class_job *job, int target_arg, int64_t *count)
 {
     const ts_plan *plan = f->plan;

@@ -4,7 +4,7 @@
 
 /* ------------------------------------------------------- classes: logits (outer, n, inner) -- */
 
-/** What a position's logits come to: log(sum(exp)) = top + rest, and the loss. */
+/** Results for a position: log(sum(exp)) = top + rest, and the loss. */
 typedef struct S(position) {
     T top, rest, loss;
 } S(position);

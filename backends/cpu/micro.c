@@ -14,7 +14,7 @@
         TS_UNROLL(16) for (int i = 0; i < rows; i++)                                               \
             TS_UNROLL(2) for (int j = 0; j < vectors; j++) sum[i][j] = p##_zero();                 \
         TS_UNROLL(4) for (int i = 0; copy && i < rows; i += L) total[i / L] = p##_zero();          \
-        _Alignas(64) T unwanted[2 * L]; /* copies that nobody wants */                             \
+        _Alignas(64) T unwanted[2 * L]; /* discarded copies       */                             \
         const int64_t a_to_step = a_to ? MICRO_BLOCK : 0, b_to_step = b_to ? vectors * L : 0;      \
         a_to = a_to ? a_to : unwanted;                                                             \
         b_to = b_to ? b_to : unwanted;                                                             \

@@ -1,7 +1,8 @@
 /**
  * @file norm.c
  * Layer and RMS normalisation over the last dims, one pass over rows in each direction. Sums over
- * rows are kept for each chunk of a fixed number of rows and added pairwise, whoever computed them.
+ * rows are kept for each chunk of a fixed number of rows and added pairwise, whichever thread
+ * computed them.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/rows.h"

@@ -35,7 +35,7 @@ typedef struct job {
     double factor;       /* of each element, or of gradients in a step */
     bool decoupled, nesterov;
     double *sums;        /* of a norm: one a block */
-    bool *found;         /* set when a product is not finite; the same whoever comes first */
+    bool *found;         /* set if a product is not finite, in any order of threads */
 } job;
 
 /* -------------------------------------------------------------- elements of any layout ---- */
@@ -207,7 +207,7 @@ static int64_t step_of(const job *j, int64_t i)
                               : 0);
 }
 
-/** What a step multiplies gradients by; by 1 is exact. */
+/** The factor of the gradients in a step; a factor of 1 is exact. */
 static double grad_scale(const ts_frame *f, int arg)
 {
     return f->args[arg].tag == TS_TAG_TENSOR ? (double)*(const float *)f->args[arg].t->data : 1;

@@ -13,7 +13,7 @@
 
 enum { PHILOX_BLOCKS = 16, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
 
-/* A word a lane of 64 bits, whose upper half holds what the products leave and is never read. */
+/* One word per 64-bit lane; the upper half holds the products' high words and is never read. */
 typedef uint64_t vu64 __attribute__((vector_size(VEC_BYTES)));
 typedef struct philox_lanes {
     vl c0, c1, c2, c3;

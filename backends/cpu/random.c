@@ -378,6 +378,7 @@ static double weight(const ts_tensor *p, int64_t i)
 static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement)
 {
     const ts_plan *plan = f->plan;
+    int64_t draws = f->args[1].i;
     for (int64_t row = 0; row < plan->outer; row++) {
         double sum = 0;
         int64_t positive = 0;
@@ -394,11 +395,11 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
             return ts_fail_arg(f, 0, TS_ERR_VALUE,
                                "expected weights with a finite sum above 0, row %lld sums to %g",
                                (long long)row, sum);
-        if (!replacement && positive < plan->inner)
+        if (!replacement && positive < draws)
             return ts_fail_arg_hint(
                 f, 1, TS_ERR_VALUE, "draw with replacement",
                 "expected at most the %lld weights above 0 of row %lld, got %lld",
-                (long long)positive, (long long)row, (long long)plan->inner);
+                (long long)positive, (long long)row, (long long)draws);
     }
     return TS_OK;
 }
@@ -407,7 +408,7 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
 static void with_replacement(ts_frame *f, const ts_tensor *p, int64_t row, double *cumulated,
                              int64_t *out)
 {
-    int64_t categories = f->plan->count, draws = f->plan->inner, last = 0;
+    int64_t categories = f->plan->count, draws = f->args[1].i, last = 0;
     double sum = 0;
     for (int64_t c = 0; c < categories; c++) {
         double x = weight(p, row * categories + c);
@@ -462,7 +463,7 @@ static void without_replacement(ts_frame *f, const ts_tensor *p, int64_t row, ar
     }
     for (int64_t i = n / 2; i-- > 0;)
         sift(heap, n, i);
-    for (int64_t s = 0; s < f->plan->inner; s++) {
+    for (int64_t s = 0; s < f->args[1].i; s++) {
         out[s] = heap[0].category;
         heap[0] = heap[--n];
         sift(heap, n, 0);
@@ -480,7 +481,7 @@ static ts_status multinomial(ts_frame *f)
     void *scratch = ts_alloc(f->thread, (size_t)bytes);
     if (!scratch)
         return ts_fail_memory("sums of weights", bytes);
-    for (int64_t row = 0; row < f->plan->outer; row++, out += f->plan->inner) {
+    for (int64_t row = 0; row < f->plan->outer; row++, out += f->args[1].i) {
         if (replacement)
             with_replacement(f, p, row, scratch, out);
         else

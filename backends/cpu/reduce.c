@@ -391,28 +391,38 @@ static void *results_new(ts_frame *f, int64_t n, size_t *bytes)
     return data;
 }
 
-/** One fold and one last step; the plan's count holds the mask. */
+/** Handles a reduction without results or without elements; false for any other. */
+static bool is_empty(ts_frame *f, fold how, finish last, ts_status *status)
+{
+    *status = TS_OK;
+    if (!f->rets[0].t->numel)
+        return true;
+    if (f->args[0].t->numel)
+        return false;
+    if (ts_is_half(f->args[0].t->dtype))
+        *status = ts_run_widened(f);
+    else
+        fill_empty(f->rets[0].t, how, last);
+    return true;
+}
+
+/** One fold and one last step. */
 static ts_status reduce(ts_frame *f, fold how, finish last)
 {
     const ts_tensor *t = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
-    if (!out->numel)
-        return TS_OK;
-    if (!t->numel) {
-        if (ts_is_half(t->dtype))
-            return ts_run_widened(f);
-        fill_empty(out, how, last);
-        return TS_OK;
-    }
+    ts_status status;
+    if (is_empty(f, how, last, &status))
+        return status;
     if (!ts_dtype_is_float((ts_dtype)t->dtype)) {
-        reduce_integers(t, f->plan->count, how, out->data);
+        reduce_integers(t, f->plan->reduced, how, out->data);
         return TS_OK;
     }
     bool half = ts_is_half(t->dtype);
     size_t bytes = 0;
     void *y = half ? results_new(f, out->numel, &bytes) : out->data;
     TS_TRY(y);
-    ts_status status = reduce_into(f, t, f->plan->count, how, NULL, y);
+    status = reduce_into(f, t, f->plan->reduced, how, NULL, y);
     if (status == TS_OK)
         finish_results(t, last, y, NULL, out->numel, (double)(t->numel / out->numel));
     if (half) {
@@ -448,7 +458,7 @@ static ts_status truth(ts_frame *f, bool all)
         return TS_OK;
     }
     reduction r;
-    plan_whole(&r, t, f->plan->count, out->data);
+    plan_whole(&r, t, f->plan->reduced, out->data);
     bool real = ts_dtype_is_float((ts_dtype)t->dtype);
     truth_job job = {&r, UINT64_MAX >> (64 - 8 * item + real), all};
     ts_parallel_for(r.results, TS_CPU_GRAIN(1) / r.length + 1,
@@ -473,9 +483,9 @@ static ts_status deviate_again(ts_frame *f, void *means, void *distances, void *
         t->dtype == TS_F64 ? close_means_f64 : close_means_f32;
     if (!close(means, y, NULL, n, length))
         return TS_OK;
-    TS_TRY(reduce_into(f, t, f->plan->count, FOLD_DISTANCES, means, distances));
+    TS_TRY(reduce_into(f, t, f->plan->reduced, FOLD_DISTANCES, means, distances));
     close(means, y, distances, n, length);
-    return reduce_into(f, t, f->plan->count, FOLD_DEVIATIONS, means, y);
+    return reduce_into(f, t, f->plan->reduced, FOLD_DEVIATIONS, means, y);
 }
 
 /** The first pass computes one parameter a result, the second folds with it. */
@@ -484,23 +494,18 @@ static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold secon
 {
     const ts_tensor *t = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
-    if (!out->numel)
-        return TS_OK;
-    if (!t->numel) {
-        if (ts_is_half(t->dtype))
-            return ts_run_widened(f);
-        fill_empty(out, second, last);
-        return TS_OK;
-    }
+    ts_status status;
+    if (is_empty(f, second, last, &status))
+        return status;
     bool half = ts_is_half(t->dtype);
     size_t bytes, more = 0;
     bool again = second == FOLD_DEVIATIONS;
     char *params = results_new(f, out->numel << again, &bytes);
     void *y = !params ? NULL : half ? results_new(f, out->numel, &more) : out->data;
-    ts_status status = y ? reduce_into(f, t, f->plan->count, first, NULL, params) : ts_error_code();
+    status = y ? reduce_into(f, t, f->plan->reduced, first, NULL, params) : ts_error_code();
     if (status == TS_OK) {
         finish_results(t, middle, params, NULL, out->numel, (double)(t->numel / out->numel));
-        status = reduce_into(f, t, f->plan->count, second, params, y);
+        status = reduce_into(f, t, f->plan->reduced, second, params, y);
     }
     if (status == TS_OK && again)
         status = deviate_again(f, params, params + bytes / 2, y);

@@ -1,7 +1,7 @@
 /**
  * @file rows.h
  * Rows of bf16 or f16 for kernels of f32: blocks of rows are widened into a buffer of the first
- * caches, the kernel's body for f32 runs over the buffer in place, and what it wrote is narrowed.
+ * caches, the kernel's body for f32 runs over the buffer in place, and the results are narrowed.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_ROWS_H

@@ -37,7 +37,7 @@ typedef struct shares {
     int64_t each, more;
 } shares;
 
-TS_INLINE shares deal(int64_t n, int64_t parts) { return (shares){n / parts, n % parts}; }
+TS_INLINE shares split_evenly(int64_t n, int64_t parts) { return (shares){n / parts, n % parts}; }
 
 /** Where part i begins. */
 TS_INLINE int64_t share(shares s, int64_t i) { return s.each * i + ts_min64(i, s.more); }
@@ -146,8 +146,8 @@ static int64_t cut(product *r, int64_t *part)
     const ts_gemm *g = r->g;
     r->slices = ts_ceil_div(g->k, DEPTH);
     r->blocks = ts_ceil_div(g->m, MICRO_ROWS);
-    r->steps = deal(g->k, r->slices);
-    r->rows = deal(g->m, r->blocks);
+    r->steps = split_evenly(g->k, r->slices);
+    r->rows = split_evenly(g->m, r->blocks);
     int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(AT_A_TIME * DEPTH, g->k);
     bool b_stands = r->blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
     *part = b_stands ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
@@ -199,8 +199,8 @@ static packing cut_both(const ts_gemm *g)
     packing c = {.slices = ts_ceil_div(g->k, DEPTH), .blocks = ts_ceil_div(g->m, MICRO_ROWS),
                  .panels = ts_ceil_div(g->n, PANEL)};
     c.depth = ts_ceil_div(g->k, c.slices);
-    c.steps = deal(g->k, c.slices);
-    c.rows = deal(g->m, c.blocks);
+    c.steps = split_evenly(g->k, c.slices);
+    c.rows = split_evenly(g->m, c.blocks);
     c.group = ts_min64(c.blocks, PACKED_TOGETHER);
     /* a panel meets all blocks, then the next one takes its place */
     bool once = c.group == c.blocks;
@@ -282,7 +282,7 @@ static void multiply_small(const ts_gemm *g, float *sums)
 /** Columns of lines that the next group of blocks, or the next slice, is made of. */
 typedef struct ahead {
     const float *a, *b;
-    int64_t a_lines, b_lines; /* that nobody asked for yet */
+    int64_t a_lines, b_lines; /* not prefetched yet */
 } ahead;
 
 static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
@@ -388,7 +388,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
     const ts_sgemm_plan *t = ctx;
     for (int64_t task = begin; task < end; task++) {
         int64_t tile = task / t->parts, part = task % t->parts;
-        shares steps = deal(t->g->k, t->parts);
+        shares steps = split_evenly(t->g->k, t->parts);
         int64_t k = share(steps, part);
         int64_t i = tile / t->across * t->rows, j = tile % t->across * t->columns;
         ts_gemm g = *t->g;

@@ -1,5 +1,4 @@
-/** @file slice.c  A tensor with a slice replaced: plan->dim, outer (start)
- * and inner (step) say which. */
+/** @file slice.c  A tensor with a slice replaced: plan->dim, start and step are the slice. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
 #include "ops/kernel.h"
@@ -9,13 +8,13 @@ static void put(const ts_plan *plan, ts_tensor *out, const ts_tensor *src)
 {
     int64_t strides[TS_MAX_DIMS];
     memcpy(strides, out->strides, sizeof strides);
-    char *to = out->data + plan->outer * strides[plan->dim] * ts_dtype_sizes[out->dtype];
-    strides[plan->dim] *= plan->inner;
+    char *to = out->data + plan->start * strides[plan->dim] * ts_dtype_sizes[out->dtype];
+    strides[plan->dim] *= plan->step;
     TS_V(ts_cpu_copy_part)(to, strides, (ts_dtype)out->dtype, src->data, src->strides,
                            (ts_dtype)src->dtype, src->sizes, src->ndim);
 }
 
-/** What the slice leaves of dim: from where, how many elements, their step. */
+/** Elements of dim that the slice does not cover. */
 typedef struct rest {
     int64_t start, length, step;
 } rest;
@@ -24,7 +23,7 @@ typedef struct rest {
  * of length 0 when there is none. */
 static rest rest_of(const ts_plan *plan, int64_t n, int64_t length, int64_t i)
 {
-    int64_t start = plan->outer, step = plan->inner,
+    int64_t start = plan->start, step = plan->step,
             end = start + (length ? (length - 1) * step + 1 : 0);
     if (i == 0)
         return (rest){0, start, 1};
@@ -34,11 +33,11 @@ static rest rest_of(const ts_plan *plan, int64_t n, int64_t length, int64_t i)
     return (rest){start + gap, length - 1, step};
 }
 
-/** keep (or zeros when NULL) to all that the slice leaves of out: each element is written once. */
+/** Copies keep (zeros if NULL) to the elements of out outside the slice. */
 static void fill_rest(const ts_plan *plan, ts_tensor *out, const ts_tensor *keep, int64_t length)
 {
     static const char zeros[8];
-    int64_t dim = plan->dim, none[TS_MAX_DIMS] = {0}, parts = length > 1 ? plan->inner + 1 : 2;
+    int64_t dim = plan->dim, none[TS_MAX_DIMS] = {0}, parts = length > 1 ? plan->step + 1 : 2;
     int64_t item = ts_dtype_sizes[out->dtype];
     for (int64_t i = 0; i < parts; i++) {
         rest r = rest_of(plan, out->sizes[dim], length, i);

@@ -1,4 +1,4 @@
-// Masks as integer lanes of 0 or -1, and what follows from them: shared by baseline and AVX2.
+// Masks as integer lanes of 0 or -1, for baseline and AVX2.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_LANEMASK_H
 #define TS_BACKENDS_CPU_VEC_LANEMASK_H

@@ -1,4 +1,4 @@
-// What any vectors of 16 bytes share, in plain C: for baseline and NEON.
+// Code for vectors of 16 bytes in plain C: for baseline and NEON.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_NARROW_H
 #define TS_BACKENDS_CPU_VEC_NARROW_H

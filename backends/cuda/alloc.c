@@ -206,8 +206,8 @@ static void merge(heap *h, block *b, block *gone)
     header_drop(h, gone);
 }
 
-/** A block nobody uses any more. */
-static void settle(heap *h, block *b)
+/** Frees a block: merges it with its free neighbours and puts it into the bin of its size. */
+static void merge_free(heap *h, block *b)
 {
     block *beside[] = {b->before, b->after};
     b->taken = false;
@@ -224,7 +224,7 @@ static void settle(heap *h, block *b)
 static void give_back(heap *h, block *b)
 {
     if (b->bytes > READY * ROUND) {
-        settle(h, b);
+        merge_free(h, b);
     } else {
         b->nusers = 0;
         put(&b->pool->ready[b->bytes / ROUND - 1], b);
@@ -238,7 +238,7 @@ static bool join(heap *h, pool *p)
     for (int i = 0; i < READY; i++)
         for (block *b = p->ready[i]; b; b = p->ready[i]) {
             take(b);
-            settle(h, b);
+            merge_free(h, b);
             any = true;
         }
     return any;

@@ -1,4 +1,4 @@
-/** @file alloc.h  What the allocator is told beside the slots of the backend's struct. */
+/** @file alloc.h  Calls of the allocator beyond the slots of the backend's struct. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALLOC_H
 #define TS_CUDA_ALLOC_H
@@ -7,8 +7,8 @@
 
 TS_BEGIN_DECLS
 
-/** A stream whose work is done is to be destroyed: what was kept for it serves the next one,
- * and no block waits for it. */
+/** Called before a stream without pending work is destroyed: its cached blocks become free for
+ * other streams, and no block waits for it. */
 void ts_cuda_stream_ended(int device, cudaStream_t stream);
 
 TS_END_DECLS

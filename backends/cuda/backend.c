@@ -62,7 +62,7 @@ static ts_status copy_within(void *state, int device, void *to, const void *from
     (void)state;
     return copy(device, to, from, bytes, stream, cudaMemcpyDeviceToDevice);
 }
-/** What is queued later on a stream waits for what is on another, a stream of `device`, now. */
+/** Makes later work on a stream wait for the work queued so far on `stream` of `device`. */
 static ts_status follow(cudaStream_t later, int device, cudaStream_t stream)
 {
     cudaEvent_t event = NULL;
@@ -78,9 +78,9 @@ static ts_status follow(cudaStream_t later, int device, cudaStream_t stream)
     return ts_cuda_check(error, "cuda:%d: ordering streams", device);
 }
 
-/* Lets the current device reach another one's memory, where the machine has a way from one to the
- * other: copies then need not go through the host. Asked once for a pair. */
-static void reach(int device, int other)
+/* Enables access of the current device to another one's memory, once per pair, so that copies need
+ * not go through the host. */
+static void enable_peer_access(int device, int other)
 {
     static atomic_bool asked[TS_CUDA_DEVICES][TS_CUDA_DEVICES];
     int can = 0;
@@ -88,7 +88,7 @@ static void reach(int device, int other)
         return;
     if (cudaDeviceCanAccessPeer(&can, device, other) == cudaSuccess && can)
         cudaDeviceEnablePeerAccess(other, 0);
-    cudaGetLastError(); /* without it copies are as right, and slower */
+    cudaGetLastError(); /* without peer access, copies are only slower */
 }
 
 /* The source was made on a stream of its own device, which may use its memory again
@@ -109,7 +109,7 @@ static ts_status copy_between(void *state, int device, void *to, int from_device
     TS_TRY(follow(own, from_device, first));
     if (!ts_cuda_use(device))
         return ts_error_code();
-    reach(device, from_device);
+    enable_peer_access(device, from_device);
     TS_TRY(ts_cuda_check(cudaMemcpyPeerAsync(to, device, from, from_device, (size_t)bytes, own),
                          "cuda:%d: copy of %lld bytes from cuda:%d", device, (long long)bytes,
                          from_device));

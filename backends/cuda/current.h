@@ -5,7 +5,7 @@
 
 #include "backends/cuda/runtime.h"
 
-/** As cudaSetDevice() was told last; NULL before the thread uses a device. */
+/** The device of the last cudaSetDevice(); NULL before the thread uses a device. */
 extern _Thread_local ts_cuda_device *ts_cuda_current;
 
 #endif

@@ -31,8 +31,8 @@ static ts_status full(ts_frame *f)
     return run(f, space);
 }
 
-/** fill writes its argument, which is no result: the space is made here,
- * dim by dim as it stands. */
+/** fill writes its argument, not a result, so this function makes the iteration space from the
+ * argument's dims. */
 static ts_status fill(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;

@@ -7,7 +7,7 @@
 
 TS_BEGIN_DECLS
 
-/** A matrix of a batch, as it stands in memory: rows and columns of the product's operand. */
+/** A batch of matrices in memory, with rows and columns of the product's operand. */
 typedef struct ts_cuda_matrix {
     void *data;
     int64_t rows, columns;
@@ -15,12 +15,12 @@ typedef struct ts_cuda_matrix {
     int64_t batch;       /* step from matrix to matrix */
 } ts_cuda_matrix;
 
-/** What is done to a product before it is rounded and stored; zero is nothing. */
+/** The epilogue of a product, applied before it is rounded and stored; zero is none. */
 typedef struct ts_cuda_epilogue {
     const void *bias; /* a row of c's columns, which is added; NULL: none */
     bool gelu;        /* then gelu in its tanh form; c's columns are a multiple of 8,
                          and there is one batch */
-    void *linear;     /* receives what gelu is taken of, laid out as c; NULL: not wanted */
+    void *linear;     /* receives gelu's argument, laid out as c; NULL: not wanted */
     void *sums;       /* without the others: receives the sums of a's rows; NULL: not wanted */
 } ts_cuda_epilogue;
 

@@ -31,14 +31,14 @@ template <> struct sums_of<int64_t> {
 template <class U> using piece = U[DEPTH][SIDE + 1];
 
 /**
- * Brings a piece of a's rows or b's columns to shared memory, with zeros behind their ends.
- * Neighbouring threads read neighbouring elements, whichever way these lie.
+ * Loads a piece of a's rows or b's columns into shared memory and pads it with zeros.
+ * Neighbouring threads read neighbouring elements in either layout.
  * @param lines  rows or columns that are left, `line` elements apart
  * @param depth  elements of each that are left, `step` apart
  */
 template <class T, class U>
-static __device__ __forceinline__ void bring(piece<U> &to, const T *from, int64_t lines,
-                                             int64_t line, int64_t depth, int64_t step)
+static __device__ __forceinline__ void load_piece(piece<U> &to, const T *from, int64_t lines,
+                                                  int64_t line, int64_t depth, int64_t step)
 {
 #pragma unroll
     for (int e = threadIdx.x; e < SIDE * DEPTH; e += THREADS) {
@@ -66,8 +66,9 @@ static __global__ void __launch_bounds__(THREADS)
         T *c_at = (T *)c.data + batch * c.batch + i * c.row + j;
         U sum[OWN][OWN] = {};
         for (int64_t p = 0; p < a.columns; p += DEPTH) {
-            bring<T, U>(rows, a_at + p * a.column, c.rows - i, a.row, a.columns - p, a.column);
-            bring<T, U>(columns, b_at + p * b.row, c.columns - j, b.column, a.columns - p, b.row);
+            load_piece<T, U>(rows, a_at + p * a.column, c.rows - i, a.row, a.columns - p, a.column);
+            load_piece<T, U>(columns, b_at + p * b.row, c.columns - j, b.column, a.columns - p,
+                             b.row);
             __syncthreads();
 #pragma unroll
             for (int q = 0; q < DEPTH; q++) {

@@ -1,8 +1,8 @@
 /**
  * @file index.cu
- * Reading and writing by index. What is read moves in units of up to 16 bytes; sums are
- * of grouped.cuh, or of lines along the indexed dim (index_lines.cuh). An index out of range is
- * written down (runtime.h), reads as zero and writes nothing.
+ * Reading and writing by index. Reads move units of up to 16 bytes. Sums use grouped.cuh, or lines
+ * along the indexed dim (index_lines.cuh). An index out of range is recorded (runtime.h), reads as
+ * zero and writes nothing.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/grouped.cuh"
@@ -35,7 +35,7 @@ static unsigned grid_for(int64_t n)
     return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535);
 }
 
-/** Waits for the device: of a result without elements, nobody ever would. */
+/** Checks indices and waits for the device, because no later call reads an empty result. */
 static ts_status check_alone(ts_frame *f, const ts_tensor *index, int64_t bound)
 {
     int64_t n = ts_numel(index);

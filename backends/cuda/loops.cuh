@@ -42,7 +42,7 @@ struct divisor {
 
 enum access_way : uint8_t { way_array, way_one, way_number };
 
-/** What a kernel is told: sizes in accesses, strides in bytes an access. */
+/** A kernel's iteration space: sizes in accesses, strides in bytes per access. */
 template <int OPERANDS> struct loop_space {
     uint32_t accesses;   /* of V elements */
     uint32_t tail;       /* elements behind them; only where ndim is 1 */

@@ -72,9 +72,9 @@ static ts_status operand_rows(ts_tensor *t, ts_cuda_matrix *m)
     return TS_OK;
 }
 
-/** Where a result is written: to itself, or to a stand-in for one
- * that is not dense or lies unevenly. */
-static ts_tensor *stand_in(ts_tensor *result)
+/** The tensor that a product writes: the result, or a temporary if the result is not dense or not
+ * aligned. */
+static ts_tensor *destination_for(ts_tensor *result)
 {
     return ts_is_contiguous(result) && is_even(result)
                ? result
@@ -131,7 +131,7 @@ static const ts_cuda_epilogue nothing = {0};
 static ts_status mm(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *result = f->rets[0].t, *y = stand_in(result);
+    ts_tensor *result = f->rets[0].t, *y = destination_for(result);
     ts_cuda_matrix a, b, c;
     TS_TRY(y);
     TS_TRY(operand(f->args[0].t, &a));
@@ -161,7 +161,7 @@ static ts_status linear_into(ts_frame *f, ts_tensor *y, ts_cuda_epilogue then)
 static ts_status linear(ts_frame *f)
 {
     TS_SCOPE;
-    ts_tensor *result = f->rets[0].t, *y = stand_in(result);
+    ts_tensor *result = f->rets[0].t, *y = destination_for(result);
     TS_TRY(y);
     TS_TRY(linear_into(f, y, nothing));
     return deliver(result, y);
@@ -181,7 +181,7 @@ static ts_status linear_gelu(ts_frame *f)
 {
     TS_SCOPE;
     ts_tensor *result = f->rets[0].t, *kept = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : NULL;
-    ts_tensor *y = stand_in(result), *x = kept ? stand_in(kept) : y;
+    ts_tensor *y = destination_for(result), *x = kept ? destination_for(kept) : y;
     TS_TRY(y);
     TS_TRY(x);
     if (f->args[3].i && is_half_in_vectors(f)) { /* the tanh form is the one that epilogues have */
@@ -267,7 +267,7 @@ static ts_status linear_backward(ts_frame *f)
     layer_gradients l = {0};
     for (int i = 0; i < 3; i++)
         if (f->rets[i].tag == TS_TAG_TENSOR)
-            TS_TRY(l.y[i] = stand_in(f->rets[i].t));
+            TS_TRY(l.y[i] = destination_for(f->rets[i].t));
     TS_TRY(operand_rows(f->args[0].t, &l.grad));
     if (l.y[0]) {
         TS_TRY(operand(f->args[2].t, &l.weight));

@@ -141,9 +141,10 @@ static ts_tensor *as_taken(ts_tensor *t, ts_dtype dtype)
     return ts_is_contiguous(t) ? t : ts_clone(t);
 }
 
-/** Runs a kernel over copies of members that are not dense or not of the dtype it takes, and hands
- * on what it wrote; bit a: list a is written. */
-static ts_status densely(ts_frame *f, uint32_t written, ts_kernel kernel, taken_fn taken)
+/** Runs a kernel with copies of members that are not dense or have another dtype, and copies the
+ * results back. Bit a of `written`: the kernel writes list a. */
+static ts_status run_on_dense_copies(ts_frame *f, uint32_t written, ts_kernel kernel,
+                                     taken_fn taken)
 {
     int64_t members = 0;
     bool dense = true;
@@ -661,7 +662,7 @@ static ts_status global_norm(ts_frame *f)
 template <ts_kernel KERNEL, uint32_t WRITTEN, taken_fn TAKEN = dtype_of>
 static ts_status of_lists(ts_frame *f)
 {
-    return densely(f, WRITTEN, KERNEL, TAKEN);
+    return run_on_dense_copies(f, WRITTEN, KERNEL, TAKEN);
 }
 
 TS_CUDA_FAMILY(optim,

@@ -51,7 +51,7 @@ static int forced(void)
     return is - 2;
 }
 
-/** Bits that are set where a length or a step is no multiple of 8. */
+/** Not 0 if a length or a step is no multiple of 8. */
 static int64_t odd_bits(const ts_cuda_matrix *m, int64_t batches)
 {
     return ((by_rows(m) ? m->columns : m->rows) | step(m) | (batches > 1 ? m->batch : 0)) % GRAIN;

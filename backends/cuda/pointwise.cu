@@ -38,7 +38,7 @@ template <class A> __device__ __forceinline__ A smaller(A a, A b)
 }
 
 /** The remainder has the divisor's sign; an integer divided by 0 gives 0,
- * and is told of (by_integer). */
+ * which by_integer reports. */
 template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
 {
     if constexpr (real<A>) {

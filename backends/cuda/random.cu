@@ -173,8 +173,8 @@ static __device__ __forceinline__ float radius_of(float u)
     return y;
 }
 
-/** Sine and cosine of bits 2^-32 of a turn. */
-static __device__ __forceinline__ void turn_of(uint32_t bits, float &sine, float &cosine)
+/** Sine and cosine of the angle 2 pi bits / 2^32. */
+static __device__ __forceinline__ void sincos_of_turn(uint32_t bits, float &sine, float &cosine)
 {
     /* rounds to a whole number */
     float quarters = (float)bits * 0x1p-30f, nearest = quarters + 0x1.8p23f;
@@ -203,7 +203,7 @@ struct normal_f32 {
 #pragma unroll
         for (int e = 0; e < 4; e += 2) {
             float r = radius_of(__fmaf_rn((float)b.w[e], 0x1p-32f, 0x1p-33f)), sine, cosine;
-            turn_of(b.w[e + 1], sine, cosine);
+            sincos_of_turn(b.w[e + 1], sine, cosine);
             y[e] = narrow<R>(__fmaf_rn(r * cosine, std, mean));
             y[e + 1] = narrow<R>(__fmaf_rn(r * sine, std, mean));
         }
@@ -438,6 +438,7 @@ static ts_status multinomial(ts_frame *f)
 {
     ts_rows r = ts_kernel_rows(f);
     bool replacement = f->args[2].i;
+    int64_t draws = f->args[1].i;
     if (!r.outer)
         return TS_OK;
     ts_device where = ts_kernel_device(f);
@@ -451,14 +452,14 @@ static ts_status multinomial(ts_frame *f)
         int64_t *y = data_of<int64_t>(f->rets[0]);
         if (replacement) {
             sample_kernel<T><<<(unsigned)r.outer, SAMPLE_THREADS, 0, c.stream>>>(
-                p, y, r.count, r.inner, f->rng, out);
+                p, y, r.count, draws, f->rng, out);
         } else {
             int64_t blocks = (all + 255) / 256;
             arrivals_kernel<T>
                 <<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, c.stream>>>(
                     p, times, all, f->rng, out);
             race_kernel<<<(unsigned)r.outer, SAMPLE_THREADS, 0, c.stream>>>(
-                times, y, r.count, r.inner, out);
+                times, y, r.count, draws, out);
         }
         return cudaPeekAtLastError();
     });

@@ -18,12 +18,10 @@ constexpr int64_t l2_bytes = 40 << 20;
 #endif
 
 /**
- * Loads from a tensor of so many bytes, of which a kernel reads each once and writes one for it.
- * What is read of a tensor that the cache does not hold is to leave it last: then reads drop what
- * was read, and no longer wait for lines that have to be written before they can be dropped, which
- * is 1 to 4 % of the time (an observation: docs/performance.md). Of one that the cache holds it is
- * to leave first where `drop`, so that what is written stays for those who need it next; else
- * nothing is said.
+ * 16-byte loads from a tensor of `bytes` bytes that a kernel reads once, writing as much.
+ * A tensor larger than the second-level cache gets the evict-last hint, which makes such kernels 1
+ * to 4 % faster (docs/decisions.md). A tensor that fits gets evict-first if `drop`, so that the
+ * results stay in the cache for the next kernel, and no hint otherwise.
  */
 struct read_once {
     uint64_t policy;

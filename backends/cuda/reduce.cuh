@@ -1,12 +1,12 @@
 /**
  * @file reduce.cuh  Reductions over any dims.
  *
- * A fold says what becomes of elements: a state of none, elements taken into a state,
- * two states made one, a state made a result. Where the innermost dim goes, a group
- * of threads shares a result's elements; where it stays, threads own neighbouring results,
- * so that reads meet. A thread takes 16 bytes of elements at a time, four times in flight.
- * Long sums for few results are cut in shares, whose states a second launch merges.
- * Who takes which element depends on the sizes alone, not on addresses.
+ * A fold defines an initial state, adding elements to a state, merging two states, and the result
+ * of a state. If the innermost dim is reduced, a group of threads shares the elements of a result;
+ * otherwise neighbouring threads own neighbouring results, so that loads are coalesced. A thread
+ * loads 16 bytes at a time and has four loads in flight. Long sums for few results are split, and
+ * a second launch merges the parts' states. Which thread reads which element depends on the sizes
+ * only, not on addresses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_REDUCE_CUH
@@ -387,7 +387,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
 /** Reduces the first argument, of T, over the plan's dims into the first result, of R. */
 template <class T, class R = T, class FOLD> ts_status reduce(ts_frame *f, const FOLD &fold)
 {
-    reduction r = reduction_of(f->args[0].t, ts_kernel_rows(f).count);
+    reduction r = reduction_of(f->args[0].t, ts_kernel_reduced(f));
     return reduce_into<T>(f, r, fold, data_of<T>(f->args[0]), nullptr, data_of<R>(f->rets[0]));
 }
 

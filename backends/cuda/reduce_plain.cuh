@@ -114,7 +114,7 @@ template <class OP> ts_status whole(ts_frame *f)
 /** Elements of one result. */
 inline int64_t length_of(const ts_frame *f)
 {
-    int64_t n = 1, mask = ts_kernel_rows(f).count;
+    int64_t n = 1, mask = ts_kernel_reduced(f);
     for (int d = 0; d < ts_ndim(f->args[0].t); d++)
         n *= mask >> d & 1 ? ts_sizes(f->args[0].t)[d] : 1;
     return n;

@@ -292,9 +292,9 @@ template <class T, class S, int ARRAYS>
 constexpr int ring_bytes = S::stages * ARRAYS * S::threads * S::vecs * 16;
 
 /**
- * Host side: launches kernel<<<...>>>(args...) with as many blocks as stay at once.
- * prepare(clusters) is told how many clusters that are, at most one for each row,
- * before the arguments are read.
+ * Host side: launches kernel<<<...>>>(args...) with as many blocks as are resident at once.
+ * prepare(clusters) gets their number of clusters, at most one per row, before the arguments are
+ * read.
  */
 template <class S, class F, class... P, class... A>
 cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, cudaStream_t stream,

@@ -73,8 +73,8 @@ void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end)
             atomic_store_explicit(&ring[i % RING], 0, memory_order_relaxed);
 }
 
-/** Remembers why, for the calls that follow. */
-static void lose(ts_cuda_device *d, const char *why)
+/** Marks a device as lost; later calls report `why`. */
+static void mark_lost(ts_cuda_device *d, const char *why)
 {
     static pthread_mutex_t losing = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&losing);
@@ -82,7 +82,7 @@ static void lose(ts_cuda_device *d, const char *why)
     if (!atomic_load(&lost[index])) {
         snprintf(lost_by[index], sizeof lost_by[index], "%s", why);
         atomic_store_explicit(&lost[index], true, memory_order_release);
-        /* so that no thread takes it for the one it wants */
+        /* so that no thread uses it as its current device */
         __atomic_store_n(&d->index, -1, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&losing);
@@ -116,7 +116,7 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
     snprintf(text + used, sizeof text - (size_t)used,
              "; launched since the device was last known to be well: %s",
              since[0] ? since : "nothing");
-    lose(ts_cuda_current, text);
+    mark_lost(ts_cuda_current, text);
     return ts_error_set_hint(TS_ERR_DEVICE, after_loss, "%s", text);
 }
 
@@ -151,8 +151,8 @@ ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_
 static atomic_bool ready[TS_CUDA_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/** Records why there is no device. */
-static void say_why(cudaError_t error)
+/** Writes the error record that says why there is no device. */
+static void set_no_device_error(cudaError_t error)
 {
     int driver = 0;
     cudaDriverGetVersion(&driver);
@@ -181,7 +181,7 @@ int ts_cuda_count(void)
         return count;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
-        say_why(error);
+        set_no_device_error(error);
         return 0;
     }
     count = count < TS_CUDA_DEVICES ? count : TS_CUDA_DEVICES;

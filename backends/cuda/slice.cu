@@ -33,9 +33,10 @@ static ts_status put(ts_frame *f, const void *self, const ts_tensor *src)
     const ts_tensor *out = f->rets[0].t;
     if (!ts_numel(out))
         return TS_OK;
-    ts_rows r = ts_kernel_rows(f); /* of slices, outer is the start and inner the step */
-    int dim = (int)r.dim;
-    int64_t n = ts_size(out, dim), length = ts_size(src, dim), start = r.outer, step = r.inner;
+    ts_slice_range slice = ts_kernel_slice(f);
+    int dim = (int)slice.dim;
+    int64_t n = ts_size(out, dim), length = ts_size(src, dim), start = slice.start,
+            step = slice.step;
     int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)), bytes = ts_numel(out) * item,
             inner = elements_behind(out, dim) * item;
     if (!ts_numel(src))

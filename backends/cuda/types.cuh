@@ -145,7 +145,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/** A streaming store: of data that nobody needs soon. */
+/** A streaming store, for data that is not read soon. */
 template <class V> __device__ __forceinline__ void store_stream(V *p, V v)
 {
     static_assert(sizeof(V) == 16, "a 16-byte vector");

@@ -6,7 +6,7 @@
 
 /* The formulas of PyTorch's documentation, with their limits where they make inf * 0. */
 static double logistic(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
-static double soft(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
+static double softplus_of(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 static double normal_pdf(double x) { return exp(-0.5 * x * x) / sqrt(2 * M_PI); }
 /* erfc multiplies the relative error of t = -x / sqrt(2) by 2 t^2; its derivative corrects that. */
 static double normal_cdf(double x)
@@ -39,13 +39,13 @@ REF_POINTWISE(ref_sigmoid, 1, logistic(a))
 REF_POINTWISE(ref_sigmoid_backward, 2, a * b * (1 - b))
 REF_POINTWISE(ref_tanh, 1, tanh(a))
 REF_POINTWISE(ref_tanh_backward, 2, a * (1 - b * b))
-REF_POINTWISE(ref_log_sigmoid, 1, -soft(-a))
+REF_POINTWISE(ref_log_sigmoid, 1, -softplus_of(-a))
 REF_POINTWISE(ref_gelu, 2, gelu_of(a, b != 0))
 REF_POINTWISE(ref_gelu_backward, 3, a * gelu_slope(b, c != 0))
 REF_POINTWISE(ref_silu, 1, a == -INFINITY ? -0.0 : a * logistic(a))
 REF_POINTWISE(ref_silu_backward, 2, a * logistic(b) * (1 + b * logistic(-b)))
-REF_POINTWISE(ref_softplus, 3, a * b > c ? a : soft(a * b) / b)
-REF_POINTWISE(ref_mish, 1, a * tanh(soft(a)))
+REF_POINTWISE(ref_softplus, 3, a * b > c ? a : softplus_of(a * b) / b)
+REF_POINTWISE(ref_mish, 1, a * tanh(softplus_of(a)))
 
 static double softplus_backward_element(const double *v)
 {

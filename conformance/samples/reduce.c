@@ -207,7 +207,6 @@ static void ref_unreduce(ts_ref *r)
     {op, "0-dim, its dim", {value(), INTS(-1), BOOL(true), __VA_ARGS__}, ref, .c = 4, SPECIFIC},   \
     {op, "0-dim", {value(), ABSENT, BOOL(false), __VA_ARGS__}, ref, .c = 4, SPECIFIC,              \
      .bad = {{1, INTS(3), TS_ERR_INDEX, "dim"}, {1, INTS(0, 0), TS_ERR_VALUE, "dim"}}}
-#define NONEMPTY(low, high, ...) T_UNIFORM(low, high, __VA_ARGS__)
 #define FACTOR(...) T_UNIFORM(0.7, 1.4, __VA_ARGS__)
 
 static const ts_sample samples[] = {

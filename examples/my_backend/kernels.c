@@ -93,7 +93,7 @@ static ts_status reduce(ts_frame *f, bool mean)
 {
     const ts_tensor *t = f->args[0].t;
     const int64_t *sizes = ts_sizes(t);
-    int64_t mask = ts_kernel_rows(f).count, n = ts_numel(f->rets[0].t), terms = 1;
+    int64_t mask = ts_kernel_reduced(f), n = ts_numel(f->rets[0].t), terms = 1;
     float *out = at(f->rets[0].t);
     const float *in = at(t);
     int ndim = ts_ndim(t);

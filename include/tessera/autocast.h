@@ -24,7 +24,7 @@
 
 TS_BEGIN_DECLS
 
-/** What autocast does in a thread, for all kinds of devices, in one number; 0 is off. */
+/** A thread's autocast state for all kinds of devices, in one number; 0 is off. */
 typedef uint32_t ts_autocast_state;
 
 /** A region that is open; lives on the caller's stack. The fields are private. */
@@ -97,7 +97,7 @@ TS_API void ts_autocast_clear_cache(void);
 
 /* ---------------------------------------------------------------------------- extensions -- */
 
-/** What the layer does with an op's floating arguments, f64 excepted. */
+/** The layer's treatment of an op's floating arguments, except f64. */
 typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */

@@ -107,8 +107,8 @@ TS_API int ts_node_outputs(const ts_node *node);
 TS_API ts_node *ts_node_next(const ts_node *node, int i, int *output);
 /** The leaf of an accumulator, borrowed; NULL for other nodes and if the leaf is gone. */
 TS_API ts_tensor *ts_node_leaf(const ts_node *node);
-/** Keeps a node, with all below it, alive beyond its tensors;
- * ts_node_release() gives it up. NULL-safe. */
+/** Keeps a node, and all nodes below it, alive beyond its tensors until ts_node_release().
+ * NULL-safe. */
 TS_API ts_node *ts_node_retain(ts_node *node);
 TS_API void ts_node_release(ts_node *node);
 /** Writes the recorded call with shapes, dtypes and plain arguments: "sum((2, 3) f32, (1), false)".
@@ -124,7 +124,7 @@ typedef enum ts_autograd_format { TS_AUTOGRAD_TEXT, TS_AUTOGRAD_DOT } ts_autogra
  */
 TS_API ts_status ts_autograd_write(ts_tensor *t, FILE *out, ts_autograd_format format);
 
-/* ------------------------------------------------------------------ functions of one's own ---- */
+/* ------------------------------------------------------------------ user-defined functions ---- */
 
 /** One application of a ts_function, as its forward and backward see it. */
 typedef struct ts_function_call ts_function_call;

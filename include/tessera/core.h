@@ -343,7 +343,7 @@ TS_API ts_tensor *ts_keep(ts_tensor *t);
 TS_API void ts_drop(ts_tensor *t);
 /** Adds a reference for an object that holds t; returns t. NULL-safe. */
 TS_API ts_tensor *ts_retain(ts_tensor *t);
-/** Gives up a reference taken by ts_retain(). NULL-safe. */
+/** Releases a reference taken by ts_retain(). NULL-safe. */
 TS_API void ts_release(ts_tensor *t);
 
 /* --------------------------------------------------------------------- random numbers ---- */

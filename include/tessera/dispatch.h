@@ -298,9 +298,9 @@ TS_API void ts_mask_pop(ts_mask_guard guard);
 /** The calling thread's current masks. */
 TS_API ts_mask_guard ts_mask_get(void);
 
-/* ------------------------------------------------------------- what is known of an op ---- */
+/* --------------------------------------------------------------- properties of an op ---- */
 
-/** What stands in an op's backend slots. */
+/** Contents of an op's backend slots. */
 typedef enum ts_op_kind {
     TS_FILL,     /**< shapes are inferred, arguments converted,
                       results allocated; the kernel fills */
@@ -325,7 +325,7 @@ typedef struct ts_op_arg {
     bool written;   /**< marked (a!): the call writes to it */
 } ts_op_arg;
 
-/** What is known of an op. Strings live as long as the library. */
+/** Properties of an op. Strings live as long as the library. */
 typedef struct ts_op_description {
     size_t size; /**< set by the caller: sizeof(ts_op_description) */
     const char *name, *schema, *doc;

@@ -18,7 +18,7 @@
  *     ts_vjp_opts opts = {.size = sizeof opts, .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
  *     TS_TRY(ts_register_vjp("mine.scaled_mul", scaled_mul, &opts));
  *
- * The engine opens a scope around a rule: what it makes is released after it.
+ * The engine opens a scope around a rule, which releases the rule's tensors.
  * NULL travels through its calls to ts_rule_give(), which reports it.
  */
 // SPDX-License-Identifier: MIT
@@ -33,11 +33,11 @@ TS_BEGIN_DECLS
 typedef struct ts_vjp_call ts_vjp_call;
 typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call);
 
-/** Bits of what a rule reads: argument i, result i. */
+/** Bits of the tensors that a rule reads: argument i, result i. */
 #define TS_SAVE_ARG(i) (1u << (i))
 #define TS_SAVE_RET(i) (1u << (16 + (i)))
 
-/** What a rule reads; zero is default. A result that it reads is made even
+/** The tensors that a rule reads; zero is default. A result that it reads is made even
  *  when the caller does not want it. */
 typedef struct ts_vjp_opts {
     size_t size;                     /**< sizeof(ts_vjp_opts) */

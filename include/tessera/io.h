@@ -43,7 +43,7 @@ TS_API void ts_safetensors_close(ts_safetensors *st);
 TS_API int64_t ts_safetensors_count(const ts_safetensors *st);
 /** Number of the tensor of that name; -1 (and no error) when there is none. */
 TS_API int64_t ts_safetensors_find(const ts_safetensors *st, const char *name);
-/** What the file says about tensor `index`; NULL, TS_DTYPE_NONE or -1
+/** Name, dtype and sizes of tensor `index` in the file; NULL, TS_DTYPE_NONE or -1
  * when out of range. Borrowed. */
 TS_API const char *ts_safetensors_name(const ts_safetensors *st, int64_t index);
 TS_API ts_dtype ts_safetensors_dtype(const ts_safetensors *st, int64_t index);

@@ -20,7 +20,7 @@ TS_BEGIN_DECLS
 /** The bit of a dtype in ts_kernel_opts.dtypes. */
 #define TS_DTYPE_BIT(dtype) (1u << (dtype))
 
-/** What a kernel takes; zero is default. */
+/** Requirements of a kernel; zero is default. */
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
     const char *schema; /**< the schema it was written for; NULL skips the check */
@@ -80,20 +80,27 @@ TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
 /** The number of a host operand, rounded to the operand's dtype; a wide one is rounded too. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
-/** Numbers that shape rules of ops that are not pointwise pass to their kernels. */
+/** A tensor as rows along a dim. */
 typedef struct ts_rows {
     int64_t dim;   /**< the dim that the op works along */
     int64_t outer; /**< elements before it */
-    int64_t count; /**< elements along it; reductions: bit d is set if dim d is reduced */
+    int64_t count; /**< elements along it */
     int64_t inner; /**< elements behind it */
 } ts_rows;
 /**
- * Those numbers. Of softmax: dim, outer, count, inner. Of norms: outer rows of count elements.
- * Of losses over classes, arg ops and scans: outer, count, inner. Of sum, mean and their like:
- * count alone. Of ops by index, cat and stack: dim alone. Of slice_scatter and slice_backward:
- * dim, in outer where the slice begins, in inner its step. Others are not set.
+ * The rows of the running op: all members for softmax; outer, count and inner for losses over
+ * classes, arg ops and scans; outer and count for norms and multinomial; dim for ops by index, cat
+ * and stack. The others have no meaning.
  */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
+/** The dims that the running reduction removes: bit d is set if dim d is one of them. */
+TS_API int64_t ts_kernel_reduced(const ts_frame *frame);
+/** Elements start, start + step, ... of a dim. */
+typedef struct ts_slice_range {
+    int64_t dim, start, step;
+} ts_slice_range;
+/** The slice of the running slice_scatter or slice_backward; src or grad has its length. */
+TS_API ts_slice_range ts_kernel_slice(const ts_frame *frame);
 
 /**
  * Up to this magnitude of a log-sum of exponentials, exp(x - lse) gives cross_entropy's gradient
@@ -180,7 +187,7 @@ TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, in
 TS_API ts_status ts_rule_pointwise(ts_frame *frame, int n, ts_dtype result, bool float_math);
 /** The dtype to compute in, and bits of the arguments that are to be cast to it. */
 TS_API void ts_rule_compute(ts_frame *frame, ts_dtype dtype, uint32_t cast);
-/** Numbers for the kernel. */
+/** The rows that ts_kernel_rows() gives to the kernel. */
 TS_API void ts_rule_rows(ts_frame *frame, ts_rows rows);
 /* A rule reports wrong arguments with ts_kernel_error(). */
 

@@ -46,7 +46,7 @@ TS_API const char *ts_escape_text(char *buffer, size_t size, const char *text);
 
 /* -------------------------------------------------------------------------- numbers ---- */
 
-/** Switches the calling thread to the C locale; returns what it had. */
+/** Switches the calling thread to the C locale; returns the locale before. */
 TS_API void *ts_c_locale_enter(void);
 /** Goes back to what ts_c_locale_enter() returned. NULL-safe. */
 TS_API void ts_c_locale_leave(void **previous);
@@ -76,7 +76,7 @@ TS_API int ts_variable_choice(const char *name, const char *one_of);
 /** One argument of a program, which sets one of flag, number and text; the others are NULL. */
 typedef struct ts_argument {
     const char *name;  /**< of an option, "--steps"; else of a word that stands by itself, "FILE" */
-    const char *help;  /**< what it does, for --help */
+    const char *help;  /**< description, for --help */
     bool *flag;        /**< an option without a value sets it */
     int64_t *number;   /**< receives a whole number from least to most */
     int64_t least, most;
@@ -89,7 +89,7 @@ typedef struct ts_argument {
  * Reads a command line: options as --name VALUE or --name=VALUE in any order, then "--" if need be,
  * words by the order of their rows. --help prints `about` and all arguments; their values before
  * the call are shown as the defaults. A mistake is printed to stderr with the usage.
- * @param about   what the program does, as whole lines
+ * @param about   description of the program, as whole lines
  * @param status  receives what main() returns when the program is to end: 0 after --help, 2 after
  *                a mistake
  * @return true when the program goes on

@@ -101,19 +101,12 @@ TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int n
 TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns,
                              int64_t last_step);
 /**
- * Significant digits of a column from here on: 9 (the default) brings back every f32, 17 every
- * f64. Whole numbers below 2^53 are always written in full.
- * @param digits  1 to 17
- */
-TS_API ts_status ts_csv_set_digits(ts_csv *csv, const char *column, int digits);
-/**
- * Appends a row and hands it to the operating system in one write. NaN is written as nothing.
- * When the write fails (a full disk) the part of the row that got through is taken back.
+ * Appends a row with one write(). Numbers have nine significant digits, which restore every f32;
+ * whole numbers below 2^53 are written in full, and NaN is an empty cell. If the write fails (a
+ * full disk), the part of the row that was written is removed.
  * @param values  ncolumns numbers
  */
 TS_API ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns);
-/** Rows in the file, those before a resume included. */
-TS_API int64_t ts_csv_rows(const ts_csv *csv);
 /** Closes and frees; TS_ERR_IO when the system reports a late error. NULL-safe. */
 TS_API ts_status ts_csv_close(ts_csv *csv);
 
@@ -223,8 +216,6 @@ TS_API ts_status ts_text_table_text(ts_text_table *table, const char *text);
 TS_API ts_status ts_text_table_number(ts_text_table *table, double value);
 /** Draws a rule (terminal only) before the next row, e.g. totals. TS_ERR_STATE within a row. */
 TS_API ts_status ts_text_table_rule(ts_text_table *table);
-/** Number of rows begun. */
-TS_API int64_t ts_text_table_rows(const ts_text_table *table);
 /** Prints the table; missing cells of the last row are empty. TS_ERR_IO when the stream fails. */
 TS_API ts_status ts_text_table_print(const ts_text_table *table, FILE *stream,
                                      ts_text_table_style style);

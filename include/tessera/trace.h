@@ -1,6 +1,6 @@
 /**
  * @file trace.h
- * Graphs of calls: record what a function calls, look at it, run it again on other tensors.
+ * Graphs of calls: record the calls of a function, print them, replay them on other tensors.
  *
  *     static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
  *     {
@@ -29,7 +29,7 @@
 
 TS_BEGIN_DECLS
 
-/** What a function called; immutable, and may be used by several threads at a time. */
+/** The recorded calls of a function; immutable, and may be used by several threads at a time. */
 typedef struct ts_graph ts_graph;
 
 /**
@@ -74,7 +74,7 @@ TS_API bool ts_tracing(void);
  */
 TS_API ts_status ts_replay(const ts_graph *graph, ts_tensor *const *inputs, int ninputs,
                            ts_tensor **outputs, int noutputs);
-/** Ends a graph and gives up what it captured. NULL-safe; any thread. */
+/** Frees a graph and releases the tensors that it captured. NULL-safe; any thread. */
 TS_API void ts_graph_free(ts_graph *graph);
 
 /** Numbers about a graph. */
@@ -86,7 +86,7 @@ typedef struct ts_graph_info {
     int64_t calls;          /**< calls of ops */
     int64_t regions;        /**< calls that are shown with their parts: backward, ops by parts */
     int64_t casts;          /**< calls that AUTOCAST inserted */
-    int64_t bytes;          /**< memory of the graph, without what it holds by reference */
+    int64_t bytes;          /**< memory of the graph, without tensors held by reference */
     bool complete;          /**< false: it cannot be replayed */
     const char *reason;     /**< why it is not complete, or "" */
 } ts_graph_info;

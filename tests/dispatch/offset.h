@@ -1,8 +1,7 @@
 /**
  * @file offset.h  A backend over host memory whose addresses are no addresses of the host.
  *
- * A handle is a pointer plus 2^60, which no machine maps: whoever reads or writes there without the
- * backend dies.
+ * A handle is a pointer plus 2^60, which no machine maps, so an access without the backend crashes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_DISPATCH_OFFSET_H

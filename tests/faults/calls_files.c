@@ -103,10 +103,8 @@ CALLS_WITH(csv, 0, IN_FOLDER)
     snprintf(path, sizeof path, "%s", in_folder("log.csv"));
     ts_csv *csv = NULL;
     FAULTY(f, csv = ts_csv_create(path, columns, 2));
-    QUIET(f, ts_csv_set_digits(csv, "loss", 3));
     FAULTY(f, ts_csv_row(csv, (double[]){1, 0.5}, 2));
     FAULTY(f, ts_csv_row(csv, (double[]){2, 0.25}, 2));
-    QUIET(f, ts_csv_rows(csv));
     FAULTY(f, ts_csv_close(csv));
     FAULTY(f, csv = ts_csv_resume(path, columns, 2, 1));
     FAULTY(f, ts_csv_row(csv, (double[]){2, 0.125}, 2));
@@ -173,7 +171,6 @@ CALLS(tables)
     FAULTY(f, ts_text_table_number(table, 1.5e-3));
     FAULTY(f, ts_text_table_rule(table));
     FAULTY(f, ts_text_table_text(table, "b"));
-    QUIET(f, ts_text_table_rows(table));
     for (int style = TS_TEXT_TABLE_TERMINAL; style <= TS_TEXT_TABLE_MARKDOWN; style++) {
         FAULTY(f, (rewind(out), ts_text_table_print(table, out, (ts_text_table_style)style)));
         fflush(out);

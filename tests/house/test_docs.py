@@ -12,9 +12,13 @@ Comments in the pages say what a block of code is:
     <!-- output -->                what the program above prints
 
 Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
-when-something-is-wrong.md fails with the text beside it (cheat_sheet.c).
+when-something-is-wrong.md fails with the text beside it (cheat_sheet.c). The Python blocks of a
+page are one program: it compiles, has no undefined name, and runs where torch can be imported.
 """
+import ast
+import builtins
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -34,6 +38,10 @@ del sys.argv[1:]
 BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S)
 MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n"
                     r"```(?:c|text)\n(.*?)```", re.S)
+IN_PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+# Variables that the Python of a page takes; a page with values is a program that runs.
+PYTHON = {"docs/from-nanogpt.md": {"path": __file__, "steps": 1},
+          "docs/save-and-load.md": {"model": None}}
 COLUMN = re.compile(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)")  # headed by a file
 COPIED = ("autograd", "backends", "conformance", "core", "dispatch", "docs", "include", "layers",
           "ops", "tests/ops", "tools", "init.h")
@@ -223,11 +231,64 @@ class Programs(unittest.TestCase):
         self.run_rows(name, rows)
 
 
+def undefined(tree, given):
+    """Names that a module reads and never binds."""
+    read_names, bound = set(), set(dir(builtins)) | set(given)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (read_names if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).split(".")[0])
+    return read_names - bound
+
+
+class PythonColumns(unittest.TestCase):
+    def test_the_python_of_a_page_is_a_program(self):
+        for path in pages():
+            blocks = IN_PYTHON.findall(read(path))
+            self.assertEqual(bool(blocks), path in PYTHON, path)
+            if not blocks:
+                continue
+            given = PYTHON[path]
+            tree = ast.parse("\n".join(blocks), path)
+            self.assertEqual(undefined(tree, given), set(), path)
+            if None not in given.values() and importlib.util.find_spec("torch"):
+                exec(compile(tree, path, "exec"), dict(given))  # pylint: disable=exec-used
+
+    def test_an_undefined_name_is_found(self):
+        tree = ast.parse("def f(x):\n    return [y + z for y in x]\n")
+        self.assertEqual(undefined(tree, {}), {"z"})
+
+
 class Data(unittest.TestCase):
     def test_the_samples_are_those_of_the_table(self):
         made = subprocess.run([OP_SAMPLES], check=True, text=True, stdout=subprocess.PIPE).stdout
         self.assertEqual(read("docs/data/samples.tsv"), made,
                          "run build/tests/house/op_samples >docs/data/samples.tsv")
+
+    def test_a_changed_figure_is_found(self):
+        with tempfile.TemporaryDirectory(prefix="tessera-docs-") as folder:
+            for name in ("tools/figures", "bench/results", "README.md", "docs/performance.md",
+                         "docs/attention.md"):
+                path, copied = os.path.join(SOURCE, name), os.path.join(folder, name)
+                os.makedirs(os.path.dirname(copied), exist_ok=True)
+                (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, copied)
+            check = [os.path.join(folder, "tools/figures"), "--check"]
+            subprocess.run(check, check=True)
+            for name in ("README.md", "docs/performance.md", "docs/attention.md"):
+                path = os.path.join(folder, name)
+                text = read(name)
+                at = text.index("<!-- figures: ")
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text[:at] + re.sub(r"\d\.\d\d", "9.99", text[at:], count=1))
+                done = subprocess.run(check, check=False, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(name, done.stderr)
+                shutil.copy(os.path.join(SOURCE, name), path)
 
     def test_each_operator_has_a_line_for_its_name_in_pytorch(self):
         names = [[line.split("\t")[0] for line in read(f"docs/data/{file}.tsv").splitlines()]

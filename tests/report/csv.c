@@ -50,46 +50,40 @@ TS_TEST(csv_writes_numbers_and_empty_cells, .teardown = test_remove_files)
     const char *const names[] = {"step", "a,b", "say \"x\""};
     ts_csv *csv = ts_csv_create(path, names, 3);
     const double rows[][3] = {
-        {1, 0.1, NAN}, {2, 1.0f / 3, -0.0}, {1e12, INFINITY, 0.1}, {4, 0.1, 1.0 / 3}};
+        {1, 0.1, NAN}, {2, 1.0f / 3, -0.0}, {1e12, INFINITY, 0.1}, {4, 0.1, 0.25}};
 
     ck_assert_int_eq(ts_csv_row(csv, rows[0], 3), TS_OK);
     ck_assert_int_eq(ts_csv_row(csv, rows[1], 3), TS_OK);
     ck_assert_int_eq(ts_csv_row(csv, rows[2], 3), TS_OK);
-    ck_assert_int_eq(ts_csv_set_digits(csv, "say \"x\"", 17), TS_OK);
     ck_assert_int_eq(ts_csv_row(csv, rows[3], 3), TS_OK);
-    ck_assert_int_eq(ts_csv_rows(csv), 4);
     ck_assert_int_eq(ts_csv_close(csv), TS_OK);
     char *data = test_read(path);
     ck_assert_str_eq(data, "step,\"a,b\",\"say \"\"x\"\"\"\n"
                            "1,0.1,\n"
                            "2,0.333333343,-0\n"
                            "1000000000000,inf,0.1\n"
-                           "4,0.1,0.3333333333333333\n");
+                           "4,0.1,0.25\n");
     free(data);
 }
 
-TS_TEST(csv_digits_bring_back_every_bit, .teardown = test_remove_files)
+TS_TEST(csv_digits_bring_back_every_bit_of_f32, .teardown = test_remove_files)
 {
     const char *path = test_path("log.csv");
     ts_csv *csv = ts_csv_create(path, columns, NCOLUMNS);
     uint64_t state = 1;
-    double f64[200];
     float f32[200];
 
-    ck_assert_int_eq(ts_csv_set_digits(csv, "val_loss", 17), TS_OK);
     for (int i = 0; i < 200; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        f64[i] = ldexp((double)(state >> 11), (int)(state >> 3 & 63) - 80);
-        f32[i] = (float)(f64[i] * 1.7);
-        ck_assert_int_eq(ts_csv_row(csv, (double[]){i, (double)f32[i], f64[i]}, 3), TS_OK);
+        f32[i] = (float)ldexp((double)(state >> 11), (int)(state >> 3 & 63) - 80);
+        ck_assert_int_eq(ts_csv_row(csv, (double[]){i, (double)f32[i], NAN}, 3), TS_OK);
     }
     ts_csv_close(csv);
     char *data = test_read(path), *at = strchr(data, '\n') + 1;
     for (int i = 0; i < 200; i++) {
         ck_assert_int_eq(strtol(at, &at, 10), i);
         ck_assert(strtof(at + 1, &at) == f32[i]);
-        ck_assert(strtod(at + 1, &at) == f64[i]);
-        at++;
+        at += strlen(",\n");
     }
     free(data);
 }
@@ -120,8 +114,7 @@ TS_TEST(csv_resumed_log_is_byte_equal, .teardown = test_remove_files)
         free(part);
         ts_csv *csv = ts_csv_resume(path, columns, NCOLUMNS, 6);
         ck_assert_ptr_nonnull(csv);
-        ck_assert_int_eq(ts_csv_rows(csv), 6);
-        for (int64_t step = 7; step <= 12; step++)
+            for (int64_t step = 7; step <= 12; step++)
             row(csv, step);
         ck_assert_int_eq(ts_csv_close(csv), TS_OK);
         assert_same_files(whole, path);
@@ -135,7 +128,6 @@ TS_TEST(csv_partial_last_line_is_cut_even_below_the_step, .teardown = test_remov
 
     test_write(path, "step,loss,val_loss\n1,2.5,\n2,2.2");
     ts_csv *csv = ts_csv_resume(path, columns, NCOLUMNS, 10);
-    ck_assert_int_eq(ts_csv_rows(csv), 1);
     ts_csv_close(csv);
     char *data = test_read(path);
     ck_assert_str_eq(data, "step,loss,val_loss\n1,2.5,\n");
@@ -218,7 +210,6 @@ TS_TEST(csv_full_disk_takes_back_half_a_row, .teardown = test_remove_files)
     setrlimit(RLIMIT_FSIZE, &limit);
     char *after = test_read(path);
     ck_assert_str_eq(after, before);
-    ck_assert_int_eq(ts_csv_rows(csv), 1);
     row(csv, 2);
     ck_assert_int_eq(ts_csv_close(csv), TS_OK);
     assert_same_files(path, whole_log("whole.csv", 2));
@@ -235,9 +226,6 @@ TS_TEST(csv_wrong_arguments_are_named, .teardown = test_remove_files)
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected 3 values, got 2"));
     ts_error_clear();
     ck_assert_int_eq(ts_csv_row(NULL, (double[]){1}, 1), TS_ERR_NULL);
-    ck_assert_int_eq(ts_csv_set_digits(csv, "speed", 9), TS_ERR_VALUE);
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "speed"));
-    ck_assert_int_eq(ts_csv_set_digits(csv, "loss", 18), TS_ERR_VALUE);
     ck_assert_ptr_null(ts_csv_create(NULL, columns, NCOLUMNS));
     ck_assert_ptr_null(ts_csv_create(path, columns, 0));
     ck_assert_ptr_null(ts_csv_create(path, (const char *const[]){"a\nb"}, 1));

@@ -1,10 +1,11 @@
 /**
  * @file init.h
  * Initial values of parameters, drawn from the calling thread's generator (ts_manual_seed).
- * They write in place, without history. Errors: TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE.
+ * They write t in place, without history; t is f64, f32, bf16 or f16. Constants, zeros and ones
+ * take any dtype. Errors: TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE.
  *
- * Fans are those of a weight (out, in, ...): fan-in is in times the sizes behind it, fan-out is out
- * times these.
+ * The fans of a weight (out, in, ...) are fan-in, in times the sizes behind it, and fan-out, out
+ * times these sizes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_INIT_H

@@ -29,8 +29,8 @@ typedef struct ts_loader_opts {
     uint64_t seed;
     bool in_order;     /**< windows in the file's order without an offset, for validation */
     bool no_thread;    /**< prepare batches in the caller's thread */
-    /** What a handler of signals sets, or NULL: while it is not 0, ts_loader_next() waits for the
-     *  thread for half a second at most. */
+    /** A flag that a signal handler sets, or NULL: while it is not 0, ts_loader_next() waits at
+     *  most half a second for the thread. */
     const volatile sig_atomic_t *stop;
 } ts_loader_opts;
 

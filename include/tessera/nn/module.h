@@ -2,7 +2,7 @@
  * @file module.h
  * Modules: named parameters, buffers and children with a forward function.
  *
- * A module of one's own is a struct for what it holds and a ts_module_type for what it does:
+ * A user-defined module is a struct for its members and a ts_module_type for its functions:
  *
  *     typedef struct block { ts_module *norm, *mlp; ts_tensor *scale; } block;
  *     static ts_tensor *block_forward(ts_module *m, ts_tensor *x)   // (B, T, C) -> (B, T, C)
@@ -49,7 +49,7 @@ typedef struct ts_module_type {
 
 /** A module without members, in training mode. Owned by the caller. */
 TS_API ts_module *ts_module_new(const ts_module_type *type);
-/** Frees a module that has no parent, with its children, and gives up its tensors. NULL-safe. */
+/** Frees a module that has no parent, with its children, and releases its tensors. NULL-safe. */
 TS_API void ts_module_free(ts_module *m);
 /** The module's own struct, 64-byte aligned; NULL for NULL or when it has none. */
 TS_API void *ts_module_payload(const ts_module *m);
@@ -130,7 +130,7 @@ TS_API ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list
 /** Parameters and persistent buffers under all their names. */
 TS_API ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list);
 
-/** What ts_module_load_state_dict() found. */
+/** Differences that ts_module_load_state_dict() found. */
 typedef struct ts_load_report {
     int64_t missing;    /**< names of the module that were not given */
     int64_t unexpected; /**< given names that the module does not have, or twice */

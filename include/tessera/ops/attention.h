@@ -73,8 +73,8 @@ TS_API ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor
  * run as separate ops, with matrices of S · T scores in memory.
  * @param grad      gradient of the result, (B, H, S, E)
  * @param grad_lse  gradient of lse, (B, H, S), or TS_NONE
- * @param out, lse  what the forward call returned
- * @param opts      what the forward call got; with dropout also rng
+ * @param out, lse  results of the forward call
+ * @param opts      options of the forward call; with dropout also rng
  * @param grads     receive the gradients of query, key and value; NULL for an unwanted one
  */
 TS_API ts_status ts_scaled_dot_product_attention_backward(

@@ -877,13 +877,12 @@ TS_API ts_tensor *ts_mish_out(ts_tensor *out, ts_tensor *self);
 
 /* -------------------------------------------------------------------------------- reduce ---- */
 /*
- * `ts_f(t)` reduces all elements, `_dims` over a list of dims (negative ones count from
- * the end; empty: all), `_dim` over one; keepdim leaves reduced dims with size 1; `_out` writes to
- * a tensor of the exact sizes and dtype. Sums are folded in fixed blocks: bits do not depend on
- * the number of threads, errors grow with the logarithm of the length; bf16 and f16 are summed in
- * f32. mean, var, std, norm and logsumexp take floating dtypes only. Errors: TS_ERR_INDEX (dim out
- * of range), TS_ERR_VALUE (a dim twice), TS_ERR_DTYPE, TS_ERR_SHAPE (no element and no neutral
- * value, or a wrong `out`), TS_ERR_MEMORY.
+ * `ts_f(t)` reduces all elements, `ts_f_dims` a list of dims (negative ones count from the end; an
+ * empty list is all), `ts_f_dim` one dim. keepdim leaves reduced dims with size 1; `_out` writes to
+ * a tensor of the exact sizes and dtype. Sums are folded in fixed blocks: their bits do not depend
+ * on the number of threads. bf16 and f16 are summed in f32. mean, var, std, norm and logsumexp take
+ * floating dtypes only. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_VALUE (a dim twice),
+ * TS_ERR_DTYPE, TS_ERR_SHAPE (no element and no neutral value, or a wrong `out`), TS_ERR_MEMORY.
  */
 
 /**

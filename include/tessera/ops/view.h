@@ -24,8 +24,8 @@ TS_API ts_tensor *ts_movedim(ts_tensor *t, int source, int destination);
 TS_API ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other);
 
 /**
- * Any strides (>= 0) from `offset`, all in elements of t's storage.
- * TS_ERR_VALUE when an element would lie outside the storage. No gradient.
+ * A view with any strides (>= 0) from `offset`, all in elements of t's storage. Differentiable.
+ * TS_ERR_VALUE if an element would lie outside the storage.
  */
 TS_API ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides,
                                 int ndim, int64_t offset);
