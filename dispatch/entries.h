@@ -9,8 +9,8 @@
 TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
 {
     plan->cast = plan->strided = plan->operands = 0;
-    plan->swapped = plan->delivered = 0;
-    plan->pointwise = plan->flat = plan->converts = false;
+    plan->ordered = plan->delivered = 0;
+    plan->pointwise = plan->flat = plan->ragged = plan->converts = false;
     plan->compute = TS_F32;
     f->plan = plan;
 }

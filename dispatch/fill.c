@@ -7,15 +7,15 @@
 #include "core/float_env.h"
 #include "dispatch/entries.h"
 
-/** Gives a fresh tensor of 4 dims the strides of one whose dims 1 and 2 were exchanged. */
-static TS_COLD void swap_layout(ts_tensor *t)
+/** Gives a fresh tensor dense strides whose dims lie in memory in the given order. */
+static __attribute__((noinline)) void order_dims(ts_tensor *t, const uint8_t *order)
 {
-    const int64_t sizes[] = {t->sizes[0], t->sizes[2], t->sizes[1], t->sizes[3]};
-    int64_t strides[4];
-    ts_strides_fill(sizes, 4, strides);
-    t->strides[1] = strides[2];
-    t->strides[2] = strides[1];
-    if (!ts_strides_contiguous(t->sizes, t->strides, 4))
+    int64_t step = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        t->strides[order[d]] = step;
+        step *= t->sizes[order[d]] ? t->sizes[order[d]] : 1;
+    }
+    if (!ts_strides_contiguous(t->sizes, t->strides, t->ndim))
         t->flags &= (uint8_t)~TS_TENSOR_CONTIGUOUS;
 }
 
@@ -37,8 +37,8 @@ TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i, ts_make make
         ts_fail_within(ts_op_name(f->op), f->site);
         return NULL;
     }
-    if ((plan->swapped >> i & 1) && !(f->table->packed >> f->key & 1))
-        swap_layout(t);
+    if (TS_UNLIKELY(plan->ordered >> i & 1) && !(f->table->packed >> f->key & 1))
+        order_dims(t, plan->order);
     f->rets[i] = ts_value_tensor(t);
     return t;
 }

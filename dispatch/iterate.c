@@ -66,13 +66,31 @@ void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim)
     memcpy(it->strides, steps, (size_t)n * sizeof *steps);
 }
 
-/** Strides of operand k: those of t, broadcast to the result's sizes, outermost dim first. */
-static void operand_strides(ts_iter *it, int k, const ts_tensor *t, const ts_tensor *result)
+/** Sorts dims of t, the one with the largest stride first; those of one element stay in place. */
+static void order_in_memory(const ts_tensor *t, int *order)
+{
+    for (int d = 1; d < t->ndim; d++) {
+        int at = d;
+        for (int e = d; e-- > 0;)
+            if (t->sizes[order[e]] != 1 && t->sizes[d] != 1) {
+                if (t->strides[order[e]] >= t->strides[d])
+                    break;
+                at = e;
+            }
+        memmove(order + at + 1, order + at, (size_t)(d - at) * sizeof *order);
+        order[at] = d;
+    }
+}
+
+/** Strides of operand k: those of t, broadcast to the result's sizes, dims in the given order. */
+static void operand_strides(ts_iter *it, int k, const ts_tensor *t, const ts_tensor *result,
+                            const int *order)
 {
     int item = ts_dtype_sizes[t->dtype], shift = result->ndim - t->ndim;
+    it->items[k] = (uint8_t)item;
     for (int d = 0; d < result->ndim; d++) {
-        int s = d - shift;
-        bool broadcast = s < 0 || (t->sizes[s] == 1 && result->sizes[d] != 1);
+        int s = order[d] - shift;
+        bool broadcast = s < 0 || (t->sizes[s] == 1 && result->sizes[order[d]] != 1);
         it->strides[d][k] = broadcast ? 0 : t->strides[s] * item;
     }
 }
@@ -109,11 +127,21 @@ void ts_plan_iterate(ts_frame *f)
         it->sizes[0] = it->numel;
         return;
     }
+    plan->ragged = true;
+    /* loops write memory in order, whatever the result's strides */
+    int order[TS_MAX_DIMS];
+    int64_t sizes[TS_MAX_DIMS];
+    for (int d = 0; d < result->ndim; d++)
+        order[d] = d;
+    if (plan->pointwise != TS_POINTWISE_IN_ORDER)
+        order_in_memory(result, order);
+    for (int d = 0; d < result->ndim; d++)
+        sizes[d] = result->sizes[order[d]];
     for (int k = 0; k < n; k++)
         if (tensors[k])
-            operand_strides(it, k, tensors[k], result);
+            operand_strides(it, k, tensors[k], result, order);
         else
             for (int d = 0; d < result->ndim; d++)
                 it->strides[d][k] = 0;
-    ts_iter_collapse(it, result->sizes, result->ndim);
+    ts_iter_collapse(it, sizes, result->ndim);
 }

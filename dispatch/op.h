@@ -55,12 +55,15 @@ typedef struct ts_iter {
     char *data[TS_MAX_OPERANDS];
     int64_t sizes[TS_MAX_DIMS];                    /* [0] is the innermost */
     int64_t strides[TS_MAX_DIMS][TS_MAX_OPERANDS]; /* bytes; 0 where broadcast */
+    uint8_t items[TS_MAX_OPERANDS]; /* bytes of an element of a tensor; set if the plan is ragged */
 } ts_iter;
 
 /** Whether the generic entry makes an iteration space, and what numbers beside halves are there. */
 enum ts_pointwise {
     TS_POINTWISE = 1,    /* f32, which the result alone rounds */
-    TS_POINTWISE_ROUNDED /* rounded to the half, as elements are */
+    TS_POINTWISE_ROUNDED, /* rounded to the half, as elements are */
+    TS_POINTWISE_IN_ORDER /* f32; the space keeps the order of the result's dims, since random
+                             numbers belong to elements by it */
 };
 
 /** Written by infer, completed by the generic entry, read by kernels. */
@@ -69,11 +72,12 @@ struct ts_plan {
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
     uint16_t operands;      /* bit i: argument i may be the destination itself;
                              * pointwise: it (tensor or scalar) is an operand of the loop */
-    uint8_t swapped;        /* bit i: result i, of 4 dims, lies in memory
-                               with dims 1 and 2 exchanged */
+    uint8_t ordered;        /* bit i: a new result i is dense, its dims in memory as order says */
+    uint8_t order[TS_MAX_DIMS]; /* the dim with the largest stride first */
     uint8_t pointwise;      /* a ts_pointwise: iter is wanted; arguments broadcast to ret[0] */
     bool flat;              /* pointwise: the rule has filled iter but for the result,
                                since all operands are contiguous and of its shape */
+    bool ragged;            /* pointwise: some operand is not contiguous, or has fewer elements */
     uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,
                                and has counted that */
     uint8_t compute;        /* dtype in which the kernel works */

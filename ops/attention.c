@@ -60,8 +60,11 @@ static bool rows_dense(const ts_tensor *t) { return t->strides[3] == 1 || t->siz
 static void result_like(ts_plan *plan, int i, const ts_tensor *t, const int64_t *sizes)
 {
     ts_plan_result(plan, i, sizes, 4, (ts_dtype)t->dtype, t->storage->device);
-    if (t->strides[2] > t->strides[1] && t->sizes[1] > 1 && t->sizes[2] > 1)
-        plan->swapped |= (uint8_t)(1u << i);
+    static const uint8_t rows_first[] = {0, 2, 1, 3};
+    if (t->strides[2] > t->strides[1] && t->sizes[1] > 1 && t->sizes[2] > 1) {
+        memcpy(plan->order, rows_first, sizeof rows_first);
+        plan->ordered |= (uint8_t)(1u << i);
+    }
 }
 
 /** query (B, H, S, D), key (B, G, T, D), value (B, G, T, E) from `first` on;

@@ -26,13 +26,21 @@ TS_INLINE ts_tensor *ts_logistic(ts_tensor *x)
     return ts_where(ts_gt_scalar(x, 0), above, ts_sigmoid(x));
 }
 
-/** The wanted ones of n results go to the frame, in the plan's dtypes;
- * a NULL among them means failed. */
+/** t, or a contiguous copy; NULL travels through. */
+TS_INLINE ts_tensor *ts_as_contiguous(ts_tensor *t)
+{
+    return t && !(t->flags & TS_TENSOR_CONTIGUOUS) ? ts_clone(t) : t;
+}
+
+/** The wanted ones of n results go to the frame, in the plan's dtypes, contiguous unless the plan
+ * has an order of dims for them; a NULL among them means failed. */
 TS_INLINE ts_status ts_parts_give(ts_frame *f, ts_tensor **results, int n)
 {
     for (int i = 0; i < n; i++)
         if (f->want >> i & 1)
-            TS_TRY(results[i] = ts_as(results[i], f->plan->ret[i].dtype));
+            TS_TRY(results[i] = ts_as(f->plan->ordered >> i & 1 ? results[i]
+                                                                : ts_as_contiguous(results[i]),
+                                      f->plan->ret[i].dtype));
     for (int i = 0; i < n; i++)
         f->rets[i] = f->want >> i & 1 ? V_T(ts_retain(results[i])) : ts_value_none();
     return TS_OK;

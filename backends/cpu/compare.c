@@ -109,7 +109,7 @@ static const ts_loop choose[9] = {[1] = where_8, [2] = where_16, [4] = where_32,
 
 static ts_status where_kernel(ts_frame *f)
 {
-    ts_cpu_run(&f->plan->iter, choose[ts_dtype_sizes[f->plan->compute]], NULL, 2);
+    ts_cpu_run_space(f, choose[ts_dtype_sizes[f->plan->compute]], NULL, 2);
     return TS_OK;
 }
 
@@ -120,9 +120,13 @@ static ts_status masked_fill_kernel(ts_frame *f)
     ts_iter *it = &f->plan->iter;
     char *data[3];
     int64_t strides[3];
-    for (int k = 0; k < 3; k++)
+    uint8_t items[3];
+    for (int k = 0; k < 3; k++) {
         data[k] = it->data[from[k]];
+        items[k] = it->items[from[k]];
+    }
     memcpy(&it->data[1], data, sizeof data);
+    memcpy(&it->items[1], items, sizeof items);
     for (int d = 0; d < it->ndim; d++) {
         for (int k = 0; k < 3; k++)
             strides[k] = it->strides[d][from[k]];

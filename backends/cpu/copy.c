@@ -242,17 +242,19 @@ static void move(ts_iter *it, int item)
         ts_parallel_for(strips, 65536 / (it->sizes[0] * item * lanes) + 1, turns[item], &t);
         return;
     }
-    ts_cpu_run(it, moves[item], NULL, 2);
+    ts_cpu_run_ragged(it, moves[item], NULL, 2);
 }
 
 void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from)
 {
     if (!it->numel)
         return;
+    it->items[0] = ts_dtype_sizes[to];
+    it->items[1] = ts_dtype_sizes[from];
     if (to == from)
         move(it, ts_dtype_sizes[from]);
     else
-        ts_cpu_run(it, pairs[from][to], NULL, 2);
+        ts_cpu_run_ragged(it, pairs[from][to], NULL, 2);
 }
 
 ts_loop TS_V(ts_cpu_copy_loop)(ts_dtype to, ts_dtype from) { return pairs[from][to]; }

@@ -85,9 +85,167 @@ void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)
         run_range(&w, 0, it->numel);
 }
 
-/* -------------------------------------------------------------- bf16 and f16 by way of f32 ---- */
+/* ------------------------------------------------ short runs by way of contiguous blocks ---- */
 
-enum { BLOCK = 512 };
+enum { BLOCK = 256, HALVES = 512 };
+
+/** Where the elements of an operand lie; its dims are those of the space, merged where they can be. */
+typedef struct layout {
+    char *data;
+    int item, ndim;
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS]; /* [0] is the innermost */
+} layout;
+
+static layout layout_of(const ts_iter *it, int k)
+{
+    layout l = {it->data[k], it->items[k], 1, {it->sizes[0]}, {it->strides[0][k]}};
+    for (int d = 1; d < it->ndim; d++) {
+        int last = l.ndim - 1;
+        if (it->strides[d][k] == l.strides[last] * l.sizes[last]) {
+            l.sizes[last] *= it->sizes[d];
+            continue;
+        }
+        l.sizes[l.ndim] = it->sizes[d];
+        l.strides[l.ndim++] = it->strides[d][k];
+    }
+    return l;
+}
+
+/** Whether a loop can take the operand as one run. */
+static bool is_one_run(const layout *l)
+{
+    return l->ndim == 1 && (l->strides[0] == 0 || l->strides[0] == l->item);
+}
+
+/* Rows of a strided operand to or from a block. Loops go along the longer dim. */
+#define MOVE_ROWS(T)                                                                               \
+    static void move_rows_##T(bool in, T *block, char *at, int64_t rows, int64_t row, int64_t n,   \
+                              int64_t step)                                                        \
+    {                                                                                              \
+        if (!in) {                                                                                 \
+            for (int64_t r = 0; r < rows; r++)                                                     \
+                for (int64_t i = 0; i < n; i++)                                                    \
+                    *(T *)(at + r * row + i * step) = block[r * n + i];                            \
+        } else if (n < rows) {                                                                     \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                for (int64_t r = 0; r < rows; r++)                                                 \
+                    block[r * n + i] = *(const T *)(at + r * row + i * step);                      \
+        } else {                                                                                   \
+            for (int64_t r = 0; r < rows; r++)                                                     \
+                for (int64_t i = 0; i < n; i++)                                                    \
+                    block[r * n + i] = *(const T *)(at + r * row + i * step);                      \
+        }                                                                                          \
+    }
+MOVE_ROWS(uint8_t)
+MOVE_ROWS(uint16_t)
+MOVE_ROWS(uint32_t)
+MOVE_ROWS(uint64_t)
+
+/** n elements from the place `at` on, one a dim; moves it behind them. */
+static void move_block(const layout *l, bool in, char *block, int64_t *at, int64_t n)
+{
+    while (n > 0) {
+        int64_t run = ts_min64(l->sizes[0] - at[0], n), rows = 1, row = 0, done = run;
+        char *from = l->data;
+        for (int d = 0; d < l->ndim; d++)
+            from += at[d] * l->strides[d];
+        if (run == l->sizes[0] && l->ndim > 1) {
+            rows = ts_min64(l->sizes[1] - at[1], n / run);
+            row = l->strides[1];
+            done = rows * run;
+        }
+        switch (l->item) {
+        case 1: move_rows_uint8_t(in, (void *)block, from, rows, row, run, l->strides[0]); break;
+        case 2: move_rows_uint16_t(in, (void *)block, from, rows, row, run, l->strides[0]); break;
+        case 4: move_rows_uint32_t(in, (void *)block, from, rows, row, run, l->strides[0]); break;
+        default: move_rows_uint64_t(in, (void *)block, from, rows, row, run, l->strides[0]);
+        }
+        block += done * l->item;
+        n -= done;
+        at[0] += run == l->sizes[0] ? 0 : run;
+        if (at[0] == l->sizes[0])
+            at[0] = 0;
+        else if (at[0])
+            return; /* n is 0 */
+        for (int d = 1, more = (int)rows; d < l->ndim && more; d++) {
+            at[d] += more;
+            more = at[d] == l->sizes[d];
+            if (more)
+                at[d] = 0;
+        }
+    }
+}
+
+typedef struct blocks {
+    const ts_iter *it;
+    ts_loop loop;
+    const void *params;
+    layout layouts[TS_MAX_OPERANDS];
+} blocks;
+
+/** Blocks begin..end of the space. */
+static void run_blocks(void *ctx, int64_t begin, int64_t end)
+{
+    const blocks *b = ctx;
+    uint64_t room[TS_MAX_OPERANDS][BLOCK];
+    int64_t at[TS_MAX_OPERANDS][TS_MAX_DIMS], strides[TS_MAX_OPERANDS];
+    bool moved[TS_MAX_OPERANDS];
+    int operands = b->it->operands;
+    for (int k = 0; k < operands; k++) {
+        const layout *l = &b->layouts[k];
+        int64_t rest = begin * BLOCK;
+        moved[k] = !is_one_run(l);
+        strides[k] = moved[k] ? l->item : l->strides[0];
+        for (int d = 0; d < l->ndim; d++) {
+            at[k][d] = rest % l->sizes[d];
+            rest /= l->sizes[d];
+        }
+    }
+    for (int64_t i = begin; i < end; i++) {
+        int64_t n = ts_min64(BLOCK, b->it->numel - i * BLOCK);
+        char *data[TS_MAX_OPERANDS];
+        for (int k = 0; k < operands; k++) {
+            const layout *l = &b->layouts[k];
+            data[k] = moved[k] ? (char *)room[k] : l->data + i * BLOCK * strides[k];
+            if (k && moved[k])
+                move_block(l, true, data[k], at[k], n);
+        }
+        b->loop(data, strides, n, b->params);
+        if (moved[0])
+            move_block(&b->layouts[0], false, data[0], at[0], n);
+    }
+}
+
+/** Whether the loop would see runs that are short, or strided. */
+static bool has_short_runs(const ts_iter *it)
+{
+    if (it->ndim > 1 && it->sizes[0] < BLOCK / 4)
+        return true;
+    for (int k = 0; k < it->operands; k++)
+        if (it->strides[0][k] != 0 && it->strides[0][k] != it->items[k])
+            return true;
+    return false;
+}
+
+void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost)
+{
+    if (is_short_run(it, cost) || !has_short_runs(it)) {
+        ts_cpu_run(it, loop, params, cost);
+        return;
+    }
+    blocks b = {.it = it, .loop = loop, .params = params};
+    for (int k = 0; k < it->operands; k++)
+        b.layouts[k] = layout_of(it, k);
+    ts_parallel_for(ts_ceil_div(it->numel, BLOCK), TS_CPU_GRAIN(cost + 2) / BLOCK + 1, run_blocks,
+                    &b);
+}
+
+void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost)
+{
+    (f->plan->ragged ? ts_cpu_run_ragged : ts_cpu_run)(&f->plan->iter, loop, params, cost);
+}
+
+/* -------------------------------------------------------------- bf16 and f16 by way of f32 ---- */
 
 typedef struct halves {
     ts_loop loop, widen, narrow;
@@ -99,11 +257,11 @@ typedef struct halves {
 static void halves_loop(char *const *data, const int64_t *strides, int64_t n, const void *params)
 {
     const halves *h = params;
-    float blocks[TS_MAX_OPERANDS][BLOCK] __attribute__((aligned(64)));
+    float blocks[TS_MAX_OPERANDS][HALVES] __attribute__((aligned(64)));
     char *at[TS_MAX_OPERANDS];
     int64_t steps[TS_MAX_OPERANDS];
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t m = ts_min64(BLOCK, n - i);
+    for (int64_t i = 0; i < n; i += HALVES) {
+        int64_t m = ts_min64(HALVES, n - i);
         for (int k = 0; k < h->operands; k++) {
             at[k] = data[k] + i * strides[k];
             steps[k] = strides[k];
@@ -144,7 +302,7 @@ static TS_COLD void run_halves(ts_frame *f, ts_loop loop, const void *params, in
             ts_scalar_store(v, TS_F32, &plan->scalars[k]);
         k++;
     }
-    ts_cpu_run(it, halves_loop, &h, cost + 1);
+    ts_cpu_run_space(f, halves_loop, &h, cost + 1);
 }
 
 /** Any dtype, any space. */
@@ -153,7 +311,7 @@ static __attribute__((noinline)) ts_status pointwise_any(ts_frame *f, const ts_l
 {
     ts_dtype compute = f->plan->compute;
     if (loops[compute]) {
-        ts_cpu_run(&f->plan->iter, loops[compute], params, cost);
+        ts_cpu_run_space(f, loops[compute], params, cost);
         return TS_OK;
     }
     if ((compute == TS_BF16 || compute == TS_F16) && loops[TS_F32]) {

@@ -23,7 +23,12 @@ typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, co
  * @param cost  rough cycles an element takes; decides when threads are worth it
  */
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost);
-/** The same over any iteration space. */
+/** One loop over f->plan->iter. */
+void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost);
+/** A loop over a space whose items are set. Operands whose runs are short or strided pass through
+ *  contiguous blocks. */
+void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost);
+/** A loop over any iteration space, run by run. */
 void ts_cpu_run(const ts_iter *it, ts_loop loop, const void *params, int cost);
 
 /** The same on the calling thread only: for loops whose runs write the same elements. */
@@ -205,30 +210,45 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
             }                                                                                 \
             return;                                                                           \
         }                                                                                     \
+        if (s[0] == (int64_t)sizeof(R) && s[1] == 0 && n) {                                   \
+            T x = *(const T *)d[1];                                                           \
+            R y = (R)(expr), *out = (R *)d[0];                                                \
+            for (int64_t i = 0; i < n; i++)                                                   \
+                out[i] = y;                                                                   \
+            return;                                                                           \
+        }                                                                                     \
         for (int64_t i = 0; i < n; i++) {                                                     \
             T x = *(const T *)(d[1] + i * s[1]);                                              \
             *(R *)(d[0] + i * s[0]) = (R)(expr);                                              \
         }                                                                                     \
     }
-/** The same of operands a and b; b may also be broadcast in the vectorised case. */
+/** The same of operands a and b, of which one may be broadcast in the vectorised case. */
 #define TS_SCALAR_LOOP2(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
     {                                                                                         \
         (void)params;                                                                         \
-        bool packed = s[0] == (int64_t)sizeof(R) && s[1] == (int64_t)sizeof(T);               \
+        const int64_t z = (int64_t)sizeof(T);                                                 \
+        bool packed = s[0] == (int64_t)sizeof(R) && n;                                        \
         R *out = (R *)d[0];                                                                   \
         const T *ia = (const T *)d[1], *ib = (const T *)d[2];                                 \
-        if (packed && s[2] == (int64_t)sizeof(T)) {                                           \
+        if (packed && s[1] == z && s[2] == z) {                                               \
             TS_INDEPENDENT                                                                    \
             for (int64_t i = 0; i < n; i++) {                                                 \
                 T a = ia[i], b = ib[i];                                                       \
                 out[i] = (R)(expr);                                                           \
             }                                                                                 \
-        } else if (packed && s[2] == 0 && n) {                                                \
+        } else if (packed && s[1] == z && s[2] == 0) {                                        \
             T b = ib[0];                                                                      \
             TS_INDEPENDENT                                                                    \
             for (int64_t i = 0; i < n; i++) {                                                 \
                 T a = ia[i];                                                                  \
+                out[i] = (R)(expr);                                                           \
+            }                                                                                 \
+        } else if (packed && s[1] == 0 && s[2] == z) {                                        \
+            T a = ia[0];                                                                      \
+            TS_INDEPENDENT                                                                    \
+            for (int64_t i = 0; i < n; i++) {                                                 \
+                T b = ib[i];                                                                  \
                 out[i] = (R)(expr);                                                           \
             }                                                                                 \
         } else {                                                                              \

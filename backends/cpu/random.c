@@ -193,12 +193,16 @@ static ts_status randint(ts_frame *f)
     {                                                                                 \
         for (int64_t i = 0; i < n; i++)                                               \
             out[i] = (T)i;                                                            \
-        for (int64_t i = n - 1; i > 0; i--) {                                         \
-            uint64_t bits = ts_philox_u64(rng.seed, rng.offset, (uint64_t)i);         \
-            int64_t j = (int64_t)below(bits, (uint64_t)i + 1);                        \
-            T other = out[j];                                                         \
-            out[j] = out[i];                                                          \
-            out[i] = other;                                                           \
+        const int64_t share = PHILOX_WORDS / 2;                                       \
+        uint32_t w[PHILOX_WORDS] __attribute__((aligned(64)));                        \
+        for (int64_t g = ts_ceil_div(n, share) - 1, i = n - 1; g >= 0; g--) {         \
+            philox_group(rng.seed, rng.offset + (uint64_t)g * PHILOX_BLOCKS, w);      \
+            for (; i >= g * share && i > 0; i--) {                                    \
+                int64_t j = (int64_t)below(word64(w, i % share), (uint64_t)i + 1);    \
+                T other = out[j];                                                     \
+                out[j] = out[i];                                                      \
+                out[i] = other;                                                       \
+            }                                                                         \
         }                                                                             \
     }
 SHUFFLE(int64_t, shuffle_i64)

@@ -65,7 +65,8 @@ typedef struct ts_operand {
 } ts_operand;
 
 /** The iteration space of a pointwise kernel. Dims of size 1 are removed, and neighbouring dims are
- *  merged if all operands allow it. Contiguous operands give one dim. */
+ *  merged if all operands allow it. Contiguous operands give one dim. Dims are in the order of the
+ *  result's strides, except for ops that draw random numbers, which keep the result's order. */
 typedef struct ts_space {
     int ndim;                     /**< at least 1 */
     int operands;                 /**< the result, operand[0], included */

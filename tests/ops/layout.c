@@ -1,0 +1,138 @@
+/** @file layout.c  Pointwise ops over drawn layouts: values as those of contiguous operands, and the
+ *  layout of results. */
+// SPDX-License-Identifier: MIT
+#include "core/base.h"
+#include "core/philox.h"
+#include "tests/ops/values.h"
+
+typedef struct dice {
+    uint64_t seed, count;
+} dice;
+
+static int64_t draw(dice *d, int64_t n)
+{
+    return (int64_t)(ts_philox_u64(d->seed, 0, d->count++) % (uint64_t)n);
+}
+
+/** A view with the sizes: dims in a drawn order in memory, some broadcast, sliced or with steps. */
+static ts_tensor *drawn_view(dice *d, const int64_t *sizes, int ndim, ts_dtype dtype)
+{
+    int64_t order[TS_MAX_DIMS], inverse[TS_MAX_DIMS], whole[TS_MAX_DIMS], step[TS_MAX_DIMS];
+    for (int i = 0; i < ndim; i++) {
+        int64_t at = draw(d, i + 1);
+        order[i] = order[at];
+        order[at] = i;
+    }
+    for (int i = 0; i < ndim; i++) {
+        int64_t n = sizes[order[i]];
+        inverse[order[i]] = i;
+        step[i] = draw(d, 6) ? 1 : 2;
+        whole[i] = draw(d, 5) ? n * step[i] + (draw(d, 4) ? 0 : 1) : 1; /* 1: broadcast */
+    }
+    ts_tensor *t = ts_to(ts_uniform(whole, ndim, -4.0, 4.0, TS_F32), dtype);
+    for (int i = 0; i < ndim; i++)
+        if (whole[i] > 1)
+            t = ts_slice(t, i, 0, sizes[order[i]] * step[i], step[i]);
+    t = ts_permute(t, inverse, ndim);
+    return ts_expand(t, sizes, ndim);
+}
+
+static void expect_same(ts_tensor *got, ts_tensor *want)
+{
+    ck_assert_ptr_nonnull(got);
+    ck_assert_ptr_nonnull(want);
+    size_t bytes = (size_t)ts_numel(want) * ts_dtype_size(ts_dtype_of(want));
+    ck_assert_int_eq(ts_dtype_of(got), ts_dtype_of(want));
+    char *a = malloc(bytes + 1), *b = malloc(bytes + 1);
+    ck_assert_int_eq(ts_copy_to(got, a, bytes), TS_OK);
+    ck_assert_int_eq(ts_copy_to(want, b, bytes), TS_OK);
+    ck_assert(memcmp(a, b, bytes) == 0);
+    free(a);
+    free(b);
+    ts_tally(1, 0, 0);
+}
+
+TS_TEST(any_layout_gives_the_values_of_contiguous_operands, .loop = 40)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16, TS_I64, TS_I32, TS_U8};
+    dice d = {0x1a7e5 + (uint64_t)_i, 0};
+    ts_manual_seed((uint64_t)_i);
+    for (int round = 0; round < 12; round++) {
+        TS_SCOPE;
+        int ndim = 1 + (int)draw(&d, 5);
+        int64_t sizes[TS_MAX_DIMS], numel = 1;
+        for (int i = 0; i < ndim; i++) {
+            static const int64_t most[] = {2, 5, 17, 300};
+            sizes[i] = 1 + draw(&d, most[draw(&d, 4)]);
+            while (numel * sizes[i] > 150000)
+                sizes[i] = (sizes[i] + 1) / 2;
+            numel *= sizes[i];
+        }
+        ts_dtype dtype = dtypes[draw(&d, TS_COUNTOF(dtypes))];
+        ts_set_num_threads(1 + (int)draw(&d, 3));
+        ts_tensor *x = drawn_view(&d, sizes, ndim, dtype), *y = drawn_view(&d, sizes, ndim, dtype),
+                  *z = drawn_view(&d, sizes, ndim, TS_F32), *c = ts_gt_scalar(z, 0.5);
+        ck_assert_ptr_nonnull(c);
+        ts_tensor *px = ts_contiguous(x), *py = ts_contiguous(y), *pz = ts_contiguous(z),
+                  *pc = ts_contiguous(c);
+        expect_same(ts_neg(x), ts_neg(px));
+        expect_same(ts_add(x, y), ts_add(px, py));
+        expect_same(ts_mul(x, z), ts_mul(px, pz));
+        expect_same(ts_maximum(x, y), ts_maximum(px, py));
+        expect_same(ts_lt(x, y), ts_lt(px, py));
+        expect_same(ts_where(c, x, y), ts_where(pc, px, py));
+        expect_same(ts_masked_fill_scalar(x, c, 3), ts_masked_fill_scalar(px, pc, 3));
+        expect_same(ts_to(x, TS_F16), ts_to(px, TS_F16));
+        expect_same(ts_tanh(z), ts_tanh(pz));
+        expect_same(ts_clone(x), px);
+        /* a destination of any layout */
+        ts_tensor *out = ts_transpose(ts_clone(ts_transpose(px, 0, ndim - 1)), 0, ndim - 1);
+        ck_assert_ptr_nonnull(ts_add_out(out, x, y));
+        expect_same(out, ts_add(px, py));
+        /* random numbers belong to elements, not to places in memory */
+        uint64_t seed = (uint64_t)draw(&d, 1000);
+        ts_manual_seed(seed);
+        ts_tensor *dropped = ts_dropout(z, 0.4, true);
+        ts_manual_seed(seed);
+        expect_same(dropped, ts_dropout(pz, 0.4, true));
+    }
+    ts_set_num_threads(1);
+}
+
+static void expect_strides(ts_tensor *t, int64_t a, int64_t b, int64_t c)
+{
+    ck_assert_ptr_nonnull(t);
+    ck_assert_int_eq(ts_strides(t)[0], a);
+    ck_assert_int_eq(ts_strides(t)[1], b);
+    ck_assert_int_eq(ts_strides(t)[2], c);
+}
+
+TS_TEST(a_pointwise_result_lies_as_its_operands_do)
+{
+    static const int64_t sizes[] = {3, 4, 5}, swapped[] = {5, 4, 3};
+    ts_tensor *x = ts_transpose(ts_ones(swapped, 3, TS_F32), 0, 2),
+              *plain = ts_ones(sizes, 3, TS_F32);
+    expect_strides(x, 1, 3, 12);
+    expect_strides(ts_exp(x), 1, 3, 12);
+    expect_strides(ts_add_scalar(x, 1), 1, 3, 12);
+    expect_strides(ts_lt(x, x), 1, 3, 12);
+    expect_strides(ts_add(x, ts_transpose(ts_ones((int64_t[]){5, 4, 3}, 3, TS_F64), 0, 2)), 1, 3, 12);
+    /* the first operand that orders two dims decides */
+    expect_strides(ts_add(x, plain), 1, 3, 12);
+    expect_strides(ts_add(plain, x), 20, 5, 1);
+    /* broadcast dims say nothing */
+    ts_tensor *row = ts_ones((int64_t[]){1, 4, 1}, 3, TS_F32);
+    expect_strides(ts_add(row, x), 1, 3, 12);
+    expect_strides(ts_mul(ts_ones((int64_t[]){5}, 1, TS_F32), x), 1, 3, 12);
+    /* gaps are not kept */
+    expect_strides(ts_exp(ts_slice(ts_transpose(ts_ones((int64_t[]){5, 4, 6}, 3, TS_F32), 0, 2), 0, 0,
+                                   6, 2)), 1, 3, 12);
+    /* all others are contiguous */
+    expect_strides(ts_clone(x), 20, 5, 1);
+    expect_strides(ts_to(x, TS_F64), 20, 5, 1);
+    expect_strides(ts_dropout(x, 0.5, true), 20, 5, 1);
+    expect_strides(ts_cumsum(x, 0), 20, 5, 1);
+    /* and META says the same */
+    ts_tensor *y = ts_transpose(ts_empty_on(swapped, 3, TS_F32, TS_DEVICE_META), 0, 2);
+    expect_strides(ts_exp(y), 1, 3, 12);
+}
