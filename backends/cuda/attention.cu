@@ -2,10 +2,9 @@
  * @file attention.cu
  * Scaled dot-product attention and its gradients: what a call is, and which kernels serve it.
  *
- * Halves whose depths are multiples of 8 up to 256 go to tensor cores: on Hopper by wgmma,
- * where there is nothing but a window; else by mma. Few rows take kernels that split
- * the keys. Everything else, f32 and f64 among
- * it, goes to plain kernels.
+ * Depths that are multiples of 8 up to 256 go to tensor cores: halves on Hopper by wgmma, unless
+ * an option or the depth forbids it; else, like f32, by mma. Few rows of halves take kernels that
+ * split the keys. Everything else, f64 among it, goes to plain kernels.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention.cuh"
@@ -85,8 +84,8 @@ static ts_status end_result(const result &r)
 static bool takes_tensor_cores(const ts_attention &a, ts_dtype dtype)
 {
     int64_t most = a.depth > a.value_depth ? a.depth : a.value_depth;
-    return (dtype == TS_BF16 || dtype == TS_F16) && a.depth > 0 && a.value_depth > 0 &&
-           a.depth % 8 == 0 && a.value_depth % 8 == 0 && most <= 256;
+    return dtype != TS_F64 && a.depth > 0 && a.value_depth > 0 && a.depth % 8 == 0 &&
+           a.value_depth % 8 == 0 && most <= 256;
 }
 
 /** What is the same forward and backward; operands come later. */
@@ -136,12 +135,15 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
     c->dropout = a.dropout_p > 0;
     c->dropped = (uint32_t)ceil(a.dropout_p * 0x1p24);
     c->grow = a.dropout_p < 1 ? 1 / (1 - a.dropout_p) : 0;
+    c->grow_half = (float)c->grow;
     c->seed = a.rng.seed;
     c->offset = a.rng.offset;
     /* the maximum of raw scores is that of scaled ones only if the scale is a positive number */
-    c->rules =
-        c->mask_type != NO_MASK || c->dropout || c->softcap > 0 || !(a.scale > 0) || isinf(a.scale);
-    c->to_log2 = c->rules ? log2_e : (float)(a.scale * log2_e);
+    c->bent = c->mask_type > MASK_BOOL || c->softcap > 0 || !(a.scale > 0) || isinf(a.scale);
+    c->rules = c->bent || c->mask_type != NO_MASK || c->dropout;
+    c->raw_to_log2 = (float)(a.scale * log2_e);
+    c->by_scale = (float)(1 / a.scale);
+    c->to_log2 = c->bent ? log2_e : c->raw_to_log2;
     return TS_OK;
 }
 
@@ -159,27 +161,36 @@ static int allowed_path()
     return is - 1;
 }
 
-/** The best path, and why not a better one. */
+/** Whether rows or keys of a mask are too far apart for numbers of 32 bits. */
+static bool far_apart(const int64_t steps[4])
+{
+    return llabs(steps[2]) > INT32_MAX || llabs(steps[3]) > INT32_MAX;
+}
+
+/** The best path, and why not a better one; Hopper's kernels take depths up to `deepest`. */
 static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
-                     const ts_cuda_device *device, const char **why)
+                     const ts_cuda_device *device, int deepest, const char **why)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth, most = allowed_path();
-    *why = most == PLAIN                               ? "TS_CUDA_ATTENTION"
-           : dtype != TS_BF16 && dtype != TS_F16       ? "not bf16 or f16"
-           : !takes_tensor_cores(a, dtype)             ? "a depth is no multiple of 8 up to 256"
-                                                       : nullptr;
+    *why = most == PLAIN                   ? "TS_CUDA_ATTENTION"
+           : dtype == TS_F64               ? "f64"
+           : !takes_tensor_cores(a, dtype) ? "a depth is no multiple of 8 up to 256"
+                                           : nullptr;
     if (*why)
         return PLAIN;
-    *why = most == MMA        ? "TS_CUDA_ATTENTION"
-           : !device->hopper   ? "not a Hopper GPU, or no code for one"
-           : depth > 128      ? "a depth above 128"
-           : c.q_starts       ? "packed sequences"
-           : c.mask           ? "a mask"
-           : c.dropout        ? "dropout"
-           : c.softcap > 0    ? "a softcap"
-           : c.rules          ? "a scale that is not a positive number"
-           : !c.keys          ? "no keys"
-                              : nullptr;
+    *why = most == MMA                            ? "TS_CUDA_ATTENTION"
+           : dtype == TS_F32                      ? "f32"
+           : !device->hopper                      ? "not a Hopper GPU, or no code for one"
+           : depth > deepest                      ? "a depth above 128"
+           : c.q_starts                           ? "packed sequences"
+           : c.softcap > 0                        ? "a softcap"
+           : !(a.scale > 0) || isinf(a.scale)     ? "a scale that is not a positive number"
+           : c.mask_type > MASK_BOOL && c.dropout ? "dropout beside a mask that adds"
+           : c.mask_type > MASK_BOOL && (a.scale < 0x1p-20 || a.scale > 8)
+               ? "a mask that adds, and a scale that is not between 2^-20 and 8"
+           : c.mask_type > MASK_BOOL && far_apart(c.mask_steps) ? "a mask with steps beyond 2^31"
+           : !c.keys                                            ? "no keys"
+                                                                : nullptr;
     return *why ? MMA : WGMMA;
 }
 
@@ -187,11 +198,32 @@ static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dt
 static int best_forward_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
                              const ts_cuda_device *device, const char **why)
 {
-    int path = best_path(c, a, dtype, device, why);
-    if (path == PLAIN || allowed_path() < WGMMA || !attention_splits(c))
+    int path = best_path(c, a, dtype, device, 256, why);
+    if (path == MMA && !attention_mma_holds(c, false)) {
+        *why = "too little shared memory for the depth";
+        return PLAIN;
+    }
+    if (path == PLAIN || dtype == TS_F32 || allowed_path() < WGMMA || !attention_splits(c))
         return path;
     *why = nullptr;
     return SPLIT;
+}
+
+/** best_path(), or plain kernels where a block lacks shared memory. */
+static int best_backward_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
+                              const ts_cuda_device *device, const char **why)
+{
+    int path = best_path(c, a, dtype, device, 128, why);
+    if (path != MMA || attention_mma_holds(c, true))
+        return path;
+    *why = "too little shared memory for the depth";
+    return PLAIN;
+}
+
+/** Elements of which the steps of operands are multiples: those of 16 bytes. */
+static int grain_of(int path, ts_dtype dtype)
+{
+    return path == PLAIN ? 1 : dtype == TS_F32 ? 4 : 8;
 }
 
 /** Tells those who listen which kernels serve a call. */
@@ -225,13 +257,26 @@ static bool takes_one_pass(const attention_call &c, int path)
     return path == WGMMA && !ts_deterministic() && c.dq.data && (c.dk.data || c.dv.data);
 }
 
+/** Bytes that runs of tiles leave in either pass of the mma kernels. */
+static int64_t part_bytes(const attention_call &c, int path)
+{
+    if (path != MMA)
+        return 0;
+    int64_t keys = c.dk.data || c.dv.data ? attention_mma_part_bytes(c, true) : 0,
+            queries = c.dq.data ? attention_mma_part_bytes(c, false) : 0;
+    return keys > queries ? keys : queries;
+}
+
 template <class T> static cudaError_t run_backward(attention_call c, int path, cudaStream_t stream)
 {
     cudaError_t e = attention_pairs<T>(c, stream);
     for (int keys = 1; keys >= 0 && e == cudaSuccess; keys--) {
         if (keys ? !c.dk.data && !c.dv.data : !c.dq.data || c.sums)
             continue;
-        e = path == WGMMA ? attention_wgmma_backward<T>(c, keys, stream) : cudaErrorNotSupported;
+        e = cudaErrorNotSupported;
+        if constexpr (sizeof(T) == 2)
+            if (path == WGMMA)
+                e = attention_wgmma_backward<T>(c, keys, stream);
         if (e == cudaErrorNotSupported) {
             c.sums = nullptr;
             e = attention_mma_backward<T>(c, keys, stream);
@@ -252,7 +297,7 @@ static ts_status forward(ts_frame *f)
         return ts_error_code();
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
     const char *why;
-    int path = best_forward_path(c, a, dtype, device, &why), grain = path == PLAIN ? 1 : 8;
+    int path = best_forward_path(c, a, dtype, device, &why), grain = grain_of(path, dtype);
     say_path(f, path, why);
     const int64_t *sizes = ts_sizes(a.query);
     /* no rows; without columns they have an lse all the same */
@@ -282,6 +327,8 @@ static ts_status forward(ts_frame *f)
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_forward<double>(c, on.stream)
                                    : attention_plain_forward<float>(c, on.stream);
+        if (dtype == TS_F32)
+            return attention_mma_forward<float>(c, on.stream);
         return dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream)
                                 : run_forward<f16>(c, path, on.stream);
     });
@@ -307,7 +354,7 @@ static ts_status backward(ts_frame *f)
         return ts_error_code();
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
     const char *why;
-    int path = best_path(c, a, dtype, device, &why), grain = path == PLAIN ? 1 : 8;
+    int path = best_backward_path(c, a, dtype, device, &why), grain = grain_of(path, dtype);
     say_path(f, path, why);
 
     result grads[3];
@@ -331,21 +378,24 @@ static ts_status backward(ts_frame *f)
     /* kernels on Hopper copy pairs of whole tiles of rows */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
     int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows,
-            pairs = rows * (dtype == TS_F64 ? 16 : 8),
+            pairs = (rows * (dtype == TS_F64 ? 16 : 8) + 15) / 16 * 16,
             sums = takes_one_pass(c, path)
                        ? rows * attention_sum_columns(c) * (int64_t)sizeof(float)
                        : 0,
-            bytes = pairs + sums + (path == WGMMA ? (int64_t)sizeof *c.taken : 0);
+            taken = path == WGMMA ? 16 : 0, parts = part_bytes(c, path),
+            bytes = pairs + sums + taken + parts;
     if (bytes && !(c.pairs = ts_scratch_take(where, bytes)))
         return ts_error_code();
     c.sums = sums ? (float *)((char *)c.pairs + pairs) : nullptr;
-    c.taken = path == WGMMA ? (unsigned *)((char *)c.pairs + pairs + sums) : nullptr;
+    c.taken = taken ? (unsigned *)((char *)c.pairs + pairs + sums) : nullptr;
+    c.parts = parts ? (float *)((char *)c.pairs + pairs + sums + taken) : nullptr;
     ts_status status = on_device(f, [&](const call &on) {
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_backward<double>(c, on.stream)
                                    : attention_plain_backward<float>(c, on.stream);
-        return dtype == TS_BF16 ? run_backward<bf16>(c, path, on.stream)
-                                : run_backward<f16>(c, path, on.stream);
+        return dtype == TS_F32    ? run_backward<float>(c, path, on.stream)
+               : dtype == TS_BF16 ? run_backward<bf16>(c, path, on.stream)
+                                  : run_backward<f16>(c, path, on.stream);
     });
     if (c.pairs)
         ts_scratch_give(where, c.pairs, bytes);

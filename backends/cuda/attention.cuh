@@ -39,13 +39,15 @@ struct attention_call {
                           from attention_pairs_kernel() or its like */
     int64_t pair_rows; /* rows of a head there */
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
-    float *parts;      /* forward of few rows: what each run of keys gives */
-    int splits;        /* runs of keys there */
+    float *parts; /* what each run of keys or rows gives: forward of few rows, backward by mma */
+    int splits;   /* runs there */
     bool early;        /* sm_90 and later: a kernel may begin before the one in front has ended */
     unsigned *taken;   /* on Hopper: room for a count of rows or keys that blocks have taken */
     double scale;      /* of the scores */
     float to_log2;     /* what makes a power of two of a raw score,
                           or of one that rules have worked on */
+    float raw_to_log2; /* of a raw score in any case */
+    float by_scale;    /* 1 / scale */
     int batches, heads, share; /* share: heads of queries to one of keys */
     int rows, keys, depth, value_depth;
     int processors;  /* of the device */
@@ -56,15 +58,16 @@ struct attention_call {
     const int *q_starts, *k_starts;
     int64_t q_starts_step, k_starts_step;
     int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */
-    /* rules: what the plain kernels on tensor cores do not know */
-    bool rules;
+    bool rules;    /* a mask, dropout, a softcap, or a scale that is no positive number */
+    bool bent;     /* among them some that make more than a factor of a raw score */
     float softcap; /* 0: none */
     int mask_type;
     const void *mask;
     int64_t mask_steps[4];
     bool dropout;
     uint32_t dropped; /* of 2^24 */
-    double grow;      /* 1 / (1 - p) */
+    double grow;      /* 1 / (1 - p), or 1 without dropout */
+    float grow_half;  /* the same for kernels of halves */
     uint64_t seed, offset;
 };
 
@@ -161,11 +164,10 @@ __device__ __forceinline__ double tanh_of(double x)
     return tanh(x);
 }
 
-/** What scale, softcap and mask make of a raw score; `slope` is the derivative by the scaled score.
- * own(i): element i of a mask of the query's dtype. */
-template <class A, class F>
-__device__ __forceinline__ A attention_score(const attention_call &c, A raw, int batch, int head,
-                                             int row, int key, A &slope, F &&own)
+/** What scale, softcap and a mask that adds `added` make of a raw score; `slope` is the derivative
+ * by the scaled score. */
+template <class A>
+__device__ __forceinline__ A attention_score(const attention_call &c, A raw, A added, A &slope)
 {
     A x = raw * (A)c.scale;
     slope = 1;
@@ -174,15 +176,24 @@ __device__ __forceinline__ A attention_score(const attention_call &c, A raw, int
         x = (A)c.softcap * t;
         slope = 1 - t * t;
     }
-    if (c.mask_type != NO_MASK) {
-        int64_t at = batch * c.mask_steps[0] + head * c.mask_steps[1] + row * c.mask_steps[2] +
-                     key * c.mask_steps[3];
-        if (c.mask_type == MASK_BOOL)
-            return ((const uint8_t *)c.mask)[at] ? x : (A)-INFINITY;
-        A added = c.mask_type == MASK_OWN ? own(at) : (A)((const float *)c.mask)[at];
-        return added == (A)-INFINITY ? added : x + added;
-    }
-    return x;
+    if (added == (A)-INFINITY)
+        return added;
+    /* the lowest numbers would overflow as powers of two, and a row of nothing else has weights */
+    x += added;
+    return x < (A)-2e38 ? (A)-2e38 : x;
+}
+
+/** What the mask adds to the score of a pair; own(i): element i of a mask of the query's dtype. */
+template <class A, class F>
+__device__ __forceinline__ A attention_added(const attention_call &c, int batch, int head, int row,
+                                             int key, F &&own)
+{
+    int64_t at = batch * c.mask_steps[0] + head * c.mask_steps[1] + row * c.mask_steps[2] +
+                 key * c.mask_steps[3];
+    return c.mask_type == NO_MASK     ? 0
+           : c.mask_type == MASK_BOOL ? ((const uint8_t *)c.mask)[at] ? 0 : (A)-INFINITY
+           : c.mask_type == MASK_OWN  ? own(at)
+                                      : (A)((const float *)c.mask)[at];
 }
 
 /** What dropout multiplies a pair's weight by. */
@@ -198,11 +209,18 @@ __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, 
 
 /* ---------------------------------------------------------------------------- launches ---- */
 
-/* T: bf16 or f16. cudaErrorNotSupported: not on this device, or not these operands. */
+/* T: bf16 or f16, for the first three also float. cudaErrorNotSupported: not on this device, or not
+ * these operands. */
 template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStream_t stream);
 template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream);
+/** Whether a block of the forward or backward kernels finds enough shared memory. */
+bool attention_mma_holds(const attention_call &c, bool backward);
+/** Into how many runs of tiles each pass of the backward kernels is cut, by the shape alone, and
+ * the bytes of c.parts that they need. */
+int attention_mma_runs(const attention_call &c, bool keys);
+int64_t attention_mma_part_bytes(const attention_call &c, bool keys);
 template <class T>
 cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>

@@ -11,15 +11,44 @@
 #ifndef TS_CUDA_ATTENTION_MMA_CUH
 #define TS_CUDA_ATTENTION_MMA_CUH
 
-#include "backends/cuda/attention.cuh"
+#include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/mma.cuh"
 
 namespace ts {
 
-/** s[m][n] = the products of rows 16 m of a and rows 8 n of b, over DEPTH columns. */
+/** A tile of DEPTH columns of T. */
+template <class T, int DEPTH> using attention_tile = mma_tile<DEPTH * (int)sizeof(T) / 2>;
+
+/** products() of f32, added to s. */
+template <int DEPTH, int TALL, int TILES>
+__device__ __forceinline__ void products_f32(float (&s)[TALL][TILES][4],
+                                             attention_tile<float, DEPTH> a,
+                                             attention_tile<float, DEPTH> b, int depth)
+{
+#pragma unroll
+    for (int k = 0; k < DEPTH / 8; k++) {
+        if (k / 4 * 32 >= depth)
+            continue;
+#pragma unroll
+        for (int m = 0; m < TALL; m++) {
+            uint32_t x[4], y[4];
+            a.left(x, 16 * m, k);
+            const split_f32 left[4] = {split_f32(x[0]), split_f32(x[1]), split_f32(x[2]),
+                                       split_f32(x[3])};
+#pragma unroll
+            for (int n = 0; n < TILES / 2; n++) {
+                b.right(y, 16 * n, k);
+                mma_f32(s[m][2 * n], left, split_f32(y[0]), split_f32(y[1]));
+                mma_f32(s[m][2 * n + 1], left, split_f32(y[2]), split_f32(y[3]));
+            }
+        }
+    }
+}
+/** s[m][n] = the products of rows 16 m of a and rows 8 n of b, over `depth` of DEPTH columns,
+ * rounded up to 32. */
 template <class T, int DEPTH, int TALL, int WIDE>
-__device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], mma_tile<DEPTH> a,
-                                         mma_tile<DEPTH> b)
+__device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], attention_tile<T, DEPTH> a,
+                                         attention_tile<T, DEPTH> b, int depth)
 {
 #pragma unroll
     for (int m = 0; m < TALL; m++)
@@ -28,43 +57,52 @@ __device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], mma_tile
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 s[m][n][e] = 0;
+    if constexpr (sizeof(T) == 4) {
+        products_f32<DEPTH>(s, a, b, depth);
+    } else {
 #pragma unroll
-    for (int k = 0; k < DEPTH / 16; k++) {
-        uint32_t left[TALL][4], right[4];
+        for (int k = 0; k < DEPTH / 16; k++) {
+            if (k / 2 * 32 >= depth)
+                continue;
+            uint32_t left[TALL][4], right[4];
 #pragma unroll
-        for (int m = 0; m < TALL; m++)
-            a.left(left[m], 16 * m, k);
+            for (int m = 0; m < TALL; m++)
+                a.left(left[m], 16 * m, k);
 #pragma unroll
-        for (int n = 0; n < WIDE / 16; n++) {
-            b.right(right, 16 * n, k);
+            for (int n = 0; n < WIDE / 16; n++) {
+                b.right(right, 16 * n, k);
 #pragma unroll
-            for (int m = 0; m < TALL; m++) {
-                mma<T>(s[m][2 * n], left[m], right[0], right[1]);
-                mma<T>(s[m][2 * n + 1], left[m], right[2], right[3]);
+                for (int m = 0; m < TALL; m++) {
+                    mma<T>(s[m][2 * n], left[m], right[0], right[1]);
+                    mma<T>(s[m][2 * n + 1], left[m], right[2], right[3]);
+                }
             }
         }
     }
 }
 
-/** sum[m] += p[m], rounded to T, times columns 16 first to 16 (first + COLUMNS / 16)
- * of the WIDE rows of b. */
-template <class T, int DEPTH, int COLUMNS, int TALL, int WIDE>
-__device__ __forceinline__ void accumulate(float (&sum)[TALL][COLUMNS / 8][4],
-                                           const float (&p)[TALL][WIDE / 8][4], mma_tile<DEPTH> b,
-                                           int first = 0)
+/**
+ * sum[m] += p[m] times the WIDE rows of b, as far as these have `depth` columns, rounded up to 32.
+ * operand(left, m, k) sets columns 16 k of p[m] as a left operand. PARTS warps take every PARTS-th
+ * run of 32 columns; this is `part` of them.
+ */
+template <class T, int DEPTH, int TALL, int WIDE, int PARTS = 1, class F>
+__device__ __forceinline__ void accumulate_operand(float (&sum)[TALL][DEPTH / PARTS / 8][4],
+                                                   F &&operand, attention_tile<T, DEPTH> b,
+                                                   int depth, int part = 0)
 {
 #pragma unroll
     for (int k = 0; k < WIDE / 16; k++) {
         uint32_t left[TALL][4], right[4];
 #pragma unroll
         for (int m = 0; m < TALL; m++)
+            operand(left[m], m, k);
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                left[m][i] =
-                    pack2<T>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
-#pragma unroll
-        for (int n = 0; n < COLUMNS / 16; n++) {
-            b.right_transposed(right, 16 * k, first + n);
+        for (int n = 0; n < DEPTH / PARTS / 16; n++) {
+            int run = n / 2 * PARTS + part;
+            if (run * 32 >= depth)
+                continue;
+            b.right_transposed(right, 16 * k, run * 2 + n % 2);
 #pragma unroll
             for (int m = 0; m < TALL; m++) {
                 mma<T>(sum[m][2 * n], left[m], right[0], right[1]);
@@ -74,43 +112,111 @@ __device__ __forceinline__ void accumulate(float (&sum)[TALL][COLUMNS / 8][4],
     }
 }
 
-/** Rounds a warp's 16 x COLUMNS accumulators into rows row to row + 15 of a tile,
- * from column 16 first on. */
-template <class T, int DEPTH, int COLUMNS>
-__device__ __forceinline__ void put(mma_tile<DEPTH> tile, int row, int first,
-                                    const float (&x)[COLUMNS / 8][4], float low, float high)
+/** accumulate() of f32. */
+template <int DEPTH, int TALL, int TILES>
+__device__ __forceinline__ void accumulate_f32(float (&sum)[TALL][DEPTH / 8][4],
+                                               const float (&p)[TALL][TILES][4],
+                                               attention_tile<float, DEPTH> b, int depth)
 {
+    /* of eight rows of b a lane has 2 quad and 2 quad + 1: where p has them */
     int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < COLUMNS / 8; n++) {
-        uint32_t at = tile.at(row + lane / 4, 2 * first + n) + lane % 4 * 4;
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at),
-                     "r"(pack2<T>(x[n][0] * low, x[n][1] * low))
-                     : "memory");
-        at = tile.at(row + lane / 4 + 8, 2 * first + n) + lane % 4 * 4;
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at),
-                     "r"(pack2<T>(x[n][2] * high, x[n][3] * high))
-                     : "memory");
+    for (int k = 0; k < TILES; k++)
+#pragma unroll
+        for (int m = 0; m < TALL; m++) {
+            auto of = [&](int e) {
+                return split_f32(__builtin_bit_cast(uint32_t, p[m][k][e]));
+            };
+            const split_f32 left[4] = {of(0), of(2), of(1), of(3)};
+#pragma unroll
+            for (int n = 0; n < DEPTH / 8; n++) {
+                if (n / 4 * 32 >= depth)
+                    continue;
+                uint32_t x[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    asm volatile("ld.shared.b32 %0, [%1];"
+                                 : "=r"(x[i])
+                                 : "r"(b.at(8 * k + lane % 4 * 2 + i, 2 * n + lane / 16) +
+                                       lane / 4 % 4 * 4)
+                                 : "memory");
+                mma_f32(sum[m][n], left, split_f32(x[0]), split_f32(x[1]));
+            }
+        }
+}
+/** The same of p in registers, rounded to T. */
+template <class T, int DEPTH, int TALL, int WIDE>
+__device__ __forceinline__ void accumulate(float (&sum)[TALL][DEPTH / 8][4],
+                                           const float (&p)[TALL][WIDE / 8][4],
+                                           attention_tile<T, DEPTH> b, int depth)
+{
+    if constexpr (sizeof(T) == 4) {
+        accumulate_f32<DEPTH>(sum, p, b, depth);
+    } else {
+        auto operand = [&](uint32_t(&left)[4], int m, int k) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                left[i] =
+                    pack2<T>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
+        };
+        accumulate_operand<T, DEPTH, TALL, WIDE>(sum, operand, b, depth);
+    }
+}
+
+/** Rounds a warp's 16 x COLUMNS accumulators into rows row to row + 15 of a tile,
+ * as runs of 32 columns of which `parts` warps have every `parts`-th, this one from run `part`
+ * on. */
+template <class T, int DEPTH, int COLUMNS>
+__device__ __forceinline__ void put(attention_tile<T, DEPTH> tile, int row,
+                                    const float (&x)[COLUMNS / 8][4], float low, float high,
+                                    int parts = 1, int part = 0)
+{
+    int lane = threadIdx.x % 32;
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float factor = half ? high : low;
+                asm volatile(
+                    "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
+                        tile.at(row + lane / 4 + 8 * half, 2 * n + lane % 4 / 2) + lane % 2 * 8),
+                    "f"(x[n][2 * half] * factor), "f"(x[n][2 * half + 1] * factor)
+                    : "memory");
+            }
+    } else {
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; n++) {
+            int chunk = (n / 4 * parts + part) * 4 + n % 4;
+            uint32_t at = tile.at(row + lane / 4, chunk) + lane % 4 * 4;
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(at),
+                         "r"(pack2<T>(x[n][0] * low, x[n][1] * low))
+                         : "memory");
+            at = tile.at(row + lane / 4 + 8, chunk) + lane % 4 * 4;
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(at),
+                         "r"(pack2<T>(x[n][2] * high, x[n][3] * high))
+                         : "memory");
+        }
     }
 }
 
 /** Writes ROWS rows of a tile, from row `row` on, as far as there are `rows` and `columns` of them;
  * THREADS threads, of which this is `thread`. */
-template <int ROWS, int THREADS, class T, int DEPTH>
-__device__ __forceinline__ void write_rows(mma_tile<DEPTH> tile, int row, T *to, int64_t step,
+template <int ROWS, int THREADS, class T, int HALVES>
+__device__ __forceinline__ void write_rows(mma_tile<HALVES> tile, int row, T *to, int64_t step,
                                            int rows, int columns, int thread)
 {
-    constexpr int chunks = DEPTH / 8;
+    constexpr int chunks = HALVES / 8, wide = 16 / sizeof(T);
 #pragma unroll 1
     for (int index = thread; index < ROWS * chunks; index += THREADS) {
         int r = index / chunks, chunk = index % chunks;
-        if (r < rows && chunk * 8 < columns) {
+        if (r < rows && chunk * wide < columns) {
             uint4 x;
             asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                          : "r"(tile.at(row + r, chunk))
                          : "memory");
-            *(uint4 *)(to + r * step + chunk * 8) = x;
+            *(uint4 *)(to + r * step + chunk * wide) = x;
         }
     }
 }
@@ -122,24 +228,24 @@ template <class T> __device__ __forceinline__ auto own_mask(const attention_call
 }
 
 /** Sizes of a block. DEPTH: columns of the tiles, at least those of the operands. */
-template <int DEPTH_, bool RULES> struct attention_mma_shape {
+template <class T, int DEPTH_, bool RULES> struct attention_mma_shape {
     static constexpr int depth = DEPTH_, tall = depth > 128 || RULES ? 1 : 2,
                          wide = depth > 64 ? 32 : 64;
     static constexpr int rows = 64 * tall, threads = 128;
     /* that registers leave a multiprocessor room for */
-    static constexpr int blocks = depth == 128 && RULES ? 3 : 2;
-    static constexpr int bytes = (rows + 2 * wide) * depth * 2;
+    static constexpr int blocks = sizeof(T) == 4 && depth > 128 ? 1 : depth == 128 && RULES ? 3 : 2;
+    static constexpr int bytes = (rows + 2 * wide) * depth * (int)sizeof(T);
 };
 
 template <class T, int DEPTH, bool RULES>
-static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>::blocks)
+static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULES>::blocks)
     attention_mma_kernel(const __grid_constant__ attention_call c)
 {
-    using S = attention_mma_shape<DEPTH, RULES>;
+    using S = attention_mma_shape<T, DEPTH, RULES>;
     constexpr int TALL = S::tall, WIDE = S::wide;
     extern __shared__ __align__(128) char shared[];
-    mma_tile<DEPTH> q{shared_address(shared)}, k{q.base + S::rows * DEPTH * 2},
-        v{k.base + WIDE * DEPTH * 2};
+    attention_tile<T, DEPTH> q{shared_address(shared)},
+        k{q.base + S::rows * DEPTH * (int)sizeof(T)}, v{k.base + WIDE * DEPTH * (int)sizeof(T)};
 
     /* the last rows of a head come first: under a causal mask they are the longest */
     int blocks = (c.rows + S::rows - 1) / S::rows, head = (int)(blockIdx.x / blocks % c.heads),
@@ -153,6 +259,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
     const T *keys = c.k.of<const T>(batch, head / c.share, span.first_key),
             *values = c.v.of<const T>(batch, head / c.share, span.first_key);
     attention_range seen = keys_of_rows(span, first, first + rows);
+    attention_head rules{c, span, batch, head};
 
     float o[TALL][DEPTH / 8][4] = {}, top[TALL][2], sum[TALL][2] = {};
 #pragma unroll
@@ -175,8 +282,16 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
                                    c.value_depth);
         copies_commit();
 
+        attention_bits<WIDE / 8> kept = {}, shown = {};
+        if (RULES && c.dropout)
+            kept = attention_bits_of_rows<WIDE / 8>(
+                [&](int r, int key) { return rules.kept<WIDE / 4>(first + mine + r, from + key); });
+        if (RULES && c.mask_type == MASK_BOOL)
+            shown = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
+                return rules.shown<WIDE / 4>(first + mine + r, from + key);
+            });
         float s[TALL][WIDE / 8][4];
-        products<T, DEPTH, TALL, WIDE>(s, q.from(mine), k);
+        products<T, DEPTH, TALL, WIDE>(s, q.from(mine), k, c.depth);
         copies_wait<0>();
         __syncthreads();
         if (tile > last) {
@@ -197,11 +312,11 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
                         for (int e = 0; e < 2; e++) {
                             int key = from + n * 8 + lane % 4 * 2 + e;
                             float &x = s[m][n][2 * half + e], slope;
-                            if (!sees(span, row, key))
+                            if (RULES && c.bent)
+                                x = rules.score<T>(x, row, key, slope);
+                            if ((!whole && !sees(span, row, key)) ||
+                                (RULES && c.mask_type == MASK_BOOL && !shown.has(n, 2 * half + e)))
                                 x = -INFINITY;
-                            else if (RULES && c.rules)
-                                x = attention_score(c, x, batch, head, row, key, slope,
-                                                    own_mask<T>(c));
                         }
                 float before = top[m][half], now = before;
 #pragma unroll
@@ -211,13 +326,17 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
                 top[m][half] = now;
                 /* rows that have seen nothing yet */
-                float base = now == -INFINITY ? 0 : now * c.to_log2;
-                float shrink = exp2_fast(before * c.to_log2 - base), total = 0;
+                float base = now == -INFINITY ? 0 : RULES ? now : now * c.to_log2, total = 0;
+                /* of lowest numbers that a mask adds, the product alone would be rounded too far */
+                auto power = [&](float x) {
+                    return exp2_fast(RULES ? (x - base) * c.to_log2 : x * c.to_log2 - base);
+                };
+                float shrink = power(before);
 #pragma unroll
                 for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
-                        float p = exp2_fast(s[m][n][2 * half + e] * c.to_log2 - base);
+                        float p = power(s[m][n][2 * half + e]);
                         s[m][n][2 * half + e] = p;
                         total += p;
                     }
@@ -225,9 +344,8 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
 #pragma unroll
                     for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
-                        for (int e = 0; e < 2; e++)
-                            s[m][n][2 * half + e] *= attention_kept<float>(
-                                c, batch, head, row, from + n * 8 + lane % 4 * 2 + e);
+                        for (int e = 2 * half; e < 2 * half + 2; e++)
+                            s[m][n][e] = kept.has(n, e) ? s[m][n][e] : 0;
                 sum[m][half] = sum[m][half] * shrink + total;
 #pragma unroll
                 for (int n = 0; n < DEPTH / 8; n++) {
@@ -235,7 +353,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
                     o[m][n][2 * half + 1] *= shrink;
                 }
             }
-        accumulate<T, DEPTH, DEPTH, TALL, WIDE>(o, s, v);
+        accumulate<T, DEPTH, TALL, WIDE>(o, s, v, c.value_depth);
     }
 
     float inverse[TALL][2];
@@ -246,7 +364,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
             float total = sum[m][half];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            inverse[m][half] = total == 0 ? 0 : 1 / total;
+            inverse[m][half] = total == 0 ? 0 : (RULES ? c.grow_half : 1) / total;
             int row = mine + 16 * m + lane / 4 + 8 * half;
             if (c.lse && lane % 4 == 0 && row < rows)
                 ((float *)c.lse)[statistic_of(c, span, head, first + row)] =
@@ -257,7 +375,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<DEPTH, RULES>:
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < TALL; m++)
-        put<T, DEPTH, DEPTH>(q, mine + 16 * m, 0, o[m], inverse[m][0], inverse[m][1]);
+        put<T, DEPTH, DEPTH>(q, mine + 16 * m, o[m], inverse[m][0], inverse[m][1]);
     __syncwarp();
     write_rows<16 * TALL, 32>(q, mine, c.out.of<T>(batch, head, span.first_row + first + mine),
                               c.out.row, rows - mine, c.value_depth, lane);

@@ -7,7 +7,10 @@
  * A block holds a pair of tiles: (q, g) in the pass over queries, (k, v) in the one over keys.
  * The other pair passes by. In either pass s = (first of the pair held) (first of the pair
  * passing)T and dp is the same of the seconds, so that what a warp computes is at once the left
- * operand of the products it adds up, and nothing but the operands goes through shared memory.
+ * operand of the products it adds up. Beyond 128 columns two warps share 16 rows: each works out
+ * half of p and ds, which meet in shared memory, and adds up half of the columns.
+ * Where there are too few blocks, several share the tiles that pass, and a second kernel adds up
+ * what they leave.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_BACKWARD_CUH
@@ -17,40 +20,62 @@
 
 namespace ts {
 
-/** Sizes of a block. SPLIT warps share 16 rows, each adding up its part of the columns. */
-template <int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
-    static constexpr int depth = DEPTH_, split = depth > 128 ? 2 : 1;
-    static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / split,
-                         wide = depth > 128 || (KEYS && depth > 64) ? 32 : 64;
-    static constexpr int stages = depth > 128 ? 1 : 2;
-    static constexpr int pair = wide * depth * 2 * 2;
-    static constexpr int bytes =
-        rows * depth * 2 * 2 + stages * (pair + wide * (int)sizeof(float2));
+/** Sizes of a block. PARTS warps share 16 rows. */
+template <class T, int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
+    static constexpr int depth = DEPTH_, parts = depth > 128 ? 2 : 1;
+    static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / parts,
+                         wide = (KEYS && depth == 128) || sizeof(T) == 4 ? 32 : 64,
+                         own = wide / parts;
+    static constexpr int held = rows * depth * (int)sizeof(T), tile = wide * depth * (int)sizeof(T),
+                         pair = 2 * tile, slab = parts > 1 ? rows * wide * 2 : 0;
+    static constexpr int bytes(int stages)
+    {
+        return 2 * held + (KEYS ? 2 : 1) * slab + stages * (pair + wide * (int)sizeof(float2));
+    }
 };
+
+/** Tiles of queries that pass by keys, of all heads that share these, or tiles of keys by queries,
+ * if all rows see all keys. */
+inline int64_t attention_mma_passing(const attention_call &c, bool keys, int wide)
+{
+    int64_t tiles = ((keys ? c.rows : c.keys) + wide - 1) / wide;
+    return keys ? tiles * c.share : tiles;
+}
+
+/** Where a block leaves the f32 sums of a row of dk and dv, or of dq, for the second kernel. */
+__device__ __forceinline__ float *attention_part(const attention_call &c, bool keys, int run,
+                                                 int batch, int head, int row)
+{
+    int64_t heads = keys ? c.heads / c.share : c.heads, length = keys ? c.keys : c.rows;
+    return c.parts + (((run * (int64_t)c.batches + batch) * heads + head) * length + row) *
+                         (keys ? c.depth + c.value_depth : c.depth);
+}
 
 template <class T, int DEPTH, bool KEYS, bool RULES>
 static __global__ void __launch_bounds__(256, 1)
-    attention_mma_backward_kernel(const __grid_constant__ attention_call c)
+    attention_mma_backward_kernel(const __grid_constant__ attention_call c, int stages)
 {
-    using S = attention_mma_backward_shape<DEPTH, KEYS>;
-    constexpr int WIDE = S::wide, COLUMNS = DEPTH / S::split;
+    using S = attention_mma_backward_shape<T, DEPTH, KEYS>;
+    constexpr int WIDE = S::wide, OWN = S::own, COLUMNS = DEPTH / S::parts;
     extern __shared__ __align__(128) char shared[];
-    mma_tile<DEPTH> held1{shared_address(shared)}, held2{held1.base + S::rows * DEPTH * 2};
-    uint32_t passing = held2.base + S::rows * DEPTH * 2;
-    float2 *pairs = (float2 *)(shared + S::rows * DEPTH * 4 + S::stages * S::pair);
+    using tile = attention_tile<T, DEPTH>;
+    tile held1{shared_address(shared)}, held2{held1.base + S::held};
+    mma_tile<64> ds_slab{held2.base + S::held}, p_slab{ds_slab.base + S::slab};
+    uint32_t passing = p_slab.base + (KEYS ? S::slab : 0);
+    float2 *pairs = (float2 *)(shared + (passing - held1.base) + stages * S::pair);
 
     /* the longest first: under a causal mask the first keys and the last rows */
     int most = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads,
         blocks = (most + S::rows - 1) / S::rows;
-    int head = (int)(blockIdx.x / blocks % heads), batch = (int)(blockIdx.x / blocks / heads),
-        block = (int)(blockIdx.x % blocks);
+    int run = (int)(blockIdx.x % c.splits), index = (int)(blockIdx.x / c.splits);
+    int head = index / blocks % heads, batch = index / blocks / heads, block = index % blocks;
     attention_span span = span_of(c, batch);
     int first = (KEYS ? block : blocks - 1 - block) * S::rows,
         held = min(S::rows, (KEYS ? span.keys : span.rows) - first);
     if (held <= 0)
         return;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / S::split * 16,
-        part = warp % S::split * (COLUMNS / 16);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / S::parts * 16,
+        part = warp % S::parts;
 
     const attention_operand &own1 = KEYS ? c.k : c.q, &own2 = KEYS ? c.v : c.g,
                             &other1 = KEYS ? c.q : c.k, &other2 = KEYS ? c.g : c.v;
@@ -60,14 +85,15 @@ static __global__ void __launch_bounds__(256, 1)
         tiles = seen.end > seen.first ? (seen.end - 1) / WIDE + 1 - begin : 0;
     int first_head = KEYS ? head * c.share : head,
         total = KEYS ? tiles * c.share : tiles; /* tiles that pass, head by head */
-    int limit = KEYS ? span.rows : span.keys;
+    int limit = KEYS ? span.rows : span.keys, start = (int)((int64_t)total * run / c.splits),
+        end = (int)((int64_t)total * (run + 1) / c.splits);
     int64_t own_start = (KEYS ? span.first_key : span.first_row) + first,
             other_start = KEYS ? span.first_row : span.first_key;
 
     auto fetch = [&](int i) {
-        int stage = i % S::stages, from = (begin + i % tiles) * WIDE,
+        int stage = i % stages, from = (begin + i % tiles) * WIDE,
             h = KEYS ? first_head + i / tiles : head / c.share;
-        mma_tile<DEPTH> to1{passing + stage * S::pair}, to2{to1.base + WIDE * DEPTH * 2};
+        tile to1{passing + stage * S::pair}, to2{to1.base + S::tile};
         to1.template load<WIDE, 256>(other1.of<const T>(batch, h, other_start + from), other1.row,
                                      limit - from, c.depth);
         to2.template load<WIDE, 256>(other2.of<const T>(batch, h, other_start + from), other2.row,
@@ -79,18 +105,17 @@ static __global__ void __launch_bounds__(256, 1)
                 row < span.rows ? ((const float2 *)c.pairs)[pair_of(c, span, batch, h, row)]
                                 : float2{INFINITY, 0};
         }
+        copies_commit();
     };
 
     float sum1[1][COLUMNS / 8][4] = {}, sum2[1][KEYS ? COLUMNS / 8 : 1][4] = {};
     float2 own_pairs[2] = {};
-    if (total) {
+    if (start < end) {
         held1.template load<S::rows, 256>(own1.of<const T>(batch, head, own_start), own1.row, held,
                                           c.depth);
         held2.template load<S::rows, 256>(own2.of<const T>(batch, head, own_start), own2.row, held,
                                           c.value_depth);
-        if (S::stages > 1)
-            fetch(0);
-        copies_commit();
+        fetch(start);
         if (!KEYS)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -101,60 +126,111 @@ static __global__ void __launch_bounds__(256, 1)
                         : float2{INFINITY, 0};
             }
     }
-    for (int i = 0; i < total; i++) {
-        int stage = i % S::stages, from = (begin + i % tiles) * WIDE;
-        if (S::stages == 1) {
-            __syncthreads();
-            fetch(i);
-            copies_commit();
-        }
+    for (int i = start; i < end; i++) {
+        int stage = i % stages, from = (begin + i % tiles) * WIDE + part * OWN;
+        attention_head rules{c, span, batch, KEYS ? first_head + i / tiles : head};
+        attention_bits<OWN / 8> kept = {}, shown = {};
+        auto bits_of = [&](auto &&of_keys, auto &&of_rows) {
+            if constexpr (KEYS)
+                return attention_bits_of_keys<OWN / 8>(
+                    [&](int r) { return of_keys(from + r, first + mine); });
+            else
+                return attention_bits_of_rows<OWN / 8>(
+                    [&](int r, int key) { return of_rows(first + mine + r, from + key); });
+        };
+        if (RULES && c.dropout)
+            kept = bits_of([&](int row, int key) { return rules.kept<16>(row, key); },
+                           [&](int row, int key) { return rules.kept<OWN / 4>(row, key); });
+        if (RULES && c.mask_type == MASK_BOOL)
+            shown = bits_of([&](int row, int key) { return rules.shown<16>(row, key); },
+                            [&](int row, int key) { return rules.shown<OWN / 4>(row, key); });
         copies_wait<0>();
         __syncthreads();
-        if (S::stages > 1 && i + 1 < total) {
+        if (stages > 1 && i + 1 < end)
             fetch(i + 1);
-            copies_commit();
-        }
-        mma_tile<DEPTH> passing1{passing + stage * S::pair},
-            passing2{passing1.base + WIDE * DEPTH * 2};
+        tile passing1{passing + stage * S::pair}, passing2{passing1.base + S::tile};
 
-        float s[1][WIDE / 8][4], dp[1][WIDE / 8][4];
-        products<T, DEPTH, 1, WIDE>(s, held1.from(mine), passing1);
-        products<T, DEPTH, 1, WIDE>(dp, held2.from(mine), passing2);
-        bool whole = KEYS ? sees_all(span, from, from + WIDE, first, first + held)
-                          : sees_all(span, first, first + held, from, from + WIDE);
+        float s[1][OWN / 8][4], dp[1][OWN / 8][4];
+        products<T, DEPTH, 1, OWN>(s, held1.from(mine), passing1.from(part * OWN), c.depth);
+        products<T, DEPTH, 1, OWN>(dp, held2.from(mine), passing2.from(part * OWN), c.value_depth);
+        bool whole = KEYS ? sees_all(span, from, from + OWN, first, first + held)
+                          : sees_all(span, first, first + held, from, from + OWN);
 #pragma unroll
-        for (int n = 0; n < WIDE / 8; n++)
+        for (int n = 0; n < OWN / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int own = first + mine + lane / 4 + e / 2 * 8, place = n * 8 + lane % 4 * 2 + e % 2,
                     other = from + place;
-                float2 pair = KEYS ? pairs[stage * WIDE + place] : own_pairs[e / 2];
+                float2 pair = KEYS ? pairs[stage * WIDE + part * OWN + place] : own_pairs[e / 2];
                 int row = KEYS ? other : own, key = KEYS ? own : other;
-                /* rows and keys past the end, which a whole tile may have,
-                 * have no place in a mask */
-                bool visible = (whole && !(RULES && c.rules)) || sees(span, row, key);
-                float x = s[0][n][e], slope = 1, kept = 1;
-                if (RULES && c.rules && visible) {
-                    int h = KEYS ? first_head + i / tiles : head;
-                    x = attention_score(c, x, batch, h, row, key, slope, own_mask<T>(c));
-                    if (c.dropout)
-                        kept = attention_kept<float>(c, batch, h, row, key);
+                /* rows and keys past the end, which a whole tile may have, are never written */
+                bool visible = whole || sees(span, row, key);
+                if (RULES && c.mask_type == MASK_BOOL)
+                    visible = visible && shown.has(n, e);
+                float x = s[0][n][e], slope = 1;
+                if (RULES && c.bent)
+                    x = rules.score<T>(x, row, key, slope);
+                float power = x * c.to_log2 - pair.x, change = dp[0][n][e];
+                if (RULES && c.bent) /* lowest numbers that a mask adds are rounded too far */
+                    power = power > 0 ? 0 : power;
+                float p = visible ? exp2_fast(power) : 0;
+                s[0][n][e] = p;
+                if (RULES && c.dropout) {
+                    s[0][n][e] = kept.has(n, e) ? p : 0;
+                    change = kept.has(n, e) ? change * c.grow_half : 0;
                 }
-                float p = visible ? exp2_fast(x * c.to_log2 - pair.x) : 0;
-                s[0][n][e] = RULES ? p * kept : p;
-                dp[0][n][e] =
-                    RULES ? p * (dp[0][n][e] * kept - pair.y) * slope : p * (dp[0][n][e] - pair.y);
+                dp[0][n][e] = RULES ? p * (change - pair.y) * slope : p * (change - pair.y);
             }
-        if constexpr (KEYS)
-            accumulate<T, DEPTH, COLUMNS, 1, WIDE>(sum2, s, passing2, part);
-        accumulate<T, DEPTH, COLUMNS, 1, WIDE>(sum1, dp, passing1, part);
+        if constexpr (S::parts > 1) {
+            put<T, 64, OWN>(ds_slab, mine, dp[0], 1, 1, 2, part);
+            if (KEYS)
+                put<T, 64, OWN>(p_slab, mine, s[0], 1, 1, 2, part);
+            asm volatile("bar.sync %0, 64;" ::"r"(1 + warp / 2) : "memory");
+            if constexpr (KEYS)
+                accumulate_operand<T, DEPTH, 1, WIDE, 2>(
+                    sum2, [&](uint32_t(&left)[4], int, int k) { p_slab.left(left, mine, k); },
+                    passing2, c.value_depth, part);
+            accumulate_operand<T, DEPTH, 1, WIDE, 2>(
+                sum1, [&](uint32_t(&left)[4], int, int k) { ds_slab.left(left, mine, k); },
+                passing1, c.depth, part);
+        } else {
+            if constexpr (KEYS)
+                accumulate<T, DEPTH, 1, WIDE>(sum2, s, passing2, c.value_depth);
+            accumulate<T, DEPTH, 1, WIDE>(sum1, dp, passing1, c.depth);
+        }
+        if (stages == 1 && i + 1 < end) {
+            __syncthreads();
+            fetch(i + 1);
+        }
     }
 
+    const float scale = (float)c.scale, grow = RULES ? c.grow_half : 1;
+    if (c.splits > 1) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = mine + lane / 4 + 8 * half;
+            if (row >= held)
+                continue;
+            float *to = attention_part(c, KEYS, run, batch, head, first + row);
+#pragma unroll
+            for (int n = 0; n < COLUMNS / 8; n++) {
+                int column = (n / 4 * S::parts + part) * 32 + n % 4 * 8 + lane % 4 * 2;
+                if (column < c.depth)
+                    *(float2 *)(to + column) = {sum1[0][n][2 * half] * scale,
+                                                sum1[0][n][2 * half + 1] * scale};
+                if (KEYS && column < c.value_depth)
+                    *(float2 *)(to + c.depth + column) = {
+                        sum2[0][KEYS ? n : 0][2 * half] * grow,
+                        sum2[0][KEYS ? n : 0][2 * half + 1] * grow};
+            }
+        }
+        return;
+    }
     copies_wait<0>();
     __syncthreads();
-    put<T, DEPTH, COLUMNS>(held1, mine, part, sum1[0], (float)c.scale, (float)c.scale);
+    put<T, DEPTH, COLUMNS>(held1, mine, sum1[0], scale, scale, S::parts, part);
     if constexpr (KEYS)
-        put<T, DEPTH, COLUMNS>(held2, mine, part, sum2[0], 1, 1);
+        put<T, DEPTH, COLUMNS>(held2, mine, sum2[0], grow, grow, S::parts, part);
     __syncthreads();
     const attention_operand &to = KEYS ? c.dk : c.dq;
     if (to.data)
@@ -163,6 +239,40 @@ static __global__ void __launch_bounds__(256, 1)
     if (KEYS && c.dv.data)
         write_rows<S::rows, 256>(held2, 0, c.dv.of<T>(batch, head, own_start), c.dv.row, held,
                                  c.value_depth, (int)threadIdx.x);
+}
+
+/** Adds up what the blocks left: four columns of a row a thread, run by run. */
+template <class T, bool KEYS>
+static __global__ void __launch_bounds__(128)
+    attention_mma_merge_kernel(const __grid_constant__ attention_call c)
+{
+    int columns = KEYS ? c.depth + c.value_depth : c.depth, length = KEYS ? c.keys : c.rows,
+        heads = KEYS ? c.heads / c.share : c.heads;
+    int64_t fours = (int64_t)c.batches * heads * length * (columns / 4),
+            index = (int64_t)blockIdx.x * 128 + threadIdx.x;
+    if (index >= fours)
+        return;
+    const float4 *from = (const float4 *)c.parts + index;
+    float4 sum = {};
+#pragma unroll 8
+    for (int run = 0; run < c.splits; run++) {
+        float4 x = from[run * fours];
+        sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+    }
+    int column = (int)(index % (columns / 4)) * 4;
+    int64_t line = index / (columns / 4);
+    int row = (int)(line % length), head = (int)(line / length % heads),
+        batch = (int)(line / length / heads);
+    const attention_operand &to = !KEYS ? c.dq : column < c.depth ? c.dk : c.dv;
+    if (KEYS && column >= c.depth)
+        column -= c.depth;
+    if (!to.data)
+        return;
+    if constexpr (sizeof(T) == 4)
+        *(float4 *)(to.of<T>(batch, head, row) + column) = sum;
+    else
+        *(uint2 *)(to.of<T>(batch, head, row) + column) = {pack2<T>(sum.x, sum.y),
+                                                           pack2<T>(sum.z, sum.w)};
 }
 
 } // namespace ts

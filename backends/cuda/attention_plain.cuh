@@ -141,7 +141,7 @@ __device__ __forceinline__ A plain_score(const attention_call &c, const attentio
     if (!sees(span, row, key))
         return -INFINITY;
     auto own = [&](int64_t i) { return plain_get<A>(c, c.mask, i); };
-    return attention_score(c, raw, batch, head, row, key, slope, own);
+    return attention_score(c, raw, attention_added<A>(c, batch, head, row, key, own), slope);
 }
 
 template <class A>

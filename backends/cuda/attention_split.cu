@@ -31,6 +31,13 @@ bool attention_splits(const attention_call &c)
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth, tall = depth > 128 ? 16 : 32;
     /* two tiles read keys and values twice, other kernels once for each head; those also leave
      * multiprocessors idle if there are few heads */
+    /* one tile of keys: Hopper's kernels, which have no warps to add up, end earlier */
+    if (c.keys <= 64 && c.share == 1 && depth <= 128 && !c.q_starts && !c.bent)
+        return false;
+    /* other kernels would leave most multiprocessors idle */
+    int64_t blocks = (int64_t)c.batches * c.heads * ((c.rows + 127) / 128);
+    if (packed <= 512 && blocks <= 16 && c.keys >= 4096)
+        return true;
     return c.keys && (packed <= tall ||
                       (packed <= 2 * tall && c.keys >= 1024 &&
                        (c.share > 1 || (int64_t)c.batches * c.heads < 128)));

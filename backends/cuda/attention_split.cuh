@@ -149,6 +149,23 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
         top[m][0] = top[m][1] = -INFINITY;
 #pragma unroll 1
     for (int i = 0; i < mine; i++) {
+        /* of some pair for one that is not there, so that all loads run at once */
+        float added[RULES ? TALL : 1][KEYS / 8][4] = {};
+        if (RULES && c.mask_type != NO_MASK)
+#pragma unroll
+            for (int m = 0; m < TALL; m++)
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        attention_split_row at =
+                            split_row_of(c, group, min(row_of(m, e / 2), packed - 1));
+                        int key =
+                            run.first + (i * S::warps + warp) * KEYS + n * 8 + quad * 2 + e % 2;
+                        added[m][n][e] = attention_added<float>(
+                            c, batch, at.head, min(at.row, max(span.rows - 1, 0)),
+                            min(key, span.keys - 1), own_mask<T>(c));
+                    }
         copies_wait<STAGES - 2>();
         __syncwarp();
         load(i + STAGES - 1); /* over the tiles of the last turn */
@@ -184,11 +201,11 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
                         for (int e = 0; e < 2; e++) {
                             int key = from + n * 8 + quad * 2 + e;
                             float &x = s[m][n][2 * half + e], slope;
-                            if (!sees(span, at.row, key) || row_of(m, half) >= packed)
+                            if (RULES && c.bent)
+                                x = attention_score(c, x, added[m][n][2 * half + e], slope);
+                            if (!sees(span, at.row, key) || row_of(m, half) >= packed ||
+                                (RULES && added[m][n][2 * half + e] == -INFINITY))
                                 x = -INFINITY;
-                            else if (RULES && c.rules)
-                                x = attention_score(c, x, batch, at.head, at.row, key, slope,
-                                                    own_mask<T>(c));
                         }
                 float before = top[m][half], now = before;
 #pragma unroll
@@ -199,13 +216,16 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
                 top[m][half] = now;
                 grown = grown || now != before;
                 /* rows that have seen nothing yet */
-                float base = now == -INFINITY ? 0 : now * c.to_log2, total = 0;
-                shrink[m][half] = exp2_fast(before * c.to_log2 - base);
+                float base = now == -INFINITY ? 0 : RULES ? now : now * c.to_log2, total = 0;
+                auto power = [&](float x) { /* as in attention_mma_kernel() */
+                    return exp2_fast(RULES ? (x - base) * c.to_log2 : x * c.to_log2 - base);
+                };
+                shrink[m][half] = power(before);
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
-                        float p = exp2_fast(s[m][n][2 * half + e] * c.to_log2 - base);
+                        float p = power(s[m][n][2 * half + e]);
                         s[m][n][2 * half + e] = p;
                         total += p;
                     }
@@ -226,7 +246,7 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         o[m][n][e] *= shrink[m][e / 2];
-        accumulate<T, DEPTH, DEPTH, TALL, KEYS>(o, s, v_tile);
+        accumulate<T, DEPTH, TALL, KEYS>(o, s, v_tile, c.value_depth);
     }
 
     /* the warps' results meet where the tiles lay */

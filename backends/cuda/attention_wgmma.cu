@@ -14,10 +14,10 @@ static bool sees_everything(const attention_call &c)
     return c.left >= c.rows + c.keys && c.right >= c.rows + c.keys;
 }
 
-template <class T, int DEPTH, int GROUPS>
+template <class T, int DEPTH, int GROUPS, int RULES>
 static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {
-    using S = attention_wgmma_shape<DEPTH, GROUPS>;
+    using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     CUtensorMap q, k, v, out;
     int few = c.heads / c.share;
     if (!tma_map<T>(&q, c.q, c.depth, c.rows, c.heads, c.batches, S::rows) ||
@@ -32,22 +32,42 @@ static cudaError_t launch(const attention_call &c, cudaStream_t stream)
     /* rows that see as many keys as any others are shared out well beforehand */
     unsigned *taken = all > c.processors && !sees_everything(c) ? c.taken : nullptr;
     /* two groups that have much to do fall into step by themselves */
-    bool turns = DEPTH <= 64 || c.keys < 2048;
+    bool turns = GROUPS > 1 && (DEPTH <= 64 || c.keys < 2048);
     cudaError_t e = taken ? cudaMemsetAsync(taken, 0, sizeof *taken, stream) : cudaSuccess;
     if (e != cudaSuccess)
         return e;
-    return attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS>, 1,
+    return attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS, RULES>, 1,
                             all < c.processors ? all : c.processors, 1, S::threads, S::bytes,
                             stream, c, q, k, v, out, together, taken, turns);
 }
 
+template <class T, int RULES>
+static cudaError_t choose(const attention_call &c, cudaStream_t stream)
+{
+    int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
+    if constexpr (RULES != NO_RULES) {
+        if (depth > 128) /* shared memory holds the rows of one group */
+            return depth > 192 ? launch<T, 256, 1, RULES>(c, stream)
+                               : launch<T, 192, 1, RULES>(c, stream);
+        /* bits need the registers of a third group */
+        return depth > 64 ? launch<T, 128, 2, RULES>(c, stream)
+                          : launch<T, 64, 2, RULES>(c, stream);
+    } else {
+        if (depth > 128)
+            return choose<T, BITS>(c, stream);
+        if (depth > 64)
+            return launch<T, 128, 2, RULES>(c, stream);
+        /* fewer rows a block waste less at the diagonal; more hide more */
+        return c.keys <= 1024 && !sees_everything(c) ? launch<T, 64, 2, RULES>(c, stream)
+                                                     : launch<T, 64, 3, RULES>(c, stream);
+    }
+}
+
 template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream)
 {
-    if (c.depth > 64 || c.value_depth > 64)
-        return launch<T, 128, 2>(c, stream);
-    /* fewer rows a block waste less at the diagonal; more hide more */
-    return c.keys <= 1024 && !sees_everything(c) ? launch<T, 64, 2>(c, stream)
-                                                 : launch<T, 64, 3>(c, stream);
+    return c.mask_type > MASK_BOOL ? choose<T, ADDED>(c, stream)
+           : c.rules               ? choose<T, BITS>(c, stream)
+                                   : choose<T, NO_RULES>(c, stream);
 }
 
 #else

@@ -2,7 +2,7 @@
  * @file attention_wgmma.cuh
  * Attention forward on Hopper (Shah et al., FlashAttention-3, 2024).
  *
- * A block is one group of four warps that brings tiles, and two or three groups that each
+ * A block is one group of four warps that brings tiles, and one to three groups that each
  * own 64 rows of queries. A group starts the scores of the next tile of keys, then the products
  * of the last tile's probabilities with their values, and works out the next probabilities while
  * the latter run. Groups take turns at the tensor cores, so that one multiplies while another
@@ -14,14 +14,20 @@
 #ifndef TS_CUDA_ATTENTION_WGMMA_CUH
 #define TS_CUDA_ATTENTION_WGMMA_CUH
 
+#include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/attention_schedule.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace ts {
 
-template <int DEPTH_, int GROUPS> struct attention_wgmma_shape {
-    static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups, wide = 128,
-                         stages = depth == 64 ? 4 : 2;
+template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
+    static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups;
+    /* rules take registers of scores */
+    static constexpr int wide = RULES == ADDED || (RULES && depth > 64) ? 64 : 128,
+                         stages = depth > 192                 ? 2
+                                  : depth > 128               ? 3
+                                  : depth == 64 || wide == 64 ? 4
+                                                              : 2;
     static constexpr int threads = 128 * (groups + 1), many = groups == 2 ? 232 : 160,
                          few = groups == 2 ? 40 : 32;
     static constexpr int q_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
@@ -38,9 +44,10 @@ struct alignas(16) attention_rows {
 /**
  * Makes scores probabilities, relative to the maximum so far; returns by what sums so far shrink,
  * and whether they do. A maximum that grows by less than a factor of 2^8 is left where it is:
- * probabilities may well exceed 1.
+ * probabilities may well exceed 1. EXACT: for scores of any size, such as lowest numbers that a
+ * mask adds, whose products alone would be rounded too far.
  */
-template <int N>
+template <bool EXACT, int N>
 __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)[2],
                                                   float (&sum)[2], float (&shrink)[2],
                                                   float to_log2)
@@ -70,12 +77,16 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         /* rows that have seen nothing yet */
-        float base = top[half] == -INFINITY ? 0 : top[half] * to_log2, total = 0;
+        float base = top[half] == -INFINITY ? 0
+                     : EXACT                ? top[half]
+                                            : top[half] * to_log2,
+              total = 0;
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float p = exp2_fast(s[n][2 * half + e] * to_log2 - base);
+                float x = s[n][2 * half + e],
+                      p = exp2_fast(EXACT ? (x - base) * to_log2 : x * to_log2 - base);
                 s[n][2 * half + e] = p;
                 total += p;
             }
@@ -112,8 +123,8 @@ __device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention
     }
 }
 
-template <class T, int DEPTH, int GROUPS>
-static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::threads, 1)
+template <class T, int DEPTH, int GROUPS, int RULES>
+static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RULES>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c,
                            const __grid_constant__ CUtensorMap q_map,
                            const __grid_constant__ CUtensorMap k_map,
@@ -122,7 +133,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
                            unsigned *counter, bool turns)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using S = attention_wgmma_shape<DEPTH, GROUPS>;
+    using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
     __shared__ attention_rows told[4]; /* queries are given back before their results are written */
@@ -160,7 +171,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     /* tiles of rows, and of keys, so far */
     int group = threadIdx.x / 128 - 1, round = 0, passed = 0;
     if (group < 0) {
-        registers_shrink<S::few>();
+        if constexpr (GROUPS > 1)
+            registers_shrink<S::few>();
         if (threadIdx.x >= 32)
             return;
         unsigned blocks = (c.rows + S::rows - 1) / S::rows, heads = c.heads * c.batches,
@@ -217,7 +229,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         return;
     }
 
-    registers_grow<S::many>();
+    if constexpr (GROUPS > 1) /* else each thread has as many as it can */
+        registers_grow<S::many>();
     constexpr int turn = 2 * 128;
     int thread = threadIdx.x % 128, lane = thread % 32,
         mine = group * 64 + thread / 32 * 16 + lane / 4;
@@ -235,6 +248,31 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         rows.wait_full(round);
         first = told[round % 4].first;
         tiles = told[round % 4].tiles;
+    };
+    attention_bits<WIDE / 8> kept = {}, shown = {};
+    /* which pairs of tile i of the rows dropout keeps and a mask shows; beside products */
+    auto draw_bits = [&](int i) {
+        if constexpr (RULES) {
+            attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
+            int from = (last_tile(first) - i) * WIDE, row = first + mine - lane / 4;
+            if (RULES == BITS && c.dropout)
+                kept = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
+                    return rules.template kept<WIDE / 4>(row + r, from + key);
+                });
+            if (RULES == BITS && c.mask_type == MASK_BOOL)
+                shown = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
+                    return rules.template shown<WIDE / 4>(row + r, from + key);
+                });
+        }
+    };
+    auto mask_scores = [&](int from) {
+        attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
+        if (RULES == BITS && c.mask_type == MASK_BOOL)
+            hide_scores(s, shown);
+        else if (RULES == ADDED)
+            rules.template add_mask<T>(s, [&](int n, int e) {
+                return make_int2(first + mine + e / 2 * 8, from + n * 8 + lane % 4 * 2 + e % 2);
+            });
     };
     auto take_turn = [&] {
         keys.wait_full(passed);
@@ -263,12 +301,17 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2]) {
         settle(s);
         release(keys.empty(passed));
+        int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
+        if constexpr (RULES)
+            mask_scores(from);
         if (i == tiles - 1)
             release(rows.empty(round));
-        int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
         if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
             attention_mask(s, span, first + mine, from);
-        return attention_softmax(s, of_top, of_sum, shrink, c.to_log2);
+        bool shrinks = attention_softmax<RULES == ADDED>(s, of_top, of_sum, shrink, c.raw_to_log2);
+        if (RULES == BITS && c.dropout)
+            drop_weights(s, kept);
+        return shrinks;
     };
     auto end_sums = [&] {
         wgmma_wait<0>();
@@ -279,6 +322,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
     };
     /* what comes of tile i of the rows, and of the sums beside it, when both have started */
     auto step = [&](int i) {
+        draw_bits(i);
         wgmma_wait<1>();
         bool shrinks = probabilities(i, top, sum);
         end_sums();
@@ -297,9 +341,9 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
             float total = sum[half];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            shrink[half] = total == 0 ? 0 : reciprocal(total);
+            shrink[half] = total == 0 ? 0 : reciprocal(total) * (RULES == BITS ? c.grow_half : 1);
             int row = r.first + mine + 8 * half;
-            float lse = total == 0 ? -INFINITY : top[half] * (c.to_log2 * ln_2) + __logf(total);
+            float lse = total == 0 ? -INFINITY : top[half] * (c.raw_to_log2 * ln_2) + __logf(total);
             if (c.lse && lane % 4 == 0 && row < c.rows)
                 ((float *)c.lse)[((int64_t)r.batch * c.heads + r.head) * c.rows + row] = lse;
             if (more) {
@@ -331,6 +375,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         return;
     keys.wait_full(passed);
     start_scores();
+    draw_bits(0);
     wgmma_wait<0>();
     probabilities(0, top, sum);
     pack_left<T>(p, s);
@@ -364,6 +409,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS>::t
         start_scores();
         start_sums();
         give_turn();
+        draw_bits(0);
         wgmma_wait<1>();
         next_top[0] = next_top[1] = -INFINITY;
         next_sum[0] = next_sum[1] = 0;

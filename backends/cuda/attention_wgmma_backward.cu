@@ -24,7 +24,7 @@ struct backward_maps {
     }
 };
 
-template <class T, int DEPTH, bool SUMS>
+template <class T, int DEPTH, bool SUMS, int RULES>
 static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_wgmma_keys_shape<DEPTH>;
@@ -37,7 +37,7 @@ static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
     /* attention_pairs_kernel made it 0 */
     unsigned *counter = blocks > c.processors ? c.taken : nullptr;
     cudaError_t e =
-        attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS>, 1,
+        attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS, RULES>, 1,
                          blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes,
                          stream, c, maps.k, maps.v, maps.q, maps.g, together, counter);
     if constexpr (SUMS)
@@ -47,30 +47,38 @@ static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
                                  0, stream, c);
     return e;
 }
-template <class T, int DEPTH>
+template <class T, int DEPTH, int RULES>
 static cudaError_t launch_queries(const attention_call &c, cudaStream_t stream)
 {
-    using S = attention_wgmma_queries_shape<DEPTH>;
+    using S = attention_wgmma_queries_shape<DEPTH, RULES>;
     backward_maps maps;
     if (!maps.make<T>(c, S::rows, S::wide))
         return cudaErrorNotSupported;
     int64_t heads = (int64_t)c.batches * c.heads;
-    return attention_launch(attention_wgmma_queries_kernel<T, DEPTH>, heads, c.rows, S::rows,
+    return attention_launch(attention_wgmma_queries_kernel<T, DEPTH, RULES>, heads, c.rows, S::rows,
                             S::threads, S::bytes, stream, c, maps.q, maps.g, maps.k, maps.v,
                             attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads));
 }
-template <class T, int DEPTH>
+template <class T, int DEPTH, int RULES>
 static cudaError_t choose(const attention_call &c, bool keys, cudaStream_t stream)
 {
-    return !keys    ? launch_queries<T, DEPTH>(c, stream)
-           : c.sums ? launch_keys<T, DEPTH, true>(c, stream)
-                    : launch_keys<T, DEPTH, false>(c, stream);
+    constexpr int DEEP = RULES == ADDED ? 128 : DEPTH; /* tiles of fewer rows, for registers */
+    return !keys    ? launch_queries<T, DEPTH, RULES>(c, stream)
+           : c.sums ? launch_keys<T, DEPTH, true, RULES>(c, stream)
+                    : launch_keys<T, DEEP, false, RULES>(c, stream);
+}
+template <class T, int RULES>
+static cudaError_t choose_depth(const attention_call &c, bool keys, cudaStream_t stream)
+{
+    return attention_sum_columns(c) == 64 ? choose<T, 64, RULES>(c, keys, stream)
+                                          : choose<T, 128, RULES>(c, keys, stream);
 }
 template <class T>
 cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream)
 {
-    return attention_sum_columns(c) == 64 ? choose<T, 64>(c, keys, stream)
-                                          : choose<T, 128>(c, keys, stream);
+    return c.mask_type > MASK_BOOL ? choose_depth<T, ADDED>(c, keys, stream)
+           : c.rules               ? choose_depth<T, BITS>(c, keys, stream)
+                                   : choose_depth<T, NO_RULES>(c, keys, stream);
 }
 
 #else

@@ -13,6 +13,7 @@
 #ifndef TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
 #define TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
 
+#include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/attention_schedule.cuh"
 #include "backends/cuda/wgmma.cuh"
 
@@ -52,7 +53,7 @@ template <int KEYS, int ROWS> struct attention_keys_work {
     }
 };
 
-template <class T, int DEPTH, bool SUMS>
+template <class T, int DEPTH, bool SUMS, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_keys_kernel(const __grid_constant__ attention_call c,
                                 const __grid_constant__ CUtensorMap k_map,
@@ -154,12 +155,38 @@ static __global__ void __launch_bounds__(384, 1)
             float *to = c.sums +
                         pair_of(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH +
                         group * 64 * 64 + thread * 4;
+            attention_bits<ROWS / 8> kept = {}, shown = {};
+            /* which pairs of tile i dropout keeps and a mask shows; beside the tile's products */
+            auto draw_bits = [&](int i) {
+                attention_head rules{c, w.span, w.batch, w.head * c.share + i / w.tiles};
+                int from = (w.start + i % w.tiles) * ROWS;
+                if (RULES == BITS && c.dropout)
+                    kept = attention_bits_of_keys<ROWS / 8>(
+                        [&](int r) { return rules.template kept<16>(from + r, own - lane / 4); });
+                if (RULES == BITS && c.mask_type == MASK_BOOL)
+                    shown = attention_bits_of_keys<ROWS / 8>(
+                        [&](int r) { return rules.template shown<16>(from + r, own - lane / 4); });
+            };
+            auto mask_scores = [&](int i) {
+                attention_head rules{c, w.span, w.batch, w.head * c.share + i / w.tiles};
+                int from = (w.start + i % w.tiles) * ROWS;
+                if (RULES == BITS && c.mask_type == MASK_BOOL)
+                    hide_scores(s, shown);
+                else if (RULES == ADDED)
+                    rules.template add_mask<T>(s, [&](int n, int e) {
+                        return make_int2(from + n * 8 + lane % 4 * 2 + e % 2, own + e / 2 * 8);
+                    });
+            };
+            int tile = 0;
             if (w.total) {
                 begin_scores(0);
+                if constexpr (RULES)
+                    draw_bits(0);
                 wgmma_wait<0>();
                 settle(s);
+                if constexpr (RULES)
+                    mask_scores(0);
             }
-            int tile = 0;
             for (int i = 0; i < w.total; i++) {
                 int from = (w.start + tile) * ROWS;
                 uint32_t q = passing + stage(i) * S::stage_bytes, g = q + S::tile_bytes,
@@ -174,16 +201,22 @@ static __global__ void __launch_bounds__(384, 1)
                                  : "memory");
                     return two;
                 };
-                forget(dp);
-                wgmma_begin();
-                wgmma_products<T, DEPTH, S::keys, ROWS>(dp, own_v, g);
-                wgmma_commit();
+                auto begin_weights = [&] {
+                    forget(dp);
+                    wgmma_begin();
+                    wgmma_products<T, DEPTH, S::keys, ROWS>(dp, own_v, g);
+                    wgmma_commit();
+                };
+                if constexpr (RULES != BITS)
+                    begin_weights();
 #pragma unroll
                 for (int n = 0; n < ROWS / 8; n++) {
                     float4 two = pairs_of(n);
 #pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        s[n][e] = exp2_fast(s[n][e] * c.to_log2 - (e % 2 ? two.z : two.x));
+                    for (int e = 0; e < 4; e++) {
+                        float power = s[n][e] * c.raw_to_log2 - (e % 2 ? two.z : two.x);
+                        s[n][e] = exp2_fast(RULES == ADDED && power > 0 ? 0 : power);
+                    }
                 }
                 if (!sees_all(w.span, from, min(from + ROWS, c.rows), begin, begin + 64))
 #pragma unroll
@@ -195,19 +228,35 @@ static __global__ void __launch_bounds__(384, 1)
                                 key - row > w.span.high)
                                 s[n][e] = 0;
                         }
-                pack_left<T>(p, s);
+                if constexpr (RULES == BITS) {
+                    if (c.dropout)
+                        mark_dropped(s, kept);
+                    pack_kept<T>(p, s);
+                } else {
+                    pack_left<T>(p, s);
+                }
                 settle(dv);
                 wgmma_begin();
                 wgmma_accumulate<T, ROWS>(dv, p, g);
                 wgmma_commit();
-                wgmma_wait<1>();
+                if constexpr (RULES == BITS) { /* later than without: bits take registers */
+                    wgmma_wait<0>();
+                    settle(dv);
+                    begin_weights();
+                    wgmma_wait<0>();
+                } else {
+                    wgmma_wait<1>();
+                }
                 settle(dp);
 #pragma unroll
                 for (int n = 0; n < ROWS / 8; n++) {
                     float4 two = pairs_of(n);
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        dp[n][e] = s[n][e] * (dp[n][e] - (e % 2 ? two.w : two.y));
+                        dp[n][e] = RULES == BITS
+                                       ? marked_gradient(s[n][e], dp[n][e], e % 2 ? two.w : two.y,
+                                                         c.grow_half)
+                                       : s[n][e] * (dp[n][e] - (e % 2 ? two.w : two.y));
                 }
                 pack_left<T>(ds, dp);
                 if constexpr (SUMS) {
@@ -239,11 +288,15 @@ static __global__ void __launch_bounds__(384, 1)
                         add_to_memory(to + n * 128 * 4, dq[n]);
                     to += ROWS * DEPTH;
                 }
+                if (RULES == BITS && i + 1 < w.total)
+                    draw_bits(i + 1);
                 wgmma_wait<0>();
                 settle(s);
                 settle(dk);
                 if (thread == 0)
                     barrier_arrive(ring.empty(passed + i));
+                if (RULES && i + 1 < w.total)
+                    mask_scores(i + 1);
                 if (++tile == w.tiles)
                     tile = 0, to += (c.pair_rows - w.tiles * ROWS) * DEPTH;
             }
@@ -259,8 +312,10 @@ static __global__ void __launch_bounds__(384, 1)
                                    c.dk.of<T>(w.batch, w.head, begin), c.dk.row, c.keys - begin,
                                    c.depth);
             if (c.dv.data)
-                write_group<T, 64>(own_slabs, 0, dv, 1, 1, c.dv.of<T>(w.batch, w.head, begin),
-                                   c.dv.row, c.keys - begin, c.value_depth);
+                write_group<T, 64>(own_slabs, 0, dv, RULES == BITS ? c.grow_half : 1,
+                                   RULES == BITS ? c.grow_half : 1,
+                                   c.dv.of<T>(w.batch, w.head, begin), c.dv.row, c.keys - begin,
+                                   c.value_depth);
             turn_wait(WRITTEN + group, 128);
         }
     }

@@ -8,13 +8,15 @@
 #ifndef TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH
 #define TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH
 
+#include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/attention_schedule.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace ts {
 
-template <int DEPTH_> struct attention_wgmma_queries_shape {
-    static constexpr int depth = DEPTH_, groups = 2, rows = 64 * groups, wide = 128;
+template <int DEPTH_, int RULES> struct attention_wgmma_queries_shape {
+    static constexpr int depth = DEPTH_, groups = 2, rows = 64 * groups,
+                         wide = RULES == ADDED ? 64 : 128; /* registers are short */
     static constexpr bool flush = depth == 128;
     static constexpr int stages = wide * depth > 64 * 128 ? 2 : 3, threads = 128 * (groups + 1);
     static constexpr int held_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
@@ -23,7 +25,7 @@ template <int DEPTH_> struct attention_wgmma_queries_shape {
         1024 + 2 * held_bytes + stages * stage_bytes + 8 + tile_ring<stages>::bytes;
 };
 
-template <class T, int DEPTH>
+template <class T, int DEPTH, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_queries_kernel(const __grid_constant__ attention_call c,
                                    const __grid_constant__ CUtensorMap q_map,
@@ -32,7 +34,7 @@ static __global__ void __launch_bounds__(384, 1)
                                    const __grid_constant__ CUtensorMap v_map, int together)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using S = attention_wgmma_queries_shape<DEPTH>;
+    using S = attention_wgmma_queries_shape<DEPTH, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, g = q + S::held_bytes,
@@ -80,6 +82,7 @@ static __global__ void __launch_bounds__(384, 1)
         float dq[DEPTH / 8][4] = {}, s[WIDE / 8][4], dp[WIDE / 8][4];
         uint32_t ds[WIDE / 16][4];
         float2 pairs[2] = {}; /* (lse, delta) */
+        const attention_head rules{c, span, at.batch, at.head};
         if (tiles) {
 #pragma unroll
             for (int half = 0; half < 2; half++)
@@ -94,22 +97,52 @@ static __global__ void __launch_bounds__(384, 1)
             int from = (start + i) * WIDE;
             uint32_t k = passing + i % S::stages * S::stage_bytes, v = k + S::tile_bytes;
             ring.wait_full(i);
+            auto begin_products = [&](float(&to)[WIDE / 8][4], uint32_t left, uint32_t right) {
+                wgmma_begin();
+                wgmma_products<T, DEPTH, S::rows, WIDE>(to, left, right);
+                wgmma_commit();
+            };
+            attention_bits<WIDE / 8> kept = {};
             forget(s);
-            forget(dp);
-            wgmma_begin();
-            wgmma_products<T, DEPTH, S::rows, WIDE>(s, own_q, k);
-            wgmma_commit();
-            wgmma_products<T, DEPTH, S::rows, WIDE>(dp, own_g, v);
-            wgmma_commit();
-            wgmma_wait<1>();
-            settle(s);
+            if constexpr (RULES) { /* one product after the other: it takes fewer registers */
+                begin_products(s, own_q, k);
+                int mine = own - lane / 4;
+                if (RULES == BITS && c.dropout)
+                    kept = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
+                        return rules.template kept<WIDE / 4>(mine + r, from + key);
+                    });
+                attention_bits<WIDE / 8> shown = {};
+                if (RULES == BITS && c.mask_type == MASK_BOOL)
+                    shown = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
+                        return rules.template shown<WIDE / 4>(mine + r, from + key);
+                    });
+                wgmma_wait<0>();
+                settle(dq);
+                settle(s);
+                if (RULES == BITS && c.mask_type == MASK_BOOL)
+                    hide_scores(s, shown);
+                else if (RULES == ADDED)
+                    rules.template add_mask<T>(s, [&](int n, int e) {
+                        return make_int2(own + e / 2 * 8, from + n * 8 + lane % 4 * 2 + e % 2);
+                    });
+                forget(dp);
+                begin_products(dp, own_g, v);
+            } else {
+                forget(dp);
+                begin_products(s, own_q, k);
+                begin_products(dp, own_g, v);
+                wgmma_wait<1>();
+                settle(s);
+            }
             if (i > 0 && thread == 0) /* what was added up of the tiles before is done, too */
                 barrier_arrive(ring.empty(i - 1));
 #pragma unroll
             for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++)
-                    s[n][e] = exp2_fast(s[n][e] * c.to_log2 - pairs[e / 2].x);
+                for (int e = 0; e < 4; e++) {
+                    float power = s[n][e] * c.raw_to_log2 - pairs[e / 2].x;
+                    s[n][e] = exp2_fast(RULES == ADDED && power > 0 ? 0 : power);
+                }
             if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
 #pragma unroll
                 for (int n = 0; n < WIDE / 8; n++)
@@ -119,13 +152,17 @@ static __global__ void __launch_bounds__(384, 1)
                         if (key >= span.keys || key - row < span.low || key - row > span.high)
                             s[n][e] = 0;
                     }
+            if (RULES == BITS && c.dropout)
+                mark_dropped(s, kept);
             wgmma_wait<0>();
             settle(dp);
 #pragma unroll
             for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    dp[n][e] = s[n][e] * (dp[n][e] - pairs[e / 2].y);
+                    dp[n][e] = RULES == BITS
+                                   ? marked_gradient(s[n][e], dp[n][e], pairs[e / 2].y, c.grow_half)
+                                   : s[n][e] * (dp[n][e] - pairs[e / 2].y);
             pack_left<T>(ds, dp);
             settle(dq);
             wgmma_begin();

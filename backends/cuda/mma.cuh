@@ -46,13 +46,13 @@ template <int COLUMNS> struct mma_tile {
     __device__ __forceinline__ void load(const T *from, int64_t row_step, int rows,
                                          int columns) const
     {
-        constexpr int chunks = COLUMNS / 8, step = THREADS / chunks;
+        constexpr int chunks = COLUMNS / 8, step = THREADS / chunks, wide = 16 / sizeof(T);
         static_assert(THREADS % chunks == 0 && ROWS % step == 0, "a thread keeps to its column");
         int first = (int)threadIdx.x / chunks, chunk = (int)threadIdx.x % chunks;
-        const T *mine = from + first * row_step + chunk * 8;
+        const T *mine = from + first * row_step + chunk * wide;
 #pragma unroll
         for (int i = 0; i < ROWS / step; i++, mine += step * row_step) {
-            bool some = first + i * step < rows && chunk * 8 < columns;
+            bool some = first + i * step < rows && chunk * wide < columns;
             copy16(at(first + i * step, chunk), some ? mine : from, some);
         }
     }
@@ -123,6 +123,37 @@ __device__ __forceinline__ void mma<f16>(float (&d)[4], const uint32_t (&a)[4], 
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Products of f32: each factor is the sum of two numbers of 11 bits, and three of the four products
+ * of these are added up; the fourth is below the rounding of the sum (3xTF32). A tile of f32 is one
+ * of twice as many columns of halves; the operands of left() and right() are 16 x 8 and 8 x 16. */
+struct split_f32 {
+    uint32_t high, low;
+
+    __device__ __forceinline__ explicit split_f32(uint32_t x)
+        : high((x + 0x1000) & 0xffffe000u),
+          low(__builtin_bit_cast(uint32_t,
+                                 __builtin_bit_cast(float, x) - __builtin_bit_cast(float, high)))
+    {
+    }
+};
+
+/** d += a b: 16 x 8 from 16 x 8 and 8 x 8. */
+__device__ __forceinline__ void mma_tf32(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                         uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_f32(float (&d)[4], const split_f32 (&a)[4], split_f32 b0,
+                                        split_f32 b1)
+{
+    mma_tf32(d, a[0].low, a[1].low, a[2].low, a[3].low, b0.high, b1.high);
+    mma_tf32(d, a[0].high, a[1].high, a[2].high, a[3].high, b0.low, b1.low);
+    mma_tf32(d, a[0].high, a[1].high, a[2].high, a[3].high, b0.high, b1.high);
 }
 
 /** Four tiles of 8 x 8, each transposed: lanes 8 i to 8 i + 7 say where the rows of the i-th go. */

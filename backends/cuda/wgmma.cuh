@@ -366,9 +366,15 @@ template <class T, int B_ROWS, int N>
 __device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4],
                                                  const uint32_t (&p)[B_ROWS / 16][4], uint32_t b)
 {
+    constexpr int FIRST = N > 16 ? 16 : N; /* tiles of 8 columns of an instruction */
 #pragma unroll
-    for (int k = 0; k < B_ROWS / 16; k++)
-        wgmma<T, N * 8>::rows(d, p[k], by_rows<B_ROWS>(b) + k * 128);
+    for (int k = 0; k < B_ROWS / 16; k++) {
+        wgmma<T, FIRST * 8>::rows(reinterpret_cast<float(&)[FIRST][4]>(d), p[k],
+                                  by_rows<B_ROWS>(b) + k * 128);
+        if constexpr (N > 16)
+            wgmma<T, (N - 16) * 8>::rows(reinterpret_cast<float(&)[N - 16][4]>(d[16]), p[k],
+                                         by_rows<B_ROWS>(b + 2 * B_ROWS * 128) + k * 128);
+    }
 }
 /** Accumulators, rounded, as a left operand. */
 template <class T, int N>

@@ -27,13 +27,13 @@ TS_TEST(the_log_says_which_attention_kernels_a_call_takes_and_why)
     ts_log_set_callback(keep_last, NULL);
     ts_attention_opts capped = {.size = sizeof capped, .softcap = 3},
                       causal = {.size = sizeof causal, .causal = true};
-    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F32, 64, NULL),
-                                 "cuda, plain kernels, because of: not bf16 or f16: "));
+    ck_assert_ptr_nonnull(
+        strstr(path_of(device, TS_F64, 64, NULL), "cuda, plain kernels, because of: f64: "));
     ck_assert_ptr_nonnull(strstr(path_of(device, TS_BF16, 20, NULL),
                                  "because of: a depth is no multiple of 8 up to 256: "));
-    ts_tensor *row = ts_narrow(ts_to_device(ts_normal(TS_SIZES(1, 2, 64, 64), 0, 1, TS_BF16),
-                                            device), 2, 0, 1);
-    OK(ts_scaled_dot_product_attention_ex(row, row, row, NULL, NULL));
+    ts_tensor *x = ts_to_device(ts_normal(TS_SIZES(1, 2, 128, 64), 0, 1, TS_BF16), device),
+              *row = ts_narrow(x, 2, 0, 1);
+    OK(ts_scaled_dot_product_attention_ex(row, x, x, NULL, NULL));
     ck_assert_ptr_nonnull(strstr(last, "cuda, split kernels: scaled_dot_product_attention("));
     bool hopper = strstr(path_of(device, TS_BF16, 64, &causal), "not a Hopper GPU") == NULL;
     if (!hopper)
@@ -42,6 +42,7 @@ TS_TEST(the_log_says_which_attention_kernels_a_call_takes_and_why)
         strstr(last, "cuda, wgmma kernels: scaled_dot_product_attention((1, 2, 64, 64) bf16"));
     ck_assert_ptr_nonnull(
         strstr(path_of(device, TS_F16, 64, &capped), "cuda, mma kernels, because of: a softcap: "));
-    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F16, 136, NULL),
-                                 "cuda, mma kernels, because of: a depth above 128: "));
+    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F16, 136, NULL), "cuda, wgmma kernels: "));
+    ck_assert_ptr_nonnull(
+        strstr(path_of(device, TS_F32, 64, NULL), "cuda, mma kernels, because of: f32: "));
 }

@@ -68,6 +68,8 @@ TS_TEST(attention_in_deterministic_mode_gives_the_same_bits_each_time, .loop = T
         {TS_BF16, 1, 4, 1, 512, 512, 192, .causal = true},
         {TS_BF16, 8, 4, 2, 512, 512, 128, .packed = true, .causal = true},
         {TS_F16, 1, 4, 2, 300, 500, 72, .softcap = 2, .dropout_p = 0.2},
+        {TS_BF16, 2, 6, 2, 1023, 799, 64, .mask = "BHqk", .mask_dtype = TS_BOOL, .dropout_p = 0.2},
+        {TS_F16, 2, 6, 2, 799, 1024, 128, .mask = "BHqk", .mask_dtype = TS_F16},
         {TS_F32, 1, 4, 2, 300, 200, 40, .causal = true},
     };
     enum { REPEATS = 6 };
@@ -228,6 +230,33 @@ TS_TEST(what_keys_hold_that_a_mask_hides_does_not_reach_the_result, .loop = TENS
                 printf("problem %d: %g is seen\n", (int)i, odd[k]);
             ts_tally(same, !same, 0);
         }
+}
+
+/* As some write a hidden key; a row of nothing else has weights all the same. */
+TS_TEST(a_row_to_which_a_mask_adds_the_lowest_number_has_weights, .loop = TENSOR_CORES)
+{
+    static const problem problems[] = {
+        {TS_BF16, 1, 2, 2, 70, 90, 64, .mask = "qk", .mask_dtype = TS_BF16},
+        {TS_BF16, 1, 2, 2, 70, 90, 128, .mask = "qk", .mask_dtype = TS_F32},
+        {TS_BF16, 1, 2, 2, 70, 90, 192, .mask = "qk", .mask_dtype = TS_F32, .softcap = 2},
+        {TS_BF16, 1, 2, 2, 3, 90, 128, .mask = "qk", .mask_dtype = TS_BF16}, /* few rows */
+        {TS_F32, 1, 2, 2, 70, 90, 64, .mask = "qk", .mask_dtype = TS_F32},
+    };
+    keep_to(_i);
+    GPU(device);
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        TS_SCOPE;
+        operands o = draw(&problems[i], device);
+        double lowest = problems[i].mask_dtype == TS_BF16 ? -0x1.FEp127 : -0x1.FFFFFEp127;
+        OK(o.mask = ts_fill_(ts_clone(o.mask), lowest));
+        OK(o.v = ts_fill_(ts_clone(o.v), 3));
+        results r = by_attention(&o);
+        double off = largest(ts_sub_scalar(r.all[OUT], 3)),
+               most = largest(r.all[DQ]) + largest(r.all[DK]) + largest(r.all[DV]);
+        if (!(off <= 0x1p-6) || !isfinite(most))
+            printf("problem %d: %g off, gradients up to %g\n", (int)i, off, most);
+        ts_tally(off <= 0x1p-6 && isfinite(most), !(off <= 0x1p-6 && isfinite(most)), 0);
+    }
 }
 
 TS_TEST(without_keys_results_and_gradients_are_zero, .loop = 3)

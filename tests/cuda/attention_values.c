@@ -183,6 +183,45 @@ TS_TEST(attention_of_few_rows_errs_as_separate_ops_do, .loop = 4, .timeout = 120
     }
 }
 
+/* Options with more tiles and blocks than a multiprocessor has, over lengths of any remainder, and
+ * few rows beside many keys. */
+TS_TEST(attention_with_drawn_options_errs_as_separate_ops_do, .loop = 4, .timeout = 120)
+{
+    static const char *const masks[] = {"bhqk", "BHqk", "b11k", "hqk", "q1", "bHqk"};
+    GPU(device);
+    ts_manual_seed((uint64_t)(17 + _i));
+    for (int turn = 0; turn < 40; turn++) {
+        problem p = {.dtype = turn % 6 == 4 ? TS_F32
+                              : turn % 3    ? TS_BF16
+                                            : TS_F16,
+                     .batch = drawn_up_to(4, false),
+                     .groups = drawn_up_to(8, false),
+                     .rows = drawn_up_to(700, true),
+                     .keys = 15 + drawn_up_to(900, true),
+                     .depth = 8 * drawn_up_to(16, false),
+                     .lies = (layout)(turn % LAYOUTS)};
+        if (turn % 8 == 7)
+            p.depth = 8 * drawn_up_to(32, false);
+        if (turn % 10 == 9) {
+            p.batch = 1;
+            p.groups = drawn_up_to(3, false);
+            p.rows = drawn_up_to(300, true);
+            p.keys = 3500 + drawn_up_to(1500, false);
+        }
+        p.heads = p.groups * drawn_up_to(4, true);
+        p.dropout_p = turn % 4 ? 0.3 : 0;
+        if (turn % 4 != 1) {
+            p.mask = masks[drawn_up_to(COUNT(masks), false) - 1];
+            p.mask_dtype = turn % 4 == 2 ? TS_BOOL : turn % 5 ? p.dtype : TS_F32;
+        }
+        p.causal = turn % 3 == 0;
+        p.window = turn % 7 == 1;
+        p.left = p.window ? 90 : 0;
+        p.lse_gradient = turn % 5 == 0;
+        judge(&p, device, device);
+    }
+}
+
 /* One problem for each kernel and each way through it, judged on the CPU: what checkers of memory
  * and of races, which slow a kernel down a hundredfold, are given to look at. */
 TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout = 600)
@@ -195,9 +234,13 @@ TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout
         {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                       /* 256 */
         {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk",
          .mask_dtype = TS_BOOL},
-        {TS_BF16, 1, 4, 1, 1, 700, 64, .causal = true},                     /* few rows */
+        {TS_BF16, 1, 4, 1, 1, 700, 64, .causal = true}, /* few rows */
         {TS_F16, 2, 4, 1, 5, 330, 128, .window = true, .left = 200, .right = 1},
         {TS_BF16, 2, 2, 1, 2, 300, 192, .packed = true, .softcap = 2, .dropout_p = 0.2},
+        {TS_BF16, 1, 2, 1, 140, 150, 64, .dropout_p = 0.2, .mask = "qk",
+         .mask_dtype = TS_BOOL}, /* Hopper's, with options */
+        {TS_F16, 1, 2, 1, 140, 150, 104, .dropout_p = 0.2, .mask = "qk", .mask_dtype = TS_F16},
+        {TS_F16, 1, 2, 1, 40, 330, 192, .softcap = 2, .dropout_p = 0.2}, /* in runs of keys */
         {TS_F32, 1, 2, 1, 40, 33, 20, .mask = "k", .mask_dtype = TS_F32},
     };
     GPU(device);

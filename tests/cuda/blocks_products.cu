@@ -204,10 +204,10 @@ __global__ void __launch_bounds__(128) mma_kernel(const T *a, const T *b, const 
     __syncthreads();
     int first = threadIdx.x / 32 * 16;
     float s[1][4][4], p[1][4][4], sum[1][DEPTH / 8][4] = {};
-    ts::products<T, DEPTH, 1, 32>(s, at.from(first), bt);
+    ts::products<T, DEPTH, 1, 32>(s, at.from(first), bt, DEPTH);
     give(scores, s[0]);
     get(p[0], left);
-    ts::accumulate<T, DEPTH, DEPTH, 1, 32>(sum, p, bt);
+    ts::accumulate<T, DEPTH, 1, 32>(sum, p, bt, DEPTH);
     give(sums, sum[0]);
 }
 

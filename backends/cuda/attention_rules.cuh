@@ -1,0 +1,260 @@
+/**
+ * @file attention_rules.cuh
+ * What a mask and dropout make of a tile of scores on tensor cores.
+ *
+ * Whether a boolean mask shows a pair and whether dropout keeps it are bits. A lane works out the
+ * bits of consecutive keys of a few rows, so that one Philox block serves four pairs; lanes then
+ * exchange them, until each has those of its own elements of the tile, in registers.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_ATTENTION_RULES_CUH
+#define TS_CUDA_ATTENTION_RULES_CUH
+
+#include "backends/cuda/attention.cuh"
+#include "backends/cuda/mma.cuh"
+
+namespace ts {
+
+/** What kernels of Hopper's know beside windows: nothing, dropout and boolean masks, or a mask that
+ * adds. */
+enum attention_hopper_rules { NO_RULES, BITS, ADDED };
+
+/** Bits of a lane's elements of N tiles of 16 x 8: element e of tile n is bit 4 n + e. */
+template <int N> struct attention_bits {
+    uint32_t words[(N + 7) / 8];
+
+    __device__ __forceinline__ bool has(int n, int e) const
+    {
+        return words[n / 8] >> (n % 8 * 4 + e) & 1;
+    }
+    __device__ __forceinline__ void add(int n, int e, uint32_t bits)
+    {
+        words[n / 8] |= bits << (n % 8 * 4 + e);
+    }
+};
+
+/** Of a warp that has 16 rows and 8 N keys. chunk(row, key): bits of 2 N keys from `key` on. */
+template <int N, class F>
+__device__ __forceinline__ attention_bits<N> attention_bits_of_rows(F &&chunk)
+{
+    constexpr int COUNT = 2 * N;
+    int lane = threadIdx.x % 32, quad = lane % 4;
+    attention_bits<N> bits = {};
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t mine = chunk(lane / 4 + 8 * half, quad * COUNT);
+#pragma unroll
+        for (int from = 0; from < 4; from++) {
+            uint32_t theirs = __shfl_sync(0xffffffffu, mine, from, 4) >> (2 * quad);
+#pragma unroll
+            for (int i = 0; i < COUNT / 8; i++)
+                bits.add(from * (COUNT / 8) + i, 2 * half, theirs >> 8 * i & 3);
+        }
+    }
+    return bits;
+}
+
+/** Of a warp that has 16 keys and 8 N rows. chunk(row): bits of the 16 keys. */
+template <int N, class F>
+__device__ __forceinline__ attention_bits<N> attention_bits_of_keys(F &&chunk)
+{
+    int lane = threadIdx.x % 32, quad = lane % 4, team = lane / 4;
+    attention_bits<N> bits = {};
+    /* lanes of the same quad share 2 N rows; eight of them take one each in turns */
+#pragma unroll
+    for (int first = 0; first < 2 * N; first += 8) {
+        int own = first + team;
+        uint32_t mine = chunk(own / 2 * 8 + quad * 2 + own % 2);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint32_t theirs = __shfl_sync(0xffffffffu, mine, i * 4 + quad) >> team;
+            bits.add((first + i) / 2, i % 2, (theirs & 1) | (theirs >> 8 & 1) << 2);
+        }
+    }
+    return bits;
+}
+
+/** 0 for the weights of pairs that dropout drops. */
+template <int N>
+__device__ __forceinline__ void drop_weights(float (&p)[N][4], const attention_bits<N> &kept)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            p[n][e] = kept.has(n, e) ? p[n][e] : 0;
+}
+/** Marks the probabilities of pairs that dropout drops by their sign, so that the bits need no
+ * registers any longer. */
+template <int N>
+__device__ __forceinline__ void mark_dropped(float (&p)[N][4], const attention_bits<N> &kept)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            p[n][e] = kept.has(n, e) ? p[n][e] : -p[n][e];
+}
+/** Marked probabilities, rounded, as a left operand; 0 for those that are dropped. */
+template <class T, int N>
+__device__ __forceinline__ void pack_kept(uint32_t (&to)[N / 2][4], const float (&p)[N][4])
+{
+    auto kept = [](float x) { return x < 0 ? 0 : x; }; /* NaN stays */
+#pragma unroll
+    for (int k = 0; k < N / 2; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int n = 2 * k + i / 2, e = i % 2 * 2;
+            to[k][i] = pack2<T>(kept(p[n][e]), kept(p[n][e + 1]));
+        }
+}
+/** The gradient of a score by its marked probability and the gradient of the weight. */
+__device__ __forceinline__ float marked_gradient(float p, float dp, float delta, float grow)
+{
+    return fabsf(p) * ((p < 0 ? 0 : dp * grow) - delta);
+}
+
+/** -Inf for scores of pairs that a mask does not show. */
+template <int N>
+__device__ __forceinline__ void hide_scores(float (&s)[N][4], const attention_bits<N> &shown)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = shown.has(n, e) ? s[n][e] : -INFINITY;
+}
+
+/** Bit i: whether byte i of four is not 0. */
+__device__ __forceinline__ uint32_t bits_of_bytes(uint32_t x)
+{
+    return (__vcmpne4(x, 0) & 0x01010101u) * 0x01020408u >> 24 & 15;
+}
+
+/** The rules of one head of queries. */
+struct attention_head {
+    const attention_call &c;
+    const attention_span &span;
+    int batch, head;
+
+    /** Bit i: whether dropout keeps the pair of a row and key + i, of COUNT. */
+    template <int COUNT> __device__ __forceinline__ uint32_t kept(int row, int key) const
+    {
+        static_assert(COUNT % 4 == 0 && COUNT <= 32, "blocks of four pairs");
+        uint64_t pair = (((uint64_t)batch * c.heads + head) * c.rows + row) * c.keys + key,
+                 block = c.offset + pair / 4;
+        uint32_t bits = 0, skip = (uint32_t)pair % 4;
+#pragma unroll 1
+        for (int i = 0; i < COUNT / 4; i++)
+            bits |= kept_of_block(block + i) << 4 * i;
+        if (skip)
+            bits = bits >> skip | kept_of_block(block + COUNT / 4) << (COUNT - skip);
+        return bits;
+    }
+
+    /** Bit i: whether the boolean mask shows the pair of a row and key + i, of COUNT. */
+    template <int COUNT> __device__ __forceinline__ uint32_t shown(int row, int key) const
+    {
+        static_assert(COUNT % 8 == 0 && COUNT <= 32, "loads of eight bytes");
+        int there = span.keys - key;
+        if (row >= span.rows || there <= 0)
+            return 0;
+        int64_t step = c.mask_steps[3];
+        const uint8_t *mask = (const uint8_t *)c.mask + mask_place(row, key);
+        uint32_t bits = 0;
+        if (step == 0)
+            return *mask ? ~0u >> (32 - COUNT) : 0;
+        if (step == 1 && there >= COUNT && (uintptr_t)mask % 8 == 0) {
+#pragma unroll
+            for (int i = 0; i < COUNT; i += 8) {
+                uint2 x = *(const uint2 *)(mask + i);
+                bits |= (bits_of_bytes(x.x) | bits_of_bytes(x.y) << 4) << i;
+            }
+            return bits;
+        }
+        if (step == 1 && there >= COUNT + 4) { /* words around the bytes, all of them in the row */
+            uint32_t skip = (uint32_t)((uintptr_t)mask % 4);
+            const uint32_t *words = (const uint32_t *)(mask - skip);
+            uint32_t x = words[0];
+#pragma unroll
+            for (int i = 0; i < COUNT; i += 4) {
+                uint32_t y = words[i / 4 + 1];
+                bits |= bits_of_bytes(__funnelshift_r(x, y, 8 * skip)) << i;
+                x = y;
+            }
+            return bits;
+        }
+#pragma unroll 4
+        for (int i = 0; i < COUNT; i++)
+            bits |= (uint32_t)(i < there && mask[i * step]) << i;
+        return bits;
+    }
+
+    /** What the mask adds to the score of a pair; of any pair for one outside of the sequence, so
+     * that loads have no condition and many run at once. */
+    template <class T> __device__ __forceinline__ float added(int row, int key) const
+    {
+        int64_t at = mask_place(min(row, span.rows - 1), min(key, span.keys - 1));
+        return c.mask_type == MASK_OWN ? widen(((const T *)c.mask)[at])
+                                       : ((const float *)c.mask)[at];
+    }
+
+    /** A score that is more than a factor away from a raw one. */
+    template <class T>
+    __device__ __forceinline__ float score(float raw, int row, int key, float &slope) const
+    {
+        return attention_score(c, raw, c.mask_type > MASK_BOOL ? added<T>(row, key) : 0.0f, slope);
+    }
+
+    /**
+     * Adds what the mask has to a lane's raw scores, which a scale multiplies later. Large numbers
+     * stay finite, so that a row of nothing else still has weights.
+     * @param place  place(n, e): (row, key) of element e of tile n
+     * Steps of the mask's rows and keys are below 2^31.
+     */
+    template <class T, int N, class F>
+    __device__ __forceinline__ void add_mask(float (&s)[N][4], F &&place) const
+    {
+        if (c.mask_type == MASK_OWN)
+            add_mask_of((const T *)c.mask, s, place);
+        else
+            add_mask_of((const float *)c.mask, s, place);
+    }
+
+  private:
+    template <class M, int N, class F>
+    __device__ __forceinline__ void add_mask_of(const M *mask, float (&s)[N][4], F &&place) const
+    {
+        mask += batch * c.mask_steps[0] + head * c.mask_steps[1];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int2 at = place(n, e);
+                float x = widen(mask[(int64_t)min(at.x, span.rows - 1) * (int)c.mask_steps[2] +
+                                     (int64_t)min(at.y, span.keys - 1) * (int)c.mask_steps[3]]),
+                      y = x * c.by_scale;
+                y = y < -1e37f ? -1e37f : y > 1e37f ? 1e37f : y;
+                s[n][e] = x == -INFINITY ? x : s[n][e] + y;
+            }
+        }
+    }
+    __device__ __forceinline__ int64_t mask_place(int row, int key) const
+    {
+        return batch * c.mask_steps[0] + head * c.mask_steps[1] + row * c.mask_steps[2] +
+               key * c.mask_steps[3];
+    }
+    __device__ __forceinline__ uint32_t kept_of_block(uint64_t block) const
+    {
+        philox_block b(c.seed, block);
+        uint32_t bits = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            bits |= (uint32_t)((b.w[i] >> 8) >= c.dropped) << i;
+        return bits;
+    }
+};
+
+} // namespace ts
+
+#endif
