@@ -77,6 +77,25 @@ static int64_t count(const ts_tensor *mask)
     return n;
 }
 
+/** Places of the elements of a mask that are not 0, a row of indices each. */
+static void write_places(const ts_tensor *mask, int64_t *to)
+{
+    int last = mask->ndim - 1;
+    int64_t at[TS_MAX_DIMS] = {0}, length = last < 0 ? 1 : mask->sizes[last];
+    for (int64_t row = 0; row < mask->numel; row += length) {
+        for (int64_t i = 0; i < length; i++) {
+            if (!mask->data[row + i] || last < 0)
+                continue;
+            for (int d = 0; d < last; d++)
+                to[d] = at[d];
+            to[last] = i;
+            to += mask->ndim;
+        }
+        for (int d = last - 1; d >= 0 && ++at[d] == mask->sizes[d]; d--)
+            at[d] = 0;
+    }
+}
+
 static ts_status nonzero(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
@@ -85,17 +104,7 @@ static ts_status nonzero(ts_frame *f)
     int64_t sizes[2] = {count(mask), t->ndim};
     ts_tensor *out = ts_tensor_new(f->thread, TS_I64, sizes, 2, t->storage->device);
     if (out) {
-        int64_t *to = (int64_t *)out->data;
-        for (int64_t i = 0; i < mask->numel; i++) {
-            if (!mask->data[i])
-                continue;
-            int64_t rest = i;
-            for (int d = t->ndim - 1; d >= 0; d--) {
-                to[d] = rest % t->sizes[d];
-                rest /= t->sizes[d];
-            }
-            to += t->ndim;
-        }
+        write_places(mask, (int64_t *)out->data);
         f->rets[0] = ts_value_tensor(out);
     }
     ts_tensor_unref(mask);

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/philox.h"
 #include "backends/cpu/rows.h"
+#include "backends/cpu/vmath_d.h"
 #include "core/convert.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
@@ -118,14 +119,21 @@ static ts_status uniform(ts_frame *f)
 
 /* ------------------------------------------------------------------------------ normal ---- */
 
+/* ts_philox_normal_pair_f32() of one pair a lane: a group has words for whole vectors */
 static void normal_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
 {
-    float *out = (float *)d->out + first, z[2];
-    for (int64_t i = 0; i < n; i += 2) {
-        ts_philox_normal_pair_f32(w[i], w[i + 1], z);
-        out[i] = (float)(z[0] * d->b + d->a);
-        if (i + 1 < n)
-            out[i + 1] = (float)(z[1] * d->b + d->a);
+    float *out = (float *)d->out + first;
+    for (int64_t i = 0; i < n; i += 2 * VD_LANES) {
+        double u1[VD_LANES], u2[VD_LANES], z[2][VD_LANES];
+        for (int k = 0; k < VD_LANES; k++) {
+            u1[k] = (float)w[i + 2 * k] * 0x1p-32f + 0x1p-33f;
+            u2[k] = (float)w[i + 2 * k + 1] * 0x1p-32f;
+        }
+        vd r = vd_sqrt(-2.0 * vd_log(vd_load(u1))), angle = TS_PHILOX_2PI * vd_load(u2);
+        vd_store(z[0], r * vd_cos(angle));
+        vd_store(z[1], r * vd_sin(angle));
+        for (int k = 0; k < 2 * VD_LANES && i + k < n; k++)
+            out[i + k] = (float)((float)z[k % 2][k / 2] * d->b + d->a);
     }
 }
 
