@@ -65,6 +65,7 @@ struct ts_thread {
     uint64_t seq; /* Lamport clock of autograd nodes */
     ts_rng_state rng;
     ts_device device; /* of factories */
+    struct ts_workspace *workspace; /* memory for calls that are captured (core/device.h); NULL */
     ts_error *error;
     ts_block *blocks; /* room for so many; the first takes what is made outside scopes */
     int64_t room;
