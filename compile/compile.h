@@ -14,6 +14,7 @@
 #ifndef TS_COMPILE_COMPILE_H
 #define TS_COMPILE_COMPILE_H
 
+#include "core/device.h"
 #include "include/tessera/compile.h"
 #include "tracing/graph.h"
 
@@ -96,6 +97,7 @@ typedef struct ts_exec {
     uint32_t nwords;
     uint64_t hash, used;   /* used: when a run last wanted it */
     uint32_t runs;         /* that are under way */
+    struct ts_captured *captured; /* capture.c; NULL without */
 } ts_exec;
 
 /** The plan of a recorded stream; NULL with an error. */
@@ -119,12 +121,33 @@ typedef struct ts_run {
     ts_tensor **registers;  /* by value */
     ts_tensor **lists;
     ts_thread *thread;
+    ts_workspace *workspace;     /* where calls allocate; NULL: as ever */
+    char *arena;            /* NULL: promised storages are allocated one by one */
+    const int64_t *places;  /* of these in the arena; -1: not there */
 } ts_run;
 
-ts_status ts_exec_run(const ts_exec *e, ts_lazy *l);
+ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
+/** All steps, call by call. */
+ts_status ts_exec_steps(const ts_run *r);
+/** Memory and handles of a storage, before the first step that touches it; again is no harm. */
+ts_status ts_exec_open(const ts_run *r, uint32_t storage);
+/** After the last step that touches it; again is no harm. */
+void ts_exec_close(const ts_run *r, uint32_t storage);
+/** A step of one call. */
+ts_status ts_exec_call(const ts_run *r, uint32_t node);
 /** The boxed arguments of a node; its tensors are in the registers. */
 void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args);
 /** Runs a fused group. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);
+
+/* ------------------------------------------------------------------------------- capture ---- */
+
+/** Runs a plan as the graph of a device, which its third run captures; call by call where that
+ *  cannot be. */
+ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l);
+/** Ends a plan's graph. NULL-safe. */
+void ts_captured_free(struct ts_captured *captured);
+/** What became of a plan's graph, one line of text. */
+const char *ts_captured_text(const struct ts_captured *captured, char *text, size_t size);
 
 #endif

@@ -28,6 +28,7 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
     TS_TRY(ts_check_pointers(at, "compiled", (const void *[]){c}, 1, true));
     TS_TRY(ts_check_pointers(at, "out", (const void *[]){out}, 1, false));
     TS_C_LOCALE;
+    char text[320];
     pthread_mutex_lock(&c->lock);
     const ts_compile_stats *s = &c->stats;
     const ts_exec *e = c->newest;
@@ -47,6 +48,10 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
                 (long long)e->bytes);
         for (uint32_t k = 0; k < e->nsteps; k++)
             write_step(out, e, k);
+        if (c->opts.graph)
+            fprintf(out, "  %s; %lld captured, %lld replayed, %lld calls replaced\n",
+                    ts_captured_text(e->captured, text, sizeof text), (long long)s->captures,
+                    (long long)s->replays, (long long)s->replaced);
     }
     pthread_mutex_unlock(&c->lock);
     return ferror(out) ? ts_fail_op(TS_ERR_IO, "explain", site, NULL, "cannot write the report")

@@ -459,6 +459,7 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
 void ts_exec_free(ts_exec *e)
 {
     uint32_t n = e->graph ? e->graph->nodes.count : 0;
+    ts_captured_free(e->captured);
     give(e->storages, e->nstorages * sizeof *e->storages);
     give(e->words, e->nwords * sizeof *e->words);
     give(e->steps, n * sizeof *e->steps);

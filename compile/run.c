@@ -1,6 +1,6 @@
 /** @file run.c  Running a plan: memory for promised storages as steps need it, calls, groups. */
 // SPDX-License-Identifier: MIT
-#include "compile/compile.h"
+#include "compile/cache.h"
 #include "dispatch/entries.h"
 #include "dispatch/invoke.h"
 
@@ -21,21 +21,41 @@ static ts_tensor *handle_of(const ts_run *r, const ts_graph_value *v)
                            v->offset / ts_dtype_sizes[v->dtype]);
 }
 
-/** Memory and handles of a storage, before the first step that touches it. */
-static ts_status open_storage(const ts_run *r, uint32_t i)
+/** The arena's memory outlives the run. */
+static void leave_in_arena(void *foreign, void *data, int64_t bytes)
+{
+    (void)foreign, (void)data, (void)bytes;
+}
+
+/** A promised storage that the recording's end has no handle of. */
+static ts_storage *new_storage(const ts_run *r, uint32_t i)
+{
+    const ts_plan_storage *s = &r->exec->storages[i];
+    bool placed = r->arena && r->places[i] >= 0;
+    ts_storage *made = ts_storage_new(r->thread, s->device, placed ? 0 : s->bytes);
+    if (made && placed) {
+        made->bytes = s->bytes;
+        made->data = r->arena + r->places[i];
+        made->release = leave_in_arena;
+    }
+    return made;
+}
+
+ts_status ts_exec_open(const ts_run *r, uint32_t i)
 {
     const ts_exec *e = r->exec;
     const ts_plan_storage *s = &e->storages[i];
-    if (s->inside)
+    uint32_t newest = ((const ts_graph_storage *)e->graph->storages.data)[i].newest;
+    if (s->inside || (newest && r->registers[newest - 1]))
         return TS_OK;
     if (!r->storages[i]) {
-        if (!(r->storages[i] = ts_storage_new(r->thread, s->device, s->bytes)))
+        if (!(r->storages[i] = new_storage(r, i)))
             return ts_error_code();
     } else if (ts_is_promised(r->storages[i]->data) &&
                !ts_storage_fulfil(r->thread, r->storages[i])) {
         return ts_error_code();
     }
-    for (uint32_t next = ((const ts_graph_storage *)e->graph->storages.data)[i].newest; next;) {
+    for (uint32_t next = newest; next;) {
         const ts_graph_value *v = (const ts_graph_value *)e->graph->values.data + (next - 1);
         if (!(r->registers[next - 1] = handle_of(r, v)))
             return ts_error_code();
@@ -45,7 +65,7 @@ static ts_status open_storage(const ts_run *r, uint32_t i)
 }
 
 /** After the last step that touches a storage. */
-static void close_storage(const ts_run *r, uint32_t i)
+void ts_exec_close(const ts_run *r, uint32_t i)
 {
     const ts_exec *e = r->exec;
     const ts_plan_storage *s = &e->storages[i];
@@ -106,7 +126,7 @@ static bool fills(const ts_op_table *t, ts_keyset keys)
     return slot == ts_enter_fill || slot == ts_enter_device;
 }
 
-static ts_status run_call(const ts_run *r, uint32_t node)
+ts_status ts_exec_call(const ts_run *r, uint32_t node)
 {
     const ts_graph_node *n = ts_graph_node_at(r->exec->graph, node);
     const ts_op_table *table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
@@ -128,6 +148,9 @@ static ts_status run_call(const ts_run *r, uint32_t node)
     }
     if (n->flags & TS_NODE_RANDOM)
         r->thread->rng = (ts_rng_state){r->numbers[n->rng.offset], r->numbers[n->rng.offset + 1]};
+    if (r->workspace)
+        r->workspace->used = 0;
+    r->thread->workspace = r->workspace;
     ts_status status = ts_call(n->op, args, n->nargs, rets, nrets, n->given, n->want,
                                r->sites[node]);
     for (int i = 0; i < nrets; i++) {
@@ -137,20 +160,21 @@ static ts_status run_call(const ts_run *r, uint32_t node)
             status = ts_above.copy_into(get(r, n->rets[i]), rets[i].t, n->op);
         ts_tensor_unref(rets[i].t);
     }
+    r->thread->workspace = NULL;
     return status;
 }
 
-static ts_status run_steps(const ts_run *r)
+ts_status ts_exec_steps(const ts_run *r)
 {
     const ts_exec *e = r->exec;
     uint32_t opened = 0, closed = 0;
     for (uint32_t k = 0; k < e->nsteps; k++) {
         const ts_step *s = &e->steps[k];
         while (opened < s->opens)
-            TS_TRY(open_storage(r, e->opens[opened++]));
-        TS_TRY(s->fused ? ts_tile_run(r, s) : run_call(r, e->order[s->first]));
+            TS_TRY(ts_exec_open(r, e->opens[opened++]));
+        TS_TRY(s->fused ? ts_tile_run(r, s) : ts_exec_call(r, e->order[s->first]));
         while (closed < s->closes)
-            close_storage(r, e->closes[closed++]);
+            ts_exec_close(r, e->closes[closed++]);
     }
     return TS_OK;
 }
@@ -161,7 +185,7 @@ typedef struct count {
     uint16_t writer;
 } count;
 
-ts_status ts_exec_run(const ts_exec *e, ts_lazy *l)
+ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
 {
     const ts_graph *g = e->graph;
     ts_thread *thread = l->thread;
@@ -185,11 +209,12 @@ ts_status ts_exec_run(const ts_exec *e, ts_lazy *l)
     ts_keyset exclude = thread->exclude;
     ts_rng_state rng = thread->rng;
     thread->exclude |= ~(LAZY - 1) & ~TS_KEYSET(TS_KEY_ABSENT);
-    ts_status status = run_steps(&r);
+    bool graph = ((const ts_compiled *)l->compiled)->opts.graph;
+    ts_status status = graph ? ts_capture_run(&r, e, l) : ts_exec_steps(&r);
     thread->exclude = exclude;
     thread->rng = rng;
     for (uint32_t i = 0; i < e->nstorages; i++) {
-        close_storage(&r, i);
+        ts_exec_close(&r, i);
         if (r.storages[i]) {
             r.storages[i]->version = counts[i].version;
             r.storages[i]->writer = counts[i].writer;

@@ -154,9 +154,34 @@ ts_status ts_device_memory_reset_peak(ts_device device)
 
 /* ------------------------------------------------------------------------------ memory ---- */
 
+/** Whether the thread's calls are being captured, so that nothing they queue runs. */
+static bool is_captured(void) { return ts_tls.workspace && ts_tls.workspace->base; }
+
+/** Memory of the thread's workspace; NULL with an error, or without one if it only measures. */
+static void *take_from_workspace(ts_workspace *g, int64_t bytes, const char *what)
+{
+    enum { ROUND = 512 };
+    int64_t at = g->used;
+    g->used += (bytes + ROUND - 1) / ROUND * ROUND;
+    g->most = ts_max64(g->most, g->used);
+    g->live++;
+    if (!g->base || g->used <= g->bytes)
+        return g->base ? g->base + at : NULL;
+    g->live--;
+    ts_error_set(TS_ERR_MEMORY, "%s of %lld bytes: a captured call needs more than was measured",
+                 what, (long long)bytes);
+    return NULL;
+}
+
 void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
 {
     const ts_backend *b = ts_backend_of(device);
+    ts_workspace *g = ts_tls.workspace;
+    if (TS_UNLIKELY(g != NULL) && ts_same_device(g->device, device)) {
+        void *taken = take_from_workspace(g, bytes, what);
+        if (g->base)
+            return taken;
+    }
     void *data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
     if (!data && ts_error_code() != TS_ERR_DEVICE) { /* which may be lost */
         ts_memory_stats stats;
@@ -174,6 +199,12 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
 void ts_device_release(ts_device device, void *data, int64_t bytes)
 {
     const ts_backend *b = ts_backend_of(device);
+    ts_workspace *g = ts_tls.workspace;
+    if (TS_UNLIKELY(g != NULL) && ts_same_device(g->device, device)) {
+        g->live--;
+        if (g->base && (char *)data >= g->base && (char *)data < g->base + g->bytes)
+            return;
+    }
     b->free(b->state, device.index, data, bytes);
 }
 
@@ -211,6 +242,9 @@ ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *s
         memcpy(data, source, (size_t)bytes);
         return TS_OK;
     }
+    if (!ts_same_device(to, from) && is_captured())
+        return ts_error_set(TS_ERR_UNSUPPORTED, "a copy from %s to %s cannot be captured",
+                            ts_device_name(from), ts_device_name(to));
     if (!src) {
         atomic_fetch_add_explicit(&ts_device_count_of[to.backend].bytes_in, (uint64_t)bytes,
                                   memory_order_relaxed);
@@ -350,6 +384,9 @@ ts_status ts_stream_synchronize(ts_device device, ts_stream *stream)
 {
     TS_TRY(ts_device_check(device, "stream_synchronize"));
     const ts_backend *b = ts_backend_of(device);
+    if (is_captured())
+        return ts_error_set(TS_ERR_UNSUPPORTED, "waiting for %s cannot be captured",
+                            ts_device_name(device));
     return b && b->synchronize
                ? reported(b->synchronize(b->state, device.index, stream), device, "synchronize")
                : TS_OK;
@@ -361,6 +398,9 @@ ts_status ts_synchronize(ts_device device)
     if (!b || !b->synchronize_device)
         return ts_stream_synchronize(device, NULL);
     TS_TRY(ts_device_check(device, "synchronize"));
+    if (is_captured())
+        return ts_error_set(TS_ERR_UNSUPPORTED, "waiting for %s cannot be captured",
+                            ts_device_name(device));
     return reported(b->synchronize_device(b->state, device.index), device, "synchronize_device");
 }
 

@@ -38,6 +38,18 @@ TS_INLINE bool ts_device_exists(ts_device device)
 }
 /** The hint of an error about a tensor on the wrong device. */
 const char *ts_move_hint(ts_device got, ts_device expected);
+/**
+ * What the thread's calls allocate on a device beside results that are there, while a plan is
+ * captured (compile/capture.c): each call begins at `base` again, so that a call that is captured
+ * anew gets the same addresses. Without a base it only measures.
+ */
+typedef struct ts_workspace {
+    ts_device device;
+    char *base;
+    int64_t bytes, used, most; /* of one call; of it, taken, and most that were */
+    int64_t live;              /* allocations that were not given back */
+} ts_workspace;
+
 /** Memory of a device with a backend; NULL with an error. bytes > 0. */
 void *ts_device_allocate(ts_device device, int64_t bytes, const char *what);
 void ts_device_release(ts_device device, void *data, int64_t bytes);

@@ -65,6 +65,7 @@ struct ts_thread {
     uint64_t seq; /* Lamport clock of autograd nodes */
     ts_rng_state rng;
     ts_device device; /* of factories */
+    struct ts_workspace *workspace; /* memory for calls that are captured (core/device.h); NULL */
     ts_error *error;
     ts_block *blocks; /* this many; the first holds results made outside of scopes */
     int64_t room;

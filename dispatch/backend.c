@@ -67,6 +67,10 @@ static ts_status check(const ts_backend *b, const char *what)
                         : b->event_new && !b->event_record       ? "event_record"
                         : b->event_new && !b->event_wait         ? "event_wait"
                         : b->event_new && !b->event_synchronize  ? "event_synchronize"
+                        : b->capture_begin && !b->capture_part   ? "capture_part"
+                        : b->capture_begin && !b->capture_end    ? "capture_end"
+                        : b->capture_begin && !b->capture_replay ? "capture_replay"
+                        : b->capture_begin && !b->capture_free   ? "capture_free"
                                                                  : NULL;
     if (lacks)
         return ts_error_set(TS_ERR_FORMAT, "%s: the slot '%s' is required and NULL", what, lacks);

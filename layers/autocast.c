@@ -137,7 +137,8 @@ static ts_status call_on(ts_frame *f, ts_keyset backend, ts_dtype dtype)
  * OFF for what is left alone. */
 static unsigned mode_here(const ts_frame *f, ts_keyset *backend)
 {
-    ts_keyset backends = f->keys & TS_BACKEND_KEYS;
+    /* LAZY only defers calls to a device */
+    ts_keyset backends = f->keys & TS_BACKEND_KEYS & ~TS_KEYSET(TS_KEY_LAZY);
     if (!backends || f->given)
         return OFF;
     unsigned key = 63 - (unsigned)__builtin_clzll(backends);

@@ -15,6 +15,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
+#include "backends/cuda/capture.h"
 #include "tessera/program.h"
 
 #include <sched.h>
@@ -263,7 +264,7 @@ static void poll(heap *h, bool wait)
 static void flush(heap *h)
 {
     poll(h, true);
-    cudaDeviceSynchronize();
+    ts_cuda_wait_for_device(false); /* cudaFree waits too; the heap is locked, so captures do not */
     for (int p = 0; p < h->npools; p++)
         join(h, &h->pools[p]);
     for (int p = 0; p < h->npools; p++)

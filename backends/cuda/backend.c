@@ -2,6 +2,7 @@
  * and the kernels of all families. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
+#include "backends/cuda/capture.h"
 
 #include <stdatomic.h>
 
@@ -158,7 +159,7 @@ static ts_status synchronize_device(void *state, int device)
     if (!d)
         return ts_error_code();
     uint32_t end = ts_cuda_launches();
-    TS_TRY(ts_cuda_check(cudaDeviceSynchronize(), "cuda:%d: waiting for the device", device));
+    TS_TRY(ts_cuda_check(ts_cuda_wait_for_device(true), "cuda:%d: waiting for the device", device));
     ts_cuda_waited(device, NULL, end);
     return ts_cuda_check_fault(d);
 }
@@ -267,5 +268,10 @@ static const ts_backend backend = {
     .set_deterministic = set_deterministic,
     .memory_stats = ts_cuda_memory_stats,
     .memory_reset_peak = ts_cuda_memory_reset_peak,
+    .capture_begin = ts_cuda_capture_begin,
+    .capture_part = ts_cuda_capture_part,
+    .capture_end = ts_cuda_capture_end,
+    .capture_replay = ts_cuda_capture_replay,
+    .capture_free = ts_cuda_capture_free,
 };
 TS_BACKEND_ENTRY(&backend)

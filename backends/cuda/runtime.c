@@ -3,6 +3,7 @@
  * with.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/capture.h"
 #include "backends/cuda/current.h"
 #include "tessera/program.h"
 
@@ -18,7 +19,7 @@
 /* The last launches, oldest overwritten: what an error that comes late may belong to. An entry is
  * op, device and stream in one word; 0 once a wait has shown that it ended well. Counted by a load
  * and a store, which every launch pays: of two threads that meet, one entry may be lost. */
-enum { RING = 16 };
+enum { RING = 16, GRAPH = 0xfffe /* in the place of an op */ };
 static _Atomic uint32_t launches;
 static _Atomic uint64_t ring[RING];
 static atomic_bool synchronous; /* TS_SYNC=1, read before the first device is ready */
@@ -56,7 +57,9 @@ static void describe_ring(int device, char *text, size_t size)
         uint64_t entry = atomic_load(&ring[i % RING]);
         if (entry && (int)(entry >> 44 & 15) == device)
             used += (size_t)snprintf(text + used, size - used, "%s%s", named++ ? ", " : "",
-                                     ts_op_name((int)(entry >> 48) - 1));
+                                     (int)(entry >> 48) - 1 == GRAPH
+                                         ? "a graph of calls"
+                                         : ts_op_name((int)(entry >> 48) - 1));
     }
     if (named == RING && used + 20 < size)
         snprintf(text + used, size - used, ", after others");
@@ -134,12 +137,23 @@ static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, c
     return ts_cuda_check(error, "%s", ts_op_name(frame->op));
 }
 
-ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
+/** Counts a launch: its number. */
+static inline uint32_t note(unsigned op, cudaStream_t stream)
 {
     uint32_t i = atomic_load_explicit(&launches, memory_order_relaxed);
-    atomic_store_explicit(&ring[i % RING], entry_of(frame->op, ts_cuda_current->index, stream),
+    atomic_store_explicit(&ring[i % RING], entry_of(op, ts_cuda_current->index, stream),
                           memory_order_relaxed);
     atomic_store_explicit(&launches, i + 1, memory_order_relaxed);
+    return i;
+}
+
+void ts_cuda_replayed(cudaStream_t stream) { note(GRAPH, stream); }
+
+bool ts_cuda_synchronous(void) { return atomic_load(&synchronous); }
+
+ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
+{
+    uint32_t i = note(frame->op, stream);
     if (__builtin_expect(
             error == cudaSuccess && !atomic_load_explicit(&synchronous, memory_order_relaxed), 1))
         return TS_OK;
@@ -299,10 +313,24 @@ ts_cuda_device *ts_cuda_use(int index)
     return __builtin_expect(d && d->index == index, 1) ? d : use_another(index);
 }
 
+/* Captures share it, and who waits for a device has it alone. */
+static pthread_rwlock_t captures = PTHREAD_RWLOCK_INITIALIZER;
+void ts_cuda_capture_enter(void) { pthread_rwlock_rdlock(&captures); }
+void ts_cuda_capture_leave(void) { pthread_rwlock_unlock(&captures); }
+
+cudaError_t ts_cuda_wait_for_device(bool patient)
+{
+    if ((patient ? pthread_rwlock_wrlock : pthread_rwlock_trywrlock)(&captures) != 0)
+        return cudaErrorNotReady;
+    cudaError_t error = cudaDeviceSynchronize();
+    pthread_rwlock_unlock(&captures);
+    return error;
+}
+
 void ts_cuda_wait_for_all(void)
 {
     for (int i = 0; i < TS_CUDA_DEVICES; i++)
         if (atomic_load_explicit(&ready[i], memory_order_acquire) && !ts_cuda_is_lost(i) &&
             ts_cuda_use(i))
-            cudaDeviceSynchronize();
+            ts_cuda_wait_for_device(true);
 }

@@ -70,6 +70,10 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /** After a launch: its own error; with TS_SYNC=1 waits, so that the culprit is named. */
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
+/** Before the launch of a graph, for the report of an error that comes late. */
+void ts_cuda_replayed(cudaStream_t stream);
+/** Whether TS_SYNC=1 makes each launch wait. */
+bool ts_cuda_synchronous(void);
 /** How many launches there were so far, and: the first `end` of them have ended well,
  * those on `stream` (NULL: on any). */
 uint32_t ts_cuda_launches(void);

@@ -40,6 +40,9 @@ typedef enum ts_backend_flag {
     TS_BACKEND_WHOLE_OPS = 2     /**< a fallback wins over the library's composites */
 } ts_backend_flag;
 
+/** Work that was captured, to be queued as a whole; made and read by its backend alone. */
+typedef struct ts_capture ts_capture;
+
 /**
  * Functions of a backend. Each gets `state`; `device` is a device's index. Several threads may call
  * them at once. Functions that return ts_status report with ts_error_set(). Slots marked optional
@@ -126,6 +129,22 @@ typedef struct ts_backend {
     ts_status (*memory_stats)(void *state, int device, ts_memory_stats *stats);
     /** Resets the peak to the bytes in use now. (optional: it cannot be reset) */
     ts_status (*memory_reset_peak)(void *state, int device);
+
+    /** Begins to capture: until capture_end, what the calling thread queues on *stream is kept
+     *  instead of run. *capture NULL makes a new capture; else the work replaces parts of it. The
+     *  library neither allocates, copies from or to the host, nor waits meanwhile.
+     *  (optional: work is never captured) */
+    ts_status (*capture_begin)(void *state, int device, ts_capture **capture, ts_stream **stream);
+    /** What follows is part number `part`; numbers rise. (this and the next three: required with
+     *  capture_begin) */
+    ts_status (*capture_part)(void *state, int device, ts_capture *capture, int part);
+    /** Ends capturing. A replaced part must be of the same kernels as before, else an error.
+     *  *launches receives what a replay queues in all. After an error the library frees it. */
+    ts_status (*capture_end)(void *state, int device, ts_capture *capture, int64_t *launches);
+    /** Queues the captured work on a stream, in order after earlier replays of the same capture. */
+    ts_status (*capture_replay)(void *state, int device, ts_capture *capture, ts_stream *stream);
+    /** Ends a capture, also one that has begun and not ended. Waits for its replays. */
+    void (*capture_free)(void *state, int device, ts_capture *capture);
 } ts_backend;
 
 /** Type and name of the one symbol that a backend's library exports. */

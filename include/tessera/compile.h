@@ -33,10 +33,14 @@ typedef struct ts_compiled ts_compiled;
 typedef struct ts_compile_opts {
     size_t size;        /**< sizeof(ts_compile_opts) */
     const char *name;   /**< in reports and errors; NULL: "function" */
-    bool fullgraph;     /**< a read of a value inside the function is an error */
+    bool fullgraph;     /**< a read of a value inside the function is an error; with `graph`, so is
+                             a plan that cannot be captured (TS_ERR_UNSUPPORTED) */
     int64_t max_plans;  /**< plans that are kept, the least recently used goes first; 0: 64 */
     int64_t max_groups; /**< fused groups a plan; calls beyond them run one by one. 0: no limit;
                              -1: none, which tells a wrong group from a wrong plan */
+    bool graph;         /**< plans on one device that can capture (CUDA) are captured on their
+                             third run and replayed from then on, as one launch. Others run call by
+                             call; ts_explain() says why */
 } ts_compile_opts;
 
 /**
@@ -57,7 +61,8 @@ TS_API void ts_compiled_free(ts_compiled *compiled);
  * @param outputs  receives noutputs tensors of the innermost scope; TS_NONE is allowed
  *
  * Errors: those of fn and of the recorded calls, with their call sites; TS_ERR_STATE for a read of
- * a value with fullgraph; TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_MEMORY.
+ * a value with fullgraph; TS_ERR_UNSUPPORTED for a plan without a graph where both are set;
+ * TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
                                   ts_tensor **outputs, int noutputs);
@@ -76,6 +81,10 @@ typedef struct ts_compile_stats {
     int64_t bytes;      /**< that its calls move, run one by one */
     int64_t fused_bytes; /**< that they move as groups */
     double compile_ms;  /**< spent on making plans */
+    int64_t captures;   /**< plans captured as graphs of a device, those captured anew included */
+    int64_t replays;    /**< recordings that ran as such a graph */
+    int64_t replaced;   /**< calls captured anew for a replay, as a number or an address changed */
+    int64_t launches;   /**< of kernels in the newest graph */
 } ts_compile_stats;
 /** All zero for NULL. */
 TS_API ts_compile_stats ts_compiled_get_stats(ts_compiled *compiled);

@@ -46,6 +46,33 @@ TS_TEST(two_hundred_steps_have_the_bits_of_calls, .loop = 4)
     net_free(b);
 }
 
+static ts_status in_a_region(TRACED)
+{
+    const ts_dtype *dtype = ctx;
+    TS_AUTOCAST(TS_DEVICE_CPU, *dtype);
+    out[0] = ts_linear(in[0], in[1], in[2]);
+    out[1] = ts_softmax(ts_gelu(out[0]), -1);
+    ts_tensor *h = ts_layer_norm(out[1], TS_NONE, TS_NONE);
+    return TS_STATUS_OF(out[2] = ts_linear(h, in[3], TS_NONE));
+}
+
+TS_TEST(a_region_of_autocast_casts_what_it_casts_in_calls, .loop = 2)
+{
+    TS_SCOPE;
+    ts_dtype dtype = _i ? TS_F16 : TS_BF16;
+    ts_compiled *c = ts_compile(in_a_region, &dtype, NULL);
+    ts_tensor *in[] = {numbers(1, TS_SIZES(5, 40)), numbers(2, TS_SIZES(16, 40)),
+                       numbers(3, TS_SIZES(16)), numbers(4, TS_SIZES(3, 16))}, *got[3], *want[3];
+    for (int k = 0; k < 3; k++) {
+        OK(ts_compiled_call(c, in, 4, got, 3));
+        OK(in_a_region(&dtype, in, 4, want, 3));
+        ck_assert_int_eq(ts_dtype_of(got[0]), dtype);
+        for (int i = 0; i < 3; i++)
+            ck_assert_msg(same(got[i], want[i]), "output %d differs", i);
+    }
+    ts_compiled_free(c);
+}
+
 /* --------------------------------------------------------------------------------- plans ---- */
 
 typedef struct numbers_of {

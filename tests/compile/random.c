@@ -4,7 +4,7 @@
  * random numbers. A failing program is cut down to the calls that it takes, and printed.
  */
 // SPDX-License-Identifier: MIT
-#include "tests/tracing/common.h"
+#include "tests/compile/whole.h"
 
 #include <stdio.h>
 
@@ -30,9 +30,10 @@ typedef struct instruction {
 typedef struct program {
     instruction calls[CALLS];
     int ncalls;
-    bool gradients;
+    bool gradients, region; /* region: of autocast, in bf16 */
     uint64_t seed;
     int64_t rows, columns;
+    double shift; /* of all numbers */
 } program;
 
 enum {
@@ -64,6 +65,7 @@ static program draw_program(uint64_t seed)
         c->c = below(&d, 1 << 20);
         c->x = (double)below(&d, 2000) / 500 - 2;
     }
+    p.region = below(&d, 4) == 0;
     return p;
 }
 
@@ -173,16 +175,21 @@ static ts_status run_program(TRACED)
     ts_tensor *pool[POOL + INPUTS];
     int count = INPUTS;
     memcpy(pool, in, INPUTS * sizeof *pool);
+    ts_autocast_region region;
+    OK(ts_autocast_enter(&region, ts_default_device(), p->region ? TS_BF16 : TS_DTYPE_NONE));
     for (int i = 0; i < p->ncalls; i++) {
         if (p->calls[i].off)
             continue;
-        ts_tensor *t = run_call(&p->calls[i], pool, count);
+        instruction shifted = p->calls[i];
+        shifted.x += p->shift;
+        ts_tensor *t = run_call(&shifted, pool, count);
         if (t)
             pool[count++] = t;
         else
             p->calls[i].off = true;
         ts_error_clear();
     }
+    OK(ts_autocast_exit(&region));
     if (p->gradients) {
         ts_tensor *loss = ts_sum(ts_to(pool[count - 1], TS_F32));
         if (loss && ts_requires_grad(loss) && ts_backward(loss) != TS_OK)
@@ -214,6 +221,8 @@ static state begin(const program *p)
     return s;
 }
 
+static int64_t replays, replaced; /* of graphs, and calls in them */
+
 /** Versions are compared of inputs: a call counts a copy into its own new result, or does not. */
 static bool equal(ts_tensor *a, ts_tensor *b, bool input)
 {
@@ -223,12 +232,14 @@ static bool equal(ts_tensor *a, ts_tensor *b, bool input)
         (ts_numel(a) && memcmp(ts_strides(a), ts_strides(b), (size_t)ts_ndim(a) * 8) != 0))
         return false;
     TS_NO_GRAD;
-    return same(ts_clone(ts_contiguous(a)), ts_clone(ts_contiguous(b)));
+    return same(ts_to_device(ts_clone(ts_contiguous(a)), TS_DEVICE_CPU),
+                ts_to_device(ts_clone(ts_contiguous(b)), TS_DEVICE_CPU));
 }
 
 /**
- * What differs, or NULL. Two calls, so that the second finds a plan. A call that fails does so when
- * it is recorded or when it runs, as the error may depend on values: calls that fail are left out.
+ * What differs, or NULL. Two calls, so that the second finds a plan, and for a graph more, the last
+ * with other numbers. A call that fails does so when it is recorded or when it runs, as the error
+ * may depend on values: calls that fail are left out.
  */
 static const char *differs(const program *drawn, const ts_compile_opts *opts)
 {
@@ -239,8 +250,9 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
     OK(run_program(p, first.in, INPUTS, first.out, OUTPUTS));
     ts_compiled *c = ts_compile(run_program, p, opts);
     const char *what = NULL;
-    for (int turn = 0; turn < 2 && !what; turn++) {
+    for (int turn = 0; turn < (opts && opts->graph ? 6 : 2) && !what; turn++) {
         TS_SCOPE;
+        p->shift = turn > 3 ? 0.125 : 0;
         state eager = begin(p);
         OK(run_program(p, eager.in, INPUTS, eager.out, OUTPUTS));
         eager.rng = ts_rng_get_state();
@@ -270,6 +282,8 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
         if (!what && (eager.rng.seed != lazy.rng.seed || eager.rng.offset != lazy.rng.offset))
             what = "the generator";
     }
+    replays += ts_compiled_get_stats(c).replays;
+    replaced += ts_compiled_get_stats(c).replaced;
     ts_compiled_free(c);
     return what;
 }
@@ -301,8 +315,9 @@ static void check_programs(uint64_t first, int count, const ts_compile_opts *opt
         }
         shrink(&p, opts);
         what = differs(&p, opts);
-        fprintf(stderr, "program %llu, %lld x %lld%s: %s\n", (unsigned long long)p.seed,
-                (long long)p.rows, (long long)p.columns, p.gradients ? ", gradients" : "", what);
+        fprintf(stderr, "program %llu, %lld x %lld%s%s: %s\n", (unsigned long long)p.seed,
+                (long long)p.rows, (long long)p.columns, p.gradients ? ", gradients" : "",
+                p.region ? ", autocast" : "", what);
         for (int k = 0; k < p.ncalls; k++)
             if (!p.calls[k].off)
                 fprintf(stderr, "  call %d: %s a=%u b=%u c=%u x=%g\n", k,
@@ -331,4 +346,18 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_without_groups, .timeout = 600)
     ts_compile_opts opts = {.size = sizeof opts, .max_groups = -1};
     check_programs(from_environment("TS_TEST_SEED", 1) + 7000,
                    (int)from_environment("TS_TEST_PROGRAMS", 250), &opts);
+}
+
+/* More than two of six calls of a program are replays, where no read breaks it and no number that
+ * is whole changes with the others. */
+TS_TEST(drawn_programs_compute_the_bits_of_calls_as_graphs, .timeout = 600,
+        .setup = set_up_whole, .teardown = tear_down_whole)
+{
+    ts_compile_opts opts = {.size = sizeof opts, .graph = true};
+    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
+    OK(ts_set_default_device(device));
+    check_programs(from_environment("TS_TEST_SEED", 1) + 9000, n, &opts);
+    ck_assert_int_gt(replays, 2 * n);
+    ck_assert_int_gt(replaced, 4 * n);
+    OK(ts_set_default_device(TS_DEVICE_CPU));
 }

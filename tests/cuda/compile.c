@@ -1,15 +1,18 @@
-/** @file compile.c  Compiled functions on a GPU: the bits of calls, one plan, memory given back. */
+/** @file compile.c  Compiled functions on a GPU, call by call and as graphs: the bits of calls, one
+ * plan, memory given back. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
+#include "tests/threads.h"
 
 typedef struct layers {
     ts_module *module;
     ts_optimizer *optimizer;
+    ts_dtype region; /* of autocast */
 } layers;
 
 static layers layers_new(void)
 {
-    layers l = {ts_sequential_new(), NULL};
+    layers l = {ts_sequential_new(), NULL, TS_DTYPE_NONE};
     ts_manual_seed(5);
     OK(ts_sequential_add(l.module, ts_linear_new(40, 64, true)));
     OK(ts_sequential_add(l.module, ts_activation_new("GELU", ts_gelu)));
@@ -27,7 +30,11 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     (void)n, (void)m;
     const layers *l = ctx;
     TS_SCOPE;
-    ts_tensor *loss = ts_cross_entropy(ts_forward(l->module, in[0]), in[1]);
+    ts_tensor *loss;
+    {
+        TS_AUTOCAST(ts_device_of(in[0]), l->region);
+        loss = ts_cross_entropy(ts_forward(l->module, in[0]), in[1]);
+    }
     TS_TRY(ts_backward(loss));
     TS_TRY(ts_optimizer_step(l->optimizer));
     ts_optimizer_zero_grad(l->optimizer);
@@ -35,13 +42,29 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     return TS_OK;
 }
 
-TS_TEST(fifty_compiled_steps_have_the_bits_of_calls)
+/** Whether ts_explain() says so. */
+static bool explains(ts_compiled *c, const char *words)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    OK(ts_explain(c, file));
+    fclose(file);
+    bool is = strstr(text, words) != NULL;
+    if (!is)
+        fprintf(stderr, "expected '%s' in:\n%s", words, text);
+    free(text);
+    return is;
+}
+
+TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 4)
 {
     GPU(device);
     TS_SCOPE;
     OK(ts_set_default_device(device));
     layers a = layers_new(), b = layers_new();
-    ts_compiled *c = ts_compile(step, &a, NULL);
+    a.region = b.region = _i / 2 ? TS_BF16 : TS_DTYPE_NONE;
+    ts_compiled *c = ts_compile(step, &a, TS_OPTS(ts_compile_opts, .graph = _i % 2));
     int64_t used = 0;
     ts_manual_seed(9);
     for (int k = 0; k < 50; k++) {
@@ -65,7 +88,200 @@ TS_TEST(fifty_compiled_steps_have_the_bits_of_calls)
     }
     ck_assert_int_le(ts_compiled_get_stats(c).compiles, 2);
     ck_assert_int_eq(ts_compiled_get_stats(c).breaks, 0);
+    if (_i % 2) { /* after two runs call by call */
+        ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
+        ck_assert_int_eq(ts_compiled_get_stats(c).replays, 48);
+    }
+    int64_t n;
+    ts_tensor *const *p = ts_optimizer_params(a.optimizer, &n),
+                     *const *q = ts_optimizer_params(b.optimizer, &n);
+    for (int64_t i = 0; i < n; i++) {
+        size_t bytes = (size_t)ts_numel(p[i]) * sizeof(float);
+        float *x = values_of(p[i]), *y = values_of(q[i]);
+        ck_assert_msg(memcmp(x, y, bytes) == 0, "parameter %d differs", (int)i);
+        free(x), free(y);
+    }
     ts_compiled_free(c);
     ts_optimizer_free(a.optimizer), ts_optimizer_free(b.optimizer);
     ts_module_free(a.module), ts_module_free(b.module);
+}
+
+/* ------------------------------------------------------------------------------- graphs ---- */
+
+static ts_status layer(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    const double *factor = ctx;
+    ts_tensor *h = ts_softmax(ts_mul_scalar(ts_linear(in[0], in[1], in[2]), *factor), -1);
+    out[0] = ts_linear(ts_gelu(h), in[1], TS_NONE); /* of cuBLASLt, and a result */
+    return TS_STATUS_OF(out[0]);
+}
+
+TS_TEST(graphs_follow_inputs_that_move_and_results_stay, .loop = 2)
+{
+    GPU(device);
+    TS_SCOPE;
+    OK(ts_set_default_device(device));
+    double factor = 1;
+    ts_compiled *c = ts_compile(layer, &factor, TS_OPTS(ts_compile_opts, .graph = true));
+    enum { CALLS = 30, WIDE = 64 };
+    ts_tensor *got[CALLS], *want[CALLS], *w = ts_normal(TS_SIZES(WIDE, WIDE), 0, 0.2, TS_F32),
+                                         *bias = ts_normal(TS_SIZES(WIDE), 0, 1, TS_F32);
+    for (int k = 0; k < CALLS; k++) {
+        /* now and then one that begins at no multiple of 16 bytes, which takes other kernels */
+        ts_tensor *all = ts_normal(TS_SIZES(33 * WIDE), 0, 1, TS_F32);
+        int64_t at = _i && k % 10 == 9 ? 1 : 0;
+        ts_tensor *x = ts_reshape(ts_narrow(all, 0, at, 32 * WIDE), TS_SIZES(32, WIDE));
+        factor = 1 + 0.01 * k;
+        ts_tensor *in[] = {x, w, bias};
+        OK(ts_compiled_call(c, in, 3, &got[k], 1));
+        OK(layer(&factor, in, 3, &want[k], 1));
+    }
+    for (int k = 0; k < CALLS; k++) {
+        float *x = values_of(got[k]), *y = values_of(want[k]);
+        ck_assert_msg(memcmp(x, y, 32 * WIDE * sizeof *x) == 0, "call %d differs", k);
+        free(x), free(y);
+    }
+    ck_assert_int_gt(ts_compiled_get_stats(c).replays, 20);
+    ck_assert_int_gt(ts_compiled_get_stats(c).replaced, 20);
+    ts_compiled_free(c);
+}
+
+TS_TEST(graphs_run_on_the_threads_own_stream)
+{
+    GPU(device);
+    TS_SCOPE;
+    OK(ts_set_default_device(device));
+    double factor = 2;
+    ts_compiled *c = ts_compile(layer, &factor, TS_OPTS(ts_compile_opts, .graph = true));
+    ts_tensor *in[] = {ts_normal(TS_SIZES(512, 64), 0, 1, TS_F32),
+                       ts_normal(TS_SIZES(64, 64), 0, 0.2, TS_F32), ts_zeros(TS_SIZES(64), TS_F32)};
+    OK(ts_synchronize(device));
+    ts_stream *stream;
+    OK(ts_stream_new(device, &stream));
+    for (int k = 0; k < 20; k++) {
+        TS_SCOPE;
+        ts_tensor *got, *want;
+        OK(ts_stream_use(device, k % 3 ? stream : NULL));
+        OK(ts_compiled_call(c, in, 3, &got, 1));
+        OK(layer(&factor, in, 3, &want, 1));
+        float *x = values_of(got), *y = values_of(want);
+        ck_assert_msg(memcmp(x, y, 512 * 64 * sizeof *x) == 0, "call %d differs", k);
+        free(x), free(y);
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).replays, 18);
+    ts_compiled_free(c);
+    OK(ts_stream_use(device, NULL));
+    ts_stream_free(device, stream);
+}
+
+static ts_status with_copy(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    const ts_device *device = ctx;
+    return TS_STATUS_OF(out[0] = ts_relu(ts_to_device(in[0], *device)));
+}
+static ts_status with_wait(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m; /* whether the source is long enough is read from the device */
+    return TS_STATUS_OF(out[0] = ts_masked_scatter(in[0], in[1], in[2]));
+}
+
+TS_TEST(what_cannot_be_captured_is_named_and_runs)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_tensor *x = (ts_full)(TS_SIZES(3), ts_scalar_float(2), TS_F32), *y;
+    ts_compiled *c = ts_compile(with_copy, &device, TS_OPTS(ts_compile_opts, .graph = true));
+    for (int k = 0; k < 8; k++) { /* the copy runs before the graph */
+        OK(ts_fill_(x, 2 + k));
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        ck_assert(all_are(y, (float)(2 + k)));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).replays, 6);
+    ts_compiled_free(c);
+    ts_tensor *mask = ts_to_device(ts_lt_scalar(ts_arange(0, 100, 1, TS_F32), 30), device);
+    ts_tensor *in[] = {full_on(device, 100, 3), mask, full_on(device, 50, 3)};
+    c = ts_compile(with_wait, NULL, TS_OPTS(ts_compile_opts, .graph = true));
+    for (int k = 0; k < 5; k++) {
+        OK(ts_compiled_call(c, in, 3, &y, 1));
+        ck_assert(all_are(y, 3));
+    }
+    ck_assert(explains(c, "no graph: masked_scatter, called from"));
+    ts_compiled_free(c);
+}
+
+TS_TEST(a_call_at_a_time_is_no_graph)
+{
+    setenv("TS_SYNC", "1", 1);
+    GPU(device);
+    TS_SCOPE;
+    ts_tensor *x = full_on(device, 10, 2), *y;
+    ts_compiled *c = ts_compile(with_copy, &device, TS_OPTS(ts_compile_opts, .graph = true));
+    for (int k = 0; k < 5; k++) {
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        ck_assert(all_are(y, 2));
+    }
+    ck_assert(explains(c, "TS_SYNC=1 waits for each call"));
+    ts_compiled_free(c);
+}
+
+/** An index out of range that a replay meets. */
+static ts_status pick(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(out[0] = ts_index_select(in[0], 0, in[1]));
+}
+TS_TEST(a_wrong_index_in_a_replay_is_reported_with_its_op)
+{
+    GPU(device);
+    TS_SCOPE;
+    int64_t numbers[] = {0, 2, 1};
+    ts_tensor *x = full_on(device, 10, 2), *y;
+    ts_tensor *i = ts_to_device(ts_from_array(numbers, TS_I64, TS_SIZES(3)), device);
+    ts_tensor *in[] = {x, i};
+    ts_compiled *c = ts_compile(pick, NULL, TS_OPTS(ts_compile_opts, .graph = true));
+    for (int k = 0; k < 6; k++) {
+        OK(ts_compiled_call(c, in, 2, &y, 1));
+        ck_assert(all_are(y, 2));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).replays, 4);
+    OK(ts_fill_(i, 10));
+    OK(ts_compiled_call(c, in, 2, &y, 1));
+    ck_assert_int_eq(ts_synchronize(device), TS_ERR_INDEX);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "index_select"));
+    OK(ts_fill_(i, 9));
+    OK(ts_compiled_call(c, in, 2, &y, 1));
+    ck_assert(all_are(y, 2));
+    ts_compiled_free(c);
+}
+
+/** Thread 0 waits for the device all the time, which CUDA forbids while a stream captures. */
+static bool wait_or_call(int number, void *ctx)
+{
+    ts_device device = *(const ts_device *)ctx;
+    double factor = number;
+    ts_compiled *c = ts_compile(layer, &factor, TS_OPTS(ts_compile_opts, .graph = true));
+    bool good = ts_set_default_device(device) == TS_OK;
+    for (int k = 0; k < 300 && good; k++) {
+        TS_SCOPE;
+        ts_tensor *in[] = {ts_normal(TS_SIZES(8, 16), 0, 1, TS_F32),
+                           ts_normal(TS_SIZES(16, 16), 0, 1, TS_F32),
+                           ts_zeros(TS_SIZES(16), TS_F32)}, *y;
+        factor = number + 0.01 * k;
+        good = number ? ts_compiled_call(c, in, 3, &y, 1) == TS_OK
+                      : ts_synchronize(device) == TS_OK;
+    }
+    good = good && (!number || ts_compiled_get_stats(c).replays == 298);
+    if (!good)
+        fprintf(stderr, "thread %d: %s\n", number, ts_error_message());
+    ts_compiled_free(c);
+    return good;
+}
+
+TS_TEST(threads_capture_while_others_wait_for_the_device)
+{
+    GPU(device);
+    OK(ts_empty_on(TS_SIZES(1), TS_F32, device));
+    ck_assert_int_eq(ts_together(4, wait_or_call, &device), 4);
 }

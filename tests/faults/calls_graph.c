@@ -1,6 +1,7 @@
 /** @file calls_graph.c  Nodes, their hooks, the anomaly mode and ops registered
  * with a gradient run out of memory. */
 // SPDX-License-Identifier: MIT
+#include "tests/compile/tape.h"
 #include "tests/faults/calls.h"
 
 static ts_status double_before(void *payload, ts_node *node, ts_tensor **grads, int n)
@@ -87,6 +88,48 @@ CALLS(compiled_functions)
     FAULTY(f, ts_explain(c, file));
     fclose(file);
     QUIET(f, ts_compiled_free(c));
+}
+
+/* A device that captures, with one kernel. */
+static void run_negated(const task *t)
+{
+    const float *x = from_handle(t->from);
+    for (int64_t i = 0; i < t->n; i++)
+        ((float *)from_handle(t->to))[i] = -x[i];
+}
+static ts_status queue_negated(ts_frame *frame)
+{
+    return queue(ts_kernel_stream(frame),
+                 (task){.run = run_negated, .from = ts_kernel_data(frame->args[0].t),
+                        .to = ts_kernel_data(frame->rets[0].t),
+                        .n = ts_numel(frame->rets[0].t)});
+}
+static ts_status install_negated(void *state, ts_key key)
+{
+    (void)state;
+    ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    return ts_register_kernel_ex("neg", key, queue_negated, &opts, NULL);
+}
+static ts_status negated(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(out[0] = ts_neg(ts_neg(ts_neg(ts_to_device(in[0], device)))));
+}
+
+CALLS(graphs)
+{
+    if (!device.backend)
+        set_up_with(install_negated);
+    TS_SCOPE;
+    ts_tensor *x = ts_arange(0, 40, 1, TS_F32), *out;
+    WATCH(x);
+    ts_compiled *c = ts_compile(negated, NULL, TS_OPTS(ts_compile_opts, .graph = true));
+    for (int i = 0; i < 5 && c; i++) { /* call by call, captured, replayed */
+        FAULTY(f, ts_compiled_call(c, &x, 1, &out, 1));
+        fault_see(f, ts_to_device(out, TS_DEVICE_CPU));
+    }
+    ts_compiled_free(c);
+    tear_down();
 }
 
 /* ------------------------------------------------------------------- ops with a gradient ---- */

@@ -1,0 +1,331 @@
+/**
+ * @file capture.c  Graphs of launches: captured from a stream, changed in part, launched as one.
+ *
+ * A capture has a stream of its own, on which a thread queues work while it is captured: launches
+ * of this backend and of cuBLASLt alike become nodes of a graph, one after the other. Parts of it
+ * are captured anew into a second graph, whose nodes give their parameters to those of the first;
+ * the executable graph is changed in place, which costs a microsecond a node.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/capture.h"
+
+#include <cuda.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/** A node, and the part that it belongs to. */
+typedef struct unit {
+    cudaGraphNode_t node;
+    enum cudaGraphNodeType type;
+    CUfunction function; /* kernels */
+    int part;
+} unit;
+
+/** Nodes in the order in which they were queued. */
+typedef struct units {
+    unit *all;
+    int count, room;
+} units;
+
+struct ts_capture {
+    cudaStream_t stream;
+    cudaGraph_t graph; /* owns the nodes of kept */
+    cudaGraphExec_t exec;
+    units kept, fresh; /* of the graph, and of the capture that is under way */
+    int *parts;        /* captured now; those without a launch too */
+    int nparts, room;
+    bool capturing;
+    cudaGraphNode_t last;
+};
+
+typedef CUresult (*get_fn)(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters);
+typedef CUresult (*set_fn)(CUgraphExec exec, CUgraphNode node,
+                           const CUDA_KERNEL_NODE_PARAMS *parameters);
+/* The driver's functions, as in launch.c: the runtime's do not know kernels of other libraries.
+ * The second one is set last. */
+static _Atomic(get_fn) get_parameters;
+static _Atomic(set_fn) set_parameters;
+
+static cudaError_t find_driver(void)
+{
+    enum cudaDriverEntryPointQueryResult result;
+    void *get = NULL, *set = NULL;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuGraphKernelNodeGetParams", &get, 12000,
+                                                         cudaEnableDefault, &result);
+    if (error == cudaSuccess)
+        error = cudaGetDriverEntryPointByVersion("cuGraphExecKernelNodeSetParams", &set, 12000,
+                                                 cudaEnableDefault, &result);
+    if (error != cudaSuccess || !get || !set)
+        return error != cudaSuccess ? error : cudaErrorNotSupported;
+    atomic_store(&get_parameters, (get_fn)get);
+    atomic_store_explicit(&set_parameters, (set_fn)set, memory_order_release);
+    return cudaSuccess;
+}
+
+/** Room for n more; false without memory. */
+static bool reserve(void **all, int *room, int count, int n, size_t item)
+{
+    if (count + n <= *room)
+        return true;
+    int now = 2 * (count + n) + 64;
+    void *larger = realloc(*all, (size_t)now * item);
+    if (!larger)
+        return false;
+    *all = larger;
+    *room = now;
+    return true;
+}
+
+/* -------------------------------------------------------------------------------- nodes ---- */
+
+/** Whether a node can be launched again and changed: kernels, memsets, copies on the device. */
+static cudaError_t look_at(unit *u, const char **why)
+{
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    struct cudaMemcpy3DParms copy;
+    cudaError_t error = cudaGraphNodeGetType(u->node, &u->type);
+    u->function = NULL;
+    if (error != cudaSuccess)
+        return error;
+    switch (u->type) {
+    case cudaGraphNodeTypeKernel:
+        error = (cudaError_t)atomic_load(&get_parameters)((CUgraphNode)u->node, &kernel);
+        if (error == cudaSuccess)
+            u->function = kernel.func ? kernel.func : (CUfunction)kernel.kern;
+        return error;
+    case cudaGraphNodeTypeMemset: return cudaSuccess;
+    case cudaGraphNodeTypeMemcpy:
+        error = cudaGraphMemcpyNodeGetParams(u->node, &copy);
+        if (error == cudaSuccess && copy.kind != cudaMemcpyDeviceToDevice)
+            *why = "a copy from or to the host cannot be captured";
+        return error;
+    default:
+        *why = "work that is no kernel, copy or memset cannot be captured";
+        return cudaSuccess;
+    }
+}
+
+/** Gives the nodes that were queued since the last call to a part. */
+static ts_status collect(ts_capture *c, int part)
+{
+    enum cudaStreamCaptureStatus state;
+    const cudaGraphNode_t *ends = NULL;
+    const cudaGraphEdgeData *edges = NULL;
+    const char *why = NULL;
+    size_t n = 0;
+    cudaError_t error =
+        cudaStreamGetCaptureInfo(c->stream, &state, NULL, NULL, &ends, &edges, &n);
+    if (error == cudaSuccess && state != cudaStreamCaptureStatusActive)
+        error = cudaErrorStreamCaptureInvalidated;
+    int first = c->fresh.count;
+    cudaGraphNode_t node = n == 1 ? ends[0] : NULL;
+    while (error == cudaSuccess && !why && node != c->last) {
+        cudaGraphNode_t before[2];
+        cudaGraphEdgeData data[2];
+        if (!node || n > 1) {
+            why = "work on several streams cannot be captured";
+            break;
+        }
+        if (!reserve((void **)&c->fresh.all, &c->fresh.room, c->fresh.count, 1, sizeof(unit)))
+            return ts_error_set(TS_ERR_MEMORY, "no memory for a graph");
+        unit *u = &c->fresh.all[c->fresh.count++];
+        *u = (unit){.node = node, .part = part};
+        error = look_at(u, &why);
+        n = 2;
+        if (error == cudaSuccess)
+            error = cudaGraphNodeGetDependencies(node, before, data, &n);
+        node = n ? before[0] : NULL;
+    }
+    for (int a = first, b = c->fresh.count - 1; a < b; a++, b--) { /* it was walked backwards */
+        unit u = c->fresh.all[a];
+        c->fresh.all[a] = c->fresh.all[b];
+        c->fresh.all[b] = u;
+    }
+    if (c->fresh.count > first)
+        c->last = c->fresh.all[c->fresh.count - 1].node;
+    if (why)
+        return ts_error_set(TS_ERR_UNSUPPORTED, "%s", why);
+    return ts_cuda_check(error, "capture of launches");
+}
+
+/** Ends what the stream captures; *graph is NULL when it came to nothing. */
+static cudaError_t stop(ts_capture *c, cudaGraph_t *graph)
+{
+    *graph = NULL;
+    c->capturing = false;
+    cudaError_t error = cudaStreamEndCapture(c->stream, graph);
+    ts_cuda_capture_leave();
+    return error;
+}
+
+/* ------------------------------------------------------------------------------- slots ---- */
+
+ts_status ts_cuda_capture_begin(void *state, int device, ts_capture **capture, ts_stream **stream)
+{
+    (void)state;
+    const ts_cuda_device *d = ts_cuda_use(device);
+    ts_capture *c = *capture;
+    if (!d)
+        return ts_error_code();
+    if (ts_cuda_synchronous())
+        return ts_error_set(TS_ERR_UNSUPPORTED, "TS_SYNC=1 waits for each call");
+    if (!atomic_load_explicit(&set_parameters, memory_order_acquire))
+        TS_TRY(ts_cuda_check(find_driver(), "functions of graphs"));
+    if (!c) {
+        if (!(c = calloc(1, sizeof *c)))
+            return ts_error_set(TS_ERR_MEMORY, "no memory for a graph");
+        ts_status status =
+            ts_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
+                          "a stream of cuda:%d", device);
+        if (status != TS_OK) {
+            free(c);
+            return status;
+        }
+        *capture = c;
+    }
+    c->last = NULL;
+    c->fresh.count = c->nparts = 0;
+    ts_cuda_capture_enter();
+    cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
+    if (error != cudaSuccess)
+        ts_cuda_capture_leave();
+    TS_TRY(ts_cuda_check(error, "cuda:%d: begin of a capture", device));
+    c->capturing = true;
+    *stream = (ts_stream *)c->stream;
+    return TS_OK;
+}
+
+ts_status ts_cuda_capture_part(void *state, int device, ts_capture *c, int part)
+{
+    (void)state, (void)device;
+    if (c->nparts)
+        TS_TRY(collect(c, c->parts[c->nparts - 1]));
+    if (!reserve((void **)&c->parts, &c->room, c->nparts, 1, sizeof *c->parts))
+        return ts_error_set(TS_ERR_MEMORY, "no memory for a graph");
+    c->parts[c->nparts++] = part;
+    return TS_OK;
+}
+
+/** The first node of a part or of one behind it. */
+static int find_part(const units *u, int part)
+{
+    int low = 0, high = u->count;
+    while (low < high) {
+        int mid = low + (high - low) / 2;
+        if (u->all[mid].part < part)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/** Gives a node of the executable graph the parameters of a fresh one. */
+static cudaError_t change(cudaGraphExec_t exec, const unit *to, const unit *from)
+{
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    struct cudaMemsetParams set;
+    struct cudaMemcpy3DParms copy;
+    cudaError_t error;
+    switch (to->type) {
+    case cudaGraphNodeTypeKernel:
+        error = (cudaError_t)atomic_load(&get_parameters)((CUgraphNode)from->node, &kernel);
+        return error != cudaSuccess
+                   ? error
+                   : (cudaError_t)atomic_load(&set_parameters)((CUgraphExec)exec,
+                                                               (CUgraphNode)to->node, &kernel);
+    case cudaGraphNodeTypeMemset:
+        error = cudaGraphMemsetNodeGetParams(from->node, &set);
+        return error != cudaSuccess ? error
+                                    : cudaGraphExecMemsetNodeSetParams(exec, to->node, &set);
+    default:
+        error = cudaGraphMemcpyNodeGetParams(from->node, &copy);
+        return error != cudaSuccess ? error
+                                    : cudaGraphExecMemcpyNodeSetParams(exec, to->node, &copy);
+    }
+}
+
+/** Replaces the parts that were captured anew. */
+static ts_status replace(const ts_capture *c)
+{
+    int at = 0;
+    for (int i = 0; i < c->nparts; i++) {
+        int part = c->parts[i], to = find_part(&c->kept, part);
+        for (; at < c->fresh.count && c->fresh.all[at].part == part; at++, to++) {
+            const unit *old = &c->kept.all[to], *now = &c->fresh.all[at];
+            if (to == c->kept.count || old->part != part || old->type != now->type ||
+                old->function != now->function)
+                return ts_error_set(TS_ERR_STATE, "a part is of other kernels than before");
+            TS_TRY(ts_cuda_check(change(c->exec, old, now), "a node of a graph"));
+        }
+        if (to < c->kept.count && c->kept.all[to].part == part)
+            return ts_error_set(TS_ERR_STATE, "a part is of fewer launches than before");
+    }
+    return TS_OK;
+}
+
+ts_status ts_cuda_capture_end(void *state, int device, ts_capture *c, int64_t *launches)
+{
+    (void)state;
+    const ts_cuda_device *d = ts_cuda_use(device);
+    cudaGraph_t graph;
+    if (!d)
+        return ts_error_code();
+    ts_status status = c->nparts ? collect(c, c->parts[c->nparts - 1]) : TS_OK;
+    cudaError_t error = stop(c, &graph);
+    ts_cuda_waited(device, c->stream, ts_cuda_launches()); /* nothing was launched there */
+    if (status == TS_OK)
+        status = ts_cuda_check(error, "cuda:%d: end of a capture", device);
+    if (status == TS_OK && c->exec) {
+        status = replace(c);
+    } else if (status == TS_OK) {
+        status = ts_cuda_check(cudaGraphInstantiate(&c->exec, graph, 0), "cuda:%d: a graph",
+                               device);
+        units kept = c->kept;
+        c->kept = c->fresh;
+        c->fresh = kept;
+        c->graph = graph;
+        graph = NULL;
+    }
+    if (graph)
+        cudaGraphDestroy(graph);
+    cudaGetLastError();
+    *launches = c->kept.count;
+    return status;
+}
+
+ts_status ts_cuda_capture_replay(void *state, int device, ts_capture *c, ts_stream *stream)
+{
+    (void)state;
+    const ts_cuda_device *d = ts_cuda_use(device);
+    if (!d)
+        return ts_error_code();
+    cudaStream_t own = ts_cuda_stream(d, stream);
+    ts_cuda_replayed(own);
+    return ts_cuda_check(cudaGraphLaunch(c->exec, own), "cuda:%d: launch of a graph", device);
+}
+
+void ts_cuda_capture_free(void *state, int device, ts_capture *c)
+{
+    (void)state;
+    if (!ts_cuda_is_lost(device) && ts_cuda_use(device)) {
+        cudaGraph_t graph = NULL;
+        if (c->capturing)
+            stop(c, &graph);
+        if (graph)
+            cudaGraphDestroy(graph);
+        ts_cuda_waited(device, c->stream, ts_cuda_launches());
+        ts_cuda_wait_for_device(true);
+        if (c->exec)
+            cudaGraphExecDestroy(c->exec);
+        if (c->graph)
+            cudaGraphDestroy(c->graph);
+        cudaStreamDestroy(c->stream);
+        cudaGetLastError();
+    }
+    free(c->kept.all);
+    free(c->fresh.all);
+    free(c->parts);
+    free(c);
+}

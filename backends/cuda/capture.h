@@ -1,0 +1,27 @@
+/** @file capture.h  Slots of the backend's struct for graphs of launches. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_CAPTURE_H
+#define TS_CUDA_CAPTURE_H
+
+#include "backends/cuda/runtime.h"
+
+TS_BEGIN_DECLS
+
+ts_status ts_cuda_capture_begin(void *state, int device, ts_capture **capture, ts_stream **stream);
+ts_status ts_cuda_capture_part(void *state, int device, ts_capture *capture, int part);
+ts_status ts_cuda_capture_end(void *state, int device, ts_capture *capture, int64_t *launches);
+ts_status ts_cuda_capture_replay(void *state, int device, ts_capture *capture, ts_stream *stream);
+void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
+
+/* runtime.c */
+
+/** Waits for the current device. CUDA forbids that while a stream of it captures, in any thread:
+ *  the call waits for the end of captures, and captures wait for its end. Without `patient` it
+ *  gives up if a stream captures: cudaErrorNotReady. */
+cudaError_t ts_cuda_wait_for_device(bool patient);
+/** Around a capture, in one thread. */
+void ts_cuda_capture_enter(void);
+void ts_cuda_capture_leave(void);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,347 @@
+/**
+ * @file capture.c  Plans as graphs of a device: captured once, replayed as one launch.
+ *
+ * A plan runs call by call twice: the first run readies libraries and kernels, the second measures
+ * what its calls allocate. The third is captured by the backend, each step as a part. What lives
+ * inside of the plan alone lies in an arena, which the graph owns; what is held after the call is
+ * allocated for each run, so it is never written again.
+ *
+ * A graph holds the numbers and addresses that its calls were captured with. Before a replay, the
+ * steps of which a number or an address has changed are captured again, and the backend puts them
+ * in the place of the old ones. The rest of the graph stays as it is.
+ *
+ * Calls that reach another device, such as the copy of a batch from the host, run before or after
+ * the graph if the order of calls allows it.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/capture.h"
+#include "dispatch/entries.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_CAPTURES = 8 };
+
+static uint64_t *words_of(const ts_array *a) { return a->data; }
+
+/** Copies n words; the array has room from then on. */
+static bool keep(ts_array *a, const void *words, uint32_t n)
+{
+    a->count = 0;
+    if (n && !ts_array_reserve(a, n, sizeof(uint64_t)))
+        return false;
+    if (n)
+        memcpy(a->data, words, n * sizeof(uint64_t));
+    a->count = n;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------- refuse ---- */
+
+void ts_captured_drop(ts_captured *k)
+{
+    if (k->capture)
+        k->backend->capture_free(k->backend->state, k->device.index, k->capture);
+    k->capture = NULL;
+}
+
+void ts_captured_release(ts_captured *k)
+{
+    ts_captured_drop(k);
+    if (k->arena)
+        ts_device_release(k->device, k->arena, k->planned + k->scratch);
+    k->arena = NULL;
+}
+
+void ts_captured_refuse(ts_captured *k, const ts_lazy *l, const char *why)
+{
+    ts_captured_release(k);
+    snprintf(k->why, sizeof k->why, "%s", why);
+    atomic_store(&k->stage, REFUSED);
+    if (ts_log_on("compile"))
+        ts_log_write("compile", "%s: no graph: %s", l->compiled->name, k->why);
+}
+
+void ts_captured_refuse_step(ts_captured *k, const ts_run *r, const ts_lazy *l, uint32_t step,
+                             const char *why)
+{
+    char site[160], text[sizeof k->why];
+    uint32_t node = r->exec->order[r->exec->steps[step].first];
+    snprintf(text, sizeof text, "%.40s, called from %.70s: %.100s",
+             ts_graph_node_name(r->exec->graph, ts_graph_node_at(r->exec->graph, node)),
+             ts_format_site(site, sizeof site, r->sites[node]), why);
+    ts_captured_refuse(k, l, text);
+}
+
+/* ------------------------------------------------------------------------------ capture ---- */
+
+static ts_status run_step(const ts_run *r, const ts_captured *k, uint32_t step)
+{
+    const part *p = (const part *)k->parts.data + step;
+    for (uint32_t t = 0; t < p->touches; t++)
+        TS_TRY(ts_exec_open(r, touches_of(k, p)[t].storage));
+    const ts_step *s = &r->exec->steps[step];
+    return s->fused ? ts_tile_run(r, s) : ts_exec_call(r, r->exec->order[s->first]);
+}
+
+/** Runs the steps beside the graph. */
+static ts_status run_beside(const ts_run *r, const ts_captured *k, where w)
+{
+    const part *p = k->parts.data;
+    for (uint32_t s = 0; s < r->exec->nsteps && k->calls_beside; s++)
+        if (p[s].where == w)
+            TS_TRY(run_step(r, k, s));
+    return TS_OK;
+}
+
+/** Captures steps, all or those marked anew. *step: where it failed. */
+static ts_status issue(ts_run *r, ts_captured *k, bool all, uint32_t *step)
+{
+    const ts_exec *e = r->exec;
+    const part *p = k->parts.data;
+    ts_stream *before = ts_stream_current(k->device), *stream = NULL;
+    ts_workspace workspace = {
+        .device = k->device, .base = k->arena + k->planned, .bytes = k->scratch};
+    *step = 0;
+    TS_TRY(k->backend->capture_begin(k->backend->state, k->device.index, &k->capture, &stream));
+    TS_TRY(ts_stream_use(k->device, stream));
+    r->workspace = &workspace;
+    ts_status status = TS_OK;
+    for (uint32_t s = 0; s < e->nsteps && status == TS_OK; s++) {
+        if (p[s].where != INSIDE || !(all || p[s].anew))
+            continue;
+        *step = s;
+        status = k->backend->capture_part(k->backend->state, k->device.index, k->capture, (int)s);
+        if (status == TS_OK)
+            status = run_step(r, k, s);
+        if (status == TS_OK && workspace.live)
+            status = ts_error_set(TS_ERR_UNSUPPORTED, "its memory outlives it");
+    }
+    ts_stream_use(k->device, before);
+    r->workspace = NULL;
+    int64_t launches = 0;
+    if (status == TS_OK)
+        status = k->backend->capture_end(k->backend->state, k->device.index, k->capture, &launches);
+    atomic_store(&k->launches, launches);
+    return status;
+}
+
+/** The kernels of a step's op, another table when one is registered. */
+static const void *table_of(const ts_exec *e, uint32_t step)
+{
+    const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[e->steps[step].first]);
+    return atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
+}
+
+/** Remembers what the graph was captured with. */
+static bool remember(ts_captured *k, const ts_run *r, const ts_lazy *l)
+{
+    bool ok = keep(&k->numbers, l->numbers.data, l->numbers.count) &&
+              keep(&k->sites, l->sites.data, l->sites.count) &&
+              ts_array_reserve(&k->addresses, r->exec->nstorages + 1, sizeof(void *)) &&
+              ts_array_reserve(&k->tables, r->exec->nsteps, sizeof(void *));
+    for (uint32_t i = 0; i < r->exec->nstorages && ok; i++)
+        ((void **)k->addresses.data)[i] = r->storages[i] ? r->storages[i]->data : NULL;
+    for (uint32_t s = 0; s < r->exec->nsteps && ok; s++)
+        ((const void **)k->tables.data)[s] = table_of(r->exec, s);
+    k->deterministic = ts_deterministic();
+    return ok;
+}
+
+/** Memory for results, which are held after the call. */
+static ts_status fulfil(const ts_run *r)
+{
+    const ts_exec *e = r->exec;
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        const ts_plan_storage *s = &e->storages[i];
+        ts_storage **made = &r->storages[i];
+        if (!s->held || s->outside || s->first == UINT32_MAX)
+            continue;
+        if (!*made) /* another thread let go of it just now */
+            TS_TRY(*made = ts_storage_new(r->thread, s->device, s->bytes));
+        if (ts_is_promised((*made)->data) && !ts_storage_fulfil(r->thread, *made))
+            return ts_error_code();
+    }
+    return TS_OK;
+}
+
+/** Captures all of a plan; on failure it is refused. */
+static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
+{
+    uint32_t step = 0;
+    ts_captured_drop(k);
+    if (k->captures++ == MOST_CAPTURES) {
+        ts_captured_refuse(k, l, "its calls choose other kernels from run to run");
+        return false;
+    }
+    ts_status status = issue(r, k, true, &step);
+    if (status == TS_OK && !remember(k, r, l))
+        status = ts_fail_memory("a graph", 0);
+    if (status != TS_OK) {
+        ts_captured_refuse_step(k, r, l, step, ts_error_message());
+        return false;
+    }
+    atomic_store(&k->stage, CAPTURED);
+    if (ts_log_on("compile"))
+        ts_log_write("compile", "%s: graph of %u calls, %lld launches and %lld bytes captured",
+                     l->compiled->name, r->exec->nsteps, (long long)k->launches,
+                     (long long)(k->planned + k->scratch));
+    return true;
+}
+
+/** Marks the steps of which something has changed; how many. */
+static uint32_t find_changed(const ts_run *r, ts_captured *k, const ts_lazy *l)
+{
+    const ts_exec *e = r->exec;
+    part *p = k->parts.data;
+    void *const *addresses = k->addresses.data;
+    uint32_t changed = 0;
+    for (uint32_t s = 0; s < e->nsteps; s++) {
+        uint32_t node = e->order[e->steps[s].first];
+        if (p[s].where != INSIDE)
+            continue;
+        bool anew = words_of(&l->sites)[node] != words_of(&k->sites)[node] ||
+                    table_of(e, s) != ((const void *const *)k->tables.data)[s];
+        for (uint32_t i = p[s].first_number; i < p[s].first_number + p[s].numbers; i++)
+            anew |= words_of(&l->numbers)[i] != words_of(&k->numbers)[i];
+        for (uint32_t t = 0; t < p[s].touches; t++) {
+            uint32_t i = touches_of(k, &p[s])[t].storage;
+            anew |= r->storages[i] && r->storages[i]->data != addresses[i];
+        }
+        p[s].anew = anew;
+        changed += anew;
+    }
+    return changed;
+}
+
+/** Takes the arena; false, with an error, without memory. */
+static bool take_arena(ts_run *r, ts_captured *k)
+{
+    int64_t bytes = k->planned + k->scratch;
+    if (bytes && !k->arena && !(k->arena = ts_device_allocate(k->device, bytes, "a graph")))
+        return false;
+    r->arena = k->arena;
+    r->places = k->places.data;
+    return true;
+}
+
+/** Captures and replays; *ran: the plan has run, else it is to run call by call. */
+static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
+{
+    uint32_t changed = 0, step;
+    ts_stream *stream = ts_stream_current(k->device);
+    bool fresh = atomic_load(&k->stage) != CAPTURED || k->deterministic != ts_deterministic();
+    TS_TRY(fulfil(r));
+    if (!take_arena(r, k)) {
+        ts_captured_refuse(k, l, ts_error_message());
+        return TS_OK;
+    }
+    if (k->calls_beside && stream != k->stream) /* they write the arena, which a replay may use */
+        TS_TRY(ts_synchronize(k->device));
+    k->stream = stream;
+    TS_TRY(run_beside(r, k, BEFORE));
+    if (!fresh && (changed = find_changed(r, k, l)) != 0)
+        fresh = issue(r, k, false, &step) != TS_OK || !remember(k, r, l);
+    if (fresh && !capture(r, k, l))
+        return TS_OK;
+    ts_status status =
+        k->backend->capture_replay(k->backend->state, k->device.index, k->capture, stream);
+    if (status != TS_OK) {
+        ts_captured_refuse(k, l, ts_error_message());
+        return TS_OK;
+    }
+    *ran = true;
+    pthread_mutex_lock(&l->compiled->lock);
+    ts_compile_stats *stats = &l->compiled->stats;
+    stats->captures += fresh;
+    stats->replays++;
+    stats->replaced += fresh ? 0 : changed;
+    stats->launches = k->launches;
+    pthread_mutex_unlock(&l->compiled->lock);
+    return run_beside(r, k, AFTER);
+}
+
+/** Runs call by call, and sees what calls allocate. */
+static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
+{
+    ts_workspace workspace = {.device = k->device};
+    r->workspace = &workspace;
+    ts_status status = ts_exec_steps(r);
+    r->workspace = NULL;
+    k->scratch = ts_max64(workspace.most, 1); /* a workspace without bytes would only measure */
+    if (workspace.live)
+        ts_captured_refuse(k, l, "memory of a call outlives it");
+    else if (status == TS_OK)
+        atomic_store(&k->stage, READY);
+    return status;
+}
+
+/** A plan without a graph: call by call, or an error where all must be one graph. */
+static ts_status run_without(const ts_run *r, const ts_captured *k, const ts_lazy *l)
+{
+    const ts_compiled *c = l->compiled;
+    if (!k || atomic_load(&k->stage) != REFUSED || !c->opts.fullgraph)
+        return ts_exec_steps(r);
+    return ts_fail_op(TS_ERR_UNSUPPORTED, c->name, NULL,
+                      "compile without fullgraph: the calls then run one by one", "no graph: %s",
+                      k->why);
+}
+
+ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l)
+{
+    pthread_mutex_lock(&l->compiled->lock);
+    if (!e->captured && (e->captured = ts_alloc(r->thread, sizeof *e->captured)) != NULL)
+        memset(e->captured, 0, sizeof *e->captured);
+    ts_captured *k = e->captured;
+    pthread_mutex_unlock(&l->compiled->lock);
+    if (!k || !e->nsteps || atomic_load(&k->stage) == REFUSED || atomic_flag_test_and_set(&k->busy))
+        return run_without(r, k, l);
+    bool ran = false;
+    ts_status status = TS_OK;
+    if (atomic_load(&k->stage) == COLD) {
+        status = ts_captured_look(k, r, l) ? TS_OK : ts_fail_memory("a graph", 0);
+        if (status == TS_OK && atomic_load(&k->stage) == COLD)
+            atomic_store(&k->stage, SEEN);
+    } else if (atomic_load(&k->stage) == SEEN) {
+        status = measure(r, k, l);
+        ran = true;
+    } else if (atomic_load(&k->stage) != REFUSED) {
+        ts_error before = *r->thread->error;
+        status = replay(r, k, l, &ran);
+        for (uint32_t i = 0; i < e->nstorages && !ran; i++)
+            ts_exec_close(r, i);
+        r->arena = NULL;
+        if (status == TS_OK) /* why there is no graph is no error of the call */
+            *r->thread->error = before;
+    }
+    atomic_flag_clear(&k->busy);
+    return ran || status != TS_OK ? status : run_without(r, k, l);
+}
+
+void ts_captured_free(ts_captured *k)
+{
+    if (!k)
+        return;
+    ts_captured_release(k);
+    ts_array_free(&k->parts, sizeof(part));
+    ts_array_free(&k->touches, sizeof(touch));
+    ts_array_free(&k->places, sizeof(uint64_t));
+    ts_array_free(&k->numbers, sizeof(uint64_t));
+    ts_array_free(&k->sites, sizeof(uint64_t));
+    ts_array_free(&k->addresses, sizeof(uint64_t));
+    ts_array_free(&k->tables, sizeof(uint64_t));
+    ts_free(&ts_tls, k, sizeof *k);
+}
+
+const char *ts_captured_text(const ts_captured *k, char *text, size_t size)
+{
+    int stage = k ? atomic_load(&k->stage) : COLD;
+    if (stage == REFUSED)
+        snprintf(text, size, "no graph: %s", k->why);
+    else if (stage == CAPTURED)
+        snprintf(text, size, "graph of %lld launches and %lld bytes", (long long)k->launches,
+                 (long long)(k->planned + k->scratch));
+    else
+        snprintf(text, size, "no graph yet: the third run of a plan is captured");
+    return text;
+}

@@ -1,0 +1,65 @@
+/** @file capture.h  A plan as a graph of a device: what parts.c finds and capture.c runs. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_COMPILE_CAPTURE_H
+#define TS_COMPILE_CAPTURE_H
+
+#include "compile/cache.h"
+
+/** What a plan does next. */
+typedef enum stage { COLD, SEEN, READY, CAPTURED, REFUSED } stage;
+
+/** Where a step runs. */
+typedef enum where { INSIDE, BEFORE, AFTER } where;
+
+/** What a step was captured with. */
+typedef struct part {
+    uint32_t first_touch, touches; /* in the list of touches */
+    uint32_t first_number, numbers;
+    uint8_t where;
+    bool anew;
+} part;
+
+/** A storage that a step reads or writes. */
+typedef struct touch {
+    uint32_t storage;
+    bool writes;
+} touch;
+
+typedef struct ts_captured {
+    _Atomic int stage;
+    atomic_flag busy; /* one run at a time uses the graph; others run call by call */
+    ts_device device;
+    const ts_backend *backend;
+    ts_stream *stream; /* of the last replay */
+    bool calls_beside; /* some steps run before or after */
+    ts_capture *capture;
+    char *arena;
+    int64_t planned, scratch; /* bytes of the arena: of storages, then of one call */
+    _Atomic int64_t launches; /* of the graph */
+    int64_t captures;
+    bool deterministic;
+    char why[256];            /* REFUSED */
+    ts_array parts, touches;
+    ts_array places;          /* in the arena, by storage; -1: not there */
+    ts_array numbers, sites;  /* as captured, by number and node */
+    ts_array addresses, tables; /* by storage and step */
+} ts_captured;
+
+static inline const touch *touches_of(const ts_captured *k, const part *p)
+{
+    return (const touch *)k->touches.data + p->first_touch;
+}
+
+/** Looks at a plan for the first time: its parts, its device, which calls run beside a graph, and
+ *  places in the arena. A plan that cannot be captured is refused. False without memory. */
+bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
+/** Gives graph and memory back: the plan runs call by call from now on. */
+void ts_captured_refuse(ts_captured *k, const ts_lazy *l, const char *why);
+/** The same with a step's op and call site. */
+void ts_captured_refuse_step(ts_captured *k, const ts_run *r, const ts_lazy *l, uint32_t step,
+                             const char *why);
+/** Gives back the graph, and with it the memory. */
+void ts_captured_drop(ts_captured *k);
+void ts_captured_release(ts_captured *k);
+
+#endif

@@ -1,0 +1,200 @@
+/**
+ * @file parts.c  What a plan consists of as a graph: parts, calls beside it, places of values.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/capture.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ROUND = 512 };
+
+/* -------------------------------------------------------------------------------- parts ---- */
+
+static bool add_touch(ts_captured *k, const ts_graph *g, ts_id id, bool writes)
+{
+    if (!id)
+        return true;
+    if (!ts_array_reserve(&k->touches, 1, sizeof(touch)))
+        return false;
+    *TS_PUSH(k->touches, touch) = (touch){ts_graph_value_at(g, id)->storage, writes};
+    return true;
+}
+
+static void add_numbers(part *p, uint32_t at, uint32_t n)
+{
+    if (!p->numbers)
+        p->first_number = at; /* those of a call stand together, and a captured step is a call */
+    p->numbers += n;
+}
+
+/** What a call touches, and which numbers of a run it reads. */
+static bool add_call(ts_captured *k, part *p, const ts_graph *g, const ts_graph_node *n)
+{
+    const ts_graph_arg *a = ts_graph_args_of(g, n);
+    const ts_schema *schema = &ts_ops[n->op].schema;
+    for (int i = 0; i < n->nargs; i++) {
+        bool written = schema->args[i].written;
+        if (a[i].tag == TS_TAG_TENSOR && !add_touch(k, g, a[i].id, written))
+            return false;
+        for (uint32_t m = 0; a[i].tag == TS_TAG_TENSORS && m < a[i].count; m++)
+            if (!add_touch(k, g, (ts_id)ts_graph_ints_at(g, a[i].at)[m], written))
+                return false;
+        if (a[i].role == TS_ROLE_VALUE && a[i].tag != TS_TAG_NONE)
+            add_numbers(p, a[i].at, a[i].tag == TS_TAG_INTS ? a[i].count : 1);
+    }
+    for (int i = 0; i < n->nrets; i++)
+        if (!add_touch(k, g, n->rets[i], true))
+            return false;
+    if (n->flags & TS_NODE_RANDOM)
+        add_numbers(p, n->rng.offset, 2);
+    return true;
+}
+
+static bool add_part(ts_captured *k, const ts_exec *e, const ts_step *s)
+{
+    part p = {.first_touch = k->touches.count};
+    for (uint32_t i = s->first; i < s->first + s->count; i++)
+        if (!add_call(k, &p, e->graph, ts_graph_node_at(e->graph, e->order[i])))
+            return false;
+    p.touches = k->touches.count - p.first_touch;
+    if (!ts_array_reserve(&k->parts, 1, sizeof(part)))
+        return false;
+    *TS_PUSH(k->parts, part) = p;
+    return true;
+}
+
+static int64_t room_of(const ts_exec *e, uint32_t storage)
+{
+    return (e->storages[storage].bytes + ROUND - 1) / ROUND * ROUND;
+}
+
+/** Whether a storage is of the plan alone, and on its device. */
+static bool is_placed(const ts_captured *k, const ts_plan_storage *s)
+{
+    return !s->outside && !s->held && ts_same_device(s->device, k->device);
+}
+
+/** Places that are not shared, for what steps beside the graph touch. */
+static void place_apart(ts_captured *k, const ts_exec *e)
+{
+    const part *p = k->parts.data;
+    int64_t *places = k->places.data;
+    for (uint32_t s = 0; s < e->nsteps; s++)
+        for (uint32_t t = 0; p[s].where != INSIDE && t < p[s].touches; t++) {
+            uint32_t i = touches_of(k, &p[s])[t].storage;
+            if (!is_placed(k, &e->storages[i]) || places[i] >= 0)
+                continue;
+            places[i] = k->planned;
+            k->planned += room_of(e, i);
+        }
+}
+
+/** A place in the arena for each storage of the plan alone: the lowest that is free from its first
+ *  step to its last. */
+static bool place_storages(ts_captured *k, const ts_exec *e)
+{
+    ts_array live = {0}; /* storages, by place */
+    bool ok = ts_array_reserve(&k->places, e->nstorages + 1, sizeof(int64_t)) &&
+              ts_array_reserve(&live, e->nstorages + 1, sizeof(uint32_t));
+    int64_t *places = k->places.data;
+    uint32_t *lives = live.data, opened = 0, closed = 0;
+    for (uint32_t i = 0; i < e->nstorages && ok; i++)
+        places[i] = -1;
+    if (ok)
+        place_apart(k, e);
+    int64_t begin = k->planned;
+    for (uint32_t s = 0; s < e->nsteps && ok; s++) {
+        for (; opened < e->steps[s].opens; opened++) {
+            uint32_t i = e->opens[opened], at = 0;
+            int64_t bytes = room_of(e, i), place = begin;
+            if (!is_placed(k, &e->storages[i]) || places[i] >= 0)
+                continue;
+            for (; at < live.count && places[lives[at]] - place < bytes; at++)
+                place = places[lives[at]] + room_of(e, lives[at]);
+            memmove(lives + at + 1, lives + at, (live.count - at) * sizeof *lives);
+            lives[at] = i;
+            live.count++;
+            places[i] = place;
+            k->planned = ts_max64(k->planned, place + bytes);
+        }
+        for (; closed < e->steps[s].closes; closed++)
+            for (uint32_t at = 0; at < live.count; at++)
+                if (lives[at] == e->closes[closed]) {
+                    memmove(lives + at, lives + at + 1, (--live.count - at) * sizeof *lives);
+                    break;
+                }
+    }
+    ts_array_free(&live, sizeof(uint32_t));
+    return ok;
+}
+
+/** Whether a step may run before all that is not BEFORE, or after all that is not AFTER: no such
+ *  step in front of it (behind it) touches what it writes, or writes what it touches. */
+static bool is_movable(const ts_captured *k, const ts_exec *e, uint32_t step, where to)
+{
+    const part *p = k->parts.data;
+    uint32_t first = to == BEFORE ? 0 : step + 1, end = to == BEFORE ? step : e->nsteps;
+    for (uint32_t s = first; s < end; s++)
+        for (uint32_t a = 0; a < p[s].touches && p[s].where != to; a++)
+            for (uint32_t b = 0; b < p[step].touches; b++) {
+                touch x = touches_of(k, &p[s])[a], y = touches_of(k, &p[step])[b];
+                if (x.storage == y.storage && (x.writes || y.writes))
+                    return false;
+            }
+    return true;
+}
+
+/** The first device that can capture, among those that the plan works on. */
+static bool find_device(ts_captured *k, const ts_exec *e)
+{
+    const touch *t = k->touches.data;
+    for (uint32_t i = 0; i < k->touches.count; i++) {
+        const ts_backend *b = ts_backend_of(e->storages[t[i].storage].device);
+        if (!i || (b && b->capture_begin)) {
+            k->device = e->storages[t[i].storage].device;
+            k->backend = b;
+        }
+        if (b && b->capture_begin)
+            return true;
+    }
+    return false;
+}
+
+bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l)
+{
+    const ts_exec *e = r->exec;
+    char why[100] = "no call has a tensor";
+    for (uint32_t s = 0; s < e->nsteps; s++)
+        if (!add_part(k, e, &e->steps[s]))
+            return false;
+    if (!find_device(k, e)) {
+        if (k->touches.count)
+            snprintf(why, sizeof why, "%s cannot capture", ts_device_name(k->device));
+        ts_captured_refuse(k, l, why);
+        return true;
+    }
+    part *p = k->parts.data;
+    for (int turn = 0; turn < 2; turn++) /* from the end, for steps that move there together */
+        for (uint32_t i = 0; i < e->nsteps; i++) {
+            uint32_t s = turn ? e->nsteps - 1 - i : i, t = 0;
+            while (t < p[s].touches && ts_same_device(k->device, e->storages[
+                                           touches_of(k, &p[s])[t].storage].device))
+                t++;
+            if (t == p[s].touches || p[s].where == BEFORE)
+                continue;
+            if (!is_movable(k, e, s, turn ? AFTER : BEFORE)) {
+                if (!turn)
+                    continue;
+                snprintf(why, sizeof why, "%s beside %s, amid other calls",
+                         ts_device_name(e->storages[touches_of(k, &p[s])[t].storage].device),
+                         ts_device_name(k->device));
+                ts_captured_refuse_step(k, r, l, s, why);
+                return true;
+            }
+            p[s].where = turn ? AFTER : BEFORE;
+            k->calls_beside = true;
+        }
+    return place_storages(k, e);
+}
+

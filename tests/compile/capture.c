@@ -1,0 +1,474 @@
+/** @file capture.c  Plans as graphs, against a mock of a device that captures. */
+// SPDX-License-Identifier: MIT
+#include "tests/compile/tape.h"
+#include "tests/threads.h"
+
+static int flavour;   /* which of two kernels mul is */
+static bool keeps;    /* neg keeps its scratch */
+static void *kept;
+
+/* ------------------------------------------------------------------------------- kernels ---- */
+
+static float *at(const ts_space *s, int operand, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < s->ndim; d++) {
+        offset += i % s->sizes[d] * s->operand[operand].strides[d];
+        i /= s->sizes[d];
+    }
+    return (float *)((char *)from_handle(s->operand[operand].data) + offset);
+}
+static float read_operand(const task *t, int operand, int64_t i)
+{
+    return t->space.operand[operand].host ? (float)t->numbers[operand - 1]
+                                          : *at(&t->space, operand, i);
+}
+#define POINTWISE(name, formula)                                                                   \
+    static void run_##name(const task *t)                                                          \
+    {                                                                                              \
+        for (int64_t i = 0; i < t->space.numel; i++) {                                             \
+            float x = read_operand(t, 1, i);                                                       \
+            float y __attribute__((unused)) = t->space.operands > 2 ? read_operand(t, 2, i) : 0;   \
+            *at(&t->space, 0, i) = formula;                                                        \
+        }                                                                                          \
+    }
+POINTWISE(add, x + y)
+POINTWISE(mul, x * y)
+POINTWISE(mul_again, y * x)
+POINTWISE(relu, x > 0 ? x : 0)
+POINTWISE(twice, 2 * x)
+
+static ts_status pointwise(ts_frame *f, void (*run)(const task *))
+{
+    task t = {.run = run};
+    TS_TRY(ts_kernel_space(f, &t.space));
+    for (int k = 1; k < t.space.operands; k++)
+        if (t.space.operand[k].host)
+            t.numbers[k - 1] = ts_operand_number(&t.space.operand[k]);
+    return queue(ts_kernel_stream(f), t);
+}
+static ts_status add(ts_frame *f) { return pointwise(f, run_add); }
+static ts_status relu(ts_frame *f) { return pointwise(f, run_relu); }
+static ts_status mul(ts_frame *f) { return pointwise(f, flavour ? run_mul_again : run_mul); }
+
+static void run_negate(const task *t)
+{
+    const float *x = from_handle(t->from);
+    for (int64_t i = 0; i < t->n; i++)
+        ((float *)from_handle(t->to))[i] = -x[i];
+}
+/** In two steps, through scratch. */
+static ts_status neg(ts_frame *f)
+{
+    int64_t bytes = ts_numel(f->args[0].t) * 4;
+    void *scratch = ts_scratch_take(ts_kernel_device(f), bytes);
+    if (!scratch)
+        return ts_error_code();
+    queue(ts_kernel_stream(f), (task){.run = run_negate, .to = scratch, .n = bytes / 4,
+                                      .from = ts_kernel_data(f->args[0].t)});
+    queue(ts_kernel_stream(f), (task){.run = run_copy, .from = scratch, .n = bytes,
+                                      .to = ts_kernel_data(f->rets[0].t)});
+    if (keeps && !kept)
+        kept = scratch;
+    else
+        ts_scratch_give(ts_kernel_device(f), scratch, bytes);
+    return TS_OK;
+}
+
+static void run_draw(const task *t)
+{
+    for (int64_t i = 0; i < t->n; i++)
+        ((float *)from_handle(t->to))[i] = (float)((t->rng.offset + (uint64_t)i) * 7 % 1009);
+}
+static ts_status draw(ts_frame *f)
+{
+    return queue(ts_kernel_stream(f),
+                 (task){.run = run_draw, .to = ts_kernel_data(f->rets[0].t),
+                        .n = ts_numel(f->rets[0].t), .rng = f->rng});
+}
+
+static ts_status install(void *state, ts_key key)
+{
+    (void)state;
+    static const struct {
+        const char *op;
+        ts_kernel kernel;
+        bool strided;
+    } kernels[] = {{"add", add, true}, {"mul", mul, true}, {"relu", relu, true},
+                   {"neg", neg, false}, {"uniform", draw, false}};
+    for (int i = 0; i < 5; i++) {
+        ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32),
+                               .strided = kernels[i].strided};
+        TS_TRY(ts_register_kernel_ex(kernels[i].op, key, kernels[i].kernel, &opts, NULL));
+    }
+    return TS_OK;
+}
+
+static void set_up(void) { set_up_with(install); }
+#define MOCK .setup = set_up, .teardown = tear_down
+
+static ts_tensor *there(uint64_t seed, const int64_t *sizes, int ndim)
+{
+    return ts_to_device(numbers(seed, sizes, ndim), device);
+}
+static bool same_there(ts_tensor *a, ts_tensor *b)
+{
+    return same(ts_to_device(a, TS_DEVICE_CPU), ts_to_device(b, TS_DEVICE_CPU));
+}
+
+/** Whether ts_explain() says so. */
+static bool explains(ts_compiled *c, const char *words)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    OK(ts_explain(c, file));
+    fclose(file);
+    bool is = strstr(text, words) != NULL;
+    if (!is)
+        fprintf(stderr, "expected '%s' in:\n%s", words, text);
+    free(text);
+    return is;
+}
+static ts_compiled *graph_of(ts_trace_fn fn, void *ctx)
+{
+    return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .graph = true));
+}
+
+/* ----------------------------------------------------------------------------------- cases ---- */
+
+typedef struct weights {
+    ts_tensor *w, *moment;
+    double rate;
+    bool draws;
+} weights;
+
+/** Reads in[0], writes weights in place, uses scratch, draws. */
+static ts_status update(TRACED)
+{
+    const weights *p = ctx;
+    ts_tensor *h = ts_relu(ts_add(ts_mul(in[0], p->w), in[0])), *g = ts_neg(ts_mul(h, h));
+    if (p->draws)
+        g = ts_add(g, ts_uniform_on(ts_sizes(g), ts_ndim(g), 0, 1, TS_F32, device));
+    TS_TRY(ts_mul_scalar_(p->moment, 0.5));
+    TS_TRY(ts_add_(p->moment, ts_mul_scalar(g, p->rate)));
+    TS_TRY(ts_add_(p->w, p->moment));
+    out[0] = ts_mul_scalar(h, p->rate);
+    return TS_STATUS_OF(out[1] = ts_add(ts_neg(h), p->moment));
+}
+static weights weights_new(void)
+{
+    return (weights){there(1, TS_SIZES(5, 7)), there(2, TS_SIZES(5, 7)), 0.25, true};
+}
+
+TS_TEST(replays_have_the_bits_of_calls_and_results_stay, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new(), b = weights_new();
+    ts_compiled *c = graph_of(update, &a);
+    enum { CALLS = 40 };
+    ts_tensor *got[CALLS][2], *want[CALLS][2];
+    ts_manual_seed(3);
+    for (int k = 0; k < CALLS; k++) {
+        ts_tensor *x = there(10 + (uint64_t)k, TS_SIZES(5, 7)); /* moves: the old one is held */
+        a.rate = b.rate = k < 20 ? 0.01 * k : 0.3;
+        uint32_t version = a.w->storage->version;
+        ts_rng_state begin = ts_rng_get_state();
+        OK(ts_compiled_call(c, &x, 1, got[k], 2));
+        ts_rng_state end = ts_rng_get_state();
+        ts_rng_set_state(begin);
+        uint32_t before = b.w->storage->version;
+        OK(update(&b, &x, 1, want[k], 2));
+        ck_assert_uint_eq(ts_rng_get_state().offset, end.offset);
+        ck_assert_uint_eq(a.w->storage->version - version, b.w->storage->version - before);
+        ck_assert(same_there(a.w, b.w) && same_there(a.moment, b.moment));
+    }
+    for (int k = 0; k < CALLS; k++)
+        ck_assert(same_there(got[k][0], want[k][0]) && same_there(got[k][1], want[k][1]));
+    ts_compile_stats stats = ts_compiled_get_stats(c);
+    ck_assert_int_eq(stats.compiles, 1);
+    ck_assert_int_eq(stats.captures, 1);
+    ck_assert_int_eq(stats.replays, CALLS - 2);
+    ck_assert_int_eq(begun, CALLS - 2); /* each replay had something to replace */
+    ck_assert(explains(c, "graph of 1"));
+    ts_compiled_free(c);
+}
+
+static ts_status in_place(TRACED)
+{
+    const weights *p = ctx;
+    for (int i = 0; i < 3; i++)
+        TS_TRY(ts_add_(p->w, ts_mul(ts_relu(p->w), p->moment)));
+    return TS_OK;
+}
+
+TS_TEST(a_replay_without_changes_captures_nothing_and_takes_no_memory, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new(), b = weights_new();
+    ts_compiled *c = graph_of(in_place, &a);
+    for (int k = 0; k < 10; k++) {
+        TS_SCOPE;
+        int64_t live = memory.live;
+        OK(ts_compiled_call(c, NULL, 0, NULL, 0));
+        ck_assert(k == 2 ? memory.live > live : memory.live == live); /* the arena */
+        OK(in_place(&b, NULL, 0, NULL, 0));
+        ck_assert(same_there(a.w, b.w));
+        ck_assert_int_eq(begun, k >= 2);
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).replaced, 0);
+    ck_assert_int_eq(ts_compiled_get_stats(c).replays, 8);
+    int64_t live = memory.live;
+    ts_compiled_free(c);
+    ck_assert_int_lt(memory.live, live);
+}
+
+TS_TEST(a_graph_is_freed_with_its_plan, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new();
+    ts_compiled *c = ts_compile(in_place, &a,
+                                TS_OPTS(ts_compile_opts, .graph = true, .max_plans = 1));
+    for (int k = 0; k < 12; k++) {
+        if (k % 4 == 0) { /* another plan */
+            a.w = there(20, TS_SIZES(3 + k));
+            a.moment = there(21, TS_SIZES(3 + k));
+        }
+        OK(ts_compiled_call(c, NULL, 0, NULL, 0));
+        ck_assert_int_eq(captures, k % 4 >= 2);
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).captures, 3);
+    ts_compiled_free(c);
+}
+
+TS_TEST(other_kernels_are_captured_anew_and_too_many_captures_are_given_up, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new(), b = weights_new();
+    ts_compiled *c = graph_of(update, &a);
+    ts_tensor *x = there(5, TS_SIZES(5, 7)), *got[2], *want[2];
+    for (int k = 0; k < 30; k++) {
+        flavour = k >= 5 && k % 2; /* the mul that reads the rate is another kernel */
+        a.rate = b.rate = k;
+        ts_rng_state begin = ts_rng_get_state();
+        OK(ts_compiled_call(c, &x, 1, got, 2));
+        ts_rng_set_state(begin);
+        OK(update(&b, &x, 1, want, 2));
+        ck_assert(same_there(got[0], want[0]) && same_there(got[1], want[1]));
+        ck_assert(same_there(a.w, b.w));
+        if (k == 5)
+            ck_assert_int_eq(ts_compiled_get_stats(c).captures, 2);
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).captures, 8);
+    ck_assert(explains(c, "no graph: its calls choose other kernels from run to run"));
+    ck_assert_int_eq(captures, 0);
+    flavour = 0;
+    ts_compiled_free(c);
+}
+
+TS_TEST(deterministic_mode_is_captured_anew, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new();
+    ts_compiled *c = graph_of(in_place, &a);
+    for (int k = 0; k < 8; k++) {
+        OK(ts_set_deterministic(k == 5));
+        OK(ts_compiled_call(c, NULL, 0, NULL, 0));
+        ck_assert_int_eq(ts_compiled_get_stats(c).captures, k < 2 ? 0 : k < 5 ? 1 : k < 6 ? 2 : 3);
+    }
+    ts_compiled_free(c);
+}
+
+static ts_status relu_of_a_plugin(ts_frame *f) { return pointwise(f, run_twice); }
+
+TS_TEST(a_kernel_that_is_registered_later_is_captured, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new(), b = weights_new();
+    ts_compiled *c = graph_of(in_place, &a);
+    ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32), .strided = true};
+    for (int k = 0; k < 8; k++) {
+        if (k == 5)
+            OK(ts_register_kernel_ex("relu", (ts_key)device.backend, relu_of_a_plugin, &opts,
+                                     NULL));
+        OK(ts_compiled_call(c, NULL, 0, NULL, 0));
+        OK(in_place(&b, NULL, 0, NULL, 0));
+        ck_assert_msg(same_there(a.w, b.w), "call %d differs", k);
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).captures, 2);
+    ts_compiled_free(c);
+}
+
+/* ------------------------------------------------------------------------------- refusals ---- */
+
+static ts_status one_through_the_cpu(TRACED) { return TS_STATUS_OF(out[0] = ts_tanh(in[0])); }
+static ts_status through_the_cpu(TRACED)
+{
+    const weights *p = ctx;
+    TS_TRY(ts_add_(p->w, ts_tanh(p->w))); /* the mock has no kernel of it */
+    return TS_STATUS_OF(out[0] = ts_relu(p->w));
+}
+
+TS_TEST(a_call_that_goes_through_the_host_is_named_and_runs_all_the_same, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new(), b = weights_new();
+    ts_compiled *c = graph_of(through_the_cpu, &a);
+    ts_tensor *got, *want;
+    for (int k = 0; k < 6; k++) {
+        OK(ts_compiled_call(c, NULL, 0, &got, 1));
+        ck_assert_int_eq(ts_error_code(), TS_OK);
+        OK(through_the_cpu(&b, NULL, 0, &want, 1));
+        ck_assert(same_there(got, want) && same_there(a.w, b.w));
+    }
+    ck_assert_int_eq(begun, 1);
+    ck_assert_int_eq(ts_compiled_get_stats(c).replays, 0);
+    ck_assert(explains(c, "no graph: tanh, called from "));
+    ck_assert(explains(c, "cannot be captured"));
+    ts_compiled_free(c);
+    c = graph_of(one_through_the_cpu, NULL); /* neither values of its own nor scratch */
+    for (int k = 0; k < 6; k++)
+        OK(ts_compiled_call(c, &a.w, 1, &got, 1));
+    ck_assert(explains(c, "no graph: tanh, called from "));
+    ts_compiled_free(c);
+}
+
+/** Copies from the host and groups there before the graph, the same after it. */
+static ts_status from_host_and_back(TRACED)
+{
+    const weights *p = ctx;
+    ts_tensor *h = ts_to_device(ts_neg(ts_relu(in[0])), device);
+    TS_TRY(ts_add_(p->w, ts_mul(h, ts_to_device(in[1], device))));
+    ts_tensor *sum = ts_to_device(ts_relu(ts_add(p->w, h)), TS_DEVICE_CPU);
+    out[0] = ts_neg(ts_add(sum, ts_tanh(sum)));
+    return TS_STATUS_OF(out[1] = ts_to_device(in[0], device));
+}
+/** A value that goes to the host and comes back. */
+static ts_status amid(TRACED)
+{
+    ts_tensor *h = ts_to_device(ts_relu(ts_to_device(in[0], device)), TS_DEVICE_CPU);
+    return TS_STATUS_OF(out[0] = ts_neg(ts_to_device(h, device)));
+}
+
+TS_TEST(calls_on_the_host_run_before_and_after_the_graph, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new(), b = weights_new();
+    ts_compiled *c = graph_of(from_host_and_back, &a);
+    enum { CALLS = 12 };
+    ts_tensor *got[CALLS][2], *want[CALLS][2];
+    for (int k = 0; k < CALLS; k++) {
+        uint64_t seed = 30 + (uint64_t)k;
+        ts_tensor *x[] = {numbers(seed, TS_SIZES(5, 7)), numbers(seed + 50, TS_SIZES(5, 7))};
+        OK(ts_compiled_call(c, x, 2, got[k], 2));
+        OK(from_host_and_back(&b, x, 2, want[k], 2));
+        ck_assert(same_there(a.w, b.w));
+    }
+    for (int k = 0; k < CALLS; k++)
+        ck_assert(same(got[k][0], want[k][0]) && same_there(got[k][1], want[k][1]));
+    ck_assert_int_eq(ts_compiled_get_stats(c).replays, CALLS - 2);
+    ck_assert_int_eq(ts_compiled_get_stats(c).replaced, 0); /* copies go to the arena */
+    ts_compiled_free(c);
+}
+
+TS_TEST(a_plan_with_a_round_trip_or_a_device_that_cannot_capture_says_so, MOCK)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(3, TS_SIZES(4)), *y, *want = ts_neg(ts_relu(x));
+    ts_compiled *c = graph_of(amid, NULL);
+    for (int k = 0; k < 4; k++) {
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        ck_assert(same(ts_to_device(y, TS_DEVICE_CPU), want));
+    }
+    ck_assert(explains(c, "no graph: to_device, called from"));
+    ck_assert(explains(c, "cpu beside tape:0, amid other calls"));
+    ts_compiled_free(c);
+    weights a = {numbers(1, TS_SIZES(4)), numbers(2, TS_SIZES(4)), 0, false};
+    c = graph_of(in_place, &a);
+    for (int k = 0; k < 4; k++)
+        OK(ts_compiled_call(c, NULL, 0, NULL, 0));
+    ck_assert(explains(c, "cpu cannot capture"));
+    ts_compiled_free(c);
+}
+
+TS_TEST(where_all_must_be_one_graph_a_refusal_is_an_error, MOCK)
+{
+    TS_SCOPE;
+    ts_tensor *x = numbers(3, TS_SIZES(4)), *y;
+    ts_compiled *c = ts_compile(
+        amid, NULL, TS_OPTS(ts_compile_opts, .name = "amid", .graph = true, .fullgraph = true));
+    for (int k = 0; k < 3; k++) {
+        ck_assert_int_eq(ts_compiled_call(c, &x, 1, &y, 1), TS_ERR_UNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(ts_error_message(), "amid: no graph: to_device, called from"));
+        ck_assert_ptr_null(y);
+    }
+    ts_compiled_free(c);
+    weights a = weights_new();
+    c = ts_compile(in_place, &a, TS_OPTS(ts_compile_opts, .graph = true, .fullgraph = true));
+    for (int k = 0; k < 5; k++)
+        OK(ts_compiled_call(c, NULL, 0, NULL, 0));
+    ck_assert_int_eq(ts_compiled_get_stats(c).replays, 3);
+    ts_compiled_free(c);
+}
+
+TS_TEST(a_backend_that_refuses_leaves_plain_calls, MOCK)
+{
+    TS_SCOPE;
+    weights a = weights_new(), b = weights_new();
+    ts_compiled *c = graph_of(in_place, &a);
+    refuses = true;
+    for (int k = 0; k < 6; k++) {
+        OK(ts_compiled_call(c, NULL, 0, NULL, 0));
+        OK(in_place(&b, NULL, 0, NULL, 0));
+        ck_assert(same_there(a.w, b.w));
+    }
+    refuses = false;
+    ck_assert(explains(c, "the mock refuses"));
+    ts_compiled_free(c);
+}
+
+static ts_status negate(TRACED) { return TS_STATUS_OF(out[0] = ts_neg(in[0])); }
+
+TS_TEST(memory_that_outlives_its_call_is_not_captured, MOCK)
+{
+    TS_SCOPE;
+    ts_tensor *x = there(3, TS_SIZES(4)), *y;
+    ts_compiled *c = graph_of(negate, NULL);
+    for (int k = 0; k < 5; k++) {
+        keeps = k == 1; /* while it is measured */
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+    }
+    ts_scratch_give(device, kept, 16);
+    kept = NULL;
+    ck_assert(explains(c, "memory of a call outlives it"));
+    ck_assert_int_eq(begun, 0);
+    ts_compiled_free(c);
+}
+
+/* -------------------------------------------------------------------------------- threads ---- */
+
+static ts_status polynomial(TRACED)
+{
+    ts_tensor *x = in[0], *y = ts_add(ts_mul(x, x), ts_neg(x));
+    return TS_STATUS_OF(out[0] = ts_mul(ts_relu(y), ts_add(y, x)));
+}
+static bool call_often(int number, void *ctx)
+{
+    bool good = true;
+    for (int k = 0; k < 200 && good; k++) {
+        TS_SCOPE;
+        ts_tensor *x = there((uint64_t)(1000 * number + k), TS_SIZES(9)), *got, *want;
+        good = ts_compiled_call(ctx, &x, 1, &got, 1) == TS_OK &&
+               polynomial(NULL, &x, 1, &want, 1) == TS_OK && same_there(got, want);
+    }
+    return good;
+}
+
+TS_TEST(a_graph_that_is_in_use_leaves_other_threads_plain_calls, .threads = true, MOCK)
+{
+    ts_compiled *c = graph_of(polynomial, NULL);
+    ck_assert_int_eq(ts_together(4, call_often, c), 4);
+    ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
+    ck_assert_int_gt(ts_compiled_get_stats(c).replays, 100);
+    ts_compiled_free(c);
+}

@@ -1,0 +1,221 @@
+/**
+ * @file tape.h  A device that captures, with memory that the host cannot read.
+ *
+ * It keeps the work of a capture as a list of tasks, and a replay runs it. It counts what
+ * CUDA forbids while a stream captures: memory, copies from and to the host, waits. Memory that is
+ * given back is overwritten.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESTS_COMPILE_TAPE_H
+#define TESTS_COMPILE_TAPE_H
+
+#include "tests/dispatch/offset.h"
+#include "tests/tracing/common.h"
+
+/** What a kernel queues. */
+typedef struct task {
+    void (*run)(const struct task *), (*end)(const struct task *); /* end: NULL for most */
+    ts_space space;
+    double numbers[2];
+    void *to, *from;
+    int64_t n;
+    ts_rng_state rng;
+    int part;
+} task;
+
+struct ts_capture {
+    task *kept, *fresh; /* of the graph; captured now */
+    int nkept, nfresh, part;
+};
+
+static offset_state memory = {.devices = 2};
+static _Thread_local struct ts_capture *capturing; /* its address is the stream's */
+static int captures;                 /* that are there */
+static int begun;                    /* captures */
+static _Atomic int forbidden;        /* calls that must not come meanwhile */
+static bool refuses;                 /* to capture */
+static _Thread_local ts_status run_status; /* of the last task that can fail */
+
+static void end_tasks(const task *t, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (t[i].end)
+            t[i].end(&t[i]);
+}
+
+/** Ends the task at once unless it is captured. */
+static ts_status queue(ts_stream *stream, task t)
+{
+    struct ts_capture *c = (struct ts_capture *)stream;
+    task *larger;
+    run_status = TS_OK;
+    if (!c) {
+        t.run(&t);
+        end_tasks(&t, 1);
+        return run_status;
+    }
+    ck_assert_ptr_eq(c, capturing);
+    if (!(larger = realloc(c->fresh, (size_t)(c->nfresh + 1) * sizeof t))) {
+        end_tasks(&t, 1);
+        return ts_error_set(TS_ERR_MEMORY, "no memory for a task");
+    }
+    c->fresh = larger;
+    t.part = c->part;
+    c->fresh[c->nfresh++] = t;
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------------- memory ---- */
+
+static void run_copy(const task *t)
+{
+    memcpy(from_handle(t->to), from_handle(t->from), (size_t)t->n);
+}
+
+static void *allocate(void *state, int index, int64_t bytes, ts_stream *stream)
+{
+    forbidden += capturing != NULL;
+    char *p = offset_allocate(state, index, bytes, stream);
+    if (p)
+        memset(from_handle(p), 0xab, (size_t)bytes);
+    return p;
+}
+static void release(void *state, int index, void *data, int64_t bytes)
+{
+    memset(from_handle(data), 0xcd, (size_t)bytes);
+    offset_free(state, index, data, bytes);
+}
+static ts_status copy_in(void *state, int index, void *to, const void *from, int64_t bytes,
+                         ts_stream *stream)
+{
+    forbidden += capturing != NULL;
+    return offset_in(state, index, to, from, bytes, stream);
+}
+static ts_status copy_out(void *state, int index, void *to, const void *from, int64_t bytes,
+                          ts_stream *stream)
+{
+    forbidden += capturing != NULL;
+    return offset_out(state, index, to, from, bytes, stream);
+}
+static ts_status copy_within(void *state, int index, void *to, const void *from, int64_t bytes,
+                             ts_stream *stream)
+{
+    (void)state, (void)index;
+    return queue(stream, (task){.run = run_copy, .to = to, .from = (void *)from, .n = bytes});
+}
+static ts_status synchronize(void *state, int index, ts_stream *stream)
+{
+    (void)state, (void)index, (void)stream;
+    forbidden += capturing != NULL;
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------------- capture ---- */
+
+static ts_status capture_begin(void *state, int index, ts_capture **capture, ts_stream **stream)
+{
+    (void)state, (void)index;
+    if (refuses)
+        return ts_error_set(TS_ERR_UNSUPPORTED, "the mock refuses");
+    if (!*capture) {
+        if (!(*capture = calloc(1, sizeof(ts_capture))))
+            return ts_error_set(TS_ERR_MEMORY, "no memory for a capture");
+        captures++;
+    }
+    capturing = *capture;
+    capturing->nfresh = 0;
+    capturing->part = -1;
+    begun++;
+    *stream = (ts_stream *)capturing;
+    return TS_OK;
+}
+static ts_status capture_part(void *state, int index, ts_capture *c, int part)
+{
+    (void)state, (void)index;
+    ck_assert_ptr_eq(c, capturing);
+    ck_assert_int_lt(c->part, part);
+    c->part = part;
+    return TS_OK;
+}
+static ts_status capture_end(void *state, int index, ts_capture *c, int64_t *launches)
+{
+    (void)state, (void)index;
+    capturing = NULL;
+    if (!c->kept) {
+        c->kept = c->fresh;
+        c->nkept = c->nfresh;
+        c->fresh = NULL;
+        c->nfresh = 0;
+    } else {
+        int to = 0;
+        for (int i = 0; i < c->nfresh; i++, to++) {
+            while (to < c->nkept && c->kept[to].part < c->fresh[i].part)
+                to++;
+            if (to == c->nkept || c->kept[to].part != c->fresh[i].part ||
+                c->kept[to].run != c->fresh[i].run)
+                return ts_error_set(TS_ERR_STATE, "a part is of other kernels than before");
+            task before = c->kept[to];
+            c->kept[to] = c->fresh[i];
+            c->fresh[i] = before;
+        }
+        end_tasks(c->fresh, c->nfresh);
+        c->nfresh = 0;
+    }
+    *launches = c->nkept;
+    return TS_OK;
+}
+static ts_status capture_replay(void *state, int index, ts_capture *c, ts_stream *stream)
+{
+    (void)state, (void)index;
+    ck_assert_ptr_null(stream);
+    run_status = TS_OK;
+    for (int i = 0; i < c->nkept; i++) {
+        c->kept[i].run(&c->kept[i]);
+        ck_assert_msg(run_status == TS_OK, "%s", ts_error_message());
+    }
+    return TS_OK;
+}
+static void capture_free(void *state, int index, ts_capture *c)
+{
+    (void)state, (void)index;
+    if (capturing == c)
+        capturing = NULL;
+    captures--;
+    end_tasks(c->kept, c->nkept);
+    end_tasks(c->fresh, c->nfresh);
+    free(c->kept);
+    free(c->fresh);
+    free(c);
+}
+
+static const ts_backend mock = {
+    OFFSET_BACKEND("TAPE", TS_BACKEND_CPU_FALLBACK, &memory),
+    .synchronize = synchronize,
+    .capture_begin = capture_begin, .capture_part = capture_part, .capture_end = capture_end,
+    .capture_replay = capture_replay, .capture_free = capture_free,
+};
+
+static ts_device device;
+static void set_up_with(ts_status (*installs)(void *state, ts_key key))
+{
+    static ts_backend own;
+    ts_key key;
+    own = mock;
+    own.install = installs;
+    own.allocate = allocate;
+    own.free = release;
+    own.copy_in = copy_in;
+    own.copy_out = copy_out;
+    own.copy_within = copy_within;
+    OK(ts_register_backend(&own, &key));
+    device = (ts_device){key, 0};
+}
+/** Nothing that CUDA forbids while it captures was called, and all memory is back. */
+static inline void tear_down(void)
+{
+    ck_assert_int_eq(forbidden, 0);
+    ck_assert_int_eq(captures, 0);
+    ck_assert_ptr_null(capturing);
+}
+
+#endif
