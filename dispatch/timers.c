@@ -25,17 +25,18 @@
 #include <x86intrin.h>
 #endif
 
-typedef struct cell {
-    _Atomic int64_t calls, ticks;
-} cell;
+typedef ts_cell cell;
 
 /* No op has the last number: its cells hold time that no call of an op takes. */
 enum {
     CELLS = TS_MAX_OPS * TS_KEY_COUNT,
     ENGINE = CELLS - TS_KEY_COUNT, /* the backward engine between rules */
     STAMPS,                        /* what stamps cost */
-    OUTSIDE                        /* no call is running */
+    OUTSIDE,                       /* no call is running */
+    BESIDE = TS_MAX_OPS - 1        /* the number of no op, whose keys are ENGINE and so on */
 };
+_Static_assert(ENGINE == BESIDE * TS_KEY_COUNT, "rows of a profile name these by op and key");
+static const char *const beside[] = {"(backward engine)", "(timers)", "(unattributed)"};
 
 struct ts_timers {
     cell *running;
@@ -45,6 +46,7 @@ struct ts_timers {
     int64_t period;  /* the last period of timing it took part in; 0: none since the reset */
     int64_t reset;   /* the last reset that it knows of; cells of an older one count for nothing */
     int thread_id;
+    ts_tally_table record; /* while a profile records, its rows take the place of cells */
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };
 
@@ -54,11 +56,25 @@ static struct {
     int nended;
     _Atomic double ns_per_tick;
     _Atomic int64_t stamp_cost; /* ticks */
-    atomic_bool on;
+    atomic_bool on; /* the program wants timers */
+    atomic_bool recording; /* a profile does */
+    _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
+    ts_step *steps;
+    _Atomic int64_t nsteps, lost_steps;
+    int64_t all_steps, first_step, last_step; /* since recording began; those that are kept */
+    int step_thread; /* the one that marks steps; -1: none yet */
+    atomic_bool marked; /* the program marks its steps itself */
+    uint8_t updates[TS_MAX_OPS]; /* ops that update parameters */
     _Atomic int64_t period; /* times switched on or reset */
     int64_t reset;          /* times reset */
     _Atomic int64_t off_at; /* tick of the last switch off */
-} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER, .step_thread = -1};
+
+static inline bool running(void)
+{
+    return atomic_load_explicit(&state.on, memory_order_relaxed) ||
+           atomic_load_explicit(&state.recording, memory_order_relaxed);
+}
 
 static int64_t nanoseconds(void)
 {
@@ -120,7 +136,7 @@ static moment moment_now(void)
 
 /** Cost of a stamp: minimum over batches, in ticks; ns per tick over 5 ms.
  *  Nothing has been timed yet, so t can be stamped for it and begin anew. */
-static ts_status calibrate(ts_timers *t)
+static ts_status calibrate(ts_timers *t, const char *function)
 {
     enum { READINGS = 10000000 }; /* of a clock that stands, until it is believed */
     if (state.ns_per_tick > 0)
@@ -128,7 +144,7 @@ static ts_status calibrate(ts_timers *t)
     moment from = moment_now(), to;
     for (int i = 0; nanoseconds() - from.ns < 5000000; i++)
         if (i == READINGS)
-            return ts_error_set(TS_ERR_STATE, "timers_enable: the monotonic clock stands still");
+            return ts_error_set(TS_ERR_STATE, "%s: the monotonic clock stands still", function);
     to = moment_now();
     cell *outside = t->running = &t->cells[OUTSIDE];
     int64_t best = INT64_MAX;
@@ -153,11 +169,33 @@ static void close_interval(ts_timers *t)
     int64_t missed = get(&state.period) - t->period;
     if (!t->period || missed > 1)
         return;
-    int64_t end = !missed && ts_timers_enabled() ? ticks() : get(&state.off_at);
+    int64_t end = !missed && running() ? ticks() : get(&state.off_at);
     if (end > get(&t->last)) {
         add(&t->running->ticks, end - get(&t->last));
         set(&t->last, end);
     }
+}
+
+static inline bool is_recording(const ts_thread *thread)
+{
+    return atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_RECORDING;
+}
+
+/** The cell of what is no call; that of the thread's scope while a profile records. */
+static cell *other(ts_timers *t, int which)
+{
+    ts_tally_row *row = NULL;
+    if (atomic_load_explicit(&state.recording, memory_order_relaxed))
+        row = ts_tally_other(&t->record, BESIDE, (ts_key)(which - ENGINE),
+                              beside[which - ENGINE]);
+    return row ? &row->cell : &t->cells[which];
+}
+
+/** The row that begins with a cell; NULL for one of t's own. */
+static inline ts_tally_row *row_of(ts_timers *t, cell *c)
+{
+    uintptr_t at = (uintptr_t)c - (uintptr_t)t->cells;
+    return at < sizeof t->cells ? NULL : (ts_tally_row *)c;
 }
 
 /** A thread's first stamp in a period: what lies between periods counts for nothing. */
@@ -170,6 +208,7 @@ static TS_COLD void begin_period(ts_timers *t)
                 set(&c->calls, 0);
                 set(&c->ticks, 0);
             }
+        ts_tally_clear(&t->record);
         t->reset = state.reset;
         t->period = 0;
     }
@@ -177,8 +216,8 @@ static TS_COLD void begin_period(ts_timers *t)
     int64_t now = ticks();
     set(&t->begun, t->period ? get(&t->begun) + now - get(&t->last) : now);
     set(&t->last, now);
-    t->running = &t->cells[OUTSIDE];
     t->period = get(&state.period);
+    t->running = other(t, OUTSIDE);
     pthread_mutex_unlock(&state.lock);
 }
 
@@ -197,11 +236,70 @@ static ts_timers *timers_of(ts_thread *thread)
     return t;
 }
 
+/** Notes what the thread has spent so far. A profile's steps are those of one thread. */
+static TS_COLD void mark_step(ts_timers *t)
+{
+    bool restart = false, stop = false;
+    stamp(t, t->running);
+    pthread_mutex_lock(&state.lock);
+    if (state.step_thread < 0)
+        state.step_thread = t->thread_id;
+    if (state.step_thread == t->thread_id && state.steps) {
+        int64_t n = get(&state.nsteps);
+        if (n == TS_STEPS_MOST) {
+            add(&state.lost_steps, 1);
+        } else {
+            ts_step *step = &state.steps[n];
+            *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
+                              .stamps = get(&t->cells[STAMPS].ticks)};
+            ts_tally_sum(&t->record, BESIDE, step->parts);
+            set(&state.nsteps, n + 1);
+        }
+        state.all_steps++;
+        restart = state.all_steps == state.first_step - 1;
+        stop = state.all_steps == state.last_step;
+    }
+    pthread_mutex_unlock(&state.lock);
+    if (restart)
+        ts_timers_reset();
+    if (stop)
+        ts_timers_record(false);
+}
+
+/** As ts_timed_hop() into a row of the profile, with the work of the call. The row is looked up
+ *  before the first stamp and the work counted after the last, so a kernel's time is its own. */
+static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
+{
+    ts_tally_table *r = &t->record;
+    if (TS_UNLIKELY(r->updated != state.updates[f->op]) && f->thread->depth == 1) {
+        r->updated = !r->updated;
+        if (!r->updated && !atomic_load_explicit(&state.marked, memory_order_relaxed))
+            mark_step(t);
+    }
+    ts_tally_row *row = ts_tally_hop(r, f);
+    cell *c = TS_LIKELY(row != NULL) ? &row->cell : &t->cells[f->op * TS_KEY_COUNT + f->key];
+    double flops = r->flops, bytes = r->bytes;
+    add(&c->calls, 1);
+    cell *before = stamp(t, c);
+    ts_status status = kernel(f);
+    stamp(t, before);
+    if (f->key < 16 && row) {
+        int64_t cost = get(&state.record_cost);
+        if (status == TS_OK)
+            ts_tally_work(r, row, f, flops, bytes);
+        add(&before->ticks, -cost);
+        add(&t->cells[STAMPS].ticks, cost);
+    }
+    return status;
+}
+
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel)
 {
     ts_timers *t = timers_of(f->thread);
     if (!t)
         return kernel(f);
+    if (is_recording(f->thread))
+        return recorded_hop(t, f, kernel);
     cell *c = &t->cells[f->op * TS_KEY_COUNT + f->key];
     add(&c->calls, 1);
     cell *before = stamp(t, c);
@@ -217,25 +315,76 @@ void *ts_timer_enter(ts_thread *thread)
     ts_timers *t = timers_of(thread);
     if (!t)
         return NULL;
-    add(&t->cells[ENGINE].calls, 1);
-    return stamp(t, &t->cells[ENGINE]);
+    if (is_recording(thread) && strcmp(ts_scope_get(t->record.scope).name, "backward") != 0)
+        t->record.scope = ts_scope_named(t->record.scope, "backward");
+    cell *engine = other(t, ENGINE);
+    add(&engine->calls, 1);
+    return stamp(t, engine);
 }
 
 void ts_timer_leave(ts_thread *thread, void *token)
 {
-    if (token)
-        stamp(thread->timers, token);
+    if (!token)
+        return;
+    const ts_tally_row *row = row_of(thread->timers, token);
+    thread->timers->record.scope = row ? row->scope : 0;
+    stamp(thread->timers, token);
+}
+
+/* ---------------------------------------------------------------------- scopes and steps ---- */
+
+/** Goes on in another scope: what runs now continues in its row of that scope. */
+static void change_scope(ts_timers *t, uint32_t scope)
+{
+    t->record.scope = scope;
+    const ts_tally_row *row = row_of(t, t->running);
+    ts_tally_row *next = row ? ts_tally_in_scope(&t->record, row) : NULL;
+    if (next)
+        stamp(t, &next->cell);
+}
+
+void ts_timers_step(void)
+{
+    ts_thread *thread = ts_thread_self();
+    ts_timers *t = is_recording(thread) ? timers_of(thread) : NULL;
+    atomic_store_explicit(&state.marked, true, memory_order_relaxed);
+    if (t)
+        mark_step(t);
+}
+
+void ts_timers_scope(const char *name)
+{
+    ts_thread *thread = ts_thread_self();
+    ts_timers *t = is_recording(thread) ? timers_of(thread) : NULL;
+    if (t)
+        change_scope(t, name ? ts_scope_named(t->record.scope, name)
+                             : ts_scope_get(t->record.scope).parent);
 }
 
 /* ------------------------------------------------------------------------------ switching ---- */
 
+enum { SWITCHED = TS_THREAD_TIMING | TS_THREAD_RECORDING };
+
 static void switch_thread(ts_thread *thread, void *ctx)
 {
-    bool on = *(bool *)ctx;
-    if (on)
-        atomic_fetch_or(&thread->state, TS_THREAD_TIMING);
-    else
-        atomic_fetch_and(&thread->state, ~(uint32_t)TS_THREAD_TIMING);
+    uint32_t bits = *(uint32_t *)ctx;
+    atomic_fetch_or(&thread->state, bits);
+    atomic_fetch_and(&thread->state, bits | ~(uint32_t)SWITCHED);
+}
+
+/** Switches timers or a profile, under the lock. Threads stamp while either is on. */
+static void switch_to(bool timers, bool recording)
+{
+    bool before = running(), now = timers || recording;
+    uint32_t bits = (now ? TS_THREAD_TIMING : 0u) | (recording ? TS_THREAD_RECORDING : 0u);
+    if (now && !before)
+        add(&state.period, 1);
+    else if (before && !now)
+        set(&state.off_at, ticks());
+    atomic_store_explicit(&state.on, timers, memory_order_relaxed);
+    atomic_store_explicit(&state.recording, recording, memory_order_relaxed);
+    ts_thread_defaults(0, 0, bits, SWITCHED & ~bits);
+    ts_thread_walk(switch_thread, &bits);
 }
 
 /** Adds the figures of a thread to those of another; both have ended. */
@@ -248,8 +397,15 @@ static void merge(ts_timers *to, const ts_timers *t)
             add(&to->cells[i].ticks, spent);
         }
     }
+    ts_tally_merge(&to->record, &t->record);
     add(&to->begun, get(&t->begun) - get(&t->last));
     to->thread_id = TS_TIMERS_MERGED;
+}
+
+static void free_timers(ts_timers *t)
+{
+    ts_tally_free(&t->record);
+    ts_sys_free(t);
 }
 
 /** Keeps the cells of a thread that ends: of the first ones by themselves, of later ones as one. */
@@ -266,7 +422,7 @@ static void thread_ended(ts_thread *thread)
         state.ended = t;
         state.nended++;
     } else {
-        ts_sys_free(t);
+        free_timers(t);
     }
     __atomic_store_n(&thread->timers, NULL, __ATOMIC_RELEASE); /* a reader finds it in one place */
     pthread_mutex_unlock(&state.lock);
@@ -278,32 +434,74 @@ void ts_timers_install(void)
     ts_fork_guard(&state.lock);
 }
 
-ts_status ts_timers_enable(bool on)
+/** Timers of the calling thread, calibrated; with the lock held if TS_OK. */
+static ts_status begin_change(const char *function, bool on)
 {
     if (on && !TS_TIMERS)
-        return ts_error_set(TS_ERR_UNSUPPORTED,
-                            "timers_enable: this build has no timers (-Dtimers=false)");
+        return ts_error_set(TS_ERR_UNSUPPORTED, "%s: this build has no timers (-Dtimers=false)",
+                            function);
     ts_thread *self = ts_thread_self();
     if (on && !timers_of(self))
         return ts_fail_memory("timers", sizeof(ts_timers));
     pthread_mutex_lock(&state.lock);
-    ts_status status = on ? calibrate(self->timers) : TS_OK;
-    if (status != TS_OK) {
+    ts_status status = on ? calibrate(self->timers, function) : TS_OK;
+    if (status != TS_OK)
         pthread_mutex_unlock(&state.lock);
-        return status;
-    }
-    if (on && !ts_timers_enabled()) {
-        add(&state.period, 1);
-    } else if (!on && ts_timers_enabled()) {
-        set(&state.off_at, ticks());
-    }
-    atomic_store_explicit(&state.on, on, memory_order_relaxed);
-    ts_thread_defaults(0, 0, on ? TS_THREAD_TIMING : 0, on ? 0 : TS_THREAD_TIMING);
-    ts_thread_walk(switch_thread, &on);
+    return status;
+}
+
+ts_status ts_timers_enable(bool on)
+{
+    TS_TRY(begin_change("timers_enable", on));
+    switch_to(on, atomic_load_explicit(&state.recording, memory_order_relaxed));
     pthread_mutex_unlock(&state.lock);
     if (on)
-        timers_of(self); /* takes part from now on */
+        timers_of(ts_thread_self()); /* takes part from now on */
     return TS_OK;
+}
+
+ts_status ts_timers_record(bool on)
+{
+    TS_TRY(begin_change("prof_start", on));
+    bool before = atomic_load_explicit(&state.recording, memory_order_relaxed);
+    if (on && !state.steps &&
+        !(state.steps = ts_sys_calloc(TS_STEPS_MOST * sizeof *state.steps))) {
+        pthread_mutex_unlock(&state.lock);
+        return ts_fail_memory("a profile's steps", TS_STEPS_MOST * sizeof *state.steps);
+    }
+    if (on && !before) {
+        state.all_steps = 0;
+        atomic_store_explicit(&state.marked, false, memory_order_relaxed);
+    }
+    switch_to(atomic_load_explicit(&state.on, memory_order_relaxed), on);
+    pthread_mutex_unlock(&state.lock);
+    if (on && !before)
+        ts_timers_reset(); /* each thread begins with a row of its own at its next stamp */
+    return TS_OK;
+}
+
+void ts_timers_record_steps(int64_t first, int64_t last)
+{
+    pthread_mutex_lock(&state.lock);
+    state.first_step = first;
+    state.last_step = last;
+    pthread_mutex_unlock(&state.lock);
+}
+
+bool ts_timers_recording(void)
+{
+    return atomic_load_explicit(&state.recording, memory_order_relaxed);
+}
+
+void ts_timers_mark_updates(const int *ops, int n)
+{
+    for (int i = 0; i < n; i++)
+        state.updates[ops[i]] = 1;
+}
+
+void ts_timers_record_cost(double ns)
+{
+    set(&state.record_cost, state.ns_per_tick > 0 ? (int64_t)(ns / state.ns_per_tick) : 0);
 }
 
 void ts_timers_reset(void)
@@ -313,12 +511,15 @@ void ts_timers_reset(void)
     add(&state.period, 1);
     for (ts_timers *t = state.ended, *next; t; t = next) {
         next = t->next;
-        ts_sys_free(t);
+        free_timers(t);
     }
     state.ended = NULL;
     state.nended = 0;
+    set(&state.nsteps, 0);
+    set(&state.lost_steps, 0);
+    state.step_thread = -1;
     pthread_mutex_unlock(&state.lock);
-    if (ts_timers_enabled() && ts_tls.timers)
+    if (running() && ts_tls.timers)
         timers_of(&ts_tls);
 }
 
@@ -354,6 +555,21 @@ static void each_timers(void (*fn)(ts_timers *t, void *ctx), void *ctx)
     pthread_mutex_unlock(&state.lock);
 }
 
+typedef struct plain {
+    int64_t calls, ticks;
+} plain;
+
+static int rows_of(const ts_timers *t)
+{
+    return atomic_load_explicit(&t->record.count, memory_order_acquire);
+}
+static int home_of(const ts_tally_row *row) { return row->op * TS_KEY_COUNT + row->key; }
+static void add_row(plain *sum, const ts_tally_row *row)
+{
+    sum->calls += get(&row->cell.calls);
+    sum->ticks += get(&row->cell.ticks);
+}
+
 typedef struct query {
     int index;
     ts_timer_cell sum;
@@ -362,8 +578,14 @@ typedef struct query {
 static void sum_cell(ts_timers *t, void *ctx)
 {
     query *q = ctx;
-    q->sum.calls += (uint64_t)get(&t->cells[q->index].calls);
-    q->sum.self_ns += (double)get(&t->cells[q->index].ticks) * state.ns_per_tick;
+    plain sum = {get(&t->cells[q->index].calls), get(&t->cells[q->index].ticks)};
+    for (int i = 0, n = rows_of(t); i < n; i++) {
+        ts_tally_row *row = ts_tally_at(&t->record, i);
+        if (home_of(row) == q->index)
+            add_row(&sum, row);
+    }
+    q->sum.calls += (uint64_t)sum.calls;
+    q->sum.self_ns += (double)sum.ticks * state.ns_per_tick;
 }
 
 ts_timer_cell ts_timers_get(const char *op, const char *layer)
@@ -380,14 +602,19 @@ static void sum_totals(ts_timers *t, void *ctx)
 {
     ts_timer_totals *s = ctx;
     double ns = state.ns_per_tick;
-    int64_t attributed = 0;
+    plain calls = {0, 0}, outside = {0, get(&t->cells[OUTSIDE].ticks)};
     for (int i = 0; i <= ENGINE; i++) {
-        attributed += get(&t->cells[i].ticks);
-        s->calls += (uint64_t)get(&t->cells[i].calls);
+        calls.calls += get(&t->cells[i].calls);
+        calls.ticks += get(&t->cells[i].ticks);
     }
-    s->attributed_ns += (double)attributed * ns;
+    for (int i = 0, n = rows_of(t); i < n; i++) {
+        const ts_tally_row *row = ts_tally_at(&t->record, i);
+        add_row(home_of(row) <= ENGINE ? &calls : &outside, row);
+    }
+    s->calls += (uint64_t)calls.calls;
+    s->attributed_ns += (double)calls.ticks * ns;
     s->overhead_ns += (double)get(&t->cells[STAMPS].ticks) * ns;
-    s->unattributed_ns += (double)get(&t->cells[OUTSIDE].ticks) * ns;
+    s->unattributed_ns += (double)outside.ticks * ns;
     s->wall_ns += (double)(get(&t->last) - get(&t->begun)) * ns;
 }
 
@@ -400,10 +627,15 @@ ts_timer_totals ts_timers_totals(void)
 
 static void add_rows(ts_timers *t, void *ctx)
 {
-    static const char *const beside[] = {"(backward engine)", "(timers)", "(unattributed)"};
     ts_timer_rows *all = ctx;
+    int n = rows_of(t);
+    plain *sums = n ? ts_sys_calloc(CELLS * sizeof *sums) : NULL; /* of the profile's rows */
+    all->failed = all->failed || (n && !sums);
+    for (int i = 0; i < n && sums; i++)
+        add_row(&sums[home_of(ts_tally_at(&t->record, i))], ts_tally_at(&t->record, i));
     for (int i = 0; i < CELLS && !all->failed; i++) {
-        int64_t calls = get(&t->cells[i].calls), spent = get(&t->cells[i].ticks);
+        int64_t calls = get(&t->cells[i].calls) + (sums ? sums[i].calls : 0),
+                spent = get(&t->cells[i].ticks) + (sums ? sums[i].ticks : 0);
         if (!calls && !spent)
             continue;
         if (all->count == all->room) {
@@ -411,7 +643,7 @@ static void add_rows(ts_timers *t, void *ctx)
             ts_timer_row *grown = ts_sys_realloc(all->items, (size_t)room * sizeof *grown);
             all->failed = !grown;
             if (!grown)
-                return;
+                break;
             all->items = grown;
             all->room = room;
         }
@@ -421,8 +653,39 @@ static void add_rows(ts_timers *t, void *ctx)
                            call ? ts_key_name((ts_key)(i % TS_KEY_COUNT)) : "-", (uint64_t)calls,
                            (double)spent * state.ns_per_tick, t->thread_id};
     }
+    ts_sys_free(sums);
 }
 
 void ts_timers_rows(ts_timer_rows *rows) { each_timers(add_rows, rows); }
 
 double ts_timers_stamp_ns(void) { return (double)get(&state.stamp_cost) * state.ns_per_tick; }
+
+typedef struct rows_visit {
+    void (*fn)(const ts_tally_table *r, int thread, double wall_ns, double stamps_ns, void *ctx);
+    void *ctx;
+} rows_visit;
+
+static void visit_record(ts_timers *t, void *ctx)
+{
+    const rows_visit *v = ctx;
+    double ns = state.ns_per_tick;
+    v->fn(&t->record, t->thread_id, (double)(get(&t->last) - get(&t->begun)) * ns,
+          (double)get(&t->cells[STAMPS].ticks) * ns, v->ctx);
+}
+
+void ts_timers_each_record(void (*fn)(const ts_tally_table *r, int thread, double wall_ns,
+                                      double stamps_ns, void *ctx),
+                           void *ctx)
+{
+    each_timers(visit_record, &(rows_visit){fn, ctx});
+}
+
+const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost)
+{
+    *count = get(&state.nsteps);
+    *first = state.all_steps - *count + 1;
+    *lost = get(&state.lost_steps);
+    return state.steps;
+}
+
+double ts_timers_tick_ns(void) { return state.ns_per_tick; }
