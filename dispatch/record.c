@@ -94,6 +94,8 @@ static uint8_t dtype_of(const ts_frame *f)
     return (uint8_t)TS_DTYPE_NONE;
 }
 
+enum { ALL_ROWS = TS_TALLY_CHUNK * TS_TALLY_CHUNKS };
+
 static bool grow_index(ts_tally_table *r)
 {
     uint32_t room = r->index ? 2 * (r->mask + 1) : 512;
@@ -113,10 +115,11 @@ static bool grow_index(ts_tally_table *r)
     return true;
 }
 
-static TS_COLD ts_tally_row *make_row(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key)
+static TS_COLD ts_tally_row *make_row(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
+                                      int most)
 {
     int count = atomic_load_explicit(&r->count, memory_order_relaxed);
-    if (count == TS_TALLY_CHUNK * TS_TALLY_CHUNKS)
+    if (count >= most)
         return NULL;
     if ((!r->index || (uint32_t)count * 2 > r->mask) && !grow_index(r))
         return NULL;
@@ -166,7 +169,7 @@ ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
     ts_tally_row *row = find_row(r, hash);
     if (TS_LIKELY(row != NULL))
         return row;
-    row = make_row(r, hash, f->op, f->key);
+    row = make_row(r, hash, f->op, f->key, shapes ? TS_TALLY_SHAPED : ALL_ROWS);
     if (!row) {
         atomic_fetch_add_explicit(&r->shared, 1, memory_order_relaxed);
         return ts_tally_other(r, f->op, f->key, ts_op_name(f->op));
@@ -185,7 +188,7 @@ ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const c
 {
     uint64_t hash = hash_place(op, key, r->scope);
     ts_tally_row *row = find_row(r, hash);
-    if (!row && (row = make_row(r, hash, op, key))) {
+    if (!row && (row = make_row(r, hash, op, key, ALL_ROWS))) {
         snprintf(row->call, sizeof row->call, "%s", name);
         publish(r);
     }
@@ -270,7 +273,7 @@ bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
         ts_tally_row *mine = find_row(to, row->hash);
         if (!mine) {
             to->scope = row->scope;
-            mine = make_row(to, row->hash, row->op, row->key);
+            mine = make_row(to, row->hash, row->op, row->key, ALL_ROWS);
             if (!mine) {
                 whole = false;
                 continue;

@@ -34,7 +34,8 @@ enum { TS_PART_KERNELS, TS_PART_LAYERS, TS_PART_OUTSIDE, TS_PART_COUNT };
 
 enum {
     TS_TALLY_CHUNK = 128,
-    TS_TALLY_CHUNKS = 64,  /* 8,192 rows a thread; later classes share a row without shapes */
+    TS_TALLY_CHUNKS = 72,
+    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK, /* rows; later classes share a row without shapes */
     TS_STEPS_MOST = 65536,
     TS_SCOPES_MOST = 4096
 };

@@ -236,8 +236,11 @@ static double time_calls(ts_tensor *out, ts_tensor *one)
     return best;
 }
 
-ts_status ts_prof_measure_calls(ts_prof_machine *m)
+static ts_prof_machine calls; /* of its fields those that end in _ns */
+
+ts_status ts_prof_measure_calls(void)
 {
+    ts_prof_machine *m = &calls;
     TS_SCOPE;
     PLAIN_CALLS;
     ts_tensor *one = halves(NULL, 0), *out = halves(NULL, 0);
@@ -390,6 +393,51 @@ static ts_status measure(ts_prof_machine *m)
     return TS_OK;
 }
 
+static ts_prof_machine assumed; /* threads 0: none */
+
+void ts_prof_assume(const ts_prof_machine *machine)
+{
+    assumed = machine ? *machine : (ts_prof_machine){0};
+}
+
+/** Ceilings of the machine, from the file or measured. Timers do not see the measurement. */
+static ts_status find_ceilings(bool anew, ts_prof_machine *m)
+{
+    *m = (ts_prof_machine){.size = sizeof *m, .threads = ts_num_threads()};
+    m->threads = m->threads < TS_PARALLEL_MAX ? m->threads : TS_PARALLEL_MAX;
+    name_processor(m->name, sizeof m->name);
+    if (assumed.threads) {
+        *m = assumed;
+        return TS_OK;
+    }
+    char *folder = NULL, *path = cache_path(m, &folder);
+    ts_status status = TS_OK;
+    if (anew || !path || !read_machine(path, m)) {
+        ts_thread *self = ts_thread_self();
+        uint32_t timing = TS_THREAD_TIMING & atomic_fetch_and(&self->state,
+                                                              ~(uint32_t)TS_THREAD_TIMING);
+        status = measure(m);
+        atomic_fetch_or(&self->state, timing);
+        if (status == TS_OK && path)
+            keep_machine(folder, path, m);
+    }
+    ts_sys_free(path);
+    ts_sys_free(folder);
+    return status;
+}
+
+ts_status ts_prof_find_machine(ts_prof_machine *m)
+{
+    ts_prof_machine ceilings;
+    TS_TRY(find_ceilings(false, &ceilings));
+    ceilings.call_ns = calls.call_ns;
+    ceilings.entry_ns = calls.entry_ns;
+    ceilings.stamp_ns = calls.stamp_ns;
+    ceilings.record_ns = calls.record_ns;
+    *m = ceilings;
+    return TS_OK;
+}
+
 ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine)
 {
     ts_prof_machine m;
@@ -398,20 +446,9 @@ ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine)
     if (ts_timers_recording())
         return ts_error_set(TS_ERR_STATE, "prof_calibrate: a profile records; stop it first");
     size_t size = machine->size;
-    m = (ts_prof_machine){.size = sizeof m, .threads = ts_num_threads()};
-    m.threads = m.threads < TS_PARALLEL_MAX ? m.threads : TS_PARALLEL_MAX;
-    name_processor(m.name, sizeof m.name);
-    char *folder = NULL, *path = cache_path(&m, &folder);
-    ts_status status = TS_OK;
-    if (anew || !path || !read_machine(path, &m)) {
-        status = measure(&m);
-        if (status == TS_OK && path)
-            keep_machine(folder, path, &m);
-    }
-    ts_sys_free(path);
-    ts_sys_free(folder);
-    TS_TRY(status);
-    TS_TRY(ts_prof_measure_calls(&m));
+    TS_TRY(find_ceilings(anew, &m));
+    TS_TRY(ts_prof_measure_calls());
+    TS_TRY(ts_prof_find_machine(&m));
     m.size = size;
     memcpy(machine, &m, size);
     return TS_OK;

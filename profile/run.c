@@ -18,7 +18,6 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
 {
     static const int updates[] = {TS_OP_adamw, TS_OP_sgd};
     ts_prof_opts o;
-    ts_prof_machine unused;
     TS_TRY(TS_CHECK_OPTS(&o, opts));
     if (o.first_step < 0 || o.last_step < 0 || (o.last_step && o.last_step < o.first_step))
         return ts_error_set(TS_ERR_VALUE,
@@ -26,7 +25,7 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
                             (long long)o.first_step, (long long)o.last_step);
     if (ts_timers_recording())
         return ts_error_set(TS_ERR_STATE, "prof_start: a profile records already");
-    TS_TRY(ts_prof_measure_calls(&unused));
+    TS_TRY(ts_prof_measure_calls());
     ts_timers_mark_updates(updates, TS_COUNTOF(updates));
     ts_timers_record_steps(o.first_step, o.last_step);
     return ts_timers_record(true);

@@ -177,7 +177,7 @@ ts_profile *ts_profile_take(void)
         sum += p->entries[i].self_ns;
     p->own_share = p->wall_ns > 0 ? (sum - p->wall_ns) / p->wall_ns : 0;
     p->machine.size = sizeof p->machine;
-    p->measured = ts_prof_calibrate(false, &p->machine) == TS_OK;
+    p->measured = ts_prof_find_machine(&p->machine) == TS_OK;
     if (!p->measured)
         ts_error_clear();
     ts_profile_sort(p);

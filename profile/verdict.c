@@ -72,12 +72,12 @@ enum { COMPUTE, MEMORY, OVERHEAD, OUTSIDE, PROFILER, UNKNOWN };
 static const char *const words[] = {"compute-bound", "memory-bound", "overhead-bound",
                                     "outside-bound"};
 
-static const char *choose_word(const parts *s, double wall)
+static const char *choose_word(const parts *s, double wall, double missing)
 {
     int first = 0, second = -1;
     if (!(wall > 0))
         return "empty";
-    if (s->errors > 0.05 * wall || s->of[UNKNOWN] > 0.5 * wall)
+    if (s->errors > 0.05 * wall || s->of[UNKNOWN] > 0.5 * wall || fabs(missing) > 0.01)
         return "unreliable";
     for (int i = 1; i <= OUTSIDE; i++)
         first = s->of[i] > s->of[first] ? i : first;
@@ -137,7 +137,7 @@ void ts_profile_judge(ts_profile *p)
         .outside = s.of[OUTSIDE] * scale,
         .profiler = s.of[PROFILER] * scale,
         .unknown = s.of[UNKNOWN] * scale,
-        .verdict = choose_word(&s, wall),
+        .verdict = choose_word(&s, wall, p->own_share),
         .steps = p->nsteps,
         .errors = errors,
     };

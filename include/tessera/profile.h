@@ -83,7 +83,7 @@ typedef struct ts_prof_machine {
 /**
  * Measures the machine, or reads what was measured before: a file per host, processor and number of
  * threads in $XDG_CACHE_HOME/tessera (~/.cache/tessera), which must belong to the user. Takes up to
- * ten seconds. A folder that cannot be written is no error.
+ * ten seconds. A folder that cannot be written is no error. Resets the timers.
  * @param anew  measure whatever the file says
  * Errors: TS_ERR_STATE while a profile records, TS_ERR_MEMORY, TS_ERR_NULL, TS_ERR_UNSUPPORTED.
  */
