@@ -47,6 +47,7 @@ struct ts_timers {
     int64_t reset;   /* the last reset that it knows of; cells of an older one count for nothing */
     int thread_id;
     ts_tally_table record; /* while a profile records, its rows take the place of cells */
+    int64_t wall, stamps; /* of the profile, at its end or that of the thread */
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };
 
@@ -102,12 +103,28 @@ static inline void set(_Atomic int64_t *place, int64_t value)
 }
 static inline void add(_Atomic int64_t *place, int64_t value) { set(place, get(place) + value); }
 
+/** The row that begins with a cell; NULL for one of t's own. */
+static inline ts_tally_row *row_of(ts_timers *t, cell *c)
+{
+    uintptr_t at = (uintptr_t)c - (uintptr_t)t->cells;
+    return at < sizeof t->cells ? NULL : (ts_tally_row *)c;
+}
+
+/** What gets the ticks of a cell: once a profile has ended, its rows change no more. */
+static inline cell *counted(ts_timers *t, cell *c)
+{
+    if (TS_LIKELY(atomic_load_explicit(&state.recording, memory_order_relaxed)))
+        return c;
+    const ts_tally_row *row = row_of(t, c);
+    return TS_LIKELY(!row) ? c : &t->cells[row->op * TS_KEY_COUNT + row->key];
+}
+
 /** Gives the ticks since the last stamp to the running cell and starts another. */
 static inline cell *stamp(ts_timers *t, cell *next)
 {
     int64_t now = ticks(), cost = get(&state.stamp_cost);
     cell *before = t->running;
-    add(&before->ticks, now - get(&t->last) - cost);
+    add(&counted(t, before)->ticks, now - get(&t->last) - cost);
     add(&t->cells[STAMPS].ticks, cost);
     set(&t->last, now);
     t->running = next;
@@ -171,11 +188,15 @@ static void close_interval(ts_timers *t)
         return;
     int64_t end = !missed && running() ? ticks() : get(&state.off_at);
     if (end > get(&t->last)) {
-        add(&t->running->ticks, end - get(&t->last));
+        add(&counted(t, t->running)->ticks, end - get(&t->last));
         set(&t->last, end);
     }
 }
 
+static inline bool is_timing(const ts_thread *thread)
+{
+    return atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_TIMING;
+}
 static inline bool is_recording(const ts_thread *thread)
 {
     return atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_RECORDING;
@@ -191,13 +212,6 @@ static cell *other(ts_timers *t, int which)
     return row ? &row->cell : &t->cells[which];
 }
 
-/** The row that begins with a cell; NULL for one of t's own. */
-static inline ts_tally_row *row_of(ts_timers *t, cell *c)
-{
-    uintptr_t at = (uintptr_t)c - (uintptr_t)t->cells;
-    return at < sizeof t->cells ? NULL : (ts_tally_row *)c;
-}
-
 /** A thread's first stamp in a period: what lies between periods counts for nothing. */
 static TS_COLD void begin_period(ts_timers *t)
 {
@@ -209,6 +223,7 @@ static TS_COLD void begin_period(ts_timers *t)
                 set(&c->ticks, 0);
             }
         ts_tally_clear(&t->record);
+        t->wall = t->stamps = 0;
         t->reset = state.reset;
         t->period = 0;
     }
@@ -273,8 +288,11 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
     ts_tally_table *r = &t->record;
     if (TS_UNLIKELY(r->updated != state.updates[f->op]) && f->thread->depth == 1) {
         r->updated = !r->updated;
-        if (!r->updated && !atomic_load_explicit(&state.marked, memory_order_relaxed))
+        if (!r->updated && !atomic_load_explicit(&state.marked, memory_order_relaxed)) {
             mark_step(t);
+            if (!is_recording(f->thread)) /* that was the last one to be recorded */
+                return is_timing(f->thread) ? ts_timed_hop(f, kernel) : kernel(f);
+        }
     }
     ts_tally_row *row = ts_tally_hop(r, f);
     cell *c = TS_LIKELY(row != NULL) ? &row->cell : &t->cells[f->op * TS_KEY_COUNT + f->key];
@@ -287,7 +305,7 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
         int64_t cost = get(&state.record_cost);
         if (status == TS_OK)
             ts_tally_work(r, row, f, flops, bytes);
-        add(&before->ticks, -cost);
+        add(&counted(t, before)->ticks, -cost);
         add(&t->cells[STAMPS].ticks, cost);
     }
     return status;
@@ -398,6 +416,8 @@ static void merge(ts_timers *to, const ts_timers *t)
         }
     }
     ts_tally_merge(&to->record, &t->record);
+    to->wall += t->wall;
+    to->stamps += t->stamps;
     add(&to->begun, get(&t->begun) - get(&t->last));
     to->thread_id = TS_TIMERS_MERGED;
 }
@@ -408,12 +428,24 @@ static void free_timers(ts_timers *t)
     ts_sys_free(t);
 }
 
+/** Notes what the profile's rows of a thread sum to. */
+static void end_profile(ts_thread *thread, void *ctx)
+{
+    ts_timers *t = ctx ? ctx : __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
+    if (t) {
+        t->wall = get(&t->last) - get(&t->begun);
+        t->stamps = get(&t->cells[STAMPS].ticks);
+    }
+}
+
 /** Keeps the cells of a thread that ends: of the first ones by themselves, of later ones as one. */
 static void thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
     close_interval(t);
     pthread_mutex_lock(&state.lock);
+    if (atomic_load_explicit(&state.recording, memory_order_relaxed))
+        end_profile(thread, t);
     bool counts = t->reset == state.reset, full = state.nended == TS_TIMERS_ENDED;
     if (counts && full)
         merge(state.ended, t);
@@ -468,6 +500,12 @@ ts_status ts_timers_record(bool on)
         !(state.steps = ts_sys_calloc(TS_STEPS_MOST * sizeof *state.steps))) {
         pthread_mutex_unlock(&state.lock);
         return ts_fail_memory("a profile's steps", TS_STEPS_MOST * sizeof *state.steps);
+    }
+    if (!on && before) {
+        ts_timers *own = ts_tls.timers;
+        if (own && own->period == get(&state.period)) /* what comes from here on is no part of the profile */
+            stamp(own, own->running);
+        ts_thread_walk(end_profile, NULL);
     }
     if (on && !before) {
         state.all_steps = 0;
@@ -669,8 +707,7 @@ static void visit_record(ts_timers *t, void *ctx)
 {
     const rows_visit *v = ctx;
     double ns = state.ns_per_tick;
-    v->fn(&t->record, t->thread_id, (double)(get(&t->last) - get(&t->begun)) * ns,
-          (double)get(&t->cells[STAMPS].ticks) * ns, v->ctx);
+    v->fn(&t->record, t->thread_id, (double)t->wall * ns, (double)t->stamps * ns, v->ctx);
 }
 
 void ts_timers_each_record(void (*fn)(const ts_tally_table *r, int thread, double wall_ns,

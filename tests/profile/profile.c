@@ -207,6 +207,30 @@ TS_TEST(only_the_steps_that_were_asked_for_are_recorded)
     FAILS(TS_ERR_VALUE, ts_prof_start(TS_OPTS(ts_prof_opts, .first_step = -1)));
 }
 
+/** What runs after the last step, timed by the program, is no part of the profile. */
+TS_TEST(a_profile_ends_although_the_timers_go_on)
+{
+    skip_without_timers();
+    OK(ts_timers_enable(true));
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .last_step = 2)));
+    train(5, false);
+    double begin = seconds();
+    while (seconds() - begin < 0.05)
+        OK(ts_fill_(one(), 3));
+    ts_profile *p = ts_profile_take();
+    OK(p);
+    ck_assert_int_eq(p->nsteps, 2);
+    ck_assert_int_eq(must_find(p, "sgd")->calls, 2);
+    ck_assert_int_eq(ts_timers_get("sgd", "CPU").calls, 5);
+    ck_assert_double_lt(p->wall_ns, 0.05e9);
+    sums(p);
+    ts_timer_totals t = ts_timers_totals();
+    ck_assert_double_eq_tol(t.attributed_ns + t.overhead_ns + t.unattributed_ns, t.wall_ns,
+                            1e-9 * t.wall_ns + 1);
+    ck_assert_double_gt(t.wall_ns, 0.05e9);
+    ts_profile_free(p);
+}
+
 TS_TEST(a_profile_and_the_timers_read_the_same_counters)
 {
     skip_without_timers();
