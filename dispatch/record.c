@@ -214,7 +214,8 @@ static void count_up(_Atomic int64_t *place, int64_t n)
                           memory_order_relaxed);
 }
 
-void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops, double bytes)
+void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
+                   double bytes)
 {
     if (f->key >= TS_KEY_LAZY || f->table->rule[f->key] == TS_RULE_COMPOSITE)
         return; /* nothing was computed, or the calls inside have done it */

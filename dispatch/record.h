@@ -11,7 +11,7 @@
 
 #include "dispatch/op.h"
 
-/** Calls and self time. Only the owner writes; readers see figures of slightly different moments. */
+/** Calls and self time. Only the owner writes; readers see figures of different moments. */
 typedef struct ts_cell {
     _Atomic int64_t calls, ticks;
 } ts_cell;
@@ -59,7 +59,8 @@ ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const c
 /** The row that another scope has instead of `row`. */
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row);
 /** Adds the work of a call that has ended. flops and bytes: those of r when it began. */
-void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops, double bytes);
+void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
+                   double bytes);
 /** Adds the ticks of all rows by part; rows of the op `beside` are no calls. */
 void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PART_COUNT]);
 /** Sets all figures to zero; rows stay. */

@@ -503,7 +503,7 @@ ts_status ts_timers_record(bool on)
     }
     if (!on && before) {
         ts_timers *own = ts_tls.timers;
-        if (own && own->period == get(&state.period)) /* what comes from here on is no part of the profile */
+        if (own && own->period == get(&state.period)) /* from here on it is no profile's time */
             stamp(own, own->running);
         ts_thread_walk(end_profile, NULL);
     }

@@ -35,8 +35,8 @@ static void print_machine(const ts_prof_machine *m, FILE *out)
     print_text(out, "name", m->name);
     fprintf(out,
             ", \"threads\": %d, \"gemm_flops\": %.6g, \"vector_flops\": %.6g, \"call_ns\": %.3f, "
-            "\"entry_ns\": %.3f, \"stamp_ns\": %.3f, \"record_ns\": %.3f, \"measured_at\": %.0f,\n  "
-            "\"bandwidth\": [",
+            "\"entry_ns\": %.3f, \"stamp_ns\": %.3f, \"record_ns\": %.3f, \"measured_at\": %.0f,\n"
+            "  \"bandwidth\": [",
             m->threads, m->gemm_flops, m->vector_flops, m->call_ns, m->entry_ns, m->stamp_ns,
             m->record_ns, m->measured_at);
     for (int i = 0; i < TS_PROF_CURVE; i++)

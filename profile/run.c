@@ -119,8 +119,8 @@ void ts_profile_from_environment(void)
         size_t length = strcspn(p, ",");
         if (!take_setting(p, length, &o)) {
             ts_log_write("warning",
-                         "TS_PROF: expected 1, steps=FIRST:LAST or out=FOLDER, separated by commas, "
-                         "got '%.*s'; no profile is made",
+                         "TS_PROF: expected 1, steps=FIRST:LAST or out=FOLDER, separated by "
+                         "commas, got '%.*s'; no profile is made",
                          (int)length, p);
             return;
         }

@@ -26,8 +26,8 @@ typedef struct ts_prof_opts {
 } ts_prof_opts;
 
 /**
- * Begins a profile of all threads; figures of an earlier one are forgotten. ts_timers_reset() begins
- * a running profile anew, since both read the same counters.
+ * Begins a profile of all threads and forgets figures of an earlier one. Resets the timers, which
+ * read the same counters; ts_timers_reset() begins a running profile anew.
  * @param opts  NULL is all zero
  * Errors: TS_ERR_VALUE for steps out of order, TS_ERR_STATE while one records, TS_ERR_UNSUPPORTED
  * in a build without timers, TS_ERR_MEMORY.

@@ -268,7 +268,8 @@ static void print_advice(const page *p)
 static void print_head(const page *p)
 {
     json_t *m = json_object_get(p->root, "machine"), *i = json_object_get(p->root, "integrity");
-    fputs("<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>Profile</title>\n<style>\n"
+    fputs("<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>Profile</title>\n"
+          "<style>\n"
           "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;"
           "color-scheme:light dark}\n"
           "table{border-collapse:collapse;font-variant-numeric:tabular-nums}\n"

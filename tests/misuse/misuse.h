@@ -37,7 +37,8 @@ typedef struct made_tensor {
 
 /** What the library makes and its caller ends, or what stands for a call in flight. */
 typedef enum object_kind {
-    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT, PROFILE,
+    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
+    PROFILE,
     GRAPH, COMPILED, LIST, KEPT, KEPT_NODE, HOOK, REGISTRATION, STREAM, EVENT, SCOPE, REGION,
     LOCALE, FRAME, RULE_CALL, FUNCTION_CALL, KINDS
 } object_kind;

@@ -253,7 +253,8 @@ TS_TEST(a_profile_and_the_timers_read_the_same_counters)
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 12);
     FAILS(TS_ERR_STATE, (ts_prof_start(NULL), ts_prof_start(NULL)));
     FAILS(TS_ERR_STATE, ts_profile_take());
-    FAILS(TS_ERR_STATE, ts_prof_calibrate(false, &(ts_prof_machine){.size = sizeof(ts_prof_machine)}));
+    ts_prof_machine m = {.size = sizeof m};
+    FAILS(TS_ERR_STATE, ts_prof_calibrate(false, &m));
     OK(ts_prof_stop());
     OK(ts_prof_stop());
 }

@@ -63,7 +63,8 @@ class Programs(unittest.TestCase):
         self.assertEqual(sum(updates), 5)
 
     def test_wrong_settings_are_told_and_change_nothing(self):
-        for setting in ("yes", "steps=5", "steps=5:3", "steps=0:3", "steps=a:b", "out=", "1,what=2"):
+        for setting in ("yes", "steps=5", "steps=5:3", "steps=0:3", "steps=a:b", "out=",
+                        "1,what=2"):
             done = self.run_program(MLP, "3", setting=setting)
             self.assertIn("TS_PROF: expected", done.stderr, setting)
             self.assertNotIn("profile: ", done.stderr)
@@ -110,7 +111,8 @@ class Programs(unittest.TestCase):
 
     def test_words_that_do_not_fit_are_refused(self):
         for words in (["report"], ["compare", "a"], ["report", "a", "b"], ["calibrate", "a"],
-                      ["compare", "a", "b", "--html", "x"], ["report", "a", "--anew"], ["what"], []):
+                      ["compare", "a", "b", "--html", "x"], ["report", "a", "--anew"],
+                      ["what"], []):
             done = self.run_program(TS_PROF, *words, status=2)
             self.assertEqual(done.stdout, "", words)
         self.assertIn("none.json", self.run_program(TS_PROF, "report", "none.json",

@@ -1,4 +1,4 @@
-/** @file read.c  Formats of a profile, reading it back, wrong files, what a machine's file may say. */
+/** @file read.c  Formats of a profile, reading it back, wrong files, the file of a machine. */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
 
@@ -242,6 +242,7 @@ TS_TEST(a_machine_is_measured_once_and_its_file_is_checked, .timeout = 600)
     setenv("XDG_CACHE_HOME", "/proc/no/such", 1); /* cannot be kept */
     ck_assert_double_gt(products(), 0);
     char command[128];
-    snprintf(command, sizeof command, "rm -rf '%.*s'", (int)(strstr(path, "/tessera/") - path), path);
+    snprintf(command, sizeof command, "rm -rf '%.*s'", (int)(strstr(path, "/tessera/") - path),
+             path);
     ck_assert_int_eq(system(command), 0);
 }
