@@ -12,12 +12,10 @@
  * of locks is state, then the list of threads.
  */
 // SPDX-License-Identifier: MIT
-#include "dispatch/timers.h"
+#include "dispatch/timers_state.h"
 #include "core/hooks.h"
 #include "core/process.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,57 +23,8 @@
 #include <x86intrin.h>
 #endif
 
-typedef ts_cell cell;
-
-/* No op has the last number: its cells hold time that no call of an op takes. */
-enum {
-    CELLS = TS_MAX_OPS * TS_KEY_COUNT,
-    ENGINE = CELLS - TS_KEY_COUNT, /* the backward engine between rules */
-    STAMPS,                        /* what stamps cost */
-    OUTSIDE,                       /* no call is running */
-    BESIDE = TS_MAX_OPS - 1        /* the number of no op, whose keys are ENGINE and so on */
-};
-_Static_assert(ENGINE == BESIDE * TS_KEY_COUNT, "rows of a profile name these by op and key");
-static const char *const beside[] = {"(backward engine)", "(timers)", "(unattributed)"};
-
-struct ts_timers {
-    cell *running;
-    _Atomic int64_t last; /* tick of the last stamp */
-    _Atomic int64_t begun;
-    ts_timers *next; /* of threads that ended */
-    int64_t period;  /* the last period of timing it took part in; 0: none since the reset */
-    int64_t reset;   /* the last reset that it knows of; cells of an older one count for nothing */
-    int thread_id;
-    ts_tally_table record; /* while a profile records, its rows take the place of cells */
-    int64_t wall, stamps; /* of the profile, at its end or that of the thread */
-    cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
-};
-
-static struct {
-    pthread_mutex_t lock;
-    ts_timers *ended; /* those of threads that ended, the last one first */
-    int nended;
-    _Atomic double ns_per_tick;
-    _Atomic int64_t stamp_cost; /* ticks */
-    atomic_bool on; /* the program wants timers */
-    atomic_bool recording; /* a profile does */
-    _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
-    ts_step *steps;
-    _Atomic int64_t nsteps, lost_steps;
-    int64_t all_steps, first_step, last_step; /* since recording began; those that are kept */
-    int step_thread; /* the one that marks steps; -1: none yet */
-    atomic_bool marked; /* the program marks its steps itself */
-    uint8_t updates[TS_MAX_OPS]; /* ops that update parameters */
-    _Atomic int64_t period; /* times switched on or reset */
-    int64_t reset;          /* times reset */
-    _Atomic int64_t off_at; /* tick of the last switch off */
-} state = {.lock = PTHREAD_MUTEX_INITIALIZER, .step_thread = -1};
-
-static inline bool running(void)
-{
-    return atomic_load_explicit(&state.on, memory_order_relaxed) ||
-           atomic_load_explicit(&state.recording, memory_order_relaxed);
-}
+struct ts_timing_state ts_timing = {.lock = PTHREAD_MUTEX_INITIALIZER, .step_thread = -1};
+const char *const ts_timers_beside[3] = {"(backward engine)", "(timers)", "(unattributed)"};
 
 static int64_t nanoseconds(void)
 {
@@ -93,16 +42,6 @@ static inline int64_t ticks(void)
 #endif
 }
 
-static inline int64_t get(const _Atomic int64_t *place)
-{
-    return atomic_load_explicit(place, memory_order_relaxed);
-}
-static inline void set(_Atomic int64_t *place, int64_t value)
-{
-    atomic_store_explicit(place, value, memory_order_relaxed);
-}
-static inline void add(_Atomic int64_t *place, int64_t value) { set(place, get(place) + value); }
-
 /** The row that begins with a cell; NULL for one of t's own. */
 static inline ts_tally_row *row_of(ts_timers *t, cell *c)
 {
@@ -113,7 +52,7 @@ static inline ts_tally_row *row_of(ts_timers *t, cell *c)
 /** What gets the ticks of a cell: once a profile has ended, its rows change no more. */
 static inline cell *counted(ts_timers *t, cell *c)
 {
-    if (TS_LIKELY(atomic_load_explicit(&state.recording, memory_order_relaxed)))
+    if (TS_LIKELY(atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)))
         return c;
     const ts_tally_row *row = row_of(t, c);
     return TS_LIKELY(!row) ? c : &t->cells[row->op * TS_KEY_COUNT + row->key];
@@ -122,7 +61,7 @@ static inline cell *counted(ts_timers *t, cell *c)
 /** Gives the ticks since the last stamp to the running cell and starts another. */
 static inline cell *stamp(ts_timers *t, cell *next)
 {
-    int64_t now = ticks(), cost = get(&state.stamp_cost);
+    int64_t now = ticks(), cost = get(&ts_timing.stamp_cost);
     cell *before = t->running;
     add(&counted(t, before)->ticks, now - get(&t->last) - cost);
     add(&t->cells[STAMPS].ticks, cost);
@@ -156,7 +95,7 @@ static moment moment_now(void)
 static ts_status calibrate(ts_timers *t, const char *function)
 {
     enum { READINGS = 10000000 }; /* of a clock that stands, until it is believed */
-    if (state.ns_per_tick > 0)
+    if (ts_timing.ns_per_tick > 0)
         return TS_OK;
     moment from = moment_now(), to;
     for (int i = 0; nanoseconds() - from.ns < 5000000; i++)
@@ -175,18 +114,17 @@ static ts_status calibrate(ts_timers *t, const char *function)
     }
     set(&outside->ticks, 0);
     t->period = 0;
-    set(&state.stamp_cost, best);
-    state.ns_per_tick = (double)(to.ns - from.ns) / (double)(to.ticks - from.ticks);
+    set(&ts_timing.stamp_cost, best);
+    ts_timing.ns_per_tick = (double)(to.ns - from.ns) / (double)(to.ticks - from.ticks);
     return TS_OK;
 }
 
-/** Brings a thread's own figures up to now, or to the moment when timing was switched off. */
-static void close_interval(ts_timers *t)
+void ts_timers_close(ts_timers *t)
 {
-    int64_t missed = get(&state.period) - t->period;
+    int64_t missed = get(&ts_timing.period) - t->period;
     if (!t->period || missed > 1)
         return;
-    int64_t end = !missed && running() ? ticks() : get(&state.off_at);
+    int64_t end = !missed && running() ? ticks() : get(&ts_timing.off_at);
     if (end > get(&t->last)) {
         add(&counted(t, t->running)->ticks, end - get(&t->last));
         set(&t->last, end);
@@ -206,17 +144,17 @@ static inline bool is_recording(const ts_thread *thread)
 static cell *other(ts_timers *t, int which)
 {
     ts_tally_row *row = NULL;
-    if (atomic_load_explicit(&state.recording, memory_order_relaxed))
+    if (atomic_load_explicit(&ts_timing.recording, memory_order_relaxed))
         row = ts_tally_other(&t->record, BESIDE, (ts_key)(which - ENGINE),
-                              beside[which - ENGINE]);
+                              ts_timers_beside[which - ENGINE]);
     return row ? &row->cell : &t->cells[which];
 }
 
 /** A thread's first stamp in a period: what lies between periods counts for nothing. */
 static TS_COLD void begin_period(ts_timers *t)
 {
-    pthread_mutex_lock(&state.lock);
-    if (t->reset != state.reset) {
+    pthread_mutex_lock(&ts_timing.lock);
+    if (t->reset != ts_timing.reset) {
         for (cell *c = t->cells; c < t->cells + CELLS; c++)
             if (get(&c->calls) || get(&c->ticks)) { /* a page without counts stays unmapped */
                 set(&c->calls, 0);
@@ -224,16 +162,16 @@ static TS_COLD void begin_period(ts_timers *t)
             }
         ts_tally_clear(&t->record);
         t->wall = t->stamps = 0;
-        t->reset = state.reset;
+        t->reset = ts_timing.reset;
         t->period = 0;
     }
-    close_interval(t);
+    ts_timers_close(t);
     int64_t now = ticks();
     set(&t->begun, t->period ? get(&t->begun) + now - get(&t->last) : now);
     set(&t->last, now);
-    t->period = get(&state.period);
+    t->period = get(&ts_timing.period);
     t->running = other(t, OUTSIDE);
-    pthread_mutex_unlock(&state.lock);
+    pthread_mutex_unlock(&ts_timing.lock);
 }
 
 /** The calling thread's timers; NULL when there is no memory for them. */
@@ -246,7 +184,7 @@ static ts_timers *timers_of(ts_thread *thread)
         t->thread_id = thread->id;
         __atomic_store_n(&thread->timers, t, __ATOMIC_RELEASE);
     }
-    if (TS_UNLIKELY(t->period != get(&state.period)))
+    if (TS_UNLIKELY(t->period != get(&ts_timing.period)))
         begin_period(t);
     return t;
 }
@@ -256,25 +194,25 @@ static TS_COLD void mark_step(ts_timers *t)
 {
     bool restart = false, stop = false;
     stamp(t, t->running);
-    pthread_mutex_lock(&state.lock);
-    if (state.step_thread < 0)
-        state.step_thread = t->thread_id;
-    if (state.step_thread == t->thread_id && state.steps) {
-        int64_t n = get(&state.nsteps);
+    pthread_mutex_lock(&ts_timing.lock);
+    if (ts_timing.step_thread < 0)
+        ts_timing.step_thread = t->thread_id;
+    if (ts_timing.step_thread == t->thread_id && ts_timing.steps) {
+        int64_t n = get(&ts_timing.nsteps);
         if (n == TS_STEPS_MOST) {
-            add(&state.lost_steps, 1);
+            add(&ts_timing.lost_steps, 1);
         } else {
-            ts_step *step = &state.steps[n];
+            ts_step *step = &ts_timing.steps[n];
             *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
                               .stamps = get(&t->cells[STAMPS].ticks)};
             ts_tally_sum(&t->record, BESIDE, step->parts);
-            set(&state.nsteps, n + 1);
+            set(&ts_timing.nsteps, n + 1);
         }
-        state.all_steps++;
-        restart = state.all_steps == state.first_step - 1;
-        stop = state.all_steps == state.last_step;
+        ts_timing.all_steps++;
+        restart = ts_timing.all_steps == ts_timing.first_step - 1;
+        stop = ts_timing.all_steps == ts_timing.last_step;
     }
-    pthread_mutex_unlock(&state.lock);
+    pthread_mutex_unlock(&ts_timing.lock);
     if (restart)
         ts_timers_reset();
     if (stop)
@@ -286,9 +224,9 @@ static TS_COLD void mark_step(ts_timers *t)
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
-    if (TS_UNLIKELY(r->updated != state.updates[f->op]) && f->thread->depth == 1) {
+    if (TS_UNLIKELY(r->updated != ts_timing.updates[f->op]) && f->thread->depth == 1) {
         r->updated = !r->updated;
-        if (!r->updated && !atomic_load_explicit(&state.marked, memory_order_relaxed)) {
+        if (!r->updated && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed)) {
             mark_step(t);
             if (!is_recording(f->thread)) /* that was the last one to be recorded */
                 return is_timing(f->thread) ? ts_timed_hop(f, kernel) : kernel(f);
@@ -302,7 +240,7 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
     ts_status status = kernel(f);
     stamp(t, before);
     if (f->key < 16 && row) {
-        int64_t cost = get(&state.record_cost);
+        int64_t cost = get(&ts_timing.record_cost);
         if (status == TS_OK)
             ts_tally_work(r, row, f, flops, bytes);
         add(&counted(t, before)->ticks, -cost);
@@ -365,7 +303,7 @@ void ts_timers_step(void)
 {
     ts_thread *thread = ts_thread_self();
     ts_timers *t = is_recording(thread) ? timers_of(thread) : NULL;
-    atomic_store_explicit(&state.marked, true, memory_order_relaxed);
+    atomic_store_explicit(&ts_timing.marked, true, memory_order_relaxed);
     if (t)
         mark_step(t);
 }
@@ -396,11 +334,11 @@ static void switch_to(bool timers, bool recording)
     bool before = running(), now = timers || recording;
     uint32_t bits = (now ? TS_THREAD_TIMING : 0u) | (recording ? TS_THREAD_RECORDING : 0u);
     if (now && !before)
-        add(&state.period, 1);
+        add(&ts_timing.period, 1);
     else if (before && !now)
-        set(&state.off_at, ticks());
-    atomic_store_explicit(&state.on, timers, memory_order_relaxed);
-    atomic_store_explicit(&state.recording, recording, memory_order_relaxed);
+        set(&ts_timing.off_at, ticks());
+    atomic_store_explicit(&ts_timing.on, timers, memory_order_relaxed);
+    atomic_store_explicit(&ts_timing.recording, recording, memory_order_relaxed);
     ts_thread_defaults(0, 0, bits, SWITCHED & ~bits);
     ts_thread_walk(switch_thread, &bits);
 }
@@ -442,28 +380,28 @@ static void end_profile(ts_thread *thread, void *ctx)
 static void thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
-    close_interval(t);
-    pthread_mutex_lock(&state.lock);
-    if (atomic_load_explicit(&state.recording, memory_order_relaxed))
+    ts_timers_close(t);
+    pthread_mutex_lock(&ts_timing.lock);
+    if (atomic_load_explicit(&ts_timing.recording, memory_order_relaxed))
         end_profile(thread, t);
-    bool counts = t->reset == state.reset, full = state.nended == TS_TIMERS_ENDED;
+    bool counts = t->reset == ts_timing.reset, full = ts_timing.nended == TS_TIMERS_ENDED;
     if (counts && full)
-        merge(state.ended, t);
+        merge(ts_timing.ended, t);
     if (counts && !full) {
-        t->next = state.ended;
-        state.ended = t;
-        state.nended++;
+        t->next = ts_timing.ended;
+        ts_timing.ended = t;
+        ts_timing.nended++;
     } else {
         free_timers(t);
     }
     __atomic_store_n(&thread->timers, NULL, __ATOMIC_RELEASE); /* a reader finds it in one place */
-    pthread_mutex_unlock(&state.lock);
+    pthread_mutex_unlock(&ts_timing.lock);
 }
 
 void ts_timers_install(void)
 {
     ts_above.thread_ended = thread_ended;
-    ts_fork_guard(&state.lock);
+    ts_fork_guard(&ts_timing.lock);
 }
 
 /** Timers of the calling thread, calibrated; with the lock held if TS_OK. */
@@ -475,18 +413,18 @@ static ts_status begin_change(const char *function, bool on)
     ts_thread *self = ts_thread_self();
     if (on && !timers_of(self))
         return ts_fail_memory("timers", sizeof(ts_timers));
-    pthread_mutex_lock(&state.lock);
+    pthread_mutex_lock(&ts_timing.lock);
     ts_status status = on ? calibrate(self->timers, function) : TS_OK;
     if (status != TS_OK)
-        pthread_mutex_unlock(&state.lock);
+        pthread_mutex_unlock(&ts_timing.lock);
     return status;
 }
 
 ts_status ts_timers_enable(bool on)
 {
     TS_TRY(begin_change("timers_enable", on));
-    switch_to(on, atomic_load_explicit(&state.recording, memory_order_relaxed));
-    pthread_mutex_unlock(&state.lock);
+    switch_to(on, atomic_load_explicit(&ts_timing.recording, memory_order_relaxed));
+    pthread_mutex_unlock(&ts_timing.lock);
     if (on)
         timers_of(ts_thread_self()); /* takes part from now on */
     return TS_OK;
@@ -495,24 +433,24 @@ ts_status ts_timers_enable(bool on)
 ts_status ts_timers_record(bool on)
 {
     TS_TRY(begin_change("prof_start", on));
-    bool before = atomic_load_explicit(&state.recording, memory_order_relaxed);
-    if (on && !state.steps &&
-        !(state.steps = ts_sys_calloc(TS_STEPS_MOST * sizeof *state.steps))) {
-        pthread_mutex_unlock(&state.lock);
-        return ts_fail_memory("a profile's steps", TS_STEPS_MOST * sizeof *state.steps);
+    bool before = atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
+    if (on && !ts_timing.steps &&
+        !(ts_timing.steps = ts_sys_calloc(TS_STEPS_MOST * sizeof *ts_timing.steps))) {
+        pthread_mutex_unlock(&ts_timing.lock);
+        return ts_fail_memory("a profile's steps", TS_STEPS_MOST * sizeof *ts_timing.steps);
     }
     if (!on && before) {
         ts_timers *own = ts_tls.timers;
-        if (own && own->period == get(&state.period)) /* from here on it is no profile's time */
+        if (own && own->period == get(&ts_timing.period)) /* from here on it is no profile's time */
             stamp(own, own->running);
         ts_thread_walk(end_profile, NULL);
     }
     if (on && !before) {
-        state.all_steps = 0;
-        atomic_store_explicit(&state.marked, false, memory_order_relaxed);
+        ts_timing.all_steps = 0;
+        atomic_store_explicit(&ts_timing.marked, false, memory_order_relaxed);
     }
-    switch_to(atomic_load_explicit(&state.on, memory_order_relaxed), on);
-    pthread_mutex_unlock(&state.lock);
+    switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), on);
+    pthread_mutex_unlock(&ts_timing.lock);
     if (on && !before)
         ts_timers_reset(); /* each thread begins with a row of its own at its next stamp */
     return TS_OK;
@@ -520,209 +458,46 @@ ts_status ts_timers_record(bool on)
 
 void ts_timers_record_steps(int64_t first, int64_t last)
 {
-    pthread_mutex_lock(&state.lock);
-    state.first_step = first;
-    state.last_step = last;
-    pthread_mutex_unlock(&state.lock);
+    pthread_mutex_lock(&ts_timing.lock);
+    ts_timing.first_step = first;
+    ts_timing.last_step = last;
+    pthread_mutex_unlock(&ts_timing.lock);
 }
 
 bool ts_timers_recording(void)
 {
-    return atomic_load_explicit(&state.recording, memory_order_relaxed);
+    return atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
 }
 
 void ts_timers_mark_updates(const int *ops, int n)
 {
     for (int i = 0; i < n; i++)
-        state.updates[ops[i]] = 1;
+        ts_timing.updates[ops[i]] = 1;
 }
 
 void ts_timers_record_cost(double ns)
 {
-    set(&state.record_cost, state.ns_per_tick > 0 ? (int64_t)(ns / state.ns_per_tick) : 0);
+    double tick = ts_timing.ns_per_tick;
+    set(&ts_timing.record_cost, tick > 0 ? (int64_t)(ns / tick) : 0);
 }
 
 void ts_timers_reset(void)
 {
-    pthread_mutex_lock(&state.lock);
-    state.reset++;
-    add(&state.period, 1);
-    for (ts_timers *t = state.ended, *next; t; t = next) {
+    pthread_mutex_lock(&ts_timing.lock);
+    ts_timing.reset++;
+    add(&ts_timing.period, 1);
+    for (ts_timers *t = ts_timing.ended, *next; t; t = next) {
         next = t->next;
         free_timers(t);
     }
-    state.ended = NULL;
-    state.nended = 0;
-    set(&state.nsteps, 0);
-    set(&state.lost_steps, 0);
-    state.step_thread = -1;
-    pthread_mutex_unlock(&state.lock);
+    ts_timing.ended = NULL;
+    ts_timing.nended = 0;
+    set(&ts_timing.nsteps, 0);
+    set(&ts_timing.lost_steps, 0);
+    ts_timing.step_thread = -1;
+    pthread_mutex_unlock(&ts_timing.lock);
     if (running() && ts_tls.timers)
         timers_of(&ts_tls);
 }
 
-bool ts_timers_enabled(void) { return atomic_load_explicit(&state.on, memory_order_relaxed); }
-
-/* ------------------------------------------------------------------------------- reading ---- */
-
-typedef struct visit {
-    void (*fn)(ts_timers *t, void *ctx);
-    void *ctx;
-} visit;
-
-static void visit_live(ts_thread *thread, void *ctx)
-{
-    const visit *v = ctx;
-    ts_timers *t = __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
-    if (!t || t->reset != state.reset)
-        return;
-    if (thread == &ts_tls)
-        close_interval(t);
-    v->fn(t, v->ctx);
-}
-
-static void each_timers(void (*fn)(ts_timers *t, void *ctx), void *ctx)
-{
-    visit v = {fn, ctx};
-    /* no thread moves to the ended ones, which would be seen twice */
-    pthread_mutex_lock(&state.lock);
-    ts_thread_walk(visit_live, &v);
-    for (ts_timers *t = state.ended; t; t = t->next)
-        if (t->reset == state.reset)
-            fn(t, ctx);
-    pthread_mutex_unlock(&state.lock);
-}
-
-typedef struct plain {
-    int64_t calls, ticks;
-} plain;
-
-static int rows_of(const ts_timers *t)
-{
-    return atomic_load_explicit(&t->record.count, memory_order_acquire);
-}
-static int home_of(const ts_tally_row *row) { return row->op * TS_KEY_COUNT + row->key; }
-static void add_row(plain *sum, const ts_tally_row *row)
-{
-    sum->calls += get(&row->cell.calls);
-    sum->ticks += get(&row->cell.ticks);
-}
-
-typedef struct query {
-    int index;
-    ts_timer_cell sum;
-} query;
-
-static void sum_cell(ts_timers *t, void *ctx)
-{
-    query *q = ctx;
-    plain sum = {get(&t->cells[q->index].calls), get(&t->cells[q->index].ticks)};
-    for (int i = 0, n = rows_of(t); i < n; i++) {
-        ts_tally_row *row = ts_tally_at(&t->record, i);
-        if (home_of(row) == q->index)
-            add_row(&sum, row);
-    }
-    q->sum.calls += (uint64_t)sum.calls;
-    q->sum.self_ns += (double)sum.ticks * state.ns_per_tick;
-}
-
-ts_timer_cell ts_timers_get(const char *op, const char *layer)
-{
-    int number = ts_op_by_name(op);
-    ts_key key = ts_key_by_name(layer);
-    query q = {number * TS_KEY_COUNT + key, {0, 0}};
-    if (number >= 0 && key != TS_KEY_INVALID)
-        each_timers(sum_cell, &q);
-    return q.sum;
-}
-
-static void sum_totals(ts_timers *t, void *ctx)
-{
-    ts_timer_totals *s = ctx;
-    double ns = state.ns_per_tick;
-    plain calls = {0, 0}, outside = {0, get(&t->cells[OUTSIDE].ticks)};
-    for (int i = 0; i <= ENGINE; i++) {
-        calls.calls += get(&t->cells[i].calls);
-        calls.ticks += get(&t->cells[i].ticks);
-    }
-    for (int i = 0, n = rows_of(t); i < n; i++) {
-        const ts_tally_row *row = ts_tally_at(&t->record, i);
-        add_row(home_of(row) <= ENGINE ? &calls : &outside, row);
-    }
-    s->calls += (uint64_t)calls.calls;
-    s->attributed_ns += (double)calls.ticks * ns;
-    s->overhead_ns += (double)get(&t->cells[STAMPS].ticks) * ns;
-    s->unattributed_ns += (double)outside.ticks * ns;
-    s->wall_ns += (double)(get(&t->last) - get(&t->begun)) * ns;
-}
-
-ts_timer_totals ts_timers_totals(void)
-{
-    ts_timer_totals totals = {0};
-    each_timers(sum_totals, &totals);
-    return totals;
-}
-
-static void add_rows(ts_timers *t, void *ctx)
-{
-    ts_timer_rows *all = ctx;
-    int n = rows_of(t);
-    plain *sums = n ? ts_sys_calloc(CELLS * sizeof *sums) : NULL; /* of the profile's rows */
-    all->failed = all->failed || (n && !sums);
-    for (int i = 0; i < n && sums; i++)
-        add_row(&sums[home_of(ts_tally_at(&t->record, i))], ts_tally_at(&t->record, i));
-    for (int i = 0; i < CELLS && !all->failed; i++) {
-        int64_t calls = get(&t->cells[i].calls) + (sums ? sums[i].calls : 0),
-                spent = get(&t->cells[i].ticks) + (sums ? sums[i].ticks : 0);
-        if (!calls && !spent)
-            continue;
-        if (all->count == all->room) {
-            int room = all->room ? 2 * all->room : 256;
-            ts_timer_row *grown = ts_sys_realloc(all->items, (size_t)room * sizeof *grown);
-            all->failed = !grown;
-            if (!grown)
-                break;
-            all->items = grown;
-            all->room = room;
-        }
-        bool call = i < ENGINE;
-        all->items[all->count++] =
-            (ts_timer_row){call ? ts_op_name(i / TS_KEY_COUNT) : beside[i - ENGINE],
-                           call ? ts_key_name((ts_key)(i % TS_KEY_COUNT)) : "-", (uint64_t)calls,
-                           (double)spent * state.ns_per_tick, t->thread_id};
-    }
-    ts_sys_free(sums);
-}
-
-void ts_timers_rows(ts_timer_rows *rows) { each_timers(add_rows, rows); }
-
-double ts_timers_stamp_ns(void) { return (double)get(&state.stamp_cost) * state.ns_per_tick; }
-
-typedef struct rows_visit {
-    void (*fn)(const ts_tally_table *r, int thread, double wall_ns, double stamps_ns, void *ctx);
-    void *ctx;
-} rows_visit;
-
-static void visit_record(ts_timers *t, void *ctx)
-{
-    const rows_visit *v = ctx;
-    double ns = state.ns_per_tick;
-    v->fn(&t->record, t->thread_id, (double)t->wall * ns, (double)t->stamps * ns, v->ctx);
-}
-
-void ts_timers_each_record(void (*fn)(const ts_tally_table *r, int thread, double wall_ns,
-                                      double stamps_ns, void *ctx),
-                           void *ctx)
-{
-    each_timers(visit_record, &(rows_visit){fn, ctx});
-}
-
-const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost)
-{
-    *count = get(&state.nsteps);
-    *first = state.all_steps - *count + 1;
-    *lost = get(&state.lost_steps);
-    return state.steps;
-}
-
-double ts_timers_tick_ns(void) { return state.ns_per_tick; }
+bool ts_timers_enabled(void) { return atomic_load_explicit(&ts_timing.on, memory_order_relaxed); }

@@ -34,13 +34,14 @@ static void print_machine(const ts_prof_machine *m, FILE *out)
     fputs("\"machine\": {", out);
     print_text(out, "name", m->name);
     fprintf(out,
-            ", \"threads\": %d, \"gemm_flops\": %.6g, \"vector_flops\": %.6g, \"call_ns\": %.3f, "
-            "\"entry_ns\": %.3f, \"stamp_ns\": %.3f, \"record_ns\": %.3f, \"measured_at\": %.0f,\n"
+            ", \"threads\": %d, \"gemm_flops\": %.17g, \"vector_flops\": %.17g, "
+            "\"call_ns\": %.17g, \"entry_ns\": %.17g, \"stamp_ns\": %.17g, "
+            "\"record_ns\": %.17g, \"measured_at\": %.0f,\n"
             "  \"bandwidth\": [",
             m->threads, m->gemm_flops, m->vector_flops, m->call_ns, m->entry_ns, m->stamp_ns,
             m->record_ns, m->measured_at);
     for (int i = 0; i < TS_PROF_CURVE; i++)
-        fprintf(out, "%s[%.0f, %.6g]", i ? ", " : "", m->bytes_at[i], m->bandwidth[i]);
+        fprintf(out, "%s[%.0f, %.17g]", i ? ", " : "", m->bytes_at[i], m->bandwidth[i]);
     fputs("]},\n", out);
 }
 
@@ -65,7 +66,7 @@ static void print_entry(const ts_entry *e, FILE *out)
     fprintf(out,
             ", \"dtype\": \"%s\", \"phase\": \"%s\", \"regime\": \"%s\", \"kernel\": %s, "
             "\"product\": %s, \"update\": %s, \"calls\": %lld, \"unknown\": %lld, "
-            "\"self_ns\": %.1f, \"flops\": %.17g, \"bytes\": %.17g, \"roof_ns\": %.1f, "
+            "\"self_ns\": %.17g, \"flops\": %.17g, \"bytes\": %.17g, \"roof_ns\": %.1f, "
             "\"overhead_ns\": %.1f}",
             e->dtype, ts_entry_phase(e), ts_regime_names[e->regime], e->kernel ? "true" : "false",
             e->product ? "true" : "false", e->update ? "true" : "false", (long long)e->calls,
@@ -81,7 +82,8 @@ ts_status ts_profile_write_json(const ts_profile *p, FILE *out)
     print_machine(&p->machine, out);
     print_shares(&p->shares, out);
     fprintf(out,
-            "\"wall_ns\": %.1f, \"profiler_ns\": %.1f,\n\"integrity\": {\"missing_share\": %.9f, "
+            "\"wall_ns\": %.17g, \"profiler_ns\": %.17g,\n"
+            "\"integrity\": {\"missing_share\": %.17g, "
             "\"lost_steps\": %lld, \"shared_calls\": %lld, \"errors\": %lld},\n",
             p->wall_ns, p->profiler_ns, p->own_share, (long long)p->lost_steps,
             (long long)p->shared_calls, (long long)p->shares.errors);
@@ -90,7 +92,7 @@ ts_status ts_profile_write_json(const ts_profile *p, FILE *out)
     fprintf(out, "],\n\"first_step\": %lld,\n\"steps\": [\n", (long long)p->first_step);
     for (int64_t i = 0; i < p->nsteps; i++) {
         const ts_step_times *s = &p->steps[i];
-        fprintf(out, " [%.1f, %.1f, %.1f, %.1f, %.1f]%s\n", s->wall_ns, s->kernels_ns,
+        fprintf(out, " [%.17g, %.17g, %.17g, %.17g, %.17g]%s\n", s->wall_ns, s->kernels_ns,
                 s->layers_ns, s->outside_ns, s->profiler_ns, i + 1 < p->nsteps ? "," : "");
     }
     fputs("],\n\"rows\": [\n", out);
