@@ -246,8 +246,100 @@ void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PAR
     }
 }
 
+/* ------------------------------------------------------------------------------ events ---- */
+
+static _Atomic int chunks_taken; /* of all threads */
+
+/** Room for one more event. */
+static ts_event *next_event(ts_tally_table *r, int64_t n)
+{
+    int64_t k = n / TS_EVENT_CHUNK;
+    if (k >= TS_EVENT_CHUNKS)
+        return NULL;
+    if (!r->events && !(r->events = ts_sys_calloc(TS_EVENT_CHUNKS * sizeof *r->events)))
+        return NULL;
+    if (!r->events[k]) {
+        if (atomic_fetch_add(&chunks_taken, 1) < TS_EVENT_CHUNKS)
+            r->events[k] = ts_sys_alloc(TS_EVENT_CHUNK * sizeof(ts_event));
+        if (!r->events[k]) {
+            atomic_fetch_sub(&chunks_taken, 1);
+            return NULL;
+        }
+    }
+    return &r->events[k][n % TS_EVENT_CHUNK];
+}
+
+/** Ticks since e began, in its unit, which grows for a long call. */
+static uint32_t since(ts_event *e, int64_t now)
+{
+    int64_t ticks = now > e->begin ? now - e->begin : 0;
+    while (ticks >> e->shift > UINT32_MAX) {
+        e->shift += 8;
+        for (int i = 0; i < TS_EVENT_LAYERS; i++) {
+            e->leave[i] >>= 8;
+            if (i < TS_EVENT_LAYERS - 1)
+                e->enter[i] >>= 8;
+        }
+    }
+    return (uint32_t)(ticks >> e->shift);
+}
+
+static uint32_t number_of(const ts_tally_table *r, const ts_tally_row *row)
+{
+    uint32_t at = (uint32_t)row->hash & r->mask;
+    while (r->index[at] && ts_tally_at(r, (int)r->index[at] - 1) != row)
+        at = (at + 1) & r->mask;
+    return r->index[at] - 1;
+}
+
+int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now)
+{
+    int64_t before = r->open;
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    ts_event *e = before >= 0 && before < n ? ts_event_at(r, before) : NULL;
+    if (e && e->inside && e->depth == f->thread->depth && e->op == f->op) {
+        int layer = e->inside; /* a lower layer of this call */
+        if (layer < TS_EVENT_LAYERS) {
+            e->enter[layer - 1] = since(e, now);
+            e->keys[layer] = f->key;
+            e->layers = (uint8_t)(layer < e->layers ? e->layers : layer + 1);
+        }
+        e->inside++;
+        e->row = number_of(r, row);
+        return before;
+    }
+    e = next_event(r, n);
+    if (!e) {
+        count_up(&r->lost_events, 1);
+        r->open = -1; /* layers of this call are lost with it */
+        return before;
+    }
+    *e = (ts_event){.begin = now, .row = number_of(r, row), .scope = row->scope,
+                    .parent = (uint32_t)(before + 1), .op = f->op, .depth = f->thread->depth,
+                    .layers = 1, .inside = 1, .keys = {f->key}};
+    r->open = n;
+    atomic_store_explicit(&r->nevents, n + 1, memory_order_release);
+    return before;
+}
+
+void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now)
+{
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    if (r->open >= 0 && r->open < n) {
+        ts_event *e = ts_event_at(r, r->open);
+        int layer = e->inside ? --e->inside : 0;
+        if (layer < TS_EVENT_LAYERS)
+            e->leave[layer] = since(e, now);
+        e->failed = status != TS_OK;
+    }
+    r->open = before < n ? before : -1; /* the profile may have begun anew */
+}
+
 void ts_tally_clear(ts_tally_table *r)
 {
+    atomic_store_explicit(&r->nevents, 0, memory_order_relaxed);
+    atomic_store_explicit(&r->lost_events, 0, memory_order_relaxed);
+    r->open = -1;
     int count = atomic_load_explicit(&r->count, memory_order_relaxed);
     for (int i = 0; i < count; i++) {
         ts_tally_row *row = ts_tally_at(r, i);
@@ -290,11 +382,19 @@ bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
         add_to(&mine->bytes, atomic_load_explicit(&row->bytes, memory_order_relaxed));
     }
     count_up(&to->shared, atomic_load_explicit(&from->shared, memory_order_relaxed));
+    count_up(&to->lost_events, atomic_load_explicit(&from->lost_events, memory_order_relaxed) +
+                                   atomic_load_explicit(&from->nevents, memory_order_relaxed));
     return whole;
 }
 
 void ts_tally_free(ts_tally_table *r)
 {
+    for (int i = 0; r->events && i < TS_EVENT_CHUNKS; i++)
+        if (r->events[i]) {
+            ts_sys_free(r->events[i]);
+            atomic_fetch_sub(&chunks_taken, 1);
+        }
+    ts_sys_free(r->events);
     for (int i = 0; i < TS_TALLY_CHUNKS; i++)
         ts_sys_free(r->chunk[i]);
     ts_sys_free(r->index);

@@ -40,6 +40,30 @@ enum {
     TS_SCOPES_MOST = 4096
 };
 
+enum { TS_EVENT_LAYERS = 4 };
+
+/** One call in a trace. Layers beyond the fourth belong to the fourth. Ticks are since `begin`,
+ *  shifted right by `shift` in calls of more than 2^32 ticks. */
+typedef struct ts_event {
+    int64_t begin;
+    uint32_t enter[TS_EVENT_LAYERS - 1]; /* of the layers from the second on */
+    uint32_t leave[TS_EVENT_LAYERS];
+    uint32_t row; /* of the lowest layer, whose row has the shapes */
+    uint32_t scope;
+    uint32_t parent; /* number of the event + 1 of the call that this one is inside of */
+    uint16_t op;
+    uint16_t depth;
+    uint8_t layers, shift, failed;
+    uint8_t inside; /* layers that have not ended yet */
+    uint8_t keys[TS_EVENT_LAYERS];
+} ts_event;
+_Static_assert(sizeof(ts_event) == 64, "a cache line");
+
+enum {
+    TS_EVENT_CHUNK = 16384,    /* events of a block of 1 MiB */
+    TS_EVENT_CHUNKS = 256      /* blocks of all threads together; later events are counted as lost */
+};
+
 /** The rows of a thread. */
 typedef struct ts_tally_table {
     ts_tally_row *chunk[TS_TALLY_CHUNKS];
@@ -49,6 +73,9 @@ typedef struct ts_tally_table {
     uint32_t scope;         /* the thread's innermost */
     _Atomic int64_t shared; /* calls that found no room for their class of shapes */
     double flops, bytes;    /* of all calls so far: what calls inside a call add */
+    ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
+    _Atomic int64_t nevents, lost_events;
+    int64_t open;           /* number of the event of the innermost call in flight, -1: none */
     bool updated;           /* the last call was an update of an optimizer */
 } ts_tally_table;
 
@@ -68,6 +95,14 @@ void ts_tally_clear(ts_tally_table *r);
 /** Adds the figures of a thread that ended; false when there was no memory for a row. */
 bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
 void ts_tally_free(ts_tally_table *r);
+/** Begins an event, or a layer of the open one; returns the number that `open` had, for
+ *  ts_event_end(), which ends it. `now` is a tick. */
+int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);
+void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now);
+TS_INLINE ts_event *ts_event_at(const ts_tally_table *r, int64_t i)
+{
+    return &r->events[i / TS_EVENT_CHUNK][i % TS_EVENT_CHUNK];
+}
 TS_INLINE ts_tally_row *ts_tally_at(const ts_tally_table *r, int i)
 {
     return &r->chunk[i / TS_TALLY_CHUNK][i % TS_TALLY_CHUNK];

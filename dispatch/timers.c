@@ -182,6 +182,7 @@ static ts_timers *timers_of(ts_thread *thread)
         if (!(t = ts_sys_calloc(sizeof *t)))
             return NULL;
         t->thread_id = thread->id;
+        t->record.open = -1;
         __atomic_store_n(&thread->timers, t, __ATOMIC_RELEASE);
     }
     if (TS_UNLIKELY(t->period != get(&ts_timing.period)))
@@ -237,8 +238,12 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
     double flops = r->flops, bytes = r->bytes;
     add(&c->calls, 1);
     cell *before = stamp(t, c);
+    bool traced = row && atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
+    int64_t around = traced ? ts_event_begin(r, f, row, get(&t->last)) : -1;
     ts_status status = kernel(f);
     stamp(t, before);
+    if (traced)
+        ts_event_end(r, around, status, get(&t->last));
     if (f->key < 16 && row) {
         int64_t cost = get(&ts_timing.record_cost);
         if (status == TS_OK)
@@ -456,9 +461,10 @@ ts_status ts_timers_record(bool on)
     return TS_OK;
 }
 
-void ts_timers_record_steps(int64_t first, int64_t last)
+void ts_timers_record_steps(int64_t first, int64_t last, bool trace)
 {
     pthread_mutex_lock(&ts_timing.lock);
+    atomic_store_explicit(&ts_timing.tracing, trace, memory_order_relaxed);
     ts_timing.first_step = first;
     ts_timing.last_step = last;
     pthread_mutex_unlock(&ts_timing.lock);

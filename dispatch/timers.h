@@ -60,14 +60,21 @@ void ts_timers_mark_updates(const int *ops, int n);
 void ts_timers_scope(const char *name);
 /** What a recorded call of a backend costs beyond its stamps; the timers' own row gets it. */
 void ts_timers_record_cost(double ns);
-/** Visits the rows of each thread. A row of ts_tally_row.op TS_MAX_OPS - 1 is no call. */
-void ts_timers_each_record(void (*fn)(const ts_tally_table *r, int thread, double wall_ns,
-                                      double stamps_ns, void *ctx),
-                           void *ctx);
-/** The next recording forgets the steps before `first` and ends after `last`; 0: neither. */
-void ts_timers_record_steps(int64_t first, int64_t last);
-/** Ends of the steps so far, the number of the first, and how many there was no room for. */
-const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost);
+/** What a thread has recorded. A row of ts_tally_row.op TS_MAX_OPS - 1 is no call. */
+typedef struct ts_thread_record {
+    const ts_tally_table *table;
+    int thread;
+    double wall_ns, stamps_ns;
+    int64_t begun; /* tick */
+} ts_thread_record;
+void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), void *ctx);
+/** The next recording forgets the steps before `first` and ends after `last`; 0: neither.
+ *  trace: it keeps an event for each call. */
+void ts_timers_record_steps(int64_t first, int64_t last, bool trace);
+/** Ends of the steps so far, the number of the first, how many there was no room for, the thread
+ *  that marked them, and whether calls were kept. */
+const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,
+                               bool *traced);
 double ts_timers_tick_ns(void);
 
 /** One hop: a predictable branch when timers are off, none in a build without them. */

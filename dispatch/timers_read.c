@@ -139,7 +139,7 @@ double ts_timers_stamp_ns(void)
 }
 
 typedef struct rows_visit {
-    void (*fn)(const ts_tally_table *r, int thread, double wall_ns, double stamps_ns, void *ctx);
+    void (*fn)(const ts_thread_record *r, void *ctx);
     void *ctx;
 } rows_visit;
 
@@ -147,18 +147,21 @@ static void visit_record(ts_timers *t, void *ctx)
 {
     const rows_visit *v = ctx;
     double ns = ts_timing.ns_per_tick;
-    v->fn(&t->record, t->thread_id, (double)t->wall * ns, (double)t->stamps * ns, v->ctx);
+    ts_thread_record r = {&t->record, t->thread_id, (double)t->wall * ns, (double)t->stamps * ns,
+                          get(&t->begun)};
+    v->fn(&r, v->ctx);
 }
 
-void ts_timers_each_record(void (*fn)(const ts_tally_table *r, int thread, double wall_ns,
-                                      double stamps_ns, void *ctx),
-                           void *ctx)
+void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), void *ctx)
 {
     each_timers(visit_record, &(rows_visit){fn, ctx});
 }
 
-const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost)
+const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,
+                               bool *traced)
 {
+    *thread = ts_timing.step_thread;
+    *traced = atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
     *count = get(&ts_timing.nsteps);
     *first = ts_timing.all_steps - *count + 1;
     *lost = get(&ts_timing.lost_steps);

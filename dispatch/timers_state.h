@@ -41,6 +41,7 @@ struct ts_timing_state {
     _Atomic int64_t stamp_cost; /* ticks */
     atomic_bool on; /* the program wants timers */
     atomic_bool recording; /* a profile does */
+    atomic_bool tracing;   /* and keeps each call */
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;

@@ -3,6 +3,7 @@
 #ifndef TS_PROFILE_PROFILE_H
 #define TS_PROFILE_PROFILE_H
 
+#include "dispatch/record.h"
 #include "include/tessera/profile.h"
 
 #define TS_PROFILE_SCHEMA 1 /* of profile.json; a reader refuses another */
@@ -50,7 +51,20 @@ typedef struct ts_step_times {
     double wall_ns, kernels_ns, layers_ns, outside_ns, profiler_ns;
 } ts_step_times;
 
+/** A call of a trace. */
+typedef struct ts_call_event {
+    ts_event event;
+    int thread;
+    double begin_ns; /* since the first thread began */
+} ts_call_event;
+
 struct ts_profile {
+    bool traced;
+    ts_call_event *events;
+    char (*calls)[96]; /* texts of rows, by ts_event.row */
+    int64_t nevents, lost_events, ncalls;
+    double tick_ns, steps_begin_ns;
+    int steps_thread;
     ts_prof_machine machine;
     bool measured; /* the machine is known */
     ts_entry *entries;
@@ -73,6 +87,9 @@ const char *ts_entry_phase(const ts_entry *e);
 /** Largest self time first. */
 void ts_profile_sort(ts_profile *p);
 
+ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out);
+/** "step/attention" from the outermost scope on. */
+void ts_scope_path(char *text, size_t size, uint32_t scope);
 ts_status ts_profile_write_json(const ts_profile *p, FILE *out);
 ts_status ts_profile_write_tables(const ts_profile *p, FILE *out);
 /** One paragraph: the regime, the shares, what it was measured against. */

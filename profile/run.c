@@ -27,7 +27,7 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
         return ts_error_set(TS_ERR_STATE, "prof_start: a profile records already");
     TS_TRY(ts_prof_measure_calls());
     ts_timers_mark_updates(updates, TS_COUNTOF(updates));
-    ts_timers_record_steps(o.first_step, o.last_step);
+    ts_timers_record_steps(o.first_step, o.last_step, o.trace);
     return ts_timers_record(true);
 }
 
@@ -55,18 +55,27 @@ static ts_status print_json(FILE *out, void *ctx)
 {
     return ts_profile_write(ctx, out, TS_PROFILE_JSON);
 }
+static ts_status print_chrome(FILE *out, void *ctx)
+{
+    return ts_profile_write(ctx, out, TS_PROFILE_CHROME);
+}
+
+static ts_status keep_as(ts_profile *p, const char *name, ts_status (*print)(FILE *out, void *ctx),
+                         const char *what)
+{
+    char *path = ts_path("%s/%s", from_environment.out, name);
+    ts_status status = path ? ts_replace_file("TS_PROF", path, print, p) : TS_ERR_MEMORY;
+    if (status == TS_OK)
+        fprintf(stderr, "wrote %s; %s\n", path, what);
+    ts_sys_free(path);
+    return status;
+}
 
 static ts_status keep(ts_profile *p)
 {
-    char *path = ts_path("%s/profile.json", from_environment.out);
-    ts_status status = path ? TS_OK : TS_ERR_MEMORY;
     ts_files.mkdir(from_environment.out, 0777); /* there already: fine */
-    if (status == TS_OK)
-        status = ts_replace_file("TS_PROF", path, print_json, p);
-    if (status == TS_OK)
-        fprintf(stderr, "wrote %s; `ts-prof report %s --html report.html` draws it\n", path, path);
-    ts_sys_free(path);
-    return status;
+    TS_TRY(keep_as(p, "profile.json", print_json, "`ts-prof report` prints and draws it"));
+    return p->traced ? keep_as(p, "trace.json", print_chrome, "ui.perfetto.dev opens it") : TS_OK;
 }
 
 /** A child that forked off reports its own. */
@@ -95,6 +104,8 @@ static bool take_setting(const char *word, size_t length, ts_prof_opts *o)
     text[length] = 0;
     if (strcmp(text, "1") == 0)
         return true;
+    if (strcmp(text, "trace") == 0)
+        return o->trace = true;
     if (strncmp(text, "out=", 4) == 0 && text[4] && length - 4 < sizeof from_environment.out) {
         memcpy(from_environment.out, text + 4, length - 3);
         return true;
@@ -119,8 +130,8 @@ void ts_profile_from_environment(void)
         size_t length = strcspn(p, ",");
         if (!take_setting(p, length, &o)) {
             ts_log_write("warning",
-                         "TS_PROF: expected 1, steps=FIRST:LAST or out=FOLDER, separated by "
-                         "commas, got '%.*s'; no profile is made",
+                         "TS_PROF: expected 1, trace, steps=FIRST:LAST or out=FOLDER, separated "
+                         "by commas, got '%.*s'; no profile is made",
                          (int)length, p);
             return;
         }

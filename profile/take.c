@@ -30,12 +30,13 @@ void ts_profile_free(ts_profile *profile)
     if (profile) {
         ts_sys_free(profile->entries);
         ts_sys_free(profile->steps);
+        ts_sys_free(profile->events);
+        ts_sys_free(profile->calls);
         ts_sys_free(profile);
     }
 }
 
-/** "step/attention" from the outermost scope on. */
-static void print_scope(char *text, size_t size, uint32_t scope)
+void ts_scope_path(char *text, size_t size, uint32_t scope)
 {
     uint32_t path[16];
     int depth = 0;
@@ -71,6 +72,10 @@ static bool is_update(int op)
            op == TS_OP_clip_norm;
 }
 
+static int load_count(const _Atomic int *place)
+{
+    return atomic_load_explicit(place, memory_order_acquire);
+}
 static int64_t load(const _Atomic int64_t *place)
 {
     return atomic_load_explicit(place, memory_order_relaxed);
@@ -78,7 +83,7 @@ static int64_t load(const _Atomic int64_t *place)
 
 typedef struct gathering {
     ts_profile *p;
-    int64_t room, rows;
+    int64_t room, rows, events, first_tick;
     double tick_ns;
 } gathering;
 
@@ -95,7 +100,7 @@ static void add_entry(ts_profile *p, const ts_tally_row *row, double tick_ns)
     snprintf(e.call, sizeof e.call, "%s", row->call);
     snprintf(e.dtype, sizeof e.dtype, "%s",
              row->dtype < TS_DTYPE_COUNT ? ts_dtype_name((ts_dtype)row->dtype) : "-");
-    print_scope(e.scope, sizeof e.scope, row->scope);
+    ts_scope_path(e.scope, sizeof e.scope, row->scope);
     e.kernel = call && row->key < 16;
     e.product = call && is_product(row->op);
     e.update = call && is_update(row->op);
@@ -115,24 +120,60 @@ static void add_entry(ts_profile *p, const ts_tally_row *row, double tick_ns)
     p->entries[p->count++] = e;
 }
 
-static void gather(const ts_tally_table *r, int thread, double wall_ns, double stamps_ns, void *ctx)
+/** Counts what there is, and finds when the first thread began. */
+static void survey(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
-    (void)thread;
-    int n = atomic_load_explicit(&r->count, memory_order_acquire);
-    g->rows += n;
-    if (!g->p)
-        return;
-    g->p->wall_ns += wall_ns;
-    g->p->profiler_ns += stamps_ns;
-    g->p->shared_calls += load(&r->shared);
-    g->p->threads++;
-    for (int i = 0; i < n; i++) {
-        const ts_tally_row *row = ts_tally_at(r, i);
-        bool used = load(&row->cell.calls) || load(&row->cell.ticks);
-        if (used && g->p->count < g->room)
-            add_entry(g->p, row, g->tick_ns);
+    g->rows += load_count(&t->table->count);
+    g->events += load(&t->table->nevents);
+    g->first_tick = g->first_tick && g->first_tick < t->begun ? g->first_tick : t->begun;
+}
+
+/** Copies a thread's events, whose rows are counted on from those of the threads before. */
+static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
+{
+    ts_profile *p = g->p;
+    int64_t n = load(&t->table->nevents);
+    for (int64_t i = 0; i < n && p->nevents < g->events; i++) {
+        ts_call_event *c = &p->events[p->nevents++];
+        c->event = *ts_event_at(t->table, i);
+        c->event.row += (uint32_t)p->ncalls;
+        c->thread = t->thread;
+        c->begin_ns = (double)(c->event.begin - g->first_tick) * g->tick_ns;
     }
+    for (int i = 0; i < nrows && p->ncalls < g->rows; i++)
+        memcpy(p->calls[p->ncalls++], ts_tally_at(t->table, i)->call, sizeof p->calls[0]);
+}
+
+static void gather(const ts_thread_record *t, void *ctx)
+{
+    gathering *g = ctx;
+    ts_profile *p = g->p;
+    int n = load_count(&t->table->count);
+    p->wall_ns += t->wall_ns;
+    p->profiler_ns += t->stamps_ns;
+    p->shared_calls += load(&t->table->shared);
+    p->lost_events += load(&t->table->lost_events);
+    p->threads++;
+    if (t->thread == p->steps_thread)
+        p->steps_begin_ns = (double)(t->begun - g->first_tick) * g->tick_ns;
+    for (int i = 0; i < n; i++) {
+        const ts_tally_row *row = ts_tally_at(t->table, i);
+        bool used = load(&row->cell.calls) || load(&row->cell.ticks);
+        if (used && p->count < g->room)
+            add_entry(p, row, g->tick_ns);
+    }
+    if (p->events)
+        copy_events(g, t, n);
+}
+
+static bool take_room_for_events(ts_profile *p, const gathering *g)
+{
+    p->events = ts_sys_alloc((size_t)(g->events + 1) * sizeof *p->events);
+    p->calls = ts_sys_alloc((size_t)(g->rows + 1) * sizeof *p->calls);
+    if (!p->events || !p->calls)
+        ts_fail_memory("a trace", g->events * (int64_t)sizeof *p->events);
+    return p->events && p->calls;
 }
 
 static void copy_steps(ts_profile *p, const ts_step *steps, int64_t n, double tick_ns)
@@ -157,17 +198,25 @@ static void copy_steps(ts_profile *p, const ts_step *steps, int64_t n, double ti
 ts_profile *ts_profile_take(void)
 {
     int64_t nsteps, first, lost;
+    int thread;
+    bool traced;
     if (ts_timers_recording()) {
         ts_error_set(TS_ERR_STATE, "profile_take: a profile records; stop it first");
         return NULL;
     }
-    const ts_step *steps = ts_timers_steps(&nsteps, &first, &lost);
+    const ts_step *steps = ts_timers_steps(&nsteps, &first, &lost, &thread, &traced);
     gathering g = {.tick_ns = ts_timers_tick_ns()};
-    ts_timers_each_record(gather, &g);
+    ts_timers_each_record(survey, &g);
     ts_profile *p = ts_profile_new(g.rows, nsteps);
-    if (!p)
+    if (!p || (traced && !take_room_for_events(p, &g))) {
+        ts_profile_free(p);
         return NULL;
-    g = (gathering){.p = p, .room = g.rows, .tick_ns = g.tick_ns};
+    }
+    g.p = p;
+    g.room = g.rows;
+    p->traced = traced;
+    p->tick_ns = g.tick_ns;
+    p->steps_thread = thread;
     ts_timers_each_record(gather, &g);
     copy_steps(p, steps, nsteps, g.tick_ns);
     p->first_step = first;

@@ -77,6 +77,7 @@ static const char *choose_word(const parts *s, double wall, double missing)
     int first = 0, second = -1;
     if (!(wall > 0))
         return "empty";
+    wall -= s->of[PROFILER]; /* of the program */
     if (s->errors > 0.05 * wall || s->of[UNKNOWN] > 0.5 * wall || fabs(missing) > 0.01)
         return "unreliable";
     for (int i = 1; i <= OUTSIDE; i++)

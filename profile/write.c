@@ -162,6 +162,9 @@ static void print_trust(const ts_profile *p, FILE *out)
             "work known for %.1f%% of kernel time; rows sum to the wall time %+.4f%%; the profiler "
             "took %.1f%% (%.0f calls)\n",
             percent(known, kernels), 100 * p->own_share, 100 * p->shares.profiler, calls);
+    if (p->lost_events)
+        fprintf(out, "INCOMPLETE: %lld calls had no room in the trace\n",
+                (long long)p->lost_events);
     if (p->lost_steps || p->shared_calls)
         fprintf(out, "INCOMPLETE: %lld steps without room, %lld calls in rows without shapes\n",
                 (long long)p->lost_steps, (long long)p->shared_calls);
@@ -274,6 +277,7 @@ ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_form
     switch (format) {
     case TS_PROFILE_TABLES: status = ts_profile_write_tables(profile, out); break;
     case TS_PROFILE_JSON: status = ts_profile_write_json(profile, out); break;
+    case TS_PROFILE_CHROME: status = ts_profile_write_chrome(profile, out); break;
     case TS_PROFILE_CSV: write_csv(profile, out); break;
     case TS_PROFILE_FOLDED: write_folded(profile, out); break;
     default: return TS_CHECK_VALUE((int64_t)format, false, "a ts_profile_format");

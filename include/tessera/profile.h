@@ -23,6 +23,8 @@ typedef struct ts_prof_opts {
     size_t size;        /**< sizeof(ts_prof_opts) */
     int64_t first_step; /**< steps before it are not recorded; 0 or 1: none */
     int64_t last_step;  /**< recording ends with it; 0: it goes on until ts_prof_stop() */
+    bool trace;         /**< also keeps each call, 64 bytes, up to 256 MiB for all threads; calls
+                             beyond that are counted as lost */
 } ts_prof_opts;
 
 /**
@@ -98,6 +100,7 @@ typedef enum ts_profile_format {
     TS_PROFILE_TABLES, /**< verdict and tables for a terminal, 100 columns */
     TS_PROFILE_JSON,   /**< all of it; ts_profile_read() takes it back */
     TS_PROFILE_CSV,    /**< one line per row */
+    TS_PROFILE_CHROME, /**< the calls of a trace, for Perfetto and chrome://tracing */
     TS_PROFILE_FOLDED  /**< folded stacks, in ns: scope;op;layer, for flame graphs */
 } ts_profile_format;
 
@@ -120,7 +123,8 @@ typedef struct ts_profile_shares {
 TS_API ts_profile *ts_profile_take(void);
 /** A profile from a JSON file. NULL with TS_ERR_IO, or TS_ERR_FORMAT that says what is wrong. */
 TS_API ts_profile *ts_profile_read(const char *path);
-/** Prints a profile. TS_ERR_IO when the stream fails, TS_ERR_VALUE for a format. */
+/** Prints a profile. TS_ERR_IO when the stream fails, TS_ERR_VALUE for a format, TS_ERR_STATE for
+ *  CHROME of a profile without a trace: one from a file has none. */
 TS_API ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_format format);
 /** Prints what differs from `before` to `after` by op, the largest change first. */
 TS_API ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, FILE *out);

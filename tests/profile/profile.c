@@ -44,17 +44,15 @@ static void sums(const ts_profile *p)
     ck_assert_double_eq_tol(shares, 1, 1e-6);
 }
 
-static void skip_without_timers(void)
-{
-#if !TS_TIMERS
-    TS_SKIP("built without timers");
+#if TS_TIMERS
+#define BEGIN use_fixed_machine()
+#else
+#define BEGIN TS_SKIP("built without timers")
 #endif
-    use_fixed_machine();
-}
 
 TS_TEST(calls_have_rows_by_shape_with_their_work)
 {
-    skip_without_timers();
+    BEGIN;
     TS_SCOPE;
     ts_tensor *a = ts_ones(TS_SIZES(6, 10), TS_F32), *b = ts_ones(TS_SIZES(10, 14), TS_F32),
               *row = ts_ones(TS_SIZES(10), TS_F32);
@@ -83,7 +81,7 @@ TS_TEST(calls_have_rows_by_shape_with_their_work)
 /** The work of what a call is made of is counted once. */
 TS_TEST(composites_and_calls_inside_calls_count_once)
 {
-    skip_without_timers();
+    BEGIN;
     TS_SCOPE;
     ts_tensor *x = ts_ones(TS_SIZES(4, 6), TS_F32), *w = ts_ones(TS_SIZES(8, 6), TS_F32),
               *h = ts_ones(TS_SIZES(4, 6), TS_BF16);
@@ -103,7 +101,7 @@ TS_TEST(composites_and_calls_inside_calls_count_once)
 
 TS_TEST(backward_scopes_and_layers_have_rows_of_their_own)
 {
-    skip_without_timers();
+    BEGIN;
     ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true);
     OK(ts_prof_start(NULL));
     for (int i = 0; i < 4; i++) {
@@ -165,7 +163,7 @@ static void train(int steps, bool marks)
 
 TS_TEST(steps_end_by_themselves_or_where_the_program_says)
 {
-    skip_without_timers();
+    BEGIN;
     OK(ts_prof_start(NULL));
     train(7, false);
     OK(ts_ones(TS_SIZES(1), TS_F32)); /* what follows the last update */
@@ -192,7 +190,7 @@ TS_TEST(steps_end_by_themselves_or_where_the_program_says)
 
 TS_TEST(only_the_steps_that_were_asked_for_are_recorded)
 {
-    skip_without_timers();
+    BEGIN;
     OK(ts_prof_start(TS_OPTS(ts_prof_opts, .first_step = 3, .last_step = 5)));
     train(9, true);
     ck_assert(!ts_prof_active());
@@ -210,7 +208,7 @@ TS_TEST(only_the_steps_that_were_asked_for_are_recorded)
 /** What runs after the last step, timed by the program, is no part of the profile. */
 TS_TEST(a_profile_ends_although_the_timers_go_on)
 {
-    skip_without_timers();
+    BEGIN;
     OK(ts_timers_enable(true));
     OK(ts_prof_start(TS_OPTS(ts_prof_opts, .last_step = 2)));
     train(5, false);
@@ -233,7 +231,7 @@ TS_TEST(a_profile_ends_although_the_timers_go_on)
 
 TS_TEST(a_profile_and_the_timers_read_the_same_counters)
 {
-    skip_without_timers();
+    BEGIN;
     ts_tensor *a = one();
     OK(ts_timers_enable(true));
     OK(ts_prof_start(NULL));
@@ -275,7 +273,7 @@ static void *work(void *arg)
 
 TS_TEST(threads_are_counted_exactly, .threads = true)
 {
-    skip_without_timers();
+    BEGIN;
     enum { THREADS = 16 };
     pthread_t threads[THREADS];
     OK(ts_prof_start(NULL));
@@ -293,7 +291,7 @@ TS_TEST(threads_are_counted_exactly, .threads = true)
 /** More threads than have rows of their own. */
 TS_TEST(threads_that_end_one_after_the_other_are_merged)
 {
-    skip_without_timers();
+    BEGIN;
     enum { THREADS = TS_TIMERS_ENDED + 9 };
     OK(ts_prof_start(NULL));
     for (int i = 0; i < THREADS; i++) {
@@ -309,7 +307,7 @@ TS_TEST(threads_that_end_one_after_the_other_are_merged)
 
 TS_TEST(more_shapes_than_there_is_room_for_are_counted_all_the_same)
 {
-    skip_without_timers();
+    BEGIN;
     enum { SHAPES = TS_TALLY_CHUNK * TS_TALLY_CHUNKS + 100 };
     OK(ts_prof_start(NULL));
     for (int i = 1; i <= SHAPES; i++) {
@@ -327,6 +325,88 @@ TS_TEST(more_shapes_than_there_is_room_for_are_counted_all_the_same)
     ts_profile_free(p);
 }
 
+/** A call of a trace by its op. */
+static const ts_call_event *find_event(const ts_profile *p, const char *op, int from)
+{
+    for (int64_t i = from; i < p->nevents; i++)
+        if (strcmp(ts_op_name(p->events[i].event.op), op) == 0)
+            return &p->events[i];
+    ck_abort_msg("no %s from %d of %lld on", op, from, (long long)p->nevents);
+}
+
+TS_TEST(a_trace_has_each_call_with_its_layers_inside_its_caller)
+{
+    BEGIN;
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(3, 3), TS_F32), true);
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true)));
+    for (int i = 0; i < 50; i++) {
+        TS_SCOPE;
+        TS_PROF_SCOPE("part");
+        ts_tensor *y = ts_linear_gelu(w, w, TS_NONE, false, NULL); /* made of two others */
+        OK(ts_backward(ts_sum(y)));
+        ts_prof_step();
+    }
+    ts_profile *p = take();
+    int64_t calls = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        calls += p->entries[i].kernel ? p->entries[i].calls : 0;
+    ck_assert_int_eq(p->nevents, calls);
+    ck_assert_int_eq(p->lost_events, 0);
+    const ts_event *whole = &find_event(p, "linear_gelu", 0)->event,
+                   *inner = &find_event(p, "linear", 0)->event;
+    ck_assert_ptr_eq(whole, &p->events[inner->parent - 1].event);
+    ck_assert_int_ge(whole->layers, 2);
+    ck_assert_int_eq(whole->keys[0], TS_KEY_AUTOGRAD);
+    ck_assert_str_eq(p->calls[inner->row], "linear((3, 3) f32, (3, 3) f32, none)");
+    for (int64_t i = 0; i < p->nevents; i++) {
+        const ts_event *e = &p->events[i].event;
+        ck_assert_int_eq(e->inside, 0);
+        for (int k = 0; k + 1 < e->layers; k++) {
+            ck_assert_uint_le(k ? e->enter[k - 1] : 0, e->enter[k]);
+            ck_assert_uint_le(e->leave[k + 1], e->leave[k]);
+        }
+        if (e->parent) {
+            const ts_event *outer = &p->events[e->parent - 1].event;
+            ck_assert_int_ge(e->begin, outer->begin);
+            ck_assert_int_le(e->begin + e->leave[0], outer->begin + outer->leave[0]);
+        }
+    }
+    sums(p);
+    ts_profile_free(p);
+    OK(ts_prof_start(NULL));
+    OK(ts_exp(w));
+    p = take();
+    ck_assert_int_eq(p->nevents, 0);
+    FAILS(TS_ERR_STATE, ts_profile_write(p, stdout, TS_PROFILE_CHROME));
+    ts_profile_free(p);
+}
+
+static void *trace_many(void *arg)
+{
+    ts_tensor *a = one();
+    for (int64_t i = 0; i < *(int64_t *)arg; i++)
+        ts_exp_out(a, a);
+    return NULL;
+}
+
+/** Beyond the cap calls are counted, in the trace as lost and in the rows as ever. */
+TS_TEST(calls_beyond_the_cap_are_counted_as_lost, .timeout = 600)
+{
+    BEGIN;
+    int64_t room = (int64_t)TS_EVENT_CHUNK * TS_EVENT_CHUNKS, each = room / 2 + 1000;
+    pthread_t thread;
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true)));
+    pthread_create(&thread, NULL, trace_many, &each);
+    pthread_join(thread, NULL);
+    trace_many(&each);
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "exp(")->calls, 2 * each);
+    ck_assert_int_gt(p->lost_events, 0);
+    ck_assert_int_eq(p->nevents + p->lost_events, 2 * each + 2); /* two of one() */
+    sums(p);
+    ts_profile_free(p);
+}
+
 static ts_status slow_kernel(ts_frame *f)
 {
     double begin = seconds();
@@ -337,7 +417,7 @@ static ts_status slow_kernel(ts_frame *f)
 
 TS_TEST(an_op_without_a_cost_is_unknown_and_not_zero)
 {
-    skip_without_timers();
+    BEGIN;
     OK(ts_register_op_ex("test.secret(Tensor a) -> Tensor", NULL, NULL));
     OK(ts_register_kernel_ex("test.secret", TS_KEY_CPU, slow_kernel, NULL, NULL));
     ts_tensor *a = one();
@@ -355,7 +435,7 @@ TS_TEST(an_op_without_a_cost_is_unknown_and_not_zero)
 
 TS_TEST(failed_calls_have_no_work)
 {
-    skip_without_timers();
+    BEGIN;
     TS_SCOPE;
     ts_tensor *a = ts_ones(TS_SIZES(2, 3), TS_F32);
     OK(ts_prof_start(NULL));
@@ -369,7 +449,7 @@ TS_TEST(failed_calls_have_no_work)
 
 TS_TEST(nothing_is_kept_alive)
 {
-    skip_without_timers();
+    BEGIN;
     ts_memory_stats before = {0}, after;
     OK(ts_prof_start(NULL));
     for (int turn = 0; turn < 2; turn++) {
