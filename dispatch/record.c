@@ -248,6 +248,7 @@ void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PAR
 
 /* ------------------------------------------------------------------------------ events ---- */
 
+int ts_event_chunks_most = TS_EVENT_CHUNKS;
 static _Atomic int chunks_taken; /* of all threads */
 
 /** Room for one more event. */
@@ -259,7 +260,7 @@ static ts_event *next_event(ts_tally_table *r, int64_t n)
     if (!r->events && !(r->events = ts_sys_calloc(TS_EVENT_CHUNKS * sizeof *r->events)))
         return NULL;
     if (!r->events[k]) {
-        if (atomic_fetch_add(&chunks_taken, 1) < TS_EVENT_CHUNKS)
+        if (atomic_fetch_add(&chunks_taken, 1) < ts_event_chunks_most)
             r->events[k] = ts_sys_alloc(TS_EVENT_CHUNK * sizeof(ts_event));
         if (!r->events[k]) {
             atomic_fetch_sub(&chunks_taken, 1);

@@ -61,7 +61,7 @@ _Static_assert(sizeof(ts_event) == 64, "a cache line");
 
 enum {
     TS_EVENT_CHUNK = 16384,    /* events of a block of 1 MiB */
-    TS_EVENT_CHUNKS = 256      /* blocks of all threads together; later events are counted as lost */
+    TS_EVENT_CHUNKS = 256      /* blocks at most; later events are counted as lost */
 };
 
 /** The rows of a thread. */
@@ -95,6 +95,8 @@ void ts_tally_clear(ts_tally_table *r);
 /** Adds the figures of a thread that ended; false when there was no memory for a row. */
 bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
 void ts_tally_free(ts_tally_table *r);
+/** Blocks of all threads together; fewer in tests. */
+extern int ts_event_chunks_most;
 /** Begins an event, or a layer of the open one; returns the number that `open` had, for
  *  ts_event_end(), which ends it. `now` is a tick. */
 int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);
