@@ -51,6 +51,7 @@ TS_API ts_status ts_prof_enter(const char *name);
 /** Closes the part that was opened last; without one it does nothing. */
 TS_API void ts_prof_leave(void);
 
+/** Of TS_PROF_SCOPE(): leaves the part if it was entered. */
 static inline void ts_prof_leave_block(const bool *entered)
 {
     if (*entered)
