@@ -443,6 +443,9 @@ ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine)
     ts_prof_machine m;
     TS_TRY(TS_CHECK_POINTERS(machine));
     TS_TRY(TS_CHECK_OPTS(&m, machine));
+    if (!TS_TIMERS)
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "prof_calibrate: this build has no timers (-Dtimers=false)");
     if (ts_timers_recording())
         return ts_error_set(TS_ERR_STATE, "prof_calibrate: a profile records; stop it first");
     size_t size = machine->size;
