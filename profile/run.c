@@ -78,7 +78,9 @@ static ts_status keep(ts_profile *p)
     return p->traced ? keep_as(p, "trace.json", print_chrome, "ui.perfetto.dev opens it") : TS_OK;
 }
 
-/** A child that forked off reports its own. */
+/** A child that forked off has its parent's figures, which the parent prints. */
+static void leave_to_parent(void) { from_environment.armed = false; }
+
 void ts_profile_report(void)
 {
     if (!from_environment.armed)
@@ -143,4 +145,5 @@ void ts_profile_from_environment(void)
     }
     from_environment.armed = true;
     ts_process_at_end(ts_profile_report);
+    ts_fork_in_child(leave_to_parent);
 }
