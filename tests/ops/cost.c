@@ -189,8 +189,10 @@ TS_TEST(ops_of_programs_declare_their_work)
     ts_register_kernel_ex("test.known", TS_KEY_CPU, nothing, NULL, NULL);
     ts_register_kernel_ex("test.unknown", TS_KEY_CPU, nothing, NULL, NULL);
     works("known", ts_call_boxed(known, &arg, 1, &ret, 1) == TS_OK, 30, 1);
+    ts_release(ret.t);
     ret = ts_value_none();
     ck_assert_int_eq(ts_call_boxed(unknown, &arg, 1, &ret, 1), TS_OK);
+    ts_release(ret.t);
     ck_assert(last.flops != last.flops && last.bytes != last.bytes);
 }
 

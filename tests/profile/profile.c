@@ -425,6 +425,7 @@ TS_TEST(an_op_without_a_cost_is_unknown_and_not_zero)
     ts_value args[] = {ts_value_tensor(a)}, ret = ts_value_none();
     OK(ts_prof_start(NULL));
     OK(ts_call_boxed(ts_op_by_name("test.secret"), args, 1, &ret, 1));
+    ts_release(ret.t);
     ts_profile *p = take();
     const ts_entry *e = must_find(p, "test.secret");
     ck_assert_int_eq(e->unknown, 1);

@@ -149,7 +149,9 @@ TS_TEST(wrong_files_are_refused_by_the_field)
         {"\"integrity\": {", "\"integrit\": {", "missing_share"},
         {"\"rows\": [", "\"rows\": [[],", "op"},
     };
-    OK(ts_profile_read(put(small_profile)));
+    ts_profile *right = ts_profile_read(put(small_profile));
+    OK(right);
+    ts_profile_free(right);
     for (int i = 0; i < (int)(sizeof wrong / sizeof wrong[0]); i++) {
         ts_profile *p = ts_profile_read(put(changed(wrong[i].from, wrong[i].to)));
         ck_assert_msg(p == NULL, "%s was read", wrong[i].to);
