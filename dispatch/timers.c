@@ -478,7 +478,8 @@ bool ts_timers_recording(void)
 void ts_timers_mark_updates(const int *ops, int n)
 {
     for (int i = 0; i < n; i++)
-        ts_timing.updates[ops[i]] = 1;
+        if (!ts_timing.updates[ops[i]]) /* later profiles find it, and other threads may read */
+            ts_timing.updates[ops[i]] = 1;
 }
 
 void ts_timers_record_cost(double ns)
